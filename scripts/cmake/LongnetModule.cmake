@@ -1,0 +1,41 @@
+# longnet_module(NAME [DEPS modules...] [LIBS libraries...] [TEST_LIBS ...])
+# One module of src/: every *.cpp of its folder (and of kernels' subfolders) becomes the library
+# longnet_NAME, every *_test.cpp one test program NAME_tests. The link graph is the layering.
+add_library(longnet_options INTERFACE)
+target_compile_options(longnet_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # GCC 12 warns of overlaps in std::string's operator+ that cannot be (GCC bug 105329).
+  target_compile_options(longnet_options INTERFACE -Wno-restrict)
+endif()
+if(LONGNET_WERROR)
+  target_compile_options(longnet_options INTERFACE -Werror)
+endif()
+if(LONGNET_SANITIZE)
+  target_compile_options(longnet_options INTERFACE -fsanitize=${LONGNET_SANITIZE}
+                         -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(longnet_options INTERFACE -fsanitize=${LONGNET_SANITIZE})
+endif()
+target_include_directories(longnet_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
+target_link_libraries(longnet_options INTERFACE Threads::Threads)
+
+function(longnet_module name)
+  cmake_parse_arguments(ARG "" "" "DEPS;LIBS;TEST_LIBS;EXCLUDE" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  foreach(excluded IN LISTS ARG_EXCLUDE)
+    list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${excluded})
+  endforeach()
+  set(tests ${sources})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  list(TRANSFORM ARG_DEPS PREPEND longnet_)
+
+  add_library(longnet_${name} STATIC ${sources})
+  target_link_libraries(longnet_${name} PUBLIC longnet_options ${ARG_DEPS} PRIVATE ${ARG_LIBS})
+
+  if(tests)
+    add_executable(${name}_tests ${tests})
+    target_link_libraries(${name}_tests PRIVATE longnet_${name} ${ARG_TEST_LIBS} GTest::gmock_main)
+    gtest_discover_tests(${name}_tests TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
+                         PROPERTIES TIMEOUT 600)
+  endif()
+endfunction()

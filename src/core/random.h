@@ -1,0 +1,65 @@
+// Counter-based inputs: any rank, device or checker makes any row of Q, K and V again, bit for bit.
+//
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) maps
+//   counter = (token low, token high, head | tensor << 24, lane / 4),  key = seed
+// to four 32-bit words, one per lane. A word becomes a number by integer steps and one exactly rounded
+// multiplication, so CPU and GPU agree in every bit: the sum of its four bytes is nearly normal
+// (Irwin-Hall), has mean 510 and variance 4 (256^2 - 1) / 12, and is scaled to variance 1.
+#pragma once
+#include <array>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define LONGNET_HOST_DEVICE __host__ __device__
+#else
+#define LONGNET_HOST_DEVICE
+#endif
+
+namespace longnet {
+
+enum class Tensor : uint32_t { kQuery = 0, kKey = 1, kValue = 2 };
+
+struct PhiloxBlock {
+  uint32_t word[4];
+};
+
+LONGNET_HOST_DEVICE inline PhiloxBlock philox4x32_10(PhiloxBlock counter, uint32_t key0, uint32_t key1) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53u} * counter.word[0];
+    const uint64_t b = uint64_t{0xCD9E8D57u} * counter.word[2];
+    counter = {{uint32_t(b >> 32) ^ counter.word[1] ^ key0, uint32_t(b),
+                uint32_t(a >> 32) ^ counter.word[3] ^ key1, uint32_t(a)}};
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  return counter;
+}
+
+LONGNET_HOST_DEVICE inline float unit_normal_like(uint32_t word) {
+  const int32_t sum = int32_t(word & 0xFF) + int32_t(word >> 8 & 0xFF) + int32_t(word >> 16 & 0xFF) +
+                      int32_t(word >> 24);
+  return float(sum - 510) * 0.00676587509f;  // 1 / sqrt(4 * (256^2 - 1) / 12)
+}
+
+// Round to nearest, ties to even: what hardware conversions do, by integer steps. Not for NaN.
+LONGNET_HOST_DEVICE inline uint16_t bf16_bits(float x) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  return uint16_t((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+}
+LONGNET_HOST_DEVICE inline float bf16_value(uint16_t bits) {
+  return __builtin_bit_cast(float, uint32_t{bits} << 16);
+}
+
+// Names one row of one tensor: `token` counts through the whole batch (b * seq_len + t).
+struct RowKey {
+  uint64_t seed;
+  Tensor tensor;
+  int64_t token;
+  int64_t head;
+};
+
+// Writes lanes [0, lanes) of the row; lanes is a multiple of 4.
+void generate_row(const RowKey& key, int64_t lanes, float* out);
+void generate_row(const RowKey& key, int64_t lanes, uint16_t* out);  // bf16 bits
+
+}  // namespace longnet

@@ -1,0 +1,55 @@
+#include "core/tagged_memory.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#include "core/check.h"
+
+namespace longnet {
+
+TaggedBuffer::TaggedBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes)
+    : ledger_(&ledger), tag_(std::move(tag)), bytes_(bytes) {
+  check(bytes >= 0, "a buffer of ", bytes, " bytes");
+  constexpr size_t kAlign = 64;
+  const size_t rounded = (size_t(bytes) + kAlign - 1) / kAlign * kAlign;
+  if (bytes > 0) {
+    data_ = static_cast<std::byte*>(std::aligned_alloc(kAlign, rounded));
+    if (data_ == nullptr) throw std::bad_alloc();
+  }
+  ledger.add(tag_, bytes);
+}
+
+TaggedBuffer::TaggedBuffer(TaggedBuffer&& other) noexcept { *this = std::move(other); }
+
+TaggedBuffer& TaggedBuffer::operator=(TaggedBuffer&& other) noexcept {
+  if (this != &other) {
+    release();
+    ledger_ = std::exchange(other.ledger_, nullptr);
+    tag_ = std::move(other.tag_);
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+  }
+  return *this;
+}
+
+TaggedBuffer::~TaggedBuffer() { release(); }
+
+void TaggedBuffer::release() {
+  if (ledger_ == nullptr) return;
+  std::free(data_);
+  ledger_->add(tag_, -bytes_);
+  ledger_ = nullptr;
+}
+
+void MemoryLedger::add(const std::string& tag, int64_t bytes) {
+  now_ += bytes;
+  peak_ = std::max(peak_, now_);
+  int64_t& of_tag = now_by_tag_[tag];
+  of_tag += bytes;
+  int64_t& peak = peak_by_tag_[tag];
+  peak = std::max(peak, of_tag);
+}
+
+}  // namespace longnet

@@ -1,0 +1,26 @@
+#include "core/tagged_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <utility>
+
+namespace longnet {
+namespace {
+
+TEST(TaggedMemory, PeaksAreOfWhatLivedTogether) {
+  MemoryLedger ledger;
+  {
+    TaggedBuffer a(ledger, "kv", 100), b(ledger, "kv", 50);
+    TaggedBuffer moved = std::move(a);
+    EXPECT_EQ(moved.size(), 100);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(moved.data()) % 64, 0u);
+  }
+  TaggedBuffer c(ledger, "output", 120), none(ledger, "output", 0);
+  EXPECT_EQ(ledger.peak_bytes(), 150);
+  EXPECT_EQ(ledger.peak_by_tag().at("kv"), 150);
+  EXPECT_EQ(ledger.peak_by_tag().at("output"), 120);
+}
+
+}  // namespace
+}  // namespace longnet
