@@ -1,0 +1,196 @@
+// The checker finds planted faults: one test each.
+#include "schedule/check_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include "core/check.h"
+#include "schedule/program_text.h"
+#include "schedule/registry.h"
+#include "schedule/row_map.h"
+
+namespace longnet {
+namespace {
+
+ShardedProblem ring_problem(int ranks = 4) {
+  return {{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2}, dense_pattern(64), {64, ranks}};
+}
+ShardedProblem dilated_problem() {
+  return {{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2}, {.branches = {{16, 1}, {64, 2}}}, {64, 4}};
+}
+
+// The schedule with rank `victim`'s program changed.
+template <class Change>
+Schedule with_fault(Schedule schedule, Rank victim, Change change) {
+  auto program = schedule.program;
+  schedule.program = [program, victim, change](Rank r) {
+    RankProgram p = program(r);
+    if (r == victim) change(p);
+    return p;
+  };
+  return schedule;
+}
+
+template <class Action>
+Action& first(RankProgram& p, int skip = 0) {
+  for (Op& op : p.ops)
+    if (auto* a = std::get_if<Action>(&op.what); a && skip-- == 0) return *a;
+  throw Error("no such op");
+}
+template <class Action>
+Op& first_op(RankProgram& p, int skip = 0) {
+  for (Op& op : p.ops)
+    if (std::holds_alternative<Action>(op.what) && skip-- == 0) return op;
+  throw Error("no such op");
+}
+
+void expect_fault(const Schedule& schedule, const std::string& text) {
+  const auto faults = check_schedule(schedule);
+  for (const std::string& line : faults)
+    if (line.find(text) != std::string::npos) return;
+  FAIL() << "expected '" << text << "', got " << faults.size() << " faults: " << (faults.empty() ? "" : faults[0]);
+}
+
+TEST(CheckSchedule, WrongOwner) {
+  expect_fault(with_fault(ring_attention(ring_problem()), 2,
+                          [](RankProgram& p) { first<Attend>(p, 1).kv.rows.owners.first = 3; }),
+               "slot 3 holds rows of 1 in 0..64, not rows of 3");
+}
+
+TEST(CheckSchedule, SendOfOtherRowsThanExpected) {
+  expect_fault(with_fault(ring_attention(ring_problem()), 2,
+                          [](RankProgram& p) {
+                            first<Send>(p).what.rows.within = {0, 32};
+                          }),
+               "expects");
+}
+
+TEST(CheckSchedule, MissingDependencyOnAReceive) {
+  expect_fault(with_fault(ring_attention(ring_problem()), 1,
+                          [](RankProgram& p) { std::erase(first_op<Attend>(p, 1).after, OpId{1}); }),
+               "races with op 1");
+}
+
+TEST(CheckSchedule, BufferReuseRace) {  // recv into the buffer that the step before still reads
+  expect_fault(with_fault(ring_attention(ring_problem(5)), 0,
+                          [](RankProgram& p) { first_op<Recv>(p, 2).after.clear(); }),
+               "races with op");
+}
+
+TEST(CheckSchedule, MergesIntoTheSameRowsUnordered) {
+  expect_fault(with_fault(ring_attention(ring_problem()), 0,
+                          [](RankProgram& p) { std::erase(first_op<Merge>(p).after, OpId{2}); }),
+               "races with op");
+}
+
+TEST(CheckSchedule, ShortGather) {
+  expect_fault(with_fault(dilated_attention(dilated_problem()), 1,
+                          [](RankProgram& p) {
+                            auto& g = first<AllGather>(p);
+                            g.group.count = 3, g.into.rows.owners.count = 3;
+                            first<Attend>(p, 1).kv.rows.owners.count = 3;
+                          }),
+               "the keys attended to are not the pattern's");
+}
+
+TEST(CheckSchedule, GatherOfFewerRowsThanTheGroupHas) {
+  expect_fault(with_fault(dilated_attention(dilated_problem()), 1,
+                          [](RankProgram& p) { first<AllGather>(p).into.rows.within = {0, 48}; }),
+               "but the group has");
+}
+
+TEST(CheckSchedule, Deadlock) {  // every rank waits for its predecessor before it sends
+  Schedule s = ring_attention(ring_problem());
+  for (Rank r = 0; r < 4; ++r)
+    s = with_fault(s, r, [](RankProgram& p) {
+      std::swap(p.ops[0].what, p.ops[1].what);
+      p.ops[1].after = {0};
+    });
+  expect_fault(s, "deadlock");
+}
+
+TEST(CheckSchedule, ReceiveWithoutSend) {  // rank 3 forgets its last send, so rank 0 waits
+  expect_fault(with_fault(ring_attention(ring_problem()), 3,
+                          [](RankProgram& p) {
+                            const Merge merge = first<Merge>(p);
+                            p.slots.push_back(p.slots[size_t(merge.from.slot)]);
+                            first_op<Send>(p, 2).what = Reset{{int(p.slots.size()) - 1, merge.from.rows}};
+                          }),
+               "deadlock");
+}
+
+TEST(CheckSchedule, KeysAttendedTwice) {  // the own shard once more at the end
+  expect_fault(with_fault(ring_attention(ring_problem()), 0,
+                          [](RankProgram& p) {
+                            const Merge merge = first<Merge>(p);
+                            const Attend own = first<Attend>(p);
+                            const OpId last = OpId(p.ops.size()) - 1;
+                            p.ops.push_back({Attend{0, {0, 64}, own.q, own.kv, merge.from}, {last}});
+                            p.ops.push_back({merge, {last + 1}});
+                          }),
+               "each once");
+}
+
+TEST(CheckSchedule, MissingAttend) {
+  expect_fault(with_fault(dilated_attention(dilated_problem()), 0,
+                          [](RankProgram& p) { p.ops.pop_back(); }),
+               "the keys attended to are not the pattern's");
+}
+
+TEST(CheckSchedule, RowsLeftUninitialised) {
+  expect_fault(with_fault(dilated_attention(dilated_problem()), 0,
+                          [](RankProgram& p) { first<Attend>(p).queries.end -= 4; }),
+               "rows");
+}
+
+TEST(CheckSchedule, SlotTooSmall) {
+  expect_fault(with_fault(dilated_attention(dilated_problem()), 0,
+                          [](RankProgram& p) { p.slots[4].bytes -= 1; }),
+               "bytes in slot 4");
+}
+
+TEST(CheckSchedule, RequireCorrectTellsAllFaults) {
+  const Schedule broken = with_fault(dilated_attention(dilated_problem()), 0, [](RankProgram& p) { p.ops.pop_back(); });
+  EXPECT_THROW(require_correct(broken), Error);
+  EXPECT_NO_THROW(require_correct(dilated_attention(dilated_problem())));
+}
+
+TEST(ProgramText, ShowsOpsDependenciesAndMessages) {
+  const Schedule ring = ring_attention(ring_problem(2));
+  const std::string text = to_text(ring.sharded, ring.program(1), 1);
+  EXPECT_NE(text.find("# rank 1 owns tokens 32..64"), std::string::npos) << text;
+  EXPECT_NE(text.find("attend     branch 0"), std::string::npos);
+  EXPECT_NE(text.find("(after"), std::string::npos);
+  const std::string dot = to_dot(ring, 2);
+  EXPECT_NE(dot.find("digraph"), std::string::npos);
+  EXPECT_NE(dot.find("r0_0 -> r1_1 [style=dashed]"), std::string::npos) << dot;
+}
+
+// Rows of a slice, located piece by piece, fill it completely and without overlap.
+TEST(RowMap, PlacesAreABijection) {
+  const AttentionProblem p{.seq_len = 53, .num_heads = 6, .num_kv_heads = 2, .batch = 2};
+  const ShardedProblem s{p, {.branches = {{20, 1}, {53, 4}, {16, 3}}}, {53, 4}};
+  for (int branch : {kEveryRow, 1, 2})
+    for (TensorKind kind : {TensorKind::kQuery, TensorKind::kKeyValue, TensorKind::kPartial}) {
+      const RowMap map(s, kind, {branch, {1, 1, 3}, {5, 50}, {0, 6}});
+      int64_t bytes = 0;
+      for (const auto& piece : map.pieces()) {
+        EXPECT_EQ(piece.byte_offset, bytes);
+        bytes += map.piece_bytes(piece);
+        std::vector<int> hits(size_t(piece.rows), 0);
+        for (int64_t b = 0; b < 2; ++b)
+          for (int64_t head = 0; head < 6; ++head)
+            map.for_each_run(piece, branch == kEveryRow ? 0 : branch, head, {0, 53}, [&](const TokenRange& run, int64_t) {
+              const auto place = map.locate(piece, b, head, run);
+              for (int64_t i = 0; i < run.count; ++i) ++hits.at(size_t(place.row + i * place.step));
+            });
+        for (int h : hits) EXPECT_GE(h, 1);
+        if (kind != TensorKind::kKeyValue) {
+          for (int h : hits) EXPECT_EQ(h, 1);
+        }
+      }
+      EXPECT_EQ(map.bytes(), bytes);
+    }
+}
+
+}  // namespace
+}  // namespace longnet

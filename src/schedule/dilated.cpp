@@ -1,0 +1,141 @@
+// LongNet's distributed dilated attention (arXiv 2307.02486, section 3): rows are thinned before they travel.
+//
+// A segment that lies inside one shard is local. A segment that crosses a border of shards is shared by a
+// group of neighbouring ranks: each packs the K/V rows that the branch selects, the group gathers them, and
+// each rank attends with its own queries. All gathers start first, so the local segments hide them.
+//
+//   N = 16, P = 4, branches {4, 1} {8, 2}: rank 1 owns 4..7, all of segment 1 of branch 0 and half of segment
+//   0 of branch 1; it gathers 0 2 4 6 (head 0) with rank 0, 4 rows of 2 K/V vectors, whatever N is.
+//
+// The first branch of rate 1 covers every row and writes the output in place; the others go through a compact
+// partial and are merged into the rows that they touch. A pattern without such a branch begins with a reset.
+#include <optional>
+
+#include "core/check.h"
+#include "schedule/program_builder.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+// Queries of one branch that can be attended together, and the K/V rows for it.
+struct Part {
+  int branch;
+  TokenInterval queries;
+  std::optional<RankGroup> group;  // of the ranks that gather; none for local segments
+  TokenInterval gathered;          // tokens that the gather covers
+  Held kv{};
+  OpId ready = -1;                 // the gather
+};
+
+class DilatedProgram {
+ public:
+  DilatedProgram(const ShardedProblem& sharded, Rank rank)
+      : sharded_(sharded), rank_(rank), shard_(sharded.layout.shard(rank)), build_(sharded, rank) {}
+
+  RankProgram make() {
+    const int direct = branch_that_covers_all();
+    std::vector<Part> parts;
+    for (int b = 0; b < int(sharded_.pattern.branches.size()); ++b) add_parts(b, parts);
+    for (Part& part : parts)
+      if (part.group) start_gather(part);
+    if (shard_.empty()) return build_.take();
+
+    if (direct < 0) output_ = {build_.add(Reset{build_.output()})};
+    attend_parts(parts, direct);
+    return build_.take();
+  }
+
+ private:
+  int branch_that_covers_all() const {
+    for (size_t b = 0; b < sharded_.pattern.branches.size(); ++b)
+      if (sharded_.pattern.branches[b].dilation_rate == 1) return int(b);
+    return -1;
+  }
+
+  // Cuts the shard into local segments and those (at most two) that cross its borders.
+  void add_parts(int b, std::vector<Part>& parts) const {
+    const BranchRows rows(sharded_.pattern, b, sharded_.problem.seq_len);
+    if (sharded_.gather_scope == GatherScope::kWholeWorld && crosses_somewhere(rows)) {
+      parts.push_back({b, shard_, RankGroup{0, 1, sharded_.layout.world_size()}, sharded_.all_tokens()});
+      return;
+    }
+    if (shard_.empty()) return;
+    const int64_t first = rows.segment_of(shard_.begin), last = rows.segment_of(shard_.end - 1);
+    const bool first_crosses = !shard_.contains(rows.segment(first));
+    const bool last_crosses = !shard_.contains(rows.segment(last));
+    if (first_crosses) parts.push_back(crossing(b, rows.segment(first)));
+    const TokenInterval local{first_crosses ? rows.segment(first).end : shard_.begin,
+                              last_crosses ? rows.segment(last).begin : shard_.end};
+    if (!local.empty()) parts.push_back({b, local, std::nullopt, {}, build_.kv()});
+    if (last_crosses && last != first) parts.push_back(crossing(b, rows.segment(last)));
+  }
+
+  bool crosses_somewhere(const BranchRows& rows) const {
+    for (Rank p = 1; p < sharded_.layout.world_size(); ++p) {
+      const TokenInterval shard = sharded_.layout.shard(p);
+      if (!shard.empty() && shard.begin % rows.segment_length() != 0) return true;
+    }
+    return false;
+  }
+
+  Part crossing(int b, TokenInterval segment) const {
+    const Rank from = sharded_.layout.owner(segment.begin), to = sharded_.layout.owner(segment.end - 1);
+    return {b, intersect(segment, shard_), RankGroup{from, 1, to - from + 1}, segment};
+  }
+
+  void start_gather(Part& part) {
+    const Slice own{part.branch, {rank_, 1, 1}, part.gathered, sharded_.all_heads()};
+    Slice all = own;
+    all.owners = *part.group;
+    const Held packed{build_.add_slot(TensorKind::kKeyValue, SlotTag::kPacked, own), own};
+    part.kv = {build_.add_slot(TensorKind::kKeyValue, SlotTag::kGathered, all), all};
+    const OpId select = build_.add(Select{build_.kv(), packed});
+    part.ready = build_.add(AllGather{*part.group, packed, part.kv}, {select});
+  }
+
+  // Local parts run first, to hide the gathers; but a merge needs its rows in place, so the direct branch is
+  // complete before any other part is merged.
+  void attend_parts(const std::vector<Part>& parts, int direct) {
+    for (const bool gathered : {false, true})
+      for (const Part& part : parts)
+        if (part.branch == direct && part.group.has_value() == gathered) attend_in_place(part);
+    for (const bool gathered : {false, true})
+      for (const Part& part : parts)
+        if (part.branch != direct && part.group.has_value() == gathered) attend_and_merge(part);
+  }
+
+  void attend_in_place(const Part& part) {
+    output_.push_back(build_.add(Attend{part.branch, part.queries, build_.q(), part.kv, build_.output()},
+                                 {part.ready}));
+  }
+
+  void attend_and_merge(const Part& part) {
+    const Slice rows{part.branch, {rank_, 1, 1}, part.queries, sharded_.all_heads()};
+    if (scratch_ < 0) scratch_ = build_.add_slot(TensorKind::kPartial, SlotTag::kPartial, rows);
+    build_.grow_slot(scratch_, slice_bytes(sharded_, TensorKind::kPartial, rows));
+    const Held into{scratch_, rows};
+    const OpId attend = build_.add(Attend{part.branch, part.queries, build_.q(), part.kv, into},
+                                   {part.ready, last_merge_});
+    std::vector<OpId> after = output_;
+    after.push_back(attend);
+    last_merge_ = build_.add(Merge{into, build_.output()}, std::move(after));
+    output_ = {last_merge_};
+  }
+
+  const ShardedProblem& sharded_;
+  Rank rank_;
+  TokenInterval shard_;
+  ProgramBuilder build_;
+  std::vector<OpId> output_;  // ops that the next merge into the output must wait for
+  OpId last_merge_ = -1;
+  int scratch_ = -1;
+};
+
+}  // namespace
+
+Schedule dilated_attention(const ShardedProblem& sharded) {
+  return {"dilated", sharded, [sharded](Rank rank) { return DilatedProgram(sharded, rank).make(); }};
+}
+
+}  // namespace longnet

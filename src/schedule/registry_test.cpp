@@ -1,0 +1,142 @@
+// Every algorithm x shapes x 1..9 ranks through check_schedule.
+#include "schedule/registry.h"
+
+#include <gtest/gtest.h>
+
+#include "core/check.h"
+#include "pattern/pair_count.h"
+#include "schedule/accounting.h"
+#include "schedule/check_schedule.h"
+
+namespace longnet {
+namespace {
+
+struct Shape {
+  AttentionProblem problem;
+  DilatedPattern pattern;
+};
+
+std::vector<Shape> shapes() {
+  using P = AttentionProblem;
+  return {
+      {P{.seq_len = 64, .num_heads = 4, .num_kv_heads = 4}, {.branches = {{16, 1}, {32, 2}, {64, 4}}}},
+      {P{.seq_len = 101, .num_heads = 3, .num_kv_heads = 3}, {.branches = {{20, 1}, {50, 3}, {101, 7}}}},
+      {P{.seq_len = 97, .num_heads = 6, .num_kv_heads = 2}, {.branches = {{16, 1}, {40, 6}, {97, 5}}}},
+      {P{.seq_len = 40, .num_heads = 1, .num_kv_heads = 1}, {.branches = {{8, 16}, {40, 64}}}},  // r > w, no r = 1
+      {P{.seq_len = 33, .num_heads = 5, .num_kv_heads = 1}, {.branches = {{100, 1}}}},           // w > N
+      {P{.seq_len = 5, .num_heads = 2, .num_kv_heads = 2}, {.branches = {{2, 1}, {5, 2}}}},      // P > N
+      {P{.seq_len = 1, .num_heads = 2, .num_kv_heads = 1}, {.branches = {{1, 1}, {1, 3}}}},
+      {P{.seq_len = 60, .num_heads = 4, .num_kv_heads = 2}, {.branches = {{12, 2}, {60, 1}, {60, 3}}}},
+      {P{.seq_len = 70, .num_heads = 4, .num_kv_heads = 4},
+       {.branches = {{10, 1}, {70, 3}}, .offset = OffsetRule::kBlock, .mix = MixRule::kMean}},
+  };
+}
+
+TEST(Registry, EveryAlgorithmIsCorrectForEveryShape) {
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (Shape shape : shapes())
+      for (int ranks = 1; ranks <= 9; ++ranks)
+        for (bool causal : {false, true})
+          for (GatherScope scope : {GatherScope::kSegmentGroup, GatherScope::kWholeWorld})
+            for (bool shard_phase : {false, true}) {
+              shape.problem.causal = causal;
+              ShardedProblem s{shape.problem, shape.pattern, {shape.problem.seq_len, ranks}, scope};
+              s.pattern.phase_parts = shard_phase ? ranks : 1;
+              if (!algorithm.takes_pattern) s.pattern = dense_pattern(shape.problem.seq_len);
+              if (!algorithm.why_unsupported(s).empty()) continue;
+              const Schedule schedule = algorithm.make(s);
+              const auto faults = check_schedule(schedule);
+              ASSERT_TRUE(faults.empty()) << algorithm.name << " N=" << shape.problem.seq_len << " P=" << ranks
+                                          << " causal=" << causal << ": " << faults.front();
+              // What is attended to is what the pattern counts; causal shards beyond the diagonal add nothing.
+              int64_t pairs = 0;
+              for (int b = 0; b < int(s.pattern.branches.size()); ++b) pairs += branch_pairs(s.problem, s.pattern, b);
+              ASSERT_EQ(account(schedule).pairs, pairs) << algorithm.name;
+            }
+}
+
+TEST(Registry, NamesOfTheSuite) {
+  EXPECT_NO_THROW(find_algorithm("local"));
+  EXPECT_NO_THROW(find_algorithm("ring"));
+  EXPECT_NO_THROW(find_algorithm("dilated"));
+  try {
+    find_algorithm("rinf");
+    FAIL();
+  } catch (const UsageError& e) {
+    EXPECT_NE(std::string(e.what()).find("known: local, ring, dilated"), std::string::npos);
+  }
+}
+
+TEST(Local, RefusesSeveralRanks) {
+  const ShardedProblem s{{.seq_len = 8}, dense_pattern(8), {8, 2}};
+  EXPECT_NE(find_algorithm("local").why_unsupported(s), "");
+}
+
+TEST(Ring, SendsToTheNextRankOnlyAndReusesTwoBuffers) {
+  const ShardedProblem s{{.seq_len = 4096, .num_heads = 2, .num_kv_heads = 2}, dense_pattern(4096), {4096, 8}};
+  const Schedule ring = ring_attention(s);
+  for (Rank p = 0; p < 8; ++p) {
+    const RankProgram program = ring.program(p);
+    int buffers = 0;
+    for (const Slot& slot : program.slots) buffers += slot.tag == SlotTag::kKvBuffer;
+    EXPECT_EQ(buffers, 2);
+    for (const Op& op : program.ops) {
+      if (const auto* send = std::get_if<Send>(&op.what)) {
+        EXPECT_EQ(send->to, (p + 1) % 8);
+      }
+    }
+  }
+}
+
+TEST(Ring, BytesAndMemoryAreTheClosedForms) {
+  // c = 512 tokens, 2 kv heads, d = 64, 4 bytes: sent (P - 1) 2 c G d e, two buffers 4 c G d e.
+  const ShardedProblem s{{.seq_len = 4096, .num_heads = 4, .num_kv_heads = 2}, dense_pattern(4096), {4096, 8}};
+  const RankAccount a = account(s, ring_attention(s).program(3));
+  EXPECT_EQ(a.bytes_sent, 7 * 2 * 512 * 2 * 64 * 4);
+  EXPECT_EQ(a.bytes_received, a.bytes_sent);
+  EXPECT_EQ(a.messages_sent, 7);
+  EXPECT_EQ(a.memory_by_tag.at("kv_buffer"), 4 * 512 * 2 * 64 * 4);
+  EXPECT_EQ(a.memory_by_tag.at("partial"), 512 * 4 * 65 * 4);
+  const WorldAccount w8 = account(ring_attention(s));
+  const ShardedProblem s4{s.problem, s.pattern, {4096, 4}};
+  EXPECT_EQ(w8.memory_by_tag.at("kv_buffer") * 2, account(ring_attention(s4)).memory_by_tag.at("kv_buffer"));
+}
+
+TEST(Ring, CausalBalanceIsTheKnownCeiling) {  // busy (P + 1) / 2P; the last rank works 2P - 1 of P^2 half blocks
+  const int64_t n = 1 << 16;
+  ShardedProblem s{{.seq_len = n, .causal = true}, dense_pattern(n), {n, 8}};
+  EXPECT_NEAR(account(ring_attention(s)).balance(8), 8.0 / 15.0, 1e-3);  // P / (2P - 1) = 53.3 %
+  s.problem.causal = false;
+  EXPECT_DOUBLE_EQ(account(ring_attention(s)).balance(8), 1.0);
+}
+
+TEST(Dilated, GatheredBytesDoNotGrowWithTokens) {
+  // Geometric rates: each rank packs l / r = 2048 / P rows of the branch w = N, whatever N is.
+  for (int64_t n : {int64_t{1} << 16, int64_t{1} << 20, int64_t{1} << 24}) {
+    const ShardedProblem s{{.seq_len = n}, {.branches = {{2048, 1}, {n, n / 2048}}}, {n, 4}};
+    const RankAccount a = account(s, dilated_attention(s).program(1));
+    EXPECT_EQ(a.bytes_sent, 3 * 512 * 2 * 64 * 4) << n;  // (m - 1) x own rows
+    EXPECT_EQ(a.messages_sent, 3);
+    EXPECT_EQ(a.memory_by_tag.at("gathered"), 2048 * 2 * 64 * 4);
+  }
+}
+
+TEST(Dilated, OneRankCommunicatesNothingAndCopiesNoKeys) {
+  const ShardedProblem s{{.seq_len = 4096}, {.branches = {{512, 1}, {4096, 8}}}, {4096, 1}};
+  const RankAccount a = account(s, dilated_attention(s).program(0));
+  EXPECT_EQ(a.bytes_sent + a.packed_bytes, 0);
+  EXPECT_EQ(a.memory_by_tag.count("gathered"), 0u);
+}
+
+TEST(Dilated, SegmentOverANonIntegerNumberOfRanks) {
+  // N = 24, P = 4 (6 tokens a rank), w = 9: rank 1 (6..12) shares segment 0 with rank 0 and 1 with 2.
+  const ShardedProblem s{{.seq_len = 24}, {.branches = {{9, 1}}}, {24, 4}};
+  const RankProgram program = dilated_attention(s).program(1);
+  std::vector<RankGroup> groups;
+  for (const Op& op : program.ops)
+    if (const auto* gather = std::get_if<AllGather>(&op.what)) groups.push_back(gather->group);
+  EXPECT_EQ(groups, (std::vector<RankGroup>{{0, 1, 2}, {1, 1, 2}}));
+}
+
+}  // namespace
+}  // namespace longnet
