@@ -1,0 +1,89 @@
+// Bytes between ranks. Knows neither kernels nor schedules.
+//
+// Non-blocking operations return a request; buffers belong to the communicator until it has completed.
+// Messages between two ranks arrive in the order in which they were sent. Every byte handed over for sending
+// is counted, so that a run can be held against its prediction.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/rank_group.h"
+
+namespace longnet {
+
+struct CommCounters {
+  int64_t bytes_sent = 0, messages_sent = 0;
+  int64_t bytes_received = 0;
+  bool operator==(const CommCounters&) const = default;
+};
+
+class Communicator {
+ public:
+  using Request = int;
+
+  virtual ~Communicator() = default;
+  virtual Rank rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string_view transport() const = 0;  // "threads", "mpi"
+
+  // ---- the timed path: allocates nothing once warm ----
+  virtual Request isend(Rank to, std::span<const std::byte> data) = 0;
+  virtual Request irecv(Rank from, std::span<std::byte> into) = 0;
+  // Each member's `own` arrives on every member, in the order of the group; counts[i] is the size in bytes of
+  // member i's part, and `into` holds their sum. A member sends its part to each other member: group size - 1
+  // messages. `group` must have been opened.
+  virtual Request iall_gather(const RankGroup& group, std::span<const std::byte> own, std::span<std::byte> into,
+                              std::span<const int64_t> counts) = 0;
+  virtual bool test(Request request) = 0;  // true once: the request is over and its number free again
+  virtual void wait(Request request) = 0;
+  virtual void barrier() = 0;
+
+  // ---- outside of timed regions ----
+  // A barrier for long waits: sleeps instead of spinning, so that idle ranks leave the cores to the busy ones.
+  virtual void resting_barrier() = 0;
+  // Prepares gathers in a group (a sub-communicator); called by all its members, in the same order.
+  virtual void open_group(const RankGroup& group) = 0;
+  virtual void all_max(std::span<double> values) = 0;
+  virtual void all_sum(std::span<double> values) = 0;
+  virtual void broadcast(std::span<std::byte> data, Rank root) = 0;
+  // The texts of all ranks, in rank order, on every rank.
+  virtual std::vector<std::string> all_texts(const std::string& mine) = 0;
+  // The first `count` ranks; null on the others. Called by all ranks.
+  virtual std::unique_ptr<Communicator> first_ranks(int count) = 0;
+  // Ends every rank's work as soon as possible: called when a rank fails and the others would wait for ever.
+  virtual void abort(const std::string& reason) = 0;
+
+  const CommCounters& counters() const { return counters_; }
+  void reset_counters() { counters_ = {}; }
+
+  double max_of(double value) {
+    all_max({&value, 1});
+    return value;
+  }
+  double sum_of(double value) {
+    all_sum({&value, 1});
+    return value;
+  }
+  bool broadcast_flag(bool flag, Rank root = 0) {
+    auto byte = std::byte(flag);
+    broadcast({&byte, 1}, root);
+    return byte != std::byte{0};
+  }
+
+ protected:
+  void count_send(size_t bytes, int64_t messages = 1) {
+    counters_.bytes_sent += int64_t(bytes) * messages;
+    if (bytes > 0) counters_.messages_sent += messages;
+  }
+  void count_receive(size_t bytes) { counters_.bytes_received += int64_t(bytes); }
+
+ private:
+  CommCounters counters_;
+};
+
+}  // namespace longnet

@@ -1,0 +1,93 @@
+#include "comm/communicator_checks.h"
+
+#include <cstring>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+std::vector<std::byte> pattern(int seed, size_t size) {
+  std::vector<std::byte> data(size);
+  for (size_t i = 0; i < size; ++i) data[i] = std::byte((size_t(seed) * 131 + i * 7) & 0xFF);
+  return data;
+}
+
+void check_ring(Communicator& comm) {  // sizes around the eager limits, several messages in flight, in order
+  const int next = (comm.rank() + 1) % comm.size(), prev = (comm.rank() + comm.size() - 1) % comm.size();
+  if (comm.size() == 1) return;
+  for (const size_t size : {size_t{1}, size_t{4097}, size_t{300000}}) {
+    std::vector<std::vector<std::byte>> out, in;
+    std::vector<Communicator::Request> requests;
+    for (int i = 0; i < 20; ++i) {
+      out.push_back(pattern(comm.rank() * 100 + i, size + size_t(i)));
+      in.emplace_back(size + size_t(i));
+    }
+    for (int i = 0; i < 20; ++i) {
+      requests.push_back(comm.isend(next, out[size_t(i)]));
+      requests.push_back(comm.irecv(prev, in[size_t(i)]));
+    }
+    for (const auto request : requests) comm.wait(request);
+    for (int i = 0; i < 20; ++i)
+      check(in[size_t(i)] == pattern(prev * 100 + i, size + size_t(i)), "message ", i, " arrived changed");
+  }
+}
+
+void check_gathers(Communicator& comm) {  // unequal parts, empty ones, groups of neighbours
+  for (int count = 1; count <= comm.size(); ++count)
+    for (int first = 0; first + count <= comm.size(); ++first) {
+      const RankGroup group{first, 1, count};
+      if (group.index_of(comm.rank()) < 0) continue;
+      comm.open_group(group);
+      for (const bool some_empty : {false, true}) {
+        std::vector<int64_t> counts;
+        std::vector<std::byte> expected;
+        for (int i = 0; i < count; ++i) {
+          counts.push_back(some_empty && i % 2 == 0 ? 0 : 64 * (1 + group[i]));
+          const auto part = pattern(group[i], size_t(counts.back()));
+          expected.insert(expected.end(), part.begin(), part.end());
+        }
+        const size_t mine = size_t(counts[size_t(group.index_of(comm.rank()))]);
+        const CommCounters before = comm.counters();
+        std::vector<std::byte> into(expected.size());
+        const auto own = pattern(comm.rank(), mine);
+        comm.wait(comm.iall_gather(group, own, into, counts));
+        check(into == expected, "gather among ", count, " ranks from ", first, " is wrong");
+        check(comm.counters().bytes_sent - before.bytes_sent == int64_t(mine) * (count - 1),
+              "gather counts ", comm.counters().bytes_sent - before.bytes_sent, " bytes");
+        check(comm.counters().messages_sent - before.messages_sent == (mine > 0 ? count - 1 : 0),
+              "gather counts the wrong messages");
+      }
+    }
+}
+
+void check_collectives(Communicator& comm) {
+  double values[2] = {double(comm.rank()), -double(comm.rank())};
+  comm.all_max(values);
+  check(values[0] == comm.size() - 1 && values[1] == 0, "all_max gives ", values[0], ", ", values[1]);
+  check(comm.sum_of(1.0) == comm.size(), "all_sum is wrong");
+  const Rank root = comm.size() - 1;
+  check(comm.broadcast_flag(comm.rank() == root, root), "broadcast lost the root's flag");
+  const auto texts = comm.all_texts(std::string(size_t(comm.rank()), 'x'));
+  for (size_t i = 0; i < texts.size(); ++i) check(texts[i].size() == i, "text of rank ", i, " is wrong");
+}
+
+}  // namespace
+
+void check_communicator(Communicator& comm) {
+  comm.barrier();
+  check_ring(comm);
+  check_gathers(comm);
+  check_collectives(comm);
+  for (int count = 1; count <= comm.size(); ++count) {
+    const auto part = comm.first_ranks(count);
+    check((part != nullptr) == (comm.rank() < count), "first_ranks(", count, ") has the wrong members");
+    if (part) {
+      check(part->size() == count && part->rank() == comm.rank(), "first_ranks(", count, ") is numbered wrongly");
+      check_ring(*part);
+    }
+  }
+  comm.resting_barrier();
+}
+
+}  // namespace longnet

@@ -1,0 +1,18 @@
+// Builds without MPI: the same interface, which says so.
+#include "comm/mpi/mpi_world.h"
+#include "core/check.h"
+
+namespace longnet {
+
+struct MpiWorld::State {};
+
+bool mpi_available() { return false; }
+MpiWorld::MpiWorld(int*, char***) {
+  throw UsageError("this build has no MPI (LONGNET_MPI=OFF); run without mpirun, with --ranks N");
+}
+MpiWorld::~MpiWorld() = default;
+Communicator& MpiWorld::communicator() { throw Error("no MPI in this build"); }
+std::string MpiWorld::library_version() const { return "none"; }
+void MpiWorld::abort(int) { throw Error("no MPI in this build"); }
+
+}  // namespace longnet

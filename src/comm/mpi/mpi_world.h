@@ -1,0 +1,39 @@
+// Ranks as processes of Open MPI. <mpi.h> is included by mpi_world.cpp alone.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/communicator.h"
+
+namespace longnet {
+
+// True in builds with MPI.
+bool mpi_available();
+
+// Number of ranks that a launcher (mpirun, srun) says it has started, from its environment variables; none when
+// this process was not launched by one. Does not initialise MPI.
+std::optional<int> launched_world_size();
+// This process's rank as the launcher says it, 0 without one: for programs that must not start MPI to know who prints.
+int launched_rank();
+
+// Initialises MPI (thread level: funneled) and finalises it at the end of its life. Throws Error when MPI sees
+// another world than the launcher announced: the sign of a program linked with another MPI.
+class MpiWorld {
+ public:
+  MpiWorld(int* argc, char*** argv);
+  ~MpiWorld();
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+
+  Communicator& communicator();
+  std::string library_version() const;
+  // Ends all processes of the job with this exit code.
+  [[noreturn]] void abort(int exit_code);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace longnet

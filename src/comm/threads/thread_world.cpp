@@ -1,0 +1,355 @@
+#include "comm/threads/thread_world.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+// A send that waits for its receiver, who copies straight from the sender's buffer (rendezvous).
+struct PostedSend {
+  const std::byte* data;
+  size_t size;
+};
+
+// Sends from one rank to another, numbered from 0; a ring that grows only while it warms up.
+struct Channel {
+  std::vector<PostedSend> ring{16};
+  int64_t posted = 0;  // sends so far
+  int64_t copied = 0;  // receives done so far: they complete in order
+  int64_t received = 0;  // receives posted so far
+};
+
+// State shared by the ranks of one communicator. One mutex: copies happen outside of it.
+class World {
+ public:
+  explicit World(int size) : ranks(size), channels(size_t(size) * size_t(size)) {}
+
+  Channel& channel(Rank from, Rank to) { return channels[size_t(from) * size_t(ranks) + size_t(to)]; }
+
+  void throw_if_aborted() const {
+    if (!abort_reason.empty()) throw Error("stopped because another rank failed: " + abort_reason);
+  }
+
+  // All ranks meet; the last to come runs `last` under the lock. Returns when it has.
+  void meet(const std::function<void()>& join, const std::function<void()>& last = {}) {
+    std::unique_lock lock(mutex);
+    throw_if_aborted();
+    if (join) join();
+    const int64_t mine = generation;
+    if (++arrived == ranks) {
+      if (last) last();
+      arrived = 0;
+      ++generation;
+      changed.notify_all();
+      return;
+    }
+    changed.wait(lock, [&] { return generation != mine || !abort_reason.empty(); });
+    throw_if_aborted();
+  }
+
+  const int ranks;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Channel> channels;
+  std::string abort_reason;
+  int arrived = 0;
+  int64_t generation = 0;
+  // Scratch of the collectives outside of timed regions.
+  std::vector<double> numbers;
+  std::vector<std::byte> bytes;
+  std::vector<std::string> texts;
+  std::shared_ptr<World> part;                // being handed out by first_ranks
+  std::vector<std::weak_ptr<World>> parts;    // all handed out: they are aborted with this one
+};
+
+class ThreadCommunicator final : public Communicator {
+ public:
+  ThreadCommunicator(std::shared_ptr<World> world, Rank rank) : world_(std::move(world)), rank_(rank) {
+    requests_.reserve(64);
+    receives_.reserve(64);
+  }
+
+  Rank rank() const override { return rank_; }
+  int size() const override { return world_->ranks; }
+  std::string_view transport() const override { return "threads"; }
+
+  Request isend(Rank to, std::span<const std::byte> data) override {
+    check(to >= 0 && to < size() && to != rank_, "cannot send to rank ", to);
+    count_send(data.size());
+    return post_send(to, data);
+  }
+
+  Request irecv(Rank from, std::span<std::byte> into) override {
+    check(from >= 0 && from < size() && from != rank_, "cannot receive from rank ", from);
+    count_receive(into.size());
+    return post_receive(from, into);
+  }
+
+  Request iall_gather(const RankGroup& group, std::span<const std::byte> own, std::span<std::byte> into,
+                      std::span<const int64_t> counts) override {
+    check(group.index_of(rank_) >= 0 && int(counts.size()) == group.count, "not a gather of this rank");
+    count_send(own.size(), group.count - 1);
+    count_receive(into.size() - own.size());
+    const Request all = new_request();
+    size_t offset = 0;
+    for (int i = 0; i < group.count; ++i) {
+      const auto part = into.subspan(offset, size_t(counts[size_t(i)]));
+      offset += part.size();
+      if (group[i] == rank_) {
+        check(part.size() == own.size(), "own part has ", own.size(), " bytes, not ", part.size());
+        if (!own.empty()) std::memcpy(part.data(), own.data(), own.size());
+        continue;
+      }
+      // Not through a reference to the request: posting may move the vector.
+      const Request sent = own.empty() ? -1 : post_send(group[i], own);
+      const Request got = part.empty() ? -1 : post_receive(group[i], part);
+      for (Request child : {sent, got})
+        if (child >= 0) requests_[size_t(all)].children.push_back(child);
+    }
+    return all;
+  }
+
+  bool test(Request request) override {
+    progress();
+    return finish(request);
+  }
+
+  void wait(Request request) override {
+    for (;;) {
+      if (test(request)) return;
+      std::unique_lock lock(world_->mutex);
+      world_->changed.wait(lock, [&] {
+        return done_locked(request) || can_progress_locked() || !world_->abort_reason.empty();
+      });
+      world_->throw_if_aborted();
+    }
+  }
+
+  void barrier() override { world_->meet({}); }
+  void resting_barrier() override { barrier(); }
+  void open_group(const RankGroup& group) override {
+    check(group.index_of(rank_) >= 0, "rank ", rank_, " is not in the group that it opens");
+  }
+
+  void all_max(std::span<double> values) override {
+    reduce(values, [](double a, double b) { return std::max(a, b); });
+  }
+  void all_sum(std::span<double> values) override {
+    reduce(values, [](double a, double b) { return a + b; });
+  }
+
+  void broadcast(std::span<std::byte> data, Rank root) override {
+    world_->meet([&] {
+      if (rank_ == root) world_->bytes.assign(data.begin(), data.end());
+    });
+    world_->meet([&] { std::copy(world_->bytes.begin(), world_->bytes.end(), data.begin()); });
+  }
+
+  std::vector<std::string> all_texts(const std::string& mine) override {
+    world_->meet([&] {
+      world_->texts.resize(size_t(size()));
+      world_->texts[size_t(rank_)] = mine;
+    });
+    std::vector<std::string> all;
+    world_->meet([&] { all = world_->texts; });
+    return all;
+  }
+
+  std::unique_ptr<Communicator> first_ranks(int count) override {
+    std::shared_ptr<World> part;
+    world_->meet([&] {
+      if (!world_->part) world_->parts.push_back(world_->part = std::make_shared<World>(count));
+      part = world_->part;
+    });
+    world_->meet({}, [&] { world_->part.reset(); });
+    if (rank_ >= count) return nullptr;
+    return std::make_unique<ThreadCommunicator>(part, rank_);
+  }
+
+  void abort(const std::string& reason) override {
+    abort_world(*world_, reason);
+  }
+
+ private:
+  static void abort_world(World& world, const std::string& reason) {
+    std::lock_guard lock(world.mutex);
+    if (world.abort_reason.empty()) world.abort_reason = reason;
+    for (const auto& part : world.parts)
+      if (const auto alive = part.lock()) abort_world(*alive, reason);
+    world.changed.notify_all();
+  }
+
+  struct RequestState {
+    enum class Kind { kFree, kSend, kReceive, kGather } kind = Kind::kFree;
+    Rank peer = -1;
+    int64_t number = 0;  // in its channel
+    std::span<std::byte> into;
+    bool copied = false;
+    std::vector<Request> children;  // of a gather; keeps its capacity
+  };
+
+  Request new_request() {
+    for (size_t i = 0; i < requests_.size(); ++i)
+      if (requests_[i].kind == RequestState::Kind::kFree) {
+        requests_[i].kind = RequestState::Kind::kGather;
+        requests_[i].children.clear();
+        return Request(i);
+      }
+    requests_.push_back({.kind = RequestState::Kind::kGather, .into = {}, .children = {}});
+    requests_.back().children.reserve(32);
+    return Request(requests_.size()) - 1;
+  }
+
+  Request post_send(Rank to, std::span<const std::byte> data) {
+    const Request id = new_request();
+    RequestState& r = requests_[size_t(id)];
+    r.kind = RequestState::Kind::kSend;
+    r.peer = to;
+    std::lock_guard lock(world_->mutex);
+    world_->throw_if_aborted();
+    Channel& c = world_->channel(rank_, to);
+    if (c.posted - c.copied == int64_t(c.ring.size())) grow(c);
+    r.number = c.posted++;
+    c.ring[size_t(r.number) % c.ring.size()] = {data.data(), data.size()};
+    world_->changed.notify_all();
+    return id;
+  }
+
+  static void grow(Channel& c) {
+    std::vector<PostedSend> larger(c.ring.size() * 2);
+    for (int64_t i = c.copied; i < c.posted; ++i)
+      larger[size_t(i) % larger.size()] = c.ring[size_t(i) % c.ring.size()];
+    c.ring = std::move(larger);
+  }
+
+  Request post_receive(Rank from, std::span<std::byte> into) {
+    const Request id = new_request();
+    RequestState& r = requests_[size_t(id)];
+    r = {.kind = RequestState::Kind::kReceive, .peer = from, .into = into, .children = std::move(r.children)};
+    std::lock_guard lock(world_->mutex);
+    r.number = world_->channel(from, rank_).received++;
+    receives_.push_back(id);
+    return id;
+  }
+
+  // Copies whatever has been sent to this rank's posted receives, in the order of each channel.
+  void progress() {
+    for (size_t i = 0; i < receives_.size();) {
+      RequestState& r = requests_[size_t(receives_[i])];
+      PostedSend send;
+      {
+        std::lock_guard lock(world_->mutex);
+        const Channel& c = world_->channel(r.peer, rank_);
+        if (c.copied != r.number || c.posted <= r.number) {
+          ++i;
+          continue;
+        }
+        send = c.ring[size_t(r.number) % c.ring.size()];
+      }
+      check(send.size == r.into.size(), "rank ", r.peer, " sent ", send.size, " bytes, expected ", r.into.size());
+      if (send.size > 0) std::memcpy(r.into.data(), send.data, send.size);
+      {
+        std::lock_guard lock(world_->mutex);
+        ++world_->channel(r.peer, rank_).copied;
+        world_->changed.notify_all();
+      }
+      r.copied = true;
+      receives_.erase(receives_.begin() + std::ptrdiff_t(i));
+      i = 0;  // the next receive of this channel may stand anywhere
+    }
+  }
+
+  bool can_progress_locked() const {
+    for (Request id : receives_) {
+      const RequestState& r = requests_[size_t(id)];
+      const Channel& c = world_->channel(r.peer, rank_);
+      if (c.copied == r.number && c.posted > r.number) return true;
+    }
+    return false;
+  }
+
+  bool done_locked(Request id) const {
+    const RequestState& r = requests_[size_t(id)];
+    switch (r.kind) {
+      case RequestState::Kind::kSend: return world_->channel(rank_, r.peer).copied > r.number;
+      case RequestState::Kind::kReceive: return r.copied;
+      case RequestState::Kind::kGather:
+        return std::all_of(r.children.begin(), r.children.end(), [&](Request c) { return done_locked(c); });
+      default: return true;
+    }
+  }
+
+  bool finish(Request id) {
+    check(id >= 0 && size_t(id) < requests_.size() && requests_[size_t(id)].kind != RequestState::Kind::kFree,
+          "request ", id, " is not in flight");
+    {
+      std::lock_guard lock(world_->mutex);
+      world_->throw_if_aborted();
+      if (!done_locked(id)) return false;
+    }
+    for (Request child : requests_[size_t(id)].children) requests_[size_t(child)].kind = RequestState::Kind::kFree;
+    requests_[size_t(id)].children.clear();
+    requests_[size_t(id)].kind = RequestState::Kind::kFree;
+    return true;
+  }
+
+  template <class Combine>
+  void reduce(std::span<double> values, Combine combine) {
+    world_->meet([&] {
+      auto& all = world_->numbers;
+      if (world_->arrived == 0)
+        all.assign(values.begin(), values.end());
+      else
+        for (size_t i = 0; i < values.size(); ++i) all[i] = combine(all[i], values[i]);
+    });
+    world_->meet([&] { std::copy_n(world_->numbers.begin(), values.size(), values.begin()); });
+  }
+
+  std::shared_ptr<World> world_;
+  Rank rank_;
+  std::vector<RequestState> requests_;
+  std::vector<Request> receives_;  // posted, not yet copied
+};
+
+}  // namespace
+
+void run_on_threads(int ranks, const std::function<void(Communicator&)>& rank_main) {
+  check(ranks >= 1, "needs at least one rank, not ", ranks);
+  const auto world = std::make_shared<World>(ranks);
+  std::mutex mutex;
+  std::exception_ptr first;
+  Rank failed = -1;
+  {
+    std::vector<std::jthread> threads;
+    for (Rank r = 0; r < ranks; ++r)
+      threads.emplace_back([&, r] {
+        ThreadCommunicator comm(world, r);
+        try {
+          rank_main(comm);
+        } catch (const std::exception& e) {
+          {
+            std::lock_guard lock(mutex);
+            if (!first) first = std::current_exception(), failed = r;
+          }
+          comm.abort(e.what());
+        }
+      });
+  }
+  if (!first) return;
+  try {
+    std::rethrow_exception(first);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception& e) {
+    throw Error(concat("rank ", failed, ": ", e.what()));
+  }
+}
+
+}  // namespace longnet
