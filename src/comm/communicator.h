@@ -1,8 +1,8 @@
 // Bytes between ranks. Knows neither kernels nor schedules.
 //
-// Non-blocking operations return a request; buffers belong to the communicator until it has completed.
-// Messages between two ranks arrive in the order in which they were sent. Every byte handed over for sending
-// is counted, so that a run can be held against its prediction.
+// Non-blocking operations return a request; buffers belong to the communicator until it has
+// completed. Messages between two ranks arrive in the order in which they were sent. Every byte
+// handed over for sending is counted, so that a run can be held against its prediction.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -34,17 +34,19 @@ class Communicator {
   // ---- the timed path: allocates nothing once warm ----
   virtual Request isend(Rank to, std::span<const std::byte> data) = 0;
   virtual Request irecv(Rank from, std::span<std::byte> into) = 0;
-  // Each member's `own` arrives on every member, in the order of the group; counts[i] is the size in bytes of
-  // member i's part, and `into` holds their sum. A member sends its part to each other member: group size - 1
-  // messages. `group` must have been opened.
-  virtual Request iall_gather(const RankGroup& group, std::span<const std::byte> own, std::span<std::byte> into,
-                              std::span<const int64_t> counts) = 0;
-  virtual bool test(Request request) = 0;  // true once: the request is over and its number free again
+  // Each member's `own` arrives on every member, in the order of the group; counts[i] is the size
+  // in bytes of member i's part, and `into` holds their sum. A member sends its part to each other
+  // member: group size - 1 messages. `group` must have been opened.
+  virtual Request iall_gather(const RankGroup& group, std::span<const std::byte> own,
+                              std::span<std::byte> into, std::span<const int64_t> counts) = 0;
+  virtual bool test(
+      Request request) = 0;  // true once: the request is over and its number free again
   virtual void wait(Request request) = 0;
   virtual void barrier() = 0;
 
   // ---- outside of timed regions ----
-  // A barrier for long waits: sleeps instead of spinning, so that idle ranks leave the cores to the busy ones.
+  // A barrier for long waits: sleeps instead of spinning, so that idle ranks leave the cores to the
+  // busy ones.
   virtual void resting_barrier() = 0;
   // Prepares gathers in a group (a sub-communicator); called by all its members, in the same order.
   virtual void open_group(const RankGroup& group) = 0;
@@ -55,7 +57,8 @@ class Communicator {
   virtual std::vector<std::string> all_texts(const std::string& mine) = 0;
   // The first `count` ranks; null on the others. Called by all ranks.
   virtual std::unique_ptr<Communicator> first_ranks(int count) = 0;
-  // Ends every rank's work as soon as possible: called when a rank fails and the others would wait for ever.
+  // Ends every rank's work as soon as possible: called when a rank fails and the others would wait
+  // for ever.
   virtual void abort(const std::string& reason) = 0;
 
   const CommCounters& counters() const { return counters_; }

@@ -13,8 +13,10 @@ std::vector<std::byte> pattern(int seed, size_t size) {
   return data;
 }
 
-void check_ring(Communicator& comm) {  // sizes around the eager limits, several messages in flight, in order
-  const int next = (comm.rank() + 1) % comm.size(), prev = (comm.rank() + comm.size() - 1) % comm.size();
+void check_ring(
+    Communicator& comm) {  // sizes around the eager limits, several messages in flight, in order
+  const int next = (comm.rank() + 1) % comm.size(),
+            prev = (comm.rank() + comm.size() - 1) % comm.size();
   if (comm.size() == 1) return;
   for (const size_t size : {size_t{1}, size_t{4097}, size_t{300000}}) {
     std::vector<std::vector<std::byte>> out, in;
@@ -29,7 +31,8 @@ void check_ring(Communicator& comm) {  // sizes around the eager limits, several
     }
     for (const auto request : requests) comm.wait(request);
     for (int i = 0; i < 20; ++i)
-      check(in[size_t(i)] == pattern(prev * 100 + i, size + size_t(i)), "message ", i, " arrived changed");
+      check(in[size_t(i)] == pattern(prev * 100 + i, size + size_t(i)), "message ", i,
+            " arrived changed");
   }
 }
 
@@ -64,12 +67,14 @@ void check_gathers(Communicator& comm) {  // unequal parts, empty ones, groups o
 void check_collectives(Communicator& comm) {
   double values[2] = {double(comm.rank()), -double(comm.rank())};
   comm.all_max(values);
-  check(values[0] == comm.size() - 1 && values[1] == 0, "all_max gives ", values[0], ", ", values[1]);
+  check(values[0] == comm.size() - 1 && values[1] == 0, "all_max gives ", values[0], ", ",
+        values[1]);
   check(comm.sum_of(1.0) == comm.size(), "all_sum is wrong");
   const Rank root = comm.size() - 1;
   check(comm.broadcast_flag(comm.rank() == root, root), "broadcast lost the root's flag");
   const auto texts = comm.all_texts(std::string(size_t(comm.rank()), 'x'));
-  for (size_t i = 0; i < texts.size(); ++i) check(texts[i].size() == i, "text of rank ", i, " is wrong");
+  for (size_t i = 0; i < texts.size(); ++i)
+    check(texts[i].size() == i, "text of rank ", i, " is wrong");
 }
 
 }  // namespace
@@ -81,9 +86,11 @@ void check_communicator(Communicator& comm) {
   check_collectives(comm);
   for (int count = 1; count <= comm.size(); ++count) {
     const auto part = comm.first_ranks(count);
-    check((part != nullptr) == (comm.rank() < count), "first_ranks(", count, ") has the wrong members");
+    check((part != nullptr) == (comm.rank() < count), "first_ranks(", count,
+          ") has the wrong members");
     if (part) {
-      check(part->size() == count && part->rank() == comm.rank(), "first_ranks(", count, ") is numbered wrongly");
+      check(part->size() == count && part->rank() == comm.rank(), "first_ranks(", count,
+            ") is numbered wrongly");
       check_ring(*part);
     }
   }

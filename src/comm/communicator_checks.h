@@ -1,4 +1,5 @@
-// The contract of Communicator as a program for one rank: throws Error when the transport breaks it.
+// The contract of Communicator as a program for one rank: throws Error when the transport breaks
+// it.
 #pragma once
 #include "comm/communicator.h"
 

@@ -1,10 +1,9 @@
 // What every transport must do, on ranks as threads; mpi_ranks_test runs the same under mpirun.
-#include "comm/communicator_checks.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 
+#include "comm/communicator_checks.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
@@ -32,12 +31,13 @@ TEST(ThreadWorld, AFailingRankEndsTheOthers) {
 }
 
 TEST(ThreadWorld, MessageOfAnotherSizeIsAnError) {
-  EXPECT_THROW(run_on_threads(2,
-                              [](Communicator& comm) {
-                                std::vector<std::byte> data(comm.rank() == 0 ? 8 : 16);
-                                comm.wait(comm.rank() == 0 ? comm.isend(1, data) : comm.irecv(0, data));
-                              }),
-               Error);
+  EXPECT_THROW(
+      run_on_threads(2,
+                     [](Communicator& comm) {
+                       std::vector<std::byte> data(comm.rank() == 0 ? 8 : 16);
+                       comm.wait(comm.rank() == 0 ? comm.isend(1, data) : comm.irecv(0, data));
+                     }),
+      Error);
 }
 
 TEST(Launcher, IsSeenByItsVariables) {

@@ -30,7 +30,8 @@ class UsageError : public Error {
 struct Located {
   std::string_view text;
   std::source_location where;
-  Located(const char* t, std::source_location w = std::source_location::current())  // NOLINT: implicit
+  Located(const char* t,
+          std::source_location w = std::source_location::current())  // NOLINT: implicit
       : text(t), where(w) {}
 };
 

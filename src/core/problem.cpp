@@ -18,7 +18,8 @@ void check_problem(const AttentionProblem& p) {
   check(p.num_heads >= 1, "num_heads must be at least 1, is ", p.num_heads);
   check(p.num_kv_heads >= 1 && p.num_heads % p.num_kv_heads == 0, "num_kv_heads = ", p.num_kv_heads,
         " must divide num_heads = ", p.num_heads);
-  check(p.head_dim >= 8 && p.head_dim % 8 == 0, "head_dim must be a multiple of 8, is ", p.head_dim);
+  check(p.head_dim >= 8 && p.head_dim % 8 == 0, "head_dim must be a multiple of 8, is ",
+        p.head_dim);
 }
 
 }  // namespace longnet

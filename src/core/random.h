@@ -2,9 +2,9 @@
 //
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) maps
 //   counter = (token low, token high, head | tensor << 24, lane / 4),  key = seed
-// to four 32-bit words, one per lane. A word becomes a number by integer steps and one exactly rounded
-// multiplication, so CPU and GPU agree in every bit: the sum of its four bytes is nearly normal
-// (Irwin-Hall), has mean 510 and variance 4 (256^2 - 1) / 12, and is scaled to variance 1.
+// to four 32-bit words, one per lane. A word becomes a number by integer steps and one exactly
+// rounded multiplication, so CPU and GPU agree in every bit: the sum of its four bytes is nearly
+// normal (Irwin-Hall), has mean 510 and variance 4 (256^2 - 1) / 12, and is scaled to variance 1.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -23,7 +23,8 @@ struct PhiloxBlock {
   uint32_t word[4];
 };
 
-LONGNET_HOST_DEVICE inline PhiloxBlock philox4x32_10(PhiloxBlock counter, uint32_t key0, uint32_t key1) {
+LONGNET_HOST_DEVICE inline PhiloxBlock philox4x32_10(PhiloxBlock counter, uint32_t key0,
+                                                     uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = uint64_t{0xD2511F53u} * counter.word[0];
     const uint64_t b = uint64_t{0xCD9E8D57u} * counter.word[2];
@@ -36,8 +37,8 @@ LONGNET_HOST_DEVICE inline PhiloxBlock philox4x32_10(PhiloxBlock counter, uint32
 }
 
 LONGNET_HOST_DEVICE inline float unit_normal_like(uint32_t word) {
-  const int32_t sum = int32_t(word & 0xFF) + int32_t(word >> 8 & 0xFF) + int32_t(word >> 16 & 0xFF) +
-                      int32_t(word >> 24);
+  const int32_t sum = int32_t(word & 0xFF) + int32_t(word >> 8 & 0xFF) +
+                      int32_t(word >> 16 & 0xFF) + int32_t(word >> 24);
   return float(sum - 510) * 0.00676587509f;  // 1 / sqrt(4 * (256^2 - 1) / 12)
 }
 

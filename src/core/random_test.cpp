@@ -29,8 +29,9 @@ TEST(GenerateRow, IsNearlyUnitNormalAndDependsOnEveryPartOfItsKey) {
   for (float x : row) mean += x, square += double(x) * x;
   EXPECT_NEAR(mean / 4096, 0, 0.06);
   EXPECT_NEAR(square / 4096, 1, 0.08);
-  for (const RowKey& other : {RowKey{2, Tensor::kKey, 5, 2}, RowKey{1, Tensor::kValue, 5, 2},
-                              RowKey{1, Tensor::kKey, 5 + (int64_t{1} << 32), 2}, RowKey{1, Tensor::kKey, 5, 3}}) {
+  for (const RowKey& other :
+       {RowKey{2, Tensor::kKey, 5, 2}, RowKey{1, Tensor::kValue, 5, 2},
+        RowKey{1, Tensor::kKey, 5 + (int64_t{1} << 32), 2}, RowKey{1, Tensor::kKey, 5, 3}}) {
     std::vector<float> changed(4096);
     generate_row(other, 4096, changed.data());
     EXPECT_NE(row, changed);
@@ -44,8 +45,8 @@ TEST(GenerateRow, Bf16IsTheRoundedFloat) {
   generate_row({7, Tensor::kQuery, 123456789012, 0}, 256, half.data());
   for (size_t i = 0; i < row.size(); ++i)
     EXPECT_LE(std::abs(bf16_value(half[i]) - row[i]), std::abs(row[i]) / 256);
-  EXPECT_EQ(bf16_bits(1.00390625f), 0x3F80u);   // a tie goes to the even neighbour, down ...
-  EXPECT_EQ(bf16_bits(1.01171875f), 0x3F82u);   // ... and up
+  EXPECT_EQ(bf16_bits(1.00390625f), 0x3F80u);  // a tie goes to the even neighbour, down ...
+  EXPECT_EQ(bf16_bits(1.01171875f), 0x3F82u);  // ... and up
 }
 
 }  // namespace

@@ -22,7 +22,9 @@ struct TokenInterval {
   int64_t length() const { return std::max<int64_t>(0, end - begin); }
   bool empty() const { return begin >= end; }
   bool contains(int64_t t) const { return begin <= t && t < end; }
-  bool contains(const TokenInterval& o) const { return o.empty() || (begin <= o.begin && o.end <= end); }
+  bool contains(const TokenInterval& o) const {
+    return o.empty() || (begin <= o.begin && o.end <= end);
+  }
   bool operator==(const TokenInterval&) const = default;
 };
 
@@ -40,11 +42,13 @@ inline TokenRange clip(const TokenRange& range, TokenInterval within) {
       within.begin > range.first ? ceil_div(within.begin - range.first, range.stride) : 0;
   const int64_t first = range[skip];
   const int64_t fit = first < within.end ? ceil_div(within.end - first, range.stride) : 0;
-  return {first, range.stride, std::clamp<int64_t>(fit, 0, std::max<int64_t>(0, range.count - skip))};
+  return {first, range.stride,
+          std::clamp<int64_t>(fit, 0, std::max<int64_t>(0, range.count - skip))};
 }
 
 // First token of part p when `length` tokens are cut into `parts` nearly equal, contiguous parts:
-// the first length % parts of them hold one token more. 10 tokens on 4 ranks begin at 0, 3, 6, 8, 10.
+// the first length % parts of them hold one token more. 10 tokens on 4 ranks begin at 0, 3, 6,
+// 8, 10.
 inline int64_t part_begin(int64_t length, int64_t parts, int64_t p) {
   return p * (length / parts) + std::min(p, length % parts);
 }

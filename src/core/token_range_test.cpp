@@ -39,7 +39,9 @@ TEST(Check, MessageHoldsValuesAndPlace) {
     check(1 > 2, "rows = ", -3);
     FAIL();
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("rows = -3 (src/core/token_range_test.cpp:"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("rows = -3 (src/core/token_range_test.cpp:"),
+              std::string::npos)
+        << e.what();
   }
 }
 

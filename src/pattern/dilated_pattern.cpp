@@ -6,17 +6,23 @@ namespace longnet {
 
 std::string_view to_string(OffsetRule rule) {
   switch (rule) {
-    case OffsetRule::kBlock: return "block";
-    case OffsetRule::kNone: return "none";
-    default: return "paper";
+    case OffsetRule::kBlock:
+      return "block";
+    case OffsetRule::kNone:
+      return "none";
+    default:
+      return "paper";
   }
 }
 
 std::string_view to_string(MixRule rule) {
   switch (rule) {
-    case MixRule::kMean: return "mean";
-    case MixRule::kSum: return "sum";
-    default: return "lse";
+    case MixRule::kMean:
+      return "mean";
+    case MixRule::kSum:
+      return "sum";
+    default:
+      return "lse";
   }
 }
 
@@ -26,7 +32,8 @@ void check_pattern(const DilatedPattern& pattern, const AttentionProblem& proble
   if (pattern.branches.empty()) throw UsageError("a pattern needs at least one branch");
   for (size_t b = 0; b < pattern.branches.size(); ++b) {
     const auto [w, r] = pattern.branches[b];
-    if (w < 1) throw UsageError(concat("branch ", b, ": segment_length must be at least 1, is ", w));
+    if (w < 1)
+      throw UsageError(concat("branch ", b, ": segment_length must be at least 1, is ", w));
     if (r < 1) throw UsageError(concat("branch ", b, ": dilation_rate must be at least 1, is ", r));
   }
   if (pattern.phase_parts < 1)
@@ -36,9 +43,12 @@ void check_pattern(const DilatedPattern& pattern, const AttentionProblem& proble
 
 int64_t head_offset(OffsetRule rule, int64_t head, int64_t num_heads, int64_t dilation_rate) {
   switch (rule) {
-    case OffsetRule::kBlock: return head / ceil_div(num_heads, dilation_rate);
-    case OffsetRule::kNone: return 0;
-    default: return head % dilation_rate;
+    case OffsetRule::kBlock:
+      return head / ceil_div(num_heads, dilation_rate);
+    case OffsetRule::kNone:
+      return 0;
+    default:
+      return head % dilation_rate;
   }
 }
 
@@ -52,7 +62,8 @@ namespace {
 // The part that holds `token`: parts of ceil(N/parts) tokens come first, shorter ones after.
 int64_t part_of(int64_t length, int64_t parts, int64_t token) {
   const int64_t longer = length % parts, size = length / parts;
-  return token < longer * (size + 1) ? token / (size + 1) : longer + (token - longer * (size + 1)) / size;
+  return token < longer * (size + 1) ? token / (size + 1)
+                                     : longer + (token - longer * (size + 1)) / size;
 }
 }  // namespace
 
@@ -112,8 +123,9 @@ double coverage(const AttentionProblem& problem, const DilatedPattern& pattern, 
   const BranchRows rows(pattern, branch, problem.seq_len);
   double selected = 0;
   for (int64_t head = 0; head < problem.num_heads; ++head)
-    selected += double(rows.count(
-        head_offset(pattern.offset, head, problem.num_heads, rows.dilation_rate()), {0, problem.seq_len}));
+    selected += double(
+        rows.count(head_offset(pattern.offset, head, problem.num_heads, rows.dilation_rate()),
+                   {0, problem.seq_len}));
   return selected / (double(problem.seq_len) * double(problem.num_heads));
 }
 

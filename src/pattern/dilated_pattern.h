@@ -1,10 +1,12 @@
-// Which query sees which key: dilated attention (LongNet, arXiv 2307.02486, section 2), to the last edge case.
+// Which query sees which key: dilated attention (LongNet, arXiv 2307.02486, section 2), to the last
+// edge case.
 //
-// Branch (w, r) cuts the sequence into segments [i w, (i+1) w); head j selects in each the tokens at distance
-// o_j, o_j + r, o_j + 2r, ... from the segment's begin, with the offset o_j = j mod r. Selected queries attend
-// to selected keys of their own segment and head.
+// Branch (w, r) cuts the sequence into segments [i w, (i+1) w); head j selects in each the tokens
+// at distance o_j, o_j + r, o_j + 2r, ... from the segment's begin, with the offset o_j = j mod r.
+// Selected queries attend to selected keys of their own segment and head.
 //
-//   N = 10, w = 4, r = 2, two heads:  head 0 selects {0,2} {4,6} {8},  head 1 selects {1,3} {5,7} {9}.
+//   N = 10, w = 4, r = 2, two heads:  head 0 selects {0,2} {4,6} {8},  head 1 selects {1,3} {5,7}
+//   {9}.
 //
 // Dense ("vanilla") attention is the one branch {N, 1}. This module knows no ranks.
 #pragma once
@@ -25,8 +27,8 @@ struct DilatedBranch {
 
 // Which offset a head takes: j mod r (the paper), j / ceil(H/r) (contiguous head groups), or 0.
 enum class OffsetRule { kPaper, kBlock, kNone };
-// How branches mix: by LSE (one softmax over the multiset union of keys), by mean over the number of
-// branches, or by plain sum; a branch that does not select a row contributes 0 to mean and sum.
+// How branches mix: by LSE (one softmax over the multiset union of keys), by mean over the number
+// of branches, or by plain sum; a branch that does not select a row contributes 0 to mean and sum.
 enum class MixRule { kLse, kMean, kSum };
 
 std::string_view to_string(OffsetRule rule);  // "paper", "block", "none"
@@ -36,8 +38,9 @@ struct DilatedPattern {
   std::vector<DilatedBranch> branches;
   OffsetRule offset = OffsetRule::kPaper;
   MixRule mix = MixRule::kLse;
-  // Dilation restarts at the begin of each of this many nearly equal parts of the sequence (part_begin) as
-  // well as at each segment: 1 is the paper's; P reproduces implementations that dilate each rank's shard.
+  // Dilation restarts at the begin of each of this many nearly equal parts of the sequence
+  // (part_begin) as well as at each segment: 1 is the paper's; P reproduces implementations that
+  // dilate each rank's shard.
   int64_t phase_parts = 1;
   bool operator==(const DilatedPattern&) const = default;
 };
@@ -63,15 +66,15 @@ class BranchRows {
     return {i * length_, std::min((i + 1) * length_, seq_len_)};
   }
 
-  // The rows that a head of this offset selects in `within`, which must not cross a border of segments
-  // nor of phase parts (see for_each_run): `count` may be 0, which is normal.
+  // The rows that a head of this offset selects in `within`, which must not cross a border of
+  // segments nor of phase parts (see for_each_run): `count` may be 0, which is normal.
   TokenRange select(int64_t offset, TokenInterval within) const;
 
   // Number of rows selected in `within`, across any borders.
   int64_t count(int64_t offset, TokenInterval within) const;
 
-  // Calls fn(segment index, TokenRange) for each non-empty run of selected rows in `within`, ascending.
-  // A run lies in one segment and one phase part.
+  // Calls fn(segment index, TokenRange) for each non-empty run of selected rows in `within`,
+  // ascending. A run lies in one segment and one phase part.
   template <class Fn>
   void for_each_run(int64_t offset, TokenInterval within, Fn fn) const {
     for (int64_t at = within.begin; at < within.end;) {
@@ -83,14 +86,16 @@ class BranchRows {
   }
 
  private:
-  int64_t next_border(int64_t token) const;  // begin of the next segment or phase part after `token`
+  int64_t next_border(
+      int64_t token) const;  // begin of the next segment or phase part after `token`
   int64_t phase_origin(int64_t token) const;  // where dilation last restarted at or before `token`
 
   int64_t seq_len_, length_, rate_, phase_parts_;
 };
 
-// K/V rows that a set of query heads reads in one branch: one stream per distinct (kv head, offset).
-// Two query heads of a group may read different rows of the same kv head, so streams >= kv heads.
+// K/V rows that a set of query heads reads in one branch: one stream per distinct (kv head,
+// offset). Two query heads of a group may read different rows of the same kv head, so streams >= kv
+// heads.
 struct KvStream {
   int64_t kv_head, offset;
   bool operator==(const KvStream&) const = default;

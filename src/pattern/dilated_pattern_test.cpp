@@ -11,8 +11,8 @@ namespace longnet {
 namespace {
 
 // The definition, token by token: (t - origin) mod r == offset.
-std::vector<int64_t> selected_by_definition(const DilatedPattern& p, int branch, int64_t n, int64_t offset,
-                                            int64_t segment) {
+std::vector<int64_t> selected_by_definition(const DilatedPattern& p, int branch, int64_t n,
+                                            int64_t offset, int64_t segment) {
   const auto [w, r] = p.branches[size_t(branch)];
   std::vector<int64_t> out;
   int64_t origin = segment * w;
@@ -34,7 +34,8 @@ TEST_P(RowsOfShapes, RunsAreTheDefinition) {
     std::vector<int64_t> expected, got;
     const int64_t length = std::min(w, n);
     for (int64_t s = 0; s * length < n; ++s)
-      for (int64_t t : selected_by_definition({.branches = {{length, r}}, .phase_parts = parts}, 0, n, offset, s))
+      for (int64_t t : selected_by_definition({.branches = {{length, r}}, .phase_parts = parts}, 0,
+                                              n, offset, s))
         expected.push_back(t);
     rows.for_each_run(offset, {0, n}, [&](int64_t segment, const TokenRange& run) {
       for (int64_t i = 0; i < run.count; ++i) {
@@ -54,14 +55,16 @@ TEST_P(RowsOfShapes, RunsAreTheDefinition) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Odd, RowsOfShapes,
-                         testing::Combine(testing::Values(1, 2, 17, 64, 101), testing::Values(1, 4, 10, 33, 200),
-                                          testing::Values(1, 2, 3, 6, 40), testing::Values(1, 3, 8)));
+                         testing::Combine(testing::Values(1, 2, 17, 64, 101),
+                                          testing::Values(1, 4, 10, 33, 200),
+                                          testing::Values(1, 2, 3, 6, 40),
+                                          testing::Values(1, 3, 8)));
 
 TEST(DilatedPattern, SegmentNotAMultipleOfTheRate) {  // trap: 16384 / 6, the LM preset
   const BranchRows rows({.branches = {{16384, 6}}}, 0, 32768);
   EXPECT_EQ(rows.count(0, rows.segment(0)), 2731);
   EXPECT_EQ(rows.count(4, rows.segment(0)), 2730);
-  EXPECT_EQ(rows.select(4, rows.segment(1)).first, 16388);  // restarts with the segment
+  EXPECT_EQ(rows.select(4, rows.segment(1)).first, 16388);   // restarts with the segment
   EXPECT_LT(rows.select(5, rows.segment(0)).last(), 16384);  // no row leaves its segment
 }
 
@@ -106,11 +109,13 @@ TEST(PairCount, ClosedFormIsTheCount) {
               for (int64_t i = 0; i < qn; ++i)
                 for (int64_t j = 0; j < kn; ++j) ++all, causal += k[j] <= q[i];
               EXPECT_EQ(count_pairs(q, k, false), all);
-              EXPECT_EQ(count_pairs(q, k, true), causal) << q0 << ' ' << qs << ' ' << qn << ' ' << k0 << ' ' << ks << ' ' << kn;
+              EXPECT_EQ(count_pairs(q, k, true), causal)
+                  << q0 << ' ' << qs << ' ' << qn << ' ' << k0 << ' ' << ks << ' ' << kn;
             }
 }
 
-TEST(PairCount, OneBillionTokensOfDenseAttention) {  // N (N + 1) / 2 with N = 2^30, without overflow
+TEST(PairCount,
+     OneBillionTokensOfDenseAttention) {  // N (N + 1) / 2 with N = 2^30, without overflow
   const TokenRange all{0, 1, int64_t{1} << 30};
   EXPECT_EQ(count_pairs(all, all, true), (int64_t{1} << 59) + (int64_t{1} << 29));
 }
@@ -124,7 +129,8 @@ TEST(PairCount, BranchPairsSumOverSegments) {
     for (int64_t h = 0; h < 3; ++h)
       for (int64_t s = 0; s < rows.num_segments(); ++s) {
         std::vector<TokenRange> runs;
-        rows.for_each_run(h, rows.segment(s), [&](int64_t, const TokenRange& run) { runs.push_back(run); });
+        rows.for_each_run(h, rows.segment(s),
+                          [&](int64_t, const TokenRange& run) { runs.push_back(run); });
         for (const auto& q : runs)
           for (const auto& k : runs) expected += count_pairs(q, k, true);
       }

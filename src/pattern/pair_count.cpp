@@ -5,8 +5,8 @@
 namespace longnet {
 
 __int128 floor_sum(int64_t n, int64_t m, int64_t a, int64_t b) {
-  check(n >= 0 && m >= 1 && a >= 0 && b >= 0, "floor_sum needs n, a, b >= 0 and m >= 1: ", n, ' ', m, ' ',
-        a, ' ', b);
+  check(n >= 0 && m >= 1 && a >= 0 && b >= 0, "floor_sum needs n, a, b >= 0 and m >= 1: ", n, ' ',
+        m, ' ', a, ' ', b);
   __int128 sum = 0, count = n, modulus = m, slope = a, start = b;
   while (count > 0) {
     sum += (count - 1) * count / 2 * (slope / modulus) + count * (start / modulus);
@@ -25,8 +25,8 @@ __int128 floor_sum(int64_t n, int64_t m, int64_t a, int64_t b) {
 int64_t count_pairs(const TokenRange& queries, const TokenRange& keys, bool causal) {
   if (queries.empty() || keys.empty()) return 0;
   if (!causal) return queries.count * keys.count;
-  // Query i sees floor((q_i - k_0) / s) + 1 keys, cut to [0, keys.count]: nothing before `low`, everything
-  // from `high` on.
+  // Query i sees floor((q_i - k_0) / s) + 1 keys, cut to [0, keys.count]: nothing before `low`,
+  // everything from `high` on.
   const auto first_query_at = [&](int64_t token) {
     return token <= queries.first
                ? int64_t{0}
@@ -34,7 +34,8 @@ int64_t count_pairs(const TokenRange& queries, const TokenRange& keys, bool caus
   };
   const int64_t low = first_query_at(keys.first), high = first_query_at(keys.last());
   const __int128 between =
-      low < high ? floor_sum(high - low, keys.stride, queries.stride, queries[low] - keys.first) + (high - low)
+      low < high ? floor_sum(high - low, keys.stride, queries.stride, queries[low] - keys.first) +
+                       (high - low)
                  : 0;
   return int64_t(between) + (queries.count - high) * keys.count;
 }
@@ -47,7 +48,8 @@ int64_t branch_pairs(const AttentionProblem& problem, const DilatedPattern& patt
     const int64_t offset =
         head_offset(pattern.offset, head, problem.num_heads, rows.dilation_rate());
     if (pattern.phase_parts > 1) {  // segments differ
-      for (int64_t i = 0; i < rows.num_segments(); ++i) pairs += pairs_of(rows.count(offset, rows.segment(i)));
+      for (int64_t i = 0; i < rows.num_segments(); ++i)
+        pairs += pairs_of(rows.count(offset, rows.segment(i)));
     } else {
       const int64_t last = rows.num_segments() - 1;
       pairs += last * pairs_of(rows.count(offset, rows.segment(0))) +

@@ -17,7 +17,9 @@ __int128 floor_sum(int64_t n, int64_t m, int64_t a, int64_t b);
 int64_t branch_pairs(const AttentionProblem& problem, const DilatedPattern& pattern, int branch);
 
 // FLOPs of `pairs` pairs: two products of head_dim multiply-adds each.
-inline double pair_flops(int64_t pairs, int64_t head_dim) { return 4.0 * double(head_dim) * double(pairs); }
+inline double pair_flops(int64_t pairs, int64_t head_dim) {
+  return 4.0 * double(head_dim) * double(pairs);
+}
 
 // The paper's estimate, summed over branches: 2 N w d / r^2 for each head and sequence.
 double paper_macs(const AttentionProblem& problem, const DilatedPattern& pattern);

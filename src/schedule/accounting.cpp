@@ -9,23 +9,26 @@ namespace longnet {
 namespace {
 
 int64_t attended_pairs(const ShardedProblem& s, const Attend& op) {
-  const RowMap queries(s, TensorKind::kQuery, op.q.rows), keys(s, TensorKind::kKeyValue, op.kv.rows);
+  const RowMap queries(s, TensorKind::kQuery, op.q.rows),
+      keys(s, TensorKind::kKeyValue, op.kv.rows);
   const BranchRows rows(s.pattern, op.branch, s.problem.seq_len);
   std::map<int64_t, int64_t> pairs_at_offset;  // heads of equal offset attend to equally many pairs
   int64_t pairs = 0;
   const HeadRange heads = op.q.rows.heads;
   for (int64_t head = heads.first; head < heads.first + heads.count; ++head) {
-    const int64_t offset = head_offset(s.pattern.offset, head, s.problem.num_heads, rows.dilation_rate());
+    const int64_t offset =
+        head_offset(s.pattern.offset, head, s.problem.num_heads, rows.dilation_rate());
     const auto [known, is_new] = pairs_at_offset.try_emplace(offset, 0);
     if (is_new) {
       for (const auto& q_piece : queries.pieces())
-        queries.for_each_run(q_piece, op.branch, head, op.queries, [&](const TokenRange& q, int64_t segment) {
-          for (const auto& kv_piece : keys.pieces())
-            keys.for_each_run(kv_piece, op.branch, head, rows.segment(segment),
-                              [&](const TokenRange& k, int64_t) {
-                                known->second += count_pairs(q, k, s.problem.causal);
-                              });
-        });
+        queries.for_each_run(
+            q_piece, op.branch, head, op.queries, [&](const TokenRange& q, int64_t segment) {
+              for (const auto& kv_piece : keys.pieces())
+                keys.for_each_run(kv_piece, op.branch, head, rows.segment(segment),
+                                  [&](const TokenRange& k, int64_t) {
+                                    known->second += count_pairs(q, k, s.problem.causal);
+                                  });
+            });
     }
     pairs += known->second;
   }
@@ -42,7 +45,8 @@ int64_t RankAccount::memory_bytes() const {
 
 RankAccount account(const ShardedProblem& s, const RankProgram& program) {
   RankAccount a;
-  for (const Slot& slot : program.slots) a.memory_by_tag[std::string(to_string(slot.tag))] += slot.bytes;
+  for (const Slot& slot : program.slots)
+    a.memory_by_tag[std::string(to_string(slot.tag))] += slot.bytes;
   const auto bytes_of = [&](const Held& held) {
     return slice_bytes(s, program.slots.at(size_t(held.slot)).kind, held.rows);
   };

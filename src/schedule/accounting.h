@@ -1,4 +1,5 @@
-// What a program costs, counted from its ops: FLOPs, bytes, messages, memory. No clock, no hardware.
+// What a program costs, counted from its ops: FLOPs, bytes, messages, memory. No clock, no
+// hardware.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -9,30 +10,33 @@
 namespace longnet {
 
 struct RankAccount {
-  int64_t pairs = 0;             // (query, key, head) pairs, whole batch
-  double flops = 0;              // 4 head_dim per pair
+  int64_t pairs = 0;  // (query, key, head) pairs, whole batch
+  double flops = 0;   // 4 head_dim per pair
   int64_t bytes_sent = 0, bytes_received = 0;
-  int64_t messages_sent = 0;     // non-empty ones
-  int64_t packed_bytes = 0;      // copied by Select
+  int64_t messages_sent = 0;  // non-empty ones
+  int64_t packed_bytes = 0;   // copied by Select
   int64_t merged_rows = 0;
   int64_t attends = 0, merges = 0;
   std::map<std::string, int64_t> memory_by_tag;  // bytes of all slots, by SlotTag
   int64_t memory_bytes() const;
 };
 
-// An all-gather counts as each member sending its own rows to every other member: group size - 1 messages, what
-// any algorithm must at least deliver. Lowered all-gathers (sends and receives) count what they really send.
+// An all-gather counts as each member sending its own rows to every other member: group size - 1
+// messages, what any algorithm must at least deliver. Lowered all-gathers (sends and receives)
+// count what they really send.
 RankAccount account(const ShardedProblem& sharded, const RankProgram& program);
 
 // Over ranks: sums of work, maxima of bytes, messages and memory.
 struct WorldAccount {
   double flops = 0, paper_macs = 0;
   int64_t pairs = 0;
-  double max_rank_flops = 0;           // the slowest rank's share decides the latency
+  double max_rank_flops = 0;  // the slowest rank's share decides the latency
   int64_t max_bytes_sent = 0, max_messages_sent = 0, max_memory_bytes = 0;
   int64_t total_bytes_sent = 0;
   std::map<std::string, int64_t> memory_by_tag;  // of the rank with the largest memory
-  double balance(int world_size) const { return max_rank_flops > 0 ? flops / (world_size * max_rank_flops) : 1.0; }
+  double balance(int world_size) const {
+    return max_rank_flops > 0 ? flops / (world_size * max_rank_flops) : 1.0;
+  }
 };
 WorldAccount account(const Schedule& schedule);
 

@@ -7,8 +7,10 @@
 
 namespace longnet {
 
-// Follows partial results symbolically (an attend puts "these queries x these keys" into a slot, a merge adds
-// them to another) and compares what reaches the output with the pattern. Empty when all is right.
-std::vector<std::string> check_coverage(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
+// Follows partial results symbolically (an attend puts "these queries x these keys" into a slot, a
+// merge adds them to another) and compares what reaches the output with the pattern. Empty when all
+// is right.
+std::vector<std::string> check_coverage(const ShardedProblem& sharded, const RankProgram& program,
+                                        Rank rank);
 
 }  // namespace longnet

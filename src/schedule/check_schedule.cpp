@@ -30,12 +30,13 @@ class Faults {
 
 // ---- structure: dependencies point back, slots exist and are large enough, kinds fit ----
 
-void check_held(const Schedule& s, const RankProgram& p, Rank rank, OpId id, const Held& held, TensorKind kind,
-                Faults& faults) {
+void check_held(const Schedule& s, const RankProgram& p, Rank rank, OpId id, const Held& held,
+                TensorKind kind, Faults& faults) {
   if (held.slot < 0 || held.slot >= int(p.slots.size()))
     return faults.add(rank, id, "slot ", held.slot, " does not exist");
   const Slot& slot = p.slots[size_t(held.slot)];
-  if (slot.kind != kind) return faults.add(rank, id, "slot ", held.slot, " holds another kind of tensor");
+  if (slot.kind != kind)
+    return faults.add(rank, id, "slot ", held.slot, " holds another kind of tensor");
   const int64_t bytes = slice_bytes(s.sharded, kind, held.rows);
   if (bytes > slot.bytes)
     faults.add(rank, id, "needs ", bytes, " bytes in slot ", held.slot, ", which has ", slot.bytes);
@@ -45,15 +46,20 @@ void check_structure(const Schedule& s, const RankProgram& p, Rank rank, Faults&
   for (size_t i = 0; i < p.ops.size(); ++i) {
     const OpId id = OpId(i);
     for (OpId a : p.ops[i].after)
-      if (a < 0 || a >= id) faults.add(rank, id, "depends on op ", a, ", which does not come before it");
-    const auto held = [&](const Held& h, TensorKind kind) { check_held(s, p, rank, id, h, kind, faults); };
+      if (a < 0 || a >= id)
+        faults.add(rank, id, "depends on op ", a, ", which does not come before it");
+    const auto held = [&](const Held& h, TensorKind kind) {
+      check_held(s, p, rank, id, h, kind, faults);
+    };
     constexpr auto kKv = TensorKind::kKeyValue, kPart = TensorKind::kPartial;
     std::visit(Overload{
                    [&](const Select& o) { held(o.from, kKv), held(o.into, kKv); },
                    [&](const Send& o) { held(o.what, kKv); },
                    [&](const Recv& o) { held(o.what, kKv); },
                    [&](const AllGather& o) { held(o.own, kKv), held(o.into, kKv); },
-                   [&](const Attend& o) { held(o.q, TensorKind::kQuery), held(o.kv, kKv), held(o.into, kPart); },
+                   [&](const Attend& o) {
+                     held(o.q, TensorKind::kQuery), held(o.kv, kKv), held(o.into, kPart);
+                   },
                    [&](const Merge& o) { held(o.from, kPart), held(o.into, kPart); },
                    [&](const Reset& o) { held(o.into, kPart); },
                },
@@ -70,24 +76,35 @@ struct Access {
 };
 
 std::vector<Access> accesses(const Op& op, const TokenInterval& all) {
-  const auto region = [&](const Held& h, TokenInterval rows) { return h.slot == kOutputSlot ? rows : all; };
+  const auto region = [&](const Held& h, TokenInterval rows) {
+    return h.slot == kOutputSlot ? rows : all;
+  };
   return std::visit(
       Overload{
-          [&](const Select& o) { return std::vector<Access>{{o.from.slot, false, all}, {o.into.slot, true, all}}; },
-          [&](const Send& o) { return std::vector<Access>{{o.what.slot, false, all}}; },
-          [&](const Recv& o) { return std::vector<Access>{{o.what.slot, true, all}}; },
+          [&](const Select& o) {
+            return std::vector<Access>{{o.from.slot, false, all}, {o.into.slot, true, all}};
+          },
+          [&](const Send& o) {
+            return std::vector<Access>{{o.what.slot, false, all}};
+          },
+          [&](const Recv& o) {
+            return std::vector<Access>{{o.what.slot, true, all}};
+          },
           [&](const AllGather& o) {
             return std::vector<Access>{{o.own.slot, false, all}, {o.into.slot, true, all}};
           },
           [&](const Attend& o) {
-            return std::vector<Access>{
-                {o.q.slot, false, all}, {o.kv.slot, false, all}, {o.into.slot, true, region(o.into, o.queries)}};
+            return std::vector<Access>{{o.q.slot, false, all},
+                                       {o.kv.slot, false, all},
+                                       {o.into.slot, true, region(o.into, o.queries)}};
           },
           [&](const Merge& o) {
             return std::vector<Access>{{o.from.slot, false, all},
                                        {o.into.slot, true, region(o.into, o.from.rows.within)}};
           },
-          [&](const Reset& o) { return std::vector<Access>{{o.into.slot, true, all}}; },
+          [&](const Reset& o) {
+            return std::vector<Access>{{o.into.slot, true, all}};
+          },
       },
       op.what);
 }
@@ -135,16 +152,17 @@ class Contents {
   void check_all() {
     for (size_t i = 0; i < program_.ops.size(); ++i) {
       op_ = OpId(i);
-      std::visit(Overload{
-                     [&](const Select& o) { reads(o.from), selects(o), writes(o.into); },
-                     [&](const Send& o) { reads(o.what); },
-                     [&](const Recv& o) { writes(o.what); },
-                     [&](const AllGather& o) { reads(o.own), gathers(o), writes(o.into); },
-                     [&](const Attend& o) { reads(o.q), reads(o.kv), attends(o), writes_partial(o.into); },
-                     [&](const Merge& o) { reads(o.from), reads(o.into); },
-                     [&](const Reset& o) { reads(o.into); },
-                 },
-                 program_.ops[i].what);
+      std::visit(
+          Overload{
+              [&](const Select& o) { reads(o.from), selects(o), writes(o.into); },
+              [&](const Send& o) { reads(o.what); },
+              [&](const Recv& o) { writes(o.what); },
+              [&](const AllGather& o) { reads(o.own), gathers(o), writes(o.into); },
+              [&](const Attend& o) { reads(o.q), reads(o.kv), attends(o), writes_partial(o.into); },
+              [&](const Merge& o) { reads(o.from), reads(o.into); },
+              [&](const Reset& o) { reads(o.into); },
+          },
+          program_.ops[i].what);
     }
   }
 
@@ -168,19 +186,26 @@ class Contents {
     Slice expected = o.from.rows;
     expected.branch = o.into.rows.branch;
     expected.within = o.into.rows.within;
-    if (o.from.rows.branch != kEveryRow || expected != o.into.rows || !o.from.rows.within.contains(o.into.rows.within))
-      faults_.add(rank_, op_, "cannot select ", to_text(o.into.rows), " from ", to_text(o.from.rows));
+    if (o.from.rows.branch != kEveryRow || expected != o.into.rows ||
+        !o.from.rows.within.contains(o.into.rows.within))
+      faults_.add(rank_, op_, "cannot select ", to_text(o.into.rows), " from ",
+                  to_text(o.from.rows));
   }
   void gathers(const AllGather& o) {
     Slice expected = o.own.rows;
     expected.owners = o.group;
-    if (o.group.index_of(rank_) < 0) faults_.add(rank_, op_, "gathers in a group that it is not in");
+    if (o.group.index_of(rank_) < 0)
+      faults_.add(rank_, op_, "gathers in a group that it is not in");
     if (o.own.rows.owners != RankGroup{rank_, 1, 1} || expected != o.into.rows)
-      faults_.add(rank_, op_, "gathers ", to_text(o.into.rows), " but the group has ", to_text(expected));
+      faults_.add(rank_, op_, "gathers ", to_text(o.into.rows), " but the group has ",
+                  to_text(expected));
   }
   void attends(const Attend& o) {
-    const auto holds_branch = [&](const Held& h) { return h.rows.branch == kEveryRow || h.rows.branch == o.branch; };
-    if (!holds_branch(o.q) || !holds_branch(o.kv) || !holds_branch(o.into) || o.q.rows.heads != o.into.rows.heads)
+    const auto holds_branch = [&](const Held& h) {
+      return h.rows.branch == kEveryRow || h.rows.branch == o.branch;
+    };
+    if (!holds_branch(o.q) || !holds_branch(o.kv) || !holds_branch(o.into) ||
+        o.q.rows.heads != o.into.rows.heads)
       faults_.add(rank_, op_, "mixes rows of different branches or heads");
     if (o.into.rows.branch != kEveryRow && o.into.rows.within != o.queries)
       faults_.add(rank_, op_, "writes other rows than its partial holds");
@@ -213,11 +238,13 @@ class Walk {
     }
     for (size_t r = 0; r < programs_.size(); ++r)
       if (pc_[r] < programs_[r].ops.size())
-        faults_.add(Rank(r), OpId(pc_[r]), "deadlock: waits for ever. ", to_text(programs_[r].ops[pc_[r]]));
+        faults_.add(Rank(r), OpId(pc_[r]), "deadlock: waits for ever. ",
+                    to_text(programs_[r].ops[pc_[r]]));
       else
         for (size_t i = 0; i < done_[r].size(); ++i)
           if (!done_[r][i])
-            faults_.add(Rank(r), OpId(i), "deadlock: never completes. ", to_text(programs_[r].ops[i]));
+            faults_.add(Rank(r), OpId(i), "deadlock: never completes. ",
+                        to_text(programs_[r].ops[i]));
   }
 
  private:
@@ -236,37 +263,45 @@ class Walk {
 
   void post(Rank r, OpId id) {
     std::visit(Overload{
-                   [&](const Send& o) { match({r, o.to}, {r, id, o.what.rows}, sends_, recvs_); },
-                   [&](const Recv& o) { match({o.from, r}, {r, id, o.what.rows}, recvs_, sends_); },
+                   [&](const Send& o) {
+                     match({r, o.to}, {r, id, o.what.rows}, sends_, recvs_);
+                   },
+                   [&](const Recv& o) {
+                     match({o.from, r}, {r, id, o.what.rows}, recvs_, sends_);
+                   },
                    [&](const AllGather& o) { gather(r, id, o); },
                    [&](const auto&) { done_[size_t(r)][size_t(id)] = true; },
                },
                programs_[size_t(r)].ops[size_t(id)].what);
   }
 
-  // A send completes when its receive is posted (rendezvous), which is the strictest a transport may be.
+  // A send completes when its receive is posted (rendezvous), which is the strictest a transport
+  // may be.
   void match(Channel channel, Posted mine, std::map<Channel, std::deque<Posted>>& own_side,
              std::map<Channel, std::deque<Posted>>& other_side) {
-    if (channel.first == channel.second || std::max(channel.first, channel.second) >= Rank(programs_.size()))
+    if (channel.first == channel.second ||
+        std::max(channel.first, channel.second) >= Rank(programs_.size()))
       return faults_.add(mine.rank, mine.op, "talks to a rank that does not exist or to itself");
     auto& waiting = other_side[channel];
     if (waiting.empty()) return own_side[channel].push_back(mine);
     const Posted partner = waiting.front();
     waiting.pop_front();
     if (partner.rows != mine.rows)
-      faults_.add(mine.rank, mine.op, "expects ", to_text(mine.rows), ", rank ", partner.rank, " has ",
-                  to_text(partner.rows));
-    done_[size_t(mine.rank)][size_t(mine.op)] = done_[size_t(partner.rank)][size_t(partner.op)] = true;
+      faults_.add(mine.rank, mine.op, "expects ", to_text(mine.rows), ", rank ", partner.rank,
+                  " has ", to_text(partner.rows));
+    done_[size_t(mine.rank)][size_t(mine.op)] = done_[size_t(partner.rank)][size_t(partner.op)] =
+        true;
   }
 
   // The k-th gather of a group on one member belongs to the k-th on each other.
   void gather(Rank r, OpId id, const AllGather& o) {
     auto& rounds = gathers_[{o.group.first, o.group.stride, o.group.count}];
     for (auto& round : rounds) {
-      if (std::any_of(round.begin(), round.end(), [&](const Posted& p) { return p.rank == r; })) continue;
+      if (std::any_of(round.begin(), round.end(), [&](const Posted& p) { return p.rank == r; }))
+        continue;
       if (round.front().rows != o.into.rows)
-        faults_.add(r, id, "gathers ", to_text(o.into.rows), ", rank ", round.front().rank, " gathers ",
-                    to_text(round.front().rows));
+        faults_.add(r, id, "gathers ", to_text(o.into.rows), ", rank ", round.front().rank,
+                    " gathers ", to_text(round.front().rows));
       round.push_back({r, id, o.into.rows});
       return complete(round, o.group);
     }
@@ -291,8 +326,10 @@ class Walk {
 std::vector<std::string> check_schedule(const Schedule& schedule, int limit) {
   Faults faults(limit);
   std::vector<RankProgram> programs;
-  for (Rank r = 0; r < schedule.sharded.layout.world_size(); ++r) programs.push_back(schedule.program(r));
-  for (size_t r = 0; r < programs.size(); ++r) check_structure(schedule, programs[r], Rank(r), faults);
+  for (Rank r = 0; r < schedule.sharded.layout.world_size(); ++r)
+    programs.push_back(schedule.program(r));
+  for (size_t r = 0; r < programs.size(); ++r)
+    check_structure(schedule, programs[r], Rank(r), faults);
   if (faults.any()) return faults.take();  // the rest relies on it
   for (size_t r = 0; r < programs.size(); ++r) {
     check_races(schedule, programs[r], Rank(r), faults);

@@ -1,11 +1,12 @@
 // Proof that a schedule is right, without running it: no data, no hardware.
 //
-// It walks all programs as the executors do (each rank in program order, a communication completes when both
-// sides have posted it) and verifies that
+// It walks all programs as the executors do (each rank in program order, a communication completes
+// when both sides have posted it) and verifies that
 //   - no rank waits for ever;
 //   - what arrives is what was expected, and every slot holds what each op claims, within its size;
 //   - two ops that touch the same rows of a slot, one of them writing, are ordered by dependencies;
-//   - every row of the output is initialised once, and each (query, key, head) pair of the pattern is attended
+//   - every row of the output is initialised once, and each (query, key, head) pair of the pattern
+//   is attended
 //     exactly as often as the pattern says, and no other pair is.
 #pragma once
 #include <functional>
@@ -16,7 +17,8 @@
 
 namespace longnet {
 
-// Empty when the schedule is right; else one line per fault (the first `limit`): rank, op, what is wrong.
+// Empty when the schedule is right; else one line per fault (the first `limit`): rank, op, what is
+// wrong.
 std::vector<std::string> check_schedule(const Schedule& schedule, int limit = 10);
 
 // Throws Error with the faults when there are any.

@@ -15,7 +15,9 @@ ShardedProblem ring_problem(int ranks = 4) {
   return {{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2}, dense_pattern(64), {64, ranks}};
 }
 ShardedProblem dilated_problem() {
-  return {{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2}, {.branches = {{16, 1}, {64, 2}}}, {64, 4}};
+  return {{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2},
+          {.branches = {{16, 1}, {64, 2}}},
+          {64, 4}};
 }
 
 // The schedule with rank `victim`'s program changed.
@@ -47,7 +49,8 @@ void expect_fault(const Schedule& schedule, const std::string& text) {
   const auto faults = check_schedule(schedule);
   for (const std::string& line : faults)
     if (line.find(text) != std::string::npos) return;
-  FAIL() << "expected '" << text << "', got " << faults.size() << " faults: " << (faults.empty() ? "" : faults[0]);
+  FAIL() << "expected '" << text << "', got " << faults.size()
+         << " faults: " << (faults.empty() ? "" : faults[0]);
 }
 
 TEST(CheckSchedule, WrongOwner) {
@@ -65,9 +68,10 @@ TEST(CheckSchedule, SendOfOtherRowsThanExpected) {
 }
 
 TEST(CheckSchedule, MissingDependencyOnAReceive) {
-  expect_fault(with_fault(ring_attention(ring_problem()), 1,
-                          [](RankProgram& p) { std::erase(first_op<Attend>(p, 1).after, OpId{1}); }),
-               "races with op 1");
+  expect_fault(
+      with_fault(ring_attention(ring_problem()), 1,
+                 [](RankProgram& p) { std::erase(first_op<Attend>(p, 1).after, OpId{1}); }),
+      "races with op 1");
 }
 
 TEST(CheckSchedule, BufferReuseRace) {  // recv into the buffer that the step before still reads
@@ -94,7 +98,9 @@ TEST(CheckSchedule, ShortGather) {
 
 TEST(CheckSchedule, GatherOfFewerRowsThanTheGroupHas) {
   expect_fault(with_fault(dilated_attention(dilated_problem()), 1,
-                          [](RankProgram& p) { first<AllGather>(p).into.rows.within = {0, 48}; }),
+                          [](RankProgram& p) {
+                            first<AllGather>(p).into.rows.within = {0, 48};
+                          }),
                "but the group has");
 }
 
@@ -109,31 +115,33 @@ TEST(CheckSchedule, Deadlock) {  // every rank waits for its predecessor before 
 }
 
 TEST(CheckSchedule, ReceiveWithoutSend) {  // rank 3 forgets its last send, so rank 0 waits
-  expect_fault(with_fault(ring_attention(ring_problem()), 3,
-                          [](RankProgram& p) {
-                            const Merge merge = first<Merge>(p);
-                            p.slots.push_back(p.slots[size_t(merge.from.slot)]);
-                            first_op<Send>(p, 2).what = Reset{{int(p.slots.size()) - 1, merge.from.rows}};
-                          }),
-               "deadlock");
+  expect_fault(
+      with_fault(ring_attention(ring_problem()), 3,
+                 [](RankProgram& p) {
+                   const Merge merge = first<Merge>(p);
+                   p.slots.push_back(p.slots[size_t(merge.from.slot)]);
+                   first_op<Send>(p, 2).what = Reset{{int(p.slots.size()) - 1, merge.from.rows}};
+                 }),
+      "deadlock");
 }
 
 TEST(CheckSchedule, KeysAttendedTwice) {  // the own shard once more at the end
-  expect_fault(with_fault(ring_attention(ring_problem()), 0,
-                          [](RankProgram& p) {
-                            const Merge merge = first<Merge>(p);
-                            const Attend own = first<Attend>(p);
-                            const OpId last = OpId(p.ops.size()) - 1;
-                            p.ops.push_back({Attend{0, {0, 64}, own.q, own.kv, merge.from}, {last}});
-                            p.ops.push_back({merge, {last + 1}});
-                          }),
-               "each once");
+  expect_fault(
+      with_fault(ring_attention(ring_problem()), 0,
+                 [](RankProgram& p) {
+                   const Merge merge = first<Merge>(p);
+                   const Attend own = first<Attend>(p);
+                   const OpId last = OpId(p.ops.size()) - 1;
+                   p.ops.push_back({Attend{0, {0, 64}, own.q, own.kv, merge.from}, {last}});
+                   p.ops.push_back({merge, {last + 1}});
+                 }),
+      "each once");
 }
 
 TEST(CheckSchedule, MissingAttend) {
-  expect_fault(with_fault(dilated_attention(dilated_problem()), 0,
-                          [](RankProgram& p) { p.ops.pop_back(); }),
-               "the keys attended to are not the pattern's");
+  expect_fault(
+      with_fault(dilated_attention(dilated_problem()), 0, [](RankProgram& p) { p.ops.pop_back(); }),
+      "the keys attended to are not the pattern's");
 }
 
 TEST(CheckSchedule, RowsLeftUninitialised) {
@@ -149,7 +157,8 @@ TEST(CheckSchedule, SlotTooSmall) {
 }
 
 TEST(CheckSchedule, RequireCorrectTellsAllFaults) {
-  const Schedule broken = with_fault(dilated_attention(dilated_problem()), 0, [](RankProgram& p) { p.ops.pop_back(); });
+  const Schedule broken =
+      with_fault(dilated_attention(dilated_problem()), 0, [](RankProgram& p) { p.ops.pop_back(); });
   EXPECT_THROW(require_correct(broken), Error);
   EXPECT_NO_THROW(require_correct(dilated_attention(dilated_problem())));
 }
@@ -179,10 +188,12 @@ TEST(RowMap, PlacesAreABijection) {
         std::vector<int> hits(size_t(piece.rows), 0);
         for (int64_t b = 0; b < 2; ++b)
           for (int64_t head = 0; head < 6; ++head)
-            map.for_each_run(piece, branch == kEveryRow ? 0 : branch, head, {0, 53}, [&](const TokenRange& run, int64_t) {
-              const auto place = map.locate(piece, b, head, run);
-              for (int64_t i = 0; i < run.count; ++i) ++hits.at(size_t(place.row + i * place.step));
-            });
+            map.for_each_run(piece, branch == kEveryRow ? 0 : branch, head, {0, 53},
+                             [&](const TokenRange& run, int64_t) {
+                               const auto place = map.locate(piece, b, head, run);
+                               for (int64_t i = 0; i < run.count; ++i)
+                                 ++hits.at(size_t(place.row + i * place.step));
+                             });
         for (int h : hits) EXPECT_GE(h, 1);
         if (kind != TensorKind::kKeyValue) {
           for (int h : hits) EXPECT_EQ(h, 1);

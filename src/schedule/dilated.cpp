@@ -1,14 +1,18 @@
-// LongNet's distributed dilated attention (arXiv 2307.02486, section 3): rows are thinned before they travel.
+// LongNet's distributed dilated attention (arXiv 2307.02486, section 3): rows are thinned before
+// they travel.
 //
-// A segment that lies inside one shard is local. A segment that crosses a border of shards is shared by a
-// group of neighbouring ranks: each packs the K/V rows that the branch selects, the group gathers them, and
-// each rank attends with its own queries. All gathers start first, so the local segments hide them.
+// A segment that lies inside one shard is local. A segment that crosses a border of shards is
+// shared by a group of neighbouring ranks: each packs the K/V rows that the branch selects, the
+// group gathers them, and each rank attends with its own queries. All gathers start first, so the
+// local segments hide them.
 //
-//   N = 16, P = 4, branches {4, 1} {8, 2}: rank 1 owns 4..7, all of segment 1 of branch 0 and half of segment
-//   0 of branch 1; it gathers 0 2 4 6 (head 0) with rank 0, 4 rows of 2 K/V vectors, whatever N is.
+//   N = 16, P = 4, branches {4, 1} {8, 2}: rank 1 owns 4..7, all of segment 1 of branch 0 and half
+//   of segment 0 of branch 1; it gathers 0 2 4 6 (head 0) with rank 0, 4 rows of 2 K/V vectors,
+//   whatever N is.
 //
-// The first branch of rate 1 covers every row and writes the output in place; the others go through a compact
-// partial and are merged into the rows that they touch. A pattern without such a branch begins with a reset.
+// The first branch of rate 1 covers every row and writes the output in place; the others go through
+// a compact partial and are merged into the rows that they touch. A pattern without such a branch
+// begins with a reset.
 #include <optional>
 
 #include "core/check.h"
@@ -25,7 +29,7 @@ struct Part {
   std::optional<RankGroup> group;  // of the ranks that gather; none for local segments
   TokenInterval gathered;          // tokens that the gather covers
   Held kv{};
-  OpId ready = -1;                 // the gather
+  OpId ready = -1;  // the gather
 };
 
 class DilatedProgram {
@@ -57,7 +61,8 @@ class DilatedProgram {
   void add_parts(int b, std::vector<Part>& parts) const {
     const BranchRows rows(sharded_.pattern, b, sharded_.problem.seq_len);
     if (sharded_.gather_scope == GatherScope::kWholeWorld && crosses_somewhere(rows)) {
-      parts.push_back({b, shard_, RankGroup{0, 1, sharded_.layout.world_size()}, sharded_.all_tokens()});
+      parts.push_back(
+          {b, shard_, RankGroup{0, 1, sharded_.layout.world_size()}, sharded_.all_tokens()});
       return;
     }
     if (shard_.empty()) return;
@@ -80,7 +85,8 @@ class DilatedProgram {
   }
 
   Part crossing(int b, TokenInterval segment) const {
-    const Rank from = sharded_.layout.owner(segment.begin), to = sharded_.layout.owner(segment.end - 1);
+    const Rank from = sharded_.layout.owner(segment.begin),
+               to = sharded_.layout.owner(segment.end - 1);
     return {b, intersect(segment, shard_), RankGroup{from, 1, to - from + 1}, segment};
   }
 
@@ -94,8 +100,8 @@ class DilatedProgram {
     part.ready = build_.add(AllGather{*part.group, packed, part.kv}, {select});
   }
 
-  // Local parts run first, to hide the gathers; but a merge needs its rows in place, so the direct branch is
-  // complete before any other part is merged.
+  // Local parts run first, to hide the gathers; but a merge needs its rows in place, so the direct
+  // branch is complete before any other part is merged.
   void attend_parts(const std::vector<Part>& parts, int direct) {
     for (const bool gathered : {false, true})
       for (const Part& part : parts)
@@ -106,8 +112,8 @@ class DilatedProgram {
   }
 
   void attend_in_place(const Part& part) {
-    output_.push_back(build_.add(Attend{part.branch, part.queries, build_.q(), part.kv, build_.output()},
-                                 {part.ready}));
+    output_.push_back(build_.add(
+        Attend{part.branch, part.queries, build_.q(), part.kv, build_.output()}, {part.ready}));
   }
 
   void attend_and_merge(const Part& part) {
@@ -135,7 +141,8 @@ class DilatedProgram {
 }  // namespace
 
 Schedule dilated_attention(const ShardedProblem& sharded) {
-  return {"dilated", sharded, [sharded](Rank rank) { return DilatedProgram(sharded, rank).make(); }};
+  return {"dilated", sharded,
+          [sharded](Rank rank) { return DilatedProgram(sharded, rank).make(); }};
 }
 
 }  // namespace longnet

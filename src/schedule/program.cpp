@@ -13,13 +13,20 @@ Rank SequenceLayout::owner(int64_t token) const {
 
 std::string_view to_string(SlotTag tag) {
   switch (tag) {
-    case SlotTag::kQuery: return "query";
-    case SlotTag::kKeyValue: return "key_value";
-    case SlotTag::kOutput: return "output";
-    case SlotTag::kKvBuffer: return "kv_buffer";
-    case SlotTag::kPacked: return "packed";
-    case SlotTag::kGathered: return "gathered";
-    default: return "partial";
+    case SlotTag::kQuery:
+      return "query";
+    case SlotTag::kKeyValue:
+      return "key_value";
+    case SlotTag::kOutput:
+      return "output";
+    case SlotTag::kKvBuffer:
+      return "kv_buffer";
+    case SlotTag::kPacked:
+      return "packed";
+    case SlotTag::kGathered:
+      return "gathered";
+    default:
+      return "partial";
   }
 }
 

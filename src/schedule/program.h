@@ -1,7 +1,8 @@
 // A distributed attention algorithm, as data: what every rank does, in the field's own words.
 //
-// A Schedule gives each rank a RankProgram: buffer slots and ops with dependencies. The checker, the
-// accountant, the printer and every executor read the same program; none of them knows an algorithm.
+// A Schedule gives each rank a RankProgram: buffer slots and ops with dependencies. The checker,
+// the accountant, the printer and every executor read the same program; none of them knows an
+// algorithm.
 //
 //   ring, P = 4, rank 1 (its own K/V rows are in slot kv, buffers A and B take the others'):
 //     0 attend q x kv(1) -> output                 3 attend q x A(0) -> partial   (after 2)
@@ -62,8 +63,9 @@ struct ShardedProblem {
 
 inline constexpr int kEveryRow = -1;
 
-// A set of rows in closed form: of the tokens that `owners` own inside `within`, those that `branch` selects
-// for each head (kEveryRow: all). In memory it is one piece per owner, in the order of `owners`; see RowMap.
+// A set of rows in closed form: of the tokens that `owners` own inside `within`, those that
+// `branch` selects for each head (kEveryRow: all). In memory it is one piece per owner, in the
+// order of `owners`; see RowMap.
 struct Slice {
   int branch = kEveryRow;
   RankGroup owners;
@@ -93,21 +95,41 @@ struct Held {
   Slice rows;
 };
 
-struct Select { Held from, into; };           // pack the rows that into.rows.branch selects out of `from`
-struct Send { Rank to; Held what; };
-struct Recv { Rank from; Held what; };
-struct AllGather { RankGroup group; Held own, into; };  // into.rows.owners == group
-// Query rows of `branch` in `queries` attend to all keys of `kv` that the branch selects in their segment.
-// Overwrites the same rows of `into`.
-struct Attend { int branch; TokenInterval queries; Held q, kv, into; };
-struct Merge { Held from, into; };            // fold all rows of `from` into the same rows of `into`
-struct Reset { Held into; };                  // every row becomes the identity (0, -inf)
+struct Select {
+  Held from, into;
+};  // pack the rows that into.rows.branch selects out of `from`
+struct Send {
+  Rank to;
+  Held what;
+};
+struct Recv {
+  Rank from;
+  Held what;
+};
+struct AllGather {
+  RankGroup group;
+  Held own, into;
+};  // into.rows.owners == group
+// Query rows of `branch` in `queries` attend to all keys of `kv` that the branch selects in their
+// segment. Overwrites the same rows of `into`.
+struct Attend {
+  int branch;
+  TokenInterval queries;
+  Held q, kv, into;
+};
+struct Merge {
+  Held from, into;
+};  // fold all rows of `from` into the same rows of `into`
+struct Reset {
+  Held into;
+};  // every row becomes the identity (0, -inf)
 
 using Action = std::variant<Select, Send, Recv, AllGather, Attend, Merge, Reset>;
 
 struct Op {
   Action what;
-  std::vector<OpId> after = {};  // ops of the same rank that must have finished before this one starts
+  std::vector<OpId> after =
+      {};  // ops of the same rank that must have finished before this one starts
 };
 
 struct RankProgram {

@@ -9,7 +9,8 @@ namespace {
 
 std::string held_text(const Held& held) {
   static constexpr const char* kNames[] = {"q", "kv", "output"};
-  const std::string name = held.slot <= kOutputSlot ? kNames[held.slot] : "slot" + std::to_string(held.slot);
+  const std::string name =
+      held.slot <= kOutputSlot ? kNames[held.slot] : "slot" + std::to_string(held.slot);
   return name + "[" + to_text(held.rows) + "]";
 }
 
@@ -32,22 +33,29 @@ std::string to_text(const Slice& s) {
 
 std::string to_text(const Op& op) {
   std::ostringstream out;
-  std::visit(Overload{
-                 [&](const Select& o) { out << "select     " << held_text(o.from) << " -> " << held_text(o.into); },
-                 [&](const Send& o) { out << "send       " << held_text(o.what) << " to rank " << o.to; },
-                 [&](const Recv& o) { out << "recv       " << held_text(o.what) << " from rank " << o.from; },
-                 [&](const AllGather& o) {
-                   out << "all_gather " << held_text(o.own) << " -> " << held_text(o.into) << " among ranks "
-                       << group_text(o.group);
-                 },
-                 [&](const Attend& o) {
-                   out << "attend     branch " << o.branch << ", queries " << o.queries.begin << ".."
-                       << o.queries.end << ": q x " << held_text(o.kv) << " -> " << held_text(o.into);
-                 },
-                 [&](const Merge& o) { out << "merge      " << held_text(o.from) << " -> " << held_text(o.into); },
-                 [&](const Reset& o) { out << "reset      " << held_text(o.into); },
-             },
-             op.what);
+  std::visit(
+      Overload{
+          [&](const Select& o) {
+            out << "select     " << held_text(o.from) << " -> " << held_text(o.into);
+          },
+          [&](const Send& o) { out << "send       " << held_text(o.what) << " to rank " << o.to; },
+          [&](const Recv& o) {
+            out << "recv       " << held_text(o.what) << " from rank " << o.from;
+          },
+          [&](const AllGather& o) {
+            out << "all_gather " << held_text(o.own) << " -> " << held_text(o.into)
+                << " among ranks " << group_text(o.group);
+          },
+          [&](const Attend& o) {
+            out << "attend     branch " << o.branch << ", queries " << o.queries.begin << ".."
+                << o.queries.end << ": q x " << held_text(o.kv) << " -> " << held_text(o.into);
+          },
+          [&](const Merge& o) {
+            out << "merge      " << held_text(o.from) << " -> " << held_text(o.into);
+          },
+          [&](const Reset& o) { out << "reset      " << held_text(o.into); },
+      },
+      op.what);
   return out.str();
 }
 
@@ -56,7 +64,8 @@ std::string to_text(const ShardedProblem& sharded, const RankProgram& program, R
   const TokenInterval shard = sharded.layout.shard(rank);
   out << "# rank " << rank << " owns tokens " << shard.begin << ".." << shard.end << "\n";
   for (size_t i = 0; i < program.slots.size(); ++i)
-    out << "# slot " << i << "  " << to_string(program.slots[i].tag) << "  " << program.slots[i].bytes << " bytes\n";
+    out << "# slot " << i << "  " << to_string(program.slots[i].tag) << "  "
+        << program.slots[i].bytes << " bytes\n";
   for (size_t i = 0; i < program.ops.size(); ++i) {
     out << i << "  " << to_text(program.ops[i]);
     if (!program.ops[i].after.empty()) {
@@ -81,7 +90,8 @@ const char* shape_of(const Op& op) {
 // A send's partner is the k-th receive of the same channel, as transports match them.
 OpId matching_recv(const RankProgram& receiver, Rank from, int ordinal) {
   for (size_t i = 0; i < receiver.ops.size(); ++i)
-    if (const auto* recv = std::get_if<Recv>(&receiver.ops[i].what); recv && recv->from == from && ordinal-- == 0)
+    if (const auto* recv = std::get_if<Recv>(&receiver.ops[i].what);
+        recv && recv->from == from && ordinal-- == 0)
       return OpId(i);
   return -1;
 }
@@ -93,14 +103,16 @@ std::string to_dot(const Schedule& schedule, int max_ranks) {
   std::vector<RankProgram> programs;
   for (Rank p = 0; p < ranks; ++p) programs.push_back(schedule.program(p));
   std::ostringstream out;
-  out << "digraph \"" << schedule.algorithm << "\" {\n  rankdir=TB; node [fontname=\"sans-serif\", fontsize=10];\n";
+  out << "digraph \"" << schedule.algorithm
+      << "\" {\n  rankdir=TB; node [fontname=\"sans-serif\", fontsize=10];\n";
   for (Rank p = 0; p < ranks; ++p) {
     out << "  subgraph cluster_" << p << " {\n    label=\"rank " << p << "\";\n";
     const auto& ops = programs[size_t(p)].ops;
     for (size_t i = 0; i < ops.size(); ++i) {
       out << "    r" << p << "_" << i << " [shape=" << shape_of(ops[i]) << ", label=\"" << i << " "
           << to_text(ops[i]) << "\"];\n";
-      for (OpId a : ops[i].after) out << "    r" << p << "_" << a << " -> r" << p << "_" << i << ";\n";
+      for (OpId a : ops[i].after)
+        out << "    r" << p << "_" << a << " -> r" << p << "_" << i << ";\n";
     }
     out << "  }\n";
     std::vector<int> sent(size_t(schedule.sharded.layout.world_size()), 0);
@@ -109,7 +121,8 @@ std::string to_dot(const Schedule& schedule, int max_ranks) {
         const int ordinal = sent[size_t(send->to)]++;
         if (send->to >= ranks) continue;
         const OpId to = matching_recv(programs[size_t(send->to)], p, ordinal);
-        if (to >= 0) out << "  r" << p << "_" << i << " -> r" << send->to << "_" << to << " [style=dashed];\n";
+        if (to >= 0)
+          out << "  r" << p << "_" << i << " -> r" << send->to << "_" << to << " [style=dashed];\n";
       }
   }
   out << "}\n";

@@ -9,7 +9,8 @@ namespace longnet {
 std::string to_text(const Slice& slice);
 std::string to_text(const Op& op);  // without its number and dependencies
 std::string to_text(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
-// One cluster per rank, solid edges for dependencies, dashed ones for messages between the ranks shown.
+// One cluster per rank, solid edges for dependencies, dashed ones for messages between the ranks
+// shown.
 std::string to_dot(const Schedule& schedule, int max_ranks);
 
 }  // namespace longnet

@@ -1,4 +1,5 @@
-// The algorithms by name. To add one: a file in this folder, a line in registry.cpp, a line in registry_test.cpp.
+// The algorithms by name. To add one: a file in this folder, a line in registry.cpp, a line in
+// registry_test.cpp.
 #pragma once
 #include <string>
 #include <string_view>
@@ -25,7 +26,8 @@ const AlgorithmInfo& find_algorithm(std::string_view name);
 Schedule local_attention(const ShardedProblem& sharded);
 // Ring Attention (Liu et al., arXiv 2310.01889), contiguous shards, two K/V buffers.
 Schedule ring_attention(const ShardedProblem& sharded);
-// LongNet (arXiv 2307.02486, section 3): all-gather of selected K/V rows inside each segment's ranks.
+// LongNet (arXiv 2307.02486, section 3): all-gather of selected K/V rows inside each segment's
+// ranks.
 Schedule dilated_attention(const ShardedProblem& sharded);
 
 }  // namespace longnet

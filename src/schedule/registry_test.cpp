@@ -19,14 +19,20 @@ struct Shape {
 std::vector<Shape> shapes() {
   using P = AttentionProblem;
   return {
-      {P{.seq_len = 64, .num_heads = 4, .num_kv_heads = 4}, {.branches = {{16, 1}, {32, 2}, {64, 4}}}},
-      {P{.seq_len = 101, .num_heads = 3, .num_kv_heads = 3}, {.branches = {{20, 1}, {50, 3}, {101, 7}}}},
-      {P{.seq_len = 97, .num_heads = 6, .num_kv_heads = 2}, {.branches = {{16, 1}, {40, 6}, {97, 5}}}},
-      {P{.seq_len = 40, .num_heads = 1, .num_kv_heads = 1}, {.branches = {{8, 16}, {40, 64}}}},  // r > w, no r = 1
-      {P{.seq_len = 33, .num_heads = 5, .num_kv_heads = 1}, {.branches = {{100, 1}}}},           // w > N
-      {P{.seq_len = 5, .num_heads = 2, .num_kv_heads = 2}, {.branches = {{2, 1}, {5, 2}}}},      // P > N
+      {P{.seq_len = 64, .num_heads = 4, .num_kv_heads = 4},
+       {.branches = {{16, 1}, {32, 2}, {64, 4}}}},
+      {P{.seq_len = 101, .num_heads = 3, .num_kv_heads = 3},
+       {.branches = {{20, 1}, {50, 3}, {101, 7}}}},
+      {P{.seq_len = 97, .num_heads = 6, .num_kv_heads = 2},
+       {.branches = {{16, 1}, {40, 6}, {97, 5}}}},
+      {P{.seq_len = 40, .num_heads = 1, .num_kv_heads = 1},
+       {.branches = {{8, 16}, {40, 64}}}},  // r > w, no r = 1
+      {P{.seq_len = 33, .num_heads = 5, .num_kv_heads = 1}, {.branches = {{100, 1}}}},  // w > N
+      {P{.seq_len = 5, .num_heads = 2, .num_kv_heads = 2},
+       {.branches = {{2, 1}, {5, 2}}}},  // P > N
       {P{.seq_len = 1, .num_heads = 2, .num_kv_heads = 1}, {.branches = {{1, 1}, {1, 3}}}},
-      {P{.seq_len = 60, .num_heads = 4, .num_kv_heads = 2}, {.branches = {{12, 2}, {60, 1}, {60, 3}}}},
+      {P{.seq_len = 60, .num_heads = 4, .num_kv_heads = 2},
+       {.branches = {{12, 2}, {60, 1}, {60, 3}}}},
       {P{.seq_len = 70, .num_heads = 4, .num_kv_heads = 4},
        {.branches = {{10, 1}, {70, 3}}, .offset = OffsetRule::kBlock, .mix = MixRule::kMean}},
   };
@@ -46,11 +52,14 @@ TEST(Registry, EveryAlgorithmIsCorrectForEveryShape) {
               if (!algorithm.why_unsupported(s).empty()) continue;
               const Schedule schedule = algorithm.make(s);
               const auto faults = check_schedule(schedule);
-              ASSERT_TRUE(faults.empty()) << algorithm.name << " N=" << shape.problem.seq_len << " P=" << ranks
-                                          << " causal=" << causal << ": " << faults.front();
-              // What is attended to is what the pattern counts; causal shards beyond the diagonal add nothing.
+              ASSERT_TRUE(faults.empty())
+                  << algorithm.name << " N=" << shape.problem.seq_len << " P=" << ranks
+                  << " causal=" << causal << ": " << faults.front();
+              // What is attended to is what the pattern counts; causal shards beyond the diagonal
+              // add nothing.
               int64_t pairs = 0;
-              for (int b = 0; b < int(s.pattern.branches.size()); ++b) pairs += branch_pairs(s.problem, s.pattern, b);
+              for (int b = 0; b < int(s.pattern.branches.size()); ++b)
+                pairs += branch_pairs(s.problem, s.pattern, b);
               ASSERT_EQ(account(schedule).pairs, pairs) << algorithm.name;
             }
 }
@@ -73,7 +82,8 @@ TEST(Local, RefusesSeveralRanks) {
 }
 
 TEST(Ring, SendsToTheNextRankOnlyAndReusesTwoBuffers) {
-  const ShardedProblem s{{.seq_len = 4096, .num_heads = 2, .num_kv_heads = 2}, dense_pattern(4096), {4096, 8}};
+  const ShardedProblem s{
+      {.seq_len = 4096, .num_heads = 2, .num_kv_heads = 2}, dense_pattern(4096), {4096, 8}};
   const Schedule ring = ring_attention(s);
   for (Rank p = 0; p < 8; ++p) {
     const RankProgram program = ring.program(p);
@@ -90,7 +100,8 @@ TEST(Ring, SendsToTheNextRankOnlyAndReusesTwoBuffers) {
 
 TEST(Ring, BytesAndMemoryAreTheClosedForms) {
   // c = 512 tokens, 2 kv heads, d = 64, 4 bytes: sent (P - 1) 2 c G d e, two buffers 4 c G d e.
-  const ShardedProblem s{{.seq_len = 4096, .num_heads = 4, .num_kv_heads = 2}, dense_pattern(4096), {4096, 8}};
+  const ShardedProblem s{
+      {.seq_len = 4096, .num_heads = 4, .num_kv_heads = 2}, dense_pattern(4096), {4096, 8}};
   const RankAccount a = account(s, ring_attention(s).program(3));
   EXPECT_EQ(a.bytes_sent, 7 * 2 * 512 * 2 * 64 * 4);
   EXPECT_EQ(a.bytes_received, a.bytes_sent);
@@ -99,10 +110,12 @@ TEST(Ring, BytesAndMemoryAreTheClosedForms) {
   EXPECT_EQ(a.memory_by_tag.at("partial"), 512 * 4 * 65 * 4);
   const WorldAccount w8 = account(ring_attention(s));
   const ShardedProblem s4{s.problem, s.pattern, {4096, 4}};
-  EXPECT_EQ(w8.memory_by_tag.at("kv_buffer") * 2, account(ring_attention(s4)).memory_by_tag.at("kv_buffer"));
+  EXPECT_EQ(w8.memory_by_tag.at("kv_buffer") * 2,
+            account(ring_attention(s4)).memory_by_tag.at("kv_buffer"));
 }
 
-TEST(Ring, CausalBalanceIsTheKnownCeiling) {  // busy (P + 1) / 2P; the last rank works 2P - 1 of P^2 half blocks
+TEST(Ring, CausalBalanceIsTheKnownCeiling) {  // busy (P + 1) / 2P; the last rank works 2P - 1 of
+                                              // P^2 half blocks
   const int64_t n = 1 << 16;
   ShardedProblem s{{.seq_len = n, .causal = true}, dense_pattern(n), {n, 8}};
   EXPECT_NEAR(account(ring_attention(s)).balance(8), 8.0 / 15.0, 1e-3);  // P / (2P - 1) = 53.3 %
@@ -129,7 +142,8 @@ TEST(Dilated, OneRankCommunicatesNothingAndCopiesNoKeys) {
 }
 
 TEST(Dilated, SegmentOverANonIntegerNumberOfRanks) {
-  // N = 24, P = 4 (6 tokens a rank), w = 9: rank 1 (6..12) shares segment 0 with rank 0 and 1 with 2.
+  // N = 24, P = 4 (6 tokens a rank), w = 9: rank 1 (6..12) shares segment 0 with rank 0 and 1
+  // with 2.
   const ShardedProblem s{{.seq_len = 24}, {.branches = {{9, 1}}}, {24, 4}};
   const RankProgram program = dilated_attention(s).program(1);
   std::vector<RankGroup> groups;

@@ -6,9 +6,12 @@ namespace longnet {
 
 int64_t row_bytes(const AttentionProblem& problem, TensorKind kind) {
   switch (kind) {
-    case TensorKind::kQuery: return problem.head_dim * dtype_bytes(problem.dtype);
-    case TensorKind::kKeyValue: return 2 * problem.head_dim * dtype_bytes(problem.dtype);
-    default: return (problem.head_dim + 1) * int64_t{sizeof(float)};
+    case TensorKind::kQuery:
+      return problem.head_dim * dtype_bytes(problem.dtype);
+    case TensorKind::kKeyValue:
+      return 2 * problem.head_dim * dtype_bytes(problem.dtype);
+    default:
+      return (problem.head_dim + 1) * int64_t{sizeof(float)};
   }
 }
 
@@ -31,7 +34,8 @@ RowMap::RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slic
   if (slice.branch != kEveryRow) {
     rows_.emplace(sharded.pattern, slice.branch, p.seq_len);
     if (kind == TensorKind::kKeyValue) {
-      KvStreams streams = kv_streams(p, sharded.pattern, slice.branch, slice.heads.first, slice.heads.count);
+      KvStreams streams =
+          kv_streams(p, sharded.pattern, slice.branch, slice.heads.first, slice.heads.count);
       for (const KvStream& s : streams.streams) stream_offsets_.push_back(s.offset);
       stream_of_head_ = std::move(streams.of_head);
     } else {
@@ -51,9 +55,9 @@ RowMap::RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slic
         piece.rows_per_item += rows_->count(stream_offset, piece.tokens);
       }
     } else {
-      piece.rows_per_item = piece.tokens.length() * (kind == TensorKind::kKeyValue
-                                                         ? kv_heads_of(p, slice.heads)
-                                                         : slice.heads.count);
+      piece.rows_per_item =
+          piece.tokens.length() *
+          (kind == TensorKind::kKeyValue ? kv_heads_of(p, slice.heads) : slice.heads.count);
     }
     piece.rows = piece.rows_per_item * p.batch;
     bytes_ += piece_bytes(piece);
@@ -72,9 +76,10 @@ int RowMap::stream_of(int64_t head) const {
   return stream_of_head_[size_t(head - slice_.heads.first)];
 }
 
-RowMap::Place RowMap::locate(const Piece& piece, int64_t batch, int64_t head, const TokenRange& run) const {
-  check(piece.tokens.contains(run.first) && piece.tokens.contains(run.last()), "tokens ", run.first, " to ",
-        run.last(), " are not in this piece");
+RowMap::Place RowMap::locate(const Piece& piece, int64_t batch, int64_t head,
+                             const TokenRange& run) const {
+  check(piece.tokens.contains(run.first) && piece.tokens.contains(run.last()), "tokens ", run.first,
+        " to ", run.last(), " are not in this piece");
   const int64_t item = batch * piece.rows_per_item;
   if (!rows_) {
     const AttentionProblem& p = sharded_.problem;

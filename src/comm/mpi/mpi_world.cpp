@@ -16,7 +16,8 @@
 namespace longnet {
 namespace {
 
-constexpr size_t kLargestMessage = size_t{1} << 30;  // MPI counts are ints: longer messages are split
+constexpr size_t kLargestMessage = size_t{1}
+                                   << 30;  // MPI counts are ints: longer messages are split
 constexpr int kDataTag = 1, kGroupTag = 2;
 
 void require(int code, Located what) {
@@ -62,13 +63,14 @@ class MpiCommunicator final : public Communicator {
     return id;
   }
 
-  Request iall_gather(const RankGroup& group, std::span<const std::byte> own, std::span<std::byte> into,
-                      std::span<const int64_t> counts) override {
+  Request iall_gather(const RankGroup& group, std::span<const std::byte> own,
+                      std::span<std::byte> into, std::span<const int64_t> counts) override {
     check(int(counts.size()) == group.count, "a gather needs one count per member");
     count_send(own.size(), group.count - 1);
     count_receive(into.size() - own.size());
     const auto known = groups_.find(group);
-    check(known != groups_.end(), "the group of ranks ", group.first, "..", group[group.count - 1], " is not open");
+    check(known != groups_.end(), "the group of ranks ", group.first, "..", group[group.count - 1],
+          " is not open");
     Gatherer& g = known->second;
     const Request id = new_request();
     // Counts and displacements are ints, in units of the largest size that divides all parts.
@@ -86,8 +88,9 @@ class MpiCommunicator final : public Communicator {
       at += g.counts[i];
     }
     const MPI_Datatype type = g.type_of(unit);
-    require(MPI_Iallgatherv(own.data(), int(int64_t(own.size()) / unit), type, into.data(), g.counts.data(),
-                            g.displacements.data(), type, g.comm, &requests_[size_t(id)].emplace_back()),
+    require(MPI_Iallgatherv(own.data(), int(int64_t(own.size()) / unit), type, into.data(),
+                            g.counts.data(), g.displacements.data(), type, g.comm,
+                            &requests_[size_t(id)].emplace_back()),
             "MPI_Iallgatherv");
     return id;
   }
@@ -95,7 +98,8 @@ class MpiCommunicator final : public Communicator {
   bool test(Request id) override {
     auto& parts = requests_.at(size_t(id));
     int done = 0;
-    require(MPI_Testall(int(parts.size()), parts.data(), &done, MPI_STATUSES_IGNORE), "MPI_Testall");
+    require(MPI_Testall(int(parts.size()), parts.data(), &done, MPI_STATUSES_IGNORE),
+            "MPI_Testall");
     if (done != 0) free_request(id);
     return done != 0;
   }
@@ -147,8 +151,8 @@ class MpiCommunicator final : public Communicator {
     require(MPI_Allgather(&own, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm_), "MPI_Allgather");
     std::partial_sum(sizes.begin(), sizes.end() - 1, displacements.begin() + 1);
     std::string all(size_t(displacements.back() + sizes.back()), ' ');
-    require(MPI_Allgatherv(mine.data(), own, MPI_CHAR, all.data(), sizes.data(), displacements.data(), MPI_CHAR,
-                           comm_),
+    require(MPI_Allgatherv(mine.data(), own, MPI_CHAR, all.data(), sizes.data(),
+                           displacements.data(), MPI_CHAR, comm_),
             "MPI_Allgatherv");
     std::vector<std::string> texts;
     for (size_t i = 0; i < sizes.size(); ++i)
@@ -158,7 +162,8 @@ class MpiCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> first_ranks(int count) override {
     MPI_Comm part = MPI_COMM_NULL;
-    require(MPI_Comm_split(comm_, rank_ < count ? 0 : MPI_UNDEFINED, rank_, &part), "MPI_Comm_split");
+    require(MPI_Comm_split(comm_, rank_ < count ? 0 : MPI_UNDEFINED, rank_, &part),
+            "MPI_Comm_split");
     if (part == MPI_COMM_NULL) return nullptr;
     return std::make_unique<MpiCommunicator>(part, /*owned=*/true);
   }
@@ -230,7 +235,8 @@ class MpiCommunicator final : public Communicator {
   }
 
   void reduce(std::span<double> values, MPI_Op op) {
-    require(MPI_Allreduce(MPI_IN_PLACE, values.data(), int(values.size()), MPI_DOUBLE, op, comm_), "MPI_Allreduce");
+    require(MPI_Allreduce(MPI_IN_PLACE, values.data(), int(values.size()), MPI_DOUBLE, op, comm_),
+            "MPI_Allreduce");
   }
 
   MPI_Comm comm_;
@@ -252,7 +258,8 @@ bool mpi_available() { return true; }
 MpiWorld::MpiWorld(int* argc, char*** argv) : state_(std::make_unique<State>()) {
   int provided = 0;
   require(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-  check(provided >= MPI_THREAD_FUNNELED, "MPI gives thread level ", provided, ", funneled is needed");
+  check(provided >= MPI_THREAD_FUNNELED, "MPI gives thread level ", provided,
+        ", funneled is needed");
   state_->communicator = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, /*owned=*/false);
   const int expected = launched_world_size().value_or(1), seen = state_->communicator->size();
   if (expected != seen)

@@ -11,14 +11,16 @@ namespace longnet {
 // True in builds with MPI.
 bool mpi_available();
 
-// Number of ranks that a launcher (mpirun, srun) says it has started, from its environment variables; none when
-// this process was not launched by one. Does not initialise MPI.
+// Number of ranks that a launcher (mpirun, srun) says it has started, from its environment
+// variables; none when this process was not launched by one. Does not initialise MPI.
 std::optional<int> launched_world_size();
-// This process's rank as the launcher says it, 0 without one: for programs that must not start MPI to know who prints.
+// This process's rank as the launcher says it, 0 without one: for programs that must not start MPI
+// to know who prints.
 int launched_rank();
 
-// Initialises MPI (thread level: funneled) and finalises it at the end of its life. Throws Error when MPI sees
-// another world than the launcher announced: the sign of a program linked with another MPI.
+// Initialises MPI (thread level: funneled) and finalises it at the end of its life. Throws Error
+// when MPI sees another world than the launcher announced: the sign of a program linked with
+// another MPI.
 class MpiWorld {
  public:
   MpiWorld(int* argc, char*** argv);

@@ -21,8 +21,8 @@ struct PostedSend {
 // Sends from one rank to another, numbered from 0; a ring that grows only while it warms up.
 struct Channel {
   std::vector<PostedSend> ring{16};
-  int64_t posted = 0;  // sends so far
-  int64_t copied = 0;  // receives done so far: they complete in order
+  int64_t posted = 0;    // sends so far
+  int64_t copied = 0;    // receives done so far: they complete in order
   int64_t received = 0;  // receives posted so far
 };
 
@@ -31,7 +31,9 @@ class World {
  public:
   explicit World(int size) : ranks(size), channels(size_t(size) * size_t(size)) {}
 
-  Channel& channel(Rank from, Rank to) { return channels[size_t(from) * size_t(ranks) + size_t(to)]; }
+  Channel& channel(Rank from, Rank to) {
+    return channels[size_t(from) * size_t(ranks) + size_t(to)];
+  }
 
   void throw_if_aborted() const {
     if (!abort_reason.empty()) throw Error("stopped because another rank failed: " + abort_reason);
@@ -65,13 +67,14 @@ class World {
   std::vector<double> numbers;
   std::vector<std::byte> bytes;
   std::vector<std::string> texts;
-  std::shared_ptr<World> part;                // being handed out by first_ranks
-  std::vector<std::weak_ptr<World>> parts;    // all handed out: they are aborted with this one
+  std::shared_ptr<World> part;              // being handed out by first_ranks
+  std::vector<std::weak_ptr<World>> parts;  // all handed out: they are aborted with this one
 };
 
 class ThreadCommunicator final : public Communicator {
  public:
-  ThreadCommunicator(std::shared_ptr<World> world, Rank rank) : world_(std::move(world)), rank_(rank) {
+  ThreadCommunicator(std::shared_ptr<World> world, Rank rank)
+      : world_(std::move(world)), rank_(rank) {
     requests_.reserve(64);
     receives_.reserve(64);
   }
@@ -92,9 +95,10 @@ class ThreadCommunicator final : public Communicator {
     return post_receive(from, into);
   }
 
-  Request iall_gather(const RankGroup& group, std::span<const std::byte> own, std::span<std::byte> into,
-                      std::span<const int64_t> counts) override {
-    check(group.index_of(rank_) >= 0 && int(counts.size()) == group.count, "not a gather of this rank");
+  Request iall_gather(const RankGroup& group, std::span<const std::byte> own,
+                      std::span<std::byte> into, std::span<const int64_t> counts) override {
+    check(group.index_of(rank_) >= 0 && int(counts.size()) == group.count,
+          "not a gather of this rank");
     count_send(own.size(), group.count - 1);
     count_receive(into.size() - own.size());
     const Request all = new_request();
@@ -173,9 +177,7 @@ class ThreadCommunicator final : public Communicator {
     return std::make_unique<ThreadCommunicator>(part, rank_);
   }
 
-  void abort(const std::string& reason) override {
-    abort_world(*world_, reason);
-  }
+  void abort(const std::string& reason) override { abort_world(*world_, reason); }
 
  private:
   static void abort_world(World& world, const std::string& reason) {
@@ -232,7 +234,10 @@ class ThreadCommunicator final : public Communicator {
   Request post_receive(Rank from, std::span<std::byte> into) {
     const Request id = new_request();
     RequestState& r = requests_[size_t(id)];
-    r = {.kind = RequestState::Kind::kReceive, .peer = from, .into = into, .children = std::move(r.children)};
+    r = {.kind = RequestState::Kind::kReceive,
+         .peer = from,
+         .into = into,
+         .children = std::move(r.children)};
     std::lock_guard lock(world_->mutex);
     r.number = world_->channel(from, rank_).received++;
     receives_.push_back(id);
@@ -253,7 +258,8 @@ class ThreadCommunicator final : public Communicator {
         }
         send = c.ring[size_t(r.number) % c.ring.size()];
       }
-      check(send.size == r.into.size(), "rank ", r.peer, " sent ", send.size, " bytes, expected ", r.into.size());
+      check(send.size == r.into.size(), "rank ", r.peer, " sent ", send.size, " bytes, expected ",
+            r.into.size());
       if (send.size > 0) std::memcpy(r.into.data(), send.data, send.size);
       {
         std::lock_guard lock(world_->mutex);
@@ -278,23 +284,29 @@ class ThreadCommunicator final : public Communicator {
   bool done_locked(Request id) const {
     const RequestState& r = requests_[size_t(id)];
     switch (r.kind) {
-      case RequestState::Kind::kSend: return world_->channel(rank_, r.peer).copied > r.number;
-      case RequestState::Kind::kReceive: return r.copied;
+      case RequestState::Kind::kSend:
+        return world_->channel(rank_, r.peer).copied > r.number;
+      case RequestState::Kind::kReceive:
+        return r.copied;
       case RequestState::Kind::kGather:
-        return std::all_of(r.children.begin(), r.children.end(), [&](Request c) { return done_locked(c); });
-      default: return true;
+        return std::all_of(r.children.begin(), r.children.end(),
+                           [&](Request c) { return done_locked(c); });
+      default:
+        return true;
     }
   }
 
   bool finish(Request id) {
-    check(id >= 0 && size_t(id) < requests_.size() && requests_[size_t(id)].kind != RequestState::Kind::kFree,
+    check(id >= 0 && size_t(id) < requests_.size() &&
+              requests_[size_t(id)].kind != RequestState::Kind::kFree,
           "request ", id, " is not in flight");
     {
       std::lock_guard lock(world_->mutex);
       world_->throw_if_aborted();
       if (!done_locked(id)) return false;
     }
-    for (Request child : requests_[size_t(id)].children) requests_[size_t(child)].kind = RequestState::Kind::kFree;
+    for (Request child : requests_[size_t(id)].children)
+      requests_[size_t(child)].kind = RequestState::Kind::kFree;
     requests_[size_t(id)].children.clear();
     requests_[size_t(id)].kind = RequestState::Kind::kFree;
     return true;

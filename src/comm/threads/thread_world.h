@@ -6,8 +6,8 @@
 
 namespace longnet {
 
-// Runs `rank_main` once per rank and returns when all have. A rank that throws ends the others; the first
-// exception is thrown again here, with its rank in front.
+// Runs `rank_main` once per rank and returns when all have. A rank that throws ends the others; the
+// first exception is thrown again here, with its rank in front.
 void run_on_threads(int ranks, const std::function<void(Communicator&)>& rank_main);
 
 }  // namespace longnet
