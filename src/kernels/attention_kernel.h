@@ -1,0 +1,100 @@
+// What one device can do with rows that are already on it: attend, merge, pack.
+//
+// The kernels know rows, strides and positions, and nothing of branches, ranks or schedules. A
+// dilated segment of head j is a QueryRun and a KvRun with row_stride = dilation_rate * num_heads *
+// head_dim: no copy. Rows that were gathered from several ranks are several KvRuns of one task.
+//
+// Partial results follow FlashAttention-2 (Dao, 2023): O is normalised, LSE = ln sum exp(score),
+// both fp32; a row that sees no key has O = 0 and LSE = -inf, the identity of merge.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/problem.h"
+
+namespace longnet {
+
+// Row i of the run is at q + i * row_stride (elements of the storage dtype), at global position
+// first_token + i * token_step. Within a row the head_dim elements are contiguous.
+struct QueryRun {
+  const void* q = nullptr;
+  int64_t row_stride = 0, rows = 0;
+  int64_t first_token = 0, token_step = 1;
+};
+
+struct KvRun {
+  const void* k = nullptr;
+  const void* v = nullptr;  // same stride as k
+  int64_t row_stride = 0, rows = 0;
+  int64_t first_token = 0, token_step = 1;
+};
+
+// Row i of O at o + i * o_stride (floats), its LSE at lse[i * lse_stride].
+struct PartialRun {
+  float* o = nullptr;
+  float* lse = nullptr;
+  int64_t o_stride = 0, lse_stride = 0;
+};
+
+// All rows of `q` attend to all rows of all `kv` runs (causal: to those at positions <= their own).
+// Every row of `out` is overwritten.
+struct AttendTask {
+  QueryRun q;
+  std::span<const KvRun> kv;
+  PartialRun out;
+};
+
+// into = merge(into, from), row by row; the rows may not overlap.
+struct MergeTask {
+  PartialRun from, into;
+  int64_t rows = 0;
+};
+
+// Copies rows of head_dim elements from a strided place to another.
+struct PackTask {
+  const void* from = nullptr;
+  void* into = nullptr;
+  int64_t from_stride = 0, into_stride = 0, rows = 0;  // strides in elements of the storage dtype
+};
+
+// kLse: one softmax over both key sets. kSum: O adds up, LSE as in kLse.
+enum class MergeRule { kLse, kSum };
+
+struct AttendOptions {
+  int64_t head_dim = 64;
+  DType dtype = DType::kFloat32;
+  bool causal = false;
+  float output_scale = 1.0f;  // O is multiplied by it (a mixture by mean: 1 / branches)
+};
+
+// Scores are multiplied by 1 / sqrt(head_dim) before the softmax.
+class AttentionKernel {
+ public:
+  virtual ~AttentionKernel() = default;
+  virtual std::string_view name() const = 0;
+  // Empty when the kernel can do it, else the reason, for people.
+  virtual std::string why_unsupported(const AttendOptions& options) const = 0;
+  // Bytes of scratch memory that attend() needs, for any tasks, on `threads` threads; 64-byte
+  // aligned.
+  virtual int64_t workspace_bytes(const AttendOptions& options, int threads) const = 0;
+  // Runs all tasks on `threads` threads. Allocates nothing. Tasks are independent of each other.
+  // The result of a task does not depend on `threads` nor on the other tasks.
+  virtual void attend(std::span<const AttendTask> tasks, const AttendOptions& options, int threads,
+                      std::span<std::byte> workspace) const = 0;
+  virtual void merge(std::span<const MergeTask> tasks, MergeRule rule, const AttendOptions& options,
+                     int threads) const = 0;
+  virtual void pack(std::span<const PackTask> tasks, const AttendOptions& options,
+                    int threads) const = 0;
+};
+
+// Kernels by name: "reference" (double arithmetic, slow, obvious) and "cpu" (Highway, the fast
+// one).
+std::vector<std::string> kernel_names();
+// Throws UsageError naming the known kernels when `name` is not one of them.
+std::unique_ptr<AttentionKernel> make_kernel(std::string_view name);
+
+}  // namespace longnet

@@ -1,0 +1,92 @@
+#include "kernels/cpu/cpu_kernel.h"
+
+#include "core/check.h"
+#include "core/token_range.h"
+#include "kernels/cpu/attend_simd.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/rows_simd.h"
+
+namespace longnet {
+namespace {
+
+// Merge and pack are cut into pieces of this many rows, so that one long task feeds all threads.
+constexpr int64_t kPieceRows = 512;
+
+void check_task(const AttendTask& task, const AttendOptions& options) {
+  check(task.q.rows >= 0, "query rows = ", task.q.rows);
+  check(!options.causal || task.q.rows <= 1 || task.q.token_step >= 1,
+        "a causal query run needs token_step >= 1, has ", task.q.token_step);
+  for (const KvRun& run : task.kv) {
+    check(run.rows >= 0, "key rows = ", run.rows);
+    check(!options.causal || run.rows <= 1 || run.token_step >= 1,
+          "a causal key run needs token_step >= 1, has ", run.token_step);
+  }
+}
+
+class CpuKernel final : public AttentionKernel {
+ public:
+  std::string_view name() const override { return "cpu"; }
+
+  std::string why_unsupported(const AttendOptions& options) const override {
+    const int64_t d = options.head_dim;
+    if (d >= 8 && d <= kMaxHeadDim && d % 8 == 0) return "";
+    return concat("head_dim must be a multiple of 8 from 8 to ", kMaxHeadDim, ", is ", d);
+  }
+
+  int64_t workspace_bytes(const AttendOptions& options, int threads) const override {
+    return attend_workspace_bytes(options.head_dim) * std::max(threads, 1);
+  }
+
+  void attend(std::span<const AttendTask> tasks, const AttendOptions& options, int threads,
+              std::span<std::byte> workspace) const override {
+    const std::string reason = why_unsupported(options);
+    check(reason.empty(), "cpu kernel: ", reason);
+    const int64_t per_thread = attend_workspace_bytes(options.head_dim);
+    check(int64_t(workspace.size()) >= workspace_bytes(options, threads), "workspace of ",
+          workspace.size(), " bytes is too small for ", threads, " threads, needed: ", per_thread,
+          " each");
+    check(reinterpret_cast<uintptr_t>(workspace.data()) % 64 == 0, "workspace at ",
+          static_cast<const void*>(workspace.data()), " is not 64-byte aligned");
+    for (const AttendTask& task : tasks) check_task(task, options);
+    parallel_for(int64_t(tasks.size()), threads, [&](int64_t i, int thread) {
+      attend_task(tasks[size_t(i)], options, workspace.data() + thread * per_thread);
+    });
+  }
+
+  void merge(std::span<const MergeTask> tasks, MergeRule rule, const AttendOptions& options,
+             int threads) const override {
+    parallel_for_pieces(tasks, kPieceRows, threads,
+                        [&](MergeTask piece, int64_t begin, int64_t rows) {
+                          piece.from = advanced(piece.from, begin);
+                          piece.into = advanced(piece.into, begin);
+                          piece.rows = rows;
+                          merge_rows(piece, rule, options.head_dim);
+                        });
+  }
+
+  void pack(std::span<const PackTask> tasks, const AttendOptions& options,
+            int threads) const override {
+    const int64_t element = dtype_bytes(options.dtype);
+    parallel_for_pieces(
+        tasks, kPieceRows, threads, [&](PackTask piece, int64_t begin, int64_t rows) {
+          piece.from =
+              static_cast<const std::byte*>(piece.from) + begin * piece.from_stride * element;
+          piece.into = static_cast<std::byte*>(piece.into) + begin * piece.into_stride * element;
+          piece.rows = rows;
+          pack_rows(piece, options.head_dim * element, element);
+        });
+  }
+
+ private:
+  static PartialRun advanced(PartialRun run, int64_t rows) {
+    run.o += rows * run.o_stride;
+    run.lse += rows * run.lse_stride;
+    return run;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionKernel> make_cpu_kernel() { return std::make_unique<CpuKernel>(); }
+
+}  // namespace longnet

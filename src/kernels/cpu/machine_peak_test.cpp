@@ -1,0 +1,34 @@
+#include "kernels/cpu/machine_peak.h"
+
+#include <gmock/gmock.h>
+
+#include "core/check.h"
+#include "kernels/cpu/simd_targets.h"
+
+namespace longnet {
+namespace {
+
+TEST(SimdTargetsTest, ScopeSelectsAndRestores) {
+  const std::string best = simd_target();
+  for (const std::string& name : simd_targets()) {
+    const ScopedSimdTarget use(name);
+    EXPECT_EQ(simd_target(), name);
+  }
+  EXPECT_EQ(simd_target(), best);
+  EXPECT_THAT(simd_targets(), testing::Contains("SCALAR"));
+  EXPECT_THROW(ScopedSimdTarget("AVX9"), UsageError);
+}
+
+// No upper bounds: what a machine can do, only the machine knows.
+TEST(MachinePeakTest, MeasuresSomethingOnEveryTarget) {
+  for (const std::string& name : simd_targets()) {
+    const ScopedSimdTarget use(name);
+    EXPECT_GT(measure_fma_peak_flops(1, 0.02), 1e8) << name;
+  }
+  EXPECT_GT(measure_fma_peak_flops(2, 0.02), 1e8);
+  EXPECT_GT(measure_memory_bandwidth(1, int64_t{4} << 20), 1e8);
+  EXPECT_GT(measure_memory_bandwidth(2, int64_t{4} << 20), 1e8);
+}
+
+}  // namespace
+}  // namespace longnet

@@ -1,0 +1,53 @@
+// Loops over independent items on `threads` OpenMP threads; without OpenMP, or on one thread, plain
+// loops. The body must not throw.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+namespace longnet {
+
+// body(item, thread) for each item in [0, items); dynamic, since causal tasks differ in cost.
+template <class Body>
+void parallel_for(int64_t items, int threads, const Body& body) {
+#if defined(_OPENMP)
+  if (threads > 1 && items > 1) {
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+    for (int64_t i = 0; i < items; ++i) body(i, omp_get_thread_num());
+    return;
+  }
+#endif
+  (void)threads;
+  for (int64_t i = 0; i < items; ++i) body(i, 0);
+}
+
+// body(task, begin, rows) for consecutive pieces of at most `piece_rows` rows of each task.
+template <class Task, class Body>
+void parallel_for_pieces(std::span<const Task> tasks, int64_t piece_rows, int threads,
+                         const Body& body) {
+  const auto run_piece = [&](const Task& task, int64_t piece) {
+    const int64_t begin = piece * piece_rows;
+    body(task, begin, std::min(piece_rows, task.rows - begin));
+  };
+#if defined(_OPENMP)
+  if (threads > 1) {
+#pragma omp parallel num_threads(threads)
+    for (const Task& task : tasks) {
+      const int64_t pieces = (task.rows + piece_rows - 1) / piece_rows;
+#pragma omp for schedule(dynamic) nowait
+      for (int64_t piece = 0; piece < pieces; ++piece) run_piece(task, piece);
+    }
+    return;
+  }
+#endif
+  (void)threads;
+  for (const Task& task : tasks) {
+    const int64_t pieces = (task.rows + piece_rows - 1) / piece_rows;
+    for (int64_t piece = 0; piece < pieces; ++piece) run_piece(task, piece);
+  }
+}
+
+}  // namespace longnet

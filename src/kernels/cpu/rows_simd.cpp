@@ -1,0 +1,86 @@
+#include "kernels/cpu/rows_simd.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/highway_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/rows_simd.cpp"
+#include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace longnet {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// into[c] = into_weight * into[c] + from_weight * from[c]; head_dim is a multiple of 8.
+void blend_row(const float* HWY_RESTRICT from, float from_weight, float* HWY_RESTRICT into,
+               float into_weight, int64_t head_dim) {
+  const hn::CappedTag<float, 8> d8;
+  const auto wf = hn::Set(d8, from_weight), wi = hn::Set(d8, into_weight);
+  for (int64_t c = 0; c < head_dim; c += int64_t(hn::MaxLanes(d8))) {
+    const auto kept = hn::Mul(wi, hn::LoadU(d8, into + c));
+    hn::StoreU(hn::MulAdd(wf, hn::LoadU(d8, from + c), kept), d8, into + c);
+  }
+}
+
+void merge_rows_on_target(const MergeTask& task, MergeRule rule, int64_t head_dim) {
+  for (int64_t i = 0; i < task.rows; ++i) {
+    const float from = task.from.lse[i * task.from.lse_stride];
+    float& into = task.into.lse[i * task.into.lse_stride];
+    const float max = from > into ? from : into;
+    if (max == -std::numeric_limits<float>::infinity()) continue;  // neither saw a key
+    const float ratio = std::exp(-std::fabs(from - into));         // 0 when one side saw no key
+    const float large = 1.0f / (1.0f + ratio), small = ratio * large;
+    const bool sum = rule == MergeRule::kSum;
+    blend_row(task.from.o + i * task.from.o_stride,
+              sum           ? 1.0f
+              : from > into ? large
+                            : small,
+              task.into.o + i * task.into.o_stride,
+              sum           ? 1.0f
+              : from > into ? small
+                            : large,
+              head_dim);
+    into = max + std::log1p(ratio);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace longnet
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace longnet {
+
+HWY_EXPORT(merge_rows_on_target);
+
+void merge_rows(const MergeTask& task, MergeRule rule, int64_t head_dim) {
+  HWY_DYNAMIC_DISPATCH(merge_rows_on_target)(task, rule, head_dim);
+}
+
+// Hardware prefetchers do not follow strided rows; this far ahead hides the latency of memory.
+constexpr int64_t kRowsAhead = 16;
+
+void pack_rows(const PackTask& task, int64_t row_bytes, int64_t element_bytes) {
+  const std::byte* from = static_cast<const std::byte*>(task.from);
+  std::byte* into = static_cast<std::byte*>(task.into);
+  const int64_t from_pitch = task.from_stride * element_bytes;
+  const int64_t into_pitch = task.into_stride * element_bytes;
+  for (int64_t i = 0; i < task.rows; ++i) {
+    if (i + kRowsAhead < task.rows) {
+      const std::byte* ahead = from + kRowsAhead * from_pitch;
+      for (int64_t at = 0; at < row_bytes; at += 64) hwy::Prefetch(ahead + at);
+    }
+    std::memcpy(into, from, size_t(row_bytes));
+    from += from_pitch;
+    into += into_pitch;
+  }
+}
+
+}  // namespace longnet
+#endif  // HWY_ONCE

@@ -1,0 +1,17 @@
+// Row-wise work on one core: the LSE merge and copies of strided rows.
+#pragma once
+#include <cstdint>
+
+#include "kernels/attention_kernel.h"
+
+namespace longnet {
+
+// into = merge(into, from). With d = |lse_a - lse_b|: the larger side weighs 1 / (1 + e^-d), the
+// other e^-d / (1 + e^-d), and lse = max + ln(1 + e^-d): nothing overflows, and (0, -inf) is an
+// exact identity.
+void merge_rows(const MergeTask& task, MergeRule rule, int64_t head_dim);
+
+// Copies task.rows rows of row_bytes bytes; the strides of the task count elements.
+void pack_rows(const PackTask& task, int64_t row_bytes, int64_t element_bytes);
+
+}  // namespace longnet

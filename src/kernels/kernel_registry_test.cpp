@@ -1,0 +1,24 @@
+#include <gmock/gmock.h>
+
+#include "core/check.h"
+#include "kernels/attention_kernel.h"
+
+namespace longnet {
+namespace {
+
+TEST(KernelRegistryTest, EachNameMakesTheKernelOfThatName) {
+  EXPECT_THAT(kernel_names(), testing::ElementsAre("reference", "cpu"));
+  for (const std::string& name : kernel_names()) EXPECT_EQ(make_kernel(name)->name(), name);
+}
+
+TEST(KernelRegistryTest, AnUnknownNameIsAnsweredWithTheKnownOnes) {
+  try {
+    make_kernel("gpu");
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("reference, cpu"));
+  }
+}
+
+}  // namespace
+}  // namespace longnet

@@ -1,0 +1,12 @@
+// The kernel that is right because it is obvious: row_oracle.h for each query row. Slow; it
+// allocates.
+#pragma once
+#include <memory>
+
+#include "kernels/attention_kernel.h"
+
+namespace longnet {
+
+std::unique_ptr<AttentionKernel> make_reference_kernel();
+
+}  // namespace longnet

@@ -1,0 +1,70 @@
+// For tests: an attention task with its own storage, hostile in every way that the interface
+// allows.
+//
+// Rows start at odd addresses, the gaps between rows hold NaN, the workspace starts as NaN, and
+// what lies around the output rows is checked after each run.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/attention_kernel.h"
+
+namespace longnet {
+
+struct RunSpec {
+  int64_t rows = 0, first_token = 0, token_step = 1;
+  int64_t gap = 0;         // elements between rows
+  float amplitude = 1.0f;  // of Q or K
+};
+
+struct AttendSpec {
+  int64_t head_dim = 64;
+  DType dtype = DType::kFloat32;
+  bool causal = false;
+  float output_scale = 1.0f;
+  RunSpec q;
+  std::vector<RunSpec> kv;
+};
+
+std::string to_string(const AttendSpec& spec);
+
+struct AttendResult {
+  std::vector<float> o;    // [rows][head_dim]
+  std::vector<float> lse;  // [rows]
+  bool operator==(const AttendResult&) const = default;
+};
+
+class AttendCase {
+ public:
+  explicit AttendCase(const AttendSpec& spec);
+  AttendOptions options() const;
+  const AttendSpec& spec() const { return spec_; }
+
+  // One task, alone. Fails the current test when the kernel writes outside the rows of the result.
+  AttendResult run(const AttentionKernel& kernel) const;
+  // The same tasks in one call, on `threads` threads.
+  static std::vector<AttendResult> run_all(std::span<const AttendCase> cases,
+                                           const AttentionKernel& kernel, int threads);
+
+ private:
+  struct Rows {
+    std::vector<float> fp32;  // storage of one of the two dtypes
+    std::vector<uint16_t> bf16;
+    const void* first = nullptr;
+  };
+  Rows make_rows(const RunSpec& run, uint64_t seed, float amplitude) const;
+
+  AttendSpec spec_;
+  Rows q_;
+  std::vector<Rows> k_, v_;
+  std::vector<KvRun> kv_;
+};
+
+// ||a - b|| / ||b|| over all rows of O; 0 when both are zero.
+double relative_error(const AttendResult& a, const AttendResult& b);
+// The largest |a - b| of the LSE; infinite when one is -inf or NaN and the other is not.
+double lse_error(const AttendResult& a, const AttendResult& b);
+
+}  // namespace longnet
