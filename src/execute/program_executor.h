@@ -1,0 +1,92 @@
+// Runs one rank's program for real: comm x kernels.
+//
+// Ops run in program order. A communication is posted when its dependencies are over and waited for
+// when an op needs it, so that it overlaps with what stands between; while kernels work, the
+// executor pokes messages in flight from time to time, because MPI may make no progress by itself.
+// Buffers, tasks and groups are prepared when the program is bound; run() allocates nothing.
+#pragma once
+#include <chrono>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "core/tagged_memory.h"
+#include "kernels/attention_kernel.h"
+#include "schedule/program.h"
+#include "schedule/row_map.h"
+
+namespace longnet {
+
+// What part of a program runs; the others measure what overlaps (ablations), their results are not
+// to be used.
+enum class RunMode { kFull, kComputeOnly, kCommunicationOnly };
+
+struct OpTime {  // seconds since run() began; a communication ends when it is known to be over
+  double begin_s = 0, end_s = 0;
+};
+
+struct RunPhases {
+  double compute_s = 0;  // attends, selects, resets
+  double merge_s = 0;
+  double exposed_communication_s = 0;  // posting and waiting
+};
+
+class ProgramExecutor {
+ public:
+  // Binds `schedule`'s program of comm.rank(). All references must outlive the executor;
+  // collective, since it opens the groups of gathers.
+  ProgramExecutor(const Schedule& schedule, const AttentionKernel& kernel, int threads,
+                  Communicator& comm, MemoryLedger& ledger);
+  ~ProgramExecutor();
+
+  // Fills Q, K and V from the generator; every other buffer becomes NaN, so that a row that is read
+  // before it is written, or never written, shows.
+  void fill_inputs();
+  void run(RunMode mode = RunMode::kFull);
+
+  // Of the last run.
+  RunPhases phases() const;
+  std::span<const OpTime> op_times() const { return times_; }
+
+  const RankProgram& program() const { return program_; }
+  const ShardedProblem& sharded() const { return sharded_; }
+  TokenInterval shard() const { return sharded_.layout.shard(comm_.rank()); }
+  // One row of the output, for a token of this rank's shard: head_dim floats, and its LSE.
+  std::span<const float> output_row(int64_t batch, int64_t head, int64_t token) const;
+  float output_lse(int64_t batch, int64_t head, int64_t token) const;
+  // Number of values of the output (O and LSE) that are NaN: 0 after a right run.
+  int64_t count_nan() const;
+
+ private:
+  struct BoundOp;
+
+  void bind(const Op& op, BoundOp& bound);
+  void bind_attend(const Attend& op, BoundOp& bound);
+  void bind_merge(const Merge& op, BoundOp& bound);
+  void bind_select(const Select& op, BoundOp& bound);
+  void bind_reset(const Reset& op, BoundOp& bound);
+  PartialRun partial_at(const Held& held, const RowMap::Piece& piece, RowMap::Place place) const;
+  void execute(size_t op);
+  void post(size_t op);
+  void wait_for(size_t op);
+  void poke();
+  double elapsed() const;
+
+  ShardedProblem sharded_;
+  RankProgram program_;
+  const AttentionKernel& kernel_;
+  int threads_;
+  Communicator& comm_;
+  AttendOptions options_;
+  MergeRule merge_rule_;
+  std::vector<TaggedBuffer> slots_;
+  TaggedBuffer workspace_;
+  std::vector<BoundOp> bound_;
+  std::vector<OpTime> times_;
+  std::vector<size_t> in_flight_;  // ops whose communication has been posted
+  double waited_s_ = 0;
+  std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace longnet

@@ -1,0 +1,244 @@
+// Real runs on ranks as threads: every algorithm, odd shapes, all options, 1..9 ranks, against the
+// definition in double; and what each run counted against what was predicted.
+#include "execute/program_executor.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "comm/threads/thread_world.h"
+#include "core/check.h"
+#include "execute/allocation_counter.h"
+#include "execute/sample_check.h"
+#include "schedule/accounting.h"
+#include "schedule/check_schedule.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+struct Case {
+  std::string algorithm = "dilated";
+  AttentionProblem problem;
+  DilatedPattern pattern;
+  int ranks = 1;
+  GatherScope scope = GatherScope::kSegmentGroup;
+  std::string kernel = "cpu";
+  int64_t samples = 1 << 20;  // all
+};
+
+std::string describe(const Case& c) {
+  return concat(c.algorithm, " N=", c.problem.seq_len, " H=", c.problem.num_heads, "/",
+                c.problem.num_kv_heads, " d=", c.problem.head_dim, " ", to_string(c.problem.dtype),
+                " causal=", c.problem.causal, " batch=", c.problem.batch, " P=", c.ranks,
+                " scope=", int(c.scope), " mix=", to_string(c.pattern.mix),
+                " offset=", to_string(c.pattern.offset), " phase=", c.pattern.phase_parts, " ",
+                c.kernel);
+}
+
+ShardedProblem sharded(const Case& c) {
+  return {c.problem,
+          find_algorithm(c.algorithm).takes_pattern ? c.pattern : dense_pattern(c.problem.seq_len),
+          {c.problem.seq_len, c.ranks},
+          c.scope};
+}
+
+CheckOutcome run_case(const Case& c) {
+  const ShardedProblem s = sharded(c);
+  const Schedule schedule = find_algorithm(c.algorithm).make(s);
+  require_correct(schedule);
+  const auto kernel = make_kernel(c.kernel);
+  const auto samples = choose_samples(s, c.samples);
+  CheckOutcome outcome;
+  run_on_threads(c.ranks, [&](Communicator& comm) {
+    MemoryLedger ledger;
+    ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
+    executor.fill_inputs();
+    executor.run();  // twice: buffers of the first run must not matter
+    comm.reset_counters();
+    executor.run();
+    const RankAccount expected = account(s, executor.program());
+    check(comm.counters().bytes_sent == expected.bytes_sent, "sent ", comm.counters().bytes_sent,
+          " bytes, predicted ", expected.bytes_sent);
+    check(comm.counters().bytes_received == expected.bytes_received, "received ",
+          comm.counters().bytes_received, " bytes, predicted ", expected.bytes_received);
+    check(comm.counters().messages_sent == expected.messages_sent, "sent ",
+          comm.counters().messages_sent, " messages, predicted ", expected.messages_sent);
+    const AttendOptions options{
+        .head_dim = c.problem.head_dim, .dtype = c.problem.dtype, .causal = c.problem.causal};
+    check(ledger.peak_bytes() == expected.memory_bytes() + kernel->workspace_bytes(options, 1),
+          "holds ", ledger.peak_bytes(), " bytes, predicted ", expected.memory_bytes());
+    const CheckOutcome mine = check_samples(executor, samples, comm);
+    if (comm.rank() == 0) outcome = mine;
+  });
+  return outcome;
+}
+
+void expect_right(const Case& c) {
+  const CheckOutcome o = run_case(c);
+  EXPECT_TRUE(o.pass) << describe(c) << ": rel_l2 " << o.rel_l2_error << ", worst row "
+                      << o.max_rel_error << ", LSE " << o.max_lse_error << ", NaN " << o.nan_values;
+}
+
+std::vector<std::pair<AttentionProblem, DilatedPattern>> shapes() {
+  using P = AttentionProblem;
+  return {
+      // plain; N not divisible by w, P, r; an odd number of tokens
+      {P{.seq_len = 128, .num_heads = 4, .num_kv_heads = 4, .head_dim = 16},
+       {.branches = {{32, 1}, {64, 2}, {128, 4}}}},
+      {P{.seq_len = 203, .num_heads = 3, .num_kv_heads = 3, .head_dim = 24},
+       {.branches = {{40, 1}, {100, 3}, {203, 7}}}},
+      // w not divisible by r, grouped queries, segments over a non-integer number of ranks
+      {P{.seq_len = 190, .num_heads = 6, .num_kv_heads = 2, .head_dim = 48},
+       {.branches = {{31, 1}, {77, 6}, {190, 5}}}},
+      // r > w, r > H, r > tokens per rank; no branch covers every row
+      {P{.seq_len = 80, .num_heads = 2, .num_kv_heads = 1, .head_dim = 8},
+       {.branches = {{8, 16}, {80, 64}, {80, 3}}}},
+      // P > N, a single token, w > N
+      {P{.seq_len = 5, .num_heads = 5, .num_kv_heads = 1, .head_dim = 80},
+       {.branches = {{2, 1}, {900, 2}}}},
+      {P{.seq_len = 1, .num_heads = 2, .num_kv_heads = 2, .head_dim = 128},
+       {.branches = {{1, 1}, {1, 2}}}},
+      // the branch of rate 1 is the longest one; a batch
+      {P{.seq_len = 96, .num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .batch = 2},
+       {.branches = {{24, 2}, {96, 1}, {96, 3}}}},
+      {P{.seq_len = 70, .num_heads = 2, .num_kv_heads = 2, .head_dim = 256},
+       {.branches = {{16, 1}, {70, 4}}}},
+  };
+}
+
+TEST(Executor, EveryShapeOnOneToNineRanks) {
+  for (const auto& [problem, pattern] : shapes())
+    for (const AlgorithmInfo& algorithm : algorithms())
+      for (int ranks = 1; ranks <= 9; ++ranks)
+        for (const bool causal : {false, true}) {
+          Case c{std::string(algorithm.name), problem, pattern, ranks};
+          c.problem.causal = causal;
+          if (!algorithm.why_unsupported(sharded(c)).empty()) continue;
+          expect_right(c);
+        }
+}
+
+TEST(Executor, EveryOptionOfTheMixture) {
+  for (const auto& [problem, pattern] : shapes())
+    for (const int ranks : {1, 3, 4})
+      for (const MixRule mix : {MixRule::kLse, MixRule::kMean, MixRule::kSum})
+        for (const OffsetRule offset : {OffsetRule::kPaper, OffsetRule::kBlock, OffsetRule::kNone})
+          for (const bool shard_phase : {false, true})
+            for (const GatherScope scope : {GatherScope::kSegmentGroup, GatherScope::kWholeWorld}) {
+              Case c{"dilated", problem, pattern, ranks, scope};
+              c.pattern.mix = mix;
+              c.pattern.offset = offset;
+              c.pattern.phase_parts = shard_phase ? ranks : 1;
+              c.problem.causal = (ranks + int(mix)) % 2 == 0;
+              expect_right(c);
+            }
+}
+
+TEST(Executor, Bf16StorageAndTheReferenceKernel) {
+  for (const auto& [problem, pattern] : shapes())
+    for (const char* kernel : {"cpu", "reference"})
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+        Case c{"dilated", problem, pattern, 3, GatherScope::kSegmentGroup, kernel};
+        c.problem.dtype = dtype;
+        expect_right(c);
+        c.algorithm = "ring";
+        expect_right(c);
+      }
+}
+
+TEST(Executor, LongQueriesAreCutIntoTasks) {
+  expect_right({"ring", {.seq_len = 5000, .num_heads = 1, .causal = true}, {}, 1, {}, "cpu", 40});
+  expect_right(
+      {"dilated", {.seq_len = 9000}, {.branches = {{2048, 1}, {9000, 3}}}, 2, {}, "cpu", 40});
+}
+
+TEST(Executor,
+     PresetLm32kAtReducedLength) {  // 16384 / 6 rows: a segment that the rate does not divide
+  expect_right(
+      {"dilated",
+       {.seq_len = 20000, .num_heads = 12, .num_kv_heads = 12, .head_dim = 16, .causal = true},
+       {.branches = {{2048, 1}, {4096, 2}, {8192, 4}, {16384, 6}, {20000, 12}}},
+       3,
+       {},
+       "cpu",
+       30});
+}
+
+TEST(Executor, ResultsDoNotDependOnTheNumberOfRanks) {
+  const AttentionProblem problem{
+      .seq_len = 301, .num_heads = 3, .num_kv_heads = 3, .head_dim = 32, .causal = true};
+  const DilatedPattern pattern{.branches = {{50, 1}, {301, 4}}};
+  for (const char* algorithm : {"ring", "dilated"}) {
+    std::vector<float> one;
+    for (int ranks = 1; ranks <= 9; ++ranks) {
+      std::vector<float> out(301 * 3 * 32);
+      const Case c{algorithm, problem, pattern, ranks};
+      const Schedule schedule = find_algorithm(algorithm).make(sharded(c));
+      const auto kernel = make_kernel("cpu");
+      run_on_threads(ranks, [&](Communicator& comm) {
+        MemoryLedger ledger;
+        ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
+        executor.fill_inputs();
+        executor.run();
+        for (int64_t t = executor.shard().begin; t < executor.shard().end; ++t)
+          for (int64_t h = 0; h < 3; ++h) {
+            const auto row = executor.output_row(0, h, t);
+            std::copy(row.begin(), row.end(), out.begin() + (t * 3 + h) * 32);
+          }
+      });
+      if (one.empty()) one = out;
+      double difference = 0, norm = 0;
+      for (size_t i = 0; i < out.size(); ++i)
+        difference += std::pow(double(out[i]) - one[i], 2), norm += std::pow(double(one[i]), 2);
+      EXPECT_LE(std::sqrt(difference / norm), 1e-6) << algorithm << " P=" << ranks;
+    }
+  }
+}
+
+TEST(Executor, AllocatesNothingOnceWarm) {
+  for (const char* algorithm : {"ring", "dilated"}) {
+    const Case c{algorithm,
+                 {.seq_len = 600, .num_heads = 2, .num_kv_heads = 2, .head_dim = 16},
+                 {.branches = {{100, 2}, {600, 4}}},
+                 4};
+    const Schedule schedule = find_algorithm(algorithm).make(sharded(c));
+    const auto kernel = make_kernel("cpu");
+    run_on_threads(4, [&](Communicator& comm) {
+      MemoryLedger ledger;
+      ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
+      executor.fill_inputs();
+      for (int i = 0; i < 3; ++i) executor.run();
+      comm.barrier();
+      const int64_t before = allocations_so_far();
+      comm.barrier();
+      executor.run();
+      comm.barrier();
+      const int64_t during = allocations_so_far() - before;
+      comm.barrier();
+      EXPECT_EQ(during, 0) << algorithm;
+    });
+  }
+}
+
+TEST(Executor, AblationsRunOnlyTheirPart) {
+  const Case c{"ring", {.seq_len = 400, .num_heads = 2, .num_kv_heads = 2}, {}, 2};
+  const Schedule schedule = ring_attention(sharded(c));
+  const auto kernel = make_kernel("cpu");
+  run_on_threads(2, [&](Communicator& comm) {
+    MemoryLedger ledger;
+    ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
+    executor.fill_inputs();
+    executor.run(RunMode::kComputeOnly);
+    EXPECT_EQ(comm.counters().bytes_sent, 0);
+    EXPECT_GT(executor.phases().compute_s, 0);
+    executor.run(RunMode::kCommunicationOnly);
+    EXPECT_GT(comm.counters().bytes_sent, 0);
+    EXPECT_EQ(executor.phases().compute_s + executor.phases().merge_s, 0);
+    executor.run();
+    EXPECT_GT(executor.phases().merge_s, 0);
+  });
+}
+
+}  // namespace
+}  // namespace longnet

@@ -1,0 +1,221 @@
+#include "execute/sample_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "core/check.h"
+#include "core/random.h"
+#include "kernels/reference/row_oracle.h"
+
+namespace longnet {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Selection as the specification words it. Restarts at parts are the option "dilation phase:
+// shard".
+struct Definition {
+  int64_t w, r, seq_len, parts;
+  int64_t origin(int64_t token) const {
+    int64_t at = token / w * w;
+    for (int64_t p = 1; parts > 1 && p < parts; ++p)
+      if (part_begin(seq_len, parts, p) <= token) at = std::max(at, part_begin(seq_len, parts, p));
+    return at;
+  }
+  bool selects(int64_t token, int64_t offset) const {
+    return (token - origin(token)) % r == offset;
+  }
+};
+
+Definition definition(const DilatedPattern& pattern, size_t branch, int64_t seq_len) {
+  const auto [w, r] = pattern.branches[branch];
+  return {std::min(w, seq_len), r, seq_len, pattern.phase_parts};
+}
+
+void load_row(const AttentionProblem& p, Tensor tensor, int64_t token, int64_t head,
+              std::vector<float>& out) {
+  const RowKey key{p.seed, tensor, token, head};
+  out.resize(size_t(p.head_dim));
+  if (p.dtype == DType::kFloat32) return generate_row(key, p.head_dim, out.data());
+  std::vector<uint16_t> bits(out.size());
+  generate_row(key, p.head_dim, bits.data());
+  std::transform(bits.begin(), bits.end(), out.begin(), bf16_value);
+}
+
+// Queries that see keys of one place: their keys are generated once for all of them.
+struct KeyGroup {
+  int64_t batch, kv_head, offset, segment;
+  size_t branch;
+  auto operator<=>(const KeyGroup&) const = default;
+};
+struct Reader {
+  size_t query;  // index into the samples
+  RowOracle oracle;
+};
+
+void fold_keys(const AttentionProblem& p, const Definition& def, const KeyGroup& group,
+               std::vector<Reader>& readers, const std::vector<QuerySample>& queries) {
+  std::vector<float> k, v;
+  int64_t last = 0;
+  for (const Reader& r : readers) last = std::max(last, queries[r.query].token);
+  const int64_t end =
+      std::min({(group.segment + 1) * def.w, p.seq_len, p.causal ? last + 1 : p.seq_len});
+  for (int64_t t = group.segment * def.w; t < end; ++t) {
+    if (!def.selects(t, group.offset)) continue;
+    load_row(p, Tensor::kKey, group.batch * p.seq_len + t, group.kv_head, k);
+    load_row(p, Tensor::kValue, group.batch * p.seq_len + t, group.kv_head, v);
+    for (Reader& r : readers)
+      if (!p.causal || t <= queries[r.query].token) r.oracle.add_key(k.data(), v.data());
+  }
+}
+
+ReferenceRow mix(const std::vector<RowOracle::Row>& branches, const DilatedPattern& pattern,
+                 size_t head_dim) {
+  ReferenceRow out{std::vector<double>(head_dim, 0.0), -kInfinity};
+  double top = -kInfinity, sum = 0;
+  for (const auto& b : branches) top = std::max(top, b.lse);
+  if (top == -kInfinity) return out;
+  for (const auto& b : branches) sum += std::exp(b.lse - top);
+  out.lse = top + std::log(sum);
+  for (const auto& b : branches) {
+    double weight = std::exp(b.lse - out.lse);
+    if (pattern.mix != MixRule::kLse) weight = b.lse == -kInfinity ? 0 : 1;
+    if (pattern.mix == MixRule::kMean) weight /= double(pattern.branches.size());
+    for (size_t i = 0; i < head_dim; ++i) out.o[i] += weight * b.o[i];
+  }
+  return out;
+}
+
+std::vector<ReferenceRow> reference_rows(const AttentionProblem& p, const DilatedPattern& pattern,
+                                         const std::vector<QuerySample>& queries) {
+  std::map<KeyGroup, std::vector<Reader>> groups;
+  for (size_t i = 0; i < queries.size(); ++i) {
+    const auto [batch, head, token] = queries[i];
+    std::vector<float> q;
+    load_row(p, Tensor::kQuery, batch * p.seq_len + token, head, q);
+    for (size_t b = 0; b < pattern.branches.size(); ++b) {
+      const Definition def = definition(pattern, b, p.seq_len);
+      const int64_t offset = head_offset(pattern.offset, head, p.num_heads, def.r);
+      if (!def.selects(token, offset)) continue;
+      groups[{batch, p.kv_head_of(head), offset, token / def.w, b}].push_back({i, RowOracle(q)});
+    }
+  }
+  std::vector<std::vector<RowOracle::Row>> branches(queries.size());
+  for (auto& [group, readers] : groups) {
+    fold_keys(p, definition(pattern, group.branch, p.seq_len), group, readers, queries);
+    for (const Reader& r : readers) branches[r.query].push_back(r.oracle.finish());
+  }
+  std::vector<ReferenceRow> rows;
+  for (const auto& parts : branches) rows.push_back(mix(parts, pattern, size_t(p.head_dim)));
+  return rows;
+}
+
+}  // namespace
+
+ReferenceRow reference_row(const AttentionProblem& problem, const DilatedPattern& pattern,
+                           const QuerySample& query) {
+  return reference_rows(problem, pattern, {query}).front();
+}
+
+std::vector<QuerySample> choose_samples(const ShardedProblem& s, int64_t count) {
+  const AttentionProblem& p = s.problem;
+  std::vector<QuerySample> samples;
+  if (p.batch * p.seq_len * p.num_heads <= count) {
+    for (int64_t b = 0; b < p.batch; ++b)
+      for (int64_t h = 0; h < p.num_heads; ++h)
+        for (int64_t t = 0; t < p.seq_len; ++t) samples.push_back({b, h, t});
+    return samples;
+  }
+  const auto add = [&](int64_t batch, int64_t head, int64_t token) {
+    const QuerySample q{batch, head, std::clamp<int64_t>(token, 0, p.seq_len - 1)};
+    if (int64_t(samples.size()) < count &&
+        std::find(samples.begin(), samples.end(), q) == samples.end())
+      samples.push_back(q);
+  };
+  add(0, 0, 0);
+  add(p.batch - 1, p.num_heads - 1, p.seq_len - 1);
+  int64_t turn = 0;
+  for (const DilatedBranch& b :
+       s.pattern.branches) {  // both sides of a border, and a selected row beyond it
+    const int64_t w = std::min(b.segment_length, p.seq_len), border = p.seq_len / w / 2 * w;
+    const int64_t head = turn++ % p.num_heads;
+    add(0, head, border - 1);
+    add(0, head, border);
+    add(0, head, border + head_offset(s.pattern.offset, head, p.num_heads, b.dilation_rate));
+  }
+  for (Rank r = 1; r < std::min(s.layout.world_size(), 8); ++r) {
+    add(0, turn++ % p.num_heads, s.layout.shard(r).begin - 1);
+    add(0, turn++ % p.num_heads, s.layout.shard(r).begin);
+  }
+  for (uint32_t i = 0; int64_t(samples.size()) < count && i < 100 * uint32_t(count); ++i) {
+    const PhiloxBlock x = philox4x32_10({{i, 0, 0, 0}}, uint32_t(p.seed), 0x5A5A5A5Au);
+    const int64_t head = int64_t(x.word[1] % uint64_t(p.num_heads));
+    int64_t token = int64_t((uint64_t{x.word[0]} << 32 | x.word[3]) % uint64_t(p.seq_len));
+    // Every other sample is moved to a row that the sparsest branch selects: chance alone would
+    // miss it.
+    const auto& sparsest = *std::max_element(
+        s.pattern.branches.begin(), s.pattern.branches.end(),
+        [](const auto& a, const auto& b) { return a.dilation_rate < b.dilation_rate; });
+    if (i % 2 == 0) {
+      const int64_t w = std::min(sparsest.segment_length, p.seq_len), in_segment = token % w;
+      token += head_offset(s.pattern.offset, head, p.num_heads, sparsest.dilation_rate) -
+               in_segment % sparsest.dilation_rate;
+    }
+    add(int64_t(x.word[2] % uint64_t(p.batch)), head, token);
+  }
+  return samples;
+}
+
+double check_tolerance(const ShardedProblem& s) {
+  int64_t keys = 0;
+  for (const DilatedBranch& b : s.pattern.branches)
+    keys += std::min(b.segment_length, s.problem.seq_len) / b.dilation_rate;
+  return keys <= 65536 ? 1e-6 : 5e-6;
+}
+
+CheckOutcome check_samples(const ProgramExecutor& executor, const std::vector<QuerySample>& samples,
+                           Communicator& comm, double tolerance) {
+  const ShardedProblem& s = executor.sharded();
+  std::vector<QuerySample> mine;
+  for (const QuerySample& q : samples)
+    if (executor.shard().contains(q.token)) mine.push_back(q);
+  const std::vector<ReferenceRow> expected = reference_rows(s.problem, s.pattern, mine);
+
+  double difference = 0, norm = 0, worst = 0, worst_lse = 0;
+  for (size_t i = 0; i < mine.size(); ++i) {
+    const auto [batch, head, token] = mine[i];
+    const auto row = executor.output_row(batch, head, token);
+    double row_difference = 0, row_norm = 0;
+    for (size_t c = 0; c < row.size(); ++c) {
+      row_difference += (row[c] - expected[i].o[c]) * (row[c] - expected[i].o[c]);
+      row_norm += expected[i].o[c] * expected[i].o[c];
+    }
+    difference += row_difference;
+    norm += row_norm;
+    const double relative = row_norm > 0         ? std::sqrt(row_difference / row_norm)
+                            : row_difference > 0 ? kInfinity
+                                                 : 0;
+    worst = std::isnan(relative) ? kInfinity : std::max(worst, relative);
+    const double lse = executor.output_lse(batch, head, token);
+    if (lse != expected[i].lse) {  // also equal infinities
+      const double off = std::abs(lse - expected[i].lse) / std::max(1.0, std::abs(expected[i].lse));
+      worst_lse = std::isnan(off) ? kInfinity : std::max(worst_lse, off);
+    }
+  }
+  double sums[3] = {difference, norm, double(executor.count_nan())}, maxima[2] = {worst, worst_lse};
+  comm.all_sum(sums);
+  comm.all_max(maxima);
+  CheckOutcome out{.queries = int64_t(samples.size()), .nan_values = int64_t(sums[2])};
+  out.rel_l2_error = sums[1] > 0 ? std::sqrt(sums[0] / sums[1]) : sums[0] > 0 ? kInfinity : 0;
+  out.max_rel_error = maxima[0];
+  out.max_lse_error = maxima[1];
+  out.tolerance = tolerance > 0 ? tolerance : check_tolerance(s);
+  out.pass = out.nan_values == 0 && out.rel_l2_error <= out.tolerance &&
+             out.max_rel_error <= 10 * out.tolerance && out.max_lse_error <= 1e-5;
+  return out;
+}
+
+}  // namespace longnet

@@ -1,0 +1,52 @@
+// Is the output right? Sampled queries, recomputed in double from the definition.
+//
+// The check shares nothing with what it checks but the generator: it regenerates each key that a
+// query sees, by the token-by-token definition of the pattern, and never looks at slices, schedules
+// or fast kernels.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "execute/program_executor.h"
+
+namespace longnet {
+
+struct QuerySample {
+  int64_t batch, head, token;
+  bool operator==(const QuerySample&) const = default;
+};
+
+// `count` (head, token) pairs: the first and the last token, borders of segments and shards, the
+// rest spread over heads and tokens by the seed. All pairs when there are not more than `count`.
+std::vector<QuerySample> choose_samples(const ShardedProblem& sharded, int64_t count);
+
+struct ReferenceRow {
+  std::vector<double> o;
+  double lse;  // ln of the sum over the multiset of keys; -inf when no branch selects the query
+};
+// What the query must give, by definition, one key at a time.
+ReferenceRow reference_row(const AttentionProblem& problem, const DilatedPattern& pattern,
+                           const QuerySample& query);
+
+struct CheckOutcome {
+  int64_t queries = 0;
+  int64_t nan_values = 0;    // in the whole output, of all ranks: rows never written
+  double rel_l2_error = 0;   // ||out - ref|| / ||ref|| over all sampled rows
+  double max_rel_error = 0;  // the worst row's
+  double max_lse_error = 0;  // absolute
+  double tolerance = 0;
+  bool pass = false;
+};
+
+// Largest rel_l2_error that counts as right: 1e-6 up to 64K keys a query, 5e-6 beyond (fp32
+// arithmetic; bf16 storage is read by both sides, so it adds nothing). A row may be 10 times as far
+// off, an LSE 1e-5 of its size.
+double check_tolerance(const ShardedProblem& sharded);
+
+// Each rank checks the samples that it owns; every rank gets the outcome of all. `tolerance` 0:
+// check_tolerance.
+CheckOutcome check_samples(const ProgramExecutor& executor, const std::vector<QuerySample>& samples,
+                           Communicator& comm, double tolerance = 0);
+
+}  // namespace longnet

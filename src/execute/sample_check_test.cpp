@@ -1,0 +1,163 @@
+// The traps that other implementations fell into, one test each, and that the check can fail.
+#include "execute/sample_check.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "comm/threads/thread_world.h"
+#include "core/check.h"
+#include "core/random.h"
+#include "kernels/attention_kernel.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+std::vector<double> row_of(const AttentionProblem& p, Tensor tensor, int64_t token, int64_t head) {
+  std::vector<float> row(size_t(p.head_dim));
+  generate_row({p.seed, tensor, token, head}, p.head_dim, row.data());
+  return {row.begin(), row.end()};
+}
+
+// One softmax over an explicit list of keys (repeats allowed): the multiset definition of the
+// mixture.
+ReferenceRow softmax_over(const AttentionProblem& p, int64_t head, int64_t query,
+                          const std::vector<int64_t>& keys) {
+  const auto q = row_of(p, Tensor::kQuery, query, head);
+  std::vector<double> scores;
+  for (int64_t t : keys) {
+    const auto k = row_of(p, Tensor::kKey, t, p.kv_head_of(head));
+    double s = 0;
+    for (size_t c = 0; c < k.size(); ++c) s += q[c] * k[c];
+    scores.push_back(s / std::sqrt(double(p.head_dim)));
+  }
+  ReferenceRow out{std::vector<double>(q.size(), 0.0), -INFINITY};
+  double sum = 0;
+  for (double s : scores) sum += std::exp(s);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto v = row_of(p, Tensor::kValue, keys[i], p.kv_head_of(head));
+    for (size_t c = 0; c < v.size(); ++c) out.o[c] += std::exp(scores[i]) / sum * v[c];
+  }
+  if (!keys.empty()) out.lse = std::log(sum);
+  return out;
+}
+
+void expect_equal(const ReferenceRow& a, const ReferenceRow& b) {
+  if (std::isinf(b.lse))
+    EXPECT_EQ(a.lse, b.lse);
+  else
+    EXPECT_NEAR(a.lse, b.lse, 1e-12);
+  for (size_t i = 0; i < a.o.size(); ++i) EXPECT_NEAR(a.o[i], b.o[i], 1e-12);
+}
+
+const AttentionProblem kSmall{.seq_len = 22, .num_heads = 4, .num_kv_heads = 4, .head_dim = 8};
+
+TEST(Traps, APartialSegmentHasNoPadding) {  // last segment 16..22, r = 4: head 1 selects 17, 21 and
+                                            // no padded keys
+  expect_equal(reference_row(kSmall, {.branches = {{8, 4}}}, {0, 1, 21}),
+               softmax_over(kSmall, 1, 21, {17, 21}));
+}
+
+TEST(Traps,
+     SegmentsAreTrimmedWhenTheRateDoesNotDivide) {  // w = 8, r = 3, head 2: 2 5 | 10 13 | 18 21
+  expect_equal(reference_row(kSmall, {.branches = {{8, 3}}}, {0, 2, 13}),
+               softmax_over(kSmall, 2, 13, {10, 13}));
+}
+
+TEST(Traps, AKeySeenByTwoBranchesCountsTwice) {
+  expect_equal(reference_row(kSmall, {.branches = {{4, 1}, {22, 4}}}, {0, 0, 4}),
+               softmax_over(kSmall, 0, 4, {4, 5, 6, 7, 0, 4, 8, 12, 16, 20}));
+}
+
+TEST(Traps, AnUnselectedRowIsAbsentAndZero) {
+  const ReferenceRow row = reference_row(kSmall, {.branches = {{22, 4}}}, {0, 1, 6});
+  EXPECT_EQ(row.lse, -INFINITY);
+  for (double x : row.o) EXPECT_EQ(x, 0.0);
+}
+
+TEST(Traps, ACausalGatherHoldsTheOwnShardsKeys) {
+  AttentionProblem p = kSmall;
+  p.causal = true;
+  expect_equal(reference_row(p, {.branches = {{22, 1}}}, {0, 3, 5}),
+               softmax_over(p, 3, 5, {0, 1, 2, 3, 4, 5}));
+}
+
+TEST(Traps, TheOffsetBelongsToTheQueryHead) {  // grouped queries: heads 0 and 1 read other rows of
+                                               // kv head 0
+  AttentionProblem p = kSmall;
+  p.num_kv_heads = 2;
+  expect_equal(reference_row(p, {.branches = {{8, 2}}}, {0, 1, 3}),
+               softmax_over(p, 1, 3, {1, 3, 5, 7}));
+}
+
+TEST(Traps, EveryHeadMixesAllBranches) {  // not one branch per head group
+  expect_equal(reference_row(kSmall, {.branches = {{4, 1}, {8, 2}}}, {0, 3, 3}),
+               softmax_over(kSmall, 3, 3, {0, 1, 2, 3, 1, 3, 5, 7}));
+}
+
+TEST(Options, MeanAndSumAddBranchesAndPhaseRestarts) {
+  const ReferenceRow a = softmax_over(kSmall, 0, 4, {4, 5, 6, 7}),
+                     b = softmax_over(kSmall, 0, 4, {0, 4, 8, 12, 16, 20});
+  const ReferenceRow sum =
+      reference_row(kSmall, {.branches = {{4, 1}, {22, 4}}, .mix = MixRule::kSum}, {0, 0, 4});
+  const ReferenceRow mean =
+      reference_row(kSmall, {.branches = {{4, 1}, {22, 4}}, .mix = MixRule::kMean}, {0, 0, 4});
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_NEAR(sum.o[i], a.o[i] + b.o[i], 1e-12);
+    EXPECT_NEAR(mean.o[i], (a.o[i] + b.o[i]) / 2, 1e-12);
+  }
+  // Two parts of 11 tokens: dilation by 4 restarts at 11.
+  expect_equal(reference_row(kSmall, {.branches = {{22, 4}}, .phase_parts = 2}, {0, 0, 15}),
+               softmax_over(kSmall, 0, 15, {0, 4, 8, 11, 15, 19}));
+}
+
+TEST(ChooseSamples, HasTheEndsTheBordersAndSelectedRows) {
+  const ShardedProblem s{{.seq_len = 100000, .num_heads = 3, .num_kv_heads = 3},
+                         {.branches = {{2048, 1}, {100000, 48}}},
+                         {100000, 4}};
+  const auto samples = choose_samples(s, 64);
+  EXPECT_EQ(samples.size(), 64u);
+  std::set<int64_t> tokens, heads;
+  int selected = 0;
+  for (const auto& q : samples) {
+    tokens.insert(q.token), heads.insert(q.head);
+    selected += q.token % 48 == q.head;
+  }
+  for (int64_t t :
+       {int64_t{0}, int64_t{99999}, int64_t{25000}, int64_t{24999}, int64_t{49152}, int64_t{49151}})
+    EXPECT_TRUE(tokens.contains(t)) << t;
+  EXPECT_EQ(heads.size(), 3u);
+  EXPECT_GE(selected, 16);
+  EXPECT_EQ(choose_samples({kSmall, dense_pattern(22), {22, 1}}, 1000).size(),
+            88u);  // few queries: all of them
+}
+
+TEST(CheckSamples, FailsOnAWrongOutput) {
+  const ShardedProblem s{{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2, .head_dim = 16},
+                         dense_pattern(64),
+                         {64, 1}};
+  const Schedule schedule = local_attention(s);
+  const auto kernel = make_kernel("cpu");
+  run_on_threads(1, [&](Communicator& comm) {
+    MemoryLedger ledger;
+    ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
+    executor.fill_inputs();
+    const auto samples = choose_samples(s, 16);
+    const CheckOutcome unwritten = check_samples(executor, samples, comm);
+    EXPECT_FALSE(unwritten.pass);
+    EXPECT_EQ(unwritten.nan_values, 64 * 2 * 17);
+    executor.run();
+    EXPECT_TRUE(check_samples(executor, samples, comm).pass);
+    EXPECT_FALSE(check_samples(executor, samples, comm, 1e-12).pass);  // fp32 is not double
+    auto* const row = const_cast<float*>(executor.output_row(0, 0, 0).data());
+    row[3] += 1e-4f;
+    const CheckOutcome changed = check_samples(executor, samples, comm);
+    EXPECT_FALSE(changed.pass);
+    EXPECT_GT(changed.max_rel_error, 1e-5);
+  });
+}
+
+}  // namespace
+}  // namespace longnet
