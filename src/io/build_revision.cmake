@@ -1,0 +1,25 @@
+# Run at every build: cmake -DSOURCE_DIR=... -DOUTPUT=... -P build_revision.cmake
+# Writes the git revision (with -dirty after changes) to a header that changes only when it does.
+set(revision "")
+find_program(GIT git)
+if(GIT)
+  execute_process(COMMAND ${GIT} -C ${SOURCE_DIR} describe --always --dirty --abbrev=10 --exclude=*
+                  OUTPUT_VARIABLE revision OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET
+                  RESULT_VARIABLE failed)
+  if(failed)
+    set(revision "")
+  endif()
+endif()
+if(revision STREQUAL "")
+  set(revision "unknown")
+endif()
+set(text "#pragma once\n\nnamespace longnet::build {\n\n")
+string(APPEND text "inline constexpr const char* kRevision = \"${revision}\";\n")
+string(APPEND text "\n}  // namespace longnet::build\n")
+set(old "")
+if(EXISTS ${OUTPUT})
+  file(READ ${OUTPUT} old)
+endif()
+if(NOT old STREQUAL text)
+  file(WRITE ${OUTPUT} "${text}")
+endif()

@@ -1,0 +1,159 @@
+#include "io/compare.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/check.h"
+#include "measure/statistics.h"
+
+namespace longnet {
+namespace {
+
+const PointRecord* find_id(const std::vector<PointRecord>& points, const std::string& id) {
+  for (const PointRecord& p : points)
+    if (p.id == id) return &p;
+  return nullptr;
+}
+
+bool is_ok(const PointRecord& r) {
+  return r.status == PointStatus::kOk && std::isfinite(r.timing.median_s);
+}
+
+// "check_failed: relative error 0.3"
+std::string status_text(const PointRecord& r) {
+  return r.reason.empty() ? std::string(to_string(r.status))
+                          : concat(to_string(r.status), ": ", r.reason);
+}
+
+bool has_noise(Source s) { return s == Source::kMeasured || s == Source::kReplayed; }
+
+bool is_breakage(PointStatus s) {
+  return s == PointStatus::kOom || s == PointStatus::kTimeout || s == PointStatus::kCheckFailed ||
+         s == PointStatus::kError;
+}
+
+// Why the two cannot be compared, or "".
+std::string obstacle(const PointRecord& base, const PointRecord* now) {
+  if (!now) return "not in the new result";
+  if (!is_ok(base)) return concat("base is ", status_text(base));
+  if (!is_ok(*now)) return concat("new is ", status_text(*now));
+  if (base.source != now->source)
+    return concat("sources differ: ", to_string(base.source), " and ", to_string(now->source));
+  if (base.params.transport != now->params.transport)
+    return concat("transports differ: ", base.params.transport, " and ", now->params.transport);
+  return "";
+}
+
+ComparedPoint compare_point(const PointRecord& base, const PointRecord* now) {
+  ComparedPoint p;
+  p.id = base.id;
+  p.params = base.params;
+  p.base_s = is_ok(base) ? base.timing.median_s : kNotMeasured;
+  p.new_s = now && is_ok(*now) ? now->timing.median_s : kNotMeasured;
+  p.note = obstacle(base, now);
+  p.broken = now && is_ok(base) && is_breakage(now->status);
+  if (!p.note.empty()) return p;
+  p.ratio = p.base_s > 0 ? p.new_s / p.base_s : kNotMeasured;
+  if (has_noise(base.source) && !base.timing.samples_s.empty() && !now->timing.samples_s.empty())
+    p.p_value = mann_whitney(base.timing.samples_s, now->timing.samples_s).p_value;
+  return p;
+}
+
+CompareClass classify(const ComparedPoint& p, bool noise, const CompareOptions& o) {
+  if (!std::isfinite(p.ratio)) return CompareClass::kMissing;
+  const bool slower = p.ratio > 1 + o.threshold, faster = p.ratio < 1 / (1 + o.threshold);
+  if (!slower && !faster) return CompareClass::kSame;
+  if (noise && !(p.p_adjusted < o.alpha)) return CompareClass::kAmbiguous;
+  return slower ? CompareClass::kSlower : CompareClass::kFaster;
+}
+
+std::vector<EnvironmentDifference> environment_differences(const Result& a, const Result& b) {
+  std::vector<EnvironmentDifference> differences;
+  const auto compare_text = [&](const char* what, const std::string& x, const std::string& y) {
+    if (x != y) differences.push_back({what, x.empty() ? "-" : x, y.empty() ? "-" : y});
+  };
+  const auto compare_number = [&](const char* what, int64_t x, int64_t y) {
+    compare_text(what, std::to_string(x), std::to_string(y));
+  };
+  const Environment &x = a.environment, &y = b.environment;
+  compare_text("config", a.run.config_sha256.substr(0, 12), b.run.config_sha256.substr(0, 12));
+  compare_text("revision", a.build.revision, b.build.revision);
+  compare_text("compiler", a.build.compiler, b.build.compiler);
+  compare_text("flags", a.build.flags, b.build.flags);
+  compare_text("build type", a.build.build_type, b.build.build_type);
+  compare_text("sanitizer", a.build.sanitizer, b.build.sanitizer);
+  compare_text("hostname", x.hostname, y.hostname);
+  compare_text("os", x.os, y.os);
+  compare_text("kernel", x.kernel, y.kernel);
+  compare_text("cpu", x.cpu_model, y.cpu_model);
+  compare_number("cores", x.cores, y.cores);
+  compare_number("usable threads", x.usable_threads, y.usable_threads);
+  compare_number("memory limit bytes", x.memory_limit_bytes, y.memory_limit_bytes);
+  compare_text("governor", x.governor, y.governor);
+  compare_text("turbo", x.turbo, y.turbo);
+  compare_text("mpi", x.mpi_version, y.mpi_version);
+  compare_text("transport", a.run.transport, b.run.transport);
+  compare_number("world size", a.run.world_size, b.run.world_size);
+  std::map<std::string, std::pair<std::string, std::string>> variables;
+  for (const auto& [name, value] : x.variables) variables[name].first = value;
+  for (const auto& [name, value] : y.variables) variables[name].second = value;
+  for (const auto& [name, values] : variables)
+    compare_text(name.c_str(), values.first, values.second);
+  return differences;
+}
+
+}  // namespace
+
+std::string_view to_string(CompareClass c) {
+  switch (c) {
+    case CompareClass::kFaster:
+      return "faster";
+    case CompareClass::kSlower:
+      return "slower";
+    case CompareClass::kSame:
+      return "same";
+    case CompareClass::kAmbiguous:
+      return "ambiguous";
+    case CompareClass::kMissing:
+      return "missing";
+  }
+  return "?";
+}
+
+int64_t Comparison::count(CompareClass c) const {
+  return std::count_if(points.begin(), points.end(), [&](const auto& p) { return p.verdict == c; });
+}
+
+bool Comparison::regressed() const {
+  return std::any_of(points.begin(), points.end(), [](const ComparedPoint& p) {
+    return p.broken || p.verdict == CompareClass::kSlower;
+  });
+}
+
+Comparison compare_results(const Result& base, const Result& now, const CompareOptions& options) {
+  Comparison c;
+  c.options = options;
+  c.environment = environment_differences(base, now);
+  std::vector<double> p_values;
+  for (const PointRecord& r : base.points) {
+    c.points.push_back(compare_point(r, find_id(now.points, r.id)));
+    p_values.push_back(c.points.back().p_value);
+  }
+  const std::vector<double> adjusted = holm_adjust(p_values);
+  for (size_t i = 0; i < c.points.size(); ++i) {
+    c.points[i].p_adjusted = adjusted[i];
+    c.points[i].verdict = classify(c.points[i], has_noise(base.points[i].source), options);
+  }
+  for (const PointRecord& r : now.points) {
+    if (find_id(base.points, r.id)) continue;
+    ComparedPoint p;
+    p.id = r.id;
+    p.params = r.params;
+    p.new_s = is_ok(r) ? r.timing.median_s : kNotMeasured;
+    p.note = "not in the base";
+    c.points.push_back(p);
+  }
+  return c;
+}
+
+}  // namespace longnet

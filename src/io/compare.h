@@ -1,0 +1,57 @@
+// Two results of the same config, point by point: did anything get slower?
+//
+// Per point the Mann-Whitney test on the samples, Holm's correction over all points, and a
+// threshold on the ratio of medians, because a difference can be certain and too small to matter:
+//
+//                        ratio within threshold     beyond it
+//   p < alpha            same                       faster / slower
+//   p >= alpha           same                       ambiguous: take more samples
+//
+// Points without noise (simulated) are judged by the ratio alone.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/result.h"
+
+namespace longnet {
+
+struct CompareOptions {
+  double threshold = 0.05;  // slower: new / base > 1 + threshold; faster: < 1 / (1 + threshold)
+  double alpha = 0.05;
+};
+
+enum class CompareClass { kFaster, kSlower, kSame, kAmbiguous, kMissing };
+std::string_view to_string(CompareClass c);
+
+struct ComparedPoint {
+  std::string id;
+  PointParams params;
+  double base_s = kNotMeasured, new_s = kNotMeasured;  // medians
+  double ratio = kNotMeasured;                         // new / base
+  double p_value = kNotMeasured, p_adjusted = kNotMeasured;
+  CompareClass verdict = CompareClass::kMissing;
+  bool broken = false;  // was ok, and is now recorded as failed
+  std::string note;     // why it is missing
+};
+
+struct EnvironmentDifference {
+  std::string what, base, now;
+};
+
+struct Comparison {
+  std::vector<EnvironmentDifference> environment;
+  std::vector<ComparedPoint> points;  // in the order of the base, then those only in the new result
+  CompareOptions options;
+  int64_t count(CompareClass c) const;
+  bool regressed() const;  // anything slower or broken
+};
+
+Comparison compare_results(const Result& base, const Result& now,
+                           const CompareOptions& options = {});
+
+// '# ' lines (environment differences, legend), then one row per point, then '# ' counts.
+std::string comparison_table(const Comparison& comparison);
+
+}  // namespace longnet

@@ -1,0 +1,114 @@
+#include "io/compare.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <sstream>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+using testing::HasSubstr;
+
+PointRecord record(const std::string& id, double mean, double noise = 0.01, int n = 20,
+                   uint32_t seed = 1) {
+  PointRecord r;
+  r.id = id;
+  r.params.algorithm = "ring";
+  r.params.problem.seq_len = 8192;
+  r.params.pattern = dense_pattern(8192);
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal(mean, noise * mean);
+  std::vector<double> samples;
+  for (int i = 0; i < n; ++i) samples.push_back(normal(random));
+  set_timing(r, samples, 1);
+  return r;
+}
+
+Result result(std::vector<PointRecord> points) {
+  Result r;
+  r.points = std::move(points);
+  return r;
+}
+
+TEST(Compare, ClassesOfPoints) {
+  PointRecord failed = record("e", 1), base_failed = record("f", 1), simulated = record("g", 1);
+  failed.status = PointStatus::kCheckFailed;
+  failed.reason = "error 0.3";
+  base_failed.status = PointStatus::kOom;
+  base_failed.reason = "3 TiB";
+  simulated.source = Source::kSimulated;
+  const Result base =
+      result({record("a", 1), record("b", 1), record("c", 1), record("d", 1, 0.01, 3),
+              record("e", 1), base_failed, record("g", 1), record("h", 1)});
+  const Result now = result({record("a", 1.2, 0.01, 20, 2), record("b", 0.8, 0.01, 20, 3),
+                             record("c", 1.01, 0.001, 20, 4), record("d", 1.3, 0.01, 3, 5), failed,
+                             record("f", 1), simulated, record("new", 1)});
+  const Comparison c = compare_results(base, now);
+  const auto verdict = [&](size_t i) { return c.points[i].verdict; };
+  EXPECT_EQ(verdict(0), CompareClass::kSlower);
+  EXPECT_EQ(verdict(1), CompareClass::kFaster);
+  EXPECT_EQ(verdict(2), CompareClass::kSame);       // certain, but one per cent
+  EXPECT_EQ(verdict(3), CompareClass::kAmbiguous);  // three samples prove nothing
+  EXPECT_EQ(verdict(4), CompareClass::kMissing);
+  EXPECT_TRUE(c.points[4].broken);
+  EXPECT_THAT(c.points[4].note, HasSubstr("new is check_failed: error 0.3"));
+  EXPECT_EQ(verdict(5), CompareClass::kMissing);
+  EXPECT_FALSE(c.points[5].broken);
+  EXPECT_THAT(c.points[6].note, HasSubstr("sources differ"));
+  EXPECT_EQ(c.points[7].note, "not in the new result");
+  EXPECT_EQ(c.points[8].note, "not in the base");
+  EXPECT_EQ(c.count(CompareClass::kMissing), 5);
+  EXPECT_TRUE(c.regressed());
+  EXPECT_FALSE(compare_results(base, base).regressed());
+}
+
+TEST(Compare, HolmGuardsAgainstManyPoints) {
+  std::vector<PointRecord> a, b;
+  for (int i = 0; i < 200; ++i) {
+    a.push_back(record(concat("p", i), 1, 0.2, 10, uint32_t(i)));
+    b.push_back(record(concat("p", i), 1, 0.2, 10, uint32_t(1000 + i)));
+  }
+  const Comparison c = compare_results(result(a), result(b));
+  EXPECT_EQ(c.count(CompareClass::kSlower) + c.count(CompareClass::kFaster), 0);
+  EXPECT_GT(c.count(CompareClass::kAmbiguous), 0);
+}
+
+TEST(Compare, SimulatedPointsHaveNoNoise) {
+  PointRecord a = record("a", 1, 0, 1), b = record("a", 1.06, 0, 1);
+  a.source = b.source = Source::kSimulated;
+  EXPECT_EQ(compare_results(result({a}), result({b})).points[0].verdict, CompareClass::kSlower);
+  EXPECT_EQ(compare_results(result({a}), result({a})).points[0].verdict, CompareClass::kSame);
+  EXPECT_EQ(compare_results(result({a}), result({b}), {.threshold = 0.1}).points[0].verdict,
+            CompareClass::kSame);
+}
+
+TEST(Compare, TableStartsWithTheEnvironment) {
+  Result base = result({record("aaaaaaaa", 1)}), now = result({record("aaaaaaaa", 2, 0.01, 20, 2)});
+  base.environment.cpu_model = "old";
+  now.environment.cpu_model = "new";
+  now.environment.variables["OMP_NUM_THREADS"] = "2";
+  const std::string table = comparison_table(compare_results(base, now));
+  EXPECT_THAT(table, testing::StartsWith("# differs: cpu: old -> new\n"));
+  EXPECT_THAT(table, HasSubstr("# differs: OMP_NUM_THREADS: - -> 2\n"));
+  EXPECT_THAT(table, HasSubstr("# id "));
+  EXPECT_THAT(table, HasSubstr("REGRESSION"));
+  std::istringstream lines(table);
+  int rows = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('#')) continue;
+    ++rows;
+    std::istringstream words(line);
+    int columns = 0;
+    for (std::string word; words >> word && word != "#";) ++columns;
+    EXPECT_EQ(columns, 12) << line;
+  }
+  EXPECT_EQ(rows, 1);
+}
+
+}  // namespace
+}  // namespace longnet

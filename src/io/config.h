@@ -1,0 +1,159 @@
+// What a user asks for: one JSON file (with comments), checked key by key. configs/schema holds the
+// schema.
+//
+//   Config c = load_config("configs/quick.json", {.overrides = {"sweep.ranks=1,2,4"}, .known =
+//   {...}}); for (const Point& p : expand(c, {.world_size = 4})) ...                      //
+//   io/expand.h
+//
+// The initialisers below are the defaults; nothing else sets any. `extends` names a file relative
+// to the one that holds it: objects merge, arrays and scalars replace. An override K=V is a dotted
+// path and a value that is read as JSON, else as a comma-separated list, else as a string.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/problem.h"
+#include "pattern/dilated_pattern.h"
+
+namespace longnet {
+
+// "world" where a number of ranks is expected.
+inline constexpr int64_t kWorld = -1;
+
+// Values of one axis: a list, or from, from * factor (or + step), ... up to and including `to`.
+struct IntAxis {
+  std::vector<int64_t> values{};  // kWorld is legal in an axis of ranks; empty for a range
+  bool is_range = false;
+  int64_t from = 0, to = 0;  // to may be kWorld
+  double factor = 0;         // > 1, results are rounded; 0: step is used
+  int64_t step = 0;
+  bool operator==(const IntAxis&) const = default;
+};
+std::vector<int64_t> axis_values(const IntAxis& axis,
+                                 int64_t world_size);  // ascending for ranges, no duplicates
+
+struct ModelConfig {
+  int64_t heads = 12;    // the paper's base model
+  int64_t kv_heads = 0;  // 0: as many as heads
+  int64_t head_dim = 64;
+  DType dtype = DType::kFloat32;
+  bool causal = false;
+  int64_t seed = 1;
+};
+
+enum class RatioRule { kGeometric, kSqrt, kList, kCapped };
+enum class DilationPhase {
+  kSegment,
+  kShard
+};  // where the selection restarts: each segment, or each rank as well
+
+// A segment length that may depend on the point.
+struct SegmentSpec {
+  enum class Kind { kTokens, kPerRank, kSequence };
+  Kind kind = Kind::kTokens;
+  int64_t tokens = 0;  // of kTokens
+  bool operator==(const SegmentSpec&) const = default;
+};
+
+struct DilatedConfig {
+  std::vector<SegmentSpec> segments{{SegmentSpec::Kind::kTokens, 2048},
+                                    {SegmentSpec::Kind::kPerRank, 0},
+                                    {SegmentSpec::Kind::kSequence, 0}};
+  RatioRule ratio_rule = RatioRule::kGeometric;
+  std::vector<int64_t> ratios;  // for kList only, one per segment
+  OffsetRule offset = OffsetRule::kPaper;
+  DilationPhase phase = DilationPhase::kSegment;
+  std::string gather_scope = "segment_group";  // or "world"
+  MixRule mix = MixRule::kLse;
+};
+
+struct BatchConfig {
+  bool constant_tokens = false;  // rule: "constant_tokens", else "fixed"
+  int64_t size = 1;              // of "fixed"
+  int64_t tokens_per_batch = 0;  // of "constant_tokens": batch = max(1, tokens_per_batch / seq_len)
+};
+
+// Every axis is a scalar or a list; the sweep is their product. Axes left empty take the model's or
+// run's value.
+struct SweepConfig {
+  std::vector<std::string> algorithm;  // required
+  IntAxis seq_len;                     // required
+  IntAxis ranks{.values = {1}};
+  BatchConfig batch;
+  IntAxis heads, kv_heads, head_dim, seed, threads;
+  std::vector<DType> dtype;
+  std::vector<bool> causal;
+  std::vector<std::string> kernel, layout;  // layout: "contiguous" when empty
+};
+
+struct RunConfig {
+  std::string kernel = "cpu";
+  int64_t threads = 0;  // OpenMP threads per rank; 0: the launcher decides
+};
+
+struct ExcludeRule {
+  std::string where{};   // a filter expression (io/filter.h)
+  std::string reason{};  // shown in place of a number
+  bool omit = false;     // the combination makes no point at all, e.g. two names for one thing
+};
+
+struct MeasureConfig {
+  int64_t warmup = 3;
+  int64_t min_samples = 10;
+  int64_t max_samples = 50;
+  double target_ci = 0.025;
+  double point_timeout_s = 600;
+};
+
+struct CheckConfig {
+  int64_t max_seq_len =
+      65536;  // `lnbench check` leaves longer points out; `run` checks every point
+  int64_t sampled_queries = 64;
+  double tolerance = 0;  // relative; 0: the kernel's own for its dtype
+};
+
+struct MemoryConfig {
+  double limit_fraction = 0.9;         // of what the machine (or cgroup) has
+  std::optional<int64_t> limit_bytes;  // replaces what the machine has
+  std::string on_exceed = "skip";
+};
+
+struct Config {
+  std::string name;  // default: the file's name without ".json"
+  std::string description;
+  ModelConfig model;
+  DilatedConfig dilated;
+  SweepConfig sweep;
+  RunConfig run;
+  std::vector<ExcludeRule> exclude;
+  MeasureConfig measure;
+  CheckConfig check;
+  MemoryConfig memory;
+  std::string path;  // as the user gave it
+};
+
+// Names that other modules own; io only compares. An empty list means "do not check".
+struct KnownNames {
+  std::vector<std::string> algorithms{}, kernels{}, layouts{};
+  std::vector<std::string> dilated_algorithms{"dilated"};  // the others get the dense pattern
+};
+
+struct LoadOptions {
+  std::vector<std::string> overrides{};  // "sweep.ranks=1,2,4"
+  KnownNames known{};
+};
+
+// Throw UsageError that lists every problem: file, line, JSON path, what is wrong, what to do.
+Config load_config(const std::string& path, const LoadOptions& options = {});
+Config parse_config(std::string_view text, const std::string& path,
+                    const LoadOptions& options = {});
+
+// Every key with its value, defaults included and `extends` resolved; parses back to the same
+// points.
+std::string resolved_config_json(const Config& config, int indent = 2);
+std::string config_sha256(const Config& config);  // of the canonical resolved text
+
+}  // namespace longnet

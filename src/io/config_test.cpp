@@ -1,0 +1,329 @@
+#include "io/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/expand.h"
+#include "io/test_support.h"
+
+namespace longnet {
+namespace {
+
+using testing::HasSubstr;
+
+const KnownNames kKnown{.algorithms = {"local", "dilated", "ring", "all_gather"},
+                        .kernels = {"cpu", "reference"},
+                        .layouts = {"contiguous", "zigzag", "striped"}};
+
+std::string with(const std::string& rest,
+                 const std::string& sweep = R"("algorithm": "ring", "seq_len": "8K")") {
+  return concat("{ \"schema_version\": 1,\n  \"sweep\": { ", sweep, " }",
+                rest.empty() ? "" : ",\n  ", rest, "\n}\n");
+}
+
+Config parse(const std::string& text, std::vector<std::string> overrides = {}) {
+  return parse_config(text, "dir/x.json", {.overrides = std::move(overrides), .known = kKnown});
+}
+
+std::string error_of(const std::string& text, std::vector<std::string> overrides = {}) {
+  return usage_error([&] { parse(text, std::move(overrides)); });
+}
+
+TEST(Config, DefaultsAndMinimum) {
+  const Config c = parse(with(""));
+  EXPECT_EQ(c.name, "x");
+  EXPECT_EQ(c.model.heads, 12);
+  EXPECT_EQ(c.measure.min_samples, 10);
+  EXPECT_EQ(c.run.kernel, "cpu");
+  EXPECT_THAT(axis_values(c.sweep.seq_len, 1), testing::ElementsAre(8192));
+  EXPECT_THAT(axis_values(c.sweep.ranks, 1), testing::ElementsAre(1));
+}
+
+TEST(Config, ReadsEverySection) {
+  const Config c = parse(R"({
+    "schema_version": 1, "name": "full", "description": "all keys",  // a comment
+    "model": { "heads": 16, "kv_heads": 4, "head_dim": 128, "dtype": "bf16",
+               "causal": true, "seed": 7 },
+    "dilated": { "segments": [2048, "64K", "per_rank", "sequence"], "ratio_rule": "list",
+                 "ratios": [1, 2, 4, 8], "offset": "block", "phase": "shard",
+                 "gather_scope": "world", "mix": "mean" },
+    "sweep": { "algorithm": ["dilated", "ring"], 
+               "seq_len": {"from": "8K", "to": "64K", "factor": 2}, 
+               "ranks": {"from": 1, "to": "world", "factor": 2}, "kernel": ["cpu", "reference"],
+               "batch": {"rule": "constant_tokens", "tokens_per_batch": "1M"},
+               "dtype": ["fp32", "bf16"], "causal": [true, false], "layout": "zigzag",
+               "threads": [1, 2] },
+    "run": { "kernel": "reference", "threads": 3 },
+    "exclude": [ { "where": "ranks > 4", "reason": "too slow" } ],
+    "measure": { "warmup": 1, "min_samples": 2, "max_samples": 4, "target_ci": 0.1,
+                 "point_timeout_s": 9.5 },
+    "check": { "max_seq_len": "4K", "sampled_queries": 3, "tolerance": 0.001 },
+    "memory": { "limit_fraction": 0.5, "limit_bytes": "8GiB", "on_exceed": "skip" } })");
+  EXPECT_EQ(c.model.kv_heads, 4);
+  EXPECT_EQ(c.model.dtype, DType::kBFloat16);
+  EXPECT_EQ(c.dilated.segments[1].tokens, 65536);
+  EXPECT_EQ(c.dilated.segments[2].kind, SegmentSpec::Kind::kPerRank);
+  EXPECT_EQ(c.dilated.ratio_rule, RatioRule::kList);
+  EXPECT_EQ(c.dilated.offset, OffsetRule::kBlock);
+  EXPECT_EQ(c.dilated.phase, DilationPhase::kShard);
+  EXPECT_EQ(c.dilated.mix, MixRule::kMean);
+  EXPECT_THAT(axis_values(c.sweep.seq_len, 1), testing::ElementsAre(8192, 16384, 32768, 65536));
+  EXPECT_THAT(axis_values(c.sweep.ranks, 8), testing::ElementsAre(1, 2, 4, 8));
+  EXPECT_EQ(c.sweep.batch.tokens_per_batch, 1 << 20);
+  EXPECT_EQ(c.memory.limit_bytes, int64_t{8} << 30);
+  EXPECT_EQ(c.measure.point_timeout_s, 9.5);
+  EXPECT_EQ(c.run.threads, 3);
+}
+
+TEST(Config, AxesCount) {
+  const auto values = [](const std::string& seq_len, int64_t world = 1) {
+    return axis_values(
+        parse(with("", concat("\"algorithm\": \"ring\", \"seq_len\": ", seq_len))).sweep.seq_len,
+        world);
+  };
+  EXPECT_THAT(values("[\"8K\", 100, 8192]"), testing::ElementsAre(8192, 100));
+  EXPECT_THAT(values(R"({"from": 10, "to": 35, "step": 10})"), testing::ElementsAre(10, 20, 30));
+  EXPECT_THAT(values(R"({"from": 1, "to": 5, "factor": 1.2})"),
+              testing::ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_THAT(values(R"({"from": 4, "to": 4, "factor": 2})"), testing::ElementsAre(4));
+}
+
+// One mistake each: where it is reported, what about, and which hint.
+struct Mistake {
+  std::string text, where, what, hint;
+};
+
+TEST(Config, EachMistakeNamesFileLinePathAndHint) {
+  const std::vector<Mistake> mistakes{
+      {with(R"("modle": {})"), "dir/x.json:3: modle:", "unknown key", "did you mean 'model'?"},
+      {with(R"("model": { "head": 3 })"), "dir/x.json:3: model.head:", "unknown key",
+       "did you mean 'heads'?"},
+      {with("", R"("algorithm": "rnig", "seq_len": 8)"),
+       "dir/x.json:2: sweep.algorithm:", "'rnig' is not known", "did you mean 'ring'?"},
+      {with(R"("run": { "kernel": "gpu" })"), "dir/x.json:3: run.kernel:", "'gpu' is not known",
+       "did you mean 'cpu'?"},
+      {with(R"("run": { "kernel": "tensor" })"), "dir/x.json:3: run.kernel:", "is not known",
+       "known: cpu, reference"},
+      {with(R"("model": { "dtype": "fp16" })"), "dir/x.json:3: model.dtype:", "'fp16' is not known",
+       "did you mean"},
+      {with(R"("model": { "heads": -1 })"), "dir/x.json:3: model.heads:", "at least 1, is -1",
+       "whole number"},
+      {with(R"("model": { "heads": 0 })"), "dir/x.json:3: model.heads:", "at least 1, is 0",
+       "whole number"},
+      {with(R"("model": { "heads": "many" })"),
+       "dir/x.json:3: model.heads:", "must be an integer, is \"many\"", "without quotes"},
+      {with(R"("model": { "heads": 12, "kv_heads": 5 })"),
+       "dir/x.json:3: model.kv_heads:", "must divide the 12 heads, is 5", "divisor"},
+      {with(R"("model": { "head_dim": 60 })"),
+       "dir/x.json:3: model.head_dim:", "multiple of 8, is 60", "64"},
+      {with(R"("model": { "head_dim": 264 })"),
+       "dir/x.json:3: model.head_dim:", "at most 256, is 264", ""},
+      {with(R"("model": { "causal": "yes" })"),
+       "dir/x.json:3: model.causal:", "true or false, is \"yes\"", "without quotes"},
+      {with(R"("model": 3)"), "dir/x.json:3: model:", "must be an object, is an integer",
+       "{ \"key\""},
+      {with("", R"("algorithm": "ring", "seq_len": [])"),
+       "dir/x.json:2: sweep.seq_len:", "empty list", "at least one value"},
+      {with("", R"("algorithm": [], "seq_len": 8)"), "dir/x.json:2: sweep.algorithm:", "empty list",
+       "at least one value"},
+      {with("", R"("seq_len": 8)"), "dir/x.json:2: sweep.algorithm:", "is missing", "e.g."},
+      {with("", R"("algorithm": "ring")"), "dir/x.json:2: sweep.seq_len:", "is missing", "8K"},
+      {with("", R"("algorithm": "ring", "seq_len": "8G")"),
+       "dir/x.json:2: sweep.seq_len:", "number of tokens, is \"8G\"", "\"8K\""},
+      {with("", R"("algorithm": "ring", "seq_len": 0)"),
+       "dir/x.json:2: sweep.seq_len:", "at least 1, is 0", ""},
+      {with("", R"("algorithm": "ring", "seq_len": {"from": 8, "to": 4, "factor": 2})"),
+       "dir/x.json:2: sweep.seq_len:", "from 8 is greater than to 4", "swap"},
+      {with("", R"("algorithm": "ring", "seq_len": {"from": 8, "to": 16, "factor": 1})"),
+       "dir/x.json:2: sweep.seq_len.factor:", "greater than 1, is 1", ""},
+      {with("", R"("algorithm": "ring", "seq_len": {"from": 8, "to": 16})"),
+       "dir/x.json:2: sweep.seq_len:", "needs a factor or a step", "doubles"},
+      {with("", R"("algorithm": "ring", "seq_len": {"from": 8, "to": 16, "factor": 2, "step": 1})"),
+       "dir/x.json:2: sweep.seq_len:", "not both", "doubles"},
+      {with("", R"("algorithm": "ring", "seq_len": {"from": 8, "factor": 2})"),
+       "dir/x.json:2: sweep.seq_len:", "needs \"from\" and \"to\"", "write {"},
+      {with("", R"("algorithm": "ring", "seq_len": {"from": 1, "to": "1B", "step": 1})"),
+       "dir/x.json:2: sweep.seq_len:", "more than 10000 values", "greater step"},
+      {with("", R"("algorithm": "ring", "seq_len": "world")"),
+       "dir/x.json:2: sweep.seq_len:", "number of tokens", ""},
+      {with("", R"("algorithm": "ring", "seq_len": 8, "batch": {"rule": "constant_tokens"})"),
+       "dir/x.json:2: sweep.batch.tokens_per_batch:", "is missing", "\"1M\""},
+      {with("", R"("algorithm": "ring", "seq_len": 8, "batch": {"tokens_per_batch": "1M"})"),
+       "dir/x.json:2: sweep.batch.tokens_per_batch:", "another rule", "constant_tokens"},
+      {with("", R"("algorithm": "ring", "seq_len": 8, "batch": 3)"),
+       "dir/x.json:2: sweep.batch:", "must be an object", ""},
+      {with("", R"("algorithm": "ring", "seq_len": 8, "layout": "zigzga")"),
+       "dir/x.json:2: sweep.layout:", "is not known", "did you mean 'zigzag'?"},
+      {with("", R"("algorithm": "ring", "seq_len": 8, "heads": 12, "kv_heads": [1, 5])"),
+       "dir/x.json:2: sweep.kv_heads:", "must divide the 12 heads, is 5", ""},
+      {with(R"("dilated": { "segments": ["half"] })"),
+       "dir/x.json:3: dilated.segments:", "'half' is no segment length", "\"per_rank\""},
+      {with(R"("dilated": { "ratios": [1, 2, 4] })"),
+       "dir/x.json:3: dilated.ratios:", "are a list for", "ratio_rule"},
+      {with(R"("dilated": { "ratio_rule": "list" })"),
+       "dir/x.json:3: dilated.ratios:", "is missing", "[1, 2, 4]"},
+      {with(R"("dilated": { "ratio_rule": "list", "ratios": [1, 2] })"),
+       "dir/x.json:3: dilated.ratios:", "2 ratios for 3 segments", "same order"},
+      {with(R"("dilated": { "ratio_rule": "linear" })"),
+       "dir/x.json:3: dilated.ratio_rule:", "'linear' is not known", "geometric"},
+      {with(R"("exclude": [ { "where": "rank > 4", "reason": "x" } ])"),
+       "dir/x.json:3: exclude[0].where:", "unknown key 'rank'", "did you mean 'ranks'?"},
+      {with(R"("exclude": [ { "where": "ranks > 4" } ])"),
+       "dir/x.json:3: exclude[0].reason:", "missing or empty", "say why"},
+      {with(R"("exclude": { "where": "ranks > 4" })"), "dir/x.json:3: exclude:", "must be a list",
+       "[ {"},
+      {with(R"("measure": { "min_samples": 20, "max_samples": 10 })"),
+       "dir/x.json:3: measure.max_samples:", "less than min_samples = 20", "raise"},
+      {with(R"("measure": { "target_ci": -1 })"),
+       "dir/x.json:3: measure.target_ci:", "at least 0 and at most 1, is -1", ""},
+      {with(R"("measure": { "point_timeout_s": 0 })"),
+       "dir/x.json:3: measure.point_timeout_s:", "greater than 0, is 0", ""},
+      {with(R"("memory": { "limit_fraction": 1.5 })"),
+       "dir/x.json:3: memory.limit_fraction:", "at most 1, is 1.5", ""},
+      {with(R"("memory": { "limit_bytes": "8 gigs" })"),
+       "dir/x.json:3: memory.limit_bytes:", "number of bytes", "\"8GiB\""},
+      {with(R"("memory": { "on_exceed": "fail" })"),
+       "dir/x.json:3: memory.on_exceed:", "is not known", "skip"},
+      {with(R"("name": "a/b")"), "dir/x.json:3: name:", "cannot be part of a folder's name",
+       "letters"},
+      {with(R"("description": 4)"), "dir/x.json:3: description:", "must be a string", "quotes"},
+      {"{ \"sweep\": { \"algorithm\": \"ring\", \"seq_len\": 8 } }",
+       "dir/x.json:1: schema_version:", "is missing", "\"schema_version\": 1"},
+      {"{ \"schema_version\": 2, \"sweep\": { \"algorithm\": \"ring\", \"seq_len\": 8 } }",
+       "dir/x.json:1: schema_version:", "at most 1, is 2", ""},
+      {"{ \"schema_version\": 1 }", "dir/x.json:1: sweep.algorithm:", "is missing", "e.g."},
+      {"[1]", "dir/x.json:1:", "a config is an object, this is a list", "start with {"},
+      {"{ \"a\": 1,\n\"a\": 2 }", "dir/x.json:2:", "'a' occurs twice", "line 1"},
+      {"{ \"a\": }", "dir/x.json:1:", "not valid JSON", "comma"},
+  };
+  for (const Mistake& m : mistakes) {
+    const std::string error = error_of(m.text);
+    EXPECT_THAT(error, HasSubstr(m.where)) << m.text;
+    EXPECT_THAT(error, HasSubstr(m.what)) << m.text;
+    EXPECT_THAT(error, HasSubstr("hint: ")) << m.text;
+    EXPECT_THAT(error, HasSubstr(m.hint)) << m.text;
+  }
+}
+
+TEST(Config, ReportsAllProblemsAtOnce) {
+  const std::string error = error_of(with(
+      "\"modle\": {},\n\"model\": { \"heads\": 0,\n \"dtyp\": \"fp32\" }", R"("seq_len": "8G")"));
+  for (const char* part : {"x.json:3: modle", "x.json:4: model.heads", "x.json:5: model.dtyp",
+                           "x.json:2: sweep.seq_len", "x.json:2: sweep.algorithm"})
+    EXPECT_THAT(error, HasSubstr(part));
+}
+
+TEST(Config, OverridesAreJsonListOrString) {
+  const Config c = parse(
+      with(""), {"sweep.ranks=1,2,4", "model.dtype=bf16",
+                 "sweep.seq_len={\"from\":1,\"to\":4,\"factor\":2}", "sweep.algorithm=dilated,ring",
+                 "measure.target_ci=0.5", "description=a b", "dilated.segments=2048, per_rank"});
+  EXPECT_THAT(axis_values(c.sweep.ranks, 1), testing::ElementsAre(1, 2, 4));
+  EXPECT_EQ(c.model.dtype, DType::kBFloat16);
+  EXPECT_THAT(axis_values(c.sweep.seq_len, 1), testing::ElementsAre(1, 2, 4));
+  EXPECT_THAT(c.sweep.algorithm, testing::ElementsAre("dilated", "ring"));
+  EXPECT_EQ(c.measure.target_ci, 0.5);
+  EXPECT_EQ(c.description, "a b");
+  EXPECT_EQ(c.dilated.segments.size(), 2u);
+}
+
+TEST(Config, WrongOverridesAreNamed) {
+  EXPECT_THAT(error_of(with(""), {"sweep.rank=1"}),
+              HasSubstr("--set sweep.rank=1: sweep.rank: unknown key"));
+  EXPECT_THAT(error_of(with(""), {"sweep.ranks=0"}),
+              HasSubstr("--set sweep.ranks=0: sweep.ranks: must be at least 1"));
+  EXPECT_THAT(error_of(with(""), {"ranks"}), HasSubstr("KEY=VALUE"));
+  EXPECT_THAT(error_of(with(""), {"=3"}), HasSubstr("KEY=VALUE"));
+  EXPECT_THAT(error_of(with(""), {"sweep.seq_len.to=3"}),
+              HasSubstr("sweep.seq_len is a string, it has no key 'to'"));
+}
+
+TEST(Config, ExtendsMergesObjectsAndReplacesTheRest) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path("sub"));
+  folder.write("base.json", R"({ "schema_version": 1, "name": "base",
+    "model": { "heads": 8, "head_dim": 32 },
+    "sweep": { "algorithm": ["dilated", "ring"], "seq_len": {"from": 8, "to": 64, "factor": 2},
+               "batch": {"rule": "constant_tokens", "tokens_per_batch": 64} } })");
+  folder.write("middle.json", R"({ "extends": "base.json", "model": { "causal": true } })");
+  const std::string top =
+      folder.write("sub/top.json", R"({ "extends": "../middle.json", "name": "top",
+    "model": { "head_dim": 64 },
+    "sweep": { "algorithm": ["ring"], "seq_len": {"from": 1, "to": 3, "step": 1},
+               "batch": {"rule": "fixed"} } })");
+  const Config c = load_config(top, {.known = kKnown});
+  EXPECT_EQ(c.name, "top");
+  EXPECT_EQ(c.model.heads, 8);
+  EXPECT_EQ(c.model.head_dim, 64);
+  EXPECT_TRUE(c.model.causal);
+  EXPECT_THAT(c.sweep.algorithm, testing::ElementsAre("ring"));
+  EXPECT_THAT(axis_values(c.sweep.seq_len, 1), testing::ElementsAre(1, 2, 3));
+  EXPECT_FALSE(c.sweep.batch.constant_tokens);
+}
+
+TEST(Config, ExtendsErrorsNameTheFileAtFault) {
+  const TemporaryFolder folder;
+  folder.write("bad.json", "{ \"schema_version\": 1,\n \"modle\": 1 }");
+  const std::string heir = folder.write("heir.json", with("\"extends\": \"bad.json\""));
+  EXPECT_THAT(usage_error([&] { load_config(heir); }),
+              HasSubstr(folder.path("bad.json") + ":2: modle"));
+  const std::string lost = folder.write("lost.json", with("\"extends\": \"none.json\""));
+  EXPECT_THAT(usage_error([&] { load_config(lost); }),
+              HasSubstr("lost.json:3: extends: cannot read"));
+  folder.write("a.json", with("\"extends\": \"b.json\""));
+  folder.write("b.json", with("\"extends\": \"./a.json\""));
+  EXPECT_THAT(usage_error([&] { load_config(folder.path("a.json")); }),
+              HasSubstr("b.json:3: extends: './a.json' leads back"));
+  const std::string self = folder.write("self.json", with("\"extends\": \"self.json\""));
+  EXPECT_THAT(usage_error([&] { load_config(self); }), HasSubstr("leads back"));
+  EXPECT_THAT(usage_error([&] { load_config(folder.path("nope.json")); }),
+              HasSubstr("cannot read"));
+  EXPECT_THAT(usage_error([&] { load_config(folder.path()); }), HasSubstr("cannot read"));
+}
+
+TEST(Config, ResolvedTextGivesTheSamePoints) {
+  const std::vector<std::string> texts{
+      with(""),
+      with(
+          R"("dilated": { "ratio_rule": "sqrt", "mix": "sum", "phase": "shard" },
+              "model": {"kv_heads": 3})",
+          R"("algorithm": ["dilated", "ring"], "seq_len": ["8K", 5000],
+              "ranks": {"from": 1, "to": "world", "factor": 2})"),
+      with(
+          R"("exclude": [{"where": "ranks > 1 && algorithm == 'ring'", "reason": "x"}],
+              "memory": {"limit_bytes": "1GiB"})",
+          R"("algorithm": ["dilated", "ring"], "ranks": ["world", 1],
+              "seq_len": {"from": 10, "to": 100, "step": 30},
+              "heads": [4, 8], "dtype": ["fp32", "bf16"], "causal": [true, false],
+              "batch": {"rule": "constant_tokens", "tokens_per_batch": "1K"}, "kernel": "reference",
+              "threads": [0, 2])"),
+      with(R"("dilated": {"segments": [16, "sequence"], "ratio_rule": "list", "ratios": [1, 3]})",
+           R"("algorithm": "dilated", "seq_len": {"from": 64, "to": "1K", "factor": 1.5},
+              "seed": [1, 2], "head_dim": [8, 24])")};
+  for (const std::string& text : texts) {
+    const Config once = parse(text);
+    const std::string resolved = resolved_config_json(once);
+    const Config twice = parse(resolved);
+    EXPECT_EQ(resolved_config_json(twice), resolved);
+    EXPECT_EQ(config_sha256(twice), config_sha256(once));
+    const auto a = expand(once, {.world_size = 4, .known = kKnown});
+    const auto b = expand(twice, {.world_size = 4, .known = kKnown});
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      EXPECT_EQ(a[i].id, b[i].id);
+      EXPECT_EQ(a[i].status, b[i].status);
+      EXPECT_EQ(a[i].reason, b[i].reason);
+    }
+  }
+}
+
+TEST(Config, HashFollowsMeaningNotSpelling) {
+  const Config a = parse(with(R"("measure": {"warmup": 3})")),
+               b = parse(with("\"run\": {} // nothing"));
+  EXPECT_EQ(config_sha256(a), config_sha256(b));
+  EXPECT_NE(config_sha256(a), config_sha256(parse(with(R"("measure": {"warmup": 4})"))));
+  EXPECT_EQ(config_sha256(a).size(), 64u);
+}
+
+}  // namespace
+}  // namespace longnet

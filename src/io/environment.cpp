@@ -1,0 +1,198 @@
+#include "io/environment.h"
+
+#include <hwloc.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "build_info.h"
+#include "build_revision.h"
+#include "core/check.h"
+#include "io/units.h"
+
+extern char** environ;
+
+namespace longnet {
+namespace {
+
+struct TopologyCloser {
+  void operator()(hwloc_topology* t) const { hwloc_topology_destroy(t); }
+};
+using Topology = std::unique_ptr<hwloc_topology, TopologyCloser>;
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// "" where the file is missing; cgroup v2 says "max" for no limit, v1 a huge number.
+int64_t bytes_in(const std::string& path) {
+  const std::string line = first_line(path);
+  if (line.empty() || line.find_first_not_of("0123456789") != std::string::npos) return 0;
+  if (line.size() > 18) return 0;
+  return std::stoll(line);
+}
+
+// The tightest limit on the way from this process's cgroup (v2) up to the root; v1's single file
+// else.
+int64_t cgroup_limit() {
+  int64_t limit = 0;
+  const auto tighten = [&](int64_t bytes) {
+    if (bytes > 0 && (limit == 0 || bytes < limit)) limit = bytes;
+  };
+  std::ifstream own("/proc/self/cgroup");
+  for (std::string line; std::getline(own, line);) {
+    if (!line.starts_with("0::")) continue;
+    std::string group = line.substr(3);
+    while (true) {
+      tighten(bytes_in("/sys/fs/cgroup" + (group == "/" ? "" : group) + "/memory.max"));
+      const size_t slash = group.rfind('/');
+      if (group.empty() || group == "/" || slash == std::string::npos) break;
+      group = slash == 0 ? "/" : group.substr(0, slash);
+    }
+  }
+  tighten(bytes_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
+  return limit;
+}
+
+int64_t cache_bytes(hwloc_topology* t, hwloc_obj_type_t type) {
+  hwloc_obj_t cache = hwloc_get_obj_by_type(t, type, 0);
+  return cache && cache->attr ? int64_t(cache->attr->cache.size) : 0;
+}
+
+void capture_topology(Environment& env) {
+  hwloc_topology_t raw = nullptr;
+  const int init = hwloc_topology_init(&raw);
+  check(init == 0, "hwloc_topology_init returned ", init);
+  const Topology topology(raw);
+  const int load = hwloc_topology_load(raw);
+  check(load == 0, "hwloc_topology_load returned ", load);
+  const auto count = [&](hwloc_obj_type_t type) {
+    return std::max(0, hwloc_get_nbobjs_by_type(raw, type));
+  };
+  env.packages = count(HWLOC_OBJ_PACKAGE);
+  env.cores = count(HWLOC_OBJ_CORE);
+  env.threads = count(HWLOC_OBJ_PU);
+  env.numa_nodes = count(HWLOC_OBJ_NUMANODE);
+  env.l1d_bytes = cache_bytes(raw, HWLOC_OBJ_L1CACHE);
+  env.l2_bytes = cache_bytes(raw, HWLOC_OBJ_L2CACHE);
+  env.l3_bytes = cache_bytes(raw, HWLOC_OBJ_L3CACHE);
+  hwloc_obj_t package = hwloc_get_obj_by_type(raw, HWLOC_OBJ_PACKAGE, 0);
+  const char* model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : nullptr;
+  if (model) env.cpu_model = model;
+  hwloc_cpuset_t mask = hwloc_bitmap_alloc();
+  if (hwloc_get_cpubind(raw, mask, HWLOC_CPUBIND_PROCESS) == 0)
+    env.usable_threads = std::max(0, hwloc_bitmap_weight(mask));
+  hwloc_bitmap_free(mask);
+  if (env.usable_threads == 0) env.usable_threads = env.threads;
+}
+
+void capture_system(Environment& env) {
+  utsname name{};
+  if (uname(&name) == 0) {
+    env.hostname = name.nodename;
+    env.kernel = concat(name.sysname, " ", name.release, " ", name.machine);
+  }
+  std::ifstream release("/etc/os-release");
+  for (std::string line; std::getline(release, line);)
+    if (line.starts_with("PRETTY_NAME=")) {
+      env.os = line.substr(12);
+      std::erase(env.os, '"');
+    }
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
+  if (pages > 0 && page > 0) env.memory_bytes = int64_t(pages) * page;
+  const int64_t limit = cgroup_limit();
+  env.memory_limit_bytes = limit > 0 ? std::min(limit, env.memory_bytes) : env.memory_bytes;
+  env.governor = first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+  const std::string no_turbo = first_line("/sys/devices/system/cpu/intel_pstate/no_turbo");
+  const std::string boost = first_line("/sys/devices/system/cpu/cpufreq/boost");
+  if (!no_turbo.empty()) env.turbo = no_turbo == "0" ? "on" : "off";
+  if (!boost.empty()) env.turbo = boost == "1" ? "on" : "off";
+  std::array<double, 3> load{};
+  const int loads = getloadavg(load.data(), 3);
+  for (int i = 0; i < loads; ++i) env.load_average.push_back(load[size_t(i)]);
+}
+
+bool contains_any_case(std::string_view text, std::string_view word) {
+  const auto upper = [](char c) { return c >= 'a' && c <= 'z' ? char(c - 'a' + 'A') : c; };
+  for (size_t i = 0; i + word.size() <= text.size(); ++i) {
+    size_t k = 0;
+    while (k < word.size() && upper(text[i + k]) == word[k]) ++k;
+    if (k == word.size()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+BuildInfo build_info() {
+  return {.version = build::kVersion,
+          .revision = build::kRevision,
+          .compiler = build::kCompiler,
+          .flags = build::kFlags,
+          .build_type = build::kBuildType,
+          .sanitizer = build::kSanitizer};
+}
+
+bool environment_variable_allowed(std::string_view name) {
+  for (const char* secret : {"TOKEN", "SECRET", "KEY", "PASS", "CREDENTIAL"})
+    if (contains_any_case(name, secret)) return false;
+  for (const char* prefix : {"OMP_", "GOMP_", "OMPI_MCA_"})
+    if (name.starts_with(prefix)) return true;
+  for (const char* exact : {"SLURM_JOB_ID", "SLURM_NNODES", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE",
+                            "SLURM_CPUS_PER_TASK", "SLURM_JOB_PARTITION", "PBS_JOBID",
+                            "PBS_NUM_NODES", "CUDA_VISIBLE_DEVICES", "NCCL_ALGO", "NCCL_PROTO"})
+    if (name == exact) return true;
+  return false;
+}
+
+Environment capture_environment(const CaptureOptions& options) {
+  Environment env;
+  env.captured_utc = utc_rfc3339();
+  env.mpi_version = options.mpi_version;
+  env.devices = options.devices;
+  capture_system(env);
+  capture_topology(env);
+  for (char** entry = environ; entry && *entry; ++entry) {
+    const std::string_view text(*entry);
+    const size_t equals = text.find('=');
+    if (equals != std::string_view::npos && environment_variable_allowed(text.substr(0, equals)))
+      env.variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return env;
+}
+
+std::vector<std::string> fitness_warnings(const Environment& env, const BuildInfo& build) {
+  std::vector<std::string> warnings;
+  const int threads = std::max(1, env.usable_threads > 0 ? env.usable_threads : env.threads);
+  if (!env.load_average.empty() && env.load_average[0] > 0.25 * threads)
+    warnings.push_back(concat("The machine is busy: load average ", env.load_average[0], " on ",
+                              threads, " usable hardware threads."));
+  if (!env.governor.empty() && env.governor != "performance")
+    warnings.push_back(concat("The CPU governor is '", env.governor,
+                              "': clocks may lag behind; 'performance' is steadier."));
+  if (threads < 4)
+    warnings.push_back(concat("Only ", threads, " hardware thread", threads == 1 ? " is" : "s are",
+                              " usable: the system's own work disturbs the measurement."));
+  if (env.threads > env.usable_threads && env.usable_threads > 0)
+    warnings.push_back(concat("This process may use ", env.usable_threads, " of ", env.threads,
+                              " hardware threads."));
+  if (build.build_type != "Release" && build.build_type != "RelWithDebInfo")
+    warnings.push_back(concat("This is a ",
+                              build.build_type.empty() ? "build without a type" : build.build_type,
+                              build.build_type.empty() ? "" : " build",
+                              ": its times mean nothing; use the release preset."));
+  if (!build.sanitizer.empty())
+    warnings.push_back(
+        concat("Built with -fsanitize=", build.sanitizer, ": its times mean nothing."));
+  return warnings;
+}
+
+}  // namespace longnet

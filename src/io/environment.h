@@ -1,0 +1,51 @@
+// The machine and the build, as far as they can explain a number; and nothing private.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace longnet {
+
+struct BuildInfo {
+  std::string version{}, revision{};  // revision of the sources when built, "unknown" without git
+  std::string compiler{}, flags{}, build_type{}, sanitizer{};
+};
+BuildInfo build_info();
+
+struct Environment {
+  std::string hostname{}, captured_utc{}, os{}, kernel{};
+  std::string cpu_model{};
+  int packages = 0, cores = 0, threads = 0, numa_nodes = 0;
+  int usable_threads = 0;                             // by this process's affinity mask
+  int64_t l1d_bytes = 0, l2_bytes = 0, l3_bytes = 0;  // one cache each
+  int64_t memory_bytes = 0;
+  int64_t memory_limit_bytes = 0;      // the smaller of memory_bytes and the cgroup's limit
+  std::string governor{}, turbo{};     // "" where unreadable
+  std::vector<double> load_average{};  // 1, 5, 15 minutes
+  std::string mpi_version{};
+  std::vector<std::string> devices{};              // accelerators, as the caller names them
+  std::map<std::string, std::string> variables{};  // allow-listed only
+};
+
+struct CaptureOptions {
+  std::string mpi_version{};
+  std::vector<std::string> devices{};
+};
+Environment capture_environment(const CaptureOptions& options = {});
+
+// OMP_*, OMPI_MCA_*, GOMP_*, a few SLURM_* and PBS_* and CUDA_VISIBLE_DEVICES; never a name that
+// holds TOKEN, SECRET, KEY or PASS.
+bool environment_variable_allowed(std::string_view name);
+
+// Reasons, one sentence each, why numbers taken here deserve little trust.
+std::vector<std::string> fitness_warnings(const Environment& env,
+                                          const BuildInfo& build = build_info());
+
+std::string environment_to_json(const Environment& env, int indent = 2);
+Environment environment_from_json(std::string_view text);
+std::string build_to_json(const BuildInfo& build, int indent = 2);
+BuildInfo build_from_json(std::string_view text);
+
+}  // namespace longnet

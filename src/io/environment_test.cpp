@@ -1,0 +1,72 @@
+#include "io/environment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace longnet {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+
+TEST(Environment, CapturesThisMachine) {
+  const Environment e =
+      capture_environment({.mpi_version = "Open MPI 4.1.4", .devices = {"device 0"}});
+  EXPECT_FALSE(e.hostname.empty());
+  EXPECT_GE(e.cores, 1);
+  EXPECT_GE(e.threads, e.cores);
+  EXPECT_GE(e.usable_threads, 1);
+  EXPECT_GE(e.numa_nodes, 1);
+  EXPECT_GT(e.memory_bytes, int64_t{1} << 26);
+  EXPECT_GT(e.memory_limit_bytes, 0);
+  EXPECT_LE(e.memory_limit_bytes, e.memory_bytes);
+  EXPECT_THAT(e.kernel, HasSubstr("Linux"));
+}
+
+TEST(Environment, RoundTrips) {
+  Environment e = capture_environment({.mpi_version = "x", .devices = {"d"}});
+  e.governor = "powersave";
+  e.variables["OMP_NUM_THREADS"] = "2";
+  const std::string text = environment_to_json(e);
+  EXPECT_EQ(environment_to_json(environment_from_json(text)), text);
+  const std::string build = build_to_json(build_info());
+  EXPECT_EQ(build_to_json(build_from_json(build)), build);
+}
+
+TEST(Environment, OnlyListedVariables) {
+  for (const char* name :
+       {"OMP_NUM_THREADS", "OMPI_MCA_btl", "SLURM_JOB_ID", "SLURM_NNODES", "CUDA_VISIBLE_DEVICES"})
+    EXPECT_TRUE(environment_variable_allowed(name)) << name;
+  for (const char* name : {"PATH", "HOME", "OMPI_MCA_auth_token", "OMP_SECRET", "OMPI_MCA_KEYfile",
+                           "OMP_Passphrase", "SLURM_JWT", "USER", "XOMP_NUM_THREADS", ""})
+    EXPECT_FALSE(environment_variable_allowed(name)) << name;
+}
+
+TEST(BuildInfo, IsFilledIn) {
+  const BuildInfo b = build_info();
+  EXPECT_FALSE(b.version.empty());
+  EXPECT_FALSE(b.revision.empty());
+  EXPECT_FALSE(b.compiler.empty());
+  EXPECT_FALSE(b.build_type.empty());
+}
+
+TEST(Fitness, QuietReleaseMachineIsFit) {
+  const Environment good{
+      .threads = 16, .usable_threads = 16, .governor = "performance", .load_average = {0.1, 0, 0}};
+  EXPECT_TRUE(fitness_warnings(good, {.build_type = "Release"}).empty());
+}
+
+TEST(Fitness, NamesEachReason) {
+  const Environment bad{
+      .threads = 16, .usable_threads = 2, .governor = "powersave", .load_average = {3, 2, 1}};
+  const auto warnings = fitness_warnings(bad, {.build_type = "Debug", .sanitizer = "address"});
+  EXPECT_THAT(warnings, Contains(HasSubstr("load average 3 on 2")));
+  EXPECT_THAT(warnings, Contains(HasSubstr("governor is 'powersave'")));
+  EXPECT_THAT(warnings, Contains(HasSubstr("Only 2 hardware threads are usable")));
+  EXPECT_THAT(warnings, Contains(HasSubstr("2 of 16 hardware threads")));
+  EXPECT_THAT(warnings, Contains(HasSubstr("Debug build")));
+  EXPECT_THAT(warnings, Contains(HasSubstr("-fsanitize=address")));
+}
+
+}  // namespace
+}  // namespace longnet

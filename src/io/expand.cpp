@@ -1,0 +1,230 @@
+#include "io/expand.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/check.h"
+#include "io/filter.h"
+#include "io/point_json.h"
+#include "io/sha256.h"
+#include "io/text.h"
+
+namespace longnet {
+namespace {
+
+int64_t geometric_ratio(int64_t w, int64_t w0) {
+  return std::max<int64_t>(1, (w + w0 / 2) / w0);  // rounds half up
+}
+
+int64_t sqrt_ratio(int64_t w, int64_t w0) {
+  int shift = 0;  // the smallest 2^shift with 4^shift w0 >= w
+  while (shift < 31 && (w >> (2 * shift)) + ((w & ((int64_t{1} << (2 * shift)) - 1)) != 0) > w0)
+    ++shift;
+  return int64_t{1} << shift;
+}
+
+int64_t ratio_of(const DilatedConfig& d, size_t index, int64_t w, int64_t w0, int64_t heads) {
+  switch (d.ratio_rule) {
+    case RatioRule::kGeometric:
+      return geometric_ratio(w, w0);
+    case RatioRule::kSqrt:
+      return sqrt_ratio(w, w0);
+    case RatioRule::kCapped:
+      return std::min(geometric_ratio(w, w0), heads);
+    case RatioRule::kList:
+      return d.ratios.at(index);
+  }
+  return 1;
+}
+
+int64_t resolve_length(const SegmentSpec& s, int64_t seq_len, int64_t ranks) {
+  switch (s.kind) {
+    case SegmentSpec::Kind::kTokens:
+      return std::min(s.tokens, seq_len);
+    case SegmentSpec::Kind::kPerRank:
+      return ceil_div(seq_len, ranks);
+    case SegmentSpec::Kind::kSequence:
+      return seq_len;
+  }
+  return seq_len;
+}
+
+template <class T>
+std::vector<T> or_else(const std::vector<T>& values, T fallback) {
+  std::vector<T> unique;
+  for (const T& v : values)
+    if (std::find(unique.begin(), unique.end(), v) == unique.end()) unique.push_back(v);
+  if (unique.empty()) unique.push_back(fallback);
+  return unique;
+}
+
+std::vector<int64_t> axis_or(const IntAxis& axis, int64_t world, int64_t fallback) {
+  if (!axis.is_range && axis.values.empty()) return {fallback};
+  return axis_values(axis, world);
+}
+
+// Walks the product of the axes, calls `visit` on the params of each combination.
+class Product {
+ public:
+  Product(const Config& config, const ExpandOptions& options) : c_(config), o_(options) {}
+
+  template <class Visit>
+  void walk(Visit visit) {
+    PointParams p;
+    p.transport = o_.transport;
+    for (const std::string& algorithm : or_else<std::string>(c_.sweep.algorithm, "dilated"))
+      for (const std::string& kernel : or_else(c_.sweep.kernel, c_.run.kernel))
+        for (const std::string& layout : or_else<std::string>(c_.sweep.layout, "contiguous")) {
+          p.algorithm = algorithm;
+          p.kernel = kernel;
+          p.layout = layout;
+          walk_model(p, visit);
+        }
+  }
+
+ private:
+  template <class Visit>
+  void walk_model(PointParams& p, Visit& visit) {
+    const ModelConfig& m = c_.model;
+    for (int64_t heads : axis_or(c_.sweep.heads, o_.world_size, m.heads))
+      for (int64_t kv_heads : axis_or(c_.sweep.kv_heads, o_.world_size, m.kv_heads))
+        for (int64_t head_dim : axis_or(c_.sweep.head_dim, o_.world_size, m.head_dim))
+          for (DType dtype : or_else(c_.sweep.dtype, m.dtype))
+            for (bool causal : or_else(c_.sweep.causal, m.causal)) {
+              p.problem.num_heads = heads;
+              p.problem.num_kv_heads = kv_heads > 0 ? kv_heads : heads;
+              p.problem.head_dim = head_dim;
+              p.problem.dtype = dtype;
+              p.problem.causal = causal;
+              walk_sizes(p, visit);
+            }
+  }
+
+  template <class Visit>
+  void walk_sizes(PointParams& p, Visit& visit) {
+    for (int64_t seed : axis_or(c_.sweep.seed, o_.world_size, c_.model.seed))
+      for (int64_t threads : axis_or(c_.sweep.threads, o_.world_size, c_.run.threads))
+        for (int64_t ranks : axis_values(c_.sweep.ranks, o_.world_size))
+          for (int64_t seq_len : axis_values(c_.sweep.seq_len, o_.world_size)) {
+            p.problem.seed = uint64_t(seed);
+            p.threads = int(threads);
+            p.ranks = int(ranks);
+            p.problem.seq_len = seq_len;
+            const BatchConfig& b = c_.sweep.batch;
+            p.problem.batch =
+                b.constant_tokens ? std::max<int64_t>(1, b.tokens_per_batch / seq_len) : b.size;
+            set_pattern(p);
+            visit(p);
+          }
+  }
+
+  // Options of dilation mean nothing to exact algorithms: left at their defaults, so that ids
+  // agree.
+  void set_pattern(PointParams& p) const {
+    const auto& names = o_.known.dilated_algorithms;
+    if (std::find(names.begin(), names.end(), p.algorithm) == names.end()) {
+      p.pattern = dense_pattern(p.problem.seq_len);
+      p.gather_scope = "segment_group";
+      return;
+    }
+    const DilatedConfig& d = c_.dilated;
+    p.pattern.branches = resolve_branches(d, p.problem.seq_len, p.ranks, p.problem.num_heads);
+    p.pattern.offset = d.offset;
+    p.pattern.mix = d.mix;
+    p.pattern.phase_parts = d.phase == DilationPhase::kShard ? p.ranks : 1;
+    p.gather_scope = d.gather_scope;
+    check_pattern(p.pattern, p.problem);
+  }
+
+  const Config& c_;
+  const ExpandOptions& o_;
+};
+
+// How many combinations each rule removed, to explain an empty sweep.
+struct Tally {
+  int64_t all = 0, filtered = 0, too_many_ranks = 0, runnable = 0;
+  std::vector<int64_t> excluded;
+};
+
+[[noreturn]] void fail_empty(const Config& c, const ExpandOptions& o, const Tally& t) {
+  std::string text = concat(c.path, ": no point left to run out of ", t.all, " combinations");
+  if (t.filtered > 0) text += concat("\n  --filter '", o.filter, "' removed ", t.filtered);
+  for (size_t i = 0; i < t.excluded.size(); ++i)
+    if (t.excluded[i] > 0)
+      text += concat("\n  exclude[", i, "] (", c.exclude[i].where, ": ", c.exclude[i].reason,
+                     ") removed ", t.excluded[i]);
+  if (t.too_many_ranks > 0)
+    text +=
+        concat("\n  ", t.too_many_ranks, " need more than the ", o.max_ranks, " ranks there are");
+  if (t.all == 0)
+    text += "\n  an axis of the sweep has no value, e.g. ranks from 4 to \"world\" = 2";
+  throw UsageError(text + "\n  hint: `lnbench plan` without --filter lists every point");
+}
+
+}  // namespace
+
+std::vector<DilatedBranch> resolve_branches(const DilatedConfig& dilated, int64_t seq_len,
+                                            int64_t ranks, int64_t heads) {
+  check(!dilated.segments.empty() && seq_len >= 1 && ranks >= 1, "branches of ",
+        dilated.segments.size(), " segments, N = ", seq_len, ", P = ", ranks);
+  std::vector<DilatedBranch> branches;
+  const int64_t w0 = resolve_length(dilated.segments[0], seq_len, ranks);
+  for (size_t i = 0; i < dilated.segments.size(); ++i) {
+    const SegmentSpec& s = dilated.segments[i];
+    const int64_t w = resolve_length(s, seq_len, ranks);
+    if (i > 0 && s.kind != SegmentSpec::Kind::kTokens && w <= w0) continue;
+    const DilatedBranch branch{w, ratio_of(dilated, i, w, w0, heads)};
+    if (std::find(branches.begin(), branches.end(), branch) == branches.end())
+      branches.push_back(branch);
+  }
+  return branches;
+}
+
+std::string canonical_params_json(const PointParams& params) {
+  JsonNode all = params_to_node(params), kept = JsonNode::object();
+  for (size_t i = 0; i < all.keys.size(); ++i)
+    if (all.keys[i] != "transport") kept.set(all.keys[i], all.items[i]);
+  return dump_json(kept, -1, true);
+}
+
+std::string point_id(const PointParams& params) {
+  return sha256_hex(canonical_params_json(params)).substr(0, 8);
+}
+
+std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
+  const Filter filter(options.filter);
+  std::vector<Filter> excludes;
+  for (const ExcludeRule& rule : config.exclude) excludes.emplace_back(rule.where);
+  std::vector<Point> points;
+  std::set<std::string> seen;
+  Tally tally;
+  tally.excluded.resize(excludes.size());
+  Product(config, options).walk([&](const PointParams& params) {
+    Point point{.id = point_id(params), .params = params, .reason = {}};
+    if (!seen.insert(point.id).second) return;
+    ++tally.all;
+    if (!filter.matches(point)) {
+      ++tally.filtered;
+      return;
+    }
+    for (size_t i = 0; i < excludes.size() && point.status == PointStatus::kOk; ++i) {
+      if (!excludes[i].matches(point)) continue;
+      ++tally.excluded[i];
+      if (config.exclude[i].omit) return;
+      point.status = PointStatus::kSkippedExcluded;
+      point.reason = config.exclude[i].reason;
+    }
+    if (point.status == PointStatus::kOk && options.max_ranks > 0 &&
+        params.ranks > options.max_ranks) {
+      point.status = PointStatus::kSkippedUnsupported;
+      point.reason = concat("needs ", params.ranks, " ranks, there are ", options.max_ranks);
+      ++tally.too_many_ranks;
+    }
+    tally.runnable += point.status == PointStatus::kOk;
+    points.push_back(std::move(point));
+  });
+  if (tally.runnable == 0) fail_empty(config, options, tally);
+  return points;
+}
+
+}  // namespace longnet

@@ -1,0 +1,42 @@
+// From a config to its points: the product of the sweep's axes, in an order that never changes.
+//
+//   algorithm [dilated, ring] x ranks [1, 2] x seq_len [8K, 16K]  ->  eight points, dilated first,
+//   seq_len fastest. Points with equal ids (clipping can make two alike) appear once.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/config.h"
+#include "io/point.h"
+
+namespace longnet {
+
+struct ExpandOptions {
+  int64_t world_size = 1;  // what "world" means
+  int64_t max_ranks = 0;   // points with more ranks become skipped_unsupported; 0: no limit
+  std::string filter{};    // --filter: points that do not match are dropped; "" keeps all
+  std::string transport = "threads";
+  KnownNames known{};  // only dilated_algorithms matters here
+};
+
+// Throws UsageError when no runnable point remains, saying what removed them. `threads` stays 0
+// where the config leaves it to the launcher, and the id is made with that 0: a point has one id on
+// every machine.
+std::vector<Point> expand(const Config& config, const ExpandOptions& options = {});
+
+// The branches of a point, by the rules of configs/schema/config.schema.json:
+// per_rank = ceil(N / P), sequence = N, numbers are clipped to N; the first segment is w_0 and
+// symbolic segments not longer than w_0 are dropped; exact duplicates (w, r) are dropped. Ratios:
+//   geometric max(1, round(w / w_0)) · sqrt: sqrt(w / w_0) up to a power of two · capped
+//   min(geometric, H) · list.
+// N = 64K, P = 4, {2048, per_rank, sequence}, geometric: (2048, 1), (16384, 8), (65536, 32).
+std::vector<DilatedBranch> resolve_branches(const DilatedConfig& dilated, int64_t seq_len,
+                                            int64_t ranks, int64_t heads);
+
+// The canonical JSON of params (sorted keys, no transport) and the id: first 8 hex digits of its
+// SHA-256.
+std::string canonical_params_json(const PointParams& params);
+std::string point_id(const PointParams& params);
+
+}  // namespace longnet

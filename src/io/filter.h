@@ -1,0 +1,35 @@
+// Conditions on points, for --filter and for exclude.where.
+//
+//   algorithm==dilated && seq_len<=1M || !(ranks > 4)
+//
+// key op value, with == != < <= > >=, joined by && || ! and parentheses (&& binds tighter). Keys
+// are the names of a result's params, and id. Numbers may carry K, M, B; strings may be bare or
+// quoted; a boolean key may stand alone.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/point.h"
+
+namespace longnet {
+
+class Filter {
+ public:
+  struct Expression;  // syntax tree, in filter.cpp
+
+  Filter() = default;  // matches everything, as does an empty text
+  // Throws UsageError that shows the text with a caret under the mistake.
+  explicit Filter(std::string_view text);
+  bool matches(const Point& point) const;
+  // Fully parenthesised; parses back to the same filter.
+  std::string to_string() const;
+
+ private:
+  std::shared_ptr<const Expression> root_;
+};
+
+std::vector<std::string> filter_keys();
+
+}  // namespace longnet

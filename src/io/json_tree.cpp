@@ -1,0 +1,264 @@
+#include "io/json_tree.h"
+
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+using Kind = JsonNode::Kind;
+
+// Counts lines while the library's lexer consumes characters: its parse events carry no position.
+struct Cursor {
+  int line = 1;
+  char last = 0;
+};
+
+class CountingIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  CountingIterator(const char* at, Cursor* cursor) : at_(at), cursor_(cursor) {}
+  reference operator*() const { return *at_; }
+  CountingIterator& operator++() {
+    if (*at_ == '\n') ++cursor_->line;
+    cursor_->last = *at_++;
+    return *this;
+  }
+  CountingIterator operator++(int) {
+    CountingIterator old = *this;
+    ++*this;
+    return old;
+  }
+  bool operator==(const CountingIterator& o) const { return at_ == o.at_; }
+  bool operator!=(const CountingIterator& o) const { return at_ != o.at_; }
+
+ private:
+  const char* at_;
+  Cursor* cursor_;
+};
+
+// Builds the tree from parse events.
+class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  TreeBuilder(const Cursor& cursor, std::string_view file)
+      : cursor_(cursor), file_(std::make_shared<const std::string>(file)) {}
+
+  JsonNode take() { return std::move(root_); }
+
+  bool null() override { return add(JsonNode(), cursor_.line); }
+  bool boolean(bool v) override { return add(JsonNode(v), cursor_.line); }
+  bool number_integer(number_integer_t v) override { return add(JsonNode(v), number_line()); }
+  bool number_unsigned(number_unsigned_t v) override {
+    if (v > uint64_t(std::numeric_limits<int64_t>::max()))
+      return add(JsonNode(double(v)), number_line());
+    return add(JsonNode(int64_t(v)), number_line());
+  }
+  bool number_float(number_float_t v, const string_t&) override {
+    return add(JsonNode(double(v)), number_line());
+  }
+  bool string(string_t& v) override { return add(JsonNode(std::move(v)), cursor_.line); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return open(JsonNode::object()); }
+  bool start_array(std::size_t) override { return open(JsonNode::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& v) override {
+    if (const JsonNode* first = stack_.back()->find(v))
+      throw UsageError(concat(*file_, ":", cursor_.line, ": key '", v,
+                              "' occurs twice in one object\n  hint: the first stands in line ",
+                              first->line, "; keep one of them"));
+    stack_.back()->keys.push_back(v);
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& e) override {
+    std::string what =
+        e.what();  // "[json.exception.parse_error.101] parse error at line 1, column 5: ..."
+    if (const auto colon = what.find(": "); colon != std::string::npos) what.erase(0, colon + 2);
+    throw UsageError(
+        concat(*file_, ":", number_line(), ": not valid JSON: ", what,
+               "\n  hint: look for a missing or extra comma, quote or bracket just before"));
+  }
+
+ private:
+  // A number ends with the character after it, which the lexer has consumed already.
+  int number_line() const { return cursor_.last == '\n' ? cursor_.line - 1 : cursor_.line; }
+
+  JsonNode* place(JsonNode node, int line) {
+    node.line = line;
+    node.file = file_;
+    if (stack_.empty()) {
+      root_ = std::move(node);
+      return &root_;
+    }
+    stack_.back()->items.push_back(std::move(node));
+    return &stack_.back()->items.back();
+  }
+  bool add(JsonNode node, int line) {
+    place(std::move(node), line);
+    return true;
+  }
+  // Pointers on the stack stay valid: a parent's items grow only after its child is closed.
+  bool open(JsonNode node) {
+    stack_.push_back(place(std::move(node), cursor_.line));
+    return true;
+  }
+  bool close() {
+    stack_.pop_back();
+    return true;
+  }
+
+  const Cursor& cursor_;
+  std::shared_ptr<const std::string> file_;
+  JsonNode root_;
+  std::vector<JsonNode*> stack_;
+};
+
+template <class Json>
+Json to_library(const JsonNode& n) {
+  switch (n.kind) {
+    case Kind::kNull:
+      return nullptr;
+    case Kind::kBool:
+      return n.boolean;
+    case Kind::kInteger:
+      return n.integer;
+    case Kind::kNumber:
+      return n.number;
+    case Kind::kString:
+      return n.string;
+    case Kind::kArray: {
+      Json out = Json::array();
+      for (const JsonNode& item : n.items) out.push_back(to_library<Json>(item));
+      return out;
+    }
+    case Kind::kObject: {
+      Json out = Json::object();
+      for (size_t i = 0; i < n.keys.size(); ++i) out[n.keys[i]] = to_library<Json>(n.items[i]);
+      return out;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+JsonNode::JsonNode(double v) {
+  if (!std::isfinite(v)) return;
+  number = v;
+  kind = Kind::kNumber;
+}
+
+JsonNode JsonNode::array() {
+  JsonNode n;
+  n.kind = Kind::kArray;
+  return n;
+}
+
+JsonNode JsonNode::object() {
+  JsonNode n;
+  n.kind = Kind::kObject;
+  return n;
+}
+
+std::string_view JsonNode::kind_name() const {
+  switch (kind) {
+    case Kind::kNull:
+      return "null";
+    case Kind::kBool:
+      return "a boolean";
+    case Kind::kInteger:
+      return "an integer";
+    case Kind::kNumber:
+      return "a number";
+    case Kind::kString:
+      return "a string";
+    case Kind::kArray:
+      return "a list";
+    case Kind::kObject:
+      return "an object";
+  }
+  return "?";
+}
+
+const JsonNode* JsonNode::find(std::string_view key) const {
+  if (kind != Kind::kObject) return nullptr;
+  for (size_t i = 0; i < keys.size() && i < items.size(); ++i)
+    if (keys[i] == key) return &items[i];
+  return nullptr;
+}
+
+JsonNode* JsonNode::find(std::string_view key) {
+  return const_cast<JsonNode*>(std::as_const(*this).find(key));
+}
+
+JsonNode& JsonNode::set(std::string key, JsonNode value) {
+  check(kind == Kind::kObject, "set('", key, "') on ", kind_name());
+  if (JsonNode* old = find(key)) {
+    *old = std::move(value);
+  } else {
+    keys.push_back(std::move(key));
+    items.push_back(std::move(value));
+  }
+  return *this;
+}
+
+JsonNode& JsonNode::push(JsonNode value) {
+  check(kind == Kind::kArray, "push on ", kind_name());
+  items.push_back(std::move(value));
+  return *this;
+}
+
+std::string JsonNode::text(std::string_view key, std::string_view other) const {
+  const JsonNode* n = find(key);
+  return n && n->is_string() ? n->string : std::string(other);
+}
+
+double JsonNode::real(std::string_view key) const {
+  const JsonNode* n = find(key);
+  return n && n->is_number() ? n->number : std::numeric_limits<double>::quiet_NaN();
+}
+
+int64_t JsonNode::whole(std::string_view key, int64_t other) const {
+  const JsonNode* n = find(key);
+  return n && n->kind == Kind::kInteger ? n->integer : other;
+}
+
+bool JsonNode::flag(std::string_view key, bool other) const {
+  const JsonNode* n = find(key);
+  return n && n->kind == Kind::kBool ? n->boolean : other;
+}
+
+std::string JsonNode::where() const {
+  if (!file) return "?";
+  return line > 0 ? concat(*file, ":", line) : *file;
+}
+
+bool same_value(const JsonNode& a, const JsonNode& b) {
+  return dump_json(a, -1, true) == dump_json(b, -1, true);
+}
+
+JsonNode parse_json(std::string_view text, std::string_view file) {
+  Cursor cursor;
+  TreeBuilder builder(cursor, file);
+  const CountingIterator begin(text.data(), &cursor), end(text.data() + text.size(), &cursor);
+  nlohmann::json::sax_parse(begin, end, &builder, nlohmann::json::input_format_t::json, true, true);
+  return builder.take();
+}
+
+std::string dump_json(const JsonNode& node, int indent, bool sort_keys) {
+  // Bytes that are no UTF-8 (a stray environment variable) become U+FFFD instead of an exception.
+  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+  if (sort_keys) return to_library<nlohmann::json>(node).dump(indent, ' ', false, kReplace);
+  return to_library<nlohmann::ordered_json>(node).dump(indent, ' ', false, kReplace);
+}
+
+}  // namespace longnet

@@ -1,0 +1,73 @@
+// A JSON value that remembers where it was written, so that an error can name file and line.
+//
+//   parse_json(R"({ "sweep": { "ranks": [1, 2] } })", "quick.json")
+//   -> find("sweep")->find("ranks")->items[1]:  integer 2, file "quick.json", line 1
+//
+// The one place of this module that knows the JSON library is json_tree.cpp.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace longnet {
+
+struct JsonNode {
+  enum class Kind { kNull, kBool, kInteger, kNumber, kString, kArray, kObject };
+
+  Kind kind = Kind::kNull;
+  bool boolean = false;
+  int64_t integer = 0;  // of kInteger
+  double number = 0;    // of kInteger and kNumber
+  std::string string;
+  std::vector<std::string> keys;  // of an object, parallel to items, in the order written
+  std::vector<JsonNode> items;    // of an array or an object
+  int line = 0;                   // 0: made by the program
+  std::shared_ptr<const std::string> file;
+
+  JsonNode() = default;
+  JsonNode(bool v) : kind(Kind::kBool), boolean(v) {}  // NOLINT: implicit
+  template <class T>
+  requires(std::is_integral_v<T> && !std::is_same_v<T, bool>) JsonNode(T v)
+      : kind(Kind::kInteger), integer(int64_t(v)), number(double(v)) {}  // NOLINT: implicit
+  JsonNode(double v);  // NOLINT: not finite = null
+  JsonNode(std::string v) : kind(Kind::kString), string(std::move(v)) {}  // NOLINT: implicit
+  JsonNode(std::string_view v) : JsonNode(std::string(v)) {}              // NOLINT: implicit
+  JsonNode(const char* v) : JsonNode(std::string(v)) {}                   // NOLINT: implicit
+  static JsonNode array();
+  static JsonNode object();
+
+  bool is_null() const { return kind == Kind::kNull; }
+  bool is_object() const { return kind == Kind::kObject; }
+  bool is_array() const { return kind == Kind::kArray; }
+  bool is_string() const { return kind == Kind::kString; }
+  bool is_number() const { return kind == Kind::kInteger || kind == Kind::kNumber; }
+  std::string_view kind_name() const;  // "an object", "a string", ...
+
+  const JsonNode* find(std::string_view key) const;  // null when absent or not an object
+  JsonNode* find(std::string_view key);
+  JsonNode& set(std::string key, JsonNode value);  // adds or replaces; returns *this
+  JsonNode& push(JsonNode value);                  // to an array; returns *this
+
+  // Lenient access for files the suite wrote itself: absent, null or of another kind gives `other`.
+  std::string text(std::string_view key, std::string_view other = "") const;
+  double real(std::string_view key) const;  // NaN when absent or null
+  int64_t whole(std::string_view key, int64_t other = 0) const;
+  bool flag(std::string_view key, bool other = false) const;
+
+  std::string where() const;  // "quick.json:12", "--set sweep.ranks=1"
+};
+
+// Same value; where it was written does not matter, nor does the order of keys.
+bool same_value(const JsonNode& a, const JsonNode& b);
+
+// Strict JSON plus // and /* */ comments. Throws UsageError with file, line and column on a syntax
+// error, and with both lines on a key that occurs twice.
+JsonNode parse_json(std::string_view text, std::string_view file);
+
+// indent < 0: one line. sort_keys: canonical text for hashing.
+std::string dump_json(const JsonNode& node, int indent = -1, bool sort_keys = false);
+
+}  // namespace longnet

@@ -1,0 +1,27 @@
+#include "io/point.h"
+
+namespace longnet {
+
+std::string_view to_string(PointStatus s) {
+  switch (s) {
+    case PointStatus::kOk:
+      return "ok";
+    case PointStatus::kSkippedMemory:
+      return "skipped_memory";
+    case PointStatus::kSkippedExcluded:
+      return "skipped_excluded";
+    case PointStatus::kSkippedUnsupported:
+      return "skipped_unsupported";
+    case PointStatus::kOom:
+      return "oom";
+    case PointStatus::kTimeout:
+      return "timeout";
+    case PointStatus::kCheckFailed:
+      return "check_failed";
+    case PointStatus::kError:
+      return "error";
+  }
+  return "error";
+}
+
+}  // namespace longnet

@@ -1,0 +1,43 @@
+// One point of a sweep: everything that decides what is run, and nothing of how long it took.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/problem.h"
+#include "pattern/dilated_pattern.h"
+
+namespace longnet {
+
+enum class PointStatus {
+  kOk,
+  kSkippedMemory,
+  kSkippedExcluded,
+  kSkippedUnsupported,
+  kOom,
+  kTimeout,
+  kCheckFailed,
+  kError
+};
+std::string_view to_string(PointStatus s);  // "ok", "skipped_memory", ... as in results
+
+struct PointParams {
+  std::string algorithm;  // a name of the schedule registry: "local", "dilated", "ring", ...
+  std::string transport = "threads";  // "threads" or "mpi"; the launcher decides, not the config
+  std::string kernel = "cpu";
+  std::string layout = "contiguous";           // order of tokens over ranks
+  std::string gather_scope = "segment_group";  // or "world"
+  AttentionProblem problem;
+  DilatedPattern pattern;  // resolved branches; the dense branch for exact algorithms
+  int ranks = 1;
+  int threads = 1;  // OpenMP threads per rank
+};
+
+struct Point {
+  std::string id{};  // 8 hex digits: a hash of the canonical JSON of `params` without transport
+  PointParams params{};
+  PointStatus status = PointStatus::kOk;  // kSkippedExcluded when the config excludes it
+  std::string reason{};                   // of anything but ok
+};
+
+}  // namespace longnet

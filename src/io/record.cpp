@@ -1,0 +1,129 @@
+#include "io/record.h"
+
+#include <array>
+#include <cmath>
+
+#include "core/check.h"
+#include "io/units.h"
+#include "measure/statistics.h"
+
+namespace longnet {
+namespace {
+
+constexpr std::array<Source, 4> kSources{Source::kMeasured, Source::kSimulated, Source::kReplayed,
+                                         Source::kExtrapolated};
+constexpr std::array<PointStatus, 8> kStatuses{PointStatus::kOk,
+                                               PointStatus::kSkippedMemory,
+                                               PointStatus::kSkippedExcluded,
+                                               PointStatus::kSkippedUnsupported,
+                                               PointStatus::kOom,
+                                               PointStatus::kTimeout,
+                                               PointStatus::kCheckFailed,
+                                               PointStatus::kError};
+
+// Clocks and turbo make a good kernel seem a little faster than a measured peak.
+constexpr double kMaxShareOfPeak = 1.05;
+
+template <class T>
+bool unequal(const std::optional<T>& a, const std::optional<T>& b) {
+  return a && b && *a != *b;
+}
+
+// What contradicts status ok, or "".
+std::string contradiction(const PointRecord& r) {
+  if (!std::isfinite(r.timing.median_s)) return "ok without a median time";
+  if (r.timing.median_s < 0)
+    return concat("ok with a negative median time, ", r.timing.median_s, " s");
+  if (r.work.share_of_peak > kMaxShareOfPeak)
+    return concat("faster than the machine's peak: ", format_si(r.work.flops_per_s, "FLOP/s"),
+                  " is ", r.work.share_of_peak,
+                  " of it; something was not computed, or the peak is wrong");
+  return "";
+}
+
+std::string check_contradiction(const PointRecord& r) {
+  if (r.check.status == "fail")
+    return concat("the result is wrong: relative error ", r.check.max_rel_error);
+  if (unequal(r.comm.counted_bytes_per_rank, r.comm.predicted_bytes_per_rank))
+    return concat("counted ", *r.comm.counted_bytes_per_rank, " bytes per rank, predicted ",
+                  *r.comm.predicted_bytes_per_rank);
+  if (unequal(r.comm.counted_messages_per_rank, r.comm.predicted_messages_per_rank))
+    return concat("counted ", *r.comm.counted_messages_per_rank, " messages per rank, predicted ",
+                  *r.comm.predicted_messages_per_rank);
+  return "";
+}
+
+}  // namespace
+
+std::string_view to_string(Source s) {
+  switch (s) {
+    case Source::kMeasured:
+      return "measured";
+    case Source::kSimulated:
+      return "simulated";
+    case Source::kReplayed:
+      return "replayed";
+    case Source::kExtrapolated:
+      return "extrapolated";
+  }
+  return "?";
+}
+
+Source parse_source(std::string_view name) {
+  for (Source s : kSources)
+    if (to_string(s) == name) return s;
+  throw UsageError(
+      concat("unknown source '", name, "': measured, simulated, replayed or extrapolated"));
+}
+
+PointStatus parse_status(std::string_view name) {
+  for (PointStatus s : kStatuses)
+    if (to_string(s) == name) return s;
+  throw UsageError(concat("unknown status '", name, "'"));
+}
+
+PointRecord make_record(const Point& point, Source source) {
+  PointRecord r;
+  r.id = point.id;
+  r.source = source;
+  r.status = point.status;
+  r.reason = point.reason;
+  r.params = point.params;
+  r.work.tokens = point.params.problem.seq_len * point.params.problem.batch;
+  return r;
+}
+
+void set_timing(PointRecord& record, const std::vector<double>& samples_s, int warmup) {
+  TimingRecord& t = record.timing;
+  t.samples_s = samples_s;
+  t.warmup = warmup;
+  if (samples_s.empty()) return;
+  const MedianInterval interval = median_interval(samples_s);
+  t.median_s = interval.median;
+  t.ci_low_s = interval.low;
+  t.ci_high_s = interval.high;
+  t.ci_level = interval.level;
+  t.p95_s = quantile(samples_s, 0.95);
+  t.min_s = minimum(samples_s);
+}
+
+bool validate_record(PointRecord& r) {
+  std::string reason;
+  PointStatus status = PointStatus::kError;
+  if (r.status != PointStatus::kOk) {
+    if (!r.reason.empty()) return true;
+    r.reason = concat(to_string(r.status), " without a reason");
+    return false;
+  }
+  reason = contradiction(r);
+  if (reason.empty()) {
+    reason = check_contradiction(r);
+    status = PointStatus::kCheckFailed;
+  }
+  if (reason.empty()) return true;
+  r.status = status;
+  r.reason = reason;
+  return false;
+}
+
+}  // namespace longnet

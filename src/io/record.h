@@ -1,0 +1,107 @@
+// What is written about one point: the exact keys of points.jsonl and result.json as a struct.
+//
+// Units stand in the names. A double that was not measured is NaN here and null in JSON.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/point.h"
+
+namespace longnet {
+
+inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
+
+enum class Source { kMeasured, kSimulated, kReplayed, kExtrapolated };
+std::string_view to_string(Source s);             // "measured", ...
+Source parse_source(std::string_view name);       // throws UsageError
+PointStatus parse_status(std::string_view name);  // throws UsageError
+
+struct TimingRecord {
+  std::vector<double> samples_s;  // each the maximum over ranks
+  double median_s = kNotMeasured, ci_low_s = kNotMeasured, ci_high_s = kNotMeasured;
+  double ci_level = kNotMeasured, p95_s = kNotMeasured, min_s = kNotMeasured;
+  int warmup = 0;
+  std::string reduction = "max";
+};
+
+struct PhasesRecord {
+  double compute_s = kNotMeasured, communication_s = kNotMeasured;
+  double exposed_communication_s = kNotMeasured, merge_s = kNotMeasured;
+};
+
+struct RankRecord {
+  int rank = 0;
+  double median_s = kNotMeasured;
+};
+
+struct WorkRecord {
+  int64_t tokens = 0;
+  double flops = kNotMeasured;  // 4 d per (query, key) pair; may pass 2^63, hence double
+  double paper_macs = kNotMeasured;
+  double flops_per_s = kNotMeasured, share_of_peak = kNotMeasured;
+  std::vector<double> coverage{};  // per branch: share of (token, head) pairs that it updates
+};
+
+struct CommRecord {  // maxima over ranks of what a rank sends
+  std::optional<int64_t> counted_bytes_per_rank, predicted_bytes_per_rank;
+  std::optional<int64_t> counted_messages_per_rank, predicted_messages_per_rank;
+};
+
+struct MemoryRecord {
+  std::optional<int64_t> measured_peak_bytes, predicted_peak_bytes;
+  std::map<std::string, int64_t> by_tag{};
+};
+
+struct CheckRecord {
+  std::string status = "not_run";  // pass, fail, not_run
+  std::string reference{};         // "double"
+  double max_rel_error = kNotMeasured, rel_l2_error = kNotMeasured;
+  int64_t queries = 0;
+  double tolerance = kNotMeasured;
+};
+
+struct TimelineEntry {
+  int rank = 0;
+  std::string lane;  // "compute", "communication"
+  std::string op;
+  double begin_s = 0, end_s = 0;
+};
+
+struct PointRecord {
+  std::string id;
+  Source source = Source::kMeasured;
+  PointStatus status = PointStatus::kOk;
+  std::string reason;  // "" is null
+  PointParams params;
+  TimingRecord timing;
+  PhasesRecord phases;
+  std::vector<RankRecord> per_rank;
+  WorkRecord work;
+  CommRecord comm;
+  MemoryRecord memory;
+  CheckRecord check;
+  // Optional: tag -> value, e.g. "measured_share" of an extrapolation.
+  std::map<std::string, double> metrics;
+  std::vector<TimelineEntry> timeline;  // optional: one step
+};
+
+// Id, params, status and reason of `point`; everything else not measured.
+PointRecord make_record(const Point& point, Source source = Source::kMeasured);
+
+// Fills the timing block: median, interval (default level), p95, min.
+void set_timing(PointRecord& record, const std::vector<double>& samples_s, int warmup);
+
+// Turns a record that contradicts itself into an error: ok without a median, ok with a failed check
+// or unequal byte counts, faster than the machine's peak (share_of_peak > 1.05), anything else
+// without a reason. Returns true if it was consistent.
+bool validate_record(PointRecord& record);
+
+std::string record_to_json(const PointRecord& record, int indent = -1);
+PointRecord record_from_json(std::string_view text);  // throws UsageError
+
+}  // namespace longnet

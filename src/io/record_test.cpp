@@ -1,0 +1,177 @@
+#include "io/record.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "io/json_tree.h"
+#include "io/test_support.h"
+
+namespace longnet {
+namespace {
+
+using testing::HasSubstr;
+
+PointRecord full_record() {
+  PointRecord r;
+  r.id = "9c41d07b";
+  r.params.algorithm = "dilated";
+  r.params.transport = "mpi";
+  r.params.ranks = 2;
+  r.params.threads = 3;
+  r.params.problem = {.seq_len = 1 << 20,
+                      .num_heads = 12,
+                      .num_kv_heads = 4,
+                      .batch = 2,
+                      .dtype = DType::kBFloat16,
+                      .causal = true,
+                      .seed = 5};
+  r.params.pattern = {.branches = {{2048, 1}, {1 << 20, 512}},
+                      .offset = OffsetRule::kBlock,
+                      .mix = MixRule::kSum,
+                      .phase_parts = 2};
+  set_timing(r, {1.0, 3.0, 2.0}, 3);
+  r.phases = {0.5, 0.25, 0.125, 0.0625};
+  r.per_rank = {{0, 1.5}, {1, 2.0}};
+  r.work = {.tokens = 1 << 21,
+            .flops = 3.5e21,
+            .paper_macs = 1024,
+            .flops_per_s = 1e11,
+            .share_of_peak = 0.5,
+            .coverage = {1.0, 1.0 / 512}};
+  r.comm = {100, 100, 4, 4};
+  r.memory = {
+      .measured_peak_bytes = 1000, .predicted_peak_bytes = 900, .by_tag = {{"kv", 5}, {"q", 7}}};
+  r.check = {.status = "pass",
+             .reference = "double",
+             .max_rel_error = 1e-6,
+             .rel_l2_error = 1e-7,
+             .queries = 64,
+             .tolerance = 1e-5};
+  r.metrics = {{"measured_share", 0.25}};
+  r.timeline = {{0, "compute", "attend 3", 0.0, 0.5}, {1, "communication", "send", 0.5, 0.75}};
+  return r;
+}
+
+TEST(Record, HasTheKeysThatToolsRelyOn) {
+  const JsonNode n = parse_json(record_to_json(full_record()), "r");
+  const auto keys = [&](const char* section) { return n.find(section)->keys; };
+  using testing::ElementsAre;
+  EXPECT_THAT(n.keys,
+              ElementsAre("id", "source", "status", "reason", "params", "timing", "phases",
+                          "per_rank", "work", "comm", "memory", "check", "metrics", "timeline"));
+  EXPECT_THAT(keys("params"),
+              testing::IsSupersetOf({"algorithm", "transport", "kernel", "seq_len", "ranks",
+                                     "batch", "heads", "kv_heads", "head_dim", "dtype", "causal",
+                                     "layout", "branches"}));
+  EXPECT_THAT(keys("timing"), ElementsAre("samples_s", "median_s", "ci_low_s", "ci_high_s",
+                                          "ci_level", "p95_s", "min_s", "warmup", "reduction"));
+  EXPECT_THAT(keys("phases"),
+              ElementsAre("compute_s", "communication_s", "exposed_communication_s", "merge_s"));
+  EXPECT_THAT(keys("work"), ElementsAre("tokens", "flops", "paper_macs", "flops_per_s",
+                                        "share_of_peak", "coverage"));
+  EXPECT_THAT(keys("comm"),
+              ElementsAre("counted_bytes_per_rank", "predicted_bytes_per_rank",
+                          "counted_messages_per_rank", "predicted_messages_per_rank"));
+  EXPECT_THAT(keys("memory"), ElementsAre("measured_peak_bytes", "predicted_peak_bytes", "by_tag"));
+  EXPECT_THAT(keys("check"), ElementsAre("status", "reference", "max_rel_error", "rel_l2_error",
+                                         "queries", "tolerance"));
+  EXPECT_EQ(n.find("params")->find("branches")->items[1].whole("dilation_rate"), 512);
+  EXPECT_EQ(n.find("timing")->text("reduction"), "max");
+}
+
+TEST(Record, RoundTrips) {
+  const PointRecord r = full_record();
+  const std::string text = record_to_json(r);
+  const PointRecord back = record_from_json(text);
+  EXPECT_EQ(record_to_json(back), text);
+  EXPECT_EQ(back.params.problem, r.params.problem);
+  EXPECT_EQ(back.params.pattern, r.params.pattern);
+  EXPECT_EQ(back.work.flops, 3.5e21);
+  EXPECT_EQ(back.memory.by_tag, r.memory.by_tag);
+  EXPECT_EQ(back.timeline[1].op, "send");
+  EXPECT_EQ(back.metrics, r.metrics);
+  EXPECT_EQ(text.find('\n'), std::string::npos);
+}
+
+TEST(Record, WhatWasNotMeasuredIsNullAndComesBackAsNan) {
+  Point point{.id = "00000001",
+              .params = {},
+              .status = PointStatus::kSkippedMemory,
+              .reason = "needs 3 TiB"};
+  point.params.algorithm = "ring";
+  point.params.problem.seq_len = 8;
+  point.params.problem.batch = 4;
+  point.params.pattern = dense_pattern(8);
+  const PointRecord r = make_record(point, Source::kSimulated);
+  const JsonNode n = parse_json(record_to_json(r), "r");
+  EXPECT_TRUE(n.find("timing")->find("median_s")->is_null());
+  EXPECT_TRUE(n.find("comm")->find("counted_bytes_per_rank")->is_null());
+  EXPECT_EQ(n.text("reason"), "needs 3 TiB");
+  EXPECT_EQ(n.find("timeline"), nullptr);
+  const PointRecord back = record_from_json(record_to_json(r));
+  EXPECT_TRUE(std::isnan(back.timing.median_s));
+  EXPECT_TRUE(std::isnan(back.work.share_of_peak));
+  EXPECT_FALSE(back.comm.counted_bytes_per_rank);
+  EXPECT_EQ(back.source, Source::kSimulated);
+  EXPECT_EQ(back.status, PointStatus::kSkippedMemory);
+  EXPECT_EQ(back.work.tokens, 32);
+}
+
+TEST(Record, StatusAndSourceNamesRoundTrip) {
+  for (int i = 0; i <= int(PointStatus::kError); ++i)
+    EXPECT_EQ(parse_status(to_string(PointStatus(i))), PointStatus(i));
+  for (int i = 0; i <= int(Source::kExtrapolated); ++i)
+    EXPECT_EQ(parse_source(to_string(Source(i))), Source(i));
+  EXPECT_THROW(parse_status("fine"), UsageError);
+  EXPECT_THROW(parse_source("guessed"), UsageError);
+  EXPECT_THROW(record_from_json("{}"), UsageError);
+  EXPECT_THROW(record_from_json("[]"), UsageError);
+}
+
+TEST(Record, TimingBlockOfTenSamples) {
+  PointRecord r;
+  set_timing(r, {10, 9, 8, 7, 6, 5, 4, 3, 2, 1}, 2);
+  EXPECT_EQ(r.timing.median_s, 5.5);
+  EXPECT_EQ(r.timing.ci_low_s, 2);
+  EXPECT_EQ(r.timing.ci_high_s, 9);
+  EXPECT_NEAR(r.timing.ci_level, 0.979, 5e-4);
+  EXPECT_EQ(r.timing.min_s, 1);
+  EXPECT_EQ(r.timing.warmup, 2);
+  PointRecord none;
+  set_timing(none, {}, 1);
+  EXPECT_TRUE(std::isnan(none.timing.median_s));
+}
+
+TEST(Validate, RefusesContradictions) {
+  const auto judged = [](auto change) {
+    PointRecord r = full_record();
+    change(r);
+    const bool consistent = validate_record(r);
+    return std::tuple(consistent, r.status, r.reason);
+  };
+  EXPECT_EQ(std::get<0>(judged([](PointRecord&) {})), true);
+  EXPECT_THAT(judged([](PointRecord& r) { r.timing.median_s = NAN; }),
+              testing::FieldsAre(false, PointStatus::kError, HasSubstr("without a median")));
+  EXPECT_THAT(judged([](PointRecord& r) { r.timing.median_s = -1; }),
+              testing::FieldsAre(false, PointStatus::kError, HasSubstr("negative")));
+  EXPECT_THAT(
+      judged([](PointRecord& r) { r.work.share_of_peak = 1.06; }),
+      testing::FieldsAre(false, PointStatus::kError, HasSubstr("faster than the machine's peak")));
+  EXPECT_EQ(std::get<0>(judged([](PointRecord& r) { r.work.share_of_peak = 1.04; })), true);
+  EXPECT_THAT(judged([](PointRecord& r) { r.comm.counted_bytes_per_rank = 99; }),
+              testing::FieldsAre(false, PointStatus::kCheckFailed,
+                                 HasSubstr("counted 99 bytes per rank, predicted 100")));
+  EXPECT_THAT(judged([](PointRecord& r) { r.comm.counted_messages_per_rank = 5; }),
+              testing::FieldsAre(false, PointStatus::kCheckFailed, HasSubstr("messages")));
+  EXPECT_EQ(std::get<0>(judged([](PointRecord& r) { r.comm.counted_bytes_per_rank.reset(); })),
+            true);
+  EXPECT_THAT(judged([](PointRecord& r) { r.check.status = "fail"; }),
+              testing::FieldsAre(false, PointStatus::kCheckFailed, HasSubstr("wrong")));
+  EXPECT_THAT(judged([](PointRecord& r) { r.status = PointStatus::kOom; }),
+              testing::FieldsAre(false, PointStatus::kOom, HasSubstr("without a reason")));
+}
+
+}  // namespace
+}  // namespace longnet

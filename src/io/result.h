@@ -1,0 +1,114 @@
+// One run on disk: run.json first, then a line of points.jsonl per point as it ends, result.json
+// last.
+//
+//   auto writer = ResultWriter::create({.run = run, .environment = env});   // rank 0 only
+//   for (const Point& p : points)
+//     if (!writer.finished(p.id)) writer.append(measure(p));
+//   Summary s = writer.finish(points.size());
+//
+// A run that is killed leaves run.json and points.jsonl, which is the truth; read_result and resume
+// take that.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/environment.h"
+#include "io/record.h"
+
+namespace longnet {
+
+struct RunInfo {
+  std::string name{};  // the config's
+  std::string description{};
+  std::string command{};  // as typed
+  std::string config_path{};
+  std::string config_json{};  // resolved
+  std::string config_sha256{};
+  std::string transport{};  // "mpi", "threads", "simulated"
+  int world_size = 1;
+  std::string started_utc{}, finished_utc{};  // RFC 3339, set by create and by finish
+};
+
+struct RankInfo {
+  int rank = 0;
+  std::string hostname{};
+  int cores = 0;         // usable by this rank
+  std::string device{};  // "" for CPU
+};
+
+struct FitRecord {     // of median_s against seq_len
+  std::string series;  // "dilated mpi cpu ranks=2 ..."
+  Source source = Source::kMeasured;
+  double exponent = 0, r_squared = 0;
+  int64_t points = 0, seq_len_min = 0, seq_len_max = 0;
+};
+
+struct Summary {
+  std::string verdict;                    // pass, fail, incomplete
+  std::map<std::string, int64_t> counts;  // every status, also those with 0
+  int64_t planned = 0;
+  std::vector<FitRecord> fits;  // series of at least three ok points, never over two sources
+};
+
+// Fail: a point was wrong or broke (oom, timeout, check_failed, error). Incomplete: fewer records
+// than planned.
+Summary summarize(const std::vector<PointRecord>& points, int64_t planned);
+std::string series_name(const PointRecord& record);  // what is the same along a curve over seq_len
+
+struct Result {
+  std::string path;  // of the folder or file read
+  RunInfo run{};
+  BuildInfo build;
+  Environment environment{};
+  std::vector<RankInfo> ranks{};
+  std::vector<PointRecord> points;
+  Summary summary;
+};
+
+// A folder (result.json, or run.json + points.jsonl while running) or a result.json. Throws
+// UsageError.
+Result read_result(const std::string& path);
+std::string result_to_json(const Result& result, int indent = 1);
+
+struct WriterOptions {
+  std::string root = "results";  // the folder <utc>-<name>-<rev> is made here ...
+  std::string directory{};       // ... unless this names it; must be absent or empty
+  RunInfo run{};
+  BuildInfo build = build_info();
+  Environment environment{};
+  std::vector<RankInfo> ranks{};
+};
+
+class ResultWriter {
+ public:
+  static ResultWriter create(WriterOptions options);
+  // Goes on in `directory`. Throws UsageError when the config differs from the one it was started
+  // with.
+  static ResultWriter resume(const std::string& directory, std::string_view config_sha256);
+  ResultWriter(ResultWriter&&) noexcept;
+  ResultWriter& operator=(ResultWriter&&) noexcept;
+  ~ResultWriter();
+
+  const std::string& directory() const;
+  // Recorded before, and not an `error` (those are worth another try).
+  bool finished(std::string_view id) const;
+  std::vector<std::string> finished_ids() const;
+  // The last one per id, in the order of first appearance.
+  const std::vector<PointRecord>& records() const;
+
+  // Validates, writes one line, flushes it to the disk. Returns what was written (validation may
+  // change it).
+  const PointRecord& append(PointRecord record);
+  Summary finish(int64_t planned);  // writes result.json; may be called again after more points
+
+ private:
+  struct State;
+  explicit ResultWriter(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace longnet

@@ -1,0 +1,185 @@
+// run.json and result.json: reading and writing.
+#include "io/result_json.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "core/check.h"
+#include "io/record_node.h"
+
+namespace longnet {
+namespace {
+
+namespace fs = std::filesystem;
+
+JsonNode run_node(const RunInfo& r) {
+  JsonNode n = JsonNode::object();
+  n.set("name", r.name).set("description", r.description).set("command", r.command);
+  n.set("config_path", r.config_path);
+  n.set("config", r.config_json.empty() ? JsonNode() : parse_json(r.config_json, "config"));
+  n.set("config_sha256", r.config_sha256).set("transport", r.transport);
+  n.set("world_size", r.world_size).set("started_utc", r.started_utc);
+  return n.set("finished_utc", r.finished_utc.empty() ? JsonNode() : JsonNode(r.finished_utc));
+}
+
+RunInfo run_from(const JsonNode& n) {
+  RunInfo r;
+  r.name = n.text("name");
+  r.description = n.text("description");
+  r.command = n.text("command");
+  r.config_path = n.text("config_path");
+  if (const JsonNode* config = n.find("config"); config && config->is_object())
+    r.config_json = dump_json(*config, 2);
+  r.config_sha256 = n.text("config_sha256");
+  r.transport = n.text("transport");
+  r.world_size = int(n.whole("world_size", 1));
+  r.started_utc = n.text("started_utc");
+  r.finished_utc = n.text("finished_utc");
+  return r;
+}
+
+JsonNode ranks_node(const std::vector<RankInfo>& ranks) {
+  JsonNode list = JsonNode::array();
+  for (const RankInfo& r : ranks) {
+    JsonNode n = JsonNode::object();
+    n.set("rank", r.rank).set("hostname", r.hostname).set("cores", r.cores);
+    list.push(n.set("device", r.device.empty() ? JsonNode() : JsonNode(r.device)));
+  }
+  return list;
+}
+
+JsonNode summary_node(const Summary& s) {
+  JsonNode counts = JsonNode::object(), fits = JsonNode::array(), n = JsonNode::object();
+  for (const auto& [status, count] : s.counts) counts.set(status, count);
+  for (const FitRecord& f : s.fits) {
+    JsonNode fit = JsonNode::object();
+    fit.set("series", f.series).set("source", to_string(f.source)).set("exponent", f.exponent);
+    fit.set("r_squared", f.r_squared).set("points", f.points);
+    fits.push(fit.set("seq_len_min", f.seq_len_min).set("seq_len_max", f.seq_len_max));
+  }
+  n.set("verdict", s.verdict).set("planned", s.planned).set("counts", counts);
+  return n.set("fits", fits);
+}
+
+Summary summary_from(const JsonNode& n) {
+  Summary s;
+  s.verdict = n.text("verdict");
+  s.planned = n.whole("planned");
+  if (const JsonNode* counts = n.find("counts"))
+    for (const std::string& status : counts->keys) s.counts[status] = counts->whole(status);
+  for_each_item(n, "fits", [&](const JsonNode& f) {
+    s.fits.push_back({.series = f.text("series"),
+                      .source = parse_source(f.text("source")),
+                      .exponent = f.real("exponent"),
+                      .r_squared = f.real("r_squared"),
+                      .points = f.whole("points"),
+                      .seq_len_min = f.whole("seq_len_min"),
+                      .seq_len_max = f.whole("seq_len_max")});
+  });
+  return s;
+}
+
+JsonNode head_node(const Result& r) {
+  JsonNode n = JsonNode::object();
+  n.set("schema_version", 1).set("run", run_node(r.run)).set("build", build_to_node(r.build));
+  n.set("environment", environment_to_node(r.environment));
+  return n.set("ranks", ranks_node(r.ranks));
+}
+
+Result head_from(const JsonNode& n) {
+  if (n.whole("schema_version") != 1 || !n.find("run"))
+    throw UsageError(concat(n.where(),
+                            ": this is no result of lnbench (schema_version 1)\n  hint: name a "
+                            "folder under results/ or its result.json"));
+  Result r;
+  r.run = run_from(*n.find("run"));
+  if (const JsonNode* build = n.find("build")) r.build = build_from_node(*build);
+  if (const JsonNode* env = n.find("environment")) r.environment = environment_from_node(*env);
+  for_each_item(n, "ranks", [&](const JsonNode& rank) {
+    r.ranks.push_back({.rank = int(rank.whole("rank")),
+                       .hostname = rank.text("hostname"),
+                       .cores = int(rank.whole("cores")),
+                       .device = rank.text("device")});
+  });
+  return r;
+}
+
+}  // namespace
+
+std::string read_text_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  if (!file)
+    throw UsageError(concat("cannot read '", path, "'\n  hint: is it a folder of results?"));
+  return text.str();
+}
+
+Result read_manifest(const std::string& path) {
+  return head_from(parse_json(read_text_file(path), path));
+}
+
+std::string manifest_to_json(const Result& result) { return dump_json(head_node(result), 1); }
+
+std::string result_to_json(const Result& result, int indent) {
+  JsonNode n = head_node(result), points = JsonNode::array();
+  for (const PointRecord& r : result.points) points.push(record_to_node(r));
+  n.set("points", points).set("summary", summary_node(result.summary));
+  return dump_json(n, indent);
+}
+
+PointLines read_point_lines(const std::string& path) {
+  PointLines lines;
+  if (!fs::exists(path)) return lines;
+  const std::string text = read_text_file(path);
+  int number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    ++number;
+    if (end == std::string::npos) break;  // torn: the writer was killed inside this line
+    const std::string line = text.substr(begin, end - begin);
+    try {
+      if (!line.empty()) lines.points.push_back(record_from_json(line));
+    } catch (const UsageError& e) {
+      if (end + 1 < text.size())  // damage in the middle is no torn write
+        throw UsageError(concat(path, ":", number, ": ", e.what()));
+      break;
+    }
+    begin = end + 1;
+    lines.good_bytes = int64_t(begin);
+  }
+  return lines;
+}
+
+void put_record(std::vector<PointRecord>& records, PointRecord record) {
+  for (PointRecord& r : records)
+    if (r.id == record.id) {
+      r = std::move(record);
+      return;
+    }
+  records.push_back(std::move(record));
+}
+
+Result read_result(const std::string& path) {
+  const bool folder = fs::is_directory(path);
+  const std::string file = folder ? (fs::path(path) / "result.json").string() : path;
+  if (!folder || fs::exists(file)) {
+    const JsonNode n = parse_json(read_text_file(file), file);
+    Result r = head_from(n);
+    r.path = path;
+    for_each_item(n, "points", [&](const JsonNode& p) { r.points.push_back(record_from_node(p)); });
+    if (const JsonNode* summary = n.find("summary")) r.summary = summary_from(*summary);
+    return r;
+  }
+  const std::string manifest = (fs::path(path) / "run.json").string();
+  Result r = read_manifest(manifest);
+  r.path = path;
+  for (PointRecord& p : read_point_lines((fs::path(path) / "points.jsonl").string()).points)
+    put_record(r.points, std::move(p));
+  r.summary =
+      summarize(r.points, int64_t(r.points.size()) + 1);  // how many were planned is not known
+  return r;
+}
+
+}  // namespace longnet

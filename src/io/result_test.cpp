@@ -1,0 +1,237 @@
+#include "io/result.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "io/compare.h"
+#include "io/config.h"
+#include "io/expand.h"
+#include "io/json_tree.h"
+#include "io/test_support.h"
+
+namespace longnet {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr const char* kConfig = R"({ "schema_version": 1, "name": "demo",
+  "sweep": { "algorithm": ["dilated", "ring"], "seq_len": ["8K", "16K", "32K"], "ranks": 2 } })";
+
+std::vector<Point> points() { return expand(parse_config(kConfig, "demo.json")); }
+
+PointRecord ok_record(const Point& p, double median) {
+  PointRecord r = make_record(p);
+  r.params.threads = 1;
+  set_timing(r, std::vector<double>(10, median), 3);
+  return r;
+}
+
+WriterOptions options_in(const TemporaryFolder& folder) {
+  const Config c = parse_config(kConfig, "demo.json");
+  WriterOptions o{.root = folder.path("results")};
+  o.run = {.name = c.name,
+           .command = "lnbench run demo.json",
+           .config_path = "demo.json",
+           .config_json = resolved_config_json(c),
+           .config_sha256 = config_sha256(c),
+           .transport = "threads",
+           .world_size = 2};
+  o.environment = capture_environment({.mpi_version = "Open MPI 4.1.4"});
+  o.ranks = {{.rank = 0, .hostname = "a", .cores = 1},
+             {.rank = 1, .hostname = "b", .cores = 1, .device = "gpu 0"}};
+  return o;
+}
+
+TEST(ResultWriter, WritesManifestLinesAndResult) {
+  const TemporaryFolder folder;
+  auto writer = ResultWriter::create(options_in(folder));
+  EXPECT_THAT(writer.directory(),
+              testing::MatchesRegex(".*/results/[0-9]{8}T[0-9]{6}Z-demo-[^/]+"));
+  EXPECT_TRUE(std::filesystem::exists(writer.directory() + "/run.json"));
+  for (const Point& p : points()) {
+    const double n = double(p.params.problem.seq_len);
+    writer.append(ok_record(p, p.params.algorithm == "ring" ? 1e-9 * n * n : 1e-6 * n));
+  }
+  EXPECT_FALSE(std::filesystem::exists(writer.directory() + "/result.json"));
+  const Summary s = writer.finish(6);
+  EXPECT_EQ(s.verdict, "pass");
+  EXPECT_EQ(s.counts.at("ok"), 6);
+  EXPECT_EQ(s.counts.at("timeout"), 0);
+  ASSERT_EQ(s.fits.size(), 2u);
+  EXPECT_NEAR(s.fits[0].exponent, 1, 1e-9);
+  EXPECT_NEAR(s.fits[1].exponent, 2, 1e-9);
+  EXPECT_FALSE(std::filesystem::exists(writer.directory() + "/result.json.tmp"));
+
+  const Result r = read_result(writer.directory());
+  EXPECT_EQ(r.points.size(), 6u);
+  EXPECT_EQ(r.run.name, "demo");
+  EXPECT_EQ(r.run.world_size, 2);
+  EXPECT_EQ(r.ranks[1].device, "gpu 0");
+  EXPECT_EQ(r.environment.mpi_version, "Open MPI 4.1.4");
+  EXPECT_EQ(r.summary.fits.size(), 2u);
+  EXPECT_EQ(result_to_json(read_result(writer.directory() + "/result.json")), result_to_json(r));
+  const JsonNode n = parse_json(result_to_json(r), "r");
+  EXPECT_THAT(n.keys, ElementsAre("schema_version", "run", "build", "environment", "ranks",
+                                  "points", "summary"));
+  // The config inside the result is the resolved one, whose hash is the one beside it.
+  EXPECT_EQ(config_sha256(parse_config(r.run.config_json, "x.json")), r.run.config_sha256);
+}
+
+TEST(ResultWriter, ResumesAfterATornLine) {
+  const TemporaryFolder folder;
+  const auto all = points();
+  std::string directory;
+  const WriterOptions options = options_in(folder);
+  {
+    auto writer = ResultWriter::create(options);
+    directory = writer.directory();
+    writer.append(ok_record(all[0], 1));
+    writer.append(ok_record(all[1], 1));
+    PointRecord broken = make_record(all[2]);
+    broken.status = PointStatus::kError;
+    broken.reason = "node died";
+    writer.append(broken);
+  }
+  {
+    std::ofstream lines(directory + "/points.jsonl", std::ios::app);
+    lines << record_to_json(ok_record(all[3], 1)).substr(0, 100);  // killed while writing
+  }
+  EXPECT_EQ(read_result(directory).points.size(), 3u);
+  EXPECT_EQ(read_result(directory).summary.verdict, "fail");
+  auto writer = ResultWriter::resume(directory, options.run.config_sha256);
+  EXPECT_THAT(writer.finished_ids(), ElementsAre(all[0].id, all[1].id));
+  EXPECT_FALSE(writer.finished(all[2].id));  // errors are tried again
+  EXPECT_FALSE(writer.finished(all[3].id));
+  EXPECT_EQ(writer.finish(6).verdict, "fail");
+  for (size_t i = 2; i < all.size(); ++i) writer.append(ok_record(all[i], 1));
+  EXPECT_EQ(writer.finish(6).verdict, "pass");
+  const Result r = read_result(directory);
+  ASSERT_EQ(r.points.size(), 6u);
+  EXPECT_EQ(r.points[2].id, all[2].id);  // in its old place, with the new outcome
+  EXPECT_EQ(r.points[2].status, PointStatus::kOk);
+}
+
+TEST(ResultWriter, ResumeRefusesWhatIsNotItsOwn) {
+  const TemporaryFolder folder;
+  auto writer = ResultWriter::create(options_in(folder));
+  EXPECT_THAT(usage_error([&] { ResultWriter::resume(writer.directory(), std::string(64, '0')); }),
+              HasSubstr("started with another config"));
+  EXPECT_THAT(usage_error([&] { ResultWriter::resume(folder.path("none"), "x"); }),
+              HasSubstr("holds no run.json"));
+}
+
+TEST(ResultWriter, NeverOverwrites) {
+  const TemporaryFolder folder;
+  WriterOptions o = options_in(folder);
+  auto first = ResultWriter::create(o);
+  auto second = ResultWriter::create(o);  // within the same second
+  EXPECT_NE(first.directory(), second.directory());
+  o.directory = first.directory();
+  EXPECT_THAT(usage_error([&] { ResultWriter::create(o); }), HasSubstr("is not empty"));
+  o.directory = folder.path("fresh/deep");
+  EXPECT_EQ(ResultWriter::create(o).directory(), folder.path("fresh/deep"));
+  o.directory = "/proc/nowhere";
+  EXPECT_THAT(usage_error([&] { ResultWriter::create(o); }), HasSubstr("cannot create the folder"));
+}
+
+TEST(ResultWriter, ValidatesWhatItIsGiven) {
+  const TemporaryFolder folder;
+  auto writer = ResultWriter::create(options_in(folder));
+  PointRecord r = ok_record(points()[0], 1);
+  r.work.share_of_peak = 3;
+  EXPECT_EQ(writer.append(r).status, PointStatus::kError);
+  EXPECT_EQ(read_result(writer.directory()).points[0].status, PointStatus::kError);
+}
+
+TEST(ReadResult, RefusesForeignFilesAndDamage) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(usage_error([&] { read_result(folder.path("none")); }), HasSubstr("cannot read"));
+  EXPECT_THAT(usage_error([&] { read_result(folder.write("a.json", "{}")); }),
+              HasSubstr("no result of lnbench"));
+  auto writer = ResultWriter::create(options_in(folder));
+  writer.append(ok_record(points()[0], 1));
+  std::ofstream(writer.directory() + "/points.jsonl", std::ios::app)
+      << "{ damaged }\n"
+      << record_to_json(ok_record(points()[1], 1)) << "\n";
+  EXPECT_THAT(usage_error([&] { read_result(writer.directory()); }), HasSubstr("points.jsonl:2:"));
+}
+
+TEST(Summary, VerdictAndFits) {
+  const auto all = points();
+  std::vector<PointRecord> records;
+  for (const Point& p : all) records.push_back(ok_record(p, 1));
+  EXPECT_EQ(summarize(records, 7).verdict, "incomplete");
+  EXPECT_NEAR(summarize(records, 6).fits[0].exponent, 0, 1e-12);
+  records[0].source =
+      Source::kSimulated;  // two sources in one series: two points are too few for a fit
+  const Summary mixed = summarize(records, 6);
+  ASSERT_EQ(mixed.fits.size(), 1u);
+  EXPECT_THAT(mixed.fits[0].series, HasSubstr("ring"));
+  records[5].status = PointStatus::kSkippedMemory;
+  EXPECT_EQ(summarize(records, 6).verdict, "pass");
+  EXPECT_TRUE(summarize(records, 6).fits.empty());
+  records[5].status = PointStatus::kCheckFailed;
+  EXPECT_EQ(summarize(records, 7).verdict, "fail");
+}
+
+// Secrets in the environment reach no file and no text.
+TEST(Canary, AppearsInNoOutput) {
+  const std::string canary = "canary-5f2c91";
+  for (const char* name : {"OMPI_MCA_secret_token", "OMP_API_KEY", "SLURM_JWT", "GITHUB_TOKEN",
+                           "OMPI_MCA_password", "LNBENCH_SECRET", "AWS_SESSION", "gomp_Key"})
+    ::setenv(name, canary.c_str(), 1);
+  ::setenv("OMP_PROC_BIND", "close", 1);
+  const TemporaryFolder folder;
+  WriterOptions o = options_in(folder);
+  EXPECT_EQ(o.environment.variables.at("OMP_PROC_BIND"), "close");
+  auto writer = ResultWriter::create(o);
+  for (const Point& p : points()) writer.append(ok_record(p, 1));
+  writer.finish(6);
+  int files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+    if (!entry.is_regular_file()) continue;
+    ++files;
+    std::ifstream file(entry.path());
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_EQ(text.find(canary), std::string::npos) << entry.path();
+  }
+  EXPECT_EQ(files, 3);
+  EXPECT_EQ(environment_to_json(o.environment).find(canary), std::string::npos);
+  const Result r = read_result(writer.directory());
+  EXPECT_EQ(comparison_table(compare_results(r, r)).find(canary), std::string::npos);
+}
+
+// A folder for scripts/validate_json_test.py.
+TEST(SampleResult, IsWrittenForTheSchemaCheck) {
+  const char* target = std::getenv("LONGNET_SAMPLE_RESULT");
+  if (!target) GTEST_SKIP() << "LONGNET_SAMPLE_RESULT names no folder";
+  std::filesystem::remove_all(target);
+  const TemporaryFolder folder;
+  WriterOptions o = options_in(folder);
+  o.directory = target;
+  auto writer = ResultWriter::create(o);
+  const auto all = points();
+  for (const Point& p : all) writer.append(ok_record(p, 1e-3));
+  PointRecord skipped = make_record(all[0]), full = ok_record(all[1], 0.5);
+  skipped.status = PointStatus::kSkippedMemory;
+  skipped.reason = "needs 3 TiB, the limit is 8 GiB";
+  writer.append(skipped);
+  full.comm = {1, 1, 2, 2};
+  full.work.flops = 3.5e21;
+  full.work.coverage = {1.0, 0.5};
+  full.memory.by_tag = {{"kv", 4}};
+  full.memory.measured_peak_bytes = 9;
+  full.per_rank = {{0, 0.5}, {1, NAN}};
+  full.check = {.status = "pass", .reference = "double", .max_rel_error = 1e-7};
+  full.metrics = {{"measured_share", 1.0}};
+  full.timeline = {{0, "compute", "attend", 0, 0.5}};
+  writer.append(full);
+  writer.finish(6);
+}
+
+}  // namespace
+}  // namespace longnet

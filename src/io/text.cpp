@@ -1,0 +1,58 @@
+#include "io/text.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/check.h"
+
+namespace longnet {
+
+int edit_distance(std::string_view a, std::string_view b) {
+  // Optimal string alignment: three rows of the table are enough.
+  std::vector<int> before(b.size() + 1), previous(b.size() + 1), current(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) previous[j] = int(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    current[0] = int(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      current[j] = std::min(
+          {previous[j] + 1, current[j - 1] + 1, previous[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        current[j] = std::min(current[j], before[j - 2] + 1);
+    }
+    std::swap(before, previous);
+    std::swap(previous, current);
+  }
+  return previous[b.size()];
+}
+
+std::string closest_match(std::string_view word, std::span<const std::string> candidates) {
+  // One slip per three letters: 'sqe_len' finds seq_len, 'cat' does not find 'cpu'.
+  int best = int(word.size()) / 3 + 1;
+  std::string match;
+  for (const std::string& c : candidates) {
+    const int distance = edit_distance(word, c);
+    const bool extends = word.size() >= 3 && (c.starts_with(word) || c.ends_with(word));
+    if (distance < best || (match.empty() && (distance == best || extends) && word.size() >= 3)) {
+      best = std::min(best, distance);
+      match = c;
+    }
+  }
+  return match;
+}
+
+std::string name_hint(std::string_view word, std::span<const std::string> candidates) {
+  if (const std::string match = closest_match(word, candidates); !match.empty())
+    return concat("did you mean '", match, "'?");
+  return "known: " + join(candidates, ", ");
+}
+
+std::string join(std::span<const std::string> words, std::string_view separator) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) text += separator;
+    text += words[i];
+  }
+  return text;
+}
+
+}  // namespace longnet

@@ -1,0 +1,20 @@
+// Finding the word that somebody meant.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace longnet {
+
+// Insertions, deletions, substitutions and swaps of neighbours that turn a into b.
+int edit_distance(std::string_view a, std::string_view b);
+
+// The candidate nearest to `word` if it is near enough to be a slip of the pen, else "".
+std::string closest_match(std::string_view word, std::span<const std::string> candidates);
+
+// "did you mean 'seq_len'?" or, where nothing is near, "known: a, b, c".
+std::string name_hint(std::string_view word, std::span<const std::string> candidates);
+
+std::string join(std::span<const std::string> words, std::string_view separator);
+
+}  // namespace longnet

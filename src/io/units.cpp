@@ -1,0 +1,173 @@
+#include "io/units.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <limits>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+struct Suffix {
+  std::string_view text;
+  double factor;
+};
+
+// "12.5 GiB" -> 12.5 and "GiB"; false when there is no number in front.
+bool split_number(std::string_view text, double& number, std::string_view& rest) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !std::isfinite(number)) return false;
+  rest = text.substr(size_t(end - text.data()));
+  while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
+  return true;
+}
+
+std::string print(const char* format, double value) {
+  std::array<char, 64> buffer{};
+  const int n = std::snprintf(buffer.data(), buffer.size(), format, value);
+  return std::string(buffer.data(), size_t(std::max(0, n)));
+}
+
+// Three significant digits without an exponent, for values from 1 to 1000.
+std::string three_digits(double value) {
+  std::string text = print(value < 9.995 ? "%.2f" : value < 99.95 ? "%.1f" : "%.0f", value);
+  if (text.find('.') != std::string::npos) {
+    text.erase(text.find_last_not_of('0') + 1);
+    if (text.back() == '.') text.pop_back();
+  }
+  return text;
+}
+
+std::string utc(const char* format) {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  std::array<char, 64> buffer{};
+  return std::string(buffer.data(), std::strftime(buffer.data(), buffer.size(), format, &parts));
+}
+
+}  // namespace
+
+std::optional<int64_t> try_parse_tokens(std::string_view text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0) return std::nullopt;
+  const std::string_view suffix = text.substr(size_t(end - text.data()));
+  if (suffix.empty()) return number;
+  if (suffix.size() != 1) return std::nullopt;
+  int shift = 0;
+  switch (suffix[0]) {
+    case 'k':
+    case 'K':
+      shift = 10;
+      break;
+    case 'm':
+    case 'M':
+      shift = 20;
+      break;
+    case 'b':
+    case 'B':
+      shift = 30;
+      break;
+    default:
+      return std::nullopt;
+  }
+  if (number > (std::numeric_limits<int64_t>::max() >> shift)) return std::nullopt;
+  return number << shift;
+}
+
+int64_t parse_tokens(std::string_view text) {
+  if (const auto tokens = try_parse_tokens(text)) return *tokens;
+  throw UsageError(concat("'", text, "' is no number of tokens: write 8192, 8K, 1M or 1B"));
+}
+
+std::string format_tokens(int64_t tokens) {
+  constexpr std::array<std::pair<int, char>, 3> kSuffixes{{{30, 'B'}, {20, 'M'}, {10, 'K'}}};
+  for (const auto& [shift, letter] : kSuffixes)
+    if (tokens > 0 && tokens % (int64_t{1} << shift) == 0)
+      return std::to_string(tokens >> shift) + letter;
+  return std::to_string(tokens);
+}
+
+std::optional<int64_t> try_parse_bytes(std::string_view text) {
+  static constexpr std::array<Suffix, 13> kSuffixes{{{"", 1},
+                                                     {"B", 1},
+                                                     {"KiB", 0x1p10},
+                                                     {"MiB", 0x1p20},
+                                                     {"GiB", 0x1p30},
+                                                     {"TiB", 0x1p40},
+                                                     {"KB", 1e3},
+                                                     {"kB", 1e3},
+                                                     {"MB", 1e6},
+                                                     {"GB", 1e9},
+                                                     {"TB", 1e12},
+                                                     {"PiB", 0x1p50},
+                                                     {"PB", 1e15}}};
+  double number = 0;
+  std::string_view rest;
+  if (!split_number(text, number, rest) || number < 0) return std::nullopt;
+  for (const Suffix& s : kSuffixes)
+    if (rest == s.text && number * s.factor < 9e18) return int64_t(std::llround(number * s.factor));
+  return std::nullopt;
+}
+
+std::string format_bytes(double bytes) {
+  if (!std::isfinite(bytes)) return "-";
+  constexpr std::array<const char*, 7> kUnits{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  size_t unit = 0;
+  double value = std::abs(bytes);
+  for (; value >= 999.5 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  const std::string sign = bytes < 0 ? "-" : "";
+  return sign + (unit == 0 ? print("%.0f", value) : three_digits(value)) + " " + kUnits[unit];
+}
+
+std::string format_seconds(double s) {
+  if (!std::isfinite(s)) return "-";
+  if (s < 0) return "-" + format_seconds(-s);
+  if (s == 0) return "0 s";
+  if (s < 999.5e-9) return three_digits(s * 1e9) + " ns";
+  if (s < 999.5e-6) return three_digits(s * 1e6) + " us";
+  if (s < 999.5e-3) return three_digits(s * 1e3) + " ms";
+  if (s < 119.5) return three_digits(s) + " s";
+  const auto whole = std::llround(s);
+  if (whole < 7200) return concat(whole / 60, " min ", whole % 60, " s");
+  if (whole < 172800) return concat(whole / 3600, " h ", whole % 3600 / 60, " min");
+  return three_digits(s / 86400) + " days";
+}
+
+std::string format_si(double value, std::string_view unit) {
+  if (!std::isfinite(value)) return "-";
+  constexpr std::array<const char*, 9> kPrefixes{"", "k", "M", "G", "T", "P", "E", "Z", "Y"};
+  size_t prefix = 0;
+  double magnitude = std::abs(value);
+  for (; magnitude >= 999.5 && prefix + 1 < kPrefixes.size(); ++prefix) magnitude /= 1000;
+  return concat(value < 0 ? "-" : "", three_digits(magnitude), " ", kPrefixes[prefix], unit);
+}
+
+double parse_duration(std::string_view text) {
+  static constexpr std::array<Suffix, 6> kSuffixes{
+      {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"m", 60}, {"min", 60}, {"h", 3600}}};
+  double number = 0;
+  std::string_view rest;
+  if (split_number(text, number, rest) && number >= 0)
+    for (const Suffix& s : kSuffixes)
+      if (rest == s.text) return number * s.factor;
+  throw UsageError(concat("'", text, "' is no duration: write 90s, 30m, 1.5h or 250ms"));
+}
+
+double parse_fraction(std::string_view text) {
+  double number = 0;
+  std::string_view rest;
+  if (split_number(text, number, rest) && number >= 0 && (rest.empty() || rest == "%"))
+    return rest == "%" ? number / 100 : number;
+  throw UsageError(concat("'", text, "' is no fraction: write 5% or 0.05"));
+}
+
+std::string utc_rfc3339() { return utc("%Y-%m-%dT%H:%M:%SZ"); }
+std::string utc_compact() { return utc("%Y%m%dT%H%M%SZ"); }
+
+}  // namespace longnet

@@ -1,0 +1,125 @@
+#include "measure/sampler.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+// One rank's part in the collective measurement.
+class Sampler {
+ public:
+  Sampler(const SampleOptions& options, const SampleHooks& hooks)
+      : options_(options), hooks_(hooks) {
+    // All memory before the first sample: a page fault inside one would be measured.
+    set_.samples_s.reserve(size_t(options.max_samples));
+    set_.own_s.reserve(size_t(options.max_samples));
+    sorted_.reserve(size_t(options.max_samples));
+  }
+
+  SampleSet take() {
+    begin_ = hooks_.now();
+    bool go_on = true;
+    while (go_on && set_.warmup < options_.warmup) {
+      run_once();
+      ++set_.warmup;
+      go_on = hooks_.broadcast_from_root(!over_budget());
+    }
+    if (!go_on) set_.stop = SampleStop::kTimeBudget;
+    while (go_on) {
+      take_one();
+      go_on = hooks_.broadcast_from_root(wants_more());
+    }
+    finish();
+    return std::move(set_);
+  }
+
+ private:
+  double run_once() {
+    hooks_.prepare();
+    const double start = hooks_.now();
+    hooks_.run();
+    const double stop = hooks_.now();
+    check(stop >= start, "the clock runs backwards: ", start, " s, then ", stop, " s");
+    return stop - start;
+  }
+
+  void take_one() {
+    const double own = run_once();
+    const double slowest = hooks_.max_over_ranks(own);
+    set_.own_s.push_back(own);
+    set_.samples_s.push_back(slowest);
+    sorted_.insert(std::upper_bound(sorted_.begin(), sorted_.end(), slowest), slowest);
+  }
+
+  bool over_budget() const { return hooks_.now() - begin_ >= options_.time_budget_s; }
+
+  bool wants_more() {
+    const int taken = int(set_.samples_s.size());
+    if (taken >= options_.min_samples &&
+        median_interval_sorted(sorted_, options_.ci_level).relative_half_width() <=
+            options_.target_ci) {
+      set_.stop = SampleStop::kTargetReached;
+      return false;
+    }
+    if (taken >= options_.max_samples) {
+      set_.stop = SampleStop::kMaxSamples;
+      return false;
+    }
+    set_.stop = SampleStop::kTimeBudget;  // holds unless another sample follows
+    const double used = hooks_.now() - begin_;
+    return used + set_.samples_s.back() <= options_.time_budget_s;
+  }
+
+  // Every rank saw the same maxima, so all but the time budget is decided alike; when rank 0
+  // stopped and this rank would not have, only rank 0's clock can be the reason.
+  void finish() {
+    set_.elapsed_s = hooks_.now() - begin_;
+    if (!sorted_.empty()) set_.interval = median_interval_sorted(sorted_, options_.ci_level);
+  }
+
+  const SampleOptions& options_;
+  const SampleHooks& hooks_;
+  SampleSet set_;
+  std::vector<double> sorted_;
+  double begin_ = 0;
+};
+
+}  // namespace
+
+std::string_view to_string(SampleStop s) {
+  switch (s) {
+    case SampleStop::kTargetReached:
+      return "target reached";
+    case SampleStop::kMaxSamples:
+      return "max samples";
+    case SampleStop::kTimeBudget:
+      return "time budget";
+  }
+  return "?";
+}
+
+SampleSet sample(const SampleOptions& options, const SampleHooks& hooks) {
+  check(options.warmup >= 0, "warmup must not be negative, is ", options.warmup);
+  check(options.min_samples >= 1 && options.max_samples >= options.min_samples,
+        "need 1 <= min_samples <= max_samples, have ", options.min_samples, " and ",
+        options.max_samples);
+  check(options.time_budget_s > 0, "time_budget_s must be positive, is ", options.time_budget_s);
+  return Sampler(options, hooks).take();
+}
+
+SampleHooks single_rank_hooks(std::function<void()> run) {
+  return {.prepare = [] {},
+          .run = std::move(run),
+          .max_over_ranks = [](double own) { return own; },
+          .broadcast_from_root = [](bool mine) { return mine; },
+          .now = steady_seconds};
+}
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace longnet

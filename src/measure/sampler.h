@@ -1,0 +1,56 @@
+// Takes timing samples of one point on all its ranks until the median is known well enough.
+//
+// One sample, on P = 2 ranks:   rank 0: barrier | run 1.0 s |            -> own 1.0 \  max = 1.2 s
+// on both
+//                               rank 1: barrier | run 1.2 s |            -> own 1.2 /
+// Rank 0 looks at the maxima and decides whether to go on; everybody follows its broadcast, so that
+// ranks whose clocks differ still take the same number of samples (else the next barrier would
+// hang).
+#pragma once
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "measure/statistics.h"
+
+namespace longnet {
+
+struct SampleOptions {
+  int warmup = 3;
+  int min_samples = 10;
+  int max_samples = 50;
+  double target_ci = 0.025;  // relative half-width of the median's interval that ends sampling
+  double ci_level = 0.95;
+  double time_budget_s = 600;  // rank 0's clock, warm-up included; no sample starts to pass it
+};
+
+// How the sampler reaches the outside. Single-rank callers pass identities for the middle two.
+struct SampleHooks {
+  std::function<void()> prepare;  // resets the step, then a barrier: ends as ranks start
+  std::function<void()> run;      // what is timed; returns when this rank is done
+  std::function<double(double)> max_over_ranks;   // collective
+  std::function<bool(bool)> broadcast_from_root;  // collective; rank 0's argument wins
+  std::function<double()> now;                    // seconds, monotonic
+};
+
+enum class SampleStop { kTargetReached, kMaxSamples, kTimeBudget };
+std::string_view to_string(SampleStop s);  // "target reached", "max samples", "time budget"
+
+struct SampleSet {
+  std::vector<double> samples_s;  // max over ranks, as taken; empty if warm-up used the budget up
+  std::vector<double> own_s;      // this rank's own durations of the same samples
+  int warmup = 0;                 // runs before the first sample
+  SampleStop stop = SampleStop::kMaxSamples;
+  MedianInterval interval;  // of samples_s; zeros when empty
+  double elapsed_s = 0;     // this rank's clock, warm-up included
+};
+
+// Collective over the ranks. Throws Error when options make no sense or a clock runs backwards;
+// what the hooks throw passes through.
+SampleSet sample(const SampleOptions& options, const SampleHooks& hooks);
+
+// A single rank with the steady clock.
+SampleHooks single_rank_hooks(std::function<void()> run);
+double steady_seconds();
+
+}  // namespace longnet

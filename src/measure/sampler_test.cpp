@@ -1,0 +1,197 @@
+#include "measure/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <cstdlib>
+#include <new>
+#include <thread>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+thread_local bool count_allocations = false;
+thread_local int allocations = 0;
+
+}  // namespace
+}  // namespace longnet
+
+// Counts what is allocated while a sample is taken. Not inlined: the compiler would see free() meet
+// new and warn.
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  if (longnet::count_allocations) ++longnet::allocations;
+  if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  if (longnet::count_allocations) ++longnet::allocations;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+
+namespace longnet {
+namespace {
+
+// A clock that moves only when the work does.
+struct FakeRank {
+  double time = 100;
+  int runs = 0, prepared = 0;
+  std::function<double(int)> duration = [](int) { return 1.0; };
+
+  SampleHooks hooks() {
+    return {.prepare = [this] { ++prepared; },
+            .run = [this] { time += duration(runs++); },
+            .max_over_ranks = [](double own) { return own; },
+            .broadcast_from_root = [](bool mine) { return mine; },
+            .now = [this] { return time; }};
+  }
+};
+
+TEST(Sampler, SteadyRunsStopAtTheMinimum) {
+  FakeRank rank;
+  const SampleSet set = sample({}, rank.hooks());
+  EXPECT_EQ(set.samples_s.size(), 10u);
+  EXPECT_EQ(set.warmup, 3);
+  EXPECT_EQ(rank.runs, 13);
+  EXPECT_EQ(rank.prepared, 13);
+  EXPECT_EQ(set.stop, SampleStop::kTargetReached);
+  EXPECT_DOUBLE_EQ(set.interval.median, 1.0);
+  EXPECT_DOUBLE_EQ(set.elapsed_s, 13);
+}
+
+TEST(Sampler, NoisyRunsStopAtTheMaximum) {
+  FakeRank rank;
+  rank.duration = [](int i) { return i % 2 == 0 ? 1.0 : 2.0; };
+  const SampleSet set = sample({.max_samples = 20}, rank.hooks());
+  EXPECT_EQ(set.samples_s.size(), 20u);
+  EXPECT_EQ(set.stop, SampleStop::kMaxSamples);
+}
+
+TEST(Sampler, SamplesUntilTheIntervalIsNarrowEnough) {
+  FakeRank rank;  // one run in five is slow: the interval closes once the slow ones are outvoted
+  rank.duration = [](int i) { return i % 5 == 0 ? 1.5 : 1.0; };
+  const SampleSet set = sample({.warmup = 0, .min_samples = 5}, rank.hooks());
+  EXPECT_EQ(set.stop, SampleStop::kTargetReached);
+  EXPECT_GT(set.samples_s.size(), 5u);
+  EXPECT_LT(set.samples_s.size(), 50u);
+  EXPECT_LE(set.interval.relative_half_width(), 0.025);
+}
+
+TEST(Sampler, BudgetEndsWarmupWithoutSamples) {
+  FakeRank rank;
+  rank.duration = [](int) { return 50.0; };
+  const SampleSet set = sample({.time_budget_s = 60}, rank.hooks());
+  EXPECT_TRUE(set.samples_s.empty());
+  EXPECT_EQ(set.warmup, 2);
+  EXPECT_EQ(set.stop, SampleStop::kTimeBudget);
+}
+
+TEST(Sampler, StartsNoSampleThatWouldPassTheBudget) {
+  FakeRank rank;
+  rank.duration = [](int) { return 10.0; };
+  const SampleSet set = sample({.warmup = 1, .time_budget_s = 45}, rank.hooks());
+  EXPECT_EQ(set.samples_s.size(), 3u);  // 10 + 3 x 10 = 40 s; a fourth would end at 50 s
+  EXPECT_EQ(set.stop, SampleStop::kTimeBudget);
+}
+
+TEST(Sampler, NothingAllocatesBetweenStartAndStop) {
+  FakeRank rank;
+  SampleHooks hooks = rank.hooks();
+  hooks.prepare = [] { count_allocations = true; };
+  hooks.max_over_ranks = [](double own) {
+    count_allocations = false;
+    return own;
+  };
+  allocations = 0;
+  sample({.warmup = 0, .min_samples = 50}, hooks);
+  count_allocations = false;
+  EXPECT_EQ(allocations, 0);
+}
+
+TEST(Sampler, RefusesNonsense) {
+  FakeRank rank;
+  EXPECT_THROW(sample({.warmup = -1}, rank.hooks()), Error);
+  EXPECT_THROW(sample({.min_samples = 0}, rank.hooks()), Error);
+  EXPECT_THROW(sample({.min_samples = 10, .max_samples = 5}, rank.hooks()), Error);
+  EXPECT_THROW(sample({.time_budget_s = 0}, rank.hooks()), Error);
+  rank.duration = [](int) { return -1.0; };
+  EXPECT_THROW(sample({}, rank.hooks()), Error);
+}
+
+TEST(Sampler, SingleRankHooksRun) {
+  int runs = 0;
+  const SampleSet set =
+      sample({.min_samples = 3, .max_samples = 3}, single_rank_hooks([&] { ++runs; }));
+  EXPECT_EQ(runs, 6);
+  EXPECT_EQ(set.samples_s.size(), 3u);
+}
+
+// Four ranks as threads, each with a clock and a speed of its own. Their local wishes to go on
+// differ; were each to follow its own, a rank would wait for ever at the barrier.
+struct Team {
+  explicit Team(int n) : ranks(n), barrier(n), value(size_t(n)) {}
+  int ranks;
+  std::barrier<> barrier;
+  std::vector<double> value;
+  bool root_says = false;
+
+  double max(int rank, double own) {
+    value[size_t(rank)] = own;
+    barrier.arrive_and_wait();
+    const double m = *std::max_element(value.begin(), value.end());
+    barrier.arrive_and_wait();
+    return m;
+  }
+  bool broadcast(int rank, bool mine) {
+    if (rank == 0) root_says = mine;
+    barrier.arrive_and_wait();
+    const bool answer = root_says;
+    barrier.arrive_and_wait();
+    return answer;
+  }
+};
+
+TEST(Sampler, DisagreeingRanksFollowRankZero) {
+  const int ranks = 4;
+  Team team(ranks);
+  std::vector<SampleSet> sets(ranks);
+  std::atomic<int> disagreements{0};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      double time = 0;
+      int runs = 0;
+      const SampleHooks hooks{.prepare = [&] { team.barrier.arrive_and_wait(); },
+                              .run = [&] { time += (rank + 1) * (1.0 + 0.3 * (runs++ % 3)); },
+                              .max_over_ranks = [&](double own) { return team.max(rank, own); },
+                              .broadcast_from_root =
+                                  [&](bool mine) {
+                                    const bool answer = team.broadcast(rank, mine);
+                                    disagreements += answer != mine;
+                                    return answer;
+                                  },
+                              .now = [&] { return time; }};
+      // Rank 3's clock passes the budget long before rank 0's does.
+      sets[size_t(rank)] =
+          sample({.warmup = 1, .min_samples = 3, .max_samples = 40, .time_budget_s = 30}, hooks);
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_GT(disagreements, 0);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const SampleSet& set = sets[size_t(rank)];
+    EXPECT_EQ(set.samples_s, sets[0].samples_s) << rank;
+    EXPECT_EQ(set.stop, sets[0].stop) << rank;
+    ASSERT_EQ(set.own_s.size(), set.samples_s.size());
+    for (size_t i = 0; i < set.own_s.size(); ++i) {
+      EXPECT_NEAR(set.own_s[i] * 4 / (rank + 1), set.samples_s[i], 1e-9);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longnet

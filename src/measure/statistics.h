@@ -1,0 +1,59 @@
+// Statistics of benchmark samples: order statistics first, because run times are skewed and have
+// outliers.
+//
+// Example: ten sorted samples x1 <= ... <= x10. The median lies in [x2, x9] unless at least nine
+// samples fell on one side of it, which has probability 2 (C(10,0) + C(10,1)) / 2^10 = 0.0215:
+// level 97.9 %. Nothing about the distribution is assumed beyond independence.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace longnet {
+
+// All of these throw Error on an empty span.
+double median(std::span<const double> values);
+double quantile(std::span<const double> values,
+                double q);  // linear between order statistics, 0 <= q <= 1
+double minimum(std::span<const double> values);
+
+// Confidence interval of the median between the order statistics low_rank and high_rank (from 1).
+struct MedianInterval {
+  double low = 0, high = 0;
+  double level = 0;  // what was reached: at least the request, or less when n is too small
+  int low_rank = 0, high_rank = 0;
+  double median = 0;
+
+  double relative_half_width() const { return median > 0 ? (high - low) / 2 / median : 0; }
+};
+
+// The smallest symmetric interval whose level is at least `level`; min..max where n is too small
+// for it.
+MedianInterval median_interval(std::span<const double> values, double level = 0.95);
+// The same on values that are sorted already: allocates nothing.
+MedianInterval median_interval_sorted(std::span<const double> sorted, double level = 0.95);
+
+// Two-sided Mann-Whitney U test of "a and b come from one distribution".
+struct MannWhitney {
+  double u = 0;  // of the first sample: pairs (x in a, y in b) with x > y, ties count half
+  double p_value = 1;
+  bool exact = false;  // by counting arrangements (no ties, n_a n_b <= 2500), else normal with tie
+                       // correction
+};
+MannWhitney mann_whitney(std::span<const double> a, std::span<const double> b);
+
+// Holm's step-down adjustment for testing several hypotheses at once; keeps the order of the input.
+// NaN stands for "not tested": it stays NaN and does not count.
+std::vector<double> holm_adjust(std::span<const double> p_values);
+
+// y = factor * x^exponent by least squares on logarithms. Needs three points with x, y > 0 and two
+// different x; throws Error otherwise.
+struct PowerFit {
+  double exponent = 0, factor = 0;
+  double r_squared = 0;  // 1 when y is constant and fitted exactly
+  double x_min = 0, x_max = 0;
+  int64_t points = 0;
+};
+PowerFit fit_power_law(std::span<const double> x, std::span<const double> y);
+
+}  // namespace longnet

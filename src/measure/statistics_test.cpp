@@ -1,0 +1,165 @@
+#include "measure/statistics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+std::vector<double> one_to(int n) {
+  std::vector<double> v;
+  for (int i = 1; i <= n; ++i) v.push_back(i);
+  return v;
+}
+
+TEST(Statistics, MedianOfOddAndEven) {
+  EXPECT_EQ(median(std::vector<double>{3, 1, 2}), 2);
+  EXPECT_EQ(median(std::vector<double>{4, 1, 2, 3}), 2.5);
+  EXPECT_THROW(median({}), Error);
+}
+
+TEST(Statistics, QuantileInterpolates) {
+  EXPECT_EQ(quantile(one_to(5), 0.5), 3);
+  EXPECT_DOUBLE_EQ(quantile(one_to(11), 0.95), 10.5);
+  EXPECT_EQ(quantile(one_to(1), 0.95), 1);
+  EXPECT_EQ(quantile(one_to(4), 1), 4);
+  EXPECT_THROW(quantile(one_to(4), 1.5), Error);
+}
+
+TEST(MedianInterval, TenSamplesGiveRanksTwoToNine) {
+  const MedianInterval i = median_interval(one_to(10), 0.95);
+  EXPECT_EQ(i.low_rank, 2);
+  EXPECT_EQ(i.high_rank, 9);
+  EXPECT_NEAR(i.level, 1 - 2 * 11.0 / 1024, 1e-12);
+  EXPECT_EQ(i.low, 2);
+  EXPECT_EQ(i.high, 9);
+  EXPECT_DOUBLE_EQ(i.relative_half_width(), 3.5 / 5.5);
+}
+
+TEST(MedianInterval, TooFewSamplesGiveTheWholeRangeAndItsLevel) {
+  const MedianInterval five = median_interval(one_to(5), 0.95);
+  EXPECT_EQ(five.low_rank, 1);
+  EXPECT_EQ(five.high_rank, 5);
+  EXPECT_NEAR(five.level, 1 - 2.0 / 32, 1e-12);  // 93.75 %: less than asked
+  EXPECT_EQ(median_interval(one_to(1)).level, 0);
+  EXPECT_NEAR(median_interval(one_to(6)).level, 1 - 2.0 / 64, 1e-12);  // the first n with 95 %
+}
+
+TEST(MedianInterval, IsTheSmallestWithItsLevel) {
+  for (int n = 6; n <= 200; ++n) {
+    const MedianInterval i = median_interval(one_to(n), 0.95);
+    EXPECT_GE(i.level, 0.95) << n;
+    EXPECT_EQ(i.low_rank + i.high_rank, n + 1);
+    // One rank further in would fall short: its level lacks 2 C(n, k) / 2^n.
+    const double k = i.low_rank;
+    const double lost = 2 * std::exp(std::lgamma(n + 1.0) - std::lgamma(k + 1) -
+                                     std::lgamma(n - k + 1) - n * std::log(2.0));
+    EXPECT_LT(i.level - lost, 0.95) << n;
+  }
+}
+
+TEST(MedianInterval, CoversTheMedianAsOftenAsItSays) {
+  std::mt19937 random(7);
+  std::exponential_distribution<double> skewed(1.0);
+  int covered = 0;
+  const int trials = 4000;
+  for (int t = 0; t < trials; ++t) {
+    std::vector<double> x(10);
+    for (double& v : x) v = skewed(random);
+    const MedianInterval i = median_interval(x);
+    covered += i.low <= std::log(2.0) && std::log(2.0) <= i.high;
+  }
+  EXPECT_NEAR(double(covered) / trials, 0.9785, 0.01);
+}
+
+TEST(MannWhitney, ExactSmallSamples) {
+  // All of a below all of b: one arrangement of C(6, 3) = 20 on either side.
+  const MannWhitney m = mann_whitney(std::vector<double>{1, 2, 3}, std::vector<double>{4, 5, 6});
+  EXPECT_TRUE(m.exact);
+  EXPECT_EQ(m.u, 0);
+  EXPECT_NEAR(m.p_value, 2.0 / 20, 1e-12);
+  // U = 2 of 16: arrangements with U <= 2 are 1 + 1 + 2 of C(8, 4) = 70.
+  const MannWhitney four =
+      mann_whitney(std::vector<double>{1, 2, 3, 6}, std::vector<double>{4, 5, 7, 8});
+  EXPECT_EQ(four.u, 2);
+  EXPECT_NEAR(four.p_value, 2 * 4.0 / 70, 1e-12);
+}
+
+TEST(MannWhitney, SymmetricAndBounded) {
+  std::mt19937 random(3);
+  std::normal_distribution<double> normal;
+  for (int t = 0; t < 50; ++t) {
+    std::vector<double> a(size_t(2 + t % 9)), b(size_t(3 + t % 5));
+    for (double& v : a) v = normal(random);
+    for (double& v : b) v = normal(random);
+    const MannWhitney ab = mann_whitney(a, b), ba = mann_whitney(b, a);
+    EXPECT_NEAR(ab.p_value, ba.p_value, 1e-12);
+    EXPECT_EQ(ab.u + ba.u, double(a.size() * b.size()));
+    EXPECT_LE(ab.p_value, 1);
+    EXPECT_GT(ab.p_value, 0);
+  }
+}
+
+TEST(MannWhitney, NormalApproximationMeetsTheExactTest) {
+  std::vector<double> a, b;
+  for (int i = 0; i < 20; ++i) {
+    a.push_back(i);
+    b.push_back(i + 5.5);
+  }
+  const MannWhitney exact = mann_whitney(a, b);
+  a.push_back(9), b.push_back(9);  // ties: 9 twice in a, once in b
+  const MannWhitney normal = mann_whitney(a, b);
+  EXPECT_TRUE(exact.exact);
+  EXPECT_FALSE(normal.exact);
+  EXPECT_NEAR(exact.p_value, normal.p_value, 0.01);
+}
+
+TEST(MannWhitney, EqualValuesAreNoEvidence) {
+  const std::vector<double> same(10, 1.0);
+  EXPECT_EQ(mann_whitney(same, same).p_value, 1);
+}
+
+TEST(Holm, StepsDownAndStaysMonotone) {
+  const auto adjusted = holm_adjust(std::vector<double>{0.01, 0.04, 0.03, 0.5});
+  EXPECT_DOUBLE_EQ(adjusted[0], 0.04);
+  EXPECT_DOUBLE_EQ(adjusted[2], 0.09);
+  EXPECT_DOUBLE_EQ(adjusted[1], 0.09);  // 2 x 0.04 would undercut its predecessor
+  EXPECT_DOUBLE_EQ(adjusted[3], 0.5);
+}
+
+TEST(Holm, SkipsWhatWasNotTested) {
+  const auto adjusted = holm_adjust(std::vector<double>{NAN, 0.02, 0.9});
+  EXPECT_TRUE(std::isnan(adjusted[0]));
+  EXPECT_DOUBLE_EQ(adjusted[1], 0.04);
+  EXPECT_DOUBLE_EQ(adjusted[2], 0.9);
+}
+
+TEST(PowerFit, FindsTheExponent) {
+  std::vector<double> x, y, flat;
+  for (double v = 1024; v <= 65536; v *= 2) {
+    x.push_back(v);
+    y.push_back(3e-9 * v * v);
+    flat.push_back(0.25);
+  }
+  const PowerFit fit = fit_power_law(x, y);
+  EXPECT_NEAR(fit.exponent, 2, 1e-12);
+  EXPECT_NEAR(fit.factor, 3e-9, 1e-18);
+  EXPECT_NEAR(fit.r_squared, 1, 1e-12);
+  EXPECT_EQ(fit.x_min, 1024);
+  EXPECT_EQ(fit.x_max, 65536);
+  EXPECT_NEAR(fit_power_law(x, flat).exponent, 0, 1e-12);
+  EXPECT_EQ(fit_power_law(x, flat).r_squared, 1);
+}
+
+TEST(PowerFit, RefusesWhatCannotBeFitted) {
+  EXPECT_THROW(fit_power_law(one_to(2), one_to(2)), Error);
+  EXPECT_THROW(fit_power_law(std::vector<double>{1, 2, 3}, std::vector<double>{1, 0, 3}), Error);
+  EXPECT_THROW(fit_power_law(std::vector<double>{2, 2, 2}, one_to(3)), Error);
+}
+
+}  // namespace
+}  // namespace longnet
