@@ -1,0 +1,317 @@
+// How fast one device attends, merges and packs, next to what the machine could do at best.
+//
+//   kernels_benchmark --benchmark_filter=attend/fp32 --benchmark_out=kernels.json
+//
+// attend:      gflops counts 4 * d operations per visible (query, key) pair, and nothing else;
+//              share_of_peak divides by the multiply-add peak of the same instruction set and
+//              number of threads, measured in this process before the benchmarks run. `stride`
+//              counts heads: rows lie stride * d elements apart (12: a [tokens][12][d] tensor; 16:
+//              r = 16 of one head).
+// merge, pack: bytes_per_second counts what must be read and written once; share_of_bandwidth
+// divides by
+//              the memory bandwidth on one thread. Small sizes stay in caches and may exceed 1.
+// Rates count the CPU time of the thread, except that several threads count real time, so that a
+// process next door costs nothing but the caches that it takes. Of the repetitions read min of
+// time, max of share. Repeated measurements report median, min and max: on a shared machine read
+// min of time, max of share.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "core/check.h"
+#include "core/random.h"
+#include "kernels/attention_kernel.h"
+#include "kernels/cpu/machine_peak.h"
+#include "kernels/cpu/simd_targets.h"
+
+namespace longnet {
+namespace {
+
+struct Machine {
+  int cores = 1;
+  std::map<std::string, double> flops_per_core;  // by instruction set, one thread
+  double flops_all = 0;                          // best instruction set, all cores
+  double bandwidth_per_core = 0;                 // bytes per second, one thread
+};
+
+Machine measure_machine() {
+  Machine machine;
+  machine.cores = std::max(1, int(std::thread::hardware_concurrency()));
+  for (const std::string& target : simd_targets()) {
+    const ScopedSimdTarget use(target);
+    machine.flops_per_core[target] = measure_fma_peak_flops(1, 0.3);
+  }
+  machine.flops_all = measure_fma_peak_flops(machine.cores, 0.5);
+  machine.bandwidth_per_core = measure_memory_bandwidth(1);
+  return machine;
+}
+
+class Workspace {
+ public:
+  explicit Workspace(int64_t bytes)
+      : bytes_(size_t(bytes)),
+        data_(static_cast<std::byte*>(::operator new (bytes_, std::align_val_t{64}))) {}
+  ~Workspace() { ::operator delete (data_, std::align_val_t{64}); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  std::span<std::byte> bytes() const { return {data_, bytes_}; }
+
+ private:
+  size_t bytes_;
+  std::byte* data_;
+};
+
+struct AttendPoint {
+  DType dtype = DType::kFloat32;
+  int64_t head_dim = 64, rows = 2048, stride = 1;
+  bool causal = false;
+  std::string target = {};  // empty: the best
+  int64_t segments = 1;     // tasks of `rows` rows each
+  int threads = 1;
+};
+
+std::string name_of(const AttendPoint& p) {
+  std::string name = concat("attend/", to_string(p.dtype), "/d:", p.head_dim, "/rows:", p.rows,
+                            "/stride:", p.stride, "/causal:", int(p.causal));
+  if (p.segments > 1) name += concat("/tasks:", p.segments);
+  if (!p.target.empty()) name += "/simd:" + p.target;
+  return name + concat("/threads:", p.threads);
+}
+
+// Q, K, V and O of `segments` equal tasks, each with its own rows.
+class AttendSetup {
+ public:
+  explicit AttendSetup(const AttendPoint& p)
+      : kernel_(make_kernel("cpu")),
+        options_{.head_dim = p.head_dim, .dtype = p.dtype, .causal = p.causal},
+        threads_(p.threads),
+        workspace_(kernel_->workspace_bytes(options_, p.threads)) {
+    const int64_t total = p.segments * p.rows, row_stride = p.stride * p.head_dim;
+    for (auto* tensor : {&q_, &k_, &v_}) {
+      tensor->resize(size_t(total * row_stride * dtype_bytes(p.dtype)) / sizeof(float));
+    }
+    fill(p, Tensor::kQuery, q_);
+    fill(p, Tensor::kKey, k_);
+    fill(p, Tensor::kValue, v_);
+    o_.resize(size_t(total * p.head_dim));
+    lse_.resize(size_t(total));
+    kv_.resize(size_t(p.segments));
+    const auto at = [&](std::vector<float>& x, int64_t row) {
+      return reinterpret_cast<std::byte*>(x.data()) + row * row_stride * dtype_bytes(p.dtype);
+    };
+    for (int64_t s = 0; s < p.segments; ++s) {
+      const int64_t row = s * p.rows;
+      kv_[size_t(s)] = {
+          .k = at(k_, row), .v = at(v_, row), .row_stride = row_stride, .rows = p.rows};
+      tasks_.push_back({.q = {.q = at(q_, row), .row_stride = row_stride, .rows = p.rows},
+                        .kv = {&kv_[size_t(s)], 1},
+                        .out = {.o = o_.data() + row * p.head_dim,
+                                .lse = lse_.data() + row,
+                                .o_stride = p.head_dim,
+                                .lse_stride = 1}});
+    }
+  }
+
+  void run() {
+    kernel_->attend(tasks_, options_, threads_, workspace_.bytes());
+    benchmark::DoNotOptimize(o_.data());
+    benchmark::ClobberMemory();
+  }
+
+ private:
+  static void fill(const AttendPoint& p, Tensor tensor, std::vector<float>& rows) {
+    for (int64_t i = 0; i < p.segments * p.rows; ++i) {
+      const RowKey key{.seed = 1, .tensor = tensor, .token = i, .head = 0};
+      const int64_t at = i * p.stride * p.head_dim;
+      if (p.dtype == DType::kFloat32) {
+        generate_row(key, p.head_dim, rows.data() + at);
+      } else {
+        generate_row(key, p.head_dim, reinterpret_cast<uint16_t*>(rows.data()) + at);
+      }
+    }
+  }
+
+  std::unique_ptr<AttentionKernel> kernel_;
+  AttendOptions options_;
+  int threads_;
+  Workspace workspace_;
+  std::vector<float> q_, k_, v_, o_, lse_;
+  std::vector<KvRun> kv_;
+  std::vector<AttendTask> tasks_;
+};
+
+double flops_of(const AttendPoint& p) {
+  const double n = double(p.rows), pairs = p.causal ? n * (n + 1) / 2 : n * n;
+  return 4.0 * double(p.head_dim) * pairs * double(p.segments);
+}
+
+void run_attend(benchmark::State& state, const AttendPoint& p, const Machine& machine) {
+  const std::string target = p.target.empty() ? simd_target() : p.target;
+  const ScopedSimdTarget use(target);
+  AttendSetup setup(p);
+  for (auto _ : state) setup.run();
+  const double peak = p.threads == 1 ? machine.flops_per_core.at(target) : machine.flops_all;
+  using Counter = benchmark::Counter;
+  state.counters["gflops"] = Counter(flops_of(p) * 1e-9, Counter::kIsIterationInvariantRate);
+  state.counters["share_of_peak"] = Counter(flops_of(p) / peak, Counter::kIsIterationInvariantRate);
+  state.SetComplexityN(p.rows * p.segments);
+}
+
+void count_bytes(benchmark::State& state, int64_t bytes, const Machine& machine) {
+  state.SetBytesProcessed(bytes * state.iterations());
+  state.counters["share_of_bandwidth"] = benchmark::Counter(
+      double(bytes) / machine.bandwidth_per_core, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void run_merge(benchmark::State& state, int64_t rows, MergeRule rule, const Machine& machine) {
+  constexpr int64_t kDim = 64;
+  const auto kernel = make_kernel("cpu");
+  std::vector<float> from(size_t(rows * kDim), 1.0f), into = from, from_lse(size_t(rows), 2.0f);
+  std::vector<float> into_lse(size_t(rows), 2.5f);
+  const MergeTask task{.from = {from.data(), from_lse.data(), kDim, 1},
+                       .into = {into.data(), into_lse.data(), kDim, 1},
+                       .rows = rows};
+  for (auto _ : state) kernel->merge({&task, 1}, rule, {.head_dim = kDim}, 1);
+  count_bytes(state, rows * 3 * (kDim + 1) * int64_t(sizeof(float)), machine);  // 2 read, 1 written
+}
+
+void run_pack(benchmark::State& state, int64_t rows, int64_t stride, DType dtype,
+              const Machine& machine) {
+  constexpr int64_t kDim = 64;
+  const auto kernel = make_kernel("cpu");
+  const int64_t row_bytes = kDim * dtype_bytes(dtype);
+  std::vector<std::byte> from(size_t(rows * stride * row_bytes)), into(size_t(rows * row_bytes));
+  const PackTask task{.from = from.data(),
+                      .into = into.data(),
+                      .from_stride = stride * kDim,
+                      .into_stride = kDim,
+                      .rows = rows};
+  for (auto _ : state) {
+    kernel->pack({&task, 1}, {.head_dim = kDim, .dtype = dtype}, 1);
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, 2 * rows * row_bytes, machine);
+}
+
+double smallest(const std::vector<double>& x) { return *std::min_element(x.begin(), x.end()); }
+double largest(const std::vector<double>& x) { return *std::max_element(x.begin(), x.end()); }
+
+template <class Body>
+benchmark::internal::Benchmark* add(const std::string& name, Body body) {
+  return benchmark::RegisterBenchmark(name.c_str(), body)
+      ->Unit(benchmark::kMicrosecond)
+      ->ComputeStatistics("min", smallest)
+      ->ComputeStatistics("max", largest);
+}
+
+std::vector<AttendPoint> attend_points(const Machine& machine) {
+  std::vector<AttendPoint> points;
+  const DType fp32 = DType::kFloat32, bf16 = DType::kBFloat16;
+  for (const DType dtype : {fp32, bf16}) {
+    for (const int64_t stride : {1, 12, 16}) points.push_back({.dtype = dtype, .stride = stride});
+    points.push_back({.dtype = dtype, .causal = true});
+  }
+  for (const int64_t d : {24, 48, 80, 96, 128, 256}) points.push_back({.head_dim = d});
+  for (const int64_t rows : {64, 256, 1024}) points.push_back({.rows = rows});
+  for (const std::string& target : simd_targets()) {
+    if (target == simd_target() || target == "SCALAR") continue;
+    points.push_back({.target = target});
+    points.push_back({.dtype = bf16, .target = target});
+    points.push_back({.stride = 12, .target = target});
+    points.push_back({.causal = true, .target = target});
+    points.push_back({.head_dim = 128, .target = target});
+  }
+  if (machine.cores > 1)
+    points.push_back({.segments = 4 * machine.cores, .threads = machine.cores});
+  return points;
+}
+
+void register_complexity(const Machine& machine) {
+  add("attend/vanilla",
+      [&machine](benchmark::State& state) { run_attend(state, {.rows = state.range(0)}, machine); })
+      ->ArgName("seq_len")
+      ->RangeMultiplier(2)
+      ->Range(1024, 8192)
+      ->Complexity(benchmark::oNSquared);
+  // Segments of 2048 tokens at dilation rate 4: 512 rows each, 4 rows apart.
+  add("attend/dilated/w:2048/r:4",
+      [&machine](benchmark::State& state) {
+        run_attend(state, {.rows = 512, .stride = 4, .segments = state.range(0) / 2048}, machine);
+        state.SetComplexityN(state.range(0));
+      })
+      ->ArgName("seq_len")
+      ->RangeMultiplier(2)
+      ->Range(8192, 131072)
+      ->Complexity(benchmark::oN);
+}
+
+void register_rows(const Machine& machine) {
+  for (const int64_t rows : {2048, 262144}) {
+    for (const MergeRule rule : {MergeRule::kLse, MergeRule::kSum}) {
+      add(concat("merge/", rule == MergeRule::kLse ? "lse" : "sum", "/d:64/rows:", rows),
+          [=, &machine](benchmark::State& state) { run_merge(state, rows, rule, machine); });
+    }
+  }
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int64_t stride : {1, 12, 48}) {
+      constexpr int64_t kRows = 65536;
+      add(concat("pack/", to_string(dtype), "/d:64/rows:", kRows, "/stride:", stride),
+          [=, &machine](benchmark::State& state) {
+            run_pack(state, kRows, stride, dtype, machine);
+          });
+    }
+  }
+}
+
+void register_all(const Machine& machine) {
+  for (const auto& [target, flops] : machine.flops_per_core) {
+    add(concat("machine/fma_peak/simd:", target, "/threads:1"), [&machine,
+                                                                 target](benchmark::State& state) {
+      const ScopedSimdTarget use(target);
+      for (auto _ : state) state.counters["gflops"] = measure_fma_peak_flops(1, 0.2) * 1e-9;
+      state.counters["share_of_peak"] =
+          state.counters["gflops"] / machine.flops_per_core.at(target) * 1e9;
+    })->Iterations(1);
+  }
+  for (const int threads : {1, machine.cores}) {
+    add(concat("machine/memory_bandwidth/threads:", threads), [threads](benchmark::State& state) {
+      for (auto _ : state) state.counters["bytes_per_second"] = measure_memory_bandwidth(threads);
+    })->Iterations(1);
+  }
+  for (const AttendPoint& p : attend_points(machine)) {
+    add(name_of(p), [p, &machine](benchmark::State& state) { run_attend(state, p, machine); });
+  }
+  register_complexity(machine);
+  register_rows(machine);
+}
+
+}  // namespace
+}  // namespace longnet
+
+int main(int argc, char** argv) {
+  // Defaults for a run of about a minute; what the user gives comes later and wins.
+  std::vector<std::string> defaults = {"--benchmark_min_time=0.1", "--benchmark_repetitions=5",
+                                       "--benchmark_report_aggregates_only=true"};
+  std::vector<char*> arguments = {argv[0]};
+  for (std::string& flag : defaults) arguments.push_back(flag.data());
+  arguments.insert(arguments.end(), argv + 1, argv + argc);
+  int count = int(arguments.size());
+  benchmark::Initialize(&count, arguments.data());
+  if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
+  const longnet::Machine machine = longnet::measure_machine();
+  for (const auto& [target, flops] : machine.flops_per_core) {
+    benchmark::AddCustomContext("fma_peak_gflops_" + target, longnet::concat(flops * 1e-9));
+  }
+  benchmark::AddCustomContext("memory_gbytes_per_second",
+                              longnet::concat(machine.bandwidth_per_core * 1e-9));
+  benchmark::AddCustomContext("simd_target", longnet::simd_target());
+  longnet::register_all(machine);
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

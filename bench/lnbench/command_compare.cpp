@@ -1,0 +1,17 @@
+// `lnbench compare`: did anything get slower between two results?
+#include <iostream>
+
+#include "io/compare.h"
+#include "io/units.h"
+#include "lnbench/options.h"
+
+namespace longnet {
+
+int run_compare(const Options& options) {
+  const Comparison comparison = compare_results(read_result(options.base), read_result(options.now),
+                                                {.threshold = parse_fraction(options.threshold)});
+  std::cout << comparison_table(comparison);
+  return comparison.regressed() ? kRegression : kOk;
+}
+
+}  // namespace longnet

@@ -1,0 +1,52 @@
+// `lnbench env`: what this machine is, and whether it is fit to measure.
+#include <fstream>
+#include <iostream>
+
+#include "comm/mpi/mpi_world.h"
+#include "core/check.h"
+#include "io/environment.h"
+#include "io/units.h"
+#include "kernels/cpu/machine_peak.h"
+#include "kernels/cpu/simd_targets.h"
+#include "lnbench/options.h"
+
+namespace longnet {
+
+int run_env(const Options& options) {
+  const Environment env = capture_environment();
+  const BuildInfo build = build_info();
+  if (!options.json.empty()) {
+    std::ofstream file(options.json);
+    file << environment_to_json(env) << "\n";
+    if (!file.flush()) throw UsageError(concat("cannot write ", options.json));
+  }
+  if (!options.quiet) {
+    std::cout << "# lnbench " << build.version << " (" << build.revision << "), " << build.compiler
+              << ", " << build.build_type
+              << (build.sanitizer.empty() ? "" : ", sanitizer " + build.sanitizer) << "\n"
+              << "host      " << env.hostname << ", " << env.os << ", kernel " << env.kernel << "\n"
+              << "cpu       " << env.cpu_model << ": " << env.cores << " cores, " << env.threads
+              << " threads, " << env.usable_threads << " usable, " << env.numa_nodes
+              << " NUMA node(s)\n"
+              << "caches    L1d " << format_bytes(double(env.l1d_bytes)) << ", L2 "
+              << format_bytes(double(env.l2_bytes)) << ", L3 " << format_bytes(double(env.l3_bytes))
+              << "\n"
+              << "memory    " << format_bytes(double(env.memory_limit_bytes)) << " usable of "
+              << format_bytes(double(env.memory_bytes)) << "\n"
+              << "simd      " << simd_target() << "\n"
+              << "fma peak  " << format_si(measure_fma_peak_flops(1, 0.3), "FLOP/s")
+              << " on one core, "
+              << format_si(measure_fma_peak_flops(env.usable_threads, 0.3), "FLOP/s") << " on "
+              << env.usable_threads << " (measured, fp32)\n"
+              << "triad     " << format_bytes(measure_memory_bandwidth(env.usable_threads))
+              << "/s (measured)\n"
+              << "mpi       " << (mpi_available() ? "built in" : "not in this build") << "\n"
+              << "gpu       no GPU backend in this build\n";
+  }
+  const auto warnings = fitness_warnings(env, build);
+  for (const std::string& line : warnings) std::cerr << "warning: " << line << "\n";
+  if (warnings.empty() && !options.quiet) std::cout << "# fit to measure\n";
+  return options.fitness_check && !warnings.empty() ? kUnusable : kOk;
+}
+
+}  // namespace longnet

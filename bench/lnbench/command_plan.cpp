@@ -1,0 +1,92 @@
+// `lnbench plan`: what would run, what it costs, what does not fit; and a rank's program. No MPI,
+// no GPU.
+#include <iostream>
+
+#include "core/check.h"
+#include "io/expand.h"
+#include "io/units.h"
+#include "kernels/cpu/machine_peak.h"
+#include "lnbench/prepare.h"
+#include "lnbench/table.h"
+#include "schedule/check_schedule.h"
+#include "schedule/program_text.h"
+
+namespace longnet {
+namespace {
+
+const Point& find_point(const std::vector<Point>& points, const std::string& which) {
+  for (size_t i = 0; i < points.size(); ++i)
+    if (points[i].id == which || std::to_string(i + 1) == which) return points[i];
+  throw UsageError(concat("no point '", which, "': give its id or its number (1 to ", points.size(),
+                          ") as `lnbench plan` without --schedule lists them"));
+}
+
+int print_schedule(const Options& options, const Point& point) {
+  const Schedule schedule = make_schedule(point.params);
+  const int world = schedule.sharded.layout.world_size();
+  if (options.dot) {
+    std::cout << to_dot(schedule, std::min(world, 8));
+    return kOk;
+  }
+  if (options.schedule_rank < 0 || options.schedule_rank >= world)
+    throw UsageError(
+        concat("--rank ", options.schedule_rank, ": this point has the ranks 0 to ", world - 1));
+  std::cout << "# " << describe(point.params) << "\n";
+  for (size_t b = 0; b < point.params.pattern.branches.size(); ++b)
+    std::cout << "# branch " << b << ": segment_length "
+              << point.params.pattern.branches[b].segment_length << ", dilation_rate "
+              << point.params.pattern.branches[b].dilation_rate << "\n";
+  const RankProgram program = schedule.program(options.schedule_rank);
+  std::cout << to_text(schedule.sharded, program, options.schedule_rank);
+  const RankAccount cost = account(schedule.sharded, program);
+  std::cout << "# flops " << cost.flops << ", sends " << cost.bytes_sent << " bytes in "
+            << cost.messages_sent << " messages, holds " << cost.memory_bytes() << " bytes\n";
+  const auto faults = check_schedule(schedule);
+  for (const std::string& line : faults) std::cout << "# FAULT " << line << "\n";
+  if (faults.empty()) std::cout << "# check_schedule: correct on all " << world << " ranks\n";
+  return faults.empty() ? kOk : kFailed;
+}
+
+void print_branches(const PointPlan& plan) {
+  const ShardedProblem s = sharded_problem(plan.point.params);
+  for (int b = 0; b < int(s.pattern.branches.size()); ++b)
+    std::cout << "#      branch " << b << ": w=" << s.pattern.branches[size_t(b)].segment_length
+              << " r=" << s.pattern.branches[size_t(b)].dilation_rate
+              << " coverage=" << coverage(s.problem, s.pattern, b) << " rows/segment="
+              << BranchRows(s.pattern, b, s.problem.seq_len)
+                     .count(0, BranchRows(s.pattern, b, s.problem.seq_len).segment(0))
+              << "\n";
+}
+
+}  // namespace
+
+int run_plan(const Options& options) {
+  const Config config = read_config(options);
+  const int world = std::max(1, options.ranks);
+  const auto points = expand(config, {.world_size = options.ranks > 0 ? options.ranks : 2,
+                                      .filter = options.filter,
+                                      .known = known_names()});
+  if (!options.schedule_of.empty())
+    return print_schedule(options, find_point(points, options.schedule_of));
+  // Estimates assume what `run` would use: the cores of this machine shared by the ranks.
+  const double peak = measure_fma_peak_flops(1, 0.1);
+  std::cout << "# plan of " << config.path << ": " << points.size() << " points; "
+            << format_si(peak, "FLOP/s") << " FMA peak per core measured here\n"
+            << plan_header() << "\n";
+  double seconds = 0;
+  int runnable = 0;
+  for (size_t i = 0; i < points.size(); ++i) {
+    const PointPlan plan = plan_point(
+        points[i], machine_limits(config, std::max(world, points[i].params.ranks), peak), 1);
+    std::cout << plan_row(int(i) + 1, plan) << "\n";
+    if (options.verbose > 0 && plan.account.pairs > 0) print_branches(plan);
+    if (plan.point.status != PointStatus::kOk) continue;
+    ++runnable;
+    seconds += plan.estimated_s * double(config.measure.warmup + config.measure.min_samples);
+  }
+  std::cout << "# " << runnable << " of " << points.size() << " points can run; at least "
+            << format_seconds(seconds) << " of measuring with one core per rank\n";
+  return kOk;
+}
+
+}  // namespace longnet

@@ -1,0 +1,144 @@
+// lnbench: one program for the whole study. Parses the command line; the commands are in
+// command_*.cpp.
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "comm/mpi/mpi_world.h"
+#include "core/check.h"
+#include "io/environment.h"
+#include "lnbench/options.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+void add_common(CLI::App& command, Options& o) {
+  command.add_flag("-q,--quiet", o.quiet, "Only results and errors");
+  command.add_flag("-v,--verbose", o.verbose, "More detail");
+  command.add_option("--color", o.color, "auto, always or never; NO_COLOR is honoured")
+      ->check(CLI::IsMember({"auto", "always", "never"}));
+}
+
+void add_sweep(CLI::App& command, Options& o) {
+  command.add_option("CONFIG", o.config, "A JSON config, e.g. configs/quick.json")->required();
+  command.add_option("--set", o.sets, "Override a key: --set sweep.ranks=1,2,4 (repeatable)")
+      ->allow_extra_args(false);
+  command.add_option("--filter", o.filter,
+                     "Keep matching points: 'algorithm==dilated && seq_len<=1M'");
+  command
+      .add_option("--ranks", o.ranks,
+                  "Ranks as threads when no mpirun is used (default: the usable cores)")
+      ->check(CLI::Range(1, 1024));
+  const std::map<std::string, ProgressStyle> styles{{"auto", ProgressStyle::kAuto},
+                                                    {"plain", ProgressStyle::kPlain},
+                                                    {"none", ProgressStyle::kNone}};
+  command
+      .add_option("--progress", o.progress, "auto (a rewritten line on a terminal), plain or none")
+      ->transform(CLI::CheckedTransformer(styles, CLI::ignore_case));
+  add_common(command, o);
+}
+
+std::string footer() {
+  std::string text = "Algorithms:\n";
+  for (const AlgorithmInfo& a : algorithms())
+    text += concat("  ", a.name, std::string(10 - a.name.size(), ' '), a.summary, "\n");
+  return text +
+         "\nToken counts are integers or K, M, B (2^10, 2^20, 2^30).\n"
+         "Exit codes: 0 ok, 1 a point failed or was wrong, 2 usage or config, 3 machine not "
+         "usable,\n"
+         "            4 stopped early (resumable), 5 regression.\n"
+         "Examples:\n"
+         "  lnbench plan configs/quick.json\n"
+         "  mpirun -np 2 lnbench run configs/quick.json --filter 'seq_len<=64K'\n"
+         "  lnbench run configs/quick.json --ranks 4 --set sweep.ranks=1,2,4\n"
+         "  lnbench report results/20260101T000000Z-quick-abc1234";
+}
+
+int dispatch(int argc, char** argv) {
+  Options o;
+  CLI::App app{"LongNet-Bench: dilated and exact distributed attention, measured and checked.",
+               "lnbench"};
+  app.footer(footer());
+  app.require_subcommand(1);
+  const BuildInfo build = build_info();
+  app.set_version_flag("--version", concat("lnbench ", build.version, " (", build.revision, ")"));
+
+  CLI::App* env =
+      app.add_subcommand("env", "What this machine is, and whether it is fit to measure");
+  env->add_option("--json", o.json, "Write the environment to this file");
+  env->add_flag("--check", o.fitness_check,
+                "Exit 3 when there is a reason to distrust measurements here");
+  add_common(*env, o);
+
+  CLI::App* plan = app.add_subcommand(
+      "plan", "Points, FLOPs, bytes, memory, estimated time, skips; or one rank's program");
+  add_sweep(*plan, o);
+  auto* schedule = plan->add_option("--schedule", o.schedule_of,
+                                    "Print the program of this point (id or number)");
+  plan->add_option("--rank", o.schedule_rank, "Whose program to print")->needs(schedule);
+  plan->add_flag("--dot", o.dot, "As Graphviz, up to 8 ranks with their messages")->needs(schedule);
+
+  CLI::App* run = app.add_subcommand(
+      "run", "Measure and check every point, for real (under mpirun: MPI ranks; else threads)");
+  add_sweep(*run, o);
+  auto* output = run->add_option("-o,--output", o.output,
+                                 "Folder of the result (default: results/<utc>-<name>-<rev>)");
+  run->add_option("--resume", o.resume, "Go on with an interrupted result folder")
+      ->excludes(output);
+  run->add_option("--max-time", o.max_time,
+                  "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
+
+  CLI::App* check_command = app.add_subcommand(
+      "check", "Correctness only: every point up to check.max_seq_len against the reference");
+  add_sweep(*check_command, o);
+
+  CLI::App* compare = app.add_subcommand(
+      "compare", "Did anything get slower between two results? (Mann-Whitney, Holm)");
+  compare->add_option("BASE", o.base, "Result folder or result.json")->required();
+  compare->add_option("NEW", o.now, "Result folder or result.json")->required();
+  compare->add_option("--threshold", o.threshold, "Smallest change that matters, e.g. 5%");
+  add_common(*compare, o);
+
+  CLI::App* report = app.add_subcommand("report", "Plots and one self-contained report.html");
+  report->add_option("DIR", o.result_dirs, "Result folders")->required();
+  report->add_option("-o,--output", o.report_file,
+                     "The HTML file (default: report.html in the first folder)");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (launched_rank() != 0) return e.get_exit_code() == 0 ? kOk : kUsage;
+    return app.exit(e) == 0 ? kOk : kUsage;
+  }
+  // These commands need no ranks: under a launcher only the first one speaks.
+  const bool silent = launched_rank() != 0;
+  if (env->parsed()) return silent ? int(kOk) : run_env(o);
+  if (plan->parsed()) return silent ? int(kOk) : run_plan(o);
+  if (compare->parsed()) return silent ? int(kOk) : run_compare(o);
+  if (report->parsed()) return silent ? int(kOk) : run_report(o);
+  if (check_command->parsed()) return run_check(o);
+  std::string command_line;
+  for (int i = 0; i < argc; ++i) command_line += concat(i > 0 ? " " : "", argv[i]);
+  if (launched_world_size())
+    command_line = concat("mpirun -np ", *launched_world_size(), " ", command_line);
+  return run_points(o, command_line);
+}
+
+}  // namespace
+}  // namespace longnet
+
+int main(int argc, char** argv) {
+  using namespace longnet;
+  try {
+    return dispatch(argc, argv);
+  } catch (const UsageError& e) {
+    if (launched_rank() == 0) std::cerr << "error: " << e.what() << "\n";
+    return kUsage;
+  } catch (const std::exception& e) {
+    std::cerr << "error: " << e.what() << "\n";
+    // Other ranks may wait for this one: a launcher ends them when a process leaves without
+    // finalising MPI.
+    if (launched_world_size()) std::_Exit(kUnusable);
+    return kUnusable;
+  }
+}

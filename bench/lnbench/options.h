@@ -1,0 +1,55 @@
+// What the command line says, after parsing and before anything runs.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace longnet {
+
+enum class ProgressStyle { kAuto, kPlain, kNone };
+
+struct Options {
+  // Common.
+  std::string config;
+  std::vector<std::string> sets;  // K=V
+  std::string filter;
+  int ranks = 0;  // ranks as threads; 0: as many as this process may use
+  bool quiet = false;
+  int verbose = 0;
+  ProgressStyle progress = ProgressStyle::kAuto;
+  std::string color = "auto";  // auto, always, never
+  // run.
+  std::string output;  // folder of the result
+  std::string resume;
+  std::string max_time;
+  // plan.
+  std::string schedule_of;  // a point's id or number
+  int schedule_rank = 0;
+  bool dot = false;
+  // env.
+  std::string json;
+  bool fitness_check = false;
+  // compare.
+  std::string base, now, threshold = "5%";
+  // report.
+  std::vector<std::string> result_dirs;
+  std::string report_file;
+};
+
+// Exit codes, as every command uses them.
+enum ExitCode {
+  kOk = 0,
+  kFailed = 1,
+  kUsage = 2,
+  kUnusable = 3,
+  kStoppedEarly = 4,
+  kRegression = 5
+};
+
+int run_env(const Options& options);
+int run_plan(const Options& options);
+int run_points(const Options& options, const std::string& command_line);  // `run`
+int run_check(const Options& options);
+int run_compare(const Options& options);
+int run_report(const Options& options);
+
+}  // namespace longnet

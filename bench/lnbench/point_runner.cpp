@@ -1,0 +1,205 @@
+#include "lnbench/point_runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <sstream>
+
+#include "core/check.h"
+#include "execute/program_executor.h"
+#include "execute/sample_check.h"
+#include "io/units.h"
+#include "kernels/attention_kernel.h"
+#include "measure/sampler.h"
+#include "measure/statistics.h"
+#include "pattern/dilated_pattern.h"
+#include "schedule/check_schedule.h"
+#include "schedule/program_text.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+constexpr int kTimelineOps = 64, kTimelineRanks = 8;  // beyond that a picture shows nothing
+
+SampleSet take_samples(ProgramExecutor& executor, const MeasureConfig& measure,
+                       Communicator& comm) {
+  return sample({.warmup = int(measure.warmup),
+                 .min_samples = int(measure.min_samples),
+                 .max_samples = int(measure.max_samples),
+                 .target_ci = measure.target_ci,
+                 .time_budget_s = measure.point_timeout_s},
+                {.prepare = [&] { comm.barrier(); },
+                 .run = [&] { executor.run(); },
+                 .max_over_ranks = [&](double s) { return comm.max_of(s); },
+                 .broadcast_from_root = [&](bool go_on) { return comm.broadcast_flag(go_on); },
+                 .now = steady_seconds});
+}
+
+void record_phases(PointRecord& record, ProgramExecutor& executor, const RunnerOptions& options,
+                   Communicator& comm) {
+  const RunPhases last = executor.phases();
+  double values[3] = {last.compute_s, last.merge_s, last.exposed_communication_s};
+  comm.all_max(values);
+  record.phases.compute_s = values[0];
+  record.phases.merge_s = values[1];
+  record.phases.exposed_communication_s = values[2];
+  if (!options.phases) return;
+  std::vector<double> alone;
+  for (int i = 0; i < 4; ++i) {
+    comm.barrier();
+    const double begin = steady_seconds();
+    executor.run(RunMode::kCommunicationOnly);
+    const double took = comm.max_of(steady_seconds() - begin);
+    if (i > 0) alone.push_back(took);  // the first one warms up
+  }
+  record.phases.communication_s = comm.size() == 1 ? 0 : median(alone);
+}
+
+void record_timeline(PointRecord& record, const ProgramExecutor& executor, Communicator& comm) {
+  const auto& ops = executor.program().ops;
+  if (comm.max_of(double(ops.size())) > kTimelineOps || comm.size() > kTimelineRanks) return;
+  std::ostringstream mine;
+  mine.precision(9);
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const std::string text = to_text(ops[i]);
+    const bool compute =
+        std::holds_alternative<Attend>(ops[i].what) || std::holds_alternative<Merge>(ops[i].what) ||
+        std::holds_alternative<Select>(ops[i].what) || std::holds_alternative<Reset>(ops[i].what);
+    mine << (compute ? "compute" : "communication") << ' ' << executor.op_times()[i].begin_s << ' '
+         << executor.op_times()[i].end_s << ' ' << text.substr(0, text.find(' ')) << '\n';
+  }
+  const auto all = comm.all_texts(mine.str());
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    std::istringstream lines(all[rank]);
+    TimelineEntry entry{.rank = int(rank), .lane = {}, .op = {}};
+    while (lines >> entry.lane >> entry.begin_s >> entry.end_s >> entry.op)
+      record.timeline.push_back(entry);
+  }
+}
+
+// Counters of all runs so far must be a whole multiple of the prediction for one.
+void record_communication(PointRecord& record, const ProgramExecutor& executor, int64_t runs,
+                          Communicator& comm) {
+  const RankAccount expected = account(executor.sharded(), executor.program());
+  const CommCounters& c = comm.counters();
+  const bool equal = c.bytes_sent == runs * expected.bytes_sent &&
+                     c.messages_sent == runs * expected.messages_sent &&
+                     c.bytes_received == runs * expected.bytes_received;
+  double values[5] = {double(c.bytes_sent) / double(runs), double(expected.bytes_sent),
+                      double(c.messages_sent) / double(runs), double(expected.messages_sent),
+                      equal ? 0.0 : 1.0};
+  comm.all_max(values);
+  record.comm.counted_bytes_per_rank = std::llround(values[0]);
+  record.comm.predicted_bytes_per_rank = std::llround(values[1]);
+  record.comm.counted_messages_per_rank = std::llround(values[2]);
+  record.comm.predicted_messages_per_rank = std::llround(values[3]);
+  if (values[4] > 0) {
+    record.status = PointStatus::kCheckFailed;
+    record.reason = "counted bytes or messages differ from the predicted ones";
+  }
+}
+
+void record_memory(PointRecord& record, const MemoryLedger& ledger, const PointPlan& plan,
+                   const ProgramExecutor& executor, Communicator& comm) {
+  const int64_t predicted =
+      account(executor.sharded(), executor.program()).memory_bytes() + plan.workspace_bytes;
+  double values[2] = {double(ledger.peak_bytes()), ledger.peak_bytes() == predicted ? 0.0 : 1.0};
+  comm.all_max(values);
+  record.memory.measured_peak_bytes = std::llround(values[0]);
+  record.memory.predicted_peak_bytes = plan.memory_bytes();
+  record.memory.by_tag = ledger.peak_by_tag();
+  if (values[1] > 0) {
+    record.status = PointStatus::kCheckFailed;
+    record.reason = "measured memory differs from the predicted";
+  }
+}
+
+void record_check(PointRecord& record, const ProgramExecutor& executor, const CheckConfig& config,
+                  Communicator& comm) {
+  const auto samples = choose_samples(executor.sharded(), config.sampled_queries);
+  const CheckOutcome outcome = check_samples(executor, samples, comm, config.tolerance);
+  record.check = {.status = outcome.pass ? "pass" : "fail",
+                  .reference = "double",
+                  .max_rel_error = outcome.max_rel_error,
+                  .rel_l2_error = outcome.rel_l2_error,
+                  .queries = outcome.queries,
+                  .tolerance = outcome.tolerance};
+  if (outcome.pass) return;
+  record.status = PointStatus::kCheckFailed;
+  record.reason =
+      concat("the output is wrong: relative L2 error ", outcome.rel_l2_error, ", worst row ",
+             outcome.max_rel_error, ", LSE ", outcome.max_lse_error, " (allowed ",
+             outcome.tolerance, "), ", outcome.nan_values, " values never written");
+}
+
+void record_per_rank(PointRecord& record, const SampleSet& samples, Communicator& comm) {
+  std::vector<double> medians(size_t(comm.size()), 0.0);
+  if (!samples.own_s.empty()) medians[size_t(comm.rank())] = median(samples.own_s);
+  comm.all_sum(medians);
+  for (size_t r = 0; r < medians.size(); ++r) record.per_rank.push_back({int(r), medians[r]});
+}
+
+void record_work(PointRecord& record, const PointPlan& plan, const RunnerOptions& options) {
+  const PointParams& p = plan.point.params;
+  record.work.tokens = p.problem.seq_len * p.problem.batch;
+  record.work.flops = plan.account.flops;
+  record.work.paper_macs = plan.account.paper_macs;
+  record.work.coverage.clear();
+  for (int b = 0; b < int(p.pattern.branches.size()); ++b)
+    record.work.coverage.push_back(coverage(p.problem, p.pattern, b));
+  if (record.timing.samples_s.empty()) return;
+  record.work.flops_per_s = plan.account.flops / record.timing.median_s;
+  if (options.peak_flops_per_rank > 0)
+    record.work.share_of_peak = record.work.flops_per_s / (options.peak_flops_per_rank * p.ranks);
+}
+
+}  // namespace
+
+PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Communicator& comm) {
+  PointRecord record = make_record(plan.point);
+  record.params.transport = std::string(comm.transport());
+  record_work(record, plan, options);
+  if (plan.point.status != PointStatus::kOk) return record;
+
+  const PointParams& p = plan.point.params;
+  const Schedule schedule = make_schedule(p);
+  if (comm.rank() == 0) require_correct(schedule);
+  const auto kernel = make_kernel(p.kernel);
+  MemoryLedger ledger;
+  std::unique_ptr<ProgramExecutor> executor;
+  bool out_of_memory = false;
+  try {
+    executor = std::make_unique<ProgramExecutor>(schedule, *kernel, p.threads, comm, ledger);
+  } catch (const std::bad_alloc&) {
+    out_of_memory = true;
+  }
+  if (comm.max_of(out_of_memory ? 1.0 : 0.0) > 0) {
+    record.status = PointStatus::kOom;
+    record.reason =
+        concat("the machine refused ", format_bytes(double(plan.memory_bytes())), " per rank");
+    return record;
+  }
+  executor->fill_inputs();
+  comm.reset_counters();
+  const SampleSet samples = take_samples(*executor, options.measure, comm);
+  const int64_t runs = samples.warmup + int64_t(samples.samples_s.size());
+  if (samples.samples_s.empty()) {
+    record.status = PointStatus::kTimeout;
+    record.reason =
+        concat("no sample within measure.point_timeout_s = ", options.measure.point_timeout_s);
+    return record;
+  }
+  set_timing(record, samples.samples_s, samples.warmup);
+  record_communication(record, *executor, runs, comm);
+  record_per_rank(record, samples, comm);
+  record_memory(record, ledger, plan, *executor, comm);
+  record_check(record, *executor, options.check, comm);  // of the last sample's output
+  record_timeline(record, *executor, comm);
+  record_phases(record, *executor, options,
+                comm);  // the communication alone spoils the buffers: last
+  record_work(record, plan, options);
+  return record;
+}
+
+}  // namespace longnet

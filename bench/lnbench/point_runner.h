@@ -1,0 +1,22 @@
+// Measures one point on its ranks, checks it, and says both in a record.
+#pragma once
+#include "comm/communicator.h"
+#include "io/config.h"
+#include "io/record.h"
+#include "lnbench/prepare.h"
+
+namespace longnet {
+
+struct RunnerOptions {
+  MeasureConfig measure;
+  CheckConfig check;
+  double peak_flops_per_rank = 0;  // measured FMA peak
+  bool phases = true;              // also time the communication alone, and keep a timeline
+};
+
+// Collective over the ranks of `comm`. The record is complete on rank 0. A point is ok only when
+// its sampled queries agree with the reference, its counted bytes and messages equal the predicted
+// ones, and its measured memory equals the predicted.
+PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Communicator& comm);
+
+}  // namespace longnet

@@ -1,0 +1,30 @@
+// What a person sees while waiting: progress with ETA on stderr, tables on stdout.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "lnbench/options.h"
+
+namespace longnet {
+
+// Colour only where it is wanted: a terminal without NO_COLOR, or --color always.
+bool use_color(const Options& options, int file_descriptor);
+std::string colored(std::string_view text, std::string_view status, bool color);
+
+// One line per point: rewritten on a terminal, appended elsewhere. Silent on ranks other than 0.
+class Progress {
+ public:
+  Progress(const Options& options, bool is_root, int points);
+  void start(int index, const std::string& what, double estimated_s);
+  // `estimated_left_s`: of all points after this one, by the same estimate that start() was given.
+  void done(const std::string& outcome, double took_s, double estimated_s, double estimated_left_s);
+  void note(const std::string& line);  // a warning that stays
+
+ private:
+  void clear();
+  bool enabled_, rewrite_;
+  int points_, index_ = 0;
+  double took_s_ = 0, estimated_s_ = 0;  // so far: their ratio corrects the estimates
+};
+
+}  // namespace longnet

@@ -1,0 +1,91 @@
+// Run under mpirun by the tests labelled mpi: the contract of the communicator, then real forward
+// passes of every algorithm on odd shapes, with bytes, messages and memory held against the
+// prediction.
+#include <cstdio>
+
+#include "comm/communicator_checks.h"
+#include "comm/mpi/mpi_world.h"
+#include "core/check.h"
+#include "execute/program_executor.h"
+#include "execute/sample_check.h"
+#include "schedule/accounting.h"
+#include "schedule/check_schedule.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+std::vector<ShardedProblem> shapes(int ranks) {
+  using P = AttentionProblem;
+  std::vector<ShardedProblem> all;
+  const auto add = [&](P problem, DilatedPattern pattern,
+                       GatherScope scope = GatherScope::kSegmentGroup) {
+    for (const bool causal : {false, true}) {
+      problem.causal = causal;
+      all.push_back({problem, pattern, {problem.seq_len, ranks}, scope});
+    }
+  };
+  add(P{.seq_len = 4096, .num_heads = 4, .num_kv_heads = 4, .head_dim = 64},
+      {.branches = {{512, 1}, {2048, 4}, {4096, 8}}});
+  add(P{.seq_len = 1003, .num_heads = 6, .num_kv_heads = 2, .head_dim = 48},
+      {.branches = {{100, 1}, {333, 6}, {1003, 5}}});
+  add(P{.seq_len = 1003,
+        .num_heads = 3,
+        .num_kv_heads = 3,
+        .head_dim = 24,
+        .dtype = DType::kBFloat16},
+      {.branches = {{64, 3}, {1003, 40}}}, GatherScope::kWholeWorld);
+  add(P{.seq_len = 3, .num_heads = 2, .num_kv_heads = 1, .head_dim = 8},
+      {.branches = {{2, 1}, {3, 2}}});  // P > N
+  add(P{.seq_len = 777, .num_heads = 2, .num_kv_heads = 2, .head_dim = 32, .batch = 3},
+      {.branches = {{50, 1}, {777, 9}}, .mix = MixRule::kMean, .phase_parts = ranks});
+  return all;
+}
+
+int check_forward(const AlgorithmInfo& algorithm, ShardedProblem s, Communicator& comm) {
+  if (!algorithm.takes_pattern) s.pattern = dense_pattern(s.problem.seq_len);
+  if (!algorithm.why_unsupported(s).empty()) return 0;
+  const Schedule schedule = algorithm.make(s);
+  require_correct(schedule);
+  const auto kernel = make_kernel("cpu");
+  MemoryLedger ledger;
+  ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
+  executor.fill_inputs();
+  comm.reset_counters();
+  executor.run();
+  const RankAccount expected = account(s, executor.program());
+  check(comm.counters().bytes_sent == expected.bytes_sent &&
+            comm.counters().messages_sent == expected.messages_sent &&
+            comm.counters().bytes_received == expected.bytes_received,
+        "counted and predicted differ: ", algorithm.name, " counted ", comm.counters().bytes_sent,
+        " bytes, predicted ", expected.bytes_sent);
+  const CheckOutcome outcome = check_samples(executor, choose_samples(s, 200), comm);
+  check(outcome.pass, "wrong output: ", algorithm.name, " N=", s.problem.seq_len,
+        ": relative error ", outcome.rel_l2_error, ", NaN ", outcome.nan_values);
+  return 1;
+}
+
+int run(int argc, char** argv) {
+  MpiWorld world(&argc, &argv);
+  Communicator& comm = world.communicator();
+  try {
+    check_communicator(comm);
+    int forwards = 0;
+    for (const AlgorithmInfo& algorithm : algorithms())
+      for (const ShardedProblem& s : shapes(comm.size()))
+        forwards += check_forward(algorithm, s, comm);
+    check(forwards >= 20, "only ", forwards, " forward passes ran");
+    if (comm.rank() == 0)
+      std::printf("%d ranks: communicator and %d forward passes are right\n", comm.size(),
+                  forwards);
+    return 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "rank %d: %s\n", comm.rank(), e.what());
+    world.abort(1);
+  }
+}
+
+}  // namespace
+}  // namespace longnet
+
+int main(int argc, char** argv) { return longnet::run(argc, argv); }

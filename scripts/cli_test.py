@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""The command line as a user meets it: exit codes, errors, files. Needs LNBENCH=path of the program.
+
+With MPIRUN=path the same is tried on MPI ranks. Run by ctest.
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LNBENCH = os.environ["LNBENCH"]
+MPIRUN = os.environ.get("MPIRUN", "")
+CANARY = "c4n4ry-value-of-a-secret"
+SMALL = {
+    "schema_version": 1,
+    "name": "small",
+    "model": {"heads": 2, "head_dim": 16, "dtype": "fp32"},
+    "dilated": {"segments": [64, "per_rank", "sequence"]},
+    "sweep": {"algorithm": ["dilated", "ring", "local"], "seq_len": [256, "1K"], "ranks": [1, 2]},
+    "measure": {"warmup": 1, "min_samples": 3, "max_samples": 3},
+}
+
+
+def lnbench(*args, ranks=0, **variables):
+    env = dict(os.environ, LONGNET_TEST_TOKEN=CANARY, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+               OMP_NUM_THREADS="1", **variables)
+    launcher = [MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", str(ranks)] if ranks else []
+    done = subprocess.run([*launcher, LNBENCH, *args], capture_output=True, text=True, env=env, timeout=300, cwd=ROOT)
+    assert CANARY not in done.stdout + done.stderr, "a secret was printed"
+    return done
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = pathlib.Path(self.folder.name)
+        self.config = self.write("small.json", SMALL)
+
+    def write(self, name, value):
+        path = self.path / name
+        path.write_text(value if isinstance(value, str) else json.dumps(value, indent=1))
+        return str(path)
+
+    def expect(self, code, *args, **more):
+        done = lnbench(*args, **more)
+        self.assertEqual(done.returncode, code, f"{args}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def result(self, folder):
+        return json.loads((pathlib.Path(folder) / "result.json").read_text())
+
+
+class Usage(Case):
+    def test_help_and_version(self):
+        out = self.expect(0, "--help").stdout
+        for text in ("Exit codes", "Algorithms:", "dilated", "mpirun -np 2 lnbench run"):
+            self.assertIn(text, out)
+        self.assertIn("lnbench", self.expect(0, "--version").stdout)
+        for command in ("env", "plan", "run", "check", "compare", "report"):
+            self.assertIn("Usage", self.expect(0, command, "--help").stdout)
+
+    def test_mistakes_on_the_command_line(self):
+        for args in ((), ("dance",), ("run",), ("run", self.config, "--ranks", "0"), ("plan", self.config, "--dot"),
+                     ("run", self.config, "--progress", "fancy"), ("run", self.config, "--max-time", "soon")):
+            self.assertIn("", self.expect(2, *args).stderr)
+
+    def test_config_errors_say_what_where_and_what_to_do(self):
+        cases = {
+            '{ "schema_version": 1,\n  "swep": {} }': ("swep", "sweep", ":2"),
+            '{ "schema_version": 1,\n "model": { "heads": "many" } }': ("model.heads", ":2"),
+            '{ "schema_version": 1,': (":1",),
+        }
+        for text, wanted in cases.items():
+            error = self.expect(2, "plan", self.write("bad.json", text)).stderr
+            for part in ("bad.json", *wanted):
+                self.assertIn(part, error)
+        self.assertIn("nowhere.json", self.expect(2, "plan", "nowhere.json").stderr)
+        self.assertIn("seq_len", self.expect(2, "plan", self.config, "--filter", "seq_lne<=1K").stderr)
+        self.expect(2, "plan", self.config, "--filter", "seq_len>1M")
+        self.expect(2, "plan", self.config, "--set", "sweep.ranks=0")
+
+    def test_another_mpi_is_noticed(self):
+        if not MPIRUN:
+            self.skipTest("no MPI in this build")
+        done = self.expect(3, "run", self.config, PMI_SIZE="8")
+        self.assertIn("another MPI", done.stderr)
+
+
+class Plan(Case):
+    def test_lists_points_and_programs(self):
+        out = self.expect(0, "plan", self.config).stdout
+        rows = [line for line in out.splitlines() if not line.startswith("#")]
+        self.assertEqual(len(rows), 12)
+        self.assertIn("local runs on one rank", out)
+        text = self.expect(0, "plan", self.config, "--schedule", "4", "--rank", "1").stdout
+        self.assertIn("all_gather", text)
+        self.assertIn("check_schedule: correct", text)
+        dot = self.expect(0, "plan", self.config, "--schedule", rows[7].split()[1], "--dot").stdout
+        self.assertTrue(dot.startswith("digraph"))
+        self.assertIn("style=dashed", dot)
+        self.assertIn("no point 'x'", self.expect(2, "plan", self.config, "--schedule", "x").stderr)
+        self.assertIn("ranks 0 to 1", self.expect(2, "plan", self.config, "--schedule", "4", "--rank", "2").stderr)
+
+    def test_a_point_that_does_not_fit_names_the_cheapest_change(self):
+        out = self.expect(0, "plan", self.config, "--set", "sweep.seq_len=64K", "--set", "memory.limit_bytes=24000000").stdout
+        self.assertIn("skipped_memory", out)
+        self.assertIn("fits with", out)
+
+    def test_every_shipped_config_can_be_planned(self):
+        for config in sorted((ROOT / "configs").glob("*.json")):
+            self.expect(0, "plan", str(config), "--ranks", "2")
+
+
+class Run(Case):
+    def run_small(self, *args, code=0, out="out", **more):
+        folder = str(self.path / out)
+        done = self.expect(code, "run", self.config, "-o", folder, "--ranks", "2", *args, **more)
+        return folder, done
+
+    def test_a_sweep_on_threads(self):
+        folder, done = self.run_small()
+        result = self.result(folder)
+        self.assertEqual(result["summary"]["verdict"], "pass")
+        ok = [p for p in result["points"] if p["status"] == "ok"]
+        self.assertEqual(len(ok), 10)
+        for p in ok:
+            self.assertEqual(p["params"]["transport"], "threads")
+            self.assertEqual(p["check"]["status"], "pass")
+            self.assertGreaterEqual(p["check"]["queries"], 64)
+            self.assertEqual(p["comm"]["counted_bytes_per_rank"], p["comm"]["predicted_bytes_per_rank"])
+            self.assertEqual(p["memory"]["measured_peak_bytes"], p["memory"]["predicted_peak_bytes"])
+            self.assertEqual(len(p["timing"]["samples_s"]), 3)
+        self.assertEqual({p["reason"] is None for p in ok}, {True})
+        rows = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
+        self.assertEqual(len(rows), 12)
+        self.assertNotIn("\x1b", done.stdout + done.stderr)
+        self.assert_valid(folder)
+        for file in pathlib.Path(folder).iterdir():
+            self.assertNotIn(CANARY, file.read_text())
+        # The same points from disk, again and again: nothing is left to do.
+        before = (pathlib.Path(folder) / "points.jsonl").read_text()
+        self.expect(0, "run", self.config, "--ranks", "2", "--resume", folder)
+        self.assertEqual(before, (pathlib.Path(folder) / "points.jsonl").read_text())
+        error = self.expect(2, "run", self.config, "--ranks", "2", "--resume", folder, "--set", "model.heads=4").stderr
+        self.assertIn("config", error)
+
+    def assert_valid(self, *paths):
+        done = subprocess.run([sys.executable, str(ROOT / "scripts/validate_json.py"), *paths], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_wrong_result_is_never_accepted(self):
+        folder, _ = self.run_small("--set", "check.tolerance=1e-12", code=1)
+        result = self.result(folder)
+        self.assertEqual(result["summary"]["verdict"], "fail")
+        failed = [p for p in result["points"] if p["status"] == "check_failed"]
+        self.assertEqual(len(failed), 10)
+        self.assertIn("relative L2 error", failed[0]["reason"])
+        self.assert_valid(folder)
+
+    def test_stopping_early_and_going_on(self):
+        folder, done = self.run_small("--max-time", "0s", code=4)
+        self.assertIn("--resume", done.stderr)
+        self.assertEqual(self.result(folder)["summary"]["verdict"], "incomplete")
+        self.expect(0, "run", self.config, "--ranks", "2", "--resume", folder)
+        self.assertEqual(self.result(folder)["summary"]["verdict"], "pass")
+
+    def test_a_signal_finishes_the_point_and_keeps_it(self):
+        long = dict(SMALL, measure={"warmup": 0, "min_samples": 2000, "max_samples": 2000})
+        config, folder = self.write("long.json", long), self.path / "out"
+        process = subprocess.Popen([LNBENCH, "run", config, "-o", str(folder), "--ranks", "2"], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        points = folder / "points.jsonl"
+        for _ in range(600):
+            if points.exists() and points.read_text().count("\n") >= 1:
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGUSR1)
+        self.assertEqual(process.wait(timeout=120), 4)
+        finished = [json.loads(line)["id"] for line in points.read_text().splitlines()]
+        self.assertGreaterEqual(len(finished), 1)
+        self.assertLess(len(finished), 12)
+
+    def test_points_that_do_not_fit_are_skipped_with_a_reason(self):
+        folder, _ = self.run_small("--set", "memory.limit_bytes=1500000")
+        skipped = [p for p in self.result(folder)["points"] if p["status"] == "skipped_memory"]
+        self.assertTrue(skipped)
+        self.assertIn("are allowed", skipped[0]["reason"])
+        self.assert_valid(folder)
+
+    def test_check_alone(self):
+        out = self.expect(0, "check", self.config, "--ranks", "2").stdout
+        self.assertIn("10 points checked", out)
+        self.expect(1, "check", self.config, "--ranks", "2", "--set", "check.tolerance=1e-12")
+        self.expect(2, "check", self.config, "--ranks", "2", "--set", "check.max_seq_len=16")
+
+    def test_compare(self):
+        folder, _ = self.run_small()
+        self.expect(0, "compare", folder, folder)
+        slower = self.result(folder)
+        for p in slower["points"]:
+            if p["status"] == "ok":
+                for key in ("median_s", "ci_low_s", "ci_high_s", "min_s", "p95_s"):
+                    p["timing"][key] *= 2
+                p["timing"]["samples_s"] = [2 * s + 1e-3 * i for i, s in enumerate(p["timing"]["samples_s"] * 5)]
+        fast = self.result(folder)
+        for p in fast["points"]:
+            p["timing"]["samples_s"] = p["timing"]["samples_s"] * 5
+        done = lnbench("compare", self.write("fast.json", fast), self.write("slow.json", slower))
+        self.assertEqual(done.returncode, 5, done.stdout + done.stderr)
+        self.expect(2, "compare", folder, str(self.path / "nothing"))
+
+    def test_env(self):
+        file = self.path / "env.json"
+        out = self.expect(0, "env", "--json", str(file)).stdout
+        self.assertIn("fma peak", out)
+        self.assertNotIn(CANARY, file.read_text())
+        self.assertIn("cpu", json.loads(file.read_text()))
+
+
+@unittest.skipUnless(MPIRUN, "no MPI in this build")
+class Mpi(Case):
+    def test_a_sweep_under_mpirun(self):
+        folder = str(self.path / "mpi")
+        done = self.expect(0, "run", self.config, "-o", folder, "--set", "sweep.ranks=1,2,3", ranks=3)
+        result = self.result(folder)
+        self.assertEqual(result["summary"]["verdict"], "pass")
+        ok = [p for p in result["points"] if p["status"] == "ok"]
+        self.assertEqual(len(ok), 14)
+        self.assertEqual({p["params"]["transport"] for p in ok}, {"mpi"})
+        self.assertEqual(done.stdout.count("# result:"), 1)
+        self.assertIn("mpirun -np 3", result["run"]["argv"] if isinstance(result["run"].get("argv"), str)
+                      else json.dumps(result["run"]))
+
+    def test_errors_speak_once_and_keep_their_exit_code(self):
+        done = lnbench("run", "nowhere.json", ranks=2)
+        self.assertEqual(done.returncode, 2)
+        self.assertEqual(done.stderr.count("nowhere.json"), 1, done.stderr)
+
+    def test_check_on_more_ranks_than_cores(self):
+        self.assertIn("wrong", self.expect(0, "check", self.config, "--set", "sweep.ranks=5", ranks=5).stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

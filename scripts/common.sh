@@ -1,0 +1,45 @@
+# Sourced by the other scripts: where the project is, what it needs, how its ranks start.
+# After sourcing: $root, say, fail, install_packages, build_preset, and the variables that Open MPI wants.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+
+# Open MPI refuses to run as root, and eight ranks on two cores, unless told otherwise.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1
+
+build_packages=(g++ cmake ninja-build pkg-config git ca-certificates libopenmpi-dev openmpi-bin libhwy-dev
+  nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev libbenchmark-dev libhwloc-dev libssl-dev python3 python3-venv)
+test_packages=(chromium fonts-dejavu-core)
+
+say() { printf '\n== %s\n' "$*"; }
+fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# Debian packages that are missing; apt runs only when there are any.
+install_packages() {
+  local missing=() package
+  for package in "$@"; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  say "installing ${missing[*]}"
+  command -v apt-get >/dev/null || fail "these Debian packages are needed and there is no apt-get: ${missing[*]}"
+  local sudo=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || fail "run once as root, or install sudo: apt-get install ${missing[*]}"
+    sudo=(sudo)
+  fi
+  "${sudo[@]}" apt-get update -qq
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# build_preset PRESET [TARGET...]: configures build/PRESET and builds the targets (default: all).
+build_preset() {
+  local preset=$1
+  shift
+  say "building preset $preset"
+  cmake --preset "$preset" -DPython3_EXECUTABLE="$root/.venv/bin/python" >"$root/build/$preset-configure.log" 2>&1 ||
+    { cat "$root/build/$preset-configure.log"; fail "cmake --preset $preset failed"; }
+  cmake --build "build/$preset" ${1:+--target "$@"}
+}
+mkdir -p build

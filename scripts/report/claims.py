@@ -1,0 +1,361 @@
+"""The paper's claims, each decided from the data of one source at a time.
+
+Example: ring at 8K, 16K, 32K, 64K with times 1, 4, 16, 64 s has time per token growing as N^1.00; the
+threshold is 0.5, so "vanilla attention grows with N" is supported by that source. A claim whose data
+are too few is "not tested". The row takes the status of the strongest source that tested it: measured,
+then replayed, extrapolated, simulated. One line that fails is enough for "not supported".
+Source of the claims: LongNet, arXiv 2307.02486, sections 3.1 and 3.2 and figure 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable, Iterable
+
+from .fits import PowerLaw, fit_power_law
+from .model import SOURCES, Point
+from .rows import Context
+from .series import group_by, sources_of
+from .units import bytes_label, plural, significant, token_label
+
+SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "not supported", "not tested"
+
+MIN_LENGTHS = 3  # different lengths of one line
+MIN_SPAN = 4.0  # longest over shortest
+CONSTANT_EXPONENT = 0.10  # |b| of time per token ~ N^b: at most 7 % per doubling
+CONSTANT_WITHIN = 1.25  # slowest over fastest time per token that is constant whatever the exponent (short lines)
+CONSTANT_RATIO = 2.0  # slowest over fastest time per token on the line
+GROWING_EXPONENT = 0.50  # b of time per token; quadratic attention has 1
+BYTES_RATIO = 1.10  # most over fewest bytes at a fixed number of ranks
+BYTES_RATIO_RANKS = 2.05  # the same when ranks vary: the factor (P-1)/P alone reaches 2
+BILLION = 1 << 30
+
+
+@dataclass(frozen=True)
+class Evidence:
+    source: str
+    status: str
+    text: str
+    details: tuple[str, ...] = ()  # every line, worst first
+
+
+@dataclass
+class Claim:
+    title: str
+    quote: str  # what the paper says
+    test: str  # how it is tested, with the thresholds
+    figures: tuple[str, ...]
+    evidence: list[Evidence] = field(default_factory=list)
+
+    @property
+    def deciding(self) -> Evidence | None:
+        tested = [e for e in self.evidence if e.status != NOT_TESTED]
+        order = {name: i for i, name in enumerate(SOURCES)}
+        return min(tested, key=lambda e: order.get(e.source, len(order))) if tested else None
+
+    @property
+    def status(self) -> str:
+        return self.deciding.status if self.deciding else NOT_TESTED
+
+    @property
+    def source(self) -> str:
+        return self.deciding.source if self.deciding else ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One line of one source: within the threshold or not, and how near it came."""
+
+    good: bool
+    badness: float  # orders the lines: the worst is shown
+    text: str
+
+
+def decide(source: str, verdicts: list[Verdict], nothing: str) -> Evidence:
+    """One line that fails decides; the text shows the worst line."""
+    if not verdicts:
+        return Evidence(source, NOT_TESTED, nothing)
+    ordered = sorted(verdicts, key=lambda v: (v.good, -v.badness))
+    passed = sum(1 for v in verdicts if v.good)
+    status = SUPPORTED if passed == len(verdicts) else NOT_SUPPORTED
+    head = f"{passed} of {plural(len(verdicts), 'line')} within the threshold; the worst: " if len(verdicts) > 1 else ""
+    return Evidence(source, status, f"{head}{ordered[0].text}.", tuple(v.text for v in ordered))
+
+
+def long_fit(points: Iterable[Point], value: Callable[[Point], float | None]) -> PowerLaw | None:
+    """The power law of a value against tokens, if the line is long enough to test anything."""
+    listed = list(points)
+    fit = fit_power_law((p.seq_len, value(p)) for p in listed)
+    enough = fit is not None and len({p.seq_len for p in listed}) >= MIN_LENGTHS and fit.x_span >= MIN_SPAN
+    return fit if enough else None
+
+
+def lines(
+    ctx: Context, source: str, kind: str, axis: Callable[[Point], object], needs_time: bool = True
+) -> list[list[Point]]:
+    """Right points of one kind and source, grouped by series and what the line holds constant."""
+    able = [
+        p
+        for p in ctx.points
+        if p.ok and p.source == source and p.kind == kind and p.seq_len and (p.median_s or not needs_time)
+    ]
+    return list(group_by(able, ctx.index.key, axis).values())
+
+
+def time_per_token(point: Point) -> float | None:
+    return point.median_s / (point.batch * point.seq_len) if point.median_s and point.seq_len else None
+
+
+def time_per_sequence(point: Point) -> float | None:
+    return point.time_per_sequence_s
+
+
+def bytes_per_sequence(point: Point) -> float | None:
+    """Counted bytes; of a modelled point without a count, the predicted ones."""
+    counted = point.value("comm.counted_bytes_per_rank")
+    if not counted and point.source != "measured":
+        counted = point.value("comm.predicted_bytes_per_rank")
+    return counted / point.batch if counted else None
+
+
+def tokens_per_rank(point: Point) -> float:
+    return (point.seq_len or 0) / point.ranks
+
+
+def power(exponent: float) -> str:
+    return f"N^{round(exponent, 2) + 0.0:.2f}"  # + 0.0 turns -0.00 into 0.00
+
+
+def span_text(fit: PowerLaw) -> str:
+    return f"{token_label(fit.x_min)} … {token_label(fit.x_max)}, n = {fit.count}"
+
+
+def flat(fit: PowerLaw, what: str, where: str) -> Verdict:
+    gentle = abs(fit.exponent) <= CONSTANT_EXPONENT and fit.y_ratio <= CONSTANT_RATIO
+    good = gentle or fit.y_ratio <= CONSTANT_WITHIN
+    spread = f"slowest ÷ fastest {significant(fit.y_ratio)}"
+    trend = "" if good else " rises" if fit.exponent > 0 else " falls"
+    return Verdict(
+        good, abs(fit.exponent), f"{where}: {what}{trend} ~ {power(fit.exponent)}, {spread} ({span_text(fit)})"
+    )
+
+
+def latency_constant(ctx: Context, source: str) -> Evidence:
+    verdicts: list[Verdict] = []
+    for group in lines(ctx, source, "dilated", lambda p: p.ranks):
+        fit = long_fit(group, time_per_token)
+        if fit:
+            where = f"{ctx.index.label(group[0])} on {ctx.index.rank_label(group[0].ranks)}"
+            verdicts.append(flat(fit, "time per token", where))
+    for group in lines(ctx, source, "dilated", tokens_per_rank):
+        fit = long_fit(group, time_per_sequence) if len({p.ranks for p in group}) >= MIN_LENGTHS else None
+        if fit:
+            where = f"{ctx.index.label(group[0])} at {token_label(tokens_per_rank(group[0]))} tokens per rank"
+            verdicts.append(flat(fit, "time", where))
+    return decide(source, verdicts, f"no dilated line with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}")
+
+
+def vanilla_grows(ctx: Context, source: str) -> Evidence:
+    verdicts: list[Verdict] = []
+    for group in lines(ctx, source, "exact", lambda p: p.ranks):
+        fit = long_fit(group, time_per_token)
+        if fit:
+            where = f"{ctx.index.label(group[0])} on {ctx.index.rank_label(group[0].ranks)}"
+            laws = f"time per token ~ {power(fit.exponent)}, so time of one sequence ~ {power(fit.exponent + 1)}"
+            text = f"{where}: {laws} ({span_text(fit)})"
+            verdicts.append(Verdict(fit.exponent >= GROWING_EXPONENT, -fit.exponent, text))
+    return decide(source, verdicts, f"no exact algorithm with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}")
+
+
+def bytes_verdicts(
+    ctx: Context, source: str, axis: Callable[[Point], object], limit: float, what: Callable[[Point], str]
+) -> list[Verdict]:
+    verdicts: list[Verdict] = []
+    for group in lines(ctx, source, "dilated", axis, needs_time=False):
+        able = [p for p in group if p.ranks >= 2 and bytes_per_sequence(p)]
+        fit = long_fit(able, bytes_per_sequence)
+        if fit:
+            most = bytes_label(max(bytes_per_sequence(p) or 0 for p in able))
+            head = f"{ctx.index.label(able[0])} {what(able[0])}: at most {most} per sequence"
+            text = f"{head}, most ÷ fewest {significant(fit.y_ratio)} ({span_text(fit)})"
+            verdicts.append(Verdict(fit.y_ratio <= limit, fit.y_ratio, text))
+    return verdicts
+
+
+def communication_constant(ctx: Context, source: str) -> Evidence:
+    verdicts: list[Verdict] = []
+    for point in ctx.points:
+        counted, predicted = (point.num(f"comm.{k}_bytes_per_rank") for k in ("counted", "predicted"))
+        known = point.kind == "dilated" and point.source == source and counted is not None and predicted is not None
+        if known and counted != predicted:
+            text = f"point {point.text('id')}: {counted:,} bytes counted, {predicted:,} predicted"
+            verdicts.append(Verdict(False, float("inf"), text))
+    verdicts += bytes_verdicts(
+        ctx, source, lambda p: p.ranks, BYTES_RATIO, lambda p: f"on {ctx.index.rank_label(p.ranks)}"
+    )
+    verdicts += bytes_verdicts(
+        ctx,
+        source,
+        lambda p: tokens_per_rank(p) if p.ranks > 1 else None,
+        BYTES_RATIO_RANKS,
+        lambda p: f"at {token_label(tokens_per_rank(p))} tokens per rank",
+    )
+    missing = f"no dilated line on two or more ranks with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}"
+    return decide(source, verdicts, missing)
+
+
+def billion_fits(ctx: Context, source: str) -> Evidence:
+    able = [p for p in ctx.points if p.kind == "dilated" and p.source == source and p.seq_len]
+    long = [p for p in able if (p.seq_len or 0) >= BILLION]
+    ran = [p for p in long if p.ok]
+    if ran:
+        point = min(ran, key=lambda p: p.ranks)
+        peak = point.num("memory.measured_peak_bytes") or point.num("memory.predicted_peak_bytes")
+        memory = f", peak memory {bytes_label(peak)} per rank" if peak else ""
+        return Evidence(
+            source,
+            SUPPORTED,
+            f"{token_label(point.seq_len)} tokens ran on {ctx.index.rank_label(point.ranks)}{memory}.",
+        )
+    refused = [p for p in long if p.status in ("skipped_memory", "oom")]
+    if refused:
+        return Evidence(
+            source,
+            NOT_SUPPORTED,
+            f"{token_label(refused[0].seq_len)} tokens: {refused[0].status} ({refused[0].text('reason') or 'no reason given'}).",
+        )
+    longest = max((p.seq_len or 0 for p in able if p.ok), default=0)
+    text = (
+        f"the longest dilated sequence that ran has {token_label(longest)} tokens"
+        if longest
+        else "no dilated point ran"
+    )
+    return Evidence(source, NOT_TESTED, text)
+
+
+NO_NUMBERS = Evidence("simulated", NOT_TESTED, "a simulation computes times, no attention")
+
+
+def equals_reference(ctx: Context, source: str) -> Evidence:
+    if source == "simulated":
+        return NO_NUMBERS
+    able = [p for p in ctx.points if p.kind == "dilated" and p.source == source]
+    passed = [p for p in able if p.text("check.status") == "pass"]
+    failed = [
+        p
+        for p in able
+        if p.text("check.status") == "fail" or (p.status == "check_failed" and p.text("check.status") != "pass")
+    ]
+    if failed:
+        point = failed[0]
+        detail = (
+            point.text("reason")
+            or f"relative L2 error {point.text('check.rel_l2_error')}, tolerance {point.text('check.tolerance')}"
+        )
+        return Evidence(
+            source,
+            NOT_SUPPORTED,
+            f"{len(failed)} of {plural(len(failed) + len(passed), 'checked point')} differ; first {point.text('id')}: {detail}.",
+        )
+    if not passed:
+        return Evidence(source, NOT_TESTED, "no dilated point was checked")
+    errors = [e for e in (p.num("check.rel_l2_error") for p in passed) if e is not None]
+    tolerances = [t for t in (p.num("check.tolerance") for p in passed) if t is not None]
+    error = f", largest relative L2 error {max(errors):.2g}" if errors else ""
+    tolerance = f" (tolerance {min(tolerances):.2g})" if tolerances else ""
+    return Evidence(
+        source,
+        SUPPORTED,
+        f"{'all ' if len(passed) > 1 else ''}{plural(len(passed), 'checked point')} {'agree' if len(passed) > 1 else 'agrees'} with the reference{error}{tolerance}.",
+    )
+
+
+def exact_distributed(ctx: Context, source: str) -> Evidence:
+    """The paper's negative claim: one right run of an exact algorithm on several ranks refutes it."""
+    if source == "simulated":
+        return NO_NUMBERS
+    able = [p for p in ctx.points if p.kind == "exact" and p.source == source and p.ok and p.ranks >= 2]
+    checked = [p for p in able if p.text("check.status") == "pass"]
+    if not checked:
+        text = (
+            "exact algorithms ran on several ranks, but none was checked"
+            if able
+            else "no exact algorithm ran on several ranks"
+        )
+        return Evidence(source, NOT_TESTED, text)
+    point = max(checked, key=lambda p: (p.ranks, p.seq_len or 0))
+    return Evidence(
+        source,
+        NOT_SUPPORTED,
+        f"{ctx.index.label(point)} computed {token_label(point.seq_len)} tokens on {ctx.index.rank_label(point.ranks)} and agreed with the reference.",
+    )
+
+
+FIT_RULE = f"A line needs {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}."
+CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
+    (
+        Claim(
+            "Latency of dilated attention is nearly constant",
+            "“almost constant latency” at a constant number of tokens per batch (figure 5)",
+            f"Time per token against N at fixed ranks, and time against N at fixed tokens per rank: |exponent| ≤ {CONSTANT_EXPONENT:.2f} "
+            f"(7 % per doubling) and slowest ÷ fastest ≤ {CONSTANT_RATIO:g}, or slowest ÷ fastest ≤ {CONSTANT_WITHIN:g}, "
+            f"on every line. {FIT_RULE}",
+            ("batch_runtime", "time_per_token", "weak_scaling", "latency"),
+        ),
+        latency_constant,
+    ),
+    (
+        Claim(
+            "Latency of vanilla attention grows with N",
+            "“vanilla attention suffers from the quadratic dependency”",
+            f"Exponent of time per token against N at fixed ranks, for exact algorithms: at least {GROWING_EXPONENT:.2f} on every line "
+            f"(quadratic attention: 1; linear: 0). {FIT_RULE}",
+            ("batch_runtime", "time_per_token", "latency"),
+        ),
+        vanilla_grows,
+    ),
+    (
+        Claim(
+            "Communication per rank is constant",
+            "“making the communication cost constant”",
+            f"Bytes per rank and sequence (counted; of modelled points predicted), two or more ranks: most ÷ fewest ≤ {BYTES_RATIO:.2f} as N grows at fixed ranks, "
+            f"≤ {BYTES_RATIO_RANKS:.2f} at fixed tokens per rank (the factor (P−1)/P alone reaches 2), and counted = predicted. {FIT_RULE}",
+            ("communication_ranks", "communication_tokens"),
+        ),
+        communication_constant,
+    ),
+    (
+        Claim(
+            "One billion tokens fit",
+            "“scale the sequence length to 1 billion tokens”",
+            f"A dilated point with at least {BILLION:,} tokens that ran; refused for memory on every rank count tried: not supported.",
+            ("memory", "latency"),
+        ),
+        billion_fits,
+    ),
+    (
+        Claim(
+            "Distributed dilated attention equals the reference",
+            "the distributed algorithm computes dilated attention as defined",
+            "Every dilated point that was checked agrees with the double-precision reference within its tolerance.",
+            ("table",),
+        ),
+        equals_reference,
+    ),
+    (
+        Claim(
+            "No distributed algorithm exists for vanilla attention",
+            "“there is no distributed algorithm for vanilla attention”",
+            "One exact algorithm on two or more ranks whose result was checked refutes the sentence.",
+            ("latency", "table"),
+        ),
+        exact_distributed,
+    ),
+)
+
+
+def judge(ctx: Context) -> list[Claim]:
+    sources = sources_of(ctx.points)
+    return [
+        Claim(c.title, c.quote, c.test, c.figures, [test(ctx, source) for source in sources]) for c, test in CATALOGUE
+    ]

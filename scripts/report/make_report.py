@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Plots and one self-contained HTML report from result directories.
+
+    make_report.py RESULT_DIR... [-o FILE.html] [--plots-dir DIR]
+
+With one directory the report is RESULT_DIR/report.html and the pictures stand in RESULT_DIR/plots; with
+several, both stand beside FILE.html (default: report.html here). Exit codes: 0 written · 2 usage, or no
+readable result. Example: make_report.py results/20260102T030405Z-figure5-0123abc
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+if __package__ in (None, ""):
+    sys.path.insert(0, str(ROOT / "scripts"))
+    sys.path = [p for p in sys.path if Path(p or ".").resolve() != Path(__file__).resolve().parent]
+
+from report.charts import build_figures, write_pictures  # noqa: E402
+from report.claims import judge  # noqa: E402
+from report.model import ResultError, load_run  # noqa: E402
+from report.page import render_page  # noqa: E402
+from report.rows import Context  # noqa: E402
+from report.series import SeriesIndex  # noqa: E402
+
+EXIT_USAGE = 2
+
+
+def need_vl_convert() -> None:
+    """Continues under the project's environment when this interpreter lacks vl-convert."""
+    try:
+        import vl_convert  # noqa: F401
+    except ImportError:
+        python = ROOT / ".venv" / "bin" / "python"
+        if python.is_file() and Path(sys.prefix).resolve() != (ROOT / ".venv").resolve():
+            os.execv(python, [str(python), str(Path(__file__).resolve()), *sys.argv[1:]])
+        raise SystemExit(
+            "make_report.py: the Python package vl-convert-python is missing; run scripts/python_env.sh first"
+        )
+
+
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Draws the plots of result directories and writes one self-contained HTML report."
+    )
+    parser.add_argument(
+        "results",
+        nargs="+",
+        type=Path,
+        metavar="RESULT_DIR",
+        help="directory with result.json, or run.json and points.jsonl",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE.html",
+        help="default: RESULT_DIR/report.html; with several directories report.html here",
+    )
+    parser.add_argument(
+        "--plots-dir", type=Path, metavar="DIR", help="where SVG and PNG files go; default: plots beside the report"
+    )
+    return parser.parse_args(argv)
+
+
+def make_context(directories: list[Path]) -> Context:
+    runs = [load_run(directory, index) for index, directory in enumerate(directories)]
+    points = [point for run in runs for point in run.points]
+    return Context(points, runs, SeriesIndex(points, runs))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Renamed into place: a reader never sees half a report."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
+    need_vl_convert()
+    output = arguments.output or (arguments.results[0] if len(arguments.results) == 1 else Path.cwd()) / "report.html"
+    plots = arguments.plots_dir or output.parent / "plots"
+    try:
+        ctx = make_context(arguments.results)
+        figures = build_figures(ctx)
+        pictures = write_pictures(figures, plots)
+        write_text(output, render_page(ctx, figures, judge(ctx)))
+    except (ResultError, OSError) as error:
+        print(f"make_report.py: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    absent = sum(1 for f in figures if f.absent)
+    print(
+        f"{output}: {len(ctx.points)} points, {len(figures) - absent} figures ({absent} without data); {len(pictures)} pictures in {plots}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

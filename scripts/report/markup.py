@@ -1,0 +1,54 @@
+"""Escaping, in one place: every string that comes from a result passes through here."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from typing import Any, Iterable
+
+
+def escape(value: object) -> str:
+    return html.escape(str(value), quote=True)
+
+
+def attribute(value: object) -> str:
+    return html.escape(str(value), quote=True).replace("\n", "&#10;").replace("\r", "&#13;")
+
+
+def script_json(value: Any) -> str:
+    """JSON that may stand inside <script>: no `<`, `>` or `&`, and no line separators."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def script_safe(code: str) -> str:
+    """Program text that may stand inside <script>."""
+    return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def script_hash(code: str) -> str:
+    """The value that a Content-Security-Policy names to allow exactly this script."""
+    return "'sha256-" + base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() + "'"
+
+
+def definition_list(pairs: list[tuple[str, object]]) -> str:
+    return (
+        "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in pairs if v not in (None, "")) + "</dl>"
+    )
+
+
+def scroll_table(label: str, heads: Iterable[str], body: str) -> str:
+    """A table that scrolls inside its box; `body` is HTML."""
+    head = "".join(f'<th scope="col">{escape(h)}</th>' for h in heads)
+    box = f'<div class="scroll" tabindex="0" role="region" aria-label="{attribute(label)}">'
+    return f"{box}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def table_row(cells: Iterable[str]) -> str:
+    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+
+
+def json_block(value: Any) -> str:
+    return f"<pre>{escape(json.dumps(value, indent=2, ensure_ascii=False))}</pre>"

@@ -1,0 +1,45 @@
+"""The method section: rules of measuring, thresholds of the claims, fitted exponents."""
+
+from __future__ import annotations
+
+from . import claims
+from .markup import escape
+from .rows import Context
+from .tables import fit_table, recorded_fits
+
+RULES = (
+    "Each sample is the maximum over ranks of the time of one forward, after warm-up; a barrier stands right before "
+    "the clock starts.",
+    "A point shows the median of its samples with the exact binomial interval of the median (n = 10: from the 2nd to "
+    "the 9th of the sorted samples, 97.9 %).",
+    "Packing, permuting and merging are inside the time. Exposed communication is the full time minus compute only.",
+    "A result counts only if it was checked against the reference where the check applies, and if the bytes counted "
+    "equal the bytes predicted.",
+    "FLOPs are exact: 4·head_dim for each (query, key) pair that the pattern attends. Lengths are global, never per "
+    "rank. Tokens: K = 2^10, M = 2^20, B = 2^30.",
+    "Bytes per rank are the maximum over ranks of the bytes sent in one forward.",
+    "Exponents are least squares of ln(time) on ln(tokens), within one series, one source and one rank count.",
+)
+THRESHOLDS = (
+    f"Nearly constant: |exponent of time per token| ≤ {claims.CONSTANT_EXPONENT:.2f}, that is at most 7 % per doubling, "
+    f"and slowest ÷ fastest ≤ {claims.CONSTANT_RATIO:g}, so that neither a steady drift nor one jump passes; or all "
+    f"times within a factor of {claims.CONSTANT_WITHIN:g}, because the exponent of a short line is uncertain.",
+    f"Grows with N: exponent of time per token ≥ {claims.GROWING_EXPONENT:.2f}, half-way between linear (0) and "
+    "quadratic (1) attention.",
+    f"Communication constant: most ÷ fewest bytes ≤ {claims.BYTES_RATIO:.2f} at fixed ranks (rounding of rows), "
+    f"≤ {claims.BYTES_RATIO_RANKS:.2f} at fixed tokens per rank, where (P−1)/P alone doubles the bytes from P = 2 on; "
+    "a ring would grow as P − 1.",
+    f"A line counts with {claims.MIN_LENGTHS} or more lengths over a factor of {claims.MIN_SPAN:g}; shorter lines test "
+    "nothing.",
+)
+
+
+def bullets(texts: tuple[str, ...]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>"
+
+
+def method_section(ctx: Context) -> str:
+    return (
+        f'<section id="method"><h2>Method</h2>{bullets(RULES)}<h3>Thresholds of the claims</h3>{bullets(THRESHOLDS)}'
+        f"<h3>Fitted exponents</h3>{fit_table(ctx)}{recorded_fits(ctx)}</section>"
+    )

@@ -1,0 +1,217 @@
+"""Result directories as typed, forgiving views.
+
+A directory holds result.json, or, after an interruption, run.json and points.jsonl. Fields that are
+missing, of another type or not finite read as None; nothing here raises on the content of a point.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .units import number
+
+SOURCES = ("measured", "replayed", "extrapolated", "simulated")  # strongest evidence first
+EXACT_ALGORITHMS = ("ring", "all_gather", "ulysses", "usp", "double_ring", "vanilla", "dense")
+
+
+class ResultError(Exception):
+    """A directory that holds no readable result; the text says what to do."""
+
+
+def parse_json(text: str) -> Any:
+    return json.loads(text, parse_constant=lambda _: None)  # NaN and Infinity are null
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of one run; `raw` is the record as written."""
+
+    run: int  # index into the list of runs of this report
+    raw: dict[str, Any]
+
+    def get(self, path: str) -> Any:
+        node: Any = self.raw
+        for key in path.split("."):
+            node = node.get(key) if isinstance(node, dict) else None
+        return node
+
+    def num(self, path: str) -> float | int | None:
+        return number(self.get(path))
+
+    def text(self, path: str) -> str:
+        value = self.get(path)
+        return "" if value is None else str(value)
+
+    @property
+    def source(self) -> str:
+        return self.text("source") or "unknown"
+
+    @property
+    def status(self) -> str:
+        return self.text("status") or "unknown"
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+    @property
+    def algorithm(self) -> str:
+        return self.text("params.algorithm") or "unknown"
+
+    @property
+    def seq_len(self) -> int | None:
+        value = self.num("params.seq_len")
+        return int(value) if value is not None and value > 0 else None
+
+    @property
+    def ranks(self) -> int:
+        return int(self.num("params.ranks") or 1)
+
+    @property
+    def batch(self) -> int:
+        return int(self.num("params.batch") or 1)
+
+    @property
+    def branches(self) -> list[dict[str, Any]]:
+        value = self.get("params.branches")
+        return [b for b in value if isinstance(b, dict)] if isinstance(value, list) else []
+
+    @property
+    def samples(self) -> list[float]:
+        value = self.get("timing.samples_s")
+        items = [number(v) for v in value] if isinstance(value, list) else []
+        return [v for v in items if v is not None and v > 0]
+
+    @property
+    def median_s(self) -> float | None:
+        value = self.num("timing.median_s")
+        return value if value is not None and value > 0 else None
+
+    @property
+    def time_per_sequence_s(self) -> float | None:
+        """Median of one forward divided by the batch: comparable between batch sizes."""
+        return None if self.median_s is None else self.median_s / self.batch
+
+    @property
+    def kind(self) -> str:
+        """`dilated`, `exact` or `other`: which side of the paper's comparison the point stands on."""
+        if self.algorithm.startswith("dilated"):
+            return "dilated"
+        if any(self.algorithm == n or self.algorithm.startswith(n + "_") for n in EXACT_ALGORITHMS):
+            return "exact"
+        if not self.branches:
+            return "other"
+        first = self.branches[0]
+        width, rate = number(first.get("segment_length")), number(first.get("dilation_rate"))
+        dense = len(self.branches) == 1 and rate == 1 and (width or 0) >= (self.seq_len or 0)
+        return "exact" if dense else "dilated"
+
+    def value(self, path: str) -> float | int | None:
+        """A number of a point that ran and was right; None otherwise."""
+        return self.num(path) if self.ok else None
+
+
+@dataclass
+class Run:
+    directory: Path
+    record: dict[str, Any]  # result.json, or run.json with an empty summary
+    points: list[Point]
+    interrupted: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def get(self, path: str) -> Any:
+        node: Any = self.record
+        for key in path.split("."):
+            node = node.get(key) if isinstance(node, dict) else None
+        return node
+
+    @property
+    def name(self) -> str:
+        return str(self.get("run.name") or self.directory.name)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for point in self.points:
+            counts[point.status] = counts.get(point.status, 0) + 1
+        return dict(sorted(counts.items(), key=lambda item: (item[0] != "ok", item[0])))
+
+    @property
+    def verdict(self) -> str:
+        """What the run itself says; else what its points say."""
+        if self.interrupted:
+            return "interrupted"
+        stated = self.get("summary.verdict")
+        if stated:
+            return str(stated)
+        bad = {"check_failed", "error", "oom", "timeout"} & set(self.counts)
+        return "failed" if bad else ("ok" if self.counts.get("ok") else "no results")
+
+
+def read_points(records: list[Any], run: int, notes: list[str]) -> list[Point]:
+    """The last record of an id counts: a resumed run appends the repeated point."""
+    by_id: dict[str, Point] = {}
+    unnamed = 0
+    for record in records:
+        if not isinstance(record, dict):
+            notes.append("One record is not an object and was left out.")
+            continue
+        identity = record.get("id")
+        if identity is None:
+            unnamed += 1
+            identity = f"unnamed-{unnamed}"
+        key = f"{identity}/{record.get('source')}"
+        if key in by_id:
+            notes.append(f"Point {identity} was recorded twice; the later record counts.")
+        by_id[key] = Point(run, record)
+    return list(by_id.values())
+
+
+def read_lines(path: Path, notes: list[str]) -> list[Any]:
+    records: list[Any] = []
+    for line_number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            records.append(parse_json(line))
+        except json.JSONDecodeError:
+            notes.append(f"Line {line_number} of {path.name} is torn and was left out.")
+    return records
+
+
+def load_run(directory: Path, index: int) -> Run:
+    """Reads one result directory; falls back to run.json + points.jsonl of an interrupted run."""
+    notes: list[str] = []
+    result, manifest, lines = (directory / n for n in ("result.json", "run.json", "points.jsonl"))
+    if result.is_file():
+        try:
+            record = parse_json(result.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ResultError(f"{result}: not valid JSON ({error}); delete it to read points.jsonl instead") from error
+        if not isinstance(record, dict):
+            raise ResultError(f"{result}: expected an object, found {type(record).__name__}")
+        records = record.get("points")
+        points = read_points(records if isinstance(records, list) else [], index, notes)
+        return Run(directory, record, points, notes=notes)
+    if not manifest.is_file() and not lines.is_file():
+        raise ResultError(
+            f"{directory}: no result.json, and no run.json or points.jsonl either; is it a result directory?"
+        )
+    record = {}
+    if manifest.is_file():
+        try:
+            parsed = parse_json(manifest.read_text(encoding="utf-8"))
+            record = parsed if isinstance(parsed, dict) else {}
+        except json.JSONDecodeError:
+            notes.append("run.json is torn; the header is incomplete.")
+    if "run" not in record:  # a manifest may hold the fields of `run` directly
+        record = {**record, "run": {k: v for k, v in record.items() if k not in ("build", "environment", "ranks")}}
+    points = read_points(read_lines(lines, notes) if lines.is_file() else [], index, notes)
+    notes.insert(
+        0,
+        f"The run was interrupted: result.json is missing, {len(points)} recorded points were read from points.jsonl.",
+    )
+    return Run(directory, record, points, interrupted=True, notes=notes)

@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""Tests of the report on SYNTHETIC results: figures, tables, escaping, interrupted runs, the whole page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from urllib.parse import unquote
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import jsonschema  # noqa: E402
+
+from report import make_report  # noqa: E402
+from report.charts import Figure, build_figures, encodings, load_specs  # noqa: E402
+from report.claims import judge  # noqa: E402
+from report.markup import script_json  # noqa: E402
+from report.model import ResultError, load_run  # noqa: E402
+from report.page import render_page  # noqa: E402
+from report.synthetic_fixture import (
+    HOSTILE,
+    K,
+    M,
+    batch_sweep,
+    context,
+    full_sweep,
+    point,
+    result,
+    write_interrupted,
+    write_result,
+)  # noqa: E402
+from report.tables import columns_of, csv_text, safe_cell  # noqa: E402
+
+
+def figure(records: list[dict], name: str) -> Figure:
+    return next(f for f in build_figures(context(records)) if f.name == name)
+
+
+def rows_of(drawn: Figure) -> list[dict]:
+    return drawn.spec["datasets"]["rows"]
+
+
+class Figures(unittest.TestCase):
+    def test_every_spec_has_what_the_report_needs(self) -> None:
+        specs = load_specs()
+        self.assertGreaterEqual(len(specs), 14)
+        for name, spec in specs:
+            meta = spec["usermeta"]["figure"]
+            self.assertTrue(meta["title"] and meta["caption"] and meta["absent"], name)
+            self.assertEqual(spec["data"], {"name": "rows"}, name)
+
+    def test_figures_without_data_say_why(self) -> None:
+        absent = {f.name: f.absent for f in build_figures(context([point("dilated", 8 * K, 1)]))}
+        for name in ("batch_runtime", "communication_ranks", "strong_scaling", "weak_scaling", "timeline", "crossover"):
+            self.assertTrue(absent[name], name)
+        self.assertFalse(absent["latency"])
+
+    def test_constant_tokens_per_batch(self) -> None:
+        drawn = figure(batch_sweep(), "batch_runtime")
+        self.assertEqual(len(rows_of(drawn)), 32)
+        self.assertIn("Tokens per batch: 1M", drawn.caption)
+        self.assertTrue(figure(full_sweep(), "batch_runtime").absent)
+
+    def test_latency_shows_points_without_result_as_crosses(self) -> None:
+        records = full_sweep()
+        rows = rows_of(figure(records, "latency"))
+        crosses = [r for r in rows if "slot" in r]
+        self.assertEqual(len(crosses), sum(r["status"] != "ok" for r in records))
+        self.assertTrue(all("value" not in r for r in crosses))
+
+    def test_no_picture_of_one_source_holds_another(self) -> None:
+        for drawn in build_figures(context(full_sweep())):
+            if drawn.name.startswith("crossover"):
+                self.assertEqual(len({r["source"] for r in rows_of(drawn)}), 1)
+            if drawn.absent:
+                continue
+            lines = [
+                l
+                for l in drawn.spec.get("layer", [])
+                if isinstance(l["mark"], dict) and l["mark"]["type"] == "line" and l["name"] != "ideal"
+            ]
+            for line in lines:
+                self.assertIn({"field": "source"}, line["encoding"]["detail"], drawn.name)
+
+    def test_strong_scaling(self) -> None:
+        records = [point("dilated", M, p, time_s=1.0 / p) for p in (1, 2, 4)]
+        rows = rows_of(figure(records, "strong_scaling"))
+        self.assertEqual({r["ranks"]: r["value"] for r in rows if r["status"] == "ideal"}, {1: 1, 2: 2, 4: 4})
+        for row in rows:
+            self.assertAlmostEqual(row["value"], row["ranks"], delta=0.3)
+
+    def test_axis_names_the_ends_of_the_sweep(self) -> None:
+        drawn = figure([point("dilated", 8 * K << i, 1) for i in range(8)], "latency")
+        values = next(d["axis"]["values"] for c, d in encodings(drawn.spec) if c == "x" and d.get("field") == "seq_len")
+        self.assertEqual((values[0], values[7]), (8 * K, M))
+
+    def test_series_keep_their_style(self) -> None:
+        styles = {}
+        for drawn in build_figures(context(full_sweep())):
+            for channel, definition in encodings(drawn.spec):
+                if channel == "color" and definition.get("field") == "series":
+                    for label, colour in zip(definition["scale"]["domain"], definition["scale"]["range"]):
+                        self.assertEqual(styles.setdefault(label, colour), colour, drawn.name)
+        self.assertEqual(styles["dilated"], "#0072B2")
+
+    def test_labels_name_only_what_varies(self) -> None:
+        records = [point("ring", 8 * K, 2), point("ring", 8 * K, 2)]
+        records[1]["params"] |= {"layout": "zigzag", "causal": True}
+        index = context(records).index
+        self.assertEqual(sorted(set(index.labels.values())), ["ring · causal · zigzag", "ring · contiguous"])
+
+    def test_threads_name_a_series_only_at_equal_ranks(self) -> None:
+        records = [point("dilated", 8 * K, p) for p in (1, 2)]
+        for record in records:
+            record["params"] |= {
+                "threads": 2 // record["params"]["ranks"],
+                "phase_parts": record["params"]["ranks"] + 1,
+            }
+        self.assertEqual(set(context(records).index.labels.values()), {"dilated"})
+        again = point("dilated", 8 * K, 2)
+        again["params"] |= {"threads": 4, "phase_parts": 3}
+        self.assertEqual(len(set(context([*records, again]).index.labels.values())), 3)
+
+
+class Results(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def page(self, directory: Path) -> str:
+        ctx = make_report.make_context([directory])
+        return render_page(ctx, build_figures(ctx), judge(ctx))
+
+    def test_interrupted_run(self) -> None:
+        directory = write_interrupted(self.folder / "run", full_sweep()[:10])
+        run = load_run(directory, 0)
+        self.assertEqual((run.interrupted, len(run.points), run.verdict), (True, 9, "interrupted"))
+        page = self.page(directory)
+        self.assertIn("The run was interrupted", page)
+        self.assertIn("is torn and was left out", page)
+
+    def test_repeated_point_of_a_resumed_run(self) -> None:
+        first, second = point("dilated", 8 * K, 1, time_s=1.0), point("dilated", 8 * K, 1, time_s=2.0)
+        run = load_run(write_interrupted(self.folder / "run", [first, second], torn=False), 0)
+        self.assertEqual(len(run.points), 1)
+        self.assertGreater(run.points[0].median_s, 1.5)
+
+    def test_missing_and_odd_fields(self) -> None:
+        odd = [
+            {},
+            {"id": "a", "status": "ok"},
+            {"id": "b", "params": 3, "timing": []},
+            {
+                "id": "c",
+                "status": "ok",
+                "source": "measured",
+                "params": {"algorithm": "dilated", "seq_len": "8K", "ranks": None, "branches": [1]},
+                "timing": {"median_s": "fast", "samples_s": [None, "x"]},
+                "timeline": [1, {"rank": "x"}],
+                "work": {"coverage": [None]},
+            },
+        ]
+        directory = write_result(self.folder / "run", odd)
+        self.assertIn("not tested", self.page(directory))
+        (directory / "result.json").write_text(
+            '{"points": [{"id": "n", "timing": {"median_s": NaN, "ci_low_s": Infinity}}]}'
+        )
+        self.assertIsNone(load_run(directory, 0).points[0].median_s)
+        self.page(directory)
+
+    def test_unreadable_results_are_named(self) -> None:
+        with self.assertRaisesRegex(ResultError, "no result.json"):
+            load_run(self.folder, 0)
+        (self.folder / "result.json").write_text("{")
+        with self.assertRaisesRegex(ResultError, "not valid JSON"):
+            load_run(self.folder, 0)
+        self.assertEqual(make_report.main([str(self.folder)]), 2)
+
+    def test_hostile_strings_stay_text(self) -> None:
+        records = full_sweep()
+        for record in records:
+            record["reason"] = record["id"] = HOSTILE + record["id"]
+            record["params"]["kernel"] = HOSTILE
+        records[3]["params"]["kernel"] = "</script><!--"
+        records[3]["check"]["status"] = HOSTILE
+        records[4]["source"] = HOSTILE
+        page = self.page(write_result(self.folder / "run", records, name=HOSTILE, verdict=HOSTILE))
+        for forbidden in ("<script>alert", "<img src=x", "</script><!--"):
+            self.assertNotIn(forbidden, page)
+        self.assertEqual(page.count("<script"), page.count("</script>"))
+        self.assertNotIn("<", script_json({"a": "</script>"}))
+
+    def test_pictures_and_stale_pictures(self) -> None:
+        directory = write_result(self.folder / "run", [point("dilated", n * K, p) for n in (8, 16) for p in (1, 2)])
+        plots = directory / "plots"
+        plots.mkdir()
+        (plots / "timeline-1.svg").write_text("stale")
+        (plots / "mine.svg").write_text("kept")
+        self.assertEqual(make_report.main([str(directory)]), 0)
+        self.assertFalse((plots / "timeline-1.svg").exists())
+        self.assertTrue((plots / "mine.svg").exists())
+        svg = (plots / "latency.svg").read_text()
+        for label in ("8K", "16K", "Latency against tokens", "filled marks: measured"):
+            self.assertIn(label, svg)
+        self.assertEqual((plots / "latency.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+        self.assertTrue((directory / "report.html").is_file())
+
+    def test_csv_has_all_rows_and_exact_numbers(self) -> None:
+        ctx = context(full_sweep())
+        measured = [p for p in ctx.points if p.source == "measured"]
+        table = list(csv.DictReader(io.StringIO(csv_text(measured, columns_of(measured, False)))))
+        self.assertEqual(len(table), len(measured))
+        self.assertEqual(
+            [float(r["median_s"]) for r in table if r["median_s"]], [p.median_s for p in measured if p.median_s]
+        )
+        page = self.page(write_result(self.folder / "run", full_sweep()))
+        links = [part.split('"')[0] for part in page.split("data:text/csv;charset=utf-8,")[1:]]
+        self.assertEqual(sum(len(list(csv.reader(io.StringIO(unquote(link))))) - 1 for link in links), len(ctx.points))
+
+    def test_csv_cells_are_no_formulas(self) -> None:
+        self.assertEqual([safe_cell(v) for v in ("=1+1", "@x", "a=b", -3.0)], ["'=1+1", "'@x", "a=b", -3.0])
+
+    def test_several_runs_stay_apart(self) -> None:
+        directories = [
+            write_result(self.folder / name, [point("dilated", n * K, 1, time_s=t) for n in (8, 16)], name=name)
+            for name, t in (("a", 1.0), ("b", 2.0))
+        ]
+        ctx = make_report.make_context(directories)
+        self.assertEqual(len({ctx.index.label(p) for p in ctx.points}), 2)
+        output = self.folder / "both.html"
+        self.assertEqual(
+            make_report.main([*map(str, directories), "-o", str(output), "--plots-dir", str(self.folder / "pictures")]),
+            0,
+        )
+        self.assertIn("Run 2: b", output.read_text())
+        self.assertTrue((self.folder / "pictures" / "latency.svg").is_file())
+
+    def test_fixture_follows_the_schema(self) -> None:
+        schema = ROOT / "configs" / "schema" / "result.schema.json"
+        if not schema.is_file():
+            self.skipTest(f"{schema} is missing")
+        jsonschema.validate(result(full_sweep()), json.loads(schema.read_text()))
+
+    def test_report_names_its_run(self) -> None:
+        page = self.page(write_result(self.folder / "run", full_sweep()))
+        for text in (
+            "0000000synthetic",
+            "2026-01-02T03:04:05Z",
+            "synthetic-host",
+            "lnbench run configs/synthetic.json",
+            "ab" * 32,
+            "limit_fraction",
+            "exponent",
+        ):
+            self.assertIn(text, page)
+        self.assertNotIn("http://", page.split("<script>")[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,112 @@
+"""Shared pieces of the row builders: what every mark carries, and how many lines a figure can bear.
+
+A row builder is a function from a Context to the drawings of one figure; each drawing is a table that
+its Vega-Lite spec reads under the name `rows`. An empty list means that the data are not there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Sequence
+
+from .model import Point, Run
+from .series import SeriesIndex
+from .units import MISSING, duration_label, percent_label, token_label
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Drawing:
+    """One picture: its rows, the points behind them, and what the caption must add."""
+
+    rows: list[Row]
+    points: list[Point]
+    suffix: str = ""  # of the file name and the anchor, when a figure has several pictures
+    title: str = ""  # appended to the figure's title
+    note: str = ""  # appended to the caption
+    params: dict[str, Any] = field(default_factory=dict)  # values of the spec's parameters
+
+
+@dataclass
+class Context:
+    points: list[Point]
+    runs: list[Run]
+    index: SeriesIndex
+
+
+Builder = Callable[[Context], list[Drawing]]
+
+
+def interval_text(point: Point, scale: float = 1.0) -> str:
+    low, high, level = (point.num(f"timing.{k}") for k in ("ci_low_s", "ci_high_s", "ci_level"))
+    if low is None or high is None:
+        return "none"
+    confidence = f" ({percent_label(level)})" if level is not None else ""
+    return f"{duration_label(low * scale, 5)} … {duration_label(high * scale, 5)}{confidence}"
+
+
+def sample_count(point: Point) -> int:
+    """Recorded samples, or the count that a record without samples states."""
+    return len(point.samples) or int(point.num("timing.n") or point.num("timing.count") or 0)
+
+
+def base_row(ctx: Context, point: Point) -> Row:
+    count = sample_count(point)
+    return {
+        "id": point.text("id"),
+        "run": point.run,
+        "source": point.source,
+        "status": "ok" if point.ok else point.status,
+        "series": ctx.index.label(point),
+        "seq_len": point.seq_len,
+        "tokens": f"{token_label(point.seq_len)} ({point.seq_len:,})" if point.seq_len else MISSING,
+        "length_label": token_label(point.seq_len),
+        "ranks": point.ranks,
+        "ranks_label": ctx.index.rank_label(point.ranks),
+        "batch": point.batch,
+        "median": duration_label(point.median_s, 6),
+        "interval": interval_text(point),
+        "samples": str(count) if count else "none",
+    }
+
+
+def timed_row(ctx: Context, point: Point, scale: float = 1.0) -> Row:
+    """Value and interval of the median, both times `scale`."""
+    row = base_row(ctx, point)
+    low, high, median = point.num("timing.ci_low_s"), point.num("timing.ci_high_s"), point.median_s
+    row["value"] = None if median is None else median * scale
+    if low and high and low > 0 and high > 0:
+        row |= {"low": low * scale, "high": high * scale}
+    return row
+
+
+def timed_points(ctx: Context) -> list[Point]:
+    return [p for p in ctx.points if p.ok and p.median_s is not None and p.seq_len]
+
+
+def line_key(ctx: Context, point: Point) -> tuple[Any, ...]:
+    """Points of one line against tokens: never two sources, never two rank counts."""
+    return (ctx.index.key(point), point.source, point.ranks)
+
+
+def spread(values: Sequence[Any], limit: int) -> list[Any]:
+    """At most `limit` of the values, evenly spread, first and last kept."""
+    ordered = sorted(set(values))
+    if len(ordered) <= limit:
+        return ordered
+    return sorted({ordered[round(i * (len(ordered) - 1) / (limit - 1))] for i in range(limit)})
+
+
+def best_per_key(points: list[Point], key: Callable[[Point], Any]) -> list[Point]:
+    """The fastest point of each key."""
+    best: dict[Any, Point] = {}
+    for point in points:
+        held = best.get(key(point))
+        if held is None or (point.median_s or 0) < (held.median_s or 0):
+            best[key(point)] = point
+    return list(best.values())
+
+
+def single(rows: list[Row], points: list[Point], **extra: Any) -> list[Drawing]:
+    return [Drawing(rows, points, **extra)] if rows else []

@@ -1,0 +1,259 @@
+"""Rows of the figures about bytes, memory, FLOPs, phases, coverage and the timeline of a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .model import Point, Run
+from .rows import Context, Drawing, Row, base_row, single, spread, timed_points
+from .rows_time import point_label, point_order, shortened
+from .series import group_by
+from .units import bytes_label, duration_label, integer_label, number, percent_label, rate_label
+
+MAX_BARS = 28
+MAX_LANE_RANKS = 16
+PHASES = (("compute", "compute_s"), ("exposed communication", "exposed_communication_s"), ("merge", "merge_s"))
+
+
+def exact_bytes(count: float | None) -> str:
+    return "none" if count is None else f"{int(count):,} B ({bytes_label(count)})"
+
+
+def communication_rows(ctx: Context, points: list[Point]) -> list[Row]:
+    rows = []
+    for point in points:
+        counted, predicted = (point.value(f"comm.{k}_bytes_per_rank") for k in ("counted", "predicted"))
+        messages = point.value("comm.counted_messages_per_rank")
+        row = base_row(ctx, point) | {
+            "counted": exact_bytes(counted),
+            "predicted": exact_bytes(predicted),
+            "messages": integer_label(messages),
+        }
+        shown = counted or (None if point.source == "measured" else predicted)  # a model counts by its formula
+        if shown:
+            row["value"] = shown / point.batch
+        if predicted or counted:
+            row["predicted_value"] = (predicted or counted or 0) / point.batch
+        rows.append(row)
+    return rows
+
+
+def communicating(ctx: Context) -> list[Point]:
+    """Points on several ranks with a positive count or prediction; a log axis holds no zero."""
+    return [
+        p
+        for p in ctx.points
+        if p.ok
+        and p.seq_len
+        and p.ranks >= 2
+        and (p.value("comm.counted_bytes_per_rank") or p.value("comm.predicted_bytes_per_rank"))
+    ]
+
+
+def communication_ranks(ctx: Context) -> list[Drawing]:
+    points = communicating(ctx)
+    kept = sorted(
+        {
+            n
+            for members in group_by(points, lambda p: p.source).values()
+            for n in spread([p.seq_len for p in members], 3)
+        }
+    )
+    shown = [p for p in points if p.seq_len in kept]
+    return single(communication_rows(ctx, shown), shown, note=shortened([p.seq_len for p in points], kept, "tokens"))
+
+
+def communication_tokens(ctx: Context) -> list[Drawing]:
+    points = communicating(ctx)
+    if len({p.seq_len for p in points}) < 2:
+        return []
+    return single(communication_rows(ctx, points), points)
+
+
+def peak_memory(point: Point) -> float | int | None:
+    """Measured where the point was measured; the modelled peak elsewhere."""
+    measured = point.value("memory.measured_peak_bytes")
+    return measured or (None if point.source == "measured" else point.value("memory.predicted_peak_bytes"))
+
+
+def host_memory(run: Run) -> float | None:
+    """What the processes of the host may use: the limit of the container where it is lower."""
+    sizes = (number(run.get(f"environment.memory.{key}")) for key in ("total_bytes", "limit_bytes"))
+    known = [size for size in sizes if size]
+    return min(known) if known else number(run.get("environment.memory_bytes"))
+
+
+def device_limits(ctx: Context, points: list[Point]) -> dict[str, float]:
+    """Known limits by name: what the points state, else the share of the host's memory of each rank."""
+    limits: dict[str, float] = {}
+    for point in points:
+        stated = point.num("memory.limit_bytes") or point.num("memory.device_bytes")
+        if stated:
+            limits[f"limit stated by the {point.source} points"] = stated
+    if limits:
+        return limits
+    for place, run in enumerate(ctx.runs):
+        fraction = number(run.get("run.config.memory.limit_fraction")) or 1.0
+        share = f"{percent_label(fraction)} of " if fraction != 1 else ""
+        on_host = [
+            p.ranks
+            for p in points
+            if p.run == place and p.source == "measured" and p.text("params.kernel") in ("cpu", "reference", "")
+        ]
+        host = host_memory(run)
+        if not host:
+            continue
+        for ranks in spread(on_host, 3):
+            limits[f"{share}host memory" + (f" ÷ {ranks} ranks" if ranks > 1 else "")] = host * fraction / ranks
+    return limits
+
+
+def memory(ctx: Context) -> list[Drawing]:
+    shown = [p for p in ctx.points if p.ok and p.seq_len and (peak_memory(p) or p.value("memory.predicted_peak_bytes"))]
+    rows: list[Row] = []
+    for point in shown:
+        measured, predicted = point.value("memory.measured_peak_bytes"), point.value("memory.predicted_peak_bytes")
+        row = base_row(ctx, point) | {"measured": exact_bytes(measured), "predicted": exact_bytes(predicted)}
+        if peak_memory(point):
+            row["value"] = peak_memory(point)
+        if predicted:
+            row["predicted_value"] = predicted
+        rows.append(row)
+    if not rows:
+        return []
+    for point in ctx.points:
+        predicted = point.num("memory.predicted_peak_bytes")
+        if point.status in ("skipped_memory", "oom") and point.seq_len and predicted:
+            row = base_row(ctx, point) | {"value": predicted, "predicted": exact_bytes(predicted)}
+            rows.append(row | {"reason": point.text("reason") or "no reason given"})
+    limits = device_limits(ctx, shown)
+    for label, value in limits.items():
+        rows.append(
+            {
+                "status": "limit",
+                "label": label,
+                "value": value,
+                "text": exact_bytes(value),
+                "caption": f"{bytes_label(value, 3)}: {label}",
+            }
+        )
+    return single(rows, shown, note="" if limits else "The limit of the device is not recorded.")
+
+
+def share_of_peak(ctx: Context) -> list[Drawing]:
+    shown = [p for p in timed_points(ctx) if p.value("work.share_of_peak")]
+    rows = []
+    for point in shown:
+        share = point.value("work.share_of_peak")
+        rows.append(
+            base_row(ctx, point)
+            | {"value": share, "value_text": percent_label(share), "rate": rate_label(point.value("work.flops_per_s"))}
+        )
+    above = [r for r in rows if (r["value"] or 0) > 1]
+    note = f"WARNING: {len(above)} points lie above 100 %: their peak or their time is wrong." if above else ""
+    return single(rows, shown, note=note)
+
+
+def phases(ctx: Context) -> list[Drawing]:
+    able = [p for p in timed_points(ctx) if any(p.value(f"phases.{key}") is not None for _, key in PHASES)]
+    longest = sorted(able, key=lambda p: (p.ranks > 1, p.seq_len or 0, p.ranks), reverse=True)[:MAX_BARS]
+    shown = sorted(longest, key=lambda p: point_order(ctx, p))
+    rows: list[Row] = []
+    for order, point in enumerate(shown):
+        median = point.median_s or 1.0
+        times = {name: point.value(f"phases.{key}") or 0.0 for name, key in PHASES}
+        times["rest"] = max(median - sum(times.values()), 0.0)
+        everything = point.value("phases.communication_s")
+        if everything:
+            times["all communication"] = everything
+        for phase_order, (phase, seconds) in enumerate(times.items()):
+            rows.append(
+                {
+                    "label": point_label(ctx, point),
+                    "order": order,
+                    "source": point.source,
+                    "phase": phase,
+                    "phase_order": phase_order,
+                    "share": seconds / median,
+                    "time": duration_label(seconds, 5),
+                    "share_text": percent_label(seconds / median),
+                    "median": duration_label(median, 6),
+                }
+            )
+    note = (
+        f"Shown are {len(shown)} of {len(able)} points: the longest on the most ranks."
+        if len(shown) < len(able)
+        else ""
+    )
+    return single(rows, shown, note=note)
+
+
+def coverage(ctx: Context) -> list[Drawing]:
+    rows: list[Row] = []
+    shown: list[Point] = []
+    seen: set[tuple[Any, ...]] = set()
+    for point in ctx.points:
+        values = point.get("work.coverage")
+        if not point.ok or point.kind != "dilated" or not point.seq_len or not isinstance(values, list):
+            continue
+        key = (ctx.index.key(point), point.source, point.ranks, point.seq_len)
+        if key in seen:
+            continue
+        seen.add(key)
+        shown.append(point)
+        for place, entry in enumerate(values[: len(point.branches) or None]):
+            value = number(entry.get("coverage")) if isinstance(entry, dict) else number(entry)
+            branch = point.branches[place] if place < len(point.branches) else {}
+            if value:
+                rows.append(
+                    base_row(ctx, point)
+                    | {
+                        "value": value,
+                        "value_text": percent_label(value),
+                        "branch": f"branch {place + 1}",
+                        "width": integer_label(number(branch.get("segment_length"))),
+                        "rate": integer_label(number(branch.get("dilation_rate"))),
+                    }
+                )
+    return single(rows, shown)
+
+
+def timeline(ctx: Context) -> list[Drawing]:
+    """One picture per algorithm and source: the longest point that carries a timeline."""
+    able = [p for p in ctx.points if p.ok and isinstance(p.get("timeline"), list) and p.get("timeline")]
+    drawings: list[Drawing] = []
+    for members in group_by(able, lambda p: ctx.index.key(p), lambda p: p.source).values():
+        point = max(members, key=lambda p: (p.ranks, p.seq_len or 0))
+        rows = timeline_rows(point)
+        if rows:
+            hidden = point.ranks - MAX_LANE_RANKS
+            note = f"The first {MAX_LANE_RANKS} of {point.ranks} ranks." if hidden > 0 else ""
+            drawings.append(
+                Drawing(rows, [point], suffix=str(len(drawings) + 1), title=point_label(ctx, point), note=note)
+            )
+    return drawings
+
+
+def timeline_rows(point: Point) -> list[Row]:
+    rows = []
+    for op in point.get("timeline"):
+        if not isinstance(op, dict):
+            continue
+        rank, begin, end = (number(op.get(k)) for k in ("rank", "begin_s", "end_s"))
+        if rank is None or begin is None or end is None or rank >= MAX_LANE_RANKS or end < begin:
+            continue
+        lane = str(op.get("lane") or "step")
+        rows.append(
+            {
+                "lane": f"rank {int(rank)} · {lane}",
+                "order": int(rank) * 8 + (0 if lane.startswith("comp") else 1),
+                "op": str(op.get("op") or "op"),
+                "begin_s": begin,
+                "end_s": end,
+                "begin": duration_label(begin, 5),
+                "end": duration_label(end, 5),
+                "length": duration_label(end - begin, 5),
+                "source": point.source,
+            }
+        )
+    return rows

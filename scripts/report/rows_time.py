@@ -1,0 +1,257 @@
+"""Rows of the figures about time: latency, runtime per batch, per token, ratios, scaling, samples."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .model import Point
+from .rows import (
+    Context,
+    Drawing,
+    Row,
+    base_row,
+    best_per_key,
+    interval_text,
+    line_key,
+    sample_count,
+    single,
+    spread,
+    timed_points,
+    timed_row,
+)
+from .series import group_by, sources_of
+from .units import duration_label, plural, significant, token_label
+
+SLOT_PX = 11  # height of one row of × at the top edge
+MAX_LENGTHS = 4  # lines per series in the scaling figures
+MAX_STRIPS = 60
+
+
+def latency(ctx: Context) -> list[Drawing]:
+    """All points with a length: times as marks, the others as × in one row per series and ranks."""
+    shown = timed_points(ctx)
+    rows = [timed_row(ctx, p, 1.0 / p.batch) for p in shown]
+    if not rows:
+        return []
+    missing = [p for p in ctx.points if not p.ok and p.seq_len]
+    lanes = sorted({ctx.index.label(p) for p in missing})
+    for point in missing:
+        lane = lanes.index(ctx.index.label(point))
+        rows.append(
+            base_row(ctx, point) | {"slot": 7 + SLOT_PX * lane, "reason": point.text("reason") or "no reason given"}
+        )
+    note = (
+        "Points of a batch larger than 1 show the time of the batch divided by its sequences."
+        if any(p.batch > 1 for p in shown)
+        else ""
+    )
+    return single(rows, shown, note=note, params={"skip_space": 14 + SLOT_PX * len(lanes)})
+
+
+def constant_token_lines(ctx: Context) -> list[list[Point]]:
+    """Groups of one line whose batches hold the same number of tokens, over two or more lengths."""
+    groups = group_by(timed_points(ctx), lambda p: line_key(ctx, p), lambda p: p.batch * (p.seq_len or 0))
+    return [g for g in groups.values() if len({p.seq_len for p in g}) >= 2]
+
+
+def batch_runtime(ctx: Context) -> list[Drawing]:
+    lines = constant_token_lines(ctx)
+    shown = [p for line in lines for p in line]
+    totals = sorted({p.batch * (p.seq_len or 0) for p in shown})
+    note = f"Tokens per batch: {', '.join(token_label(t) for t in totals)}."
+    return single([timed_row(ctx, p) for p in shown], shown, note=note)
+
+
+def time_per_token(ctx: Context) -> list[Drawing]:
+    constant = {id(p) for line in constant_token_lines(ctx) for p in line}
+    lines = group_by([p for p in timed_points(ctx) if id(p) not in constant], lambda p: line_key(ctx, p))
+    shown = [p for line in lines.values() if len({p.seq_len for p in line}) >= 2 for p in line]
+    return single([timed_row(ctx, p, 1.0 / (p.batch * (p.seq_len or 1))) for p in shown], shown)
+
+
+def problem_key(point: Point) -> tuple[Any, ...]:
+    """What must agree before the times of two algorithms are compared."""
+    shape = tuple(
+        point.text(f"params.{k}") for k in ("heads", "kv_heads", "head_dim", "dtype", "causal", "kernel", "transport")
+    )
+    return (point.run, point.source, point.seq_len, point.ranks, point.batch, shape)
+
+
+def matched(ctx: Context) -> list[tuple[Point, Point]]:
+    """Pairs (exact, fastest dilated) of the same problem, ranks and source."""
+    timed = timed_points(ctx)
+    dilated = {problem_key(p): p for p in best_per_key([p for p in timed if p.kind == "dilated"], problem_key)}
+    exact = [p for p in timed if p.kind == "exact"]
+    return [(p, dilated[problem_key(p)]) for p in exact if problem_key(p) in dilated]
+
+
+def ratio_row(ctx: Context, exact: Point, dilated: Point) -> Row:
+    ratio = (exact.median_s or 0.0) / (dilated.median_s or 1.0)
+    return base_row(ctx, exact) | {
+        "value": ratio,
+        "value_text": f"{significant(ratio)}×",
+        "other": duration_label(dilated.median_s, 6),
+        "samples": f"{sample_count(exact) or 'none'} and {sample_count(dilated) or 'none'}",
+    }
+
+
+def speedup(ctx: Context) -> list[Drawing]:
+    pairs = matched(ctx)
+    return single([ratio_row(ctx, e, d) for e, d in pairs], [p for pair in pairs for p in pair])
+
+
+def crossover(ctx: Context) -> list[Drawing]:
+    """One map per source and run, so that no cell mixes them; the fastest exact algorithm counts."""
+    drawings = []
+    pairs = {id(e): d for e, d in matched(ctx)}
+    exact = [p for p in timed_points(ctx) if id(p) in pairs]
+    for (run, source), members in group_by(exact, lambda p: p.run, lambda p: p.source).items():
+        # one cell per (N, P): the largest batch stands for it
+        members = sorted(members, key=lambda p: p.batch, reverse=True)
+        largest = {(p.seq_len, p.ranks): p.batch for p in reversed(members)}
+        best = best_per_key(
+            [p for p in members if p.batch == largest[(p.seq_len, p.ranks)]], lambda p: (p.seq_len, p.ranks)
+        )
+        if len(best) < 2:
+            continue
+        rows = [
+            ratio_row(ctx, p, pairs[id(p)]) | {"tokens": token_label(p.seq_len), "exact_series": ctx.index.label(p)}
+            for p in best
+        ]
+        for row in rows:
+            row["log2_ratio"] = math.log2(row["value"]) if row["value"] > 0 else None
+        name = source if len(ctx.runs) == 1 else f"{source}, run {run + 1}"
+        drawings.append(Drawing(rows, [*best, *(pairs[id(p)] for p in best)], suffix=f"{source}-{run + 1}", title=name))
+    return drawings
+
+
+def scaling_rows(ctx: Context, groups: list[list[Point]], value: str) -> tuple[list[Row], list[Point], set[int]]:
+    rows, shown, baselines = [], [], set()
+    for group in groups:
+        ordered = sorted(best_per_key(group, lambda p: p.ranks), key=lambda p: p.ranks)
+        first = ordered[0]
+        baselines.add(first.ranks)
+        for point in ordered:
+            ratio = (first.median_s or 0.0) / (point.median_s or 1.0)
+            number = ratio * first.ranks if value == "speedup" else ratio
+            text = f"{significant(number)}×" if value == "speedup" else f"{significant(100 * number)} %"
+            rows.append(
+                base_row(ctx, point)
+                | {
+                    "value": number,
+                    "value_text": text,
+                    "per_rank": (point.seq_len or 0) // point.ranks,
+                    "baseline": f"{duration_label(first.median_s, 6)} on {plural(first.ranks, 'rank')}",
+                }
+            )
+            shown.append(point)
+    return rows, shown, baselines
+
+
+def most_complete(ctx: Context, groups: list[list[Point]]) -> list[list[Point]]:
+    """Of each series and source, the groups that ran on the most rank counts, if that is two or more."""
+
+    def width(group: list[Point]) -> int:
+        return len({p.ranks for p in group})
+
+    widest: dict[Any, int] = {}
+    for group in groups:
+        key = (ctx.index.key(group[0]), group[0].source)
+        widest[key] = max(widest.get(key, 2), width(group))
+    return [g for g in groups if width(g) == widest[(ctx.index.key(g[0]), g[0].source)]]
+
+
+def ideal_rows(points: list[Point], value: str) -> list[Row]:
+    counts = sorted({p.ranks for p in points})
+    return [{"status": "ideal", "ranks": r, "value": r if value == "speedup" else 1} for r in counts]
+
+
+def shortened(values: list[Any], kept: list[Any], what: str) -> str:
+    if len(set(values)) <= len(kept):
+        return ""
+    return f"Shown are {', '.join(token_label(v) for v in kept)} {what}; the other lengths are in the table."
+
+
+def strong_scaling(ctx: Context) -> list[Drawing]:
+    groups = most_complete(
+        ctx,
+        list(
+            group_by(
+                timed_points(ctx), lambda p: (ctx.index.key(p), p.source), lambda p: p.seq_len, lambda p: p.batch
+            ).values()
+        ),
+    )
+    lengths = [g[0].seq_len for g in groups]
+    kept = spread(lengths, MAX_LENGTHS)
+    rows, shown, baselines = scaling_rows(ctx, [g for g in groups if g[0].seq_len in kept], "speedup")
+    if not rows:
+        return []
+    note = shortened(lengths, kept, "tokens")
+    return single(
+        rows + ideal_rows(shown, "speedup"),
+        shown,
+        note=f"Fewest ranks: {', '.join(map(str, sorted(baselines)))}. {note}".strip(),
+    )
+
+
+def weak_scaling(ctx: Context) -> list[Drawing]:
+    even = [p for p in timed_points(ctx) if (p.seq_len or 0) % p.ranks == 0]
+    groups = most_complete(
+        ctx,
+        list(
+            group_by(
+                even, lambda p: (ctx.index.key(p), p.source), lambda p: (p.seq_len or 0) // p.ranks, lambda p: p.batch
+            ).values()
+        ),
+    )
+    widths = [(g[0].seq_len or 0) // g[0].ranks for g in groups]
+    kept = spread(widths, 3)
+    chosen = [g for g in groups if (g[0].seq_len or 0) // g[0].ranks in kept]
+    rows, shown, _ = scaling_rows(ctx, chosen, "efficiency")
+    for row in rows:
+        row["length_label"] = token_label(row["per_rank"])
+    if not rows:
+        return []
+    return single(rows + ideal_rows(shown, "efficiency"), shown, note=shortened(widths, kept, "tokens per rank"))
+
+
+def point_label(ctx: Context, point: Point) -> str:
+    batch = f", batch {point.batch}" if point.batch > 1 else ""
+    mark = "" if point.source == "measured" else f" ({point.source})"
+    return f"{ctx.index.label(point)}, {token_label(point.seq_len)}, P = {point.ranks}{batch}{mark}"
+
+
+def point_order(ctx: Context, point: Point) -> tuple[Any, ...]:
+    return (
+        sources_of(ctx.points).index(point.source),
+        ctx.index.label(point),
+        point.ranks,
+        point.seq_len or 0,
+        point.batch,
+    )
+
+
+def samples(ctx: Context) -> list[Drawing]:
+    """Strips relative to the median; of very many points, those with the widest spread."""
+    able = [p for p in timed_points(ctx) if len(p.samples) >= 2]
+    widest = sorted(able, key=lambda p: max(p.samples) / min(p.samples), reverse=True)[:MAX_STRIPS]
+    shown = sorted(widest, key=lambda p: point_order(ctx, p))
+    rows: list[Row] = []
+    for order, point in enumerate(shown):
+        for number, sample in enumerate(point.samples, 1):
+            rows.append(
+                {
+                    "label": point_label(ctx, point),
+                    "order": order,
+                    "series": ctx.index.label(point),
+                    "source": point.source,
+                    "ratio": sample / (point.median_s or 1.0),
+                    "sample": duration_label(sample, 6),
+                    "index": number,
+                    "median": duration_label(point.median_s, 6),
+                    "interval": interval_text(point),
+                }
+            )
+    note = f"Shown are the {len(shown)} of {len(able)} points with the widest spread." if len(shown) < len(able) else ""
+    return single(rows, shown, note=note)

@@ -1,0 +1,139 @@
+"""Which points belong to one line, how the line is called, and its colour, marker and dash.
+
+A series is an algorithm with everything that is not an axis: transport, kernel, layout, shape. Ranks,
+tokens and batch are axes. Only what differs between the points of a report enters the label:
+"dilated", or "dilated · zigzag · bf16" when layouts and types vary.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, Iterable
+
+from .model import SOURCES, Point, Run
+from .units import plural
+
+AXES = {"seq_len", "ranks", "batch", "branches", "threads", "phase_parts", "seed", "id"}
+# Okabe and Ito (2008); the yellow is left out: too pale on white.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+COLOUR_OF = {"dilated": 0, "ring": 1, "all_gather": 2, "ulysses": 3, "usp": 4, "double_ring": 5, "local": 6}
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "triangle-right", "triangle-left", "cross")
+DASHES = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 4], [14, 3, 3, 3])
+
+
+@dataclass(frozen=True)
+class Style:
+    colour: str
+    shape: str
+
+
+def scalar_params(point: Point) -> dict[str, Any]:
+    """Parameters that name a series. `phase_parts` counts ranks: only whether it is 1 belongs to the name."""
+    params = point.get("params")
+    if not isinstance(params, dict):
+        return {}
+    named = {k: v for k, v in params.items() if k not in AXES and isinstance(v, (str, int, float, bool))}
+    if params.get("phase_parts", 1) != 1:
+        named["phase"] = "shard phase"
+    return named
+
+
+class SeriesIndex:
+    """Names and styles of all series of a report."""
+
+    def __init__(self, points: Iterable[Point], runs: list[Run]):
+        self.points = list(points)
+        self.runs = runs
+        self.threads_named = self._threads_vary()
+        self.varying = self._varying()
+        self.labels = {self.key(p): self._label(p) for p in self.points}
+        self.styles = self._styles()
+        self.rank_counts = sorted({p.ranks for p in self.points})
+
+    def params(self, point: Point) -> dict[str, Any]:
+        named = scalar_params(point)
+        return named | {"threads": point.get("params.threads")} if self.threads_named else named
+
+    def key(self, point: Point) -> tuple[Any, ...]:
+        return (point.run, point.kind, tuple(sorted((k, str(v)) for k, v in self.params(point).items())))
+
+    def _threads_vary(self) -> bool:
+        """Threads follow from the ranks of a machine; they name a series only if one problem ran with several."""
+        found: dict[Any, set[str]] = defaultdict(set)
+        for p in self.points:
+            problem = (p.run, p.source, p.seq_len, p.ranks, p.batch, str(sorted(scalar_params(p).items())))
+            found[problem].add(p.text("params.threads"))
+        return any(len(counts) > 1 for counts in found.values())
+
+    def label(self, point: Point) -> str:
+        return self.labels[self.key(point)]
+
+    def _varying(self) -> list[str]:
+        """Parameters with two or more values among points of one algorithm, algorithm aside."""
+        values: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for point in self.points:
+            for name, value in self.params(point).items():
+                values[(point.algorithm, name)].add(str(value))
+        return sorted({name for (_, name), found in values.items() if name != "algorithm" and len(found) > 1})
+
+    def _label(self, point: Point) -> str:
+        parts = [point.algorithm]
+        if point.algorithm == "local":
+            parts[0] = f"local ({'dense' if point.kind == 'exact' else 'dilated'})"
+        params = self.params(point)
+        for name in self.varying:
+            value = params.get(name)
+            if value is None or value is False:
+                continue
+            if value is True:
+                parts.append(name)
+            else:
+                parts.append(value if isinstance(value, str) else f"{name} {value}")
+        if len(self.runs) > 1:
+            parts.append(f"run {point.run + 1}")
+        return " · ".join(parts)
+
+    def _styles(self) -> dict[str, Style]:
+        """The usual algorithms keep their colour in every report; variants take the free ones."""
+        first_of = {self.label(p): p.algorithm for p in sorted(self.points, key=lambda p: (p.kind, self.label(p)))}
+        styles: dict[str, Style] = {}
+        used: set[int] = set()
+        waiting: list[str] = []
+        for label, algorithm in first_of.items():
+            wanted = COLOUR_OF.get(algorithm)
+            if wanted is None or wanted in used:
+                waiting.append(label)
+                continue
+            used.add(wanted)
+            styles[label] = Style(PALETTE[wanted], SHAPES[wanted])
+        free = [i for i in range(len(PALETTE)) if i not in used]
+        variants: dict[str, int] = defaultdict(int)
+        for turn, label in enumerate(waiting):
+            if len(waiting) <= len(free):
+                styles[label] = Style(PALETTE[free[turn]], SHAPES[free[turn]])
+                continue
+            # too many for a colour each: the algorithm's colour with another marker
+            variants[first_of[label]] += 1
+            colour = COLOUR_OF.get(first_of[label], len(PALETTE) - 1)
+            styles[label] = Style(PALETTE[colour], SHAPES[(colour + 3 * variants[first_of[label]]) % len(SHAPES)])
+        return {label: styles[label] for label in first_of}
+
+    def rank_label(self, ranks: int) -> str:
+        return plural(ranks, "rank")
+
+    def dash(self, ranks: int) -> list[int]:
+        return list(DASHES[self.rank_counts.index(ranks) % len(DASHES)])
+
+
+def group_by(points: Iterable[Point], *keys: Any) -> dict[tuple[Any, ...], list[Point]]:
+    """Groups by the given functions of a point, in order of first appearance."""
+    groups: dict[tuple[Any, ...], list[Point]] = defaultdict(list)
+    for point in points:
+        groups[tuple(key(point) for key in keys)].append(point)
+    return dict(groups)
+
+
+def sources_of(points: Iterable[Point]) -> list[str]:
+    present = {p.source for p in points}
+    return [s for s in SOURCES if s in present] + sorted(present - set(SOURCES))

@@ -1,0 +1,299 @@
+"""SYNTHETIC result directories for tests. No number here was measured on any machine.
+
+The invented model: dilated attention costs 1 µs per token ÷ ranks, an exact algorithm 1 µs · N/8192 per
+token ÷ ranks, jitter from a fixed seed; bytes follow the closed forms of a ring.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any, Iterable
+
+from .model import Point, Run
+from .rows import Context
+from .series import SeriesIndex
+
+K, M, B = 1 << 10, 1 << 20, 1 << 30
+HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
+
+
+def branches_of(seq_len: int, ranks: int) -> list[dict[str, int]]:
+    widths = sorted({min(2048, seq_len), seq_len // ranks, seq_len})
+    return [{"segment_length": w, "dilation_rate": max(1, w // 2048)} for w in widths]
+
+
+def params_of(algorithm: str, seq_len: int, ranks: int, batch: int) -> dict[str, Any]:
+    dense = [{"segment_length": seq_len, "dilation_rate": 1}]
+    return {
+        "algorithm": algorithm,
+        "transport": "mpi",
+        "kernel": "cpu",
+        "seq_len": seq_len,
+        "ranks": ranks,
+        "batch": batch,
+        "heads": 12,
+        "kv_heads": 12,
+        "head_dim": 64,
+        "dtype": "fp32",
+        "causal": False,
+        "layout": "contiguous",
+        "gather_scope": "segment_group",
+        "offset": "paper",
+        "mix": "lse",
+        "phase_parts": 1,
+        "threads": max(1, 4 // ranks),
+        "seed": 1,
+        "branches": branches_of(seq_len, ranks) if algorithm == "dilated" else dense,
+    }
+
+
+def point(
+    algorithm: str,
+    seq_len: int,
+    ranks: int,
+    *,
+    batch: int = 1,
+    source: str = "measured",
+    seed: int = 0,
+    time_s: float | None = None,
+) -> dict[str, Any]:
+    """A point that ran and was right; a stated time_s is exact, without jitter."""
+    name = f"{algorithm}/{seq_len}/{ranks}/{batch}/{source}"
+    rng = random.Random(f"{name}/{seed}")
+    growth = 1.0 if algorithm == "dilated" else seq_len / (8 * K)
+    base = time_s if time_s is not None else 1e-6 * seq_len * batch * growth / ranks + 2e-4 * (ranks - 1)
+    samples = (
+        sorted(base * rng.lognormvariate(0.0, 0.03 if time_s is None else 0.0) for _ in range(10))
+        if source == "measured"
+        else []
+    )
+    median = (samples[4] + samples[5]) / 2 if samples else base
+    gathered = min(seq_len, 2048) * 2 * 768 * 4 if algorithm == "dilated" else seq_len * 2 * 768 * 4
+    sent = int(batch * gathered * (ranks - 1) // ranks)
+    rng.shuffle(samples)
+    coverage = (
+        [
+            1.0 / min(b["dilation_rate"], 12) if b["dilation_rate"] <= 12 else 12 / 12 / b["dilation_rate"]
+            for b in branches_of(seq_len, ranks)
+        ]
+        if algorithm == "dilated"
+        else [1.0]
+    )
+    flops = 4 * 64 * 12 * batch * seq_len * (2048 if algorithm == "dilated" else seq_len)
+    memory = 16 * 768 * seq_len * batch // ranks + sent
+    return {
+        "id": f"{random.Random(name).getrandbits(32):08x}",
+        "source": source,
+        "status": "ok",
+        "reason": None,
+        "params": params_of(algorithm, seq_len, ranks, batch),
+        "timing": {
+            "samples_s": samples,
+            "median_s": median,
+            "ci_low_s": min(samples) if samples else None,
+            "ci_high_s": max(samples) if samples else None,
+            "ci_level": 0.979 if samples else None,
+            "p95_s": max(samples) if samples else None,
+            "min_s": min(samples) if samples else None,
+            "warmup": 3,
+            "reduction": "max",
+        },
+        "phases": {
+            "compute_s": 0.8 * median,
+            "communication_s": 0.15 * median if ranks > 1 else 0.0,
+            "exposed_communication_s": 0.1 * median if ranks > 1 else 0.0,
+            "merge_s": 0.04 * median,
+        },
+        "per_rank": [{"rank": r, "median_s": median} for r in range(min(ranks, 8))],
+        "work": {
+            "tokens": seq_len * batch,
+            "flops": flops,
+            "paper_macs": flops // 4,
+            "flops_per_s": flops / median,
+            "share_of_peak": min(flops / median / 1.3e13, 0.9),
+            "coverage": coverage,
+        },
+        "comm": {
+            "counted_bytes_per_rank": sent,
+            "predicted_bytes_per_rank": sent,
+            "counted_messages_per_rank": 2 * (ranks - 1),
+            "predicted_messages_per_rank": 2 * (ranks - 1),
+        },
+        "memory": {
+            "measured_peak_bytes": int(memory * 1.07) if source == "measured" else None,
+            "predicted_peak_bytes": memory,
+            "by_tag": {},
+        },
+        "check": {
+            "status": "pass",
+            "reference": "double",
+            "max_rel_error": 3.1e-6,
+            "rel_l2_error": 8.0e-7,
+            "queries": 64,
+            "tolerance": 1e-4,
+        },
+    }
+
+
+def refused(
+    algorithm: str, seq_len: int, ranks: int, status: str, reason: str, source: str = "measured"
+) -> dict[str, Any]:
+    whole = point(algorithm, seq_len, ranks, source=source)
+    for block, kept in (
+        ("timing", ("warmup", "reduction")),
+        ("phases", ()),
+        ("work", ("tokens", "flops", "paper_macs", "coverage")),
+        ("comm", ()),
+        ("memory", ("predicted_peak_bytes", "by_tag")),
+    ):
+        whole[block] = {key: value if key in kept else None for key, value in whole[block].items()}
+    whole["timing"]["samples_s"], whole["per_rank"] = [], []
+    whole["check"] |= {
+        "status": "not_run",
+        "reference": None,
+        "max_rel_error": None,
+        "rel_l2_error": None,
+        "queries": 0,
+    }
+    return whole | {"status": status, "reason": reason}
+
+
+def timeline(ranks: int, step_s: float) -> list[dict[str, Any]]:
+    ops: list[dict[str, Any]] = []
+    for rank in range(ranks):
+        shift = 0.02 * rank * step_s
+        for op, lane, begin, end in (
+            ("select", "compute", 0, 0.05),
+            ("attend", "compute", 0.05, 0.62),
+            ("all_gather", "communication", 0.06, 0.35),
+            ("attend", "compute", 0.62, 0.88),
+            ("merge", "compute", 0.88, 0.94),
+        ):
+            ops.append(
+                {"rank": rank, "lane": lane, "op": op, "begin_s": begin * step_s + shift, "end_s": end * step_s + shift}
+            )
+    return ops
+
+
+def full_sweep() -> list[dict[str, Any]]:
+    """Dilated and ring over 8K … 1M on 1, 2, 4 ranks, with every kind of point that a report must show."""
+    points: list[dict[str, Any]] = []
+    for ranks in (1, 2, 4):
+        for exponent in range(13, 21):
+            seq_len = 1 << exponent
+            points.append(point("dilated", seq_len, ranks))
+            if seq_len <= 256 * K:
+                points.append(point("ring", seq_len, ranks))
+            else:
+                points.append(refused("ring", seq_len, ranks, "skipped_excluded", "over ten minutes a point"))
+    for seq_len in (64 * M, 256 * M, B):
+        points.append(point("dilated", seq_len, 512, source="simulated"))
+        points.append(point("ring", seq_len, 512, source="simulated"))
+    points.append(point("dilated", 64 * M, 64, source="replayed"))
+    points.append(point("dilated", 128 * M, 64, source="extrapolated"))
+    points[0]["timeline"] = timeline(1, points[0]["timing"]["median_s"])
+    last = next(p for p in points if p["params"]["ranks"] == 4 and p["params"]["seq_len"] == M)
+    last["timeline"] = timeline(4, last["timing"]["median_s"])
+    points.append(refused("all_gather", M, 4, "skipped_memory", f"needs 24 GiB per rank, 6 GiB allowed {HOSTILE}"))
+    return points
+
+
+def batch_sweep() -> list[dict[str, Any]]:
+    """Constant tokens per batch: the paper's figure 5."""
+    return [
+        point(algorithm, 1 << e, ranks, batch=M >> e)
+        for algorithm in ("dilated", "ring")
+        for ranks in (1, 2)
+        for e in range(13, 21)
+    ]
+
+
+STATUSES = (
+    "ok",
+    "skipped_memory",
+    "skipped_excluded",
+    "skipped_unsupported",
+    "oom",
+    "timeout",
+    "check_failed",
+    "error",
+)
+
+
+def manifest(name: str) -> dict[str, Any]:
+    """run.json: as the schema wants it."""
+    cpu = {"model": "Synthetic CPU", "packages": 1, "cores": 4, "threads": 4, "usable_threads": 4, "numa_nodes": 1}
+    return {
+        "schema_version": 1,
+        "run": {
+            "name": name,
+            "description": "SYNTHETIC fixture of the report's tests: no number was measured",
+            "command": "lnbench run configs/synthetic.json --set sweep.ranks=1,2,4",
+            "config_path": "configs/synthetic.json",
+            "config": {"name": name, "memory": {"limit_fraction": 0.9, "on_exceed": "skip"}},
+            "config_sha256": "ab" * 32,
+            "transport": "mpi",
+            "world_size": 4,
+            "started_utc": "2026-01-02T03:04:05Z",
+            "finished_utc": "2026-01-02T03:14:05Z",
+        },
+        "build": {
+            "version": "0.0.0",
+            "revision": "0000000synthetic",
+            "compiler": "SYNTHETIC 0.0",
+            "flags": "",
+            "build_type": "Release",
+            "sanitizer": None,
+        },
+        "environment": {
+            "hostname": "synthetic-host",
+            "captured_utc": "2026-01-02T03:04:05Z",
+            "os": "Synthetic",
+            "kernel": "0",
+            "cpu": cpu | {"l1d_bytes": 1, "l2_bytes": 2, "l3_bytes": 3, "governor": None, "turbo": None},
+            "memory": {"total_bytes": 32 * B, "limit_bytes": 24 * B},
+            "load_average": [0.1, 0.1, 0.1],
+            "mpi_version": None,
+            "devices": [],
+            "variables": {},
+        },
+        "ranks": [{"rank": 0, "hostname": "synthetic-host", "cores": 4, "device": None}],
+    }
+
+
+def result(points: Iterable[dict[str, Any]], name: str = "synthetic", verdict: str = "pass") -> dict[str, Any]:
+    listed = list(points)
+    counts = dict.fromkeys(STATUSES, 0)
+    for p in listed:
+        status = p.get("status", "error")
+        counts[status] = counts.get(status, 0) + 1
+    fit = {"series": "ring mpi cpu ranks=2", "source": "measured", "exponent": 2.0, "r_squared": 0.999}
+    fits = [fit | {"points": 6, "seq_len_min": 8 * K, "seq_len_max": 256 * K}]
+    summary = {"verdict": verdict, "planned": len(listed), "counts": counts, "fits": fits}
+    return manifest(name) | {"points": listed, "summary": summary}
+
+
+def context(records: list[dict[str, Any]]) -> Context:
+    """The points as a report sees them, without a directory."""
+    run = Run(Path("synthetic"), {"run": {"name": "synthetic"}}, [])
+    run.points = [Point(0, record) for record in records]
+    return Context(run.points, [run], SeriesIndex(run.points, [run]))
+
+
+def write_result(directory: Path, points: Iterable[dict[str, Any]], **options: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "result.json").write_text(json.dumps(result(points, **options)), encoding="utf-8")
+    return directory
+
+
+def write_interrupted(directory: Path, points: Iterable[dict[str, Any]], torn: bool = True) -> Path:
+    """run.json and points.jsonl without result.json; the last line is cut as by a power failure."""
+    directory.mkdir(parents=True, exist_ok=True)
+    record = manifest("synthetic")
+    record["run"]["finished_utc"] = None
+    (directory / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    text = "".join(json.dumps(p) + "\n" for p in points)
+    (directory / "points.jsonl").write_text(text[:-40] if torn else text, encoding="utf-8")
+    return directory

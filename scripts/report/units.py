@@ -1,0 +1,78 @@
+"""Numbers as people read them.
+
+Example: token_label(8192) = "8K", duration_label(0.01234) = "12.3 ms", bytes_label(6291456) = "6 MiB".
+Everything returns an en dash for a missing value, so that callers never test for None.
+"""
+
+from __future__ import annotations
+
+import math
+
+MISSING = "–"
+TOKEN_UNITS = ((1 << 30, "B"), (1 << 20, "M"), (1 << 10, "K"))
+
+
+def number(value: object) -> float | int | None:
+    """A finite JSON number, or None; booleans and strings are no numbers."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Shortest decimal text with so many significant digits, never in exponent form below 1e15."""
+    if value == 0:
+        return "0"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    text = f"{round(value, decimals):.{max(decimals, 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def token_label(tokens: float | int | None) -> str:
+    """Token counts in binary units: 8192 = 8K, 2^20 = 1M, 2^30 = 1B; others exactly."""
+    if tokens is None:
+        return MISSING
+    for unit, suffix in TOKEN_UNITS:
+        if tokens >= unit and tokens % unit == 0:
+            return f"{int(tokens // unit)}{suffix}"
+    return f"{int(tokens):,}"
+
+
+def duration_label(seconds: float | None, digits: int = 3) -> str:
+    if seconds is None:
+        return MISSING
+    for unit, suffix in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if abs(seconds) >= unit:
+            return f"{significant(seconds / unit, digits)} {suffix}"
+    return f"{significant(seconds * 1e9, digits)} ns"
+
+
+def bytes_label(count: float | None, digits: int = 4) -> str:
+    if count is None:
+        return MISSING
+    for shift, suffix in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if abs(count) >= 1 << shift:
+            return f"{significant(count / (1 << shift), digits)} {suffix}"
+    return f"{significant(count, digits)} B"
+
+
+def rate_label(per_second: float | None) -> str:
+    """FLOP/s with a decimal prefix."""
+    if per_second is None:
+        return MISSING
+    for unit, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(per_second) >= unit:
+            return f"{significant(per_second / unit)} {prefix}FLOP/s"
+    return f"{significant(per_second)} FLOP/s"
+
+
+def percent_label(share: float | None) -> str:
+    return MISSING if share is None else f"{significant(100 * share)} %"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def integer_label(value: float | None) -> str:
+    return MISSING if value is None else f"{int(value):,}"
