@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# From a bare Debian 12 to a finished report: installs what is missing, builds, measures for real under mpirun on
+# the CPU, and prints where the report is. About six minutes on two cores. Run it again at any time.
+#   scripts/quickstart.sh [CONFIG]        (default: configs/quick.json)
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+config=${1:-configs/quick.json}
+ranks=${RANKS:-2}
+
+install_packages "${build_packages[@]}"
+say "preparing the Python environment"
+scripts/python_env.sh
+build_preset release lnbench
+lnbench=build/release/bin/lnbench
+
+say "this machine (lnbench env)"
+"$lnbench" env
+say "what will run (lnbench plan $config)"
+"$lnbench" plan "$config" | grep -v skipped_excluded
+say "correctness first (mpirun -np $ranks lnbench check, points up to 16K tokens)"
+mpirun -np "$ranks" "$lnbench" check "$config" --set check.max_seq_len=16K --filter 'seq_len<=16K'
+result=results/$(date -u +%Y%m%dT%H%M%SZ)-$(basename "$config" .json)
+say "the sweep (mpirun -np $ranks lnbench run $config)"
+mpirun -np "$ranks" "$lnbench" run "$config" -o "$result" | grep -v skipped_excluded
+say "report"
+"$lnbench" report "$result"
+printf '\nreport: %s\n' "$root/$result/report.html"
