@@ -115,7 +115,8 @@ int run_points(const Options& options, const std::string& command_line) {
   std::vector<bool> todo(sweep.plans.size());
   if (root) {
     writer = std::make_unique<ResultWriter>(open_writer(options, sweep, world, command_line));
-    for (const std::string& line : fitness_warnings(capture_environment()))
+    for (const std::string& line :
+         fitness_warnings(capture_environment({.mpi_version = world.mpi_version()})))
       if (!options.quiet) std::cerr << "warning: " << line << "\n";
     std::cout << "# " << sweep.config.name << ": " << sweep.plans.size() << " points on up to "
               << world.size() << " ranks (" << world.transport() << "), "
@@ -150,8 +151,9 @@ int run_points(const Options& options, const std::string& command_line) {
     const PointRecord& written = writer->append(std::move(record));
     const std::string status(to_string(written.status));
     std::cout << colored(result_row(written), status, color) << "\n" << std::flush;
-    progress.done(what + "  " + status + "  " + format_seconds(took), took, sweep.cost(i),
-                  sweep.left_after(i, todo));
+    const bool ran = plan.point.status == PointStatus::kOk;
+    progress.done(what + "  " + status + (ran ? "  " + format_seconds(took) : ""), took,
+                  sweep.cost(i), sweep.left_after(i, todo));
   }
   int code = kOk;
   if (root) {

@@ -46,7 +46,7 @@ TEST(Configs, AllLoadAndExpand) {
 }
 
 // Every sample at 100 GFLOP/s a core, one core a rank.
-TEST(Configs, QuickTakesThreeMinutes) {
+TEST(Configs, QuickTakesFourMinutes) {
   const Config c = load_config((configs() / "quick.json").string(), known());
   double total_s = 0;
   for (const Point& p : expand(c, {.world_size = 2})) {
@@ -57,7 +57,7 @@ TEST(Configs, QuickTakesThreeMinutes) {
     total_s += std::min(c.measure.point_timeout_s,
                         step_s * double(c.measure.warmup + c.measure.max_samples));
   }
-  EXPECT_LT(total_s, 180);
+  EXPECT_LT(total_s, 270);
   EXPECT_GT(total_s, 30);
 }
 

@@ -171,7 +171,10 @@ Environment capture_environment(const CaptureOptions& options) {
 
 std::vector<std::string> fitness_warnings(const Environment& env, const BuildInfo& build) {
   std::vector<std::string> warnings;
-  const int threads = std::max(1, env.usable_threads > 0 ? env.usable_threads : env.threads);
+  // Under a launcher each rank is bound to its own cores, and the machine is what its ranks share.
+  const bool bound = !env.mpi_version.empty();
+  const int threads =
+      std::max(1, env.usable_threads > 0 && !bound ? env.usable_threads : env.threads);
   if (!env.load_average.empty() && env.load_average[0] > 0.25 * threads)
     warnings.push_back(concat("The machine is busy: load average ", env.load_average[0], " on ",
                               threads, " usable hardware threads."));
@@ -181,7 +184,7 @@ std::vector<std::string> fitness_warnings(const Environment& env, const BuildInf
   if (threads < 4)
     warnings.push_back(concat("Only ", threads, " hardware thread", threads == 1 ? " is" : "s are",
                               " usable: the system's own work disturbs the measurement."));
-  if (env.threads > env.usable_threads && env.usable_threads > 0)
+  if (env.threads > env.usable_threads && env.usable_threads > 0 && !bound)
     warnings.push_back(concat("This process may use ", env.usable_threads, " of ", env.threads,
                               " hardware threads."));
   if (build.build_type != "Release" && build.build_type != "RelWithDebInfo")
