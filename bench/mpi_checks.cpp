@@ -1,7 +1,8 @@
 // Run under mpirun by the tests labelled mpi: the contract of the communicator, then real forward
-// passes of every algorithm on odd shapes, with bytes, messages and memory held against the
-// prediction.
+// passes of every algorithm on odd shapes, with bytes and messages held against the prediction.
+// `--break-rank-1` fails on purpose.
 #include <cstdio>
+#include <string_view>
 
 #include "comm/communicator_checks.h"
 #include "comm/mpi/mpi_world.h"
@@ -10,6 +11,7 @@
 #include "execute/sample_check.h"
 #include "schedule/accounting.h"
 #include "schedule/check_schedule.h"
+#include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
 
 namespace longnet {
@@ -42,10 +44,12 @@ std::vector<ShardedProblem> shapes(int ranks) {
   return all;
 }
 
-int check_forward(const AlgorithmInfo& algorithm, ShardedProblem s, Communicator& comm) {
-  if (!algorithm.takes_pattern) s.pattern = dense_pattern(s.problem.seq_len);
+int check_forward(const AlgorithmInfo& algorithm, ShardedProblem s, const std::string& collective,
+                  Communicator& comm) {
+  if (algorithm.pattern == PatternKind::kDense) s.pattern = dense_pattern(s.problem.seq_len);
+  if (algorithm.pattern == PatternKind::kSparse) s.pattern = sparse_pattern(30, 4);
   if (!algorithm.why_unsupported(s).empty()) return 0;
-  const Schedule schedule = algorithm.make(s);
+  const Schedule schedule = lower_collectives(algorithm.make(s), parse_collective(collective));
   require_correct(schedule);
   const auto kernel = make_kernel("cpu");
   MemoryLedger ledger;
@@ -53,14 +57,14 @@ int check_forward(const AlgorithmInfo& algorithm, ShardedProblem s, Communicator
   executor.fill_inputs();
   comm.reset_counters();
   executor.run();
-  const RankAccount expected = account(s, executor.program());
+  const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
   check(comm.counters().bytes_sent == expected.bytes_sent &&
             comm.counters().messages_sent == expected.messages_sent &&
             comm.counters().bytes_received == expected.bytes_received,
         "counted and predicted differ: ", algorithm.name, " counted ", comm.counters().bytes_sent,
         " bytes, predicted ", expected.bytes_sent);
   const CheckOutcome outcome = check_samples(executor, choose_samples(s, 200), comm);
-  check(outcome.pass, "wrong output: ", algorithm.name, " N=", s.problem.seq_len,
+  check(outcome.pass, "wrong output: ", algorithm.name, " N=", s.problem.seq_len, " ", collective,
         ": relative error ", outcome.rel_l2_error, ", NaN ", outcome.nan_values);
   return 1;
 }
@@ -69,11 +73,24 @@ int run(int argc, char** argv) {
   MpiWorld world(&argc, &argv);
   Communicator& comm = world.communicator();
   try {
+    if (argc > 1 && std::string_view(argv[1]) == "--break-rank-1") {
+      check(comm.rank() != 1, "broken on purpose");
+      comm.barrier();  // waits for rank 1, which has failed
+    }
     check_communicator(comm);
     int forwards = 0;
     for (const AlgorithmInfo& algorithm : algorithms())
       for (const ShardedProblem& s : shapes(comm.size()))
-        forwards += check_forward(algorithm, s, comm);
+        forwards += check_forward(algorithm, s, "native", comm);
+    for (const std::string& collective : collective_names())
+      for (const char* name : {"dilated", "all_gather", "usp", "query_gather"})
+        forwards += check_forward(find_algorithm(name), shapes(comm.size())[2], collective, comm);
+    for (const LayoutKind layout : {LayoutKind::kZigzag, LayoutKind::kStriped})
+      for (const AlgorithmInfo& algorithm : algorithms()) {
+        ShardedProblem s = shapes(comm.size())[3];
+        s.layout = SequenceLayout(s.problem.seq_len, comm.size(), layout);
+        forwards += check_forward(algorithm, s, "native", comm);
+      }
     check(forwards >= 20, "only ", forwards, " forward passes ran");
     if (comm.rank() == 0)
       std::printf("%d ranks: communicator and %d forward passes are right\n", comm.size(),

@@ -68,8 +68,10 @@ class Usage(Case):
 
     def test_mistakes_on_the_command_line(self):
         for args in ((), ("dance",), ("run",), ("run", self.config, "--ranks", "0"), ("plan", self.config, "--dot"),
-                     ("run", self.config, "--progress", "fancy"), ("run", self.config, "--max-time", "soon")):
-            self.assertIn("", self.expect(2, *args).stderr)
+                     ("run", self.config, "--progress", "fancy"), ("run", self.config, "--max-time", "soon"),
+                     ("comm", "--max-bytes", "much"), ("comm", "--ranks", "1"), ("--bogus",)):
+            done = self.expect(2, *args)
+            self.assertTrue(done.stderr.strip(), f"{args}: no message")
 
     def test_config_errors_say_what_where_and_what_to_do(self):
         cases = {
@@ -112,6 +114,17 @@ class Plan(Case):
         out = self.expect(0, "plan", self.config, "--set", "sweep.seq_len=64K", "--set", "memory.limit_bytes=24000000").stdout
         self.assertIn("skipped_memory", out)
         self.assertIn("fits with", out)
+
+    def test_plans_of_sizes_nobody_has_are_quick(self):
+        begin = time.monotonic()
+        out = self.expect(0, "plan", self.config, "--set", "sweep.seq_len=1B", "--set", "sweep.ranks=64,1024",
+                          "--set", "sweep.algorithm=dilated,ring,all_gather,usp", "--set", "model.heads=12",
+                          "--set", "model.head_dim=64").stdout
+        self.assertIn("1073741824", out)
+        self.assertLess(time.monotonic() - begin, 60)
+
+    def test_depth(self):
+        self.assertIn("layers", self.expect(0, "depth", self.config).stdout)
 
     def test_every_shipped_config_can_be_planned(self):
         for config in sorted((ROOT / "configs").glob("*.json")):
@@ -242,6 +255,38 @@ class Mpi(Case):
         done = lnbench("run", "nowhere.json", ranks=2)
         self.assertEqual(done.returncode, 2)
         self.assertEqual(done.stderr.count("nowhere.json"), 1, done.stderr)
+
+    def test_an_error_on_one_rank_ends_all(self):
+        full = self.path / "full"
+        full.mkdir()
+        (full / "something").write_text("x")
+        for args in (("run", self.config, "-o", str(full)), ("run", self.config, "--resume", str(self.path / "none")),
+                     ("check", self.config, "--set", "check.max_seq_len=16")):
+            done = lnbench(*args, ranks=2)
+            self.assertEqual(done.returncode, 2, f"{args}: {done.stderr}")
+            self.assertIn("error:", done.stderr)
+
+    def test_a_signal_to_mpirun_finishes_the_point(self):
+        long = dict(SMALL, measure={"warmup": 0, "min_samples": 2000, "max_samples": 2000})
+        config, folder = self.write("long.json", long), self.path / "out"
+        env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_NUM_THREADS="1")
+        process = subprocess.Popen([MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", "2", LNBENCH, "run", config, "-o",
+                                    str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
+        points = folder / "points.jsonl"
+        for _ in range(600):
+            if points.exists() and points.read_text().count("\n") >= 1:
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGUSR1)
+        self.assertEqual(process.wait(timeout=120), 4)
+        self.assertEqual(json.loads((folder / "result.json").read_text())["summary"]["verdict"], "incomplete")
+
+    def test_comm(self):
+        out = self.expect(0, "comm", "--max-bytes", "64KiB", ranks=3).stdout
+        rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
+        self.assertEqual({row[0] for row in rows}, {"send_recv", "all_gather", "all_to_all"})
+        for row in rows:
+            self.assertGreater(float(row[2]), 0)
 
     def test_check_on_more_ranks_than_cores(self):
         self.assertIn("wrong", self.expect(0, "check", self.config, "--set", "sweep.ranks=5", ranks=5).stdout)

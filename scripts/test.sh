@@ -18,9 +18,10 @@ failed=()
 for preset in "${presets[@]}"; do
   [ -n "${targets[$preset]:-}" ] || fail "unknown preset '$preset': use release, asan or tsan"
   # shellcheck disable=SC2086
-  build_preset "$preset" ${targets[$preset]}
+  build_preset "$preset" ${targets[$preset]} || { failed+=("$preset (build)"); continue; }
   say "testing preset $preset"
-  ctest --test-dir "build/$preset" -R "${tests[$preset]}" --output-on-failure -j "$(nproc)" || failed+=("$preset")
+  # Chromium is installed above, so a report that no browser has seen is a failure.
+  LONGNET_REQUIRE_BROWSER=1 ctest --test-dir "build/$preset" -R "${tests[$preset]}" --output-on-failure -j "$(nproc)" || failed+=("$preset")
 done
 [ ${#failed[@]} -eq 0 ] || fail "tests failed in: ${failed[*]}"
 say "all tests passed: ${presets[*]}"

@@ -52,7 +52,7 @@ class Comments(unittest.TestCase):
 class Configs(unittest.TestCase):
     def test_shipped_configs_are_valid(self):
         files = sorted((ROOT / "configs").glob("*.json"))
-        self.assertGreaterEqual(len(files), 5)
+        self.assertGreaterEqual(len(files), 9)
         self.assertEqual(check(*files), (0, ""))
 
     def test_variants(self):
@@ -63,6 +63,11 @@ class Configs(unittest.TestCase):
             {"dilated": {"segments": [2048, "per_rank", "sequence"], "ratio_rule": "list",
                          "ratios": [1, 2, 3]}},
             {"memory": {"limit_bytes": "8GiB"}},
+            {"sparse": {"segment": "sqrt", "summary": "match_dilated"}},
+            {"sparse": {"segment": "1K", "summary": 32}},
+            {"sweep": {"algorithm": ["ring", "usp"], "seq_len": 8, "layout": ["zigzag"],
+                       "collective": "bruck", "ulysses_degree": "divisors",
+                       "ring_inner": [0, "divisors"], "head_slice": 2}},
         ]
         bad = [
             ({"modle": {}}, "modle"),
@@ -75,6 +80,12 @@ class Configs(unittest.TestCase):
              "$.sweep.seq_len"),
             ({"exclude": [{"where": "ranks > 4"}]}, "reason"),
             ({"schema_version": 2}, "$.schema_version"),
+            ({"sparse": {"segment": "root"}}, "$.sparse.segment"),
+            ({"sparse": {"summary": 0}}, "$.sparse.summary"),
+            ({"sweep": {"algorithm": "usp", "seq_len": 8, "ulysses_degree": "all"}},
+             "$.sweep.ulysses_degree"),
+            ({"sweep": {"algorithm": "ring", "seq_len": 8, "head_slice": -1}},
+             "$.sweep.head_slice"),
         ]
         for change in good:
             self.assertEqual(check_text(json.dumps(MINIMAL | change)), (0, ""), change)
@@ -129,6 +140,9 @@ class Results(unittest.TestCase):
             put(None, "points", 1, "timing", "median_s"),
             put(None, "points", 0, "reason"), put("xyz", "points", 0, "id"),
             put(3, "run", "config", "model", "modle"), put(1.5, "points", 0, "params", "seq_len"),
+            put(-1, "points", 0, "params", "head_slice"), put(2, "points", 0, "work", "balance"),
+            without("points", 1, "ablations", "full_s"), put("all", "run", "planned"),
+            put(0, "points", 1, "params", "branches", 1, "summary_tokens"),
         ]
         for number, damage in enumerate(damages):
             broken = copy.deepcopy(whole)

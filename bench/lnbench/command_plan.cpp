@@ -3,7 +3,7 @@
 #include <iostream>
 
 #include "core/check.h"
-#include "io/expand.h"
+#include "io/environment.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
 #include "lnbench/prepare.h"
@@ -38,7 +38,7 @@ int print_schedule(const Options& options, const Point& point) {
               << point.params.pattern.branches[b].dilation_rate << "\n";
   const RankProgram program = schedule.program(options.schedule_rank);
   std::cout << to_text(schedule.sharded, program, options.schedule_rank);
-  const RankAccount cost = account(schedule.sharded, program);
+  const RankAccount cost = account(schedule.sharded, program, options.schedule_rank);
   std::cout << "# flops " << cost.flops << ", sends " << cost.bytes_sent << " bytes in "
             << cost.messages_sent << " messages, holds " << cost.memory_bytes() << " bytes\n";
   const auto faults = check_schedule(schedule);
@@ -62,13 +62,13 @@ void print_branches(const PointPlan& plan) {
 
 int run_plan(const Options& options) {
   const Config config = read_config(options);
-  const int world = std::max(1, options.ranks);
-  const auto points = expand(config, {.world_size = options.ranks > 0 ? options.ranks : 2,
-                                      .filter = options.filter,
-                                      .known = known_names()});
+  // The same defaults as `run` without a launcher.
+  const int usable = std::max(1, capture_environment().usable_threads);
+  const int world = options.ranks > 0 ? options.ranks : usable;
+  const int threads = std::max(1, usable / world);
+  const auto points = read_points(options, config, world, "threads", /*limit_ranks=*/false);
   if (!options.schedule_of.empty())
     return print_schedule(options, find_point(points, options.schedule_of));
-  // Estimates assume what `run` would use: the cores of this machine shared by the ranks.
   const double peak = measure_fma_peak_flops(1, 0.1);
   std::cout << "# plan of " << config.path << ": " << points.size() << " points; "
             << format_si(peak, "FLOP/s") << " FMA peak per core measured here\n"
@@ -76,16 +76,17 @@ int run_plan(const Options& options) {
   double seconds = 0;
   int runnable = 0;
   for (size_t i = 0; i < points.size(); ++i) {
-    const PointPlan plan = plan_point(
-        points[i], machine_limits(config, std::max(world, points[i].params.ranks), peak), 1);
-    std::cout << plan_row(int(i) + 1, plan) << "\n";
+    const PointPlan plan = plan_point(points[i], machine_limits(config, peak * threads), threads,
+                                      points[i].params.ranks);
+    std::cout << plan_row(int(i) + 1, plan) << "\n" << std::flush;
     if (options.verbose > 0 && plan.account.pairs > 0) print_branches(plan);
     if (plan.point.status != PointStatus::kOk) continue;
     ++runnable;
     seconds += plan.estimated_s * double(config.measure.warmup + config.measure.min_samples);
   }
   std::cout << "# " << runnable << " of " << points.size() << " points can run; at least "
-            << format_seconds(seconds) << " of measuring with one core per rank\n";
+            << format_seconds(seconds) << " of measuring with " << threads
+            << " core(s) per rank; above 64 ranks, maxima are over 5 of them\n";
   return kOk;
 }
 

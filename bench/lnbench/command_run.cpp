@@ -1,9 +1,12 @@
 // `lnbench run` and `lnbench check`: points for real, on threads or under mpirun.
 #include <csignal>
 #include <iostream>
+#include <limits>
+#include <optional>
 
+#include "comm/mpi/mpi_world.h"
 #include "core/check.h"
-#include "io/expand.h"
+#include "io/environment.h"
 #include "io/result.h"
 #include "io/units.h"
 #include "lnbench/machine.h"
@@ -25,47 +28,76 @@ void stop_gently_on_signals() {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, request_stop);
 }
 
+// What is known before any rank starts: errors here never start MPI.
 struct Sweep {
   Config config;
-  std::vector<PointPlan> plans;
+  std::vector<Point> points;
+  int world_size = 1;
+};
+
+Sweep read_sweep(const Options& options) {
+  Sweep sweep{.config = read_config(options), .points = {}};
+  const bool launched = launched_world_size().has_value();
+  sweep.world_size =
+      launched
+          ? *launched_world_size()
+          : (options.ranks > 0 ? options.ranks : std::max(1, capture_environment().usable_threads));
+  sweep.points = read_points(options, sweep.config, sweep.world_size, launched ? "mpi" : "threads",
+                             /*limit_ranks=*/true);
+  return sweep;
+}
+
+// The points as they will run here. Ranks on unequal machines agree on the least of each limit, so
+// that all skip the same points.
+struct Plan {
+  std::vector<PointPlan> points;
   RunnerOptions runner;
-  double left_after(size_t index, const std::vector<bool>& todo) const {
+  MeasureConfig measure;
+  int threads = 1;
+
+  // Seconds of one point, by the estimate: its runs, filling the inputs, and the reference for the
+  // sampled queries, which regenerates every key that they see.
+  double cost(size_t i) const {
+    const PointPlan& plan = points[i];
+    if (plan.point.status != PointStatus::kOk) return 0;
+    const PointParams& p = plan.point.params;
+    double keys = 0;
+    for (const DilatedBranch& b : p.pattern.branches)
+      keys += double(std::min(b.segment_length, p.problem.seq_len)) / double(b.dilation_rate);
+    const double runs = double(measure.warmup + measure.min_samples) + (p.ranks > 1 ? 5 : 1);
+    const double fill =
+        3e-8 *
+        double(p.problem.seq_len * p.problem.batch * p.problem.num_heads * p.problem.head_dim) /
+        p.ranks;
+    return plan.estimated_s * runs + fill + 5e-6 * keys * double(p.problem.num_heads);
+  }
+  double cost_after(size_t index, const std::vector<bool>& todo) const {
     double seconds = 0;
-    for (size_t i = index + 1; i < plans.size(); ++i)
+    for (size_t i = index + 1; i < points.size(); ++i)
       if (todo[i]) seconds += cost(i);
     return seconds;
   }
-  // Of one point, by the estimate: a forward for each run, and as much again for filling and
-  // checking.
-  double cost(size_t i) const {
-    if (plans[i].point.status != PointStatus::kOk) return 0;
-    return plans[i].estimated_s * double(config.measure.warmup + config.measure.min_samples) + 0.2;
-  }
 };
 
-Sweep prepare_sweep(const Options& options, World& world) {
-  Sweep sweep{.config = read_config(options), .plans = {}, .runner = {}};
-  const auto points = expand(sweep.config, {.world_size = world.size(),
-                                            .max_ranks = world.size(),
-                                            .filter = options.filter,
-                                            .transport = world.transport(),
-                                            .known = known_names()});
-  const int threads = world.threads_per_rank();
-  const double peak = measure_peak_per_rank(world, threads);
-  sweep.runner = {
+Plan make_plan(const Sweep& sweep, World& world) {
+  Plan plan{.points = {}, .runner = {}, .measure = sweep.config.measure};
+  plan.threads = int(world.smallest(world.threads_per_rank()));
+  const double peak = measure_peak_per_rank(world, plan.threads);
+  plan.runner = {
       .measure = sweep.config.measure, .check = sweep.config.check, .peak_flops_per_rank = peak};
-  for (const Point& point : points)
-    sweep.plans.push_back(plan_point(
-        point, machine_limits(sweep.config, world.ranks_on_this_machine(), peak), threads));
-  return sweep;
+  MachineLimits limits = machine_limits(sweep.config, peak);
+  limits.memory_bytes = int64_t(world.smallest(double(limits.memory_bytes)));
+  limits.flops_per_rank = world.smallest(limits.flops_per_rank);
+  const int ranks_here = -int(world.smallest(-world.ranks_on_this_machine()));
+  for (const Point& point : sweep.points)
+    plan.points.push_back(plan_point(point, limits, plan.threads, ranks_here));
+  return plan;
 }
 
 PointRecord run_on_world(World& world, const PointPlan& plan, const RunnerOptions& runner) {
   PointRecord record = make_record(plan.point);
   record.params.transport = world.transport();
-  if (plan.point.status != PointStatus::kOk) {  // nothing to run: only rank 0 needs the reason
-    return record;
-  }
+  if (plan.point.status != PointStatus::kOk) return record;  // nothing to run
   world.run(plan.point.params.ranks, [&](Communicator& comm) {
     PointRecord mine = run_point(plan, runner, comm);
     if (comm.rank() == 0) record = std::move(mine);
@@ -73,22 +105,34 @@ PointRecord run_on_world(World& world, const PointPlan& plan, const RunnerOption
   return record;
 }
 
-ResultWriter open_writer(const Options& options, const Sweep& sweep, World& world,
-                         const std::string& command_line) {
-  const std::string sha = config_sha256(sweep.config);
-  if (!options.resume.empty()) return ResultWriter::resume(options.resume, sha);
-  return ResultWriter::create(
-      {.directory = options.output,
-       .run = {.name = sweep.config.name,
-               .description = sweep.config.description,
-               .command = command_line,
-               .config_path = sweep.config.path,
-               .config_json = resolved_config_json(sweep.config),
-               .config_sha256 = sha,
-               .transport = world.transport(),
-               .world_size = world.size()},
-       .environment = capture_environment({.mpi_version = world.mpi_version()}),
-       .ranks = {}});
+WriterOptions writer_options(const Options& options, const Sweep& sweep, World& world,
+                             const std::string& command_line) {
+  return {.directory = options.output,
+          .run = {.name = sweep.config.name,
+                  .description = sweep.config.description,
+                  .command = command_line,
+                  .config_path = sweep.config.path,
+                  .config_json = resolved_config_json(sweep.config),
+                  .config_sha256 = config_sha256(sweep.config),
+                  .transport = world.transport(),
+                  .world_size = world.size(),
+                  .planned = int64_t(sweep.points.size()),
+                  .filter = options.filter},
+          .environment = capture_environment({.mpi_version = world.mpi_version()}),
+          .ranks = {}};
+}
+
+void print_head(const Sweep& sweep, const Plan& plan, World& world, const Options& options) {
+  if (!options.quiet)
+    for (const std::string& line :
+         fitness_warnings(capture_environment({.mpi_version = world.mpi_version()})))
+      std::cerr << "warning: " << line << "\n";
+  std::cout << "# " << sweep.config.name << ": " << plan.points.size() << " points on up to "
+            << world.size() << " ranks (" << world.transport() << "), " << plan.threads
+            << " thread(s) each; peak " << format_si(plan.runner.peak_flops_per_rank, "FLOP/s")
+            << " per rank\n"
+            << result_header() << "\n"
+            << std::flush;
 }
 
 void print_summary(const Summary& summary, const std::string& directory) {
@@ -99,65 +143,83 @@ void print_summary(const Summary& summary, const std::string& directory) {
             << std::flush;
 }
 
+PointRecord failed_record(const PointPlan& plan, World& world, const std::string& what) {
+  PointRecord record = make_record(plan.point);
+  record.params.transport = world.transport();
+  record.status = PointStatus::kError;
+  record.reason = what;
+  return record;
+}
+
 }  // namespace
 
 int run_points(const Options& options, const std::string& command_line) {
-  const double deadline =
-      options.max_time.empty() ? 0 : steady_seconds() + parse_duration(options.max_time);
-  World world(options.ranks > 0 ? options.ranks
-                                : std::max(1, capture_environment().usable_threads));
+  const double begin_s = steady_seconds();
+  const double limit_s = options.max_time.empty() ? std::numeric_limits<double>::infinity()
+                                                  : parse_duration(options.max_time);
+  const Sweep sweep = read_sweep(options);
+  World world(sweep.world_size);
   stop_gently_on_signals();
   const bool root = world.is_root();
-  const Sweep sweep = prepare_sweep(options, world);
-  const auto ranks = describe_ranks(world, world.threads_per_rank());
+  const Plan plan = make_plan(sweep, world);
 
-  std::unique_ptr<ResultWriter> writer;  // rank 0's
-  std::vector<bool> todo(sweep.plans.size());
+  WriterOptions now = writer_options(options, sweep, world, command_line);
+  now.ranks = describe_ranks(world, plan.threads);
+  std::optional<ResultWriter> writer;  // rank 0's
   if (root) {
-    writer = std::make_unique<ResultWriter>(open_writer(options, sweep, world, command_line));
-    for (const std::string& line :
-         fitness_warnings(capture_environment({.mpi_version = world.mpi_version()})))
-      if (!options.quiet) std::cerr << "warning: " << line << "\n";
-    std::cout << "# " << sweep.config.name << ": " << sweep.plans.size() << " points on up to "
-              << world.size() << " ranks (" << world.transport() << "), "
-              << world.threads_per_rank() << " thread(s) each; peak "
-              << format_si(sweep.runner.peak_flops_per_rank, "FLOP/s") << " per rank\n"
-              << result_header() << "\n"
-              << std::flush;
+    writer = options.resume.empty()
+                 ? ResultWriter::create(now)
+                 : ResultWriter::resume(options.resume, now, options.allow_changed_machine);
+    print_head(sweep, plan, world, options);
   }
+  const std::string directory = world.root_text(root ? writer->directory() : "");
+  std::vector<bool> todo(plan.points.size());
   for (size_t i = 0; i < todo.size(); ++i)
-    todo[i] = world.agree(root && !writer->finished(sweep.plans[i].point.id));
+    todo[i] = world.agree(root && !writer->finished(plan.points[i].point.id));
 
-  Progress progress(options, root, int(sweep.plans.size()));
+  Progress progress(options, root, int(plan.points.size()));
   Watchdog watchdog([&](const std::string& what) {
-    std::cerr << "\nerror: no progress for too long in '" << what
-              << "' (a rank did not arrive); giving up, exit 3\n";
+    std::cerr << "\nerror: rank " << world.rank() << " waited too long in '" << what
+              << "'; a rank did not arrive. Giving up, exit 3\n";
   });
   const bool color = use_color(options, 1);
   bool stopped = false;
-  for (size_t i = 0; i < sweep.plans.size() && !stopped; ++i) {
-    stopped = world.agree(stop_requested != 0 ||
-                          (deadline > 0 && steady_seconds() + sweep.cost(i) > deadline));
+  int taken = 0;
+  for (size_t i = 0; i < plan.points.size() && !stopped; ++i) {
+    // At least one point is run, else a requeued job could go on for ever without progress.
+    const bool late = taken > 0 && steady_seconds() - begin_s + plan.cost(i) > limit_s;
+    stopped = world.agree(stop_requested != 0 || late);
     if (stopped || !todo[i]) continue;
-    const PointPlan& plan = sweep.plans[i];
-    const std::string what = describe(plan.point.params);
-    progress.start(int(i) + 1, what, sweep.cost(i));
-    watchdog.expect(what, 3 * sweep.config.measure.point_timeout_s + 120);
+    const PointPlan& point = plan.points[i];
+    const std::string what = describe(point.point.params);
+    const bool runs = point.point.status == PointStatus::kOk;
+    progress.start(int(i) + 1, what, plan.cost(i));
+    watchdog.expect(what, 2 * sweep.config.measure.point_timeout_s + plan.cost(i) + 60);
     const double begin = steady_seconds();
-    PointRecord record = run_on_world(world, plan, sweep.runner);
+    PointRecord record;
+    try {
+      record = run_on_world(world, point, plan.runner);
+    } catch (const std::exception& e) {
+      // Whichever rank broke writes it down: the others may never hear of it.
+      if (!writer) writer = ResultWriter::resume(directory, now, /*allow_changed_machine=*/true);
+      writer->append(failed_record(point, world, e.what()));
+      if (world.transport() == "mpi") throw;  // the other ranks are stuck in this point
+      progress.note("error: " + what + ": " + e.what());
+      continue;
+    }
     const double took = steady_seconds() - begin;
     watchdog.rest();
+    taken += runs;
     if (!root) continue;
     const PointRecord& written = writer->append(std::move(record));
     const std::string status(to_string(written.status));
     std::cout << colored(result_row(written), status, color) << "\n" << std::flush;
-    const bool ran = plan.point.status == PointStatus::kOk;
-    progress.done(what + "  " + status + (ran ? "  " + format_seconds(took) : ""), took,
-                  sweep.cost(i), sweep.left_after(i, todo));
+    progress.done(what + "  " + status + (runs ? "  " + format_seconds(took) : ""), took,
+                  plan.cost(i), plan.cost_after(i, todo));
   }
   int code = kOk;
   if (root) {
-    const Summary summary = writer->finish(int64_t(sweep.plans.size()));
+    const Summary summary = writer->finish(int64_t(plan.points.size()));
     print_summary(summary, writer->directory());
     if (stopped) {
       std::cerr << "stopped early; go on with: lnbench run " << options.config << " --resume "
@@ -172,35 +234,43 @@ int run_points(const Options& options, const std::string& command_line) {
 }
 
 int run_check(const Options& options) {
-  World world(options.ranks > 0 ? options.ranks
-                                : std::max(1, capture_environment().usable_threads));
-  Sweep sweep = prepare_sweep(options, world);
-  sweep.runner.measure.warmup = 0;
-  sweep.runner.measure.min_samples = sweep.runner.measure.max_samples = 1;
-  sweep.runner.phases = false;
-  int64_t checked = 0, wrong = 0, left_out = 0;
+  const Sweep sweep = read_sweep(options);
+  World world(sweep.world_size);
+  Plan plan = make_plan(sweep, world);
+  plan.runner.measure.warmup = 0;
+  plan.runner.measure.min_samples = plan.runner.measure.max_samples = 1;
+  plan.runner.ablations = false;
+  const auto short_enough = [&](const PointPlan& p) {
+    return p.point.status == PointStatus::kOk &&
+           p.point.params.problem.seq_len <= sweep.config.check.max_seq_len;
+  };
+  const int64_t to_check = std::count_if(plan.points.begin(), plan.points.end(), short_enough);
+  if (to_check == 0)
+    throw UsageError(
+        concat("no point can be checked: all are skipped, or longer than check.max_seq_len = ",
+               format_tokens(sweep.config.check.max_seq_len), ", which --set can raise"));
+  int64_t wrong = 0;
   const bool root = world.is_root(), color = use_color(options, 1);
   if (root) std::cout << result_header() << "\n";
-  for (const PointPlan& plan : sweep.plans) {
-    if (plan.point.status != PointStatus::kOk ||
-        plan.point.params.problem.seq_len > sweep.config.check.max_seq_len) {
-      ++left_out;
-      continue;
-    }
-    PointRecord record = run_on_world(world, plan, sweep.runner);
+  Watchdog watchdog([&](const std::string& what) {
+    std::cerr << "\nerror: rank " << world.rank() << " waited too long in '" << what
+              << "', exit 3\n";
+  });
+  for (const PointPlan& point : plan.points) {
+    if (!short_enough(point)) continue;
+    watchdog.expect(describe(point.point.params), 2 * sweep.config.measure.point_timeout_s + 60);
+    PointRecord record = run_on_world(world, point, plan.runner);
+    watchdog.rest();
     if (!root) continue;
     validate_record(record);
-    ++checked;
     wrong += record.status != PointStatus::kOk;
     std::cout << colored(result_row(record), to_string(record.status), color) << "\n" << std::flush;
   }
-  if (root) {
-    std::cout << "# " << checked << " points checked against the reference in double, " << wrong
-              << " wrong, " << left_out << " left out (skipped, or longer than check.max_seq_len = "
+  if (root)
+    std::cout << "# " << to_check << " points checked against the reference in double, " << wrong
+              << " wrong, " << int64_t(plan.points.size()) - to_check
+              << " left out (skipped, or longer than check.max_seq_len = "
               << format_tokens(sweep.config.check.max_seq_len) << ")\n";
-    if (checked == 0)
-      throw UsageError("no point is short enough to check: raise check.max_seq_len");
-  }
   return world.agree(wrong > 0) ? kFailed : kOk;
 }
 

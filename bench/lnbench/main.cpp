@@ -41,7 +41,7 @@ void add_sweep(CLI::App& command, Options& o) {
 std::string footer() {
   std::string text = "Algorithms:\n";
   for (const AlgorithmInfo& a : algorithms())
-    text += concat("  ", a.name, std::string(10 - a.name.size(), ' '), a.summary, "\n");
+    text += concat("  ", a.name, std::string(14 - a.name.size(), ' '), a.summary, "\n");
   return text +
          "\nToken counts are integers or K, M, B (2^10, 2^20, 2^30).\n"
          "Exit codes: 0 ok, 1 a point failed or was wrong, 2 usage or config, 3 machine not "
@@ -85,12 +85,26 @@ int dispatch(int argc, char** argv) {
                                  "Folder of the result (default: results/<utc>-<name>-<rev>)");
   run->add_option("--resume", o.resume, "Go on with an interrupted result folder")
       ->excludes(output);
+  run->add_flag(
+      "--allow-changed-machine", o.allow_changed_machine,
+      "Resume on another host, transport or number of ranks (the result then mixes them)");
   run->add_option("--max-time", o.max_time,
                   "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
 
   CLI::App* check_command = app.add_subcommand(
       "check", "Correctness only: every point up to check.max_seq_len against the reference");
   add_sweep(*check_command, o);
+
+  CLI::App* depth = app.add_subcommand(
+      "depth", "Layers until every token has heard from every other, from the pattern alone");
+  add_sweep(*depth, o);
+
+  CLI::App* comm = app.add_subcommand(
+      "comm", "The communicator alone: latency, bandwidth, all-gather, all-to-all");
+  comm->add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
+      ->check(CLI::Range(1, 1024));
+  comm->add_option("--max-bytes", o.max_bytes, "Largest message, e.g. 4MiB");
+  add_common(*comm, o);
 
   CLI::App* compare = app.add_subcommand(
       "compare", "Did anything get slower between two results? (Mann-Whitney, Holm)");
@@ -116,6 +130,8 @@ int dispatch(int argc, char** argv) {
   if (plan->parsed()) return silent ? int(kOk) : run_plan(o);
   if (compare->parsed()) return silent ? int(kOk) : run_compare(o);
   if (report->parsed()) return silent ? int(kOk) : run_report(o);
+  if (depth->parsed()) return silent ? int(kOk) : run_depth(o);
+  if (comm->parsed()) return run_comm(o);
   if (check_command->parsed()) return run_check(o);
   std::string command_line;
   for (int i = 0; i < argc; ++i) command_line += concat(i > 0 ? " " : "", argv[i]);
@@ -129,16 +145,19 @@ int dispatch(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace longnet;
+  int code = kUnusable;
   try {
     return dispatch(argc, argv);
   } catch (const UsageError& e) {
     if (launched_rank() == 0) std::cerr << "error: " << e.what() << "\n";
-    return kUsage;
+    code = kUsage;
   } catch (const std::exception& e) {
-    std::cerr << "error: " << e.what() << "\n";
-    // Other ranks may wait for this one: a launcher ends them when a process leaves without
-    // finalising MPI.
-    if (launched_world_size()) std::_Exit(kUnusable);
-    return kUnusable;
+    std::cerr << "error: rank " << launched_rank() << ": " << e.what() << "\n";
   }
+  // Under a launcher other ranks may be waiting for this one. MPI was left unfinalised (see
+  // ~MpiWorld), so that the launcher ends them, with this exit code.
+  std::cerr << std::flush;
+  std::cout << std::flush;
+  if (launched_world_size()) std::_Exit(code);
+  return code;
 }

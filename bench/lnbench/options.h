@@ -20,6 +20,7 @@ struct Options {
   // run.
   std::string output;  // folder of the result
   std::string resume;
+  bool allow_changed_machine = false;
   std::string max_time;
   // plan.
   std::string schedule_of;  // a point's id or number
@@ -28,6 +29,8 @@ struct Options {
   // env.
   std::string json;
   bool fitness_check = false;
+  // comm.
+  std::string max_bytes = "4MiB";
   // compare.
   std::string base, now, threshold = "5%";
   // report.
@@ -49,6 +52,8 @@ int run_env(const Options& options);
 int run_plan(const Options& options);
 int run_points(const Options& options, const std::string& command_line);  // `run`
 int run_check(const Options& options);
+int run_depth(const Options& options);
+int run_comm(const Options& options);
 int run_compare(const Options& options);
 int run_report(const Options& options);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <new>
 #include <sstream>
 
@@ -12,6 +13,7 @@
 #include "kernels/attention_kernel.h"
 #include "measure/sampler.h"
 #include "measure/statistics.h"
+#include "pattern/dependency_depth.h"
 #include "pattern/dilated_pattern.h"
 #include "schedule/check_schedule.h"
 #include "schedule/program_text.h"
@@ -36,24 +38,64 @@ SampleSet take_samples(ProgramExecutor& executor, const MeasureConfig& measure,
                  .now = steady_seconds});
 }
 
+// Median over a few runs of the slowest rank's time.
+double time_mode(ProgramExecutor& executor, RunMode mode, int runs, Communicator& comm) {
+  std::vector<double> samples;
+  for (int i = 0; i < runs; ++i) {
+    comm.barrier();
+    const double begin = steady_seconds();
+    executor.run(mode);
+    samples.push_back(comm.max_of(steady_seconds() - begin));
+  }
+  return median(samples);
+}
+
+// What the last sample spent where, and the four ways of running the same program. What
+// communication costs is what a run takes longer than its compute alone.
 void record_phases(PointRecord& record, ProgramExecutor& executor, const RunnerOptions& options,
                    Communicator& comm) {
   const RunPhases last = executor.phases();
-  double values[3] = {last.compute_s, last.merge_s, last.exposed_communication_s};
+  double values[2] = {last.compute_s, last.merge_s};
   comm.all_max(values);
   record.phases.compute_s = values[0];
   record.phases.merge_s = values[1];
-  record.phases.exposed_communication_s = values[2];
-  if (!options.phases) return;
-  std::vector<double> alone;
-  for (int i = 0; i < 4; ++i) {
-    comm.barrier();
-    const double begin = steady_seconds();
-    executor.run(RunMode::kCommunicationOnly);
-    const double took = comm.max_of(steady_seconds() - begin);
-    if (i > 0) alone.push_back(took);  // the first one warms up
+  if (comm.size() == 1) record.phases.communication_s = record.phases.exposed_communication_s = 0;
+  if (!options.ablations) return;
+  AblationsRecord& ablations = record.ablations.emplace();
+  ablations.full_s = record.timing.median_s;
+  if (comm.size() == 1) {  // nothing to take away
+    ablations.compute_only_s = ablations.serialised_s = record.timing.median_s;
+    ablations.communication_only_s = 0;
+  } else {
+    const int runs = record.timing.median_s < 1 ? 5 : 2;
+    ablations.serialised_s = time_mode(executor, RunMode::kSerialised, runs, comm);
+    ablations.compute_only_s = time_mode(executor, RunMode::kComputeOnly, runs, comm);
+    executor.run(RunMode::kCommunicationOnly);  // warms up
+    ablations.communication_only_s = time_mode(executor, RunMode::kCommunicationOnly, 5, comm);
+    record.phases.communication_s = ablations.communication_only_s;
+    record.phases.exposed_communication_s =
+        std::max(0.0, record.timing.median_s - ablations.compute_only_s);
   }
-  record.phases.communication_s = comm.size() == 1 ? 0 : median(alone);
+  comm.barrier();
+  ablations.single_attend_s = comm.max_of(executor.time_single_attend());
+}
+
+// The largest resident size that this process has had, in bytes (Linux).
+double peak_resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("VmHWM:", 0) == 0) return std::stod(line.substr(6)) * 1024;
+  return 0;
+}
+
+void record_depth(PointRecord& record, const PointParams& p) {
+  const DependencyDepth depth = dependency_depth(p.problem, p.pattern);
+  const double estimate = paper_depth_bound(p.pattern, p.problem.seq_len);
+  if (depth.layers != DependencyDepth::kUnknown)
+    record.metrics["dependency_depth_layers"] = double(depth.layers);  // -1: never
+  if (depth.reachable_layers != DependencyDepth::kUnknown)
+    record.metrics["dependency_depth_reachable_layers"] = double(depth.reachable_layers);
+  if (!std::isnan(estimate)) record.metrics["dependency_depth_bound_layers"] = estimate;
 }
 
 void record_timeline(PointRecord& record, const ProgramExecutor& executor, Communicator& comm) {
@@ -63,9 +105,7 @@ void record_timeline(PointRecord& record, const ProgramExecutor& executor, Commu
   mine.precision(9);
   for (size_t i = 0; i < ops.size(); ++i) {
     const std::string text = to_text(ops[i]);
-    const bool compute =
-        std::holds_alternative<Attend>(ops[i].what) || std::holds_alternative<Merge>(ops[i].what) ||
-        std::holds_alternative<Select>(ops[i].what) || std::holds_alternative<Reset>(ops[i].what);
+    const bool compute = !is_communication(ops[i].what);
     mine << (compute ? "compute" : "communication") << ' ' << executor.op_times()[i].begin_s << ' '
          << executor.op_times()[i].end_s << ' ' << text.substr(0, text.find(' ')) << '\n';
   }
@@ -81,7 +121,7 @@ void record_timeline(PointRecord& record, const ProgramExecutor& executor, Commu
 // Counters of all runs so far must be a whole multiple of the prediction for one.
 void record_communication(PointRecord& record, const ProgramExecutor& executor, int64_t runs,
                           Communicator& comm) {
-  const RankAccount expected = account(executor.sharded(), executor.program());
+  const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
   const CommCounters& c = comm.counters();
   const bool equal = c.bytes_sent == runs * expected.bytes_sent &&
                      c.messages_sent == runs * expected.messages_sent &&
@@ -103,7 +143,8 @@ void record_communication(PointRecord& record, const ProgramExecutor& executor, 
 void record_memory(PointRecord& record, const MemoryLedger& ledger, const PointPlan& plan,
                    const ProgramExecutor& executor, Communicator& comm) {
   const int64_t predicted =
-      account(executor.sharded(), executor.program()).memory_bytes() + plan.workspace_bytes;
+      account(executor.sharded(), executor.program(), comm.rank()).memory_bytes() +
+      plan.workspace_bytes;
   double values[2] = {double(ledger.peak_bytes()), ledger.peak_bytes() == predicted ? 0.0 : 1.0};
   comm.all_max(values);
   record.memory.measured_peak_bytes = std::llround(values[0]);
@@ -145,6 +186,7 @@ void record_work(PointRecord& record, const PointPlan& plan, const RunnerOptions
   record.work.tokens = p.problem.seq_len * p.problem.batch;
   record.work.flops = plan.account.flops;
   record.work.paper_macs = plan.account.paper_macs;
+  if (plan.account.max_rank_flops > 0) record.work.balance = plan.account.balance(p.ranks);
   record.work.coverage.clear();
   for (int b = 0; b < int(p.pattern.branches.size()); ++b)
     record.work.coverage.push_back(coverage(p.problem, p.pattern, b));
@@ -160,11 +202,13 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   PointRecord record = make_record(plan.point);
   record.params.transport = std::string(comm.transport());
   record_work(record, plan, options);
-  if (plan.point.status != PointStatus::kOk) return record;
+  if (comm.rank() == 0) record_depth(record, plan.point.params);
+  const double resident_before = peak_resident_bytes();
 
   const PointParams& p = plan.point.params;
   const Schedule schedule = make_schedule(p);
-  if (comm.rank() == 0) require_correct(schedule);
+  // Every rank checks, so that all fail together; beyond 64 ranks only the first one has the time.
+  if (comm.size() <= 64 || comm.rank() == 0) require_correct(schedule);
   const auto kernel = make_kernel(p.kernel);
   MemoryLedger ledger;
   std::unique_ptr<ProgramExecutor> executor;
@@ -194,6 +238,8 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   record_communication(record, *executor, runs, comm);
   record_per_rank(record, samples, comm);
   record_memory(record, ledger, plan, *executor, comm);
+  if (comm.transport() == "mpi")  // a process per rank: the system's view beside the ledger's
+    record.metrics["resident_growth_bytes"] = comm.max_of(peak_resident_bytes() - resident_before);
   record_check(record, *executor, options.check, comm);  // of the last sample's output
   record_timeline(record, *executor, comm);
   record_phases(record, *executor, options,

@@ -11,7 +11,7 @@ struct RunnerOptions {
   MeasureConfig measure;
   CheckConfig check;
   double peak_flops_per_rank = 0;  // measured FMA peak
-  bool phases = true;              // also time the communication alone, and keep a timeline
+  bool ablations = true;  // also time compute alone, communication alone, and one after the other
 };
 
 // Collective over the ranks of `comm`. The record is complete on rank 0. A point is ok only when

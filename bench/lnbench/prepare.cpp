@@ -5,21 +5,39 @@
 
 #include "core/check.h"
 #include "io/environment.h"
+#include "io/expand.h"
 #include "io/units.h"
 #include "kernels/attention_kernel.h"
+#include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
 
 namespace longnet {
+namespace {
+// Beyond this many ranks an account looks at a few of them: their maxima, and the pattern's own
+// pair count.
+constexpr int kMaxAccountedRanks = 64;
+}  // namespace
 
 KnownNames known_names() {
   KnownNames known;
   known.dilated_algorithms.clear();
+  known.sparse_algorithms.clear();
   for (const AlgorithmInfo& a : algorithms()) {
-    known.algorithms.emplace_back(a.name);
-    if (a.takes_pattern) known.dilated_algorithms.emplace_back(a.name);
+    const std::string name(a.name);
+    known.algorithms.push_back(name);
+    if (a.pattern == PatternKind::kDilated) known.dilated_algorithms.push_back(name);
+    if (a.pattern == PatternKind::kSparse) known.sparse_algorithms.push_back(name);
   }
   known.kernels = kernel_names();
-  known.layouts = {"contiguous"};
+  known.layouts = {"contiguous", "zigzag", "striped"};
+  known.collectives = collective_names();
+  const std::vector<std::string> gathers{"native", "ring", "recursive_doubling", "bruck",
+                                         "hierarchical"};
+  const std::vector<std::string> exchanges{"native", "pairwise", "linear"};
+  known.collectives_of = {
+      {"local", {"native"}},   {"ring", {"native"}},      {"double_ring", {"native"}},
+      {"all_gather", gathers}, {"query_gather", gathers}, {"dilated", gathers},
+      {"sparse", gathers},     {"ulysses", exchanges},    {"usp", exchanges}};
   return known;
 }
 
@@ -27,23 +45,34 @@ Config read_config(const Options& options) {
   return load_config(options.config, {.overrides = options.sets, .known = known_names()});
 }
 
+std::vector<Point> read_points(const Options& options, const Config& config, int world_size,
+                               const std::string& transport, bool limit_ranks) {
+  return expand(config, {.world_size = world_size,
+                         .max_ranks = limit_ranks ? world_size : 0,
+                         .filter = options.filter,
+                         .transport = transport,
+                         .known = known_names()});
+}
+
 ShardedProblem sharded_problem(const PointParams& p) {
-  return {p.problem,
-          p.pattern,
-          {p.problem.seq_len, p.ranks},
-          p.gather_scope == "world" ? GatherScope::kWholeWorld : GatherScope::kSegmentGroup};
+  return {
+      p.problem,
+      p.pattern,
+      {p.problem.seq_len, p.ranks, parse_layout(p.layout)},
+      p.gather_scope == "world" ? GatherScope::kWholeWorld : GatherScope::kSegmentGroup,
+      {.ulysses_degree = p.ulysses_degree, .ring_inner = p.ring_inner, .head_slice = p.head_slice}};
 }
 
 Schedule make_schedule(const PointParams& p) {
-  return find_algorithm(p.algorithm).make(sharded_problem(p));
+  return lower_collectives(find_algorithm(p.algorithm).make(sharded_problem(p)),
+                           parse_collective(p.collective));
 }
 
-MachineLimits machine_limits(const Config& config, int ranks_here, double peak_flops_per_rank) {
+MachineLimits machine_limits(const Config& config, double peak_flops_per_rank) {
   const int64_t all = config.memory.limit_bytes.value_or(capture_environment().memory_limit_bytes);
-  return {
-      .memory_bytes = int64_t(double(all) * config.memory.limit_fraction) / std::max(1, ranks_here),
-      .flops_per_rank = kExpectedShareOfPeak * peak_flops_per_rank,
-      .point_timeout_s = config.measure.point_timeout_s};
+  return {.memory_bytes = int64_t(double(all) * config.memory.limit_fraction),
+          .flops_per_rank = kExpectedShareOfPeak * peak_flops_per_rank,
+          .point_timeout_s = config.measure.point_timeout_s};
 }
 
 namespace {
@@ -59,9 +88,16 @@ std::string why_unsupported(const PointParams& p) {
   return make_kernel(p.kernel)->why_unsupported(attend_options(p));
 }
 
+// From the slots of a few ranks alone: the search below asks for it dozens of times, at any P.
 int64_t predicted_memory(const PointParams& p, int threads) {
-  return account(make_schedule(p)).max_memory_bytes +
-         make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads);
+  const Schedule schedule = make_schedule(p);
+  int64_t most = 0;
+  for (const Rank r : {0, p.ranks / 2, p.ranks - 1}) {
+    int64_t bytes = 0;
+    for (const Slot& slot : schedule.program(r).slots) bytes += slot.bytes;
+    most = std::max(most, bytes);
+  }
+  return most + make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads);
 }
 
 // Halves or doubles one thing at a time; the first change that fits with the smallest factor wins.
@@ -85,7 +121,7 @@ std::string cheapest_change(const PointParams& original, int64_t limit, int thre
       {"ranks",
        [](PointParams& p) {
          p.ranks *= 2;
-         return p.algorithm != "local" && p.ranks <= 65536;
+         return p.algorithm != "local" && p.ranks <= 1024;
        }},
       {"seq_len",
        [](PointParams& p) {
@@ -112,7 +148,7 @@ std::string cheapest_change(const PointParams& original, int64_t limit, int thre
 
 }  // namespace
 
-PointPlan plan_point(const Point& point, const MachineLimits& limits, int threads) {
+PointPlan plan_point(const Point& point, const MachineLimits& limits, int threads, int ranks_here) {
   PointPlan plan{.point = point};
   if (plan.point.params.threads == 0) plan.point.params.threads = threads;
   const auto skip = [&](PointStatus status, std::string reason) {
@@ -125,15 +161,16 @@ PointPlan plan_point(const Point& point, const MachineLimits& limits, int thread
     skip(PointStatus::kSkippedUnsupported, why);
     return plan;
   }
-  plan.account = account(make_schedule(p));
+  plan.account = account(make_schedule(p), kMaxAccountedRanks);
+  const int64_t per_rank = limits.memory_bytes / std::max(1, std::min(p.ranks, ranks_here));
   plan.workspace_bytes = make_kernel(p.kernel)->workspace_bytes(attend_options(p), p.threads);
   if (limits.flops_per_rank > 0)
     plan.estimated_s = plan.account.max_rank_flops / limits.flops_per_rank;
-  if (limits.memory_bytes > 0 && plan.memory_bytes() > limits.memory_bytes) {
-    plan.fits_if = cheapest_change(p, limits.memory_bytes, p.threads);
+  if (limits.memory_bytes > 0 && plan.memory_bytes() > per_rank) {
+    plan.fits_if = cheapest_change(p, per_rank, p.threads);
     skip(PointStatus::kSkippedMemory,
          concat("needs ", format_bytes(double(plan.memory_bytes())), " per rank, ",
-                format_bytes(double(limits.memory_bytes)), " are allowed",
+                format_bytes(double(per_rank)), " are allowed",
                 plan.fits_if.empty() ? "" : concat("; fits with ", plan.fits_if)));
   } else if (limits.point_timeout_s > 0 && plan.estimated_s > limits.point_timeout_s) {
     skip(PointStatus::kTimeout,

@@ -13,6 +13,9 @@ namespace longnet {
 
 KnownNames known_names();
 Config read_config(const Options& options);
+// The points of a config, as `run` would see them on `world_size` ranks.
+std::vector<Point> read_points(const Options& options, const Config& config, int world_size,
+                               const std::string& transport, bool limit_ranks);
 ShardedProblem sharded_problem(const PointParams& params);
 Schedule make_schedule(const PointParams& params);
 
@@ -28,14 +31,15 @@ struct PointPlan {
 
 // What the machine offers, as far as predictions need it.
 struct MachineLimits {
-  int64_t memory_bytes = 0;   // for one rank
+  int64_t memory_bytes = 0;   // of the machine, for all its ranks
   double flops_per_rank = 0;  // attainable by one rank
   double point_timeout_s = 0;
 };
-MachineLimits machine_limits(const Config& config, int ranks_here, double peak_flops_per_rank);
+MachineLimits machine_limits(const Config& config, double peak_flops_per_rank);
 
-// Applies support, memory and time limits, in this order. threads: of each rank.
-PointPlan plan_point(const Point& point, const MachineLimits& limits, int threads);
+// Applies support, memory and time limits, in this order. `threads` of each rank; `ranks_here` is
+// the most ranks that share this machine's memory.
+PointPlan plan_point(const Point& point, const MachineLimits& limits, int threads, int ranks_here);
 
 // Share of the FMA peak that a forward pass can be expected to reach; used for estimates only.
 inline constexpr double kExpectedShareOfPeak = 0.7;

@@ -3,6 +3,7 @@
 #pragma once
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -14,13 +15,8 @@ class Watchdog {
  public:
   // `on_timeout` gets what was watched; the process then ends with exit code 3.
   explicit Watchdog(std::function<void(const std::string&)> on_timeout)
-      : on_timeout_(std::move(on_timeout)) {
-    thread_ = std::jthread([this](std::stop_token stop) { watch(stop); });
-  }
-  ~Watchdog() {
-    thread_.request_stop();
-    changed_.notify_all();
-  }
+      : on_timeout_(std::move(on_timeout)),
+        thread_([this](std::stop_token stop) { watch(stop); }) {}
 
   void expect(const std::string& what, double within_s) {
     std::lock_guard lock(mutex_);
@@ -42,9 +38,12 @@ class Watchdog {
     std::unique_lock lock(mutex_);
     while (!stop.stop_requested()) {
       if (!armed_) {
-        changed_.wait(lock);
-      } else if (changed_.wait_until(lock, deadline_) == std::cv_status::timeout && armed_ &&
-                 Clock::now() >= deadline_) {
+        changed_.wait(lock, stop, [&] { return armed_; });
+        continue;
+      }
+      const auto deadline = deadline_;
+      changed_.wait_until(lock, stop, deadline, [&] { return !armed_ || deadline_ != deadline; });
+      if (armed_ && !stop.stop_requested() && Clock::now() >= deadline_) {
         on_timeout_(what_);
         std::_Exit(3);
       }
@@ -53,11 +52,11 @@ class Watchdog {
 
   std::function<void(const std::string&)> on_timeout_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;  // wakes up for a stop request too
   std::string what_;
   Clock::time_point deadline_;
   bool armed_ = false;
-  std::jthread thread_;
+  std::jthread thread_;  // last: it uses all the others
 };
 
 }  // namespace longnet

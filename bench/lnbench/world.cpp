@@ -52,19 +52,23 @@ void World::run(int ranks, const std::function<void(Communicator&)>& rank_main) 
   check(ranks <= size(), "a point of ", ranks, " ranks in a world of ", size());
   if (!state_->mpi) return run_on_threads(ranks, rank_main);
   Communicator& all = state_->mpi->communicator();
-  if (const auto part = all.first_ranks(ranks)) {
-    try {
-      rank_main(*part);
-    } catch (const std::exception& e) {
-      throw Error(concat("rank ", all.rank(), " on ", host_name(), ": ", e.what()));
-    }
-  }
+  if (const auto part = all.first_ranks(ranks)) rank_main(*part);
   all.resting_barrier();
 }
 
 bool World::agree(bool root_flag) {
   return state_->mpi ? state_->mpi->communicator().broadcast_flag(root_flag) : root_flag;
 }
+
+double World::smallest(double value) {
+  return state_->mpi ? -state_->mpi->communicator().max_of(-value) : value;
+}
+
+std::string World::root_text(const std::string& text) {
+  return state_->mpi ? state_->mpi->communicator().all_texts(text).front() : text;
+}
+
+int World::rank() const { return state_->mpi ? state_->mpi->communicator().rank() : 0; }
 
 std::vector<std::string> World::all_texts(const std::string& mine) {
   if (state_->mpi) return state_->mpi->communicator().all_texts(mine);

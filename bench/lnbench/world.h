@@ -27,6 +27,10 @@ class World {
   void run(int ranks, const std::function<void(Communicator&)>& rank_main);
   // Rank 0's flag, on every process.
   bool agree(bool root_flag);
+  // The smallest value of all processes, and rank 0's text, on every process.
+  double smallest(double value);
+  std::string root_text(const std::string& text);
+  int rank() const;
   // One text per rank: host name and cores.
   std::vector<std::string> all_texts(const std::string& mine);
   int ranks_on_this_machine() const { return local_ranks_; }

@@ -34,14 +34,21 @@ class Communicator {
   // ---- the timed path: allocates nothing once warm ----
   virtual Request isend(Rank to, std::span<const std::byte> data) = 0;
   virtual Request irecv(Rank from, std::span<std::byte> into) = 0;
-  // Each member's `own` arrives on every member, in the order of the group; counts[i] is the size
-  // in bytes of member i's part, and `into` holds their sum. A member sends its part to each other
-  // member: group size - 1 messages. `group` must have been opened.
-  virtual Request iall_gather(const RankGroup& group, std::span<const std::byte> own,
-                              std::span<std::byte> into, std::span<const int64_t> counts) = 0;
-  virtual bool test(
-      Request request) = 0;  // true once: the request is over and its number free again
+  // Each member's part of `into` arrives on every member: in place, part i (counts[i] bytes) is
+  // member i's, and the own part is there already. A member sends its part to each other member:
+  // group size - 1 messages. Groups of collectives must have been opened.
+  virtual Request iall_gather(const RankGroup& group, std::span<std::byte> into,
+                              std::span<const int64_t> counts) = 0;
+  // Part i of `from` (from_counts[i] bytes) goes to member i; part i of `into` comes from member i.
+  virtual Request iall_to_all(const RankGroup& group, std::span<const std::byte> from,
+                              std::span<const int64_t> from_counts, std::span<std::byte> into,
+                              std::span<const int64_t> into_counts) = 0;
+  // True once: the request is over and its number free again.
+  virtual bool test(Request request) = 0;
   virtual void wait(Request request) = 0;
+  // Called when buffers of requests in flight are about to go (a rank that failed): returns when
+  // nobody reads them any more; the other ranks will fail too.
+  virtual void abandon() = 0;
   virtual void barrier() = 0;
 
   // ---- outside of timed regions ----

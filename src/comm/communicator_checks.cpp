@@ -1,6 +1,6 @@
 #include "comm/communicator_checks.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "core/check.h"
 
@@ -53,8 +53,11 @@ void check_gathers(Communicator& comm) {  // unequal parts, empty ones, groups o
         const size_t mine = size_t(counts[size_t(group.index_of(comm.rank()))]);
         const CommCounters before = comm.counters();
         std::vector<std::byte> into(expected.size());
+        int64_t begin = 0;  // the own part is in place
+        for (int i = 0; i < group.index_of(comm.rank()); ++i) begin += counts[size_t(i)];
         const auto own = pattern(comm.rank(), mine);
-        comm.wait(comm.iall_gather(group, own, into, counts));
+        std::copy(own.begin(), own.end(), into.begin() + begin);
+        comm.wait(comm.iall_gather(group, into, counts));
         check(into == expected, "gather among ", count, " ranks from ", first, " is wrong");
         check(comm.counters().bytes_sent - before.bytes_sent == int64_t(mine) * (count - 1),
               "gather counts ", comm.counters().bytes_sent - before.bytes_sent, " bytes");
@@ -62,6 +65,32 @@ void check_gathers(Communicator& comm) {  // unequal parts, empty ones, groups o
               "gather counts the wrong messages");
       }
     }
+}
+
+// Rank p sends 4 (p + 4 q) bytes to rank q, in both orders of the group.
+void check_exchanges(Communicator& comm) {
+  for (const int rotation : {0, comm.size() - 1}) {
+    const RankGroup group{.first = 0, .stride = 1, .count = comm.size(), .rotation = rotation};
+    comm.open_group(group);
+    const auto size = [](Rank from, Rank to) { return int64_t{4} * (from + 4 * to); };
+    std::vector<int64_t> out_counts, in_counts;
+    std::vector<std::byte> out, expected;
+    for (int i = 0; i < group.count; ++i) {
+      out_counts.push_back(size(comm.rank(), group[i]));
+      in_counts.push_back(size(group[i], comm.rank()));
+      const auto sent = pattern(comm.rank() * 16 + group[i], size_t(out_counts.back()));
+      const auto got = pattern(group[i] * 16 + comm.rank(), size_t(in_counts.back()));
+      out.insert(out.end(), sent.begin(), sent.end());
+      expected.insert(expected.end(), got.begin(), got.end());
+    }
+    const CommCounters before = comm.counters();
+    std::vector<std::byte> into(expected.size());
+    comm.wait(comm.iall_to_all(group, out, out_counts, into, in_counts));
+    check(into == expected, "all-to-all of rotation ", rotation, " is wrong");
+    check(comm.counters().bytes_sent - before.bytes_sent ==
+              int64_t(out.size()) - size(comm.rank(), comm.rank()),
+          "all-to-all counts ", comm.counters().bytes_sent - before.bytes_sent, " bytes");
+  }
 }
 
 void check_collectives(Communicator& comm) {
@@ -83,6 +112,7 @@ void check_communicator(Communicator& comm) {
   comm.barrier();
   check_ring(comm);
   check_gathers(comm);
+  check_exchanges(comm);
   check_collectives(comm);
   for (int count = 1; count <= comm.size(); ++count) {
     const auto part = comm.first_ranks(count);

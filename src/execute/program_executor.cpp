@@ -10,19 +10,30 @@
 
 namespace longnet {
 
+namespace {
+
+struct LseCopy {
+  const float* from;
+  float* into;
+  int64_t from_stride, into_stride, rows;
+};
+
+}  // namespace
+
 // What run() needs of an op, ready made.
 struct ProgramExecutor::BoundOp {
   std::vector<AttendTask> attends;
   std::vector<KvRun> kv_runs;  // the attends' spans point into it
   std::vector<MergeTask> merges;
-  std::vector<PackTask> packs;
+  std::vector<PackTask> packs, float_packs;  // of Q, K, V; of O
+  std::vector<LseCopy> lse_copies;
   std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills
   int64_t tasks_per_poke = 0;
   // Communications.
   Rank peer = -1;
   RankGroup group;
-  std::span<std::byte> own, into;
-  std::vector<int64_t> counts;
+  std::span<std::byte> from, into;
+  std::vector<int64_t> from_counts, into_counts;
   Communicator::Request request = -1;
 };
 
@@ -30,11 +41,6 @@ namespace {
 
 constexpr int64_t kRowsPerTask = 2048;  // queries: enough to make packing keys cheap
 constexpr double kFlopsPerPoke = 1e9;   // about 10 ms of one core between two looks at messages
-
-bool is_communication(const Op& op) {
-  return std::holds_alternative<Send>(op.what) || std::holds_alternative<Recv>(op.what) ||
-         std::holds_alternative<AllGather>(op.what);
-}
 
 }  // namespace
 
@@ -64,24 +70,39 @@ ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel
   for (size_t i = 0; i < program_.ops.size(); ++i) bind(program_.ops[i], bound_[i]);
 }
 
-ProgramExecutor::~ProgramExecutor() = default;
+ProgramExecutor::~ProgramExecutor() {
+  if (!in_flight_.empty()) comm_.abandon();
+}
 
 void ProgramExecutor::bind(const Op& op, BoundOp& bound) {
+  const auto kind_of = [&](const Held& held) { return program_.slots[size_t(held.slot)].kind; };
   const auto bytes_of = [&](const Held& held) {
-    return slots_[size_t(held.slot)].bytes().first(
-        size_t(slice_bytes(sharded_, TensorKind::kKeyValue, held.rows)));
+    const RowMap map(sharded_, kind_of(held), held.rows);
+    return slots_[size_t(held.slot)].bytes().subspan(size_t(map.begin_byte(held)),
+                                                     size_t(map.num_bytes(held)));
+  };
+  const auto piece_sizes = [&](const Held& held) {
+    const RowMap map(sharded_, kind_of(held), held.rows);
+    std::vector<int64_t> sizes;
+    for (const auto& piece : map.pieces()) sizes.push_back(map.piece_bytes(piece));
+    return sizes;
   };
   std::visit(Overload{
                  [&](const Select& o) { bind_select(o, bound); },
-                 [&](const Send& o) { bound.peer = o.to, bound.own = bytes_of(o.what); },
+                 [&](const Send& o) { bound.peer = o.to, bound.from = bytes_of(o.what); },
                  [&](const Recv& o) { bound.peer = o.from, bound.into = bytes_of(o.what); },
                  [&](const AllGather& o) {
-                   bound.group = o.group, bound.own = bytes_of(o.own),
-                   bound.into = bytes_of(o.into);
-                   const RowMap map(sharded_, TensorKind::kKeyValue, o.into.rows);
-                   for (const auto& piece : map.pieces())
-                     bound.counts.push_back(map.piece_bytes(piece));
-                   comm_.open_group(o.group);
+                   check(o.into.rows.owners == o.group, "pieces in another order than the group's");
+                   bound.group = o.group, bound.into = bytes_of(o.into);
+                   bound.into_counts = piece_sizes(o.into);
+                 },
+                 [&](const AllToAll& o) {
+                   bound.group = o.group;
+                   bound.from = bytes_of(o.from), bound.from_counts = piece_sizes(o.from);
+                   bound.into = bytes_of(o.into), bound.into_counts = piece_sizes(o.into);
+                 },
+                 [&](const ReduceScatter&) {
+                   check(false, "a reduce_scatter must be lowered before it runs");
                  },
                  [&](const Attend& o) { bind_attend(o, bound); },
                  [&](const Merge& o) { bind_merge(o, bound); },
@@ -100,6 +121,102 @@ PartialRun ProgramExecutor::partial_at(const Held& held, const RowMap::Piece& pi
           .lse_stride = place.step};
 }
 
+// The key runs of one (sequence, head), segment by segment, appended to a list of all.
+class ProgramExecutor::KeyLists {
+ public:
+  struct List {
+    size_t begin, count;
+    int64_t keys;
+  };
+  KeyLists(const ProgramExecutor& executor, const Attend& op, const RowMap& keys,
+           const BranchRows& rows, int64_t batch, int64_t head, std::vector<KvRun>& all)
+      : executor_(executor),
+        op_(op),
+        map_(keys),
+        rows_(rows),
+        batch_(batch),
+        head_(head),
+        all_(all) {}
+
+  List of_segment(int64_t segment) {
+    if (rows_.is_summary()) return all_but(segment);
+    if (segment != last_segment_) {
+      last_segment_ = segment;
+      last_ = append(rows_.segment(segment));
+    }
+    return last_;
+  }
+
+ private:
+  List append(TokenInterval within) {
+    const AttentionProblem& p = executor_.sharded_.problem;
+    const int64_t row = p.head_dim * dtype_bytes(p.dtype);
+    const std::byte* const base = executor_.slots_[size_t(op_.kv.slot)].data();
+    List list{all_.size(), 0, 0};
+    for (const auto& piece : map_.pieces())
+      map_.for_each_run(piece, op_.branch, head_, within, [&](const TokenRange& k, int64_t) {
+        const auto place = map_.locate(piece, batch_, head_, k);
+        const std::byte* const at = base + piece.byte_offset + place.row * row;
+        all_.push_back({.k = at,
+                        .v = at + piece.rows * row,
+                        .row_stride = place.step * p.head_dim,
+                        .rows = k.count,
+                        .first_token = k.first,
+                        .token_step = k.stride});
+        list.keys += k.count;
+      });
+    list.count = all_.size() - list.begin;
+    return list;
+  }
+
+  List all_but(int64_t segment) {
+    if (whole_.empty()) {
+      for (const int round : {0, 1})
+        for (int64_t s = 0; s < rows_.num_segments(); ++s) {
+          if (round == 1 && s + 1 == rows_.num_segments()) break;
+          whole_.push_back(append(rows_.segment(s)));
+        }
+    }
+    const size_t segments = size_t(rows_.num_segments()), first = size_t(segment) + 1;
+    List list{segments == 1 ? all_.size() : whole_[first % segments].begin, 0, 0};
+    if (first < segments) list.begin = whole_[first].begin;
+    for (size_t i = 0; i + 1 < segments; ++i) {
+      const List& part = whole_[(first % segments == 0 ? 0 : first) + i];
+      list.count += part.count;
+      list.keys += part.keys;
+    }
+    return list;
+  }
+
+  const ProgramExecutor& executor_;
+  const Attend& op_;
+  const RowMap& map_;
+  const BranchRows& rows_;
+  int64_t batch_, head_;
+  std::vector<KvRun>& all_;
+  int64_t last_segment_ = -1;
+  List last_{};
+  std::vector<List> whole_;  // of the segments 0 .. n-1, 0 .. n-2
+};
+
+namespace {
+
+// Runs that continue each other in memory and in the sequence become one.
+struct LocatedRun {
+  TokenRange tokens;
+  int64_t segment;
+  RowMap::Place q, out;
+  size_t piece;
+};
+
+bool continues(const LocatedRun& a, const LocatedRun& b) {
+  return a.piece == b.piece && a.segment == b.segment && a.tokens.stride == b.tokens.stride &&
+         a.tokens[a.tokens.count] == b.tokens.first && a.q.step == b.q.step &&
+         a.q.row + a.tokens.count * a.q.step == b.q.row;
+}
+
+}  // namespace
+
 void ProgramExecutor::bind_attend(const Attend& op, BoundOp& bound) {
   const AttentionProblem& p = sharded_.problem;
   const RowMap queries(sharded_, TensorKind::kQuery, op.q.rows);
@@ -108,55 +225,56 @@ void ProgramExecutor::bind_attend(const Attend& op, BoundOp& bound) {
   const BranchRows rows(sharded_.pattern, op.branch, p.seq_len);
   const int64_t row = p.head_dim * dtype_bytes(p.dtype);
   const std::byte* const q_base = slots_[size_t(op.q.slot)].data();
-  const std::byte* const kv_base = slots_[size_t(op.kv.slot)].data();
 
+  // Pieces of queries and results belong together by owner; gathers may have ordered the queries.
+  const auto out_of = [&](size_t q_piece) -> const RowMap::Piece& {
+    const int i = op.into.rows.owners.index_of(queries.pieces()[q_piece].owner);
+    return out.pieces().at(size_t(i));
+  };
   struct Span {
     size_t begin, count;
   };
   std::vector<Span> spans;  // of each task in kv_runs, which still grows
   double pairs = 0;
-  const auto add_tasks = [&](int64_t batch, int64_t head, size_t piece_index, const TokenRange& run,
-                             int64_t segment) {
-    const size_t begin = bound.kv_runs.size();
-    int64_t num_keys = 0;
-    for (const auto& piece : keys.pieces())
-      keys.for_each_run(piece, op.branch, head, rows.segment(segment),
-                        [&](const TokenRange& k, int64_t) {
-                          const auto place = keys.locate(piece, batch, head, k);
-                          const std::byte* const at = kv_base + piece.byte_offset + place.row * row;
-                          bound.kv_runs.push_back({.k = at,
-                                                   .v = at + piece.rows * row,
-                                                   .row_stride = place.step * p.head_dim,
-                                                   .rows = k.count,
-                                                   .first_token = k.first,
-                                                   .token_step = k.stride});
-                          num_keys += k.count;
-                        });
-    const auto& q_piece = queries.pieces()[piece_index];
-    const auto& out_piece = out.pieces()[piece_index];
-    for (int64_t at = 0; at < run.count; at += kRowsPerTask) {
-      const TokenRange part{run[at], run.stride, std::min(kRowsPerTask, run.count - at)};
-      const auto q = queries.locate(q_piece, batch, head, part);
+  const auto add_tasks = [&](const LocatedRun& run, const Span& span, int64_t num_keys) {
+    const auto &q_piece = queries.pieces()[run.piece], &out_piece = out_of(run.piece);
+    for (int64_t at = 0; at < run.tokens.count; at += kRowsPerTask) {
+      const int64_t count = std::min(kRowsPerTask, run.tokens.count - at);
       bound.attends.push_back(
-          {.q = {.q = q_base + q_piece.byte_offset + q.row * row,
-                 .row_stride = q.step * p.head_dim,
-                 .rows = part.count,
-                 .first_token = part.first,
-                 .token_step = part.stride},
+          {.q = {.q = q_base + q_piece.byte_offset + (run.q.row + at * run.q.step) * row,
+                 .row_stride = run.q.step * p.head_dim,
+                 .rows = count,
+                 .first_token = run.tokens[at],
+                 .token_step = run.tokens.stride},
            .kv = {},
-           .out = partial_at(op.into, out_piece, out.locate(out_piece, batch, head, part))});
-      spans.push_back({begin, bound.kv_runs.size() - begin});
-      pairs += double(part.count) * double(num_keys);
+           .out = partial_at(op.into, out_piece, {run.out.row + at * run.out.step, run.out.step})});
+      spans.push_back(span);
+      pairs += double(count) * double(num_keys);
     }
   };
-  const HeadRange heads = op.q.rows.heads;
   for (int64_t batch = 0; batch < p.batch; ++batch)
-    for (int64_t head = heads.first; head < heads.first + heads.count; ++head)
+    for (int64_t head = op.heads.first; head < op.heads.first + op.heads.count; ++head) {
+      std::vector<LocatedRun> runs;
       for (size_t i = 0; i < queries.pieces().size(); ++i)
         queries.for_each_run(queries.pieces()[i], op.branch, head, op.queries,
-                             [&](const TokenRange& run, int64_t segment) {
-                               add_tasks(batch, head, i, run, segment);
+                             [&](const TokenRange& tokens, int64_t segment) {
+                               const LocatedRun run{
+                                   tokens, segment,
+                                   queries.locate(queries.pieces()[i], batch, head, tokens),
+                                   out.locate(out_of(i), batch, head, tokens), i};
+                               if (!runs.empty() && continues(runs.back(), run))
+                                 runs.back().tokens.count += tokens.count;
+                               else
+                                 runs.push_back(run);
                              });
+      // A segment's keys serve all its runs; a summary branch has one list for all segments, put
+      // down twice, so that "all but one segment" is a contiguous part of it.
+      KeyLists lists(*this, op, keys, rows, batch, head, bound.kv_runs);
+      for (const LocatedRun& run : runs) {
+        const auto list = lists.of_segment(run.segment);
+        add_tasks(run, {list.begin, list.count}, list.keys);
+      }
+    }
   for (size_t i = 0; i < spans.size(); ++i)
     bound.attends[i].kv =
         std::span<const KvRun>(bound.kv_runs).subspan(spans[i].begin, spans[i].count);
@@ -167,58 +285,89 @@ void ProgramExecutor::bind_attend(const Attend& op, BoundOp& bound) {
       threads_, int64_t(kFlopsPerPoke * threads_ / std::max(flops_per_task, 1.0)));
 }
 
+namespace {
+
+// Calls fn(run) for the rows of a piece, for one head: a branch's runs, or its tokens.
+template <class Fn>
+void for_each_row_run(const RowMap& map, const RowMap::Piece& piece, int64_t head, Fn fn) {
+  if (map.slice().branch == kEveryRow) {
+    for (const TokenRange& r : piece.tokens) fn(r);
+  } else {
+    map.for_each_run(piece, map.slice().branch, head, map.slice().within,
+                     [&](const TokenRange& run, int64_t) { fn(run); });
+  }
+}
+
+}  // namespace
+
 void ProgramExecutor::bind_merge(const Merge& op, BoundOp& bound) {
   const RowMap from(sharded_, TensorKind::kPartial, op.from.rows),
       into(sharded_, TensorKind::kPartial, op.into.rows);
-  const int branch = std::max(op.from.rows.branch, 0);
-  const HeadRange heads = op.from.rows.heads;
-  check(from.pieces().size() == into.pieces().size(), "a merge of different owners");
-  // Every row of a dense partial is one run; that of a branch has one run per segment.
-  const auto for_each_run = [&](const RowMap::Piece& piece, int64_t head, auto fn) {
-    if (op.from.rows.branch == kEveryRow) {
-      if (!piece.tokens.empty()) fn(TokenRange{piece.tokens.begin, 1, piece.tokens.length()});
-    } else {
-      from.for_each_run(piece, branch, head, piece.tokens,
-                        [&](const TokenRange& run, int64_t) { fn(run); });
+  const auto target_of = [&](const RowMap::Piece& source) -> const RowMap::Piece& {
+    for (int j = 0; j < op.into.num_pieces(); ++j) {
+      const auto& piece = into.pieces()[size_t(op.into.first_piece() + j)];
+      if (piece.owner == source.owner && piece.heads.first <= source.heads.first &&
+          piece.heads.first + piece.heads.count >= source.heads.first + source.heads.count)
+        return piece;
     }
+    throw Error(concat("a merge's target holds no rows of rank ", source.owner));
   };
-  for (int64_t batch = 0; batch < sharded_.problem.batch; ++batch)
-    for (int64_t head = heads.first; head < heads.first + heads.count; ++head)
-      for (size_t i = 0; i < from.pieces().size(); ++i) {
-        const auto &a = from.pieces()[i], &b = into.pieces()[i];
-        for_each_run(a, head, [&](const TokenRange& run) {
+  for (int i = 0; i < op.from.num_pieces(); ++i) {
+    const auto& a = from.pieces()[size_t(op.from.first_piece() + i)];
+    const auto& b = target_of(a);
+    for (int64_t batch = 0; batch < sharded_.problem.batch; ++batch)
+      for (int64_t head = a.heads.first; head < a.heads.first + a.heads.count; ++head)
+        for_each_row_run(from, a, head, [&](const TokenRange& run) {
           bound.merges.push_back({.from = partial_at(op.from, a, from.locate(a, batch, head, run)),
                                   .into = partial_at(op.into, b, into.locate(b, batch, head, run)),
                                   .rows = run.count});
         });
-      }
+  }
 }
 
 void ProgramExecutor::bind_select(const Select& op, BoundOp& bound) {
   const AttentionProblem& p = sharded_.problem;
-  const RowMap from(sharded_, TensorKind::kKeyValue, op.from.rows),
-      into(sharded_, TensorKind::kKeyValue, op.into.rows);
-  const KvStreams streams = kv_streams(p, sharded_.pattern, op.into.rows.branch,
-                                       op.into.rows.heads.first, op.into.rows.heads.count);
-  const int64_t row = p.head_dim * dtype_bytes(p.dtype);
-  const auto &a = from.pieces().at(0), &b = into.pieces().at(0);
+  const TensorKind kind = program_.slots[size_t(op.into.slot)].kind;
+  const RowMap from(sharded_, kind, op.from.rows), into(sharded_, kind, op.into.rows);
+  const auto &a = from.pieces()[size_t(op.from.first_piece())],
+             &b = into.pieces()[size_t(op.into.first_piece())];
   std::byte* const source = slots_[size_t(op.from.slot)].data() + a.byte_offset;
   std::byte* const target = slots_[size_t(op.into.slot)].data() + b.byte_offset;
-  for (int64_t batch = 0; batch < p.batch; ++batch)
-    for (size_t s = 0; s < streams.streams.size(); ++s) {
-      const auto reader = std::find(streams.of_head.begin(), streams.of_head.end(), int(s));
-      const int64_t head = op.into.rows.heads.first + (reader - streams.of_head.begin());
-      into.for_each_run(
-          b, op.into.rows.branch, head, b.tokens, [&](const TokenRange& run, int64_t) {
-            const auto x = from.locate(a, batch, head, run), y = into.locate(b, batch, head, run);
-            for (const bool values : {false, true})
-              bound.packs.push_back({.from = source + (x.row + (values ? a.rows : 0)) * row,
-                                     .into = target + (y.row + (values ? b.rows : 0)) * row,
-                                     .from_stride = x.step * p.head_dim,
-                                     .into_stride = y.step * p.head_dim,
-                                     .rows = run.count});
-          });
+  const bool partial = kind == TensorKind::kPartial;
+  const int64_t row = p.head_dim * (partial ? int64_t{sizeof(float)} : dtype_bytes(p.dtype));
+  const auto copy = [&](int64_t batch, int64_t head, const TokenRange& run) {
+    const auto x = from.locate(a, batch, head, run), y = into.locate(b, batch, head, run);
+    auto& packs = partial ? bound.float_packs : bound.packs;
+    const auto pack = [&](int64_t x_offset, int64_t y_offset) {
+      packs.push_back({.from = source + (x.row + x_offset) * row,
+                       .into = target + (y.row + y_offset) * row,
+                       .from_stride = x.step * p.head_dim,
+                       .into_stride = y.step * p.head_dim,
+                       .rows = run.count});
+    };
+    pack(0, 0);
+    if (kind == TensorKind::kKeyValue) pack(a.rows, b.rows);  // V lies behind all K
+    if (partial)
+      bound.lse_copies.push_back({reinterpret_cast<const float*>(source + a.rows * row) + x.row,
+                                  reinterpret_cast<float*>(target + b.rows * row) + y.row, x.step,
+                                  y.step, run.count});
+  };
+  const int64_t first = std::max(a.heads.first, b.heads.first);
+  const int64_t end = std::min(a.heads.first + a.heads.count, b.heads.first + b.heads.count);
+  const int branch = op.into.rows.branch;
+  for (int64_t batch = 0; batch < p.batch; ++batch) {
+    std::vector<KvStream> done;  // heads that share a K/V stream share its rows
+    for (int64_t head = first; head < end; ++head) {
+      if (kind == TensorKind::kKeyValue) {
+        const KvStream stream =
+            branch == kEveryRow ? KvStream{p.kv_head_of(head), 0}
+                                : kv_streams(p, sharded_.pattern, branch, head, 1).streams.front();
+        if (std::find(done.begin(), done.end(), stream) != done.end()) continue;
+        done.push_back(stream);
+      }
+      for_each_row_run(into, b, head, [&](const TokenRange& run) { copy(batch, head, run); });
     }
+  }
 }
 
 void ProgramExecutor::bind_reset(const Reset& op, BoundOp& bound) {
@@ -234,19 +383,21 @@ void ProgramExecutor::bind_reset(const Reset& op, BoundOp& bound) {
 
 void ProgramExecutor::fill_inputs() {
   const AttentionProblem& p = sharded_.problem;
-  for (TaggedBuffer& slot : slots_)
-    std::memset(slot.data(), 0xFF, size_t(slot.size()));  // NaN in fp32 and bf16
-  const TokenInterval mine = shard();
+  for (const BoundOp& bound : bound_)
+    if (!bound.into_counts.empty()) comm_.open_group(bound.group);
+  for (TaggedBuffer& slot : slots_)  // NaN in fp32 and bf16
+    std::fill_n(slot.data(), slot.size(), std::byte{0xFF});
   const auto fill = [&](Tensor tensor, int64_t heads, std::byte* at) {
     for (int64_t batch = 0; batch < p.batch; ++batch)
-      for (int64_t t = mine.begin; t < mine.end; ++t)
-        for (int64_t head = 0; head < heads; ++head, at += p.head_dim * dtype_bytes(p.dtype)) {
-          const RowKey key{p.seed, tensor, batch * p.seq_len + t, head};
-          if (p.dtype == DType::kFloat32)
-            generate_row(key, p.head_dim, reinterpret_cast<float*>(at));
-          else
-            generate_row(key, p.head_dim, reinterpret_cast<uint16_t*>(at));
-        }
+      for (const TokenRange& range : shard())
+        for (int64_t i = 0; i < range.count; ++i)
+          for (int64_t head = 0; head < heads; ++head, at += p.head_dim * dtype_bytes(p.dtype)) {
+            const RowKey key{p.seed, tensor, batch * p.seq_len + range[i], head};
+            if (p.dtype == DType::kFloat32)
+              generate_row(key, p.head_dim, reinterpret_cast<float*>(at));
+            else
+              generate_row(key, p.head_dim, reinterpret_cast<uint16_t*>(at));
+          }
   };
   std::byte* const kv = slots_[kKvSlot].data();
   fill(Tensor::kQuery, p.num_heads, slots_[kQuerySlot].data());
@@ -264,10 +415,12 @@ void ProgramExecutor::run(RunMode mode) {
   in_flight_.clear();
   for (size_t i = 0; i < program_.ops.size(); ++i) {
     times_[i] = {};
-    const bool communicates = is_communication(program_.ops[i]);
+    const bool communicates = is_communication(program_.ops[i].what);
     if (mode == (communicates ? RunMode::kComputeOnly : RunMode::kCommunicationOnly)) continue;
     const double before = elapsed();
     for (OpId a : program_.ops[i].after) wait_for(size_t(a));
+    if (mode == RunMode::kSerialised && !communicates)
+      while (!in_flight_.empty()) wait_for(in_flight_.front());
     times_[i].begin_s = elapsed();
     if (communicates) {
       post(i);
@@ -285,15 +438,17 @@ void ProgramExecutor::run(RunMode mode) {
 
 void ProgramExecutor::post(size_t op) {
   BoundOp& b = bound_[op];
-  std::visit(Overload{
-                 [&](const Send&) { b.request = comm_.isend(b.peer, b.own); },
-                 [&](const Recv&) { b.request = comm_.irecv(b.peer, b.into); },
-                 [&](const AllGather&) {
-                   b.request = comm_.iall_gather(b.group, b.own, b.into, b.counts);
-                 },
-                 [](const auto&) {},
-             },
-             program_.ops[op].what);
+  std::visit(
+      Overload{
+          [&](const Send&) { b.request = comm_.isend(b.peer, b.from); },
+          [&](const Recv&) { b.request = comm_.irecv(b.peer, b.into); },
+          [&](const AllGather&) { b.request = comm_.iall_gather(b.group, b.into, b.into_counts); },
+          [&](const AllToAll&) {
+            b.request = comm_.iall_to_all(b.group, b.from, b.from_counts, b.into, b.into_counts);
+          },
+          [](const auto&) {},
+      },
+      program_.ops[op].what);
   in_flight_.push_back(op);
 }
 
@@ -316,7 +471,15 @@ void ProgramExecutor::poke() {
 void ProgramExecutor::execute(size_t op) {
   BoundOp& b = bound_[op];
   std::visit(Overload{
-                 [&](const Select&) { kernel_.pack(b.packs, options_, threads_); },
+                 [&](const Select&) {
+                   kernel_.pack(b.packs, options_, threads_);
+                   AttendOptions floats = options_;
+                   floats.dtype = DType::kFloat32;
+                   kernel_.pack(b.float_packs, floats, threads_);
+                   for (const LseCopy& c : b.lse_copies)
+                     for (int64_t i = 0; i < c.rows; ++i)
+                       c.into[i * c.into_stride] = c.from[i * c.from_stride];
+                 },
                  [&](const Attend&) {
                    const std::span<const AttendTask> all = b.attends;
                    for (size_t at = 0; at < all.size();) {
@@ -340,29 +503,76 @@ void ProgramExecutor::execute(size_t op) {
              program_.ops[op].what);
 }
 
+double ProgramExecutor::time_single_attend() {
+  const AttentionProblem& p = sharded_.problem;
+  double pairs = 0;
+  for (size_t i = 0; i < program_.ops.size(); ++i)
+    if (std::holds_alternative<Attend>(program_.ops[i].what))
+      for (const AttendTask& task : bound_[i].attends)
+        for (const KvRun& kv : task.kv) pairs += double(task.q.rows) * double(kv.rows);
+  const Slice own{kEveryRow, {.first = comm_.rank()}, sharded_.all_tokens(), sharded_.all_heads()};
+  const double rows = double(shard().tokens());
+  if (rows == 0 || pairs == 0) return 0;
+  const double own_pairs = rows * rows * double(p.num_heads) * double(p.batch);
+  ShardedProblem dense = sharded_;
+  dense.pattern = dense_pattern(p.seq_len);
+  BoundOp bound;
+  std::swap(dense, sharded_);
+  bind_attend({0,
+               sharded_.all_tokens(),
+               sharded_.all_heads(),
+               {kQuerySlot, own},
+               {kKvSlot, own},
+               {kOutputSlot, own}},
+              bound);
+  std::swap(dense, sharded_);
+  // Each list of keys as often as the pairs ask for.
+  const int64_t repeats = std::max<int64_t>(1, std::llround(pairs / own_pairs));
+  std::vector<std::vector<KvRun>> lists;
+  for (AttendTask& task : bound.attends) {
+    auto& list = lists.emplace_back();
+    for (int64_t i = 0; i < repeats; ++i) list.insert(list.end(), task.kv.begin(), task.kv.end());
+  }
+  for (size_t i = 0; i < lists.size(); ++i) bound.attends[i].kv = lists[i];
+  AttendOptions unmasked = options_;
+  unmasked.causal = false;
+  const auto start = std::chrono::steady_clock::now();
+  kernel_.attend(bound.attends, unmasked, threads_, workspace_.bytes());
+  const double took =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return took * pairs / (own_pairs * double(repeats));
+}
+
 RunPhases ProgramExecutor::phases() const {
   RunPhases phases{.exposed_communication_s = waited_s_};
   for (size_t i = 0; i < times_.size(); ++i) {
-    if (is_communication(program_.ops[i])) continue;
+    if (is_communication(program_.ops[i].what)) continue;
     (std::holds_alternative<Merge>(program_.ops[i].what) ? phases.merge_s : phases.compute_s) +=
         times_[i].end_s - times_[i].begin_s;
   }
   return phases;
 }
 
+int64_t ProgramExecutor::output_index(int64_t batch, int64_t head, int64_t token) const {
+  const TokenRanges mine = shard();
+  const int64_t at = mine.index_of(token);
+  check(at >= 0, "token ", token, " is not on this rank");
+  return (batch * mine.tokens() + at) * sharded_.problem.num_heads + head;
+}
+
 std::span<const float> ProgramExecutor::output_row(int64_t batch, int64_t head,
                                                    int64_t token) const {
-  const AttentionProblem& p = sharded_.problem;
-  const int64_t row = ((batch * shard().length()) + token - shard().begin) * p.num_heads + head;
-  return {reinterpret_cast<const float*>(slots_[kOutputSlot].data()) + row * p.head_dim,
-          size_t(p.head_dim)};
+  const int64_t d = sharded_.problem.head_dim;
+  return {reinterpret_cast<const float*>(slots_[kOutputSlot].data()) +
+              output_index(batch, head, token) * d,
+          size_t(d)};
 }
 
 float ProgramExecutor::output_lse(int64_t batch, int64_t head, int64_t token) const {
   const AttentionProblem& p = sharded_.problem;
-  const int64_t rows = p.batch * shard().length() * p.num_heads;
-  const int64_t row = ((batch * shard().length()) + token - shard().begin) * p.num_heads + head;
-  return reinterpret_cast<const float*>(slots_[kOutputSlot].data())[rows * p.head_dim + row];
+  const int64_t rows = p.batch * shard().tokens() * p.num_heads;
+  return reinterpret_cast<const float*>(
+      slots_[kOutputSlot].data())[rows * p.head_dim + output_index(batch, head, token)];
 }
 
 int64_t ProgramExecutor::count_nan() const {

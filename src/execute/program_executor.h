@@ -20,7 +20,7 @@ namespace longnet {
 
 // What part of a program runs; the others measure what overlaps (ablations), their results are not
 // to be used.
-enum class RunMode { kFull, kComputeOnly, kCommunicationOnly };
+enum class RunMode { kFull, kComputeOnly, kCommunicationOnly, kSerialised };
 
 struct OpTime {  // seconds since run() began; a communication ends when it is known to be over
   double begin_s = 0, end_s = 0;
@@ -34,16 +34,21 @@ struct RunPhases {
 
 class ProgramExecutor {
  public:
-  // Binds `schedule`'s program of comm.rank(). All references must outlive the executor;
-  // collective, since it opens the groups of gathers.
+  // Allocates and binds the program of comm.rank(); talks to nobody, so that a rank that has too
+  // little memory can say so. The kernel, communicator and ledger must outlive the executor.
   ProgramExecutor(const Schedule& schedule, const AttentionKernel& kernel, int threads,
                   Communicator& comm, MemoryLedger& ledger);
   ~ProgramExecutor();
 
-  // Fills Q, K and V from the generator; every other buffer becomes NaN, so that a row that is read
-  // before it is written, or never written, shows.
+  // Opens the groups of collectives (so all ranks call it) and fills Q, K and V from the generator;
+  // every other buffer becomes NaN, so that a row that is read before it is written, or never
+  // written, shows.
   void fill_inputs();
   void run(RunMode mode = RunMode::kFull);
+  // Seconds that one big attend with as many pairs as the program's would take: own queries against
+  // own keys, listed as often as needed. What the program's compute takes beyond it is lost to many
+  // small attends and merges.
+  double time_single_attend();
 
   // Of the last run.
   RunPhases phases() const;
@@ -51,7 +56,7 @@ class ProgramExecutor {
 
   const RankProgram& program() const { return program_; }
   const ShardedProblem& sharded() const { return sharded_; }
-  TokenInterval shard() const { return sharded_.layout.shard(comm_.rank()); }
+  TokenRanges shard() const { return sharded_.layout.shard(comm_.rank()); }
   // One row of the output, for a token of this rank's shard: head_dim floats, and its LSE.
   std::span<const float> output_row(int64_t batch, int64_t head, int64_t token) const;
   float output_lse(int64_t batch, int64_t head, int64_t token) const;
@@ -60,7 +65,9 @@ class ProgramExecutor {
 
  private:
   struct BoundOp;
+  class KeyLists;
 
+  int64_t output_index(int64_t batch, int64_t head, int64_t token) const;
   void bind(const Op& op, BoundOp& bound);
   void bind_attend(const Attend& op, BoundOp& bound);
   void bind_merge(const Merge& op, BoundOp& bound);

@@ -12,6 +12,7 @@
 #include "execute/sample_check.h"
 #include "schedule/accounting.h"
 #include "schedule/check_schedule.h"
+#include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
 
 namespace longnet {
@@ -25,6 +26,9 @@ struct Case {
   GatherScope scope = GatherScope::kSegmentGroup;
   std::string kernel = "cpu";
   int64_t samples = 1 << 20;  // all
+  LayoutKind layout = LayoutKind::kContiguous;
+  std::string collective = "native";
+  AlgorithmOptions options = {};
 };
 
 std::string describe(const Case& c) {
@@ -37,15 +41,20 @@ std::string describe(const Case& c) {
 }
 
 ShardedProblem sharded(const Case& c) {
-  return {c.problem,
-          find_algorithm(c.algorithm).takes_pattern ? c.pattern : dense_pattern(c.problem.seq_len),
-          {c.problem.seq_len, c.ranks},
-          c.scope};
+  DilatedPattern pattern = dense_pattern(c.problem.seq_len);
+  if (find_algorithm(c.algorithm).pattern == PatternKind::kDilated) pattern = c.pattern;
+  if (find_algorithm(c.algorithm).pattern == PatternKind::kSparse) pattern = sparse_pattern(24, 5);
+  return {c.problem, pattern, {c.problem.seq_len, c.ranks, c.layout}, c.scope, c.options};
+}
+
+Schedule schedule_of(const Case& c) {
+  return lower_collectives(find_algorithm(c.algorithm).make(sharded(c)),
+                           parse_collective(c.collective));
 }
 
 CheckOutcome run_case(const Case& c) {
   const ShardedProblem s = sharded(c);
-  const Schedule schedule = find_algorithm(c.algorithm).make(s);
+  const Schedule schedule = schedule_of(c);
   require_correct(schedule);
   const auto kernel = make_kernel(c.kernel);
   const auto samples = choose_samples(s, c.samples);
@@ -57,7 +66,8 @@ CheckOutcome run_case(const Case& c) {
     executor.run();  // twice: buffers of the first run must not matter
     comm.reset_counters();
     executor.run();
-    const RankAccount expected = account(s, executor.program());
+    // Some schedules refine the layout, so the executor's problem is the one to account for.
+    const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
     check(comm.counters().bytes_sent == expected.bytes_sent, "sent ", comm.counters().bytes_sent,
           " bytes, predicted ", expected.bytes_sent);
     check(comm.counters().bytes_received == expected.bytes_received, "received ",
@@ -107,6 +117,10 @@ std::vector<std::pair<AttentionProblem, DilatedPattern>> shapes() {
   };
 }
 
+void expect_right_if_supported(const Case& c) {
+  if (find_algorithm(c.algorithm).why_unsupported(sharded(c)).empty()) expect_right(c);
+}
+
 TEST(Executor, EveryShapeOnOneToNineRanks) {
   for (const auto& [problem, pattern] : shapes())
     for (const AlgorithmInfo& algorithm : algorithms())
@@ -114,8 +128,47 @@ TEST(Executor, EveryShapeOnOneToNineRanks) {
         for (const bool causal : {false, true}) {
           Case c{std::string(algorithm.name), problem, pattern, ranks};
           c.problem.causal = causal;
-          if (!algorithm.why_unsupported(sharded(c)).empty()) continue;
-          expect_right(c);
+          expect_right_if_supported(c);
+        }
+}
+
+TEST(Executor, EveryLayout) {
+  for (const auto& [problem, pattern] : shapes())
+    for (const AlgorithmInfo& algorithm : algorithms())
+      for (const LayoutKind layout : {LayoutKind::kZigzag, LayoutKind::kStriped})
+        for (const int ranks : {2, 3, 5, 8}) {
+          Case c{std::string(algorithm.name), problem, pattern, ranks};
+          c.problem.causal = true;
+          c.layout = layout;
+          expect_right_if_supported(c);
+        }
+}
+
+TEST(Executor, EveryCollective) {
+  for (const auto& [problem, pattern] : shapes())
+    for (const char* algorithm :
+         {"dilated", "sparse", "all_gather", "ulysses", "usp", "query_gather"})
+      for (const std::string& collective : collective_names())
+        for (const int ranks : {3, 4, 6}) {
+          Case c{algorithm, problem, pattern, ranks};
+          c.collective = collective;
+          expect_right_if_supported(c);
+        }
+}
+
+TEST(Executor, EveryDegree) {
+  for (const int ranks : {4, 6, 8})
+    for (const int degree : {1, 2, 3, 4, 6, 8})
+      for (const LayoutKind layout : {LayoutKind::kContiguous, LayoutKind::kZigzag})
+        for (const char* algorithm : {"usp", "double_ring", "all_gather"}) {
+          Case c{
+              algorithm,
+              {.seq_len = 150, .num_heads = 6, .num_kv_heads = 3, .head_dim = 16, .causal = true},
+              {},
+              ranks};
+          c.layout = layout;
+          c.options = {.ulysses_degree = degree, .ring_inner = degree, .head_slice = degree};
+          expect_right_if_supported(c);
         }
 }
 
@@ -169,42 +222,44 @@ TEST(Executor, ResultsDoNotDependOnTheNumberOfRanks) {
   const AttentionProblem problem{
       .seq_len = 301, .num_heads = 3, .num_kv_heads = 3, .head_dim = 32, .causal = true};
   const DilatedPattern pattern{.branches = {{50, 1}, {301, 4}}};
-  for (const char* algorithm : {"ring", "dilated"}) {
+  for (const AlgorithmInfo& algorithm : algorithms()) {
     std::vector<float> one;
     for (int ranks = 1; ranks <= 9; ++ranks) {
       std::vector<float> out(301 * 3 * 32);
-      const Case c{algorithm, problem, pattern, ranks};
-      const Schedule schedule = find_algorithm(algorithm).make(sharded(c));
+      const Case c{std::string(algorithm.name), problem, pattern, ranks};
+      if (!algorithm.why_unsupported(sharded(c)).empty()) continue;
+      const Schedule schedule = schedule_of(c);
       const auto kernel = make_kernel("cpu");
       run_on_threads(ranks, [&](Communicator& comm) {
         MemoryLedger ledger;
         ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
         executor.fill_inputs();
         executor.run();
-        for (int64_t t = executor.shard().begin; t < executor.shard().end; ++t)
-          for (int64_t h = 0; h < 3; ++h) {
-            const auto row = executor.output_row(0, h, t);
-            std::copy(row.begin(), row.end(), out.begin() + (t * 3 + h) * 32);
-          }
+        for (const TokenRange& range : executor.shard())
+          for (int64_t i = 0; i < range.count; ++i)
+            for (int64_t h = 0; h < 3; ++h) {
+              const auto row = executor.output_row(0, h, range[i]);
+              std::copy(row.begin(), row.end(), out.begin() + (range[i] * 3 + h) * 32);
+            }
       });
       if (one.empty()) one = out;
       double difference = 0, norm = 0;
       for (size_t i = 0; i < out.size(); ++i)
         difference += std::pow(double(out[i]) - one[i], 2), norm += std::pow(double(one[i]), 2);
-      EXPECT_LE(std::sqrt(difference / norm), 1e-6) << algorithm << " P=" << ranks;
+      EXPECT_LE(std::sqrt(difference / norm), 1e-6) << algorithm.name << " P=" << ranks;
     }
   }
 }
 
 TEST(Executor, AllocatesNothingOnceWarm) {
-  for (const char* algorithm : {"ring", "dilated"}) {
-    const Case c{algorithm,
-                 {.seq_len = 600, .num_heads = 2, .num_kv_heads = 2, .head_dim = 16},
+  for (const AlgorithmInfo& algorithm : algorithms()) {
+    const Case c{std::string(algorithm.name),
+                 {.seq_len = 600, .num_heads = 4, .num_kv_heads = 4, .head_dim = 16},
                  {.branches = {{100, 2}, {600, 4}}},
-                 4};
-    const Schedule schedule = find_algorithm(algorithm).make(sharded(c));
+                 algorithm.name == "local" ? 1 : 4};
+    const Schedule schedule = schedule_of(c);
     const auto kernel = make_kernel("cpu");
-    run_on_threads(4, [&](Communicator& comm) {
+    run_on_threads(c.ranks, [&](Communicator& comm) {
       MemoryLedger ledger;
       ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
       executor.fill_inputs();
@@ -216,7 +271,7 @@ TEST(Executor, AllocatesNothingOnceWarm) {
       comm.barrier();
       const int64_t during = allocations_so_far() - before;
       comm.barrier();
-      EXPECT_EQ(during, 0) << algorithm;
+      EXPECT_EQ(during, 0) << algorithm.name;
     });
   }
 }

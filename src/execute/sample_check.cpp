@@ -18,21 +18,28 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Selection as the specification words it. Restarts at parts are the option "dilation phase:
 // shard".
 struct Definition {
-  int64_t w, r, seq_len, parts;
+  int64_t w, r, c, seq_len, parts;
   int64_t origin(int64_t token) const {
     int64_t at = token / w * w;
     for (int64_t p = 1; parts > 1 && p < parts; ++p)
       if (part_begin(seq_len, parts, p) <= token) at = std::max(at, part_begin(seq_len, parts, p));
     return at;
   }
-  bool selects(int64_t token, int64_t offset) const {
+  bool selects_key(int64_t token, int64_t offset) const {
+    if (c > 0) return token % w >= w - c * (offset + 1) && token % w < w - c * offset;
     return (token - origin(token)) % r == offset;
+  }
+  bool selects_query(int64_t token, int64_t offset) const {
+    return c > 0 || selects_key(token, offset);
+  }
+  bool sees_segment(int64_t query_segment, int64_t key_segment) const {
+    return c > 0 ? query_segment != key_segment : query_segment == key_segment;
   }
 };
 
 Definition definition(const DilatedPattern& pattern, size_t branch, int64_t seq_len) {
-  const auto [w, r] = pattern.branches[branch];
-  return {std::min(w, seq_len), r, seq_len, pattern.phase_parts};
+  const auto [w, r, c] = pattern.branches[branch];
+  return {c > 0 ? w : std::min(w, seq_len), r, c, seq_len, pattern.phase_parts};
 }
 
 void load_row(const AttentionProblem& p, Tensor tensor, int64_t token, int64_t head,
@@ -61,10 +68,12 @@ void fold_keys(const AttentionProblem& p, const Definition& def, const KeyGroup&
   std::vector<float> k, v;
   int64_t last = 0;
   for (const Reader& r : readers) last = std::max(last, queries[r.query].token);
-  const int64_t end =
-      std::min({(group.segment + 1) * def.w, p.seq_len, p.causal ? last + 1 : p.seq_len});
-  for (int64_t t = group.segment * def.w; t < end; ++t) {
-    if (!def.selects(t, group.offset)) continue;
+  const bool everywhere = def.c > 0;  // keys of other segments
+  const int64_t begin = everywhere ? 0 : group.segment * def.w;
+  const int64_t end = std::min({everywhere ? p.seq_len : (group.segment + 1) * def.w, p.seq_len,
+                                p.causal ? last + 1 : p.seq_len});
+  for (int64_t t = begin; t < end; ++t) {
+    if (!def.sees_segment(group.segment, t / def.w) || !def.selects_key(t, group.offset)) continue;
     load_row(p, Tensor::kKey, group.batch * p.seq_len + t, group.kv_head, k);
     load_row(p, Tensor::kValue, group.batch * p.seq_len + t, group.kv_head, v);
     for (Reader& r : readers)
@@ -98,8 +107,9 @@ std::vector<ReferenceRow> reference_rows(const AttentionProblem& p, const Dilate
     load_row(p, Tensor::kQuery, batch * p.seq_len + token, head, q);
     for (size_t b = 0; b < pattern.branches.size(); ++b) {
       const Definition def = definition(pattern, b, p.seq_len);
-      const int64_t offset = head_offset(pattern.offset, head, p.num_heads, def.r);
-      if (!def.selects(token, offset)) continue;
+      const int64_t offset =
+          head_offset(pattern.offset, head, p.num_heads, num_offsets(pattern.branches[b]));
+      if (!def.selects_query(token, offset)) continue;
       groups[{batch, p.kv_head_of(head), offset, token / def.w, b}].push_back({i, RowOracle(q)});
     }
   }
@@ -147,8 +157,9 @@ std::vector<QuerySample> choose_samples(const ShardedProblem& s, int64_t count) 
     add(0, head, border + head_offset(s.pattern.offset, head, p.num_heads, b.dilation_rate));
   }
   for (Rank r = 1; r < std::min(s.layout.world_size(), 8); ++r) {
-    add(0, turn++ % p.num_heads, s.layout.shard(r).begin - 1);
-    add(0, turn++ % p.num_heads, s.layout.shard(r).begin);
+    if (s.layout.shard(r).empty()) continue;
+    add(0, turn++ % p.num_heads, s.layout.shard(r).first() - 1);
+    add(0, turn++ % p.num_heads, s.layout.shard(r).first());
   }
   for (uint32_t i = 0; int64_t(samples.size()) < count && i < 100 * uint32_t(count); ++i) {
     const PhiloxBlock x = philox4x32_10({{i, 0, 0, 0}}, uint32_t(p.seed), 0x5A5A5A5Au);
@@ -172,7 +183,8 @@ std::vector<QuerySample> choose_samples(const ShardedProblem& s, int64_t count) 
 double check_tolerance(const ShardedProblem& s) {
   int64_t keys = 0;
   for (const DilatedBranch& b : s.pattern.branches)
-    keys += std::min(b.segment_length, s.problem.seq_len) / b.dilation_rate;
+    keys += b.summary_tokens > 0 ? ceil_div(s.problem.seq_len, b.segment_length) * b.summary_tokens
+                                 : std::min(b.segment_length, s.problem.seq_len) / b.dilation_rate;
   return keys <= 65536 ? 1e-6 : 5e-6;
 }
 
@@ -181,7 +193,7 @@ CheckOutcome check_samples(const ProgramExecutor& executor, const std::vector<Qu
   const ShardedProblem& s = executor.sharded();
   std::vector<QuerySample> mine;
   for (const QuerySample& q : samples)
-    if (executor.shard().contains(q.token)) mine.push_back(q);
+    if (executor.shard().index_of(q.token) >= 0) mine.push_back(q);
   const std::vector<ReferenceRow> expected = reference_rows(s.problem, s.pattern, mine);
 
   double difference = 0, norm = 0, worst = 0, worst_lse = 0;

@@ -113,6 +113,19 @@ TEST(Options, MeanAndSumAddBranchesAndPhaseRestarts) {
                softmax_over(kSmall, 0, 15, {0, 4, 8, 11, 15, 19}));
 }
 
+TEST(Options, SparsePatternIsAUnionOfLocalBlockAndSummaries) {
+  // Blocks of 8, 2 summary tokens: head 0 sees 6 7, 14 15 (and not 22 23: N = 22), head 1 sees 4 5,
+  // 12 13, 20 21.
+  expect_equal(reference_row(kSmall, sparse_pattern(8, 2), {0, 0, 3}),
+               softmax_over(kSmall, 0, 3, {0, 1, 2, 3, 4, 5, 6, 7, 14, 15}));
+  expect_equal(reference_row(kSmall, sparse_pattern(8, 2), {0, 1, 17}),
+               softmax_over(kSmall, 1, 17, {16, 17, 18, 19, 20, 21, 4, 5, 12, 13}));
+  AttentionProblem causal = kSmall;
+  causal.causal = true;
+  expect_equal(reference_row(causal, sparse_pattern(8, 2), {0, 1, 17}),
+               softmax_over(causal, 1, 17, {16, 17, 4, 5, 12, 13}));
+}
+
 TEST(ChooseSamples, HasTheEndsTheBordersAndSelectedRows) {
   const ShardedProblem s{{.seq_len = 100000, .num_heads = 3, .num_kv_heads = 3},
                          {.branches = {{2048, 1}, {100000, 48}}},

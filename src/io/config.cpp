@@ -24,11 +24,6 @@ void read_enum(ObjectReader& r, std::string_view key, Enum& out,
     if (names[i] == name) out = Enum(i);
 }
 
-const std::vector<std::string>& dtype_names() {
-  static const std::vector<std::string> kNames{"fp32", "bf16"};
-  return kNames;
-}
-
 void read_model(ObjectReader r, ModelConfig& model) {
   r.integer("heads", model.heads, {});
   r.integer("kv_heads", model.kv_heads, {});
@@ -75,9 +70,14 @@ void read_dilated(ObjectReader r, DilatedConfig& d) {
   d.ratios = ratios.values;
   read_enum(r, "offset", d.offset, offset_names());
   read_enum(r, "phase", d.phase, phase_names());
-  static const std::vector<std::string> kScopes{"segment_group", "world"};
-  r.choice("gather_scope", d.gather_scope, kScopes);
+  r.choice("gather_scope", d.gather_scope, gather_scope_names());
   read_enum(r, "mix", d.mix, mix_names());
+  r.unknown_keys();
+}
+
+void read_sparse(ObjectReader r, SparseConfig& s) {
+  r.tokens_or("segment", "sqrt", s.segment);
+  r.tokens_or("summary", "match_dilated", s.summary);
   r.unknown_keys();
 }
 
@@ -100,7 +100,7 @@ void read_batch(ObjectReader r, BatchConfig& batch) {
 
 void read_sweep(ObjectReader r, const KnownNames& known, SweepConfig& sweep) {
   r.names("algorithm", sweep.algorithm, known.algorithms);
-  r.axis("seq_len", sweep.seq_len, {.tokens = true});
+  r.axis("seq_len", sweep.seq_len, {.max = kMaxSeqLen, .tokens = true});
   r.axis("ranks", sweep.ranks, {.max = 1 << 24, .world = true});
   if (const JsonNode* batch = r.take("batch"))
     read_batch(ObjectReader(batch, r.path_of("batch"), r.problems()), sweep.batch);
@@ -115,6 +115,10 @@ void read_sweep(ObjectReader r, const KnownNames& known, SweepConfig& sweep) {
   r.booleans("causal", sweep.causal);
   r.names("kernel", sweep.kernel, known.kernels);
   r.names("layout", sweep.layout, known.layouts);
+  r.names("collective", sweep.collective, known.collectives);
+  r.axis("ulysses_degree", sweep.ulysses_degree, {.min = 0, .max = 1 << 24, .divisors = true});
+  r.axis("ring_inner", sweep.ring_inner, {.min = 0, .max = 1 << 24, .divisors = true});
+  r.axis("head_slice", sweep.head_slice, {.min = 0});
   r.unknown_keys();
 }
 
@@ -124,7 +128,8 @@ void read_run(ObjectReader r, const KnownNames& known, RunConfig& run) {
   r.unknown_keys();
 }
 
-void read_exclude(const JsonNode* list, Problems& problems, std::vector<ExcludeRule>& out) {
+void read_exclude(const JsonNode* list, const KnownValues& known, Problems& problems,
+                  std::vector<ExcludeRule>& out) {
   if (!list) return;
   if (!list->is_array()) {
     problems.add(*list, "exclude", concat("must be a list, is ", list->kind_name()),
@@ -146,7 +151,7 @@ void read_exclude(const JsonNode* list, Problems& problems, std::vector<ExcludeR
       problems.add(item, path + ".reason", "is missing or empty",
                    "results show it in place of a number: say why");
     try {
-      const Filter parsed(rule.where);
+      const Filter parsed(rule.where, known);
     } catch (const UsageError& e) {
       const JsonNode* where = item.find("where");
       problems.add(where ? *where : item, path + ".where", e.what(), "");
@@ -209,7 +214,28 @@ const std::vector<std::string>& mix_names() {
   return kNames;
 }
 
-std::vector<int64_t> axis_values(const IntAxis& axis, int64_t world_size) {
+const std::vector<std::string>& dtype_names() {
+  static const std::vector<std::string> kNames{"fp32", "bf16"};
+  return kNames;
+}
+const std::vector<std::string>& gather_scope_names() {
+  static const std::vector<std::string> kNames{"segment_group", "world"};
+  return kNames;
+}
+
+KnownValues known_values(const KnownNames& known) {
+  return {{"algorithm", known.algorithms},
+          {"kernel", known.kernels},
+          {"layout", known.layouts},
+          {"collective", known.collectives},
+          {"transport", {"threads", "mpi", "simulated"}},
+          {"gather_scope", gather_scope_names()},
+          {"dtype", dtype_names()},
+          {"offset", offset_names()},
+          {"mix", mix_names()}};
+}
+
+std::vector<int64_t> axis_values(const IntAxis& axis, int64_t world_size, int64_t ranks) {
   std::vector<int64_t> values;
   const auto add = [&](int64_t v) {
     for (int64_t seen : values)
@@ -217,7 +243,11 @@ std::vector<int64_t> axis_values(const IntAxis& axis, int64_t world_size) {
     values.push_back(v);
   };
   if (!axis.is_range) {
-    for (int64_t v : axis.values) add(v == kWorld ? world_size : v);
+    for (int64_t v : axis.values) {
+      if (v != kDivisors) add(v == kWorld ? world_size : v);
+      for (int64_t d = 1; v == kDivisors && d <= ranks; ++d)
+        if (ranks % d == 0) add(d);
+    }
     return values;
   }
   const int64_t to = axis.to == kWorld ? world_size : axis.to;
@@ -251,9 +281,10 @@ Config parse_config(std::string_view text, const std::string& path, const LoadOp
   r.take("extends");
   read_model(section("model"), c.model);
   read_dilated(section("dilated"), c.dilated);
+  read_sparse(section("sparse"), c.sparse);
   read_sweep(section("sweep"), options.known, c.sweep);
   read_run(section("run"), options.known, c.run);
-  read_exclude(r.take("exclude"), problems, c.exclude);
+  read_exclude(r.take("exclude"), known_values(options.known), problems, c.exclude);
   read_measure(section("measure"), c.measure);
   read_check(section("check"), c.check);
   read_memory(section("memory"), c.memory);

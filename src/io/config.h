@@ -10,6 +10,7 @@
 // path and a value that is read as JSON, else as a comma-separated list, else as a string.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,20 +21,25 @@
 
 namespace longnet {
 
+// Longer sequences overflow what counts their bytes and pairs.
+inline constexpr int64_t kMaxSeqLen = int64_t{1} << 40;
 // "world" where a number of ranks is expected.
 inline constexpr int64_t kWorld = -1;
+// "divisors" where a part of a point's ranks is expected: each divisor of them is a value.
+inline constexpr int64_t kDivisors = -2;
 
 // Values of one axis: a list, or from, from * factor (or + step), ... up to and including `to`.
 struct IntAxis {
-  std::vector<int64_t> values{};  // kWorld is legal in an axis of ranks; empty for a range
+  // kWorld is legal in an axis of ranks, kDivisors in one of parts of them; empty for a range
+  std::vector<int64_t> values{};
   bool is_range = false;
   int64_t from = 0, to = 0;  // to may be kWorld
   double factor = 0;         // > 1, results are rounded; 0: step is used
   int64_t step = 0;
   bool operator==(const IntAxis&) const = default;
 };
-std::vector<int64_t> axis_values(const IntAxis& axis,
-                                 int64_t world_size);  // ascending for ranges, no duplicates
+// Ascending for ranges and divisors, no duplicates.
+std::vector<int64_t> axis_values(const IntAxis& axis, int64_t world_size, int64_t ranks = 1);
 
 struct ModelConfig {
   int64_t heads = 12;    // the paper's base model
@@ -70,6 +76,12 @@ struct DilatedConfig {
   MixRule mix = MixRule::kLse;
 };
 
+// The Sparse Transformer's fixed pattern, for algorithms in KnownNames::sparse_algorithms.
+struct SparseConfig {
+  std::optional<int64_t> segment{};  // tokens; nothing: "sqrt", sqrt(N) to the nearest power of two
+  std::optional<int64_t> summary{};  // tokens; nothing: "match_dilated", as many pairs as `dilated`
+};
+
 struct BatchConfig {
   bool constant_tokens = false;  // rule: "constant_tokens", else "fixed"
   int64_t size = 1;              // of "fixed"
@@ -86,7 +98,10 @@ struct SweepConfig {
   IntAxis heads, kv_heads, head_dim, seed, threads;
   std::vector<DType> dtype;
   std::vector<bool> causal;
-  std::vector<std::string> kernel, layout;  // layout: "contiguous" when empty
+  std::vector<std::string> kernel;
+  // Each applies only to the algorithms that it concerns (KnownNames); empty: the default.
+  std::vector<std::string> layout, collective;  // "contiguous", "native"
+  IntAxis ulysses_degree, ring_inner, head_slice;
 };
 
 struct RunConfig {
@@ -126,6 +141,7 @@ struct Config {
   std::string description;
   ModelConfig model;
   DilatedConfig dilated;
+  SparseConfig sparse;
   SweepConfig sweep;
   RunConfig run;
   std::vector<ExcludeRule> exclude;
@@ -137,9 +153,19 @@ struct Config {
 
 // Names that other modules own; io only compares. An empty list means "do not check".
 struct KnownNames {
-  std::vector<std::string> algorithms{}, kernels{}, layouts{};
-  std::vector<std::string> dilated_algorithms{"dilated"};  // the others get the dense pattern
+  std::vector<std::string> algorithms{}, kernels{}, layouts{}, collectives{};
+  // Which pattern an algorithm computes; the others get the dense one.
+  std::vector<std::string> dilated_algorithms{"dilated"}, sparse_algorithms{"sparse"};
+  // Which algorithms an axis concerns. Layouts: all dense ones but these.
+  std::vector<std::string> contiguous_algorithms{"local"};
+  std::vector<std::string> ulysses_degree_algorithms{"usp"};
+  std::vector<std::string> ring_inner_algorithms{"double_ring"};
+  std::vector<std::string> head_slice_algorithms{"all_gather"};
+  // Algorithm -> collectives that change its program, apart from "native". Empty: all for each.
+  std::map<std::string, std::vector<std::string>> collectives_of{};
 };
+// For filters: the names above and the fixed ones (dtype, offset, mix, ...) by key.
+std::map<std::string, std::vector<std::string>, std::less<>> known_values(const KnownNames& known);
 
 struct LoadOptions {
   std::vector<std::string> overrides{};  // "sweep.ranks=1,2,4"

@@ -1,4 +1,5 @@
 // Rules over several keys of a config.
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 
@@ -52,6 +53,35 @@ void check_dilated(const Config& c, const JsonNode& root, Problems& problems) {
   }
 }
 
+void check_sparse(const Config& c, const JsonNode& root, Problems& problems) {
+  const SparseConfig& s = c.sparse;
+  if (s.segment && s.summary && *s.summary > *s.segment)
+    problems.add(nearest(root, "sparse.summary"), "sparse.summary",
+                 concat("is ", *s.summary, ", more than the segment of ", *s.segment),
+                 "the summary is the end of a segment: use fewer tokens");
+}
+
+// Bytes of Q, K, V and an fp32 output must fit into 63 bits; checked in floating point.
+void check_sizes(const Config& c, const JsonNode& root, Problems& problems) {
+  const auto greatest = [](const std::vector<int64_t>& values) {
+    return double(*std::max_element(values.begin(), values.end()));
+  };
+  for (const IntAxis* axis : {&c.sweep.seq_len, &c.sweep.heads, &c.sweep.head_dim})
+    if (axis->is_range && axis->from > axis->to) return;  // no value; expand says so
+  const double longest = greatest(values_or(c.sweep.seq_len, 1)),
+               heads = greatest(values_or(c.sweep.heads, c.model.heads)),
+               head_dim = greatest(values_or(c.sweep.head_dim, c.model.head_dim));
+  const BatchConfig& b = c.sweep.batch;
+  const double tokens =
+      b.constant_tokens ? std::max(longest, double(b.tokens_per_batch)) : longest * double(b.size);
+  constexpr double kBytes = 4 * 4;
+  if (kBytes * tokens * heads * head_dim < 0x1p63) return;
+  problems.add(nearest(root, "sweep.seq_len"), "sweep.seq_len",
+               concat("the largest point has ", tokens, " tokens x ", heads, " heads x ", head_dim,
+                      " numbers in each of Q, K, V and O: its bytes pass 2^63"),
+               "use shorter sequences, a smaller batch or fewer heads");
+}
+
 void check_sweep(const Config& c, const JsonNode& root, Problems& problems) {
   const JsonNode* sweep = root.find("sweep");
   for (const std::string key : {"algorithm", "seq_len"})
@@ -77,6 +107,11 @@ void check_sweep(const Config& c, const JsonNode& root, Problems& problems) {
   count("head_dim", c.sweep.head_dim, 0);
   count("seed", c.sweep.seed, 0);
   count("threads", c.sweep.threads, 0);
+  count("ulysses_degree", c.sweep.ulysses_degree, 0);
+  count("ring_inner", c.sweep.ring_inner, 0);
+  count("head_slice", c.sweep.head_slice, 0);
+  for (const auto* names : {&c.sweep.kernel, &c.sweep.layout, &c.sweep.collective})
+    points *= double(std::max<size_t>(1, names->size()));
   if (points > kMaxPoints)
     problems.add(nearest(root, "sweep"), "sweep",
                  concat("makes ", points, " combinations for each number of ranks"),
@@ -102,7 +137,9 @@ void check_config(const Config& c, const JsonNode& root, Problems& problems) {
   check_name(c, root, problems);
   check_sweep(c, root, problems);
   check_dilated(c, root, problems);
+  check_sparse(c, root, problems);
   if (problems.empty()) check_heads(c, root, problems);
+  if (problems.empty()) check_sizes(c, root, problems);
   if (c.measure.max_samples < c.measure.min_samples)
     problems.add(
         nearest(root, "measure.max_samples"), "measure.max_samples",

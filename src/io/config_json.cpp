@@ -13,16 +13,18 @@ JsonNode list_of(const std::vector<T>& values) {
   return list;
 }
 
-JsonNode rank_or_world(int64_t v) { return v == kWorld ? JsonNode("world") : JsonNode(v); }
+JsonNode number_or_word(int64_t v) {
+  return v == kWorld ? JsonNode("world") : v == kDivisors ? JsonNode("divisors") : JsonNode(v);
+}
 
 JsonNode axis_node(const IntAxis& axis) {
   if (!axis.is_range) {
     JsonNode list = JsonNode::array();
-    for (int64_t v : axis.values) list.push(rank_or_world(v));
+    for (int64_t v : axis.values) list.push(number_or_word(v));
     return list;
   }
   JsonNode range = JsonNode::object();
-  range.set("from", axis.from).set("to", rank_or_world(axis.to));
+  range.set("from", axis.from).set("to", number_or_word(axis.to));
   if (axis.factor > 0) return range.set("factor", axis.factor);
   return range.set("step", axis.step);
 }
@@ -64,6 +66,12 @@ JsonNode dilated_node(const DilatedConfig& d) {
       .set("mix", mix_names()[size_t(d.mix)]);
 }
 
+JsonNode sparse_node(const SparseConfig& s) {
+  JsonNode n = JsonNode::object();
+  n.set("segment", s.segment ? JsonNode(*s.segment) : JsonNode("sqrt"));
+  return n.set("summary", s.summary ? JsonNode(*s.summary) : JsonNode("match_dilated"));
+}
+
 JsonNode sweep_node(const SweepConfig& s) {
   JsonNode n = JsonNode::object();
   n.set("algorithm", list_of(s.algorithm));
@@ -90,6 +98,10 @@ JsonNode sweep_node(const SweepConfig& s) {
   if (!causal.items.empty()) n.set("causal", causal);
   if (!s.kernel.empty()) n.set("kernel", list_of(s.kernel));
   if (!s.layout.empty()) n.set("layout", list_of(s.layout));
+  if (!s.collective.empty()) n.set("collective", list_of(s.collective));
+  optional_axis("ulysses_degree", s.ulysses_degree);
+  optional_axis("ring_inner", s.ring_inner);
+  optional_axis("head_slice", s.head_slice);
   return n;
 }
 
@@ -128,7 +140,7 @@ JsonNode config_node(const Config& c) {
   JsonNode root = JsonNode::object();
   root.set("schema_version", 1).set("name", c.name).set("description", c.description);
   root.set("model", model_node(c)).set("dilated", dilated_node(c.dilated));
-  root.set("sweep", sweep_node(c.sweep));
+  root.set("sparse", sparse_node(c.sparse)).set("sweep", sweep_node(c.sweep));
   return rest_node(c, std::move(root));
 }
 

@@ -24,6 +24,7 @@ std::string shown(const JsonNode& node) {
 std::string expected_integer(const IntRule& rule) {
   std::string text = rule.tokens ? "a number of tokens" : "an integer";
   if (rule.world) text += " or \"world\"";
+  if (rule.divisors) text += " or \"divisors\"";
   return text;
 }
 
@@ -36,10 +37,12 @@ void read_range(ObjectReader& range, const std::string& path, const IntRule& rul
   Problems& problems = range.problems();
   IntAxis axis{.is_range = true};
   IntRule from_rule = rule;
-  from_rule.world = false;
+  from_rule.world = from_rule.divisors = false;
   const bool complete = range.node().find("from") && range.node().find("to");
   range.integer("from", axis.from, from_rule);
-  range.integer("to", axis.to, rule);
+  IntRule to_rule = rule;
+  to_rule.divisors = false;
+  range.integer("to", axis.to, to_rule);
   range.real("factor", axis.factor, {.min = 1, .min_excluded = true});
   range.integer("step", axis.step, {.tokens = rule.tokens});
   range.unknown_keys();
@@ -77,6 +80,10 @@ bool read_integer(const JsonNode& node, const std::string& path, const IntRule& 
   int64_t value = 0;
   if (rule.world && node.is_string() && node.string == "world") {
     out = kWorld;
+    return true;
+  }
+  if (rule.divisors && node.is_string() && node.string == "divisors") {
+    out = kDivisors;
     return true;
   }
   const auto tokens =
@@ -174,6 +181,25 @@ void ObjectReader::boolean(std::string_view key, bool& out) {
   if (values.size() > 1)
     problems_.add(*node_->find(key), path_of(key), "must be true or false, is a list",
                   "lists belong into sweep");
+}
+
+void ObjectReader::tokens_or(std::string_view key, std::string_view keyword,
+                             std::optional<int64_t>& out) {
+  const JsonNode* n = take(key);
+  if (!n) return;
+  if (n->is_string() && n->string == keyword) {
+    out.reset();
+    return;
+  }
+  if (n->is_string() && !try_parse_tokens(n->string)) {
+    problems_.add(*n, path_of(key),
+                  concat("must be tokens or \"", keyword, "\", is \"", n->string, "\""),
+                  concat("write 128, \"8K\" or \"", keyword, "\""));
+    return;
+  }
+  int64_t value = 0;
+  if (read_integer(*n, path_of(key), {.max = kMaxSeqLen, .tokens = true}, problems_, value))
+    out = value;
 }
 
 void ObjectReader::integer(std::string_view key, int64_t& out, const IntRule& rule) {

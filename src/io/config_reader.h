@@ -6,6 +6,7 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,8 +40,9 @@ struct IntRule {
   int64_t min = 1;
   int64_t max = std::numeric_limits<int64_t>::max();
   int64_t multiple_of = 1;
-  bool tokens = false;  // "8K" and the like are legal
-  bool world = false;   // "world" is legal
+  bool tokens = false;    // "8K" and the like are legal
+  bool world = false;     // "world" is legal
+  bool divisors = false;  // "divisors" is legal
 };
 
 class ObjectReader {
@@ -57,6 +59,8 @@ class ObjectReader {
   // Each leaves `out` as it is when the key is absent or wrong.
   void text(std::string_view key, std::string& out);
   void boolean(std::string_view key, bool& out);
+  // Tokens, or `keyword` for nothing.
+  void tokens_or(std::string_view key, std::string_view keyword, std::optional<int64_t>& out);
   void integer(std::string_view key, int64_t& out, const IntRule& rule);
   void real(std::string_view key, double& out, const Limits& limits);
   void choice(std::string_view key, std::string& out, std::span<const std::string> names);
@@ -93,5 +97,7 @@ const std::vector<std::string>& ratio_rule_names();  // in the order of the enum
 const std::vector<std::string>& phase_names();
 const std::vector<std::string>& offset_names();
 const std::vector<std::string>& mix_names();
+const std::vector<std::string>& dtype_names();
+const std::vector<std::string>& gather_scope_names();
 
 }  // namespace longnet

@@ -11,9 +11,11 @@ namespace {
 
 using testing::HasSubstr;
 
-const KnownNames kKnown{.algorithms = {"local", "dilated", "ring", "all_gather"},
-                        .kernels = {"cpu", "reference"},
-                        .layouts = {"contiguous", "zigzag", "striped"}};
+const KnownNames kKnown{
+    .algorithms = {"local", "dilated", "sparse", "ring", "all_gather", "usp", "double_ring"},
+    .kernels = {"cpu", "reference"},
+    .layouts = {"contiguous", "zigzag", "striped"},
+    .collectives = {"native", "ring", "bruck", "pairwise"}};
 
 std::string with(const std::string& rest,
                  const std::string& sweep = R"("algorithm": "ring", "seq_len": "8K")") {
@@ -52,7 +54,9 @@ TEST(Config, ReadsEverySection) {
                "ranks": {"from": 1, "to": "world", "factor": 2}, "kernel": ["cpu", "reference"],
                "batch": {"rule": "constant_tokens", "tokens_per_batch": "1M"},
                "dtype": ["fp32", "bf16"], "causal": [true, false], "layout": "zigzag",
-               "threads": [1, 2] },
+               "threads": [1, 2], "collective": "bruck", "ulysses_degree": "divisors",
+               "ring_inner": [0, 2, "divisors"], "head_slice": 2 },
+    "sparse": { "segment": "1K", "summary": 32 },
     "run": { "kernel": "reference", "threads": 3 },
     "exclude": [ { "where": "ranks > 4", "reason": "too slow" } ],
     "measure": { "warmup": 1, "min_samples": 2, "max_samples": 4, "target_ci": 0.1,
@@ -70,9 +74,21 @@ TEST(Config, ReadsEverySection) {
   EXPECT_THAT(axis_values(c.sweep.seq_len, 1), testing::ElementsAre(8192, 16384, 32768, 65536));
   EXPECT_THAT(axis_values(c.sweep.ranks, 8), testing::ElementsAre(1, 2, 4, 8));
   EXPECT_EQ(c.sweep.batch.tokens_per_batch, 1 << 20);
+  EXPECT_THAT(c.sweep.collective, testing::ElementsAre("bruck"));
+  EXPECT_THAT(axis_values(c.sweep.ulysses_degree, 1, 12), testing::ElementsAre(1, 2, 3, 4, 6, 12));
+  EXPECT_THAT(axis_values(c.sweep.ring_inner, 1, 6), testing::ElementsAre(0, 2, 1, 3, 6));
+  EXPECT_THAT(axis_values(c.sweep.head_slice, 1), testing::ElementsAre(2));
+  EXPECT_EQ(c.sparse.segment, 1024);
+  EXPECT_EQ(c.sparse.summary, 32);
   EXPECT_EQ(c.memory.limit_bytes, int64_t{8} << 30);
   EXPECT_EQ(c.measure.point_timeout_s, 9.5);
   EXPECT_EQ(c.run.threads, 3);
+}
+
+TEST(Config, SparseKnowsRulesByName) {
+  const Config c = parse(with(R"("sparse": { "segment": "sqrt", "summary": "match_dilated" })"));
+  EXPECT_FALSE(c.sparse.segment);
+  EXPECT_FALSE(c.sparse.summary);
 }
 
 TEST(Config, AxesCount) {
@@ -156,6 +172,36 @@ TEST(Config, EachMistakeNamesFileLinePathAndHint) {
        "dir/x.json:2: sweep.layout:", "is not known", "did you mean 'zigzag'?"},
       {with("", R"("algorithm": "ring", "seq_len": 8, "heads": 12, "kv_heads": [1, 5])"),
        "dir/x.json:2: sweep.kv_heads:", "must divide the 12 heads, is 5", ""},
+      {with("", R"("algorithm": "ring", "seq_len": 8, "collective": "brick")"),
+       "dir/x.json:2: sweep.collective:", "is not known", "did you mean 'bruck'?"},
+      {with("", R"("algorithm": "usp", "seq_len": 8, "ulysses_degree": "world")"),
+       "dir/x.json:2: sweep.ulysses_degree:", "an integer or \"divisors\"", ""},
+      {with("", R"("algorithm": "usp", "seq_len": 8, "ulysses_degree": -2)"),
+       "dir/x.json:2: sweep.ulysses_degree:", "at least 0, is -2", ""},
+      {with("", R"("algorithm": "usp", "seq_len": 8,
+                   "ring_inner": {"from": 1, "to": "divisors", "factor": 2})"),
+       "dir/x.json:3: sweep.ring_inner.to:", "must be an integer", ""},
+      {with("", R"("algorithm": "ring", "seq_len": 8, "head_slice": -1)"),
+       "dir/x.json:2: sweep.head_slice:", "at least 0, is -1", ""},
+      {with("", R"("algorithm": "ring", "seq_len": "1025B")"),
+       "dir/x.json:2: sweep.seq_len:", "at most 1099511627776, is 1100585369600", ""},
+      {with("", R"("algorithm": "ring", "seq_len": {"from": 8, "to": "1025B", "factor": 2})"),
+       "dir/x.json:2: sweep.seq_len.to:", "at most 1099511627776", ""},
+      {with(R"("model": { "heads": 10000, "head_dim": 256 })",
+            R"("algorithm": "ring", "seq_len": "1024B")"),
+       "dir/x.json:2: sweep.seq_len:", "its bytes pass 2^63", "shorter sequences"},
+      {with("", R"("algorithm": "ring", "seq_len": "1B", "batch": {"size": 1000000000})"),
+       "dir/x.json:2: sweep.seq_len:", "its bytes pass 2^63", "smaller batch"},
+      {with(R"("sparse": { "segment": "root" })"),
+       "dir/x.json:3: sparse.segment:", "must be tokens or \"sqrt\", is \"root\"", "\"sqrt\""},
+      {with(R"("sparse": { "summary": 0 })"), "dir/x.json:3: sparse.summary:", "at least 1, is 0",
+       ""},
+      {with(R"("sparse": { "segment": 16, "summary": 17 })"),
+       "dir/x.json:3: sparse.summary:", "more than the segment of 16", "fewer tokens"},
+      {with(R"("sparse": { "segments": 16 })"), "dir/x.json:3: sparse.segments:", "unknown key",
+       "did you mean 'segment'?"},
+      {with(R"("exclude": [ { "where": "algorithm == rnig", "reason": "x" } ])"),
+       "dir/x.json:3: exclude[0].where:", "no algorithm is named 'rnig'", "did you mean 'ring'?"},
       {with(R"("dilated": { "segments": ["half"] })"),
        "dir/x.json:3: dilated.segments:", "'half' is no segment length", "\"per_rank\""},
       {with(R"("dilated": { "ratios": [1, 2, 4] })"),
@@ -297,6 +343,10 @@ TEST(Config, ResolvedTextGivesTheSamePoints) {
               "heads": [4, 8], "dtype": ["fp32", "bf16"], "causal": [true, false],
               "batch": {"rule": "constant_tokens", "tokens_per_batch": "1K"}, "kernel": "reference",
               "threads": [0, 2])"),
+      with(R"("sparse": {"segment": 16})",
+           R"("algorithm": ["sparse", "usp", "ring"], "seq_len": [64, 256], "ranks": [2, 4],
+              "layout": ["contiguous", "zigzag"], "collective": ["native", "bruck"],
+              "ulysses_degree": [0, "divisors"], "head_slice": {"from": 1, "to": 4, "factor": 2})"),
       with(R"("dilated": {"segments": [16, "sequence"], "ratio_rule": "list", "ratios": [1, 3]})",
            R"("algorithm": "dilated", "seq_len": {"from": 64, "to": "1K", "factor": 1.5},
               "seed": [1, 2], "head_dim": [8, 24])")};

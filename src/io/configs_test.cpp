@@ -2,10 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
+#include "core/check.h"
 #include "io/config.h"
 #include "io/expand.h"
+#include "io/filter.h"
+#include "measure/statistics.h"
+#include "pattern/pair_count.h"
 
 namespace longnet {
 namespace {
@@ -17,10 +22,47 @@ fs::path configs() {
 }
 
 LoadOptions known() {
-  return {.known = {.algorithms = {"local", "dilated", "ring", "double_ring", "all_gather",
-                                   "ulysses", "usp"},
+  return {.known = {.algorithms = {"local", "ring", "all_gather", "ulysses", "usp", "double_ring",
+                                   "query_gather", "dilated", "sparse"},
                     .kernels = {"cpu", "reference"},
-                    .layouts = {"contiguous", "zigzag", "striped"}}};
+                    .layouts = {"contiguous", "zigzag", "striped"},
+                    .collectives = {"native", "ring", "bruck"}}};
+}
+
+int64_t pairs(const Point& p) {
+  int64_t sum = 0;
+  for (int b = 0; b < int(p.params.pattern.branches.size()); ++b)
+    sum += branch_pairs(p.params.problem, p.params.pattern, b);
+  return sum;
+}
+
+struct Preset {
+  Config config;
+  std::vector<Point> points;
+  int64_t count(const std::string& filter) const {
+    const Filter wanted(filter);
+    return std::count_if(points.begin(), points.end(),
+                         [&](const Point& p) { return wanted.matches(p); });
+  }
+  // Every sample of every point and the runs of its ablations (at most 11 on several ranks, 1 on
+  // one), at 80 GFLOP/s a core, one core a rank and two cores at most.
+  double seconds() const {
+    double total = 0;
+    for (const Point& p : points) {
+      if (p.status != PointStatus::kOk) continue;
+      const AttentionProblem& q = p.params.problem;
+      total += pair_flops(pairs(p), q.head_dim) * double(q.batch) /
+               (80e9 * std::min(2, p.params.ranks)) *
+               double(config.measure.warmup + config.measure.max_samples +
+                      (p.params.ranks > 1 ? 11 : 1));
+    }
+    return total;
+  }
+};
+
+Preset preset(const char* name) {
+  const Config c = load_config((configs() / name).string(), known());
+  return {c, expand(c, {.world_size = 8, .known = known().known})};
 }
 
 double flops(const Point& p) {
@@ -42,7 +84,7 @@ TEST(Configs, AllLoadAndExpand) {
     EXPECT_EQ(c.name, entry.path().stem().string());
     EXPECT_FALSE(expand(c, {.world_size = 8}).empty()) << entry.path();
   }
-  EXPECT_GE(files, 5);
+  EXPECT_GE(files, 9);
 }
 
 // Every sample at 100 GFLOP/s a core, one core a rank.
@@ -59,6 +101,60 @@ TEST(Configs, QuickTakesFourMinutes) {
   }
   EXPECT_LT(total_s, 270);
   EXPECT_GT(total_s, 30);
+}
+
+TEST(Configs, OpponentsHoldEveryAlgorithm) {
+  const Preset p = preset("opponents-cpu.json");
+  for (const std::string& name : known().known.algorithms) {
+    const bool local = name == "local";
+    EXPECT_EQ(p.count(concat("algorithm == ", name, " && ranks == 8 && seq_len == 4K && ",
+                             "head_slice == 0")),
+              local ? 0 : 1)
+        << name;
+  }
+  EXPECT_EQ(p.count("algorithm == local && ranks == 1"), 3);
+  EXPECT_EQ(p.count("ranks == 1 && algorithm == ring"), 3);
+  EXPECT_EQ(p.count("ranks == 1 && algorithm == ulysses"), 0);
+  EXPECT_EQ(p.count("head_slice == 2"), 9);
+  EXPECT_GT(p.seconds(), 60);
+  EXPECT_LT(p.seconds(), 180);
+}
+
+TEST(Configs, BalanceHoldsTheLayouts) {
+  const Preset p = preset("balance-causal.json");
+  EXPECT_EQ(p.points.size(), 2u * 3u * 4u);
+  EXPECT_EQ(p.count("causal && ranks > 1"), int64_t(p.points.size()));
+  for (const char* layout : {"contiguous", "zigzag", "striped"})
+    EXPECT_EQ(p.count(concat("algorithm == ring && layout == ", layout)), 6);
+  EXPECT_EQ(p.count("algorithm == all_gather"), 6);
+  EXPECT_LT(p.seconds(), 180);
+}
+
+TEST(Configs, GqaGoesDownToOneKvHead) {
+  const Preset p = preset("gqa.json");
+  EXPECT_EQ(p.count("kv_heads == 1"), p.count("kv_heads == 8"));
+  EXPECT_EQ(p.count("kv_heads == 2"), 2 * (1 + 6 * 3));
+  EXPECT_EQ(p.count("algorithm == local && ranks > 1"), 0);
+  EXPECT_LT(p.seconds(), 180);
+}
+
+// The exponents that the report's fits are held against, from the pairs alone.
+TEST(Configs, ComplexityHasTheExponentsOfThePaper) {
+  const Preset p = preset("complexity.json");
+  const auto exponent = [&](const std::string& algorithm) {
+    std::vector<double> n, work;
+    for (const Point& point : p.points) {
+      if (point.params.algorithm != algorithm || point.status != PointStatus::kOk) continue;
+      n.push_back(double(point.params.problem.seq_len));
+      work.push_back(double(pairs(point)));
+    }
+    EXPECT_GE(n.size(), 3u) << algorithm;  // a fit needs three
+    return fit_power_law(n, work).exponent;
+  };
+  EXPECT_NEAR(exponent("local"), 2, 1e-9);
+  EXPECT_NEAR(exponent("sparse"), 1.5, 0.01);
+  EXPECT_NEAR(exponent("dilated"), 1, 0.03);
+  EXPECT_LT(p.seconds(), 180);
 }
 
 TEST(Configs, PublishedPresets) {

@@ -8,6 +8,7 @@
 #include "io/point_json.h"
 #include "io/sha256.h"
 #include "io/text.h"
+#include "pattern/pair_count.h"
 
 namespace longnet {
 namespace {
@@ -63,6 +64,23 @@ std::vector<int64_t> axis_or(const IntAxis& axis, int64_t world, int64_t fallbac
   return axis_values(axis, world);
 }
 
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+int64_t total_pairs(const AttentionProblem& problem, const DilatedPattern& pattern) {
+  int64_t pairs = 0;
+  for (int b = 0; b < int(pattern.branches.size()); ++b) pairs += branch_pairs(problem, pattern, b);
+  return pairs;
+}
+
+// The power of two nearest to sqrt(n); halfway counts as above: 4 n >= (3 p)^2 without roots.
+int64_t sqrt_power_of_two(int64_t n) {
+  int64_t p = 1;
+  while (p <= n / (4 * p)) p *= 2;  // the largest with p^2 <= n
+  return 4 * n >= 9 * p * p ? 2 * p : p;
+}
+
 // Walks the product of the axes, calls `visit` on the params of each combination.
 class Product {
  public:
@@ -74,15 +92,50 @@ class Product {
     p.transport = o_.transport;
     for (const std::string& algorithm : or_else<std::string>(c_.sweep.algorithm, "dilated"))
       for (const std::string& kernel : or_else(c_.sweep.kernel, c_.run.kernel))
-        for (const std::string& layout : or_else<std::string>(c_.sweep.layout, "contiguous")) {
-          p.algorithm = algorithm;
-          p.kernel = kernel;
-          p.layout = layout;
-          walk_model(p, visit);
-        }
+        for (const std::string& layout : layouts(algorithm))
+          for (const std::string& collective : collectives(algorithm)) {
+            p.algorithm = algorithm;
+            p.kernel = kernel;
+            p.layout = layout;
+            p.collective = collective;
+            walk_model(p, visit);
+          }
   }
 
  private:
+  bool is_dense(const std::string& algorithm) const {
+    return !contains(o_.known.dilated_algorithms, algorithm) &&
+           !contains(o_.known.sparse_algorithms, algorithm);
+  }
+
+  std::vector<std::string> layouts(const std::string& algorithm) const {
+    const std::string standard = "contiguous";
+    if (!is_dense(algorithm) || contains(o_.known.contiguous_algorithms, algorithm))
+      return {standard};
+    return or_else(c_.sweep.layout, standard);
+  }
+
+  std::vector<std::string> collectives(const std::string& algorithm) const {
+    const std::string standard = "native";
+    std::vector<std::string> chosen = or_else(c_.sweep.collective, standard);
+    const auto& of = o_.known.collectives_of;
+    if (of.empty()) return chosen;
+    const auto mine = of.find(algorithm);
+    std::erase_if(chosen, [&](const std::string& name) {
+      return name != standard && (mine == of.end() || !contains(mine->second, name));
+    });
+    if (chosen.empty()) chosen.push_back(standard);
+    return chosen;
+  }
+
+  // Of an axis of options that only `concerned` algorithms have.
+  std::vector<int64_t> option(const IntAxis& axis, const std::vector<std::string>& concerned,
+                              const PointParams& p) const {
+    const bool given = axis.is_range || !axis.values.empty();
+    if (!given || !contains(concerned, p.algorithm)) return {0};
+    return axis_values(axis, o_.world_size, p.ranks);
+  }
+
   template <class Visit>
   void walk_model(PointParams& p, Visit& visit) {
     const ModelConfig& m = c_.model;
@@ -104,35 +157,54 @@ class Product {
   void walk_sizes(PointParams& p, Visit& visit) {
     for (int64_t seed : axis_or(c_.sweep.seed, o_.world_size, c_.model.seed))
       for (int64_t threads : axis_or(c_.sweep.threads, o_.world_size, c_.run.threads))
-        for (int64_t ranks : axis_values(c_.sweep.ranks, o_.world_size))
-          for (int64_t seq_len : axis_values(c_.sweep.seq_len, o_.world_size)) {
-            p.problem.seed = uint64_t(seed);
-            p.threads = int(threads);
-            p.ranks = int(ranks);
+        for (int64_t ranks : axis_values(c_.sweep.ranks, o_.world_size)) {
+          p.problem.seed = uint64_t(seed);
+          p.threads = int(threads);
+          p.ranks = int(ranks);
+          walk_options(p, visit);
+        }
+  }
+
+  template <class Visit>
+  void walk_options(PointParams& p, Visit& visit) {
+    const SweepConfig& s = c_.sweep;
+    const KnownNames& known = o_.known;
+    for (int64_t degree : option(s.ulysses_degree, known.ulysses_degree_algorithms, p))
+      for (int64_t inner : option(s.ring_inner, known.ring_inner_algorithms, p))
+        for (int64_t slice : option(s.head_slice, known.head_slice_algorithms, p))
+          for (int64_t seq_len : axis_values(s.seq_len, o_.world_size)) {
+            p.ulysses_degree = int(degree);
+            p.ring_inner = int(inner);
+            p.head_slice = slice;
             p.problem.seq_len = seq_len;
-            const BatchConfig& b = c_.sweep.batch;
-            p.problem.batch =
-                b.constant_tokens ? std::max<int64_t>(1, b.tokens_per_batch / seq_len) : b.size;
+            p.problem.batch = s.batch.constant_tokens
+                                  ? std::max<int64_t>(1, s.batch.tokens_per_batch / seq_len)
+                                  : s.batch.size;
             set_pattern(p);
             visit(p);
           }
   }
 
-  // Options of dilation mean nothing to exact algorithms: left at their defaults, so that ids
+  // Options of dilation mean nothing to other algorithms: left at their defaults, so that ids
   // agree.
   void set_pattern(PointParams& p) const {
-    const auto& names = o_.known.dilated_algorithms;
-    if (std::find(names.begin(), names.end(), p.algorithm) == names.end()) {
+    p.gather_scope = PointParams{}.gather_scope;
+    if (is_dense(p.algorithm)) {
       p.pattern = dense_pattern(p.problem.seq_len);
-      p.gather_scope = "segment_group";
       return;
     }
     const DilatedConfig& d = c_.dilated;
-    p.pattern.branches = resolve_branches(d, p.problem.seq_len, p.ranks, p.problem.num_heads);
-    p.pattern.offset = d.offset;
-    p.pattern.mix = d.mix;
-    p.pattern.phase_parts = d.phase == DilationPhase::kShard ? p.ranks : 1;
-    p.gather_scope = d.gather_scope;
+    const DilatedPattern dilated{
+        .branches = resolve_branches(d, p.problem.seq_len, p.ranks, p.problem.num_heads),
+        .offset = d.offset,
+        .mix = d.mix,
+        .phase_parts = d.phase == DilationPhase::kShard ? p.ranks : 1};
+    if (contains(o_.known.sparse_algorithms, p.algorithm)) {
+      p.pattern = resolve_sparse(c_.sparse, p.problem, dilated);
+    } else {
+      p.pattern = dilated;
+      p.gather_scope = d.gather_scope;
+    }
     check_pattern(p.pattern, p.problem);
   }
 
@@ -180,6 +252,26 @@ std::vector<DilatedBranch> resolve_branches(const DilatedConfig& dilated, int64_
   return branches;
 }
 
+DilatedPattern resolve_sparse(const SparseConfig& sparse, const AttentionProblem& problem,
+                              const DilatedPattern& dilated) {
+  const int64_t w =
+      std::min(sparse.segment.value_or(sqrt_power_of_two(problem.seq_len)), problem.seq_len);
+  if (sparse.summary) return sparse_pattern(w, std::min(*sparse.summary, w));
+  const int64_t target = total_pairs(problem, dilated);
+  const auto pairs = [&](int64_t c) { return total_pairs(problem, sparse_pattern(w, c)); };
+  int64_t low = 1, high = w;  // the smallest c with at least as many pairs, or w
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (pairs(middle) >= target) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  const auto distance = [&](int64_t c) { return std::abs(pairs(c) - target); };
+  return sparse_pattern(w, low > 1 && distance(low - 1) <= distance(low) ? low - 1 : low);
+}
+
 std::string canonical_params_json(const PointParams& params) {
   JsonNode all = params_to_node(params), kept = JsonNode::object();
   for (size_t i = 0; i < all.keys.size(); ++i)
@@ -192,7 +284,7 @@ std::string point_id(const PointParams& params) {
 }
 
 std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
-  const Filter filter(options.filter);
+  const Filter filter(options.filter, known_values(options.known));
   std::vector<Filter> excludes;
   for (const ExcludeRule& rule : config.exclude) excludes.emplace_back(rule.where);
   std::vector<Point> points;

@@ -2,6 +2,9 @@
 //
 //   algorithm [dilated, ring] x ranks [1, 2] x seq_len [8K, 16K]  ->  eight points, dilated first,
 //   seq_len fastest. Points with equal ids (clipping can make two alike) appear once.
+//
+// An axis that means nothing to an algorithm keeps its default there: layout [contiguous, zigzag]
+// makes two points of ring and one of dilated.
 #pragma once
 #include <string>
 #include <string_view>
@@ -17,7 +20,7 @@ struct ExpandOptions {
   int64_t max_ranks = 0;   // points with more ranks become skipped_unsupported; 0: no limit
   std::string filter{};    // --filter: points that do not match are dropped; "" keeps all
   std::string transport = "threads";
-  KnownNames known{};  // only dilated_algorithms matters here
+  KnownNames known{};  // which axes concern which algorithm, and what a filter may name
 };
 
 // Throws UsageError when no runnable point remains, saying what removed them. `threads` stays 0
@@ -33,6 +36,12 @@ std::vector<Point> expand(const Config& config, const ExpandOptions& options = {
 // N = 64K, P = 4, {2048, per_rank, sequence}, geometric: (2048, 1), (16384, 8), (65536, 32).
 std::vector<DilatedBranch> resolve_branches(const DilatedConfig& dilated, int64_t seq_len,
                                             int64_t ranks, int64_t heads);
+
+// {w, 1} and {w, 1, c} of the sparse pattern, both clipped to [1, N] and c to w. N = 16K: "sqrt"
+// gives w = 128; "match_dilated" the c whose pairs come nearest to those of `dilated` (a pattern of
+// the same problem), found by bisection because pairs grow with c.
+DilatedPattern resolve_sparse(const SparseConfig& sparse, const AttentionProblem& problem,
+                              const DilatedPattern& dilated);
 
 // The canonical JSON of params (sorted keys, no transport) and the id: first 8 hex digits of its
 // SHA-256.

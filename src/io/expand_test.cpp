@@ -6,6 +6,7 @@
 #include <set>
 
 #include "io/test_support.h"
+#include "pattern/pair_count.h"
 
 namespace longnet {
 namespace {
@@ -110,16 +111,132 @@ TEST(Expand, OrderIsFixed) {
 
 TEST(Expand, PatternsFollowTheAlgorithm) {
   const auto points =
-      expand(config(R"("algorithm": ["dilated", "ring", "sparse"], "seq_len": "8K", "ranks": 2)",
-                    R"("dilated": {"phase": "shard", "mix": "mean", "gather_scope": "world"})"),
-             {.known = {.dilated_algorithms = {"dilated", "sparse"}}});
+      expand(config(R"("algorithm": ["dilated", "ring", "sparse", "other"],
+                        "seq_len": "8K", "ranks": 2)",
+                    R"("dilated": {"phase": "shard", "mix": "mean", "gather_scope": "world"},
+                       "sparse": {"segment": 100, "summary": 7})"),
+             {.known = {.dilated_algorithms = {"dilated", "other"}}});
   EXPECT_THAT(points[0].params.pattern.branches, ElementsAre(B{2048, 1}, B{4096, 2}, B{8192, 4}));
   EXPECT_EQ(points[0].params.pattern.phase_parts, 2);
   EXPECT_EQ(points[0].params.pattern.mix, MixRule::kMean);
   EXPECT_EQ(points[0].params.gather_scope, "world");
   EXPECT_EQ(points[1].params.pattern, dense_pattern(8192));
   EXPECT_EQ(points[1].params.gather_scope, "segment_group");
-  EXPECT_EQ(points[2].params.pattern, points[0].params.pattern);
+  EXPECT_EQ(points[2].params.pattern, sparse_pattern(100, 7));
+  EXPECT_EQ(points[2].params.gather_scope, "segment_group");
+  EXPECT_EQ(points[3].params.pattern, points[0].params.pattern);
+}
+
+int64_t pairs_of(const AttentionProblem& problem, const DilatedPattern& pattern) {
+  int64_t pairs = 0;
+  for (int b = 0; b < int(pattern.branches.size()); ++b) pairs += branch_pairs(problem, pattern, b);
+  return pairs;
+}
+
+TEST(ResolveSparse, SqrtIsTheNearestPowerOfTwo) {
+  const auto segment = [](int64_t n) {
+    return resolve_sparse({.segment = {}, .summary = 1}, {.seq_len = n}, {})
+        .branches[0]
+        .segment_length;
+  };
+  EXPECT_EQ(segment(1), 1);
+  EXPECT_EQ(segment(2), 1);  // 1.41
+  EXPECT_EQ(segment(3), 2);  // 1.73
+  EXPECT_EQ(segment(9), 4);  // 3 is halfway between 2 and 4
+  EXPECT_EQ(segment(8), 2);  // 2.83
+  EXPECT_EQ(segment(16384), 128);
+  EXPECT_EQ(segment(36863), 128);  // just below 192^2
+  EXPECT_EQ(segment(36864), 256);
+  EXPECT_EQ(segment(kMaxSeqLen), 1 << 20);
+}
+
+TEST(ResolveSparse, NumbersAreClipped) {
+  const auto resolved = [](int64_t segment, int64_t summary, int64_t n) {
+    return resolve_sparse({.segment = segment, .summary = summary}, {.seq_len = n}, {});
+  };
+  EXPECT_EQ(resolved(64, 8, 1000), sparse_pattern(64, 8));
+  EXPECT_EQ(resolved(2000, 8, 1000), sparse_pattern(1000, 8));
+  EXPECT_EQ(resolved(2000, 1500, 1000), sparse_pattern(1000, 1000));
+}
+
+// The c that bisection finds is the one that trying all of them finds.
+TEST(ResolveSparse, MatchesThePairsOfDilated) {
+  for (const int64_t n : {64, 256, 1000, 1024, 4096})
+    for (const int64_t heads : {1, 3, 8})
+      for (const bool causal : {false, true})
+        for (const int64_t w0 : {1, 16, 64, 512}) {
+          const AttentionProblem problem{
+              .seq_len = n, .num_heads = heads, .num_kv_heads = heads, .causal = causal};
+          const DilatedPattern dilated{
+              .branches = resolve(RatioRule::kGeometric, {tokens(w0), kSequence}, n, 1)};
+          const int64_t target = pairs_of(problem, dilated);
+          const DilatedPattern found = resolve_sparse({}, problem, dilated);
+          const int64_t w = found.branches[0].segment_length, c = found.branches[1].summary_tokens;
+          ASSERT_GE(c, 1);
+          ASSERT_LE(c, w);
+          int64_t best = std::abs(pairs_of(problem, found) - target);
+          for (int64_t other = 1; other <= w; ++other)
+            EXPECT_LE(best, std::abs(pairs_of(problem, sparse_pattern(w, other)) - target))
+                << "N=" << n << " H=" << heads << " w0=" << w0 << " w=" << w << " c=" << c
+                << " other=" << other << " causal=" << causal;
+        }
+  // Fewer pairs than one summary token makes, and more than whole segments make.
+  const AttentionProblem problem{.seq_len = 4096};
+  EXPECT_EQ(resolve_sparse({}, problem, {.branches = {{1, 1}}}), sparse_pattern(64, 1));
+  EXPECT_EQ(resolve_sparse({.segment = 16}, problem, dense_pattern(4096)), sparse_pattern(16, 16));
+}
+
+std::vector<std::string> options_of(const std::vector<Point>& points) {
+  std::vector<std::string> all;
+  for (const Point& p : points)
+    all.push_back(concat(p.params.algorithm, ":", p.params.ranks, ":", p.params.layout, ":",
+                         p.params.collective, ":", p.params.ulysses_degree, ":",
+                         p.params.ring_inner, ":", p.params.head_slice));
+  return all;
+}
+
+TEST(Expand, LayoutsConcernDenseAlgorithmsOnSeveralRanks) {
+  EXPECT_THAT(options_of(expand(config(
+                  R"("algorithm": ["local", "ring", "dilated", "sparse"], "seq_len": 64,
+                     "layout": ["zigzag", "striped"])"))),
+              ElementsAre("local:1:contiguous:native:0:0:0", "ring:1:zigzag:native:0:0:0",
+                          "ring:1:striped:native:0:0:0", "dilated:1:contiguous:native:0:0:0",
+                          "sparse:1:contiguous:native:0:0:0"));
+}
+
+TEST(Expand, CollectivesConcernTheAlgorithmsThatHaveThem) {
+  const Config c = config(R"("algorithm": ["ring", "all_gather", "ulysses"], "seq_len": 64,
+                             "collective": ["bruck", "pairwise", "native"])");
+  const KnownNames known{
+      .collectives_of = {{"ring", {"native"}}, {"all_gather", {"bruck"}}, {"ulysses", {"linear"}}}};
+  EXPECT_THAT(
+      options_of(expand(c, {.known = known})),
+      ElementsAre("ring:1:contiguous:native:0:0:0", "all_gather:1:contiguous:bruck:0:0:0",
+                  "all_gather:1:contiguous:native:0:0:0", "ulysses:1:contiguous:native:0:0:0"));
+  EXPECT_EQ(expand(c).size(), 9u);  // nothing known: all for each
+  // An algorithm that has none of those asked for runs natively.
+  EXPECT_THAT(
+      options_of(expand(config(R"("algorithm": "ring", "seq_len": 8, "collective": "bruck")"),
+                        {.known = known})),
+      ElementsAre("ring:1:contiguous:native:0:0:0"));
+}
+
+TEST(Expand, OptionsConcernOneAlgorithmEach) {
+  EXPECT_THAT(
+      options_of(expand(config(
+          R"("algorithm": ["ring", "usp", "double_ring", "all_gather"], "seq_len": 64, "ranks": 6,
+             "ulysses_degree": "divisors", "ring_inner": [2, "divisors"], "head_slice": [0, 4])"))),
+      ElementsAre("ring:6:contiguous:native:0:0:0", "usp:6:contiguous:native:1:0:0",
+                  "usp:6:contiguous:native:2:0:0", "usp:6:contiguous:native:3:0:0",
+                  "usp:6:contiguous:native:6:0:0", "double_ring:6:contiguous:native:0:2:0",
+                  "double_ring:6:contiguous:native:0:1:0", "double_ring:6:contiguous:native:0:3:0",
+                  "double_ring:6:contiguous:native:0:6:0", "all_gather:6:contiguous:native:0:0:0",
+                  "all_gather:6:contiguous:native:0:0:4"));
+  // Divisors follow the ranks of the point.
+  EXPECT_EQ(expand(config(R"("algorithm": "usp", "seq_len": 64, "ranks": [1, 4, 7],
+                             "ulysses_degree": "divisors")"))
+                .size(),
+            1u + 3u + 2u);
 }
 
 TEST(Expand, ConstantTokensSetTheBatch) {
@@ -161,17 +278,36 @@ TEST(Expand, IdOfAKnownPointNeverChanges) {
   EXPECT_EQ(
       canonical_params_json(p),
       R"({"algorithm":"ring","batch":1,"branches":[{"dilation_rate":1,"segment_length":8192}],)"
-      R"("causal":false,)"
-      R"("dtype":"fp32","gather_scope":"segment_group","head_dim":64,"heads":12,)"
+      R"("causal":false,"collective":"native",)"
+      R"("dtype":"fp32","gather_scope":"segment_group","head_dim":64,"head_slice":0,"heads":12,)"
       R"("kernel":"cpu","kv_heads":12,)"
-      R"("layout":"contiguous","mix":"lse","offset":"paper","phase_parts":1,"ranks":1,"seed":1,)"
-      R"("seq_len":8192,)"
-      R"("threads":1})");
+      R"("layout":"contiguous","mix":"lse","offset":"paper","phase_parts":1,"ranks":1,)"
+      R"("ring_inner":0,"seed":1,"seq_len":8192,)"
+      R"("threads":1,"ulysses_degree":0})");
   const std::string id = point_id(p);
   p.transport = "mpi";
   EXPECT_EQ(point_id(p), id);
   p.problem.seed = 2;
   EXPECT_NE(point_id(p), id);
+}
+
+TEST(Expand, EveryOptionChangesTheId) {
+  PointParams base;
+  base.algorithm = "ring";
+  base.problem.seq_len = 64;
+  base.pattern = sparse_pattern(8, 2);
+  std::set<std::string> ids{point_id(base)};
+  const auto add = [&](auto change) {
+    PointParams p = base;
+    change(p);
+    EXPECT_TRUE(ids.insert(point_id(p)).second) << canonical_params_json(p);
+  };
+  add([](PointParams& p) { p.layout = "zigzag"; });
+  add([](PointParams& p) { p.collective = "ring"; });
+  add([](PointParams& p) { p.ulysses_degree = 2; });
+  add([](PointParams& p) { p.ring_inner = 2; });
+  add([](PointParams& p) { p.head_slice = 2; });
+  add([](PointParams& p) { p.pattern.branches[1].summary_tokens = 3; });
 }
 
 TEST(Expand, ExcludeKeepsAPointWithItsReason) {
@@ -215,6 +351,19 @@ TEST(Expand, NothingLeftSaysWhatRemovedIt) {
               HasSubstr("an axis of the sweep has no value"));
   EXPECT_THAT(usage_error([&] { expand(c, {.filter = "rank == 4"}); }),
               HasSubstr("did you mean 'ranks'?"));
+}
+
+TEST(Expand, AFilterNamesKnownValues) {
+  const Config c = config(R"("algorithm": "ring", "seq_len": 8)");
+  const KnownNames known{.algorithms = {"dilated", "ring"}};
+  const auto error = [&](const std::string& filter) {
+    return usage_error([&] { expand(c, {.filter = filter, .known = known}); });
+  };
+  EXPECT_THAT(error("algorithm==dilted"), HasSubstr("no algorithm is named 'dilted'"));
+  EXPECT_THAT(error("algorithm==dilted"), HasSubstr("did you mean 'dilated'?"));
+  EXPECT_THAT(error("ranks > 2 && dtype != fp23"), HasSubstr("did you mean 'fp32'?"));
+  EXPECT_THAT(error("algorithm == dilated"), HasSubstr("no point left"));  // known, not swept
+  EXPECT_EQ(error("algorithm == ring && kernel == anything || ranks == 1"), "");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "io/filter.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -23,11 +24,12 @@ struct Field {
 };
 
 // The names of a result's params.
-constexpr std::array<Field, 18> kFields{{
+constexpr std::array<Field, 22> kFields{{
     {"algorithm", Type::kText, [](const Point& p) -> Value { return p.params.algorithm; }},
     {"transport", Type::kText, [](const Point& p) -> Value { return p.params.transport; }},
     {"kernel", Type::kText, [](const Point& p) -> Value { return p.params.kernel; }},
     {"layout", Type::kText, [](const Point& p) -> Value { return p.params.layout; }},
+    {"collective", Type::kText, [](const Point& p) -> Value { return p.params.collective; }},
     {"gather_scope", Type::kText, [](const Point& p) -> Value { return p.params.gather_scope; }},
     {"dtype", Type::kText,
      [](const Point& p) -> Value { return std::string(to_string(p.params.problem.dtype)); }},
@@ -47,6 +49,12 @@ constexpr std::array<Field, 18> kFields{{
      [](const Point& p) -> Value { return double(p.params.problem.num_kv_heads); }},
     {"head_dim", Type::kNumber,
      [](const Point& p) -> Value { return double(p.params.problem.head_dim); }},
+    {"ulysses_degree", Type::kNumber,
+     [](const Point& p) -> Value { return double(p.params.ulysses_degree); }},
+    {"ring_inner", Type::kNumber,
+     [](const Point& p) -> Value { return double(p.params.ring_inner); }},
+    {"head_slice", Type::kNumber,
+     [](const Point& p) -> Value { return double(p.params.head_slice); }},
     {"seed", Type::kNumber, [](const Point& p) -> Value { return double(p.params.problem.seed); }},
     {"threads", Type::kNumber, [](const Point& p) -> Value { return double(p.params.threads); }},
     {"causal", Type::kFlag, [](const Point& p) -> Value { return p.params.problem.causal; }},
@@ -101,7 +109,9 @@ using ExpressionKind = Filter::Expression::Kind;
 // ')' | compare.
 class Parser {
  public:
-  explicit Parser(std::string_view text) : text_(text) { advance(); }
+  Parser(std::string_view text, const KnownValues& known) : text_(text), known_(known) {
+    advance();
+  }
 
   Node parse() {
     Node root = parse_or();
@@ -237,7 +247,14 @@ class Parser {
       fail(t.at, concat("expected a value for '", field.key, "'"),
            "e.g. ranks > 4, algorithm == ring");
     advance();
-    if (field.type == Type::kText) return t.text;
+    if (field.type == Type::kText) {
+      const auto known = known_.find(field.key);
+      if (known != known_.end() && !known->second.empty() &&
+          std::find(known->second.begin(), known->second.end(), t.text) == known->second.end())
+        fail(t.at, concat("no ", field.key, " is named '", t.text, "'"),
+             name_hint(t.text, known->second));
+      return t.text;
+    }
     if (field.type == Type::kFlag) {
       if (t.text != "true" && t.text != "false")
         fail(t.at, concat("'", field.key, "' is true or false, not '", t.text, "'"),
@@ -254,6 +271,7 @@ class Parser {
   }
 
   std::string_view text_;
+  const KnownValues& known_;
   size_t at_ = 0;
   int depth_ = 0;
   Token token_;
@@ -301,8 +319,9 @@ std::string print(const Filter::Expression& e) {
 
 }  // namespace
 
-Filter::Filter(std::string_view text) {
-  if (text.find_first_not_of(" \t\n") != std::string_view::npos) root_ = Parser(text).parse();
+Filter::Filter(std::string_view text, const KnownValues& known) {
+  if (text.find_first_not_of(" \t\n") != std::string_view::npos)
+    root_ = Parser(text, known).parse();
 }
 
 bool Filter::matches(const Point& point) const { return !root_ || evaluate(*root_, point); }

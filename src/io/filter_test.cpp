@@ -155,6 +155,30 @@ TEST(Filter, NeverCrashesOnNoise) {
   }
 }
 
+TEST(Filter, OptionsOfAlgorithmsAreKeys) {
+  Point p = point("usp", 8, 4);
+  p.params.layout = "zigzag";
+  p.params.collective = "pairwise";
+  p.params.ulysses_degree = 2;
+  p.params.ring_inner = 3;
+  p.params.head_slice = 4;
+  EXPECT_TRUE(matches("layout == zigzag && collective == pairwise && ulysses_degree == 2", p));
+  EXPECT_TRUE(matches("ring_inner > 2 && head_slice >= 4", p));
+  EXPECT_FALSE(matches("collective != pairwise || ulysses_degree == 0", p));
+}
+
+TEST(Filter, ValuesOutsideTheKnownOnesAreMistakes) {
+  const KnownValues known{{"algorithm", {"dilated", "ring"}}, {"kernel", {}}};
+  const auto error = [&](const std::string& text) {
+    return usage_error([&] { Filter f(text, known); });
+  };
+  EXPECT_EQ(error("algorithm != 'ring' || kernel == x || id == y"), "");
+  EXPECT_EQ(error("algorithm == dilted"),
+            "filter, column 14: no algorithm is named 'dilted'\n    algorithm == dilted\n    "
+            "             ^\n  hint: did you mean 'dilated'?");
+  EXPECT_NE(error("algorithm == xyzzy").find("known: dilated, ring"), std::string::npos);
+}
+
 TEST(Filter, EveryKeyIsUsable) {
   for (const std::string& key : filter_keys()) {
     bool parsed = false;

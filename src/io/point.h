@@ -30,7 +30,11 @@ struct PointParams {
   AttentionProblem problem;
   DilatedPattern pattern;  // resolved branches; the dense branch for exact algorithms
   int ranks = 1;
-  int threads = 1;  // OpenMP threads per rank
+  std::string collective = "native";  // or a lowering: ring, recursive_doubling, bruck, ...
+  int ulysses_degree = 0;             // usp: Pu; 0: the algorithm chooses
+  int ring_inner = 0;                 // double_ring: Pi; 0: the algorithm chooses
+  int64_t head_slice = 0;             // all_gather: K/V heads gathered at a time; 0: all
+  int threads = 1;                    // OpenMP threads per rank
 };
 
 struct Point {

@@ -23,7 +23,9 @@ JsonNode params_to_node(const PointParams& p) {
   JsonNode branches = JsonNode::array();
   for (const DilatedBranch& b : p.pattern.branches) {
     JsonNode n = JsonNode::object();
-    branches.push(n.set("segment_length", b.segment_length).set("dilation_rate", b.dilation_rate));
+    n.set("segment_length", b.segment_length).set("dilation_rate", b.dilation_rate);
+    if (b.summary_tokens > 0) n.set("summary_tokens", b.summary_tokens);
+    branches.push(n);
   }
   JsonNode n = JsonNode::object();
   n.set("algorithm", p.algorithm).set("transport", p.transport).set("kernel", p.kernel);
@@ -33,6 +35,8 @@ JsonNode params_to_node(const PointParams& p) {
   n.set("causal", p.problem.causal).set("layout", p.layout).set("branches", branches);
   n.set("gather_scope", p.gather_scope).set("offset", to_string(p.pattern.offset));
   n.set("mix", to_string(p.pattern.mix)).set("phase_parts", p.pattern.phase_parts);
+  n.set("collective", p.collective).set("ulysses_degree", p.ulysses_degree);
+  n.set("ring_inner", p.ring_inner).set("head_slice", p.head_slice);
   return n.set("threads", p.threads).set("seed", p.problem.seed);
 }
 
@@ -52,13 +56,18 @@ PointParams params_from_node(const JsonNode& n) {
   p.problem.causal = n.flag("causal");
   p.problem.seed = uint64_t(n.whole("seed", 1));
   p.ranks = int(n.whole("ranks", 1));
+  p.collective = n.text("collective", p.collective);
+  p.ulysses_degree = int(n.whole("ulysses_degree"));
+  p.ring_inner = int(n.whole("ring_inner"));
+  p.head_slice = n.whole("head_slice");
   p.threads = int(n.whole("threads", 1));
   p.pattern.offset = parse_offset(n.text("offset", "paper"));
   p.pattern.mix = parse_mix(n.text("mix", "lse"));
   p.pattern.phase_parts = n.whole("phase_parts", 1);
   if (const JsonNode* branches = n.find("branches"))
     for (const JsonNode& b : branches->items)
-      p.pattern.branches.push_back({b.whole("segment_length"), b.whole("dilation_rate", 1)});
+      p.pattern.branches.push_back(
+          {b.whole("segment_length"), b.whole("dilation_rate", 1), b.whole("summary_tokens")});
   return p;
 }
 

@@ -34,6 +34,15 @@ struct PhasesRecord {
   double exposed_communication_s = kNotMeasured, merge_s = kNotMeasured;
 };
 
+// The same point with parts left out: what overlap hides, and what fragments cost.
+struct AblationsRecord {
+  double full_s = kNotMeasured;
+  double compute_only_s = kNotMeasured;        // no communication; exposed = full - this
+  double communication_only_s = kNotMeasured;  // no attention
+  double serialised_s = kNotMeasured;          // one after the other
+  double single_attend_s = kNotMeasured;       // a rank's pairs in one attend, nothing to merge
+};
+
 struct RankRecord {
   int rank = 0;
   double median_s = kNotMeasured;
@@ -45,6 +54,7 @@ struct WorkRecord {
   double paper_macs = kNotMeasured;
   double flops_per_s = kNotMeasured, share_of_peak = kNotMeasured;
   std::vector<double> coverage{};  // per branch: share of (token, head) pairs that it updates
+  double balance = kNotMeasured;   // mean over maximum of the ranks' pairs; 1: all do the same
 };
 
 struct CommRecord {  // maxima over ranks of what a rank sends
@@ -85,6 +95,7 @@ struct PointRecord {
   CommRecord comm;
   MemoryRecord memory;
   CheckRecord check;
+  std::optional<AblationsRecord> ablations;
   // Optional: tag -> value, e.g. "measured_share" of an extrapolation.
   std::map<std::string, double> metrics;
   std::vector<TimelineEntry> timeline;  // optional: one step

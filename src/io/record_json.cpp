@@ -50,11 +50,27 @@ JsonNode phases_node(const PhasesRecord& p) {
   return n.set("exposed_communication_s", p.exposed_communication_s).set("merge_s", p.merge_s);
 }
 
+JsonNode ablations_node(const AblationsRecord& a) {
+  JsonNode n = JsonNode::object();
+  n.set("full_s", a.full_s).set("compute_only_s", a.compute_only_s);
+  n.set("communication_only_s", a.communication_only_s).set("serialised_s", a.serialised_s);
+  return n.set("single_attend_s", a.single_attend_s);
+}
+
+AblationsRecord ablations_from(const JsonNode& n) {
+  return {.full_s = n.real("full_s"),
+          .compute_only_s = n.real("compute_only_s"),
+          .communication_only_s = n.real("communication_only_s"),
+          .serialised_s = n.real("serialised_s"),
+          .single_attend_s = n.real("single_attend_s")};
+}
+
 JsonNode work_node(const WorkRecord& w) {
   JsonNode n = JsonNode::object();
   n.set("tokens", w.tokens).set("flops", count_node(w.flops));
   n.set("paper_macs", count_node(w.paper_macs)).set("flops_per_s", w.flops_per_s);
-  return n.set("share_of_peak", w.share_of_peak).set("coverage", to_array(w.coverage));
+  n.set("share_of_peak", w.share_of_peak).set("coverage", to_array(w.coverage));
+  return n.set("balance", w.balance);
 }
 
 WorkRecord work_from(const JsonNode& n) {
@@ -65,6 +81,7 @@ WorkRecord work_from(const JsonNode& n) {
   w.flops_per_s = n.real("flops_per_s");
   w.share_of_peak = n.real("share_of_peak");
   for_each_item(n, "coverage", [&](const JsonNode& c) { w.coverage.push_back(c.number); });
+  w.balance = n.real("balance");
   return w;
 }
 
@@ -141,6 +158,7 @@ JsonNode record_to_node(const PointRecord& r) {
   n.set("phases", phases_node(r.phases)).set("per_rank", ranks).set("work", work_node(r.work));
   n.set("comm", comm_node(r.comm)).set("memory", memory_node(r.memory));
   n.set("check", check_node(r.check));
+  if (r.ablations) n.set("ablations", ablations_node(*r.ablations));
   if (!r.metrics.empty()) {
     JsonNode metrics = JsonNode::object();
     for (const auto& [tag, value] : r.metrics) metrics.set(tag, value);
@@ -176,6 +194,8 @@ PointRecord record_from_node(const JsonNode& n) {
             .predicted_messages_per_rank = optional_from(comm, "predicted_messages_per_rank")};
   r.memory = memory_from(section(n, "memory"));
   r.check = check_from(section(n, "check"));
+  if (const JsonNode* a = n.find("ablations"); a && a->is_object())
+    r.ablations = ablations_from(*a);
   const JsonNode metrics = section(n, "metrics");
   for (const std::string& tag : metrics.keys) r.metrics[tag] = metrics.real(tag);
   for_each_item(n, "timeline", [&](const JsonNode& e) {

@@ -20,6 +20,11 @@ PointRecord full_record() {
   r.params.transport = "mpi";
   r.params.ranks = 2;
   r.params.threads = 3;
+  r.params.layout = "zigzag";
+  r.params.collective = "bruck";
+  r.params.ulysses_degree = 4;
+  r.params.ring_inner = 2;
+  r.params.head_slice = 3;
   r.params.problem = {.seq_len = 1 << 20,
                       .num_heads = 12,
                       .num_kv_heads = 4,
@@ -27,7 +32,7 @@ PointRecord full_record() {
                       .dtype = DType::kBFloat16,
                       .causal = true,
                       .seed = 5};
-  r.params.pattern = {.branches = {{2048, 1}, {1 << 20, 512}},
+  r.params.pattern = {.branches = {{2048, 1}, {1 << 20, 512}, {1024, 1, 8}},
                       .offset = OffsetRule::kBlock,
                       .mix = MixRule::kSum,
                       .phase_parts = 2};
@@ -39,7 +44,9 @@ PointRecord full_record() {
             .paper_macs = 1024,
             .flops_per_s = 1e11,
             .share_of_peak = 0.5,
-            .coverage = {1.0, 1.0 / 512}};
+            .coverage = {1.0, 1.0 / 512},
+            .balance = 0.75};
+  r.ablations = {.full_s = 1, .compute_only_s = 0.75, .communication_only_s = 0.5};
   r.comm = {100, 100, 4, 4};
   r.memory = {
       .measured_peak_bytes = 1000, .predicted_peak_bytes = 900, .by_tag = {{"kv", 5}, {"q", 7}}};
@@ -58,26 +65,33 @@ TEST(Record, HasTheKeysThatToolsRelyOn) {
   const JsonNode n = parse_json(record_to_json(full_record()), "r");
   const auto keys = [&](const char* section) { return n.find(section)->keys; };
   using testing::ElementsAre;
-  EXPECT_THAT(n.keys,
-              ElementsAre("id", "source", "status", "reason", "params", "timing", "phases",
-                          "per_rank", "work", "comm", "memory", "check", "metrics", "timeline"));
+  EXPECT_THAT(n.keys, ElementsAre("id", "source", "status", "reason", "params", "timing", "phases",
+                                  "per_rank", "work", "comm", "memory", "check", "ablations",
+                                  "metrics", "timeline"));
   EXPECT_THAT(keys("params"),
               testing::IsSupersetOf({"algorithm", "transport", "kernel", "seq_len", "ranks",
                                      "batch", "heads", "kv_heads", "head_dim", "dtype", "causal",
-                                     "layout", "branches"}));
+                                     "layout", "branches", "collective", "ulysses_degree",
+                                     "ring_inner", "head_slice"}));
   EXPECT_THAT(keys("timing"), ElementsAre("samples_s", "median_s", "ci_low_s", "ci_high_s",
                                           "ci_level", "p95_s", "min_s", "warmup", "reduction"));
   EXPECT_THAT(keys("phases"),
               ElementsAre("compute_s", "communication_s", "exposed_communication_s", "merge_s"));
   EXPECT_THAT(keys("work"), ElementsAre("tokens", "flops", "paper_macs", "flops_per_s",
-                                        "share_of_peak", "coverage"));
+                                        "share_of_peak", "coverage", "balance"));
+  EXPECT_THAT(keys("ablations"), ElementsAre("full_s", "compute_only_s", "communication_only_s",
+                                             "serialised_s", "single_attend_s"));
+  EXPECT_TRUE(n.find("ablations")->find("serialised_s")->is_null());
   EXPECT_THAT(keys("comm"),
               ElementsAre("counted_bytes_per_rank", "predicted_bytes_per_rank",
                           "counted_messages_per_rank", "predicted_messages_per_rank"));
   EXPECT_THAT(keys("memory"), ElementsAre("measured_peak_bytes", "predicted_peak_bytes", "by_tag"));
   EXPECT_THAT(keys("check"), ElementsAre("status", "reference", "max_rel_error", "rel_l2_error",
                                          "queries", "tolerance"));
-  EXPECT_EQ(n.find("params")->find("branches")->items[1].whole("dilation_rate"), 512);
+  const JsonNode* branches = n.find("params")->find("branches");
+  EXPECT_EQ(branches->items[1].whole("dilation_rate"), 512);
+  EXPECT_EQ(branches->items[1].find("summary_tokens"), nullptr);
+  EXPECT_EQ(branches->items[2].whole("summary_tokens"), 8);
   EXPECT_EQ(n.find("timing")->text("reduction"), "max");
 }
 
@@ -88,7 +102,16 @@ TEST(Record, RoundTrips) {
   EXPECT_EQ(record_to_json(back), text);
   EXPECT_EQ(back.params.problem, r.params.problem);
   EXPECT_EQ(back.params.pattern, r.params.pattern);
+  EXPECT_EQ(back.params.layout, "zigzag");
+  EXPECT_EQ(back.params.collective, "bruck");
+  EXPECT_EQ(back.params.ulysses_degree, 4);
+  EXPECT_EQ(back.params.ring_inner, 2);
+  EXPECT_EQ(back.params.head_slice, 3);
   EXPECT_EQ(back.work.flops, 3.5e21);
+  EXPECT_EQ(back.work.balance, 0.75);
+  ASSERT_TRUE(back.ablations);
+  EXPECT_EQ(back.ablations->compute_only_s, 0.75);
+  EXPECT_TRUE(std::isnan(back.ablations->single_attend_s));
   EXPECT_EQ(back.memory.by_tag, r.memory.by_tag);
   EXPECT_EQ(back.timeline[1].op, "send");
   EXPECT_EQ(back.metrics, r.metrics);
@@ -110,6 +133,8 @@ TEST(Record, WhatWasNotMeasuredIsNullAndComesBackAsNan) {
   EXPECT_TRUE(n.find("comm")->find("counted_bytes_per_rank")->is_null());
   EXPECT_EQ(n.text("reason"), "needs 3 TiB");
   EXPECT_EQ(n.find("timeline"), nullptr);
+  EXPECT_EQ(n.find("ablations"), nullptr);
+  EXPECT_TRUE(n.find("work")->find("balance")->is_null());
   const PointRecord back = record_from_json(record_to_json(r));
   EXPECT_TRUE(std::isnan(back.timing.median_s));
   EXPECT_TRUE(std::isnan(back.work.share_of_peak));
@@ -117,6 +142,19 @@ TEST(Record, WhatWasNotMeasuredIsNullAndComesBackAsNan) {
   EXPECT_EQ(back.source, Source::kSimulated);
   EXPECT_EQ(back.status, PointStatus::kSkippedMemory);
   EXPECT_EQ(back.work.tokens, 32);
+}
+
+// Results of before these keys were written.
+TEST(Record, AbsentOptionsReadAsTheirDefaults) {
+  const PointRecord r = record_from_json(
+      R"({"id": "00000001", "source": "measured", "status": "ok",
+          "params": {"algorithm": "ring", "branches": [{"segment_length": 8}]}})");
+  EXPECT_EQ(r.params.collective, "native");
+  EXPECT_EQ(r.params.ulysses_degree, 0);
+  EXPECT_EQ(r.params.head_slice, 0);
+  EXPECT_EQ(r.params.pattern, dense_pattern(8));
+  EXPECT_TRUE(std::isnan(r.work.balance));
+  EXPECT_FALSE(r.ablations);
 }
 
 TEST(Record, StatusAndSourceNamesRoundTrip) {

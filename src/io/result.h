@@ -30,6 +30,9 @@ struct RunInfo {
   std::string config_sha256{};
   std::string transport{};  // "mpi", "threads", "simulated"
   int world_size = 1;
+  int64_t planned = 0;                 // points of the sweep, those skipped included; 0: not known
+  std::string filter{};                // --filter, "" when there was none
+  std::vector<std::string> resumed{};  // per resume that changed something: when and what
   std::string started_utc{}, finished_utc{};  // RFC 3339, set by create and by finish
 };
 
@@ -86,9 +89,12 @@ struct WriterOptions {
 class ResultWriter {
  public:
   static ResultWriter create(WriterOptions options);
-  // Goes on in `directory`. Throws UsageError when the config differs from the one it was started
-  // with.
-  static ResultWriter resume(const std::string& directory, std::string_view config_sha256);
+  // Goes on in `directory`; `now` is what create would be given (root and directory unused). Throws
+  // UsageError when the config differs from the one the run was started with; and, unless
+  // `allow_changed_machine`, when transport, world size, host or revision do: numbers of two
+  // machines do not belong into one result. Changes that are let through stand in run.resumed.
+  static ResultWriter resume(const std::string& directory, const WriterOptions& now,
+                             bool allow_changed_machine = false);
   ResultWriter(ResultWriter&&) noexcept;
   ResultWriter& operator=(ResultWriter&&) noexcept;
   ~ResultWriter();
@@ -103,7 +109,9 @@ class ResultWriter {
   // Validates, writes one line, flushes it to the disk. Returns what was written (validation may
   // change it).
   const PointRecord& append(PointRecord record);
-  Summary finish(int64_t planned);  // writes result.json; may be called again after more points
+  // Writes result.json; may be called again after more points. A run that was started with more
+  // points than `planned` (another filter) stays incomplete until that many are recorded.
+  Summary finish(int64_t planned);
 
  private:
   struct State;

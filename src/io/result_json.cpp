@@ -19,7 +19,9 @@ JsonNode run_node(const RunInfo& r) {
   n.set("config_path", r.config_path);
   n.set("config", r.config_json.empty() ? JsonNode() : parse_json(r.config_json, "config"));
   n.set("config_sha256", r.config_sha256).set("transport", r.transport);
-  n.set("world_size", r.world_size).set("started_utc", r.started_utc);
+  n.set("world_size", r.world_size).set("planned", r.planned).set("filter", r.filter);
+  if (!r.resumed.empty()) n.set("resumed", to_array(r.resumed));
+  n.set("started_utc", r.started_utc);
   return n.set("finished_utc", r.finished_utc.empty() ? JsonNode() : JsonNode(r.finished_utc));
 }
 
@@ -34,6 +36,9 @@ RunInfo run_from(const JsonNode& n) {
   r.config_sha256 = n.text("config_sha256");
   r.transport = n.text("transport");
   r.world_size = int(n.whole("world_size", 1));
+  r.planned = n.whole("planned");
+  r.filter = n.text("filter");
+  for_each_item(n, "resumed", [&](const JsonNode& line) { r.resumed.push_back(line.string); });
   r.started_utc = n.text("started_utc");
   r.finished_utc = n.text("finished_utc");
   return r;
@@ -143,7 +148,9 @@ PointLines read_point_lines(const std::string& path) {
       if (!line.empty()) lines.points.push_back(record_from_json(line));
     } catch (const UsageError& e) {
       if (end + 1 < text.size())  // damage in the middle is no torn write
-        throw UsageError(concat(path, ":", number, ": ", e.what()));
+        throw UsageError(concat(path, ":", number, ": damaged line ", number,
+                                " of points.jsonl; delete that line to measure the point again\n  ",
+                                e.what()));
       break;
     }
     begin = end + 1;
@@ -177,8 +184,8 @@ Result read_result(const std::string& path) {
   r.path = path;
   for (PointRecord& p : read_point_lines((fs::path(path) / "points.jsonl").string()).points)
     put_record(r.points, std::move(p));
-  r.summary =
-      summarize(r.points, int64_t(r.points.size()) + 1);  // how many were planned is not known
+  const int64_t unknown = int64_t(r.points.size()) + 1;
+  r.summary = summarize(r.points, r.run.planned > 0 ? r.run.planned : unknown);
   return r;
 }
 

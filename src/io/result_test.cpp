@@ -39,7 +39,8 @@ WriterOptions options_in(const TemporaryFolder& folder) {
            .config_json = resolved_config_json(c),
            .config_sha256 = config_sha256(c),
            .transport = "threads",
-           .world_size = 2};
+           .world_size = 2,
+           .planned = 6};
   o.environment = capture_environment({.mpi_version = "Open MPI 4.1.4"});
   o.ranks = {{.rank = 0, .hostname = "a", .cores = 1},
              {.rank = 1, .hostname = "b", .cores = 1, .device = "gpu 0"}};
@@ -102,7 +103,7 @@ TEST(ResultWriter, ResumesAfterATornLine) {
   }
   EXPECT_EQ(read_result(directory).points.size(), 3u);
   EXPECT_EQ(read_result(directory).summary.verdict, "fail");
-  auto writer = ResultWriter::resume(directory, options.run.config_sha256);
+  auto writer = ResultWriter::resume(directory, options);
   EXPECT_THAT(writer.finished_ids(), ElementsAre(all[0].id, all[1].id));
   EXPECT_FALSE(writer.finished(all[2].id));  // errors are tried again
   EXPECT_FALSE(writer.finished(all[3].id));
@@ -118,10 +119,79 @@ TEST(ResultWriter, ResumesAfterATornLine) {
 TEST(ResultWriter, ResumeRefusesWhatIsNotItsOwn) {
   const TemporaryFolder folder;
   auto writer = ResultWriter::create(options_in(folder));
-  EXPECT_THAT(usage_error([&] { ResultWriter::resume(writer.directory(), std::string(64, '0')); }),
+  WriterOptions now = options_in(folder);
+  now.run.config_sha256 = std::string(64, '0');
+  EXPECT_THAT(usage_error([&] { ResultWriter::resume(writer.directory(), now, true); }),
               HasSubstr("started with another config"));
-  EXPECT_THAT(usage_error([&] { ResultWriter::resume(folder.path("none"), "x"); }),
+  EXPECT_THAT(usage_error([&] { ResultWriter::resume(folder.path("none"), now); }),
               HasSubstr("holds no run.json"));
+}
+
+TEST(ResultWriter, ResumeRefusesAnotherMachineUnlessAllowed) {
+  const TemporaryFolder folder;
+  const WriterOptions options = options_in(folder);
+  const std::string directory = ResultWriter::create(options).directory();
+  const auto refusal = [&](auto change) {
+    WriterOptions now = options;
+    change(now);
+    return usage_error([&] { ResultWriter::resume(directory, now); });
+  };
+  EXPECT_EQ(refusal([](WriterOptions&) {}), "");
+  EXPECT_EQ(refusal([](WriterOptions& o) { o.environment.hostname = ""; }), "");  // not known
+  EXPECT_THAT(refusal([](WriterOptions& o) { o.run.transport = "mpi"; }),
+              HasSubstr("transport: threads, now mpi"));
+  EXPECT_THAT(refusal([](WriterOptions& o) { o.run.world_size = 4; }),
+              HasSubstr("world size: 2, now 4"));
+  EXPECT_THAT(refusal([](WriterOptions& o) { o.build.revision = "0123456789"; }),
+              HasSubstr(", now 0123456789"));
+  const auto elsewhere = [](WriterOptions& o) { o.environment.hostname = "elsewhere"; };
+  EXPECT_THAT(refusal(elsewhere), HasSubstr(", now elsewhere"));
+  EXPECT_THAT(refusal(elsewhere), HasSubstr("hint: launch it as before"));
+  EXPECT_TRUE(read_result(directory).run.resumed.empty());
+
+  WriterOptions now = options;
+  elsewhere(now);
+  ResultWriter::resume(directory, now, true).finish(6);
+  const Result r = read_result(directory);  // the change is on record
+  ASSERT_EQ(r.run.resumed.size(), 1u);
+  EXPECT_THAT(r.run.resumed[0], testing::EndsWith(", now elsewhere"));
+}
+
+TEST(ResultWriter, AnotherFilterDoesNotMakeARunComplete) {
+  const TemporaryFolder folder;
+  const WriterOptions options = options_in(folder);
+  const auto all = points();
+  const std::string directory = ResultWriter::create(options).directory();
+  EXPECT_EQ(read_result(directory).run.planned, 6);
+  EXPECT_EQ(read_result(directory).summary.planned, 6);
+  EXPECT_EQ(read_result(directory).summary.verdict, "incomplete");
+  WriterOptions part = options;
+  part.run.filter = "algorithm == ring";
+  part.run.planned = 3;
+  {
+    auto writer = ResultWriter::resume(directory, part);
+    for (size_t i = 3; i < 6; ++i) writer.append(ok_record(all[i], 1));
+    const Summary s = writer.finish(3);
+    EXPECT_EQ(s.verdict, "incomplete");
+    EXPECT_EQ(s.planned, 6);
+  }
+  EXPECT_THAT(read_result(directory).run.resumed[0], HasSubstr("now 'algorithm == ring'"));
+  auto writer = ResultWriter::resume(directory, options);
+  for (size_t i = 0; i < 3; ++i) writer.append(ok_record(all[i], 1));
+  EXPECT_EQ(writer.finish(6).verdict, "pass");
+}
+
+TEST(ResultWriter, ALongerPlanReplacesAShorterOne) {
+  const TemporaryFolder folder;
+  WriterOptions part = options_in(folder);
+  part.run.filter = "algorithm == ring";
+  part.run.planned = 3;
+  const std::string directory = ResultWriter::create(part).directory();
+  auto writer = ResultWriter::resume(directory, options_in(folder));
+  writer.append(ok_record(points()[0], 1));
+  EXPECT_EQ(writer.finish(6).planned, 6);
+  EXPECT_EQ(read_result(directory).run.planned, 6);
+  EXPECT_EQ(read_result(directory).run.filter, "algorithm == ring");
 }
 
 TEST(ResultWriter, NeverOverwrites) {
@@ -158,6 +228,9 @@ TEST(ReadResult, RefusesForeignFilesAndDamage) {
       << "{ damaged }\n"
       << record_to_json(ok_record(points()[1], 1)) << "\n";
   EXPECT_THAT(usage_error([&] { read_result(writer.directory()); }), HasSubstr("points.jsonl:2:"));
+  EXPECT_THAT(usage_error([&] { ResultWriter::resume(writer.directory(), options_in(folder)); }),
+              HasSubstr("damaged line 2 of points.jsonl; delete that line to measure the point "
+                        "again"));
 }
 
 TEST(Summary, VerdictAndFits) {
@@ -176,6 +249,19 @@ TEST(Summary, VerdictAndFits) {
   EXPECT_TRUE(summarize(records, 6).fits.empty());
   records[5].status = PointStatus::kCheckFailed;
   EXPECT_EQ(summarize(records, 7).verdict, "fail");
+}
+
+TEST(Summary, ASeriesIsOneSetOfOptions) {
+  PointRecord r = ok_record(points()[0], 1);
+  std::vector<std::string> names{series_name(r)};
+  r.params.collective = "bruck";
+  names.push_back(series_name(r));
+  r.params.ulysses_degree = r.params.ring_inner = 2;
+  names.push_back(series_name(r));
+  r.params.head_slice = 2;
+  names.push_back(series_name(r));
+  EXPECT_THAT(names[3], HasSubstr("collective=bruck ulysses_degree=2 ring_inner=2 head_slice=2"));
+  for (size_t i = 1; i < names.size(); ++i) EXPECT_NE(names[i], names[i - 1]);
 }
 
 // Secrets in the environment reach no file and no text.
@@ -227,6 +313,9 @@ TEST(SampleResult, IsWrittenForTheSchemaCheck) {
   full.memory.measured_peak_bytes = 9;
   full.per_rank = {{0, 0.5}, {1, NAN}};
   full.check = {.status = "pass", .reference = "double", .max_rel_error = 1e-7};
+  full.work.balance = 0.5;
+  full.ablations = {.full_s = 0.5, .compute_only_s = 0.25};
+  full.params.pattern = sparse_pattern(64, 8);
   full.metrics = {{"measured_share", 1.0}};
   full.timeline = {{0, "compute", "attend", 0, 0.5}};
   writer.append(full);

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include "core/check.h"
 #include "io/result.h"
 #include "io/result_json.h"
+#include "io/text.h"
 #include "io/units.h"
 
 namespace longnet {
@@ -80,6 +82,40 @@ std::string fresh_directory(const WriterOptions& o) {
   }
 }
 
+// "transport: mpi, now threads" for each thing that decides a number and is known on both sides.
+std::vector<std::string> machine_changes(const Result& then, const WriterOptions& now) {
+  std::vector<std::string> changes;
+  const auto compare = [&](const char* what, const std::string& was, const std::string& is) {
+    if (!was.empty() && !is.empty() && was != is)
+      changes.push_back(concat(what, ": ", was, ", now ", is));
+  };
+  compare("transport", then.run.transport, now.run.transport);
+  compare("world size", std::to_string(then.run.world_size), std::to_string(now.run.world_size));
+  compare("host", then.environment.hostname, now.environment.hostname);
+  compare("revision", then.build.revision, now.build.revision);
+  return changes;
+}
+
+// Refuses what must not change, and notes in the manifest what did.
+void accept_changes(Result& then, const WriterOptions& now, bool allow_changed_machine) {
+  if (then.run.config_sha256 != now.run.config_sha256)
+    throw UsageError(concat("'", then.path, "' was started with another config (SHA-256 ",
+                            then.run.config_sha256.substr(0, 12), "..., now ",
+                            now.run.config_sha256.substr(0, 12),
+                            "...)\n  hint: use the same file and the same --set, or start a new "
+                            "run"));
+  std::vector<std::string> changes = machine_changes(then, now);
+  if (!changes.empty() && !allow_changed_machine)
+    throw UsageError(concat("'", then.path, "' was started on another machine or build\n  ",
+                            join(changes, "\n  "),
+                            "\n  hint: launch it as before, or start a new run; "
+                            "--allow-changed-machine mixes both in one result"));
+  if (then.run.filter != now.run.filter)
+    changes.push_back(concat("filter: '", then.run.filter, "', now '", now.run.filter, "'"));
+  if (!changes.empty()) then.run.resumed.push_back(concat(utc_rfc3339(), " ", join(changes, "; ")));
+  then.run.planned = std::max(then.run.planned, now.run.planned);
+}
+
 }  // namespace
 
 struct ResultWriter::State {
@@ -114,7 +150,8 @@ ResultWriter ResultWriter::create(WriterOptions options) {
   return ResultWriter(std::move(state));
 }
 
-ResultWriter ResultWriter::resume(const std::string& directory, std::string_view config_sha256) {
+ResultWriter ResultWriter::resume(const std::string& directory, const WriterOptions& now,
+                                  bool allow_changed_machine) {
   auto state = std::make_unique<State>();
   state->directory = directory;
   const fs::path folder(directory);
@@ -127,12 +164,11 @@ ResultWriter ResultWriter::resume(const std::string& directory, std::string_view
                     lines = (folder / "points.jsonl").string();
   state->result = read_manifest(manifest);
   state->result.path = directory;
-  if (state->result.run.config_sha256 != config_sha256)
-    throw UsageError(concat(
-        "'", directory, "' was started with another config (SHA-256 ",
-        state->result.run.config_sha256.substr(0, 12), "..., now ", config_sha256.substr(0, 12),
-        "...)\n  hint: use the same file and the same --set, or start a new run"));
+  const std::string before = manifest_to_json(state->result);
+  accept_changes(state->result, now, allow_changed_machine);
   PointLines read = read_point_lines(lines);
+  if (const std::string after = manifest_to_json(state->result); after != before)
+    replace_file(directory, "run.json", after);
   for (PointRecord& p : read.points) put_record(state->result.points, std::move(p));
   state->lines = std::make_unique<File>(lines, O_WRONLY | O_CREAT | O_APPEND);
   state->lines->truncate(read.good_bytes);
@@ -169,7 +205,7 @@ const PointRecord& ResultWriter::append(PointRecord record) {
 Summary ResultWriter::finish(int64_t planned) {
   Result& r = state_->result;
   r.run.finished_utc = utc_rfc3339();
-  r.summary = summarize(r.points, planned);
+  r.summary = summarize(r.points, std::max(planned, r.run.planned));
   replace_file(state_->directory, "result.json", result_to_json(r));
   return r.summary;
 }

@@ -28,6 +28,10 @@ std::string series_name(const PointRecord& r) {
   name += concat(" head_dim=", p.problem.head_dim, " ", to_string(p.problem.dtype));
   if (p.problem.causal) name += " causal";
   if (p.layout != "contiguous") name += " layout=" + p.layout;
+  if (p.collective != "native") name += " collective=" + p.collective;
+  if (p.ulysses_degree > 0) name += concat(" ulysses_degree=", p.ulysses_degree);
+  if (p.ring_inner > 0) name += concat(" ring_inner=", p.ring_inner);
+  if (p.head_slice > 0) name += concat(" head_slice=", p.head_slice);
   if (p.gather_scope != "segment_group") name += " gather_scope=" + p.gather_scope;
   if (p.pattern.offset != OffsetRule::kPaper)
     name += concat(" offset=", to_string(p.pattern.offset));

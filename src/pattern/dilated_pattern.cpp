@@ -28,27 +28,42 @@ std::string_view to_string(MixRule rule) {
 
 DilatedPattern dense_pattern(int64_t seq_len) { return {.branches = {{seq_len, 1}}}; }
 
+DilatedPattern sparse_pattern(int64_t segment_length, int64_t summary_tokens) {
+  return {.branches = {{segment_length, 1}, {segment_length, 1, summary_tokens}}};
+}
+
+int64_t num_offsets(const DilatedBranch& branch) {
+  return branch.summary_tokens > 0
+             ? std::max<int64_t>(1, branch.segment_length / branch.summary_tokens)
+             : branch.dilation_rate;
+}
+
 void check_pattern(const DilatedPattern& pattern, const AttentionProblem& problem) {
   if (pattern.branches.empty()) throw UsageError("a pattern needs at least one branch");
   for (size_t b = 0; b < pattern.branches.size(); ++b) {
-    const auto [w, r] = pattern.branches[b];
+    const auto [w, r, c] = pattern.branches[b];
     if (w < 1)
       throw UsageError(concat("branch ", b, ": segment_length must be at least 1, is ", w));
     if (r < 1) throw UsageError(concat("branch ", b, ": dilation_rate must be at least 1, is ", r));
   }
+  for (const DilatedBranch& b : pattern.branches)
+    if (b.summary_tokens > 0 && (b.dilation_rate != 1 || b.summary_tokens > b.segment_length))
+      throw UsageError(concat(
+          "a summary branch has dilation_rate 1 and at most segment_length summary tokens, not ",
+          b.dilation_rate, " and ", b.summary_tokens, " of ", b.segment_length));
   if (pattern.phase_parts < 1)
     throw UsageError(concat("phase_parts must be at least 1, is ", pattern.phase_parts));
   check_problem(problem);
 }
 
-int64_t head_offset(OffsetRule rule, int64_t head, int64_t num_heads, int64_t dilation_rate) {
+int64_t head_offset(OffsetRule rule, int64_t head, int64_t num_heads, int64_t offsets) {
   switch (rule) {
     case OffsetRule::kBlock:
-      return head / ceil_div(num_heads, dilation_rate);
+      return head / ceil_div(num_heads, offsets);
     case OffsetRule::kNone:
       return 0;
     default:
-      return head % dilation_rate;
+      return head % offsets;
   }
 }
 
@@ -56,7 +71,12 @@ BranchRows::BranchRows(const DilatedPattern& pattern, int branch, int64_t seq_le
     : seq_len_(seq_len),
       length_(std::min(pattern.branches.at(size_t(branch)).segment_length, seq_len)),
       rate_(pattern.branches.at(size_t(branch)).dilation_rate),
-      phase_parts_(std::min(pattern.phase_parts, seq_len)) {}
+      phase_parts_(std::min(pattern.phase_parts, seq_len)),
+      summary_(pattern.branches.at(size_t(branch)).summary_tokens),
+      offsets_(longnet::num_offsets(pattern.branches.at(size_t(branch)))) {
+  // Sub-blocks are counted from the nominal end of a segment, which a short sequence may not reach.
+  if (summary_ > 0) length_ = pattern.branches.at(size_t(branch)).segment_length;
+}
 
 namespace {
 // The part that holds `token`: parts of ceil(N/parts) tokens come first, shorter ones after.
@@ -87,6 +107,11 @@ int64_t BranchRows::phase_origin(int64_t token) const {
 
 TokenRange BranchRows::select(int64_t offset, TokenInterval within) const {
   if (within.empty()) return {within.begin, rate_, 0};
+  if (is_summary()) {
+    const int64_t end = (segment_of(within.begin) + 1) * length_ - summary_ * offset;
+    const TokenInterval block = intersect({end - summary_, end}, within);
+    return {block.begin, 1, block.length()};
+  }
   const int64_t phase = phase_origin(within.begin) + offset - within.begin;
   const int64_t first = within.begin + ((phase % rate_) + rate_) % rate_;
   return {first, rate_, first < within.end ? 1 + (within.end - 1 - first) / rate_ : 0};
@@ -102,16 +127,16 @@ int64_t BranchRows::count(int64_t offset, TokenInterval within) const {
   const int64_t first = segment_of(within.begin), last = segment_of(within.end - 1);
   const auto piece = [&](int64_t i) { return select(offset, intersect(segment(i), within)).count; };
   if (first == last) return piece(first);
-  return piece(first) + (last - first - 1) * select(offset, {0, length_}).count + piece(last);
+  return piece(first) + (last - first - 1) * select(offset, segment(0)).count + piece(last);
 }
 
 KvStreams kv_streams(const AttentionProblem& problem, const DilatedPattern& pattern, int branch,
                      int64_t first_head, int64_t num_heads) {
   KvStreams out;
-  const int64_t rate = pattern.branches.at(size_t(branch)).dilation_rate;
+  const int64_t offsets = num_offsets(pattern.branches.at(size_t(branch)));
   for (int64_t head = first_head; head < first_head + num_heads; ++head) {
     const KvStream stream{problem.kv_head_of(head),
-                          head_offset(pattern.offset, head, problem.num_heads, rate)};
+                          head_offset(pattern.offset, head, problem.num_heads, offsets)};
     const auto known = std::find(out.streams.begin(), out.streams.end(), stream);
     out.of_head.push_back(int(known - out.streams.begin()));
     if (known == out.streams.end()) out.streams.push_back(stream);
@@ -123,9 +148,9 @@ double coverage(const AttentionProblem& problem, const DilatedPattern& pattern, 
   const BranchRows rows(pattern, branch, problem.seq_len);
   double selected = 0;
   for (int64_t head = 0; head < problem.num_heads; ++head)
-    selected += double(
-        rows.count(head_offset(pattern.offset, head, problem.num_heads, rows.dilation_rate()),
-                   {0, problem.seq_len}));
+    selected +=
+        double(rows.count(head_offset(pattern.offset, head, problem.num_heads, rows.num_offsets()),
+                          {0, problem.seq_len}));
   return selected / (double(problem.seq_len) * double(problem.num_heads));
 }
 

@@ -10,6 +10,7 @@
 //
 // Dense ("vanilla") attention is the one branch {N, 1}. This module knows no ranks.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -19,9 +20,15 @@
 
 namespace longnet {
 
+// With summary_tokens = c > 0 the branch is the other half of the Sparse Transformer's fixed
+// pattern (Child et al., arXiv 1904.10509) instead: every query sees, of each *other* segment, c
+// tokens near its end; head j takes the sub-block [w - c (s + 1), w - c s) with s = offset of the
+// head, so that heads look at distinct ones. Together with the branch {w, 1} of whole segments it
+// is one softmax over the union: no key counts twice.
 struct DilatedBranch {
   int64_t segment_length = 0;  // w; longer than the sequence means the sequence
-  int64_t dilation_rate = 1;   // r
+  int64_t dilation_rate = 1;   // r; 1 in a summary branch
+  int64_t summary_tokens = 0;  // c
   bool operator==(const DilatedBranch&) const = default;
 };
 
@@ -46,12 +53,18 @@ struct DilatedPattern {
 };
 
 DilatedPattern dense_pattern(int64_t seq_len);
+// The Sparse Transformer's fixed pattern: whole segments of w tokens and c summary tokens of each
+// other segment.
+DilatedPattern sparse_pattern(int64_t segment_length, int64_t summary_tokens);
 
 // Throws UsageError when a branch or the pattern cannot be applied to `problem`.
 void check_pattern(const DilatedPattern& pattern, const AttentionProblem& problem);
 
-// Offset o_j of `head` in a branch of rate r, in [0, r).
-int64_t head_offset(OffsetRule rule, int64_t head, int64_t num_heads, int64_t dilation_rate);
+// Number of offsets that heads are spread over: r, or the sub-blocks of a segment in a summary
+// branch.
+int64_t num_offsets(const DilatedBranch& branch);
+// Offset o_j of `head` among `offsets`, in [0, offsets).
+int64_t head_offset(OffsetRule rule, int64_t head, int64_t num_heads, int64_t offsets);
 
 // One branch laid over one sequence: row algebra in closed form.
 class BranchRows {
@@ -66,31 +79,61 @@ class BranchRows {
     return {i * length_, std::min((i + 1) * length_, seq_len_)};
   }
 
-  // The rows that a head of this offset selects in `within`, which must not cross a border of
+  bool is_summary() const { return summary_ > 0; }
+  int64_t num_offsets() const { return offsets_; }
+
+  // The key rows that a head of this offset selects in `within`, which must not cross a border of
   // segments nor of phase parts (see for_each_run): `count` may be 0, which is normal.
   TokenRange select(int64_t offset, TokenInterval within) const;
 
-  // Number of rows selected in `within`, across any borders.
+  // Number of key rows selected in `within`, across any borders.
   int64_t count(int64_t offset, TokenInterval within) const;
+
+  // Rows that take part as queries: the selected ones, or all in a summary branch.
+  TokenRange select_queries(int64_t offset, TokenInterval within) const {
+    return is_summary() ? TokenRange{within.begin, 1, within.length()} : select(offset, within);
+  }
+  int64_t count_queries(int64_t offset, TokenInterval within) const {
+    return is_summary() ? within.length() : count(offset, within);
+  }
+  // The tokens among which queries of segment `i` see the selected keys (apart from a causal mask).
+  std::array<TokenInterval, 2> key_scope(int64_t i) const {
+    const TokenInterval own = segment(i);
+    if (!is_summary()) return {own, TokenInterval{own.end, own.end}};
+    return {TokenInterval{0, own.begin}, TokenInterval{own.end, seq_len_}};
+  }
 
   // Calls fn(segment index, TokenRange) for each non-empty run of selected rows in `within`,
   // ascending. A run lies in one segment and one phase part.
   template <class Fn>
   void for_each_run(int64_t offset, TokenInterval within, Fn fn) const {
-    for (int64_t at = within.begin; at < within.end;) {
-      const int64_t stop = std::min(next_border(at), within.end);
-      const TokenRange run = select(offset, {at, stop});
-      if (!run.empty()) fn(segment_of(at), run);
-      at = stop;
-    }
+    walk(within, [&](int64_t segment, TokenInterval piece) {
+      const TokenRange run = select(offset, piece);
+      if (!run.empty()) fn(segment, run);
+    });
+  }
+  template <class Fn>
+  void for_each_query_run(int64_t offset, TokenInterval within, Fn fn) const {
+    walk(within, [&](int64_t segment, TokenInterval piece) {
+      const TokenRange run = select_queries(offset, piece);
+      if (!run.empty()) fn(segment, run);
+    });
   }
 
  private:
+  template <class Fn>
+  void walk(TokenInterval within, Fn fn) const {
+    for (int64_t at = within.begin; at < within.end;) {
+      const int64_t stop = std::min(next_border(at), within.end);
+      fn(segment_of(at), TokenInterval{at, stop});
+      at = stop;
+    }
+  }
   int64_t next_border(
       int64_t token) const;  // begin of the next segment or phase part after `token`
   int64_t phase_origin(int64_t token) const;  // where dilation last restarted at or before `token`
 
-  int64_t seq_len_, length_, rate_, phase_parts_;
+  int64_t seq_len_, length_, rate_, phase_parts_, summary_, offsets_;
 };
 
 // K/V rows that a set of query heads reads in one branch: one stream per distinct (kv head,

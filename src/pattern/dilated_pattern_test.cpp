@@ -13,7 +13,8 @@ namespace {
 // The definition, token by token: (t - origin) mod r == offset.
 std::vector<int64_t> selected_by_definition(const DilatedPattern& p, int branch, int64_t n,
                                             int64_t offset, int64_t segment) {
-  const auto [w, r] = p.branches[size_t(branch)];
+  const auto [w, r, summary] = p.branches[size_t(branch)];
+  EXPECT_EQ(summary, 0);
   std::vector<int64_t> out;
   int64_t origin = segment * w;
   for (int64_t t = segment * w; t < std::min((segment + 1) * w, n); ++t) {

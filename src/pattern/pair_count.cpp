@@ -40,19 +40,37 @@ int64_t count_pairs(const TokenRange& queries, const TokenRange& keys, bool caus
   return int64_t(between) + (queries.count - high) * keys.count;
 }
 
-int64_t branch_pairs(const AttentionProblem& problem, const DilatedPattern& pattern, int branch) {
+namespace {
+// Each query meets the selected keys of all other segments; causal: of the earlier ones, which lie
+// wholly before it.
+int64_t summary_pairs(const BranchRows& rows, int64_t offset, const AttentionProblem& problem) {
+  const int64_t all = rows.count(offset, {0, problem.seq_len});
+  int64_t pairs = 0, before = 0;
+  for (int64_t i = 0; i < rows.num_segments(); ++i) {
+    const int64_t own = rows.count(offset, rows.segment(i));
+    pairs += rows.segment(i).length() * (problem.causal ? before : all - own);
+    before += own;
+  }
+  return pairs;
+}
+}  // namespace
+
+double branch_pairs(const AttentionProblem& problem, const DilatedPattern& pattern, int branch) {
   const BranchRows rows(pattern, branch, problem.seq_len);
-  const auto pairs_of = [&](int64_t n) { return problem.causal ? n * (n + 1) / 2 : n * n; };
-  int64_t pairs = 0;
+  const auto pairs_of = [&](int64_t n) {
+    return problem.causal ? double(n) * double(n + 1) / 2 : double(n) * double(n);
+  };
+  double pairs = 0;
   for (int64_t head = 0; head < problem.num_heads; ++head) {
-    const int64_t offset =
-        head_offset(pattern.offset, head, problem.num_heads, rows.dilation_rate());
-    if (pattern.phase_parts > 1) {  // segments differ
+    const int64_t offset = head_offset(pattern.offset, head, problem.num_heads, rows.num_offsets());
+    if (rows.is_summary()) {
+      pairs += double(summary_pairs(rows, offset, problem));
+    } else if (pattern.phase_parts > 1) {  // segments differ
       for (int64_t i = 0; i < rows.num_segments(); ++i)
         pairs += pairs_of(rows.count(offset, rows.segment(i)));
     } else {
       const int64_t last = rows.num_segments() - 1;
-      pairs += last * pairs_of(rows.count(offset, rows.segment(0))) +
+      pairs += double(last) * pairs_of(rows.count(offset, rows.segment(0))) +
                pairs_of(rows.count(offset, rows.segment(last)));
     }
   }
@@ -62,8 +80,12 @@ int64_t branch_pairs(const AttentionProblem& problem, const DilatedPattern& patt
 double paper_macs(const AttentionProblem& problem, const DilatedPattern& pattern) {
   double sum = 0;
   for (const DilatedBranch& b : pattern.branches)
-    sum += 2.0 * double(problem.seq_len) * double(std::min(b.segment_length, problem.seq_len)) *
-           double(problem.head_dim) / (double(b.dilation_rate) * double(b.dilation_rate));
+    if (b.summary_tokens > 0)  // 2 N d keys, c of each of N / w segments
+      sum += 2.0 * double(problem.seq_len) * double(problem.head_dim) * double(b.summary_tokens) *
+             double(problem.seq_len) / double(b.segment_length);
+    else
+      sum += 2.0 * double(problem.seq_len) * double(std::min(b.segment_length, problem.seq_len)) *
+             double(problem.head_dim) / (double(b.dilation_rate) * double(b.dilation_rate));
   return sum * double(problem.num_heads) * double(problem.batch);
 }
 

@@ -2,37 +2,61 @@
 
 #include <algorithm>
 
+#include "core/check.h"
 #include "pattern/pair_count.h"
 #include "schedule/row_map.h"
 
 namespace longnet {
 namespace {
 
-int64_t attended_pairs(const ShardedProblem& s, const Attend& op) {
+// Pairs of one run of queries and one head. Causal: keys of other segments lie wholly before or
+// after the queries, so only those of the own segment need the mask.
+int64_t pairs_of_run(const ShardedProblem& s, const BranchRows& rows, const RowMap& keys,
+                     int branch, int64_t head, const TokenRange& q, int64_t segment) {
+  int64_t pairs = 0;
+  for (const TokenInterval& scope : rows.key_scope(segment))
+    for (const auto& piece : keys.pieces()) {
+      if (scope.empty() || piece.tokens.empty()) continue;
+      if (rows.is_summary()) {
+        if (s.problem.causal && scope.begin > q.last()) continue;
+        const int64_t offset =
+            head_offset(s.pattern.offset, head, s.problem.num_heads, rows.num_offsets());
+        for (const TokenRange& r : piece.tokens)
+          pairs += q.count * rows.count(offset, intersect(scope, {r.first, r.first + r.count}));
+        continue;
+      }
+      keys.for_each_run(piece, branch, head, scope, [&](const TokenRange& k, int64_t) {
+        pairs += count_pairs(q, k, s.problem.causal);
+      });
+    }
+  return pairs;
+}
+
+double attended_pairs(const ShardedProblem& s, const Attend& op) {
   const RowMap queries(s, TensorKind::kQuery, op.q.rows),
       keys(s, TensorKind::kKeyValue, op.kv.rows);
   const BranchRows rows(s.pattern, op.branch, s.problem.seq_len);
   std::map<int64_t, int64_t> pairs_at_offset;  // heads of equal offset attend to equally many pairs
-  int64_t pairs = 0;
-  const HeadRange heads = op.q.rows.heads;
-  for (int64_t head = heads.first; head < heads.first + heads.count; ++head) {
+  double pairs = 0;
+  for (int64_t head = op.heads.first; head < op.heads.first + op.heads.count; ++head) {
     const int64_t offset =
-        head_offset(s.pattern.offset, head, s.problem.num_heads, rows.dilation_rate());
+        head_offset(s.pattern.offset, head, s.problem.num_heads, rows.num_offsets());
     const auto [known, is_new] = pairs_at_offset.try_emplace(offset, 0);
-    if (is_new) {
-      for (const auto& q_piece : queries.pieces())
+    if (is_new)
+      for (const auto& piece : queries.pieces())
         queries.for_each_run(
-            q_piece, op.branch, head, op.queries, [&](const TokenRange& q, int64_t segment) {
-              for (const auto& kv_piece : keys.pieces())
-                keys.for_each_run(kv_piece, op.branch, head, rows.segment(segment),
-                                  [&](const TokenRange& k, int64_t) {
-                                    known->second += count_pairs(q, k, s.problem.causal);
-                                  });
+            piece, op.branch, head, op.queries, [&](const TokenRange& q, int64_t segment) {
+              known->second += pairs_of_run(s, rows, keys, op.branch, head, q, segment);
             });
-    }
-    pairs += known->second;
+    pairs += double(known->second);
   }
-  return pairs * s.problem.batch;
+  return pairs * double(s.problem.batch);
+}
+
+int own_index(const RankGroup& group, Rank rank) {
+  const int i = group.index_of(rank);
+  check(i >= 0, "rank ", rank, " is not in its collective");
+  return i;
 }
 
 }  // namespace
@@ -43,12 +67,12 @@ int64_t RankAccount::memory_bytes() const {
   return sum;
 }
 
-RankAccount account(const ShardedProblem& s, const RankProgram& program) {
+RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank rank) {
   RankAccount a;
   for (const Slot& slot : program.slots)
     a.memory_by_tag[std::string(to_string(slot.tag))] += slot.bytes;
   const auto bytes_of = [&](const Held& held) {
-    return slice_bytes(s, program.slots.at(size_t(held.slot)).kind, held.rows);
+    return held_bytes(s, program.slots.at(size_t(held.slot)).kind, held);
   };
   for (const Op& op : program.ops)
     std::visit(Overload{
@@ -59,10 +83,22 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program) {
                    },
                    [&](const Recv& o) { a.bytes_received += bytes_of(o.what); },
                    [&](const AllGather& o) {
-                     const int64_t own = bytes_of(o.own);
+                     const int64_t own = bytes_of(o.into.piece(own_index(o.group, rank)));
                      a.bytes_sent += own * (o.group.count - 1);
                      a.bytes_received += bytes_of(o.into) - own;
                      if (own > 0) a.messages_sent += o.group.count - 1;
+                   },
+                   [&](const AllToAll& o) {
+                     for (int i = 0; i < o.group.count; ++i) {
+                       if (o.group[i] == rank) continue;
+                       const int64_t out = bytes_of(o.from.piece(i));
+                       a.bytes_sent += out;
+                       a.messages_sent += out > 0;
+                       a.bytes_received += bytes_of(o.into.piece(i));
+                     }
+                   },
+                   [&](const ReduceScatter&) {
+                     check(false, "a reduce_scatter is lowered before it is counted");
                    },
                    [&](const Attend& o) {
                      a.pairs += attended_pairs(s, o);
@@ -79,10 +115,15 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program) {
   return a;
 }
 
-WorldAccount account(const Schedule& schedule) {
+WorldAccount account(const Schedule& schedule, int max_ranks) {
+  const ShardedProblem& s = schedule.sharded;
+  const int world = s.layout.world_size();
+  const bool all = max_ranks <= 0 || world <= max_ranks;
+  const int looked_at = all ? world : 5;
   WorldAccount w;
-  for (Rank p = 0; p < schedule.sharded.layout.world_size(); ++p) {
-    const RankAccount a = account(schedule.sharded, schedule.program(p));
+  for (int i = 0; i < looked_at; ++i) {
+    const Rank p = all ? i : Rank(int64_t{world - 1} * i / (looked_at - 1));
+    const RankAccount a = account(s, schedule.program(p), p);
     w.flops += a.flops;
     w.pairs += a.pairs;
     w.max_rank_flops = std::max(w.max_rank_flops, a.flops);
@@ -94,7 +135,14 @@ WorldAccount account(const Schedule& schedule) {
       w.memory_by_tag = a.memory_by_tag;
     }
   }
-  w.paper_macs = paper_macs(schedule.sharded.problem, schedule.sharded.pattern);
+  if (!all) {
+    w.pairs = 0;
+    for (int b = 0; b < int(s.pattern.branches.size()); ++b)
+      w.pairs += branch_pairs(s.problem, s.pattern, b) * double(s.problem.batch);
+    w.flops = pair_flops(w.pairs, s.problem.head_dim);
+    w.total_bytes_sent = w.total_bytes_sent / looked_at * world;
+  }
+  w.paper_macs = paper_macs(s.problem, s.pattern);
   return w;
 }
 

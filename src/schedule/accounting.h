@@ -10,8 +10,8 @@
 namespace longnet {
 
 struct RankAccount {
-  int64_t pairs = 0;  // (query, key, head) pairs, whole batch
-  double flops = 0;   // 4 head_dim per pair
+  double pairs = 0;  // (query, key, head) pairs, whole batch
+  double flops = 0;  // 4 head_dim per pair
   int64_t bytes_sent = 0, bytes_received = 0;
   int64_t messages_sent = 0;  // non-empty ones
   int64_t packed_bytes = 0;   // copied by Select
@@ -24,12 +24,12 @@ struct RankAccount {
 // An all-gather counts as each member sending its own rows to every other member: group size - 1
 // messages, what any algorithm must at least deliver. Lowered all-gathers (sends and receives)
 // count what they really send.
-RankAccount account(const ShardedProblem& sharded, const RankProgram& program);
+RankAccount account(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
 
 // Over ranks: sums of work, maxima of bytes, messages and memory.
 struct WorldAccount {
   double flops = 0, paper_macs = 0;
-  int64_t pairs = 0;
+  double pairs = 0;
   double max_rank_flops = 0;  // the slowest rank's share decides the latency
   int64_t max_bytes_sent = 0, max_messages_sent = 0, max_memory_bytes = 0;
   int64_t total_bytes_sent = 0;
@@ -38,6 +38,8 @@ struct WorldAccount {
     return max_rank_flops > 0 ? flops / (world_size * max_rank_flops) : 1.0;
   }
 };
-WorldAccount account(const Schedule& schedule);
+// Over at most `max_ranks` ranks spread over the world (0: all): maxima are then of those, and work
+// is the pattern's.
+WorldAccount account(const Schedule& schedule, int max_ranks = 0);
 
 }  // namespace longnet

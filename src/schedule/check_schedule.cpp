@@ -1,13 +1,13 @@
 #include "schedule/check_schedule.h"
 
+#include <algorithm>
 #include <deque>
 #include <map>
-#include <optional>
 
 #include "core/check.h"
-#include "schedule/check_coverage.h"
 #include "schedule/program_text.h"
 #include "schedule/row_map.h"
+#include "schedule/symbolic_rank.h"
 
 namespace longnet {
 namespace {
@@ -20,6 +20,9 @@ class Faults {
     if (int(lines_.size()) < limit_)
       lines_.push_back(concat("rank ", rank, ", op ", op, ": ", parts...));
   }
+  SymbolicRank::Report at(Rank rank, OpId op) {
+    return [this, rank, op](const std::string& what) { add(rank, op, what); };
+  }
   std::vector<std::string> take() { return std::move(lines_); }
   bool any() const { return !lines_.empty(); }
 
@@ -28,86 +31,106 @@ class Faults {
   std::vector<std::string> lines_;
 };
 
-// ---- structure: dependencies point back, slots exist and are large enough, kinds fit ----
-
-void check_held(const Schedule& s, const RankProgram& p, Rank rank, OpId id, const Held& held,
-                TensorKind kind, Faults& faults) {
-  if (held.slot < 0 || held.slot >= int(p.slots.size()))
-    return faults.add(rank, id, "slot ", held.slot, " does not exist");
-  const Slot& slot = p.slots[size_t(held.slot)];
-  if (slot.kind != kind)
-    return faults.add(rank, id, "slot ", held.slot, " holds another kind of tensor");
-  const int64_t bytes = slice_bytes(s.sharded, kind, held.rows);
-  if (bytes > slot.bytes)
-    faults.add(rank, id, "needs ", bytes, " bytes in slot ", held.slot, ", which has ", slot.bytes);
-}
-
-void check_structure(const Schedule& s, const RankProgram& p, Rank rank, Faults& faults) {
-  for (size_t i = 0; i < p.ops.size(); ++i) {
-    const OpId id = OpId(i);
-    for (OpId a : p.ops[i].after)
-      if (a < 0 || a >= id)
-        faults.add(rank, id, "depends on op ", a, ", which does not come before it");
-    const auto held = [&](const Held& h, TensorKind kind) {
-      check_held(s, p, rank, id, h, kind, faults);
-    };
-    constexpr auto kKv = TensorKind::kKeyValue, kPart = TensorKind::kPartial;
-    std::visit(Overload{
-                   [&](const Select& o) { held(o.from, kKv), held(o.into, kKv); },
-                   [&](const Send& o) { held(o.what, kKv); },
-                   [&](const Recv& o) { held(o.what, kKv); },
-                   [&](const AllGather& o) { held(o.own, kKv), held(o.into, kKv); },
-                   [&](const Attend& o) {
-                     held(o.q, TensorKind::kQuery), held(o.kv, kKv), held(o.into, kPart);
-                   },
-                   [&](const Merge& o) { held(o.from, kPart), held(o.into, kPart); },
-                   [&](const Reset& o) { held(o.into, kPart); },
-               },
-               p.ops[i].what);
-  }
-}
-
-// ---- races: ops that touch the same rows of a slot are ordered ----
-
-struct Access {
-  int slot;
+// What an op touches, in one list for all checks.
+struct Touch {
+  Held held;
   bool writes;
-  TokenInterval rows;  // of a slot with fixed rows (the shards and the output); else everything
+  Region region;  // of slots with fixed rows; elsewhere everything
 };
 
-std::vector<Access> accesses(const Op& op, const TokenInterval& all) {
-  const auto region = [&](const Held& h, TokenInterval rows) {
-    return h.slot == kOutputSlot ? rows : all;
-  };
+std::vector<Touch> touches(const Op& op, const ShardedProblem& s) {
+  const Region all{s.all_tokens(), s.all_heads()};
   return std::visit(
       Overload{
           [&](const Select& o) {
-            return std::vector<Access>{{o.from.slot, false, all}, {o.into.slot, true, all}};
+            const Region unpacked{
+                s.all_tokens(),
+                head_part(o.from.rows, o.from.first_piece() % o.from.rows.head_parts)};
+            return std::vector<Touch>{{o.from, false, all},
+                                      {o.into, true, o.into.slot == kOutputSlot ? unpacked : all}};
           },
           [&](const Send& o) {
-            return std::vector<Access>{{o.what.slot, false, all}};
+            return std::vector<Touch>{{o.what, false, all}};
           },
           [&](const Recv& o) {
-            return std::vector<Access>{{o.what.slot, true, all}};
+            return std::vector<Touch>{{o.what, true, all}};
           },
           [&](const AllGather& o) {
-            return std::vector<Access>{{o.own.slot, false, all}, {o.into.slot, true, all}};
+            return std::vector<Touch>{{o.into, true, all}};
+          },
+          [&](const AllToAll& o) {
+            return std::vector<Touch>{{o.from, false, all}, {o.into, true, all}};
+          },
+          [&](const ReduceScatter& o) {
+            return std::vector<Touch>{{o.what, true, all}};
           },
           [&](const Attend& o) {
-            return std::vector<Access>{{o.q.slot, false, all},
-                                       {o.kv.slot, false, all},
-                                       {o.into.slot, true, region(o.into, o.queries)}};
+            const Region part{o.queries, o.heads};
+            const bool fixed = o.into.rows.branch == kEveryRow;
+            return std::vector<Touch>{
+                {o.q, false, all}, {o.kv, false, all}, {o.into, true, fixed ? part : all}};
           },
           [&](const Merge& o) {
-            return std::vector<Access>{{o.from.slot, false, all},
-                                       {o.into.slot, true, region(o.into, o.from.rows.within)}};
+            const Region part{o.from.rows.within, o.from.rows.heads};
+            return std::vector<Touch>{{o.from, false, all}, {o.into, true, part}};
           },
           [&](const Reset& o) {
-            return std::vector<Access>{{o.into.slot, true, all}};
+            return std::vector<Touch>{{o.into, true, all}};
           },
       },
       op.what);
 }
+
+// ---- structure: dependencies point back, slots exist and are large enough, kinds fit ----
+
+void check_held(const Schedule& s, const RankProgram& p, Rank rank, OpId id, const Held& held,
+                Faults& faults) {
+  if (held.slot < 0 || held.slot >= int(p.slots.size()))
+    return faults.add(rank, id, "slot ", held.slot, " does not exist");
+  if (held.first_piece() < 0 || held.first_piece() + held.num_pieces() > held.rows.num_pieces())
+    return faults.add(rank, id, "slot ", held.slot, " has no such pieces");
+  const Slot& slot = p.slots[size_t(held.slot)];
+  const int64_t bytes = slice_bytes(s.sharded, slot.kind, held.rows);
+  if (bytes > slot.bytes)
+    faults.add(rank, id, "needs ", bytes, " bytes in slot ", held.slot, ", which has ", slot.bytes);
+}
+
+void check_kinds(const RankProgram& p, Rank rank, OpId id, Faults& faults) {
+  const auto kind = [&](const Held& h) { return p.slots[size_t(h.slot)].kind; };
+  const auto require = [&](bool ok) {
+    if (!ok)
+      faults.add(rank, id, "a slot holds another kind of tensor. ", to_text(p.ops[size_t(id)]));
+  };
+  std::visit(
+      Overload{
+          [&](const Select& o) { require(kind(o.from) == kind(o.into)); },
+          [&](const AllToAll& o) { require(kind(o.from) == kind(o.into)); },
+          [&](const ReduceScatter& o) { require(kind(o.what) == TensorKind::kPartial); },
+          [&](const Attend& o) {
+            require(kind(o.q) == TensorKind::kQuery && kind(o.kv) == TensorKind::kKeyValue &&
+                    kind(o.into) == TensorKind::kPartial);
+          },
+          [&](const Merge& o) {
+            require(kind(o.from) == TensorKind::kPartial && kind(o.into) == TensorKind::kPartial);
+          },
+          [&](const Reset& o) { require(kind(o.into) == TensorKind::kPartial); },
+          [](const auto&) {},
+      },
+      p.ops[size_t(id)].what);
+}
+
+void check_structure(const Schedule& s, const RankProgram& p, Rank rank, Faults& faults) {
+  for (size_t i = 0; i < p.ops.size(); ++i) {
+    for (OpId a : p.ops[i].after)
+      if (a < 0 || a >= OpId(i))
+        faults.add(rank, OpId(i), "depends on op ", a, ", which does not come before it");
+    for (const Touch& t : touches(p.ops[i], s.sharded))
+      check_held(s, p, rank, OpId(i), t.held, faults);
+    if (!faults.any()) check_kinds(p, rank, OpId(i), faults);
+  }
+}
+
+// ---- races: ops that touch the same rows of a slot are ordered ----
 
 // before[j] holds the ops that have surely finished when op j starts.
 std::vector<std::vector<bool>> finished_before(const RankProgram& p) {
@@ -115,7 +138,6 @@ std::vector<std::vector<bool>> finished_before(const RankProgram& p) {
   for (size_t j = 0; j < p.ops.size(); ++j) {
     before[j].assign(j, false);
     for (OpId a : p.ops[j].after) {
-      if (a < 0 || size_t(a) >= j) continue;
       before[j][size_t(a)] = true;
       for (size_t i = 0; i < size_t(a); ++i)
         if (before[size_t(a)][i]) before[j][i] = true;
@@ -124,107 +146,46 @@ std::vector<std::vector<bool>> finished_before(const RankProgram& p) {
   return before;
 }
 
+bool overlap(const Touch& a, const Touch& b) {
+  if (a.held.rows != b.held.rows) return true;  // the slot is laid out anew: everything moves
+  const int first = std::max(a.held.first_piece(), b.held.first_piece());
+  const int end = std::min(a.held.first_piece() + a.held.num_pieces(),
+                           b.held.first_piece() + b.held.num_pieces());
+  const int64_t head = std::max(a.region.heads.first, b.region.heads.first);
+  const int64_t head_end = std::min(a.region.heads.first + a.region.heads.count,
+                                    b.region.heads.first + b.region.heads.count);
+  return first < end && head < head_end && !intersect(a.region.tokens, b.region.tokens).empty();
+}
+
 void check_races(const Schedule& s, const RankProgram& p, Rank rank, Faults& faults) {
   const auto before = finished_before(p);
-  std::map<int, std::vector<std::pair<OpId, Access>>> by_slot;
+  std::map<int, std::vector<std::pair<OpId, Touch>>> by_slot;
   for (size_t j = 0; j < p.ops.size(); ++j)
-    for (const Access& now : accesses(p.ops[j], s.sharded.all_tokens())) {
-      for (const auto& [i, earlier] : by_slot[now.slot]) {
+    for (const Touch& now : touches(p.ops[j], s.sharded)) {
+      for (const auto& [i, earlier] : by_slot[now.held.slot]) {
         if (size_t(i) == j || !(now.writes || earlier.writes)) continue;
-        if (intersect(now.rows, earlier.rows).empty() || before[j][size_t(i)]) continue;
-        faults.add(rank, OpId(j), "races with op ", i, " for slot ", now.slot,
+        if (before[j][size_t(i)] || !overlap(now, earlier)) continue;
+        faults.add(rank, OpId(j), "races with op ", i, " for slot ", now.held.slot,
                    ": add a dependency. ", to_text(p.ops[j]));
       }
-      by_slot[now.slot].push_back({OpId(j), now});
+      by_slot[now.held.slot].push_back({OpId(j), now});
     }
 }
 
-// ---- contents: in program order (the race check makes it the only order that matters) ----
-
-class Contents {
- public:
-  Contents(const Schedule& s, const RankProgram& p, Rank rank, Faults& faults)
-      : program_(p), rank_(rank), faults_(faults), held_(std::max(p.slots.size(), size_t{3})) {
-    const Slice own{kEveryRow, {rank, 1, 1}, s.sharded.all_tokens(), s.sharded.all_heads()};
-    held_[kQuerySlot] = held_[kKvSlot] = held_[kOutputSlot] = own;
-  }
-
-  void check_all() {
-    for (size_t i = 0; i < program_.ops.size(); ++i) {
-      op_ = OpId(i);
-      std::visit(
-          Overload{
-              [&](const Select& o) { reads(o.from), selects(o), writes(o.into); },
-              [&](const Send& o) { reads(o.what); },
-              [&](const Recv& o) { writes(o.what); },
-              [&](const AllGather& o) { reads(o.own), gathers(o), writes(o.into); },
-              [&](const Attend& o) { reads(o.q), reads(o.kv), attends(o), writes_partial(o.into); },
-              [&](const Merge& o) { reads(o.from), reads(o.into); },
-              [&](const Reset& o) { reads(o.into); },
-          },
-          program_.ops[i].what);
-    }
-  }
-
- private:
-  void reads(const Held& h) {
-    const auto& now = held_[size_t(h.slot)];
-    if (!now)
-      faults_.add(rank_, op_, "reads slot ", h.slot, " before anything is in it");
-    else if (*now != h.rows)
-      faults_.add(rank_, op_, "slot ", h.slot, " holds ", to_text(*now), ", not ", to_text(h.rows));
-  }
-  void writes(const Held& h) {
-    if (h.slot <= kOutputSlot) faults_.add(rank_, op_, "overwrites an input or the output");
-    held_[size_t(h.slot)] = h.rows;
-  }
-  void writes_partial(const Held& h) {
-    if (h.slot == kOutputSlot) return reads(h);
-    held_[size_t(h.slot)] = h.rows;
-  }
-  void selects(const Select& o) {
-    Slice expected = o.from.rows;
-    expected.branch = o.into.rows.branch;
-    expected.within = o.into.rows.within;
-    if (o.from.rows.branch != kEveryRow || expected != o.into.rows ||
-        !o.from.rows.within.contains(o.into.rows.within))
-      faults_.add(rank_, op_, "cannot select ", to_text(o.into.rows), " from ",
-                  to_text(o.from.rows));
-  }
-  void gathers(const AllGather& o) {
-    Slice expected = o.own.rows;
-    expected.owners = o.group;
-    if (o.group.index_of(rank_) < 0)
-      faults_.add(rank_, op_, "gathers in a group that it is not in");
-    if (o.own.rows.owners != RankGroup{rank_, 1, 1} || expected != o.into.rows)
-      faults_.add(rank_, op_, "gathers ", to_text(o.into.rows), " but the group has ",
-                  to_text(expected));
-  }
-  void attends(const Attend& o) {
-    const auto holds_branch = [&](const Held& h) {
-      return h.rows.branch == kEveryRow || h.rows.branch == o.branch;
-    };
-    if (!holds_branch(o.q) || !holds_branch(o.kv) || !holds_branch(o.into) ||
-        o.q.rows.heads != o.into.rows.heads)
-      faults_.add(rank_, op_, "mixes rows of different branches or heads");
-    if (o.into.rows.branch != kEveryRow && o.into.rows.within != o.queries)
-      faults_.add(rank_, op_, "writes other rows than its partial holds");
-  }
-
-  const RankProgram& program_;
-  Rank rank_;
-  Faults& faults_;
-  OpId op_ = 0;
-  std::vector<std::optional<Slice>> held_;
-};
-
-// ---- progress and matching: as the executors walk ----
+// ---- progress, matching and contents: as the executors walk ----
 
 class Walk {
  public:
-  Walk(const std::vector<RankProgram>& programs, Faults& faults)
-      : programs_(programs), faults_(faults), pc_(programs.size(), 0), done_(programs.size()) {
-    for (size_t r = 0; r < programs.size(); ++r) done_[r].assign(programs[r].ops.size(), false);
+  Walk(const Schedule& schedule, const std::vector<RankProgram>& programs, Faults& faults)
+      : sharded_(schedule.sharded),
+        programs_(programs),
+        faults_(faults),
+        pc_(programs.size(), 0),
+        done_(programs.size()) {
+    for (size_t r = 0; r < programs.size(); ++r) {
+      done_[r].assign(programs[r].ops.size(), false);
+      memory_.emplace_back(sharded_, programs[r], Rank(r));
+    }
   }
 
   void run() {
@@ -232,28 +193,31 @@ class Walk {
       progress = false;
       for (size_t r = 0; r < programs_.size(); ++r)
         while (pc_[r] < programs_[r].ops.size() && ready(r)) {
-          post(Rank(r), OpId(pc_[r]++));
+          start(Rank(r), OpId(pc_[r]++));
           progress = true;
         }
     }
+    bool finished = true;
     for (size_t r = 0; r < programs_.size(); ++r)
-      if (pc_[r] < programs_[r].ops.size())
-        faults_.add(Rank(r), OpId(pc_[r]), "deadlock: waits for ever. ",
-                    to_text(programs_[r].ops[pc_[r]]));
-      else
-        for (size_t i = 0; i < done_[r].size(); ++i)
-          if (!done_[r][i])
-            faults_.add(Rank(r), OpId(i), "deadlock: never completes. ",
-                        to_text(programs_[r].ops[i]));
+      for (size_t i = 0; i < done_[r].size() && finished; ++i)
+        if (!done_[r][i]) {
+          faults_.add(Rank(r), OpId(i), "deadlock: waits for ever. ", to_text(programs_[r].ops[i]));
+          finished = false;
+        }
+    if (!finished) return;
+    for (size_t r = 0; r < programs_.size(); ++r)
+      memory_[r].check_output(faults_.at(Rank(r), OpId(programs_[r].ops.size())));
   }
 
  private:
   struct Posted {
     Rank rank;
     OpId op;
-    Slice rows;
+    Held held;
+    std::vector<PieceState> sent = {};
   };
   using Channel = std::pair<Rank, Rank>;  // (from, to)
+  using Round = std::vector<Posted>;      // one collective, as its members arrive
 
   bool ready(size_t r) const {
     for (OpId a : programs_[r].ops[pc_[r]].after)
@@ -261,18 +225,47 @@ class Walk {
     return true;
   }
 
-  void post(Rank r, OpId id) {
+  void start(Rank r, OpId id) {
+    const auto report = faults_.at(r, id);
     std::visit(Overload{
                    [&](const Send& o) {
-                     match({r, o.to}, {r, id, o.what.rows}, sends_, recvs_);
+                     match({r, o.to}, {r, id, o.what, memory_[size_t(r)].read(o.what, report)},
+                           sends_, recvs_);
                    },
                    [&](const Recv& o) {
-                     match({o.from, r}, {r, id, o.what.rows}, recvs_, sends_);
+                     match({o.from, r}, {r, id, o.what}, recvs_, sends_);
                    },
-                   [&](const AllGather& o) { gather(r, id, o); },
-                   [&](const auto&) { done_[size_t(r)][size_t(id)] = true; },
+                   [&](const AllGather& o) { join(r, id, o.group, o.into); },
+                   [&](const AllToAll& o) { join(r, id, o.group, o.from); },
+                   [&](const ReduceScatter& o) { join(r, id, o.group, o.what); },
+                   [&](const auto& o) {
+                     memory_[size_t(r)].apply(o, report);
+                     done_[size_t(r)][size_t(id)] = true;
+                   },
                },
                programs_[size_t(r)].ops[size_t(id)].what);
+  }
+
+  // Owner, heads and rows of each piece: what the two ends of a message must agree on.
+  static bool same_rows(const Held& a, const Held& b) {
+    if (a.num_pieces() != b.num_pieces() || a.rows.branch != b.rows.branch ||
+        a.rows.within != b.rows.within)
+      return false;
+    for (int i = 0; i < a.num_pieces(); ++i) {
+      const int x = a.first_piece() + i, y = b.first_piece() + i;
+      if (a.rows.owners[x / a.rows.head_parts] != b.rows.owners[y / b.rows.head_parts] ||
+          head_part(a.rows, x % a.rows.head_parts) != head_part(b.rows, y % b.rows.head_parts))
+        return false;
+    }
+    return true;
+  }
+  void deliver(const std::vector<PieceState>& what, const Held& sent, Rank to, OpId op,
+               const Held& into, Rank from) {
+    if (!same_rows(sent, into))
+      faults_.add(to, op, "expects ", to_text(into.rows), ", rank ", from, " has ",
+                  to_text(sent.rows));
+    else
+      memory_[size_t(to)].write(into, what, faults_.at(to, op));
   }
 
   // A send completes when its receive is posted (rendezvous), which is the strictest a transport
@@ -283,42 +276,78 @@ class Walk {
         std::max(channel.first, channel.second) >= Rank(programs_.size()))
       return faults_.add(mine.rank, mine.op, "talks to a rank that does not exist or to itself");
     auto& waiting = other_side[channel];
-    if (waiting.empty()) return own_side[channel].push_back(mine);
-    const Posted partner = waiting.front();
+    if (waiting.empty()) return own_side[channel].push_back(std::move(mine));
+    const Posted partner = std::move(waiting.front());
     waiting.pop_front();
-    if (partner.rows != mine.rows)
-      faults_.add(mine.rank, mine.op, "expects ", to_text(mine.rows), ", rank ", partner.rank,
-                  " has ", to_text(partner.rows));
+    const bool sending = mine.rank == channel.first;
+    const Posted &sender = sending ? mine : partner, &receiver = sending ? partner : mine;
+    deliver(sender.sent, sender.held, receiver.rank, receiver.op, receiver.held, sender.rank);
     done_[size_t(mine.rank)][size_t(mine.op)] = done_[size_t(partner.rank)][size_t(partner.op)] =
         true;
   }
 
-  // The k-th gather of a group on one member belongs to the k-th on each other.
-  void gather(Rank r, OpId id, const AllGather& o) {
-    auto& rounds = gathers_[{o.group.first, o.group.stride, o.group.count}];
-    for (auto& round : rounds) {
-      if (std::any_of(round.begin(), round.end(), [&](const Posted& p) { return p.rank == r; }))
-        continue;
-      if (round.front().rows != o.into.rows)
-        faults_.add(r, id, "gathers ", to_text(o.into.rows), ", rank ", round.front().rank,
-                    " gathers ", to_text(round.front().rows));
-      round.push_back({r, id, o.into.rows});
-      return complete(round, o.group);
-    }
-    rounds.push_back({{r, id, o.into.rows}});
-    complete(rounds.back(), o.group);
-  }
-  void complete(const std::vector<Posted>& round, const RankGroup& group) {
-    if (int(round.size()) < group.count) return;
-    for (const Posted& p : round) done_[size_t(p.rank)][size_t(p.op)] = true;
+  // The k-th collective of a group on one member belongs to the k-th on each other.
+  void join(Rank r, OpId id, const RankGroup& group, const Held& read) {
+    if (group.index_of(r) < 0)
+      return faults_.add(r, id, "takes part in a collective of ranks it is not among");
+    auto& rounds = rounds_[group];
+    auto round = std::find_if(rounds.begin(), rounds.end(), [&](const Round& x) {
+      return std::none_of(x.begin(), x.end(), [&](const Posted& p) { return p.rank == r; });
+    });
+    if (round == rounds.end()) round = rounds.insert(rounds.end(), Round{});
+    // An all-gather gives only its own piece; the others are still on their way.
+    const bool gather =
+        std::holds_alternative<AllGather>(programs_[size_t(r)].ops[size_t(id)].what);
+    const Held own = gather ? read.piece(std::max(0, read.rows.owners.index_of(r))) : read;
+    round->push_back({r, id, read, memory_[size_t(r)].read(own, faults_.at(r, id))});
+    if (int(round->size()) < group.count) return;
+    for (const Posted& to : *round) complete(*round, group, to);
+    for (const Posted& p : *round) done_[size_t(p.rank)][size_t(p.op)] = true;
+    rounds.erase(round);
   }
 
+  void complete(const Round& round, const RankGroup& group, const Posted& to) {
+    const int me = group.index_of(to.rank);
+    std::visit(Overload{
+                   [&](const AllGather& o) {
+                     for (const Posted& from : round) {
+                       if (from.rank == to.rank) continue;
+                       const int piece = o.into.rows.owners.index_of(from.rank);
+                       if (piece < 0)
+                         return faults_.add(to.rank, to.op, "gathers ", to_text(o.into.rows),
+                                            " without rank ", from.rank);
+                       const Held sent =
+                           from.held.piece(std::max(0, from.held.rows.owners.index_of(from.rank)));
+                       deliver(from.sent, sent, to.rank, to.op, o.into.piece(piece), from.rank);
+                     }
+                   },
+                   [&](const AllToAll& o) {
+                     for (const Posted& from : round)
+                       deliver({from.sent.at(size_t(me))}, from.held.piece(me), to.rank, to.op,
+                               o.into.piece(group.index_of(from.rank)), from.rank);
+                   },
+                   [&](const ReduceScatter& o) {
+                     PieceState sum = to.sent.at(size_t(me));
+                     for (const Posted& from : round)
+                       if (from.rank != to.rank)
+                         sum.sum.insert(sum.sum.end(), from.sent.at(size_t(me)).sum.begin(),
+                                        from.sent.at(size_t(me)).sum.end());
+                     memory_[size_t(to.rank)].write(o.what.piece(me), {sum},
+                                                    faults_.at(to.rank, to.op));
+                   },
+                   [](const auto&) {},
+               },
+               programs_[size_t(to.rank)].ops[size_t(to.op)].what);
+  }
+
+  const ShardedProblem& sharded_;
   const std::vector<RankProgram>& programs_;
   Faults& faults_;
   std::vector<size_t> pc_;
   std::vector<std::vector<bool>> done_;
+  std::vector<SymbolicRank> memory_;
   std::map<Channel, std::deque<Posted>> sends_, recvs_;
-  std::map<std::tuple<int, int, int>, std::vector<std::vector<Posted>>> gathers_;
+  std::map<RankGroup, std::vector<Round>> rounds_;
 };
 
 }  // namespace
@@ -331,13 +360,8 @@ std::vector<std::string> check_schedule(const Schedule& schedule, int limit) {
   for (size_t r = 0; r < programs.size(); ++r)
     check_structure(schedule, programs[r], Rank(r), faults);
   if (faults.any()) return faults.take();  // the rest relies on it
-  for (size_t r = 0; r < programs.size(); ++r) {
-    check_races(schedule, programs[r], Rank(r), faults);
-    Contents(schedule, programs[r], Rank(r), faults).check_all();
-    for (const std::string& line : check_coverage(schedule.sharded, programs[r], Rank(r)))
-      faults.add(Rank(r), OpId(programs[r].ops.size()), line);
-  }
-  Walk(programs, faults).run();
+  for (size_t r = 0; r < programs.size(); ++r) check_races(schedule, programs[r], Rank(r), faults);
+  Walk(schedule, programs, faults).run();
   return faults.take();
 }
 

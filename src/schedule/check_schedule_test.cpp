@@ -86,22 +86,34 @@ TEST(CheckSchedule, MergesIntoTheSameRowsUnordered) {
                "races with op");
 }
 
-TEST(CheckSchedule, ShortGather) {
-  expect_fault(with_fault(dilated_attention(dilated_problem()), 1,
-                          [](RankProgram& p) {
-                            auto& g = first<AllGather>(p);
-                            g.group.count = 3, g.into.rows.owners.count = 3;
-                            first<Attend>(p, 1).kv.rows.owners.count = 3;
-                          }),
-               "the keys attended to are not the pattern's");
+// Rows of the gathered slot, wherever the program names them.
+void gather_only(RankProgram& p, TokenInterval within) {
+  const int slot = first<AllGather>(p).into.slot;
+  first<Select>(p).into.rows.within = first<AllGather>(p).into.rows.within = within;
+  for (Op& op : p.ops)
+    if (auto* attend = std::get_if<Attend>(&op.what); attend && attend->kv.slot == slot)
+      attend->kv.rows.within = within;
 }
 
-TEST(CheckSchedule, GatherOfFewerRowsThanTheGroupHas) {
+TEST(CheckSchedule, ShortGather) {  // all ranks forget the last shard
+  Schedule s = dilated_attention(dilated_problem());
+  for (Rank r = 0; r < 4; ++r)
+    s = with_fault(s, r, [](RankProgram& p) { gather_only(p, {0, 48}); });
+  expect_fault(s, "the keys attended to are not the pattern's");
+}
+
+TEST(CheckSchedule, GatherOfFewerRowsThanTheOthers) {
   expect_fault(with_fault(dilated_attention(dilated_problem()), 1,
                           [](RankProgram& p) {
-                            first<AllGather>(p).into.rows.within = {0, 48};
+                            gather_only(p, {0, 48});
                           }),
-               "but the group has");
+               "expects");
+}
+
+TEST(CheckSchedule, GatherWithoutTheOwnPiece) {  // nobody packed it
+  expect_fault(with_fault(dilated_attention(dilated_problem()), 1,
+                          [](RankProgram& p) { first<Select>(p).into.pieces.first = 2; }),
+               "cannot select");
 }
 
 TEST(CheckSchedule, Deadlock) {  // every rank waits for its predecessor before it sends
@@ -127,14 +139,15 @@ TEST(CheckSchedule, ReceiveWithoutSend) {  // rank 3 forgets its last send, so r
 
 TEST(CheckSchedule, KeysAttendedTwice) {  // the own shard once more at the end
   expect_fault(
-      with_fault(ring_attention(ring_problem()), 0,
-                 [](RankProgram& p) {
-                   const Merge merge = first<Merge>(p);
-                   const Attend own = first<Attend>(p);
-                   const OpId last = OpId(p.ops.size()) - 1;
-                   p.ops.push_back({Attend{0, {0, 64}, own.q, own.kv, merge.from}, {last}});
-                   p.ops.push_back({merge, {last + 1}});
-                 }),
+      with_fault(
+          ring_attention(ring_problem()), 0,
+          [](RankProgram& p) {
+            const Merge merge = first<Merge>(p);
+            const Attend own = first<Attend>(p);
+            const OpId last = OpId(p.ops.size()) - 1;
+            p.ops.push_back({Attend{0, {0, 64}, own.heads, own.q, own.kv, merge.from}, {last}});
+            p.ops.push_back({merge, {last + 1}});
+          }),
       "each once");
 }
 
@@ -180,7 +193,7 @@ TEST(RowMap, PlacesAreABijection) {
   const ShardedProblem s{p, {.branches = {{20, 1}, {53, 4}, {16, 3}}}, {53, 4}};
   for (int branch : {kEveryRow, 1, 2})
     for (TensorKind kind : {TensorKind::kQuery, TensorKind::kKeyValue, TensorKind::kPartial}) {
-      const RowMap map(s, kind, {branch, {1, 1, 3}, {5, 50}, {0, 6}});
+      const RowMap map(s, kind, {branch, {.first = 1, .stride = 1, .count = 3}, {5, 50}, {0, 6}});
       int64_t bytes = 0;
       for (const auto& piece : map.pieces()) {
         EXPECT_EQ(piece.byte_offset, bytes);

@@ -35,7 +35,10 @@ struct Part {
 class DilatedProgram {
  public:
   DilatedProgram(const ShardedProblem& sharded, Rank rank)
-      : sharded_(sharded), rank_(rank), shard_(sharded.layout.shard(rank)), build_(sharded, rank) {}
+      : sharded_(sharded),
+        rank_(rank),
+        shard_(sharded.layout.interval(rank)),
+        build_(sharded, rank) {}
 
   RankProgram make() {
     const int direct = branch_that_covers_all();
@@ -60,12 +63,20 @@ class DilatedProgram {
   // Cuts the shard into local segments and those (at most two) that cross its borders.
   void add_parts(int b, std::vector<Part>& parts) const {
     const BranchRows rows(sharded_.pattern, b, sharded_.problem.seq_len);
-    if (sharded_.gather_scope == GatherScope::kWholeWorld && crosses_somewhere(rows)) {
+    // Summary rows of every segment go to every rank (the Sparse Transformer's pattern).
+    const bool from_all = rows.is_summary() ? sharded_.layout.world_size() > 1
+                                            : sharded_.gather_scope == GatherScope::kWholeWorld &&
+                                                  crosses_somewhere(rows);
+    if (from_all) {
       parts.push_back(
           {b, shard_, RankGroup{0, 1, sharded_.layout.world_size()}, sharded_.all_tokens()});
       return;
     }
     if (shard_.empty()) return;
+    if (rows.is_summary()) {
+      parts.push_back({b, shard_, std::nullopt, {}, build_.kv()});
+      return;
+    }
     const int64_t first = rows.segment_of(shard_.begin), last = rows.segment_of(shard_.end - 1);
     const bool first_crosses = !shard_.contains(rows.segment(first));
     const bool last_crosses = !shard_.contains(rows.segment(last));
@@ -78,7 +89,7 @@ class DilatedProgram {
 
   bool crosses_somewhere(const BranchRows& rows) const {
     for (Rank p = 1; p < sharded_.layout.world_size(); ++p) {
-      const TokenInterval shard = sharded_.layout.shard(p);
+      const TokenInterval shard = sharded_.layout.interval(p);
       if (!shard.empty() && shard.begin % rows.segment_length() != 0) return true;
     }
     return false;
@@ -91,13 +102,10 @@ class DilatedProgram {
   }
 
   void start_gather(Part& part) {
-    const Slice own{part.branch, {rank_, 1, 1}, part.gathered, sharded_.all_heads()};
-    Slice all = own;
-    all.owners = *part.group;
-    const Held packed{build_.add_slot(TensorKind::kKeyValue, SlotTag::kPacked, own), own};
+    const Slice all{part.branch, *part.group, part.gathered, sharded_.all_heads()};
     part.kv = {build_.add_slot(TensorKind::kKeyValue, SlotTag::kGathered, all), all};
-    const OpId select = build_.add(Select{build_.kv(), packed});
-    part.ready = build_.add(AllGather{*part.group, packed, part.kv}, {select});
+    const OpId select = build_.add(Select{build_.kv(), part.kv.piece(part.group->index_of(rank_))});
+    part.ready = build_.add(AllGather{*part.group, part.kv}, {select});
   }
 
   // Local parts run first, to hide the gathers; but a merge needs its rows in place, so the direct
@@ -112,8 +120,9 @@ class DilatedProgram {
   }
 
   void attend_in_place(const Part& part) {
-    output_.push_back(build_.add(
-        Attend{part.branch, part.queries, build_.q(), part.kv, build_.output()}, {part.ready}));
+    output_.push_back(build_.add(Attend{part.branch, part.queries, sharded_.all_heads(), build_.q(),
+                                        part.kv, build_.output()},
+                                 {part.ready}));
   }
 
   void attend_and_merge(const Part& part) {
@@ -121,8 +130,9 @@ class DilatedProgram {
     if (scratch_ < 0) scratch_ = build_.add_slot(TensorKind::kPartial, SlotTag::kPartial, rows);
     build_.grow_slot(scratch_, slice_bytes(sharded_, TensorKind::kPartial, rows));
     const Held into{scratch_, rows};
-    const OpId attend = build_.add(Attend{part.branch, part.queries, build_.q(), part.kv, into},
-                                   {part.ready, last_merge_});
+    const OpId attend = build_.add(
+        Attend{part.branch, part.queries, sharded_.all_heads(), build_.q(), part.kv, into},
+        {part.ready, last_merge_});
     std::vector<OpId> after = output_;
     after.push_back(attend);
     last_merge_ = build_.add(Merge{into, build_.output()}, std::move(after));

@@ -9,7 +9,7 @@ Schedule local_attention(const ShardedProblem& sharded) {
   return {"local", sharded, [sharded](Rank rank) {
             check(sharded.layout.world_size() == 1, "local runs on one rank");
             ProgramBuilder build(sharded, rank);
-            build.add(Attend{0, sharded.all_tokens(), build.q(), build.kv(), build.output()});
+            build.add(build.attend(build.kv(), build.output()));
             return build.take();
           }};
 }

@@ -4,8 +4,80 @@
 
 namespace longnet {
 
+int64_t TokenRanges::tokens() const {
+  int64_t sum = 0;
+  for (const TokenRange& r : *this) sum += r.count;
+  return sum;
+}
+
+int64_t TokenRanges::index_of(int64_t token) const {
+  int64_t before = 0;
+  for (const TokenRange& r : *this) {
+    const int64_t distance = token - r.first;
+    if (distance >= 0 && distance % r.stride == 0 && distance / r.stride < r.count)
+      return before + distance / r.stride;
+    before += r.count;
+  }
+  return -1;
+}
+
+std::string_view to_string(LayoutKind kind) {
+  switch (kind) {
+    case LayoutKind::kZigzag:
+      return "zigzag";
+    case LayoutKind::kStriped:
+      return "striped";
+    default:
+      return "contiguous";
+  }
+}
+
+LayoutKind parse_layout(std::string_view name) {
+  for (LayoutKind kind : {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped})
+    if (to_string(kind) == name) return kind;
+  throw UsageError(concat("unknown layout '", name, "': use contiguous, zigzag or striped"));
+}
+
+namespace {
+
+TokenRange as_range(TokenInterval i) { return {i.begin, 1, i.length()}; }
+
+TokenInterval part(int64_t length, int64_t parts, int64_t i) {
+  return {part_begin(length, parts, i), part_begin(length, parts, i + 1)};
+}
+
+}  // namespace
+
+TokenRanges SequenceLayout::shard(Rank p) const {
+  TokenRanges out;
+  if (kind_ == LayoutKind::kContiguous) {
+    out.add(as_range(part(seq_len_, world_size_, p)));
+  } else if (kind_ == LayoutKind::kStriped) {
+    out.add({p, world_size_, p < seq_len_ ? ceil_div(seq_len_ - p, world_size_) : 0});
+  } else {
+    check(world_size_ % ring_size_ == 0, "a zigzag of ", ring_size_, " positions on ", world_size_,
+          " ranks");
+    const int sharers = world_size_ / ring_size_, position = p / sharers;
+    const TokenInterval early = part(seq_len_, 2 * ring_size_, position);
+    const TokenInterval late = part(seq_len_, 2 * ring_size_, 2 * ring_size_ - 1 - position);
+    // This rank's part of the two chunks, put one after the other.
+    const TokenInterval mine = part(early.length() + late.length(), sharers, p % sharers);
+    const int64_t to_late = late.begin - early.length();
+    out.add(as_range(intersect({early.begin + mine.begin, early.begin + mine.end}, early)));
+    out.add(as_range(intersect({to_late + mine.begin, to_late + mine.end}, late)));
+  }
+  return out;
+}
+
+TokenInterval SequenceLayout::interval(Rank p) const {
+  check(kind_ == LayoutKind::kContiguous, "shards of the layout ", to_string(kind_),
+        " are no intervals");
+  return part(seq_len_, world_size_, p);
+}
+
 Rank SequenceLayout::owner(int64_t token) const {
   check(token >= 0 && token < seq_len_, "token ", token, " outside [0, ", seq_len_, ")");
+  check(kind_ == LayoutKind::kContiguous, "owner() knows contiguous shards only");
   const int64_t size = seq_len_ / world_size_, longer = seq_len_ % world_size_;
   if (token < longer * (size + 1)) return Rank(token / (size + 1));
   return Rank(longer + (token - longer * (size + 1)) / size);
@@ -25,6 +97,8 @@ std::string_view to_string(SlotTag tag) {
       return "packed";
     case SlotTag::kGathered:
       return "gathered";
+    case SlotTag::kExchange:
+      return "exchange";
     default:
       return "partial";
   }

@@ -11,6 +11,7 @@
 //
 // Nothing here includes MPI, NCCL, CUDA or the simulator; all of them include this.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -32,24 +33,74 @@ struct HeadRange {
   bool operator==(const HeadRange&) const = default;
 };
 
-// Order of tokens over ranks: rank p owns the tokens [begin(p), end(p)).
+// A shard's tokens: at most two ranges, ascending.
+struct TokenRanges {
+  std::array<TokenRange, 2> range{};
+  int count = 0;
+  void add(const TokenRange& r) {
+    if (!r.empty()) range[size_t(count++)] = r;
+  }
+  const TokenRange* begin() const { return range.data(); }
+  const TokenRange* end() const { return range.data() + count; }
+  bool empty() const { return count == 0; }
+  int64_t tokens() const;
+  int64_t first() const { return range[0].first; }                  // when not empty
+  int64_t last() const { return range[size_t(count) - 1].last(); }  // when not empty
+  // Position of `token` in the shard; -1 when it is not there.
+  int64_t index_of(int64_t token) const;
+  bool operator==(const TokenRanges&) const = default;
+};
+
+// kContiguous: rank p owns the p-th of P nearly equal parts.
+// kZigzag:     R ring positions own the chunks i and 2R - 1 - i of 2R, which balances a causal
+// mask; the P / R ranks
+//              of a position share its tokens in order. (Llama 3's and ring-flash-attention's
+//              zigzag has R = P.)
+// kStriped:    rank p owns the tokens p, p + P, ... (Brandon et al., Striped Attention, arXiv
+// 2311.09431).
+enum class LayoutKind { kContiguous, kZigzag, kStriped };
+std::string_view to_string(LayoutKind kind);     // "contiguous", "zigzag", "striped"
+LayoutKind parse_layout(std::string_view name);  // throws UsageError
+
+// Order of tokens over ranks.
 class SequenceLayout {
  public:
-  SequenceLayout(int64_t seq_len, int world_size) : seq_len_(seq_len), world_size_(world_size) {}
+  SequenceLayout(int64_t seq_len, int world_size, LayoutKind kind = LayoutKind::kContiguous,
+                 int ring_size = 0)
+      : seq_len_(seq_len),
+        world_size_(world_size),
+        kind_(kind),
+        ring_size_(ring_size > 0 ? ring_size : world_size) {}
   int world_size() const { return world_size_; }
   int64_t seq_len() const { return seq_len_; }
-  TokenInterval shard(Rank p) const {
-    return {part_begin(seq_len_, world_size_, p), part_begin(seq_len_, world_size_, p + 1)};
+  LayoutKind kind() const { return kind_; }
+  // The same order with R ring positions for the zigzag.
+  SequenceLayout with_ring_size(int ring_size) const {
+    return {seq_len_, world_size_, kind_, ring_size};
   }
-  Rank owner(int64_t token) const;
+
+  TokenRanges shard(Rank p) const;
+  // The one interval of a contiguous shard; throws for other layouts.
+  TokenInterval interval(Rank p) const;
+  Rank owner(int64_t token) const;  // contiguous only
 
  private:
   int64_t seq_len_;
   int world_size_;
+  LayoutKind kind_;
+  int ring_size_;
 };
 
 // Which ranks gather a branch's rows: those that share a segment, or the whole world.
 enum class GatherScope { kSegmentGroup, kWholeWorld };
+
+// Knobs of single algorithms; 0 lets the algorithm choose.
+struct AlgorithmOptions {
+  int ulysses_degree = 0;  // usp: ranks that exchange heads (Pu)
+  int ring_inner = 0;      // double_ring: ranks of an inner ring (Pi)
+  int64_t head_slice = 0;  // all_gather: K/V heads gathered at a time
+  bool operator==(const AlgorithmOptions&) const = default;
+};
 
 // What a schedule is written for.
 struct ShardedProblem {
@@ -57,6 +108,7 @@ struct ShardedProblem {
   DilatedPattern pattern;
   SequenceLayout layout;
   GatherScope gather_scope = GatherScope::kSegmentGroup;
+  AlgorithmOptions options = {};
   HeadRange all_heads() const { return {0, problem.num_heads}; }
   TokenInterval all_tokens() const { return {0, problem.seq_len}; }
 };
@@ -65,19 +117,31 @@ inline constexpr int kEveryRow = -1;
 
 // A set of rows in closed form: of the tokens that `owners` own inside `within`, those that
 // `branch` selects for each head (kEveryRow: all). In memory it is one piece per owner, in the
-// order of `owners`; see RowMap.
+// order of `owners`, and within an owner one per head part, when the heads are split in nearly
+// equal parts (part_begin); see RowMap.
 struct Slice {
   int branch = kEveryRow;
   RankGroup owners;
   TokenInterval within;
   HeadRange heads;
+  int head_parts = 1;
+  int num_pieces() const { return owners.count * head_parts; }
   bool operator==(const Slice&) const = default;
 };
 
 enum class TensorKind { kQuery, kKeyValue, kPartial };  // partial: O and LSE, fp32
 
 // What a slot is for; memory is measured and predicted by these tags.
-enum class SlotTag { kQuery, kKeyValue, kOutput, kKvBuffer, kPacked, kGathered, kPartial };
+enum class SlotTag {
+  kQuery,
+  kKeyValue,
+  kOutput,
+  kKvBuffer,
+  kPacked,
+  kGathered,
+  kPartial,
+  kExchange
+};
 std::string_view to_string(SlotTag tag);
 
 struct Slot {
@@ -89,15 +153,30 @@ struct Slot {
 // Slots that every program has: its shard of Q, of K and V, and of the output.
 inline constexpr int kQuerySlot = 0, kKvSlot = 1, kOutputSlot = 2;
 
-// A slot and the rows that it holds when the op runs.
+// Some pieces of a slice, in its order.
+struct PieceRange {
+  int first = 0, count = -1;  // -1: all
+  bool operator==(const PieceRange&) const = default;
+};
+
+// A slot, the slice that it is laid out for, and which pieces of it an op touches.
 struct Held {
   int slot = -1;
   Slice rows;
+  PieceRange pieces = {};
+  Held piece(int i) const { return {slot, rows, {i, 1}}; }
+  Held range(int first, int count) const { return {slot, rows, {first, count}}; }
+  int first_piece() const { return pieces.first; }
+  int num_pieces() const {
+    return pieces.count < 0 ? rows.num_pieces() - pieces.first : pieces.count;
+  }
 };
 
+// Copies the rows of `into` (one piece) out of `from`: packs a branch's rows or some heads, or
+// unpacks them.
 struct Select {
   Held from, into;
-};  // pack the rows that into.rows.branch selects out of `from`
+};
 struct Send {
   Rank to;
   Held what;
@@ -106,15 +185,28 @@ struct Recv {
   Rank from;
   Held what;
 };
+// In place: piece i of `into` belongs to member i, and the own piece is there already.
 struct AllGather {
   RankGroup group;
-  Held own, into;
-};  // into.rows.owners == group
-// Query rows of `branch` in `queries` attend to all keys of `kv` that the branch selects in their
-// segment. Overwrites the same rows of `into`.
+  Held into;
+};
+// Piece i of `from` goes to member i; piece i of `into` comes from member i.
+struct AllToAll {
+  RankGroup group;
+  Held from, into;
+};
+// In place, on partials: piece i of `what` of all members is merged on member i. Always lowered
+// before it runs.
+struct ReduceScatter {
+  RankGroup group;
+  Held what;
+};
+// Query rows of `branch` in `queries`, for the query heads `heads`, attend to all keys of `kv` that
+// the branch lets them see. Overwrites the same rows of `into`.
 struct Attend {
   int branch;
   TokenInterval queries;
+  HeadRange heads;
   Held q, kv, into;
 };
 struct Merge {
@@ -124,7 +216,14 @@ struct Reset {
   Held into;
 };  // every row becomes the identity (0, -inf)
 
-using Action = std::variant<Select, Send, Recv, AllGather, Attend, Merge, Reset>;
+using Action =
+    std::variant<Select, Send, Recv, AllGather, AllToAll, ReduceScatter, Attend, Merge, Reset>;
+
+inline bool is_communication(const Action& a) {
+  return std::holds_alternative<Send>(a) || std::holds_alternative<Recv>(a) ||
+         std::holds_alternative<AllGather>(a) || std::holds_alternative<AllToAll>(a) ||
+         std::holds_alternative<ReduceScatter>(a);
+}
 
 struct Op {
   Action what;

@@ -18,8 +18,9 @@ class ProgramBuilder {
   }
 
   Slice own() const { return every_row_of(rank_); }
-  Slice every_row_of(Rank r) const {
-    return {kEveryRow, {r, 1, 1}, sharded_.all_tokens(), sharded_.all_heads()};
+  Slice every_row_of(Rank r) const { return every_row_of({.first = r}, sharded_.all_heads()); }
+  Slice every_row_of(const RankGroup& owners, HeadRange heads) const {
+    return {kEveryRow, owners, sharded_.all_tokens(), heads};
   }
 
   Held q() const { return {kQuerySlot, own()}; }
@@ -33,7 +34,6 @@ class ProgramBuilder {
     program_.slots.push_back({kind, tag, bytes});
     return int(program_.slots.size()) - 1;
   }
-
   void grow_slot(int slot, int64_t bytes) {
     int64_t& held = program_.slots.at(size_t(slot)).bytes;
     held = std::max(held, bytes);
@@ -44,6 +44,26 @@ class ProgramBuilder {
     std::erase(after, -1);
     program_.ops.push_back({std::move(what), std::move(after)});
     return OpId(program_.ops.size()) - 1;
+  }
+
+  // Exact attention of all own queries, all heads.
+  Attend attend(const Held& keys, const Held& into) const {
+    return {0, sharded_.all_tokens(), sharded_.all_heads(), q(), keys, into};
+  }
+
+  // A rank whose shard no other exceeds.
+  Rank largest_shard() const {
+    const SequenceLayout& layout = sharded_.layout;
+    Rank largest = 0;
+    for (Rank r = 1; r < layout.world_size() && layout.kind() == LayoutKind::kZigzag; ++r)
+      if (layout.shard(r).tokens() > layout.shard(largest).tokens()) largest = r;
+    return largest;  // the first one, in the other layouts
+  }
+
+  // Is any key of `keys` visible to a query of `queries`, as far as the causal mask goes?
+  bool visible(const TokenRanges& queries, const TokenRanges& keys) const {
+    return !queries.empty() && !keys.empty() &&
+           (!sharded_.problem.causal || keys.first() <= queries.last());
   }
 
   RankProgram take() { return std::move(program_); }

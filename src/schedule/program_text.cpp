@@ -9,18 +9,60 @@ namespace {
 
 std::string held_text(const Held& held) {
   static constexpr const char* kNames[] = {"q", "kv", "output"};
-  const std::string name =
-      held.slot <= kOutputSlot ? kNames[held.slot] : "slot" + std::to_string(held.slot);
-  return name + "[" + to_text(held.rows) + "]";
+  std::ostringstream out;
+  if (held.slot >= 0 && held.slot <= kOutputSlot)
+    out << kNames[held.slot];
+  else
+    out << "slot" << held.slot;
+  out << "[" << to_text(held.rows) << "]";
+  if (held.pieces != PieceRange{}) {
+    out << " piece " << held.first_piece();
+    if (held.num_pieces() > 1) out << ".." << held.first_piece() + held.num_pieces() - 1;
+  }
+  return out.str();
 }
 
 std::string group_text(const RankGroup& g) {
   std::ostringstream out;
-  out << g.first;
+  out << g[0];
   if (g.count > 1) out << ".." << g[g.count - 1];
-  if (g.count > 1 && g.stride != 1) out << " by " << g.stride;
+  if (g.inner_count > 0)
+    out << " node by node";
+  else if (g.rotation == 0 && g.count > 1 && g.stride != 1)
+    out << " by " << g.stride;
   return out.str();
 }
+
+std::string action_text(const Select& o) {
+  return "select     " + held_text(o.from) + " -> " + held_text(o.into);
+}
+std::string action_text(const Send& o) {
+  return "send       " + held_text(o.what) + " to rank " + std::to_string(o.to);
+}
+std::string action_text(const Recv& o) {
+  return "recv       " + held_text(o.what) + " from rank " + std::to_string(o.from);
+}
+std::string action_text(const AllGather& o) {
+  return "all_gather " + held_text(o.into) + " among ranks " + group_text(o.group);
+}
+std::string action_text(const AllToAll& o) {
+  return "all_to_all " + held_text(o.from) + " -> " + held_text(o.into) + " among ranks " +
+         group_text(o.group);
+}
+std::string action_text(const ReduceScatter& o) {
+  return "reduce_scatter " + held_text(o.what) + " among ranks " + group_text(o.group);
+}
+std::string action_text(const Attend& o) {
+  std::ostringstream out;
+  out << "attend     branch " << o.branch << ", queries " << o.queries.begin << ".."
+      << o.queries.end << ", heads " << o.heads.first << ".." << o.heads.first + o.heads.count
+      << ": " << held_text(o.q) << " x " << held_text(o.kv) << " -> " << held_text(o.into);
+  return out.str();
+}
+std::string action_text(const Merge& o) {
+  return "merge      " + held_text(o.from) + " -> " + held_text(o.into);
+}
+std::string action_text(const Reset& o) { return "reset      " + held_text(o.into); }
 
 }  // namespace
 
@@ -28,41 +70,22 @@ std::string to_text(const Slice& s) {
   std::ostringstream out;
   out << (s.branch == kEveryRow ? "rows" : "branch " + std::to_string(s.branch)) << " of "
       << group_text(s.owners) << " in " << s.within.begin << ".." << s.within.end;
+  if (s.head_parts > 1) out << " in " << s.head_parts << " head parts";
   return out.str();
 }
 
 std::string to_text(const Op& op) {
-  std::ostringstream out;
-  std::visit(
-      Overload{
-          [&](const Select& o) {
-            out << "select     " << held_text(o.from) << " -> " << held_text(o.into);
-          },
-          [&](const Send& o) { out << "send       " << held_text(o.what) << " to rank " << o.to; },
-          [&](const Recv& o) {
-            out << "recv       " << held_text(o.what) << " from rank " << o.from;
-          },
-          [&](const AllGather& o) {
-            out << "all_gather " << held_text(o.own) << " -> " << held_text(o.into)
-                << " among ranks " << group_text(o.group);
-          },
-          [&](const Attend& o) {
-            out << "attend     branch " << o.branch << ", queries " << o.queries.begin << ".."
-                << o.queries.end << ": q x " << held_text(o.kv) << " -> " << held_text(o.into);
-          },
-          [&](const Merge& o) {
-            out << "merge      " << held_text(o.from) << " -> " << held_text(o.into);
-          },
-          [&](const Reset& o) { out << "reset      " << held_text(o.into); },
-      },
-      op.what);
-  return out.str();
+  return std::visit([](const auto& action) { return action_text(action); }, op.what);
 }
 
 std::string to_text(const ShardedProblem& sharded, const RankProgram& program, Rank rank) {
   std::ostringstream out;
-  const TokenInterval shard = sharded.layout.shard(rank);
-  out << "# rank " << rank << " owns tokens " << shard.begin << ".." << shard.end << "\n";
+  out << "# rank " << rank << " owns tokens";
+  for (const TokenRange& r : sharded.layout.shard(rank)) {
+    out << " " << r.first << ".." << r.last() + 1;
+    if (r.stride > 1) out << " by " << r.stride;
+  }
+  out << "\n";
   for (size_t i = 0; i < program.slots.size(); ++i)
     out << "# slot " << i << "  " << to_string(program.slots[i].tag) << "  "
         << program.slots[i].bytes << " bytes\n";
@@ -80,13 +103,6 @@ std::string to_text(const ShardedProblem& sharded, const RankProgram& program, R
 
 namespace {
 
-const char* shape_of(const Op& op) {
-  return std::holds_alternative<Send>(op.what) || std::holds_alternative<Recv>(op.what) ||
-                 std::holds_alternative<AllGather>(op.what)
-             ? "ellipse"
-             : "box";
-}
-
 // A send's partner is the k-th receive of the same channel, as transports match them.
 OpId matching_recv(const RankProgram& receiver, Rank from, int ordinal) {
   for (size_t i = 0; i < receiver.ops.size(); ++i)
@@ -94,6 +110,22 @@ OpId matching_recv(const RankProgram& receiver, Rank from, int ordinal) {
         recv && recv->from == from && ordinal-- == 0)
       return OpId(i);
   return -1;
+}
+
+std::string node(Rank rank, size_t op) {
+  return "r" + std::to_string(rank) + "_" + std::to_string(op);
+}
+
+void rank_to_dot(const RankProgram& program, Rank rank, std::ostream& out) {
+  out << "  subgraph cluster_" << rank << " {\n    label=\"rank " << rank << "\";\n";
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    const Op& op = program.ops[i];
+    out << "    " << node(rank, i) << " [shape=" << (is_communication(op.what) ? "ellipse" : "box")
+        << ", label=\"" << i << " " << to_text(op) << "\"];\n";
+    for (OpId a : op.after)
+      out << "    " << node(rank, size_t(a)) << " -> " << node(rank, i) << ";\n";
+  }
+  out << "  }\n";
 }
 
 }  // namespace
@@ -105,25 +137,19 @@ std::string to_dot(const Schedule& schedule, int max_ranks) {
   std::ostringstream out;
   out << "digraph \"" << schedule.algorithm
       << "\" {\n  rankdir=TB; node [fontname=\"sans-serif\", fontsize=10];\n";
+  for (Rank p = 0; p < ranks; ++p) rank_to_dot(programs[size_t(p)], p, out);
   for (Rank p = 0; p < ranks; ++p) {
-    out << "  subgraph cluster_" << p << " {\n    label=\"rank " << p << "\";\n";
+    std::vector<int> sent(size_t(schedule.sharded.layout.world_size()), 0);
     const auto& ops = programs[size_t(p)].ops;
     for (size_t i = 0; i < ops.size(); ++i) {
-      out << "    r" << p << "_" << i << " [shape=" << shape_of(ops[i]) << ", label=\"" << i << " "
-          << to_text(ops[i]) << "\"];\n";
-      for (OpId a : ops[i].after)
-        out << "    r" << p << "_" << a << " -> r" << p << "_" << i << ";\n";
+      const auto* send = std::get_if<Send>(&ops[i].what);
+      if (send == nullptr) continue;
+      const int ordinal = sent[size_t(send->to)]++;
+      if (send->to >= ranks) continue;
+      const OpId to = matching_recv(programs[size_t(send->to)], p, ordinal);
+      if (to >= 0)
+        out << "  " << node(p, i) << " -> " << node(send->to, size_t(to)) << " [style=dashed];\n";
     }
-    out << "  }\n";
-    std::vector<int> sent(size_t(schedule.sharded.layout.world_size()), 0);
-    for (size_t i = 0; i < ops.size(); ++i)
-      if (const auto* send = std::get_if<Send>(&ops[i].what)) {
-        const int ordinal = sent[size_t(send->to)]++;
-        if (send->to >= ranks) continue;
-        const OpId to = matching_recv(programs[size_t(send->to)], p, ordinal);
-        if (to >= 0)
-          out << "  r" << p << "_" << i << " -> r" << send->to << "_" << to << " [style=dashed];\n";
-      }
   }
   out << "}\n";
   return out.str();

@@ -5,24 +5,66 @@
 namespace longnet {
 namespace {
 
-std::string supports_all(const ShardedProblem&) { return {}; }
+std::string any(const ShardedProblem&) { return {}; }
 
-std::string needs_one_rank(const ShardedProblem& s) {
+std::string one_rank(const ShardedProblem& s) {
   if (s.layout.world_size() == 1) return {};
   return concat("local runs on one rank, not on ", s.layout.world_size(),
                 "; ring is exact on several");
 }
 
+std::string contiguous(const ShardedProblem& s) {
+  if (s.layout.kind() == LayoutKind::kContiguous) return {};
+  return concat("needs contiguous shards, not ", to_string(s.layout.kind()));
+}
+
+std::string not_striped(const ShardedProblem& s) {
+  return s.layout.kind() == LayoutKind::kStriped ? "takes contiguous or zigzag shards, not striped"
+                                                 : "";
+}
+
+std::string heads_for_all(const ShardedProblem& s) {
+  if (s.layout.world_size() <= s.problem.num_heads) return not_striped(s);
+  return concat("Ulysses splits heads: ", s.layout.world_size(), " ranks for ", s.problem.num_heads,
+                " heads leave ranks without work; usp also splits the sequence");
+}
+
+std::string divides(const ShardedProblem& s) {
+  const int degree = usp_degree(s);
+  if (s.layout.world_size() % degree != 0)
+    return concat("ulysses_degree = ", degree, " does not divide ", s.layout.world_size(),
+                  " ranks");
+  if (degree > s.problem.num_heads)
+    return concat("ulysses_degree = ", degree, " exceeds the ", s.problem.num_heads, " heads");
+  return not_striped(s);
+}
+
+std::string whole_rings(const ShardedProblem& s) {
+  const int inner = double_ring_inner(s);
+  if (s.layout.world_size() % inner == 0) return {};
+  return concat("ring_inner = ", inner, " does not divide ", s.layout.world_size(), " ranks");
+}
+
 }  // namespace
 
 const std::vector<AlgorithmInfo>& algorithms() {
+  using enum PatternKind;
   static const std::vector<AlgorithmInfo> kAll{
-      {"local", "exact attention on one rank, no communication", false, local_attention,
-       needs_one_rank},
-      {"ring", "exact: K/V shards travel around a ring of ranks", false, ring_attention,
-       supports_all},
-      {"dilated", "LongNet: sparse rows gathered inside each segment's ranks", true,
-       dilated_attention, supports_all},
+      {"local", "exact, on one rank, no communication", kDense, local_attention, one_rank},
+      {"ring", "exact: K/V shards travel around a ring of ranks", kDense, ring_attention, any},
+      {"all_gather", "exact: all K/V rows on every rank", kDense, all_gather_attention, any},
+      {"ulysses", "exact: an all-to-all gives each rank some heads of all tokens", kDense,
+       ulysses_attention, heads_for_all},
+      {"usp", "exact: Ulysses inside groups, a ring over the groups", kDense, usp_attention,
+       divides},
+      {"double_ring", "exact: rings inside nodes, a ring over the nodes", kDense,
+       double_ring_attention, whole_rings},
+      {"query_gather", "exact: queries travel, partial results are reduced", kDense,
+       query_gather_attention, any},
+      {"dilated", "LongNet: sparse rows gathered inside each segment's ranks", kDilated,
+       dilated_attention, contiguous},
+      {"sparse", "Sparse Transformer's fixed pattern: local blocks and summary tokens", kSparse,
+       dilated_attention, contiguous},
   };
   return kAll;
 }

@@ -9,10 +9,13 @@
 
 namespace longnet {
 
+// Which pattern of a config an algorithm computes.
+enum class PatternKind { kDense, kDilated, kSparse };
+
 struct AlgorithmInfo {
   std::string_view name;
   std::string_view summary;  // one line for --help
-  bool takes_pattern;        // dilated: uses the config's branches; exact ones use the dense branch
+  PatternKind pattern;
   Schedule (*make)(const ShardedProblem&);
   // Empty when the algorithm can run this, else the reason.
   std::string (*why_unsupported)(const ShardedProblem&);
@@ -24,10 +27,22 @@ const AlgorithmInfo& find_algorithm(std::string_view name);
 
 // One rank, no communication: the device's own attention, the yardstick of all others.
 Schedule local_attention(const ShardedProblem& sharded);
-// Ring Attention (Liu et al., arXiv 2310.01889), contiguous shards, two K/V buffers.
+// Ring Attention (Liu et al., arXiv 2310.01889), two K/V buffers, any layout.
 Schedule ring_attention(const ShardedProblem& sharded);
+// All K/V rows on every rank (Llama 3), `head_slice` heads at a time.
+Schedule all_gather_attention(const ShardedProblem& sharded);
+// All-to-all over heads (DeepSpeed Ulysses).
+Schedule ulysses_attention(const ShardedProblem& sharded);
+// Ulysses inside groups of usp_degree ranks, a ring over the groups.
+Schedule usp_attention(const ShardedProblem& sharded);
+int usp_degree(const ShardedProblem& sharded);
+// Rings inside nodes, a ring over nodes (LoongTrain).
+Schedule double_ring_attention(const ShardedProblem& sharded);
+int double_ring_inner(const ShardedProblem& sharded);
+// All queries on every rank, partial results reduced.
+Schedule query_gather_attention(const ShardedProblem& sharded);
 // LongNet (arXiv 2307.02486, section 3): all-gather of selected K/V rows inside each segment's
-// ranks.
+// ranks. Also runs the Sparse Transformer's pattern, whose summary rows go to every rank.
 Schedule dilated_attention(const ShardedProblem& sharded);
 
 }  // namespace longnet

@@ -7,6 +7,7 @@
 #include "pattern/pair_count.h"
 #include "schedule/accounting.h"
 #include "schedule/check_schedule.h"
+#include "schedule/lower_collectives.h"
 
 namespace longnet {
 namespace {
@@ -38,30 +39,84 @@ std::vector<Shape> shapes() {
   };
 }
 
+DilatedPattern pattern_for(const AlgorithmInfo& algorithm, const Shape& shape) {
+  switch (algorithm.pattern) {
+    case PatternKind::kDilated:
+      return shape.pattern;
+    case PatternKind::kSparse:
+      return sparse_pattern(11, 3);
+    default:
+      return dense_pattern(shape.problem.seq_len);
+  }
+}
+
+void expect_correct(const AlgorithmInfo& algorithm, const ShardedProblem& s,
+                    const CollectiveChoice& choice) {
+  if (!algorithm.why_unsupported(s).empty()) return;
+  const Schedule schedule = lower_collectives(algorithm.make(s), choice);
+  const auto faults = check_schedule(schedule);
+  ASSERT_TRUE(faults.empty()) << algorithm.name << " N=" << s.problem.seq_len
+                              << " P=" << s.layout.world_size() << " causal=" << s.problem.causal
+                              << " layout=" << to_string(s.layout.kind()) << ": " << faults.front();
+  // What is attended to is what the pattern counts; shards beyond the causal diagonal add nothing.
+  double pairs = 0;
+  for (int b = 0; b < int(s.pattern.branches.size()); ++b)
+    pairs += branch_pairs(s.problem, s.pattern, b);
+  ASSERT_EQ(account(schedule).pairs, pairs) << algorithm.name;
+}
+
 TEST(Registry, EveryAlgorithmIsCorrectForEveryShape) {
   for (const AlgorithmInfo& algorithm : algorithms())
     for (Shape shape : shapes())
       for (int ranks = 1; ranks <= 9; ++ranks)
         for (bool causal : {false, true})
-          for (GatherScope scope : {GatherScope::kSegmentGroup, GatherScope::kWholeWorld})
-            for (bool shard_phase : {false, true}) {
-              shape.problem.causal = causal;
-              ShardedProblem s{shape.problem, shape.pattern, {shape.problem.seq_len, ranks}, scope};
-              s.pattern.phase_parts = shard_phase ? ranks : 1;
-              if (!algorithm.takes_pattern) s.pattern = dense_pattern(shape.problem.seq_len);
-              if (!algorithm.why_unsupported(s).empty()) continue;
-              const Schedule schedule = algorithm.make(s);
-              const auto faults = check_schedule(schedule);
-              ASSERT_TRUE(faults.empty())
-                  << algorithm.name << " N=" << shape.problem.seq_len << " P=" << ranks
-                  << " causal=" << causal << ": " << faults.front();
-              // What is attended to is what the pattern counts; causal shards beyond the diagonal
-              // add nothing.
-              int64_t pairs = 0;
-              for (int b = 0; b < int(s.pattern.branches.size()); ++b)
-                pairs += branch_pairs(s.problem, s.pattern, b);
-              ASSERT_EQ(account(schedule).pairs, pairs) << algorithm.name;
-            }
+          for (LayoutKind layout :
+               {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped}) {
+            shape.problem.causal = causal;
+            expect_correct(algorithm,
+                           {shape.problem,
+                            pattern_for(algorithm, shape),
+                            {shape.problem.seq_len, ranks, layout}},
+                           {});
+          }
+}
+
+TEST(Registry, DilatedOptions) {
+  for (Shape shape : shapes())
+    for (int ranks = 1; ranks <= 9; ++ranks)
+      for (GatherScope scope : {GatherScope::kSegmentGroup, GatherScope::kWholeWorld})
+        for (bool shard_phase : {false, true}) {
+          shape.pattern.phase_parts = shard_phase ? ranks : 1;
+          expect_correct(find_algorithm("dilated"),
+                         {shape.problem, shape.pattern, {shape.problem.seq_len, ranks}, scope}, {});
+        }
+}
+
+TEST(Registry, EveryCollectiveOfEveryAlgorithm) {
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (const Shape& shape : shapes())
+      for (int ranks : {2, 3, 4, 6, 8, 9})
+        for (const std::string& name : collective_names())
+          expect_correct(
+              algorithm,
+              {shape.problem, pattern_for(algorithm, shape), {shape.problem.seq_len, ranks}},
+              parse_collective(name));
+}
+
+TEST(Registry, EveryDegreeOfTheNestedOnes) {
+  for (int ranks : {1, 2, 4, 6, 8, 12})
+    for (int degree = 1; degree <= ranks; ++degree)
+      for (LayoutKind layout : {LayoutKind::kContiguous, LayoutKind::kZigzag})
+        for (bool causal : {false, true}) {
+          const AttentionProblem p{
+              .seq_len = 77, .num_heads = 6, .num_kv_heads = 3, .causal = causal};
+          ShardedProblem s{p, dense_pattern(77), {77, ranks, layout}};
+          s.options.ulysses_degree = s.options.ring_inner = degree;
+          expect_correct(find_algorithm("usp"), s, {});
+          expect_correct(find_algorithm("double_ring"), s, {});
+          s.options.head_slice = degree;
+          expect_correct(find_algorithm("all_gather"), s, {});
+        }
 }
 
 TEST(Registry, NamesOfTheSuite) {
@@ -72,7 +127,7 @@ TEST(Registry, NamesOfTheSuite) {
     find_algorithm("rinf");
     FAIL();
   } catch (const UsageError& e) {
-    EXPECT_NE(std::string(e.what()).find("known: local, ring, dilated"), std::string::npos);
+    EXPECT_NE(std::string(e.what()).find("known: local, ring, all_gather"), std::string::npos);
   }
 }
 
@@ -102,7 +157,7 @@ TEST(Ring, BytesAndMemoryAreTheClosedForms) {
   // c = 512 tokens, 2 kv heads, d = 64, 4 bytes: sent (P - 1) 2 c G d e, two buffers 4 c G d e.
   const ShardedProblem s{
       {.seq_len = 4096, .num_heads = 4, .num_kv_heads = 2}, dense_pattern(4096), {4096, 8}};
-  const RankAccount a = account(s, ring_attention(s).program(3));
+  const RankAccount a = account(s, ring_attention(s).program(3), 3);
   EXPECT_EQ(a.bytes_sent, 7 * 2 * 512 * 2 * 64 * 4);
   EXPECT_EQ(a.bytes_received, a.bytes_sent);
   EXPECT_EQ(a.messages_sent, 7);
@@ -127,7 +182,7 @@ TEST(Dilated, GatheredBytesDoNotGrowWithTokens) {
   // Geometric rates: each rank packs l / r = 2048 / P rows of the branch w = N, whatever N is.
   for (int64_t n : {int64_t{1} << 16, int64_t{1} << 20, int64_t{1} << 24}) {
     const ShardedProblem s{{.seq_len = n}, {.branches = {{2048, 1}, {n, n / 2048}}}, {n, 4}};
-    const RankAccount a = account(s, dilated_attention(s).program(1));
+    const RankAccount a = account(s, dilated_attention(s).program(1), 1);
     EXPECT_EQ(a.bytes_sent, 3 * 512 * 2 * 64 * 4) << n;  // (m - 1) x own rows
     EXPECT_EQ(a.messages_sent, 3);
     EXPECT_EQ(a.memory_by_tag.at("gathered"), 2048 * 2 * 64 * 4);
@@ -136,7 +191,7 @@ TEST(Dilated, GatheredBytesDoNotGrowWithTokens) {
 
 TEST(Dilated, OneRankCommunicatesNothingAndCopiesNoKeys) {
   const ShardedProblem s{{.seq_len = 4096}, {.branches = {{512, 1}, {4096, 8}}}, {4096, 1}};
-  const RankAccount a = account(s, dilated_attention(s).program(0));
+  const RankAccount a = account(s, dilated_attention(s).program(0), 0);
   EXPECT_EQ(a.bytes_sent + a.packed_bytes, 0);
   EXPECT_EQ(a.memory_by_tag.count("gathered"), 0u);
 }

@@ -16,7 +16,33 @@ int64_t row_bytes(const AttentionProblem& problem, TensorKind kind) {
 }
 
 int64_t slice_bytes(const ShardedProblem& sharded, TensorKind kind, const Slice& slice) {
-  return RowMap(sharded, kind, slice).bytes();
+  return held_bytes(sharded, kind, {.rows = slice});
+}
+
+int64_t held_bytes(const ShardedProblem& sharded, TensorKind kind, const Held& held) {
+  // A slice of just these owners has the same pieces.
+  const Slice& all = held.rows;
+  int64_t bytes = 0;
+  for (int i = 0; i < held.num_pieces(); ++i) {
+    const int piece = held.first_piece() + i;
+    Slice one = all;
+    one.owners = {.first = all.owners[piece / all.head_parts]};
+    one.heads = head_part(all, piece % all.head_parts);
+    one.head_parts = 1;
+    bytes += RowMap(sharded, kind, one).bytes();
+  }
+  return bytes;
+}
+
+TokenRanges owned_tokens(const ShardedProblem& sharded, Rank owner, TokenInterval within) {
+  TokenRanges out;
+  for (const TokenRange& r : sharded.layout.shard(owner)) out.add(clip(r, within));
+  return out;
+}
+
+HeadRange head_part(const Slice& s, int part) {
+  const int64_t begin = part_begin(s.heads.count, s.head_parts, part);
+  return {s.heads.first + begin, part_begin(s.heads.count, s.head_parts, part + 1) - begin};
 }
 
 namespace {
@@ -32,6 +58,7 @@ RowMap::RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slic
   const AttentionProblem& p = sharded.problem;
   bytes_per_row_ = row_bytes(p, kind);
   if (slice.branch != kEveryRow) {
+    check(slice.head_parts == 1, "a branch's rows are not split by heads");
     rows_.emplace(sharded.pattern, slice.branch, p.seq_len);
     if (kind == TensorKind::kKeyValue) {
       KvStreams streams =
@@ -45,29 +72,59 @@ RowMap::RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slic
       }
     }
   }
-  for (int i = 0; i < slice.owners.count; ++i) {
-    Piece piece{.owner = slice.owners[i],
-                .tokens = intersect(sharded.layout.shard(slice.owners[i]), slice.within),
-                .byte_offset = bytes_};
-    if (rows_) {
-      for (int64_t stream_offset : stream_offsets_) {
-        piece.stream_begin.push_back(piece.rows_per_item);
-        piece.rows_per_item += rows_->count(stream_offset, piece.tokens);
+  pieces_.reserve(size_t(slice.num_pieces()));
+  for (int i = 0; i < slice.owners.count; ++i)
+    for (int part = 0; part < slice.head_parts; ++part) {
+      Piece piece{.owner = slice.owners[i],
+                  .heads = head_part(slice, part),
+                  .tokens = owned_tokens(sharded, slice.owners[i], slice.within),
+                  .byte_offset = bytes_};
+      if (rows_) {
+        for (int64_t stream_offset : stream_offsets_) {
+          piece.stream_begin.push_back(piece.rows_per_item);
+          piece.rows_per_item += count_rows(stream_offset, piece.tokens);
+        }
+      } else {
+        piece.rows_per_item =
+            piece.tokens.tokens() *
+            (kind == TensorKind::kKeyValue ? kv_heads_of(p, piece.heads) : piece.heads.count);
       }
-    } else {
-      piece.rows_per_item =
-          piece.tokens.length() *
-          (kind == TensorKind::kKeyValue ? kv_heads_of(p, slice.heads) : slice.heads.count);
+      piece.rows = piece.rows_per_item * p.batch;
+      bytes_ += piece_bytes(piece);
+      pieces_.push_back(std::move(piece));
     }
-    piece.rows = piece.rows_per_item * p.batch;
-    bytes_ += piece_bytes(piece);
-    pieces_.push_back(std::move(piece));
+}
+
+int64_t RowMap::begin_byte(const Held& held) const {
+  const size_t first = size_t(held.first_piece());
+  return first < pieces_.size() ? pieces_[first].byte_offset : bytes_;
+}
+
+int64_t RowMap::num_bytes(const Held& held) const {
+  int64_t bytes = 0;
+  for (int i = 0; i < held.num_pieces(); ++i)
+    bytes += piece_bytes(pieces_.at(size_t(held.first_piece() + i)));
+  return bytes;
+}
+
+int64_t RowMap::count_rows(int64_t offset, const TokenRanges& tokens) const {
+  int64_t rows = 0;
+  for (const TokenRange& r : tokens) {
+    if (r.stride != 1) {
+      check(rows_->num_offsets() == 1, "strided shards cannot be thinned further");
+      rows += r.count;
+      continue;
+    }
+    const TokenInterval all{r.first, r.first + r.count};
+    rows += kind_ == TensorKind::kKeyValue ? rows_->count(offset, all)
+                                           : rows_->count_queries(offset, all);
   }
+  return rows;
 }
 
 int64_t RowMap::offset(int branch, int64_t head) const {
   return head_offset(sharded_.pattern.offset, head, sharded_.problem.num_heads,
-                     sharded_.pattern.branches.at(size_t(branch)).dilation_rate);
+                     num_offsets(sharded_.pattern.branches.at(size_t(branch))));
 }
 
 int RowMap::stream_of(int64_t head) const {
@@ -78,21 +135,27 @@ int RowMap::stream_of(int64_t head) const {
 
 RowMap::Place RowMap::locate(const Piece& piece, int64_t batch, int64_t head,
                              const TokenRange& run) const {
-  check(piece.tokens.contains(run.first) && piece.tokens.contains(run.last()), "tokens ", run.first,
-        " to ", run.last(), " are not in this piece");
   const int64_t item = batch * piece.rows_per_item;
+  const int64_t index = piece.tokens.index_of(run.first);
+  check(index >= 0 && piece.tokens.index_of(run.last()) >= index, "tokens ", run.first, " to ",
+        run.last(), " are not in this piece");
   if (!rows_) {
     const AttentionProblem& p = sharded_.problem;
     const bool kv = kind_ == TensorKind::kKeyValue;
-    const int64_t width = kv ? kv_heads_of(p, slice_.heads) : slice_.heads.count;
+    const int64_t width = kv ? kv_heads_of(p, piece.heads) : piece.heads.count;
     const int64_t column =
-        kv ? p.kv_head_of(head) - p.kv_head_of(slice_.heads.first) : head - slice_.heads.first;
-    return {item + (run.first - piece.tokens.begin) * width + column, run.stride * width};
+        kv ? p.kv_head_of(head) - p.kv_head_of(piece.heads.first) : head - piece.heads.first;
+    const int64_t stride = run.first >= piece.tokens.range[1].first && piece.tokens.count > 1
+                               ? piece.tokens.range[1].stride
+                               : piece.tokens.range[0].stride;
+    return {item + index * width + column, run.stride / stride * width};
   }
   const int stream = stream_of(head);
-  const int64_t before =
-      rows_->count(stream_offsets_[size_t(stream)], {piece.tokens.begin, run.first});
-  return {item + piece.stream_begin[size_t(stream)] + before, 1};
+  TokenRanges earlier;
+  for (const TokenRange& r : piece.tokens) earlier.add(clip(r, {r.first, run.first}));
+  return {item + piece.stream_begin[size_t(stream)] +
+              count_rows(stream_offsets_[size_t(stream)], earlier),
+          1};
 }
 
 }  // namespace longnet

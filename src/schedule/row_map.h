@@ -1,14 +1,15 @@
 // Where the rows of a Slice lie in memory: the one place that knows buffer layouts.
 //
-// A slice is stored piece after piece, one per owner. Inside a piece everything is counted in rows:
+// A slice is stored piece after piece, one per owner (and head part). Inside a piece everything is
+// counted in rows:
 //   kEveryRow:  [batch][token][head]            (Q and output: query heads; K/V: kv heads)
-//   a branch:   [batch][stream][selected token] (partial: one stream per query head; K/V:
+//   a branch:   [batch][stream][selected token] (Q, partial: a stream per query head; K/V:
 //   KvStreams)
 // K/V pieces hold all K rows, then all V rows; partial pieces all O rows (fp32), then one LSE per
 // row.
 //
-//   N = 8, P = 2, branch {8, 2}, H = Hkv = 2, rank 1's piece of K: tokens 4 6 (head 0), then 5 7
-//   (head 1).
+//   N = 8, P = 2, branch {8, 2}, H = Hkv = 2, rank 1's piece of K: tokens 4 6 (head 0), 5 7 (head
+//   1).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -24,8 +25,9 @@ class RowMap {
 
   struct Piece {
     Rank owner;
-    TokenInterval tokens;
-    int64_t byte_offset;        // in the slot
+    HeadRange heads;
+    TokenRanges tokens;
+    int64_t byte_offset = 0;    // in the slot
     int64_t rows = 0;           // of one tensor: all sequences of the batch, all heads or streams
     int64_t rows_per_item = 0;  // of one sequence
     std::vector<int64_t> stream_begin = {};  // first row of each stream; empty for kEveryRow
@@ -33,6 +35,9 @@ class RowMap {
   const std::vector<Piece>& pieces() const { return pieces_; }
   int64_t bytes() const { return bytes_; }
   int64_t piece_bytes(const Piece& piece) const { return piece.rows * bytes_per_row_; }
+  // Where the pieces of `held` begin, and how long they are together.
+  int64_t begin_byte(const Held& held) const;
+  int64_t num_bytes(const Held& held) const;
 
   // Rows of `piece` that hold the tokens of `run` for one head: row, row + step, ...
   struct Place {
@@ -41,12 +46,13 @@ class RowMap {
   Place locate(const Piece& piece, int64_t batch, int64_t head, const TokenRange& run) const;
 
   // Calls fn(run, segment) for each run of rows, inside `within`, that `branch` selects for `head`
-  // and that `piece` holds. The slice must hold every row or just this branch's.
+  // (as keys in a K/V slice, as queries in others) and that `piece` holds. The slice must hold
+  // every row or just this branch's.
   template <class Fn>
   void for_each_run(const Piece& piece, int branch, int64_t head, TokenInterval within,
                     Fn fn) const {
     const BranchRows rows(sharded_.pattern, branch, sharded_.problem.seq_len);
-    rows.for_each_run(offset(branch, head), intersect(piece.tokens, within),
+    for_each_selected(rows, offset(branch, head), piece.tokens, within,
                       [&](int64_t segment, const TokenRange& run) { fn(run, segment); });
   }
 
@@ -55,6 +61,10 @@ class RowMap {
  private:
   int64_t offset(int branch, int64_t head) const;
   int stream_of(int64_t head) const;
+  int64_t count_rows(int64_t offset, const TokenRanges& tokens) const;
+  template <class Fn>
+  void for_each_selected(const BranchRows& rows, int64_t offset, const TokenRanges& tokens,
+                         TokenInterval within, Fn fn) const;
 
   ShardedProblem sharded_;
   TensorKind kind_;
@@ -66,8 +76,36 @@ class RowMap {
   std::vector<Piece> pieces_;
 };
 
+template <class Fn>
+void RowMap::for_each_selected(const BranchRows& rows, int64_t offset, const TokenRanges& tokens,
+                               TokenInterval within, Fn fn) const {
+  for (const TokenRange& range : tokens) {
+    if (range.stride == 1) {
+      const TokenInterval part = intersect({range.first, range.first + range.count}, within);
+      if (kind_ == TensorKind::kKeyValue)
+        rows.for_each_run(offset, part, fn);
+      else
+        rows.for_each_query_run(offset, part, fn);
+      continue;
+    }
+    // Strided shards hold whole segments' rows at equal distances: only for branches that take all.
+    const TokenRange some = clip(range, within);
+    for (int64_t at = 0; at < some.count;) {
+      const int64_t segment = rows.segment_of(some[at]);
+      const TokenRange run = clip(some, rows.segment(segment));
+      fn(segment, run);
+      at += run.count;
+    }
+  }
+}
+
 // Bytes of a row: K and V together, or O and LSE together.
 int64_t row_bytes(const AttentionProblem& problem, TensorKind kind);
 int64_t slice_bytes(const ShardedProblem& sharded, TensorKind kind, const Slice& slice);
+// Bytes of the pieces that an op touches, without a map of all others.
+int64_t held_bytes(const ShardedProblem& sharded, TensorKind kind, const Held& held);
+// The tokens of `owner` inside `within`.
+TokenRanges owned_tokens(const ShardedProblem& sharded, Rank owner, TokenInterval within);
+HeadRange head_part(const Slice& slice, int part);
 
 }  // namespace longnet

@@ -6,7 +6,8 @@
 #include <chrono>
 #include <climits>
 #include <cstdlib>
-#include <cstring>
+#include <deque>
+#include <exception>
 #include <map>
 #include <numeric>
 #include <thread>
@@ -35,12 +36,13 @@ class MpiCommunicator final : public Communicator {
     require(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     require(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     require(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
-    requests_.reserve(64);
+    // How many are in flight depends on the moment, so a warm run could still meet a new maximum.
+    for (int i = 0; i < 64; ++i) add_in_flight();
   }
   ~MpiCommunicator() override {
-    for (auto& [group, gatherer] : groups_) {
-      for (auto& [unit, type] : gatherer.types) MPI_Type_free(&type);
-      MPI_Comm_free(&gatherer.comm);
+    for (auto& [group, collective] : groups_) {
+      for (auto& [unit, type] : collective.types) MPI_Type_free(&type);
+      MPI_Comm_free(&collective.comm);
     }
     if (owned_) MPI_Comm_free(&comm_);
   }
@@ -63,52 +65,92 @@ class MpiCommunicator final : public Communicator {
     return id;
   }
 
-  Request iall_gather(const RankGroup& group, std::span<const std::byte> own,
-                      std::span<std::byte> into, std::span<const int64_t> counts) override {
-    check(int(counts.size()) == group.count, "a gather needs one count per member");
-    count_send(own.size(), group.count - 1);
-    count_receive(into.size() - own.size());
-    const auto known = groups_.find(group);
-    check(known != groups_.end(), "the group of ranks ", group.first, "..", group[group.count - 1],
-          " is not open");
-    Gatherer& g = known->second;
+  Request iall_gather(const RankGroup& group, std::span<std::byte> into,
+                      std::span<const int64_t> counts) override {
+    const int me = group.index_of(rank_);
+    check(me >= 0 && int(counts.size()) == group.count, "a gather needs one count per member");
+    const int64_t own = counts[size_t(me)];
+    count_send(size_t(own), group.count - 1);
+    count_receive(into.size() - size_t(own));
+    Collective& c = opened(group);
     const Request id = new_request();
-    // Counts and displacements are ints, in units of the largest size that divides all parts.
-    int64_t unit = 0;
-    for (int64_t c : counts) unit = std::gcd(unit, c);
+    const int64_t unit = common_unit(counts, int64_t(into.size()));
     if (unit == 0) return id;  // nobody has a row
-    if (int64_t(into.size()) / unit > INT_MAX || unit > INT_MAX) {
-      gather_by_messages(id, group, own, into, counts);
+    if (unit < 0) {
+      for (int i = 0; i < group.count; ++i) {
+        if (i == me) continue;
+        post_send(id, group[i], part_of(into, counts, me));
+        post_receive(id, group[i], part_of(into, counts, i));
+      }
       return id;
     }
-    int64_t at = 0;
-    for (size_t i = 0; i < counts.size(); ++i) {
-      g.counts[i] = int(counts[i] / unit);
-      g.displacements[i] = int(at);
-      at += g.counts[i];
-    }
-    const MPI_Datatype type = g.type_of(unit);
-    require(MPI_Iallgatherv(own.data(), int(int64_t(own.size()) / unit), type, into.data(),
-                            g.counts.data(), g.displacements.data(), type, g.comm,
-                            &requests_[size_t(id)].emplace_back()),
+    in_flight(id).into.set(counts, unit);
+    const MPI_Datatype type = c.type_of(unit);
+    require(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, into.data(),
+                            in_flight(id).into.counts.data(), in_flight(id).into.begins.data(),
+                            type, c.comm, in_flight(id).add(-1)),
             "MPI_Iallgatherv");
     return id;
   }
 
+  Request iall_to_all(const RankGroup& group, std::span<const std::byte> from,
+                      std::span<const int64_t> from_counts, std::span<std::byte> into,
+                      std::span<const int64_t> into_counts) override {
+    const int me = group.index_of(rank_);
+    check(me >= 0 && int(from_counts.size()) == group.count &&
+              from_counts.size() == into_counts.size(),
+          "an all-to-all needs one count per member");
+    for (int i = 0; i < group.count; ++i) {
+      if (i == me) continue;
+      count_send(size_t(from_counts[size_t(i)]));
+      count_receive(size_t(into_counts[size_t(i)]));
+    }
+    Collective& c = opened(group);
+    const Request id = new_request();
+    // Members see different counts, so the unit must not depend on them: rows are multiples of 4
+    // bytes.
+    constexpr int64_t kUnit = 4;
+    if (int64_t(std::max(from.size(), into.size())) / kUnit > INT_MAX) {
+      for (int i = 0; i < group.count; ++i) {
+        const auto out = part_of(from, from_counts, i);
+        const auto in = part_of(into, into_counts, i);
+        if (i == me) {
+          std::copy(out.begin(), out.end(), in.begin());
+        } else {
+          post_send(id, group[i], out);
+          post_receive(id, group[i], in);
+        }
+      }
+      return id;
+    }
+    in_flight(id).from.set(from_counts, kUnit);
+    in_flight(id).into.set(into_counts, kUnit);
+    const MPI_Datatype type = c.type_of(kUnit);
+    require(MPI_Ialltoallv(from.data(), in_flight(id).from.counts.data(),
+                           in_flight(id).from.begins.data(), type, into.data(),
+                           in_flight(id).into.counts.data(), in_flight(id).into.begins.data(), type,
+                           c.comm, in_flight(id).add(-1)),
+            "MPI_Ialltoallv");
+    return id;
+  }
+
   bool test(Request id) override {
-    auto& parts = requests_.at(size_t(id));
+    InFlight& f = in_flight(id);
     int done = 0;
-    require(MPI_Testall(int(parts.size()), parts.data(), &done, MPI_STATUSES_IGNORE),
+    require(MPI_Testall(int(f.parts.size()), f.parts.data(), &done, f.statuses.data()),
             "MPI_Testall");
-    if (done != 0) free_request(id);
+    if (done != 0) finish(f);
     return done != 0;
   }
 
   void wait(Request id) override {
-    auto& parts = requests_.at(size_t(id));
-    require(MPI_Waitall(int(parts.size()), parts.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
-    free_request(id);
+    InFlight& f = in_flight(id);
+    require(MPI_Waitall(int(f.parts.size()), f.parts.data(), f.statuses.data()), "MPI_Waitall");
+    finish(f);
   }
+
+  // A process that fails ends the job: its buffers need no care.
+  void abandon() override {}
 
   void barrier() override { require(MPI_Barrier(comm_), "MPI_Barrier"); }
 
@@ -124,17 +166,16 @@ class MpiCommunicator final : public Communicator {
   void open_group(const RankGroup& group) override {
     if (groups_.contains(group)) return;
     MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
-    int range[1][3] = {{group.first, group[group.count - 1], group.stride}};
+    std::vector<int> members;
+    for (int i = 0; i < group.count; ++i) members.push_back(group[i]);
     require(MPI_Comm_group(comm_, &all), "MPI_Comm_group");
-    require(MPI_Group_range_incl(all, 1, range, &some), "MPI_Group_range_incl");
-    Gatherer g;
-    g.counts.resize(size_t(group.count));
-    g.displacements.resize(size_t(group.count));
-    require(MPI_Comm_create_group(comm_, some, kGroupTag, &g.comm), "MPI_Comm_create_group");
-    require(MPI_Comm_set_errhandler(g.comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    require(MPI_Group_incl(all, group.count, members.data(), &some), "MPI_Group_incl");
+    Collective c;
+    require(MPI_Comm_create_group(comm_, some, kGroupTag, &c.comm), "MPI_Comm_create_group");
+    require(MPI_Comm_set_errhandler(c.comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     MPI_Group_free(&some);
     MPI_Group_free(&all);
-    groups_.emplace(group, std::move(g));
+    groups_.emplace(group, std::move(c));
   }
 
   void all_max(std::span<double> values) override { reduce(values, MPI_MAX); }
@@ -171,10 +212,23 @@ class MpiCommunicator final : public Communicator {
   void abort(const std::string&) override { MPI_Abort(comm_, 1); }
 
  private:
-  // A sub-communicator and what its gathers need, made ahead of timed regions.
-  struct Gatherer {
+  // Counts and displacements as MPI wants them: ints, in units of some bytes.
+  struct Parts {
+    std::vector<int> counts, begins;
+    void set(std::span<const int64_t> bytes, int64_t unit) {
+      counts.resize(bytes.size());
+      begins.resize(bytes.size());
+      int64_t at = 0;
+      for (size_t i = 0; i < bytes.size(); ++i) {
+        counts[i] = int(bytes[i] / unit);
+        begins[i] = int(at);
+        at += counts[i];
+      }
+    }
+  };
+  // A sub-communicator and what its collectives need, made ahead of timed regions.
+  struct Collective {
     MPI_Comm comm = MPI_COMM_NULL;
-    std::vector<int> counts, displacements;
     std::map<int64_t, MPI_Datatype> types;  // by unit
     MPI_Datatype type_of(int64_t unit) {
       auto [it, is_new] = types.try_emplace(unit, MPI_DATATYPE_NULL);
@@ -186,27 +240,76 @@ class MpiCommunicator final : public Communicator {
     }
   };
 
-  // Requests keep their capacity, so that a warm region allocates nothing.
+  Collective& opened(const RankGroup& group) {
+    const auto known = groups_.find(group);
+    check(known != groups_.end(), "the group of ranks ", group[0], "..", group[group.count - 1],
+          " is not open");
+    return known->second;
+  }
+  // The largest size that divides all parts; 0: all are empty; -1: even so an int cannot count
+  // them.
+  static int64_t common_unit(std::span<const int64_t> counts, int64_t total) {
+    int64_t unit = 0;
+    for (int64_t c : counts) unit = std::gcd(unit, c);
+    return unit == 0 || (total / unit <= INT_MAX && unit <= INT_MAX) ? unit : -1;
+  }
+  template <class Bytes>
+  static Bytes part_of(Bytes all, std::span<const int64_t> counts, int i) {
+    const int64_t begin = std::accumulate(counts.begin(), counts.begin() + i, int64_t{0});
+    return all.subspan(size_t(begin), size_t(counts[size_t(i)]));
+  }
+
+  // One operation of ours: its MPI requests and what they need while they are in flight. Vectors
+  // keep their capacity, so that a warm region allocates nothing.
+  struct InFlight {
+    bool in_use = false;
+    std::vector<MPI_Request> parts;
+    std::vector<MPI_Status> statuses;
+    std::vector<int> expected;  // bytes that a receive must bring; -1 for everything else
+    Parts from, into;           // MPI may read counts until a collective has ended
+    MPI_Request* add(int bytes) {
+      expected.push_back(bytes);
+      statuses.emplace_back();
+      return &parts.emplace_back(MPI_REQUEST_NULL);
+    }
+  };
+
+  InFlight& in_flight(Request id) { return requests_.at(size_t(id)); }
+  InFlight& add_in_flight() {
+    InFlight& f = requests_.emplace_back();
+    f.parts.reserve(8);
+    f.statuses.reserve(8);
+    f.expected.reserve(8);
+    return f;
+  }
   Request new_request() {
-    for (size_t i = 0; i < in_use_.size(); ++i)
-      if (!in_use_[i]) {
-        in_use_[i] = true;
+    for (size_t i = 0; i < requests_.size(); ++i)
+      if (!requests_[i].in_use) {
+        requests_[i].in_use = true;
         return Request(i);
       }
-    in_use_.push_back(true);
-    requests_.emplace_back().reserve(8);
+    add_in_flight().in_use = true;
     return Request(requests_.size()) - 1;
   }
-  void free_request(Request id) {
-    requests_[size_t(id)].clear();
-    in_use_[size_t(id)] = false;
+  // What arrived is what was announced: MPI would accept a shorter message silently.
+  void finish(InFlight& f) {
+    for (size_t i = 0; i < f.expected.size(); ++i) {
+      if (f.expected[i] < 0) continue;
+      int got = 0;
+      require(MPI_Get_count(&f.statuses[i], MPI_BYTE, &got), "MPI_Get_count");
+      check(got == f.expected[i], "received ", got, " bytes, expected ", f.expected[i]);
+    }
+    f.parts.clear();
+    f.statuses.clear();
+    f.expected.clear();
+    f.in_use = false;
   }
 
   void post_send(Request id, Rank to, std::span<const std::byte> data) {
     for (size_t at = 0; at < data.size(); at += kLargestMessage) {
       const auto part = data.subspan(at, std::min(kLargestMessage, data.size() - at));
       require(MPI_Isend(part.data(), int(part.size()), MPI_BYTE, to, kDataTag, comm_,
-                        &requests_[size_t(id)].emplace_back()),
+                        in_flight(id).add(-1)),
               "MPI_Isend");
     }
   }
@@ -214,23 +317,8 @@ class MpiCommunicator final : public Communicator {
     for (size_t at = 0; at < into.size(); at += kLargestMessage) {
       const auto part = into.subspan(at, std::min(kLargestMessage, into.size() - at));
       require(MPI_Irecv(part.data(), int(part.size()), MPI_BYTE, from, kDataTag, comm_,
-                        &requests_[size_t(id)].emplace_back()),
+                        in_flight(id).add(int(part.size()))),
               "MPI_Irecv");
-    }
-  }
-
-  void gather_by_messages(Request id, const RankGroup& group, std::span<const std::byte> own,
-                          std::span<std::byte> into, std::span<const int64_t> counts) {
-    size_t at = 0;
-    for (int i = 0; i < group.count; ++i) {
-      const auto part = into.subspan(at, size_t(counts[size_t(i)]));
-      at += part.size();
-      if (group[i] == rank_) {
-        std::memcpy(part.data(), own.data(), own.size());
-        continue;
-      }
-      post_send(id, group[i], own);
-      post_receive(id, group[i], part);
     }
   }
 
@@ -242,15 +330,15 @@ class MpiCommunicator final : public Communicator {
   MPI_Comm comm_;
   bool owned_;
   int rank_ = 0, size_ = 1;
-  std::vector<std::vector<MPI_Request>> requests_;
-  std::vector<bool> in_use_;
-  std::map<RankGroup, Gatherer> groups_;
+  std::deque<InFlight> requests_;  // stable addresses: MPI keeps pointers into them
+  std::map<RankGroup, Collective> groups_;
 };
 
 }  // namespace
 
 struct MpiWorld::State {
   std::unique_ptr<MpiCommunicator> communicator;
+  int exceptions_before = std::uncaught_exceptions();
 };
 
 bool mpi_available() { return true; }
@@ -269,6 +357,9 @@ MpiWorld::MpiWorld(int* argc, char*** argv) : state_(std::make_unique<State>()) 
 }
 
 MpiWorld::~MpiWorld() {
+  // A rank that leaves by an exception cannot finalise: the others may be waiting for it elsewhere.
+  // It ends without, and the launcher then ends them.
+  if (std::uncaught_exceptions() > state_->exceptions_before) return;
   state_->communicator.reset();
   MPI_Finalize();
 }

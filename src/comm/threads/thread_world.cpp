@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "core/check.h"
@@ -29,7 +30,8 @@ struct Channel {
 // State shared by the ranks of one communicator. One mutex: copies happen outside of it.
 class World {
  public:
-  explicit World(int size) : ranks(size), channels(size_t(size) * size_t(size)) {}
+  explicit World(int size)
+      : ranks(size), channels(size_t(size) * size_t(size)), being_copied(size_t(size), 0) {}
 
   Channel& channel(Rank from, Rank to) {
     return channels[size_t(from) * size_t(ranks) + size_t(to)];
@@ -60,6 +62,7 @@ class World {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<Channel> channels;
+  std::vector<int> being_copied;  // per sender: copies from its buffers that are going on
   std::string abort_reason;
   int arrived = 0;
   int64_t generation = 0;
@@ -75,8 +78,9 @@ class ThreadCommunicator final : public Communicator {
  public:
   ThreadCommunicator(std::shared_ptr<World> world, Rank rank)
       : world_(std::move(world)), rank_(rank) {
-    requests_.reserve(64);
-    receives_.reserve(64);
+    // How many are in flight depends on the moment, so a warm run could still meet a new maximum.
+    for (int i = 0; i < 64; ++i) add_request();
+    receives_.reserve(256);
   }
 
   Rank rank() const override { return rank_; }
@@ -95,27 +99,36 @@ class ThreadCommunicator final : public Communicator {
     return post_receive(from, into);
   }
 
-  Request iall_gather(const RankGroup& group, std::span<const std::byte> own,
-                      std::span<std::byte> into, std::span<const int64_t> counts) override {
-    check(group.index_of(rank_) >= 0 && int(counts.size()) == group.count,
-          "not a gather of this rank");
+  Request iall_gather(const RankGroup& group, std::span<std::byte> into,
+                      std::span<const int64_t> counts) override {
+    const int me = group.index_of(rank_);
+    check(me >= 0 && int(counts.size()) == group.count, "not a gather of this rank");
+    const std::span<std::byte> own = part_of(into, counts, me);
     count_send(own.size(), group.count - 1);
     count_receive(into.size() - own.size());
     const Request all = new_request();
-    size_t offset = 0;
+    for (int i = 0; i < group.count; ++i)
+      if (i != me) exchange(all, group[i], own, part_of(into, counts, i));
+    return all;
+  }
+
+  Request iall_to_all(const RankGroup& group, std::span<const std::byte> from,
+                      std::span<const int64_t> from_counts, std::span<std::byte> into,
+                      std::span<const int64_t> into_counts) override {
+    const int me = group.index_of(rank_);
+    check(me >= 0 && int(from_counts.size()) == group.count, "not an all-to-all of this rank");
+    const Request all = new_request();
     for (int i = 0; i < group.count; ++i) {
-      const auto part = into.subspan(offset, size_t(counts[size_t(i)]));
-      offset += part.size();
-      if (group[i] == rank_) {
-        check(part.size() == own.size(), "own part has ", own.size(), " bytes, not ", part.size());
-        if (!own.empty()) std::memcpy(part.data(), own.data(), own.size());
+      const auto out = part_of(from, from_counts, i);
+      const auto in = part_of(into, into_counts, i);
+      if (i == me) {
+        check(out.size() == in.size(), "own part has ", out.size(), " bytes, not ", in.size());
+        std::copy(out.begin(), out.end(), in.begin());
         continue;
       }
-      // Not through a reference to the request: posting may move the vector.
-      const Request sent = own.empty() ? -1 : post_send(group[i], own);
-      const Request got = part.empty() ? -1 : post_receive(group[i], part);
-      for (Request child : {sent, got})
-        if (child >= 0) requests_[size_t(all)].children.push_back(child);
+      count_send(out.size());
+      count_receive(in.size());
+      exchange(all, group[i], out, in);
     }
     return all;
   }
@@ -134,6 +147,12 @@ class ThreadCommunicator final : public Communicator {
       });
       world_->throw_if_aborted();
     }
+  }
+
+  void abandon() override {
+    abort_world(*world_, concat("rank ", rank_, " gave up"));
+    std::unique_lock lock(world_->mutex);
+    world_->changed.wait(lock, [&] { return world_->being_copied[size_t(rank_)] == 0; });
   }
 
   void barrier() override { world_->meet({}); }
@@ -197,6 +216,10 @@ class ThreadCommunicator final : public Communicator {
     std::vector<Request> children;  // of a gather; keeps its capacity
   };
 
+  RequestState& add_request() {
+    requests_.emplace_back().children.reserve(64);
+    return requests_.back();
+  }
   Request new_request() {
     for (size_t i = 0; i < requests_.size(); ++i)
       if (requests_[i].kind == RequestState::Kind::kFree) {
@@ -204,9 +227,22 @@ class ThreadCommunicator final : public Communicator {
         requests_[i].children.clear();
         return Request(i);
       }
-    requests_.push_back({.kind = RequestState::Kind::kGather, .into = {}, .children = {}});
-    requests_.back().children.reserve(32);
+    add_request().kind = RequestState::Kind::kGather;
     return Request(requests_.size()) - 1;
+  }
+
+  template <class Bytes>
+  static Bytes part_of(Bytes all, std::span<const int64_t> counts, int i) {
+    const int64_t begin = std::accumulate(counts.begin(), counts.begin() + i, int64_t{0});
+    return all.subspan(size_t(begin), size_t(counts[size_t(i)]));
+  }
+  // Both directions with one partner, as children of a collective's request.
+  void exchange(Request all, Rank with, std::span<const std::byte> out, std::span<std::byte> in) {
+    // Not through a reference to the request: posting may move the vector.
+    const Request sent = out.empty() ? -1 : post_send(with, out);
+    const Request got = in.empty() ? -1 : post_receive(with, in);
+    for (Request child : {sent, got})
+      if (child >= 0) requests_[size_t(all)].children.push_back(child);
   }
 
   Request post_send(Rank to, std::span<const std::byte> data) {
@@ -256,16 +292,19 @@ class ThreadCommunicator final : public Communicator {
           ++i;
           continue;
         }
+        world_->throw_if_aborted();
         send = c.ring[size_t(r.number) % c.ring.size()];
+        ++world_->being_copied[size_t(r.peer)];
       }
-      check(send.size == r.into.size(), "rank ", r.peer, " sent ", send.size, " bytes, expected ",
-            r.into.size());
-      if (send.size > 0) std::memcpy(r.into.data(), send.data, send.size);
+      const bool fits = send.size == r.into.size();
+      if (fits && send.size > 0) std::memcpy(r.into.data(), send.data, send.size);
       {
         std::lock_guard lock(world_->mutex);
         ++world_->channel(r.peer, rank_).copied;
+        --world_->being_copied[size_t(r.peer)];
         world_->changed.notify_all();
       }
+      check(fits, "rank ", r.peer, " sent ", send.size, " bytes, expected ", r.into.size());
       r.copied = true;
       receives_.erase(receives_.begin() + std::ptrdiff_t(i));
       i = 0;  // the next receive of this channel may stand anywhere

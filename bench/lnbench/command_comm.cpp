@@ -1,0 +1,120 @@
+// `lnbench comm`: the communicator alone, in the terms of nccl-tests (doc/PERFORMANCE.md there):
+//   algorithm bandwidth = size / time, where size is what one rank has after a gather (or gives to
+//   an exchange); bus bandwidth = algorithm bandwidth * (P - 1) / P, the rate of the links whatever
+//   P is.
+#include <algorithm>
+#include <iomanip>
+#include <iostream>
+
+#include "core/check.h"
+#include "io/environment.h"
+#include "io/units.h"
+#include "lnbench/options.h"
+#include "lnbench/world.h"
+#include "measure/sampler.h"
+
+namespace longnet {
+namespace {
+
+constexpr int kWarmup = 3;  // a first message to a peer sets up its connection
+
+class CommBench {
+ public:
+  explicit CommBench(Communicator& comm) : comm_(comm) {
+    group_ = {.first = 0, .stride = 1, .count = comm.size()};
+    comm_.open_group(group_);
+  }
+
+  void point_to_point(int64_t bytes) {  // ranks 0 and 1: half a round trip
+    std::vector<std::byte> out(size_t(bytes), std::byte{1}), in(static_cast<size_t>(bytes));
+    const int repeats = bytes < 65536 ? 50 : 4;
+    const SampleSet set = time([&] {
+      for (int i = 0; i < repeats; ++i) {
+        if (comm_.rank() == 0) {
+          comm_.wait(comm_.isend(1, out));
+          comm_.wait(comm_.irecv(1, in));
+        } else if (comm_.rank() == 1) {
+          comm_.wait(comm_.irecv(0, in));
+          comm_.wait(comm_.isend(0, out));
+        }
+      }
+    });
+    print("send_recv", bytes, set.interval.median / (2 * repeats), set, 1.0);
+  }
+
+  void all_gather(int64_t bytes) {  // `bytes`: of the gathered whole
+    const int64_t part = bytes / comm_.size() / 4 * 4;
+    if (part == 0) return;
+    std::vector<std::byte> all(size_t(part * comm_.size()));
+    const std::vector<int64_t> counts(size_t(comm_.size()), part);
+    const SampleSet set = time([&] { comm_.wait(comm_.iall_gather(group_, all, counts)); });
+    print("all_gather", int64_t(all.size()), set.interval.median, set, bus_factor());
+  }
+
+  void all_to_all(int64_t bytes) {  // `bytes`: what a rank gives, its own part included
+    const int64_t part = bytes / comm_.size() / 4 * 4;
+    if (part == 0) return;
+    std::vector<std::byte> out(size_t(part * comm_.size())), in(out.size());
+    const std::vector<int64_t> counts(size_t(comm_.size()), part);
+    const SampleSet set =
+        time([&] { comm_.wait(comm_.iall_to_all(group_, out, counts, in, counts)); });
+    print("all_to_all", int64_t(out.size()), set.interval.median, set, bus_factor());
+  }
+
+ private:
+  double bus_factor() const { return double(comm_.size() - 1) / comm_.size(); }
+
+  SampleSet time(const std::function<void()>& run) {
+    return sample({.warmup = kWarmup,
+                   .min_samples = 10,
+                   .max_samples = 40,
+                   .target_ci = 0.05,
+                   .time_budget_s = 5},
+                  {.prepare = [&] { comm_.barrier(); },
+                   .run = run,
+                   .max_over_ranks = [&](double s) { return comm_.max_of(s); },
+                   .broadcast_from_root = [&](bool go_on) { return comm_.broadcast_flag(go_on); },
+                   .now = steady_seconds});
+  }
+
+  void print(const char* what, int64_t bytes, double seconds, const SampleSet& set,
+             double bus) const {
+    if (comm_.rank() != 0) return;
+    const double algorithm = double(bytes) / seconds / 1e9;
+    std::cout << std::left << std::setw(11) << what << std::right << std::setw(12) << bytes
+              << std::setw(12) << std::setprecision(4) << seconds * 1e6 << std::setw(12)
+              << algorithm << std::setw(12) << algorithm * bus << std::setw(8)
+              << set.samples_s.size() << std::setw(10) << std::setprecision(3)
+              << 100 * set.interval.relative_half_width() << "\n"
+              << std::flush;
+  }
+
+  Communicator& comm_;
+  RankGroup group_;
+};
+
+}  // namespace
+
+int run_comm(const Options& options) {
+  const auto max_bytes = try_parse_bytes(options.max_bytes);
+  if (!max_bytes || *max_bytes < 4)
+    throw UsageError(
+        concat("--max-bytes ", options.max_bytes, ": write a size of at least 4 bytes, e.g. 4MiB"));
+  World world(options.ranks > 0 ? options.ranks
+                                : std::max(2, capture_environment().usable_threads));
+  if (world.size() < 2)
+    throw UsageError("a communicator needs two ranks: use mpirun -np 2 or --ranks 2");
+  if (world.is_root())
+    std::cout << "# " << world.size() << " ranks (" << world.transport()
+              << "); time is the slowest rank's median\n"
+              << "# what            bytes     time_us   algbw_GBs   busbw_GBs       n   ci_pct\n";
+  world.run(world.size(), [&](Communicator& comm) {
+    CommBench bench(comm);
+    for (int64_t bytes = 4; bytes <= *max_bytes; bytes *= 4) bench.point_to_point(bytes);
+    for (int64_t bytes = 4 * comm.size(); bytes <= *max_bytes; bytes *= 4) bench.all_gather(bytes);
+    for (int64_t bytes = 4 * comm.size(); bytes <= *max_bytes; bytes *= 4) bench.all_to_all(bytes);
+  });
+  return kOk;
+}
+
+}  // namespace longnet

@@ -1,0 +1,72 @@
+// `lnbench depth`: for each pattern of a config, the layers until every token has heard from every
+// other, beside the paper's estimate. Nothing runs.
+#include <chrono>
+#include <cmath>
+#include <iomanip>
+#include <iostream>
+#include <set>
+
+#include "core/check.h"
+#include "io/expand.h"
+#include "io/units.h"
+#include "lnbench/options.h"
+#include "lnbench/prepare.h"
+#include "pattern/dependency_depth.h"
+
+namespace longnet {
+namespace {
+
+std::string layers_text(int64_t layers) {
+  if (layers == DependencyDepth::kUnknown) return "unknown";
+  return layers == DependencyDepth::kNever ? "never" : std::to_string(layers);
+}
+
+std::string branches_text(const DilatedPattern& pattern) {
+  std::string text;
+  for (const DilatedBranch& b : pattern.branches) {
+    if (!text.empty()) text += ',';
+    text += concat(b.segment_length, "/", b.dilation_rate);
+    if (b.summary_tokens > 0) text += concat("+", b.summary_tokens);
+  }
+  return text;
+}
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+int run_depth(const Options& options) {
+  const Config config = read_config(options);
+  const auto points = expand(config, {.world_size = options.ranks > 0 ? options.ranks : 2,
+                                      .filter = options.filter,
+                                      .known = known_names()});
+  std::cout << "# dependency depth of the patterns of " << config.path << "\n"
+            << "# reachable: between tokens that do hear from each other; paper: the estimate of "
+               "section 2.4\n"
+            << "#   tokens heads  mask   layers reachable   paper  time      branches w/r\n";
+  std::set<std::string> seen;
+  for (const Point& point : points) {
+    const AttentionProblem& problem = point.params.problem;
+    const DilatedPattern& pattern = point.params.pattern;
+    const std::string branches = branches_text(pattern);
+    const std::string shape =
+        concat(problem.seq_len, " ", problem.num_heads, " ", problem.causal, " ", branches, " ",
+               to_string(pattern.offset), " ", pattern.phase_parts);
+    if (!seen.insert(shape).second) continue;  // other ranks, kernels or algorithms
+    const double begin = seconds_now();
+    const DependencyDepth depth = dependency_depth(problem, pattern);
+    const double took = seconds_now() - begin;
+    const double bound = paper_depth_bound(pattern, problem.seq_len);
+    std::cout << std::setw(10) << format_tokens(problem.seq_len) << std::setw(6)
+              << problem.num_heads << "  " << (problem.causal ? "causal" : "none  ") << std::setw(8)
+              << layers_text(depth.layers) << std::setw(10) << layers_text(depth.reachable_layers)
+              << std::setw(8) << (std::isnan(bound) ? "-" : concat(std::round(100 * bound) / 100))
+              << "  " << std::left << std::setw(10) << format_seconds(took) << std::right
+              << branches << "\n";
+  }
+  return kOk;
+}
+
+}  // namespace longnet

@@ -1,0 +1,214 @@
+#include "pattern/token_classes.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+// The x with a x = gcd(a, m) (mod m), in [0, m): an inverse when a and m have no common divisor.
+int64_t inverse_mod(int64_t a, int64_t m) {
+  int64_t r0 = m, r1 = a % m, x0 = 0, x1 = 1;
+  while (r1 != 0) {
+    const int64_t q = r0 / r1;
+    r0 -= q * r1;
+    std::swap(r0, r1);
+    x0 -= q * x1;
+    std::swap(x0, x1);
+  }
+  return ((x0 % m) + m) % m;
+}
+
+bool selects(const Dilation& branch, int64_t phase, int64_t x) {
+  return phase != kNoSelection && (phase + x) % branch.rate < branch.num_offsets;
+}
+
+// Walks the branches; the tokens so far are a residue class, less what the branches passed over as
+// "not selected" would select.
+class ResidueWalk {
+ public:
+  ResidueWalk(std::span<const Dilation> branches, std::span<const int64_t> phases, int64_t length)
+      : branches_(branches), phases_(phases), length_(length), offsets_(branches.size()) {}
+
+  std::vector<TokenClass> run() {
+    visit(0, {0, 1, length_});
+    return std::move(found_);
+  }
+
+ private:
+  void visit(size_t b, const TokenRange& tokens) {
+    if (b == branches_.size()) return emit(tokens);
+    const Dilation& branch = branches_[b];
+    if (phases_[b] != kNoSelection) {
+      // first + j stride = o - phase (mod rate) has solutions j when gcd(stride, rate) divides the
+      // difference: then one in every rate / gcd.
+      const int64_t g = std::gcd(tokens.stride, branch.rate), period = branch.rate / g;
+      const int64_t inverse = period > 1 ? inverse_mod(tokens.stride / g, period) : 0;
+      for (int64_t o = 0; o < branch.num_offsets; ++o) {
+        const int64_t gap =
+            ((o - phases_[b] - tokens.first) % branch.rate + branch.rate) % branch.rate;
+        if (gap % g != 0) continue;
+        const int64_t j = int64_t(__int128{gap / g} * inverse % period);
+        if (j >= tokens.count) continue;
+        offsets_[b] = int32_t(o);
+        // A single token needs no stride, and period * stride could overflow.
+        const int64_t count = 1 + (tokens.count - 1 - j) / period;
+        visit(b + 1, {tokens[j], count > 1 ? tokens.stride * period : 1, count});
+      }
+      if (branch.num_offsets == branch.rate) return;
+      excluded_.push_back(b);
+    }
+    offsets_[b] = kNoOffset;
+    visit(b + 1, tokens);
+    if (phases_[b] != kNoSelection) excluded_.pop_back();
+  }
+
+  bool is_excluded(int64_t x) const {
+    return std::any_of(excluded_.begin(), excluded_.end(),
+                       [&](size_t b) { return selects(branches_[b], phases_[b], x); });
+  }
+
+  void emit(const TokenRange& tokens) {
+    // Exclusions repeat, so that one period decides whether any token is left.
+    __int128 period = 1;
+    for (const size_t b : excluded_) {
+      const int64_t own = branches_[b].rate / std::gcd(tokens.stride, branches_[b].rate);
+      period = period / std::gcd(int64_t(period), own) * own;
+      if (period >= tokens.count) break;
+    }
+    const int64_t steps = int64_t(std::min<__int128>(period, tokens.count));
+    int64_t front = 0, back = tokens.count - 1;
+    while (front < steps && is_excluded(tokens[front])) ++front;
+    if (front == steps) return;
+    while (is_excluded(tokens[back])) --back;
+    found_.push_back({offsets_, tokens[front], tokens[back]});
+  }
+
+  std::span<const Dilation> branches_;
+  std::span<const int64_t> phases_;
+  int64_t length_;
+  std::vector<int32_t> offsets_;
+  std::vector<size_t> excluded_;
+  std::vector<TokenClass> found_;
+};
+
+}  // namespace
+
+int64_t count_offsets(OffsetRule rule, int64_t num_heads, int64_t dilation_rate) {
+  switch (rule) {
+    case OffsetRule::kBlock:
+      return ceil_div(num_heads, ceil_div(num_heads, dilation_rate));
+    case OffsetRule::kNone:
+      return 1;
+    default:
+      return std::min(num_heads, dilation_rate);
+  }
+}
+
+std::vector<TokenClass> classes_by_token(std::span<const Dilation> branches,
+                                         std::span<const int64_t> phases, int64_t length) {
+  check(branches.size() == phases.size(), "a phase per branch: ", branches.size(), " and ",
+        phases.size());
+  std::map<std::vector<int32_t>, TokenInterval> found;  // [first, last] of each
+  std::vector<int32_t> offsets(branches.size());
+  std::vector<int64_t> residues(phases.begin(), phases.end());
+  for (int64_t x = 0; x < length; ++x) {
+    for (size_t b = 0; b < branches.size(); ++b) {
+      const bool selected = residues[b] != kNoSelection && residues[b] < branches[b].num_offsets;
+      offsets[b] = selected ? int32_t(residues[b]) : kNoOffset;
+      if (residues[b] != kNoSelection && ++residues[b] == branches[b].rate) residues[b] = 0;
+    }
+    const auto place = found.find(offsets);
+    if (place == found.end())
+      found.emplace(offsets, TokenInterval{x, x});
+    else
+      place->second.end = x;
+  }
+  std::vector<TokenClass> out;
+  for (const auto& [key, ends] : found) out.push_back({key, ends.begin, ends.end});
+  return out;
+}
+
+std::vector<TokenClass> classes_by_residue(std::span<const Dilation> branches,
+                                           std::span<const int64_t> phases, int64_t length) {
+  check(branches.size() == phases.size(), "a phase per branch: ", branches.size(), " and ",
+        phases.size());
+  auto out = ResidueWalk(branches, phases, length).run();
+  std::sort(out.begin(), out.end(),
+            [](const TokenClass& a, const TokenClass& b) { return a.offsets < b.offsets; });
+  return out;
+}
+
+BranchLayout::BranchLayout(const AttentionProblem& problem, const DilatedPattern& pattern)
+    : seq_len_(problem.seq_len), parts_(std::min(pattern.phase_parts, problem.seq_len)) {
+  for (size_t b = 0; b < pattern.branches.size(); ++b) {
+    rows_.emplace_back(pattern, int(b), seq_len_);
+    const int64_t rate = rows_.back().dilation_rate();
+    dilations_.push_back({rate, count_offsets(pattern.offset, problem.num_heads, rate)});
+  }
+}
+
+int64_t BranchLayout::count_borders() const {
+  int64_t count = parts_;
+  for (const BranchRows& rows : rows_) count += rows.num_segments();
+  return count;
+}
+
+std::vector<int64_t> BranchLayout::borders() const {
+  std::vector<int64_t> at;
+  for (const BranchRows& rows : rows_)
+    for (int64_t i = 0; i < rows.num_segments(); ++i) at.push_back(rows.segment(i).begin);
+  for (int64_t p = 0; p <= parts_; ++p) at.push_back(part_begin(seq_len_, parts_, p));
+  std::sort(at.begin(), at.end());
+  at.erase(std::unique(at.begin(), at.end()), at.end());
+  return at;
+}
+
+int64_t BranchLayout::residue(size_t b, int64_t token) const {
+  const int64_t rate = dilations_[b].rate;
+  return (rate - (rows_[b].select(0, {token, token + 1}).first - token)) % rate;
+}
+
+void BranchLayout::phases(TokenInterval interval, std::vector<int64_t>& out) const {
+  out.clear();
+  for (size_t b = 0; b < rows_.size(); ++b) {
+    const auto [rate, offsets] = dilations_[b];
+    const int64_t phase = residue(b, interval.begin);
+    const bool hit = phase < offsets || phase + interval.length() > rate;
+    out.push_back(hit ? phase : kNoSelection);
+  }
+}
+
+bool BranchLayout::same_group(int64_t a, int64_t b) const {
+  for (size_t i = 0; i < rows_.size(); ++i)
+    if (rows_[i].segment_of(a) == rows_[i].segment_of(b) && residue(i, a) == residue(i, b) &&
+        residue(i, a) < dilations_[i].num_offsets)
+      return true;
+  return false;
+}
+
+size_t ListHash::operator()(const std::vector<int64_t>& list) const {
+  uint64_t hash = 0x9E3779B97F4A7C15u;
+  for (const int64_t value : list) {
+    hash = (hash ^ uint64_t(value)) * 0xBF58476D1CE4E5B9u;
+    hash ^= hash >> 29;
+  }
+  return size_t(hash);
+}
+
+const std::vector<TokenClass>& ClassCache::of(TokenInterval interval) {
+  layout_.phases(interval, phases_);
+  key_ = phases_;
+  key_.push_back(interval.length());
+  const auto found = cache_.find(key_);
+  if (found != cache_.end()) return found->second;
+  const auto& d = layout_.dilations();
+  auto classes = by_token_ ? classes_by_token(d, phases_, interval.length())
+                           : classes_by_residue(d, phases_, interval.length());
+  return cache_.emplace(key_, std::move(classes)).first->second;
+}
+
+}  // namespace longnet

@@ -1,0 +1,90 @@
+// Tokens that every branch treats alike.
+//
+// Inside an interval that no branch cuts, the groups of a token (the sets of rows that attend to
+// one another) follow from its residues alone: in a branch of rate r a token at residue o belongs
+// to the heads of offset o if there are any, else to nobody. Tokens with equal groups are one
+// class.
+//
+//   rates 1 and 4, two heads (offsets 0 and 1), 8 tokens from residue 0:
+//   {0,4}: offsets 0 0    {1,5}: offsets 0 1    {2,3,6,7}: offsets 0 and none.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "core/problem.h"
+#include "core/token_range.h"
+#include "pattern/dilated_pattern.h"
+
+namespace longnet {
+
+struct Dilation {
+  int64_t rate = 1;
+  int64_t num_offsets = 1;  // heads take the offsets [0, num_offsets), at most rate of them
+};
+
+inline constexpr int32_t kNoOffset = -1;     // no head of the branch selects the token
+inline constexpr int64_t kNoSelection = -1;  // a phase: the branch selects nothing here
+
+// How many distinct offsets `num_heads` heads take: head_offset yields exactly [0, count).
+int64_t count_offsets(OffsetRule rule, int64_t num_heads, int64_t dilation_rate);
+
+struct TokenClass {
+  std::vector<int32_t> offsets;  // per branch, or kNoOffset
+  int64_t first = 0, last = 0;   // its outermost tokens, counted from the interval's begin
+  bool operator==(const TokenClass&) const = default;
+};
+
+// The classes of an interval of `length` tokens, ordered by offsets. phases: per branch the residue
+// of the first token, or kNoSelection. The first walks every token, O(length); the second
+// intersects residue classes (Chinese remainders), whatever the length. They agree.
+std::vector<TokenClass> classes_by_token(std::span<const Dilation> branches,
+                                         std::span<const int64_t> phases, int64_t length);
+std::vector<TokenClass> classes_by_residue(std::span<const Dilation> branches,
+                                           std::span<const int64_t> phases, int64_t length);
+
+// The branches of a pattern (none of them a summary branch) over one sequence, which their segments
+// and the phase parts cut into intervals.
+class BranchLayout {
+ public:
+  BranchLayout(const AttentionProblem& problem, const DilatedPattern& pattern);
+
+  int64_t seq_len() const { return seq_len_; }
+  size_t num_branches() const { return rows_.size(); }
+  const BranchRows& rows(size_t b) const { return rows_[b]; }
+  const std::vector<Dilation>& dilations() const { return dilations_; }
+
+  int64_t count_borders() const;         // at least the number of intervals
+  std::vector<int64_t> borders() const;  // begins of the intervals, and the sequence's end
+  // Per branch the residue at the interval's begin, kNoSelection where it selects nothing.
+  void phases(TokenInterval interval, std::vector<int64_t>& out) const;
+  bool same_group(int64_t a, int64_t b) const;  // whether some branch joins these tokens
+
+ private:
+  int64_t residue(size_t b, int64_t token) const;
+
+  int64_t seq_len_, parts_;
+  std::vector<BranchRows> rows_;
+  std::vector<Dilation> dilations_;
+};
+
+struct ListHash {
+  size_t operator()(const std::vector<int64_t>& list) const;
+};
+
+// Classes of intervals, found once for all that have the same length and phases. References stay
+// valid.
+class ClassCache {
+ public:
+  ClassCache(const BranchLayout& layout, bool by_token) : layout_(layout), by_token_(by_token) {}
+  const std::vector<TokenClass>& of(TokenInterval interval);
+
+ private:
+  const BranchLayout& layout_;
+  bool by_token_;
+  std::vector<int64_t> phases_, key_;
+  std::unordered_map<std::vector<int64_t>, std::vector<TokenClass>, ListHash> cache_;
+};
+
+}  // namespace longnet

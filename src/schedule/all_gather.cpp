@@ -1,0 +1,64 @@
+// Exact attention by gathering all K/V rows on every rank (Llama 3, arXiv 2407.21783,
+// section 3.3.2).
+//
+// One gather and one attend, at the price of O(N) memory. `head_slice` = s bounds it: K/V heads are
+// gathered s at a time into two buffers that take turns, so that slice i + 1 travels while slice i
+// is attended to.
+//
+//   P = 2, Hkv = 4, s = 2:  gather heads 0 1 -> A | gather 2 3 -> B, attend to A | attend to B
+#include <array>
+
+#include "schedule/program_builder.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+RankProgram all_gather_program(const ShardedProblem& sharded, Rank rank) {
+  const int world = sharded.layout.world_size();
+  ProgramBuilder build(sharded, rank);
+  if (world == 1) {
+    build.add(build.attend(build.kv(), build.output()));
+    return build.take();
+  }
+  const AttentionProblem& p = sharded.problem;
+  const int64_t width = sharded.options.head_slice > 0
+                            ? std::min(sharded.options.head_slice, p.num_kv_heads)
+                            : p.num_kv_heads;
+  const int64_t slices = ceil_div(p.num_kv_heads, width), group = p.num_heads / p.num_kv_heads;
+  const auto heads_of = [&](int64_t slice) {
+    const int64_t first = slice * width;
+    return HeadRange{first * group, std::min(width, p.num_kv_heads - first) * group};
+  };
+
+  const RankGroup everyone{.first = 0, .stride = 1, .count = world};
+  std::array<int, 2> buffer{-1, -1};
+  std::array<OpId, 2> attended{-1, -1};
+  for (int i = 0; i < std::min<int64_t>(2, slices); ++i)
+    buffer[size_t(i)] = build.add_slot(TensorKind::kKeyValue, SlotTag::kGathered,
+                                       build.every_row_of(everyone, heads_of(0)));
+  const auto start_gather = [&](int64_t slice) {
+    const size_t b = size_t(slice % 2);
+    const Held all{buffer[b], build.every_row_of(everyone, heads_of(slice))};
+    const OpId copied = build.add(Select{build.kv(), all.piece(rank)}, {attended[b]});
+    return std::pair{all, build.add(AllGather{everyone, all}, {copied})};
+  };
+  auto next = start_gather(0);
+  for (int64_t slice = 0; slice < slices; ++slice) {
+    const auto [keys, ready] = next;
+    if (slice + 1 < slices) next = start_gather(slice + 1);
+    if (sharded.layout.shard(rank).empty()) continue;
+    Attend attend = build.attend(keys, build.output());
+    attend.heads = heads_of(slice);
+    attended[size_t(slice % 2)] = build.add(attend, {ready});
+  }
+  return build.take();
+}
+
+}  // namespace
+
+Schedule all_gather_attention(const ShardedProblem& sharded) {
+  return {"all_gather", sharded, [sharded](Rank r) { return all_gather_program(sharded, r); }};
+}
+
+}  // namespace longnet

@@ -1,0 +1,47 @@
+// Collectives as sends and receives, by a named algorithm: the same programs for real runs and for
+// models of them.
+//
+//   all_gather:     ring (P - 1 steps to the neighbour), recursive_doubling (log2 P exchanges;
+//   powers of two),
+//                   bruck (ceil(log2 P) steps, any P), hierarchical (first among the ranks of equal
+//                   place on each node, then inside the node)
+//   all_to_all:     pairwise (P - 1 steps, one partner at a time), linear (all at once)
+//   reduce_scatter: ring, recursive_halving (powers of two); merges partials by LSE, so it is
+//   always lowered
+//
+// A gather whose group does not suit the algorithm (its size is no power of two, or it is not made
+// of whole nodes) takes another, as libraries do: recursive doubling falls back to bruck,
+// hierarchical and halving to ring.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "schedule/program.h"
+
+namespace longnet {
+
+enum class AllGatherAlgorithm { kNative, kRing, kRecursiveDoubling, kBruck, kHierarchical };
+enum class AllToAllAlgorithm { kNative, kPairwise, kLinear };
+enum class ReduceScatterAlgorithm { kRing, kRecursiveHalving };
+
+struct CollectiveChoice {
+  AllGatherAlgorithm all_gather = AllGatherAlgorithm::kNative;
+  AllToAllAlgorithm all_to_all = AllToAllAlgorithm::kNative;
+  ReduceScatterAlgorithm reduce_scatter = ReduceScatterAlgorithm::kRing;
+  int node_size =
+      0;  // ranks of a node, for hierarchical; 0: the divisor of the group size nearest to its root
+};
+
+// One name for a run's choice: native, ring, recursive_doubling, bruck, hierarchical, pairwise,
+// linear. A name that belongs to another collective leaves the others native (reduce_scatter:
+// recursive_doubling means halving).
+CollectiveChoice parse_collective(std::string_view name);  // throws UsageError
+const std::vector<std::string>& collective_names();
+
+// The same schedule without reduce_scatters, and without the collectives whose algorithm is not
+// native.
+Schedule lower_collectives(Schedule schedule, const CollectiveChoice& choice);
+RankProgram lower_collectives(const ShardedProblem& sharded, RankProgram program, Rank rank,
+                              const CollectiveChoice& choice);
+
+}  // namespace longnet

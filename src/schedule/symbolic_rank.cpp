@@ -1,0 +1,281 @@
+#include "schedule/symbolic_rank.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/check.h"
+#include "schedule/program_text.h"
+#include "schedule/row_map.h"
+
+namespace longnet {
+namespace {
+
+HeadRange intersect(const HeadRange& a, const HeadRange& b) {
+  const int64_t begin = std::max(a.first, b.first);
+  return {begin, std::max<int64_t>(0, std::min(a.first + a.count, b.first + b.count) - begin)};
+}
+bool contains(const HeadRange& all, const HeadRange& some) {
+  return some.count == 0 || intersect(all, some).count == some.count;
+}
+bool contains(const HeadRange& all, int64_t head) { return contains(all, HeadRange{head, 1}); }
+
+Rank owner_of(const Held& held, int i) {
+  return held.rows.owners[(held.first_piece() + i) / held.rows.head_parts];
+}
+HeadRange heads_of(const Held& held, int i) {
+  return head_part(held.rows, (held.first_piece() + i) % held.rows.head_parts);
+}
+
+// Restricts a piece's partial results to some heads.
+PieceState restricted(const PieceState& state, const HeadRange& heads) {
+  PieceState out{.valid = state.valid, .sum = {}, .initialised = {}};
+  for (Contribution c : state.sum) {
+    c.heads = intersect(c.heads, heads);
+    if (c.heads.count > 0) out.sum.push_back(c);
+  }
+  for (Region r : state.initialised) {
+    r.heads = intersect(r.heads, heads);
+    if (r.heads.count > 0) out.initialised.push_back(r);
+  }
+  return out;
+}
+
+// A canonical list: sorted, neighbouring pieces of one progression joined. An overlap never joins.
+std::vector<TokenRange> joined(std::vector<TokenRange> runs) {
+  std::erase_if(runs, [](const TokenRange& r) { return r.empty(); });
+  std::sort(runs.begin(), runs.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<TokenRange> out;
+  for (const TokenRange& r : runs) {
+    if (!out.empty() && out.back().stride == r.stride && out.back()[out.back().count] == r.first)
+      out.back().count += r.count;
+    else
+      out.push_back(r);
+  }
+  return out;
+}
+
+std::vector<int64_t> tokens_of(const std::vector<TokenRange>& runs) {
+  std::vector<int64_t> tokens;
+  for (const TokenRange& r : runs)
+    for (int64_t i = 0; i < r.count; ++i) tokens.push_back(r[i]);
+  std::sort(tokens.begin(), tokens.end());
+  return tokens;
+}
+
+// Equal as multisets of tokens. Strides differ only for striped shards, which are then compared one
+// by one.
+bool same_tokens(std::vector<TokenRange> a, std::vector<TokenRange> b) {
+  a = joined(std::move(a));
+  b = joined(std::move(b));
+  return a == b || tokens_of(a) == tokens_of(b);
+}
+
+}  // namespace
+
+SymbolicRank::SymbolicRank(const ShardedProblem& sharded, const RankProgram& program, Rank rank)
+    : sharded_(sharded), rank_(rank), slots_(std::max(program.slots.size(), size_t{3})) {
+  for (const Slot& slot : program.slots) kinds_.push_back(slot.kind);
+  const Slice own{kEveryRow, {.first = rank}, sharded.all_tokens(), sharded.all_heads()};
+  for (const int slot : {kQuerySlot, kKvSlot, kOutputSlot})
+    slots_[size_t(slot)] = {
+        own, {PieceState{.valid = slot != kOutputSlot, .sum = {}, .initialised = {}}}};
+}
+
+// The slot as `held` sees it; whatever it was laid out for before is gone.
+SymbolicRank::SlotState& SymbolicRank::laid_out_for(const Held& held) {
+  SlotState& slot = slots_.at(size_t(held.slot));
+  if (slot.pieces.empty() || slot.rows != held.rows)
+    slot = {held.rows, std::vector<PieceState>(size_t(held.rows.num_pieces()))};
+  return slot;
+}
+
+std::vector<PieceState> SymbolicRank::read(const Held& held, const Report& report) {
+  const SlotState& slot = slots_.at(size_t(held.slot));
+  std::vector<PieceState> out;
+  const auto empty = [&](int i) {
+    return held_bytes(sharded_, kinds_.at(size_t(held.slot)), held.piece(held.first_piece() + i)) ==
+           0;
+  };
+  bool nothing = true;
+  for (int i = 0; i < held.num_pieces(); ++i) nothing = nothing && empty(i);
+  if (nothing) return std::vector<PieceState>(size_t(held.num_pieces()));
+  if (slot.pieces.empty()) {
+    report(concat("reads slot ", held.slot, " before anything is in it"));
+    return std::vector<PieceState>(size_t(held.num_pieces()));
+  }
+  if (slot.rows != held.rows) {
+    report(concat("slot ", held.slot, " holds ", to_text(slot.rows), ", not ", to_text(held.rows)));
+    return std::vector<PieceState>(size_t(held.num_pieces()));
+  }
+  for (int i = 0; i < held.num_pieces(); ++i) {
+    const int piece = held.first_piece() + i;
+    out.push_back(slot.pieces.at(size_t(piece)));
+    if (!out.back().valid && !empty(i))
+      report(concat("reads piece ", piece, " of slot ", held.slot, " before it is there"));
+  }
+  return out;
+}
+
+void SymbolicRank::write(const Held& held, std::vector<PieceState> states, const Report& report) {
+  if (held.slot == kQuerySlot || held.slot == kKvSlot) report("overwrites an input");
+  SlotState& slot = laid_out_for(held);
+  for (size_t i = 0; i < states.size(); ++i) {
+    states[i].valid = true;
+    slot.pieces.at(size_t(held.first_piece()) + i) = std::move(states[i]);
+  }
+}
+
+int64_t SymbolicRank::area(Rank owner, const std::vector<Region>& regions,
+                           const Region& within) const {
+  int64_t rows = 0;
+  for (const Region& r : regions)
+    rows += owned_tokens(sharded_, owner, longnet::intersect(r.tokens, within.tokens)).tokens() *
+            intersect(r.heads, within.heads).count;
+  return rows;
+}
+
+void SymbolicRank::apply(const Select& op, const Report& report) {
+  PieceState value = read(op.from, report).at(0);
+  const HeadRange from_heads = heads_of(op.from, 0), into_heads = heads_of(op.into, 0);
+  const bool rows_fit =
+      op.from.rows.branch == kEveryRow || op.from.rows.branch == op.into.rows.branch;
+  const bool heads_fit = contains(from_heads, into_heads) || contains(into_heads, from_heads);
+  if (op.from.num_pieces() != 1 || op.into.num_pieces() != 1 ||
+      owner_of(op.from, 0) != owner_of(op.into, 0) || !rows_fit || !heads_fit ||
+      !op.from.rows.within.contains(op.into.rows.within))
+    return report(concat("cannot select ", to_text(op.into.rows), " from ", to_text(op.from.rows)));
+  value = restricted(value, into_heads);
+  if (contains(from_heads, into_heads) && op.into.slot != kOutputSlot)
+    return write(op.into, {value}, report);
+  // Unpacking: some heads of a piece that has more.
+  PieceState& into = laid_out_for(op.into).pieces.at(size_t(op.into.first_piece()));
+  for (const Region& r : value.initialised)
+    if (area(owner_of(op.into, 0), into.initialised, r) > 0)
+      report("a select overwrites rows that hold a result");
+  into.valid = true;
+  into.sum.insert(into.sum.end(), value.sum.begin(), value.sum.end());
+  into.initialised.insert(into.initialised.end(), value.initialised.begin(),
+                          value.initialised.end());
+}
+
+void SymbolicRank::apply(const Attend& op, const Report& report) {
+  read(op.q, report);
+  read(op.kv, report);
+  const auto holds_branch = [&](const Held& h) {
+    return h.rows.branch == kEveryRow || h.rows.branch == op.branch;
+  };
+  if (!holds_branch(op.q) || !holds_branch(op.kv) || !holds_branch(op.into))
+    report("mixes rows of different branches");
+  bool same_owners = op.q.num_pieces() == op.into.num_pieces();  // the order may differ
+  for (int i = 0; i < op.into.num_pieces(); ++i)
+    same_owners = same_owners && op.q.rows.owners.index_of(owner_of(op.into, i)) >= 0;
+  if (!same_owners || !contains(op.q.rows.heads, op.heads) ||
+      !contains(op.kv.rows.heads, op.heads) || !contains(op.into.rows.heads, op.heads))
+    return report("queries, keys and results do not belong together");
+  if (op.into.rows.branch != kEveryRow && op.into.rows.within != op.queries)
+    report("writes other rows than its partial holds");
+  const DilatedBranch& branch = sharded_.pattern.branches.at(size_t(op.branch));
+  if (op.into.rows.branch == kEveryRow && branch.dilation_rate != 1)
+    report(concat("branch ", op.branch, " is attended in place but does not cover every row"));
+  const Region region{op.queries, op.heads};
+  SlotState& slot = laid_out_for(op.into);
+  for (int i = 0; i < op.into.num_pieces(); ++i) {
+    PieceState& piece = slot.pieces.at(size_t(op.into.first_piece() + i));
+    if (area(owner_of(op.into, i), piece.initialised, region) > 0) {
+      if (op.into.slot == kOutputSlot) report("an attend overwrites rows of the output");
+      piece = {};  // a scratch partial is written anew
+    }
+    piece.valid = true;
+    piece.initialised.push_back(region);
+    piece.sum.push_back({op.branch, op.queries, op.heads, op.kv.rows});
+  }
+}
+
+void SymbolicRank::apply(const Merge& op, const Report& report) {
+  const std::vector<PieceState> from = read(op.from, report);
+  SlotState& into = laid_out_for(op.into);
+  for (int i = 0; i < op.from.num_pieces(); ++i) {
+    const Rank owner = owner_of(op.from, i);
+    int target = -1;
+    for (int j = 0; j < op.into.num_pieces(); ++j)
+      if (owner_of(op.into, j) == owner && contains(heads_of(op.into, j), heads_of(op.from, i)))
+        target = j;
+    if (target < 0)
+      return report(concat("merges rows of rank ", owner, ", which the target does not hold"));
+    if (from[size_t(i)].valid && from[size_t(i)].sum.empty())
+      report("a merge reads a partial that holds no result or was merged already");
+    PieceState& piece = into.pieces.at(size_t(op.into.first_piece() + target));
+    for (const Region& r : from[size_t(i)].initialised)
+      if (area(owner, piece.initialised, r) < area(owner, from[size_t(i)].initialised, r))
+        report("a merge adds to rows that hold nothing yet");
+    piece.sum.insert(piece.sum.end(), from[size_t(i)].sum.begin(), from[size_t(i)].sum.end());
+    slots_[size_t(op.from.slot)].pieces.at(size_t(op.from.first_piece() + i)).sum.clear();
+  }
+}
+
+void SymbolicRank::apply(const Reset& op, const Report&) {
+  SlotState& slot = laid_out_for(op.into);
+  for (int i = 0; i < op.into.num_pieces(); ++i)
+    slot.pieces.at(size_t(op.into.first_piece() + i)) = {
+        .valid = true, .sum = {}, .initialised = {{sharded_.all_tokens(), heads_of(op.into, i)}}};
+}
+
+void SymbolicRank::check_output(const Report& report) {
+  const int64_t rows = sharded_.layout.shard(rank_).tokens() * sharded_.problem.num_heads;
+  const int64_t held = area(rank_, slots_[kOutputSlot].pieces.at(0).initialised,
+                            {sharded_.all_tokens(), sharded_.all_heads()});
+  if (rows != held) report(concat("the output initialises ", held, " of ", rows, " rows"));
+  for (int b = 0; b < int(sharded_.pattern.branches.size()); ++b) check_branch(b, report);
+}
+
+void SymbolicRank::check_branch(int b, const Report& report) {
+  const Held own{kQuerySlot, slots_[kQuerySlot].rows};
+  const RowMap queries(sharded_, TensorKind::kQuery, own.rows);
+  const auto& sum = slots_[kOutputSlot].pieces.at(0).sum;
+  const bool heads_alike = std::all_of(sum.begin(), sum.end(), [&](const Contribution& c) {
+    return c.heads == sharded_.all_heads();
+  });
+  std::set<int64_t> offsets_done;  // heads of one offset meet the same rows
+  int faults = 0;
+  for (int64_t head = 0; head < sharded_.problem.num_heads && faults < 5; ++head) {
+    const int64_t offset = head_offset(sharded_.pattern.offset, head, sharded_.problem.num_heads,
+                                       num_offsets(sharded_.pattern.branches[size_t(b)]));
+    if (heads_alike && !offsets_done.insert(offset).second) continue;
+    queries.for_each_run(
+        queries.pieces()[0], b, head, sharded_.all_tokens(),
+        [&](const TokenRange& run, int64_t segment) {
+          if (faults >= 5 || right_keys(b, head, segment, run)) return;
+          ++faults;
+          report(concat("branch ", b, ", head ", head, ", segment ", segment,
+                        ": the keys attended to are not the pattern's, each once"));
+        });
+  }
+}
+
+// Keys after the last visible one may be there or not: no query of the run sees them.
+bool SymbolicRank::right_keys(int b, int64_t head, int64_t segment, const TokenRange& run) const {
+  const BranchRows rows(sharded_.pattern, b, sharded_.problem.seq_len);
+  const int64_t offset =
+      head_offset(sharded_.pattern.offset, head, sharded_.problem.num_heads, rows.num_offsets());
+  const TokenInterval visible{0,
+                              sharded_.problem.causal ? run.last() + 1 : sharded_.problem.seq_len};
+  std::vector<TokenRange> expected, keys;
+  for (const TokenInterval& scope : rows.key_scope(segment)) {
+    const TokenInterval seen = longnet::intersect(scope, visible);
+    rows.for_each_run(offset, seen, [&](int64_t, const TokenRange& r) { expected.push_back(r); });
+    for (const Contribution& c : slots_[kOutputSlot].pieces.at(0).sum) {
+      if (c.branch != b || !contains(c.heads, head)) continue;
+      const bool first = c.queries.contains(run.first), last = c.queries.contains(run.last());
+      if (first != last) return false;  // an attend takes only some queries of a run
+      if (!first) continue;
+      const RowMap map(sharded_, TensorKind::kKeyValue, c.kv);
+      for (const auto& piece : map.pieces())
+        map.for_each_run(piece, b, head, scope,
+                         [&](const TokenRange& k, int64_t) { keys.push_back(clip(k, seen)); });
+    }
+  }
+  return same_tokens(std::move(keys), std::move(expected));
+}
+
+}  // namespace longnet

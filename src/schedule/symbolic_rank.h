@@ -1,0 +1,69 @@
+// Part of check_schedule: one rank's memory, symbolically. Slots hold "these pieces of that slice";
+// partial results are lists of what was attended to. Every op is applied in the order in which it
+// really happens.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "schedule/program.h"
+
+namespace longnet {
+
+// "The rows of `branch` in `queries`, for `heads`, have attended to the keys of `kv`."
+struct Contribution {
+  int branch;
+  TokenInterval queries;
+  HeadRange heads;
+  Slice kv;
+};
+
+// Rows of a partial that hold a value.
+struct Region {
+  TokenInterval tokens;
+  HeadRange heads;
+};
+
+// What a piece holds; the lists are for partials only.
+struct PieceState {
+  bool valid = false;
+  std::vector<Contribution> sum;
+  std::vector<Region> initialised;
+};
+
+class SymbolicRank {
+ public:
+  using Report = std::function<void(const std::string&)>;
+
+  SymbolicRank(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
+
+  // Ops that stay on the rank.
+  void apply(const Select& op, const Report& report);
+  void apply(const Attend& op, const Report& report);
+  void apply(const Merge& op, const Report& report);
+  void apply(const Reset& op, const Report& report);
+
+  // What a message takes along (reports pieces that are not there), and what its arrival leaves.
+  std::vector<PieceState> read(const Held& held, const Report& report);
+  void write(const Held& held, std::vector<PieceState> states, const Report& report);
+
+  // Does the output hold exactly the pattern's pairs?
+  void check_output(const Report& report);
+
+ private:
+  struct SlotState {
+    Slice rows;
+    std::vector<PieceState> pieces;
+  };
+  SlotState& laid_out_for(const Held& held);
+  int64_t area(Rank owner, const std::vector<Region>& regions, const Region& within) const;
+  void check_branch(int branch, const Report& report);
+  bool right_keys(int branch, int64_t head, int64_t segment, const TokenRange& queries) const;
+
+  const ShardedProblem& sharded_;
+  Rank rank_;
+  std::vector<SlotState> slots_;
+  std::vector<TensorKind> kinds_;  // of the slots
+};
+
+}  // namespace longnet

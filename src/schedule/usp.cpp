@@ -1,0 +1,186 @@
+// Unified sequence parallelism (Fang and Zhao, arXiv 2405.07719): Ulysses inside groups of Pu
+// ranks, a ring over the Pr = P / Pu groups. Ulysses alone (Jacobs et al., arXiv 2309.14509) is Pr
+// = 1.
+//
+// Inside a group an all-to-all turns "my tokens, all heads" into "the group's tokens, my heads";
+// attention then needs no other rank's heads; a second all-to-all turns the output back. With K/V
+// rows of other groups left, they travel around the ring of ranks that hold the same heads.
+//
+//   P = 4, Pu = 2, H = 4: rank 2 sends heads 0 1 ... keeps heads 0 1 of the tokens of ranks 2 3,
+//   and in the ring step it meets rank 0's: heads 0 1 of the tokens of ranks 0 1.
+//
+// Heads need not divide: part i of H heads over Pu ranks is part_begin's. A K/V head that two
+// ranks' query heads share goes to both.
+#include <array>
+
+#include "core/check.h"
+#include "schedule/program_builder.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+class UspProgram {
+ public:
+  UspProgram(const ShardedProblem& sharded, Rank rank, int degree)
+      : sharded_(sharded),
+        rank_(rank),
+        degree_(degree),
+        rings_(sharded.layout.world_size() / degree),
+        heads_(head_part({kEveryRow, {}, {}, sharded.all_heads(), degree}, rank % degree)),
+        build_(sharded, rank) {}
+
+  RankProgram make() {
+    if (degree_ == 1) {
+      q_ = build_.q();
+      kv_ = build_.kv();
+      out_ = build_.output();
+    } else {
+      exchange_inputs();
+    }
+    ring();
+    if (degree_ > 1) exchange_output();
+    return build_.take();
+  }
+
+ private:
+  // Ranks of the group at ring position g; all tokens of a group are on its ranks.
+  RankGroup group(int g) const { return {.first = g * degree_, .stride = 1, .count = degree_}; }
+  int position() const { return rank_ / degree_; }
+  Slice gathered(int g) const { return build_.every_row_of(group(g), heads_); }
+  Slice split() const {
+    Slice s = build_.own();
+    s.head_parts = degree_;
+    return s;
+  }
+  TokenRanges hull(int g) const {  // first and last token of a group, for visibility only
+    TokenRanges out;
+    int64_t first = sharded_.problem.seq_len, last = -1;
+    for (int i = 0; i < degree_; ++i) {
+      const TokenRanges shard = sharded_.layout.shard(group(g)[i]);
+      if (shard.empty()) continue;
+      first = std::min(first, shard.first());
+      last = std::max(last, shard.last());
+    }
+    out.add({first, 1, last - first + 1});
+    return out;
+  }
+
+  // Packs the shard by head parts and exchanges them.
+  std::pair<Held, OpId> exchange(const Held& own, TensorKind kind) {
+    const Held packed{build_.add_slot(kind, SlotTag::kPacked, split()), split()};
+    const Held all{build_.add_slot(kind, SlotTag::kExchange, gathered(position())),
+                   gathered(position())};
+    std::vector<OpId> ready;
+    for (int i = 0; i < degree_; ++i) ready.push_back(build_.add(Select{own, packed.piece(i)}));
+    return {all, build_.add(AllToAll{group(position()), packed, all}, std::move(ready))};
+  }
+
+  void exchange_inputs() {
+    std::tie(q_, q_ready_) = exchange(build_.q(), TensorKind::kQuery);
+    std::tie(kv_, kv_ready_) = exchange(build_.kv(), TensorKind::kKeyValue);
+    out_ = {build_.add_slot(TensorKind::kPartial, SlotTag::kExchange, gathered(position())),
+            gathered(position())};
+  }
+
+  void ring() {
+    const Rank next = (rank_ + degree_) % (rings_ * degree_);
+    const Rank prev = (rank_ + (rings_ - 1) * degree_) % (rings_ * degree_);
+    std::array<int, 2> buffer{-1, -1};
+    for (int i = 0; i < std::min(2, rings_ - 1); ++i)
+      buffer[size_t(i)] =
+          build_.add_slot(TensorKind::kKeyValue, SlotTag::kKvBuffer, largest_group_bytes());
+    const int partial =
+        rings_ > 1 ? build_.add_slot(TensorKind::kPartial, SlotTag::kPartial, gathered(position()))
+                   : -1;
+
+    Held here = kv_;
+    OpId arrived = kv_ready_, scratch = -1;
+    std::array<OpId, 2> sent{-1, -1}, attended{-1, -1};
+    for (int step = 0; step < rings_; ++step) {
+      const int owner = (position() + rings_ - step) % rings_;
+      const size_t held_in = size_t(step + 1) % 2, into = size_t(step) % 2;
+      Held incoming;
+      OpId received = -1;
+      if (step + 1 < rings_) {
+        const int coming = (owner + rings_ - 1) % rings_;
+        if (!hull(owner).empty()) {
+          const OpId send = build_.add(Send{next, here}, {arrived});
+          if (step > 0) sent[held_in] = send;
+        }
+        incoming = {buffer[into], gathered(coming)};
+        if (!hull(coming).empty())
+          received = build_.add(Recv{prev, incoming}, {sent[into], attended[into]});
+      }
+      if (build_.visible(hull(position()), hull(owner))) {
+        Held target = out_;
+        if (step > 0) target = {partial, out_.rows};
+        const Attend attend{0, sharded_.all_tokens(), heads_, q_, here, target};
+        const OpId done = build_.add(attend, {q_ready_, arrived, scratch});
+        if (step > 0) {
+          attended[held_in] = done;
+          computed_ = scratch = build_.add(Merge{target, out_}, {done, computed_});
+        } else {
+          computed_ = done;
+        }
+      }
+      here = incoming;
+      arrived = received;
+    }
+  }
+
+  int64_t largest_group_bytes() const {
+    int64_t bytes = 0;
+    for (int g = 0; g < rings_; ++g)
+      bytes = std::max(bytes, slice_bytes(sharded_, TensorKind::kKeyValue, gathered(g)));
+    return bytes;
+  }
+
+  void exchange_output() {
+    const Held back{build_.add_slot(TensorKind::kPartial, SlotTag::kExchange, split()), split()};
+    const OpId arrived = build_.add(AllToAll{group(position()), out_, back}, {computed_});
+    for (int i = 0; i < degree_; ++i) {
+      Slice part = build_.own();
+      part.heads = head_part(split(), i);
+      if (part.heads.count > 0)
+        build_.add(Select{back.piece(i), {kOutputSlot, build_.own()}}, {arrived});
+    }
+  }
+
+  const ShardedProblem& sharded_;
+  Rank rank_;
+  int degree_, rings_;
+  HeadRange heads_;
+  ProgramBuilder build_;
+  Held q_, kv_, out_;
+  OpId q_ready_ = -1, kv_ready_ = -1, computed_ = -1;
+};
+
+Schedule usp_of_degree(std::string name, const ShardedProblem& sharded, int degree) {
+  const int world = sharded.layout.world_size();
+  check(degree >= 1 && world % degree == 0, "Pu = ", degree, " must divide P = ", world);
+  ShardedProblem mine = sharded;
+  mine.layout = sharded.layout.with_ring_size(world / degree);
+  return {std::move(name), mine,
+          [mine, degree](Rank r) { return UspProgram(mine, r, degree).make(); }};
+}
+
+}  // namespace
+
+Schedule ulysses_attention(const ShardedProblem& sharded) {
+  return usp_of_degree("ulysses", sharded, sharded.layout.world_size());
+}
+
+int usp_degree(const ShardedProblem& sharded) {
+  if (sharded.options.ulysses_degree > 0) return sharded.options.ulysses_degree;
+  int degree = 1;  // the largest divisor of P that gives every rank a K/V head of its own
+  for (int d = 1; d <= sharded.layout.world_size(); ++d)
+    if (sharded.layout.world_size() % d == 0 && d <= sharded.problem.num_kv_heads) degree = d;
+  return degree;
+}
+
+Schedule usp_attention(const ShardedProblem& sharded) {
+  return usp_of_degree("usp", sharded, usp_degree(sharded));
+}
+
+}  // namespace longnet
