@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The report of a SYNTHETIC result, opened from file:// in headless Chromium.
 
-Exit code 77, with the reason, when Chromium is missing (ctest: SKIP_RETURN_CODE 77).
+Exit code 77, with the reason, when Chromium is missing (ctest: SKIP_RETURN_CODE 77); with
+LONGNET_REQUIRE_BROWSER=1 that is a failure, exit code 1.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import sys
 import tempfile
@@ -23,7 +25,14 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import make_report  # noqa: E402
 from report.browser_fixture import Browser, chromium, wait_for  # noqa: E402
-from report.synthetic_fixture import HOSTILE, batch_sweep, full_sweep, write_interrupted, write_result  # noqa: E402
+from report.synthetic_fixture import (  # noqa: E402
+    HOSTILE,
+    batch_sweep,
+    full_sweep,
+    opponents_sweep,
+    write_interrupted,
+    write_result,
+)
 
 SKIP = 77
 MARKS = "path, rect, line, text"  # elements of Vega's SVG inside mark groups
@@ -33,6 +42,7 @@ class ReportInBrowser(unittest.TestCase):
     browser: Browser
     folder: tempfile.TemporaryDirectory[str]
     records: list[dict[str, Any]]
+    opponents: list[dict[str, Any]]
     pages: dict[str, Path]
 
     @classmethod
@@ -45,10 +55,12 @@ class ReportInBrowser(unittest.TestCase):
         full = write_result(root / "full", cls.records, name=f"synthetic {HOSTILE}")
         batch = write_result(root / "batch", batch_sweep())
         cut = write_interrupted(root / "cut", full_sweep()[:12])
-        for directory in (full, batch, cut):
+        cls.opponents = opponents_sweep()
+        opponents = write_result(root / "opponents", cls.opponents)
+        for directory in (full, batch, cut, opponents):
             if make_report.main([str(directory)]) != 0:
                 raise AssertionError(f"no report of {directory}")
-        cls.pages = {d.name: (d / "report.html") for d in (full, batch, cut)}
+        cls.pages = {d.name: (d / "report.html") for d in (full, batch, cut, opponents)}
         cls.browser = Browser()
         cls.addClassCleanup(cls.browser.close)
 
@@ -85,6 +97,40 @@ class ReportInBrowser(unittest.TestCase):
         ):
             selector = f"[data-figure=latency] .{layer}_marks path"
             self.assertEqual(self.js(f"document.querySelectorAll({json.dumps(selector)}).length"), wanted, layer)
+
+    def marks(self, figure: str, layer: str, shape: str = "path") -> int:
+        return self.js(f"document.querySelectorAll('[data-figure={json.dumps(figure)}] .{layer}_marks {shape}').length")
+
+    def test_opponents_are_all_drawn(self) -> None:
+        self.visit("opponents")
+        causal = [r for r in self.opponents if r["params"]["collective"] == "native" and r["params"]["ranks"] >= 2]
+        longest = [r for r in self.opponents if r["params"]["seq_len"] == 1 << 16]
+        self.assertEqual(self.marks("causal_balance", "measured"), len(causal) // 4)  # one of four lengths
+        self.assertEqual(self.marks("causal_balance", "closed_form"), 1)
+        self.assertEqual(self.marks("error_ranks", "measured"), len(longest))
+        for ranks in (1, 2, 4, 8):
+            wanted = sum(r["params"]["ranks"] == ranks for r in self.opponents)
+            self.assertEqual(self.marks(f"latency-{ranks}", "measured"), wanted)
+        self.assertEqual(self.marks("ablations", "bars"), 4 * 14)
+        self.assertEqual(self.marks("ablations", "single_attend", "path, rect"), 14)
+        chosen = sum(r["params"]["collective"] != "native" for r in self.opponents)
+        self.assertEqual(self.marks("collectives", "marks"), chosen + 4)  # and four native ones
+
+    def test_marks_and_labels_of_opponents_stay_apart_and_inside(self) -> None:
+        for width in (390, 1280):
+            self.visit("opponents", width=width)
+            self.assertLessEqual(self.js("document.documentElement.scrollWidth"), width)
+            outside = self.js(
+                """[...document.querySelectorAll('.chart')].filter(c => { const s = c.querySelector('svg').getBoundingClientRect();
+                return [...c.querySelectorAll('svg .role-legend text, svg [class*=measured_marks] path')].some(t => t.getBoundingClientRect().right > s.right + 1); })
+                .map(c => c.dataset.figure)"""
+            )
+            self.assertEqual(outside, [], width)
+        boxes = self.js(
+            """[...document.querySelectorAll('[data-figure=causal_balance] .measured_marks path')].map(p => { const b = p.getBoundingClientRect();
+            return Math.round(b.x + b.width / 2) + ' ' + Math.round(b.y + b.height / 2); })"""
+        )
+        self.assertEqual(len(set(boxes)), len(boxes))
 
     def test_nothing_leaves_the_file(self) -> None:
         for name in self.pages:
@@ -205,6 +251,11 @@ class ReportInBrowser(unittest.TestCase):
 
 if __name__ == "__main__":
     if chromium() is None:
-        print("SKIPPED: no Chromium found (apt-get install chromium, or set CHROMIUM)", file=sys.stderr)
-        raise SystemExit(SKIP)
+        required = os.environ.get("LONGNET_REQUIRE_BROWSER") == "1"
+        why = "no Chromium found (apt-get install chromium, or set CHROMIUM)"
+        print(
+            f"FAILED: {why}, and LONGNET_REQUIRE_BROWSER=1 forbids to skip" if required else f"SKIPPED: {why}",
+            file=sys.stderr,
+        )
+        raise SystemExit(1 if required else SKIP)
     unittest.main()

@@ -2,7 +2,8 @@
 
 `usermeta.figure` of a spec names its row builder, its place in the report, its caption and what it
 needs; a new figure over existing rows is one new spec. Scales of series, ranks and lengths are filled
-in here, so that a series keeps its colour and marker in every figure.
+in here, so that a series keeps its colour and marker in every figure. Where `usermeta.figure.split` names
+an axis and one picture would hold too many lines, each value of that axis gets a picture of its own.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator
 
-from . import rows_cost, rows_time
-from .rows import Builder, Context, Drawing, Row, sample_count
+from . import rows_cost, rows_opponents, rows_time
+from .model import Point
+from .rows import Builder, Context, Drawing, Row, sample_count, spread
 from .series import DASHES, PALETTE, SHAPES, sources_of
-from .units import MISSING, percent_label, plural
+from .units import MISSING, percent_label, plural, token_label
 
 PLOTS = Path(__file__).resolve().parents[2] / "plots"
 VEGA_LITE = "5.21"
@@ -45,11 +47,22 @@ BUILDERS: dict[str, Builder] = {
                 "share_of_peak",
                 "phases",
                 "coverage",
+                "dependency_depth",
                 "timeline",
             ),
         ),
+        (rows_opponents, ("causal_balance", "ablations", "error_ranks", "collectives")),
     )
     for name in names
+}
+COLLECTIVES = ("native", "ring", "recursive_doubling", "bruck", "hierarchical", "pairwise", "linear")
+MAX_LINES = 12  # of one picture that can be split
+MAX_PARTS = 4  # pictures that it is split into
+# What a row and its point must agree on to stand in the same picture, and the name of that picture.
+SPLITS: dict[str, tuple[Callable[[Point], Any], Callable[[int], str]]] = {
+    "ranks": (lambda p: p.ranks, lambda value: plural(value, "rank")),
+    "seq_len": (lambda p: p.seq_len, lambda value: f"{token_label(value)} tokens"),
+    "per_rank": (lambda p: (p.seq_len or 0) // p.ranks, lambda value: f"{token_label(value)} tokens per rank"),
 }
 MARK_TEXT = {
     "measured": "filled marks: measured",
@@ -78,7 +91,12 @@ LAYER_NEEDS: dict[str, Callable[[list[Row]], bool]] = {
     "refused": some(lambda r: r.get("status") in ("skipped_memory", "oom")),
     "limit": some(lambda r: r.get("status") == "limit"),
     "limit_text": some(lambda r: r.get("status") == "limit"),
+    "bound": some(lambda r: "bound" in r),
+    "never": some(lambda r: "never_px" in r),
     "communication": some(lambda r: r.get("phase") == "all communication"),
+    "closed_form": some(lambda r: r.get("status") == "closed form"),
+    "single_attend": some(lambda r: "single_share" in r),
+    "wrong": some(lambda r: r.get("status") == "check_failed"),
 }
 
 
@@ -126,11 +144,16 @@ def fill_scales(spec: dict[str, Any], ctx: Context, drawing: Drawing) -> None:
     }
     lengths = sorted(order, key=lambda label: order[label] or 0)
     branches = sorted({row["branch"] for row in drawing.rows if "branch" in row})
+    found = {row["collective"] for row in drawing.rows if "collective" in row}
+    collectives = [c for c in COLLECTIVES if c in found] + sorted(found - set(COLLECTIVES))
+    places = [COLLECTIVES.index(c) if c in COLLECTIVES else i for i, c in enumerate(collectives, len(COLLECTIVES))]
     scales = {
         ("color", "series"): (list(styles), [s.colour for s in styles.values()]),
         ("shape", "series"): (list(styles), [s.shape for s in styles.values()]),
         ("color", "branch"): (branches, [PALETTE[i % len(PALETTE)] for i in range(len(branches))]),
         ("shape", "branch"): (branches, [SHAPES[i % len(SHAPES)] for i in range(len(branches))]),
+        ("color", "collective"): (collectives, [PALETTE[i % len(PALETTE)] for i in places]),
+        ("shape", "collective"): (collectives, [SHAPES[i % len(SHAPES)] for i in places]),
         ("strokeDash", "ranks_label"): (
             [ctx.index.rank_label(r) for r in sorted(ranks)],
             [ctx.index.dash(r) for r in sorted(ranks)],
@@ -167,6 +190,9 @@ def key_of_marks(spec: dict[str, Any], drawing: Drawing) -> str:
     sources = sources_of(drawing.points)
     layered = any(layer.get("name") == "modelled" for layer in spec.get("layer", []))
     parts = [MARK_TEXT.get(s, s) for s in sources] if layered else ["source: " + ", ".join(sources)]
+    stated = spec["usermeta"]["figure"].get("key")
+    if stated:
+        parts.append(stated)
     if any("slot" in row for row in drawing.rows):
         parts.append("×: not run or wrong")
     elif any("reason" in row for row in drawing.rows):
@@ -198,9 +224,16 @@ def caption_of(meta: dict[str, Any], drawing: Drawing) -> str:
     return " ".join(p for p in parts if p)
 
 
+def legend_columns(drawing: Drawing) -> int:
+    """As many as fit below the picture at the length of the longest label."""
+    longest = max((len(row["series"]) for row in drawing.rows if "series" in row), default=0)
+    return next(columns for columns, limit in ((5, 18), (4, 24), (3, longest)) if longest <= limit)
+
+
 def complete(spec: dict[str, Any], ctx: Context, drawing: Drawing, style: dict[str, Any]) -> dict[str, Any]:
     full = copy.deepcopy(spec)
-    full["config"] = style
+    full["config"] = copy.deepcopy(style)
+    full["config"]["legend"]["columns"] = legend_columns(drawing)
     full["datasets"] = {"rows": drawing.rows}
     for param in full.get("params", []):
         if param["name"] in drawing.params:
@@ -213,12 +246,35 @@ def complete(spec: dict[str, Any], ctx: Context, drawing: Drawing, style: dict[s
     return full
 
 
+def split_crowded(meta: dict[str, Any], drawing: Drawing) -> list[Drawing]:
+    """One drawing per value of the axis that the spec names, when one drawing would hold too many lines."""
+    axis = meta.get("split")
+    if not axis:
+        return [drawing]
+    values = sorted({row[axis] for row in drawing.rows if "series" in row and row.get(axis) is not None})
+    lines = {(row["series"], row["source"], row["run"], row.get(axis)) for row in drawing.rows if "series" in row}
+    if len(values) < 2 or len(lines) <= MAX_LINES:
+        return [drawing]
+    of_point, name = SPLITS[axis]
+    parts = []
+    kept = spread(values, MAX_PARTS)
+    left = "" if kept == values else f"Shown are {', '.join(map(name, kept))}; the others are in the table."
+    for value in kept:
+        rows = [row for row in drawing.rows if row.get(axis, value) == value or "series" not in row]
+        points = [p for p in drawing.points if of_point(p) == value]
+        if points:
+            suffix = f"{drawing.suffix}-{value}" if drawing.suffix else str(value)
+            note = f"{drawing.note} {left}".strip()
+            parts.append(Drawing(rows, points, suffix, name(value), note, drawing.params))
+    return parts
+
+
 def build_figures(ctx: Context, folder: Path = PLOTS) -> list[Figure]:
     style = json.loads((folder / "style.json").read_text(encoding="utf-8"))
     figures: list[Figure] = []
     for name, spec in load_specs(folder):
         meta = spec["usermeta"]["figure"]
-        drawings = BUILDERS[meta["rows"]](ctx)
+        drawings = [part for whole in BUILDERS[meta["rows"]](ctx) for part in split_crowded(meta, whole)]
         if not drawings:
             figures.append(Figure(name, meta["title"], absent=meta["absent"]))
         for drawing in drawings:

@@ -4,21 +4,40 @@ Example: ring at 8K, 16K, 32K, 64K with times 1, 4, 16, 64 s has time per token 
 threshold is 0.5, so "vanilla attention grows with N" is supported by that source. A claim whose data
 are too few is "not tested". The row takes the status of the strongest source that tested it: measured,
 then replayed, extrapolated, simulated. One line that fails is enough for "not supported".
-Source of the claims: LongNet, arXiv 2307.02486, sections 3.1 and 3.2 and figure 5.
+Source of the claims: LongNet, arXiv 2307.02486, sections 2.4, 3.1 and 3.2, table 1 and figure 5.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Callable, Iterable
 
+from .claims_pattern import (
+    DEPTH_EXTRA,
+    EXPONENT_LENGTHS,
+    EXPONENT_R_SQUARED,
+    EXPONENT_SPAN,
+    EXPONENT_WITHIN,
+    VANILLA_LINES,
+    complexity_table,
+    depth_logarithmic,
+)
+from .evidence import (
+    NOT_SUPPORTED,
+    NOT_TESTED,
+    SUPPORTED,
+    Claim,
+    Evidence,
+    Verdict,
+    decide,
+    lines,
+    power,
+    span_text,
+)
 from .fits import PowerLaw, fit_power_law
-from .model import SOURCES, Point
+from .model import Point
 from .rows import Context
 from .series import group_by, sources_of
 from .units import bytes_label, plural, significant, token_label
-
-SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "not supported", "not tested"
 
 MIN_LENGTHS = 3  # different lengths of one line
 MIN_SPAN = 4.0  # longest over shortest
@@ -31,75 +50,12 @@ BYTES_RATIO_RANKS = 2.05  # the same when ranks vary: the factor (P-1)/P alone r
 BILLION = 1 << 30
 
 
-@dataclass(frozen=True)
-class Evidence:
-    source: str
-    status: str
-    text: str
-    details: tuple[str, ...] = ()  # every line, worst first
-
-
-@dataclass
-class Claim:
-    title: str
-    quote: str  # what the paper says
-    test: str  # how it is tested, with the thresholds
-    figures: tuple[str, ...]
-    evidence: list[Evidence] = field(default_factory=list)
-
-    @property
-    def deciding(self) -> Evidence | None:
-        tested = [e for e in self.evidence if e.status != NOT_TESTED]
-        order = {name: i for i, name in enumerate(SOURCES)}
-        return min(tested, key=lambda e: order.get(e.source, len(order))) if tested else None
-
-    @property
-    def status(self) -> str:
-        return self.deciding.status if self.deciding else NOT_TESTED
-
-    @property
-    def source(self) -> str:
-        return self.deciding.source if self.deciding else ""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """One line of one source: within the threshold or not, and how near it came."""
-
-    good: bool
-    badness: float  # orders the lines: the worst is shown
-    text: str
-
-
-def decide(source: str, verdicts: list[Verdict], nothing: str) -> Evidence:
-    """One line that fails decides; the text shows the worst line."""
-    if not verdicts:
-        return Evidence(source, NOT_TESTED, nothing)
-    ordered = sorted(verdicts, key=lambda v: (v.good, -v.badness))
-    passed = sum(1 for v in verdicts if v.good)
-    status = SUPPORTED if passed == len(verdicts) else NOT_SUPPORTED
-    head = f"{passed} of {plural(len(verdicts), 'line')} within the threshold; the worst: " if len(verdicts) > 1 else ""
-    return Evidence(source, status, f"{head}{ordered[0].text}.", tuple(v.text for v in ordered))
-
-
 def long_fit(points: Iterable[Point], value: Callable[[Point], float | None]) -> PowerLaw | None:
     """The power law of a value against tokens, if the line is long enough to test anything."""
     listed = list(points)
     fit = fit_power_law((p.seq_len, value(p)) for p in listed)
     enough = fit is not None and len({p.seq_len for p in listed}) >= MIN_LENGTHS and fit.x_span >= MIN_SPAN
     return fit if enough else None
-
-
-def lines(
-    ctx: Context, source: str, kind: str, axis: Callable[[Point], object], needs_time: bool = True
-) -> list[list[Point]]:
-    """Right points of one kind and source, grouped by series and what the line holds constant."""
-    able = [
-        p
-        for p in ctx.points
-        if p.ok and p.source == source and p.kind == kind and p.seq_len and (p.median_s or not needs_time)
-    ]
-    return list(group_by(able, ctx.index.key, axis).values())
 
 
 def time_per_token(point: Point) -> float | None:
@@ -120,14 +76,6 @@ def bytes_per_sequence(point: Point) -> float | None:
 
 def tokens_per_rank(point: Point) -> float:
     return (point.seq_len or 0) / point.ranks
-
-
-def power(exponent: float) -> str:
-    return f"N^{round(exponent, 2) + 0.0:.2f}"  # + 0.0 turns -0.00 into 0.00
-
-
-def span_text(fit: PowerLaw) -> str:
-    return f"{token_label(fit.x_min)} … {token_label(fit.x_max)}, n = {fit.count}"
 
 
 def flat(fit: PowerLaw, what: str, where: str) -> Verdict:
@@ -283,11 +231,19 @@ def exact_distributed(ctx: Context, source: str) -> Evidence:
             else "no exact algorithm ran on several ranks"
         )
         return Evidence(source, NOT_TESTED, text)
-    point = max(checked, key=lambda p: (p.ranks, p.seq_len or 0))
+    largest = [max(g, key=lambda p: (p.ranks, p.seq_len or 0)) for g in group_by(checked, ctx.index.key).values()]
+    largest.sort(key=lambda p: (-p.ranks, -(p.seq_len or 0), ctx.index.label(p)))
+    known = {p.algorithm for p in largest}
+    names = ", ".join(dict.fromkeys(p.algorithm for p in largest))
+    head = f"{plural(len(known), 'exact algorithm')} ran on several ranks and agreed with the reference: {names}."
+    unchecked = ", ".join(sorted({p.algorithm for p in able} - known))
     return Evidence(
         source,
         NOT_SUPPORTED,
-        f"{ctx.index.label(point)} computed {token_label(point.seq_len)} tokens on {ctx.index.rank_label(point.ranks)} and agreed with the reference.",
+        f"{head} Ran unchecked: {unchecked}." if unchecked else head,
+        tuple(
+            f"{ctx.index.label(p)}: {token_label(p.seq_len)} tokens on {ctx.index.rank_label(p.ranks)}" for p in largest
+        ),
     )
 
 
@@ -346,10 +302,31 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
         Claim(
             "No distributed algorithm exists for vanilla attention",
             "“there is no distributed algorithm for vanilla attention”",
-            "One exact algorithm on two or more ranks whose result was checked refutes the sentence.",
-            ("latency", "table"),
+            "One exact algorithm on two or more ranks whose result was checked refutes the sentence; all that did are listed.",
+            ("latency", "error_ranks", "communication_ranks", "table"),
         ),
         exact_distributed,
+    ),
+    (
+        Claim(
+            "Complexity: vanilla N², sparse N√N, dilated N",
+            "table 1: vanilla O(N²d), sparse O(N√N d), dilated O(N d)",
+            f"Exponent of the time of a sequence against N at fixed ranks, for vanilla ({', '.join(VANILLA_LINES)}), sparse (segments and keys per query ~ √N) and dilated "
+            f"attention (rates ~ segments): within {EXPONENT_WITHIN:.2f} of 2, 1.5 and 1 and R² ≥ {EXPONENT_R_SQUARED:g} on every line of "
+            f"{EXPONENT_LENGTHS} or more lengths over a factor of {EXPONENT_SPAN:g} or more; supported only if all three were tested.",
+            ("latency", "time_per_token", "table"),
+        ),
+        complexity_table,
+    ),
+    (
+        Claim(
+            "Token dependency is logarithmic",
+            "“the token dependency is approximate to O(log N)” (section 2.4)",
+            f"Layers until every token has heard from every other, counted on each pattern, against the paper's estimate log_α(N(α−1)/w₀): at most "
+            f"{DEPTH_EXTRA} more than the estimate rounded up (a local hop at either end), and no pair that never meets.",
+            ("dependency_depth",),
+        ),
+        depth_logarithmic,
     ),
 )
 

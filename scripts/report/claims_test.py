@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import unittest
 from pathlib import Path
@@ -10,9 +11,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report.claims import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, Claim, judge  # noqa: E402
+from report.claims import judge  # noqa: E402
+from report.evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, Claim  # noqa: E402
 from report.fits import fit_power_law  # noqa: E402
-from report.synthetic_fixture import B, K, M, context, point, refused  # noqa: E402
+from report.synthetic_fixture import (  # noqa: E402
+    B,
+    K,
+    M,
+    complexity_sweep,
+    context,
+    opponents_sweep,
+    point,
+    refused,
+    with_depth,
+)
 from report.units import bytes_label, duration_label, significant, token_label  # noqa: E402
 
 
@@ -150,6 +162,112 @@ class Claims(unittest.TestCase):
     def test_exact_distributed_attention_refutes_the_negative_claim(self) -> None:
         self.assertEqual(claim([point("ring", 8 * K, 2)], "No distributed algorithm").status, NOT_SUPPORTED)
         self.assertEqual(claim([point("ring", 8 * K, 1)], "No distributed algorithm").status, NOT_TESTED)
+
+    def test_every_exact_algorithm_on_several_ranks_is_listed(self) -> None:
+        records = opponents_sweep()
+        evidence = claim(records, "No distributed algorithm").deciding
+        exact = ("all_gather", "double_ring", "query_gather", "ring", "ulysses", "usp")
+        self.assertIn(f"{len(exact)} exact algorithms ran", evidence.text)
+        for name in exact:
+            self.assertIn(name, evidence.text)
+        for name in ("dilated", "sparse", "local"):
+            self.assertNotIn(name, evidence.text)
+        self.assertTrue(any(d == "ring zigzag: 64K tokens on 8 ranks" for d in evidence.details), evidence.details)
+        for record in records:
+            if record["params"]["algorithm"] == "ulysses":
+                record["check"]["status"] = "not_run"
+            if record["params"]["algorithm"] == "usp":
+                record["status"] = "check_failed"
+        text = claim(records, "No distributed algorithm").deciding.text
+        self.assertIn("Ran unchecked: ulysses.", text)
+        self.assertNotIn("usp", text)
+        self.assertIn("4 exact algorithms", text)
+
+    def test_complexity_table(self) -> None:
+        row = claim(complexity_sweep(), "Complexity")
+        self.assertEqual((row.status, len(row.deciding.details)), (SUPPORTED, 4))
+        for text in ("vanilla, local (dense) on 1 rank: time ~ N^2.00", "sparse, sparse on 2 ranks: time ~ N^1.50"):
+            self.assertTrue(any(text in d for d in row.deciding.details), row.deciding.details)
+        self.assertTrue(all("R² 1.0000" in d and "4K … 64K, n = 5" in d for d in row.deciding.details))
+        wrong = (("local", 1.8), ("ring", 2.2), ("sparse", 1.7), ("sparse", 1.3), ("dilated", 1.2), ("dilated", 0.8))
+        for off in ({name: exponent} for name, exponent in wrong):
+            self.assertEqual(claim(complexity_sweep(**off), "Complexity").status, NOT_SUPPORTED, off)
+        for near in ({"local": 1.9}, {"sparse": 1.6}, {"dilated": 1.1}):
+            self.assertEqual(claim(complexity_sweep(**near), "Complexity").status, SUPPORTED, near)
+
+    def test_complexity_needs_all_three_methods_and_long_lines(self) -> None:
+        def without(name: str) -> list[dict]:
+            return [r for r in complexity_sweep() if r["params"]["algorithm"] != name]
+
+        row = claim(without("sparse"), "Complexity")
+        self.assertEqual(row.status, NOT_TESTED)
+        self.assertIn("No such line: sparse", row.evidence[0].text)
+        bad = [r for r in complexity_sweep(dilated=1.5) if r["params"]["algorithm"] != "sparse"]
+        self.assertEqual(claim(bad, "Complexity").status, NOT_SUPPORTED)
+        short = [r for r in complexity_sweep() if r["params"]["seq_len"] <= 16 * K]
+        self.assertEqual(claim(short, "Complexity").status, NOT_TESTED)
+        narrow = [r for r in complexity_sweep() if r["params"]["seq_len"] in (4 * K, 8 * K, 16 * K)]
+        narrow += [r | {"params": r["params"] | {"seq_len": 12 * K}} for r in narrow if r["params"]["seq_len"] == 8 * K]
+        self.assertEqual(claim(narrow, "Complexity").status, NOT_TESTED)
+        apart = [r | {"source": "simulated"} if r["params"]["algorithm"] == "sparse" else r for r in complexity_sweep()]
+        self.assertEqual(claim(apart, "Complexity").status, NOT_TESTED)
+        for record in apart:
+            record["status"] = "check_failed"
+        self.assertEqual(claim(apart, "Complexity").status, NOT_TESTED)
+
+    def test_a_scattered_line_has_no_exponent(self) -> None:
+        records = complexity_sweep()
+        for place, record in enumerate(r for r in records if r["params"]["algorithm"] == "sparse"):
+            record["timing"]["median_s"] *= 2.5 if place % 2 else 1.0
+        row = claim(records, "Complexity")
+        self.assertEqual(row.status, NOT_SUPPORTED)
+        self.assertIn("sparse", row.deciding.text)
+
+    def test_only_patterns_of_the_papers_rule_have_its_complexity(self) -> None:
+        records = complexity_sweep()
+        for record in records:
+            if record["params"]["algorithm"] == "sparse":  # segments of a fixed length: quadratic, and not √N
+                for branch in record["params"]["branches"]:
+                    branch["segment_length"] = 256
+        self.assertIn("No such line: sparse", claim(records, "Complexity").evidence[0].text)
+        records = complexity_sweep()
+        for record in records:
+            if record["params"]["algorithm"] == "sparse":  # as many keys as dilated attention has: linear
+                branch = record["params"]["branches"][1]
+                width = branch["segment_length"]
+                branch["summary_tokens"] = max(1, 2048 * width // record["params"]["seq_len"])
+        self.assertIn("No such line: sparse", claim(records, "Complexity").evidence[0].text)
+        records = complexity_sweep()
+        for record in records:
+            if record["params"]["algorithm"] == "sparse":  # rounded to powers of two
+                for branch in record["params"]["branches"]:
+                    branch["segment_length"] = 1 << round(math.log2(branch["segment_length"]))
+        self.assertEqual(claim(records, "Complexity").status, SUPPORTED)
+        records = complexity_sweep()
+        for record in records:
+            if record["params"]["algorithm"] == "dilated":  # rates that do not grow with the segments
+                for branch in record["params"]["branches"]:
+                    branch["dilation_rate"] = 1
+        self.assertIn("No such line: dilated", claim(records, "Complexity").evidence[0].text)
+
+    def test_dependency_depth(self) -> None:
+        def depths(*pairs: tuple[int | None, float | None]) -> Claim:
+            listed = [point("dilated", 8 * K << i, 1) for i in range(len(pairs))]
+            return claim([with_depth(r, *pair) for r, pair in zip(listed, pairs)], "dependency")
+
+        self.assertEqual(depths((3, 1.0), (3, 2.2), (4, 6.0)).status, SUPPORTED)
+        self.assertEqual(depths((3, 1.0), (4, 1.0)).status, NOT_SUPPORTED)  # 4 > 1 + 2
+        self.assertEqual(depths((5, 2.2)).status, SUPPORTED)  # rounded up: 3 + 2
+        self.assertEqual(depths((6, 2.2)).status, NOT_SUPPORTED)
+        never = depths((3, 2.0), (-1, 3.0), (3, 4.0))
+        self.assertEqual(never.status, NOT_SUPPORTED)
+        self.assertIn("2 of 3 patterns", never.deciding.text)
+        self.assertIn("16K tokens: some token never hears", never.deciding.text)
+        self.assertEqual(depths((None, 2.0), (3, None)).status, NOT_TESTED)
+        self.assertEqual(claim([with_depth(point("ring", 8 * K, 1), 1, 1.0)], "dependency").status, NOT_TESTED)
+        same = [with_depth(point("dilated", 8 * K, 1), 3, 1.0) for _ in range(2)]
+        same[1]["id"] = "another0"  # the same pattern twice counts once
+        self.assertEqual(len(claim(same, "dependency").deciding.details), 1)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import claims
+from . import claims, claims_pattern
 from .markup import escape
 from .rows import Context
 from .tables import fit_table, recorded_fits
@@ -12,7 +12,9 @@ RULES = (
     "the clock starts.",
     "A point shows the median of its samples with the exact binomial interval of the median (n = 10: from the 2nd to "
     "the 9th of the sorted samples, 97.9 %).",
-    "Packing, permuting and merging are inside the time. Exposed communication is the full time minus compute only.",
+    "Packing, permuting and merging are inside the time. Exposed communication is the full time minus compute only; "
+    "communication only less that was hidden; compute only ÷ one big attend is the loss to fragmentation.",
+    "Balance is the work of all ranks ÷ (P · the work of the busiest rank), in exact (query, key) pairs.",
     "A result counts only if it was checked against the reference where the check applies, and if the bytes counted "
     "equal the bytes predicted.",
     "FLOPs are exact: 4·head_dim for each (query, key) pair that the pattern attends. Lengths are global, never per "
@@ -29,7 +31,12 @@ THRESHOLDS = (
     f"Communication constant: most ÷ fewest bytes ≤ {claims.BYTES_RATIO:.2f} at fixed ranks (rounding of rows), "
     f"≤ {claims.BYTES_RATIO_RANKS:.2f} at fixed tokens per rank, where (P−1)/P alone doubles the bytes from P = 2 on; "
     "a ring would grow as P − 1.",
-    f"A line counts with {claims.MIN_LENGTHS} or more lengths over a factor of {claims.MIN_SPAN:g}; shorter lines test "
+    f"Complexity: exponent of the time within {claims_pattern.EXPONENT_WITHIN:.2f} of 2 (vanilla), 1.5 (sparse) and 1 (dilated), "
+    f"R² ≥ {claims_pattern.EXPONENT_R_SQUARED:g}, {claims_pattern.EXPONENT_LENGTHS} lengths over a factor of {claims_pattern.EXPONENT_SPAN:g}; only "
+    "patterns that follow the paper's rule count (segments and keys per query ~ √N; rates ~ segments, within a factor of "
+    f"{claims_pattern.RULE_WITHIN:g} for rounding).",
+    f"Dependency: at most {claims_pattern.DEPTH_EXTRA} layers more than the paper's estimate rounded up.",
+    f"A line of the other claims counts with {claims.MIN_LENGTHS} or more lengths over a factor of {claims.MIN_SPAN:g}; shorter lines test "
     "nothing.",
 )
 

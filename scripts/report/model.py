@@ -14,7 +14,7 @@ from typing import Any
 from .units import number
 
 SOURCES = ("measured", "replayed", "extrapolated", "simulated")  # strongest evidence first
-EXACT_ALGORITHMS = ("ring", "all_gather", "ulysses", "usp", "double_ring", "vanilla", "dense")
+EXACT_ALGORITHMS = ("ring", "all_gather", "ulysses", "usp", "double_ring", "query_gather", "vanilla", "dense")
 
 
 class ResultError(Exception):
@@ -97,7 +97,9 @@ class Point:
 
     @property
     def kind(self) -> str:
-        """`dilated`, `exact` or `other`: which side of the paper's comparison the point stands on."""
+        """`dilated`, `sparse`, `exact` or `other`: which row of the paper's comparison the point belongs to."""
+        if self.algorithm.startswith("sparse") or any(number(b.get("summary_tokens")) for b in self.branches):
+            return "sparse"
         if self.algorithm.startswith("dilated"):
             return "dilated"
         if any(self.algorithm == n or self.algorithm.startswith(n + "_") for n in EXACT_ALGORITHMS):

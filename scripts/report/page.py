@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .charts import VEGA_LITE, Figure
-from .claims import NOT_TESTED, Claim, Evidence
+from .evidence import NOT_TESTED, Claim, Evidence
 from .markup import attribute, definition_list, escape, json_block, script_hash, script_json, script_safe
 from .method import method_section
 from .model import Run
@@ -68,7 +68,7 @@ def machine_of(run: Run) -> str:
 
 
 def points_of(run: Run) -> str:
-    planned = number(run.get("summary.planned"))
+    planned = number(run.get("summary.planned")) or number(run.get("run.planned"))
     return f"{len(run.points):,}" + (f" of {planned:,} planned" if planned else "")
 
 
@@ -111,7 +111,7 @@ def header(ctx: Context) -> str:
 def figure_link(name: str, figures: list[Figure]) -> str:
     if name == "table":
         return '<a href="#table">full table</a>'
-    found = next((f for f in figures if f.name == name and not f.absent), None)
+    found = next((f for f in figures if f.name.split("-")[0] == name and not f.absent), None)
     return f'<a href="#figure-{attribute(found.name)}">{escape(found.title)}</a>' if found else ""
 
 

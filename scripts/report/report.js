@@ -9,13 +9,15 @@
 
   async function draw(box) {
     const spec = specs[box.dataset.figure];
-    spec.config.legend.columns = phone(box) ? 2 : 5;
     if (phone(box)) {
+      spec.config.legend.columns = spec.config.legend.columns < 4 ? 1 : 2; // fewer where labels are long
       const named = spec.axes.filter((axis) => axis.labelLimit); // lanes and points by name
       named.forEach((axis) => { axis.labelLimit = 150; });
-      if (named.length) spec.config.legend.columns = 1;
+      if (named.length) Object.assign(spec.config.legend, { columns: 1, labelLimit: 150 });
       const size = spec.signals.find((signal) => signal.name === "mark_size");
       if (size) size.value = 36;
+      const side = spec.signals.find((signal) => signal.name === "side_scale"); // of marks beside each other
+      if (side) side.value = 0.45;
       spec.title.text = spec.title.text.split(" · ");
     }
     try {

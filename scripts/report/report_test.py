@@ -6,6 +6,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -18,18 +20,22 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import jsonschema  # noqa: E402
 
 from report import make_report  # noqa: E402
-from report.charts import Figure, build_figures, encodings, load_specs  # noqa: E402
+from report.charts import build_figures, encodings, load_specs  # noqa: E402
 from report.claims import judge  # noqa: E402
 from report.markup import script_json  # noqa: E402
 from report.model import ResultError, load_run  # noqa: E402
+from report.opponents_test import Opponents, figure, rows_of  # noqa: E402, F401  (runs them too)
 from report.page import render_page  # noqa: E402
 from report.synthetic_fixture import (
     HOSTILE,
+    OPPONENTS,
     K,
     M,
     batch_sweep,
     context,
     full_sweep,
+    opponent,
+    opponents_sweep,
     point,
     result,
     write_interrupted,
@@ -38,18 +44,10 @@ from report.synthetic_fixture import (
 from report.tables import columns_of, csv_text, safe_cell  # noqa: E402
 
 
-def figure(records: list[dict], name: str) -> Figure:
-    return next(f for f in build_figures(context(records)) if f.name == name)
-
-
-def rows_of(drawn: Figure) -> list[dict]:
-    return drawn.spec["datasets"]["rows"]
-
-
 class Figures(unittest.TestCase):
     def test_every_spec_has_what_the_report_needs(self) -> None:
         specs = load_specs()
-        self.assertGreaterEqual(len(specs), 14)
+        self.assertGreaterEqual(len(specs), 20)
         for name, spec in specs:
             meta = spec["usermeta"]["figure"]
             self.assertTrue(meta["title"] and meta["caption"] and meta["absent"], name)
@@ -95,6 +93,19 @@ class Figures(unittest.TestCase):
         for row in rows:
             self.assertAlmostEqual(row["value"], row["ranks"], delta=0.3)
 
+    def test_dependency_depth_shows_never_as_a_cross(self) -> None:
+        records = [point("dilated", 8 * K << i, 2) for i in range(4)]
+        self.assertTrue(figure(records, "dependency_depth").absent)
+        for record, layers in zip(records, (2, 3, -1)):
+            record["metrics"] = {"dependency_depth_layers": layers, "dependency_depth_bound_layers": 2.5}
+        records[2]["status"] = "skipped_memory"  # the pattern has its depth all the same
+        records[3]["metrics"] = {"dependency_depth_layers": None}
+        drawn = figure(records, "dependency_depth")
+        self.assertEqual([r.get("value") for r in rows_of(drawn)], [2, 3, None])
+        self.assertEqual([r["layers"] for r in rows_of(drawn)], ["2", "3", "never"])
+        self.assertEqual([layer["name"] for layer in drawn.spec["layer"]], ["line", "bound", "depth", "never"])
+        self.assertIn("paper's estimate", drawn.spec["title"]["subtitle"])
+
     def test_axis_names_the_ends_of_the_sweep(self) -> None:
         drawn = figure([point("dilated", 8 * K << i, 1) for i in range(8)], "latency")
         values = next(d["axis"]["values"] for c, d in encodings(drawn.spec) if c == "x" and d.get("field") == "seq_len")
@@ -113,7 +124,7 @@ class Figures(unittest.TestCase):
         records = [point("ring", 8 * K, 2), point("ring", 8 * K, 2)]
         records[1]["params"] |= {"layout": "zigzag", "causal": True}
         index = context(records).index
-        self.assertEqual(sorted(set(index.labels.values())), ["ring · causal · zigzag", "ring · contiguous"])
+        self.assertEqual(sorted(set(index.labels.values())), ["ring", "ring zigzag · causal"])
 
     def test_threads_name_a_series_only_at_equal_ranks(self) -> None:
         records = [point("dilated", 8 * K, p) for p in (1, 2)]
@@ -244,7 +255,37 @@ class Results(unittest.TestCase):
         schema = ROOT / "configs" / "schema" / "result.schema.json"
         if not schema.is_file():
             self.skipTest(f"{schema} is missing")
-        jsonschema.validate(result(full_sweep()), json.loads(schema.read_text()))
+        for records in (full_sweep(), opponents_sweep()):
+            jsonschema.validate(result(records), json.loads(schema.read_text()))
+
+    def test_claims_link_to_the_first_picture_of_a_split_figure(self) -> None:
+        page = self.page(write_result(self.folder / "run", opponents_sweep()))
+        row = page.split('data-claim="No distributed algorithm')[1].split("</tr>")[0]
+        for anchor in ("#figure-latency-1", "#figure-error_ranks", "#figure-communication_ranks-8192"):
+            self.assertIn(f'href="{anchor}"', row)
+            self.assertIn(f'id="{anchor[1:]}"', page)
+
+    def test_table_names_balance_degrees_and_summary_tokens(self) -> None:
+        records = [opponent(64 * K, 2, **p) for p in OPPONENTS]
+        ctx = context(records)
+        table = list(csv.DictReader(io.StringIO(csv_text(ctx.points, columns_of(ctx.points, False)))))
+        by_name = {(r["algorithm"], r["layout"]): r for r in table}
+        self.assertEqual(by_name["usp", "zigzag"]["ulysses_degree"], "2")
+        self.assertEqual(by_name["ring", "zigzag"]["ulysses_degree"], "")
+        self.assertEqual(float(by_name["ring", "zigzag"]["balance"]), 0.999)
+        self.assertEqual(by_name["sparse", "contiguous"]["branches_w_r"], "256/1 256/1+8")
+        ring = next(r for r in records if r["params"]["algorithm"] == "ring")
+        compute = float(by_name["ring", "contiguous"]["ablation_compute_only_s"])
+        self.assertEqual(compute, ring["ablations"]["compute_only_s"])
+
+    def test_a_missing_browser_is_a_failure_where_it_is_required(self) -> None:
+        script = ROOT / "scripts" / "report" / "browser_test.py"
+        clean = {k: v for k, v in os.environ.items() if k != "LONGNET_REQUIRE_BROWSER"}
+        for required, code, word in (({}, 77, "SKIPPED"), ({"LONGNET_REQUIRE_BROWSER": "1"}, 1, "FAILED")):
+            environment = clean | {"CHROMIUM": "/nowhere/chromium"} | required
+            done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(f"{word}: no Chromium found", done.stderr)
 
     def test_report_names_its_run(self) -> None:
         page = self.page(write_result(self.folder / "run", full_sweep()))

@@ -108,5 +108,25 @@ def best_per_key(points: list[Point], key: Callable[[Point], Any]) -> list[Point
     return list(best.values())
 
 
+SIDE_PX = 9  # between marks that would hide each other
+
+
+def side_by_side(rows: list[Row], *keys: str, close: Callable[[float, float], bool]) -> dict[str, float]:
+    """Moves marks of the same keys whose values are close apart along x: `shift`, in pixels. The space that
+    this takes beside the first and last mark is the parameter `side_space` of the picture."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if "series" in row and row.get("value") is not None:
+            groups.setdefault(tuple(row.get(k) for k in keys), []).append(row)
+    for members in groups.values():
+        members.sort(key=lambda r: r["value"])
+        starts = [i for i, r in enumerate(members) if i == 0 or not close(members[i - 1]["value"], r["value"])]
+        for begin, end in zip(starts, [*starts[1:], len(members)]):
+            beside = sorted(members[begin:end], key=lambda r: (r["series"], r["source"]))
+            for place, row in enumerate(beside):
+                row["shift"] = SIDE_PX * (place - (len(beside) - 1) / 2)
+    return {"side_space": 14 + max((abs(row.get("shift", 0.0)) for row in rows), default=0.0)}
+
+
 def single(rows: list[Row], points: list[Point], **extra: Any) -> list[Drawing]:
     return [Drawing(rows, points, **extra)] if rows else []

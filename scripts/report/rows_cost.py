@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .model import Point, Run
-from .rows import Context, Drawing, Row, base_row, single, spread, timed_points
+from .rows import Context, Drawing, Row, base_row, side_by_side, single, spread, timed_points
 from .rows_time import point_label, point_order, shortened
 from .series import group_by
-from .units import bytes_label, duration_label, integer_label, number, percent_label, rate_label
+from .units import MISSING, bytes_label, duration_label, integer_label, number, percent_label, rate_label, significant
 
 MAX_BARS = 28
 MAX_LANE_RANKS = 16
+NEVER_PX = 7  # of the first cross, below the top edge
 PHASES = (("compute", "compute_s"), ("exposed communication", "exposed_communication_s"), ("merge", "merge_s"))
 
 
@@ -60,7 +62,10 @@ def communication_ranks(ctx: Context) -> list[Drawing]:
         }
     )
     shown = [p for p in points if p.seq_len in kept]
-    return single(communication_rows(ctx, shown), shown, note=shortened([p.seq_len for p in points], kept, "tokens"))
+    rows = communication_rows(ctx, shown)
+    params = side_by_side(rows, "ranks", "seq_len", close=lambda a, b: b <= 1.03 * a)
+    note = shortened([p.seq_len for p in points], kept, "tokens")
+    return single(rows, shown, note=note, params=params)
 
 
 def communication_tokens(ctx: Context) -> list[Drawing]:
@@ -216,6 +221,45 @@ def coverage(ctx: Context) -> list[Drawing]:
                     }
                 )
     return single(rows, shown)
+
+
+def layers_label(layers: float | None) -> str:
+    if layers is None:
+        return "not computed"
+    return "never" if layers < 0 else integer_label(layers)
+
+
+def dependency_depth(ctx: Context) -> list[Drawing]:
+    """A property of the pattern: also points that did not run have it; -1 is never, absent is not computed."""
+    rows: list[Row] = []
+    lanes: dict[str, int] = {}  # of the crosses: one per series
+    shown: dict[tuple[Any, ...], Point] = {}
+    for point in ctx.points:
+        layers = point.num("metrics.dependency_depth_layers")
+        if layers is not None and point.seq_len and point.kind != "exact":
+            shown.setdefault((ctx.index.key(point), point.source, point.ranks, point.seq_len), point)
+    for point in shown.values():
+        layers, reachable, bound = (
+            point.num(f"metrics.dependency_depth_{key}layers") for key in ("", "reachable_", "bound_")
+        )
+        row = base_row(ctx, point) | {
+            "layers": layers_label(layers),
+            "reachable": layers_label(reachable),
+            "bound_text": MISSING if bound is None else significant(bound),
+            "branches": ", ".join(
+                f"{integer_label(number(b.get('segment_length')))}/{integer_label(number(b.get('dilation_rate')))}"
+                for b in point.branches
+            ),
+        }
+        if layers is not None and layers >= 0:
+            row["value"] = layers
+        else:
+            row["never_px"] = NEVER_PX * (1 + 2 * lanes.setdefault(row["series"], len(lanes)))
+        if bound is not None:
+            row["bound"] = bound
+        rows.append(row)
+    highest = max((row.get(key, 0) for row in rows for key in ("value", "bound")), default=0)
+    return single(rows, list(shown.values()), params={"top": max(4, 1 + math.ceil(highest))})
 
 
 def timeline(ctx: Context) -> list[Drawing]:

@@ -1,8 +1,9 @@
 """Which points belong to one line, how the line is called, and its colour, marker and dash.
 
 A series is an algorithm with everything that is not an axis: transport, kernel, layout, shape. Ranks,
-tokens and batch are axes. Only what differs between the points of a report enters the label:
-"dilated", or "dilated · zigzag · bf16" when layouts and types vary.
+tokens and batch are axes. The label has the layout, degrees and collective that are not the default, and
+of the rest only what differs between the points of a report: "ring", "ring zigzag · via bruck", or
+"dilated · bf16" when types vary.
 """
 
 from __future__ import annotations
@@ -15,10 +16,33 @@ from .model import SOURCES, Point, Run
 from .units import plural
 
 AXES = {"seq_len", "ranks", "batch", "branches", "threads", "phase_parts", "seed", "id"}
-# Okabe and Ito (2008); the yellow is left out: too pale on white.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
-COLOUR_OF = {"dilated": 0, "ring": 1, "all_gather": 2, "ulysses": 3, "usp": 4, "double_ring": 5, "local": 6}
-SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "triangle-right", "triangle-left", "cross")
+DEFAULTS = {"layout": "contiguous", "collective": "native", "ulysses_degree": 0, "ring_inner": 0, "head_slice": 0}
+DEGREES = {"ulysses_degree": "Pu", "ring_inner": "Pi", "head_slice": "head slice"}
+# Okabe and Ito (2008); the yellow is left out, too pale on white, and Tol's wine stands in for it.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#882255")
+COLOUR_OF = {
+    "dilated": 0,
+    "ring": 1,
+    "all_gather": 2,
+    "ulysses": 3,
+    "usp": 4,
+    "double_ring": 5,
+    "local": 6,
+    "sparse": 7,
+    "query_gather": 8,
+}
+HOURGLASS = "M-0.9,-0.9L0.9,-0.9L-0.9,0.9L0.9,0.9Z"
+SHAPES = (
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "triangle-down",
+    "triangle-right",
+    "triangle-left",
+    "cross",
+    HOURGLASS,
+)
 DASHES = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 4], [14, 3, 3, 3])
 
 
@@ -29,11 +53,12 @@ class Style:
 
 
 def scalar_params(point: Point) -> dict[str, Any]:
-    """Parameters that name a series. `phase_parts` counts ranks: only whether it is 1 belongs to the name."""
+    """Parameters that name a series, defaults left out. `phase_parts` counts ranks: only whether it is 1 counts."""
     params = point.get("params")
     if not isinstance(params, dict):
         return {}
     named = {k: v for k, v in params.items() if k not in AXES and isinstance(v, (str, int, float, bool))}
+    named = {k: v for k, v in named.items() if v != DEFAULTS.get(k, ...)}
     if params.get("phase_parts", 1) != 1:
         named["phase"] = "shard phase"
     return named
@@ -75,13 +100,18 @@ class SeriesIndex:
         for point in self.points:
             for name, value in self.params(point).items():
                 values[(point.algorithm, name)].add(str(value))
-        return sorted({name for (_, name), found in values.items() if name != "algorithm" and len(found) > 1})
+        return sorted({n for (_, n), found in values.items() if n not in ("algorithm", *DEFAULTS) and len(found) > 1})
 
     def _label(self, point: Point) -> str:
         parts = [point.algorithm]
         if point.algorithm == "local":
-            parts[0] = f"local ({'dense' if point.kind == 'exact' else 'dilated'})"
+            parts[0] = f"local ({'dense' if point.kind == 'exact' else point.kind})"
         params = self.params(point)
+        if "layout" in params:
+            parts[0] += f" {params['layout']}"
+        parts += [f"{word} {params[name]}" for name, word in DEGREES.items() if name in params]
+        if "collective" in params:
+            parts.append(f"via {params['collective']}")
         for name in self.varying:
             value = params.get(name)
             if value is None or value is False:
@@ -115,8 +145,8 @@ class SeriesIndex:
                 continue
             # too many for a colour each: the algorithm's colour with another marker
             variants[first_of[label]] += 1
-            colour = COLOUR_OF.get(first_of[label], len(PALETTE) - 1)
-            styles[label] = Style(PALETTE[colour], SHAPES[(colour + 3 * variants[first_of[label]]) % len(SHAPES)])
+            colour = COLOUR_OF.get(first_of[label], COLOUR_OF["sparse"])
+            styles[label] = Style(PALETTE[colour], SHAPES[(colour + 2 * variants[first_of[label]]) % len(SHAPES)])
         return {label: styles[label] for label in first_of}
 
     def rank_label(self, ranks: int) -> str:

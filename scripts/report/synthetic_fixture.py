@@ -7,6 +7,7 @@ token ÷ ranks, jitter from a fixed seed; bytes follow the closed forms of a rin
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any, Iterable
@@ -24,6 +25,13 @@ def branches_of(seq_len: int, ranks: int) -> list[dict[str, int]]:
     return [{"segment_length": w, "dilation_rate": max(1, w // 2048)} for w in widths]
 
 
+def sparse_branches(seq_len: int) -> list[dict[str, int]]:
+    """The Sparse Transformer's fixed pattern: segments of √N, 8 summary tokens of each."""
+    width = max(8, math.isqrt(seq_len))
+    whole = {"segment_length": width, "dilation_rate": 1}
+    return [whole, whole | {"summary_tokens": 8}]
+
+
 def params_of(algorithm: str, seq_len: int, ranks: int, batch: int) -> dict[str, Any]:
     dense = [{"segment_length": seq_len, "dilation_rate": 1}]
     return {
@@ -39,13 +47,17 @@ def params_of(algorithm: str, seq_len: int, ranks: int, batch: int) -> dict[str,
         "dtype": "fp32",
         "causal": False,
         "layout": "contiguous",
+        "collective": "native",
+        "ulysses_degree": 0,
+        "ring_inner": 0,
+        "head_slice": 0,
         "gather_scope": "segment_group",
         "offset": "paper",
         "mix": "lse",
         "phase_parts": 1,
         "threads": max(1, 4 // ranks),
         "seed": 1,
-        "branches": branches_of(seq_len, ranks) if algorithm == "dilated" else dense,
+        "branches": {"dilated": branches_of(seq_len, ranks), "sparse": sparse_branches(seq_len)}.get(algorithm, dense),
     }
 
 
@@ -208,6 +220,84 @@ def batch_sweep() -> list[dict[str, Any]]:
         for ranks in (1, 2)
         for e in range(13, 21)
     ]
+
+
+OPPONENTS: tuple[dict[str, Any], ...] = (
+    {"algorithm": "dilated"},
+    {"algorithm": "sparse"},
+    {"algorithm": "ring"},
+    {"algorithm": "ring", "layout": "zigzag"},
+    {"algorithm": "ring", "layout": "striped"},
+    {"algorithm": "all_gather"},
+    {"algorithm": "all_gather", "layout": "zigzag", "head_slice": 2},
+    {"algorithm": "ulysses"},
+    {"algorithm": "usp", "layout": "zigzag", "ulysses_degree": 2},
+    {"algorithm": "double_ring", "layout": "zigzag", "ring_inner": 2},
+    {"algorithm": "query_gather"},
+)
+CHOICES = {"all_gather": ("ring", "recursive_doubling", "bruck"), "ulysses": ("pairwise", "linear")}
+BALANCE = {"zigzag": 0.999, "striped": 0.992}
+
+
+def opponent(seq_len: int, ranks: int, *, causal: bool = True, **params: Any) -> dict[str, Any]:
+    """A point of any algorithm with its balance, ablations, bytes and an error that grows with the ranks."""
+    algorithm, layout = params["algorithm"], params.get("layout", "contiguous")
+    rng = random.Random(f"{sorted(params.items())}/{seq_len}/{ranks}/{causal}")
+    even = algorithm == "ulysses" or not causal
+    balance = 1.0 if even else BALANCE.get(layout, ranks / (2 * ranks - 1))
+    growth = {"dilated": 1.0, "sparse": (seq_len / (8 * K)) ** 0.5}.get(algorithm, seq_len / (8 * K))
+    compute = 1e-6 * seq_len * growth / ranks / balance
+    communication = (2e-8 * seq_len + 1e-4 * rng.uniform(1, 3)) * (ranks - 1) / ranks
+    choice = 1.0 if params.get("collective", "native") == "native" else rng.uniform(0.9, 1.4)
+    record = point(algorithm, seq_len, ranks, time_s=choice * (compute + 0.3 * communication + 1e-5))
+    full = record["timing"]["median_s"]
+    shard = 2 * seq_len // ranks * 768 * 4  # K and V of one rank
+    sent = {"ulysses": 2 * shard * (ranks - 1) // ranks, "usp": shard * (ranks - 1) // 2 + shard}.get(
+        algorithm, shard * (ranks - 1)
+    )
+    if algorithm not in ("dilated", "sparse"):
+        record["comm"] |= {"counted_bytes_per_rank": sent, "predicted_bytes_per_rank": sent}
+    record["params"] |= {"causal": causal} | params
+    record["work"]["balance"] = balance
+    record["ablations"] = {
+        "full_s": full,
+        "compute_only_s": compute,
+        "communication_only_s": communication if ranks > 1 else None,
+        "serialised_s": compute + communication,
+        "single_attend_s": compute / (1 + 0.02 * ranks),
+    }
+    record["check"]["rel_l2_error"] = 2e-7 * (1 + 0.04 * (ranks - 1) * (algorithm not in ("ulysses", "all_gather")))
+    record["id"] = f"{rng.getrandbits(32):08x}"
+    return record
+
+
+def opponents_sweep() -> list[dict[str, Any]]:
+    """Every algorithm and layout over 8K … 64K on 1, 2, 4, 8 ranks under a causal mask, then collectives."""
+    points = []
+    for exponent in range(13, 17):
+        points.append(opponent(1 << exponent, 1, algorithm="local"))
+        for ranks in (1, 2, 4, 8):
+            points += [opponent(1 << exponent, ranks, **params) for params in OPPONENTS]
+    for ranks in (4, 8):
+        for algorithm, choices in CHOICES.items():
+            points += [opponent(64 * K, ranks, algorithm=algorithm, collective=c) for c in choices]
+    return points
+
+
+EXPONENTS = {"local": 2.0, "ring": 2.0, "sparse": 1.5, "dilated": 1.0}
+
+
+def complexity_sweep(**exponents: float) -> list[dict[str, Any]]:
+    """Time ~ N^b exactly, 4K … 64K on two ranks (local: one); a keyword sets another b for an algorithm."""
+    points = []
+    for algorithm, exponent in (EXPONENTS | exponents).items():
+        for n in (4, 8, 16, 32, 64):
+            points.append(point(algorithm, n * K, 1 if algorithm == "local" else 2, time_s=1e-3 * n**exponent))
+    return points
+
+
+def with_depth(record: dict[str, Any], layers: int | None, bound: float | None) -> dict[str, Any]:
+    return record | {"metrics": {"dependency_depth_layers": layers, "dependency_depth_bound_layers": bound}}
 
 
 STATUSES = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Callable
 from urllib.parse import quote
 
-from .claims import lines, span_text
+from .evidence import lines, span_text
 from .fits import fit_power_law
 from .markup import attribute, escape, scroll_table, table_row
 from .model import Point
@@ -46,13 +46,28 @@ def text_column(key: str, title: str, path: str) -> Column:
     return Column(key, title, lambda p: p.text(path))
 
 
+def degree_column(name: str) -> Column:
+    """A knob of one algorithm; 0 lets the algorithm choose and shows as missing."""
+
+    def value(point: Point) -> float | int | None:
+        return point.num(f"params.{name}") or None
+
+    return Column(name, name.replace("_", " "), value, lambda p: integer_label(value(p)))
+
+
 def branches_text(point: Point) -> str:
-    return " ".join(f"{b.get('segment_length')}/{b.get('dilation_rate')}" for b in point.branches)
+    return " ".join(f"{b.get('segment_length')}/{b.get('dilation_rate')}{summary_text(b)}" for b in point.branches)
+
+
+def summary_text(branch: dict[str, object]) -> str:
+    """The summary tokens of a sparse branch, `+8`; nothing for a dilated one."""
+    return f"+{branch['summary_tokens']}" if branch.get("summary_tokens") else ""
 
 
 def branches_shown(point: Point) -> str:
     labels = [
         f"{token_label(w) if isinstance(w := b.get('segment_length'), int) else w}/{b.get('dilation_rate')}"
+        + summary_text(b)
         for b in point.branches
     ]
     return ", ".join(labels) or MISSING
@@ -84,6 +99,17 @@ COLUMNS: tuple[Column, ...] = (
         "exposed_communication_s", "exposed", "phases.exposed_communication_s", lambda v: duration_label(v, 4)
     ),
     number_column("merge_s", "merge", "phases.merge_s", lambda v: duration_label(v, 4)),
+    number_column("balance", "balance", "work.balance", percent_label),
+    *(
+        number_column(f"ablation_{key}", title, f"ablations.{key}", lambda v: duration_label(v, 4))
+        for key, title in (
+            ("full_s", "full (ablation)"),
+            ("compute_only_s", "compute only"),
+            ("communication_only_s", "communication only"),
+            ("serialised_s", "serialised"),
+            ("single_attend_s", "one big attend"),
+        )
+    ),
     number_column("counted_bytes_per_rank", "bytes counted", "comm.counted_bytes_per_rank", bytes_label),
     number_column("predicted_bytes_per_rank", "bytes predicted", "comm.predicted_bytes_per_rank", bytes_label),
     number_column("counted_messages_per_rank", "messages counted", "comm.counted_messages_per_rank", integer_label),
@@ -99,6 +125,10 @@ COLUMNS: tuple[Column, ...] = (
     text_column("transport", "transport", "params.transport"),
     text_column("kernel", "kernel", "params.kernel"),
     text_column("layout", "layout", "params.layout"),
+    text_column("collective", "collective", "params.collective"),
+    degree_column("ulysses_degree"),
+    degree_column("ring_inner"),
+    degree_column("head_slice"),
     text_column("dtype", "dtype", "params.dtype"),
     number_column("heads", "heads", "params.heads", integer_label),
     number_column("kv_heads", "kv_heads", "params.kv_heads", integer_label),
@@ -176,7 +206,7 @@ def full_table(ctx: Context) -> str:
     )
     return (
         "<p>One table per source. Click a header to sort, again to reverse; hover over a number for its exact value. "
-        "Branches are written segment_length/dilation_rate.</p>"
+        "Branches are written segment_length/dilation_rate, those of summary tokens with +their number.</p>"
         '<p class="filter"><label for="filter">Filter</label> <input id="filter" type="search" autocomplete="off" '
         'placeholder="words that a row must contain, e.g. dilated 1M ok"> <span id="filter-state" role="status"></span></p>'
         + tables
@@ -187,7 +217,7 @@ def fit_table(ctx: Context) -> str:
     """Exponents of time against tokens, within one series, source and rank count."""
     rows = []
     for source in sources_of(ctx.points):
-        for kind in ("dilated", "exact", "other"):
+        for kind in ("dilated", "sparse", "exact", "other"):
             for group in lines(ctx, source, kind, lambda p: p.ranks):
                 fit = fit_power_law((p.seq_len, p.time_per_sequence_s) for p in group)
                 if fit and fit.count >= 3:

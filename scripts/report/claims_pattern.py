@@ -1,0 +1,111 @@
+"""The paper's two statements about the pattern itself: complexity (table 1) and dependency depth (section 2.4).
+
+Example: local at 4K, 8K, 16K, 32K with times 1, 4, 16, 64 s fits N^2.00, dilated with 1, 2, 4, 8 s N^1.00;
+with a sparse line near N^1.50 the table is supported by that source, without one it is not tested.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .evidence import NOT_TESTED, SUPPORTED, Evidence, Verdict, decide, lines, power, span_text
+from .fits import fit_power_law
+from .model import Point
+from .rows import Context
+from .units import number, plural, significant, token_label
+
+COMPLEXITY = {"exact": 2.0, "sparse": 1.5, "dilated": 1.0}  # exponent of N in the paper's table 1
+KIND_NAMES = {"exact": "vanilla", "sparse": "sparse", "dilated": "dilated"}
+VANILLA_LINES = ("local", "ring")  # the algorithms that stand for vanilla attention
+EXPONENT_WITHIN = 0.15  # of the expected exponent
+EXPONENT_LENGTHS = 4
+EXPONENT_SPAN = 8.0
+EXPONENT_R_SQUARED = 0.98  # below, time follows no power law and the exponent says nothing
+RULE_WITHIN = 2.0  # of a pattern's rule: rounding of segments and rates to powers of two
+DEPTH_EXTRA = 2  # layers: a local hop before and after the long way that the paper counts
+
+
+def over_root(point: Point) -> tuple[float | None, float | None]:
+    """Segment length and keys per query of a sparse pattern, both divided by √N."""
+    widths = [w for w in (number(b.get("segment_length")) for b in point.branches) if w]
+    if not widths or not point.seq_len:
+        return None, None
+    width, root = min(widths), math.sqrt(point.seq_len)
+    summary = max(number(b.get("summary_tokens")) or 0 for b in point.branches)
+    return width / root, (width + summary * point.seq_len / width) / root
+
+
+def follows_its_rule(points: list[Point]) -> bool:
+    """Whether the pattern of a line is the one whose complexity the paper states: for sparse attention segments w,
+    and keys per query w + c N / w, that grow as √N; for dilated attention rates that grow as the segments; always
+    for vanilla."""
+    first = points[0]
+    if first.kind == "sparse":
+        return all(
+            None not in values and max(values) <= RULE_WITHIN * min(values) for values in zip(*map(over_root, points))
+        )
+    if first.kind == "dilated":
+        for point in points:
+            known = [(number(b.get("segment_length")), number(b.get("dilation_rate"))) for b in point.branches]
+            pairs = [(min(w, point.seq_len or w), r) for w, r in known if w and r]
+            if not pairs or any(r * pairs[0][0] * RULE_WITHIN < w * pairs[0][1] for w, r in pairs):
+                return False
+    return True
+
+
+def complexity_verdict(ctx: Context, points: list[Point]) -> Verdict | None:
+    fit = fit_power_law((p.seq_len, p.time_per_sequence_s) for p in points)
+    if fit is None or len({p.seq_len for p in points}) < EXPONENT_LENGTHS or fit.x_span < EXPONENT_SPAN:
+        return None
+    kind = points[0].kind
+    expected = COMPLEXITY[kind]
+    away = abs(fit.exponent - expected)
+    flops = fit_power_law((p.seq_len, (p.value("work.flops") or 0) / p.batch) for p in points)
+    counted = f", FLOPs ~ {power(flops.exponent)}" if flops and flops.count == fit.count else ""
+    text = (
+        f"{KIND_NAMES[kind]}, {ctx.index.label(points[0])} on {ctx.index.rank_label(points[0].ranks)}: time ~ "
+        f"{power(fit.exponent)} (expected {power(expected)}; R² {fit.r_squared:.4f}{counted}; {span_text(fit)})"
+    )
+    return Verdict(round(away, 9) <= EXPONENT_WITHIN and fit.r_squared >= EXPONENT_R_SQUARED, away, text)
+
+
+def complexity_table(ctx: Context, source: str) -> Evidence:
+    """Supported needs a line of each of the three methods; one line that fails is enough against it."""
+    verdicts: list[Verdict] = []
+    tested: set[str] = set()
+    for kind in COMPLEXITY:
+        for group in lines(ctx, source, kind, lambda p: p.ranks):
+            vanilla = kind != "exact" or group[0].algorithm in VANILLA_LINES
+            verdict = complexity_verdict(ctx, group) if vanilla and follows_its_rule(group) else None
+            if verdict:
+                verdicts.append(verdict)
+                tested.add(kind)
+    nothing = f"no line with {EXPONENT_LENGTHS} lengths over a factor of {EXPONENT_SPAN:g}"
+    seen = decide(source, verdicts, nothing)
+    missing = ", ".join(KIND_NAMES[kind] for kind in COMPLEXITY if kind not in tested)
+    if not verdicts or not missing:
+        return seen
+    status = NOT_TESTED if seen.status == SUPPORTED else seen.status
+    return Evidence(source, status, f"{seen.text} No such line: {missing}.", seen.details)
+
+
+def depth_logarithmic(ctx: Context, source: str) -> Evidence:
+    """Layers counted on each different pattern; what the paper's formula is not defined for is left out."""
+    verdicts: dict[tuple[object, ...], Verdict] = {}
+    for point in ctx.points:
+        layers, bound = (point.num(f"metrics.dependency_depth_{key}layers") for key in ("", "bound_"))
+        if point.kind != "dilated" or point.source != source or layers is None or not point.seq_len:
+            continue
+        never = layers < 0
+        if bound is None and not never:
+            continue
+        shape = tuple(point.text(f"params.{k}") for k in ("heads", "causal", "offset", "phase_parts", "branches"))
+        mask = " causal" if point.get("params.causal") is True else ""
+        estimate = "" if bound is None else f", the paper estimates {significant(bound)}"
+        reached = "some token never hears from some other" if never else plural(int(layers), "layer")
+        text = f"{ctx.index.label(point)}{mask}, {token_label(point.seq_len)} tokens: {reached}{estimate}"
+        beyond = math.inf if never else layers - (bound or 0)
+        good = not never and layers <= math.ceil(round(bound or 0, 9)) + DEPTH_EXTRA
+        verdicts.setdefault((shape, point.seq_len), Verdict(good, beyond, text))
+    nothing = "no dilated point states the dependency depth of its pattern"
+    return decide(source, list(verdicts.values()), nothing, "pattern")

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Tests of the figures that set algorithms against each other, on SYNTHETIC points; report_test.py runs them too."""
+
+from __future__ import annotations
+
+import math
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from report.charts import Figure, build_figures  # noqa: E402
+from report.synthetic_fixture import K, context, full_sweep, opponent, opponents_sweep, point  # noqa: E402
+
+
+def figure(records: list[dict], name: str) -> Figure:
+    return next(f for f in build_figures(context(records)) if f.name == name)
+
+
+def rows_of(drawn: Figure) -> list[dict]:
+    return drawn.spec["datasets"]["rows"]
+
+
+class Opponents(unittest.TestCase):
+    def test_a_crowded_figure_becomes_one_picture_per_rank_count(self) -> None:
+        records = opponents_sweep()
+        drawn = {f.name: f for f in build_figures(context(records)) if not f.absent}
+        parts = [drawn[f"latency-{p}"] for p in (1, 2, 4, 8)]
+        self.assertNotIn("latency", drawn)
+        self.assertEqual(sum(len(rows_of(f)) for f in parts), len(records))
+        self.assertEqual(sum(f.count for f in parts), len(records))
+        for ranks, part in zip((1, 2, 4, 8), parts):
+            self.assertEqual({r["ranks"] for r in rows_of(part)}, {ranks})
+            self.assertIn(f"{ranks} rank", part.title)
+        self.assertIn("latency", {f.name for f in build_figures(context(full_sweep()))})
+        self.assertIn("skipped", [layer["name"] for layer in figure(full_sweep(), "latency").spec["layer"]])
+
+    def test_split_keeps_limits_and_says_what_it_leaves_out(self) -> None:
+        records = [opponent(8 * K, p, algorithm=a) for p in range(1, 8) for a in ("ring", "ulysses", "usp")]
+        for record in records:
+            record["memory"]["limit_bytes"] = 1 << 32
+        parts = [f for f in build_figures(context(records)) if f.name.startswith("memory-")]
+        self.assertEqual([f.name for f in parts], ["memory-1", "memory-3", "memory-5", "memory-7"])
+        for part in parts:
+            self.assertEqual(sum(r["status"] == "limit" for r in rows_of(part)), 1)
+            self.assertIn("Shown are 1 rank, 3 ranks, 5 ranks, 7 ranks", part.caption)
+
+    def test_bytes_of_all_algorithms_lie_on_their_formula(self) -> None:
+        drawn = figure(opponents_sweep(), "communication_ranks-65536")
+        rows = rows_of(drawn)
+        exact = {r["series"] for r in rows} - {"dilated", "sparse"}
+        self.assertGreaterEqual(len(exact), 9)
+        for row in rows:
+            self.assertEqual(row["value"], row["predicted_value"])
+            self.assertEqual(row["seq_len"], 64 * K)
+        ring = {r["ranks"]: r["value"] for r in rows if r["series"] == "ring"}
+        self.assertEqual(ring, {p: (p - 1) * 2 * (64 * K // p) * 768 * 4 for p in (2, 4, 8)})  # (P-1)·2cGde
+
+    def test_marks_that_coincide_stand_side_by_side(self) -> None:
+        rows = rows_of(figure(opponents_sweep(), "communication_ranks-65536"))
+        places = [(r["ranks"], round(math.log(r["value"]), 1), r["shift"]) for r in rows]
+        self.assertEqual(len(set(places)), len(places))
+        single = [r for r in rows if r["series"] == "dilated"]
+        self.assertEqual({r["shift"] for r in single}, {0})
+
+    def test_causal_balance(self) -> None:
+        records = opponents_sweep()
+        drawn = figure(records, "causal_balance")
+        rows = [r for r in rows_of(drawn) if "series" in r]
+        ring = {r["ranks"]: r["value"] for r in rows if r["series"] == "ring"}
+        self.assertEqual({p: round(v, 4) for p, v in ring.items()}, {2: 0.6667, 4: 0.5714, 8: 0.5333})
+        self.assertTrue(all(r["value"] >= 0.98 for r in rows if "zigzag" in r["series"]))
+        self.assertFalse([r for r in rows if "via" in r["series"] or r["ranks"] == 1])
+        curve = [r for r in rows_of(drawn) if r["status"] == "closed form"]
+        self.assertEqual((curve[0]["ranks"], round(curve[-1]["ranks"], 9)), (2, 8))
+        for row in curve:
+            self.assertAlmostEqual(row["value"], row["ranks"] / (2 * row["ranks"] - 1))
+        self.assertEqual({r["value"] for r in rows_of(drawn) if r["status"] == "ideal"}, {1})
+        self.assertIn("within 0 % of P/(2P − 1)", drawn.caption)
+        for record in records:
+            record["work"]["balance"] *= 0.9
+        self.assertIn("within 10 % of P/(2P − 1)", figure(records, "causal_balance").caption)
+        unmasked = [opponent(8 * K, 2, algorithm="ring", causal=False)]
+        self.assertTrue(figure(unmasked, "causal_balance").absent)
+
+    def test_ablations(self) -> None:
+        record = opponent(8 * K, 4, algorithm="ring")
+        times = {"full_s": 1.0, "compute_only_s": 0.75, "communication_only_s": 0.5, "serialised_s": 1.25}
+        record["ablations"] = times | {"single_attend_s": 0.5}
+        rows = rows_of(figure([record], "ablations"))
+        bars = {r["part"]: r["value"] for r in rows}
+        wanted = {"full": 1.0, "compute only": 0.75, "communication only": 0.5, "serialised": 1.25}
+        self.assertEqual(bars, wanted)
+        for row in rows:  # exposed: full − compute only; hidden: the rest of communication only
+            self.assertEqual(row["exposed"], "250 ms (25 %)")
+            self.assertEqual(row["overlap"], "250 ms (50 % of communication only)")
+            self.assertEqual(row["fragmentation"], "1.5×")
+        self.assertEqual([r.get("single_share") for r in rows], [None, 0.5, None, None])
+        for key in ("communication_only_s", "single_attend_s"):
+            record["ablations"][key] = None
+        drawn = figure([record], "ablations")
+        self.assertEqual([r["part"] for r in rows_of(drawn)], ["full", "compute only", "serialised"])
+        self.assertEqual({(r["overlap"], r["fragmentation"]) for r in rows_of(drawn)}, {("–", "–")})
+        self.assertEqual([layer["name"] for layer in drawn.spec["layer"]], ["bars"])
+        record["ablations"] = None
+        self.assertTrue(figure([record], "ablations").absent)
+        many = opponents_sweep()
+        drawn = figure(many, "ablations")
+        self.assertEqual(len({r["label"] for r in rows_of(drawn)}), 14)
+        self.assertIn(f"14 of {len(many)} points", drawn.caption)
+
+    def test_error_against_ranks(self) -> None:
+        records = [opponent(8 * K, p, algorithm=a) for a in ("ring", "ulysses") for p in (1, 2, 4)]
+        records[2] |= {"status": "check_failed", "reason": "beyond the tolerance"}
+        records[2]["check"] |= {"status": "fail", "rel_l2_error": 0.3}
+        records.append(opponent(16 * K, 8, algorithm="ring"))  # another length: not in the same line
+        drawn = figure(records, "error_ranks")
+        values = {(r["series"], r["ranks"]): r["value"] for r in rows_of(drawn)}
+        wanted = {(r["params"]["algorithm"], r["params"]["ranks"]): r["check"]["rel_l2_error"] for r in records[:6]}
+        self.assertEqual(values, wanted)
+        self.assertIn("wrong", [layer["name"] for layer in drawn.spec["layer"]])
+        self.assertIn("Length of the sequence: 8K.", drawn.caption)
+        self.assertNotIn("wrong", [layer["name"] for layer in figure(records[3:6], "error_ranks").spec["layer"]])
+        for record in records:
+            record["check"]["rel_l2_error"] = None
+        self.assertTrue(figure(records, "error_ranks").absent)
+
+    def test_choice_of_collective(self) -> None:
+        choices = ("native", "ring", "bruck")
+        native, ring, bruck = (opponent(8 * K, 4, algorithm="all_gather", collective=c) for c in choices)
+        other = opponent(8 * K, 4, algorithm="ring")  # runs with one collective only
+        for record, seconds in ((native, 2.0), (ring, 1.0), (bruck, 3.0)):
+            record["timing"] |= {"median_s": seconds, "ci_low_s": seconds / 2, "ci_high_s": seconds * 2}
+        rows = rows_of(figure([native, ring, bruck, other], "collectives"))
+        self.assertEqual({r["collective"]: r["value"] for r in rows}, {"native": 1.0, "ring": 0.5, "bruck": 1.5})
+        self.assertEqual({r["collective"]: (r["low"], r["high"]) for r in rows}["bruck"], (0.75, 3.0))
+        self.assertEqual(len({r["label"] for r in rows}), 1)
+        drawn = figure([ring, bruck], "collectives")
+        self.assertEqual({r["collective"]: r["value"] for r in rows_of(drawn)}, {"ring": 1.0, "bruck": 3.0})
+        self.assertIn("Without a native run", drawn.caption)
+        self.assertTrue(figure([native, other], "collectives").absent)
+        bruck["params"]["seq_len"] *= 2  # another problem
+        self.assertTrue(figure([native, bruck], "collectives").absent)
+
+    def test_labels_name_layout_degree_and_collective_unless_they_are_the_default(self) -> None:
+        records = [
+            opponent(8 * K, 4, algorithm="usp", layout="zigzag", ulysses_degree=2),
+            opponent(8 * K, 4, algorithm="all_gather", collective="bruck", head_slice=2),
+            opponent(8 * K, 4, algorithm="all_gather"),
+            point("local", 8 * K, 1),
+            point("sparse", 8 * K, 1),
+        ]
+        for record in records[3:]:
+            for name in ("collective", "ulysses_degree", "ring_inner", "head_slice"):
+                del record["params"][name]  # as older results have it
+        labels = [context(records).index.label(p) for p in context(records).points]
+        gathers = ["all_gather · head slice 2 · via bruck", "all_gather"]
+        wanted = ["usp zigzag · Pu 2", *gathers, "local (dense)", "sparse"]
+        self.assertEqual([label.replace(" · causal", "") for label in labels], wanted)
+
+    def test_every_series_has_its_own_mark(self) -> None:
+        styles = context(opponents_sweep()).index.styles
+        self.assertGreater(len(styles), 14)
+        self.assertEqual(len(set(styles.values())), len(styles))
+        self.assertEqual(styles["ring"].colour, styles["ring zigzag"].colour)
+
+
+if __name__ == "__main__":
+    unittest.main()
