@@ -526,21 +526,30 @@ double ProgramExecutor::time_single_attend() {
                {kOutputSlot, own}},
               bound);
   std::swap(dense, sharded_);
-  // Each list of keys as often as the pairs ask for.
+  // As many queries as the pairs ask for, or each list of keys as often.
   const int64_t repeats = std::max<int64_t>(1, std::llround(pairs / own_pairs));
   std::vector<std::vector<KvRun>> lists;
-  for (AttendTask& task : bound.attends) {
+  std::vector<AttendTask> tasks;
+  double timed = 0;
+  for (AttendTask task : bound.attends) {
     auto& list = lists.emplace_back();
     for (int64_t i = 0; i < repeats; ++i) list.insert(list.end(), task.kv.begin(), task.kv.end());
+    double keys = 0;
+    for (const KvRun& kv : list) keys += double(kv.rows);
+    const double wanted = std::ceil((pairs - timed) / keys);
+    task.q.rows = std::clamp<int64_t>(int64_t(wanted), 1, task.q.rows);
+    timed += double(task.q.rows) * keys;
+    tasks.push_back(task);
+    if (timed >= pairs) break;
   }
-  for (size_t i = 0; i < lists.size(); ++i) bound.attends[i].kv = lists[i];
+  for (size_t i = 0; i < tasks.size(); ++i) tasks[i].kv = lists[i];
   AttendOptions unmasked = options_;
   unmasked.causal = false;
   const auto start = std::chrono::steady_clock::now();
-  kernel_.attend(bound.attends, unmasked, threads_, workspace_.bytes());
+  kernel_.attend(tasks, unmasked, threads_, workspace_.bytes());
   const double took =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return took * pairs / (own_pairs * double(repeats));
+  return took * pairs / timed;
 }
 
 RunPhases ProgramExecutor::phases() const {
