@@ -171,6 +171,12 @@ def fill_scales(spec: dict[str, Any], ctx: Context, drawing: Drawing) -> None:
             definition["scale"] = {"domain": scale[0], "range": scale[1]}
         if channel == "x" and definition.get("type") == "quantitative" and powers.get(name):
             definition.setdefault("axis", {})["values"] = powers[name]
+        if channel == "y" and (definition.get("scale") or {}).get("base") == 2:
+            # Over a narrow range Vega falls back to linear ticks, which are no round sizes.
+            sizes = [row.get(key) for row in drawing.rows for key in ("value", "predicted_value")]
+            ticks = doublings(round(size) for size in sizes if isinstance(size, (int, float)))
+            definition.setdefault("axis", {})["values"] = ticks[:: 1 + len(ticks) // 13]
+            definition["scale"]["nice"] = len(ticks) < 4
         if channel == "y" and name in ("label", "lane"):
             definition["sort"] = sorted(lanes, key=lambda lane: lanes[lane])
 
@@ -180,7 +186,7 @@ def doublings(values: Iterable[Any]) -> list[int]:
     known = [v for v in values if isinstance(v, int) and v > 0]
     if not known:
         return []
-    low, high = min(known).bit_length() - 1, max(known).bit_length()
+    low, high = min(known).bit_length() - 1, (max(known) - 1).bit_length()
     step = 1 if high - low <= 19 else 2
     return [1 << e for e in range(low, high + 1, step)]
 
