@@ -1,6 +1,7 @@
 // Run under mpirun by the tests labelled mpi: the contract of the communicator, then real forward
 // passes of every algorithm on odd shapes, with bytes and messages held against the prediction.
 // `--break-rank-1` fails on purpose.
+#include <algorithm>
 #include <cstdio>
 #include <string_view>
 
@@ -69,6 +70,26 @@ int check_forward(const AlgorithmInfo& algorithm, ShardedProblem s, const std::s
   return 1;
 }
 
+// One message and one gather of more bytes than an int counts.
+void check_large_messages(Communicator& comm) {
+  constexpr size_t kBytes = (size_t{1} << 31) + 12;
+  constexpr size_t kSpots[] = {0, (size_t{1} << 30) - 1, size_t{1} << 30, size_t{1} << 31,
+                               kBytes - 1};
+  std::vector<std::byte> data(kBytes);
+  if (comm.rank() == 0)
+    for (const size_t spot : kSpots) data[spot] = std::byte(spot % 251 + 1);
+  comm.wait(comm.rank() == 0 ? comm.isend(1, data) : comm.irecv(0, data));
+  for (const size_t spot : kSpots)
+    check(data[spot] == std::byte(spot % 251 + 1), "byte ", spot, " of a large message is wrong");
+  const RankGroup both{.first = 0, .stride = 1, .count = 2};
+  comm.open_group(both);
+  const std::vector<int64_t> counts{int64_t(kBytes) - 8, 8};
+  if (comm.rank() == 1) std::fill(data.begin(), data.end() - 8, std::byte{0});
+  comm.wait(comm.iall_gather(both, data, counts));
+  for (const size_t spot : {kSpots[1], kSpots[2], kSpots[3]})
+    check(data[spot] == std::byte(spot % 251 + 1), "byte ", spot, " of a large gather is wrong");
+}
+
 int run(int argc, char** argv) {
   MpiWorld world(&argc, &argv);
   Communicator& comm = world.communicator();
@@ -78,6 +99,7 @@ int run(int argc, char** argv) {
       comm.barrier();  // waits for rank 1, which has failed
     }
     check_communicator(comm);
+    if (comm.size() == 2) check_large_messages(comm);
     int forwards = 0;
     for (const AlgorithmInfo& algorithm : algorithms())
       for (const ShardedProblem& s : shapes(comm.size()))

@@ -187,6 +187,20 @@ TEST(ProgramText, ShowsOpsDependenciesAndMessages) {
   EXPECT_NE(dot.find("r0_0 -> r1_1 [style=dashed]"), std::string::npos) << dot;
 }
 
+TEST(RowMap, SizesBeyondThirtyTwoBits) {  // N H d = 2^30 12 64: an element's offset needs 40 bits
+  const int64_t n = int64_t{1} << 30;
+  const AttentionProblem p{
+      .seq_len = n, .num_heads = 12, .num_kv_heads = 12, .dtype = DType::kBFloat16};
+  const ShardedProblem s{p, {.branches = {{2048, 1}, {n, 4}}}, {n, 1}};
+  const Slice all{kEveryRow, {}, {0, n}, {0, 12}};
+  const RowMap map(s, TensorKind::kKeyValue, all);
+  EXPECT_EQ(map.bytes(), n * 12 * 64 * 2 * 2);
+  EXPECT_EQ(map.locate(map.pieces()[0], 0, 11, {n - 1, 1, 1}).row, n * 12 - 1);
+  const RowMap thinned(s, TensorKind::kPartial, {1, {}, {0, n}, {0, 12}});
+  EXPECT_EQ(thinned.bytes(), n / 4 * 12 * 65 * 4);
+  EXPECT_EQ(thinned.locate(thinned.pieces()[0], 0, 11, {n - 1, 4, 1}).row, n / 4 * 12 - 1);
+}
+
 // Rows of a slice, located piece by piece, fill it completely and without overlap.
 TEST(RowMap, PlacesAreABijection) {
   const AttentionProblem p{.seq_len = 53, .num_heads = 6, .num_kv_heads = 2, .batch = 2};
