@@ -187,7 +187,8 @@ int run_points(const Options& options, const std::string& command_line) {
   int taken = 0;
   for (size_t i = 0; i < plan.points.size() && !stopped; ++i) {
     // At least one point is run, else a requeued job could go on for ever without progress.
-    const bool late = taken > 0 && steady_seconds() - begin_s + plan.cost(i) > limit_s;
+    const bool late =
+        taken > 0 && steady_seconds() - begin_s + (todo[i] ? plan.cost(i) : 0) > limit_s;
     stopped = world.agree(stop_requested != 0 || late);
     if (stopped || !todo[i]) continue;
     const PointPlan& point = plan.points[i];
@@ -200,6 +201,7 @@ int run_points(const Options& options, const std::string& command_line) {
     try {
       record = run_on_world(world, point, plan.runner);
     } catch (const std::exception& e) {
+      watchdog.rest();
       // Whichever rank broke writes it down: the others may never hear of it.
       if (!writer) writer = ResultWriter::resume(directory, now, /*allow_changed_machine=*/true);
       writer->append(failed_record(point, world, e.what()));

@@ -31,13 +31,14 @@ KnownNames known_names() {
   known.kernels = kernel_names();
   known.layouts = {"contiguous", "zigzag", "striped"};
   known.collectives = collective_names();
-  const std::vector<std::string> gathers{"native", "ring", "recursive_doubling", "bruck",
-                                         "hierarchical"};
-  const std::vector<std::string> exchanges{"native", "pairwise", "linear"};
-  known.collectives_of = {
-      {"local", {"native"}},   {"ring", {"native"}},      {"double_ring", {"native"}},
-      {"all_gather", gathers}, {"query_gather", gathers}, {"dilated", gathers},
-      {"sparse", gathers},     {"ulysses", exchanges},    {"usp", exchanges}};
+  for (const AlgorithmInfo& a : algorithms()) {
+    auto& names = known.collectives_of[std::string(a.name)];
+    names = {"native"};
+    if (a.collectives == CollectiveUse::kAllGather)
+      names.insert(names.end(), {"ring", "recursive_doubling", "bruck", "hierarchical"});
+    if (a.collectives == CollectiveUse::kAllToAll)
+      names.insert(names.end(), {"pairwise", "linear"});
+  }
   return known;
 }
 

@@ -14,7 +14,7 @@ from typing import Any
 from .units import number
 
 SOURCES = ("measured", "replayed", "extrapolated", "simulated")  # strongest evidence first
-EXACT_ALGORITHMS = ("ring", "all_gather", "ulysses", "usp", "double_ring", "query_gather", "vanilla", "dense")
+EXACT_ALGORITHMS = ("ring", "all_gather", "ulysses", "usp", "double_ring", "vanilla", "dense")
 
 
 class ResultError(Exception):

@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "core/random.h"
+#include "schedule/accounting.h"
 
 namespace longnet {
 
@@ -67,6 +68,16 @@ ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel
   bound_.resize(program_.ops.size());
   times_.resize(program_.ops.size());
   in_flight_.reserve(program_.ops.size());
+  for (const Op& op : program_.ops) {
+    auto& before = communications_before_.emplace_back();
+    for (OpId a : op.after) {
+      if (is_communication(program_.ops[size_t(a)].what))
+        before.push_back(a);
+      else
+        before.insert(before.end(), communications_before_[size_t(a)].begin(),
+                      communications_before_[size_t(a)].end());
+    }
+  }
   for (size_t i = 0; i < program_.ops.size(); ++i) bind(program_.ops[i], bound_[i]);
 }
 
@@ -418,7 +429,10 @@ void ProgramExecutor::run(RunMode mode) {
     const bool communicates = is_communication(program_.ops[i].what);
     if (mode == (communicates ? RunMode::kComputeOnly : RunMode::kCommunicationOnly)) continue;
     const double before = elapsed();
-    for (OpId a : program_.ops[i].after) wait_for(size_t(a));
+    // Without the computing ops their own dependencies still hold.
+    for (OpId a :
+         mode == RunMode::kCommunicationOnly ? communications_before_[i] : program_.ops[i].after)
+      wait_for(size_t(a));
     if (mode == RunMode::kSerialised && !communicates)
       while (!in_flight_.empty()) wait_for(in_flight_.front());
     times_[i].begin_s = elapsed();
@@ -505,11 +519,7 @@ void ProgramExecutor::execute(size_t op) {
 
 double ProgramExecutor::time_single_attend() {
   const AttentionProblem& p = sharded_.problem;
-  double pairs = 0;
-  for (size_t i = 0; i < program_.ops.size(); ++i)
-    if (std::holds_alternative<Attend>(program_.ops[i].what))
-      for (const AttendTask& task : bound_[i].attends)
-        for (const KvRun& kv : task.kv) pairs += double(task.q.rows) * double(kv.rows);
+  const double pairs = account(sharded_, program_, comm_.rank()).pairs;
   const Slice own{kEveryRow, {.first = comm_.rank()}, sharded_.all_tokens(), sharded_.all_heads()};
   const double rows = double(shard().tokens());
   if (rows == 0 || pairs == 0) return 0;

@@ -91,6 +91,8 @@ class ProgramExecutor {
   TaggedBuffer workspace_;
   std::vector<BoundOp> bound_;
   std::vector<OpTime> times_;
+  std::vector<std::vector<OpId>>
+      communications_before_;      // of each op, also through ops that compute
   std::vector<size_t> in_flight_;  // ops whose communication has been posted
   double waited_s_ = 0;
   std::chrono::steady_clock::time_point start_;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "comm/threads/thread_world.h"
@@ -20,8 +21,8 @@ namespace {
 
 struct Case {
   std::string algorithm = "dilated";
-  AttentionProblem problem;
-  DilatedPattern pattern;
+  AttentionProblem problem = {};
+  DilatedPattern pattern = {};
   int ranks = 1;
   GatherScope scope = GatherScope::kSegmentGroup;
   std::string kernel = "cpu";
@@ -174,7 +175,7 @@ TEST(Executor, EveryDegree) {
 
 TEST(Executor, EveryOptionOfTheMixture) {
   for (const auto& [problem, pattern] : shapes())
-    for (const int ranks : {1, 3, 4})
+    for (int ranks = 1; ranks <= 9; ++ranks)
       for (const MixRule mix : {MixRule::kLse, MixRule::kMean, MixRule::kSum})
         for (const OffsetRule offset : {OffsetRule::kPaper, OffsetRule::kBlock, OffsetRule::kNone})
           for (const bool shard_phase : {false, true})
@@ -198,6 +199,54 @@ TEST(Executor, Bf16StorageAndTheReferenceKernel) {
         c.algorithm = "ring";
         expect_right(c);
       }
+}
+
+// The traps of other implementations, on the fast path; sample_check_test has them on the
+// definition.
+Case trap(AttentionProblem problem, const DilatedPattern& pattern, int ranks) {
+  Case c;
+  c.problem = problem;
+  c.problem.head_dim = 16;
+  c.pattern = pattern;
+  c.ranks = ranks;
+  return c;
+}
+TEST(FastPathTraps, PartialSegmentsAreNotPadded) {
+  expect_right(trap({.seq_len = 70, .num_heads = 4, .num_kv_heads = 4},
+                    {.branches = {{32, 4}, {70, 7}}}, 3));
+}
+TEST(FastPathTraps, SegmentsThatTheRateDoesNotDivideAreTrimmed) {
+  expect_right(trap({.seq_len = 64, .num_heads = 6, .num_kv_heads = 6},
+                    {.branches = {{16, 6}, {64, 1}}}, 4));
+}
+TEST(FastPathTraps, RowsThatNoBranchSelectsStayZero) {
+  expect_right(trap({.seq_len = 64, .num_heads = 2, .num_kv_heads = 2},
+                    {.branches = {{16, 8}, {64, 16}}}, 4));
+}
+TEST(FastPathTraps, CausalGathersHoldTheOwnShard) {
+  expect_right(trap({.seq_len = 64, .num_heads = 2, .num_kv_heads = 2, .causal = true},
+                    {.branches = {{64, 1}}}, 4));
+}
+TEST(FastPathTraps,
+     QueriesWithoutKeysDoNotBecomeNaN) {  // causal, and heads whose first row comes late
+  expect_right(trap({.seq_len = 60, .num_heads = 8, .num_kv_heads = 8, .causal = true},
+                    {.branches = {{60, 20}}}, 7));
+}
+TEST(FastPathTraps,
+     MixingWeightsAreNotRoundedToBf16) {  // 8 bits would err by 1e-3; the bound is 1e-6
+  Case c = trap({.seq_len = 96, .num_heads = 4, .num_kv_heads = 4, .dtype = DType::kBFloat16},
+                {.branches = {{8, 1}, {24, 2}, {96, 4}}}, 3);
+  expect_right(c);
+}
+TEST(FastPathTraps, HeadsAreNotPaddedUpToTheRate) {  // 3 heads at rate 7 gather the rows of 3 heads
+  const Case c =
+      trap({.seq_len = 70, .num_heads = 3, .num_kv_heads = 3}, {.branches = {{70, 7}}}, 2);
+  const RankAccount a = account(sharded(c), schedule_of(c).program(0), 0);
+  EXPECT_EQ(a.memory_by_tag.at("gathered"), 3 * 10 * 2 * 16 * 4);
+}
+TEST(FastPathTraps, EveryHeadRunsEveryBranch) {
+  expect_right(trap({.seq_len = 48, .num_heads = 4, .num_kv_heads = 2},
+                    {.branches = {{12, 1}, {24, 2}, {48, 4}}}, 5));
 }
 
 TEST(Executor, LongQueriesAreCutIntoTasks) {
@@ -274,6 +323,50 @@ TEST(Executor, AllocatesNothingOnceWarm) {
       EXPECT_EQ(during, 0) << algorithm.name;
     });
   }
+}
+
+TEST(Executor, CommunicationAloneKeepsTheOrderOfItsBuffers) {
+  // The reduce-scatter of query_gather receives into one scratch slot again and again, with merges
+  // between.
+  Case c;
+  c.algorithm = "query_gather";
+  c.problem = {.seq_len = 800, .num_heads = 2, .num_kv_heads = 2};
+  c.ranks = 4;
+  const Schedule schedule = schedule_of(c);
+  const auto kernel = make_kernel("cpu");
+  run_on_threads(4, [&](Communicator& comm) {
+    MemoryLedger ledger;
+    ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
+    executor.fill_inputs();
+    executor.run(RunMode::kCommunicationOnly);
+    double free_at = 0;
+    for (size_t i = 0; i < executor.program().ops.size(); ++i)
+      if (std::holds_alternative<Recv>(executor.program().ops[i].what)) {
+        EXPECT_GE(executor.op_times()[i].begin_s, free_at);
+        free_at = executor.op_times()[i].end_s;
+      }
+  });
+}
+
+TEST(Executor, OneBigAttendOfACausalProgramTakesItsTime) {  // not that of the masked pairs too
+  Case c;
+  c.algorithm = "local";
+  c.problem = {.seq_len = 4096, .causal = true};
+  const Schedule schedule = schedule_of(c);
+  const auto kernel = make_kernel("cpu");
+  run_on_threads(1, [&](Communicator& comm) {
+    MemoryLedger ledger;
+    ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
+    executor.fill_inputs();
+    std::vector<double> ratios;
+    for (int i = 0; i < 9; ++i) {
+      executor.run();
+      ratios.push_back(executor.phases().compute_s / executor.time_single_attend());
+    }
+    std::sort(ratios.begin(), ratios.end());
+    EXPECT_GT(ratios[4], 0.7);  // 0.5 when masked pairs count
+    EXPECT_LT(ratios[4], 1.6);
+  });
 }
 
 TEST(Executor, AblationsRunOnlyTheirPart) {

@@ -26,7 +26,7 @@ LoadOptions known() {
                                    "query_gather", "dilated", "sparse"},
                     .kernels = {"cpu", "reference"},
                     .layouts = {"contiguous", "zigzag", "striped"},
-                    .collectives = {"native", "ring", "bruck"}}};
+                    .collectives = {"native", "ring", "bruck", "pairwise"}}};
 }
 
 int64_t pairs(const Point& p) {
@@ -108,7 +108,7 @@ TEST(Configs, OpponentsHoldEveryAlgorithm) {
   for (const std::string& name : known().known.algorithms) {
     const bool local = name == "local";
     EXPECT_EQ(p.count(concat("algorithm == ", name, " && ranks == 8 && seq_len == 4K && ",
-                             "head_slice == 0")),
+                             "head_slice == 0 && collective == native")),
               local ? 0 : 1)
         << name;
   }
@@ -116,8 +116,12 @@ TEST(Configs, OpponentsHoldEveryAlgorithm) {
   EXPECT_EQ(p.count("ranks == 1 && algorithm == ring"), 3);
   EXPECT_EQ(p.count("ranks == 1 && algorithm == ulysses"), 0);
   EXPECT_EQ(p.count("head_slice == 2"), 9);
+  // Neither ring nor ulysses in another name.
+  EXPECT_EQ(
+      p.count("algorithm == usp && ranks == 8 && ulysses_degree == 2 && collective == native"), 3);
+  EXPECT_GT(p.count("collective != native"), 8);
   EXPECT_GT(p.seconds(), 60);
-  EXPECT_LT(p.seconds(), 180);
+  EXPECT_LT(p.seconds(), 300);
 }
 
 TEST(Configs, BalanceHoldsTheLayouts) {
@@ -148,12 +152,12 @@ TEST(Configs, ComplexityHasTheExponentsOfThePaper) {
       n.push_back(double(point.params.problem.seq_len));
       work.push_back(double(pairs(point)));
     }
-    EXPECT_GE(n.size(), 3u) << algorithm;  // a fit needs three
+    EXPECT_GE(n.size(), 4u) << algorithm;  // what the claim in the report asks for
     return fit_power_law(n, work).exponent;
   };
   EXPECT_NEAR(exponent("local"), 2, 1e-9);
   EXPECT_NEAR(exponent("sparse"), 1.5, 0.01);
-  EXPECT_NEAR(exponent("dilated"), 1, 0.03);
+  EXPECT_NEAR(exponent("dilated"), 1, 0.05);
   EXPECT_LT(p.seconds(), 180);
 }
 

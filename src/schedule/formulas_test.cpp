@@ -94,7 +94,7 @@ TEST(Formulas, DoubleRing) {  // as ring, of which (Po - 1) 2 c G d e leave the 
 
 TEST(Formulas, QueryGather) {  // (P - 1) c H d e of queries, (P - 1) c H (d + 1) 4 of partials
   const int64_t c = kN / 8;
-  EXPECT_EQ(of(query_gather_attention(problem(8, 4))).bytes_sent,
+  EXPECT_EQ(of(find_algorithm("query_gather").make(problem(8, 4))).bytes_sent,
             7 * c * kH * (kD * kE + (kD + 1) * 4));
 }
 
@@ -126,6 +126,14 @@ TEST(Formulas, LoweredGathersSendWhatTheNativeOneCounts) {
   EXPECT_EQ(steps("recursive_doubling"), 3);
   EXPECT_EQ(steps("bruck"), 3);
   EXPECT_EQ(steps("hierarchical"), 3 + 1);
+}
+
+TEST(Formulas, UlyssesWithBf16StorageExchangesFp32Output) {
+  ShardedProblem s = problem(8, 4);
+  s.problem.dtype = DType::kBFloat16;
+  const int64_t c = kN / 8;
+  EXPECT_EQ(of(ulysses_attention(s)).bytes_sent,
+            7 * c * ((kH + 2 * 8) * kD * 2 + kH * (kD + 1) * 4) / 8);
 }
 
 TEST(Formulas, CausalBalance) {

@@ -3,6 +3,10 @@
 #include "core/check.h"
 
 namespace longnet {
+
+// Made in their own files and known to nobody else.
+Schedule query_gather_attention(const ShardedProblem& sharded);
+
 namespace {
 
 std::string any(const ShardedProblem&) { return {}; }
@@ -49,22 +53,25 @@ std::string whole_rings(const ShardedProblem& s) {
 
 const std::vector<AlgorithmInfo>& algorithms() {
   using enum PatternKind;
+  using enum CollectiveUse;
   static const std::vector<AlgorithmInfo> kAll{
-      {"local", "exact, on one rank, no communication", kDense, local_attention, one_rank},
-      {"ring", "exact: K/V shards travel around a ring of ranks", kDense, ring_attention, any},
-      {"all_gather", "exact: all K/V rows on every rank", kDense, all_gather_attention, any},
+      {"local", "exact, on one rank, no communication", kDense, kNone, local_attention, one_rank},
+      {"ring", "exact: K/V shards travel around a ring of ranks", kDense, kNone, ring_attention,
+       any},
+      {"all_gather", "exact: all K/V rows on every rank", kDense, kAllGather, all_gather_attention,
+       any},
       {"ulysses", "exact: an all-to-all gives each rank some heads of all tokens", kDense,
-       ulysses_attention, heads_for_all},
-      {"usp", "exact: Ulysses inside groups, a ring over the groups", kDense, usp_attention,
-       divides},
-      {"double_ring", "exact: rings inside nodes, a ring over the nodes", kDense,
+       kAllToAll, ulysses_attention, heads_for_all},
+      {"usp", "exact: Ulysses inside groups, a ring over the groups", kDense, kAllToAll,
+       usp_attention, divides},
+      {"double_ring", "exact: rings inside nodes, a ring over the nodes", kDense, kNone,
        double_ring_attention, whole_rings},
-      {"query_gather", "exact: queries travel, partial results are reduced", kDense,
+      {"query_gather", "exact: queries travel, partial results are reduced", kDense, kAllGather,
        query_gather_attention, any},
-      {"dilated", "LongNet: sparse rows gathered inside each segment's ranks", kDilated,
+      {"dilated", "LongNet: sparse rows gathered inside each segment's ranks", kDilated, kAllGather,
        dilated_attention, contiguous},
       {"sparse", "Sparse Transformer's fixed pattern: local blocks and summary tokens", kSparse,
-       dilated_attention, contiguous},
+       kAllGather, dilated_attention, contiguous},
   };
   return kAll;
 }

@@ -12,10 +12,14 @@ namespace longnet {
 // Which pattern of a config an algorithm computes.
 enum class PatternKind { kDense, kDilated, kSparse };
 
+// Which lowerings change an algorithm's programs: of all-gathers, of all-to-alls, or none.
+enum class CollectiveUse { kNone, kAllGather, kAllToAll };
+
 struct AlgorithmInfo {
   std::string_view name;
   std::string_view summary;  // one line for --help
   PatternKind pattern;
+  CollectiveUse collectives;
   Schedule (*make)(const ShardedProblem&);
   // Empty when the algorithm can run this, else the reason.
   std::string (*why_unsupported)(const ShardedProblem&);
@@ -39,8 +43,6 @@ int usp_degree(const ShardedProblem& sharded);
 // Rings inside nodes, a ring over nodes (LoongTrain).
 Schedule double_ring_attention(const ShardedProblem& sharded);
 int double_ring_inner(const ShardedProblem& sharded);
-// All queries on every rank, partial results reduced.
-Schedule query_gather_attention(const ShardedProblem& sharded);
 // LongNet (arXiv 2307.02486, section 3): all-gather of selected K/V rows inside each segment's
 // ranks. Also runs the Sparse Transformer's pattern, whose summary rows go to every rank.
 Schedule dilated_attention(const ShardedProblem& sharded);

@@ -110,19 +110,10 @@ class MpiCommunicator final : public Communicator {
     // Members see different counts, so the unit must not depend on them: rows are multiples of 4
     // bytes.
     constexpr int64_t kUnit = 4;
-    if (int64_t(std::max(from.size(), into.size())) / kUnit > INT_MAX) {
-      for (int i = 0; i < group.count; ++i) {
-        const auto out = part_of(from, from_counts, i);
-        const auto in = part_of(into, into_counts, i);
-        if (i == me) {
-          std::copy(out.begin(), out.end(), in.begin());
-        } else {
-          post_send(id, group[i], out);
-          post_receive(id, group[i], in);
-        }
-      }
-      return id;
-    }
+    // Sizes differ between ranks, so a rank cannot choose another way on its own.
+    check(int64_t(std::max(from.size(), into.size())) / kUnit <= INT_MAX, "an all-to-all of ",
+          std::max(from.size(), into.size()),
+          " bytes is more than MPI_Ialltoallv counts; use sweep.collective=pairwise or linear");
     in_flight(id).from.set(from_counts, kUnit);
     in_flight(id).into.set(into_counts, kUnit);
     const MPI_Datatype type = c.type_of(kUnit);
@@ -280,6 +271,10 @@ class MpiCommunicator final : public Communicator {
     f.parts.reserve(8);
     f.statuses.reserve(8);
     f.expected.reserve(8);
+    for (Parts* parts : {&f.from, &f.into}) {
+      parts->counts.reserve(size_t(size_));
+      parts->begins.reserve(size_t(size_));
+    }
     return f;
   }
   Request new_request() {

@@ -217,7 +217,7 @@ class ThreadCommunicator final : public Communicator {
   };
 
   RequestState& add_request() {
-    requests_.emplace_back().children.reserve(64);
+    requests_.emplace_back().children.reserve(2 * size_t(world_->ranks));
     return requests_.back();
   }
   Request new_request() {
