@@ -136,6 +136,12 @@ TEST(Formulas, UlyssesWithBf16StorageExchangesFp32Output) {
             7 * c * ((kH + 2 * 8) * kD * 2 + kH * (kD + 1) * 4) / 8);
 }
 
+TEST(Formulas, BidirectionalRing) {  // the ring's bytes in twice as many messages
+  const RankAccount a = of(find_algorithm("bidirectional_ring").make(problem(8, 4)));
+  EXPECT_EQ(a.bytes_sent, 7 * 2 * (kN / 8) * 4 * kD * kE);
+  EXPECT_EQ(a.messages_sent, 2 * 7);
+}
+
 TEST(Formulas, CausalBalance) {
   const auto balance = [](Schedule (*make)(const ShardedProblem&), int ranks, LayoutKind layout) {
     return account(lower_collectives(make(problem(ranks, kH, layout, true)), {})).balance(ranks);

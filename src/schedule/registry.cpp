@@ -6,6 +6,7 @@ namespace longnet {
 
 // Made in their own files and known to nobody else.
 Schedule query_gather_attention(const ShardedProblem& sharded);
+Schedule bidirectional_ring_attention(const ShardedProblem& sharded);
 
 namespace {
 
@@ -43,6 +44,11 @@ std::string divides(const ShardedProblem& s) {
   return not_striped(s);
 }
 
+std::string two_kv_heads(const ShardedProblem& s) {
+  if (s.problem.num_kv_heads >= 2) return {};
+  return "splits the K/V heads between two directions: one head cannot be; ring can take it";
+}
+
 std::string whole_rings(const ShardedProblem& s) {
   const int inner = double_ring_inner(s);
   if (s.layout.world_size() % inner == 0) return {};
@@ -66,6 +72,8 @@ const std::vector<AlgorithmInfo>& algorithms() {
        usp_attention, divides},
       {"double_ring", "exact: rings inside nodes, a ring over the nodes", kDense, kNone,
        double_ring_attention, whole_rings},
+      {"bidirectional_ring", "exact: half of the K/V heads travel each way around", kDense, kNone,
+       bidirectional_ring_attention, two_kv_heads},
       {"query_gather", "exact: queries travel, partial results are reduced", kDense, kAllGather,
        query_gather_attention, any},
       {"dilated", "LongNet: sparse rows gathered inside each segment's ranks", kDilated, kAllGather,
