@@ -41,7 +41,7 @@ void add_sweep(CLI::App& command, Options& o) {
 std::string footer() {
   std::string text = "Algorithms:\n";
   for (const AlgorithmInfo& a : algorithms())
-    text += concat("  ", a.name, std::string(14 - a.name.size(), ' '), a.summary, "\n");
+    text += concat("  ", a.name, std::string(20 - a.name.size(), ' '), a.summary, "\n");
   return text +
          "\nToken counts are integers or K, M, B (2^10, 2^20, 2^30).\n"
          "Exit codes: 0 ok, 1 a point failed or was wrong, 2 usage or config, 3 machine not "

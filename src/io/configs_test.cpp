@@ -23,7 +23,7 @@ fs::path configs() {
 
 LoadOptions known() {
   return {.known = {.algorithms = {"local", "ring", "all_gather", "ulysses", "usp", "double_ring",
-                                   "query_gather", "dilated", "sparse"},
+                                   "bidirectional_ring", "query_gather", "dilated", "sparse"},
                     .kernels = {"cpu", "reference"},
                     .layouts = {"contiguous", "zigzag", "striped"},
                     .collectives = {"native", "ring", "bruck", "pairwise"}}};
