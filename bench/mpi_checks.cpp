@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "allocation_counter.h"
 #include "comm/communicator_checks.h"
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
@@ -64,6 +65,11 @@ int check_forward(const AlgorithmInfo& algorithm, ShardedProblem s, const std::s
             comm.counters().bytes_received == expected.bytes_received,
         "counted and predicted differ: ", algorithm.name, " counted ", comm.counters().bytes_sent,
         " bytes, predicted ", expected.bytes_sent);
+  executor.run();
+  comm.barrier();
+  const int64_t before = allocations_so_far();
+  executor.run();
+  check(allocations_so_far() == before, "a warm run allocates: ", algorithm.name, ' ', collective);
   const CheckOutcome outcome = check_samples(executor, choose_samples(s, 200), comm);
   check(outcome.pass, "wrong output: ", algorithm.name, " N=", s.problem.seq_len, " ", collective,
         ": relative error ", outcome.rel_l2_error, ", NaN ", outcome.nan_values);
