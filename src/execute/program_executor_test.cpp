@@ -118,6 +118,16 @@ std::vector<std::pair<AttentionProblem, DilatedPattern>> shapes() {
   };
 }
 
+// ThreadSanitizer makes runs thirty times slower, and races do not need every number of ranks.
+std::vector<int> some_of(const std::vector<int>& rank_counts) {
+#if defined(__SANITIZE_THREAD__)
+  return {rank_counts.front(), rank_counts[rank_counts.size() / 2]};
+#else
+  return rank_counts;
+#endif
+}
+const std::vector<int> kOneToNine{1, 2, 3, 4, 5, 6, 7, 8, 9};
+
 void expect_right_if_supported(const Case& c) {
   if (find_algorithm(c.algorithm).why_unsupported(sharded(c)).empty()) expect_right(c);
 }
@@ -125,7 +135,7 @@ void expect_right_if_supported(const Case& c) {
 TEST(Executor, EveryShapeOnOneToNineRanks) {
   for (const auto& [problem, pattern] : shapes())
     for (const AlgorithmInfo& algorithm : algorithms())
-      for (int ranks = 1; ranks <= 9; ++ranks)
+      for (const int ranks : some_of(kOneToNine))
         for (const bool causal : {false, true}) {
           Case c{std::string(algorithm.name), problem, pattern, ranks};
           c.problem.causal = causal;
@@ -137,7 +147,7 @@ TEST(Executor, EveryLayout) {
   for (const auto& [problem, pattern] : shapes())
     for (const AlgorithmInfo& algorithm : algorithms())
       for (const LayoutKind layout : {LayoutKind::kZigzag, LayoutKind::kStriped})
-        for (const int ranks : {2, 3, 5, 8}) {
+        for (const int ranks : some_of({2, 3, 5, 8})) {
           Case c{std::string(algorithm.name), problem, pattern, ranks};
           c.problem.causal = true;
           c.layout = layout;
@@ -150,7 +160,7 @@ TEST(Executor, EveryCollective) {
     for (const char* algorithm :
          {"dilated", "sparse", "all_gather", "ulysses", "usp", "query_gather"})
       for (const std::string& collective : collective_names())
-        for (const int ranks : {3, 4, 6}) {
+        for (const int ranks : some_of({3, 4, 6})) {
           Case c{algorithm, problem, pattern, ranks};
           c.collective = collective;
           expect_right_if_supported(c);
@@ -175,7 +185,7 @@ TEST(Executor, EveryDegree) {
 
 TEST(Executor, EveryOptionOfTheMixture) {
   for (const auto& [problem, pattern] : shapes())
-    for (int ranks = 1; ranks <= 9; ++ranks)
+    for (const int ranks : some_of(kOneToNine))
       for (const MixRule mix : {MixRule::kLse, MixRule::kMean, MixRule::kSum})
         for (const OffsetRule offset : {OffsetRule::kPaper, OffsetRule::kBlock, OffsetRule::kNone})
           for (const bool shard_phase : {false, true})
