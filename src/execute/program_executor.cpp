@@ -40,8 +40,9 @@ struct ProgramExecutor::BoundOp {
 
 namespace {
 
-constexpr int64_t kRowsPerTask = 2048;  // queries: enough to make packing keys cheap
-constexpr double kFlopsPerPoke = 1e9;   // about 10 ms of one core between two looks at messages
+constexpr int64_t kRowsPerTask = 2048;       // queries: enough to make packing keys cheap
+constexpr int64_t kFewestRowsPerTask = 256;  // below, packing costs more than an idle thread
+constexpr double kFlopsPerPoke = 1e9;  // about 10 ms of one core between two looks at messages
 
 }  // namespace
 
@@ -247,10 +248,14 @@ void ProgramExecutor::bind_attend(const Attend& op, BoundOp& bound) {
   };
   std::vector<Span> spans;  // of each task in kv_runs, which still grows
   double pairs = 0;
+  // Short queries are cut so that every thread has some.
+  const int64_t rows_per_thread =
+      ceil_div(shard().tokens() * op.heads.count * p.batch, int64_t{threads_});
+  const int64_t rows_per_task = std::clamp(rows_per_thread, kFewestRowsPerTask, kRowsPerTask);
   const auto add_tasks = [&](const LocatedRun& run, const Span& span, int64_t num_keys) {
     const auto &q_piece = queries.pieces()[run.piece], &out_piece = out_of(run.piece);
-    for (int64_t at = 0; at < run.tokens.count; at += kRowsPerTask) {
-      const int64_t count = std::min(kRowsPerTask, run.tokens.count - at);
+    for (int64_t at = 0; at < run.tokens.count; at += rows_per_task) {
+      const int64_t count = std::min(rows_per_task, run.tokens.count - at);
       bound.attends.push_back(
           {.q = {.q = q_base + q_piece.byte_offset + (run.q.row + at * run.q.step) * row,
                  .row_stride = run.q.step * p.head_dim,
