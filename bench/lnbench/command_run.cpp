@@ -83,8 +83,9 @@ Plan make_plan(const Sweep& sweep, World& world) {
   Plan plan{.points = {}, .runner = {}, .measure = sweep.config.measure};
   plan.threads = int(world.smallest(world.threads_per_rank()));
   const double peak = measure_peak_per_rank(world, plan.threads);
-  plan.runner = {
-      .measure = sweep.config.measure, .check = sweep.config.check, .peak_flops_per_rank = peak};
+  plan.runner = {.measure = sweep.config.measure,
+                 .check = sweep.config.check,
+                 .peak_flops_per_thread = peak / plan.threads};
   MachineLimits limits = machine_limits(sweep.config, peak);
   limits.memory_bytes = int64_t(world.smallest(double(limits.memory_bytes)));
   limits.flops_per_rank = world.smallest(limits.flops_per_rank);
@@ -129,7 +130,8 @@ void print_head(const Sweep& sweep, const Plan& plan, World& world, const Option
       std::cerr << "warning: " << line << "\n";
   std::cout << "# " << sweep.config.name << ": " << plan.points.size() << " points on up to "
             << world.size() << " ranks (" << world.transport() << "), " << plan.threads
-            << " thread(s) each; peak " << format_si(plan.runner.peak_flops_per_rank, "FLOP/s")
+            << " thread(s) each; peak "
+            << format_si(plan.runner.peak_flops_per_thread * plan.threads, "FLOP/s")
             << " per rank\n"
             << result_header() << "\n"
             << std::flush;

@@ -192,8 +192,9 @@ void record_work(PointRecord& record, const PointPlan& plan, const RunnerOptions
     record.work.coverage.push_back(coverage(p.problem, p.pattern, b));
   if (record.timing.samples_s.empty()) return;
   record.work.flops_per_s = plan.account.flops / record.timing.median_s;
-  if (options.peak_flops_per_rank > 0)
-    record.work.share_of_peak = record.work.flops_per_s / (options.peak_flops_per_rank * p.ranks);
+  if (options.peak_flops_per_thread > 0)
+    record.work.share_of_peak =
+        record.work.flops_per_s / (options.peak_flops_per_thread * p.threads * p.ranks);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace longnet {
 struct RunnerOptions {
   MeasureConfig measure;
   CheckConfig check;
-  double peak_flops_per_rank = 0;  // measured FMA peak
+  double peak_flops_per_thread = 0;  // measured FMA peak, with all ranks' threads at work
   bool ablations = true;  // also time compute alone, communication alone, and one after the other
 };
 
