@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to a finished report: installs what is missing, builds, measures for real under mpirun on
-# the CPU, and prints where the report is. About six minutes on two cores. Run it again at any time.
+# the CPU, and prints where the report is. Five minutes on two quiet cores once built. Run it again at any time.
 #   scripts/quickstart.sh [CONFIG]        (default: configs/quick.json)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs all tests: release, then the address and undefined-behaviour
-# sanitizers, then the thread sanitizer over the threads transport. About fifteen minutes on two cores.
+# sanitizers, then the thread sanitizer over the threads transport. 
 #   scripts/test.sh [release|asan|tsan ...]     (default: all three)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
