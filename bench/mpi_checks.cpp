@@ -5,12 +5,12 @@
 #include <cstdio>
 #include <string_view>
 
-#include "allocation_counter.h"
 #include "comm/communicator_checks.h"
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
 #include "execute/program_executor.h"
 #include "execute/sample_check.h"
+#include "execute/testing/allocation_counter.h"
 #include "schedule/accounting.h"
 #include "schedule/check_schedule.h"
 #include "schedule/lower_collectives.h"

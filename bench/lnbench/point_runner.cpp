@@ -140,6 +140,25 @@ void record_communication(PointRecord& record, const ProgramExecutor& executor, 
   }
 }
 
+// Tags of the rank whose peak is the largest (the first of them), on every rank.
+std::map<std::string, int64_t> heaviest_ranks_tags(const MemoryLedger& ledger, Communicator& comm) {
+  std::ostringstream mine;
+  mine << ledger.peak_bytes() << '\n';
+  for (const auto& [tag, bytes] : ledger.peak_by_tag()) mine << tag << ' ' << bytes << '\n';
+  int64_t most = -1;
+  std::map<std::string, int64_t> tags;
+  for (const std::string& text : comm.all_texts(mine.str())) {
+    std::istringstream lines(text);
+    int64_t peak = 0, bytes = 0;
+    lines >> peak;
+    if (peak <= most) continue;
+    most = peak;
+    tags.clear();
+    for (std::string tag; lines >> tag >> bytes;) tags[tag] = bytes;
+  }
+  return tags;
+}
+
 void record_memory(PointRecord& record, const MemoryLedger& ledger, const PointPlan& plan,
                    const ProgramExecutor& executor, Communicator& comm) {
   const int64_t predicted =
@@ -149,7 +168,7 @@ void record_memory(PointRecord& record, const MemoryLedger& ledger, const PointP
   comm.all_max(values);
   record.memory.measured_peak_bytes = std::llround(values[0]);
   record.memory.predicted_peak_bytes = plan.memory_bytes();
-  record.memory.by_tag = ledger.peak_by_tag();
+  record.memory.by_tag = heaviest_ranks_tags(ledger, comm);
   if (values[1] > 0) {
     record.status = PointStatus::kCheckFailed;
     record.reason = "measured memory differs from the predicted";
@@ -203,6 +222,7 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   PointRecord record = make_record(plan.point);
   record.params.transport = std::string(comm.transport());
   record_work(record, plan, options);
+  record.comm.collectives_used = plan.collectives_used;
   if (comm.rank() == 0) record_depth(record, plan.point.params);
   const double resident_before = peak_resident_bytes();
 

@@ -64,9 +64,15 @@ ShardedProblem sharded_problem(const PointParams& p) {
       {.ulysses_degree = p.ulysses_degree, .ring_inner = p.ring_inner, .head_slice = p.head_slice}};
 }
 
+CollectiveChoice collective_choice(const PointParams& p) {
+  CollectiveChoice choice = parse_collective(p.collective);
+  choice.node_size = p.node_size;
+  return choice;
+}
+
 Schedule make_schedule(const PointParams& p) {
   return lower_collectives(find_algorithm(p.algorithm).make(sharded_problem(p)),
-                           parse_collective(p.collective));
+                           collective_choice(p));
 }
 
 MachineLimits machine_limits(const Config& config, double peak_flops_per_rank) {
@@ -86,14 +92,19 @@ std::string why_unsupported(const PointParams& p) {
   if (const std::string why = find_algorithm(p.algorithm).why_unsupported(sharded_problem(p));
       !why.empty())
     return why;
+  if (const std::string why = why_not_collective(
+          find_algorithm(p.algorithm).make(sharded_problem(p)), p.collective, collective_choice(p));
+      !why.empty())
+    return why;
   return make_kernel(p.kernel)->why_unsupported(attend_options(p));
 }
 
-// From the slots of a few ranks alone: the search below asks for it dozens of times, at any P.
+// From the slots alone, of the ranks that an account looks at: the search below asks for it dozens
+// of times, at any P.
 int64_t predicted_memory(const PointParams& p, int threads) {
   const Schedule schedule = make_schedule(p);
   int64_t most = 0;
-  for (const Rank r : {0, p.ranks / 2, p.ranks - 1}) {
+  for (const Rank r : accounted_ranks(p.ranks, kMaxAccountedRanks)) {
     int64_t bytes = 0;
     for (const Slot& slot : schedule.program(r).slots) bytes += slot.bytes;
     most = std::max(most, bytes);
@@ -163,6 +174,8 @@ PointPlan plan_point(const Point& point, const MachineLimits& limits, int thread
     return plan;
   }
   plan.account = account(make_schedule(p), kMaxAccountedRanks);
+  plan.collectives_used =
+      collectives_used(find_algorithm(p.algorithm).make(sharded_problem(p)), collective_choice(p));
   const int64_t per_rank = limits.memory_bytes / std::max(1, std::min(p.ranks, ranks_here));
   plan.workspace_bytes = make_kernel(p.kernel)->workspace_bytes(attend_options(p), p.threads);
   if (limits.flops_per_rank > 0)

@@ -7,6 +7,7 @@
 #include "io/point.h"
 #include "lnbench/options.h"
 #include "schedule/accounting.h"
+#include "schedule/lower_collectives.h"
 #include "schedule/program.h"
 
 namespace longnet {
@@ -17,13 +18,15 @@ Config read_config(const Options& options);
 std::vector<Point> read_points(const Options& options, const Config& config, int world_size,
                                const std::string& transport, bool limit_ranks);
 ShardedProblem sharded_problem(const PointParams& params);
+CollectiveChoice collective_choice(const PointParams& params);
 Schedule make_schedule(const PointParams& params);
 
 // Prediction for one point, and whether it can run here.
 struct PointPlan {
-  Point point;                  // status and reason filled in
-  WorldAccount account{};       // of points that can run
-  int64_t workspace_bytes = 0;  // of the kernel, per rank
+  Point point;                                  // status and reason filled in
+  WorldAccount account{};                       // of points that can run
+  std::vector<std::string> collectives_used{};  // "all_gather: bruck"
+  int64_t workspace_bytes = 0;                  // of the kernel, per rank
   int64_t memory_bytes() const { return account.max_memory_bytes + workspace_bytes; }  // per rank
   double estimated_s = 0;  // one forward, from the machine's peak
   std::string fits_if{};   // for skipped_memory: the cheapest change that makes it fit

@@ -16,8 +16,8 @@ from .model import SOURCES, Point, Run
 from .units import plural
 
 AXES = {"seq_len", "ranks", "batch", "branches", "threads", "phase_parts", "seed", "id"}
-DEFAULTS = {"layout": "contiguous", "collective": "native", "ulysses_degree": 0, "ring_inner": 0, "head_slice": 0}
-DEGREES = {"ulysses_degree": "Pu", "ring_inner": "Pi", "head_slice": "head slice"}
+DEFAULTS = {"layout": "contiguous", "collective": "native", "ulysses_degree": 0, "ring_inner": 0, "head_slice": 0, "node_size": 0}
+DEGREES = {"ulysses_degree": "Pu", "ring_inner": "Pi", "head_slice": "head slice", "node_size": "node size"}
 # Okabe and Ito (2008); the yellow is left out, too pale on white, and Tol's wine stands in for it.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#882255")
 COLOUR_OF = {

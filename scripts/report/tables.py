@@ -129,6 +129,7 @@ COLUMNS: tuple[Column, ...] = (
     degree_column("ulysses_degree"),
     degree_column("ring_inner"),
     degree_column("head_slice"),
+    degree_column("node_size"),
     text_column("dtype", "dtype", "params.dtype"),
     number_column("heads", "heads", "params.heads", integer_label),
     number_column("kv_heads", "kv_heads", "params.kv_heads", integer_label),

@@ -9,8 +9,8 @@
 
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
-#include "execute/allocation_counter.h"
 #include "execute/sample_check.h"
+#include "execute/testing/allocation_counter.h"
 #include "schedule/accounting.h"
 #include "schedule/check_schedule.h"
 #include "schedule/lower_collectives.h"

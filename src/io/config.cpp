@@ -119,6 +119,7 @@ void read_sweep(ObjectReader r, const KnownNames& known, SweepConfig& sweep) {
   r.axis("ulysses_degree", sweep.ulysses_degree, {.min = 0, .max = 1 << 24, .divisors = true});
   r.axis("ring_inner", sweep.ring_inner, {.min = 0, .max = 1 << 24, .divisors = true});
   r.axis("head_slice", sweep.head_slice, {.min = 0});
+  r.axis("node_size", sweep.node_size, {.min = 0, .max = 1 << 24});
   r.unknown_keys();
 }
 

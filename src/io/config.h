@@ -101,7 +101,7 @@ struct SweepConfig {
   std::vector<std::string> kernel;
   // Each applies only to the algorithms that it concerns (KnownNames); empty: the default.
   std::vector<std::string> layout, collective;  // "contiguous", "native"
-  IntAxis ulysses_degree, ring_inner, head_slice;
+  IntAxis ulysses_degree, ring_inner, head_slice, node_size;
 };
 
 struct RunConfig {

@@ -102,6 +102,7 @@ JsonNode sweep_node(const SweepConfig& s) {
   optional_axis("ulysses_degree", s.ulysses_degree);
   optional_axis("ring_inner", s.ring_inner);
   optional_axis("head_slice", s.head_slice);
+  optional_axis("node_size", s.node_size);
   return n;
 }
 

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path configs() {
-  return fs::path(__FILE__).parent_path().parent_path().parent_path() / "configs";
+  return fs::path(LONGNET_SOURCE_DIR) / "configs";
 }
 
 LoadOptions known() {

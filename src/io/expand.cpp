@@ -136,6 +136,12 @@ class Product {
     return axis_values(axis, o_.world_size, p.ranks);
   }
 
+  // Only the hierarchical gather knows nodes.
+  std::vector<int64_t> node_sizes(const PointParams& p) const {
+    if (p.collective != "hierarchical") return {0};
+    return axis_or(c_.sweep.node_size, o_.world_size, 0);
+  }
+
   template <class Visit>
   void walk_model(PointParams& p, Visit& visit) {
     const ModelConfig& m = c_.model;
@@ -172,17 +178,26 @@ class Product {
     for (int64_t degree : option(s.ulysses_degree, known.ulysses_degree_algorithms, p))
       for (int64_t inner : option(s.ring_inner, known.ring_inner_algorithms, p))
         for (int64_t slice : option(s.head_slice, known.head_slice_algorithms, p))
-          for (int64_t seq_len : axis_values(s.seq_len, o_.world_size)) {
+          for (int64_t node_size : node_sizes(p)) {
             p.ulysses_degree = int(degree);
             p.ring_inner = int(inner);
             p.head_slice = slice;
-            p.problem.seq_len = seq_len;
-            p.problem.batch = s.batch.constant_tokens
-                                  ? std::max<int64_t>(1, s.batch.tokens_per_batch / seq_len)
-                                  : s.batch.size;
-            set_pattern(p);
-            visit(p);
+            p.node_size = int(node_size);
+            walk_lengths(p, visit);
           }
+  }
+
+  template <class Visit>
+  void walk_lengths(PointParams& p, Visit& visit) {
+    const SweepConfig& s = c_.sweep;
+    for (int64_t seq_len : axis_values(s.seq_len, o_.world_size)) {
+      p.problem.seq_len = seq_len;
+      p.problem.batch = s.batch.constant_tokens
+                            ? std::max<int64_t>(1, s.batch.tokens_per_batch / seq_len)
+                            : s.batch.size;
+      set_pattern(p);
+      visit(p);
+    }
   }
 
   // Options of dilation mean nothing to other algorithms: left at their defaults, so that ids

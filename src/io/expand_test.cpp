@@ -237,6 +237,14 @@ TEST(Expand, OptionsConcernOneAlgorithmEach) {
                              "ulysses_degree": "divisors")"))
                 .size(),
             1u + 3u + 2u);
+  // Nodes are the hierarchical gather's only.
+  const auto nodes = expand(config(R"("algorithm": "all_gather", "seq_len": 64, "ranks": 8,
+                                       "collective": ["ring", "hierarchical"],
+                                       "node_size": [2, 4])"));
+  ASSERT_EQ(nodes.size(), 3u);
+  EXPECT_EQ(nodes[0].params.node_size, 0);
+  EXPECT_EQ(nodes[1].params.node_size, 2);
+  EXPECT_EQ(nodes[2].params.node_size, 4);
 }
 
 TEST(Expand, ConstantTokensSetTheBatch) {
@@ -281,7 +289,8 @@ TEST(Expand, IdOfAKnownPointNeverChanges) {
       R"("causal":false,"collective":"native",)"
       R"("dtype":"fp32","gather_scope":"segment_group","head_dim":64,"head_slice":0,"heads":12,)"
       R"("kernel":"cpu","kv_heads":12,)"
-      R"("layout":"contiguous","mix":"lse","offset":"paper","phase_parts":1,"ranks":1,)"
+      R"("layout":"contiguous","mix":"lse","node_size":0,"offset":"paper","phase_parts":1,)"
+      R"("ranks":1,)"
       R"("ring_inner":0,"seed":1,"seq_len":8192,)"
       R"("threads":1,"ulysses_degree":0})");
   const std::string id = point_id(p);
@@ -307,6 +316,7 @@ TEST(Expand, EveryOptionChangesTheId) {
   add([](PointParams& p) { p.ulysses_degree = 2; });
   add([](PointParams& p) { p.ring_inner = 2; });
   add([](PointParams& p) { p.head_slice = 2; });
+  add([](PointParams& p) { p.node_size = 2; });
   add([](PointParams& p) { p.pattern.branches[1].summary_tokens = 3; });
 }
 

@@ -24,7 +24,7 @@ struct Field {
 };
 
 // The names of a result's params.
-constexpr std::array<Field, 22> kFields{{
+constexpr std::array<Field, 23> kFields{{
     {"algorithm", Type::kText, [](const Point& p) -> Value { return p.params.algorithm; }},
     {"transport", Type::kText, [](const Point& p) -> Value { return p.params.transport; }},
     {"kernel", Type::kText, [](const Point& p) -> Value { return p.params.kernel; }},
@@ -55,6 +55,8 @@ constexpr std::array<Field, 22> kFields{{
      [](const Point& p) -> Value { return double(p.params.ring_inner); }},
     {"head_slice", Type::kNumber,
      [](const Point& p) -> Value { return double(p.params.head_slice); }},
+    {"node_size", Type::kNumber,
+     [](const Point& p) -> Value { return double(p.params.node_size); }},
     {"seed", Type::kNumber, [](const Point& p) -> Value { return double(p.params.problem.seed); }},
     {"threads", Type::kNumber, [](const Point& p) -> Value { return double(p.params.threads); }},
     {"causal", Type::kFlag, [](const Point& p) -> Value { return p.params.problem.causal; }},

@@ -37,6 +37,7 @@ JsonNode params_to_node(const PointParams& p) {
   n.set("mix", to_string(p.pattern.mix)).set("phase_parts", p.pattern.phase_parts);
   n.set("collective", p.collective).set("ulysses_degree", p.ulysses_degree);
   n.set("ring_inner", p.ring_inner).set("head_slice", p.head_slice);
+  n.set("node_size", p.node_size);
   return n.set("threads", p.threads).set("seed", p.problem.seed);
 }
 
@@ -60,6 +61,7 @@ PointParams params_from_node(const JsonNode& n) {
   p.ulysses_degree = int(n.whole("ulysses_degree"));
   p.ring_inner = int(n.whole("ring_inner"));
   p.head_slice = n.whole("head_slice");
+  p.node_size = int(n.whole("node_size"));
   p.threads = int(n.whole("threads", 1));
   p.pattern.offset = parse_offset(n.text("offset", "paper"));
   p.pattern.mix = parse_mix(n.text("mix", "lse"));

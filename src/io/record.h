@@ -60,6 +60,7 @@ struct WorkRecord {
 struct CommRecord {  // maxima over ranks of what a rank sends
   std::optional<int64_t> counted_bytes_per_rank, predicted_bytes_per_rank;
   std::optional<int64_t> counted_messages_per_rank, predicted_messages_per_rank;
+  std::vector<std::string> collectives_used{};  // "all_gather: bruck"
 };
 
 struct MemoryRecord {

@@ -90,7 +90,8 @@ JsonNode comm_node(const CommRecord& c) {
   n.set("counted_bytes_per_rank", optional_node(c.counted_bytes_per_rank));
   n.set("predicted_bytes_per_rank", optional_node(c.predicted_bytes_per_rank));
   n.set("counted_messages_per_rank", optional_node(c.counted_messages_per_rank));
-  return n.set("predicted_messages_per_rank", optional_node(c.predicted_messages_per_rank));
+  n.set("predicted_messages_per_rank", optional_node(c.predicted_messages_per_rank));
+  return c.collectives_used.empty() ? n : n.set("collectives_used", to_array(c.collectives_used));
 }
 
 JsonNode memory_node(const MemoryRecord& m) {
@@ -192,6 +193,8 @@ PointRecord record_from_node(const JsonNode& n) {
             .predicted_bytes_per_rank = optional_from(comm, "predicted_bytes_per_rank"),
             .counted_messages_per_rank = optional_from(comm, "counted_messages_per_rank"),
             .predicted_messages_per_rank = optional_from(comm, "predicted_messages_per_rank")};
+  for_each_item(comm, "collectives_used",
+                [&](const JsonNode& used) { r.comm.collectives_used.push_back(used.string); });
   r.memory = memory_from(section(n, "memory"));
   r.check = check_from(section(n, "check"));
   if (const JsonNode* a = n.find("ablations"); a && a->is_object())

@@ -25,6 +25,7 @@ PointRecord full_record() {
   r.params.ulysses_degree = 4;
   r.params.ring_inner = 2;
   r.params.head_slice = 3;
+  r.params.node_size = 8;
   r.params.problem = {.seq_len = 1 << 20,
                       .num_heads = 12,
                       .num_kv_heads = 4,
@@ -47,7 +48,7 @@ PointRecord full_record() {
             .coverage = {1.0, 1.0 / 512},
             .balance = 0.75};
   r.ablations = {.full_s = 1, .compute_only_s = 0.75, .communication_only_s = 0.5};
-  r.comm = {100, 100, 4, 4};
+  r.comm = {100, 100, 4, 4, {"all_gather: bruck"}};
   r.memory = {
       .measured_peak_bytes = 1000, .predicted_peak_bytes = 900, .by_tag = {{"kv", 5}, {"q", 7}}};
   r.check = {.status = "pass",
@@ -72,7 +73,7 @@ TEST(Record, HasTheKeysThatToolsRelyOn) {
               testing::IsSupersetOf({"algorithm", "transport", "kernel", "seq_len", "ranks",
                                      "batch", "heads", "kv_heads", "head_dim", "dtype", "causal",
                                      "layout", "branches", "collective", "ulysses_degree",
-                                     "ring_inner", "head_slice"}));
+                                     "ring_inner", "head_slice", "node_size"}));
   EXPECT_THAT(keys("timing"), ElementsAre("samples_s", "median_s", "ci_low_s", "ci_high_s",
                                           "ci_level", "p95_s", "min_s", "warmup", "reduction"));
   EXPECT_THAT(keys("phases"),
@@ -82,9 +83,9 @@ TEST(Record, HasTheKeysThatToolsRelyOn) {
   EXPECT_THAT(keys("ablations"), ElementsAre("full_s", "compute_only_s", "communication_only_s",
                                              "serialised_s", "single_attend_s"));
   EXPECT_TRUE(n.find("ablations")->find("serialised_s")->is_null());
-  EXPECT_THAT(keys("comm"),
-              ElementsAre("counted_bytes_per_rank", "predicted_bytes_per_rank",
-                          "counted_messages_per_rank", "predicted_messages_per_rank"));
+  EXPECT_THAT(keys("comm"), ElementsAre("counted_bytes_per_rank", "predicted_bytes_per_rank",
+                                        "counted_messages_per_rank", "predicted_messages_per_rank",
+                                        "collectives_used"));
   EXPECT_THAT(keys("memory"), ElementsAre("measured_peak_bytes", "predicted_peak_bytes", "by_tag"));
   EXPECT_THAT(keys("check"), ElementsAre("status", "reference", "max_rel_error", "rel_l2_error",
                                          "queries", "tolerance"));
@@ -107,6 +108,8 @@ TEST(Record, RoundTrips) {
   EXPECT_EQ(back.params.ulysses_degree, 4);
   EXPECT_EQ(back.params.ring_inner, 2);
   EXPECT_EQ(back.params.head_slice, 3);
+  EXPECT_EQ(back.params.node_size, 8);
+  EXPECT_THAT(back.comm.collectives_used, testing::ElementsAre("all_gather: bruck"));
   EXPECT_EQ(back.work.flops, 3.5e21);
   EXPECT_EQ(back.work.balance, 0.75);
   ASSERT_TRUE(back.ablations);

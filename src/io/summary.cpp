@@ -32,6 +32,7 @@ std::string series_name(const PointRecord& r) {
   if (p.ulysses_degree > 0) name += concat(" ulysses_degree=", p.ulysses_degree);
   if (p.ring_inner > 0) name += concat(" ring_inner=", p.ring_inner);
   if (p.head_slice > 0) name += concat(" head_slice=", p.head_slice);
+  if (p.node_size > 0) name += concat(" node_size=", p.node_size);
   if (p.gather_scope != "segment_group") name += " gather_scope=" + p.gather_scope;
   if (p.pattern.offset != OffsetRule::kPaper)
     name += concat(" offset=", to_string(p.pattern.offset));

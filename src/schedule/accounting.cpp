@@ -115,14 +115,21 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
   return a;
 }
 
+std::vector<Rank> accounted_ranks(int world_size, int max_ranks) {
+  const bool all = max_ranks <= 0 || world_size <= max_ranks;
+  const int count = all ? world_size : 5;
+  std::vector<Rank> ranks;
+  for (int i = 0; i < count; ++i)
+    ranks.push_back(all ? i : Rank(int64_t{world_size - 1} * i / (count - 1)));
+  return ranks;
+}
+
 WorldAccount account(const Schedule& schedule, int max_ranks) {
   const ShardedProblem& s = schedule.sharded;
   const int world = s.layout.world_size();
-  const bool all = max_ranks <= 0 || world <= max_ranks;
-  const int looked_at = all ? world : 5;
+  const std::vector<Rank> ranks = accounted_ranks(world, max_ranks);
   WorldAccount w;
-  for (int i = 0; i < looked_at; ++i) {
-    const Rank p = all ? i : Rank(int64_t{world - 1} * i / (looked_at - 1));
+  for (const Rank p : ranks) {
     const RankAccount a = account(s, schedule.program(p), p);
     w.flops += a.flops;
     w.pairs += a.pairs;
@@ -135,12 +142,12 @@ WorldAccount account(const Schedule& schedule, int max_ranks) {
       w.memory_by_tag = a.memory_by_tag;
     }
   }
-  if (!all) {
+  if (int(ranks.size()) < world) {
     w.pairs = 0;
     for (int b = 0; b < int(s.pattern.branches.size()); ++b)
       w.pairs += branch_pairs(s.problem, s.pattern, b) * double(s.problem.batch);
     w.flops = pair_flops(w.pairs, s.problem.head_dim);
-    w.total_bytes_sent = w.total_bytes_sent / looked_at * world;
+    w.total_bytes_sent = w.total_bytes_sent / int64_t(ranks.size()) * world;
   }
   w.paper_macs = paper_macs(s.problem, s.pattern);
   return w;

@@ -38,6 +38,10 @@ struct WorldAccount {
     return max_rank_flops > 0 ? flops / (world_size * max_rank_flops) : 1.0;
   }
 };
+// The ranks that stand for a world: all of them, or five from the first to the last when there are
+// more than `max_ranks` (0: no limit).
+std::vector<Rank> accounted_ranks(int world_size, int max_ranks);
+
 // Over at most `max_ranks` ranks spread over the world (0: all): maxima are then of those, and work
 // is the pattern's.
 WorldAccount account(const Schedule& schedule, int max_ranks = 0);

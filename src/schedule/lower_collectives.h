@@ -11,7 +11,7 @@
 //
 // A gather whose group does not suit the algorithm (its size is no power of two, or it is not made
 // of whole nodes) takes another, as libraries do: recursive doubling falls back to bruck,
-// hierarchical and halving to ring.
+// hierarchical and halving to ring. collectives_used tells what really runs.
 #pragma once
 #include <string>
 #include <string_view>
@@ -37,6 +37,15 @@ struct CollectiveChoice {
 // recursive_doubling means halving).
 CollectiveChoice parse_collective(std::string_view name);  // throws UsageError
 const std::vector<std::string>& collective_names();
+
+// What the collectives of a schedule (not lowered yet) take under this choice: "all_gather: bruck",
+// "reduce_scatter: ring", ..., each once, sorted. Groups of one rank take nothing. Looks at all
+// ranks up to 16, else at a few spread over the world.
+std::vector<std::string> collectives_used(const Schedule& schedule, const CollectiveChoice& choice);
+// Empty when some collective of the schedule runs by the algorithm called `name` (or it is native);
+// else the reason.
+std::string why_not_collective(const Schedule& schedule, std::string_view name,
+                               const CollectiveChoice& choice);
 
 // The same schedule without reduce_scatters, and without the collectives whose algorithm is not
 // native.

@@ -1,5 +1,5 @@
-// Replaces the global operator new of a checking program by one that counts.
-#include "allocation_counter.h"
+// A file of its own, so that the compiler does not inline the operators into callers.
+#include "execute/testing/allocation_counter.h"
 
 #include <atomic>
 #include <cstdlib>

@@ -1,0 +1,61 @@
+// What a choice of collective really runs. (That lowered programs are right is in registry_test,
+// what they send in formulas_test.)
+#include "schedule/lower_collectives.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/check.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+Schedule schedule(const char* algorithm, int ranks) {
+  return find_algorithm(algorithm).make(
+      {{.seq_len = 96, .num_heads = 4, .num_kv_heads = 4, .head_dim = 8},
+       dense_pattern(96),
+       {96, ranks}});
+}
+
+TEST(CollectivesUsed, NamesWhatRunsInsteadOfWhatDoesNotSuit) {
+  const CollectiveChoice doubling = parse_collective("recursive_doubling");
+  EXPECT_THAT(collectives_used(schedule("all_gather", 8), doubling),
+              ElementsAre("all_gather: recursive_doubling"));
+  EXPECT_THAT(collectives_used(schedule("all_gather", 6), doubling),
+              ElementsAre("all_gather: bruck"));
+  EXPECT_THAT(collectives_used(schedule("query_gather", 8), doubling),
+              ElementsAre("all_gather: recursive_doubling", "reduce_scatter: recursive_halving"));
+  EXPECT_THAT(collectives_used(schedule("query_gather", 6), {}),
+              ElementsAre("all_gather: native", "reduce_scatter: ring"));
+  EXPECT_THAT(collectives_used(schedule("ulysses", 4), parse_collective("pairwise")),
+              ElementsAre("all_to_all: pairwise"));
+  EXPECT_THAT(collectives_used(schedule("ring", 4), doubling), IsEmpty());
+  EXPECT_THAT(collectives_used(schedule("all_gather", 1), doubling), IsEmpty());
+}
+
+TEST(CollectivesUsed, AChoiceThatSuitsNoGroupHasAReason) {
+  const auto why = [](const char* algorithm, int ranks, const char* name, int node_size = 0) {
+    CollectiveChoice choice = parse_collective(name);
+    choice.node_size = node_size;
+    return why_not_collective(schedule(algorithm, ranks), name, choice);
+  };
+  EXPECT_EQ(why("all_gather", 6, "native"), "");
+  EXPECT_EQ(why("all_gather", 6, "bruck"), "");
+  EXPECT_EQ(why("all_gather", 8, "recursive_doubling"), "");
+  EXPECT_THAT(why("all_gather", 6, "recursive_doubling"),
+              HasSubstr("suits no group of this point (its largest has 6 ranks); its all_gather "
+                        "runs by bruck"));
+  EXPECT_EQ(why("all_gather", 6, "hierarchical"), "");
+  EXPECT_EQ(why("all_gather", 6, "hierarchical", 3), "");
+  EXPECT_THAT(why("all_gather", 6, "hierarchical", 4), HasSubstr("runs by ring"));
+  EXPECT_THAT(why("all_gather", 7, "hierarchical"), HasSubstr("runs by ring"));
+  EXPECT_THAT(why("ulysses", 1, "pairwise"), HasSubstr("no ranks exchange anything"));
+}
+
+}  // namespace
+}  // namespace longnet
