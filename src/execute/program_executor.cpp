@@ -26,7 +26,8 @@ struct ProgramExecutor::BoundOp {
   std::vector<AttendTask> attends;
   std::vector<KvRun> kv_runs;  // the attends' spans point into it
   std::vector<MergeTask> merges;
-  std::vector<PackTask> packs, float_packs;  // of Q, K, V; of O
+  std::vector<PackTask> packs, float_packs;  // of Q, K, V and results; of O
+  std::vector<PackTask> rounds, widens;      // of O into results, and back
   std::vector<LseCopy> lse_copies;
   std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills
   int64_t tasks_per_poke = 0;
@@ -343,20 +344,26 @@ void ProgramExecutor::bind_merge(const Merge& op, BoundOp& bound) {
 
 void ProgramExecutor::bind_select(const Select& op, BoundOp& bound) {
   const AttentionProblem& p = sharded_.problem;
-  const TensorKind kind = program_.slots[size_t(op.into.slot)].kind;
-  const RowMap from(sharded_, kind, op.from.rows), into(sharded_, kind, op.into.rows);
+  const TensorKind kind = program_.slots[size_t(op.from.slot)].kind;
+  const TensorKind into_kind = program_.slots[size_t(op.into.slot)].kind;
+  const RowMap from(sharded_, kind, op.from.rows), into(sharded_, into_kind, op.into.rows);
   const auto &a = from.pieces()[size_t(op.from.first_piece())],
              &b = into.pieces()[size_t(op.into.first_piece())];
   std::byte* const source = slots_[size_t(op.from.slot)].data() + a.byte_offset;
   std::byte* const target = slots_[size_t(op.into.slot)].data() + b.byte_offset;
-  const bool partial = kind == TensorKind::kPartial;
-  const int64_t row = p.head_dim * (partial ? int64_t{sizeof(float)} : dtype_bytes(p.dtype));
+  const auto o_bytes = [&](TensorKind k) {
+    return k == TensorKind::kPartial ? int64_t{sizeof(float)} : dtype_bytes(p.dtype);
+  };
+  const int64_t from_row = p.head_dim * o_bytes(kind), into_row = p.head_dim * o_bytes(into_kind);
+  const bool partial = kind == TensorKind::kPartial && into_kind == kind;
+  auto& packs = kind != into_kind ? (kind == TensorKind::kPartial ? bound.rounds : bound.widens)
+                : partial         ? bound.float_packs
+                                  : bound.packs;
   const auto copy = [&](int64_t batch, int64_t head, const TokenRange& run) {
     const auto x = from.locate(a, batch, head, run), y = into.locate(b, batch, head, run);
-    auto& packs = partial ? bound.float_packs : bound.packs;
     const auto pack = [&](int64_t x_offset, int64_t y_offset) {
-      packs.push_back({.from = source + (x.row + x_offset) * row,
-                       .into = target + (y.row + y_offset) * row,
+      packs.push_back({.from = source + (x.row + x_offset) * from_row,
+                       .into = target + (y.row + y_offset) * into_row,
                        .from_stride = x.step * p.head_dim,
                        .into_stride = y.step * p.head_dim,
                        .rows = run.count});
@@ -364,9 +371,10 @@ void ProgramExecutor::bind_select(const Select& op, BoundOp& bound) {
     pack(0, 0);
     if (kind == TensorKind::kKeyValue) pack(a.rows, b.rows);  // V lies behind all K
     if (partial)
-      bound.lse_copies.push_back({reinterpret_cast<const float*>(source + a.rows * row) + x.row,
-                                  reinterpret_cast<float*>(target + b.rows * row) + y.row, x.step,
-                                  y.step, run.count});
+      bound.lse_copies.push_back(
+          {reinterpret_cast<const float*>(source + a.rows * from_row) + x.row,
+           reinterpret_cast<float*>(target + b.rows * into_row) + y.row, x.step, y.step,
+           run.count});
   };
   const int64_t first = std::max(a.heads.first, b.heads.first);
   const int64_t end = std::min(a.heads.first + a.heads.count, b.heads.first + b.heads.count);
@@ -495,6 +503,8 @@ void ProgramExecutor::execute(size_t op) {
                    AttendOptions floats = options_;
                    floats.dtype = DType::kFloat32;
                    kernel_.pack(b.float_packs, floats, threads_);
+                   kernel_.round(b.rounds, options_, threads_);
+                   kernel_.widen(b.widens, options_, threads_);
                    for (const LseCopy& c : b.lse_copies)
                      for (int64_t i = 0; i < c.rows; ++i)
                        c.into[i * c.into_stride] = c.from[i * c.from_stride];
@@ -600,8 +610,10 @@ float ProgramExecutor::output_lse(int64_t batch, int64_t head, int64_t token) co
 }
 
 int64_t ProgramExecutor::count_nan() const {
+  const AttentionProblem& p = sharded_.problem;
+  const int64_t rows = p.batch * shard().tokens() * p.num_heads;
   const std::span<const float> values{reinterpret_cast<const float*>(slots_[kOutputSlot].data()),
-                                      size_t(slots_[kOutputSlot].size()) / sizeof(float)};
+                                      size_t(rows * (p.head_dim + output_has_lse()))};
   return std::count_if(values.begin(), values.end(), [](float x) { return std::isnan(x); });
 }
 

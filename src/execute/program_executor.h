@@ -60,7 +60,10 @@ class ProgramExecutor {
   // One row of the output, for a token of this rank's shard: head_dim floats, and its LSE.
   std::span<const float> output_row(int64_t batch, int64_t head, int64_t token) const;
   float output_lse(int64_t batch, int64_t head, int64_t token) const;
-  // Number of values of the output (O and LSE) that are NaN: 0 after a right run.
+  // False when the output came as a result: then output_lse is NaN, and O was rounded to the
+  // storage type on its way.
+  bool output_has_lse() const { return program_.output_is_partial(); }
+  // Number of values of the output (O, and LSE when it has one) that are NaN: 0 after a right run.
   int64_t count_nan() const;
 
  private:

@@ -89,6 +89,12 @@ class AttentionKernel {
                      int threads) const = 0;
   virtual void pack(std::span<const PackTask> tasks, const AttendOptions& options,
                     int threads) const = 0;
+  // As pack, between O in fp32 and its storage type, each with its own strides: rounds to nearest,
+  // ties to even, or widens.
+  virtual void round(std::span<const PackTask> tasks, const AttendOptions& options,
+                     int threads) const = 0;
+  virtual void widen(std::span<const PackTask> tasks, const AttendOptions& options,
+                     int threads) const = 0;
 };
 
 // Kernels by name: "reference" (double arithmetic, slow, obvious) and "cpu" (Highway, the fast

@@ -145,6 +145,34 @@ TEST_P(MergePackTest, PackCopiesRows) {
   }
 }
 
+// Strided rows of O to storage and back, bit for bit as bf16_bits says, ties and infinities too.
+TEST_P(MergePackTest, RoundsToStorageAndWidens) {
+  constexpr int64_t kRows = 700, kD = 24, kPitch = 40;
+  std::vector<float> o(kRows * kPitch), back(kRows * kD, -1);
+  for (int64_t i = 0; i < kRows; ++i)
+    generate_row({7, Tensor::kValue, i, 0}, kPitch, o.data() + i * kPitch);
+  o[0] = 1.00390625f, o[1] = 1.01171875f;  // halfway: to even, down and up
+  o[2] = kMinusInfinity, o[3] = -0.0f;
+  std::vector<uint16_t> stored(kRows * kD);
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+    const AttendOptions options{.head_dim = kD, .dtype = dtype};
+    const bool bf16 = dtype == DType::kBFloat16;
+    std::vector<float> same(kRows * kD);
+    void* const middle = bf16 ? static_cast<void*>(stored.data()) : same.data();
+    const PackTask there{o.data(), middle, kPitch, kD, kRows};
+    const PackTask again{middle, back.data(), kD, kD, kRows};
+    kernel_->round({&there, 1}, options, 2);
+    kernel_->widen({&again, 1}, options, 2);
+    for (int64_t i = 0; i < kRows; ++i)
+      for (int64_t c = 0; c < kD; ++c) {
+        const float x = o[size_t(i * kPitch + c)];
+        ASSERT_EQ(back[size_t(i * kD + c)], bf16 ? bf16_value(bf16_bits(x)) : x) << i << ' ' << c;
+      }
+  }
+  EXPECT_EQ(bf16_value(stored[0]), 1.0f);
+  EXPECT_EQ(bf16_value(stored[1]), 1.015625f);
+}
+
 INSTANTIATE_TEST_SUITE_P(Kernels, MergePackTest, testing::Values("reference", "cpu"),
                          [](const auto& test) { return test.param; });
 

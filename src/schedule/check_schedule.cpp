@@ -95,6 +95,10 @@ void check_held(const Schedule& s, const RankProgram& p, Rank rank, OpId id, con
     faults.add(rank, id, "needs ", bytes, " bytes in slot ", held.slot, ", which has ", slot.bytes);
 }
 
+bool holds_o(TensorKind kind) {
+  return kind == TensorKind::kPartial || kind == TensorKind::kResult;
+}
+
 void check_kinds(const RankProgram& p, Rank rank, OpId id, Faults& faults) {
   const auto kind = [&](const Held& h) { return p.slots[size_t(h.slot)].kind; };
   const auto require = [&](bool ok) {
@@ -103,7 +107,10 @@ void check_kinds(const RankProgram& p, Rank rank, OpId id, Faults& faults) {
   };
   std::visit(
       Overload{
-          [&](const Select& o) { require(kind(o.from) == kind(o.into)); },
+          [&](const Select& o) {
+            require(holds_o(kind(o.from)) == holds_o(kind(o.into)) &&
+                    (holds_o(kind(o.from)) || kind(o.from) == kind(o.into)));
+          },
           [&](const AllToAll& o) { require(kind(o.from) == kind(o.into)); },
           [&](const ReduceScatter& o) { require(kind(o.what) == TensorKind::kPartial); },
           [&](const Attend& o) {

@@ -86,6 +86,16 @@ TEST(CheckSchedule, MergesIntoTheSameRowsUnordered) {
                "races with op");
 }
 
+TEST(CheckSchedule, MergeWithoutLse) {  // Ulysses' output came as a result: nothing can be added
+  expect_fault(with_fault(ulysses_attention(ring_problem(2)), 0,
+                          [](RankProgram& p) {
+                            const Held computed = first<Attend>(p).into.piece(0);
+                            const Held output = first<Select>(p, 6).into;
+                            p.ops.push_back({Merge{computed, output}, {OpId(p.ops.size()) - 1}});
+                          }),
+               "needs the LSE of rows that came as a result");
+}
+
 // Rows of the gathered slot, wherever the program names them.
 void gather_only(RankProgram& p, TokenInterval within) {
   const int slot = first<AllGather>(p).into.slot;

@@ -1,7 +1,6 @@
 // The accounts of every algorithm against its published closed form. c = N / P tokens per rank, H
 // query and G K/V heads of d lanes, e = 4 bytes; P, Pu, Pr, Pi, Po as in the algorithm's file.
-// (Executor tests hold real counts against these accounts.) O travels in fp32 and takes its LSE
-// along: 4 bytes a row beside the formula's H d e.
+// (Executor tests hold real counts against these accounts.)
 #include <gtest/gtest.h>
 
 #include "schedule/accounting.h"
@@ -53,7 +52,7 @@ TEST(Formulas,
 int64_t ulysses_bytes(int64_t c, int64_t degree,
                       int64_t g) {  // (P - 1) / P c (2 H + 2 G') d e, G' = max(G, P)
   const int64_t g1 = std::max(g, degree);
-  return (degree - 1) * c * ((2 * kH + 2 * g1) * kD * kE + kH * 4) / degree;
+  return (degree - 1) * c * (2 * kH + 2 * g1) * kD * kE / degree;
 }
 
 TEST(Formulas, Ulysses) {
@@ -128,12 +127,13 @@ TEST(Formulas, LoweredGathersSendWhatTheNativeOneCounts) {
   EXPECT_EQ(steps("hierarchical"), 3 + 1);
 }
 
-TEST(Formulas, UlyssesWithBf16StorageExchangesFp32Output) {
-  ShardedProblem s = problem(8, 4);
-  s.problem.dtype = DType::kBFloat16;
-  const int64_t c = kN / 8;
-  EXPECT_EQ(of(ulysses_attention(s)).bytes_sent,
-            7 * c * ((kH + 2 * 8) * kD * 2 + kH * (kD + 1) * 4) / 8);
+TEST(Formulas, EveryExactAlgorithmSendsHalfAsMuchInBf16) {
+  for (const char* name : {"ring", "all_gather", "ulysses", "usp", "double_ring"}) {
+    ShardedProblem s = problem(8, 4);
+    const int64_t fp32 = of(find_algorithm(name).make(s)).bytes_sent;
+    s.problem.dtype = DType::kBFloat16;
+    EXPECT_EQ(2 * of(find_algorithm(name).make(s)).bytes_sent, fp32) << name;
+  }
 }
 
 TEST(Formulas, BidirectionalRing) {  // the ring's bytes in twice as many messages

@@ -1,5 +1,7 @@
 #include "schedule/program.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 
 namespace longnet {
@@ -81,6 +83,14 @@ Rank SequenceLayout::owner(int64_t token) const {
   const int64_t size = seq_len_ / world_size_, longer = seq_len_ % world_size_;
   if (token < longer * (size + 1)) return Rank(token / (size + 1));
   return Rank(longer + (token - longer * (size + 1)) / size);
+}
+
+bool RankProgram::output_is_partial() const {
+  return std::none_of(ops.begin(), ops.end(), [&](const Op& op) {
+    const auto* select = std::get_if<Select>(&op.what);
+    return select != nullptr && select->into.slot == kOutputSlot &&
+           slots[size_t(select->from.slot)].kind == TensorKind::kResult;
+  });
 }
 
 std::string_view to_string(SlotTag tag) {

@@ -129,7 +129,9 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 };
 
-enum class TensorKind { kQuery, kKeyValue, kPartial };  // partial: O and LSE, fp32
+// kPartial: O and LSE, fp32. kResult: O alone, rounded to the storage type, as it travels when
+// nothing is merged into it any more.
+enum class TensorKind { kQuery, kKeyValue, kPartial, kResult };
 
 // What a slot is for; memory is measured and predicted by these tags.
 enum class SlotTag {
@@ -173,7 +175,8 @@ struct Held {
 };
 
 // Copies the rows of `into` (one piece) out of `from`: packs a branch's rows or some heads, or
-// unpacks them.
+// unpacks them. A partial selected into a result is rounded and loses its LSE; the other way, the
+// partial gets no LSE and nothing can be merged with it.
 struct Select {
   Held from, into;
 };
@@ -234,6 +237,8 @@ struct Op {
 struct RankProgram {
   std::vector<Slot> slots;
   std::vector<Op> ops;
+  // Does the output get its LSE, and O in full fp32? Not when it came as a result.
+  bool output_is_partial() const;
 };
 
 struct Schedule {

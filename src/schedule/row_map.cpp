@@ -7,6 +7,7 @@ namespace longnet {
 int64_t row_bytes(const AttentionProblem& problem, TensorKind kind) {
   switch (kind) {
     case TensorKind::kQuery:
+    case TensorKind::kResult:
       return problem.head_dim * dtype_bytes(problem.dtype);
     case TensorKind::kKeyValue:
       return 2 * problem.head_dim * dtype_bytes(problem.dtype);

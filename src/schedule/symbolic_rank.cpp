@@ -28,7 +28,7 @@ HeadRange heads_of(const Held& held, int i) {
 
 // Restricts a piece's partial results to some heads.
 PieceState restricted(const PieceState& state, const HeadRange& heads) {
-  PieceState out{.valid = state.valid, .sum = {}, .initialised = {}};
+  PieceState out{.valid = state.valid, .has_lse = state.has_lse, .sum = {}, .initialised = {}};
   for (Contribution c : state.sum) {
     c.heads = intersect(c.heads, heads);
     if (c.heads.count > 0) out.sum.push_back(c);
@@ -146,6 +146,7 @@ void SymbolicRank::apply(const Select& op, const Report& report) {
       !op.from.rows.within.contains(op.into.rows.within))
     return report(concat("cannot select ", to_text(op.into.rows), " from ", to_text(op.from.rows)));
   value = restricted(value, into_heads);
+  if (kinds_.at(size_t(op.into.slot)) == TensorKind::kResult) value.has_lse = false;
   if (contains(from_heads, into_heads) && op.into.slot != kOutputSlot)
     return write(op.into, {value}, report);
   // Unpacking: some heads of a piece that has more.
@@ -154,6 +155,7 @@ void SymbolicRank::apply(const Select& op, const Report& report) {
     if (area(owner_of(op.into, 0), into.initialised, r) > 0)
       report("a select overwrites rows that hold a result");
   into.valid = true;
+  into.has_lse = into.has_lse && value.has_lse;
   into.sum.insert(into.sum.end(), value.sum.begin(), value.sum.end());
   into.initialised.insert(into.initialised.end(), value.initialised.begin(),
                           value.initialised.end());
@@ -206,6 +208,8 @@ void SymbolicRank::apply(const Merge& op, const Report& report) {
     if (from[size_t(i)].valid && from[size_t(i)].sum.empty())
       report("a merge reads a partial that holds no result or was merged already");
     PieceState& piece = into.pieces.at(size_t(op.into.first_piece() + target));
+    if (!piece.has_lse || !from[size_t(i)].has_lse)
+      report("a merge needs the LSE of rows that came as a result");
     for (const Region& r : from[size_t(i)].initialised)
       if (area(owner, piece.initialised, r) < area(owner, from[size_t(i)].initialised, r))
         report("a merge adds to rows that hold nothing yet");

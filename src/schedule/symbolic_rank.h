@@ -27,6 +27,7 @@ struct Region {
 // What a piece holds; the lists are for partials only.
 struct PieceState {
   bool valid = false;
+  bool has_lse = true;  // of a partial: false when it was made of a result
   std::vector<Contribution> sum;
   std::vector<Region> initialised;
 };

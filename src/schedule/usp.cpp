@@ -9,9 +9,8 @@
 //   P = 4, Pu = 2, H = 4: rank 2 sends heads 0 1 ... keeps heads 0 1 of the tokens of ranks 2 3,
 //   and in the ring step it meets rank 0's: heads 0 1 of the tokens of ranks 0 1.
 //
-// The output that is exchanged is this suite's: O in fp32 with its LSE, whatever the storage of Q,
-// K and V. With bf16 storage that is 2 bytes a lane and 4 a row more than implementations that
-// round O before it travels.
+// What comes back is a result: O in the storage type, as implementations send it. Its LSE stays on
+// the rank that attended (where a backward pass wants it).
 //
 // Heads need not divide: part i of H heads over Pu ranks is part_begin's. A K/V head that two
 // ranks' query heads share goes to both.
@@ -141,8 +140,13 @@ class UspProgram {
   }
 
   void exchange_output() {
-    const Held back{build_.add_slot(TensorKind::kPartial, SlotTag::kExchange, split()), split()};
-    const OpId arrived = build_.add(AllToAll{group(position()), out_, back}, {computed_});
+    const Held rounded{build_.add_slot(TensorKind::kResult, SlotTag::kPacked, out_.rows),
+                       out_.rows};
+    const Held back{build_.add_slot(TensorKind::kResult, SlotTag::kExchange, split()), split()};
+    std::vector<OpId> ready;
+    for (int i = 0; i < degree_; ++i)
+      ready.push_back(build_.add(Select{out_.piece(i), rounded.piece(i)}, {computed_}));
+    const OpId arrived = build_.add(AllToAll{group(position()), rounded, back}, std::move(ready));
     for (int i = 0; i < degree_; ++i) {
       Slice part = build_.own();
       part.heads = head_part(split(), i);

@@ -50,6 +50,37 @@ void merge_rows_on_target(const MergeTask& task, MergeRule rule, int64_t head_di
   }
 }
 
+void round_rows_on_target(const PackTask& task, int64_t head_dim) {
+  const hn::CappedTag<float, 8> d8;
+  const hn::Rebind<uint16_t, decltype(d8)> d16;
+  const hn::RebindToUnsigned<decltype(d8)> du;
+  for (int64_t i = 0; i < task.rows; ++i) {
+    const float* from = static_cast<const float*>(task.from) + i * task.from_stride;
+    uint16_t* into = static_cast<uint16_t*>(task.into) + i * task.into_stride;
+    for (int64_t c = 0; c < head_dim; c += int64_t(hn::MaxLanes(d8))) {
+      // As bf16_bits of core/random.h, lane by lane.
+      const auto bits = hn::BitCast(du, hn::LoadU(d8, from + c));
+      const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+      const auto rounded = hn::Add(bits, hn::Add(hn::Set(du, 0x7FFF), odd));
+      hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(rounded)), d16, into + c);
+    }
+  }
+}
+
+void widen_rows_on_target(const PackTask& task, int64_t head_dim) {
+  const hn::CappedTag<float, 8> d8;
+  const hn::Rebind<uint16_t, decltype(d8)> d16;
+  const hn::RebindToUnsigned<decltype(d8)> du;
+  for (int64_t i = 0; i < task.rows; ++i) {
+    const uint16_t* from = static_cast<const uint16_t*>(task.from) + i * task.from_stride;
+    float* into = static_cast<float*>(task.into) + i * task.into_stride;
+    for (int64_t c = 0; c < head_dim; c += int64_t(hn::MaxLanes(d8))) {
+      const auto bits = hn::PromoteTo(du, hn::LoadU(d16, from + c));
+      hn::StoreU(hn::BitCast(d8, hn::ShiftLeft<16>(bits)), d8, into + c);
+    }
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace longnet
 HWY_AFTER_NAMESPACE();
@@ -58,6 +89,15 @@ HWY_AFTER_NAMESPACE();
 namespace longnet {
 
 HWY_EXPORT(merge_rows_on_target);
+HWY_EXPORT(round_rows_on_target);
+HWY_EXPORT(widen_rows_on_target);
+
+void round_rows(const PackTask& task, int64_t head_dim) {
+  HWY_DYNAMIC_DISPATCH(round_rows_on_target)(task, head_dim);
+}
+void widen_rows(const PackTask& task, int64_t head_dim) {
+  HWY_DYNAMIC_DISPATCH(widen_rows_on_target)(task, head_dim);
+}
 
 void merge_rows(const MergeTask& task, MergeRule rule, int64_t head_dim) {
   HWY_DYNAMIC_DISPATCH(merge_rows_on_target)(task, rule, head_dim);

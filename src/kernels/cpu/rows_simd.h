@@ -11,6 +11,10 @@ namespace longnet {
 // exact identity.
 void merge_rows(const MergeTask& task, MergeRule rule, int64_t head_dim);
 
+// Rows of fp32 to bf16 (to nearest, ties to even), and back.
+void round_rows(const PackTask& task, int64_t head_dim);
+void widen_rows(const PackTask& task, int64_t head_dim);
+
 // Copies task.rows rows of row_bytes bytes; the strides of the task count elements.
 void pack_rows(const PackTask& task, int64_t row_bytes, int64_t element_bytes);
 

@@ -91,6 +91,28 @@ class ReferenceKernel final : public AttentionKernel {
       }
     }
   }
+
+  void round(std::span<const PackTask> tasks, const AttendOptions& options,
+             int threads) const override {
+    if (options.dtype == DType::kFloat32) return pack(tasks, options, threads);
+    convert<float, uint16_t>(tasks, options.head_dim, bf16_bits);
+  }
+
+  void widen(std::span<const PackTask> tasks, const AttendOptions& options,
+             int threads) const override {
+    if (options.dtype == DType::kFloat32) return pack(tasks, options, threads);
+    convert<uint16_t, float>(tasks, options.head_dim, bf16_value);
+  }
+
+ private:
+  template <class From, class Into, class Fn>
+  static void convert(std::span<const PackTask> tasks, int64_t head_dim, Fn fn) {
+    for (const PackTask& task : tasks)
+      for (int64_t i = 0; i < task.rows; ++i)
+        for (int64_t c = 0; c < head_dim; ++c)
+          static_cast<Into*>(task.into)[i * task.into_stride + c] =
+              fn(static_cast<const From*>(task.from)[i * task.from_stride + c]);
+  }
 };
 
 }  // namespace
