@@ -23,6 +23,12 @@ class ProgramBuilder {
     return {kEveryRow, owners, sharded_.all_tokens(), heads};
   }
 
+  bool is_empty(const Slice& rows) const {
+    for (int i = 0; i < rows.owners.count; ++i)
+      if (!owned_tokens(sharded_, rows.owners[i], rows.within).empty()) return false;
+    return true;
+  }
+
   Held q() const { return {kQuerySlot, own()}; }
   Held kv() const { return {kKvSlot, own()}; }
   Held output() const { return {kOutputSlot, own()}; }
@@ -47,7 +53,7 @@ class ProgramBuilder {
   }
 
   // Exact attention of all own queries, all heads.
-  Attend attend(const Held& keys, const Held& into) const {
+  Attend attend(const Held& keys, const Held& into = {}) const {
     return {0, sharded_.all_tokens(), sharded_.all_heads(), q(), keys, into};
   }
 

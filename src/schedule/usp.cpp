@@ -14,11 +14,9 @@
 //
 // Heads need not divide: part i of H heads over Pu ranks is part_begin's. A K/V head that two
 // ranks' query heads share goes to both.
-#include <array>
-
 #include "core/check.h"
-#include "schedule/program_builder.h"
 #include "schedule/registry.h"
+#include "schedule/ring_walk.h"
 
 namespace longnet {
 namespace {
@@ -87,49 +85,24 @@ class UspProgram {
   }
 
   void ring() {
-    const Rank next = (rank_ + degree_) % (rings_ * degree_);
-    const Rank prev = (rank_ + (rings_ - 1) * degree_) % (rings_ * degree_);
-    std::array<int, 2> buffer{-1, -1};
-    for (int i = 0; i < std::min(2, rings_ - 1); ++i)
-      buffer[size_t(i)] =
-          build_.add_slot(TensorKind::kKeyValue, SlotTag::kKvBuffer, largest_group_bytes());
+    Ring ring{.size = rings_,
+              .position = position(),
+              .next = (rank_ + degree_) % (rings_ * degree_),
+              .prev = (rank_ + (rings_ - 1) * degree_) % (rings_ * degree_),
+              .shard_of = [&](int g) { return gathered(g); }};
+    ring.add_buffers(build_, largest_group_bytes());
     const int partial =
-        rings_ > 1 ? build_.add_slot(TensorKind::kPartial, SlotTag::kPartial, gathered(position()))
-                   : -1;
+        rings_ > 1 ? build_.add_slot(TensorKind::kPartial, SlotTag::kPartial, out_.rows) : -1;
 
-    Held here = kv_;
-    OpId arrived = kv_ready_, scratch = -1;
-    std::array<OpId, 2> sent{-1, -1}, attended{-1, -1};
-    for (int step = 0; step < rings_; ++step) {
-      const int owner = (position() + rings_ - step) % rings_;
-      const size_t held_in = size_t(step + 1) % 2, into = size_t(step) % 2;
-      Held incoming;
-      OpId received = -1;
-      if (step + 1 < rings_) {
-        const int coming = (owner + rings_ - 1) % rings_;
-        if (!hull(owner).empty()) {
-          const OpId send = build_.add(Send{next, here}, {arrived});
-          if (step > 0) sent[held_in] = send;
-        }
-        incoming = {buffer[into], gathered(coming)};
-        if (!hull(coming).empty())
-          received = build_.add(Recv{prev, incoming}, {sent[into], attended[into]});
-      }
-      if (build_.visible(hull(position()), hull(owner))) {
-        Held target = out_;
-        if (step > 0) target = {partial, out_.rows};
-        const Attend attend{0, sharded_.all_tokens(), heads_, q_, here, target};
-        const OpId done = build_.add(attend, {q_ready_, arrived, scratch});
-        if (step > 0) {
-          attended[held_in] = done;
-          computed_ = scratch = build_.add(Merge{target, out_}, {done, computed_});
-        } else {
-          computed_ = done;
-        }
-      }
-      here = incoming;
-      arrived = received;
-    }
+    Accumulator output(build_, out_, partial);
+    ShardBuffer own{kv_.slot};
+    walk_ring(build_, ring, {kv_, kv_ready_, &own}, [&](const ShardVisit& visit) -> OpId {
+      const int owner = visit.keys.rows.owners.first / degree_;
+      if (!build_.visible(hull(position()), hull(owner))) return -1;
+      return output.add({0, sharded_.all_tokens(), heads_, q_, visit.keys, {}},
+                        {q_ready_, visit.ready});
+    });
+    computed_ = output.result();
   }
 
   int64_t largest_group_bytes() const {

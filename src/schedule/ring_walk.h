@@ -1,0 +1,106 @@
+// What the ring algorithms share: K/V shards that go around a ring of ranks, and partial results
+// that are folded into one.
+//
+// In step s the rank at position p holds the shard of position p - s, sends it to p + 1 and attends
+// to it meanwhile, while the shard of p - s - 1 comes into the other of two buffers: memory does
+// not grow with the ring. R = 4, position 1 sees the shards 1, 0, 3, 2. Shards without rows are
+// neither sent nor awaited.
+#pragma once
+#include <array>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "schedule/program_builder.h"
+
+namespace longnet {
+
+// A slot that shards come into, and the ops that the next arrival must wait for.
+struct ShardBuffer {
+  int slot = -1;
+  std::vector<OpId> uses = {};
+};
+
+// K/V rows on this rank: where, since which op (-1: from the start), in which buffer.
+struct ShardVisit {
+  Held keys;
+  OpId ready = -1;
+  ShardBuffer* in = nullptr;
+};
+
+inline void send_shard(ProgramBuilder& build, Rank to, const ShardVisit& visit) {
+  if (!build.is_empty(visit.keys.rows))
+    visit.in->uses.push_back(build.add(Send{to, visit.keys}, {visit.ready}));
+}
+
+inline ShardVisit receive_shard(ProgramBuilder& build, Rank from, const Slice& rows,
+                                ShardBuffer& buffer) {
+  ShardVisit visit{{buffer.slot, rows}, -1, &buffer};
+  if (build.is_empty(rows)) return visit;
+  visit.ready = build.add(Recv{from, visit.keys}, std::move(buffer.uses));
+  buffer.uses = {visit.ready};  // even if nobody reads it, the next one must wait for it
+  return visit;
+}
+
+struct Ring {
+  int size = 1, position = 0;  // positions, and the own one
+  Rank next = 0, prev = 0;     // ranks of the neighbouring positions
+  std::function<Slice(int)> shard_of;
+  std::array<ShardBuffer, 2> buffers = {};
+
+  // As many buffers as the ring needs, each for the largest shard.
+  void add_buffers(ProgramBuilder& build, int64_t bytes) {
+    for (int i = 0; i < std::min(2, size - 1); ++i)
+      buffers[size_t(i)].slot = build.add_slot(TensorKind::kKeyValue, SlotTag::kKvBuffer, bytes);
+  }
+};
+
+// Step `step`: the shard at hand goes on, the next one comes into buffer step % 2.
+inline ShardVisit pass_on(ProgramBuilder& build, Ring& ring, const ShardVisit& here, int step) {
+  const int coming = (ring.position + 2 * ring.size - step - 1) % ring.size;
+  send_shard(build, ring.next, here);
+  return receive_shard(build, ring.prev, ring.shard_of(coming), ring.buffers[size_t(step % 2)]);
+}
+
+// Passes all shards by, the one at hand first: attend(visit) returns the op that reads it, or -1.
+template <class AttendFn>
+void walk_ring(ProgramBuilder& build, Ring& ring, ShardVisit here, AttendFn attend) {
+  for (int step = 0; step < ring.size; ++step) {
+    ShardVisit next;
+    if (step + 1 < ring.size) next = pass_on(build, ring, here, step);
+    const OpId read = attend(std::as_const(here));
+    if (read >= 0) here.in->uses.push_back(read);
+    here = next;
+  }
+}
+
+// Folds attends into one partial: the first, of all its heads, is written in place; the others go
+// through a slot `scratch` (-1 where there is one attend) and are merged.
+class Accumulator {
+ public:
+  Accumulator(ProgramBuilder& build, const Held& out, int scratch)
+      : build_(build), out_(out), scratch_(scratch) {}
+
+  // Adds `attend`, which names everything but its target; returns the op that reads the keys.
+  OpId add(Attend attend, std::vector<OpId> after) {
+    if (result_ < 0) {
+      attend.into = out_;
+      return result_ = build_.add(attend, std::move(after));
+    }
+    attend.into = {scratch_, out_.rows};
+    attend.into.rows.heads = attend.heads;
+    after.push_back(merged_);
+    const OpId done = build_.add(attend, std::move(after));
+    result_ = merged_ = build_.add(Merge{attend.into, out_}, {done, result_});
+    return done;
+  }
+  OpId result() const { return result_; }  // the op after which all is in; -1: nothing was added
+
+ private:
+  ProgramBuilder& build_;
+  Held out_;
+  int scratch_;
+  OpId result_ = -1, merged_ = -1;  // merged: the scratch is free again
+};
+
+}  // namespace longnet
