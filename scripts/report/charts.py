@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterable, Iterator
 
 from . import rows_cost, rows_opponents, rows_time
 from .model import Point
-from .rows import Builder, Context, Drawing, Row, sample_count, spread
+from .rows import Builder, Context, Drawing, Row, main_points, sample_count, spread
 from .series import DASHES, PALETTE, SHAPES, sources_of
 from .units import MISSING, percent_label, plural, token_label
 
@@ -278,9 +278,11 @@ def split_crowded(meta: dict[str, Any], drawing: Drawing) -> list[Drawing]:
 def build_figures(ctx: Context, folder: Path = PLOTS) -> list[Figure]:
     style = json.loads((folder / "style.json").read_text(encoding="utf-8"))
     figures: list[Figure] = []
+    main = main_points(ctx)
     for name, spec in load_specs(folder):
         meta = spec["usermeta"]["figure"]
-        drawings = [part for whole in BUILDERS[meta["rows"]](ctx) for part in split_crowded(meta, whole)]
+        points = ctx if meta["rows"] == "collectives" else main
+        drawings = [part for whole in BUILDERS[meta["rows"]](points) for part in split_crowded(meta, whole)]
         if not drawings:
             figures.append(Figure(name, meta["title"], absent=meta["absent"]))
         for drawing in drawings:

@@ -29,8 +29,10 @@ class Opponents(unittest.TestCase):
         drawn = {f.name: f for f in build_figures(context(records)) if not f.absent}
         parts = [drawn[f"latency-{p}"] for p in (1, 2, 4, 8)]
         self.assertNotIn("latency", drawn)
-        self.assertEqual(sum(len(rows_of(f)) for f in parts), len(records))
-        self.assertEqual(sum(f.count for f in parts), len(records))
+        native = [r for r in records if r["params"]["collective"] == "native"]  # the others have their own figure
+        self.assertLess(len(native), len(records))
+        self.assertEqual(sum(len(rows_of(f)) for f in parts), len(native))
+        self.assertEqual(sum(f.count for f in parts), len(native))
         for ranks, part in zip((1, 2, 4, 8), parts):
             self.assertEqual({r["ranks"] for r in rows_of(part)}, {ranks})
             self.assertIn(f"{ranks} rank", part.title)
@@ -106,7 +108,7 @@ class Opponents(unittest.TestCase):
         self.assertEqual([layer["name"] for layer in drawn.spec["layer"]], ["bars"])
         record["ablations"] = None
         self.assertTrue(figure([record], "ablations").absent)
-        many = opponents_sweep()
+        many = [r for r in opponents_sweep() if r["params"]["collective"] == "native"]
         drawn = figure(many, "ablations")
         self.assertEqual(len({r["label"] for r in rows_of(drawn)}), 14)
         self.assertIn(f"14 of {len(many)} points", drawn.caption)
@@ -140,6 +142,12 @@ class Opponents(unittest.TestCase):
         drawn = figure([ring, bruck], "collectives")
         self.assertEqual({r["collective"]: r["value"] for r in rows_of(drawn)}, {"ring": 1.0, "bruck": 3.0})
         self.assertIn("Without a native run", drawn.caption)
+        self.assertEqual(figure([native, ring, bruck], "latency").count, 1)  # the native one stands for them
+        self.assertEqual(figure([ring, bruck], "latency").count, 2)
+        for nodes, record in ((2, ring), (4, bruck)):
+            record["params"] |= {"collective": "hierarchical", "node_size": nodes}
+        names = {r["collective"] for r in rows_of(figure([ring, bruck], "collectives"))}
+        self.assertEqual(names, {"hierarchical, nodes of 2", "hierarchical, nodes of 4"})
         self.assertTrue(figure([native, other], "collectives").absent)
         bruck["params"]["seq_len"] *= 2  # another problem
         self.assertTrue(figure([native, bruck], "collectives").absent)

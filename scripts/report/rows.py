@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Sequence
 
 from .model import Point, Run
-from .series import SeriesIndex
+from .series import DEFAULTS, SeriesIndex, collective_name
 from .units import MISSING, duration_label, percent_label, token_label
 
 Row = dict[str, Any]
@@ -83,6 +83,26 @@ def timed_row(ctx: Context, point: Point, scale: float = 1.0) -> Row:
 
 def timed_points(ctx: Context) -> list[Point]:
     return [p for p in ctx.points if p.ok and p.median_s is not None and p.seq_len]
+
+
+def collective_of(point: Point) -> str:
+    return collective_name(point.get("params"))
+
+
+def without_collective(ctx: Context, point: Point) -> tuple[Any, ...]:
+    named = {k: v for k, v in ctx.index.params(point).items() if k not in ("collective", "node_size")}
+    return (point.run, tuple(sorted((k, str(v)) for k, v in named.items())))
+
+
+def main_points(ctx: Context) -> Context:
+    """Without the points that repeat a native one with another collective: those have a figure of their own."""
+
+    def case(point: Point) -> tuple[Any, ...]:
+        return (without_collective(ctx, point), point.source, point.seq_len, point.ranks, point.batch)
+
+    native = {case(p) for p in ctx.points if collective_of(p) == DEFAULTS["collective"]}
+    kept = [p for p in ctx.points if collective_of(p) == DEFAULTS["collective"] or case(p) not in native]
+    return Context(kept, ctx.runs, ctx.index)
 
 
 def line_key(ctx: Context, point: Point) -> tuple[Any, ...]:

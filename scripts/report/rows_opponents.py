@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from .model import Point
-from .rows import Context, Drawing, Row, base_row, interval_text, sample_count, side_by_side, single, timed_points
+from .rows import (
+    Context,
+    Drawing,
+    Row,
+    base_row,
+    collective_of,
+    interval_text,
+    sample_count,
+    side_by_side,
+    single,
+    timed_points,
+    without_collective,
+)
 from .rows_time import point_label, point_order
 from .series import DEFAULTS, group_by, scalar_params
 from .units import MISSING, duration_label, percent_label, plural, significant, token_label
@@ -145,15 +157,6 @@ def error_ranks(ctx: Context) -> list[Drawing]:
     if tolerances:
         note += f" Tolerance: {', '.join(map(error_text, tolerances))}."
     return single(rows, shown, note=note, params=params)
-
-
-def collective_of(point: Point) -> str:
-    return point.text("params.collective") or str(DEFAULTS["collective"])
-
-
-def without_collective(ctx: Context, point: Point) -> tuple[Any, ...]:
-    named = {k: v for k, v in ctx.index.params(point).items() if k != "collective"}
-    return (point.run, tuple(sorted((k, str(v)) for k, v in named.items())))
 
 
 def collectives(ctx: Context) -> list[Drawing]:

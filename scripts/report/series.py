@@ -17,9 +17,10 @@ from .units import plural
 
 AXES = {"seq_len", "ranks", "batch", "branches", "threads", "phase_parts", "seed", "id"}
 DEFAULTS = {"layout": "contiguous", "collective": "native", "ulysses_degree": 0, "ring_inner": 0, "head_slice": 0, "node_size": 0}
-DEGREES = {"ulysses_degree": "Pu", "ring_inner": "Pi", "head_slice": "head slice", "node_size": "node size"}
-# Okabe and Ito (2008); the yellow is left out, too pale on white, and Tol's wine stands in for it.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#882255")
+DEGREES = {"ulysses_degree": "Pu", "ring_inner": "Pi", "head_slice": "head slice"}
+# Okabe and Ito (2008); the yellow is left out, too pale on white, and Tol's wine stands in for it,
+# and his olive follows.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#882255", "#999933")
 COLOUR_OF = {
     "dilated": 0,
     "ring": 1,
@@ -30,7 +31,9 @@ COLOUR_OF = {
     "local": 6,
     "sparse": 7,
     "query_gather": 8,
+    "bidirectional_ring": 9,
 }
+STAR = "M0,-1L0.23,-0.31L0.95,-0.31L0.36,0.12L0.59,0.81L0,0.38L-0.59,0.81L-0.36,0.12L-0.95,-0.31L-0.23,-0.31Z"
 HOURGLASS = "M-0.9,-0.9L0.9,-0.9L-0.9,0.9L0.9,0.9Z"
 SHAPES = (
     "circle",
@@ -42,6 +45,7 @@ SHAPES = (
     "triangle-left",
     "cross",
     HOURGLASS,
+    STAR,
 )
 DASHES = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 4], [14, 3, 3, 3])
 
@@ -62,6 +66,13 @@ def scalar_params(point: Point) -> dict[str, Any]:
     if params.get("phase_parts", 1) != 1:
         named["phase"] = "shard phase"
     return named
+
+
+def collective_name(params: Any) -> str:
+    """ "native", "bruck", or "hierarchical, nodes of 8"."""
+    nodes = params.get("node_size") if isinstance(params, dict) else None
+    name = str((params.get("collective") if isinstance(params, dict) else None) or DEFAULTS["collective"])
+    return f"{name}, nodes of {nodes}" if nodes else name
 
 
 class SeriesIndex:
@@ -111,7 +122,7 @@ class SeriesIndex:
             parts[0] += f" {params['layout']}"
         parts += [f"{word} {params[name]}" for name, word in DEGREES.items() if name in params]
         if "collective" in params:
-            parts.append(f"via {params['collective']}")
+            parts.append(f"via {collective_name(params)}")
         for name in self.varying:
             value = params.get(name)
             if value is None or value is False:
