@@ -12,9 +12,8 @@
 
 #include "comm/communicator.h"
 #include "core/tagged_memory.h"
+#include "execute/bound_program.h"
 #include "kernels/attention_kernel.h"
-#include "schedule/program.h"
-#include "schedule/row_map.h"
 
 namespace longnet {
 
@@ -54,45 +53,22 @@ class ProgramExecutor {
   RunPhases phases() const;
   std::span<const OpTime> op_times() const { return times_; }
 
-  const RankProgram& program() const { return program_; }
-  const ShardedProblem& sharded() const { return sharded_; }
-  TokenRanges shard() const { return sharded_.layout.shard(comm_.rank()); }
-  // One row of the output, for a token of this rank's shard: head_dim floats, and its LSE.
-  std::span<const float> output_row(int64_t batch, int64_t head, int64_t token) const;
-  float output_lse(int64_t batch, int64_t head, int64_t token) const;
-  // False when the output came as a result: then output_lse is NaN, and O was rounded to the
-  // storage type on its way.
-  bool output_has_lse() const { return program_.output_is_partial(); }
-  // Number of values of the output (O, and LSE when it has one) that are NaN: 0 after a right run.
-  int64_t count_nan() const;
+  const RankProgram& program() const { return bound_->program(); }
+  const ShardedProblem& sharded() const { return bound_->sharded(); }
+  TokenRanges shard() const { return bound_->shard(); }
+  const BoundProgram& bound() const { return *bound_; }  // its output, after run()
 
  private:
-  struct BoundOp;
-  class KeyLists;
-
-  int64_t output_index(int64_t batch, int64_t head, int64_t token) const;
-  void bind(const Op& op, BoundOp& bound);
-  void bind_attend(const Attend& op, BoundOp& bound);
-  void bind_merge(const Merge& op, BoundOp& bound);
-  void bind_select(const Select& op, BoundOp& bound);
-  void bind_reset(const Reset& op, BoundOp& bound);
-  PartialRun partial_at(const Held& held, const RowMap::Piece& piece, RowMap::Place place) const;
   void execute(size_t op);
   void post(size_t op);
   void wait_for(size_t op);
   void poke();
   double elapsed() const;
 
-  ShardedProblem sharded_;
-  RankProgram program_;
-  const AttentionKernel& kernel_;
-  int threads_;
   Communicator& comm_;
-  AttendOptions options_;
-  MergeRule merge_rule_;
   std::vector<TaggedBuffer> slots_;
+  std::unique_ptr<BoundProgram> bound_;
   TaggedBuffer workspace_;
-  std::vector<BoundOp> bound_;
   std::vector<OpTime> times_;
   std::vector<std::vector<OpId>>
       communications_before_;      // of each op, also through ops that compute

@@ -297,7 +297,7 @@ TEST(Executor, ResultsDoNotDependOnTheNumberOfRanks) {
         for (const TokenRange& range : executor.shard())
           for (int64_t i = 0; i < range.count; ++i)
             for (int64_t h = 0; h < 3; ++h) {
-              const auto row = executor.output_row(0, h, range[i]);
+              const auto row = executor.bound().output_row(0, h, range[i]);
               std::copy(row.begin(), row.end(), out.begin() + (range[i] * 3 + h) * 32);
             }
       });

@@ -72,7 +72,9 @@ void fold_keys(const AttentionProblem& p, const Definition& def, const KeyGroup&
   const int64_t begin = everywhere ? 0 : group.segment * def.w;
   const int64_t end = std::min({everywhere ? p.seq_len : (group.segment + 1) * def.w, p.seq_len,
                                 p.causal ? last + 1 : p.seq_len});
-  for (int64_t t = begin; t < end; ++t) {
+  // Without restarts the selected tokens lie r apart: the others need not be looked at.
+  const bool regular = def.c == 0 && def.parts <= 1;
+  for (int64_t t = regular ? begin + group.offset : begin; t < end; t += regular ? def.r : 1) {
     if (!def.sees_segment(group.segment, t / def.w) || !def.selects_key(t, group.offset)) continue;
     load_row(p, Tensor::kKey, group.batch * p.seq_len + t, group.kv_head, k);
     load_row(p, Tensor::kValue, group.batch * p.seq_len + t, group.kv_head, v);
@@ -192,50 +194,118 @@ double check_tolerance(const ShardedProblem& s, bool rounded) {
   return (keys <= 65536 ? 1e-6 : 5e-6) + (rounded ? kHalfBf16Unit : 0);
 }
 
-CheckOutcome check_samples(const ProgramExecutor& executor, const std::vector<QuerySample>& samples,
-                           Communicator& comm, double tolerance) {
-  const ShardedProblem& s = executor.sharded();
+std::vector<QuerySample> choose_shard_samples(const ShardedProblem& s, Rank rank,
+                                              int64_t first_batch, int64_t batches,
+                                              const std::vector<QuerySample>& all, int64_t count) {
+  const AttentionProblem& p = s.problem;
+  const TokenRanges shard = s.layout.shard(rank);
+  std::vector<QuerySample> mine;
+  const auto add = [&](const QuerySample& q) {
+    if (q.batch >= first_batch && q.batch < first_batch + batches && shard.index_of(q.token) >= 0 &&
+        std::find(mine.begin(), mine.end(), q) == mine.end())
+      mine.push_back(q);
+  };
+  for (const QuerySample& q : all) add(q);
+  if (shard.empty()) return mine;
+  add({first_batch, 0, shard.first()});
+  add({first_batch + batches - 1, p.num_heads - 1, shard.last()});
+  const int64_t tokens = shard.tokens();
+  const auto token_at = [&](int64_t index) {
+    const TokenRange& a = shard.range[0];
+    return index < a.count ? a[index] : shard.range[1][index - a.count];
+  };
+  const int64_t wanted = std::min(count, tokens * p.num_heads * batches);
+  for (uint32_t i = 0; int64_t(mine.size()) < wanted && i < 100 * uint32_t(count); ++i) {
+    const PhiloxBlock x = philox4x32_10({{i, uint32_t(rank), uint32_t(first_batch), 1}},
+                                        uint32_t(p.seed), 0x5A5A5A5Au);
+    const int64_t head = int64_t(x.word[0] % uint64_t(p.num_heads));
+    const int64_t batch = first_batch + int64_t(x.word[1] % uint64_t(batches));
+    int64_t token = token_at(int64_t((uint64_t{x.word[2]} << 32 | x.word[3]) % uint64_t(tokens)));
+    // In turn: any row, a row that a branch selects, both sides of a border of its segments.
+    const DilatedBranch& b = s.pattern.branches[i / 4 % s.pattern.branches.size()];
+    const int64_t w = std::min(b.segment_length, p.seq_len), begin = token / w * w;
+    const int64_t offset = head_offset(s.pattern.offset, head, p.num_heads, b.dilation_rate);
+    if (i % 4 == 1) token = begin + (token - begin) / b.dilation_rate * b.dilation_rate + offset;
+    if (i % 4 == 2) token = begin;
+    if (i % 4 == 3) token = begin - 1;
+    add({batch, head, token});
+  }
+  return mine;
+}
+
+void SampleErrors::add(const SampleErrors& o) {
+  queries += o.queries;
+  difference += o.difference;
+  norm += o.norm;
+  worst_row = std::max(worst_row, o.worst_row);
+  worst_lse = std::max(worst_lse, o.worst_lse);
+}
+
+SampleErrors compare_samples(const BoundProgram& program, const AttentionProblem& problem,
+                             int64_t first_batch, const std::vector<QuerySample>& samples) {
+  const ShardedProblem& s = program.sharded();
   std::vector<QuerySample> mine;
   for (const QuerySample& q : samples)
-    if (executor.shard().index_of(q.token) >= 0) mine.push_back(q);
-  const std::vector<ReferenceRow> expected = reference_rows(s.problem, s.pattern, mine);
-
-  double difference = 0, norm = 0, worst = 0, worst_lse = 0;
+    if (program.shard().index_of(q.token) >= 0 && q.batch >= first_batch &&
+        q.batch < first_batch + s.problem.batch)
+      mine.push_back(q);
+  const std::vector<ReferenceRow> expected = reference_rows(problem, s.pattern, mine);
+  SampleErrors e{.queries = int64_t(mine.size())};
   for (size_t i = 0; i < mine.size(); ++i) {
     const auto [batch, head, token] = mine[i];
-    const auto row = executor.output_row(batch, head, token);
+    const auto row = program.output_row(batch - first_batch, head, token);
     double row_difference = 0, row_norm = 0;
     for (size_t c = 0; c < row.size(); ++c) {
       row_difference += (row[c] - expected[i].o[c]) * (row[c] - expected[i].o[c]);
       row_norm += expected[i].o[c] * expected[i].o[c];
     }
-    difference += row_difference;
-    norm += row_norm;
+    e.difference += row_difference;
+    e.norm += row_norm;
     const double relative = row_norm > 0         ? std::sqrt(row_difference / row_norm)
                             : row_difference > 0 ? kInfinity
                                                  : 0;
-    worst = std::isnan(relative) ? kInfinity : std::max(worst, relative);
-    if (!executor.output_has_lse()) continue;
-    const double lse = executor.output_lse(batch, head, token);
+    e.worst_row = std::isnan(relative) ? kInfinity : std::max(e.worst_row, relative);
+    if (!program.output_has_lse()) continue;
+    const double lse = program.output_lse(batch - first_batch, head, token);
     if (lse != expected[i].lse) {  // also equal infinities
       const double off = std::abs(lse - expected[i].lse) / std::max(1.0, std::abs(expected[i].lse));
-      worst_lse = std::isnan(off) ? kInfinity : std::max(worst_lse, off);
+      e.worst_lse = std::isnan(off) ? kInfinity : std::max(e.worst_lse, off);
     }
   }
-  double sums[3] = {difference, norm, double(executor.count_nan())}, maxima[2] = {worst, worst_lse};
-  comm.all_sum(sums);
-  comm.all_max(maxima);
-  CheckOutcome out{.queries = int64_t(samples.size()), .nan_values = int64_t(sums[2])};
-  out.rel_l2_error = sums[1] > 0 ? std::sqrt(sums[0] / sums[1]) : sums[0] > 0 ? kInfinity : 0;
-  out.max_rel_error = maxima[0];
-  out.max_lse_error = maxima[1];
-  const bool rounded = !executor.output_has_lse() && s.problem.dtype != DType::kFloat32;
-  const double rounding = rounded && tolerance <= 0 ? kHalfBf16Unit : 0;
+  return e;
+}
+
+CheckOutcome judge(const SampleErrors& e, int64_t nan_values, const ShardedProblem& s,
+                   double tolerance, bool rounded) {
+  CheckOutcome out{.queries = e.queries, .nan_values = nan_values};
+  out.rel_l2_error = e.norm > 0         ? std::sqrt(e.difference / e.norm)
+                     : e.difference > 0 ? kInfinity
+                                        : 0;
+  out.max_rel_error = e.worst_row;
+  out.max_lse_error = e.worst_lse;
   out.tolerance = tolerance > 0 ? tolerance : check_tolerance(s, rounded);
+  const double rounding = rounded && tolerance <= 0 ? kHalfBf16Unit : 0;
   out.pass = out.nan_values == 0 && out.rel_l2_error <= out.tolerance &&
              out.max_rel_error <= 10 * (out.tolerance - rounding) + rounding &&
              out.max_lse_error <= 1e-5;
   return out;
+}
+
+CheckOutcome check_samples(const ProgramExecutor& executor, const std::vector<QuerySample>& samples,
+                           Communicator& comm, double tolerance) {
+  const BoundProgram& program = executor.bound();
+  const SampleErrors mine = compare_samples(program, executor.sharded().problem, 0, samples);
+  double sums[4] = {double(mine.queries), mine.difference, mine.norm, double(program.count_nan())};
+  double maxima[2] = {mine.worst_row, mine.worst_lse};
+  comm.all_sum(sums);
+  comm.all_max(maxima);
+  return judge({.queries = int64_t(sums[0]),
+                .difference = sums[1],
+                .norm = sums[2],
+                .worst_row = maxima[0],
+                .worst_lse = maxima[1]},
+               int64_t(sums[3]), executor.sharded(), tolerance,
+               !program.output_has_lse() && program.sharded().problem.dtype != DType::kFloat32);
 }
 
 }  // namespace longnet

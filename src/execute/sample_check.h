@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "execute/bound_program.h"
 #include "execute/program_executor.h"
 
 namespace longnet {
@@ -21,6 +22,13 @@ struct QuerySample {
 // rest spread over heads and tokens by the seed. All pairs when there are not more than `count`.
 std::vector<QuerySample> choose_samples(const ShardedProblem& sharded, int64_t count);
 
+// Samples of one rank's shard and the sequences [first_batch, first_batch + batches): those of
+// `all` that lie there, the first and the last token of the shard, rows on both sides of a border
+// and a selected row of each branch; at least `count` where there are so many rows.
+std::vector<QuerySample> choose_shard_samples(const ShardedProblem& sharded, Rank rank,
+                                              int64_t first_batch, int64_t batches,
+                                              const std::vector<QuerySample>& all, int64_t count);
+
 struct ReferenceRow {
   std::vector<double> o;
   double lse;  // ln of the sum over the multiset of keys; -inf when no branch selects the query
@@ -28,6 +36,19 @@ struct ReferenceRow {
 // What the query must give, by definition, one key at a time.
 ReferenceRow reference_row(const AttentionProblem& problem, const DilatedPattern& pattern,
                            const QuerySample& query);
+
+// Errors of some samples; those of several sets add up.
+struct SampleErrors {
+  int64_t queries = 0;
+  double difference = 0, norm = 0;  // sums of squares over all rows
+  double worst_row = 0;             // relative L2 error
+  double worst_lse = 0;             // of max(1, |LSE|)
+  void add(const SampleErrors& other);
+};
+// The rows of `program`'s output for those samples that it owns, against the reference for
+// `problem`, whose sequence `first_batch` is the program's first.
+SampleErrors compare_samples(const BoundProgram& program, const AttentionProblem& problem,
+                             int64_t first_batch, const std::vector<QuerySample>& samples);
 
 struct CheckOutcome {
   int64_t queries = 0;
@@ -44,6 +65,10 @@ struct CheckOutcome {
 // off, an LSE 1e-5 of its size. An output that travelled in bf16 (`rounded`) is allowed 2^-8 more,
 // half a unit in the last place, in all and in each row.
 double check_tolerance(const ShardedProblem& sharded, bool rounded = false);
+
+// Pass or not; `tolerance` 0: check_tolerance. `rounded`: the output travelled in bf16.
+CheckOutcome judge(const SampleErrors& errors, int64_t nan_values, const ShardedProblem& sharded,
+                   double tolerance = 0, bool rounded = false);
 
 // Each rank checks the samples that it owns; every rank gets the outcome of all. `tolerance` 0:
 // check_tolerance.

@@ -164,7 +164,7 @@ TEST(CheckSamples, FailsOnAWrongOutput) {
     executor.run();
     EXPECT_TRUE(check_samples(executor, samples, comm).pass);
     EXPECT_FALSE(check_samples(executor, samples, comm, 1e-12).pass);  // fp32 is not double
-    auto* const row = const_cast<float*>(executor.output_row(0, 0, 0).data());
+    auto* const row = const_cast<float*>(executor.bound().output_row(0, 0, 0).data());
     row[3] += 1e-4f;
     const CheckOutcome changed = check_samples(executor, samples, comm);
     EXPECT_FALSE(changed.pass);

@@ -1,0 +1,272 @@
+#include "execute/bound_program.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/check.h"
+#include "execute/row_tasks.h"
+
+namespace longnet {
+
+BoundProgram::BoundProgram(const Schedule& schedule, RankProgram program, Rank rank,
+                           const AttentionKernel& kernel, int threads, Memory memory)
+    : sharded_(schedule.sharded),
+      program_(std::move(program)),
+      rank_(rank),
+      kernel_(kernel),
+      threads_(threads),
+      memory_(std::move(memory)) {
+  const AttentionProblem& p = sharded_.problem;
+  const MixRule mix = sharded_.pattern.mix;
+  options_ = {.head_dim = p.head_dim, .dtype = p.dtype, .causal = p.causal};
+  if (mix == MixRule::kMean) options_.output_scale = 1.0f / float(sharded_.pattern.branches.size());
+  merge_rule_ = mix == MixRule::kLse ? MergeRule::kLse : MergeRule::kSum;
+  const std::string refusal = kernel.why_unsupported(options_);
+  check(refusal.empty(), "kernel ", kernel.name(), ": ", refusal);
+  check(memory_.size() == program_.slots.size(), "blocks of memory: ", memory_.size(),
+        ", slots: ", program_.slots.size());
+  for (size_t i = 0; i < memory_.size(); ++i) {
+    const size_t bytes = size_t(program_.slots[i].bytes);
+    check(memory_[i].size() >= bytes, "slot ", i, " needs ", bytes, " bytes, has ",
+          memory_[i].size());
+    memory_[i] = memory_[i].first(bytes);
+  }
+  ops_.resize(program_.ops.size());
+  for (size_t i = 0; i < program_.ops.size(); ++i) bind(program_.ops[i], ops_[i]);
+}
+
+void BoundProgram::bind(const Op& op, BoundOp& bound) {
+  const auto kind_of = [&](const Held& held) { return program_.slots[size_t(held.slot)].kind; };
+  const auto bytes_of = [&](const Held& held) {
+    const RowMap map(sharded_, kind_of(held), held.rows);
+    return memory_[size_t(held.slot)].subspan(size_t(map.begin_byte(held)),
+                                              size_t(map.num_bytes(held)));
+  };
+  const auto piece_sizes = [&](const Held& held) {
+    const RowMap map(sharded_, kind_of(held), held.rows);
+    std::vector<int64_t> sizes;
+    for (const auto& piece : map.pieces()) sizes.push_back(map.piece_bytes(piece));
+    return sizes;
+  };
+  std::visit(Overload{
+                 [&](const Select& o) { bind_select(o, bound); },
+                 [&](const Send& o) { bound.peer = o.to, bound.from = bytes_of(o.what); },
+                 [&](const Recv& o) { bound.peer = o.from, bound.into = bytes_of(o.what); },
+                 [&](const AllGather& o) {
+                   check(o.into.rows.owners == o.group, "pieces in another order than the group's");
+                   bound.group = o.group, bound.into = bytes_of(o.into);
+                   bound.into_counts = piece_sizes(o.into);
+                 },
+                 [&](const AllToAll& o) {
+                   bound.group = o.group;
+                   bound.from = bytes_of(o.from), bound.from_counts = piece_sizes(o.from);
+                   bound.into = bytes_of(o.into), bound.into_counts = piece_sizes(o.into);
+                 },
+                 [&](const ReduceScatter&) {
+                   check(false, "a reduce_scatter must be lowered before it runs");
+                 },
+                 [&](const Attend& o) { bind_attend(o, bound); },
+                 [&](const Merge& o) { bind_merge(o, bound); },
+                 [&](const Reset& o) { bind_reset(o, bound); },
+             },
+             op.what);
+}
+
+PartialRun BoundProgram::partial_at(const Held& held, const RowMap::Piece& piece,
+                                    RowMap::Place place) const {
+  const int64_t d = sharded_.problem.head_dim;
+  auto* const o = reinterpret_cast<float*>(memory_[size_t(held.slot)].data() + piece.byte_offset);
+  return {.o = o + place.row * d,
+          .lse = o + piece.rows * d + place.row,
+          .o_stride = place.step * d,
+          .lse_stride = place.step};
+}
+
+void BoundProgram::bind_merge(const Merge& op, BoundOp& bound) {
+  const RowMap from(sharded_, TensorKind::kPartial, op.from.rows),
+      into(sharded_, TensorKind::kPartial, op.into.rows);
+  const auto target_of = [&](const RowMap::Piece& source) -> const RowMap::Piece& {
+    for (int j = 0; j < op.into.num_pieces(); ++j) {
+      const auto& piece = into.pieces()[size_t(op.into.first_piece() + j)];
+      if (piece.owner == source.owner && piece.heads.first <= source.heads.first &&
+          piece.heads.first + piece.heads.count >= source.heads.first + source.heads.count)
+        return piece;
+    }
+    throw Error(concat("a merge's target holds no rows of rank ", source.owner));
+  };
+  for (int i = 0; i < op.from.num_pieces(); ++i) {
+    const auto& a = from.pieces()[size_t(op.from.first_piece() + i)];
+    const auto& b = target_of(a);
+    for (int64_t batch = 0; batch < sharded_.problem.batch; ++batch)
+      for (int64_t head = a.heads.first; head < a.heads.first + a.heads.count; ++head)
+        for_each_row_run(from, a, head, [&](const TokenRange& run) {
+          bound.merges.push_back({.from = partial_at(op.from, a, from.locate(a, batch, head, run)),
+                                  .into = partial_at(op.into, b, into.locate(b, batch, head, run)),
+                                  .rows = run.count});
+        });
+  }
+}
+
+void BoundProgram::bind_select(const Select& op, BoundOp& bound) {
+  const AttentionProblem& p = sharded_.problem;
+  const TensorKind kind = program_.slots[size_t(op.from.slot)].kind;
+  const TensorKind into_kind = program_.slots[size_t(op.into.slot)].kind;
+  const RowMap from(sharded_, kind, op.from.rows), into(sharded_, into_kind, op.into.rows);
+  const auto &a = from.pieces()[size_t(op.from.first_piece())],
+             &b = into.pieces()[size_t(op.into.first_piece())];
+  std::byte* const source = memory_[size_t(op.from.slot)].data() + a.byte_offset;
+  std::byte* const target = memory_[size_t(op.into.slot)].data() + b.byte_offset;
+  const auto o_bytes = [&](TensorKind k) {
+    return k == TensorKind::kPartial ? int64_t{sizeof(float)} : dtype_bytes(p.dtype);
+  };
+  const int64_t from_row = p.head_dim * o_bytes(kind), into_row = p.head_dim * o_bytes(into_kind);
+  const bool partial = kind == TensorKind::kPartial && into_kind == kind;
+  auto& packs = kind != into_kind ? (kind == TensorKind::kPartial ? bound.rounds : bound.widens)
+                : partial         ? bound.float_packs
+                                  : bound.packs;
+  const auto copy = [&](int64_t batch, int64_t head, const TokenRange& run) {
+    const auto x = from.locate(a, batch, head, run), y = into.locate(b, batch, head, run);
+    const auto pack = [&](int64_t x_offset, int64_t y_offset) {
+      packs.push_back({.from = source + (x.row + x_offset) * from_row,
+                       .into = target + (y.row + y_offset) * into_row,
+                       .from_stride = x.step * p.head_dim,
+                       .into_stride = y.step * p.head_dim,
+                       .rows = run.count});
+    };
+    pack(0, 0);
+    if (kind == TensorKind::kKeyValue) pack(a.rows, b.rows);  // V lies behind all K
+    if (partial)
+      bound.lse_copies.push_back(
+          {reinterpret_cast<const float*>(source + a.rows * from_row) + x.row,
+           reinterpret_cast<float*>(target + b.rows * into_row) + y.row, x.step, y.step,
+           run.count});
+  };
+  const int64_t first = std::max(a.heads.first, b.heads.first);
+  const int64_t end = std::min(a.heads.first + a.heads.count, b.heads.first + b.heads.count);
+  const int branch = op.into.rows.branch;
+  for (int64_t batch = 0; batch < p.batch; ++batch) {
+    std::vector<KvStream> done;  // heads that share a K/V stream share its rows
+    for (int64_t head = first; head < end; ++head) {
+      if (kind == TensorKind::kKeyValue) {
+        const KvStream stream =
+            branch == kEveryRow ? KvStream{p.kv_head_of(head), 0}
+                                : kv_streams(p, sharded_.pattern, branch, head, 1).streams.front();
+        if (std::find(done.begin(), done.end(), stream) != done.end()) continue;
+        done.push_back(stream);
+      }
+      for_each_row_run(into, b, head, [&](const TokenRange& run) { copy(batch, head, run); });
+    }
+  }
+}
+
+void BoundProgram::bind_reset(const Reset& op, BoundOp& bound) {
+  const RowMap map(sharded_, TensorKind::kPartial, op.into.rows);
+  for (const auto& piece : map.pieces()) {
+    auto* const o =
+        reinterpret_cast<float*>(memory_[size_t(op.into.slot)].data() + piece.byte_offset);
+    const size_t values = size_t(piece.rows * sharded_.problem.head_dim);
+    bound.zeros.push_back({o, values});
+    bound.absent.push_back({o + values, size_t(piece.rows)});
+  }
+}
+
+BoundOp BoundProgram::bind_own_attend() {
+  const Slice own{kEveryRow, {.first = rank_}, sharded_.all_tokens(), sharded_.all_heads()};
+  ShardedProblem dense = sharded_;
+  dense.pattern = dense_pattern(sharded_.problem.seq_len);
+  BoundOp bound;
+  std::swap(dense, sharded_);
+  bind_attend({0,
+               sharded_.all_tokens(),
+               sharded_.all_heads(),
+               {kQuerySlot, own},
+               {kKvSlot, own},
+               {kOutputSlot, own}},
+              bound);
+  std::swap(dense, sharded_);
+  return bound;
+}
+
+std::vector<FillRows> BoundProgram::input_tasks(TensorKind kind, int64_t first_batch) const {
+  const Slice own{kEveryRow, {.first = rank_}, sharded_.all_tokens(), sharded_.all_heads()};
+  const int slot = kind == TensorKind::kQuery ? kQuerySlot : kKvSlot;
+  return fill_tasks(sharded_, kind, {slot, own}, memory(slot).data(), first_batch);
+}
+
+uint64_t BoundProgram::fill_inputs(const RowWorker& worker, int64_t first_batch) {
+  uint64_t digest = 0;
+  for (const TensorKind kind : {TensorKind::kQuery, TensorKind::kKeyValue})
+    worker.fill(input_tasks(kind, first_batch), row_format(sharded_.problem), threads_, &digest);
+  return digest;
+}
+
+uint64_t BoundProgram::digest_inputs(const RowWorker& worker, int64_t first_batch) const {
+  uint64_t digest = 0;
+  for (const TensorKind kind : {TensorKind::kQuery, TensorKind::kKeyValue})
+    digest += worker.digest(input_tasks(kind, first_batch), row_format(sharded_.problem), threads_);
+  return digest;
+}
+
+std::vector<OutputSummary> BoundProgram::summarize_output(const RowWorker& worker,
+                                                          int64_t first_batch) const {
+  const auto tasks =
+      output_tasks(sharded_, rank_, memory(kOutputSlot).data(), output_has_lse(), first_batch);
+  std::vector<OutputSummary> parts(tasks.size()), heads(size_t(sharded_.problem.num_heads));
+  worker.summarize(tasks, sharded_.problem.head_dim, threads_, parts);
+  for (size_t i = 0; i < tasks.size(); ++i) heads[size_t(tasks[i].head)].add(parts[i]);
+  return heads;
+}
+
+void BoundProgram::execute_rows(size_t op) {
+  BoundOp& b = ops_[op];
+  AttendOptions floats = options_;
+  floats.dtype = DType::kFloat32;
+  kernel_.pack(b.packs, options_, threads_);
+  kernel_.pack(b.float_packs, floats, threads_);
+  kernel_.round(b.rounds, options_, threads_);
+  kernel_.widen(b.widens, options_, threads_);
+  for (const LseCopy& c : b.lse_copies)
+    for (int64_t i = 0; i < c.rows; ++i) c.into[i * c.into_stride] = c.from[i * c.from_stride];
+  kernel_.merge(b.merges, merge_rule_, options_, threads_);
+  for (auto values : b.zeros) std::fill(values.begin(), values.end(), 0.0f);
+  for (auto values : b.absent)
+    std::fill(values.begin(), values.end(), -std::numeric_limits<float>::infinity());
+}
+
+void BoundProgram::execute_attends(size_t op, size_t begin, size_t end,
+                                   std::span<std::byte> workspace) {
+  const std::span<const AttendTask> all = ops_[op].attends;
+  kernel_.attend(all.subspan(begin, end - begin), options_, threads_, workspace);
+}
+
+int64_t BoundProgram::output_index(int64_t batch, int64_t head, int64_t token) const {
+  const TokenRanges mine = shard();
+  const int64_t at = mine.index_of(token);
+  check(at >= 0, "token ", token, " is not on this rank");
+  return (batch * mine.tokens() + at) * sharded_.problem.num_heads + head;
+}
+
+std::span<const float> BoundProgram::output_row(int64_t batch, int64_t head, int64_t token) const {
+  const int64_t d = sharded_.problem.head_dim;
+  return {reinterpret_cast<const float*>(memory(kOutputSlot).data()) +
+              output_index(batch, head, token) * d,
+          size_t(d)};
+}
+
+float BoundProgram::output_lse(int64_t batch, int64_t head, int64_t token) const {
+  const AttentionProblem& p = sharded_.problem;
+  const int64_t rows = p.batch * shard().tokens() * p.num_heads;
+  return reinterpret_cast<const float*>(
+      memory(kOutputSlot).data())[rows * p.head_dim + output_index(batch, head, token)];
+}
+
+int64_t BoundProgram::count_nan() const {
+  const AttentionProblem& p = sharded_.problem;
+  const int64_t rows = p.batch * shard().tokens() * p.num_heads;
+  const std::span<const float> values{reinterpret_cast<const float*>(memory(kOutputSlot).data()),
+                                      size_t(rows * (p.head_dim + output_has_lse()))};
+  return std::count_if(values.begin(), values.end(), [](float x) { return std::isnan(x); });
+}
+
+}  // namespace longnet

@@ -1,0 +1,178 @@
+// One device in the place of many: the same inputs, the same output and the same samples as real
+// ranks, for any number of them.
+#include "execute/virtual_walk.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+
+#include "comm/threads/thread_world.h"
+#include "core/check.h"
+#include "schedule/accounting.h"
+#include "schedule/lower_collectives.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+struct Case {
+  std::string algorithm = "dilated";
+  AttentionProblem problem = {
+      .seq_len = 203, .num_heads = 4, .num_kv_heads = 2, .head_dim = 24, .batch = 3};
+  DilatedPattern pattern = {.branches = {{40, 1}, {100, 3}, {203, 7}}};
+  LayoutKind layout = LayoutKind::kContiguous;
+  std::string collective = "native";
+  AlgorithmOptions options = {};
+};
+
+Schedule schedule_of(const Case& c, int ranks, int64_t batches) {
+  ShardedProblem s{c.problem, dense_pattern(c.problem.seq_len),
+                   SequenceLayout(c.problem.seq_len, ranks, c.layout), GatherScope::kSegmentGroup,
+                   c.options};
+  s.problem.batch = batches;
+  if (find_algorithm(c.algorithm).pattern == PatternKind::kDilated) s.pattern = c.pattern;
+  if (find_algorithm(c.algorithm).pattern == PatternKind::kSparse)
+    s.pattern = sparse_pattern(24, 5);
+  return lower_collectives(find_algorithm(c.algorithm).make(s), parse_collective(c.collective));
+}
+
+struct Total {
+  OutputSummary output;
+  uint64_t input_digest = 0;
+  SampleErrors errors;
+};
+
+// Every sample of every rank; also what was received and held against the prediction.
+Total walk(const Case& c, int ranks, int64_t batches_at_once, int threads = 1) {
+  const auto kernel = make_kernel("cpu");
+  const auto worker = make_cpu_row_worker();
+  MemoryLedger ledger;
+  VirtualWalk walk(
+      c.problem, [&](int64_t batches) { return schedule_of(c, ranks, batches); }, *kernel, *worker,
+      threads, ledger);
+  const ShardedProblem s = schedule_of(c, ranks, c.problem.batch).sharded;
+  const auto samples = choose_samples(s, 1 << 20);
+  Total total;
+  for (int64_t first = 0; first < c.problem.batch; first += batches_at_once)
+    for (Rank r = 0; r < ranks; ++r) {
+      const int64_t batches = std::min(batches_at_once, c.problem.batch - first);
+      const ShardOutcome out = walk.run({r, first, batches}, samples);
+      const Schedule schedule = schedule_of(c, ranks, batches);
+      const RankAccount expected = account(schedule.sharded, schedule.program(r), r);
+      EXPECT_EQ(out.received_bytes, expected.bytes_received) << c.algorithm << " rank " << r;
+      for (const OutputSummary& head : out.heads) total.output.add(head);
+      total.input_digest += out.input_digest;
+      total.errors.add(out.errors);
+    }
+  const AttentionProblem& p = c.problem;
+  EXPECT_EQ(total.errors.queries, p.seq_len * p.num_heads * p.batch) << c.algorithm;
+  EXPECT_EQ(total.output.rows, p.seq_len * p.num_heads * p.batch) << c.algorithm;
+  return total;
+}
+
+void expect_right(const Case& c, int ranks, int64_t batches_at_once) {
+  const Total t = walk(c, ranks, batches_at_once);
+  const auto outcome = judge(t.errors, t.output.nan_values, schedule_of(c, ranks, 1).sharded);
+  EXPECT_TRUE(outcome.pass) << c.algorithm << " on " << ranks << ": rel_l2 " << outcome.rel_l2_error
+                            << ", worst row " << outcome.max_rel_error << ", LSE "
+                            << outcome.max_lse_error << ", NaN " << outcome.nan_values;
+}
+
+TEST(VirtualWalk, EveryRowOfEveryAlgorithm) {
+  for (const int ranks : {1, 2, 5, 16}) {
+    expect_right({}, ranks, 2);
+    expect_right({.algorithm = "sparse"}, ranks, 3);
+    for (const char* algorithm : {"ring", "all_gather", "double_ring", "bidirectional_ring"})
+      expect_right({.algorithm = algorithm}, ranks, 3);
+  }
+  for (const char* collective : {"ring", "recursive_doubling", "bruck"})
+    expect_right({.collective = collective}, 4, 1);
+  expect_right({.algorithm = "ring", .layout = LayoutKind::kZigzag}, 5, 3);
+  expect_right({.algorithm = "ring", .layout = LayoutKind::kStriped}, 5, 3);
+  expect_right({.algorithm = "all_gather", .options = {.head_slice = 1}}, 3, 3);
+  Case causal;
+  causal.problem.causal = true;
+  causal.problem.dtype = DType::kBFloat16;
+  expect_right(causal, 6, 1);
+}
+
+TEST(VirtualWalk, RefusesWhatCannotBeMadeAgain) {
+  for (const char* algorithm : {"query_gather", "ulysses", "usp"}) {
+    const Schedule schedule = schedule_of({.algorithm = algorithm}, 4, 1);
+    EXPECT_NE(why_not_virtual(schedule.program(1)).find("exchange results"), std::string::npos)
+        << algorithm;
+  }
+  EXPECT_EQ(why_not_virtual(schedule_of({.algorithm = "ring"}, 4, 1).program(1)), "");
+}
+
+// Order of summation differs where a branch's keys lie in other pieces, so bits of the output may
+// differ between partitions; its sums agree to fp32 rounding. Those of the input do not differ.
+void expect_same(const Total& a, const Total& b, const std::string& what) {
+  EXPECT_EQ(a.input_digest, b.input_digest) << what;
+  EXPECT_EQ(a.output.absent_rows, b.output.absent_rows) << what;
+  const double scale = std::sqrt(a.output.sum_squares * double(a.output.rows));
+  EXPECT_NEAR(a.output.sum, b.output.sum, 1e-6 * scale) << what;
+  EXPECT_NEAR(a.output.sum_squares, b.output.sum_squares, 1e-6 * a.output.sum_squares) << what;
+  EXPECT_NEAR(a.output.min, b.output.min, 1e-5) << what;
+  EXPECT_NEAR(a.output.max, b.output.max, 1e-5) << what;
+  EXPECT_NEAR(a.output.lse_sum, b.output.lse_sum, 1e-6 * std::abs(a.output.lse_sum)) << what;
+}
+
+Total real_ranks(const Case& c, int ranks) {
+  const Schedule schedule = schedule_of(c, ranks, c.problem.batch);
+  const auto kernel = make_kernel("cpu");
+  const auto worker = make_cpu_row_worker();
+  const auto samples = choose_samples(schedule.sharded, 1 << 20);
+  Total total;
+  std::mutex lock;
+  run_on_threads(ranks, [&](Communicator& comm) {
+    MemoryLedger ledger;
+    ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
+    executor.fill_inputs();
+    executor.run();
+    const BoundProgram& bound = executor.bound();
+    const std::lock_guard hold(lock);
+    total.input_digest += bound.digest_inputs(*worker);
+    for (const OutputSummary& head : bound.summarize_output(*worker)) total.output.add(head);
+    total.errors.add(compare_samples(bound, c.problem, 0, samples));
+  });
+  return total;
+}
+
+TEST(VirtualWalk, AnyNumberOfRanksGivesTheSame) {
+  Case c{.problem = {.seq_len = 4096,
+                     .num_heads = 2,
+                     .num_kv_heads = 2,
+                     .head_dim = 64,
+                     .batch = 1,
+                     .dtype = DType::kBFloat16},
+         .pattern = {.branches = {{256, 1}, {1024, 4}, {4096, 16}}}};
+  const Total one = walk(c, 1, 1);
+  EXPECT_EQ(walk(c, 1, 1, 2).output, one.output);  // every bit, on more threads
+  for (const int ranks : {2, 64, 128}) expect_same(one, walk(c, ranks, 1), concat("P=", ranks));
+  expect_same(one, real_ranks(c, 2), "two real ranks");
+  c.problem.seed = 2;
+  EXPECT_NE(walk(c, 1, 1).input_digest, one.input_digest);
+}
+
+TEST(VirtualWalk, HoldsOneRankAtATime) {
+  const Case c;
+  const auto kernel = make_kernel("cpu");
+  const auto worker = make_cpu_row_worker();
+  MemoryLedger ledger;
+  VirtualWalk walk(
+      c.problem, [&](int64_t batches) { return schedule_of(c, 7, batches); }, *kernel, *worker, 1,
+      ledger);
+  std::map<std::string, int64_t> predicted;
+  for (Rank r = 0; r < 7; ++r) {
+    walk.run({r, 0, 3}, {});
+    for (const auto& [tag, bytes] : walk_memory(schedule_of(c, 7, 3).program(r)))
+      predicted[tag] = std::max(predicted[tag], bytes);
+  }
+  predicted["workspace"] = kernel->workspace_bytes({.head_dim = 24}, 1);
+  EXPECT_EQ(ledger.peak_by_tag(), predicted);
+}
+
+}  // namespace
+}  // namespace longnet

@@ -1,0 +1,80 @@
+// Work on the rows of one device beside attention: making inputs, summing up outputs, poisoning.
+//
+//   fill:       rows of Q, K or V from the counter-based generator (core/random.h), bit for bit;
+//               optionally with their digest
+//   summarize:  sums, extremes and a digest of O and LSE, so that an output too large to keep can
+//               still be compared
+//   poison:     every byte 0xFF, a NaN in fp32 and bf16
+//
+// Digests do not depend on the order of rows, threads or vector widths: the sum, modulo 2^64, of
+// one hash per row over (tensor, head, token) and the row's bits. The row's part is
+//   sum over k of (low(w_k) + a_k) (high(w_k) + b_k)   for its 64-bit words w_k
+// (NH of Black et al., "UMAC: fast and secure message authentication", CRYPTO 1999), mixed with the
+// row's name by splitmix64's finaliser (Steele et al., OOPSLA 2014).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+
+#include "core/problem.h"
+#include "core/random.h"
+
+namespace longnet {
+
+// Row i is that of token first_token + i * token_step, at out + i * row_stride elements. Tokens
+// count through the whole batch, as in RowKey.
+struct FillRows {
+  Tensor tensor = Tensor::kQuery;
+  int64_t head = 0, first_token = 0, token_step = 1, rows = 0;
+  void* out = nullptr;
+  int64_t row_stride = 0;
+};
+
+struct OutputRows {
+  const float* o = nullptr;
+  const float* lse = nullptr;  // null: the output has none
+  int64_t o_stride = 0, lse_stride = 0;
+  int64_t head = 0, first_token = 0, token_step = 1, rows = 0;
+};
+
+// Of O, unless the name says otherwise; NaN counts, and is in no sum. Empty: (+inf, -inf).
+struct OutputSummary {
+  int64_t rows = 0;
+  int64_t absent_rows = 0;  // LSE = -inf: no branch selects them
+  int64_t nan_values = 0;   // in O and LSE
+  double sum = 0, sum_squares = 0;
+  double min = std::numeric_limits<double>::infinity();
+  double max = -std::numeric_limits<double>::infinity();
+  double lse_sum = 0;  // of rows that are not absent
+  uint64_t digest = 0;
+  void add(const OutputSummary& other);
+  bool operator==(const OutputSummary&) const = default;
+};
+
+struct RowFormat {
+  uint64_t seed = 1;
+  int64_t head_dim = 64;
+  DType dtype = DType::kFloat32;
+};
+
+class RowWorker {
+ public:
+  virtual ~RowWorker() = default;
+  // `digest`, when given, grows by the digest of the rows, read back from where they were written.
+  virtual void fill(std::span<const FillRows> tasks, const RowFormat& format, int threads,
+                    uint64_t* digest = nullptr) const = 0;
+  // The digest alone, of rows that are there.
+  virtual uint64_t digest(std::span<const FillRows> tasks, const RowFormat& format,
+                          int threads) const = 0;
+  // Into summaries[i]: of tasks[i]. The same bits for any number of threads.
+  virtual void summarize(std::span<const OutputRows> tasks, int64_t head_dim, int threads,
+                         std::span<OutputSummary> summaries) const = 0;
+  virtual void poison(std::span<std::byte> bytes, int threads) const = 0;
+};
+
+// For rows in the memory of the host.
+std::unique_ptr<RowWorker> make_cpu_row_worker();
+
+}  // namespace longnet
