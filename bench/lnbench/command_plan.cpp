@@ -64,9 +64,10 @@ int run_plan(const Options& options) {
   const Config config = read_config(options);
   // The same defaults as `run` without a launcher.
   const int usable = std::max(1, capture_environment().usable_threads);
+  const std::string transport = transport_of(config, "threads");
   const int world = options.ranks > 0 ? options.ranks : usable;
-  const int threads = std::max(1, usable / world);
-  const auto points = read_points(options, config, world, "threads", /*limit_ranks=*/false);
+  const int threads = transport == "virtual" ? usable : std::max(1, usable / world);
+  const auto points = read_points(options, config, world, transport, /*limit_ranks=*/false);
   if (!options.schedule_of.empty())
     return print_schedule(options, find_point(points, options.schedule_of));
   const double peak = measure_fma_peak_flops(1, 0.1);

@@ -1,8 +1,10 @@
 // `lnbench run` and `lnbench check`: points for real, on threads or under mpirun.
 #include <csignal>
+#include <iomanip>
 #include <iostream>
 #include <limits>
 #include <optional>
+#include <sstream>
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
@@ -13,6 +15,7 @@
 #include "lnbench/point_runner.h"
 #include "lnbench/table.h"
 #include "lnbench/terminal.h"
+#include "lnbench/virtual_runner.h"
 #include "lnbench/watchdog.h"
 #include "lnbench/world.h"
 #include "measure/sampler.h"
@@ -32,18 +35,25 @@ void stop_gently_on_signals() {
 struct Sweep {
   Config config;
   std::vector<Point> points;
-  int world_size = 1;
+  int world_size = 1;  // what "world" means
+  std::string transport;
+  std::vector<Rank> replay;
+  bool is_virtual() const { return transport == "virtual"; }
 };
 
 Sweep read_sweep(const Options& options) {
-  Sweep sweep{.config = read_config(options), .points = {}};
+  Sweep sweep{.config = read_config(options), .points = {}, .transport = {}, .replay = {}};
   const bool launched = launched_world_size().has_value();
   sweep.world_size =
       launched
           ? *launched_world_size()
           : (options.ranks > 0 ? options.ranks : std::max(1, capture_environment().usable_threads));
-  sweep.points = read_points(options, sweep.config, sweep.world_size, launched ? "mpi" : "threads",
-                             /*limit_ranks=*/true);
+  sweep.transport = transport_of(sweep.config, launched ? "mpi" : "threads");
+  sweep.points = read_points(options, sweep.config, sweep.world_size, sweep.transport,
+                             /*limit_ranks=*/!sweep.is_virtual());
+  if (!options.replay.empty() && !sweep.is_virtual())
+    throw UsageError("--replay takes ranks out of a virtual run\n  hint: add --transport virtual");
+  sweep.replay = parse_ranks(options.replay);
   return sweep;
 }
 
@@ -69,6 +79,8 @@ struct Plan {
         3e-8 *
         double(p.problem.seq_len * p.problem.batch * p.problem.num_heads * p.problem.head_dim) /
         p.ranks;
+    if (is_virtual(p))  // its other work is below a tenth
+      return 1.1 * plan.estimated_s * double(measure.warmup + measure.min_samples);
     return plan.estimated_s * runs + fill + 5e-6 * keys * double(p.problem.num_heads);
   }
   double cost_after(size_t index, const std::vector<bool>& todo) const {
@@ -95,8 +107,12 @@ Plan make_plan(const Sweep& sweep, World& world) {
   return plan;
 }
 
-PointRecord run_on_world(World& world, const PointPlan& plan, const RunnerOptions& runner) {
+// Nothing when a walk over virtual ranks was stopped early.
+std::optional<PointRecord> run_here(World& world, const PointPlan& plan,
+                                    const RunnerOptions& runner, const VirtualRun& walk) {
   PointRecord record = make_record(plan.point);
+  if (is_virtual(plan.point.params))
+    return plan.point.status == PointStatus::kOk ? run_virtual_point(plan, runner, walk) : record;
   record.params.transport = world.transport();
   if (plan.point.status != PointStatus::kOk) return record;  // nothing to run
   world.run(plan.point.params.ranks, [&](Communicator& comm) {
@@ -115,7 +131,7 @@ WriterOptions writer_options(const Options& options, const Sweep& sweep, World& 
                   .config_path = sweep.config.path,
                   .config_json = resolved_config_json(sweep.config),
                   .config_sha256 = config_sha256(sweep.config),
-                  .transport = world.transport(),
+                  .transport = sweep.transport,
                   .world_size = world.size(),
                   .planned = int64_t(sweep.points.size()),
                   .filter = options.filter},
@@ -128,12 +144,14 @@ void print_head(const Sweep& sweep, const Plan& plan, World& world, const Option
     for (const std::string& line :
          fitness_warnings(capture_environment({.mpi_version = world.mpi_version()})))
       std::cerr << "warning: " << line << "\n";
+  int most_ranks = sweep.is_virtual() ? 1 : world.size();
+  for (const Point& point : sweep.points)
+    if (sweep.is_virtual()) most_ranks = std::max(most_ranks, point.params.ranks);
   std::cout << "# " << sweep.config.name << ": " << plan.points.size() << " points on up to "
-            << world.size() << " ranks (" << world.transport() << "), " << plan.threads
+            << most_ranks << " ranks (" << sweep.transport << "), " << plan.threads
             << " thread(s) each; peak "
             << format_si(plan.runner.peak_flops_per_thread * plan.threads, "FLOP/s")
-            << " per rank\n"
-            << result_header() << "\n"
+            << (sweep.is_virtual() ? "\n" : " per rank\n") << result_header() << "\n"
             << std::flush;
 }
 
@@ -145,9 +163,16 @@ void print_summary(const Summary& summary, const std::string& directory) {
             << std::flush;
 }
 
-PointRecord failed_record(const PointPlan& plan, World& world, const std::string& what) {
+// "shard 17 of 128, 13.2%, 1.21 Mtok/s, ETA 31min"
+std::string to_text(const WalkProgress& w) {
+  std::ostringstream share;
+  share << std::fixed << std::setprecision(1) << 100 * w.share_done;
+  return concat("shard ", w.units_done, " of ", w.units, ", ", share.str(), "%, ",
+                format_si(w.tokens_per_s, "tokens/s"), ", ETA ", format_seconds(w.left_s));
+}
+
+PointRecord failed_record(const PointPlan& plan, const std::string& what) {
   PointRecord record = make_record(plan.point);
-  record.params.transport = world.transport();
   record.status = PointStatus::kError;
   record.reason = what;
   return record;
@@ -160,7 +185,7 @@ int run_points(const Options& options, const std::string& command_line) {
   const double limit_s = options.max_time.empty() ? std::numeric_limits<double>::infinity()
                                                   : parse_duration(options.max_time);
   const Sweep sweep = read_sweep(options);
-  World world(sweep.world_size);
+  World world(sweep.is_virtual() ? 1 : sweep.world_size);
   stop_gently_on_signals();
   const bool root = world.is_root();
   const Plan plan = make_plan(sweep, world);
@@ -185,37 +210,48 @@ int run_points(const Options& options, const std::string& command_line) {
               << "'; a rank did not arrive. Giving up, exit 3\n";
   });
   const bool color = use_color(options, 1);
+  const VirtualRun walk{
+      .directory = directory,
+      .replay = sweep.replay,
+      .config = sweep.config.virtual_ranks,
+      .progress = [&](const WalkProgress& w) { progress.step(to_text(w)); },
+      .stop = [&] { return stop_requested != 0 || steady_seconds() - begin_s > limit_s; }};
   bool stopped = false;
   int taken = 0;
   for (size_t i = 0; i < plan.points.size() && !stopped; ++i) {
     // At least one point is run, else a requeued job could go on for ever without progress.
-    const bool late =
-        taken > 0 && steady_seconds() - begin_s + (todo[i] ? plan.cost(i) : 0) > limit_s;
+    const bool late = taken > 0 && !sweep.is_virtual() &&
+                      steady_seconds() - begin_s + (todo[i] ? plan.cost(i) : 0) > limit_s;
     stopped = world.agree(stop_requested != 0 || late);
     if (stopped || !todo[i]) continue;
     const PointPlan& point = plan.points[i];
     const std::string what = describe(point.point.params);
     const bool runs = point.point.status == PointStatus::kOk;
     progress.start(int(i) + 1, what, plan.cost(i));
-    watchdog.expect(what, 2 * sweep.config.measure.point_timeout_s + plan.cost(i) + 60);
+    if (!sweep.is_virtual())  // one process waits for nobody
+      watchdog.expect(what, 2 * sweep.config.measure.point_timeout_s + plan.cost(i) + 60);
     const double begin = steady_seconds();
-    PointRecord record;
+    std::optional<PointRecord> record;
     try {
-      record = run_on_world(world, point, plan.runner);
+      record = run_here(world, point, plan.runner, walk);
+    } catch (const UsageError&) {
+      throw;
     } catch (const std::exception& e) {
       watchdog.rest();
       // Whichever rank broke writes it down: the others may never hear of it.
       if (!writer) writer = ResultWriter::resume(directory, now, /*allow_changed_machine=*/true);
-      writer->append(failed_record(point, world, e.what()));
+      writer->append(failed_record(point, e.what()));
       if (world.transport() == "mpi") throw;  // the other ranks are stuck in this point
       progress.note("error: " + what + ": " + e.what());
       continue;
     }
     const double took = steady_seconds() - begin;
     watchdog.rest();
+    stopped = !record;
+    if (stopped) continue;
     taken += runs;
     if (!root) continue;
-    const PointRecord& written = writer->append(std::move(record));
+    const PointRecord& written = writer->append(std::move(*record));
     const std::string status(to_string(written.status));
     std::cout << colored(result_row(written), status, color) << "\n" << std::flush;
     progress.done(what + "  " + status + (runs ? "  " + format_seconds(took) : ""), took,
@@ -239,7 +275,7 @@ int run_points(const Options& options, const std::string& command_line) {
 
 int run_check(const Options& options) {
   const Sweep sweep = read_sweep(options);
-  World world(sweep.world_size);
+  World world(sweep.is_virtual() ? 1 : sweep.world_size);
   Plan plan = make_plan(sweep, world);
   plan.runner.measure.warmup = 0;
   plan.runner.measure.min_samples = plan.runner.measure.max_samples = 1;
@@ -262,8 +298,9 @@ int run_check(const Options& options) {
   });
   for (const PointPlan& point : plan.points) {
     if (!short_enough(point)) continue;
-    watchdog.expect(describe(point.point.params), 2 * sweep.config.measure.point_timeout_s + 60);
-    PointRecord record = run_on_world(world, point, plan.runner);
+    if (!sweep.is_virtual())
+      watchdog.expect(describe(point.point.params), 2 * sweep.config.measure.point_timeout_s + 60);
+    PointRecord record = run_here(world, point, plan.runner, {}).value();
     watchdog.rest();
     if (!root) continue;
     validate_record(record);

@@ -27,8 +27,13 @@ void add_sweep(CLI::App& command, Options& o) {
                      "Keep matching points: 'algorithm==dilated && seq_len<=1M'");
   command
       .add_option("--ranks", o.ranks,
-                  "Ranks as threads when no mpirun is used (default: the usable cores)")
-      ->check(CLI::Range(1, 1024));
+                  "Ranks as threads when no mpirun is used (default: the usable cores); with "
+                  "--transport virtual: sweep.ranks")
+      ->check(CLI::Range(1, 1 << 24));
+  command
+      .add_option("--transport", o.transport,
+                  "auto (mpirun's ranks, else threads) or virtual: one device walks all ranks")
+      ->check(CLI::IsMember({"auto", "virtual"}));
   const std::map<std::string, ProgressStyle> styles{{"auto", ProgressStyle::kAuto},
                                                     {"plain", ProgressStyle::kPlain},
                                                     {"none", ProgressStyle::kNone}};
@@ -90,6 +95,9 @@ int dispatch(int argc, char** argv) {
       "Resume on another host, transport or number of ranks (the result then mixes them)");
   run->add_option("--max-time", o.max_time,
                   "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
+
+  run->add_option("--replay", o.replay,
+                  "With --transport virtual: only these ranks, e.g. 0,17,4095");
 
   CLI::App* check_command = app.add_subcommand(
       "check", "Correctness only: every point up to check.max_seq_len against the reference");

@@ -17,7 +17,9 @@ struct Options {
   int verbose = 0;
   ProgressStyle progress = ProgressStyle::kAuto;
   std::string color = "auto";  // auto, always, never
+  std::string transport;       // "": the config's
   // run.
+  std::string replay;  // ranks of a virtual run, "0,17,4095"; "": all
   std::string output;  // folder of the result
   std::string resume;
   bool allow_changed_machine = false;

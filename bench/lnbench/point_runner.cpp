@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <new>
 #include <sstream>
 
@@ -11,10 +10,9 @@
 #include "execute/sample_check.h"
 #include "io/units.h"
 #include "kernels/attention_kernel.h"
+#include "lnbench/record_parts.h"
 #include "measure/sampler.h"
 #include "measure/statistics.h"
-#include "pattern/dependency_depth.h"
-#include "pattern/dilated_pattern.h"
 #include "schedule/check_schedule.h"
 #include "schedule/program_text.h"
 #include "schedule/registry.h"
@@ -78,24 +76,6 @@ void record_phases(PointRecord& record, ProgramExecutor& executor, const RunnerO
   }
   comm.barrier();
   ablations.single_attend_s = comm.max_of(executor.time_single_attend());
-}
-
-// The largest resident size that this process has had, in bytes (Linux).
-double peak_resident_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.rfind("VmHWM:", 0) == 0) return std::stod(line.substr(6)) * 1024;
-  return 0;
-}
-
-void record_depth(PointRecord& record, const PointParams& p) {
-  const DependencyDepth depth = dependency_depth(p.problem, p.pattern);
-  const double estimate = paper_depth_bound(p.pattern, p.problem.seq_len);
-  if (depth.layers != DependencyDepth::kUnknown)
-    record.metrics["dependency_depth_layers"] = double(depth.layers);  // -1: never
-  if (depth.reachable_layers != DependencyDepth::kUnknown)
-    record.metrics["dependency_depth_reachable_layers"] = double(depth.reachable_layers);
-  if (!std::isnan(estimate)) record.metrics["dependency_depth_bound_layers"] = estimate;
 }
 
 void record_timeline(PointRecord& record, const ProgramExecutor& executor, Communicator& comm) {
@@ -200,28 +180,12 @@ void record_per_rank(PointRecord& record, const SampleSet& samples, Communicator
   for (size_t r = 0; r < medians.size(); ++r) record.per_rank.push_back({int(r), medians[r]});
 }
 
-void record_work(PointRecord& record, const PointPlan& plan, const RunnerOptions& options) {
-  const PointParams& p = plan.point.params;
-  record.work.tokens = p.problem.seq_len * p.problem.batch;
-  record.work.flops = plan.account.flops;
-  record.work.paper_macs = plan.account.paper_macs;
-  if (plan.account.max_rank_flops > 0) record.work.balance = plan.account.balance(p.ranks);
-  record.work.coverage.clear();
-  for (int b = 0; b < int(p.pattern.branches.size()); ++b)
-    record.work.coverage.push_back(coverage(p.problem, p.pattern, b));
-  if (record.timing.samples_s.empty()) return;
-  record.work.flops_per_s = plan.account.flops / record.timing.median_s;
-  if (options.peak_flops_per_thread > 0)
-    record.work.share_of_peak =
-        record.work.flops_per_s / (options.peak_flops_per_thread * p.threads * p.ranks);
-}
-
 }  // namespace
 
 PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Communicator& comm) {
   PointRecord record = make_record(plan.point);
   record.params.transport = std::string(comm.transport());
-  record_work(record, plan, options);
+  record_work(record, plan, options.peak_flops_per_thread * plan.point.params.ranks);
   record.comm.collectives_used = plan.collectives_used;
   if (comm.rank() == 0) record_depth(record, plan.point.params);
   const double resident_before = peak_resident_bytes();
@@ -265,7 +229,7 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   record_timeline(record, *executor, comm);
   record_phases(record, *executor, options,
                 comm);  // the communication alone spoils the buffers: last
-  record_work(record, plan, options);
+  record_work(record, plan, options.peak_flops_per_thread * plan.point.params.ranks);
   return record;
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/check.h"
+#include "execute/virtual_walk.h"
 #include "io/environment.h"
 #include "io/expand.h"
 #include "io/units.h"
@@ -43,8 +44,23 @@ KnownNames known_names() {
 }
 
 Config read_config(const Options& options) {
-  return load_config(options.config, {.overrides = options.sets, .known = known_names()});
+  std::vector<std::string> overrides = options.sets;
+  if (!options.transport.empty()) overrides.push_back("run.transport=" + options.transport);
+  Config config = load_config(options.config, {.overrides = overrides, .known = known_names()});
+  // No launcher decides how many virtual ranks there are.
+  if (config.run.transport == "virtual" && options.ranks > 0)
+    config.sweep.ranks = {.values = {options.ranks}};
+  return config;
 }
+
+std::string transport_of(const Config& config, const std::string& launched) {
+  if (config.run.transport != "virtual") return launched;
+  if (launched == "mpi")
+    throw UsageError("virtual ranks are walked by one process\n  hint: start it without mpirun");
+  return "virtual";
+}
+
+bool is_virtual(const PointParams& p) { return p.transport == "virtual"; }
 
 std::vector<Point> read_points(const Options& options, const Config& config, int world_size,
                                const std::string& transport, bool limit_ranks) {
@@ -79,7 +95,8 @@ MachineLimits machine_limits(const Config& config, double peak_flops_per_rank) {
   const int64_t all = config.memory.limit_bytes.value_or(capture_environment().memory_limit_bytes);
   return {.memory_bytes = int64_t(double(all) * config.memory.limit_fraction),
           .flops_per_rank = kExpectedShareOfPeak * peak_flops_per_rank,
-          .point_timeout_s = config.measure.point_timeout_s};
+          .point_timeout_s = config.measure.point_timeout_s,
+          .virtual_ranks = config.virtual_ranks};
 }
 
 namespace {
@@ -96,12 +113,22 @@ std::string why_unsupported(const PointParams& p) {
           find_algorithm(p.algorithm).make(sharded_problem(p)), p.collective, collective_choice(p));
       !why.empty())
     return why;
+  if (is_virtual(p))
+    if (const std::string why = why_not_virtual(make_schedule(p).program(p.ranks / 2));
+        !why.empty())
+      return "no virtual ranks: " + why;
   return make_kernel(p.kernel)->why_unsupported(attend_options(p));
 }
 
 // From the slots alone, of the ranks that an account looks at: the search below asks for it dozens
 // of times, at any P.
 int64_t predicted_memory(const PointParams& p, int threads) {
+  if (is_virtual(p)) {
+    int64_t bytes = make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads);
+    for (const auto& [tag, held] : walk_memory_by_tag(p, 1, accounted_ranks(p.ranks, kMaxAccountedRanks)))
+      bytes += held;
+    return bytes;
+  }
   const Schedule schedule = make_schedule(p);
   int64_t most = 0;
   for (const Rank r : accounted_ranks(p.ranks, kMaxAccountedRanks)) {
@@ -158,7 +185,39 @@ std::string cheapest_change(const PointParams& original, int64_t limit, int thre
   return "";
 }
 
+// Chooses how many sequences are walked at once, and sets the memory that this takes.
+void plan_walk(PointPlan& plan, const MachineLimits& limits) {
+  const PointParams& p = plan.point.params;
+  int64_t& batches = plan.batches_at_once = p.problem.batch;
+  for (;; batches = ceil_div(batches, int64_t{2})) {
+    plan.account.memory_by_tag = walk_memory_by_tag(p, batches, accounted_ranks(p.ranks, kMaxAccountedRanks));
+    plan.account.max_memory_bytes = 0;
+    for (const auto& [tag, bytes] : plan.account.memory_by_tag)
+      plan.account.max_memory_bytes += bytes;
+    if (batches == 1 || limits.memory_bytes == 0 || plan.memory_bytes() <= limits.memory_bytes)
+      break;
+  }
+  if (limits.flops_per_rank > 0) plan.estimated_s = plan.account.flops / limits.flops_per_rank;
+  if (find_algorithm(p.algorithm).pattern != PatternKind::kDense) return;
+  plan.share = limits.virtual_ranks.sample_share;
+  if (const double most = limits.virtual_ranks.exact_point_s; most > 0 && plan.estimated_s > most)
+    plan.share = std::min(plan.share, most / plan.estimated_s);
+  plan.estimated_s *= plan.share;
+}
+
 }  // namespace
+
+std::map<std::string, int64_t> walk_memory_by_tag(const PointParams& params, int64_t batches,
+                                                  const std::vector<Rank>& ranks) {
+  PointParams p = params;
+  p.problem.batch = batches;
+  const Schedule schedule = make_schedule(p);
+  std::map<std::string, int64_t> most;
+  for (const Rank r : ranks)
+    for (const auto& [tag, bytes] : walk_memory(schedule.program(r)))
+      most[tag] = std::max(most[tag], bytes);
+  return most;
+}
 
 PointPlan plan_point(const Point& point, const MachineLimits& limits, int threads, int ranks_here) {
   PointPlan plan{.point = point};
@@ -176,16 +235,19 @@ PointPlan plan_point(const Point& point, const MachineLimits& limits, int thread
   plan.account = account(make_schedule(p), kMaxAccountedRanks);
   plan.collectives_used =
       collectives_used(find_algorithm(p.algorithm).make(sharded_problem(p)), collective_choice(p));
-  const int64_t per_rank = limits.memory_bytes / std::max(1, std::min(p.ranks, ranks_here));
+  const int sharers = is_virtual(p) ? 1 : std::max(1, std::min(p.ranks, ranks_here));
+  const int64_t per_rank = limits.memory_bytes / sharers;
   plan.workspace_bytes = make_kernel(p.kernel)->workspace_bytes(attend_options(p), p.threads);
-  if (limits.flops_per_rank > 0)
+  if (is_virtual(p))
+    plan_walk(plan, limits);
+  else if (limits.flops_per_rank > 0)
     plan.estimated_s = plan.account.max_rank_flops / limits.flops_per_rank;
   if (limits.memory_bytes > 0 && plan.memory_bytes() > per_rank) {
     plan.fits_if = cheapest_change(p, per_rank, p.threads);
     skip(PointStatus::kSkippedMemory,
-         concat("needs ", format_bytes(double(plan.memory_bytes())), " per rank, ",
-                format_bytes(double(per_rank)), " are allowed",
-                plan.fits_if.empty() ? "" : concat("; fits with ", plan.fits_if)));
+         concat("needs ", format_bytes(double(plan.memory_bytes())),
+                is_virtual(p) ? ", " : " per rank, ", format_bytes(double(per_rank)),
+                " are allowed", plan.fits_if.empty() ? "" : concat("; fits with ", plan.fits_if)));
   } else if (limits.point_timeout_s > 0 && plan.estimated_s > limits.point_timeout_s) {
     skip(PointStatus::kTimeout,
          concat("one forward is estimated at ", format_seconds(plan.estimated_s),

@@ -20,6 +20,9 @@ std::vector<Point> read_points(const Options& options, const Config& config, int
 ShardedProblem sharded_problem(const PointParams& params);
 CollectiveChoice collective_choice(const PointParams& params);
 Schedule make_schedule(const PointParams& params);
+// "virtual" when the config asks for it, else `launched`; throws UsageError under mpirun.
+std::string transport_of(const Config& config, const std::string& launched);
+bool is_virtual(const PointParams& params);
 
 // Prediction for one point, and whether it can run here.
 struct PointPlan {
@@ -29,7 +32,11 @@ struct PointPlan {
   int64_t workspace_bytes = 0;                  // of the kernel, per rank
   int64_t memory_bytes() const { return account.max_memory_bytes + workspace_bytes; }  // per rank
   double estimated_s = 0;  // one forward, from the machine's peak
-  std::string fits_if{};   // for skipped_memory: the cheapest change that makes it fit
+  // Of the virtual transport: sequences of the batch that are walked together, and the share of the
+  // pairs that is run (exact algorithms; below 1 the point is extrapolated).
+  int64_t batches_at_once = 0;
+  double share = 1;
+  std::string fits_if{};  // for skipped_memory: the cheapest change that makes it fit
 };
 
 // What the machine offers, as far as predictions need it.
@@ -37,8 +44,13 @@ struct MachineLimits {
   int64_t memory_bytes = 0;   // of the machine, for all its ranks
   double flops_per_rank = 0;  // attainable by one rank
   double point_timeout_s = 0;
+  VirtualConfig virtual_ranks{};
 };
 MachineLimits machine_limits(const Config& config, double peak_flops_per_rank);
+
+// Bytes of the slots by tag that a walk over `ranks` holds, `batches` sequences at a time.
+std::map<std::string, int64_t> walk_memory_by_tag(const PointParams& params, int64_t batches,
+                                                  const std::vector<Rank>& ranks);
 
 // Applies support, memory and time limits, in this order. `threads` of each rank; `ranks_here` is
 // the most ranks that share this machine's memory.

@@ -41,10 +41,21 @@ void Progress::clear() {
 
 void Progress::start(int index, const std::string& what, double estimated_s) {
   index_ = index;
+  what_ = what;
+  last_step_ = std::chrono::steady_clock::now();
   if (!enabled_ || !rewrite_) return;
   clear();
   std::cerr << "[" << index_ << "/" << points_ << "] " << what << "  (about "
             << format_seconds(estimated_s) << ")" << std::flush;
+}
+
+void Progress::step(const std::string& text) {
+  const auto now = std::chrono::steady_clock::now();
+  if (!enabled_ || (!rewrite_ && now - last_step_ < std::chrono::seconds(30))) return;
+  last_step_ = now;
+  clear();
+  std::cerr << "[" << index_ << "/" << points_ << "] " << what_ << "  " << text
+            << (rewrite_ ? "" : "\n") << std::flush;
 }
 
 void Progress::done(const std::string& outcome, double took_s, double estimated_s,

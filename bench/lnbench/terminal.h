@@ -1,5 +1,6 @@
 // What a person sees while waiting: progress with ETA on stderr, tables on stdout.
 #pragma once
+#include <chrono>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,8 @@ class Progress {
  public:
   Progress(const Options& options, bool is_root, int points);
   void start(int index, const std::string& what, double estimated_s);
+  // Where a long point stands: rewritten on a terminal, else a line at most every half minute.
+  void step(const std::string& text);
   // `estimated_left_s`: of all points after this one, by the same estimate that start() was given.
   void done(const std::string& outcome, double took_s, double estimated_s, double estimated_left_s);
   void note(const std::string& line);  // a warning that stays
@@ -24,6 +27,8 @@ class Progress {
   void clear();
   bool enabled_, rewrite_;
   int points_, index_ = 0;
+  std::string what_;  // the point at hand
+  std::chrono::steady_clock::time_point last_step_{};
   double took_s_ = 0, estimated_s_ = 0;  // so far: their ratio corrects the estimates
 };
 

@@ -42,8 +42,17 @@ struct WalkTimes {
   void add(const WalkTimes& other);
 };
 
+// What was run of a unit's attends and merges, when only a share was asked for.
+struct WalkShare {
+  double pairs = 0, all_pairs = 0;
+  int64_t merges = 0, all_merges = 0;
+  // The unit's forward pass, had everything been run.
+  double forward_s(const WalkTimes& times) const;
+};
+
 struct ShardOutcome {
   WalkUnit unit;
+  WalkShare share;  // below all: no output, hence no summary, digest or sample
   WalkTimes times;
   int64_t received_bytes = 0;  // what the program's messages would have brought
   uint64_t input_digest = 0;   // of the shard's Q, K and V
@@ -70,12 +79,17 @@ class VirtualWalk {
 
   // Throws std::bad_alloc when the machine has too little memory.
   ShardOutcome run(const WalkUnit& unit, const std::vector<QuerySample>& samples);
+  // Runs about this share of the unit's pairs: whole attends spread over the program (the steps of
+  // a ring) and, where that is not fine enough, query blocks spread over an attend. Only what these
+  // read is received.
+  ShardOutcome run_share(const WalkUnit& unit, double share);
 
  private:
+  std::unique_ptr<BoundProgram> prepare(ShardOutcome& out);
   BoundProgram::Memory place(const RankProgram& program);
   void receive(BoundProgram& bound, const Action& what, const BoundOp& op, ShardOutcome& out) const;
-  void run_unit(const std::vector<QuerySample>& samples, ShardOutcome& out);
   void run_ops(BoundProgram& bound, ShardOutcome& out);
+  void run_some(BoundProgram& bound, double share, ShardOutcome& out);
 
   AttentionProblem problem_;
   MakeSchedule make_schedule_;

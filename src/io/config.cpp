@@ -125,7 +125,27 @@ void read_sweep(ObjectReader r, const KnownNames& known, SweepConfig& sweep) {
 
 void read_run(ObjectReader r, const KnownNames& known, RunConfig& run) {
   r.choice("kernel", run.kernel, known.kernels);
+  static const std::vector<std::string> kTransports{"auto", "virtual"};
+  r.choice("transport", run.transport, kTransports);
   r.integer("threads", run.threads, {.min = 0, .max = 4096});
+  r.unknown_keys();
+}
+
+void read_virtual(ObjectReader r, VirtualConfig& v) {
+  const auto optional_real = [&](std::string_view key, std::optional<double>& out,
+                                 const Limits& limits) {
+    double value = -1;
+    r.real(key, value, limits);
+    if (value >= 0) out = value;
+  };
+  r.real("sample_share", v.sample_share, {.min = 0, .max = 1, .min_excluded = true});
+  r.real("exact_point_s", v.exact_point_s, {.min = 0});
+  optional_real("latency_s", v.latency_s, {.min = 0});
+  optional_real("bytes_per_s", v.bytes_per_s, {.min = 0, .min_excluded = true});
+  const bool one = r.node().find("latency_s") != nullptr;
+  if (one != (r.node().find("bytes_per_s") != nullptr))
+    r.problems().add(r.node(), r.path_of(one ? "bytes_per_s" : "latency_s"), "is missing",
+                     "a link has a latency_s and a bytes_per_s: give both or none");
   r.unknown_keys();
 }
 
@@ -229,7 +249,7 @@ KnownValues known_values(const KnownNames& known) {
           {"kernel", known.kernels},
           {"layout", known.layouts},
           {"collective", known.collectives},
-          {"transport", {"threads", "mpi", "simulated"}},
+          {"transport", {"threads", "mpi", "virtual", "simulated"}},
           {"gather_scope", gather_scope_names()},
           {"dtype", dtype_names()},
           {"offset", offset_names()},
@@ -289,6 +309,7 @@ Config parse_config(std::string_view text, const std::string& path, const LoadOp
   read_measure(section("measure"), c.measure);
   read_check(section("check"), c.check);
   read_memory(section("memory"), c.memory);
+  read_virtual(section("virtual"), c.virtual_ranks);
   r.unknown_keys();
   check_config(c, root, problems);
   problems.throw_if_any();

@@ -106,7 +106,18 @@ struct SweepConfig {
 
 struct RunConfig {
   std::string kernel = "cpu";
-  int64_t threads = 0;  // OpenMP threads per rank; 0: the launcher decides
+  std::string transport = "auto";  // mpi under a launcher, else threads; or "virtual"
+  int64_t threads = 0;             // OpenMP threads per rank; 0: the launcher decides
+};
+
+// Of the virtual transport: one device walks all ranks.
+struct VirtualConfig {
+  // Exact algorithms run this share of their pairs and are extrapolated; 1: all.
+  double sample_share = 1;
+  // Exact algorithms that are estimated at more seconds run the share that takes so long; 0: all.
+  double exact_point_s = 0;
+  // Of the links that a replayed rank's communication is modelled with; unset: not modelled.
+  std::optional<double> latency_s{}, bytes_per_s{};
 };
 
 struct ExcludeRule {
@@ -148,7 +159,8 @@ struct Config {
   MeasureConfig measure;
   CheckConfig check;
   MemoryConfig memory;
-  std::string path;  // as the user gave it
+  VirtualConfig virtual_ranks;  // "virtual"
+  std::string path;             // as the user gave it
 };
 
 // Names that other modules own; io only compares. An empty list means "do not check".

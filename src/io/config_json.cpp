@@ -115,10 +115,18 @@ JsonNode exclude_node(const std::vector<ExcludeRule>& rules) {
   return list;
 }
 
+JsonNode virtual_node(const VirtualConfig& v) {
+  JsonNode n = JsonNode::object();
+  n.set("sample_share", v.sample_share).set("exact_point_s", v.exact_point_s);
+  if (v.latency_s) n.set("latency_s", *v.latency_s);
+  if (v.bytes_per_s) n.set("bytes_per_s", *v.bytes_per_s);
+  return n;
+}
+
 JsonNode rest_node(const Config& c, JsonNode root) {
   JsonNode run = JsonNode::object(), measure = JsonNode::object(), check = JsonNode::object(),
            memory = JsonNode::object();
-  run.set("kernel", c.run.kernel).set("threads", c.run.threads);
+  run.set("kernel", c.run.kernel).set("transport", c.run.transport).set("threads", c.run.threads);
   measure.set("warmup", c.measure.warmup)
       .set("min_samples", c.measure.min_samples)
       .set("max_samples", c.measure.max_samples)
@@ -134,7 +142,8 @@ JsonNode rest_node(const Config& c, JsonNode root) {
       .set("exclude", exclude_node(c.exclude))
       .set("measure", measure)
       .set("check", check)
-      .set("memory", memory);
+      .set("memory", memory)
+      .set("virtual", virtual_node(c.virtual_ranks));
 }
 
 JsonNode config_node(const Config& c) {

@@ -23,7 +23,7 @@ std::string_view to_string(PointStatus s);  // "ok", "skipped_memory", ... as in
 
 struct PointParams {
   std::string algorithm;  // a name of the schedule registry: "local", "dilated", "ring", ...
-  std::string transport = "threads";  // "threads" or "mpi"; the launcher decides, not the config
+  std::string transport = "threads";  // "threads" or "mpi", as launched; or "virtual"
   std::string kernel = "cpu";
   std::string layout = "contiguous";           // order of tokens over ranks
   std::string gather_scope = "segment_group";  // or "world"

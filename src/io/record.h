@@ -76,6 +76,17 @@ struct CheckRecord {
   double tolerance = kNotMeasured;
 };
 
+// What the inputs and the output were, of all ranks together: the same for every way to run a
+// point, up to fp32 rounding of the output. Digests do not depend on the order of rows.
+struct ContentRecord {
+  uint64_t input_digest = 0, output_digest = 0;
+  int64_t rows = 0;         // (sequence, token, head)
+  int64_t absent_rows = 0;  // that no branch selects
+  int64_t nan_values = 0;   // never written
+  double sum = 0, sum_squares = 0, min = kNotMeasured, max = kNotMeasured;  // of O
+  double lse_sum = 0;
+};
+
 struct TimelineEntry {
   int rank = 0;
   std::string lane;  // "compute", "communication"
@@ -97,6 +108,7 @@ struct PointRecord {
   MemoryRecord memory;
   CheckRecord check;
   std::optional<AblationsRecord> ablations;
+  std::optional<ContentRecord> content;
   // Optional: tag -> value, e.g. "measured_share" of an extrapolation.
   std::map<std::string, double> metrics;
   std::vector<TimelineEntry> timeline;  // optional: one step

@@ -4,6 +4,7 @@
 #include "io/point_json.h"
 #include "io/record.h"
 #include "io/record_node.h"
+#include "io/text.h"
 
 namespace longnet {
 namespace {
@@ -130,6 +131,27 @@ CheckRecord check_from(const JsonNode& n) {
   return c;
 }
 
+JsonNode content_node(const ContentRecord& c) {
+  JsonNode n = JsonNode::object();
+  n.set("input_digest", to_hex(c.input_digest)).set("output_digest", to_hex(c.output_digest));
+  n.set("rows", c.rows).set("absent_rows", c.absent_rows).set("nan_values", c.nan_values);
+  n.set("sum", c.sum).set("sum_squares", c.sum_squares).set("min", c.min).set("max", c.max);
+  return n.set("lse_sum", c.lse_sum);
+}
+
+ContentRecord content_from(const JsonNode& n) {
+  return {.input_digest = from_hex(n.text("input_digest")),
+          .output_digest = from_hex(n.text("output_digest")),
+          .rows = n.whole("rows"),
+          .absent_rows = n.whole("absent_rows"),
+          .nan_values = n.whole("nan_values"),
+          .sum = n.real("sum"),
+          .sum_squares = n.real("sum_squares"),
+          .min = n.real("min"),
+          .max = n.real("max"),
+          .lse_sum = n.real("lse_sum")};
+}
+
 JsonNode timeline_node(const std::vector<TimelineEntry>& timeline) {
   JsonNode list = JsonNode::array();
   for (const TimelineEntry& e : timeline) {
@@ -160,6 +182,7 @@ JsonNode record_to_node(const PointRecord& r) {
   n.set("comm", comm_node(r.comm)).set("memory", memory_node(r.memory));
   n.set("check", check_node(r.check));
   if (r.ablations) n.set("ablations", ablations_node(*r.ablations));
+  if (r.content) n.set("content", content_node(*r.content));
   if (!r.metrics.empty()) {
     JsonNode metrics = JsonNode::object();
     for (const auto& [tag, value] : r.metrics) metrics.set(tag, value);
@@ -199,6 +222,7 @@ PointRecord record_from_node(const JsonNode& n) {
   r.check = check_from(section(n, "check"));
   if (const JsonNode* a = n.find("ablations"); a && a->is_object())
     r.ablations = ablations_from(*a);
+  if (const JsonNode* c = n.find("content"); c && c->is_object()) r.content = content_from(*c);
   const JsonNode metrics = section(n, "metrics");
   for (const std::string& tag : metrics.keys) r.metrics[tag] = metrics.real(tag);
   for_each_item(n, "timeline", [&](const JsonNode& e) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "core/check.h"
+#include "io/durable_file.h"
 #include "io/result.h"
 #include "io/result_json.h"
 #include "io/text.h"
@@ -16,34 +17,6 @@ namespace longnet {
 namespace {
 
 namespace fs = std::filesystem;
-
-class File {
- public:
-  File(const std::string& path, int flags)
-      : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
-    check(fd_ >= 0, "cannot open ", path, ": ", std::strerror(errno));
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() { ::close(fd_); }
-
-  void write_all(std::string_view text) {
-    while (!text.empty()) {
-      const ssize_t n = ::write(fd_, text.data(), text.size());
-      if (n < 0 && errno == EINTR) continue;
-      check(n > 0, "cannot write ", path_, ": ", std::strerror(errno));
-      text.remove_prefix(size_t(n));
-    }
-    check(::fsync(fd_) == 0, "fsync of ", path_, ": ", std::strerror(errno));
-  }
-  void truncate(int64_t bytes) {
-    check(::ftruncate(fd_, bytes) == 0, "cannot cut ", path_, ": ", std::strerror(errno));
-  }
-
- private:
-  std::string path_;
-  int fd_;
-};
 
 void sync_folder(const std::string& directory) {
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -55,7 +28,7 @@ void sync_folder(const std::string& directory) {
 // Readers see the old file or the new one, never half of it.
 void replace_file(const std::string& directory, const std::string& name, const std::string& text) {
   const std::string target = (fs::path(directory) / name).string(), temporary = target + ".tmp";
-  File(temporary, O_WRONLY | O_CREAT | O_TRUNC).write_all(text);
+  DurableFile(temporary, O_WRONLY | O_CREAT | O_TRUNC).write_all(text);
   const int rc = std::rename(temporary.c_str(), target.c_str());
   check(rc == 0, "cannot rename ", temporary, ": ", std::strerror(errno));
   sync_folder(directory);
@@ -121,7 +94,7 @@ void accept_changes(Result& then, const WriterOptions& now, bool allow_changed_m
 struct ResultWriter::State {
   Result result;
   std::string directory;
-  std::unique_ptr<File> lines;
+  std::unique_ptr<DurableFile> lines;
 };
 
 ResultWriter::ResultWriter(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -145,8 +118,8 @@ ResultWriter ResultWriter::create(WriterOptions options) {
   r.environment = std::move(options.environment);
   r.ranks = std::move(options.ranks);
   replace_file(state->directory, "run.json", manifest_to_json(r));
-  state->lines = std::make_unique<File>((fs::path(state->directory) / "points.jsonl").string(),
-                                        O_WRONLY | O_CREAT | O_APPEND);
+  state->lines = std::make_unique<DurableFile>(
+      (fs::path(state->directory) / "points.jsonl").string(), O_WRONLY | O_CREAT | O_APPEND);
   return ResultWriter(std::move(state));
 }
 
@@ -170,7 +143,7 @@ ResultWriter ResultWriter::resume(const std::string& directory, const WriterOpti
   if (const std::string after = manifest_to_json(state->result); after != before)
     replace_file(directory, "run.json", after);
   for (PointRecord& p : read.points) put_record(state->result.points, std::move(p));
-  state->lines = std::make_unique<File>(lines, O_WRONLY | O_CREAT | O_APPEND);
+  state->lines = std::make_unique<DurableFile>(lines, O_WRONLY | O_CREAT | O_APPEND);
   state->lines->truncate(read.good_bytes);
   return ResultWriter(std::move(state));
 }

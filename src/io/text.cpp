@@ -1,6 +1,8 @@
 #include "io/text.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 #include "core/check.h"
@@ -44,6 +46,16 @@ std::string name_hint(std::string_view word, std::span<const std::string> candid
   if (const std::string match = closest_match(word, candidates); !match.empty())
     return concat("did you mean '", match, "'?");
   return "known: " + join(candidates, ", ");
+}
+
+std::string to_hex(uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+uint64_t from_hex(std::string_view text) {
+  return std::strtoull(std::string(text).c_str(), nullptr, 16);
 }
 
 std::string join(std::span<const std::string> words, std::string_view separator) {

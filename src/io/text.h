@@ -1,5 +1,6 @@
 // Finding the word that somebody meant.
 #pragma once
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,10 @@ std::string closest_match(std::string_view word, std::span<const std::string> ca
 
 // "did you mean 'seq_len'?" or, where nothing is near, "known: a, b, c".
 std::string name_hint(std::string_view word, std::span<const std::string> candidates);
+
+// 16 hex digits, and back (0 when it is no hex number).
+std::string to_hex(uint64_t value);
+uint64_t from_hex(std::string_view text);
 
 std::string join(std::span<const std::string> words, std::string_view separator);
 

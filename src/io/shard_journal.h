@@ -1,0 +1,53 @@
+// The journal of a walk over virtual ranks: a line per finished unit, so that a walk of hours can
+// be cut at any moment and loses at most the unit in work.
+//
+//   <result>/shards-9c41d07b.jsonl
+//     {"point":"9c41d07b","plan":"128 ranks, 1 sequences at once, ..."}
+//     {"walk":0,"rank":0,"first_batch":0,"batches":1,"seconds":{"attend":19.8,...},"heads":[...],...}
+//
+// A line that was cut in half by a kill is dropped when the journal is opened again.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/durable_file.h"
+#include "io/record.h"
+
+namespace longnet {
+
+struct ShardLine {
+  int walk = 0;  // which sample
+  int rank = 0;
+  int64_t first_batch = 0, batches = 1;
+  std::string finished_utc{};
+  std::map<std::string, double> seconds{};
+  int64_t received_bytes = 0;
+  int64_t held_bytes = 0, resident_bytes = 0;  // peaks of the process so far
+  double kernel_flops_per_s = 0;  // of the attend kernel alone, measured after the unit; 0: not
+  double attended_share = 1;      // of the pairs of its program
+  uint64_t input_digest = 0;
+  std::vector<ContentRecord> heads{};  // output only, per query head
+  // Of the sampled rows, in sums that add up over units.
+  int64_t queries = 0;
+  double difference = 0, norm = 0, worst_row = 0, worst_lse = 0;
+};
+
+std::string shard_line_to_json(const ShardLine& line);
+ShardLine shard_line_from_json(std::string_view text);  // throws UsageError
+
+class ShardJournal {
+ public:
+  // Opens or creates `path`. Throws UsageError when it holds the units of another plan.
+  ShardJournal(const std::string& path, const std::string& point, const std::string& plan);
+  const std::vector<ShardLine>& lines() const { return lines_; }  // in the order of finishing
+  void append(const ShardLine& line);                             // on the disk when it returns
+
+ private:
+  std::vector<ShardLine> lines_;
+  std::unique_ptr<DurableFile> file_;
+};
+
+}  // namespace longnet

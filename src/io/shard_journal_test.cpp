@@ -1,0 +1,73 @@
+// A journal survives a kill at any byte, and gives back every bit that was written.
+#include "io/shard_journal.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/check.h"
+#include "io/test_support.h"
+
+namespace longnet {
+namespace {
+
+ShardLine line(int rank) {
+  return {.walk = 0,
+          .rank = rank,
+          .finished_utc = "2026-01-01T00:00:00Z",
+          .seconds = {{"attend", 0.1 * rank}},
+          .received_bytes = int64_t{1} << 40,
+          .input_digest = 0xFFFFFFFFFFFFFFFFu - uint64_t(rank),
+          .heads = {{.output_digest = 0x8000000000000001u,
+                     .rows = 7,
+                     .sum = 1.0 / 3,
+                     .sum_squares = 1e-300,
+                     .min = -2.5,
+                     .max = 1e300,
+                     .lse_sum = -0.1}},
+          .queries = 3,
+          .difference = 1e-17,
+          .norm = 2};
+}
+
+std::string text(const std::vector<ShardLine>& lines) {
+  std::string all;
+  for (const ShardLine& l : lines) all += shard_line_to_json(l) + "\n";
+  return all;
+}
+
+TEST(ShardJournal, KeepsWhatWasWrittenWhereverItIsCut) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / "longnet-journal-test").string();
+  std::filesystem::remove(path);
+  {
+    ShardJournal journal(path, "abc", "plan");
+    for (int rank : {0, 1, 2}) journal.append(line(rank));
+  }
+  std::string bytes;
+  {
+    std::ifstream file(path, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  EXPECT_EQ(text(ShardJournal(path, "abc", "plan").lines()), text({line(0), line(1), line(2)}));
+  const size_t last = shard_line_to_json(line(2)).size() + 1;
+  for (const size_t cut : {size_t(1), last - 1, last}) {
+    std::filesystem::resize_file(path, bytes.size() - cut);
+    ShardJournal journal(path, "abc", "plan");
+    EXPECT_EQ(text(journal.lines()), text({line(0), line(1)})) << cut;
+    journal.append(line(2));
+    EXPECT_EQ(text(ShardJournal(path, "abc", "plan").lines()), text({line(0), line(1), line(2)}));
+  }
+  EXPECT_THROW(ShardJournal(path, "abc", "another plan"), UsageError);
+  std::filesystem::remove(path);
+}
+
+TEST(ShardJournal, AnInfiniteErrorStaysOne) {
+  ShardLine wrong = line(0);
+  wrong.worst_row = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(shard_line_from_json(shard_line_to_json(wrong)).worst_row, wrong.worst_row);
+}
+
+}  // namespace
+}  // namespace longnet
