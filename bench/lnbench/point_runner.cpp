@@ -173,6 +173,37 @@ void record_check(PointRecord& record, const ProgramExecutor& executor, const Ch
              outcome.tolerance, "), ", outcome.nan_values, " values never written");
 }
 
+// Digests are sums modulo 2^64: they travel as four digits of 16 bits each.
+uint64_t sum_modulo(uint64_t mine, Communicator& comm) {
+  double digits[4];
+  for (int i = 0; i < 4; ++i) digits[i] = double(mine >> (16 * i) & 0xFFFF);
+  comm.all_sum(digits);
+  uint64_t sum = 0;
+  for (int i = 0; i < 4; ++i) sum += uint64_t(digits[i]) << (16 * i);
+  return sum;
+}
+
+void record_content(PointRecord& record, const BoundProgram& bound, Communicator& comm) {
+  const auto worker = make_cpu_row_worker();
+  OutputSummary mine;
+  for (const OutputSummary& head : bound.summarize_output(*worker)) mine.add(head);
+  double sums[6] = {double(mine.rows), double(mine.absent_rows), double(mine.nan_values),
+                    mine.sum,          mine.sum_squares,         mine.lse_sum};
+  double extremes[2] = {-mine.min, mine.max};
+  comm.all_sum(sums);
+  comm.all_max(extremes);
+  record.content = to_content({.rows = std::llround(sums[0]),
+                               .absent_rows = std::llround(sums[1]),
+                               .nan_values = std::llround(sums[2]),
+                               .sum = sums[3],
+                               .sum_squares = sums[4],
+                               .min = -extremes[0],
+                               .max = extremes[1],
+                               .lse_sum = sums[5],
+                               .digest = sum_modulo(mine.digest, comm)});
+  record.content->input_digest = sum_modulo(bound.digest_inputs(*worker), comm);
+}
+
 void record_per_rank(PointRecord& record, const SampleSet& samples, Communicator& comm) {
   std::vector<double> medians(size_t(comm.size()), 0.0);
   if (!samples.own_s.empty()) medians[size_t(comm.rank())] = median(samples.own_s);
@@ -226,6 +257,7 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   if (comm.transport() == "mpi")  // a process per rank: the system's view beside the ledger's
     record.metrics["resident_growth_bytes"] = comm.max_of(peak_resident_bytes() - resident_before);
   record_check(record, *executor, options.check, comm);  // of the last sample's output
+  record_content(record, executor->bound(), comm);
   record_timeline(record, *executor, comm);
   record_phases(record, *executor, options,
                 comm);  // the communication alone spoils the buffers: last
