@@ -148,6 +148,32 @@ class Claims(unittest.TestCase):
         )
         self.assertEqual(claim([point("ring", B, 64)], "billion").status, NOT_TESTED)
 
+    def test_a_computed_billion(self) -> None:
+        def walked(**changes: object) -> dict:
+            record = point("dilated", B, 128, time_s=3000.0)
+            record["params"]["transport"] = "virtual"
+            record["content"] = {"nan_values": 0, "rows": B}
+            record["metrics"] = {"walk_wall_s": 3200.0}
+            record["check"] |= {"queries": 1024, "max_rel_error": 4.5e-7}
+            return record | changes
+
+        computed = claim([walked()], "are computed")
+        self.assertEqual((computed.status, computed.source), (SUPPORTED, "measured"))
+        for words in ("1B", "one device in the place of 128 ranks", "1,024 sampled rows", "4.5e-07", "3200 s"):
+            self.assertIn(words, computed.deciding.text)
+        self.assertIn("one device", claim([walked()], "tokens fit").deciding.text)
+        self.assertEqual(claim([walked(content={"nan_values": 1, "rows": B})], "are computed").status, NOT_TESTED)
+        self.assertEqual(claim([walked(source="extrapolated")], "are computed").status, NOT_TESTED)
+        self.assertEqual(claim([walked(status="check_failed", reason="wrong")], "are computed").status, NOT_SUPPORTED)
+        self.assertEqual(claim([point("dilated", 512 * M, 64)], "are computed").status, NOT_TESTED)
+
+    def test_the_time_of_ranks_in_turn_is_no_rank_s_time(self) -> None:
+        records = [point("dilated", n * 8 * K, n, time_s=1e-6 * n * 8 * K) for n in (1, 2, 4, 8)]
+        self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_SUPPORTED)
+        for record in records:
+            record["params"]["transport"] = "virtual"
+        self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_TESTED)
+
     def test_reference(self) -> None:
         good, bad = point("dilated", 8 * K, 1), point("dilated", 16 * K, 1)
         self.assertEqual(claim([good], "equals the reference").status, SUPPORTED)

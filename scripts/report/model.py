@@ -91,6 +91,11 @@ class Point:
         return value if value is not None and value > 0 else None
 
     @property
+    def in_turn(self) -> bool:
+        """One device walked all ranks: its time is their sum. A replayed point's is that of the slowest rank."""
+        return self.text("params.transport") == "virtual" and self.source != "replayed"
+
+    @property
     def time_per_sequence_s(self) -> float | None:
         """Median of one forward divided by the batch: comparable between batch sizes."""
         return None if self.median_s is None else self.median_s / self.batch

@@ -173,12 +173,17 @@ def shortened(values: list[Any], kept: list[Any], what: str) -> str:
     return f"Shown are {', '.join(token_label(v) for v in kept)} {what}; the other lengths are in the table."
 
 
+def side_by_side_points(ctx: Context) -> list[Point]:
+    """Those whose ranks ran at the same time: a device that walks all ranks in turn does not scale with them."""
+    return [p for p in timed_points(ctx) if not p.in_turn]
+
+
 def strong_scaling(ctx: Context) -> list[Drawing]:
     groups = most_complete(
         ctx,
         list(
             group_by(
-                timed_points(ctx), lambda p: (ctx.index.key(p), p.source), lambda p: p.seq_len, lambda p: p.batch
+                side_by_side_points(ctx), lambda p: (ctx.index.key(p), p.source), lambda p: p.seq_len, lambda p: p.batch
             ).values()
         ),
     )
@@ -196,7 +201,7 @@ def strong_scaling(ctx: Context) -> list[Drawing]:
 
 
 def weak_scaling(ctx: Context) -> list[Drawing]:
-    even = [p for p in timed_points(ctx) if (p.seq_len or 0) % p.ranks == 0]
+    even = [p for p in side_by_side_points(ctx) if (p.seq_len or 0) % p.ranks == 0]
     groups = most_complete(
         ctx,
         list(

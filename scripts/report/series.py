@@ -123,8 +123,10 @@ class SeriesIndex:
         parts += [f"{word} {params[name]}" for name, word in DEGREES.items() if name in params]
         if "collective" in params:
             parts.append(f"via {collective_name(params)}")
+        if point.in_turn:
+            parts.append("one device")
         for name in self.varying:
-            value = params.get(name)
+            value = params.get(name) if name != "transport" or not point.in_turn else None
             if value is None or value is False:
                 continue
             if value is True:

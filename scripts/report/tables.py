@@ -73,6 +73,11 @@ def branches_shown(point: Point) -> str:
     return ", ".join(labels) or MISSING
 
 
+def share_label(value: float | None) -> str:
+    """Shares of an extrapolation are often tiny: 2.5e-05 as 0.0025 %."""
+    return MISSING if value is None else f"{significant(100 * value)} %"
+
+
 def error_label(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2g}"
 
@@ -89,6 +94,8 @@ COLUMNS: tuple[Column, ...] = (
     number_column("ci_high_s", "to", "timing.ci_high_s", lambda v: duration_label(v, 4)),
     number_column("ci_level", "level", "timing.ci_level", percent_label),
     Column("samples", "n", lambda p: sample_count(p) or None, lambda p: integer_label(sample_count(p) or None)),
+    number_column("measured_share", "share measured", "metrics.measured_share", share_label),
+    number_column("measured_s", "time measured", "metrics.measured_s", lambda v: duration_label(v, 4)),
     number_column("p95_s", "95th percentile", "timing.p95_s", lambda v: duration_label(v, 4)),
     number_column("flops", "FLOPs", "work.flops", lambda v: MISSING if v is None else f"{v:.3g}"),
     number_column("flops_per_s", "rate", "work.flops_per_s", rate_label),
@@ -119,9 +126,12 @@ COLUMNS: tuple[Column, ...] = (
     number_column("measured_peak_bytes", "memory measured", "memory.measured_peak_bytes", bytes_label),
     number_column("predicted_peak_bytes", "memory predicted", "memory.predicted_peak_bytes", bytes_label),
     text_column("check_status", "check", "check.status"),
+    number_column("queries", "rows checked", "check.queries", integer_label),
     number_column("rel_l2_error", "relative L2 error", "check.rel_l2_error", error_label),
     number_column("max_rel_error", "largest relative error", "check.max_rel_error", error_label),
     number_column("tolerance", "tolerance", "check.tolerance", error_label),
+    text_column("input_digest", "digest of inputs", "content.input_digest"),
+    text_column("output_digest", "digest of output", "content.output_digest"),
     text_column("transport", "transport", "params.transport"),
     text_column("kernel", "kernel", "params.kernel"),
     text_column("layout", "layout", "params.layout"),

@@ -1,0 +1,72 @@
+"""The two claims about 2^30 tokens: they fit, and they were computed.
+
+Example: one device walked the shards of 128 ranks, every query and key of 2^30 tokens; 1,024 sampled rows
+agree with the reference in double precision, the worst row 4e-7 off. That supports both.
+"""
+
+from __future__ import annotations
+
+from .evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, Evidence
+from .model import Point
+from .rows import Context
+from .units import bytes_label, duration_label, integer_label, token_label
+
+BILLION = 1 << 30
+
+
+def place(ctx: Context, point: Point) -> str:
+    ranks = ctx.index.rank_label(point.ranks)
+    return f"one device in the place of {ranks}" if point.in_turn else ranks
+
+
+def billion_fits(ctx: Context, source: str) -> Evidence:
+    able = [p for p in ctx.points if p.kind == "dilated" and p.source == source and p.seq_len]
+    long = [p for p in able if (p.seq_len or 0) >= BILLION]
+    ran = [p for p in long if p.ok]
+    if ran:
+        point = min(ran, key=lambda p: p.ranks)
+        peak = point.num("memory.measured_peak_bytes") or point.num("memory.predicted_peak_bytes")
+        each = "" if point.in_turn else " per rank"
+        memory = f", peak memory {bytes_label(peak)}{each}" if peak else ""
+        return Evidence(
+            source,
+            SUPPORTED,
+            f"{token_label(point.seq_len)} tokens ran on {place(ctx, point)}{memory}.",
+        )
+    refused = [p for p in long if p.status in ("skipped_memory", "oom")]
+    if refused:
+        return Evidence(
+            source,
+            NOT_SUPPORTED,
+            f"{token_label(refused[0].seq_len)} tokens: {refused[0].status} ({refused[0].text('reason') or 'no reason given'}).",
+        )
+    longest = max((p.seq_len or 0 for p in able if p.ok), default=0)
+    text = (
+        f"the longest dilated sequence that ran has {token_label(longest)} tokens"
+        if longest
+        else "no dilated point ran"
+    )
+    return Evidence(source, NOT_TESTED, text)
+
+
+def billion_computed(ctx: Context, source: str) -> Evidence:
+    if source != "measured":
+        return Evidence(source, NOT_TESTED, f"{source} points do not hold the whole output")
+    long = [p for p in ctx.points if p.kind == "dilated" and p.source == source and (p.seq_len or 0) >= BILLION]
+    wrong = [p for p in long if p.text("check.status") == "fail" or p.status == "check_failed"]
+    if wrong:
+        reason = wrong[0].text("reason") or "its check failed"
+        return Evidence(source, NOT_SUPPORTED, f"{token_label(wrong[0].seq_len)} tokens: {reason}.")
+    right = [p for p in long if p.ok and p.text("check.status") == "pass" and p.num("content.nan_values") == 0]
+    if not right:
+        return Evidence(source, NOT_TESTED, "no dilated point of so many tokens was computed and checked")
+    point = min(right, key=lambda p: p.median_s or 0.0)
+    wall = point.num("metrics.walk_wall_s") or point.median_s
+    return Evidence(
+        source,
+        SUPPORTED,
+        f"{token_label(point.seq_len)} tokens ({point.seq_len:,}) computed on {place(ctx, point)} in {duration_label(wall, 4)}: "
+        f"{integer_label(point.num('check.queries'))} sampled rows agree with the reference, worst row off by "
+        f"{point.num('check.max_rel_error') or 0.0:.2g}, all by {point.num('check.rel_l2_error') or 0.0:.2g} "
+        f"(tolerance {point.num('check.tolerance') or 0.0:.2g}); no value of {integer_label(point.num('content.rows'))} rows left unwritten.",
+    )
