@@ -10,6 +10,8 @@
 // merge, pack: bytes_per_second counts what must be read and written once; share_of_bandwidth
 // divides by
 //              the memory bandwidth on one thread. Small sizes stay in caches and may exceed 1.
+// fill, fill_and_digest, summarize: what a walk over virtual ranks does beside attending, items
+// per second are values.
 // Rates count the CPU time of the thread, except that several threads count real time, so that a
 // process next door costs nothing but the caches that it takes. Of the repetitions read min of
 // time, max of share. Repeated measurements report median, min and max: on a shared machine read
@@ -28,6 +30,7 @@
 #include "kernels/attention_kernel.h"
 #include "kernels/cpu/machine_peak.h"
 #include "kernels/cpu/simd_targets.h"
+#include "kernels/row_worker.h"
 
 namespace longnet {
 namespace {
@@ -198,6 +201,32 @@ void run_pack(benchmark::State& state, int64_t rows, int64_t stride, DType dtype
   count_bytes(state, 2 * rows * row_bytes, machine);
 }
 
+// What a walk over virtual ranks does beside attending, in values per second: the generator, with
+// or without the digest of what it made, and the sums and digest of an output.
+void run_fill(benchmark::State& state, DType dtype, bool digest) {
+  constexpr int64_t kDim = 64, kRows = 65536;
+  const auto worker = make_cpu_row_worker();
+  std::vector<std::byte> rows(size_t(kRows * kDim * dtype_bytes(dtype)));
+  const FillRows task{.rows = kRows, .out = rows.data(), .row_stride = kDim};
+  uint64_t sum = 0;
+  for (auto _ : state) {
+    worker->fill({&task, 1}, {.head_dim = kDim, .dtype = dtype}, 1, digest ? &sum : nullptr);
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(kRows * kDim * state.iterations());
+}
+
+void run_summarize(benchmark::State& state) {
+  constexpr int64_t kDim = 64, kRows = 65536;
+  const auto worker = make_cpu_row_worker();
+  const std::vector<float> o(size_t(kRows * kDim), 0.5f), lse(size_t(kRows), 1.0f);
+  const OutputRows task{
+      .o = o.data(), .lse = lse.data(), .o_stride = kDim, .lse_stride = 1, .rows = kRows};
+  OutputSummary summary;
+  for (auto _ : state) worker->summarize({&task, 1}, kDim, 1, {&summary, 1});
+  state.SetItemsProcessed(kRows * kDim * state.iterations());
+}
+
 double smallest(const std::vector<double>& x) { return *std::min_element(x.begin(), x.end()); }
 double largest(const std::vector<double>& x) { return *std::max_element(x.begin(), x.end()); }
 
@@ -268,6 +297,14 @@ void register_rows(const Machine& machine) {
   }
 }
 
+void register_walk() {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for (const bool digest : {false, true})
+      add(concat(digest ? "fill_and_digest/" : "fill/", to_string(dtype), "/d:64"),
+          [=](benchmark::State& state) { run_fill(state, dtype, digest); });
+  add("summarize/d:64", run_summarize);
+}
+
 void register_all(const Machine& machine) {
   for (const auto& [target, flops] : machine.flops_per_core) {
     add(concat("machine/fma_peak/simd:", target, "/threads:1"), [&machine,
@@ -288,6 +325,7 @@ void register_all(const Machine& machine) {
   }
   register_complexity(machine);
   register_rows(machine);
+  register_walk();
 }
 
 }  // namespace

@@ -178,7 +178,7 @@ std::string cheapest_change(const PointParams& original, int64_t limit, int thre
       if (!valid || !why_unsupported(p).empty() || predicted_memory(p, threads) > limit) continue;
       const std::string name = change.name;
       if (name == "batch") return concat("batch=", p.problem.batch);
-      if (name == "ranks") return concat("ranks=", p.ranks, " on machines of their own");
+      if (name == "ranks") return concat("ranks=", p.ranks, is_virtual(p) ? "" : " on machines of their own");
       if (name == "seq_len") return concat("seq_len=", format_tokens(p.problem.seq_len));
       return name;
     }
