@@ -371,7 +371,7 @@ class Virtual(Case):
                               "--set", "sweep.ranks=4", "--set", "memory.limit_bytes=16MB", "--set", "run.threads=1")
         p = self.points(folder)
         self.assertEqual(p["query_gather", 4, 65536]["status"], "skipped_unsupported")
-        self.assertIn("partial results", p["query_gather", 4, 65536]["reason"])
+        self.assertIn("exchange results", p["query_gather", 4, 65536]["reason"])
         self.assertEqual(p["all_gather", 4, 65536]["status"], "skipped_memory")
         self.assertIn("needs", p["all_gather", 4, 65536]["reason"])
         self.assertEqual(p["dilated", 4, 65536]["status"], "ok")

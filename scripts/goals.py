@@ -56,6 +56,15 @@ def main():
         ("dilated, 1M tokens a batch: 1M / 8K", median("dilated", 2, 1 << 20, tokens) / median("dilated", 2, 1 << 13, tokens),
          "<=", 1.10),
     ]
+    # A walk over virtual ranks: what it adds to its attends, and what a share says of the whole.
+    walk = points(folder / "walk")[0]["metrics"]
+    whole_ring, part = points(folder / "ring")[0], points(folder / "ring-share")[0]
+    rows += [
+        ("walk of 16M tokens: beside its attends", walk["walk_beside_attends_share"], "<=", 0.10),
+        ("walk of 16M tokens: attends / bare kernel", walk["attend_share_of_kernel"], ">=", 0.95),
+        ("a fifth of a ring, extrapolated / measured", 1 + abs(part["timing"]["median_s"] / whole_ring["timing"]["median_s"] - 1),
+         "<=", 1.05),
+    ]
     missed = 0
     print(f"# {'what':<58} value   goal")
     for what, value, sense, goal in rows:

@@ -16,6 +16,7 @@
 #include "lnbench/table.h"
 #include "lnbench/terminal.h"
 #include "lnbench/virtual_runner.h"
+#include "lnbench/walk_units.h"
 #include "lnbench/watchdog.h"
 #include "lnbench/world.h"
 #include "measure/sampler.h"
@@ -99,6 +100,7 @@ Plan make_plan(const Sweep& sweep, World& world) {
                  .check = sweep.config.check,
                  .peak_flops_per_thread = peak / plan.threads};
   MachineLimits limits = machine_limits(sweep.config, peak);
+  limits.replayed_ranks = int(sweep.replay.size());
   limits.memory_bytes = int64_t(world.smallest(double(limits.memory_bytes)));
   limits.flops_per_rank = world.smallest(limits.flops_per_rank);
   const int ranks_here = -int(world.smallest(-world.ranks_on_this_machine()));

@@ -125,7 +125,8 @@ std::string why_unsupported(const PointParams& p) {
 int64_t predicted_memory(const PointParams& p, int threads) {
   if (is_virtual(p)) {
     int64_t bytes = make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads);
-    for (const auto& [tag, held] : walk_memory_by_tag(p, 1, accounted_ranks(p.ranks, kMaxAccountedRanks)))
+    for (const auto& [tag, held] :
+         walk_memory_by_tag(p, 1, accounted_ranks(p.ranks, kMaxAccountedRanks)))
       bytes += held;
     return bytes;
   }
@@ -178,7 +179,8 @@ std::string cheapest_change(const PointParams& original, int64_t limit, int thre
       if (!valid || !why_unsupported(p).empty() || predicted_memory(p, threads) > limit) continue;
       const std::string name = change.name;
       if (name == "batch") return concat("batch=", p.problem.batch);
-      if (name == "ranks") return concat("ranks=", p.ranks, is_virtual(p) ? "" : " on machines of their own");
+      if (name == "ranks")
+        return concat("ranks=", p.ranks, is_virtual(p) ? "" : " on machines of their own");
       if (name == "seq_len") return concat("seq_len=", format_tokens(p.problem.seq_len));
       return name;
     }
@@ -190,7 +192,8 @@ void plan_walk(PointPlan& plan, const MachineLimits& limits) {
   const PointParams& p = plan.point.params;
   int64_t& batches = plan.batches_at_once = p.problem.batch;
   for (;; batches = ceil_div(batches, int64_t{2})) {
-    plan.account.memory_by_tag = walk_memory_by_tag(p, batches, accounted_ranks(p.ranks, kMaxAccountedRanks));
+    plan.account.memory_by_tag =
+        walk_memory_by_tag(p, batches, accounted_ranks(p.ranks, kMaxAccountedRanks));
     plan.account.max_memory_bytes = 0;
     for (const auto& [tag, bytes] : plan.account.memory_by_tag)
       plan.account.max_memory_bytes += bytes;
@@ -198,6 +201,10 @@ void plan_walk(PointPlan& plan, const MachineLimits& limits) {
       break;
   }
   if (limits.flops_per_rank > 0) plan.estimated_s = plan.account.flops / limits.flops_per_rank;
+  if (limits.replayed_ranks > 0) {  // in full
+    plan.estimated_s *= double(limits.replayed_ranks) / p.ranks;
+    return;
+  }
   if (find_algorithm(p.algorithm).pattern != PatternKind::kDense) return;
   plan.share = limits.virtual_ranks.sample_share;
   if (const double most = limits.virtual_ranks.exact_point_s; most > 0 && plan.estimated_s > most)

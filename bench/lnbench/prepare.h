@@ -45,6 +45,7 @@ struct MachineLimits {
   double flops_per_rank = 0;  // attainable by one rank
   double point_timeout_s = 0;
   VirtualConfig virtual_ranks{};
+  int replayed_ranks = 0;  // 0: all run
 };
 MachineLimits machine_limits(const Config& config, double peak_flops_per_rank);
 

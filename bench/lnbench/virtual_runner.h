@@ -34,7 +34,4 @@ struct VirtualRun {
 std::optional<PointRecord> run_virtual_point(const PointPlan& plan, const RunnerOptions& options,
                                              const VirtualRun& run);
 
-// "0,17,4095" as ranks below every point's number of ranks; throws UsageError.
-std::vector<Rank> parse_ranks(const std::string& text);
-
 }  // namespace longnet

@@ -126,6 +126,37 @@ TEST(Options, SparsePatternIsAUnionOfLocalBlockAndSummaries) {
                softmax_over(causal, 1, 17, {16, 17, 4, 5, 12, 13}));
 }
 
+TEST(ChooseShardSamples, CoverTheShardsEndsBordersAndBranches) {
+  ShardedProblem s{{.seq_len = 1 << 16, .num_heads = 3, .num_kv_heads = 3, .batch = 4},
+                   {.branches = {{256, 1}, {4096, 16}, {1 << 16, 256}}},
+                   SequenceLayout(1 << 16, 8)};
+  const QuerySample given{2, 1, 3 * 8192 + 5};
+  const auto samples = choose_shard_samples(s, 3, 1, 2, {given, {0, 0, 3 * 8192}, {2, 0, 0}}, 60);
+  EXPECT_EQ(samples.size(), 60u);
+  const auto has = [&](const QuerySample& q) {
+    return std::find(samples.begin(), samples.end(), q) != samples.end();
+  };
+  EXPECT_TRUE(has(given));
+  EXPECT_TRUE(has({1, 0, 3 * 8192}));
+  EXPECT_TRUE(has({2, 2, 4 * 8192 - 1}));
+  int64_t borders = 0, selected[3] = {};
+  for (const auto& [batch, head, token] : samples) {
+    EXPECT_TRUE(batch == 1 || batch == 2);
+    EXPECT_TRUE(token >= 3 * 8192 && token < 4 * 8192) << token;
+    borders += token % 256 == 0 || token % 256 == 255;
+    for (int b = 0; b < 3; ++b)
+      selected[b] += token % s.pattern.branches[size_t(b)].dilation_rate == head;
+  }
+  EXPECT_GE(borders, 10);
+  EXPECT_GE(selected[2], 4);  // chance would give none
+  EXPECT_EQ(samples, choose_shard_samples(s, 3, 1, 2, {given, {0, 0, 3 * 8192}, {2, 0, 0}}, 60));
+  // Small shards give all that they have.
+  ShardedProblem small{{.seq_len = 6, .num_heads = 2, .num_kv_heads = 2},
+                       {.branches = {{6, 1}}},
+                       SequenceLayout(6, 3)};
+  EXPECT_EQ(choose_shard_samples(small, 1, 0, 1, {}, 100).size(), 4u);
+}
+
 TEST(ChooseSamples, HasTheEndsTheBordersAndSelectedRows) {
   const ShardedProblem s{{.seq_len = 100000, .num_heads = 3, .num_kv_heads = 3},
                          {.branches = {{2048, 1}, {100000, 48}}},

@@ -156,6 +156,45 @@ TEST(VirtualWalk, AnyNumberOfRanksGivesTheSame) {
   EXPECT_NE(walk(c, 1, 1).input_digest, one.input_digest);
 }
 
+// A share runs about so many pairs, spread over ring steps and query blocks, receives only what
+// these need, and scales to the whole.
+TEST(VirtualWalk, AShareStandsForTheWhole) {
+  Case c{.algorithm = "ring",
+         .problem = {.seq_len = 8192, .num_heads = 4, .num_kv_heads = 4, .head_dim = 8}};
+  const auto kernel = make_kernel("cpu");
+  const auto worker = make_cpu_row_worker();
+  for (const bool causal : {false, true})
+    for (const auto& [algorithm, ranks] : {std::pair{"ring", 8}, std::pair{"all_gather", 2}}) {
+      c.algorithm = algorithm;
+      c.problem.causal = causal;
+      MemoryLedger ledger;
+      VirtualWalk walk(
+          c.problem, [&](int64_t batches) { return schedule_of(c, ranks, batches); }, *kernel,
+          *worker, 1, ledger);
+      const Rank last = ranks - 1;
+      const Schedule schedule = schedule_of(c, ranks, 1);
+      const RankAccount all = account(schedule.sharded, schedule.program(last), last);
+      for (const double share : {0.25, 0.5, 1.0}) {
+        const ShardOutcome out = walk.run_share({last, 0, 1}, share);
+        EXPECT_EQ(out.share.all_pairs, all.pairs) << algorithm;
+        EXPECT_NEAR(out.share.pairs / all.pairs, share, causal ? 0.15 : 0.02)
+            << algorithm << " share " << share << " causal " << causal;
+        EXPECT_EQ(out.share.all_merges, all.merges);
+        EXPECT_TRUE(out.heads.empty());
+        if (share == 1.0) {
+          EXPECT_EQ(out.received_bytes, all.bytes_received);
+        } else if (ranks == 8) {
+          EXPECT_LT(out.received_bytes, 0.7 * double(all.bytes_received));
+          EXPECT_GT(out.received_bytes, 0);
+        }
+      }
+    }
+  const WalkShare share{.pairs = 25, .all_pairs = 100, .merges = 1, .all_merges = 3};
+  WalkTimes times;
+  times.attend_s = 2, times.merge_s = 0.5, times.select_s = 0.25;
+  EXPECT_DOUBLE_EQ(share.forward_s(times), 8 + 1.5 + 0.25);
+}
+
 TEST(VirtualWalk, HoldsOneRankAtATime) {
   const Case c;
   const auto kernel = make_kernel("cpu");

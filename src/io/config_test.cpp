@@ -85,6 +85,23 @@ TEST(Config, ReadsEverySection) {
   EXPECT_EQ(c.run.threads, 3);
 }
 
+TEST(Config, VirtualRanks) {
+  const Config plain = parse(with(""));
+  EXPECT_EQ(plain.run.transport, "auto");
+  EXPECT_EQ(plain.virtual_ranks.sample_share, 1);
+  EXPECT_FALSE(plain.virtual_ranks.bytes_per_s);
+  const Config c =
+      parse(with(R"("run": { "transport": "virtual" }, "virtual": { "sample_share": 0.5,
+    "exact_point_s": 20, "latency_s": 1e-6, "bytes_per_s": 1e9 })"));
+  EXPECT_EQ(c.run.transport, "virtual");
+  EXPECT_EQ(c.virtual_ranks.sample_share, 0.5);
+  EXPECT_EQ(c.virtual_ranks.exact_point_s, 20);
+  EXPECT_EQ(c.virtual_ranks.latency_s, 1e-6);
+  const Config again = parse(resolved_config_json(c));
+  EXPECT_EQ(again.virtual_ranks.bytes_per_s, 1e9);
+  EXPECT_EQ(config_sha256(again), config_sha256(c));
+}
+
 TEST(Config, SparseKnowsRulesByName) {
   const Config c = parse(with(R"("sparse": { "segment": "sqrt", "summary": "match_dilated" })"));
   EXPECT_FALSE(c.sparse.segment);
@@ -120,6 +137,12 @@ TEST(Config, EachMistakeNamesFileLinePathAndHint) {
        "did you mean 'cpu'?"},
       {with(R"("run": { "kernel": "tensor" })"), "dir/x.json:3: run.kernel:", "is not known",
        "known: cpu, reference"},
+      {with(R"("run": { "transport": "virtul" })"),
+       "dir/x.json:3: run.transport:", "'virtul' is not known", "virtual"},
+      {with(R"("virtual": { "sample_share": 0 })"),
+       "dir/x.json:3: virtual.sample_share:", "must be", ""},
+      {with(R"("virtual": { "latency_s": 1 })"), "dir/x.json:3: virtual.bytes_per_s:", "is missing",
+       "both or none"},
       {with(R"("model": { "dtype": "fp16" })"), "dir/x.json:3: model.dtype:", "'fp16' is not known",
        "did you mean"},
       {with(R"("model": { "heads": -1 })"), "dir/x.json:3: model.heads:", "at least 1, is -1",
