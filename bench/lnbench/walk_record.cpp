@@ -55,8 +55,14 @@ void fill_timing(const WalkData& w, PointRecord& record) {
 // replayed rank decides, and what its messages cost beside it comes from latency and bandwidth.
 void fill_replayed(const WalkData& w, PointRecord& record) {
   record.source = Source::kReplayed;
-  double slowest = 0;
-  for (const RankRecord& r : record.per_rank) slowest = std::max(slowest, r.median_s);
+  double slowest = 0, merge = 0;  // of one rank
+  for (const RankRecord& r : record.per_rank) {
+    if (r.median_s <= slowest) continue;
+    slowest = r.median_s;
+    merge = 0;
+    for (const ShardLine& l : w.lines)
+      if (l.rank == r.rank && l.walk == w.walks - 1) merge += l.seconds.at("merge");
+  }
   double communication = 0;
   for (const RankAccount& a : w.units.accounts)
     communication = std::max(
@@ -66,7 +72,8 @@ void fill_replayed(const WalkData& w, PointRecord& record) {
   const bool modelled = w.run.config.bytes_per_s.has_value();
   set_timing(record, {slowest + (modelled ? communication : 0)}, w.warmup());
   record.timing.reduction = "max";
-  record.phases.compute_s = slowest;
+  record.phases.merge_s = merge;
+  record.phases.compute_s = slowest - merge;
   if (modelled)
     record.phases.communication_s = record.phases.exposed_communication_s = communication;
   record.metrics["communication_modelled"] = modelled ? 1 : 0;
