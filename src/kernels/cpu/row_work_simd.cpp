@@ -189,7 +189,11 @@ uint64_t hash_words(const std::byte* row, int64_t words) {
   const uint64_t* const from = reinterpret_cast<const uint64_t*>(row);
   for (; k + kWordLanes <= words; k += kWordLanes)
     fold(hn::LoadU(d, from + k), hn::Load(d, kWordKeys.key + k));
-  uint64_t total = hn::GetLane(hn::SumOfLanes(d, sum));
+  // Not SumOfLanes: GCC adds the lanes of AVX-512 as signed numbers, which must not overflow.
+  alignas(64) uint64_t lanes[size_t(kWordLanes)];
+  hn::Store(sum, d, lanes);
+  uint64_t total = 0;
+  for (const uint64_t lane : lanes) total += lane;
   for (; k < words; ++k) {
     uint64_t w;
     std::memcpy(&w, row + k * 8, 8);
