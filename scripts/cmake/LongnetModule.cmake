@@ -2,13 +2,14 @@
 # One module of src/: every *.cpp of its folder (and of kernels' subfolders) becomes the library
 # longnet_NAME, every *_test.cpp one test program NAME_tests. The link graph is the layering.
 add_library(longnet_options INTERFACE)
-target_compile_options(longnet_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor)
+target_compile_options(longnet_options INTERFACE
+                       $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC 12 warns of overlaps in std::string's operator+ that cannot be (GCC bug 105329).
-  target_compile_options(longnet_options INTERFACE -Wno-restrict)
+  target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 if(LONGNET_WERROR)
-  target_compile_options(longnet_options INTERFACE -Werror)
+  target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 if(LONGNET_SANITIZE)
   target_compile_options(longnet_options INTERFACE -fsanitize=${LONGNET_SANITIZE}
@@ -32,7 +33,7 @@ function(longnet_module name)
   add_library(longnet_${name} STATIC ${sources})
   target_link_libraries(longnet_${name} PUBLIC longnet_options ${ARG_DEPS} PRIVATE ${ARG_LIBS})
 
-  if(tests)
+  if(tests AND NOT LONGNET_GPU_ONLY)
     add_executable(${name}_tests ${tests})
     target_link_libraries(${name}_tests PRIVATE longnet_${name} ${ARG_TEST_LIBS} GTest::gmock_main)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)

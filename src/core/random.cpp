@@ -5,12 +5,8 @@ namespace {
 
 template <class Store>
 void generate(const RowKey& key, int64_t lanes, Store store) {
-  const uint64_t token = uint64_t(key.token);
-  const uint32_t head_and_tensor = uint32_t(key.head) | uint32_t(key.tensor) << 24;
   for (int64_t lane = 0; lane < lanes; lane += 4) {
-    const PhiloxBlock block = philox4x32_10(
-        {{uint32_t(token), uint32_t(token >> 32), head_and_tensor, uint32_t(lane / 4)}},
-        uint32_t(key.seed), uint32_t(key.seed >> 32));
+    const PhiloxBlock block = row_words(key, lane / 4);
     for (int i = 0; i < 4; ++i) store(lane + i, unit_normal_like(block.word[i]));
   }
 }

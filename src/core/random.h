@@ -59,6 +59,14 @@ struct RowKey {
   int64_t head;
 };
 
+// The words of lanes 4 * quad to 4 * quad + 3 of the row.
+LONGNET_HOST_DEVICE inline PhiloxBlock row_words(const RowKey& key, int64_t quad) {
+  const uint64_t token = uint64_t(key.token);
+  return philox4x32_10({{uint32_t(token), uint32_t(token >> 32),
+                         uint32_t(key.head) | uint32_t(key.tensor) << 24, uint32_t(quad)}},
+                       uint32_t(key.seed), uint32_t(key.seed >> 32));
+}
+
 // Writes lanes [0, lanes) of the row; lanes is a multiple of 4.
 void generate_row(const RowKey& key, int64_t lanes, float* out);
 void generate_row(const RowKey& key, int64_t lanes, uint16_t* out);  // bf16 bits

@@ -39,6 +39,7 @@ class MemoryLedger {
 
  private:
   friend class TaggedBuffer;
+  friend class DeviceBuffer;  // core/cuda/device.h
   void add(const std::string& tag, int64_t bytes);
   int64_t now_ = 0, peak_ = 0;
   std::map<std::string, int64_t> now_by_tag_, peak_by_tag_;

@@ -1,0 +1,47 @@
+# GPU backends. Sets LONGNET_HAS_CUDA, LONGNET_HAS_CUDNN and LONGNET_HAS_NCCL.
+#
+# nvcc is looked for on the PATH and in /usr/local/cuda. The programs link the CUDA runtime statically
+# and open the driver, cuDNN, NCCL and NVML when they are needed: they start on machines without any.
+set(LONGNET_HAS_CUDA OFF)
+set(LONGNET_HAS_CUDNN OFF)
+set(LONGNET_HAS_NCCL OFF)
+if(LONGNET_CUDA STREQUAL "OFF")
+  return()
+endif()
+
+if(NOT CMAKE_CUDA_COMPILER)
+  find_program(LONGNET_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin PATHS /usr/local/cuda/bin)
+  if(LONGNET_NVCC)
+    set(CMAKE_CUDA_COMPILER ${LONGNET_NVCC})
+  endif()
+endif()
+if(NOT CMAKE_CUDA_COMPILER)
+  if(LONGNET_CUDA STREQUAL "AUTO")
+    message(STATUS "GPU backends: off, nvcc was not found")
+    return()
+  endif()
+  message(FATAL_ERROR "LONGNET_CUDA=ON, but nvcc was not found: set CMAKE_CUDA_COMPILER or CUDA_HOME")
+endif()
+
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90)  # machine code for both, and PTX for what comes later
+endif()
+enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25.1 does not know that nvcc takes it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+endif()
+find_package(CUDAToolkit REQUIRED)
+set(LONGNET_HAS_CUDA ON)
+
+# Headers alone: the libraries are opened at run time. Python's wheels bring them as well.
+foreach(library CUDNN NCCL)
+  string(TOLOWER ${library} header)
+  find_path(LONGNET_${library}_INCLUDE ${header}.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+            $ENV{${library}_HOME}/include)
+  if(LONGNET_${library}_INCLUDE)
+    set(LONGNET_HAS_${library} ON)
+  endif()
+endforeach()
+message(STATUS "GPU backends: CUDA ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}, "
+               "cuDNN ${LONGNET_HAS_CUDNN}, NCCL ${LONGNET_HAS_NCCL}")

@@ -1,0 +1,183 @@
+// GPUs of this machine: memory that a ledger knows, streams, events. <cuda_runtime.h> stays in
+// device.cpp.
+//
+//   const DeviceScope use(0);                        // this thread works on device 0
+//   DeviceBuffer x(ledger, "kv", bytes);             // throws DeviceOutOfMemory
+//   Stream compute;  Event done;
+//   compute.zero(x.data(), x.size());  done.record(compute);  other.wait(done);
+//
+// Builds without CUDA have the same functions: no device is found, and everything else throws.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "core/tagged_memory.h"
+
+struct CUstream_st;
+struct CUevent_st;
+struct CUgraphExec_st;
+
+namespace longnet {
+
+struct DeviceInfo {
+  int index = 0;
+  std::string name{}, uuid{};  // equal uuid: the same device
+  int major = 0, minor = 0;    // compute capability
+  int multiprocessors = 0, clock_khz = 0;
+  int64_t memory_bytes = 0, free_bytes = 0, l2_bytes = 0, shared_bytes_per_block = 0;
+};
+
+// What is there, for `lnbench env` and for reasons why a point cannot run. Never throws.
+struct DeviceReport {
+  bool built_in = false;   // built with CUDA
+  int toolkit = 0;         // of the build, e.g. 13000
+  int driver = 0;          // CUDA version that the driver supports, 0 without one
+  std::string unusable{};  // empty when there is at least one device, else why not
+  std::vector<DeviceInfo> devices{};
+};
+DeviceReport describe_devices();
+
+// Text of a CUDA version: 13000 -> "13.0".
+std::string cuda_version_text(int version);
+
+// The calling thread works on this device until the end of the scope.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int before_;
+};
+
+// The device refused an allocation. A std::bad_alloc, so that callers treat it like the host's.
+class DeviceOutOfMemory : public std::bad_alloc {
+ public:
+  explicit DeviceOutOfMemory(std::string what) : what_(std::move(what)) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  std::string what_;
+};
+
+// Memory of the current device, 256-byte aligned.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes);
+  DeviceBuffer(DeviceBuffer&& other) noexcept;
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  ~DeviceBuffer();
+  std::byte* data() const { return data_; }
+  int64_t size() const { return bytes_; }
+  // Copies a host list to its begin; returns when it is there.
+  template <class T>
+  T* upload(const std::vector<T>& list) {
+    upload_bytes(list.data(), int64_t(list.size() * sizeof(T)));
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  void upload_bytes(const void* from, int64_t bytes);
+  void release() noexcept;
+  MemoryLedger* ledger_ = nullptr;
+  std::string tag_;
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// Page-locked host memory, for copies that overlap with kernels.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  explicit PinnedBuffer(int64_t bytes);
+  PinnedBuffer(PinnedBuffer&& other) noexcept;
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
+  ~PinnedBuffer();
+  std::byte* data() const { return data_; }
+  int64_t size() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+class Event;
+
+// Work in order. Copies know by themselves where their addresses lie.
+class Stream {
+ public:
+  enum class Priority { kNormal, kHigh };
+  explicit Stream(Priority priority = Priority::kNormal);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  void wait(const Event& event) const;
+  void copy(void* into, const void* from, int64_t bytes) const;
+  void fill(void* at, int byte, int64_t bytes) const;
+  void synchronize() const;  // throws what went wrong in it
+  CUstream_st* handle() const { return handle_; }
+
+ private:
+  CUstream_st* handle_ = nullptr;
+};
+
+class Event {
+ public:
+  enum class Kind { kTiming, kOrder, kShared };  // kShared: other processes may open it
+  explicit Event(Kind kind = Kind::kOrder);
+  ~Event();
+  Event(Event&& other) noexcept;
+  Event& operator=(Event&& other) noexcept;
+  void record(const Stream& stream) const;
+  void synchronize() const;
+  // Seconds from `begin` to this one; both recorded, both kTiming.
+  double seconds_since(const Event& begin) const;
+  CUevent_st* handle() const { return handle_; }
+
+  // 64 bytes that open the same event in another process.
+  std::vector<std::byte> export_handle() const;
+  static Event import_handle(const std::vector<std::byte>& handle);
+
+ private:
+  struct Adopt {};
+  Event(Adopt, CUevent_st* handle) : handle_(handle) {}
+  CUevent_st* handle_ = nullptr;
+};
+
+// What was enqueued on `stream` while `record` ran, ready to be launched as one.
+class Graph {
+ public:
+  template <class F>
+  Graph(const Stream& stream, F record) {
+    begin(stream);
+    record();
+    end(stream);
+  }
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void launch(const Stream& stream) const;
+
+ private:
+  static void begin(const Stream& stream);
+  void end(const Stream& stream);
+  CUgraphExec_st* handle_ = nullptr;
+};
+
+// Device memory of one process, for another one on the same machine.
+std::vector<std::byte> export_memory(const void* allocation);  // begin of a DeviceBuffer
+void* import_memory(const std::vector<std::byte>& handle);
+void close_memory(void* imported) noexcept;
+
+std::string device_bus_id(int device);  // "0000:1b:00.0", or "" when there is none
+int current_device();                   // of the calling thread
+int64_t device_free_bytes();            // of the current device, as the driver counts it
+void device_synchronize();
+
+}  // namespace longnet
