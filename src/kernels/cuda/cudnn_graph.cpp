@@ -1,0 +1,427 @@
+#include "kernels/cuda/cudnn_graph.h"
+
+#include <cudnn.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/check.h"
+#include "core/cuda/dynamic_library.h"
+#include "kernels/cuda/cudnn_kernel.h"
+
+namespace longnet {
+namespace {
+
+struct Cudnn {
+  DynamicLibrary library{{"libcudnn.so.9"}};
+  decltype(&cudnnGetVersion) version = nullptr;
+  decltype(&cudnnCreate) create = nullptr;
+  decltype(&cudnnDestroy) destroy = nullptr;
+  decltype(&cudnnSetStream) set_stream = nullptr;
+  decltype(&cudnnGetErrorString) error_string = nullptr;
+  decltype(&cudnnGetLastErrorString) last_error = nullptr;
+  decltype(&cudnnBackendCreateDescriptor) create_descriptor = nullptr;
+  decltype(&cudnnBackendDestroyDescriptor) destroy_descriptor = nullptr;
+  decltype(&cudnnBackendSetAttribute) set = nullptr;
+  decltype(&cudnnBackendGetAttribute) get = nullptr;
+  decltype(&cudnnBackendFinalize) finalize = nullptr;
+  decltype(&cudnnBackendExecute) execute = nullptr;
+
+  Cudnn() {
+    if (!library.is_open()) return;
+    library.load(version, "cudnnGetVersion");
+    library.load(create, "cudnnCreate");
+    library.load(destroy, "cudnnDestroy");
+    library.load(set_stream, "cudnnSetStream");
+    library.load(error_string, "cudnnGetErrorString");
+    library.load(last_error, "cudnnGetLastErrorString");
+    library.load(create_descriptor, "cudnnBackendCreateDescriptor");
+    library.load(destroy_descriptor, "cudnnBackendDestroyDescriptor");
+    library.load(set, "cudnnBackendSetAttribute");
+    library.load(get, "cudnnBackendGetAttribute");
+    library.load(finalize, "cudnnBackendFinalize");
+    library.load(execute, "cudnnBackendExecute");
+  }
+};
+
+const Cudnn& cudnn() {
+  static const Cudnn instance;
+  return instance;
+}
+
+void check_cudnn(cudnnStatus_t status, Located what) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  char detail[1024] = "";
+  cudnn().last_error(detail, sizeof detail);
+  fail_at(concat("cuDNN, ", what.text, ": ", cudnn().error_string(status), " ", detail),
+          what.where);
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(cudnnBackendDescriptorType_t type) {
+    check(cudnn().library.is_open(), "cuDNN is missing: ", cudnn().library.error());
+    check_cudnn(cudnn().create_descriptor(type, &handle_), "create descriptor");
+  }
+  Descriptor(Descriptor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  ~Descriptor() {
+    if (handle_) cudnn().destroy_descriptor(handle_);
+  }
+  cudnnBackendDescriptor_t handle() const { return handle_; }
+
+  Descriptor& set(cudnnBackendAttributeName_t name, const std::vector<int64_t>& values) {
+    return set_raw(name, CUDNN_TYPE_INT64, int64_t(values.size()), values.data());
+  }
+  Descriptor& set(cudnnBackendAttributeName_t name,
+                  const std::vector<cudnnBackendDescriptor_t>& values) {
+    return set_raw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, int64_t(values.size()), values.data());
+  }
+  Descriptor& set(cudnnBackendAttributeName_t name, const Descriptor& value) {
+    return set_raw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value.handle_);
+  }
+  template <class T>
+  Descriptor& set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, T value) {
+    return set_raw(name, type, 1, &value);
+  }
+  Descriptor& set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                      int64_t count, const void* values) {
+    check_cudnn(cudnn().set(handle_, name, type, count, values), "set attribute");
+    return *this;
+  }
+  Descriptor& finalize(Located what) {
+    check_cudnn(cudnn().finalize(handle_), what);
+    return *this;
+  }
+
+ private:
+  cudnnBackendDescriptor_t handle_ = nullptr;
+};
+
+enum Uid : int64_t { kQ = 1, kK, kV, kO, kLse, kScale, kHidden, kFirstVirtual = 100 };
+
+// Keeps every descriptor of an operation graph alive.
+class Graph4D {
+ public:
+  explicit Graph4D(const SdpaShape& s);
+  const Descriptor& operations() const { return *operations_; }
+
+ private:
+  using Ref = const Descriptor*;
+  Descriptor& make(cudnnBackendDescriptorType_t type) {
+    return *keep_.emplace_back(std::make_unique<Descriptor>(type));
+  }
+  struct TensorKindOf {
+    bool is_virtual = false, by_value = false;
+  };
+  Ref tensor(int64_t uid, cudnnDataType_t type, const std::vector<int64_t>& dims,
+             const std::vector<int64_t>& strides, TensorKindOf kind) {
+    Descriptor& t = make(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    t.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, std::vector<int64_t>{uid})
+        .set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type)
+        .set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::vector<int64_t>{16})
+        .set(CUDNN_ATTR_TENSOR_DIMENSIONS, dims)
+        .set(CUDNN_ATTR_TENSOR_STRIDES, strides)
+        .set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, kind.is_virtual)
+        .set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, kind.by_value)
+        .finalize("tensor");
+    return &t;
+  }
+  Ref scalar(Uid uid) {
+    return tensor(uid, CUDNN_DATA_FLOAT, {1, 1, 1, 1}, {1, 1, 1, 1}, {.by_value = true});
+  }
+  Ref scores(cudnnDataType_t type) {  // a virtual [outer][inner][rows][keys]
+    return tensor(next_uid_++, type, {s_.outer, s_.inner, s_.rows, s_.keys},
+                  {s_.inner * s_.rows * s_.keys, s_.rows * s_.keys, s_.keys, 1},
+                  {.is_virtual = true});
+  }
+  Ref per_row() {
+    return tensor(next_uid_++, CUDNN_DATA_FLOAT, {s_.outer, s_.inner, s_.rows, 1},
+                  {s_.inner * s_.rows, s_.rows, 1, 1}, {.is_virtual = true});
+  }
+  void matmul(Ref a, Ref b, Ref c) {
+    Descriptor& math = make(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    math.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
+        .finalize("matmul");
+    Descriptor& op = make(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    op.set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, *a)
+        .set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, *b)
+        .set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, *c)
+        .set(CUDNN_ATTR_OPERATION_MATMUL_DESC, math)
+        .finalize("matmul operation");
+    ops_.push_back(op.handle());
+  }
+  struct Pointwise {
+    cudnnPointwiseMode_t mode;
+    Ref x, b = nullptr, t = nullptr;
+    Ref y = nullptr;
+    cudnnDataType_t precision = CUDNN_DATA_FLOAT;
+    int64_t axis = -1;
+  };
+  void pointwise(const Pointwise& p) {
+    Descriptor& math = make(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    math.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, p.mode)
+        .set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, p.precision);
+    if (p.axis >= 0) math.set(CUDNN_ATTR_POINTWISE_AXIS, std::vector<int64_t>{p.axis});
+    math.finalize("pointwise");
+    Descriptor& op = make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    op.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, math)
+        .set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, *p.x);
+    if (p.b) op.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *p.b);
+    if (p.t) op.set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, *p.t);
+    op.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, *p.y).finalize("pointwise operation");
+    ops_.push_back(op.handle());
+  }
+  void reduce(cudnnReduceTensorOp_t operation, Ref x, Ref y) {
+    Descriptor& math = make(CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    math.set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, operation)
+        .set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
+        .finalize("reduction");
+    Descriptor& op = make(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    op.set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, math)
+        .set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, *x)
+        .set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, *y)
+        .finalize("reduction operation");
+    ops_.push_back(op.handle());
+  }
+  Ref hide(Ref x);
+
+  SdpaShape s_;
+  int64_t next_uid_ = kFirstVirtual;
+  std::vector<std::unique_ptr<Descriptor>> keep_;
+  std::vector<cudnnBackendDescriptor_t> ops_;
+  Descriptor* operations_ = nullptr;
+};
+
+std::vector<int64_t> with_lanes(const std::array<int64_t, 3>& strides) {
+  return {strides[0], strides[1], strides[2], 1};
+}
+
+// Keys that a row may not see get the lowest score.
+Graph4D::Ref Graph4D::hide(Ref x) {
+  Ref row = scores(CUDNN_DATA_INT32), column = scores(CUDNN_DATA_INT32);
+  Ref visible = scores(CUDNN_DATA_BOOLEAN), out = scores(CUDNN_DATA_FLOAT);
+  pointwise({.mode = CUDNN_POINTWISE_GEN_INDEX, .x = x, .y = row, .axis = 2});
+  pointwise({.mode = CUDNN_POINTWISE_GEN_INDEX, .x = x, .y = column, .axis = 3});
+  const bool own = s_.mask == ViewMask::kUpToOwn;
+  pointwise({.mode = own ? CUDNN_POINTWISE_CMP_GE : CUDNN_POINTWISE_CMP_GT,
+             .x = row,
+             .b = column,
+             .y = visible,
+             .precision = CUDNN_DATA_BOOLEAN});
+  pointwise({.mode = CUDNN_POINTWISE_BINARY_SELECT,
+             .x = x,
+             .b = scalar(kHidden),
+             .t = visible,
+             .y = out});
+  return out;
+}
+
+Graph4D::Graph4D(const SdpaShape& s) : s_(s) {
+  const cudnnDataType_t type =
+      s.element == DeviceElement::kFloat16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
+  const std::vector<int64_t> rows{s.outer, s.inner, s.rows, s.head_dim};
+  Ref q = tensor(kQ, type, rows, with_lanes(s.q), {});
+  Ref k = tensor(kK, type, {s.outer, s.inner, s.head_dim, s.keys}, {s.k[0], s.k[1], 1, s.k[2]}, {});
+  Ref v = tensor(kV, type, {s.outer, s.inner, s.keys, s.head_dim}, with_lanes(s.v), {});
+  Ref o = tensor(kO, type, rows, with_lanes(s.o), {});
+  Ref lse = tensor(kLse, CUDNN_DATA_FLOAT, {s.outer, s.inner, s.rows, 1}, with_lanes(s.lse), {});
+
+  Ref raw = scores(CUDNN_DATA_FLOAT), x = scores(CUDNN_DATA_FLOAT);
+  matmul(q, k, raw);
+  pointwise({.mode = CUDNN_POINTWISE_MUL, .x = raw, .b = scalar(kScale), .y = x});
+  if (s.mask != ViewMask::kNone) x = hide(x);
+  Ref max = per_row(), sum = per_row(), log = per_row();
+  Ref shifted = scores(CUDNN_DATA_FLOAT), e = scores(CUDNN_DATA_FLOAT), p = scores(type);
+  reduce(CUDNN_REDUCE_TENSOR_MAX, x, max);
+  pointwise({.mode = CUDNN_POINTWISE_SUB, .x = x, .b = max, .y = shifted});
+  pointwise({.mode = CUDNN_POINTWISE_EXP, .x = shifted, .y = e});
+  reduce(CUDNN_REDUCE_TENSOR_ADD, e, sum);
+  pointwise({.mode = CUDNN_POINTWISE_LOG, .x = sum, .y = log});
+  pointwise({.mode = CUDNN_POINTWISE_ADD, .x = max, .b = log, .y = lse});
+  pointwise({.mode = CUDNN_POINTWISE_DIV, .x = e, .b = sum, .y = p});
+  matmul(p, v, o);
+  operations_ = &make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  operations_->set(CUDNN_ATTR_OPERATIONGRAPH_OPS, ops_).finalize("operation graph");
+}
+
+Descriptor device_from_json(const std::string& json) {
+  Descriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  device.set_raw(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, int64_t(json.size()),
+                 json.data());
+  device.finalize("device description");
+  return device;
+}
+
+Descriptor describe_device(int index) {
+  Descriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  device.set(CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, int32_t{index});
+  device.finalize("device");
+  return device;
+}
+
+// Engine configurations in the order in which cuDNN would try them.
+std::vector<std::unique_ptr<Descriptor>> configurations(const Graph4D& graph,
+                                                        const Descriptor& device) {
+  Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.operations())
+      .set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A)
+      .set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device)
+      .finalize("heuristics");
+  constexpr int kMost = 8;
+  std::vector<std::unique_ptr<Descriptor>> found;
+  std::vector<cudnnBackendDescriptor_t> handles;
+  for (int i = 0; i < kMost; ++i) {
+    found.push_back(std::make_unique<Descriptor>(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR));
+    handles.push_back(found.back()->handle());
+  }
+  int64_t count = 0;
+  check_cudnn(cudnn().get(heuristics.handle(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                          CUDNN_TYPE_BACKEND_DESCRIPTOR, kMost, &count, handles.data()),
+              "heuristics' results");
+  found.resize(size_t(count));
+  return found;
+}
+
+// One handle per thread: handles may not be shared.
+class ThreadHandle {
+ public:
+  explicit ThreadHandle(int device) : device_(device) {
+    check_cudnn(cudnn().create(&handle_), "cudnnCreate");
+  }
+  ~ThreadHandle() { cudnn().destroy(handle_); }
+  ThreadHandle(const ThreadHandle&) = delete;
+  ThreadHandle& operator=(const ThreadHandle&) = delete;
+  cudnnHandle_t get() const { return handle_; }
+  int device() const { return device_; }
+
+ private:
+  cudnnHandle_t handle_ = nullptr;
+  int device_;
+};
+
+cudnnHandle_t handle_of_this_thread() {
+  static thread_local std::unique_ptr<ThreadHandle> handle;
+  const int device = current_device();
+  if (!handle || handle->device() != device) handle = std::make_unique<ThreadHandle>(device);
+  return handle->get();
+}
+
+}  // namespace
+
+std::string why_cudnn_absent() {
+  if (!cudnn().library.is_open())
+    return concat("cuDNN is not on the library path: ", cudnn().library.error());
+  const auto version = int64_t(cudnn().version());
+  if (version / 10000 != CUDNN_MAJOR || version < 90800)
+    return concat("cuDNN ", version, " was found, this build needs 9.8 or newer of version ",
+                  CUDNN_MAJOR);
+  return "";
+}
+
+std::string describe_cudnn() {
+  const std::string why = why_cudnn_absent();
+  if (!why.empty()) return why;
+  const auto v = int64_t(cudnn().version());
+  return concat(v / 10000, ".", v / 100 % 100, ".", v % 100, " (headers ", CUDNN_MAJOR, ".",
+                CUDNN_MINOR, ".", CUDNN_PATCHLEVEL, ")");
+}
+
+std::string why_misaligned(const SdpaShape& s) {
+  const struct {
+    const char* name;
+    const std::array<int64_t, 3>& strides;
+  } tensors[] = {{"Q", s.q}, {"K", s.k}, {"V", s.v}, {"O", s.o}};
+  if (s.head_dim % 8 != 0) return concat("head_dim ", s.head_dim, " is not a multiple of 8");
+  const int64_t extent[3] = {s.outer, s.inner, std::max(s.rows, s.keys)};
+  for (const auto& [name, strides] : tensors)
+    for (size_t i = 0; i < 3; ++i)
+      if (extent[i] > 1 && strides[i] % 8 != 0)
+        return concat("stride ", i, " of ", name, " is ", strides[i],
+                      " elements, not a multiple of 16 bytes");
+  return "";
+}
+
+int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_json) {
+  const std::string misaligned = why_misaligned(shape);
+  check(misaligned.empty(), "cuDNN: ", misaligned);
+  const Graph4D graph(shape);
+  return int64_t(configurations(graph, device_from_json(device_json)).size());
+}
+
+struct SdpaPlan::State {
+  explicit State(const SdpaShape& s)
+      : shape(s), graph(s), device(describe_device(current_device())) {}
+  SdpaShape shape;
+  Graph4D graph;
+  Descriptor device;
+  std::unique_ptr<Descriptor> plan;
+  int64_t workspace = 0;
+};
+
+SdpaPlan::SdpaPlan(const SdpaShape& shape) {
+  const std::string misaligned = why_misaligned(shape);
+  check(misaligned.empty(), "cuDNN: ", misaligned);
+  state_ = std::make_unique<State>(shape);
+  std::string reasons;
+  for (const auto& configuration : configurations(state_->graph, state_->device)) {
+    try {
+      auto plan = std::make_unique<Descriptor>(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+      plan->set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, state_->device)
+          .set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, *configuration)
+          .finalize("plan");
+      check_cudnn(cudnn().get(plan->handle(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                              CUDNN_TYPE_INT64, 1, nullptr, &state_->workspace),
+                  "workspace");
+      state_->plan = std::move(plan);
+      return;
+    } catch (const Error& e) {
+      reasons += concat(reasons.empty() ? "" : "; ", e.what());
+    }
+  }
+  throw Error(concat("cuDNN offers no plan for attention of ", shape.outer, " x ", shape.inner,
+                     " x ", shape.rows, " rows, ", shape.keys, " keys, head_dim ", shape.head_dim,
+                     reasons.empty() ? "" : ": ", reasons));
+}
+
+SdpaPlan::~SdpaPlan() = default;
+int64_t SdpaPlan::workspace_bytes() const { return state_->workspace; }
+
+void SdpaPlan::launch(const SdpaPointers& at, void* workspace, const Stream& stream) const {
+  const cudnnHandle_t handle = handle_of_this_thread();
+  check_cudnn(cudnn().set_stream(handle, stream.handle()), "cudnnSetStream");
+  float scale = 1.0f / std::sqrt(float(state_->shape.head_dim));
+  float hidden = std::numeric_limits<float>::lowest();
+  std::vector<int64_t> uids{kQ, kK, kV, kO, kLse, kScale};
+  std::vector<void*> data{const_cast<void*>(at.q),
+                          const_cast<void*>(at.k),
+                          const_cast<void*>(at.v),
+                          at.o,
+                          at.lse,
+                          &scale};
+  if (state_->shape.mask != ViewMask::kNone) {
+    uids.push_back(kHidden);
+    data.push_back(&hidden);
+  }
+  Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, uids)
+      .set_raw(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, int64_t(data.size()),
+               data.data())
+      .set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace)
+      .finalize("variant pack");
+  check_cudnn(cudnn().execute(handle, state_->plan->handle(), pack.handle()), "execute");
+}
+
+std::shared_ptr<const SdpaPlan> cached_plan(const SdpaShape& shape, int device) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, SdpaShape>, std::shared_ptr<const SdpaPlan>> plans;
+  const std::lock_guard lock(mutex);
+  auto& plan = plans[{device, shape}];
+  if (!plan) plan = std::make_shared<const SdpaPlan>(shape);
+  return plan;
+}
+
+}  // namespace longnet

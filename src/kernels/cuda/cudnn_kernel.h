@@ -1,0 +1,16 @@
+// `cudnn`: scaled-dot-product attention of cuDNN on strided views, as a yardstick.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/device_kernel.h"
+
+namespace longnet {
+
+// Empty when the library is there and as new as the headers of the build, else why not.
+std::string why_cudnn_absent();
+// "9.14.0 (headers 9.14.0)", or why not.
+std::string describe_cudnn();
+std::unique_ptr<DeviceKernel> make_cudnn_kernel();
+
+}  // namespace longnet

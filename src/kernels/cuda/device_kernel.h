@@ -1,0 +1,74 @@
+// Attention on a GPU, by name: the device's side of attention_kernel.h.
+//
+// Tasks are the same as on the CPU, with device addresses. They are prepared once (lists go to the
+// device, plans are made) and launched many times; a launch allocates nothing and returns at once.
+//
+//   const auto kernel = make_device_kernel("cuda");
+//   const auto attend = kernel->prepare(tasks, {.head_dim = 64, .causal = true}, ledger);
+//   attend->launch(stream);
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/cuda/device.h"
+#include "kernels/attention_kernel.h"
+
+namespace longnet {
+
+// Storage of Q, K and V. Configs and the generator know bf16; kernels take fp16 as well.
+enum class DeviceElement { kBFloat16, kFloat16 };
+
+struct DeviceAttendOptions {
+  int64_t head_dim = 64;
+  DeviceElement element = DeviceElement::kBFloat16;
+  bool causal = false;
+  float output_scale = 1.0f;  // O is multiplied by it
+  bool merge = false;         // fold into what the output holds, by LSE, instead of overwriting it
+  // cudnn: results stay in scratch memory as the library writes them, to time it alone.
+  bool keep_16_bits = false;
+};
+
+class PreparedAttend {
+ public:
+  virtual ~PreparedAttend() = default;
+  // Enqueues all tasks. Each may be in flight once at a time: scratch memory is shared.
+  virtual void launch(const Stream& stream) const = 0;
+};
+
+class DeviceKernel {
+ public:
+  virtual ~DeviceKernel() = default;
+  virtual std::string_view name() const = 0;
+  // Empty when the kernel can do it, else the reason, for people. Looks at no device.
+  virtual std::string why_unsupported(const DeviceAttendOptions& options) const = 0;
+  // True when options.merge is taken; else the caller merges with its own launch.
+  virtual bool merges() const = 0;
+  // Scratch memory is booked as "workspace", lists as "task_lists". Throws Error for tasks that
+  // this kernel cannot run, with the reason.
+  virtual std::unique_ptr<PreparedAttend> prepare(std::span<const AttendTask> tasks,
+                                                  const DeviceAttendOptions& options,
+                                                  MemoryLedger& ledger) const = 0;
+};
+
+// "cuda" (own, mma.sync), "cudnn" (backend graph API), "gather" (pack, dense attention, scatter:
+// the ablation that shows what the strided view saves). The names are known to every build.
+std::vector<std::string> device_kernel_names();
+bool is_device_kernel(std::string_view name);
+// Empty when the kernel can run such attention, else why not. Needs neither a device nor a build
+// with CUDA: `lnbench plan` asks it anywhere.
+std::string why_device_kernel_unsupported(std::string_view name, const AttendOptions& options);
+// Empty when the kernel can run on this machine, else what is missing: build, driver, device,
+// library.
+std::string why_device_kernel_absent(std::string_view name);
+// Throws UsageError naming the known kernels, or the reason why this build lacks it.
+std::unique_ptr<DeviceKernel> make_device_kernel(std::string_view name);
+
+// Tile shapes of the `cuda` kernel for a padded head dimension, the default first; more than one
+// only with LONGNET_CUDA_VARIANTS.
+std::vector<std::string> cuda_kernel_shapes(int64_t head_dim);
+std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view shape = {});
+
+}  // namespace longnet

@@ -1,0 +1,80 @@
+// Which kernels run on a GPU. To add one: a file that defines its make function, and one line of
+// kKernels.
+#include <algorithm>
+
+#include "core/check.h"
+#include "kernels/cuda/cudnn_kernel.h"
+#include "kernels/cuda/device_kernel.h"
+#include "kernels/cuda/gather_kernel.h"
+
+namespace longnet {
+namespace {
+
+struct NamedKernel {
+  std::string_view name;
+  int64_t max_head_dim;
+  std::string (*why_absent)();  // on this machine; empty: it is there
+  std::unique_ptr<DeviceKernel> (*make)();
+};
+
+std::string never() { return ""; }
+
+constexpr NamedKernel kKernels[] = {
+    {"cuda", 256, never, [] { return make_cuda_kernel(); }},
+    {"cudnn", 128, why_cudnn_absent, make_cudnn_kernel},
+    {"gather", 256, never, [] { return make_gather_kernel(make_cuda_kernel()); }},
+};
+
+const NamedKernel* find(std::string_view name) {
+  const auto at = std::find_if(std::begin(kKernels), std::end(kKernels),
+                               [&](auto& k) { return k.name == name; });
+  return at == std::end(kKernels) ? nullptr : at;
+}
+
+}  // namespace
+
+std::vector<std::string> device_kernel_names() {
+  std::vector<std::string> names;
+  for (const NamedKernel& kernel : kKernels) names.emplace_back(kernel.name);
+  return names;
+}
+
+bool is_device_kernel(std::string_view name) { return find(name) != nullptr; }
+
+std::string why_device_kernel_unsupported(std::string_view name, const AttendOptions& options) {
+  const NamedKernel* const kernel = find(name);
+  check(kernel != nullptr, "no GPU kernel is called ", name);
+  if (options.dtype != DType::kBFloat16)
+    return concat("kernel ", name, " reads bf16, not ", to_string(options.dtype),
+                  ": set model.dtype to bf16");
+  const int64_t d = options.head_dim;
+  if (d < 8 || d > kernel->max_head_dim || d % 8 != 0)
+    return concat("kernel ", name, ": head_dim must be a multiple of 8 from 8 to ",
+                  kernel->max_head_dim, ", is ", d);
+  return "";
+}
+
+std::string why_device_kernel_absent(std::string_view name) {
+  const NamedKernel* const kernel = find(name);
+  check(kernel != nullptr, "no GPU kernel is called ", name);
+  const DeviceReport report = describe_devices();
+  if (!report.unusable.empty()) return concat("kernel ", name, " needs a GPU: ", report.unusable);
+  for (const DeviceInfo& device : report.devices)
+    if (device.major < 8)
+      return concat("kernel ", name, " needs compute capability 8.0, device ", device.index, " (",
+                    device.name, ") has ", device.major, ".", device.minor);
+  return kernel->why_absent();
+}
+
+std::unique_ptr<DeviceKernel> make_device_kernel(std::string_view name) {
+  const NamedKernel* const kernel = find(name);
+  if (kernel == nullptr) {
+    std::string known;
+    for (const NamedKernel& k : kKernels)
+      known += (known.empty() ? "" : ", ") + std::string(k.name);
+    throw UsageError(concat("unknown GPU kernel '", name, "': use one of ", known));
+  }
+  return kernel->make();
+}
+
+}  // namespace longnet

@@ -1,0 +1,62 @@
+#include "kernels/cuda/device_timer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+namespace longnet {
+namespace {
+constexpr int64_t kFlushBytes = int64_t{256} << 20;  // four times an H200's L2
+}
+
+DeviceTiming time_on_device(const Stream& stream, const TimerOptions& options,
+                            const std::function<void()>& launch) {
+  MemoryLedger ledger;
+  const DeviceBuffer flush(ledger, "flush", kFlushBytes);
+  const Event begin(Event::Kind::kTiming), end(Event::Kind::kTiming);
+  const auto region = [&](const std::function<void()>& body) {
+    stream.fill(flush.data(), 0x5A, flush.size());
+    begin.record(stream);
+    body();
+    end.record(stream);
+    end.synchronize();
+    return end.seconds_since(begin);
+  };
+  double once = 0;
+  for (int i = 0; i < std::max(1, options.warmup); ++i) once = region(launch);
+
+  DeviceTiming timing;
+  timing.launches_per_sample =
+      std::clamp(int(std::ceil(options.min_region_s / std::max(once, 1e-6))), 1, 1000);
+  const auto repeat = [&] {
+    for (int i = 0; i < timing.launches_per_sample; ++i) launch();
+  };
+  std::optional<Graph> graph;
+  if (once < options.graph_below_s) {
+    graph.emplace(stream, repeat);
+    timing.graph = true;
+    region([&] { graph->launch(stream); });
+  }
+  const double expected = once * timing.launches_per_sample;
+  const int samples = std::clamp(int(options.budget_s / std::max(expected, 1e-6)),
+                                 std::min(3, options.samples), options.samples);
+  timing.before = read_device_clocks(current_device());
+  for (int i = 0; i < samples; ++i) {
+    const double took = graph ? region([&] { graph->launch(stream); }) : region(repeat);
+    timing.samples_s.push_back(took / timing.launches_per_sample);
+  }
+  timing.after = read_device_clocks(current_device());
+  std::vector<double> sorted = timing.samples_s;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t n = sorted.size();
+  timing.median_s = n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+  timing.min_s = sorted.front();
+  return timing;
+}
+
+double attention_ceiling_flops(const DeviceInfo& device, int64_t head_dim, double sm_hz) {
+  const double per_clock = device.major >= 9 ? 4096 : 2048, flops = 4.0 * double(head_dim);
+  return flops / (flops / per_clock + 1.0 / 16) * device.multiprocessors * sm_hz;
+}
+
+}  // namespace longnet

@@ -1,0 +1,41 @@
+// How long something takes on a GPU, by events.
+//
+//   const DeviceTiming t = time_on_device(stream, {}, [&] { attend->launch(stream); });
+//
+// A sample is a region of at least min_region_s: one launch, or as many as it takes, preceded by a
+// flush of the L2 cache. Launches shorter than 0.2 ms are replayed from a graph, so that the host's
+// launch time is not what is measured. Inputs should be several times the L2, and random: zeros run
+// 13 % faster.
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "core/cuda/device.h"
+#include "core/cuda/device_clocks.h"
+
+namespace longnet {
+
+struct TimerOptions {
+  int warmup = 3, samples = 10;
+  double min_region_s = 5e-3, graph_below_s = 2e-4;
+  double budget_s = 3;  // fewer samples, but at least three, when one takes long
+};
+
+struct DeviceTiming {
+  std::vector<double> samples_s;  // of one launch
+  double median_s = 0, min_s = 0;
+  int launches_per_sample = 1;
+  bool graph = false;
+  DeviceClocks before, after;  // around the samples
+};
+
+DeviceTiming time_on_device(const Stream& stream, const TimerOptions& options,
+                            const std::function<void()>& launch);
+
+// Most that attention of head_dim d can reach when tensor cores and exponentials take turns:
+// 4 d / (4 d / F + 1 / 16) FLOP per clock and SM, with F = 4096 (sm_90; 2048 for sm_80) 16-bit FLOP
+// of the tensor cores and 16 exponentials per clock. Fits FlashAttention-3's published figures
+// within 5 %.
+double attention_ceiling_flops(const DeviceInfo& device, int64_t head_dim, double sm_hz);
+
+}  // namespace longnet

@@ -1,0 +1,124 @@
+// What the tile loop reads, and where things lie in shared memory and in the registers of a warp.
+//
+//   a tile of 64 keys x 64 dims: row 3, dims 8..15 (chunk 1) at byte (3 * 8 + (1 ^ 3)) * 16 = 416
+//
+// Fragments of mma.m16n8k16 and ldmatrix: PTX ISA 8.x, sections 9.7.14.5.8 and 9.7.14.5.15.
+#pragma once
+#include <cstdint>
+
+#include "core/random.h"
+
+#if defined(__CUDACC__)
+#define LONGNET_UNROLL _Pragma("unroll")
+#else
+#define LONGNET_UNROLL
+#endif
+
+namespace longnet {
+
+// One query run against a list of key runs; the device's form of AttendTask.
+struct TileTask {
+  const void* q;  // row i at q + i * q_stride elements of 16 bits
+  float* o;       // row i at o + i * o_stride
+  float* lse;     // row i at lse[i * lse_stride]
+  int64_t q_stride, o_stride, lse_stride;
+  int64_t q_first, q_step;  // global positions of the rows
+  int32_t rows;
+  int32_t first_run, num_runs;  // in TileInputs::runs
+};
+struct TileRun {
+  const void* k;
+  const void* v;
+  int64_t stride;       // elements
+  int64_t begin, rows;  // keys [begin, begin + rows) of the task
+  int64_t first_token, token_step;
+};
+// One block's work: rows [row, row + kRows) of a task.
+struct TileRef {
+  int32_t task, row;
+  int64_t keys;      // keys that at least one row of the tile may see: the first ones of the task
+  int64_t unmasked;  // keys that all rows see
+};
+struct TileInputs {
+  const TileTask* tasks;
+  const TileRun* runs;
+  const TileRef* tiles;
+  int32_t head_dim;  // <= Shape::kDim; a row's other lanes are zero
+  bool causal;
+  bool merge;        // fold into what `o` and `lse` hold, by LSE, instead of overwriting it
+  float scale_log2;  // log2(e) / sqrt(head_dim)
+  float output_scale;
+};
+
+// kM: blocks of 16 query rows per warp. kQInRegisters: Q fragments are loaded once, else with each
+// key tile.
+template <int kDim_, int kM_, int kKeys_, bool kQInRegisters_, int kBlocksPerSm_>
+struct TileShape {
+  static constexpr int kDim = kDim_, kM = kM_, kKeys = kKeys_, kBlocksPerSm = kBlocksPerSm_;
+  static constexpr bool kQInRegisters = kQInRegisters_;
+  static constexpr int kWarps = 4, kThreads = 32 * kWarps, kRows = 16 * kM * kWarps;
+  static constexpr int kChunks = kDim / 8;  // 16-byte pieces of a row
+  static constexpr int kRowsPerPass = kThreads / kChunks;
+  static constexpr int kQBytes = kRows * kDim * 2, kTileBytes = kKeys * kDim * 2;
+  static constexpr int kSharedBytes = kQBytes + 4 * kTileBytes;  // Q, two stages of K and V
+  static_assert(kDim % 64 == 0 && kKeys % 16 == 0 && kThreads % kChunks == 0);
+  static_assert(kRows % kRowsPerPass == 0 && kKeys % kRowsPerPass == 0);
+  LONGNET_HOST_DEVICE static constexpr int k_offset(int stage) {
+    return kQBytes + stage * 2 * kTileBytes;
+  }
+  LONGNET_HOST_DEVICE static constexpr int v_offset(int stage) {
+    return k_offset(stage) + kTileBytes;
+  }
+};
+
+// Byte of a 16-byte chunk in a tile of rows. The rotation by row keeps the eight rows of an 8 x 8
+// matrix in distinct banks.
+template <class Shape>
+LONGNET_HOST_DEVICE constexpr int chunk_offset(int row, int chunk) {
+  return (row * Shape::kChunks + (chunk ^ (row & 7))) * 16;
+}
+
+// Addresses that lane `lane` gives to ldmatrix.x4. Matrices come in the order in which the operands
+// want them.
+//   A (16 rows x 16 dims):  rows 0-7 | rows 8-15 of the first 8 dims, then of the last 8
+template <class Shape>
+LONGNET_HOST_DEVICE constexpr int query_address(int lane, int row, int chunk) {
+  return chunk_offset<Shape>(row + (lane & 15), chunk + (lane >> 4));
+}
+//   B of Q K^T (16 keys x 16 dims): keys 0-7: dims 0-7 | 8-15, then keys 8-15
+template <class Shape>
+LONGNET_HOST_DEVICE constexpr int key_address(int lane, int key, int chunk) {
+  return chunk_offset<Shape>(key + (lane >> 4) * 8 + (lane & 7), chunk + (lane >> 3 & 1));
+}
+//   B of P V (16 keys x 16 dims), transposed on the way: dims 0-7: keys 0-7 | 8-15, then dims 8-15
+template <class Shape>
+LONGNET_HOST_DEVICE constexpr int value_address(int lane, int key, int chunk) {
+  return chunk_offset<Shape>(key + (lane & 15), chunk + (lane >> 4));
+}
+// Element i of an accumulator (16 rows x 8 columns).
+LONGNET_HOST_DEVICE constexpr int accumulator_row(int lane, int i) {
+  return (lane >> 2) + (i >> 1) * 8;
+}
+LONGNET_HOST_DEVICE constexpr int accumulator_column(int lane, int i) {
+  return (lane & 3) * 2 + (i & 1);
+}
+
+// Finds the run of ascending keys.
+class RunCursor {
+ public:
+  LONGNET_HOST_DEVICE RunCursor(const TileRun* runs, int at, int end)
+      : runs_(runs), at_(at), end_(end) {}
+  LONGNET_HOST_DEVICE void advance_to(int64_t key) {
+    while (at_ + 1 < end_ && key >= runs_[at_].begin + runs_[at_].rows) ++at_;
+  }
+  LONGNET_HOST_DEVICE const TileRun& run() const { return runs_[at_]; }
+  LONGNET_HOST_DEVICE int64_t token(int64_t key) const {
+    return run().first_token + (key - run().begin) * run().token_step;
+  }
+
+ private:
+  const TileRun* runs_;
+  int at_, end_;
+};
+
+}  // namespace longnet

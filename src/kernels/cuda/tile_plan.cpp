@@ -1,0 +1,112 @@
+#include "kernels/cuda/tile_plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "core/check.h"
+#include "core/token_range.h"
+
+namespace longnet {
+namespace {
+
+// Keys of `run` at positions <= token.
+int64_t visible(const TileRun& run, int64_t token) {
+  if (token < run.first_token) return 0;
+  return std::min(run.rows, (token - run.first_token) / std::max<int64_t>(1, run.token_step) + 1);
+}
+
+// Positions ascend through all runs: then the keys that a query sees are the first ones.
+bool ascending(std::span<const TileRun> runs) {
+  int64_t last = std::numeric_limits<int64_t>::min();
+  for (const TileRun& run : runs) {
+    if (run.first_token <= last) return false;
+    last = run.first_token + (run.rows - 1) * run.token_step;
+  }
+  return true;
+}
+
+void add_tiles(TilePlan& plan, int32_t index, bool causal, int rows_per_tile) {
+  const TileTask& task = plan.tasks[size_t(index)];
+  const std::span runs(plan.runs.data() + task.first_run, size_t(task.num_runs));
+  const int64_t all = runs.empty() ? 0 : runs.back().begin + runs.back().rows;
+  const bool prefix = causal && ascending(runs);
+  const auto count_up_to = [&](int64_t row) {
+    int64_t keys = 0;
+    for (const TileRun& run : runs) keys += visible(run, task.q_first + row * task.q_step);
+    return keys;
+  };
+  const int tiles = int(ceil_div(task.rows, rows_per_tile));
+  for (int i = tiles - 1; i >= 0; --i) {
+    TileRef tile{.task = index, .row = i * rows_per_tile, .keys = all, .unmasked = all};
+    if (causal) tile.unmasked = prefix ? count_up_to(tile.row) : 0;
+    if (prefix) tile.keys = count_up_to(std::min(tile.row + rows_per_tile, task.rows) - 1);
+    plan.tiles.push_back(tile);
+  }
+}
+
+}  // namespace
+
+TilePlan plan_tiles(std::span<const AttendTask> tasks, bool causal, int rows_per_tile) {
+  TilePlan plan;
+  for (const AttendTask& task : tasks) {
+    if (task.q.rows == 0) continue;
+    check(task.q.rows > 0 && task.q.rows < (int64_t{1} << 30), "a task of ", task.q.rows, " rows");
+    check(!causal || task.q.rows == 1 || task.q.token_step >= 1, "causal rows must ascend");
+    TileTask out{.q = task.q.q,
+                 .o = task.out.o,
+                 .lse = task.out.lse,
+                 .q_stride = task.q.row_stride,
+                 .o_stride = task.out.o_stride,
+                 .lse_stride = task.out.lse_stride,
+                 .q_first = task.q.first_token,
+                 .q_step = task.q.token_step,
+                 .rows = int32_t(task.q.rows),
+                 .first_run = int32_t(plan.runs.size()),
+                 .num_runs = 0};
+    int64_t keys = 0;
+    for (const KvRun& run : task.kv) {
+      if (run.rows == 0) continue;
+      plan.runs.push_back({.k = run.k,
+                           .v = run.v,
+                           .stride = run.row_stride,
+                           .begin = keys,
+                           .rows = run.rows,
+                           .first_token = run.first_token,
+                           .token_step = run.token_step});
+      keys += run.rows;
+    }
+    check(plan.runs.size() < (size_t{1} << 31), "too many key runs: ", plan.runs.size());
+    out.num_runs = int32_t(plan.runs.size()) - out.first_run;
+    plan.tasks.push_back(out);
+  }
+  const auto keys_of = [&](int32_t i) {
+    const TileTask& t = plan.tasks[size_t(i)];
+    if (t.num_runs == 0) return int64_t{0};
+    const TileRun& last = plan.runs[size_t(t.first_run + t.num_runs - 1)];
+    return last.begin + last.rows;
+  };
+  std::vector<int32_t> order(plan.tasks.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return keys_of(a) > keys_of(b); });
+  for (const int32_t i : order) add_tiles(plan, i, causal, rows_per_tile);
+  return plan;
+}
+
+std::string why_misaligned(std::span<const AttendTask> tasks) {
+  const auto odd = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 != 0; };
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const AttendTask& t = tasks[i];
+    if (odd(t.q.q) || (t.q.rows > 1 && t.q.row_stride % 8 != 0))
+      return concat("the queries of task ", i, " are not 16-byte aligned (address ", t.q.q,
+                    ", row stride ", t.q.row_stride, " elements)");
+    for (const KvRun& run : t.kv)
+      if (odd(run.k) || odd(run.v) || (run.rows > 1 && run.row_stride % 8 != 0))
+        return concat("keys or values of task ", i, " are not 16-byte aligned (addresses ", run.k,
+                      ", ", run.v, ", row stride ", run.row_stride, " elements)");
+  }
+  return "";
+}
+
+}  // namespace longnet

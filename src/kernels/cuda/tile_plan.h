@@ -1,0 +1,29 @@
+// From attention tasks to what the tile loop reads: flat lists of tasks, key runs and tiles.
+//
+//   a task of 300 causal rows in tiles of 128: three tiles, the longest (rows 256..299) first
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/attention_kernel.h"
+#include "kernels/cuda/attend_tile.h"
+
+namespace longnet {
+
+struct TilePlan {
+  std::vector<TileTask> tasks;
+  std::vector<TileRun> runs;
+  std::vector<TileRef> tiles;
+};
+
+// Tiles of `rows_per_tile` query rows. Tasks with the most keys come first and, under a causal
+// mask, the last rows of each: long tiles that start late would keep the device waiting. Throws
+// Error for rows that cannot be counted in 31 bits.
+TilePlan plan_tiles(std::span<const AttendTask> tasks, bool causal, int rows_per_tile);
+
+// Empty when every row of every task can be read in 16-byte pieces, else which pointer or stride of
+// which task cannot.
+std::string why_misaligned(std::span<const AttendTask> tasks);
+
+}  // namespace longnet
