@@ -1,0 +1,130 @@
+#include "comm/cuda/device_transport.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "comm/nccl/nccl_library.h"
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+struct RankPlace {
+  std::string host, device;
+};
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::vector<RankPlace> all_places(Communicator& host) {
+  const DeviceReport report = describe_devices();
+  check(report.unusable.empty(), "no GPU for this rank: ", report.unusable);
+  const auto texts =
+      host.all_texts(host_name() + " " + report.devices.at(size_t(current_device())).uuid);
+  std::vector<RankPlace> places;
+  for (const std::string& text : texts) {
+    RankPlace place;
+    std::istringstream(text) >> place.host >> place.device;
+    places.push_back(place);
+  }
+  return places;
+}
+
+struct World {
+  bool one_host = true, own_devices = true;
+};
+
+World describe(const std::vector<RankPlace>& places) {
+  World world;
+  std::set<std::string> devices;
+  for (const RankPlace& p : places) {
+    world.one_host = world.one_host && p.host == places.front().host;
+    world.own_devices = world.own_devices && devices.insert(p.host + p.device).second;
+  }
+  return world;
+}
+
+}  // namespace
+
+void DeviceTransport::count(std::span<const Transfer> transfers) {
+  for (const Transfer& t : transfers) {
+    if (t.kind == Transfer::Kind::kRecv) {
+      counters_.bytes_received += t.bytes;
+      continue;
+    }
+    counters_.bytes_sent += t.bytes;
+    if (t.bytes > 0) ++counters_.messages_sent;
+  }
+}
+
+DeviceTransport::Ticket DeviceTransport::post_gather(const RankGroup& group, std::byte* into,
+                                                     std::span<const int64_t> counts,
+                                                     const Stream& stream) {
+  const int me = group.index_of(host().rank());
+  check(me >= 0 && int(counts.size()) == group.count, "not a gather of this rank");
+  std::vector<std::byte*> parts;
+  for (const int64_t bytes : counts) {
+    parts.push_back(into);
+    into += bytes;
+  }
+  std::vector<Transfer> transfers;
+  for (int i = 0; i < group.count; ++i) {
+    if (i == me) continue;
+    transfers.push_back({Transfer::Kind::kSend, group[i], parts[size_t(me)], counts[size_t(me)]});
+    transfers.push_back({Transfer::Kind::kRecv, group[i], parts[size_t(i)], counts[size_t(i)]});
+  }
+  return post(transfers, stream);
+}
+
+int device_of_rank(Communicator& host) {
+  const DeviceReport report = describe_devices();
+  if (!report.unusable.empty()) throw UsageError(report.unusable);
+  const auto hosts = host.all_texts(host_name());
+  const auto here =
+      std::count(hosts.begin(), hosts.begin() + host.rank(), hosts[size_t(host.rank())]);
+  return int(size_t(here) % report.devices.size());
+}
+
+std::vector<std::string> device_transport_names() { return {"nccl", "cuda_ipc", "mpi_host"}; }
+
+std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Communicator& host) {
+  const std::vector<RankPlace> places = all_places(host);
+  const World world = describe(places);
+  std::string no_nccl = why_nccl_absent();
+  // Ranks on unequal machines agree.
+  if (host.max_of(no_nccl.empty() ? 0.0 : 1.0) > 0 && no_nccl.empty())
+    no_nccl = "another rank's machine has no NCCL";
+  std::string chosen(name);
+  if (name == "auto")
+    chosen = host.size() == 1                       ? "cuda_ipc"
+             : world.own_devices && no_nccl.empty() ? "nccl"
+             : world.one_host                       ? "cuda_ipc"
+                                                    : "mpi_host";
+  if (chosen == "nccl") {
+    if (!no_nccl.empty())
+      throw UsageError(concat("transport nccl: ", no_nccl, "\n  hint: use cuda_ipc or mpi_host"));
+    if (!world.own_devices)
+      throw UsageError(concat("transport nccl: ", host.size(),
+                              " ranks, but some share a GPU, which NCCL refuses\n  hint: start one "
+                              "rank per GPU, or use cuda_ipc (one machine) or mpi_host"));
+    return make_nccl_transport(host);
+  }
+  if (chosen == "cuda_ipc") {
+    if (!world.one_host)
+      throw UsageError(
+          "transport cuda_ipc: the ranks are on several machines\n  hint: use nccl or mpi_host");
+    return make_ipc_transport(host);
+  }
+  if (chosen == "mpi_host") return make_staged_transport(host);
+  std::string known;
+  for (const std::string& n : device_transport_names()) known += ", " + n;
+  throw UsageError(concat("unknown GPU transport '", name, "': use one of auto", known));
+}
+
+}  // namespace longnet

@@ -1,0 +1,78 @@
+// Bytes between ranks whose buffers are in GPU memory. Knows neither kernels nor schedules.
+//
+//   nccl      one GPU per rank; NCCL's own paths between them
+//   cuda_ipc  ranks of one machine that share a GPU (or a few): copies by the receiver, ordered by
+//             events; ranks are threads of one process, or processes that open each other's memory
+//   mpi_host  through page-locked host memory and the ranks' host communicator: always works
+//
+// Transfers that one post() names may run at the same time. Between two ranks they match in order.
+//
+//   ring, rank 1 of 4: post({send kv to 2, recv A from 0}, comm);  ...  complete(ticket, compute)
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "core/cuda/device.h"
+
+namespace longnet {
+
+struct Transfer {
+  enum class Kind { kSend, kRecv } kind;
+  Rank peer;
+  std::byte* data;  // on the device
+  int64_t bytes;
+};
+
+class DeviceTransport {
+ public:
+  using Ticket = int;
+  virtual ~DeviceTransport() = default;
+  virtual std::string_view name() const = 0;
+
+  // Buffers that transfers will touch; called once, by all ranks.
+  virtual void open(std::span<const std::span<std::byte>> buffers) = 0;
+  // Prepares gathers in a group; called by all its members, in the same order.
+  virtual void open_group(const RankGroup& group) = 0;
+  // Starts transfers; they see what was enqueued on `stream` before, and `stream` may stand still
+  // until they are done.
+  virtual Ticket post(std::span<const Transfer> transfers, const Stream& stream) = 0;
+  // In place: part i of `into` (counts[i] bytes) is member i's; the own part is there already.
+  virtual Ticket post_gather(const RankGroup& group, std::byte* into,
+                             std::span<const int64_t> counts, const Stream& stream);
+  // What is enqueued on `waiting` from now on sees the transfers done. May block the calling thread
+  // until the peers have come as far.
+  virtual void complete(Ticket ticket, const Stream& waiting) = 0;
+  // After a run, when all is complete: waits for what peers still read, and forgets all tickets.
+  virtual void finish() = 0;
+
+  const CommCounters& counters() const { return counters_; }
+  void reset_counters() { counters_ = {}; }
+  Communicator& host() const { return host_; }
+
+ protected:
+  explicit DeviceTransport(Communicator& host) : host_(host) {}
+  void count(std::span<const Transfer> transfers);
+  CommCounters counters_;
+
+ private:
+  Communicator& host_;
+};
+
+// The device that a rank works on: ranks of a machine go round its devices. Collective.
+int device_of_rank(Communicator& host);
+
+std::vector<std::string> device_transport_names();
+// `name`: one of them, or "auto": nccl where every rank has a GPU of its own, cuda_ipc where all
+// share this machine, else mpi_host. Collective; the calling thread's device is its rank's. Throws
+// UsageError when the machine does not fit, with the way out.
+std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Communicator& host);
+
+std::unique_ptr<DeviceTransport> make_nccl_transport(Communicator& host);
+std::unique_ptr<DeviceTransport> make_ipc_transport(Communicator& host);
+std::unique_ptr<DeviceTransport> make_staged_transport(Communicator& host);
+
+}  // namespace longnet

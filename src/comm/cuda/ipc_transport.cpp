@@ -1,0 +1,249 @@
+// cuda_ipc: the receiver copies straight out of the sender's device memory.
+//
+// The sender records an event behind what it sends and tells the receiver, over the host
+// communicator, where the bytes are; the receiver lets its stream wait for that event, copies,
+// records an event of its own and acknowledges, so that the sender may write there again. Ranks
+// that are threads of one process use each other's addresses and events as they are; other
+// processes open them (cudaIpc).
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <deque>
+#include <map>
+
+#include "comm/cuda/device_transport.h"
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+// Events of a rank, used in turn. A peer may still have to look at one of the run before, so a run
+// uses at most half of them.
+constexpr int kEvents = 1024;
+
+enum class Kind : int64_t { kOffer, kTaken };
+// What travels between hosts.
+struct Notice {
+  Kind kind;
+  int64_t buffer, offset, bytes;  // of an offer: in the sender's list of buffers
+  int64_t event;                  // in the ring of the rank that writes this
+};
+
+std::string to_hex(const std::vector<std::byte>& bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::byte b : bytes) {
+    text += kDigits[unsigned(b) >> 4];
+    text += kDigits[unsigned(b) & 15];
+  }
+  return text;
+}
+
+std::vector<std::byte> from_hex(const std::string& text) {
+  std::vector<std::byte> bytes(text.size() / 2);
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = std::byte(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  return bytes;
+}
+
+template <class T>
+std::vector<std::byte> bytes_of(const T& value) {
+  std::vector<std::byte> bytes(sizeof value);
+  std::memcpy(bytes.data(), &value, sizeof value);
+  return bytes;
+}
+
+std::string this_process() {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  return concat(host, ":", getpid());
+}
+
+// Another rank's memory and events, as this process reaches them.
+struct Peer {
+  std::vector<std::byte*> buffers;
+  std::vector<void*> opened;         // to be closed
+  std::vector<Event> imported;       // owned here
+  std::vector<const Event*> events;  // imported, or the other thread's own
+  std::deque<Notice> offers, taken;  // arrived, not used yet
+};
+
+class IpcTransport final : public DeviceTransport {
+ public:
+  explicit IpcTransport(Communicator& host) : DeviceTransport(host) {}
+  ~IpcTransport() override {
+    for (Peer& peer : peers_)
+      for (void* memory : peer.opened) close_memory(memory);
+  }
+  std::string_view name() const override { return "cuda_ipc"; }
+  void open_group(const RankGroup&) override {}
+
+  void open(std::span<const std::span<std::byte>> buffers) override {
+    own_.assign(buffers.begin(), buffers.end());
+    const auto processes = host().all_texts(this_process());
+    bool alone = true;
+    for (const std::string& p : processes) alone = alone && p == processes.front();
+    const auto kind = alone ? Event::Kind::kOrder : Event::Kind::kShared;
+    for (int i = 0; i < kEvents; ++i) events_.emplace_back(kind);
+    if (host().size() == 1) return;
+    peers_.resize(size_t(host().size()));
+    const auto tables = host().all_texts(my_table(alone));
+    for (size_t r = 0; r < tables.size(); ++r)
+      if (int(r) != host().rank()) read_table(tables[r], alone, peers_[r]);
+    host().barrier();
+  }
+
+  Ticket post(std::span<const Transfer> transfers, const Stream& stream) override {
+    count(transfers);
+    Post& post = posts_.emplace_back();
+    post.transfers.assign(transfers.begin(), transfers.end());
+    if (transfers.empty()) return int(posts_.size()) - 1;
+    const int event = next_event();
+    events_[size_t(event)].record(stream);
+    post.ready = event;
+    for (const Transfer& t : transfers)
+      if (t.kind == Transfer::Kind::kSend) tell(t.peer, offer_of(t, event));
+    return int(posts_.size()) - 1;
+  }
+
+  void complete(Ticket ticket, const Stream& waiting) override {
+    Post& post = posts_.at(size_t(ticket));
+    if (post.transfers.empty()) return;
+    if (!post.done) {
+      copying_.wait(events_[size_t(post.ready)]);  // the target may be written
+      for (const Transfer& t : post.transfers)
+        if (t.kind == Transfer::Kind::kRecv) receive(t);
+      for (const Transfer& t : post.transfers) {
+        if (t.kind != Transfer::Kind::kSend) continue;
+        const Notice taken = next_notice(t.peer, Kind::kTaken);
+        copying_.wait(*peers_[size_t(t.peer)].events[size_t(taken.event)]);
+      }
+      post.over.record(copying_);
+      post.done = true;
+    }
+    waiting.wait(post.over);
+  }
+
+  void finish() override {
+    for (const Communicator::Request request : told_) host().wait(request);
+    told_.clear();
+    notices_.clear();
+    copying_.synchronize();
+    posts_.clear();
+    used_in_run_ = 0;
+  }
+
+ private:
+  struct Post {
+    std::vector<Transfer> transfers{};
+    int ready = -1;
+    bool done = false;
+    Event over{};
+  };
+
+  int next_event() {
+    check(++used_in_run_ <= kEvents / 2, "cuda_ipc: more than ", kEvents / 2,
+          " transfers of a rank in one run; use fewer ranks, or mpi_host");
+    return int(used_events_++ % kEvents);
+  }
+
+  std::string my_table(bool alone) const {
+    std::string text;
+    for (const auto& buffer : own_)
+      text += (buffer.empty() ? "-"
+               : alone        ? to_hex(bytes_of(buffer.data()))
+                              : to_hex(export_memory(buffer.data()))) +
+              " ";
+    text += "| ";
+    for (const Event& event : events_)
+      text += (alone ? to_hex(bytes_of(&event)) : to_hex(event.export_handle())) + " ";
+    return text;
+  }
+
+  static void read_table(const std::string& text, bool alone, Peer& peer) {
+    bool events = false;
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = text.find(' ', at);
+      const std::string word = text.substr(at, end - at);
+      at = end + 1;
+      if (word == "|") {
+        events = true;
+      } else if (word == "-") {
+        peer.buffers.push_back(nullptr);
+      } else if (events && alone) {
+        const Event* event = nullptr;
+        std::memcpy(&event, from_hex(word).data(), sizeof event);
+        peer.events.push_back(event);
+      } else if (events) {
+        peer.imported.push_back(Event::import_handle(from_hex(word)));
+      } else if (alone) {
+        std::byte* buffer = nullptr;
+        std::memcpy(&buffer, from_hex(word).data(), sizeof buffer);
+        peer.buffers.push_back(buffer);
+      } else {
+        peer.opened.push_back(import_memory(from_hex(word)));
+        peer.buffers.push_back(static_cast<std::byte*>(peer.opened.back()));
+      }
+    }
+    for (const Event& event : peer.imported) peer.events.push_back(&event);
+  }
+
+  Notice offer_of(const Transfer& t, int event) const {
+    for (size_t i = 0; i < own_.size(); ++i)
+      if (!own_[i].empty() && t.data >= own_[i].data() &&
+          t.data + t.bytes <= own_[i].data() + own_[i].size())
+        return {Kind::kOffer, int64_t(i), t.data - own_[i].data(), t.bytes, event};
+    check(t.bytes == 0, "a transfer of memory that was not opened");
+    return {Kind::kOffer, 0, 0, 0, event};
+  }
+
+  void tell(Rank peer, const Notice& notice) {
+    const Notice& kept = notices_.emplace_back(notice);  // until finish()
+    told_.push_back(host().isend(peer, std::as_bytes(std::span(&kept, 1))));
+  }
+
+  // Offers and acknowledgements come on one channel, in the order in which the peer wrote them.
+  Notice next_notice(Rank from, Kind kind) {
+    Peer& peer = peers_[size_t(from)];
+    auto& wanted = kind == Kind::kOffer ? peer.offers : peer.taken;
+    while (wanted.empty()) {
+      Notice notice{};
+      host().wait(host().irecv(from, std::as_writable_bytes(std::span(&notice, 1))));
+      (notice.kind == Kind::kOffer ? peer.offers : peer.taken).push_back(notice);
+    }
+    const Notice notice = wanted.front();
+    wanted.pop_front();
+    return notice;
+  }
+
+  void receive(const Transfer& t) {
+    const Notice offer = next_notice(t.peer, Kind::kOffer);
+    check(offer.bytes == t.bytes, "rank ", t.peer, " sends ", offer.bytes, " bytes, ", t.bytes,
+          " are expected");
+    const Peer& peer = peers_[size_t(t.peer)];
+    copying_.wait(*peer.events[size_t(offer.event)]);
+    if (t.bytes > 0)
+      copying_.copy(t.data, peer.buffers[size_t(offer.buffer)] + offer.offset, t.bytes);
+    const int event = next_event();
+    events_[size_t(event)].record(copying_);
+    tell(t.peer, {Kind::kTaken, 0, 0, 0, event});
+  }
+
+  std::vector<std::span<std::byte>> own_;
+  std::vector<Event> events_;
+  int64_t used_events_ = 0, used_in_run_ = 0;
+  std::deque<Peer> peers_;
+  std::deque<Post> posts_;
+  std::deque<Notice> notices_;
+  std::vector<Communicator::Request> told_;
+  Stream copying_{Stream::Priority::kHigh};
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceTransport> make_ipc_transport(Communicator& host) {
+  return std::make_unique<IpcTransport>(host);
+}
+
+}  // namespace longnet

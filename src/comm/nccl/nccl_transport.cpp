@@ -1,0 +1,207 @@
+// nccl: one GPU per rank. Bootstrapped over the host communicator, whatever it is.
+//
+// NCCL runs the groups of one communicator in order, and a rank's group waits for its peers: the
+// executor posts transfers in rounds that all ranks go through in the same order (comm_rounds.h).
+// Gathers of unequal counts are grouped broadcasts, one per member; equal counts are an all-gather.
+#include <nccl.h>
+
+#include <cstring>
+#include <deque>
+#include <map>
+
+#include "comm/cuda/device_transport.h"
+#include "comm/nccl/nccl_library.h"
+#include "core/check.h"
+#include "core/cuda/dynamic_library.h"
+
+namespace longnet {
+namespace {
+
+struct Nccl {
+  DynamicLibrary library{{"libnccl.so.2"}};
+  decltype(&ncclGetVersion) version = nullptr;
+  decltype(&ncclGetErrorString) error_string = nullptr;
+  decltype(&ncclGetLastError) last_error = nullptr;
+  decltype(&ncclGetUniqueId) unique_id = nullptr;
+  decltype(&ncclCommInitRank) init = nullptr;
+  decltype(&ncclCommDestroy) destroy = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) recv = nullptr;
+  decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclBroadcast) broadcast = nullptr;
+
+  Nccl() {
+    if (!library.is_open()) return;
+    library.load(version, "ncclGetVersion");
+    library.load(error_string, "ncclGetErrorString");
+    library.load(last_error, "ncclGetLastError");
+    library.load(unique_id, "ncclGetUniqueId");
+    library.load(init, "ncclCommInitRank");
+    library.load(destroy, "ncclCommDestroy");
+    library.load(group_start, "ncclGroupStart");
+    library.load(group_end, "ncclGroupEnd");
+    library.load(send, "ncclSend");
+    library.load(recv, "ncclRecv");
+    library.load(all_gather, "ncclAllGather");
+    library.load(broadcast, "ncclBroadcast");
+  }
+};
+
+const Nccl& nccl() {
+  static const Nccl instance;
+  return instance;
+}
+
+void check_nccl(ncclResult_t status, Located what) {
+  if (status == ncclSuccess) return;
+  fail_at(concat("NCCL, ", what.text, ": ", nccl().error_string(status), " (",
+                 nccl().last_error(nullptr), ")"),
+          what.where);
+}
+
+std::string version_text(int v) {  // 22809 -> 2.28.9
+  return concat(v / 10000, ".", v / 100 % 100, ".", v % 100);
+}
+
+class NcclComm {
+ public:
+  // Collective over the members, which have agreed on the id.
+  NcclComm(const ncclUniqueId& id, int size, int rank) {
+    check_nccl(nccl().init(&handle_, size, id, rank), "ncclCommInitRank");
+  }
+  ~NcclComm() { nccl().destroy(handle_); }
+  NcclComm(const NcclComm&) = delete;
+  NcclComm& operator=(const NcclComm&) = delete;
+  ncclComm_t get() const { return handle_; }
+
+ private:
+  ncclComm_t handle_ = nullptr;
+};
+
+class NcclTransport final : public DeviceTransport {
+ public:
+  explicit NcclTransport(Communicator& host) : DeviceTransport(host) {
+    ncclUniqueId id{};
+    if (host.rank() == 0) check_nccl(nccl().unique_id(&id), "ncclGetUniqueId");
+    host.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
+    world_ = std::make_unique<NcclComm>(id, host.size(), host.rank());
+  }
+  std::string_view name() const override { return "nccl"; }
+  void open(std::span<const std::span<std::byte>>) override {}
+
+  void open_group(const RankGroup& group) override {
+    const int me = group.index_of(host().rank());
+    if (me < 0 || group.count < 2 || groups_.contains(group)) return;
+    ncclUniqueId id{};
+    const auto bytes = std::as_writable_bytes(std::span(&id, 1));
+    if (me == 0) {
+      check_nccl(nccl().unique_id(&id), "ncclGetUniqueId");
+      for (int i = 1; i < group.count; ++i) host().wait(host().isend(group[i], bytes));
+    } else {
+      host().wait(host().irecv(group[0], bytes));
+    }
+    groups_[group] = std::make_unique<NcclComm>(id, group.count, me);
+  }
+
+  Ticket post(std::span<const Transfer> transfers, const Stream& stream) override {
+    count(transfers);
+    check_nccl(nccl().group_start(), "ncclGroupStart");
+    for (const Transfer& t : transfers) {
+      if (t.bytes == 0) continue;
+      if (t.kind == Transfer::Kind::kSend)
+        check_nccl(
+            nccl().send(t.data, size_t(t.bytes), ncclUint8, t.peer, world_->get(), stream.handle()),
+            "ncclSend");
+      else
+        check_nccl(
+            nccl().recv(t.data, size_t(t.bytes), ncclUint8, t.peer, world_->get(), stream.handle()),
+            "ncclRecv");
+    }
+    check_nccl(nccl().group_end(), "ncclGroupEnd");
+    return ticket_after(stream);
+  }
+
+  Ticket post_gather(const RankGroup& group, std::byte* into, std::span<const int64_t> counts,
+                     const Stream& stream) override {
+    const int me = group.index_of(host().rank());
+    check(me >= 0 && int(counts.size()) == group.count, "not a gather of this rank");
+    if (group.count < 2) return ticket_after(stream);
+    const int64_t own = counts[size_t(me)];
+    counters_.bytes_sent += own * (group.count - 1);
+    if (own > 0) counters_.messages_sent += group.count - 1;
+    bool equal = true;
+    int64_t all = 0;
+    for (const int64_t bytes : counts) {
+      equal = equal && bytes == own;
+      all += bytes;
+    }
+    counters_.bytes_received += all - own;
+    const ncclComm_t comm = groups_.at(group)->get();
+    if (equal && own > 0) {
+      check_nccl(
+          nccl().all_gather(into + me * own, into, size_t(own), ncclUint8, comm, stream.handle()),
+          "ncclAllGather");
+      return ticket_after(stream);
+    }
+    check_nccl(nccl().group_start(), "ncclGroupStart");
+    for (int root = 0; root < group.count; ++root) {
+      const int64_t bytes = counts[size_t(root)];
+      if (bytes > 0)
+        check_nccl(
+            nccl().broadcast(into, into, size_t(bytes), ncclUint8, root, comm, stream.handle()),
+            "ncclBroadcast");
+      into += bytes;
+    }
+    check_nccl(nccl().group_end(), "ncclGroupEnd");
+    return ticket_after(stream);
+  }
+
+  void complete(Ticket ticket, const Stream& waiting) override {
+    waiting.wait(events_.at(size_t(ticket)));
+  }
+  void finish() override { used_ = 0; }
+
+ private:
+  Ticket ticket_after(const Stream& stream) {
+    if (used_ == int(events_.size())) events_.emplace_back();
+    events_[size_t(used_)].record(stream);
+    return used_++;
+  }
+
+  std::unique_ptr<NcclComm> world_;
+  std::map<RankGroup, std::unique_ptr<NcclComm>> groups_;
+  std::deque<Event> events_;  // one per post of a run, used again in the next
+  int used_ = 0;
+};
+
+}  // namespace
+
+std::string why_nccl_absent() {
+  if (!nccl().library.is_open())
+    return concat("NCCL is not on the library path: ", nccl().library.error());
+  int version = 0;
+  check_nccl(nccl().version(&version), "ncclGetVersion");
+  if (version / 10000 != NCCL_MAJOR || version / 100 < NCCL_VERSION_CODE / 100)
+    return concat("NCCL ", version_text(version), " was found, but this build's headers are ",
+                  version_text(NCCL_VERSION_CODE), ": use that version or a newer one of ",
+                  NCCL_MAJOR);
+  return "";
+}
+
+std::string describe_nccl() {
+  const std::string why = why_nccl_absent();
+  if (!why.empty()) return why;
+  int version = 0;
+  check_nccl(nccl().version(&version), "ncclGetVersion");
+  return concat(version_text(version), " (headers ", version_text(NCCL_VERSION_CODE), ")");
+}
+
+std::unique_ptr<DeviceTransport> make_nccl_transport(Communicator& host) {
+  const std::string why = why_nccl_absent();
+  if (!why.empty()) throw UsageError("transport nccl: " + why);
+  return std::make_unique<NcclTransport>(host);
+}
+
+}  // namespace longnet
