@@ -101,7 +101,8 @@ void fill_content(const WalkData& w, PointRecord& record) {
     }
   }
   record.content = all;
-  const CheckOutcome outcome = judge(errors, all.nan_values, w.sharded, w.options.check.tolerance);
+  const CheckOutcome outcome =
+      judge(errors, all.nan_values, w.sharded, {.rel_l2 = w.options.check.tolerance});
   record.check = {.status = outcome.pass ? "pass" : "fail",
                   .reference = "double",
                   .max_rel_error = outcome.max_rel_error,

@@ -254,11 +254,11 @@ std::span<const float> BoundProgram::output_row(int64_t batch, int64_t head, int
           size_t(d)};
 }
 
-float BoundProgram::output_lse(int64_t batch, int64_t head, int64_t token) const {
+const float* BoundProgram::output_lse_at(int64_t batch, int64_t head, int64_t token) const {
   const AttentionProblem& p = sharded_.problem;
   const int64_t rows = p.batch * shard().tokens() * p.num_heads;
-  return reinterpret_cast<const float*>(
-      memory(kOutputSlot).data())[rows * p.head_dim + output_index(batch, head, token)];
+  return reinterpret_cast<const float*>(memory(kOutputSlot).data()) + rows * p.head_dim +
+         output_index(batch, head, token);
 }
 
 int64_t BoundProgram::count_nan() const {

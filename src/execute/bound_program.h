@@ -74,7 +74,10 @@ class BoundProgram {
                                               int64_t first_batch = 0) const;
   // One row of the output, for a token of this rank's shard: head_dim floats, and its LSE.
   std::span<const float> output_row(int64_t batch, int64_t head, int64_t token) const;
-  float output_lse(int64_t batch, int64_t head, int64_t token) const;
+  float output_lse(int64_t batch, int64_t head, int64_t token) const {
+    return *output_lse_at(batch, head, token);
+  }
+  const float* output_lse_at(int64_t batch, int64_t head, int64_t token) const;
   // False when the output came as a result: then output_lse is NaN, and O was rounded to the
   // storage type on its way.
   bool output_has_lse() const { return program_.output_is_partial(); }

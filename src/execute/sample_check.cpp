@@ -249,11 +249,21 @@ SampleErrors compare_samples(const BoundProgram& program, const AttentionProblem
     if (program.shard().index_of(q.token) >= 0 && q.batch >= first_batch &&
         q.batch < first_batch + s.problem.batch)
       mine.push_back(q);
-  const std::vector<ReferenceRow> expected = reference_rows(problem, s.pattern, mine);
-  SampleErrors e{.queries = int64_t(mine.size())};
-  for (size_t i = 0; i < mine.size(); ++i) {
+  return compare_rows(problem, s.pattern, mine, [&](size_t i) {
     const auto [batch, head, token] = mine[i];
-    const auto row = program.output_row(batch - first_batch, head, token);
+    OutputRow row{program.output_row(batch - first_batch, head, token), {}};
+    if (program.output_has_lse()) row.lse = program.output_lse(batch - first_batch, head, token);
+    return row;
+  });
+}
+
+SampleErrors compare_rows(const AttentionProblem& problem, const DilatedPattern& pattern,
+                          const std::vector<QuerySample>& samples,
+                          const std::function<OutputRow(size_t sample)>& computed) {
+  const std::vector<ReferenceRow> expected = reference_rows(problem, pattern, samples);
+  SampleErrors e{.queries = int64_t(samples.size())};
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const auto [row, lse] = computed(i);
     double row_difference = 0, row_norm = 0;
     for (size_t c = 0; c < row.size(); ++c) {
       row_difference += (row[c] - expected[i].o[c]) * (row[c] - expected[i].o[c]);
@@ -265,10 +275,10 @@ SampleErrors compare_samples(const BoundProgram& program, const AttentionProblem
                             : row_difference > 0 ? kInfinity
                                                  : 0;
     e.worst_row = std::isnan(relative) ? kInfinity : std::max(e.worst_row, relative);
-    if (!program.output_has_lse()) continue;
-    const double lse = program.output_lse(batch - first_batch, head, token);
-    if (lse != expected[i].lse) {  // also equal infinities
-      const double off = std::abs(lse - expected[i].lse) / std::max(1.0, std::abs(expected[i].lse));
+    if (!lse) continue;
+    if (double(*lse) != expected[i].lse) {  // also equal infinities
+      const double off =
+          std::abs(double(*lse) - expected[i].lse) / std::max(1.0, std::abs(expected[i].lse));
       e.worst_lse = std::isnan(off) ? kInfinity : std::max(e.worst_lse, off);
     }
   }
@@ -276,26 +286,24 @@ SampleErrors compare_samples(const BoundProgram& program, const AttentionProblem
 }
 
 CheckOutcome judge(const SampleErrors& e, int64_t nan_values, const ShardedProblem& s,
-                   double tolerance, bool rounded) {
+                   const Tolerance& tolerance) {
   CheckOutcome out{.queries = e.queries, .nan_values = nan_values};
   out.rel_l2_error = e.norm > 0         ? std::sqrt(e.difference / e.norm)
                      : e.difference > 0 ? kInfinity
                                         : 0;
   out.max_rel_error = e.worst_row;
   out.max_lse_error = e.worst_lse;
-  out.tolerance = tolerance > 0 ? tolerance : check_tolerance(s, rounded);
-  const double rounding = rounded && tolerance <= 0 ? kHalfBf16Unit : 0;
+  out.tolerance = tolerance.rel_l2 > 0 ? tolerance.rel_l2 : check_tolerance(s, tolerance.rounded);
+  const double rounding = tolerance.rounded && tolerance.rel_l2 <= 0 ? kHalfBf16Unit : 0;
   out.pass = out.nan_values == 0 && out.rel_l2_error <= out.tolerance &&
              out.max_rel_error <= 10 * (out.tolerance - rounding) + rounding &&
-             out.max_lse_error <= 1e-5;
+             out.max_lse_error <= tolerance.lse;
   return out;
 }
 
-CheckOutcome check_samples(const ProgramExecutor& executor, const std::vector<QuerySample>& samples,
-                           Communicator& comm, double tolerance) {
-  const BoundProgram& program = executor.bound();
-  const SampleErrors mine = compare_samples(program, executor.sharded().problem, 0, samples);
-  double sums[4] = {double(mine.queries), mine.difference, mine.norm, double(program.count_nan())};
+CheckOutcome judge_all(const SampleErrors& mine, int64_t nan_values, Communicator& comm,
+                       const ShardedProblem& sharded, const Tolerance& tolerance) {
+  double sums[4] = {double(mine.queries), mine.difference, mine.norm, double(nan_values)};
   double maxima[2] = {mine.worst_row, mine.worst_lse};
   comm.all_sum(sums);
   comm.all_max(maxima);
@@ -304,8 +312,19 @@ CheckOutcome check_samples(const ProgramExecutor& executor, const std::vector<Qu
                 .norm = sums[2],
                 .worst_row = maxima[0],
                 .worst_lse = maxima[1]},
-               int64_t(sums[3]), executor.sharded(), tolerance,
-               !program.output_has_lse() && program.sharded().problem.dtype != DType::kFloat32);
+               int64_t(sums[3]), sharded, tolerance);
+}
+
+bool was_rounded(const BoundProgram& program) {
+  return !program.output_has_lse() && program.sharded().problem.dtype != DType::kFloat32;
+}
+
+CheckOutcome check_samples(const ProgramExecutor& executor, const std::vector<QuerySample>& samples,
+                           Communicator& comm, double tolerance) {
+  const BoundProgram& program = executor.bound();
+  return judge_all(compare_samples(program, executor.sharded().problem, 0, samples),
+                   program.count_nan(), comm, executor.sharded(),
+                   {.rel_l2 = tolerance, .rounded = was_rounded(program)});
 }
 
 }  // namespace longnet

@@ -5,6 +5,9 @@
 // or fast kernels.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -45,6 +48,15 @@ struct SampleErrors {
   double worst_lse = 0;             // of max(1, |LSE|)
   void add(const SampleErrors& other);
 };
+// Rows that something has computed for `samples`, in their order, against the reference for
+// `problem`.
+struct OutputRow {
+  std::span<const float> o;
+  std::optional<float> lse;  // nothing when the output has none
+};
+SampleErrors compare_rows(const AttentionProblem& problem, const DilatedPattern& pattern,
+                          const std::vector<QuerySample>& samples,
+                          const std::function<OutputRow(size_t sample)>& computed);
 // The rows of `program`'s output for those samples that it owns, against the reference for
 // `problem`, whose sequence `first_batch` is the program's first.
 SampleErrors compare_samples(const BoundProgram& program, const AttentionProblem& problem,
@@ -66,9 +78,20 @@ struct CheckOutcome {
 // half a unit in the last place, in all and in each row.
 double check_tolerance(const ShardedProblem& sharded, bool rounded = false);
 
-// Pass or not; `tolerance` 0: check_tolerance. `rounded`: the output travelled in bf16.
+// What counts as right.
+struct Tolerance {
+  double rel_l2 = 0;     // 0: check_tolerance
+  double lse = 1e-5;     // of max(1, |LSE|)
+  bool rounded = false;  // the output travelled in bf16
+};
 CheckOutcome judge(const SampleErrors& errors, int64_t nan_values, const ShardedProblem& sharded,
-                   double tolerance = 0, bool rounded = false);
+                   const Tolerance& tolerance = {});
+// The same of all ranks' errors together; every rank gets the outcome.
+CheckOutcome judge_all(const SampleErrors& mine, int64_t nan_values, Communicator& comm,
+                       const ShardedProblem& sharded, const Tolerance& tolerance = {});
+
+// Did the output travel in bf16?
+bool was_rounded(const BoundProgram& program);
 
 // Each rank checks the samples that it owns; every rank gets the outcome of all. `tolerance` 0:
 // check_tolerance.

@@ -1,0 +1,24 @@
+// Which communications of a program start together.
+//
+// A GPU's communication stream works in order, and NCCL's transfers wait there for their peers: a
+// send before a receive on every rank of a ring would wait for ever. So neighbouring sends and
+// receives that do not depend on each other go out as one round, which makes progress on all of
+// them.
+//
+//   ring, P = 4:  {send kv(1), recv A(0)}  {send A(0), recv B(3)}  {send B(3), recv A(2)}
+#pragma once
+#include <vector>
+
+#include "schedule/program.h"
+
+namespace longnet {
+
+struct CommRound {
+  std::vector<OpId> ops;  // sends, receives and all-to-alls, or one all-gather
+};
+
+// Every communication of the program is in one round; rounds ascend. A computing op between the
+// first and the last op of a round does not depend on any of them.
+std::vector<CommRound> comm_rounds(const RankProgram& program);
+
+}  // namespace longnet

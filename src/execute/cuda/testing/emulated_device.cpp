@@ -1,0 +1,147 @@
+#include "execute/cuda/testing/emulated_device.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "core/check.h"
+
+namespace {
+
+// All streams of all ranks, which are threads, under one lock.
+std::recursive_mutex& world() {
+  static std::recursive_mutex mutex;
+  return mutex;
+}
+
+struct Work {
+  std::deque<std::function<void()>> queue;
+  size_t done = 0;
+  bool busy = false;
+
+  void run_until(size_t position) {
+    if (done >= position) return;
+    longnet::check(!busy, "a stream waits for itself: work ", done, " of ", position);
+    while (done < position) {
+      busy = true;
+      queue[done]();
+      queue[done] = nullptr;
+      ++done;
+      busy = false;
+    }
+  }
+};
+
+}  // namespace
+
+struct CUstream_st {
+  std::shared_ptr<Work> work = std::make_shared<Work>();
+};
+struct CUevent_st {
+  std::shared_ptr<Work> work;
+  size_t position = 0;
+};
+
+namespace longnet {
+
+void emulate_launch(const Stream& stream, std::function<void()> kernel) {
+  const std::lock_guard lock(world());
+  stream.handle()->work->queue.push_back(std::move(kernel));
+}
+
+DeviceReport describe_devices() {
+  return {.built_in = true,
+          .devices = {{.name = "emulated", .uuid = "e0", .major = 8, .multiprocessors = 1}}};
+}
+DeviceScope::DeviceScope(int) : before_(0) {}
+DeviceScope::~DeviceScope() = default;
+
+DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes)
+    : ledger_(&ledger), tag_(std::move(tag)), bytes_(bytes) {
+  if (bytes > 0)
+    data_ = static_cast<std::byte*>(std::aligned_alloc(256, size_t(bytes + 255) / 256 * 256));
+  ledger.add(tag_, bytes);
+}
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  std::swap(ledger_, other.ledger_);
+  std::swap(tag_, other.tag_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+DeviceBuffer::~DeviceBuffer() { release(); }
+void DeviceBuffer::release() noexcept {
+  if (ledger_ == nullptr) return;
+  std::free(data_);
+  ledger_->add(tag_, -bytes_);
+}
+void DeviceBuffer::upload_bytes(const void* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(data_, from, size_t(bytes));
+}
+
+PinnedBuffer::PinnedBuffer(int64_t bytes)
+    : data_(static_cast<std::byte*>(std::malloc(size_t(bytes + 1)))), bytes_(bytes) {}
+PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+PinnedBuffer::~PinnedBuffer() { std::free(data_); }
+
+Stream::Stream(Priority) : handle_(std::make_unique<CUstream_st>().release()) {}
+Stream::~Stream() { std::unique_ptr<CUstream_st>(handle_).reset(); }
+void Stream::wait(const Event& event) const {
+  const std::lock_guard lock(world());
+  const CUevent_st now = *event.handle();  // the record that is there now, as CUDA does it
+  if (now.work) emulate_launch(*this, [now] { now.work->run_until(now.position); });
+}
+void Stream::copy(void* into, const void* from, int64_t bytes) const {
+  emulate_launch(*this, [=] {
+    if (bytes > 0) std::memcpy(into, from, size_t(bytes));
+  });
+}
+void Stream::fill(void* at, int byte, int64_t bytes) const {
+  emulate_launch(*this, [=] {
+    if (bytes > 0) std::memset(at, byte, size_t(bytes));
+  });
+}
+void Stream::synchronize() const {
+  const std::lock_guard lock(world());
+  handle_->work->run_until(handle_->work->queue.size());
+}
+
+Event::Event(Kind) : handle_(std::make_unique<CUevent_st>().release()) {}
+Event::~Event() { std::unique_ptr<CUevent_st>(handle_).reset(); }
+Event::Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  return *this;
+}
+void Event::record(const Stream& stream) const {
+  const std::lock_guard lock(world());
+  *handle_ = {stream.handle()->work, stream.handle()->work->queue.size()};
+}
+void Event::synchronize() const {
+  const std::lock_guard lock(world());
+  check(handle_->work != nullptr, "an event that was never recorded");
+  handle_->work->run_until(handle_->position);
+}
+double Event::seconds_since(const Event& begin) const {
+  const std::lock_guard lock(world());
+  check(handle_->work && begin.handle_->work, "times of an event that was never recorded");
+  check(handle_->work->done >= handle_->position, "times of an event that is not over");
+  return 0;
+}
+std::vector<std::byte> Event::export_handle() const { throw Error("one process"); }
+Event Event::import_handle(const std::vector<std::byte>&) { throw Error("one process"); }
+std::vector<std::byte> export_memory(const void*) { throw Error("one process"); }
+void* import_memory(const std::vector<std::byte>&) { throw Error("one process"); }
+void close_memory(void*) noexcept {}
+int current_device() { return 0; }
+
+}  // namespace longnet

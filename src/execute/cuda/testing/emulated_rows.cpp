@@ -1,0 +1,86 @@
+// The row functions of kernels/cuda/rows.h on the emulated device.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "execute/cuda/testing/emulated_device.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/reference/reference_kernel.h"
+
+namespace longnet {
+namespace {
+
+template <class T>
+DeviceBuffer kept(std::span<const T> tasks, MemoryLedger& ledger) {
+  DeviceBuffer buffer(ledger, "task_lists", int64_t(tasks.size_bytes()));
+  buffer.upload(std::vector<T>(tasks.begin(), tasks.end()));
+  return buffer;
+}
+template <class T>
+std::vector<T> list_of(const DeviceBuffer& buffer) {
+  const T* const first = reinterpret_cast<const T*>(buffer.data());
+  return {first, first + size_t(buffer.size()) / sizeof(T)};
+}
+
+}  // namespace
+
+DevicePack::DevicePack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
+                       MemoryLedger& ledger)
+    : tasks_(kept(tasks, ledger)),
+      row_bytes_(row_bytes),
+      element_bytes_(element_bytes),
+      wide_(false) {}
+void DevicePack::launch(const Stream& stream) const {
+  emulate_launch(stream, [tasks = list_of<PackTask>(tasks_), row = row_bytes_, e = element_bytes_] {
+    for (const PackTask& t : tasks)
+      for (int64_t i = 0; i < t.rows; ++i)
+        std::memcpy(static_cast<std::byte*>(t.into) + i * t.into_stride * e,
+                    static_cast<const std::byte*>(t.from) + i * t.from_stride * e, size_t(row));
+  });
+}
+
+DeviceConvert::DeviceConvert(std::span<const PackTask> tasks, Direction direction, int64_t head_dim,
+                             MemoryLedger& ledger)
+    : tasks_(kept(tasks, ledger)), head_dim_(head_dim), direction_(direction) {}
+void DeviceConvert::launch(const Stream& stream) const {
+  emulate_launch(stream, [tasks = list_of<PackTask>(tasks_), d = head_dim_, how = direction_] {
+    const auto kernel = make_reference_kernel();
+    const AttendOptions options{.head_dim = d, .dtype = DType::kBFloat16};
+    if (how == Direction::kRound)
+      kernel->round(tasks, options, 1);
+    else
+      kernel->widen(tasks, options, 1);
+  });
+}
+
+DeviceMerge::DeviceMerge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
+                         MemoryLedger& ledger)
+    : tasks_(kept(tasks, ledger)), head_dim_(head_dim), rule_(rule), wide_(false) {}
+void DeviceMerge::launch(const Stream& stream) const {
+  emulate_launch(stream, [tasks = list_of<MergeTask>(tasks_), d = head_dim_, rule = rule_] {
+    make_reference_kernel()->merge(tasks, rule, {.head_dim = d}, 1);
+  });
+}
+
+DeviceFill::DeviceFill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
+                       StoredAs stored, MemoryLedger& ledger)
+    : tasks_(kept(tasks, ledger)), head_dim_(head_dim), seed_(seed), stored_(stored) {}
+void DeviceFill::launch(const Stream& stream) const {
+  emulate_launch(stream, [tasks = list_of<FillRows>(tasks_), d = head_dim_, seed = seed_] {
+    for (const FillRows& t : tasks)
+      for (int64_t i = 0; i < t.rows; ++i)
+        generate_row({seed, t.tensor, t.first_token + i * t.token_step, t.head}, d,
+                     static_cast<uint16_t*>(t.out) + i * t.row_stride);
+  });
+}
+
+void fill_floats(float* at, int64_t count, float value, const Stream& stream) {
+  emulate_launch(stream, [=] { std::fill_n(at, count, value); });
+}
+void count_nan(const float* at, int64_t count, unsigned long long* total, const Stream& stream) {
+  emulate_launch(stream, [=] {
+    *total += uint64_t(std::count_if(at, at + count, [](float x) { return std::isnan(x); }));
+  });
+}
+
+}  // namespace longnet
