@@ -1,0 +1,38 @@
+// Parts of gpu_check: each compares something that a device computes with the CPU's reference.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/cuda/device.h"
+
+namespace longnet::gpu {
+
+struct Outcome {
+  int64_t cases = 0, failed = 0;
+  std::string first_failure{};
+  double worst = 0;                               // relative L2 error
+  void expect(bool ok, const std::string& what);  // prints what failed
+};
+
+template <class T>
+std::vector<T> download(const void* from, int64_t count) {
+  std::vector<T> host(static_cast<size_t>(count));
+  const Stream stream;
+  stream.copy(host.data(), from, count * int64_t(sizeof(T)));
+  stream.synchronize();
+  return host;
+}
+
+float half_value(uint16_t bits);  // of an fp16
+
+// `small`: shapes for compute-sanitizer.
+void check_generator(Outcome& out, bool small);
+void check_rows(Outcome& out, bool small);
+void check_attend(Outcome& out, bool small);
+void check_cudnn(Outcome& out, bool small);
+void check_programs(Outcome& out, bool small);
+void check_virtual(Outcome& out, bool small);
+void check_refusals(Outcome& out, bool small);
+
+}  // namespace longnet::gpu

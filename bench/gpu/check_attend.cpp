@@ -1,0 +1,236 @@
+// gpu_check: attention, every kernel and tile shape.
+#include <algorithm>
+#include <cmath>
+
+#include "core/check.h"
+#include "execute/cuda/device_executor.h"
+#include "gpu/check.h"
+#include "kernels/cuda/cudnn_kernel.h"
+#include "kernels/cuda/gather_kernel.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/cuda/strided_view.h"
+#include "kernels/reference/reference_kernel.h"
+
+namespace longnet::gpu {
+namespace {
+
+struct Rows {
+  int64_t rows = 0, first_token = 0, token_step = 1, heads_apart = 1;
+};
+struct AttendSpec {
+  int64_t head_dim = 64;
+  Rows q;
+  std::vector<Rows> kv;
+  bool causal = false;
+  DeviceElement element = DeviceElement::kBFloat16;
+};
+
+// The same rows on the device and, as the floats that they stand for, on the host.
+class AttendSetup {
+ public:
+  explicit AttendSetup(const AttendSpec& spec) : spec_(spec) {
+    q_ = add(spec.q, Tensor::kQuery);
+    runs_.reserve(spec.kv.size());
+    host_runs_.reserve(spec.kv.size());
+    for (const Rows& rows : spec.kv) {
+      const Copy k = add(rows, Tensor::kKey), v = add(rows, Tensor::kValue);
+      runs_.push_back({k.device, v.device, k.stride, rows.rows, rows.first_token, rows.token_step});
+      host_runs_.push_back(
+          {k.host, v.host, k.stride, rows.rows, rows.first_token, rows.token_step});
+    }
+    const int64_t rows = spec.q.rows, d = spec.head_dim;
+    out_ = DeviceBuffer(ledger_, "out", 4 * rows * (d + 3));
+    out_host_.resize(size_t(rows * (d + 3)));
+  }
+  AttendTask device_task() { return task(q_.device, runs_, reinterpret_cast<float*>(out_.data())); }
+  void expect(const DeviceKernel& kernel, Outcome& out, const std::string& name,
+              bool merge = false) {
+    const Stream stream;
+    stream.fill(out_.data(), 0xFF, out_.size());
+    const AttendTask t = device_task();
+    if (merge) prepare_merge(stream, t);
+    const auto attend = kernel.prepare({&t, 1},
+                                       {.head_dim = spec_.head_dim,
+                                        .element = spec_.element,
+                                        .causal = spec_.causal,
+                                        .merge = merge},
+                                       ledger_);
+    attend->launch(stream);
+    stream.synchronize();
+    compare(out, name, merge);
+  }
+
+ private:
+  struct Copy {
+    const void *device, *host;
+    int64_t stride;
+  };
+  Copy add(const Rows& rows, Tensor tensor) {
+    const int64_t d = spec_.head_dim, stride = rows.heads_apart * d;
+    const bool half = spec_.element == DeviceElement::kFloat16;
+    auto& buffer =
+        buffers_.emplace_back(ledger_, "rows", 2 * std::max<int64_t>(1, rows.rows) * stride);
+    const Stream stream;
+    stream.fill(buffer.data(), 0xFF, buffer.size());  // NaN between the rows
+    const FillRows task{.tensor = tensor,
+                        .head = 1,
+                        .first_token = rows.first_token,
+                        .token_step = rows.token_step,
+                        .rows = rows.rows,
+                        .out = buffer.data(),
+                        .row_stride = stride};
+    const DeviceFill fill({&task, 1}, 3, d, half ? StoredAs::kFloat16 : StoredAs::kBFloat16,
+                          ledger_);
+    fill.launch(stream);
+    stream.synchronize();
+    auto& floats = hosts_.emplace_back();
+    for (const uint16_t bits : download<uint16_t>(buffer.data(), buffer.size() / 2))
+      floats.push_back(half ? half_value(bits) : bf16_value(bits));
+    return {buffer.data(), floats.data(), stride};
+  }
+  AttendTask task(const void* q, const std::vector<KvRun>& runs, float* o) const {
+    const int64_t d = spec_.head_dim, rows = spec_.q.rows;
+    return {.q = {q, q_.stride, rows, spec_.q.first_token, spec_.q.token_step},
+            .kv = runs,
+            .out = {o, o + rows * (d + 2), d + 2, 1}};
+  }
+  // A partial with O = 1 and LSE = 0, so that the merge has a closed form.
+  void prepare_merge(const Stream& stream, const AttendTask& t) const {
+    fill_floats(t.out.o, spec_.q.rows * t.out.o_stride, 1.0f, stream);
+    fill_floats(t.out.lse, spec_.q.rows, 0.0f, stream);
+  }
+  void compare(Outcome& out, const std::string& name, bool merge) {
+    const int64_t d = spec_.head_dim, rows = spec_.q.rows;
+    const AttendTask wanted = task(q_.host, host_runs_, out_host_.data());
+    const auto reference = make_reference_kernel();
+    reference->attend({&wanted, 1}, {.head_dim = d, .causal = spec_.causal}, 1, {});
+    const auto got = download<float>(out_.data(), out_.size() / 4);
+    double difference = 0, norm = 0, worst_lse = 0;
+    bool clean = true;
+    for (int64_t i = 0; i < rows; ++i) {
+      double lse = wanted.out.lse[i], keep = 0;
+      if (merge) {
+        const double total = std::log(std::exp(lse) + 1);
+        keep = std::exp(-total);
+        lse = total;
+      }
+      const double found = got[size_t(rows * (d + 2) + i)];
+      if (found != lse)
+        worst_lse = std::max(worst_lse, std::isnan(found)
+                                            ? 1e9
+                                            : std::abs(found - lse) / std::max(1.0, std::abs(lse)));
+      for (int64_t c = 0; c < d; ++c) {
+        double o = wanted.out.o[i * (d + 2) + c];
+        if (merge) o = (1 - keep) * o + keep;
+        const double off = double(got[size_t(i * (d + 2) + c)]) - o;
+        difference += std::isnan(off) ? 1e9 : off * off;
+        norm += o * o;
+      }
+      for (int64_t c = d; c < d + 2; ++c)  // nothing is written between rows
+        clean = clean && (std::isnan(got[size_t(i * (d + 2) + c)]) || merge);
+    }
+    const double error = norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+    out.worst = std::max(out.worst, error);
+    out.expect(
+        error <= kDeviceTolerance && worst_lse <= kDeviceLseTolerance && clean,
+        concat(name, " d ", d, " rows ", rows, " runs ", spec_.kv.size(), " causal ", spec_.causal,
+               ": rel_l2 ", error, ", lse ", worst_lse, clean ? "" : ", wrote between rows"));
+  }
+
+  AttendSpec spec_;
+  MemoryLedger ledger_;
+  std::vector<DeviceBuffer> buffers_;
+  std::vector<std::vector<float>> hosts_;
+  Copy q_{};
+  std::vector<KvRun> runs_, host_runs_;
+  DeviceBuffer out_;
+  std::vector<float> out_host_;
+};
+
+std::vector<AttendSpec> attend_specs(bool small) {
+  std::vector<AttendSpec> specs;
+  for (const bool causal : {false, true}) {
+    for (const int64_t d : {8, 24, 48, 64, 80, 96, 128, 136, 256})
+      specs.push_back({.head_dim = d,
+                       .q = {.rows = 70, .first_token = 30},
+                       .kv = {{.rows = 100}},
+                       .causal = causal});
+    for (const int64_t d : {64, 128}) {
+      for (const int64_t rows : {1, 128, 131})
+        for (const int64_t keys : {0, 1, 64, 65, 300})
+          specs.push_back({.head_dim = d,
+                           .q = {.rows = rows, .first_token = keys / 2, .heads_apart = 12},
+                           .kv = {{.rows = keys, .heads_apart = 7}},
+                           .causal = causal});
+      std::vector<Rows> gathered;  // unequal pieces of several ranks, 6 tokens apart
+      for (int64_t rank = 0, token = 3; rank < 7; ++rank) {
+        gathered.push_back(
+            {.rows = rank == 3 ? 0 : 40 + rank % 2, .first_token = token, .token_step = 6});
+        token += 6 * gathered.back().rows;
+      }
+      specs.push_back({.head_dim = d,
+                       .q = {.rows = 200, .first_token = 3, .token_step = 6},
+                       .kv = gathered,
+                       .causal = causal});
+      specs.push_back({.head_dim = d,
+                       .q = {.rows = 150, .first_token = 40},
+                       .kv = {{.rows = 90, .first_token = 120}, {.rows = 100}},
+                       .causal = causal});
+      if (small) continue;
+      specs.push_back({.head_dim = d,
+                       .q = {.rows = 2048, .token_step = 4, .heads_apart = 48},
+                       .kv = {{.rows = 2048, .token_step = 4, .heads_apart = 48}},
+                       .causal = causal});
+      specs.push_back({.head_dim = d,
+                       .q = {.rows = 333, .first_token = 5000},
+                       .kv = {{.rows = 7777}},
+                       .causal = causal});
+    }
+  }
+  return specs;
+}
+
+// cuDNN takes a causal mask only where it is a triangle of the view.
+bool triangles(const AttendSpec& s) {
+  if (!s.causal) return true;
+  for (const Rows& kv : s.kv) {
+    const KvRun run{.rows = kv.rows, .first_token = kv.first_token, .token_step = kv.token_step};
+    const QueryRun q{
+        .rows = s.q.rows, .first_token = s.q.first_token, .token_step = s.q.token_step};
+    if (kv.rows > 0 && causal_mask_kind(q, run).is == MaskKind::Is::kOther) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void check_attend(Outcome& out, bool small) {
+  for (AttendSpec spec : attend_specs(small)) {
+    for (const std::string& shape : cuda_kernel_shapes(spec.head_dim)) {
+      AttendSetup(spec).expect(*make_cuda_kernel(shape), out, "cuda/" + shape);
+    }
+    AttendSetup(spec).expect(*make_cuda_kernel(), out, "cuda fused merge", true);
+    AttendSetup(spec).expect(*make_gather_kernel(make_cuda_kernel()), out, "gather");
+    spec.element = DeviceElement::kFloat16;
+    AttendSetup(spec).expect(*make_cuda_kernel(), out, "cuda fp16");
+  }
+}
+
+void check_cudnn(Outcome& out, bool small) {
+  const std::string why = why_cudnn_absent();
+  if (!why.empty()) {
+    std::printf("  left out: %s\n", why.c_str());
+    return;
+  }
+  for (AttendSpec spec : attend_specs(small)) {
+    if (spec.head_dim > 128 || !triangles(spec)) continue;
+    try {
+      AttendSetup(spec).expect(*make_cudnn_kernel(), out, "cudnn");
+    } catch (const Error& e) {
+      out.expect(false, concat("cudnn d ", spec.head_dim, " rows ", spec.q.rows, " causal ",
+                               spec.causal, ": ", e.what()));
+    }
+  }
+}
+
+}  // namespace longnet::gpu

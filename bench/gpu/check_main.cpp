@@ -1,0 +1,92 @@
+// gpu_check: is what the GPU computes right? Every device function against the CPU's reference.
+//
+//   gpu_check [--json FILE] [--small] [--only SECTION]
+//
+// --small: shapes for compute-sanitizer, which slows a kernel down a hundredfold.
+#include <cmath>
+#include <cstdio>
+
+#include "comm/nccl/nccl_library.h"
+#include "core/check.h"
+#include "gpu/check.h"
+#include "gpu/support.h"
+#include "kernels/cuda/cudnn_kernel.h"
+#include "measure/sampler.h"
+
+namespace longnet::gpu {
+
+void Outcome::expect(bool ok, const std::string& what) {
+  ++cases;
+  if (ok) return;
+  if (failed++ == 0) first_failure = what;
+  std::printf("  FAILED %s\n", what.c_str());
+  std::fflush(stdout);
+}
+
+float half_value(uint16_t bits) {
+  const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+  const float magnitude = exponent == 0 ? std::ldexp(float(mantissa), -24)
+                                        : std::ldexp(float(mantissa + 1024), exponent - 25);
+  return bits >> 15 ? -magnitude : magnitude;
+}
+
+namespace {
+
+struct Section {
+  const char* name;
+  void (*run)(Outcome&, bool small);
+};
+constexpr Section kSections[] = {
+    {"generator", check_generator}, {"rows", check_rows},         {"attend", check_attend},
+    {"cudnn", check_cudnn},         {"programs", check_programs}, {"virtual", check_virtual},
+    {"refusals", check_refusals},
+};
+
+int check_all(const Arguments& arguments) {
+  std::vector<Json> sections;
+  int64_t failed = 0;
+  for (const Section& section : kSections) {
+    if (arguments.text("--only", section.name) != section.name) continue;
+    const double begin = steady_seconds();
+    Outcome out;
+    try {
+      section.run(out, arguments.has("--small"));
+    } catch (const std::exception& e) {
+      out.expect(false, concat(section.name, ": ", e.what()));
+    }
+    const double took = steady_seconds() - begin;
+    std::printf("%-10s %5d cases, %d failed, worst rel_l2 %.2e, %.1f s\n", section.name,
+                int(out.cases), int(out.failed), out.worst, took);
+    std::fflush(stdout);
+    failed += out.failed;
+    sections.push_back(Json()
+                           .set("section", section.name)
+                           .set("cases", out.cases)
+                           .set("failed", out.failed)
+                           .set("first_failure", out.first_failure)
+                           .set("worst_rel_l2", out.worst)
+                           .set("seconds", took));
+    if (const std::string path = arguments.text("--json", ""); !path.empty())
+      write_file(path, Json()
+                           .set("schema_version", 1)
+                           .set("program", "gpu_check")
+                           .set("device", device_json(describe_devices()))
+                           .set("cudnn", describe_cudnn())
+                           .set("nccl", describe_nccl())
+                           .set("failed", failed)
+                           .set("sections", sections)
+                           .text());
+  }
+  std::printf("%s\n", failed == 0 ? "all passed" : "FAILED");
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace longnet::gpu
+
+int main(int argc, char** argv) {
+  using namespace longnet::gpu;
+  return run_program("gpu_check", [&] {
+    return check_all(Arguments(argc, argv, {"--json", "--small", "--only"}));
+  });
+}

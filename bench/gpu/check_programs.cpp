@@ -1,0 +1,191 @@
+// gpu_check: whole programs, ranks as threads; virtual ranks; refusals.
+#include <algorithm>
+#include <new>
+
+#include "comm/cuda/device_transport.h"
+#include "comm/nccl/nccl_library.h"
+#include "comm/threads/thread_world.h"
+#include "core/check.h"
+#include "execute/cuda/device_executor.h"
+#include "gpu/check.h"
+#include "kernels/cuda/device_kernel.h"
+#include "schedule/accounting.h"
+#include "schedule/lower_collectives.h"
+#include "schedule/registry.h"
+
+namespace longnet::gpu {
+namespace {
+
+struct ProgramCase {
+  std::string algorithm, kernel, transport, collective = "native";
+  AttentionProblem problem;
+  DilatedPattern pattern;
+  int ranks = 1;
+  LayoutKind layout = LayoutKind::kContiguous;
+};
+
+std::string to_string(const ProgramCase& c) {
+  return concat(c.algorithm, " ", c.collective, " ", c.kernel, " ", c.transport, " on ", c.ranks,
+                " ranks, N ", c.problem.seq_len, " causal ", c.problem.causal, " ",
+                longnet::to_string(c.layout));
+}
+
+void run_program_case(const ProgramCase& c, Outcome& out) {
+  const ShardedProblem s{c.problem, c.pattern, {c.problem.seq_len, c.ranks, c.layout}};
+  const AlgorithmInfo& algorithm = find_algorithm(c.algorithm);
+  if (!algorithm.why_unsupported(s).empty()) return;
+  const Schedule schedule = lower_collectives(algorithm.make(s), parse_collective(c.collective));
+  std::string failure;
+  double error = 0;
+  try {
+    run_on_threads(c.ranks, [&](Communicator& comm) {
+      const DeviceScope device(device_of_rank(comm));
+      const auto kernel = make_device_kernel(c.kernel);
+      const auto transport = make_device_transport(c.transport, comm);
+      MemoryLedger ledger;
+      DeviceExecutor executor(schedule, comm.rank(), *kernel, transport.get(), {}, ledger);
+      executor.fill_inputs();
+      comm.barrier();
+      for (int i = 0; i < 2; ++i) executor.run();
+      const CheckOutcome result = executor.check_samples(choose_samples(s, 1 << 20), comm);
+      const RankAccount expected = account(s, executor.program(), comm.rank());
+      const CommCounters& counted = transport->counters();
+      const bool bytes = counted.bytes_sent == 2 * expected.bytes_sent &&
+                         counted.bytes_received == 2 * expected.bytes_received &&
+                         counted.messages_sent == 2 * expected.messages_sent;
+      const double wrong_bytes = comm.sum_of(bytes ? 0.0 : 1.0);
+      if (comm.rank() != 0) return;
+      error = result.rel_l2_error;
+      if (!result.pass)
+        failure = concat("rel_l2 ", result.rel_l2_error, ", worst row ", result.max_rel_error,
+                         ", lse ", result.max_lse_error, ", NaN ", result.nan_values);
+      if (wrong_bytes > 0) failure += " counted bytes differ from the predicted";
+    });
+  } catch (const std::exception& e) {
+    failure = e.what();
+  }
+  out.worst = std::max(out.worst, error);
+  out.expect(failure.empty(), to_string(c) + ": " + failure);
+}
+
+}  // namespace
+
+void check_programs(Outcome& out, bool small) {
+  const AttentionProblem base{.seq_len = small ? 300 : 1000,
+                              .num_heads = 6,
+                              .num_kv_heads = 3,
+                              .head_dim = 64,
+                              .batch = 2,
+                              .dtype = DType::kBFloat16};
+  const int64_t n = base.seq_len;
+  const DilatedPattern dilated{.branches = {{n / 5, 1}, {n / 2, 3}, {n, 7}}};
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (const bool causal : {false, true})
+      for (const int ranks : {1, 2, 3, 4}) {
+        if (small && ranks > 2) continue;
+        ProgramCase c{.algorithm = std::string(algorithm.name),
+                      .kernel = "cuda",
+                      .transport = "cuda_ipc",
+                      .problem = base,
+                      .pattern = dense_pattern(n),
+                      .ranks = ranks};
+        c.problem.causal = causal;
+        if (algorithm.pattern == PatternKind::kDilated) c.pattern = dilated;
+        if (algorithm.pattern == PatternKind::kSparse) c.pattern = sparse_pattern(n / 9, 5);
+        run_program_case(c, out);
+        if (ranks == 2 || ranks == 3) {
+          c.transport = "mpi_host";
+          run_program_case(c, out);
+          c.transport = "cuda_ipc";
+          c.layout = LayoutKind::kZigzag;
+          run_program_case(c, out);
+        }
+      }
+  for (const char* kernel : {"cudnn", "gather"})
+    for (const int ranks : {1, 3}) {
+      if (!why_device_kernel_absent(kernel).empty()) continue;
+      run_program_case({.algorithm = "dilated",
+                        .kernel = kernel,
+                        .transport = "cuda_ipc",
+                        .problem = base,
+                        .pattern = dilated,
+                        .ranks = ranks},
+                       out);
+    }
+  ProgramCase mean{.algorithm = "dilated",
+                   .kernel = "cuda",
+                   .transport = "cuda_ipc",
+                   .problem = base,
+                   .pattern = dilated,
+                   .ranks = 2};
+  mean.pattern.mix = MixRule::kMean;
+  run_program_case(mean, out);
+  if (why_nccl_absent().empty())
+    run_program_case({.algorithm = "dilated",
+                      .kernel = "cuda",
+                      .transport = "nccl",
+                      .problem = base,
+                      .pattern = dilated,
+                      .ranks = 1},
+                     out);
+}
+
+// One device in the place of four ranks: the same rows as four real ones.
+void check_virtual(Outcome& out, bool small) {
+  const int64_t n = small ? 300 : 4000;
+  const AttentionProblem p{.seq_len = n,
+                           .num_heads = 6,
+                           .num_kv_heads = 6,
+                           .head_dim = 64,
+                           .batch = 1,
+                           .dtype = DType::kBFloat16};
+  for (const char* name : {"dilated", "ring", "all_gather"}) {
+    ShardedProblem s{p, dense_pattern(n), {n, 4}};
+    if (std::string_view(name) == "dilated")
+      s.pattern = {.branches = {{200, 1}, {1000, 4}, {n, 8}}};
+    const Schedule schedule = find_algorithm(name).make(s);
+    SampleErrors errors;
+    int64_t nan = 0;
+    for (Rank r = 0; r < 4; ++r) {
+      MemoryLedger ledger;
+      const auto kernel = make_cuda_kernel();
+      DeviceExecutor executor(schedule, r, *kernel, nullptr, {.virtual_ranks = true}, ledger);
+      executor.fill_inputs();
+      executor.run();
+      errors.add(executor.compare(p, choose_samples(s, 2000)));
+      nan += executor.count_nan();
+    }
+    const CheckOutcome result = judge(errors, nan, s, {kDeviceTolerance, kDeviceLseTolerance});
+    out.worst = std::max(out.worst, result.rel_l2_error);
+    out.expect(result.pass && errors.queries > 0,
+               concat(name, " on 4 virtual ranks: rel_l2 ", result.rel_l2_error, ", NaN ", nan));
+  }
+}
+
+// What must fail fails with a reason, and leaves the device usable.
+void check_refusals(Outcome& out, bool) {
+  MemoryLedger ledger;
+  try {
+    const DeviceBuffer much(ledger, "kv", int64_t{1} << 45);
+    out.expect(false, "an allocation of 32 TiB succeeded");
+  } catch (const std::bad_alloc& e) {
+    out.expect(std::string(e.what()).find("are free") != std::string::npos, e.what());
+  }
+  out.expect(ledger.peak_bytes() == 0, "a refused allocation was booked");
+  const DeviceBuffer little(ledger, "kv", 1 << 20);
+  out.expect(ledger.peak_bytes() == 1 << 20, "an allocation after it was not booked");
+  if (why_nccl_absent().empty() && describe_devices().devices.size() == 1) {
+    std::string reason;
+    try {
+      run_on_threads(2, [](Communicator& comm) {
+        const DeviceScope device(device_of_rank(comm));
+        make_device_transport("nccl", comm);
+      });
+    } catch (const std::exception& e) {
+      reason = e.what();
+    }
+    out.expect(reason.find("share a GPU") != std::string::npos, "nccl with 2 ranks: " + reason);
+  }
+}
+
+}  // namespace longnet::gpu

@@ -1,0 +1,224 @@
+// gpu_kernels_benchmark: attention kernels on one GPU, beside the ceiling model and cuDNN.
+//
+//   gpu_kernels_benchmark [--json FILE] [--seconds 120] [--quick]
+//
+// sweep:    head_dim x rows per segment x mask x kernel (every compiled tile shape of `cuda`),
+// dense
+//           segments of one packed [tokens][heads][head_dim] tensor. tflops counts 4 d per visible
+//           pair. cuDNN is timed as the library runs, 16-bit results included, without our
+//           widening.
+// dilation: the same rows per segment at r = 1, 4, 16: what a strided view costs (share of the
+// dense
+//           rate of the same kernel), and what gather + dense + scatter costs instead.
+// merge:    a dilated branch folded into the output by the kernel, or by a launch of its own.
+//
+// Inputs are several times the L2 cache. Results are written after every point.
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+
+#include "core/check.h"
+#include "gpu/support.h"
+#include "kernels/cuda/cudnn_kernel.h"
+#include "kernels/cuda/device_kernel.h"
+#include "kernels/cuda/gather_kernel.h"
+#include "kernels/cuda/rows.h"
+#include "measure/sampler.h"
+
+namespace longnet::gpu {
+namespace {
+
+struct Model {
+  int64_t heads, head_dim;
+};
+constexpr Model kModels[] = {{12, 64}, {8, 128}};
+constexpr int64_t kTokens = 131072;  // of the sweep: 0.8 GB of Q, K, V and O at 12 x 64
+
+double pairs_of(const std::vector<AttendTask>& tasks, bool causal) {
+  double pairs = 0;
+  for (const AttendTask& t : tasks) {
+    const double n = double(t.q.rows);
+    pairs += causal ? n * (n + 1) / 2 : n * n;
+  }
+  return pairs;
+}
+
+class Benchmark {
+ public:
+  Benchmark(std::string path, double seconds, bool quick)
+      : path_(std::move(path)), seconds_(seconds), quick_(quick), report_(describe_devices()) {}
+
+  int run() {
+    std::printf("# %s\n# %-9s %-14s %4s %6s %6s %3s %9s %8s %8s\n",
+                report_.devices.at(0).name.c_str(), "section", "kernel", "d", "rows", "causal", "r",
+                "TFLOP/s", "ceiling", "to_cudnn");
+    for (const Model& model : kModels) dilation(model);
+    for (const Model& model : kModels) sweep(model);
+    for (const Model& model : kModels) merge(model);
+    write();
+    std::printf("# %zu points, %zu left out for lack of time\n", points_.size(), left_out_);
+    return 0;
+  }
+
+ private:
+  struct Point {
+    std::string section, kernel;
+    int64_t head_dim, rows, dilation_rate = 1;
+    bool causal = false;
+  };
+
+  bool late() {
+    const bool out_of_time = steady_seconds() - begin_s_ > seconds_;
+    left_out_ += out_of_time;
+    return out_of_time;
+  }
+
+  // FLOP/s, or 0 when the kernel refused; `extra` runs after the attend, inside the region.
+  double measure(const Point& p, const DeviceKernel& kernel, const std::vector<AttendTask>& tasks,
+                 DeviceAttendOptions options,
+                 const std::function<void(const Stream&)>& extra = {}) {
+    Json json = Json()
+                    .set("section", p.section)
+                    .set("kernel", p.kernel)
+                    .set("head_dim", p.head_dim)
+                    .set("rows", p.rows)
+                    .set("dilation_rate", p.dilation_rate)
+                    .set("causal", p.causal);
+    double rate = 0;
+    try {
+      MemoryLedger ledger;
+      options.head_dim = p.head_dim;
+      options.causal = p.causal;
+      const auto attend = kernel.prepare(tasks, options, ledger);
+      const Stream stream;
+      const DeviceTiming timing =
+          time_on_device(stream, {.samples = quick_ ? 5 : 10, .budget_s = 1.5}, [&] {
+            attend->launch(stream);
+            if (extra) extra(stream);
+          });
+      stream.synchronize();
+      rate = 4.0 * double(p.head_dim) * pairs_of(tasks, p.causal) / timing.median_s;
+      const DeviceInfo& device = report_.devices.at(0);
+      const double hz = timing.after.known ? timing.after.sm_mhz * 1e6 : device.clock_khz * 1e3;
+      const double ceiling = attention_ceiling_flops(device, p.head_dim, hz);
+      const double cudnn = cudnn_rate_[{p.head_dim, p.rows, p.dilation_rate, p.causal}];
+      json.set("flops_per_s", rate)
+          .set("share_of_ceiling", rate / ceiling)
+          .set("ratio_to_cudnn", cudnn > 0 ? rate / cudnn : NAN)
+          .set("scratch_bytes", ledger.peak_bytes())
+          .set("timing", timing_json(timing));
+      std::printf("%-11s %-14s %4d %6d %6d %3d %9.1f %8.3f %8.3f\n", p.section.c_str(),
+                  p.kernel.c_str(), int(p.head_dim), int(p.rows), int(p.causal),
+                  int(p.dilation_rate), rate * 1e-12, rate / ceiling,
+                  cudnn > 0 ? rate / cudnn : 0.0);
+    } catch (const std::exception& e) {
+      json.set("status", "error").set("reason", e.what());
+      std::printf("%-11s %-14s %4d %6d %6d %3d  %s\n", p.section.c_str(), p.kernel.c_str(),
+                  int(p.head_dim), int(p.rows), int(p.causal), int(p.dilation_rate), e.what());
+    }
+    std::fflush(stdout);
+    points_.push_back(json);
+    write();
+    return rate;
+  }
+
+  // cuDNN first, so that the others have their ratio.
+  void all_kernels(Point p, const std::vector<AttendTask>& tasks, bool variants) {
+    if (why_cudnn_absent().empty()) {
+      p.kernel = "cudnn";
+      cudnn_rate_[{p.head_dim, p.rows, p.dilation_rate, p.causal}] =
+          measure(p, *make_cudnn_kernel(), tasks, {.keep_16_bits = true});
+    }
+    const auto shapes = cuda_kernel_shapes(p.head_dim);
+    for (size_t i = 0; i < (variants ? shapes.size() : 1); ++i) {
+      p.kernel = (i == 0 ? "cuda " : "cuda/") + shapes[i];
+      measure(p, *make_cuda_kernel(shapes[i]), tasks, {});
+    }
+  }
+
+  void sweep(const Model& model) {
+    MemoryLedger ledger;
+    PackedTensors tensors(kTokens, model.heads, model.head_dim, ledger);
+    for (const bool causal : {false, true})
+      for (const int64_t rows : {2048, 16384, 8192, 4096, 1024, 512}) {
+        if (late()) continue;
+        const bool variants = rows == 2048 || rows == 16384;
+        all_kernels({"sweep", "", model.head_dim, rows, 1, causal}, tensors.branch(rows, 1),
+                    variants);
+      }
+  }
+
+  void dilation(const Model& model) {
+    constexpr int64_t kRows = 2048;
+    for (const int64_t r : {1, 4, 16}) {
+      if (late()) continue;
+      MemoryLedger ledger;
+      PackedTensors tensors(std::max(kTokens, 16 * kRows * r), model.heads, model.head_dim, ledger);
+      const auto tasks = tensors.branch(kRows * r, r);
+      Point p{"dilation", "", model.head_dim, kRows, r};
+      all_kernels(p, tasks, false);
+      p.kernel = "gather(cuda)";
+      measure(p, *make_gather_kernel(make_cuda_kernel()), tasks, {});
+    }
+  }
+
+  void merge(const Model& model) {
+    constexpr int64_t kRows = 2048, kRate = 4;
+    if (late()) return;
+    MemoryLedger ledger;
+    PackedTensors tensors(16 * kRows * kRate, model.heads, model.head_dim, ledger);
+    const auto kernel = make_cuda_kernel();
+    {  // something to merge into
+      const Stream stream;
+      const auto dense =
+          kernel->prepare(tensors.branch(kRows, 1), {.head_dim = model.head_dim}, ledger);
+      dense->launch(stream);
+      stream.synchronize();
+    }
+    Point p{"merge", "cuda fused", model.head_dim, kRows, kRate};
+    const auto strided = tensors.branch(kRows * kRate, kRate);
+    measure(p, *kernel, strided, {.merge = true});
+    const auto compact = tensors.compact_branch(kRows * kRate, kRate);
+    std::vector<MergeTask> merges;
+    for (size_t i = 0; i < compact.size(); ++i)
+      merges.push_back({compact[i].out, strided[i].out, compact[i].q.rows});
+    const DeviceMerge separate(merges, MergeRule::kLse, model.head_dim, ledger);
+    p.kernel = "cuda + merge";
+    measure(p, *kernel, compact, {}, [&](const Stream& stream) { separate.launch(stream); });
+    p.kernel = "cuda alone";
+    measure(p, *kernel, compact, {});
+  }
+
+  void write() const {
+    if (path_.empty()) return;
+    write_file(path_, Json()
+                          .set("schema_version", 1)
+                          .set("program", "gpu_kernels_benchmark")
+                          .set("device", device_json(report_))
+                          .set("cudnn", describe_cudnn())
+                          .set("left_out", int64_t(left_out_))
+                          .set("points", points_)
+                          .text());
+  }
+
+  std::string path_;
+  double seconds_, begin_s_ = steady_seconds();
+  bool quick_;
+  DeviceReport report_;
+  std::vector<Json> points_;
+  std::map<std::tuple<int64_t, int64_t, int64_t, bool>, double> cudnn_rate_;
+  size_t left_out_ = 0;
+};
+
+}  // namespace
+}  // namespace longnet::gpu
+
+int main(int argc, char** argv) {
+  using namespace longnet::gpu;
+  return run_program("gpu_kernels_benchmark", [&] {
+    const Arguments arguments(argc, argv, {"--json", "--seconds", "--quick"});
+    return Benchmark(arguments.text("--json", ""), arguments.number("--seconds", 120),
+                     arguments.has("--quick"))
+        .run();
+  });
+}

@@ -1,0 +1,210 @@
+#include "gpu/support.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "core/check.h"
+#include "kernels/cuda/rows.h"
+
+namespace longnet::gpu {
+namespace {
+
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    char escaped[8];
+    if (c == '"' || c == '\\')
+      out += std::string("\\") + c;
+    else if (static_cast<unsigned char>(c) < 0x20)
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", unsigned(c)), out += escaped;
+    else
+      out += c;
+  }
+  return out + "\"";
+}
+
+std::string number_text(double value) {
+  if (!std::isfinite(value)) return "null";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
+}  // namespace
+
+Json& Json::raw(std::string_view key, const std::string& value) {
+  body_ += (body_.empty() ? "" : ", ") + quoted(key) + ": " + value;
+  return *this;
+}
+Json& Json::set(std::string_view key, double value) { return raw(key, number_text(value)); }
+Json& Json::set(std::string_view key, int64_t value) { return raw(key, std::to_string(value)); }
+Json& Json::set(std::string_view key, bool value) { return raw(key, value ? "true" : "false"); }
+Json& Json::set(std::string_view key, std::string_view value) { return raw(key, quoted(value)); }
+Json& Json::set(std::string_view key, const Json& value) { return raw(key, value.text()); }
+Json& Json::set(std::string_view key, const std::vector<Json>& values) {
+  std::string text = "[";
+  for (const Json& v : values) text += (text.size() > 1 ? ",\n  " : "\n  ") + v.text();
+  return raw(key, text + "]");
+}
+Json& Json::set(std::string_view key, const std::vector<double>& values) {
+  std::string text = "[";
+  for (const double v : values) text += (text.size() > 1 ? ", " : "") + number_text(v);
+  return raw(key, text + "]");
+}
+
+Arguments::Arguments(int argc, char** argv, const std::vector<std::string>& known) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string key = argv[i];
+    bool found = false;
+    std::string list;
+    for (const std::string& k : known) {
+      found = found || k == key;
+      list += " " + k;
+    }
+    if (!found) throw UsageError(concat("unknown argument '", key, "': there are", list));
+    const bool has_value = i + 1 < argc && std::string_view(argv[i + 1]).substr(0, 2) != "--";
+    values_[key] = has_value ? argv[++i] : "";
+  }
+}
+
+std::string Arguments::text(const std::string& key, const std::string& fallback) const {
+  const auto it = values_.find(key);
+  return it == values_.end() ? fallback : it->second;
+}
+
+double Arguments::number(const std::string& key, double fallback) const {
+  const auto it = values_.find(key);
+  if (it == values_.end()) return fallback;
+  char* end = nullptr;
+  const double value = std::strtod(it->second.c_str(), &end);
+  if (it->second.empty() || *end != 0)
+    throw UsageError(concat(key, " needs a number, not '", it->second, "'"));
+  return value;
+}
+
+Json device_json(const DeviceReport& report) {
+  const DeviceInfo& d = report.devices.at(0);
+  return Json()
+      .set("name", d.name)
+      .set("compute_capability", concat(d.major, ".", d.minor))
+      .set("multiprocessors", d.multiprocessors)
+      .set("memory_bytes", d.memory_bytes)
+      .set("l2_bytes", d.l2_bytes)
+      .set("clock_khz", d.clock_khz)
+      .set("driver_cuda", cuda_version_text(report.driver))
+      .set("toolkit_cuda", cuda_version_text(report.toolkit));
+}
+
+Json timing_json(const DeviceTiming& t) {
+  return Json()
+      .set("median_s", t.median_s)
+      .set("min_s", t.min_s)
+      .set("samples_s", t.samples_s)
+      .set("launches_per_sample", t.launches_per_sample)
+      .set("graph", t.graph)
+      .set("sm_mhz", t.after.sm_mhz)
+      .set("power_w", t.after.power_w)
+      .set("throttle", t.after.known ? t.after.limits_text() : "unknown");
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  const std::string half = path + ".part";
+  std::ofstream file(half);
+  file << text << "\n";
+  file.close();
+  if (!file) throw UsageError(concat("cannot write ", half));
+  std::filesystem::rename(half, path);
+}
+
+PackedTensors::PackedTensors(int64_t tokens, int64_t heads, int64_t head_dim, MemoryLedger& ledger)
+    : tokens_(tokens), heads_(heads), head_dim_(head_dim), ledger_(ledger) {
+  const int64_t elements = tokens * heads * head_dim;
+  q_ = DeviceBuffer(ledger, "query", 2 * elements);
+  k_ = DeviceBuffer(ledger, "kv", 2 * elements);
+  v_ = DeviceBuffer(ledger, "kv", 2 * elements);
+  o_ = DeviceBuffer(ledger, "output", 4 * elements);
+  lse_ = DeviceBuffer(ledger, "output", 4 * tokens * heads);
+  std::vector<FillRows> fills;
+  const auto fill = [&](Tensor tensor, const DeviceBuffer& into) {
+    for (int64_t head = 0; head < heads; ++head)
+      fills.push_back({.tensor = tensor,
+                       .head = head,
+                       .rows = tokens,
+                       .out = into.data() + 2 * head * head_dim,
+                       .row_stride = heads * head_dim});
+  };
+  fill(Tensor::kQuery, q_);
+  fill(Tensor::kKey, k_);
+  fill(Tensor::kValue, v_);
+  const Stream stream;
+  const DeviceFill generator(fills, 1, head_dim, StoredAs::kBFloat16, ledger);
+  generator.launch(stream);
+  stream.fill(o_.data(), 0xFF, o_.size());
+  stream.fill(lse_.data(), 0xFF, lse_.size());
+  stream.synchronize();
+}
+
+std::vector<AttendTask> PackedTensors::branch(int64_t w, int64_t r) {
+  const int64_t segments = tokens_ / w;
+  runs_.clear();
+  runs_.reserve(size_t(segments * heads_));
+  std::vector<AttendTask> tasks;
+  for (int64_t head = 0; head < heads_; ++head)
+    for (int64_t s = 0; s < segments; ++s) {
+      const int64_t offset = head % r, token = s * w + offset, rows = (w - offset + r - 1) / r;
+      const int64_t at = (token * heads_ + head) * head_dim_, stride = r * heads_ * head_dim_;
+      runs_.push_back({.k = k_.data() + 2 * at,
+                       .v = v_.data() + 2 * at,
+                       .row_stride = stride,
+                       .rows = rows,
+                       .first_token = token,
+                       .token_step = r});
+      tasks.push_back({.q = {.q = q_.data() + 2 * at,
+                             .row_stride = stride,
+                             .rows = rows,
+                             .first_token = token,
+                             .token_step = r},
+                       .kv = {&runs_.back(), 1},
+                       .out = {o() + at, lse() + token * heads_ + head, stride, r * heads_}});
+    }
+  return tasks;
+}
+
+std::vector<AttendTask> PackedTensors::compact_branch(int64_t w, int64_t r) {
+  std::vector<AttendTask> tasks = branch(w, r);
+  int64_t rows = 0;
+  for (const AttendTask& t : tasks) rows += t.q.rows;
+  partial_o_ = DeviceBuffer(ledger_, "partial", 4 * rows * head_dim_);
+  partial_lse_ = DeviceBuffer(ledger_, "partial", 4 * rows);
+  auto* o = reinterpret_cast<float*>(partial_o_.data());
+  auto* lse = reinterpret_cast<float*>(partial_lse_.data());
+  for (AttendTask& t : tasks) {
+    t.out = {o, lse, head_dim_, 1};
+    o += t.q.rows * head_dim_;
+    lse += t.q.rows;
+  }
+  return tasks;
+}
+
+int run_program(const char* name, const std::function<int()>& body) {
+  try {
+    const DeviceReport report = describe_devices();
+    if (!report.unusable.empty()) {
+      std::cerr << name << ": no GPU to use: " << report.unusable << ". Nothing was run.\n";
+      return kNoGpu;
+    }
+    return body();
+  } catch (const UsageError& e) {
+    std::cerr << name << ": " << e.what() << "\n";
+    return 2;
+  } catch (const std::exception& e) {
+    std::cerr << name << ": error: " << e.what() << "\n";
+    return 1;
+  }
+}
+
+}  // namespace longnet::gpu

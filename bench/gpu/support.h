@@ -1,0 +1,78 @@
+// What the GPU programs share: they depend on nothing but CUDA and this project's device code, so
+// that they build on machines that have no JSON, command-line or test library.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/cuda/device.h"
+#include "kernels/attention_kernel.h"
+#include "kernels/cuda/device_timer.h"
+
+namespace longnet::gpu {
+
+inline constexpr int kNoGpu = 3;  // exit code, as lnbench's "machine not usable"
+
+// A JSON object, written in the order of set(). Numbers that are not finite become null.
+class Json {
+ public:
+  Json& set(std::string_view key, double value);
+  Json& set(std::string_view key, int64_t value);
+  Json& set(std::string_view key, int value) { return set(key, int64_t{value}); }
+  Json& set(std::string_view key, bool value);
+  Json& set(std::string_view key, std::string_view value);
+  Json& set(std::string_view key, const char* value) { return set(key, std::string_view(value)); }
+  Json& set(std::string_view key, const Json& value);
+  Json& set(std::string_view key, const std::vector<Json>& values);
+  Json& set(std::string_view key, const std::vector<double>& values);
+  std::string text() const { return "{" + body_ + "}"; }
+
+ private:
+  Json& raw(std::string_view key, const std::string& value);
+  std::string body_;
+};
+
+// --key value, --flag. Throws UsageError for what `known` does not list.
+class Arguments {
+ public:
+  Arguments(int argc, char** argv, const std::vector<std::string>& known);
+  bool has(const std::string& key) const { return values_.contains(key); }
+  std::string text(const std::string& key, const std::string& fallback) const;
+  double number(const std::string& key, double fallback) const;
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+Json device_json(const DeviceReport& report);
+Json timing_json(const DeviceTiming& timing);
+// Writes and renames, so that a file is there whole or not at all.
+void write_file(const std::string& path, const std::string& text);
+
+// Q, K, V as packed [tokens][heads][head_dim] in device memory, from the generator; O and LSE as
+// [tokens][heads]...; and the tasks of a branch over it.
+class PackedTensors {
+ public:
+  PackedTensors(int64_t tokens, int64_t heads, int64_t head_dim, MemoryLedger& ledger);
+  // Branch (w, r): one task per (head, segment), in the order of a program.
+  std::vector<AttendTask> branch(int64_t segment_length, int64_t dilation_rate);
+  // The same with compact results: [head][segment][row].
+  std::vector<AttendTask> compact_branch(int64_t segment_length, int64_t dilation_rate);
+  float* o() const { return reinterpret_cast<float*>(o_.data()); }
+  float* lse() const { return reinterpret_cast<float*>(lse_.data()); }
+
+ private:
+  int64_t tokens_, heads_, head_dim_;
+  DeviceBuffer q_, k_, v_, o_, lse_, partial_o_, partial_lse_;
+  std::vector<KvRun> runs_;
+  MemoryLedger& ledger_;
+};
+
+// Runs `body`; prints errors; the exit code of main. Says so and returns 3 where there is no GPU.
+int run_program(const char* name, const std::function<int()>& body);
+
+}  // namespace longnet::gpu

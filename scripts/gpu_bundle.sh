@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Prepares what a GPU machine without network may lack: lnbench, built here without MPI, with the
+# libraries that it needs, in build/gpu_deps (ignored by git). Carry that folder with the sources;
+# gpu_validate.sh runs a short sweep with it after its own programs, when it starts there.
+#
+#   scripts/gpu_bundle.sh [CUDA_ARCH]      (default: 90-real, an H100 or H200; 80-real: an A100)
+#
+# The machine needs a C library at least as new as this one's.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+arch=${1:-90-real}
+deps=build/gpu_deps
+cmake -S . -B build/bundle -G Ninja -DCMAKE_BUILD_TYPE=Release -DLONGNET_MPI=OFF \
+  -DLONGNET_BENCHMARKS=OFF -DLONGNET_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$arch" >build/bundle.log
+cmake --build build/bundle --target lnbench
+rm -rf "$deps"
+mkdir -p "$deps/bin" "$deps/lib"
+cp build/bundle/bin/lnbench "$deps/bin/"
+strip "$deps/bin/lnbench"
+# All but the C library's own parts, which belong to the machine.
+ldd build/bundle/bin/lnbench | awk '$2 == "=>" { print $3 }' |
+  grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' | xargs -I{} cp -L {} "$deps/lib/"
+LD_LIBRARY_PATH="$deps/lib" "$deps/bin/lnbench" --version
+say "carry $deps ($(du -sh "$deps" | cut -f1)) along with the sources"

@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# Builds and proves the GPU backends on a machine with a GPU and no network, in under nine minutes.
+#
+#   scripts/gpu_validate.sh [-o DIR] [--minutes 9] [--build-only] [--skip STAGES]
+#
+# Needs nvcc, CMake and a C++20 compiler; everything else is used when it is there, and named when it
+# is not. Each stage has a time limit and writes its result at once, the most valuable ones first, so
+# that a stage that fails or hangs loses nothing but itself. DIR (default: results/<utc>-<gpu>) gets
+# one log and one JSON per stage, result.json with all of them, and summary.txt.
+#
+# Exit codes: 0 all stages passed, 1 one failed, 2 usage, 3 no GPU (nothing was run).
+set -u
+cd "$(dirname "$0")/.."
+begin=$SECONDS
+minutes=9
+out=""
+build_only=0
+skip=","
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -o) out=$2; shift 2 ;;
+    --minutes) minutes=$2; shift 2 ;;
+    --build-only) build_only=1; shift ;;
+    --skip) skip=",$2,"; shift 2 ;;
+    *) sed -n '2,14p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
+  esac
+done
+deadline=$((begin + minutes * 60 - 20))
+build=build/gpu
+
+say() { printf '%s\n' "$*"; }
+remaining() { echo $((deadline - SECONDS)); }
+
+# ---- is there a GPU? -------------------------------------------------------------------------------
+gpu_name=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1 | tr ' /' '--')
+if [ -z "$gpu_name" ] && ls /dev/nvidia[0-9]* >/dev/null 2>&1; then gpu_name=gpu; fi
+if [ -z "$gpu_name" ] && [ "$build_only" = 0 ]; then
+  say "gpu_validate: no GPU on this machine (nvidia-smi lists none, there is no /dev/nvidia*)."
+  say "Nothing was built or run. Use --build-only to see whether the GPU programs build here."
+  exit 3
+fi
+[ -n "$out" ] || out="results/$(date -u +%Y%m%dT%H%M%SZ)-${gpu_name:-build}"
+mkdir -p "$out"
+left_out=()
+status=()
+
+# ---- what is here ----------------------------------------------------------------------------------
+for dir in /usr/local/cuda/bin /opt/cuda/bin; do
+  case ":$PATH:" in *":$dir:"*) ;; *) [ -d "$dir" ] && PATH="$PATH:$dir" ;; esac
+done
+command -v nvcc >/dev/null || { say "gpu_validate: nvcc was not found: set PATH or CUDA_HOME"; exit 2; }
+command -v cmake >/dev/null || { say "gpu_validate: cmake was not found"; exit 2; }
+# Python's wheels bring cuDNN and NCCL to machines that have no packages of them.
+for library in cudnn nccl; do
+  upper=$(echo $library | tr a-z A-Z)
+  home=$(python3 - "$library" 2>/dev/null <<'PY'
+import glob, importlib.util, os, sys
+spec = importlib.util.find_spec("nvidia")
+for place in (spec.submodule_search_locations if spec else []):
+    for folder in sorted(glob.glob(os.path.join(place, "*"))):
+        if os.path.exists(os.path.join(folder, "include", sys.argv[1] + ".h")):
+            print(folder); raise SystemExit
+PY
+)
+  if [ -n "$home" ]; then
+    export ${upper}_HOME="$home"
+    export LD_LIBRARY_PATH="$home/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    # Wheels name libraries by their version only, which is what is opened at run time.
+  fi
+done
+export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64"
+command -v compute-sanitizer >/dev/null || left_out+=("compute-sanitizer: not found")
+command -v mpirun >/dev/null || left_out+=("ranks as processes: no mpirun; ranks are threads")
+{
+  date -u +%Y-%m-%dT%H:%M:%SZ
+  git rev-parse HEAD 2>/dev/null
+  uname -srm; nproc; nvcc --version | tail -2; cmake --version | head -1; c++ --version | head -1
+  nvidia-smi 2>/dev/null
+} >"$out/environment.txt" 2>&1
+
+# ---- stages ----------------------------------------------------------------------------------------
+# stage NAME LIMIT_S COMMAND...: runs within the limit and the time that is left.
+stage() {
+  local name=$1 limit=$2
+  shift 2
+  case "$skip" in *",$name,"*) left_out+=("$name: skipped on request"); return 1 ;; esac
+  local left
+  left=$(remaining)
+  if [ "$left" -lt 10 ]; then
+    left_out+=("$name: no time left")
+    return 1
+  fi
+  [ "$limit" -le "$left" ] || limit=$left
+  say "== $name (at most $limit s)"
+  local at=$SECONDS code
+  timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>&1
+  code=$?
+  tail -40 "$out/$name.log"
+  say "-- $name: exit $code after $((SECONDS - at)) s"
+  status+=("$name=$code")
+  return $code
+}
+
+configure_and_build() {
+  local generator=()
+  command -v ninja >/dev/null && generator=(-G Ninja)
+  local arch=${LONGNET_CUDA_ARCH:-}
+  if [ -z "$arch" ]; then
+    arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
+    arch=${arch:-90}-real
+  fi
+  cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DLONGNET_GPU_ONLY=ON \
+    -DLONGNET_CUDA=ON -DLONGNET_MPI=OFF -DLONGNET_OPENMP=OFF -DLONGNET_WERROR=OFF \
+    -DLONGNET_CUDA_VARIANTS=ON -DCMAKE_CUDA_ARCHITECTURES="$arch" &&
+    cmake --build "$build" --parallel "$(nproc)"
+}
+export -f configure_and_build
+export build
+
+bin=$build/bin
+if ! stage build 240 bash -c configure_and_build; then
+  say "gpu_validate: the build failed; see $out/build.log"
+  exit 1
+fi
+if [ "$build_only" = 1 ]; then
+  say "built: $(ls $bin | tr '\n' ' ')"
+  [ -n "$gpu_name" ] || { say "no GPU on this machine: nothing was run"; exit 3; }
+  exit 0
+fi
+for library in cudnn nccl; do
+  grep -qi "$library ON" "$out/build.log" || left_out+=("$library: its header was not found")
+done
+
+stage check_kernels 60 $bin/gpu_check --only attend --json "$out/check_kernels.json"
+stage kernels 130 $bin/gpu_kernels_benchmark --seconds 100 --json "$out/kernels.json"
+stage figure5 110 $bin/gpu_forward --figure5 --seconds 80 --json "$out/figure5.json"
+stage check 100 $bin/gpu_check --json "$out/check.json"
+stage ranks 40 $bin/gpu_forward --ranks 2 --json "$out/ranks.json"
+sanitize() {  # SECTION TOOL
+  command -v compute-sanitizer >/dev/null || return 0
+  stage "sanitizer_$1_$2" 60 compute-sanitizer --tool "$2" --error-exitcode 9 \
+    $bin/gpu_check --small --only "$1" --json "$out/sanitizer_$1_$2.json"
+}
+sanitize attend memcheck
+# lnbench needs libraries that a GPU machine may lack: scripts/gpu_bundle.sh brings them.
+if [ -x build/gpu_deps/bin/lnbench ]; then
+  stage lnbench 70 env LD_LIBRARY_PATH="$PWD/build/gpu_deps/lib:$LD_LIBRARY_PATH" \
+    build/gpu_deps/bin/lnbench run configs/kernels-gpu.json --max-time 50s --progress plain \
+    --filter 'seq_len <= 64K' -o "$out/lnbench"
+  [ -f "$out/lnbench/result.json" ] && cp "$out/lnbench/result.json" "$out/lnbench.json"
+else
+  left_out+=("lnbench: no build/gpu_deps (scripts/gpu_bundle.sh makes it)")
+fi
+stage walk 110 $bin/gpu_forward --figure5 --from 1073741824 --walk 1073741824 --seconds 90 \
+  --json "$out/walk.json"
+sanitize attend racecheck
+sanitize rows memcheck
+
+# ---- all in one ------------------------------------------------------------------------------------
+{
+  printf '{ "schema_version": 1, "stages": {'
+  comma=""
+  for s in "${status[@]}"; do
+    printf '%s "%s": %s' "$comma" "${s%%=*}" "${s#*=}"
+    comma=","
+  done
+  printf ' }'
+  for f in "$out"/*.json; do
+    [ "$(basename "$f")" = result.json ] && continue
+    [ -s "$f" ] && printf ',\n"%s": %s' "$(basename "$f" .json)" "$(cat "$f")"
+  done
+  printf ' }\n'
+} >"$out/result.json.part" && mv "$out/result.json.part" "$out/result.json"
+{
+  say "# GPU validation: $gpu_name, $(head -1 "$out/environment.txt")"
+  say "# stages (exit codes): ${status[*]}"
+  for line in "${left_out[@]}"; do say "# left out: $line"; done
+  for log in check_kernels check kernels figure5 ranks walk; do
+    [ -f "$out/$log.log" ] && { say; say "## $log"; grep -v FAILED "$out/$log.log"; grep -m 10 FAILED "$out/$log.log"; }
+  done
+} >"$out/summary.txt"
+say
+cat "$out/summary.txt"
+say "# $((SECONDS - begin)) s in all; results: $out"
+for s in "${status[@]}"; do [ "${s#*=}" = 0 ] || exit 1; done
+exit 0
