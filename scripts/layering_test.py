@@ -21,12 +21,13 @@ MAY_INCLUDE = {
 # A library's header belongs to one place.
 LIBRARY_HOMES = {
     r"mpi\.h": r"src/comm/mpi/mpi_world\.cpp",
-    r"nccl\.h": r"src/comm/nccl/[^/]+\.cpp",
+    r"nccl\.h": r"src/comm/nccl/nccl_transport\.cpp",
     r"hwy/.*": r"src/kernels/cpu/.*",
     r"nlohmann/.*": r"src/(io|simulate)/[^/]+\.cpp",
     r"hwloc\.h": r"src/io/environment\.cpp",
     r"openssl/.*": r"src/io/sha256\.cpp",
-    r"cuda.*|cudnn.*": r".*/cuda/.*",
+    r"cuda.*|cudnn.*": r"src/[a-z]+/cuda/.*",
+    r"gpu/.*": r"bench/gpu/.*",
     r"benchmark/.*": r"bench/.*",
     r"CLI/.*": r"bench/.*",
     r"lnbench/.*": r"bench/.*",
@@ -60,11 +61,16 @@ def self_test():
         ("src/kernels/reference/x.cpp", "#include <hwy/highway.h>"),
         ("src/schedule/ring.cpp", "#if defined(LONGNET_MPI)"),
         ("src/io/x.cpp", '#include "execute/program_executor.h"'),
+        ("src/execute/x.cpp", "#include <cuda_runtime.h>"),
+        ("bench/gpu/check_main.cpp", "#include <cudnn.h>"),
+        ("src/comm/cuda/device_transport.cpp", "#include <nccl.h>"),
+        ("src/comm/cuda/x.cpp", '#include "kernels/cuda/rows.h"'),
     ]
     for path, text in planted:
         assert faults_of(path, text), f"missed: {path}: {text}"
     assert not faults_of("src/execute/x.cpp", '#include "comm/communicator.h"\n#include <vector>\n')
     assert not faults_of("src/comm/mpi/mpi_world.cpp", "#include <mpi.h>")
+    assert not faults_of("src/kernels/cuda/rows.cu", "#include <cuda_runtime.h>")
 
 
 def main():

@@ -3,14 +3,37 @@
 #include <iostream>
 
 #include "comm/mpi/mpi_world.h"
+#include "comm/nccl/nccl_library.h"
 #include "core/check.h"
+#include "core/cuda/device.h"
 #include "io/environment.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
 #include "kernels/cpu/simd_targets.h"
+#include "kernels/cuda/cudnn_kernel.h"
 #include "lnbench/options.h"
 
 namespace longnet {
+namespace {
+
+std::string gpu_lines() {
+  const DeviceReport report = describe_devices();
+  std::string text = "gpu       ";
+  if (!report.unusable.empty()) text += "none: " + report.unusable + "\n";
+  for (const DeviceInfo& d : report.devices)
+    text += concat(d.index == 0 ? "" : "          ", d.name, ", compute capability ", d.major, ".",
+                   d.minor, ", ", d.multiprocessors, " SMs, ", format_bytes(double(d.free_bytes)),
+                   " free of ", format_bytes(double(d.memory_bytes)), "\n");
+  const std::string driver = report.driver == 0 ? "none" : cuda_version_text(report.driver);
+  text +=
+      "cuda      " +
+      (report.built_in ? "toolkit " + cuda_version_text(report.toolkit) + ", driver for " + driver
+                       : std::string("not in this build")) +
+      "\n";
+  return text + "cudnn     " + describe_cudnn() + "\n" + "nccl      " + describe_nccl() + "\n";
+}
+
+}  // namespace
 
 int run_env(const Options& options) {
   const Environment env = capture_environment();
@@ -41,7 +64,7 @@ int run_env(const Options& options) {
               << "triad     " << format_bytes(measure_memory_bandwidth(env.usable_threads))
               << "/s (measured)\n"
               << "mpi       " << (mpi_available() ? "built in" : "not in this build") << "\n"
-              << "gpu       no GPU backend in this build\n";
+              << gpu_lines();
   }
   const auto warnings = fitness_warnings(env, build);
   for (const std::string& line : warnings) std::cerr << "warning: " << line << "\n";

@@ -11,6 +11,8 @@
 #include "io/environment.h"
 #include "io/result.h"
 #include "io/units.h"
+#include "kernels/cuda/device_kernel.h"
+#include "lnbench/device_runner.h"
 #include "lnbench/machine.h"
 #include "lnbench/point_runner.h"
 #include "lnbench/table.h"
@@ -98,11 +100,15 @@ Plan make_plan(const Sweep& sweep, World& world) {
   const double peak = measure_peak_per_rank(world, plan.threads);
   plan.runner = {.measure = sweep.config.measure,
                  .check = sweep.config.check,
-                 .peak_flops_per_thread = peak / plan.threads};
+                 .peak_flops_per_thread = peak / plan.threads,
+                 .device_transport = sweep.config.run.transport};
   MachineLimits limits = machine_limits(sweep.config, peak);
   limits.replayed_ranks = int(sweep.replay.size());
   limits.memory_bytes = int64_t(world.smallest(double(limits.memory_bytes)));
   limits.flops_per_rank = world.smallest(limits.flops_per_rank);
+  limits.device_memory_bytes = int64_t(world.smallest(double(limits.device_memory_bytes)));
+  limits.device_flops = world.smallest(limits.device_flops);
+  limits.to_run = true;
   const int ranks_here = -int(world.smallest(-world.ranks_on_this_machine()));
   for (const Point& point : sweep.points)
     plan.points.push_back(plan_point(point, limits, plan.threads, ranks_here));
@@ -113,8 +119,11 @@ Plan make_plan(const Sweep& sweep, World& world) {
 std::optional<PointRecord> run_here(World& world, const PointPlan& plan,
                                     const RunnerOptions& runner, const VirtualRun& walk) {
   PointRecord record = make_record(plan.point);
-  if (is_virtual(plan.point.params))
-    return plan.point.status == PointStatus::kOk ? run_virtual_point(plan, runner, walk) : record;
+  if (is_virtual(plan.point.params)) {
+    if (plan.point.status != PointStatus::kOk) return record;
+    return is_device_kernel(plan.point.params.kernel) ? run_device_walk(plan, runner, walk.stop)
+                                                      : run_virtual_point(plan, runner, walk);
+  }
   record.params.transport = world.transport();
   if (plan.point.status != PointStatus::kOk) return record;  // nothing to run
   world.run(plan.point.params.ranks, [&](Communicator& comm) {

@@ -31,9 +31,11 @@ void add_sweep(CLI::App& command, Options& o) {
                   "--transport virtual: sweep.ranks")
       ->check(CLI::Range(1, 1 << 24));
   command
-      .add_option("--transport", o.transport,
-                  "auto (mpirun's ranks, else threads) or virtual: one device walks all ranks")
-      ->check(CLI::IsMember({"auto", "virtual"}));
+      .add_option(
+          "--transport", o.transport,
+          "auto (mpirun's ranks, else threads) or virtual: one device walks all ranks; for GPU "
+          "kernels also nccl, cuda_ipc or mpi_host")
+      ->check(CLI::IsMember({"auto", "virtual", "nccl", "cuda_ipc", "mpi_host"}));
   const std::map<std::string, ProgressStyle> styles{{"auto", ProgressStyle::kAuto},
                                                     {"plain", ProgressStyle::kPlain},
                                                     {"none", ProgressStyle::kNone}};

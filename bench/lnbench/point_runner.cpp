@@ -10,6 +10,8 @@
 #include "execute/sample_check.h"
 #include "io/units.h"
 #include "kernels/attention_kernel.h"
+#include "kernels/cuda/device_kernel.h"
+#include "lnbench/device_runner.h"
 #include "lnbench/record_parts.h"
 #include "measure/sampler.h"
 #include "measure/statistics.h"
@@ -214,6 +216,7 @@ void record_per_rank(PointRecord& record, const SampleSet& samples, Communicator
 }  // namespace
 
 PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Communicator& comm) {
+  if (is_device_kernel(plan.point.params.kernel)) return run_device_point(plan, options, comm);
   PointRecord record = make_record(plan.point);
   record.params.transport = std::string(comm.transport());
   record_work(record, plan, options.peak_flops_per_thread * plan.point.params.ranks);

@@ -4,11 +4,13 @@
 #include <optional>
 
 #include "core/check.h"
+#include "core/cuda/device.h"
 #include "execute/virtual_walk.h"
 #include "io/environment.h"
 #include "io/expand.h"
 #include "io/units.h"
 #include "kernels/attention_kernel.h"
+#include "kernels/cuda/device_kernel.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
 
@@ -30,6 +32,7 @@ KnownNames known_names() {
     if (a.pattern == PatternKind::kSparse) known.sparse_algorithms.push_back(name);
   }
   known.kernels = kernel_names();
+  for (const std::string& name : device_kernel_names()) known.kernels.push_back(name);
   known.layouts = {"contiguous", "zigzag", "striped"};
   known.collectives = collective_names();
   for (const AlgorithmInfo& a : algorithms()) {
@@ -93,16 +96,32 @@ Schedule make_schedule(const PointParams& p) {
 
 MachineLimits machine_limits(const Config& config, double peak_flops_per_rank) {
   const int64_t all = config.memory.limit_bytes.value_or(capture_environment().memory_limit_bytes);
-  return {.memory_bytes = int64_t(double(all) * config.memory.limit_fraction),
-          .flops_per_rank = kExpectedShareOfPeak * peak_flops_per_rank,
-          .point_timeout_s = config.measure.point_timeout_s,
-          .virtual_ranks = config.virtual_ranks};
+  MachineLimits limits{.memory_bytes = int64_t(double(all) * config.memory.limit_fraction),
+                       .flops_per_rank = kExpectedShareOfPeak * peak_flops_per_rank,
+                       .point_timeout_s = config.measure.point_timeout_s,
+                       .virtual_ranks = config.virtual_ranks};
+  const DeviceReport report = describe_devices();
+  limits.device_memory_bytes = config.memory.limit_bytes.value_or(0);
+  if (!report.unusable.empty()) return limits;
+  const DeviceInfo& d = report.devices.front();
+  limits.devices = int(report.devices.size());
+  limits.device_memory_bytes = int64_t(double(config.memory.limit_bytes.value_or(d.memory_bytes)) *
+                                       config.memory.limit_fraction);
+  // Tensor cores at the highest clock: 4096 or 2048 16-bit FLOP per clock and multiprocessor.
+  limits.device_flops = kExpectedShareOfDevicePeak * (d.major >= 9 ? 4096 : 2048) *
+                        d.multiprocessors * d.clock_khz * 1e3;
+  return limits;
 }
 
 namespace {
 
 AttendOptions attend_options(const PointParams& p) {
   return {.head_dim = p.problem.head_dim, .dtype = p.problem.dtype, .causal = p.problem.causal};
+}
+
+int64_t workspace_bytes(const PointParams& p, int threads) {
+  if (is_device_kernel(p.kernel)) return 0;  // known only when its tasks are
+  return make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads);
 }
 
 std::string why_unsupported(const PointParams& p) {
@@ -117,14 +136,15 @@ std::string why_unsupported(const PointParams& p) {
     if (const std::string why = why_not_virtual(make_schedule(p).program(p.ranks / 2));
         !why.empty())
       return "no virtual ranks: " + why;
-  return make_kernel(p.kernel)->why_unsupported(attend_options(p));
+  if (!is_device_kernel(p.kernel)) return make_kernel(p.kernel)->why_unsupported(attend_options(p));
+  return why_device_kernel_unsupported(p.kernel, attend_options(p));
 }
 
 // From the slots alone, of the ranks that an account looks at: the search below asks for it dozens
 // of times, at any P.
 int64_t predicted_memory(const PointParams& p, int threads) {
   if (is_virtual(p)) {
-    int64_t bytes = make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads);
+    int64_t bytes = workspace_bytes(p, threads);
     for (const auto& [tag, held] :
          walk_memory_by_tag(p, 1, accounted_ranks(p.ranks, kMaxAccountedRanks)))
       bytes += held;
@@ -137,7 +157,7 @@ int64_t predicted_memory(const PointParams& p, int threads) {
     for (const Slot& slot : schedule.program(r).slots) bytes += slot.bytes;
     most = std::max(most, bytes);
   }
-  return most + make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads);
+  return most + workspace_bytes(p, threads);
 }
 
 // Halves or doubles one thing at a time; the first change that fits with the smallest factor wins.
@@ -226,7 +246,8 @@ std::map<std::string, int64_t> walk_memory_by_tag(const PointParams& params, int
   return most;
 }
 
-PointPlan plan_point(const Point& point, const MachineLimits& limits, int threads, int ranks_here) {
+PointPlan plan_point(const Point& point, const MachineLimits& machine, int threads,
+                     int ranks_here) {
   PointPlan plan{.point = point};
   if (plan.point.params.threads == 0) plan.point.params.threads = threads;
   const auto skip = [&](PointStatus status, std::string reason) {
@@ -239,16 +260,34 @@ PointPlan plan_point(const Point& point, const MachineLimits& limits, int thread
     skip(PointStatus::kSkippedUnsupported, why);
     return plan;
   }
+  const bool on_gpu = is_device_kernel(p.kernel);
+  const int ranks_at_once = is_virtual(p) ? 1 : std::max(1, std::min(p.ranks, ranks_here));
+  const int sharers =
+      on_gpu ? int(ceil_div(ranks_at_once, std::max(1, machine.devices))) : ranks_at_once;
+  MachineLimits limits = machine;
+  if (on_gpu) {
+    limits.memory_bytes = machine.device_memory_bytes;
+    limits.flops_per_rank = machine.device_flops / sharers;
+  }
+  if (on_gpu && limits.to_run)
+    if (const std::string why = why_device_kernel_absent(p.kernel); !why.empty()) {
+      skip(PointStatus::kSkippedUnsupported, why);
+      return plan;
+    }
   plan.account = account(make_schedule(p), kMaxAccountedRanks);
   plan.collectives_used =
       collectives_used(find_algorithm(p.algorithm).make(sharded_problem(p)), collective_choice(p));
-  const int sharers = is_virtual(p) ? 1 : std::max(1, std::min(p.ranks, ranks_here));
   const int64_t per_rank = limits.memory_bytes / sharers;
-  plan.workspace_bytes = make_kernel(p.kernel)->workspace_bytes(attend_options(p), p.threads);
+  plan.workspace_bytes = workspace_bytes(p, p.threads);
   if (is_virtual(p))
     plan_walk(plan, limits);
   else if (limits.flops_per_rank > 0)
     plan.estimated_s = plan.account.max_rank_flops / limits.flops_per_rank;
+  if (on_gpu && (plan.share < 1 || limits.replayed_ranks > 0)) {
+    skip(PointStatus::kSkippedUnsupported,
+         "replayed ranks and shares of exact attention run on kernel cpu alone");
+    return plan;
+  }
   if (limits.memory_bytes > 0 && plan.memory_bytes() > per_rank) {
     plan.fits_if = cheapest_change(p, per_rank, p.threads);
     skip(PointStatus::kSkippedMemory,

@@ -46,6 +46,11 @@ struct MachineLimits {
   double point_timeout_s = 0;
   VirtualConfig virtual_ranks{};
   int replayed_ranks = 0;  // 0: all run
+  // Of the GPUs; 0: unknown, and not asked.
+  int devices = 0;
+  int64_t device_memory_bytes = 0;  // of one
+  double device_flops = 0;          // attainable by one
+  bool to_run = false;              // points that need a GPU are refused where there is none
 };
 MachineLimits machine_limits(const Config& config, double peak_flops_per_rank);
 
@@ -59,5 +64,7 @@ PointPlan plan_point(const Point& point, const MachineLimits& limits, int thread
 
 // Share of the FMA peak that a forward pass can be expected to reach; used for estimates only.
 inline constexpr double kExpectedShareOfPeak = 0.7;
+// The same of a GPU's tensor cores: attention spends as long on exponentials as on products.
+inline constexpr double kExpectedShareOfDevicePeak = 0.3;
 
 }  // namespace longnet

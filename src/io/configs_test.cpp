@@ -24,7 +24,7 @@ fs::path configs() {
 LoadOptions known() {
   return {.known = {.algorithms = {"local", "ring", "all_gather", "ulysses", "usp", "double_ring",
                                    "bidirectional_ring", "query_gather", "dilated", "sparse"},
-                    .kernels = {"cpu", "reference"},
+                    .kernels = {"cpu", "reference", "cuda", "cudnn", "gather"},
                     .layouts = {"contiguous", "zigzag", "striped"},
                     .collectives = {"native", "ring", "bruck", "pairwise"}}};
 }

@@ -1,0 +1,214 @@
+#include "lnbench/device_runner.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "comm/cuda/device_transport.h"
+#include "core/check.h"
+#include "core/cuda/device_clocks.h"
+#include "execute/cuda/device_executor.h"
+#include "io/units.h"
+#include "kernels/cuda/device_kernel.h"
+#include "kernels/cuda/device_timer.h"
+#include "lnbench/record_parts.h"
+#include "measure/sampler.h"
+#include "measure/statistics.h"
+#include "schedule/check_schedule.h"
+
+namespace longnet {
+namespace {
+
+constexpr int64_t kFlushBytes = int64_t{256} << 20;  // before each sample: several times the L2
+
+// The sampler's clock is the device's: it stands still but for the runs.
+SampleSet take_samples(DeviceExecutor& executor, const MeasureConfig& measure, Communicator& comm) {
+  MemoryLedger scratch;
+  const DeviceBuffer flush(scratch, "flush", kFlushBytes);
+  const Stream stream;
+  double clock = 0;
+  return sample({.warmup = int(measure.warmup),
+                 .min_samples = int(measure.min_samples),
+                 .max_samples = int(measure.max_samples),
+                 .target_ci = measure.target_ci,
+                 .time_budget_s = measure.point_timeout_s},
+                {.prepare =
+                     [&] {
+                       stream.fill(flush.data(), 0x5A, flush.size());
+                       stream.synchronize();
+                       comm.barrier();
+                     },
+                 .run = [&] { clock += executor.run(); },
+                 .max_over_ranks = [&](double s) { return comm.max_of(s); },
+                 .broadcast_from_root = [&](bool go_on) { return comm.broadcast_flag(go_on); },
+                 .now = [&] { return clock; }});
+}
+
+void fail(PointRecord& record, const std::string& reason) {
+  record.status = PointStatus::kCheckFailed;
+  record.reason = reason;
+}
+
+void record_phases(PointRecord& record, DeviceExecutor& executor, const RunnerOptions& options,
+                   Communicator& comm) {
+  double values[4] = {executor.phases().compute_s, executor.phases().merge_s,
+                      executor.phases().exposed_communication_s, executor.attend_s()};
+  comm.all_max(values);
+  record.phases = {.compute_s = values[0],
+                   .communication_s = 0,
+                   .exposed_communication_s = comm.size() > 1 ? values[2] : 0,
+                   .merge_s = values[1]};
+  record.metrics["attend_s"] = values[3];
+  if (comm.size() == 1 || !options.ablations) return;
+  const auto time_mode = [&](RunMode mode) {
+    std::vector<double> samples;
+    for (int i = 0; i < 4; ++i) {
+      comm.barrier();
+      samples.push_back(comm.max_of(executor.run(mode)));
+    }
+    return median(std::vector<double>(samples.begin() + 1, samples.end()));
+  };
+  AblationsRecord& ablations = record.ablations.emplace();
+  ablations.full_s = record.timing.median_s;
+  ablations.serialised_s = time_mode(RunMode::kSerialised);
+  ablations.compute_only_s = time_mode(RunMode::kComputeOnly);
+  ablations.communication_only_s = time_mode(RunMode::kCommunicationOnly);
+  record.phases.communication_s = ablations.communication_only_s;
+}
+
+void record_communication(PointRecord& record, const DeviceExecutor& executor,
+                          const DeviceTransport& transport, int64_t runs, Communicator& comm) {
+  const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
+  const CommCounters& c = transport.counters();
+  const bool equal = c.bytes_sent == runs * expected.bytes_sent &&
+                     c.messages_sent == runs * expected.messages_sent &&
+                     c.bytes_received == runs * expected.bytes_received;
+  double values[5] = {double(c.bytes_sent) / double(runs), double(expected.bytes_sent),
+                      double(c.messages_sent) / double(runs), double(expected.messages_sent),
+                      equal ? 0.0 : 1.0};
+  comm.all_max(values);
+  record.comm.counted_bytes_per_rank = std::llround(values[0]);
+  record.comm.predicted_bytes_per_rank = std::llround(values[1]);
+  record.comm.counted_messages_per_rank = std::llround(values[2]);
+  record.comm.predicted_messages_per_rank = std::llround(values[3]);
+  if (values[4] > 0) fail(record, "counted bytes or messages differ from the predicted ones");
+}
+
+// Lists and scratch memory depend on the kernel; slots must be what the program says.
+void record_memory(PointRecord& record, const MemoryLedger& ledger, const PointPlan& plan,
+                   const DeviceExecutor& executor, int64_t device_bytes, Communicator& comm) {
+  int64_t slots = 0;
+  for (const auto& [tag, bytes] : ledger.peak_by_tag())
+    if (tag != "task_lists" && tag != "workspace") slots += bytes;
+  const int64_t predicted =
+      account(executor.sharded(), executor.program(), comm.rank()).memory_bytes();
+  double values[3] = {double(ledger.peak_bytes()), slots == predicted ? 0.0 : 1.0,
+                      double(device_bytes)};
+  comm.all_max(values);
+  record.memory.measured_peak_bytes = std::llround(values[0]);
+  record.memory.predicted_peak_bytes = plan.memory_bytes();
+  record.memory.by_tag = ledger.peak_by_tag();
+  record.metrics["device_memory_growth_bytes"] = values[2];  // by cudaMemGetInfo
+  if (values[1] > 0) fail(record, "measured memory of the slots differs from the predicted");
+}
+
+void record_check(PointRecord& record, DeviceExecutor& executor, const CheckConfig& config,
+                  Communicator& comm) {
+  const auto samples = choose_samples(executor.sharded(), config.sampled_queries);
+  const CheckOutcome outcome = executor.check_samples(samples, comm, config.tolerance);
+  record.check = {.status = outcome.pass ? "pass" : "fail",
+                  .reference = "double",
+                  .max_rel_error = outcome.max_rel_error,
+                  .rel_l2_error = outcome.rel_l2_error,
+                  .queries = outcome.queries,
+                  .tolerance = outcome.tolerance};
+  if (!outcome.pass)
+    fail(record,
+         concat("the output is wrong: relative L2 error ", outcome.rel_l2_error, ", worst row ",
+                outcome.max_rel_error, ", LSE ", outcome.max_lse_error, " (allowed ",
+                outcome.tolerance, "), ", outcome.nan_values, " values never written"));
+}
+
+void record_clocks(PointRecord& record) {
+  const DeviceClocks clocks = read_device_clocks(current_device());
+  if (!clocks.known) return;
+  record.metrics["device_sm_mhz"] = clocks.sm_mhz;
+  record.metrics["device_power_w"] = clocks.power_w;
+  record.metrics["device_temperature_c"] = clocks.temperature_c;
+  record.metrics["device_throttled"] = clocks.throttled();
+}
+
+// Null, with the status in the record, when some rank's device has too little memory.
+std::unique_ptr<DeviceExecutor> make_executor(const PointPlan& plan, const DeviceKernel& kernel,
+                                              DeviceTransport& transport, MemoryLedger& ledger,
+                                              PointRecord& record, Communicator& comm) {
+  std::unique_ptr<DeviceExecutor> executor;
+  std::string refusal;
+  try {
+    executor =
+        std::make_unique<DeviceExecutor>(make_schedule(plan.point.params), comm.rank(), kernel,
+                                         &transport, DeviceExecutor::Options{}, ledger);
+  } catch (const std::bad_alloc& e) {
+    refusal = e.what();
+  }
+  for (const std::string& text : comm.all_texts(refusal)) {
+    if (text.empty()) continue;
+    record.status = PointStatus::kOom;
+    record.reason = text;
+    return nullptr;
+  }
+  return executor;
+}
+
+}  // namespace
+
+double device_peak_flops(int devices) {
+  const DeviceReport report = describe_devices();
+  const DeviceInfo& d = report.devices.at(0);
+  const double per_clock = d.major >= 9 ? 4096 : 2048;
+  return per_clock * d.multiprocessors * d.clock_khz * 1e3 *
+         std::min(devices, int(report.devices.size()));
+}
+
+PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options,
+                             Communicator& comm) {
+  PointRecord record = make_record(plan.point);
+  const PointParams& p = plan.point.params;
+  const DeviceScope device(device_of_rank(comm));
+  const auto transport = make_device_transport(options.device_transport, comm);
+  record.params.transport = std::string(transport->name());
+  const double peak = device_peak_flops(p.ranks) / std::max(1, p.threads);
+  record_work(record, plan, peak);
+  if (comm.rank() == 0) record_depth(record, p);
+  if (comm.size() <= 64 || comm.rank() == 0) require_correct(make_schedule(p));
+
+  const int64_t free_before = device_free_bytes();
+  const auto kernel = make_device_kernel(p.kernel);
+  MemoryLedger ledger;
+  const auto executor = make_executor(plan, *kernel, *transport, ledger, record, comm);
+  if (!executor) return record;
+  executor->fill_inputs();
+  const int64_t device_bytes = free_before - device_free_bytes();
+  transport->reset_counters();
+  const SampleSet samples = take_samples(*executor, options.measure, comm);
+  const int64_t runs = samples.warmup + int64_t(samples.samples_s.size());
+  if (samples.samples_s.empty()) {
+    record.status = PointStatus::kTimeout;
+    record.reason =
+        concat("no sample within measure.point_timeout_s = ", options.measure.point_timeout_s);
+    return record;
+  }
+  record_clocks(record);
+  set_timing(record, samples.samples_s, samples.warmup);
+  record_communication(record, *executor, *transport, runs, comm);
+  std::vector<double> medians(size_t(comm.size()), 0.0);
+  medians[size_t(comm.rank())] = median(samples.own_s);
+  comm.all_sum(medians);
+  for (size_t r = 0; r < medians.size(); ++r) record.per_rank.push_back({int(r), medians[r]});
+  record_memory(record, ledger, plan, *executor, device_bytes, comm);
+  record_check(record, *executor, options.check, comm);  // of the last sample's output
+  record_phases(record, *executor, options, comm);       // its last mode spoils the buffers
+  record_work(record, plan, peak);
+  return record;
+}
+
+}  // namespace longnet
