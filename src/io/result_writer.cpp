@@ -9,8 +9,8 @@
 #include "core/check.h"
 #include "io/result.h"
 #include "io/result_json.h"
-#include "io/text.h"
 #include "io/units.h"
+#include "json/text.h"
 
 namespace longnet {
 namespace {
