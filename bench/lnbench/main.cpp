@@ -38,6 +38,22 @@ void add_sweep(CLI::App& command, Options& o) {
   add_common(command, o);
 }
 
+void add_cluster(CLI::App& command, Options& o) {
+  command.add_option("--cluster", o.cluster, "A cluster, e.g. configs/clusters/h100-ndr400.json")
+      ->required();
+  command
+      .add_option("--what-if", o.what_if,
+                  "Change it: bandwidth=0.5, inter_bandwidth=2, latency=2 (factors), taper=2, "
+                  "gpus_per_node=4, nodes=1024, overlap=0.56, straggler=0.2 (rank 0 computes 20 % "
+                  "slower), several with commas; repeatable, each makes points of its own")
+      ->allow_extra_args(false);
+  command
+      .add_option("--alpha", o.alpha,
+                  "Latencies: band (nccl_ll, and all three as an interval), ideal, nccl_ll or "
+                  "nccl_simple")
+      ->check(CLI::IsMember({"band", "ideal", "nccl_ll", "nccl_simple"}));
+}
+
 std::string footer() {
   std::string text = "Algorithms:\n";
   for (const AlgorithmInfo& a : algorithms())
@@ -51,6 +67,8 @@ std::string footer() {
          "  lnbench plan configs/quick.json\n"
          "  mpirun -np 2 lnbench run configs/quick.json --filter 'seq_len<=64K'\n"
          "  lnbench run configs/quick.json --ranks 4 --set sweep.ranks=1,2,4\n"
+         "  lnbench simulate configs/figure5-cluster.json --cluster "
+         "configs/clusters/h100-ndr400.json\n"
          "  lnbench report results/20260101T000000Z-quick-abc1234";
 }
 
@@ -90,6 +108,18 @@ int dispatch(int argc, char** argv) {
       "Resume on another host, transport or number of ranks (the result then mixes them)");
   run->add_option("--max-time", o.max_time,
                   "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
+
+  CLI::App* simulate = app.add_subcommand(
+      "simulate", "The same points on a modelled cluster: any number of ranks, no MPI, no GPU");
+  add_sweep(*simulate, o);
+  add_cluster(*simulate, o);
+  simulate->add_option("-o,--output", o.output,
+                       "Folder of the result (default: results/<utc>-<name>-<rev>)");
+  simulate->add_flag("--no-collapse", o.no_collapse,
+                     "Walk every rank, also those that do the same as others");
+  simulate->add_option("--trace", o.trace,
+                       "Write what every rank does when, for chrome://tracing or Perfetto (needs a "
+                       "--filter that leaves one point)");
 
   CLI::App* check_command = app.add_subcommand(
       "check", "Correctness only: every point up to check.max_seq_len against the reference");
@@ -137,6 +167,7 @@ int dispatch(int argc, char** argv) {
   for (int i = 0; i < argc; ++i) command_line += concat(i > 0 ? " " : "", argv[i]);
   if (launched_world_size())
     command_line = concat("mpirun -np ", *launched_world_size(), " ", command_line);
+  if (simulate->parsed()) return silent ? int(kOk) : run_simulate(o, command_line);
   return run_points(o, command_line);
 }
 

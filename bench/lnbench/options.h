@@ -26,6 +26,12 @@ struct Options {
   std::string schedule_of;  // a point's id or number
   int schedule_rank = 0;
   bool dot = false;
+  // simulate, recommend.
+  std::string cluster;
+  std::vector<std::string> what_if;
+  std::string alpha = "band";  // or ideal, nccl_ll, nccl_simple
+  bool no_collapse = false;
+  std::string trace;
   // env.
   std::string json;
   bool fitness_check = false;
@@ -52,6 +58,7 @@ int run_env(const Options& options);
 int run_plan(const Options& options);
 int run_points(const Options& options, const std::string& command_line);  // `run`
 int run_check(const Options& options);
+int run_simulate(const Options& options, const std::string& command_line);
 int run_depth(const Options& options);
 int run_comm(const Options& options);
 int run_compare(const Options& options);

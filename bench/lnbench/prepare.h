@@ -1,5 +1,6 @@
 // From a config to points that may run: what both `plan` and `run` need to know of each.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,13 @@ std::vector<Point> read_points(const Options& options, const Config& config, int
 ShardedProblem sharded_problem(const PointParams& params);
 CollectiveChoice collective_choice(const PointParams& params);
 Schedule make_schedule(const PointParams& params);
+
+// Bytes of the largest rank's slots, from a few ranks alone: cheap at any P.
+int64_t predicted_slots(const Schedule& schedule);
+// The cheapest change (halving or doubling one thing) that makes a point fit: "batch=2"; "" if
+// none.
+std::string cheapest_change(const PointParams& original,
+                            const std::function<bool(const PointParams&)>& fits);
 
 // Prediction for one point, and whether it can run here.
 struct PointPlan {

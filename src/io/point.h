@@ -23,7 +23,8 @@ std::string_view to_string(PointStatus s);  // "ok", "skipped_memory", ... as in
 
 struct PointParams {
   std::string algorithm;  // a name of the schedule registry: "local", "dilated", "ring", ...
-  std::string transport = "threads";  // "threads" or "mpi"; the launcher decides, not the config
+  // "threads" or "mpi": the launcher decides, not the config; "simulated" on a modelled cluster.
+  std::string transport = "threads";
   std::string kernel = "cpu";
   std::string layout = "contiguous";           // order of tokens over ranks
   std::string gather_scope = "segment_group";  // or "world"
@@ -36,6 +37,7 @@ struct PointParams {
   int64_t head_slice = 0;             // all_gather: K/V heads gathered at a time; 0: all
   int node_size = 0;  // collective hierarchical: ranks of a node; 0: near the root of the group
   int threads = 1;    // OpenMP threads per rank
+  std::string cluster{};  // simulated: its name and what was changed, "h100-ndr400 bandwidth=0.5"
 };
 
 struct Point {
