@@ -131,7 +131,7 @@ void record_band(SimulatedPoint& out, const ProgramSet& programs, const Topology
   t.median_s = t.ci_low_s = t.ci_high_s = t.min_s = out.run.makespan_s;
   const auto also = [&](const SimulateOptions& other) {
     const SimulatedRun run = simulate(programs, topology, options.cluster, other);
-    out.simulation_s += run.wall_s;
+    out.simulation_s += run.cpu_s;
     out.messages += run.messages;
     return run.makespan_s;
   };
@@ -197,7 +197,7 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
                       .straggler = options.what_if.straggler,
                       .timeline = timeline || small};
   out.run = simulate(programs, topology, options.cluster, how);
-  out.simulation_s = out.run.wall_s;
+  out.simulation_s = out.run.cpu_s;
   out.messages = out.run.messages;
   record_phases(out.record, out.run);
   record_timeline(out.record, out.run);

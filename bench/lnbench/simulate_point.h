@@ -22,7 +22,7 @@ struct SimulatePoint {
 struct SimulatedPoint {
   PointRecord record;
   SimulatedRun run{};       // the one that the median is of; with a timeline where that is small
-  double simulation_s = 0;  // wall clock of all simulations of this point
+  double simulation_s = 0;  // CPU time of all simulations of this point
   int64_t messages = 0;
 };
 

@@ -46,7 +46,7 @@ struct SimulatedRun {
   std::vector<SimulatedRank> ranks{};  // of those that were walked: 0, 1, ...
   int64_t messages = 0;                // walked
   int64_t shared_messages = 0;         // of them, those that might have met others on a link
-  double wall_s = 0;                   // that the simulation took
+  double cpu_s = 0;                    // of one core, that the simulation took
   std::vector<TimelineItem> timeline{};
 };
 

@@ -24,11 +24,12 @@ FairShare::Flow FairShare::add(const Route& route) {
   const Flow flow = free_.back();
   free_.pop_back();
   State& f = flows_[flow];
-  f.links.assign(route.begin(), route.end());
+  f.links.clear();
   f.rate = 0;
-  f.active = true;
-  for (const int link : f.links) {
-    links_[size_t(link)].flows.push_back(flow);
+  for (const int link : route) {
+    auto& users = links_[size_t(link)].users;
+    users.push_back({flow, uint32_t(f.links.size())});
+    f.links.push_back({link, uint32_t(users.size()) - 1});
     touch(link);
   }
   return flow;
@@ -36,12 +37,13 @@ FairShare::Flow FairShare::add(const Route& route) {
 
 void FairShare::remove(Flow flow) {
   State& f = flows_[flow];
-  for (const int link : f.links) {
-    auto& list = links_[size_t(link)].flows;
-    list.erase(std::find(list.begin(), list.end(), flow));
-    touch(link);
+  for (const Use& use : f.links) {
+    auto& users = links_[size_t(use.link)].users;
+    users[use.place] = users.back();  // the last one takes the place
+    flows_[users.back().flow].links[users.back().use].place = use.place;
+    users.pop_back();
+    touch(use.link);
   }
-  f.active = false;
   free_.push_back(flow);
 }
 
@@ -51,12 +53,12 @@ void FairShare::collect(int from) {
   component_flows_.clear();
   links_[size_t(from)].in_component = true;
   for (size_t i = 0; i < component_links_.size(); ++i)
-    for (const Flow flow : links_[size_t(component_links_[i])].flows) {
-      State& f = flows_[flow];
+    for (const User& user : links_[size_t(component_links_[i])].users) {
+      State& f = flows_[user.flow];
       if (f.in_component) continue;
       f.in_component = true;
-      component_flows_.push_back(flow);
-      for (const int link : f.links) {
+      component_flows_.push_back(user.flow);
+      for (const auto& [link, place] : f.links) {
         if (links_[size_t(link)].in_component) continue;
         links_[size_t(link)].in_component = true;
         component_links_.push_back(link);
@@ -69,29 +71,29 @@ void FairShare::fill() {
   for (const int i : component_links_) {
     Link& l = links_[size_t(i)];
     l.left = l.capacity;
-    l.open = int(l.flows.size());
+    l.open = int(l.users.size());
   }
   for (size_t fixed = 0; fixed < component_flows_.size();) {
     double least = std::numeric_limits<double>::infinity();
     for (const int i : component_links_)
       if (links_[size_t(i)].open > 0)
         least = std::min(least, links_[size_t(i)].left / links_[size_t(i)].open);
-    std::vector<int> full;
+    full_.clear();
     for (const int i : component_links_)
       if (links_[size_t(i)].open > 0 &&
           links_[size_t(i)].left / links_[size_t(i)].open <= least * kSame)
-        full.push_back(i);
-    for (const int i : full)
-      for (const Flow flow : links_[size_t(i)].flows) {
-        State& f = flows_[flow];
+        full_.push_back(i);
+    for (const int i : full_)
+      for (const User& user : links_[size_t(i)].users) {
+        State& f = flows_[user.flow];
         if (f.fixed) continue;
         f.fixed = true;
         ++fixed;
         if (f.rate != least) {
           f.rate = least;
-          changed_.push_back(flow);
+          changed_.push_back(user.flow);
         }
-        for (const int link : f.links) {
+        for (const auto& [link, place] : f.links) {
           links_[size_t(link)].left -= least;
           --links_[size_t(link)].open;
         }
@@ -103,7 +105,7 @@ const std::vector<FairShare::Flow>& FairShare::update() {
   changed_.clear();
   for (const int link : dirty_) {
     if (!links_[size_t(link)].dirty) continue;
-    if (links_[size_t(link)].flows.empty()) {
+    if (links_[size_t(link)].users.empty()) {
       links_[size_t(link)].dirty = false;
       continue;
     }

@@ -28,16 +28,24 @@ class FairShare {
   double rate(Flow flow) const { return flows_[flow].rate; }
 
  private:
+  struct Use {
+    int link;
+    uint32_t place;  // in the link's list of users
+  };
+  struct User {
+    Flow flow;
+    uint32_t use;  // which of the flow's uses this is
+  };
   struct State {
-    std::vector<int> links;
+    std::vector<Use> links;
     double rate = 0;
-    bool active = false, in_component = false, fixed = false;
+    bool in_component = false, fixed = false;
   };
   struct Link {
     double capacity = 0, left = 0;
     int open = 0;  // flows without a rate yet
     bool in_component = false, dirty = false;
-    std::vector<Flow> flows;
+    std::vector<User> users;
   };
   void touch(int link);
   void collect(int from);
@@ -46,7 +54,7 @@ class FairShare {
   std::vector<Link> links_;
   std::vector<State> flows_;
   std::vector<Flow> free_, changed_, component_flows_;
-  std::vector<int> dirty_, component_links_;
+  std::vector<int> dirty_, component_links_, full_;
 };
 
 }  // namespace longnet

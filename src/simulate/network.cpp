@@ -16,11 +16,12 @@ std::vector<double> capacities(const Topology& t) {
 
 }  // namespace
 
-Network::Network(const Topology& topology, AlphaSet alpha, int walked, bool alone_is_fast)
+Network::Network(const Topology& topology, AlphaSet alpha, int walked, const Kind& kind)
     : topology_(topology),
       alpha_(alpha),
       walked_(walked),
-      alone_is_fast_(alone_is_fast),
+      alone_is_fast_(kind.alone_is_fast),
+      pauses_(kind.pauses),
       flows_of_(size_t(walked)),
       progresses_(size_t(walked), true),
       flowing_(size_t(walked), 0),
@@ -134,8 +135,10 @@ void Network::begin_flow(uint32_t message, double now) {
   f.message = message;
   f.left = messages_[message].bytes;
   f.share = kNone;
-  flows_of_[size_t(c.from % walked_)].push_back(flow);
-  flows_of_[c.receiver].push_back(flow);
+  if (pauses_) {
+    flows_of_[size_t(c.from % walked_)].push_back(flow);
+    flows_of_[c.receiver].push_back(flow);
+  }
   if (may_flow(c)) run_flow(flow, now);
 }
 
@@ -175,10 +178,11 @@ void Network::flow_ends(uint32_t flow, uint32_t version, double now) {
   const Message m = messages_[message];
   Channel& c = channels_[m.channel];
   pause_flow(flow, now);
-  for (const size_t rank : {size_t(c.from % walked_), size_t(c.receiver)}) {
-    auto& list = flows_of_[rank];
-    list.erase(std::find(list.begin(), list.end(), flow));
-  }
+  if (pauses_)
+    for (const size_t rank : {size_t(c.from % walked_), size_t(c.receiver)}) {
+      auto& list = flows_of_[rank];
+      list.erase(std::find(list.begin(), list.end(), flow));
+    }
   free_flows_.push_back(flow);
   free_messages_.push_back(message);
   c.busy = c.queue_first != kNone;

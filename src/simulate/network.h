@@ -21,9 +21,12 @@ class Network {
   // Called when a message is over, at `end_s`.
   using Done = std::function<void(const MessageSide& send, const MessageSide& recv, double end_s)>;
 
-  // `walked` ranks stand for all. `alone_is_fast`: time messages without events where they cannot
-  // meet others.
-  Network(const Topology& topology, AlphaSet alpha, int walked, bool alone_is_fast);
+  struct Kind {
+    bool alone_is_fast;  // messages that cannot meet others are timed without events
+    bool pauses;         // set_progress will be called
+  };
+  // `walked` ranks stand for all.
+  Network(const Topology& topology, AlphaSet alpha, int walked, const Kind& kind);
 
   // A channel from a walked rank to any rank; before the first post. Its number.
   uint32_t add_channel(Rank from, Rank to);
@@ -90,7 +93,7 @@ class Network {
   const Topology& topology_;
   AlphaSet alpha_;
   int walked_;
-  bool alone_is_fast_;
+  bool alone_is_fast_, pauses_;
   std::vector<Channel> channels_;
   std::vector<Posted> posted_;
   std::vector<Message> messages_;
