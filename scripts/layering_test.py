@@ -31,6 +31,7 @@ LIBRARY_HOMES = {
     r"benchmark/.*": r"bench/.*",
     r"CLI/.*": r"bench/.*",
     r"lnbench/.*": r"bench/.*",
+    r"simgrid/.*": r"bench/simgrid_oracle/[^/]+\.cpp",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 BACKEND_SWITCH = re.compile(r"^\s*#\s*if.*\b(LONGNET_MPI|LONGNET_CUDA|LONGNET_NCCL)\b", re.M)

@@ -121,6 +121,11 @@ int dispatch(int argc, char** argv) {
                        "Write what every rank does when, for chrome://tracing or Perfetto (needs a "
                        "--filter that leaves one point)");
 
+  CLI::App* validate = app.add_subcommand(
+      "validate", "How right the simulator is: against equations, SimGrid and real runs");
+  validate->add_option("--json", o.json, "Write the errors to this file");
+  add_common(*validate, o);
+
   CLI::App* check_command = app.add_subcommand(
       "check", "Correctness only: every point up to check.max_seq_len against the reference");
   add_sweep(*check_command, o);
@@ -160,6 +165,7 @@ int dispatch(int argc, char** argv) {
   if (plan->parsed()) return silent ? int(kOk) : run_plan(o);
   if (compare->parsed()) return silent ? int(kOk) : run_compare(o);
   if (report->parsed()) return silent ? int(kOk) : run_report(o);
+  if (validate->parsed()) return silent ? int(kOk) : run_validate(o);
   if (depth->parsed()) return silent ? int(kOk) : run_depth(o);
   if (comm->parsed()) return run_comm(o);
   if (check_command->parsed()) return run_check(o);

@@ -58,6 +58,7 @@ int run_env(const Options& options);
 int run_plan(const Options& options);
 int run_points(const Options& options, const std::string& command_line);  // `run`
 int run_check(const Options& options);
+int run_validate(const Options& options);
 int run_simulate(const Options& options, const std::string& command_line);
 int run_depth(const Options& options);
 int run_comm(const Options& options);

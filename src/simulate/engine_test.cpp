@@ -5,7 +5,7 @@
 
 #include "core/test_support.h"
 #include "schedule/registry.h"
-#include "simulate/test_cluster.h"
+#include "simulate/plain_cluster.h"
 
 namespace longnet {
 namespace {
@@ -34,14 +34,14 @@ std::vector<LooseProgram> messages(int ranks, std::vector<std::pair<int, int>> p
 }
 
 TEST(Engine, OneMessageTakesItsLatencyAndItsBytes) {  // alpha + m / beta
-  const ClusterSpec c = test_cluster();
+  const ClusterSpec c = plain_cluster();
   expect_near(makespan(messages(16, {{0, 1}}, 4e6), c), 1e-6 + 4e6 / 4e11);
   expect_near(makespan(messages(16, {{0, 4}}, 4e6), c), 2e-6 + 4e6 / 5e10);
 }
 
 TEST(Engine, TwoFlowsShareALinkAndTheShorterLeavesFirst) {
   // 0 sends m to 1 and 3 m to 2: m each at half speed until 2 m / beta, then 2 m more.
-  const ClusterSpec c = test_cluster();
+  const ClusterSpec c = plain_cluster();
   std::vector<LooseProgram> p{size_t{4}};
   const double m = 4e8, beta = 4e11;
   p[0].add(OpKind::kSend, 1, m);
@@ -54,7 +54,7 @@ TEST(Engine, TwoFlowsShareALinkAndTheShorterLeavesFirst) {
 TEST(Engine, MaxMinSharingGivesWhatOthersCannotUse) {
   // 0 -> 4 over its card (50 GB/s) and 0's switch port is free: 0 -> 1 at full NVLink speed. Into
   // rank 1 also 2 -> 1: both 200 GB/s.
-  const ClusterSpec c = test_cluster();
+  const ClusterSpec c = plain_cluster();
   const double m = 2e8;
   expect_near(makespan(messages(16, {{0, 4}, {0, 1}, {2, 1}}, m), c), 2e-6 + m / 5e10);
   expect_near(makespan(messages(16, {{0, 1}, {2, 1}}, m), c), 1e-6 + m / 2e11);
@@ -62,12 +62,12 @@ TEST(Engine, MaxMinSharingGivesWhatOthersCannotUse) {
 
 TEST(Engine, MessagesOfAPairFollowEachOther) {
   // Both posted at 0: the second one's latency hides behind the first: alpha + 2 m / beta.
-  const ClusterSpec c = test_cluster();
+  const ClusterSpec c = plain_cluster();
   expect_near(makespan(messages(2, {{0, 1}, {0, 1}}, 4e6), c), 1e-6 + 2 * 4e6 / 4e11);
 }
 
 TEST(Engine, ARendezvousWaitsForTheLaterSide) {
-  const ClusterSpec c = test_cluster();
+  const ClusterSpec c = plain_cluster();
   std::vector<LooseProgram> p{size_t{2}};
   p[0].add(OpKind::kSend, 1, 4e6);
   const int busy = p[1].add(OpKind::kAttend, -1, 3e-3);
@@ -78,7 +78,7 @@ TEST(Engine, ARendezvousWaitsForTheLaterSide) {
 TEST(Engine, TaperedTree) {
   // Leaves of 2 nodes, taper 4: 8 cards of B below, 2 B up. All 8 ranks of leaf 0 send to leaf 1:
   // each has B / 4.
-  const ClusterSpec c = test_cluster(
+  const ClusterSpec c = plain_cluster(
       {.topology = {
            .kind = TopologyKind::kFatTree, .nodes_per_leaf = {2, "test"}, .taper = {4, "test"}}});
   std::vector<std::pair<int, int>> pairs;
@@ -88,7 +88,7 @@ TEST(Engine, TaperedTree) {
 
 TEST(Engine, ComputeSlowsUnderCommunication) {
   // At efficiency 1/2: while 1 ms of bytes travels, 0.5 ms of 2 ms compute is done; 1.5 remain.
-  const ClusterSpec c = test_cluster({.intra_alpha = 0, .overlap_efficiency = 0.5});
+  const ClusterSpec c = plain_cluster({.intra_alpha = 0, .overlap_efficiency = 0.5});
   std::vector<LooseProgram> p = messages(2, {{0, 1}}, 4e8);
   for (LooseProgram& rank : p) rank.add(OpKind::kAttend, -1, 2e-3);
   expect_near(makespan(p, c), 1e-3 + 1.5e-3);
@@ -96,18 +96,18 @@ TEST(Engine, ComputeSlowsUnderCommunication) {
 
 TEST(Engine, WithoutAsyncProgressMessagesWaitForTheCompute) {
   // In order: post, compute 2 ms, then 1 ms of bytes moves. With progress both overlap.
-  TestClusterShape shape{.intra_alpha = 0, .execution = ExecutionKind::kInOrder};
+  PlainCluster shape{.intra_alpha = 0, .execution = ExecutionKind::kInOrder};
   std::vector<LooseProgram> p = messages(2, {{0, 1}}, 4e8);
   for (LooseProgram& rank : p) rank.add(OpKind::kAttend, -1, 2e-3);
-  expect_near(makespan(p, test_cluster(shape)), 2e-3);
+  expect_near(makespan(p, plain_cluster(shape)), 2e-3);
   shape.async_progress = false;
-  expect_near(makespan(p, test_cluster(shape)), 3e-3);
+  expect_near(makespan(p, plain_cluster(shape)), 3e-3);
 }
 
 TEST(Engine, PostingCostsTheRankItsOverhead) {
   // One thread: two sends of overhead o posted one after the other, then compute: 2 o + 1 ms.
   const ClusterSpec c =
-      test_cluster({.intra_alpha = 0, .execution = ExecutionKind::kInOrder, .overhead_s = 1e-4});
+      plain_cluster({.intra_alpha = 0, .execution = ExecutionKind::kInOrder, .overhead_s = 1e-4});
   std::vector<LooseProgram> p = messages(3, {{0, 1}, {0, 2}}, 8);
   p[0].add(OpKind::kAttend, -1, 1e-3);
   expect_near(makespan(p, c), 1.2e-3);
@@ -119,14 +119,14 @@ TEST(Engine, ADeadlockNamesARank) {
   p[0].add(OpKind::kSend, 1, 8, {got});
   const int other = p[1].add(OpKind::kRecv, 0, 8);
   p[1].add(OpKind::kSend, 0, 8, {other});
-  EXPECT_THAT([&] { makespan(p, test_cluster()); },
+  EXPECT_THAT([&] { makespan(p, plain_cluster()); },
               testing::ThrowsMessage<Error>(testing::HasSubstr("deadlock: rank 0")));
 }
 
 TEST(Engine, SidesOfAMessageMustAgree) {
   std::vector<LooseProgram> p = messages(2, {{0, 1}}, 8);
   p[1].ops[0].amount = 16;
-  EXPECT_THAT([&] { makespan(p, test_cluster()); },
+  EXPECT_THAT([&] { makespan(p, plain_cluster()); },
               testing::ThrowsMessage<Error>(testing::HasSubstr("8 bytes on one side")));
 }
 
@@ -158,7 +158,7 @@ TEST(Engine, RingAttention) {
   // t_block + (P - 1) max(t_block + t_merge, alpha + S / beta) in one node, where compute decides
   // or the link does: the first block has nothing to wait for.
   for (const double bandwidth : {4e11, 1e9}) {
-    const ClusterSpec c = test_cluster({.gpus_per_node = 8, .intra_bandwidth = bandwidth});
+    const ClusterSpec c = plain_cluster({.gpus_per_node = 8, .intra_bandwidth = bandwidth});
     const int64_t n = 8192;
     const double block = 4.0 * 64 * 1024 * 1024 * 8 / 1e14, shard = 2.0 * 1024 * 8 * 64 * 2;
     const double merge = 1024.0 * 8 * 65 * 4 / (1e12 / 3), hop = 1e-6 + shard / bandwidth;
@@ -180,7 +180,7 @@ TEST(Engine, CollapsedIsTheSameAsFull) {
       if (algorithm.name == "local") continue;
       for (const char* collective : {"ring", "bruck", "hierarchical", "nccl_ring", "linear"}) {
         const ClusterSpec c =
-            test_cluster({.nodes = 8, .gpus_per_node = 4, .cards = 2, .topology = topology});
+            plain_cluster({.nodes = 8, .gpus_per_node = 4, .cards = 2, .topology = topology});
         const int64_t n = 1 << 13;
         ShardedProblem s = dense(n, 32);
         s.problem.num_heads = s.problem.num_kv_heads = 32;
@@ -202,7 +202,7 @@ TEST(Engine, CollapsedIsTheSameAsFull) {
 }
 
 TEST(Engine, EqualInputsGiveEqualBits) {
-  const ClusterSpec c = test_cluster({.nodes = 8, .cards = 2});
+  const ClusterSpec c = plain_cluster({.nodes = 8, .cards = 2});
   const auto once = [&] {
     return simulate_algorithm("usp", dense(1 << 13, 32), c, "linear", {.timeline = true}).run;
   };
@@ -216,7 +216,7 @@ TEST(Engine, EqualInputsGiveEqualBits) {
 }
 
 TEST(Engine, AStragglerHoldsAllUp) {  // a ring waits for its slowest member in every step
-  const ClusterSpec c = test_cluster({.gpus_per_node = 8});
+  const ClusterSpec c = plain_cluster({.gpus_per_node = 8});
   const double plain = simulate_algorithm("ring", dense(8192, 8), c, "ring").run.makespan_s;
   const double slow =
       simulate_algorithm("ring", dense(8192, 8), c, "ring", {.straggler = 0.5}).run.makespan_s;

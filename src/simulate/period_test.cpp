@@ -4,7 +4,7 @@
 #include "schedule/registry.h"
 #include "simulate/cluster.h"
 #include "simulate/compact_program.h"
-#include "simulate/test_cluster.h"
+#include "simulate/plain_cluster.h"
 
 namespace longnet {
 namespace {
@@ -51,7 +51,7 @@ std::vector<Case> cases() {
 }
 
 TEST(Period, RanksAPeriodApartDoTheSame) {
-  const ClusterSpec cluster = test_cluster({.nodes = 8, .gpus_per_node = 4});
+  const ClusterSpec cluster = plain_cluster({.nodes = 8, .gpus_per_node = 4});
   std::map<std::string, int> shorter_by_algorithm;
   for (const AlgorithmInfo& algorithm : algorithms())
     for (Case c : cases())

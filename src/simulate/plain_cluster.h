@@ -1,10 +1,10 @@
-// A small cluster for tests: round numbers, every knob by name.
+// A small cluster of round numbers, every knob by name: for equations and tests.
 #pragma once
 #include "simulate/cluster.h"
 
 namespace longnet {
 
-struct TestClusterShape {
+struct PlainCluster {
   int nodes = 4, gpus_per_node = 4;
   double intra_alpha = 1e-6, intra_bandwidth = 4e11, inter_alpha = 2e-6, inter_bandwidth = 5e10;
   int cards = 0;  // per node; 0: one per GPU
@@ -14,10 +14,10 @@ struct TestClusterShape {
   double overlap_efficiency = 1, overhead_s = 0;
 };
 
-inline ClusterSpec test_cluster(const TestClusterShape& s = {}) {
-  const auto q = [](double v) { return Quantity{v, "test"}; };
-  ClusterSpec c{.name = "test", .nodes = q(s.nodes), .gpus_per_node = q(s.gpus_per_node)};
-  c.device = {.name = "test", .memory_bytes = q(80e9), .memory_bandwidth_bytes_per_s = q(1e12)};
+inline ClusterSpec plain_cluster(const PlainCluster& s = {}) {
+  const auto q = [](double v) { return Quantity{v, "chosen"}; };
+  ClusterSpec c{.name = "chosen", .nodes = q(s.nodes), .gpus_per_node = q(s.gpus_per_node)};
+  c.device = {.name = "chosen", .memory_bytes = q(80e9), .memory_bandwidth_bytes_per_s = q(1e12)};
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     c.device.peak_flops[dtype] = q(1e15);
     for (const bool causal : {false, true})
@@ -26,13 +26,13 @@ inline ClusterSpec test_cluster(const TestClusterShape& s = {}) {
                                  .dtype = dtype,
                                  .causal = causal,
                                  .flops_per_s = 1e14,
-                                 .source = "test"});
+                                 .source = "chosen"});
   }
-  c.intra = {.alpha_s = {{s.intra_alpha, s.intra_alpha, s.intra_alpha}, "test"},
+  c.intra = {.alpha_s = {{s.intra_alpha, s.intra_alpha, s.intra_alpha}, "chosen"},
              .bandwidth_bytes_per_s = q(s.intra_bandwidth),
              .ports_per_node = q(s.gpus_per_node),
              .overhead_s = q(s.overhead_s)};
-  c.inter = {.alpha_s = {{s.inter_alpha, s.inter_alpha, s.inter_alpha}, "test"},
+  c.inter = {.alpha_s = {{s.inter_alpha, s.inter_alpha, s.inter_alpha}, "chosen"},
              .bandwidth_bytes_per_s = q(s.inter_bandwidth),
              .ports_per_node = q(s.cards > 0 ? s.cards : s.gpus_per_node),
              .overhead_s = q(s.overhead_s)};
