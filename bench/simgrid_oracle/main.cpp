@@ -48,17 +48,18 @@ std::vector<std::pair<std::string, ClusterSpec>> machines() {
   };
 }
 
-ShardedProblem problem_of(const AlgorithmInfo& algorithm, int ranks) {
+ShardedProblem problem_of(const AlgorithmInfo& a, int ranks) {
   const int64_t n = 1 << 14;
+  const int heads = a.collectives == CollectiveUse::kAllToAll ? std::max(16, ranks) : 16;
   const AttentionProblem p{.seq_len = n,
-                           .num_heads = std::max(16, ranks),
-                           .num_kv_heads = std::max(16, ranks),
+                           .num_heads = heads,
+                           .num_kv_heads = heads,
                            .head_dim = 64,
                            .dtype = DType::kBFloat16};
   DilatedPattern pattern = dense_pattern(n);
-  if (algorithm.pattern == PatternKind::kDilated)
+  if (a.pattern == PatternKind::kDilated)
     pattern = {.branches = {{256, 1}, {2048, 8}, {n, 64}}};
-  if (algorithm.pattern == PatternKind::kSparse) pattern = sparse_pattern(128, 8);
+  if (a.pattern == PatternKind::kSparse) pattern = sparse_pattern(128, 8);
   return {p, pattern, {n, ranks}};
 }
 
