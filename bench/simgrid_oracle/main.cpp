@@ -80,8 +80,7 @@ std::vector<Case> cases(bool quick) {
           // Where the number of messages is not P squared, or SimGrid would take minutes.
           const bool few = a.name == "dilated" && collective != "ring";
           if (ranks == 512 && (!few || machine != "switch")) continue;
-          if (ranks > (machine == "switch" ? 64 : 32) && ranks < 512) continue;
-          if (ranks == 32 && cluster.execution == ExecutionKind::kInOrder) continue;
+          if (ranks > 16 && cluster.execution == ExecutionKind::kInOrder) continue;
           const ShardedProblem s = problem_of(a, ranks);
           if (!a.why_unsupported(s).empty()) continue;
           out.push_back({std::string(a.name), collective, machine, s, cluster});

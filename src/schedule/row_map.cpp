@@ -63,6 +63,25 @@ std::vector<int64_t> offsets_of_streams(const ShardedProblem& s, TensorKind kind
   return offsets;
 }
 
+// Owners whose tokens follow each other: theirs are those of one interval, or of two when the order
+// begins in the middle.
+bool is_line_of_neighbours(const ShardedProblem& s, const RankGroup& owners) {
+  return s.layout.kind() == LayoutKind::kContiguous && owners.inner_count == 0 &&
+         (owners.stride == 1 || owners.count == 1);
+}
+
+std::vector<TokenInterval> intervals_of(const ShardedProblem& s, const Held& held) {
+  const RankGroup& owners = held.rows.owners;
+  const int first = (held.first_piece() + owners.rotation) % owners.count, n = held.num_pieces();
+  const auto of = [&](int from, int to) {  // members [from, to)
+    return TokenInterval{s.layout.interval(owners.first + from).begin,
+                         s.layout.interval(owners.first + to - 1).end};
+  };
+  if (n == 0) return {};
+  if (first + n <= owners.count) return {of(first, first + n)};
+  return {of(first, owners.count), of(0, first + n - owners.count)};
+}
+
 }  // namespace
 
 int64_t held_bytes(const ShardedProblem& sharded, TensorKind kind, const Held& held) {
@@ -75,18 +94,28 @@ int64_t held_bytes(const ShardedProblem& sharded, TensorKind kind, const Held& h
     rows.emplace(sharded.pattern, slice.branch, p.seq_len);
     offsets = offsets_of_streams(sharded, kind, slice);
   }
+  const auto rows_of = [&](const TokenRanges& tokens, const HeadRange& heads) {
+    if (!rows)
+      return tokens.tokens() *
+             (kind == TensorKind::kKeyValue ? kv_heads_of(p, heads) : heads.count);
+    int64_t sum = 0;
+    for (const int64_t offset : offsets) sum += selected_rows(*rows, kind, offset, tokens);
+    return sum;
+  };
   int64_t count = 0;
+  if (slice.head_parts == 1 && is_line_of_neighbours(sharded, slice.owners)) {
+    for (const TokenInterval& part : intervals_of(sharded, held)) {
+      const TokenInterval in = intersect(part, slice.within);
+      TokenRanges tokens;
+      tokens.add({in.begin, 1, in.length()});
+      count += rows_of(tokens, slice.heads);
+    }
+    return count * p.batch * row_bytes(p, kind);
+  }
   for (int i = 0; i < held.num_pieces(); ++i) {
     const int piece = held.first_piece() + i;
-    const TokenRanges tokens =
-        owned_tokens(sharded, slice.owners[piece / slice.head_parts], slice.within);
-    if (rows) {
-      for (const int64_t offset : offsets) count += selected_rows(*rows, kind, offset, tokens);
-    } else {
-      const HeadRange heads = head_part(slice, piece % slice.head_parts);
-      count +=
-          tokens.tokens() * (kind == TensorKind::kKeyValue ? kv_heads_of(p, heads) : heads.count);
-    }
+    count += rows_of(owned_tokens(sharded, slice.owners[piece / slice.head_parts], slice.within),
+                     head_part(slice, piece % slice.head_parts));
   }
   return count * p.batch * row_bytes(p, kind);
 }
