@@ -54,6 +54,24 @@ void add_cluster(CLI::App& command, Options& o) {
       ->check(CLI::IsMember({"band", "ideal", "nccl_ll", "nccl_simple"}));
 }
 
+void add_question(CLI::App& command, Options& o) {
+  command.add_option("--seq-len", o.seq_len, "Tokens of one sequence, e.g. 16M")->required();
+  command.add_option("--ranks", o.ranks, "GPUs")->required()->check(CLI::Range(1, 1 << 20));
+  command.add_option("--heads", o.heads, "Query heads (default 12)")->check(CLI::PositiveNumber);
+  command.add_option("--kv-heads", o.kv_heads, "K/V heads (default: as many as heads)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--head-dim", o.head_dim, "Lanes of a head (default 64)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--batch", o.batch, "Sequences (default 1)")->check(CLI::PositiveNumber);
+  command.add_option("--dtype", o.dtype, "bf16 or fp32")->check(CLI::IsMember({"bf16", "fp32"}));
+  command.add_flag("--causal", o.causal, "A query sees the keys at positions up to its own");
+  command
+      .add_option("--dilated-segments", o.dilated_segments,
+                  "Segments of dilated attention (default 2048,per_rank,sequence)")
+      ->delimiter(',');
+  command.add_option("--top", o.top, "Rows of each list (default 10)")->check(CLI::PositiveNumber);
+}
+
 std::string footer() {
   std::string text = "Algorithms:\n";
   for (const AlgorithmInfo& a : algorithms())
@@ -69,6 +87,8 @@ std::string footer() {
          "  lnbench run configs/quick.json --ranks 4 --set sweep.ranks=1,2,4\n"
          "  lnbench simulate configs/figure5-cluster.json --cluster "
          "configs/clusters/h100-ndr400.json\n"
+         "  lnbench recommend --cluster configs/clusters/h100-ndr400.json --seq-len 16M --ranks "
+         "64\n"
          "  lnbench report results/20260101T000000Z-quick-abc1234";
 }
 
@@ -121,6 +141,12 @@ int dispatch(int argc, char** argv) {
                        "Write what every rank does when, for chrome://tracing or Perfetto (needs a "
                        "--filter that leaves one point)");
 
+  CLI::App* recommend = app.add_subcommand(
+      "recommend", "Which algorithm for this problem on that cluster? A ranked list");
+  add_cluster(*recommend, o);
+  add_question(*recommend, o);
+  add_common(*recommend, o);
+
   CLI::App* validate = app.add_subcommand(
       "validate", "How right the simulator is: against equations, SimGrid and real runs");
   validate->add_option("--json", o.json, "Write the errors to this file");
@@ -165,6 +191,7 @@ int dispatch(int argc, char** argv) {
   if (plan->parsed()) return silent ? int(kOk) : run_plan(o);
   if (compare->parsed()) return silent ? int(kOk) : run_compare(o);
   if (report->parsed()) return silent ? int(kOk) : run_report(o);
+  if (recommend->parsed()) return silent ? int(kOk) : run_recommend(o);
   if (validate->parsed()) return silent ? int(kOk) : run_validate(o);
   if (depth->parsed()) return silent ? int(kOk) : run_depth(o);
   if (comm->parsed()) return run_comm(o);

@@ -32,6 +32,12 @@ struct Options {
   std::string alpha = "band";  // or ideal, nccl_ll, nccl_simple
   bool no_collapse = false;
   std::string trace;
+  // recommend.
+  std::string seq_len, dtype = "bf16";
+  int64_t heads = 12, kv_heads = 0, head_dim = 64, batch = 1;
+  bool causal = false;
+  std::vector<std::string> dilated_segments;
+  int top = 10;
   // env.
   std::string json;
   bool fitness_check = false;
@@ -58,6 +64,7 @@ int run_env(const Options& options);
 int run_plan(const Options& options);
 int run_points(const Options& options, const std::string& command_line);  // `run`
 int run_check(const Options& options);
+int run_recommend(const Options& options);
 int run_validate(const Options& options);
 int run_simulate(const Options& options, const std::string& command_line);
 int run_depth(const Options& options);
