@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to a finished report: installs what is missing, builds, measures for real under mpirun on
-# the CPU, and prints where the report is. Five minutes on two quiet cores once built. Run it again at any time.
+# the CPU, simulates what is not here (64 GPUs), and prints where the report is. Five minutes on two quiet cores once built. Run it again at any time.
 #   scripts/quickstart.sh [CONFIG]        (default: configs/quick.json)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -22,6 +22,8 @@ mpirun -np "$ranks" "$lnbench" check "$config" --set check.max_seq_len=16K --fil
 result=results/$(date -u +%Y%m%dT%H%M%SZ)-$(basename "$config" .json)
 say "the sweep (mpirun -np $ranks lnbench run $config)"
 mpirun -np "$ranks" "$lnbench" run "$config" -o "$result" | grep -v skipped_excluded
-say "report"
-"$lnbench" report "$result"
+say "the same up to 1B tokens on 64 GPUs, simulated (lnbench simulate configs/quick-cluster.json)"
+"$lnbench" simulate configs/quick-cluster.json --cluster configs/clusters/h100-ndr400.json -o "$result-simulated"
+say "report: measured marks are filled, simulated ones hollow"
+"$lnbench" report "$result" "$result-simulated" -o "$result/report.html"
 printf '\nreport: %s\n' "$root/$result/report.html"
