@@ -18,6 +18,12 @@ namespace {
 constexpr int kTimelineOps = 64, kTimelineRanks = 8;  // as measured points have it
 constexpr int kRanksInRecord = 64;
 
+CollectivePlan plan_of(const PointParams& p, const ClusterSpec& cluster) {
+  CollectivePlan plan = plan_collectives(cluster, p.collective, p.ranks);
+  if (p.node_size > 0) plan.lowering.node_size = p.node_size;
+  return plan;
+}
+
 // Skips `point` when the cluster cannot run it.
 void check_support(Point& point, const ClusterSpec& cluster) {
   const PointParams& p = point.params;
@@ -25,6 +31,9 @@ void check_support(Point& point, const ClusterSpec& cluster) {
   if (why.empty()) why = CostModel::why_unsupported(cluster, p.problem);
   if (why.empty() && p.ranks > cluster.num_gpus())
     why = concat("needs ", p.ranks, " GPUs, ", cluster.name, " has ", cluster.num_gpus());
+  if (why.empty() && !is_formula(p.collective))
+    why = why_not_collective(find_algorithm(p.algorithm).make(sharded_problem(p)), p.collective,
+                             plan_of(p, cluster).lowering);
   if (why.empty()) return;
   point.status = PointStatus::kSkippedUnsupported;
   point.reason = why;
@@ -32,7 +41,7 @@ void check_support(Point& point, const ClusterSpec& cluster) {
 
 Schedule schedule_of(const PointParams& p, const ClusterSpec& cluster) {
   return lower_collectives(find_algorithm(p.algorithm).make(sharded_problem(p)),
-                           plan_collectives(cluster, p.collective, p.ranks).lowering);
+                           plan_of(p, cluster).lowering);
 }
 
 // A program of a rank must be made to know its slots: of very many ranks that alone takes long.
@@ -179,7 +188,7 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   const PointParams& p = point.params;
   const AlgorithmInfo& info = find_algorithm(p.algorithm);
   const ShardedProblem sharded = sharded_problem(p);
-  const CollectivePlan plan = plan_collectives(options.cluster, p.collective, p.ranks);
+  const CollectivePlan plan = plan_of(p, options.cluster);
   ProgramSet programs;
   try {
     const int period = lowered_period(info.period(sharded), plan, options.cluster, p.ranks);

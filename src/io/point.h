@@ -35,8 +35,8 @@ struct PointParams {
   int ulysses_degree = 0;             // usp: Pu; 0: the algorithm chooses
   int ring_inner = 0;                 // double_ring: Pi; 0: the algorithm chooses
   int64_t head_slice = 0;             // all_gather: K/V heads gathered at a time; 0: all
-  int node_size = 0;  // collective hierarchical: ranks of a node; 0: near the root of the group
-  int threads = 1;    // OpenMP threads per rank
+  int node_size = 0;      // collective hierarchical: ranks of a node; 0: near the root of the group
+  int threads = 1;        // OpenMP threads per rank
   std::string cluster{};  // simulated: its name and what was changed, "h100-ndr400 bandwidth=0.5"
 };
 
