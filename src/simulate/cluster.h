@@ -110,6 +110,7 @@ struct ClusterSpec {
   std::string async_progress_source{};
   Quantity overlap_efficiency{.value = 1};  // speed of compute while messages of the rank move
   std::string path{};
+  double latency_factor = 1;  // of a "what if", for latencies that stand in no file (NCCL's model)
 
   int num_nodes() const { return int(nodes.value); }
   int node_size() const { return int(gpus_per_node.value); }

@@ -17,10 +17,11 @@ constexpr Protocol kLl{6.6e-6, 0.6e-6, 2.7e-6, 1e-6, 0.5, 20e9};
 constexpr Protocol kLl128{14e-6, 1.9e-6, 4e-6, 1e-6, 120.0 / 128, 0};
 constexpr Protocol kSimple{8.4e-6, 3.4e-6, 14e-6, 3e-6, 1, 0};
 
-double seconds(const Protocol& p, const GatherShape& s, double bandwidth) {
+double seconds(const Protocol& p, const GatherShape& s, double bandwidth, double latency) {
   bandwidth *= p.share;
   if (p.most > 0 && s.nodes > 2) bandwidth = std::min(bandwidth, p.most);
-  return p.base + (s.members - s.nodes) * std::max(p.intra, p.overhead) + (s.nodes - 1) * p.inter +
+  return latency * (p.base + (s.members - s.nodes) * std::max(p.intra, p.overhead) +
+                    (s.nodes - 1) * p.inter) +
          s.bytes * (s.members - 1) / s.members / bandwidth;
 }
 
@@ -45,10 +46,11 @@ double nccl_ring_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {
   const double bandwidth = ring_bandwidth(c, s);
   switch (set) {
     case AlphaSet::kNcclSimple:
-      return seconds(kSimple, s, bandwidth);
+      return seconds(kSimple, s, bandwidth, c.latency_factor);
     case AlphaSet::kNcclLl:
-      return std::min({seconds(kLl, s, bandwidth), seconds(kLl128, s, bandwidth),
-                       seconds(kSimple, s, bandwidth)});
+      return std::min({seconds(kLl, s, bandwidth, c.latency_factor),
+                       seconds(kLl128, s, bandwidth, c.latency_factor),
+                       seconds(kSimple, s, bandwidth, c.latency_factor)});
     default:
       return multi_channel_ring_s(c, s, set);
   }

@@ -223,10 +223,9 @@ class Engine {
     if (++g.arrived < g.needed) return;
     const double end =
         g.ready + lane.program->collectives[size_t(op.peer)].seconds[size_t(options_.alpha)];
-    if (timed_)
-      network_.events().push(end, EventKind::kCollectiveEnds, number);
-    else
-      gathered(number, end);
+    if (!timed_) return gathered(number, end);
+    for (const auto& member : g.ops) network_.count_flowing(Rank(lanes_[member.first].rank), 1, at);
+    network_.events().push(end, EventKind::kCollectiveEnds, number);
   }
 
   void gathered(uint32_t number, double end) {
@@ -234,6 +233,7 @@ class Engine {
     for (size_t i = 0; i < g.ops.size(); ++i) {
       const Lane& lane = lanes_[g.ops[i].first];
       const CompactOp& op = lane.program->lanes[lane.lane][g.ops[i].second];
+      if (timed_) network_.count_flowing(Rank(lane.rank), -1, end);
       record(lane.rank, op.kind, g.posted[i], end);
       complete(lane, op, end);
     }

@@ -94,6 +94,18 @@ TEST(Engine, ComputeSlowsUnderCommunication) {
   expect_near(makespan(p, c), 1e-3 + 1.5e-3);
 }
 
+TEST(Engine, ComputeSlowsUnderACollectiveByFormula) {
+  // A gather of 1 ms beside 2 ms of compute at efficiency 1/2: 1 + 1.5 ms, as under messages.
+  std::vector<LooseProgram> p{size_t{2}};
+  for (LooseProgram& rank : p) {
+    rank.add(OpKind::kCollective, 0, 0);
+    rank.add(OpKind::kAttend, -1, 2e-3);
+    rank.collectives.push_back({{.first = 0, .count = 2}, {1e-3, 1e-3, 1e-3}});
+  }
+  expect_near(makespan(p, plain_cluster()), 2e-3);
+  expect_near(makespan(p, plain_cluster({.overlap_efficiency = 0.5})), 2.5e-3);
+}
+
 TEST(Engine, WithoutAsyncProgressMessagesWaitForTheCompute) {
   // In order: post, compute 2 ms, then 1 ms of bytes moves. With progress both overlap.
   PlainCluster shape{.intra_alpha = 0, .execution = ExecutionKind::kInOrder};

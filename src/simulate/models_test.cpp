@@ -26,6 +26,8 @@ TEST(CollectiveModel, NcclsRingAtItsPublishedFigures) {  // 6.29 MB; about 400 G
   expect_close(seconds(64), 166e-6);
   expect_close(seconds(512), 0.93e-3);
   expect_close(seconds(4096), 5.3e-3);
+  const ClusterSpec slow = apply(c, parse_what_if("latency=2"));
+  EXPECT_GT(nccl_ring_s(slow, {4096, 512, 6.29e6}, AlphaSet::kNcclLl), 1.8 * seconds(4096));
   // Simple alone is slower there, and no latency at all leaves the bytes.
   EXPECT_GT(nccl_ring_s(c, {4096, 512, 6.29e6}, AlphaSet::kNcclSimple), 15e-3);
   EXPECT_EQ(multi_channel_ring_s(c, {1, 1, 6.29e6}, AlphaSet::kIdeal), 0);

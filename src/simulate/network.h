@@ -46,6 +46,8 @@ class Network {
 
   // A rank that computes and cannot progress its messages meanwhile, or that can again.
   void set_progress(Rank rank, bool progresses, double now);
+  // Something of the rank's moves that is no message of this network: a collective by formula.
+  void count_flowing(Rank rank, int change, double now);
   int flowing(Rank rank) const { return flowing_[size_t(rank)]; }
 
   EventQueue& events() { return events_; }
@@ -85,7 +87,6 @@ class Network {
   bool may_flow(const Channel& c) const;
   void run_flow(uint32_t flow, double now);
   void pause_flow(uint32_t flow, double now);
-  void count_flowing(Rank rank, int change, double now);
   Route route_of(const Channel& c) const;
   template <class T>
   static uint32_t take(std::vector<T>& pool, std::vector<uint32_t>& free);

@@ -92,6 +92,7 @@ ClusterSpec apply(const ClusterSpec& cluster, const WhatIf& w) {
   for (Quantity* q : {&c.topology.link_bytes_per_s, &c.topology.global_bytes_per_s})
     q->value *= w.bandwidth * w.inter_bandwidth;
   c.topology.hop_s.value *= w.latency;
+  c.latency_factor *= w.latency;
   if (w.taper) {
     const TopologyKind kind = c.topology.kind;
     if (kind != TopologyKind::kFatTree && kind != TopologyKind::kRailOptimised)
