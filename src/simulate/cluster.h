@@ -57,15 +57,32 @@ struct KernelRow {
   std::string source{};
 };
 
+// Speed of attention on a machine that takes queries block by block, packing the keys anew for each
+// (as this suite's CPU kernel does): seconds = blocks * block_s + queries * query_s + key rows of
+// all blocks * key_s + pairs * pair_s, at one head_dim (interpolated between). Where a device has
+// it, it goes before the table.
+struct AttendModel {
+  double head_dim = 0;
+  DType dtype = DType::kFloat32;
+  bool causal = false;
+  double block_rows = 0;  // most queries of a block
+  double block_s = 0, query_s = 0, key_s = 0, pair_s = 0;
+  std::string source{};
+};
+
 struct DeviceSpec {
   std::string name{};
   std::map<DType, Quantity> peak_flops{};
   Quantity memory_bytes{}, memory_bandwidth_bytes_per_s{};
   std::vector<KernelRow> attend{};
+  std::vector<AttendModel> attend_model{};
   Quantity launch_s{};            // of every attend, select and merge
   Quantity fill_rows{};           // query rows (x heads x batch) that keep it busy; 0: one
   Quantity select_bytes_per_s{};  // bytes copied; 0: half the memory bandwidth (read and write)
   Quantity merge_bytes_per_s{};   // bytes of partials folded in; 0: a third of it
+  // Speed of a rank that has the cluster for itself, over that of ranks that are all at work; those
+  // in between lie between. 0: the same.
+  Quantity alone_speed{};
 };
 
 enum class TopologyKind { kSingleSwitch, kFatTree, kRailOptimised, kTorus, kDragonfly };

@@ -34,6 +34,18 @@ JsonNode node_of(const LinkSpec& link) {
   return n;
 }
 
+JsonNode node_of(const std::vector<AttendModel>& models) {
+  JsonNode list = JsonNode::array();
+  for (const AttendModel& m : models) {
+    JsonNode n = JsonNode::object();
+    n.set("head_dim", m.head_dim).set("dtype", to_string(m.dtype)).set("causal", m.causal);
+    n.set("block_rows", m.block_rows).set("block_s", m.block_s).set("query_s", m.query_s);
+    n.set("key_s", m.key_s).set("pair_s", m.pair_s);
+    list.push(n.set("source", m.source));
+  }
+  return list;
+}
+
 JsonNode node_of(const DeviceSpec& d) {
   JsonNode n = JsonNode::object(), peaks = JsonNode::object(), rows = JsonNode::array();
   for (const auto& [dtype, peak] : d.peak_flops)
@@ -50,7 +62,10 @@ JsonNode node_of(const DeviceSpec& d) {
   set_if_given(n, "fill_rows", d.fill_rows);
   set_if_given(n, "select_bytes_per_s", d.select_bytes_per_s);
   set_if_given(n, "merge_bytes_per_s", d.merge_bytes_per_s);
-  return n.set("attend", rows);
+  set_if_given(n, "alone_speed", d.alone_speed);
+  n.set("attend", rows);
+  if (!d.attend_model.empty()) n.set("attend_model", node_of(d.attend_model));
+  return n;
 }
 
 JsonNode node_of(const TopologySpec& t) {

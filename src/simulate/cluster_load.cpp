@@ -100,6 +100,32 @@ void read_kernels(JsonReader& r, std::vector<KernelRow>& out) {
   }
 }
 
+void read_attend_model(JsonReader& r, std::vector<AttendModel>& out) {
+  const JsonNode* list = r.take("attend_model");
+  for (size_t i = 0; list && list->is_array() && i < list->items.size(); ++i) {
+    JsonReader k(&list->items[i], concat(r.path_of("attend_model"), "[", i, "]"), r.problems());
+    AttendModel m;
+    std::string dtype;
+    for (const char* key :
+         {"head_dim", "dtype", "causal", "block_rows", "block_s", "query_s", "key_s", "pair_s"})
+      if (!k.node().find(key)) missing(k, key, "every model has it; lnbench calibrate writes them");
+    k.real("head_dim", m.head_dim, kPositive);
+    k.choice("dtype", dtype, kDtypes);
+    if (!dtype.empty()) m.dtype = parse_dtype(dtype);
+    k.boolean("causal", m.causal);
+    k.real("block_rows", m.block_rows, {.min = 1});
+    k.real("block_s", m.block_s, kNotNegative);
+    k.real("query_s", m.query_s, kNotNegative);
+    k.real("key_s", m.key_s, kNotNegative);
+    k.real("pair_s", m.pair_s, kPositive);
+    read_source(k, m.source);
+    k.unknown_keys();
+    out.push_back(m);
+  }
+  if (list && !list->is_array())
+    r.problems().add(*list, r.path_of("attend_model"), "must be a list", "leave it out for none");
+}
+
 void read_device(JsonReader r, DeviceSpec& d) {
   r.text("name", d.name);
   JsonReader peaks(r.take("peak_flops"), r.path_of("peak_flops"), r.problems());
@@ -115,7 +141,9 @@ void read_device(JsonReader r, DeviceSpec& d) {
   read_quantity(r, "fill_rows", d.fill_rows, {.limits = kNotNegative, .required = false});
   read_quantity(r, "select_bytes_per_s", d.select_bytes_per_s, {.required = false});
   read_quantity(r, "merge_bytes_per_s", d.merge_bytes_per_s, {.required = false});
+  read_quantity(r, "alone_speed", d.alone_speed, {.required = false});
   read_kernels(r, d.attend);
+  read_attend_model(r, d.attend_model);
   r.unknown_keys();
 }
 

@@ -1,0 +1,224 @@
+#include "lnbench/calibrate_kernel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "core/random.h"
+#include "core/tagged_memory.h"
+#include "execute/program_executor.h"
+#include "kernels/attention_kernel.h"
+#include "measure/sampler.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+constexpr int64_t kHeads = 4;  // rows of one head lie this many heads apart
+
+// Median over runs of the slowest rank's seconds.
+double time_runs(Communicator& comm, const KernelBudget& budget, const std::function<void()>& run) {
+  const SampleSet set =
+      sample({.warmup = 1,
+              .min_samples = budget.min_runs,
+              .max_samples = 200,
+              .target_ci = 1e-3,
+              .time_budget_s = budget.seconds_per_shape + 1e-3 * budget.min_runs},
+             {.prepare = [&] { comm.barrier(); },
+              .run = run,
+              .max_over_ranks = [&](double s) { return comm.max_of(s); },
+              .broadcast_from_root = [&](bool go_on) { return comm.broadcast_flag(go_on); },
+              .now = steady_seconds});
+  check(!set.samples_s.empty(), "the machine is so slow that no run of a kernel fits into ",
+        budget.seconds_per_shape, " s");
+  return set.interval.median;
+}
+
+// `tasks` independent blocks of queries, each against keys of its own.
+struct Shape {
+  int64_t tasks = 1, queries = 0, keys = 0;
+};
+
+class AttendTimer {
+ public:
+  AttendTimer(const AttendMeasurement& m, int threads, int64_t most_rows)
+      : kernel_(make_kernel("cpu")),
+        options_{.head_dim = m.head_dim, .dtype = m.dtype, .causal = m.causal},
+        threads_(threads),
+        row_(kHeads * m.head_dim),
+        q_(ledger_, "q", most_rows * row_ * dtype_bytes(m.dtype)),
+        k_(ledger_, "k", most_rows * row_ * dtype_bytes(m.dtype)),
+        v_(ledger_, "v", most_rows * row_ * dtype_bytes(m.dtype)),
+        out_(ledger_, "out", most_rows * (m.head_dim + 1) * int64_t(sizeof(float))),
+        workspace_(ledger_, "workspace", kernel_->workspace_bytes(options_, threads)) {
+    const Tensor tensors[] = {Tensor::kQuery, Tensor::kKey, Tensor::kValue};
+    std::byte* const data[] = {q_.data(), k_.data(), v_.data()};
+    for (int t = 0; t < 3; ++t)
+      for (int64_t i = 0; i < most_rows * kHeads; ++i) {
+        const RowKey key{1, tensors[t], i / kHeads, i % kHeads};
+        std::byte* const at = data[t] + i * m.head_dim * dtype_bytes(m.dtype);
+        if (m.dtype == DType::kFloat32)
+          generate_row(key, m.head_dim, reinterpret_cast<float*>(at));
+        else
+          generate_row(key, m.head_dim, reinterpret_cast<uint16_t*>(at));
+      }
+  }
+
+  // The counts of all threads' tasks together; a rank's seconds are theirs over its threads.
+  AttendCounts prepare(const Shape& shape) {
+    tasks_.clear();
+    keys_.clear();
+    keys_.reserve(size_t(shape.tasks * threads_));
+    AttendCounts counts;
+    for (int64_t i = 0; i < shape.tasks * threads_; ++i) {
+      // Queries stand at the end of their keys: under a causal mask block after block of a
+      // sequence.
+      const int64_t q = i * shape.queries, k = options_.causal ? 0 : i * shape.keys;
+      const int64_t keys = options_.causal ? (i / threads_ + 1) * shape.keys : shape.keys;
+      add_task(q, shape.queries, k, keys);
+      counts.blocks += 1, counts.queries += double(shape.queries), counts.key_rows += double(keys);
+      const double n = double(shape.queries);
+      counts.pairs += options_.causal ? n * double(keys) - n * (n - 1) / 2 : n * double(keys);
+    }
+    for (size_t i = 0; i < tasks_.size(); ++i) tasks_[i].kv = {&keys_[i], 1};
+    for (double* count : {&counts.blocks, &counts.queries, &counts.key_rows, &counts.pairs})
+      *count /= threads_;
+    return counts;
+  }
+  void run() { kernel_->attend(tasks_, options_, threads_, workspace_.bytes()); }
+
+ private:
+  void add_task(int64_t q, int64_t queries, int64_t k, int64_t keys) {
+    const int64_t bytes = row_ * dtype_bytes(options_.dtype);
+    auto* const out = reinterpret_cast<float*>(out_.data());
+    const int64_t rows = out_.size() / ((options_.head_dim + 1) * int64_t(sizeof(float)));
+    keys_.push_back(
+        {.k = k_.data() + k * bytes, .v = v_.data() + k * bytes, .row_stride = row_, .rows = keys});
+    tasks_.push_back({.q = {.q = q_.data() + q * bytes,
+                            .row_stride = row_,
+                            .rows = queries,
+                            .first_token = keys - queries},
+                      .kv = {},
+                      .out = {.o = out + q * options_.head_dim,
+                              .lse = out + rows * options_.head_dim + q,
+                              .o_stride = options_.head_dim,
+                              .lse_stride = 1}});
+  }
+
+  MemoryLedger ledger_;
+  std::unique_ptr<AttentionKernel> kernel_;
+  AttendOptions options_;
+  int threads_;
+  int64_t row_;
+  TaggedBuffer q_, k_, v_, out_, workspace_;
+  std::vector<KvRun> keys_;
+  std::vector<AttendTask> tasks_;
+};
+
+std::vector<Shape> shapes_of(bool causal, bool quick) {
+  if (causal && quick) return {{1, 512, 512}, {1, 256, 256}, {8, 32, 32}, {2, 256, 256}};
+  if (quick) return {{1, 512, 512}, {1, 512, 128}, {1, 128, 512}, {8, 32, 32}};
+  if (causal)
+    return {{1, 2048, 2048}, {2, 2048, 2048}, {1, 1024, 1024}, {2, 512, 512},
+            {4, 256, 256},   {16, 64, 64},    {1, 512, 2048},  {1, 128, 1024}};
+  return {{1, 2048, 2048}, {1, 2048, 4096}, {1, 2048, 512}, {1, 2048, 128},
+          {1, 1024, 1024}, {1, 512, 512},   {1, 512, 2048}, {2, 128, 1024},
+          {4, 256, 256},   {16, 64, 64},    {64, 16, 64}};
+}
+
+AttendMeasurement measure_attends(AttendMeasurement m, Communicator& comm, int threads,
+                                  const KernelBudget& budget) {
+  const std::vector<Shape> shapes = shapes_of(m.causal, budget.quick);
+  int64_t rows = 0;
+  for (const Shape& s : shapes)
+    rows = std::max(rows, threads * s.tasks * std::max(s.queries, s.keys));
+  AttendTimer timer(m, threads, rows);
+  for (const Shape& shape : shapes) {
+    const AttendCounts counts = timer.prepare(shape);
+    const double seconds = time_runs(comm, budget, [&] { timer.run(); });
+    m.times.push_back({counts, seconds});
+    if (shape.queries != shape.keys || shape.tasks > 1) continue;
+    m.rows.push_back({.rows = double(shape.keys),
+                      .head_dim = double(m.head_dim),
+                      .dtype = m.dtype,
+                      .causal = m.causal,
+                      .flops_per_s = 4.0 * double(m.head_dim) * counts.pairs / seconds});
+  }
+  return m;
+}
+
+// Rows of a branch with rate 2 are packed, and partials of as many rows merged.
+void measure_moves(KernelMeasurement& result, Communicator& comm, int threads,
+                   const KernelBudget& budget) {
+  constexpr int64_t kDim = 64;
+  const int64_t rows = budget.quick ? 4096 : 32768;
+  const auto kernel = make_kernel("cpu");
+  MemoryLedger ledger;
+  TaggedBuffer a(ledger, "a", 2 * rows * (kDim + 1) * int64_t(sizeof(float)));
+  TaggedBuffer b(ledger, "b", rows * (kDim + 1) * int64_t(sizeof(float)));
+  std::fill_n(a.data(), a.size(), std::byte{0});
+  std::fill_n(b.data(), b.size(), std::byte{0});
+  auto* const from = reinterpret_cast<float*>(a.data());
+  auto* const into = reinterpret_cast<float*>(b.data());
+  const AttendOptions options{.head_dim = kDim};
+  const PackTask pack{
+      .from = from, .into = into, .from_stride = 2 * kDim, .into_stride = kDim, .rows = rows};
+  const MergeTask merge{.from = {from, from + rows * kDim, kDim, 1},
+                        .into = {into, into + rows * kDim, kDim, 1},
+                        .rows = rows};
+  const double packed = time_runs(comm, budget, [&] {
+    kernel->pack({&pack, 1}, options, threads);
+  });
+  const double merged = time_runs(comm, budget, [&] {
+    kernel->merge({&merge, 1}, MergeRule::kLse, options, threads);
+  });
+  result.select_bytes_per_s = double(rows * kDim) * sizeof(float) / packed;
+  result.merge_bytes_per_s = double(rows * (kDim + 1)) * sizeof(float) / merged;
+}
+
+// A program of one attend of eight rows: its kernel takes less than what is around it.
+double measure_launch(Communicator& comm, int threads, const KernelBudget& budget) {
+  const AttentionProblem problem{.seq_len = 8 * comm.size(), .num_heads = 1, .num_kv_heads = 1};
+  const ShardedProblem sharded{
+      problem, dense_pattern(problem.seq_len), {problem.seq_len, comm.size()}};
+  const auto kernel = make_kernel("cpu");
+  MemoryLedger ledger;
+  Schedule schedule = ring_attention(sharded);
+  schedule.program = [ring = schedule.program](Rank rank) {
+    RankProgram program = ring(rank);
+    std::erase_if(program.ops, [](const Op& op) { return is_communication(op.what); });
+    program.ops.resize(1);
+    return program;
+  };
+  ProgramExecutor executor(schedule, *kernel, threads, comm, ledger);
+  executor.fill_inputs();
+  constexpr int kRepeats = 100;
+  return time_runs(comm, budget,
+                   [&] {
+                     for (int i = 0; i < kRepeats; ++i) executor.run();
+                   }) /
+         kRepeats;
+}
+
+}  // namespace
+
+KernelMeasurement measure_kernels(Communicator& comm, int threads, const KernelBudget& budget) {
+  KernelMeasurement result;
+  for (const int64_t head_dim : budget.head_dims)
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+      for (const bool causal : {false, true})
+        result.attends.push_back(measure_attends(
+            {.head_dim = head_dim, .dtype = dtype, .causal = causal}, comm, threads, budget));
+  measure_moves(result, comm, threads, budget);
+  result.launch_s = measure_launch(comm, threads, budget);
+  return result;
+}
+
+double measure_one_attend(Communicator& comm, int threads, const KernelBudget& budget) {
+  const int64_t rows = budget.quick ? 512 : 2048;
+  AttendTimer timer({}, threads, rows * threads);
+  timer.prepare({1, rows, rows});
+  return time_runs(comm, budget, [&] { timer.run(); });
+}
+
+}  // namespace longnet
