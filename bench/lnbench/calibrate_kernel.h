@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "lnbench/calibrate_time.h"
 #include "simulate/calibration.h"
 
 namespace longnet {
 
 struct KernelBudget {
-  double seconds_per_shape = 0.15;
-  int min_runs = 5;
+  Effort effort{};
   std::vector<int64_t> head_dims{32, 64, 128};
   bool quick = false;  // fewer and smaller shapes
 };

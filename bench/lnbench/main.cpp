@@ -167,6 +167,15 @@ int dispatch(int argc, char** argv) {
   comm->add_option("--max-bytes", o.max_bytes, "Largest message, e.g. 4MiB");
   add_common(*comm, o);
 
+  CLI::App* calibrate = app.add_subcommand(
+      "calibrate", "This machine as a cluster file for simulate: kernels, memory, links, measured");
+  calibrate->add_option("-o,--output", o.output, "The cluster file (default: cluster.json)");
+  calibrate->add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
+      ->check(CLI::Range(1, 1024));
+  calibrate->add_flag("--quick", o.quick,
+                      "Seconds instead of two minutes; to try it, not to trust");
+  add_common(*calibrate, o);
+
   CLI::App* compare = app.add_subcommand(
       "compare", "Did anything get slower between two results? (Mann-Whitney, Holm)");
   compare->add_option("BASE", o.base, "Result folder or result.json")->required();
@@ -195,6 +204,7 @@ int dispatch(int argc, char** argv) {
   if (validate->parsed()) return silent ? int(kOk) : run_validate(o);
   if (depth->parsed()) return silent ? int(kOk) : run_depth(o);
   if (comm->parsed()) return run_comm(o);
+  if (calibrate->parsed()) return run_calibrate(o);
   if (check_command->parsed()) return run_check(o);
   std::string command_line;
   for (int i = 0; i < argc; ++i) command_line += concat(i > 0 ? " " : "", argv[i]);

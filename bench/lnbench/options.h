@@ -43,6 +43,8 @@ struct Options {
   bool fitness_check = false;
   // comm.
   std::string max_bytes = "4MiB";
+  // calibrate.
+  bool quick = false;
   // compare.
   std::string base, now, threshold = "5%";
   // report.
@@ -69,6 +71,7 @@ int run_validate(const Options& options);
 int run_simulate(const Options& options, const std::string& command_line);
 int run_depth(const Options& options);
 int run_comm(const Options& options);
+int run_calibrate(const Options& options);
 int run_compare(const Options& options);
 int run_report(const Options& options);
 

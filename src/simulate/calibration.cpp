@@ -78,7 +78,8 @@ std::vector<double> fit_subset(const std::vector<std::vector<double>>& rows,
 
 }  // namespace
 
-Fit fit_nonnegative(const std::vector<std::vector<double>>& rows, std::span<const double> values) {
+Fit fit_nonnegative(const std::vector<std::vector<double>>& rows, std::span<const double> values,
+                    int positive) {
   check(!rows.empty() && rows.size() == values.size(), "a fit of ", rows.size(), " rows and ",
         values.size(), " values");
   const size_t unknowns = rows.front().size();
@@ -90,8 +91,9 @@ Fit fit_nonnegative(const std::vector<std::vector<double>>& rows, std::span<cons
   Fit best;
   double least = std::numeric_limits<double>::infinity();
   for (unsigned subset = 1; subset < 1u << unknowns; ++subset) {
+    if (positive >= 0 && !(subset >> positive & 1u)) continue;
     const std::vector<double> coefficients = fit_subset(rows, values, subset);
-    if (coefficients.empty()) continue;
+    if (coefficients.empty() || (positive >= 0 && coefficients[size_t(positive)] == 0)) continue;
     double sum = 0;
     for (const double e : relative_errors(rows, values, coefficients)) sum += e * e;
     if (sum < least) least = sum, best.coefficients = coefficients;
@@ -125,7 +127,7 @@ AttendFit fit_attend(std::span<const AttendTime> times) {
     rows.push_back({t.counts.blocks, t.counts.queries, t.counts.key_rows, t.counts.pairs});
     seconds.push_back(t.seconds);
   }
-  const Fit fit = fit_nonnegative(rows, seconds);
+  const Fit fit = fit_nonnegative(rows, seconds, /*positive=*/3);
   const std::vector<double>& c = fit.coefficients;
   return {c[0], c[1], c[2], c[3], fit.median_rel_error, fit.max_rel_error};
 }

@@ -20,9 +20,10 @@ struct Fit {
   std::vector<double> coefficients{};
   double median_rel_error = 0, max_rel_error = 0;  // |fitted - measured| / measured
 };
-// rows[i] are the counts of measurement i (at most 8), values[i] its seconds, positive. Throws
-// Error when there are fewer measurements than unknowns.
-Fit fit_nonnegative(const std::vector<std::vector<double>>& rows, std::span<const double> values);
+// rows[i] are the counts of measurement i (at most 8), values[i] its seconds, positive. Unknown
+// `positive` (-1: none) may not be 0. Throws Error when there are fewer measurements than unknowns.
+Fit fit_nonnegative(const std::vector<std::vector<double>>& rows, std::span<const double> values,
+                    int positive = -1);
 
 struct MessageTime {
   double bytes = 0, seconds = 0;
