@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "simulate/cluster.h"
+#include "simulate/attend_counts.h"
 
 namespace longnet {
 
@@ -35,11 +35,6 @@ struct LinkFit {
 // Needs two sizes. Throws Error when time does not grow with size.
 LinkFit fit_link(std::span<const MessageTime> times);
 
-// What an attend consists of: `blocks` of query rows, each against one list of keys; `key_rows`
-// sums the keys of all blocks, `pairs` what queries see of them.
-struct AttendCounts {
-  double blocks = 0, queries = 0, key_rows = 0, pairs = 0;
-};
 struct AttendTime {
   AttendCounts counts{};
   double seconds = 0;

@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "pattern/pair_count.h"
 #include "schedule/accounting.h"
+#include "simulate/attend_counts.h"
 
 namespace longnet {
 namespace {
@@ -45,6 +46,9 @@ CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
     curve->points.emplace_back(std::log2(row.rows), row.flops_per_s);
   }
   if (curves_.empty()) throw UsageError(why_unsupported(cluster, p));
+  const int all = cluster.num_gpus(), busy = sharded.layout.world_size();
+  if (cluster.device.alone_speed.value > 0 && all > 1)
+    speed_ = between(std::min(busy, all), 1, cluster.device.alone_speed.value, all, 1);
   for (Curve& c : curves_) std::sort(c.points.begin(), c.points.end());
   std::sort(curves_.begin(), curves_.end(),
             [](const Curve& a, const Curve& b) { return a.head_dim < b.head_dim; });
@@ -63,6 +67,13 @@ double CostModel::attend_flops_per_s(double keys) const {
 CostModel::AttendCost CostModel::attend(const Attend& op) const {
   const AttentionProblem& p = sharded_.problem;
   const DeviceSpec& device = cluster_.device;
+  AttendModel mixed;
+  if (const AttendModel* any = find_attend_model(device, p, p.causal, mixed)) {
+    const AttendCounts counts = count_attend(sharded_, op, any->block_rows);
+    const AttendModel* model = find_attend_model(device, p, counts.masked, mixed);
+    if (!model) model = any;
+    return {attend_seconds(*model, counts) / speed_ + device.launch_s.value, counts.pairs};
+  }
   const double pairs = attended_pairs(sharded_, op), queries = attended_queries(sharded_, op);
   if (pairs == 0) return {device.launch_s.value, 0};
   const double keys = pairs / queries * (p.causal ? 2 : 1);

@@ -1,6 +1,7 @@
 // Seconds that a device takes for one op of a program.
 //
-// An attend runs at the speed that the cluster's table gives for the keys that a query of it sees,
+// Where a device has an attend model (attend_counts.h), an attend takes what that says. Else it
+// runs at the speed that the cluster's table gives for the keys that a query of it sees,
 // interpolated in log2(rows) and in head_dim and held at the table's ends; slower in proportion
 // when it has fewer query rows than keep the device busy; and never faster than memory delivers its
 // operands. Selects and merges move bytes.
@@ -38,6 +39,7 @@ class CostModel {
     double at(double log2_rows) const;
   };
   std::vector<Curve> curves_;
+  double speed_ = 1;  // of compute, over that of a cluster whose ranks are all at work
 };
 
 }  // namespace longnet
