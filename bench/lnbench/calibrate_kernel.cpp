@@ -17,8 +17,8 @@ constexpr int64_t kHeads = 4;  // rows of one head lie this many heads apart
 // the caches that it takes; several need the clock on the wall.
 template <class Run>
 double kernel_seconds(Communicator& comm, const KernelBudget& budget, int threads, const Run& run) {
-  return median_seconds(comm, budget.effort, run,
-                        threads == 1 ? thread_cpu_seconds : steady_seconds);
+  return quartile_seconds(comm, budget.effort, run,
+                          threads == 1 ? thread_cpu_seconds : steady_seconds);
 }
 
 // `tasks` independent blocks of queries, each against keys of its own.

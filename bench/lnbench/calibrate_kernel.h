@@ -33,8 +33,7 @@ struct KernelMeasurement {
   double launch_s = 0;  // of one op of the executor, beyond what its kernel takes
 };
 
-// Collective over the ranks of `comm`, all at work at the same time: medians of the slowest rank's
-// seconds. `threads` of each rank.
+// Collective over the ranks of `comm`, all at work at the same time. `threads` of each rank.
 KernelMeasurement measure_kernels(Communicator& comm, int threads, const KernelBudget& budget);
 
 // Seconds of one attend of 2048 x 2048 rows, head_dim 64, fp32: to compare a rank that is alone

@@ -22,13 +22,13 @@ class LinkTimer {
     in_.resize(size_t(budget.max_bytes));
   }
 
-  // Median seconds of one run; `run` is one side's part, repeated so that clocks see enough.
+  // Seconds of one run; `run` is one side's part, repeated so that clocks see enough.
   double time(double expected_s, const std::function<void()>& run) const {
     const int repeats = std::clamp(int(100e-6 / std::max(expected_s, 1e-7)), 1, 100);
-    return median_seconds(comm_, budget_.effort,
-                          [&] {
-                            for (int i = 0; takes_part_ && i < repeats; ++i) run();
-                          }) /
+    return quartile_seconds(comm_, budget_.effort,
+                            [&] {
+                              for (int i = 0; takes_part_ && i < repeats; ++i) run();
+                            }) /
            repeats;
   }
 
@@ -103,7 +103,7 @@ OverlapMeasurement measure_overlap_at(Communicator& comm, int threads, int64_t s
   std::vector<double> computes;
   const auto time = [&](RunMode mode) {
     computes.clear();
-    return median_seconds(comm, effort, [&] {
+    return quartile_seconds(comm, effort, [&] {
       executor.run(mode);
       computes.push_back(executor.phases().compute_s);
     });
@@ -114,7 +114,8 @@ OverlapMeasurement measure_overlap_at(Communicator& comm, int threads, int64_t s
   m.compute_s = time(RunMode::kComputeOnly);
   m.communication_s = time(RunMode::kCommunicationOnly);
   m.full_s = time(RunMode::kFull);
-  m.compute_in_full_s = comm.max_of(median(computes));
+  std::sort(computes.begin(), computes.end());
+  m.compute_in_full_s = comm.max_of(computes[computes.size() / 4]);
   return m;
 }
 
@@ -123,7 +124,7 @@ OverlapMeasurement measure_overlap_at(Communicator& comm, int threads, int64_t s
 OverlapMeasurement measure_overlap(Communicator& comm, int threads, int64_t max_seq_len,
                                    const Effort& effort) {
   OverlapMeasurement m;
-  for (int64_t n = 64; n <= max_seq_len; n *= 2) {
+  for (int64_t n = 512; n <= max_seq_len; n *= 2) {
     m = measure_overlap_at(comm, threads, n, effort);
     // All ranks have the same times (maxima), so all stop at the same length.
     if (m.compute_s >= 0.7 * m.communication_s) break;

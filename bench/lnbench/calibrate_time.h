@@ -1,11 +1,11 @@
 // Timing one thing on all ranks at once, within a budget: what every part of calibrate uses.
 #pragma once
+#include <algorithm>
 #include <ctime>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "measure/sampler.h"
-#include "measure/statistics.h"
 
 namespace longnet {
 
@@ -22,11 +22,12 @@ inline double thread_cpu_seconds() {
   return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
-// Median of the slowest rank's seconds, after one run that does not count. Collective: rank 0 says
-// when it is enough. `clock`: what a run is timed by.
+// The faster quartile of the slowest rank's seconds (a disturbed run says nothing about the
+// machine), after one run that does not count. Collective: rank 0 says when it is enough. `clock`:
+// what a run is timed by.
 template <class Run>
-double median_seconds(Communicator& comm, const Effort& effort, const Run& run,
-                      double (*clock)() = steady_seconds) {
+double quartile_seconds(Communicator& comm, const Effort& effort, const Run& run,
+                        double (*clock)() = steady_seconds) {
   run();
   std::vector<double> samples;
   const double begin = steady_seconds();
@@ -40,7 +41,8 @@ double median_seconds(Communicator& comm, const Effort& effort, const Run& run,
         comm.broadcast_flag(runs < effort.min_runs ||
                             (runs < effort.max_runs && steady_seconds() - begin < effort.seconds));
   }
-  return median(samples);
+  std::sort(samples.begin(), samples.end());
+  return samples[samples.size() / 4];
 }
 
 }  // namespace longnet
