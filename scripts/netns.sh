@@ -58,6 +58,18 @@ add_host() {
   limit "$name" "$rate"
 }
 
+# A cable takes a moment: a host that starts before it is up waits for a connection in vain.
+wait_for_cable() {
+  local tries
+  for ((tries = 0; tries < 100; ++tries)); do
+    ip -n "$switch" link show "port$1" | grep -q "state UP" &&
+      ip -n "$prefix-h$1" link show eth0 | grep -q "state UP" && return
+    sleep 0.05
+  done
+  echo "error: the cable of host $1 does not come up" >&2
+  return 1
+}
+
 up() {
   local rate=$1 count=$2 i
   require
@@ -67,6 +79,7 @@ up() {
   ip -n "$switch" link add name sw type bridge
   ip -n "$switch" link set sw up
   for ((i = 0; i < count; ++i)); do add_host "$i" "$rate"; done
+  for ((i = 0; i < count; ++i)); do wait_for_cable "$i"; done
   trap - ERR
 }
 

@@ -10,7 +10,7 @@
 namespace longnet {
 
 struct Effort {
-  double seconds = 0.15;  // goes on for as long...
+  double seconds = 0.08;  // goes on for as long...
   int min_runs = 5;       // ...but takes at least so many runs
   int max_runs = 300;
 };
