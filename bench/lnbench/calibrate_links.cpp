@@ -90,10 +90,23 @@ LinkMeasurement measure_link(Communicator& comm, Rank a, Rank b, const LinkBudge
   return result;
 }
 
-namespace {
+double OverlapMeasurement::hidden_s() const {
+  return std::clamp(communication_s - (full_s - compute_in_full_s), 0.0, communication_s);
+}
 
-OverlapMeasurement measure_overlap_at(Communicator& comm, int threads, int64_t seq_len,
-                                      const Effort& effort) {
+double OverlapMeasurement::crawl_bytes_per_s() const {
+  if (too_short()) return 0;
+  const double bytes = 2 * (ranks - 1) * message_bytes * hidden_s() / communication_s;
+  return bytes / (compute_in_full_s * (ranks - 1) / ranks);
+}
+
+double OverlapMeasurement::efficiency() const {
+  return too_short() ? 1 : std::clamp(compute_s / compute_in_full_s, 0.1, 1.0);
+}
+
+OverlapMeasurement measure_overlap(Communicator& comm, int threads, int64_t rows,
+                                   const Effort& effort) {
+  const int64_t seq_len = rows * comm.size();
   const AttentionProblem problem{.seq_len = seq_len, .num_heads = 4, .num_kv_heads = 4};
   const ShardedProblem sharded{problem, dense_pattern(seq_len), {seq_len, comm.size()}};
   const auto kernel = make_kernel("cpu");
@@ -108,7 +121,7 @@ OverlapMeasurement measure_overlap_at(Communicator& comm, int threads, int64_t s
       computes.push_back(executor.phases().compute_s);
     });
   };
-  OverlapMeasurement m{.seq_len = seq_len};
+  OverlapMeasurement m{.seq_len = seq_len, .ranks = double(comm.size())};
   m.message_bytes = 2.0 * double(seq_len / comm.size() * problem.num_kv_heads * problem.head_dim) *
                     double(dtype_bytes(problem.dtype));
   m.compute_s = time(RunMode::kComputeOnly);
@@ -116,19 +129,6 @@ OverlapMeasurement measure_overlap_at(Communicator& comm, int threads, int64_t s
   m.full_s = time(RunMode::kFull);
   std::sort(computes.begin(), computes.end());
   m.compute_in_full_s = comm.max_of(computes[computes.size() / 4]);
-  return m;
-}
-
-}  // namespace
-
-OverlapMeasurement measure_overlap(Communicator& comm, int threads, int64_t max_seq_len,
-                                   const Effort& effort) {
-  OverlapMeasurement m;
-  for (int64_t n = 512; n <= max_seq_len; n *= 2) {
-    m = measure_overlap_at(comm, threads, n, effort);
-    // All ranks have the same times (maxima), so all stop at the same length.
-    if (m.compute_s >= 0.7 * m.communication_s) break;
-  }
   return m;
 }
 

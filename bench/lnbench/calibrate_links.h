@@ -23,17 +23,24 @@ struct LinkMeasurement {
 // Between ranks `a` and `b`; the others wait. Collective.
 LinkMeasurement measure_link(Communicator& comm, Rank a, Rank b, const LinkBudget& budget);
 
-// A ring-attention step in four ways (ProgramExecutor): all, only compute, only messages, and what
-// compute took while messages moved.
+// Ring attention in four ways (ProgramExecutor): all, only compute, only messages, and what compute
+// took while messages moved.
 struct OverlapMeasurement {
   int64_t seq_len = 0;
-  double message_bytes = 0;
+  double ranks = 0, message_bytes = 0;
   double full_s = 0, compute_s = 0, communication_s = 0;
   double compute_in_full_s = 0;
+
+  // Too short to be told apart from the noise of compute.
+  bool too_short() const { return communication_s < 0.05 * compute_s; }
+  double hidden_s() const;  // of the messages' time, behind compute
+  // What a rank's messages (in and out together) move per second while it computes: they are in
+  // flight during all attends but the last one.
+  double crawl_bytes_per_s() const;
+  double efficiency() const;  // speed of compute beside messages, at most 1
 };
-// Looks for a length at which compute takes about as long as its messages, or `max_seq_len`.
-// Collective.
-OverlapMeasurement measure_overlap(Communicator& comm, int threads, int64_t max_seq_len,
+// `rows` tokens per rank. Collective.
+OverlapMeasurement measure_overlap(Communicator& comm, int threads, int64_t rows,
                                    const Effort& effort);
 
 }  // namespace longnet

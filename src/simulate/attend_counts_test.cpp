@@ -5,7 +5,7 @@
 
 #include "schedule/registry.h"
 #include "simulate/cost_model.h"
-#include "simulate/test_cluster.h"
+#include "simulate/plain_cluster.h"
 
 namespace longnet {
 namespace {
@@ -70,7 +70,7 @@ AttendModel model(double head_dim, bool causal, double pair_s) {
 }
 
 TEST(AttendCounts, TheModelGoesBeforeTheTableAndIsInterpolatedInHeadDim) {
-  ClusterSpec c = test_cluster({.nodes = 1, .gpus_per_node = 2});
+  ClusterSpec c = plain_cluster({.nodes = 1, .gpus_per_node = 2});
   c.device.attend_model = {model(32, false, 1e-9), model(96, false, 3e-9), model(32, true, 9e-9)};
   const ShardedProblem s = problem(1024, 2, true, dense_pattern(1024));
   const auto ops = attends(ring_attention(s), 1);
@@ -81,7 +81,7 @@ TEST(AttendCounts, TheModelGoesBeforeTheTableAndIsInterpolatedInHeadDim) {
 }
 
 TEST(AttendCounts, ARankThatIsAloneRunsAtItsOwnSpeed) {
-  ClusterSpec c = test_cluster({.nodes = 1, .gpus_per_node = 3});
+  ClusterSpec c = plain_cluster({.nodes = 1, .gpus_per_node = 3});
   c.device.attend_model = {model(64, false, 1e-9)};
   c.device.alone_speed = {1.5, "test"};
   std::vector<double> seconds;

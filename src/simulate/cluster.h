@@ -125,6 +125,9 @@ struct ClusterSpec {
   // false: messages move only while both ranks wait for communication.
   bool async_progress = true;
   std::string async_progress_source{};
+  // ... but for what looks at them from time to time let through: bytes per second of all messages
+  // of a rank that computes. Only without async_progress; 0: nothing.
+  Quantity async_bytes_per_s{};
   Quantity overlap_efficiency{.value = 1};  // speed of compute while messages of the rank move
   std::string path{};
   double latency_factor = 1;  // of a "what if", for latencies that stand in no file (NCCL's model)

@@ -101,6 +101,7 @@ std::string cluster_to_json(const ClusterSpec& c) {
   n.set("collectives", collectives);
   n.set("execution", sourced(to_string(c.execution), c.execution_source));
   n.set("async_progress", sourced(c.async_progress, c.async_progress_source));
+  set_if_given(n, "async_bytes_per_s", c.async_bytes_per_s);
   n.set("overlap_efficiency", node_of(c.overlap_efficiency));
   return dump_json(n, 2) + "\n";
 }

@@ -207,6 +207,8 @@ void read_behaviour(JsonReader& r, ClusterSpec& c) {
   async.boolean("value", c.async_progress);
   read_source(async, c.async_progress_source);
   async.unknown_keys();
+  read_quantity(r, "async_bytes_per_s", c.async_bytes_per_s,
+                {.limits = kNotNegative, .required = false});
   read_quantity(r, "overlap_efficiency", c.overlap_efficiency,
                 {.limits = {.min = 0, .max = 1, .min_excluded = true}});
 }
@@ -216,6 +218,9 @@ void check_sizes(const JsonReader& r, const ClusterSpec& c, Problems& problems) 
     problems.add(*r.node().find("async_progress"), "async_progress",
                  "false needs \"execution\": in_order",
                  "queues of a device progress by themselves; a thread that computes does not");
+  if (c.async_progress && c.async_bytes_per_s.value > 0)
+    problems.add(*r.node().find("async_bytes_per_s"), "async_bytes_per_s",
+                 "has no meaning with async_progress", "leave it out, or set async_progress false");
   if (c.topology.kind == TopologyKind::kTorus && !c.topology.dimensions.empty()) {
     double nodes = 1;
     for (const int d : c.topology.dimensions) nodes *= d;

@@ -32,7 +32,10 @@ class Engine {
         // Where messages and compute slow each other, everything happens in the order of time.
         timed_(overlap_ < 1 || !async_),
         message_lane_(cluster.execution == ExecutionKind::kStreams ? 2 : 0),
-        network_(topology, options.alpha, ranks_, {.alone_is_fast = !timed_, .pauses = !async_}),
+        network_(topology, options.alpha, ranks_,
+                 {.alone_is_fast = !timed_,
+                  .pauses = !async_,
+                  .crawl_bytes_per_s = async_ ? 0 : cluster.async_bytes_per_s.value}),
         lanes_(size_t(ranks_) * kLanes),
         slots_(lanes_.size() * kFirstWindow) {
     for (size_t i = 0; i < lanes_.size(); ++i) {

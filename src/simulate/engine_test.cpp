@@ -116,6 +116,21 @@ TEST(Engine, WithoutAsyncProgressMessagesWaitForTheCompute) {
   expect_near(makespan(p, plain_cluster(shape)), 3e-3);
 }
 
+TEST(Engine, MessagesOfARankThatComputesCrawl) {
+  // 4e8 bytes each way between ranks that compute 2 ms: both share the 1e11 B/s that looks at them
+  // let through, so 1e8 bytes are over, and 3e8 follow at 4e11 B/s.
+  PlainCluster shape{.intra_alpha = 0, .execution = ExecutionKind::kInOrder};
+  shape.async_progress = false;
+  ClusterSpec c = plain_cluster(shape);
+  c.async_bytes_per_s = {1e11, "test"};
+  std::vector<LooseProgram> p = messages(2, {{0, 1}, {1, 0}}, 4e8);
+  for (LooseProgram& rank : p) rank.add(OpKind::kAttend, -1, 2e-3);
+  expect_near(makespan(p, c), 2e-3 + 3e8 / 4e11);
+  // Links that are slower still decide by themselves.
+  c.intra.bandwidth_bytes_per_s.value = 4e10;
+  expect_near(makespan(p, c), 4e8 / 4e10);
+}
+
 TEST(Engine, PostingCostsTheRankItsOverhead) {
   // One thread: two sends of overhead o posted one after the other, then compute: 2 o + 1 ms.
   const ClusterSpec c =

@@ -8,9 +8,10 @@
 namespace longnet {
 namespace {
 
-std::vector<double> capacities(const Topology& t) {
+std::vector<double> capacities(const Topology& t, int walked, double crawl) {
   std::vector<double> out;
   for (int i = 0; i < t.num_links(); ++i) out.push_back(t.capacity(i));
+  if (crawl > 0) out.resize(out.size() + size_t(walked), crawl);
   return out;
 }
 
@@ -22,10 +23,12 @@ Network::Network(const Topology& topology, AlphaSet alpha, int walked, const Kin
       walked_(walked),
       alone_is_fast_(kind.alone_is_fast),
       pauses_(kind.pauses),
+      crawl_(kind.crawl_bytes_per_s),
+      first_crawl_link_(topology.num_links()),
       flows_of_(size_t(walked)),
       progresses_(size_t(walked), true),
       flowing_(size_t(walked), 0),
-      share_(capacities(topology)) {}
+      share_(capacities(topology, walked, kind.crawl_bytes_per_s)) {}
 
 template <class T>
 uint32_t Network::take(std::vector<T>& pool, std::vector<uint32_t>& free) {
@@ -125,6 +128,7 @@ void Network::latency_over(uint32_t message, double now) {
 }
 
 bool Network::may_flow(const Channel& c) const {
+  if (crawl_ > 0) return true;
   return progresses_[size_t(c.from % walked_)] && progresses_[size_t(c.receiver)];
 }
 
@@ -145,7 +149,11 @@ void Network::begin_flow(uint32_t message, double now) {
 void Network::run_flow(uint32_t flow, double now) {
   Flow& f = flows_[flow];
   const Channel& c = channels_[messages_[f.message].channel];
-  f.share = share_.add(route_of(c));
+  Route route = route_of(c);
+  if (crawl_ > 0)
+    for (const uint32_t rank : {uint32_t(c.from % walked_), c.receiver})
+      if (!progresses_[rank]) route.add(first_crawl_link_ + int(rank));
+  f.share = share_.add(route);
   f.rate = 0;
   f.since = now;
   if (f.share >= flow_of_share_.size()) flow_of_share_.resize(f.share + 1);
@@ -211,6 +219,7 @@ void Network::set_progress(Rank rank, bool progresses, double now) {
   for (const uint32_t flow : flows_of_[size_t(rank)]) {
     const Flow& f = flows_[flow];
     const bool may = may_flow(channels_[messages_[f.message].channel]);
+    if (crawl_ > 0) pause_flow(flow, now);  // its links change
     if (may && f.share == kNone) run_flow(flow, now);
     if (!may && f.share != kNone) pause_flow(flow, now);
   }

@@ -24,6 +24,8 @@ class Network {
   struct Kind {
     bool alone_is_fast;  // messages that cannot meet others are timed without events
     bool pauses;         // set_progress will be called
+    // Bytes per second of all messages together of a rank that does not progress them; 0: none.
+    double crawl_bytes_per_s = 0;
   };
   // `walked` ranks stand for all.
   Network(const Topology& topology, AlphaSet alpha, int walked, const Kind& kind);
@@ -95,6 +97,8 @@ class Network {
   AlphaSet alpha_;
   int walked_;
   bool alone_is_fast_, pauses_;
+  double crawl_;
+  int first_crawl_link_;  // one per walked rank, behind the topology's
   std::vector<Channel> channels_;
   std::vector<Posted> posted_;
   std::vector<Message> messages_;
