@@ -12,7 +12,7 @@
 #   scripts/netns.sh with RATE COMMAND...       up, run, down: also after a failure or Ctrl-C
 set -euo pipefail
 
-prefix=lnbench
+prefix=${NETNS_PREFIX:-lnbench}
 switch=$prefix-switch
 subnet=10.77.0
 # Small, because what fits into the bucket travels at the speed of memory; not below a frame.
@@ -83,15 +83,27 @@ up() {
   trap - ERR
 }
 
-down() {
-  local name pids
-  for name in $(hosts) $switch; do
-    ip netns list | grep -qw "^$name" || continue
-    pids=$(ip netns pids "$name" 2>/dev/null || true)
-    # shellcheck disable=SC2086
-    [ -z "$pids" ] || kill $pids 2>/dev/null || true
-    ip netns del "$name"
+# What still runs in a namespace: asked to end, then made to. A launcher whose daemons are gone waits
+# for ever.
+end_processes() {
+  local signal tries pids
+  for signal in TERM KILL; do
+    for ((tries = 0; tries < 20; ++tries)); do
+      pids=$(for name in "$@"; do ip netns pids "$name" 2>/dev/null; done)
+      [ -n "$pids" ] || return 0
+      # shellcheck disable=SC2086
+      [ "$tries" -gt 0 ] || kill "-$signal" $pids 2>/dev/null || true
+      sleep 0.1
+    done
   done
+}
+
+down() {
+  local name names
+  names=$(ip netns list 2>/dev/null | awk -v p="^$prefix-(h[0-9]+|switch)$" '$1 ~ p { print $1 }')
+  # shellcheck disable=SC2086
+  end_processes $names
+  for name in $names; do ip netns del "$name"; done
 }
 
 # Open MPI starts its daemon on a host by `AGENT HOST command...`.
@@ -121,9 +133,14 @@ with() {
   shift
   check
   trap down EXIT
-  trap 'exit 130' INT TERM
+  local child= code=0
+  # Waited for, so that a signal is heard at once; a job in the background does not hear Ctrl-C.
+  trap '[ -z "$child" ] || kill "$child" 2>/dev/null; exit 130' INT TERM
   up "$rate" "${NETNS_HOSTS:-2}"
-  run "$@"
+  run "$@" &
+  child=$!
+  wait "$child" || code=$?
+  exit "$code"
 }
 
 command=${1:-}

@@ -5,7 +5,7 @@
 
 A folder stands for its run.json, points.jsonl and result.json; a *.jsonl file is checked line by
 line; a file with "run" and "points" is a result, one with "run" alone a manifest, one with "device" and "links" a
-cluster, anything else a config.
+cluster, one with "closed_form" a validation, anything else a config.
 The config inside a result is checked as well.
 Exit code: 0 all valid, 1 something is not, 2 it could not be checked.
 """
@@ -74,6 +74,8 @@ def load_validators():
     config = json.loads((SCHEMAS / "config.schema.json").read_text())
     result = json.loads((SCHEMAS / "result.schema.json").read_text())
     cluster = json.loads((SCHEMAS / "cluster.schema.json").read_text())
+    validation = json.loads((SCHEMAS / "validation.schema.json").read_text())
+    Draft202012Validator.check_schema(validation)
     Draft202012Validator.check_schema(config)
     Draft202012Validator.check_schema(cluster)
     Draft202012Validator.check_schema(result)
@@ -81,7 +83,8 @@ def load_validators():
     def part(name):
         return Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": result["$defs"]})
 
-    return {"config": Draft202012Validator(config), "cluster": Draft202012Validator(cluster), "result": Draft202012Validator(result),
+    return {"config": Draft202012Validator(config), "cluster": Draft202012Validator(cluster),
+            "validation": Draft202012Validator(validation), "result": Draft202012Validator(result),
             "manifest": part("manifest"), "point": part("point")}
 
 
@@ -93,6 +96,8 @@ def kind_of(value):
             return "manifest"
     if isinstance(value, dict) and "device" in value and "links" in value:
         return "cluster"
+    if isinstance(value, dict) and "closed_form" in value:
+        return "validation"
     return "config"
 
 

@@ -17,6 +17,7 @@ namespace longnet {
 namespace {
 
 constexpr double kClosedForm = 1e-9, kUncontended = 1e-6, kContended = 0.02;
+constexpr double kRealMedian = 0.05, kRealP95 = 0.15;
 
 struct Section {
   JsonNode node = JsonNode::object();
@@ -80,18 +81,33 @@ Section simgrid_section() {
   return s;
 }
 
-Section real_section() {
+// What scripts/validate_real.sh compared (scripts/validate_real.py writes the file).
+Section real_section(const std::string& path) {
   Section s;
-  s.node.set("points", {}).set("median_rel_error", {}).set("p95_rel_error", {});
-  s.node.set("reason", "no real runs were compared");
-  std::cout << "# real runs: " << s.node.text("reason") << "\n";
+  if (path.empty()) {
+    s.node.set("points", {}).set("median_rel_error", {}).set("p95_rel_error", {});
+    s.node.set("reason", "no real runs were compared: scripts/validate_real.sh does it");
+    std::cout << "# real runs: " << s.node.text("reason") << "\n";
+    return s;
+  }
+  s.node = parse_json(read_file_text(path, "scripts/validate_real.sh writes it"), path);
+  for (const char* key : {"points", "median_rel_error", "p95_rel_error", "cases"})
+    if (!s.node.find(key))
+      throw UsageError(concat(path, ": has no \"", key,
+                              "\"\n  hint: --real takes what validate_real.py compare writes"));
+  const double middle = s.node.real("median_rel_error"), p95 = s.node.real("p95_rel_error");
+  s.good = middle <= kRealMedian && p95 <= kRealP95;
+  std::cout << "# real runs: " << s.node.whole("points") << " points that no calibration has seen: "
+            << "median error " << middle << " (allowed " << kRealMedian << "), 95th percentile "
+            << p95 << " (allowed " << kRealP95 << ")\n";
   return s;
 }
 
 }  // namespace
 
 int run_validate(const Options& options) {
-  const Section closed = closed_form_section(), simgrid = simgrid_section(), real = real_section();
+  const Section closed = closed_form_section(), simgrid = simgrid_section(),
+                real = real_section(options.real);
   JsonNode root = JsonNode::object();
   root.set("schema_version", 1).set("closed_form", closed.node).set("simgrid", simgrid.node);
   root.set("real", real.node);

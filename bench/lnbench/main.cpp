@@ -150,6 +150,8 @@ int dispatch(int argc, char** argv) {
   CLI::App* validate = app.add_subcommand(
       "validate", "How right the simulator is: against equations, SimGrid and real runs");
   validate->add_option("--json", o.json, "Write the errors to this file");
+  validate->add_option("--real", o.real,
+                       "Real runs compared by scripts/validate_real.sh (real.json)");
   add_common(*validate, o);
 
   CLI::App* check_command = app.add_subcommand(
@@ -187,6 +189,8 @@ int dispatch(int argc, char** argv) {
   report->add_option("DIR", o.result_dirs, "Result folders")->required();
   report->add_option("-o,--output", o.report_file,
                      "The HTML file (default: report.html in the first folder)");
+  report->add_option("--validation", o.validation,
+                     "Errors of the simulator (lnbench validate --json): a section of the report");
 
   try {
     app.parse(argc, argv);

@@ -43,13 +43,15 @@ struct Options {
   bool fitness_check = false;
   // comm.
   std::string max_bytes = "4MiB";
+  // validate.
+  std::string real;
   // calibrate.
   bool quick = false;
   // compare.
   std::string base, now, threshold = "5%";
   // report.
   std::vector<std::string> result_dirs;
-  std::string report_file;
+  std::string report_file, validation;
 };
 
 // Exit codes, as every command uses them.
