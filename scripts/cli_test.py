@@ -185,6 +185,39 @@ class Simulate(Case):
         self.assertIn("has 4096 GPUs", self.expect(2, "recommend", "--cluster", self.CLUSTER, "--seq-len", "1M", "--ranks", "5000").stderr)
 
 
+class Calibrate(Case):
+    def calibrated(self, *args, **more):
+        path = self.path / "here.json"
+        self.expect(0, "calibrate", "--quick", "-q", "-o", str(path), *args, **more)
+        self.assert_valid(str(path))
+        return path, json.loads(path.read_text())
+
+    def test_a_cluster_file_that_simulate_takes(self):
+        path, cluster = self.calibrated("--ranks", "2")
+        self.assertEqual((cluster["name"], cluster["gpus_per_node"]["value"]), ("here", 2))
+        self.assertIn("measured by lnbench calibrate, 20", cluster["device"]["launch_s"]["source"])
+        self.assertNotIn(os.uname().nodename + " ", path.read_text())
+        self.assertFalse(cluster["async_progress"]["value"])
+        models = {(m["dtype"], m["causal"]) for m in cluster["device"]["attend_model"]}
+        self.assertEqual(models, {(d, c) for d in ("fp32", "bf16") for c in (False, True)})
+        folder = self.path / "out"
+        self.expect(0, "simulate", self.config, "--cluster", str(path), "-o", str(folder))
+        seconds = [p["timing"]["median_s"] for p in self.result(folder)["points"] if p["status"] == "ok"]
+        self.assertEqual(len(seconds), 10)
+        self.assertTrue(all(s > 0 for s in seconds))
+
+    def test_on_mpi_ranks(self):
+        if not MPIRUN:
+            self.skipTest("no MPI in this build")
+        _, cluster = self.calibrated(ranks=2)
+        self.assertIn("2 ranks (mpi)", cluster["links"]["intra"]["bandwidth_bytes_per_s"]["source"])
+
+    def test_mistakes(self):
+        error = self.expect(2, "calibrate", "--quick", "--ranks", "1", "-o", str(self.path / "no" / "where.json")).stderr
+        self.assertIn("cannot write", error)
+        self.assertIn("real.json", self.expect(2, "validate", "--real", str(self.path / "real.json")).stderr)
+
+
 class Run(Case):
     def run_small(self, *args, code=0, out="out", **more):
         folder = str(self.path / out)

@@ -65,8 +65,8 @@ def setup_of(folder):
     """What the measuring machine was, for the page; nothing that names it."""
     result = json.loads((pathlib.Path(folder) / "result.json").read_text())
     env = result["environment"]
-    return {"date": result["run"]["started_utc"][:10], "revision": result["build"]["revision"], "cpu": env["cpu_model"],
-            "usable_threads": env["usable_threads"], "mpi": env["mpi_version"], "load_average": env["load_average"]}
+    return {"date": result["run"]["started_utc"][:10], "revision": result["build"]["revision"], "cpu": env["cpu"]["model"],
+            "usable_threads": env["cpu"]["usable_threads"], "mpi": env["mpi_version"], "load_average": env["load_average"]}
 
 
 def run_compare(args):

@@ -68,6 +68,7 @@ fi
 say "compared"
 met=0
 python3 scripts/validate_real.py compare "${cases[@]}" -o "$output/real.json" || met=$?
+[ -s "$output/real.json" ] || fail "nothing was compared"
 "$lnbench" validate --real "$output/real.json" --json "$output/validation.json" >"$output/validation.txt" || true
 python3 scripts/validate_real.py page "$output/validation.json" -o "$output/validation.md"
 printf '\n%s s; validation: %s/validation.md\n' "$((SECONDS - begin))" "$output"

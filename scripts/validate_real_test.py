@@ -34,7 +34,7 @@ class Folders(unittest.TestCase):
         (self.path / name).mkdir()
         (self.path / name / "result.json").write_text(json.dumps({
             "points": points, "run": {"started_utc": "2026-01-02T03:04:05Z"}, "build": {"revision": "abc"},
-            "environment": {"cpu_model": "cpu", "usable_threads": 2, "mpi_version": "mpi", "load_average": [0.1, 0.1, 0.1]}}))
+            "environment": {"cpu": {"model": "cpu", "usable_threads": 2}, "mpi_version": "mpi", "load_average": [0.1, 0.1, 0.1]}}))
         return self.path / name
 
     def compare(self, measured, simulated):

@@ -324,6 +324,10 @@ void print(const ClusterSpec& c, const Measured& m) {
 int run_calibrate(const Options& options) {
   const std::filesystem::path file = options.output.empty() ? std::filesystem::path("cluster.json")
                                                             : std::filesystem::path(options.output);
+  if (file.has_parent_path() && !std::filesystem::is_directory(file.parent_path()))
+    throw UsageError(concat("cannot write ", file.string(), ": there is no folder ",
+                            file.parent_path().string(),
+                            "\n  hint: make it, or choose another -o"));
   World world(options.ranks > 0 ? options.ranks
                                 : std::max(1, capture_environment().usable_threads));
   const Progressing progress(options, world.is_root());
