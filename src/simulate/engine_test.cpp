@@ -116,6 +116,23 @@ TEST(Engine, WithoutAsyncProgressMessagesWaitForTheCompute) {
   expect_near(makespan(p, plain_cluster(shape)), 3e-3);
 }
 
+TEST(Engine, MessagesThatEndTogetherDoNotWaitForEachOthersCompute) {
+  // Both ranks post, compute a, wait for what comes and compute a again: 2 a + m / beta. The first
+  // message's receiver computes at once, but the other message is over too.
+  PlainCluster shape{.intra_alpha = 1e-7, .execution = ExecutionKind::kInOrder};
+  shape.async_progress = false;
+  const double a = 1.1e-3, m = 3e8;
+  std::vector<LooseProgram> p{size_t{2}};
+  for (const Rank rank : {0, 1}) {
+    p[size_t(rank)].add(OpKind::kSend, 1 - rank, m);
+    const int got = p[size_t(rank)].add(OpKind::kRecv, 1 - rank, m);
+    p[size_t(rank)].add(OpKind::kAttend, -1, a);
+    p[size_t(rank)].add(OpKind::kAttend, -1, a, {got});
+  }
+  // The latency of messages that were posted before passes while ranks compute.
+  expect_near(makespan(p, plain_cluster(shape)), 2 * a + m / 4e11);
+}
+
 TEST(Engine, MessagesOfARankThatComputesCrawl) {
   // 4e8 bytes each way between ranks that compute 2 ms: both share the 1e11 B/s that looks at them
   // let through, so 1e8 bytes are over, and 3e8 follow at 4e11 B/s.

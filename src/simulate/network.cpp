@@ -218,7 +218,11 @@ void Network::set_progress(Rank rank, bool progresses, double now) {
   progresses_[size_t(rank)] = progresses;
   for (const uint32_t flow : flows_of_[size_t(rank)]) {
     const Flow& f = flows_[flow];
-    const bool may = may_flow(channels_[messages_[f.message].channel]);
+    const Message& message = messages_[f.message];
+    // Over at this very moment, but for rounding: its end is the next event.
+    const double left = f.left - f.rate * (now - f.since);
+    if (f.share != kNone && left <= 1e-9 * message.bytes) continue;
+    const bool may = may_flow(channels_[message.channel]);
     if (crawl_ > 0) pause_flow(flow, now);  // its links change
     if (may && f.share == kNone) run_flow(flow, now);
     if (!may && f.share != kNone) pause_flow(flow, now);
