@@ -11,6 +11,9 @@
 namespace longnet {
 namespace {
 
+// A program reads each row once or a few times: runs take turns on as much data, beyond a core's
+// own caches; warm in them, attends would seem faster than they are in programs.
+constexpr int64_t kColdBytes = int64_t{24} << 20;
 constexpr int64_t kHeads = 4;  // rows of one head lie this many heads apart
 
 // One thread is timed by its own CPU time, so that a process next door costs a kernel nothing but
@@ -33,15 +36,18 @@ class AttendTimer {
         options_{.head_dim = m.head_dim, .dtype = m.dtype, .causal = m.causal},
         threads_(threads),
         row_(kHeads * m.head_dim),
-        q_(ledger_, "q", most_rows * row_ * dtype_bytes(m.dtype)),
-        k_(ledger_, "k", most_rows * row_ * dtype_bytes(m.dtype)),
-        v_(ledger_, "v", most_rows * row_ * dtype_bytes(m.dtype)),
-        out_(ledger_, "out", most_rows * (m.head_dim + 1) * int64_t(sizeof(float))),
+        rows_(most_rows),
+        copies_(
+            std::clamp<int64_t>(kColdBytes / (3 * most_rows * row_ * dtype_bytes(m.dtype)), 1, 64)),
+        q_(ledger_, "q", copies_ * most_rows * row_ * dtype_bytes(m.dtype)),
+        k_(ledger_, "k", copies_ * most_rows * row_ * dtype_bytes(m.dtype)),
+        v_(ledger_, "v", copies_ * most_rows * row_ * dtype_bytes(m.dtype)),
+        out_(ledger_, "out", copies_ * most_rows * (m.head_dim + 1) * int64_t(sizeof(float))),
         workspace_(ledger_, "workspace", kernel_->workspace_bytes(options_, threads)) {
     const Tensor tensors[] = {Tensor::kQuery, Tensor::kKey, Tensor::kValue};
     std::byte* const data[] = {q_.data(), k_.data(), v_.data()};
     for (int t = 0; t < 3; ++t)
-      for (int64_t i = 0; i < most_rows * kHeads; ++i) {
+      for (int64_t i = 0; i < copies_ * most_rows * kHeads; ++i) {
         const RowKey key{1, tensors[t], i / kHeads, i % kHeads};
         std::byte* const at = data[t] + i * m.head_dim * dtype_bytes(m.dtype);
         if (m.dtype == DType::kFloat32)
@@ -55,14 +61,17 @@ class AttendTimer {
   AttendCounts prepare(const Shape& shape) {
     tasks_.clear();
     keys_.clear();
-    keys_.reserve(size_t(shape.tasks * threads_));
+    per_copy_ = shape.tasks * threads_;
+    keys_.reserve(size_t(copies_ * per_copy_));
     AttendCounts counts;
-    for (int64_t i = 0; i < shape.tasks * threads_; ++i) {
+    for (int64_t i = 0; i < copies_ * per_copy_; ++i) {
       // Queries stand at the end of their keys: under a causal mask block after block of a
       // sequence.
-      const int64_t q = i * shape.queries, k = options_.causal ? 0 : i * shape.keys;
-      const int64_t keys = options_.causal ? (i / threads_ + 1) * shape.keys : shape.keys;
-      add_task(q, shape.queries, k, keys);
+      const int64_t first = i / per_copy_ * rows_, task = i % per_copy_;
+      const int64_t keys = options_.causal ? (task / threads_ + 1) * shape.keys : shape.keys;
+      add_task(first + task * shape.queries, shape.queries,
+               first + (options_.causal ? 0 : task * shape.keys), keys);
+      if (first > 0) continue;
       counts.blocks += 1, counts.queries += double(shape.queries), counts.key_rows += double(keys);
       const double n = double(shape.queries);
       counts.pairs += options_.causal ? n * double(keys) - n * (n - 1) / 2 : n * double(keys);
@@ -72,7 +81,12 @@ class AttendTimer {
       *count /= threads_;
     return counts;
   }
-  void run() { kernel_->attend(tasks_, options_, threads_, workspace_.bytes()); }
+  // Each time on the next copy of the data.
+  void run() {
+    const size_t copy = size_t(runs_++ % copies_);
+    kernel_->attend(std::span(tasks_).subspan(copy * size_t(per_copy_), size_t(per_copy_)),
+                    options_, threads_, workspace_.bytes());
+  }
 
  private:
   void add_task(int64_t q, int64_t queries, int64_t k, int64_t keys) {
@@ -96,7 +110,7 @@ class AttendTimer {
   std::unique_ptr<AttentionKernel> kernel_;
   AttendOptions options_;
   int threads_;
-  int64_t row_;
+  int64_t row_, rows_, copies_, per_copy_ = 0, runs_ = 0;
   TaggedBuffer q_, k_, v_, out_, workspace_;
   std::vector<KvRun> keys_;
   std::vector<AttendTask> tasks_;
