@@ -56,6 +56,10 @@ class Case(unittest.TestCase):
     def result(self, folder):
         return json.loads((pathlib.Path(folder) / "result.json").read_text())
 
+    def assert_valid(self, *paths):
+        done = subprocess.run([sys.executable, str(ROOT / "scripts/validate_json.py"), *paths], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
 
 class Usage(Case):
     def test_help_and_version(self):
@@ -128,7 +132,90 @@ class Plan(Case):
 
     def test_every_shipped_config_can_be_planned(self):
         for config in sorted((ROOT / "configs").glob("*.json")):
-            self.expect(0, "plan", str(config), "--ranks", "2")
+            # those for clusters have thousands of programs to look at: some of them will do
+            some = ["--filter", "ranks <= 512 && seq_len <= 1M || seq_len == 1B && ranks == 64"] if "cluster" in config.name else []
+            self.expect(0, "plan", str(config), "--ranks", "2", *some)
+
+
+class Simulate(Case):
+    CLUSTER = str(ROOT / "configs" / "clusters" / "h100-ndr400.json")
+
+    def simulate(self, *args, code=0, **more):
+        return self.expect(code, "simulate", self.config, "--cluster", self.CLUSTER, "--set", "model.dtype=bf16", *args, **more)
+
+    def test_points_of_a_cluster(self):
+        folder = self.path / "out"
+        out = self.simulate("--set", "sweep.ranks=8,512", "--what-if", "", "--what-if", "bandwidth=0.5", "-o", str(folder)).stdout
+        self.assertIn("messages_per_s", out)
+        result = self.result(folder)
+        self.assertEqual(result["summary"]["verdict"], "pass")
+        points = [p for p in result["points"] if p["status"] == "ok"]
+        self.assertEqual({p["source"] for p in points}, {"simulated"})
+        self.assertEqual({p["params"]["cluster"] for p in points}, {"h100-ndr400", "h100-ndr400 bandwidth=0.5"})
+        self.assertEqual(len({p["id"] for p in points}), len(points))
+        for p in points:
+            timing = p["timing"]
+            self.assertLessEqual(timing["ci_low_s"], timing["median_s"])
+            self.assertLessEqual(timing["median_s"], timing["ci_high_s"])
+            self.assertGreater(p["memory"]["predicted_peak_bytes"], 0)
+        self.assert_valid(str(folder))
+
+    def test_what_cannot_run_says_why(self):
+        folder = self.path / "out"
+        self.simulate("--set", "sweep.ranks=8,8192", "-o", str(folder))
+        reasons = {p["reason"] for p in self.result(folder)["points"] if p["status"] == "skipped_unsupported"}
+        self.assertTrue(any("has 4096" in r for r in reasons), reasons)
+        text = self.expect(2, "simulate", self.config, "--cluster", self.config).stderr
+        self.assertIn("unknown key", text)
+        self.assertIn("did you mean 'bandwidth'", self.simulate("--what-if", "bandwith=2", code=2).stderr)
+
+    def test_trace(self):
+        trace = self.path / "trace.json"
+        self.simulate("--set", "sweep.ranks=4", "--set", "sweep.seq_len=8K", "--filter", "algorithm == ring", "--trace", str(trace),
+                      "-o", str(self.path / "out"))
+        events = json.loads(trace.read_text())["traceEvents"]
+        self.assertEqual({e["pid"] for e in events}, {0, 1, 2, 3})
+        self.assertTrue({"attend", "send", "recv"} <= {e["name"] for e in events})
+        self.assertIn("--trace shows one point", self.simulate("--set", "sweep.ranks=1,4", "--trace", "x", code=2).stderr)
+
+    def test_recommend(self):
+        out = self.expect(0, "recommend", "--cluster", self.CLUSTER, "--seq-len", "1M", "--ranks", "64", "--causal").stdout
+        self.assertIn("zigzag", out.split("# exact attention\n")[1].splitlines()[0])
+        self.assertIn("not possible: ulysses", out)
+        self.assertIn("has 4096 GPUs", self.expect(2, "recommend", "--cluster", self.CLUSTER, "--seq-len", "1M", "--ranks", "5000").stderr)
+
+
+class Calibrate(Case):
+    def calibrated(self, *args, **more):
+        path = self.path / "here.json"
+        self.expect(0, "calibrate", "--quick", "-q", "-o", str(path), *args, **more)
+        self.assert_valid(str(path))
+        return path, json.loads(path.read_text())
+
+    def test_a_cluster_file_that_simulate_takes(self):
+        path, cluster = self.calibrated("--ranks", "2")
+        self.assertEqual((cluster["name"], cluster["gpus_per_node"]["value"]), ("here", 2))
+        self.assertIn("measured by lnbench calibrate, 20", cluster["device"]["launch_s"]["source"])
+        self.assertNotIn(os.uname().nodename + " ", path.read_text())
+        self.assertFalse(cluster["async_progress"]["value"])
+        models = {(m["dtype"], m["causal"]) for m in cluster["device"]["attend_model"]}
+        self.assertEqual(models, {(d, c) for d in ("fp32", "bf16") for c in (False, True)})
+        folder = self.path / "out"
+        self.expect(0, "simulate", self.config, "--cluster", str(path), "-o", str(folder))
+        seconds = [p["timing"]["median_s"] for p in self.result(folder)["points"] if p["status"] == "ok"]
+        self.assertEqual(len(seconds), 10)
+        self.assertTrue(all(s > 0 for s in seconds))
+
+    def test_on_mpi_ranks(self):
+        if not MPIRUN:
+            self.skipTest("no MPI in this build")
+        _, cluster = self.calibrated(ranks=2)
+        self.assertIn("2 ranks (mpi)", cluster["links"]["intra"]["bandwidth_bytes_per_s"]["source"])
+
+    def test_mistakes(self):
+        error = self.expect(2, "calibrate", "--quick", "--ranks", "1", "-o", str(self.path / "no" / "where.json")).stderr
+        self.assertIn("cannot write", error)
+        self.assertIn("real.json", self.expect(2, "validate", "--real", str(self.path / "real.json")).stderr)
 
 
 class Run(Case):
@@ -163,10 +250,6 @@ class Run(Case):
         self.assertEqual(before, (pathlib.Path(folder) / "points.jsonl").read_text())
         error = self.expect(2, "run", self.config, "--ranks", "2", "--resume", folder, "--set", "model.heads=4").stderr
         self.assertIn("config", error)
-
-    def assert_valid(self, *paths):
-        done = subprocess.run([sys.executable, str(ROOT / "scripts/validate_json.py"), *paths], capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_wrong_result_is_never_accepted(self):
         folder, _ = self.run_small("--set", "check.tolerance=1e-12", code=1)

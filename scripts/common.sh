@@ -10,7 +10,7 @@ export OMPI_MCA_rmaps_base_oversubscribe=1
 
 build_packages=(g++ cmake ninja-build pkg-config git ca-certificates libopenmpi-dev openmpi-bin libhwy-dev
   nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev libbenchmark-dev libhwloc-dev libssl-dev python3 python3-venv)
-test_packages=(chromium fonts-dejavu-core)
+test_packages=(chromium fonts-dejavu-core libsimgrid-dev)
 
 say() { printf '\n== %s\n' "$*"; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }

@@ -9,21 +9,22 @@ import sys
 
 MAY_INCLUDE = {
     "core": set(),
+    "json": {"core"},
     "pattern": {"core"},
     "schedule": {"core", "pattern"},
     "kernels": {"core"},
     "comm": {"core"},
     "execute": {"core", "pattern", "schedule", "kernels", "comm"},
-    "simulate": {"core", "pattern", "schedule"},
+    "simulate": {"core", "json", "pattern", "schedule"},
     "measure": {"core"},
-    "io": {"core", "pattern", "measure"},
+    "io": {"core", "json", "pattern", "measure"},
 }
 # A library's header belongs to one place.
 LIBRARY_HOMES = {
     r"mpi\.h": r"src/comm/mpi/mpi_world\.cpp",
     r"nccl\.h": r"src/comm/nccl/nccl_transport\.cpp",
     r"hwy/.*": r"src/kernels/cpu/.*",
-    r"nlohmann/.*": r"src/(io|simulate)/[^/]+\.cpp",
+    r"nlohmann/.*": r"src/json/[^/]+\.cpp",
     r"hwloc\.h": r"src/io/environment\.cpp",
     r"openssl/.*": r"src/io/sha256\.cpp",
     r"cuda.*|cudnn.*": r"src/[a-z]+/cuda/.*",
@@ -31,6 +32,7 @@ LIBRARY_HOMES = {
     r"benchmark/.*": r"bench/.*",
     r"CLI/.*": r"bench/.*",
     r"lnbench/.*": r"bench/.*",
+    r"simgrid/.*": r"bench/simgrid_oracle/[^/]+\.cpp",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 BACKEND_SWITCH = re.compile(r"^\s*#\s*if.*\b(LONGNET_MPI|LONGNET_CUDA|LONGNET_NCCL)\b", re.M)

@@ -4,8 +4,8 @@
   validate_json.py configs/quick.json results/20261120T225600Z-quick-1a2b3c4d5e
 
 A folder stands for its run.json, points.jsonl and result.json; a *.jsonl file is checked line by
-line; a file with "run" and "points" is a result, one with "run" alone a manifest, anything else a
-config.
+line; a file with "run" and "points" is a result, one with "run" alone a manifest, one with "device" and "links" a
+cluster, one with "closed_form" a validation, anything else a config.
 The config inside a result is checked as well.
 Exit code: 0 all valid, 1 something is not, 2 it could not be checked.
 """
@@ -73,13 +73,18 @@ def load_validators():
         sys.exit(2)
     config = json.loads((SCHEMAS / "config.schema.json").read_text())
     result = json.loads((SCHEMAS / "result.schema.json").read_text())
+    cluster = json.loads((SCHEMAS / "cluster.schema.json").read_text())
+    validation = json.loads((SCHEMAS / "validation.schema.json").read_text())
+    Draft202012Validator.check_schema(validation)
     Draft202012Validator.check_schema(config)
+    Draft202012Validator.check_schema(cluster)
     Draft202012Validator.check_schema(result)
 
     def part(name):
         return Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": result["$defs"]})
 
-    return {"config": Draft202012Validator(config), "result": Draft202012Validator(result),
+    return {"config": Draft202012Validator(config), "cluster": Draft202012Validator(cluster),
+            "validation": Draft202012Validator(validation), "result": Draft202012Validator(result),
             "manifest": part("manifest"), "point": part("point")}
 
 
@@ -89,6 +94,10 @@ def kind_of(value):
             return "result"
         if "build" in value or "environment" in value:
             return "manifest"
+    if isinstance(value, dict) and "device" in value and "links" in value:
+        return "cluster"
+    if isinstance(value, dict) and "closed_form" in value:
+        return "validation"
     return "config"
 
 
@@ -137,7 +146,7 @@ def check_file(path, validators):
     kind = kind_of(value)
     for problem in problems_in(validators[kind], value):
         yield f"{path}: {problem}"
-    run = value["run"] if kind != "config" else None
+    run = value["run"] if kind in ("result", "manifest") else None
     config = run.get("config") if isinstance(run, dict) else None
     if config is not None:  # the resolved config travels inside the result
         for problem in problems_in(validators["config"], config):

@@ -55,6 +55,17 @@ class Configs(unittest.TestCase):
         self.assertGreaterEqual(len(files), 9)
         self.assertEqual(check(*files), (0, ""))
 
+    def test_shipped_clusters_are_valid(self):
+        files = sorted((ROOT / "configs" / "clusters").glob("*.json"))
+        self.assertGreaterEqual(len(files), 4)
+        self.assertEqual(check(*files), (0, ""))
+        text = files[0].read_text()
+        for right, wrong, where in [('"source"', '"sorce"', "sorce"), ('"fat_tree"', '"fat"', "topology"),
+                                    ('"links": {', '"links": {"extra": 1,', "extra")]:
+            code, output = check_text(text.replace(right, wrong, 1))
+            self.assertEqual(code, 1, wrong)
+            self.assertIn(where, output)
+
     def test_variants(self):
         good = [
             {},

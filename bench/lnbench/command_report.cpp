@@ -26,6 +26,7 @@ int run_report(const Options& options) {
   std::vector<std::string> args{python.string(), script.string()};
   args.insert(args.end(), options.result_dirs.begin(), options.result_dirs.end());
   if (!options.report_file.empty()) args.insert(args.end(), {"-o", options.report_file});
+  if (!options.validation.empty()) args.insert(args.end(), {"--validation", options.validation});
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);

@@ -45,6 +45,40 @@ void add_sweep(CLI::App& command, Options& o) {
   add_common(command, o);
 }
 
+void add_cluster(CLI::App& command, Options& o) {
+  command.add_option("--cluster", o.cluster, "A cluster, e.g. configs/clusters/h100-ndr400.json")
+      ->required();
+  command
+      .add_option("--what-if", o.what_if,
+                  "Change it: bandwidth=0.5, inter_bandwidth=2, latency=2 (factors), taper=2, "
+                  "gpus_per_node=4, nodes=1024, overlap=0.56, straggler=0.2 (rank 0 computes 20 % "
+                  "slower), several with commas; repeatable, each makes points of its own")
+      ->allow_extra_args(false);
+  command
+      .add_option("--alpha", o.alpha,
+                  "Latencies: band (nccl_ll, and all three as an interval), ideal, nccl_ll or "
+                  "nccl_simple")
+      ->check(CLI::IsMember({"band", "ideal", "nccl_ll", "nccl_simple"}));
+}
+
+void add_question(CLI::App& command, Options& o) {
+  command.add_option("--seq-len", o.seq_len, "Tokens of one sequence, e.g. 16M")->required();
+  command.add_option("--ranks", o.ranks, "GPUs")->required()->check(CLI::Range(1, 1 << 20));
+  command.add_option("--heads", o.heads, "Query heads (default 12)")->check(CLI::PositiveNumber);
+  command.add_option("--kv-heads", o.kv_heads, "K/V heads (default: as many as heads)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--head-dim", o.head_dim, "Lanes of a head (default 64)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--batch", o.batch, "Sequences (default 1)")->check(CLI::PositiveNumber);
+  command.add_option("--dtype", o.dtype, "bf16 or fp32")->check(CLI::IsMember({"bf16", "fp32"}));
+  command.add_flag("--causal", o.causal, "A query sees the keys at positions up to its own");
+  command
+      .add_option("--dilated-segments", o.dilated_segments,
+                  "Segments of dilated attention (default 2048,per_rank,sequence)")
+      ->delimiter(',');
+  command.add_option("--top", o.top, "Rows of each list (default 10)")->check(CLI::PositiveNumber);
+}
+
 std::string footer() {
   std::string text = "Algorithms:\n";
   for (const AlgorithmInfo& a : algorithms())
@@ -58,6 +92,10 @@ std::string footer() {
          "  lnbench plan configs/quick.json\n"
          "  mpirun -np 2 lnbench run configs/quick.json --filter 'seq_len<=64K'\n"
          "  lnbench run configs/quick.json --ranks 4 --set sweep.ranks=1,2,4\n"
+         "  lnbench simulate configs/figure5-cluster.json --cluster "
+         "configs/clusters/h100-ndr400.json\n"
+         "  lnbench recommend --cluster configs/clusters/h100-ndr400.json --seq-len 16M --ranks "
+         "64\n"
          "  lnbench report results/20260101T000000Z-quick-abc1234";
 }
 
@@ -100,6 +138,30 @@ int dispatch(int argc, char** argv) {
 
   run->add_option("--replay", o.replay,
                   "With --transport virtual: only these ranks, e.g. 0,17,4095");
+  CLI::App* simulate = app.add_subcommand(
+      "simulate", "The same points on a modelled cluster: any number of ranks, no MPI, no GPU");
+  add_sweep(*simulate, o);
+  add_cluster(*simulate, o);
+  simulate->add_option("-o,--output", o.output,
+                       "Folder of the result (default: results/<utc>-<name>-<rev>)");
+  simulate->add_flag("--no-collapse", o.no_collapse,
+                     "Walk every rank, also those that do the same as others");
+  simulate->add_option("--trace", o.trace,
+                       "Write what every rank does when, for chrome://tracing or Perfetto (needs a "
+                       "--filter that leaves one point)");
+
+  CLI::App* recommend = app.add_subcommand(
+      "recommend", "Which algorithm for this problem on that cluster? A ranked list");
+  add_cluster(*recommend, o);
+  add_question(*recommend, o);
+  add_common(*recommend, o);
+
+  CLI::App* validate = app.add_subcommand(
+      "validate", "How right the simulator is: against equations, SimGrid and real runs");
+  validate->add_option("--json", o.json, "Write the errors to this file");
+  validate->add_option("--real", o.real,
+                       "Real runs compared by scripts/validate_real.sh (real.json)");
+  add_common(*validate, o);
 
   CLI::App* check_command = app.add_subcommand(
       "check", "Correctness only: every point up to check.max_seq_len against the reference");
@@ -116,6 +178,15 @@ int dispatch(int argc, char** argv) {
   comm->add_option("--max-bytes", o.max_bytes, "Largest message, e.g. 4MiB");
   add_common(*comm, o);
 
+  CLI::App* calibrate = app.add_subcommand(
+      "calibrate", "This machine as a cluster file for simulate: kernels, memory, links, measured");
+  calibrate->add_option("-o,--output", o.output, "The cluster file (default: cluster.json)");
+  calibrate->add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
+      ->check(CLI::Range(1, 1024));
+  calibrate->add_flag("--quick", o.quick,
+                      "Seconds instead of two minutes; to try it, not to trust");
+  add_common(*calibrate, o);
+
   CLI::App* compare = app.add_subcommand(
       "compare", "Did anything get slower between two results? (Mann-Whitney, Holm)");
   compare->add_option("BASE", o.base, "Result folder or result.json")->required();
@@ -127,6 +198,8 @@ int dispatch(int argc, char** argv) {
   report->add_option("DIR", o.result_dirs, "Result folders")->required();
   report->add_option("-o,--output", o.report_file,
                      "The HTML file (default: report.html in the first folder)");
+  report->add_option("--validation", o.validation,
+                     "Errors of the simulator (lnbench validate --json): a section of the report");
 
   try {
     app.parse(argc, argv);
@@ -140,13 +213,17 @@ int dispatch(int argc, char** argv) {
   if (plan->parsed()) return silent ? int(kOk) : run_plan(o);
   if (compare->parsed()) return silent ? int(kOk) : run_compare(o);
   if (report->parsed()) return silent ? int(kOk) : run_report(o);
+  if (recommend->parsed()) return silent ? int(kOk) : run_recommend(o);
+  if (validate->parsed()) return silent ? int(kOk) : run_validate(o);
   if (depth->parsed()) return silent ? int(kOk) : run_depth(o);
   if (comm->parsed()) return run_comm(o);
+  if (calibrate->parsed()) return run_calibrate(o);
   if (check_command->parsed()) return run_check(o);
   std::string command_line;
   for (int i = 0; i < argc; ++i) command_line += concat(i > 0 ? " " : "", argv[i]);
   if (launched_world_size())
     command_line = concat("mpirun -np ", *launched_world_size(), " ", command_line);
+  if (simulate->parsed()) return silent ? int(kOk) : run_simulate(o, command_line);
   return run_points(o, command_line);
 }
 

@@ -28,16 +28,32 @@ struct Options {
   std::string schedule_of;  // a point's id or number
   int schedule_rank = 0;
   bool dot = false;
+  // simulate, recommend.
+  std::string cluster;
+  std::vector<std::string> what_if;
+  std::string alpha = "band";  // or ideal, nccl_ll, nccl_simple
+  bool no_collapse = false;
+  std::string trace;
+  // recommend.
+  std::string seq_len, dtype = "bf16";
+  int64_t heads = 12, kv_heads = 0, head_dim = 64, batch = 1;
+  bool causal = false;
+  std::vector<std::string> dilated_segments;
+  int top = 10;
   // env.
   std::string json;
   bool fitness_check = false;
   // comm.
   std::string max_bytes = "4MiB";
+  // validate.
+  std::string real;
+  // calibrate.
+  bool quick = false;
   // compare.
   std::string base, now, threshold = "5%";
   // report.
   std::vector<std::string> result_dirs;
-  std::string report_file;
+  std::string report_file, validation;
 };
 
 // Exit codes, as every command uses them.
@@ -54,8 +70,12 @@ int run_env(const Options& options);
 int run_plan(const Options& options);
 int run_points(const Options& options, const std::string& command_line);  // `run`
 int run_check(const Options& options);
+int run_recommend(const Options& options);
+int run_validate(const Options& options);
+int run_simulate(const Options& options, const std::string& command_line);
 int run_depth(const Options& options);
 int run_comm(const Options& options);
+int run_calibrate(const Options& options);
 int run_compare(const Options& options);
 int run_report(const Options& options);
 

@@ -13,6 +13,7 @@
 #include "kernels/cuda/device_kernel.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
+#include "simulate/collective_model.h"
 
 namespace longnet {
 namespace {
@@ -35,11 +36,13 @@ KnownNames known_names() {
   for (const std::string& name : device_kernel_names()) known.kernels.push_back(name);
   known.layouts = {"contiguous", "zigzag", "striped"};
   known.collectives = collective_names();
+  known.collectives.insert(known.collectives.end(), {"nccl_ring", "multi_channel_ring"});
   for (const AlgorithmInfo& a : algorithms()) {
     auto& names = known.collectives_of[std::string(a.name)];
     names = {"native"};
     if (a.collectives == CollectiveUse::kAllGather)
-      names.insert(names.end(), {"ring", "recursive_doubling", "bruck", "hierarchical"});
+      names.insert(names.end(), {"ring", "recursive_doubling", "bruck", "hierarchical", "nccl_ring",
+                                 "multi_channel_ring"});
     if (a.collectives == CollectiveUse::kAllToAll)
       names.insert(names.end(), {"pairwise", "linear"});
   }
@@ -125,6 +128,8 @@ int64_t workspace_bytes(const PointParams& p, int threads) {
 }
 
 std::string why_unsupported(const PointParams& p) {
+  if (is_formula(p.collective))
+    return concat(p.collective, " is a model of NCCL: `lnbench simulate` knows its time");
   if (const std::string why = find_algorithm(p.algorithm).why_unsupported(sharded_problem(p));
       !why.empty())
     return why;
@@ -140,28 +145,20 @@ std::string why_unsupported(const PointParams& p) {
   return why_device_kernel_unsupported(p.kernel, attend_options(p));
 }
 
-// From the slots alone, of the ranks that an account looks at: the search below asks for it dozens
-// of times, at any P.
-int64_t predicted_memory(const PointParams& p, int threads) {
-  if (is_virtual(p)) {
-    int64_t bytes = workspace_bytes(p, threads);
-    for (const auto& [tag, held] :
-         walk_memory_by_tag(p, 1, accounted_ranks(p.ranks, kMaxAccountedRanks)))
-      bytes += held;
-    return bytes;
-  }
-  const Schedule schedule = make_schedule(p);
+}  // namespace
+
+int64_t predicted_slots(const Schedule& schedule) {
   int64_t most = 0;
-  for (const Rank r : accounted_ranks(p.ranks, kMaxAccountedRanks)) {
+  for (const Rank r : accounted_ranks(schedule.sharded.layout.world_size(), kMaxAccountedRanks)) {
     int64_t bytes = 0;
     for (const Slot& slot : schedule.program(r).slots) bytes += slot.bytes;
     most = std::max(most, bytes);
   }
-  return most + workspace_bytes(p, threads);
+  return most;
 }
 
-// Halves or doubles one thing at a time; the first change that fits with the smallest factor wins.
-std::string cheapest_change(const PointParams& original, int64_t limit, int threads) {
+std::string cheapest_change(const PointParams& original,
+                            const std::function<bool(const PointParams&)>& fits) {
   struct Change {
     const char* name;
     bool (*apply)(PointParams&);
@@ -196,7 +193,7 @@ std::string cheapest_change(const PointParams& original, int64_t limit, int thre
       PointParams p = original;
       bool valid = true;
       for (int i = 0; i < steps && valid; ++i) valid = change.apply(p);
-      if (!valid || !why_unsupported(p).empty() || predicted_memory(p, threads) > limit) continue;
+      if (!valid || !fits(p)) continue;
       const std::string name = change.name;
       if (name == "batch") return concat("batch=", p.problem.batch);
       if (name == "ranks")
@@ -205,6 +202,19 @@ std::string cheapest_change(const PointParams& original, int64_t limit, int thre
       return name;
     }
   return "";
+}
+
+namespace {
+
+// What the fullest rank of a point needs, or a walk of one sequence at a time: from the slots
+// alone, because cheapest_change asks for it dozens of times, at any P.
+int64_t predicted_memory(const PointParams& p, int threads) {
+  int64_t bytes = workspace_bytes(p, threads);
+  if (!is_virtual(p)) return bytes + predicted_slots(make_schedule(p));
+  for (const auto& [tag, held] :
+       walk_memory_by_tag(p, 1, accounted_ranks(p.ranks, kMaxAccountedRanks)))
+    bytes += held;
+  return bytes;
 }
 
 // Chooses how many sequences are walked at once, and sets the memory that this takes.
@@ -289,7 +299,10 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
     return plan;
   }
   if (limits.memory_bytes > 0 && plan.memory_bytes() > per_rank) {
-    plan.fits_if = cheapest_change(p, per_rank, p.threads);
+    plan.fits_if = cheapest_change(p, [&](const PointParams& changed) {
+      return why_unsupported(changed).empty() &&
+             predicted_memory(changed, changed.threads) <= per_rank;
+    });
     skip(PointStatus::kSkippedMemory,
          concat("needs ", format_bytes(double(plan.memory_bytes())),
                 is_virtual(p) ? ", " : " per rank, ", format_bytes(double(per_rank)),

@@ -1,5 +1,6 @@
 // From a config to points that may run: what both `plan` and `run` need to know of each.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,13 @@ Schedule make_schedule(const PointParams& params);
 // "virtual" when the config asks for it, else `launched`; throws UsageError under mpirun.
 std::string transport_of(const Config& config, const std::string& launched);
 bool is_virtual(const PointParams& params);
+
+// Bytes of the largest rank's slots, from a few ranks alone: cheap at any P.
+int64_t predicted_slots(const Schedule& schedule);
+// The cheapest change (halving or doubling one thing) that makes a point fit: "batch=2"; "" if
+// none.
+std::string cheapest_change(const PointParams& original,
+                            const std::function<bool(const PointParams&)>& fits);
 
 // Prediction for one point, and whether it can run here.
 struct PointPlan {

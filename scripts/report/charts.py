@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterable, Iterator
 from . import rows_cost, rows_opponents, rows_time
 from .model import Point
 from .rows import Builder, Context, Drawing, Row, main_points, sample_count, spread
-from .series import DASHES, PALETTE, SHAPES, sources_of
+from .series import COLOUR_OF, DASHES, PALETTE, SHAPES, sources_of
 from .units import MISSING, percent_label, plural, token_label
 
 PLOTS = Path(__file__).resolve().parents[2] / "plots"
@@ -33,6 +33,7 @@ BUILDERS: dict[str, Builder] = {
                 "time_per_token",
                 "speedup",
                 "crossover",
+                "winners",
                 "strong_scaling",
                 "weak_scaling",
                 "samples",
@@ -55,7 +56,10 @@ BUILDERS: dict[str, Builder] = {
     )
     for name in names
 }
-COLLECTIVES = ("native", "ring", "recursive_doubling", "bruck", "hierarchical", "pairwise", "linear")
+COLLECTIVES = (
+    *("native", "ring", "recursive_doubling", "bruck", "hierarchical", "pairwise", "linear"),
+    *("nccl_ring", "multi_channel_ring"),
+)
 MAX_LINES = 12  # of one picture that can be split
 MAX_PARTS = 4  # pictures that it is split into
 # What a row and its point must agree on to stand in the same picture, and the name of that picture.
@@ -96,6 +100,7 @@ LAYER_NEEDS: dict[str, Callable[[list[Row]], bool]] = {
     "communication": some(lambda r: r.get("phase") == "all communication"),
     "closed_form": some(lambda r: r.get("status") == "closed form"),
     "single_attend": some(lambda r: "single_share" in r),
+    "flip": some(lambda r: bool(r.get("flips_here"))),
     "wrong": some(lambda r: r.get("status") == "check_failed"),
 }
 
@@ -154,6 +159,7 @@ def fill_scales(spec: dict[str, Any], ctx: Context, drawing: Drawing) -> None:
         ("shape", "branch"): (branches, [SHAPES[i % len(SHAPES)] for i in range(len(branches))]),
         ("color", "collective"): (collectives, [PALETTE[i % len(PALETTE)] for i in places]),
         ("shape", "collective"): (collectives, [SHAPES[i % len(SHAPES)] for i in places]),
+        ("color", "winner"): winner_scale(drawing),
         ("strokeDash", "ranks_label"): (
             [ctx.index.rank_label(r) for r in sorted(ranks)],
             [ctx.index.dash(r) for r in sorted(ranks)],
@@ -179,6 +185,15 @@ def fill_scales(spec: dict[str, Any], ctx: Context, drawing: Drawing) -> None:
             definition["scale"]["nice"] = len(ticks) < 4
         if channel == "y" and name in ("label", "lane"):
             definition["sort"] = sorted(lanes, key=lambda lane: lanes[lane])
+
+
+def winner_scale(drawing: Drawing) -> tuple[list[str], list[str]]:
+    """An algorithm's usual colour; other orders of its tokens take the free ones."""
+    names = sorted({row["winner"] for row in drawing.rows if "winner" in row})
+    usual = {name: COLOUR_OF[name] for name in names if name in COLOUR_OF}
+    free = [i for i in range(len(PALETTE)) if i not in usual.values()]
+    places = [usual[n] if n in usual else free[i % len(free)] for i, n in enumerate(names)]
+    return names, [PALETTE[i] for i in places]
 
 
 def doublings(values: Iterable[Any]) -> list[int]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plots and one self-contained HTML report from result directories.
 
-    make_report.py RESULT_DIR... [-o FILE.html] [--plots-dir DIR]
+    make_report.py RESULT_DIR... [-o FILE.html] [--plots-dir DIR] [--validation FILE.json]
 
 With one directory the report is RESULT_DIR/report.html and the pictures stand in RESULT_DIR/plots; with
 several, both stand beside FILE.html (default: report.html here). Exit codes: 0 written · 2 usage, or no
@@ -26,6 +26,7 @@ from report.model import ResultError, load_run  # noqa: E402
 from report.page import render_page  # noqa: E402
 from report.rows import Context  # noqa: E402
 from report.series import SeriesIndex  # noqa: E402
+from report.validation import load_validation  # noqa: E402
 
 EXIT_USAGE = 2
 
@@ -64,6 +65,9 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--plots-dir", type=Path, metavar="DIR", help="where SVG and PNG files go; default: plots beside the report"
     )
+    parser.add_argument(
+        "--validation", type=Path, metavar="FILE.json", help="errors of the simulator, as lnbench validate writes them"
+    )
     return parser.parse_args(argv)
 
 
@@ -90,7 +94,8 @@ def main(argv: list[str] | None = None) -> int:
         ctx = make_context(arguments.results)
         figures = build_figures(ctx)
         pictures = write_pictures(figures, plots)
-        write_text(output, render_page(ctx, figures, judge(ctx)))
+        validation = load_validation(arguments.validation) if arguments.validation else None
+        write_text(output, render_page(ctx, figures, judge(ctx), validation))
     except (ResultError, OSError) as error:
         print(f"make_report.py: {error}", file=sys.stderr)
         return EXIT_USAGE

@@ -21,6 +21,7 @@ from .rows import Context
 from .rows_cost import host_memory
 from .tables import full_table, skipped_table
 from .units import bytes_label, integer_label, number, plural
+from .validation import validation_section
 
 ASSETS = Path(__file__).resolve().parent
 SOURCE_MEANING = {
@@ -234,7 +235,9 @@ def for_screen(figure: Figure) -> dict[str, Any]:
     return compiled
 
 
-def render_page(ctx: Context, figures: list[Figure], claims: list[Claim]) -> str:
+def render_page(
+    ctx: Context, figures: list[Figure], claims: list[Claim], validation: dict[str, Any] | None = None
+) -> str:
     styles = (ASSETS / "report.css").read_text(encoding="utf-8")
     program = script_safe((ASSETS / "report.js").read_text(encoding="utf-8"))
     drawn = [f for f in figures if not f.absent]
@@ -249,6 +252,7 @@ def render_page(ctx: Context, figures: list[Figure], claims: list[Claim]) -> str
         ("figures", "Figures"),
         ("table", "Table"),
         ("skipped", "Skipped"),
+        *([("validation", "Validation")] if validation else []),
         ("method", "Method"),
         ("environment", "Environment"),
         ("reproduce", "Reproduce"),
@@ -273,6 +277,7 @@ def render_page(ctx: Context, figures: list[Figure], claims: list[Claim]) -> str
 {figures_section(figures)}
 <section id="table"><h2>All points</h2>{full_table(ctx)}</section>
 <section id="skipped"><h2>Points without a result</h2>{skipped_table(ctx)}</section>
+{validation_section(validation) if validation else ""}
 {method_section(ctx)}
 {environment_section(ctx)}
 {reproduce_section(ctx)}

@@ -86,6 +86,28 @@ class Figures(unittest.TestCase):
             for line in lines:
                 self.assertIn({"field": "source"}, line["encoding"]["detail"], drawn.name)
 
+    def test_winners_are_told_per_cluster_and_flips_are_marked(self) -> None:
+        def on(cluster: str, algorithm: str, seq_len: int, time_s: float) -> dict:
+            record = point(algorithm, seq_len, 8, time_s=time_s)
+            record["source"] = "simulated"
+            record["id"] = f"{abs(hash((cluster, algorithm, seq_len))) % 16**8:08x}"
+            record["params"] |= {"cluster": cluster, "transport": "simulated", "kernel": "modelled"}
+            return record
+
+        records = [
+            on("fast", "ring", 8 * K, 2.0), on("fast", "usp", 8 * K, 1.0),
+            on("fast", "ring", 16 * K, 3.0), on("fast", "usp", 16 * K, 6.0),
+            on("slow", "ring", 8 * K, 2.0), on("slow", "usp", 8 * K, 5.0),
+            on("slow", "ring", 16 * K, 3.0), on("slow", "usp", 16 * K, 9.0),
+        ]  # fmt: skip
+        maps = {f.title.split(" on ")[1]: rows_of(f) for f in build_figures(context(records)) if f.name.startswith("winners")}
+        self.assertEqual(set(maps), {"fast", "slow"})
+        fast = {r["seq_len"]: r for r in maps["fast"]}
+        self.assertEqual((fast[8 * K]["winner"], fast[8 * K]["value"], fast[8 * K]["flips"]), ("usp", 2.0, "slow: ring"))
+        self.assertEqual((fast[16 * K]["winner"], fast[16 * K]["flips_here"]), ("ring", False))
+        self.assertEqual([r["winner"] for r in maps["slow"]], ["ring", "ring"])
+        self.assertIn("ring · slow", context(records).index.labels.values())
+
     def test_strong_scaling(self) -> None:
         records = [point("dilated", M, p, time_s=1.0 / p) for p in (1, 2, 4)]
         rows = rows_of(figure(records, "strong_scaling"))

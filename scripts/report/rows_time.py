@@ -73,7 +73,8 @@ def time_per_token(ctx: Context) -> list[Drawing]:
 def problem_key(point: Point) -> tuple[Any, ...]:
     """What must agree before the times of two algorithms are compared."""
     shape = tuple(
-        point.text(f"params.{k}") for k in ("heads", "kv_heads", "head_dim", "dtype", "causal", "kernel", "transport")
+        point.text(f"params.{k}")
+        for k in ("heads", "kv_heads", "head_dim", "dtype", "causal", "kernel", "transport", "cluster")
     )
     return (point.run, point.source, point.seq_len, point.ranks, point.batch, shape)
 
@@ -101,18 +102,33 @@ def speedup(ctx: Context) -> list[Drawing]:
     return single([ratio_row(ctx, e, d) for e, d in pairs], [p for pair in pairs for p in pair])
 
 
+def largest_batches(members: list[Point]) -> list[Point]:
+    """One batch per (N, P): the largest stands for the cell."""
+    largest: dict[tuple[Any, int], int] = {}
+    for p in members:
+        largest[(p.seq_len, p.ranks)] = max(p.batch, largest.get((p.seq_len, p.ranks), 0))
+    return [p for p in members if p.batch == largest[(p.seq_len, p.ranks)]]
+
+
+def map_title(ctx: Context, run: int, source: str, cluster: str) -> str:
+    place = f"{source} on {cluster}" if cluster else source
+    return place if len(ctx.runs) == 1 else f"{place}, run {run + 1}"
+
+
+def map_suffix(source: str, run: int, number: int) -> str:
+    return f"{source}-{run + 1}" if number == 0 else f"{source}-{run + 1}-{number + 1}"
+
+
 def crossover(ctx: Context) -> list[Drawing]:
-    """One map per source and run, so that no cell mixes them; the fastest exact algorithm counts."""
-    drawings = []
+    """One map per source, run and cluster, so that no cell mixes them; the fastest exact algorithm counts."""
+    drawings: list[Drawing] = []
     pairs = {id(e): d for e, d in matched(ctx)}
     exact = [p for p in timed_points(ctx) if id(p) in pairs]
-    for (run, source), members in group_by(exact, lambda p: p.run, lambda p: p.source).items():
-        # one cell per (N, P): the largest batch stands for it
-        members = sorted(members, key=lambda p: p.batch, reverse=True)
-        largest = {(p.seq_len, p.ranks): p.batch for p in reversed(members)}
-        best = best_per_key(
-            [p for p in members if p.batch == largest[(p.seq_len, p.ranks)]], lambda p: (p.seq_len, p.ranks)
-        )
+    numbers: dict[tuple[int, str], int] = {}
+    for (run, source, cluster), members in group_by(
+        exact, lambda p: p.run, lambda p: p.source, lambda p: p.text("params.cluster")
+    ).items():
+        best = best_per_key(largest_batches(members), lambda p: (p.seq_len, p.ranks))
         if len(best) < 2:
             continue
         rows = [
@@ -121,9 +137,69 @@ def crossover(ctx: Context) -> list[Drawing]:
         ]
         for row in rows:
             row["log2_ratio"] = math.log2(row["value"]) if row["value"] > 0 else None
-        name = source if len(ctx.runs) == 1 else f"{source}, run {run + 1}"
-        drawings.append(Drawing(rows, [*best, *(pairs[id(p)] for p in best)], suffix=f"{source}-{run + 1}", title=name))
+        number = numbers.setdefault((run, source), 0)
+        numbers[(run, source)] += 1
+        points = [*best, *(pairs[id(p)] for p in best)]
+        title = map_title(ctx, run, source, cluster)
+        drawings.append(Drawing(rows, points, suffix=map_suffix(source, run, number), title=title))
     return drawings
+
+
+def short_name(point: Point) -> str:
+    """Algorithm and order of tokens: what wins, whatever its options."""
+    layout = point.text("params.layout")
+    return point.algorithm if layout in ("", "contiguous") else f"{point.algorithm} {layout}"
+
+
+def winners(ctx: Context) -> list[Drawing]:
+    """Per source, run, cluster and problem: the fastest exact algorithm of each (N, P), how far the next one is,
+    and where the same problem on another cluster of the run has another winner."""
+    exact = [p for p in timed_points(ctx) if p.kind == "exact" and p.ranks > 1]
+    shape = ("heads", "kv_heads", "head_dim", "dtype", "causal")
+    problems = group_by(
+        exact, lambda p: p.run, lambda p: p.source, lambda p: tuple(p.text(f"params.{k}") for k in shape)
+    )
+    drawings: list[Drawing] = []
+    numbers: dict[tuple[int, str], int] = {}
+    for (run, source, _), members in problems.items():
+        maps = {}
+        for (cluster,), on_it in group_by(members, lambda p: p.text("params.cluster")).items():
+            cells = group_by(largest_batches(on_it), lambda p: p.seq_len, lambda p: p.ranks)
+            ranked = {cell: best_per_key(some, short_name) for cell, some in cells.items()}
+            maps[cluster] = {cell: sorted(r, key=lambda p: p.median_s or 0) for cell, r in ranked.items() if len(r) > 1}
+        for cluster, ranked in maps.items():
+            if len(ranked) < 2:
+                continue
+            rows = [winner_row(ctx, cell, maps, cluster) for cell in ranked]
+            number = numbers.setdefault((run, source), 0)
+            numbers[(run, source)] += 1
+            points = [p for places in ranked.values() for p in places[:2]]
+            title = map_title(ctx, run, source, cluster)
+            if ranked[next(iter(ranked))][0].get("params.causal"):
+                title += ", causal"
+            drawings.append(Drawing(rows, points, suffix=map_suffix(source, run, number), title=title))
+    return drawings
+
+
+def winner_row(ctx: Context, cell: tuple[Any, ...], maps: dict[str, Any], cluster: str) -> Row:
+    first, second = maps[cluster][cell][:2]
+    factor = (second.median_s or 0.0) / (first.median_s or 1.0)
+    elsewhere = [
+        f"{other}: {short_name(ranked[cell][0])}"
+        for other, ranked in maps.items()
+        if cell in ranked and short_name(ranked[cell][0]) != short_name(first)
+    ]
+    return base_row(ctx, first) | {
+        "tokens": token_label(first.seq_len),
+        "winner": short_name(first),
+        "winner_series": ctx.index.label(first),
+        "second": short_name(second),
+        "second_time": duration_label(second.median_s, 6),
+        "value": factor,
+        "value_text": f"{significant(factor)}×",
+        "flips": "; ".join(elsewhere) or "the same",
+        "flips_here": bool(elsewhere),
+    }
 
 
 def scaling_rows(ctx: Context, groups: list[list[Point]], value: str) -> tuple[list[Row], list[Point], set[int]]:

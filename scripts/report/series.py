@@ -65,6 +65,9 @@ def scalar_params(point: Point) -> dict[str, Any]:
     named = {k: v for k, v in named.items() if v != DEFAULTS.get(k, ...)}
     if params.get("phase_parts", 1) != 1:
         named["phase"] = "shard phase"
+    if "cluster" in named:  # says it all: kernel "modelled", transport "simulated"
+        named.pop("kernel", None)
+        named.pop("transport", None)
     return named
 
 
@@ -109,8 +112,10 @@ class SeriesIndex:
         """Parameters with two or more values among points of one algorithm, algorithm aside."""
         values: dict[tuple[str, str], set[str]] = defaultdict(set)
         for point in self.points:
-            for name, value in self.params(point).items():
+            params = self.params(point)
+            for name, value in params.items():
                 values[(point.algorithm, name)].add(str(value))
+            values[("", "cluster")].add(str(params.get("cluster", "")))  # simulated points beside others have a place
         return sorted({n for (_, n), found in values.items() if n not in ("algorithm", *DEFAULTS) and len(found) > 1})
 
     def _label(self, point: Point) -> str:

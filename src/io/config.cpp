@@ -6,8 +6,8 @@
 #include "core/check.h"
 #include "io/config_reader.h"
 #include "io/filter.h"
-#include "io/text.h"
 #include "io/units.h"
+#include "json/text.h"
 
 namespace longnet {
 namespace {

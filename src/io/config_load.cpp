@@ -1,7 +1,6 @@
 // From a file and its `extends` and --set to one tree.
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "core/check.h"
@@ -13,16 +12,14 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string read_text(const fs::path& path, const JsonNode* asked_by) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file && !fs::is_directory(path)) text << file.rdbuf();
-  if (!file || fs::is_directory(path)) {
-    const std::string from = asked_by ? concat(asked_by->where(), ": extends: ") : "";
-    throw UsageError(concat(from, "cannot read '", path.string(), "'\n  hint: ",
-                            asked_by ? "the path counts from the folder of the file that extends"
-                                     : "configs/ holds the suite's own, e.g. configs/quick.json"));
+  if (!asked_by)
+    return read_file_text(path.string(), "configs/ holds the suite's own, e.g. configs/quick.json");
+  try {
+    return read_file_text(path.string(),
+                          "the path counts from the folder of the file that extends");
+  } catch (const UsageError& e) {
+    throw UsageError(concat(asked_by->where(), ": extends: ", e.what()));
   }
-  return text.str();
 }
 
 // A range or a batch is one value: keys of two of them mixed would mean something nobody wrote.

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/test_support.h"
 #include "io/expand.h"
-#include "io/test_support.h"
 
 namespace longnet {
 namespace {

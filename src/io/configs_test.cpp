@@ -26,7 +26,8 @@ LoadOptions known() {
                                    "bidirectional_ring", "query_gather", "dilated", "sparse"},
                     .kernels = {"cpu", "reference", "cuda", "cudnn", "gather"},
                     .layouts = {"contiguous", "zigzag", "striped"},
-                    .collectives = {"native", "ring", "bruck", "pairwise"}}};
+                    .collectives = {"native", "ring", "recursive_doubling", "bruck", "hierarchical",
+                                    "pairwise", "nccl_ring", "multi_channel_ring"}}};
 }
 
 int64_t pairs(const Point& p) {

@@ -7,7 +7,7 @@
 #include "io/filter.h"
 #include "io/point_json.h"
 #include "io/sha256.h"
-#include "io/text.h"
+#include "json/text.h"
 #include "pattern/pair_count.h"
 
 namespace longnet {

@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "io/test_support.h"
+#include "core/test_support.h"
 #include "pattern/pair_count.h"
 
 namespace longnet {

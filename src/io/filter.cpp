@@ -8,8 +8,8 @@
 #include <variant>
 
 #include "core/check.h"
-#include "io/text.h"
 #include "io/units.h"
+#include "json/text.h"
 
 namespace longnet {
 namespace {

@@ -23,7 +23,9 @@ std::string_view to_string(PointStatus s);  // "ok", "skipped_memory", ... as in
 
 struct PointParams {
   std::string algorithm;  // a name of the schedule registry: "local", "dilated", "ring", ...
-  std::string transport = "threads";  // "threads" or "mpi", as launched; or "virtual"
+  // "threads" or "mpi", as launched; "virtual": one device in the place of all ranks; "simulated"
+  // on a modelled cluster.
+  std::string transport = "threads";
   std::string kernel = "cpu";
   std::string layout = "contiguous";           // order of tokens over ranks
   std::string gather_scope = "segment_group";  // or "world"
@@ -34,8 +36,9 @@ struct PointParams {
   int ulysses_degree = 0;             // usp: Pu; 0: the algorithm chooses
   int ring_inner = 0;                 // double_ring: Pi; 0: the algorithm chooses
   int64_t head_slice = 0;             // all_gather: K/V heads gathered at a time; 0: all
-  int node_size = 0;  // collective hierarchical: ranks of a node; 0: near the root of the group
-  int threads = 1;    // OpenMP threads per rank
+  int node_size = 0;      // collective hierarchical: ranks of a node; 0: near the root of the group
+  int threads = 1;        // OpenMP threads per rank
+  std::string cluster{};  // simulated: its name and what was changed, "h100-ndr400 bandwidth=0.5"
 };
 
 struct Point {

@@ -37,8 +37,9 @@ JsonNode params_to_node(const PointParams& p) {
   n.set("mix", to_string(p.pattern.mix)).set("phase_parts", p.pattern.phase_parts);
   n.set("collective", p.collective).set("ulysses_degree", p.ulysses_degree);
   n.set("ring_inner", p.ring_inner).set("head_slice", p.head_slice);
-  n.set("node_size", p.node_size);
-  return n.set("threads", p.threads).set("seed", p.problem.seed);
+  n.set("node_size", p.node_size).set("threads", p.threads).set("seed", p.problem.seed);
+  if (!p.cluster.empty()) n.set("cluster", p.cluster);
+  return n;
 }
 
 PointParams params_from_node(const JsonNode& n) {
@@ -63,6 +64,7 @@ PointParams params_from_node(const JsonNode& n) {
   p.head_slice = n.whole("head_slice");
   p.node_size = int(n.whole("node_size"));
   p.threads = int(n.whole("threads", 1));
+  p.cluster = n.text("cluster");
   p.pattern.offset = parse_offset(n.text("offset", "paper"));
   p.pattern.mix = parse_mix(n.text("mix", "lse"));
   p.pattern.phase_parts = n.whole("phase_parts", 1);

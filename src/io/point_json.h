@@ -1,7 +1,7 @@
 // Params between struct and JSON tree.
 #pragma once
-#include "io/json_tree.h"
 #include "io/point.h"
+#include "json/json_tree.h"
 
 namespace longnet {
 

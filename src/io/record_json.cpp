@@ -4,7 +4,7 @@
 #include "io/point_json.h"
 #include "io/record.h"
 #include "io/record_node.h"
-#include "io/text.h"
+#include "json/text.h"
 
 namespace longnet {
 namespace {

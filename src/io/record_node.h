@@ -1,7 +1,7 @@
 // Records between struct and JSON tree.
 #pragma once
-#include "io/json_tree.h"
 #include "io/result.h"
+#include "json/json_tree.h"
 
 namespace longnet {
 

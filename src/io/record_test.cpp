@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "io/json_tree.h"
-#include "io/test_support.h"
+#include "core/test_support.h"
+#include "json/json_tree.h"
 
 namespace longnet {
 namespace {

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "core/test_support.h"
 #include "io/compare.h"
 #include "io/config.h"
 #include "io/expand.h"
-#include "io/json_tree.h"
-#include "io/test_support.h"
+#include "json/json_tree.h"
 
 namespace longnet {
 namespace {

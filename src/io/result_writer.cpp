@@ -10,8 +10,8 @@
 #include "io/durable_file.h"
 #include "io/result.h"
 #include "io/result_json.h"
-#include "io/text.h"
 #include "io/units.h"
+#include "json/text.h"
 
 namespace longnet {
 namespace {

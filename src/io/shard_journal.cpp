@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "core/check.h"
-#include "io/json_tree.h"
 #include "io/record_node.h"
-#include "io/text.h"
+#include "json/json_tree.h"
+#include "json/text.h"
 
 namespace longnet {
 namespace {

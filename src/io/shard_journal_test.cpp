@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "core/check.h"
-#include "io/test_support.h"
+#include "core/test_support.h"
 
 namespace longnet {
 namespace {

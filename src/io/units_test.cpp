@@ -5,9 +5,9 @@
 #include <cmath>
 #include <random>
 
+#include "core/test_support.h"
 #include "io/sha256.h"
-#include "io/test_support.h"
-#include "io/text.h"
+#include "json/text.h"
 
 namespace longnet {
 namespace {

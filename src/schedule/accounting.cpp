@@ -1,6 +1,8 @@
 #include "schedule/accounting.h"
 
 #include <algorithm>
+#include <optional>
+#include <vector>
 
 #include "core/check.h"
 #include "pattern/pair_count.h"
@@ -32,7 +34,124 @@ int64_t pairs_of_run(const ShardedProblem& s, const BranchRows& rows, const RowM
   return pairs;
 }
 
+// The tokens of a slice as a few ranges, when they are: one owner's, or an interval's.
+std::optional<std::vector<TokenRange>> few_ranges(const ShardedProblem& s, const Slice& slice) {
+  constexpr int kFew = 16;
+  const RankGroup& owners = slice.owners;
+  std::vector<TokenRange> ranges;
+  if (owners.count <= kFew) {
+    for (int i = 0; i < owners.count; ++i)
+      for (const TokenRange& r : owned_tokens(s, owners[i], slice.within)) {
+        if (!ranges.empty() && r.stride == 1 && ranges.back().stride == 1 &&
+            ranges.back().last() + 1 == r.first)
+          ranges.back().count += r.count;
+        else
+          ranges.push_back(r);
+      }
+    return ranges;
+  }
+  TokenInterval all{0, s.problem.seq_len};
+  if (owners.count < s.layout.world_size()) {
+    if (s.layout.kind() != LayoutKind::kContiguous || owners.stride != 1 || owners.inner_count != 0)
+      return std::nullopt;
+    all = {s.layout.interval(owners.first).begin,
+           s.layout.interval(owners.first + owners.count - 1).end};
+  }
+  const TokenInterval part = intersect(all, slice.within);
+  if (!part.empty()) ranges.push_back({part.begin, 1, part.length()});
+  return ranges;
+}
+
+// Queries of one head and branch against keys that hold every selected row of their segments.
+double pairs_in_segments(const BranchRows& rows, int64_t offset, TokenInterval queries,
+                         bool causal) {
+  if (queries.empty()) return 0;
+  const auto in_segment = [&](int64_t segment) {
+    const TokenInterval whole = rows.segment(segment);
+    return double(count_pairs(rows.select(offset, intersect(whole, queries)),
+                              rows.select(offset, whole), causal));
+  };
+  const int64_t first = rows.segment_of(queries.begin), last = rows.segment_of(queries.end - 1);
+  if (first == last) return in_segment(first);
+  double pairs = in_segment(first) + in_segment(last);
+  if (last > first + 1) pairs += double(last - first - 1) * in_segment(first + 1);
+  return pairs;
+}
+
+bool covers_segments(const BranchRows& rows, TokenInterval queries, const TokenInterval& keys) {
+  return keys.contains(rows.segment(rows.segment_of(queries.begin))) &&
+         keys.contains(rows.segment(rows.segment_of(queries.end - 1)));
+}
+
+// The closed form, where there is one.
+std::optional<double> pairs_in_closed_form(const ShardedProblem& s, const Attend& op) {
+  const BranchRows rows(s.pattern, op.branch, s.problem.seq_len);
+  if (rows.is_summary() || s.pattern.phase_parts > 1) return std::nullopt;
+  const auto queries = few_ranges(s, op.q.rows), keys = few_ranges(s, op.kv.rows);
+  if (!queries || !keys) return std::nullopt;
+  const double batch = double(s.problem.batch);
+  double pairs = 0;
+  const bool dense =
+      s.pattern.branches[size_t(op.branch)].dilation_rate == 1 && rows.num_segments() == 1;
+  if (dense) {
+    for (const TokenRange& all : *queries)
+      for (const TokenRange& k : *keys)
+        pairs += double(count_pairs(clip(all, op.queries), k, s.problem.causal));
+    return pairs * double(op.heads.count) * batch;
+  }
+  std::map<int64_t, double> known;
+  for (const TokenRange& all : *queries) {
+    const TokenRange q = clip(all, op.queries);
+    if (q.empty()) continue;
+    if (q.stride != 1 || keys->size() != 1 || keys->front().stride != 1) return std::nullopt;
+    const TokenInterval held{keys->front().first, keys->front().last() + 1};
+    const TokenInterval wanted{q.first, q.last() + 1};
+    if (!covers_segments(rows, wanted, held)) return std::nullopt;
+    known.clear();
+    for (int64_t h = op.heads.first; h < op.heads.first + op.heads.count; ++h) {
+      const int64_t offset =
+          head_offset(s.pattern.offset, h, s.problem.num_heads, rows.num_offsets());
+      const auto [at, is_new] = known.try_emplace(offset, 0);
+      if (is_new) at->second = pairs_in_segments(rows, offset, wanted, s.problem.causal);
+      pairs += at->second;
+    }
+  }
+  return pairs * batch;
+}
+
+int own_index(const RankGroup& group, Rank rank) {
+  const int i = group.index_of(rank);
+  check(i >= 0, "rank ", rank, " is not in its collective");
+  return i;
+}
+
+}  // namespace
+
 double attended_pairs(const ShardedProblem& s, const Attend& op) {
+  const std::optional<double> pairs = pairs_in_closed_form(s, op);
+  return pairs ? *pairs : attended_pairs_by_runs(s, op);
+}
+
+double attended_queries(const ShardedProblem& s, const Attend& op) {
+  const BranchRows rows(s.pattern, op.branch, s.problem.seq_len);
+  double count = 0;
+  for (int i = 0; i < op.q.rows.owners.count; ++i)
+    for (const TokenRange& all : owned_tokens(s, op.q.rows.owners[i], op.q.rows.within)) {
+      const TokenRange q = clip(all, op.queries);
+      if (q.empty()) continue;
+      if (q.stride != 1 || (rows.num_offsets() == 1 && !rows.is_summary())) {
+        count += double(q.count) * double(op.heads.count);
+        continue;
+      }
+      for (int64_t h = op.heads.first; h < op.heads.first + op.heads.count; ++h)
+        count += double(rows.count_queries(
+            head_offset(s.pattern.offset, h, s.problem.num_heads, rows.num_offsets()),
+            {q.first, q.last() + 1}));
+    }
+  return count * double(s.problem.batch);
+}
+
+double attended_pairs_by_runs(const ShardedProblem& s, const Attend& op) {
   const RowMap queries(s, TensorKind::kQuery, op.q.rows),
       keys(s, TensorKind::kKeyValue, op.kv.rows);
   const BranchRows rows(s.pattern, op.branch, s.problem.seq_len);
@@ -52,14 +171,6 @@ double attended_pairs(const ShardedProblem& s, const Attend& op) {
   }
   return pairs * double(s.problem.batch);
 }
-
-int own_index(const RankGroup& group, Rank rank) {
-  const int i = group.index_of(rank);
-  check(i >= 0, "rank ", rank, " is not in its collective");
-  return i;
-}
-
-}  // namespace
 
 int64_t RankAccount::memory_bytes() const {
   int64_t sum = 0;

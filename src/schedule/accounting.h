@@ -21,6 +21,13 @@ struct RankAccount {
   int64_t memory_bytes() const;
 };
 
+// (query, key, head) pairs of one op, whole batch: in closed form where rows lie in few ranges,
+// else run by run.
+double attended_pairs(const ShardedProblem& sharded, const Attend& op);
+double attended_pairs_by_runs(const ShardedProblem& sharded, const Attend& op);
+// Query rows of one op: tokens x heads x batch.
+double attended_queries(const ShardedProblem& sharded, const Attend& op);
+
 // An all-gather counts as each member sending its own rows to every other member: group size - 1
 // messages, what any algorithm must at least deliver. Lowered all-gathers (sends and receives)
 // count what they really send.

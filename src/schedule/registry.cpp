@@ -1,5 +1,7 @@
 #include "schedule/registry.h"
 
+#include <numeric>
+
 #include "core/check.h"
 
 namespace longnet {
@@ -9,6 +11,71 @@ Schedule query_gather_attention(const ShardedProblem& sharded);
 Schedule bidirectional_ring_attention(const ShardedProblem& sharded);
 
 namespace {
+
+// ---- periods ----
+
+int divisor_or_all(int64_t period, int world) {
+  return period < world && world % period == 0 ? int(period) : world;
+}
+
+// Shards of one length; a causal mask is the same for all only with zigzag chunks of one length.
+bool alike(const ShardedProblem& s, int ring_size) {
+  const int64_t n = s.problem.seq_len, world = s.layout.world_size();
+  if (n % world != 0) return false;
+  const bool zigzag = s.layout.kind() == LayoutKind::kZigzag;
+  if (zigzag && n % (2 * ring_size) != 0) return false;
+  return !s.problem.causal || zigzag;
+}
+
+int one_if_alike(const ShardedProblem& s) {
+  return alike(s, s.layout.world_size()) ? 1 : s.layout.world_size();
+}
+
+int no_period(const ShardedProblem& s) { return s.layout.world_size(); }
+
+int two_level_period(const ShardedProblem& s, int inner) {
+  return alike(s, s.layout.world_size()) ? divisor_or_all(inner, s.layout.world_size())
+                                         : s.layout.world_size();
+}
+
+// Inside a group each rank has its own heads: alike only when all have as many.
+int heads_period(const ShardedProblem& s, int degree) {
+  const int world = s.layout.world_size();
+  const int64_t h = s.problem.num_heads, kv = s.problem.num_kv_heads;
+  const bool equal_heads = h % degree == 0 && (kv % degree == 0 || degree % kv == 0);
+  const bool equal_tokens =
+      s.problem.seq_len % world == 0 &&
+      (s.layout.kind() != LayoutKind::kZigzag || s.problem.seq_len % (2 * world) == 0);
+  if (degree == world) return equal_heads && equal_tokens ? 1 : world;
+  return equal_tokens && alike(s, world / degree) ? degree : world;
+}
+
+int ulysses_period(const ShardedProblem& s) { return heads_period(s, s.layout.world_size()); }
+int usp_period(const ShardedProblem& s) {
+  const int degree = usp_degree(s);
+  return degree == 1 ? one_if_alike(s) : heads_period(s, degree);
+}
+int double_ring_period(const ShardedProblem& s) {
+  return two_level_period(s, double_ring_inner(s));
+}
+
+// A shift must move segments onto segments, and selected rows onto selected rows.
+int dilated_period(const ShardedProblem& s) {
+  const int world = s.layout.world_size();
+  if (s.problem.seq_len % world != 0 || s.problem.causal || s.pattern.phase_parts > 1 ||
+      s.gather_scope == GatherScope::kWholeWorld)
+    return world;
+  const int64_t shard = s.problem.seq_len / world;
+  int64_t period = 1;
+  for (const DilatedBranch& b : s.pattern.branches) {
+    if (b.summary_tokens > 0) return world;
+    const bool whole = b.segment_length >= s.problem.seq_len;
+    const int64_t step = whole ? b.dilation_rate : b.segment_length;
+    if (whole && s.problem.seq_len % b.dilation_rate != 0) return world;
+    period = std::lcm(period, std::lcm(step, shard) / shard);
+  }
+  return divisor_or_all(period, world);
+}
 
 std::string any(const ShardedProblem&) { return {}; }
 
@@ -61,25 +128,26 @@ const std::vector<AlgorithmInfo>& algorithms() {
   using enum PatternKind;
   using enum CollectiveUse;
   static const std::vector<AlgorithmInfo> kAll{
-      {"local", "exact, on one rank, no communication", kDense, kNone, local_attention, one_rank},
+      {"local", "exact, on one rank, no communication", kDense, kNone, local_attention, one_rank,
+       one_if_alike},
       {"ring", "exact: K/V shards travel around a ring of ranks", kDense, kNone, ring_attention,
-       any},
+       any, one_if_alike},
       {"all_gather", "exact: all K/V rows on every rank", kDense, kAllGather, all_gather_attention,
-       any},
+       any, one_if_alike},
       {"ulysses", "exact: an all-to-all gives each rank some heads of all tokens", kDense,
-       kAllToAll, ulysses_attention, heads_for_all},
+       kAllToAll, ulysses_attention, heads_for_all, ulysses_period},
       {"usp", "exact: Ulysses inside groups, a ring over the groups", kDense, kAllToAll,
-       usp_attention, divides},
+       usp_attention, divides, usp_period},
       {"double_ring", "exact: rings inside nodes, a ring over the nodes", kDense, kNone,
-       double_ring_attention, whole_rings},
+       double_ring_attention, whole_rings, double_ring_period},
       {"bidirectional_ring", "exact: half of the K/V heads travel each way around", kDense, kNone,
-       bidirectional_ring_attention, two_kv_heads},
+       bidirectional_ring_attention, two_kv_heads, one_if_alike},
       {"query_gather", "exact: queries travel, partial results are reduced", kDense, kAllGather,
-       query_gather_attention, any},
+       query_gather_attention, any, one_if_alike},
       {"dilated", "LongNet: sparse rows gathered inside each segment's ranks", kDilated, kAllGather,
-       dilated_attention, contiguous},
+       dilated_attention, contiguous, dilated_period},
       {"sparse", "Sparse Transformer's fixed pattern: local blocks and summary tokens", kSparse,
-       kAllGather, dilated_attention, contiguous},
+       kAllGather, dilated_attention, contiguous, no_period},
   };
   return kAll;
 }

@@ -23,6 +23,10 @@ struct AlgorithmInfo {
   Schedule (*make)(const ShardedProblem&);
   // Empty when the algorithm can run this, else the reason.
   std::string (*why_unsupported)(const ShardedProblem&);
+  // The smallest known k, a divisor of P, such that rank p + k does what rank p does, with every
+  // rank moved by k around the ring of P: same ops, bytes and pairs. P when no two ranks are alike.
+  // A test holds it against the programs (simulate/period_test.cpp).
+  int (*period)(const ShardedProblem&);
 };
 
 const std::vector<AlgorithmInfo>& algorithms();

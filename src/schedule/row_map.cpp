@@ -20,19 +20,104 @@ int64_t slice_bytes(const ShardedProblem& sharded, TensorKind kind, const Slice&
   return held_bytes(sharded, kind, {.rows = slice});
 }
 
+namespace {
+
+int64_t kv_heads_of(const AttentionProblem& p, const HeadRange& heads) {
+  return heads.count == 0
+             ? 0
+             : p.kv_head_of(heads.first + heads.count - 1) - p.kv_head_of(heads.first) + 1;
+}
+
+// Rows of `tokens` that a branch selects for one stream.
+int64_t selected_rows(const BranchRows& rows, TensorKind kind, int64_t offset,
+                      const TokenRanges& tokens) {
+  int64_t count = 0;
+  for (const TokenRange& r : tokens) {
+    if (r.stride != 1) {
+      check(rows.num_offsets() == 1, "strided shards cannot be thinned further");
+      count += r.count;
+      continue;
+    }
+    const TokenInterval all{r.first, r.first + r.count};
+    count +=
+        kind == TensorKind::kKeyValue ? rows.count(offset, all) : rows.count_queries(offset, all);
+  }
+  return count;
+}
+
+// Dilation offset of each stream of rows that a branch's slice holds.
+std::vector<int64_t> offsets_of_streams(const ShardedProblem& s, TensorKind kind,
+                                        const Slice& slice) {
+  std::vector<int64_t> offsets;
+  if (kind == TensorKind::kKeyValue) {
+    for (const KvStream& stream :
+         kv_streams(s.problem, s.pattern, slice.branch, slice.heads.first, slice.heads.count)
+             .streams)
+      offsets.push_back(stream.offset);
+    return offsets;
+  }
+  const int64_t all = num_offsets(s.pattern.branches.at(size_t(slice.branch)));
+  for (int64_t h = 0; h < slice.heads.count; ++h)
+    offsets.push_back(
+        head_offset(s.pattern.offset, slice.heads.first + h, s.problem.num_heads, all));
+  return offsets;
+}
+
+// Owners whose tokens follow each other: theirs are those of one interval, or of two when the order
+// begins in the middle.
+bool is_line_of_neighbours(const ShardedProblem& s, const RankGroup& owners) {
+  return s.layout.kind() == LayoutKind::kContiguous && owners.inner_count == 0 &&
+         (owners.stride == 1 || owners.count == 1);
+}
+
+std::vector<TokenInterval> intervals_of(const ShardedProblem& s, const Held& held) {
+  const RankGroup& owners = held.rows.owners;
+  const int first = (held.first_piece() + owners.rotation) % owners.count, n = held.num_pieces();
+  const auto of = [&](int from, int to) {  // members [from, to)
+    return TokenInterval{s.layout.interval(owners.first + from).begin,
+                         s.layout.interval(owners.first + to - 1).end};
+  };
+  if (n == 0) return {};
+  if (first + n <= owners.count) return {of(first, first + n)};
+  return {of(first, owners.count), of(0, first + n - owners.count)};
+}
+
+}  // namespace
+
 int64_t held_bytes(const ShardedProblem& sharded, TensorKind kind, const Held& held) {
-  // A slice of just these owners has the same pieces.
-  const Slice& all = held.rows;
-  int64_t bytes = 0;
+  const Slice& slice = held.rows;
+  const AttentionProblem& p = sharded.problem;
+  std::optional<BranchRows> rows;
+  std::vector<int64_t> offsets;
+  if (slice.branch != kEveryRow) {
+    check(slice.head_parts == 1, "a branch's rows are not split by heads");
+    rows.emplace(sharded.pattern, slice.branch, p.seq_len);
+    offsets = offsets_of_streams(sharded, kind, slice);
+  }
+  const auto rows_of = [&](const TokenRanges& tokens, const HeadRange& heads) {
+    if (!rows)
+      return tokens.tokens() *
+             (kind == TensorKind::kKeyValue ? kv_heads_of(p, heads) : heads.count);
+    int64_t sum = 0;
+    for (const int64_t offset : offsets) sum += selected_rows(*rows, kind, offset, tokens);
+    return sum;
+  };
+  int64_t count = 0;
+  if (slice.head_parts == 1 && is_line_of_neighbours(sharded, slice.owners)) {
+    for (const TokenInterval& part : intervals_of(sharded, held)) {
+      const TokenInterval in = intersect(part, slice.within);
+      TokenRanges tokens;
+      tokens.add({in.begin, 1, in.length()});
+      count += rows_of(tokens, slice.heads);
+    }
+    return count * p.batch * row_bytes(p, kind);
+  }
   for (int i = 0; i < held.num_pieces(); ++i) {
     const int piece = held.first_piece() + i;
-    Slice one = all;
-    one.owners = {.first = all.owners[piece / all.head_parts]};
-    one.heads = head_part(all, piece % all.head_parts);
-    one.head_parts = 1;
-    bytes += RowMap(sharded, kind, one).bytes();
+    count += rows_of(owned_tokens(sharded, slice.owners[piece / slice.head_parts], slice.within),
+                     head_part(slice, piece % slice.head_parts));
   }
-  return bytes;
+  return count * p.batch * row_bytes(p, kind);
 }
 
 TokenRanges owned_tokens(const ShardedProblem& sharded, Rank owner, TokenInterval within) {
@@ -46,14 +131,6 @@ HeadRange head_part(const Slice& s, int part) {
   return {s.heads.first + begin, part_begin(s.heads.count, s.head_parts, part + 1) - begin};
 }
 
-namespace {
-int64_t kv_heads_of(const AttentionProblem& p, const HeadRange& heads) {
-  return heads.count == 0
-             ? 0
-             : p.kv_head_of(heads.first + heads.count - 1) - p.kv_head_of(heads.first) + 1;
-}
-}  // namespace
-
 RowMap::RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slice)
     : sharded_(sharded), kind_(kind), slice_(slice) {
   const AttentionProblem& p = sharded.problem;
@@ -62,16 +139,13 @@ RowMap::RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slic
     check(slice.head_parts == 1, "a branch's rows are not split by heads");
     rows_.emplace(sharded.pattern, slice.branch, p.seq_len);
     if (kind == TensorKind::kKeyValue) {
-      KvStreams streams =
-          kv_streams(p, sharded.pattern, slice.branch, slice.heads.first, slice.heads.count);
-      for (const KvStream& s : streams.streams) stream_offsets_.push_back(s.offset);
-      stream_of_head_ = std::move(streams.of_head);
+      stream_of_head_ =
+          kv_streams(p, sharded.pattern, slice.branch, slice.heads.first, slice.heads.count)
+              .of_head;
     } else {
-      for (int64_t h = 0; h < slice.heads.count; ++h) {
-        stream_offsets_.push_back(offset(slice.branch, slice.heads.first + h));
-        stream_of_head_.push_back(int(h));
-      }
+      for (int64_t h = 0; h < slice.heads.count; ++h) stream_of_head_.push_back(int(h));
     }
+    stream_offsets_ = offsets_of_streams(sharded, kind, slice);
   }
   pieces_.reserve(size_t(slice.num_pieces()));
   for (int i = 0; i < slice.owners.count; ++i)
@@ -109,18 +183,7 @@ int64_t RowMap::num_bytes(const Held& held) const {
 }
 
 int64_t RowMap::count_rows(int64_t offset, const TokenRanges& tokens) const {
-  int64_t rows = 0;
-  for (const TokenRange& r : tokens) {
-    if (r.stride != 1) {
-      check(rows_->num_offsets() == 1, "strided shards cannot be thinned further");
-      rows += r.count;
-      continue;
-    }
-    const TokenInterval all{r.first, r.first + r.count};
-    rows += kind_ == TensorKind::kKeyValue ? rows_->count(offset, all)
-                                           : rows_->count_queries(offset, all);
-  }
-  return rows;
+  return selected_rows(*rows_, kind_, offset, tokens);
 }
 
 int64_t RowMap::offset(int branch, int64_t head) const {

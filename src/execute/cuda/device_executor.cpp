@@ -392,7 +392,8 @@ SampleErrors DeviceExecutor::compare(const AttentionProblem& problem,
   std::vector<float> host(size_t(count * (d + 1)));
   compute_.copy(host.data(), packed.data(), packed.size());
   compute_.synchronize();
-  return compare_rows(problem, sharded().pattern, mine, [&](size_t i) {
+  const bool rounded = !bound_->output_has_lse() && problem.dtype != DType::kFloat32;
+  return compare_rows(problem, sharded().pattern, mine, rounded, [&](size_t i) {
     OutputRow row{{host.data() + int64_t(i) * d, size_t(d)}, {}};
     if (bound_->output_has_lse()) row.lse = host[size_t(count * d) + i];
     return row;
@@ -402,8 +403,9 @@ SampleErrors DeviceExecutor::compare(const AttentionProblem& problem,
 CheckOutcome DeviceExecutor::check_samples(const std::vector<QuerySample>& samples,
                                            Communicator& comm, double tolerance) {
   const SampleErrors mine = compare(sharded().problem, samples);
+  // Where a kernel's error is near half a unit, both sides round to different values now and then.
   constexpr double kHalfBf16Unit = 1.0 / 256;
-  const double rounding = was_rounded(*bound_) ? kHalfBf16Unit : 0;
+  const double rounding = mine.rounded ? kHalfBf16Unit : 0;
   return judge_all(mine, count_nan(), comm, sharded(),
                    {.rel_l2 = tolerance > 0 ? tolerance : kDeviceTolerance + rounding,
                     .lse = kDeviceLseTolerance});

@@ -1,10 +1,10 @@
-#include "io/json_tree.h"
+#include "json/json_tree.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "io/test_support.h"
+#include "core/test_support.h"
 
 namespace longnet {
 namespace {

@@ -1,4 +1,4 @@
-#include "io/json_tree.h"
+#include "json/json_tree.h"
 
 #include <cmath>
 #include <iterator>

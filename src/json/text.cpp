@@ -1,4 +1,4 @@
-#include "io/text.h"
+#include "json/text.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -3,7 +3,7 @@
 //   parse_json(R"({ "sweep": { "ranks": [1, 2] } })", "quick.json")
 //   -> find("sweep")->find("ranks")->items[1]:  integer 2, file "quick.json", line 1
 //
-// The one place of this module that knows the JSON library is json_tree.cpp.
+// The one place that knows the JSON library is json_tree.cpp.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,4 +1,4 @@
-// What several tests of this module need.
+// What the tests of several modules need.
 #pragma once
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,0 +1,153 @@
+// `lnbench recommend`: which algorithm for this problem on that cluster? Simulates every algorithm
+// with its options and ranks them.
+#include <algorithm>
+#include <cmath>
+#include <iomanip>
+#include <iostream>
+
+#include "core/check.h"
+#include "io/expand.h"
+#include "io/units.h"
+#include "json/json_tree.h"
+#include "lnbench/simulate_point.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+// Programs of ranks that all differ are made one by one: larger sets than this take too long to
+// answer a question.
+constexpr int64_t kMaxProgramBytes = int64_t{512} << 20;
+
+JsonNode words(const std::vector<std::string>& list) {
+  JsonNode n = JsonNode::array();
+  for (const std::string& word : list) n.push(word);
+  return n;
+}
+
+// The question as a config: one length, one number of ranks, every algorithm and option.
+std::string question(const Options& o, const ClusterSpec& cluster) {
+  JsonNode model = JsonNode::object(), sweep = JsonNode::object(), dilated = JsonNode::object(),
+           root = JsonNode::object(), batch = JsonNode::object(), inner = JsonNode::array();
+  model.set("heads", o.heads).set("kv_heads", o.kv_heads > 0 ? o.kv_heads : o.heads);
+  model.set("head_dim", o.head_dim).set("dtype", o.dtype).set("causal", o.causal);
+  std::vector<std::string> names;
+  for (const AlgorithmInfo& a : algorithms())
+    if (a.pattern != PatternKind::kSparse) names.emplace_back(a.name);
+  sweep.set("algorithm", words(names)).set("seq_len", o.seq_len).set("ranks", o.ranks);
+  sweep.set("batch", batch.set("rule", "fixed").set("size", o.batch));
+  sweep.set("collective", words({"native", "recursive_doubling", "hierarchical"}));
+  if (o.causal) sweep.set("layout", words({"contiguous", "zigzag", "striped"}));
+  sweep.set("ulysses_degree", "divisors");
+  if (o.ranks % cluster.node_size() == 0 && o.ranks > cluster.node_size())
+    sweep.set("ring_inner", inner.push(cluster.node_size()));
+  JsonNode segments = JsonNode::array();
+  for (const std::string& text : o.dilated_segments) {
+    const auto tokens = try_parse_tokens(text);
+    segments.push(tokens ? JsonNode(*tokens) : JsonNode(text));
+  }
+  if (!o.dilated_segments.empty()) dilated.set("segments", segments);
+  root.set("schema_version", 1).set("name", "question").set("model", model).set("dilated", dilated);
+  return dump_json(root.set("sweep", sweep));
+}
+
+std::string variant(const PointParams& p) {
+  std::string text = p.algorithm;
+  if (p.layout != "contiguous") text += " " + p.layout;
+  if (p.ulysses_degree > 0) text += concat(" Pu=", p.ulysses_degree);
+  if (p.ring_inner > 0) text += concat(" Pi=", p.ring_inner);
+  if (p.collective != "native") text += " via " + p.collective;
+  return text;
+}
+
+std::string reason(const PointRecord& r, double fastest) {
+  const double total = r.timing.median_s;
+  const double waits = r.phases.exposed_communication_s / total;
+  std::string text;
+  if (waits < 0.02)
+    text = "attention decides, communication is hidden";
+  else
+    text = concat("waits ", std::lround(100 * waits), " % of the time for others");
+  if (r.work.balance < 0.95)
+    text +=
+        concat("; the mask leaves ranks idle, balance ", std::round(100 * r.work.balance) / 100);
+  if (total > fastest)
+    text += concat("; ", std::round(100 * total / fastest) / 100, " x the first");
+  return text;
+}
+
+void print_ranking(const char* title, std::vector<PointRecord> records, int top) {
+  std::stable_sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
+    return a.timing.median_s < b.timing.median_s;
+  });
+  std::cout << "# " << title << "\n";
+  if (records.empty()) std::cout << "# none fits\n";
+  const auto cell = [](const std::string& text, int width) {
+    std::cout << std::left << std::setw(width) << text << ' ';
+  };
+  for (size_t i = 0; i < records.size() && int(i) < top; ++i) {
+    const PointRecord& r = records[i];
+    cell(std::to_string(i + 1), 3);
+    cell(variant(r.params), 38);
+    cell(format_seconds(r.timing.median_s), 12);
+    cell(concat(format_seconds(r.timing.ci_low_s), " - ", format_seconds(r.timing.ci_high_s)), 24);
+    cell(format_bytes(double(r.memory.predicted_peak_bytes.value_or(0))), 10);
+    cell(format_bytes(double(r.comm.predicted_bytes_per_rank.value_or(0))), 10);
+    std::cout << reason(r, records[0].timing.median_s) << "\n";
+  }
+}
+
+// One line for each reason, with who it stops.
+void print_stopped(const std::vector<PointRecord>& stopped) {
+  std::vector<std::string> said;
+  for (const PointRecord& r : stopped) {
+    const std::string line = concat("# not possible: ", r.params.algorithm, ": ", r.reason);
+    if (std::find(said.begin(), said.end(), line) != said.end()) continue;
+    said.push_back(line);
+    std::cout << line << "\n";
+  }
+}
+
+}  // namespace
+
+int run_recommend(const Options& options) {
+  const WhatIf what_if = parse_what_if(options.what_if.empty() ? "" : options.what_if[0]);
+  SimulatePoint how{.cluster = apply(load_cluster(options.cluster), what_if), .what_if = what_if};
+  if (options.alpha != "band") how.alpha = parse_alpha_set(options.alpha);
+  how.communication_alone = false;
+  how.max_program_bytes = kMaxProgramBytes;
+  if (options.ranks > how.cluster.num_gpus())
+    throw UsageError(concat("--ranks ", options.ranks, ": ", how.cluster.name, " has ",
+                            how.cluster.num_gpus(), " GPUs; --what-if nodes=",
+                            (options.ranks + how.cluster.node_size() - 1) / how.cluster.node_size(),
+                            " adds some"));
+  const Config config =
+      parse_config(question(options, how.cluster), "the command line", {.known = known_names()});
+  std::vector<PointRecord> exact, dilated, stopped;
+  for (const Point& point :
+       on_cluster(read_points(options, config, options.ranks, "simulated", false), how)) {
+    PointRecord r = simulate_point(point, how).record;
+    if (r.status != PointStatus::kOk) {
+      if (r.params.algorithm != "local") stopped.push_back(std::move(r));
+      continue;
+    }
+    (r.params.algorithm == "dilated" ? dilated : exact).push_back(std::move(r));
+  }
+  const AttentionProblem p = [&] {
+    const auto& any = !exact.empty() ? exact : !dilated.empty() ? dilated : stopped;
+    return any.at(0).params.problem;
+  }();
+  std::cout << "# " << format_tokens(p.seq_len) << " tokens x batch " << p.batch << ", "
+            << p.num_heads << " heads (" << p.num_kv_heads << " K/V) of " << p.head_dim << ", "
+            << to_string(p.dtype) << (p.causal ? ", causal" : "") << ", on " << options.ranks
+            << " GPUs of " << how.cluster.name
+            << (what_if.is_plain() ? "" : " with " + what_if.text()) << " (simulated)\n"
+            << "#   algorithm                              time         band                     "
+               "memory     sent       why\n";
+  print_ranking("exact attention", exact, options.top);
+  print_ranking("dilated attention: another result, LongNet's approximation", dilated, options.top);
+  print_stopped(stopped);
+  return exact.empty() && dilated.empty() ? kFailed : kOk;
+}
+
+}  // namespace longnet

@@ -1,0 +1,122 @@
+// `lnbench validate`: how right the simulator is. Against equations, against SimGrid, and against
+// real runs.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+
+#include "core/check.h"
+#include "json/json_reader.h"
+#include "lnbench/options.h"
+#include "simulate/closed_forms.h"
+
+namespace longnet {
+namespace {
+
+constexpr double kClosedForm = 1e-9, kUncontended = 1e-6, kContended = 0.02;
+constexpr double kRealMedian = 0.05, kRealP95 = 0.15;
+
+struct Section {
+  JsonNode node = JsonNode::object();
+  bool good = true;
+};
+
+Section closed_form_section() {
+  Section s;
+  double largest = 0;
+  JsonNode cases = JsonNode::array();
+  std::cout << "# closed forms (allowed: " << kClosedForm << ")\n";
+  for (const ClosedForm& c : closed_forms()) {
+    largest = std::max(largest, c.rel_error());
+    std::cout << std::left << std::setw(32) << c.name << std::setw(14) << c.simulated_s
+              << std::setw(14) << c.rel_error() << c.equation << "\n";
+    JsonNode n = JsonNode::object();
+    n.set("name", c.name).set("equation", c.equation).set("expected_s", c.expected_s);
+    cases.push(n.set("simulated_s", c.simulated_s).set("rel_error", c.rel_error()));
+  }
+  s.node.set("max_rel_error", largest).set("cases", cases);
+  s.good = largest <= kClosedForm;
+  return s;
+}
+
+// The oracle is a program of its own, beside this one.
+std::filesystem::path oracle_path() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "" : self.parent_path() / "simgrid_oracle";
+}
+
+Section simgrid_section() {
+  Section s;
+  s.node.set("uncontended_max_rel_error", {}).set("contended_max_rel_error", {});
+  const auto program = oracle_path();
+  if (!std::filesystem::exists(program)) {
+    s.node.set("reason", "simgrid_oracle was not built: install libsimgrid-dev and build again");
+    std::cout << "# SimGrid: not compared, " << s.node.text("reason") << "\n";
+    return s;
+  }
+  const auto file = std::filesystem::temp_directory_path() /
+                    concat("lnbench_simgrid_", std::to_string(::getpid()), ".json");
+  std::cerr << "comparing with SimGrid, about a minute ...\n";
+  const int code = std::system(
+      concat("'", program.string(), "' --json '", file.string(), "' >/dev/null 2>&1").c_str());
+  check(std::filesystem::exists(file), "no comparison: ", program.string(), " ended with ", code);
+  const JsonNode answer = parse_json(read_file_text(file.string(), ""), file.string());
+  std::filesystem::remove(file);
+  const JsonNode &alone = *answer.find("uncontended"), &shared = *answer.find("contended");
+  s.node.set("uncontended_max_rel_error", alone.real("max_rel_error"));
+  s.node.set("contended_max_rel_error", shared.real("max_rel_error"));
+  s.node.set("uncontended_cases", alone.whole("cases"));
+  s.node.set("contended_cases", shared.whole("cases")).set("reason", JsonNode());
+  s.node.set("cases", *answer.find("cases"));
+  s.good =
+      alone.real("max_rel_error") <= kUncontended && shared.real("max_rel_error") <= kContended;
+  std::cout << "# SimGrid 3: " << alone.whole("cases")
+            << " cases without contention differ by at most " << alone.real("max_rel_error")
+            << " (allowed " << kUncontended << "), " << shared.whole("cases") << " with it by "
+            << shared.real("max_rel_error") << " (allowed " << kContended << ")\n";
+  return s;
+}
+
+// What scripts/validate_real.sh compared (scripts/validate_real.py writes the file).
+Section real_section(const std::string& path) {
+  Section s;
+  if (path.empty()) {
+    s.node.set("points", {}).set("median_rel_error", {}).set("p95_rel_error", {});
+    s.node.set("reason", "no real runs were compared: scripts/validate_real.sh does it");
+    std::cout << "# real runs: " << s.node.text("reason") << "\n";
+    return s;
+  }
+  s.node = parse_json(read_file_text(path, "scripts/validate_real.sh writes it"), path);
+  for (const char* key : {"points", "median_rel_error", "p95_rel_error", "cases"})
+    if (!s.node.find(key))
+      throw UsageError(concat(path, ": has no \"", key,
+                              "\"\n  hint: --real takes what validate_real.py compare writes"));
+  const double middle = s.node.real("median_rel_error"), p95 = s.node.real("p95_rel_error");
+  s.good = middle <= kRealMedian && p95 <= kRealP95;
+  std::cout << "# real runs: " << s.node.whole("points") << " points that no calibration has seen: "
+            << "median error " << middle << " (allowed " << kRealMedian << "), 95th percentile "
+            << p95 << " (allowed " << kRealP95 << ")\n";
+  return s;
+}
+
+}  // namespace
+
+int run_validate(const Options& options) {
+  const Section closed = closed_form_section(), simgrid = simgrid_section(),
+                real = real_section(options.real);
+  JsonNode root = JsonNode::object();
+  root.set("schema_version", 1).set("closed_form", closed.node).set("simgrid", simgrid.node);
+  root.set("real", real.node);
+  if (!options.json.empty()) {
+    std::ofstream file(options.json);
+    file << dump_json(root, 1) << "\n";
+    if (!file.flush()) throw UsageError(concat("cannot write ", options.json));
+  }
+  return closed.good && simgrid.good && real.good ? kOk : kFailed;
+}
+
+}  // namespace longnet

@@ -1,0 +1,236 @@
+#include "lnbench/simulate_point.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/check.h"
+#include "io/expand.h"
+#include "io/units.h"
+#include "json/json_tree.h"
+#include "pattern/pair_count.h"
+#include "schedule/registry.h"
+#include "simulate/collective_model.h"
+#include "simulate/cost_model.h"
+
+namespace longnet {
+namespace {
+
+constexpr int kTimelineOps = 64, kTimelineRanks = 8;  // as measured points have it
+constexpr int kRanksInRecord = 64;
+
+CollectivePlan plan_of(const PointParams& p, const ClusterSpec& cluster) {
+  CollectivePlan plan = plan_collectives(cluster, p.collective, p.ranks);
+  if (p.node_size > 0) plan.lowering.node_size = p.node_size;
+  return plan;
+}
+
+// Skips `point` when the cluster cannot run it.
+void check_support(Point& point, const ClusterSpec& cluster) {
+  const PointParams& p = point.params;
+  std::string why = find_algorithm(p.algorithm).why_unsupported(sharded_problem(p));
+  if (why.empty()) why = CostModel::why_unsupported(cluster, p.problem);
+  if (why.empty() && p.ranks > cluster.num_gpus())
+    why = concat("needs ", p.ranks, " GPUs, ", cluster.name, " has ", cluster.num_gpus());
+  if (why.empty() && !is_formula(p.collective))
+    why = why_not_collective(find_algorithm(p.algorithm).make(sharded_problem(p)), p.collective,
+                             plan_of(p, cluster).lowering);
+  if (why.empty()) return;
+  point.status = PointStatus::kSkippedUnsupported;
+  point.reason = why;
+}
+
+Schedule schedule_of(const PointParams& p, const ClusterSpec& cluster) {
+  return lower_collectives(find_algorithm(p.algorithm).make(sharded_problem(p)),
+                           plan_of(p, cluster).lowering);
+}
+
+// A program of a rank must be made to know its slots: of very many ranks that alone takes long.
+bool fits(const PointParams& p, const ClusterSpec& cluster, int64_t limit) {
+  if (!find_algorithm(p.algorithm).why_unsupported(sharded_problem(p)).empty()) return false;
+  return p.ranks <= cluster.num_gpus() && predicted_slots(schedule_of(p, cluster)) <= limit;
+}
+
+void check_memory(Point& point, const SimulatePoint& options) {
+  if (point.status != PointStatus::kOk) return;
+  const int64_t limit =
+      int64_t(options.cluster.device.memory_bytes.value * options.memory_fraction);
+  const int64_t needed = predicted_slots(schedule_of(point.params, options.cluster));
+  if (needed <= limit) return;
+  const std::string change = cheapest_change(point.params, [&](const PointParams& changed) {
+    return fits(changed, options.cluster, limit);
+  });
+  point.status = PointStatus::kSkippedMemory;
+  point.reason =
+      concat("needs ", format_bytes(double(needed)), " per rank, ", format_bytes(double(limit)),
+             " are allowed on ", options.cluster.device.name,
+             change.empty() ? "" : concat("; fits with ", change));
+}
+
+void record_account(PointRecord& r, const ProgramSet& programs, const ClusterSpec& cluster) {
+  const PointParams& p = r.params;
+  CompactProgram const* largest = &programs.classes[0];
+  int64_t bytes = 0, messages = 0;
+  double most_pairs = 0, pairs = 0;
+  for (const CompactProgram& c : programs.classes) {
+    if (c.memory_bytes > largest->memory_bytes) largest = &c;
+    bytes = std::max(bytes, c.bytes_sent);
+    messages = std::max(messages, c.messages_sent);
+    most_pairs = std::max(most_pairs, c.pairs);
+    pairs += c.pairs * (programs.ranks / programs.period);
+  }
+  r.comm.predicted_bytes_per_rank = bytes;
+  r.comm.predicted_messages_per_rank = messages;
+  r.memory.predicted_peak_bytes = largest->memory_bytes;
+  r.memory.by_tag = largest->memory_by_tag;
+  r.work.flops = pair_flops(pairs, p.problem.head_dim);
+  r.work.paper_macs = paper_macs(p.problem, p.pattern);
+  r.work.balance = most_pairs > 0 ? std::min(1.0, pairs / (most_pairs * programs.ranks)) : 1;
+  for (int b = 0; b < int(p.pattern.branches.size()); ++b)
+    r.work.coverage.push_back(coverage(p.problem, p.pattern, b));
+  if (!(r.timing.median_s > 0)) return;
+  r.work.flops_per_s = r.work.flops / r.timing.median_s;
+  const auto peak = cluster.device.peak_flops.find(p.problem.dtype);
+  if (peak != cluster.device.peak_flops.end())
+    r.work.share_of_peak = r.work.flops_per_s / (peak->second.value * programs.ranks);
+}
+
+void record_phases(PointRecord& r, const SimulatedRun& run) {
+  double busiest = 0, idle = 0;
+  r.phases.compute_s = r.phases.merge_s = 0;
+  for (const SimulatedRank& rank : run.ranks) {
+    r.phases.compute_s = std::max(r.phases.compute_s, rank.attend_s + rank.select_s);
+    r.phases.merge_s = std::max(r.phases.merge_s, rank.merge_s);
+    const double busy = rank.attend_s + rank.merge_s;
+    busiest = std::max(busiest, busy);
+    idle = std::max(idle, run.makespan_s - busy);
+  }
+  r.phases.exposed_communication_s = std::max(0.0, run.makespan_s - busiest);
+  r.metrics["idle_s"] = idle;  // of the rank that waits most
+  AblationsRecord& a = r.ablations.emplace();
+  a.full_s = run.makespan_s;
+  a.compute_only_s = busiest;
+}
+
+void record_timeline(PointRecord& r, const SimulatedRun& run) {
+  if (r.params.ranks > kTimelineRanks ||
+      run.timeline.size() > size_t(kTimelineOps) * run.ranks.size())
+    return;
+  for (const TimelineItem& item : run.timeline)
+    r.timeline.push_back({.rank = item.rank,
+                          .lane = is_communication(item.kind) ? "communication" : "compute",
+                          .op = std::string(to_string(item.kind)),
+                          .begin_s = item.begin_s,
+                          .end_s = item.end_s});
+}
+
+void record_metrics(SimulatedPoint& out, const SimulatePoint& options, const ProgramSet& programs) {
+  auto& m = out.record.metrics;
+  m["simulated_messages"] = double(out.messages);
+  m["simulated_ranks"] = double(out.run.ranks.size());
+  m["simulation_s"] = out.simulation_s;
+  if (out.messages > 0) m["messages_per_s"] = double(out.messages) / out.simulation_s;
+  m["program_classes"] = double(programs.classes.size());
+  m["gpus_per_node"] = options.cluster.gpus_per_node.value;
+  for (const auto& [name, value] : options.what_if.values()) m["what_if_" + name] = value;
+}
+
+void record_band(SimulatedPoint& out, const ProgramSet& programs, const Topology& topology,
+                 const SimulatePoint& options, SimulateOptions how) {
+  TimingRecord& t = out.record.timing;
+  t.median_s = t.ci_low_s = t.ci_high_s = t.min_s = out.run.makespan_s;
+  const auto also = [&](const SimulateOptions& other) {
+    const SimulatedRun run = simulate(programs, topology, options.cluster, other);
+    out.simulation_s += run.cpu_s;
+    out.messages += run.messages;
+    return run.makespan_s;
+  };
+  how.timeline = false;
+  if (!options.alpha)
+    for (const AlphaSet set : kAlphaSets) {
+      SimulateOptions other = how;
+      other.alpha = set;
+      const double s = set == how.alpha ? t.median_s : also(other);
+      out.record.metrics[concat("makespan_", to_string(set), "_s")] = s;
+      t.ci_low_s = std::min(t.ci_low_s, s);
+      t.ci_high_s = std::max(t.ci_high_s, s);
+    }
+  if (options.communication_alone && out.record.params.ranks > 1) {
+    how.without_compute = true;
+    const double alone = also(how);
+    out.record.phases.communication_s = out.record.ablations->communication_only_s = alone;
+  }
+}
+
+}  // namespace
+
+std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePoint& options) {
+  std::vector<Point> out;
+  for (Point point : points) {
+    point.params.transport = "simulated";
+    point.params.kernel = "modelled";
+    const std::string changed = options.what_if.text();
+    point.params.cluster = options.cluster.name + (changed.empty() ? "" : " " + changed);
+    point.params.threads = std::max(1, point.params.threads);
+    point.id = point_id(point.params);
+    const auto same = [&](const Point& other) { return other.id == point.id; };
+    if (std::any_of(out.begin(), out.end(), same)) continue;  // kernels differed
+    if (point.status == PointStatus::kOk) check_support(point, options.cluster);
+    out.push_back(std::move(point));
+  }
+  return out;
+}
+
+SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, bool timeline) {
+  Point point = given;
+  check_memory(point, options);
+  SimulatedPoint out{.record = make_record(point, Source::kSimulated)};
+  if (point.status != PointStatus::kOk) return out;
+  const PointParams& p = point.params;
+  const AlgorithmInfo& info = find_algorithm(p.algorithm);
+  const ShardedProblem sharded = sharded_problem(p);
+  const CollectivePlan plan = plan_of(p, options.cluster);
+  ProgramSet programs;
+  try {
+    const int period = lowered_period(info.period(sharded), plan, options.cluster, p.ranks);
+    programs = compile(info.make(sharded), period, options.cluster, plan,
+                       {.max_bytes = options.max_program_bytes});
+  } catch (const UsageError& e) {
+    out.record.status = PointStatus::kSkippedUnsupported;
+    out.record.reason = e.what();
+    return out;
+  }
+  const Topology topology(options.cluster, p.ranks);
+  const bool small = p.ranks <= kTimelineRanks && programs.classes[0].num_ops() <= kTimelineOps;
+  SimulateOptions how{.alpha = options.alpha.value_or(AlphaSet::kNcclLl),
+                      .collapse = options.collapse && !timeline && !small,
+                      .straggler = options.what_if.straggler,
+                      .timeline = timeline || small};
+  out.run = simulate(programs, topology, options.cluster, how);
+  out.simulation_s = out.run.cpu_s;
+  out.messages = out.run.messages;
+  record_phases(out.record, out.run);
+  record_timeline(out.record, out.run);
+  record_band(out, programs, topology, options, how);
+  record_account(out.record, programs, options.cluster);
+  for (size_t r = 0; r < out.run.ranks.size() && p.ranks <= kRanksInRecord; ++r)
+    out.record.per_rank.push_back({int(r), out.run.ranks[r].finish_s});
+  record_metrics(out, options, programs);
+  return out;
+}
+
+std::string chrome_trace(const SimulatedRun& run, const std::string& title) {
+  JsonNode events = JsonNode::array(), root = JsonNode::object(), other = JsonNode::object();
+  for (const TimelineItem& item : run.timeline) {
+    JsonNode e = JsonNode::object();
+    e.set("name", to_string(item.kind)).set("ph", "X").set("pid", item.rank);
+    e.set("tid", is_communication(item.kind)    ? "communication"
+                 : item.kind == OpKind::kSelect ? "copy"
+                                                : "compute");
+    events.push(e.set("ts", item.begin_s * 1e6).set("dur", (item.end_s - item.begin_s) * 1e6));
+  }
+  other.set("title", title).set("makespan_s", run.makespan_s);
+  root.set("displayTimeUnit", "ns").set("otherData", other).set("traceEvents", events);
+  return dump_json(root, -1);
+}
+
+}  // namespace longnet

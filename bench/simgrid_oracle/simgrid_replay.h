@@ -1,0 +1,19 @@
+// The same packed programs on the same links, timed by SimGrid (Casanova et al., JPDC 2014) in
+// place of this suite's engine: an independent answer to hold ours against.
+//
+// Every lane of every rank is an s4u actor that waits, sleeps and posts; every (from, to) channel
+// is one that carries its messages one after the other. Event order, clock and max-min sharing are
+// SimGrid's. Its own idea of TCP is switched off: latencies are slept by the carriers, so that no
+// flow's share depends on its round-trip time.
+#pragma once
+#include "simulate/compact_program.h"
+#include "simulate/topology.h"
+
+namespace longnet {
+
+// Seconds until the last op is over; every rank is walked. In a process of its own (SimGrid has one
+// engine per process). Throws Error when that process fails.
+double simgrid_makespan(const ProgramSet& programs, const Topology& topology,
+                        ExecutionKind execution);
+
+}  // namespace longnet

@@ -1,0 +1,142 @@
+"""The section on how right the simulator is: errors against equations, SimGrid and real runs, with a
+figure of predicted against measured seconds. Present when the report is given a validation
+(`lnbench validate --json`, scripts/validate_real.sh).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from .markup import attribute, escape, scroll_table, table_row
+from .model import ResultError
+from .units import duration_label, plural
+
+# Okabe-Ito, with a shape each, so that no place is told by colour alone.
+STYLES = (("#0072B2", "circle"), ("#D55E00", "square"), ("#009E73", "triangle"), ("#CC79A7", "diamond"), ("#E69F00", "cross"))
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 440, 70, 50, 12
+
+
+def load_validation(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        data["closed_form"]["max_rel_error"], data["simgrid"], data["real"]["points"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ResultError(f"{path}: no validation as `lnbench validate --json` writes it: {error!r}") from error
+    return data
+
+
+def percent(value: float | None) -> str:
+    return "not compared" if value is None else f"{100 * value:.2g} %"
+
+
+def tiny(value: float | None) -> str:
+    return "not compared" if value is None else f"{value:.1e}"
+
+
+def marker(shape: str, x: float, y: float, colour: str) -> str:
+    r = 4.5
+    outlines = {
+        "square": f"M{x - r:.1f},{y - r:.1f}h{2 * r}v{2 * r}h{-2 * r}z",
+        "triangle": f"M{x:.1f},{y - r:.1f}l{r},{2 * r}h{-2 * r}z",
+        "diamond": f"M{x:.1f},{y - 1.3 * r:.1f}l{r},{1.3 * r:.2f}l{-r},{1.3 * r:.2f}l{-r},{-1.3 * r:.2f}z",
+        "cross": f"M{x - r:.1f},{y - r:.1f}l{2 * r},{2 * r}m0,{-2 * r}l{-2 * r},{2 * r}",
+    }
+    style = f'fill="{colour}" fill-opacity="0.35" stroke="{colour}" stroke-width="1.5"'
+    if shape == "circle":
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r}" {style}/>'
+    return f'<path d="{outlines[shape]}" {style}/>'
+
+
+def scatter(cases: list[dict[str, Any]], goal: float) -> str:
+    """Both axes are logarithms of seconds, over the same decades; the band is the goal."""
+    seconds = [c[k] for c in cases for k in ("measured_s", "predicted_s")]
+    low, high = math.floor(math.log10(min(seconds))), math.ceil(math.log10(max(seconds)))
+    high = max(high, low + 1)
+    across, up = WIDTH - LEFT - 190, HEIGHT - BOTTOM - TOP
+
+    def x_of(value: float) -> float:
+        return LEFT + across * (math.log10(value) - low) / (high - low)
+
+    def y_of(value: float) -> float:
+        return TOP + up * (1 - (math.log10(value) - low) / (high - low))
+
+    first, last = 10.0**low, 10.0**high
+    parts = []
+    for decade in range(low, high + 1):
+        value = 10.0**decade
+        label = escape(duration_label(value, 3))
+        parts.append(f'<path d="M{x_of(value):.1f},{TOP}V{TOP + up}M{LEFT},{y_of(value):.1f}h{across}" stroke="currentColor" stroke-opacity="0.15"/>')
+        parts.append(f'<text x="{x_of(value):.1f}" y="{TOP + up + 18}" text-anchor="middle">{label}</text>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y_of(value) + 4:.1f}" text-anchor="end">{label}</text>')
+    shift = up * math.log10(1 + goal) / (high - low), up * math.log10(1 - goal) / (high - low)
+    parts.append(
+        f'<path d="M{x_of(first):.1f},{y_of(first) - shift[0]:.1f}L{x_of(last):.1f},{y_of(last) - shift[0]:.1f}V{y_of(last) - shift[1]:.1f}'
+        f'L{x_of(first):.1f},{y_of(first) - shift[1]:.1f}z" fill="currentColor" fill-opacity="0.08"/>'
+        f'<path d="M{x_of(first):.1f},{y_of(first):.1f}L{x_of(last):.1f},{y_of(last):.1f}" stroke="currentColor" stroke-dasharray="4 3"/>'
+    )
+    places = list(dict.fromkeys(c["where"] for c in cases))
+    for i, place in enumerate(places):
+        colour, shape = STYLES[i % len(STYLES)]
+        at_y = TOP + 16 + 20 * i
+        parts.append(marker(shape, LEFT + across + 20, at_y - 4, colour))
+        parts.append(f'<text x="{LEFT + across + 32}" y="{at_y}">{escape(place)}</text>')
+        for c in (c for c in cases if c["where"] == place):
+            name = f"{c['algorithm']}, {c['ranks']} ranks, {c['seq_len']} tokens, {c['dtype']}: {100 * c['error']:+.1f} %"
+            parts.append(f"<g><title>{escape(name)}</title>{marker(shape, x_of(c['measured_s']), y_of(c['predicted_s']), colour)}</g>")
+    parts.append(f'<text x="{LEFT + across / 2:.0f}" y="{HEIGHT - 8}" text-anchor="middle">measured time of one forward</text>')
+    parts.append(f'<text transform="translate(14,{TOP + up / 2:.0f}) rotate(-90)" text-anchor="middle">predicted time</text>')
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="predicted against measured time" '
+        f'font-size="12" fill="currentColor">{"".join(parts)}</svg>'
+    )
+
+
+def real_part(real: dict[str, Any]) -> str:
+    if real["points"] is None:
+        return f"<p>Real runs: {escape(real['reason'])}.</p>"
+    goal = real.get("goal_p95_rel_error", 0.15)
+    heads = ("where", "algorithm", "ranks", "tokens", "head_dim", "dtype", "causal", "measured", "predicted", "error")
+    rows = "".join(
+        table_row(
+            (
+                *(c[key] for key in ("where", "algorithm", "ranks", "seq_len", "head_dim", "dtype")),
+                "yes" if c["causal"] else "no",
+                duration_label(c["measured_s"], 4),
+                duration_label(c["predicted_s"], 4),
+                f"{100 * c['error']:+.1f} %",
+            )
+        )
+        for c in real["cases"]
+    )
+    left_out = "".join(f"<li>{escape(c['where'])}, {escape(c['algorithm'])}: {escape(c['reason'])}</li>" for c in real["left_out"])
+    return (
+        f"<figure><h3>Predicted against measured</h3><div class=\"card\">{scatter(real['cases'], goal)}</div><figcaption>"
+        f"{plural(real['points'], 'point')} that no calibration has seen; each mark is the median of its samples against the simulated "
+        f"time. Dashed: equal; grey: within {percent(goal)}.</figcaption></figure>"
+        f"{scroll_table('predicted against measured', heads, rows)}{f'<ul>{left_out}</ul>' if left_out else ''}"
+    )
+
+
+def validation_section(data: dict[str, Any]) -> str:
+    closed, simgrid, real = data["closed_form"], data["simgrid"], data["real"]
+    met = (
+        real["points"] is not None
+        and real["median_rel_error"] <= real.get("goal_median_rel_error", 0.05)
+        and real["p95_rel_error"] <= real.get("goal_p95_rel_error", 0.15)
+    )
+    verdict = "not compared" if real["points"] is None else "goals met" if met else "goals missed"
+    rows = "".join(
+        table_row(line)
+        for line in (
+            ("equations", tiny(closed["max_rel_error"]), "largest error, allowed 1e-9"),
+            ("SimGrid, uncontended", tiny(simgrid["uncontended_max_rel_error"]), "largest error, allowed 1e-6"),
+            ("SimGrid, contended", tiny(simgrid["contended_max_rel_error"]), "largest error, allowed 2 %"),
+            ("real runs", percent(real["median_rel_error"]), "median error, goal 5 %"),
+            ("real runs", percent(real["p95_rel_error"]), f"95th percentile of the errors, goal 15 %: {verdict}"),
+        )
+    )
+    table = scroll_table("errors of the simulator", ("against", "error", "of which"), rows)
+    return f'<section id="validation" data-verdict="{attribute(verdict)}"><h2>How right the simulator is</h2>{table}{real_part(real)}</section>'

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Tests of validate_real.py on SYNTHETIC numbers: which points belong together, errors, page, schema, report section."""
+import contextlib
+import io
+import json
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import validate_json  # noqa: E402
+import validate_real  # noqa: E402
+from report.model import ResultError  # noqa: E402
+from report.validation import load_validation, validation_section  # noqa: E402
+
+
+def point(algorithm, seconds, status="ok", **params):
+    values = {k: None for k in validate_real.SAME} | {"algorithm": algorithm, "seq_len": 1024, "ranks": 2, "heads": 4, "head_dim": 64,
+                                                      "dtype": "fp32", "causal": False, "branches": []}
+    return {"status": status, "reason": None if status == "ok" else "too large", "params": values | params,
+            "timing": {"median_s": seconds, "ci_low_s": seconds, "ci_high_s": seconds}}
+
+
+class Folders(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = Path(folder.name)
+
+    def write(self, name, points):
+        (self.path / name).mkdir()
+        (self.path / name / "result.json").write_text(json.dumps({
+            "points": points, "run": {"started_utc": "2026-01-02T03:04:05Z"}, "build": {"revision": "abc"},
+            "environment": {"cpu": {"model": "cpu", "usable_threads": 2}, "mpi_version": "mpi", "load_average": [0.1, 0.1, 0.1]}}))
+        return self.path / name
+
+    def compare(self, measured, simulated):
+        """The exit code and real.json."""
+        out = self.path / "real.json"
+        case = f"here={self.write('m', measured)}:{self.write('s', simulated)}"
+        with contextlib.redirect_stdout(io.StringIO()):
+            args = sys.argv
+            sys.argv = ["validate_real.py", "compare", case, "-o", str(out)]
+            try:
+                code = validate_real.main()
+            finally:
+                sys.argv = args
+        return code, json.loads(out.read_text())
+
+    def validation(self, real):
+        path = self.path / "validation.json"
+        path.write_text(json.dumps({
+            "schema_version": 1, "closed_form": {"max_rel_error": 1e-12, "cases": []},
+            "simgrid": {"uncontended_max_rel_error": None, "contended_max_rel_error": None, "reason": "not built"}, "real": real}))
+        return path
+
+
+class Compare(Folders):
+    def test_points_meet_their_own_prediction(self):
+        simulated = [point("ring", 2.2, transport="simulated"), point("ring", 9, seq_len=2048), point("ulysses", 0.98)]
+        code, real = self.compare([point("ulysses", 1.0, transport="mpi"), point("ring", 2.0, transport="mpi")], simulated)
+        errors = {c["algorithm"]: c["error"] for c in real["cases"]}
+        self.assertAlmostEqual(errors["ring"], 0.1)
+        self.assertAlmostEqual(errors["ulysses"], -0.02)
+        self.assertAlmostEqual(real["median_rel_error"], 0.06)
+        self.assertEqual(code, 1)  # above the goal
+
+    def test_within_the_goals(self):
+        code, real = self.compare([point("ring", 1.0)], [point("ring", 1.04)])
+        self.assertEqual((code, real["points"]), (0, 1))
+
+    def test_what_has_no_prediction_is_named(self):
+        _, real = self.compare([point("ring", 1.0), point("usp", 1.0), point("local", 0, status="skipped_memory")],
+                               [point("ring", 1.0), point("usp", 0, status="skipped_memory")])
+        self.assertEqual([c["algorithm"] for c in real["left_out"]], ["usp", "local"])
+        self.assertIn("too large", real["left_out"][1]["reason"])
+
+    def test_nothing_in_common_is_an_error(self):
+        with self.assertRaises(SystemExit):
+            self.compare([point("ring", 1.0)], [point("ring", 1.0, causal=True)])
+
+    def test_percentile_is_the_nearest_rank(self):
+        self.assertEqual(validate_real.percentile(range(1, 101), 0.95), 95)
+        self.assertEqual(validate_real.percentile([3, 1, 2], 0.95), 3)
+        self.assertEqual(validate_real.percentile([1], 0.95), 1)
+
+
+class Shown(Folders):
+    def test_page_schema_and_report(self):
+        _, real = self.compare([point("ring", 1.0), point("<b>", 2e-3)], [point("ring", 1.5), point("<b>", 2e-3)])
+        path = self.validation(real)
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(validate_json.main([str(path)]), 0)
+        page = validate_real.page(json.loads(path.read_text()))
+        self.assertIn("| here | ring | 2 | 1024 |", page)
+        self.assertIn("+50.0 %", page)
+        section = validation_section(load_validation(path))
+        self.assertIn('data-verdict="goals missed"', section)
+        self.assertIn("+50.0 %", section)
+        self.assertNotIn("<b>", section)
+        self.assertEqual(section.count("<circle"), 3)  # the key and two points
+
+    def test_without_real_runs(self):
+        path = self.validation({"points": None, "median_rel_error": None, "p95_rel_error": None, "reason": "nobody ran"})
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(validate_json.main([str(path)]), 0)
+        self.assertIn("nobody ran", validate_real.page(json.loads(path.read_text())))
+        self.assertIn("nobody ran", validation_section(load_validation(path)))
+
+    def test_a_broken_validation_is_refused(self):
+        path = self.validation({"median_rel_error": 0.1})
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.assertEqual(validate_json.main([str(path)]), 1)
+        with self.assertRaises(ResultError):
+            load_validation(path)
+
+
+if __name__ == "__main__":
+    unittest.main()

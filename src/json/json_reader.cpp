@@ -1,0 +1,172 @@
+#include "json/json_reader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "core/check.h"
+#include "json/text.h"
+
+namespace longnet {
+namespace {
+
+const JsonNode& empty_object() {
+  static const JsonNode kEmpty = JsonNode::object();
+  return kEmpty;
+}
+
+}  // namespace
+
+std::string shown(const JsonNode& node) {
+  const std::string text = dump_json(node);
+  return text.size() <= 40 ? text : text.substr(0, 37) + "...";
+}
+
+void Problems::add(const JsonNode& where, std::string_view path, std::string_view what,
+                   std::string_view hint) {
+  std::string text =
+      concat(where.where(), ": ", path.empty() ? "" : path, path.empty() ? "" : ": ", what);
+  if (!hint.empty()) text += concat("\n  hint: ", hint);
+  if (std::find(texts_.begin(), texts_.end(), text) == texts_.end()) texts_.push_back(text);
+}
+
+void Problems::throw_if_any() const {
+  if (!texts_.empty()) throw UsageError(join(texts_, "\n"));
+}
+
+bool read_name(const JsonNode& node, const std::string& path, std::span<const std::string> known,
+               Problems& problems, std::string& out) {
+  if (!node.is_string() || node.string.empty()) {
+    problems.add(node, path, concat("must be a name, is ", shown(node)),
+                 known.empty() ? "write it in double quotes" : "known: " + join(known, ", "));
+    return false;
+  }
+  if (!known.empty() && std::find(known.begin(), known.end(), node.string) == known.end()) {
+    problems.add(node, path, concat("'", node.string, "' is not known"),
+                 name_hint(node.string, known));
+    return false;
+  }
+  out = node.string;
+  return true;
+}
+
+std::vector<const JsonNode*> as_list(const JsonNode& node, const std::string& path,
+                                     Problems& problems) {
+  if (!node.is_array()) return {&node};
+  std::vector<const JsonNode*> items;
+  for (const JsonNode& item : node.items) items.push_back(&item);
+  if (items.empty())
+    problems.add(node, path, "is an empty list, so there is nothing to run",
+                 "name at least one value, or leave the key out");
+  return items;
+}
+
+JsonReader::JsonReader(const JsonNode* node, std::string path, Problems& problems)
+    : node_(node ? node : &empty_object()), path_(std::move(path)), problems_(problems) {
+  if (!node_->is_object()) {
+    problems_.add(*node_, path_, concat("must be an object, is ", node_->kind_name()),
+                  "write { \"key\": value, ... }");
+    node_ = &empty_object();
+  }
+}
+
+const JsonNode* JsonReader::take(std::string_view key) {
+  known_.emplace_back(key);
+  return node_->find(key);
+}
+
+std::string JsonReader::path_of(std::string_view key) const {
+  return path_.empty() ? std::string(key) : concat(path_, ".", key);
+}
+
+void JsonReader::text(std::string_view key, std::string& out) {
+  const JsonNode* n = take(key);
+  if (!n) return;
+  if (n->is_string()) {
+    out = n->string;
+  } else {
+    problems_.add(*n, path_of(key), concat("must be a string, is ", shown(*n)),
+                  "put it in double quotes");
+  }
+}
+
+void JsonReader::boolean(std::string_view key, bool& out) {
+  std::vector<bool> values;
+  booleans(key, values);
+  if (values.size() == 1) out = values[0];
+  if (values.size() > 1)
+    problems_.add(*node_->find(key), path_of(key), "must be true or false, is a list",
+                  "lists belong into sweep");
+}
+
+bool read_real(const JsonNode& node, const std::string& path, const Limits& limits,
+               Problems& problems, double& out) {
+  const bool inside = node.is_number() && node.number <= limits.max &&
+                      (limits.min_excluded ? node.number > limits.min : node.number >= limits.min);
+  if (inside) {
+    out = node.number;
+    return true;
+  }
+  std::string range = concat(limits.min_excluded ? "greater than " : "at least ", limits.min);
+  if (std::isfinite(limits.max)) range += concat(" and at most ", limits.max);
+  problems.add(node, path, concat("must be a number ", range, ", is ", shown(node)),
+               "write it without quotes");
+  return false;
+}
+
+void JsonReader::real(std::string_view key, double& out, const Limits& limits) {
+  if (const JsonNode* n = take(key)) read_real(*n, path_of(key), limits, problems_, out);
+}
+
+void JsonReader::choice(std::string_view key, std::string& out,
+                        std::span<const std::string> names) {
+  if (const JsonNode* n = take(key)) read_name(*n, path_of(key), names, problems_, out);
+}
+
+void JsonReader::names(std::string_view key, std::vector<std::string>& out,
+                       std::span<const std::string> known) {
+  const JsonNode* n = take(key);
+  if (!n) return;
+  std::vector<std::string> found;
+  for (const JsonNode* item : as_list(*n, path_of(key), problems_)) {
+    std::string name;
+    if (read_name(*item, path_of(key), known, problems_, name)) found.push_back(name);
+  }
+  out = found;
+}
+
+void JsonReader::booleans(std::string_view key, std::vector<bool>& out) {
+  const JsonNode* n = take(key);
+  if (!n) return;
+  std::vector<bool> found;
+  for (const JsonNode* item : as_list(*n, path_of(key), problems_)) {
+    if (item->kind == JsonNode::Kind::kBool) {
+      found.push_back(item->boolean);
+    } else {
+      problems_.add(*item, path_of(key), concat("must be true or false, is ", shown(*item)),
+                    "write it without quotes");
+    }
+  }
+  out = found;
+}
+
+void JsonReader::unknown_keys() {
+  for (size_t i = 0; i < node_->keys.size(); ++i) {
+    const std::string& key = node_->keys[i];
+    if (std::find(known_.begin(), known_.end(), key) == known_.end())
+      problems_.add(node_->items[i], path_of(key), "unknown key", name_hint(key, known_));
+  }
+}
+
+std::string read_file_text(const std::string& path, std::string_view hint) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  const bool folder = std::filesystem::is_directory(path);
+  if (file && !folder) text << file.rdbuf();
+  if (!file || folder) throw UsageError(concat("cannot read '", path, "'\n  hint: ", hint));
+  return text.str();
+}
+
+}  // namespace longnet

@@ -1,0 +1,78 @@
+// Reading a JSON object key by key: types, limits and unknown keys, collecting every problem before
+// it throws. The keys of one kind of file belong to whoever loads it (io: configs; simulate:
+// clusters).
+//
+//   quick.json:12: measure.warmup: must be at least 0, is -3
+//     hint: runs before the first sample; 0 is allowed
+#pragma once
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "json/json_tree.h"
+
+namespace longnet {
+
+class Problems {
+ public:
+  // `where` gives file and line.
+  void add(const JsonNode& where, std::string_view path, std::string_view what,
+           std::string_view hint);
+  bool empty() const { return texts_.empty(); }
+  void throw_if_any() const;  // UsageError with all of them
+
+ private:
+  std::vector<std::string> texts_;
+};
+
+struct Limits {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool min_excluded = false;
+};
+
+class JsonReader {
+ public:
+  // A node that is no object is a problem, and then reads as an empty one. `node` may be null.
+  JsonReader(const JsonNode* node, std::string path, Problems& problems);
+
+  const JsonNode* take(std::string_view key);  // marks the key as known; null when absent
+  std::string path_of(std::string_view key) const;
+  Problems& problems() { return problems_; }
+  const JsonNode& node() const { return *node_; }
+
+  // Each leaves `out` as it is when the key is absent or wrong.
+  void text(std::string_view key, std::string& out);
+  void boolean(std::string_view key, bool& out);
+  void real(std::string_view key, double& out, const Limits& limits);
+  void choice(std::string_view key, std::string& out, std::span<const std::string> names);
+  void names(std::string_view key, std::vector<std::string>& out,
+             std::span<const std::string> known);  // scalar or list; known empty: any
+  void booleans(std::string_view key, std::vector<bool>& out);
+  void unknown_keys();  // reports what nobody took; last
+
+ private:
+  const JsonNode* node_;
+  std::string path_;
+  Problems& problems_;
+  std::vector<std::string> known_;
+};
+
+bool read_real(const JsonNode& node, const std::string& path, const Limits& limits,
+               Problems& problems, double& out);
+bool read_name(const JsonNode& node, const std::string& path, std::span<const std::string> known,
+               Problems& problems, std::string& out);
+
+// The items of a list, or the value itself as the only one. An empty list is a problem.
+std::vector<const JsonNode*> as_list(const JsonNode& node, const std::string& path,
+                                     Problems& problems);
+
+// What was written, short enough for a message.
+std::string shown(const JsonNode& node);
+
+// The text of a file. Throws UsageError with `hint`.
+std::string read_file_text(const std::string& path, std::string_view hint);
+
+}  // namespace longnet

@@ -1,0 +1,99 @@
+// The closed forms of accounting against a walk over every run of rows.
+#include "schedule/accounting.h"
+
+#include <gtest/gtest.h>
+
+#include "schedule/lower_collectives.h"
+#include "schedule/registry.h"
+#include "schedule/row_map.h"
+
+namespace longnet {
+namespace {
+
+struct Shape {
+  AttentionProblem problem;
+  DilatedPattern pattern;
+};
+
+const std::vector<Shape>& shapes() {
+  using P = AttentionProblem;
+  static const std::vector<Shape> kShapes{
+      {P{.seq_len = 96, .num_heads = 4, .num_kv_heads = 2, .batch = 2},
+       {.branches = {{16, 1}, {32, 2}, {96, 4}}}},
+      {P{.seq_len = 101, .num_heads = 3, .num_kv_heads = 3},
+       {.branches = {{20, 1}, {50, 3}, {101, 7}, {8, 16}}}},
+      {P{.seq_len = 7, .num_heads = 2, .num_kv_heads = 1}, {.branches = {{2, 1}, {7, 2}}}},
+  };
+  return kShapes;
+}
+
+DilatedPattern pattern_for(const AlgorithmInfo& a, const Shape& shape) {
+  if (a.pattern == PatternKind::kDilated) return shape.pattern;
+  if (a.pattern == PatternKind::kSparse) return sparse_pattern(11, 3);
+  return dense_pattern(shape.problem.seq_len);
+}
+
+template <class Fn>
+void for_each_case(Fn fn) {
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (Shape shape : shapes())
+      for (const int ranks : {1, 2, 3, 4, 8, 20})
+        for (const bool causal : {false, true})
+          for (const LayoutKind layout :
+               {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped}) {
+            shape.problem.causal = causal;
+            const ShardedProblem s{shape.problem,
+                                   pattern_for(algorithm, shape),
+                                   {shape.problem.seq_len, ranks, layout}};
+            if (algorithm.why_unsupported(s).empty()) fn(algorithm, s);
+          }
+}
+
+TEST(Accounting, ClosedFormsCountWhatAWalkCounts) {
+  int64_t attends = 0;
+  for_each_case([&](const AlgorithmInfo& algorithm, const ShardedProblem& s) {
+    const Schedule schedule = lower_collectives(algorithm.make(s), {});
+    for (Rank p = 0; p < s.layout.world_size(); ++p)
+      for (const Op& op : schedule.program(p).ops)
+        if (const auto* attend = std::get_if<Attend>(&op.what)) {
+          ++attends;
+          ASSERT_EQ(attended_pairs(schedule.sharded, *attend),
+                    attended_pairs_by_runs(schedule.sharded, *attend))
+              << algorithm.name << " N=" << s.problem.seq_len << " P=" << s.layout.world_size()
+              << " rank " << p << " branch " << attend->branch << " causal " << s.problem.causal;
+          const RowMap queries(schedule.sharded, TensorKind::kQuery, attend->q.rows);
+          int64_t rows = 0;
+          for (const auto& piece : queries.pieces())
+            for (int64_t h = attend->heads.first; h < attend->heads.first + attend->heads.count;
+                 ++h)
+              queries.for_each_run(piece, attend->branch, h, attend->queries,
+                                   [&](const TokenRange& run, int64_t) { rows += run.count; });
+          ASSERT_EQ(attended_queries(schedule.sharded, *attend), double(rows * s.problem.batch))
+              << algorithm.name;
+        }
+  });
+  EXPECT_GT(attends, 10000);
+}
+
+TEST(Accounting, BytesOfAHeldRangeAreThoseOfItsMap) {
+  for_each_case([&](const AlgorithmInfo& algorithm, const ShardedProblem& s) {
+    const Schedule schedule = algorithm.make(s);
+    const RankProgram program = schedule.program(0);
+    const auto expect_equal = [&](const Held& held) {
+      const TensorKind kind = program.slots.at(size_t(held.slot)).kind;
+      ASSERT_EQ(held_bytes(schedule.sharded, kind, held),
+                RowMap(schedule.sharded, kind, held.rows).num_bytes(held))
+          << algorithm.name;
+    };
+    for (const Op& op : program.ops) {
+      if (const auto* select = std::get_if<Select>(&op.what))
+        expect_equal(select->from), expect_equal(select->into);
+      if (const auto* send = std::get_if<Send>(&op.what)) expect_equal(send->what);
+      if (const auto* gather = std::get_if<AllGather>(&op.what)) expect_equal(gather->into);
+      if (const auto* merge = std::get_if<Merge>(&op.what)) expect_equal(merge->from);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace longnet

@@ -1,0 +1,101 @@
+// Blocks and key rows of an attend: small cases counted by hand; the model's price of them.
+#include "simulate/attend_counts.h"
+
+#include <gmock/gmock.h>
+
+#include "schedule/registry.h"
+#include "simulate/cost_model.h"
+#include "simulate/plain_cluster.h"
+
+namespace longnet {
+namespace {
+
+ShardedProblem problem(int64_t n, int ranks, bool causal, DilatedPattern pattern) {
+  const AttentionProblem p{.seq_len = n, .num_heads = 2, .num_kv_heads = 2, .causal = causal};
+  return {p, std::move(pattern), {n, ranks}};
+}
+
+std::vector<Attend> attends(const Schedule& schedule, Rank rank) {
+  std::vector<Attend> out;
+  for (const Op& op : schedule.program(rank).ops)
+    if (const auto* a = std::get_if<Attend>(&op.what)) out.push_back(*a);
+  return out;
+}
+
+void expect_counts(const AttendCounts& c, const AttendCounts& wanted) {
+  EXPECT_EQ(c.blocks, wanted.blocks);
+  EXPECT_EQ(c.queries, wanted.queries);
+  EXPECT_EQ(c.key_rows, wanted.key_rows);
+  EXPECT_EQ(c.pairs, wanted.pairs);
+  EXPECT_EQ(c.masked, wanted.masked);
+}
+
+TEST(AttendCounts, EachHeadsQueriesAreCutIntoBlocksThatPackTheirKeys) {
+  const ShardedProblem dense = problem(4096, 1, false, dense_pattern(4096));
+  expect_counts(count_attend(dense, attends(local_attention(dense), 0).front(), 2048),
+                {4, 8192, 4 * 4096, 2.0 * 4096 * 4096, false});
+  // The first block of each head packs 2048 keys, the second one 4096.
+  const ShardedProblem causal = problem(4096, 1, true, dense_pattern(4096));
+  expect_counts(count_attend(causal, attends(local_attention(causal), 0).front(), 2048),
+                {4, 8192, 2 * (2048 + 4096), 4096.0 * 4097, true});
+}
+
+TEST(AttendCounts, AShardThatLiesBeforeTheQueriesIsNotMasked) {
+  const ShardedProblem s = problem(1024, 2, true, dense_pattern(1024));
+  const auto ops = attends(ring_attention(s), 1);  // its own shard, then rank 0's
+  ASSERT_EQ(ops.size(), 2u);
+  expect_counts(count_attend(s, ops[0], 2048), {2, 1024, 1024, 512.0 * 513, true});
+  expect_counts(count_attend(s, ops[1], 2048), {2, 1024, 1024, 2.0 * 512 * 512, false});
+}
+
+TEST(AttendCounts, EverySegmentIsARunOfItsOwn) {
+  DilatedPattern pattern;
+  pattern.branches = {{64, 1}, {256, 4}};
+  const ShardedProblem s = problem(256, 1, false, pattern);
+  const auto ops = attends(dilated_attention(s), 0);
+  ASSERT_EQ(ops.size(), 2u);
+  expect_counts(count_attend(s, ops[0], 2048), {8, 512, 512, 2 * 4 * 64.0 * 64, false});
+  expect_counts(count_attend(s, ops[1], 2048), {2, 128, 128, 2 * 64.0 * 64, false});
+}
+
+AttendModel model(double head_dim, bool causal, double pair_s) {
+  return {.head_dim = head_dim,
+          .causal = causal,
+          .block_rows = 2048,
+          .block_s = 1e-6,
+          .query_s = 1e-7,
+          .key_s = 2e-7,
+          .pair_s = pair_s,
+          .source = "test"};
+}
+
+TEST(AttendCounts, TheModelGoesBeforeTheTableAndIsInterpolatedInHeadDim) {
+  ClusterSpec c = plain_cluster({.nodes = 1, .gpus_per_node = 2});
+  c.device.attend_model = {model(32, false, 1e-9), model(96, false, 3e-9), model(32, true, 9e-9)};
+  const ShardedProblem s = problem(1024, 2, true, dense_pattern(1024));
+  const auto ops = attends(ring_attention(s), 1);
+  const CostModel cost(c, s);
+  const double own = 2e-6 + 1024 * 1e-7 + 1024 * 2e-7, pairs = 512.0 * 513;
+  EXPECT_NEAR(cost.attend(ops[0]).seconds, own + pairs * 9e-9, 1e-15);  // causal: held at d = 32
+  EXPECT_NEAR(cost.attend(ops[1]).seconds, own + 2 * 512.0 * 512 * 2e-9, 1e-15);  // d = 64
+}
+
+TEST(AttendCounts, ARankThatIsAloneRunsAtItsOwnSpeed) {
+  ClusterSpec c = plain_cluster({.nodes = 1, .gpus_per_node = 3});
+  c.device.attend_model = {model(64, false, 1e-9)};
+  c.device.alone_speed = {1.5, "test"};
+  std::vector<double> seconds;
+  for (const int ranks : {3, 2, 1}) {
+    const ShardedProblem s = problem(1536, ranks, false, dense_pattern(1536));
+    const Attend op = attends(ring_attention(s), 0).front();
+    const AttendCounts counts = count_attend(s, op, 2048);
+    seconds.push_back(attend_seconds(c.device.attend_model[0], counts) /
+                      CostModel(c, s).attend(op).seconds);
+  }
+  EXPECT_THAT(seconds,
+              testing::ElementsAre(testing::DoubleNear(1, 1e-9), testing::DoubleNear(1.25, 1e-9),
+                                   testing::DoubleNear(1.5, 1e-9)));
+}
+
+}  // namespace
+}  // namespace longnet

@@ -1,0 +1,48 @@
+// From measured seconds to the numbers of a cluster file.
+//
+// Costs are sums of parts, each a count times a coefficient that cannot be negative:
+//   a message    seconds = alpha + bytes / bandwidth
+//   an attend    seconds = blocks * b + queries * q + key rows * k + pairs * p
+// The coefficients make the sum of the squared *relative* errors least, so that a message of 1 KB
+// counts as much as one of 16 MB. (Non-negative least squares: Lawson and Hanson, Solving Least
+// Squares Problems, 1974, chapter 23; with four unknowns every subset can be tried.)
+//
+//   fit_link({{1000, 11e-6}, {1e6, 1010e-6}})    // alpha 10 us, 1 GB/s
+#pragma once
+#include <span>
+#include <vector>
+
+#include "simulate/attend_counts.h"
+
+namespace longnet {
+
+struct Fit {
+  std::vector<double> coefficients{};
+  double median_rel_error = 0, max_rel_error = 0;  // |fitted - measured| / measured
+};
+// rows[i] are the counts of measurement i (at most 8), values[i] its seconds, positive. Unknown
+// `positive` (-1: none) may not be 0. Throws Error when there are fewer measurements than unknowns.
+Fit fit_nonnegative(const std::vector<std::vector<double>>& rows, std::span<const double> values,
+                    int positive = -1);
+
+struct MessageTime {
+  double bytes = 0, seconds = 0;
+};
+struct LinkFit {
+  double alpha_s = 0, bytes_per_s = 0;
+  double median_rel_error = 0, max_rel_error = 0;
+};
+// Needs two sizes. Throws Error when time does not grow with size.
+LinkFit fit_link(std::span<const MessageTime> times);
+
+struct AttendTime {
+  AttendCounts counts{};
+  double seconds = 0;
+};
+struct AttendFit {
+  double block_s = 0, query_s = 0, key_s = 0, pair_s = 0;
+  double median_rel_error = 0, max_rel_error = 0;
+};
+AttendFit fit_attend(std::span<const AttendTime> times);
+
+}  // namespace longnet

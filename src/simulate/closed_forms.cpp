@@ -1,0 +1,128 @@
+#include "simulate/closed_forms.h"
+
+#include <cmath>
+
+#include "schedule/registry.h"
+#include "simulate/engine.h"
+#include "simulate/plain_cluster.h"
+
+namespace longnet {
+namespace {
+
+constexpr double kAlpha = 1e-6, kBeta = 4e11, kInterAlpha = 2e-6, kInterBeta = 5e10;
+constexpr int64_t kTokens = 8192, kHeads = 8, kDim = 64, kBytes = 2;
+constexpr double kSpeed = 1e14, kMemory = 1e12;  // of plain_cluster's device
+
+double time_of(const ProgramSet& programs, const ClusterSpec& cluster) {
+  return simulate(programs, Topology(cluster, programs.ranks), cluster, {.collapse = false})
+      .makespan_s;
+}
+
+// An algorithm on P ranks of one node, exact attention over kTokens.
+double time_of(const char* algorithm, int ranks, const char* collective, double bandwidth) {
+  const ClusterSpec cluster =
+      plain_cluster({.gpus_per_node = ranks, .intra_alpha = kAlpha, .intra_bandwidth = bandwidth});
+  const ShardedProblem s{{.seq_len = kTokens,
+                          .num_heads = kHeads,
+                          .num_kv_heads = kHeads,
+                          .head_dim = kDim,
+                          .dtype = DType::kBFloat16},
+                         dense_pattern(kTokens),
+                         {kTokens, ranks}};
+  const AlgorithmInfo& info = find_algorithm(algorithm);
+  return time_of(
+      compile(info.make(s), ranks, cluster, plan_collectives(cluster, collective, ranks)), cluster);
+}
+
+ClosedForm ring(double bandwidth, const char* what) {
+  constexpr int kRanks = 8;
+  const double rows = double(kTokens) / kRanks;
+  const double block = 4.0 * kDim * rows * rows * kHeads / kSpeed;
+  const double hop = kAlpha + 2 * rows * kHeads * kDim * kBytes / bandwidth;
+  const double merge = rows * kHeads * (kDim + 1) * 4 / (kMemory / 3);
+  const double expected =
+      hop < block ? block + (kRanks - 1) * (block + merge) : (kRanks - 1) * hop + block + merge;
+  return {std::string("ring attention, ") + what,
+          "t + (P - 1) (t + t_merge) where compute hides the hop a + S / b, else "
+          "(P - 1) (a + S / b) + t + t_merge",
+          expected, time_of("ring", kRanks, "ring", bandwidth)};
+}
+
+ClosedForm all_gather() {
+  constexpr int kRanks = 8;
+  const double shard = 2.0 * kTokens / kRanks * kHeads * kDim * kBytes;
+  const double select = shard / (kMemory / 2);
+  const double attend = 4.0 * kDim * kTokens / kRanks * kTokens * kHeads / kSpeed;
+  return {"ring all-gather", "t_select + (P - 1) (a + m / b) + t_attend",
+          select + (kRanks - 1) * (kAlpha + shard / kBeta) + attend,
+          time_of("all_gather", kRanks, "ring", kBeta)};
+}
+
+// Every rank has m for every other.
+ClosedForm all_to_all(bool pairwise) {
+  constexpr int kRanks = 8;
+  constexpr double kPiece = 1e6;
+  std::vector<LooseProgram> programs{size_t{kRanks}};
+  for (int p = 0; p < kRanks; ++p) {
+    std::vector<int> before;
+    for (int k = 1; k < kRanks; ++k) {
+      LooseProgram& mine = programs[size_t(p)];
+      const int out = mine.add(OpKind::kSend, (p + k) % kRanks, kPiece, before);
+      const int in = mine.add(OpKind::kRecv, (p + kRanks - k) % kRanks, kPiece, before);
+      if (pairwise) before = {out, in};
+    }
+  }
+  const double simulated = time_of(
+      pack_all(programs, ExecutionKind::kStreams),
+      plain_cluster({.gpus_per_node = kRanks, .intra_alpha = kAlpha, .intra_bandwidth = kBeta}));
+  if (pairwise)
+    return {"pairwise all-to-all", "(P - 1) (a + m / b)", (kRanks - 1) * (kAlpha + kPiece / kBeta),
+            simulated};
+  return {"all-to-all at once", "a + (P - 1) m / b: max-min sharing keeps every port full",
+          kAlpha + (kRanks - 1) * kPiece / kBeta, simulated};
+}
+
+ClosedForm two_flows() {
+  constexpr double kM = 4e8;
+  std::vector<LooseProgram> p{size_t{3}};
+  p[0].add(OpKind::kSend, 1, kM);
+  p[0].add(OpKind::kSend, 2, 3 * kM);
+  p[1].add(OpKind::kRecv, 0, kM);
+  p[2].add(OpKind::kRecv, 0, 3 * kM);
+  const ClusterSpec c = plain_cluster({.intra_alpha = kAlpha, .intra_bandwidth = kBeta});
+  return {"two flows on one link", "a + (m + 3 m) / b: half each, then all for the longer",
+          kAlpha + 4 * kM / kBeta, time_of(pack_all(p, ExecutionKind::kStreams), c)};
+}
+
+ClosedForm tapered_tree() {
+  constexpr double kM = 1e8, kTaper = 4;
+  constexpr int kBelow = 8;  // ranks of a leaf: two nodes of four
+  std::vector<LooseProgram> p{size_t{2 * kBelow}};
+  for (int g = 0; g < kBelow; ++g) {
+    p[size_t(g)].add(OpKind::kSend, g + kBelow, kM);
+    p[size_t(g + kBelow)].add(OpKind::kRecv, g, kM);
+  }
+  const ClusterSpec c = plain_cluster({.inter_alpha = kInterAlpha,
+                                       .inter_bandwidth = kInterBeta,
+                                       .topology = {.kind = TopologyKind::kFatTree,
+                                                    .nodes_per_leaf = {2, "chosen"},
+                                                    .taper = {kTaper, "chosen"}}});
+  return {"tapered tree", "a + m taper / b: all cards of a leaf through its links",
+          kInterAlpha + kM * kTaper / kInterBeta, time_of(pack_all(p, ExecutionKind::kStreams), c)};
+}
+
+}  // namespace
+
+double ClosedForm::rel_error() const { return std::abs(simulated_s - expected_s) / expected_s; }
+
+std::vector<ClosedForm> closed_forms() {
+  return {ring(kBeta, "compute-bound"),
+          ring(1e9, "link-bound"),
+          all_gather(),
+          all_to_all(true),
+          all_to_all(false),
+          two_flows(),
+          tapered_tree()};
+}
+
+}  // namespace longnet

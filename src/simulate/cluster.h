@@ -1,0 +1,159 @@
+// A machine that the simulator knows: devices, links, how they are wired, what its libraries do.
+//
+//   ClusterSpec c = load_cluster("configs/clusters/h100-ndr400.json");
+//   c.inter.bandwidth_bytes_per_s.value    // 5e10, and .source says who says so
+//
+// Every number carries where it comes from: a measurement, a data sheet, a paper, or "chosen" and
+// "assumed" where nobody measured it. The file format is strict, like configs (unknown keys are
+// errors); its schema is configs/schema/cluster.schema.json.
+#pragma once
+#include <array>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/problem.h"
+
+namespace longnet {
+
+struct Quantity {
+  double value = 0;
+  std::string source{};
+};
+
+// What a message costs before its first byte, by how optimistic one is. A measured machine has one
+// value for all three. NCCL's tuner uses the other two per step of its LL and Simple protocols.
+enum class AlphaSet { kIdeal, kNcclLl, kNcclSimple };
+inline constexpr std::array<AlphaSet, 3> kAlphaSets{AlphaSet::kIdeal, AlphaSet::kNcclLl,
+                                                    AlphaSet::kNcclSimple};
+std::string_view to_string(AlphaSet set);         // "ideal", "nccl_ll", "nccl_simple"
+AlphaSet parse_alpha_set(std::string_view name);  // throws UsageError
+
+struct AlphaBand {
+  std::array<double, 3> seconds{};  // by AlphaSet
+  std::string source{};
+  double of(AlphaSet set) const { return seconds[size_t(set)]; }
+  bool is_band() const { return seconds[0] != seconds[1] || seconds[1] != seconds[2]; }
+};
+
+// One class of links: inside a node, or between nodes.
+struct LinkSpec {
+  AlphaBand alpha_s{};
+  Quantity bandwidth_bytes_per_s{};  // of one port, each direction
+  Quantity ports_per_node{};         // ranks of a node share them in order
+  Quantity overhead_s{};             // time of the rank itself per message posted
+  Quantity shared_bytes_per_s{};     // of all such traffic of a node together; 0: no such limit
+};
+
+// Speed of attention: one measured or published figure. Interpolated in log2(rows) and head_dim.
+struct KernelRow {
+  double rows = 0;  // keys that a query sees (of a full mask)
+  double head_dim = 0;
+  DType dtype = DType::kBFloat16;
+  bool causal = false;
+  double flops_per_s = 0;  // 4 head_dim per (query, key) pair
+  std::string source{};
+};
+
+// Speed of attention on a machine that takes queries block by block, packing the keys anew for each
+// (as this suite's CPU kernel does): seconds = blocks * block_s + queries * query_s + key rows of
+// all blocks * key_s + pairs * pair_s, at one head_dim (interpolated between). Where a device has
+// it, it goes before the table.
+struct AttendModel {
+  double head_dim = 0;
+  DType dtype = DType::kFloat32;
+  bool causal = false;
+  double block_rows = 0;  // most queries of a block
+  double block_s = 0, query_s = 0, key_s = 0, pair_s = 0;
+  std::string source{};
+};
+
+struct DeviceSpec {
+  std::string name{};
+  std::map<DType, Quantity> peak_flops{};
+  Quantity memory_bytes{}, memory_bandwidth_bytes_per_s{};
+  std::vector<KernelRow> attend{};
+  std::vector<AttendModel> attend_model{};
+  Quantity launch_s{};            // of every attend, select and merge
+  Quantity fill_rows{};           // query rows (x heads x batch) that keep it busy; 0: one
+  Quantity select_bytes_per_s{};  // bytes copied; 0: half the memory bandwidth (read and write)
+  Quantity merge_bytes_per_s{};   // bytes of partials folded in; 0: a third of it
+  // Speed of a rank that has the cluster for itself, over that of ranks that are all at work; those
+  // in between lie between. 0: the same.
+  Quantity alone_speed{};
+};
+
+enum class TopologyKind { kSingleSwitch, kFatTree, kRailOptimised, kTorus, kDragonfly };
+std::string_view to_string(TopologyKind kind);
+
+struct TopologySpec {
+  TopologyKind kind = TopologyKind::kSingleSwitch;
+  Quantity nodes_per_leaf{};      // fat_tree, rail_optimised
+  Quantity taper{.value = 1};     // bandwidth below a leaf over that above it
+  std::vector<int> dimensions{};  // torus: nodes along each, first fastest
+  std::string dimensions_source{};
+  Quantity link_bytes_per_s{};    // torus: between neighbours, each direction
+  Quantity nodes_per_group{};     // dragonfly
+  Quantity global_bytes_per_s{};  // dragonfly: between two groups, each direction
+  Quantity hop_s{};               // per hop beyond the first switch
+};
+
+// How a rank walks its program. `in_order`: one thread, as this suite's CPU executor: a compute op
+// occupies it, a communication is posted when everything before it is posted and its dependencies
+// are over. `streams`: attention, copies and communication each have an in-order queue, as on GPUs.
+enum class ExecutionKind { kStreams, kInOrder };
+std::string_view to_string(ExecutionKind kind);
+
+// What `native` collectives are: a lowering of schedule/lower_collectives.h, or a named formula
+// (simulate/collective_model.h).
+struct CollectiveNames {
+  std::string all_gather = "ring", all_to_all = "pairwise", reduce_scatter = "ring";
+  std::string source{};
+};
+
+struct ClusterSpec {
+  std::string name{}, description{};
+  Quantity nodes{}, gpus_per_node{};
+  DeviceSpec device{};
+  LinkSpec intra{}, inter{};
+  TopologySpec topology{};
+  CollectiveNames collectives{};
+  ExecutionKind execution = ExecutionKind::kStreams;
+  std::string execution_source{};
+  // false: messages move only while both ranks wait for communication.
+  bool async_progress = true;
+  std::string async_progress_source{};
+  // ... but for what looks at them from time to time let through: bytes per second of all messages
+  // of a rank that computes. Only without async_progress; 0: nothing.
+  Quantity async_bytes_per_s{};
+  Quantity overlap_efficiency{.value = 1};  // speed of compute while messages of the rank move
+  std::string path{};
+  double latency_factor = 1;  // of a "what if", for latencies that stand in no file (NCCL's model)
+
+  int num_nodes() const { return int(nodes.value); }
+  int node_size() const { return int(gpus_per_node.value); }
+  int num_gpus() const { return num_nodes() * node_size(); }
+};
+
+// Throw UsageError that lists every problem: file, line, JSON path, what is wrong, what to do.
+ClusterSpec load_cluster(const std::string& path);
+ClusterSpec parse_cluster(std::string_view text, const std::string& path);
+// The same file again; what `calibrate` writes. parse_cluster reads it back to an equal spec.
+std::string cluster_to_json(const ClusterSpec& cluster);
+
+// Questions "what if": each factor replaces nothing and scales, or replaces, one figure.
+struct WhatIf {
+  double bandwidth = 1, inter_bandwidth = 1, latency = 1;  // factors on links
+  std::optional<double> taper{}, gpus_per_node{}, nodes{}, overlap_efficiency{};
+  double straggler = 0;  // rank 0 computes this much slower: 0.2 is 20 %
+  bool is_plain() const;
+  std::string text() const;                      // "bandwidth=0.5 taper=2", "" when plain
+  std::map<std::string, double> values() const;  // the same, by name
+};
+// "bandwidth=0.5,taper=2"; throws UsageError that lists the known names.
+WhatIf parse_what_if(std::string_view text);
+ClusterSpec apply(const ClusterSpec& cluster, const WhatIf& what_if);
+
+}  // namespace longnet

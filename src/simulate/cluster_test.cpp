@@ -1,0 +1,86 @@
+// Cluster files: what ships loads, what is wrong is told, what is written is read back.
+#include "simulate/cluster.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "core/test_support.h"
+#include "json/json_reader.h"
+
+namespace longnet {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+fs::path clusters() {
+  return fs::path(LONGNET_SOURCE_DIR) / "configs" / "clusters";
+}
+std::string h100() { return read_file_text((clusters() / "h100-ndr400.json").string(), ""); }
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(Cluster, EveryShippedFileLoadsAndIsWrittenBackUnchanged) {
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator(clusters())) {
+    if (entry.path().extension() != ".json") continue;
+    ++files;
+    const ClusterSpec c = load_cluster(entry.path().string());
+    EXPECT_EQ(c.name, entry.path().stem().string());
+    const std::string text = cluster_to_json(c);
+    EXPECT_EQ(cluster_to_json(parse_cluster(text, "again")), text) << entry.path();
+  }
+  EXPECT_GE(files, 4);
+}
+
+TEST(Cluster, ReadsNumbersWithTheirSources) {
+  const ClusterSpec c = parse_cluster(h100(), "h100");
+  EXPECT_EQ(c.num_gpus(), 4096);
+  EXPECT_EQ(c.inter.bandwidth_bytes_per_s.value, 50e9);
+  EXPECT_THAT(c.inter.bandwidth_bytes_per_s.source, HasSubstr("NDR"));
+  EXPECT_EQ(c.inter.alpha_s.of(AlphaSet::kNcclSimple), 14e-6);
+  EXPECT_EQ(c.topology.kind, TopologyKind::kFatTree);
+}
+
+TEST(Cluster, TellsEveryProblemWithItsPlace) {
+  const auto error_of = [](const std::string& text) {
+    return usage_error([&] { parse_cluster(text, "c.json"); });
+  };
+  EXPECT_THAT(error_of(replaced(h100(), "\"topology\"", "\"topolgy\"")),
+              HasSubstr("did you mean 'topology'?"));
+  EXPECT_THAT(
+      error_of(replaced(h100(), "\"source\": \"NVIDIA DGX H100 data sheet\"", "\"source\": \"\"")),
+      HasSubstr("gpus_per_node.source: is missing"));
+  EXPECT_THAT(
+      error_of(replaced(h100(), "\"value\": 50000000000.0", "\"value\": 0")),
+      HasSubstr("links.inter.bandwidth_bytes_per_s.value: must be a number greater than 0"));
+  EXPECT_THAT(error_of(replaced(h100(), "\"value\": 512", "\"value\": 512.5")),
+              HasSubstr("nodes.value: must be whole"));
+  EXPECT_THAT(error_of(replaced(h100(), "\"nccl_ll\": 2.7e-06,", "")),
+              HasSubstr("links.inter.alpha_s.nccl_ll: is missing"));
+  EXPECT_THAT(error_of(replaced(h100(), "\"value\": true", "\"value\": false")),
+              HasSubstr("async_progress"));
+  EXPECT_THAT(error_of("{}"), HasSubstr("schema_version: is missing"));
+}
+
+TEST(Cluster, WhatIfScalesOrReplaces) {
+  const ClusterSpec c = parse_cluster(h100(), "h100");
+  const WhatIf w = parse_what_if("bandwidth=0.5,taper=2,gpus_per_node=4,straggler=0.2");
+  EXPECT_EQ(w.text(), "bandwidth=0.5 gpus_per_node=4 straggler=0.2 taper=2");
+  const ClusterSpec changed = apply(c, w);
+  EXPECT_EQ(changed.inter.bandwidth_bytes_per_s.value, 25e9);
+  EXPECT_EQ(changed.topology.taper.value, 2);
+  EXPECT_EQ(changed.num_gpus(), 4096);
+  EXPECT_EQ(changed.inter.ports_per_node.value, 4);
+  EXPECT_TRUE(parse_what_if("").is_plain());
+  for (const char* wrong : {"bandwith=1", "bandwidth", "bandwidth=x", "bandwidth=0", "overlap=2",
+                            "nodes=1.5", "latency=-1"})
+    EXPECT_NE(usage_error([&] { parse_what_if(wrong); }), "") << wrong;
+}
+
+}  // namespace
+}  // namespace longnet

@@ -1,0 +1,73 @@
+#include "simulate/collective_model.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+// Seconds, of one protocol of NCCL 2.28's ring.
+struct Protocol {
+  double base, intra, inter, overhead;
+  double share, most;  // of the bandwidth; bytes per second beyond two nodes, 0: no limit
+};
+// The overhead per step is 1 us with Intel's CPUs (2 with AMD's), three times that for Simple.
+constexpr Protocol kLl{6.6e-6, 0.6e-6, 2.7e-6, 1e-6, 0.5, 20e9};
+constexpr Protocol kLl128{14e-6, 1.9e-6, 4e-6, 1e-6, 120.0 / 128, 0};
+constexpr Protocol kSimple{8.4e-6, 3.4e-6, 14e-6, 3e-6, 1, 0};
+
+double seconds(const Protocol& p, const GatherShape& s, double bandwidth, double latency) {
+  bandwidth *= p.share;
+  if (p.most > 0 && s.nodes > 2) bandwidth = std::min(bandwidth, p.most);
+  return latency * (p.base + (s.members - s.nodes) * std::max(p.intra, p.overhead) +
+                    (s.nodes - 1) * p.inter) +
+         s.bytes * (s.members - 1) / s.members / bandwidth;
+}
+
+}  // namespace
+
+double ring_bandwidth(const ClusterSpec& c, const GatherShape& s) {
+  const double port = c.intra.bandwidth_bytes_per_s.value;
+  if (s.nodes == 1) return port;
+  const double cards = c.inter.bandwidth_bytes_per_s.value * c.inter.ports_per_node.value;
+  return s.members == s.nodes ? c.inter.bandwidth_bytes_per_s.value : std::min(port, cards);
+}
+
+double multi_channel_ring_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {
+  if (s.members < 2) return 0;
+  const double moved = s.bytes * (s.members - 1) / s.members;
+  return (s.members - s.nodes) * c.intra.alpha_s.of(set) + (s.nodes - 1) * c.inter.alpha_s.of(set) +
+         moved / ring_bandwidth(c, s);
+}
+
+double nccl_ring_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {
+  if (s.members < 2) return 0;
+  const double bandwidth = ring_bandwidth(c, s);
+  switch (set) {
+    case AlphaSet::kNcclSimple:
+      return seconds(kSimple, s, bandwidth, c.latency_factor);
+    case AlphaSet::kNcclLl:
+      return std::min({seconds(kLl, s, bandwidth, c.latency_factor),
+                       seconds(kLl128, s, bandwidth, c.latency_factor),
+                       seconds(kSimple, s, bandwidth, c.latency_factor)});
+    default:
+      return multi_channel_ring_s(c, s, set);
+  }
+}
+
+bool is_formula(std::string_view name) {
+  return name == "nccl_ring" || name == "multi_channel_ring";
+}
+
+std::array<double, 3> gather_seconds(const ClusterSpec& c, std::string_view name,
+                                     const GatherShape& s) {
+  check(is_formula(name), "no formula for the all-gather ", name);
+  std::array<double, 3> out{};
+  for (const AlphaSet set : kAlphaSets)
+    out[size_t(set)] =
+        name == "nccl_ring" ? nccl_ring_s(c, s, set) : multi_channel_ring_s(c, s, set);
+  return out;
+}
+
+}  // namespace longnet

@@ -1,0 +1,134 @@
+#include "simulate/compact_program.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+constexpr uint32_t kLaneShift = 30;
+
+int lane_of(OpKind kind, ExecutionKind execution) {
+  if (execution == ExecutionKind::kInOrder) return 0;
+  if (is_communication(kind)) return 2;
+  return kind == OpKind::kSelect ? 1 : 0;
+}
+
+class Packer {
+ public:
+  Packer(const LooseProgram& in, Rank rank, int ranks, ExecutionKind execution)
+      : in_(in), rank_(rank), ranks_(ranks), execution_(execution) {}
+
+  CompactProgram run() {
+    out_.collectives = in_.collectives;
+    waited_.resize(in_.ops.size());
+    place_.resize(in_.ops.size());
+    for (size_t i = 0; i < in_.ops.size(); ++i) add(int(i));
+    link();
+    return std::move(out_);
+  }
+
+ private:
+  void add(int id) {
+    const LooseOp& op = in_.ops[size_t(id)];
+    const int lane = lane_of(op.kind, execution_);
+    std::vector<CompactOp>& ops = out_.lanes[size_t(lane)];
+    check(ops.size() < (size_t{1} << kLaneShift), "a program of more than 2^30 ops");
+    const uint32_t place = uint32_t(lane) << kLaneShift | uint32_t(ops.size());
+    place_[size_t(id)] = place;
+    CompactOp packed{.kind = op.kind, .amount = op.amount};
+    if (op.kind == OpKind::kSend) packed.peer = peer_index(op.peer, out_.out_offsets);
+    if (op.kind == OpKind::kRecv) packed.peer = peer_index(op.peer, out_.in_offsets);
+    if (op.kind == OpKind::kCollective) packed.peer = op.peer;
+    for (const int before : op.after) {
+      const LooseOp& other = in_.ops[size_t(before)];
+      const bool same_lane = lane_of(other.kind, execution_) == lane;
+      if (same_lane && !is_communication(other.kind)) continue;  // over before this one's turn
+      uint8_t& lanes = waited_[size_t(before)];
+      if (lanes & 1 << lane) continue;
+      lanes |= uint8_t(1 << lane);
+      edges_.push_back({before, place});
+      ++packed.needs;
+    }
+    ops.push_back(packed);
+  }
+
+  int peer_index(Rank peer, std::vector<int>& offsets) const {
+    const int offset = (peer - rank_ % ranks_ + ranks_) % ranks_;
+    check(offset != 0, "rank ", rank_, " sends to itself");
+    for (size_t i = offsets.size(); i-- > 0;)
+      if (offsets[i] == offset) return int(i);
+    offsets.push_back(offset);
+    return int(offsets.size()) - 1;
+  }
+
+  void link() {
+    std::stable_sort(edges_.begin(), edges_.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    out_.next.reserve(edges_.size());
+    for (const auto& [before, place] : edges_) {
+      const uint32_t at = place_[size_t(before)];
+      CompactOp& op = out_.lanes[at >> kLaneShift][at & ((1u << kLaneShift) - 1)];
+      if (op.num_next++ == 0) op.first_next = uint32_t(out_.next.size());
+      out_.next.push_back(place);
+    }
+    out_.next.shrink_to_fit();
+    for (auto& lane : out_.lanes) lane.shrink_to_fit();
+  }
+
+  const LooseProgram& in_;
+  Rank rank_;
+  int ranks_;
+  ExecutionKind execution_;
+  CompactProgram out_;
+  std::vector<uint8_t> waited_;  // lanes that have been through each op, as bits
+  std::vector<uint32_t> place_;
+  std::vector<std::pair<int, uint32_t>> edges_;
+};
+
+}  // namespace
+
+std::string_view to_string(OpKind kind) {
+  static constexpr std::string_view kNames[] = {"attend", "merge", "reset",     "select",
+                                                "send",   "recv",  "all_gather"};
+  return kNames[size_t(kind)];
+}
+
+int64_t CompactProgram::num_ops() const {
+  int64_t n = 0;
+  for (const auto& lane : lanes) n += int64_t(lane.size());
+  return n;
+}
+
+int64_t CompactProgram::storage_bytes() const {
+  return num_ops() * int64_t{sizeof(CompactOp)} + int64_t(next.size() * sizeof(uint32_t)) +
+         int64_t((out_offsets.size() + in_offsets.size()) * sizeof(int)) +
+         int64_t{sizeof(CompactProgram)};
+}
+
+int64_t ProgramSet::storage_bytes() const {
+  int64_t bytes = 0;
+  for (const CompactProgram& p : classes) bytes += p.storage_bytes();
+  return bytes;
+}
+
+int LooseProgram::add(OpKind kind, Rank peer, double amount, std::vector<int> after) {
+  ops.push_back({kind, peer, amount, std::move(after)});
+  return int(ops.size()) - 1;
+}
+
+CompactProgram pack(const LooseProgram& program, Rank rank, int ranks, ExecutionKind execution) {
+  return Packer(program, rank, ranks, execution).run();
+}
+
+ProgramSet pack_all(const std::vector<LooseProgram>& programs, ExecutionKind execution) {
+  const int ranks = int(programs.size());
+  ProgramSet set{.ranks = ranks, .period = ranks};
+  for (int p = 0; p < ranks; ++p)
+    set.classes.push_back(pack(programs[size_t(p)], p, ranks, execution));
+  return set;
+}
+
+}  // namespace longnet

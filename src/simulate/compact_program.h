@@ -1,0 +1,104 @@
+// Rank programs as the simulator walks them: 24 bytes an op, seconds and bytes in place of slices,
+// and one copy for all ranks that do the same.
+//
+// A schedule has a period k when the program of rank p + k is that of rank p with every rank moved
+// by k around the ring of P (registry.h declares it, a test proves it). Then k programs stand for
+// all P: a ring of 4096 ranks needs one of 16 K ops instead of 67 M ops.
+//
+// Each rank has lanes that work in program order: with `streams` one for attention (attend, merge,
+// reset), one for copies (select) and one for communication; with `in_order` a single one. A lane
+// starts an op when the one before has been started (communication) or is over (all else), and when
+// the ops that it waits for are over. Waits that an earlier op of the lane has been through are
+// left out, so an op is waited for at most once per lane.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "schedule/lower_collectives.h"
+#include "schedule/program.h"
+#include "simulate/cluster.h"
+
+namespace longnet {
+
+enum class OpKind : uint8_t { kAttend, kMerge, kReset, kSelect, kSend, kRecv, kCollective };
+std::string_view to_string(OpKind kind);
+inline bool is_communication(OpKind kind) { return kind >= OpKind::kSend; }
+
+inline constexpr int kLanes = 3;
+
+struct CompactOp {
+  OpKind kind;
+  uint16_t num_next = 0;    // ops that wait for this one
+  uint32_t needs = 0;       // ops that this one waits for
+  uint32_t first_next = 0;  // in CompactProgram::next
+  int32_t peer = 0;         // index into out_offsets, in_offsets or collectives
+  double amount = 0;        // seconds, or bytes of a message
+};
+
+// A collective with a formula for its time (collective_model.h).
+struct CompactCollective {
+  RankGroup group;
+  std::array<double, 3> seconds{};  // by AlphaSet
+};
+
+struct CompactProgram {
+  std::array<std::vector<CompactOp>, kLanes> lanes{};
+  std::vector<uint32_t> next{};  // lane << 30 | index in the lane
+  // Ranks that messages go to and come from, as distances around the ring: (peer - own) mod P.
+  std::vector<int> out_offsets{}, in_offsets{};
+  std::vector<CompactCollective> collectives{};
+  // Of one run of this program.
+  int64_t bytes_sent = 0, messages_sent = 0, memory_bytes = 0;
+  double pairs = 0;
+  std::map<std::string, int64_t> memory_by_tag{};
+
+  int64_t num_ops() const;
+  int64_t storage_bytes() const;
+};
+
+struct ProgramSet {
+  int ranks = 1, period = 1;
+  std::vector<CompactProgram> classes{};  // of the ranks 0 .. period - 1
+  const CompactProgram& of(Rank rank) const { return classes[size_t(rank % period)]; }
+  int64_t storage_bytes() const;
+};
+
+// An op before it is packed.
+struct LooseOp {
+  OpKind kind;
+  Rank peer = -1;     // of a message; of a collective: index into LooseProgram::collectives
+  double amount = 0;  // seconds or bytes
+  std::vector<int> after{};
+};
+struct LooseProgram {
+  std::vector<LooseOp> ops{};
+  std::vector<CompactCollective> collectives{};
+  int add(OpKind kind, Rank peer, double amount, std::vector<int> after = {});
+};
+CompactProgram pack(const LooseProgram& program, Rank rank, int ranks, ExecutionKind execution);
+// One program per rank, without a period: for hand-written ones.
+ProgramSet pack_all(const std::vector<LooseProgram>& programs, ExecutionKind execution);
+
+// What a point's collectives are on this cluster: lowerings, and a formula for all-gathers or "".
+struct CollectivePlan {
+  CollectiveChoice lowering{};
+  std::string all_gather_formula{};
+};
+// `name`: a point's collective, "native" for what the cluster uses. Throws UsageError.
+CollectivePlan plan_collectives(const ClusterSpec& cluster, std::string_view name, int ranks);
+
+struct CompileLimits {
+  int64_t max_bytes = int64_t{4} << 30;  // of all packed programs
+};
+// Throws UsageError with the predicted size when too many different programs are too large, or when
+// the cluster cannot price the point. `period`: of the schedule (AlgorithmInfo::period).
+ProgramSet compile(const Schedule& schedule, int period, const ClusterSpec& cluster,
+                   const CollectivePlan& collectives, const CompileLimits& limits = {});
+// The period of `schedule` once its collectives are lowered.
+int lowered_period(int period, const CollectivePlan& collectives, const ClusterSpec& cluster,
+                   int ranks);
+
+}  // namespace longnet

@@ -1,0 +1,160 @@
+// From a schedule to packed programs: collectives lowered, ops priced.
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "core/check.h"
+#include "schedule/row_map.h"
+#include "simulate/collective_model.h"
+#include "simulate/compact_program.h"
+#include "simulate/cost_model.h"
+
+namespace longnet {
+namespace {
+
+class Compiler {
+ public:
+  Compiler(const Schedule& schedule, const ClusterSpec& cluster, const CollectivePlan& plan)
+      : sharded_(schedule.sharded),
+        schedule_(schedule),
+        cluster_(cluster),
+        plan_(plan),
+        cost_(cluster, schedule.sharded) {}
+
+  CompactProgram compile(Rank rank) {
+    const RankProgram program =
+        lower_collectives(sharded_, schedule_.program(rank), rank, plan_.lowering);
+    LooseProgram loose;
+    loose.ops.reserve(program.ops.size());
+    CompactProgram totals;
+    for (const Op& op : program.ops) add(program, op, rank, loose, totals);
+    CompactProgram packed = pack(loose, rank, sharded_.layout.world_size(), cluster_.execution);
+    for (const Slot& slot : program.slots) {
+      packed.memory_by_tag[std::string(to_string(slot.tag))] += slot.bytes;
+      packed.memory_bytes += slot.bytes;
+    }
+    packed.bytes_sent = totals.bytes_sent;
+    packed.messages_sent = totals.messages_sent;
+    packed.pairs = totals.pairs;
+    return packed;
+  }
+
+ private:
+  void add(const RankProgram& program, const Op& op, Rank rank, LooseProgram& out,
+           CompactProgram& totals) {
+    const auto bytes_of = [&](const Held& held) {
+      return held_bytes(sharded_, program.slots[size_t(held.slot)].kind, held);
+    };
+    const auto put = [&](OpKind kind, Rank peer, double amount) {
+      out.add(kind, peer, amount, op.after);
+    };
+    std::visit(
+        Overload{
+            [&](const Select& o) { put(OpKind::kSelect, -1, cost_.select_s(bytes_of(o.into))); },
+            [&](const Send& o) {
+              const int64_t bytes = bytes_of(o.what);
+              totals.bytes_sent += bytes;
+              ++totals.messages_sent;
+              put(OpKind::kSend, o.to, double(bytes));
+            },
+            [&](const Recv& o) { put(OpKind::kRecv, o.from, double(bytes_of(o.what))); },
+            [&](const AllGather& o) {
+              const int own = o.group.index_of(rank);
+              const int64_t mine = bytes_of(o.into.piece(own)), all = bytes_of(o.into);
+              // What any all-gather must at least deliver, as accounting counts it.
+              totals.bytes_sent += mine * (o.group.count - 1);
+              if (mine > 0) totals.messages_sent += o.group.count - 1;
+              put(OpKind::kCollective, int(out.collectives.size()), 0);
+              out.collectives.push_back({o.group, gather_seconds(o.group, double(all))});
+            },
+            [&](const AllToAll&) { check(false, "an all_to_all is lowered before it is timed"); },
+            [&](const ReduceScatter&) {
+              check(false, "a reduce_scatter is lowered before it is timed");
+            },
+            [&](const Attend& o) {
+              const CostModel::AttendCost c = cost_.attend(o);
+              totals.pairs += c.pairs;
+              put(OpKind::kAttend, -1, c.seconds);
+            },
+            [&](const Merge& o) { put(OpKind::kMerge, -1, cost_.merge_s(bytes_of(o.from))); },
+            [&](const Reset& o) { put(OpKind::kReset, -1, cost_.reset_s(bytes_of(o.into))); },
+        },
+        op.what);
+  }
+
+  std::array<double, 3> gather_seconds(const RankGroup& group, double bytes) const {
+    const int size = cluster_.node_size();
+    std::set<int> nodes;
+    if (group.count == sharded_.layout.world_size()) {
+      nodes.insert(0);
+      return longnet::gather_seconds(cluster_, plan_.all_gather_formula,
+                                     {group.count, int(ceil_div(group.count, size)), bytes});
+    }
+    for (int i = 0; i < group.count; ++i) nodes.insert(group[i] / size);
+    return longnet::gather_seconds(cluster_, plan_.all_gather_formula,
+                                   {group.count, int(nodes.size()), bytes});
+  }
+
+  const ShardedProblem& sharded_;
+  const Schedule& schedule_;
+  const ClusterSpec& cluster_;
+  const CollectivePlan& plan_;
+  CostModel cost_;
+};
+
+}  // namespace
+
+CollectivePlan plan_collectives(const ClusterSpec& cluster, std::string_view name, int ranks) {
+  CollectivePlan plan;
+  const CollectiveNames& own = cluster.collectives;
+  const std::string gather = name == "native" || name == "pairwise" || name == "linear"
+                                 ? own.all_gather
+                                 : std::string(name);
+  if (is_formula(gather))
+    plan.all_gather_formula = gather;
+  else
+    plan.lowering = parse_collective(gather);
+  const std::string exchange =
+      name == "pairwise" || name == "linear" ? std::string(name) : own.all_to_all;
+  plan.lowering.all_to_all = parse_collective(exchange).all_to_all;
+  if (name != "recursive_doubling")
+    plan.lowering.reduce_scatter = parse_collective(own.reduce_scatter).reduce_scatter;
+  // Inside one node there are no nodes to respect: the choice of real runs.
+  if (ranks > cluster.node_size()) plan.lowering.node_size = cluster.node_size();
+  return plan;
+}
+
+int lowered_period(int period, const CollectivePlan& plan, const ClusterSpec& cluster, int ranks) {
+  const CollectiveChoice& c = plan.lowering;
+  int64_t all = period;
+  // A formula counts the nodes that a group lies in.
+  if (!plan.all_gather_formula.empty() && ranks > cluster.node_size())
+    all = std::lcm(all, int64_t{cluster.node_size()});
+  if (c.all_gather == AllGatherAlgorithm::kHierarchical)
+    all = c.node_size > 0 ? std::lcm(all, int64_t{c.node_size}) : ranks;
+  // Partners of a doubling step lie on either side.
+  if (c.all_gather == AllGatherAlgorithm::kRecursiveDoubling ||
+      c.reduce_scatter == ReduceScatterAlgorithm::kRecursiveHalving)
+    all = ranks;
+  return all < ranks && ranks % all == 0 ? int(all) : ranks;
+}
+
+ProgramSet compile(const Schedule& schedule, int period, const ClusterSpec& cluster,
+                   const CollectivePlan& plan, const CompileLimits& limits) {
+  const int ranks = schedule.sharded.layout.world_size();
+  ProgramSet set{.ranks = ranks, .period = period};
+  check(period >= 1 && ranks % period == 0, "a period of ", period, " on ", ranks, " ranks");
+  Compiler compiler(schedule, cluster, plan);
+  for (int p = 0; p < period; ++p) {
+    set.classes.push_back(compiler.compile(p));
+    if (p != 0) continue;
+    const double predicted = double(set.classes[0].storage_bytes()) * period;
+    if (predicted > double(limits.max_bytes))
+      throw UsageError(concat("no two ranks do the same here: ", period, " programs of ",
+                              set.classes[0].num_ops(), " ops would take ", predicted / 1e9,
+                              " GB, ", double(limits.max_bytes) / 1e9, " GB are allowed"));
+  }
+  return set;
+}
+
+}  // namespace longnet

@@ -1,0 +1,45 @@
+// Seconds that a device takes for one op of a program.
+//
+// Where a device has an attend model (attend_counts.h), an attend takes what that says. Else it
+// runs at the speed that the cluster's table gives for the keys that a query of it sees,
+// interpolated in log2(rows) and in head_dim and held at the table's ends; slower in proportion
+// when it has fewer query rows than keep the device busy; and never faster than memory delivers its
+// operands. Selects and merges move bytes.
+//
+//   h100-ndr400, d = 64, bf16: 8192 queries x 8192 keys x 12 heads = 2.06e11 FLOP; the table has
+//   395 TFLOP/s at 2048 rows and 413 at 16384, so 407 at 8192: 507 us and 5 us to launch.
+#pragma once
+#include "schedule/program.h"
+#include "simulate/cluster.h"
+
+namespace longnet {
+
+class CostModel {
+ public:
+  CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded);
+  // Why this device cannot say what such attention costs; empty when it can.
+  static std::string why_unsupported(const ClusterSpec& cluster, const AttentionProblem& problem);
+
+  struct AttendCost {
+    double seconds, pairs;
+  };
+  AttendCost attend(const Attend& op) const;
+  double select_s(int64_t bytes) const;
+  double merge_s(int64_t bytes) const;  // of the partial that is folded in
+  double reset_s(int64_t bytes) const;
+  // FLOP/s of attention whose queries see `keys` keys each (twice what a causal mask leaves).
+  double attend_flops_per_s(double keys) const;
+
+ private:
+  const ClusterSpec& cluster_;
+  const ShardedProblem& sharded_;
+  struct Curve {  // over rows, at one head_dim
+    double head_dim;
+    std::vector<std::pair<double, double>> points;  // log2 rows, FLOP/s
+    double at(double log2_rows) const;
+  };
+  std::vector<Curve> curves_;
+  double speed_ = 1;  // of compute, over that of a cluster whose ranks are all at work
+};
+
+}  // namespace longnet

@@ -1,0 +1,395 @@
+#include "simulate/engine.h"
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+#include <numeric>
+
+#include "core/check.h"
+#include "simulate/network.h"
+
+namespace longnet {
+namespace {
+
+constexpr uint32_t kLaneShift = 30, kIndexMask = (1u << kLaneShift) - 1;
+constexpr uint32_t kFirstWindow = 8;  // ops of a lane that others may complete waits of, at first
+
+double cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+class Engine {
+ public:
+  Engine(const ProgramSet& programs, const Topology& topology, const ClusterSpec& cluster,
+         const SimulateOptions& options)
+      : programs_(programs),
+        options_(options),
+        ranks_(simulated_ranks(programs, topology, options)),
+        overlap_(cluster.overlap_efficiency.value),
+        async_(cluster.async_progress),
+        // Where messages and compute slow each other, everything happens in the order of time.
+        timed_(overlap_ < 1 || !async_),
+        message_lane_(cluster.execution == ExecutionKind::kStreams ? 2 : 0),
+        network_(topology, options.alpha, ranks_,
+                 {.alone_is_fast = !timed_,
+                  .pauses = !async_,
+                  .crawl_bytes_per_s = async_ ? 0 : cluster.async_bytes_per_s.value}),
+        lanes_(size_t(ranks_) * kLanes),
+        slots_(lanes_.size() * kFirstWindow) {
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      lanes_[i].rank = uint32_t(i / kLanes);
+      lanes_[i].program = &programs.of(Rank(lanes_[i].rank));
+      lanes_[i].lane = uint32_t(i % kLanes);
+      lanes_[i].slots = uint32_t(i) * kFirstWindow;
+    }
+    run_.ranks.resize(size_t(ranks_));
+    add_channels();
+    number_collectives();
+    network_.done = [this](const MessageSide& s, const MessageSide& r, double end) {
+      message_done(s, r, end);
+    };
+    if (overlap_ < 1)
+      network_.flowing_changed = [this](Rank rank, double now) {
+        Lane& lane = lanes_[size_t(rank) * kLanes];
+        if (lane.busy) retime(lane, now);
+      };
+  }
+
+  SimulatedRun run() {
+    const double begin = cpu_seconds();
+    for (uint32_t i = 0; i < lanes_.size(); ++i) wake(i);
+    drain(0);
+    EventQueue& events = network_.events();
+    network_.settle(0);
+    while (!events.empty()) {
+      const double now = events.next_time();
+      // Ends that rounding alone keeps apart happen together: one round of sharing for all.
+      const double same = now * (1 + 1e-14);
+      while (!events.empty() && events.next_time() <= same) {
+        handle(events.pop(), now);
+        drain(now);
+      }
+      network_.settle(now);
+    }
+    check_all_done();
+    for (const SimulatedRank& r : run_.ranks)
+      run_.makespan_s = std::max(run_.makespan_s, r.finish_s);
+    run_.messages = network_.messages;
+    run_.shared_messages = network_.shared_messages;
+    run_.cpu_s = cpu_seconds() - begin;
+    return std::move(run_);
+  }
+
+ private:
+  // What is known of an op that has not begun: waits that are over, and the last one's time.
+  struct Slot {
+    double ready = 0;
+    uint32_t arrived = 0;
+  };
+  struct Lane {
+    const CompactProgram* program = nullptr;
+    double free = 0;  // when it can take the next op
+    uint32_t cursor = 0, mask = kFirstWindow - 1, slots = 0;
+    uint32_t rank = 0, lane = 0;
+    bool queued = false, busy = false;
+    // The op at work, where events time it (timed_).
+    double left = 0, rate = 1, since = 0, begun = 0;
+    uint32_t version = 0;
+  };
+  struct Gathering {
+    int arrived = 0, needed = 0;
+    double ready = 0;
+    std::vector<std::pair<uint32_t, uint32_t>> ops;  // lane, index
+    std::vector<double> posted;
+  };
+
+  void add_channels() {
+    out_base_.resize(size_t(ranks_));
+    for (Rank p = 0; p < ranks_; ++p) {
+      out_base_[size_t(p)] = next_channel_;
+      for (const int offset : programs_.of(p).out_offsets) {
+        network_.add_channel(p, (p + offset) % programs_.ranks);
+        ++next_channel_;
+      }
+    }
+    network_.seal();
+    in_channel_.resize(size_t(ranks_));
+    for (Rank p = 0; p < ranks_; ++p)
+      for (const int offset : programs_.of(p).in_offsets) {
+        const Rank sender = (p + offset) % programs_.ranks % ranks_;
+        const auto& outs = programs_.of(sender).out_offsets;
+        const auto at =
+            std::find(outs.begin(), outs.end(), (programs_.ranks - offset) % programs_.ranks);
+        check(at != outs.end(), "rank ", p, " receives from rank ", sender,
+              ", which never sends to it");
+        in_channel_[size_t(p)].push_back(out_base_[size_t(sender)] + uint32_t(at - outs.begin()));
+      }
+  }
+
+  // Members find each other by group and by how often the group has gathered before.
+  void number_collectives() {
+    for (Rank p = 0; p < ranks_; ++p) {
+      std::map<RankGroup, int> seen;
+      auto& ids = gathering_of_.emplace_back();
+      for (const CompactCollective& c : programs_.of(p).collectives) {
+        RankGroup group = c.group;
+        group.rotation = 0;
+        if (group.count == programs_.ranks)
+          group = {.first = 0, .stride = 1, .count = programs_.ranks};
+        else
+          group.first %= ranks_;
+        const auto [at, is_new] = gathering_ids_.try_emplace(std::pair{group, seen[group]++},
+                                                             uint32_t(gatherings_.size()));
+        if (is_new) gatherings_.emplace_back();
+        ++gatherings_[at->second].needed;
+        ids.push_back(at->second);
+      }
+    }
+  }
+
+  void wake(uint32_t lane) {
+    if (lanes_[lane].queued) return;
+    lanes_[lane].queued = true;
+    awake_.push_back(lane);
+  }
+
+  void drain(double now) {
+    while (!awake_.empty()) {
+      const uint32_t lane = awake_.back();
+      awake_.pop_back();
+      lanes_[lane].queued = false;
+      advance(lane, now);
+    }
+  }
+
+  void advance(uint32_t id, double now) {
+    Lane& lane = lanes_[id];
+    const std::vector<CompactOp>& ops = lane.program->lanes[lane.lane];
+    while (lane.cursor < ops.size() && !lane.busy) {
+      Slot& slot = slots_[lane.slots + (lane.cursor & lane.mask)];
+      if (slot.arrived != ops[lane.cursor].needs) return;
+      const double begin = std::max({lane.free, slot.ready, timed_ ? now : 0.0});
+      slot = {};
+      execute(id, lane.cursor++, begin);
+    }
+  }
+
+  double seconds_of(const Lane& lane, const CompactOp& op) const {
+    if (options_.without_compute) return 0;
+    return lane.rank == 0 && op.kind != OpKind::kSelect ? op.amount * (1 + options_.straggler)
+                                                        : op.amount;
+  }
+
+  void execute(uint32_t id, uint32_t index, double begin) {
+    Lane& lane = lanes_[id];
+    const CompactOp& op = lane.program->lanes[lane.lane][index];
+    if (op.kind == OpKind::kCollective) {
+      lane.free = begin;
+      gather(id, index, begin);
+    } else if (is_communication(op.kind)) {
+      const double overhead = network_.overhead_s(channel_of(lane, op));
+      if (timed_ && overhead > 0) return occupy(id, begin, overhead);
+      lane.free = begin + overhead;
+      post(lane, index, lane.free);
+    } else if (timed_) {
+      occupy(id, begin, seconds_of(lane, op));
+    } else {
+      lane.free = begin + seconds_of(lane, op);
+      compute_done(lane, index, begin, lane.free);
+    }
+  }
+
+  uint32_t channel_of(const Lane& lane, const CompactOp& op) const {
+    return op.kind == OpKind::kSend ? out_base_[lane.rank] + uint32_t(op.peer)
+                                    : in_channel_[lane.rank][size_t(op.peer)];
+  }
+
+  void post(const Lane& lane, uint32_t index, double at) {
+    const CompactOp& op = lane.program->lanes[lane.lane][index];
+    const MessageSide side{lane.rank, index, at};
+    if (op.kind == OpKind::kSend)
+      network_.post_send(channel_of(lane, op), side, op.amount);
+    else
+      network_.post_recv(channel_of(lane, op), side, op.amount);
+  }
+
+  void gather(uint32_t id, uint32_t index, double at) {
+    const Lane& lane = lanes_[id];
+    const CompactOp& op = lane.program->lanes[lane.lane][index];
+    const uint32_t number = gathering_of_[lane.rank][size_t(op.peer)];
+    Gathering& g = gatherings_[number];
+    g.ready = std::max(g.ready, at);
+    g.ops.push_back({id, index});
+    g.posted.push_back(at);
+    if (++g.arrived < g.needed) return;
+    const double end =
+        g.ready + lane.program->collectives[size_t(op.peer)].seconds[size_t(options_.alpha)];
+    if (!timed_) return gathered(number, end);
+    for (const auto& member : g.ops) network_.count_flowing(Rank(lanes_[member.first].rank), 1, at);
+    network_.events().push(end, EventKind::kCollectiveEnds, number);
+  }
+
+  void gathered(uint32_t number, double end) {
+    const Gathering& g = gatherings_[number];
+    for (size_t i = 0; i < g.ops.size(); ++i) {
+      const Lane& lane = lanes_[g.ops[i].first];
+      const CompactOp& op = lane.program->lanes[lane.lane][g.ops[i].second];
+      if (timed_) network_.count_flowing(Rank(lane.rank), -1, end);
+      record(lane.rank, op.kind, g.posted[i], end);
+      complete(lane, op, end);
+    }
+  }
+
+  void message_done(const MessageSide& send, const MessageSide& recv, double end) {
+    for (const MessageSide* side : {&send, &recv}) {
+      const Lane& l = lanes_[side->rank * kLanes + message_lane_];
+      const CompactOp& op = l.program->lanes[l.lane][side->index];
+      record(side->rank, op.kind, side->posted_s, end);
+      complete(l, op, end);
+    }
+  }
+
+  void compute_done(const Lane& lane, uint32_t index, double begin, double end) {
+    const CompactOp& op = lane.program->lanes[lane.lane][index];
+    SimulatedRank& rank = run_.ranks[lane.rank];
+    (op.kind == OpKind::kMerge    ? rank.merge_s
+     : op.kind == OpKind::kSelect ? rank.select_s
+                                  : rank.attend_s) += end - begin;
+    record(lane.rank, op.kind, begin, end);
+    complete(lane, op, end);
+  }
+
+  void complete(const Lane& lane, const CompactOp& op, double end) {
+    run_.ranks[lane.rank].finish_s = std::max(run_.ranks[lane.rank].finish_s, end);
+    const uint32_t* next = lane.program->next.data() + op.first_next;
+    for (uint32_t i = 0; i < op.num_next; ++i) {
+      const uint32_t id = lane.rank * kLanes + (next[i] >> kLaneShift);
+      arrive(id, next[i] & kIndexMask, end);
+    }
+  }
+
+  void arrive(uint32_t id, uint32_t index, double end) {
+    Lane& lane = lanes_[id];
+    while (index - lane.cursor > lane.mask) grow(lane);
+    Slot& slot = slots_[lane.slots + (index & lane.mask)];
+    slot.ready = std::max(slot.ready, end);
+    ++slot.arrived;
+    if (index == lane.cursor) wake(id);
+  }
+
+  void grow(Lane& lane) {
+    const uint32_t size = 2 * (lane.mask + 1), fresh = uint32_t(slots_.size());
+    slots_.resize(slots_.size() + size);
+    for (uint32_t i = lane.cursor; i <= lane.cursor + lane.mask; ++i)
+      slots_[fresh + (i & (size - 1))] = slots_[lane.slots + (i & lane.mask)];
+    lane.mask = size - 1;
+    lane.slots = fresh;
+  }
+
+  // ---- ops whose end depends on what else happens ----
+
+  void occupy(uint32_t id, double begin, double seconds) {
+    Lane& lane = lanes_[id];
+    lane.busy = true;
+    lane.left = seconds;
+    lane.begun = lane.since = begin;
+    lane.rate = rate_of(lane);
+    if (!async_) network_.set_progress(Rank(lane.rank), false, begin);
+    network_.events().push(begin + seconds / lane.rate, EventKind::kLaneEnds, id, ++lane.version);
+  }
+
+  double rate_of(const Lane& lane) const {
+    return lane.lane == 0 && network_.flowing(Rank(lane.rank)) > 0 ? overlap_ : 1;
+  }
+
+  void retime(Lane& lane, double now) {
+    lane.left = std::max(0.0, lane.left - lane.rate * (now - lane.since));
+    lane.since = now;
+    lane.rate = rate_of(lane);
+    network_.events().push(now + lane.left / lane.rate, EventKind::kLaneEnds,
+                           lane.rank * kLanes + lane.lane, ++lane.version);
+  }
+
+  void lane_ends(uint32_t id, uint32_t version, double now) {
+    Lane& lane = lanes_[id];
+    if (lane.version != version || !lane.busy) return;
+    lane.busy = false;
+    lane.free = now;
+    const uint32_t index = lane.cursor - 1;
+    if (!async_) network_.set_progress(Rank(lane.rank), true, now);
+    if (is_communication(lane.program->lanes[lane.lane][index].kind))
+      post(lane, index, now);
+    else
+      compute_done(lane, index, lane.begun, now);
+    wake(id);
+  }
+
+  void handle(const Event& e, double now) {
+    switch (e.kind) {
+      case EventKind::kLatencyOver:
+        return network_.latency_over(e.id, now);
+      case EventKind::kFlowEnds:
+        return network_.flow_ends(e.id, e.version, now);
+      case EventKind::kLaneEnds:
+        return lane_ends(e.id, e.version, now);
+      case EventKind::kCollectiveEnds:
+        return gathered(e.id, now);
+    }
+  }
+
+  void record(uint32_t rank, OpKind kind, double begin, double end) {
+    if (options_.timeline) run_.timeline.push_back({Rank(rank), kind, begin, end});
+  }
+
+  void check_all_done() const {
+    for (const Lane& lane : lanes_) {
+      const auto& ops = lane.program->lanes[lane.lane];
+      check(lane.cursor == ops.size() && !lane.busy, "deadlock: rank ", lane.rank, " waits in op ",
+            lane.cursor, " of ", ops.size(), " of lane ", lane.lane, " (",
+            lane.cursor < ops.size() ? to_string(ops[lane.cursor].kind) : "end", ")");
+    }
+  }
+
+  const ProgramSet& programs_;
+  SimulateOptions options_;
+  int ranks_;
+  double overlap_;
+  bool async_, timed_;
+  uint32_t message_lane_;
+  Network network_;
+  std::vector<Lane> lanes_;
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> awake_, out_base_;
+  std::vector<std::vector<uint32_t>> in_channel_, gathering_of_;
+  std::map<std::pair<RankGroup, int>, uint32_t> gathering_ids_;
+  std::vector<Gathering> gatherings_;
+  uint32_t next_channel_ = 0;
+  SimulatedRun run_;
+};
+
+}  // namespace
+
+int simulated_ranks(const ProgramSet& programs, const Topology& topology,
+                    const SimulateOptions& options) {
+  if (!options.collapse || options.straggler != 0) return programs.ranks;
+  const int64_t block = std::lcm(int64_t{programs.period}, int64_t{topology.period()});
+  return block < programs.ranks && programs.ranks % block == 0 ? int(block) : programs.ranks;
+}
+
+int64_t simulation_bytes(const ProgramSet& programs, int walked) {
+  int64_t channels = 0;
+  for (const CompactProgram& p : programs.classes)
+    channels += int64_t(p.out_offsets.size()) * (walked / programs.period);
+  return int64_t{walked} * kLanes * (80 + 16 * int64_t{kFirstWindow}) + channels * 100;
+}
+
+SimulatedRun simulate(const ProgramSet& programs, const Topology& topology,
+                      const ClusterSpec& cluster, const SimulateOptions& options) {
+  check(topology.ranks() == programs.ranks, "a topology of ", topology.ranks(), " ranks for ",
+        programs.ranks);
+  return Engine(programs, topology, cluster, options).run();
+}
+
+}  // namespace longnet

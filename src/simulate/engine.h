@@ -1,0 +1,64 @@
+// The time that packed programs take on a topology: a discrete-event simulation.
+//
+//   P = 4, ring all-gather, m bytes a piece, alpha, beta:  3 (alpha + m / beta), to the last digit.
+//
+// A message starts when both sides have posted it (rendezvous), costs its latency, and then flows
+// at the rate that max-min fair sharing gives it on the links of its route, until its bytes are
+// over; both ops end together. Messages of one (from, to) pair travel one after the other, as MPI
+// and NCCL keep them in order; the next one's latency hides behind the one before. A pair whose
+// links nobody else uses cannot be slowed: its messages are timed the moment both sides are known,
+// without events, which is most of the speed.
+//
+// When ranks p and p + k do the same (ProgramSet::period, Topology::period), only k of them are
+// walked: a message to another block of k ranks arrives as that of the block's twin does.
+//
+// Equal inputs give equal outputs, bit for bit: events of one time keep the order of their making.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "simulate/compact_program.h"
+#include "simulate/topology.h"
+
+namespace longnet {
+
+struct SimulateOptions {
+  AlphaSet alpha = AlphaSet::kNcclLl;
+  bool collapse = true;          // walk one block of twins only, where there are some
+  double straggler = 0;          // rank 0 computes this much slower: 0.2 is 20 %
+  bool without_compute = false;  // communication alone
+  bool timeline = false;
+};
+
+struct SimulatedRank {
+  double attend_s = 0, merge_s = 0, select_s = 0;  // its lanes at work
+  double finish_s = 0;
+};
+
+struct TimelineItem {
+  Rank rank;
+  OpKind kind;
+  double begin_s, end_s;  // of a message: from its post to its end
+};
+
+struct SimulatedRun {
+  double makespan_s = 0;
+  std::vector<SimulatedRank> ranks{};  // of those that were walked: 0, 1, ...
+  int64_t messages = 0;                // walked
+  int64_t shared_messages = 0;         // of them, those that might have met others on a link
+  double cpu_s = 0;                    // of one core, that the simulation took
+  std::vector<TimelineItem> timeline{};
+};
+
+// Ranks that a simulation walks.
+int simulated_ranks(const ProgramSet& programs, const Topology& topology,
+                    const SimulateOptions& options);
+// Memory that it needs beside the programs, roughly.
+int64_t simulation_bytes(const ProgramSet& programs, int walked);
+
+// Throws Error on a deadlock (naming a rank and the op it waits in) and on messages whose two sides
+// differ in length.
+SimulatedRun simulate(const ProgramSet& programs, const Topology& topology,
+                      const ClusterSpec& cluster, const SimulateOptions& options = {});
+
+}  // namespace longnet

@@ -1,0 +1,111 @@
+// Closed forms, NCCL's ring, and what kernels cost.
+#include <gtest/gtest.h>
+
+#include "simulate/closed_forms.h"
+#include "simulate/collective_model.h"
+#include "simulate/cost_model.h"
+#include "simulate/plain_cluster.h"
+
+namespace longnet {
+namespace {
+
+TEST(ClosedForms, AreReproduced) {
+  for (const ClosedForm& c : closed_forms())
+    EXPECT_LT(c.rel_error(), 1e-9) << c.name << ": " << c.simulated_s << " for " << c.expected_s;
+}
+
+TEST(CollectiveModel, NcclsRingAtItsPublishedFigures) {  // 6.29 MB; about 400 GB/s
+  const ClusterSpec c = plain_cluster({.nodes = 512, .gpus_per_node = 8});
+  const auto seconds = [&](int ranks) {
+    return nccl_ring_s(c, {ranks, ranks / 8, 6.29e6}, AlphaSet::kNcclLl);
+  };
+  const auto expect_close = [](double actual, double published) {
+    EXPECT_NEAR(actual / published, 1, 0.05);  // they do not say at which bandwidth
+  };
+  expect_close(seconds(8), 43e-6);
+  expect_close(seconds(64), 166e-6);
+  expect_close(seconds(512), 0.93e-3);
+  expect_close(seconds(4096), 5.3e-3);
+  const ClusterSpec slow = apply(c, parse_what_if("latency=2"));
+  EXPECT_GT(nccl_ring_s(slow, {4096, 512, 6.29e6}, AlphaSet::kNcclLl), 1.8 * seconds(4096));
+  // Simple alone is slower there, and no latency at all leaves the bytes.
+  EXPECT_GT(nccl_ring_s(c, {4096, 512, 6.29e6}, AlphaSet::kNcclSimple), 15e-3);
+  EXPECT_EQ(multi_channel_ring_s(c, {1, 1, 6.29e6}, AlphaSet::kIdeal), 0);
+}
+
+TEST(CollectiveModel, OneCardPerNodeIsTheLimitOfARingOverNodes) {
+  const ClusterSpec c = plain_cluster({.nodes = 4, .gpus_per_node = 4});
+  EXPECT_EQ(ring_bandwidth(c, {4, 1, 0}), 4e11);  // a port
+  EXPECT_EQ(ring_bandwidth(c, {8, 2, 0}), 2e11);  // four cards
+  EXPECT_EQ(ring_bandwidth(c, {4, 4, 0}), 5e10);  // one rank a node: one card
+}
+
+ShardedProblem dense(int64_t n, int ranks, int64_t head_dim, bool causal = false) {
+  return {{.seq_len = n,
+           .num_heads = 4,
+           .num_kv_heads = 4,
+           .head_dim = head_dim,
+           .dtype = DType::kBFloat16,
+           .causal = causal},
+          dense_pattern(n),
+          {n, ranks}};
+}
+
+TEST(CostModel, InterpolatesInRowsAndHeadDimAndHoldsTheEnds) {
+  ClusterSpec c = plain_cluster();
+  c.device.attend.clear();
+  for (const auto& [rows, d, speed] : {std::tuple{1024.0, 64.0, 1e14},
+                                       {4096.0, 64.0, 3e14},
+                                       {1024.0, 128.0, 2e14},
+                                       {4096.0, 128.0, 6e14}})
+    c.device.attend.push_back(
+        {.rows = rows, .head_dim = d, .causal = false, .flops_per_s = speed, .source = "test"});
+  const auto speed = [&](int64_t head_dim, double keys) {
+    const ShardedProblem s = dense(64, 1, head_dim);
+    return CostModel(c, s).attend_flops_per_s(keys);
+  };
+  EXPECT_DOUBLE_EQ(speed(64, 2048), 2e14);
+  EXPECT_DOUBLE_EQ(speed(128, 2048), 4e14);
+  EXPECT_DOUBLE_EQ(speed(96, 2048), 3e14);
+  EXPECT_DOUBLE_EQ(speed(64, 16), 1e14);
+  EXPECT_DOUBLE_EQ(speed(256, 1e6), 6e14);
+}
+
+Attend whole(const ShardedProblem& s) {
+  const Slice all{kEveryRow, {.first = 0}, s.all_tokens(), s.all_heads()};
+  return {0, s.all_tokens(), s.all_heads(), {kQuerySlot, all}, {kKvSlot, all}, {kOutputSlot, all}};
+}
+
+TEST(CostModel, AnAttendTakesItsFlopsAtTheTablesSpeed) {
+  ClusterSpec c = plain_cluster();
+  c.device.launch_s = {5e-6, "test"};
+  const ShardedProblem s = dense(4096, 1, 64);
+  const double flops = 4.0 * 64 * 4096 * 4096 * 4;
+  EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds, 5e-6 + flops / 1e14);
+  // Half of the rows that fill the device: half its speed.
+  c.device.fill_rows = {2.0 * 4096 * 4, "test"};
+  EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds, 5e-6 + 2 * flops / 1e14);
+  // A causal mask leaves half of the pairs, at the speed of as many keys as without it.
+  const ShardedProblem masked = dense(4096, 1, 64, true);
+  EXPECT_DOUBLE_EQ(CostModel(c, masked).attend(whole(masked)).pairs, 4096.0 * 4097 / 2 * 4);
+}
+
+TEST(CostModel, NeverFasterThanMemory) {
+  ClusterSpec c = plain_cluster();
+  const ShardedProblem s = dense(8, 1, 64);  // 8 keys: 8 x 4 rows of Q and O are more work to move
+  c.device.attend[2].flops_per_s = c.device.attend[0].flops_per_s = 1e18;
+  const double bytes = 8.0 * 4 * (64 * 2 + 65 * 4);
+  EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds, bytes / 1e12);
+  EXPECT_DOUBLE_EQ(CostModel(c, s).select_s(1000), 2000 / 1e12);
+  EXPECT_DOUBLE_EQ(CostModel(c, s).merge_s(1000), 3000 / 1e12);
+}
+
+TEST(CostModel, SaysWhatTheTableLacks) {
+  ClusterSpec c = plain_cluster();
+  std::erase_if(c.device.attend, [](const KernelRow& r) { return r.causal; });
+  EXPECT_EQ(CostModel::why_unsupported(c, dense(8, 1, 64).problem), "");
+  EXPECT_NE(CostModel::why_unsupported(c, dense(8, 1, 64, true).problem), "");
+}
+
+}  // namespace
+}  // namespace longnet

@@ -1,0 +1,232 @@
+#include "simulate/network.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+std::vector<double> capacities(const Topology& t, int walked, double crawl) {
+  std::vector<double> out;
+  for (int i = 0; i < t.num_links(); ++i) out.push_back(t.capacity(i));
+  if (crawl > 0) out.resize(out.size() + size_t(walked), crawl);
+  return out;
+}
+
+}  // namespace
+
+Network::Network(const Topology& topology, AlphaSet alpha, int walked, const Kind& kind)
+    : topology_(topology),
+      alpha_(alpha),
+      walked_(walked),
+      alone_is_fast_(kind.alone_is_fast),
+      pauses_(kind.pauses),
+      crawl_(kind.crawl_bytes_per_s),
+      first_crawl_link_(topology.num_links()),
+      flows_of_(size_t(walked)),
+      progresses_(size_t(walked), true),
+      flowing_(size_t(walked), 0),
+      share_(capacities(topology, walked, kind.crawl_bytes_per_s)) {}
+
+template <class T>
+uint32_t Network::take(std::vector<T>& pool, std::vector<uint32_t>& free) {
+  if (free.empty()) {
+    pool.emplace_back();
+    return uint32_t(pool.size()) - 1;
+  }
+  const uint32_t id = free.back();
+  free.pop_back();
+  return id;
+}
+
+uint32_t Network::add_channel(Rank from, Rank to) {
+  const Route route = topology_.route(from, to);
+  double rate = std::numeric_limits<double>::infinity();
+  for (const int link : route) rate = std::min(rate, topology_.capacity(link));
+  channels_.push_back({.from = from,
+                       .to = to,
+                       .receiver = uint32_t(to % walked_),
+                       .alpha = topology_.alpha_s(route, alpha_),
+                       .seconds_per_byte = 1 / rate,
+                       .overhead = topology_.overhead_s(route)});
+  return uint32_t(channels_.size()) - 1;
+}
+
+Route Network::route_of(const Channel& c) const {
+  Route route = topology_.route(c.from, c.to);
+  for (int i = 0; i < route.count; ++i)
+    route.links[size_t(i)] = topology_.representative(route.links[size_t(i)], walked_);
+  return route;
+}
+
+void Network::seal() {
+  if (!alone_is_fast_) return;
+  std::vector<int> users(size_t(topology_.num_links()), 0);
+  for (const Channel& c : channels_)
+    for (const int link : route_of(c)) ++users[size_t(link)];
+  for (Channel& c : channels_) {
+    c.alone = true;
+    for (const int link : route_of(c)) c.alone = c.alone && users[size_t(link)] == 1;
+  }
+}
+
+void Network::post(uint32_t channel, const MessageSide& side, double bytes, bool is_send) {
+  Channel& c = channels_[channel];
+  if (c.first == kNone || c.holds_sends == is_send) {
+    const uint32_t id = take(posted_, free_posted_);
+    posted_[id] = {side, bytes, kNone};
+    if (c.first == kNone)
+      c.first = id;
+    else
+      posted_[c.last].next = id;
+    c.last = id;
+    c.holds_sends = is_send;
+    return;
+  }
+  const Posted other = posted_[c.first];
+  free_posted_.push_back(c.first);
+  c.first = other.next;
+  check(other.bytes == bytes, "a message from rank ", c.from, " to rank ", c.to, " has ",
+        is_send ? bytes : other.bytes, " bytes on one side and ", is_send ? other.bytes : bytes,
+        " on the other");
+  if (is_send)
+    start(channel, side, other.side, bytes);
+  else
+    start(channel, other.side, side, bytes);
+}
+
+void Network::start(uint32_t channel, const MessageSide& send, const MessageSide& recv,
+                    double bytes) {
+  ++messages;
+  Channel& c = channels_[channel];
+  const double ready = std::max(send.posted_s, recv.posted_s) + c.alpha;
+  if (c.alone) {
+    c.free_at = std::max(ready, c.free_at) + bytes * c.seconds_per_byte;
+    done(send, recv, c.free_at);
+    return;
+  }
+  ++shared_messages;
+  const uint32_t id = take(messages_, free_messages_);
+  messages_[id] = {send, recv, bytes, channel, kNone};
+  events_.push(ready, EventKind::kLatencyOver, id);
+}
+
+void Network::latency_over(uint32_t message, double now) {
+  Channel& c = channels_[messages_[message].channel];
+  if (!c.busy) {
+    c.busy = true;
+    begin_flow(message, now);
+    return;
+  }
+  if (c.queue_first == kNone)
+    c.queue_first = message;
+  else
+    messages_[c.queue_last].next = message;
+  c.queue_last = message;
+}
+
+bool Network::may_flow(const Channel& c) const {
+  if (crawl_ > 0) return true;
+  return progresses_[size_t(c.from % walked_)] && progresses_[size_t(c.receiver)];
+}
+
+void Network::begin_flow(uint32_t message, double now) {
+  const uint32_t flow = take(flows_, free_flows_);
+  const Channel& c = channels_[messages_[message].channel];
+  Flow& f = flows_[flow];
+  f.message = message;
+  f.left = messages_[message].bytes;
+  f.share = kNone;
+  if (pauses_) {
+    flows_of_[size_t(c.from % walked_)].push_back(flow);
+    flows_of_[c.receiver].push_back(flow);
+  }
+  if (may_flow(c)) run_flow(flow, now);
+}
+
+void Network::run_flow(uint32_t flow, double now) {
+  Flow& f = flows_[flow];
+  const Channel& c = channels_[messages_[f.message].channel];
+  Route route = route_of(c);
+  if (crawl_ > 0)
+    for (const uint32_t rank : {uint32_t(c.from % walked_), c.receiver})
+      if (!progresses_[rank]) route.add(first_crawl_link_ + int(rank));
+  f.share = share_.add(route);
+  f.rate = 0;
+  f.since = now;
+  if (f.share >= flow_of_share_.size()) flow_of_share_.resize(f.share + 1);
+  flow_of_share_[f.share] = flow;
+  count_flowing(c.from % walked_, 1, now);
+  count_flowing(Rank(c.receiver), 1, now);
+}
+
+void Network::pause_flow(uint32_t flow, double now) {
+  Flow& f = flows_[flow];
+  const Channel& c = channels_[messages_[f.message].channel];
+  f.left -= f.rate * (now - f.since);
+  share_.remove(f.share);
+  f.share = kNone;
+  ++f.version;  // its end is not known any more
+  count_flowing(c.from % walked_, -1, now);
+  count_flowing(Rank(c.receiver), -1, now);
+}
+
+void Network::count_flowing(Rank rank, int change, double now) {
+  int& count = flowing_[size_t(rank)];
+  const bool before = count > 0;
+  count += change;
+  if (before != (count > 0) && flowing_changed) flowing_changed(rank, now);
+}
+
+void Network::flow_ends(uint32_t flow, uint32_t version, double now) {
+  if (flows_[flow].version != version) return;
+  const uint32_t message = flows_[flow].message;
+  const Message m = messages_[message];
+  Channel& c = channels_[m.channel];
+  pause_flow(flow, now);
+  if (pauses_)
+    for (const size_t rank : {size_t(c.from % walked_), size_t(c.receiver)}) {
+      auto& list = flows_of_[rank];
+      list.erase(std::find(list.begin(), list.end(), flow));
+    }
+  free_flows_.push_back(flow);
+  free_messages_.push_back(message);
+  c.busy = c.queue_first != kNone;
+  if (c.busy) {
+    const uint32_t next = c.queue_first;
+    c.queue_first = messages_[next].next;
+    begin_flow(next, now);
+  }
+  done(m.send, m.recv, now);
+}
+
+void Network::settle(double now) {
+  for (const FairShare::Flow share : share_.update()) {
+    const uint32_t flow = flow_of_share_[share];
+    Flow& f = flows_[flow];
+    f.left = std::max(0.0, f.left - f.rate * (now - f.since));
+    f.since = now;
+    f.rate = share_.rate(share);
+    events_.push(now + f.left / f.rate, EventKind::kFlowEnds, flow, ++f.version);
+  }
+}
+
+void Network::set_progress(Rank rank, bool progresses, double now) {
+  if (progresses_[size_t(rank)] == progresses) return;
+  progresses_[size_t(rank)] = progresses;
+  for (const uint32_t flow : flows_of_[size_t(rank)]) {
+    const Flow& f = flows_[flow];
+    const Message& message = messages_[f.message];
+    // Over at this very moment, but for rounding: its end is the next event.
+    const double left = f.left - f.rate * (now - f.since);
+    if (f.share != kNone && left <= 1e-9 * message.bytes) continue;
+    const bool may = may_flow(channels_[message.channel]);
+    if (crawl_ > 0) pause_flow(flow, now);  // its links change
+    if (may && f.share == kNone) run_flow(flow, now);
+    if (!may && f.share != kNone) pause_flow(flow, now);
+  }
+}
+
+}  // namespace longnet

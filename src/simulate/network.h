@@ -1,0 +1,115 @@
+// The messages of a simulation: matched in order, delayed by latency, slowed by each other.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "simulate/event_queue.h"
+#include "simulate/fair_share.h"
+#include "simulate/topology.h"
+
+namespace longnet {
+
+// One side of a message: op `index` of the communication lane of (walked) rank `rank`.
+struct MessageSide {
+  uint32_t rank, index;
+  double posted_s;
+};
+
+class Network {
+ public:
+  // Called when a message is over, at `end_s`.
+  using Done = std::function<void(const MessageSide& send, const MessageSide& recv, double end_s)>;
+
+  struct Kind {
+    bool alone_is_fast;  // messages that cannot meet others are timed without events
+    bool pauses;         // set_progress will be called
+    // Bytes per second of all messages together of a rank that does not progress them; 0: none.
+    double crawl_bytes_per_s = 0;
+  };
+  // `walked` ranks stand for all.
+  Network(const Topology& topology, AlphaSet alpha, int walked, const Kind& kind);
+
+  // A channel from a walked rank to any rank; before the first post. Its number.
+  uint32_t add_channel(Rank from, Rank to);
+  void seal();  // after the last channel: finds those that have their links to themselves
+  void post_send(uint32_t channel, const MessageSide& side, double bytes) {
+    post(channel, side, bytes, true);
+  }
+  void post_recv(uint32_t channel, const MessageSide& side, double bytes) {
+    post(channel, side, bytes, false);
+  }
+  double overhead_s(uint32_t channel) const { return channels_[channel].overhead; }
+
+  // Time-ordered part; the queue is shared with whoever else has events.
+  void latency_over(uint32_t message, double now);
+  void flow_ends(uint32_t flow, uint32_t version, double now);
+  void settle(double now);  // new rates, before the clock moves on
+
+  // A rank that computes and cannot progress its messages meanwhile, or that can again.
+  void set_progress(Rank rank, bool progresses, double now);
+  // Something of the rank's moves that is no message of this network: a collective by formula.
+  void count_flowing(Rank rank, int change, double now);
+  int flowing(Rank rank) const { return flowing_[size_t(rank)]; }
+
+  EventQueue& events() { return events_; }
+  Done done;
+  std::function<void(Rank rank, double now)> flowing_changed;  // 0 <-> 1 flows of a rank; optional
+  int64_t messages = 0, shared_messages = 0;
+
+ private:
+  static constexpr uint32_t kNone = ~0u;
+  struct Channel {
+    Rank from, to;      // as the schedule names them
+    uint32_t receiver;  // the walked twin of `to`
+    double alpha, seconds_per_byte, overhead;
+    double free_at = 0;                                // when the message before is over
+    uint32_t first = kNone, last = kNone;              // posted sides without a partner
+    uint32_t queue_first = kNone, queue_last = kNone;  // messages whose latency is over
+    bool holds_sends = false, alone = false, busy = false;
+  };
+  struct Posted {
+    MessageSide side;
+    double bytes;
+    uint32_t next;
+  };
+  struct Message {
+    MessageSide send, recv;
+    double bytes;
+    uint32_t channel, next;
+  };
+  struct Flow {
+    uint32_t message = kNone, share = kNone, version = 0;
+    double left = 0, rate = 0, since = 0;
+  };
+
+  void post(uint32_t channel, const MessageSide& side, double bytes, bool is_send);
+  void start(uint32_t channel, const MessageSide& send, const MessageSide& recv, double bytes);
+  void begin_flow(uint32_t message, double now);
+  bool may_flow(const Channel& c) const;
+  void run_flow(uint32_t flow, double now);
+  void pause_flow(uint32_t flow, double now);
+  Route route_of(const Channel& c) const;
+  template <class T>
+  static uint32_t take(std::vector<T>& pool, std::vector<uint32_t>& free);
+
+  const Topology& topology_;
+  AlphaSet alpha_;
+  int walked_;
+  bool alone_is_fast_, pauses_;
+  double crawl_;
+  int first_crawl_link_;  // one per walked rank, behind the topology's
+  std::vector<Channel> channels_;
+  std::vector<Posted> posted_;
+  std::vector<Message> messages_;
+  std::vector<Flow> flows_;
+  std::vector<uint32_t> free_posted_, free_messages_, free_flows_;
+  std::vector<uint32_t> flow_of_share_;
+  std::vector<std::vector<uint32_t>> flows_of_;  // by walked rank
+  std::vector<bool> progresses_;
+  std::vector<int> flowing_;
+  FairShare share_;
+  EventQueue events_;
+};
+
+}  // namespace longnet

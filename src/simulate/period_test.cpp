@@ -1,0 +1,93 @@
+// The periods that algorithms declare, held against the programs of all ranks.
+#include <gtest/gtest.h>
+
+#include "schedule/registry.h"
+#include "simulate/cluster.h"
+#include "simulate/compact_program.h"
+#include "simulate/plain_cluster.h"
+
+namespace longnet {
+namespace {
+
+// Everything that the simulator reads of a program; groups only by what a shift leaves of them.
+std::string fingerprint(const CompactProgram& p, Rank rank, int ranks) {
+  std::string text;
+  const auto put = [&](auto value) { text.append(reinterpret_cast<char*>(&value), sizeof value); };
+  for (const auto& lane : p.lanes) {
+    put(lane.size());
+    for (const CompactOp& op : lane) {
+      put(op.kind), put(op.num_next), put(op.needs), put(op.first_next), put(op.peer);
+      put(op.amount);
+    }
+  }
+  for (const uint32_t n : p.next) put(n);
+  for (const int o : p.out_offsets) put(o);
+  for (const int o : p.in_offsets) put(o);
+  for (const CompactCollective& c : p.collectives) {
+    put(c.group.count), put(c.group.stride), put(c.seconds);
+    put(c.group.count == ranks ? 0 : (c.group.first - rank + ranks) % ranks);
+  }
+  put(p.bytes_sent), put(p.messages_sent), put(p.memory_bytes), put(p.pairs);
+  return text;
+}
+
+struct Case {
+  AttentionProblem problem;
+  DilatedPattern pattern;
+};
+
+std::vector<Case> cases() {
+  using P = AttentionProblem;
+  return {
+      {P{.seq_len = 64, .num_heads = 4, .num_kv_heads = 4, .dtype = DType::kBFloat16},
+       {.branches = {{4, 1}, {8, 2}, {64, 16}}}},
+      {P{.seq_len = 64, .num_heads = 12, .num_kv_heads = 12, .dtype = DType::kBFloat16},
+       {.branches = {{8, 1}, {24, 2}, {64, 8}}}},
+      {P{.seq_len = 96, .num_heads = 8, .num_kv_heads = 2, .dtype = DType::kBFloat16},
+       {.branches = {{12, 1}, {96, 6}, {96, 8}}}},
+      {P{.seq_len = 60, .num_heads = 6, .num_kv_heads = 3, .dtype = DType::kBFloat16},
+       {.branches = {{10, 1}, {60, 7}}}},
+  };
+}
+
+TEST(Period, RanksAPeriodApartDoTheSame) {
+  const ClusterSpec cluster = plain_cluster({.nodes = 8, .gpus_per_node = 4});
+  std::map<std::string, int> shorter_by_algorithm;
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (Case c : cases())
+      for (const int ranks : {1, 2, 3, 4, 6, 8, 12, 16, 32})
+        for (const bool causal : {false, true})
+          for (const LayoutKind layout :
+               {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped})
+            for (const char* collective :
+                 {"ring", "bruck", "hierarchical", "recursive_doubling", "nccl_ring", "linear"}) {
+              c.problem.causal = causal;
+              const DilatedPattern pattern = algorithm.pattern == PatternKind::kDilated ? c.pattern
+                                             : algorithm.pattern == PatternKind::kSparse
+                                                 ? sparse_pattern(8, 2)
+                                                 : dense_pattern(c.problem.seq_len);
+              const ShardedProblem s{c.problem, pattern, {c.problem.seq_len, ranks, layout}};
+              if (!algorithm.why_unsupported(s).empty()) continue;
+              const CollectivePlan plan = plan_collectives(cluster, collective, ranks);
+              const int period = lowered_period(algorithm.period(s), plan, cluster, ranks);
+              ASSERT_EQ(ranks % period, 0);
+              if (period == ranks) continue;
+              ++shorter_by_algorithm[std::string(algorithm.name)];
+              const Schedule schedule = algorithm.make(s);
+              const ProgramSet all = compile(schedule, ranks, cluster, plan);
+              for (Rank p = period; p < ranks; ++p)
+                ASSERT_EQ(fingerprint(all.of(p), p, ranks),
+                          fingerprint(all.of(p % period), p % period, ranks))
+                    << algorithm.name << " N=" << s.problem.seq_len << " P=" << ranks
+                    << " causal=" << causal << " " << to_string(layout) << " " << collective
+                    << " period " << period << " rank " << p;
+            }
+  // Every algorithm on several ranks has cases with twins, else nothing was tested.
+  for (const AlgorithmInfo& a : algorithms())
+    if (a.name != "local" && a.name != "sparse") {
+      EXPECT_GT(shorter_by_algorithm[std::string(a.name)], 3) << a.name;
+    }
+}
+
+}  // namespace
+}  // namespace longnet

@@ -1,0 +1,117 @@
+// "What if the network were half as fast?": one cluster, changed.
+#include <cmath>
+#include <functional>
+
+#include "core/check.h"
+#include "json/text.h"
+#include "simulate/cluster.h"
+
+namespace longnet {
+namespace {
+
+const std::vector<std::string> kNames{"bandwidth",     "inter_bandwidth", "latency", "taper",
+                                      "gpus_per_node", "nodes",           "overlap", "straggler"};
+
+void set(WhatIf& w, const std::string& name, double value) {
+  const bool whole = name == "gpus_per_node" || name == "nodes";
+  if (whole && value != std::floor(value))
+    throw UsageError(concat("what if ", name, " = ", value, ": must be whole"));
+  if (name == "bandwidth") w.bandwidth = value;
+  if (name == "inter_bandwidth") w.inter_bandwidth = value;
+  if (name == "latency") w.latency = value;
+  if (name == "taper") w.taper = value;
+  if (name == "gpus_per_node") w.gpus_per_node = value;
+  if (name == "nodes") w.nodes = value;
+  if (name == "overlap") w.overlap_efficiency = value;
+  if (name == "straggler") w.straggler = value;
+}
+
+void scale(LinkSpec& link, double bandwidth, double latency) {
+  link.bandwidth_bytes_per_s.value *= bandwidth;
+  link.shared_bytes_per_s.value *= bandwidth;
+  for (double& a : link.alpha_s.seconds) a *= latency;
+}
+
+}  // namespace
+
+bool WhatIf::is_plain() const { return values().empty(); }
+
+std::map<std::string, double> WhatIf::values() const {
+  std::map<std::string, double> v;
+  if (bandwidth != 1) v["bandwidth"] = bandwidth;
+  if (inter_bandwidth != 1) v["inter_bandwidth"] = inter_bandwidth;
+  if (latency != 1) v["latency"] = latency;
+  if (taper) v["taper"] = *taper;
+  if (gpus_per_node) v["gpus_per_node"] = *gpus_per_node;
+  if (nodes) v["nodes"] = *nodes;
+  if (overlap_efficiency) v["overlap"] = *overlap_efficiency;
+  if (straggler != 0) v["straggler"] = straggler;
+  return v;
+}
+
+std::string WhatIf::text() const {
+  std::string out;
+  for (const auto& [name, value] : values())
+    out += concat(out.empty() ? "" : " ", name, "=", value);
+  return out;
+}
+
+WhatIf parse_what_if(std::string_view text) {
+  WhatIf w;
+  while (!text.empty()) {
+    const size_t comma = text.find(',');
+    const std::string part(text.substr(0, comma));
+    text = comma == std::string_view::npos ? "" : text.substr(comma + 1);
+    const size_t equals = part.find('=');
+    const std::string name = part.substr(0, equals);
+    if (std::find(kNames.begin(), kNames.end(), name) == kNames.end())
+      throw UsageError(concat("what if '", part, "': ", name_hint(name, kNames)));
+    double value = -1;
+    size_t read = 0;
+    const std::string number = equals == std::string::npos ? "" : part.substr(equals + 1);
+    try {
+      value = std::stod(number, &read);
+    } catch (const std::exception&) {
+      read = 0;
+    }
+    const bool zero_is_legal = name == "latency" || name == "straggler";
+    if (number.empty() || read != number.size() || !std::isfinite(value) || value < 0 ||
+        (value == 0 && !zero_is_legal) || (name == "overlap" && value > 1))
+      throw UsageError(concat("what if '", part, "': write ", name,
+                              "=NUMBER, e.g. bandwidth=0.5 (a factor), taper=2, straggler=0.2 "
+                              "(rank 0 computes 20 % slower)"));
+    set(w, name, value);
+  }
+  return w;
+}
+
+ClusterSpec apply(const ClusterSpec& cluster, const WhatIf& w) {
+  ClusterSpec c = cluster;
+  scale(c.intra, w.bandwidth, w.latency);
+  scale(c.inter, w.bandwidth * w.inter_bandwidth, w.latency);
+  for (Quantity* q : {&c.topology.link_bytes_per_s, &c.topology.global_bytes_per_s})
+    q->value *= w.bandwidth * w.inter_bandwidth;
+  c.topology.hop_s.value *= w.latency;
+  c.latency_factor *= w.latency;
+  if (w.taper) {
+    const TopologyKind kind = c.topology.kind;
+    if (kind != TopologyKind::kFatTree && kind != TopologyKind::kRailOptimised)
+      throw UsageError(concat("what if taper: a ", to_string(kind), " has none"));
+    c.topology.taper = {*w.taper, "what if"};
+  }
+  const int gpus = c.num_gpus();
+  if (w.gpus_per_node) {  // as many GPUs and NICs per GPU as before, in other nodes
+    const double factor = *w.gpus_per_node / c.gpus_per_node.value;
+    c.gpus_per_node = {*w.gpus_per_node, "what if"};
+    c.nodes = {std::ceil(gpus / *w.gpus_per_node), "what if"};
+    for (LinkSpec* link : {&c.intra, &c.inter})
+      link->ports_per_node.value = std::max(1.0, std::round(link->ports_per_node.value * factor));
+  }
+  if (w.nodes) c.nodes = {*w.nodes, "what if"};
+  if (c.topology.kind == TopologyKind::kTorus && (w.nodes || w.gpus_per_node))
+    throw UsageError("what if nodes: a torus has fixed dimensions; change them in its file");
+  if (w.overlap_efficiency) c.overlap_efficiency = {*w.overlap_efficiency, "what if"};
+  return c;
+}
+
+}  // namespace longnet
