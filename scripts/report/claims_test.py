@@ -25,7 +25,7 @@ from report.synthetic_fixture import (  # noqa: E402
     refused,
     with_depth,
 )
-from report.units import bytes_label, duration_label, significant, token_label  # noqa: E402
+from report.units import bytes_label, duration_label, ratio_label, significant, token_label  # noqa: E402
 
 
 def claim(records: list[dict], words: str) -> Claim:
@@ -45,6 +45,10 @@ class Units(unittest.TestCase):
         self.assertEqual(bytes_label(6291456), "6 MiB")
         self.assertEqual(bytes_label(None), "–")
         self.assertEqual([significant(v) for v in (0, 0.00012345, 99.96, 1234.5)], ["0", "0.000123", "100", "1230"])
+
+    def test_ratios_stay_short(self) -> None:
+        self.assertEqual([ratio_label(v) for v in (0.5, 2800, 14_190, 500_000, 1.24e6)],
+                         ["0.5×", "2800×", "14.2k×", "500k×", "1.24M×"])
 
 
 class Fits(unittest.TestCase):

@@ -21,7 +21,7 @@ from .rows import (
     timed_row,
 )
 from .series import group_by, sources_of
-from .units import duration_label, plural, significant, token_label
+from .units import duration_label, plural, ratio_label, significant, token_label
 
 SLOT_PX = 11  # height of one row of × at the top edge
 MAX_LENGTHS = 4  # lines per series in the scaling figures
@@ -91,7 +91,7 @@ def ratio_row(ctx: Context, exact: Point, dilated: Point) -> Row:
     ratio = (exact.median_s or 0.0) / (dilated.median_s or 1.0)
     return base_row(ctx, exact) | {
         "value": ratio,
-        "value_text": f"{significant(ratio)}×",
+        "value_text": ratio_label(ratio),
         "other": duration_label(dilated.median_s, 6),
         "samples": f"{sample_count(exact) or 'none'} and {sample_count(dilated) or 'none'}",
     }
@@ -196,7 +196,7 @@ def winner_row(ctx: Context, cell: tuple[Any, ...], maps: dict[str, Any], cluste
         "second": short_name(second),
         "second_time": duration_label(second.median_s, 6),
         "value": factor,
-        "value_text": f"{significant(factor)}×",
+        "value_text": ratio_label(factor),
         "flips": "; ".join(elsewhere) or "the same",
         "flips_here": bool(elsewhere),
     }

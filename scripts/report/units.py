@@ -28,6 +28,14 @@ def significant(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def ratio_label(ratio: float) -> str:
+    """A factor short enough for a cell of a map: 1.5×, 2800×, 14.2k×, 1.2M× (decimal units)."""
+    for unit, suffix in ((1e6, "M"), (1e3, "k")):
+        if ratio >= 10_000 and ratio >= unit:
+            return f"{significant(ratio / unit)}{suffix}×"
+    return f"{significant(ratio)}×"
+
+
 def token_label(tokens: float | int | None) -> str:
     """Token counts in binary units: 8192 = 8K, 2^20 = 1M, 2^30 = 1B; others exactly."""
     if tokens is None:
