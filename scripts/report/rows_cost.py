@@ -101,7 +101,7 @@ def device_limits(ctx: Context, points: list[Point]) -> dict[str, float]:
         fraction = number(run.get("run.config.memory.limit_fraction")) or 1.0
         share = f"{percent_label(fraction)} of " if fraction != 1 else ""
         on_host = [
-            p.ranks
+            1 if p.text("params.transport") == "virtual" else p.ranks  # a walk holds one rank at a time
             for p in points
             if p.run == place and p.source == "measured" and p.text("params.kernel") in ("cpu", "reference", "")
         ]
