@@ -114,6 +114,14 @@ class Plan(Case):
         self.assertIn("no point 'x'", self.expect(2, "plan", self.config, "--schedule", "x").stderr)
         self.assertIn("ranks 0 to 1", self.expect(2, "plan", self.config, "--schedule", "4", "--rank", "2").stderr)
 
+    def test_options_that_an_algorithm_chooses_are_shown_and_make_no_points_of_their_own(self):
+        out = self.expect(0, "plan", self.config, "--set", "sweep.algorithm=usp,double_ring,all_gather", "--set", "sweep.ranks=4",
+                          "--set", "sweep.seq_len=1K", "--set", "sweep.ulysses_degree=0,2,4", "--set", "sweep.ring_inner=0,2",
+                          "--set", "sweep.head_slice=0,1,2,9").stdout
+        rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
+        self.assertEqual([(row[2], row[11]) for row in rows], [("usp", "Pu=2"), ("usp", "Pu=4"), ("double_ring", "Pi=2"),
+                                                              ("all_gather", "-"), ("all_gather", "slice=1")])
+
     def test_a_point_that_does_not_fit_names_the_cheapest_change(self):
         out = self.expect(0, "plan", self.config, "--set", "sweep.seq_len=64K", "--set", "memory.limit_bytes=24000000").stdout
         self.assertIn("skipped_memory", out)

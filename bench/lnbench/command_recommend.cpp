@@ -10,6 +10,7 @@
 #include "io/units.h"
 #include "json/json_tree.h"
 #include "lnbench/simulate_point.h"
+#include "lnbench/table.h"
 #include "schedule/registry.h"
 
 namespace longnet {
@@ -52,12 +53,8 @@ std::string question(const Options& o, const ClusterSpec& cluster) {
 }
 
 std::string variant(const PointParams& p) {
-  std::string text = p.algorithm;
-  if (p.layout != "contiguous") text += " " + p.layout;
-  if (p.ulysses_degree > 0) text += concat(" Pu=", p.ulysses_degree);
-  if (p.ring_inner > 0) text += concat(" Pi=", p.ring_inner);
-  if (p.collective != "native") text += " via " + p.collective;
-  return text;
+  const std::string options = options_text(p);
+  return options.empty() ? p.algorithm : p.algorithm + " " + options;
 }
 
 std::string reason(const PointRecord& r, double fastest) {

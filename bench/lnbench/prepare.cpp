@@ -74,7 +74,15 @@ std::vector<Point> read_points(const Options& options, const Config& config, int
                          .max_ranks = limit_ranks ? world_size : 0,
                          .filter = options.filter,
                          .transport = transport,
-                         .known = known_names()});
+                         .known = known_names(),
+                         .resolve = resolve_options});
+}
+
+void resolve_options(PointParams& p) {
+  const AlgorithmOptions used = find_algorithm(p.algorithm).effective_options(sharded_problem(p));
+  p.ulysses_degree = used.ulysses_degree;
+  p.ring_inner = used.ring_inner;
+  p.head_slice = used.head_slice;
 }
 
 ShardedProblem sharded_problem(const PointParams& p) {

@@ -18,6 +18,8 @@ Config read_config(const Options& options);
 // The points of a config, as `run` would see them on `world_size` ranks.
 std::vector<Point> read_points(const Options& options, const Config& config, int world_size,
                                const std::string& transport, bool limit_ranks);
+// What the algorithm really uses in place of options that it chooses or limits itself.
+void resolve_options(PointParams& params);
 ShardedProblem sharded_problem(const PointParams& params);
 CollectiveChoice collective_choice(const PointParams& params);
 Schedule make_schedule(const PointParams& params);

@@ -27,8 +27,22 @@ std::string number(double value, int digits) {
 
 }  // namespace
 
+std::string options_text(const PointParams& p) {
+  std::string text;
+  const auto add = [&](const std::string& word) { text += (text.empty() ? "" : " ") + word; };
+  if (p.layout != "contiguous") add(p.layout);
+  if (p.ulysses_degree > 0) add(concat("Pu=", p.ulysses_degree));
+  if (p.ring_inner > 0) add(concat("Pi=", p.ring_inner));
+  if (p.head_slice > 0) add(concat("slice=", p.head_slice));
+  if (p.collective != "native") add("via " + p.collective);
+  if (p.node_size > 0) add(concat("nodes of ", p.node_size));
+  return text;
+}
+
 std::string describe(const PointParams& p) {
-  return concat(p.algorithm, " N=", format_tokens(p.problem.seq_len), " P=", p.ranks,
+  const std::string options = options_text(p);
+  return concat(p.algorithm, options.empty() ? "" : " ", options,
+                " N=", format_tokens(p.problem.seq_len), " P=", p.ranks,
                 p.problem.batch > 1 ? concat(" batch=", p.problem.batch) : "");
 }
 
@@ -36,7 +50,7 @@ std::string plan_header() {
   std::ostringstream out;
   out << "# no. id       algorithm ranks seq_len    batch  flops      bytes/rank messages "
          "memory/rank  estimate   "
-         "status";
+         "options          status";
   return out.str();
 }
 
@@ -55,6 +69,8 @@ std::string plan_row(int no, const PointPlan& plan) {
   column(out, 8, known ? concat(plan.account.max_messages_sent) : "-");
   column(out, 12, known ? concat(plan.memory_bytes()) : "-");
   column(out, 10, known ? number(plan.estimated_s, 3) : "-");
+  const std::string options = options_text(p);
+  column(out, 16, options.empty() ? "-" : options);
   out << to_string(plan.point.status);
   if (!plan.point.reason.empty()) out << "  # " << plan.point.reason;
   return out.str();

@@ -7,7 +7,8 @@
 
 namespace longnet {
 
-std::string describe(const PointParams& params);  // "dilated N=8K P=2 batch=1"
+std::string options_text(const PointParams& params);  // "zigzag Pu=2 via pairwise"; "" for defaults
+std::string describe(const PointParams& params);      // "usp Pu=2 N=8K P=2 batch=2"
 std::string plan_header();
 std::string plan_row(int number, const PointPlan& plan);
 std::string result_header();

@@ -17,9 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path configs() {
-  return fs::path(LONGNET_SOURCE_DIR) / "configs";
-}
+fs::path configs() { return fs::path(LONGNET_SOURCE_DIR) / "configs"; }
 
 LoadOptions known() {
   return {.known = {.algorithms = {"local", "ring", "all_gather", "ulysses", "usp", "double_ring",
@@ -138,7 +136,10 @@ TEST(Configs, BalanceHoldsTheLayouts) {
 TEST(Configs, GqaGoesDownToOneKvHead) {
   const Preset p = preset("gqa.json");
   EXPECT_EQ(p.count("kv_heads == 1"), p.count("kv_heads == 8"));
-  EXPECT_EQ(p.count("kv_heads == 2"), 2 * (1 + 6 * 3));
+  EXPECT_EQ(p.count("kv_heads == 2"), 2 * (1 + 5 * 3 + 2));  // usp not on two ranks
+  // Left to itself, usp with one K/V head is the ring.
+  EXPECT_EQ(p.count("algorithm == usp && ulysses_degree == 2"), p.count("algorithm == usp"));
+  EXPECT_EQ(p.count("algorithm == usp && kv_heads == 1"), 2 * 2);
   EXPECT_EQ(p.count("algorithm == local && ranks > 1"), 0);
   EXPECT_LT(p.seconds(), 180);
 }

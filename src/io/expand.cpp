@@ -196,7 +196,9 @@ class Product {
                             ? std::max<int64_t>(1, s.batch.tokens_per_batch / seq_len)
                             : s.batch.size;
       set_pattern(p);
-      visit(p);
+      PointParams resolved = p;  // p goes on to the next combination
+      if (o_.resolve) o_.resolve(resolved);
+      visit(resolved);
     }
   }
 

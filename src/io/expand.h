@@ -3,9 +3,13 @@
 //   algorithm [dilated, ring] x ranks [1, 2] x seq_len [8K, 16K]  ->  eight points, dilated first,
 //   seq_len fastest. Points with equal ids (clipping can make two alike) appear once.
 //
+//   usp on 4 ranks, ulysses_degree [0, 2, 4], 2 K/V heads  ->  two points, if `resolve` says that
+//   0 becomes 2.
+//
 // An axis that means nothing to an algorithm keeps its default there: layout [contiguous, zigzag]
 // makes two points of ring and one of dilated.
 #pragma once
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +25,9 @@ struct ExpandOptions {
   std::string filter{};    // --filter: points that do not match are dropped; "" keeps all
   std::string transport = "threads";
   KnownNames known{};  // which axes concern which algorithm, and what a filter may name
+  // Puts what an algorithm will really use in place of options that it chooses or limits itself.
+  // Called before ids, so that a record says what ran, and points that are alike appear once.
+  std::function<void(PointParams&)> resolve{};
 };
 
 // Throws UsageError when no runnable point remains, saying what removed them. `threads` stays 0

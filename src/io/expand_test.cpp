@@ -247,6 +247,32 @@ TEST(Expand, OptionsConcernOneAlgorithmEach) {
   EXPECT_EQ(nodes[2].params.node_size, 4);
 }
 
+TEST(Expand, ResolvedOptionsDecideIdsAndDuplicates) {
+  const Config c = config(R"("algorithm": "usp", "seq_len": [64, 128], "ranks": [2, 4],
+                             "ulysses_degree": [0, 2, 4])");
+  ExpandOptions options;
+  EXPECT_EQ(expand(c).size(), 12u);
+  options.resolve = [](PointParams& p) {  // 0: as many as there are ranks
+    if (p.ulysses_degree == 0) p.ulysses_degree = p.ranks;
+  };
+  const auto points = expand(c, options);
+  EXPECT_THAT(options_of(points),
+              ElementsAre("usp:2:contiguous:native:2:0:0", "usp:2:contiguous:native:2:0:0",
+                          "usp:2:contiguous:native:4:0:0", "usp:2:contiguous:native:4:0:0",
+                          "usp:4:contiguous:native:4:0:0", "usp:4:contiguous:native:4:0:0",
+                          "usp:4:contiguous:native:2:0:0", "usp:4:contiguous:native:2:0:0"));
+  // Asked for by its own value, a point has the id that it always had.
+  std::set<std::string> ids;
+  for (const Point& p : points) {
+    EXPECT_EQ(p.id, point_id(p.params));
+    EXPECT_TRUE(ids.insert(p.id).second);
+  }
+  EXPECT_EQ(ids.count(expand(c, {.filter = "ulysses_degree == 2 && ranks == 4"})[0].id), 1u);
+  // Filters and exclusions see what runs.
+  options.filter = "ulysses_degree == 0 || ulysses_degree == 2 && ranks == 2";
+  EXPECT_EQ(expand(c, options).size(), 2u);
+}
+
 TEST(Expand, ConstantTokensSetTheBatch) {
   const auto points = expand(config(
       R"("algorithm": "ring", "seq_len": [8, 24, 64, 65],

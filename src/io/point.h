@@ -33,8 +33,8 @@ struct PointParams {
   DilatedPattern pattern;  // resolved branches; the dense branch for exact algorithms
   int ranks = 1;
   std::string collective = "native";  // or a lowering: ring, recursive_doubling, bruck, ...
-  int ulysses_degree = 0;             // usp: Pu; 0: the algorithm chooses
-  int ring_inner = 0;                 // double_ring: Pi; 0: the algorithm chooses
+  int ulysses_degree = 0;             // usp: Pu; 0: not resolved, or another algorithm
+  int ring_inner = 0;                 // double_ring: Pi; likewise
   int64_t head_slice = 0;             // all_gather: K/V heads gathered at a time; 0: all
   int node_size = 0;      // collective hierarchical: ranks of a node; 0: near the root of the group
   int threads = 1;        // OpenMP threads per rank

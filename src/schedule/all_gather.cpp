@@ -22,9 +22,8 @@ RankProgram all_gather_program(const ShardedProblem& sharded, Rank rank) {
     return build.take();
   }
   const AttentionProblem& p = sharded.problem;
-  const int64_t width = sharded.options.head_slice > 0
-                            ? std::min(sharded.options.head_slice, p.num_kv_heads)
-                            : p.num_kv_heads;
+  const int64_t sliced = all_gather_head_slice(sharded);
+  const int64_t width = sliced > 0 ? sliced : p.num_kv_heads;
   const int64_t slices = ceil_div(p.num_kv_heads, width), group = p.num_heads / p.num_kv_heads;
   const auto heads_of = [&](int64_t slice) {
     const int64_t first = slice * width;
@@ -56,6 +55,11 @@ RankProgram all_gather_program(const ShardedProblem& sharded, Rank rank) {
 }
 
 }  // namespace
+
+int64_t all_gather_head_slice(const ShardedProblem& sharded) {
+  const int64_t s = sharded.options.head_slice;
+  return sharded.layout.world_size() == 1 || s >= sharded.problem.num_kv_heads ? 0 : s;
+}
 
 Schedule all_gather_attention(const ShardedProblem& sharded) {
   return {"all_gather", sharded, [sharded](Rank r) { return all_gather_program(sharded, r); }};

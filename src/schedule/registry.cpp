@@ -77,6 +77,26 @@ int dilated_period(const ShardedProblem& s) {
   return divisor_or_all(period, world);
 }
 
+// ---- options ----
+
+AlgorithmOptions usp_options(const ShardedProblem& s) {
+  AlgorithmOptions o = s.options;
+  o.ulysses_degree = usp_degree(s);
+  return o;
+}
+AlgorithmOptions double_ring_options(const ShardedProblem& s) {
+  AlgorithmOptions o = s.options;
+  o.ring_inner = double_ring_inner(s);
+  return o;
+}
+AlgorithmOptions all_gather_options(const ShardedProblem& s) {
+  AlgorithmOptions o = s.options;
+  o.head_slice = all_gather_head_slice(s);
+  return o;
+}
+
+// ---- what cannot run, and why ----
+
 std::string any(const ShardedProblem&) { return {}; }
 
 std::string one_rank(const ShardedProblem& s) {
@@ -133,13 +153,13 @@ const std::vector<AlgorithmInfo>& algorithms() {
       {"ring", "exact: K/V shards travel around a ring of ranks", kDense, kNone, ring_attention,
        any, one_if_alike},
       {"all_gather", "exact: all K/V rows on every rank", kDense, kAllGather, all_gather_attention,
-       any, one_if_alike},
+       any, one_if_alike, all_gather_options},
       {"ulysses", "exact: an all-to-all gives each rank some heads of all tokens", kDense,
        kAllToAll, ulysses_attention, heads_for_all, ulysses_period},
       {"usp", "exact: Ulysses inside groups, a ring over the groups", kDense, kAllToAll,
-       usp_attention, divides, usp_period},
+       usp_attention, divides, usp_period, usp_options},
       {"double_ring", "exact: rings inside nodes, a ring over the nodes", kDense, kNone,
-       double_ring_attention, whole_rings, double_ring_period},
+       double_ring_attention, whole_rings, double_ring_period, double_ring_options},
       {"bidirectional_ring", "exact: half of the K/V heads travel each way around", kDense, kNone,
        bidirectional_ring_attention, two_kv_heads, one_if_alike},
       {"query_gather", "exact: queries travel, partial results are reduced", kDense, kAllGather,

@@ -27,6 +27,11 @@ struct AlgorithmInfo {
   // rank moved by k around the ring of P: same ops, bytes and pairs. P when no two ranks are alike.
   // A test holds it against the programs (simulate/period_test.cpp).
   int (*period)(const ShardedProblem&);
+  // Its options with what it really uses in place of 0 ("the algorithm chooses") and of values that
+  // change nothing; as given where they are not supported.
+  AlgorithmOptions (*effective_options)(const ShardedProblem&) = [](const ShardedProblem& s) {
+    return s.options;
+  };
 };
 
 const std::vector<AlgorithmInfo>& algorithms();
@@ -39,6 +44,7 @@ Schedule local_attention(const ShardedProblem& sharded);
 Schedule ring_attention(const ShardedProblem& sharded);
 // All K/V rows on every rank (Llama 3), `head_slice` heads at a time.
 Schedule all_gather_attention(const ShardedProblem& sharded);
+int64_t all_gather_head_slice(const ShardedProblem& sharded);  // K/V heads at a time; 0: all
 // All-to-all over heads (DeepSpeed Ulysses).
 Schedule ulysses_attention(const ShardedProblem& sharded);
 // Ulysses inside groups of usp_degree ranks, a ring over the groups.

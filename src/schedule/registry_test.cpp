@@ -8,6 +8,7 @@
 #include "schedule/accounting.h"
 #include "schedule/check_schedule.h"
 #include "schedule/lower_collectives.h"
+#include "schedule/program_text.h"
 
 namespace longnet {
 namespace {
@@ -117,6 +118,56 @@ TEST(Registry, EveryDegreeOfTheNestedOnes) {
           s.options.head_slice = degree;
           expect_correct(find_algorithm("all_gather"), s, {});
         }
+}
+
+TEST(Registry, EffectiveOptionsAreWhatRuns) {
+  const auto effective = [](const char* name, int ranks, int64_t kv_heads,
+                            const AlgorithmOptions& asked) {
+    const ShardedProblem s{{.seq_len = 64, .num_heads = 8, .num_kv_heads = kv_heads},
+                           dense_pattern(64),
+                           {64, ranks},
+                           GatherScope::kSegmentGroup,
+                           asked};
+    return find_algorithm(name).effective_options(s);
+  };
+  using O = AlgorithmOptions;
+  // usp: the largest divisor of P that leaves each rank a K/V head.
+  EXPECT_EQ(effective("usp", 6, 8, {}), O{.ulysses_degree = 6});
+  EXPECT_EQ(effective("usp", 6, 4, {}), O{.ulysses_degree = 3});
+  EXPECT_EQ(effective("usp", 6, 1, {}), O{.ulysses_degree = 1});
+  EXPECT_EQ(effective("usp", 6, 1, {.ulysses_degree = 2}), O{.ulysses_degree = 2});
+  EXPECT_EQ(effective("usp", 6, 1, {.ulysses_degree = 4}), O{.ulysses_degree = 4});  // skipped
+  // double_ring: the divisor of P nearest to its root, from below.
+  EXPECT_EQ(effective("double_ring", 12, 8, {}), O{.ring_inner = 3});
+  EXPECT_EQ(effective("double_ring", 7, 8, {}), O{.ring_inner = 1});
+  EXPECT_EQ(effective("double_ring", 12, 8, {.ring_inner = 4}), O{.ring_inner = 4});
+  // all_gather: slices of all heads are none, and one rank gathers nothing.
+  EXPECT_EQ(effective("all_gather", 2, 4, {.head_slice = 3}), O{.head_slice = 3});
+  EXPECT_EQ(effective("all_gather", 2, 4, {.head_slice = 4}), O{});
+  EXPECT_EQ(effective("all_gather", 2, 4, {.head_slice = 9}), O{});
+  EXPECT_EQ(effective("all_gather", 1, 4, {.head_slice = 2}), O{});
+}
+
+// The effective options make the same programs as those asked for.
+TEST(Registry, EffectiveOptionsChangeNoProgram) {
+  int compared = 0;
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (const int ranks : {1, 2, 6})
+      for (const int64_t kv_heads : {6, 2, 1})
+        for (const int value : {0, 1, 2, 3, 6}) {
+          ShardedProblem s{{.seq_len = 60, .num_heads = 6, .num_kv_heads = kv_heads},
+                           dense_pattern(60),
+                           {60, ranks}};
+          s.options = {.ulysses_degree = value, .ring_inner = value, .head_slice = value};
+          if (!algorithm.why_unsupported(s).empty()) continue;
+          ShardedProblem resolved = s;
+          resolved.options = algorithm.effective_options(s);
+          for (Rank r = 0; r < ranks; ++r, ++compared)
+            ASSERT_EQ(to_text(s, algorithm.make(s).program(r), r),
+                      to_text(s, algorithm.make(resolved).program(r), r))
+                << algorithm.name << " P=" << ranks << " G=" << kv_heads << " value " << value;
+        }
+  EXPECT_GT(compared, 500);
 }
 
 TEST(Registry, NamesOfTheSuite) {
