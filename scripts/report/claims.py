@@ -3,7 +3,8 @@
 Example: ring at 8K, 16K, 32K, 64K with times 1, 4, 16, 64 s has time per token growing as N^1.00; the
 threshold is 0.5, so "vanilla attention grows with N" is supported by that source. A claim whose data
 are too few is "not tested". The row takes the status of the strongest source that tested it: measured,
-then replayed, extrapolated, simulated. One line that fails is enough for "not supported".
+then replayed, extrapolated, simulated. One line that fails is enough for "not supported". Claims about
+times take no run of a busy machine (noise.py).
 Source of the claims: LongNet, arXiv 2307.02486, sections 2.4, 3.1 and 3.2, table 1 and figure 5.
 """
 
@@ -36,6 +37,7 @@ from .evidence import (
 )
 from .fits import PowerLaw, fit_power_law
 from .model import Point
+from .noise import quiet_only
 from .rows import Context
 from .series import group_by, sources_of
 from .units import bytes_label, plural, significant, token_label
@@ -231,7 +233,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"on every line. {FIT_RULE}",
             ("batch_runtime", "time_per_token", "weak_scaling", "latency"),
         ),
-        latency_constant,
+        quiet_only(latency_constant),
     ),
     (
         Claim(
@@ -241,7 +243,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"(quadratic attention: 1; linear: 0). {FIT_RULE}",
             ("batch_runtime", "time_per_token", "latency"),
         ),
-        vanilla_grows,
+        quiet_only(vanilla_grows),
     ),
     (
         Claim(
@@ -300,7 +302,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"{EXPONENT_LENGTHS} or more lengths over a factor of {EXPONENT_SPAN:g} or more; supported only if all three were tested.",
             ("latency", "time_per_token", "table"),
         ),
-        complexity_table,
+        quiet_only(complexity_table),
     ),
     (
         Claim(

@@ -14,6 +14,9 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from report.claims import judge  # noqa: E402
 from report.evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, Claim  # noqa: E402
 from report.fits import fit_power_law  # noqa: E402
+from report.model import Point, Run  # noqa: E402
+from report.rows import Context  # noqa: E402
+from report.series import SeriesIndex  # noqa: E402
 from report.synthetic_fixture import (  # noqa: E402
     B,
     K,
@@ -28,8 +31,15 @@ from report.synthetic_fixture import (  # noqa: E402
 from report.units import bytes_label, duration_label, ratio_label, significant, token_label  # noqa: E402
 
 
-def claim(records: list[dict], words: str) -> Claim:
-    return next(c for c in judge(context(records)) if words in c.title)
+def claim(records: list[dict], words: str, **environment: object) -> Claim:
+    ctx = context(records)
+    ctx.runs[0].record["environment"] = environment
+    return next(c for c in judge(ctx) if words in c.title)
+
+
+def busy_machine(load: float, usable: int = 8, threads: int = 16, mpi: str | None = None) -> dict[str, object]:
+    cpu = {"threads": threads, "usable_threads": usable}
+    return {"cpu": cpu, "load_average": [load, 0, 0], "mpi_version": mpi}
 
 
 class Units(unittest.TestCase):
@@ -100,6 +110,46 @@ class Claims(unittest.TestCase):
         self.assertEqual(claim(self.line("ring", 1.0), "vanilla attention grows").status, SUPPORTED)
         self.assertEqual(claim(self.line("ring", 0.1), "vanilla attention grows").status, NOT_SUPPORTED)
         self.assertIn("N^2.00", claim(self.line("ring", 1.0), "vanilla attention grows").deciding.text)
+
+    def test_times_of_a_busy_machine_decide_nothing(self) -> None:
+        flat, steep = self.line("dilated", 0.0), self.line("dilated", 1.0)
+        title = "dilated attention is nearly"
+        for environment, quiet in (
+            (busy_machine(2.0), True),  # a quarter of 8 usable threads
+            (busy_machine(2.1), False),
+            (busy_machine(3.9, mpi="Open MPI"), True),  # ranks are bound: of all 16
+            (busy_machine(4.1, mpi="Open MPI"), False),
+            ({"load_average": [9.0]}, True),  # of how many threads is not known
+            ({"load_average": []}, True),
+        ):
+            with self.subTest(environment=environment):
+                self.assertEqual(claim(flat, title, **environment).status, SUPPORTED if quiet else NOT_TESTED)
+                self.assertEqual(claim(steep, title, **environment).status, NOT_SUPPORTED if quiet else NOT_TESTED)
+        noisy = claim(steep, title, **busy_machine(7.5))
+        self.assertIn("noisy machine: load average 7.5 on 8 usable", noisy.evidence[0].text)
+        self.assertEqual(claim(self.line("ring", 1.0), "vanilla attention grows", **busy_machine(7)).status, NOT_TESTED)
+        table = complexity_sweep()
+        self.assertNotEqual(claim(table, "Complexity").status, NOT_TESTED)
+        self.assertEqual(claim(table, "Complexity", **busy_machine(7)).status, NOT_TESTED)
+
+    def test_noise_does_not_touch_what_no_clock_decides(self) -> None:
+        records = self.line("dilated", 0.0) + self.line("ring", 1.0)
+        self.assertEqual(claim(records, "Communication", **busy_machine(7)).status, SUPPORTED)
+        self.assertEqual(claim(records, "equals the reference", **busy_machine(7)).status, SUPPORTED)
+        self.assertEqual(claim(records, "No distributed", **busy_machine(7)).status, NOT_SUPPORTED)
+        simulated = self.line("dilated", 0.5, source="simulated")
+        self.assertEqual(claim(simulated, "attention is nearly", **busy_machine(7)).status, NOT_SUPPORTED)
+        # Too few points stay what they are, whatever the noise.
+        few = claim(self.line("dilated", 0.0)[:2], "attention is nearly", **busy_machine(7))
+        self.assertNotIn("noisy", few.evidence[0].text)
+
+    def test_a_quiet_run_decides_beside_a_busy_one(self) -> None:
+        ctx = context(self.line("dilated", 1.0) + self.line("dilated", 0.0))
+        quiet, loud = ctx.runs[0], Run(Path("busy"), {"environment": busy_machine(7)}, [])
+        points = [Point(int(i < 4), p.raw) for i, p in enumerate(ctx.points)]  # the steep line is the busy run's
+        index = SeriesIndex(points, [quiet, loud])
+        latency = next(c for c in judge(Context(points, [quiet, loud], index)) if "is nearly" in c.title)
+        self.assertEqual(latency.status, SUPPORTED)
 
     def test_sources_are_judged_apart(self) -> None:
         records = self.line("dilated", 0.5, source="simulated") + self.line("dilated", 0.0)

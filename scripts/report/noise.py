@@ -1,0 +1,46 @@
+"""Whether the machine of a run was busy with something else, and what its times then decide: nothing.
+
+Example: load average 1.9 on 2 usable hardware threads when the run began. Whatever its times seem to say of a
+claim, the status is "not tested: noisy machine". The rule is that of `lnbench env` (src/io/environment.cpp).
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from .evidence import NOT_TESTED, Evidence
+from .model import Run
+from .rows import Context
+from .units import number, plural, significant
+
+BUSY_LOAD = 0.25  # of the usable hardware threads, over the minute before the run
+MODELLED = "simulated"  # its times come from no clock
+
+
+def busy(run: Run) -> str:
+    """ "load average 1.9 on 2 usable hardware threads"; empty for a quiet machine, or an unknown one."""
+    loads = run.get("environment.load_average")
+    load = number(loads[0]) if isinstance(loads, list) and loads else None
+    key = "threads" if run.get("environment.mpi_version") else "usable_threads"  # under mpirun ranks are bound
+    threads = number(run.get(f"environment.cpu.{key}")) or number(run.get("environment.cpu.threads"))
+    if load is None or not threads or load <= BUSY_LOAD * threads:
+        return ""
+    return f"load average {significant(load)} on {plural(int(threads), 'usable hardware thread')}"
+
+
+def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, str], Evidence]:
+    """The same test of a claim about times, without the runs of busy machines."""
+
+    def quiet(ctx: Context, source: str) -> Evidence:
+        noise = {i: text for i, run in enumerate(ctx.runs) if (text := busy(run))}
+        if source == MODELLED or not noise:
+            return test(ctx, source)
+        kept = [p for p in ctx.points if p.run not in noise]
+        seen = test(Context(kept, ctx.runs, ctx.index), source)
+        with_noise = test(ctx, source)
+        if seen.status != NOT_TESTED or with_noise.status == NOT_TESTED:
+            return seen
+        reasons = "; ".join(dict.fromkeys(noise.values()))
+        return Evidence(source, NOT_TESTED, f"noisy machine: {reasons} when the run began, so its times decide nothing")
+
+    return quiet
