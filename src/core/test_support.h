@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 
 #include "core/check.h"
@@ -21,6 +22,20 @@ std::string usage_error(F f) {
   }
   return "";
 }
+
+// How many cases of a sweep ran, by name: cases that cannot run are left out, and a name whose
+// cases were all left out tests nothing.
+class CasesRun {
+ public:
+  void add(const std::string& name, bool ran) { cases_[name] += ran; }
+  void expect_some_of_each() const {
+    EXPECT_FALSE(cases_.empty()) << "no case at all";
+    for (const auto& [name, count] : cases_) EXPECT_GT(count, 0) << name << ": every case left out";
+  }
+
+ private:
+  std::map<std::string, int> cases_;
+};
 
 // A folder of its own for each test, removed afterwards.
 class TemporaryFolder {

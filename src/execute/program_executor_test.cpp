@@ -8,115 +8,12 @@
 #include <cmath>
 
 #include "comm/threads/thread_world.h"
-#include "core/check.h"
-#include "execute/sample_check.h"
+#include "core/test_support.h"
 #include "execute/testing/allocation_counter.h"
-#include "schedule/accounting.h"
-#include "schedule/check_schedule.h"
-#include "schedule/lower_collectives.h"
-#include "schedule/registry.h"
+#include "execute/testing/executor_case.h"
 
 namespace longnet {
 namespace {
-
-struct Case {
-  std::string algorithm = "dilated";
-  AttentionProblem problem = {};
-  DilatedPattern pattern = {};
-  int ranks = 1;
-  GatherScope scope = GatherScope::kSegmentGroup;
-  std::string kernel = "cpu";
-  int64_t samples = 1 << 20;  // all
-  LayoutKind layout = LayoutKind::kContiguous;
-  std::string collective = "native";
-  AlgorithmOptions options = {};
-};
-
-std::string describe(const Case& c) {
-  return concat(c.algorithm, " N=", c.problem.seq_len, " H=", c.problem.num_heads, "/",
-                c.problem.num_kv_heads, " d=", c.problem.head_dim, " ", to_string(c.problem.dtype),
-                " causal=", c.problem.causal, " batch=", c.problem.batch, " P=", c.ranks,
-                " scope=", int(c.scope), " mix=", to_string(c.pattern.mix),
-                " offset=", to_string(c.pattern.offset), " phase=", c.pattern.phase_parts, " ",
-                c.kernel);
-}
-
-ShardedProblem sharded(const Case& c) {
-  DilatedPattern pattern = dense_pattern(c.problem.seq_len);
-  if (find_algorithm(c.algorithm).pattern == PatternKind::kDilated) pattern = c.pattern;
-  if (find_algorithm(c.algorithm).pattern == PatternKind::kSparse) pattern = sparse_pattern(24, 5);
-  return {c.problem, pattern, {c.problem.seq_len, c.ranks, c.layout}, c.scope, c.options};
-}
-
-Schedule schedule_of(const Case& c) {
-  return lower_collectives(find_algorithm(c.algorithm).make(sharded(c)),
-                           parse_collective(c.collective));
-}
-
-CheckOutcome run_case(const Case& c) {
-  const ShardedProblem s = sharded(c);
-  const Schedule schedule = schedule_of(c);
-  require_correct(schedule);
-  const auto kernel = make_kernel(c.kernel);
-  const auto samples = choose_samples(s, c.samples);
-  CheckOutcome outcome;
-  run_on_threads(c.ranks, [&](Communicator& comm) {
-    MemoryLedger ledger;
-    ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
-    executor.fill_inputs();
-    executor.run();  // twice: buffers of the first run must not matter
-    comm.reset_counters();
-    executor.run();
-    // Some schedules refine the layout, so the executor's problem is the one to account for.
-    const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
-    check(comm.counters().bytes_sent == expected.bytes_sent, "sent ", comm.counters().bytes_sent,
-          " bytes, predicted ", expected.bytes_sent);
-    check(comm.counters().bytes_received == expected.bytes_received, "received ",
-          comm.counters().bytes_received, " bytes, predicted ", expected.bytes_received);
-    check(comm.counters().messages_sent == expected.messages_sent, "sent ",
-          comm.counters().messages_sent, " messages, predicted ", expected.messages_sent);
-    const AttendOptions options{
-        .head_dim = c.problem.head_dim, .dtype = c.problem.dtype, .causal = c.problem.causal};
-    check(ledger.peak_bytes() == expected.memory_bytes() + kernel->workspace_bytes(options, 1),
-          "holds ", ledger.peak_bytes(), " bytes, predicted ", expected.memory_bytes());
-    const CheckOutcome mine = check_samples(executor, samples, comm);
-    if (comm.rank() == 0) outcome = mine;
-  });
-  return outcome;
-}
-
-void expect_right(const Case& c) {
-  const CheckOutcome o = run_case(c);
-  EXPECT_TRUE(o.pass) << describe(c) << ": rel_l2 " << o.rel_l2_error << ", worst row "
-                      << o.max_rel_error << ", LSE " << o.max_lse_error << ", NaN " << o.nan_values;
-}
-
-std::vector<std::pair<AttentionProblem, DilatedPattern>> shapes() {
-  using P = AttentionProblem;
-  return {
-      // plain; N not divisible by w, P, r; an odd number of tokens
-      {P{.seq_len = 128, .num_heads = 4, .num_kv_heads = 4, .head_dim = 16},
-       {.branches = {{32, 1}, {64, 2}, {128, 4}}}},
-      {P{.seq_len = 203, .num_heads = 3, .num_kv_heads = 3, .head_dim = 24},
-       {.branches = {{40, 1}, {100, 3}, {203, 7}}}},
-      // w not divisible by r, grouped queries, segments over a non-integer number of ranks
-      {P{.seq_len = 190, .num_heads = 6, .num_kv_heads = 2, .head_dim = 48},
-       {.branches = {{31, 1}, {77, 6}, {190, 5}}}},
-      // r > w, r > H, r > tokens per rank; no branch covers every row
-      {P{.seq_len = 80, .num_heads = 2, .num_kv_heads = 1, .head_dim = 8},
-       {.branches = {{8, 16}, {80, 64}, {80, 3}}}},
-      // P > N, a single token, w > N
-      {P{.seq_len = 5, .num_heads = 5, .num_kv_heads = 1, .head_dim = 80},
-       {.branches = {{2, 1}, {900, 2}}}},
-      {P{.seq_len = 1, .num_heads = 2, .num_kv_heads = 2, .head_dim = 128},
-       {.branches = {{1, 1}, {1, 2}}}},
-      // the branch of rate 1 is the longest one; a batch
-      {P{.seq_len = 96, .num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .batch = 2},
-       {.branches = {{24, 2}, {96, 1}, {96, 3}}}},
-      {P{.seq_len = 70, .num_heads = 2, .num_kv_heads = 2, .head_dim = 256},
-       {.branches = {{16, 1}, {70, 4}}}},
-  };
-}
 
 // ThreadSanitizer makes runs thirty times slower, and races do not need every number of ranks.
 std::vector<int> some_of(const std::vector<int>& rank_counts) {
@@ -128,22 +25,21 @@ std::vector<int> some_of(const std::vector<int>& rank_counts) {
 }
 const std::vector<int> kOneToNine{1, 2, 3, 4, 5, 6, 7, 8, 9};
 
-void expect_right_if_supported(const Case& c) {
-  if (find_algorithm(c.algorithm).why_unsupported(sharded(c)).empty()) expect_right(c);
-}
-
 TEST(Executor, EveryShapeOnOneToNineRanks) {
+  CasesRun ran;
   for (const auto& [problem, pattern] : shapes())
     for (const AlgorithmInfo& algorithm : algorithms())
       for (const int ranks : some_of(kOneToNine))
         for (const bool causal : {false, true}) {
           Case c{std::string(algorithm.name), problem, pattern, ranks};
           c.problem.causal = causal;
-          expect_right_if_supported(c);
+          ran.add(c.algorithm, expect_right_if_supported(c));
         }
+  ran.expect_some_of_each();
 }
 
 TEST(Executor, EveryLayout) {
+  CasesRun ran;
   for (const auto& [problem, pattern] : shapes())
     for (const AlgorithmInfo& algorithm : algorithms())
       for (const LayoutKind layout : {LayoutKind::kZigzag, LayoutKind::kStriped})
@@ -151,23 +47,41 @@ TEST(Executor, EveryLayout) {
           Case c{std::string(algorithm.name), problem, pattern, ranks};
           c.problem.causal = true;
           c.layout = layout;
-          expect_right_if_supported(c);
+          const bool right = expect_right_if_supported(c);
+          // The others take no such layout at all, or one rank.
+          const bool exchanges = c.algorithm == "ulysses" || c.algorithm == "usp";
+          if (algorithm.pattern == PatternKind::kDense && c.algorithm != "local" &&
+              !(exchanges && layout == LayoutKind::kStriped))
+            ran.add(concat(c.algorithm, " ", to_string(layout)), right);
         }
+  ran.expect_some_of_each();
 }
 
+// Every lowering that changes the algorithm's programs, and the native collectives.
 TEST(Executor, EveryCollective) {
+  CasesRun ran;
   for (const auto& [problem, pattern] : shapes())
     for (const char* algorithm :
          {"dilated", "sparse", "all_gather", "ulysses", "usp", "query_gather"})
       for (const std::string& collective : collective_names())
-        for (const int ranks : some_of({3, 4, 6})) {
-          Case c{algorithm, problem, pattern, ranks};
-          c.collective = collective;
-          expect_right_if_supported(c);
-        }
+        for (const int ranks : some_of({3, 4, 6}))
+          for (const bool causal : {false, true}) {  // with the layout that balances a mask
+            Case c{algorithm, problem, pattern, ranks};
+            c.collective = collective;
+            c.problem.causal = causal;
+            const bool dense = find_algorithm(algorithm).pattern == PatternKind::kDense;
+            c.layout = causal && dense ? LayoutKind::kZigzag : LayoutKind::kContiguous;
+            const bool gathers = find_algorithm(algorithm).collectives == CollectiveUse::kAllGather;
+            const bool exchange = collective == "pairwise" || collective == "linear";
+            if (collective != "native" && gathers == exchange) continue;
+            ran.add(concat(algorithm, " ", collective, causal ? " causal" : ""),
+                    expect_right_if_supported(c));
+          }
+  ran.expect_some_of_each();
 }
 
 TEST(Executor, EveryDegree) {
+  CasesRun ran;
   for (const int ranks : {4, 6, 8})
     for (const int degree : {1, 2, 3, 4, 6, 8})
       for (const LayoutKind layout : {LayoutKind::kContiguous, LayoutKind::kZigzag})
@@ -179,8 +93,11 @@ TEST(Executor, EveryDegree) {
               ranks};
           c.layout = layout;
           c.options = {.ulysses_degree = degree, .ring_inner = degree, .head_slice = degree};
-          expect_right_if_supported(c);
+          const bool right = expect_right_if_supported(c);
+          if (ranks % degree == 0 && degree <= c.problem.num_heads)
+            ran.add(concat(describe(c), " degree ", degree), right);
         }
+  ran.expect_some_of_each();
 }
 
 TEST(Executor, EveryOptionOfTheMixture) {
@@ -200,6 +117,7 @@ TEST(Executor, EveryOptionOfTheMixture) {
 }
 
 TEST(Executor, Bf16StorageAndTheReferenceKernel) {
+  CasesRun ran;
   for (const auto& [problem, pattern] : shapes())
     for (const char* kernel : {"cpu", "reference"})
       for (const AlgorithmInfo& algorithm : algorithms())
@@ -207,56 +125,9 @@ TEST(Executor, Bf16StorageAndTheReferenceKernel) {
           Case c{std::string(algorithm.name), problem, pattern, ranks,
                  GatherScope::kSegmentGroup,  kernel};
           c.problem.dtype = DType::kBFloat16;
-          expect_right_if_supported(c);
+          ran.add(concat(c.algorithm, " ", kernel), expect_right_if_supported(c));
         }
-}
-
-// The traps of other implementations, on the fast path; sample_check_test has them on the
-// definition.
-Case trap(AttentionProblem problem, const DilatedPattern& pattern, int ranks) {
-  Case c;
-  c.problem = problem;
-  c.problem.head_dim = 16;
-  c.pattern = pattern;
-  c.ranks = ranks;
-  return c;
-}
-TEST(FastPathTraps, PartialSegmentsAreNotPadded) {
-  expect_right(trap({.seq_len = 70, .num_heads = 4, .num_kv_heads = 4},
-                    {.branches = {{32, 4}, {70, 7}}}, 3));
-}
-TEST(FastPathTraps, SegmentsThatTheRateDoesNotDivideAreTrimmed) {
-  expect_right(trap({.seq_len = 64, .num_heads = 6, .num_kv_heads = 6},
-                    {.branches = {{16, 6}, {64, 1}}}, 4));
-}
-TEST(FastPathTraps, RowsThatNoBranchSelectsStayZero) {
-  expect_right(trap({.seq_len = 64, .num_heads = 2, .num_kv_heads = 2},
-                    {.branches = {{16, 8}, {64, 16}}}, 4));
-}
-TEST(FastPathTraps, CausalGathersHoldTheOwnShard) {
-  expect_right(trap({.seq_len = 64, .num_heads = 2, .num_kv_heads = 2, .causal = true},
-                    {.branches = {{64, 1}}}, 4));
-}
-TEST(FastPathTraps,
-     QueriesWithoutKeysDoNotBecomeNaN) {  // causal, and heads whose first row comes late
-  expect_right(trap({.seq_len = 60, .num_heads = 8, .num_kv_heads = 8, .causal = true},
-                    {.branches = {{60, 20}}}, 7));
-}
-TEST(FastPathTraps,
-     MixingWeightsAreNotRoundedToBf16) {  // 8 bits would err by 1e-3; the bound is 1e-6
-  Case c = trap({.seq_len = 96, .num_heads = 4, .num_kv_heads = 4, .dtype = DType::kBFloat16},
-                {.branches = {{8, 1}, {24, 2}, {96, 4}}}, 3);
-  expect_right(c);
-}
-TEST(FastPathTraps, HeadsAreNotPaddedUpToTheRate) {  // 3 heads at rate 7 gather the rows of 3 heads
-  const Case c =
-      trap({.seq_len = 70, .num_heads = 3, .num_kv_heads = 3}, {.branches = {{70, 7}}}, 2);
-  const RankAccount a = account(sharded(c), schedule_of(c).program(0), 0);
-  EXPECT_EQ(a.memory_by_tag.at("gathered"), 3 * 10 * 2 * 16 * 4);
-}
-TEST(FastPathTraps, EveryHeadRunsEveryBranch) {
-  expect_right(trap({.seq_len = 48, .num_heads = 4, .num_kv_heads = 2},
-                    {.branches = {{12, 1}, {24, 2}, {48, 4}}}, 5));
+  ran.expect_some_of_each();
 }
 
 TEST(Executor, LongQueriesAreCutIntoTasks) {
@@ -281,12 +152,16 @@ TEST(Executor, ResultsDoNotDependOnTheNumberOfRanks) {
   const AttentionProblem problem{
       .seq_len = 301, .num_heads = 3, .num_kv_heads = 3, .head_dim = 32, .causal = true};
   const DilatedPattern pattern{.branches = {{50, 1}, {301, 4}}};
+  CasesRun ran;
   for (const AlgorithmInfo& algorithm : algorithms()) {
     std::vector<float> one;
     for (int ranks = 1; ranks <= 9; ++ranks) {
       std::vector<float> out(301 * 3 * 32);
       const Case c{std::string(algorithm.name), problem, pattern, ranks};
-      if (!algorithm.why_unsupported(sharded(c)).empty()) continue;
+      const bool runs = algorithm.why_unsupported(sharded(c)).empty();
+      if (algorithm.name != "local" || ranks == 1)  // on one rank: nothing to compare
+        ran.add(concat(algorithm.name, ranks == 1 ? " alone" : " on several"), runs);
+      if (!runs) continue;
       const Schedule schedule = schedule_of(c);
       const auto kernel = make_kernel("cpu");
       run_on_threads(ranks, [&](Communicator& comm) {
@@ -308,6 +183,7 @@ TEST(Executor, ResultsDoNotDependOnTheNumberOfRanks) {
       EXPECT_LE(std::sqrt(difference / norm), 1e-6) << algorithm.name << " P=" << ranks;
     }
   }
+  ran.expect_some_of_each();
 }
 
 TEST(Executor, AllocatesNothingOnceWarm) {

@@ -1,0 +1,125 @@
+// A real run on ranks as threads, as a case of a test: every sampled row against the definition in
+// double, and bytes, messages and memory against the prediction. {"ring", {.seq_len = 64}, {}, 4}
+// is Ring Attention over 64 tokens on four ranks.
+#pragma once
+#include <gtest/gtest.h>
+
+#include "comm/threads/thread_world.h"
+#include "core/check.h"
+#include "execute/program_executor.h"
+#include "execute/sample_check.h"
+#include "schedule/accounting.h"
+#include "schedule/check_schedule.h"
+#include "schedule/lower_collectives.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+
+// One real run: which algorithm, on what, how.
+struct Case {
+  std::string algorithm = "dilated";
+  AttentionProblem problem = {};
+  DilatedPattern pattern = {};
+  int ranks = 1;
+  GatherScope scope = GatherScope::kSegmentGroup;
+  std::string kernel = "cpu";
+  int64_t samples = 1 << 20;  // all
+  LayoutKind layout = LayoutKind::kContiguous;
+  std::string collective = "native";
+  AlgorithmOptions options = {};
+};
+
+inline std::string describe(const Case& c) {
+  return concat(c.algorithm, " N=", c.problem.seq_len, " H=", c.problem.num_heads, "/",
+                c.problem.num_kv_heads, " d=", c.problem.head_dim, " ", to_string(c.problem.dtype),
+                " causal=", c.problem.causal, " batch=", c.problem.batch, " P=", c.ranks,
+                " scope=", int(c.scope), " mix=", to_string(c.pattern.mix),
+                " offset=", to_string(c.pattern.offset), " phase=", c.pattern.phase_parts, " ",
+                c.kernel, " ", to_string(c.layout), " ", c.collective);
+}
+
+inline ShardedProblem sharded(const Case& c) {
+  DilatedPattern pattern = dense_pattern(c.problem.seq_len);
+  if (find_algorithm(c.algorithm).pattern == PatternKind::kDilated) pattern = c.pattern;
+  if (find_algorithm(c.algorithm).pattern == PatternKind::kSparse) pattern = sparse_pattern(24, 5);
+  return {c.problem, pattern, {c.problem.seq_len, c.ranks, c.layout}, c.scope, c.options};
+}
+
+inline Schedule schedule_of(const Case& c) {
+  return lower_collectives(find_algorithm(c.algorithm).make(sharded(c)),
+                           parse_collective(c.collective));
+}
+
+inline CheckOutcome run_case(const Case& c) {
+  const ShardedProblem s = sharded(c);
+  const Schedule schedule = schedule_of(c);
+  require_correct(schedule);
+  const auto kernel = make_kernel(c.kernel);
+  const auto samples = choose_samples(s, c.samples);
+  CheckOutcome outcome;
+  run_on_threads(c.ranks, [&](Communicator& comm) {
+    MemoryLedger ledger;
+    ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
+    executor.fill_inputs();
+    executor.run();  // twice: buffers of the first run must not matter
+    comm.reset_counters();
+    executor.run();
+    // Some schedules refine the layout, so the executor's problem is the one to account for.
+    const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
+    check(comm.counters().bytes_sent == expected.bytes_sent, "sent ", comm.counters().bytes_sent,
+          " bytes, predicted ", expected.bytes_sent);
+    check(comm.counters().bytes_received == expected.bytes_received, "received ",
+          comm.counters().bytes_received, " bytes, predicted ", expected.bytes_received);
+    check(comm.counters().messages_sent == expected.messages_sent, "sent ",
+          comm.counters().messages_sent, " messages, predicted ", expected.messages_sent);
+    const AttendOptions options{
+        .head_dim = c.problem.head_dim, .dtype = c.problem.dtype, .causal = c.problem.causal};
+    check(ledger.peak_bytes() == expected.memory_bytes() + kernel->workspace_bytes(options, 1),
+          "holds ", ledger.peak_bytes(), " bytes, predicted ", expected.memory_bytes());
+    const CheckOutcome mine = check_samples(executor, samples, comm);
+    if (comm.rank() == 0) outcome = mine;
+  });
+  return outcome;
+}
+
+inline void expect_right(const Case& c) {
+  const CheckOutcome o = run_case(c);
+  EXPECT_TRUE(o.pass) << describe(c) << ": rel_l2 " << o.rel_l2_error << ", worst row "
+                      << o.max_rel_error << ", LSE " << o.max_lse_error << ", NaN " << o.nan_values;
+}
+
+inline std::vector<std::pair<AttentionProblem, DilatedPattern>> shapes() {
+  using P = AttentionProblem;
+  return {
+      // plain; N not divisible by w, P, r; an odd number of tokens
+      {P{.seq_len = 128, .num_heads = 4, .num_kv_heads = 4, .head_dim = 16},
+       {.branches = {{32, 1}, {64, 2}, {128, 4}}}},
+      {P{.seq_len = 203, .num_heads = 3, .num_kv_heads = 3, .head_dim = 24},
+       {.branches = {{40, 1}, {100, 3}, {203, 7}}}},
+      // w not divisible by r, grouped queries, segments over a non-integer number of ranks
+      {P{.seq_len = 190, .num_heads = 6, .num_kv_heads = 2, .head_dim = 48},
+       {.branches = {{31, 1}, {77, 6}, {190, 5}}}},
+      // r > w, r > H, r > tokens per rank; no branch covers every row
+      {P{.seq_len = 80, .num_heads = 2, .num_kv_heads = 1, .head_dim = 8},
+       {.branches = {{8, 16}, {80, 64}, {80, 3}}}},
+      // P > N, a single token, w > N
+      {P{.seq_len = 5, .num_heads = 5, .num_kv_heads = 1, .head_dim = 80},
+       {.branches = {{2, 1}, {900, 2}}}},
+      {P{.seq_len = 1, .num_heads = 2, .num_kv_heads = 2, .head_dim = 128},
+       {.branches = {{1, 1}, {1, 2}}}},
+      // the branch of rate 1 is the longest one; a batch
+      {P{.seq_len = 96, .num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .batch = 2},
+       {.branches = {{24, 2}, {96, 1}, {96, 3}}}},
+      {P{.seq_len = 70, .num_heads = 2, .num_kv_heads = 2, .head_dim = 256},
+       {.branches = {{16, 1}, {70, 4}}}},
+  };
+}
+
+// False when the algorithm cannot run this.
+inline bool expect_right_if_supported(const Case& c) {
+  if (!find_algorithm(c.algorithm).why_unsupported(sharded(c)).empty()) return false;
+  expect_right(c);
+  return true;
+}
+
+}  // namespace longnet
