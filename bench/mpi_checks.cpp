@@ -1,8 +1,11 @@
 // Run under mpirun by the tests labelled mpi: the contract of the communicator, then real forward
 // passes of every algorithm on odd shapes, with bytes and messages held against the prediction.
-// `--break-rank-1` fails on purpose.
+// `--break-rank-1` fails on purpose; `--resident-memory ring` holds what the system says of the
+// process's memory against the prediction.
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
+#include <string>
 #include <string_view>
 
 #include "comm/communicator_checks.h"
@@ -96,33 +99,85 @@ void check_large_messages(Communicator& comm) {
     check(data[spot] == std::byte(spot % 251 + 1), "byte ", spot, " of a large gather is wrong");
 }
 
+// A line of /proc/self/status, e.g. "VmHWM:    81920 kB", in bytes.
+int64_t process_memory(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(key + ":")) return 1024 * std::stoll(line.substr(key.size() + 1));
+  throw Error(concat("/proc/self/status has no ", key));
+}
+
+// Of MPI: fragments and shared segments that are touched when ranks first meet, and pages of code.
+// Less than the smallest buffer of the problem below, 8.4 MB, so that none can hide in it.
+constexpr int64_t kResidentSlack = int64_t{6} << 20;
+
+// The peak of the process's resident memory, from before the program is bound until it has run
+// twice, is what was predicted: no buffer that the ledger does not know, none that is never used.
+// One algorithm per process, because a peak never falls.
+void check_resident_memory(const AlgorithmInfo& algorithm, Communicator& comm) {
+  const int64_t n = 512 * comm.size();
+  ShardedProblem s{{.seq_len = n, .num_heads = 64, .num_kv_heads = 64, .head_dim = 64},
+                   dense_pattern(n),
+                   {n, comm.size()}};
+  if (algorithm.pattern == PatternKind::kDilated) s.pattern.branches = {{512, 1}, {n, 2}};
+  const Schedule schedule = lower_collectives(algorithm.make(s), {});
+  const auto kernel = make_kernel("cpu");
+  comm.barrier();
+  const int64_t before = process_memory("VmRSS");
+  MemoryLedger ledger;
+  ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
+  executor.fill_inputs();
+  executor.run();
+  executor.run();
+  const int64_t grown = process_memory("VmHWM") - before;
+  const AttendOptions options{.head_dim = s.problem.head_dim, .dtype = s.problem.dtype};
+  const int64_t predicted =
+      account(executor.sharded(), executor.program(), comm.rank()).memory_bytes() +
+      kernel->workspace_bytes(options, 1);
+  check(predicted > 8 * kResidentSlack, "only ", predicted, " bytes: too few to tell");
+  check(grown <= predicted + kResidentSlack, "resident memory of ", algorithm.name, " grew by ",
+        grown, " bytes, predicted ", predicted);
+  check(grown >= predicted - kResidentSlack, "resident memory of ", algorithm.name,
+        " grew by only ", grown, " bytes, predicted ", predicted);
+  std::printf("%s, rank %d: resident memory grew by %.1f MB, predicted %.1f MB\n",
+              std::string(algorithm.name).c_str(), comm.rank(), double(grown) / 1e6,
+              double(predicted) / 1e6);
+}
+
+void check_everything(Communicator& comm) {
+  check_communicator(comm);
+  if (comm.size() == 2) check_large_messages(comm);
+  int forwards = 0;
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (const ShardedProblem& s : shapes(comm.size()))
+      forwards += check_forward(algorithm, s, "native", comm);
+  for (const std::string& collective : collective_names())
+    for (const char* name : {"dilated", "all_gather", "usp", "query_gather"})
+      forwards += check_forward(find_algorithm(name), shapes(comm.size())[2], collective, comm);
+  for (const LayoutKind layout : {LayoutKind::kZigzag, LayoutKind::kStriped})
+    for (const AlgorithmInfo& algorithm : algorithms()) {
+      ShardedProblem s = shapes(comm.size())[3];
+      s.layout = SequenceLayout(s.problem.seq_len, comm.size(), layout);
+      forwards += check_forward(algorithm, s, "native", comm);
+    }
+  check(forwards >= 20, "only ", forwards, " forward passes ran");
+  if (comm.rank() == 0)
+    std::printf("%d ranks: communicator and %d forward passes are right\n", comm.size(), forwards);
+}
+
 int run(int argc, char** argv) {
   MpiWorld world(&argc, &argv);
   Communicator& comm = world.communicator();
+  const std::string_view mode = argc > 1 ? argv[1] : "";
   try {
-    if (argc > 1 && std::string_view(argv[1]) == "--break-rank-1") {
+    if (mode == "--break-rank-1") {
       check(comm.rank() != 1, "broken on purpose");
       comm.barrier();  // waits for rank 1, which has failed
     }
-    check_communicator(comm);
-    if (comm.size() == 2) check_large_messages(comm);
-    int forwards = 0;
-    for (const AlgorithmInfo& algorithm : algorithms())
-      for (const ShardedProblem& s : shapes(comm.size()))
-        forwards += check_forward(algorithm, s, "native", comm);
-    for (const std::string& collective : collective_names())
-      for (const char* name : {"dilated", "all_gather", "usp", "query_gather"})
-        forwards += check_forward(find_algorithm(name), shapes(comm.size())[2], collective, comm);
-    for (const LayoutKind layout : {LayoutKind::kZigzag, LayoutKind::kStriped})
-      for (const AlgorithmInfo& algorithm : algorithms()) {
-        ShardedProblem s = shapes(comm.size())[3];
-        s.layout = SequenceLayout(s.problem.seq_len, comm.size(), layout);
-        forwards += check_forward(algorithm, s, "native", comm);
-      }
-    check(forwards >= 20, "only ", forwards, " forward passes ran");
-    if (comm.rank() == 0)
-      std::printf("%d ranks: communicator and %d forward passes are right\n", comm.size(),
-                  forwards);
+    if (mode == "--resident-memory" && argc > 2)
+      check_resident_memory(find_algorithm(argv[2]), comm);
+    else
+      check_everything(comm);
     return 0;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "rank %d: %s\n", comm.rank(), e.what());
