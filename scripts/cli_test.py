@@ -67,8 +67,13 @@ class Usage(Case):
         for text in ("Exit codes", "Algorithms:", "dilated", "mpirun -np 2 lnbench run"):
             self.assertIn(text, out)
         self.assertIn("lnbench", self.expect(0, "--version").stdout)
-        for command in ("env", "plan", "run", "check", "compare", "report"):
-            self.assertIn("Usage", self.expect(0, command, "--help").stdout)
+        for command in ("env", "plan", "run", "check", "simulate", "recommend", "validate", "depth", "comm", "calibrate", "compare", "report"):
+            out = self.expect(0, command, "--help").stdout
+            self.assertIn("Usage", out)
+            self.assertIn("Exit codes", out)
+            self.assertNotIn("Examples:", out)
+            # Algorithms are listed where a config's algorithms matter.
+            self.assertEqual("Algorithms:" in out, command in ("plan", "run", "check", "simulate"), command)
 
     def test_mistakes_on_the_command_line(self):
         for args in ((), ("dance",), ("run",), ("run", self.config, "--ranks", "0"), ("plan", self.config, "--dot"),

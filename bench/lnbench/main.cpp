@@ -6,6 +6,7 @@
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
 #include "io/environment.h"
+#include "json/text.h"
 #include "lnbench/options.h"
 #include "schedule/registry.h"
 
@@ -79,31 +80,31 @@ void add_question(CLI::App& command, Options& o) {
   command.add_option("--top", o.top, "Rows of each list (default 10)")->check(CLI::PositiveNumber);
 }
 
-std::string footer() {
-  std::string text = "Algorithms:\n";
-  for (const AlgorithmInfo& a : algorithms())
-    text += concat("  ", a.name, std::string(20 - a.name.size(), ' '), a.summary, "\n");
-  return text +
-         "\nToken counts are integers or K, M, B (2^10, 2^20, 2^30).\n"
-         "Exit codes: 0 ok, 1 a point failed or was wrong, 2 usage or config, 3 machine not "
-         "usable,\n"
-         "            4 stopped early (resumable), 5 regression.\n"
-         "Examples:\n"
-         "  lnbench plan configs/quick.json\n"
-         "  mpirun -np 2 lnbench run configs/quick.json --filter 'seq_len<=64K'\n"
-         "  lnbench run configs/quick.json --ranks 4 --set sweep.ranks=1,2,4\n"
-         "  lnbench simulate configs/figure5-cluster.json --cluster "
-         "configs/clusters/h100-ndr400.json\n"
-         "  lnbench recommend --cluster configs/clusters/h100-ndr400.json --seq-len 16M --ranks "
-         "64\n"
-         "  lnbench report results/20260101T000000Z-quick-abc1234";
+std::string algorithm_list() {
+  std::vector<std::pair<std::string, std::string>> rows;
+  for (const AlgorithmInfo& a : algorithms()) rows.emplace_back(a.name, a.summary);
+  return "Algorithms:\n" + two_columns(rows);
 }
+
+constexpr const char* kNotes =
+    "Token counts are integers or K, M, B (2^10, 2^20, 2^30).\n"
+    "Exit codes: 0 ok, 1 a point failed or was wrong, 2 usage or config, 3 machine not usable,\n"
+    "            4 stopped early (resumable), 5 regression.";
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  lnbench plan configs/quick.json\n"
+    "  mpirun -np 2 lnbench run configs/quick.json --filter 'seq_len<=64K'\n"
+    "  lnbench run configs/quick.json --ranks 4 --set sweep.ranks=1,2,4\n"
+    "  lnbench simulate configs/figure5-cluster.json --cluster configs/clusters/h100-ndr400.json\n"
+    "  lnbench recommend --cluster configs/clusters/h100-ndr400.json --seq-len 16M --ranks 64\n"
+    "  lnbench report results/20260101T000000Z-quick-abc1234";
 
 int dispatch(int argc, char** argv) {
   Options o;
   CLI::App app{"LongNet-Bench: dilated and exact distributed attention, measured and checked.",
                "lnbench"};
-  app.footer(footer());
+  app.footer(kNotes);  // of every command
   app.require_subcommand(1);
   const BuildInfo build = build_info();
   app.set_version_flag("--version", concat("lnbench ", build.version, " (", build.revision, ")"));
@@ -201,6 +202,9 @@ int dispatch(int argc, char** argv) {
   report->add_option("--validation", o.validation,
                      "Errors of the simulator (lnbench validate --json): a section of the report");
 
+  app.footer(concat(algorithm_list(), "\n", kNotes, "\n", kExamples));
+  for (CLI::App* sweeping : {plan, run, check_command, simulate})
+    sweeping->footer(concat(algorithm_list(), "\n", kNotes));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

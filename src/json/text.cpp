@@ -58,6 +58,15 @@ uint64_t from_hex(std::string_view text) {
   return std::strtoull(std::string(text).c_str(), nullptr, 16);
 }
 
+std::string two_columns(std::span<const std::pair<std::string, std::string>> rows) {
+  size_t width = 0;
+  for (const auto& [name, meaning] : rows) width = std::max(width, name.size());
+  std::string text;
+  for (const auto& [name, meaning] : rows)
+    text += "  " + name + std::string(width - name.size() + 2, ' ') + meaning + "\n";
+  return text;
+}
+
 std::string join(std::span<const std::string> words, std::string_view separator) {
   std::string text;
   for (size_t i = 0; i < words.size(); ++i) {

@@ -1,9 +1,11 @@
-// Finding the word that somebody meant.
+// Finding the word that somebody meant, and other small text.
 #pragma once
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace longnet {
 
@@ -19,6 +21,9 @@ std::string name_hint(std::string_view word, std::span<const std::string> candid
 // 16 hex digits, and back (0 when it is no hex number).
 std::string to_hex(uint64_t value);
 uint64_t from_hex(std::string_view text);
+
+// One indented line per (name, meaning), the meanings below each other.
+std::string two_columns(std::span<const std::pair<std::string, std::string>> rows);
 
 std::string join(std::span<const std::string> words, std::string_view separator);
 
