@@ -22,6 +22,15 @@ std::string integer_hint(const IntRule& rule) {
                      : "write a whole number without quotes";
 }
 
+// For a number of the right kind that is too small or too large.
+std::string range_hint(const IntRule& rule, bool below) {
+  const int64_t limit = below ? rule.min : rule.max;
+  std::string text = concat("use ", limit, below ? " or more" : " or less");
+  if (rule.world) text += ", or \"world\"";
+  if (rule.divisors) text += ", or \"divisors\"";
+  return text;
+}
+
 void read_range(ObjectReader& range, const std::string& path, const IntRule& rule, IntAxis& out) {
   Problems& problems = range.problems();
   IntAxis axis{.is_range = true};
@@ -82,7 +91,7 @@ bool read_integer(const JsonNode& node, const std::string& path, const IntRule& 
     problems.add(node, path,
                  concat("must be at ", below ? "least " : "most ", below ? rule.min : rule.max,
                         ", is ", value),
-                 integer_hint(rule));
+                 range_hint(rule, below));
     return false;
   }
   if (value % rule.multiple_of != 0) {

@@ -146,8 +146,10 @@ TEST(Config, EachMistakeNamesFileLinePathAndHint) {
       {with(R"("model": { "dtype": "fp16" })"), "dir/x.json:3: model.dtype:", "'fp16' is not known",
        "did you mean"},
       {with(R"("model": { "heads": -1 })"), "dir/x.json:3: model.heads:", "at least 1, is -1",
-       "whole number"},
+       "use 1 or more"},
       {with(R"("model": { "heads": 0 })"), "dir/x.json:3: model.heads:", "at least 1, is 0",
+       "use 1 or more"},
+      {with(R"("model": { "heads": 1.5 })"), "dir/x.json:3: model.heads:", "an integer, is 1.5",
        "whole number"},
       {with(R"("model": { "heads": "many" })"),
        "dir/x.json:3: model.heads:", "must be an integer, is \"many\"", "without quotes"},
@@ -156,7 +158,7 @@ TEST(Config, EachMistakeNamesFileLinePathAndHint) {
       {with(R"("model": { "head_dim": 60 })"),
        "dir/x.json:3: model.head_dim:", "multiple of 8, is 60", "64"},
       {with(R"("model": { "head_dim": 264 })"),
-       "dir/x.json:3: model.head_dim:", "at most 256, is 264", ""},
+       "dir/x.json:3: model.head_dim:", "at most 256, is 264", "use 256 or less"},
       {with(R"("model": { "causal": "yes" })"),
        "dir/x.json:3: model.causal:", "true or false, is \"yes\"", "without quotes"},
       {with(R"("model": 3)"), "dir/x.json:3: model:", "must be an object, is an integer",
@@ -170,7 +172,7 @@ TEST(Config, EachMistakeNamesFileLinePathAndHint) {
       {with("", R"("algorithm": "ring", "seq_len": "8G")"),
        "dir/x.json:2: sweep.seq_len:", "number of tokens, is \"8G\"", "\"8K\""},
       {with("", R"("algorithm": "ring", "seq_len": 0)"),
-       "dir/x.json:2: sweep.seq_len:", "at least 1, is 0", ""},
+       "dir/x.json:2: sweep.seq_len:", "at least 1, is 0", "use 1 or more"},
       {with("", R"("algorithm": "ring", "seq_len": {"from": 8, "to": 4, "factor": 2})"),
        "dir/x.json:2: sweep.seq_len:", "from 8 is greater than to 4", "swap"},
       {with("", R"("algorithm": "ring", "seq_len": {"from": 8, "to": 16, "factor": 1})"),
@@ -200,7 +202,8 @@ TEST(Config, EachMistakeNamesFileLinePathAndHint) {
       {with("", R"("algorithm": "usp", "seq_len": 8, "ulysses_degree": "world")"),
        "dir/x.json:2: sweep.ulysses_degree:", "an integer or \"divisors\"", ""},
       {with("", R"("algorithm": "usp", "seq_len": 8, "ulysses_degree": -2)"),
-       "dir/x.json:2: sweep.ulysses_degree:", "at least 0, is -2", ""},
+       "dir/x.json:2: sweep.ulysses_degree:", "at least 0, is -2",
+       "use 0 or more, or \"divisors\""},
       {with("", R"("algorithm": "usp", "seq_len": 8,
                    "ring_inner": {"from": 1, "to": "divisors", "factor": 2})"),
        "dir/x.json:3: sweep.ring_inner.to:", "must be an integer", ""},
@@ -243,8 +246,8 @@ TEST(Config, EachMistakeNamesFileLinePathAndHint) {
        "[ {"},
       {with(R"("measure": { "min_samples": 20, "max_samples": 10 })"),
        "dir/x.json:3: measure.max_samples:", "less than min_samples = 20", "raise"},
-      {with(R"("measure": { "target_ci": -1 })"),
-       "dir/x.json:3: measure.target_ci:", "at least 0 and at most 1, is -1", ""},
+      {with(R"("measure": { "target_ci": -1 })"), "dir/x.json:3: measure.target_ci:",
+       "at least 0 and at most 1, is -1", "use a number at least 0 and at most 1"},
       {with(R"("measure": { "point_timeout_s": 0 })"),
        "dir/x.json:3: measure.point_timeout_s:", "greater than 0, is 0", ""},
       {with(R"("memory": { "limit_fraction": 1.5 })"),
@@ -301,6 +304,7 @@ TEST(Config, WrongOverridesAreNamed) {
               HasSubstr("--set sweep.rank=1: sweep.rank: unknown key"));
   EXPECT_THAT(error_of(with(""), {"sweep.ranks=0"}),
               HasSubstr("--set sweep.ranks=0: sweep.ranks: must be at least 1"));
+  EXPECT_THAT(error_of(with(""), {"sweep.ranks=0"}), HasSubstr("use 1 or more, or \"world\""));
   EXPECT_THAT(error_of(with(""), {"ranks"}), HasSubstr("KEY=VALUE"));
   EXPECT_THAT(error_of(with(""), {"=3"}), HasSubstr("KEY=VALUE"));
   EXPECT_THAT(error_of(with(""), {"sweep.seq_len.to=3"}),

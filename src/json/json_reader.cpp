@@ -112,7 +112,7 @@ bool read_real(const JsonNode& node, const std::string& path, const Limits& limi
   std::string range = concat(limits.min_excluded ? "greater than " : "at least ", limits.min);
   if (std::isfinite(limits.max)) range += concat(" and at most ", limits.max);
   problems.add(node, path, concat("must be a number ", range, ", is ", shown(node)),
-               "write it without quotes");
+               node.is_number() ? concat("use a number ", range) : "write it without quotes");
   return false;
 }
 
