@@ -1,82 +1,21 @@
 #include "comm/threads/thread_world.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <mutex>
 #include <numeric>
 #include <thread>
 
+#include "comm/threads/thread_state.h"
 #include "core/check.h"
 
 namespace longnet {
 namespace {
 
-// A send that waits for its receiver, who copies straight from the sender's buffer (rendezvous).
-struct PostedSend {
-  const std::byte* data;
-  size_t size;
-};
-
-// Sends from one rank to another, numbered from 0; a ring that grows only while it warms up.
-struct Channel {
-  std::vector<PostedSend> ring{16};
-  int64_t posted = 0;    // sends so far
-  int64_t copied = 0;    // receives done so far: they complete in order
-  int64_t received = 0;  // receives posted so far
-};
-
-// State shared by the ranks of one communicator. One mutex: copies happen outside of it.
-class World {
- public:
-  explicit World(int size)
-      : ranks(size), channels(size_t(size) * size_t(size)), being_copied(size_t(size), 0) {}
-
-  Channel& channel(Rank from, Rank to) {
-    return channels[size_t(from) * size_t(ranks) + size_t(to)];
-  }
-
-  void throw_if_aborted() const {
-    if (!abort_reason.empty()) throw Error("stopped because another rank failed: " + abort_reason);
-  }
-
-  // All ranks meet; the last to come runs `last` under the lock. Returns when it has.
-  void meet(const std::function<void()>& join, const std::function<void()>& last = {}) {
-    std::unique_lock lock(mutex);
-    throw_if_aborted();
-    if (join) join();
-    const int64_t mine = generation;
-    if (++arrived == ranks) {
-      if (last) last();
-      arrived = 0;
-      ++generation;
-      changed.notify_all();
-      return;
-    }
-    changed.wait(lock, [&] { return generation != mine || !abort_reason.empty(); });
-    throw_if_aborted();
-  }
-
-  const int ranks;
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<Channel> channels;
-  std::vector<int> being_copied;  // per sender: copies from its buffers that are going on
-  std::string abort_reason;
-  int arrived = 0;
-  int64_t generation = 0;
-  // Scratch of the collectives outside of timed regions.
-  std::vector<double> numbers;
-  std::vector<std::byte> bytes;
-  std::vector<std::string> texts;
-  std::shared_ptr<World> part;              // being handed out by first_ranks
-  std::vector<std::weak_ptr<World>> parts;  // all handed out: they are aborted with this one
-};
-
 class ThreadCommunicator final : public Communicator {
  public:
-  ThreadCommunicator(std::shared_ptr<World> world, Rank rank)
+  ThreadCommunicator(std::shared_ptr<ThreadState> world, Rank rank)
       : world_(std::move(world)), rank_(rank) {
     // How many are in flight depends on the moment, so a warm run could still meet a new maximum.
     for (int i = 0; i < 64; ++i) add_request();
@@ -186,9 +125,10 @@ class ThreadCommunicator final : public Communicator {
   }
 
   std::unique_ptr<Communicator> first_ranks(int count) override {
-    std::shared_ptr<World> part;
+    std::shared_ptr<ThreadState> part;
     world_->meet([&] {
-      if (!world_->part) world_->parts.push_back(world_->part = std::make_shared<World>(count));
+      if (!world_->part)
+        world_->parts.push_back(world_->part = std::make_shared<ThreadState>(count));
       part = world_->part;
     });
     world_->meet({}, [&] { world_->part.reset(); });
@@ -199,7 +139,7 @@ class ThreadCommunicator final : public Communicator {
   void abort(const std::string& reason) override { abort_world(*world_, reason); }
 
  private:
-  static void abort_world(World& world, const std::string& reason) {
+  static void abort_world(ThreadState& world, const std::string& reason) {
     std::lock_guard lock(world.mutex);
     if (world.abort_reason.empty()) world.abort_reason = reason;
     for (const auto& part : world.parts)
@@ -363,7 +303,7 @@ class ThreadCommunicator final : public Communicator {
     world_->meet([&] { std::copy_n(world_->numbers.begin(), values.size(), values.begin()); });
   }
 
-  std::shared_ptr<World> world_;
+  std::shared_ptr<ThreadState> world_;
   Rank rank_;
   std::vector<RequestState> requests_;
   std::vector<Request> receives_;  // posted, not yet copied
@@ -373,7 +313,7 @@ class ThreadCommunicator final : public Communicator {
 
 void run_on_threads(int ranks, const std::function<void(Communicator&)>& rank_main) {
   check(ranks >= 1, "needs at least one rank, not ", ranks);
-  const auto world = std::make_shared<World>(ranks);
+  const auto world = std::make_shared<ThreadState>(ranks);
   std::mutex mutex;
   std::exception_ptr first;
   Rank failed = -1;
