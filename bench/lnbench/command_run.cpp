@@ -41,11 +41,14 @@ struct Sweep {
   int world_size = 1;  // what "world" means
   std::string transport;
   std::vector<Rank> replay;
+  double stop_at_s = std::numeric_limits<double>::infinity();  // on the clock of steady_seconds
   bool is_virtual() const { return transport == "virtual"; }
 };
 
 Sweep read_sweep(const Options& options) {
+  const double begin_s = steady_seconds();
   Sweep sweep{.config = read_config(options), .points = {}, .transport = {}, .replay = {}};
+  if (!options.max_time.empty()) sweep.stop_at_s = begin_s + parse_duration(options.max_time);
   const bool launched = launched_world_size().has_value();
   sweep.world_size =
       launched
@@ -189,99 +192,134 @@ PointRecord failed_record(const PointPlan& plan, const std::string& what) {
   return record;
 }
 
-}  // namespace
-
-int run_points(const Options& options, const std::string& command_line) {
-  const double begin_s = steady_seconds();
-  const double limit_s = options.max_time.empty() ? std::numeric_limits<double>::infinity()
-                                                  : parse_duration(options.max_time);
-  const Sweep sweep = read_sweep(options);
-  World world(sweep.is_virtual() ? 1 : sweep.world_size);
-  stop_gently_on_signals();
-  const bool root = world.is_root();
-  const Plan plan = make_plan(sweep, world);
-
-  WriterOptions now = writer_options(options, sweep, world, command_line);
-  now.ranks = describe_ranks(world, plan.threads);
-  std::optional<ResultWriter> writer;  // rank 0's
-  if (root) {
-    writer = options.resume.empty()
-                 ? ResultWriter::create(now)
-                 : ResultWriter::resume(options.resume, now, options.allow_changed_machine);
-    print_head(sweep, plan, world, options);
+// The points of a sweep, one after another, on all ranks of the world; rank 0 writes.
+class SweepRun {
+ public:
+  SweepRun(const Options& options, const Sweep& sweep, World& world, const Plan& plan,
+           const WriterOptions& now)
+      : options_(options),
+        sweep_(sweep),
+        world_(world),
+        plan_(plan),
+        now_(now),
+        color_(use_color(options, 1)),
+        progress_(options, world.is_root(), int(plan.points.size())),
+        watchdog_([&world](const std::string& what) {
+          std::cerr << "\nerror: rank " << world.rank() << " waited too long in '" << what
+                    << "'; a rank did not arrive. Giving up, exit 3\n";
+        }) {
+    open_result();
   }
-  const std::string directory = world.root_text(root ? writer->directory() : "");
-  std::vector<bool> todo(plan.points.size());
-  for (size_t i = 0; i < todo.size(); ++i)
-    todo[i] = world.agree(root && !writer->finished(plan.points[i].point.id));
 
-  Progress progress(options, root, int(plan.points.size()));
-  Watchdog watchdog([&](const std::string& what) {
-    std::cerr << "\nerror: rank " << world.rank() << " waited too long in '" << what
-              << "'; a rank did not arrive. Giving up, exit 3\n";
-  });
-  const bool color = use_color(options, 1);
-  const VirtualRun walk{
-      .directory = directory,
-      .replay = sweep.replay,
-      .config = sweep.config.virtual_ranks,
-      .progress = [&](const WalkProgress& w) { progress.step(to_text(w)); },
-      .stop = [&] { return stop_requested != 0 || steady_seconds() - begin_s > limit_s; }};
-  bool stopped = false;
-  int taken = 0;
-  for (size_t i = 0; i < plan.points.size() && !stopped; ++i) {
-    // At least one point is run, else a requeued job could go on for ever without progress.
-    const bool late = taken > 0 && !sweep.is_virtual() &&
-                      steady_seconds() - begin_s + (todo[i] ? plan.cost(i) : 0) > limit_s;
-    stopped = world.agree(stop_requested != 0 || late);
-    if (stopped || !todo[i]) continue;
-    const PointPlan& point = plan.points[i];
+  int run() {
+    for (size_t i = 0; i < plan_.points.size() && !stopped_; ++i) {
+      // At least one point is run, else a requeued job could go on for ever without progress.
+      const bool late = taken_ > 0 && !sweep_.is_virtual() &&
+                        steady_seconds() + (todo_[i] ? plan_.cost(i) : 0) > sweep_.stop_at_s;
+      stopped_ = world_.agree(stop_requested != 0 || late);
+      if (!stopped_ && todo_[i]) run_one(i);
+    }
+    const int code = world_.is_root() ? finish() : int(kOk);
+    const bool failed = world_.agree(code == kFailed), early = world_.agree(code == kStoppedEarly);
+    return early ? kStoppedEarly : failed ? kFailed : kOk;
+  }
+
+ private:
+  // Rank 0 creates or resumes the result; all learn where it is and what is left to do.
+  void open_result() {
+    const bool root = world_.is_root();
+    if (root) {
+      writer_ = options_.resume.empty()
+                    ? ResultWriter::create(now_)
+                    : ResultWriter::resume(options_.resume, now_, options_.allow_changed_machine);
+      print_head(sweep_, plan_, world_, options_);
+    }
+    directory_ = world_.root_text(root ? writer_->directory() : "");
+    todo_.resize(plan_.points.size());
+    for (size_t i = 0; i < todo_.size(); ++i)
+      todo_[i] = world_.agree(root && !writer_->finished(plan_.points[i].point.id));
+    walk_ = {.directory = directory_,
+             .replay = sweep_.replay,
+             .config = sweep_.config.virtual_ranks,
+             .progress = [this](const WalkProgress& w) { progress_.step(to_text(w)); },
+             .stop = [this] { return stop_requested != 0 || steady_seconds() > sweep_.stop_at_s; }};
+  }
+
+  void run_one(size_t i) {
+    const PointPlan& point = plan_.points[i];
     const std::string what = describe(point.point.params);
-    const bool runs = point.point.status == PointStatus::kOk;
-    progress.start(int(i) + 1, what, plan.cost(i));
-    if (!sweep.is_virtual())  // one process waits for nobody
-      watchdog.expect(what, 2 * sweep.config.measure.point_timeout_s + plan.cost(i) + 60);
+    progress_.start(int(i) + 1, what, plan_.cost(i));
+    if (!sweep_.is_virtual())  // one process waits for nobody
+      watchdog_.expect(what, 2 * sweep_.config.measure.point_timeout_s + plan_.cost(i) + 60);
     const double begin = steady_seconds();
     std::optional<PointRecord> record;
     try {
-      record = run_here(world, point, plan.runner, walk);
+      record = run_here(world_, point, plan_.runner, walk_);
     } catch (const UsageError&) {
       throw;
     } catch (const std::exception& e) {
-      watchdog.rest();
+      watchdog_.rest();
       // Whichever rank broke writes it down: the others may never hear of it.
-      if (!writer) writer = ResultWriter::resume(directory, now, /*allow_changed_machine=*/true);
-      writer->append(failed_record(point, e.what()));
-      if (world.transport() == "mpi") throw;  // the other ranks are stuck in this point
-      progress.note("error: " + what + ": " + e.what());
-      continue;
+      if (!writer_)
+        writer_ = ResultWriter::resume(directory_, now_, /*allow_changed_machine=*/true);
+      writer_->append(failed_record(point, e.what()));
+      if (world_.transport() == "mpi") throw;  // the other ranks are stuck in this point
+      progress_.note("error: " + what + ": " + e.what());
+      return;
     }
-    const double took = steady_seconds() - begin;
-    watchdog.rest();
-    stopped = !record;
-    if (stopped) continue;
-    taken += runs;
-    if (!root) continue;
-    const PointRecord& written = writer->append(std::move(*record));
+    watchdog_.rest();
+    stopped_ = !record;
+    if (stopped_) return;
+    taken_ += point.point.status == PointStatus::kOk;
+    if (world_.is_root()) write(i, what, std::move(*record), steady_seconds() - begin);
+  }
+
+  void write(size_t i, const std::string& what, PointRecord record, double took) {
+    const bool runs = plan_.points[i].point.status == PointStatus::kOk;
+    const PointRecord& written = writer_->append(std::move(record));
     const std::string status(to_string(written.status));
-    std::cout << colored(result_row(written), status, color) << "\n" << std::flush;
-    progress.done(what + "  " + status + (runs ? "  " + format_seconds(took) : ""), took,
-                  plan.cost(i), plan.cost_after(i, todo));
+    std::cout << colored(result_row(written), status, color_) << "\n" << std::flush;
+    progress_.done(what + "  " + status + (runs ? "  " + format_seconds(took) : ""), took,
+                   plan_.cost(i), plan_.cost_after(i, todo_));
   }
-  int code = kOk;
-  if (root) {
-    const Summary summary = writer->finish(int64_t(plan.points.size()));
-    print_summary(summary, writer->directory());
-    if (stopped) {
-      std::cerr << "stopped early; go on with: lnbench run " << options.config << " --resume "
-                << writer->directory() << "\n";
-      code = kStoppedEarly;
-    } else if (summary.verdict != "pass") {
-      code = kFailed;
+
+  int finish() {  // rank 0's
+    const Summary summary = writer_->finish(int64_t(plan_.points.size()));
+    print_summary(summary, writer_->directory());
+    if (stopped_) {
+      std::cerr << "stopped early; go on with: lnbench run " << options_.config << " --resume "
+                << writer_->directory() << "\n";
+      return kStoppedEarly;
     }
+    return summary.verdict == "pass" ? kOk : kFailed;
   }
-  const bool failed = world.agree(code == kFailed), early = world.agree(code == kStoppedEarly);
-  return early ? kStoppedEarly : failed ? kFailed : kOk;
+
+  const Options& options_;
+  const Sweep& sweep_;
+  World& world_;
+  const Plan& plan_;
+  const WriterOptions& now_;
+  std::optional<ResultWriter> writer_;  // rank 0's, or that of a rank that broke
+  std::string directory_;
+  std::vector<bool> todo_;
+  bool color_;
+  Progress progress_;
+  Watchdog watchdog_;
+  VirtualRun walk_;
+  bool stopped_ = false;
+  int taken_ = 0;  // points that ran
+};
+
+}  // namespace
+
+int run_points(const Options& options, const std::string& command_line) {
+  const Sweep sweep = read_sweep(options);
+  World world(sweep.is_virtual() ? 1 : sweep.world_size);
+  stop_gently_on_signals();
+  const Plan plan = make_plan(sweep, world);
+  WriterOptions now = writer_options(options, sweep, world, command_line);
+  now.ranks = describe_ranks(world, plan.threads);
+  return SweepRun(options, sweep, world, plan, now).run();
 }
 
 int run_check(const Options& options) {

@@ -1,6 +1,7 @@
 // lnbench: one program for the whole study. Parses the command line; the commands are in
 // command_*.cpp.
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <iostream>
 
 #include "comm/mpi/mpi_world.h"
@@ -100,22 +101,24 @@ constexpr const char* kExamples =
     "  lnbench recommend --cluster configs/clusters/h100-ndr400.json --seq-len 16M --ranks 64\n"
     "  lnbench report results/20260101T000000Z-quick-abc1234";
 
-int dispatch(int argc, char** argv) {
-  Options o;
-  CLI::App app{"LongNet-Bench: dilated and exact distributed attention, measured and checked.",
-               "lnbench"};
-  app.footer(kNotes);  // of every command
-  app.require_subcommand(1);
-  const BuildInfo build = build_info();
-  app.set_version_flag("--version", concat("lnbench ", build.version, " (", build.revision, ")"));
+// A subcommand, and what runs it. Most need no ranks: under a launcher only the first one speaks.
+struct Command {
+  CLI::App* app;
+  std::function<int()> run;
+  bool on_all_ranks = false;
+};
 
+Command env_command(CLI::App& app, Options& o) {
   CLI::App* env =
       app.add_subcommand("env", "What this machine is, and whether it is fit to measure");
   env->add_option("--json", o.json, "Write the environment to this file");
   env->add_flag("--check", o.fitness_check,
                 "Exit 3 when there is a reason to distrust measurements here");
   add_common(*env, o);
+  return {env, [&o] { return run_env(o); }};
+}
 
+Command plan_command(CLI::App& app, Options& o) {
   CLI::App* plan = app.add_subcommand(
       "plan", "Points, FLOPs, bytes, memory, estimated time, skips; or one rank's program");
   add_sweep(*plan, o);
@@ -123,7 +126,10 @@ int dispatch(int argc, char** argv) {
                                     "Print the program of this point (id or number)");
   plan->add_option("--rank", o.schedule_rank, "Whose program to print")->needs(schedule);
   plan->add_flag("--dot", o.dot, "As Graphviz, up to 8 ranks with their messages")->needs(schedule);
+  return {plan, [&o] { return run_plan(o); }};
+}
 
+Command run_command(CLI::App& app, Options& o, const std::string& command_line) {
   CLI::App* run = app.add_subcommand(
       "run", "Measure and check every point, for real (under mpirun: MPI ranks; else threads)");
   add_sweep(*run, o);
@@ -136,9 +142,12 @@ int dispatch(int argc, char** argv) {
       "Resume on another host, transport or number of ranks (the result then mixes them)");
   run->add_option("--max-time", o.max_time,
                   "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
-
   run->add_option("--replay", o.replay,
                   "With --transport virtual: only these ranks, e.g. 0,17,4095");
+  return {run, [&o, &command_line] { return run_points(o, command_line); }, true};
+}
+
+Command simulate_command(CLI::App& app, Options& o, const std::string& command_line) {
   CLI::App* simulate = app.add_subcommand(
       "simulate", "The same points on a modelled cluster: any number of ranks, no MPI, no GPU");
   add_sweep(*simulate, o);
@@ -150,35 +159,53 @@ int dispatch(int argc, char** argv) {
   simulate->add_option("--trace", o.trace,
                        "Write what every rank does when, for chrome://tracing or Perfetto (needs a "
                        "--filter that leaves one point)");
+  return {simulate, [&o, &command_line] { return run_simulate(o, command_line); }};
+}
 
+Command recommend_command(CLI::App& app, Options& o) {
   CLI::App* recommend = app.add_subcommand(
       "recommend", "Which algorithm for this problem on that cluster? A ranked list");
   add_cluster(*recommend, o);
   add_question(*recommend, o);
   add_common(*recommend, o);
+  return {recommend, [&o] { return run_recommend(o); }};
+}
 
+Command validate_command(CLI::App& app, Options& o) {
   CLI::App* validate = app.add_subcommand(
       "validate", "How right the simulator is: against equations, SimGrid and real runs");
   validate->add_option("--json", o.json, "Write the errors to this file");
   validate->add_option("--real", o.real,
                        "Real runs compared by scripts/validate_real.sh (real.json)");
   add_common(*validate, o);
+  return {validate, [&o] { return run_validate(o); }};
+}
 
-  CLI::App* check_command = app.add_subcommand(
+Command check_command(CLI::App& app, Options& o) {
+  CLI::App* check = app.add_subcommand(
       "check", "Correctness only: every point up to check.max_seq_len against the reference");
-  add_sweep(*check_command, o);
+  add_sweep(*check, o);
+  return {check, [&o] { return run_check(o); }, true};
+}
 
+Command depth_command(CLI::App& app, Options& o) {
   CLI::App* depth = app.add_subcommand(
       "depth", "Layers until every token has heard from every other, from the pattern alone");
   add_sweep(*depth, o);
+  return {depth, [&o] { return run_depth(o); }};
+}
 
+Command comm_command(CLI::App& app, Options& o) {
   CLI::App* comm = app.add_subcommand(
       "comm", "The communicator alone: latency, bandwidth, all-gather, all-to-all");
   comm->add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
       ->check(CLI::Range(1, 1024));
   comm->add_option("--max-bytes", o.max_bytes, "Largest message, e.g. 4MiB");
   add_common(*comm, o);
+  return {comm, [&o] { return run_comm(o); }, true};
+}
 
+Command calibrate_command(CLI::App& app, Options& o) {
   CLI::App* calibrate = app.add_subcommand(
       "calibrate", "This machine as a cluster file for simulate: kernels, memory, links, measured");
   calibrate->add_option("-o,--output", o.output, "The cluster file (default: cluster.json)");
@@ -187,48 +214,70 @@ int dispatch(int argc, char** argv) {
   calibrate->add_flag("--quick", o.quick,
                       "Seconds instead of two minutes; to try it, not to trust");
   add_common(*calibrate, o);
+  return {calibrate, [&o] { return run_calibrate(o); }, true};
+}
 
+Command compare_command(CLI::App& app, Options& o) {
   CLI::App* compare = app.add_subcommand(
       "compare", "Did anything get slower between two results? (Mann-Whitney, Holm)");
   compare->add_option("BASE", o.base, "Result folder or result.json")->required();
   compare->add_option("NEW", o.now, "Result folder or result.json")->required();
   compare->add_option("--threshold", o.threshold, "Smallest change that matters, e.g. 5%");
   add_common(*compare, o);
+  return {compare, [&o] { return run_compare(o); }};
+}
 
+Command report_command(CLI::App& app, Options& o) {
   CLI::App* report = app.add_subcommand("report", "Plots and one self-contained report.html");
   report->add_option("DIR", o.result_dirs, "Result folders")->required();
   report->add_option("-o,--output", o.report_file,
                      "The HTML file (default: report.html in the first folder)");
   report->add_option("--validation", o.validation,
                      "Errors of the simulator (lnbench validate --json): a section of the report");
+  return {report, [&o] { return run_report(o); }};
+}
 
+// As a user would type it again.
+std::string command_line_text(int argc, char** argv) {
+  std::string text;
+  for (int i = 0; i < argc; ++i) text += concat(i > 0 ? " " : "", argv[i]);
+  return launched_world_size() ? concat("mpirun -np ", *launched_world_size(), " ", text) : text;
+}
+
+int dispatch(int argc, char** argv) {
+  Options o;
+  const std::string command_line = command_line_text(argc, argv);
+  CLI::App app{"LongNet-Bench: dilated and exact distributed attention, measured and checked.",
+               "lnbench"};
+  app.footer(kNotes);  // of every command
+  app.require_subcommand(1);
+  const BuildInfo build = build_info();
+  app.set_version_flag("--version", concat("lnbench ", build.version, " (", build.revision, ")"));
+  const std::vector<Command> commands{env_command(app, o),
+                                      plan_command(app, o),
+                                      run_command(app, o, command_line),
+                                      simulate_command(app, o, command_line),
+                                      recommend_command(app, o),
+                                      validate_command(app, o),
+                                      check_command(app, o),
+                                      depth_command(app, o),
+                                      comm_command(app, o),
+                                      calibrate_command(app, o),
+                                      compare_command(app, o),
+                                      report_command(app, o)};
   app.footer(concat(algorithm_list(), "\n", kNotes, "\n", kExamples));
-  for (CLI::App* sweeping : {plan, run, check_command, simulate})
-    sweeping->footer(concat(algorithm_list(), "\n", kNotes));
+  for (const char* sweeping : {"plan", "run", "check", "simulate"})
+    app.get_subcommand(sweeping)->footer(concat(algorithm_list(), "\n", kNotes));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (launched_rank() != 0) return e.get_exit_code() == 0 ? kOk : kUsage;
     return app.exit(e) == 0 ? kOk : kUsage;
   }
-  // These commands need no ranks: under a launcher only the first one speaks.
-  const bool silent = launched_rank() != 0;
-  if (env->parsed()) return silent ? int(kOk) : run_env(o);
-  if (plan->parsed()) return silent ? int(kOk) : run_plan(o);
-  if (compare->parsed()) return silent ? int(kOk) : run_compare(o);
-  if (report->parsed()) return silent ? int(kOk) : run_report(o);
-  if (recommend->parsed()) return silent ? int(kOk) : run_recommend(o);
-  if (validate->parsed()) return silent ? int(kOk) : run_validate(o);
-  if (depth->parsed()) return silent ? int(kOk) : run_depth(o);
-  if (comm->parsed()) return run_comm(o);
-  if (calibrate->parsed()) return run_calibrate(o);
-  if (check_command->parsed()) return run_check(o);
-  std::string command_line;
-  for (int i = 0; i < argc; ++i) command_line += concat(i > 0 ? " " : "", argv[i]);
-  if (launched_world_size())
-    command_line = concat("mpirun -np ", *launched_world_size(), " ", command_line);
-  if (simulate->parsed()) return silent ? int(kOk) : run_simulate(o, command_line);
-  return run_points(o, command_line);
+  for (const Command& command : commands)
+    if (command.app->parsed())
+      return command.on_all_ranks || launched_rank() == 0 ? command.run() : int(kOk);
+  throw Error("no command was given");  // the parser requires one
 }
 
 }  // namespace
