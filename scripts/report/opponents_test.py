@@ -168,6 +168,17 @@ class Opponents(unittest.TestCase):
         wanted = ["usp zigzag · Pu 2", *gathers, "local (dense)", "sparse"]
         self.assertEqual([label.replace(" · causal", "") for label in labels], wanted)
 
+    def test_degrees_that_follow_the_ranks_name_no_series(self) -> None:
+        records = [
+            opponent(8 * K, ranks, algorithm="usp", layout="zigzag", ulysses_degree=degree)
+            for ranks, degree in ((4, 2), (8, 4))
+        ]
+        labels = {context(records).index.label(p) for p in context(records).points}
+        self.assertEqual({label.replace(" · causal", "") for label in labels}, {"usp zigzag"})
+        records.append(opponent(8 * K, 8, algorithm="usp", layout="zigzag", ulysses_degree=2))
+        labels = {context(records).index.label(p) for p in context(records).points}
+        self.assertEqual(len(labels), 2)
+
     def test_every_series_has_its_own_mark(self) -> None:
         styles = context(opponents_sweep()).index.styles
         self.assertGreater(len(styles), 14)

@@ -85,13 +85,14 @@ class SeriesIndex:
         self.points = list(points)
         self.runs = runs
         self.threads_named = self._threads_vary()
+        self.follow_ranks = self._degrees_that_follow()
         self.varying = self._varying()
         self.labels = {self.key(p): self._label(p) for p in self.points}
         self.styles = self._styles()
         self.rank_counts = sorted({p.ranks for p in self.points})
 
     def params(self, point: Point) -> dict[str, Any]:
-        named = scalar_params(point)
+        named = {k: v for k, v in scalar_params(point).items() if (point.algorithm, k) not in self.follow_ranks}
         return named | {"threads": point.get("params.threads")} if self.threads_named else named
 
     def key(self, point: Point) -> tuple[Any, ...]:
@@ -104,6 +105,19 @@ class SeriesIndex:
             problem = (p.run, p.source, p.seq_len, p.ranks, p.batch, str(sorted(scalar_params(p).items())))
             found[problem].add(p.text("params.threads"))
         return any(len(counts) > 1 for counts in found.values())
+
+    def _degrees_that_follow(self) -> set[tuple[str, str]]:
+        """Degrees, by algorithm, that the ranks decide: they name no series, or each P would have its own."""
+        at_ranks: dict[Any, set[str]] = defaultdict(set)
+        overall: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for p in self.points:
+            named = scalar_params(p)
+            for degree in DEGREES:
+                value = str(named.get(degree, DEFAULTS[degree]))
+                at_ranks[p.algorithm, degree, p.run, p.source, p.ranks].add(value)
+                overall[p.algorithm, degree].add(value)
+        several = {key[:2] for key, found in at_ranks.items() if len(found) > 1}
+        return {key for key, found in overall.items() if len(found) > 1 and key not in several}
 
     def label(self, point: Point) -> str:
         return self.labels[self.key(point)]
