@@ -6,6 +6,7 @@ With MPIRUN=path the same is tried on MPI ranks. Run by ctest.
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -263,6 +264,18 @@ class Run(Case):
         self.assertEqual(before, (pathlib.Path(folder) / "points.jsonl").read_text())
         error = self.expect(2, "run", self.config, "--ranks", "2", "--resume", folder, "--set", "model.heads=4").stderr
         self.assertIn("config", error)
+
+    def test_more_ranks_than_cores(self):
+        folder = str(self.path / "out")
+        done = self.expect(0, "run", self.config, "-o", folder, "--ranks", "8", "--set", "sweep.ranks=1,8",
+                           "--set", "sweep.seq_len=1K", "--set", "sweep.algorithm=ring", "--set", "run.threads=1")
+        cores = len(os.sched_getaffinity(0))
+        number, prefix = re.search(r"peak ([0-9.]+) ([kMGT])FLOP/s per rank", done.stdout).groups()
+        peak = float(number) * {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[prefix]
+        for p in self.result(folder)["points"]:
+            used = min(p["params"]["ranks"], cores)  # eight ranks on two cores have the peak of two
+            self.assertEqual(p["metrics"]["usable_cores"], used)
+            self.assertAlmostEqual(p["work"]["flops_per_s"] / p["work"]["share_of_peak"] / used / peak, 1, delta=0.02)
 
     def test_a_wrong_result_is_never_accepted(self):
         folder, _ = self.run_small("--set", "check.tolerance=1e-12", code=1)

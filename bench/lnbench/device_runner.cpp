@@ -176,7 +176,7 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
   const DeviceScope device(device_of_rank(comm));
   const auto transport = make_device_transport(options.device_transport, comm);
   record.params.transport = std::string(transport->name());
-  const double peak = device_peak_flops(p.ranks) / std::max(1, p.threads);
+  const double peak = device_peak_flops(p.ranks);
   record_work(record, plan, peak);
   if (comm.rank() == 0) record_depth(record, p);
   if (comm.size() <= 64 || comm.rank() == 0) require_correct(make_schedule(p));

@@ -12,6 +12,7 @@
 #include "kernels/attention_kernel.h"
 #include "kernels/cuda/device_kernel.h"
 #include "lnbench/device_runner.h"
+#include "lnbench/machine.h"
 #include "lnbench/record_parts.h"
 #include "measure/sampler.h"
 #include "measure/statistics.h"
@@ -219,7 +220,11 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   if (is_device_kernel(plan.point.params.kernel)) return run_device_point(plan, options, comm);
   PointRecord record = make_record(plan.point);
   record.params.transport = std::string(comm.transport());
-  record_work(record, plan, options.peak_flops_per_thread * plan.point.params.ranks);
+  const std::vector<RankPlace> places = gather_places(comm);
+  const int cores = usable_cores(places, plan.point.params.threads);
+  const double peak = options.peak_flops_per_thread * cores;
+  record.metrics["usable_cores"] = cores;
+  record_work(record, plan, peak);
   record.comm.collectives_used = plan.collectives_used;
   if (comm.rank() == 0) record_depth(record, plan.point.params);
   const double resident_before = peak_resident_bytes();
@@ -264,7 +269,7 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   record_timeline(record, *executor, comm);
   record_phases(record, *executor, options,
                 comm);  // the communication alone spoils the buffers: last
-  record_work(record, plan, options.peak_flops_per_thread * plan.point.params.ranks);
+  record_work(record, plan, peak);
   return record;
 }
 
