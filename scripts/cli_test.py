@@ -274,7 +274,11 @@ class Run(Case):
         peak = float(number) * {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[prefix]
         for p in self.result(folder)["points"]:
             used = min(p["params"]["ranks"], cores)  # eight ranks on two cores have the peak of two
+            self.assertEqual(p["status"], "ok", p["reason"])
+            self.assertEqual(p["timing"]["reduction"], "span")
             self.assertEqual(p["metrics"]["usable_cores"], used)
+            for part in ("full_s", "compute_only_s", "serialised_s", "single_attend_s"):  # never faster than the cores
+                self.assertLess(p["work"]["flops"] / p["ablations"][part], 1.06 * peak * used, part)
             self.assertAlmostEqual(p["work"]["flops_per_s"] / p["work"]["share_of_peak"] / used / peak, 1, delta=0.02)
 
     def test_a_wrong_result_is_never_accepted(self):

@@ -9,9 +9,10 @@
 #include "core/check.h"
 #include "io/environment.h"
 #include "io/units.h"
+#include "lnbench/machine.h"
 #include "lnbench/options.h"
+#include "lnbench/rank_clock.h"
 #include "lnbench/world.h"
-#include "measure/sampler.h"
 
 namespace longnet {
 namespace {
@@ -20,7 +21,7 @@ constexpr int kWarmup = 3;  // a first message to a peer sets up its connection
 
 class CommBench {
  public:
-  explicit CommBench(Communicator& comm) : comm_(comm) {
+  explicit CommBench(Communicator& comm) : comm_(comm), clock_(comm, gather_places(comm)) {
     group_ = {.first = 0, .stride = 1, .count = comm.size()};
     comm_.open_group(group_);
   }
@@ -70,11 +71,7 @@ class CommBench {
                    .max_samples = 40,
                    .target_ci = 0.05,
                    .time_budget_s = 5},
-                  {.prepare = [&] { comm_.barrier(); },
-                   .run = run,
-                   .max_over_ranks = [&](double s) { return comm_.max_of(s); },
-                   .broadcast_from_root = [&](bool go_on) { return comm_.broadcast_flag(go_on); },
-                   .now = steady_seconds});
+                  clock_.hooks(run));
   }
 
   void print(const char* what, int64_t bytes, double seconds, const SampleSet& set,
@@ -90,6 +87,7 @@ class CommBench {
   }
 
   Communicator& comm_;
+  RankClock clock_;
   RankGroup group_;
 };
 
@@ -105,9 +103,10 @@ int run_comm(const Options& options) {
   if (world.size() < 2)
     throw UsageError("a communicator needs two ranks: use mpirun -np 2 or --ranks 2");
   if (world.is_root())
-    std::cout << "# " << world.size() << " ranks (" << world.transport()
-              << "); time is the slowest rank's median\n"
-              << "# what            bytes     time_us   algbw_GBs   busbw_GBs       n   ci_pct\n";
+    std::cout
+        << "# " << world.size() << " ranks (" << world.transport()
+        << "); time is the median over runs, from the first rank's begin to the last one's end\n"
+        << "# what            bytes     time_us   algbw_GBs   busbw_GBs       n   ci_pct\n";
   world.run(world.size(), [&](Communicator& comm) {
     CommBench bench(comm);
     for (int64_t bytes = 4; bytes <= *max_bytes; bytes *= 4) bench.point_to_point(bytes);

@@ -38,7 +38,8 @@ SampleSet take_samples(DeviceExecutor& executor, const MeasureConfig& measure, C
                        comm.barrier();
                      },
                  .run = [&] { clock += executor.run(); },
-                 .max_over_ranks = [&](double s) { return comm.max_of(s); },
+                 // Each device has a clock of its own.
+                 .over_ranks = [&](const RunSpan& own) { return comm.max_of(own.seconds()); },
                  .broadcast_from_root = [&](bool go_on) { return comm.broadcast_flag(go_on); },
                  .now = [&] { return clock; }});
 }

@@ -13,6 +13,7 @@
 #include "kernels/cuda/device_kernel.h"
 #include "lnbench/device_runner.h"
 #include "lnbench/machine.h"
+#include "lnbench/rank_clock.h"
 #include "lnbench/record_parts.h"
 #include "measure/sampler.h"
 #include "measure/statistics.h"
@@ -26,35 +27,34 @@ namespace {
 constexpr int kTimelineOps = 64, kTimelineRanks = 8;  // beyond that a picture shows nothing
 
 SampleSet take_samples(ProgramExecutor& executor, const MeasureConfig& measure,
-                       Communicator& comm) {
+                       const RankClock& clock) {
   return sample({.warmup = int(measure.warmup),
                  .min_samples = int(measure.min_samples),
                  .max_samples = int(measure.max_samples),
                  .target_ci = measure.target_ci,
                  .time_budget_s = measure.point_timeout_s},
-                {.prepare = [&] { comm.barrier(); },
-                 .run = [&] { executor.run(); },
-                 .max_over_ranks = [&](double s) { return comm.max_of(s); },
-                 .broadcast_from_root = [&](bool go_on) { return comm.broadcast_flag(go_on); },
-                 .now = steady_seconds});
+                clock.hooks([&] { executor.run(); }));
 }
 
-// Median over a few runs of the slowest rank's time.
-double time_mode(ProgramExecutor& executor, RunMode mode, int runs, Communicator& comm) {
+// Median over a few runs.
+double time_mode(ProgramExecutor& executor, RunMode mode, int runs, const RankClock& clock) {
   std::vector<double> samples;
-  for (int i = 0; i < runs; ++i) {
-    comm.barrier();
-    const double begin = steady_seconds();
-    executor.run(mode);
-    samples.push_back(comm.max_of(steady_seconds() - begin));
-  }
+  for (int i = 0; i < runs; ++i) samples.push_back(clock.time([&] { executor.run(mode); }));
   return median(samples);
+}
+
+// Its tasks have a few pairs more than the program's: the time is that of the program's.
+double time_single_attend(ProgramExecutor& executor, const RankClock& clock, Communicator& comm) {
+  const SingleAttend single = executor.single_attend();
+  double pairs[2] = {single.pairs, single.listed_pairs};
+  comm.all_sum(pairs);
+  return clock.time([&] { executor.run(single); }) * (pairs[1] > 0 ? pairs[0] / pairs[1] : 1);
 }
 
 // What the last sample spent where, and the four ways of running the same program. What
 // communication costs is what a run takes longer than its compute alone.
 void record_phases(PointRecord& record, ProgramExecutor& executor, const RunnerOptions& options,
-                   Communicator& comm) {
+                   const RankClock& clock, Communicator& comm) {
   const RunPhases last = executor.phases();
   double values[2] = {last.compute_s, last.merge_s};
   comm.all_max(values);
@@ -69,16 +69,15 @@ void record_phases(PointRecord& record, ProgramExecutor& executor, const RunnerO
     ablations.communication_only_s = 0;
   } else {
     const int runs = record.timing.median_s < 1 ? 5 : 2;
-    ablations.serialised_s = time_mode(executor, RunMode::kSerialised, runs, comm);
-    ablations.compute_only_s = time_mode(executor, RunMode::kComputeOnly, runs, comm);
+    ablations.serialised_s = time_mode(executor, RunMode::kSerialised, runs, clock);
+    ablations.compute_only_s = time_mode(executor, RunMode::kComputeOnly, runs, clock);
     executor.run(RunMode::kCommunicationOnly);  // warms up
-    ablations.communication_only_s = time_mode(executor, RunMode::kCommunicationOnly, 5, comm);
+    ablations.communication_only_s = time_mode(executor, RunMode::kCommunicationOnly, 5, clock);
     record.phases.communication_s = ablations.communication_only_s;
     record.phases.exposed_communication_s =
         std::max(0.0, record.timing.median_s - ablations.compute_only_s);
   }
-  comm.barrier();
-  ablations.single_attend_s = comm.max_of(executor.time_single_attend());
+  ablations.single_attend_s = time_single_attend(executor, clock, comm);
 }
 
 void record_timeline(PointRecord& record, const ProgramExecutor& executor, Communicator& comm) {
@@ -250,7 +249,9 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   }
   executor->fill_inputs();
   comm.reset_counters();
-  const SampleSet samples = take_samples(*executor, options.measure, comm);
+  const RankClock clock(comm, places);
+  record.timing.reduction = clock.reduction();
+  const SampleSet samples = take_samples(*executor, options.measure, clock);
   const int64_t runs = samples.warmup + int64_t(samples.samples_s.size());
   if (samples.samples_s.empty()) {
     record.status = PointStatus::kTimeout;
@@ -267,7 +268,7 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   record_check(record, *executor, options.check, comm);  // of the last sample's output
   record_content(record, executor->bound(), comm);
   record_timeline(record, *executor, comm);
-  record_phases(record, *executor, options,
+  record_phases(record, *executor, options, clock,
                 comm);  // the communication alone spoils the buffers: last
   record_work(record, plan, peak);
   return record;
