@@ -11,6 +11,7 @@
 #include "io/units.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cuda/device_kernel.h"
+#include "lnbench/ablations.h"
 #include "lnbench/device_runner.h"
 #include "lnbench/machine.h"
 #include "lnbench/rank_clock.h"
@@ -34,50 +35,6 @@ SampleSet take_samples(ProgramExecutor& executor, const MeasureConfig& measure,
                  .target_ci = measure.target_ci,
                  .time_budget_s = measure.point_timeout_s},
                 clock.hooks([&] { executor.run(); }));
-}
-
-// Median over a few runs.
-double time_mode(ProgramExecutor& executor, RunMode mode, int runs, const RankClock& clock) {
-  std::vector<double> samples;
-  for (int i = 0; i < runs; ++i) samples.push_back(clock.time([&] { executor.run(mode); }));
-  return median(samples);
-}
-
-// Its tasks have a few pairs more than the program's: the time is that of the program's.
-double time_single_attend(ProgramExecutor& executor, const RankClock& clock, Communicator& comm) {
-  const SingleAttend single = executor.single_attend();
-  double pairs[2] = {single.pairs, single.listed_pairs};
-  comm.all_sum(pairs);
-  return clock.time([&] { executor.run(single); }) * (pairs[1] > 0 ? pairs[0] / pairs[1] : 1);
-}
-
-// What the last sample spent where, and the four ways of running the same program. What
-// communication costs is what a run takes longer than its compute alone.
-void record_phases(PointRecord& record, ProgramExecutor& executor, const RunnerOptions& options,
-                   const RankClock& clock, Communicator& comm) {
-  const RunPhases last = executor.phases();
-  double values[2] = {last.compute_s, last.merge_s};
-  comm.all_max(values);
-  record.phases.compute_s = values[0];
-  record.phases.merge_s = values[1];
-  if (comm.size() == 1) record.phases.communication_s = record.phases.exposed_communication_s = 0;
-  if (!options.ablations) return;
-  AblationsRecord& ablations = record.ablations.emplace();
-  ablations.full_s = record.timing.median_s;
-  if (comm.size() == 1) {  // nothing to take away
-    ablations.compute_only_s = ablations.serialised_s = record.timing.median_s;
-    ablations.communication_only_s = 0;
-  } else {
-    const int runs = record.timing.median_s < 1 ? 5 : 2;
-    ablations.serialised_s = time_mode(executor, RunMode::kSerialised, runs, clock);
-    ablations.compute_only_s = time_mode(executor, RunMode::kComputeOnly, runs, clock);
-    executor.run(RunMode::kCommunicationOnly);  // warms up
-    ablations.communication_only_s = time_mode(executor, RunMode::kCommunicationOnly, 5, clock);
-    record.phases.communication_s = ablations.communication_only_s;
-    record.phases.exposed_communication_s =
-        std::max(0.0, record.timing.median_s - ablations.compute_only_s);
-  }
-  ablations.single_attend_s = time_single_attend(executor, clock, comm);
 }
 
 void record_timeline(PointRecord& record, const ProgramExecutor& executor, Communicator& comm) {
@@ -268,8 +225,9 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   record_check(record, *executor, options.check, comm);  // of the last sample's output
   record_content(record, executor->bound(), comm);
   record_timeline(record, *executor, comm);
-  record_phases(record, *executor, options, clock,
-                comm);  // the communication alone spoils the buffers: last
+  record_phases(record, *executor, comm);
+  if (options.ablations)  // the communication alone spoils the buffers: last
+    record_ablations(record, *executor, clock, comm);
   record_work(record, plan, peak);
   return record;
 }

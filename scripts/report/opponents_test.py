@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from report.charts import Figure, build_figures  # noqa: E402
 from report.synthetic_fixture import K, context, full_sweep, opponent, opponents_sweep, point  # noqa: E402
+from report.tables import COLUMNS  # noqa: E402
 
 
 def figure(records: list[dict], name: str) -> Figure:
@@ -100,6 +101,11 @@ class Opponents(unittest.TestCase):
             self.assertEqual(row["overlap"], "250 ms (50 % of communication only)")
             self.assertEqual(row["fragmentation"], "1.5×")
         self.assertEqual([r.get("single_share") for r in rows], [None, 0.5, None, None])
+        record["ablations"]["compute_only_s"] = 1.125  # noise: slower without communication
+        self.assertEqual({r["exposed"] for r in rows_of(figure([record], "ablations"))}, {"-125 ms (-12.5 %)"})
+        (in_table,) = [c for c in COLUMNS if c.key == "exposed_communication_s"]
+        self.assertEqual(in_table.exact(context([record]).points[0]), -0.125)  # the same rule
+        record["ablations"]["compute_only_s"] = 0.75
         for key in ("communication_only_s", "single_attend_s"):
             record["ablations"][key] = None
         drawn = figure([record], "ablations")
