@@ -119,6 +119,37 @@ class Opponents(unittest.TestCase):
         self.assertEqual(len({r["label"] for r in rows_of(drawn)}), 14)
         self.assertIn(f"14 of {len(many)} points", drawn.caption)
 
+    def test_captions_say_what_a_sample_is(self) -> None:
+        record, other = (opponent(8 * K, 4, algorithm=a) for a in ("ring", "ulysses"))
+        record["timing"]["reduction"] = "span"
+        caption = figure([record], "phases").caption
+        self.assertIn("each sample is from the first rank's begin to the last one's end.", caption)
+        self.assertNotIn("maximum", caption)
+        self.assertIn("end or the maximum over ranks.", figure([record, other], "phases").caption)
+
+    def test_stacked_phases_add_up_to_the_full_time(self) -> None:
+        record = opponent(8 * K, 4, algorithm="ring")
+        record["timing"]["median_s"] = 1.1  # another moment than that of the ablations
+        record["ablations"] |= {"full_s": 1.0, "compute_only_s": 0.75, "communication_only_s": 0.5}
+        record["phases"] = {"compute_s": 0.5, "merge_s": 0.125, "communication_s": 0.5, "exposed_communication_s": 0.25}
+        wanted = {"compute": 0.5, "exposed communication": 0.25, "merge": 0.125, "rest": 0.125}
+        drawn = figure([record], "phases")
+        shares = {r["phase"]: r["share"] for r in rows_of(drawn)}
+        self.assertEqual(shares.pop("all communication"), 0.5)  # a mark, not in the stack
+        self.assertEqual(shares, wanted)
+        self.assertNotIn("Left out", drawn.caption)
+        record["ablations"]["compute_only_s"] = 1.25  # noise
+        shares = {r["phase"]: r["share"] for r in rows_of(figure([record], "phases"))}
+        self.assertEqual(shares.pop("all communication"), 0.5)
+        self.assertEqual(shares["exposed communication"], -0.25)
+        self.assertAlmostEqual(sum(shares.values()), 1)
+        record["ablations"]["compute_only_s"] = 0.75
+        record["phases"]["compute_s"] = 0.75  # contains what communication cost it: counted twice
+        other = opponent(8 * K, 2, algorithm="ring")
+        drawn = figure([record, other], "phases")
+        self.assertEqual(len({r["label"] for r in rows_of(drawn)}), 1)
+        self.assertIn("Left out: 1 point whose parts overlap", drawn.caption)
+
     def test_error_against_ranks(self) -> None:
         records = [opponent(8 * K, p, algorithm=a) for a in ("ring", "ulysses") for p in (1, 2, 4)]
         records[2] |= {"status": "check_failed", "reason": "beyond the tolerance"}
