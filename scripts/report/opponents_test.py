@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import unittest
@@ -12,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report.charts import Figure, build_figures  # noqa: E402
+from report.rows import PLOT_PX, side_by_side  # noqa: E402
 from report.synthetic_fixture import K, context, full_sweep, opponent, opponents_sweep, point  # noqa: E402
 from report.tables import COLUMNS  # noqa: E402
 
@@ -67,6 +69,26 @@ class Opponents(unittest.TestCase):
         self.assertEqual(len(set(places)), len(places))
         single = [r for r in rows if r["series"] == "dilated"]
         self.assertEqual({r["shift"] for r in single}, {0})
+
+    def test_marks_side_by_side_never_reach_the_next_ranks(self) -> None:
+        for counts, series in (((1, 2, 4, 8), 30), ((2, 3, 5, 6, 7, 8), 12), ((4,), 40), ((1, 64, 65), 9)):
+            rows = [{"series": f"s{i}", "source": "m", "ranks": p, "value": 1.0} for p in counts for i in range(series)]
+            space = side_by_side(rows, "ranks", close=lambda a, b: True)["side_space"]
+            self.assertLess(space, 360)
+            octave = (720 - 2 * space) / max(1.0, math.log2(max(counts) / min(counts)))
+            ends = []
+            for p in counts:
+                shifts = [r["shift"] for r in rows if r["ranks"] == p]
+                self.assertEqual(min(shifts), -max(shifts))
+                at = space + octave * math.log2(p / min(counts))
+                ends.append((at + min(shifts), at + max(shifts)))
+            for (_, end), (begin, _) in zip(ends, ends[1:]):
+                self.assertLess(end, begin)
+        few = [{"series": s, "source": "m", "ranks": p, "value": 1.0} for p in (1, 2, 4, 8) for s in "ab"]
+        side_by_side(few, "ranks", close=lambda a, b: True)
+        self.assertEqual({r["shift"] for r in few}, {-4.5, 4.5})  # the usual distance where there is room
+        for name in ("error_ranks", "causal_balance", "communication_ranks"):
+            self.assertEqual(json.loads((ROOT / f"plots/{name}.vl.json").read_text())["width"], PLOT_PX)
 
     def test_causal_balance(self) -> None:
         records = opponents_sweep()

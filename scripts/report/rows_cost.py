@@ -9,7 +9,17 @@ from .model import Point, Run
 from .rows import Context, Drawing, Row, base_row, side_by_side, single, spread, timed_points
 from .rows_time import point_label, point_order, shortened
 from .series import group_by
-from .units import MISSING, bytes_label, duration_label, integer_label, number, percent_label, plural, rate_label, significant
+from .units import (
+    MISSING,
+    bytes_label,
+    duration_label,
+    integer_label,
+    number,
+    percent_label,
+    plural,
+    rate_label,
+    significant,
+)
 
 MAX_BARS = 28
 MAX_LANE_RANKS = 16
