@@ -6,6 +6,7 @@ With MPIRUN=path the same is tried on MPI ranks. Run by ctest.
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -167,7 +168,9 @@ class Simulate(Case):
         self.assertEqual({p["params"]["cluster"] for p in points}, {"h100-ndr400", "h100-ndr400 bandwidth=0.5"})
         self.assertEqual(len({p["id"] for p in points}), len(points))
         for p in points:
-            timing = p["timing"]
+            timing, phases = p["timing"], p["phases"]
+            whole = sum(phases[k] for k in ("compute_s", "merge_s", "exposed_communication_s"))
+            self.assertAlmostEqual(whole / p["ablations"]["full_s"], 1, places=9)  # parts that do not overlap
             self.assertLessEqual(timing["ci_low_s"], timing["median_s"])
             self.assertLessEqual(timing["median_s"], timing["ci_high_s"])
             self.assertGreater(p["memory"]["predicted_peak_bytes"], 0)
@@ -263,6 +266,28 @@ class Run(Case):
         self.assertEqual(before, (pathlib.Path(folder) / "points.jsonl").read_text())
         error = self.expect(2, "run", self.config, "--ranks", "2", "--resume", folder, "--set", "model.heads=4").stderr
         self.assertIn("config", error)
+
+    def test_more_ranks_than_cores(self):
+        folder = str(self.path / "out")
+        done = self.expect(0, "run", self.config, "-o", folder, "--ranks", "8", "--set", "sweep.ranks=1,8",
+                           "--set", "sweep.seq_len=1K", "--set", "sweep.algorithm=ring", "--set", "run.threads=1")
+        cores = len(os.sched_getaffinity(0))
+        number, prefix = re.search(r"peak ([0-9.]+) ([kMGT])FLOP/s per rank", done.stdout).groups()
+        peak = float(number) * {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[prefix]
+        for p in self.result(folder)["points"]:
+            used = min(p["params"]["ranks"], cores)  # eight ranks on two cores have the peak of two
+            self.assertEqual(p["status"], "ok", p["reason"])
+            self.assertEqual(p["timing"]["reduction"], "span")
+            self.assertEqual(p["metrics"]["usable_cores"], used)
+            phases, parts = p["phases"], p["ablations"]
+            self.assertEqual(phases["exposed_communication_s"], parts["full_s"] - parts["compute_only_s"])  # signed
+            self.assertEqual(phases["communication_s"], parts["communication_only_s"])
+            self.assertLessEqual(phases["compute_s"] + phases["merge_s"], parts["compute_only_s"])
+            if p["params"]["ranks"] == 1:
+                self.assertEqual((phases["exposed_communication_s"], phases["communication_s"]), (0, 0))
+            for part in ("full_s", "compute_only_s", "serialised_s", "single_attend_s"):  # never faster than the cores
+                self.assertLess(p["work"]["flops"] / p["ablations"][part], 1.06 * peak * used, part)
+            self.assertAlmostEqual(p["work"]["flops_per_s"] / p["work"]["share_of_peak"] / used / peak, 1, delta=0.02)
 
     def test_a_wrong_result_is_never_accepted(self):
         folder, _ = self.run_small("--set", "check.tolerance=1e-12", code=1)

@@ -2,16 +2,19 @@
 //   algorithm bandwidth = size / time, where size is what one rank has after a gather (or gives to
 //   an exchange); bus bandwidth = algorithm bandwidth * (P - 1) / P, the rate of the links whatever
 //   P is.
+// Every operation and size is first run once on known data: what arrives wrong ends the command.
 #include <algorithm>
 #include <iomanip>
 #include <iostream>
 
+#include "comm/verified_transfer.h"
 #include "core/check.h"
 #include "io/environment.h"
 #include "io/units.h"
+#include "lnbench/machine.h"
 #include "lnbench/options.h"
+#include "lnbench/rank_clock.h"
 #include "lnbench/world.h"
-#include "measure/sampler.h"
 
 namespace longnet {
 namespace {
@@ -20,13 +23,14 @@ constexpr int kWarmup = 3;  // a first message to a peer sets up its connection
 
 class CommBench {
  public:
-  explicit CommBench(Communicator& comm) : comm_(comm) {
+  explicit CommBench(Communicator& comm) : comm_(comm), clock_(comm, gather_places(comm)) {
     group_ = {.first = 0, .stride = 1, .count = comm.size()};
     comm_.open_group(group_);
   }
 
   void point_to_point(int64_t bytes) {  // ranks 0 and 1: half a round trip
-    std::vector<std::byte> out(size_t(bytes), std::byte{1}), in(static_cast<size_t>(bytes));
+    std::vector<std::byte> out(static_cast<size_t>(bytes)), in(static_cast<size_t>(bytes));
+    verify_send_recv(comm_, out, in);
     const int repeats = bytes < 65536 ? 50 : 4;
     const SampleSet set = time([&] {
       for (int i = 0; i < repeats; ++i) {
@@ -47,6 +51,7 @@ class CommBench {
     if (part == 0) return;
     std::vector<std::byte> all(size_t(part * comm_.size()));
     const std::vector<int64_t> counts(size_t(comm_.size()), part);
+    verify_all_gather(comm_, group_, all, counts);
     const SampleSet set = time([&] { comm_.wait(comm_.iall_gather(group_, all, counts)); });
     print("all_gather", int64_t(all.size()), set.interval.median, set, bus_factor());
   }
@@ -56,6 +61,7 @@ class CommBench {
     if (part == 0) return;
     std::vector<std::byte> out(size_t(part * comm_.size())), in(out.size());
     const std::vector<int64_t> counts(size_t(comm_.size()), part);
+    verify_all_to_all(comm_, group_, out, in, counts);
     const SampleSet set =
         time([&] { comm_.wait(comm_.iall_to_all(group_, out, counts, in, counts)); });
     print("all_to_all", int64_t(out.size()), set.interval.median, set, bus_factor());
@@ -70,11 +76,7 @@ class CommBench {
                    .max_samples = 40,
                    .target_ci = 0.05,
                    .time_budget_s = 5},
-                  {.prepare = [&] { comm_.barrier(); },
-                   .run = run,
-                   .max_over_ranks = [&](double s) { return comm_.max_of(s); },
-                   .broadcast_from_root = [&](bool go_on) { return comm_.broadcast_flag(go_on); },
-                   .now = steady_seconds});
+                  clock_.hooks(run));
   }
 
   void print(const char* what, int64_t bytes, double seconds, const SampleSet& set,
@@ -90,6 +92,7 @@ class CommBench {
   }
 
   Communicator& comm_;
+  RankClock clock_;
   RankGroup group_;
 };
 
@@ -105,9 +108,11 @@ int run_comm(const Options& options) {
   if (world.size() < 2)
     throw UsageError("a communicator needs two ranks: use mpirun -np 2 or --ranks 2");
   if (world.is_root())
-    std::cout << "# " << world.size() << " ranks (" << world.transport()
-              << "); time is the slowest rank's median\n"
-              << "# what            bytes     time_us   algbw_GBs   busbw_GBs       n   ci_pct\n";
+    std::cout
+        << "# " << world.size() << " ranks (" << world.transport()
+        << "); time is the median over runs, from the first rank's begin to the last one's end;\n"
+        << "# the data of every line were verified before it was timed\n"
+        << "# what            bytes     time_us   algbw_GBs   busbw_GBs       n   ci_pct\n";
   world.run(world.size(), [&](Communicator& comm) {
     CommBench bench(comm);
     for (int64_t bytes = 4; bytes <= *max_bytes; bytes *= 4) bench.point_to_point(bytes);

@@ -12,6 +12,7 @@
 #include "io/result.h"
 #include "io/units.h"
 #include "kernels/cuda/device_kernel.h"
+#include "lnbench/ablations.h"
 #include "lnbench/device_runner.h"
 #include "lnbench/machine.h"
 #include "lnbench/point_runner.h"
@@ -80,7 +81,8 @@ struct Plan {
     double keys = 0;
     for (const DilatedBranch& b : p.pattern.branches)
       keys += double(std::min(b.segment_length, p.problem.seq_len)) / double(b.dilation_rate);
-    const double runs = double(measure.warmup + measure.min_samples) + (p.ranks > 1 ? 5 : 1);
+    const double runs =
+        double(measure.warmup + measure.min_samples) + ablation_runs(plan.estimated_s, p.ranks);
     const double fill =
         3e-8 *
         double(p.problem.seq_len * p.problem.batch * p.problem.num_heads * p.problem.head_dim) /

@@ -1,6 +1,7 @@
 #include "lnbench/device_runner.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "comm/cuda/device_transport.h"
@@ -11,6 +12,7 @@
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/device_timer.h"
 #include "lnbench/record_parts.h"
+#include "measure/rounds.h"
 #include "measure/sampler.h"
 #include "measure/statistics.h"
 #include "schedule/check_schedule.h"
@@ -38,7 +40,8 @@ SampleSet take_samples(DeviceExecutor& executor, const MeasureConfig& measure, C
                        comm.barrier();
                      },
                  .run = [&] { clock += executor.run(); },
-                 .max_over_ranks = [&](double s) { return comm.max_of(s); },
+                 // Each device has a clock of its own.
+                 .over_ranks = [&](const RunSpan& own) { return comm.max_of(own.seconds()); },
                  .broadcast_from_root = [&](bool go_on) { return comm.broadcast_flag(go_on); },
                  .now = [&] { return clock; }});
 }
@@ -59,20 +62,21 @@ void record_phases(PointRecord& record, DeviceExecutor& executor, const RunnerOp
                    .merge_s = values[1]};
   record.metrics["attend_s"] = values[3];
   if (comm.size() == 1 || !options.ablations) return;
-  const auto time_mode = [&](RunMode mode) {
-    std::vector<double> samples;
-    for (int i = 0; i < 4; ++i) {
-      comm.barrier();
-      samples.push_back(comm.max_of(executor.run(mode)));
-    }
-    return median(std::vector<double>(samples.begin() + 1, samples.end()));
-  };
+  constexpr std::array<RunMode, 4> kModes{RunMode::kFull, RunMode::kComputeOnly,
+                                          RunMode::kCommunicationOnly, RunMode::kSerialised};
+  for (const RunMode mode : kModes) executor.run(mode);  // warms up
+  const auto seconds =
+      take_rounds(int(kModes.size()), worthwhile_rounds(record.timing.median_s), [&](int mode) {
+        comm.barrier();
+        return comm.max_of(executor.run(kModes[size_t(mode)]));
+      });
   AblationsRecord& ablations = record.ablations.emplace();
-  ablations.full_s = record.timing.median_s;
-  ablations.serialised_s = time_mode(RunMode::kSerialised);
-  ablations.compute_only_s = time_mode(RunMode::kComputeOnly);
-  ablations.communication_only_s = time_mode(RunMode::kCommunicationOnly);
+  ablations.full_s = median(seconds[0]);
+  ablations.compute_only_s = median(seconds[1]);
+  ablations.communication_only_s = median(seconds[2]);
+  ablations.serialised_s = median(seconds[3]);
   record.phases.communication_s = ablations.communication_only_s;
+  record.phases.exposed_communication_s = ablations.full_s - ablations.compute_only_s;
 }
 
 void record_communication(PointRecord& record, const DeviceExecutor& executor,
@@ -176,7 +180,7 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
   const DeviceScope device(device_of_rank(comm));
   const auto transport = make_device_transport(options.device_transport, comm);
   record.params.transport = std::string(transport->name());
-  const double peak = device_peak_flops(p.ranks) / std::max(1, p.threads);
+  const double peak = device_peak_flops(p.ranks);
   record_work(record, plan, peak);
   if (comm.rank() == 0) record_depth(record, p);
   if (comm.size() <= 64 || comm.rank() == 0) require_correct(make_schedule(p));

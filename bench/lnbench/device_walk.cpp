@@ -97,7 +97,7 @@ std::optional<PointRecord> run_device_walk(const PointPlan& plan, const RunnerOp
                            ", worst row ", outcome.max_rel_error, ", LSE ", outcome.max_lse_error,
                            ", ", outcome.nan_values, " values never written");
   }
-  record_work(record, plan, device_peak_flops(1) / std::max(1, p.threads));
+  record_work(record, plan, device_peak_flops(1));
   return record;
 }
 

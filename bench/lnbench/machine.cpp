@@ -18,6 +18,13 @@ double measure_peak_per_rank(World& world, int threads) {
   return peak;
 }
 
+std::vector<RankPlace> gather_places(Communicator& comm) {
+  std::vector<RankPlace> places;
+  for (const std::string& text : comm.all_texts(to_text(this_place())))
+    places.push_back(place_from_text(text));
+  return places;
+}
+
 std::vector<RankInfo> describe_ranks(World& world, int threads) {
   const auto texts =
       world.all_texts(capture_environment().hostname + " " + std::to_string(threads));

@@ -11,7 +11,10 @@
 #include "io/units.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cuda/device_kernel.h"
+#include "lnbench/ablations.h"
 #include "lnbench/device_runner.h"
+#include "lnbench/machine.h"
+#include "lnbench/rank_clock.h"
 #include "lnbench/record_parts.h"
 #include "measure/sampler.h"
 #include "measure/statistics.h"
@@ -25,59 +28,13 @@ namespace {
 constexpr int kTimelineOps = 64, kTimelineRanks = 8;  // beyond that a picture shows nothing
 
 SampleSet take_samples(ProgramExecutor& executor, const MeasureConfig& measure,
-                       Communicator& comm) {
+                       const RankClock& clock) {
   return sample({.warmup = int(measure.warmup),
                  .min_samples = int(measure.min_samples),
                  .max_samples = int(measure.max_samples),
                  .target_ci = measure.target_ci,
                  .time_budget_s = measure.point_timeout_s},
-                {.prepare = [&] { comm.barrier(); },
-                 .run = [&] { executor.run(); },
-                 .max_over_ranks = [&](double s) { return comm.max_of(s); },
-                 .broadcast_from_root = [&](bool go_on) { return comm.broadcast_flag(go_on); },
-                 .now = steady_seconds});
-}
-
-// Median over a few runs of the slowest rank's time.
-double time_mode(ProgramExecutor& executor, RunMode mode, int runs, Communicator& comm) {
-  std::vector<double> samples;
-  for (int i = 0; i < runs; ++i) {
-    comm.barrier();
-    const double begin = steady_seconds();
-    executor.run(mode);
-    samples.push_back(comm.max_of(steady_seconds() - begin));
-  }
-  return median(samples);
-}
-
-// What the last sample spent where, and the four ways of running the same program. What
-// communication costs is what a run takes longer than its compute alone.
-void record_phases(PointRecord& record, ProgramExecutor& executor, const RunnerOptions& options,
-                   Communicator& comm) {
-  const RunPhases last = executor.phases();
-  double values[2] = {last.compute_s, last.merge_s};
-  comm.all_max(values);
-  record.phases.compute_s = values[0];
-  record.phases.merge_s = values[1];
-  if (comm.size() == 1) record.phases.communication_s = record.phases.exposed_communication_s = 0;
-  if (!options.ablations) return;
-  AblationsRecord& ablations = record.ablations.emplace();
-  ablations.full_s = record.timing.median_s;
-  if (comm.size() == 1) {  // nothing to take away
-    ablations.compute_only_s = ablations.serialised_s = record.timing.median_s;
-    ablations.communication_only_s = 0;
-  } else {
-    const int runs = record.timing.median_s < 1 ? 5 : 2;
-    ablations.serialised_s = time_mode(executor, RunMode::kSerialised, runs, comm);
-    ablations.compute_only_s = time_mode(executor, RunMode::kComputeOnly, runs, comm);
-    executor.run(RunMode::kCommunicationOnly);  // warms up
-    ablations.communication_only_s = time_mode(executor, RunMode::kCommunicationOnly, 5, comm);
-    record.phases.communication_s = ablations.communication_only_s;
-    record.phases.exposed_communication_s =
-        std::max(0.0, record.timing.median_s - ablations.compute_only_s);
-  }
-  comm.barrier();
-  ablations.single_attend_s = comm.max_of(executor.time_single_attend());
+                clock.hooks([&] { executor.run(); }));
 }
 
 void record_timeline(PointRecord& record, const ProgramExecutor& executor, Communicator& comm) {
@@ -219,7 +176,11 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   if (is_device_kernel(plan.point.params.kernel)) return run_device_point(plan, options, comm);
   PointRecord record = make_record(plan.point);
   record.params.transport = std::string(comm.transport());
-  record_work(record, plan, options.peak_flops_per_thread * plan.point.params.ranks);
+  const std::vector<RankPlace> places = gather_places(comm);
+  const int cores = usable_cores(places, plan.point.params.threads);
+  const double peak = options.peak_flops_per_thread * cores;
+  record.metrics["usable_cores"] = cores;
+  record_work(record, plan, peak);
   record.comm.collectives_used = plan.collectives_used;
   if (comm.rank() == 0) record_depth(record, plan.point.params);
   const double resident_before = peak_resident_bytes();
@@ -245,7 +206,9 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   }
   executor->fill_inputs();
   comm.reset_counters();
-  const SampleSet samples = take_samples(*executor, options.measure, comm);
+  const RankClock clock(comm, places);
+  record.timing.reduction = clock.reduction();
+  const SampleSet samples = take_samples(*executor, options.measure, clock);
   const int64_t runs = samples.warmup + int64_t(samples.samples_s.size());
   if (samples.samples_s.empty()) {
     record.status = PointStatus::kTimeout;
@@ -262,9 +225,10 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   record_check(record, *executor, options.check, comm);  // of the last sample's output
   record_content(record, executor->bound(), comm);
   record_timeline(record, *executor, comm);
-  record_phases(record, *executor, options,
-                comm);  // the communication alone spoils the buffers: last
-  record_work(record, plan, options.peak_flops_per_thread * plan.point.params.ranks);
+  record_phases(record, *executor, comm);
+  if (options.ablations)  // the communication alone spoils the buffers: last
+    record_ablations(record, *executor, clock, comm);
+  record_work(record, plan, peak);
   return record;
 }
 

@@ -10,7 +10,7 @@ namespace longnet {
 struct RunnerOptions {
   MeasureConfig measure;
   CheckConfig check;
-  double peak_flops_per_thread = 0;       // measured FMA peak, with all ranks' threads at work
+  double peak_flops_per_thread = 0;  // measured FMA peak of a core, with all ranks' threads at work
   std::string device_transport = "auto";  // of points on GPUs
   bool ablations = true;  // also time compute alone, communication alone, and one after the other
 };

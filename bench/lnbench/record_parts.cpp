@@ -36,8 +36,7 @@ void record_work(PointRecord& record, const PointPlan& plan, double peak_flops) 
     record.work.coverage.push_back(coverage(p.problem, p.pattern, b));
   if (record.timing.samples_s.empty()) return;
   record.work.flops_per_s = plan.account.flops / record.timing.median_s;
-  if (peak_flops > 0)
-    record.work.share_of_peak = record.work.flops_per_s / (peak_flops * p.threads);
+  if (peak_flops > 0) record.work.share_of_peak = record.work.flops_per_s / peak_flops;
 }
 
 ContentRecord to_content(const OutputSummary& o) {

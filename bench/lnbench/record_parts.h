@@ -6,8 +6,8 @@
 
 namespace longnet {
 
-// FLOPs, tokens, balance and coverage; after timing also rates. `peak_flops`: of one thread of
-// every rank that runs at the same time.
+// FLOPs, tokens, balance and coverage; after timing also rates. `peak_flops`: of all cores that are
+// at work at the same time (usable_cores); 0 when it is not known.
 void record_work(PointRecord& record, const PointPlan& plan, double peak_flops);
 void record_depth(PointRecord& record, const PointParams& params);
 ContentRecord to_content(const OutputSummary& output);

@@ -16,6 +16,7 @@
 #include "lnbench/record_parts.h"
 #include "lnbench/walk_record.h"
 #include "lnbench/walk_units.h"
+#include "measure/rank_place.h"
 #include "measure/sampler.h"
 #include "schedule/check_schedule.h"
 
@@ -180,7 +181,11 @@ std::optional<PointRecord> run_virtual_point(const PointPlan& plan, const Runner
     if (r >= p.ranks)
       throw UsageError(concat("--replay ", r, ": this point has the ranks 0 to ", p.ranks - 1));
   PointRecord record = make_record(plan.point);
-  record_work(record, plan, options.peak_flops_per_thread);
+  const RankPlace here = this_place();
+  const int cores = usable_cores({&here, 1}, p.threads);
+  const double peak = options.peak_flops_per_thread * cores;
+  record.metrics["usable_cores"] = cores;
+  record_work(record, plan, peak);
   record_depth(record, p);
   if (p.ranks <= kMaxCheckedRanks) require_correct(make_schedule(p));
   try {
@@ -192,7 +197,7 @@ std::optional<PointRecord> run_virtual_point(const PointPlan& plan, const Runner
     record.reason = concat("the machine refused ", format_bytes(double(plan.memory_bytes())));
     return record;
   }
-  record_work(record, plan, options.peak_flops_per_thread * (run.replay.empty() ? 1 : p.ranks));
+  record_work(record, plan, peak * (run.replay.empty() ? 1 : p.ranks));
   return record;
 }
 

@@ -221,6 +221,18 @@ def key_of_marks(spec: dict[str, Any], drawing: Drawing) -> str:
     return " · ".join(parts)
 
 
+SAMPLE_TEXT = {  # timing.reduction: what a sample is, of several ranks
+    "span": "from the first rank's begin to the last one's end",
+    "max": "the maximum over ranks",
+    "sum": "the sum over ranks",
+}
+
+
+def sample_text(points: list[Point]) -> str:
+    found = {p.text("timing.reduction") for p in points if sample_count(p)}
+    return " or ".join(text for name, text in SAMPLE_TEXT.items() if name in found) or "not described"
+
+
 def caption_of(meta: dict[str, Any], drawing: Drawing) -> str:
     parts = [meta["caption"], drawing.note]
     count = plural(len(drawing.points), "point")
@@ -239,7 +251,8 @@ def caption_of(meta: dict[str, Any], drawing: Drawing) -> str:
             if levels
             else "no interval recorded"
         )
-        parts.append(f"{count[0].upper()}{count[1:]}, {per_point}; {interval}; each sample is the maximum over ranks.")
+        each = f"each sample is {sample_text(drawing.points)}"
+        parts.append(f"{count[0].upper()}{count[1:]}, {per_point}; {interval}; {each}.")
     else:
         parts.append(f"{count}, one value each, no interval.")
     return " ".join(p for p in parts if p)

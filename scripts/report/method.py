@@ -8,11 +8,12 @@ from .rows import Context
 from .tables import fit_table, recorded_fits
 
 RULES = (
-    "Each sample is the maximum over ranks of the time of one forward, after warm-up; a barrier stands right before "
-    "the clock starts.",
+    "Each sample is one forward of all ranks, after warm-up and right after a barrier: from the first rank's begin to the "
+    "last rank's end where they share a clock (one machine), else the time of the slowest rank. Ablations are taken alike.",
     "A point shows the median of its samples with the exact binomial interval of the median (n = 10: from the 2nd to "
     "the 9th of the sorted samples, 97.9 %).",
-    "Packing, permuting and merging are inside the time. Exposed communication is the full time minus compute only; "
+    "Packing, permuting and merging are inside the time. Exposed communication is the full time minus compute only, with "
+    "its sign: a small negative value is noise; "
     "communication only less that was hidden; compute only ÷ one big attend is the loss to fragmentation.",
     "Balance is the work of all ranks ÷ (P · the work of the busiest rank), in exact (query, key) pairs.",
     "A result counts only if it was checked against the reference where the check applies, and if the bytes counted "

@@ -91,6 +91,17 @@ class Point:
         return value if value is not None and value > 0 else None
 
     @property
+    def full_s(self) -> float | None:
+        """The forward that ablations and phases are parts of: timed in turn with them, else the median."""
+        return self.num("ablations.full_s") or self.median_s
+
+    @property
+    def exposed_s(self) -> float | None:
+        """Exposed communication: full minus compute only, signed. Below zero it is noise."""
+        full, compute = (self.num(f"ablations.{key}") for key in ("full_s", "compute_only_s"))
+        return self.num("phases.exposed_communication_s") if full is None or compute is None else full - compute
+
+    @property
     def in_turn(self) -> bool:
         """One device walked all ranks: its time is their sum. A replayed point's is that of the slowest rank."""
         return self.text("params.transport") == "virtual" and self.source != "replayed"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import unittest
@@ -12,7 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report.charts import Figure, build_figures  # noqa: E402
+from report.rows import PLOT_PX, side_by_side  # noqa: E402
 from report.synthetic_fixture import K, context, full_sweep, opponent, opponents_sweep, point  # noqa: E402
+from report.tables import COLUMNS  # noqa: E402
 
 
 def figure(records: list[dict], name: str) -> Figure:
@@ -67,6 +70,26 @@ class Opponents(unittest.TestCase):
         single = [r for r in rows if r["series"] == "dilated"]
         self.assertEqual({r["shift"] for r in single}, {0})
 
+    def test_marks_side_by_side_never_reach_the_next_ranks(self) -> None:
+        for counts, series in (((1, 2, 4, 8), 30), ((2, 3, 5, 6, 7, 8), 12), ((4,), 40), ((1, 64, 65), 9)):
+            rows = [{"series": f"s{i}", "source": "m", "ranks": p, "value": 1.0} for p in counts for i in range(series)]
+            space = side_by_side(rows, "ranks", close=lambda a, b: True)["side_space"]
+            self.assertLess(space, 360)
+            octave = (720 - 2 * space) / max(1.0, math.log2(max(counts) / min(counts)))
+            ends = []
+            for p in counts:
+                shifts = [r["shift"] for r in rows if r["ranks"] == p]
+                self.assertEqual(min(shifts), -max(shifts))
+                at = space + octave * math.log2(p / min(counts))
+                ends.append((at + min(shifts), at + max(shifts)))
+            for (_, end), (begin, _) in zip(ends, ends[1:]):
+                self.assertLess(end, begin)
+        few = [{"series": s, "source": "m", "ranks": p, "value": 1.0} for p in (1, 2, 4, 8) for s in "ab"]
+        side_by_side(few, "ranks", close=lambda a, b: True)
+        self.assertEqual({r["shift"] for r in few}, {-4.5, 4.5})  # the usual distance where there is room
+        for name in ("error_ranks", "causal_balance", "communication_ranks"):
+            self.assertEqual(json.loads((ROOT / f"plots/{name}.vl.json").read_text())["width"], PLOT_PX)
+
     def test_causal_balance(self) -> None:
         records = opponents_sweep()
         drawn = figure(records, "causal_balance")
@@ -100,6 +123,11 @@ class Opponents(unittest.TestCase):
             self.assertEqual(row["overlap"], "250 ms (50 % of communication only)")
             self.assertEqual(row["fragmentation"], "1.5×")
         self.assertEqual([r.get("single_share") for r in rows], [None, 0.5, None, None])
+        record["ablations"]["compute_only_s"] = 1.125  # noise: slower without communication
+        self.assertEqual({r["exposed"] for r in rows_of(figure([record], "ablations"))}, {"-125 ms (-12.5 %)"})
+        (in_table,) = [c for c in COLUMNS if c.key == "exposed_communication_s"]
+        self.assertEqual(in_table.exact(context([record]).points[0]), -0.125)  # the same rule
+        record["ablations"]["compute_only_s"] = 0.75
         for key in ("communication_only_s", "single_attend_s"):
             record["ablations"][key] = None
         drawn = figure([record], "ablations")
@@ -112,6 +140,37 @@ class Opponents(unittest.TestCase):
         drawn = figure(many, "ablations")
         self.assertEqual(len({r["label"] for r in rows_of(drawn)}), 14)
         self.assertIn(f"14 of {len(many)} points", drawn.caption)
+
+    def test_captions_say_what_a_sample_is(self) -> None:
+        record, other = (opponent(8 * K, 4, algorithm=a) for a in ("ring", "ulysses"))
+        record["timing"]["reduction"] = "span"
+        caption = figure([record], "phases").caption
+        self.assertIn("each sample is from the first rank's begin to the last one's end.", caption)
+        self.assertNotIn("maximum", caption)
+        self.assertIn("end or the maximum over ranks.", figure([record, other], "phases").caption)
+
+    def test_stacked_phases_add_up_to_the_full_time(self) -> None:
+        record = opponent(8 * K, 4, algorithm="ring")
+        record["timing"]["median_s"] = 1.1  # another moment than that of the ablations
+        record["ablations"] |= {"full_s": 1.0, "compute_only_s": 0.75, "communication_only_s": 0.5}
+        record["phases"] = {"compute_s": 0.5, "merge_s": 0.125, "communication_s": 0.5, "exposed_communication_s": 0.25}
+        wanted = {"compute": 0.5, "exposed communication": 0.25, "merge": 0.125, "rest": 0.125}
+        drawn = figure([record], "phases")
+        shares = {r["phase"]: r["share"] for r in rows_of(drawn)}
+        self.assertEqual(shares.pop("all communication"), 0.5)  # a mark, not in the stack
+        self.assertEqual(shares, wanted)
+        self.assertNotIn("Left out", drawn.caption)
+        record["ablations"]["compute_only_s"] = 1.25  # noise
+        shares = {r["phase"]: r["share"] for r in rows_of(figure([record], "phases"))}
+        self.assertEqual(shares.pop("all communication"), 0.5)
+        self.assertEqual(shares["exposed communication"], -0.25)
+        self.assertAlmostEqual(sum(shares.values()), 1)
+        record["ablations"]["compute_only_s"] = 0.75
+        record["phases"]["compute_s"] = 0.75  # contains what communication cost it: counted twice
+        other = opponent(8 * K, 2, algorithm="ring")
+        drawn = figure([record, other], "phases")
+        self.assertEqual(len({r["label"] for r in rows_of(drawn)}), 1)
+        self.assertIn("Left out: 1 point whose parts overlap", drawn.caption)
 
     def test_error_against_ranks(self) -> None:
         records = [opponent(8 * K, p, algorithm=a) for a in ("ring", "ulysses") for p in (1, 2, 4)]

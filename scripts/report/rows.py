@@ -6,6 +6,7 @@ its Vega-Lite spec reads under the name `rows`. An empty list means that the dat
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Callable, Sequence
 
@@ -129,23 +130,42 @@ def best_per_key(points: list[Point], key: Callable[[Point], Any]) -> list[Point
 
 
 SIDE_PX = 9  # between marks that would hide each other
+EDGE_PX = 14  # beside the outermost mark
+GAP_PX = 18  # at least, between the marks of two neighbours on the axis
+MOST_SIDE_PX = 106  # of marks on one side of their place
+PLOT_PX = 720  # width of the pictures that set marks side by side
+
+
+def side_limits(places: list[float]) -> dict[float, float]:
+    """How far marks may move to either side of each place (> 0) of a log axis without meeting the next place's."""
+    ordered = sorted(set(places))
+    if len(ordered) < 2:
+        return dict.fromkeys(ordered, MOST_SIDE_PX)
+    per_unit = (PLOT_PX - 2 * (EDGE_PX + MOST_SIDE_PX)) / math.log(ordered[-1] / ordered[0])
+    gaps = [per_unit * math.log(b / a) for a, b in zip(ordered, ordered[1:])]
+    nearest = [min(pair) for pair in zip([gaps[0], *gaps], [*gaps, gaps[-1]])]
+    return {place: min(MOST_SIDE_PX, max(0.0, (gap - GAP_PX) / 2)) for place, gap in zip(ordered, nearest)}
 
 
 def side_by_side(rows: list[Row], *keys: str, close: Callable[[float, float], bool]) -> dict[str, float]:
-    """Moves marks of the same keys whose values are close apart along x: `shift`, in pixels. The space that
-    this takes beside the first and last mark is the parameter `side_space` of the picture."""
+    """Moves marks of the same keys whose values are close apart along x: `shift`, in pixels, capped so that they
+    never reach the marks of the next place of the first key's (log) axis. The space that this takes beside the first
+    and last mark is the parameter `side_space` of the picture."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if "series" in row and row.get("value") is not None:
             groups.setdefault(tuple(row.get(k) for k in keys), []).append(row)
-    for members in groups.values():
+    limits = side_limits([place for place, *_ in groups])
+    for (place, *_), members in groups.items():
         members.sort(key=lambda r: r["value"])
         starts = [i for i, r in enumerate(members) if i == 0 or not close(members[i - 1]["value"], r["value"])]
         for begin, end in zip(starts, [*starts[1:], len(members)]):
             beside = sorted(members[begin:end], key=lambda r: (r["series"], r["source"]))
-            for place, row in enumerate(beside):
-                row["shift"] = SIDE_PX * (place - (len(beside) - 1) / 2)
-    return {"side_space": 14 + max((abs(row.get("shift", 0.0)) for row in rows), default=0.0)}
+            middle = (len(beside) - 1) / 2
+            step = min(SIDE_PX, limits[place] / middle) if middle else 0.0
+            for position, row in enumerate(beside):
+                row["shift"] = step * (position - middle)
+    return {"side_space": EDGE_PX + max((abs(row.get("shift", 0.0)) for row in rows), default=0.0)}
 
 
 def single(rows: list[Row], points: list[Point], **extra: Any) -> list[Drawing]:

@@ -9,12 +9,23 @@ from .model import Point, Run
 from .rows import Context, Drawing, Row, base_row, side_by_side, single, spread, timed_points
 from .rows_time import point_label, point_order, shortened
 from .series import group_by
-from .units import MISSING, bytes_label, duration_label, integer_label, number, percent_label, rate_label, significant
+from .units import (
+    MISSING,
+    bytes_label,
+    duration_label,
+    integer_label,
+    number,
+    percent_label,
+    plural,
+    rate_label,
+    significant,
+)
 
 MAX_BARS = 28
 MAX_LANE_RANKS = 16
 NEVER_PX = 7  # of the first cross, below the top edge
-PHASES = (("compute", "compute_s"), ("exposed communication", "exposed_communication_s"), ("merge", "merge_s"))
+PHASES = ("compute", "exposed communication", "merge", "rest")
+OVERLAP = 0.01  # of the full time: parts that pass it by more overlap
 
 
 def exact_bytes(count: float | None) -> str:
@@ -159,15 +170,25 @@ def share_of_peak(ctx: Context) -> list[Drawing]:
     return single(rows, shown, note=note)
 
 
+def disjoint_parts(point: Point) -> dict[str, float] | None:
+    """Seconds that add up to the full time; None where the record's parts overlap and cannot be stacked.
+    Exposed communication is signed: below zero it is noise, and the others exceed the full time by as much."""
+    full = point.full_s or 0.0
+    compute, merge = (point.num(f"phases.{key}") or 0.0 for key in ("compute_s", "merge_s"))
+    exposed = point.exposed_s or 0.0
+    rest = full - compute - exposed - merge
+    return None if rest < -OVERLAP * full else dict(zip(PHASES, (compute, exposed, merge, rest)))
+
+
 def phases(ctx: Context) -> list[Drawing]:
-    able = [p for p in timed_points(ctx) if any(p.value(f"phases.{key}") is not None for _, key in PHASES)]
+    split = [p for p in timed_points(ctx) if p.value("phases.compute_s") is not None]
+    able = [p for p in split if disjoint_parts(p)]
     longest = sorted(able, key=lambda p: (p.ranks > 1, p.seq_len or 0, p.ranks), reverse=True)[:MAX_BARS]
     shown = sorted(longest, key=lambda p: point_order(ctx, p))
     rows: list[Row] = []
     for order, point in enumerate(shown):
-        median = point.median_s or 1.0
-        times = {name: point.value(f"phases.{key}") or 0.0 for name, key in PHASES}
-        times["rest"] = max(median - sum(times.values()), 0.0)
+        full = point.full_s or 1.0
+        times = disjoint_parts(point) or {}
         everything = point.value("phases.communication_s")
         if everything:
             times["all communication"] = everything
@@ -179,10 +200,10 @@ def phases(ctx: Context) -> list[Drawing]:
                     "source": point.source,
                     "phase": phase,
                     "phase_order": phase_order,
-                    "share": seconds / median,
+                    "share": seconds / full,
                     "time": duration_label(seconds, 5),
-                    "share_text": percent_label(seconds / median),
-                    "median": duration_label(median, 6),
+                    "share_text": percent_label(seconds / full),
+                    "full": duration_label(full, 6),
                 }
             )
     note = (
@@ -190,7 +211,9 @@ def phases(ctx: Context) -> list[Drawing]:
         if len(shown) < len(able)
         else ""
     )
-    return single(rows, shown, note=note)
+    if len(able) < len(split):
+        note += f" Left out: {plural(len(split) - len(able), 'point')} whose parts overlap, by their records."
+    return single(rows, shown, note=note.strip())
 
 
 def coverage(ctx: Context) -> list[Drawing]:

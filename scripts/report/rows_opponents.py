@@ -99,9 +99,9 @@ def ablations(ctx: Context) -> list[Drawing]:
 
 def ablation_rows(ctx: Context, point: Point, order: int) -> list[Row]:
     full, compute, communication, _ = (point.value(f"ablations.{key}") for _, key in ABLATIONS)
+    exposed = None if compute is None else point.exposed_s
     attend = point.value("ablations.single_attend_s")
     whole = full or 1.0
-    exposed = None if compute is None else whole - compute
     hidden = None if exposed is None or not communication else communication - exposed
     texts = {
         "exposed": MISSING if exposed is None else f"{duration_label(exposed, 4)} ({percent_label(exposed / whole)})",

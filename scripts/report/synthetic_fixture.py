@@ -266,6 +266,12 @@ def opponent(seq_len: int, ranks: int, *, causal: bool = True, **params: Any) ->
         "serialised_s": compute + communication,
         "single_attend_s": compute / (1 + 0.02 * ranks),
     }
+    record["phases"] = {
+        "compute_s": 0.9 * compute,
+        "communication_s": communication if ranks > 1 else 0.0,
+        "exposed_communication_s": full - compute,
+        "merge_s": 0.05 * compute,
+    }
     record["check"]["rel_l2_error"] = 2e-7 * (1 + 0.04 * (ranks - 1) * (algorithm not in ("ulysses", "all_gather")))
     record["id"] = f"{rng.getrandbits(32):08x}"
     return record

@@ -102,9 +102,7 @@ COLUMNS: tuple[Column, ...] = (
     number_column("share_of_peak", "share of peak", "work.share_of_peak", percent_label),
     number_column("compute_s", "compute", "phases.compute_s", lambda v: duration_label(v, 4)),
     number_column("communication_s", "communication", "phases.communication_s", lambda v: duration_label(v, 4)),
-    number_column(
-        "exposed_communication_s", "exposed", "phases.exposed_communication_s", lambda v: duration_label(v, 4)
-    ),
+    Column("exposed_communication_s", "exposed", lambda p: p.exposed_s, lambda p: duration_label(p.exposed_s, 4)),
     number_column("merge_s", "merge", "phases.merge_s", lambda v: duration_label(v, 4)),
     number_column("balance", "balance", "work.balance", percent_label),
     *(

@@ -127,37 +127,37 @@ void ProgramExecutor::execute(size_t op) {
   }
 }
 
-double ProgramExecutor::time_single_attend() {
+SingleAttend ProgramExecutor::single_attend() {
   const AttentionProblem& p = sharded().problem;
   const double pairs = account(sharded(), program(), comm_.rank()).pairs;
   const double rows = double(shard().tokens());
-  if (rows == 0 || pairs == 0) return 0;
+  SingleAttend single;
+  single.pairs = pairs;
+  if (rows == 0 || pairs == 0) return single;
   const double own_pairs = rows * rows * double(p.num_heads) * double(p.batch);
   const BoundOp bound = bound_->bind_own_attend();
   // As many queries as the pairs ask for, or each list of keys as often.
-  const int64_t repeats = std::max<int64_t>(1, std::llround(pairs / own_pairs));
-  std::vector<std::vector<KvRun>> lists;
-  std::vector<AttendTask> tasks;
-  double timed = 0;
+  const int64_t repeats = std::max<int64_t>(1, int64_t(std::ceil(pairs / own_pairs)));
   for (AttendTask task : bound.attends) {
-    auto& list = lists.emplace_back();
+    auto& list = single.keys.emplace_back();
     for (int64_t i = 0; i < repeats; ++i) list.insert(list.end(), task.kv.begin(), task.kv.end());
     double keys = 0;
     for (const KvRun& kv : list) keys += double(kv.rows);
-    const double wanted = std::ceil((pairs - timed) / keys);
+    const double wanted = std::ceil((pairs - single.listed_pairs) / keys);
     task.q.rows = std::clamp<int64_t>(int64_t(wanted), 1, task.q.rows);
-    timed += double(task.q.rows) * keys;
-    tasks.push_back(task);
-    if (timed >= pairs) break;
+    single.listed_pairs += double(task.q.rows) * keys;
+    single.tasks.push_back(task);
+    if (single.listed_pairs >= pairs) break;
   }
-  for (size_t i = 0; i < tasks.size(); ++i) tasks[i].kv = lists[i];
+  for (size_t i = 0; i < single.tasks.size(); ++i) single.tasks[i].kv = single.keys[i];
+  return single;
+}
+
+void ProgramExecutor::run(const SingleAttend& single) {
+  if (single.tasks.empty()) return;
   AttendOptions unmasked = bound_->options();
   unmasked.causal = false;
-  const auto start = std::chrono::steady_clock::now();
-  bound_->kernel().attend(tasks, unmasked, bound_->threads(), workspace_.bytes());
-  const double took =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return took * pairs / timed;
+  bound_->kernel().attend(single.tasks, unmasked, bound_->threads(), workspace_.bytes());
 }
 
 RunPhases ProgramExecutor::phases() const {

@@ -31,6 +31,16 @@ struct RunPhases {
   double exposed_communication_s = 0;  // posting and waiting
 };
 
+// One big attend with as many (query, key) pairs as a rank's program, or a few more. Belongs to the
+// executor that made it; never copied, because tasks point into `keys`.
+struct SingleAttend {
+  SingleAttend() = default;
+  SingleAttend(SingleAttend&&) = default;
+  std::vector<std::vector<KvRun>> keys;  // of each task
+  std::vector<AttendTask> tasks;
+  double pairs = 0, listed_pairs = 0;  // of the program, of the tasks
+};
+
 class ProgramExecutor {
  public:
   // Allocates and binds the program of comm.rank(); talks to nobody, so that a rank that has too
@@ -44,10 +54,10 @@ class ProgramExecutor {
   // written, shows.
   void fill_inputs();
   void run(RunMode mode = RunMode::kFull);
-  // Seconds that one big attend with as many pairs as the program's would take: own queries against
-  // own keys, listed as often as needed. What the program's compute takes beyond it is lost to many
-  // small attends and merges.
-  double time_single_attend();
+  // Own queries against own keys, listed as often as needed. What the program's compute takes
+  // beyond it is lost to many small attends and merges. Running it overwrites the output.
+  SingleAttend single_attend();
+  void run(const SingleAttend& single);
 
   // Of the last run.
   RunPhases phases() const;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "core/check.h"
 #include "io/units.h"
@@ -38,6 +39,25 @@ std::string contradiction(const PointRecord& r) {
     return concat("faster than the machine's peak: ", format_si(r.work.flops_per_s, "FLOP/s"),
                   " is ", r.work.share_of_peak,
                   " of it; something was not computed, or the peak is wrong");
+  return "";
+}
+
+// The first part of a measured point that computes faster than its cores can, or "": a time that
+// was not taken over all ranks, or on a clock that jumped.
+std::string impossible_ablation(const PointRecord& r) {
+  if (!r.ablations || r.source != Source::kMeasured) return "";
+  const AblationsRecord& a = *r.ablations;
+  const std::pair<const char*, double> parts[]{{"full_s", a.full_s},
+                                               {"compute_only_s", a.compute_only_s},
+                                               {"serialised_s", a.serialised_s},
+                                               {"single_attend_s", a.single_attend_s}};
+  for (const auto& [name, seconds] : parts) {
+    const double share = r.work.share_of_peak * r.timing.median_s / seconds;
+    if (share > kMaxShareOfPeak)
+      return concat("a failed measurement: ablations.", name, " = ", seconds, " s means ",
+                    format_si(r.work.flops / seconds, "FLOP/s"), ", ", share,
+                    " of the peak of the cores that the ranks can use; measure again");
+  }
   return "";
 }
 
@@ -116,6 +136,7 @@ bool validate_record(PointRecord& r) {
     return false;
   }
   reason = contradiction(r);
+  if (reason.empty()) reason = impossible_ablation(r);
   if (reason.empty()) {
     reason = check_contradiction(r);
     status = PointStatus::kCheckFailed;

@@ -22,11 +22,11 @@ Source parse_source(std::string_view name);       // throws UsageError
 PointStatus parse_status(std::string_view name);  // throws UsageError
 
 struct TimingRecord {
-  std::vector<double> samples_s;  // each the maximum over ranks
+  std::vector<double> samples_s;  // each over all ranks, by `reduction`
   double median_s = kNotMeasured, ci_low_s = kNotMeasured, ci_high_s = kNotMeasured;
   double ci_level = kNotMeasured, p95_s = kNotMeasured, min_s = kNotMeasured;
   int warmup = 0;
-  std::string reduction = "max";
+  std::string reduction = "max";  // "span", "max" or "sum": see the schema
 };
 
 struct PhasesRecord {
@@ -121,8 +121,8 @@ PointRecord make_record(const Point& point, Source source = Source::kMeasured);
 void set_timing(PointRecord& record, const std::vector<double>& samples_s, int warmup);
 
 // Turns a record that contradicts itself into an error: ok without a median, ok with a failed check
-// or unequal byte counts, faster than the machine's peak (share_of_peak > 1.05), anything else
-// without a reason. Returns true if it was consistent.
+// or unequal byte counts, faster than the machine's peak (share_of_peak > 1.05; a measured point's
+// ablations too), anything else without a reason. Returns true if it was consistent.
 bool validate_record(PointRecord& record);
 
 std::string record_to_json(const PointRecord& record, int indent = -1);

@@ -47,7 +47,7 @@ PointRecord full_record() {
             .share_of_peak = 0.5,
             .coverage = {1.0, 1.0 / 512},
             .balance = 0.75};
-  r.ablations = {.full_s = 1, .compute_only_s = 0.75, .communication_only_s = 0.5};
+  r.ablations = {.full_s = 2, .compute_only_s = 1.25, .communication_only_s = 0.5};
   r.comm = {100, 100, 4, 4, {"all_gather: bruck"}};
   r.memory = {
       .measured_peak_bytes = 1000, .predicted_peak_bytes = 900, .by_tag = {{"kv", 5}, {"q", 7}}};
@@ -113,7 +113,7 @@ TEST(Record, RoundTrips) {
   EXPECT_EQ(back.work.flops, 3.5e21);
   EXPECT_EQ(back.work.balance, 0.75);
   ASSERT_TRUE(back.ablations);
-  EXPECT_EQ(back.ablations->compute_only_s, 0.75);
+  EXPECT_EQ(back.ablations->compute_only_s, 1.25);
   EXPECT_TRUE(std::isnan(back.ablations->single_attend_s));
   EXPECT_EQ(back.memory.by_tag, r.memory.by_tag);
   EXPECT_EQ(back.timeline[1].op, "send");
@@ -185,6 +185,29 @@ TEST(Record, TimingBlockOfTenSamples) {
   EXPECT_TRUE(std::isnan(none.timing.median_s));
 }
 
+// Half of the peak in 2 s: the same work in less than 1 / 1.05 s is beyond it.
+TEST(Validate, AblationsBeyondThePeakAreFailedMeasurements) {
+  for (const auto part : {&AblationsRecord::full_s, &AblationsRecord::compute_only_s,
+                          &AblationsRecord::serialised_s, &AblationsRecord::single_attend_s}) {
+    PointRecord r = full_record();
+    r.work.share_of_peak = 0.5;
+    r.timing.median_s = 2;
+    r.ablations = {.full_s = 2, .compute_only_s = 1.5, .communication_only_s = 1e-6};
+    (*r.ablations).*part = 0.96;
+    EXPECT_TRUE(validate_record(r)) << r.reason;
+    (*r.ablations).*part = 0.94;
+    PointRecord unknown = r, simulated = r;
+    EXPECT_FALSE(validate_record(r));
+    EXPECT_EQ(r.status, PointStatus::kError);
+    EXPECT_THAT(r.reason, HasSubstr("failed measurement"));
+    EXPECT_THAT(r.reason, HasSubstr("= 0.94 s"));
+    unknown.work.share_of_peak = kNotMeasured;
+    EXPECT_TRUE(validate_record(unknown)) << unknown.reason;
+    simulated.source = Source::kSimulated;
+    EXPECT_TRUE(validate_record(simulated)) << simulated.reason;
+  }
+}
+
 TEST(Validate, RefusesContradictions) {
   const auto judged = [](auto change) {
     PointRecord r = full_record();
@@ -200,7 +223,11 @@ TEST(Validate, RefusesContradictions) {
   EXPECT_THAT(
       judged([](PointRecord& r) { r.work.share_of_peak = 1.06; }),
       testing::FieldsAre(false, PointStatus::kError, HasSubstr("faster than the machine's peak")));
-  EXPECT_EQ(std::get<0>(judged([](PointRecord& r) { r.work.share_of_peak = 1.04; })), true);
+  EXPECT_EQ(std::get<0>(judged([](PointRecord& r) {
+              r.work.share_of_peak = 1.04;
+              r.ablations.reset();
+            })),
+            true);
   EXPECT_THAT(judged([](PointRecord& r) { r.comm.counted_bytes_per_rank = 99; }),
               testing::FieldsAre(false, PointStatus::kCheckFailed,
                                  HasSubstr("counted 99 bytes per rank, predicted 100")));

@@ -37,21 +37,22 @@ class Sampler {
   }
 
  private:
-  double run_once() {
+  RunSpan run_once() {
     hooks_.prepare();
-    const double start = hooks_.now();
+    RunSpan own{.begin_s = hooks_.now()};
     hooks_.run();
-    const double stop = hooks_.now();
-    check(stop >= start, "the clock runs backwards: ", start, " s, then ", stop, " s");
-    return stop - start;
+    own.end_s = hooks_.now();
+    check(own.end_s >= own.begin_s, "the clock runs backwards: ", own.begin_s, " s, then ",
+          own.end_s, " s");
+    return own;
   }
 
   void take_one() {
-    const double own = run_once();
-    const double slowest = hooks_.max_over_ranks(own);
-    set_.own_s.push_back(own);
-    set_.samples_s.push_back(slowest);
-    sorted_.insert(std::upper_bound(sorted_.begin(), sorted_.end(), slowest), slowest);
+    const RunSpan own = run_once();
+    const double all = hooks_.over_ranks(own);
+    set_.own_s.push_back(own.seconds());
+    set_.samples_s.push_back(all);
+    sorted_.insert(std::upper_bound(sorted_.begin(), sorted_.end(), all), all);
   }
 
   bool over_budget() const { return hooks_.now() - begin_ >= options_.time_budget_s; }
@@ -73,7 +74,7 @@ class Sampler {
     return used + set_.samples_s.back() <= options_.time_budget_s;
   }
 
-  // Every rank saw the same maxima, so all but the time budget is decided alike; when rank 0
+  // Every rank saw the same samples, so all but the time budget is decided alike; when rank 0
   // stopped and this rank would not have, only rank 0's clock can be the reason.
   void finish() {
     set_.elapsed_s = hooks_.now() - begin_;
@@ -113,7 +114,7 @@ SampleSet sample(const SampleOptions& options, const SampleHooks& hooks) {
 SampleHooks single_rank_hooks(std::function<void()> run) {
   return {.prepare = [] {},
           .run = std::move(run),
-          .max_over_ranks = [](double own) { return own; },
+          .over_ranks = [](const RunSpan& own) { return own.seconds(); },
           .broadcast_from_root = [](bool mine) { return mine; },
           .now = steady_seconds};
 }

@@ -1,16 +1,17 @@
 // Takes timing samples of one point on all its ranks until the median is known well enough.
 //
-// One sample, on P = 2 ranks:   rank 0: barrier | run 1.0 s |            -> own 1.0 \  max = 1.2 s
+// One sample, on P = 2 ranks:   rank 0: barrier | run 0.0 .. 1.0 s |  \  over_ranks gives 1.3 s
 // on both
-//                               rank 1: barrier | run 1.2 s |            -> own 1.2 /
-// Rank 0 looks at the maxima and decides whether to go on; everybody follows its broadcast, so that
-// ranks whose clocks differ still take the same number of samples (else the next barrier would
-// hang).
+//                               rank 1: barrier | run 0.1 .. 1.3 s |  /
+// (last end - first begin, see run_span.h). Rank 0 looks at these and decides whether to go on;
+// everybody follows its broadcast, so that ranks whose clocks differ still take the same number of
+// samples (else the next barrier would hang).
 #pragma once
 #include <functional>
 #include <string_view>
 #include <vector>
 
+#include "measure/run_span.h"
 #include "measure/statistics.h"
 
 namespace longnet {
@@ -28,16 +29,16 @@ struct SampleOptions {
 struct SampleHooks {
   std::function<void()> prepare;  // resets the step, then a barrier: ends as ranks start
   std::function<void()> run;      // what is timed; returns when this rank is done
-  std::function<double(double)> max_over_ranks;   // collective
-  std::function<bool(bool)> broadcast_from_root;  // collective; rank 0's argument wins
-  std::function<double()> now;                    // seconds, monotonic
+  std::function<double(const RunSpan&)> over_ranks;  // collective; seconds of all ranks' run
+  std::function<bool(bool)> broadcast_from_root;     // collective; rank 0's argument wins
+  std::function<double()> now;                       // seconds, monotonic
 };
 
 enum class SampleStop { kTargetReached, kMaxSamples, kTimeBudget };
 std::string_view to_string(SampleStop s);  // "target reached", "max samples", "time budget"
 
 struct SampleSet {
-  std::vector<double> samples_s;  // max over ranks, as taken; empty if warm-up used the budget up
+  std::vector<double> samples_s;  // of all ranks, as taken; empty if warm-up used the budget up
   std::vector<double> own_s;      // this rank's own durations of the same samples
   int warmup = 0;                 // runs before the first sample
   SampleStop stop = SampleStop::kMaxSamples;

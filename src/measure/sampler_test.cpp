@@ -46,7 +46,7 @@ struct FakeRank {
   SampleHooks hooks() {
     return {.prepare = [this] { ++prepared; },
             .run = [this] { time += duration(runs++); },
-            .max_over_ranks = [](double own) { return own; },
+            .over_ranks = [](const RunSpan& own) { return own.seconds(); },
             .broadcast_from_root = [](bool mine) { return mine; },
             .now = [this] { return time; }};
   }
@@ -103,9 +103,9 @@ TEST(Sampler, NothingAllocatesBetweenStartAndStop) {
   FakeRank rank;
   SampleHooks hooks = rank.hooks();
   hooks.prepare = [] { count_allocations = true; };
-  hooks.max_over_ranks = [](double own) {
+  hooks.over_ranks = [](const RunSpan& own) {
     count_allocations = false;
-    return own;
+    return own.seconds();
   };
   allocations = 0;
   sample({.warmup = 0, .min_samples = 50}, hooks);
@@ -166,16 +166,17 @@ TEST(Sampler, DisagreeingRanksFollowRankZero) {
     threads.emplace_back([&, rank] {
       double time = 0;
       int runs = 0;
-      const SampleHooks hooks{.prepare = [&] { team.barrier.arrive_and_wait(); },
-                              .run = [&] { time += (rank + 1) * (1.0 + 0.3 * (runs++ % 3)); },
-                              .max_over_ranks = [&](double own) { return team.max(rank, own); },
-                              .broadcast_from_root =
-                                  [&](bool mine) {
-                                    const bool answer = team.broadcast(rank, mine);
-                                    disagreements += answer != mine;
-                                    return answer;
-                                  },
-                              .now = [&] { return time; }};
+      const SampleHooks hooks{
+          .prepare = [&] { team.barrier.arrive_and_wait(); },
+          .run = [&] { time += (rank + 1) * (1.0 + 0.3 * (runs++ % 3)); },
+          .over_ranks = [&](const RunSpan& own) { return team.max(rank, own.seconds()); },
+          .broadcast_from_root =
+              [&](bool mine) {
+                const bool answer = team.broadcast(rank, mine);
+                disagreements += answer != mine;
+                return answer;
+              },
+          .now = [&] { return time; }};
       // Rank 3's clock passes the budget long before rank 0's does.
       sets[size_t(rank)] =
           sample({.warmup = 1, .min_samples = 3, .max_samples = 40, .time_budget_s = 30}, hooks);
