@@ -36,13 +36,14 @@ KnownNames known_names() {
   for (const std::string& name : device_kernel_names()) known.kernels.push_back(name);
   known.layouts = {"contiguous", "zigzag", "striped"};
   known.collectives = collective_names();
-  known.collectives.insert(known.collectives.end(), {"nccl_ring", "multi_channel_ring"});
+  known.collectives.insert(known.collectives.end(), formula_names().begin(), formula_names().end());
   for (const AlgorithmInfo& a : algorithms()) {
     auto& names = known.collectives_of[std::string(a.name)];
     names = {"native"};
-    if (a.collectives == CollectiveUse::kAllGather)
-      names.insert(names.end(), {"ring", "recursive_doubling", "bruck", "hierarchical", "nccl_ring",
-                                 "multi_channel_ring"});
+    if (a.collectives == CollectiveUse::kAllGather) {
+      names.insert(names.end(), {"ring", "recursive_doubling", "bruck", "hierarchical"});
+      names.insert(names.end(), formula_names().begin(), formula_names().end());
+    }
     if (a.collectives == CollectiveUse::kAllToAll)
       names.insert(names.end(), {"pairwise", "linear"});
   }

@@ -31,6 +31,9 @@ void check_support(Point& point, const ClusterSpec& cluster) {
   if (why.empty()) why = CostModel::why_unsupported(cluster, p.problem);
   if (why.empty() && p.ranks > cluster.num_gpus())
     why = concat("needs ", p.ranks, " GPUs, ", cluster.name, " has ", cluster.num_gpus());
+  // A native gather may be a formula too; other algorithms never come to it.
+  if (why.empty() && find_algorithm(p.algorithm).collectives == CollectiveUse::kAllGather)
+    why = why_not_formula(cluster, plan_of(p, cluster).all_gather_formula);
   if (why.empty() && !is_formula(p.collective))
     why = why_not_collective(find_algorithm(p.algorithm).make(sharded_problem(p)), p.collective,
                              plan_of(p, cluster).lowering);

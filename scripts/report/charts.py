@@ -58,7 +58,7 @@ BUILDERS: dict[str, Builder] = {
 }
 COLLECTIVES = (
     *("native", "ring", "recursive_doubling", "bruck", "hierarchical", "pairwise", "linear"),
-    *("nccl_ring", "multi_channel_ring"),
+    *("nccl_ring", "nccl_pat", "multi_channel_ring"),
 )
 MAX_LINES = 12  # of one picture that can be split
 MAX_PARTS = 4  # pictures that it is split into

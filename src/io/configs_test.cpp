@@ -25,7 +25,7 @@ LoadOptions known() {
                     .kernels = {"cpu", "reference", "cuda", "cudnn", "gather"},
                     .layouts = {"contiguous", "zigzag", "striped"},
                     .collectives = {"native", "ring", "recursive_doubling", "bruck", "hierarchical",
-                                    "pairwise", "nccl_ring", "multi_channel_ring"}}};
+                                    "pairwise", "nccl_ring", "nccl_pat", "multi_channel_ring"}}};
 }
 
 int64_t pairs(const Point& p) {

@@ -7,6 +7,7 @@
 #include "json/text.h"
 #include "schedule/lower_collectives.h"
 #include "simulate/cluster.h"
+#include "simulate/collective_model.h"
 
 namespace longnet {
 namespace {
@@ -16,7 +17,8 @@ const std::vector<std::string> kTopologies{"single_switch", "fat_tree", "rail_op
 const std::vector<std::string> kExecutions{"streams", "in_order"};
 const std::vector<std::string> kDtypes{"fp32", "bf16"};
 const std::vector<std::string> kAllGathers{
-    "ring", "recursive_doubling", "bruck", "hierarchical", "nccl_ring", "multi_channel_ring"};
+    "ring",     "recursive_doubling", "bruck", "hierarchical", "nccl_ring",
+    "nccl_pat", "multi_channel_ring"};
 const std::vector<std::string> kAllToAlls{"pairwise", "linear"};
 const std::vector<std::string> kReduceScatters{"ring", "recursive_doubling"};
 
@@ -221,6 +223,9 @@ void check_sizes(const JsonReader& r, const ClusterSpec& c, Problems& problems) 
   if (c.async_progress && c.async_bytes_per_s.value > 0)
     problems.add(*r.node().find("async_bytes_per_s"), "async_bytes_per_s",
                  "has no meaning with async_progress", "leave it out, or set async_progress false");
+  if (const std::string why = why_not_formula(c, c.collectives.all_gather); !why.empty())
+    problems.add(*r.node().find("collectives"), "collectives.all_gather", why,
+                 "use nccl_ring, or ask for it with sweep.collective");
   if (c.topology.kind == TopologyKind::kTorus && !c.topology.dimensions.empty()) {
     double nodes = 1;
     for (const int d : c.topology.dimensions) nodes *= d;

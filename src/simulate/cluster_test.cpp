@@ -14,9 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-fs::path clusters() {
-  return fs::path(LONGNET_SOURCE_DIR) / "configs" / "clusters";
-}
+fs::path clusters() { return fs::path(LONGNET_SOURCE_DIR) / "configs" / "clusters"; }
 std::string h100() { return read_file_text((clusters() / "h100-ndr400.json").string(), ""); }
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
@@ -64,6 +62,8 @@ TEST(Cluster, TellsEveryProblemWithItsPlace) {
               HasSubstr("links.inter.alpha_s.nccl_ll: is missing"));
   EXPECT_THAT(error_of(replaced(h100(), "\"value\": true", "\"value\": false")),
               HasSubstr("async_progress"));
+  EXPECT_THAT(error_of(replaced(h100(), "\"nccl_ring\"", "\"nccl_pat\"")),
+              HasSubstr("collectives.all_gather: NCCL's PAT needs one GPU per node"));
   EXPECT_THAT(error_of("{}"), HasSubstr("schema_version: is missing"));
 }
 

@@ -33,6 +33,33 @@ TEST(CollectiveModel, NcclsRingAtItsPublishedFigures) {  // 6.29 MB; about 400 G
   EXPECT_EQ(multi_channel_ring_s(c, {1, 1, 6.29e6}, AlphaSet::kIdeal), 0);
 }
 
+// src/graph/tuning.cc: 8 + floor(log2 nodes) 14 / 3.5 + 2.8 P us, bytes at 0.75 of a card.
+TEST(CollectiveModel, NcclsPatByItsTuningModel) {
+  const ClusterSpec c = plain_cluster({.nodes = 4096, .gpus_per_node = 1});
+  const auto seconds = [&](int ranks, AlphaSet set) {
+    return nccl_pat_s(c, {ranks, ranks, 6.29e6}, set);
+  };
+  EXPECT_DOUBLE_EQ(seconds(64, AlphaSet::kNcclSimple),
+                   8e-6 + 6 * 4e-6 + 64 * 2.8e-6 + 6.29e6 / 37.5e9);
+  EXPECT_EQ(seconds(64, AlphaSet::kNcclLl), seconds(64, AlphaSet::kNcclSimple));
+  EXPECT_NEAR(seconds(65, AlphaSet::kNcclLl) - seconds(64, AlphaSet::kNcclLl), 2.8e-6, 1e-15);
+  EXPECT_EQ(seconds(1, AlphaSet::kNcclLl), 0);
+  // 65 ranks double what they know seven times.
+  EXPECT_DOUBLE_EQ(seconds(65, AlphaSet::kIdeal),
+                   7 * c.inter.alpha_s.of(AlphaSet::kIdeal) + 6.29e6 * 64 / 65 / 50e9);
+  // At 4096 nodes the ring's exposed network steps cost more.
+  EXPECT_GT(nccl_ring_s(c, {4096, 4096, 6.29e6}, AlphaSet::kNcclLl),
+            1.5 * seconds(4096, AlphaSet::kNcclLl));
+}
+
+TEST(CollectiveModel, PatNeedsANodeForEachRank) {
+  const ClusterSpec c = plain_cluster({.nodes = 8, .gpus_per_node = 8});
+  EXPECT_NE(why_not_formula(c, "nccl_pat").find("one GPU per node"), std::string::npos);
+  EXPECT_EQ(why_not_formula(c, "nccl_ring"), "");
+  EXPECT_EQ(why_not_formula(apply(c, parse_what_if("gpus_per_node=1")), "nccl_pat"), "");
+  EXPECT_ANY_THROW(nccl_pat_s(c, {64, 8, 1e6}, AlphaSet::kNcclSimple));
+}
+
 TEST(CollectiveModel, OneCardPerNodeIsTheLimitOfARingOverNodes) {
   const ClusterSpec c = plain_cluster({.nodes = 4, .gpus_per_node = 4});
   EXPECT_EQ(ring_bandwidth(c, {4, 1, 0}), 4e11);  // a port
