@@ -7,22 +7,23 @@ namespace longnet {
 using Rank = int;
 
 // The ranks first, first + stride, ..., count of them. Two things change the order: with
-// inner_count > 0 the ranks form a table of rows of inner_count, outer_stride apart; and the list
-// may begin at its member `rotation`.
+// inner_count > 0 the ranks form a table of rows of inner_count, outer_stride apart, and each row
+// may begin at its member inner_rotation; the list may begin at its member `rotation`.
 //
 //   {.first = 8, .count = 4}                                                          8 9 10 11
 //   {.first = 8, .count = 4, .rotation = 1}                                           9 10 11 8
 //   {.first = 0, .stride = 2, .count = 4, .inner_count = 2, .outer_stride = 1}        0 2 1 3
+//   ... and .inner_rotation = 1                                                       2 0 3 1
 struct RankGroup {
   Rank first = 0;
   int stride = 1, count = 1;
   int inner_count = 0, outer_stride = 0;
-  int rotation = 0;
+  int rotation = 0, inner_rotation = 0;
 
   Rank operator[](int i) const {
     const int j = (i + rotation) % count;
     if (inner_count == 0) return first + j * stride;
-    return first + (j % inner_count) * stride + (j / inner_count) * outer_stride;
+    return first + ((j + inner_rotation) % inner_count) * stride + (j / inner_count) * outer_stride;
   }
   // Position of r, -1 when it is no member.
   int index_of(Rank r) const {
@@ -31,7 +32,8 @@ struct RankGroup {
     for (int outer = 0; outer < table; ++outer) {
       const int distance = r - first - outer * outer_stride;
       if (distance < 0 || distance % stride != 0 || distance / stride >= row) continue;
-      return (outer * row + distance / stride + count - rotation) % count;
+      const int column = (distance / stride + row - inner_rotation) % row;
+      return (outer * row + column + count - rotation) % count;
     }
     return -1;
   }

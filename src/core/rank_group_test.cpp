@@ -18,6 +18,13 @@ TEST(RankGroup, OrdersOfTheHeader) {
   EXPECT_EQ(list({.first = 8, .count = 4, .rotation = 1}), (std::vector<Rank>{9, 10, 11, 8}));
   EXPECT_EQ(list({.first = 0, .stride = 2, .count = 4, .inner_count = 2, .outer_stride = 1}),
             (std::vector<Rank>{0, 2, 1, 3}));
+  EXPECT_EQ(list({.first = 0,
+                  .stride = 2,
+                  .count = 4,
+                  .inner_count = 2,
+                  .outer_stride = 1,
+                  .inner_rotation = 1}),
+            (std::vector<Rank>{2, 0, 3, 1}));
 }
 
 TEST(RankGroup, IndexIsTheInverse) {
@@ -26,7 +33,14 @@ TEST(RankGroup, IndexIsTheInverse) {
       {3, 2, 4},
       {3, 2, 4, 0, 0, 3},
       {.first = 4, .stride = 4, .count = 12, .inner_count = 3, .outer_stride = 1},
-      {.first = 4, .stride = 1, .count = 6, .inner_count = 3, .outer_stride = 8, .rotation = 2}};
+      {.first = 4, .stride = 1, .count = 6, .inner_count = 3, .outer_stride = 8, .rotation = 2},
+      {.first = 4,
+       .stride = 4,
+       .count = 12,
+       .inner_count = 3,
+       .outer_stride = 1,
+       .rotation = 5,
+       .inner_rotation = 2}};
   for (const RankGroup& g : groups) {
     const auto ranks = list(g);
     for (Rank r = 0; r < 40; ++r) {

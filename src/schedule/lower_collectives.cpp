@@ -39,7 +39,8 @@ class Lowering {
            .stride = node_size(g),
            .count = g.count,
            .inner_count = g.count / node_size(g),
-           .outer_stride = 1};
+           .outer_stride = 1,
+           .inner_rotation = g.index_of(rank_) / node_size(g)};
     return o;
   }
 
@@ -82,7 +83,7 @@ class Lowering {
         case AllGatherAlgorithm::kRecursiveDoubling:
           return doubling_gather(*g, after);
         case AllGatherAlgorithm::kBruck:
-          return bruck_gather(*g, after);
+          return bruck_gather(g->group, g->into, 0, after);
         case AllGatherAlgorithm::kHierarchical:
           return hierarchical_gather(*g, after);
         default:
@@ -156,27 +157,30 @@ class Lowering {
     return known(ends, after);
   }
 
-  // Pieces begin at the own one: step k sends the first 2^k of them 2^k members back.
-  std::vector<OpId> bruck_gather(const AllGather& op, const std::vector<OpId>& after) {
-    const int n = op.group.count, me = op.group.index_of(rank_);
+  // The group's pieces are those of `into` from `base` on and begin at the own one: step k sends
+  // the first 2^k of them 2^k members back.
+  std::vector<OpId> bruck_gather(const RankGroup& g, const Held& into, int base,
+                                 const std::vector<OpId>& after) {
+    const int n = g.count, me = g.index_of(rank_);
     std::vector<OpId> ends, have = after;
     for (int size = 1; size < n; size *= 2) {
       const int count = std::min(size, n - size);
-      ends.push_back(send(op.group[(me + n - size) % n], op.into.range(0, count), have));
-      const OpId got = recv(op.group[(me + size) % n], op.into.range(size, count), after);
+      ends.push_back(send(g[(me + n - size) % n], into.range(base, count), have));
+      const OpId got = recv(g[(me + size) % n], into.range(base + size, count), after);
       ends.push_back(got);
       if (got >= 0) have.push_back(got);
     }
     return known(ends, after);
   }
 
-  // Pieces lie by place, then node. First a ring among equal places, then one of whole places in
-  // the node.
+  // Pieces lie by place, then node, from the own node on. First Bruck among equal places, so that
+  // the many nodes cost few latencies; then a ring of whole places in the node, where links are
+  // fast.
   std::vector<OpId> hierarchical_gather(const AllGather& op, const std::vector<OpId>& after) {
     const int g = node_size(op.group), nodes = op.group.count / g;
     const int me = op.group.index_of(rank_), node = me / g, place = me % g;
     const RankGroup across{.first = op.group.first + place, .stride = g, .count = nodes};
-    const std::vector<OpId> first = ring_gather(across, op.into, after);
+    const std::vector<OpId> first = bruck_gather(across, op.into, place * nodes, after);
     std::vector<OpId> ends = first, have = first;
     for (int s = 0; s + 1 < g; ++s) {
       const int out = (place + g - s) % g, in = (place + 2 * g - s - 1) % g;

@@ -2,9 +2,9 @@
 // models of them.
 //
 //   all_gather:     ring (P - 1 steps to the neighbour), recursive_doubling (log2 P exchanges;
-//   powers of two),
-//                   bruck (ceil(log2 P) steps, any P), hierarchical (first among the ranks of equal
-//                   place on each node, then inside the node)
+//                   powers of two), bruck (ceil(log2 P) steps, any P), hierarchical (first Bruck
+//                   among the ranks of equal place on each node, then a ring inside the node:
+//                   ceil(log2 nodes) + node size - 1 steps)
 //   all_to_all:     pairwise (P - 1 steps, one partner at a time), linear (all at once)
 //   reduce_scatter: ring, recursive_halving (powers of two); merges partials by LSE, so it is
 //   always lowered
