@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "core/check.h"
 #include "core/cuda/device.h"
@@ -156,9 +157,12 @@ std::string why_unsupported(const PointParams& p) {
 
 }  // namespace
 
-int64_t predicted_slots(const Schedule& schedule) {
+int64_t predicted_slots(const Schedule& schedule, int period) {
   int64_t most = 0;
-  for (const Rank r : accounted_ranks(schedule.sharded.layout.world_size(), kMaxAccountedRanks)) {
+  std::set<Rank> ranks;
+  for (const Rank r : accounted_ranks(schedule.sharded.layout.world_size(), kMaxAccountedRanks))
+    ranks.insert(period > 0 ? r % period : r);
+  for (const Rank r : ranks) {
     int64_t bytes = 0;
     for (const Slot& slot : schedule.program(r).slots) bytes += slot.bytes;
     most = std::max(most, bytes);

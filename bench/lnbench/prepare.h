@@ -28,7 +28,9 @@ std::string transport_of(const Config& config, const std::string& launched);
 bool is_virtual(const PointParams& params);
 
 // Bytes of the largest rank's slots, from a few ranks alone: cheap at any P.
-int64_t predicted_slots(const Schedule& schedule);
+// `period`: of the schedule (AlgorithmInfo::period), where ranks that do the same need no second
+// look; 0: not known.
+int64_t predicted_slots(const Schedule& schedule, int period = 0);
 // The cheapest change (halving or doubling one thing) that makes a point fit: "batch=2"; "" if
 // none.
 std::string cheapest_change(const PointParams& original,

@@ -20,6 +20,9 @@ constexpr int kRanksInRecord = 64;
 
 CollectivePlan plan_of(const PointParams& p, const ClusterSpec& cluster) {
   CollectivePlan plan = plan_collectives(cluster, p.collective, p.ranks);
+  // Programs without gathers need not know in which nodes a gather lies: more ranks are alike.
+  if (find_algorithm(p.algorithm).collectives != CollectiveUse::kAllGather)
+    plan.all_gather_formula.clear();
   if (p.node_size > 0) plan.lowering.node_size = p.node_size;
   return plan;
 }
@@ -47,17 +50,26 @@ Schedule schedule_of(const PointParams& p, const ClusterSpec& cluster) {
                            plan_of(p, cluster).lowering);
 }
 
+int period_of(const PointParams& p, const ClusterSpec& cluster) {
+  return lowered_period(find_algorithm(p.algorithm).period(sharded_problem(p)), plan_of(p, cluster),
+                        cluster, p.ranks);
+}
+
+int64_t slots_of(const PointParams& p, const ClusterSpec& cluster) {
+  return predicted_slots(schedule_of(p, cluster), period_of(p, cluster));
+}
+
 // A program of a rank must be made to know its slots: of very many ranks that alone takes long.
 bool fits(const PointParams& p, const ClusterSpec& cluster, int64_t limit) {
   if (!find_algorithm(p.algorithm).why_unsupported(sharded_problem(p)).empty()) return false;
-  return p.ranks <= cluster.num_gpus() && predicted_slots(schedule_of(p, cluster)) <= limit;
+  return p.ranks <= cluster.num_gpus() && slots_of(p, cluster) <= limit;
 }
 
 void check_memory(Point& point, const SimulatePoint& options) {
   if (point.status != PointStatus::kOk) return;
   const int64_t limit =
       int64_t(options.cluster.device.memory_bytes.value * options.memory_fraction);
-  const int64_t needed = predicted_slots(schedule_of(point.params, options.cluster));
+  const int64_t needed = slots_of(point.params, options.cluster);
   if (needed <= limit) return;
   const std::string change = cheapest_change(point.params, [&](const PointParams& changed) {
     return fits(changed, options.cluster, limit);
@@ -199,8 +211,7 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   const CollectivePlan plan = plan_of(p, options.cluster);
   ProgramSet programs;
   try {
-    const int period = lowered_period(info.period(sharded), plan, options.cluster, p.ranks);
-    programs = compile(info.make(sharded), period, options.cluster, plan,
+    programs = compile(info.make(sharded), period_of(p, options.cluster), options.cluster, plan,
                        {.max_bytes = options.max_program_bytes});
   } catch (const UsageError& e) {
     out.record.status = PointStatus::kSkippedUnsupported;

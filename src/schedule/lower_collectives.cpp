@@ -8,6 +8,11 @@
 namespace longnet {
 namespace {
 
+bool is_collective(const Action& a) {
+  return std::holds_alternative<AllGather>(a) || std::holds_alternative<AllToAll>(a) ||
+         std::holds_alternative<ReduceScatter>(a);
+}
+
 class Lowering {
  public:
   Lowering(const ShardedProblem& sharded, RankProgram program, Rank rank,
@@ -15,6 +20,9 @@ class Lowering {
       : sharded_(sharded), in_(std::move(program)), rank_(rank), choice_(choice) {}
 
   RankProgram run() {
+    // Long programs are not copied for nothing.
+    if (std::ranges::none_of(in_.ops, [](const Op& op) { return is_collective(op.what); }))
+      return std::move(in_);
     choose_orders();
     out_.slots = in_.slots;
     for (Op& op : in_.ops) {
