@@ -47,14 +47,19 @@ void add_sweep(CLI::App& command, Options& o) {
   add_common(command, o);
 }
 
-void add_cluster(CLI::App& command, Options& o) {
-  command.add_option("--cluster", o.cluster, "A cluster, e.g. configs/clusters/h100-ndr400.json")
-      ->required();
+// `required`: no config can name one instead.
+void add_cluster(CLI::App& command, Options& o, bool required) {
+  command
+      .add_option("--cluster", o.cluster,
+                  "A cluster, e.g. configs/clusters/h100-ndr400.json (simulate: default the "
+                  "config's cluster.file)")
+      ->required(required);
   command
       .add_option("--what-if", o.what_if,
                   "Change it: bandwidth=0.5, inter_bandwidth=2, latency=2 (factors), taper=2, "
                   "gpus_per_node=4, nodes=1024, overlap=0.56, straggler=0.2 (rank 0 computes 20 % "
-                  "slower), several with commas; repeatable, each makes points of its own")
+                  "slower; 0.2@17: rank 17; 0.2x8: eight ranks), several with commas; repeatable, "
+                  "each makes points of its own (simulate: default the config's cluster.what_if)")
       ->allow_extra_args(false);
   command
       .add_option("--alpha", o.alpha,
@@ -151,7 +156,7 @@ Command simulate_command(CLI::App& app, Options& o, const std::string& command_l
   CLI::App* simulate = app.add_subcommand(
       "simulate", "The same points on a modelled cluster: any number of ranks, no MPI, no GPU");
   add_sweep(*simulate, o);
-  add_cluster(*simulate, o);
+  add_cluster(*simulate, o, /*required=*/false);
   simulate->add_option("-o,--output", o.output,
                        "Folder of the result (default: results/<utc>-<name>-<rev>)");
   simulate->add_flag("--no-collapse", o.no_collapse,
@@ -165,7 +170,7 @@ Command simulate_command(CLI::App& app, Options& o, const std::string& command_l
 Command recommend_command(CLI::App& app, Options& o) {
   CLI::App* recommend = app.add_subcommand(
       "recommend", "Which algorithm for this problem on that cluster? A ranked list");
-  add_cluster(*recommend, o);
+  add_cluster(*recommend, o, /*required=*/true);
   add_question(*recommend, o);
   add_common(*recommend, o);
   return {recommend, [&o] { return run_recommend(o); }};

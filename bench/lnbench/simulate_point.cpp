@@ -28,7 +28,8 @@ CollectivePlan plan_of(const PointParams& p, const ClusterSpec& cluster) {
 }
 
 // Skips `point` when the cluster cannot run it.
-void check_support(Point& point, const ClusterSpec& cluster) {
+void check_support(Point& point, const SimulatePoint& options) {
+  const ClusterSpec& cluster = options.cluster;
   const PointParams& p = point.params;
   std::string why = find_algorithm(p.algorithm).why_unsupported(sharded_problem(p));
   if (why.empty()) why = CostModel::why_unsupported(cluster, p.problem);
@@ -37,6 +38,8 @@ void check_support(Point& point, const ClusterSpec& cluster) {
   // A native gather may be a formula too; other algorithms never come to it.
   if (why.empty() && find_algorithm(p.algorithm).collectives == CollectiveUse::kAllGather)
     why = why_not_formula(cluster, plan_of(p, cluster).all_gather_formula);
+  if (const Straggler& s = options.what_if.straggler; why.empty() && s.rank >= p.ranks)
+    why = concat("what if straggler: there is no rank ", s.rank, " of ", p.ranks);
   if (why.empty() && !is_formula(p.collective))
     why = why_not_collective(find_algorithm(p.algorithm).make(sharded_problem(p)), p.collective,
                              plan_of(p, cluster).lowering);
@@ -194,7 +197,7 @@ std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePo
     point.id = point_id(point.params);
     const auto same = [&](const Point& other) { return other.id == point.id; };
     if (std::any_of(out.begin(), out.end(), same)) continue;  // kernels differed
-    if (point.status == PointStatus::kOk) check_support(point, options.cluster);
+    if (point.status == PointStatus::kOk) check_support(point, options);
     out.push_back(std::move(point));
   }
   return out;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/problem.h"
+#include "core/rank_group.h"
 
 namespace longnet {
 
@@ -143,16 +144,29 @@ ClusterSpec parse_cluster(std::string_view text, const std::string& path);
 // The same file again; what `calibrate` writes. parse_cluster reads it back to an equal spec.
 std::string cluster_to_json(const ClusterSpec& cluster);
 
+// Ranks that compute slower than the others: one, or `count` of them spread evenly over the world.
+struct Straggler {
+  double slower = 0;  // 0.2 is 20 %; 0: no rank is
+  Rank rank = 0;      // with count 1
+  int count = 1;      // the ranks floor(i P / count)
+  bool exists() const { return slower > 0; }
+  bool is(Rank r, int ranks) const;
+  // Ranks p and p + period() are equally slow; `ranks` when no shift leaves them so.
+  int period(int ranks) const;
+  bool operator==(const Straggler&) const = default;
+};
+
 // Questions "what if": each factor replaces nothing and scales, or replaces, one figure.
 struct WhatIf {
   double bandwidth = 1, inter_bandwidth = 1, latency = 1;  // factors on links
   std::optional<double> taper{}, gpus_per_node{}, nodes{}, overlap_efficiency{};
-  double straggler = 0;  // rank 0 computes this much slower: 0.2 is 20 %
+  Straggler straggler{};
   bool is_plain() const;
   std::string text() const;                      // "bandwidth=0.5 taper=2", "" when plain
   std::map<std::string, double> values() const;  // the same, by name
 };
-// "bandwidth=0.5,taper=2"; throws UsageError that lists the known names.
+// "bandwidth=0.5,taper=2"; throws UsageError that lists the known names. Slow ranks: straggler=0.2
+// is rank 0, 20 % slower; straggler=0.2@17 rank 17; straggler=0.2x8 eight ranks, spread evenly.
 WhatIf parse_what_if(std::string_view text);
 ClusterSpec apply(const ClusterSpec& cluster, const WhatIf& what_if);
 

@@ -78,8 +78,23 @@ TEST(Cluster, WhatIfScalesOrReplaces) {
   EXPECT_EQ(changed.inter.ports_per_node.value, 4);
   EXPECT_TRUE(parse_what_if("").is_plain());
   for (const char* wrong : {"bandwith=1", "bandwidth", "bandwidth=x", "bandwidth=0", "overlap=2",
-                            "nodes=1.5", "latency=-1"})
+                            "nodes=1.5", "latency=-1", "straggler=0.2@", "straggler=0.2@1.5",
+                            "straggler=0.2x0", "straggler=-1", "straggler=x8", "straggler=0.2@-1"})
     EXPECT_NE(usage_error([&] { parse_what_if(wrong); }), "") << wrong;
+}
+
+TEST(Cluster, StragglersAreNamedOrCounted) {
+  EXPECT_EQ(parse_what_if("straggler=0.2").straggler, (Straggler{.slower = 0.2}));
+  EXPECT_EQ(parse_what_if("straggler=0.2@17").straggler, (Straggler{.slower = 0.2, .rank = 17}));
+  EXPECT_EQ(parse_what_if("straggler=0.2x8").straggler, (Straggler{.slower = 0.2, .count = 8}));
+  EXPECT_EQ(parse_what_if("straggler=0.2@17,taper=2").text(), "straggler=0.2@17 taper=2");
+  EXPECT_EQ(parse_what_if("straggler=0.2x8").text(), "straggler=0.2x8");
+  EXPECT_TRUE(parse_what_if("straggler=0@17").is_plain());
+  const Straggler three{.slower = 1, .count = 3};
+  std::vector<Rank> slow;
+  for (Rank r = 0; r < 8; ++r)
+    if (three.is(r, 8)) slow.push_back(r);
+  EXPECT_THAT(slow, testing::ElementsAre(0, 2, 5));
 }
 
 }  // namespace

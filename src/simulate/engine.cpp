@@ -45,6 +45,7 @@ class Engine {
       lanes_[i].slots = uint32_t(i) * kFirstWindow;
     }
     run_.ranks.resize(size_t(ranks_));
+    for (Rank p = 0; p < ranks_; ++p) slow_.push_back(options.straggler.is(p, programs.ranks));
     add_channels();
     number_collectives();
     network_.done = [this](const MessageSide& s, const MessageSide& r, double end) {
@@ -178,8 +179,8 @@ class Engine {
 
   double seconds_of(const Lane& lane, const CompactOp& op) const {
     if (options_.without_compute) return 0;
-    return lane.rank == 0 && op.kind != OpKind::kSelect ? op.amount * (1 + options_.straggler)
-                                                        : op.amount;
+    const bool slow = slow_[lane.rank] && op.kind != OpKind::kSelect;
+    return slow ? op.amount * (1 + options_.straggler.slower) : op.amount;
   }
 
   void execute(uint32_t id, uint32_t index, double begin) {
@@ -360,6 +361,7 @@ class Engine {
   uint32_t message_lane_;
   Network network_;
   std::vector<Lane> lanes_;
+  std::vector<bool> slow_;  // by walked rank
   std::vector<Slot> slots_;
   std::vector<uint32_t> awake_, out_base_;
   std::vector<std::vector<uint32_t>> in_channel_, gathering_of_;
@@ -373,8 +375,10 @@ class Engine {
 
 int simulated_ranks(const ProgramSet& programs, const Topology& topology,
                     const SimulateOptions& options) {
-  if (!options.collapse || options.straggler != 0) return programs.ranks;
-  const int64_t block = std::lcm(int64_t{programs.period}, int64_t{topology.period()});
+  if (!options.collapse) return programs.ranks;
+  const int64_t slow = options.straggler.period(programs.ranks);
+  const int64_t block =
+      std::lcm(std::lcm(int64_t{programs.period}, int64_t{topology.period()}), slow);
   return block < programs.ranks && programs.ranks % block == 0 ? int(block) : programs.ranks;
 }
 

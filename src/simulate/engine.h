@@ -25,7 +25,7 @@ namespace longnet {
 struct SimulateOptions {
   AlphaSet alpha = AlphaSet::kNcclLl;
   bool collapse = true;          // walk one block of twins only, where there are some
-  double straggler = 0;          // rank 0 computes this much slower: 0.2 is 20 %
+  Straggler straggler{};         // ranks that compute slower
   bool without_compute = false;  // communication alone
   bool timeline = false;
 };

@@ -263,8 +263,50 @@ TEST(Engine, AStragglerHoldsAllUp) {  // a ring waits for its slowest member in 
   const ClusterSpec c = plain_cluster({.gpus_per_node = 8});
   const double plain = simulate_algorithm("ring", dense(8192, 8), c, "ring").run.makespan_s;
   const double slow =
-      simulate_algorithm("ring", dense(8192, 8), c, "ring", {.straggler = 0.5}).run.makespan_s;
+      simulate_algorithm("ring", dense(8192, 8), c, "ring", {.straggler = {.slower = 0.5}})
+          .run.makespan_s;
   expect_near(slow, 1.5 * plain);
+  // Which one it is makes no difference to a ring, but to a rank of another shard.
+  const Straggler fifth{.slower = 0.5, .rank = 5};
+  expect_near(
+      simulate_algorithm("ring", dense(8192, 8), c, "ring", {.straggler = fifth}).run.makespan_s,
+      1.5 * plain);
+}
+
+TEST(Engine, OnlyTheNamedRankIsSlow) {
+  std::vector<LooseProgram> p{size_t{4}};
+  for (LooseProgram& rank : p) rank.add(OpKind::kAttend, -1, 1e-3);
+  const ClusterSpec c = plain_cluster();
+  const ProgramSet set = pack_all(p, c.execution);
+  const SimulatedRun run =
+      simulate(set, Topology(c, 4), c, {.straggler = {.slower = 0.25, .rank = 2}});
+  for (const size_t r : {0, 1, 2, 3})
+    EXPECT_DOUBLE_EQ(run.ranks[r].finish_s, r == 2 ? 1.25e-3 : 1e-3) << r;
+}
+
+// Slow ranks that are spread evenly leave twins where their number divides the ranks.
+TEST(Engine, CollapsedIsTheSameAsFullWithStragglers) {
+  const ClusterSpec c = plain_cluster({.nodes = 8, .gpus_per_node = 4, .cards = 2});
+  for (const char* name : {"ring", "dilated", "double_ring"})
+    for (const auto& [count, walked] : {std::pair{1, 32}, {2, 16}, {8, 4}, {5, 32}, {32, 4}}) {
+      ShardedProblem s = dense(1 << 13, 32);
+      if (name == std::string("dilated")) s.pattern = {.branches = {{128, 1}, {1 << 13, 32}}};
+      const Straggler slow{.slower = 0.5, .rank = count == 1 ? 17 : 0, .count = count};
+      const auto run = [&](const SimulateOptions& options) {
+        return simulate_algorithm(name, s, c, "bruck", options).run;
+      };
+      const SimulatedRun few = run({.straggler = slow});
+      const SimulatedRun all = run({.collapse = false, .straggler = slow});
+      EXPECT_EQ(few.ranks.size() % size_t(walked), 0u) << name << " x" << count;
+      if (name == std::string("dilated")) {
+        EXPECT_EQ(few.ranks.size(), size_t(walked)) << "x" << count;
+      }
+      for (size_t p = 0; p < 32; ++p)
+        EXPECT_NEAR(all.ranks[p].finish_s, few.ranks[p % few.ranks.size()].finish_s, 1e-12)
+            << name << " x" << count << " rank " << p;
+      const size_t one = size_t(slow.rank);
+      expect_near(all.ranks[one].attend_s, 1.5 * run({.collapse = false}).ranks[one].attend_s);
+    }
 }
 
 }  // namespace

@@ -11,6 +11,35 @@ namespace {
 
 const std::vector<std::string> kNames{"bandwidth",     "inter_bandwidth", "latency", "taper",
                                       "gpus_per_node", "nodes",           "overlap", "straggler"};
+constexpr double kMaxRanks = 1 << 24;
+
+std::optional<double> parse_number(const std::string& text) {
+  size_t read = 0;
+  double value = 0;
+  try {
+    value = std::stod(text, &read);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+  return read == text.size() && std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+// "0.2", "0.2@17", "0.2x8"
+Straggler parse_straggler(const std::string& part, const std::string& text) {
+  const size_t mark = text.find_first_of("@x");
+  const auto slower = parse_number(text.substr(0, mark));
+  const bool one = mark == std::string::npos || text[mark] == '@';
+  const auto which =
+      mark == std::string::npos ? std::optional(0.0) : parse_number(text.substr(mark + 1));
+  if (!slower || *slower < 0 || !which || *which != std::floor(*which) || *which > kMaxRanks ||
+      *which < (one ? 0 : 1))
+    throw UsageError(concat("what if '", part,
+                            "': write straggler=0.2 (rank 0 computes 20 % slower), "
+                            "straggler=0.2@17 (rank 17) or straggler=0.2x8 (eight ranks)"));
+  if (*slower == 0) return {};
+  return one ? Straggler{.slower = *slower, .rank = Rank(*which)}
+             : Straggler{.slower = *slower, .count = int(*which)};
+}
 
 void set(WhatIf& w, const std::string& name, double value) {
   const bool whole = name == "gpus_per_node" || name == "nodes";
@@ -23,7 +52,6 @@ void set(WhatIf& w, const std::string& name, double value) {
   if (name == "gpus_per_node") w.gpus_per_node = value;
   if (name == "nodes") w.nodes = value;
   if (name == "overlap") w.overlap_efficiency = value;
-  if (name == "straggler") w.straggler = value;
 }
 
 void scale(LinkSpec& link, double bandwidth, double latency) {
@@ -33,6 +61,20 @@ void scale(LinkSpec& link, double bandwidth, double latency) {
 }
 
 }  // namespace
+
+bool Straggler::is(Rank r, int ranks) const {
+  if (!exists()) return false;
+  if (count == 1) return r == rank;
+  if (count >= ranks) return true;
+  // r = floor(i P / count) for some i: the least i with i P / count >= r.
+  const int64_t i = (int64_t{r} * count + ranks - 1) / ranks;
+  return i * ranks / count == r;
+}
+
+int Straggler::period(int ranks) const {
+  if (!exists() || count >= ranks) return 1;
+  return count > 1 && ranks % count == 0 ? ranks / count : ranks;
+}
 
 bool WhatIf::is_plain() const { return values().empty(); }
 
@@ -45,14 +87,22 @@ std::map<std::string, double> WhatIf::values() const {
   if (gpus_per_node) v["gpus_per_node"] = *gpus_per_node;
   if (nodes) v["nodes"] = *nodes;
   if (overlap_efficiency) v["overlap"] = *overlap_efficiency;
-  if (straggler != 0) v["straggler"] = straggler;
+  if (straggler.exists()) v["straggler"] = straggler.slower;
+  if (straggler.rank != 0) v["straggler_rank"] = straggler.rank;
+  if (straggler.count != 1) v["stragglers"] = straggler.count;
   return v;
 }
 
 std::string WhatIf::text() const {
   std::string out;
-  for (const auto& [name, value] : values())
-    out += concat(out.empty() ? "" : " ", name, "=", value);
+  for (const auto& [name, value] : values()) {
+    if (name == "straggler_rank")
+      out += concat("@", value);
+    else if (name == "stragglers")
+      out += concat("x", value);
+    else
+      out += concat(out.empty() ? "" : " ", name, "=", value);
+  }
   return out;
 }
 
@@ -66,21 +116,17 @@ WhatIf parse_what_if(std::string_view text) {
     const std::string name = part.substr(0, equals);
     if (std::find(kNames.begin(), kNames.end(), name) == kNames.end())
       throw UsageError(concat("what if '", part, "': ", name_hint(name, kNames)));
-    double value = -1;
-    size_t read = 0;
     const std::string number = equals == std::string::npos ? "" : part.substr(equals + 1);
-    try {
-      value = std::stod(number, &read);
-    } catch (const std::exception&) {
-      read = 0;
+    if (name == "straggler") {
+      w.straggler = parse_straggler(part, number);
+      continue;
     }
-    const bool zero_is_legal = name == "latency" || name == "straggler";
-    if (number.empty() || read != number.size() || !std::isfinite(value) || value < 0 ||
-        (value == 0 && !zero_is_legal) || (name == "overlap" && value > 1))
+    const auto value = parse_number(number);
+    if (!value || *value < 0 || (*value == 0 && name != "latency") ||
+        (name == "overlap" && *value > 1))
       throw UsageError(concat("what if '", part, "': write ", name,
-                              "=NUMBER, e.g. bandwidth=0.5 (a factor), taper=2, straggler=0.2 "
-                              "(rank 0 computes 20 % slower)"));
-    set(w, name, value);
+                              "=NUMBER, e.g. bandwidth=0.5 (a factor), taper=2, overlap=0.56"));
+    set(w, name, *value);
   }
   return w;
 }
