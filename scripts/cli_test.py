@@ -185,6 +185,46 @@ class Simulate(Case):
         self.assertIn("unknown key", text)
         self.assertIn("did you mean 'bandwidth'", self.simulate("--what-if", "bandwith=2", code=2).stderr)
 
+    def test_a_config_names_its_cluster_and_what_ifs(self):
+        folder, config = self.path / "out", self.path / "asks.json"
+        block = {"file": self.CLUSTER, "what_if": ["", "latency=2,straggler=0.5@3"]}
+
+        def write(cluster):
+            config.write_text(json.dumps({"extends": self.config, "model": {"dtype": "bf16"}, "cluster": cluster}))
+
+        write(block)
+        args = [str(config), "--set", "sweep.ranks=4", "--set", "sweep.seq_len=8K", "--filter", "algorithm == ring"]
+        self.expect(0, "simulate", *args, "-o", str(folder))
+        found = {p["params"]["cluster"]: p["timing"]["median_s"] for p in self.result(folder)["points"]}
+        self.assertEqual(set(found), {"h100-ndr400", "h100-ndr400 latency=2 straggler=0.5@3"})
+        self.assertLess(found["h100-ndr400"], found["h100-ndr400 latency=2 straggler=0.5@3"])
+        self.assert_valid(str(folder))
+        # The command line goes before it; other commands do not look.
+        other = str(ROOT / "configs" / "clusters" / "gb200-nvl72.json")
+        self.expect(0, "simulate", *args, "--cluster", other, "--what-if", "bandwidth=2", "-o", str(self.path / "two"))
+        self.assertEqual({p["params"]["cluster"] for p in self.result(self.path / "two")["points"]}, {"gb200-nvl72 bandwidth=2"})
+        self.assertNotIn("h100", self.expect(0, "plan", *args).stdout)
+        for cluster, message in (
+            ({"fil": "x"}, "cluster.fil: unknown key"),
+            ({"file": self.CLUSTER, "what_if": ["bandwith=2"]}, "cluster.what_if: what if 'bandwith=2'"),
+            ({"file": self.CLUSTER, "what_if": [2]}, "cluster.what_if: must be a string"),
+            ({"file": self.CLUSTER, "what_if": ["", ""]}, "stands there twice"),
+            ({"file": ""}, "cluster.file: is empty"),
+            ({"what_if": ["latency=2"]}, "no cluster to simulate"),
+        ):
+            write(cluster)
+            self.assertIn(message, self.expect(2, "simulate", *args).stderr)
+
+    def test_what_nccl_would_not_do_is_skipped(self):
+        args = ["--set", "sweep.ranks=16", "--set", "sweep.seq_len=64K", "--set", "sweep.algorithm=all_gather", "--set",
+                "sweep.collective=nccl_pat"]
+        self.simulate(*args, "--what-if", "", "--what-if", "gpus_per_node=1", "-o", str(self.path / "out"))
+        shared, alone = self.result(self.path / "out")["points"]
+        self.assertIn("needs one GPU per node, h100-ndr400 has 8", shared["reason"])
+        self.assertEqual(alone["status"], "ok")
+        late = self.simulate("--set", "sweep.ranks=4", "--what-if", "straggler=1@16").stdout
+        self.assertIn("there is no rank 16 of 4", late)
+
     def test_trace(self):
         trace = self.path / "trace.json"
         self.simulate("--set", "sweep.ranks=4", "--set", "sweep.seq_len=8K", "--filter", "algorithm == ring", "--trace", str(trace),

@@ -1,5 +1,5 @@
 // `lnbench simulate`: the points of a config on a modelled cluster. No MPI, no GPU.
-#include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 
@@ -20,9 +20,25 @@ struct Variant {
   std::vector<Point> points;
 };
 
+// The command line's cluster, else the config's: a path from where one stands, or from the
+// config's folder.
+ClusterSpec read_cluster(const Options& options, const Config& config) {
+  namespace fs = std::filesystem;
+  if (!options.cluster.empty()) return load_cluster(options.cluster);
+  if (config.cluster.file.empty())
+    throw UsageError(
+        concat("no cluster to simulate\n  hint: --cluster "
+               "configs/clusters/h100-ndr400.json, or \"cluster\": {\"file\": ...} in ",
+               config.path));
+  const fs::path beside = fs::path(config.path).parent_path() / config.cluster.file;
+  return load_cluster(!fs::exists(config.cluster.file) && fs::exists(beside) ? beside.string()
+                                                                             : config.cluster.file);
+}
+
 std::vector<Variant> read_variants(const Options& options, const Config& config) {
-  const ClusterSpec cluster = load_cluster(options.cluster);
-  std::vector<std::string> questions = options.what_if;
+  const ClusterSpec cluster = read_cluster(options, config);
+  std::vector<std::string> questions =
+      options.what_if.empty() ? config.cluster.what_if : options.what_if;
   if (questions.empty()) questions.push_back("");
   std::vector<Variant> variants;
   for (const std::string& text : questions) {

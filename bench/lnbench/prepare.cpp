@@ -14,6 +14,7 @@
 #include "kernels/cuda/device_kernel.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
+#include "simulate/cluster.h"
 #include "simulate/collective_model.h"
 
 namespace longnet {
@@ -48,6 +49,14 @@ KnownNames known_names() {
     if (a.collectives == CollectiveUse::kAllToAll)
       names.insert(names.end(), {"pairwise", "linear"});
   }
+  known.why_bad_what_if = [](const std::string& text) -> std::string {
+    try {
+      parse_what_if(text);
+      return {};
+    } catch (const UsageError& e) {
+      return e.what();
+    }
+  };
   return known;
 }
 

@@ -1,5 +1,6 @@
 #include "io/config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -147,6 +148,36 @@ void read_virtual(ObjectReader r, VirtualConfig& v) {
   if (one != (r.node().find("bytes_per_s") != nullptr))
     r.problems().add(r.node(), r.path_of(one ? "bytes_per_s" : "latency_s"), "is missing",
                      "a link has a latency_s and a bytes_per_s: give both or none");
+  r.unknown_keys();
+}
+
+// An empty text asks nothing: the cluster as it is.
+void read_what_if(ObjectReader& r, const KnownNames& known, std::vector<std::string>& out) {
+  const JsonNode* n = r.take("what_if");
+  if (!n) return;
+  const std::string path = r.path_of("what_if");
+  for (const JsonNode* item : as_list(*n, path, r.problems())) {
+    if (!item->is_string()) {
+      r.problems().add(*item, path, concat("must be a string, is ", item->kind_name()),
+                       "e.g. \"inter_bandwidth=0.25\", or \"\" for the cluster as it is");
+      continue;
+    }
+    const std::string why =
+        known.why_bad_what_if ? known.why_bad_what_if(item->string) : std::string();
+    if (!why.empty()) r.problems().add(*item, path, why, "lnbench simulate --help lists them");
+    if (std::ranges::find(out, item->string) != out.end())
+      r.problems().add(*item, path, concat("'", item->string, "' stands there twice"),
+                       "its points would be the same: leave one out");
+    out.push_back(item->string);
+  }
+}
+
+void read_cluster(ObjectReader r, const KnownNames& known, ClusterConfig& c) {
+  r.text("file", c.file);
+  if (const JsonNode* file = r.node().find("file"); file && file->is_string() && c.file.empty())
+    r.problems().add(*file, r.path_of("file"), "is empty",
+                     "name a cluster, e.g. \"configs/clusters/h100-ndr400.json\"");
+  read_what_if(r, known, c.what_if);
   r.unknown_keys();
 }
 
@@ -311,6 +342,7 @@ Config parse_config(std::string_view text, const std::string& path, const LoadOp
   read_check(section("check"), c.check);
   read_memory(section("memory"), c.memory);
   read_virtual(section("virtual"), c.virtual_ranks);
+  read_cluster(section("cluster"), options.known, c.cluster);
   r.unknown_keys();
   check_config(c, root, problems);
   problems.throw_if_any();

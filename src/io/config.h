@@ -10,6 +10,7 @@
 // path and a value that is read as JSON, else as a comma-separated list, else as a string.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -120,6 +121,12 @@ struct VirtualConfig {
   std::optional<double> latency_s{}, bytes_per_s{};
 };
 
+// For `lnbench simulate`; every other command ignores it.
+struct ClusterConfig {
+  std::string file{};                  // "": the command line names one
+  std::vector<std::string> what_if{};  // each makes points of its own: "", "inter_bandwidth=0.25"
+};
+
 struct ExcludeRule {
   std::string where{};   // a filter expression (io/filter.h)
   std::string reason{};  // shown in place of a number
@@ -160,7 +167,8 @@ struct Config {
   CheckConfig check;
   MemoryConfig memory;
   VirtualConfig virtual_ranks;  // "virtual"
-  std::string path;             // as the user gave it
+  ClusterConfig cluster;
+  std::string path;  // as the user gave it
 };
 
 // Names that other modules own; io only compares. An empty list means "do not check".
@@ -175,6 +183,8 @@ struct KnownNames {
   std::vector<std::string> head_slice_algorithms{"all_gather"};
   // Algorithm -> collectives that change its program, apart from "native". Empty: all for each.
   std::map<std::string, std::vector<std::string>> collectives_of{};
+  // What is wrong with a cluster.what_if, "" when nothing is. Empty: do not check.
+  std::function<std::string(const std::string&)> why_bad_what_if{};
 };
 // For filters: the names above and the fixed ones (dtype, offset, mix, ...) by key.
 std::map<std::string, std::vector<std::string>, std::less<>> known_values(const KnownNames& known);

@@ -151,7 +151,13 @@ JsonNode config_node(const Config& c) {
   root.set("schema_version", 1).set("name", c.name).set("description", c.description);
   root.set("model", model_node(c)).set("dilated", dilated_node(c.dilated));
   root.set("sparse", sparse_node(c.sparse)).set("sweep", sweep_node(c.sweep));
-  return rest_node(c, std::move(root));
+  root = rest_node(c, std::move(root));
+  // Only where there is one: configs without keep their hash.
+  JsonNode cluster = JsonNode::object();
+  if (!c.cluster.file.empty()) cluster.set("file", c.cluster.file);
+  if (!c.cluster.what_if.empty()) cluster.set("what_if", list_of(c.cluster.what_if));
+  if (!cluster.keys.empty()) root.set("cluster", cluster);
+  return root;
 }
 
 }  // namespace

@@ -102,6 +102,21 @@ TEST(Config, VirtualRanks) {
   EXPECT_EQ(config_sha256(again), config_sha256(c));
 }
 
+TEST(Config, ClusterOfASimulation) {
+  using testing::ElementsAre;
+  const Config c = parse(with(R"("cluster": { "file": "a.json", "what_if": ["", "taper=2"] })"));
+  EXPECT_EQ(c.cluster.file, "a.json");
+  EXPECT_THAT(c.cluster.what_if, ElementsAre("", "taper=2"));
+  EXPECT_EQ(parse(resolved_config_json(c)).cluster.what_if, c.cluster.what_if);
+  EXPECT_EQ(resolved_config_json(parse(with(""))).find("cluster"), std::string::npos);
+  EXPECT_THAT(parse(with(R"("cluster": { "what_if": "taper=2" })")).cluster.what_if,
+              ElementsAre("taper=2"));
+  EXPECT_THAT(error_of(with(R"("cluster": { "fille": "a.json" })")),
+              HasSubstr("dir/x.json:3: cluster.fille: unknown key"));
+  EXPECT_THAT(error_of(with(R"("cluster": { "what_if": ["", ""] })")),
+              HasSubstr("cluster.what_if: '' stands there twice"));
+}
+
 TEST(Config, SparseKnowsRulesByName) {
   const Config c = parse(with(R"("sparse": { "segment": "sqrt", "summary": "match_dilated" })"));
   EXPECT_FALSE(c.sparse.segment);
