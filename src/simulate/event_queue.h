@@ -1,7 +1,15 @@
 // Events by time; equal times in the order in which they were pushed.
+//
+// Ranks that do the same have events at the same times, by the thousand. So events of one time hang
+// in a list, and only the lists lie in a heap: most pushes and pops never touch it.
+//
+//   push(2, a) push(1, b) push(2, c)  ->  heap: 1 -> {b}, 2 -> {a, c}  ->  pops b, a, c
 #pragma once
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace longnet {
@@ -9,32 +17,89 @@ namespace longnet {
 enum class EventKind : uint32_t { kLatencyOver, kFlowEnds, kLaneEnds, kCollectiveEnds };
 
 struct Event {
-  double time;
-  uint64_t order;
   EventKind kind;
   uint32_t id, version;
 };
 
 class EventQueue {
  public:
+  EventQueue() { recent_.fill(kNone); }
+
   void push(double time, EventKind kind, uint32_t id, uint32_t version = 0) {
-    heap_.push_back({time, next_++, kind, id, version});
-    std::push_heap(heap_.begin(), heap_.end(), later);
+    const uint32_t at = take(nodes_, free_nodes_);
+    nodes_[at] = {{kind, id, version}, kNone};
+    List& list = lists_[list_of(time)];
+    if (list.first == kNone)
+      list.first = at;
+    else
+      nodes_[list.last].next = at;
+    list.last = at;
   }
   Event pop() {
-    std::pop_heap(heap_.begin(), heap_.end(), later);
-    const Event e = heap_.back();
-    heap_.pop_back();
-    return e;
+    const uint32_t id = heap_.front().list;
+    List& list = lists_[id];
+    const uint32_t at = list.first;
+    list.first = nodes_[at].next;
+    free_nodes_.push_back(at);
+    if (list.first == kNone) {
+      list.time = std::numeric_limits<double>::quiet_NaN();  // nothing joins it any more
+      free_lists_.push_back(id);
+      std::pop_heap(heap_.begin(), heap_.end(), Later{});
+      heap_.pop_back();
+    }
+    return nodes_[at].event;
   }
   bool empty() const { return heap_.empty(); }
   double next_time() const { return heap_.front().time; }
 
  private:
-  static bool later(const Event& a, const Event& b) {
-    return a.time != b.time ? a.time > b.time : a.order > b.order;
+  static constexpr uint32_t kNone = ~0u;
+  static constexpr int kRecentBits = 10;
+  struct Node {
+    Event event;
+    uint32_t next;
+  };
+  struct List {
+    double time;
+    uint32_t first, last;
+  };
+  struct Place {
+    double time;
+    uint64_t order;  // of making: of two lists of one time, only the later one still grows
+    uint32_t list;
+  };
+  struct Later {
+    bool operator()(const Place& a, const Place& b) const {
+      return a.time != b.time ? a.time > b.time : a.order > b.order;
+    }
+  };
+  template <class T>
+  static uint32_t take(std::vector<T>& pool, std::vector<uint32_t>& free) {
+    if (free.empty()) {
+      pool.emplace_back();
+      return uint32_t(pool.size()) - 1;
+    }
+    const uint32_t id = free.back();
+    free.pop_back();
+    return id;
   }
-  std::vector<Event> heap_;
+  // The list that was last used for `time`, or a new one where another time took its place since.
+  uint32_t list_of(double time) {
+    const uint64_t mixed = std::bit_cast<uint64_t>(time) * 0x9e3779b97f4a7c15u;
+    uint32_t& recent = recent_[size_t(mixed >> (64 - kRecentBits))];
+    if (recent != kNone && lists_[recent].time == time) return recent;
+    recent = take(lists_, free_lists_);
+    lists_[recent] = {time, kNone, kNone};
+    heap_.push_back({time, next_++, recent});
+    std::push_heap(heap_.begin(), heap_.end(), Later{});
+    return recent;
+  }
+
+  std::vector<Node> nodes_;
+  std::vector<List> lists_;
+  std::vector<Place> heap_;
+  std::vector<uint32_t> free_nodes_, free_lists_;
+  std::array<uint32_t, size_t{1} << kRecentBits> recent_;
   uint64_t next_ = 0;
 };
 

@@ -16,7 +16,7 @@ void FairShare::touch(int link) {
   dirty_.push_back(link);
 }
 
-FairShare::Flow FairShare::add(const Route& route) {
+FairShare::Flow FairShare::add(std::span<const int> links) {
   if (free_.empty()) {
     free_.push_back(Flow(flows_.size()));
     flows_.emplace_back();
@@ -26,7 +26,7 @@ FairShare::Flow FairShare::add(const Route& route) {
   State& f = flows_[flow];
   f.links.clear();
   f.rate = 0;
-  for (const int link : route) {
+  for (const int link : links) {
     auto& users = links_[size_t(link)].users;
     users.push_back({flow, uint32_t(f.links.size())});
     f.links.push_back({link, uint32_t(users.size()) - 1});

@@ -10,8 +10,6 @@
 #include <span>
 #include <vector>
 
-#include "simulate/topology.h"
-
 namespace longnet {
 
 class FairShare {
@@ -20,7 +18,7 @@ class FairShare {
   explicit FairShare(std::vector<double> capacities);
 
   // A flow that uses a link twice (in a collapsed topology) takes twice its rate from it.
-  Flow add(const Route& route);
+  Flow add(std::span<const int> links);
   void remove(Flow flow);
 
   // Recomputes what changed since the last call; the flows whose rate is new, in a fixed order.

@@ -62,13 +62,17 @@ Route Network::route_of(const Channel& c) const {
 }
 
 void Network::seal() {
-  if (!alone_is_fast_) return;
   std::vector<int> users(size_t(topology_.num_links()), 0);
   for (const Channel& c : channels_)
     for (const int link : route_of(c)) ++users[size_t(link)];
   for (Channel& c : channels_) {
-    c.alone = true;
-    for (const int link : route_of(c)) c.alone = c.alone && users[size_t(link)] == 1;
+    const Route route = route_of(c);
+    const auto own = [&](int link) { return users[size_t(link)] == 1; };
+    c.alone = alone_is_fast_ && std::all_of(route.begin(), route.end(), own);
+    if (c.alone) continue;
+    c.first_link = uint32_t(links_.size());
+    c.num_links = uint32_t(route.count);
+    links_.insert(links_.end(), route.begin(), route.end());
   }
 }
 
@@ -149,11 +153,11 @@ void Network::begin_flow(uint32_t message, double now) {
 void Network::run_flow(uint32_t flow, double now) {
   Flow& f = flows_[flow];
   const Channel& c = channels_[messages_[f.message].channel];
-  Route route = route_of(c);
+  crossed_.assign(links_.begin() + c.first_link, links_.begin() + c.first_link + c.num_links);
   if (crawl_ > 0)
     for (const uint32_t rank : {uint32_t(c.from % walked_), c.receiver})
-      if (!progresses_[rank]) route.add(first_crawl_link_ + int(rank));
-  f.share = share_.add(route);
+      if (!progresses_[rank]) crossed_.push_back(first_crawl_link_ + int(rank));
+  f.share = share_.add(crossed_);
   f.rate = 0;
   f.since = now;
   if (f.share >= flow_of_share_.size()) flow_of_share_.resize(f.share + 1);

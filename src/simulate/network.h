@@ -66,6 +66,7 @@ class Network {
     double free_at = 0;                                // when the message before is over
     uint32_t first = kNone, last = kNone;              // posted sides without a partner
     uint32_t queue_first = kNone, queue_last = kNone;  // messages whose latency is over
+    uint32_t first_link = 0, num_links = 0;            // in links_, unless it is alone
     bool holds_sends = false, alone = false, busy = false;
   };
   struct Posted {
@@ -100,6 +101,8 @@ class Network {
   double crawl_;
   int first_crawl_link_;  // one per walked rank, behind the topology's
   std::vector<Channel> channels_;
+  std::vector<int> links_;    // routes of the channels, one after another
+  std::vector<int> crossed_;  // by the flow that begins
   std::vector<Posted> posted_;
   std::vector<Message> messages_;
   std::vector<Flow> flows_;
