@@ -32,6 +32,22 @@ def kernel_shares(path):
     return shares
 
 
+def simulator(folder):
+    def usage(name):
+        return json.loads((folder / f"{name}.usage.json").read_text())
+
+    ring = points(folder / "simulate-ring")[0]["metrics"]
+    if ring["simulated_ranks"] != 4096:
+        sys.exit(f"error: {folder}/simulate-ring walks {ring['simulated_ranks']} ranks, not 4096")
+    return [
+        ("simulated ring, P = 4096: messages a second / 5 million", ring["messages_per_s"] / 5e6, ">=", 1),
+        ("  seconds of one core, every rank walked twice", usage("simulate-ring")["cpu_s"], "<=", 10),
+        ("  memory in MB", usage("simulate-ring")["max_rss_bytes"] / 1e6, "<=", 300),
+        ("figure5-cluster: seconds of one core", usage("simulate-figure5")["cpu_s"], "<=", 60),
+        ("dilated, ring and usp on 131072 ranks: seconds of one core", usage("simulate-131072")["cpu_s"], "<=", 10),
+    ]
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     rows = []
@@ -65,6 +81,7 @@ def main():
         ("a fifth of a ring, extrapolated / measured", 1 + abs(part["timing"]["median_s"] / whole_ring["timing"]["median_s"] - 1),
          "<=", 1.05),
     ]
+    rows += simulator(folder)
     missed = 0
     print(f"# {'what':<58} value   goal")
     for what, value, sense, goal in rows:

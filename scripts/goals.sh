@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures what the suite holds itself to and prints each ratio beside its goal: kernels against the machine's peak,
-# a dilated forward against its attends, two ranks against one, a walk over virtual ranks against its attends. About
-# nine minutes on two quiet cores.
+# a dilated forward against its attends, two ranks against one, a walk over virtual ranks against its attends, the
+# simulator's seconds and memory. About nine minutes on two quiet cores.
 #   scripts/goals.sh [FOLDER]      (default: build/goals; finished runs in it are used again)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -22,4 +22,17 @@ ring=(configs/goals.json --transport virtual --ranks 4 --filter 'algorithm == ri
 [ -e "$folder/ring/result.json" ] || $bin/lnbench run "${ring[@]}" -o "$folder/ring"
 [ -e "$folder/ring-share/result.json" ] ||
   $bin/lnbench run "${ring[@]}" --set virtual.sample_share=0.2 -o "$folder/ring-share"
+# The simulator: a ring with every rank walked, a whole sweep, and more ranks than anyone has.
+simulate() {  # NAME ARGUMENT...
+  local name=$1
+  shift
+  [ -e "$folder/$name.usage.json" ] ||
+    { rm -rf "$folder/$name" && scripts/usage.py "$folder/$name.usage.json" $bin/lnbench simulate "$@" -q -o "$folder/$name"; }
+}
+h100=configs/clusters/h100-ndr400.json
+simulate simulate-ring configs/crossover-cluster.json --what-if '' --set sweep.algorithm=ring --set sweep.ranks=4096 \
+  --set sweep.seq_len=1M --no-collapse --alpha ideal
+simulate simulate-figure5 configs/figure5-cluster.json --cluster $h100
+simulate simulate-131072 configs/figure5-cluster.json --cluster $h100 --what-if nodes=16384 --set sweep.ranks=131072 \
+  --set sweep.seq_len=1B --set sweep.algorithm=dilated,ring,usp --set sweep.causal=false --set sweep.layout=contiguous
 exec .venv/bin/python scripts/goals.py "$folder"
