@@ -222,7 +222,7 @@ class Simulate(Case):
         shared, alone = self.result(self.path / "out")["points"]
         self.assertIn("needs one GPU per node, h100-ndr400 has 8", shared["reason"])
         self.assertEqual(alone["status"], "ok")
-        late = self.simulate("--set", "sweep.ranks=4", "--what-if", "straggler=1@16").stdout
+        late = self.simulate("--set", "sweep.ranks=4", "--what-if", "straggler=1@16", "-o", str(self.path / "late")).stdout
         self.assertIn("there is no rank 16 of 4", late)
 
     def test_trace(self):

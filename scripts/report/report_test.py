@@ -37,6 +37,7 @@ from report.synthetic_fixture import (
     opponent,
     opponents_sweep,
     point,
+    refused,
     result,
     write_interrupted,
     write_result,
@@ -64,6 +65,12 @@ class Figures(unittest.TestCase):
         self.assertEqual(len(rows_of(drawn)), 32)
         self.assertIn("Tokens per batch: 1M", drawn.caption)
         self.assertTrue(figure(full_sweep(), "batch_runtime").absent)
+        # Where an algorithm stops: points of the same tokens per batch, and no others.
+        stopped = refused("all_gather", 8 * K, 2, "skipped_memory", "too large")
+        stopped["params"]["batch"] = 128
+        other = refused("all_gather", 8 * K, 1, "skipped_memory", "too large")
+        crosses = [r for r in rows_of(figure([*batch_sweep(), stopped, other], "batch_runtime")) if "slot" in r]
+        self.assertEqual([(r["ranks"], r["reason"]) for r in crosses], [(2, "too large")])
 
     def test_latency_shows_points_without_result_as_crosses(self) -> None:
         records = full_sweep()

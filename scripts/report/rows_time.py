@@ -28,25 +28,34 @@ MAX_LENGTHS = 4  # lines per series in the scaling figures
 MAX_STRIPS = 60
 
 
+def stopped_rows(ctx: Context, missing: list[Point]) -> tuple[list[Row], int]:
+    """Rows of × at the top edge, a line of them for each series, and the space that they take."""
+    lanes = sorted({ctx.index.label(p) for p in missing})
+    rows = [
+        base_row(ctx, point)
+        | {
+            "slot": 7 + SLOT_PX * lanes.index(ctx.index.label(point)),
+            "reason": point.text("reason") or "no reason given",
+        }
+        for point in missing
+    ]
+    return rows, 14 + SLOT_PX * len(lanes)
+
+
 def latency(ctx: Context) -> list[Drawing]:
     """All points with a length: times as marks, the others as × in one row per series and ranks."""
     shown = timed_points(ctx)
     rows = [timed_row(ctx, p, 1.0 / p.batch) for p in shown]
     if not rows:
         return []
-    missing = [p for p in ctx.points if not p.ok and p.seq_len]
-    lanes = sorted({ctx.index.label(p) for p in missing})
-    for point in missing:
-        lane = lanes.index(ctx.index.label(point))
-        rows.append(
-            base_row(ctx, point) | {"slot": 7 + SLOT_PX * lane, "reason": point.text("reason") or "no reason given"}
-        )
+    stopped, space = stopped_rows(ctx, [p for p in ctx.points if not p.ok and p.seq_len])
+    rows += stopped
     note = (
         "Points of a batch larger than 1 show the time of the batch divided by its sequences."
         if any(p.batch > 1 for p in shown)
         else ""
     )
-    return single(rows, shown, note=note, params={"skip_space": 14 + SLOT_PX * len(lanes)})
+    return single(rows, shown, note=note, params={"skip_space": space})
 
 
 def constant_token_lines(ctx: Context) -> list[list[Point]]:
@@ -60,7 +69,11 @@ def batch_runtime(ctx: Context) -> list[Drawing]:
     shown = [p for line in lines for p in line]
     totals = sorted({p.batch * (p.seq_len or 0) for p in shown})
     note = f"Tokens per batch: {', '.join(token_label(t) for t in totals)}."
-    return single([timed_row(ctx, p) for p in shown], shown, note=note)
+    # Points without a time belong here when their run holds as many tokens per batch.
+    held = {(p.run, p.batch * (p.seq_len or 0)) for p in shown}
+    missing = [p for p in ctx.points if not p.ok and p.seq_len and (p.run, p.batch * p.seq_len) in held]
+    stopped, space = stopped_rows(ctx, missing)
+    return single([timed_row(ctx, p) for p in shown] + stopped, shown, note=note, params={"skip_space": space})
 
 
 def time_per_token(ctx: Context) -> list[Drawing]:
