@@ -91,6 +91,7 @@ LAYER_NEEDS: dict[str, Callable[[list[Row]], bool]] = {
     "replayed": some(lambda r: is_ok(r) and r["source"] == "replayed"),
     "extrapolated": some(lambda r: is_ok(r) and r["source"] == "extrapolated"),
     "interval": some(lambda r: "low" in r),
+    "band": some(lambda r: "band_colour" in r),
     "skipped": some(lambda r: "slot" in r),
     "refused": some(lambda r: r.get("status") in ("skipped_memory", "oom")),
     "limit": some(lambda r: r.get("status") == "limit"),
@@ -251,6 +252,8 @@ def caption_of(meta: dict[str, Any], drawing: Drawing) -> str:
             if levels
             else "no interval recorded"
         )
+        if any("band_colour" in row for row in drawing.rows):
+            interval += "; of simulated points a band, from no latency but the wire's to that of NCCL's Simple protocol"
         each = f"each sample is {sample_text(drawing.points)}"
         parts.append(f"{count[0].upper()}{count[1:]}, {per_point}; {interval}; {each}.")
     else:

@@ -72,6 +72,18 @@ class Figures(unittest.TestCase):
         crosses = [r for r in rows_of(figure([*batch_sweep(), stopped, other], "batch_runtime")) if "slot" in r]
         self.assertEqual([(r["ranks"], r["reason"]) for r in crosses], [(2, "too large")])
 
+    def test_simulated_points_have_a_band(self) -> None:
+        records = [point("dilated", n * K, 2, source=s) for n in (8, 16) for s in ("measured", "simulated")]
+        for record in records:
+            time_s = record["timing"]["median_s"]
+            record["timing"] |= {"ci_low_s": 0.5 * time_s, "ci_high_s": 2 * time_s}
+        drawn = figure(records, "latency")
+        rows = rows_of(drawn)
+        self.assertEqual({r["source"] for r in rows if "band_colour" in r}, {"simulated"})
+        self.assertIn("band", [layer["name"] for layer in drawn.spec["layer"]])
+        self.assertIn("of simulated points a band", drawn.caption)
+        self.assertNotIn("band", [layer["name"] for layer in figure(records[::2], "latency").spec["layer"]])
+
     def test_latency_shows_points_without_result_as_crosses(self) -> None:
         records = full_sweep()
         rows = rows_of(figure(records, "latency"))

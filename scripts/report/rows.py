@@ -79,6 +79,8 @@ def timed_row(ctx: Context, point: Point, scale: float = 1.0) -> Row:
     row["value"] = None if median is None else median * scale
     if low and high and low > 0 and high > 0:
         row |= {"low": low * scale, "high": high * scale}
+        if point.source == "simulated":  # a colour, not a scale: legends would fill their hollow marks
+            row["band_colour"] = ctx.index.styles[ctx.index.label(point)].colour
     return row
 
 
