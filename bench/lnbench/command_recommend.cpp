@@ -66,10 +66,12 @@ std::string reason(const PointRecord& r, double fastest) {
   else
     text = concat("waits ", std::lround(100 * waits), " % of the time for others");
   if (r.work.balance < 0.95)
-    text +=
-        concat("; the mask leaves ranks idle, balance ", std::round(100 * r.work.balance) / 100);
-  if (total > fastest)
+    text += concat("; ", r.params.problem.causal ? "the mask" : "unequal parts",
+                   " may leave ranks idle, balance ", std::round(100 * r.work.balance) / 100);
+  if (total > 1.1 * fastest)
     text += concat("; ", std::round(100 * total / fastest) / 100, " x the first");
+  else if (total > 1.0005 * fastest)
+    text += concat("; ", std::round(1000 * (total / fastest - 1)) / 10, " % behind the first");
   return text;
 }
 
