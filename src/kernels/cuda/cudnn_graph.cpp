@@ -116,13 +116,14 @@ class Graph4D {
   }
   struct TensorKindOf {
     bool is_virtual = false, by_value = false;
+    int64_t alignment = 16;
   };
   Ref tensor(int64_t uid, cudnnDataType_t type, const std::vector<int64_t>& dims,
              const std::vector<int64_t>& strides, TensorKindOf kind) {
     Descriptor& t = make(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     t.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, std::vector<int64_t>{uid})
         .set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type)
-        .set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::vector<int64_t>{16})
+        .set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::vector<int64_t>{kind.alignment})
         .set(CUDNN_ATTR_TENSOR_DIMENSIONS, dims)
         .set(CUDNN_ATTR_TENSOR_STRIDES, strides)
         .set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, kind.is_virtual)
@@ -228,7 +229,9 @@ Graph4D::Graph4D(const SdpaShape& s) : s_(s) {
   Ref k = tensor(kK, type, {s.outer, s.inner, s.head_dim, s.keys}, {s.k[0], s.k[1], 1, s.k[2]}, {});
   Ref v = tensor(kV, type, {s.outer, s.inner, s.keys, s.head_dim}, with_lanes(s.v), {});
   Ref o = tensor(kO, type, rows, with_lanes(s.o), {});
-  Ref lse = tensor(kLse, CUDNN_DATA_FLOAT, {s.outer, s.inner, s.rows, 1}, with_lanes(s.lse), {});
+  // LSEs lie behind the rows of a partial, one float per row: a head's first one may be anywhere.
+  Ref lse = tensor(kLse, CUDNN_DATA_FLOAT, {s.outer, s.inner, s.rows, 1}, with_lanes(s.lse),
+                   {.alignment = sizeof(float)});
 
   Ref raw = scores(CUDNN_DATA_FLOAT), x = scores(CUDNN_DATA_FLOAT);
   matmul(q, k, raw);
