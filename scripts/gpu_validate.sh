@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Builds and proves the GPU backends on a machine with a GPU and no network, in under nine minutes.
 #
-#   scripts/gpu_validate.sh [-o DIR] [--minutes 9] [--build-only] [--skip STAGES]
+#   scripts/gpu_validate.sh [-o DIR] [--archive FILE.tar.gz] [--minutes 9] [--build-only] [--skip STAGES]
 #
 # Needs nvcc, CMake and a C++20 compiler; everything else is used when it is there, and named when it
 # is not. Each stage has a time limit and writes its result at once, the most valuable ones first, so
 # that a stage that fails or hangs loses nothing but itself. DIR (default: results/<utc>-<gpu>) gets
-# one log and one JSON per stage, result.json with all of them, and summary.txt.
+# one log and one JSON per stage, result.json with all of them, and summary.txt. --archive: DIR as one
+# file, written again after every stage, for machines that give back only a few files, or end without
+# a warning.
 #
 # Exit codes: 0 all stages passed, 1 one failed, 2 usage, 3 no GPU (nothing was run).
 set -u
@@ -14,15 +16,17 @@ cd "$(dirname "$0")/.."
 begin=$SECONDS
 minutes=9
 out=""
+archive=""
 build_only=0
 skip=","
 while [ $# -gt 0 ]; do
   case "$1" in
     -o) out=$2; shift 2 ;;
+    --archive) archive=$2; shift 2 ;;
     --minutes) minutes=$2; shift 2 ;;
     --build-only) build_only=1; shift ;;
     --skip) skip=",$2,"; shift 2 ;;
-    *) sed -n '2,14p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
+    *) sed -n '2,16p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
   esac
 done
 deadline=$((begin + minutes * 60 - 20))
@@ -32,6 +36,9 @@ say() { printf '%s\n' "$*"; }
 remaining() { echo $((deadline - SECONDS)); }
 
 # ---- is there a GPU? -------------------------------------------------------------------------------
+# Containers bring the driver's programs and libraries here.
+driver=/usr/local/nvidia
+[ -d $driver/bin ] && PATH="$PATH:$driver/bin"
 gpu_name=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1 | tr ' /' '--')
 if [ -z "$gpu_name" ] && ls /dev/nvidia[0-9]* >/dev/null 2>&1; then gpu_name=gpu; fi
 if [ -z "$gpu_name" ] && [ "$build_only" = 0 ]; then
@@ -45,7 +52,7 @@ left_out=()
 status=()
 
 # ---- what is here ----------------------------------------------------------------------------------
-for dir in /usr/local/cuda/bin /opt/cuda/bin; do
+for dir in ${CUDA_HOME:+"$CUDA_HOME/bin"} /usr/local/cuda/bin /usr/local/cuda-*/bin /opt/cuda/bin; do
   case ":$PATH:" in *":$dir:"*) ;; *) [ -d "$dir" ] && PATH="$PATH:$dir" ;; esac
 done
 command -v nvcc >/dev/null || { say "gpu_validate: nvcc was not found: set PATH or CUDA_HOME"; exit 2; }
@@ -64,11 +71,16 @@ PY
 )
   if [ -n "$home" ]; then
     export ${upper}_HOME="$home"
+    # Wheels name libraries by their version only, which is what is opened at run time. What cuDNN
+    # opens itself (nvrtc, cublasLt) is in the toolkit, or in the wheels beside it.
     export LD_LIBRARY_PATH="$home/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-    # Wheels name libraries by their version only, which is what is opened at run time.
+    wheels=$(dirname "$home")
   fi
 done
-export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64"
+for dir in "$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")/lib64" $driver/lib64 $driver/lib \
+  ${wheels:+"$wheels"/cu1*/lib "$wheels/cuda_nvrtc/lib" "$wheels/cublas/lib"}; do
+  [ -d "$dir" ] && export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$dir"
+done
 command -v compute-sanitizer >/dev/null || left_out+=("compute-sanitizer: not found")
 command -v mpirun >/dev/null || left_out+=("ranks as processes: no mpirun; ranks are threads")
 {
@@ -79,6 +91,16 @@ command -v mpirun >/dev/null || left_out+=("ranks as processes: no mpirun; ranks
 } >"$out/environment.txt" 2>&1
 
 # ---- stages ----------------------------------------------------------------------------------------
+keep() {
+  [ -n "$archive" ] || return 0
+  tar czf "$archive.part" -C "$out" . && mv "$archive.part" "$archive"
+}
+# Seconds that a program may plan with: the stage's limit, or what is left, less 12 to start and end.
+plan() {
+  local left
+  left=$(remaining)
+  echo $((($1 < left ? $1 : left) - 12))
+}
 # stage NAME LIMIT_S COMMAND...: runs within the limit and the time that is left.
 stage() {
   local name=$1 limit=$2
@@ -98,6 +120,7 @@ stage() {
   tail -40 "$out/$name.log"
   say "-- $name: exit $code after $((SECONDS - at)) s"
   status+=("$name=$code")
+  keep
   return $code
 }
 
@@ -120,6 +143,7 @@ export build
 bin=$build/bin
 if ! stage build 240 bash -c configure_and_build; then
   say "gpu_validate: the build failed; see $out/build.log"
+  grep -m 20 -iE 'error|fatal' "$out/build.log"
   exit 1
 fi
 if [ "$build_only" = 1 ]; then
@@ -131,28 +155,29 @@ for library in cudnn nccl; do
   grep -qi "$library ON" "$out/build.log" || left_out+=("$library: its header was not found")
 done
 
-stage check_kernels 60 $bin/gpu_check --only attend --json "$out/check_kernels.json"
-stage kernels 130 $bin/gpu_kernels_benchmark --seconds 100 --json "$out/kernels.json"
-stage figure5 110 $bin/gpu_forward --figure5 --seconds 80 --json "$out/figure5.json"
-stage check 100 $bin/gpu_check --json "$out/check.json"
+stage check_kernels 70 $bin/gpu_check --only generator,rows,attend --json "$out/check_kernels.json"
+stage kernels 110 $bin/gpu_kernels_benchmark --seconds "$(plan 110)" --json "$out/kernels.json"
+stage figure5 80 $bin/gpu_forward --figure5 --seconds "$(plan 80)" --json "$out/figure5.json"
+stage check_programs 90 $bin/gpu_check --only programs,virtual,refusals --json "$out/check_programs.json"
 stage ranks 40 $bin/gpu_forward --ranks 2 --json "$out/ranks.json"
+stage check_cudnn 60 $bin/gpu_check --only cudnn --json "$out/check_cudnn.json"
+stage walk 130 $bin/gpu_forward --figure5 --from 1073741824 --walk 1073741824 --seconds "$(plan 130)" \
+  --json "$out/walk.json"
 sanitize() {  # SECTION TOOL
   command -v compute-sanitizer >/dev/null || return 0
-  stage "sanitizer_$1_$2" 60 compute-sanitizer --tool "$2" --error-exitcode 9 \
+  stage "sanitizer_$1_$2" 40 compute-sanitizer --tool "$2" --error-exitcode 9 \
     $bin/gpu_check --small --only "$1" --json "$out/sanitizer_$1_$2.json"
 }
 sanitize attend memcheck
 # lnbench needs libraries that a GPU machine may lack: scripts/gpu_bundle.sh brings them.
 if [ -x build/gpu_deps/bin/lnbench ]; then
-  stage lnbench 70 env LD_LIBRARY_PATH="$PWD/build/gpu_deps/lib:$LD_LIBRARY_PATH" \
-    build/gpu_deps/bin/lnbench run configs/kernels-gpu.json --max-time 50s --progress plain \
+  stage lnbench 50 env LD_LIBRARY_PATH="$PWD/build/gpu_deps/lib:$LD_LIBRARY_PATH" \
+    build/gpu_deps/bin/lnbench run configs/kernels-gpu.json --max-time "$(plan 50)s" --progress plain \
     --filter 'seq_len <= 64K' -o "$out/lnbench"
   [ -f "$out/lnbench/result.json" ] && cp "$out/lnbench/result.json" "$out/lnbench.json"
 else
   left_out+=("lnbench: no build/gpu_deps (scripts/gpu_bundle.sh makes it)")
 fi
-stage walk 110 $bin/gpu_forward --figure5 --from 1073741824 --walk 1073741824 --seconds 90 \
-  --json "$out/walk.json"
 sanitize attend racecheck
 sanitize rows memcheck
 
@@ -175,12 +200,14 @@ sanitize rows memcheck
   say "# GPU validation: $gpu_name, $(head -1 "$out/environment.txt")"
   say "# stages (exit codes): ${status[*]}"
   for line in "${left_out[@]}"; do say "# left out: $line"; done
-  for log in check_kernels check kernels figure5 ranks walk; do
+  for log in check_kernels check_programs check_cudnn kernels figure5 ranks walk; do
     [ -f "$out/$log.log" ] && { say; say "## $log"; grep -v FAILED "$out/$log.log"; grep -m 10 FAILED "$out/$log.log"; }
   done
 } >"$out/summary.txt"
+keep
 say
 cat "$out/summary.txt"
+say "# stages (exit codes): ${status[*]}"
 say "# $((SECONDS - begin)) s in all; results: $out"
 for s in "${status[@]}"; do [ "${s#*=}" = 0 ] || exit 1; done
 exit 0

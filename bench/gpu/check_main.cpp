@@ -1,6 +1,6 @@
 // gpu_check: is what the GPU computes right? Every device function against the CPU's reference.
 //
-//   gpu_check [--json FILE] [--small] [--only SECTION]
+//   gpu_check [--json FILE] [--small] [--only SECTION,SECTION...]
 //
 // --small: shapes for compute-sanitizer, which slows a kernel down a hundredfold.
 #include <cmath>
@@ -42,11 +42,15 @@ constexpr Section kSections[] = {
     {"refusals", check_refusals},
 };
 
+bool wanted(const std::string& list, const std::string& section) {
+  return ("," + list + ",").find("," + section + ",") != std::string::npos;
+}
+
 int check_all(const Arguments& arguments) {
   std::vector<Json> sections;
   int64_t failed = 0;
   for (const Section& section : kSections) {
-    if (arguments.text("--only", section.name) != section.name) continue;
+    if (!wanted(arguments.text("--only", section.name), section.name)) continue;
     const double begin = steady_seconds();
     Outcome out;
     try {

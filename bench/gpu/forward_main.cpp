@@ -8,8 +8,8 @@
 //   if it must): shorter sequences are batched, longer ones are cut over virtual ranks, whose
 //   messages the generator makes again. One unit of each N is timed (`source`: measured); the batch
 //   is that many times longer (`batch_s`, `source`: extrapolated). With --walk N every unit of the
-//   batch of that N is run for real. Vanilla attention runs one sequence, as long as it takes below
-//   a second, on the same kernel.
+//   batch of that N is run for real, as far as --seconds (of the whole program) go. Vanilla
+//   attention runs one sequence, as long as it takes below a second, on the same kernel.
 // ranks: ranks as threads that share this GPU run every transport's program; times say what sharing
 //   costs, not what a cluster would do.
 #include <algorithm>
@@ -211,20 +211,24 @@ class Figure5 {
     const Schedule schedule = schedule_of(work);
     AttentionProblem whole = p;
     whole.batch = std::max(p.batch, kBatchTokens / p.seq_len);
-    for (; done < units && steady_seconds() - begin < seconds_; ++done) {
-      MemoryLedger ledger;
-      const Rank rank = work.ranks > 1 ? Rank(done % work.ranks) : 0;
-      const int64_t first_batch = work.ranks > 1 ? done / work.ranks : done * p.batch;
-      DeviceExecutor executor(schedule, rank, *kernel_, nullptr,
-                              {.virtual_ranks = true, .first_batch = first_batch}, ledger);
-      executor.fill_inputs();
-      const double all = executor.run();
-      forward += all - executor.receive_s();
-      receive += executor.receive_s();
-      nan += executor.count_nan();
-      errors.add(executor.compare(
-          whole, choose_shard_samples(schedule.sharded, rank, first_batch, p.batch, {}, 4)));
-    }
+    std::string reason;
+    for (; done < units && steady_seconds() - begin_s_ < seconds_; ++done) try {
+        MemoryLedger ledger;
+        const Rank rank = work.ranks > 1 ? Rank(done % work.ranks) : 0;
+        const int64_t first_batch = work.ranks > 1 ? done / work.ranks : done * p.batch;
+        DeviceExecutor executor(schedule, rank, *kernel_, nullptr,
+                                {.virtual_ranks = true, .first_batch = first_batch}, ledger);
+        executor.fill_inputs();
+        const double all = executor.run();
+        forward += all - executor.receive_s();
+        receive += executor.receive_s();
+        nan += executor.count_nan();
+        errors.add(executor.compare(
+            whole, choose_shard_samples(schedule.sharded, rank, first_batch, p.batch, {}, 4)));
+      } catch (const std::exception& e) {  // what the units before it took is a result all the same
+        reason = e.what();
+        break;
+      }
     const CheckOutcome check =
         judge(errors, nan, schedule.sharded, {kDeviceTolerance, kDeviceLseTolerance});
     failed_ += !check.pass || done < units;
@@ -244,12 +248,14 @@ class Figure5 {
                           .set("wall_s", wall)
                           .set("rel_l2_error", check.rel_l2_error)
                           .set("queries", errors.queries)
-                          .set("status", done < units ? "timeout"
-                                         : check.pass ? "ok"
-                                                      : "check_failed"));
-    std::printf("# walk: %lld of %lld units, %.3f s of forward passes, %.1f s in all, %s\n",
+                          .set("reason", reason)
+                          .set("status", !reason.empty() ? "error"
+                                         : done < units  ? "timeout"
+                                         : check.pass    ? "ok"
+                                                         : "check_failed"));
+    std::printf("# walk: %lld of %lld units, %.3f s of forward passes, %.1f s in all, %s %s\n",
                 static_cast<long long>(done), static_cast<long long>(units), forward, wall,
-                check.pass ? "pass" : "FAIL");
+                check.pass ? "pass" : "FAIL", reason.c_str());
   }
 
   void write() const {

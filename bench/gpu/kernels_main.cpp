@@ -56,8 +56,9 @@ class Benchmark {
     for (const Model& model : kModels) sweep(model);
     for (const Model& model : kModels) merge(model);
     write();
-    std::printf("# %zu points, %zu left out for lack of time\n", points_.size(), left_out_);
-    return 0;
+    std::printf("# %zu points, %zu left out for lack of time, %zu failed\n", points_.size(),
+                left_out_, failed_);
+    return failed_ == 0 ? 0 : 1;
   }
 
  private:
@@ -112,6 +113,7 @@ class Benchmark {
                   int(p.dilation_rate), rate * 1e-12, rate / ceiling,
                   cudnn > 0 ? rate / cudnn : 0.0);
     } catch (const std::exception& e) {
+      ++failed_;
       json.set("status", "error").set("reason", e.what());
       std::printf("%-11s %-14s %4d %6d %6d %3d  %s\n", p.section.c_str(), p.kernel.c_str(),
                   int(p.head_dim), int(p.rows), int(p.causal), int(p.dilation_rate), e.what());
@@ -207,7 +209,7 @@ class Benchmark {
   DeviceReport report_;
   std::vector<Json> points_;
   std::map<std::tuple<int64_t, int64_t, int64_t, bool>, double> cudnn_rate_;
-  size_t left_out_ = 0;
+  size_t left_out_ = 0, failed_ = 0;
 };
 
 }  // namespace

@@ -196,6 +196,7 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
   const SampleSet samples = take_samples(*executor, options.measure, comm);
   const int64_t runs = samples.warmup + int64_t(samples.samples_s.size());
   if (samples.samples_s.empty()) {
+    transport->close();
     record.status = PointStatus::kTimeout;
     record.reason =
         concat("no sample within measure.point_timeout_s = ", options.measure.point_timeout_s);
@@ -211,6 +212,7 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
   record_memory(record, ledger, plan, *executor, device_bytes, comm);
   record_check(record, *executor, options.check, comm);  // of the last sample's output
   record_phases(record, *executor, options, comm);       // its last mode spoils the buffers
+  transport->close();
   record_work(record, plan, peak);
   return record;
 }

@@ -37,8 +37,8 @@ set(LONGNET_HAS_CUDA ON)
 # Headers alone: the libraries are opened at run time. Python's wheels bring them as well.
 foreach(library CUDNN NCCL)
   string(TOLOWER ${library} header)
-  find_path(LONGNET_${library}_INCLUDE ${header}.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
-            $ENV{${library}_HOME}/include)
+  find_path(LONGNET_${library}_INCLUDE ${header}.h HINTS $ENV{${library}_HOME}/include
+            ${CUDAToolkit_INCLUDE_DIRS})
   if(LONGNET_${library}_INCLUDE)
     set(LONGNET_HAS_${library} ON)
   endif()

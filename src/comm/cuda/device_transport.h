@@ -48,6 +48,8 @@ class DeviceTransport {
   virtual void complete(Ticket ticket, const Stream& waiting) = 0;
   // After a run, when all is complete: waits for what peers still read, and forgets all tickets.
   virtual void finish() = 0;
+  // Collective, behind the last run and before the buffers go: nobody holds on to them any more.
+  virtual void close() {}
 
   const CommCounters& counters() const { return counters_; }
   void reset_counters() { counters_ = {}; }

@@ -72,12 +72,13 @@ struct Peer {
 class IpcTransport final : public DeviceTransport {
  public:
   explicit IpcTransport(Communicator& host) : DeviceTransport(host) {}
-  ~IpcTransport() override {
-    for (Peer& peer : peers_)
-      for (void* memory : peer.opened) close_memory(memory);
-  }
+  ~IpcTransport() override { close_all(); }
   std::string_view name() const override { return "cuda_ipc"; }
   void open_group(const RankGroup&) override {}
+  void close() override {
+    close_all();
+    host().barrier();  // memory may not be freed while another process has it open
+  }
 
   void open(std::span<const std::span<std::byte>> buffers) override {
     own_.assign(buffers.begin(), buffers.end());
@@ -135,6 +136,13 @@ class IpcTransport final : public DeviceTransport {
   }
 
  private:
+  void close_all() noexcept {
+    for (Peer& peer : peers_) {
+      for (void* memory : peer.opened) close_memory(memory);
+      peer.opened.clear();
+    }
+  }
+
   struct Post {
     std::vector<Transfer> transfers{};
     int ready = -1;

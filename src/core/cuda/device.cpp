@@ -73,12 +73,14 @@ DeviceScope::DeviceScope(int device) {
 }
 DeviceScope::~DeviceScope() { cudaSetDevice(before_); }
 
-DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes)
+DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind kind)
     : tag_(std::move(tag)), bytes_(bytes) {
   check(bytes >= 0, "a buffer of ", bytes, " bytes");
   if (bytes > 0) {
+    constexpr int64_t kBlock = int64_t{2} << 20;
+    const int64_t taken = kind == Kind::kShared ? (bytes + kBlock - 1) / kBlock * kBlock : bytes;
     void* at = nullptr;
-    const cudaError_t status = cudaMalloc(&at, size_t(bytes));
+    const cudaError_t status = cudaMalloc(&at, size_t(taken));
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       throw DeviceOutOfMemory(concat("the device refused ", bytes, " bytes for ", tag_, "; ",
@@ -115,8 +117,11 @@ void DeviceBuffer::release() noexcept {
 
 void DeviceBuffer::upload_bytes(const void* from, int64_t bytes) {
   check(bytes <= bytes_, "an upload of ", bytes, " bytes into ", bytes_);
-  if (bytes > 0)
-    check_cuda(cudaMemcpy(data_, from, size_t(bytes), cudaMemcpyHostToDevice), "cudaMemcpy");
+  if (bytes == 0) return;
+  check_cuda(cudaMemcpy(data_, from, size_t(bytes), cudaMemcpyHostToDevice), "cudaMemcpy");
+  // From pageable memory the copy may still be under way when cudaMemcpy returns, and our streams
+  // do not wait for the default stream, which carries it.
+  check_cuda(cudaStreamSynchronize(cudaStreamLegacy), "an upload");
 }
 
 PinnedBuffer::PinnedBuffer(int64_t bytes) : bytes_(bytes) {
@@ -196,6 +201,12 @@ Event Event::import_handle(const std::vector<std::byte>& bytes) {
 void Graph::begin(const Stream& stream) {
   check_cuda(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal),
              "cudaStreamBeginCapture");
+}
+void Graph::abandon(const Stream& stream) noexcept {
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(stream.handle(), &graph);
+  if (graph) cudaGraphDestroy(graph);
+  cudaGetLastError();
 }
 void Graph::end(const Stream& stream) {
   cudaGraph_t graph = nullptr;

@@ -68,8 +68,11 @@ class DeviceOutOfMemory : public std::bad_alloc {
 // Memory of the current device, 256-byte aligned.
 class DeviceBuffer {
  public:
+  // kShared: other processes may open it (export_memory). The driver puts small allocations into
+  // one block of 2 MiB, and what is exported is the block: shared memory has blocks of its own.
+  enum class Kind { kPrivate, kShared };
   DeviceBuffer() = default;
-  DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes);
+  DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind kind = Kind::kPrivate);
   DeviceBuffer(DeviceBuffer&& other) noexcept;
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
   ~DeviceBuffer();
@@ -156,7 +159,12 @@ class Graph {
   template <class F>
   Graph(const Stream& stream, F record) {
     begin(stream);
-    record();
+    try {
+      record();
+    } catch (...) {
+      abandon(stream);  // else the stream would stay useless
+      throw;
+    }
     end(stream);
   }
   ~Graph();
@@ -166,12 +174,13 @@ class Graph {
 
  private:
   static void begin(const Stream& stream);
+  static void abandon(const Stream& stream) noexcept;
   void end(const Stream& stream);
   CUgraphExec_st* handle_ = nullptr;
 };
 
 // Device memory of one process, for another one on the same machine.
-std::vector<std::byte> export_memory(const void* allocation);  // begin of a DeviceBuffer
+std::vector<std::byte> export_memory(const void* allocation);  // begin of a kShared DeviceBuffer
 void* import_memory(const std::vector<std::byte>& handle);
 void close_memory(void* imported) noexcept;
 

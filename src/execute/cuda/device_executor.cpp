@@ -59,8 +59,9 @@ DeviceExecutor::DeviceExecutor(const Schedule& schedule, Rank rank, const Device
   check(transport_ != nullptr || options.virtual_ranks || schedule.sharded.layout.world_size() == 1,
         "several ranks need a transport");
   BoundProgram::Memory memory;
+  const auto kind = communicates() ? DeviceBuffer::Kind::kShared : DeviceBuffer::Kind::kPrivate;
   for (const Slot& slot : program.slots) {
-    slots_.emplace_back(ledger, std::string(to_string(slot.tag)), slot.bytes);
+    slots_.emplace_back(ledger, std::string(to_string(slot.tag)), slot.bytes, kind);
     memory.emplace_back(slots_.back().data(), size_t(slot.bytes));
   }
   bound_ = std::make_unique<BoundProgram>(schedule, std::move(program), rank, *binder_, 1,

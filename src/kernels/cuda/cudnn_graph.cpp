@@ -101,12 +101,15 @@ class Descriptor {
   cudnnBackendDescriptor_t handle_ = nullptr;
 };
 
+// LSEs lie behind the rows of a partial, one float per row: a head's first one may be anywhere.
+constexpr int64_t kLseAlignment = sizeof(float);
+
 enum Uid : int64_t { kQ = 1, kK, kV, kO, kLse, kScale, kHidden, kFirstVirtual = 100 };
 
 // Keeps every descriptor of an operation graph alive.
 class Graph4D {
  public:
-  explicit Graph4D(const SdpaShape& s);
+  Graph4D(const SdpaShape& s, int64_t lse_alignment);
   const Descriptor& operations() const { return *operations_; }
 
  private:
@@ -116,13 +119,14 @@ class Graph4D {
   }
   struct TensorKindOf {
     bool is_virtual = false, by_value = false;
+    int64_t alignment = 16;
   };
   Ref tensor(int64_t uid, cudnnDataType_t type, const std::vector<int64_t>& dims,
              const std::vector<int64_t>& strides, TensorKindOf kind) {
     Descriptor& t = make(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     t.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, std::vector<int64_t>{uid})
         .set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type)
-        .set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::vector<int64_t>{16})
+        .set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::vector<int64_t>{kind.alignment})
         .set(CUDNN_ATTR_TENSOR_DIMENSIONS, dims)
         .set(CUDNN_ATTR_TENSOR_STRIDES, strides)
         .set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, kind.is_virtual)
@@ -220,7 +224,7 @@ Graph4D::Ref Graph4D::hide(Ref x) {
   return out;
 }
 
-Graph4D::Graph4D(const SdpaShape& s) : s_(s) {
+Graph4D::Graph4D(const SdpaShape& s, int64_t lse_alignment) : s_(s) {
   const cudnnDataType_t type =
       s.element == DeviceElement::kFloat16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
   const std::vector<int64_t> rows{s.outer, s.inner, s.rows, s.head_dim};
@@ -228,7 +232,8 @@ Graph4D::Graph4D(const SdpaShape& s) : s_(s) {
   Ref k = tensor(kK, type, {s.outer, s.inner, s.head_dim, s.keys}, {s.k[0], s.k[1], 1, s.k[2]}, {});
   Ref v = tensor(kV, type, {s.outer, s.inner, s.keys, s.head_dim}, with_lanes(s.v), {});
   Ref o = tensor(kO, type, rows, with_lanes(s.o), {});
-  Ref lse = tensor(kLse, CUDNN_DATA_FLOAT, {s.outer, s.inner, s.rows, 1}, with_lanes(s.lse), {});
+  Ref lse = tensor(kLse, CUDNN_DATA_FLOAT, {s.outer, s.inner, s.rows, 1}, with_lanes(s.lse),
+                   {.alignment = lse_alignment});
 
   Ref raw = scores(CUDNN_DATA_FLOAT), x = scores(CUDNN_DATA_FLOAT);
   matmul(q, k, raw);
@@ -348,13 +353,14 @@ std::string why_misaligned(const SdpaShape& s) {
 int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_json) {
   const std::string misaligned = why_misaligned(shape);
   check(misaligned.empty(), "cuDNN: ", misaligned);
-  const Graph4D graph(shape);
+  const Graph4D graph(shape, kLseAlignment);
   return int64_t(configurations(graph, device_from_json(device_json)).size());
 }
 
 struct SdpaPlan::State {
-  explicit State(const SdpaShape& s)
-      : shape(s), graph(s), device(describe_device(current_device())) {}
+  State(const SdpaShape& s, int64_t lse_alignment)
+      : shape(s), graph(s, lse_alignment), device(describe_device(current_device())) {}
+  bool build(const Descriptor& configuration, std::string& reasons);  // false: adds why not
   SdpaShape shape;
   Graph4D graph;
   Descriptor device;
@@ -362,25 +368,32 @@ struct SdpaPlan::State {
   int64_t workspace = 0;
 };
 
+bool SdpaPlan::State::build(const Descriptor& configuration, std::string& reasons) {
+  try {
+    auto built = std::make_unique<Descriptor>(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    built->set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device)
+        .set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration)
+        .finalize("plan");
+    check_cudnn(cudnn().get(built->handle(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                            CUDNN_TYPE_INT64, 1, nullptr, &workspace),
+                "workspace");
+    plan = std::move(built);
+    return true;
+  } catch (const Error& e) {
+    reasons += concat(reasons.empty() ? "" : "; ", e.what());
+    return false;
+  }
+}
+
 SdpaPlan::SdpaPlan(const SdpaShape& shape) {
   const std::string misaligned = why_misaligned(shape);
   check(misaligned.empty(), "cuDNN: ", misaligned);
-  state_ = std::make_unique<State>(shape);
   std::string reasons;
-  for (const auto& configuration : configurations(state_->graph, state_->device)) {
-    try {
-      auto plan = std::make_unique<Descriptor>(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-      plan->set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, state_->device)
-          .set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, *configuration)
-          .finalize("plan");
-      check_cudnn(cudnn().get(plan->handle(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                              CUDNN_TYPE_INT64, 1, nullptr, &state_->workspace),
-                  "workspace");
-      state_->plan = std::move(plan);
-      return;
-    } catch (const Error& e) {
-      reasons += concat(reasons.empty() ? "" : "; ", e.what());
-    }
+  // Engines may insist on the alignment that cuDNN's own frontend gives to every tensor.
+  for (const int64_t lse_alignment : {kLseAlignment, int64_t{16}}) {
+    state_ = std::make_unique<State>(shape, lse_alignment);
+    for (const auto& configuration : configurations(state_->graph, state_->device))
+      if (state_->build(*configuration, reasons)) return;
   }
   throw Error(concat("cuDNN offers no plan for attention of ", shape.outer, " x ", shape.inner,
                      " x ", shape.rows, " rows, ", shape.keys, " keys, head_dim ", shape.head_dim,

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <optional>
 
+#include "core/check.h"
+
 namespace longnet {
 namespace {
 constexpr int64_t kFlushBytes = int64_t{256} << 20;  // four times an H200's L2
@@ -33,9 +35,14 @@ DeviceTiming time_on_device(const Stream& stream, const TimerOptions& options,
   };
   std::optional<Graph> graph;
   if (once < options.graph_below_s) {
-    graph.emplace(stream, repeat);
-    timing.graph = true;
-    region([&] { graph->launch(stream); });
+    try {
+      graph.emplace(stream, repeat);
+      timing.graph = true;
+      region([&] { graph->launch(stream); });
+    } catch (const Error&) {  // not every library's launches can be recorded
+      graph.reset();
+      timing.graph = false;
+    }
   }
   const double expected = once * timing.launches_per_sample;
   const int samples = std::clamp(int(options.budget_s / std::max(expected, 1e-6)),

@@ -11,6 +11,7 @@ namespace longnet {
 namespace {
 
 constexpr int kThreads = 256, kMergeRows = 64, kPackRows = 64;
+constexpr int kFillRows = 1024;        // whole shards are filled: short lists of tiles
 constexpr int64_t kMostBlocks = 4096;  // of kernels that loop over a flat range
 
 template <class Task>
@@ -270,7 +271,7 @@ DeviceFill::DeviceFill(std::span<const FillRows> tasks, uint64_t seed, int64_t h
                        StoredAs stored, MemoryLedger& ledger)
     : head_dim_(head_dim), seed_(seed), stored_(stored) {
   check(head_dim % 4 == 0, "head_dim must be a multiple of 4, is ", head_dim);
-  const std::vector<RowTile> tiles = row_tiles(tasks, kPackRows);
+  const std::vector<RowTile> tiles = row_tiles(tasks, kFillRows);
   num_tiles_ = int64_t(tiles.size());
   tasks_ = uploaded(tasks, ledger);
   tiles_ = uploaded(std::span<const RowTile>(tiles), ledger);

@@ -59,7 +59,7 @@ DeviceReport describe_devices() {
 DeviceScope::DeviceScope(int) : before_(0) {}
 DeviceScope::~DeviceScope() = default;
 
-DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes)
+DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind)
     : ledger_(&ledger), tag_(std::move(tag)), bytes_(bytes) {
   if (bytes > 0)
     data_ = static_cast<std::byte*>(std::aligned_alloc(256, size_t(bytes + 255) / 256 * 256));
