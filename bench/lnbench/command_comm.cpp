@@ -82,13 +82,21 @@ class CommBench {
   void print(const char* what, int64_t bytes, double seconds, const SampleSet& set,
              double bus) const {
     if (comm_.rank() != 0) return;
+    if (set.samples_s.empty()) {
+      std::cout << "# " << what << " of " << bytes << " bytes: no sample within the time budget\n"
+                << std::flush;
+      return;
+    }
     const double algorithm = double(bytes) / seconds / 1e9;
     std::cout << std::left << std::setw(11) << what << std::right << std::setw(12) << bytes
               << std::setw(12) << std::setprecision(4) << seconds * 1e6 << std::setw(12)
               << algorithm << std::setw(12) << algorithm * bus << std::setw(8)
-              << set.samples_s.size() << std::setw(10) << std::setprecision(3)
-              << 100 * set.interval.relative_half_width() << "\n"
-              << std::flush;
+              << set.samples_s.size() << std::setw(10) << std::setprecision(3);
+    if (set.samples_s.size() > 1)
+      std::cout << 100 * set.interval.relative_half_width();
+    else
+      std::cout << "-";  // one sample says nothing about the next
+    std::cout << "\n" << std::flush;
   }
 
   Communicator& comm_;
@@ -107,6 +115,17 @@ int run_comm(const Options& options) {
                                 : std::max(2, capture_environment().usable_threads));
   if (world.size() < 2)
     throw UsageError("a communicator needs two ranks: use mpirun -np 2 or --ranks 2");
+  if (*max_bytes < 4 * world.size())
+    throw UsageError(concat("--max-bytes ", options.max_bytes, " is less than a gather of ",
+                            world.size(), " ranks, 4 bytes each: use ", 4 * world.size(),
+                            " or more"));
+  // Two buffers of a rank, and what the transport copies.
+  const double needed = 4.0 * double(*max_bytes) * world.ranks_on_this_machine();
+  if (const double memory = double(capture_environment().memory_limit_bytes); needed > memory)
+    throw UsageError(concat("--max-bytes ", options.max_bytes, ": ", world.ranks_on_this_machine(),
+                            " ranks need ", format_bytes(needed), ", this machine has ",
+                            format_bytes(memory), "\n  hint: --max-bytes ",
+                            int64_t(memory / 4 / world.ranks_on_this_machine())));
   if (world.is_root())
     std::cout
         << "# " << world.size() << " ranks (" << world.transport()

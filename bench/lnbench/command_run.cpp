@@ -56,6 +56,11 @@ Sweep read_sweep(const Options& options) {
           ? *launched_world_size()
           : (options.ranks > 0 ? options.ranks : std::max(1, capture_environment().usable_threads));
   sweep.transport = transport_of(sweep.config, launched ? "mpi" : "threads");
+  constexpr int kMostThreadRanks = 1024;  // each pair of them has a channel
+  if (!launched && !sweep.is_virtual() && sweep.world_size > kMostThreadRanks)
+    throw UsageError(concat("--ranks ", sweep.world_size, ": at most ", kMostThreadRanks,
+                            " ranks run as threads of one process\n  hint: use mpirun, "
+                            "--transport virtual, or lnbench simulate"));
   sweep.points = read_points(options, sweep.config, sweep.world_size, sweep.transport,
                              /*limit_ranks=*/!sweep.is_virtual());
   if (!options.replay.empty() && !sweep.is_virtual())
@@ -288,12 +293,28 @@ class SweepRun {
   int finish() {  // rank 0's
     const Summary summary = writer_->finish(int64_t(plan_.points.size()));
     print_summary(summary, writer_->directory());
+    if (!sweep_.is_virtual()) print_ranks_missing();
     if (stopped_) {
       std::cerr << "stopped early; go on with: lnbench run " << options_.config << " --resume "
                 << writer_->directory() << "\n";
       return kStoppedEarly;
     }
     return summary.verdict == "pass" ? kOk : kFailed;
+  }
+
+  // Points that only more ranks can run are no failure, but easily overlooked.
+  void print_ranks_missing() const {
+    int64_t points = 0;
+    int ranks = 0;
+    for (const PointPlan& p : plan_.points)
+      if (p.point.params.ranks > sweep_.world_size) {
+        ++points;
+        ranks = std::max(ranks, p.point.params.ranks);
+      }
+    if (points > 0)
+      std::cout << "# " << points << " points need more ranks than the " << sweep_.world_size
+                << " there are: " << (launched_world_size() ? "mpirun -np " : "--ranks ") << ranks
+                << "\n";
   }
 
   const Options& options_;
@@ -351,7 +372,15 @@ int run_check(const Options& options) {
     if (!short_enough(point)) continue;
     if (!sweep.is_virtual())
       watchdog.expect(describe(point.point.params), 2 * sweep.config.measure.point_timeout_s + 60);
-    PointRecord record = run_here(world, point, plan.runner, {}).value();
+    PointRecord record;
+    try {
+      record = run_here(world, point, plan.runner, {}).value();
+    } catch (const UsageError&) {
+      throw;
+    } catch (const std::exception& e) {
+      if (world.transport() == "mpi") throw;  // the other ranks are stuck in this point
+      record = failed_record(point, e.what());
+    }
     watchdog.rest();
     if (!root) continue;
     validate_record(record);

@@ -36,6 +36,7 @@ std::string options_text(const PointParams& p) {
   if (p.head_slice > 0) add(concat("slice=", p.head_slice));
   if (p.collective != "native") add("via " + p.collective);
   if (p.node_size > 0) add(concat("nodes of ", p.node_size));
+  if (p.problem.num_kv_heads != p.problem.num_heads) add(concat("G=", p.problem.num_kv_heads));
   return text;
 }
 
@@ -79,7 +80,7 @@ std::string plan_row(int no, const PointPlan& plan) {
 std::string result_header() {
   return "# id     status       algorithm ranks seq_len    batch  median_s   ci_low_s   ci_high_s  "
          "n   gflops/s  "
-         "of_peak bytes/rank rel_l2_err";
+         "of_peak bytes/rank rel_l2_err options";
 }
 
 std::string result_row(const PointRecord& r) {
@@ -99,6 +100,8 @@ std::string result_row(const PointRecord& r) {
   column(out, 7, number(r.work.share_of_peak, 3));
   column(out, 10, r.comm.counted_bytes_per_rank ? concat(*r.comm.counted_bytes_per_rank) : "-");
   column(out, 10, number(r.check.rel_l2_error, 2));
+  const std::string options = options_text(p);
+  out << (options.empty() ? "-" : options);
   if (!r.reason.empty()) out << " # " << r.reason;
   return out.str();
 }

@@ -85,18 +85,19 @@ TEST(Executor, EveryDegree) {
   for (const int ranks : {4, 6, 8})
     for (const int degree : {1, 2, 3, 4, 6, 8})
       for (const LayoutKind layout : {LayoutKind::kContiguous, LayoutKind::kZigzag})
-        for (const char* algorithm : {"usp", "double_ring", "all_gather"}) {
-          Case c{
-              algorithm,
-              {.seq_len = 150, .num_heads = 6, .num_kv_heads = 3, .head_dim = 16, .causal = true},
-              {},
-              ranks};
-          c.layout = layout;
-          c.options = {.ulysses_degree = degree, .ring_inner = degree, .head_slice = degree};
-          const bool right = expect_right_if_supported(c);
-          if (ranks % degree == 0 && degree <= c.problem.num_heads)
-            ran.add(concat(describe(c), " degree ", degree), right);
-        }
+        for (const char* algorithm : {"usp", "double_ring", "all_gather"})
+          for (const int64_t n : {150, 5}) {  // 5: ranks without tokens
+            Case c{
+                algorithm,
+                {.seq_len = n, .num_heads = 6, .num_kv_heads = 3, .head_dim = 16, .causal = true},
+                {},
+                ranks};
+            c.layout = layout;
+            c.options = {.ulysses_degree = degree, .ring_inner = degree, .head_slice = degree};
+            const bool right = expect_right_if_supported(c);
+            if (ranks % degree == 0 && degree <= c.problem.num_heads)
+              ran.add(concat(describe(c), " degree ", degree), right);
+          }
   ran.expect_some_of_each();
 }
 
@@ -234,7 +235,7 @@ TEST(Executor, CommunicationAloneKeepsTheOrderOfItsBuffers) {
   });
 }
 
-TEST(Executor, OneBigAttendOfACausalProgramTakesItsTime) {  // not that of the masked pairs too
+TEST(Executor, OneBigAttendOfACausalProgramHasItsPairs) {  // not the masked ones too
   Case c;
   c.algorithm = "local";
   c.problem = {.seq_len = 4096, .causal = true};
@@ -247,18 +248,6 @@ TEST(Executor, OneBigAttendOfACausalProgramTakesItsTime) {  // not that of the m
     const SingleAttend single = executor.single_attend();
     EXPECT_GE(single.listed_pairs, single.pairs);
     EXPECT_LE(single.listed_pairs, single.pairs * 1.01);
-    std::vector<double> ratios;
-    for (int i = 0; i < 9; ++i) {
-      executor.run();
-      const auto begin = std::chrono::steady_clock::now();
-      executor.run(single);
-      ratios.push_back(
-          executor.phases().compute_s /
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    }
-    std::sort(ratios.begin(), ratios.end());
-    EXPECT_GT(ratios[4], 0.6);  // 0.5 when masked pairs count
-    EXPECT_LT(ratios[4], 5);
   });
 }
 
@@ -276,6 +265,14 @@ TEST(Executor, AblationsRunOnlyTheirPart) {
     executor.run(RunMode::kCommunicationOnly);
     EXPECT_GT(comm.counters().bytes_sent, 0);
     EXPECT_EQ(executor.phases().compute_s + executor.phases().merge_s, 0);
+    executor.run(RunMode::kSerialised);  // no transfer is under way while anything computes
+    const auto& ops = executor.program().ops;
+    const auto times = executor.op_times();
+    for (size_t i = 0; i < ops.size(); ++i)
+      for (size_t j = 0; j < i; ++j)
+        if (!is_communication(ops[i].what) && is_communication(ops[j].what)) {
+          EXPECT_LE(times[j].end_s, times[i].begin_s) << j << " " << i;
+        }
     executor.run();
     EXPECT_GT(executor.phases().merge_s, 0);
   });

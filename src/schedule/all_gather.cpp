@@ -32,24 +32,26 @@ RankProgram all_gather_program(const ShardedProblem& sharded, Rank rank) {
 
   const RankGroup everyone{.first = 0, .stride = 1, .count = world};
   std::array<int, 2> buffer{-1, -1};
-  std::array<OpId, 2> attended{-1, -1};
+  std::array<OpId, 2> freed{-1, -1};  // the op after which a buffer may be filled again
   for (int i = 0; i < std::min<int64_t>(2, slices); ++i)
     buffer[size_t(i)] = build.add_slot(TensorKind::kKeyValue, SlotTag::kGathered,
                                        build.every_row_of(everyone, heads_of(0)));
   const auto start_gather = [&](int64_t slice) {
     const size_t b = size_t(slice % 2);
     const Held all{buffer[b], build.every_row_of(everyone, heads_of(slice))};
-    const OpId copied = build.add(Select{build.kv(), all.piece(rank)}, {attended[b]});
+    const OpId copied = build.add(Select{build.kv(), all.piece(rank)}, {freed[b]});
     return std::pair{all, build.add(AllGather{everyone, all}, {copied})};
   };
   auto next = start_gather(0);
   for (int64_t slice = 0; slice < slices; ++slice) {
     const auto [keys, ready] = next;
     if (slice + 1 < slices) next = start_gather(slice + 1);
+    OpId& free = freed[size_t(slice % 2)];
+    free = ready;  // a rank without queries still waits for its gather
     if (sharded.layout.shard(rank).empty()) continue;
     Attend attend = build.attend(keys, build.output());
     attend.heads = heads_of(slice);
-    attended[size_t(slice % 2)] = build.add(attend, {ready});
+    free = build.add(attend, {ready});
   }
   return build.take();
 }

@@ -123,16 +123,17 @@ TEST(Registry, EveryDegreeOfTheNestedOnes) {
   for (int ranks : {1, 2, 4, 6, 8, 12})
     for (int degree = 1; degree <= ranks; ++degree)
       for (LayoutKind layout : {LayoutKind::kContiguous, LayoutKind::kZigzag})
-        for (bool causal : {false, true}) {
-          const AttentionProblem p{
-              .seq_len = 77, .num_heads = 6, .num_kv_heads = 3, .causal = causal};
-          ShardedProblem s{p, dense_pattern(77), {77, ranks, layout}};
-          s.options.ulysses_degree = s.options.ring_inner = degree;
-          s.options.head_slice = degree;
-          for (const char* name : {"usp", "double_ring", "all_gather"})
-            ran.add(concat(name, " ", to_string(layout), " ", ranks),
-                    expect_correct(find_algorithm(name), s, {}));
-        }
+        for (bool causal : {false, true})
+          for (int64_t n : {77, 5}) {  // 5: ranks without tokens
+            const AttentionProblem p{
+                .seq_len = n, .num_heads = 6, .num_kv_heads = 3, .causal = causal};
+            ShardedProblem s{p, dense_pattern(n), {n, ranks, layout}};
+            s.options.ulysses_degree = s.options.ring_inner = degree;
+            s.options.head_slice = degree;
+            for (const char* name : {"usp", "double_ring", "all_gather"})
+              ran.add(concat(name, " ", to_string(layout), " ", ranks),
+                      expect_correct(find_algorithm(name), s, {}));
+          }
   ran.expect_some_of_each();
 }
 
