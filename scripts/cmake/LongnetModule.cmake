@@ -40,6 +40,8 @@ function(longnet_module name)
       # GCC 12 takes vectors in nested designated initialisers, which tests are full of, for uninitialised.
       target_compile_options(${name}_tests PRIVATE -Wno-maybe-uninitialized)
     endif()
+    # Tests run for seconds and take minutes to compile: under the sanitizers this halves the time.
+    target_compile_options(${name}_tests PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1> $<$<BOOL:${LONGNET_SANITIZE}>:-g1>)
     gtest_discover_tests(${name}_tests TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
                          PROPERTIES TIMEOUT 600)
   endif()
