@@ -36,6 +36,7 @@ std::string options_text(const PointParams& p) {
   if (p.head_slice > 0) add(concat("slice=", p.head_slice));
   if (p.collective != "native") add("via " + p.collective);
   if (p.node_size > 0) add(concat("nodes of ", p.node_size));
+  if (p.replicas > 1) add(concat("replicas=", p.replicas));
   return text;
 }
 
