@@ -176,6 +176,51 @@ class Simulate(Case):
             self.assertGreater(p["memory"]["predicted_peak_bytes"], 0)
         self.assert_valid(str(folder))
 
+    def test_one_of_equal_groups_stands_for_all(self):
+        names = ["dilated", "ring", "ulysses", "local"]
+        config = self.write("groups.json", SMALL | {
+            "model": {"heads": 4, "head_dim": 64, "dtype": "bf16"},
+            "sweep": {"algorithm": names, "seq_len": "16K", "ranks": 8, "batch": {"rule": "fixed", "size": 8},
+                      "replicas": [1, 2, "auto", 3]}})
+        def simulate(out, *sets):
+            args = [word for s in sets for word in ("--set", s)]
+            self.expect(0, "simulate", config, "--cluster", self.CLUSTER, *args, "-o", str(self.path / out))
+            self.assert_valid(str(self.path / out))
+            return {(p["params"]["algorithm"], p["params"].get("replicas", 1)): p for p in self.result(self.path / out)["points"]}
+        groups, alone = simulate("groups"), simulate("alone", "sweep.ranks=4", "sweep.batch.size=4", "sweep.replicas=1")
+        for name in ("dilated", "ring", "ulysses"):
+            both, one = groups[name, 2], alone[name, 1]
+            self.assertEqual((both["params"]["ranks"], both["params"]["batch"]), (8, 8))
+            self.assertEqual(both["timing"], one["timing"])
+            self.assertEqual(both["comm"], one["comm"])
+            self.assertEqual(both["memory"], one["memory"])
+            self.assertEqual(both["work"]["flops"], 2 * one["work"]["flops"])
+            self.assertEqual(both["work"]["tokens"], 2 * one["work"]["tokens"])
+            self.assertEqual(both["work"]["paper_macs"], 2 * one["work"]["paper_macs"])
+            self.assertAlmostEqual(both["work"]["flops_per_s"] / one["work"]["flops_per_s"], 2, places=9)
+            self.assertAlmostEqual(both["work"]["share_of_peak"] / one["work"]["share_of_peak"], 1, places=9)
+            self.assertEqual(both["work"]["balance"], one["work"]["balance"])
+            self.assertIn("must divide the ranks", groups[name, 3]["reason"])
+        # A rank for each sequence: nothing to exchange, every exact algorithm is the local one.
+        self.assertEqual(groups["ring", 8]["timing"], groups["local", 8]["timing"])
+        self.assertEqual(groups["ring", 8]["comm"]["predicted_bytes_per_rank"], 0)
+        self.assertEqual(groups["local", 2]["status"], "skipped_unsupported")
+        # All ranks must be there, though one group is simulated; slow ranks are looked for in that group.
+        many = simulate("many", "sweep.ranks=8192", "sweep.batch.size=8192", "sweep.replicas=8192")
+        self.assertIn("has 4096", many["ring", 8192]["reason"])
+        late = self.expect(0, "simulate", config, "--cluster", self.CLUSTER, "--what-if", "straggler=1@5", "--set",
+                           "sweep.replicas=2,1", "-o", str(self.path / "late")).stdout
+        self.assertIn("of 2 replicas the first is simulated, ranks 0 to 3", late)
+        # Real ranks have no groups: run and check leave such points out, and run says why.
+        sets = ("model.dtype=fp32", "sweep.seq_len=256", "sweep.algorithm=ring", "sweep.ranks=2", "sweep.replicas=1,2")
+        args = ["--ranks", "2", *[word for s in sets for word in ("--set", s)]]
+        done = self.expect(0, "run", config, *args, "-o", str(self.path / "run"))
+        self.assertIn("only `lnbench simulate` has them", done.stdout)
+        self.assertIn("1 left out", self.expect(0, "check", config, *args).stdout)
+        self.assertIn("only `lnbench simulate` has them", self.expect(0, "plan", config, *args).stdout)
+        ran = {p["params"].get("replicas", 1): p["status"] for p in self.result(self.path / "run")["points"]}
+        self.assertEqual(ran, {1: "ok", 2: "skipped_unsupported"})
+
     def test_what_cannot_run_says_why(self):
         folder = self.path / "out"
         self.simulate("--set", "sweep.ranks=8,8192", "-o", str(folder))

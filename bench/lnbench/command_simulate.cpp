@@ -62,6 +62,13 @@ int64_t count_points(const std::vector<Variant>& variants) {
   return n;
 }
 
+bool has_replicas(const std::vector<Variant>& variants) {
+  for (const Variant& v : variants)
+    for (const Point& p : v.points)
+      if (p.params.replicas > 1) return true;
+  return false;
+}
+
 WriterOptions writer_options(const Options& options, const Config& config,
                              const std::vector<Variant>& variants,
                              const std::string& command_line) {
@@ -109,6 +116,9 @@ int run_simulate(const Options& options, const std::string& command_line) {
             << cluster.name << " (" << cluster.num_nodes() << " nodes of " << cluster.node_size()
             << " x " << cluster.device.name << ", " << to_string(cluster.topology.kind)
             << "); latencies " << (options.alpha == "band" ? "as a band" : options.alpha) << "\n"
+            << (has_replicas(variants) ? "# replicas: one group of ranks is simulated, on links of "
+                                         "its own; the others do the same\n"
+                                       : "")
             << result_header() << "\n";
   Progress progress(options, true, int(count_points(variants)));
   const bool color = use_color(options, 1);

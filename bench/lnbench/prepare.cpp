@@ -97,10 +97,12 @@ void resolve_options(PointParams& p) {
 }
 
 ShardedProblem sharded_problem(const PointParams& p) {
+  AttentionProblem problem = p.problem;
+  problem.batch = p.group_batch();
   return {
-      p.problem,
+      problem,
       p.pattern,
-      {p.problem.seq_len, p.ranks, parse_layout(p.layout)},
+      {p.problem.seq_len, p.group_ranks(), parse_layout(p.layout)},
       p.gather_scope == "world" ? GatherScope::kWholeWorld : GatherScope::kSegmentGroup,
       {.ulysses_degree = p.ulysses_degree, .ring_inner = p.ring_inner, .head_slice = p.head_slice}};
 }
@@ -147,6 +149,11 @@ int64_t workspace_bytes(const PointParams& p, int threads) {
 }
 
 std::string why_unsupported(const PointParams& p) {
+  if (p.replicas > 1)
+    return concat("ranks in ", p.replicas,
+                  " groups (sweep.replicas): only `lnbench simulate` has "
+                  "them; one group runs as ranks ",
+                  p.group_ranks(), ", batch ", p.group_batch());
   if (is_formula(p.collective))
     return concat(p.collective, " is a model of NCCL: `lnbench simulate` knows its time");
   if (const std::string why = find_algorithm(p.algorithm).why_unsupported(sharded_problem(p));

@@ -20,6 +20,7 @@ std::vector<Point> read_points(const Options& options, const Config& config, int
                                const std::string& transport, bool limit_ranks);
 // What the algorithm really uses in place of options that it chooses or limits itself.
 void resolve_options(PointParams& params);
+// What the ranks of one group (PointParams::replicas) do together: their batch, their shards.
 ShardedProblem sharded_problem(const PointParams& params);
 CollectiveChoice collective_choice(const PointParams& params);
 Schedule make_schedule(const PointParams& params);

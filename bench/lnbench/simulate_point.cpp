@@ -19,12 +19,21 @@ constexpr int kTimelineOps = 64, kTimelineRanks = 8;  // as measured points have
 constexpr int kRanksInRecord = 64;
 
 CollectivePlan plan_of(const PointParams& p, const ClusterSpec& cluster) {
-  CollectivePlan plan = plan_collectives(cluster, p.collective, p.ranks);
+  CollectivePlan plan = plan_collectives(cluster, p.collective, p.group_ranks());
   // Programs without gathers need not know in which nodes a gather lies: more ranks are alike.
   if (find_algorithm(p.algorithm).collectives != CollectiveUse::kAllGather)
     plan.all_gather_formula.clear();
   if (p.node_size > 0) plan.lowering.node_size = p.node_size;
   return plan;
+}
+
+std::string why_no_straggler(const Straggler& s, const PointParams& p) {
+  if (s.rank >= p.ranks)
+    return concat("what if straggler: there is no rank ", s.rank, " of ", p.ranks);
+  if (p.replicas == 1 || !s.exists() || (s.count == 1 && s.rank < p.group_ranks())) return "";
+  return concat("what if straggler: of ", p.replicas,
+                " replicas the first is simulated, ranks 0 to ", p.group_ranks() - 1,
+                ": name one of them");
 }
 
 // Skips `point` when the cluster cannot run it.
@@ -38,8 +47,7 @@ void check_support(Point& point, const SimulatePoint& options) {
   // A native gather may be a formula too; other algorithms never come to it.
   if (why.empty() && find_algorithm(p.algorithm).collectives == CollectiveUse::kAllGather)
     why = why_not_formula(cluster, plan_of(p, cluster).all_gather_formula);
-  if (const Straggler& s = options.what_if.straggler; why.empty() && s.rank >= p.ranks)
-    why = concat("what if straggler: there is no rank ", s.rank, " of ", p.ranks);
+  if (why.empty()) why = why_no_straggler(options.what_if.straggler, p);
   if (why.empty() && !is_formula(p.collective))
     why = why_not_collective(find_algorithm(p.algorithm).make(sharded_problem(p)), p.collective,
                              plan_of(p, cluster).lowering);
@@ -55,7 +63,7 @@ Schedule schedule_of(const PointParams& p, const ClusterSpec& cluster) {
 
 int period_of(const PointParams& p, const ClusterSpec& cluster) {
   return lowered_period(find_algorithm(p.algorithm).period(sharded_problem(p)), plan_of(p, cluster),
-                        cluster, p.ranks);
+                        cluster, p.group_ranks());
 }
 
 int64_t slots_of(const PointParams& p, const ClusterSpec& cluster) {
@@ -64,6 +72,7 @@ int64_t slots_of(const PointParams& p, const ClusterSpec& cluster) {
 
 // A program of a rank must be made to know its slots: of very many ranks that alone takes long.
 bool fits(const PointParams& p, const ClusterSpec& cluster, int64_t limit) {
+  if (p.ranks % p.replicas != 0 || p.problem.batch % p.replicas != 0) return false;
   if (!find_algorithm(p.algorithm).why_unsupported(sharded_problem(p)).empty()) return false;
   return p.ranks <= cluster.num_gpus() && slots_of(p, cluster) <= limit;
 }
@@ -100,7 +109,7 @@ void record_account(PointRecord& r, const ProgramSet& programs, const ClusterSpe
   r.comm.predicted_messages_per_rank = messages;
   r.memory.predicted_peak_bytes = largest->memory_bytes;
   r.memory.by_tag = largest->memory_by_tag;
-  r.work.flops = pair_flops(pairs, p.problem.head_dim);
+  r.work.flops = p.replicas * pair_flops(pairs, p.problem.head_dim);
   r.work.paper_macs = paper_macs(p.problem, p.pattern);
   r.work.balance = most_pairs > 0 ? std::min(1.0, pairs / (most_pairs * programs.ranks)) : 1;
   for (int b = 0; b < int(p.pattern.branches.size()); ++b)
@@ -109,7 +118,7 @@ void record_account(PointRecord& r, const ProgramSet& programs, const ClusterSpe
   r.work.flops_per_s = r.work.flops / r.timing.median_s;
   const auto peak = cluster.device.peak_flops.find(p.problem.dtype);
   if (peak != cluster.device.peak_flops.end())
-    r.work.share_of_peak = r.work.flops_per_s / (peak->second.value * programs.ranks);
+    r.work.share_of_peak = r.work.flops_per_s / (peak->second.value * p.ranks);
 }
 
 // Parts of the rank that computes most: they do not overlap and add up to the makespan. Selects
@@ -135,7 +144,7 @@ void record_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind execut
 }
 
 void record_timeline(PointRecord& r, const SimulatedRun& run) {
-  if (r.params.ranks > kTimelineRanks ||
+  if (r.params.group_ranks() > kTimelineRanks ||
       run.timeline.size() > size_t(kTimelineOps) * run.ranks.size())
     return;
   for (const TimelineItem& item : run.timeline)
@@ -177,7 +186,7 @@ void record_band(SimulatedPoint& out, const ProgramSet& programs, const Topology
       t.ci_low_s = std::min(t.ci_low_s, s);
       t.ci_high_s = std::max(t.ci_high_s, s);
     }
-  if (options.communication_alone && out.record.params.ranks > 1) {
+  if (options.communication_alone && out.record.params.group_ranks() > 1) {
     how.without_compute = true;
     const double alone = also(how);
     out.record.phases.communication_s = out.record.ablations->communication_only_s = alone;
@@ -221,8 +230,9 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
     out.record.reason = e.what();
     return out;
   }
-  const Topology topology(options.cluster, p.ranks);
-  const bool small = p.ranks <= kTimelineRanks && programs.classes[0].num_ops() <= kTimelineOps;
+  const Topology topology(options.cluster, p.group_ranks());
+  const bool small =
+      p.group_ranks() <= kTimelineRanks && programs.classes[0].num_ops() <= kTimelineOps;
   SimulateOptions how{.alpha = options.alpha.value_or(AlphaSet::kNcclLl),
                       .collapse = options.collapse && !timeline && !small,
                       .straggler = options.what_if.straggler,
@@ -234,7 +244,7 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   record_timeline(out.record, out.run);
   record_band(out, programs, topology, options, how);
   record_account(out.record, programs, options.cluster);
-  for (size_t r = 0; r < out.run.ranks.size() && p.ranks <= kRanksInRecord; ++r)
+  for (size_t r = 0; r < out.run.ranks.size() && p.group_ranks() <= kRanksInRecord; ++r)
     out.record.per_rank.push_back({int(r), out.run.ranks[r].finish_s});
   record_metrics(out, options, programs);
   return out;

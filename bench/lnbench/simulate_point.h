@@ -30,6 +30,11 @@ struct SimulatedPoint {
 // params.cluster, and ids accordingly; those that cannot run there are skipped with a reason.
 std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePoint& options);
 
+// Of replicas (PointParams) one is simulated, as ranks 0, 1, ... of the cluster: they do the same
+// and exchange nothing. FLOPs, their rate and share of the peak are of all ranks together; seconds,
+// bytes, messages and memory are those of any group. Left out is what groups of one node take from
+// each other on links that they share.
+//
 // The median is of the latencies in the middle of the band (NCCL's LL); the interval is the band.
 // `timeline`: keep it whatever its size.
 SimulatedPoint simulate_point(const Point& point, const SimulatePoint& options,

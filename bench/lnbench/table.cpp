@@ -37,6 +37,7 @@ std::string options_text(const PointParams& p) {
   if (p.collective != "native") add("via " + p.collective);
   if (p.node_size > 0) add(concat("nodes of ", p.node_size));
   if (p.problem.num_kv_heads != p.problem.num_heads) add(concat("G=", p.problem.num_kv_heads));
+  if (p.replicas > 1) add(concat("replicas=", p.replicas));
   return text;
 }
 

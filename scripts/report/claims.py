@@ -65,7 +65,8 @@ def time_per_token(point: Point) -> float | None:
 
 
 def time_per_sequence(point: Point) -> float | None:
-    return point.time_per_sequence_s
+    """Of one sequence on the ranks that share it."""
+    return point.median_s / point.group_batch if point.median_s else None
 
 
 def bytes_per_sequence(point: Point) -> float | None:
@@ -73,11 +74,11 @@ def bytes_per_sequence(point: Point) -> float | None:
     counted = point.value("comm.counted_bytes_per_rank")
     if not counted and point.source != "measured":
         counted = point.value("comm.predicted_bytes_per_rank")
-    return counted / point.batch if counted else None
+    return counted / point.group_batch if counted else None
 
 
 def tokens_per_rank(point: Point) -> float:
-    return (point.seq_len or 0) / point.ranks
+    return (point.seq_len or 0) / point.group_ranks
 
 
 def flat(fit: PowerLaw, what: str, where: str) -> Verdict:
@@ -100,7 +101,7 @@ def latency_constant(ctx: Context, source: str) -> Evidence:
     for group in lines(ctx, source, "dilated", lambda p: (tokens_per_rank(p), p.in_turn)):
         if group[0].in_turn:  # the time of all ranks, not of one
             continue
-        fit = long_fit(group, time_per_sequence) if len({p.ranks for p in group}) >= MIN_LENGTHS else None
+        fit = long_fit(group, time_per_sequence) if len({p.group_ranks for p in group}) >= MIN_LENGTHS else None
         if fit:
             where = f"{ctx.index.label(group[0])} at {token_label(tokens_per_rank(group[0]))} tokens per rank"
             verdicts.append(flat(fit, "time", where))
@@ -124,7 +125,7 @@ def bytes_verdicts(
 ) -> list[Verdict]:
     verdicts: list[Verdict] = []
     for group in lines(ctx, source, "dilated", axis, needs_time=False):
-        able = [p for p in group if p.ranks >= 2 and bytes_per_sequence(p)]
+        able = [p for p in group if p.group_ranks >= 2 and bytes_per_sequence(p)]
         fit = long_fit(able, bytes_per_sequence)
         if fit:
             most = bytes_label(max(bytes_per_sequence(p) or 0 for p in able))
@@ -143,12 +144,12 @@ def communication_constant(ctx: Context, source: str) -> Evidence:
             text = f"point {point.text('id')}: {counted:,} bytes counted, {predicted:,} predicted"
             verdicts.append(Verdict(False, float("inf"), text))
     verdicts += bytes_verdicts(
-        ctx, source, lambda p: p.ranks, BYTES_RATIO, lambda p: f"on {ctx.index.rank_label(p.ranks)}"
+        ctx, source, lambda p: p.group_ranks, BYTES_RATIO, lambda p: f"on {ctx.index.rank_label(p.group_ranks)}"
     )
     verdicts += bytes_verdicts(
         ctx,
         source,
-        lambda p: tokens_per_rank(p) if p.ranks > 1 else None,
+        lambda p: tokens_per_rank(p) if p.group_ranks > 1 else None,
         BYTES_RATIO_RANKS,
         lambda p: f"at {token_label(tokens_per_rank(p))} tokens per rank",
     )

@@ -75,6 +75,21 @@ class Point:
         return int(self.num("params.batch") or 1)
 
     @property
+    def replicas(self) -> int:
+        """Groups of ranks that each took their share of the batch; most points have one."""
+        return int(self.num("params.replicas") or 1)
+
+    @property
+    def group_ranks(self) -> int:
+        """Ranks that share a sequence."""
+        return max(1, self.ranks // self.replicas)
+
+    @property
+    def group_batch(self) -> int:
+        """Sequences that a group works on."""
+        return max(1, self.batch // self.replicas)
+
+    @property
     def branches(self) -> list[dict[str, Any]]:
         value = self.get("params.branches")
         return [b for b in value if isinstance(b, dict)] if isinstance(value, list) else []

@@ -238,6 +238,26 @@ class Opponents(unittest.TestCase):
         labels = {context(records).index.label(p) for p in context(records).points}
         self.assertEqual(len(labels), 2)
 
+    def test_replicas_are_an_axis_and_a_group_holds_its_share_of_the_batch(self) -> None:
+        records = [
+            opponent(tokens, 8, algorithm="usp", ulysses_degree=max(1, 8 // replicas), batch=64 * K // tokens)
+            for tokens, replicas in ((8 * K, 8), (16 * K, 4), (64 * K, 1))
+        ]
+        for record, replicas in zip(records, (8, 4, 1)):
+            record["params"] |= {"replicas": replicas} if replicas > 1 else {}
+            record["source"] = "simulated"
+            record["comm"] |= {"counted_bytes_per_rank": None, "predicted_bytes_per_rank": 1024 if replicas < 8 else 0}
+        self.assertEqual(len({context(records).index.label(p) for p in context(records).points}), 1)
+        rows = [r for r in rows_of(figure(records, "batch_runtime")) if "value" in r]
+        self.assertEqual([r["seq_len"] for r in rows], [8 * K, 16 * K, 64 * K])
+        self.assertEqual([r["batch_text"] for r in rows], ["8 in 8 replicas", "4 in 4 replicas", "1"])
+        seconds = {r["seq_len"]: r["value"] for r in rows}
+        latency = {r["seq_len"]: r["value"] for r in rows_of(figure(records, "latency")) if "value" in r}
+        self.assertEqual(latency, seconds)  # a sequence in each group: its time is the batch's
+        moved = [r for r in rows_of(figure(records, "communication_tokens")) if "value" in r]
+        self.assertEqual({r["seq_len"]: r["value"] for r in moved}, {16 * K: 1024, 64 * K: 1024})
+        self.assertEqual([p.group_ranks for p in context(records).points], [1, 2, 8])
+
     def test_every_series_has_its_own_mark(self) -> None:
         styles = context(opponents_sweep()).index.styles
         self.assertGreater(len(styles), 14)

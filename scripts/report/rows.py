@@ -52,6 +52,11 @@ def sample_count(point: Point) -> int:
     return len(point.samples) or int(point.num("timing.n") or point.num("timing.count") or 0)
 
 
+def batch_text(point: Point) -> str:
+    """ "64", or "64 in 16 replicas" where groups of ranks share the batch."""
+    return f"{point.batch} in {point.replicas} replicas" if point.replicas > 1 else str(point.batch)
+
+
 def base_row(ctx: Context, point: Point) -> Row:
     count = sample_count(point)
     return {
@@ -66,6 +71,7 @@ def base_row(ctx: Context, point: Point) -> Row:
         "ranks": point.ranks,
         "ranks_label": ctx.index.rank_label(point.ranks),
         "batch": point.batch,
+        "batch_text": batch_text(point),
         "median": duration_label(point.median_s, 6),
         "interval": interval_text(point),
         "samples": str(count) if count else "none",
@@ -101,7 +107,7 @@ def main_points(ctx: Context) -> Context:
     """Without the points that repeat a native one with another collective: those have a figure of their own."""
 
     def case(point: Point) -> tuple[Any, ...]:
-        return (without_collective(ctx, point), point.source, point.seq_len, point.ranks, point.batch)
+        return (without_collective(ctx, point), point.source, point.seq_len, point.ranks, point.replicas, point.batch)
 
     native = {case(p) for p in ctx.points if collective_of(p) == DEFAULTS["collective"]}
     kept = [p for p in ctx.points if collective_of(p) == DEFAULTS["collective"] or case(p) not in native]

@@ -44,9 +44,9 @@ def communication_rows(ctx: Context, points: list[Point]) -> list[Row]:
         }
         shown = counted or (None if point.source == "measured" else predicted)  # a model counts by its formula
         if shown:
-            row["value"] = shown / point.batch
+            row["value"] = shown / point.group_batch
         if predicted or counted:
-            row["predicted_value"] = (predicted or counted or 0) / point.batch
+            row["predicted_value"] = (predicted or counted or 0) / point.group_batch
         rows.append(row)
     return rows
 
@@ -58,7 +58,7 @@ def communicating(ctx: Context) -> list[Point]:
         for p in ctx.points
         if p.ok
         and p.seq_len
-        and p.ranks >= 2
+        and p.group_ranks >= 2
         and (p.value("comm.counted_bytes_per_rank") or p.value("comm.predicted_bytes_per_rank"))
     ]
 
@@ -293,8 +293,8 @@ def timeline(ctx: Context) -> list[Drawing]:
         point = max(members, key=lambda p: (p.ranks, p.seq_len or 0))
         rows = timeline_rows(point)
         if rows:
-            hidden = point.ranks - MAX_LANE_RANKS
-            note = f"The first {MAX_LANE_RANKS} of {point.ranks} ranks." if hidden > 0 else ""
+            hidden = point.group_ranks - MAX_LANE_RANKS
+            note = f"The first {MAX_LANE_RANKS} of {point.group_ranks} ranks." if hidden > 0 else ""
             drawings.append(
                 Drawing(rows, [point], suffix=str(len(drawings) + 1), title=point_label(ctx, point), note=note)
             )

@@ -61,6 +61,7 @@ def causal_balance(ctx: Context) -> list[Drawing]:
         if p.ok
         and p.seq_len
         and p.ranks >= 2
+        and p.replicas == 1  # the curve is of ranks that share a sequence
         and p.get("params.causal") is True
         and p.value("work.balance")
         and collective_of(p) == DEFAULTS["collective"]  # the others do the same work

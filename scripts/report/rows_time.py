@@ -45,7 +45,7 @@ def stopped_rows(ctx: Context, missing: list[Point]) -> tuple[list[Row], int]:
 def latency(ctx: Context) -> list[Drawing]:
     """All points with a length: times as marks, the others as × in one row per series and ranks."""
     shown = timed_points(ctx)
-    rows = [timed_row(ctx, p, 1.0 / p.batch) for p in shown]
+    rows = [timed_row(ctx, p, 1.0 / p.group_batch) for p in shown]
     if not rows:
         return []
     stopped, space = stopped_rows(ctx, [p for p in ctx.points if not p.ok and p.seq_len])
@@ -55,6 +55,8 @@ def latency(ctx: Context) -> list[Drawing]:
         if any(p.batch > 1 for p in shown)
         else ""
     )
+    if any(p.replicas > 1 for p in shown):
+        note += " Of ranks in groups that share the batch: the sequences of one group."
     return single(rows, shown, note=note, params={"skip_space": space})
 
 
@@ -89,7 +91,7 @@ def problem_key(point: Point) -> tuple[Any, ...]:
         point.text(f"params.{k}")
         for k in ("heads", "kv_heads", "head_dim", "dtype", "causal", "kernel", "transport", "cluster")
     )
-    return (point.run, point.source, point.seq_len, point.ranks, point.batch, shape)
+    return (point.run, point.source, point.seq_len, point.ranks, point.replicas, point.batch, shape)
 
 
 def matched(ctx: Context) -> list[tuple[Point, Point]]:
@@ -167,7 +169,7 @@ def short_name(point: Point) -> str:
 def winners(ctx: Context) -> list[Drawing]:
     """Per source, run, cluster and problem: the fastest exact algorithm of each (N, P), how far the next one is,
     and where the same problem on another cluster of the run has another winner."""
-    exact = [p for p in timed_points(ctx) if p.kind == "exact" and p.ranks > 1]
+    exact = [p for p in timed_points(ctx) if p.kind == "exact" and p.group_ranks > 1]
     shape = ("heads", "kv_heads", "head_dim", "dtype", "causal")
     problems = group_by(
         exact, lambda p: p.run, lambda p: p.source, lambda p: tuple(p.text(f"params.{k}") for k in shape)

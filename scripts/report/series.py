@@ -1,7 +1,7 @@
 """Which points belong to one line, how the line is called, and its colour, marker and dash.
 
 A series is an algorithm with everything that is not an axis: transport, kernel, layout, shape. Ranks,
-tokens and batch are axes. The label has the layout, degrees and collective that are not the default, and
+their replicas, tokens and batch are axes. The label has the layout, degrees and collective that are not the default, and
 of the rest only what differs between the points of a report: "ring", "ring zigzag · via bruck", or
 "dilated · bf16" when types vary.
 """
@@ -15,7 +15,7 @@ from typing import Any, Iterable
 from .model import SOURCES, Point, Run
 from .units import plural
 
-AXES = {"seq_len", "ranks", "batch", "branches", "threads", "phase_parts", "seed", "id"}
+AXES = {"seq_len", "ranks", "replicas", "batch", "branches", "threads", "phase_parts", "seed", "id"}
 DEFAULTS = {"layout": "contiguous", "collective": "native", "ulysses_degree": 0, "ring_inner": 0, "head_slice": 0, "node_size": 0}
 DEGREES = {"ulysses_degree": "Pu", "ring_inner": "Pi", "head_slice": "head slice"}
 # Okabe and Ito (2008); the yellow is left out, too pale on white, and Tol's wine stands in for it,
@@ -102,7 +102,7 @@ class SeriesIndex:
         """Threads follow from the ranks of a machine; they name a series only if one problem ran with several."""
         found: dict[Any, set[str]] = defaultdict(set)
         for p in self.points:
-            problem = (p.run, p.source, p.seq_len, p.ranks, p.batch, str(sorted(scalar_params(p).items())))
+            problem = (p.run, p.source, p.seq_len, p.ranks, p.replicas, p.batch, str(sorted(scalar_params(p).items())))
             found[problem].add(p.text("params.threads"))
         return any(len(counts) > 1 for counts in found.values())
 
@@ -114,7 +114,7 @@ class SeriesIndex:
             named = scalar_params(p)
             for degree in DEGREES:
                 value = str(named.get(degree, DEFAULTS[degree]))
-                at_ranks[p.algorithm, degree, p.run, p.source, p.ranks].add(value)
+                at_ranks[p.algorithm, degree, p.run, p.source, p.group_ranks].add(value)
                 overall[p.algorithm, degree].add(value)
         several = {key[:2] for key, found in at_ranks.items() if len(found) > 1}
         return {key for key, found in overall.items() if len(found) > 1 and key not in several}

@@ -88,6 +88,7 @@ COLUMNS: tuple[Column, ...] = (
     text_column("algorithm", "algorithm", "params.algorithm"),
     Column("seq_len", "tokens", lambda p: p.seq_len, lambda p: token_label(p.seq_len)),
     Column("ranks", "ranks", lambda p: p.ranks, lambda p: str(p.ranks)),
+    degree_column("replicas"),
     Column("batch", "batch", lambda p: p.batch, lambda p: integer_label(p.batch)),
     number_column("median_s", "median", "timing.median_s", lambda v: duration_label(v, 4)),
     number_column("ci_low_s", "interval from", "timing.ci_low_s", lambda v: duration_label(v, 4)),

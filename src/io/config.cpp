@@ -121,6 +121,7 @@ void read_sweep(ObjectReader r, const KnownNames& known, SweepConfig& sweep) {
   r.axis("ring_inner", sweep.ring_inner, {.min = 0, .max = 1 << 24, .divisors = true});
   r.axis("head_slice", sweep.head_slice, {.min = 0});
   r.axis("node_size", sweep.node_size, {.min = 0, .max = 1 << 24});
+  r.axis("replicas", sweep.replicas, {.max = 1 << 24, .automatic = true});
   r.unknown_keys();
 }
 

@@ -28,10 +28,13 @@ inline constexpr int64_t kMaxSeqLen = int64_t{1} << 40;
 inline constexpr int64_t kWorld = -1;
 // "divisors" where a part of a point's ranks is expected: each divisor of them is a value.
 inline constexpr int64_t kDivisors = -2;
+// "auto" where a number of replicas is expected: as many as divide both the batch and the ranks.
+inline constexpr int64_t kMostReplicas = -3;
 
 // Values of one axis: a list, or from, from * factor (or + step), ... up to and including `to`.
 struct IntAxis {
-  // kWorld is legal in an axis of ranks, kDivisors in one of parts of them; empty for a range
+  // kWorld is legal in an axis of ranks, kDivisors in one of parts of them, kMostReplicas in one of
+  // replicas; empty for a range
   std::vector<int64_t> values{};
   bool is_range = false;
   int64_t from = 0, to = 0;  // to may be kWorld
@@ -39,7 +42,8 @@ struct IntAxis {
   int64_t step = 0;
   bool operator==(const IntAxis&) const = default;
 };
-// Ascending for ranges and divisors, no duplicates.
+// Ascending for ranges and divisors, no duplicates. kMostReplicas stays: it depends on the batch as
+// well.
 std::vector<int64_t> axis_values(const IntAxis& axis, int64_t world_size, int64_t ranks = 1);
 
 struct ModelConfig {
@@ -103,6 +107,7 @@ struct SweepConfig {
   // Each applies only to the algorithms that it concerns (KnownNames); empty: the default.
   std::vector<std::string> layout, collective;  // "contiguous", "native"
   IntAxis ulysses_degree, ring_inner, head_slice, node_size;
+  IntAxis replicas;  // groups of ranks that share the batch; for `lnbench simulate`
 };
 
 struct RunConfig {

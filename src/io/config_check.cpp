@@ -111,6 +111,7 @@ void check_sweep(const Config& c, const JsonNode& root, Problems& problems) {
   count("ring_inner", c.sweep.ring_inner, 0);
   count("head_slice", c.sweep.head_slice, 0);
   count("node_size", c.sweep.node_size, 0);
+  count("replicas", c.sweep.replicas, 1);
   for (const auto* names : {&c.sweep.kernel, &c.sweep.layout, &c.sweep.collective})
     points *= double(std::max<size_t>(1, names->size()));
   if (points > kMaxPoints)

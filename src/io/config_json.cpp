@@ -14,6 +14,7 @@ JsonNode list_of(const std::vector<T>& values) {
 }
 
 JsonNode number_or_word(int64_t v) {
+  if (v == kMostReplicas) return JsonNode("auto");
   return v == kWorld ? JsonNode("world") : v == kDivisors ? JsonNode("divisors") : JsonNode(v);
 }
 
@@ -103,6 +104,7 @@ JsonNode sweep_node(const SweepConfig& s) {
   optional_axis("ring_inner", s.ring_inner);
   optional_axis("head_slice", s.head_slice);
   optional_axis("node_size", s.node_size);
+  optional_axis("replicas", s.replicas);
   return n;
 }
 

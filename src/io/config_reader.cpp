@@ -14,6 +14,7 @@ std::string expected_integer(const IntRule& rule) {
   std::string text = rule.tokens ? "a number of tokens" : "an integer";
   if (rule.world) text += " or \"world\"";
   if (rule.divisors) text += " or \"divisors\"";
+  if (rule.automatic) text += " or \"auto\"";
   return text;
 }
 
@@ -28,6 +29,7 @@ std::string range_hint(const IntRule& rule, bool below) {
   std::string text = concat("use ", limit, below ? " or more" : " or less");
   if (rule.world) text += ", or \"world\"";
   if (rule.divisors) text += ", or \"divisors\"";
+  if (rule.automatic) text += ", or \"auto\"";
   return text;
 }
 
@@ -35,11 +37,11 @@ void read_range(ObjectReader& range, const std::string& path, const IntRule& rul
   Problems& problems = range.problems();
   IntAxis axis{.is_range = true};
   IntRule from_rule = rule;
-  from_rule.world = from_rule.divisors = false;
+  from_rule.world = from_rule.divisors = from_rule.automatic = false;
   const bool complete = range.node().find("from") && range.node().find("to");
   range.integer("from", axis.from, from_rule);
   IntRule to_rule = rule;
-  to_rule.divisors = false;
+  to_rule.divisors = to_rule.automatic = false;
   range.integer("to", axis.to, to_rule);
   range.real("factor", axis.factor, {.min = 1, .min_excluded = true});
   range.integer("step", axis.step, {.tokens = rule.tokens});
@@ -70,6 +72,10 @@ bool read_integer(const JsonNode& node, const std::string& path, const IntRule& 
   }
   if (rule.divisors && node.is_string() && node.string == "divisors") {
     out = kDivisors;
+    return true;
+  }
+  if (rule.automatic && node.is_string() && node.string == "auto") {
+    out = kMostReplicas;
     return true;
   }
   const auto tokens =

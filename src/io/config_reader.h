@@ -21,9 +21,10 @@ struct IntRule {
   int64_t min = 1;
   int64_t max = std::numeric_limits<int64_t>::max();
   int64_t multiple_of = 1;
-  bool tokens = false;    // "8K" and the like are legal
-  bool world = false;     // "world" is legal
-  bool divisors = false;  // "divisors" is legal
+  bool tokens = false;     // "8K" and the like are legal
+  bool world = false;      // "world" is legal
+  bool divisors = false;   // "divisors" is legal
+  bool automatic = false;  // "auto" is legal
 };
 
 // A reader that knows what configs are made of: tokens, axes.

@@ -1,6 +1,7 @@
 #include "io/expand.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "core/check.h"
@@ -183,23 +184,36 @@ class Product {
             p.ring_inner = int(inner);
             p.head_slice = slice;
             p.node_size = int(node_size);
-            walk_lengths(p, visit);
+            for (int64_t replicas : axis_or(s.replicas, o_.world_size, 1))
+              walk_lengths(p, replicas, visit);
           }
   }
 
   template <class Visit>
-  void walk_lengths(PointParams& p, Visit& visit) {
+  void walk_lengths(PointParams& p, int64_t replicas, Visit& visit) {
     const SweepConfig& s = c_.sweep;
     for (int64_t seq_len : axis_values(s.seq_len, o_.world_size)) {
       p.problem.seq_len = seq_len;
       p.problem.batch = s.batch.constant_tokens
                             ? std::max<int64_t>(1, s.batch.tokens_per_batch / seq_len)
                             : s.batch.size;
+      p.replicas =
+          int(replicas == kMostReplicas ? std::gcd(p.problem.batch, int64_t{p.ranks}) : replicas);
+      if (!fits_group(s.ulysses_degree, p.ulysses_degree, p) ||
+          !fits_group(s.ring_inner, p.ring_inner, p))
+        continue;
       set_pattern(p);
       PointParams resolved = p;  // p goes on to the next combination
       if (o_.resolve) o_.resolve(resolved);
       visit(resolved);
     }
+  }
+
+  // "divisors" are those of the ranks that share a sequence: of 8 ranks in two groups 1, 2 and 4.
+  static bool fits_group(const IntAxis& axis, int64_t value, const PointParams& p) {
+    if (p.replicas == 1 || std::ranges::find(axis.values, kDivisors) == axis.values.end())
+      return true;
+    return value == 0 || p.group_ranks() % value == 0;
   }
 
   // Options of dilation mean nothing to other algorithms: left at their defaults, so that ids
@@ -212,10 +226,10 @@ class Product {
     }
     const DilatedConfig& d = c_.dilated;
     const DilatedPattern dilated{
-        .branches = resolve_branches(d, p.problem.seq_len, p.ranks, p.problem.num_heads),
+        .branches = resolve_branches(d, p.problem.seq_len, p.group_ranks(), p.problem.num_heads),
         .offset = d.offset,
         .mix = d.mix,
-        .phase_parts = d.phase == DilationPhase::kShard ? p.ranks : 1};
+        .phase_parts = d.phase == DilationPhase::kShard ? p.group_ranks() : 1};
     if (contains(o_.known.sparse_algorithms, p.algorithm)) {
       p.pattern = resolve_sparse(c_.sparse, p.problem, dilated);
     } else {
@@ -231,7 +245,7 @@ class Product {
 
 // How many combinations each rule removed, to explain an empty sweep.
 struct Tally {
-  int64_t all = 0, filtered = 0, too_many_ranks = 0, runnable = 0;
+  int64_t all = 0, filtered = 0, too_many_ranks = 0, uneven = 0, runnable = 0;
   std::vector<int64_t> excluded;
 };
 
@@ -245,6 +259,10 @@ struct Tally {
   if (t.too_many_ranks > 0)
     text +=
         concat("\n  ", t.too_many_ranks, " need more than the ", o.max_ranks, " ranks there are");
+  if (t.uneven > 0)
+    text +=
+        concat("\n  ", t.uneven,
+               " have replicas that do not divide both the batch and the ranks (\"auto\" does)");
   if (t.all == 0)
     text += "\n  an axis of the sweep has no value, e.g. ranks from 4 to \"world\" = 2";
   throw UsageError(text + "\n  hint: `lnbench plan` without --filter lists every point");
@@ -289,6 +307,21 @@ DilatedPattern resolve_sparse(const SparseConfig& sparse, const AttentionProblem
   return sparse_pattern(w, low > 1 && distance(low - 1) <= distance(low) ? low - 1 : low);
 }
 
+namespace {
+
+// "" when every group gets as many ranks and sequences as the others.
+std::string why_uneven(const PointParams& p) {
+  if (p.ranks % p.replicas != 0)
+    return concat("the replicas must divide the ranks: ", p.ranks, " ranks make no ", p.replicas,
+                  " equal groups");
+  if (p.problem.batch % p.replicas != 0)
+    return concat("the replicas must divide the batch: ", p.replicas, " groups cannot share ",
+                  p.problem.batch, p.problem.batch == 1 ? " sequence" : " sequences");
+  return "";
+}
+
+}  // namespace
+
 std::string canonical_params_json(const PointParams& params) {
   JsonNode all = params_to_node(params), kept = JsonNode::object();
   for (size_t i = 0; i < all.keys.size(); ++i)
@@ -328,6 +361,12 @@ std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
       point.status = PointStatus::kSkippedUnsupported;
       point.reason = concat("needs ", params.ranks, " ranks, there are ", options.max_ranks);
       ++tally.too_many_ranks;
+    }
+    if (const std::string why = why_uneven(params);
+        point.status == PointStatus::kOk && !why.empty()) {
+      point.status = PointStatus::kSkippedUnsupported;
+      point.reason = why;
+      ++tally.uneven;
     }
     tally.runnable += point.status == PointStatus::kOk;
     points.push_back(std::move(point));

@@ -6,6 +6,9 @@
 //   usp on 4 ranks, ulysses_degree [0, 2, 4], 2 K/V heads  ->  two points, if `resolve` says that
 //   0 becomes 2.
 //
+// dilated on 8 ranks, batch 4, replicas [1, "auto", 3]  ->  one group of 8 ranks, four groups of 2
+// with a sequence each, and a point that is skipped because 3 divides neither.
+//
 // An axis that means nothing to an algorithm keeps its default there: layout [contiguous, zigzag]
 // makes two points of ring and one of dilated.
 #pragma once

@@ -247,6 +247,74 @@ TEST(Expand, OptionsConcernOneAlgorithmEach) {
   EXPECT_EQ(nodes[2].params.node_size, 4);
 }
 
+// "replicas:ranks and sequences of a group" of each point.
+std::vector<std::string> groups_of(const std::vector<Point>& points) {
+  std::vector<std::string> all;
+  for (const Point& p : points)
+    all.push_back(
+        concat(p.params.replicas, ":", p.params.group_ranks(), ":", p.params.group_batch()));
+  return all;
+}
+
+TEST(Expand, AutomaticReplicasAreAsManyAsDivideBatchAndRanks) {
+  const auto points =
+      expand(config(R"("algorithm": "dilated", "seq_len": ["8K", "64K", "128K", "1M"],
+                       "ranks": [8, 12], "replicas": "auto",
+                       "batch": {"rule": "constant_tokens", "tokens_per_batch": "512K"})"));
+  EXPECT_THAT(groups_of(points),
+              ElementsAre("8:1:8", "8:1:1", "4:2:1", "1:8:1",  // batch 64, 8, 4, 1
+                          "4:3:16", "4:3:2", "4:3:1", "1:12:1"));
+  // per_rank and the phase follow the ranks that share a sequence.
+  EXPECT_THAT(points[2].params.pattern.branches,
+              ElementsAre(B{2048, 1}, B{65536, 32}, B{131072, 64}));
+  EXPECT_THAT(points[0].params.pattern.branches, ElementsAre(B{2048, 1}, B{8192, 4}));
+  const auto shards = expand(config(
+      R"("algorithm": "dilated", "seq_len": 8192, "ranks": 8, "replicas": [1, 4], "batch": {"size": 4})",
+      R"("dilated": {"phase": "shard"})"));
+  EXPECT_EQ(shards[0].params.pattern.phase_parts, 8);
+  EXPECT_EQ(shards[1].params.pattern.phase_parts, 2);
+}
+
+TEST(Expand, ReplicasLeaveIdsOfOtherPointsAlone) {
+  const std::string sweep =
+      R"("algorithm": "ring", "seq_len": [8, 16], "ranks": 4, "batch": {"size": 2})";
+  const auto without = expand(config(sweep));
+  const auto with = expand(config(sweep + R"(, "replicas": [1, "auto", 2])"));
+  EXPECT_THAT(groups_of(with), ElementsAre("1:4:2", "1:4:2", "2:2:1", "2:2:1"));  // auto is 2
+  EXPECT_EQ(with[0].id, without[0].id);
+  EXPECT_EQ(with[1].id, without[1].id);
+  EXPECT_NE(with[2].id, without[0].id);
+  EXPECT_EQ(expand(config(sweep + R"(, "replicas": "auto")"), {.filter = "replicas == 2"}).size(),
+            2u);
+}
+
+TEST(Expand, ReplicasThatDoNotDivideSayWhat) {
+  const auto points = expand(config(R"("algorithm": "ring", "seq_len": 8, "ranks": [4, 6],
+                                       "replicas": [1, 3, 4], "batch": {"size": 6})"));
+  const auto reason = [&](int ranks, int replicas) {
+    for (const Point& p : points)
+      if (p.params.ranks == ranks && p.params.replicas == replicas)
+        return concat(to_string(p.status), " ", p.reason);
+    return std::string("none");
+  };
+  EXPECT_EQ(reason(4, 1), "ok ");
+  EXPECT_EQ(reason(6, 3), "ok ");
+  EXPECT_THAT(reason(4, 3), HasSubstr("skipped_unsupported the replicas must divide the ranks: 4"));
+  EXPECT_THAT(reason(4, 4), HasSubstr("divide the batch: 4 groups cannot share 6 sequences"));
+  EXPECT_THAT(usage_error([&] {
+                expand(config(R"("algorithm": "ring", "seq_len": 8, "ranks": 4, "replicas": 3)"));
+              }),
+              HasSubstr("1 have replicas that do not divide"));
+}
+
+TEST(Expand, DivisorsAreOfTheRanksThatShareASequence) {
+  EXPECT_THAT(options_of(expand(config(R"("algorithm": "usp", "seq_len": 64, "ranks": 8,
+                                          "batch": {"size": 2}, "replicas": 2,
+                                          "ulysses_degree": "divisors")"))),
+              ElementsAre("usp:8:contiguous:native:1:0:0", "usp:8:contiguous:native:2:0:0",
+                          "usp:8:contiguous:native:4:0:0"));
+}
+
 TEST(Expand, ResolvedOptionsDecideIdsAndDuplicates) {
   const Config c = config(R"("algorithm": "usp", "seq_len": [64, 128], "ranks": [2, 4],
                              "ulysses_degree": [0, 2, 4])");
@@ -338,6 +406,7 @@ TEST(Expand, EveryOptionChangesTheId) {
   add([](PointParams& p) { p.ring_inner = 2; });
   add([](PointParams& p) { p.head_slice = 2; });
   add([](PointParams& p) { p.node_size = 2; });
+  add([](PointParams& p) { p.replicas = 2; });
   add([](PointParams& p) { p.pattern.branches[1].summary_tokens = 3; });
 }
 

@@ -24,7 +24,7 @@ struct Field {
 };
 
 // The names of a result's params.
-constexpr std::array<Field, 23> kFields{{
+constexpr std::array<Field, 24> kFields{{
     {"algorithm", Type::kText, [](const Point& p) -> Value { return p.params.algorithm; }},
     {"transport", Type::kText, [](const Point& p) -> Value { return p.params.transport; }},
     {"kernel", Type::kText, [](const Point& p) -> Value { return p.params.kernel; }},
@@ -57,6 +57,7 @@ constexpr std::array<Field, 23> kFields{{
      [](const Point& p) -> Value { return double(p.params.head_slice); }},
     {"node_size", Type::kNumber,
      [](const Point& p) -> Value { return double(p.params.node_size); }},
+    {"replicas", Type::kNumber, [](const Point& p) -> Value { return double(p.params.replicas); }},
     {"seed", Type::kNumber, [](const Point& p) -> Value { return double(p.params.problem.seed); }},
     {"threads", Type::kNumber, [](const Point& p) -> Value { return double(p.params.threads); }},
     {"causal", Type::kFlag, [](const Point& p) -> Value { return p.params.problem.causal; }},

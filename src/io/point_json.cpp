@@ -37,7 +37,9 @@ JsonNode params_to_node(const PointParams& p) {
   n.set("mix", to_string(p.pattern.mix)).set("phase_parts", p.pattern.phase_parts);
   n.set("collective", p.collective).set("ulysses_degree", p.ulysses_degree);
   n.set("ring_inner", p.ring_inner).set("head_slice", p.head_slice);
-  n.set("node_size", p.node_size).set("threads", p.threads).set("seed", p.problem.seed);
+  n.set("node_size", p.node_size);
+  if (p.replicas != 1) n.set("replicas", p.replicas);  // ids of points without any stay
+  n.set("threads", p.threads).set("seed", p.problem.seed);
   if (!p.cluster.empty()) n.set("cluster", p.cluster);
   return n;
 }
@@ -63,6 +65,7 @@ PointParams params_from_node(const JsonNode& n) {
   p.ring_inner = int(n.whole("ring_inner"));
   p.head_slice = n.whole("head_slice");
   p.node_size = int(n.whole("node_size"));
+  p.replicas = int(n.whole("replicas", 1));
   p.threads = int(n.whole("threads", 1));
   p.cluster = n.text("cluster");
   p.pattern.offset = parse_offset(n.text("offset", "paper"));

@@ -26,6 +26,7 @@ PointRecord full_record() {
   r.params.ring_inner = 2;
   r.params.head_slice = 3;
   r.params.node_size = 8;
+  r.params.replicas = 2;
   r.params.problem = {.seq_len = 1 << 20,
                       .num_heads = 12,
                       .num_kv_heads = 4,
@@ -73,7 +74,7 @@ TEST(Record, HasTheKeysThatToolsRelyOn) {
               testing::IsSupersetOf({"algorithm", "transport", "kernel", "seq_len", "ranks",
                                      "batch", "heads", "kv_heads", "head_dim", "dtype", "causal",
                                      "layout", "branches", "collective", "ulysses_degree",
-                                     "ring_inner", "head_slice", "node_size"}));
+                                     "ring_inner", "head_slice", "node_size", "replicas"}));
   EXPECT_THAT(keys("timing"), ElementsAre("samples_s", "median_s", "ci_low_s", "ci_high_s",
                                           "ci_level", "p95_s", "min_s", "warmup", "reduction"));
   EXPECT_THAT(keys("phases"),
@@ -109,6 +110,7 @@ TEST(Record, RoundTrips) {
   EXPECT_EQ(back.params.ring_inner, 2);
   EXPECT_EQ(back.params.head_slice, 3);
   EXPECT_EQ(back.params.node_size, 8);
+  EXPECT_EQ(back.params.replicas, 2);
   EXPECT_THAT(back.comm.collectives_used, testing::ElementsAre("all_gather: bruck"));
   EXPECT_EQ(back.work.flops, 3.5e21);
   EXPECT_EQ(back.work.balance, 0.75);
