@@ -5,17 +5,33 @@
 #include <new>
 #include <utility>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "core/check.h"
 
 namespace longnet {
+namespace {
+
+std::byte* allocate(size_t bytes) {
+  constexpr size_t kAlign = 64, kHugePage = size_t(2) << 20;
+  const size_t align = bytes >= 2 * kHugePage ? kHugePage : kAlign;
+  const size_t rounded = (bytes + align - 1) / align * align;
+  void* data = std::aligned_alloc(align, rounded);
+#if defined(__linux__)
+  if (align == kHugePage && data != nullptr) madvise(data, rounded, MADV_HUGEPAGE);
+#endif
+  return static_cast<std::byte*>(data);
+}
+
+}  // namespace
 
 TaggedBuffer::TaggedBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes)
     : ledger_(&ledger), tag_(std::move(tag)), bytes_(bytes) {
   check(bytes >= 0, "a buffer of ", bytes, " bytes");
-  constexpr size_t kAlign = 64;
-  const size_t rounded = (size_t(bytes) + kAlign - 1) / kAlign * kAlign;
   if (bytes > 0) {
-    data_ = static_cast<std::byte*>(std::aligned_alloc(kAlign, rounded));
+    data_ = allocate(size_t(bytes));
     if (data_ == nullptr) throw std::bad_alloc();
   }
   ledger.add(tag_, bytes);
