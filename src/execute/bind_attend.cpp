@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t kRowsPerTask = 2048;       // queries: enough to make packing keys cheap
 constexpr int64_t kFewestRowsPerTask = 256;  // below, packing costs more than an idle thread
-constexpr double kFlopsPerPoke = 1e9;  // about 10 ms of one core between two looks at messages
 
 }  // namespace
 
@@ -23,7 +22,6 @@ class BoundProgram::KeyLists {
  public:
   struct List {
     size_t begin, count;
-    int64_t keys;
   };
   KeyLists(const BoundProgram& program, const Attend& op, const RowMap& keys,
            const BranchRows& rows, int64_t batch, int64_t head, std::vector<KvRun>& all)
@@ -49,7 +47,7 @@ class BoundProgram::KeyLists {
     const AttentionProblem& p = program_.sharded_.problem;
     const int64_t row = p.head_dim * dtype_bytes(p.dtype);
     const std::byte* const base = program_.memory_[size_t(op_.kv.slot)].data();
-    List list{all_.size(), 0, 0};
+    List list{all_.size(), 0};
     for (const auto& piece : map_.pieces())
       map_.for_each_run(piece, op_.branch, head_, within, [&](const TokenRange& k, int64_t) {
         const auto place = map_.locate(piece, batch_, head_, k);
@@ -60,7 +58,6 @@ class BoundProgram::KeyLists {
                         .rows = k.count,
                         .first_token = k.first,
                         .token_step = k.stride});
-        list.keys += k.count;
       });
     list.count = all_.size() - list.begin;
     return list;
@@ -75,13 +72,10 @@ class BoundProgram::KeyLists {
         }
     }
     const size_t segments = size_t(rows_.num_segments()), first = size_t(segment) + 1;
-    List list{segments == 1 ? all_.size() : whole_[first % segments].begin, 0, 0};
+    List list{segments == 1 ? all_.size() : whole_[first % segments].begin, 0};
     if (first < segments) list.begin = whole_[first].begin;
-    for (size_t i = 0; i + 1 < segments; ++i) {
-      const List& part = whole_[(first % segments == 0 ? 0 : first) + i];
-      list.count += part.count;
-      list.keys += part.keys;
-    }
+    for (size_t i = 0; i + 1 < segments; ++i)
+      list.count += whole_[(first % segments == 0 ? 0 : first) + i].count;
     return list;
   }
 
@@ -132,12 +126,11 @@ void BoundProgram::bind_attend(const Attend& op, BoundOp& bound) {
     size_t begin, count;
   };
   std::vector<Span> spans;  // of each task in kv_runs, which still grows
-  double pairs = 0;
   // Short queries are cut so that every thread has some.
   const int64_t rows_per_thread =
       ceil_div(shard().tokens() * op.heads.count * p.batch, int64_t{threads_});
   const int64_t rows_per_task = std::clamp(rows_per_thread, kFewestRowsPerTask, kRowsPerTask);
-  const auto add_tasks = [&](const LocatedRun& run, const Span& span, int64_t num_keys) {
+  const auto add_tasks = [&](const LocatedRun& run, const Span& span) {
     const auto &q_piece = queries.pieces()[run.piece], &out_piece = out_of(run.piece);
     for (int64_t at = 0; at < run.tokens.count; at += rows_per_task) {
       const int64_t count = std::min(rows_per_task, run.tokens.count - at);
@@ -150,7 +143,6 @@ void BoundProgram::bind_attend(const Attend& op, BoundOp& bound) {
            .kv = {},
            .out = partial_at(op.into, out_piece, {run.out.row + at * run.out.step, run.out.step})});
       spans.push_back(span);
-      pairs += double(count) * double(num_keys);
     }
   };
   for (int64_t batch = 0; batch < p.batch; ++batch)
@@ -173,17 +165,12 @@ void BoundProgram::bind_attend(const Attend& op, BoundOp& bound) {
       KeyLists lists(*this, op, keys, rows, batch, head, bound.kv_runs);
       for (const LocatedRun& run : runs) {
         const auto list = lists.of_segment(run.segment);
-        add_tasks(run, {list.begin, list.count}, list.keys);
+        add_tasks(run, {list.begin, list.count});
       }
     }
   for (size_t i = 0; i < spans.size(); ++i)
     bound.attends[i].kv =
         std::span<const KvRun>(bound.kv_runs).subspan(spans[i].begin, spans[i].count);
-
-  const double flops_per_task =
-      4.0 * double(p.head_dim) * pairs / std::max<double>(1, double(spans.size()));
-  bound.tasks_per_poke = std::max<int64_t>(
-      threads_, int64_t(kFlopsPerPoke * threads_ / std::max(flops_per_task, 1.0)));
 }
 
 }  // namespace longnet

@@ -234,10 +234,11 @@ void BoundProgram::execute_rows(size_t op) {
     std::fill(values.begin(), values.end(), -std::numeric_limits<float>::infinity());
 }
 
-void BoundProgram::execute_attends(size_t op, size_t begin, size_t end,
-                                   std::span<std::byte> workspace) {
-  const std::span<const AttendTask> all = ops_[op].attends;
-  kernel_.attend(all.subspan(begin, end - begin), options_, threads_, workspace);
+void BoundProgram::execute_attends(size_t op, std::span<std::byte> workspace,
+                                   const std::function<void()>* interlude) {
+  AttendOptions options = options_;
+  options.interlude = interlude;
+  if (!ops_[op].attends.empty()) kernel_.attend(ops_[op].attends, options, threads_, workspace);
 }
 
 int64_t BoundProgram::output_index(int64_t batch, int64_t head, int64_t token) const {

@@ -5,6 +5,7 @@
 //   attend q x kv -> output   becomes   AttendTask{q + 4096 rows, {k, v}, o}, one per 2048 queries
 //   all_gather into slot 3    becomes   the bytes of slot 3, and how many each member owns
 #pragma once
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -32,7 +33,6 @@ struct BoundOp {
   std::vector<PackTask> rounds, widens;      // of O into results, and back
   std::vector<LseCopy> lse_copies;
   std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills
-  int64_t tasks_per_poke = 0;
   // Communications.
   Rank peer = -1;
   RankGroup group;
@@ -62,7 +62,9 @@ class BoundProgram {
   // Runs an op that computes, on all its tasks but those of attends.
   void execute_rows(size_t op);
   // Runs the attend tasks [begin, end) of an op.
-  void execute_attends(size_t op, size_t begin, size_t end, std::span<std::byte> workspace);
+  // `interlude`: called now and then meanwhile.
+  void execute_attends(size_t op, std::span<std::byte> workspace,
+                       const std::function<void()>* interlude = nullptr);
 
   // Fills Q, K and V of the shard from the generator; the batch's first sequence is number
   // `first_batch` of the problem. Returns their digest (kernels/row_worker.h).

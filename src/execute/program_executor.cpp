@@ -55,7 +55,7 @@ double ProgramExecutor::elapsed() const {
 
 void ProgramExecutor::run(RunMode mode) {
   start_ = std::chrono::steady_clock::now();
-  waited_s_ = 0;
+  waited_s_ = poked_s_ = 0;
   in_flight_.clear();
   for (size_t i = 0; i < program().ops.size(); ++i) {
     times_[i] = {};
@@ -108,6 +108,9 @@ void ProgramExecutor::wait_for(size_t op) {
 }
 
 void ProgramExecutor::poke() {
+  constexpr double kBetween_s = 200e-6;  // a look may cost a few microseconds
+  if (in_flight_.empty() || elapsed() - poked_s_ < kBetween_s) return;
+  poked_s_ = elapsed();
   std::erase_if(in_flight_, [&](size_t op) {
     if (!comm_.test(bound_->op(op).request)) return false;
     times_[op].end_s = elapsed();
@@ -116,15 +119,9 @@ void ProgramExecutor::poke() {
 }
 
 void ProgramExecutor::execute(size_t op) {
-  BoundOp& b = bound_->op(op);
+  poke();
   bound_->execute_rows(op);
-  for (size_t at = 0; at < b.attends.size();) {
-    const size_t left = b.attends.size() - at;
-    const size_t n = in_flight_.empty() ? left : std::min(size_t(b.tasks_per_poke), left);
-    bound_->execute_attends(op, at, at + n, workspace_.bytes());
-    at += n;
-    if (!in_flight_.empty()) poke();
-  }
+  bound_->execute_attends(op, workspace_.bytes(), &poke_);
 }
 
 SingleAttend ProgramExecutor::single_attend() {

@@ -6,6 +6,7 @@
 // Buffers, tasks and groups are prepared when the program is bound; run() allocates nothing.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -83,7 +84,8 @@ class ProgramExecutor {
   std::vector<std::vector<OpId>>
       communications_before_;      // of each op, also through ops that compute
   std::vector<size_t> in_flight_;  // ops whose communication has been posted
-  double waited_s_ = 0;
+  double waited_s_ = 0, poked_s_ = 0;
+  const std::function<void()> poke_ = [this] { poke(); };
   std::chrono::steady_clock::time_point start_;
 };
 

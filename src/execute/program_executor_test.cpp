@@ -15,8 +15,8 @@
 namespace longnet {
 namespace {
 
-// ThreadSanitizer makes runs thirty times slower, AddressSanitizer ten times; what they look for does
-// not need every number of ranks.
+// ThreadSanitizer makes runs thirty times slower, AddressSanitizer ten times; what they look for
+// does not need every number of ranks.
 std::vector<int> some_of(const std::vector<int>& rank_counts) {
 #if defined(__SANITIZE_THREAD__)
   return {rank_counts.front(), rank_counts[rank_counts.size() / 2]};
@@ -254,6 +254,34 @@ TEST(Executor, OneBigAttendOfACausalProgramHasItsPairs) {  // not the masked one
     EXPECT_GE(single.listed_pairs, single.pairs);
     EXPECT_LE(single.listed_pairs, single.pairs * 1.01);
   });
+}
+
+// Not only between attends: one attend of a long sequence takes seconds.
+TEST(Executor, MessagesMoveWhileAnAttendGoesOn) {
+  const Case c{"ring", {.seq_len = 4096, .num_heads = 1, .num_kv_heads = 1}, {}, 2};
+  const Schedule schedule = schedule_of(c);
+  const auto kernel = make_kernel("cpu");
+  bool moved = false;
+  for (int tries = 0; tries < 20 && !moved; ++tries)  // the other rank may be late
+    run_on_threads(2, [&](Communicator& comm) {
+      MemoryLedger ledger;
+      ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
+      executor.fill_inputs();
+      comm.barrier();
+      executor.run();
+      const auto& ops = executor.program().ops;
+      const auto times = executor.op_times();
+      const auto first = [&](auto wanted) {
+        size_t i = 0;
+        while (!wanted(ops[i].what)) ++i;
+        return times[i].end_s;
+      };
+      const double received = first([](const auto& o) { return std::holds_alternative<Recv>(o); });
+      const double attended =
+          first([](const auto& o) { return std::holds_alternative<Attend>(o); });
+      if (comm.rank() == 0) moved = received < attended;
+    });
+  EXPECT_TRUE(moved);
 }
 
 TEST(Executor, AblationsRunOnlyTheirPart) {

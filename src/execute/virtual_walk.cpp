@@ -162,7 +162,7 @@ void VirtualWalk::run_ops(BoundProgram& bound, ShardOutcome& out) {
     }
     if (std::holds_alternative<Attend>(what)) {
       Stopwatch watch(out.times.attend_s);
-      bound.execute_attends(i, 0, bound.op(i).attends.size(), workspace_.bytes());
+      bound.execute_attends(i, workspace_.bytes());
     } else {
       Stopwatch watch(std::holds_alternative<Merge>(what) ? out.times.merge_s : out.times.select_s);
       bound.execute_rows(i);

@@ -8,6 +8,7 @@
 // both fp32; a row that sees no key has O = 0 and LSE = -inf, the identity of merge.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -69,6 +70,8 @@ struct AttendOptions {
   DType dtype = DType::kFloat32;
   bool causal = false;
   float output_scale = 1.0f;  // O is multiplied by it (a mixture by mean: 1 / branches)
+  // Called now and then, every millisecond or so, by the thread that called attend().
+  const std::function<void()>* interlude = nullptr;
 };
 
 // Scores are multiplied by 1 / sqrt(head_dim) before the softmax.

@@ -48,8 +48,11 @@ class CpuKernel final : public AttentionKernel {
     check(reinterpret_cast<uintptr_t>(workspace.data()) % 64 == 0, "workspace at ",
           static_cast<const void*>(workspace.data()), " is not 64-byte aligned");
     for (const AttendTask& task : tasks) check_task(task, options);
+    AttendOptions elsewhere = options;
+    elsewhere.interlude = nullptr;
     parallel_for(int64_t(tasks.size()), threads, [&](int64_t i, int thread) {
-      attend_task(tasks[size_t(i)], options, workspace.data() + thread * per_thread);
+      attend_task(tasks[size_t(i)], thread == 0 ? options : elsewhere,
+                  workspace.data() + thread * per_thread);
     });
   }
 

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <thread>
 
 #include "core/check.h"
 #include "kernels/cpu/simd_targets.h"
@@ -186,6 +188,22 @@ TEST_F(CpuKernelTest, SameBitsOnAnyThreadsAndBesideAnyTasks) {
       EXPECT_EQ(AttendCase::run_all(cases, *cpu_, threads), alone) << target << " " << threads;
     }
   }
+}
+
+TEST_F(CpuKernelTest, InterludesComeOncePerPanelOfKeysOnTheCallingThread) {
+  int calls = 0;
+  const auto caller = std::this_thread::get_id();
+  const std::function<void()> interlude = [&] {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    ++calls;
+  };
+  const AttendCase attend({.q = {.rows = 50}, .kv = {{.rows = 1000}}, .interlude = &interlude});
+  attend.run(*cpu_);
+  EXPECT_EQ(calls, 8);  // panels of 128 keys
+  const std::vector<AttendCase> many(20, attend);
+  calls = 0;
+  AttendCase::run_all(many, *cpu_, 2);
+  EXPECT_LE(calls, 20 * 8);
 }
 
 TEST_F(CpuKernelTest, SaysWhatItCannotDo) {

@@ -5,6 +5,7 @@
 // what lies around the output rows is checked after each run.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ struct AttendSpec {
   float output_scale = 1.0f;
   RunSpec q;
   std::vector<RunSpec> kv;
+  const std::function<void()>* interlude = nullptr;
 };
 
 std::string to_string(const AttendSpec& spec);

@@ -120,7 +120,8 @@ AttendOptions AttendCase::options() const {
   return {.head_dim = spec_.head_dim,
           .dtype = spec_.dtype,
           .causal = spec_.causal,
-          .output_scale = spec_.output_scale};
+          .output_scale = spec_.output_scale,
+          .interlude = spec_.interlude};
 }
 
 AttendResult AttendCase::run(const AttentionKernel& kernel) const {
