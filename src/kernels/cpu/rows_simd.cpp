@@ -5,10 +5,10 @@
 #include <limits>
 
 #include "kernels/cpu/highway_targets.h"
+#include "kernels/cpu/prefetch_row.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rows_simd.cpp"
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
@@ -30,6 +30,10 @@ void blend_row(const float* HWY_RESTRICT from, float from_weight, float* HWY_RES
 
 void merge_rows_on_target(const MergeTask& task, MergeRule rule, int64_t head_dim) {
   for (int64_t i = 0; i < task.rows; ++i) {
+    if (i + kRowsAhead < task.rows) {
+      prefetch_row(task.from, i + kRowsAhead, head_dim);
+      prefetch_row(task.into, i + kRowsAhead, head_dim);
+    }
     const float from = task.from.lse[i * task.from.lse_stride];
     float& into = task.into.lse[i * task.into.lse_stride];
     const float max = from > into ? from : into;
@@ -103,19 +107,13 @@ void merge_rows(const MergeTask& task, MergeRule rule, int64_t head_dim) {
   HWY_DYNAMIC_DISPATCH(merge_rows_on_target)(task, rule, head_dim);
 }
 
-// Hardware prefetchers do not follow strided rows; this far ahead hides the latency of memory.
-constexpr int64_t kRowsAhead = 16;
-
 void pack_rows(const PackTask& task, int64_t row_bytes, int64_t element_bytes) {
   const std::byte* from = static_cast<const std::byte*>(task.from);
   std::byte* into = static_cast<std::byte*>(task.into);
   const int64_t from_pitch = task.from_stride * element_bytes;
   const int64_t into_pitch = task.into_stride * element_bytes;
   for (int64_t i = 0; i < task.rows; ++i) {
-    if (i + kRowsAhead < task.rows) {
-      const std::byte* ahead = from + kRowsAhead * from_pitch;
-      for (int64_t at = 0; at < row_bytes; at += 64) hwy::Prefetch(ahead + at);
-    }
+    if (i + kRowsAhead < task.rows) prefetch_row(from + kRowsAhead * from_pitch, row_bytes);
     std::memcpy(into, from, size_t(row_bytes));
     from += from_pitch;
     into += into_pitch;
