@@ -11,9 +11,9 @@
 namespace longnet {
 namespace {
 
-// A program reads each row once or a few times: runs take turns on as much data, beyond a core's
-// own caches; warm in them, attends would seem faster than they are in programs.
-constexpr int64_t kColdBytes = int64_t{24} << 20;
+// A program reads each row once or a few times: runs take turns on as much data, more than caches
+// hold; warm in them, attends seem up to a tenth faster than they are in programs.
+constexpr int64_t kColdBytes = int64_t{48} << 20;
 constexpr int64_t kHeads = 4;  // rows of one head lie this many heads apart
 
 // One thread is timed by its own CPU time, so that a process next door costs a kernel nothing but
@@ -36,18 +36,17 @@ class AttendTimer {
         options_{.head_dim = m.head_dim, .dtype = m.dtype, .causal = m.causal},
         threads_(threads),
         row_(kHeads * m.head_dim),
-        rows_(most_rows),
-        copies_(
-            std::clamp<int64_t>(kColdBytes / (3 * most_rows * row_ * dtype_bytes(m.dtype)), 1, 64)),
-        q_(ledger_, "q", copies_ * most_rows * row_ * dtype_bytes(m.dtype)),
-        k_(ledger_, "k", copies_ * most_rows * row_ * dtype_bytes(m.dtype)),
-        v_(ledger_, "v", copies_ * most_rows * row_ * dtype_bytes(m.dtype)),
-        out_(ledger_, "out", copies_ * most_rows * (m.head_dim + 1) * int64_t(sizeof(float))),
+        rows_(std::max(most_rows, kColdBytes / (3 * row_ * dtype_bytes(m.dtype)))),
+        q_(ledger_, "q", rows_ * row_ * dtype_bytes(m.dtype)),
+        k_(ledger_, "k", rows_ * row_ * dtype_bytes(m.dtype)),
+        v_(ledger_, "v", rows_ * row_ * dtype_bytes(m.dtype)),
+        out_(ledger_, "out", rows_ * (row_ + kHeads) * int64_t(sizeof(float))),
         workspace_(ledger_, "workspace", kernel_->workspace_bytes(options_, threads)) {
+    std::fill_n(out_.data(), out_.size(), std::byte{0});  // the pages are there when time runs
     const Tensor tensors[] = {Tensor::kQuery, Tensor::kKey, Tensor::kValue};
     std::byte* const data[] = {q_.data(), k_.data(), v_.data()};
     for (int t = 0; t < 3; ++t)
-      for (int64_t i = 0; i < copies_ * most_rows * kHeads; ++i) {
+      for (int64_t i = 0; i < rows_ * kHeads; ++i) {
         const RowKey key{1, tensors[t], i / kHeads, i % kHeads};
         std::byte* const at = data[t] + i * m.head_dim * dtype_bytes(m.dtype);
         if (m.dtype == DType::kFloat32)
@@ -62,16 +61,20 @@ class AttendTimer {
     tasks_.clear();
     keys_.clear();
     per_copy_ = shape.tasks * threads_;
+    const int64_t rows_per_copy = per_copy_ * std::max(shape.queries, shape.keys);
+    const int64_t copies_per_head = rows_ / rows_per_copy;
+    copies_ = copies_per_head * kHeads;
     keys_.reserve(size_t(copies_ * per_copy_));
     AttendCounts counts;
     for (int64_t i = 0; i < copies_ * per_copy_; ++i) {
       // Queries stand at the end of their keys: under a causal mask block after block of a
       // sequence.
-      const int64_t first = i / per_copy_ * rows_, task = i % per_copy_;
+      const int64_t copy = i / per_copy_, task = i % per_copy_;
+      const int64_t head = copy / copies_per_head, first = copy % copies_per_head * rows_per_copy;
       const int64_t keys = options_.causal ? (task / threads_ + 1) * shape.keys : shape.keys;
-      add_task(first + task * shape.queries, shape.queries,
+      add_task(head, first + task * shape.queries, shape.queries,
                first + (options_.causal ? 0 : task * shape.keys), keys);
-      if (first > 0) continue;
+      if (copy > 0) continue;
       counts.blocks += 1, counts.queries += double(shape.queries), counts.key_rows += double(keys);
       const double n = double(shape.queries);
       counts.pairs += options_.causal ? n * double(keys) - n * (n - 1) / 2 : n * double(keys);
@@ -89,28 +92,29 @@ class AttendTimer {
   }
 
  private:
-  void add_task(int64_t q, int64_t queries, int64_t k, int64_t keys) {
-    const int64_t bytes = row_ * dtype_bytes(options_.dtype);
-    auto* const out = reinterpret_cast<float*>(out_.data());
-    const int64_t rows = out_.size() / ((options_.head_dim + 1) * int64_t(sizeof(float)));
+  void add_task(int64_t head, int64_t q, int64_t queries, int64_t k, int64_t keys) {
+    const int64_t size = dtype_bytes(options_.dtype);
+    const auto at = [&](int64_t row) { return (row * row_ + head * options_.head_dim) * size; };
+    auto* const o = reinterpret_cast<float*>(out_.data());
     keys_.push_back(
-        {.k = k_.data() + k * bytes, .v = v_.data() + k * bytes, .row_stride = row_, .rows = keys});
-    tasks_.push_back({.q = {.q = q_.data() + q * bytes,
+        {.k = k_.data() + at(k), .v = v_.data() + at(k), .row_stride = row_, .rows = keys});
+    tasks_.push_back({.q = {.q = q_.data() + at(q),
                             .row_stride = row_,
                             .rows = queries,
                             .first_token = keys - queries},
                       .kv = {},
-                      .out = {.o = out + q * options_.head_dim,
-                              .lse = out + rows * options_.head_dim + q,
-                              .o_stride = options_.head_dim,
-                              .lse_stride = 1}});
+                      .out = {.o = o + q * row_ + head * options_.head_dim,
+                              .lse = o + rows_ * row_ + q * kHeads + head,
+                              .o_stride = row_,
+                              .lse_stride = kHeads}});
   }
 
   MemoryLedger ledger_;
   std::unique_ptr<AttentionKernel> kernel_;
   AttendOptions options_;
   int threads_;
-  int64_t row_, rows_, copies_, per_copy_ = 0, runs_ = 0;
+  int64_t row_, rows_;  // elements from row to row of a head; rows
+  int64_t copies_ = 0, per_copy_ = 0, runs_ = 0;
   TaggedBuffer q_, k_, v_, out_, workspace_;
   std::vector<KvRun> keys_;
   std::vector<AttendTask> tasks_;
@@ -149,33 +153,40 @@ AttendMeasurement measure_attends(AttendMeasurement m, Communicator& comm, int t
   return m;
 }
 
-// Rows of a branch with rate 2 are packed, and partials of as many rows merged.
+// Rows of a branch with rate 2 are packed, and partials of as many rows merged; rows of a head lie
+// kHeads apart, as in programs.
 void measure_moves(KernelMeasurement& result, Communicator& comm, int threads,
                    const KernelBudget& budget) {
-  constexpr int64_t kDim = 64;
-  const int64_t rows = budget.quick ? 4096 : 32768;
+  constexpr int64_t kDim = 64, kRow = kHeads * kDim;
+  const int64_t rows = budget.quick ? 1024 : 8192;
   const auto kernel = make_kernel("cpu");
   MemoryLedger ledger;
-  TaggedBuffer a(ledger, "a", 2 * rows * (kDim + 1) * int64_t(sizeof(float)));
-  TaggedBuffer b(ledger, "b", rows * (kDim + 1) * int64_t(sizeof(float)));
+  TaggedBuffer a(ledger, "a", 2 * rows * (kRow + kHeads) * int64_t(sizeof(float)));
+  TaggedBuffer b(ledger, "b", rows * (kRow + kHeads) * int64_t(sizeof(float)));
   std::fill_n(a.data(), a.size(), std::byte{0});
   std::fill_n(b.data(), b.size(), std::byte{0});
   auto* const from = reinterpret_cast<float*>(a.data());
   auto* const into = reinterpret_cast<float*>(b.data());
   const AttendOptions options{.head_dim = kDim};
-  const PackTask pack{
-      .from = from, .into = into, .from_stride = 2 * kDim, .into_stride = kDim, .rows = rows};
-  const MergeTask merge{.from = {from, from + rows * kDim, kDim, 1},
-                        .into = {into, into + rows * kDim, kDim, 1},
-                        .rows = rows};
-  const double packed = kernel_seconds(comm, budget, threads, [&] {
-    kernel->pack({&pack, 1}, options, threads);
-  });
-  const double merged = kernel_seconds(comm, budget, threads, [&] {
-    kernel->merge({&merge, 1}, MergeRule::kLse, options, threads);
-  });
-  result.select_bytes_per_s = double(rows * kDim) * sizeof(float) / packed;
-  result.merge_bytes_per_s = double(rows * (kDim + 1)) * sizeof(float) / merged;
+  std::vector<PackTask> packs;
+  std::vector<MergeTask> merges;
+  for (int64_t head = 0; head < kHeads; ++head) {
+    packs.push_back({.from = from + head * kDim,
+                     .into = into + head * rows * kDim,
+                     .from_stride = 2 * kRow,
+                     .into_stride = kDim,
+                     .rows = rows});
+    const auto partial = [&](float* base) {
+      return PartialRun{base + head * kDim, base + rows * kRow + head, kRow, kHeads};
+    };
+    merges.push_back({.from = partial(from), .into = partial(into), .rows = rows});
+  }
+  const double packed =
+      kernel_seconds(comm, budget, threads, [&] { kernel->pack(packs, options, threads); });
+  const double merged = kernel_seconds(
+      comm, budget, threads, [&] { kernel->merge(merges, MergeRule::kLse, options, threads); });
+  result.select_bytes_per_s = double(rows * kRow) * sizeof(float) / packed;
+  result.merge_bytes_per_s = double(rows * (kRow + kHeads)) * sizeof(float) / merged;
 }
 
 // A program of one attend of eight rows: its kernel takes less than what is around it.

@@ -202,10 +202,10 @@ class ClusterWriter {
         measured(m_.bandwidth, "a[i] += s * b[i] beyond the caches, per rank, all at once");
     d.launch_s = measured(m_.kernel.launch_s,
                           "one attend of eight rows through the executor, per op of a program");
-    d.select_bytes_per_s =
-        measured(m_.kernel.select_bytes_per_s, "every other row of 64 floats packed out of 16 MB");
-    d.merge_bytes_per_s =
-        measured(m_.kernel.merge_bytes_per_s, "partials of 32768 rows merged (O and LSE counted)");
+    d.select_bytes_per_s = measured(m_.kernel.select_bytes_per_s,
+                                    "every other row of 4 heads of 64 floats packed out of 16 MB");
+    d.merge_bytes_per_s = measured(m_.kernel.merge_bytes_per_s,
+                                   "partials of 8192 rows of 4 heads merged (O and LSE counted)");
     if (m_.alone_speed > 0)
       d.alone_speed = measured(m_.alone_speed,
                                "speed of an attend on one rank while the others rest, over that "
@@ -216,7 +216,7 @@ class ClusterWriter {
 
   void add_attend(const AttendMeasurement& a, DeviceSpec& d) const {
     for (KernelRow row : a.rows) {
-      row.source = by_ + "one head, as many queries as keys";
+      row.source = by_ + "one of 4 heads, as many queries as keys, rows from memory";
       d.attend.push_back(row);
     }
     const AttendFit fit = fit_attend(a.times);
@@ -290,7 +290,7 @@ class ClusterWriter {
         o.too_short() ? "; messages are too short beside compute to tell, so none is assumed" : "";
     c.async_progress = false;
     c.async_progress_source = concat(by_, how, "; MPI moves messages when its thread looks at them",
-                                     " (every 1e9 FLOP of an attend)");
+                                     " (about each millisecond of an attend)");
     c.async_bytes_per_s =
         measured(o.crawl_bytes_per_s(),
                  concat(how, "; ", percent(o.hidden_s() / o.communication_s),
