@@ -37,6 +37,13 @@ predict() { # CONFIG CLUSTER FILTER WHAT_IF DIR
   "$lnbench" simulate "$1" --cluster "$2" --filter "$3" ${4:+--what-if "$4"} --alpha ideal -q -o "$5" >/dev/null
 }
 
+# A load average remembers minutes: what this script's user did before is not to be blamed on the
+# machine.
+for ((waited = 0; waited < 240; waited += 5)); do
+  awk -v cpus="$(nproc)" '{ exit $1 > 0.25 * cpus }' /proc/loadavg && break
+  [ "$waited" -gt 0 ] || say "waiting until the machine is quiet, four minutes at most"
+  sleep 5
+done
 say "one host: calibrate"
 mpirun -np 2 --bind-to none "$lnbench" calibrate "${quick[@]}" -o "$one_host"
 say "one host: predict, then measure"
