@@ -41,7 +41,10 @@ function(longnet_module name)
       target_compile_options(${name}_tests PRIVATE -Wno-maybe-uninitialized)
     endif()
     # Tests run for seconds and take minutes to compile: under the sanitizers this halves the time.
-    target_compile_options(${name}_tests PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1> $<$<BOOL:${LONGNET_SANITIZE}>:-g1>)
+    target_compile_options(${name}_tests PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
+    if(LONGNET_SANITIZE)
+      target_compile_options(${name}_tests PRIVATE -g1)
+    endif()
     gtest_discover_tests(${name}_tests TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
                          PROPERTIES TIMEOUT 600)
   endif()
