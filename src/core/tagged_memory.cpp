@@ -14,13 +14,16 @@
 namespace longnet {
 namespace {
 
+// Rows of a dilated segment lie kilobytes apart: huge pages spare the processor their addresses. The
+// rest of a buffer behind its last whole huge page stays small, so that memory is not held for
+// nothing.
 std::byte* allocate(size_t bytes) {
   constexpr size_t kAlign = 64, kHugePage = size_t(2) << 20;
   const size_t align = bytes >= 2 * kHugePage ? kHugePage : kAlign;
-  const size_t rounded = (bytes + align - 1) / align * align;
-  void* data = std::aligned_alloc(align, rounded);
+  void* data = nullptr;
+  if (posix_memalign(&data, align, (bytes + kAlign - 1) / kAlign * kAlign) != 0) return nullptr;
 #if defined(__linux__)
-  if (align == kHugePage && data != nullptr) madvise(data, rounded, MADV_HUGEPAGE);
+  if (align == kHugePage) madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
 #endif
   return static_cast<std::byte*>(data);
 }
