@@ -517,6 +517,24 @@ class Virtual(Case):
                                                   "--allow-changed-machine", "--replay", "3").stderr
                       if self.forget(folder) else "")
 
+    def test_an_extrapolated_walk_goes_on_where_it_was(self):
+        # Its share follows from the peak that is measured at each start.
+        config = self.write("share.json", dict(SMALL, run={"threads": 1}, sweep={"algorithm": "ring", "seq_len": "64K", "ranks": 64},
+                                               virtual={"exact_point_s": 0.5}, measure={"warmup": 0, "min_samples": 1, "max_samples": 1}))
+        folder = self.path / "cut"
+        process = subprocess.Popen([LNBENCH, "run", config, "--transport", "virtual", "-o", str(folder)], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1"))
+        while process.poll() is None and not any(f.read_text().count("\n") for f in folder.glob("shards-*.jsonl")):
+            time.sleep(0.001)
+        process.kill()
+        process.wait()
+        self.forget(folder)
+        for _ in range(3):
+            self.expect(0, "run", config, "--transport", "virtual", "--resume", str(folder))
+            (p,) = self.points(folder).values()
+            self.assertEqual(p["source"], "extrapolated")
+            self.forget(folder)
+
     @staticmethod
     def forget(folder):
         (folder / "points.jsonl").write_text("")

@@ -24,6 +24,7 @@ namespace longnet {
 namespace {
 
 constexpr double kSecondsPerRate = 30;
+constexpr int64_t kFewestSamples = 256;  // rows that are checked, whatever a configuration says
 constexpr int kMaxCheckedRanks = 128;  // beyond, the proof of a schedule takes longer than a point
 
 std::map<std::string, double> to_seconds(const ShardOutcome& o) {
@@ -58,14 +59,26 @@ ShardLine to_line(const ShardOutcome& o, int walk, const MemoryLedger& ledger) {
   return line;
 }
 
+std::string journal_path(const PointPlan& plan, const VirtualRun& run) {
+  const auto name = concat("shards-", plan.point.id, ".jsonl");
+  return run.directory.empty() ? "" : (std::filesystem::path(run.directory) / name).string();
+}
+
+// With the share that an earlier process began with.
+PointPlan continued(PointPlan plan, const std::string& journal) {
+  if (plan.share < 1 && !journal.empty()) plan.share = ShardJournal::share_of(journal, plan.share);
+  return plan;
+}
+
 class Walker {
  public:
   Walker(const PointPlan& plan, const RunnerOptions& options, const VirtualRun& run)
-      : plan_(plan),
+      : plan_(continued(plan, journal_path(plan, run))),
         p_(plan.point.params),
         options_(options),
         run_(run),
-        units_(plan_units(plan, run.replay)),
+        units_(plan_units(plan_, run.replay)),
+        queries_(std::max(kFewestSamples, options.check.sampled_queries)),
         walks_(int(options.measure.warmup + options.measure.min_samples)),
         kernel_(make_kernel(p_.kernel)),
         worker_(make_cpu_row_worker()),
@@ -73,13 +86,10 @@ class Walker {
             p_.problem, [this](int64_t batches) { return schedule_for(batches); }, *kernel_,
             *worker_, p_.threads, ledger_),
         sharded_(make_schedule(p_).sharded),
-        samples_(choose_samples(sharded_, options.check.sampled_queries / 2)) {
-    if (!run.directory.empty()) {
-      const auto path =
-          std::filesystem::path(run.directory) / concat("shards-", plan.point.id, ".jsonl");
+        samples_(choose_samples(sharded_, queries_ / 2)) {
+    if (const std::string path = journal_path(plan, run); !path.empty()) {
       journal_ = std::make_unique<ShardJournal>(
-          path.string(), plan.point.id,
-          text_of(units_, plan, walks_, options.check.sampled_queries));
+          path, plan.point.id, text_of(units_, plan_, walks_, queries_), plan_.share);
       lines_ = journal_->lines();
       resumed_ = !lines_.empty();
     }
@@ -130,7 +140,7 @@ class Walker {
 
   ShardOutcome run_unit(const WalkUnit& unit) {
     if (plan_.share < 1) return walk_.run_share(unit, units_.unit_share);
-    const int64_t each = ceil_div(options_.check.sampled_queries, int64_t(units_.units.size()));
+    const int64_t each = ceil_div(queries_, int64_t(units_.units.size()));
     return walk_.run(unit, choose_shard_samples(sharded_, unit.rank, unit.first_batch, unit.batches,
                                                 samples_, each));
   }
@@ -154,11 +164,12 @@ class Walker {
                    .left_s = todo > left ? elapsed * left / (todo - left) : 0});
   }
 
-  const PointPlan& plan_;
+  const PointPlan plan_;
   const PointParams& p_;
   const RunnerOptions& options_;
   const VirtualRun& run_;
   UnitPlan units_;
+  int64_t queries_;
   int walks_;
   std::unique_ptr<AttentionKernel> kernel_;
   std::unique_ptr<RowWorker> worker_;

@@ -300,8 +300,11 @@ void VirtualWalk::run_some(BoundProgram& bound, double share, ShardOutcome& out)
           messages.take(slot, [&](size_t op) { receive(bound, ops[op].what, bound.op(op), out); });
       }
       const auto& tasks = bound.op(i).attends;
-      const size_t count =
-          std::max<size_t>(1, size_t(std::llround(of_tasks * double(tasks.size()))));
+      // As many as keep all threads busy to the end, as they are when all tasks run.
+      const auto threads = size_t(threads_);
+      const size_t rounds = std::max<size_t>(
+          1, size_t(std::llround(of_tasks * double(tasks.size()) / double(threads))));
+      const size_t count = std::min(rounds * threads, tasks.size());
       std::vector<AttendTask> some;
       for (size_t t : evenly(count, tasks.size())) some.push_back(tasks[t]);
       for (const AttendTask& task : some) out.share.pairs += pairs_of(task, bound.options().causal);

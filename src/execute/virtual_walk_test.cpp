@@ -195,6 +195,24 @@ TEST(VirtualWalk, AShareStandsForTheWhole) {
   EXPECT_DOUBLE_EQ(share.forward_s(times), 8 + 1.5 + 0.25);
 }
 
+TEST(VirtualWalk, AShareKeepsAllThreadsBusy) {  // half of them idle would count as slow tasks
+  const Case c{.algorithm = "local", .problem = {.seq_len = 12 * 2048, .head_dim = 8}};
+  const auto kernel = make_kernel("cpu");
+  const auto worker = make_cpu_row_worker();
+  for (const int threads : {1, 2, 3}) {
+    MemoryLedger ledger;
+    VirtualWalk walk(
+        c.problem, [&](int64_t batches) { return schedule_of(c, 1, batches); }, *kernel, *worker,
+        threads, ledger);
+    for (const double share : {1.0 / 12, 3.0 / 12, 0.5}) {
+      const ShardOutcome out = walk.run_share({0, 0, 1}, share);
+      const double tasks = 12 * c.problem.num_heads * out.share.pairs / out.share.all_pairs;
+      EXPECT_EQ(std::fmod(tasks, threads), 0) << threads << " threads, share " << share;
+      EXPECT_GE(tasks, 1);
+    }
+  }
+}
+
 TEST(VirtualWalk, HoldsOneRankAtATime) {
   const Case c;
   const auto kernel = make_kernel("cpu");

@@ -40,9 +40,9 @@ double error_from(const JsonNode& n, std::string_view key) {
   return std::isnan(v) ? std::numeric_limits<double>::infinity() : v;
 }
 
-std::string header(const std::string& point, const std::string& plan) {
+std::string header(const std::string& point, const std::string& plan, double share) {
   JsonNode n = JsonNode::object();
-  return dump_json(n.set("point", point).set("plan", plan)) + "\n";
+  return dump_json(n.set("point", point).set("plan", plan).set("share", share)) + "\n";
 }
 
 }  // namespace
@@ -85,10 +85,19 @@ ShardLine shard_line_from_json(std::string_view text) {
   return l;
 }
 
-ShardJournal::ShardJournal(const std::string& path, const std::string& point,
-                           const std::string& plan) {
+double ShardJournal::share_of(const std::string& path, double otherwise) {
   std::ifstream old(path, std::ios::binary);
-  const std::string first = header(point, plan);
+  std::string line;
+  if (!old || !std::getline(old, line) || old.eof()) return otherwise;
+  const JsonNode first = parse_json(line, path);
+  const JsonNode* share = first.find("share");
+  return share == nullptr ? otherwise : first.real("share");
+}
+
+ShardJournal::ShardJournal(const std::string& path, const std::string& point,
+                           const std::string& plan, double share) {
+  std::ifstream old(path, std::ios::binary);
+  const std::string first = header(point, plan, share);
   int64_t good_bytes = 0;
   for (std::string line; old && std::getline(old, line);) {
     if (old.eof()) break;  // no newline: cut in half

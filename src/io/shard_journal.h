@@ -2,7 +2,7 @@
 // be cut at any moment and loses at most the unit in work.
 //
 //   <result>/shards-9c41d07b.jsonl
-//     {"point":"9c41d07b","plan":"128 ranks, 1 sequences at once, ..."}
+//     {"point":"9c41d07b","plan":"128 ranks, 1 sequences at once, ...","share":1}
 //     {"walk":0,"rank":0,"first_batch":0,"batches":1,"seconds":{"attend":19.8,...},"heads":[...],...}
 //
 // A line that was cut in half by a kill is dropped when the journal is opened again.
@@ -40,8 +40,14 @@ ShardLine shard_line_from_json(std::string_view text);  // throws UsageError
 
 class ShardJournal {
  public:
+  // The share of its program that each run of the journal at `path` computes; `otherwise` when there
+  // is none. It follows from an estimated time, which is never twice the same: who goes on takes the
+  // first.
+  static double share_of(const std::string& path, double otherwise);
+
   // Opens or creates `path`. Throws UsageError when it holds the units of another plan.
-  ShardJournal(const std::string& path, const std::string& point, const std::string& plan);
+  ShardJournal(const std::string& path, const std::string& point, const std::string& plan,
+               double share = 1);
   const std::vector<ShardLine>& lines() const { return lines_; }  // in the order of finishing
   void append(const ShardLine& line);                             // on the disk when it returns
 

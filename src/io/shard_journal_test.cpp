@@ -63,6 +63,19 @@ TEST(ShardJournal, KeepsWhatWasWrittenWhereverItIsCut) {
   std::filesystem::remove(path);
 }
 
+TEST(ShardJournal, WhoGoesOnTakesTheShareThatWasBegunWith) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / "longnet-journal-share-test").string();
+  std::filesystem::remove(path);
+  EXPECT_EQ(ShardJournal::share_of(path, 0.25), 0.25);
+  const double share = 0.1872156239876;
+  ShardJournal(path, "abc", "plan", share).append(line(0));
+  EXPECT_EQ(ShardJournal::share_of(path, 0.25), share);
+  EXPECT_EQ(ShardJournal(path, "abc", "plan", share).lines().size(), 1u);
+  EXPECT_THROW(ShardJournal(path, "abc", "plan", 0.25), UsageError);
+  std::filesystem::remove(path);
+}
+
 TEST(ShardJournal, AnInfiniteErrorStaysOne) {
   ShardLine wrong = line(0);
   wrong.worst_row = std::numeric_limits<double>::infinity();
