@@ -148,9 +148,10 @@ TEST(Registry, EffectiveOptionsAreWhatRuns) {
     return find_algorithm(name).effective_options(s);
   };
   using O = AlgorithmOptions;
-  // usp: the largest divisor of P that leaves each rank a K/V head.
-  EXPECT_EQ(effective("usp", 6, 8, {}), O{.ulysses_degree = 6});
-  EXPECT_EQ(effective("usp", 6, 4, {}), O{.ulysses_degree = 3});
+  // usp: the largest divisor of P that shares the K/V heads evenly.
+  EXPECT_EQ(effective("usp", 6, 8, {}), O{.ulysses_degree = 2});
+  EXPECT_EQ(effective("usp", 8, 8, {}), O{.ulysses_degree = 8});
+  EXPECT_EQ(effective("usp", 6, 4, {}), O{.ulysses_degree = 2});
   EXPECT_EQ(effective("usp", 6, 1, {}), O{.ulysses_degree = 1});
   EXPECT_EQ(effective("usp", 6, 1, {.ulysses_degree = 2}), O{.ulysses_degree = 2});
   EXPECT_EQ(effective("usp", 6, 1, {.ulysses_degree = 4}), O{.ulysses_degree = 4});  // skipped

@@ -14,6 +14,8 @@
 //
 // Heads need not divide: part i of H heads over Pu ranks is part_begin's. A K/V head that two
 // ranks' query heads share goes to both.
+#include <numeric>
+
 #include "core/check.h"
 #include "schedule/registry.h"
 #include "schedule/ring_walk.h"
@@ -154,10 +156,9 @@ Schedule ulysses_attention(const ShardedProblem& sharded) {
 
 int usp_degree(const ShardedProblem& sharded) {
   if (sharded.options.ulysses_degree > 0) return sharded.options.ulysses_degree;
-  int degree = 1;  // the largest divisor of P that gives every rank a K/V head of its own
-  for (int d = 1; d <= sharded.layout.world_size(); ++d)
-    if (sharded.layout.world_size() % d == 0 && d <= sharded.problem.num_kv_heads) degree = d;
-  return degree;
+  // The largest that divides both the ranks and the K/V heads: with 12 heads on 4096 ranks 4, since
+  // 8 ranks would hold one or two heads each, and those of two make the others wait.
+  return int(std::gcd(int64_t{sharded.layout.world_size()}, sharded.problem.num_kv_heads));
 }
 
 Schedule usp_attention(const ShardedProblem& sharded) {

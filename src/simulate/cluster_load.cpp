@@ -8,6 +8,7 @@
 #include "schedule/lower_collectives.h"
 #include "simulate/cluster.h"
 #include "simulate/collective_model.h"
+#include "simulate/topology.h"
 
 namespace longnet {
 namespace {
@@ -233,6 +234,13 @@ void check_sizes(const JsonReader& r, const ClusterSpec& c, Problems& problems) 
       problems.add(*r.node().find("topology"), "topology.dimensions",
                    concat("hold ", nodes, " nodes, the cluster has ", c.nodes.value),
                    "their product is the number of nodes");
+    int farthest = 0;
+    for (const int d : c.topology.dimensions) farthest += d / 2;
+    if (farthest > Route::kMaxLinks - 2)
+      problems.add(*r.node().find("topology"), "topology.dimensions",
+                   concat("two nodes are ", farthest, " hops apart, at most ", Route::kMaxLinks - 2,
+                          " are modelled"),
+                   "more dimensions make it shorter: [8, 8, 8, 8] instead of [64, 64]");
   }
 }
 

@@ -27,7 +27,7 @@ class Compiler {
     LooseProgram loose;
     loose.ops.reserve(program.ops.size());
     CompactProgram totals;
-    for (const Op& op : program.ops) add(program, op, rank, loose, totals);
+    for (const Op& op : program.ops) add(program, op, loose, totals);
     CompactProgram packed = pack(loose, rank, sharded_.layout.world_size(), cluster_.execution);
     for (const Slot& slot : program.slots) {
       packed.memory_by_tag[std::string(to_string(slot.tag))] += slot.bytes;
@@ -40,8 +40,7 @@ class Compiler {
   }
 
  private:
-  void add(const RankProgram& program, const Op& op, Rank rank, LooseProgram& out,
-           CompactProgram& totals) {
+  void add(const RankProgram& program, const Op& op, LooseProgram& out, CompactProgram& totals) {
     const auto bytes_of = [&](const Held& held) {
       return held_bytes(sharded_, program.slots[size_t(held.slot)].kind, held);
     };
@@ -59,11 +58,11 @@ class Compiler {
             },
             [&](const Recv& o) { put(OpKind::kRecv, o.from, double(bytes_of(o.what))); },
             [&](const AllGather& o) {
-              const int own = o.group.index_of(rank);
-              const int64_t mine = bytes_of(o.into.piece(own)), all = bytes_of(o.into);
-              // What any all-gather must at least deliver, as accounting counts it.
-              totals.bytes_sent += mine * (o.group.count - 1);
-              if (mine > 0) totals.messages_sent += o.group.count - 1;
+              const int64_t all = bytes_of(o.into);
+              // Rings and trees alike pass on what others hold: each rank sends its part of all
+              // that must arrive, however little of it is its own.
+              totals.bytes_sent += all * (o.group.count - 1) / o.group.count;
+              totals.messages_sent += o.group.count - 1;
               put(OpKind::kCollective, int(out.collectives.size()), 0);
               out.collectives.push_back({o.group, gather_seconds(o.group, double(all))});
             },

@@ -23,7 +23,7 @@
 namespace longnet {
 
 struct Route {
-  static constexpr int kMaxLinks = 24;
+  static constexpr int kMaxLinks = 24;  // two of them into the network and out of it
   std::array<int, kMaxLinks> links;
   int count = 0;
   int extra_hops = 0;  // beyond the first switch
