@@ -134,6 +134,18 @@ class Figures(unittest.TestCase):
         for row in rows:
             self.assertAlmostEqual(row["value"], row["ranks"], delta=0.3)
 
+    def test_exact_algorithms_share_the_baseline_of_scaling(self) -> None:
+        # usp starts on 4 ranks: 1.85 times as fast as one rank, not 4 times.
+        records = [point("local", M, 1, time_s=1.85), point("ring", M, 1, time_s=1.9)]
+        records += [point("ring", M, p, time_s=1.9 / p) for p in (2, 4)]
+        records += [point("usp", M, p, time_s=1.0) for p in (4, 8)]
+        records += [point("dilated", M, p, time_s=0.4 / p) for p in (2, 4)]
+        rows = {(r["series"], r["ranks"]): r for r in rows_of(figure(records, "strong_scaling")) if r["status"] != "ideal"}
+        self.assertAlmostEqual(rows["usp", 4]["value"], 1.85, delta=0.1)
+        self.assertIn("local", rows["usp", 4]["baseline"])
+        self.assertAlmostEqual(rows["ring", 4]["value"], 4 * 1.85 / 1.9, delta=0.2)
+        self.assertAlmostEqual(rows["dilated", 2]["value"], 2, delta=0.1)  # its own
+
     def test_dependency_depth_shows_never_as_a_cross(self) -> None:
         records = [point("dilated", 8 * K << i, 2) for i in range(4)]
         self.assertTrue(figure(records, "dependency_depth").absent)

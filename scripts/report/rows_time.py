@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from .model import Point
@@ -85,13 +86,16 @@ def time_per_token(ctx: Context) -> list[Drawing]:
     return single([timed_row(ctx, p, 1.0 / (p.batch * (p.seq_len or 1))) for p in shown], shown)
 
 
+SAME_PROBLEM = ("heads", "kv_heads", "head_dim", "dtype", "causal", "kernel", "transport", "cluster")
+
+
+def problem_shape(point: Point) -> tuple[Any, ...]:
+    return (point.run, point.source, point.batch, *(point.text(f"params.{name}") for name in SAME_PROBLEM))
+
+
 def problem_key(point: Point) -> tuple[Any, ...]:
     """What must agree before the times of two algorithms are compared."""
-    shape = tuple(
-        point.text(f"params.{k}")
-        for k in ("heads", "kv_heads", "head_dim", "dtype", "causal", "kernel", "transport", "cluster")
-    )
-    return (point.run, point.source, point.seq_len, point.ranks, point.replicas, point.batch, shape)
+    return (*problem_shape(point), point.seq_len, point.ranks, point.replicas)
 
 
 def matched(ctx: Context) -> list[tuple[Point, Point]]:
@@ -217,11 +221,24 @@ def winner_row(ctx: Context, cell: tuple[Any, ...], maps: dict[str, Any], cluste
     }
 
 
-def scaling_rows(ctx: Context, groups: list[list[Point]], value: str) -> tuple[list[Row], list[Point], set[int]]:
+def baseline_of(first: Point, candidates: list[Point], length: Callable[[Point], Any]) -> Point:
+    """What a series is compared with. All exact algorithms compute the same, so they share one: the fastest on the
+    fewest ranks that any of them ran on (one rank: usually local). Else the slowest to start would look best."""
+    if first.kind != "exact":
+        return first
+
+    wanted = (*problem_shape(first), length(first))
+    alike = [p for p in candidates if p.kind == "exact" and (*problem_shape(p), length(p)) == wanted]
+    return min(alike, key=lambda p: (p.ranks, p.median_s))
+
+
+def scaling_rows(
+    ctx: Context, groups: list[list[Point]], value: str, candidates: list[Point], length: Callable[[Point], Any]
+) -> tuple[list[Row], list[Point], set[int]]:
     rows, shown, baselines = [], [], set()
     for group in groups:
         ordered = sorted(best_per_key(group, lambda p: p.ranks), key=lambda p: p.ranks)
-        first = ordered[0]
+        first = baseline_of(ordered[0], candidates, length)
         baselines.add(first.ranks)
         for point in ordered:
             ratio = (first.median_s or 0.0) / (point.median_s or 1.0)
@@ -233,7 +250,7 @@ def scaling_rows(ctx: Context, groups: list[list[Point]], value: str) -> tuple[l
                     "value": number,
                     "value_text": text,
                     "per_rank": (point.seq_len or 0) // point.ranks,
-                    "baseline": f"{duration_label(first.median_s, 6)} on {plural(first.ranks, 'rank')}",
+                    "baseline": f"{duration_label(first.median_s, 6)} of {ctx.index.label(first)} on {plural(first.ranks, 'rank')}",
                 }
             )
             shown.append(point)
@@ -280,7 +297,8 @@ def strong_scaling(ctx: Context) -> list[Drawing]:
     )
     lengths = [g[0].seq_len for g in groups]
     kept = spread(lengths, MAX_LENGTHS)
-    rows, shown, baselines = scaling_rows(ctx, [g for g in groups if g[0].seq_len in kept], "speedup")
+    chosen = [g for g in groups if g[0].seq_len in kept]
+    rows, shown, baselines = scaling_rows(ctx, chosen, "speedup", side_by_side_points(ctx), lambda p: p.seq_len)
     if not rows:
         return []
     note = shortened(lengths, kept, "tokens")
@@ -304,7 +322,7 @@ def weak_scaling(ctx: Context) -> list[Drawing]:
     widths = [(g[0].seq_len or 0) // g[0].ranks for g in groups]
     kept = spread(widths, 3)
     chosen = [g for g in groups if (g[0].seq_len or 0) // g[0].ranks in kept]
-    rows, shown, _ = scaling_rows(ctx, chosen, "efficiency")
+    rows, shown, _ = scaling_rows(ctx, chosen, "efficiency", even, lambda p: (p.seq_len or 0) // p.ranks)
     for row in rows:
         row["length_label"] = token_label(row["per_rank"])
     if not rows:
