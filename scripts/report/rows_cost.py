@@ -256,11 +256,14 @@ def dependency_depth(ctx: Context) -> list[Drawing]:
     """A property of the pattern: also points that did not run have it; -1 is never, absent is not computed."""
     rows: list[Row] = []
     lanes: dict[str, int] = {}  # of the crosses: one per series
+    unknown = 0
     shown: dict[tuple[Any, ...], Point] = {}
     for point in ctx.points:
         layers = point.num("metrics.dependency_depth_layers")
         if layers is not None and point.seq_len and point.kind != "exact":
             shown.setdefault((ctx.index.key(point), point.source, point.ranks, point.seq_len), point)
+        elif point.kind != "exact" and point.num("metrics.dependency_depth_bound_layers") is not None:
+            unknown += 1
     for point in shown.values():
         layers, reachable, bound = (
             point.num(f"metrics.dependency_depth_{key}layers") for key in ("", "reachable_", "bound_")
@@ -282,7 +285,8 @@ def dependency_depth(ctx: Context) -> list[Drawing]:
             row["bound"] = bound
         rows.append(row)
     highest = max((row.get(key, 0) for row in rows for key in ("value", "bound")), default=0)
-    return single(rows, list(shown.values()), params={"top": max(4, 1 + math.ceil(highest))})
+    note = f"Not computed, because the segments cut each other too irregularly: {plural(unknown, 'point')}." if unknown else ""
+    return single(rows, list(shown.values()), params={"top": max(4, 1 + math.ceil(highest))}, note=note)
 
 
 def timeline(ctx: Context) -> list[Drawing]:

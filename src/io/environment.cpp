@@ -177,7 +177,9 @@ std::vector<std::string> fitness_warnings(const Environment& env, const BuildInf
       std::max(1, env.usable_threads > 0 && !bound ? env.usable_threads : env.threads);
   if (!env.load_average.empty() && env.load_average[0] > 0.25 * threads)
     warnings.push_back(concat("The machine is busy: load average ", env.load_average[0], " on ",
-                              threads, " usable hardware threads."));
+                              threads,
+                              " usable hardware threads over the last minute; the report will "
+                              "decide no claim about time. After other work wait a minute or two."));
   if (!env.governor.empty() && env.governor != "performance")
     warnings.push_back(concat("The CPU governor is '", env.governor,
                               "': clocks may lag behind; 'performance' is steadier."));
