@@ -1,4 +1,6 @@
 // `lnbench run` and `lnbench check`: points for real, on threads or under mpirun.
+#include <unistd.h>
+
 #include <csignal>
 #include <iomanip>
 #include <iostream>
@@ -28,7 +30,19 @@ namespace longnet {
 namespace {
 
 volatile std::sig_atomic_t stop_requested = 0;
-void request_stop(int) { stop_requested = 1; }
+
+// Says so, since what is at work may take minutes; pressed again, the default: the end, now.
+void request_stop(int signal) {
+  if (signal == SIGINT) {
+    static constexpr char kText[] =
+        "\nstopping when the point or shard at work is finished; Ctrl-C again: now (what is "
+        "finished "
+        "stays)\n";
+    if (stop_requested == 0 && write(STDERR_FILENO, kText, sizeof kText - 1) < 0) return;
+    std::signal(SIGINT, SIG_DFL);
+  }
+  stop_requested = 1;
+}
 
 // The point at hand is finished, then the run ends with exit code 4 and can be resumed.
 void stop_gently_on_signals() {
