@@ -8,12 +8,11 @@
 #include "kernels/cuda/device_kernel.h"
 #include "lnbench/device_runner.h"
 #include "lnbench/record_parts.h"
+#include "lnbench/walk_units.h"
 #include "measure/sampler.h"
 
 namespace longnet {
 namespace {
-
-constexpr int64_t kFewestSamples = 256;  // rows that are checked, whatever a configuration says
 
 // Sums over the units of one walk.
 struct WalkSums {

@@ -24,7 +24,6 @@ namespace longnet {
 namespace {
 
 constexpr double kSecondsPerRate = 30;
-constexpr int64_t kFewestSamples = 256;  // rows that are checked, whatever a configuration says
 constexpr int kMaxCheckedRanks = 128;  // beyond, the proof of a schedule takes longer than a point
 
 std::map<std::string, double> to_seconds(const ShardOutcome& o) {

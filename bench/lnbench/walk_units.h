@@ -9,6 +9,8 @@
 
 namespace longnet {
 
+inline constexpr int64_t kFewestSamples = 256;  // rows that a walk checks, whatever a config says
+
 // In the order of the walk.
 struct UnitPlan {
   std::vector<WalkUnit> units;

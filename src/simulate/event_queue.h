@@ -12,6 +12,8 @@
 #include <limits>
 #include <vector>
 
+#include "simulate/pool.h"
+
 namespace longnet {
 
 enum class EventKind : uint32_t { kLatencyOver, kFlowEnds, kLaneEnds, kCollectiveEnds };
@@ -26,7 +28,7 @@ class EventQueue {
   EventQueue() { recent_.fill(kNone); }
 
   void push(double time, EventKind kind, uint32_t id, uint32_t version = 0) {
-    const uint32_t at = take(nodes_, free_nodes_);
+    const uint32_t at = take_slot(nodes_, free_nodes_);
     nodes_[at] = {{kind, id, version}, kNone};
     List& list = lists_[list_of(time)];
     if (list.first == kNone)
@@ -73,22 +75,12 @@ class EventQueue {
       return a.time != b.time ? a.time > b.time : a.order > b.order;
     }
   };
-  template <class T>
-  static uint32_t take(std::vector<T>& pool, std::vector<uint32_t>& free) {
-    if (free.empty()) {
-      pool.emplace_back();
-      return uint32_t(pool.size()) - 1;
-    }
-    const uint32_t id = free.back();
-    free.pop_back();
-    return id;
-  }
   // The list that was last used for `time`, or a new one where another time took its place since.
   uint32_t list_of(double time) {
     const uint64_t mixed = std::bit_cast<uint64_t>(time) * 0x9e3779b97f4a7c15u;
     uint32_t& recent = recent_[size_t(mixed >> (64 - kRecentBits))];
     if (recent != kNone && lists_[recent].time == time) return recent;
-    recent = take(lists_, free_lists_);
+    recent = take_slot(lists_, free_lists_);
     lists_[recent] = {time, kNone, kNone};
     heap_.push_back({time, next_++, recent});
     std::push_heap(heap_.begin(), heap_.end(), Later{});

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/check.h"
+#include "simulate/pool.h"
 
 namespace longnet {
 namespace {
@@ -29,17 +30,6 @@ Network::Network(const Topology& topology, AlphaSet alpha, int walked, const Kin
       progresses_(size_t(walked), true),
       flowing_(size_t(walked), 0),
       share_(capacities(topology, walked, kind.crawl_bytes_per_s)) {}
-
-template <class T>
-uint32_t Network::take(std::vector<T>& pool, std::vector<uint32_t>& free) {
-  if (free.empty()) {
-    pool.emplace_back();
-    return uint32_t(pool.size()) - 1;
-  }
-  const uint32_t id = free.back();
-  free.pop_back();
-  return id;
-}
 
 uint32_t Network::add_channel(Rank from, Rank to) {
   const Route route = topology_.route(from, to);
@@ -79,7 +69,7 @@ void Network::seal() {
 void Network::post(uint32_t channel, const MessageSide& side, double bytes, bool is_send) {
   Channel& c = channels_[channel];
   if (c.first == kNone || c.holds_sends == is_send) {
-    const uint32_t id = take(posted_, free_posted_);
+    const uint32_t id = take_slot(posted_, free_posted_);
     posted_[id] = {side, bytes, kNone};
     if (c.first == kNone)
       c.first = id;
@@ -112,7 +102,7 @@ void Network::start(uint32_t channel, const MessageSide& send, const MessageSide
     return;
   }
   ++shared_messages;
-  const uint32_t id = take(messages_, free_messages_);
+  const uint32_t id = take_slot(messages_, free_messages_);
   messages_[id] = {send, recv, bytes, channel, kNone};
   events_.push(ready, EventKind::kLatencyOver, id);
 }
@@ -137,7 +127,7 @@ bool Network::may_flow(const Channel& c) const {
 }
 
 void Network::begin_flow(uint32_t message, double now) {
-  const uint32_t flow = take(flows_, free_flows_);
+  const uint32_t flow = take_slot(flows_, free_flows_);
   const Channel& c = channels_[messages_[message].channel];
   Flow& f = flows_[flow];
   f.message = message;

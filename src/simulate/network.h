@@ -91,8 +91,6 @@ class Network {
   void run_flow(uint32_t flow, double now);
   void pause_flow(uint32_t flow, double now);
   Route route_of(const Channel& c) const;
-  template <class T>
-  static uint32_t take(std::vector<T>& pool, std::vector<uint32_t>& free);
 
   const Topology& topology_;
   AlphaSet alpha_;

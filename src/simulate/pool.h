@@ -1,0 +1,20 @@
+// Slots of a vector that are used again: an engine makes and ends millions of small things.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+namespace longnet {
+
+// The index of a slot: one of `free`, else a new one. Whoever ends a slot's use pushes it to `free`.
+template <class T>
+uint32_t take_slot(std::vector<T>& pool, std::vector<uint32_t>& free) {
+  if (free.empty()) {
+    pool.emplace_back();
+    return uint32_t(pool.size()) - 1;
+  }
+  const uint32_t id = free.back();
+  free.pop_back();
+  return id;
+}
+
+}  // namespace longnet
