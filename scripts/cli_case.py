@@ -1,0 +1,58 @@
+"""For tests of the command line: LNBENCH=path of the program, a folder per test, results read and validated.
+
+With MPIRUN=path what is asked for on ranks runs there.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LNBENCH = os.environ["LNBENCH"]
+MPIRUN = os.environ.get("MPIRUN", "")
+CANARY = "c4n4ry-value-of-a-secret"
+SMALL = {
+    "schema_version": 1,
+    "name": "small",
+    "model": {"heads": 2, "head_dim": 16, "dtype": "fp32"},
+    "dilated": {"segments": [64, "per_rank", "sequence"]},
+    "sweep": {"algorithm": ["dilated", "ring", "local"], "seq_len": [256, "1K"], "ranks": [1, 2]},
+    "measure": {"warmup": 1, "min_samples": 3, "max_samples": 3},
+}
+
+
+def lnbench(*args, ranks=0, **variables):
+    env = dict(os.environ, LONGNET_TEST_TOKEN=CANARY, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+               OMP_NUM_THREADS="1", **variables)
+    launcher = [MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", str(ranks)] if ranks else []
+    done = subprocess.run([*launcher, LNBENCH, *args], capture_output=True, text=True, env=env, timeout=300, cwd=ROOT)
+    assert CANARY not in done.stdout + done.stderr, "a secret was printed"
+    return done
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = pathlib.Path(self.folder.name)
+        self.config = self.write("small.json", SMALL)
+
+    def write(self, name, value):
+        path = self.path / name
+        path.write_text(value if isinstance(value, str) else json.dumps(value, indent=1))
+        return str(path)
+
+    def expect(self, code, *args, **more):
+        done = lnbench(*args, **more)
+        self.assertEqual(done.returncode, code, f"{args}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def result(self, folder):
+        return json.loads((pathlib.Path(folder) / "result.json").read_text())
+
+    def assert_valid(self, *paths):
+        done = subprocess.run([sys.executable, str(ROOT / "scripts/validate_json.py"), *paths], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Real runs by the command line, on threads and on MPI ranks: results, stops, resumes, errors. Run by ctest."""
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from cli_case import CANARY, LNBENCH, MPIRUN, SMALL, Case, lnbench
+
+
+class Run(Case):
+    def run_small(self, *args, code=0, out="out", **more):
+        folder = str(self.path / out)
+        done = self.expect(code, "run", self.config, "-o", folder, "--ranks", "2", *args, **more)
+        return folder, done
+
+    def test_a_sweep_on_threads(self):
+        folder, done = self.run_small()
+        result = self.result(folder)
+        self.assertEqual(result["summary"]["verdict"], "pass")
+        ok = [p for p in result["points"] if p["status"] == "ok"]
+        self.assertEqual(len(ok), 10)
+        for p in ok:
+            self.assertEqual(p["params"]["transport"], "threads")
+            self.assertEqual(p["check"]["status"], "pass")
+            self.assertGreaterEqual(p["check"]["queries"], 64)
+            self.assertEqual(p["comm"]["counted_bytes_per_rank"], p["comm"]["predicted_bytes_per_rank"])
+            self.assertEqual(p["memory"]["measured_peak_bytes"], p["memory"]["predicted_peak_bytes"])
+            self.assertEqual(len(p["timing"]["samples_s"]), 3)
+        self.assertEqual({p["reason"] is None for p in ok}, {True})
+        rows = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
+        self.assertEqual(len(rows), 12)
+        self.assertNotIn("\x1b", done.stdout + done.stderr)
+        self.assert_valid(folder)
+        for file in pathlib.Path(folder).iterdir():
+            self.assertNotIn(CANARY, file.read_text())
+        # The same points from disk, again and again: nothing is left to do.
+        before = (pathlib.Path(folder) / "points.jsonl").read_text()
+        self.expect(0, "run", self.config, "--ranks", "2", "--resume", folder)
+        self.assertEqual(before, (pathlib.Path(folder) / "points.jsonl").read_text())
+        error = self.expect(2, "run", self.config, "--ranks", "2", "--resume", folder, "--set", "model.heads=4").stderr
+        self.assertIn("config", error)
+
+    def test_more_ranks_than_cores(self):
+        folder = str(self.path / "out")
+        done = self.expect(0, "run", self.config, "-o", folder, "--ranks", "8", "--set", "sweep.ranks=1,8",
+                           "--set", "sweep.seq_len=1K", "--set", "sweep.algorithm=ring", "--set", "run.threads=1")
+        cores = len(os.sched_getaffinity(0))
+        number, prefix = re.search(r"peak ([0-9.]+) ([kMGT])FLOP/s per rank", done.stdout).groups()
+        peak = float(number) * {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[prefix]
+        for p in self.result(folder)["points"]:
+            used = min(p["params"]["ranks"], cores)  # eight ranks on two cores have the peak of two
+            self.assertEqual(p["status"], "ok", p["reason"])
+            self.assertEqual(p["timing"]["reduction"], "span")
+            self.assertEqual(p["metrics"]["usable_cores"], used)
+            phases, parts = p["phases"], p["ablations"]
+            self.assertEqual(phases["exposed_communication_s"], parts["full_s"] - parts["compute_only_s"])  # signed
+            self.assertEqual(phases["communication_s"], parts["communication_only_s"])
+            self.assertLessEqual(phases["compute_s"] + phases["merge_s"], parts["compute_only_s"])
+            if p["params"]["ranks"] == 1:
+                self.assertEqual((phases["exposed_communication_s"], phases["communication_s"]), (0, 0))
+            for part in ("full_s", "compute_only_s", "serialised_s", "single_attend_s"):  # never faster than the cores
+                self.assertLess(p["work"]["flops"] / p["ablations"][part], 1.06 * peak * used, part)
+            self.assertAlmostEqual(p["work"]["flops_per_s"] / p["work"]["share_of_peak"] / used / peak, 1, delta=0.02)
+
+    def test_a_wrong_result_is_never_accepted(self):
+        folder, _ = self.run_small("--set", "check.tolerance=1e-12", code=1)
+        result = self.result(folder)
+        self.assertEqual(result["summary"]["verdict"], "fail")
+        failed = [p for p in result["points"] if p["status"] == "check_failed"]
+        self.assertEqual(len(failed), 10)
+        self.assertIn("relative L2 error", failed[0]["reason"])
+        self.assert_valid(folder)
+
+    def test_stopping_early_and_going_on(self):
+        folder, done = self.run_small("--max-time", "0s", code=4)
+        self.assertIn("--resume", done.stderr)
+        self.assertEqual(self.result(folder)["summary"]["verdict"], "incomplete")
+        self.expect(0, "run", self.config, "--ranks", "2", "--resume", folder)
+        self.assertEqual(self.result(folder)["summary"]["verdict"], "pass")
+
+    def test_a_signal_finishes_the_point_and_keeps_it(self):
+        long = dict(SMALL, measure={"warmup": 0, "min_samples": 2000, "max_samples": 2000})
+        config, folder = self.write("long.json", long), self.path / "out"
+        process = subprocess.Popen([LNBENCH, "run", config, "-o", str(folder), "--ranks", "2"], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        points = folder / "points.jsonl"
+        for _ in range(600):
+            if points.exists() and points.read_text().count("\n") >= 1:
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGUSR1)
+        self.assertEqual(process.wait(timeout=120), 4)
+        finished = [json.loads(line)["id"] for line in points.read_text().splitlines()]
+        self.assertGreaterEqual(len(finished), 1)
+        self.assertLess(len(finished), 12)
+
+    def test_points_that_do_not_fit_are_skipped_with_a_reason(self):
+        folder, _ = self.run_small("--set", "memory.limit_bytes=1500000")
+        skipped = [p for p in self.result(folder)["points"] if p["status"] == "skipped_memory"]
+        self.assertTrue(skipped)
+        self.assertIn("are allowed", skipped[0]["reason"])
+        self.assert_valid(folder)
+
+    def test_check_alone(self):
+        out = self.expect(0, "check", self.config, "--ranks", "2").stdout
+        self.assertIn("10 points checked", out)
+        self.expect(1, "check", self.config, "--ranks", "2", "--set", "check.tolerance=1e-12")
+        self.expect(2, "check", self.config, "--ranks", "2", "--set", "check.max_seq_len=16")
+
+    def test_compare(self):
+        folder, _ = self.run_small()
+        self.expect(0, "compare", folder, folder)
+        slower = self.result(folder)
+        for p in slower["points"]:
+            if p["status"] == "ok":
+                for key in ("median_s", "ci_low_s", "ci_high_s", "min_s", "p95_s"):
+                    p["timing"][key] *= 2
+                p["timing"]["samples_s"] = [2 * s + 1e-3 * i for i, s in enumerate(p["timing"]["samples_s"] * 5)]
+        fast = self.result(folder)
+        for p in fast["points"]:
+            p["timing"]["samples_s"] = p["timing"]["samples_s"] * 5
+        done = lnbench("compare", self.write("fast.json", fast), self.write("slow.json", slower))
+        self.assertEqual(done.returncode, 5, done.stdout + done.stderr)
+        self.expect(2, "compare", folder, str(self.path / "nothing"))
+
+    def test_env(self):
+        file = self.path / "env.json"
+        out = self.expect(0, "env", "--json", str(file)).stdout
+        self.assertIn("fma peak", out)
+        self.assertNotIn(CANARY, file.read_text())
+        self.assertIn("cpu", json.loads(file.read_text()))
+
+
+@unittest.skipUnless(MPIRUN, "no MPI in this build")
+class Mpi(Case):
+    def test_a_sweep_under_mpirun(self):
+        folder = str(self.path / "mpi")
+        done = self.expect(0, "run", self.config, "-o", folder, "--set", "sweep.ranks=1,2,3", ranks=3)
+        result = self.result(folder)
+        self.assertEqual(result["summary"]["verdict"], "pass")
+        ok = [p for p in result["points"] if p["status"] == "ok"]
+        self.assertEqual(len(ok), 14)
+        self.assertEqual({p["params"]["transport"] for p in ok}, {"mpi"})
+        self.assertEqual(done.stdout.count("# result:"), 1)
+        self.assertIn("mpirun -np 3", result["run"]["argv"] if isinstance(result["run"].get("argv"), str)
+                      else json.dumps(result["run"]))
+
+    def test_errors_speak_once_and_keep_their_exit_code(self):
+        done = lnbench("run", "nowhere.json", ranks=2)
+        self.assertEqual(done.returncode, 2)
+        self.assertEqual(done.stderr.count("nowhere.json"), 1, done.stderr)
+
+    def test_an_error_on_one_rank_ends_all(self):
+        full = self.path / "full"
+        full.mkdir()
+        (full / "something").write_text("x")
+        for args in (("run", self.config, "-o", str(full)), ("run", self.config, "--resume", str(self.path / "none")),
+                     ("check", self.config, "--set", "check.max_seq_len=16")):
+            done = lnbench(*args, ranks=2)
+            self.assertEqual(done.returncode, 2, f"{args}: {done.stderr}")
+            self.assertIn("error:", done.stderr)
+
+    def test_a_signal_to_mpirun_finishes_the_point(self):
+        long = dict(SMALL, measure={"warmup": 0, "min_samples": 2000, "max_samples": 2000})
+        config, folder = self.write("long.json", long), self.path / "out"
+        env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_NUM_THREADS="1")
+        process = subprocess.Popen([MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", "2", LNBENCH, "run", config, "-o",
+                                    str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
+        points = folder / "points.jsonl"
+        for _ in range(600):
+            if points.exists() and points.read_text().count("\n") >= 1:
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGUSR1)
+        self.assertEqual(process.wait(timeout=120), 4)
+        self.assertEqual(json.loads((folder / "result.json").read_text())["summary"]["verdict"], "incomplete")
+
+    def test_comm(self):
+        out = self.expect(0, "comm", "--max-bytes", "64KiB", ranks=3).stdout
+        rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
+        self.assertEqual({row[0] for row in rows}, {"send_recv", "all_gather", "all_to_all"})
+        for row in rows:
+            self.assertGreater(float(row[2]), 0)
+
+    def test_check_on_more_ranks_than_cores(self):
+        self.assertIn("wrong", self.expect(0, "check", self.config, "--set", "sweep.ranks=5", ranks=5).stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
