@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iomanip>
 #include <iostream>
+#include <limits>
 #include <set>
 
 #include "core/check.h"
@@ -11,6 +12,8 @@
 #include "io/units.h"
 #include "lnbench/options.h"
 #include "lnbench/prepare.h"
+#include "lnbench/table.h"
+#include "lnbench/terminal.h"
 #include "pattern/dependency_depth.h"
 
 namespace longnet {
@@ -31,6 +34,22 @@ std::string branches_text(const DilatedPattern& pattern) {
   return text;
 }
 
+// Of points that differ in ranks, kernel or algorithm alone, one.
+std::vector<Point> distinct_patterns(const std::vector<Point>& points) {
+  std::set<std::string> seen;
+  std::vector<Point> out;
+  for (const Point& point : points) {
+    const AttentionProblem& problem = point.params.problem;
+    const DilatedPattern& pattern = point.params.pattern;
+    if (seen.insert(concat(problem.seq_len, " ", problem.num_heads, " ", problem.causal, " ",
+                           branches_text(pattern), " ", to_string(pattern.offset), " ",
+                           pattern.phase_parts))
+            .second)
+      out.push_back(point);
+  }
+  return out;
+}
+
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -39,28 +58,37 @@ double seconds_now() {
 
 int run_depth(const Options& options) {
   const Config config = read_config(options);
-  const auto points = expand(config, {.world_size = options.ranks > 0 ? options.ranks : 2,
-                                      .filter = options.filter,
-                                      .known = known_names()});
+  const auto points =
+      distinct_patterns(expand(config, {.world_size = options.ranks > 0 ? options.ranks : 2,
+                                        .filter = options.filter,
+                                        .known = known_names()}));
   std::cout
       << "# dependency depth of the patterns of " << config.path << "\n"
       << "# reachable: between tokens that do hear from each other; paper: the estimate of "
          "section 2.4\n"
-      << "# unknown: the segments cut each other so irregularly that a minute does not suffice\n"
+      << "# unknown: beyond 1M tokens, segments that cut each other so irregularly that a minute "
+         "does not suffice\n"
       << "#   tokens heads  mask   layers reachable   paper  time      branches w/r\n";
-  std::set<std::string> seen;
+  Progress progress(options, true, int(points.size()));
+  int number = 0;
   for (const Point& point : points) {
     const AttentionProblem& problem = point.params.problem;
     const DilatedPattern& pattern = point.params.pattern;
-    const std::string branches = branches_text(pattern);
-    const std::string shape =
-        concat(problem.seq_len, " ", problem.num_heads, " ", problem.causal, " ", branches, " ",
-               to_string(pattern.offset), " ", pattern.phase_parts);
-    if (!seen.insert(shape).second) continue;  // other ranks, kernels or algorithms
     const double begin = seconds_now();
-    DepthOptions limits;  // who asks for the depth alone waits longer than a point of a sweep does
+    // Who asks for the depth alone waits longer than a point of a sweep does: token by token to the
+    // end, and about a minute beyond.
+    DepthOptions limits;
     limits.max_steps *= 10;
+    if (problem.seq_len <= limits.by_token_up_to)
+      limits.max_steps = limits.max_intervals = std::numeric_limits<int64_t>::max();
+    limits.progress = [&](double done) {
+      const double left = (seconds_now() - begin) * (1 / done - 1);
+      progress.step(concat(std::llround(100 * done), " % of the tokens to start from, about ",
+                           format_seconds(left), " left"));
+    };
+    progress.start(++number, describe(point.params), 0);
     const DependencyDepth depth = dependency_depth(problem, pattern, limits);
+    progress.clear();
     const double took = seconds_now() - begin;
     const double bound = paper_depth_bound(pattern, problem.seq_len);
     std::cout << std::setw(10) << format_tokens(problem.seq_len) << std::setw(6)
@@ -68,7 +96,7 @@ int run_depth(const Options& options) {
               << layers_text(depth.layers) << std::setw(10) << layers_text(depth.reachable_layers)
               << std::setw(8) << (std::isnan(bound) ? "-" : concat(std::round(100 * bound) / 100))
               << "  " << std::left << std::setw(10) << format_seconds(took) << std::right
-              << branches << "\n"
+              << branches_text(pattern) << "\n"
               << std::flush;
   }
   return kOk;

@@ -36,7 +36,7 @@ Progress::Progress(const Options& options, bool is_root, int points)
       points_(points) {}
 
 void Progress::clear() {
-  if (rewrite_) std::cerr << "\r\x1b[K";
+  if (enabled_ && rewrite_) std::cerr << "\r\x1b[K" << std::flush;
 }
 
 void Progress::start(int index, const std::string& what, double estimated_s) {
@@ -45,8 +45,9 @@ void Progress::start(int index, const std::string& what, double estimated_s) {
   last_step_ = std::chrono::steady_clock::now();
   if (!enabled_ || !rewrite_) return;
   clear();
-  std::cerr << "[" << index_ << "/" << points_ << "] " << what << "  (about "
-            << format_seconds(estimated_s) << ")" << std::flush;
+  std::cerr << "[" << index_ << "/" << points_ << "] " << what;
+  if (estimated_s > 0) std::cerr << "  (about " << format_seconds(estimated_s) << ")";
+  std::cerr << std::flush;
 }
 
 void Progress::step(const std::string& text) {

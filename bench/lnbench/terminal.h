@@ -16,15 +16,15 @@ std::string colored(std::string_view text, std::string_view status, bool color);
 class Progress {
  public:
   Progress(const Options& options, bool is_root, int points);
-  void start(int index, const std::string& what, double estimated_s);
+  void start(int index, const std::string& what, double estimated_s);  // 0: not known
   // Where a long point stands: rewritten on a terminal, else a line at most every half minute.
   void step(const std::string& text);
   // `estimated_left_s`: of all points after this one, by the same estimate that start() was given.
   void done(const std::string& outcome, double took_s, double estimated_s, double estimated_left_s);
   void note(const std::string& line);  // a warning that stays
+  void clear();                        // before something else is printed
 
  private:
-  void clear();
   bool enabled_, rewrite_;
   int points_, index_ = 0;
   std::string what_;  // the point at hand

@@ -254,7 +254,7 @@ DependencyDepth causal_depth(const BranchLayout& layout, const DepthOptions& opt
       graph.groups.add(groups);
     }
   }
-  return causal_depth_of(graph, options.max_steps);
+  return causal_depth_of(graph, options.max_steps, options.progress);
 }
 
 // The Sparse Transformer's fixed pattern: within a segment one layer, into another one by way of
@@ -291,7 +291,7 @@ DependencyDepth dependency_depth(const AttentionProblem& problem, const DilatedP
       return {.layers = 1, .reachable_layers = 1};
   if (layout.count_borders() > options.max_intervals) return {};
   if (problem.causal) return causal_depth(layout, options);
-  return depth_of(SegmentTree(layout, options).graph(), options.max_steps);
+  return depth_of(SegmentTree(layout, options).graph(), options.max_steps, options.progress);
 }
 
 double paper_depth_bound(const DilatedPattern& pattern, int64_t seq_len) {

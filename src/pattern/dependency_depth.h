@@ -12,6 +12,7 @@
 // The paper (arXiv 2307.02486, section 2.4) estimates log_a(N (a - 1) / w_0) for segments w_0 a^i.
 #pragma once
 #include <cstdint>
+#include <functional>
 
 #include "core/problem.h"
 #include "pattern/dilated_pattern.h"
@@ -29,6 +30,8 @@ struct DependencyDepth {
   bool operator==(const DependencyDepth&) const = default;
 };
 
+using DepthProgress = std::function<void(double done)>;  // share of the sources, in (0, 1]
+
 // How to compute it; every choice gives the same depth.
 struct DepthOptions {
   // Look at every token up to this length, at residue classes beyond: then nothing depends on N but
@@ -40,6 +43,7 @@ struct DepthOptions {
   // many short segments that do not nest, or rates that do not divide them on many levels.
   int64_t max_intervals = int64_t{1} << 22;  // pieces into which segments cut the sequence
   int64_t max_steps = int64_t{3000} << 20;   // visits of a group by 256 sources at once
+  DepthProgress progress{};
 };
 
 // Uses seq_len, num_heads and causal of `problem`. Throws UsageError as check_pattern does.

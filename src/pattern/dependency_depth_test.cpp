@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <map>
 #include <random>
+#include <set>
 
 #include "core/check.h"
 #include "pattern/token_classes.h"
@@ -154,6 +157,70 @@ TEST(DependencyDepth, OverlappingWholeSegmentsReachForwardOneByOne) {
   expect_as_by_matrix(problem_of(12, 2, true), {.branches = {{12, 5}}, .phase_parts = 12});
 }
 
+// Breadth-first from every token over (branch, segment, offset) groups, one source at a time.
+int64_t by_walking_from_every_token(const AttentionProblem& p, const DilatedPattern& pattern) {
+  std::map<std::array<int64_t, 3>, std::vector<int64_t>> members;
+  for (size_t b = 0; b < pattern.branches.size(); ++b) {
+    const auto [w, r, c] = pattern.branches[b];
+    for (int64_t t = 0; t < p.seq_len; ++t)
+      if (t % w % r < std::min(p.num_heads, r))
+        members[{int64_t(b), t / w, t % w % r}].push_back(t);
+  }
+  std::vector<std::vector<const std::vector<int64_t>*>> groups_of(size_t(p.seq_len));
+  for (const auto& [key, tokens] : members)
+    for (const int64_t t : tokens) groups_of[size_t(t)].push_back(&tokens);
+  int64_t depth = 0;
+  for (int64_t source = 0; source < p.seq_len; ++source) {
+    std::vector<int64_t> layer(size_t(p.seq_len), -1), queue{source};
+    std::set<const std::vector<int64_t>*> passed;
+    layer[size_t(source)] = 0;
+    for (size_t i = 0; i < queue.size(); ++i)
+      for (const auto* group : groups_of[size_t(queue[i])])
+        if (passed.insert(group).second)
+          for (const int64_t t : *group)
+            if (layer[size_t(t)] < 0) {
+              layer[size_t(t)] = layer[size_t(queue[i])] + 1;
+              queue.push_back(t);
+            }
+    if (int64_t(queue.size()) < p.seq_len) return kNever;
+    depth = std::max(depth, layer[size_t(queue.back())]);
+  }
+  return depth;
+}
+
+TEST(DependencyDepth, IrregularSegmentsAndLongChains) {
+  const std::vector<std::vector<DilatedBranch>> shapes = {{{7, 1}, {9, 1}},
+                                                          {{7, 1}, {9, 1}, {101, 5}},
+                                                          {{16, 1}, {101, 7}, {1500, 13}},
+                                                          {{10, 1}, {37, 2}, {333, 3}},
+                                                          {{5, 1}, {77, 3}, {770, 9}},
+                                                          {{13, 1}, {200, 11}, {1501, 3}}};
+  for (const auto& branches : shapes)
+    for (const int64_t heads : {1, 3}) {
+      const AttentionProblem p = problem_of(1501, heads);
+      const DilatedPattern pattern{.branches = branches};
+      double reported = 0;
+      const auto listen = [&](double done) {
+        EXPECT_GE(done, reported);
+        reported = done;
+      };
+      EXPECT_EQ(dependency_depth(p, pattern, {.progress = listen}).layers,
+                by_walking_from_every_token(p, pattern))
+          << branches[0].segment_length << ' ' << branches[1].segment_length << ' ' << heads;
+      EXPECT_EQ(reported, 1);
+    }
+}
+
+TEST(DependencyDepth, AMillionTokensInShortOverlappingSegments) {
+  // Every 63 tokens both cut: never. Four lengths that cut together only beyond: a long chain.
+  EXPECT_EQ(dependency_depth(problem_of(kK * kK, 1), {.branches = {{7, 1}, {9, 1}}}).layers,
+            kNever);
+  const DilatedPattern chain{.branches = {{31, 1}, {37, 1}, {41, 1}, {43, 1}}};
+  const DependencyDepth depth = dependency_depth(problem_of(kK * kK, 1), chain);
+  EXPECT_GE(depth.layers, kK * kK / 43);
+  EXPECT_EQ(depth.layers, depth.reachable_layers);
+}
+
 TEST(DependencyDepth, SparsePatternTakesTwoLayers) {
   for (const int64_t n : {1, 5, 8, 20, 21, 24, 31})
     for (const int64_t c : {1, 2, 3, 8})
@@ -251,7 +318,8 @@ TEST(DependencyDepth, ALimitOfEffortIsNotAnAnswer) {
   const AttentionProblem p = problem_of(kK, 1);
   EXPECT_EQ(dependency_depth(p, pattern).layers, 3);
   EXPECT_EQ(dependency_depth(p, pattern, {.max_intervals = 4}).layers, DependencyDepth::kUnknown);
-  EXPECT_EQ(dependency_depth(p, pattern, {.max_steps = 4}).layers, DependencyDepth::kUnknown);
+  EXPECT_EQ(dependency_depth(p, pattern, {.merge_twins = false, .max_steps = 4}).layers,
+            DependencyDepth::kUnknown);
   EXPECT_THROW(dependency_depth(p, {}), UsageError);
 }
 

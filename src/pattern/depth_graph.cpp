@@ -1,6 +1,7 @@
 #include "pattern/depth_graph.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace longnet {
 
@@ -60,34 +61,182 @@ BatchDepth walk_batch(const DepthGraph& graph, std::vector<SourceMask>& heard,
   return out;
 }
 
+// Which lists hold a group: the inverse of GroupLists.
+class Members {
+ public:
+  Members(const GroupLists& lists, int64_t num_groups) : ends_(size_t(num_groups) + 1) {
+    for (int64_t i = 0; i < lists.size(); ++i)
+      for (const int32_t g : lists[i]) ++ends_[size_t(g) + 1];
+    for (size_t g = 1; g < ends_.size(); ++g) ends_[g] += ends_[g - 1];
+    lists_.resize(size_t(lists.total()));
+    std::vector<size_t> at(ends_.begin(), ends_.end() - 1);
+    for (int64_t i = 0; i < lists.size(); ++i)
+      for (const int32_t g : lists[i]) lists_[at[size_t(g)]++] = int32_t(i);
+  }
+  std::span<const int32_t> of(int32_t group) const {
+    const size_t begin = ends_[size_t(group)];
+    return {lists_.data() + begin, ends_[size_t(group) + 1] - begin};
+  }
+
+ private:
+  std::vector<size_t> ends_;
+  std::vector<int32_t> lists_;
+};
+
+// One source at a time, its layer counts for all targets: O(joins + targets) whatever the depth.
+class SingleWalk {
+ public:
+  explicit SingleWalk(const DepthGraph& graph)
+      : graph_(graph), members_(graph.joins, graph.num_groups) {}
+
+  // Layers until each target has heard from the target `source` (at least 1, as in walk_batch);
+  // kNever where it does not.
+  const std::vector<int32_t>& layers_from(int64_t source) {
+    group_layer_.assign(size_t(graph_.num_groups), kUnheard);
+    join_done_.assign(size_t(graph_.joins.size()), false);
+    queue_.clear();
+    const auto reach = [&](int32_t group, int32_t layer) {
+      if (group_layer_[size_t(group)] != kUnheard) return;
+      group_layer_[size_t(group)] = layer;
+      queue_.push_back(group);
+    };
+    for (const int32_t g : graph_.targets[source]) reach(g, 1);
+    for (size_t i = 0; i < queue_.size(); ++i) {
+      const int32_t group = queue_[i], layer = group_layer_[size_t(group)];
+      for (const int32_t join : members_.of(group)) {
+        if (join_done_[size_t(join)]) continue;
+        join_done_[size_t(join)] = true;
+        for (const int32_t g : graph_.joins[join]) reach(g, layer + 1);
+      }
+    }
+    layers_.resize(size_t(graph_.targets.size()));
+    for (int64_t t = 0; t < graph_.targets.size(); ++t) {
+      int32_t nearest = kUnheard;
+      for (const int32_t g : graph_.targets[t])
+        nearest = std::min(nearest, group_layer_[size_t(g)]);
+      layers_[size_t(t)] = nearest;
+    }
+    return layers_;
+  }
+
+  static constexpr int32_t kUnheard = std::numeric_limits<int32_t>::max();
+
+ private:
+  const DepthGraph& graph_;
+  Members members_;
+  std::vector<int32_t> group_layer_, queue_, layers_;
+  std::vector<bool> join_done_;
+};
+
+// Sources that may still be further from some target than any source looked at. Hearing is mutual,
+// so that layers are a metric: what lies `near` layers from a source whose furthest target is `far`
+// layers away has its own at most near + far away, and at least max(near, far - near)
+// (Takes and Kosters, Algorithms 6 (2013) 100: bounding eccentricities).
+class OpenSources {
+ public:
+  explicit OpenSources(const DepthGraph& graph) : graph_(graph), walk_(graph) {
+    for (const int32_t s : graph.sources) open_.push_back({s, 1, SingleWalk::kUnheard});
+  }
+
+  int64_t size() const { return int64_t(open_.size()); }
+  int64_t furthest() const { return furthest_; }
+  bool all_heard() const { return all_heard_; }
+  std::vector<int32_t> sources() const {
+    std::vector<int32_t> out;
+    for (const Source& s : open_) out.push_back(s.target);
+    return out;
+  }
+
+  // Looks at one source and closes all that cannot be further: the one with the highest upper bound
+  // and the one with the lowest lower bound in turn, which raise and cut the bounds most.
+  void narrow() {
+    const auto key = [&](const Source& s) {
+      return high_turn_ ? std::pair(-int64_t{s.upper}, -int64_t{s.lower})
+                        : std::pair(int64_t{s.lower}, int64_t{s.upper});
+    };
+    const auto pick = std::min_element(
+        open_.begin(), open_.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
+    high_turn_ = !high_turn_;
+    const int32_t picked = pick->target;
+    const std::vector<int32_t>& layers = walk_.layers_from(picked);
+    int32_t far = 1;
+    for (const int32_t l : layers)
+      if (l != SingleWalk::kUnheard)
+        far = std::max(far, l);
+      else
+        all_heard_ = false;
+    furthest_ = std::max<int64_t>(furthest_, far);
+    std::erase_if(open_, [&](Source& s) {
+      if (s.target == picked) return true;
+      const int32_t near = layers[size_t(s.target)];
+      if (near != SingleWalk::kUnheard) {
+        s.lower = std::max({s.lower, near, far - near});
+        s.upper = std::min(s.upper, far + near);
+      }
+      return s.upper <= furthest_;
+    });
+  }
+
+ private:
+  struct Source {
+    int32_t target, lower, upper;
+  };
+  const DepthGraph& graph_;
+  SingleWalk walk_;
+  std::vector<Source> open_;
+  int64_t furthest_ = 0;
+  bool all_heard_ = true, high_turn_ = true;
+};
+
 }  // namespace
 
-DependencyDepth depth_of(const DepthGraph& graph, int64_t max_steps) {
-  DependencyDepth out{.layers = graph.isolated_token ? DependencyDepth::kNever : 0,
-                      .reachable_layers = 0};
+DependencyDepth depth_of(const DepthGraph& graph, int64_t max_steps,
+                         const DepthProgress& progress) {
   if (graph.joins.total() > DepthGraph::kMaxSize || graph.num_groups > DepthGraph::kMaxSize)
     return {.layers = graph.isolated_token ? DependencyDepth::kNever : DependencyDepth::kUnknown};
+  OpenSources open(graph);
+  const int64_t all = open.size(), visits = graph.targets.total() + 2 * graph.joins.total();
   int64_t steps_left = max_steps;
-  const auto count = int64_t(graph.sources.size());
-  for (int64_t begin = 0; begin < count; begin += SourceMask::kSources) {
-    const auto size = int(std::min<int64_t>(SourceMask::kSources, count - begin));
-    std::vector<SourceMask> heard(size_t(graph.num_groups));
-    for (int i = 0; i < size; ++i)
-      for (const int32_t g : graph.targets[graph.sources[size_t(begin + i)]])
-        heard[size_t(g)].set(i);
-    const BatchDepth batch = walk_batch(graph, heard, SourceMask::first(size), steps_left);
-    // That a token never hears is certain even where the rest takes too long.
-    if (steps_left <= 0)
-      return {.layers =
-                  out.layers == DependencyDepth::kNever ? out.layers : DependencyDepth::kUnknown};
-    out.reachable_layers = std::max(out.reachable_layers, batch.last_news);
-    if (!batch.all_heard) out.layers = DependencyDepth::kNever;
-    if (out.layers != DependencyDepth::kNever) out.layers = out.reachable_layers;
+  // That a token never hears is certain even where the rest takes too long.
+  const auto too_long = [&] {
+    return DependencyDepth{.layers = graph.isolated_token || !open.all_heard()
+                                         ? DependencyDepth::kNever
+                                         : DependencyDepth::kUnknown};
+  };
+  // A walk of one source costs about four visits by a batch in every layer divided by the layers:
+  // go on while it closes more sources than a batch would take in that time.
+  constexpr int64_t kTrial = 8, kCostOfVisit = 4;
+  for (bool worthwhile = true; worthwhile && open.size() > 0;) {
+    const int64_t before = open.size();
+    for (int64_t i = 0; i < kTrial && open.size() > 0; ++i) {
+      if (steps_left <= 0) return too_long();
+      steps_left -= visits;
+      open.narrow();
+    }
+    if (progress) progress(double(all - open.size()) / double(all));
+    worthwhile = (before - open.size()) * open.furthest() >
+                 kTrial * kCostOfVisit * int64_t{SourceMask::kSources};
   }
-  return out;
+  int64_t furthest = open.furthest();
+  bool all_heard = open.all_heard() && !graph.isolated_token;
+  const std::vector<int32_t> rest = open.sources();
+  for (size_t begin = 0; begin < rest.size(); begin += SourceMask::kSources) {
+    const size_t size = std::min<size_t>(SourceMask::kSources, rest.size() - begin);
+    std::vector<SourceMask> heard(size_t(graph.num_groups));
+    for (size_t i = 0; i < size; ++i)
+      for (const int32_t g : graph.targets[rest[begin + i]]) heard[size_t(g)].set(int(i));
+    const BatchDepth batch = walk_batch(graph, heard, SourceMask::first(int(size)), steps_left);
+    if (steps_left <= 0)
+      return all_heard ? too_long() : DependencyDepth{.layers = DependencyDepth::kNever};
+    furthest = std::max(furthest, batch.last_news);
+    all_heard = all_heard && batch.all_heard;
+    if (progress) progress(double(all - int64_t(rest.size() - begin - size)) / double(all));
+  }
+  return {.layers = all_heard ? furthest : DependencyDepth::kNever, .reachable_layers = furthest};
 }
 
-DependencyDepth causal_depth_of(const CausalGraph& graph, int64_t max_steps) {
+DependencyDepth causal_depth_of(const CausalGraph& graph, int64_t max_steps,
+                                const DepthProgress& progress) {
   std::vector<int64_t> sources;  // indices, ascending as the tokens
   for (size_t t = 0; t < graph.tokens.size(); ++t)
     if (graph.tokens[t].is_last) sources.push_back(int64_t(t));
@@ -117,6 +266,7 @@ DependencyDepth causal_depth_of(const CausalGraph& graph, int64_t max_steps) {
       depth = std::max(depth, layer);
       if (!missing) break;
     }
+    if (progress) progress(double(begin + size) / double(sources.size()));
   }
   return {.layers = depth, .reachable_layers = depth};
 }

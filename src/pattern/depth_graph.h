@@ -50,8 +50,10 @@ struct DepthGraph {
   std::vector<int32_t> sources;  // those of the targets that stand for all sources
 };
 
-// Breadth-first from every source; O(layers * (joins + targets) * sources / 256).
-DependencyDepth depth_of(const DepthGraph& graph, int64_t max_steps);
+// Breadth-first from every source, 256 at once: O(layers * (joins + targets) * sources / 256); less
+// the sources that bounds on their depth exclude, found by walks of single ones.
+DependencyDepth depth_of(const DepthGraph& graph, int64_t max_steps,
+                         const DepthProgress& progress = {});
 
 // The same with a causal mask, where every interval is one group and every token has heard from the
 // one before it: `tokens` are the outermost tokens of each class in ascending order.
@@ -64,6 +66,7 @@ struct CausalGraph {
   std::vector<CausalToken> tokens;
   GroupLists groups;  // of each token
 };
-DependencyDepth causal_depth_of(const CausalGraph& graph, int64_t max_steps);
+DependencyDepth causal_depth_of(const CausalGraph& graph, int64_t max_steps,
+                                const DepthProgress& progress = {});
 
 }  // namespace longnet
