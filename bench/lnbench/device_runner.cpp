@@ -119,17 +119,7 @@ void record_check(PointRecord& record, DeviceExecutor& executor, const CheckConf
                   Communicator& comm) {
   const auto samples = choose_samples(executor.sharded(), config.sampled_queries);
   const CheckOutcome outcome = executor.check_samples(samples, comm, config.tolerance);
-  record.check = {.status = outcome.pass ? "pass" : "fail",
-                  .reference = "double",
-                  .max_rel_error = outcome.max_rel_error,
-                  .rel_l2_error = outcome.rel_l2_error,
-                  .queries = outcome.queries,
-                  .tolerance = outcome.tolerance};
-  if (!outcome.pass)
-    fail(record,
-         concat("the output is wrong: relative L2 error ", outcome.rel_l2_error, ", worst row ",
-                outcome.max_rel_error, ", LSE ", outcome.max_lse_error, " (allowed ",
-                outcome.tolerance, "), ", outcome.nan_values, " values never written"));
+  record_outcome(record, outcome);
 }
 
 void record_clocks(PointRecord& record) {
@@ -205,10 +195,7 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
   record_clocks(record);
   set_timing(record, samples.samples_s, samples.warmup);
   record_communication(record, *executor, *transport, runs, comm);
-  std::vector<double> medians(size_t(comm.size()), 0.0);
-  medians[size_t(comm.rank())] = median(samples.own_s);
-  comm.all_sum(medians);
-  for (size_t r = 0; r < medians.size(); ++r) record.per_rank.push_back({int(r), medians[r]});
+  record_per_rank(record, make_schedule(p), samples, comm);
   record_memory(record, ledger, plan, *executor, device_bytes, comm);
   record_check(record, *executor, options.check, comm);  // of the last sample's output
   record_phases(record, *executor, options, comm);       // its last mode spoils the buffers

@@ -87,18 +87,7 @@ std::optional<PointRecord> run_device_walk(const PointPlan& plan, const RunnerOp
   const double tolerance = options.check.tolerance > 0 ? options.check.tolerance : kDeviceTolerance;
   const CheckOutcome outcome = judge(sums.errors, sums.nan_values, sharded_problem(p),
                                      {.rel_l2 = tolerance, .lse = kDeviceLseTolerance});
-  record.check = {.status = outcome.pass ? "pass" : "fail",
-                  .reference = "double",
-                  .max_rel_error = outcome.max_rel_error,
-                  .rel_l2_error = outcome.rel_l2_error,
-                  .queries = outcome.queries,
-                  .tolerance = outcome.tolerance};
-  if (!outcome.pass) {
-    record.status = PointStatus::kCheckFailed;
-    record.reason = concat("the output is wrong: relative L2 error ", outcome.rel_l2_error,
-                           ", worst row ", outcome.max_rel_error, ", LSE ", outcome.max_lse_error,
-                           ", ", outcome.nan_values, " values never written");
-  }
+  record_outcome(record, outcome);
   // Every value of every row was looked at; sums and digests of the output are the CPU's alone.
   record.content = ContentRecord{.rows = p.problem.batch * p.problem.seq_len * p.problem.num_heads,
                                  .nan_values = sums.nan_values};

@@ -118,18 +118,7 @@ void record_check(PointRecord& record, const ProgramExecutor& executor, const Ch
                   Communicator& comm) {
   const auto samples = choose_samples(executor.sharded(), config.sampled_queries);
   const CheckOutcome outcome = check_samples(executor, samples, comm, config.tolerance);
-  record.check = {.status = outcome.pass ? "pass" : "fail",
-                  .reference = "double",
-                  .max_rel_error = outcome.max_rel_error,
-                  .rel_l2_error = outcome.rel_l2_error,
-                  .queries = outcome.queries,
-                  .tolerance = outcome.tolerance};
-  if (outcome.pass) return;
-  record.status = PointStatus::kCheckFailed;
-  record.reason =
-      concat("the output is wrong: relative L2 error ", outcome.rel_l2_error, ", worst row ",
-             outcome.max_rel_error, ", LSE ", outcome.max_lse_error, " (allowed ",
-             outcome.tolerance, "), ", outcome.nan_values, " values never written");
+  record_outcome(record, outcome);
 }
 
 // Digests are sums modulo 2^64: they travel as four digits of 16 bits each.
@@ -161,13 +150,6 @@ void record_content(PointRecord& record, const BoundProgram& bound, Communicator
                                .lse_sum = sums[5],
                                .digest = sum_modulo(mine.digest, comm)});
   record.content->input_digest = sum_modulo(bound.digest_inputs(*worker), comm);
-}
-
-void record_per_rank(PointRecord& record, const SampleSet& samples, Communicator& comm) {
-  std::vector<double> medians(size_t(comm.size()), 0.0);
-  if (!samples.own_s.empty()) medians[size_t(comm.rank())] = median(samples.own_s);
-  comm.all_sum(medians);
-  for (size_t r = 0; r < medians.size(); ++r) record.per_rank.push_back({int(r), medians[r]});
 }
 
 }  // namespace
@@ -218,7 +200,7 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   }
   set_timing(record, samples.samples_s, samples.warmup);
   record_communication(record, *executor, runs, comm);
-  record_per_rank(record, samples, comm);
+  record_per_rank(record, schedule, samples, comm);
   record_memory(record, ledger, plan, *executor, comm);
   if (comm.transport() == "mpi")  // a process per rank: the system's view beside the ledger's
     record.metrics["resident_growth_bytes"] = comm.max_of(peak_resident_bytes() - resident_before);

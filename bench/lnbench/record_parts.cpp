@@ -3,8 +3,11 @@
 #include <cmath>
 #include <fstream>
 
+#include "core/check.h"
+#include "measure/statistics.h"
 #include "pattern/dependency_depth.h"
 #include "pattern/dilated_pattern.h"
+#include "schedule/accounting.h"
 
 namespace longnet {
 
@@ -23,6 +26,34 @@ void record_depth(PointRecord& record, const PointParams& p) {
   if (depth.reachable_layers != DependencyDepth::kUnknown)
     record.metrics["dependency_depth_reachable_layers"] = double(depth.reachable_layers);
   if (!std::isnan(estimate)) record.metrics["dependency_depth_bound_layers"] = estimate;
+}
+
+void record_outcome(PointRecord& record, const CheckOutcome& outcome) {
+  record.check = {.status = outcome.pass ? "pass" : "fail",
+                  .reference = "double",
+                  .max_rel_error = outcome.max_rel_error,
+                  .rel_l2_error = outcome.rel_l2_error,
+                  .spread_rel_l2_error = outcome.spread_rel_l2_error,
+                  .queries = outcome.queries,
+                  .tolerance = outcome.tolerance};
+  if (outcome.pass) return;
+  record.status = PointStatus::kCheckFailed;
+  record.reason =
+      concat("the output is wrong: relative L2 error ", outcome.rel_l2_error, ", worst row ",
+             outcome.max_rel_error, ", LSE ", outcome.max_lse_error, " (allowed ",
+             outcome.tolerance, "), ", outcome.nan_values, " values never written");
+}
+
+void record_per_rank(PointRecord& record, const Schedule& schedule, const SampleSet& samples,
+                     Communicator& comm) {
+  const auto ranks = size_t(comm.size()), mine = size_t(comm.rank());
+  std::vector<double> values(2 * ranks, 0.0);
+  if (!samples.own_s.empty()) values[mine] = median(samples.own_s);
+  values[ranks + mine] =
+      account(schedule.sharded, schedule.program(comm.rank()), comm.rank()).pairs;
+  comm.all_sum(values);
+  for (size_t r = 0; r < ranks; ++r)
+    record.per_rank.push_back({.rank = int(r), .median_s = values[r], .pairs = values[ranks + r]});
 }
 
 void record_work(PointRecord& record, const PointPlan& plan, double peak_flops) {

@@ -1,8 +1,12 @@
 // Parts of a record that do not depend on how its point ran.
 #pragma once
+#include "comm/communicator.h"
+#include "execute/sample_check.h"
 #include "io/record.h"
 #include "kernels/row_worker.h"
 #include "lnbench/prepare.h"
+#include "measure/sampler.h"
+#include "schedule/program.h"
 
 namespace longnet {
 
@@ -10,6 +14,11 @@ namespace longnet {
 // at work at the same time (usable_cores); 0 when it is not known.
 void record_work(PointRecord& record, const PointPlan& plan, double peak_flops);
 void record_depth(PointRecord& record, const PointParams& params);
+// The check; a wrong output makes the point check_failed, with the figures as its reason.
+void record_outcome(PointRecord& record, const CheckOutcome& outcome);
+// What each rank took by its own clock (0: it has no sample), and the pairs of its program.
+void record_per_rank(PointRecord& record, const Schedule& schedule, const SampleSet& samples,
+                     Communicator& comm);
 ContentRecord to_content(const OutputSummary& output);
 // The largest resident size that this process has had, in bytes (Linux; else 0).
 double peak_resident_bytes();

@@ -245,7 +245,7 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   record_band(out, programs, topology, options, how);
   record_account(out.record, programs, options.cluster);
   for (size_t r = 0; r < out.run.ranks.size() && p.group_ranks() <= kRanksInRecord; ++r)
-    out.record.per_rank.push_back({int(r), out.run.ranks[r].finish_s});
+    out.record.per_rank.push_back({.rank = int(r), .median_s = out.run.ranks[r].finish_s});
   record_metrics(out, options, programs);
   return out;
 }

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/check.h"
+#include "lnbench/record_parts.h"
 #include "measure/statistics.h"
 
 namespace longnet {
@@ -103,17 +104,7 @@ void fill_content(const WalkData& w, PointRecord& record) {
   record.content = all;
   const CheckOutcome outcome =
       judge(errors, all.nan_values, w.sharded, {.rel_l2 = w.options.check.tolerance});
-  record.check = {.status = outcome.pass ? "pass" : "fail",
-                  .reference = "double",
-                  .max_rel_error = outcome.max_rel_error,
-                  .rel_l2_error = outcome.rel_l2_error,
-                  .queries = outcome.queries,
-                  .tolerance = outcome.tolerance};
-  if (!outcome.pass)
-    fail(record,
-         concat("the output is wrong: relative L2 error ", outcome.rel_l2_error, ", worst row ",
-                outcome.max_rel_error, ", LSE ", outcome.max_lse_error, " (allowed ",
-                outcome.tolerance, "), ", outcome.nan_values, " values never written"));
+  record_outcome(record, outcome);
   int64_t rows = 0;
   for (const WalkUnit& unit : w.units.units)
     rows += w.sharded.layout.shard(unit.rank).tokens() * w.plan.point.params.problem.num_heads *

@@ -56,8 +56,8 @@ UnitPlan plan_units(const PointPlan& plan, const std::vector<Rank>& replay) {
 
 std::string text_of(const UnitPlan& units, const PointPlan& plan, int walks, int64_t queries) {
   std::string text = concat(canonical_params_json(plan.point.params), "; ", walks, " walks of ",
-                            units.units.size(), " units of ", plan.batches_at_once,
-                            " sequences; ", queries, " samples; ranks");
+                            units.units.size(), " units of ", plan.batches_at_once, " sequences; ",
+                            queries, " samples; ranks");
   std::set<Rank> ranks;
   for (const WalkUnit& unit : units.units) ranks.insert(unit.rank);
   if (int(ranks.size()) == plan.point.params.ranks) return text + " all";

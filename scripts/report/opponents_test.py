@@ -184,8 +184,11 @@ class Opponents(unittest.TestCase):
         self.assertIn("wrong", [layer["name"] for layer in drawn.spec["layer"]])
         self.assertIn("Length of the sequence: 8K.", drawn.caption)
         self.assertNotIn("wrong", [layer["name"] for layer in figure(records[3:6], "error_ranks").spec["layer"]])
+        records[0]["check"]["spread_rel_l2_error"] = 5e-7  # over rows that are the same for every P
+        values = {(r["series"], r["ranks"]): r["value"] for r in rows_of(figure(records, "error_ranks"))}
+        self.assertEqual(values, wanted | {("ring", 1): 5e-7})
         for record in records:
-            record["check"]["rel_l2_error"] = None
+            record["check"] |= {"rel_l2_error": None, "spread_rel_l2_error": None}
         self.assertTrue(figure(records, "error_ranks").absent)
 
     def test_choice_of_collective(self) -> None:

@@ -137,19 +137,25 @@ def error_text(value: float | None) -> str:
     return MISSING if value is None else f"{value:.3g}"
 
 
+def spread_error(point: Point) -> float | None:
+    """Over queries that do not depend on the ranks; results without it have the error of all queries alone."""
+    spread = point.num("check.spread_rel_l2_error")
+    return point.num("check.rel_l2_error") if spread is None else spread
+
+
 def error_ranks(ctx: Context) -> list[Drawing]:
-    """Points whose result was compared with the reference, right or wrong."""
+    """Points whose result was compared with the reference, right or wrong: over the same rows at every P."""
     able = [
         p
         for p in ctx.points
-        if p.seq_len and p.status in ("ok", "check_failed") and (p.num("check.rel_l2_error") or 0) > 0
+        if p.seq_len and p.status in ("ok", "check_failed") and (spread_error(p) or 0) > 0
     ]
     shown, note = one_length(ctx, able)
     rows: list[Row] = []
     for point in sorted(shown, key=lambda p: point_order(ctx, p)):
         names = ("rel_l2_error", "max_rel_error", "tolerance")
         texts = {name: error_text(point.num(f"check.{name}")) for name in names}
-        rows.append(base_row(ctx, point) | texts | {"value": point.num("check.rel_l2_error")})
+        rows.append(base_row(ctx, point) | texts | {"value": spread_error(point)})
     params = side_by_side(rows, "ranks", close=lambda a, b: b <= 1.2 * a)
     errors = [row["value"] for row in rows]
     if errors:  # a factor of 4 at least, so that rounding does not look like growth

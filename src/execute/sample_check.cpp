@@ -104,7 +104,7 @@ std::vector<ReferenceRow> reference_rows(const AttentionProblem& p, const Dilate
                                          const std::vector<QuerySample>& queries) {
   std::map<KeyGroup, std::vector<Reader>> groups;
   for (size_t i = 0; i < queries.size(); ++i) {
-    const auto [batch, head, token] = queries[i];
+    const auto [batch, head, token, spread] = queries[i];
     std::vector<float> q;
     load_row(p, Tensor::kQuery, batch * p.seq_len + token, head, q);
     for (size_t b = 0; b < pattern.branches.size(); ++b) {
@@ -138,17 +138,38 @@ std::vector<QuerySample> choose_samples(const ShardedProblem& s, int64_t count) 
   if (p.batch * p.seq_len * p.num_heads <= count) {
     for (int64_t b = 0; b < p.batch; ++b)
       for (int64_t h = 0; h < p.num_heads; ++h)
-        for (int64_t t = 0; t < p.seq_len; ++t) samples.push_back({b, h, t});
+        for (int64_t t = 0; t < p.seq_len; ++t) samples.push_back({b, h, t, true});
     return samples;
   }
+  bool spread = true;
   const auto add = [&](int64_t batch, int64_t head, int64_t token) {
-    const QuerySample q{batch, head, std::clamp<int64_t>(token, 0, p.seq_len - 1)};
+    const QuerySample q{batch, head, std::clamp<int64_t>(token, 0, p.seq_len - 1), spread};
     if (int64_t(samples.size()) < count &&
         std::find(samples.begin(), samples.end(), q) == samples.end())
       samples.push_back(q);
   };
   add(0, 0, 0);
   add(p.batch - 1, p.num_heads - 1, p.seq_len - 1);
+  // Every other row is moved to one that the sparsest branch selects: chance alone would miss it.
+  const DilatedBranch& sparsest = *std::max_element(
+      s.pattern.branches.begin(), s.pattern.branches.end(),
+      [](const auto& a, const auto& b) { return a.dilation_rate < b.dilation_rate; });
+  uint32_t i = 0;
+  const auto add_random = [&](int64_t wanted) {
+    for (; int64_t(samples.size()) < wanted && i < 100 * uint32_t(count); ++i) {
+      const PhiloxBlock x = philox4x32_10({{i, 0, 0, 0}}, uint32_t(p.seed), 0x5A5A5A5Au);
+      const int64_t head = int64_t(x.word[1] % uint64_t(p.num_heads));
+      int64_t token = int64_t((uint64_t{x.word[0]} << 32 | x.word[3]) % uint64_t(p.seq_len));
+      if (i % 2 == 0) {
+        const int64_t w = std::min(sparsest.segment_length, p.seq_len), in_segment = token % w;
+        token += head_offset(s.pattern.offset, head, p.num_heads, sparsest.dilation_rate) -
+                 in_segment % sparsest.dilation_rate;
+      }
+      add(int64_t(x.word[2] % uint64_t(p.batch)), head, token);
+    }
+  };
+  add_random(count / 2);
+  spread = false;
   int64_t turn = 0;
   for (const DilatedBranch& b :
        s.pattern.branches) {  // both sides of a border, and a selected row beyond it
@@ -163,22 +184,7 @@ std::vector<QuerySample> choose_samples(const ShardedProblem& s, int64_t count) 
     add(0, turn++ % p.num_heads, s.layout.shard(r).first() - 1);
     add(0, turn++ % p.num_heads, s.layout.shard(r).first());
   }
-  for (uint32_t i = 0; int64_t(samples.size()) < count && i < 100 * uint32_t(count); ++i) {
-    const PhiloxBlock x = philox4x32_10({{i, 0, 0, 0}}, uint32_t(p.seed), 0x5A5A5A5Au);
-    const int64_t head = int64_t(x.word[1] % uint64_t(p.num_heads));
-    int64_t token = int64_t((uint64_t{x.word[0]} << 32 | x.word[3]) % uint64_t(p.seq_len));
-    // Every other sample is moved to a row that the sparsest branch selects: chance alone would
-    // miss it.
-    const auto& sparsest = *std::max_element(
-        s.pattern.branches.begin(), s.pattern.branches.end(),
-        [](const auto& a, const auto& b) { return a.dilation_rate < b.dilation_rate; });
-    if (i % 2 == 0) {
-      const int64_t w = std::min(sparsest.segment_length, p.seq_len), in_segment = token % w;
-      token += head_offset(s.pattern.offset, head, p.num_heads, sparsest.dilation_rate) -
-               in_segment % sparsest.dilation_rate;
-    }
-    add(int64_t(x.word[2] % uint64_t(p.batch)), head, token);
-  }
+  add_random(count);
   return samples;
 }
 
@@ -234,6 +240,8 @@ void SampleErrors::add(const SampleErrors& o) {
   queries += o.queries;
   difference += o.difference;
   norm += o.norm;
+  spread_difference += o.spread_difference;
+  spread_norm += o.spread_norm;
   worst_row = std::max(worst_row, o.worst_row);
   worst_lse = std::max(worst_lse, o.worst_lse);
   rounded = rounded || o.rounded;
@@ -249,7 +257,7 @@ SampleErrors compare_samples(const BoundProgram& program, const AttentionProblem
       mine.push_back(q);
   const bool rounded = !program.output_has_lse() && problem.dtype == DType::kBFloat16;
   return compare_rows(problem, s.pattern, mine, rounded, [&](size_t i) {
-    const auto [batch, head, token] = mine[i];
+    const auto [batch, head, token, spread] = mine[i];
     OutputRow row{program.output_row(batch - first_batch, head, token), {}};
     if (program.output_has_lse()) row.lse = program.output_lse(batch - first_batch, head, token);
     return row;
@@ -273,6 +281,10 @@ SampleErrors compare_rows(const AttentionProblem& problem, const DilatedPattern&
     }
     e.difference += row_difference;
     e.norm += row_norm;
+    if (samples[i].spread) {
+      e.spread_difference += row_difference;
+      e.spread_norm += row_norm;
+    }
     const double relative = row_norm > 0         ? std::sqrt(row_difference / row_norm)
                             : row_difference > 0 ? kInfinity
                                                  : 0;
@@ -293,6 +305,7 @@ CheckOutcome judge(const SampleErrors& e, int64_t nan_values, const ShardedProbl
   out.rel_l2_error = e.norm > 0         ? std::sqrt(e.difference / e.norm)
                      : e.difference > 0 ? kInfinity
                                         : 0;
+  out.spread_rel_l2_error = std::sqrt(e.spread_difference / e.spread_norm);
   out.max_rel_error = e.worst_row;
   out.max_lse_error = e.worst_lse;
   out.tolerance = tolerance.rel_l2 > 0 ? tolerance.rel_l2 : check_tolerance(s, e.rounded);
@@ -303,13 +316,16 @@ CheckOutcome judge(const SampleErrors& e, int64_t nan_values, const ShardedProbl
 
 CheckOutcome judge_all(const SampleErrors& mine, int64_t nan_values, Communicator& comm,
                        const ShardedProblem& sharded, const Tolerance& tolerance) {
-  double sums[4] = {double(mine.queries), mine.difference, mine.norm, double(nan_values)};
+  double sums[6] = {double(mine.queries), mine.difference,        mine.norm,
+                    double(nan_values),   mine.spread_difference, mine.spread_norm};
   double maxima[3] = {mine.worst_row, mine.worst_lse, mine.rounded ? 1.0 : 0.0};
   comm.all_sum(sums);
   comm.all_max(maxima);
   return judge({.queries = int64_t(sums[0]),
                 .difference = sums[1],
                 .norm = sums[2],
+                .spread_difference = sums[4],
+                .spread_norm = sums[5],
                 .worst_row = maxima[0],
                 .worst_lse = maxima[1],
                 .rounded = maxima[2] > 0},

@@ -18,11 +18,17 @@ namespace longnet {
 
 struct QuerySample {
   int64_t batch, head, token;
-  bool operator==(const QuerySample&) const = default;
+  // One of a set that follows from problem and pattern alone: over these, errors on different
+  // numbers of ranks and in different layouts are errors of the same rows.
+  bool spread = false;
+  bool operator==(const QuerySample& o) const {
+    return batch == o.batch && head == o.head && token == o.token;
+  }
 };
 
-// `count` (head, token) pairs: the first and the last token, borders of segments and shards, the
-// rest spread over heads and tokens by the seed. All pairs when there are not more than `count`.
+// `count` (head, token) pairs: half of them spread over heads and tokens by the seed, the first and
+// the last token included; then borders of segments and shards, and more spread ones. All pairs
+// when there are not more than `count`.
 std::vector<QuerySample> choose_samples(const ShardedProblem& sharded, int64_t count);
 
 // Samples of one rank's shard and the sequences [first_batch, first_batch + batches): those of
@@ -43,10 +49,11 @@ ReferenceRow reference_row(const AttentionProblem& problem, const DilatedPattern
 // Errors of some samples; those of several sets add up.
 struct SampleErrors {
   int64_t queries = 0;
-  double difference = 0, norm = 0;  // sums of squares over all rows
-  double worst_row = 0;             // relative L2 error
-  double worst_lse = 0;             // of max(1, |LSE|); of outputs that have one
-  bool rounded = false;             // the output travelled in bf16
+  double difference = 0, norm = 0;                // sums of squares over all rows
+  double spread_difference = 0, spread_norm = 0;  // over the spread samples alone
+  double worst_row = 0;                           // relative L2 error
+  double worst_lse = 0;                           // of max(1, |LSE|); of outputs that have one
+  bool rounded = false;                           // the output travelled in bf16
   void add(const SampleErrors& other);
 };
 // Rows that something has computed for `samples`, in their order, against the reference for
@@ -65,10 +72,11 @@ SampleErrors compare_samples(const BoundProgram& program, const AttentionProblem
 
 struct CheckOutcome {
   int64_t queries = 0;
-  int64_t nan_values = 0;    // in the whole output, of all ranks: rows never written
-  double rel_l2_error = 0;   // ||out - ref|| / ||ref|| over all sampled rows
-  double max_rel_error = 0;  // the worst row's
-  double max_lse_error = 0;  // absolute
+  int64_t nan_values = 0;          // in the whole output, of all ranks: rows never written
+  double rel_l2_error = 0;         // ||out - ref|| / ||ref|| over all sampled rows
+  double spread_rel_l2_error = 0;  // the same over the spread samples; NaN without any
+  double max_rel_error = 0;        // the worst row's
+  double max_lse_error = 0;        // absolute
   double tolerance = 0;
   bool pass = false;
 };

@@ -140,7 +140,7 @@ TEST(ChooseShardSamples, CoverTheShardsEndsBordersAndBranches) {
   EXPECT_TRUE(has({1, 0, 3 * 8192}));
   EXPECT_TRUE(has({2, 2, 4 * 8192 - 1}));
   int64_t borders = 0, selected[3] = {};
-  for (const auto& [batch, head, token] : samples) {
+  for (const auto& [batch, head, token, spread] : samples) {
     EXPECT_TRUE(batch == 1 || batch == 2);
     EXPECT_TRUE(token >= 3 * 8192 && token < 4 * 8192) << token;
     borders += token % 256 == 0 || token % 256 == 255;
@@ -176,6 +176,50 @@ TEST(ChooseSamples, HasTheEndsTheBordersAndSelectedRows) {
   EXPECT_GE(selected, 16);
   EXPECT_EQ(choose_samples({kSmall, dense_pattern(22), {22, 1}}, 1000).size(),
             88u);  // few queries: all of them
+}
+
+TEST(ChooseSamples, TheSpreadOnesDependOnNoRanks) {
+  const auto spread_of = [](int ranks, LayoutKind layout, int64_t count) {
+    const ShardedProblem s{
+        {.seq_len = 100000, .num_heads = 3, .num_kv_heads = 3, .batch = 2, .causal = true},
+        dense_pattern(100000),
+        {100000, ranks, layout}};
+    std::vector<QuerySample> out;
+    for (const QuerySample& q : choose_samples(s, count))
+      if (q.spread) out.push_back(q);
+    return out;
+  };
+  const auto one = spread_of(1, LayoutKind::kContiguous, 64);
+  EXPECT_EQ(one.size(), 32u);
+  for (const int ranks : {2, 3, 7, 8})
+    for (const LayoutKind layout :
+         {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped})
+      EXPECT_EQ(spread_of(ranks, layout, 64), one) << ranks;
+  EXPECT_EQ(spread_of(1, LayoutKind::kContiguous, 32).size(), 16u);
+}
+
+TEST(CompareRows, TheSpreadErrorIsThatOfSpreadRows) {
+  const AttentionProblem problem{.seq_len = 8, .num_heads = 1, .num_kv_heads = 1, .head_dim = 8};
+  const ShardedProblem s{problem, dense_pattern(8), {8, 1}};
+  const std::vector<QuerySample> samples = {{0, 0, 1, true}, {0, 0, 5, false}};
+  std::vector<std::vector<float>> rows;
+  for (const QuerySample& q : samples) {
+    const auto exact = reference_row(problem, s.pattern, q).o;
+    rows.emplace_back(exact.begin(), exact.end());
+  }
+  const auto outcome = [&] {
+    return judge(compare_rows(problem, s.pattern, samples, false,
+                              [&](size_t i) {
+                                return OutputRow{rows[i], {}};
+                              }),
+                 0, s);
+  };
+  EXPECT_LT(outcome().spread_rel_l2_error, 1e-7);
+  rows[1][0] += 1;  // wrong, but not spread
+  EXPECT_LT(outcome().spread_rel_l2_error, 1e-7);
+  EXPECT_GT(outcome().rel_l2_error, 0.1);
+  rows[0][0] += 1;
+  EXPECT_GT(outcome().spread_rel_l2_error, 0.1);
 }
 
 TEST(CheckSamples, FailsOnAWrongOutput) {

@@ -46,6 +46,7 @@ struct AblationsRecord {
 struct RankRecord {
   int rank = 0;
   double median_s = kNotMeasured;
+  double pairs = kNotMeasured;  // (query, key, head) pairs that its program attends to
 };
 
 struct WorkRecord {
@@ -72,6 +73,8 @@ struct CheckRecord {
   std::string status = "not_run";  // pass, fail, not_run
   std::string reference{};         // "double"
   double max_rel_error = kNotMeasured, rel_l2_error = kNotMeasured;
+  // Over queries that are the same for any number of ranks and any layout.
+  double spread_rel_l2_error = kNotMeasured;
   int64_t queries = 0;
   double tolerance = kNotMeasured;
 };

@@ -117,6 +117,7 @@ JsonNode check_node(const CheckRecord& c) {
   n.set("status", c.status);
   n.set("reference", c.reference.empty() ? JsonNode() : JsonNode(c.reference));
   n.set("max_rel_error", c.max_rel_error).set("rel_l2_error", c.rel_l2_error);
+  n.set("spread_rel_l2_error", c.spread_rel_l2_error);
   return n.set("queries", c.queries).set("tolerance", c.tolerance);
 }
 
@@ -126,6 +127,7 @@ CheckRecord check_from(const JsonNode& n) {
   c.reference = n.text("reference");
   c.max_rel_error = n.real("max_rel_error");
   c.rel_l2_error = n.real("rel_l2_error");
+  c.spread_rel_l2_error = n.real("spread_rel_l2_error");
   c.queries = n.whole("queries");
   c.tolerance = n.real("tolerance");
   return c;
@@ -173,7 +175,9 @@ JsonNode record_to_node(const PointRecord& r) {
   JsonNode n = JsonNode::object(), ranks = JsonNode::array();
   for (const RankRecord& rank : r.per_rank) {
     JsonNode item = JsonNode::object();
-    ranks.push(item.set("rank", rank.rank).set("median_s", rank.median_s));
+    ranks.push(item.set("rank", rank.rank)
+                   .set("median_s", rank.median_s)
+                   .set("pairs", count_node(rank.pairs)));
   }
   n.set("id", r.id).set("source", to_string(r.source)).set("status", to_string(r.status));
   n.set("reason", r.reason.empty() ? JsonNode() : JsonNode(r.reason));
@@ -209,7 +213,9 @@ PointRecord record_from_node(const JsonNode& n) {
               .exposed_communication_s = phases.real("exposed_communication_s"),
               .merge_s = phases.real("merge_s")};
   for_each_item(n, "per_rank", [&](const JsonNode& rank) {
-    r.per_rank.push_back({.rank = int(rank.whole("rank")), .median_s = rank.real("median_s")});
+    r.per_rank.push_back({.rank = int(rank.whole("rank")),
+                          .median_s = rank.real("median_s"),
+                          .pairs = rank.real("pairs")});
   });
   r.work = work_from(section(n, "work"));
   r.comm = {.counted_bytes_per_rank = optional_from(comm, "counted_bytes_per_rank"),

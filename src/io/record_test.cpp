@@ -40,7 +40,7 @@ PointRecord full_record() {
                       .phase_parts = 2};
   set_timing(r, {1.0, 3.0, 2.0}, 3);
   r.phases = {0.5, 0.25, 0.125, 0.0625};
-  r.per_rank = {{0, 1.5}, {1, 2.0}};
+  r.per_rank = {{0, 1.5, 4096}, {1, 2.0}};
   r.work = {.tokens = 1 << 21,
             .flops = 3.5e21,
             .paper_macs = 1024,
@@ -56,6 +56,7 @@ PointRecord full_record() {
              .reference = "double",
              .max_rel_error = 1e-6,
              .rel_l2_error = 1e-7,
+             .spread_rel_l2_error = 2e-7,
              .queries = 64,
              .tolerance = 1e-5};
   r.metrics = {{"measured_share", 0.25}};
@@ -89,7 +90,9 @@ TEST(Record, HasTheKeysThatToolsRelyOn) {
                                         "collectives_used"));
   EXPECT_THAT(keys("memory"), ElementsAre("measured_peak_bytes", "predicted_peak_bytes", "by_tag"));
   EXPECT_THAT(keys("check"), ElementsAre("status", "reference", "max_rel_error", "rel_l2_error",
-                                         "queries", "tolerance"));
+                                         "spread_rel_l2_error", "queries", "tolerance"));
+  EXPECT_EQ(n.find("per_rank")->items[0].whole("pairs"), 4096);
+  EXPECT_TRUE(n.find("per_rank")->items[1].find("pairs")->is_null());
   const JsonNode* branches = n.find("params")->find("branches");
   EXPECT_EQ(branches->items[1].whole("dilation_rate"), 512);
   EXPECT_EQ(branches->items[1].find("summary_tokens"), nullptr);
