@@ -50,7 +50,7 @@ class Run(Case):
         done = self.expect(0, "run", self.config, "-o", folder, "--ranks", "8", "--set", "sweep.ranks=1,8",
                            "--set", "sweep.seq_len=1K", "--set", "sweep.algorithm=ring", "--set", "run.threads=1")
         cores = len(os.sched_getaffinity(0))
-        number, prefix = re.search(r"peak ([0-9.]+) ([kMGT])FLOP/s per rank", done.stdout).groups()
+        number, prefix = re.search(r"peak of a core ([0-9.]+) ([kMGT])FLOP/s", done.stdout).groups()
         peak = float(number) * {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[prefix]
         for p in self.result(folder)["points"]:
             used = min(p["params"]["ranks"], cores)  # eight ranks on two cores have the peak of two
@@ -181,11 +181,20 @@ class Mpi(Case):
         self.assertEqual(json.loads((folder / "result.json").read_text())["summary"]["verdict"], "incomplete")
 
     def test_comm(self):
-        out = self.expect(0, "comm", "--max-bytes", "64KiB", ranks=3).stdout
+        file = self.path / "comm.json"
+        out = self.expect(0, "comm", "--max-bytes", "64KiB", "--json", file, ranks=3).stdout
         rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
         self.assertEqual({row[0] for row in rows}, {"send_recv", "all_gather", "all_to_all"})
-        for row in rows:
+        written = json.loads(file.read_text())
+        self.assertEqual((written["transport"], written["ranks"]), ("mpi", 3))
+        for row, kept in zip(rows, written["rows"], strict=True):
+            self.assertEqual((row[0], int(row[1])), (kept["operation"], kept["bytes"]))
             self.assertGreater(float(row[2]), 0)
+            self.assertAlmostEqual(float(row[2]), kept["median_s"] * 1e6, delta=1e-3 * float(row[2]))
+            bus = kept["bus_bytes_per_s"] / kept["algorithm_bytes_per_s"]
+            self.assertAlmostEqual(bus, 1 if row[0] == "send_recv" else 2 / 3)
+        refused = self.expect(2, "comm", "--json", self.path / "absent" / "comm.json")
+        self.assertIn("there is no folder", refused.stderr)
 
     def test_check_on_more_ranks_than_cores(self):
         self.assertIn("wrong", self.expect(0, "check", self.config, "--set", "sweep.ranks=5", ranks=5).stdout)

@@ -71,8 +71,8 @@ class Plan(Case):
                           "--set", "sweep.seq_len=1K", "--set", "sweep.ulysses_degree=0,2,4", "--set", "sweep.ring_inner=0,2",
                           "--set", "sweep.head_slice=0,1,2,9").stdout
         rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
-        self.assertEqual([(row[2], row[11]) for row in rows], [("usp", "Pu=2"), ("usp", "Pu=4"), ("double_ring", "Pi=2"),
-                                                              ("all_gather", "-"), ("all_gather", "slice=1")])
+        self.assertEqual([(row[2], row[12]) for row in rows], [("usp", "Pu=2"), ("usp", "Pu=4"), ("double_ring", "Pi=2"),
+                                                               ("all_gather", "-"), ("all_gather", "slice=1")])
 
     def test_a_point_that_does_not_fit_names_the_cheapest_change(self):
         out = self.expect(0, "plan", self.config, "--set", "sweep.seq_len=64K", "--set", "memory.limit_bytes=24000000").stdout

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <limits>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "comm/mpi/mpi_world.h"
@@ -180,13 +181,18 @@ void print_head(const Sweep& sweep, const Plan& plan, World& world, const Option
          fitness_warnings(capture_environment({.mpi_version = world.mpi_version()})))
       std::cerr << "warning: " << line << "\n";
   int most_ranks = sweep.is_virtual() ? 1 : world.size();
-  for (const Point& point : sweep.points)
-    if (sweep.is_virtual()) most_ranks = std::max(most_ranks, point.params.ranks);
+  std::set<int> threads;
+  for (const PointPlan& point : plan.points) {
+    if (sweep.is_virtual()) most_ranks = std::max(most_ranks, point.point.params.ranks);
+    threads.insert(point.point.params.threads);
+  }
+  std::string threads_text;
+  for (const int t : threads) threads_text += concat(threads_text.empty() ? "" : " or ", t);
   std::cout << "# " << sweep.config.name << ": " << plan.points.size() << " points on up to "
-            << most_ranks << " ranks (" << sweep.transport << "), " << plan.threads
-            << " thread(s) each; peak "
-            << format_si(plan.runner.peak_flops_per_thread * plan.threads, "FLOP/s")
-            << (sweep.is_virtual() ? "\n" : " per rank\n") << result_header() << "\n"
+            << most_ranks << " ranks (" << sweep.transport << "), " << threads_text
+            << " thread(s) each; peak of a core "
+            << format_si(plan.runner.peak_flops_per_thread, "FLOP/s") << "\n"
+            << result_header() << "\n"
             << std::flush;
 }
 

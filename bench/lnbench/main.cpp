@@ -206,6 +206,7 @@ Command comm_command(CLI::App& app, Options& o) {
   comm->add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
       ->check(CLI::Range(1, 1024));
   comm->add_option("--max-bytes", o.max_bytes, "Largest message, e.g. 4MiB");
+  comm->add_option("--json", o.json, "Write the rows, with their samples, to this file");
   add_common(*comm, o);
   return {comm, [&o] { return run_comm(o); }, true};
 }

@@ -51,8 +51,8 @@ std::string describe(const PointParams& p) {
 std::string plan_header() {
   std::ostringstream out;
   out << "# no. id       algorithm ranks seq_len    batch  flops      bytes/rank messages "
-         "memory/rank  estimate   "
-         "options          status";
+         "memory/rank  balance "
+         "estimate   options          status";
   return out.str();
 }
 
@@ -70,6 +70,7 @@ std::string plan_row(int no, const PointPlan& plan) {
   column(out, 10, known ? concat(plan.account.max_bytes_sent) : "-");
   column(out, 8, known ? concat(plan.account.max_messages_sent) : "-");
   column(out, 12, known ? concat(plan.memory_bytes()) : "-");
+  column(out, 7, known ? number(plan.account.balance(p.group_ranks()), 4) : "-");
   column(out, 10, known ? number(plan.estimated_s, 3) : "-");
   const std::string options = options_text(p);
   column(out, 16, options.empty() ? "-" : options);
@@ -99,7 +100,10 @@ std::string result_row(const PointRecord& r) {
   column(out, 3, r.timing.samples_s.size());
   column(out, 9, number(r.work.flops_per_s / 1e9, 4));
   column(out, 7, number(r.work.share_of_peak, 3));
-  column(out, 10, r.comm.counted_bytes_per_rank ? concat(*r.comm.counted_bytes_per_rank) : "-");
+  // Counted and predicted are equal where both are known, or the point has failed.
+  const auto bytes = r.comm.counted_bytes_per_rank ? r.comm.counted_bytes_per_rank
+                                                   : r.comm.predicted_bytes_per_rank;
+  column(out, 10, bytes ? concat(*bytes) : "-");
   column(out, 10, number(r.check.rel_l2_error, 2));
   const std::string options = options_text(p);
   out << (options.empty() ? "-" : options);

@@ -73,6 +73,35 @@ TEST(MemoryFormulas, Usp) {  // Ulysses in groups; a ring adds two buffers of 2 
   });
 }
 
+TEST(MemoryFormulas, Ring) {  // two K/V buffers that take turns and a partial, whatever P is
+  for_masks_and_kv_heads([](bool causal, int64_t g) {
+    for (const int ranks : {2, 4, 8, 16})
+      for (const LayoutKind layout :
+           {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped}) {
+        ShardedProblem s = problem(ranks, g, causal);
+        s.layout = SequenceLayout(kN, ranks, layout);
+        const int64_t c = kN / ranks;
+        expect_memory("ring", s, std::min(2, ranks - 1) * kv_bytes(c, g) + partial_bytes(c));
+      }
+  });
+}
+
+TEST(MemoryFormulas, AllGather) {  // 2 N G d e; by slices of s heads two buffers of 2 N s d e
+  for_masks_and_kv_heads([](bool causal, int64_t g) {
+    for (const int ranks : {2, 4, 8, 16})
+      for (const LayoutKind layout : {LayoutKind::kContiguous, LayoutKind::kZigzag}) {
+        ShardedProblem s = problem(ranks, g, causal);
+        s.layout = SequenceLayout(kN, ranks, layout);
+        expect_memory("all_gather", s, kv_bytes(kN, g));
+        for (const int64_t slice : {1, 2}) {
+          if (slice >= g) continue;
+          s.options.head_slice = int(slice);
+          expect_memory("all_gather", s, 2 * kv_bytes(kN, slice));
+        }
+      }
+  });
+}
+
 TEST(MemoryFormulas, DoubleRing) {  // up to two buffers in each ring, one partial
   for_masks_and_kv_heads([](bool causal, int64_t g) {
     for (const int inner : {1, 2, 4, 8}) {
