@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """The command line as a user meets it: exit codes, errors, files, plans, simulations, calibration. Run by ctest."""
+import collections
+import itertools
 import json
 import os
 import time
@@ -222,7 +224,20 @@ class Simulate(Case):
                       "-o", str(self.path / "out"))
         events = json.loads(trace.read_text())["traceEvents"]
         self.assertEqual({e["pid"] for e in events}, {0, 1, 2, 3})
-        self.assertTrue({"attend", "send", "recv"} <= {e["name"] for e in events})
+        names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+        tracks = collections.defaultdict(list)
+        for e in events:
+            if e["ph"] == "X":
+                tracks[e["pid"], e["tid"]].append((e["ts"], e["ts"] + e["dur"], e["name"]))
+                if e["name"] in ("send", "recv"):
+                    self.assertEqual(abs(e["args"]["peer"] - e["pid"]) % 2, 1)  # a neighbour of four in a ring
+                    self.assertGreater(e["args"]["bytes"], 0)
+        self.assertEqual(set(names), set(tracks))
+        self.assertTrue({"compute", "send", "receive"} <= set(names.values()))
+        for done in tracks.values():  # nothing overlaps on a track
+            for (_, end, _), (begin, _, _) in itertools.pairwise(sorted(done)):
+                self.assertLessEqual(end, begin + 1e-6)
+        self.assertTrue({"attend", "send", "recv", "wait"} <= {name for done in tracks.values() for _, _, name in done})
         self.assertIn("--trace shows one point", self.simulate("--set", "sweep.ranks=1,4", "--trace", "x", code=2).stderr)
 
     def test_recommend(self):

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "core/check.h"
 #include "io/expand.h"
@@ -143,16 +144,63 @@ void record_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind execut
   a.compute_only_s = busiest;
 }
 
+std::string_view track_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::kSend:
+      return "send";
+    case OpKind::kRecv:
+      return "receive";
+    case OpKind::kCollective:
+      return "gather";
+    case OpKind::kSelect:
+      return "copy";
+    default:
+      return "compute";
+  }
+}
+
+// The timeline in the order of its posts, each item with a track on which nothing else happens from
+// its post to its end: "send", and "send 2" for what is posted while the first is under way.
+struct TrackedItem {
+  const TimelineItem* item;
+  std::string track;
+};
+std::vector<TrackedItem> on_tracks(const SimulatedRun& run) {
+  std::vector<TrackedItem> out;
+  for (const TimelineItem& item : run.timeline) out.push_back({&item, {}});
+  std::stable_sort(out.begin(), out.end(), [](const TrackedItem& a, const TrackedItem& b) {
+    return std::pair(a.item->posted_s, a.item->end_s) < std::pair(b.item->posted_s, b.item->end_s);
+  });
+  std::map<std::pair<Rank, std::string_view>, std::vector<double>> ends;  // of each track
+  for (TrackedItem& t : out) {
+    const std::string_view name = track_of(t.item->kind);
+    auto& until = ends[{t.item->rank, name}];
+    const auto free = std::find_if(until.begin(), until.end(),
+                                   [&](double end) { return end <= t.item->posted_s; });
+    const auto number = free - until.begin();
+    if (free == until.end())
+      until.push_back(t.item->end_s);
+    else
+      *free = t.item->end_s;
+    t.track = number == 0 ? std::string(name) : concat(name, " ", number + 1);
+  }
+  return out;
+}
+
 void record_timeline(PointRecord& r, const SimulatedRun& run) {
   if (r.params.group_ranks() > kTimelineRanks ||
       run.timeline.size() > size_t(kTimelineOps) * run.ranks.size())
     return;
-  for (const TimelineItem& item : run.timeline)
-    r.timeline.push_back({.rank = item.rank,
-                          .lane = is_communication(item.kind) ? "communication" : "compute",
-                          .op = std::string(to_string(item.kind)),
-                          .begin_s = item.begin_s,
-                          .end_s = item.end_s});
+  for (const auto& [item, track] : on_tracks(run)) {
+    TimelineEntry entry{.rank = item->rank, .lane = track, .op = "wait"};
+    entry.begin_s = item->posted_s;
+    entry.end_s = item->begin_s;
+    if (entry.end_s > entry.begin_s) r.timeline.push_back(entry);
+    entry.op = std::string(to_string(item->kind));
+    entry.begin_s = item->begin_s;
+    entry.end_s = item->end_s;
+    r.timeline.push_back(entry);
+  }
 }
 
 void record_metrics(SimulatedPoint& out, const SimulatePoint& options, const ProgramSet& programs) {
@@ -252,13 +300,31 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
 
 std::string chrome_trace(const SimulatedRun& run, const std::string& title) {
   JsonNode events = JsonNode::array(), root = JsonNode::object(), other = JsonNode::object();
-  for (const TimelineItem& item : run.timeline) {
-    JsonNode e = JsonNode::object();
-    e.set("name", to_string(item.kind)).set("ph", "X").set("pid", item.rank);
-    e.set("tid", is_communication(item.kind)    ? "communication"
-                 : item.kind == OpKind::kSelect ? "copy"
-                                                : "compute");
-    events.push(e.set("ts", item.begin_s * 1e6).set("dur", (item.end_s - item.begin_s) * 1e6));
+  const auto name = [&](const char* what, Rank rank, int64_t track, const std::string& text) {
+    JsonNode e = JsonNode::object(), args = JsonNode::object();
+    e.set("name", what).set("ph", "M").set("pid", rank).set("tid", track);
+    events.push(e.set("args", args.set("name", text)));
+  };
+  std::map<std::pair<Rank, std::string>, int64_t> numbers;
+  const auto number_of = [&](Rank rank, const std::string& track) {
+    const auto [at, is_new] = numbers.try_emplace({rank, track}, int64_t(numbers.size()) + 1);
+    if (is_new) {
+      name("process_name", rank, at->second, concat("rank ", rank));
+      name("thread_name", rank, at->second, track);
+    }
+    return at->second;
+  };
+  for (const auto& [item, track] : on_tracks(run)) {
+    const int64_t number = number_of(item->rank, track);
+    const auto add = [&](const std::string& what, double begin, double end) {
+      JsonNode e = JsonNode::object(), args = JsonNode::object();
+      e.set("name", what).set("ph", "X").set("pid", item->rank).set("tid", number);
+      e.set("ts", begin * 1e6).set("dur", (end - begin) * 1e6);
+      if (item->peer >= 0) e.set("args", args.set("peer", item->peer).set("bytes", item->bytes));
+      events.push(e);
+    };
+    if (item->begin_s > item->posted_s) add("wait", item->posted_s, item->begin_s);
+    add(std::string(to_string(item->kind)), item->begin_s, item->end_s);
   }
   other.set("title", title).set("makespan_s", run.makespan_s);
   root.set("displayTimeUnit", "ns").set("otherData", other).set("traceEvents", events);

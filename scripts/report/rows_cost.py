@@ -305,6 +305,14 @@ def timeline(ctx: Context) -> list[Drawing]:
     return drawings
 
 
+def lane_order(lane: str) -> int:
+    """Compute first, then copies, then what is sent and received; "send 2" after "send"."""
+    name, _, number_text = lane.partition(" ")
+    kinds = ("compute", "copy", "communication", "gather", "send", "receive")
+    kind = kinds.index(name) if name in kinds else len(kinds)
+    return kind * 10 + min(9, int(number_text) if number_text.isdigit() else 0)
+
+
 def timeline_rows(point: Point) -> list[Row]:
     rows = []
     for op in point.get("timeline"):
@@ -317,7 +325,7 @@ def timeline_rows(point: Point) -> list[Row]:
         rows.append(
             {
                 "lane": f"rank {int(rank)} · {lane}",
-                "order": int(rank) * 8 + (0 if lane.startswith("comp") else 1),
+                "order": int(rank) * 100 + lane_order(lane),
                 "op": str(op.get("op") or "op"),
                 "begin_s": begin,
                 "end_s": end,

@@ -238,7 +238,11 @@ class Engine {
       const Lane& lane = lanes_[g.ops[i].first];
       const CompactOp& op = lane.program->lanes[lane.lane][g.ops[i].second];
       if (timed_) network_.count_flowing(Rank(lane.rank), -1, end);
-      record(lane.rank, op.kind, g.posted[i], end);
+      record({.rank = Rank(lane.rank),
+              .kind = op.kind,
+              .posted_s = g.posted[i],
+              .begin_s = g.ready,
+              .end_s = end});
       complete(lane, op, end);
     }
   }
@@ -247,7 +251,13 @@ class Engine {
     for (const MessageSide* side : {&send, &recv}) {
       const Lane& l = lanes_[side->rank * kLanes + message_lane_];
       const CompactOp& op = l.program->lanes[l.lane][side->index];
-      record(side->rank, op.kind, side->posted_s, end);
+      record({.rank = Rank(side->rank),
+              .kind = op.kind,
+              .posted_s = side->posted_s,
+              .begin_s = std::max(send.posted_s, recv.posted_s),
+              .end_s = end,
+              .peer = Rank(side == &send ? recv.rank : send.rank),
+              .bytes = op.amount});
       complete(l, op, end);
     }
   }
@@ -258,7 +268,11 @@ class Engine {
     (op.kind == OpKind::kMerge    ? rank.merge_s
      : op.kind == OpKind::kSelect ? rank.select_s
                                   : rank.attend_s) += end - begin;
-    record(lane.rank, op.kind, begin, end);
+    record({.rank = Rank(lane.rank),
+            .kind = op.kind,
+            .posted_s = begin,
+            .begin_s = begin,
+            .end_s = end});
     complete(lane, op, end);
   }
 
@@ -340,8 +354,8 @@ class Engine {
     }
   }
 
-  void record(uint32_t rank, OpKind kind, double begin, double end) {
-    if (options_.timeline) run_.timeline.push_back({Rank(rank), kind, begin, end});
+  void record(const TimelineItem& item) {
+    if (options_.timeline) run_.timeline.push_back(item);
   }
 
   void check_all_done() const {

@@ -38,7 +38,11 @@ struct SimulatedRank {
 struct TimelineItem {
   Rank rank;
   OpKind kind;
-  double begin_s, end_s;  // of a message: from its post to its end
+  // A message or gather is posted by this rank, waits for the other side or members, and then
+  // travels from begin_s to end_s; what a rank does alone begins as it is posted.
+  double posted_s, begin_s, end_s;
+  Rank peer = -1;    // of a message
+  double bytes = 0;  // of a message
 };
 
 struct SimulatedRun {
