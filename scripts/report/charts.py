@@ -312,7 +312,7 @@ def build_figures(ctx: Context, folder: Path = PLOTS) -> list[Figure]:
     main = main_points(ctx)
     for name, spec in load_specs(folder):
         meta = spec["usermeta"]["figure"]
-        points = ctx if meta["rows"] == "collectives" else main
+        points = ctx if meta.get("collectives") == "all" else main
         drawings = [part for whole in BUILDERS[meta["rows"]](points) for part in split_crowded(meta, whole)]
         if not drawings:
             figures.append(Figure(name, meta["title"], absent=meta["absent"]))
