@@ -4,6 +4,7 @@ import collections
 import itertools
 import json
 import os
+import pathlib
 import time
 import unittest
 
@@ -217,6 +218,39 @@ class Simulate(Case):
         self.assertEqual(alone["status"], "ok")
         late = self.simulate("--set", "sweep.ranks=4", "--what-if", "straggler=1@16", "-o", str(self.path / "late")).stdout
         self.assertIn("there is no rank 16 of 4", late)
+
+    def test_a_cluster_takes_what_a_gpu_measured(self):
+        point = {"section": "sweep", "kernel": "cuda", "head_dim": 64, "rows": 2048, "dilation_rate": 1, "causal": False, "flops_per_s": 1e13}
+        report = {"program": "gpu_kernels_benchmark", "device": {"name": "Some GPU"},
+                  "points": [point, point | {"rows": 8192, "flops_per_s": 2e13}, point | {"section": "dilation", "rows": 512},
+                             point | {"causal": True, "flops_per_s": None}, point | {"kernel": "cudnn", "flops_per_s": 5e14}]}
+        kernels, made = self.write("kernels.json", report), self.path / "measured.json"
+        args = ("calibrate", "--cluster", self.CLUSTER, "--gpu-kernels")
+        self.expect(0, *args, kernels, "-o", str(made))
+        rows = json.loads(made.read_text())["device"]["attend"]
+        plain = [r for r in rows if r["head_dim"] == 64 and not r["causal"]]
+        self.assertEqual([(r["rows"], r["flops_per_s"]) for r in plain], [(2048, 1e13), (8192, 2e13)])
+        self.assertIn("measured on Some GPU", plain[0]["source"])
+        published = json.loads(pathlib.Path(self.CLUSTER).read_text())["device"]["attend"]
+        self.assertEqual([r for r in rows if r not in plain], [r for r in published if r["head_dim"] != 64 or r["causal"]])
+        self.expect(0, "simulate", self.config, "--cluster", str(made), "--set", "model.dtype=bf16", "--set", "sweep.ranks=4",
+                    "-o", str(self.path / "out"))
+        self.assertIn("it has cuda, cudnn", self.expect(2, *args, kernels, "--kernel", "gather", "-o", str(made)).stderr)
+        self.assertIn("no figures of kernels", self.expect(2, *args, self.CLUSTER, "-o", str(made)).stderr)
+        self.expect(2, "calibrate", "--gpu-kernels", kernels)
+
+    def test_the_result_holds_its_cluster(self):
+        out = self.path / "out"
+        self.simulate("--set", "sweep.ranks=4", "--set", "sweep.seq_len=8K", "-o", str(out))
+        run = self.result(out)["run"]
+        kept = self.write("kept.json", run["cluster"])
+        again = self.path / "again"
+        self.expect(0, "simulate", self.config, "--cluster", kept, "--set", "model.dtype=bf16", "--set", "sweep.ranks=4", "--set",
+                    "sweep.seq_len=8K", "-o", str(again))
+        other = self.result(again)
+        self.assertEqual(other["run"]["cluster_sha256"], run["cluster_sha256"])
+        self.assertEqual([p["timing"]["median_s"] for p in other["points"]],
+                         [p["timing"]["median_s"] for p in self.result(out)["points"]])
 
     def test_trace(self):
         trace = self.path / "trace.json"

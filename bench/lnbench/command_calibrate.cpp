@@ -16,6 +16,7 @@
 #include "io/environment.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
+#include "lnbench/calibrate_gpu.h"
 #include "lnbench/calibrate_kernel.h"
 #include "lnbench/calibrate_links.h"
 #include "lnbench/machine.h"
@@ -319,6 +320,16 @@ void print(const ClusterSpec& c, const Measured& m) {
   std::cout << "# " << c.async_bytes_per_s.source << "\n" << std::flush;
 }
 
+void write_cluster(const std::filesystem::path& file, const ClusterSpec& cluster) {
+  const std::string text = cluster_to_json(cluster);
+  parse_cluster(text, file.string());  // what is written can be read
+  std::ofstream out(file);
+  out << text;
+  out.close();
+  if (!out)
+    throw UsageError(concat("cannot write ", file.string(), ": choose another place by -o"));
+}
+
 }  // namespace
 
 int run_calibrate(const Options& options) {
@@ -328,6 +339,15 @@ int run_calibrate(const Options& options) {
     throw UsageError(concat("cannot write ", file.string(), ": there is no folder ",
                             file.parent_path().string(),
                             "\n  hint: make it, or choose another -o"));
+  if (!options.gpu_kernels.empty()) {
+    ClusterSpec cluster = with_measured_attention(load_cluster(options.cluster),
+                                                  options.gpu_kernels, options.gpu_kernel);
+    cluster.name = file.stem().string();
+    write_cluster(file, cluster);
+    std::cout << "# " << cluster.description << "\n# cluster: " << file.string() << "\n"
+              << std::flush;
+    return kOk;
+  }
   World world(options.ranks > 0 ? options.ranks
                                 : std::max(1, capture_environment().usable_threads));
   const Progressing progress(options, world.is_root());
@@ -337,13 +357,7 @@ int run_calibrate(const Options& options) {
   const Measured measured = measure(world, budget_of(options), progress);
   if (!world.is_root()) return kOk;
   const ClusterSpec cluster = ClusterWriter(measured, world, env).cluster(file.stem().string());
-  const std::string text = cluster_to_json(cluster);
-  parse_cluster(text, file.string());  // what is written can be read
-  std::ofstream out(file);
-  out << text;
-  out.close();
-  if (!out)
-    throw UsageError(concat("cannot write ", file.string(), ": choose another place by -o"));
+  write_cluster(file, cluster);
   print(cluster, measured);
   std::cout << "# cluster: " << file.string() << "\n" << std::flush;
   return kOk;

@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "io/environment.h"
 #include "io/result.h"
+#include "io/sha256.h"
 #include "io/units.h"
 #include "lnbench/simulate_point.h"
 #include "lnbench/table.h"
@@ -72,6 +73,7 @@ bool has_replicas(const std::vector<Variant>& variants) {
 WriterOptions writer_options(const Options& options, const Config& config,
                              const std::vector<Variant>& variants,
                              const std::string& command_line) {
+  const std::string cluster = cluster_to_json(read_cluster(options, config));
   return {.directory = options.output,
           .run = {.name = config.name,
                   .description = config.description,
@@ -79,6 +81,8 @@ WriterOptions writer_options(const Options& options, const Config& config,
                   .config_path = config.path,
                   .config_json = resolved_config_json(config),
                   .config_sha256 = config_sha256(config),
+                  .cluster_json = cluster,
+                  .cluster_sha256 = sha256_hex(cluster),
                   .transport = "simulated",
                   .world_size = variants[0].how.cluster.num_gpus(),
                   .planned = count_points(variants),

@@ -219,6 +219,15 @@ Command calibrate_command(CLI::App& app, Options& o) {
       ->check(CLI::Range(1, 1024));
   calibrate->add_flag("--quick", o.quick,
                       "Seconds instead of two minutes; to try it, not to trust");
+  auto* kernels = calibrate->add_option(
+      "--gpu-kernels", o.gpu_kernels,
+      "Measure nothing: write --cluster again with the speeds of attention that "
+      "gpu_kernels_benchmark --json measured");
+  calibrate->add_option("--cluster", o.cluster, "The cluster that --gpu-kernels goes into")
+      ->needs(kernels);
+  kernels->needs(calibrate->get_option("--cluster"));
+  calibrate->add_option("--kernel", o.gpu_kernel, "Of --gpu-kernels: cuda (default), cudnn, gather")
+      ->needs(kernels);
   add_common(*calibrate, o);
   return {calibrate, [&o] { return run_calibrate(o); }, true};
 }

@@ -49,6 +49,7 @@ struct Options {
   std::string real;
   // calibrate.
   bool quick = false;
+  std::string gpu_kernels, gpu_kernel = "cuda";
   // compare.
   std::string base, now, threshold = "5%";
   // report.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .charts import VEGA_LITE, Figure
+from .clusters import clusters_section
 from .evidence import NOT_TESTED, Claim, Evidence
 from .markup import attribute, definition_list, escape, json_block, script_hash, script_json, script_safe
 from .method import method_section
@@ -210,6 +211,8 @@ def reproduce_section(ctx: Context) -> str:
                 ("revision", revision_of(run)),
                 ("config", run.get("run.config_path")),
                 ("SHA-256 of the resolved config", run.get("run.config_sha256")),
+                ("cluster", run.get("run.cluster.name")),
+                ("SHA-256 of the cluster", run.get("run.cluster_sha256")),
             ]
         )
         config = run.get("run.config")
@@ -254,6 +257,7 @@ def render_page(
         ("skipped", "Skipped"),
         *([("validation", "Validation")] if validation else []),
         ("method", "Method"),
+        *([("clusters", "Clusters")] if any(isinstance(run.get("run.cluster"), dict) for run in ctx.runs) else []),
         ("environment", "Environment"),
         ("reproduce", "Reproduce"),
     )
@@ -279,6 +283,7 @@ def render_page(
 <section id="skipped"><h2>Points without a result</h2>{skipped_table(ctx)}</section>
 {validation_section(validation) if validation else ""}
 {method_section(ctx)}
+{clusters_section(ctx)}
 {environment_section(ctx)}
 {reproduce_section(ctx)}
 </main>

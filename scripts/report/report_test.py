@@ -259,6 +259,25 @@ class Results(unittest.TestCase):
         self.assertEqual(page.count("<script"), page.count("</script>"))
         self.assertNotIn("<", script_json({"a": "</script>"}))
 
+    def test_a_simulated_run_shows_its_cluster(self) -> None:
+        plain = write_result(self.folder / "run", full_sweep())
+        self.assertNotIn('id="clusters"', self.page(plain))
+        result = json.loads((plain / "result.json").read_text())
+        result["run"]["cluster"] = {
+            "name": "two nodes",
+            "nodes": {"value": 2, "source": "chosen" + HOSTILE},
+            "device": {"attend": [{"rows": 64, "flops_per_s": 1e12, "source": "measured"}]},
+        }
+        (plain / "result.json").write_text(json.dumps(result))
+        page = self.page(plain)
+        self.assertIn('<a href="#clusters">', page)
+        self.assertIn('<th scope="row">nodes</th><td>2</td><td>chosen', page)
+        self.assertIn('<th scope="row">device attend 1</th><td>rows 64, flops per s 1000000000000.0</td>', page)
+        self.assertNotIn("<script>alert", page)
+        result["run"]["cluster"] = 3
+        (plain / "result.json").write_text(json.dumps(result))
+        self.assertNotIn('id="clusters"><h2>', self.page(plain))
+
     def test_pictures_and_stale_pictures(self) -> None:
         directory = write_result(self.folder / "run", [point("dilated", n * K, p) for n in (8, 16) for p in (1, 2)])
         plots = directory / "plots"

@@ -28,6 +28,8 @@ struct RunInfo {
   std::string config_path{};
   std::string config_json{};  // resolved
   std::string config_sha256{};
+  std::string cluster_json{};  // that was simulated, before any what-if; "" for real runs
+  std::string cluster_sha256{};
   std::string transport{};  // "mpi", "threads", "simulated"
   int world_size = 1;
   int64_t planned = 0;                 // points of the sweep, those skipped included; 0: not known

@@ -18,7 +18,10 @@ JsonNode run_node(const RunInfo& r) {
   n.set("name", r.name).set("description", r.description).set("command", r.command);
   n.set("config_path", r.config_path);
   n.set("config", r.config_json.empty() ? JsonNode() : parse_json(r.config_json, "config"));
-  n.set("config_sha256", r.config_sha256).set("transport", r.transport);
+  n.set("config_sha256", r.config_sha256);
+  if (!r.cluster_json.empty())
+    n.set("cluster", parse_json(r.cluster_json, "cluster")).set("cluster_sha256", r.cluster_sha256);
+  n.set("transport", r.transport);
   n.set("world_size", r.world_size).set("planned", r.planned).set("filter", r.filter);
   if (!r.resumed.empty()) n.set("resumed", to_array(r.resumed));
   n.set("started_utc", r.started_utc);
@@ -34,6 +37,9 @@ RunInfo run_from(const JsonNode& n) {
   if (const JsonNode* config = n.find("config"); config && config->is_object())
     r.config_json = dump_json(*config, 2);
   r.config_sha256 = n.text("config_sha256");
+  if (const JsonNode* cluster = n.find("cluster"); cluster && cluster->is_object())
+    r.cluster_json = dump_json(*cluster, 2);
+  r.cluster_sha256 = n.text("cluster_sha256");
   r.transport = n.text("transport");
   r.world_size = int(n.whole("world_size", 1));
   r.planned = n.whole("planned");

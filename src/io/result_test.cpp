@@ -82,6 +82,19 @@ TEST(ResultWriter, WritesManifestLinesAndResult) {
   EXPECT_EQ(config_sha256(parse_config(r.run.config_json, "x.json")), r.run.config_sha256);
 }
 
+TEST(ResultWriter, ASimulatedRunKeepsItsCluster) {
+  const TemporaryFolder folder;
+  WriterOptions options = options_in(folder);
+  options.run.cluster_json = R"({"name": "two nodes", "nodes": {"value": 2, "source": "chosen"}})";
+  options.run.cluster_sha256 = std::string(64, 'a');
+  auto writer = ResultWriter::create(options);
+  writer.append(ok_record(points()[0], 1));
+  writer.finish(1);
+  const Result r = read_result(writer.directory());
+  EXPECT_EQ(parse_json(r.run.cluster_json, "c").text("name"), "two nodes");
+  EXPECT_EQ(r.run.cluster_sha256, options.run.cluster_sha256);
+}
+
 TEST(ResultWriter, ResumesAfterATornLine) {
   const TemporaryFolder folder;
   const auto all = points();

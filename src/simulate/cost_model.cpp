@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "pattern/pair_count.h"
 #include "schedule/accounting.h"
+#include "schedule/row_map.h"
 #include "simulate/attend_counts.h"
 
 namespace longnet {
@@ -14,6 +15,10 @@ namespace {
 double between(double x, double x0, double y0, double x1, double y1) {
   return x1 == x0 ? y0 : y0 + (y1 - y0) * (x - x0) / (x1 - x0);
 }
+
+constexpr double kOneBlock = 1e18;  // rows of a block that holds all queries
+
+int64_t group_size(const AttentionProblem& p) { return p.num_heads / p.num_kv_heads; }
 
 double given_or(const Quantity& q, double other) { return q.value > 0 ? q.value : other; }
 
@@ -80,9 +85,13 @@ CostModel::AttendCost CostModel::attend(const Attend& op) const {
   const double busy =
       device.fill_rows.value > 0 ? std::min(1.0, queries / device.fill_rows.value) : 1.0;
   const double compute = pair_flops(pairs, p.head_dim) / (attend_flops_per_s(keys) * busy);
-  // Q once, the result once; K and V at least once per query head that reads them.
+  // Q, the result and each K and V row that queries see at least once; heads that share K and V
+  // may read them together.
   const double row = double(p.head_dim * dtype_bytes(p.dtype));
-  const double bytes = queries * (row + 4.0 * double(p.head_dim + 1));
+  const double kv_rows = count_attend(sharded_, op, kOneBlock).key_rows / double(group_size(p));
+  const double kv_bytes =
+      std::min(2 * row * kv_rows, double(held_bytes(sharded_, TensorKind::kKeyValue, op.kv)));
+  const double bytes = queries * (row + 4.0 * double(p.head_dim + 1)) + kv_bytes;
   return {
       std::max(compute, bytes / device.memory_bandwidth_bytes_per_s.value) + device.launch_s.value,
       pairs};

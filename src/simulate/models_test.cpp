@@ -119,10 +119,13 @@ TEST(CostModel, AnAttendTakesItsFlopsAtTheTablesSpeed) {
 
 TEST(CostModel, NeverFasterThanMemory) {
   ClusterSpec c = plain_cluster();
-  const ShardedProblem s = dense(8, 1, 64);  // 8 keys: 8 x 4 rows of Q and O are more work to move
+  // 8 keys: 8 x 4 rows of Q and O, and as many heads of K and V, are more work to move.
+  ShardedProblem s = dense(8, 1, 64);
   c.device.attend[2].flops_per_s = c.device.attend[0].flops_per_s = 1e18;
-  const double bytes = 8.0 * 4 * (64 * 2 + 65 * 4);
-  EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds, bytes / 1e12);
+  const double out = 8.0 * 4 * (64 * 2 + 65 * 4), kv = 8.0 * 2 * 64 * 2;
+  EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds, (out + 4 * kv) / 1e12);
+  s.problem.num_kv_heads = 1;  // read once for all four heads
+  EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds, (out + kv) / 1e12);
   EXPECT_DOUBLE_EQ(CostModel(c, s).select_s(1000), 2000 / 1e12);
   EXPECT_DOUBLE_EQ(CostModel(c, s).merge_s(1000), 3000 / 1e12);
 }
