@@ -155,7 +155,7 @@ for library in cudnn nccl; do
   grep -qi "$library ON" "$out/build.log" || left_out+=("$library: its header was not found")
 done
 
-stage check_kernels 70 $bin/gpu_check --only generator,rows,attend --json "$out/check_kernels.json"
+stage check_kernels 70 $bin/gpu_check --only generator,rows,summaries,attend --json "$out/check_kernels.json"
 stage kernels 110 $bin/gpu_kernels_benchmark --seconds "$(plan 110)" --json "$out/kernels.json"
 stage figure5 80 $bin/gpu_forward --figure5 --seconds "$(plan 80)" --json "$out/figure5.json"
 stage check_programs 90 $bin/gpu_check --only programs,virtual,refusals --json "$out/check_programs.json"

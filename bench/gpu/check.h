@@ -29,6 +29,7 @@ float half_value(uint16_t bits);  // of an fp16
 // `small`: shapes for compute-sanitizer.
 void check_generator(Outcome& out, bool small);
 void check_rows(Outcome& out, bool small);
+void check_summaries(Outcome& out, bool small);
 void check_attend(Outcome& out, bool small);
 void check_cudnn(Outcome& out, bool small);
 void check_programs(Outcome& out, bool small);

@@ -5,8 +5,10 @@
 
 #include "core/check.h"
 #include "gpu/check.h"
+#include "kernels/cuda/device_row_worker.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/reference/reference_kernel.h"
+#include "kernels/row_hash.h"
 
 namespace longnet::gpu {
 
@@ -111,6 +113,99 @@ void check_rows(Outcome& out, bool) {
         out.expect(worst <= 4e-6f,
                    concat("merge d ", d, " gap ", gap, " rule ", int(rule), ": off by ", worst));
       }
+}
+
+// ---- digests and sums ---------------------------------------------------------------------------
+
+namespace {
+
+// By the definition in row_hash.h, one word after another.
+uint64_t words_hash(const std::byte* row, int64_t bytes) {
+  uint64_t hash = 0;
+  for (int64_t k = 0; k < bytes / 8; ++k) {
+    uint64_t word = 0;
+    std::memcpy(&word, row + 8 * k, 8);
+    hash += hash_word(word, word_key(uint64_t(k)));
+  }
+  return hash;
+}
+
+void check_digest(Outcome& out, int64_t d, DType dtype) {
+  MemoryLedger ledger;
+  const int64_t rows = 1500, stride = d + 8, bytes = dtype_bytes(dtype);
+  DeviceBuffer buffer(ledger, "rows", rows * stride * bytes);
+  const FillRows task{.tensor = Tensor::kValue,
+                      .head = 3,
+                      .first_token = (int64_t{1} << 32) - 7,
+                      .token_step = 5,
+                      .rows = rows,
+                      .out = buffer.data(),
+                      .row_stride = stride};
+  uint64_t got = 0, expected = 0;
+  const auto worker = make_device_row_worker();
+  worker->fill({&task, 1}, {.seed = 9, .head_dim = d, .dtype = dtype}, 1, &got);
+  const auto host = download<std::byte>(buffer.data(), buffer.size());
+  for (int64_t i = 0; i < rows; ++i)
+    expected += mix64(words_hash(host.data() + i * stride * bytes, d * bytes) +
+                      row_name(uint32_t(task.tensor), task.head, task.first_token + 5 * i));
+  out.expect(got == expected, concat("digest of rows of ", d, " ", to_string(dtype)));
+}
+
+void check_summary(Outcome& out, int64_t d) {
+  MemoryLedger ledger;
+  const int64_t rows = 2100, stride = 2 * d;
+  std::vector<float> o(size_t(rows * stride)), lse(size_t(rows), 0.25f);
+  for (size_t i = 0; i < o.size(); ++i) o[i] = float(std::sin(double(i)));
+  o[size_t(7 * stride)] = NAN;  // with it the row is in no sum
+  lse[9] = -INFINITY;
+  lse[11] = NAN;
+  OutputSummary expected;
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* const row = o.data() + i * stride;
+    OutputSummary of_row{.rows = 1};
+    for (int64_t c = 0; c < d; ++c) {
+      of_row.sum += double(row[c]);
+      of_row.sum_squares += double(row[c]) * double(row[c]);
+      of_row.min = std::fmin(of_row.min, double(row[c]));
+      of_row.max = std::fmax(of_row.max, double(row[c]));
+    }
+    if (i == 7) of_row = {.rows = 1, .nan_values = 1};
+    of_row.nan_values += i == 11;
+    of_row.absent_rows = i == 9;
+    if (i != 9 && i != 11) of_row.lse_sum = 0.25;
+    uint32_t bits = 0;
+    std::memcpy(&bits, &lse[size_t(i)], 4);
+    of_row.digest = output_row_hash(words_hash(reinterpret_cast<const std::byte*>(row), 4 * d),
+                                    bits, 2, 100 + 3 * i);
+    expected.add(of_row);
+  }
+  DeviceBuffer o_buffer(ledger, "o", int64_t(o.size() * 4)), lse_buffer(ledger, "lse", rows * 4);
+  const OutputRows task{.o = o_buffer.upload(o),
+                        .lse = lse_buffer.upload(lse),
+                        .o_stride = stride,
+                        .lse_stride = 1,
+                        .head = 2,
+                        .first_token = 100,
+                        .token_step = 3,
+                        .rows = rows};
+  OutputSummary got;
+  make_device_row_worker()->summarize({&task, 1}, d, 1, {&got, 1});
+  const bool counts = got.rows == expected.rows && got.absent_rows == expected.absent_rows &&
+                      got.nan_values == expected.nan_values && got.digest == expected.digest;
+  const bool sums = std::abs(got.sum - expected.sum) < 1e-6 &&
+                    std::abs(got.sum_squares - expected.sum_squares) < 1e-6 &&
+                    got.min == expected.min && got.max == expected.max &&
+                    got.lse_sum == expected.lse_sum;
+  out.expect(counts && sums, concat("summary of rows of ", d));
+}
+
+}  // namespace
+
+void check_summaries(Outcome& out, bool) {
+  for (const int64_t d : {8, 24, 64, 128, 256}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) check_digest(out, d, dtype);
+    check_summary(out, d);
+  }
 }
 
 }  // namespace longnet::gpu

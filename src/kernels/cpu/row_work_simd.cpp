@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/cpu/highway_targets.h"
+#include "kernels/row_hash.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/row_work_simd.cpp"
@@ -15,27 +16,13 @@
 #define LONGNET_ROW_WORK_ONCE
 namespace longnet {
 
-// Finaliser of splitmix64.
-inline uint64_t mix64(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
-
-// The addends a_k (low half) and b_k (high half) of a row's words.
 struct WordKeys {
   alignas(64) uint64_t key[kMaxRowWords];
   WordKeys() {
-    for (uint64_t k = 0; k < uint64_t(kMaxRowWords); ++k)
-      key[k] = mix64((k + 1) * 0x9E3779B97F4A7C15u);
+    for (uint64_t k = 0; k < uint64_t(kMaxRowWords); ++k) key[k] = word_key(k);
   }
 };
 inline const WordKeys kWordKeys;
-
-inline uint64_t row_name(uint32_t tensor, int64_t head, int64_t token) {
-  return mix64(uint64_t(token) * 0x9E3779B97F4A7C15u + (uint64_t(head) << 2 | tensor));
-}
-inline constexpr uint32_t kOutputTensor = 3;  // beside those of enum Tensor
 
 }  // namespace longnet
 #endif
@@ -59,9 +46,7 @@ uint64_t hash_words(const std::byte* row, int64_t words) {
   for (int64_t k = 0; k < words; ++k) {
     uint64_t w;
     std::memcpy(&w, row + k * 8, 8);
-    const uint64_t key = kWordKeys.key[k];
-    sum +=
-        uint64_t{uint32_t(w) + uint32_t(key)} * uint64_t{uint32_t(w >> 32) + uint32_t(key >> 32)};
+    sum += hash_word(w, kWordKeys.key[k]);
   }
   return sum;
 }
@@ -197,9 +182,7 @@ uint64_t hash_words(const std::byte* row, int64_t words) {
   for (; k < words; ++k) {
     uint64_t w;
     std::memcpy(&w, row + k * 8, 8);
-    const uint64_t key = kWordKeys.key[k];
-    total +=
-        uint64_t{uint32_t(w) + uint32_t(key)} * uint64_t{uint32_t(w >> 32) + uint32_t(key >> 32)};
+    total += hash_word(w, kWordKeys.key[k]);
   }
   return total;
 }
@@ -254,9 +237,8 @@ OutputSummary summarize_on_target(const OutputRows& task, int64_t head_dim) {
     const float lse = task.lse == nullptr ? 0.0f : task.lse[i * task.lse_stride];
     uint32_t lse_bits;
     std::memcpy(&lse_bits, &lse, sizeof lse);
-    s.digest +=
-        mix64(mix64(hash_words(reinterpret_cast<const std::byte*>(row), head_dim / 2) + lse_bits) +
-              row_name(kOutputTensor, task.head, task.first_token + i * task.token_step));
+    s.digest += output_row_hash(hash_words(reinterpret_cast<const std::byte*>(row), head_dim / 2),
+                                lse_bits, task.head, task.first_token + i * task.token_step);
     const RowSums r = sums_of(row, head_dim);
     if (std::isnan(r.sum)) {
       for (int64_t c = 0; c < head_dim; ++c) s.nan_values += std::isnan(row[c]);

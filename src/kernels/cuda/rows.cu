@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/cuda/cuda_check.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/row_hash.h"
 
 namespace longnet {
 namespace {
@@ -187,7 +188,167 @@ __global__ void __launch_bounds__(kThreads)
   if (mine > 0) atomicAdd(total, mine);
 }
 
+// ---- digests and sums: a warp per row ----
+
+constexpr int kWarp = 32, kWarps = kThreads / kWarp;
+
+template <class T, class Fold>
+__device__ T over_warp(T x, Fold fold) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2)
+    x = fold(x, __shfl_down_sync(0xFFFFFFFFu, x, offset));
+  return x;  // lane 0's is that of all
+}
+template <class T>
+__device__ T warp_sum(T x) {
+  return over_warp(x, [](T a, T b) { return a + b; });
+}
+
+__global__ void __launch_bounds__(kThreads)
+    digest_kernel(const FillRows* tasks, const RowTile* tiles, int words, int64_t element_bytes,
+                  unsigned long long* total) {
+  const RowTile tile = tiles[blockIdx.x];
+  const FillRows task = tasks[tile.task];
+  const int lane = int(threadIdx.x) % kWarp;
+  unsigned long long mine = 0;
+  for (int i = int(threadIdx.x) / kWarp; i < tile.count; i += kWarps) {
+    const int64_t row = tile.first + i;
+    const auto* const at = reinterpret_cast<const unsigned long long*>(
+        static_cast<const char*>(task.out) + row * task.row_stride * element_bytes);
+    unsigned long long hash = 0;
+    for (int k = lane; k < words; k += kWarp) hash += hash_word(at[k], word_key(uint64_t(k)));
+    hash = warp_sum(hash);
+    mine += mix64(hash + row_name(uint32_t(task.tensor), task.head,
+                                  task.first_token + row * task.token_step));
+  }
+  if (lane == 0) atomicAdd(total, mine);
+}
+
+// An OutputSummary of a tile; rows are the host's to count.
+struct TileSummary {
+  int64_t absent_rows, nan_values;
+  double sum, sum_squares, min, max, lse_sum;
+  unsigned long long digest;
+};
+
+__device__ void add(TileSummary& to, const TileSummary& from) {
+  to.absent_rows += from.absent_rows;
+  to.nan_values += from.nan_values;
+  to.sum += from.sum;
+  to.sum_squares += from.sum_squares;
+  to.min = fmin(to.min, from.min);
+  to.max = fmax(to.max, from.max);
+  to.lse_sum += from.lse_sum;
+  to.digest += from.digest;
+}
+
+// Of one row; lane 0's is whole. Of a row with a NaN only that is known.
+__device__ TileSummary summary_of_row(const OutputRows& task, int64_t row, int head_dim, int lane) {
+  const auto* const at = reinterpret_cast<const float2*>(task.o + row * task.o_stride);
+  unsigned long long hash = 0;
+  double sum = 0, squares = 0;
+  float low = INFINITY, high = -INFINITY;
+  int nans = 0;
+  for (int k = lane; k < head_dim / 2; k += kWarp) {
+    const float2 x = at[k];
+    const uint64_t word = uint64_t(__float_as_uint(x.y)) << 32 | __float_as_uint(x.x);
+    hash += hash_word(word, word_key(uint64_t(k)));
+    nans += (isnan(x.x) ? 1 : 0) + (isnan(x.y) ? 1 : 0);
+    sum += double(x.x) + double(x.y);
+    squares += double(x.x) * double(x.x) + double(x.y) * double(x.y);
+    low = fminf(low, fminf(x.x, x.y));
+    high = fmaxf(high, fmaxf(x.x, x.y));
+  }
+  hash = warp_sum(hash);
+  nans = warp_sum(nans);
+  sum = warp_sum(sum);
+  squares = warp_sum(squares);
+  low = over_warp(low, [](float a, float b) { return fminf(a, b); });
+  high = over_warp(high, [](float a, float b) { return fmaxf(a, b); });
+  const float lse = task.lse == nullptr ? 0.0f : task.lse[row * task.lse_stride];
+  TileSummary s{0, nans, 0, 0, INFINITY, -INFINITY, 0, 0};
+  s.digest = output_row_hash(hash, __float_as_uint(lse), task.head,
+                             task.first_token + row * task.token_step);
+  if (nans == 0) s.sum = sum, s.sum_squares = squares, s.min = low, s.max = high;
+  if (isnan(lse))
+    ++s.nan_values;
+  else if (lse == -INFINITY)
+    ++s.absent_rows;
+  else
+    s.lse_sum = lse;
+  return s;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    summarize_kernel(const OutputRows* tasks, const RowTile* tiles, int head_dim,
+                     TileSummary* summaries) {
+  __shared__ TileSummary of_warp[kWarps];
+  const RowTile tile = tiles[blockIdx.x];
+  const OutputRows task = tasks[tile.task];
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+  TileSummary mine{0, 0, 0, 0, INFINITY, -INFINITY, 0, 0};
+  for (int i = warp; i < tile.count; i += kWarps)
+    add(mine, summary_of_row(task, tile.first + i, head_dim, lane));
+  if (lane == 0) of_warp[warp] = mine;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  for (int w = 1; w < kWarps; ++w) add(mine, of_warp[w]);
+  summaries[blockIdx.x] = mine;
+}
+
 }  // namespace
+
+uint64_t device_digest(std::span<const FillRows> tasks, int64_t head_dim, int64_t element_bytes,
+                       const Stream& stream) {
+  const std::vector<RowTile> tiles = row_tiles(tasks, kFillRows);
+  if (tiles.empty()) return 0;
+  MemoryLedger lists;  // gone when this returns
+  const DeviceBuffer list = uploaded(tasks, lists),
+                     tile_list = uploaded(std::span<const RowTile>(tiles), lists),
+                     total(lists, "task_lists", sizeof(unsigned long long));
+  stream.fill(total.data(), 0, total.size());
+  digest_kernel<<<unsigned(tiles.size()), kThreads, 0, stream.handle()>>>(
+      reinterpret_cast<const FillRows*>(list.data()),
+      reinterpret_cast<const RowTile*>(tile_list.data()), int(head_dim * element_bytes / 8),
+      element_bytes, reinterpret_cast<unsigned long long*>(total.data()));
+  check_cuda(cudaGetLastError(), "launch of digest");
+  unsigned long long digest = 0;
+  stream.copy(&digest, total.data(), sizeof digest);
+  stream.synchronize();
+  return digest;
+}
+
+void device_summarize(std::span<const OutputRows> tasks, int64_t head_dim, const Stream& stream,
+                      std::span<OutputSummary> summaries) {
+  check(summaries.size() == tasks.size(), "summaries: ", summaries.size(),
+        ", tasks: ", tasks.size());
+  std::fill(summaries.begin(), summaries.end(), OutputSummary{});
+  const std::vector<RowTile> tiles = row_tiles(tasks, kFillRows);
+  if (tiles.empty()) return;
+  MemoryLedger lists;
+  const DeviceBuffer list = uploaded(tasks, lists),
+                     tile_list = uploaded(std::span<const RowTile>(tiles), lists),
+                     parts(lists, "task_lists", int64_t(tiles.size() * sizeof(TileSummary)));
+  summarize_kernel<<<unsigned(tiles.size()), kThreads, 0, stream.handle()>>>(
+      reinterpret_cast<const OutputRows*>(list.data()),
+      reinterpret_cast<const RowTile*>(tile_list.data()), int(head_dim),
+      reinterpret_cast<TileSummary*>(parts.data()));
+  check_cuda(cudaGetLastError(), "launch of summarize");
+  std::vector<TileSummary> host(tiles.size());
+  stream.copy(host.data(), parts.data(), parts.size());
+  stream.synchronize();
+  for (size_t i = 0; i < tiles.size(); ++i) {  // in order: the same bits in every run
+    const TileSummary& s = host[i];
+    summaries[size_t(tiles[i].task)].add({.rows = tiles[i].count,
+                                          .absent_rows = s.absent_rows,
+                                          .nan_values = s.nan_values,
+                                          .sum = s.sum,
+                                          .sum_squares = s.sum_squares,
+                                          .min = s.min,
+                                          .max = s.max,
+                                          .lse_sum = s.lse_sum,
+                                          .digest = s.digest});
+  }
+}
 
 DevicePack::DevicePack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
                        MemoryLedger& ledger)

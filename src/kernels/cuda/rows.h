@@ -98,6 +98,13 @@ class DeviceFill {
   StoredAs stored_;
 };
 
+// Digests of input rows and sums of output rows, as row_worker.h defines them, on a stream that they
+// wait for. Addresses are the device's.
+uint64_t device_digest(std::span<const FillRows> tasks, int64_t head_dim, int64_t element_bytes,
+                       const Stream& stream);
+void device_summarize(std::span<const OutputRows> tasks, int64_t head_dim, const Stream& stream,
+                      std::span<OutputSummary> summaries);
+
 void fill_floats(float* at, int64_t count, float value, const Stream& stream);
 // Adds the number of NaNs to *total (device memory).
 void count_nan(const float* at, int64_t count, unsigned long long* total, const Stream& stream);
