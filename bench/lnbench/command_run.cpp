@@ -146,8 +146,7 @@ std::optional<PointRecord> run_here(World& world, const PointPlan& plan,
   PointRecord record = make_record(plan.point);
   if (is_virtual(plan.point.params)) {
     if (plan.point.status != PointStatus::kOk) return record;
-    return is_device_kernel(plan.point.params.kernel) ? run_device_walk(plan, runner, walk.stop)
-                                                      : run_virtual_point(plan, runner, walk);
+    return run_virtual_point(plan, runner, walk);
   }
   record.params.transport = world.transport();
   if (plan.point.status != PointStatus::kOk) return record;  // nothing to run

@@ -122,15 +122,6 @@ void record_check(PointRecord& record, DeviceExecutor& executor, const CheckConf
   record_outcome(record, outcome);
 }
 
-void record_clocks(PointRecord& record) {
-  const DeviceClocks clocks = read_device_clocks(current_device());
-  if (!clocks.known) return;
-  record.metrics["device_sm_mhz"] = clocks.sm_mhz;
-  record.metrics["device_power_w"] = clocks.power_w;
-  record.metrics["device_temperature_c"] = clocks.temperature_c;
-  record.metrics["device_throttled"] = clocks.throttled();
-}
-
 // Null, with the status in the record, when some rank's device has too little memory.
 std::unique_ptr<DeviceExecutor> make_executor(const PointPlan& plan, const DeviceKernel& kernel,
                                               DeviceTransport& transport, MemoryLedger& ledger,
@@ -154,6 +145,15 @@ std::unique_ptr<DeviceExecutor> make_executor(const PointPlan& plan, const Devic
 }
 
 }  // namespace
+
+void record_clocks(PointRecord& record) {
+  const DeviceClocks clocks = read_device_clocks(current_device());
+  if (!clocks.known) return;
+  record.metrics["device_sm_mhz"] = clocks.sm_mhz;
+  record.metrics["device_power_w"] = clocks.power_w;
+  record.metrics["device_temperature_c"] = clocks.temperature_c;
+  record.metrics["device_throttled"] = clocks.throttled();
+}
 
 double device_peak_flops(int devices) {
   const DeviceReport report = describe_devices();

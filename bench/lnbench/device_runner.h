@@ -1,8 +1,8 @@
 // Measures one point whose kernel runs on a GPU. The record is that of run_point().
 #pragma once
-#include <functional>
-#include <optional>
+#include <memory>
 
+#include "execute/unit_walk.h"
 #include "lnbench/point_runner.h"
 
 namespace longnet {
@@ -14,10 +14,14 @@ namespace longnet {
 PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options,
                              Communicator& comm);
 
-// Virtual ranks: one GPU walks the programs of all. One walk, whose time is the sum over ranks;
-// nothing is kept of one that is stopped (asked before each rank): the point starts again.
-std::optional<PointRecord> run_device_walk(const PointPlan& plan, const RunnerOptions& options,
-                                           const std::function<bool()>& stop);
+// Virtual ranks: a walk on the calling thread's GPU, with the point's kernel.
+std::unique_ptr<UnitWalk> make_device_walk(const PointParams& params,
+                                           UnitWalk::MakeSchedule make_schedule,
+                                           MemoryLedger& ledger);
+// What counts as right on a GPU; `given`: check.tolerance, 0 for the default.
+Tolerance device_tolerance(double given);
+// Clocks, power and temperature as they are now, where NVML tells.
+void record_clocks(PointRecord& record);
 
 // Dense 16-bit peak of the tensor cores at the highest clock, of so many devices: FLOP/s.
 double device_peak_flops(int devices);

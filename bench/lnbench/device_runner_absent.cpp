@@ -9,9 +9,13 @@ PointRecord run_device_point(const PointPlan&, const RunnerOptions&, Communicato
   throw UsageError(describe_devices().unusable);
 }
 
-std::optional<PointRecord> run_device_walk(const PointPlan&, const RunnerOptions&,
-                                           const std::function<bool()>&) {
+std::unique_ptr<UnitWalk> make_device_walk(const PointParams&, UnitWalk::MakeSchedule,
+                                           MemoryLedger&) {
   throw UsageError(describe_devices().unusable);
 }
+
+Tolerance device_tolerance(double) { throw UsageError(describe_devices().unusable); }
+void record_clocks(PointRecord&) { throw UsageError(describe_devices().unusable); }
+double device_peak_flops(int) { throw UsageError(describe_devices().unusable); }
 
 }  // namespace longnet

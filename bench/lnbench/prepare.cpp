@@ -322,11 +322,6 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
     plan_walk(plan, limits);
   else if (limits.flops_per_rank > 0)
     plan.estimated_s = plan.account.max_rank_flops / limits.flops_per_rank;
-  if (on_gpu && (plan.share < 1 || limits.replayed_ranks > 0)) {
-    skip(PointStatus::kSkippedUnsupported,
-         "replayed ranks and shares of exact attention run on kernel cpu alone");
-    return plan;
-  }
   if (limits.memory_bytes > 0 && plan.memory_bytes() > per_rank) {
     plan.fits_if = cheapest_change(p, [&](const PointParams& changed) {
       return why_unsupported(changed).empty() &&

@@ -12,7 +12,9 @@
 #include "io/shard_journal.h"
 #include "io/units.h"
 #include "kernels/attention_kernel.h"
+#include "kernels/cuda/device_kernel.h"
 #include "lnbench/attend_rate.h"
+#include "lnbench/device_runner.h"
 #include "lnbench/record_parts.h"
 #include "lnbench/walk_record.h"
 #include "lnbench/walk_units.h"
@@ -33,7 +35,8 @@ std::map<std::string, double> to_seconds(const ShardOutcome& o) {
                                   {"attend", t.attend_s},     {"select", t.select_s},
                                   {"merge", t.merge_s},       {"summarize", t.summarize_s},
                                   {"check", t.check_s},       {"wall", t.wall_s}};
-  s["forward"] = o.share.all_pairs > 0 ? o.share.forward_s(t) : t.forward_s();
+  s["forward"] =
+      o.share.all_pairs > 0 ? o.share.forward_s(t.attend_s, t.merge_s, t.select_s) : t.forward_s();
   return s;
 }
 
@@ -79,13 +82,18 @@ class Walker {
         units_(plan_units(plan_, run.replay)),
         queries_(std::max(kFewestSamples, options.check.sampled_queries)),
         walks_(int(options.measure.warmup + options.measure.min_samples)),
-        kernel_(make_kernel(p_.kernel)),
-        worker_(make_cpu_row_worker()),
-        walk_(
-            p_.problem, [this](int64_t batches) { return schedule_for(batches); }, *kernel_,
-            *worker_, p_.threads, ledger_),
+        on_gpu_(is_device_kernel(p_.kernel)),
         sharded_(make_schedule(p_).sharded),
         samples_(choose_samples(sharded_, queries_ / 2)) {
+    const auto make = [this](int64_t batches) { return schedule_for(batches); };
+    if (on_gpu_) {
+      walk_ = make_device_walk(p_, make, ledger_);
+    } else {
+      kernel_ = make_kernel(p_.kernel);
+      worker_ = make_cpu_row_worker();
+      walk_ =
+          std::make_unique<VirtualWalk>(p_.problem, make, *kernel_, *worker_, p_.threads, ledger_);
+    }
     if (const std::string path = journal_path(plan, run); !path.empty()) {
       journal_ = std::make_unique<ShardJournal>(
           path, plan.point.id, text_of(units_, plan_, walks_, queries_), plan_.share);
@@ -122,8 +130,17 @@ class Walker {
   }
 
   WalkData data() const {
-    return {
-        plan_, options_, run_, units_, walks_, sharded_, lines_, resumed_, ledger_.peak_by_tag()};
+    const double given = options_.check.tolerance;
+    return {plan_,
+            options_,
+            run_,
+            units_,
+            walks_,
+            sharded_,
+            lines_,
+            resumed_,
+            on_gpu_ ? device_tolerance(given) : Tolerance{.rel_l2 = given},
+            ledger_.peak_by_tag()};
   }
 
  private:
@@ -138,16 +155,16 @@ class Walker {
   }
 
   ShardOutcome run_unit(const WalkUnit& unit) {
-    if (plan_.share < 1) return walk_.run_share(unit, units_.unit_share);
+    if (plan_.share < 1) return walk_->run_share(unit, units_.unit_share);
     const int64_t each = ceil_div(queries_, int64_t(units_.units.size()));
-    return walk_.run(unit, choose_shard_samples(sharded_, unit.rank, unit.first_batch, unit.batches,
-                                                samples_, each));
+    return walk_->run(unit, choose_shard_samples(sharded_, unit.rank, unit.first_batch,
+                                                 unit.batches, samples_, each));
   }
 
   // Beside the walk, in the same conditions: from time to time, and once at least.
   double kernel_rate() {
     const double now = steady_seconds();
-    if (now < next_rate_s_ || plan_.share < 1) return 0;
+    if (now < next_rate_s_ || plan_.share < 1 || on_gpu_) return 0;
     next_rate_s_ = now + kSecondsPerRate;
     const AttendOptions options{.head_dim = p_.problem.head_dim, .dtype = p_.problem.dtype};
     return measure_attend_rate(*kernel_, options, p_.threads);
@@ -170,10 +187,11 @@ class Walker {
   UnitPlan units_;
   int64_t queries_;
   int walks_;
-  std::unique_ptr<AttentionKernel> kernel_;
-  std::unique_ptr<RowWorker> worker_;
+  bool on_gpu_;
   MemoryLedger ledger_;
-  VirtualWalk walk_;
+  std::unique_ptr<AttentionKernel> kernel_;  // of a walk on the CPU
+  std::unique_ptr<RowWorker> worker_;
+  std::unique_ptr<UnitWalk> walk_;
   ShardedProblem sharded_;
   std::vector<QuerySample> samples_;
   std::unique_ptr<ShardJournal> journal_;
@@ -191,10 +209,11 @@ std::optional<PointRecord> run_virtual_point(const PointPlan& plan, const Runner
     if (r >= p.ranks)
       throw UsageError(concat("--replay ", r, ": this point has the ranks 0 to ", p.ranks - 1));
   PointRecord record = make_record(plan.point);
+  const bool on_gpu = is_device_kernel(p.kernel);
   const RankPlace here = this_place();
   const int cores = usable_cores({&here, 1}, p.threads);
-  const double peak = options.peak_flops_per_thread * cores;
-  record.metrics["usable_cores"] = cores;
+  const double peak = on_gpu ? device_peak_flops(1) : options.peak_flops_per_thread * cores;
+  if (!on_gpu) record.metrics["usable_cores"] = cores;
   record_work(record, plan, peak);
   record_depth(record, p);
   if (p.ranks <= kMaxCheckedRanks) require_correct(make_schedule(p));
@@ -202,11 +221,14 @@ std::optional<PointRecord> run_virtual_point(const PointPlan& plan, const Runner
     Walker walker(plan, options, run);
     if (!walker.walk_all()) return std::nullopt;
     fill_walk_record(walker.data(), record);
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc& e) {
     record.status = PointStatus::kOom;
-    record.reason = concat("the machine refused ", format_bytes(double(plan.memory_bytes())));
+    record.reason = on_gpu
+                        ? std::string(e.what())
+                        : concat("the machine refused ", format_bytes(double(plan.memory_bytes())));
     return record;
   }
+  if (on_gpu) record_clocks(record);
   record_work(record, plan, peak * (run.replay.empty() ? 1 : p.ranks));
   return record;
 }

@@ -19,6 +19,7 @@ struct WalkData {
   const ShardedProblem& sharded;  // with the whole batch
   const std::vector<ShardLine>& lines;
   bool resumed;                                // some lines are of an earlier process
+  Tolerance tolerance;                         // of sampled rows
   std::map<std::string, int64_t> held_by_tag;  // peaks of this process
   int warmup() const { return int(options.measure.warmup); }
 };

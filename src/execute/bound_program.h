@@ -57,6 +57,7 @@ class BoundProgram {
   const AttentionKernel& kernel() const { return kernel_; }
   int threads() const { return threads_; }
   BoundOp& op(size_t i) { return ops_[i]; }
+  const BoundOp& op(size_t i) const { return ops_[i]; }
   std::span<std::byte> memory(int slot) const { return memory_[size_t(slot)]; }
 
   // Runs an op that computes, on all its tasks but those of attends.

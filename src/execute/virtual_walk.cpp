@@ -1,13 +1,11 @@
 #include "execute/virtual_walk.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <cstring>
 
 #include "core/check.h"
+#include "core/stopwatch.h"
 #include "execute/row_tasks.h"
-#include "pattern/pair_count.h"
 
 namespace longnet {
 namespace {
@@ -15,27 +13,6 @@ namespace {
 constexpr int64_t kAlign = 64;
 
 int64_t rounded(int64_t bytes) { return ceil_div(bytes, kAlign) * kAlign; }
-
-// Adds what passes during its life to a number of seconds.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds), begin_(Clock::now()) {}
-  ~Stopwatch() {
-    if (running_) stop();
-  }
-  void stop() {
-    seconds_ += std::chrono::duration<double>(Clock::now() - begin_).count();
-    running_ = false;
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  double& seconds_;
-  Clock::time_point begin_;
-  bool running_ = true;
-};
 
 bool moves_results(const RankProgram& program, const Action& what) {
   const auto partial = [&](const Held& held) {
@@ -53,19 +30,6 @@ bool moves_results(const RankProgram& program, const Action& what) {
 }
 
 }  // namespace
-
-void WalkTimes::add(const WalkTimes& o) {
-  bind_s += o.bind_s;
-  poison_s += o.poison_s;
-  generate_s += o.generate_s;
-  receive_s += o.receive_s;
-  attend_s += o.attend_s;
-  select_s += o.select_s;
-  merge_s += o.merge_s;
-  summarize_s += o.summarize_s;
-  check_s += o.check_s;
-  wall_s += o.wall_s;
-}
 
 std::map<std::string, int64_t> walk_memory(const RankProgram& program) {
   std::map<std::string, int64_t> bytes;
@@ -215,112 +179,27 @@ ShardOutcome VirtualWalk::run(const WalkUnit& unit, const std::vector<QuerySampl
   return out;
 }
 
-double WalkShare::forward_s(const WalkTimes& t) const {
-  const double attends = pairs > 0 ? all_pairs / pairs : 1;
-  const double folds = merges > 0 ? double(all_merges) / double(merges) : 1;
-  return t.attend_s * attends + t.merge_s * folds + t.select_s;
-}
-
-namespace {
-
-// Which `wanted` of `all` things to take, spread evenly.
-std::vector<size_t> evenly(size_t wanted, size_t all) {
-  std::vector<size_t> chosen;
-  for (size_t i = 0; i < wanted; ++i) chosen.push_back((2 * i + 1) * all / (2 * wanted));
-  return chosen;
-}
-
-double pairs_of(const AttendTask& task, bool causal) {
-  int64_t pairs = 0;
-  const TokenRange q{task.q.first_token, task.q.token_step, task.q.rows};
-  for (const KvRun& kv : task.kv)
-    pairs += count_pairs(q, {kv.first_token, kv.token_step, kv.rows}, causal);
-  return double(pairs);
-}
-
-// Messages into a slot that nobody has needed so far. Those of other rows replace them.
-class PendingMessages {
- public:
-  void add(size_t op, const Held& into) {
-    auto& pending = of_slot_[into.slot];
-    if (!pending.empty() && pending.front().into.rows != into.rows) pending.clear();
-    pending.push_back({op, into});
-  }
-  template <class Fn>
-  void take(int slot, Fn fn) {
-    for (const Message& m : of_slot_[slot]) fn(m.op);
-    of_slot_[slot].clear();
-  }
-
- private:
-  struct Message {
-    size_t op;
-    Held into;
-  };
-  std::map<int, std::vector<Message>> of_slot_;
-};
-
-const Held* arrives_in(const Action& what) {
-  if (const auto* o = std::get_if<Recv>(&what)) return &o->what;
-  if (const auto* o = std::get_if<AllGather>(&what)) return &o->into;
-  if (const auto* o = std::get_if<AllToAll>(&what)) return &o->into;
-  return nullptr;
-}
-
-}  // namespace
-
 void VirtualWalk::run_some(BoundProgram& bound, double share, ShardOutcome& out) {
   const auto& ops = bound.program().ops;
-  std::vector<size_t> attends;
+  const ShareChoice choice = choose_share(bound, share, threads_);
+  out.share = choice.share;
   for (size_t i = 0; i < ops.size(); ++i) {
-    if (std::holds_alternative<Merge>(ops[i].what)) ++out.share.all_merges;
-    if (!std::holds_alternative<Attend>(ops[i].what) || bound.op(i).attends.empty()) continue;
-    attends.push_back(i);
-    for (const AttendTask& task : bound.op(i).attends)
-      out.share.all_pairs += pairs_of(task, bound.options().causal);
-  }
-  if (attends.empty()) return;
-  const double wanted = share * double(attends.size());
-  const auto chosen = evenly(size_t(std::ceil(wanted)), attends.size());
-  const double of_tasks = wanted / double(chosen.size());
-  PendingMessages messages;
-  size_t turn = 0;     // among the chosen attends
-  bool fresh = false;  // the last attend was run, so its merge is
-  for (size_t i = 0; i < ops.size(); ++i) {
+    if (!choice.runs[i]) continue;
     const Action& what = ops[i].what;
-    if (const Held* into = arrives_in(what)) messages.add(i, *into);
-    if (std::holds_alternative<Merge>(what) && !fresh) continue;
-    if (const auto* attend = std::get_if<Attend>(&what)) {
-      fresh = turn < chosen.size() && attends[chosen[turn]] == i;
-      if (!fresh) continue;
-      ++turn;
-      {
-        Stopwatch watch(out.times.receive_s);
-        for (const int slot : {attend->q.slot, attend->kv.slot})
-          messages.take(slot, [&](size_t op) { receive(bound, ops[op].what, bound.op(op), out); });
-      }
-      const auto& tasks = bound.op(i).attends;
-      // As many as keep all threads busy to the end, as they are when all tasks run.
-      const auto threads = size_t(threads_);
-      const size_t rounds = std::max<size_t>(
-          1, size_t(std::llround(of_tasks * double(tasks.size()) / double(threads))));
-      const size_t count = std::min(rounds * threads, tasks.size());
-      std::vector<AttendTask> some;
-      for (size_t t : evenly(count, tasks.size())) some.push_back(tasks[t]);
-      for (const AttendTask& task : some) out.share.pairs += pairs_of(task, bound.options().causal);
+    if (is_communication(what)) {
+      Stopwatch watch(out.times.receive_s);
+      receive(bound, what, bound.op(i), out);
+    } else if (std::holds_alternative<Attend>(what)) {
       Stopwatch watch(out.times.attend_s);
-      kernel_.attend(some, bound.options(), threads_, workspace_.bytes());
-    } else if (!is_communication(what)) {
-      const bool merge = std::holds_alternative<Merge>(what);
-      out.share.merges += merge;
-      Stopwatch watch(merge ? out.times.merge_s : out.times.select_s);
+      kernel_.attend(choice.attends[i], bound.options(), threads_, workspace_.bytes());
+    } else {
+      Stopwatch watch(std::holds_alternative<Merge>(what) ? out.times.merge_s : out.times.select_s);
       bound.execute_rows(i);
     }
   }
 }
 
 ShardOutcome VirtualWalk::run_share(const WalkUnit& unit, double share) {
-  check(share > 0 && share <= 1, "a share of ", share);
   ShardOutcome out;
   out.unit = unit;
   Stopwatch wall(out.times.wall_s);

@@ -13,7 +13,6 @@
 // digests and the errors of sampled rows.
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,44 +20,9 @@
 
 #include "core/tagged_memory.h"
 #include "execute/bound_program.h"
-#include "execute/sample_check.h"
-#include "kernels/row_worker.h"
+#include "execute/unit_walk.h"
 
 namespace longnet {
-
-struct WalkUnit {
-  Rank rank = 0;
-  int64_t first_batch = 0, batches = 1;  // sequences of the problem's batch
-  bool operator==(const WalkUnit&) const = default;
-};
-
-// Seconds of one unit. `generate` makes the shard's own inputs with their digest, `receive` what
-// other ranks would send.
-struct WalkTimes {
-  double bind_s = 0, poison_s = 0, generate_s = 0, receive_s = 0;
-  double attend_s = 0, select_s = 0, merge_s = 0;  // the forward pass; select: also resets
-  double summarize_s = 0, check_s = 0, wall_s = 0;
-  double forward_s() const { return attend_s + select_s + merge_s; }
-  void add(const WalkTimes& other);
-};
-
-// What was run of a unit's attends and merges, when only a share was asked for.
-struct WalkShare {
-  double pairs = 0, all_pairs = 0;
-  int64_t merges = 0, all_merges = 0;
-  // The unit's forward pass, had everything been run.
-  double forward_s(const WalkTimes& times) const;
-};
-
-struct ShardOutcome {
-  WalkUnit unit;
-  WalkShare share;  // below all: no output, hence no summary, digest or sample
-  WalkTimes times;
-  int64_t received_bytes = 0;  // what the program's messages would have brought
-  uint64_t input_digest = 0;   // of the shard's Q, K and V
-  std::vector<OutputSummary> heads;
-  SampleErrors errors;
-};
 
 // Bytes that a walk holds for one rank's slots, by tag: each slot is rounded up to 64.
 std::map<std::string, int64_t> walk_memory(const RankProgram& program);
@@ -66,23 +30,17 @@ std::map<std::string, int64_t> walk_memory(const RankProgram& program);
 // Empty when one device can walk this rank's program.
 std::string why_not_virtual(const RankProgram& program);
 
-class VirtualWalk {
+class VirtualWalk final : public UnitWalk {
  public:
-  // The schedule for a batch of that many sequences.
-  using MakeSchedule = std::function<Schedule(int64_t batches)>;
   // `problem`: with the whole batch. Kernel, worker and ledger must outlive the walk. Memory grows
   // to what the largest unit so far needed and is used again.
   VirtualWalk(const AttentionProblem& problem, MakeSchedule make_schedule,
               const AttentionKernel& kernel, const RowWorker& worker, int threads,
               MemoryLedger& ledger);
-  ~VirtualWalk();
+  ~VirtualWalk() override;
 
-  // Throws std::bad_alloc when the machine has too little memory.
-  ShardOutcome run(const WalkUnit& unit, const std::vector<QuerySample>& samples);
-  // Runs about this share of the unit's pairs: whole attends spread over the program (the steps of
-  // a ring) and, where that is not fine enough, query blocks spread over an attend. Only what these
-  // read is received.
-  ShardOutcome run_share(const WalkUnit& unit, double share);
+  ShardOutcome run(const WalkUnit& unit, const std::vector<QuerySample>& samples) override;
+  ShardOutcome run_share(const WalkUnit& unit, double share) override;
 
  private:
   std::unique_ptr<BoundProgram> prepare(ShardOutcome& out);

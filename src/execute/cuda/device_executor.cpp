@@ -13,6 +13,12 @@
 
 namespace longnet {
 
+namespace {
+// Of 2048 query rows: sixteen blocks of 128 each, which fill the 132 or 148 multiprocessors of
+// today's large GPUs about twice.
+constexpr int kTasksAtOnce = 16;
+}  // namespace
+
 // What enqueueing an op needs. Events with `Kind::kTiming` exist only when times are asked for.
 struct DeviceExecutor::DeviceOp {
   std::unique_ptr<PreparedAttend> attend;
@@ -76,8 +82,13 @@ DeviceExecutor::DeviceExecutor(const Schedule& schedule, Rank rank, const Device
     r.last = round.ops.back();
     if (options_.times) r.begin.emplace(Event::Kind::kTiming), r.end.emplace(Event::Kind::kTiming);
   }
-  const bool fuse =
-      options_.fuse_merges && kernel_.merges() && schedule.sharded.pattern.mix == MixRule::kLse;
+  const bool in_part = options_.share < 1;
+  check(!in_part || options_.virtual_ranks, "only virtual ranks run in part");
+  const ShareChoice choice =
+      in_part ? choose_share(*bound_, options_.share, kTasksAtOnce) : ShareChoice{};
+  share_ = choice.share;
+  const bool fuse = !in_part && options_.fuse_merges && kernel_.merges() &&
+                    schedule.sharded.pattern.mix == MixRule::kLse;
   if (fuse)
     for (const auto& [merge, attend] : fusible_merges(bound_->program())) {
       const auto tasks =
@@ -87,7 +98,7 @@ DeviceExecutor::DeviceExecutor(const Schedule& schedule, Rank rank, const Device
       ops_[size_t(merge)].also_after = attend;
       ops_[size_t(attend)].skipped = true;
     }
-  for (size_t i = 0; i < ops.size(); ++i) prepare(OpId(i));
+  for (size_t i = 0; i < ops.size(); ++i) prepare(OpId(i), choice);
 }
 
 void DeviceExecutor::prepare_attend(OpId op, std::span<const AttendTask> tasks, bool merge) {
@@ -100,7 +111,7 @@ void DeviceExecutor::prepare_attend(OpId op, std::span<const AttendTask> tasks, 
       ledger_);
 }
 
-void DeviceExecutor::prepare(OpId id) {
+void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
   DeviceOp& op = ops_[size_t(id)];
   const Op& what = bound_->program().ops[size_t(id)];
   const BoundOp& b = bound_->op(size_t(id));
@@ -110,6 +121,10 @@ void DeviceExecutor::prepare(OpId id) {
     op.end.emplace(Event::Kind::kTiming);
     op.asked.emplace(Event::Kind::kTiming);
   }
+  if (options_.share < 1 && !choice.runs[size_t(id)]) {
+    op.skipped = true;
+    return;
+  }
   if (is_communication(what.what)) {
     for (const OpId a : what.after)
       if (!is_communication(program().ops[size_t(a)].what)) ops_[size_t(a)].done.emplace();
@@ -117,7 +132,8 @@ void DeviceExecutor::prepare(OpId id) {
     return;
   }
   if (op.skipped || op.attend) return;
-  if (!b.attends.empty()) prepare_attend(id, b.attends, false);
+  const auto& attends = options_.share < 1 ? choice.attends[size_t(id)] : b.attends;
+  if (!attends.empty()) prepare_attend(id, attends, false);
   const int64_t row = p.head_dim * dtype_bytes(p.dtype);
   if (!b.packs.empty()) op.packs.emplace_back(b.packs, row, dtype_bytes(p.dtype), ledger_);
   if (!b.float_packs.empty()) op.packs.emplace_back(b.float_packs, p.head_dim * 4, 4, ledger_);
@@ -164,6 +180,7 @@ void DeviceExecutor::prepare_messages(OpId id) {
                [](const auto&) {}},
       program().ops[size_t(id)].what);
   const AttentionProblem& p = sharded().problem;
+  for (const FillRows& t : tasks) received_bytes_ += t.rows * p.head_dim * dtype_bytes(p.dtype);
   op.fill = std::make_unique<DeviceFill>(tasks, p.seed, p.head_dim, StoredAs::kBFloat16, ledger_);
 }
 
@@ -349,6 +366,14 @@ void DeviceExecutor::collect_times() {
     else
       phases_.compute_s += took;
   }
+}
+
+uint64_t DeviceExecutor::digest_inputs(const RowWorker& worker) const {
+  return bound_->digest_inputs(worker, options_.first_batch);
+}
+
+std::vector<OutputSummary> DeviceExecutor::summarize_output(const RowWorker& worker) const {
+  return bound_->summarize_output(worker, options_.first_batch);
 }
 
 int64_t DeviceExecutor::count_nan() {

@@ -19,6 +19,7 @@
 #include "execute/bound_program.h"
 #include "execute/program_executor.h"
 #include "execute/sample_check.h"
+#include "execute/share_choice.h"
 #include "kernels/cuda/device_kernel.h"
 #include "schedule/program.h"
 
@@ -31,6 +32,9 @@ class DeviceExecutor {
     bool times = true;        // of every op; two events each
     bool virtual_ranks = false;
     int64_t first_batch = 0;  // of the problem: the batch's first sequence
+    // Below 1, with virtual ranks: only this share of the pairs (share_choice.h). Merges are not
+    // fused then, so that they can be scaled by themselves.
+    double share = 1;
   };
   // Allocates and binds on the calling thread's device; talks to nobody. Throws DeviceOutOfMemory.
   // `transport` may be null for one rank or virtual ranks; it, kernel and ledger outlive this.
@@ -47,6 +51,8 @@ class DeviceExecutor {
   std::span<const OpTime> op_times() const { return times_; }
   double attend_s() const { return attend_s_; }    // with the merges that they include
   double receive_s() const { return receive_s_; }  // virtual ranks: making messages again
+  int64_t received_bytes() const { return received_bytes_; }  // virtual ranks: of a run
+  const WalkShare& share() const { return share_; }           // zeros when everything runs
 
   const RankProgram& program() const { return bound_->program(); }
   const ShardedProblem& sharded() const { return bound_->sharded(); }
@@ -55,6 +61,9 @@ class DeviceExecutor {
 
   SampleErrors compare(const AttentionProblem& problem, const std::vector<QuerySample>& samples);
   int64_t count_nan();  // in the whole output
+  // Of rows on the device: what a worker for it says.
+  uint64_t digest_inputs(const RowWorker& worker) const;
+  std::vector<OutputSummary> summarize_output(const RowWorker& worker) const;  // per head
   // Sums of all ranks' errors, and the verdict for 16-bit storage.
   CheckOutcome check_samples(const std::vector<QuerySample>& samples, Communicator& comm,
                              double tolerance = 0);
@@ -63,7 +72,7 @@ class DeviceExecutor {
   struct DeviceOp;
   struct Round;
   bool communicates() const { return transport_ != nullptr && !options_.virtual_ranks; }
-  void prepare(OpId op);
+  void prepare(OpId op, const ShareChoice& choice);
   void prepare_attend(OpId op, std::span<const AttendTask> tasks, bool merge);
   void prepare_messages(OpId op);
   void enqueue(OpId op);
@@ -87,6 +96,8 @@ class DeviceExecutor {
   std::vector<OpTime> times_;
   RunPhases phases_;
   double attend_s_ = 0, receive_s_ = 0;
+  int64_t received_bytes_ = 0;
+  WalkShare share_;
 };
 
 // Largest relative L2 error that counts as right for 16-bit storage of probabilities: 4e-3.

@@ -6,7 +6,9 @@
 
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
+#include "execute/cuda/device_walk.h"
 #include "execute/cuda/testing/emulated_device.h"
+#include "execute/virtual_walk.h"
 #include "kernels/cuda/gather_kernel.h"
 #include "kernels/cuda/rows.h"
 #include "schedule/accounting.h"
@@ -169,6 +171,49 @@ TEST(DeviceExecutorTest, OneDeviceInThePlaceOfFiveRanks) {
     }
     EXPECT_EQ(errors.queries, s.problem.batch * s.problem.seq_len * s.problem.num_heads);
     EXPECT_TRUE(judge(errors, nan_values, s, {.rel_l2 = 1e-5}).pass) << name;
+  }
+}
+
+// A walk on a device leaves what a walk on the CPU leaves, whole or in part.
+TEST(DeviceWalkTest, LeavesWhatAWalkOnTheCpuLeaves) {
+  for (const char* name : {"dilated", "ring", "all_gather"}) {
+    const ShardedProblem s = problem_of({.algorithm = name, .ranks = 5});
+    const auto schedule_for = [&](int64_t batches) {
+      ShardedProblem part = s;
+      part.problem.batch = batches;
+      return find_algorithm(name).make(part);
+    };
+    const EmulatedKernel kernel(true);
+    const auto host_kernel = make_kernel("cpu");
+    const auto worker = make_cpu_row_worker();
+    MemoryLedger device_ledger, host_ledger;
+    DeviceWalk on_device(s.problem, schedule_for, kernel, *worker, device_ledger);
+    VirtualWalk on_host(s.problem, schedule_for, *host_kernel, *worker, 1, host_ledger);
+    for (const WalkUnit unit : {WalkUnit{0, 0, 2}, WalkUnit{3, 1, 1}, WalkUnit{4, 0, 1}}) {
+      const auto samples =
+          choose_shard_samples(s, unit.rank, unit.first_batch, unit.batches, {}, 20);
+      const ShardOutcome got = on_device.run(unit, samples), want = on_host.run(unit, samples);
+      SCOPED_TRACE(testing::Message() << name << " rank " << unit.rank);
+      EXPECT_EQ(got.input_digest, want.input_digest);
+      EXPECT_EQ(got.received_bytes, want.received_bytes);
+      EXPECT_EQ(got.errors.queries, want.errors.queries);
+      EXPECT_TRUE(judge(got.errors, 0, s, {.rel_l2 = 1e-5}).pass);
+      ASSERT_EQ(got.heads.size(), want.heads.size());
+      for (size_t h = 0; h < got.heads.size(); ++h) {
+        EXPECT_EQ(got.heads[h].rows, want.heads[h].rows);
+        EXPECT_EQ(got.heads[h].absent_rows, want.heads[h].absent_rows);
+        EXPECT_EQ(got.heads[h].nan_values, 0);
+        EXPECT_NEAR(got.heads[h].sum, want.heads[h].sum, 1e-4);
+        EXPECT_NEAR(got.heads[h].lse_sum, want.heads[h].lse_sum, 1e-3);
+      }
+    }
+    const ShardOutcome part = on_device.run_share({3, 0, 2}, 0.4);
+    const ShardOutcome same = on_host.run_share({3, 0, 2}, 0.4);
+    EXPECT_EQ(part.share.all_pairs, same.share.all_pairs) << name;
+    EXPECT_GE(part.share.pairs, same.share.pairs) << name;  // rounds of more tasks at once
+    EXPECT_GT(part.share.pairs, 0);
+    EXPECT_EQ(part.received_bytes, same.received_bytes) << name;
+    EXPECT_TRUE(part.heads.empty());
   }
 }
 

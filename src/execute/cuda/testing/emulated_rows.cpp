@@ -74,6 +74,19 @@ void DeviceFill::launch(const Stream& stream) const {
   });
 }
 
+uint64_t device_digest(std::span<const FillRows> tasks, int64_t head_dim, int64_t element_bytes,
+                       const Stream& stream) {
+  stream.synchronize();
+  const RowFormat format{.head_dim = head_dim,
+                         .dtype = element_bytes == 4 ? DType::kFloat32 : DType::kBFloat16};
+  return make_cpu_row_worker()->digest(tasks, format, 1);
+}
+void device_summarize(std::span<const OutputRows> tasks, int64_t head_dim, const Stream& stream,
+                      std::span<OutputSummary> summaries) {
+  stream.synchronize();
+  make_cpu_row_worker()->summarize(tasks, head_dim, 1, summaries);
+}
+
 void fill_floats(float* at, int64_t count, float value, const Stream& stream) {
   emulate_launch(stream, [=] { std::fill_n(at, count, value); });
 }

@@ -1,0 +1,120 @@
+#include "execute/share_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "core/check.h"
+#include "pattern/pair_count.h"
+#include "schedule/program.h"
+
+namespace longnet {
+namespace {
+
+// Which `wanted` of `all` things to take, spread evenly.
+std::vector<size_t> evenly(size_t wanted, size_t all) {
+  std::vector<size_t> chosen;
+  for (size_t i = 0; i < wanted; ++i) chosen.push_back((2 * i + 1) * all / (2 * wanted));
+  return chosen;
+}
+
+double pairs_of(const AttendTask& task, bool causal) {
+  int64_t pairs = 0;
+  const TokenRange q{task.q.first_token, task.q.token_step, task.q.rows};
+  for (const KvRun& kv : task.kv)
+    pairs += count_pairs(q, {kv.first_token, kv.token_step, kv.rows}, causal);
+  return double(pairs);
+}
+
+double pairs_of(const std::vector<AttendTask>& tasks, bool causal) {
+  double pairs = 0;
+  for (const AttendTask& task : tasks) pairs += pairs_of(task, causal);
+  return pairs;
+}
+
+// Messages into a slot that nobody has needed so far. Those of other rows replace them.
+class PendingMessages {
+ public:
+  void add(size_t op, const Held& into) {
+    auto& pending = of_slot_[into.slot];
+    if (!pending.empty() && pending.front().into.rows != into.rows) pending.clear();
+    pending.push_back({op, into});
+  }
+  template <class Fn>
+  void take(int slot, Fn fn) {
+    for (const Message& m : of_slot_[slot]) fn(m.op);
+    of_slot_[slot].clear();
+  }
+
+ private:
+  struct Message {
+    size_t op;
+    Held into;
+  };
+  std::map<int, std::vector<Message>> of_slot_;
+};
+
+const Held* arrives_in(const Action& what) {
+  if (const auto* o = std::get_if<Recv>(&what)) return &o->what;
+  if (const auto* o = std::get_if<AllGather>(&what)) return &o->into;
+  if (const auto* o = std::get_if<AllToAll>(&what)) return &o->into;
+  return nullptr;
+}
+
+}  // namespace
+
+double WalkShare::forward_s(double attend_s, double merge_s, double select_s) const {
+  const double attends = pairs > 0 ? all_pairs / pairs : 1;
+  const double folds = merges > 0 ? double(all_merges) / double(merges) : 1;
+  return attend_s * attends + merge_s * folds + select_s;
+}
+
+ShareChoice choose_share(const BoundProgram& bound, double share, int at_once) {
+  check(share > 0 && share <= 1, "a share of ", share);
+  const auto& ops = bound.program().ops;
+  const bool causal = bound.options().causal;
+  ShareChoice out{.runs = std::vector<bool>(ops.size(), false),
+                  .attends = std::vector<std::vector<AttendTask>>(ops.size()),
+                  .share = {}};
+  std::vector<size_t> attends;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (std::holds_alternative<Merge>(ops[i].what)) ++out.share.all_merges;
+    if (!std::holds_alternative<Attend>(ops[i].what) || bound.op(i).attends.empty()) continue;
+    attends.push_back(i);
+    out.share.all_pairs += pairs_of(bound.op(i).attends, causal);
+  }
+  if (attends.empty()) return out;
+  const double wanted = share * double(attends.size());
+  const auto chosen = evenly(size_t(std::ceil(wanted)), attends.size());
+  const double of_tasks = wanted / double(chosen.size());
+  PendingMessages messages;
+  size_t turn = 0;     // among the chosen attends
+  bool fresh = false;  // the last attend runs, so its merge does
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const Action& what = ops[i].what;
+    if (const Held* into = arrives_in(what)) messages.add(i, *into);
+    if (const auto* attend = std::get_if<Attend>(&what)) {
+      fresh = turn < chosen.size() && attends[chosen[turn]] == i;
+      if (!fresh) continue;
+      ++turn;
+      for (const int slot : {attend->q.slot, attend->kv.slot})
+        messages.take(slot, [&](size_t op) { out.runs[op] = true; });
+      // As many as keep the device busy to the end, as it is when all tasks run.
+      const auto& tasks = bound.op(i).attends;
+      const auto round = size_t(at_once);
+      const size_t rounds = std::max<size_t>(
+          1, size_t(std::llround(of_tasks * double(tasks.size()) / double(round))));
+      for (const size_t t : evenly(std::min(rounds * round, tasks.size()), tasks.size()))
+        out.attends[i].push_back(tasks[t]);
+      out.share.pairs += pairs_of(out.attends[i], causal);
+      out.runs[i] = true;
+    } else if (!is_communication(what)) {
+      const bool merge = std::holds_alternative<Merge>(what);
+      out.runs[i] = !merge || fresh;
+      out.share.merges += merge && fresh;
+    }
+  }
+  return out;
+}
+
+}  // namespace longnet
