@@ -152,7 +152,7 @@ void check_everything(Communicator& comm) {
     for (const ShardedProblem& s : shapes(comm.size()))
       forwards += check_forward(algorithm, s, "native", comm);
   for (const std::string& collective : collective_names())
-    for (const char* name : {"dilated", "all_gather", "usp", "query_gather"})
+    for (const char* name : {"dilated", "all_gather", "ulysses", "usp", "query_gather"})
       forwards += check_forward(find_algorithm(name), shapes(comm.size())[2], collective, comm);
   for (const LayoutKind layout : {LayoutKind::kZigzag, LayoutKind::kStriped})
     for (const AlgorithmInfo& algorithm : algorithms()) {

@@ -131,9 +131,9 @@ class Simulate(Case):
             "model": {"heads": 4, "head_dim": 64, "dtype": "bf16"},
             "sweep": {"algorithm": names, "seq_len": "16K", "ranks": 8, "batch": {"rule": "fixed", "size": 8},
                       "replicas": [1, 2, "auto", 3]}})
-        def simulate(out, *sets):
+        def simulate(out, *sets, code=0):
             args = [word for s in sets for word in ("--set", s)]
-            self.expect(0, "simulate", config, "--cluster", self.CLUSTER, *args, "-o", str(self.path / out))
+            self.expect(code, "simulate", config, "--cluster", self.CLUSTER, *args, "-o", str(self.path / out))
             self.assert_valid(str(self.path / out))
             return {(p["params"]["algorithm"], p["params"].get("replicas", 1)): p for p in self.result(self.path / out)["points"]}
         groups, alone = simulate("groups"), simulate("alone", "sweep.ranks=4", "sweep.batch.size=4", "sweep.replicas=1")
@@ -155,7 +155,7 @@ class Simulate(Case):
         self.assertEqual(groups["ring", 8]["comm"]["predicted_bytes_per_rank"], 0)
         self.assertEqual(groups["local", 2]["status"], "skipped_unsupported")
         # All ranks must be there, though one group is simulated; slow ranks are looked for in that group.
-        many = simulate("many", "sweep.ranks=8192", "sweep.batch.size=8192", "sweep.replicas=8192")
+        many = simulate("many", "sweep.ranks=8192", "sweep.batch.size=8192", "sweep.replicas=8192", code=1)  # not one point
         self.assertIn("has 4096", many["ring", 8192]["reason"])
         late = self.expect(0, "simulate", config, "--cluster", self.CLUSTER, "--what-if", "straggler=1@5", "--set",
                            "sweep.replicas=2,1", "-o", str(self.path / "late")).stdout
@@ -216,7 +216,8 @@ class Simulate(Case):
         shared, alone = self.result(self.path / "out")["points"]
         self.assertIn("needs one GPU per node, h100-ndr400 has 8", shared["reason"])
         self.assertEqual(alone["status"], "ok")
-        late = self.simulate("--set", "sweep.ranks=4", "--what-if", "straggler=1@16", "-o", str(self.path / "late")).stdout
+        late = self.simulate("--set", "sweep.ranks=4", "--what-if", "straggler=1@16", "-o", str(self.path / "late"), code=1).stdout
+        self.assertIn("verdict: incomplete", late)
         self.assertIn("there is no rank 16 of 4", late)
 
     def test_a_cluster_takes_what_a_gpu_measured(self):

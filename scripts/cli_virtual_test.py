@@ -79,6 +79,13 @@ class Virtual(Case):
         (a,), (b,) = self.points(whole).values(), self.points(folder).values()
         self.assertEqual(a["content"], b["content"])  # every bit, the output's digest included
         self.assertEqual(a["check"], b["check"])
+        self.assertEqual(b["metrics"]["walk_resumed_units"], before.count("\n") - 1)
+        self.assertNotIn("walk_resumed_units", a["metrics"])
+        self.forget(folder)
+        lines = after.splitlines(keepends=True)
+        journal.write_text("".join(lines[:3]) + '{"walk": "much"\n' + "".join(lines[3:]))
+        self.assertIn(f"'{journal}', line 4", self.expect(2, "run", config, "--transport", "virtual", "--resume", str(folder)).stderr)
+        journal.write_text(after)
         self.assertIn("another plan", self.expect(2, "run", config, "--transport", "virtual", "--resume", str(folder),
                                                   "--allow-changed-machine", "--replay", "3").stderr
                       if self.forget(folder) else "")
@@ -130,6 +137,9 @@ class Virtual(Case):
         self.assertEqual((p["source"], p["status"], p["params"]["ranks"]), ("replayed", "ok", 64))
         self.assertEqual([r["rank"] for r in p["per_rank"]], [0, 17, 63])
         self.assertEqual(p["timing"]["median_s"], max(r["median_s"] for r in p["per_rank"]))
+        self.assertLessEqual(max(r["memory_bytes"] for r in p["per_rank"]), p["memory"]["measured_peak_bytes"])
+        self.assertGreater(min(r["memory_bytes"] for r in p["per_rank"]), 0)
+        self.assertGreater(min(r["pairs"] for r in p["per_rank"]), 0)
         self.assertIsNone(p["phases"]["communication_s"])
         self.assertEqual(p["memory"]["measured_peak_bytes"], p["memory"]["predicted_peak_bytes"])
         modelled, _ = self.walk(*one, "--set", "virtual.latency_s=0.5", "--set", "virtual.bytes_per_s=1e9", out="modelled")
@@ -139,6 +149,7 @@ class Virtual(Case):
         self.assert_valid(folder, modelled)
         self.assertIn("--transport virtual", self.expect(2, "run", self.config, "--replay", "0").stderr)
         self.assertIn("0 to 1", self.walk("--ranks", "2", "--replay", "2", out="x", code=2)[1].stderr)
+        self.assertFalse((self.path / "x").exists())  # refused before anything is made
         self.walk("--replay", "1,x", out="y", code=2)
         self.assertIn("bytes_per_s", self.walk(*one, "--set", "virtual.latency_s=1", out="z", code=2)[1].stderr)
 

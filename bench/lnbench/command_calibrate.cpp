@@ -13,6 +13,7 @@
 #include <iostream>
 
 #include "core/check.h"
+#include "io/busy_share.h"
 #include "io/environment.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
@@ -163,9 +164,9 @@ class ClusterWriter {
     ClusterSpec c{.name = name};
     c.description =
         concat("Measured by lnbench calibrate on ", env_.captured_utc, ": ", env_.cpu_model,
-               busy() ? concat(". The machine was busy (load average ", env_.load_average[0],
-                               "): its figures deserve little trust.")
-                      : ".");
+               why_busy(env_).empty() ? "."
+                                      : concat(". The machine was busy (", why_busy(env_),
+                                               "): its figures deserve little trust."));
     c.nodes = counted(m_.nodes.count, "hosts that the ranks were on");
     c.gpus_per_node = counted(m_.nodes.size, "ranks per host; each is a device");
     c.device = device();
@@ -186,9 +187,6 @@ class ClusterWriter {
   }
 
  private:
-  bool busy() const {
-    return !env_.load_average.empty() && env_.load_average[0] > 0.5 * env_.usable_threads;
-  }
   static Quantity counted(int n, const std::string& what) { return {double(n), what}; }
   Quantity measured(double value, const std::string& what) const { return {value, by_ + what}; }
 
@@ -348,10 +346,12 @@ int run_calibrate(const Options& options) {
               << std::flush;
     return kOk;
   }
+  const double busy = measure_busy_share();  // before MPI's threads and waits are there
   World world(options.ranks > 0 ? options.ranks
                                 : std::max(1, capture_environment().usable_threads));
   const Progressing progress(options, world.is_root());
-  const Environment env = capture_environment({.mpi_version = world.mpi_version()});
+  const Environment env =
+      capture_environment({.mpi_version = world.mpi_version(), .busy_share = busy});
   if (world.is_root() && !options.quiet)
     for (const std::string& line : fitness_warnings(env)) std::cerr << "warning: " << line << "\n";
   const Measured measured = measure(world, budget_of(options), progress);

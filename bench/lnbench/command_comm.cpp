@@ -11,6 +11,7 @@
 
 #include "comm/verified_transfer.h"
 #include "core/check.h"
+#include "io/busy_share.h"
 #include "io/environment.h"
 #include "io/record_node.h"
 #include "io/units.h"
@@ -144,13 +145,13 @@ JsonNode to_node(const CommRow& row) {
   return node.set("bus_bytes_per_s", row.algorithm_bytes_per_s() * row.bus);
 }
 
-void write_json(const std::filesystem::path& file, const World& world,
+void write_json(const std::filesystem::path& file, const World& world, double busy_share,
                 const std::vector<CommRow>& rows) {
   JsonNode root = JsonNode::object(), list = JsonNode::array();
   for (const CommRow& row : rows) list.push(to_node(row));
   root.set("build", build_to_node(build_info()));
-  root.set("environment",
-           environment_to_node(capture_environment({.mpi_version = world.mpi_version()})));
+  root.set("environment", environment_to_node(capture_environment(
+                              {.mpi_version = world.mpi_version(), .busy_share = busy_share})));
   root.set("transport", world.transport()).set("ranks", world.size()).set("rows", list);
   std::ofstream out(file);
   out << dump_json(root, 2) << "\n";
@@ -170,6 +171,7 @@ int run_comm(const Options& options) {
       !folder.empty() && !std::filesystem::is_directory(folder))
     throw UsageError(concat("cannot write ", options.json, ": there is no folder ", folder.string(),
                             "\n  hint: make it, or choose another --json"));
+  const double busy = measure_busy_share();
   World world(options.ranks > 0 ? options.ranks
                                 : std::max(2, capture_environment().usable_threads));
   if (world.size() < 2)
@@ -199,7 +201,7 @@ int run_comm(const Options& options) {
     for (int64_t bytes = 4 * comm.size(); bytes <= *max_bytes; bytes *= 4) bench.all_to_all(bytes);
     if (comm.rank() == 0) rows = bench.rows();
   });
-  if (world.is_root() && !options.json.empty()) write_json(options.json, world, rows);
+  if (world.is_root() && !options.json.empty()) write_json(options.json, world, busy, rows);
   return kOk;
 }
 

@@ -6,6 +6,7 @@
 #include "comm/nccl/nccl_library.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
+#include "io/busy_share.h"
 #include "io/environment.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
@@ -36,7 +37,7 @@ std::string gpu_lines() {
 }  // namespace
 
 int run_env(const Options& options) {
-  const Environment env = capture_environment();
+  const Environment env = capture_environment({.busy_share = measure_busy_share()});
   const BuildInfo build = build_info();
   if (!options.json.empty()) {
     std::ofstream file(options.json);

@@ -11,6 +11,7 @@
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
+#include "io/busy_share.h"
 #include "io/environment.h"
 #include "io/result.h"
 #include "io/units.h"
@@ -58,6 +59,7 @@ struct Sweep {
   std::string transport;
   std::vector<Rank> replay;
   double stop_at_s = std::numeric_limits<double>::infinity();  // on the clock of steady_seconds
+  double busy_share = std::numeric_limits<double>::quiet_NaN();
   bool is_virtual() const { return transport == "virtual"; }
 };
 
@@ -81,6 +83,11 @@ Sweep read_sweep(const Options& options) {
   if (!options.replay.empty() && !sweep.is_virtual())
     throw UsageError("--replay takes ranks out of a virtual run\n  hint: add --transport virtual");
   sweep.replay = parse_ranks(options.replay);
+  for (const Point& point : sweep.points)
+    if (!sweep.replay.empty() && sweep.replay.back() >= point.params.ranks)
+      throw UsageError(concat("--replay ", sweep.replay.back(), ": ", describe(point.params),
+                              " has the ranks 0 to ", point.params.ranks - 1,
+                              "\n  hint: --filter leaves points out"));
   return sweep;
 }
 
@@ -170,14 +177,15 @@ WriterOptions writer_options(const Options& options, const Sweep& sweep, World& 
                   .world_size = world.size(),
                   .planned = int64_t(sweep.points.size()),
                   .filter = options.filter},
-          .environment = capture_environment({.mpi_version = world.mpi_version()}),
+          .environment = capture_environment(
+              {.mpi_version = world.mpi_version(), .busy_share = sweep.busy_share}),
           .ranks = {}};
 }
 
 void print_head(const Sweep& sweep, const Plan& plan, World& world, const Options& options) {
   if (!options.quiet)
-    for (const std::string& line :
-         fitness_warnings(capture_environment({.mpi_version = world.mpi_version()})))
+    for (const std::string& line : fitness_warnings(capture_environment(
+             {.mpi_version = world.mpi_version(), .busy_share = sweep.busy_share})))
       std::cerr << "warning: " << line << "\n";
   int most_ranks = sweep.is_virtual() ? 1 : world.size();
   std::set<int> threads;
@@ -199,6 +207,8 @@ void print_summary(const Summary& summary, const std::string& directory) {
   std::cout << "#";
   for (const auto& [status, count] : summary.counts)
     if (count > 0) std::cout << " " << count << " " << status;
+  if (summary.counts.at("ok") == 0 && summary.verdict == "incomplete")
+    std::cout << "; nothing was measured, the points say why";
   std::cout << "; verdict: " << summary.verdict << "\n# result: " << directory << "\n"
             << std::flush;
 }
@@ -355,7 +365,8 @@ class SweepRun {
 }  // namespace
 
 int run_points(const Options& options, const std::string& command_line) {
-  const Sweep sweep = read_sweep(options);
+  Sweep sweep = read_sweep(options);
+  sweep.busy_share = measure_busy_share();  // before MPI's threads and waits are there
   World world(sweep.is_virtual() ? 1 : sweep.world_size);
   stop_gently_on_signals();
   const Plan plan = make_plan(sweep, world);

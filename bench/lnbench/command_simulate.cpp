@@ -148,6 +148,7 @@ int run_simulate(const Options& options, const std::string& command_line) {
   std::cout << "; all in " << format_seconds(steady_seconds() - begin) << "\n#";
   for (const auto& [status, count] : summary.counts)
     if (count > 0) std::cout << " " << count << " " << status;
+  if (summary.counts.at("ok") == 0) std::cout << "; no point could be simulated, they say why";
   std::cout << "; verdict: " << summary.verdict << "\n# result: " << writer.directory() << "\n";
   return summary.verdict == "pass" ? kOk : kFailed;
 }

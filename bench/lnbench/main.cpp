@@ -94,7 +94,8 @@ std::string algorithm_list() {
 
 constexpr const char* kNotes =
     "Token counts are integers or K, M, B (2^10, 2^20, 2^30).\n"
-    "Exit codes: 0 ok, 1 a point failed or was wrong, 2 usage or config, 3 machine not usable,\n"
+    "Exit codes: 0 ok, 1 a point failed or was wrong, or there is none, 2 usage or config, 3 "
+    "machine not usable,\n"
     "            4 stopped early (resumable), 5 regression.";
 
 constexpr const char* kExamples =

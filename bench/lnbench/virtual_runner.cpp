@@ -50,6 +50,7 @@ ShardLine to_line(const ShardOutcome& o, int walk, const MemoryLedger& ledger) {
                  .received_bytes = o.received_bytes,
                  .held_bytes = ledger.peak_bytes(),
                  .resident_bytes = int64_t(peak_resident_bytes()),
+                 .unit_bytes = o.unit_bytes,
                  .input_digest = o.input_digest,
                  .queries = o.errors.queries,
                  .difference = o.errors.difference,
@@ -98,7 +99,7 @@ class Walker {
       journal_ = std::make_unique<ShardJournal>(
           path, plan.point.id, text_of(units_, plan_, walks_, queries_), plan_.share);
       lines_ = journal_->lines();
-      resumed_ = !lines_.empty();
+      resumed_units_ = lines_.size();
     }
   }
 
@@ -138,7 +139,7 @@ class Walker {
             walks_,
             sharded_,
             lines_,
-            resumed_,
+            int64_t(resumed_units_),
             on_gpu_ ? device_tolerance(given) : Tolerance{.rel_l2 = given},
             ledger_.peak_by_tag()};
   }
@@ -196,7 +197,7 @@ class Walker {
   std::vector<QuerySample> samples_;
   std::unique_ptr<ShardJournal> journal_;
   std::vector<ShardLine> lines_;
-  bool resumed_ = false;
+  size_t resumed_units_ = 0;  // of an earlier process
   double next_rate_s_ = 0;
 };
 

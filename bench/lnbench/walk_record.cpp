@@ -49,7 +49,13 @@ void fill_timing(const WalkData& w, PointRecord& record) {
   }
   for (auto& [rank, times] : of_rank) {
     times.erase(times.begin(), times.begin() + w.warmup());
-    record.per_rank.push_back({rank, median(times)});
+    record.per_rank.push_back({.rank = rank, .median_s = median(times), .pairs = 0});
+    RankRecord& r = record.per_rank.back();
+    for (size_t i = 0; i < w.units.units.size(); ++i)
+      if (w.units.units[i].rank == rank) r.pairs += w.units.accounts[i].pairs;
+    for (const ShardLine& l : w.lines)
+      if (l.rank == rank && l.unit_bytes > 0)
+        r.memory_bytes = std::max(r.memory_bytes.value_or(0), l.unit_bytes);
   }
 }
 
@@ -129,13 +135,13 @@ void fill_memory(const WalkData& w, PointRecord& record) {
   for (const RankAccount& a : w.units.accounts) expected += a.bytes_received * w.walks;
   record.memory.measured_peak_bytes = measured;
   record.memory.predicted_peak_bytes = predicted;
-  record.memory.by_tag = w.resumed ? by_tag : w.held_by_tag;
+  record.memory.by_tag = w.resumed_units > 0 ? by_tag : w.held_by_tag;
   record.metrics["resident_peak_bytes"] = double(resident);
   record.metrics["received_bytes"] = double(received) / w.walks;
   // A resumed walk may have held less in each of its parts; a GPU holds lists of tasks beside.
   if (is_device_kernel(w.plan.point.params.kernel)) {
     record.memory.by_tag = w.held_by_tag;
-  } else if (w.resumed ? measured > predicted : measured != predicted) {
+  } else if (w.resumed_units > 0 ? measured > predicted : measured != predicted) {
     fail(record, concat("measured memory differs from the predicted: ", measured, " and ",
                         predicted, " bytes"));
   }
@@ -151,6 +157,7 @@ void fill_metrics(const WalkData& w, PointRecord& record) {
   const double attend = m["walk_attend_s"];
   m["walk_beside_attends_share"] = attend > 0 ? (m["walk_wall_s"] - attend) / attend : 0;
   m["walk_units"] = double(w.units.units.size());
+  if (w.resumed_units > 0) m["walk_resumed_units"] = double(w.resumed_units);
   m["walk_batches_at_once"] = double(w.plan.batches_at_once);
   if (w.plan.share < 1) {
     double pairs = 0;

@@ -18,7 +18,7 @@ struct WalkData {
   int walks;
   const ShardedProblem& sharded;  // with the whole batch
   const std::vector<ShardLine>& lines;
-  bool resumed;                                // some lines are of an earlier process
+  int64_t resumed_units;                       // the first lines, which an earlier process wrote
   Tolerance tolerance;                         // of sampled rows
   std::map<std::string, int64_t> held_by_tag;  // peaks of this process
   int warmup() const { return int(options.measure.warmup); }

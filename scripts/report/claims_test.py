@@ -121,12 +121,15 @@ class Claims(unittest.TestCase):
             (busy_machine(4.1, mpi="Open MPI"), False),
             ({"load_average": [9.0]}, True),  # of how many threads is not known
             ({"load_average": []}, True),
+            (busy_machine(9.0) | {"busy_share": 0.05}, True),  # what was measured just before decides
+            (busy_machine(0.0) | {"busy_share": 0.4}, False),
         ):
             with self.subTest(environment=environment):
                 self.assertEqual(claim(flat, title, **environment).status, SUPPORTED if quiet else NOT_TESTED)
                 self.assertEqual(claim(steep, title, **environment).status, NOT_SUPPORTED if quiet else NOT_TESTED)
         noisy = claim(steep, title, **busy_machine(7.5))
         self.assertIn("noisy machine: load average 7.5 on 8 usable", noisy.evidence[0].text)
+        self.assertIn("Seen all the same: ", noisy.evidence[0].text)
         self.assertEqual(claim(self.line("ring", 1.0), "vanilla attention grows", **busy_machine(7)).status, NOT_TESTED)
         table = complexity_sweep()
         self.assertNotEqual(claim(table, "Complexity").status, NOT_TESTED)

@@ -1,7 +1,8 @@
 """Whether the machine of a run was busy with something else, and what its times then decide: nothing.
 
-Example: load average 1.9 on 2 usable hardware threads when the run began. Whatever its times seem to say of a
-claim, the status is "not tested: noisy machine". The rule is that of `lnbench env` (src/io/environment.cpp).
+Example: other programs used 40 % of the usable hardware threads just before the run began; of older results, a load
+average of 1.9 on 2 of them. Whatever its times seem to say of a claim, the status is "not tested: noisy machine". The
+rule is that of `lnbench env` (src/io/environment.cpp).
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ from typing import Callable
 from .evidence import NOT_TESTED, Evidence
 from .model import Run
 from .rows import Context
-from .units import number, plural, significant
+from .units import number, percent_label, plural, significant
 
+BUSY_SHARE = 0.15  # of the usable hardware threads, just before the run
 BUSY_LOAD = 0.25  # of the usable hardware threads, over the minute before the run
 MODELLED = "simulated"  # its times come from no clock
 
 
 def busy(run: Run) -> str:
     """ "load average 1.9 on 2 usable hardware threads"; empty for a quiet machine, or an unknown one."""
+    share = number(run.get("environment.busy_share"))
+    if share is not None:
+        return "" if share <= BUSY_SHARE else f"other programs used {percent_label(share)} of the usable hardware threads"
     loads = run.get("environment.load_average")
     load = number(loads[0]) if isinstance(loads, list) and loads else None
     key = "threads" if run.get("environment.mpi_version") else "usable_threads"  # under mpirun ranks are bound
@@ -41,6 +46,7 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
         if seen.status != NOT_TESTED or with_noise.status == NOT_TESTED:
             return seen
         reasons = "; ".join(dict.fromkeys(noise.values()))
-        return Evidence(source, NOT_TESTED, f"noisy machine: {reasons} when the run began, so its times decide nothing")
+        text = f"noisy machine: {reasons} when the run began, so its times decide nothing. Seen all the same: {with_noise.text}"
+        return Evidence(source, NOT_TESTED, text, with_noise.details)
 
     return quiet

@@ -27,7 +27,7 @@ from .validation import validation_section
 ASSETS = Path(__file__).resolve().parent
 SOURCE_MEANING = {
     "measured": "run for real and timed",
-    "replayed": "compute measured, communication modelled",
+    "replayed": "compute of some ranks measured; communication modelled where the config states latency and bandwidth, else left out",
     "extrapolated": "a stated share measured, the rest scaled up",
     "simulated": "the same programs on a modelled cluster",
 }

@@ -34,6 +34,7 @@ class TaggedBuffer {
 // Counts the bytes of the buffers that are alive. Not shared between threads: one ledger per rank.
 class MemoryLedger {
  public:
+  int64_t now_bytes() const { return now_; }
   int64_t peak_bytes() const { return peak_; }
   const std::map<std::string, int64_t>& peak_by_tag() const { return peak_by_tag_; }
 

@@ -91,18 +91,22 @@ TEST(Executor, EveryDegree) {
     for (const int degree : {1, 2, 3, 4, 6, 8})
       for (const LayoutKind layout : {LayoutKind::kContiguous, LayoutKind::kZigzag})
         for (const char* algorithm : {"usp", "double_ring", "all_gather"})
-          for (const int64_t n : {150, 5}) {  // 5: ranks without tokens
-            Case c{
-                algorithm,
-                {.seq_len = n, .num_heads = 6, .num_kv_heads = 3, .head_dim = 16, .causal = true},
-                {},
-                ranks};
-            c.layout = layout;
-            c.options = {.ulysses_degree = degree, .ring_inner = degree, .head_slice = degree};
-            const bool right = expect_right_if_supported(c);
-            if (ranks % degree == 0 && degree <= c.problem.num_heads)
-              ran.add(concat(describe(c), " degree ", degree), right);
-          }
+          for (const int64_t n : {150, 5})  // 5: ranks without tokens
+            for (const int64_t kv_heads : {3, 1}) {
+              Case c{algorithm,
+                     {.seq_len = n,
+                      .num_heads = 6,
+                      .num_kv_heads = kv_heads,
+                      .head_dim = 16,
+                      .causal = true},
+                     {},
+                     ranks};
+              c.layout = layout;
+              c.options = {.ulysses_degree = degree, .ring_inner = degree, .head_slice = degree};
+              const bool right = expect_right_if_supported(c);
+              if (ranks % degree == 0 && degree <= c.problem.num_heads)
+                ran.add(concat(describe(c), " degree ", degree), right);
+            }
   ran.expect_some_of_each();
 }
 
@@ -200,20 +204,21 @@ TEST(Executor, AllocatesNothingOnceWarm) {
                  algorithm.name == "local" ? 1 : 4};
     const Schedule schedule = schedule_of(c);
     const auto kernel = make_kernel("cpu");
-    run_on_threads(c.ranks, [&](Communicator& comm) {
-      MemoryLedger ledger;
-      ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
-      executor.fill_inputs();
-      for (int i = 0; i < 3; ++i) executor.run();
-      comm.barrier();
-      const int64_t before = allocations_so_far();
-      comm.barrier();
-      executor.run();
-      comm.barrier();
-      const int64_t during = allocations_so_far() - before;
-      comm.barrier();
-      EXPECT_EQ(during, 0) << algorithm.name;
-    });
+    for (const int threads : {1, 2})
+      run_on_threads(c.ranks, [&](Communicator& comm) {
+        MemoryLedger ledger;
+        ProgramExecutor executor(schedule, *kernel, threads, comm, ledger);
+        executor.fill_inputs();
+        for (int i = 0; i < 3; ++i) executor.run();
+        comm.barrier();
+        const int64_t before = allocations_so_far();
+        comm.barrier();
+        executor.run();
+        comm.barrier();
+        const int64_t during = allocations_so_far() - before;
+        comm.barrier();
+        EXPECT_EQ(during, 0) << algorithm.name << " threads " << threads;
+      });
   }
 }
 

@@ -31,6 +31,7 @@ struct ShardOutcome {
   WalkShare share;  // below all: no output, hence no summary, digest or sample
   WalkTimes times;
   int64_t received_bytes = 0;  // what the program's messages would have brought
+  int64_t unit_bytes = 0;      // of the unit's slots and the kernel's workspace
   uint64_t input_digest = 0;   // of the shard's Q, K and V
   std::vector<OutputSummary> heads;
   SampleErrors errors;

@@ -144,12 +144,14 @@ std::unique_ptr<BoundProgram> VirtualWalk::prepare(ShardOutcome& out) {
     RankProgram program = schedule->second.program(out.unit.rank);
     const std::string refusal = why_not_virtual(program);
     check(refusal.empty(), "no virtual ranks: ", refusal);
+    for (const auto& [tag, bytes] : walk_memory(program)) out.unit_bytes += bytes;
     auto memory = place(program);
     bound = std::make_unique<BoundProgram>(schedule->second, std::move(program), out.unit.rank,
                                            kernel_, threads_, std::move(memory));
     if (workspace_.size() == 0)
       workspace_ =
           TaggedBuffer(ledger_, "workspace", kernel_.workspace_bytes(bound->options(), threads_));
+    out.unit_bytes += workspace_.size();
   }
   {
     Stopwatch watch(out.times.poison_s);

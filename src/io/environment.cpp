@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "build_info.h"
 #include "build_revision.h"
 #include "core/check.h"
+#include "io/busy_share.h"
 #include "io/units.h"
 
 extern char** environ;
@@ -158,6 +160,7 @@ Environment capture_environment(const CaptureOptions& options) {
   env.captured_utc = utc_rfc3339();
   env.mpi_version = options.mpi_version;
   env.devices = options.devices;
+  env.busy_share = options.busy_share;
   capture_system(env);
   capture_topology(env);
   for (char** entry = environ; entry && *entry; ++entry) {
@@ -169,17 +172,36 @@ Environment capture_environment(const CaptureOptions& options) {
   return env;
 }
 
+namespace {
+
+// Under a launcher each rank is bound to its own cores, and the machine is what its ranks share.
+bool is_bound(const Environment& env) { return !env.mpi_version.empty(); }
+int shared_threads(const Environment& env) {
+  return std::max(1, env.usable_threads > 0 && !is_bound(env) ? env.usable_threads : env.threads);
+}
+
+}  // namespace
+
+std::string why_busy(const Environment& env) {
+  if (!std::isnan(env.busy_share))
+    return env.busy_share <= kBusyShare
+               ? ""
+               : concat("other programs used ", std::lround(100 * env.busy_share), " % of ",
+                        std::max(1, env.usable_threads), " usable hardware threads");
+  const int threads = shared_threads(env);
+  if (env.load_average.empty() || env.load_average[0] <= 0.25 * threads) return {};
+  return concat("load average ", env.load_average[0], " on ", threads,
+                " usable hardware threads over the last minute");
+}
+
 std::vector<std::string> fitness_warnings(const Environment& env, const BuildInfo& build) {
   std::vector<std::string> warnings;
-  // Under a launcher each rank is bound to its own cores, and the machine is what its ranks share.
-  const bool bound = !env.mpi_version.empty();
-  const int threads =
-      std::max(1, env.usable_threads > 0 && !bound ? env.usable_threads : env.threads);
-  if (!env.load_average.empty() && env.load_average[0] > 0.25 * threads)
-    warnings.push_back(concat("The machine is busy: load average ", env.load_average[0], " on ",
-                              threads,
-                              " usable hardware threads over the last minute; the report will "
-                              "decide no claim about time. After other work wait a minute or two."));
+  const bool bound = is_bound(env);
+  const int threads = shared_threads(env);
+  if (const std::string why = why_busy(env); !why.empty())
+    warnings.push_back(
+        concat("The machine is busy: ", why,
+               "; the report will decide no claim about time. Stop what else runs."));
   if (!env.governor.empty() && env.governor != "performance")
     warnings.push_back(concat("The CPU governor is '", env.governor,
                               "': clocks may lag behind; 'performance' is steadier."));

@@ -1,6 +1,7 @@
 // The machine and the build, as far as they can explain a number; and nothing private.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -24,6 +25,8 @@ struct Environment {
   int64_t memory_limit_bytes = 0;      // the smaller of memory_bytes and the cgroup's limit
   std::string governor{}, turbo{};     // "" where unreadable
   std::vector<double> load_average{};  // 1, 5, 15 minutes
+  // busy_share.h, before the ranks began; NaN: not measured.
+  double busy_share = std::numeric_limits<double>::quiet_NaN();
   std::string mpi_version{};
   std::vector<std::string> devices{};              // accelerators, as the caller names them
   std::map<std::string, std::string> variables{};  // allow-listed only
@@ -32,12 +35,17 @@ struct Environment {
 struct CaptureOptions {
   std::string mpi_version{};
   std::vector<std::string> devices{};
+  double busy_share = std::numeric_limits<double>::quiet_NaN();
 };
 Environment capture_environment(const CaptureOptions& options = {});
 
 // OMP_*, OMPI_MCA_*, GOMP_*, a few SLURM_* and PBS_* and CUDA_VISIBLE_DEVICES; never a name that
 // holds TOKEN, SECRET, KEY or PASS.
 bool environment_variable_allowed(std::string_view name);
+
+// "load average 3 on 2 usable hardware threads over the last minute", or by the share measured when
+// there is one; empty for a quiet machine.
+std::string why_busy(const Environment& env);
 
 // Reasons, one sentence each, why numbers taken here deserve little trust.
 std::vector<std::string> fitness_warnings(const Environment& env,

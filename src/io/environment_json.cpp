@@ -38,6 +38,7 @@ JsonNode environment_to_node(const Environment& e) {
   for (const auto& [name, value] : e.variables) variables.set(name, value);
   n.set("hostname", e.hostname).set("captured_utc", e.captured_utc).set("os", e.os);
   n.set("kernel", e.kernel).set("cpu", cpu).set("memory", memory);
+  n.set("busy_share", e.busy_share);
   n.set("load_average", to_array(e.load_average)).set("mpi_version", text_or_null(e.mpi_version));
   return n.set("devices", to_array(e.devices)).set("variables", variables);
 }
@@ -65,6 +66,7 @@ Environment environment_from_node(const JsonNode& n) {
   e.memory_bytes = memory.whole("total_bytes");
   e.memory_limit_bytes = memory.whole("limit_bytes");
   for_each_item(n, "load_average", [&](const JsonNode& x) { e.load_average.push_back(x.number); });
+  e.busy_share = n.real("busy_share");
   e.mpi_version = n.text("mpi_version");
   for_each_item(n, "devices", [&](const JsonNode& x) { e.devices.push_back(x.string); });
   if (const JsonNode* variables = n.find("variables"))

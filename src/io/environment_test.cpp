@@ -68,5 +68,17 @@ TEST(Fitness, NamesEachReason) {
   EXPECT_THAT(warnings, Contains(HasSubstr("-fsanitize=address")));
 }
 
+TEST(Fitness, AMeasuredShareDecidesBeforeTheLoadOfTheLastMinute) {
+  Environment env{.threads = 4, .usable_threads = 4, .load_average = {9, 9, 9}};
+  EXPECT_THAT(why_busy(env), HasSubstr("load average 9 on 4"));
+  env.busy_share = 0.02;  // a build has just ended
+  EXPECT_EQ(why_busy(env), "");
+  env.busy_share = 0.3;
+  env.load_average = {0, 0, 0};
+  EXPECT_EQ(why_busy(env), "other programs used 30 % of 4 usable hardware threads");
+  EXPECT_THAT(fitness_warnings(env, {.build_type = "Release"}), Contains(HasSubstr("30 %")));
+  EXPECT_EQ(environment_from_json(environment_to_json(env)).busy_share, 0.3);
+}
+
 }  // namespace
 }  // namespace longnet

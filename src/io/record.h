@@ -46,7 +46,8 @@ struct AblationsRecord {
 struct RankRecord {
   int rank = 0;
   double median_s = kNotMeasured;
-  double pairs = kNotMeasured;  // (query, key, head) pairs that its program attends to
+  double pairs = kNotMeasured;            // (query, key, head) pairs that its program attends to
+  std::optional<int64_t> memory_bytes{};  // of its buffers, where ranks were walked one by one
 };
 
 struct WorkRecord {

@@ -175,9 +175,10 @@ JsonNode record_to_node(const PointRecord& r) {
   JsonNode n = JsonNode::object(), ranks = JsonNode::array();
   for (const RankRecord& rank : r.per_rank) {
     JsonNode item = JsonNode::object();
-    ranks.push(item.set("rank", rank.rank)
-                   .set("median_s", rank.median_s)
-                   .set("pairs", count_node(rank.pairs)));
+    item.set("rank", rank.rank).set("median_s", rank.median_s);
+    item.set("pairs", count_node(rank.pairs));
+    if (rank.memory_bytes) item.set("memory_bytes", *rank.memory_bytes);
+    ranks.push(item);
   }
   n.set("id", r.id).set("source", to_string(r.source)).set("status", to_string(r.status));
   n.set("reason", r.reason.empty() ? JsonNode() : JsonNode(r.reason));
@@ -215,7 +216,8 @@ PointRecord record_from_node(const JsonNode& n) {
   for_each_item(n, "per_rank", [&](const JsonNode& rank) {
     r.per_rank.push_back({.rank = int(rank.whole("rank")),
                           .median_s = rank.real("median_s"),
-                          .pairs = rank.real("pairs")});
+                          .pairs = rank.real("pairs"),
+                          .memory_bytes = optional_from(rank, "memory_bytes")});
   });
   r.work = work_from(section(n, "work"));
   r.comm = {.counted_bytes_per_rank = optional_from(comm, "counted_bytes_per_rank"),

@@ -54,6 +54,7 @@ std::string shard_line_to_json(const ShardLine& l) {
   n.set("walk", l.walk).set("rank", l.rank).set("first_batch", l.first_batch);
   n.set("batches", l.batches).set("finished_utc", l.finished_utc).set("seconds", seconds);
   n.set("held_bytes", l.held_bytes).set("resident_bytes", l.resident_bytes);
+  n.set("unit_bytes", l.unit_bytes);
   n.set("kernel_flops_per_s", l.kernel_flops_per_s);
   n.set("received_bytes", l.received_bytes).set("attended_share", l.attended_share);
   n.set("input_digest", to_hex(l.input_digest)).set("heads", heads).set("queries", l.queries);
@@ -61,8 +62,8 @@ std::string shard_line_to_json(const ShardLine& l) {
   return dump_json(n.set("worst_lse", l.worst_lse));
 }
 
-ShardLine shard_line_from_json(std::string_view text) {
-  const JsonNode n = parse_json(text, "journal");
+ShardLine shard_line_from_json(std::string_view text, const std::string& where) {
+  const JsonNode n = parse_json(text, where);
   ShardLine l{.walk = int(n.whole("walk")),
               .rank = int(n.whole("rank")),
               .first_batch = n.whole("first_batch"),
@@ -71,6 +72,7 @@ ShardLine shard_line_from_json(std::string_view text) {
               .received_bytes = n.whole("received_bytes"),
               .held_bytes = n.whole("held_bytes"),
               .resident_bytes = n.whole("resident_bytes"),
+              .unit_bytes = n.whole("unit_bytes"),
               .kernel_flops_per_s = n.real("kernel_flops_per_s"),
               .attended_share = n.real("attended_share"),
               .input_digest = from_hex(n.text("input_digest")),
@@ -98,9 +100,10 @@ ShardJournal::ShardJournal(const std::string& path, const std::string& point,
                            const std::string& plan, double share) {
   std::ifstream old(path, std::ios::binary);
   const std::string first = header(point, plan, share);
-  int64_t good_bytes = 0;
+  int64_t good_bytes = 0, number = 0;
   for (std::string line; old && std::getline(old, line);) {
     if (old.eof()) break;  // no newline: cut in half
+    ++number;
     if (good_bytes == 0) {
       if (line + "\n" != first)
         throw UsageError(concat("'", path, "' holds the shards of another plan: ", line,
@@ -108,7 +111,13 @@ ShardJournal::ShardJournal(const std::string& path, const std::string& point,
                                 "  hint: resume with the same memory limit, "
                                 "--replay and build, or start a new run"));
     } else {
-      lines_.push_back(shard_line_from_json(line));
+      try {
+        lines_.push_back(shard_line_from_json(line, path));
+      } catch (const UsageError& e) {
+        throw UsageError(concat("'", path, "', line ", number, ": ", e.what(),
+                                "\n  hint: cut the file off before this line: what stands there "
+                                "and after it is walked again"));
+      }
     }
     good_bytes += int64_t(line.size()) + 1;
   }

@@ -26,6 +26,7 @@ struct ShardLine {
   std::map<std::string, double> seconds{};
   int64_t received_bytes = 0;
   int64_t held_bytes = 0, resident_bytes = 0;  // peaks of the process so far
+  int64_t unit_bytes = 0;                      // of this unit alone
   double kernel_flops_per_s = 0;  // of the attend kernel alone, measured after the unit; 0: not
   double attended_share = 1;      // of the pairs of its program
   uint64_t input_digest = 0;
@@ -36,13 +37,14 @@ struct ShardLine {
 };
 
 std::string shard_line_to_json(const ShardLine& line);
-ShardLine shard_line_from_json(std::string_view text);  // throws UsageError
+// Throws UsageError; `where` names the place of the text.
+ShardLine shard_line_from_json(std::string_view text, const std::string& where = "journal");
 
 class ShardJournal {
  public:
-  // The share of its program that each run of the journal at `path` computes; `otherwise` when there
-  // is none. It follows from an estimated time, which is never twice the same: who goes on takes the
-  // first.
+  // The share of its program that each run of the journal at `path` computes; `otherwise` when
+  // there is none. It follows from an estimated time, which is never twice the same: who goes on
+  // takes the first.
   static double share_of(const std::string& path, double otherwise);
 
   // Opens or creates `path`. Throws UsageError when it holds the units of another plan.

@@ -70,7 +70,9 @@ Summary summarize(const std::vector<PointRecord>& points, int64_t planned) {
                       .seq_len_min = int64_t(fit.x_min),
                       .seq_len_max = int64_t(fit.x_max)});
   }
-  s.verdict = failed ? "fail" : int64_t(points.size()) < planned ? "incomplete" : "pass";
+  // A run that has no result is no success, whatever the reasons for its skipped points.
+  const bool nothing = s.counts["ok"] == 0 && planned > 0;
+  s.verdict = failed ? "fail" : nothing || int64_t(points.size()) < planned ? "incomplete" : "pass";
   return s;
 }
 

@@ -25,28 +25,53 @@ RankAccount of(const Schedule& schedule, Rank rank = 1) {
   return account(lowered.sharded, lowered.program(rank), rank);
 }
 
-TEST(Formulas, Ring) {  // sent (P - 1) 2 c G d e, two buffers 4 c G d e
-  for (const int64_t g : {16, 4, 1}) {
-    const int64_t c = kN / 8;
-    const RankAccount a = of(ring_attention(problem(8, g)));
-    EXPECT_EQ(a.bytes_sent, 7 * 2 * c * g * kD * kE);
-    EXPECT_EQ(a.messages_sent, 7);
-    EXPECT_EQ(a.memory_by_tag.at("kv_buffer"), 4 * c * g * kD * kE);
+// Every rank of `algorithm` sends and receives so much, with and without a causal mask.
+void expect_sent(const char* algorithm, ShardedProblem s, int64_t bytes, int64_t messages) {
+  for (const bool causal : {false, true}) {
+    s.problem.causal = causal;
+    const Schedule lowered = lower_collectives(find_algorithm(algorithm).make(s), {});
+    for (Rank r = 0; r < s.layout.world_size(); ++r) {
+      SCOPED_TRACE(testing::Message()
+                   << algorithm << " P=" << s.layout.world_size() << " rank " << r
+                   << " G=" << s.problem.num_kv_heads << " causal " << causal);
+      const RankAccount a = account(lowered.sharded, lowered.program(r), r);
+      EXPECT_EQ(a.bytes_sent, bytes);
+      EXPECT_EQ(a.bytes_received, bytes);
+      EXPECT_EQ(a.messages_sent, messages);
+    }
   }
+}
+
+int64_t kv_bytes(int64_t tokens, int64_t heads) { return 2 * tokens * heads * kD * kE; }
+
+TEST(Formulas, Ring) {  // sent (P - 1) 2 c G d e, two buffers 4 c G d e
+  for (const int p : {2, 4, 8, 16})
+    for (const int64_t g : {16, 4, 1}) {
+      for (const LayoutKind layout :
+           {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped})
+        expect_sent("ring", problem(p, g, layout), (p - 1) * kv_bytes(kN / p, g), p - 1);
+      EXPECT_EQ(of(ring_attention(problem(p, g))).memory_by_tag.at("kv_buffer"),
+                std::min(2, p - 1) * kv_bytes(kN / p, g));
+    }
 }
 
 TEST(Formulas,
      AllGather) {  // sent (P - 1) 2 c G d e, holds 2 N G d e, or 2 x 2 N s d e when sliced
-  for (const int64_t g : {16, 4}) {
-    ShardedProblem s = problem(8, g);
-    const RankAccount a = of(all_gather_attention(s));
-    EXPECT_EQ(a.bytes_sent, 7 * 2 * (kN / 8) * g * kD * kE);
-    EXPECT_EQ(a.memory_by_tag.at("gathered"), 2 * kN * g * kD * kE);
-    s.options.head_slice = 2;
-    const RankAccount sliced = of(all_gather_attention(s));
-    EXPECT_EQ(sliced.bytes_sent, a.bytes_sent);
-    EXPECT_EQ(sliced.memory_by_tag.at("gathered"), 2 * 2 * kN * 2 * kD * kE);
-  }
+  for (const int p : {2, 4, 8, 16})
+    for (const int64_t g : {16, 4, 1}) {
+      for (const LayoutKind layout : {LayoutKind::kContiguous, LayoutKind::kZigzag}) {
+        ShardedProblem s = problem(p, g, layout);
+        expect_sent("all_gather", s, (p - 1) * kv_bytes(kN / p, g), p - 1);
+        if (g < 4) continue;
+        s.options.head_slice = 2;  // as many bytes, in a gather per slice
+        expect_sent("all_gather", s, (p - 1) * kv_bytes(kN / p, g), g / 2 * (p - 1));
+      }
+      ShardedProblem s = problem(p, g);
+      EXPECT_EQ(of(all_gather_attention(s)).memory_by_tag.at("gathered"), kv_bytes(kN, g));
+      if (g < 4) continue;
+      s.options.head_slice = 2;
+      EXPECT_EQ(of(all_gather_attention(s)).memory_by_tag.at("gathered"), 2 * kv_bytes(kN, 2));
+    }
 }
 
 int64_t ulysses_bytes(int64_t c, int64_t degree,
@@ -55,25 +80,40 @@ int64_t ulysses_bytes(int64_t c, int64_t degree,
   return (degree - 1) * c * (2 * kH + 2 * g1) * kD * kE / degree;
 }
 
-TEST(Formulas, Ulysses) {
+TEST(Formulas, Ulysses) {  // three all-to-alls: Q, K with V, O
   for (const int ranks : {2, 4, 8, 16})
-    for (const int64_t g : {16, 4, 2})
-      EXPECT_EQ(of(ulysses_attention(problem(ranks, g))).bytes_sent,
-                ulysses_bytes(kN / ranks, ranks, g))
-          << ranks << ' ' << g;
+    for (const int64_t g : {16, 4, 2, 1})
+      expect_sent("ulysses", problem(ranks, g), ulysses_bytes(kN / ranks, ranks, g),
+                  3 * (ranks - 1));
 }
 
 TEST(Formulas,
      Usp) {  // the all-to-alls inside Pu, and a ring of (Pr - 1) 2 c G'' d e, G'' = max(G, Pu)
   for (const int degree : {1, 2, 4, 8})
-    for (const int64_t g : {16, 4, 2}) {
+    for (const int64_t g : {16, 4, 2, 1}) {
       ShardedProblem s = problem(8, g);
       s.options.ulysses_degree = degree;
-      const int64_t c = kN / 8,
-                    ring = (8 / degree - 1) * 2 * c * std::max<int64_t>(g, degree) * kD * kE;
-      EXPECT_EQ(of(usp_attention(s)).bytes_sent, ulysses_bytes(c, degree, g) + ring)
-          << degree << ' ' << g;
+      const int64_t c = kN / 8, steps = 8 / degree - 1;
+      expect_sent("usp", s,
+                  ulysses_bytes(c, degree, g) + steps * kv_bytes(c, std::max<int64_t>(g, degree)),
+                  3 * (degree - 1) + steps);
     }
+}
+
+// A segment over m ranks at rate r: each gives the others its c / r rows, for min(r, H / G) offsets
+// of each K/V head. Segments inside a rank send nothing, whatever N is.
+TEST(Formulas, Dilated) {
+  for (const int64_t g : {16, 4, 2, 1})
+    for (const int64_t m : {2, 4, 8})
+      for (const int64_t r : {2, 8, 64}) {
+        ShardedProblem s = problem(8, g);
+        const int64_t c = kN / 8, own = kv_bytes(c / r, g * std::min(r, kH / g));
+        s.pattern = {.branches = {{c / 2, 1}, {m * c, r}}};
+        expect_sent("dilated", s, (m - 1) * own, m - 1);
+        const int64_t wide = kv_bytes(c / 16, g * std::min<int64_t>(16, kH / g));
+        s.pattern = {.branches = {{c, 1}, {m * c, r}, {8 * c, 16}}};
+        expect_sent("dilated", s, (m - 1) * own + 7 * wide, m - 1 + 7);
+      }
 }
 
 TEST(Formulas, DoubleRing) {  // as ring, of which (Po - 1) 2 c G d e leave the node

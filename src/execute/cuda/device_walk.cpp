@@ -26,6 +26,7 @@ std::unique_ptr<DeviceExecutor> DeviceWalk::executed(double share, ShardOutcome&
     executor->fill_inputs();
     out.input_digest = executor->digest_inputs(worker_);
   }
+  out.unit_bytes = ledger_.now_bytes();
   const double all = executor->run();
   out.times.receive_s = executor->receive_s();
   out.times.attend_s = executor->attend_s();

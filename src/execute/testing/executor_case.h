@@ -112,6 +112,11 @@ inline std::vector<std::pair<AttentionProblem, DilatedPattern>> shapes() {
        {.branches = {{24, 2}, {96, 1}, {96, 3}}}},
       {P{.seq_len = 70, .num_heads = 2, .num_kv_heads = 2, .head_dim = 256},
        {.branches = {{16, 1}, {70, 4}}}},
+      // one K/V head for five, head_dims between the powers of two
+      {P{.seq_len = 151, .num_heads = 5, .num_kv_heads = 1, .head_dim = 96},
+       {.branches = {{19, 1}, {76, 3}, {151, 8}}}},
+      {P{.seq_len = 83, .num_heads = 4, .num_kv_heads = 2, .head_dim = 128},
+       {.branches = {{11, 1}, {83, 2}}}},
   };
 }
 
