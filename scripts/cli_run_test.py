@@ -180,6 +180,13 @@ class Mpi(Case):
         self.assertEqual(process.wait(timeout=120), 4)
         self.assertEqual(json.loads((folder / "result.json").read_text())["summary"]["verdict"], "incomplete")
 
+    def test_a_choice_that_cannot_be_had_is_said(self):
+        args = ("check", self.config, "--ranks", "2", "--set", "sweep.algorithm=ring", "--set", "sweep.ranks=2")
+        self.assertIn("note: no collective linear for ring", self.expect(0, *args, "--set", "sweep.collective=linear").stderr)
+        self.assertNotIn("note", self.expect(0, *args, "--set", "sweep.collective=native,linear").stderr)
+        self.assertIn("works on the CPU", self.expect(2, "run", self.config, "--transport", "nccl", "-o", str(self.path / "x")).stderr)
+        self.assertFalse((self.path / "x").exists())
+
     def test_comm(self):
         file = self.path / "comm.json"
         out = self.expect(0, "comm", "--max-bytes", "64KiB", "--json", file, ranks=3).stdout

@@ -4,9 +4,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 
-# Open MPI refuses to run as root, and eight ranks on two cores, unless told otherwise.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_rmaps_base_oversubscribe=1
+source scripts/mpi_env.sh
 
 build_packages=(g++ cmake ninja-build pkg-config git ca-certificates libopenmpi-dev openmpi-bin libhwy-dev
   nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev libbenchmark-dev libhwloc-dev libssl-dev python3 python3-venv)

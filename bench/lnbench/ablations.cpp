@@ -88,4 +88,20 @@ void record_ablations(PointRecord& record, ProgramExecutor& executor, const Rank
   record.phases.exposed_communication_s = a.full_s - a.compute_only_s;
 }
 
+double point_cost(const PointPlan& plan, const MeasureConfig& measure) {
+  if (plan.point.status != PointStatus::kOk) return 0;
+  const PointParams& p = plan.point.params;
+  const double samples = double(measure.warmup + measure.min_samples);
+  if (is_virtual(p)) return 1.1 * plan.estimated_s * samples;  // its other work is below a tenth
+  double keys = 0;
+  for (const DilatedBranch& b : p.pattern.branches)
+    keys += double(std::min(b.segment_length, p.problem.seq_len)) / double(b.dilation_rate);
+  const double fill =
+      3e-8 *
+      double(p.problem.seq_len * p.problem.batch * p.problem.num_heads * p.problem.head_dim) /
+      p.ranks;
+  return plan.estimated_s * (samples + ablation_runs(plan.estimated_s, p.ranks)) + fill +
+         5e-6 * keys * double(p.problem.num_heads);
+}
+
 }  // namespace longnet

@@ -7,6 +7,7 @@
 #include "comm/communicator.h"
 #include "execute/program_executor.h"
 #include "io/record.h"
+#include "lnbench/prepare.h"
 #include "lnbench/rank_clock.h"
 
 namespace longnet {
@@ -24,5 +25,9 @@ void record_ablations(PointRecord& record, ProgramExecutor& executor, const Rank
 
 // Runs that record_ablations takes of a point whose forward takes `run_s`.
 int ablation_runs(double run_s, int ranks);
+
+// Seconds that a point takes, by the estimate of its plan: its runs and ablations, filling the
+// inputs, and the reference for the sampled queries, which regenerates every key that they see.
+double point_cost(const PointPlan& plan, const MeasureConfig& measure);
 
 }  // namespace longnet

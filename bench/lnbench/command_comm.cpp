@@ -165,8 +165,8 @@ void write_json(const std::filesystem::path& file, const World& world, double bu
 int run_comm(const Options& options) {
   const auto max_bytes = try_parse_bytes(options.max_bytes);
   if (!max_bytes || *max_bytes < 4)
-    throw UsageError(
-        concat("--max-bytes ", options.max_bytes, ": write a size of at least 4 bytes, e.g. 4MiB"));
+    throw UsageError(concat("--max-bytes ", options.max_bytes,
+                            ": write a size of at least 4 bytes with its unit, e.g. 4KiB or 4MiB"));
   if (const auto folder = std::filesystem::path(options.json).parent_path();
       !folder.empty() && !std::filesystem::is_directory(folder))
     throw UsageError(concat("cannot write ", options.json, ": there is no folder ", folder.string(),

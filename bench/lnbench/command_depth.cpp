@@ -64,8 +64,10 @@ int run_depth(const Options& options) {
                                         .known = known_names()}));
   std::cout
       << "# dependency depth of the patterns of " << config.path << "\n"
-      << "# reachable: between tokens that do hear from each other; paper: the estimate of "
-         "section 2.4\n"
+      << "# never: two neighbours are enough, such as tokens 2047 and 2048 under a causal mask, "
+         "where no branch joins them\n"
+         "# reachable: between tokens that do hear from each other (- : not looked for under a "
+         "mask); paper: the estimate of section 2.4\n"
       << "# unknown: beyond 1M tokens, segments that cut each other so irregularly that a minute "
          "does not suffice\n"
       << "#   tokens heads  mask   layers reachable   paper  time      branches w/r\n";
@@ -93,7 +95,10 @@ int run_depth(const Options& options) {
     const double bound = paper_depth_bound(pattern, problem.seq_len);
     std::cout << std::setw(10) << format_tokens(problem.seq_len) << std::setw(6)
               << problem.num_heads << "  " << (problem.causal ? "causal" : "none  ") << std::setw(8)
-              << layers_text(depth.layers) << std::setw(10) << layers_text(depth.reachable_layers)
+              << layers_text(depth.layers) << std::setw(10)
+              << (problem.causal && depth.layers == DependencyDepth::kNever
+                      ? "-"
+                      : layers_text(depth.reachable_layers))
               << std::setw(8) << (std::isnan(bound) ? "-" : concat(std::round(100 * bound) / 100))
               << "  " << std::left << std::setw(10) << format_seconds(took) << std::right
               << branches_text(pattern) << "\n"

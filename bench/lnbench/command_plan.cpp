@@ -6,8 +6,10 @@
 #include "io/environment.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
+#include "lnbench/ablations.h"
 #include "lnbench/prepare.h"
 #include "lnbench/table.h"
+#include "lnbench/terminal.h"
 #include "schedule/check_schedule.h"
 #include "schedule/program_text.h"
 
@@ -67,7 +69,14 @@ int run_plan(const Options& options) {
   const std::string transport = transport_of(config, "threads");
   const int world = options.ranks > 0 ? options.ranks : usable;
   const int threads = transport == "virtual" ? usable : std::max(1, usable / world);
-  const auto points = read_points(options, config, world, transport, /*limit_ranks=*/false);
+  auto points = read_points(options, config, world, transport, /*limit_ranks=*/false);
+  if (options.ranks > 0 && transport != "virtual" && config.cluster.file.empty())
+    for (Point& point : points)
+      if (point.status == PointStatus::kOk &&
+          point.params.ranks > options.ranks) {  // as `run` does
+        point.status = PointStatus::kSkippedUnsupported;
+        point.reason = concat("needs ", point.params.ranks, " ranks, there are ", options.ranks);
+      }
   if (!options.schedule_of.empty())
     return print_schedule(options, find_point(points, options.schedule_of));
   const double peak = measure_fma_peak_flops(1, 0.1);
@@ -76,18 +85,23 @@ int run_plan(const Options& options) {
             << plan_header() << "\n";
   double seconds = 0;
   int runnable = 0;
+  MachineLimits limits = machine_limits(config, peak * threads);
+  limits.cores = usable;
+  Progress progress(options, true, int(points.size()));
   for (size_t i = 0; i < points.size(); ++i) {
-    const PointPlan plan = plan_point(points[i], machine_limits(config, peak * threads), threads,
-                                      points[i].params.ranks);
+    progress.start(int(i) + 1, describe(points[i].params), 0);
+    const PointPlan plan = plan_point(points[i], limits, threads, points[i].params.ranks);
+    progress.clear();
     std::cout << plan_row(int(i) + 1, plan) << "\n" << std::flush;
     if (options.verbose > 0 && plan.account.pairs > 0) print_branches(plan);
     if (plan.point.status != PointStatus::kOk) continue;
     ++runnable;
-    seconds += plan.estimated_s * double(config.measure.warmup + config.measure.min_samples);
+    seconds += point_cost(plan, config.measure);
   }
   std::cout << "# " << runnable << " of " << points.size() << " points can run; at least "
-            << format_seconds(seconds) << " of measuring with " << threads
-            << " core(s) per rank; above 64 ranks, maxima are over 5 of them\n";
+            << format_seconds(seconds) << " with " << threads << " thread(s) per rank on " << usable
+            << " core(s); estimate: seconds of one forward; above 64 ranks, maxima are over 5 of "
+               "them\n";
   return kOk;
 }
 

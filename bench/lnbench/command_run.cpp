@@ -1,6 +1,7 @@
 // `lnbench run` and `lnbench check`: points for real, on threads or under mpirun.
 #include <unistd.h>
 
+#include <cmath>
 #include <csignal>
 #include <iomanip>
 #include <iostream>
@@ -51,6 +52,10 @@ void stop_gently_on_signals() {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, request_stop);
 }
 
+bool is_device_transport(const std::string& name) {
+  return name == "nccl" || name == "cuda_ipc" || name == "mpi_host";
+}
+
 // What is known before any rank starts: errors here never start MPI.
 struct Sweep {
   Config config;
@@ -82,6 +87,12 @@ Sweep read_sweep(const Options& options) {
                              /*limit_ranks=*/!sweep.is_virtual());
   if (!options.replay.empty() && !sweep.is_virtual())
     throw UsageError("--replay takes ranks out of a virtual run\n  hint: add --transport virtual");
+  for (const Point& point : sweep.points)
+    if (is_device_transport(sweep.config.run.transport) && !is_device_kernel(point.params.kernel))
+      throw UsageError(concat("transport ", sweep.config.run.transport,
+                              " moves the memory of GPUs, and kernel ", point.params.kernel,
+                              " works on the CPU\n  hint: --set run.kernel=cuda, or leave "
+                              "the transport out"));
   sweep.replay = parse_ranks(options.replay);
   for (const Point& point : sweep.points)
     if (!sweep.replay.empty() && sweep.replay.back() >= point.params.ranks)
@@ -99,25 +110,7 @@ struct Plan {
   MeasureConfig measure;
   int threads = 1;
 
-  // Seconds of one point, by the estimate: its runs, filling the inputs, and the reference for the
-  // sampled queries, which regenerates every key that they see.
-  double cost(size_t i) const {
-    const PointPlan& plan = points[i];
-    if (plan.point.status != PointStatus::kOk) return 0;
-    const PointParams& p = plan.point.params;
-    double keys = 0;
-    for (const DilatedBranch& b : p.pattern.branches)
-      keys += double(std::min(b.segment_length, p.problem.seq_len)) / double(b.dilation_rate);
-    const double runs =
-        double(measure.warmup + measure.min_samples) + ablation_runs(plan.estimated_s, p.ranks);
-    const double fill =
-        3e-8 *
-        double(p.problem.seq_len * p.problem.batch * p.problem.num_heads * p.problem.head_dim) /
-        p.ranks;
-    if (is_virtual(p))  // its other work is below a tenth
-      return 1.1 * plan.estimated_s * double(measure.warmup + measure.min_samples);
-    return plan.estimated_s * runs + fill + 5e-6 * keys * double(p.problem.num_heads);
-  }
+  double cost(size_t i) const { return point_cost(points[i], measure); }
   double cost_after(size_t index, const std::vector<bool>& todo) const {
     double seconds = 0;
     for (size_t i = index + 1; i < points.size(); ++i)
@@ -141,6 +134,8 @@ Plan make_plan(const Sweep& sweep, World& world) {
   limits.device_memory_bytes = int64_t(world.smallest(double(limits.device_memory_bytes)));
   limits.device_flops = world.smallest(limits.device_flops);
   limits.to_run = true;
+  if (world.transport() == "threads")
+    limits.cores = std::max(1, capture_environment().usable_threads);
   const int ranks_here = -int(world.smallest(-world.ranks_on_this_machine()));
   for (const Point& point : sweep.points)
     plan.points.push_back(plan_point(point, limits, plan.threads, ranks_here));
@@ -269,6 +264,7 @@ class SweepRun {
                     ? ResultWriter::create(now_)
                     : ResultWriter::resume(options_.resume, now_, options_.allow_changed_machine);
       print_head(sweep_, plan_, world_, options_);
+      if (!options_.resume.empty()) note_other_peak();
     }
     directory_ = world_.root_text(root ? writer_->directory() : "");
     todo_.resize(plan_.points.size());
@@ -279,6 +275,24 @@ class SweepRun {
              .config = sweep_.config.virtual_ranks,
              .progress = [this](const WalkProgress& w) { progress_.step(to_text(w)); },
              .stop = [this] { return stop_requested != 0 || steady_seconds() > sweep_.stop_at_s; }};
+  }
+
+  // Shares of peak before and after a resume are of the peaks measured then and now.
+  void note_other_peak() {
+    for (const PointRecord& r : writer_->records()) {
+      const auto cores = r.metrics.find("usable_cores");
+      if (cores == r.metrics.end() || !(r.work.share_of_peak > 0)) continue;
+      const double then = r.work.flops_per_s / r.work.share_of_peak / cores->second;
+      const double change = plan_.runner.peak_flops_per_thread / then - 1;
+      if (std::abs(change) > 0.05)
+        progress_.note(
+            concat("warning: the peak of a core is ",
+                   format_si(plan_.runner.peak_flops_per_thread, "FLOP/s"), " now and was ",
+                   format_si(then, "FLOP/s"),
+                   " before: shares of peak are not comparable; start a new run on a quiet "
+                   "machine"));
+      return;
+    }
   }
 
   void run_one(size_t i) {

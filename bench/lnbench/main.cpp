@@ -246,8 +246,10 @@ Command compare_command(CLI::App& app, Options& o) {
 Command report_command(CLI::App& app, Options& o) {
   CLI::App* report = app.add_subcommand("report", "Plots and one self-contained report.html");
   report->add_option("DIR", o.result_dirs, "Result folders")->required();
-  report->add_option("-o,--output", o.report_file,
-                     "The HTML file (default: report.html in the first folder)");
+  report->add_option(
+      "-o,--output", o.report_file,
+      "The HTML file (default: report.html in the folder; of several, together/report.html "
+      "in the first)");
   report->add_option("--validation", o.validation,
                      "Errors of the simulator (lnbench validate --json): a section of the report");
   return {report, [&o] { return run_report(o); }};

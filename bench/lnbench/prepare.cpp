@@ -1,9 +1,11 @@
 #include "lnbench/prepare.h"
 
 #include <algorithm>
+#include <iostream>
 #include <optional>
 #include <set>
 
+#include "comm/mpi/mpi_world.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
 #include "execute/virtual_walk.h"
@@ -81,6 +83,9 @@ bool is_virtual(const PointParams& p) { return p.transport == "virtual"; }
 
 std::vector<Point> read_points(const Options& options, const Config& config, int world_size,
                                const std::string& transport, bool limit_ranks) {
+  if (!options.quiet && launched_rank() == 0)
+    for (const std::string& note : replaced_choices(config, known_names()))
+      std::cerr << "note: " << note << "\n";
   return expand(config, {.world_size = world_size,
                          .max_ranks = limit_ranks ? world_size : 0,
                          .filter = options.filter,
@@ -316,6 +321,9 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
   plan.account = account(make_schedule(p), kMaxAccountedRanks);
   plan.collectives_used =
       collectives_used(find_algorithm(p.algorithm).make(sharded_problem(p)), collective_choice(p));
+  // More threads than cores take turns.
+  const double per_core = double(ranks_at_once) * p.threads / std::max(1, machine.cores);
+  if (!on_gpu && machine.cores > 0 && per_core > 1) limits.flops_per_rank /= per_core;
   const int64_t per_rank = limits.memory_bytes / sharers;
   plan.workspace_bytes = workspace_bytes(p, p.threads);
   if (is_virtual(p))

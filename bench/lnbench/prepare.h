@@ -57,6 +57,8 @@ struct MachineLimits {
   int64_t memory_bytes = 0;   // of the machine, for all its ranks
   double flops_per_rank = 0;  // attainable by one rank
   double point_timeout_s = 0;
+  int cores =
+      0;  // hardware threads for the ranks of this machine together; 0: as many as they want
   VirtualConfig virtual_ranks{};
   int replayed_ranks = 0;  // 0: all run
   // Of the GPUs; 0: unknown, and not asked.

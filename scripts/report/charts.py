@@ -170,7 +170,10 @@ def fill_scales(spec: dict[str, Any], ctx: Context, drawing: Drawing) -> None:
     lanes = {
         row[name]: row["order"] for row in drawing.rows if "order" in row for name in ("label", "lane") if name in row
     }
-    powers = {name: doublings(row.get(name) for row in drawing.rows) for name in ("seq_len", "ranks")}
+    powers = {
+        "seq_len": doublings(row.get("seq_len") for row in drawing.rows),
+        "ranks": rank_ticks(row.get("ranks") for row in drawing.rows),
+    }
     for channel, definition in encodings(spec):
         name = definition.get("field", "")
         scale = scales.get((channel, name))
@@ -205,6 +208,12 @@ def doublings(values: Iterable[Any]) -> list[int]:
     low, high = min(known).bit_length() - 1, (max(known) - 1).bit_length()
     step = 1 if high - low <= 19 else 2
     return [1 << e for e in range(low, high + 1, step)]
+
+
+def rank_ticks(values: Iterable[Any]) -> list[int]:
+    """The numbers of ranks themselves where they are few, else powers of two."""
+    known = sorted({v for v in values if isinstance(v, int) and v > 0})
+    return known if len(known) <= 10 else doublings(known)
 
 
 def key_of_marks(spec: dict[str, Any], drawing: Drawing) -> str:

@@ -4,7 +4,7 @@
     make_report.py RESULT_DIR... [-o FILE.html] [--plots-dir DIR] [--validation FILE.json]
 
 With one directory the report is RESULT_DIR/report.html and the pictures stand in RESULT_DIR/plots; with
-several, both stand beside FILE.html (default: report.html here). Exit codes: 0 written · 2 usage, or no
+several, both stand in the folder `together` of the first, or beside FILE.html. Exit codes: 0 written · 2 usage, or no
 readable result. Example: make_report.py results/20260102T030405Z-figure5-0123abc
 """
 
@@ -60,7 +60,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "--output",
         type=Path,
         metavar="FILE.html",
-        help="default: RESULT_DIR/report.html; with several directories report.html here",
+        help="default: RESULT_DIR/report.html; of several directories, together/report.html in the first",
     )
     parser.add_argument(
         "--plots-dir", type=Path, metavar="DIR", help="where SVG and PNG files go; default: plots beside the report"
@@ -88,7 +88,8 @@ def write_text(path: Path, text: str) -> None:
 def main(argv: list[str] | None = None) -> int:
     arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
     need_vl_convert()
-    output = arguments.output or (arguments.results[0] if len(arguments.results) == 1 else Path.cwd()) / "report.html"
+    alone = len(arguments.results) == 1
+    output = arguments.output or arguments.results[0] / ("report.html" if alone else "together/report.html")
     plots = arguments.plots_dir or output.parent / "plots"
     try:
         ctx = make_context(arguments.results)

@@ -14,7 +14,8 @@ RULES = (
     "the 9th of the sorted samples, 97.9 %).",
     "Packing, permuting and merging are inside the time. Exposed communication is the full time minus compute only, with "
     "its sign: a small negative value is noise; "
-    "communication only less that was hidden; compute only ÷ one big attend is the loss to fragmentation.",
+    "communication only less that was hidden; compute only ÷ one big attend is the loss to fragmentation: "
+    "the big attend has as many pairs and reads the rank's own K and V again and again, which may stay in a cache.",
     "Balance is the work of all ranks ÷ (P · the work of the busiest rank), in exact (query, key) pairs.",
     "A result counts only if it was checked against the reference where the check applies, and if the bytes counted "
     "equal the bytes predicted.",

@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Callable
 
 from .evidence import NOT_TESTED, Evidence
-from .model import Run
+from .model import Point, Run
 from .rows import Context
-from .units import number, percent_label, plural, significant
+from .units import number, percent_label, plural, ratio_label, significant
 
 BUSY_SHARE = 0.15  # of the usable hardware threads, just before the run
 BUSY_LOAD = 0.25  # of the usable hardware threads, over the minute before the run
+DISTURBED = 1.25  # between two measurements of the same step, minutes apart at most
 MODELLED = "simulated"  # its times come from no clock
 
 
@@ -33,6 +34,27 @@ def busy(run: Run) -> str:
     return f"load average {significant(load)} on {plural(int(threads), 'usable hardware thread')}"
 
 
+def disturbances(run: Run) -> list[str]:
+    """What a reader must know before looking at a time of this run."""
+    notes = []
+    if reason := busy(run):
+        notes.append(f"The machine was busy when this run began: {reason}. Times are drawn, but decide no claim.")
+    ratios = {p.text("id"): max(r, 1 / r) for p in run.points if (r := repeated(p)) and not 1 / DISTURBED < r < DISTURBED}
+    if ratios:
+        worst = max(ratios, key=lambda i: ratios[i])
+        notes.append(
+            f"{plural(len(ratios), 'point')} took other times when their ablations repeated the full step, {worst} by "
+            f"{ratio_label(ratios[worst])}: something disturbed the machine in between. Measure them again."
+        )
+    return notes
+
+
+def repeated(point: Point) -> float | None:
+    """The full step as the ablations took it ÷ as the samples did."""
+    again, median = point.num("ablations.full_s"), point.median_s
+    return again / median if again and median and point.ok and point.source != MODELLED else None
+
+
 def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, str], Evidence]:
     """The same test of a claim about times, without the runs of busy machines."""
 
@@ -43,8 +65,10 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
         kept = [p for p in ctx.points if p.run not in noise]
         seen = test(Context(kept, ctx.runs, ctx.index), source)
         with_noise = test(ctx, source)
-        if seen.status != NOT_TESTED or with_noise.status == NOT_TESTED:
+        if seen.status != NOT_TESTED:
             return seen
+        if with_noise.status == NOT_TESTED:  # what is missing is missing, noise or not
+            return with_noise
         reasons = "; ".join(dict.fromkeys(noise.values()))
         text = f"noisy machine: {reasons} when the run began, so its times decide nothing. Seen all the same: {with_noise.text}"
         return Evidence(source, NOT_TESTED, text, with_noise.details)

@@ -18,6 +18,7 @@ from .evidence import NOT_TESTED, Claim, Evidence
 from .markup import attribute, definition_list, escape, json_block, script_hash, script_json, script_safe
 from .method import method_section
 from .model import Run
+from .noise import disturbances
 from .rows import Context
 from .rows_cost import host_memory
 from .tables import full_table, skipped_table
@@ -90,7 +91,7 @@ def header(ctx: Context) -> str:
         counts = "".join(
             f'<li class="status {attribute(s)}">{integer_label(n)} {escape(s)}</li>' for s, n in run.counts.items()
         )
-        notes = "".join(f'<p class="notice">{escape(n)}</p>' for n in run.notes)
+        notes = "".join(f'<p class="notice">{escape(n)}</p>' for n in [*run.notes, *disturbances(run)])
         name = f"<h2>Run {place}: {escape(run.name)}</h2>" if len(ctx.runs) > 1 else ""
         description = f"<p>{escape(run.get('run.description'))}</p>" if run.get("run.description") else ""
         facts = definition_list(

@@ -28,6 +28,8 @@ SLOT_PX = 11  # height of one row of × at the top edge
 MAX_LENGTHS = 4  # lines per series in the scaling figures
 MAX_STRIPS = 60
 
+TIE = 1.025  # the median error of predictions on a calibrated machine, and of repeated measurements
+
 
 def stopped_rows(ctx: Context, missing: list[Point]) -> tuple[list[Row], int]:
     """Rows of × at the top edge, a line of them for each series, and the space that they take."""
@@ -46,6 +48,8 @@ def stopped_rows(ctx: Context, missing: list[Point]) -> tuple[list[Row], int]:
 def latency(ctx: Context) -> list[Drawing]:
     """All points with a length: times as marks, the others as × in one row per series and ranks."""
     shown = timed_points(ctx)
+    if len({p.seq_len for p in shown}) == 1 and len({p.ranks for p in shown}) > 1:
+        return []  # one column of marks that differ in ranks alone
     rows = [timed_row(ctx, p, 1.0 / p.group_batch) for p in shown]
     if not rows:
         return []
@@ -180,7 +184,8 @@ def winners(ctx: Context) -> list[Drawing]:
     )
     drawings: list[Drawing] = []
     numbers: dict[tuple[int, str], int] = {}
-    for (run, source, _), members in problems.items():
+    varied = [place for place, name in enumerate(shape) if len({key[2][place] for key in problems}) > 1 and name != "causal"]
+    for (run, source, problem), members in problems.items():
         maps = {}
         for (cluster,), on_it in group_by(members, lambda p: p.text("params.cluster")).items():
             cells = group_by(largest_batches(on_it), lambda p: p.seq_len, lambda p: p.ranks)
@@ -194,10 +199,18 @@ def winners(ctx: Context) -> list[Drawing]:
             numbers[(run, source)] += 1
             points = [p for places in ranked.values() for p in places[:2]]
             title = map_title(ctx, run, source, cluster)
+            title += "".join(f", {shape[place].replace('_', ' ')} {problem[place]}" for place in varied)
             if ranked[next(iter(ranked))][0].get("params.causal"):
                 title += ", causal"
             drawings.append(Drawing(rows, points, suffix=map_suffix(source, run, number), title=title))
     return drawings
+
+
+def is_tie(first: Point, second: Point) -> bool:
+    """Intervals that overlap, or times that are nearer than predictions are sure of."""
+    low, high = second.num("timing.ci_low_s"), first.num("timing.ci_high_s")
+    overlap = first.source == "measured" and low is not None and high is not None and low <= high
+    return overlap or (second.median_s or 0.0) <= TIE * (first.median_s or 0.0)
 
 
 def winner_row(ctx: Context, cell: tuple[Any, ...], maps: dict[str, Any], cluster: str) -> Row:
@@ -215,7 +228,7 @@ def winner_row(ctx: Context, cell: tuple[Any, ...], maps: dict[str, Any], cluste
         "second": short_name(second),
         "second_time": duration_label(second.median_s, 6),
         "value": factor,
-        "value_text": ratio_label(factor),
+        "value_text": f"≈ {ratio_label(factor)}" if is_tie(first, second) else ratio_label(factor),
         "flips": "; ".join(elsewhere) or "the same",
         "flips_here": bool(elsewhere),
     }

@@ -14,6 +14,7 @@ namespace longnet {
 namespace {
 
 constexpr IntRule kHeadDim{.min = 8, .max = 256, .multiple_of = 8};
+constexpr int64_t kMostHeads = 16384;  // a schedule lists what each one selects
 constexpr int64_t kMaxAxisValues = 10000;
 
 template <class Enum>
@@ -26,8 +27,8 @@ void read_enum(ObjectReader& r, std::string_view key, Enum& out,
 }
 
 void read_model(ObjectReader r, ModelConfig& model) {
-  r.integer("heads", model.heads, {});
-  r.integer("kv_heads", model.kv_heads, {});
+  r.integer("heads", model.heads, {.max = kMostHeads});
+  r.integer("kv_heads", model.kv_heads, {.max = kMostHeads});
   r.integer("head_dim", model.head_dim, kHeadDim);
   read_enum(r, "dtype", model.dtype, dtype_names());
   r.boolean("causal", model.causal);
@@ -105,8 +106,8 @@ void read_sweep(ObjectReader r, const KnownNames& known, SweepConfig& sweep) {
   r.axis("ranks", sweep.ranks, {.max = 1 << 24, .world = true});
   if (const JsonNode* batch = r.take("batch"))
     read_batch(ObjectReader(batch, r.path_of("batch"), r.problems()), sweep.batch);
-  r.axis("heads", sweep.heads, {});
-  r.axis("kv_heads", sweep.kv_heads, {});
+  r.axis("heads", sweep.heads, {.max = kMostHeads});
+  r.axis("kv_heads", sweep.kv_heads, {.max = kMostHeads});
   r.axis("head_dim", sweep.head_dim, kHeadDim);
   r.axis("seed", sweep.seed, {.min = 0});
   r.axis("threads", sweep.threads, {.min = 0, .max = 4096});

@@ -270,6 +270,34 @@ struct Tally {
 
 }  // namespace
 
+std::vector<std::string> replaced_choices(const Config& c, const KnownNames& known) {
+  std::vector<std::string> notes;
+  const auto note = [&](const char* axis, const std::vector<std::string>& asked,
+                        const std::string& standard, auto has) {
+    if (asked.empty() || contains(asked, standard)) return;
+    std::string who, what;
+    for (const std::string& algorithm : or_else<std::string>(c.sweep.algorithm, "dilated"))
+      if (std::none_of(asked.begin(), asked.end(),
+                       [&](const std::string& name) { return has(algorithm, name); }))
+        who += (who.empty() ? "" : ", ") + algorithm;
+    for (const std::string& name : asked) what += (what.empty() ? "" : ", ") + name;
+    if (!who.empty())
+      notes.push_back(concat("no ", axis, " ", what, " for ", who, ": ", standard, " instead"));
+  };
+  note("collective", c.sweep.collective, "native",
+       [&](const std::string& algorithm, const std::string& name) {
+         const auto of = known.collectives_of.find(algorithm);
+         return known.collectives_of.empty() ||
+                (of != known.collectives_of.end() && contains(of->second, name));
+       });
+  note("layout", c.sweep.layout, "contiguous", [&](const std::string& algorithm, const auto&) {
+    return !contains(known.dilated_algorithms, algorithm) &&
+           !contains(known.sparse_algorithms, algorithm) &&
+           !contains(known.contiguous_algorithms, algorithm);
+  });
+  return notes;
+}
+
 std::vector<DilatedBranch> resolve_branches(const DilatedConfig& dilated, int64_t seq_len,
                                             int64_t ranks, int64_t heads) {
   check(!dilated.segments.empty() && seq_len >= 1 && ranks >= 1, "branches of ",

@@ -33,6 +33,10 @@ struct ExpandOptions {
   std::function<void(PointParams&)> resolve{};
 };
 
+// What a config asks for and some algorithm cannot do, where nothing else is asked of it:
+// "all_gather, ring have no collective linear: native".
+std::vector<std::string> replaced_choices(const Config& config, const KnownNames& known);
+
 // Throws UsageError when no runnable point remains, saying what removed them. `threads` stays 0
 // where the config leaves it to the launcher, and the id is made with that 0: a point has one id on
 // every machine.

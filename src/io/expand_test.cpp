@@ -466,5 +466,23 @@ TEST(Expand, AFilterNamesKnownValues) {
   EXPECT_EQ(error("algorithm == ring && kernel == anything || ranks == 1"), "");
 }
 
+TEST(ReplacedChoices, NameWhoDoesWhatElse) {
+  const KnownNames known{
+      .dilated_algorithms = {"dilated"},
+      .collectives_of = {{"all_gather", {"native", "bruck"}}, {"ulysses", {"native", "linear"}}}};
+  Config c;
+  c.sweep.algorithm = {"all_gather", "ulysses", "ring", "dilated"};
+  EXPECT_TRUE(replaced_choices(c, known).empty());
+  c.sweep.collective = {"native", "linear"};  // who cannot do one does the other
+  EXPECT_TRUE(replaced_choices(c, known).empty());
+  c.sweep.collective = {"linear"};
+  c.sweep.layout = {"zigzag"};
+  EXPECT_THAT(replaced_choices(c, known),
+              ElementsAre("no collective linear for all_gather, ring, dilated: native instead",
+                          "no layout zigzag for dilated: contiguous instead"));
+  c.sweep.collective = {"linear", "bruck"};
+  EXPECT_THAT(replaced_choices(c, known).front(), HasSubstr("bruck for ring, dilated"));
+}
+
 }  // namespace
 }  // namespace longnet
