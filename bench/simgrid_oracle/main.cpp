@@ -78,7 +78,10 @@ std::vector<Case> cases(bool quick) {
         if (quick && ranks > 16) continue;
         for (const std::string& collective : collectives_of(a)) {
           // Where the number of messages is not P squared, or SimGrid would take minutes.
-          const bool few = a.name == "dilated" && collective != "ring";
+          const bool few =
+              a.collectives == CollectiveUse::kAllGather &&
+              (collective == "recursive_doubling" ||
+               (collective != "ring" && a.name != "query_gather"));  // which reduces around a ring
           if (ranks == 512 && (!few || machine != "switch")) continue;
           if (ranks > 16 && cluster.execution == ExecutionKind::kInOrder) continue;
           const ShardedProblem s = problem_of(a, ranks);

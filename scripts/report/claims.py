@@ -10,7 +10,7 @@ Source of the claims: LongNet, arXiv 2307.02486, sections 2.4, 3.1 and 3.2, tabl
 
 from __future__ import annotations
 
-from typing import Callable, Iterable
+from typing import Any, Callable, Iterable
 
 from .claims_billion import BILLION, billion_computed, billion_fits
 from .claims_pattern import (
@@ -42,6 +42,7 @@ from .rows import Context
 from .series import group_by, sources_of
 from .units import bytes_label, plural, significant, token_label
 
+BRANCH = ("segment_length", "dilation_rate", "summary_tokens")
 MIN_LENGTHS = 3  # different lengths of one line
 MIN_SPAN = 4.0  # longest over shortest
 CONSTANT_EXPONENT = 0.10  # |b| of time per token ~ N^b: at most 7 % per doubling
@@ -91,8 +92,37 @@ def flat(fit: PowerLaw, what: str, where: str) -> Verdict:
     )
 
 
+def cut_to(branches: list[dict[str, Any]], seq_len: int) -> list[tuple[float, ...]]:
+    """Branches of a sequence of that length: segments end with it."""
+    return [tuple(min(b.get(k) or 0, seq_len) if k == "segment_length" else b.get(k) or 0 for k in BRANCH) for b in branches]
+
+
+def walked_lines(ctx: Context, source: str) -> list[list[Point]]:
+    """Points that one machine walked with the same branches, whatever the run and the number of ranks in whose place it
+    stood: its time is the sum over ranks. A shorter sequence cuts the branches off."""
+    walked = [p for group in lines(ctx, source, "dilated", lambda p: p.ranks) for p in group if p.in_turn and p.seq_len]
+    found: list[list[Point]] = []
+    shape = ("heads", "kv_heads", "head_dim", "dtype", "causal", "kernel", "threads", "mix", "offset")
+    machine = ("environment.hostname", "environment.cpu.model")
+    alike = group_by(
+        walked,
+        lambda p: tuple(p.text(f"params.{k}") for k in shape),
+        lambda p: tuple(str(ctx.runs[p.run].get(k)) for k in machine),
+    )
+    for group in alike.values():
+        longest = max(group, key=lambda p: p.seq_len or 0)
+        line = [p for p in group if cut_to(longest.branches, p.seq_len or 0) == cut_to(p.branches, p.seq_len or 0)]
+        if len({(p.run, p.ranks) for p in line}) > 1:  # else it is one of lines()
+            found.append(line)
+    return found
+
+
 def latency_constant(ctx: Context, source: str) -> Evidence:
     verdicts: list[Verdict] = []
+    for group in walked_lines(ctx, source):
+        fit = long_fit(group, time_per_token)
+        if fit:
+            verdicts.append(flat(fit, "time per token", "dilated with the same branches, one device in the place of all ranks"))
     for group in lines(ctx, source, "dilated", lambda p: p.ranks):
         fit = long_fit(group, time_per_token)
         if fit:

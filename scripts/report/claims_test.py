@@ -231,6 +231,32 @@ class Claims(unittest.TestCase):
             record["params"]["transport"] = "virtual"
         self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_TESTED)
 
+    def test_walks_of_two_runs_with_the_same_branches_are_one_line(self) -> None:
+        branches = [{"segment_length": 2 * K, "dilation_rate": 1}, {"segment_length": M, "dilation_rate": 512}]
+        records = [point("dilated", n, ranks, time_s=1e-6 * n) for n, ranks in ((8 * K, 1), (16 * K, 1), (M, 4))]
+        for record in records:
+            n = record["params"]["seq_len"]
+            cut = [b | {"segment_length": min(b["segment_length"], n)} for b in branches]
+            record["params"] |= {"transport": "virtual", "branches": cut, "batch": 1, "threads": 2}
+        seen = claim(records, "dilated attention is nearly")
+        self.assertEqual(seen.status, SUPPORTED)
+        self.assertIn("same branches", seen.deciding.text)
+        records[2]["timing"] |= {k: 9 * M * 1e-6 for k in ("median_s", "ci_low_s", "ci_high_s")}
+        self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_SUPPORTED)
+        records[2]["params"]["branches"][1]["dilation_rate"] = 8  # another model
+        self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_TESTED)
+
+    def test_ranks_that_share_cores_decide_nothing_about_time(self) -> None:
+        records = self.line("ring", 0.1)
+        self.assertEqual(claim(records, "vanilla attention grows").status, NOT_SUPPORTED)
+        for record in records:
+            threads = record["params"]["ranks"] * record["params"]["threads"]
+            record["metrics"] = {"usable_cores": threads}
+        self.assertEqual(claim(records, "vanilla attention grows").status, NOT_SUPPORTED)
+        for record in records:
+            record["metrics"] = {"usable_cores": threads - 1}
+        self.assertEqual(claim(records, "vanilla attention grows").status, NOT_TESTED)
+
     def test_reference(self) -> None:
         good, bad = point("dilated", 8 * K, 1), point("dilated", 16 * K, 1)
         self.assertEqual(claim([good], "equals the reference").status, SUPPORTED)

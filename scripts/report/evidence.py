@@ -75,7 +75,11 @@ def lines(
     able = [
         p
         for p in ctx.points
-        if p.ok and p.source == source and p.kind == kind and p.seq_len and (p.median_s or not needs_time)
+        if p.ok
+        and p.source == source
+        and p.kind == kind
+        and p.seq_len
+        and ((p.median_s and not p.shares_cores) or not needs_time)
     ]
     return list(group_by(able, ctx.index.key, axis).values())
 

@@ -41,6 +41,7 @@ THRESHOLDS = (
     "patterns that follow the paper's rule count (segments and keys per query ~ √N; rates ~ segments, within a factor of "
     f"{claims_pattern.RULE_WITHIN:g} for rounding).",
     f"Dependency: at most {claims_pattern.DEPTH_EXTRA} layers more than the paper's estimate rounded up.",
+    "Points of more threads than cores decide no claim about time.",
     f"A line of the other claims counts with {claims.MIN_LENGTHS} or more lengths over a factor of {claims.MIN_SPAN:g}; shorter lines test "
     "nothing.",
 )

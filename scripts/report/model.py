@@ -122,6 +122,12 @@ class Point:
         return self.text("params.transport") == "virtual" and self.source != "replayed"
 
     @property
+    def shares_cores(self) -> bool:
+        """More threads of its ranks than cores: its time tells how the system shares them."""
+        cores = self.num("metrics.usable_cores")
+        return cores is not None and not self.in_turn and cores < self.ranks * (self.num("params.threads") or 1)
+
+    @property
     def time_per_sequence_s(self) -> float | None:
         """Median of one forward divided by the batch: comparable between batch sizes."""
         return None if self.median_s is None else self.median_s / self.batch
