@@ -284,9 +284,16 @@ def dependency_depth(ctx: Context) -> list[Drawing]:
         if bound is not None:
             row["bound"] = bound
         rows.append(row)
+    marks: dict[tuple[Any, ...], Row] = {}  # one for all ranks with the same depth
+    for row in rows:
+        first = marks.setdefault(tuple(row.get(k) for k in ("series", "source", "run", "seq_len", "value")), row)
+        first["marked_ranks"] = ", ".join(dict.fromkeys([*filter(None, [first.get("marked_ranks")]), row["ranks_label"]]))
+    params = side_by_side(
+        [r for r in marks.values() if r.get("value") is not None], "seq_len", close=lambda a, b: a == b
+    )
     highest = max((row.get(key, 0) for row in rows for key in ("value", "bound")), default=0)
     note = f"Not computed, because the segments cut each other too irregularly: {plural(unknown, 'point')}." if unknown else ""
-    return single(rows, list(shown.values()), params={"top": max(4, 1 + math.ceil(highest))}, note=note)
+    return single(rows, list(shown.values()), params=params | {"top": max(4, 1 + math.ceil(highest))}, note=note)
 
 
 def timeline(ctx: Context) -> list[Drawing]:

@@ -28,7 +28,7 @@ SLOT_PX = 11  # height of one row of × at the top edge
 MAX_LENGTHS = 4  # lines per series in the scaling figures
 MAX_STRIPS = 60
 
-TIE = 1.025  # the median error of predictions on a calibrated machine, and of repeated measurements
+TIE = 1.05  # about the median error of predictions on a calibrated machine, and of repeated measurements
 
 
 def stopped_rows(ctx: Context, missing: list[Point]) -> tuple[list[Row], int]:
