@@ -71,7 +71,10 @@ std::string reason(const PointRecord& r, double fastest) {
   else
     text = concat("waits ", std::lround(100 * waits), " % of the time for others");
   if (r.work.balance < 0.95)
-    text += concat("; ", r.params.problem.causal ? "the mask" : "unequal parts",
+    text += concat("; ",
+                   r.params.problem.causal && r.params.layout == "contiguous"
+                       ? "the mask"
+                       : "unequal parts of tokens or heads",
                    " may leave ranks idle, balance ", std::round(100 * r.work.balance) / 100);
   if (total > 1.1 * fastest)
     text += concat("; ", std::round(100 * total / fastest) / 100, " x the first");
@@ -126,6 +129,10 @@ int run_recommend(const Options& options) {
                             how.cluster.num_gpus(), " GPUs; --what-if nodes=",
                             (options.ranks + how.cluster.node_size() - 1) / how.cluster.node_size(),
                             " adds some"));
+  if (const auto tokens = try_parse_tokens(options.seq_len); tokens && *tokens < options.ranks)
+    throw UsageError(concat("--seq-len ", options.seq_len, " on --ranks ", options.ranks,
+                            ": most ranks would have no token\n  hint: at most ", *tokens,
+                            " ranks, or data parallelism (sweep.replicas)"));
   const Config config =
       parse_config(question(options, how.cluster), "the command line", {.known = known_names()});
   std::vector<PointRecord> exact, dilated, stopped;

@@ -198,12 +198,29 @@ void print_head(const Sweep& sweep, const Plan& plan, World& world, const Option
             << std::flush;
 }
 
+// What must be said again for the same points, quoted for a shell.
+std::string same_options(const Options& o) {
+  std::string text;
+  const auto add = [&](const char* name, const std::string& value) {
+    if (!value.empty()) text += concat(" ", name, " '", value, "'");
+  };
+  for (const std::string& set : o.sets) add("--set", set);
+  add("--filter", o.filter);
+  add("--transport", o.transport);
+  add("--replay", o.replay);
+  if (o.ranks > 0) text += concat(" --ranks ", o.ranks);
+  return text;
+}
+
 void print_summary(const Summary& summary, const std::string& directory) {
   std::cout << "#";
-  for (const auto& [status, count] : summary.counts)
+  bool any = false;
+  for (const auto& [status, count] : summary.counts) {
     if (count > 0) std::cout << " " << count << " " << status;
+    any = any || count > 0;
+  }
   if (summary.counts.at("ok") == 0 && summary.verdict == "incomplete")
-    std::cout << "; nothing was measured, the points say why";
+    std::cout << " nothing was measured" << (any ? ", the points say why" : "");
   std::cout << "; verdict: " << summary.verdict << "\n# result: " << directory << "\n"
             << std::flush;
 }
@@ -338,8 +355,8 @@ class SweepRun {
     print_summary(summary, writer_->directory());
     if (!sweep_.is_virtual()) print_ranks_missing();
     if (stopped_) {
-      std::cerr << "stopped early; go on with: lnbench run " << options_.config << " --resume "
-                << writer_->directory() << "\n";
+      std::cerr << "stopped early; go on with: lnbench run " << options_.config
+                << same_options(options_) << " --resume " << writer_->directory() << "\n";
       return kStoppedEarly;
     }
     return summary.verdict == "pass" ? kOk : kFailed;

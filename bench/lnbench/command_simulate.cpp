@@ -45,6 +45,9 @@ std::vector<Variant> read_variants(const Options& options, const Config& config)
   for (const std::string& text : questions) {
     Variant v;
     v.how.what_if = parse_what_if(text);
+    for (const Variant& earlier : variants)
+      if (earlier.how.what_if.text() == v.how.what_if.text())
+        throw UsageError(concat("--what-if '", text, "' is there twice\n  hint: leave one out"));
     v.how.cluster = apply(cluster, v.how.what_if);
     v.how.memory_fraction = config.memory.limit_fraction;
     v.how.collapse = !options.no_collapse;

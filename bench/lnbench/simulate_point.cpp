@@ -31,6 +31,7 @@ CollectivePlan plan_of(const PointParams& p, const ClusterSpec& cluster) {
 std::string why_no_straggler(const Straggler& s, const PointParams& p) {
   if (s.rank >= p.ranks)
     return concat("what if straggler: there is no rank ", s.rank, " of ", p.ranks);
+  if (s.count > p.ranks) return concat("what if straggler: ", s.count, " slow ranks of ", p.ranks);
   if (p.replicas == 1 || !s.exists() || (s.count == 1 && s.rank < p.group_ranks())) return "";
   return concat("what if straggler: of ", p.replicas,
                 " replicas the first is simulated, ranks 0 to ", p.group_ranks() - 1,

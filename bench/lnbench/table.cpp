@@ -105,8 +105,14 @@ std::string result_row(const PointRecord& r) {
                                                    : r.comm.predicted_bytes_per_rank;
   column(out, 10, bytes ? concat(*bytes) : "-");
   column(out, 10, number(r.check.rel_l2_error, 2));
-  const std::string options = options_text(p);
+  std::string options = options_text(p);
+  if (const size_t changes = p.cluster.find(' '); changes != std::string::npos)
+    options += (options.empty() ? "" : " ") + p.cluster.substr(changes + 1);
   out << (options.empty() ? "-" : options);
+  if (const auto share = r.metrics.find("measured_share"); r.source == Source::kExtrapolated)
+    out << " # extrapolated"
+        << (share == r.metrics.end() ? "" : concat(" from ", number(100 * share->second, 2), " %"));
+  if (r.source == Source::kReplayed) out << " # replayed";
   if (!r.reason.empty()) out << " # " << r.reason;
   return out.str();
 }

@@ -37,7 +37,7 @@ def busy(run: Run) -> str:
 def disturbances(run: Run) -> list[str]:
     """What a reader must know before looking at a time of this run."""
     notes = []
-    if reason := busy(run):
+    if (reason := busy(run)) and any(p.source != MODELLED for p in run.points):
         notes.append(f"The machine was busy when this run began: {reason}. Times are drawn, but decide no claim.")
     ratios = {p.text("id"): max(r, 1 / r) for p in run.points if (r := repeated(p)) and not 1 / DISTURBED < r < DISTURBED}
     if ratios:

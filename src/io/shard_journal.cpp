@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "io/record_node.h"
+#include "io/sha256.h"
 #include "json/json_tree.h"
 #include "json/text.h"
 
@@ -43,6 +44,20 @@ double error_from(const JsonNode& n, std::string_view key) {
 std::string header(const std::string& point, const std::string& plan, double share) {
   JsonNode n = JsonNode::object();
   return dump_json(n.set("point", point).set("plan", plan).set("share", share)) + "\n";
+}
+
+constexpr std::string_view kSeal = ",\"sha256\":\"";
+
+// {"walk":0,...} becomes {"walk":0,...,"sha256":"first 16 digits, of what stands before"}.
+std::string sealed(const std::string& line) {
+  const std::string body = line.substr(0, line.size() - 1);
+  return concat(body, kSeal, sha256_hex(body).substr(0, 16), "\"}");
+}
+
+void check_seal(const std::string& line) {
+  const size_t at = line.rfind(kSeal);
+  if (at == std::string::npos || line != sealed(line.substr(0, at) + "}"))
+    throw UsageError("the line was changed after it was written");
 }
 
 }  // namespace
@@ -113,6 +128,7 @@ ShardJournal::ShardJournal(const std::string& path, const std::string& point,
     } else {
       try {
         lines_.push_back(shard_line_from_json(line, path));
+        check_seal(line);
       } catch (const UsageError& e) {
         throw UsageError(concat("'", path, "', line ", number, ": ", e.what(),
                                 "\n  hint: cut the file off before this line: what stands there "
@@ -127,7 +143,7 @@ ShardJournal::ShardJournal(const std::string& path, const std::string& point,
 }
 
 void ShardJournal::append(const ShardLine& line) {
-  file_->write_all(shard_line_to_json(line) + "\n");
+  file_->write_all(sealed(shard_line_to_json(line)) + "\n");
   lines_.push_back(line);
 }
 

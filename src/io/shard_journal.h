@@ -5,7 +5,8 @@
 //     {"point":"9c41d07b","plan":"128 ranks, 1 sequences at once, ...","share":1}
 //     {"walk":0,"rank":0,"first_batch":0,"batches":1,"seconds":{"attend":19.8,...},"heads":[...],...}
 //
-// A line that was cut in half by a kill is dropped when the journal is opened again.
+// A line that was cut in half by a kill is dropped when the journal is opened again. Each line ends
+// with a digest of what stands before it: one that was changed is refused.
 #pragma once
 #include <cstdint>
 #include <map>

@@ -51,7 +51,7 @@ TEST(ShardJournal, KeepsWhatWasWrittenWhereverItIsCut) {
     bytes.assign(std::istreambuf_iterator<char>(file), {});
   }
   EXPECT_EQ(text(ShardJournal(path, "abc", "plan").lines()), text({line(0), line(1), line(2)}));
-  const size_t last = shard_line_to_json(line(2)).size() + 1;
+  const size_t last = bytes.size() - bytes.rfind('\n', bytes.size() - 2) - 1;
   for (const size_t cut : {size_t(1), last - 1, last}) {
     std::filesystem::resize_file(path, bytes.size() - cut);
     ShardJournal journal(path, "abc", "plan");
@@ -80,6 +80,29 @@ TEST(ShardJournal, AnInfiniteErrorStaysOne) {
   ShardLine wrong = line(0);
   wrong.worst_row = std::numeric_limits<double>::infinity();
   EXPECT_EQ(shard_line_from_json(shard_line_to_json(wrong)).worst_row, wrong.worst_row);
+}
+
+TEST(ShardJournal, RefusesALineThatWasChanged) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / "longnet-journal-changed").string();
+  std::filesystem::remove(path);
+  ShardJournal(path, "abc", "plan").append(line(0));
+  std::string bytes;
+  {
+    std::ifstream file(path, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  const size_t norm = bytes.find("\"norm\":2");
+  ASSERT_NE(norm, std::string::npos);
+  bytes[norm + 7] = '3';
+  std::ofstream(path, std::ios::binary) << bytes;
+  try {
+    ShardJournal changed(path, "abc", "plan");
+    FAIL() << "a changed line was taken";
+  } catch (const UsageError& e) {
+    EXPECT_NE(std::string(e.what()).find("line 2"), std::string::npos) << e.what();
+  }
+  std::filesystem::remove(path);
 }
 
 }  // namespace

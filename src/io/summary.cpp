@@ -38,6 +38,8 @@ std::string series_name(const PointRecord& r) {
     name += concat(" offset=", to_string(p.pattern.offset));
   if (p.pattern.mix != MixRule::kLse) name += concat(" mix=", to_string(p.pattern.mix));
   if (p.pattern.phase_parts != 1) name += " phase=shard";
+  if (p.replicas > 1) name += concat(" replicas=", p.replicas);
+  if (!p.cluster.empty()) name += " on " + p.cluster;
   return name + concat(" threads=", p.threads, " seed=", p.problem.seed);
 }
 

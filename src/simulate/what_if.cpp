@@ -1,6 +1,7 @@
 // "What if the network were half as fast?": one cluster, changed.
 #include <cmath>
 #include <functional>
+#include <set>
 
 #include "core/check.h"
 #include "json/text.h"
@@ -108,12 +109,15 @@ std::string WhatIf::text() const {
 
 WhatIf parse_what_if(std::string_view text) {
   WhatIf w;
+  std::set<std::string> seen;
   while (!text.empty()) {
     const size_t comma = text.find(',');
     const std::string part(text.substr(0, comma));
     text = comma == std::string_view::npos ? "" : text.substr(comma + 1);
     const size_t equals = part.find('=');
     const std::string name = part.substr(0, equals);
+    if (!seen.insert(name).second)
+      throw UsageError(concat("what if '", part, "': ", name, " is there twice"));
     if (std::find(kNames.begin(), kNames.end(), name) == kNames.end())
       throw UsageError(concat("what if '", part, "': ", name_hint(name, kNames)));
     const std::string number = equals == std::string::npos ? "" : part.substr(equals + 1);
@@ -125,7 +129,10 @@ WhatIf parse_what_if(std::string_view text) {
     if (!value || *value < 0 || (*value == 0 && name != "latency") ||
         (name == "overlap" && *value > 1))
       throw UsageError(concat("what if '", part, "': write ", name,
-                              "=NUMBER, e.g. bandwidth=0.5 (a factor), taper=2, overlap=0.56"));
+                              "=NUMBER, e.g. bandwidth=0.5 (a factor), taper=2, overlap=0.56; ",
+                              name == "latency"   ? "latency is 0 or more"
+                              : name == "overlap" ? "overlap is above 0 and at most 1"
+                                                  : "it is above 0"));
     set(w, name, *value);
   }
   return w;
