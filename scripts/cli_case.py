@@ -5,9 +5,11 @@ With MPIRUN=path what is asked for on ranks runs there.
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -49,6 +51,17 @@ class Case(unittest.TestCase):
         done = lnbench(*args, **more)
         self.assertEqual(done.returncode, code, f"{args}\n{done.stdout}\n{done.stderr}")
         return done
+
+    def stopped_after_a_point(self, process, folder):
+        """Sends SIGUSR1 once a point is on the disk; the run must end as stopped early. Returns points.jsonl."""
+        points = folder / "points.jsonl"
+        for _ in range(600):
+            if points.exists() and points.read_text().count("\n") >= 1:
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGUSR1)
+        self.assertEqual(process.wait(timeout=120), 4)
+        return points
 
     def result(self, folder):
         return json.loads((pathlib.Path(folder) / "result.json").read_text())

@@ -4,9 +4,7 @@ import json
 import os
 import pathlib
 import re
-import signal
 import subprocess
-import time
 import unittest
 
 from cli_case import CANARY, LNBENCH, MPIRUN, SMALL, Case, lnbench
@@ -88,13 +86,7 @@ class Run(Case):
         config, folder = self.write("long.json", long), self.path / "out"
         process = subprocess.Popen([LNBENCH, "run", config, "-o", str(folder), "--ranks", "2"], stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL)
-        points = folder / "points.jsonl"
-        for _ in range(600):
-            if points.exists() and points.read_text().count("\n") >= 1:
-                break
-            time.sleep(0.1)
-        process.send_signal(signal.SIGUSR1)
-        self.assertEqual(process.wait(timeout=120), 4)
+        points = self.stopped_after_a_point(process, folder)
         finished = [json.loads(line)["id"] for line in points.read_text().splitlines()]
         self.assertGreaterEqual(len(finished), 1)
         self.assertLess(len(finished), 12)
@@ -171,13 +163,7 @@ class Mpi(Case):
         env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_NUM_THREADS="1")
         process = subprocess.Popen([MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", "2", LNBENCH, "run", config, "-o",
                                     str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
-        points = folder / "points.jsonl"
-        for _ in range(600):
-            if points.exists() and points.read_text().count("\n") >= 1:
-                break
-            time.sleep(0.1)
-        process.send_signal(signal.SIGUSR1)
-        self.assertEqual(process.wait(timeout=120), 4)
+        self.stopped_after_a_point(process, folder)
         self.assertEqual(json.loads((folder / "result.json").read_text())["summary"]["verdict"], "incomplete")
 
     def test_a_choice_that_cannot_be_had_is_said(self):
