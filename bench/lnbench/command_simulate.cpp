@@ -36,8 +36,8 @@ ClusterSpec read_cluster(const Options& options, const Config& config) {
                                                                              : config.cluster.file);
 }
 
-std::vector<Variant> read_variants(const Options& options, const Config& config) {
-  const ClusterSpec cluster = read_cluster(options, config);
+std::vector<Variant> read_variants(const Options& options, const Config& config,
+                                   const ClusterSpec& cluster) {
   std::vector<std::string> questions =
       options.what_if.empty() ? config.cluster.what_if : options.what_if;
   if (questions.empty()) questions.push_back("");
@@ -74,9 +74,9 @@ bool has_replicas(const std::vector<Variant>& variants) {
 }
 
 WriterOptions writer_options(const Options& options, const Config& config,
-                             const std::vector<Variant>& variants,
+                             const std::vector<Variant>& variants, const ClusterSpec& simulated,
                              const std::string& command_line) {
-  const std::string cluster = cluster_to_json(read_cluster(options, config));
+  const std::string cluster = cluster_to_json(simulated);
   return {.directory = options.output,
           .run = {.name = config.name,
                   .description = config.description,
@@ -114,10 +114,11 @@ void check_trace(const Options& options, const std::vector<Variant>& variants) {
 
 int run_simulate(const Options& options, const std::string& command_line) {
   const Config config = read_config(options);
-  const std::vector<Variant> variants = read_variants(options, config);
+  const ClusterSpec simulated = read_cluster(options, config);  // before any what-if
+  const std::vector<Variant> variants = read_variants(options, config, simulated);
   check_trace(options, variants);
   ResultWriter writer =
-      ResultWriter::create(writer_options(options, config, variants, command_line));
+      ResultWriter::create(writer_options(options, config, variants, simulated, command_line));
   const ClusterSpec& cluster = variants[0].how.cluster;
   std::cout << "# " << config.name << ": " << count_points(variants) << " points simulated on "
             << cluster.name << " (" << cluster.num_nodes() << " nodes of " << cluster.node_size()
