@@ -168,6 +168,15 @@ sanitize() {  # SECTION TOOL
   stage "sanitizer_$1_$2" 40 compute-sanitizer --tool "$2" --error-exitcode 9 \
     $bin/gpu_check --small --only "$1" --json "$out/sanitizer_$1_$2.json"
 }
+# The kernel that no GPU has run yet: in processes of its own, so that a hang costs its time alone.
+compute_capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1)
+if [ "$compute_capability" = 9.0 ]; then
+  stage check_sm90a 40 $bin/gpu_check --only sm90a --json "$out/check_sm90a.json" &&
+    stage kernels_sm90a 60 $bin/gpu_kernels_benchmark --sm90a --seconds "$(plan 60)" \
+      --json "$out/kernels_sm90a.json"
+else
+  left_out+=("cuda_sm90a: needs compute capability 9.0, this GPU has ${compute_capability:-an unknown one}")
+fi
 sanitize attend memcheck
 # lnbench needs libraries that a GPU machine may lack: scripts/gpu_bundle.sh brings them.
 if [ -x build/gpu_deps/bin/lnbench ]; then
@@ -200,7 +209,7 @@ sanitize rows memcheck
   say "# GPU validation: $gpu_name, $(head -1 "$out/environment.txt")"
   say "# stages (exit codes): ${status[*]}"
   for line in "${left_out[@]}"; do say "# left out: $line"; done
-  for log in check_kernels check_programs check_cudnn kernels figure5 ranks walk; do
+  for log in check_kernels check_programs check_cudnn check_sm90a kernels kernels_sm90a figure5 ranks walk; do
     [ -f "$out/$log.log" ] && { say; say "## $log"; grep -v FAILED "$out/$log.log"; grep -m 10 FAILED "$out/$log.log"; }
   done
 } >"$out/summary.txt"

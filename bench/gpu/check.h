@@ -31,6 +31,7 @@ void check_generator(Outcome& out, bool small);
 void check_rows(Outcome& out, bool small);
 void check_summaries(Outcome& out, bool small);
 void check_attend(Outcome& out, bool small);
+void check_sm90a(Outcome& out, bool small);
 void check_cudnn(Outcome& out, bool small);
 void check_programs(Outcome& out, bool small);
 void check_virtual(Outcome& out, bool small);

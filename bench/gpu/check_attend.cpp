@@ -9,6 +9,7 @@
 #include "kernels/cuda/cudnn_kernel.h"
 #include "kernels/cuda/gather_kernel.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/sm90a_kernel.h"
 #include "kernels/cuda/strided_view.h"
 #include "kernels/reference/reference_kernel.h"
 
@@ -215,6 +216,23 @@ void check_attend(Outcome& out, bool small) {
     setup.expect(*make_gather_kernel(make_cuda_kernel()), out, "gather");
     spec.element = DeviceElement::kFloat16;
     AttendSetup(spec).expect(*make_cuda_kernel(), out, "cuda fp16");
+  }
+}
+
+void check_sm90a(Outcome& out, bool small) {
+  const std::string why = why_sm90a_absent();
+  if (!why.empty()) {
+    std::printf("  left out: %s\n", why.c_str());
+    return;
+  }
+  for (AttendSpec spec : attend_specs(small)) {
+    if (spec.head_dim > 128) continue;
+    AttendSetup setup(spec);
+    for (const std::string& shape : sm90a_kernel_shapes(spec.head_dim))
+      setup.expect(*make_sm90a_kernel(shape), out, "cuda_sm90a/" + shape);
+    setup.expect(*make_sm90a_kernel(), out, "cuda_sm90a fused merge", true);
+    spec.element = DeviceElement::kFloat16;
+    AttendSetup(spec).expect(*make_sm90a_kernel(), out, "cuda_sm90a fp16");
   }
 }
 

@@ -37,9 +37,9 @@ struct Section {
   void (*run)(Outcome&, bool small);
 };
 constexpr Section kSections[] = {
-    {"generator", check_generator}, {"rows", check_rows},         {"summaries", check_summaries},
-    {"attend", check_attend},       {"cudnn", check_cudnn},       {"programs", check_programs},
-    {"virtual", check_virtual},     {"refusals", check_refusals},
+    {"generator", check_generator}, {"rows", check_rows},       {"summaries", check_summaries},
+    {"attend", check_attend},       {"sm90a", check_sm90a},     {"cudnn", check_cudnn},
+    {"programs", check_programs},   {"virtual", check_virtual}, {"refusals", check_refusals},
 };
 
 bool wanted(const std::string& list, const std::string& section) {

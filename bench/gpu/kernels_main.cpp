@@ -1,6 +1,6 @@
 // gpu_kernels_benchmark: attention kernels on one GPU, beside the ceiling model and cuDNN.
 //
-//   gpu_kernels_benchmark [--json FILE] [--seconds 120] [--quick]
+//   gpu_kernels_benchmark [--json FILE] [--seconds 120] [--quick] [--sm90a]
 //
 // sweep:    head_dim x rows per segment x mask x kernel (every compiled tile shape of `cuda`),
 // dense
@@ -11,6 +11,10 @@
 // dense
 //           rate of the same kernel), and what gather + dense + scatter costs instead.
 // merge:    a dilated branch folded into the output by the kernel, or by a launch of its own.
+//
+// --sm90a:  only cuda_sm90a (every compiled tile shape) beside the default of `cuda` and cuDNN, at
+// the
+//           sections' main points.
 //
 // Inputs are several times the L2 cache. Results are written after every point.
 #include <algorithm>
@@ -23,6 +27,7 @@
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/gather_kernel.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/sm90a_kernel.h"
 #include "measure/sampler.h"
 
 namespace longnet::gpu {
@@ -45,8 +50,12 @@ double pairs_of(const std::vector<AttendTask>& tasks, bool causal) {
 
 class Benchmark {
  public:
-  Benchmark(std::string path, double seconds, bool quick)
-      : path_(std::move(path)), seconds_(seconds), quick_(quick), report_(describe_devices()) {}
+  Benchmark(std::string path, double seconds, bool quick, bool sm90a)
+      : path_(std::move(path)),
+        seconds_(seconds),
+        quick_(quick),
+        sm90a_(sm90a),
+        report_(describe_devices()) {}
 
   int run() {
     std::printf("# %s\n# %-9s %-14s %4s %6s %6s %3s %9s %8s %8s\n",
@@ -54,7 +63,8 @@ class Benchmark {
                 "TFLOP/s", "ceiling", "to_cudnn");
     for (const Model& model : kModels) dilation(model);
     for (const Model& model : kModels) sweep(model);
-    for (const Model& model : kModels) merge(model);
+    if (!sm90a_)
+      for (const Model& model : kModels) merge(model);
     write();
     std::printf("# %zu points, %zu left out for lack of time, %zu failed\n", points_.size(),
                 left_out_, failed_);
@@ -132,9 +142,15 @@ class Benchmark {
           measure(p, *make_cudnn_kernel(), tasks, {.keep_16_bits = true});
     }
     const auto shapes = cuda_kernel_shapes(p.head_dim);
-    for (size_t i = 0; i < (variants ? shapes.size() : 1); ++i) {
+    for (size_t i = 0; i < (variants && !sm90a_ ? shapes.size() : 1); ++i) {
       p.kernel = (i == 0 ? "cuda " : "cuda/") + shapes[i];
       measure(p, *make_cuda_kernel(shapes[i]), tasks, {});
+    }
+    if (!sm90a_) return;
+    const auto wide = sm90a_kernel_shapes(p.head_dim);
+    for (size_t i = 0; i < (variants ? wide.size() : 1); ++i) {
+      p.kernel = (i == 0 ? "sm90a " : "sm90a/") + wide[i];
+      measure(p, *make_sm90a_kernel(wide[i]), tasks, {});
     }
   }
 
@@ -159,6 +175,7 @@ class Benchmark {
       const auto tasks = tensors.branch(kRows * r, r);
       Point p{"dilation", "", model.head_dim, kRows, r};
       all_kernels(p, tasks, false);
+      if (sm90a_) continue;
       p.kernel = "gather(cuda)";
       measure(p, *make_gather_kernel(make_cuda_kernel()), tasks, {});
     }
@@ -205,7 +222,7 @@ class Benchmark {
 
   std::string path_;
   double seconds_, begin_s_ = steady_seconds();
-  bool quick_;
+  bool quick_, sm90a_;
   DeviceReport report_;
   std::vector<Json> points_;
   std::map<std::tuple<int64_t, int64_t, int64_t, bool>, double> cudnn_rate_;
@@ -218,9 +235,9 @@ class Benchmark {
 int main(int argc, char** argv) {
   using namespace longnet::gpu;
   return run_program("gpu_kernels_benchmark", [&] {
-    const Arguments arguments(argc, argv, {"--json", "--seconds", "--quick"});
+    const Arguments arguments(argc, argv, {"--json", "--seconds", "--quick", "--sm90a"});
     return Benchmark(arguments.text("--json", ""), arguments.number("--seconds", 120),
-                     arguments.has("--quick"))
+                     arguments.has("--quick"), arguments.has("--sm90a"))
         .run();
   });
 }

@@ -31,7 +31,7 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25.1 does not know that 
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 endif()
-find_package(CUDAToolkit REQUIRED)
+find_package(CUDAToolkit 12.5 REQUIRED)  # tensor maps, driver entry points by version
 set(LONGNET_HAS_CUDA ON)
 
 # Headers alone: the libraries are opened at run time. Python's wheels bring them as well.

@@ -10,40 +10,54 @@
 //
 // Fragments of mma.m16n8k16 and ldmatrix: PTX ISA 8.x, sections 9.7.14.5.8 and 9.7.14.5.15.
 #pragma once
-#include <cmath>
 #include <cstdint>
 
-#include "kernels/cuda/tile_layout.h"
+#include "kernels/cuda/softmax_rows.h"
 
 namespace longnet {
 
+// Which keys of a tile a row does not see.
+class Hidden {
+ public:
+  LONGNET_HOST_DEVICE Hidden(const TileInputs& in, const TileRef& tile, int64_t key,
+                             const RunCursor& cursor)
+      : task_(in.tasks[tile.task]),
+        cursor_(cursor),
+        key_(key),
+        keys_(tile.keys),
+        first_row_(tile.row),
+        causal_(in.causal) {}
+  LONGNET_HOST_DEVICE void column(int column) {
+    const int64_t index = key_ + column;
+    cursor_.advance_to(index);
+    beyond_ = index >= keys_;
+    token_ = cursor_.token(index);
+  }
+  LONGNET_HOST_DEVICE bool row(int row) const {
+    const int64_t position = task_.q_first + (first_row_ + row) * task_.q_step;
+    return beyond_ || (causal_ && token_ > position);
+  }
+
+ private:
+  const TileTask& task_;
+  RunCursor cursor_;
+  int64_t key_, keys_, token_ = 0;
+  int first_row_;
+  bool causal_, beyond_ = false;
+};
+
 // What one warp keeps between key tiles, and what it does with each.
 template <class Shape, class Warp>
-class WarpTile {
+class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Warp> {
+  using Rows = SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Warp>;
+  using Rows::first_row_, Rows::warp_;
+
  public:
   template <class T>
   using Reg = typename Warp::template Reg<T>;
+  using Rows::o;
+  using typename Rows::Factors, typename Rows::Fragment, typename Rows::Scores;
   static constexpr int kM = Shape::kM, kDim = Shape::kDim, kKeys = Shape::kKeys;
-
-  LONGNET_HOST_DEVICE void begin(Warp warp, int first_row) {
-    warp_ = warp;
-    first_row_ = first_row;
-    warp_.lanes([&](int lane) {
-      LONGNET_UNROLL
-      for (int m = 0; m < kM; ++m) {
-        LONGNET_UNROLL
-        for (int h = 0; h < 2; ++h) {
-          max_[m][h][lane] = -INFINITY;
-          sum_[m][h][lane] = 0.0f;
-        }
-        LONGNET_UNROLL
-        for (int n = 0; n < kDim / 8; ++n) {
-          LONGNET_UNROLL
-          for (int i = 0; i < 4; ++i) o_[m][n][i][lane] = 0.0f;
-        }
-      }
-    });
-  }
 
   LONGNET_HOST_DEVICE void load_queries() {
     if constexpr (Shape::kQInRegisters) {
@@ -55,68 +69,16 @@ class WarpTile {
   // Keys [key, key + kKeys) of the task are in stage `stage`; `cursor` stands at or before them.
   LONGNET_HOST_DEVICE void step(const TileInputs& in, const TileRef& tile, int stage, int64_t key,
                                 const RunCursor& cursor) {
-    Reg<float> s[kM][kKeys / 8][4];
+    Scores s;
     scores(s, stage);
-    if (key + kKeys > tile.unmasked) mask(s, in, tile, key, cursor);
-    softmax(s, in.scale_log2);
+    if (key + kKeys > tile.unmasked) this->mask(s, Hidden(in, tile, key, cursor));
+    Factors shrink;
+    this->softmax(s, in.scale_log2, shrink);
+    this->rescale(shrink);
     add_values(s, stage);
   }
 
-  LONGNET_HOST_DEVICE void finish(const TileInputs& in, const TileRef& tile) {
-    const TileTask& task = in.tasks[tile.task];
-    LONGNET_UNROLL
-    for (int m = 0; m < kM; ++m) {
-      LONGNET_UNROLL
-      for (int h = 0; h < 2; ++h) {
-        warp_.quad_sum(sum_[m][h]);
-        Reg<float> old;
-        if (in.merge) {  // all four lanes of a row read its LSE before one of them writes it
-          warp_.lanes([&](int lane) {
-            const int row = row_of(tile, lane, m, h);
-            old[lane] = row < task.rows ? task.lse[row * task.lse_stride] : -INFINITY;
-          });
-          warp_.sync();
-        }
-        warp_.lanes([&](int lane) {
-          const int row = row_of(tile, lane, m, h);
-          if (row >= task.rows) return;
-          const float sum = sum_[m][h][lane];
-          float lse = sum > 0.0f ? (max_[m][h][lane] + Warp::log2(sum)) * 0.69314718056f
-                                 : -INFINITY;  // max is in units of log2 by now
-          float scale = sum > 0.0f ? in.output_scale / sum : 0.0f, keep = 0.0f;
-          if (in.merge) {
-            const float top = fmaxf(lse, old[lane]);
-            if (top == -INFINITY) return;  // neither saw a key: O and LSE stay
-            const float mine = Warp::exp2((lse - top) * 1.44269504089f);
-            const float theirs = Warp::exp2((old[lane] - top) * 1.44269504089f);
-            scale *= mine / (mine + theirs);
-            keep = theirs / (mine + theirs);
-            lse = top + Warp::log2(mine + theirs) * 0.69314718056f;
-          }
-          if ((lane & 3) == 0) task.lse[row * task.lse_stride] = lse;
-          float* const out = task.o + row * task.o_stride + (lane & 3) * 2;
-          LONGNET_UNROLL
-          for (int n = 0; n < kDim / 8; ++n) {
-            if (n * 8 >= in.head_dim) break;
-            float x = o_[m][n][2 * h][lane] * scale, y = o_[m][n][2 * h + 1][lane] * scale;
-            if (in.merge) {
-              x += keep * out[n * 8];
-              y += keep * out[n * 8 + 1];
-            }
-            Warp::store2(out + n * 8, x, y);
-          }
-        });
-      }
-    }
-  }
-
  private:
-  using Fragment = Reg<uint32_t>[4];
-
-  LONGNET_HOST_DEVICE int row_of(const TileRef& tile, int lane, int m, int h) const {
-    return tile.row + first_row_ + m * 16 + accumulator_row(lane, 2 * h);
-  }
-
   LONGNET_HOST_DEVICE void load_query_fragments(Fragment (&a)[kM], int k) {
     LONGNET_UNROLL
     for (int m = 0; m < kM; ++m) {
@@ -128,7 +90,7 @@ class WarpTile {
     }
   }
 
-  LONGNET_HOST_DEVICE void scores(Reg<float> (&s)[kM][kKeys / 8][4], int stage) {
+  LONGNET_HOST_DEVICE void scores(Scores& s, int stage) {
     warp_.lanes([&](int lane) {
       LONGNET_UNROLL
       for (int m = 0; m < kM; ++m) {
@@ -165,89 +127,12 @@ class WarpTile {
     }
   }
 
-  LONGNET_HOST_DEVICE void mask(Reg<float> (&s)[kM][kKeys / 8][4], const TileInputs& in,
-                                const TileRef& tile, int64_t key, const RunCursor& cursor) {
-    const TileTask& task = in.tasks[tile.task];
-    warp_.lanes([&](int lane) {
-      RunCursor at = cursor;
-      LONGNET_UNROLL
-      for (int n = 0; n < kKeys / 8; ++n) {
-        LONGNET_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          const int64_t index = key + n * 8 + accumulator_column(lane, i);
-          at.advance_to(index);
-          const bool hidden = index >= tile.keys;
-          const int64_t token = at.token(index);
-          LONGNET_UNROLL
-          for (int m = 0; m < kM; ++m) {
-            LONGNET_UNROLL
-            for (int h = 0; h < 2; ++h) {
-              const int64_t position = task.q_first + row_of(tile, lane, m, h) * task.q_step;
-              if (hidden || (in.causal && token > position)) s[m][n][2 * h + i][lane] = -INFINITY;
-            }
-          }
-        }
-      }
-    });
-  }
-
-  // Scores become exp2(score - max); max_ (in units of log2) and sum_ (of this lane's columns)
-  // follow, and O is rescaled.
-  LONGNET_HOST_DEVICE void softmax(Reg<float> (&s)[kM][kKeys / 8][4], float scale_log2) {
-    LONGNET_UNROLL
-    for (int m = 0; m < kM; ++m) {
-      LONGNET_UNROLL
-      for (int h = 0; h < 2; ++h) {
-        Reg<float> top;
-        warp_.lanes([&](int lane) {
-          float most = fmaxf(s[m][0][2 * h][lane], s[m][0][2 * h + 1][lane]);
-          LONGNET_UNROLL
-          for (int n = 1; n < kKeys / 8; ++n)
-            most = fmaxf(most, fmaxf(s[m][n][2 * h][lane], s[m][n][2 * h + 1][lane]));
-          top[lane] = most;
-        });
-        warp_.quad_max(top);
-        warp_.lanes([&](int lane) {
-          const float max = fmaxf(max_[m][h][lane], top[lane] * scale_log2);
-          const float base = max == -INFINITY ? 0.0f : max;  // no key seen so far
-          const float shrink = Warp::exp2(max_[m][h][lane] - base);
-          max_[m][h][lane] = max;
-          float sum = sum_[m][h][lane] * shrink;
-          LONGNET_UNROLL
-          for (int n = 0; n < kKeys / 8; ++n) {
-            LONGNET_UNROLL
-            for (int i = 0; i < 2; ++i) {
-              float& x = s[m][n][2 * h + i][lane];
-              x = Warp::exp2(fmaf(x, scale_log2, -base));
-              sum += x;
-            }
-          }
-          sum_[m][h][lane] = sum;
-          LONGNET_UNROLL
-          for (int n = 0; n < kDim / 8; ++n) {
-            o_[m][n][2 * h][lane] *= shrink;
-            o_[m][n][2 * h + 1][lane] *= shrink;
-          }
-        });
-      }
-    }
-  }
-
-  // O += P V. Two neighbouring accumulators of S are, rounded, one A operand.
-  LONGNET_HOST_DEVICE void add_values(Reg<float> (&p)[kM][kKeys / 8][4], int stage) {
+  // O += P V
+  LONGNET_HOST_DEVICE void add_values(Scores& p, int stage) {
     LONGNET_UNROLL
     for (int k = 0; k < kKeys / 16; ++k) {
       Fragment a[kM];
-      warp_.lanes([&](int lane) {
-        LONGNET_UNROLL
-        for (int m = 0; m < kM; ++m) {
-          LONGNET_UNROLL
-          for (int i = 0; i < 4; ++i) {
-            const auto& pair = p[m][2 * k + (i >> 1)];
-            a[m][i][lane] = Warp::pack(pair[2 * (i & 1)][lane], pair[2 * (i & 1) + 1][lane]);
-          }
-        }
-      });
+      this->pack(a, p, k);
       LONGNET_UNROLL
       for (int n = 0; n < kDim / 16; ++n) {
         Reg<int> address;
@@ -258,17 +143,13 @@ class WarpTile {
         warp_.ldmatrix_transposed(b, address);
         LONGNET_UNROLL
         for (int m = 0; m < kM; ++m) {
-          warp_.mma(o_[m][2 * n], a[m], b[0], b[1]);
-          warp_.mma(o_[m][2 * n + 1], a[m], b[2], b[3]);
+          warp_.mma(o[m][2 * n], a[m], b[0], b[1]);
+          warp_.mma(o[m][2 * n + 1], a[m], b[2], b[3]);
         }
       }
     }
   }
 
-  Warp warp_;
-  int first_row_ = 0;
-  Reg<float> o_[kM][kDim / 8][4];
-  Reg<float> max_[kM][2], sum_[kM][2];
   Fragment q_[Shape::kQInRegisters ? kDim / 16 : 1][Shape::kQInRegisters ? kM : 1];
 };
 
@@ -344,7 +225,15 @@ LONGNET_HOST_DEVICE void attend_tile(Block& block, const TileInputs& in, const T
       w.step(in, tile, stage, key, here);
     });
   }
-  block.warps([&](auto& w, auto, int) { w.finish(in, tile); });
+  const TileRows to{.o = task.o,
+                    .lse = task.lse,
+                    .o_stride = task.o_stride,
+                    .lse_stride = task.lse_stride,
+                    .rows = task.rows,
+                    .head_dim = in.head_dim,
+                    .merge = in.merge,
+                    .output_scale = in.output_scale};
+  block.warps([&](auto& w, auto, int) { w.finish(to, tile.row); });
 }
 
 }  // namespace longnet

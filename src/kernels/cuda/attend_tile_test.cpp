@@ -3,99 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
-
 #include "kernels/cuda/emulated_block.h"
+#include "kernels/cuda/testing/tile_case.h"
 #include "kernels/cuda/tile_plan.h"
 #include "kernels/cuda/tile_shapes.h"
 
 namespace longnet {
 namespace {
-
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-struct Keys {
-  int64_t rows = 0, first_token = 0, token_step = 1, stride = 0;  // stride 0: dense
-};
-struct Case {
-  int64_t head_dim = 64;
-  Keys q;
-  std::vector<Keys> kv;
-  bool causal = false;
-  float amplitude = 1.0f;
-};
-
-// Storage of one run; the gaps between rows are NaN.
-class Rows {
- public:
-  Rows(const Keys& run, int64_t d, Tensor tensor, float amplitude)
-      : stride_(run.stride > 0 ? run.stride : d), data_(size_t(stride_ * run.rows + 8), 0x7FFF) {
-    std::vector<float> row(static_cast<size_t>(d));
-    for (int64_t i = 0; i < run.rows; ++i) {
-      generate_row({7, tensor, run.first_token + i * run.token_step, 0}, d, row.data());
-      for (int64_t c = 0; c < d; ++c)
-        first()[i * stride_ + c] = bf16_bits(row[size_t(c)] * amplitude);
-    }
-  }
-  uint16_t* first() {  // 16-byte aligned
-    return data_.data() + (16 - reinterpret_cast<uintptr_t>(data_.data()) % 16) % 16 / 2;
-  }
-  int64_t stride() const { return stride_; }
-
- private:
-  int64_t stride_;
-  std::vector<uint16_t> data_;
-};
-
-struct Result {
-  std::vector<float> o, lse;
-};
-
-class TaskData {
- public:
-  explicit TaskData(const Case& c) : case_(c), q_(c.q, c.head_dim, Tensor::kQuery, c.amplitude) {
-    k_.reserve(c.kv.size());
-    v_.reserve(c.kv.size());
-    for (const Keys& run : c.kv) {
-      k_.emplace_back(run, c.head_dim, Tensor::kKey, c.amplitude);
-      v_.emplace_back(run, c.head_dim, Tensor::kValue, 1.0f);
-      kv_.push_back({.k = k_.back().first(),
-                     .v = v_.back().first(),
-                     .row_stride = k_.back().stride(),
-                     .rows = run.rows,
-                     .first_token = run.first_token,
-                     .token_step = run.token_step});
-    }
-  }
-  // Rows of O lie d + 2 apart, LSEs 3 apart.
-  AttendTask task(Result& into) {
-    const int64_t d = case_.head_dim, rows = case_.q.rows;
-    if (into.o.empty()) {
-      into.o.assign(size_t(rows * (d + 2)), -77.0f);
-      into.lse.assign(size_t(rows * 3), -77.0f);
-    }
-    return {.q = {.q = q_.first(),
-                  .row_stride = q_.stride(),
-                  .rows = rows,
-                  .first_token = case_.q.first_token,
-                  .token_step = case_.q.token_step},
-            .kv = kv_,
-            .out = {into.o.data(), into.lse.data(), d + 2, 3}};
-  }
-  AttendOptions options(float output_scale = 1.0f) const {
-    return {.head_dim = case_.head_dim,
-            .dtype = DType::kBFloat16,
-            .causal = case_.causal,
-            .output_scale = output_scale};
-  }
-
- private:
-  Case case_;
-  Rows q_;
-  std::vector<Rows> k_, v_;
-  std::vector<KvRun> kv_;
-};
 
 template <class Shape>
 void emulate(std::span<const AttendTask> tasks, const AttendOptions& options, bool merge,
@@ -110,31 +24,18 @@ void emulate(std::span<const AttendTask> tasks, const AttendOptions& options, bo
 }
 
 template <class Shape>
-void expect_like_reference(const Case& c) {
+void expect_like_reference(const TileCase& c) {
   SCOPED_TRACE(testing::Message() << "d " << c.head_dim << " rows " << c.q.rows << " runs "
                                   << c.kv.size() << " causal " << c.causal << " shape "
                                   << Shape::kDim << "/" << Shape::kRows << "/" << Shape::kKeys);
-  TaskData setup(c);
-  Result expected, result;
-  const auto reference = make_kernel("reference");
-  const AttendTask wanted = setup.task(expected);
-  reference->attend({&wanted, 1}, setup.options(), 1, {});
+  TileTaskData setup(c);
+  const TileResult expected = reference_result(setup);
+  TileResult result;
   const AttendTask task = setup.task(result);
   static int turn = 0;  // all four orders, in turn
   ++turn;
   emulate<Shape>({&task, 1}, setup.options(), false, {(turn & 1) != 0, (turn & 2) != 0});
-
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < expected.o.size(); ++i) {
-    difference += std::pow(double(result.o[i]) - double(expected.o[i]), 2);
-    norm += std::pow(double(expected.o[i]), 2);
-  }
-  EXPECT_LE(std::sqrt(difference), 4e-3 * std::sqrt(norm));
-  for (size_t i = 0; i < expected.lse.size(); ++i) {
-    if (result.lse[i] == expected.lse[i]) continue;  // also -inf, and the gaps
-    EXPECT_NEAR(result.lse[i], expected.lse[i], 1e-5 * std::max(1.0f, std::abs(expected.lse[i])))
-        << i;
-  }
+  expect_same_rows(result, expected);
 }
 
 using Shape64 = DefaultShape<64>;
@@ -152,7 +53,7 @@ TEST(AttendTileTest, OddShapes) {
 
 TEST(AttendTileTest, HeadDims) {
   for (const bool causal : {false, true}) {
-    const Keys q{.rows = 40}, kv{.rows = 70};
+    const KeyRows q{.rows = 40}, kv{.rows = 70};
     for (const int64_t d : {8, 24, 48, 64})
       expect_like_reference<Shape64>({.head_dim = d, .q = q, .kv = {kv}, .causal = causal});
     for (const int64_t d : {80, 96, 128})
@@ -163,19 +64,19 @@ TEST(AttendTileTest, HeadDims) {
 }
 
 TEST(AttendTileTest, EveryShapeOfTheLibrary) {
-  const Case c{.q = {.rows = 150, .first_token = 100},
-               .kv = {{.rows = 90}, {.rows = 160, .first_token = 90}},
-               .causal = true};
+  const TileCase c{.q = {.rows = 150, .first_token = 100},
+                   .kv = {{.rows = 90}, {.rows = 160, .first_token = 90}},
+                   .causal = true};
   for_each_shape([&](auto shape) {
-    Case sized = c;
+    TileCase sized = c;
     sized.head_dim = decltype(shape)::kDim;
     expect_like_reference<decltype(shape)>(sized);
   });
 }
 
 TEST(AttendTileTest, RunsOfUnequalLength) {  // rows gathered from ranks, w mod r != 0
-  const Keys q{.rows = 140, .first_token = 3, .token_step = 6, .stride = 6 * 64};
-  std::vector<Keys> kv;
+  const KeyRows q{.rows = 140, .first_token = 3, .token_step = 6, .stride = 6 * 64};
+  std::vector<KeyRows> kv;
   for (int64_t rank = 0, token = 3; rank < 9; ++rank) {
     const int64_t rows = rank == 4 ? 0 : 13 + rank % 2;
     kv.push_back({.rows = rows, .first_token = token, .token_step = 6});
@@ -186,10 +87,10 @@ TEST(AttendTileTest, RunsOfUnequalLength) {  // rows gathered from ranks, w mod 
 }
 
 TEST(AttendTileTest, CausalRunsInAnyOrder) {
-  const Keys q{.rows = 130, .first_token = 50, .token_step = 2};
-  const Keys early{.rows = 70}, late{.rows = 100, .first_token = 150};
-  const Keys never{.rows = 30, .first_token = 100000};
-  for (const auto& kv : std::vector<std::vector<Keys>>{
+  const KeyRows q{.rows = 130, .first_token = 50, .token_step = 2};
+  const KeyRows early{.rows = 70}, late{.rows = 100, .first_token = 150};
+  const KeyRows never{.rows = 30, .first_token = 100000};
+  for (const auto& kv : std::vector<std::vector<KeyRows>>{
            {late, early}, {early, late}, {never}, {never, early}, {early, late, never}})
     expect_like_reference<Shape64>({.q = q, .kv = kv, .causal = true});
 }
@@ -209,35 +110,26 @@ TEST(AttendTileTest, HugeScores) {
 // One run against two halves that are merged, the second inside the kernel.
 TEST(AttendTileTest, MergeInTheEpilogue) {
   for (const bool causal : {false, true}) {
-    const Keys first{.rows = 100}, second{.rows = 90, .first_token = 100};
-    const Keys q{.rows = 150, .first_token = 60};
-    TaskData whole({.q = q, .kv = {first, second}, .causal = causal});
-    TaskData a({.q = q, .kv = {first}, .causal = causal});
-    TaskData b({.q = q, .kv = {second}, .causal = causal});
-    TaskData nothing({.q = q, .kv = {}, .causal = causal});
-    Result expected, result;
-    const auto reference = make_kernel("reference");
-    const AttendTask wanted = whole.task(expected);
-    reference->attend({&wanted, 1}, whole.options(), 1, {});
+    const KeyRows first{.rows = 100}, second{.rows = 90, .first_token = 100};
+    const KeyRows q{.rows = 150, .first_token = 60};
+    TileTaskData whole({.q = q, .kv = {first, second}, .causal = causal});
+    TileTaskData a({.q = q, .kv = {first}, .causal = causal});
+    TileTaskData b({.q = q, .kv = {second}, .causal = causal});
+    TileTaskData nothing({.q = q, .kv = {}, .causal = causal});
+    const TileResult expected = reference_result(whole);
+    TileResult result;
     for (auto* half : {&nothing, &a, &nothing, &b}) {
       const bool merge = !result.o.empty();
       const AttendTask task = half->task(result);
       emulate<Shape64>({&task, 1}, half->options(), merge, {});
     }
-    double difference = 0, norm = 0;
-    for (size_t i = 0; i < expected.o.size(); ++i) {
-      difference += std::pow(double(result.o[i]) - double(expected.o[i]), 2);
-      norm += std::pow(double(expected.o[i]), 2);
-    }
-    EXPECT_LE(std::sqrt(difference), 4e-3 * std::sqrt(norm));
-    for (size_t i = 0; i < expected.lse.size(); ++i)
-      EXPECT_NEAR(result.lse[i], expected.lse[i], 2e-5) << i;
+    expect_same_rows(result, expected, 2e-5);
   }
 }
 
 TEST(AttendTileTest, NoKeysGiveTheIdentityOfMerge) {
-  TaskData setup({.q = {.rows = 5}, .kv = {{.rows = 0}}});
-  Result result;
+  TileTaskData setup({.q = {.rows = 5}, .kv = {{.rows = 0}}});
+  TileResult result;
   const AttendTask task = setup.task(result);
   emulate<Shape64>({&task, 1}, setup.options(), false, {});
   for (int64_t row = 0; row < 5; ++row) {
@@ -248,8 +140,8 @@ TEST(AttendTileTest, NoKeysGiveTheIdentityOfMerge) {
 }
 
 TEST(TilePlanTest, CausalTilesStopWhereNoRowSees) {
-  TaskData setup({.q = {.rows = 300}, .kv = {{.rows = 300}}, .causal = true});
-  Result result;
+  TileTaskData setup({.q = {.rows = 300}, .kv = {{.rows = 300}}, .causal = true});
+  TileResult result;
   const AttendTask task = setup.task(result);
   const TilePlan plan = plan_tiles({&task, 1}, true, 128);
   ASSERT_EQ(plan.tiles.size(), 3u);
@@ -262,8 +154,8 @@ TEST(TilePlanTest, CausalTilesStopWhereNoRowSees) {
 }
 
 TEST(TilePlanTest, MisalignedRowsAreNamed) {
-  TaskData setup({.q = {.rows = 2}, .kv = {{.rows = 2}}});
-  Result result;
+  TileTaskData setup({.q = {.rows = 2}, .kv = {{.rows = 2}}});
+  TileResult result;
   AttendTask task = setup.task(result);
   EXPECT_EQ(why_misaligned({&task, 1}), "");
   task.q.row_stride += 4;

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cudnn_kernel.h"
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/gather_kernel.h"
+#include "kernels/cuda/sm90a_kernel.h"
 
 namespace longnet {
 namespace {
@@ -23,6 +24,9 @@ constexpr NamedKernel kKernels[] = {
     {"cuda", 256, never, [] { return make_cuda_kernel(); }},
     {"cudnn", 128, why_cudnn_absent, make_cudnn_kernel},
     {"gather", 256, never, [] { return make_gather_kernel(make_cuda_kernel()); }},
+#ifdef LONGNET_CUDA_SM90A
+    {"cuda_sm90a", 128, why_sm90a_absent, [] { return make_sm90a_kernel(); }},
+#endif
 };
 
 const NamedKernel* find(std::string_view name) {

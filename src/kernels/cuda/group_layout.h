@@ -1,0 +1,159 @@
+// What the loop of the `cuda_sm90a` kernel reads, and where things lie in shared memory.
+//
+// Rows come by TMA: a box of up to 256 rows x 64 dims of a 5-D view (tensor_views.h) lands as rows
+// of 128 bytes whose 16-byte chunks are rotated by the row ("128-byte swizzle"); what lies outside
+// the view becomes zero. wgmma reads such tiles through descriptors.
+//
+//   row 3, dims 8..15 (chunk 1) of a slab of 64 dims at byte 3 * 128 + (1 ^ 3) * 16 = 416
+//
+// Descriptors and layouts: PTX ISA 8.x, 9.7.15.5 (asynchronous warpgroup level matrix
+// instructions).
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/tile_layout.h"
+
+namespace longnet {
+
+// A run of rows in a list of views: element [dim][row] of it is [dim][row][at 0][at 1][at 2].
+struct ViewPlace {
+  int32_t view = 0;
+  int32_t at[3] = {0, 0, 0};
+};
+
+// One query run against a list of key runs; the form of AttendTask that this kernel takes.
+struct GroupTask {
+  float* o;    // row i at o + i * o_stride
+  float* lse;  // row i at lse[i * lse_stride]
+  int64_t o_stride, lse_stride;
+  ViewPlace q;
+  int32_t rows;
+  int32_t first_run, num_runs;  // in GroupInputs::runs
+};
+// Under a causal mask, row i of the task sees the first
+//   ahead + i * per_row + floor((rest + i * rest_per_row) / step)    (0 ... rows)
+// keys of the run: floor((position of row i - first token) / step) + 1, of quotients and rests that
+// the host took. rest_per_row is 0 wherever rows and keys have one dilation rate.
+struct GroupRun {
+  ViewPlace k{}, v{};
+  int64_t ahead = 0, per_row = 0;
+  uint64_t rest = 0, rest_per_row = 0;  // < step
+  uint64_t step = 1, inverse = 0;       // inverse_of(step)
+  int32_t rows = 0;
+};
+// Rows [row, row + kRows) of a task.
+struct GroupTile {
+  int32_t task, row;
+};
+struct GroupInputs {
+  const GroupTask* tasks;
+  const GroupRun* runs;
+  const GroupTile* tiles;
+  const int32_t* block_begin;  // block b does tiles [block_begin[b], block_begin[b + 1])
+  const void* maps;            // a CUtensorMap per view
+  int32_t head_dim;            // <= Shape::kDim
+  bool causal;
+  bool merge;        // fold into what `o` and `lse` hold, by LSE, instead of overwriting it
+  float scale_log2;  // log2(e) / sqrt(head_dim)
+  float output_scale;
+};
+
+// kGroups consumer warpgroups of 64 rows each, and one warpgroup that loads. kTakeTurns: one
+// warpgroup at a time issues its products, so that the others' exponentials fill the gap
+// (FlashAttention-3's "ping-pong"; Shah et al., 2024).
+template <int kDim_, int kGroups_, int kKeys_, int kStages_, bool kTakeTurns_>
+struct GroupShape {
+  static constexpr int kDim = kDim_, kGroups = kGroups_, kKeys = kKeys_, kStages = kStages_;
+  static constexpr bool kTakeTurns = kTakeTurns_;
+  static constexpr int kRows = 64 * kGroups, kThreads = 128 * (kGroups + 1);
+  static constexpr int kSlabDim = 64, kSlabs = kDim / kSlabDim, kRowBytes = kSlabDim * 2;
+  static constexpr int kQSlabBytes = kRows * kRowBytes, kSlabBytes = kKeys * kRowBytes;
+  static constexpr int kQBytes = kSlabs * kQSlabBytes, kTileBytes = kSlabs * kSlabBytes;
+  static constexpr int kBarrierOffset = kQBytes + 2 * kStages * kTileBytes;
+  static constexpr int kBarriers = 2 + 4 * kStages;
+  static constexpr int kAlignment = 1024;  // of swizzled tiles
+  static constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers;
+  // 64 K registers per SM, in units of 8 per thread.
+  static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
+  static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
+  static_assert(kDim % kSlabDim == 0 && kKeys % 16 == 0 && kKeys <= 256 && kRows <= 256);
+  static_assert(kSlabBytes % kAlignment == 0 && kQSlabBytes % kAlignment == 0);
+  static_assert(kGroups == 2 || kGroups == 3);
+  static_assert(128 * (kGroups * kConsumerRegisters + kProducerRegisters) <= 65536);
+  LONGNET_HOST_DEVICE static constexpr int k_offset(int stage) {
+    return kQBytes + stage * 2 * kTileBytes;
+  }
+  LONGNET_HOST_DEVICE static constexpr int v_offset(int stage) {
+    return k_offset(stage) + kTileBytes;
+  }
+  // Barriers, by number. "Full": the producer's bytes have landed; "empty": all consumers are done.
+  static constexpr int kQFull = 0, kQEmpty = 1, kArrivals = 4 * kGroups;  // a warp each
+  LONGNET_HOST_DEVICE static constexpr int k_full(int stage) { return 2 + 4 * stage; }
+  LONGNET_HOST_DEVICE static constexpr int k_empty(int stage) { return 3 + 4 * stage; }
+  LONGNET_HOST_DEVICE static constexpr int v_full(int stage) { return 4 + 4 * stage; }
+  LONGNET_HOST_DEVICE static constexpr int v_empty(int stage) { return 5 + 4 * stage; }
+};
+
+// Matrix descriptor of a tile of 128-byte swizzled rows that starts at shared-memory byte `at`.
+// `leading`: bytes between slabs of 64 columns, where the operand is wider than one and its columns
+// lie along the rows (V); ignored otherwise.
+LONGNET_HOST_DEVICE constexpr uint64_t matrix_descriptor(uint32_t at, uint32_t leading) {
+  constexpr uint64_t kEightRows = 8 * 128, kSwizzle128 = 1;
+  return uint64_t((at & 0x3FFFF) >> 4) | uint64_t((leading & 0x3FFFF) >> 4) << 16 |
+         (kEightRows >> 4) << 32 | kSwizzle128 << 62;
+}
+
+// floor(2^64 / step), as far as 64 bits can say it.
+constexpr uint64_t inverse_of(uint64_t step) {
+  return step == 1 ? ~uint64_t{0} : ~uint64_t{0} / step + (~uint64_t{0} % step == step - 1 ? 1 : 0);
+}
+// floor(x / step), by its inverse: at most one too small before the last line.
+LONGNET_HOST_DEVICE inline uint64_t divided(uint64_t x, uint64_t step, uint64_t inverse) {
+#if defined(__CUDA_ARCH__)
+  const uint64_t quotient = __umul64hi(x, inverse);
+#else
+  const auto quotient = uint64_t((static_cast<unsigned __int128>(x) * inverse) >> 64);
+#endif
+  return quotient + (x - quotient * step >= step ? 1 : 0);
+}
+
+// Keys of the run that row `row` of its task sees: its first ones.
+LONGNET_HOST_DEVICE inline int32_t visible_keys(const GroupRun& run, int row) {
+  int64_t seen = run.ahead + row * run.per_row;
+  if (run.rest_per_row != 0)
+    seen += int64_t(divided(run.rest + uint64_t(row) * run.rest_per_row, run.step, run.inverse));
+  return seen <= 0 ? 0 : seen < run.rows ? int32_t(seen) : run.rows;
+}
+
+// The key tiles that rows [first, last] of a task see: producer and consumers walk the same ones.
+// A tile holds keys of one run. Small on purpose: consumers have few registers to spare.
+template <int kKeys>
+class KeyTiles {
+ public:
+  LONGNET_HOST_DEVICE KeyTiles(const GroupTask& task, int first, int last)
+      : run_(task.first_run - 1), left_(task.num_runs), first_(first), last_(last) {}
+  LONGNET_HOST_DEVICE bool next(const GroupInputs& in) {
+    key_ += kKeys;
+    while (key_ >= visible_) {
+      if (left_-- == 0) return false;
+      ++run_;
+      key_ = 0;
+      visible_ = limit(in, last_);
+      seen_by_all_ = limit(in, first_);
+    }
+    return true;
+  }
+  LONGNET_HOST_DEVICE const GroupRun& run(const GroupInputs& in) const { return in.runs[run_]; }
+  LONGNET_HOST_DEVICE int key() const { return key_; }  // of the run, the tile's first
+  LONGNET_HOST_DEVICE bool all_visible() const { return key_ + kKeys <= seen_by_all_; }
+  // Columns of the tile that `row` of the task sees; may be negative or beyond kKeys.
+  LONGNET_HOST_DEVICE int limit(const GroupInputs& in, int row) const {
+    return (in.causal ? visible_keys(run(in), row) : run(in).rows) - key_;
+  }
+
+ private:
+  int run_, left_, first_, last_;
+  int key_ = 0, visible_ = 0, seen_by_all_ = 0;
+};
+
+}  // namespace longnet
