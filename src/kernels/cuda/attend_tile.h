@@ -16,36 +16,6 @@
 
 namespace longnet {
 
-// Which keys of a tile a row does not see.
-class Hidden {
- public:
-  LONGNET_HOST_DEVICE Hidden(const TileInputs& in, const TileRef& tile, int64_t key,
-                             const RunCursor& cursor)
-      : task_(in.tasks[tile.task]),
-        cursor_(cursor),
-        key_(key),
-        keys_(tile.keys),
-        first_row_(tile.row),
-        causal_(in.causal) {}
-  LONGNET_HOST_DEVICE void column(int column) {
-    const int64_t index = key_ + column;
-    cursor_.advance_to(index);
-    beyond_ = index >= keys_;
-    token_ = cursor_.token(index);
-  }
-  LONGNET_HOST_DEVICE bool row(int row) const {
-    const int64_t position = task_.q_first + (first_row_ + row) * task_.q_step;
-    return beyond_ || (causal_ && token_ > position);
-  }
-
- private:
-  const TileTask& task_;
-  RunCursor cursor_;
-  int64_t key_, keys_, token_ = 0;
-  int first_row_;
-  bool causal_, beyond_ = false;
-};
-
 // What one warp keeps between key tiles, and what it does with each.
 template <class Shape, class Warp>
 class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Warp> {
@@ -71,7 +41,7 @@ class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Warp> 
                                 const RunCursor& cursor) {
     Scores s;
     scores(s, stage);
-    if (key + kKeys > tile.unmasked) this->mask(s, Hidden(in, tile, key, cursor));
+    if (key + kKeys > tile.unmasked) mask(s, in, tile, key, cursor);
     Factors shrink;
     this->softmax(s, in.scale_log2, shrink);
     this->rescale(shrink);
@@ -125,6 +95,25 @@ class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Warp> 
         }
       }
     }
+  }
+
+  // Run by run: a row sees the first keys of each.
+  LONGNET_HOST_DEVICE void mask(Scores& s, const TileInputs& in, const TileRef& tile, int64_t key,
+                                const RunCursor& cursor) const {
+    RunCursor at = cursor;
+    int begin = 0;
+    while (begin < kKeys && key + begin < tile.keys) {
+      at.advance_to(key + begin);
+      const TileRun& run = at.run();
+      const int64_t first = key + begin - run.begin;  // of the run, in column `begin`
+      const int end = run.rows - first < kKeys - begin ? begin + int(run.rows - first) : kKeys;
+      this->mask_columns(s, begin, end, [&](int row) {
+        const int64_t seen = in.causal ? run.limit.visible(tile.row + row) : run.rows;
+        return seen - first < end - begin ? begin + int(seen - first) : end;
+      });
+      begin = end;
+    }
+    if (begin < kKeys) this->mask_columns(s, begin, kKeys, [](int) { return 0; });
   }
 
   // O += P V

@@ -30,16 +30,9 @@ struct GroupTask {
   int32_t rows;
   int32_t first_run, num_runs;  // in GroupInputs::runs
 };
-// Under a causal mask, row i of the task sees the first
-//   ahead + i * per_row + floor((rest + i * rest_per_row) / step)    (0 ... rows)
-// keys of the run: floor((position of row i - first token) / step) + 1, of quotients and rests that
-// the host took. rest_per_row is 0 wherever rows and keys have one dilation rate.
 struct GroupRun {
   ViewPlace k{}, v{};
-  int64_t ahead = 0, per_row = 0;
-  uint64_t rest = 0, rest_per_row = 0;  // < step
-  uint64_t step = 1, inverse = 0;       // inverse_of(step)
-  int32_t rows = 0;
+  KeyLimit limit{};
 };
 // Rows [row, row + kRows) of a task.
 struct GroupTile {
@@ -103,28 +96,6 @@ LONGNET_HOST_DEVICE constexpr uint64_t matrix_descriptor(uint32_t at, uint32_t l
          (kEightRows >> 4) << 32 | kSwizzle128 << 62;
 }
 
-// floor(2^64 / step), as far as 64 bits can say it.
-constexpr uint64_t inverse_of(uint64_t step) {
-  return step == 1 ? ~uint64_t{0} : ~uint64_t{0} / step + (~uint64_t{0} % step == step - 1 ? 1 : 0);
-}
-// floor(x / step), by its inverse: at most one too small before the last line.
-LONGNET_HOST_DEVICE inline uint64_t divided(uint64_t x, uint64_t step, uint64_t inverse) {
-#if defined(__CUDA_ARCH__)
-  const uint64_t quotient = __umul64hi(x, inverse);
-#else
-  const auto quotient = uint64_t((static_cast<unsigned __int128>(x) * inverse) >> 64);
-#endif
-  return quotient + (x - quotient * step >= step ? 1 : 0);
-}
-
-// Keys of the run that row `row` of its task sees: its first ones.
-LONGNET_HOST_DEVICE inline int32_t visible_keys(const GroupRun& run, int row) {
-  int64_t seen = run.ahead + row * run.per_row;
-  if (run.rest_per_row != 0)
-    seen += int64_t(divided(run.rest + uint64_t(row) * run.rest_per_row, run.step, run.inverse));
-  return seen <= 0 ? 0 : seen < run.rows ? int32_t(seen) : run.rows;
-}
-
 // The key tiles that rows [first, last] of a task see: producer and consumers walk the same ones.
 // A tile holds keys of one run. Small on purpose: consumers have few registers to spare.
 template <int kKeys>
@@ -148,7 +119,8 @@ class KeyTiles {
   LONGNET_HOST_DEVICE bool all_visible() const { return key_ + kKeys <= seen_by_all_; }
   // Columns of the tile that `row` of the task sees; may be negative or beyond kKeys.
   LONGNET_HOST_DEVICE int limit(const GroupInputs& in, int row) const {
-    return (in.causal ? visible_keys(run(in), row) : run(in).rows) - key_;
+    const KeyLimit& keys = run(in).limit;
+    return (in.causal ? keys.visible(row) : keys.rows) - key_;
   }
 
  private:

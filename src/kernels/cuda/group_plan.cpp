@@ -7,36 +7,14 @@
 
 #include "core/check.h"
 #include "core/token_range.h"
+#include "kernels/cuda/tile_plan.h"
 
 namespace longnet {
 namespace {
 
-void check_rows(int64_t rows) {
-  check(rows >= 0 && rows < (int64_t{1} << 30), "a run of ", rows, " rows");
-}
-
-int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
-
-// Who sees what, without places.
-GroupRun group_run(const QueryRun& q, const KvRun& run, bool causal) {
-  GroupRun out{.rows = int32_t(run.rows)};
-  if (!causal) return out;
-  const int64_t step = run.rows > 1 ? run.token_step : 1;
-  check(step > 0, "causal keys must ascend");
-  const int64_t row_step = q.rows > 1 ? q.token_step : 0;
-  const int64_t ahead = floor_div(q.first_token - run.first_token, step);
-  out.ahead = ahead + 1;
-  out.per_row = row_step / step;
-  out.rest = uint64_t(q.first_token - run.first_token - ahead * step);
-  out.rest_per_row = uint64_t(row_step % step);
-  out.step = uint64_t(step);
-  out.inverse = inverse_of(out.step);
-  return out;
-}
-
 int64_t keys_of(const GroupPlan& plan, const GroupTask& task) {
   int64_t keys = 0;
-  for (int i = 0; i < task.num_runs; ++i) keys += plan.runs[size_t(task.first_run + i)].rows;
+  for (int i = 0; i < task.num_runs; ++i) keys += plan.runs[size_t(task.first_run + i)].limit.rows;
   return keys;
 }
 
@@ -45,7 +23,7 @@ int64_t cost_of(const GroupPlan& plan, const GroupTask& task, int last_row, bool
   int64_t tiles = 1;
   for (int i = 0; i < task.num_runs; ++i) {
     const GroupRun& run = plan.runs[size_t(task.first_run + i)];
-    const int64_t seen = causal ? visible_keys(run, last_row) : run.rows;
+    const int64_t seen = causal ? run.limit.visible(last_row) : run.limit.rows;
     tiles += ceil_div(seen, keys);
   }
   return tiles;
@@ -109,8 +87,7 @@ GroupPlan plan_groups(std::span<const AttendTask> tasks, bool causal, GroupTilin
   std::vector<RowRun> queries, keys, values;
   for (const AttendTask& task : tasks) {
     if (task.q.rows == 0) continue;
-    check_rows(task.q.rows);
-    check(!causal || task.q.rows == 1 || task.q.token_step >= 1, "causal rows must ascend");
+    check(task.q.rows < (int64_t{1} << 30), "a task of ", task.q.rows, " rows");
     GroupTask out{.o = task.out.o,
                   .lse = task.out.lse,
                   .o_stride = task.out.o_stride,
@@ -120,9 +97,8 @@ GroupPlan plan_groups(std::span<const AttendTask> tasks, bool causal, GroupTilin
                   .first_run = int32_t(plan.runs.size()),
                   .num_runs = 0};
     for (const KvRun& run : task.kv) {
-      check_rows(run.rows);
       if (run.rows == 0) continue;
-      plan.runs.push_back(group_run(task.q, run, causal));
+      plan.runs.push_back({.k = {}, .v = {}, .limit = key_limit(task.q, run, causal)});
       keys.push_back({run.k, run.rows, run.row_stride});
       values.push_back({run.v, run.rows, run.row_stride});
     }

@@ -73,7 +73,7 @@ class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys, Warp> {
   LONGNET_HOST_DEVICE void exponentials(const GroupInputs& in, int tile_row,
                                         const KeyTiles<kKeys>& keys) {
     if (!keys.all_visible())
-      this->mask_beyond(s_, [&](int row) { return keys.limit(in, tile_row + row); });
+      this->mask_columns(s_, 0, kKeys, [&](int row) { return keys.limit(in, tile_row + row); });
     this->softmax(s_, in.scale_log2, shrink_);
     this->hold();
   }

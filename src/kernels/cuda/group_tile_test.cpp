@@ -164,7 +164,7 @@ TEST(GroupPlanTest, VisibleKeysAreThoseAtPositionsUpToTheRows) {
             int seen = 0;
             for (int64_t k = 0; k < 25; ++k)
               seen += k_first + k * k_step <= q_first + row * q_step ? 1 : 0;
-            ASSERT_EQ(visible_keys(plan.runs[0], row), seen)
+            ASSERT_EQ(plan.runs[0].limit.visible(row), seen)
                 << q_first << "+" << q_step << " " << k_first << "+" << k_step << " row " << row;
           }
         }

@@ -53,42 +53,23 @@ class SoftmaxRows {
     });
   }
 
-  // Scores of hidden keys become -inf. `hidden` is told a column of this key tile (they ascend),
-  // then asked for rows of the block's tile.
-  template <class Hidden>
-  LONGNET_HOST_DEVICE void mask(Scores& s, Hidden hidden) const {
-    warp_.lanes([&](int lane) {
-      auto hides = hidden;  // it may advance with the columns
-      LONGNET_UNROLL
-      for (int n = 0; n < kKeys / 8; ++n) {
-        LONGNET_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          hides.column(n * 8 + accumulator_column(lane, i));
-          LONGNET_UNROLL
-          for (int m = 0; m < kM; ++m) {
-            LONGNET_UNROLL
-            for (int h = 0; h < 2; ++h)
-              if (hides.row(row_of(lane, m, h))) s[m][n][2 * h + i][lane] = -INFINITY;
-          }
-        }
-      }
-    });
-  }
-
-  // As mask, where each row sees the first limit_of(row) columns.
+  // Scores of columns [begin, end) that a row does not see become -inf: it sees those before
+  // limit_of(row), a row of the block's tile.
   template <class LimitOf>
-  LONGNET_HOST_DEVICE void mask_beyond(Scores& s, LimitOf limit_of) const {
+  LONGNET_HOST_DEVICE void mask_columns(Scores& s, int begin, int end, LimitOf limit_of) const {
     warp_.lanes([&](int lane) {
+      const int column = accumulator_column(lane, 0);
       LONGNET_UNROLL
       for (int m = 0; m < kM; ++m) {
         LONGNET_UNROLL
         for (int h = 0; h < 2; ++h) {
-          const int limit = limit_of(row_of(lane, m, h)) - accumulator_column(lane, 0);
+          const int limit = limit_of(row_of(lane, m, h));
+          const int from = (limit > begin ? limit : begin) - column, to = end - column;
           LONGNET_UNROLL
           for (int n = 0; n < kKeys / 8; ++n) {
             LONGNET_UNROLL
             for (int i = 0; i < 2; ++i)
-              if (n * 8 + i >= limit) s[m][n][2 * h + i][lane] = -INFINITY;
+              if (n * 8 + i >= from && n * 8 + i < to) s[m][n][2 * h + i][lane] = -INFINITY;
           }
         }
       }

@@ -16,13 +16,44 @@
 
 namespace longnet {
 
+// floor(2^64 / step), as far as 64 bits can say it.
+constexpr uint64_t inverse_of(uint64_t step) {
+  return step == 1 ? ~uint64_t{0} : ~uint64_t{0} / step + (~uint64_t{0} % step == step - 1 ? 1 : 0);
+}
+// floor(x / step), by its inverse: at most one too small before the last line.
+LONGNET_HOST_DEVICE inline uint64_t divided(uint64_t x, uint64_t step, uint64_t inverse) {
+#if defined(__CUDA_ARCH__)
+  const uint64_t quotient = __umul64hi(x, inverse);
+#else
+  const auto quotient = uint64_t((static_cast<unsigned __int128>(x) * inverse) >> 64);
+#endif
+  return quotient + (x - quotient * step >= step ? 1 : 0);
+}
+
+// Keys of a run that the rows of a task see under a causal mask: row i the first
+//   ahead + i * per_row + floor((rest + i * rest_per_row) / step)    (0 ... rows)
+// of them: floor((position of row i - first token) / step) + 1, from quotients and rests that the
+// host took (tile_plan.h). rest_per_row is 0 wherever rows and keys have one dilation rate.
+struct KeyLimit {
+  int64_t ahead = 0, per_row = 0;
+  uint64_t rest = 0, rest_per_row = 0;  // < step
+  uint64_t step = 1, inverse = 0;       // inverse_of(step)
+  int32_t rows = 0;                     // of the run
+
+  LONGNET_HOST_DEVICE int32_t visible(int row) const {
+    int64_t seen = ahead + row * per_row;
+    if (rest_per_row != 0)
+      seen += int64_t(divided(rest + uint64_t(row) * rest_per_row, step, inverse));
+    return seen <= 0 ? 0 : seen < rows ? int32_t(seen) : rows;
+  }
+};
+
 // One query run against a list of key runs; the device's form of AttendTask.
 struct TileTask {
   const void* q;  // row i at q + i * q_stride elements of 16 bits
   float* o;       // row i at o + i * o_stride
   float* lse;     // row i at lse[i * lse_stride]
   int64_t q_stride, o_stride, lse_stride;
-  int64_t q_first, q_step;  // global positions of the rows
   int32_t rows;
   int32_t first_run, num_runs;  // in TileInputs::runs
 };
@@ -31,7 +62,7 @@ struct TileRun {
   const void* v;
   int64_t stride;       // elements
   int64_t begin, rows;  // keys [begin, begin + rows) of the task
-  int64_t first_token, token_step;
+  KeyLimit limit;
 };
 // One block's work: rows [row, row + kRows) of a task.
 struct TileRef {
@@ -112,9 +143,6 @@ class RunCursor {
     while (at_ + 1 < end_ && key >= runs_[at_].begin + runs_[at_].rows) ++at_;
   }
   LONGNET_HOST_DEVICE const TileRun& run() const { return runs_[at_]; }
-  LONGNET_HOST_DEVICE int64_t token(int64_t key) const {
-    return run().first_token + (key - run().begin) * run().token_step;
-  }
 
  private:
   const TileRun* runs_;

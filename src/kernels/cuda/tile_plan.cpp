@@ -10,30 +10,27 @@
 namespace longnet {
 namespace {
 
-// Keys of `run` at positions <= token.
-int64_t visible(const TileRun& run, int64_t token) {
-  if (token < run.first_token) return 0;
-  return std::min(run.rows, (token - run.first_token) / std::max<int64_t>(1, run.token_step) + 1);
-}
+int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 
 // Positions ascend through all runs: then the keys that a query sees are the first ones.
-bool ascending(std::span<const TileRun> runs) {
+bool ascending(std::span<const KvRun> runs) {
   int64_t last = std::numeric_limits<int64_t>::min();
-  for (const TileRun& run : runs) {
+  for (const KvRun& run : runs) {
+    if (run.rows == 0) continue;
     if (run.first_token <= last) return false;
     last = run.first_token + (run.rows - 1) * run.token_step;
   }
   return true;
 }
 
-void add_tiles(TilePlan& plan, int32_t index, bool causal, int rows_per_tile) {
+// prefix: what the rows see are the task's first keys.
+void add_tiles(TilePlan& plan, int32_t index, bool causal, bool prefix, int rows_per_tile) {
   const TileTask& task = plan.tasks[size_t(index)];
   const std::span runs(plan.runs.data() + task.first_run, size_t(task.num_runs));
   const int64_t all = runs.empty() ? 0 : runs.back().begin + runs.back().rows;
-  const bool prefix = causal && ascending(runs);
   const auto count_up_to = [&](int64_t row) {
     int64_t keys = 0;
-    for (const TileRun& run : runs) keys += visible(run, task.q_first + row * task.q_step);
+    for (const TileRun& run : runs) keys += run.limit.visible(int(row));
     return keys;
   };
   const int tiles = int(ceil_div(task.rows, rows_per_tile));
@@ -47,20 +44,35 @@ void add_tiles(TilePlan& plan, int32_t index, bool causal, int rows_per_tile) {
 
 }  // namespace
 
+KeyLimit key_limit(const QueryRun& q, const KvRun& run, bool causal) {
+  check(run.rows >= 0 && run.rows < (int64_t{1} << 30), "a run of ", run.rows, " rows");
+  KeyLimit limit{.rows = int32_t(run.rows)};
+  if (!causal) return limit;
+  const int64_t step = run.rows > 1 ? run.token_step : 1;
+  const int64_t row_step = q.rows > 1 ? q.token_step : 0;
+  check(step > 0 && row_step >= 0, "causal rows and keys must ascend");
+  const int64_t ahead = floor_div(q.first_token - run.first_token, step);
+  limit.ahead = ahead + 1;
+  limit.per_row = row_step / step;
+  limit.rest = uint64_t(q.first_token - run.first_token - ahead * step);
+  limit.rest_per_row = uint64_t(row_step % step);
+  limit.step = uint64_t(step);
+  limit.inverse = inverse_of(limit.step);
+  return limit;
+}
+
 TilePlan plan_tiles(std::span<const AttendTask> tasks, bool causal, int rows_per_tile) {
   TilePlan plan;
+  std::vector<char> prefix;  // of the tasks
   for (const AttendTask& task : tasks) {
     if (task.q.rows == 0) continue;
     check(task.q.rows > 0 && task.q.rows < (int64_t{1} << 30), "a task of ", task.q.rows, " rows");
-    check(!causal || task.q.rows == 1 || task.q.token_step >= 1, "causal rows must ascend");
     TileTask out{.q = task.q.q,
                  .o = task.out.o,
                  .lse = task.out.lse,
                  .q_stride = task.q.row_stride,
                  .o_stride = task.out.o_stride,
                  .lse_stride = task.out.lse_stride,
-                 .q_first = task.q.first_token,
-                 .q_step = task.q.token_step,
                  .rows = int32_t(task.q.rows),
                  .first_run = int32_t(plan.runs.size()),
                  .num_runs = 0};
@@ -72,13 +84,13 @@ TilePlan plan_tiles(std::span<const AttendTask> tasks, bool causal, int rows_per
                            .stride = run.row_stride,
                            .begin = keys,
                            .rows = run.rows,
-                           .first_token = run.first_token,
-                           .token_step = run.token_step});
+                           .limit = key_limit(task.q, run, causal)});
       keys += run.rows;
     }
     check(plan.runs.size() < (size_t{1} << 31), "too many key runs: ", plan.runs.size());
     out.num_runs = int32_t(plan.runs.size()) - out.first_run;
     plan.tasks.push_back(out);
+    prefix.push_back(causal && ascending(task.kv));
   }
   const auto keys_of = [&](int32_t i) {
     const TileTask& t = plan.tasks[size_t(i)];
@@ -90,7 +102,7 @@ TilePlan plan_tiles(std::span<const AttendTask> tasks, bool causal, int rows_per
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](int32_t a, int32_t b) { return keys_of(a) > keys_of(b); });
-  for (const int32_t i : order) add_tiles(plan, i, causal, rows_per_tile);
+  for (const int32_t i : order) add_tiles(plan, i, causal, prefix[size_t(i)] != 0, rows_per_tile);
   return plan;
 }
 

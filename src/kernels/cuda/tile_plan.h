@@ -17,6 +17,10 @@ struct TilePlan {
   std::vector<TileRef> tiles;
 };
 
+// Which keys of `run` the rows of `q` see; without a mask only their number is said. Throws Error
+// for runs that cannot be counted in 31 bits and, under a mask, for positions that do not ascend.
+KeyLimit key_limit(const QueryRun& q, const KvRun& run, bool causal);
+
 // Tiles of `rows_per_tile` query rows. Tasks with the most keys come first and, under a causal
 // mask, the last rows of each: long tiles that start late would keep the device waiting. Throws
 // Error for rows that cannot be counted in 31 bits.
