@@ -124,14 +124,29 @@ void check_programs(Outcome& out, bool small) {
                    .ranks = 2};
   mean.pattern.mix = MixRule::kMean;
   run_program_case(mean, out);
-  if (why_nccl_absent().empty())
-    run_program_case({.algorithm = "dilated",
-                      .kernel = "cuda",
-                      .transport = "nccl",
-                      .problem = base,
-                      .pattern = dilated,
-                      .ranks = 1},
-                     out);
+  if (!why_nccl_absent().empty()) return;
+  run_program_case({.algorithm = "dilated",
+                    .kernel = "cuda",
+                    .transport = "nccl",
+                    .problem = base,
+                    .pattern = dilated,
+                    .ranks = 1},
+                   out);
+  std::string failure;
+  try {
+    run_on_threads(1, [](Communicator& comm) {
+      const DeviceScope device(device_of_rank(comm));
+      const auto transport = make_device_transport("nccl_registered", comm);
+      MemoryLedger ledger;
+      const DeviceBuffer buffer(ledger, "kv", 4 << 20);
+      const std::span<std::byte> bytes(buffer.data(), size_t(buffer.size()));
+      transport->open({&bytes, 1});
+      transport->close();
+    });
+  } catch (const std::exception& e) {
+    failure = e.what();
+  }
+  out.expect(failure.empty(), "registering a buffer: " + failure);
 }
 
 // One device in the place of four ranks: the same rows as four real ones.

@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "comm/cuda/device_transport.h"
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
 #include "io/busy_share.h"
@@ -50,10 +51,6 @@ void request_stop(int signal) {
 // The point at hand is finished, then the run ends with exit code 4 and can be resumed.
 void stop_gently_on_signals() {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, request_stop);
-}
-
-bool is_device_transport(const std::string& name) {
-  return name == "nccl" || name == "cuda_ipc" || name == "mpi_host";
 }
 
 // What is known before any rank starts: errors here never start MPI.

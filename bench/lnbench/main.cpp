@@ -36,8 +36,9 @@ void add_sweep(CLI::App& command, Options& o) {
       .add_option(
           "--transport", o.transport,
           "auto (mpirun's ranks, else threads) or virtual: one device walks all ranks; for GPU "
-          "kernels also nccl, cuda_ipc or mpi_host")
-      ->check(CLI::IsMember({"auto", "virtual", "nccl", "cuda_ipc", "mpi_host"}));
+          "kernels also nccl, nccl_registered, cuda_ipc or mpi_host")
+      ->check(
+          CLI::IsMember({"auto", "virtual", "nccl", "nccl_registered", "cuda_ipc", "mpi_host"}));
   const std::map<std::string, ProgressStyle> styles{{"auto", ProgressStyle::kAuto},
                                                     {"plain", ProgressStyle::kPlain},
                                                     {"none", ProgressStyle::kNone}};

@@ -128,8 +128,8 @@ void read_sweep(ObjectReader r, const KnownNames& known, SweepConfig& sweep) {
 
 void read_run(ObjectReader r, const KnownNames& known, RunConfig& run) {
   r.choice("kernel", run.kernel, known.kernels);
-  static const std::vector<std::string> kTransports{"auto", "virtual", "nccl", "cuda_ipc",
-                                                    "mpi_host"};
+  static const std::vector<std::string> kTransports{
+      "auto", "virtual", "nccl", "nccl_registered", "cuda_ipc", "mpi_host"};
   r.choice("transport", run.transport, kTransports);
   r.integer("threads", run.threads, {.min = 0, .max = 4096});
   r.unknown_keys();

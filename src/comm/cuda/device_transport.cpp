@@ -91,7 +91,12 @@ int device_of_rank(Communicator& host) {
   return int(size_t(here) % report.devices.size());
 }
 
-std::vector<std::string> device_transport_names() { return {"nccl", "cuda_ipc", "mpi_host"}; }
+std::vector<std::string> device_transport_names() {
+  return {"nccl", "nccl_registered", "cuda_ipc", "mpi_host"};
+}
+bool is_device_transport(std::string_view name) {
+  return std::ranges::count(device_transport_names(), name) > 0;
+}
 
 std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Communicator& host) {
   const std::vector<RankPlace> places = all_places(host);
@@ -106,14 +111,16 @@ std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Co
              : world.own_devices && no_nccl.empty() ? "nccl"
              : world.one_host                       ? "cuda_ipc"
                                                     : "mpi_host";
-  if (chosen == "nccl") {
+  if (chosen == "nccl" || chosen == "nccl_registered") {
     if (!no_nccl.empty())
-      throw UsageError(concat("transport nccl: ", no_nccl, "\n  hint: use cuda_ipc or mpi_host"));
+      throw UsageError(
+          concat("transport ", chosen, ": ", no_nccl, "\n  hint: use cuda_ipc or mpi_host"));
     if (!world.own_devices)
-      throw UsageError(concat("transport nccl: ", host.size(),
+      throw UsageError(concat("transport ", chosen, ": ", host.size(),
                               " ranks, but some share a GPU, which NCCL refuses\n  hint: start one "
                               "rank per GPU, or use cuda_ipc (one machine) or mpi_host"));
-    return make_nccl_transport(host);
+    return make_nccl_transport(host,
+                               chosen == "nccl" ? NcclBuffers::kPlain : NcclBuffers::kRegistered);
   }
   if (chosen == "cuda_ipc") {
     if (!world.one_host)

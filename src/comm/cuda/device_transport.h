@@ -1,6 +1,7 @@
 // Bytes between ranks whose buffers are in GPU memory. Knows neither kernels nor schedules.
 //
 //   nccl      one GPU per rank; NCCL's own paths between them
+//   nccl_registered  the same with registered buffers, which NCCL may use in place
 //   cuda_ipc  ranks of one machine that share a GPU (or a few): copies by the receiver, ordered by
 //             events; ranks are threads of one process, or processes that open each other's memory
 //   mpi_host  through page-locked host memory and the ranks' host communicator: always works
@@ -68,12 +69,14 @@ class DeviceTransport {
 int device_of_rank(Communicator& host);
 
 std::vector<std::string> device_transport_names();
+bool is_device_transport(std::string_view name);
 // `name`: one of them, or "auto": nccl where every rank has a GPU of its own, cuda_ipc where all
 // share this machine, else mpi_host. Collective; the calling thread's device is its rank's. Throws
 // UsageError when the machine does not fit, with the way out.
 std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Communicator& host);
 
-std::unique_ptr<DeviceTransport> make_nccl_transport(Communicator& host);
+enum class NcclBuffers { kPlain, kRegistered };
+std::unique_ptr<DeviceTransport> make_nccl_transport(Communicator& host, NcclBuffers kind);
 std::unique_ptr<DeviceTransport> make_ipc_transport(Communicator& host);
 std::unique_ptr<DeviceTransport> make_staged_transport(Communicator& host);
 

@@ -3,6 +3,10 @@
 // NCCL runs the groups of one communicator in order, and a rank's group waits for its peers: the
 // executor posts transfers in rounds that all ranks go through in the same order (comm_rounds.h).
 // Gathers of unequal counts are grouped broadcasts, one per member; equal counts are an all-gather.
+//
+// nccl_registered is the same with the buffers registered at every communicator that uses them
+// (ncclCommRegister, NCCL 2.19): NCCL may then read and write them in place, without its own
+// copies.
 #include <nccl.h>
 
 #include <cstring>
@@ -31,6 +35,8 @@ struct Nccl {
   decltype(&ncclRecv) recv = nullptr;
   decltype(&ncclAllGather) all_gather = nullptr;
   decltype(&ncclBroadcast) broadcast = nullptr;
+  decltype(&ncclCommRegister) enrol = nullptr;
+  decltype(&ncclCommDeregister) dismiss = nullptr;
 
   Nccl() {
     if (!library.is_open()) return;
@@ -46,6 +52,8 @@ struct Nccl {
     library.load(recv, "ncclRecv");
     library.load(all_gather, "ncclAllGather");
     library.load(broadcast, "ncclBroadcast");
+    library.load(enrol, "ncclCommRegister");
+    library.load(dismiss, "ncclCommDeregister");
   }
 };
 
@@ -71,25 +79,54 @@ class NcclComm {
   NcclComm(const ncclUniqueId& id, int size, int rank) {
     check_nccl(nccl().init(&handle_, size, id, rank), "ncclCommInitRank");
   }
-  ~NcclComm() { nccl().destroy(handle_); }
+  ~NcclComm() {
+    for (void* const buffer : registered_) nccl().dismiss(handle_, buffer);
+    nccl().destroy(handle_);
+  }
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
   ncclComm_t get() const { return handle_; }
+  void enrol(std::span<const std::span<std::byte>> buffers) {
+    for (const std::span<std::byte> buffer : buffers) {
+      if (buffer.empty()) continue;
+      void* registered = nullptr;
+      check_nccl(nccl().enrol(handle_, buffer.data(), buffer.size(), &registered),
+                 "ncclCommRegister");
+      registered_.push_back(registered);
+    }
+  }
+  // Before the buffers go.
+  void dismiss_all() {
+    for (void* const buffer : registered_)
+      check_nccl(nccl().dismiss(handle_, buffer), "ncclCommDeregister");
+    registered_.clear();
+  }
 
  private:
   ncclComm_t handle_ = nullptr;
+  std::vector<void*> registered_;
 };
 
 class NcclTransport final : public DeviceTransport {
  public:
-  explicit NcclTransport(Communicator& host) : DeviceTransport(host) {
+  NcclTransport(Communicator& host, NcclBuffers kind) : DeviceTransport(host), kind_(kind) {
     ncclUniqueId id{};
     if (host.rank() == 0) check_nccl(nccl().unique_id(&id), "ncclGetUniqueId");
     host.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
     world_ = std::make_unique<NcclComm>(id, host.size(), host.rank());
   }
-  std::string_view name() const override { return "nccl"; }
-  void open(std::span<const std::span<std::byte>>) override {}
+  std::string_view name() const override {
+    return kind_ == NcclBuffers::kRegistered ? "nccl_registered" : "nccl";
+  }
+  void open(std::span<const std::span<std::byte>> buffers) override {
+    if (kind_ == NcclBuffers::kPlain) return;
+    buffers_.assign(buffers.begin(), buffers.end());
+    world_->enrol(buffers_);
+  }
+  void close() override {
+    world_->dismiss_all();
+    for (const auto& [unused, group] : groups_) group->dismiss_all();
+  }
 
   void open_group(const RankGroup& group) override {
     const int me = group.index_of(host().rank());
@@ -103,6 +140,7 @@ class NcclTransport final : public DeviceTransport {
       host().wait(host().irecv(group[0], bytes));
     }
     groups_[group] = std::make_unique<NcclComm>(id, group.count, me);
+    groups_[group]->enrol(buffers_);
   }
 
   Ticket post(std::span<const Transfer> transfers, const Stream& stream) override {
@@ -170,6 +208,8 @@ class NcclTransport final : public DeviceTransport {
     return used_++;
   }
 
+  NcclBuffers kind_;
+  std::vector<std::span<std::byte>> buffers_;  // registered ones
   std::unique_ptr<NcclComm> world_;
   std::map<RankGroup, std::unique_ptr<NcclComm>> groups_;
   std::deque<Event> events_;  // one per post of a run, used again in the next
@@ -198,10 +238,10 @@ std::string describe_nccl() {
   return concat(version_text(version), " (headers ", version_text(NCCL_VERSION_CODE), ")");
 }
 
-std::unique_ptr<DeviceTransport> make_nccl_transport(Communicator& host) {
+std::unique_ptr<DeviceTransport> make_nccl_transport(Communicator& host, NcclBuffers kind) {
   const std::string why = why_nccl_absent();
   if (!why.empty()) throw UsageError("transport nccl: " + why);
-  return std::make_unique<NcclTransport>(host);
+  return std::make_unique<NcclTransport>(host, kind);
 }
 
 }  // namespace longnet
