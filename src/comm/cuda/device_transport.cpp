@@ -91,13 +91,6 @@ int device_of_rank(Communicator& host) {
   return int(size_t(here) % report.devices.size());
 }
 
-std::vector<std::string> device_transport_names() {
-  return {"nccl", "nccl_registered", "cuda_ipc", "mpi_host"};
-}
-bool is_device_transport(std::string_view name) {
-  return std::ranges::count(device_transport_names(), name) > 0;
-}
-
 std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Communicator& host) {
   const std::vector<RankPlace> places = all_places(host);
   const World world = describe(places);
@@ -130,7 +123,7 @@ std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Co
   }
   if (chosen == "mpi_host") return make_staged_transport(host);
   std::string known;
-  for (const std::string& n : device_transport_names()) known += ", " + n;
+  for (const std::string_view n : kDeviceTransports) known += concat(", ", n);
   throw UsageError(concat("unknown GPU transport '", name, "': use one of auto", known));
 }
 

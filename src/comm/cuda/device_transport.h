@@ -10,6 +10,8 @@
 //
 //   ring, rank 1 of 4: post({send kv to 2, recv A from 0}, comm);  ...  complete(ticket, compute)
 #pragma once
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -68,8 +70,12 @@ class DeviceTransport {
 // The device that a rank works on: ranks of a machine go round its devices. Collective.
 int device_of_rank(Communicator& host);
 
-std::vector<std::string> device_transport_names();
-bool is_device_transport(std::string_view name);
+inline constexpr std::array<std::string_view, 4> kDeviceTransports{"nccl", "nccl_registered",
+                                                                   "cuda_ipc", "mpi_host"};
+inline bool is_device_transport(std::string_view name) {
+  return std::find(kDeviceTransports.begin(), kDeviceTransports.end(), name) !=
+         kDeviceTransports.end();
+}
 // `name`: one of them, or "auto": nccl where every rank has a GPU of its own, cuda_ipc where all
 // share this machine, else mpi_host. Collective; the calling thread's device is its rank's. Throws
 // UsageError when the machine does not fit, with the way out.
