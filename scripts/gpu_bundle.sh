@@ -11,7 +11,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 arch=${1:-90-real}
 deps=build/gpu_deps
 cmake -S . -B build/bundle -G Ninja -DCMAKE_BUILD_TYPE=Release -DLONGNET_MPI=OFF \
-  -DLONGNET_BENCHMARKS=OFF -DLONGNET_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$arch" >build/bundle.log
+  -DLONGNET_BENCHMARKS=OFF -DLONGNET_CUDA=ON -DLONGNET_CUDA_SM90A=ON \
+  -DCMAKE_CUDA_ARCHITECTURES="$arch" >build/bundle.log
 cmake --build build/bundle --target lnbench
 rm -rf "$deps"
 mkdir -p "$deps/bin" "$deps/lib"
