@@ -27,6 +27,8 @@ std::vector<T> download(const void* from, int64_t count) {
 float half_value(uint16_t bits);  // of an fp16
 
 // `small`: shapes for compute-sanitizer.
+void check_ipc(Outcome& out, bool small);
+int run_ipc_child(const char* socket);  // the other process of check_ipc
 void check_generator(Outcome& out, bool small);
 void check_rows(Outcome& out, bool small);
 void check_summaries(Outcome& out, bool small);

@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "execute/cuda/device_executor.h"
 #include "gpu/check.h"
+#include "gpu/support.h"
 #include "kernels/cuda/cudnn_kernel.h"
 #include "kernels/cuda/gather_kernel.h"
 #include "kernels/cuda/rows.h"
@@ -47,6 +48,20 @@ class AttendSetup {
   AttendTask device_task() { return task(q_.device, runs_, reinterpret_cast<float*>(out_.data())); }
   void expect(const DeviceKernel& kernel, Outcome& out, const std::string& name,
               bool merge = false) {
+    note_work(concat(name, " d ", spec_.head_dim, " rows ", spec_.q.rows, " runs ", spec_.kv.size(),
+                     " causal ", spec_.causal));
+    try {
+      attend_and_compare(kernel, out, name, merge);
+    } catch (const Error& e) {
+      out.expect(false,
+                 concat(name, " d ", spec_.head_dim, " rows ", spec_.q.rows, ": ", e.what()));
+      device_synchronize();  // throws again when the device is lost
+    }
+  }
+
+ private:
+  void attend_and_compare(const DeviceKernel& kernel, Outcome& out, const std::string& name,
+                          bool merge) {
     const Stream stream;
     stream.fill(out_.data(), 0xFF, out_.size());
     const AttendTask t = device_task();
@@ -61,8 +76,6 @@ class AttendSetup {
     stream.synchronize();
     compare(out, name, merge);
   }
-
- private:
   struct Copy {
     const void *device, *host;
     int64_t stride;
@@ -244,12 +257,7 @@ void check_cudnn(Outcome& out, bool small) {
   }
   for (AttendSpec spec : attend_specs(small)) {
     if (spec.head_dim > 128 || !triangles(spec)) continue;
-    try {
-      AttendSetup(spec).expect(*make_cudnn_kernel(), out, "cudnn");
-    } catch (const Error& e) {
-      out.expect(false, concat("cudnn d ", spec.head_dim, " rows ", spec.q.rows, " causal ",
-                               spec.causal, ": ", e.what()));
-    }
+    AttendSetup(spec).expect(*make_cudnn_kernel(), out, "cudnn");
   }
 }
 

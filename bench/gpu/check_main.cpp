@@ -37,9 +37,11 @@ struct Section {
   void (*run)(Outcome&, bool small);
 };
 constexpr Section kSections[] = {
-    {"generator", check_generator}, {"rows", check_rows},       {"summaries", check_summaries},
-    {"attend", check_attend},       {"sm90a", check_sm90a},     {"cudnn", check_cudnn},
-    {"programs", check_programs},   {"virtual", check_virtual}, {"refusals", check_refusals},
+    {"ipc", check_ipc},         {"generator", check_generator},
+    {"rows", check_rows},       {"summaries", check_summaries},
+    {"attend", check_attend},   {"sm90a", check_sm90a},
+    {"cudnn", check_cudnn},     {"programs", check_programs},
+    {"virtual", check_virtual}, {"refusals", check_refusals},
 };
 
 bool wanted(const std::string& list, const std::string& section) {
@@ -53,6 +55,7 @@ int check_all(const Arguments& arguments) {
     if (!wanted(arguments.text("--only", section.name), section.name)) continue;
     const double begin = steady_seconds();
     Outcome out;
+    note_work(section.name);
     try {
       section.run(out, arguments.has("--small"));
     } catch (const std::exception& e) {
@@ -74,7 +77,7 @@ int check_all(const Arguments& arguments) {
       write_file(path, Json()
                            .set("schema_version", 1)
                            .set("program", "gpu_check")
-                           .set("device", device_json(describe_devices()))
+                           .set("device", device_json())
                            .set("cudnn", describe_cudnn())
                            .set("nccl", describe_nccl())
                            .set("failed", failed)
@@ -90,6 +93,7 @@ int check_all(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   using namespace longnet::gpu;
+  if (argc == 3 && std::string_view(argv[1]) == "--ipc-child") return run_ipc_child(argv[2]);
   return run_program("gpu_check", [&] {
     return check_all(Arguments(argc, argv, {"--json", "--small", "--only"}));
   });

@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "execute/cuda/device_executor.h"
 #include "gpu/check.h"
+#include "gpu/support.h"
 #include "kernels/cuda/device_kernel.h"
 #include "schedule/accounting.h"
 #include "schedule/lower_collectives.h"
@@ -39,6 +40,7 @@ void run_program_case(const ProgramCase& c, Outcome& out) {
   const AlgorithmInfo& algorithm = find_algorithm(c.algorithm);
   if (!algorithm.why_unsupported(s).empty()) return;
   const Schedule schedule = lower_collectives(algorithm.make(s), parse_collective(c.collective));
+  note_work(to_string(c));
   std::string failure;
   double error = 0;
   try {

@@ -264,7 +264,7 @@ class Figure5 {
                           .set("schema_version", 1)
                           .set("program", "gpu_forward")
                           .set("section", "figure5")
-                          .set("device", device_json(report_))
+                          .set("device", device_json())
                           .set("unit_tokens", unit_)
                           .set("left_out", left_out_)
                           .set("points", points_)
@@ -356,7 +356,7 @@ int run_ranks(const Arguments& a) {
                              .set("schema_version", 1)
                              .set("program", "gpu_forward")
                              .set("section", "ranks_on_one_gpu")
-                             .set("device", device_json(describe_devices()))
+                             .set("device", device_json())
                              .set("points", points)
                              .text());
     }

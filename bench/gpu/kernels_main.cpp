@@ -213,7 +213,7 @@ class Benchmark {
     write_file(path_, Json()
                           .set("schema_version", 1)
                           .set("program", "gpu_kernels_benchmark")
-                          .set("device", device_json(report_))
+                          .set("device", device_json())
                           .set("cudnn", describe_cudnn())
                           .set("left_out", int64_t(left_out_))
                           .set("points", points_)

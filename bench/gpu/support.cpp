@@ -1,11 +1,15 @@
 #include "gpu/support.h"
 
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
+#include <string_view>
 
 #include "core/check.h"
 #include "kernels/cuda/rows.h"
@@ -86,7 +90,28 @@ double Arguments::number(const std::string& key, double fallback) const {
   return value;
 }
 
-Json device_json(const DeviceReport& report) {
+const DeviceReport& devices() {
+  static const DeviceReport report = describe_devices();
+  return report;
+}
+
+namespace {
+char work_text[256] = "ended before any work\n";
+// Only what a signal handler may do.
+extern "C" void end_with_word(int) {
+  constexpr std::string_view kEnded = "ended from outside, at: ";
+  [[maybe_unused]] auto written = write(STDOUT_FILENO, kEnded.data(), kEnded.size());
+  written = write(STDOUT_FILENO, work_text, std::char_traits<char>::length(work_text));
+  _exit(124);
+}
+}  // namespace
+
+void note_work(const std::string& what) {
+  std::snprintf(work_text, sizeof work_text, "%.*s\n", int(sizeof work_text) - 2, what.c_str());
+}
+
+Json device_json() {
+  const DeviceReport& report = devices();
   const DeviceInfo& d = report.devices.at(0);
   return Json()
       .set("name", d.name)
@@ -192,9 +217,9 @@ std::vector<AttendTask> PackedTensors::compact_branch(int64_t w, int64_t r) {
 
 int run_program(const char* name, const std::function<int()>& body) {
   try {
-    const DeviceReport report = describe_devices();
-    if (!report.unusable.empty()) {
-      std::cerr << name << ": no GPU to use: " << report.unusable << ". Nothing was run.\n";
+    std::signal(SIGTERM, end_with_word);
+    if (!devices().unusable.empty()) {
+      std::cerr << name << ": no GPU to use: " << devices().unusable << ". Nothing was run.\n";
       return kNoGpu;
     }
     return body();

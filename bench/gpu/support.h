@@ -48,7 +48,11 @@ class Arguments {
   std::map<std::string, std::string> values_;
 };
 
-Json device_json(const DeviceReport& report);
+// As they were at the program's begin: a device that an error has taken away answers no more.
+const DeviceReport& devices();
+Json device_json();
+// What is being done, for the line that a program prints when it is ended from outside (SIGTERM).
+void note_work(const std::string& what);
 Json timing_json(const DeviceTiming& timing);
 // Writes and renames, so that a file is there whole or not at all.
 void write_file(const std::string& path, const std::string& text);

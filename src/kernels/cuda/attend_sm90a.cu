@@ -142,7 +142,7 @@ struct DeviceProducer : Barriers<Shape> {
     const char* const map = maps + int64_t{from.view} * 128;
     int& known = operand == Operand::kQuery ? known_q : operand == Operand::kKey ? known_k : known_v;
     if (known != from.view) {  // the host wrote it: nothing older may be cached
-      asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+      asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
       known = from.view;
     }
     asm volatile(
@@ -236,15 +236,15 @@ constexpr GroupLauncher launcher(std::string_view name) {
 }
 
 constexpr GroupLauncher kLaunchers[] = {
-    launcher<Group64>("192x128-2t"),
-    launcher<Group128>("128x128-2t"),
-    launcher<Group64, __half>("192x128-2t"),
-    launcher<Group128, __half>("128x128-2t"),
+    launcher<Group64>("192x128-4t"),
+    launcher<Group128>("128x128-3t"),
+    launcher<Group64, __half>("192x128-4t"),
+    launcher<Group128, __half>("128x128-3t"),
 #ifdef LONGNET_CUDA_VARIANTS
-    launcher<Group64Free>("192x128-2"),
-    launcher<Group64Two>("128x128-3t"),
-    launcher<Group64TwoFree>("128x128-3"),
-    launcher<Group128Free>("128x128-2"),
+    launcher<Group64Free>("192x128-4"),
+    launcher<Group64Two>("128x128-4t"),
+    launcher<Group64TwoFree>("128x128-4"),
+    launcher<Group128Free>("128x128-3"),
 #endif
 };
 

@@ -68,11 +68,14 @@ class CudaKernel final : public DeviceKernel {
   }
 
  private:
+  // Of the smallest padded size that fits.
   const TileLauncher* find(const DeviceAttendOptions& options) const {
-    for (const TileLauncher& l : tile_launchers())
-      if (l.element == options.element && l.head_dim >= options.head_dim &&
-          (shape_.empty() || l.name == shape_))
-        return &l;
+    int fits = 0;
+    for (const TileLauncher& l : tile_launchers()) {
+      if (l.element != options.element || l.head_dim < options.head_dim) continue;
+      if (fits == 0) fits = l.head_dim;
+      if (l.head_dim == fits && (shape_.empty() || l.name == shape_)) return &l;
+    }
     return nullptr;
   }
   std::string shape_;

@@ -9,13 +9,13 @@
 
 namespace longnet {
 
-using Group64 = GroupShape<64, 3, 128, 2, true>;  // rows and keys of FlashAttention-3
-using Group128 = GroupShape<128, 2, 128, 2, true>;
+using Group64 = GroupShape<64, 3, 128, 4, true>;  // rows and keys of FlashAttention-3
+using Group128 = GroupShape<128, 2, 128, 3, true>;
 
-using Group64Free = GroupShape<64, 3, 128, 2, false>;  // no turns
-using Group64Two = GroupShape<64, 2, 128, 3, true>;    // 2048 rows without a rest
-using Group64TwoFree = GroupShape<64, 2, 128, 3, false>;
-using Group128Free = GroupShape<128, 2, 128, 2, false>;
+using Group64Free = GroupShape<64, 3, 128, 4, false>;  // no turns
+using Group64Two = GroupShape<64, 2, 128, 4, true>;    // 2048 rows without a rest
+using Group64TwoFree = GroupShape<64, 2, 128, 4, false>;
+using Group128Free = GroupShape<128, 2, 128, 3, false>;
 
 template <class F>
 void for_each_group_shape(F f) {

@@ -111,23 +111,36 @@ LONGNET_HOST_DEVICE void produce(Producer& producer, const GroupInputs& in, int 
     const GroupTile tile = in.tiles[i];
     const GroupTask& task = in.tasks[tile.task];
     KeyTiles<Shape::kKeys> keys(task, tile.row, last_row(task, tile.row, Shape::kRows));
+    // In the order in which the consumers want them: K0 Q K1 V0 K2 V1 ... A place for values is
+    // free later than one for keys, which must not wait for it.
     bool first = true;
+    RingPlace<Shape::kStages> last{};
+    ViewPlace last_v{};
+    int last_key = 0;
+    const auto load_values = [&] {
+      producer.wait(Shape::v_empty(last.stage), last.parity ^ 1);
+      load(Operand::kValue, Shape::v_full(last.stage), last_v, last_key,
+           Shape::v_offset(last.stage));
+    };
     while (keys.next(in)) {
+      const GroupRun& run = keys.run(in);
+      producer.wait(Shape::k_empty(place.stage), place.parity ^ 1);
+      load(Operand::kKey, Shape::k_full(place.stage), run.k, keys.key(),
+           Shape::k_offset(place.stage));
       if (first) {  // a fresh barrier's phase before the first counts as complete
         producer.wait(Shape::kQEmpty, q_parity ^ 1);
         load(Operand::kQuery, Shape::kQFull, task.q, tile.row, 0);
         q_parity ^= 1;
         first = false;
+      } else {
+        load_values();
       }
-      const GroupRun& run = keys.run(in);
-      producer.wait(Shape::k_empty(place.stage), place.parity ^ 1);
-      load(Operand::kKey, Shape::k_full(place.stage), run.k, keys.key(),
-           Shape::k_offset(place.stage));
-      producer.wait(Shape::v_empty(place.stage), place.parity ^ 1);
-      load(Operand::kValue, Shape::v_full(place.stage), run.v, keys.key(),
-           Shape::v_offset(place.stage));
+      last = place;
+      last_v = run.v;
+      last_key = keys.key();
       place.advance();
     }
+    if (!first) load_values();
   }
 }
 

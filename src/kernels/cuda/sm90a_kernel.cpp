@@ -122,11 +122,14 @@ class Sm90aKernel final : public DeviceKernel {
   }
 
  private:
+  // Of the smallest padded size that fits.
   const GroupLauncher* find(const DeviceAttendOptions& options) const {
-    for (const GroupLauncher& l : group_launchers())
-      if (l.element == options.element && l.head_dim >= options.head_dim &&
-          (shape_.empty() || l.name == shape_))
-        return &l;
+    int fits = 0;
+    for (const GroupLauncher& l : group_launchers()) {
+      if (l.element != options.element || l.head_dim < options.head_dim) continue;
+      if (fits == 0) fits = l.head_dim;
+      if (l.head_dim == fits && (shape_.empty() || l.name == shape_)) return &l;
+    }
     return nullptr;
   }
   std::string shape_;

@@ -183,16 +183,20 @@ class SoftmaxRows {
           }
           if ((lane & 3) == 0) to.lse[row * to.lse_stride] = lse;
           float* const out = to.o + row * to.o_stride + (lane & 3) * 2;
+          // All loads before the first store, and without a branch: else each waits for the last
+          // (a store might be what it reads), and ptxas has no registers left for wgmma.
+          float before[kDim / 8][2];
           LONGNET_UNROLL
           for (int n = 0; n < kDim / 8; ++n) {
-            if (n * 8 >= to.head_dim) break;
-            float x = o[m][n][2 * h][lane] * scale, y = o[m][n][2 * h + 1][lane] * scale;
-            if (to.merge) {
-              x += keep * out[n * 8];
-              y += keep * out[n * 8 + 1];
-            }
-            Warp::store2(out + n * 8, x, y);
+            const bool want = to.merge && n * 8 < to.head_dim;
+            before[n][0] = want ? out[n * 8] : 0.0f;
+            before[n][1] = want ? out[n * 8 + 1] : 0.0f;
           }
+          LONGNET_UNROLL
+          for (int n = 0; n < kDim / 8; ++n)
+            if (n * 8 < to.head_dim)
+              Warp::store2(out + n * 8, o[m][n][2 * h][lane] * scale + keep * before[n][0],
+                           o[m][n][2 * h + 1][lane] * scale + keep * before[n][1]);
         });
       }
     }
