@@ -81,7 +81,7 @@ class Figure5 {
         to_(int64_t(a.number("--to", double(kBatchTokens)))),
         walk_(int64_t(a.number("--walk", 0))),
         kernel_(make_device_kernel(a.text("--kernel", "cuda"))),
-        report_(describe_devices()) {}
+        report_(devices()) {}
 
   int run() {
     unit_ = kLargestUnit;

@@ -55,7 +55,7 @@ class Benchmark {
         seconds_(seconds),
         quick_(quick),
         sm90a_(sm90a),
-        report_(describe_devices()) {}
+        report_(devices()) {}
 
   int run() {
     std::printf("# %s\n# %-9s %-14s %4s %6s %6s %3s %9s %8s %8s\n",

@@ -18,7 +18,7 @@ namespace longnet {
 namespace {
 
 std::string gpu_lines() {
-  const DeviceReport report = describe_devices();
+  const DeviceReport report = describe_devices(/*with_free_memory=*/true);
   std::string text = "gpu       ";
   if (!report.unusable.empty()) text += "none: " + report.unusable + "\n";
   for (const DeviceInfo& d : report.devices)

@@ -31,7 +31,14 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25.1 does not know that 
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 endif()
-find_package(CUDAToolkit 12.5 REQUIRED)  # tensor maps, driver entry points by version
+find_package(CUDAToolkit REQUIRED)
+if(CUDAToolkit_VERSION VERSION_LESS 12.5)  # driver entry points by version
+  if(LONGNET_CUDA STREQUAL "AUTO")
+    message(STATUS "GPU backends: off, CUDA ${CUDAToolkit_VERSION} is older than 12.5")
+    return()
+  endif()
+  message(FATAL_ERROR "LONGNET_CUDA=ON needs CUDA 12.5 or newer, found ${CUDAToolkit_VERSION}")
+endif()
 set(LONGNET_HAS_CUDA ON)
 
 # Headers alone: the libraries are opened at run time. Python's wheels bring them as well.

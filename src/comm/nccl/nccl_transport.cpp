@@ -52,8 +52,8 @@ struct Nccl {
     library.load(recv, "ncclRecv");
     library.load(all_gather, "ncclAllGather");
     library.load(broadcast, "ncclBroadcast");
-    library.load(enrol, "ncclCommRegister");
-    library.load(dismiss, "ncclCommDeregister");
+    enrol = reinterpret_cast<decltype(enrol)>(library.find("ncclCommRegister"));
+    dismiss = reinterpret_cast<decltype(dismiss)>(library.find("ncclCommDeregister"));
   }
 };
 
@@ -241,6 +241,8 @@ std::string describe_nccl() {
 std::unique_ptr<DeviceTransport> make_nccl_transport(Communicator& host, NcclBuffers kind) {
   const std::string why = why_nccl_absent();
   if (!why.empty()) throw UsageError("transport nccl: " + why);
+  if (kind == NcclBuffers::kRegistered && (nccl().enrol == nullptr || nccl().dismiss == nullptr))
+    throw UsageError("transport nccl_registered needs NCCL 2.19 or newer: use nccl");
   return std::make_unique<NcclTransport>(host, kind);
 }
 

@@ -24,7 +24,7 @@ std::string cuda_version_text(int version) {
   return concat(version / 1000, ".", version % 1000 / 10);
 }
 
-DeviceReport describe_devices() {
+DeviceReport describe_devices(bool with_free_memory) {
   DeviceReport report{.built_in = true, .toolkit = CUDART_VERSION};
   cudaDriverGetVersion(&report.driver);
   int count = 0;
@@ -58,10 +58,10 @@ DeviceReport describe_devices() {
     cudaDeviceGetAttribute(&info.clock_khz, cudaDevAttrClockRate, i);
     size_t free_bytes = 0, total = 0;
     int before = 0;
-    if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(i) == cudaSuccess &&
-        cudaMemGetInfo(&free_bytes, &total) == cudaSuccess)
+    if (with_free_memory && cudaGetDevice(&before) == cudaSuccess &&
+        cudaSetDevice(i) == cudaSuccess && cudaMemGetInfo(&free_bytes, &total) == cudaSuccess)
       info.free_bytes = int64_t(free_bytes);
-    cudaSetDevice(before);
+    if (with_free_memory) cudaSetDevice(before);
     report.devices.push_back(std::move(info));
   }
   return report;

@@ -38,7 +38,8 @@ struct DeviceReport {
   std::string unusable{};  // empty when there is at least one device, else why not
   std::vector<DeviceInfo> devices{};
 };
-DeviceReport describe_devices();
+// `with_free_memory`: makes a context on every device, which costs memory and time.
+DeviceReport describe_devices(bool with_free_memory = false);
 
 // Text of a CUDA version: 13000 -> "13.0".
 std::string cuda_version_text(int version);

@@ -4,7 +4,7 @@
 
 namespace longnet {
 
-DeviceReport describe_devices() {
+DeviceReport describe_devices(bool) {
   return {.unusable = "this build has no CUDA (LONGNET_CUDA=OFF, or nvcc was not found)"};
 }
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -109,7 +108,7 @@ enum Uid : int64_t { kQ = 1, kK, kV, kO, kLse, kScale, kHidden, kFirstVirtual = 
 // Keeps every descriptor of an operation graph alive.
 class Graph4D {
  public:
-  Graph4D(const SdpaShape& s, int64_t lse_alignment);
+  Graph4D(const SdpaShape& s, int64_t lse_alignment, cudnnHandle_t handle);
   const Descriptor& operations() const { return *operations_; }
 
  private:
@@ -224,7 +223,7 @@ Graph4D::Ref Graph4D::hide(Ref x) {
   return out;
 }
 
-Graph4D::Graph4D(const SdpaShape& s, int64_t lse_alignment) : s_(s) {
+Graph4D::Graph4D(const SdpaShape& s, int64_t lse_alignment, cudnnHandle_t handle) : s_(s) {
   const cudnnDataType_t type =
       s.element == DeviceElement::kFloat16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
   const std::vector<int64_t> rows{s.outer, s.inner, s.rows, s.head_dim};
@@ -250,7 +249,10 @@ Graph4D::Graph4D(const SdpaShape& s, int64_t lse_alignment) : s_(s) {
   pointwise({.mode = CUDNN_POINTWISE_DIV, .x = e, .b = sum, .y = p});
   matmul(p, v, o);
   operations_ = &make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-  operations_->set(CUDNN_ATTR_OPERATIONGRAPH_OPS, ops_).finalize("operation graph");
+  operations_->set(CUDNN_ATTR_OPERATIONGRAPH_OPS, ops_);
+  if (handle != nullptr)
+    operations_->set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle);
+  operations_->finalize("operation graph");
 }
 
 Descriptor device_from_json(const std::string& json) {
@@ -270,12 +272,12 @@ Descriptor describe_device(int index) {
 
 // Engine configurations in the order in which cuDNN would try them.
 std::vector<std::unique_ptr<Descriptor>> configurations(const Graph4D& graph,
-                                                        const Descriptor& device) {
+                                                        const Descriptor* device) {
   Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.operations())
-      .set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A)
-      .set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device)
-      .finalize("heuristics");
+      .set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A);
+  if (device != nullptr) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *device);
+  heuristics.finalize("heuristics");
   constexpr int kMost = 8;
   std::vector<std::unique_ptr<Descriptor>> found;
   std::vector<cudnnBackendDescriptor_t> handles;
@@ -353,27 +355,36 @@ std::string why_misaligned(const SdpaShape& s) {
 int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_json) {
   const std::string misaligned = why_misaligned(shape);
   check(misaligned.empty(), "cuDNN: ", misaligned);
-  const Graph4D graph(shape, kLseAlignment);
-  return int64_t(configurations(graph, device_from_json(device_json)).size());
+  const Graph4D graph(shape, kLseAlignment, nullptr);
+  const Descriptor device = device_from_json(device_json);
+  return int64_t(configurations(graph, &device).size());
 }
 
+// A plan is made with a handle, as all of cuDNN's users do, or where that is refused from the
+// description of the device.
 struct SdpaPlan::State {
-  State(const SdpaShape& s, int64_t lse_alignment)
-      : shape(s), graph(s, lse_alignment), device(describe_device(current_device())) {}
+  State(const SdpaShape& s, int64_t lse_alignment, bool by_handle)
+      : shape(s),
+        handle(by_handle ? handle_of_this_thread() : nullptr),
+        graph(s, lse_alignment, handle) {
+    if (!by_handle) device = std::make_unique<Descriptor>(describe_device(current_device()));
+  }
   bool build(const Descriptor& configuration, std::string& reasons);  // false: adds why not
   SdpaShape shape;
+  cudnnHandle_t handle;
   Graph4D graph;
-  Descriptor device;
-  std::unique_ptr<Descriptor> plan;
+  std::unique_ptr<Descriptor> device, plan;
   int64_t workspace = 0;
 };
 
 bool SdpaPlan::State::build(const Descriptor& configuration, std::string& reasons) {
   try {
     auto built = std::make_unique<Descriptor>(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    built->set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device)
-        .set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration)
-        .finalize("plan");
+    if (device)
+      built->set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *device);
+    else
+      built->set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
+    built->set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration).finalize("plan");
     check_cudnn(cudnn().get(built->handle(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                             CUDNN_TYPE_INT64, 1, nullptr, &workspace),
                 "workspace");
@@ -390,11 +401,14 @@ SdpaPlan::SdpaPlan(const SdpaShape& shape) {
   check(misaligned.empty(), "cuDNN: ", misaligned);
   std::string reasons;
   // Engines may insist on the alignment that cuDNN's own frontend gives to every tensor.
-  for (const int64_t lse_alignment : {kLseAlignment, int64_t{16}}) {
-    state_ = std::make_unique<State>(shape, lse_alignment);
-    for (const auto& configuration : configurations(state_->graph, state_->device))
-      if (state_->build(*configuration, reasons)) return;
-  }
+  for (const bool by_handle : {true, false})
+    for (const int64_t lse_alignment : {kLseAlignment, int64_t{16}}) try {
+        state_ = std::make_unique<State>(shape, lse_alignment, by_handle);
+        for (const auto& configuration : configurations(state_->graph, state_->device.get()))
+          if (state_->build(*configuration, reasons)) return;
+      } catch (const Error& e) {
+        reasons += concat(reasons.empty() ? "" : "; ", e.what());
+      }
   throw Error(concat("cuDNN offers no plan for attention of ", shape.outer, " x ", shape.inner,
                      " x ", shape.rows, " rows, ", shape.keys, " keys, head_dim ", shape.head_dim,
                      reasons.empty() ? "" : ": ", reasons));
@@ -429,9 +443,10 @@ void SdpaPlan::launch(const SdpaPointers& at, void* workspace, const Stream& str
 }
 
 std::shared_ptr<const SdpaPlan> cached_plan(const SdpaShape& shape, int device) {
-  static std::mutex mutex;
-  static std::map<std::pair<int, SdpaShape>, std::shared_ptr<const SdpaPlan>> plans;
-  const std::lock_guard lock(mutex);
+  // Of each thread: a plan belongs to the handle that it was made with. Never freed: cuDNN's own
+  // statics may be gone when ours would go.
+  using Plans = std::map<std::pair<int, SdpaShape>, std::shared_ptr<const SdpaPlan>>;
+  static thread_local Plans& plans = *std::make_unique<Plans>().release();
   auto& plan = plans[{device, shape}];
   if (!plan) plan = std::make_shared<const SdpaPlan>(shape);
   return plan;

@@ -52,7 +52,7 @@ void emulate_launch(const Stream& stream, std::function<void()> kernel) {
   stream.handle()->work->queue.push_back(std::move(kernel));
 }
 
-DeviceReport describe_devices() {
+DeviceReport describe_devices(bool) {
   return {.built_in = true,
           .devices = {{.name = "emulated", .uuid = "e0", .major = 8, .multiprocessors = 1}}};
 }
