@@ -224,7 +224,8 @@ class Simulate(Case):
         point = {"section": "sweep", "kernel": "cuda", "head_dim": 64, "rows": 2048, "dilation_rate": 1, "causal": False, "flops_per_s": 1e13}
         report = {"program": "gpu_kernels_benchmark", "device": {"name": "Some GPU"},
                   "points": [point, point | {"rows": 8192, "flops_per_s": 2e13}, point | {"section": "dilation", "rows": 512},
-                             point | {"causal": True, "flops_per_s": None}, point | {"kernel": "cudnn", "flops_per_s": 5e14}]}
+                             point | {"causal": True, "flops_per_s": None}, point | {"kernel": "cudnn", "shape": "", "default": True, "flops_per_s": 5e14},
+                             point | {"rows": 4096, "shape": "64x64q-4", "default": False}]}
         kernels, made = self.write("kernels.json", report), self.path / "measured.json"
         args = ("calibrate", "--cluster", self.CLUSTER, "--gpu-kernels")
         self.expect(0, *args, kernels, "-o", str(made))

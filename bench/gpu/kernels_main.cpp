@@ -65,6 +65,7 @@ class Benchmark {
     for (const Model& model : kModels) sweep(model);
     if (!sm90a_)
       for (const Model& model : kModels) merge(model);
+    judge();
     write();
     std::printf("# %zu points, %zu left out for lack of time, %zu failed\n", points_.size(),
                 left_out_, failed_);
@@ -76,6 +77,15 @@ class Benchmark {
     std::string section, kernel;
     int64_t head_dim, rows, dilation_rate = 1;
     bool causal = false;
+    std::string shape{};   // tile shape of an own kernel
+    bool standard = true;  // what the kernel does unless asked for another shape
+    std::string label() const {
+      return shape.empty() ? kernel : kernel + (standard ? " " : "/") + shape;
+    }
+    auto key() const {
+      return std::tuple(section, standard ? kernel : label(), head_dim, rows, dilation_rate,
+                        causal);
+    }
   };
 
   bool late() {
@@ -91,11 +101,15 @@ class Benchmark {
     Json json = Json()
                     .set("section", p.section)
                     .set("kernel", p.kernel)
+                    .set("shape", p.shape)
+                    .set("default", p.standard)
                     .set("head_dim", p.head_dim)
                     .set("rows", p.rows)
                     .set("dilation_rate", p.dilation_rate)
                     .set("causal", p.causal);
     double rate = 0;
+    note_work(concat(p.section, " ", p.label(), " d ", p.head_dim, " rows ", p.rows, " r ",
+                     p.dilation_rate, " causal ", p.causal));
     try {
       MemoryLedger ledger;
       options.head_dim = p.head_dim;
@@ -119,15 +133,16 @@ class Benchmark {
           .set("scratch_bytes", ledger.peak_bytes())
           .set("timing", timing_json(timing));
       std::printf("%-11s %-14s %4d %6d %6d %3d %9.1f %8.3f %8.3f\n", p.section.c_str(),
-                  p.kernel.c_str(), int(p.head_dim), int(p.rows), int(p.causal),
+                  p.label().c_str(), int(p.head_dim), int(p.rows), int(p.causal),
                   int(p.dilation_rate), rate * 1e-12, rate / ceiling,
                   cudnn > 0 ? rate / cudnn : 0.0);
     } catch (const std::exception& e) {
       ++failed_;
       json.set("status", "error").set("reason", e.what());
-      std::printf("%-11s %-14s %4d %6d %6d %3d  %s\n", p.section.c_str(), p.kernel.c_str(),
+      std::printf("%-11s %-14s %4d %6d %6d %3d  %s\n", p.section.c_str(), p.label().c_str(),
                   int(p.head_dim), int(p.rows), int(p.causal), int(p.dilation_rate), e.what());
     }
+    rates_[p.key()] = rate;
     std::fflush(stdout);
     points_.push_back(json);
     write();
@@ -143,13 +158,17 @@ class Benchmark {
     }
     const auto shapes = cuda_kernel_shapes(p.head_dim);
     for (size_t i = 0; i < (variants && !sm90a_ ? shapes.size() : 1); ++i) {
-      p.kernel = (i == 0 ? "cuda " : "cuda/") + shapes[i];
+      p.kernel = "cuda";
+      p.shape = shapes[i];
+      p.standard = i == 0;
       measure(p, *make_cuda_kernel(shapes[i]), tasks, {});
     }
     if (!sm90a_) return;
     const auto wide = sm90a_kernel_shapes(p.head_dim);
     for (size_t i = 0; i < (variants ? wide.size() : 1); ++i) {
-      p.kernel = (i == 0 ? "sm90a " : "sm90a/") + wide[i];
+      p.kernel = "cuda_sm90a";
+      p.shape = wide[i];
+      p.standard = i == 0;
       measure(p, *make_sm90a_kernel(wide[i]), tasks, {});
     }
   }
@@ -171,12 +190,13 @@ class Benchmark {
     for (const int64_t r : {1, 4, 16}) {
       if (late()) continue;
       MemoryLedger ledger;
-      PackedTensors tensors(std::max(kTokens, 16 * kRows * r), model.heads, model.head_dim, ledger);
+      // As many tasks at each rate: rates of unequal numbers of waves would not compare.
+      PackedTensors tensors(kTokens * r, model.heads, model.head_dim, ledger);
       const auto tasks = tensors.branch(kRows * r, r);
       Point p{"dilation", "", model.head_dim, kRows, r};
       all_kernels(p, tasks, false);
       if (sm90a_) continue;
-      p.kernel = "gather(cuda)";
+      p.kernel = "gather";
       measure(p, *make_gather_kernel(make_cuda_kernel()), tasks, {});
     }
   }
@@ -208,6 +228,43 @@ class Benchmark {
     measure(p, *kernel, compact, {});
   }
 
+  double rate(const std::string& section, const std::string& kernel, int64_t head_dim,
+              int64_t dilation_rate) const {
+    const auto it = rates_.find({section, kernel, head_dim, 2048, dilation_rate, false});
+    return it == rates_.end() ? 0 : it->second;
+  }
+  // `goal` 0: a figure without one. Nothing where what it needs was not measured.
+  void say(const std::string& name, double value, double goal) {
+    if (!(value > 0) || !std::isfinite(value)) return;
+    const char* verdict = goal == 0 ? "" : value >= goal ? "met" : "missed";
+    std::printf("# %-52s %8.3f  %s", name.c_str(), value, goal > 0 ? "goal " : "");
+    if (goal > 0) std::printf("%.3f %s", goal, verdict);
+    std::printf("\n");
+    goals_.push_back(Json()
+                         .set("name", name)
+                         .set("value", value)
+                         .set("goal", goal > 0 ? goal : NAN)
+                         .set("verdict", verdict));
+  }
+  void judge() {
+    for (const Model& model : kModels) {
+      const int64_t d = model.head_dim;
+      const std::string at = concat(", d = ", d, ", 2048 rows");
+      const double cuda = rate("sweep", "cuda", d, 1), cudnn = rate("sweep", "cudnn", d, 1);
+      say("TFLOP/s of cuda" + at, cuda * 1e-12, d == 64 ? 270 : 300);
+      say("cuda / cudnn" + at, cuda / cudnn, 0);
+      say("cuda_sm90a / cudnn" + at, rate("sweep", "cuda_sm90a", d, 1) / cudnn, d == 64 ? 1 : 0);
+      for (const char* kernel : {"cuda", "cudnn", "cuda_sm90a"})
+        say(concat("r = 4 / dense, ", kernel, at),
+            rate("dilation", kernel, d, 4) / rate("dilation", kernel, d, 1), 0.95);
+      for (const int64_t r : {4, 16})
+        say(concat("view / gather and scatter, cuda, r = ", r, at),
+            rate("dilation", "cuda", d, r) / rate("dilation", "gather", d, r), 0);
+      say("merge in the kernel / by a launch" + at,
+          rate("merge", "cuda fused", d, 4) / rate("merge", "cuda + merge", d, 4), 0);
+    }
+  }
+
   void write() const {
     if (path_.empty()) return;
     write_file(path_, Json()
@@ -216,6 +273,7 @@ class Benchmark {
                           .set("device", device_json())
                           .set("cudnn", describe_cudnn())
                           .set("left_out", int64_t(left_out_))
+                          .set("goals", goals_)
                           .set("points", points_)
                           .text());
   }
@@ -224,7 +282,8 @@ class Benchmark {
   double seconds_, begin_s_ = steady_seconds();
   bool quick_, sm90a_;
   DeviceReport report_;
-  std::vector<Json> points_;
+  std::vector<Json> points_, goals_;
+  std::map<std::tuple<std::string, std::string, int64_t, int64_t, int64_t, bool>, double> rates_;
   std::map<std::tuple<int64_t, int64_t, int64_t, bool>, double> cudnn_rate_;
   size_t left_out_ = 0, failed_ = 0;
 };

@@ -22,6 +22,8 @@ Measured read_rows(const JsonNode& root, const std::string& kernel, const std::s
   for (const JsonNode& p : points->items) {
     const double rate = p.real("flops_per_s");
     if (p.text("section") != "sweep" || !(rate > 0)) continue;
+    const JsonNode* standard = p.find("default");
+    if (standard && !standard->boolean) continue;  // a tile shape that no run would take
     out.kernels.insert(p.text("kernel"));
     if (p.text("kernel") != kernel) continue;
     const JsonNode* causal = p.find("causal");

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""gpu_validate.sh with programs that only play their parts: what it does when stages fail, hang or stop early."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+SCRIPT = pathlib.Path(__file__).resolve().parent / "gpu_validate.sh"
+
+NVIDIA_SMI = """#!/usr/bin/env bash
+case "$*" in *compute_cap*) echo "$PLAYED_CAPABILITY" ;; *name*) echo "NVIDIA H200" ;; esac
+"""
+CMAKE = """#!/usr/bin/env bash
+[ "$PLAYED_BUILD" = fails ] && { echo "error: no compiler"; exit 1; }
+mkdir -p build/gpu/bin
+cp "$PLAYED_PROGRAM" build/gpu/bin/gpu_check
+cp "$PLAYED_PROGRAM" build/gpu/bin/gpu_forward
+cp "$PLAYED_PROGRAM" build/gpu/bin/gpu_kernels_benchmark
+"""
+# Exit codes by a word of the command line: PLAYED="programs,virtual=1 ...".
+PROGRAM = """#!/usr/bin/env bash
+name=$(basename "$0")
+for ((i = 1; i <= $#; i++)); do
+  [ "${!i}" = --json ] && { j=$((i + 1)); echo '{ "program": "'"$name"'" }' >"${!j}"; }
+done
+[ $name = gpu_kernels_benchmark ] && echo "# TFLOP/s of cuda, d = 64   280.000  goal 270.000 met"
+for rule in $PLAYED; do
+  case "$name $*" in *"${rule%=*}"*)
+    [ "${rule#*=}" = hangs ] && exec sleep 1000
+    exit "${rule#*=}" ;;
+  esac
+done
+exit 0
+"""
+
+
+class GpuValidateTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name)
+        (self.path / "scripts").mkdir()
+        shutil.copy(SCRIPT, self.path / "scripts")
+        self.tools = self.path / "tools"
+        self.tools.mkdir()
+        for name, text in (("nvidia-smi", NVIDIA_SMI), ("cmake", CMAKE), ("nvcc", "#!/bin/sh\n"), ("program", PROGRAM),
+                           ("timeout", f"#!/bin/sh\nshift 3\nexec {shutil.which('timeout')} -k 1 2 \"$@\"\n"),  # 2 s, not 40
+                           ("compute-sanitizer", "#!/bin/sh\necho 'Device not supported'\nexit 1\n")):
+            (self.tools / name).write_text(text)
+            (self.tools / name).chmod(0o755)
+        self.out = self.path / "out"
+
+    def validate(self, *args, minutes="1", **played):
+        environment = os.environ | {"PATH": f"{self.tools}:{os.environ['PATH']}", "PLAYED_PROGRAM": str(self.tools / "program"),
+                                    "PLAYED": "", "PLAYED_BUILD": "", "PLAYED_CAPABILITY": "9.0"} | played
+        return subprocess.run([str(self.path / "scripts/gpu_validate.sh"), "-o", str(self.out), "--minutes", minutes, *args],
+                              capture_output=True, text=True, timeout=120, env=environment)
+
+    def stages(self):
+        return json.loads((self.out / "result.json").read_text())["stages"]
+
+    def lnbench(self, version_code, run_code):
+        bundle = self.path / "build/gpu_deps/bin"
+        bundle.mkdir(parents=True)
+        (bundle / "lnbench").write_text(f"#!/bin/sh\n[ $1 = --version ] && exit {version_code}\nexit {run_code}\n")
+        (bundle / "lnbench").chmod(0o755)
+
+    def test_all_passes(self):
+        archive = self.path / "all.tar.gz"
+        done = self.validate("--archive", str(archive))
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(set(self.stages().values()), {0})
+        for stage in ("check_kernels", "check_sm90a", "kernels_sm90a", "programs_sm90a", "walk"):
+            self.assertIn(stage, self.stages())
+        self.assertTrue(archive.stat().st_size > 0)
+        summary = (self.out / "summary.txt").read_text()
+        self.assertIn("## goals\n# TFLOP/s of cuda", summary)
+        self.assertIn("left out: compute-sanitizer: it refuses this device", summary)
+        self.assertIn("left out: lnbench: no build/gpu_deps", summary)
+
+    def test_a_failure_is_one(self):
+        self.assertEqual(self.validate(PLAYED="programs,virtual=1").returncode, 1)
+        self.assertEqual(self.stages()["check_programs"], 1)
+        self.assertEqual(self.stages()["walk"], 0, "the stages after it did not run")
+
+    def test_a_kernel_that_hangs_costs_its_own_stage(self):
+        done = self.validate("--skip", "kernels", PLAYED="sm90a=hangs")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(self.stages()["check_sm90a"], (124, 137))
+        self.assertNotIn("kernels_sm90a", self.stages())
+        self.assertEqual(self.stages()["check_kernels"], 0)
+
+    def test_another_architecture_leaves_the_kernel_for_hopper_out(self):
+        self.assertEqual(self.validate(PLAYED_CAPABILITY="8.0").returncode, 0)
+        self.assertNotIn("check_sm90a", self.stages())
+        self.assertIn("this GPU has 8.0", (self.out / "summary.txt").read_text())
+
+    def test_a_sweep_that_stops_in_time_is_no_failure(self):
+        self.lnbench(version_code=0, run_code=4)
+        self.assertEqual(self.validate().returncode, 0)
+        self.assertIn("its sweep was stopped in time", (self.out / "summary.txt").read_text())
+
+    def test_a_bundle_that_does_not_start_is_said(self):
+        self.lnbench(version_code=127, run_code=0)
+        self.assertEqual(self.validate().returncode, 0)
+        self.assertIn("it does not start here", (self.out / "summary.txt").read_text())
+
+    def test_a_failed_build_ends_it(self):
+        done = self.validate(PLAYED_BUILD="fails")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("error: no compiler", done.stdout)
+
+    def test_wrong_arguments(self):
+        done = self.validate("--fast")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("gpu_validate.sh [-o DIR]", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
