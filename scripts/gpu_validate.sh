@@ -140,7 +140,8 @@ configure_and_build() {
   fi
   cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DLONGNET_GPU_ONLY=ON \
     -DLONGNET_CUDA=ON -DLONGNET_MPI=OFF -DLONGNET_OPENMP=OFF -DLONGNET_WERROR=OFF \
-    -DLONGNET_CUDA_VARIANTS=ON -DLONGNET_CUDA_SM90A=ON -DCMAKE_CUDA_ARCHITECTURES="$arch" &&
+    -DLONGNET_CUDA_VARIANTS=ON -DLONGNET_CUDA_SM90A=ON \
+    -DCMAKE_CUDA_FLAGS=-lineinfo -DCMAKE_CUDA_ARCHITECTURES="$arch" &&
     cmake --build "$build" --parallel "$(nproc)"
 }
 export -f configure_and_build

@@ -67,7 +67,7 @@ int run_plan(const Options& options) {
   // The same defaults as `run` without a launcher.
   const int usable = std::max(1, capture_environment().usable_threads);
   const std::string transport = transport_of(config, "threads");
-  const int world = options.ranks > 0 ? options.ranks : usable;
+  const int world = options.ranks > 0 ? options.ranks : default_world_size(config);
   const int threads = transport == "virtual" ? usable : std::max(1, usable / world);
   auto points = read_points(options, config, world, transport, /*limit_ranks=*/false);
   if (options.ranks > 0 && transport != "virtual" && config.cluster.file.empty())

@@ -70,10 +70,9 @@ Sweep read_sweep(const Options& options) {
   Sweep sweep{.config = read_config(options), .points = {}, .transport = {}, .replay = {}};
   if (!options.max_time.empty()) sweep.stop_at_s = begin_s + parse_duration(options.max_time);
   const bool launched = launched_world_size().has_value();
-  sweep.world_size =
-      launched
-          ? *launched_world_size()
-          : (options.ranks > 0 ? options.ranks : std::max(1, capture_environment().usable_threads));
+  sweep.world_size = launched
+                         ? *launched_world_size()
+                         : (options.ranks > 0 ? options.ranks : default_world_size(sweep.config));
   sweep.transport = transport_of(sweep.config, launched ? "mpi" : "threads");
   constexpr int kMostThreadRanks = 1024;  // each pair of them has a channel
   if (!launched && !sweep.is_virtual() && sweep.world_size > kMostThreadRanks)

@@ -22,11 +22,26 @@ namespace {
 
 constexpr int64_t kFlushBytes = int64_t{256} << 20;  // before each sample: several times the L2
 
+// Runs that are shorter than this are replayed from a CUDA graph, where one rank runs alone.
+constexpr double kReplayBelow_s = 2e-4;
+
+bool worth_a_replay(DeviceExecutor& executor, const MeasureConfig& measure, Communicator& comm) {
+  if (comm.size() > 1 || !executor.can_replay()) return false;
+  double took = 0;
+  for (int64_t i = 0; i < std::max<int64_t>(1, measure.warmup); ++i) took = executor.run();
+  if (took >= kReplayBelow_s) return false;
+  try {
+    executor.replay();
+    return true;
+  } catch (const Error&) {  // not every library's launches can be recorded
+    return false;
+  }
+}
+
 // The sampler's clock is the device's: it stands still but for the runs.
-SampleSet take_samples(DeviceExecutor& executor, const MeasureConfig& measure, Communicator& comm) {
-  MemoryLedger scratch;
-  const DeviceBuffer flush(scratch, "flush", kFlushBytes);
-  const Stream stream;
+SampleSet take_samples(DeviceExecutor& executor, const DeviceBuffer& flush, bool replay,
+                       const MeasureConfig& measure, Communicator& comm) {
+  const Stream& stream = executor.compute_stream();
   double clock = 0;
   return sample({.warmup = int(measure.warmup),
                  .min_samples = int(measure.min_samples),
@@ -36,10 +51,11 @@ SampleSet take_samples(DeviceExecutor& executor, const MeasureConfig& measure, C
                 {.prepare =
                      [&] {
                        stream.fill(flush.data(), 0x5A, flush.size());
+                       if (comm.size() == 1) return;  // and hides the host's first launches
                        stream.synchronize();
                        comm.barrier();
                      },
-                 .run = [&] { clock += executor.run(); },
+                 .run = [&] { clock += replay ? executor.replay() : executor.run(); },
                  // Each device has a clock of its own.
                  .over_ranks = [&](const RunSpan& own) { return comm.max_of(own.seconds()); },
                  .broadcast_from_root = [&](bool go_on) { return comm.broadcast_flag(go_on); },
@@ -111,7 +127,9 @@ void record_memory(PointRecord& record, const MemoryLedger& ledger, const PointP
   record.memory.measured_peak_bytes = std::llround(values[0]);
   record.memory.predicted_peak_bytes = plan.memory_bytes();
   record.memory.by_tag = ledger.peak_by_tag();
-  record.metrics["device_memory_growth_bytes"] = values[2];  // by cudaMemGetInfo
+  // By cudaMemGetInfo, which counts all that use the device.
+  if (comm.size() <= int(describe_devices().devices.size()))
+    record.metrics["device_memory_growth_bytes"] = values[2];
   if (values[1] > 0) fail(record, "measured memory of the slots differs from the predicted");
 }
 
@@ -122,16 +140,23 @@ void record_check(PointRecord& record, DeviceExecutor& executor, const CheckConf
   record_outcome(record, outcome);
 }
 
+// Of a point: what it is charged with, and what only measuring needs.
+struct PointMemory {
+  MemoryLedger ledger, scratch;
+  DeviceBuffer flush;
+};
+
 // Null, with the status in the record, when some rank's device has too little memory.
 std::unique_ptr<DeviceExecutor> make_executor(const PointPlan& plan, const DeviceKernel& kernel,
-                                              DeviceTransport& transport, MemoryLedger& ledger,
+                                              DeviceTransport& transport, PointMemory& memory,
                                               PointRecord& record, Communicator& comm) {
   std::unique_ptr<DeviceExecutor> executor;
   std::string refusal;
   try {
+    memory.flush = DeviceBuffer(memory.scratch, "flush", kFlushBytes);
     executor =
         std::make_unique<DeviceExecutor>(make_schedule(plan.point.params), comm.rank(), kernel,
-                                         &transport, DeviceExecutor::Options{}, ledger);
+                                         &transport, DeviceExecutor::Options{}, memory.ledger);
   } catch (const std::bad_alloc& e) {
     refusal = e.what();
   }
@@ -177,13 +202,15 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
 
   const int64_t free_before = device_free_bytes();
   const auto kernel = make_device_kernel(p.kernel);
-  MemoryLedger ledger;
-  const auto executor = make_executor(plan, *kernel, *transport, ledger, record, comm);
+  PointMemory memory;
+  const auto executor = make_executor(plan, *kernel, *transport, memory, record, comm);
   if (!executor) return record;
   executor->fill_inputs();
-  const int64_t device_bytes = free_before - device_free_bytes();
+  const int64_t device_bytes = free_before - device_free_bytes() - memory.flush.size();
+  const bool replay = worth_a_replay(*executor, options.measure, comm);
+  record.metrics["graph_replay"] = replay ? 1 : 0;
   transport->reset_counters();
-  const SampleSet samples = take_samples(*executor, options.measure, comm);
+  const SampleSet samples = take_samples(*executor, memory.flush, replay, options.measure, comm);
   const int64_t runs = samples.warmup + int64_t(samples.samples_s.size());
   if (samples.samples_s.empty()) {
     transport->close();
@@ -196,7 +223,7 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
   set_timing(record, samples.samples_s, samples.warmup);
   record_communication(record, *executor, *transport, runs, comm);
   record_per_rank(record, make_schedule(p), samples, comm);
-  record_memory(record, ledger, plan, *executor, device_bytes, comm);
+  record_memory(record, memory.ledger, plan, *executor, device_bytes, comm);
   record_check(record, *executor, options.check, comm);  // of the last sample's output
   record_phases(record, *executor, options, comm);       // its last mode spoils the buffers
   transport->close();

@@ -29,7 +29,8 @@ void add_sweep(CLI::App& command, Options& o) {
                      "Keep matching points: 'algorithm==dilated && seq_len<=1M'");
   command
       .add_option("--ranks", o.ranks,
-                  "Ranks as threads when no mpirun is used (default: the usable cores); with "
+                  "Ranks as threads when no mpirun is used (default: one per usable core, or per "
+                  "GPU for GPU kernels); with "
                   "--transport virtual: sweep.ranks")
       ->check(CLI::Range(1, 1 << 24));
   command

@@ -123,6 +123,16 @@ Schedule make_schedule(const PointParams& p) {
                            collective_choice(p));
 }
 
+int default_world_size(const Config& config) {
+  const auto on_device = [](const std::string& kernel) { return is_device_kernel(kernel); };
+  const auto& kernels = config.sweep.kernel;
+  const bool devices_only =
+      kernels.empty() ? on_device(config.run.kernel) : std::ranges::all_of(kernels, on_device);
+  const int places =
+      devices_only ? int(describe_devices().devices.size()) : capture_environment().usable_threads;
+  return std::max(1, places);
+}
+
 MachineLimits machine_limits(const Config& config, double peak_flops_per_rank) {
   const int64_t all = config.memory.limit_bytes.value_or(capture_environment().memory_limit_bytes);
   MachineLimits limits{.memory_bytes = int64_t(double(all) * config.memory.limit_fraction),

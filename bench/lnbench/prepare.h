@@ -67,6 +67,9 @@ struct MachineLimits {
   double device_flops = 0;          // attainable by one
   bool to_run = false;              // points that need a GPU are refused where there is none
 };
+// Ranks that a run without mpirun starts as threads: one per usable core, or per GPU where every
+// kernel of the configuration runs on GPUs.
+int default_world_size(const Config& config);
 MachineLimits machine_limits(const Config& config, double peak_flops_per_rank);
 
 // Bytes of the slots by tag that a walk over `ranks` holds, `batches` sequences at a time.

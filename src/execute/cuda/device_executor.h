@@ -47,6 +47,14 @@ class DeviceExecutor {
   // Returns when the device has finished: seconds between the first and the last op, by events.
   double run(RunMode mode = RunMode::kFull);
 
+  // The same output and seconds from a CUDA graph, which the first call records: where a run is so
+  // short that the host's launches would be timed with it. Neither phases nor op_times. Only of
+  // programs that do not communicate; throws Error where something in it cannot be recorded.
+  double replay();
+  bool can_replay() const { return rounds_.empty(); }
+  // What is enqueued here comes before the next run, outside its seconds.
+  const Stream& compute_stream() const { return compute_; }
+
   RunPhases phases() const { return phases_; }  // of the last run; zeros without Options::times
   std::span<const OpTime> op_times() const { return times_; }
   double attend_s() const { return attend_s_; }    // with the merges that they include
@@ -91,6 +99,7 @@ class DeviceExecutor {
   std::unique_ptr<BoundProgram> bound_;
   Stream compute_, comm_;
   Event begin_, end_;
+  std::unique_ptr<Graph> graph_;
   std::vector<DeviceOp> ops_;
   std::vector<Round> rounds_;
   std::vector<OpTime> times_;

@@ -39,10 +39,14 @@ struct Work {
 
 struct CUstream_st {
   std::shared_ptr<Work> work = std::make_shared<Work>();
+  size_t recorded_from = 0;  // while a graph is recorded
 };
 struct CUevent_st {
   std::shared_ptr<Work> work;
   size_t position = 0;
+};
+struct CUgraphExec_st {
+  std::vector<std::function<void()>> work;
 };
 
 namespace longnet {
@@ -137,6 +141,27 @@ double Event::seconds_since(const Event& begin) const {
   check(handle_->work->done >= handle_->position, "times of an event that is not over");
   return 0;
 }
+// What a stream gets between begin and end is not its work, but the graph's.
+void Graph::begin(const Stream& stream) {
+  const std::lock_guard lock(world());
+  stream.handle()->recorded_from = stream.handle()->work->queue.size();
+}
+void Graph::abandon(const Stream& stream) noexcept {
+  const std::lock_guard lock(world());
+  stream.handle()->work->queue.resize(stream.handle()->recorded_from);
+}
+void Graph::end(const Stream& stream) {
+  const std::lock_guard lock(world());
+  auto& queue = stream.handle()->work->queue;
+  const auto first = queue.begin() + ptrdiff_t(stream.handle()->recorded_from);
+  handle_ = std::make_unique<CUgraphExec_st>(CUgraphExec_st{{first, queue.end()}}).release();
+  queue.erase(first, queue.end());
+}
+Graph::~Graph() { std::unique_ptr<CUgraphExec_st>(handle_).reset(); }
+void Graph::launch(const Stream& stream) const {
+  for (const auto& work : handle_->work) emulate_launch(stream, work);
+}
+
 std::vector<std::byte> Event::export_handle() const { throw Error("one process"); }
 Event Event::import_handle(const std::vector<std::byte>&) { throw Error("one process"); }
 std::vector<std::byte> export_memory(const void*) { throw Error("one process"); }
