@@ -82,7 +82,7 @@ for dir in "$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")/lib64"
   [ -d "$dir" ] && export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$dir"
 done
 command -v compute-sanitizer >/dev/null || left_out+=("compute-sanitizer: not found")
-left_out+=("ranks as processes: the programs here are built without MPI, ranks are threads; check_kernels shares memory and events between two processes")
+left_out+=("ranks as processes: the programs here are built without MPI, ranks are threads; check_ipc shares memory and events between two processes")
 {
   date -u +%Y-%m-%dT%H:%M:%SZ
   git rev-parse HEAD 2>/dev/null
@@ -173,7 +173,7 @@ sanitize() {  # SECTION TOOL
 }
 compute_capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1)
 
-stage check_kernels 80 $bin/gpu_check --only ipc,generator,rows,summaries,attend --json "$out/check_kernels.json"
+stage check_kernels 80 $bin/gpu_check --only generator,rows,summaries,attend --json "$out/check_kernels.json"
 stage kernels 110 $bin/gpu_kernels_benchmark --seconds "$(plan 110)" --json "$out/kernels.json"
 # The kernel that no GPU has run yet: in processes of its own, so that a hang costs its time alone.
 if [ "$compute_capability" = 9.0 ]; then
@@ -190,6 +190,7 @@ fi
 stage check_programs 90 $bin/gpu_check --only programs,virtual,refusals --json "$out/check_programs.json"
 sanitize attend memcheck
 stage ranks 40 $bin/gpu_forward --ranks 2 --json "$out/ranks.json"
+stage check_ipc 20 $bin/gpu_check --only ipc --json "$out/check_ipc.json"
 stage check_cudnn 90 $bin/gpu_check --only cudnn --json "$out/check_cudnn.json"
 # lnbench needs libraries that a GPU machine may lack: scripts/gpu_bundle.sh brings them.
 bundle=build/gpu_deps
@@ -232,7 +233,7 @@ stage walk 600 $bin/gpu_forward --figure5 --from 1073741824 --walk 1073741824 --
   say "# GPU validation: $gpu_name, $(head -1 "$out/environment.txt")"
   say "# stages (exit codes): ${status[*]}"
   for line in "${left_out[@]}"; do say "# left out: $line"; done
-  for log in check_kernels check_sm90a check_programs check_cudnn kernels kernels_sm90a programs_sm90a ranks figure5 walk; do
+  for log in check_kernels check_sm90a check_programs check_ipc check_cudnn kernels kernels_sm90a programs_sm90a ranks figure5 walk; do
     [ -f "$out/$log.log" ] && { say; say "## $log"; grep -v FAILED "$out/$log.log"; grep -m 10 FAILED "$out/$log.log"; }
   done
   say

@@ -41,23 +41,21 @@ class Line {
   int socket_;
 };
 
-// Each side fills a buffer, shows it and the event behind the fill to the other, copies the other's
-// when that event is over, and shows the event behind the copy.
+// Each side fills a buffer, shows it and the event behind the fill to the other, and copies the
+// other's when that event is over.
 bool exchange(const Line& line, float mine, float theirs) {
   MemoryLedger ledger;
   const DeviceBuffer out(ledger, "kv", 4 * kFloats, DeviceBuffer::Kind::kShared);
   const DeviceBuffer in(ledger, "kv", 4 * kFloats);
   const Stream stream;
-  const Event filled(Event::Kind::kShared), copied(Event::Kind::kShared);
+  const Event filled(Event::Kind::kShared);
   fill_floats(reinterpret_cast<float*>(out.data()), kFloats, mine, stream);
   filled.record(stream);
-  copied.record(stream);
-  std::vector<std::byte> handle = export_memory(out.data());
-  const size_t size = handle.size();
-  line.send(handle);
-  line.send(filled.export_handle());
-  void* const other = import_memory(line.receive(size));
-  const Event other_filled = Event::import_handle(line.receive(filled.export_handle().size()));
+  const std::vector<std::byte> memory = export_memory(out.data()), event = filled.export_handle();
+  line.send(memory);
+  line.send(event);
+  void* const other = import_memory(line.receive(memory.size()));
+  const Event other_filled = Event::import_handle(line.receive(event.size()));
   stream.wait(other_filled);
   stream.copy(in.data(), other, in.size());
   stream.synchronize();

@@ -35,6 +35,8 @@ class DeviceTransport {
   using Ticket = int;
   virtual ~DeviceTransport() = default;
   virtual std::string_view name() const = 0;
+  // True when transfers are kernels, which need multiprocessors beside those that compute.
+  virtual bool takes_multiprocessors() const { return false; }
 
   // Buffers that transfers will touch; called once, by all ranks.
   virtual void open(std::span<const std::span<std::byte>> buffers) = 0;

@@ -118,6 +118,7 @@ class NcclTransport final : public DeviceTransport {
   std::string_view name() const override {
     return kind_ == NcclBuffers::kRegistered ? "nccl_registered" : "nccl";
   }
+  bool takes_multiprocessors() const override { return true; }
   void open(std::span<const std::span<std::byte>> buffers) override {
     if (kind_ == NcclBuffers::kPlain) return;
     buffers_.assign(buffers.begin(), buffers.end());

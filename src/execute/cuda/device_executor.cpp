@@ -105,10 +105,14 @@ void DeviceExecutor::prepare_attend(OpId op, std::span<const AttendTask> tasks, 
   const AttendOptions& o = bound_->options();
   check(o.dtype == DType::kBFloat16, "GPU kernels read bf16, not ", to_string(o.dtype));
   const auto joined = join_tasks(tasks);
-  ops_[size_t(op)].attend = kernel_.prepare(
-      joined,
-      {.head_dim = o.head_dim, .causal = o.causal, .output_scale = o.output_scale, .merge = merge},
-      ledger_);
+  ops_[size_t(op)].attend =
+      kernel_.prepare(joined,
+                      {.head_dim = o.head_dim,
+                       .causal = o.causal,
+                       .output_scale = o.output_scale,
+                       .merge = merge,
+                       .concurrent = communicates() && transport_->takes_multiprocessors()},
+                      ledger_);
 }
 
 void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {

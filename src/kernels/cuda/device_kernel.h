@@ -27,6 +27,9 @@ struct DeviceAttendOptions {
   bool causal = false;
   float output_scale = 1.0f;  // O is multiplied by it
   bool merge = false;         // fold into what the output holds, by LSE, instead of overwriting it
+  // Another kernel (NCCL's) wants multiprocessors while this runs: blocks that stay on theirs for all
+  // of a launch would keep it waiting.
+  bool concurrent = false;
   // cudnn: results stay in scratch memory as the library writes them, to time it alone.
   bool keep_16_bits = false;
 };

@@ -22,7 +22,7 @@ struct GroupPlan {
 
 struct GroupTiling {
   int rows, keys;  // of a tile
-  int blocks;      // at most, one per multiprocessor
+  int blocks;      // at most
 };
 
 // Tiles are given, in the order of the tasks (most keys first, under a causal mask last rows

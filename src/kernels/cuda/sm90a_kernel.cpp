@@ -17,7 +17,8 @@ namespace longnet {
 namespace {
 
 constexpr int64_t kMaxHeadDim = 128;
-constexpr uint32_t kBoxDims = 64;  // of 16 bits: the 128 bytes of the swizzle
+constexpr int kSharesWhenConcurrent = 4;  // blocks per multiprocessor, one after the other
+constexpr uint32_t kBoxDims = 64;         // of 16 bits: the 128 bytes of the swizzle
 
 // The driver is opened at run time: programs start without one.
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
@@ -70,9 +71,10 @@ class PreparedGroups final : public PreparedAttend {
   PreparedGroups(std::span<const AttendTask> tasks, const DeviceAttendOptions& options,
                  const GroupLauncher& launcher, MemoryLedger& ledger)
       : launcher_(launcher) {
-    const GroupPlan plan =
-        plan_groups(tasks, options.causal,
-                    {.rows = launcher.rows, .keys = launcher.keys, .blocks = multiprocessors()});
+    const int shares = options.concurrent ? kSharesWhenConcurrent : 1;
+    const GroupPlan plan = plan_groups(
+        tasks, options.causal,
+        {.rows = launcher.rows, .keys = launcher.keys, .blocks = shares * multiprocessors()});
     blocks_ = int(plan.block_begin.size()) - 1;
     if (blocks_ == 0) return;
     const auto upload = [&](DeviceBuffer& buffer, const auto& list) {
