@@ -10,6 +10,7 @@ Source of the claims: LongNet, arXiv 2307.02486, sections 2.4, 3.1 and 3.2, tabl
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Iterable
 
 from .claims_billion import BILLION, billion_computed, billion_fits
@@ -48,6 +49,8 @@ MIN_SPAN = 4.0  # longest over shortest
 CONSTANT_EXPONENT = 0.10  # |b| of time per token ~ N^b: at most 7 % per doubling
 CONSTANT_WITHIN = 1.25  # slowest over fastest time per token that is constant whatever the exponent (short lines)
 CONSTANT_RATIO = 2.0  # slowest over fastest time per token on the line
+FLOOR_EXPONENT = 0.5  # of the time of a sequence from one length to the next: a line that begins with less begins with latency
+GROWN_EXPONENT = 0.8  # ... and tells of growth from where it has this much (three quarters of the time grow with N)
 GROWING_EXPONENT = 0.50  # b of time per token; quadratic attention has 1
 BYTES_RATIO = 1.10  # most over fewest bytes at a fixed number of ranks
 BYTES_RATIO_RANKS = 2.05  # the same when ranks vary: the factor (P-1)/P alone reaches 2
@@ -70,6 +73,25 @@ def time_per_sequence(point: Point) -> float | None:
     return point.median_s / point.group_batch if point.median_s else None
 
 
+def past_the_floor(points: Iterable[Point]) -> tuple[list[Point], str]:
+    """A line without the short lengths at which latency rules, and a note of how many these are.
+
+    Example: 1, 1.1, 1.3, 2, 3.7, 7.2 s at 1K ... 32K tokens grow by 0.14, 0.24, 0.62, 0.89, 0.96: three lengths go.
+    """
+    timed = sorted((p for p in points if p.seq_len and time_per_token(p)), key=lambda p: p.seq_len or 0)
+    by_length = [(n, [p for p in timed if p.seq_len == n]) for n in sorted({p.seq_len or 0 for p in timed})]
+    times = [(n, sum((time_per_token(p) or 0) * n for p in some) / len(some)) for n, some in by_length]
+    growth = [math.log(t1 / t0) / math.log(n1 / n0) for (n0, t0), (n1, t1) in zip(times, times[1:])]
+    if not growth or growth[0] >= FLOOR_EXPONENT:
+        return timed, ""
+    left_out = next((i for i, g in enumerate(growth) if g >= GROWN_EXPONENT), len(growth))
+    shortest = times[left_out][0]
+    return (
+        [p for p in timed if (p.seq_len or 0) >= shortest],
+        f"; without {plural(left_out, 'length')} below {token_label(shortest)}, where latency rules",
+    )
+
+
 def bytes_per_sequence(point: Point) -> float | None:
     """Counted bytes; of a modelled point without a count, the predicted ones."""
     counted = point.value("comm.counted_bytes_per_rank")
@@ -82,13 +104,13 @@ def tokens_per_rank(point: Point) -> float:
     return (point.seq_len or 0) / point.group_ranks
 
 
-def flat(fit: PowerLaw, what: str, where: str) -> Verdict:
+def flat(fit: PowerLaw, what: str, where: str, note: str = "") -> Verdict:
     gentle = abs(fit.exponent) <= CONSTANT_EXPONENT and fit.y_ratio <= CONSTANT_RATIO
     good = gentle or fit.y_ratio <= CONSTANT_WITHIN
     spread = f"slowest ÷ fastest {significant(fit.y_ratio)}"
     trend = "" if good else " rises" if fit.exponent > 0 else " falls"
     return Verdict(
-        good, abs(fit.exponent), f"{where}: {what}{trend} ~ {power(fit.exponent)}, {spread} ({span_text(fit)})"
+        good, abs(fit.exponent), f"{where}: {what}{trend} ~ {power(fit.exponent)}, {spread} ({span_text(fit)}{note})"
     )
 
 
@@ -124,10 +146,11 @@ def latency_constant(ctx: Context, source: str) -> Evidence:
         if fit:
             verdicts.append(flat(fit, "time per token", "dilated with the same branches, one device in the place of all ranks"))
     for group in lines(ctx, source, "dilated", lambda p: p.ranks):
-        fit = long_fit(group, time_per_token)
+        grown, note = past_the_floor(group)
+        fit = long_fit(grown, time_per_token)
         if fit:
             where = f"{ctx.index.label(group[0])} on {ctx.index.rank_label(group[0].ranks)}"
-            verdicts.append(flat(fit, "time per token", where))
+            verdicts.append(flat(fit, "time per token", where, note))
     for group in lines(ctx, source, "dilated", lambda p: (tokens_per_rank(p), p.in_turn)):
         if group[0].in_turn:  # the time of all ranks, not of one
             continue
@@ -141,11 +164,12 @@ def latency_constant(ctx: Context, source: str) -> Evidence:
 def vanilla_grows(ctx: Context, source: str) -> Evidence:
     verdicts: list[Verdict] = []
     for group in lines(ctx, source, "exact", lambda p: p.ranks):
-        fit = long_fit(group, time_per_token)
+        grown, note = past_the_floor(group)
+        fit = long_fit(grown, time_per_token)
         if fit:
             where = f"{ctx.index.label(group[0])} on {ctx.index.rank_label(group[0].ranks)}"
             laws = f"time per token ~ {power(fit.exponent)}, so time of one sequence ~ {power(fit.exponent + 1)}"
-            text = f"{where}: {laws} ({span_text(fit)})"
+            text = f"{where}: {laws} ({span_text(fit)}{note})"
             verdicts.append(Verdict(fit.exponent >= GROWING_EXPONENT, -fit.exponent, text))
     return decide(source, verdicts, f"no exact algorithm with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}")
 
@@ -254,6 +278,10 @@ def exact_distributed(ctx: Context, source: str) -> Evidence:
 
 
 FIT_RULE = f"A line needs {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}."
+FLOOR_RULE = (
+    f"A line whose time grows by less than N^{FLOOR_EXPONENT:g} at first counts from where it grows by N^{GROWN_EXPONENT:g}: "
+    "shorter sequences show the machine's latency, not the algorithm's."
+)
 CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
     (
         Claim(
@@ -261,7 +289,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "“almost constant latency” at a constant number of tokens per batch (figure 5)",
             f"Time per token against N at fixed ranks, and time against N at fixed tokens per rank: |exponent| ≤ {CONSTANT_EXPONENT:.2f} "
             f"(7 % per doubling) and slowest ÷ fastest ≤ {CONSTANT_RATIO:g}, or slowest ÷ fastest ≤ {CONSTANT_WITHIN:g}, "
-            f"on every line. {FIT_RULE}",
+            f"on every line. {FIT_RULE} {FLOOR_RULE}",
             ("batch_runtime", "time_per_token", "weak_scaling", "latency"),
         ),
         quiet_only(latency_constant),
@@ -271,7 +299,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "Latency of vanilla attention grows with N",
             "“vanilla attention suffers from the quadratic dependency”",
             f"Exponent of time per token against N at fixed ranks, for exact algorithms: at least {GROWING_EXPONENT:.2f} on every line "
-            f"(quadratic attention: 1; linear: 0). {FIT_RULE}",
+            f"(quadratic attention: 1; linear: 0). {FIT_RULE} {FLOOR_RULE}",
             ("batch_runtime", "time_per_token", "latency"),
         ),
         quiet_only(vanilla_grows),

@@ -101,6 +101,19 @@ class Claims(unittest.TestCase):
         ]
         self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_SUPPORTED)
 
+    def test_lengths_where_latency_rules_are_left_out_and_counted(self) -> None:
+        lengths = [8 * 2**i for i in range(12)]
+        for law, title in (
+            (lambda n: 1 + n / 256, "dilated attention is nearly"),
+            (lambda n: 1 + (n / 256) ** 2, "vanilla attention grows"),
+        ):
+            name = "dilated" if "dilated" in title else "ring"
+            found = claim([point(name, n * K, 64, time_s=1e-3 * law(n)) for n in lengths], title)
+            self.assertEqual(found.status, SUPPORTED, found)
+            self.assertRegex(found.deciding.text, r"without \d lengths below \d+[KM], where latency rules")
+        floor = [point("dilated", n * K, 64, time_s=1e-3 * (1 + n / 1e9)) for n in lengths]
+        self.assertEqual(claim(floor, "dilated attention is nearly").status, NOT_TESTED, "latency alone tests nothing")
+
     def test_short_lines_test_nothing(self) -> None:
         self.assertEqual(claim(self.line("dilated", 0.0)[:2], "dilated attention is nearly").status, NOT_TESTED)
         self.assertEqual(claim(self.line("ring", 1.0)[:2], "vanilla attention grows").status, NOT_TESTED)
