@@ -84,7 +84,7 @@ int run_plan(const Options& options) {
             << format_si(peak, "FLOP/s") << " FMA peak per core measured here\n"
             << plan_header() << "\n";
   double seconds = 0;
-  int runnable = 0;
+  int runnable = 0, unknown = 0;
   MachineLimits limits = machine_limits(config, peak * threads);
   limits.cores = usable;
   Progress progress(options, true, int(points.size()));
@@ -97,10 +97,15 @@ int run_plan(const Options& options) {
     if (plan.point.status != PointStatus::kOk) continue;
     ++runnable;
     seconds += point_cost(plan, config.measure);
+    unknown += plan.estimated_s <= 0 ? 1 : 0;
   }
   std::cout << "# " << runnable << " of " << points.size() << " points can run; at least "
             << format_seconds(seconds) << " with " << threads << " thread(s) per rank on " << usable
-            << " core(s); estimate: seconds of one forward; above 64 ranks, maxima are over 5 of "
+            << " core(s)"
+            << (unknown > 0 ? concat(", without the forwards of ", unknown,
+                                     " points: no GPU here tells its speed")
+                            : std::string())
+            << "; estimate: seconds of one forward; above 64 ranks, maxima are over 5 of "
                "them\n";
   return kOk;
 }
