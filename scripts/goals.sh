@@ -2,11 +2,14 @@
 # Measures what the suite holds itself to and prints each ratio beside its goal: kernels against the machine's peak,
 # a dilated forward against its attends, two ranks against one, a walk over virtual ranks against its attends, the
 # simulator's seconds and memory. About nine minutes on two quiet cores.
-#   scripts/goals.sh [FOLDER]      (default: build/goals; finished runs in it are used again)
+#   scripts/goals.sh [FOLDER]      (default: build/goals/REVISION; finished runs in it are used again, and named)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-folder=${1:-build/goals}
+folder=${1:-build/goals/$(git describe --always --dirty --exclude '*')}
 mkdir -p "$folder"
+for kept in "$folder"/*.json "$folder"/*/result.json; do
+  [ -e "$kept" ] && say "used again: $kept of $(date -u -r "$kept" +%Y-%m-%dT%H:%M:%SZ)"
+done
 build_preset release lnbench kernels_benchmark
 bin=build/release/bin
 [ -e "$folder/kernels.json" ] ||
