@@ -214,14 +214,7 @@ LONGNET_HOST_DEVICE void attend_tile(Block& block, const TileInputs& in, const T
       w.step(in, tile, stage, key, here);
     });
   }
-  const TileRows to{.o = task.o,
-                    .lse = task.lse,
-                    .o_stride = task.o_stride,
-                    .lse_stride = task.lse_stride,
-                    .rows = task.rows,
-                    .head_dim = in.head_dim,
-                    .merge = in.merge,
-                    .output_scale = in.output_scale};
+  const TileRows to = tile_rows(task, in);
   block.warps([&](auto& w, auto, int) { w.finish(to, tile.row); });
 }
 

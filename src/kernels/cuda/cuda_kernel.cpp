@@ -4,6 +4,7 @@
 #include "core/check.h"
 #include "kernels/cuda/attend_launch.h"
 #include "kernels/cuda/device_kernel.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/tile_plan.h"
 #include "kernels/cuda/tile_shapes.h"
 
@@ -68,15 +69,8 @@ class CudaKernel final : public DeviceKernel {
   }
 
  private:
-  // Of the smallest padded size that fits.
   const TileLauncher* find(const DeviceAttendOptions& options) const {
-    int fits = 0;
-    for (const TileLauncher& l : tile_launchers()) {
-      if (l.element != options.element || l.head_dim < options.head_dim) continue;
-      if (fits == 0) fits = l.head_dim;
-      if (l.head_dim == fits && (shape_.empty() || l.name == shape_)) return &l;
-    }
-    return nullptr;
+    return find_launcher(tile_launchers(), options.element, options.head_dim, shape_);
   }
   std::string shape_;
 };
@@ -84,14 +78,7 @@ class CudaKernel final : public DeviceKernel {
 }  // namespace
 
 std::vector<std::string> cuda_kernel_shapes(int64_t head_dim) {
-  std::vector<std::string> names;
-  int fits = 0;  // the smallest padded size decides
-  for (const TileLauncher& l : tile_launchers())
-    if (l.element == DeviceElement::kBFloat16 && l.head_dim >= head_dim) {
-      if (fits == 0) fits = l.head_dim;
-      if (l.head_dim == fits) names.emplace_back(l.name);
-    }
-  return names;
+  return launcher_names(tile_launchers(), head_dim);
 }
 
 std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view shape) {

@@ -197,14 +197,7 @@ LONGNET_HOST_DEVICE void consume(Group& group, const GroupInputs& in, int block,
       group.arrive(Shape::v_empty(place.stage));
       place.advance();
     }
-    const TileRows to{.o = task.o,
-                      .lse = task.lse,
-                      .o_stride = task.o_stride,
-                      .lse_stride = task.lse_stride,
-                      .rows = task.rows,
-                      .head_dim = in.head_dim,
-                      .merge = in.merge,
-                      .output_scale = in.output_scale};
+    const TileRows to = tile_rows(task, in);
     group.warps([&](auto& w) { w.finish(to, tile.row); });
   }
 }

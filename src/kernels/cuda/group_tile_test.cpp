@@ -75,37 +75,18 @@ TEST(GroupTileTest, EveryShapeOfTheLibrary) {
   });
 }
 
-TEST(GroupTileTest, RunsOfUnequalLength) {  // rows gathered from ranks, w mod r != 0
-  const KeyRows q{.rows = 200, .first_token = 3, .token_step = 6, .stride = 6 * 64};
-  std::vector<KeyRows> kv;
-  for (int64_t rank = 0, token = 3; rank < 6; ++rank) {
-    const int64_t rows = rank == 4 ? 0 : 40 + rank % 2;
-    kv.push_back({.rows = rows, .first_token = token, .token_step = 6});
-    token += 6 * rows;
-  }
-  for (const bool causal : {false, true})
-    expect_like_reference<Group64>({.q = q, .kv = kv, .causal = causal});
+TEST(GroupTileTest, RunsOfUnequalLength) {
+  expect_runs_of_unequal_length([](const TileCase& c) { expect_like_reference<Group64>(c); }, 6,
+                                40);
 }
 
 TEST(GroupTileTest, CausalRunsInAnyOrder) {
-  const KeyRows q{.rows = 200, .first_token = 50, .token_step = 2};
-  const KeyRows early{.rows = 70}, late{.rows = 300, .first_token = 150};
-  const KeyRows never{.rows = 30, .first_token = 100000};
-  for (const auto& kv : std::vector<std::vector<KeyRows>>{
-           {late, early}, {early, late}, {never}, {never, early}, {early, late, never}})
-    expect_like_reference<Group64Two>({.q = q, .kv = kv, .causal = true});
+  expect_causal_runs_in_any_order([](const TileCase& c) { expect_like_reference<Group64Two>(c); });
 }
 
-TEST(GroupTileTest, PositionsBeyond32Bits) {
-  const int64_t far = int64_t{1} << 39, step = int64_t{1} << 28;
-  expect_like_reference<Group64>({.q = {.rows = 130, .first_token = far, .token_step = step},
-                                  .kv = {{.rows = 130, .first_token = far, .token_step = step}},
-                                  .causal = true});
-}
-
-TEST(GroupTileTest, HugeScores) {
-  expect_like_reference<Group64>(
-      {.q = {.rows = 64}, .kv = {{.rows = 300}}, .causal = true, .amplitude = 300.0f});
+TEST(GroupTileTest, FarPositionsAndHugeScores) {
+  expect_far_positions_and_huge_scores(
+      [](const TileCase& c) { expect_like_reference<Group64>(c); });
 }
 
 // Blocks do several tiles of several tasks; tiles without keys stand between others.
@@ -128,24 +109,11 @@ TEST(GroupTileTest, ManyTasks) {
   }
 }
 
-// One run against two halves that are merged, the second inside the kernel.
 TEST(GroupTileTest, MergeInTheEpilogue) {
-  const KeyRows first{.rows = 100}, second{.rows = 190, .first_token = 100};
-  const KeyRows q{.rows = 200, .first_token = 60};
-  for (const bool causal : {false, true}) {
-    TileTaskData whole({.q = q, .kv = {first, second}, .causal = causal});
-    TileTaskData a({.q = q, .kv = {first}, .causal = causal});
-    TileTaskData b({.q = q, .kv = {second}, .causal = causal});
-    TileTaskData nothing({.q = q, .kv = {}, .causal = causal});
-    const TileResult expected = reference_result(whole);
-    TileResult result;
-    for (auto* half : {&nothing, &a, &nothing, &b}) {
-      const bool merge = !result.o.empty();
-      const AttendTask task = half->task(result);
-      emulate<Group64>({&task, 1}, half->options(), merge, next_order());
-    }
-    expect_same_rows(result, expected, 2e-5);
-  }
+  expect_merges_in_the_epilogue(
+      [](std::span<const AttendTask> tasks, const AttendOptions& options, bool merge) {
+        emulate<Group64>(tasks, options, merge, next_order());
+      });
 }
 
 // Keys that a row sees, by counting positions.

@@ -11,6 +11,7 @@
 #include "kernels/cuda/group_launch.h"
 #include "kernels/cuda/group_plan.h"
 #include "kernels/cuda/group_shapes.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/tile_plan.h"
 
 namespace longnet {
@@ -124,15 +125,8 @@ class Sm90aKernel final : public DeviceKernel {
   }
 
  private:
-  // Of the smallest padded size that fits.
   const GroupLauncher* find(const DeviceAttendOptions& options) const {
-    int fits = 0;
-    for (const GroupLauncher& l : group_launchers()) {
-      if (l.element != options.element || l.head_dim < options.head_dim) continue;
-      if (fits == 0) fits = l.head_dim;
-      if (l.head_dim == fits && (shape_.empty() || l.name == shape_)) return &l;
-    }
-    return nullptr;
+    return find_launcher(group_launchers(), options.element, options.head_dim, shape_);
   }
   std::string shape_;
 };
@@ -149,14 +143,7 @@ std::string why_sm90a_absent() {
 }
 
 std::vector<std::string> sm90a_kernel_shapes(int64_t head_dim) {
-  std::vector<std::string> names;
-  int fits = 0;  // the smallest padded size decides
-  for (const GroupLauncher& l : group_launchers())
-    if (l.element == DeviceElement::kBFloat16 && l.head_dim >= head_dim) {
-      if (fits == 0) fits = l.head_dim;
-      if (l.head_dim == fits) names.emplace_back(l.name);
-    }
-  return names;
+  return launcher_names(group_launchers(), head_dim);
 }
 
 std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view shape) {

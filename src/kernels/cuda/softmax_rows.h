@@ -23,6 +23,18 @@ struct TileRows {
   float output_scale;
 };
 
+template <class Task, class Inputs>
+LONGNET_HOST_DEVICE TileRows tile_rows(const Task& task, const Inputs& in) {
+  return {.o = task.o,
+          .lse = task.lse,
+          .o_stride = task.o_stride,
+          .lse_stride = task.lse_stride,
+          .rows = task.rows,
+          .head_dim = in.head_dim,
+          .merge = in.merge,
+          .output_scale = in.output_scale};
+}
+
 // kM: blocks of 16 query rows per warp.
 template <int kM, int kDim, int kKeys, class Warp>
 class SoftmaxRows {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "core/random.h"
@@ -119,6 +120,62 @@ inline TileResult reference_result(TileTaskData& setup) {
   const AttendTask wanted = setup.task(expected);
   make_kernel("reference")->attend({&wanted, 1}, setup.options(), 1, {});
   return expected;
+}
+
+// Cases that the loop of every kernel has to get right; `expect_like_reference(case)` runs one.
+// Rows gathered from ranks, of a branch with w mod r != 0.
+template <class Expect>
+void expect_runs_of_unequal_length(Expect expect_like_reference, int64_t ranks, int64_t rows) {
+  const KeyRows q{.rows = 200, .first_token = 3, .token_step = 6, .stride = 6 * 64};
+  std::vector<KeyRows> kv;
+  for (int64_t rank = 0, token = 3; rank < ranks; ++rank) {
+    const int64_t some = rank == 4 ? 0 : rows + rank % 2;
+    kv.push_back({.rows = some, .first_token = token, .token_step = 6});
+    token += 6 * some;
+  }
+  for (const bool causal : {false, true})
+    expect_like_reference(TileCase{.q = q, .kv = kv, .causal = causal});
+}
+
+template <class Expect>
+void expect_causal_runs_in_any_order(Expect expect_like_reference) {
+  const KeyRows q{.rows = 200, .first_token = 50, .token_step = 2};
+  const KeyRows early{.rows = 70}, late{.rows = 300, .first_token = 150};
+  const KeyRows never{.rows = 30, .first_token = 100000};
+  for (const auto& kv : std::vector<std::vector<KeyRows>>{
+           {late, early}, {early, late}, {never}, {never, early}, {early, late, never}})
+    expect_like_reference(TileCase{.q = q, .kv = kv, .causal = true});
+}
+
+template <class Expect>
+void expect_far_positions_and_huge_scores(Expect expect_like_reference) {
+  const int64_t far = int64_t{1} << 39, step = int64_t{1} << 28;
+  const KeyRows rows{.rows = 130, .first_token = far, .token_step = step};
+  expect_like_reference(TileCase{.q = rows, .kv = {rows}, .causal = true});
+  expect_like_reference(
+      TileCase{.q = {.rows = 64}, .kv = {{.rows = 300}}, .causal = true, .amplitude = 300.0f});
+}
+
+// One run against two halves that are merged, the second inside the kernel:
+// emulate(tasks, options, merge).
+template <class Emulate>
+void expect_merges_in_the_epilogue(Emulate emulate) {
+  const KeyRows first{.rows = 100}, second{.rows = 190, .first_token = 100};
+  const KeyRows q{.rows = 200, .first_token = 60};
+  for (const bool causal : {false, true}) {
+    TileTaskData whole({.q = q, .kv = {first, second}, .causal = causal});
+    TileTaskData a({.q = q, .kv = {first}, .causal = causal});
+    TileTaskData b({.q = q, .kv = {second}, .causal = causal});
+    TileTaskData nothing({.q = q, .kv = {}, .causal = causal});
+    const TileResult expected = reference_result(whole);
+    TileResult result;
+    for (auto* half : {&nothing, &a, &nothing, &b}) {
+      const bool merge = !result.o.empty();
+      const AttendTask task = half->task(result);
+      emulate(std::span<const AttendTask>(&task, 1), half->options(), merge);
+    }
+    expect_same_rows(result, expected, 2e-5);
+  }
 }
 
 }  // namespace longnet
