@@ -1,4 +1,4 @@
-// NCCL, as far as others need to know it. <nccl.h> is included by nccl_transport.cpp alone.
+// NCCL, as far as others need to know it. <nccl.h> stays in this folder.
 #pragma once
 #include <string>
 

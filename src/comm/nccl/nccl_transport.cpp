@@ -7,60 +7,17 @@
 // nccl_registered is the same with the buffers registered at every communicator that uses them
 // (ncclCommRegister, NCCL 2.19): NCCL may then read and write them in place, without its own
 // copies.
-#include <nccl.h>
-
 #include <cstring>
 #include <deque>
 #include <map>
 
 #include "comm/cuda/device_transport.h"
+#include "comm/nccl/nccl_functions.h"
 #include "comm/nccl/nccl_library.h"
 #include "core/check.h"
-#include "core/cuda/dynamic_library.h"
 
 namespace longnet {
 namespace {
-
-struct Nccl {
-  DynamicLibrary library{{"libnccl.so.2"}};
-  decltype(&ncclGetVersion) version = nullptr;
-  decltype(&ncclGetErrorString) error_string = nullptr;
-  decltype(&ncclGetLastError) last_error = nullptr;
-  decltype(&ncclGetUniqueId) unique_id = nullptr;
-  decltype(&ncclCommInitRank) init = nullptr;
-  decltype(&ncclCommDestroy) destroy = nullptr;
-  decltype(&ncclGroupStart) group_start = nullptr;
-  decltype(&ncclGroupEnd) group_end = nullptr;
-  decltype(&ncclSend) send = nullptr;
-  decltype(&ncclRecv) recv = nullptr;
-  decltype(&ncclAllGather) all_gather = nullptr;
-  decltype(&ncclBroadcast) broadcast = nullptr;
-  decltype(&ncclCommRegister) enrol = nullptr;
-  decltype(&ncclCommDeregister) dismiss = nullptr;
-
-  Nccl() {
-    if (!library.is_open()) return;
-    library.load(version, "ncclGetVersion");
-    library.load(error_string, "ncclGetErrorString");
-    library.load(last_error, "ncclGetLastError");
-    library.load(unique_id, "ncclGetUniqueId");
-    library.load(init, "ncclCommInitRank");
-    library.load(destroy, "ncclCommDestroy");
-    library.load(group_start, "ncclGroupStart");
-    library.load(group_end, "ncclGroupEnd");
-    library.load(send, "ncclSend");
-    library.load(recv, "ncclRecv");
-    library.load(all_gather, "ncclAllGather");
-    library.load(broadcast, "ncclBroadcast");
-    enrol = reinterpret_cast<decltype(enrol)>(library.find("ncclCommRegister"));
-    dismiss = reinterpret_cast<decltype(dismiss)>(library.find("ncclCommDeregister"));
-  }
-};
-
-const Nccl& nccl() {
-  static const Nccl instance;
-  return instance;
-}
 
 void check_nccl(ncclResult_t status, Located what) {
   if (status == ncclSuccess) return;
@@ -220,8 +177,7 @@ class NcclTransport final : public DeviceTransport {
 }  // namespace
 
 std::string why_nccl_absent() {
-  if (!nccl().library.is_open())
-    return concat("NCCL is not on the library path: ", nccl().library.error());
+  if (!nccl().missing.empty()) return nccl().missing;
   int version = 0;
   check_nccl(nccl().version(&version), "ncclGetVersion");
   if (version / 10000 != NCCL_MAJOR || version / 100 < NCCL_VERSION_CODE / 100)

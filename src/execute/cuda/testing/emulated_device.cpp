@@ -1,5 +1,7 @@
 #include "execute/cuda/testing/emulated_device.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -16,6 +18,31 @@ std::recursive_mutex& world() {
   static std::recursive_mutex mutex;
   return mutex;
 }
+std::condition_variable_any more_work;
+size_t enqueued = 0;
+int device_count = 1;
+thread_local int this_device = 0;
+constexpr std::chrono::seconds kPatience{20};
+
+// Does `work`, again and again while another rank has not come far enough. Not for use in work.
+void until_done(const std::function<void()>& work) {
+  std::unique_lock lock(world());
+  for (;;) {
+    const size_t before = enqueued;
+    try {
+      return work();
+    } catch (const longnet::NotYet& reason) {
+      if (!more_work.wait_for(lock, kPatience, [&] { return enqueued != before; }))
+        throw longnet::Error(std::string("a rank waits for ever: ") + reason.what());
+    }
+  }
+}
+
+struct Busy {
+  explicit Busy(bool& flag) : flag_(flag) { flag_ = true; }
+  ~Busy() { flag_ = false; }
+  bool& flag_;
+};
 
 struct Work {
   std::deque<std::function<void()>> queue;
@@ -25,12 +52,11 @@ struct Work {
   void run_until(size_t position) {
     if (done >= position) return;
     longnet::check(!busy, "a stream waits for itself: work ", done, " of ", position);
+    const Busy mark(busy);
     while (done < position) {
-      busy = true;
       queue[done]();
       queue[done] = nullptr;
       ++done;
-      busy = false;
     }
   }
 };
@@ -51,17 +77,31 @@ struct CUgraphExec_st {
 
 namespace longnet {
 
-void emulate_launch(const Stream& stream, std::function<void()> kernel) {
+void emulate_launch(CUstream_st* stream, std::function<void()> kernel) {
   const std::lock_guard lock(world());
-  stream.handle()->work->queue.push_back(std::move(kernel));
+  stream->work->queue.push_back(std::move(kernel));
+  ++enqueued;
+  more_work.notify_all();
 }
+void emulate_launch(const Stream& stream, std::function<void()> kernel) {
+  emulate_launch(stream.handle(), std::move(kernel));
+}
+std::function<void()> emulate_all_before(CUstream_st* stream) {
+  const std::lock_guard lock(world());
+  return
+      [work = stream->work, position = stream->work->queue.size()] { work->run_until(position); };
+}
+void emulate_devices(int count) { device_count = count; }
 
 DeviceReport describe_devices(bool) {
-  return {.built_in = true,
-          .devices = {{.name = "emulated", .uuid = "e0", .major = 8, .multiprocessors = 1}}};
+  DeviceReport report{.built_in = true};
+  for (int i = 0; i < device_count; ++i)
+    report.devices.push_back(
+        {.index = i, .name = "emulated", .uuid = concat("e", i), .major = 8, .multiprocessors = 1});
+  return report;
 }
-DeviceScope::DeviceScope(int) : before_(0) {}
-DeviceScope::~DeviceScope() = default;
+DeviceScope::DeviceScope(int device) : before_(std::exchange(this_device, device)) {}
+DeviceScope::~DeviceScope() { this_device = before_; }
 
 DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind)
     : ledger_(&ledger), tag_(std::move(tag)), bytes_(bytes) {
@@ -115,8 +155,7 @@ void Stream::fill(void* at, int byte, int64_t bytes) const {
   });
 }
 void Stream::synchronize() const {
-  const std::lock_guard lock(world());
-  handle_->work->run_until(handle_->work->queue.size());
+  until_done([work = handle_->work] { work->run_until(work->queue.size()); });
 }
 
 Event::Event(Kind) : handle_(std::make_unique<CUevent_st>().release()) {}
@@ -131,9 +170,10 @@ void Event::record(const Stream& stream) const {
   *handle_ = {stream.handle()->work, stream.handle()->work->queue.size()};
 }
 void Event::synchronize() const {
-  const std::lock_guard lock(world());
-  check(handle_->work != nullptr, "an event that was never recorded");
-  handle_->work->run_until(handle_->position);
+  until_done([this] {
+    check(handle_->work != nullptr, "an event that was never recorded");
+    handle_->work->run_until(handle_->position);
+  });
 }
 double Event::seconds_since(const Event& begin) const {
   const std::lock_guard lock(world());
@@ -167,6 +207,6 @@ Event Event::import_handle(const std::vector<std::byte>&) { throw Error("one pro
 std::vector<std::byte> export_memory(const void*) { throw Error("one process"); }
 void* import_memory(const std::vector<std::byte>&) { throw Error("one process"); }
 void close_memory(void*) noexcept {}
-int current_device() { return 0; }
+int current_device() { return this_device; }
 
 }  // namespace longnet

@@ -1,0 +1,133 @@
+#include "execute/cuda/testing/device_case.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/cuda/device_transport.h"
+#include "comm/threads/thread_world.h"
+#include "execute/cuda/device_executor.h"
+#include "execute/cuda/testing/emulated_device.h"
+#include "kernels/cuda/gather_kernel.h"
+#include "schedule/accounting.h"
+#include "schedule/lower_collectives.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+class EmulatedKernel final : public DeviceKernel {
+ public:
+  explicit EmulatedKernel(bool merges) : merges_(merges) {}
+  std::string_view name() const override { return "emulated"; }
+  bool merges() const override { return merges_; }
+  std::string why_unsupported(const DeviceAttendOptions&) const override { return ""; }
+  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendTask> tasks,
+                                          const DeviceAttendOptions& options,
+                                          MemoryLedger&) const override {
+    return std::make_unique<Prepared>(tasks, options);
+  }
+
+ private:
+  class Prepared final : public PreparedAttend {
+   public:
+    Prepared(std::span<const AttendTask> tasks, const DeviceAttendOptions& options)
+        : tasks_(tasks.begin(), tasks.end()), options_(options) {
+      for (const AttendTask& task : tasks_) lists_.emplace_back(task.kv.begin(), task.kv.end());
+      for (size_t i = 0; i < tasks_.size(); ++i) tasks_[i].kv = lists_[i];
+    }
+    void launch(const Stream& stream) const override {
+      emulate_launch(stream, [this] {
+        for (const AttendTask& task : tasks_) run(task);
+      });
+    }
+
+   private:
+    void run(AttendTask task) const {
+      const auto kernel = make_kernel("cpu");
+      const AttendOptions options{.head_dim = options_.head_dim,
+                                  .dtype = DType::kBFloat16,
+                                  .causal = options_.causal,
+                                  .output_scale = options_.output_scale};
+      MemoryLedger ledger;
+      const TaggedBuffer workspace(ledger, "workspace", kernel->workspace_bytes(options, 1));
+      std::vector<float> o(size_t(task.q.rows * options_.head_dim)), lse(size_t(task.q.rows));
+      const MergeTask merge{.from = {o.data(), lse.data(), options_.head_dim, 1},
+                            .into = task.out,
+                            .rows = task.q.rows};
+      if (options_.merge) task.out = merge.from;
+      kernel->attend({&task, 1}, options, 1, workspace.bytes());
+      if (options_.merge) kernel->merge({&merge, 1}, MergeRule::kLse, options, 1);
+    }
+    std::vector<AttendTask> tasks_;
+    std::vector<std::vector<KvRun>> lists_;
+    DeviceAttendOptions options_;
+  };
+  bool merges_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceKernel> make_emulated_kernel(bool merges) {
+  return std::make_unique<EmulatedKernel>(merges);
+}
+
+ShardedProblem device_problem(const DeviceCase& c) {
+  const AttentionProblem p{.seq_len = 211,
+                           .num_heads = 4,
+                           .num_kv_heads = 2,
+                           .head_dim = 8,
+                           .batch = 2,
+                           .dtype = DType::kBFloat16,
+                           .causal = c.causal};
+  DilatedPattern pattern = dense_pattern(p.seq_len);
+  const AlgorithmInfo& algorithm = find_algorithm(c.algorithm);
+  if (algorithm.pattern == PatternKind::kDilated)
+    pattern = {.branches = {{40, 1}, {100, 3}, {211, 7}}, .mix = c.mix};
+  if (algorithm.pattern == PatternKind::kSparse) pattern = sparse_pattern(24, 5);
+  return {p, pattern, {p.seq_len, c.ranks, c.layout}};
+}
+
+bool run_device_case(const DeviceCase& c) {
+  const ShardedProblem s = device_problem(c);
+  const AlgorithmInfo& algorithm = find_algorithm(c.algorithm);
+  if (!algorithm.why_unsupported(s).empty()) return false;
+  SCOPED_TRACE(testing::Message() << c.algorithm << " " << c.collective << " " << c.transport
+                                  << " on " << c.ranks << " causal " << c.causal << " merges "
+                                  << c.merges << " gather " << c.gather);
+  const Schedule schedule = lower_collectives(algorithm.make(s), parse_collective(c.collective));
+  emulate_devices(c.devices);
+  run_on_threads(c.ranks, [&](Communicator& comm) {
+    const DeviceScope device(device_of_rank(comm));
+    auto kernel = make_emulated_kernel(c.merges);
+    if (c.gather) kernel = make_gather_kernel(std::move(kernel));
+    const auto transport = make_device_transport(c.transport, comm);
+    MemoryLedger ledger;
+    DeviceExecutor executor(schedule, comm.rank(), *kernel, transport.get(), {}, ledger);
+    executor.fill_inputs();
+    comm.barrier();
+    executor.run();
+    executor.run(RunMode::kSerialised);
+    executor.run();
+    EXPECT_EQ(executor.can_replay(), c.ranks == 1);
+    if (executor.can_replay())  // nothing but the graphs wrote the output that is checked
+      for (int i = 0; i < 2; ++i) {
+        executor.fill_inputs();
+        executor.replay();
+      }
+    const CheckOutcome outcome =
+        executor.check_samples(choose_samples(executor.sharded(), 1 << 20), comm, 1e-5 + 1.0 / 256);
+    EXPECT_TRUE(outcome.pass) << "rel_l2 " << outcome.rel_l2_error << " worst "
+                              << outcome.max_rel_error << " lse " << outcome.max_lse_error
+                              << " NaN " << outcome.nan_values;
+    EXPECT_LE(outcome.rel_l2_error, executor.program().output_is_partial() ? 1e-5 : 4e-3);
+    const RankAccount expected = account(s, executor.program(), comm.rank());
+    EXPECT_EQ(transport->counters().bytes_sent, 3 * expected.bytes_sent);
+    EXPECT_EQ(transport->counters().bytes_received, 3 * expected.bytes_received);
+    EXPECT_EQ(transport->counters().messages_sent, 3 * expected.messages_sent);
+    transport->close();
+    comm.barrier();
+  });
+  emulate_devices(1);
+  return true;
+}
+
+}  // namespace longnet

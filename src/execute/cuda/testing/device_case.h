@@ -1,0 +1,27 @@
+// For tests: an algorithm on emulated devices, from its inputs to its check.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/device_kernel.h"
+#include "schedule/program.h"
+
+namespace longnet {
+
+// The CPU's kernel behind the device's interface.
+std::unique_ptr<DeviceKernel> make_emulated_kernel(bool merges);
+
+struct DeviceCase {
+  std::string algorithm, transport = "cuda_ipc", collective = "native";
+  int ranks = 1;
+  int devices = 1;
+  bool causal = false, merges = true, gather = false;
+  LayoutKind layout = LayoutKind::kContiguous;
+  MixRule mix = MixRule::kLse;
+};
+ShardedProblem device_problem(const DeviceCase& c);
+
+// Three runs in a row, all rows checked, bytes counted. False where the algorithm refuses the case.
+bool run_device_case(const DeviceCase& c);
+
+}  // namespace longnet
