@@ -75,7 +75,7 @@ class Plan(Case):
                           "--set", "sweep.head_slice=0,1,2,9").stdout
         rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
         self.assertEqual([(row[2], row[12]) for row in rows], [("usp", "Pu=2"), ("usp", "Pu=4"), ("double_ring", "Pi=2"),
-                                                               ("all_gather", "-"), ("all_gather", "slice=1")])
+                                                               ("all_gather", "d=16"), ("all_gather", "slice=1")])
 
     def test_a_point_that_does_not_fit_names_the_cheapest_change(self):
         out = self.expect(0, "plan", self.config, "--set", "sweep.seq_len=64K", "--set", "memory.limit_bytes=24000000").stdout

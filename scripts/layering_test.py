@@ -22,7 +22,7 @@ MAY_INCLUDE = {
 # A library's header belongs to one place.
 LIBRARY_HOMES = {
     r"mpi\.h": r"src/comm/mpi/mpi_world\.cpp",
-    r"nccl\.h": r"src/comm/nccl/nccl_transport\.cpp",
+    r"nccl\.h": r"src/comm/nccl/.*",
     r"hwy/.*": r"src/kernels/cpu/.*",
     r"nlohmann/.*": r"src/json/[^/]+\.cpp",
     r"hwloc\.h": r"src/io/environment\.cpp",

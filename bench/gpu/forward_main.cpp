@@ -155,7 +155,7 @@ class Figure5 {
     executor.run();
     std::vector<double> forward, merges;
     MemoryLedger scratch;
-    const DeviceBuffer flush(scratch, "flush", int64_t{256} << 20);  // several times the L2
+    const DeviceBuffer flush(scratch, "flush", flush_bytes());
     const Stream stream;
     const double begin = steady_seconds();
     for (int i = 0; i < 10 && (i < 3 || steady_seconds() - begin < 1); ++i) {

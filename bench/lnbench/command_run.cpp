@@ -13,6 +13,7 @@
 #include "comm/cuda/device_transport.h"
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
+#include "core/cuda/device.h"
 #include "io/busy_share.h"
 #include "io/environment.h"
 #include "io/result.h"
@@ -155,8 +156,19 @@ std::optional<PointRecord> run_here(World& world, const PointPlan& plan,
   return record;
 }
 
+// Some points run on GPUs.
+bool on_devices(const Sweep& sweep) {
+  return std::ranges::any_of(
+      sweep.points, [](const Point& point) { return is_device_kernel(point.params.kernel); });
+}
+
 WriterOptions writer_options(const Options& options, const Sweep& sweep, World& world,
                              const std::string& command_line) {
+  CaptureOptions captured{.mpi_version = world.mpi_version(), .busy_share = sweep.busy_share};
+  if (on_devices(sweep)) {
+    captured.devices = device_lines();
+    captured.device_software = device_software();
+  }
   return {.directory = options.output,
           .run = {.name = sweep.config.name,
                   .description = sweep.config.description,
@@ -168,9 +180,20 @@ WriterOptions writer_options(const Options& options, const Sweep& sweep, World& 
                   .world_size = world.size(),
                   .planned = int64_t(sweep.points.size()),
                   .filter = options.filter},
-          .environment = capture_environment(
-              {.mpi_version = world.mpi_version(), .busy_share = sweep.busy_share}),
+          .environment = capture_environment(captured),
           .ranks = {}};
+}
+
+bool on_devices_only(const Plan& plan) {
+  return std::ranges::all_of(
+      plan.points, [](const PointPlan& p) { return is_device_kernel(p.point.params.kernel); });
+}
+
+// "8 x NVIDIA H100 on this machine"
+std::string devices_text() {
+  const DeviceReport report = describe_devices();
+  if (report.devices.empty()) return "no GPU on this machine";
+  return concat(report.devices.size(), " x ", report.devices.front().name, " on this machine");
 }
 
 void print_head(const Sweep& sweep, const Plan& plan, World& world, const Options& options) {
@@ -187,11 +210,13 @@ void print_head(const Sweep& sweep, const Plan& plan, World& world, const Option
   std::string threads_text;
   for (const int t : threads) threads_text += concat(threads_text.empty() ? "" : " or ", t);
   std::cout << "# " << sweep.config.name << ": " << plan.points.size() << " points on up to "
-            << most_ranks << " ranks (" << sweep.transport << "), " << threads_text
-            << " thread(s) each; peak of a core "
-            << format_si(plan.runner.peak_flops_per_thread, "FLOP/s") << "\n"
-            << result_header() << "\n"
-            << std::flush;
+            << most_ranks << " ranks (" << sweep.transport << "), ";
+  if (on_devices_only(plan))
+    std::cout << devices_text();
+  else
+    std::cout << threads_text << " thread(s) each; peak of a core "
+              << format_si(plan.runner.peak_flops_per_thread, "FLOP/s");
+  std::cout << "\n" << result_header() << "\n" << std::flush;
 }
 
 // What must be said again for the same points, quoted for a shell.
@@ -326,7 +351,11 @@ class SweepRun {
       if (!writer_)
         writer_ = ResultWriter::resume(directory_, now_, /*allow_changed_machine=*/true);
       writer_->append(failed_record(point, e.what()));
-      if (world_.transport() == "mpi") throw;  // the other ranks are stuck in this point
+      if (world_.transport() == "mpi") {  // the other ranks are stuck in this point
+        std::cerr << "error: in " << what << "; points that were finished are in " << directory_
+                  << ": mend what follows, then add --resume " << directory_ << "\n";
+        throw;
+      }
       progress_.note("error: " + what + ": " + e.what());
       return;
     }
@@ -398,7 +427,7 @@ int run_points(const Options& options, const std::string& command_line) {
   stop_gently_on_signals();
   const Plan plan = make_plan(sweep, world);
   WriterOptions now = writer_options(options, sweep, world, command_line);
-  now.ranks = describe_ranks(world, plan.threads);
+  now.ranks = describe_ranks(world, plan.threads, on_devices(sweep));
   return SweepRun(options, sweep, world, plan, now).run();
 }
 

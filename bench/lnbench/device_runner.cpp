@@ -20,8 +20,6 @@
 namespace longnet {
 namespace {
 
-constexpr int64_t kFlushBytes = int64_t{256} << 20;  // before each sample: several times the L2
-
 // Runs that are shorter than this are replayed from a CUDA graph, where one rank runs alone.
 constexpr double kReplayBelow_s = 2e-4;
 
@@ -60,6 +58,14 @@ SampleSet take_samples(DeviceExecutor& executor, const DeviceBuffer& flush, bool
                  .over_ranks = [&](const RunSpan& own) { return comm.max_of(own.seconds()); },
                  .broadcast_from_root = [&](bool go_on) { return comm.broadcast_flag(go_on); },
                  .now = [&] { return clock; }});
+}
+
+// "why\n  hint: what to do" -> "why; what to do"
+std::string on_one_line(std::string text) {
+  const std::string_view hint = "\n  hint: ";
+  if (const size_t at = text.find(hint); at != std::string::npos)
+    text.replace(at, hint.size(), "; ");
+  return text;
 }
 
 void fail(PointRecord& record, const std::string& reason) {
@@ -115,21 +121,22 @@ void record_communication(PointRecord& record, const DeviceExecutor& executor,
 
 // Lists and scratch memory depend on the kernel; slots must be what the program says.
 void record_memory(PointRecord& record, const MemoryLedger& ledger, const PointPlan& plan,
-                   const DeviceExecutor& executor, int64_t device_bytes, Communicator& comm) {
+                   const DeviceExecutor& executor, int64_t device_bytes, const DevicesInUse& use,
+                   Communicator& comm) {
   int64_t slots = 0;
   for (const auto& [tag, bytes] : ledger.peak_by_tag())
     if (tag != "task_lists" && tag != "workspace") slots += bytes;
   const int64_t predicted =
       account(executor.sharded(), executor.program(), comm.rank()).memory_bytes();
-  double values[3] = {double(ledger.peak_bytes()), slots == predicted ? 0.0 : 1.0,
-                      double(device_bytes)};
+  double values[4] = {double(ledger.peak_bytes()), slots == predicted ? 0.0 : 1.0,
+                      double(device_bytes), double(use.ranks_on_mine)};
   comm.all_max(values);
   record.memory.measured_peak_bytes = std::llround(values[0]);
   record.memory.predicted_peak_bytes = plan.memory_bytes();
   record.memory.by_tag = ledger.peak_by_tag();
+  record.memory.device_bytes = device_memory_bytes() / std::llround(values[3]);
   // By cudaMemGetInfo, which counts all that use the device.
-  if (comm.size() <= int(describe_devices().devices.size()))
-    record.metrics["device_memory_growth_bytes"] = values[2];
+  if (values[3] == 1) record.metrics["device_memory_growth_bytes"] = values[2];
   if (values[1] > 0) fail(record, "measured memory of the slots differs from the predicted");
 }
 
@@ -153,7 +160,7 @@ std::unique_ptr<DeviceExecutor> make_executor(const PointPlan& plan, const Devic
   std::unique_ptr<DeviceExecutor> executor;
   std::string refusal;
   try {
-    memory.flush = DeviceBuffer(memory.scratch, "flush", kFlushBytes);
+    memory.flush = DeviceBuffer(memory.scratch, "flush", flush_bytes());
     executor =
         std::make_unique<DeviceExecutor>(make_schedule(plan.point.params), comm.rank(), kernel,
                                          &transport, DeviceExecutor::Options{}, memory.ledger);
@@ -180,12 +187,14 @@ void record_clocks(PointRecord& record) {
   record.metrics["device_throttled"] = clocks.throttled();
 }
 
+int64_t device_memory_bytes() {
+  return describe_devices().devices.at(size_t(current_device())).memory_bytes;
+}
+
 double device_peak_flops(int devices) {
-  const DeviceReport report = describe_devices();
-  const DeviceInfo& d = report.devices.at(0);
+  const DeviceInfo d = describe_devices().devices.at(size_t(current_device()));
   const double per_clock = d.major >= 9 ? 4096 : 2048;
-  return per_clock * d.multiprocessors * d.clock_khz * 1e3 *
-         std::min(devices, int(report.devices.size()));
+  return per_clock * d.multiprocessors * d.clock_khz * 1e3 * devices;
 }
 
 PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options,
@@ -193,9 +202,18 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
   PointRecord record = make_record(plan.point);
   const PointParams& p = plan.point.params;
   const DeviceScope device(device_of_rank(comm));
-  const auto transport = make_device_transport(options.device_transport, comm);
+  std::unique_ptr<DeviceTransport> transport;
+  try {
+    transport = make_device_transport(options.device_transport, comm);
+  } catch (const UsageError& e) {  // of so many ranks, by all of them; others may fit
+    record.status = PointStatus::kSkippedUnsupported;
+    record.reason = on_one_line(e.what());
+    return record;
+  }
   record.params.transport = std::string(transport->name());
-  const double peak = device_peak_flops(p.ranks);
+  const DevicesInUse use = devices_in_use(comm);
+  record.metrics["devices"] = use.devices;
+  const double peak = device_peak_flops(use.devices);
   record_work(record, plan, peak);
   if (comm.rank() == 0) record_depth(record, p);
   if (comm.size() <= 64 || comm.rank() == 0) require_correct(make_schedule(p));
@@ -223,7 +241,7 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
   set_timing(record, samples.samples_s, samples.warmup);
   record_communication(record, *executor, *transport, runs, comm);
   record_per_rank(record, make_schedule(p), samples, comm);
-  record_memory(record, memory.ledger, plan, *executor, device_bytes, comm);
+  record_memory(record, memory.ledger, plan, *executor, device_bytes, use, comm);
   record_check(record, *executor, options.check, comm);  // of the last sample's output
   record_phases(record, *executor, options, comm);       // its last mode spoils the buffers
   transport->close();

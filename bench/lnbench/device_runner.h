@@ -23,7 +23,11 @@ Tolerance device_tolerance(double given);
 // Clocks, power and temperature as they are now, where NVML tells.
 void record_clocks(PointRecord& record);
 
-// Dense 16-bit peak of the tensor cores at the highest clock, of so many devices: FLOP/s.
+// Of the calling thread's GPU.
+int64_t device_memory_bytes();
+
+// Dense 16-bit peak of the tensor cores at the highest clock, of so many devices like the calling
+// thread's: FLOP/s.
 double device_peak_flops(int devices);
 
 }  // namespace longnet

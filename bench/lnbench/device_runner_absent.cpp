@@ -16,6 +16,7 @@ std::unique_ptr<UnitWalk> make_device_walk(const PointParams&, UnitWalk::MakeSch
 
 Tolerance device_tolerance(double) { throw UsageError(describe_devices().unusable); }
 void record_clocks(PointRecord&) { throw UsageError(describe_devices().unusable); }
+int64_t device_memory_bytes() { throw UsageError(describe_devices().unusable); }
 double device_peak_flops(int) { throw UsageError(describe_devices().unusable); }
 
 }  // namespace longnet

@@ -2,8 +2,13 @@
 
 #include <sstream>
 
+#include "comm/nccl/nccl_library.h"
+#include "core/check.h"
+#include "core/cuda/device.h"
 #include "io/environment.h"
+#include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
+#include "kernels/cuda/cudnn_kernel.h"
 
 namespace longnet {
 
@@ -26,16 +31,46 @@ std::vector<RankPlace> gather_places(Communicator& comm) {
   return places;
 }
 
-std::vector<RankInfo> describe_ranks(World& world, int threads) {
-  const auto texts =
-      world.all_texts(capture_environment().hostname + " " + std::to_string(threads));
+std::vector<RankInfo> describe_ranks(World& world, int threads, bool on_devices) {
+  std::string mine = capture_environment().hostname + " " + std::to_string(threads);
+  if (on_devices)
+    for (const DeviceInfo& device : describe_devices().devices) mine += "\n" + device.name;
+  const auto texts = world.all_texts(mine);
   std::vector<RankInfo> ranks;
+  std::map<std::string, int> on_host;
   for (size_t r = 0; r < texts.size(); ++r) {
     RankInfo info{.rank = int(r)};
-    std::istringstream(texts[r]) >> info.hostname >> info.cores;
+    std::istringstream text(texts[r]);
+    std::string line;
+    std::getline(text, line);
+    std::istringstream(line) >> info.hostname >> info.cores;
+    std::vector<std::string> devices;
+    while (std::getline(text, line)) devices.push_back(line);
+    const int here = on_host[info.hostname]++;  // as device_of_rank
+    if (!devices.empty()) {
+      const size_t device = size_t(here) % devices.size();
+      info.device = concat(device, ": ", devices[device]);
+    }
     ranks.push_back(info);
   }
   return ranks;
+}
+
+std::vector<std::string> device_lines() {
+  std::vector<std::string> lines;
+  for (const DeviceInfo& d : describe_devices().devices)
+    lines.push_back(concat(d.name, ", compute capability ", d.major, ".", d.minor, ", ",
+                           d.multiprocessors, " SMs, ", format_bytes(double(d.memory_bytes))));
+  return lines;
+}
+
+std::map<std::string, std::string> device_software() {
+  const DeviceReport report = describe_devices();
+  if (report.devices.empty()) return {};
+  return {{"cuda", cuda_version_text(report.toolkit)},
+          {"driver", "for CUDA " + cuda_version_text(report.driver)},
+          {"cudnn", describe_cudnn()},
+          {"nccl", describe_nccl()}};
 }
 
 }  // namespace longnet

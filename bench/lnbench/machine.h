@@ -1,5 +1,7 @@
 // The machine under the ranks: its measured peak, and who runs where.
 #pragma once
+#include <map>
+#include <string>
 #include <vector>
 
 #include "io/result.h"
@@ -15,6 +17,12 @@ double measure_peak_per_rank(World& world, int threads);
 // Of every rank of `comm`, in rank order, on every rank. Collective.
 std::vector<RankPlace> gather_places(Communicator& comm);
 
-std::vector<RankInfo> describe_ranks(World& world, int threads);
+// `on_devices`: ranks go round the GPUs of their machine, and say which they have.
+std::vector<RankInfo> describe_ranks(World& world, int threads, bool on_devices);
+
+// The GPUs of this machine, a line each: "NVIDIA H200, compute capability 9.0, 132 SMs, 139.8 GiB".
+std::vector<std::string> device_lines();
+// Versions of what drives them: cuda, driver, cudnn, nccl.
+std::map<std::string, std::string> device_software();
 
 }  // namespace longnet

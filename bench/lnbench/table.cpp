@@ -41,9 +41,20 @@ std::string options_text(const PointParams& p) {
   return text;
 }
 
+std::string variant_text(const PointParams& p) {
+  const AttentionProblem usual;
+  std::string text = options_text(p);
+  const auto add = [&](const std::string& word) { text += (text.empty() ? "" : " ") + word; };
+  if (p.kernel != "cpu") add(p.kernel);
+  if (p.problem.head_dim != usual.head_dim) add(concat("d=", p.problem.head_dim));
+  if (p.problem.dtype != usual.dtype) add(std::string(to_string(p.problem.dtype)));
+  if (p.problem.causal) add("causal");
+  return text;
+}
+
 std::string describe(const PointParams& p) {
-  const std::string options = options_text(p);
-  return concat(p.algorithm, options.empty() ? "" : " ", options,
+  const std::string variant = variant_text(p);
+  return concat(p.algorithm, variant.empty() ? "" : " ", variant,
                 " N=", format_tokens(p.problem.seq_len), " P=", p.ranks,
                 p.problem.batch > 1 ? concat(" batch=", p.problem.batch) : "");
 }
@@ -72,8 +83,8 @@ std::string plan_row(int no, const PointPlan& plan) {
   column(out, 12, known ? concat(plan.memory_bytes()) : "-");
   column(out, 7, known ? number(plan.account.balance(p.group_ranks()), 4) : "-");
   column(out, 10, known ? number(plan.estimated_s, 3) : "-");
-  const std::string options = options_text(p);
-  column(out, 16, options.empty() ? "-" : options);
+  const std::string variant = variant_text(p);
+  column(out, 16, variant.empty() ? "-" : variant);
   out << to_string(plan.point.status);
   if (!plan.point.reason.empty()) out << "  # " << plan.point.reason;
   return out.str();
@@ -105,7 +116,7 @@ std::string result_row(const PointRecord& r) {
                                                    : r.comm.predicted_bytes_per_rank;
   column(out, 10, bytes ? concat(*bytes) : "-");
   column(out, 10, number(r.check.rel_l2_error, 2));
-  std::string options = options_text(p);
+  std::string options = variant_text(p);
   if (const size_t changes = p.cluster.find(' '); changes != std::string::npos)
     options += (options.empty() ? "" : " ") + p.cluster.substr(changes + 1);
   out << (options.empty() ? "-" : options);

@@ -229,7 +229,10 @@ std::optional<PointRecord> run_virtual_point(const PointPlan& plan, const Runner
                         : concat("the machine refused ", format_bytes(double(plan.memory_bytes())));
     return record;
   }
-  if (on_gpu) record_clocks(record);
+  if (on_gpu) {
+    record_clocks(record);
+    record.memory.device_bytes = device_memory_bytes();
+  }
   record_work(record, plan, peak * (run.replay.empty() ? 1 : p.ranks));
   return record;
 }

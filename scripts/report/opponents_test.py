@@ -45,7 +45,7 @@ class Opponents(unittest.TestCase):
     def test_split_keeps_limits_and_says_what_it_leaves_out(self) -> None:
         records = [opponent(8 * K, p, algorithm=a) for p in range(1, 8) for a in ("ring", "ulysses", "usp")]
         for record in records:
-            record["memory"]["limit_bytes"] = 1 << 32
+            record["memory"]["device_bytes"] = 1 << 32
         parts = [f for f in build_figures(context(records)) if f.name.startswith("memory-")]
         self.assertEqual([f.name for f in parts], ["memory-1", "memory-3", "memory-5", "memory-7"])
         for part in parts:

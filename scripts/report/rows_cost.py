@@ -103,9 +103,8 @@ def device_limits(ctx: Context, points: list[Point]) -> dict[str, float]:
     """Known limits by name: what the points state, else the share of the host's memory of each rank."""
     limits: dict[str, float] = {}
     for point in points:
-        stated = point.num("memory.limit_bytes") or point.num("memory.device_bytes")
-        if stated:
-            limits[f"limit stated by the {point.source} points"] = stated
+        if stated := point.num("memory.device_bytes"):
+            limits["memory of a GPU for a rank"] = stated
     if limits:
         return limits
     for place, run in enumerate(ctx.runs):

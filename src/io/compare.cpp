@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/check.h"
+#include "json/text.h"
 #include "measure/statistics.h"
 
 namespace longnet {
@@ -75,6 +76,13 @@ std::vector<EnvironmentDifference> environment_differences(const Result& a, cons
   const auto compare_number = [&](const char* what, int64_t x, int64_t y) {
     compare_text(what, std::to_string(x), std::to_string(y));
   };
+  using Texts = std::map<std::string, std::string>;
+  const auto compare_texts = [&](const Texts& then, const Texts& now) {
+    std::map<std::string, std::pair<std::string, std::string>> both;
+    for (const auto& [name, value] : then) both[name].first = value;
+    for (const auto& [name, value] : now) both[name].second = value;
+    for (const auto& [name, values] : both) compare_text(name.c_str(), values.first, values.second);
+  };
   const Environment &x = a.environment, &y = b.environment;
   compare_text("config", a.run.config_sha256.substr(0, 12), b.run.config_sha256.substr(0, 12));
   compare_text("revision", a.build.revision, b.build.revision);
@@ -92,13 +100,11 @@ std::vector<EnvironmentDifference> environment_differences(const Result& a, cons
   compare_text("governor", x.governor, y.governor);
   compare_text("turbo", x.turbo, y.turbo);
   compare_text("mpi", x.mpi_version, y.mpi_version);
+  compare_text("GPUs", join(x.devices, "; "), join(y.devices, "; "));
+  compare_texts(x.device_software, y.device_software);
   compare_text("transport", a.run.transport, b.run.transport);
   compare_number("world size", a.run.world_size, b.run.world_size);
-  std::map<std::string, std::pair<std::string, std::string>> variables;
-  for (const auto& [name, value] : x.variables) variables[name].first = value;
-  for (const auto& [name, value] : y.variables) variables[name].second = value;
-  for (const auto& [name, values] : variables)
-    compare_text(name.c_str(), values.first, values.second);
+  compare_texts(x.variables, y.variables);
   return differences;
 }
 

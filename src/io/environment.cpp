@@ -146,11 +146,11 @@ BuildInfo build_info() {
 bool environment_variable_allowed(std::string_view name) {
   for (const char* secret : {"TOKEN", "SECRET", "KEY", "PASS", "CREDENTIAL"})
     if (contains_any_case(name, secret)) return false;
-  for (const char* prefix : {"OMP_", "GOMP_", "OMPI_MCA_"})
+  for (const char* prefix : {"OMP_", "GOMP_", "OMPI_MCA_", "NCCL_"})
     if (name.starts_with(prefix)) return true;
   for (const char* exact : {"SLURM_JOB_ID", "SLURM_NNODES", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE",
                             "SLURM_CPUS_PER_TASK", "SLURM_JOB_PARTITION", "PBS_JOBID",
-                            "PBS_NUM_NODES", "CUDA_VISIBLE_DEVICES", "NCCL_ALGO", "NCCL_PROTO"})
+                            "PBS_NUM_NODES", "CUDA_VISIBLE_DEVICES"})
     if (name == exact) return true;
   return false;
 }
@@ -160,6 +160,7 @@ Environment capture_environment(const CaptureOptions& options) {
   env.captured_utc = utc_rfc3339();
   env.mpi_version = options.mpi_version;
   env.devices = options.devices;
+  env.device_software = options.device_software;
   env.busy_share = options.busy_share;
   capture_system(env);
   capture_topology(env);

@@ -28,19 +28,21 @@ struct Environment {
   // busy_share.h, before the ranks began; NaN: not measured.
   double busy_share = std::numeric_limits<double>::quiet_NaN();
   std::string mpi_version{};
-  std::vector<std::string> devices{};              // accelerators, as the caller names them
-  std::map<std::string, std::string> variables{};  // allow-listed only
+  std::vector<std::string> devices{};                    // accelerators, as the caller names them
+  std::map<std::string, std::string> device_software{};  // "nccl": "2.28.9", likewise
+  std::map<std::string, std::string> variables{};        // allow-listed only
 };
 
 struct CaptureOptions {
   std::string mpi_version{};
   std::vector<std::string> devices{};
+  std::map<std::string, std::string> device_software{};
   double busy_share = std::numeric_limits<double>::quiet_NaN();
 };
 Environment capture_environment(const CaptureOptions& options = {});
 
-// OMP_*, OMPI_MCA_*, GOMP_*, a few SLURM_* and PBS_* and CUDA_VISIBLE_DEVICES; never a name that
-// holds TOKEN, SECRET, KEY or PASS.
+// OMP_*, OMPI_MCA_*, GOMP_*, NCCL_*, a few SLURM_* and PBS_* and CUDA_VISIBLE_DEVICES; never a name
+// that holds TOKEN, SECRET, KEY or PASS.
 bool environment_variable_allowed(std::string_view name);
 
 // "load average 3 on 2 usable hardware threads over the last minute", or by the share measured when

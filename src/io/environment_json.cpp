@@ -8,6 +8,19 @@ JsonNode text_or_null(const std::string& text) {
   return text.empty() ? JsonNode() : JsonNode(text);
 }
 
+JsonNode texts_node(const std::map<std::string, std::string>& texts) {
+  JsonNode n = JsonNode::object();
+  for (const auto& [name, value] : texts) n.set(name, value);
+  return n;
+}
+
+std::map<std::string, std::string> texts_from(const JsonNode& n, const char* key) {
+  std::map<std::string, std::string> texts;
+  if (const JsonNode* node = n.find(key))
+    for (const std::string& name : node->keys) texts[name] = node->text(name);
+  return texts;
+}
+
 }  // namespace
 
 JsonNode build_to_node(const BuildInfo& b) {
@@ -27,20 +40,20 @@ BuildInfo build_from_node(const JsonNode& n) {
 }
 
 JsonNode environment_to_node(const Environment& e) {
-  JsonNode cpu = JsonNode::object(), memory = JsonNode::object(), variables = JsonNode::object(),
-           n = JsonNode::object();
+  JsonNode cpu = JsonNode::object(), memory = JsonNode::object(), n = JsonNode::object();
   cpu.set("model", e.cpu_model).set("packages", e.packages).set("cores", e.cores);
   cpu.set("threads", e.threads).set("usable_threads", e.usable_threads);
   cpu.set("numa_nodes", e.numa_nodes).set("l1d_bytes", e.l1d_bytes).set("l2_bytes", e.l2_bytes);
   cpu.set("l3_bytes", e.l3_bytes).set("governor", text_or_null(e.governor));
   cpu.set("turbo", text_or_null(e.turbo));
   memory.set("total_bytes", e.memory_bytes).set("limit_bytes", e.memory_limit_bytes);
-  for (const auto& [name, value] : e.variables) variables.set(name, value);
   n.set("hostname", e.hostname).set("captured_utc", e.captured_utc).set("os", e.os);
   n.set("kernel", e.kernel).set("cpu", cpu).set("memory", memory);
   n.set("busy_share", e.busy_share);
   n.set("load_average", to_array(e.load_average)).set("mpi_version", text_or_null(e.mpi_version));
-  return n.set("devices", to_array(e.devices)).set("variables", variables);
+  n.set("devices", to_array(e.devices));
+  if (!e.device_software.empty()) n.set("device_software", texts_node(e.device_software));
+  return n.set("variables", texts_node(e.variables));
 }
 
 Environment environment_from_node(const JsonNode& n) {
@@ -69,8 +82,8 @@ Environment environment_from_node(const JsonNode& n) {
   e.busy_share = n.real("busy_share");
   e.mpi_version = n.text("mpi_version");
   for_each_item(n, "devices", [&](const JsonNode& x) { e.devices.push_back(x.string); });
-  if (const JsonNode* variables = n.find("variables"))
-    for (const std::string& name : variables->keys) e.variables[name] = variables->text(name);
+  e.device_software = texts_from(n, "device_software");
+  e.variables = texts_from(n, "variables");
   return e;
 }
 

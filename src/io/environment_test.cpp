@@ -27,6 +27,7 @@ TEST(Environment, RoundTrips) {
   Environment e = capture_environment({.mpi_version = "x", .devices = {"d"}});
   e.governor = "powersave";
   e.variables["OMP_NUM_THREADS"] = "2";
+  e.device_software["nccl"] = "2.28.9";
   const std::string text = environment_to_json(e);
   EXPECT_EQ(environment_to_json(environment_from_json(text)), text);
   const std::string build = build_to_json(build_info());
@@ -34,8 +35,8 @@ TEST(Environment, RoundTrips) {
 }
 
 TEST(Environment, OnlyListedVariables) {
-  for (const char* name :
-       {"OMP_NUM_THREADS", "OMPI_MCA_btl", "SLURM_JOB_ID", "SLURM_NNODES", "CUDA_VISIBLE_DEVICES"})
+  for (const char* name : {"OMP_NUM_THREADS", "OMPI_MCA_btl", "SLURM_JOB_ID", "SLURM_NNODES",
+                           "CUDA_VISIBLE_DEVICES", "NCCL_P2P_DISABLE"})
     EXPECT_TRUE(environment_variable_allowed(name)) << name;
   for (const char* name : {"PATH", "HOME", "OMPI_MCA_auth_token", "OMP_SECRET", "OMPI_MCA_KEYfile",
                            "OMP_Passphrase", "SLURM_JWT", "USER", "XOMP_NUM_THREADS", ""})

@@ -68,6 +68,7 @@ struct CommRecord {  // maxima over ranks of what a rank sends
 struct MemoryRecord {
   std::optional<int64_t> measured_peak_bytes, predicted_peak_bytes;
   std::map<std::string, int64_t> by_tag{};
+  std::optional<int64_t> device_bytes{};  // of a GPU: what it has for each rank that it serves
 };
 
 struct CheckRecord {

@@ -100,13 +100,15 @@ JsonNode memory_node(const MemoryRecord& m) {
   for (const auto& [tag, bytes] : m.by_tag) tags.set(tag, bytes);
   n.set("measured_peak_bytes", optional_node(m.measured_peak_bytes));
   n.set("predicted_peak_bytes", optional_node(m.predicted_peak_bytes));
-  return n.set("by_tag", tags);
+  n.set("by_tag", tags);
+  return m.device_bytes ? n.set("device_bytes", *m.device_bytes) : n;
 }
 
 MemoryRecord memory_from(const JsonNode& n) {
   MemoryRecord m;
   m.measured_peak_bytes = optional_from(n, "measured_peak_bytes");
   m.predicted_peak_bytes = optional_from(n, "predicted_peak_bytes");
+  m.device_bytes = optional_from(n, "device_bytes");
   if (const JsonNode* tags = n.find("by_tag"))
     for (size_t i = 0; i < tags->keys.size(); ++i) m.by_tag[tags->keys[i]] = tags->items[i].integer;
   return m;

@@ -50,8 +50,10 @@ PointRecord full_record() {
             .balance = 0.75};
   r.ablations = {.full_s = 2, .compute_only_s = 1.25, .communication_only_s = 0.5};
   r.comm = {100, 100, 4, 4, {"all_gather: bruck"}};
-  r.memory = {
-      .measured_peak_bytes = 1000, .predicted_peak_bytes = 900, .by_tag = {{"kv", 5}, {"q", 7}}};
+  r.memory = {.measured_peak_bytes = 1000,
+              .predicted_peak_bytes = 900,
+              .by_tag = {{"kv", 5}, {"q", 7}},
+              .device_bytes = 2000};
   r.check = {.status = "pass",
              .reference = "double",
              .max_rel_error = 1e-6,
@@ -88,7 +90,8 @@ TEST(Record, HasTheKeysThatToolsRelyOn) {
   EXPECT_THAT(keys("comm"), ElementsAre("counted_bytes_per_rank", "predicted_bytes_per_rank",
                                         "counted_messages_per_rank", "predicted_messages_per_rank",
                                         "collectives_used"));
-  EXPECT_THAT(keys("memory"), ElementsAre("measured_peak_bytes", "predicted_peak_bytes", "by_tag"));
+  EXPECT_THAT(keys("memory"),
+              ElementsAre("measured_peak_bytes", "predicted_peak_bytes", "by_tag", "device_bytes"));
   EXPECT_THAT(keys("check"), ElementsAre("status", "reference", "max_rel_error", "rel_l2_error",
                                          "spread_rel_l2_error", "queries", "tolerance"));
   EXPECT_EQ(n.find("per_rank")->items[0].whole("pairs"), 4096);
@@ -121,6 +124,7 @@ TEST(Record, RoundTrips) {
   EXPECT_EQ(back.ablations->compute_only_s, 1.25);
   EXPECT_TRUE(std::isnan(back.ablations->single_attend_s));
   EXPECT_EQ(back.memory.by_tag, r.memory.by_tag);
+  EXPECT_EQ(back.memory.device_bytes, 2000);
   EXPECT_EQ(back.timeline[1].op, "send");
   EXPECT_EQ(back.metrics, r.metrics);
   EXPECT_EQ(text.find('\n'), std::string::npos);

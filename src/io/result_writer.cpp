@@ -65,6 +65,7 @@ std::vector<std::string> machine_changes(const Result& then, const WriterOptions
   compare("transport", then.run.transport, now.run.transport);
   compare("world size", std::to_string(then.run.world_size), std::to_string(now.run.world_size));
   compare("host", then.environment.hostname, now.environment.hostname);
+  compare("GPUs", join(then.environment.devices, ", "), join(now.environment.devices, ", "));
   compare("revision", then.build.revision, now.build.revision);
   return changes;
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -89,6 +90,14 @@ int device_of_rank(Communicator& host) {
   const auto here =
       std::count(hosts.begin(), hosts.begin() + host.rank(), hosts[size_t(host.rank())]);
   return int(size_t(here) % report.devices.size());
+}
+
+DevicesInUse devices_in_use(Communicator& host) {
+  const std::vector<RankPlace> places = all_places(host);
+  std::map<std::string, int> ranks;  // of each device
+  for (const RankPlace& p : places) ++ranks[p.host + " " + p.device];
+  const RankPlace& mine = places.at(size_t(host.rank()));
+  return {.devices = int(ranks.size()), .ranks_on_mine = ranks.at(mine.host + " " + mine.device)};
 }
 
 std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Communicator& host) {

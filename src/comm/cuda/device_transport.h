@@ -72,6 +72,13 @@ class DeviceTransport {
 // The device that a rank works on: ranks of a machine go round its devices. Collective.
 int device_of_rank(Communicator& host);
 
+// Of the devices that the ranks' threads are on. Collective.
+struct DevicesInUse {
+  int devices = 1;        // on all machines
+  int ranks_on_mine = 1;  // that share the calling thread's
+};
+DevicesInUse devices_in_use(Communicator& host);
+
 inline constexpr std::array<std::string_view, 4> kDeviceTransports{"nccl", "nccl_registered",
                                                                    "cuda_ipc", "mpi_host"};
 inline bool is_device_transport(std::string_view name) {

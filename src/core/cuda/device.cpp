@@ -250,6 +250,12 @@ int current_device() {
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   return device;
 }
+int current_multiprocessors() {
+  int count = 0;
+  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, current_device()),
+             "asking for multiprocessors");
+  return count;
+}
 int64_t device_free_bytes() {
   size_t free_bytes = 0, total = 0;
   check_cuda(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");

@@ -187,6 +187,7 @@ void close_memory(void* imported) noexcept;
 
 std::string device_bus_id(int device);  // "0000:1b:00.0", or "" when there is none
 int current_device();                   // of the calling thread
+int current_multiprocessors();          // of its device
 int64_t device_free_bytes();            // of the current device, as the driver counts it
 void device_synchronize();
 

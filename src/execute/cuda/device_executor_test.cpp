@@ -9,6 +9,7 @@
 #include "execute/cuda/device_walk.h"
 #include "execute/cuda/testing/device_case.h"
 #include "execute/virtual_walk.h"
+#include "kernels/cuda/testing/emulated_kernel.h"
 #include "schedule/registry.h"
 
 namespace longnet {
@@ -45,7 +46,7 @@ TEST(DeviceExecutorTest, OneDeviceInThePlaceOfFiveRanks) {
     const DeviceCase c{.algorithm = name, .ranks = 5};
     const ShardedProblem s = device_problem(c);
     const Schedule schedule = find_algorithm(name).make(s);
-    const auto kernel = make_emulated_kernel(true);
+    const auto kernel = make_emulated_kernel("emulated", true);
     SampleErrors errors;
     int64_t nan_values = 0;
     for (Rank rank = 0; rank < 5; ++rank) {
@@ -70,7 +71,7 @@ TEST(DeviceWalkTest, LeavesWhatAWalkOnTheCpuLeaves) {
       part.problem.batch = batches;
       return find_algorithm(name).make(part);
     };
-    const auto kernel = make_emulated_kernel(true);
+    const auto kernel = make_emulated_kernel("emulated", true);
     const auto host_kernel = make_kernel("cpu");
     const auto worker = make_cpu_row_worker();
     MemoryLedger device_ledger, host_ledger;

@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "comm/cuda/device_transport.h"
+#include "comm/nccl/testing/emulated_nccl.h"
 #include "comm/threads/thread_world.h"
+#include "core/cuda/testing/emulated_device.h"
 #include "execute/cuda/testing/device_case.h"
-#include "execute/cuda/testing/emulated_device.h"
-#include "execute/cuda/testing/emulated_nccl.h"
 #include "schedule/registry.h"
 
 namespace longnet {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/emulated_block.h"
+#include "kernels/cuda/testing/emulated_block.h"
 #include "kernels/cuda/testing/tile_case.h"
 #include "kernels/cuda/tile_plan.h"
 #include "kernels/cuda/tile_shapes.h"

@@ -337,21 +337,6 @@ std::string describe_cudnn() {
                 CUDNN_MINOR, ".", CUDNN_PATCHLEVEL, ")");
 }
 
-std::string why_misaligned(const SdpaShape& s) {
-  const struct {
-    const char* name;
-    const std::array<int64_t, 3>& strides;
-  } tensors[] = {{"Q", s.q}, {"K", s.k}, {"V", s.v}, {"O", s.o}};
-  if (s.head_dim % 8 != 0) return concat("head_dim ", s.head_dim, " is not a multiple of 8");
-  const int64_t extent[3] = {s.outer, s.inner, std::max(s.rows, s.keys)};
-  for (const auto& [name, strides] : tensors)
-    for (size_t i = 0; i < 3; ++i)
-      if (extent[i] > 1 && strides[i] % 8 != 0)
-        return concat("stride ", i, " of ", name, " is ", strides[i],
-                      " elements, not a multiple of 16 bytes");
-  return "";
-}
-
 int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_json) {
   const std::string misaligned = why_misaligned(shape);
   check(misaligned.empty(), "cuDNN: ", misaligned);

@@ -4,29 +4,14 @@
 // div, matmul. cuDNN recognises it as flash attention. Source: the cuDNN 9 backend API reference;
 // K is given with its last two dimensions swapped. The header-only frontend is not needed.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "core/cuda/device.h"
-#include "kernels/cuda/device_kernel.h"
-#include "kernels/cuda/strided_view.h"
+#include "kernels/cuda/sdpa_shape.h"
 
 namespace longnet {
-
-// [outer][inner][rows][head_dim]; strides of the first three dimensions in elements. Lane stride 1.
-struct SdpaShape {
-  int64_t outer = 1, inner = 1, rows = 0, keys = 0, head_dim = 64;
-  std::array<int64_t, 3> q{}, k{}, v{}, o{}, lse{};
-  DeviceElement element = DeviceElement::kBFloat16;  // of Q, K, V and O; LSE is fp32
-  ViewMask mask = ViewMask::kNone;
-  auto operator<=>(const SdpaShape&) const = default;
-};
-
-// Empty when every address that the strides reach is 16-byte aligned, given aligned pointers: plans
-// are built without a word for others.
-std::string why_misaligned(const SdpaShape& shape);
 
 // How many engine configurations cuDNN offers for a shape on the device that the JSON text
 // describes; no device is needed, but a libcuda.so.1, if only the toolkit's stub. Throws Error when

@@ -7,14 +7,15 @@
 #include "core/check.h"
 
 namespace longnet {
-namespace {
-constexpr int64_t kFlushBytes = int64_t{256} << 20;  // four times an H200's L2
+
+int64_t flush_bytes() {
+  return 4 * describe_devices().devices.at(size_t(current_device())).l2_bytes;
 }
 
 DeviceTiming time_on_device(const Stream& stream, const TimerOptions& options,
                             const std::function<void()>& launch) {
   MemoryLedger ledger;
-  const DeviceBuffer flush(ledger, "flush", kFlushBytes);
+  const DeviceBuffer flush(ledger, "flush", flush_bytes());
   const Event begin(Event::Kind::kTiming), end(Event::Kind::kTiming);
   const auto region = [&](const std::function<void()>& body) {
     stream.fill(flush.data(), 0x5A, flush.size());

@@ -29,6 +29,9 @@ struct DeviceTiming {
   DeviceClocks before, after;  // around the samples
 };
 
+// Writing as much before a sample leaves nothing in the current device's L2 that the sample reads.
+int64_t flush_bytes();
+
 DeviceTiming time_on_device(const Stream& stream, const TimerOptions& options,
                             const std::function<void()>& launch);
 

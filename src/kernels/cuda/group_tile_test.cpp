@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/emulated_group.h"
 #include "kernels/cuda/group_plan.h"
 #include "kernels/cuda/group_shapes.h"
+#include "kernels/cuda/testing/emulated_group.h"
 #include "kernels/cuda/testing/tile_case.h"
 
 namespace longnet {
@@ -23,7 +23,8 @@ void emulate(std::span<const AttendTask> tasks, const AttendOptions& options, bo
   in.tiles = plan.tiles.data();
   in.block_begin = plan.block_begin.data();
   for (size_t block = 0; block + 1 < plan.block_begin.size(); ++block)
-    emulate_group_block<Shape>(in, plan.views, int(block), order);
+    emulate_group_block<Shape>(
+        in, [&](int view) { return plan.views[size_t(view)]; }, int(block), order);
 }
 
 EmulatedOrder next_order() {  // all four, in turn

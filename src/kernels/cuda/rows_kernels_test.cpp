@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "kernels/cuda/emulated_grid.h"
+#include "kernels/cuda/testing/emulated_grid.h"
 // After the words that it is written in.
 #include "kernels/cuda/rows_kernels.cuh"
 #include "kernels/reference/reference_kernel.h"

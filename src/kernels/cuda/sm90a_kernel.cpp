@@ -1,17 +1,13 @@
 #include "kernels/cuda/sm90a_kernel.h"
 
-#include <cuda.h>
-#include <cuda_runtime.h>
-
 #include <algorithm>
-#include <array>
 
 #include "core/check.h"
-#include "core/cuda/cuda_check.h"
 #include "kernels/cuda/group_launch.h"
 #include "kernels/cuda/group_plan.h"
 #include "kernels/cuda/group_shapes.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/tensor_maps.h"
 #include "kernels/cuda/tile_plan.h"
 
 namespace longnet {
@@ -19,53 +15,6 @@ namespace {
 
 constexpr int64_t kMaxHeadDim = 128;
 constexpr int kSharesWhenConcurrent = 4;  // blocks per multiprocessor, one after the other
-constexpr uint32_t kBoxDims = 64;         // of 16 bits: the 128 bytes of the swizzle
-
-// The driver is opened at run time: programs start without one.
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-EncodeTiled encode_tiled() {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
-                                              cudaEnableDefault, &result),
-             "looking for cuTensorMapEncodeTiled");
-  check(found != nullptr, "kernel cuda_sm90a: the driver has no cuTensorMapEncodeTiled (CUDA 12)");
-  return reinterpret_cast<EncodeTiled>(found);
-}
-
-// [head_dim][rows][3 dimensions], read in boxes of 64 dims x box_rows.
-CUtensorMap tensor_map(EncodeTiled encode, const TensorView& view, DeviceElement element,
-                       int64_t head_dim, int box_rows) {
-  std::array<cuuint64_t, 5> size{cuuint64_t(head_dim), cuuint64_t(view.base.rows)};
-  // A dimension of one element has no stride that matters, but it must be a valid one.
-  std::array<cuuint64_t, 4> stride{view.base.rows > 1 ? cuuint64_t(view.base.row_stride) * 2 : 256};
-  for (size_t k = 0; k < 3; ++k) {
-    size[k + 2] = cuuint64_t(view.count[k]);
-    stride[k + 1] = view.count[k] > 1 ? cuuint64_t(view.step[k]) * 2 : 256;
-  }
-  const std::array<cuuint32_t, 5> box{kBoxDims, cuuint32_t(box_rows), 1, 1, 1};
-  const std::array<cuuint32_t, 5> every{1, 1, 1, 1, 1};
-  CUtensorMap map{};
-  const CUresult result =
-      encode(&map,
-             element == DeviceElement::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-             5, const_cast<void*>(view.base.first), size.data(), stride.data(), box.data(),
-             every.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  check(result == CUDA_SUCCESS, "kernel cuda_sm90a: cuTensorMapEncodeTiled refused (error ",
-        int(result), ") rows ", view.base.rows, " x ", view.base.row_stride, ", counts ",
-        view.count[0], " ", view.count[1], " ", view.count[2], ", steps ", view.step[0], " ",
-        view.step[1], " ", view.step[2], " (elements)");
-  return map;
-}
-
-int multiprocessors() {
-  int count = 0;
-  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, current_device()),
-             "asking for multiprocessors");
-  return count;
-}
 
 class PreparedGroups final : public PreparedAttend {
  public:
@@ -73,20 +22,20 @@ class PreparedGroups final : public PreparedAttend {
                  const GroupLauncher& launcher, MemoryLedger& ledger)
       : launcher_(launcher) {
     const int shares = options.concurrent ? kSharesWhenConcurrent : 1;
-    const GroupPlan plan = plan_groups(
-        tasks, options.causal,
-        {.rows = launcher.rows, .keys = launcher.keys, .blocks = shares * multiprocessors()});
+    const GroupPlan plan = plan_groups(tasks, options.causal,
+                                       {.rows = launcher.rows,
+                                        .keys = launcher.keys,
+                                        .blocks = shares * current_multiprocessors()});
     blocks_ = int(plan.block_begin.size()) - 1;
     if (blocks_ == 0) return;
     const auto upload = [&](DeviceBuffer& buffer, const auto& list) {
       buffer = DeviceBuffer(ledger, "task_lists", int64_t(list.size() * sizeof(list[0])));
       return buffer.upload(list);
     };
-    const EncodeTiled encode = encode_tiled();
-    std::vector<CUtensorMap> maps;
+    std::vector<TensorMap> maps;
     for (size_t i = 0; i < plan.views.size(); ++i)
-      maps.push_back(tensor_map(encode, plan.views[i], options.element, options.head_dim,
-                                i < plan.query_views ? launcher.rows : launcher.keys));
+      maps.push_back(encode_tensor_map(plan.views[i], options.element, options.head_dim,
+                                       i < plan.query_views ? launcher.rows : launcher.keys));
     inputs_ = group_inputs(options.head_dim, options.causal, options.merge, options.output_scale);
     inputs_.tasks = upload(tasks_, plan.tasks);
     if (!plan.runs.empty()) inputs_.runs = upload(runs_, plan.runs);

@@ -4,71 +4,15 @@
 
 #include "comm/cuda/device_transport.h"
 #include "comm/threads/thread_world.h"
+#include "core/cuda/testing/emulated_device.h"
 #include "execute/cuda/device_executor.h"
-#include "execute/cuda/testing/emulated_device.h"
 #include "kernels/cuda/gather_kernel.h"
+#include "kernels/cuda/testing/emulated_kernel.h"
 #include "schedule/accounting.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
 
 namespace longnet {
-namespace {
-
-class EmulatedKernel final : public DeviceKernel {
- public:
-  explicit EmulatedKernel(bool merges) : merges_(merges) {}
-  std::string_view name() const override { return "emulated"; }
-  bool merges() const override { return merges_; }
-  std::string why_unsupported(const DeviceAttendOptions&) const override { return ""; }
-  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendTask> tasks,
-                                          const DeviceAttendOptions& options,
-                                          MemoryLedger&) const override {
-    return std::make_unique<Prepared>(tasks, options);
-  }
-
- private:
-  class Prepared final : public PreparedAttend {
-   public:
-    Prepared(std::span<const AttendTask> tasks, const DeviceAttendOptions& options)
-        : tasks_(tasks.begin(), tasks.end()), options_(options) {
-      for (const AttendTask& task : tasks_) lists_.emplace_back(task.kv.begin(), task.kv.end());
-      for (size_t i = 0; i < tasks_.size(); ++i) tasks_[i].kv = lists_[i];
-    }
-    void launch(const Stream& stream) const override {
-      emulate_launch(stream, [this] {
-        for (const AttendTask& task : tasks_) run(task);
-      });
-    }
-
-   private:
-    void run(AttendTask task) const {
-      const auto kernel = make_kernel("cpu");
-      const AttendOptions options{.head_dim = options_.head_dim,
-                                  .dtype = DType::kBFloat16,
-                                  .causal = options_.causal,
-                                  .output_scale = options_.output_scale};
-      MemoryLedger ledger;
-      const TaggedBuffer workspace(ledger, "workspace", kernel->workspace_bytes(options, 1));
-      std::vector<float> o(size_t(task.q.rows * options_.head_dim)), lse(size_t(task.q.rows));
-      const MergeTask merge{.from = {o.data(), lse.data(), options_.head_dim, 1},
-                            .into = task.out,
-                            .rows = task.q.rows};
-      if (options_.merge) task.out = merge.from;
-      kernel->attend({&task, 1}, options, 1, workspace.bytes());
-      if (options_.merge) kernel->merge({&merge, 1}, MergeRule::kLse, options, 1);
-    }
-    std::vector<AttendTask> tasks_;
-    std::vector<std::vector<KvRun>> lists_;
-    DeviceAttendOptions options_;
-  };
-  bool merges_;
-};
-
-}  // namespace
-
-std::unique_ptr<DeviceKernel> make_emulated_kernel(bool merges) {
-  return std::make_unique<EmulatedKernel>(merges);
-}
 
 ShardedProblem device_problem(const DeviceCase& c) {
   const AttentionProblem p{.seq_len = 211,
@@ -97,7 +41,7 @@ bool run_device_case(const DeviceCase& c) {
   emulate_devices(c.devices);
   run_on_threads(c.ranks, [&](Communicator& comm) {
     const DeviceScope device(device_of_rank(comm));
-    auto kernel = make_emulated_kernel(c.merges);
+    auto kernel = make_emulated_kernel("emulated", c.merges);
     if (c.gather) kernel = make_gather_kernel(std::move(kernel));
     const auto transport = make_device_transport(c.transport, comm);
     MemoryLedger ledger;

@@ -1,15 +1,10 @@
 // For tests: an algorithm on emulated devices, from its inputs to its check.
 #pragma once
-#include <memory>
 #include <string>
 
-#include "kernels/cuda/device_kernel.h"
 #include "schedule/program.h"
 
 namespace longnet {
-
-// The CPU's kernel behind the device's interface.
-std::unique_ptr<DeviceKernel> make_emulated_kernel(bool merges);
 
 struct DeviceCase {
   std::string algorithm, transport = "cuda_ipc", collective = "native";

@@ -7,6 +7,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -17,6 +18,17 @@
 
 namespace longnet {
 
+// The two kinds of 16 bits that the kernels read.
+struct EmulatedBf16 {
+  static float value(uint16_t bits) { return bf16_value(bits); }
+  static uint16_t bits(float x) { return bf16_bits(x); }
+};
+struct EmulatedFp16 {
+  static float value(uint16_t bits) { return float(std::bit_cast<_Float16>(bits)); }
+  static uint16_t bits(float x) { return std::bit_cast<uint16_t>(_Float16(x)); }
+};
+
+template <class Element>
 class EmulatedWarp {
  public:
   template <class T>
@@ -50,11 +62,11 @@ class EmulatedWarp {
       for (int i = 0; i < 8; ++i) {  // a_i
         const int row = (i / 2) % 2 == 0 ? group : group + 8;
         const int col = in_group * 2 + (i & 1) + (i < 4 ? 0 : 8);
-        A[row][col] = bf16_value(uint16_t(a[i / 2][size_t(lane)] >> 16 * (i & 1)));
+        A[row][col] = Element::value(uint16_t(a[i / 2][size_t(lane)] >> 16 * (i & 1)));
       }
       for (int i = 0; i < 4; ++i) {  // b_i
         const int row = in_group * 2 + (i & 1) + (i < 2 ? 0 : 8);
-        B[row][group] = bf16_value(uint16_t((i < 2 ? b0 : b1)[size_t(lane)] >> 16 * (i & 1)));
+        B[row][group] = Element::value(uint16_t((i < 2 ? b0 : b1)[size_t(lane)] >> 16 * (i & 1)));
       }
     }
     for (int lane = 0; lane < 32; ++lane)
@@ -77,7 +89,7 @@ class EmulatedWarp {
   static float exp2(float x) { return std::exp2(x); }
   static float log2(float x) { return std::log2(x); }
   static uint32_t pack(float low, float high) {
-    return uint32_t{bf16_bits(low)} | uint32_t{bf16_bits(high)} << 16;
+    return uint32_t{Element::bits(low)} | uint32_t{Element::bits(high)} << 16;
   }
   static void store2(float* at, float x, float y) {
     at[0] = x;
@@ -102,7 +114,7 @@ class EmulatedWarp {
   std::vector<uint16_t>* shared_ = nullptr;
 };
 
-template <class Shape>
+template <class Shape, class Element = EmulatedBf16>
 class EmulatedBlock {
  public:
   struct Order {
@@ -119,7 +131,7 @@ class EmulatedBlock {
   void warps(F f) {
     for (int i = 0; i < Shape::kWarps; ++i) {
       const int index = order_.warps_backwards ? Shape::kWarps - 1 - i : i;
-      f(warps_[size_t(index)], EmulatedWarp(&shared_), index);
+      f(warps_[size_t(index)], EmulatedWarp<Element>(&shared_), index);
     }
   }
   void copy16(int byte, const void* from, bool valid) {
@@ -148,7 +160,7 @@ class EmulatedBlock {
   }
   Order order_;
   std::vector<uint16_t> shared_;
-  std::vector<WarpTile<Shape, EmulatedWarp>> warps_;
+  std::vector<WarpTile<Shape, EmulatedWarp<Element>>> warps_;
   std::vector<Copy> pending_;
 };
 

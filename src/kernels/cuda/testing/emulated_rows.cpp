@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
-#include "execute/cuda/testing/emulated_device.h"
+#include "core/cuda/testing/emulated_device.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/testing/emulated_block.h"
 #include "kernels/reference/reference_kernel.h"
 
 namespace longnet {
@@ -20,6 +22,28 @@ template <class T>
 std::vector<T> list_of(const DeviceBuffer& buffer) {
   const T* const first = reinterpret_cast<const T*>(buffer.data());
   return {first, first + size_t(buffer.size()) / sizeof(T)};
+}
+
+void widen_row(const WidenTask& t, int64_t row, int64_t d, StoredAs stored, float factor) {
+  float& lse = t.into.lse[row * t.into.lse_stride];
+  const bool blind = !(lse > -1e30f);
+  if (blind) lse = -std::numeric_limits<float>::infinity();
+  for (int64_t c = 0; c < d; ++c) {
+    const uint16_t bits = static_cast<const uint16_t*>(t.from)[row * d + c];
+    const float x =
+        stored == StoredAs::kFloat16 ? EmulatedFp16::value(bits) : EmulatedBf16::value(bits);
+    t.into.o[row * t.into.o_stride + c] = blind ? 0.0f : x * factor;
+  }
+}
+
+void store_row(const std::vector<float>& row, void* out, int64_t at, StoredAs stored) {
+  for (const float x : row) {
+    if (stored == StoredAs::kFloat32)
+      static_cast<float*>(out)[at++] = x;
+    else
+      static_cast<uint16_t*>(out)[at++] =
+          stored == StoredAs::kFloat16 ? EmulatedFp16::bits(x) : EmulatedBf16::bits(x);
+  }
 }
 
 }  // namespace
@@ -62,16 +86,30 @@ void DeviceMerge::launch(const Stream& stream) const {
   });
 }
 
+DeviceWiden::DeviceWiden(std::span<const WidenTask> tasks, int64_t head_dim, StoredAs stored,
+                         float factor, MemoryLedger& ledger)
+    : tasks_(kept(tasks, ledger)), head_dim_(head_dim), stored_(stored), factor_(factor) {}
+void DeviceWiden::launch(const Stream& stream) const {
+  emulate_launch(stream,
+                 [tasks = list_of<WidenTask>(tasks_), d = head_dim_, how = stored_, f = factor_] {
+                   for (const WidenTask& t : tasks)
+                     for (int64_t i = 0; i < t.rows; ++i) widen_row(t, i, d, how, f);
+                 });
+}
+
 DeviceFill::DeviceFill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
                        StoredAs stored, MemoryLedger& ledger)
     : tasks_(kept(tasks, ledger)), head_dim_(head_dim), seed_(seed), stored_(stored) {}
 void DeviceFill::launch(const Stream& stream) const {
-  emulate_launch(stream, [tasks = list_of<FillRows>(tasks_), d = head_dim_, seed = seed_] {
-    for (const FillRows& t : tasks)
-      for (int64_t i = 0; i < t.rows; ++i)
-        generate_row({seed, t.tensor, t.first_token + i * t.token_step, t.head}, d,
-                     static_cast<uint16_t*>(t.out) + i * t.row_stride);
-  });
+  emulate_launch(
+      stream, [tasks = list_of<FillRows>(tasks_), d = head_dim_, seed = seed_, how = stored_] {
+        std::vector<float> row(static_cast<size_t>(d));
+        for (const FillRows& t : tasks)
+          for (int64_t i = 0; i < t.rows; ++i) {
+            generate_row({seed, t.tensor, t.first_token + i * t.token_step, t.head}, d, row.data());
+            store_row(row, t.out, i * t.row_stride, how);
+          }
+      });
 }
 
 uint64_t device_digest(std::span<const FillRows> tasks, int64_t head_dim, int64_t element_bytes,

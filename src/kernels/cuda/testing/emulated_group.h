@@ -14,9 +14,9 @@
 #include <mutex>
 #include <thread>
 
-#include "kernels/cuda/emulated_block.h"
 #include "kernels/cuda/group_tile.h"
 #include "kernels/cuda/tensor_views.h"
+#include "kernels/cuda/testing/emulated_block.h"
 
 namespace longnet {
 
@@ -115,14 +115,20 @@ class EmulatedShared {
   std::vector<int> turns_;
 };
 
+// Products that are not done yet, and those of them that were committed.
+struct EmulatedProducts {
+  bool late = false;
+  std::vector<std::function<void()>> open;
+  std::deque<std::vector<std::function<void()>>> groups;
+};
+
 // One warp of a consumer warpgroup: its rows of the warpgroup's products.
-class EmulatedGroupWarp : public EmulatedWarp {
+template <class Element>
+class EmulatedGroupWarp : public EmulatedWarp<Element> {
  public:
-  struct Queue {
-    bool late = false;
-    std::vector<std::function<void()>> open;
-    std::deque<std::vector<std::function<void()>>> groups;
-  };
+  template <class T>
+  using Reg = typename EmulatedWarp<Element>::template Reg<T>;
+  using Queue = EmulatedProducts;
   EmulatedGroupWarp() = default;
   EmulatedGroupWarp(EmulatedShared* shared, Queue* queue, int index)
       : memory_(shared), queue_(queue), index_(index) {}
@@ -153,7 +159,7 @@ class EmulatedGroupWarp : public EmulatedWarp {
           c, true,
           [&](int row, int k) {
             const int lane = row % 8 * 4 + k % 8 / 2, i = row % 16 / 8 + k / 8 * 2;
-            return bf16_value(uint16_t(a[i][size_t(lane)] >> 16 * (k & 1)));
+            return Element::value(uint16_t(a[i][size_t(lane)] >> 16 * (k & 1)));
           },
           [&](int k, int col) { return columns_along_rows(b, k, col); });
     });
@@ -191,7 +197,7 @@ class EmulatedGroupWarp : public EmulatedWarp {
     return value(t.start + uint32_t(k / 8) * t.stride + uint32_t(k % 8) * 128 +
                  uint32_t(col / 64) * t.leading + uint32_t(col % 64) * 2);
   }
-  float value(uint32_t at) const { return bf16_value(memory_->at(swizzled(at))); }
+  float value(uint32_t at) const { return Element::value(memory_->at(swizzled(at))); }
 
   template <size_t n, class A, class B>
   void product(Reg<float> (&c)[n][4], bool add, A a, B b) const {
@@ -222,19 +228,20 @@ class EmulatedGroupWarp : public EmulatedWarp {
   int index_ = 0;
 };
 
+using EmulatedViews = std::function<TensorView(int)>;  // by index
+
 template <class Shape>
 class EmulatedProducer {
  public:
-  EmulatedProducer(EmulatedShared& shared, std::span<const TensorView> views, int64_t head_dim,
-                   bool late)
-      : shared_(shared), views_(views), head_dim_(head_dim), late_(late) {}
+  EmulatedProducer(EmulatedShared& shared, EmulatedViews views, int64_t head_dim, bool late)
+      : shared_(shared), views_(std::move(views)), head_dim_(head_dim), late_(late) {}
   void wait(int barrier, int parity) { shared_.wait(barrier, parity); }
   void expect(int barrier, int bytes) { shared_.arrive(barrier, 1, bytes); }
   // A box of 64 dims and the rows that fit the place; what is outside the view is zero.
   void load(Operand operand, const ViewPlace& from, int dim, int row, int into, int barrier) {
     const int rows = operand == Operand::kQuery ? Shape::kRows : Shape::kKeys;
     const auto copy = [=, this] {
-      const TensorView& view = views_[size_t(from.view)];
+      const TensorView view = views_(from.view);
       const auto* first = static_cast<const uint16_t*>(view.base.first);
       for (int k = 0; k < 3; ++k) first += from.at[k] * view.step[k];
       for (int i = 0; i < rows; ++i)
@@ -253,12 +260,12 @@ class EmulatedProducer {
 
  private:
   EmulatedShared& shared_;
-  std::span<const TensorView> views_;
+  EmulatedViews views_;
   int64_t head_dim_;
   bool late_;
 };
 
-template <class Shape>
+template <class Shape, class Element>
 class EmulatedGroup {
  public:
   EmulatedGroup(EmulatedShared& shared, bool late) : shared_(shared) {
@@ -266,7 +273,7 @@ class EmulatedGroup {
   }
   void begin(int first_row) {
     for (int w = 0; w < 4; ++w)
-      rows_[size_t(w)].begin(EmulatedGroupWarp(&shared_, &queues_[size_t(w)], w),
+      rows_[size_t(w)].begin(EmulatedGroupWarp<Element>(&shared_, &queues_[size_t(w)], w),
                              first_row + 16 * w);
   }
   template <class F>
@@ -280,8 +287,8 @@ class EmulatedGroup {
 
  private:
   EmulatedShared& shared_;
-  std::array<EmulatedGroupWarp::Queue, 4> queues_;
-  std::array<GroupRows<Shape, EmulatedGroupWarp>, 4> rows_;
+  std::array<EmulatedProducts, 4> queues_;
+  std::array<GroupRows<Shape, EmulatedGroupWarp<Element>>, 4> rows_;
 };
 
 struct EmulatedOrder {
@@ -289,8 +296,8 @@ struct EmulatedOrder {
 };
 
 // All that block `block` does. `in` has host addresses.
-template <class Shape>
-void emulate_group_block(const GroupInputs& in, std::span<const TensorView> views, int block,
+template <class Shape, class Element = EmulatedBf16>
+void emulate_group_block(const GroupInputs& in, const EmulatedViews& views, int block,
                          EmulatedOrder order) {
   EmulatedShared shared(Shape::kBarrierOffset, Shape::kBarriers,
                         Shape::kTakeTurns ? Shape::kGroups : 0);
@@ -319,7 +326,7 @@ void emulate_group_block(const GroupInputs& in, std::span<const TensorView> view
   threads.push_back(guarded([&] { produce<Shape>(producer, in, block); }));
   for (int g = 0; g < Shape::kGroups; ++g)
     threads.push_back(guarded([&, g] {
-      EmulatedGroup<Shape> group(shared, order.products_late);
+      EmulatedGroup<Shape, Element> group(shared, order.products_late);
       consume<Shape>(group, in, block, g);
     }));
   for (std::thread& thread : threads) thread.join();

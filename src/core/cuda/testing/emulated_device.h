@@ -2,7 +2,11 @@
 //
 // Work on a stream is done as late as it may be: when somebody waits for it. A stream whose event
 // was not waited for stays behind for ever, so a missing dependency between streams gives NaN or
-// old values, and a circular one throws.
+// old values, and a circular one throws. Times are those that the host needs for the work, laid
+// side by side as streams and events allow.
+//
+// Programs that link this have LONGNET_EMULATED_GPUS (1) devices of LONGNET_EMULATED_GPU_BYTES (4
+// GiB) each.
 #pragma once
 #include <functional>
 #include <stdexcept>
@@ -15,7 +19,7 @@ namespace longnet {
 void emulate_launch(const Stream& stream, std::function<void()> kernel);
 void emulate_launch(CUstream_st* stream, std::function<void()> kernel);
 
-// The number of devices from now on; one before.
+// The number of devices from now on.
 void emulate_devices(int count);
 
 // Work that needs something of another rank may throw this before it does anything: whoever waits

@@ -1,4 +1,4 @@
-#include "execute/cuda/testing/emulated_nccl.h"
+#include "comm/nccl/testing/emulated_nccl.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -13,7 +13,7 @@
 
 #include "comm/nccl/nccl_functions.h"
 #include "core/check.h"
-#include "execute/cuda/testing/emulated_device.h"
+#include "core/cuda/testing/emulated_device.h"
 
 namespace {
 

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""lnbench and gpu_check on GPUs that are not there (src/core/cuda/testing/emulated_device.h). Run by ctest.
+
+Everything is what a GPU machine runs but the kernels' launches and the libraries: plans, transports, NCCL's calls,
+measurement, walks, results. What a real device computes, and how fast, only a real one can show.
+"""
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import unittest
+
+from cli_case import LNBENCH, MPIRUN, Case
+
+QUICK = ("--set", "measure.warmup=1", "--set", "measure.min_samples=3", "--set", "measure.max_samples=3", "--progress", "none")
+MODEL = ("--set", "model.heads=4", "--set", "dilated.segments=128,per_rank,sequence")
+
+
+class Gpu(Case):
+    def run_config(self, name, *args, code=0, out="gpu", gpus=1, **more):
+        folder = self.path / out
+        done = self.expect(code, "run", f"configs/{name}.json", "-o", str(folder), *QUICK, *args,
+                           LONGNET_EMULATED_GPUS=str(gpus), **more)
+        return (self.result(folder) if (folder / "result.json").exists() else None), done
+
+    def assert_all_ok(self, points):
+        for p in points:
+            self.assertEqual((p["status"], p["check"]["status"]), ("ok", "pass"), p)
+            self.assertEqual(p["comm"]["counted_bytes_per_rank"], p["comm"]["predicted_bytes_per_rank"])
+            self.assertLess(p["check"]["rel_l2_error"], 4e-3)
+
+    def test_every_algorithm_by_nccl_on_a_gpu_each(self):
+        result, done = self.run_config("h100-8", *MODEL, "--set", "sweep.seq_len=512", "--set", "sweep.ranks=1,2,4", gpus=4)
+        points = result["points"]
+        self.assert_all_ok(points)
+        self.assertEqual({p["params"]["algorithm"] for p in points if p["params"]["ranks"] == 4},
+                         {"dilated", "ring", "all_gather", "ulysses", "usp", "double_ring"})
+        for p in points:
+            ranks = p["params"]["ranks"]
+            self.assertEqual(p["params"]["transport"], "cuda_ipc" if ranks == 1 else "nccl")
+            self.assertEqual(p["metrics"]["devices"], ranks)
+            self.assertEqual(p["memory"]["device_bytes"], 4 << 30)
+            self.assertEqual("ablations" in p, ranks > 1)
+            self.assertGreater(p["timing"]["median_s"], 0)
+        self.assertIn("4 x emulated GPU", done.stdout)
+        self.assertEqual([r["device"] for r in result["ranks"]], [f"{i}: emulated GPU" for i in range(4)])
+        self.assertEqual(len(result["environment"]["devices"]), 4)
+        self.assertIn("nccl", result["environment"]["device_software"])
+        self.assert_valid(str(self.path / "gpu" / "result.json"))
+
+    def test_three_ways_to_attend(self):
+        result, done = self.run_config("kernels-gpu", "--set", "sweep.seq_len=512", "--set", "model.heads=2",
+                                       "--set", "sweep.batch.tokens_per_batch=512", "--set", "dilated.segments=64,128,256")
+        self.assert_all_ok(result["points"])
+        self.assertEqual({p["params"]["kernel"] for p in result["points"]}, {"cuda", "cudnn", "gather"})
+        self.assertIn("cudnn d=128 bf16 causal", done.stdout)
+
+    def test_more_ranks_than_gpus(self):
+        sweep = (*MODEL, "--set", "sweep.algorithm=dilated", "--set", "sweep.seq_len=512", "--set", "sweep.ranks=1,2,4", "--ranks", "4")
+        result, _ = self.run_config("h100-8", *sweep, gpus=2)
+        self.assert_all_ok(result["points"])
+        self.assertEqual({p["params"]["ranks"]: (p["params"]["transport"], p["metrics"]["devices"]) for p in result["points"]},
+                         {1: ("cuda_ipc", 1), 2: ("nccl", 2), 4: ("cuda_ipc", 2)})
+        self.assertEqual(result["points"][-1]["memory"]["device_bytes"], 2 << 30)
+        # What a named transport cannot do is left out, with the reason; the rest is measured.
+        result, _ = self.run_config("h100-8", *sweep, "--transport", "nccl_registered", gpus=2, out="named")
+        self.assertEqual([p["status"] for p in result["points"]], ["ok", "ok", "skipped_unsupported"])
+        self.assertIn("share a GPU", result["points"][-1]["reason"])
+        self.assertIn("cuda_ipc", result["points"][-1]["reason"])
+
+    def test_what_does_not_fit(self):
+        result, _ = self.run_config("figure5-gpu", *MODEL, "--set", "sweep.algorithm=dilated,local",
+                                    "--set", "sweep.seq_len=512,2K,8K", "--set", "sweep.batch.rule=fixed",
+                                    "--set", "sweep.batch.size=1", code=1, LONGNET_EMULATED_GPU_BYTES="7000000")
+        status = {(p["params"]["algorithm"], p["params"]["seq_len"]): p["status"] for p in result["points"]}
+        for algorithm in ("dilated", "local"):
+            self.assertEqual([status[algorithm, n] for n in (512, 2048, 8192)], ["ok", "oom", "skipped_memory"])
+        for p in result["points"]:
+            if p["status"] == "oom":
+                self.assertIn("the device refused", p["reason"])
+
+    def test_a_walk_is_the_cpus_walk(self):
+        walk = ("--set", "sweep.seq_len=4K", "--set", "sweep.ranks=8", "--set", "model.heads=2",
+                "--set", "dilated.segments=64,512,sequence", "--set", "check.sampled_queries=64")
+        on_gpu = self.run_config("one-billion-gpu", *walk)[0]["points"][0]
+        on_cpu = self.run_config("one-billion-gpu", *walk, "--set", "run.kernel=cpu", out="cpu")[0]["points"][0]
+        self.assertEqual(on_gpu["status"], "ok")
+        for key in ("input_digest", "rows", "absent_rows", "nan_values"):
+            self.assertEqual(on_gpu["content"][key], on_cpu["content"][key], key)
+        self.assertAlmostEqual(on_gpu["content"]["sum"], on_cpu["content"]["sum"], delta=1e-5 * on_cpu["content"]["sum_squares"])
+        replayed = self.run_config("one-billion-gpu", *walk, "--replay", "0,7", out="replayed")[0]["points"][0]
+        self.assertEqual((replayed["source"], replayed["status"]), ("replayed", "ok"))
+
+    def test_a_walk_goes_on_after_a_kill(self):
+        folder = self.path / "killed"
+        args = ("run", "configs/one-billion-gpu.json", "--set", "sweep.seq_len=256K", "--set", "sweep.ranks=64", "--set", "model.heads=2",
+                "--set", "dilated.segments=2K,8K,sequence", "--set", "check.sampled_queries=64", "--progress", "none")
+        with subprocess.Popen([LNBENCH, *args, "-o", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              cwd=pathlib.Path(__file__).resolve().parent.parent) as process:
+            for _ in range(600):
+                if any(p.read_text().count("\n") >= 4 for p in folder.glob("shards-*.jsonl")):
+                    break
+                time.sleep(0.05)
+            process.send_signal(signal.SIGKILL)
+        kept = next(folder.glob("shards-*.jsonl")).read_text().count("\n")
+        self.assertGreaterEqual(kept, 4)
+        self.expect(0, *args, "--resume", str(folder))
+        point = self.result(folder)["points"][0]
+        self.assertEqual((point["status"], point["content"]["rows"]), ("ok", 2 * (256 << 10)))
+        self.assertEqual(point["content"]["nan_values"], 0)
+
+    def test_ranks_as_processes(self):
+        if not MPIRUN:
+            self.skipTest("no MPI in this build")
+        sweep = (*MODEL, "--set", "sweep.algorithm=dilated,ring", "--set", "sweep.seq_len=512", "--set", "sweep.batch.tokens_per_batch=512")
+        result, _ = self.run_config("figure5-gpu", *sweep, "--transport", "mpi_host", ranks=2)
+        self.assert_all_ok(result["points"])
+        self.assertEqual({p["params"]["transport"] for p in result["points"]}, {"mpi_host"})
+        # No process sees another's emulated GPU: the run ends, and says where to go on.
+        _, done = self.run_config("figure5-gpu", *sweep, "--transport", "cuda_ipc", ranks=2, out="broken", code=3)
+        self.assertIn("only one process sees", done.stderr)
+        self.assertIn("--resume", done.stderr)
+
+    def test_gpu_check(self):
+        program = pathlib.Path(LNBENCH).with_name("gpu_check")
+        done = subprocess.run([program, "--small", "--only", "generator,rows,summaries,attend,sm90a,cudnn,virtual,refusals",
+                               "--json", str(self.path / "check.json")], capture_output=True, text=True, timeout=300, env=os.environ)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("all passed", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
