@@ -268,6 +268,9 @@ class Simulate(Case):
                 if e["name"] in ("send", "recv"):
                     self.assertEqual(abs(e["args"]["peer"] - e["pid"]) % 2, 1)  # a neighbour of four in a ring
                     self.assertGreater(e["args"]["bytes"], 0)
+        steps = collections.Counter((e["pid"], e["args"]["branch"]) for e in events if e["name"] == "attend")
+        self.assertEqual(steps, {(rank, 0): 4 for rank in range(4)})  # one branch, a step of the ring each
+        self.assertEqual({e["args"]["step"] for e in events if e["name"] == "attend"}, {0, 1, 2, 3})
         self.assertEqual(set(names), set(tracks))
         self.assertTrue({"compute", "send", "receive"} <= set(names.values()))
         for done in tracks.values():  # nothing overlaps on a track

@@ -36,9 +36,30 @@ bool worth_a_replay(DeviceExecutor& executor, const MeasureConfig& measure, Comm
   }
 }
 
+// This rank's phases in every run, warm-up included. A replayed graph has none: they are those of
+// the run before.
+class PhaseSamples {
+ public:
+  void add(const DeviceExecutor& executor) {
+    const RunPhases p = executor.phases();
+    const double now[] = {p.compute_s, p.merge_s, p.exposed_communication_s, executor.attend_s()};
+    for (size_t i = 0; i < seconds_.size(); ++i) seconds_[i].push_back(now[i]);
+  }
+  // Over the last `samples` runs: compute, merge, exposed communication, attends.
+  std::array<double, 4> medians(size_t samples) const {
+    std::array<double, 4> found{};
+    for (size_t i = 0; i < found.size(); ++i)
+      found[i] = median(std::span(seconds_[i]).last(samples));
+    return found;
+  }
+
+ private:
+  std::array<std::vector<double>, 4> seconds_;
+};
+
 // The sampler's clock is the device's: it stands still but for the runs.
 SampleSet take_samples(DeviceExecutor& executor, const DeviceBuffer& flush, bool replay,
-                       const MeasureConfig& measure, Communicator& comm) {
+                       const MeasureConfig& measure, PhaseSamples& phases, Communicator& comm) {
   const Stream& stream = executor.compute_stream();
   double clock = 0;
   return sample({.warmup = int(measure.warmup),
@@ -53,7 +74,11 @@ SampleSet take_samples(DeviceExecutor& executor, const DeviceBuffer& flush, bool
                        stream.synchronize();
                        comm.barrier();
                      },
-                 .run = [&] { clock += replay ? executor.replay() : executor.run(); },
+                 .run =
+                     [&] {
+                       clock += replay ? executor.replay() : executor.run();
+                       phases.add(executor);
+                     },
                  // Each device has a clock of its own.
                  .over_ranks = [&](const RunSpan& own) { return comm.max_of(own.seconds()); },
                  .broadcast_from_root = [&](bool go_on) { return comm.broadcast_flag(go_on); },
@@ -73,10 +98,9 @@ void fail(PointRecord& record, const std::string& reason) {
   record.reason = reason;
 }
 
-void record_phases(PointRecord& record, DeviceExecutor& executor, const RunnerOptions& options,
-                   Communicator& comm) {
-  double values[4] = {executor.phases().compute_s, executor.phases().merge_s,
-                      executor.phases().exposed_communication_s, executor.attend_s()};
+// `values`: this rank's medians; the record has the busiest rank's.
+void record_phases(PointRecord& record, std::array<double, 4> values, DeviceExecutor& executor,
+                   const RunnerOptions& options, Communicator& comm) {
   comm.all_max(values);
   record.phases = {.compute_s = values[0],
                    .communication_s = 0,
@@ -228,7 +252,9 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
   const bool replay = worth_a_replay(*executor, options.measure, comm);
   record.metrics["graph_replay"] = replay ? 1 : 0;
   transport->reset_counters();
-  const SampleSet samples = take_samples(*executor, memory.flush, replay, options.measure, comm);
+  PhaseSamples phases;
+  const SampleSet samples =
+      take_samples(*executor, memory.flush, replay, options.measure, phases, comm);
   const int64_t runs = samples.warmup + int64_t(samples.samples_s.size());
   if (samples.samples_s.empty()) {
     transport->close();
@@ -243,7 +269,8 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
   record_per_rank(record, make_schedule(p), samples, comm);
   record_memory(record, memory.ledger, plan, *executor, device_bytes, use, comm);
   record_check(record, *executor, options.check, comm);  // of the last sample's output
-  record_phases(record, *executor, options, comm);       // its last mode spoils the buffers
+  // Its last mode spoils the buffers.
+  record_phases(record, phases.medians(samples.samples_s.size()), *executor, options, comm);
   transport->close();
   record_work(record, plan, peak);
   return record;

@@ -165,6 +165,7 @@ std::string_view track_of(OpKind kind) {
 struct TrackedItem {
   const TimelineItem* item;
   std::string track;
+  int step = 0;  // of an attend: how many its rank did before, of the same branch
 };
 std::vector<TrackedItem> on_tracks(const SimulatedRun& run) {
   std::vector<TrackedItem> out;
@@ -173,7 +174,9 @@ std::vector<TrackedItem> on_tracks(const SimulatedRun& run) {
     return std::pair(a.item->posted_s, a.item->end_s) < std::pair(b.item->posted_s, b.item->end_s);
   });
   std::map<std::pair<Rank, std::string_view>, std::vector<double>> ends;  // of each track
+  std::map<std::pair<Rank, int>, int> attends;                            // by branch
   for (TrackedItem& t : out) {
+    if (t.item->branch >= 0) t.step = attends[{t.item->rank, t.item->branch}]++;
     const std::string_view name = track_of(t.item->kind);
     auto& until = ends[{t.item->rank, name}];
     const auto free = std::find_if(until.begin(), until.end(),
@@ -192,8 +195,12 @@ void record_timeline(PointRecord& r, const SimulatedRun& run) {
   if (r.params.group_ranks() > kTimelineRanks ||
       run.timeline.size() > size_t(kTimelineOps) * run.ranks.size())
     return;
-  for (const auto& [item, track] : on_tracks(run)) {
+  const bool branches = r.params.pattern.branches.size() > 1;
+  for (const auto& [item, track, step] : on_tracks(run)) {
     TimelineEntry entry{.rank = item->rank, .lane = track, .op = "wait"};
+    if (item->peer >= 0) entry.detail = concat("rank ", item->peer);
+    if (item->branch >= 0)
+      entry.detail = branches ? concat("branch ", item->branch) : concat("step ", step);
     entry.begin_s = item->posted_s;
     entry.end_s = item->begin_s;
     if (entry.end_s > entry.begin_s) r.timeline.push_back(entry);
@@ -251,6 +258,7 @@ std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePo
     point.params.kernel = "modelled";
     const std::string changed = options.what_if.text();
     point.params.cluster = options.cluster.name + (changed.empty() ? "" : " " + changed);
+    if (options.alpha) point.params.cluster += concat(" alpha=", to_string(*options.alpha));
     point.params.threads = std::max(1, point.params.threads);
     point.id = point_id(point.params);
     const auto same = [&](const Point& other) { return other.id == point.id; };
@@ -315,13 +323,14 @@ std::string chrome_trace(const SimulatedRun& run, const std::string& title) {
     }
     return at->second;
   };
-  for (const auto& [item, track] : on_tracks(run)) {
+  for (const auto& [item, track, step] : on_tracks(run)) {
     const int64_t number = number_of(item->rank, track);
     const auto add = [&](const std::string& what, double begin, double end) {
       JsonNode e = JsonNode::object(), args = JsonNode::object();
       e.set("name", what).set("ph", "X").set("pid", item->rank).set("tid", number);
       e.set("ts", begin * 1e6).set("dur", (end - begin) * 1e6);
       if (item->peer >= 0) e.set("args", args.set("peer", item->peer).set("bytes", item->bytes));
+      if (item->branch >= 0) e.set("args", args.set("branch", item->branch).set("step", step));
       events.push(e);
     };
     if (item->begin_s > item->posted_s) add("wait", item->posted_s, item->begin_s);

@@ -333,6 +333,7 @@ def timeline_rows(point: Point) -> list[Row]:
                 "lane": f"rank {int(rank)} · {lane}",
                 "order": int(rank) * 100 + lane_order(lane),
                 "op": str(op.get("op") or "op"),
+                "detail": str(op.get("detail") or MISSING),
                 "begin_s": begin,
                 "end_s": end,
                 "begin": duration_label(begin, 5),

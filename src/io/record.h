@@ -97,6 +97,7 @@ struct TimelineEntry {
   std::string lane;  // "compute", "communication"
   std::string op;
   double begin_s = 0, end_s = 0;
+  std::string detail{};  // "branch 2", "step 7", "rank 3"; may be empty
 };
 
 struct PointRecord {

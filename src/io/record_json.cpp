@@ -161,7 +161,9 @@ JsonNode timeline_node(const std::vector<TimelineEntry>& timeline) {
   for (const TimelineEntry& e : timeline) {
     JsonNode n = JsonNode::object();
     n.set("rank", e.rank).set("lane", e.lane).set("op", e.op);
-    list.push(n.set("begin_s", e.begin_s).set("end_s", e.end_s));
+    n.set("begin_s", e.begin_s).set("end_s", e.end_s);
+    if (!e.detail.empty()) n.set("detail", e.detail);
+    list.push(n);
   }
   return list;
 }
@@ -240,7 +242,8 @@ PointRecord record_from_node(const JsonNode& n) {
                           .lane = e.text("lane"),
                           .op = e.text("op"),
                           .begin_s = e.real("begin_s"),
-                          .end_s = e.real("end_s")});
+                          .end_s = e.real("end_s"),
+                          .detail = e.text("detail")});
   });
   return r;
 }

@@ -34,8 +34,8 @@ struct CompactOp {
   uint16_t num_next = 0;    // ops that wait for this one
   uint32_t needs = 0;       // ops that this one waits for
   uint32_t first_next = 0;  // in CompactProgram::next
-  int32_t peer = 0;         // index into out_offsets, in_offsets or collectives
-  double amount = 0;        // seconds, or bytes of a message
+  int32_t peer = 0;   // index into out_offsets, in_offsets or collectives; branch of an attend
+  double amount = 0;  // seconds, or bytes of a message
 };
 
 // A collective with a formula for its time (collective_model.h).

@@ -73,7 +73,7 @@ class Compiler {
             [&](const Attend& o) {
               const CostModel::AttendCost c = cost_.attend(o);
               totals.pairs += c.pairs;
-              put(OpKind::kAttend, -1, c.seconds);
+              put(OpKind::kAttend, o.branch, c.seconds);
             },
             [&](const Merge& o) { put(OpKind::kMerge, -1, cost_.merge_s(bytes_of(o.from))); },
             [&](const Reset& o) { put(OpKind::kReset, -1, cost_.reset_s(bytes_of(o.into))); },

@@ -272,7 +272,8 @@ class Engine {
             .kind = op.kind,
             .posted_s = begin,
             .begin_s = begin,
-            .end_s = end});
+            .end_s = end,
+            .branch = op.kind == OpKind::kAttend ? op.peer : -1});
     complete(lane, op, end);
   }
 

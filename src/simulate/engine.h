@@ -43,6 +43,7 @@ struct TimelineItem {
   double posted_s, begin_s, end_s;
   Rank peer = -1;    // of a message
   double bytes = 0;  // of a message
+  int branch = -1;   // of an attend
 };
 
 struct SimulatedRun {

@@ -97,15 +97,18 @@ class IpcTransport final : public DeviceTransport {
 
   Ticket post(std::span<const Transfer> transfers, const Stream& stream) override {
     count(transfers);
-    Post& post = posts_.emplace_back();
+    if (used_posts_ == int(posts_.size())) posts_.emplace_back();
+    const Ticket ticket = used_posts_++;
+    Post& post = posts_[size_t(ticket)];
     post.transfers.assign(transfers.begin(), transfers.end());
-    if (transfers.empty()) return int(posts_.size()) - 1;
+    post.done = false;
+    if (transfers.empty()) return ticket;
     const int event = next_event();
     events_[size_t(event)].record(stream);
     post.ready = event;
     for (const Transfer& t : transfers)
       if (t.kind == Transfer::Kind::kSend) tell(t.peer, offer_of(t, event));
-    return int(posts_.size()) - 1;
+    return ticket;
   }
 
   void complete(Ticket ticket, const Stream& waiting) override {
@@ -131,7 +134,7 @@ class IpcTransport final : public DeviceTransport {
     told_.clear();
     notices_.clear();
     copying_.synchronize();
-    posts_.clear();
+    used_posts_ = 0;
     used_in_run_ = 0;
   }
 
@@ -242,7 +245,8 @@ class IpcTransport final : public DeviceTransport {
   std::vector<Event> events_;
   int64_t used_events_ = 0, used_in_run_ = 0;
   std::deque<Peer> peers_;
-  std::deque<Post> posts_;
+  std::deque<Post> posts_;  // with their events, for the next run as well
+  int used_posts_ = 0;
   std::deque<Notice> notices_;
   std::vector<Communicator::Request> told_;
   Stream copying_{Stream::Priority::kHigh};

@@ -18,7 +18,9 @@ class StagedTransport final : public DeviceTransport {
 
   Ticket post(std::span<const Transfer> transfers, const Stream& stream) override {
     count(transfers);
-    Post& post = posts_.emplace_back();
+    if (used_posts_ == int(posts_.size())) posts_.emplace_back();
+    const Ticket ticket = used_posts_++;
+    Post& post = posts_[size_t(ticket)];
     for (const Transfer& t : transfers) {
       Part& part = post.parts.emplace_back(Part{.transfer = t, .staging = take(t.bytes)});
       if (t.kind == Transfer::Kind::kSend) stream.copy(part.staging.data(), t.data, t.bytes);
@@ -31,7 +33,7 @@ class StagedTransport final : public DeviceTransport {
       if (part.transfer.kind == Transfer::Kind::kSend)
         part.request =
             host().isend(part.transfer.peer, {part.staging.data(), size_t(part.transfer.bytes)});
-    return int(posts_.size()) - 1;
+    return ticket;
   }
 
   void complete(Ticket ticket, const Stream& waiting) override {
@@ -52,9 +54,12 @@ class StagedTransport final : public DeviceTransport {
 
   void finish() override {
     landing_.synchronize();
-    for (Post& post : posts_)
+    for (Post& post : posts_) {
       for (Part& part : post.parts) free_.push_back(std::move(part.staging));
-    posts_.clear();
+      post.parts.clear();
+      post.arrived = false;
+    }
+    used_posts_ = 0;
   }
 
  private:
@@ -81,7 +86,8 @@ class StagedTransport final : public DeviceTransport {
   }
 
   Stream landing_{Stream::Priority::kHigh};
-  std::deque<Post> posts_;
+  std::deque<Post> posts_;  // with their events, for the next run as well
+  int used_posts_ = 0;
   std::vector<PinnedBuffer> free_;
 };
 
