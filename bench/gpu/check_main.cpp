@@ -1,10 +1,8 @@
 // gpu_check: is what the GPU computes right? Every device function against the CPU's reference.
-//
-//   gpu_check [--json FILE] [--small] [--only SECTION,SECTION...]
-//
-// --small: shapes for compute-sanitizer, which slows a kernel down a hundredfold.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <sstream>
 
 #include "comm/nccl/nccl_library.h"
 #include "core/check.h"
@@ -32,6 +30,18 @@ float half_value(uint16_t bits) {
 
 namespace {
 
+constexpr const char* kUsage =
+    R"(gpu_check: is what the GPU computes right? Every device function against the CPU's reference.
+
+  gpu_check [--json FILE] [--small] [--only SECTION,SECTION...]
+
+  --only   of: ipc, generator, rows, summaries, attend, sm90a, cudnn, programs, virtual, refusals
+  --small  shapes for compute-sanitizer, which slows a kernel down a hundredfold
+  --json   what was checked and how far off it was, renewed after every section
+
+Exit codes: 0 all passed, 1 something is wrong, 2 usage, 3 no GPU.
+)";
+
 struct Section {
   const char* name;
   void (*run)(Outcome&, bool small);
@@ -48,7 +58,17 @@ bool wanted(const std::string& list, const std::string& section) {
   return ("," + list + ",").find("," + section + ",") != std::string::npos;
 }
 
+void require_known(const std::string& list) {
+  std::string known;
+  for (const Section& s : kSections) known += concat(known.empty() ? "" : ", ", s.name);
+  std::istringstream words(list);
+  for (std::string word; std::getline(words, word, ',');)
+    if (std::ranges::none_of(kSections, [&](const Section& s) { return word == s.name; }))
+      throw UsageError(concat("--only: no section is called '", word, "': there are ", known));
+}
+
 int check_all(const Arguments& arguments) {
+  if (arguments.has("--only")) require_known(arguments.text("--only", "") + ",");
   std::vector<Json> sections;
   int64_t failed = 0;
   for (const Section& section : kSections) {
@@ -94,7 +114,5 @@ int check_all(const Arguments& arguments) {
 int main(int argc, char** argv) {
   using namespace longnet::gpu;
   if (argc == 3 && std::string_view(argv[1]) == "--ipc-child") return run_ipc_child(argv[2]);
-  return run_program("gpu_check", [&] {
-    return check_all(Arguments(argc, argv, {"--json", "--small", "--only"}));
-  });
+  return run_program({"gpu_check", kUsage, {"--json", "--small", "--only"}}, argc, argv, check_all);
 }

@@ -1,17 +1,4 @@
 // gpu_forward: whole forward passes on one GPU.
-//
-//   gpu_forward --figure5 [--seconds 120] [--kernel cuda] [--from 8192] [--to 1073741824] [--json
-//   F] gpu_forward --ranks 2 [--transport cuda_ipc] [--json F]
-//
-// figure5: LongNet's runtime figure, 12 x 64, bf16, segments {2048, tokens per rank, N}, ratios
-//   w_i / w_0, one billion tokens per batch. The device holds a unit of 2^24 tokens at a time (less
-//   if it must): shorter sequences are batched, longer ones are cut over virtual ranks, whose
-//   messages the generator makes again. One unit of each N is timed (`source`: measured); the batch
-//   is that many times longer (`batch_s`, `source`: extrapolated). With --walk N every unit of the
-//   batch of that N is run for real, as far as --seconds (of the whole program) go. Vanilla
-//   attention runs one sequence, as long as it takes below a second, on the same kernel.
-// ranks: ranks as threads that share this GPU run every transport's program; times say what sharing
-//   costs, not what a cluster would do.
 #include <algorithm>
 #include <cstdio>
 
@@ -28,6 +15,30 @@
 
 namespace longnet::gpu {
 namespace {
+
+constexpr const char* kUsage =
+    R"(gpu_forward: whole forward passes on one GPU.
+
+  gpu_forward [--figure5] [--from 8192] [--to 1073741824] [--walk N] [--seconds 120]
+              [--kernel cuda] [--json FILE]
+  gpu_forward --ranks 2 [--transport cuda_ipc] [--kernel cuda] [--json FILE]
+
+  --figure5    LongNet's runtime figure: 12 heads of 64, bf16, segments {2048, tokens per rank, N},
+               ratios w_i / w_0, one billion tokens per batch. The device holds a unit of 2^24 tokens
+               at a time (less if it must): shorter sequences are batched, longer ones are cut over
+               virtual ranks, whose messages the generator makes again. One unit of each N is timed
+               (source: measured); the batch is that many times longer (batch_s, extrapolated).
+               Vanilla attention runs one sequence, as long as it takes below a second, on the same
+               kernel. The default.
+  --walk N     Every unit of the batch of that N is run for real, as far as --seconds (of the whole
+               program) go.
+  --ranks P    P ranks as threads that share this GPU, on every transport's program: their times say
+               what sharing costs, not what a cluster would do.
+  --kernel     cuda, cudnn, gather, or cuda_sm90a where the build offers it.
+  --json       Every point, renewed after each.
+
+Exit codes: 0 all right, 1 a point failed or was wrong, 2 usage, 3 no GPU.
+)";
 
 constexpr int64_t kBatchTokens = int64_t{1} << 30, kLargestUnit = int64_t{1} << 24;
 
@@ -386,11 +397,12 @@ int run_ranks(const Arguments& a) {
 
 int main(int argc, char** argv) {
   using namespace longnet::gpu;
-  return run_program("gpu_forward", [&] {
-    const Arguments arguments(argc, argv,
-                              {"--figure5", "--ranks", "--transport", "--kernel", "--seconds",
-                               "--from", "--to", "--walk", "--json"});
-    if (arguments.has("--ranks")) return run_ranks(arguments);
-    return Figure5(arguments).run();
-  });
+  return run_program({"gpu_forward",
+                      kUsage,
+                      {"--figure5", "--ranks", "--transport", "--kernel", "--seconds", "--from",
+                       "--to", "--walk", "--json"}},
+                     argc, argv, [](const Arguments& arguments) {
+                       return arguments.has("--ranks") ? run_ranks(arguments)
+                                                       : Figure5(arguments).run();
+                     });
 }

@@ -1,22 +1,4 @@
 // gpu_kernels_benchmark: attention kernels on one GPU, beside the ceiling model and cuDNN.
-//
-//   gpu_kernels_benchmark [--json FILE] [--seconds 120] [--quick] [--sm90a]
-//
-// sweep:    head_dim x rows per segment x mask x kernel (every compiled tile shape of `cuda`),
-// dense
-//           segments of one packed [tokens][heads][head_dim] tensor. tflops counts 4 d per visible
-//           pair. cuDNN is timed as the library runs, 16-bit results included, without our
-//           widening.
-// dilation: the same rows per segment at r = 1, 4, 16: what a strided view costs (share of the
-// dense
-//           rate of the same kernel), and what gather + dense + scatter costs instead.
-// merge:    a dilated branch folded into the output by the kernel, or by a launch of its own.
-//
-// --sm90a:  only cuda_sm90a (every compiled tile shape) beside the default of `cuda` and cuDNN, at
-// the
-//           sections' main points.
-//
-// Inputs are several times the L2 cache. Results are written after every point.
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -32,6 +14,27 @@
 
 namespace longnet::gpu {
 namespace {
+
+constexpr const char* kUsage =
+    R"(gpu_kernels_benchmark: attention kernels on one GPU, beside a ceiling model and cuDNN.
+
+  gpu_kernels_benchmark [--json FILE] [--seconds 120] [--quick] [--sm90a]
+
+  sweep     head_dim x rows per segment x mask x kernel (every compiled tile shape of cuda), dense
+            segments of one packed [tokens][heads][head_dim] tensor. TFLOP/s count 4 d per visible
+            pair. cuDNN is timed as the library runs, 16-bit results included, without our widening.
+  dilation  The same rows per segment at r = 1, 4, 16: what a strided view costs (share of the dense
+            rate of the same kernel), and what gather + dense + scatter costs instead.
+  merge     A dilated branch folded into the output by the kernel, or by a launch of its own.
+
+  --seconds  What the program may take; what it leaves out is counted.
+  --quick    The main points of each section.
+  --sm90a    Only cuda_sm90a (every compiled tile shape) beside the default of cuda and cuDNN.
+  --json     Every point, renewed after each; lnbench calibrate --gpu-kernels reads it.
+
+Inputs are several times the L2 cache. The goals that were reached end the output.
+Exit codes: 0 all ran, 1 a point failed, 2 usage, 3 no GPU.
+)";
 
 struct Model {
   int64_t heads, head_dim;
@@ -293,10 +296,11 @@ class Benchmark {
 
 int main(int argc, char** argv) {
   using namespace longnet::gpu;
-  return run_program("gpu_kernels_benchmark", [&] {
-    const Arguments arguments(argc, argv, {"--json", "--seconds", "--quick", "--sm90a"});
-    return Benchmark(arguments.text("--json", ""), arguments.number("--seconds", 120),
-                     arguments.has("--quick"), arguments.has("--sm90a"))
-        .run();
-  });
+  return run_program(
+      {"gpu_kernels_benchmark", kUsage, {"--json", "--seconds", "--quick", "--sm90a"}}, argc, argv,
+      [](const Arguments& arguments) {
+        return Benchmark(arguments.text("--json", ""), arguments.number("--seconds", 120),
+                         arguments.has("--quick"), arguments.has("--sm90a"))
+            .run();
+      });
 }

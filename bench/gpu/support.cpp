@@ -69,7 +69,9 @@ Arguments::Arguments(int argc, char** argv, const std::vector<std::string>& know
       found = found || k == key;
       list += " " + k;
     }
-    if (!found) throw UsageError(concat("unknown argument '", key, "': there are", list));
+    if (!found)
+      throw UsageError(
+          concat("unknown argument '", key, "': there are", list, "; --help says more"));
     const bool has_value = i + 1 < argc && std::string_view(argv[i + 1]).substr(0, 2) != "--";
     values_[key] = has_value ? argv[++i] : "";
   }
@@ -215,14 +217,22 @@ std::vector<AttendTask> PackedTensors::compact_branch(int64_t w, int64_t r) {
   return tasks;
 }
 
-int run_program(const char* name, const std::function<int()>& body) {
+int run_program(const Program& program, int argc, char** argv,
+                const std::function<int(const Arguments&)>& body) {
+  const char* const name = program.name;
+  for (int i = 1; i < argc; ++i)
+    if (std::string_view(argv[i]) == "--help" || std::string_view(argv[i]) == "-h") {
+      std::cout << program.usage;
+      return 0;
+    }
   try {
+    const Arguments arguments(argc, argv, program.options);
     std::signal(SIGTERM, end_with_word);
     if (!devices().unusable.empty()) {
       std::cerr << name << ": no GPU to use: " << devices().unusable << ". Nothing was run.\n";
       return kNoGpu;
     }
-    return body();
+    return body(arguments);
   } catch (const UsageError& e) {
     std::cerr << name << ": " << e.what() << "\n";
     return 2;

@@ -76,7 +76,14 @@ class PackedTensors {
   MemoryLedger& ledger_;
 };
 
-// Runs `body`; prints errors; the exit code of main. Says so and returns 3 where there is no GPU.
-int run_program(const char* name, const std::function<int()>& body);
+// Runs `body`; prints errors; the exit code of main. --help prints `usage`, on any machine; else it
+// says so and returns 3 where there is no GPU.
+struct Program {
+  const char* name;
+  const char* usage;
+  std::vector<std::string> options;
+};
+int run_program(const Program& program, int argc, char** argv,
+                const std::function<int(const Arguments&)>& body);
 
 }  // namespace longnet::gpu
