@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Virtual ranks by the command line: the same as real ones, resumes, replays, shares. Run by ctest."""
+import hashlib
+import json
 import os
+import pathlib
 import signal
 import subprocess
 import time
@@ -30,6 +33,27 @@ class Virtual(Case):
         self.assertEqual((a["rows"], a["absent_rows"], a["nan_values"]), (b["rows"], b["absent_rows"], 0), what)
         for key in ("sum", "sum_squares", "min", "max", "lse_sum"):  # fp32 rounds sums in another order
             self.assertAlmostEqual(a[key], b[key], delta=1e-5 * (abs(a["sum_squares"]) + abs(a["lse_sum"])), msg=f"{what} {key}")
+
+    def test_one_wrong_row_and_one_wrong_lse_are_seen(self):
+        sweep = ("--set", "sweep.algorithm=dilated", "--set", "sweep.ranks=4", "--set", "sweep.seq_len=1K")
+        folder, _ = self.walk(*sweep, out="sound")
+        (point,) = self.result(folder)["points"]
+        journal = next(pathlib.Path(folder).glob("shards-*.jsonl"))
+        lines = journal.read_text().splitlines()
+        self.assertEqual(point["check"]["max_rel_error"], max(json.loads(line)["worst_row"] for line in lines[1:]))
+        for key in ("max_rel_error", "rel_l2_error", "spread_rel_l2_error"):
+            self.assertTrue(0 < point["check"][key] < 1e-5, key)
+        for key in ("worst_row", "worst_lse"):
+            line = json.loads(lines[2])
+            del line["sha256"]
+            line[key] = 0.01
+            body = json.dumps(line, separators=(",", ":"))[:-1]
+            seal = hashlib.sha256(body.encode()).hexdigest()[:16]
+            journal.write_text("\n".join([*lines[:2], f'{body},"sha256":"{seal}"}}', *lines[3:]]) + "\n")
+            (pathlib.Path(folder) / "points.jsonl").write_text("")
+            self.expect(1, "run", self.config, "--transport", "virtual", *sweep, "--resume", folder)
+            (wrong,) = self.result(folder)["points"]
+            self.assertEqual((wrong["status"], wrong["check"]["status"]), ("check_failed", "fail"), key)
 
     def test_any_number_of_ranks_gives_the_same_as_real_ones(self):
         sweep = ("--set", "sweep.algorithm=dilated,ring", "--set", "dilated.segments=[64,256,\"sequence\"]",

@@ -55,6 +55,8 @@ ShardLine to_line(const ShardOutcome& o, int walk, const MemoryLedger& ledger) {
                  .queries = o.errors.queries,
                  .difference = o.errors.difference,
                  .norm = o.errors.norm,
+                 .spread_difference = o.errors.spread_difference,
+                 .spread_norm = o.errors.spread_norm,
                  .worst_row = o.errors.worst_row,
                  .worst_lse = o.errors.worst_lse};
   if (o.share.all_pairs > 0) line.attended_share = o.share.pairs / o.share.all_pairs;

@@ -95,7 +95,13 @@ void fill_content(const WalkData& w, PointRecord& record) {
   for (const ShardLine& l : w.lines) {
     if (l.walk != w.walks - 1) continue;
     all.input_digest += l.input_digest;
-    errors.add({l.queries, l.difference, l.norm, l.worst_row, l.worst_lse});
+    errors.add({.queries = l.queries,
+                .difference = l.difference,
+                .norm = l.norm,
+                .spread_difference = l.spread_difference,
+                .spread_norm = l.spread_norm,
+                .worst_row = l.worst_row,
+                .worst_lse = l.worst_lse});
     for (const ContentRecord& h : l.heads) {
       all.output_digest += h.output_digest;
       all.rows += h.rows;

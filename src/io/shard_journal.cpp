@@ -41,6 +41,11 @@ double error_from(const JsonNode& n, std::string_view key) {
   return std::isnan(v) ? std::numeric_limits<double>::infinity() : v;
 }
 
+// Sums that journals did not hold at first.
+double sum_from(const JsonNode& n, std::string_view key) {
+  return n.find(key) == nullptr ? 0 : error_from(n, key);
+}
+
 std::string header(const std::string& point, const std::string& plan, double share) {
   JsonNode n = JsonNode::object();
   return dump_json(n.set("point", point).set("plan", plan).set("share", share)) + "\n";
@@ -73,8 +78,9 @@ std::string shard_line_to_json(const ShardLine& l) {
   n.set("kernel_flops_per_s", l.kernel_flops_per_s);
   n.set("received_bytes", l.received_bytes).set("attended_share", l.attended_share);
   n.set("input_digest", to_hex(l.input_digest)).set("heads", heads).set("queries", l.queries);
-  n.set("difference", l.difference).set("norm", l.norm).set("worst_row", l.worst_row);
-  return dump_json(n.set("worst_lse", l.worst_lse));
+  n.set("difference", l.difference).set("norm", l.norm);
+  n.set("spread_difference", l.spread_difference).set("spread_norm", l.spread_norm);
+  return dump_json(n.set("worst_row", l.worst_row).set("worst_lse", l.worst_lse));
 }
 
 ShardLine shard_line_from_json(std::string_view text, const std::string& where) {
@@ -94,6 +100,8 @@ ShardLine shard_line_from_json(std::string_view text, const std::string& where) 
               .queries = n.whole("queries"),
               .difference = error_from(n, "difference"),
               .norm = n.real("norm"),
+              .spread_difference = sum_from(n, "spread_difference"),
+              .spread_norm = sum_from(n, "spread_norm"),
               .worst_row = error_from(n, "worst_row"),
               .worst_lse = error_from(n, "worst_lse")};
   if (const JsonNode* seconds = n.find("seconds"))

@@ -34,7 +34,8 @@ struct ShardLine {
   std::vector<ContentRecord> heads{};  // output only, per query head
   // Of the sampled rows, in sums that add up over units.
   int64_t queries = 0;
-  double difference = 0, norm = 0, worst_row = 0, worst_lse = 0;
+  double difference = 0, norm = 0, spread_difference = 0, spread_norm = 0;
+  double worst_row = 0, worst_lse = 0;
 };
 
 std::string shard_line_to_json(const ShardLine& line);
