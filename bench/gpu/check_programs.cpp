@@ -45,7 +45,7 @@ void run_program_case(const ProgramCase& c, Outcome& out) {
   double error = 0;
   try {
     run_on_threads(c.ranks, [&](Communicator& comm) {
-      const DeviceScope device(device_of_rank(comm));
+      use_device(device_of_rank(comm));
       const auto kernel = make_device_kernel(c.kernel);
       const auto transport = make_device_transport(c.transport, comm);
       MemoryLedger ledger;
@@ -137,7 +137,7 @@ void check_programs(Outcome& out, bool small) {
   std::string failure;
   try {
     run_on_threads(1, [](Communicator& comm) {
-      const DeviceScope device(device_of_rank(comm));
+      use_device(device_of_rank(comm));
       const auto transport = make_device_transport("nccl_registered", comm);
       MemoryLedger ledger;
       const DeviceBuffer buffer(ledger, "kv", 4 << 20);
@@ -199,7 +199,7 @@ void check_refusals(Outcome& out, bool) {
     std::string reason;
     try {
       run_on_threads(2, [](Communicator& comm) {
-        const DeviceScope device(device_of_rank(comm));
+        use_device(device_of_rank(comm));
         make_device_transport("nccl", comm);
       });
     } catch (const std::exception& e) {

@@ -340,7 +340,7 @@ int run_ranks(const Arguments& a) {
       try {
         const Schedule schedule = find_algorithm(name).make(s);
         run_on_threads(ranks, [&](Communicator& comm) {
-          const DeviceScope device(device_of_rank(comm));
+          use_device(device_of_rank(comm));
           const auto kernel = make_device_kernel(a.text("--kernel", "cuda"));
           const auto link = make_device_transport(transport, comm);
           MemoryLedger ledger;

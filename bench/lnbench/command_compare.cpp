@@ -8,10 +8,12 @@
 namespace longnet {
 
 int run_compare(const Options& options) {
-  const Comparison comparison = compare_results(read_result(options.base), read_result(options.now),
-                                                {.threshold = parse_fraction(options.threshold)});
+  const Comparison comparison = compare_results(
+      read_result(options.base), read_result(options.now),
+      {.threshold = parse_fraction(options.threshold), .any_transport = options.any_transport});
   std::cout << comparison_table(comparison);
-  return comparison.regressed() ? kRegression : kOk;
+  if (comparison.regressed()) return kRegression;
+  return comparison.compared() > 0 ? kOk : kFailed;
 }
 
 }  // namespace longnet

@@ -99,6 +99,12 @@ Sweep read_sweep(const Options& options) {
   return sweep;
 }
 
+// Some points run on GPUs.
+bool on_devices(const Sweep& sweep) {
+  return std::ranges::any_of(
+      sweep.points, [](const Point& point) { return is_device_kernel(point.params.kernel); });
+}
+
 // The points as they will run here. Ranks on unequal machines agree on the least of each limit, so
 // that all skip the same points.
 struct Plan {
@@ -116,26 +122,69 @@ struct Plan {
   }
 };
 
+// GPUs that the ranks of this machine see together: a launcher may show each process its own alone.
+// The least over the machines.
+int devices_per_machine(World& world) {
+  const std::string host = capture_environment().hostname + "\n";
+  std::string mine = host;
+  for (const DeviceInfo& device : describe_devices().devices) mine += device.uuid + "\n";
+  std::set<std::string> seen;
+  for (const std::string& text : world.all_texts(mine)) {
+    if (!text.starts_with(host)) continue;
+    std::istringstream uuids(text.substr(host.size()));
+    for (std::string uuid; std::getline(uuids, uuid);) seen.insert(uuid);
+  }
+  return int(world.smallest(double(seen.size())));
+}
+
+// What one rank refuses, for want of a driver or a library on its machine, no rank runs.
+void agree_on_refusals(std::vector<PointPlan>& plans, World& world) {
+  std::string mine;
+  for (const PointPlan& p : plans)
+    mine += p.point.status == PointStatus::kOk
+                ? "\n"
+                : concat(to_string(p.point.status), " ", p.point.reason, "\n");
+  const auto texts = world.all_texts(mine);
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    std::istringstream lines(texts[rank]);
+    std::string line;
+    for (size_t i = 0; i < plans.size() && std::getline(lines, line); ++i) {
+      Point& point = plans[i].point;
+      if (line.empty() || point.status != PointStatus::kOk) continue;
+      point.status = parse_status(line.substr(0, line.find(' ')));
+      point.reason = concat("rank ", rank, ": ", line.substr(line.find(' ') + 1));
+    }
+  }
+}
+
 Plan make_plan(const Sweep& sweep, World& world) {
   Plan plan{.points = {}, .runner = {}, .measure = sweep.config.measure};
   plan.threads = int(world.smallest(world.threads_per_rank()));
   const double peak = measure_peak_per_rank(world, plan.threads);
+  std::string device_transport = sweep.config.run.transport;
+  if (on_devices(sweep) && !sweep.is_virtual())
+    world.run(world.size(), [&](Communicator& comm) {
+      const std::string chosen = transport_of_run(sweep.config.run.transport, comm);
+      if (comm.rank() == 0 || comm.transport() == "mpi") device_transport = chosen;
+    });
   plan.runner = {.measure = sweep.config.measure,
                  .check = sweep.config.check,
                  .peak_flops_per_thread = peak / plan.threads,
-                 .device_transport = sweep.config.run.transport};
+                 .device_transport = device_transport};
   MachineLimits limits = machine_limits(sweep.config, peak);
   limits.replayed_ranks = int(sweep.replay.size());
   limits.memory_bytes = int64_t(world.smallest(double(limits.memory_bytes)));
   limits.flops_per_rank = world.smallest(limits.flops_per_rank);
   limits.device_memory_bytes = int64_t(world.smallest(double(limits.device_memory_bytes)));
   limits.device_flops = world.smallest(limits.device_flops);
+  if (on_devices(sweep) && limits.devices > 0) limits.devices = devices_per_machine(world);
   limits.to_run = true;
   if (world.transport() == "threads")
     limits.cores = std::max(1, capture_environment().usable_threads);
   const int ranks_here = -int(world.smallest(-world.ranks_on_this_machine()));
   for (const Point& point : sweep.points)
     plan.points.push_back(plan_point(point, limits, plan.threads, ranks_here));
+  agree_on_refusals(plan.points, world);
   return plan;
 }
 
@@ -143,23 +192,21 @@ Plan make_plan(const Sweep& sweep, World& world) {
 std::optional<PointRecord> run_here(World& world, const PointPlan& plan,
                                     const RunnerOptions& runner, const VirtualRun& walk) {
   PointRecord record = make_record(plan.point);
+  if (plan.point.status == PointStatus::kSkippedMemory)
+    record.memory.predicted_peak_bytes = plan.memory_bytes();
   if (is_virtual(plan.point.params)) {
     if (plan.point.status != PointStatus::kOk) return record;
     return run_virtual_point(plan, runner, walk);
   }
-  record.params.transport = world.transport();
+  const bool on_device =
+      is_device_kernel(plan.point.params.kernel) && runner.device_transport != "auto";
+  record.params.transport = on_device ? runner.device_transport : world.transport();
   if (plan.point.status != PointStatus::kOk) return record;  // nothing to run
   world.run(plan.point.params.ranks, [&](Communicator& comm) {
     PointRecord mine = run_point(plan, runner, comm);
     if (comm.rank() == 0) record = std::move(mine);
   });
   return record;
-}
-
-// Some points run on GPUs.
-bool on_devices(const Sweep& sweep) {
-  return std::ranges::any_of(
-      sweep.points, [](const Point& point) { return is_device_kernel(point.params.kernel); });
 }
 
 WriterOptions writer_options(const Options& options, const Sweep& sweep, World& world,
@@ -348,15 +395,23 @@ class SweepRun {
     } catch (const std::exception& e) {
       watchdog_.rest();
       // Whichever rank broke writes it down: the others may never hear of it.
-      if (!writer_)
-        writer_ = ResultWriter::resume(directory_, now_, /*allow_changed_machine=*/true);
-      writer_->append(failed_record(point, e.what()));
-      if (world_.transport() == "mpi") {  // the other ranks are stuck in this point
-        std::cerr << "error: in " << what << "; points that were finished are in " << directory_
-                  << ": mend what follows, then add --resume " << directory_ << "\n";
+      const bool by_mpi = world_.transport() == "mpi";
+      if (by_mpi)
+        std::cerr << "error: rank " << world_.rank() << ", " << what << ": " << e.what() << "\n";
+      else
+        progress_.note("error: " + what + ": " + e.what());
+      try {
+        if (!writer_)
+          writer_ = ResultWriter::resume(directory_, now_, /*allow_changed_machine=*/true);
+        writer_->append(failed_record(point, e.what()));
+      } catch (const std::exception& second) {  // a folder that only rank 0 has
+        std::cerr << "error: it is not in the result: " << second.what() << "\n";
+      }
+      if (by_mpi) {  // the other ranks are stuck in this point
+        std::cerr << "error: points that were finished are in " << directory_
+                  << "; mend this, then add --resume " << directory_ << "\n";
         throw;
       }
-      progress_.note("error: " + what + ": " + e.what());
       return;
     }
     watchdog_.rest();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 
 #include "comm/cuda/device_transport.h"
 #include "core/check.h"
@@ -23,43 +24,54 @@ namespace {
 // Runs that are shorter than this are replayed from a CUDA graph, where one rank runs alone.
 constexpr double kReplayBelow_s = 2e-4;
 
+// What the host takes to enqueue a run counts in its seconds, so that a run may look longer than
+// the device needs: a replay's own seconds decide.
 bool worth_a_replay(DeviceExecutor& executor, const MeasureConfig& measure, Communicator& comm) {
   if (comm.size() > 1 || !executor.can_replay()) return false;
   double took = 0;
   for (int64_t i = 0; i < std::max<int64_t>(1, measure.warmup); ++i) took = executor.run();
-  if (took >= kReplayBelow_s) return false;
+  if (took >= 10 * kReplayBelow_s) return false;
   try {
     executor.replay();
-    return true;
+    return executor.replay() < kReplayBelow_s;
   } catch (const Error&) {  // not every library's launches can be recorded
     return false;
   }
 }
 
-// This rank's phases in every run, warm-up included. A replayed graph has none: they are those of
-// the run before.
-class PhaseSamples {
+// This device's clocks right after each sample, while it is still warm: reasons to slow down are
+// known for that moment only.
+class ClockWatch {
  public:
-  void add(const DeviceExecutor& executor) {
-    const RunPhases p = executor.phases();
-    const double now[] = {p.compute_s, p.merge_s, p.exposed_communication_s, executor.attend_s()};
-    for (size_t i = 0; i < seconds_.size(); ++i) seconds_[i].push_back(now[i]);
+  void look() {
+    const DeviceClocks now = read_device_clocks(current_device());
+    if (!now.known) return;
+    if (!known_ || now.sm_mhz < worst_.sm_mhz) worst_.sm_mhz = now.sm_mhz;
+    worst_.power_w = std::max(worst_.power_w, now.power_w);
+    worst_.temperature_c = std::max(worst_.temperature_c, now.temperature_c);
+    throttled_ = throttled_ || now.throttled();
+    known_ = true;
   }
-  // Over the last `samples` runs: compute, merge, exposed communication, attends.
-  std::array<double, 4> medians(size_t samples) const {
-    std::array<double, 4> found{};
-    for (size_t i = 0; i < found.size(); ++i)
-      found[i] = median(std::span(seconds_[i]).last(samples));
-    return found;
+  // The lowest clock and the highest of the others over the ranks of `comm`, which may be null.
+  void write(PointRecord& record, Communicator* comm) const {
+    double values[5] = {known_ ? 0.0 : 1.0, double(-worst_.sm_mhz), worst_.power_w,
+                        double(worst_.temperature_c), throttled_ ? 1.0 : 0.0};
+    if (comm != nullptr) comm->all_max(values);
+    if (values[0] > 0) return;  // some rank's NVML does not tell
+    record.metrics["device_sm_mhz"] = -values[1];
+    record.metrics["device_power_w"] = values[2];
+    record.metrics["device_temperature_c"] = values[3];
+    record.metrics["device_throttled"] = values[4];
   }
 
  private:
-  std::array<std::vector<double>, 4> seconds_;
+  DeviceClocks worst_{};
+  bool known_ = false, throttled_ = false;
 };
 
 // The sampler's clock is the device's: it stands still but for the runs.
 SampleSet take_samples(DeviceExecutor& executor, const DeviceBuffer& flush, bool replay,
-                       const MeasureConfig& measure, PhaseSamples& phases, Communicator& comm) {
+                       const MeasureConfig& measure, ClockWatch& clocks, Communicator& comm) {
   const Stream& stream = executor.compute_stream();
   double clock = 0;
   return sample({.warmup = int(measure.warmup),
@@ -69,16 +81,13 @@ SampleSet take_samples(DeviceExecutor& executor, const DeviceBuffer& flush, bool
                  .time_budget_s = measure.point_timeout_s},
                 {.prepare =
                      [&] {
+                       clocks.look();
                        stream.fill(flush.data(), 0x5A, flush.size());
                        if (comm.size() == 1) return;  // and hides the host's first launches
                        stream.synchronize();
                        comm.barrier();
                      },
-                 .run =
-                     [&] {
-                       clock += replay ? executor.replay() : executor.run();
-                       phases.add(executor);
-                     },
+                 .run = [&] { clock += replay ? executor.replay() : executor.run(); },
                  // Each device has a clock of its own.
                  .over_ranks = [&](const RunSpan& own) { return comm.max_of(own.seconds()); },
                  .broadcast_from_root = [&](bool go_on) { return comm.broadcast_flag(go_on); },
@@ -98,29 +107,62 @@ void fail(PointRecord& record, const std::string& reason) {
   record.reason = reason;
 }
 
-// `values`: this rank's medians; the record has the busiest rank's.
-void record_phases(PointRecord& record, std::array<double, 4> values, DeviceExecutor& executor,
-                   const RunnerOptions& options, Communicator& comm) {
-  comm.all_max(values);
-  record.phases = {.compute_s = values[0],
+struct Busy {
+  double compute_s = 0, merge_s = 0, attend_s = 0;
+  double total() const { return compute_s + merge_s; }
+};
+
+// The rank that computes longest.
+Busy busiest_rank(const Busy& mine, Communicator& comm) {
+  std::vector<double> all(3 * size_t(comm.size()), 0.0);
+  const size_t own = 3 * size_t(comm.rank());
+  all[own] = mine.compute_s, all[own + 1] = mine.merge_s, all[own + 2] = mine.attend_s;
+  comm.all_sum(all);
+  Busy most;
+  for (size_t i = 0; i < all.size(); i += 3) {
+    const Busy one{all[i], all[i + 1], all[i + 2]};
+    if (one.total() > most.total()) most = one;
+  }
+  return most;
+}
+
+// What parts of a run take, in runs of their own that note the times of ops: where ranks
+// communicate, those of runs that compute alone, since what kernels lose to NCCL's is exposed
+// communication. Ablations take turns with them.
+void record_phases(PointRecord& record, DeviceExecutor& executor, const RunnerOptions& options,
+                   Communicator& comm) {
+  const bool alone = comm.size() == 1;
+  std::vector<RunMode> modes{alone ? RunMode::kFull : RunMode::kComputeOnly};
+  if (!alone && options.ablations)
+    modes.insert(modes.end(), {RunMode::kFull, RunMode::kComputeOnly, RunMode::kCommunicationOnly,
+                               RunMode::kSerialised});
+  for (const RunMode mode : modes) executor.run(mode);  // warms up
+  std::vector<double> compute, merge, attend;
+  const int rounds = options.ablations ? worthwhile_rounds(record.timing.median_s) : 1;
+  const auto seconds = take_rounds(int(modes.size()), rounds, [&](int mode) {
+    executor.time_ops(mode == 0);
+    comm.barrier();
+    const double took = executor.run(modes[size_t(mode)]);
+    if (mode == 0) {
+      compute.push_back(executor.phases().compute_s);
+      merge.push_back(executor.phases().merge_s);
+      attend.push_back(executor.attend_s());
+    }
+    return comm.max_of(took);
+  });
+  executor.time_ops(false);
+  const Busy busy = busiest_rank({median(compute), median(merge), median(attend)}, comm);
+  record.phases = {.compute_s = busy.compute_s,
                    .communication_s = 0,
-                   .exposed_communication_s = comm.size() > 1 ? values[2] : 0,
-                   .merge_s = values[1]};
-  record.metrics["attend_s"] = values[3];
-  if (comm.size() == 1 || !options.ablations) return;
-  constexpr std::array<RunMode, 4> kModes{RunMode::kFull, RunMode::kComputeOnly,
-                                          RunMode::kCommunicationOnly, RunMode::kSerialised};
-  for (const RunMode mode : kModes) executor.run(mode);  // warms up
-  const auto seconds =
-      take_rounds(int(kModes.size()), worthwhile_rounds(record.timing.median_s), [&](int mode) {
-        comm.barrier();
-        return comm.max_of(executor.run(kModes[size_t(mode)]));
-      });
+                   .exposed_communication_s = 0,
+                   .merge_s = busy.merge_s};
+  record.metrics["attend_s"] = busy.attend_s;
+  if (modes.size() == 1) return;
   AblationsRecord& ablations = record.ablations.emplace();
-  ablations.full_s = median(seconds[0]);
-  ablations.compute_only_s = median(seconds[1]);
-  ablations.communication_only_s = median(seconds[2]);
-  ablations.serialised_s = median(seconds[3]);
+  ablations.full_s = median(seconds[1]);
+  ablations.compute_only_s = median(seconds[2]);
+  ablations.communication_only_s = median(seconds[3]);
+  ablations.serialised_s = median(seconds[4]);
   record.phases.communication_s = ablations.communication_only_s;
   record.phases.exposed_communication_s = ablations.full_s - ablations.compute_only_s;
 }
@@ -177,24 +219,42 @@ struct PointMemory {
   DeviceBuffer flush;
 };
 
-// Null, with the status in the record, when some rank's device has too little memory.
+// With its inputs. Null, with the status in the record, when some rank's device has too little
+// memory or its kernel refuses the work.
 std::unique_ptr<DeviceExecutor> make_executor(const PointPlan& plan, const DeviceKernel& kernel,
                                               DeviceTransport& transport, PointMemory& memory,
                                               PointRecord& record, Communicator& comm) {
   std::unique_ptr<DeviceExecutor> executor;
-  std::string refusal;
-  try {
-    memory.flush = DeviceBuffer(memory.scratch, "flush", flush_bytes());
-    executor =
-        std::make_unique<DeviceExecutor>(make_schedule(plan.point.params), comm.rank(), kernel,
-                                         &transport, DeviceExecutor::Options{}, memory.ledger);
-  } catch (const std::bad_alloc& e) {
-    refusal = e.what();
-  }
-  for (const std::string& text : comm.all_texts(refusal)) {
-    if (text.empty()) continue;
-    record.status = PointStatus::kOom;
-    record.reason = text;
+  const auto refused = [&](const std::function<void()>& body) {
+    std::string mine;
+    try {
+      body();
+    } catch (const std::bad_alloc& e) {
+      mine = concat("oom ", e.what());
+    } catch (const std::exception& e) {
+      mine = concat("error ", e.what());
+    }
+    for (const std::string& text : comm.all_texts(mine)) {
+      if (text.empty()) continue;
+      const bool oom = text.starts_with("oom ");
+      record.status = oom ? PointStatus::kOom : PointStatus::kError;
+      record.reason = text.substr(text.find(' ') + 1);
+      record.memory.predicted_peak_bytes = plan.memory_bytes();
+      record.memory.device_bytes = device_memory_bytes();
+      return true;
+    }
+    return false;
+  };
+  if (refused([&] {
+        memory.flush = DeviceBuffer(memory.scratch, "flush", flush_bytes());
+        executor =
+            std::make_unique<DeviceExecutor>(make_schedule(plan.point.params), comm.rank(), kernel,
+                                             &transport, DeviceExecutor::Options{}, memory.ledger);
+        executor->time_ops(false);
+      }))
+    return nullptr;
+  if (refused([&] { executor->fill_inputs(); })) {
+    transport.close();
     return nullptr;
   }
   return executor;
@@ -203,12 +263,9 @@ std::unique_ptr<DeviceExecutor> make_executor(const PointPlan& plan, const Devic
 }  // namespace
 
 void record_clocks(PointRecord& record) {
-  const DeviceClocks clocks = read_device_clocks(current_device());
-  if (!clocks.known) return;
-  record.metrics["device_sm_mhz"] = clocks.sm_mhz;
-  record.metrics["device_power_w"] = clocks.power_w;
-  record.metrics["device_temperature_c"] = clocks.temperature_c;
-  record.metrics["device_throttled"] = clocks.throttled();
+  ClockWatch clocks;
+  clocks.look();
+  clocks.write(record, nullptr);
 }
 
 int64_t device_memory_bytes() {
@@ -217,15 +274,22 @@ int64_t device_memory_bytes() {
 
 double device_peak_flops(int devices) {
   const DeviceInfo d = describe_devices().devices.at(size_t(current_device()));
-  const double per_clock = d.major >= 9 ? 4096 : 2048;
-  return per_clock * d.multiprocessors * d.clock_khz * 1e3 * devices;
+  return tensor_flops_per_clock(d) * d.multiprocessors * d.clock_khz * 1e3 * devices;
+}
+
+std::string transport_of_run(const std::string& name, Communicator& comm) {
+  if (comm.max_of(describe_devices().unusable.empty() ? 0.0 : 1.0) > 0) return name;
+  use_device(device_of_rank(comm));
+  return resolve_device_transport(name, comm);
 }
 
 PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options,
                              Communicator& comm) {
   PointRecord record = make_record(plan.point);
+  record.params.transport = options.device_transport;
   const PointParams& p = plan.point.params;
-  const DeviceScope device(device_of_rank(comm));
+  use_device(device_of_rank(comm));
+  const int64_t free_before = device_free_bytes();
   std::unique_ptr<DeviceTransport> transport;
   try {
     transport = make_device_transport(options.device_transport, comm);
@@ -238,23 +302,28 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
   const DevicesInUse use = devices_in_use(comm);
   record.metrics["devices"] = use.devices;
   const double peak = device_peak_flops(use.devices);
+  record.metrics["device_peak_flops"] = peak / use.devices;
   record_work(record, plan, peak);
   if (comm.rank() == 0) record_depth(record, p);
   if (comm.size() <= 64 || comm.rank() == 0) require_correct(make_schedule(p));
 
-  const int64_t free_before = device_free_bytes();
   const auto kernel = make_device_kernel(p.kernel);
   PointMemory memory;
   const auto executor = make_executor(plan, *kernel, *transport, memory, record, comm);
   if (!executor) return record;
-  executor->fill_inputs();
-  const int64_t device_bytes = free_before - device_free_bytes() - memory.flush.size();
+  if (comm.size() > 1) {  // a kernel's first launch may wait for a device that waits for its peers
+    executor->run(RunMode::kComputeOnly);
+    comm.barrier();
+  }
   const bool replay = worth_a_replay(*executor, options.measure, comm);
   record.metrics["graph_replay"] = replay ? 1 : 0;
   transport->reset_counters();
-  PhaseSamples phases;
+  ClockWatch clocks;
   const SampleSet samples =
-      take_samples(*executor, memory.flush, replay, options.measure, phases, comm);
+      take_samples(*executor, memory.flush, replay, options.measure, clocks, comm);
+  clocks.look();
+  // With what the transport and lazily loaded kernels took.
+  const int64_t device_bytes = free_before - device_free_bytes() - memory.flush.size();
   const int64_t runs = samples.warmup + int64_t(samples.samples_s.size());
   if (samples.samples_s.empty()) {
     transport->close();
@@ -263,14 +332,13 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
         concat("no sample within measure.point_timeout_s = ", options.measure.point_timeout_s);
     return record;
   }
-  record_clocks(record);
+  clocks.write(record, &comm);
   set_timing(record, samples.samples_s, samples.warmup);
   record_communication(record, *executor, *transport, runs, comm);
   record_per_rank(record, make_schedule(p), samples, comm);
   record_memory(record, memory.ledger, plan, *executor, device_bytes, use, comm);
   record_check(record, *executor, options.check, comm);  // of the last sample's output
-  // Its last mode spoils the buffers.
-  record_phases(record, phases.medians(samples.samples_s.size()), *executor, options, comm);
+  record_phases(record, *executor, options, comm);       // its last mode spoils the buffers
   transport->close();
   record_work(record, plan, peak);
   return record;

@@ -14,6 +14,10 @@ namespace longnet {
 PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options,
                              Communicator& comm);
 
+// What transport "auto" is for all ranks of a run, so that its points differ in nothing else; other
+// names stay, and "auto" does where some rank has no GPU. Collective.
+std::string transport_of_run(const std::string& name, Communicator& comm);
+
 // Virtual ranks: a walk on the calling thread's GPU, with the point's kernel.
 std::unique_ptr<UnitWalk> make_device_walk(const PointParams& params,
                                            UnitWalk::MakeSchedule make_schedule,
@@ -27,7 +31,7 @@ void record_clocks(PointRecord& record);
 int64_t device_memory_bytes();
 
 // Dense 16-bit peak of the tensor cores at the highest clock, of so many devices like the calling
-// thread's: FLOP/s.
+// thread's: FLOP/s. 0 for architectures whose rate is not known here.
 double device_peak_flops(int devices);
 
 }  // namespace longnet

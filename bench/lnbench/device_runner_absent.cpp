@@ -9,6 +9,8 @@ PointRecord run_device_point(const PointPlan&, const RunnerOptions&, Communicato
   throw UsageError(describe_devices().unusable);
 }
 
+std::string transport_of_run(const std::string& name, Communicator&) { return name; }
+
 std::unique_ptr<UnitWalk> make_device_walk(const PointParams&, UnitWalk::MakeSchedule,
                                            MemoryLedger&) {
   throw UsageError(describe_devices().unusable);

@@ -241,6 +241,9 @@ Command compare_command(CLI::App& app, Options& o) {
   compare->add_option("BASE", o.base, "Result folder or result.json")->required();
   compare->add_option("NEW", o.now, "Result folder or result.json")->required();
   compare->add_option("--threshold", o.threshold, "Smallest change that matters, e.g. 5%");
+  compare->add_flag(
+      "--any-transport", o.any_transport,
+      "Compare points of different transports as well: nccl with nccl_registered, say");
   add_common(*compare, o);
   return {compare, [&o] { return run_compare(o); }};
 }

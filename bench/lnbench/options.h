@@ -52,6 +52,7 @@ struct Options {
   std::string gpu_kernels, gpu_kernel = "cuda";
   // compare.
   std::string base, now, threshold = "5%";
+  bool any_transport = false;
   // report.
   std::vector<std::string> result_dirs;
   std::string report_file, validation;

@@ -182,6 +182,7 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
   }
   if (comm.max_of(out_of_memory ? 1.0 : 0.0) > 0) {
     record.status = PointStatus::kOom;
+    record.memory.predicted_peak_bytes = plan.memory_bytes();
     record.reason =
         concat("the machine refused ", format_bytes(double(plan.memory_bytes())), " per rank");
     return record;

@@ -146,8 +146,7 @@ MachineLimits machine_limits(const Config& config, double peak_flops_per_rank) {
   limits.devices = int(report.devices.size());
   limits.device_memory_bytes = int64_t(double(config.memory.limit_bytes.value_or(d.memory_bytes)) *
                                        config.memory.limit_fraction);
-  // Tensor cores at the highest clock: 4096 or 2048 16-bit FLOP per clock and multiprocessor.
-  limits.device_flops = kExpectedShareOfDevicePeak * (d.major >= 9 ? 4096 : 2048) *
+  limits.device_flops = kExpectedShareOfDevicePeak * std::max(1024.0, tensor_flops_per_clock(d)) *
                         d.multiprocessors * d.clock_khz * 1e3;
   return limits;
 }

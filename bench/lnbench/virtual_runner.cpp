@@ -233,6 +233,7 @@ std::optional<PointRecord> run_virtual_point(const PointPlan& plan, const Runner
   }
   if (on_gpu) {
     record_clocks(record);
+    record.metrics["device_peak_flops"] = peak;
     record.memory.device_bytes = device_memory_bytes();
   }
   record_work(record, plan, peak * (run.replay.empty() ? 1 : p.ranks));

@@ -79,7 +79,7 @@ def lines(
         and p.source == source
         and p.kind == kind
         and p.seq_len
-        and ((p.median_s and not p.shares_cores) or not needs_time)
+        and (p.time_decides or not needs_time)
     ]
     return list(group_by(able, ctx.index.key, axis).values())
 

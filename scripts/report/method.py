@@ -10,6 +10,9 @@ from .tables import fit_table, recorded_fits
 RULES = (
     "Each sample is one forward of all ranks, after warm-up and right after a barrier: from the first rank's begin to the "
     "last rank's end where they share a clock (one machine), else the time of the slowest rank. Ablations are taken alike.",
+    "On GPUs each rank's time is the device's own, by events before the first and after the last op, after its L2 cache was "
+    "written over; devices share no clock, so the slowest rank's time counts. Runs of one rank below 0.2 ms are replayed from "
+    "a CUDA graph.",
     "A point shows the median of its samples with the exact binomial interval of the median (n = 10: from the 2nd to "
     "the 9th of the sorted samples, 97.9 %).",
     "Packing, permuting and merging are inside the time. Exposed communication is the full time minus compute only, with "
@@ -41,7 +44,8 @@ THRESHOLDS = (
     "patterns that follow the paper's rule count (segments and keys per query ~ √N; rates ~ segments, within a factor of "
     f"{claims_pattern.RULE_WITHIN:g} for rounding).",
     f"Dependency: at most {claims_pattern.DEPTH_EXTRA} layers more than the paper's estimate rounded up.",
-    "Points of more threads than cores decide no claim about time.",
+    "Points of more threads than cores, of more ranks than GPUs, or of a GPU that had slowed its clocks down decide no claim "
+    "about time.",
     f"A line of the other claims counts with {claims.MIN_LENGTHS} or more lengths over a factor of {claims.MIN_SPAN:g}; shorter lines test "
     "nothing.",
 )

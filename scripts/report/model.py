@@ -128,6 +128,22 @@ class Point:
         return cores is not None and not self.in_turn and cores < self.ranks * (self.num("params.threads") or 1)
 
     @property
+    def shares_gpu(self) -> bool:
+        """Fewer GPUs than ranks: its time tells how a GPU is shared."""
+        devices = self.num("metrics.devices")
+        return devices is not None and not self.in_turn and devices < self.ranks
+
+    @property
+    def throttled(self) -> bool:
+        """A GPU slowed its clocks down, for its power, its temperature or the hardware's sake."""
+        return (self.num("metrics.device_throttled") or 0) > 0
+
+    @property
+    def time_decides(self) -> bool:
+        """Its time may decide a claim."""
+        return bool(self.median_s) and not (self.shares_cores or self.shares_gpu or self.throttled)
+
+    @property
     def time_per_sequence_s(self) -> float | None:
         """Median of one forward divided by the batch: comparable between batch sizes."""
         return None if self.median_s is None else self.median_s / self.batch

@@ -46,6 +46,13 @@ def disturbances(run: Run) -> list[str]:
             f"{plural(len(ratios), 'point')} took other times when their ablations repeated the full step, {worst} by "
             f"{ratio_label(ratios[worst])}: something disturbed the machine in between. Measure them again."
         )
+    for points, what in (
+        ([p for p in run.points if p.ok and p.shares_gpu], "ran on fewer GPUs than ranks"),
+        ([p for p in run.points if p.ok and p.throttled], "ran while a GPU had slowed its clocks down"),
+    ):
+        if points:
+            few = ", ".join(p.text("id") for p in points[:3]) + (", …" if len(points) > 3 else "")
+            notes.append(f"{plural(len(points), 'point')} {what} ({few}): drawn, but deciding no claim about time.")
     return notes
 
 

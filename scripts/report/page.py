@@ -54,6 +54,14 @@ def revision_of(run: Run) -> object:
     return run.get("build.revision") or run.get("run.revision")
 
 
+def counted(devices: list[object]) -> list[str]:
+    """Equal ones once: "8 × NVIDIA H200, ..."."""
+    number_of: dict[str, int] = {}
+    for device in devices:
+        number_of[str(device)] = number_of.get(str(device), 0) + 1
+    return [f"{n} × {device}" if n > 1 else device for device, n in number_of.items()]
+
+
 def machine_of(run: Run) -> str:
     cpu = run.get("environment.cpu")
     model = cpu.get("model") if isinstance(cpu, dict) else cpu
@@ -65,7 +73,7 @@ def machine_of(run: Run) -> str:
         model,
         plural(int(cores), "core") if cores else None,
         f"{bytes_label(memory, 3)} memory" if memory else None,
-        ", ".join(str(d) for d in devices) if isinstance(devices, list) else None,
+        ", ".join(counted(devices)) if isinstance(devices, list) else None,
     ]
     return ", ".join(str(p) for p in parts if p) or "not recorded"
 

@@ -9,7 +9,8 @@ cd "$(dirname "$0")/../.."
 config=${CONFIG:-configs/h100-8.json}
 lnbench=${LNBENCH:-build/release/bin/lnbench}
 result=${RESULT:-results/$(date -u +%Y%m%dT%H%M%SZ)-$(basename "$config" .json)}
-launch=(mpirun -np "${RANKS:-8}" --map-by "${MAP_BY:-slot}")
+# Bound to one core, which is what Open MPI does with two ranks, NCCL's own thread would share it.
+launch=(mpirun -np "${RANKS:-8}" --map-by "${MAP_BY:-slot}" --bind-to "${BIND_TO:-none}")
 [ -n "${HOSTFILE:-}" ] && launch+=(--hostfile "$HOSTFILE")
 while true; do
   where=(-o "$result")

@@ -34,24 +34,26 @@ bool is_breakage(PointStatus s) {
 }
 
 // Why the two cannot be compared, or "".
-std::string obstacle(const PointRecord& base, const PointRecord* now) {
+std::string obstacle(const PointRecord& base, const PointRecord* now, const CompareOptions& o) {
   if (!now) return "not in the new result";
   if (!is_ok(base)) return concat("base is ", status_text(base));
   if (!is_ok(*now)) return concat("new is ", status_text(*now));
   if (base.source != now->source)
     return concat("sources differ: ", to_string(base.source), " and ", to_string(now->source));
-  if (base.params.transport != now->params.transport)
-    return concat("transports differ: ", base.params.transport, " and ", now->params.transport);
+  if (base.params.transport != now->params.transport && !o.any_transport)
+    return concat("transports differ: ", base.params.transport, " and ", now->params.transport,
+                  " (--any-transport compares them)");
   return "";
 }
 
-ComparedPoint compare_point(const PointRecord& base, const PointRecord* now) {
+ComparedPoint compare_point(const PointRecord& base, const PointRecord* now,
+                            const CompareOptions& o) {
   ComparedPoint p;
   p.id = base.id;
   p.params = base.params;
   p.base_s = is_ok(base) ? base.timing.median_s : kNotMeasured;
   p.new_s = now && is_ok(*now) ? now->timing.median_s : kNotMeasured;
-  p.note = obstacle(base, now);
+  p.note = obstacle(base, now, o);
   p.broken = now && is_ok(base) && is_breakage(now->status);
   if (!p.note.empty()) return p;
   p.ratio = p.base_s > 0 ? p.new_s / p.base_s : kNotMeasured;
@@ -130,6 +132,8 @@ int64_t Comparison::count(CompareClass c) const {
   return std::count_if(points.begin(), points.end(), [&](const auto& p) { return p.verdict == c; });
 }
 
+int Comparison::compared() const { return int(points.size()) - int(count(CompareClass::kMissing)); }
+
 bool Comparison::regressed() const {
   return std::any_of(points.begin(), points.end(), [](const ComparedPoint& p) {
     return p.broken || p.verdict == CompareClass::kSlower;
@@ -142,7 +146,7 @@ Comparison compare_results(const Result& base, const Result& now, const CompareO
   c.environment = environment_differences(base, now);
   std::vector<double> p_values;
   for (const PointRecord& r : base.points) {
-    c.points.push_back(compare_point(r, find_id(now.points, r.id)));
+    c.points.push_back(compare_point(r, find_id(now.points, r.id), options));
     p_values.push_back(c.points.back().p_value);
   }
   const std::vector<double> adjusted = holm_adjust(p_values);

@@ -20,6 +20,7 @@ namespace longnet {
 struct CompareOptions {
   double threshold = 0.05;  // slower: new / base > 1 + threshold; faster: < 1 / (1 + threshold)
   double alpha = 0.05;
+  bool any_transport = false;  // compares points whose bytes went other ways
 };
 
 enum class CompareClass { kFaster, kSlower, kSame, kAmbiguous, kMissing };
@@ -46,6 +47,7 @@ struct Comparison {
   CompareOptions options;
   int64_t count(CompareClass c) const;
   bool regressed() const;  // anything slower or broken
+  int compared() const;    // points that have a time on both sides
 };
 
 Comparison compare_results(const Result& base, const Result& now,

@@ -72,7 +72,11 @@ std::string comparison_table(const Comparison& c) {
   for (CompareClass k : {CompareClass::kFaster, CompareClass::kSlower, CompareClass::kSame,
                          CompareClass::kAmbiguous, CompareClass::kMissing})
     text += concat(" ", to_string(k), " ", c.count(k));
-  return text + concat(" : ", c.regressed() ? "REGRESSION" : "no regression", "\n");
+  return text + concat(" : ",
+                       c.regressed()       ? "REGRESSION"
+                       : c.compared() == 0 ? "nothing could be compared"
+                                           : "no regression",
+                       "\n");
 }
 
 }  // namespace longnet

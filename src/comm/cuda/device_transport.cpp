@@ -51,6 +51,22 @@ World describe(const std::vector<RankPlace>& places) {
   return world;
 }
 
+// Ranks on unequal machines agree. Collective.
+std::string why_no_nccl(Communicator& host) {
+  std::string why = why_nccl_absent();
+  if (host.max_of(why.empty() ? 0.0 : 1.0) > 0 && why.empty())
+    why = "another rank's machine has no NCCL";
+  return why;
+}
+
+std::string choose(std::string_view name, const World& world, const std::string& no_nccl,
+                   int ranks) {
+  if (name != "auto") return std::string(name);
+  if (ranks == 1) return "cuda_ipc";
+  if (world.own_devices && no_nccl.empty()) return "nccl";
+  return world.one_host ? "cuda_ipc" : "mpi_host";
+}
+
 }  // namespace
 
 void DeviceTransport::count(std::span<const Transfer> transfers) {
@@ -100,19 +116,15 @@ DevicesInUse devices_in_use(Communicator& host) {
   return {.devices = int(ranks.size()), .ranks_on_mine = ranks.at(mine.host + " " + mine.device)};
 }
 
+std::string resolve_device_transport(std::string_view name, Communicator& host) {
+  const World world = describe(all_places(host));
+  return choose(name, world, why_no_nccl(host), host.size());
+}
+
 std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Communicator& host) {
-  const std::vector<RankPlace> places = all_places(host);
-  const World world = describe(places);
-  std::string no_nccl = why_nccl_absent();
-  // Ranks on unequal machines agree.
-  if (host.max_of(no_nccl.empty() ? 0.0 : 1.0) > 0 && no_nccl.empty())
-    no_nccl = "another rank's machine has no NCCL";
-  std::string chosen(name);
-  if (name == "auto")
-    chosen = host.size() == 1                       ? "cuda_ipc"
-             : world.own_devices && no_nccl.empty() ? "nccl"
-             : world.one_host                       ? "cuda_ipc"
-                                                    : "mpi_host";
+  const World world = describe(all_places(host));
+  const std::string no_nccl = why_no_nccl(host);
+  const std::string chosen = choose(name, world, no_nccl, host.size());
   if (chosen == "nccl" || chosen == "nccl_registered") {
     if (!no_nccl.empty())
       throw UsageError(

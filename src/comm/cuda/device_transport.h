@@ -89,6 +89,8 @@ inline bool is_device_transport(std::string_view name) {
 // share this machine, else mpi_host. Collective; the calling thread's device is its rank's. Throws
 // UsageError when the machine does not fit, with the way out.
 std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Communicator& host);
+// What "auto" is for these ranks; other names stay. Collective, likewise.
+std::string resolve_device_transport(std::string_view name, Communicator& host);
 
 enum class NcclBuffers { kPlain, kRegistered };
 std::unique_ptr<DeviceTransport> make_nccl_transport(Communicator& host, NcclBuffers kind);

@@ -85,6 +85,9 @@ class IpcTransport final : public DeviceTransport {
     const auto processes = host().all_texts(this_process());
     bool alone = true;
     for (const std::string& p : processes) alone = alone && p == processes.front();
+    if (alone)
+      for (const std::string& text : host().all_texts(std::to_string(current_device())))
+        if (const int other = std::stoi(text); other != current_device()) reach_device(other);
     const auto kind = alone ? Event::Kind::kOrder : Event::Kind::kShared;
     for (int i = 0; i < kEvents; ++i) events_.emplace_back(kind);
     if (host().size() == 1) return;
@@ -143,6 +146,8 @@ class IpcTransport final : public DeviceTransport {
     for (Peer& peer : peers_) {
       for (void* memory : peer.opened) close_memory(memory);
       peer.opened.clear();
+      peer.events.clear();
+      peer.imported.clear();  // before their owner destroys them
     }
   }
 

@@ -67,11 +67,7 @@ DeviceReport describe_devices(bool with_free_memory) {
   return report;
 }
 
-DeviceScope::DeviceScope(int device) {
-  check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
-  check_cuda(cudaSetDevice(device), "cudaSetDevice");
-}
-DeviceScope::~DeviceScope() { cudaSetDevice(before_); }
+void use_device(int device) { check_cuda(cudaSetDevice(device), "cudaSetDevice"); }
 
 DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind kind)
     : tag_(std::move(tag)), bytes_(bytes) {
@@ -110,7 +106,8 @@ DeviceBuffer::~DeviceBuffer() { release(); }
 
 void DeviceBuffer::release() noexcept {
   if (ledger_ == nullptr) return;
-  cudaFree(data_);
+  // An error here must not show up at the next launch.
+  if (cudaFree(data_) != cudaSuccess) cudaGetLastError();
   ledger_->add(tag_, -bytes_);
   ledger_ = nullptr;
 }
@@ -166,7 +163,7 @@ Event::Event(Kind kind) {
   check_cuda(cudaEventCreateWithFlags(&handle_, flags), "cudaEventCreate");
 }
 Event::~Event() {
-  if (handle_) cudaEventDestroy(handle_);
+  if (handle_ && cudaEventDestroy(handle_) != cudaSuccess) cudaGetLastError();
 }
 Event::Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
 Event& Event::operator=(Event&& other) noexcept {
@@ -238,7 +235,19 @@ void* import_memory(const std::vector<std::byte>& bytes) {
              "cudaIpcOpenMemHandle (device memory of another process; containers need --ipc=host)");
   return at;
 }
-void close_memory(void* imported) noexcept { cudaIpcCloseMemHandle(imported); }
+void close_memory(void* imported) noexcept {
+  if (cudaIpcCloseMemHandle(imported) != cudaSuccess) cudaGetLastError();
+}
+void reach_device(int other) {
+  int can = 0;
+  check_cuda(cudaDeviceCanAccessPeer(&can, current_device(), other), "cudaDeviceCanAccessPeer");
+  if (can == 0) return;
+  const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled)
+    cudaGetLastError();
+  else
+    check_cuda(status, "cudaDeviceEnablePeerAccess");
+}
 
 std::string device_bus_id(int device) {
   char text[32] = "";

@@ -1,7 +1,7 @@
 // GPUs of this machine: memory that a ledger knows, streams, events. <cuda_runtime.h> stays in
 // device.cpp.
 //
-//   const DeviceScope use(0);                        // this thread works on device 0
+//   use_device(0);                                   // this thread works on device 0
 //   DeviceBuffer x(ledger, "kv", bytes);             // throws DeviceOutOfMemory
 //   Stream compute;  Event done;
 //   compute.zero(x.data(), x.size());  done.record(compute);  other.wait(done);
@@ -30,6 +30,13 @@ struct DeviceInfo {
   int64_t memory_bytes = 0, free_bytes = 0, l2_bytes = 0, shared_bytes_per_block = 0;
 };
 
+// Dense 16-bit FLOP per clock and multiprocessor of the tensor cores: NVIDIA's architecture white
+// papers for A100 (2048), H100 (4096) and B200 (8192); 0 for others.
+inline double tensor_flops_per_clock(const DeviceInfo& d) {
+  const int capability = 10 * d.major + d.minor;
+  return capability == 80 ? 2048 : capability == 90 ? 4096 : capability == 100 ? 8192 : 0;
+}
+
 // What is there, for `lnbench env` and for reasons why a point cannot run. Never throws.
 struct DeviceReport {
   bool built_in = false;   // built with CUDA
@@ -44,17 +51,9 @@ DeviceReport describe_devices(bool with_free_memory = false);
 // Text of a CUDA version: 13000 -> "13.0".
 std::string cuda_version_text(int version);
 
-// The calling thread works on this device until the end of the scope.
-class DeviceScope {
- public:
-  explicit DeviceScope(int device);
-  ~DeviceScope();
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-
- private:
-  int before_;
-};
+// The calling thread works on this device from now on. There is no way back: setting a device makes
+// a context there, which takes hundreds of megabytes.
+void use_device(int device);
 
 // The device refused an allocation. A std::bad_alloc, so that callers treat it like the host's.
 class DeviceOutOfMemory : public std::bad_alloc {
@@ -184,6 +183,9 @@ class Graph {
 std::vector<std::byte> export_memory(const void* allocation);  // begin of a kShared DeviceBuffer
 void* import_memory(const std::vector<std::byte>& handle);
 void close_memory(void* imported) noexcept;
+// Copies from `other`'s memory by this thread's device go straight there, where the machine can;
+// else they go through the host.
+void reach_device(int other);
 
 std::string device_bus_id(int device);  // "0000:1b:00.0", or "" when there is none
 int current_device();                   // of the calling thread

@@ -260,7 +260,7 @@ void DeviceExecutor::post(size_t index, RunMode mode) {
         comm_.wait(*before.done);
       }
     }
-  if (round.begin) round.begin->record(comm_);
+  note(round.begin, comm_);
   const auto* const gather = std::get_if<AllGather>(&program().ops[size_t(round.last)].what);
   if (gather != nullptr) {
     const BoundOp& b = bound_->op(size_t(round.last));
@@ -278,7 +278,7 @@ void DeviceExecutor::post(size_t index, RunMode mode) {
 
 void DeviceExecutor::complete(Round& round, const Stream& waiting) {
   transport_->complete(round.ticket, waiting);
-  if (round.end && !round.known_over) round.end->record(waiting);
+  if (!round.known_over) note(round.end, waiting);
   round.known_over = true;
 }
 
@@ -325,14 +325,14 @@ double DeviceExecutor::run(RunMode mode) {
       continue;
     }
     if (mode == RunMode::kCommunicationOnly) continue;
-    if (op.asked) op.asked->record(compute_);
+    note(op.asked, compute_);
     if (!op.skipped) {
       wait_for_messages(OpId(i), compute_);
       if (op.also_after >= 0) wait_for_messages(op.also_after, compute_);
     }
-    if (op.begin) op.begin->record(compute_);
+    note(op.begin, compute_);
     if (!op.skipped) enqueue(OpId(i));
-    if (op.end) op.end->record(compute_);
+    note(op.end, compute_);
     if (op.done) op.done->record(compute_);
     if (op.also_after >= 0 && ops_[size_t(op.also_after)].done)
       ops_[size_t(op.also_after)].done->record(compute_);
@@ -344,7 +344,7 @@ double DeviceExecutor::run(RunMode mode) {
   end_.record(compute_);
   end_.synchronize();
   if (communicates()) transport_->finish();
-  if (mode == RunMode::kFull && options_.times) collect_times();
+  if (timing_ && (mode == RunMode::kFull || mode == RunMode::kComputeOnly)) collect_times(mode);
   return end_.seconds_since(begin_);
 }
 
@@ -362,13 +362,15 @@ double DeviceExecutor::replay() {
   return end_.seconds_since(begin_);
 }
 
-void DeviceExecutor::collect_times() {
+void DeviceExecutor::collect_times(RunMode mode) {
   phases_ = {};
   attend_s_ = receive_s_ = 0;
   for (size_t i = 0; i < ops_.size(); ++i) {
     const DeviceOp& op = ops_[i];
     const Action& what = program().ops[i].what;
     if (op.round >= 0 && communicates()) {
+      times_[i] = {};
+      if (mode == RunMode::kComputeOnly) continue;
       const Round& round = rounds_[size_t(op.round)];
       times_[i] = {round.begin->seconds_since(begin_), round.end->seconds_since(begin_)};
       continue;

@@ -12,6 +12,7 @@
 // With virtual ranks (no transport) messages are made again by the generator, as in VirtualWalk.
 #pragma once
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -55,7 +56,12 @@ class DeviceExecutor {
   // What is enqueued here comes before the next run, outside its seconds.
   const Stream& compute_stream() const { return compute_; }
 
-  RunPhases phases() const { return phases_; }  // of the last run; zeros without Options::times
+  // With Options::times: whether the next runs note the times of their ops (at first they do).
+  // Events cost the host a microsecond each, which short runs show.
+  void time_ops(bool on) { timing_ = on && options_.times; }
+  // Of the last run that noted times, a full one or one that computes only; zeros when there was
+  // none.
+  RunPhases phases() const { return phases_; }
   std::span<const OpTime> op_times() const { return times_; }
   double attend_s() const { return attend_s_; }    // with the merges that they include
   double receive_s() const { return receive_s_; }  // virtual ranks: making messages again
@@ -87,12 +93,16 @@ class DeviceExecutor {
   void post(size_t round, RunMode mode);
   void complete(Round& round, const Stream& waiting);
   void wait_for_messages(OpId op, const Stream& waiting);
-  void collect_times();
+  void collect_times(RunMode mode);
+  void note(const std::optional<Event>& event, const Stream& stream) const {
+    if (timing_ && event) event->record(stream);
+  }
   std::vector<Transfer> transfers_of(OpId op, const Stream& stream);
 
   const DeviceKernel& kernel_;
   DeviceTransport* transport_;
   Options options_;
+  bool timing_ = options_.times;
   MemoryLedger& ledger_;
   std::unique_ptr<AttentionKernel> binder_;  // BoundProgram asks it, nothing runs on it
   std::vector<DeviceBuffer> slots_;

@@ -58,7 +58,7 @@ TEST(NcclRanksTest, RegisteredBuffers) {
 TEST(NcclRanksTest, AutoTakesNcclWhereEveryRankHasAGpu) {
   emulate_devices(3);
   run_on_threads(3, [](Communicator& comm) {
-    const DeviceScope device(device_of_rank(comm));
+    use_device(device_of_rank(comm));
     EXPECT_EQ(make_device_transport("auto", comm)->name(), "nccl");
     comm.barrier();
   });

@@ -155,8 +155,8 @@ DeviceReport describe_devices(bool) {
   }
   return report;
 }
-DeviceScope::DeviceScope(int device) : before_(std::exchange(this_device, device)) {}
-DeviceScope::~DeviceScope() { this_device = before_; }
+void use_device(int device) { this_device = device; }
+void reach_device(int other) { check(other < device_count, "no device ", other); }
 
 // Memory is NaN before it is written (the first 16 MiB of it). In front of a buffer stands the
 // device that it was taken from.

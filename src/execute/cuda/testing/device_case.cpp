@@ -40,7 +40,7 @@ bool run_device_case(const DeviceCase& c) {
   const Schedule schedule = lower_collectives(algorithm.make(s), parse_collective(c.collective));
   emulate_devices(c.devices);
   run_on_threads(c.ranks, [&](Communicator& comm) {
-    const DeviceScope device(device_of_rank(comm));
+    use_device(device_of_rank(comm));
     auto kernel = make_emulated_kernel("emulated", c.merges);
     if (c.gather) kernel = make_gather_kernel(std::move(kernel));
     const auto transport = make_device_transport(c.transport, comm);
