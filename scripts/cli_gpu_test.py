@@ -75,12 +75,15 @@ class Gpu(Case):
         self.assertIn("cuda_ipc", result["points"][-1]["reason"])
 
     def test_what_does_not_fit(self):
-        result, _ = self.run_config("figure5-gpu", *MODEL, "--set", "sweep.algorithm=dilated,local",
-                                    "--set", "sweep.seq_len=512,2K,8K", "--set", "sweep.batch.rule=fixed",
-                                    "--set", "sweep.batch.size=1", code=1, LONGNET_EMULATED_GPU_BYTES="7000000")
+        sweep = (*MODEL, "--set", "sweep.algorithm=dilated,local", "--set", "sweep.batch.rule=fixed", "--set", "sweep.batch.size=1")
+        result, _ = self.run_config("figure5-gpu", *sweep, "--set", "sweep.seq_len=512,8K", LONGNET_EMULATED_GPU_BYTES="12000000")
         status = {(p["params"]["algorithm"], p["params"]["seq_len"]): p["status"] for p in result["points"]}
-        for algorithm in ("dilated", "local"):
-            self.assertEqual([status[algorithm, n] for n in (512, 2048, 8192)], ["ok", "oom", "skipped_memory"])
+        self.assertEqual(status, {(a, n): s for a in ("dilated", "local") for n, s in ((512, "ok"), (8192, "skipped_memory"))})
+        # A limit that promises more than there is: the device's refusal is caught, and the sweep goes on.
+        result, _ = self.run_config("figure5-gpu", *sweep, "--set", "sweep.seq_len=8K,512", "--set", "memory.limit_bytes=1GiB", code=1,
+                                    out="promised", LONGNET_EMULATED_GPU_BYTES="12000000")
+        status = {(p["params"]["algorithm"], p["params"]["seq_len"]): p["status"] for p in result["points"]}
+        self.assertEqual(status, {(a, n): s for a in ("dilated", "local") for n, s in ((512, "ok"), (8192, "oom"))})
         for p in result["points"]:
             self.assertGreater(p["memory"]["predicted_peak_bytes"], 0)
             if p["status"] == "oom":
@@ -103,6 +106,7 @@ class Gpu(Case):
         for key in ("input_digest", "rows", "absent_rows", "nan_values"):
             self.assertEqual(on_gpu["content"][key], on_cpu["content"][key], key)
         self.assertAlmostEqual(on_gpu["content"]["sum"], on_cpu["content"]["sum"], delta=1e-5 * on_cpu["content"]["sum_squares"])
+        self.assertTrue(0 < on_gpu["metrics"]["attend_share_of_kernel"])
         replayed = self.run_config("one-billion-gpu", *walk, "--replay", "0,7", out="replayed")[0]["points"][0]
         self.assertEqual((replayed["source"], replayed["status"]), ("replayed", "ok"))
 
@@ -135,6 +139,13 @@ class Gpu(Case):
         result, _ = self.run_config("figure5-gpu", *sweep, "--transport", "cuda_ipc", ranks=2, out="broken", code=1)
         self.assertEqual([p["status"] for p in result["points"]], ["ok", "error", "error"])
         self.assertIn("only one process sees", result["points"][-1]["reason"])
+
+    def test_a_plan_speaks_of_gpus(self):
+        out = self.expect(0, "plan", "configs/h100-8.json", "--filter", "seq_len == 64K", LONGNET_EMULATED_GPUS="2").stdout
+        self.assertIn("2 x emulated GPU on this machine, estimated at", out)
+        self.assertNotIn("core", out)
+        error = self.expect(2, "plan", "configs/h100-8.json", "--set", "run.kernel=cpu", "--transport", "nccl").stderr
+        self.assertIn("moves the memory of GPUs", error)
 
     def test_gpu_check(self):
         program = pathlib.Path(LNBENCH).with_name("gpu_check")

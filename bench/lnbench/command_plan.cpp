@@ -1,12 +1,15 @@
 // `lnbench plan`: what would run, what it costs, what does not fit; and a rank's program. No MPI,
 // no GPU.
+#include <algorithm>
 #include <iostream>
 
 #include "core/check.h"
 #include "io/environment.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
+#include "kernels/cuda/device_kernel.h"
 #include "lnbench/ablations.h"
+#include "lnbench/machine.h"
 #include "lnbench/prepare.h"
 #include "lnbench/table.h"
 #include "lnbench/terminal.h"
@@ -70,6 +73,7 @@ int run_plan(const Options& options) {
   const int world = options.ranks > 0 ? options.ranks : default_world_size(config);
   const int threads = transport == "virtual" ? usable : std::max(1, usable / world);
   auto points = read_points(options, config, world, transport, /*limit_ranks=*/false);
+  if (config.cluster.file.empty()) require_fitting_transport(config, points);
   if (options.ranks > 0 && transport != "virtual" && config.cluster.file.empty())
     for (Point& point : points)
       if (point.status == PointStatus::kOk &&
@@ -80,13 +84,21 @@ int run_plan(const Options& options) {
   if (!options.schedule_of.empty())
     return print_schedule(options, find_point(points, options.schedule_of));
   const double peak = measure_fma_peak_flops(1, 0.1);
-  std::cout << "# plan of " << config.path << ": " << points.size() << " points; "
-            << format_si(peak, "FLOP/s") << " FMA peak per core measured here\n"
-            << plan_header() << "\n";
-  double seconds = 0;
-  int runnable = 0, unknown = 0;
   MachineLimits limits = machine_limits(config, peak * threads);
   limits.cores = usable;
+  const auto gpus = std::ranges::count_if(
+      points, [](const Point& point) { return is_device_kernel(point.params.kernel); });
+  std::cout << "# plan of " << config.path << ": " << points.size() << " points";
+  if (size_t(gpus) < points.size())
+    std::cout << "; " << format_si(peak, "FLOP/s") << " FMA peak per core measured here";
+  if (gpus > 0) {
+    std::cout << "; " << devices_text();
+    if (limits.device_flops > 0)
+      std::cout << ", estimated at " << format_si(limits.device_flops, "FLOP/s") << " each";
+  }
+  std::cout << "\n" << plan_header() << "\n";
+  double seconds = 0;
+  int runnable = 0, unknown = 0;
   Progress progress(options, true, int(points.size()));
   for (size_t i = 0; i < points.size(); ++i) {
     progress.start(int(i) + 1, describe(points[i].params), 0);
@@ -100,8 +112,10 @@ int run_plan(const Options& options) {
     unknown += plan.estimated_s <= 0 ? 1 : 0;
   }
   std::cout << "# " << runnable << " of " << points.size() << " points can run; at least "
-            << format_seconds(seconds) << " with " << threads << " thread(s) per rank on " << usable
-            << " core(s)"
+            << format_seconds(seconds)
+            << (size_t(gpus) < points.size()
+                    ? concat(" with ", threads, " thread(s) per rank on ", usable, " core(s)")
+                    : "")
             << (unknown > 0 ? concat(", without the forwards of ", unknown,
                                      " points: no GPU here tells its speed")
                             : std::string())

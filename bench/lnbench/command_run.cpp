@@ -84,12 +84,7 @@ Sweep read_sweep(const Options& options) {
                              /*limit_ranks=*/!sweep.is_virtual());
   if (!options.replay.empty() && !sweep.is_virtual())
     throw UsageError("--replay takes ranks out of a virtual run\n  hint: add --transport virtual");
-  for (const Point& point : sweep.points)
-    if (is_device_transport(sweep.config.run.transport) && !is_device_kernel(point.params.kernel))
-      throw UsageError(concat("transport ", sweep.config.run.transport,
-                              " moves the memory of GPUs, and kernel ", point.params.kernel,
-                              " works on the CPU\n  hint: --set run.kernel=cuda, or leave "
-                              "the transport out"));
+  require_fitting_transport(sweep.config, sweep.points);
   sweep.replay = parse_ranks(options.replay);
   for (const Point& point : sweep.points)
     if (!sweep.replay.empty() && sweep.replay.back() >= point.params.ranks)
@@ -234,13 +229,6 @@ WriterOptions writer_options(const Options& options, const Sweep& sweep, World& 
 bool on_devices_only(const Plan& plan) {
   return std::ranges::all_of(
       plan.points, [](const PointPlan& p) { return is_device_kernel(p.point.params.kernel); });
-}
-
-// "8 x NVIDIA H100 on this machine"
-std::string devices_text() {
-  const DeviceReport report = describe_devices();
-  if (report.devices.empty()) return "no GPU on this machine";
-  return concat(report.devices.size(), " x ", report.devices.front().name, " on this machine");
 }
 
 void print_head(const Sweep& sweep, const Plan& plan, World& world, const Options& options) {

@@ -22,6 +22,9 @@ std::string transport_of_run(const std::string& name, Communicator& comm);
 std::unique_ptr<UnitWalk> make_device_walk(const PointParams& params,
                                            UnitWalk::MakeSchedule make_schedule,
                                            MemoryLedger& ledger);
+// FLOP/s (4 d per pair) of the point's kernel on dense segments of 2048 rows, on the calling
+// thread's GPU: the yardstick of a walk.
+double measure_device_attend_rate(const PointParams& params);
 // What counts as right on a GPU; `given`: check.tolerance, 0 for the default.
 Tolerance device_tolerance(double given);
 // Clocks, power and temperature as they are now, where NVML tells.

@@ -16,6 +16,10 @@ std::unique_ptr<UnitWalk> make_device_walk(const PointParams&, UnitWalk::MakeSch
   throw UsageError(describe_devices().unusable);
 }
 
+double measure_device_attend_rate(const PointParams&) {
+  throw UsageError(describe_devices().unusable);
+}
+
 Tolerance device_tolerance(double) { throw UsageError(describe_devices().unusable); }
 void record_clocks(PointRecord&) { throw UsageError(describe_devices().unusable); }
 int64_t device_memory_bytes() { throw UsageError(describe_devices().unusable); }

@@ -2,9 +2,12 @@
 #include "execute/cuda/device_walk.h"
 
 #include "core/cuda/device_clocks.h"
+#include "execute/cuda/device_executor.h"
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/device_row_worker.h"
 #include "lnbench/device_runner.h"
+#include "schedule/accounting.h"
+#include "schedule/registry.h"
 
 namespace longnet {
 namespace {
@@ -34,6 +37,23 @@ std::unique_ptr<UnitWalk> make_device_walk(const PointParams& params,
                                            UnitWalk::MakeSchedule make_schedule,
                                            MemoryLedger& ledger) {
   return std::make_unique<OwningWalk>(params, std::move(make_schedule), ledger);
+}
+
+double measure_device_attend_rate(const PointParams& params) {
+  constexpr int64_t kRows = 2048, kBatch = 8;
+  AttentionProblem problem = params.problem;
+  problem.seq_len = kRows;
+  problem.batch = kBatch;
+  problem.causal = false;
+  const ShardedProblem segments{problem, dense_pattern(kRows), {kRows, 1, LayoutKind::kContiguous}};
+  const auto kernel = make_device_kernel(params.kernel);
+  MemoryLedger ledger;
+  DeviceExecutor executor(find_algorithm("local").make(segments), 0, *kernel, nullptr, {}, ledger);
+  executor.fill_inputs();
+  executor.run();
+  double seconds = 0;
+  for (int i = 0; i < 3; ++i) seconds += executor.run() / 3;
+  return account(segments, executor.program(), 0).flops / seconds;
 }
 
 Tolerance device_tolerance(double given) {

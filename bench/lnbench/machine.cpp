@@ -56,6 +56,12 @@ std::vector<RankInfo> describe_ranks(World& world, int threads, bool on_devices)
   return ranks;
 }
 
+std::string devices_text() {
+  const DeviceReport report = describe_devices();
+  if (report.devices.empty()) return "no GPU on this machine";
+  return concat(report.devices.size(), " x ", report.devices.front().name, " on this machine");
+}
+
 std::vector<std::string> device_lines() {
   std::vector<std::string> lines;
   for (const DeviceInfo& d : describe_devices().devices)

@@ -20,6 +20,8 @@ std::vector<RankPlace> gather_places(Communicator& comm);
 // `on_devices`: ranks go round the GPUs of their machine, and say which they have.
 std::vector<RankInfo> describe_ranks(World& world, int threads, bool on_devices);
 
+// "8 x NVIDIA H100 on this machine"
+std::string devices_text();
 // The GPUs of this machine, a line each: "NVIDIA H200, compute capability 9.0, 132 SMs, 139.8 GiB".
 std::vector<std::string> device_lines();
 // Versions of what drives them: cuda, driver, cudnn, nccl.

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "comm/cuda/device_transport.h"
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
@@ -94,6 +95,16 @@ std::vector<Point> read_points(const Options& options, const Config& config, int
                          .resolve = resolve_options});
 }
 
+void require_fitting_transport(const Config& config, const std::vector<Point>& points) {
+  if (!is_device_transport(config.run.transport)) return;
+  for (const Point& point : points)
+    if (!is_device_kernel(point.params.kernel))
+      throw UsageError(concat("transport ", config.run.transport,
+                              " moves the memory of GPUs, and kernel ", point.params.kernel,
+                              " works on the CPU\n  hint: --set run.kernel=cuda, or leave "
+                              "the transport out"));
+}
+
 void resolve_options(PointParams& p) {
   const AlgorithmOptions used = find_algorithm(p.algorithm).effective_options(sharded_problem(p));
   p.ulysses_degree = used.ulysses_degree;
@@ -144,8 +155,11 @@ MachineLimits machine_limits(const Config& config, double peak_flops_per_rank) {
   if (!report.unusable.empty()) return limits;
   const DeviceInfo& d = report.devices.front();
   limits.devices = int(report.devices.size());
-  limits.device_memory_bytes = int64_t(double(config.memory.limit_bytes.value_or(d.memory_bytes)) *
-                                       config.memory.limit_fraction);
+  const int64_t flush = 4 * d.l2_bytes;  // flush_bytes() of device_timer.h: measuring needs it
+  limits.device_memory_bytes =
+      std::max<int64_t>(1, int64_t(double(config.memory.limit_bytes.value_or(d.memory_bytes)) *
+                                   config.memory.limit_fraction) -
+                               flush);
   limits.device_flops = kExpectedShareOfDevicePeak * std::max(1024.0, tensor_flops_per_clock(d)) *
                         d.multiprocessors * d.clock_khz * 1e3;
   return limits;

@@ -52,6 +52,10 @@ struct PointPlan {
   std::string fits_if{};  // for skipped_memory: the cheapest change that makes it fit
 };
 
+// Throws UsageError where run.transport moves the memory of GPUs and a point's kernel works on the
+// CPU.
+void require_fitting_transport(const Config& config, const std::vector<Point>& points);
+
 // What the machine offers, as far as predictions need it.
 struct MachineLimits {
   int64_t memory_bytes = 0;   // of the machine, for all its ranks

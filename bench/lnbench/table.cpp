@@ -122,7 +122,9 @@ std::string result_row(const PointRecord& r) {
   out << (options.empty() ? "-" : options);
   if (const auto share = r.metrics.find("measured_share"); r.source == Source::kExtrapolated)
     out << " # extrapolated"
-        << (share == r.metrics.end() ? "" : concat(" from ", number(100 * share->second, 2), " %"));
+        << (share == r.metrics.end()
+                ? ""
+                : concat(" from ", number(100 * share->second, share->second < 0.1 ? 2 : 3), " %"));
   if (r.source == Source::kReplayed) out << " # replayed";
   if (!r.reason.empty()) out << " # " << r.reason;
   return out.str();

@@ -167,8 +167,9 @@ class Walker {
   // Beside the walk, in the same conditions: from time to time, and once at least.
   double kernel_rate() {
     const double now = steady_seconds();
-    if (now < next_rate_s_ || plan_.share < 1 || on_gpu_) return 0;
+    if (now < next_rate_s_ || plan_.share < 1) return 0;
     next_rate_s_ = now + kSecondsPerRate;
+    if (on_gpu_) return measure_device_attend_rate(p_);
     const AttendOptions options{.head_dim = p_.problem.head_dim, .dtype = p_.problem.dtype};
     return measure_attend_rate(*kernel_, options, p_.threads);
   }

@@ -177,7 +177,7 @@ void fill_metrics(const WalkData& w, PointRecord& record) {
   std::vector<double> rates;
   for (const ShardLine& l : w.lines)
     if (l.kernel_flops_per_s > 0) rates.push_back(l.kernel_flops_per_s);
-  if (rates.empty()) return;  // a GPU's kernels have a benchmark of their own
+  if (rates.empty()) return;
   m["kernel_flops_per_s"] = median(rates);
   m["attend_share_of_kernel"] = m["attend_flops_per_s"] / m["kernel_flops_per_s"];
 }

@@ -76,7 +76,7 @@ void accept_changes(Result& then, const WriterOptions& now, bool allow_changed_m
     throw UsageError(concat("'", then.path, "' was started with another config (SHA-256 ",
                             then.run.config_sha256.substr(0, 12), "..., now ",
                             now.run.config_sha256.substr(0, 12),
-                            "...)\n  hint: use the same file and the same --set, or start a new "
+                            "...)\n  hint: use the same file, --set and --transport, or start a new "
                             "run"));
   std::vector<std::string> changes = machine_changes(then, now);
   if (!changes.empty() && !allow_changed_machine)

@@ -348,14 +348,16 @@ int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_j
 // A plan is made with a handle, as all of cuDNN's users do, or where that is refused from the
 // description of the device.
 struct SdpaPlan::State {
-  State(const SdpaShape& s, int64_t lse_alignment, bool by_handle)
+  State(const SdpaShape& s, int64_t of_lse, bool by_handle)
       : shape(s),
+        lse_alignment(of_lse),
         handle(by_handle ? handle_of_this_thread() : nullptr),
-        graph(s, lse_alignment, handle) {
+        graph(s, of_lse, handle) {
     if (!by_handle) device = std::make_unique<Descriptor>(describe_device(current_device()));
   }
   bool build(const Descriptor& configuration, std::string& reasons);  // false: adds why not
   SdpaShape shape;
+  int64_t lse_alignment;  // that the plan relies on
   cudnnHandle_t handle;
   Graph4D graph;
   std::unique_ptr<Descriptor> device, plan;
@@ -403,6 +405,8 @@ SdpaPlan::~SdpaPlan() = default;
 int64_t SdpaPlan::workspace_bytes() const { return state_->workspace; }
 
 void SdpaPlan::launch(const SdpaPointers& at, void* workspace, const Stream& stream) const {
+  check(reinterpret_cast<uintptr_t>(at.lse) % size_t(state_->lse_alignment) == 0,
+        "cuDNN's plan wants LSEs aligned to ", state_->lse_alignment, " bytes: use kernel cuda");
   const cudnnHandle_t handle = handle_of_this_thread();
   check_cudnn(cudnn().set_stream(handle, stream.handle()), "cudnnSetStream");
   float scale = 1.0f / std::sqrt(float(state_->shape.head_dim));
