@@ -49,6 +49,9 @@ class Communicator {
   // Called when buffers of requests in flight are about to go (a rank that failed): returns when
   // nobody reads them any more; the other ranks will fail too.
   virtual void abandon() = 0;
+  // Throws when another rank has failed, as far as this one can know: ranks that are processes are
+  // ended by their launcher instead. For whoever waits for something else than this communicator.
+  virtual void throw_if_broken() const {}
   virtual void barrier() = 0;
 
   // ---- outside of timed regions ----

@@ -55,6 +55,10 @@ class DeviceTransport {
   virtual void finish() = 0;
   // Collective, behind the last run and before the buffers go: nobody holds on to them any more.
   virtual void close() {}
+  // While somebody waits for transfers: throws when they will never end.
+  virtual void check_health() const {}
+  // Ends what is under way, so that streams come to rest; nothing else works afterwards.
+  virtual void abort() noexcept {}
 
   const CommCounters& counters() const { return counters_; }
   void reset_counters() { counters_ = {}; }

@@ -19,6 +19,8 @@ NcclFunctions open_nccl() {
   library.load(f.unique_id, "ncclGetUniqueId");
   library.load(f.init, "ncclCommInitRank");
   library.load(f.destroy, "ncclCommDestroy");
+  library.load(f.abort, "ncclCommAbort");
+  library.load(f.async_error, "ncclCommGetAsyncError");
   library.load(f.group_start, "ncclGroupStart");
   library.load(f.group_end, "ncclGroupEnd");
   library.load(f.send, "ncclSend");

@@ -9,6 +9,7 @@
 // copies.
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <map>
 
 #include "comm/cuda/device_transport.h"
@@ -37,8 +38,19 @@ class NcclComm {
     check_nccl(nccl().init(&handle_, size, id, rank), "ncclCommInitRank");
   }
   ~NcclComm() {
+    if (std::uncaught_exceptions() > 0) abort();  // peers may never come: destroy would wait
+    if (handle_ == nullptr) return;
     for (void* const buffer : registered_) nccl().dismiss(handle_, buffer);
     nccl().destroy(handle_);
+  }
+  void abort() noexcept {
+    if (handle_ != nullptr) nccl().abort(handle_);
+    handle_ = nullptr;
+  }
+  void check_health() const {
+    ncclResult_t state = ncclSuccess;
+    check_nccl(nccl().async_error(handle_, &state), "ncclCommGetAsyncError");
+    if (state != ncclInProgress) check_nccl(state, "while transfers were under way");
   }
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
@@ -158,6 +170,14 @@ class NcclTransport final : public DeviceTransport {
     waiting.wait(events_.at(size_t(ticket)));
   }
   void finish() override { used_ = 0; }
+  void check_health() const override {
+    world_->check_health();
+    for (const auto& [unused, group] : groups_) group->check_health();
+  }
+  void abort() noexcept override {
+    for (const auto& [unused, group] : groups_) group->abort();
+    world_->abort();
+  }
 
  private:
   Ticket ticket_after(const Stream& stream) {

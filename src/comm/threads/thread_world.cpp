@@ -137,6 +137,10 @@ class ThreadCommunicator final : public Communicator {
   }
 
   void abort(const std::string& reason) override { abort_world(*world_, reason); }
+  void throw_if_broken() const override {
+    const std::lock_guard lock(world_->mutex);
+    world_->throw_if_aborted();
+  }
 
  private:
   static void abort_world(ThreadState& world, const std::string& reason) {

@@ -174,6 +174,15 @@ void Event::record(const Stream& stream) const {
   check_cuda(cudaEventRecord(handle_, stream.handle()), "cudaEventRecord");
 }
 void Event::synchronize() const { check_cuda(cudaEventSynchronize(handle_), "on the device"); }
+bool Event::over() const {
+  const cudaError_t status = cudaEventQuery(handle_);
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  check_cuda(status, "on the device");
+  return true;
+}
 double Event::seconds_since(const Event& begin) const {
   float milliseconds = 0;
   check_cuda(cudaEventElapsedTime(&milliseconds, begin.handle_, handle_), "cudaEventElapsedTime");

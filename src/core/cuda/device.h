@@ -139,6 +139,7 @@ class Event {
   Event& operator=(Event&& other) noexcept;
   void record(const Stream& stream) const;
   void synchronize() const;
+  bool over() const;  // throws what went wrong before it
   // Seconds from `begin` to this one; both recorded, both kTiming.
   double seconds_since(const Event& begin) const;
   CUevent_st* handle() const { return handle_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <thread>
 
 #include "core/check.h"
 #include "execute/cuda/comm_rounds.h"
@@ -306,6 +307,24 @@ void DeviceExecutor::enqueue(OpId id) {
                 compute_);
 }
 
+// A device that waits for a rank which has failed would wait for ever.
+void DeviceExecutor::wait_for_end() {
+  if (!communicates()) return end_.synchronize();
+  constexpr int kPollsPerLook = 256;  // a poll takes about a microsecond
+  try {
+    for (int polls = 1; !end_.over(); ++polls) {
+      if (polls % kPollsPerLook == 0) {
+        transport_->check_health();
+        transport_->host().throw_if_broken();
+      }
+      std::this_thread::yield();
+    }
+  } catch (...) {
+    transport_->abort();
+    throw;
+  }
+}
+
 double DeviceExecutor::run(RunMode mode) {
   for (Round& round : rounds_) {
     round.ticket = -1;
@@ -342,7 +361,7 @@ double DeviceExecutor::run(RunMode mode) {
     complete(round, compute_);
   }
   end_.record(compute_);
-  end_.synchronize();
+  wait_for_end();
   if (communicates()) transport_->finish();
   if (timing_ && (mode == RunMode::kFull || mode == RunMode::kComputeOnly)) collect_times(mode);
   return end_.seconds_since(begin_);

@@ -92,6 +92,7 @@ class DeviceExecutor {
   void enqueue(OpId op);
   void post(size_t round, RunMode mode);
   void complete(Round& round, const Stream& waiting);
+  void wait_for_end();
   void wait_for_messages(OpId op, const Stream& waiting);
   void collect_times(RunMode mode);
   void note(const std::optional<Event>& event, const Stream& stream) const {

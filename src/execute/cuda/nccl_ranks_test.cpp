@@ -1,6 +1,8 @@
 // The NCCL transport, call by call, for every algorithm: more ranks than any one GPU can show.
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "comm/cuda/device_transport.h"
 #include "comm/nccl/testing/emulated_nccl.h"
 #include "comm/threads/thread_world.h"
@@ -52,6 +54,25 @@ TEST(NcclRanksTest, RegisteredBuffers) {
     EXPECT_EQ(after.calls - before.calls, after.registered_calls - before.registered_calls)
         << algorithm.name;
     EXPECT_EQ(after.registered_buffers, 0);
+  }
+}
+
+// After the first run, when all are connected: the other ranks' devices wait for a message that
+// never comes, and all end with the reason.
+TEST(NcclRanksTest, ARankThatFailsEndsTheOthers) {
+  for (const auto& [name, call] : {std::pair{"ring", 6}, {"dilated", 4}, {"ulysses", 14}}) {
+    emulate_nccl_failure(1, call);
+    std::string reason;
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      run_device_case({.algorithm = name, .transport = "nccl", .ranks = 3, .devices = 3});
+    } catch (const std::exception& e) {
+      reason = e.what();
+    }
+    emulate_nccl_failure(-1, 0);
+    emulate_devices(1);
+    EXPECT_NE(reason.find("NCCL, nccl"), std::string::npos) << name << ": " << reason;
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15)) << name;
   }
 }
 

@@ -34,7 +34,7 @@ using Calls = std::vector<std::shared_ptr<Call>>;
 
 struct Shared {
   int size = 0;
-  std::set<int> members{};
+  std::set<int> members{}, devices{};
   std::map<std::pair<int, int>, Calls> sends{}, recvs{};  // by (from, to)
   std::map<int, Calls> collectives{};                     // by rank
   std::set<std::pair<int, int>> connecting{};             // (one end, the other)
@@ -47,6 +47,7 @@ struct ncclComm {
   std::shared_ptr<Shared> shared;
   int rank;
   std::map<const std::byte*, size_t> registered{};
+  int64_t calls = 0;
 };
 
 namespace {
@@ -61,6 +62,8 @@ constexpr std::chrono::seconds kPatience{20};
 std::map<int, std::shared_ptr<Shared>> worlds;
 int ids = 0;
 longnet::NcclUse use;
+int failing_rank = -1;
+int64_t failing_call = 0;
 
 struct Posted {
   ncclComm* comm;
@@ -189,6 +192,7 @@ void post_group() {
 }
 
 ncclResult_t add(ncclComm* comm, Call call, CUstream_st* stream) {
+  if (comm->rank == failing_rank && comm->calls++ == failing_call) return ncclInternalError;
   group.push_back({comm, std::make_shared<Call>(std::move(call)), stream});
   if (depth == 0) post_group();
   return ncclSuccess;
@@ -204,6 +208,11 @@ namespace longnet {
 NcclUse nccl_use() {
   const std::lock_guard lock(state());
   return use;
+}
+
+void emulate_nccl_failure(int rank, int64_t call) {
+  failing_rank = rank;
+  failing_call = call;
 }
 
 const NcclFunctions& nccl() {
@@ -229,6 +238,8 @@ const NcclFunctions& nccl() {
             if (!shared) shared = std::make_shared<Shared>(Shared{.size = size});
             check(shared->size == size && shared->members.insert(rank).second && rank < size,
                   "ncclCommInitRank: rank ", rank, " of ", size);
+            check(shared->devices.insert(current_device()).second,
+                  "ncclCommInitRank: two ranks on device ", current_device());
             *comm = new ncclComm{shared, rank};
             changed.notify_all();
             const Shared& s = *shared;
@@ -239,9 +250,13 @@ const NcclFunctions& nccl() {
           },
       .destroy =
           [](ncclComm* comm) {
+            check(comm->registered.empty(), "ncclCommDestroy: buffers are still registered");
             delete comm;
             return ncclSuccess;
           },
+      .abort = [](ncclComm*) { return ncclSuccess; },  // its kernels will never run
+      .async_error = [](ncclComm*,
+                        ncclResult_t* state) { return *state = ncclSuccess, ncclSuccess; },
       .group_start = [] { return ++depth, ncclSuccess; },
       .group_end =
           [] {

@@ -6,7 +6,8 @@
 //   - calls of a communicator match in the order in which each rank made them, and mismatches
 //   throw;
 //   - ncclGroupEnd waits on the host until the peers that it talks to for the first time connect;
-//   - ncclCommInitRank waits on the host until all ranks have called.
+//   - ncclCommInitRank waits on the host until all ranks have called, each from a device of its
+//   own.
 // What waits for itself throws, what waits for somebody who does not come throws after 20 s.
 #pragma once
 #include <cstdint>
@@ -21,5 +22,8 @@ struct NcclUse {
 };
 // Of all ranks since the program began.
 NcclUse nccl_use();
+
+// Call number `call` (from 0) of rank `rank` on any communicator fails; -1: none does any more.
+void emulate_nccl_failure(int rank, int64_t call);
 
 }  // namespace longnet

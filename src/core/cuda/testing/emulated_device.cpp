@@ -34,6 +34,7 @@ int device_count = int(from_environment("LONGNET_EMULATED_GPUS", 1));
 const int64_t device_bytes = from_environment("LONGNET_EMULATED_GPU_BYTES", int64_t{4} << 30);
 std::map<int, int64_t> taken_bytes;  // by device
 thread_local int this_device = 0;
+thread_local bool recording = false;  // a graph, by this thread
 
 // Does `work`, again and again while another rank has not come far enough. Not for use in work.
 void until_done(const std::function<void()>& work) {
@@ -112,9 +113,12 @@ std::vector<std::pair<int, std::weak_ptr<Work>>> streams;  // with their devices
 
 struct CUstream_st {
   std::shared_ptr<Work> work = std::make_shared<Work>();
-  size_t recorded_from = 0;  // while a graph is recorded
+  int device = this_device;
+  size_t recorded_from = 0;
+  bool recorded = false;  // a graph is: nothing may wait, and nothing outside be waited for
 };
 struct CUevent_st {
+  int device = this_device;
   std::shared_ptr<Work> work;
   size_t position = 0;
   double time() const { return work->time_at(position); }
@@ -127,6 +131,8 @@ namespace longnet {
 
 void emulate_launch(CUstream_st* stream, std::function<void()> kernel) {
   const std::lock_guard lock(world());
+  check(stream->device == this_device, "a launch on a stream of device ", stream->device,
+        " by a thread on device ", this_device);
   stream->work->queue.push_back(std::move(kernel));
   ++enqueued;
   more_work.notify_all();
@@ -163,6 +169,7 @@ void reach_device(int other) { check(other < device_count, "no device ", other);
 DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind)
     : tag_(std::move(tag)), bytes_(bytes) {
   check(bytes >= 0, "a buffer of ", bytes, " bytes");
+  check(!recording, "an allocation while a graph is recorded");
   if (bytes > 0) {
     const std::lock_guard lock(world());
     if (taken_bytes[this_device] + bytes > device_bytes)
@@ -205,6 +212,7 @@ void DeviceBuffer::release() noexcept {
 }
 void DeviceBuffer::upload_bytes(const void* from, int64_t bytes) {
   check(bytes <= bytes_, "an upload of ", bytes, " bytes into ", bytes_);
+  check(!recording, "an upload while a graph is recorded");
   if (bytes > 0) std::memcpy(data_, from, size_t(bytes));
 }
 
@@ -226,6 +234,8 @@ Stream::Stream(Priority) : handle_(std::make_unique<CUstream_st>().release()) {
 Stream::~Stream() { std::unique_ptr<CUstream_st>(handle_).reset(); }
 void Stream::wait(const Event& event) const {
   const std::lock_guard lock(world());
+  check(!handle_->recorded || event.handle()->work == handle_->work,
+        "a graph that waits for an event outside of it");
   const CUevent_st now = *event.handle();  // the record that is there now, as CUDA does it
   if (now.work) emulate_launch(*this, [now] { now.work->run_until(now.position); });
 }
@@ -240,6 +250,7 @@ void Stream::fill(void* at, int byte, int64_t bytes) const {
   });
 }
 void Stream::synchronize() const {
+  check(!handle_->recorded, "a stream is waited for while its graph is recorded");
   until_done([work = handle_->work] { work->run_until(work->queue.size()); });
 }
 
@@ -252,13 +263,32 @@ Event& Event::operator=(Event&& other) noexcept {
 }
 void Event::record(const Stream& stream) const {
   const std::lock_guard lock(world());
-  *handle_ = {stream.handle()->work, stream.handle()->work->queue.size()};
+  check(handle_->device == stream.handle()->device, "an event of device ", handle_->device,
+        " on a stream of device ", stream.handle()->device);
+  handle_->work = stream.handle()->work;
+  handle_->position = stream.handle()->work->queue.size();
 }
 void Event::synchronize() const {
   until_done([this] {
     check(handle_->work != nullptr, "an event that was never recorded");
     handle_->work->run_until(handle_->position);
   });
+}
+bool Event::over() const {
+  std::unique_lock lock(world());
+  const size_t before = enqueued;
+  try {
+    check(handle_->work != nullptr, "an event that was never recorded");
+    handle_->work->run_until(handle_->position);
+    return true;
+  } catch (const NotYet& reason) {
+    static thread_local double since = seconds();
+    if (more_work.wait_for(lock, std::chrono::milliseconds(1), [&] { return enqueued != before; }))
+      since = seconds();
+    if (seconds() - since > std::chrono::duration<double>(kPatience).count())
+      throw Error(std::string("a rank waits for ever: ") + reason.what());
+    return false;
+  }
 }
 double Event::seconds_since(const Event& begin) const {
   const std::lock_guard lock(world());
@@ -270,13 +300,16 @@ double Event::seconds_since(const Event& begin) const {
 void Graph::begin(const Stream& stream) {
   const std::lock_guard lock(world());
   stream.handle()->recorded_from = stream.handle()->work->queue.size();
+  stream.handle()->recorded = recording = true;
 }
 void Graph::abandon(const Stream& stream) noexcept {
   const std::lock_guard lock(world());
   stream.handle()->work->queue.resize(stream.handle()->recorded_from);
+  stream.handle()->recorded = recording = false;
 }
 void Graph::end(const Stream& stream) {
   const std::lock_guard lock(world());
+  stream.handle()->recorded = recording = false;
   auto& queue = stream.handle()->work->queue;
   const auto first = queue.begin() + ptrdiff_t(stream.handle()->recorded_from);
   handle_ = std::make_unique<CUgraphExec_st>(CUgraphExec_st{{first, queue.end()}}).release();
