@@ -47,6 +47,15 @@ class Gpu(Case):
                 parts, full = p["phases"], p["ablations"]["full_s"]
                 self.assertAlmostEqual(parts["exposed_communication_s"], full - p["ablations"]["compute_only_s"])
                 self.assertLess(parts["compute_s"] + parts["merge_s"], 3 * full)
+            self.assertEqual(p["content"]["nan_values"], 0)
+            self.assertEqual(p["content"]["rows"], 4 * 512)
+            self.assertTrue(p["timeline"])
+        self.assertEqual(len({p["content"]["input_digest"] for p in points}), 1)
+        on_cpu = self.run_config("h100-8", *MODEL, "--set", "sweep.seq_len=512", "--set", "sweep.ranks=1", "--set", "run.kernel=cpu",
+                                 "--set", "sweep.algorithm=dilated", out="cpu")[0]["points"][0]
+        self.assertEqual(on_cpu["content"]["input_digest"], points[0]["content"]["input_digest"])
+        gathers = [p for p in points if p["params"]["algorithm"] == "all_gather"]
+        self.assertTrue(gathers and all(p["comm"]["collectives_used"] for p in gathers))
         self.assertIn("4 x emulated GPU", done.stdout)
         self.assertEqual([r["device"] for r in result["ranks"]], [f"{i}: emulated GPU" for i in range(4)])
         self.assertEqual(len(result["environment"]["devices"]), 4)

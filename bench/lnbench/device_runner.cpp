@@ -11,6 +11,7 @@
 #include "execute/cuda/device_executor.h"
 #include "io/units.h"
 #include "kernels/cuda/device_kernel.h"
+#include "kernels/cuda/device_row_worker.h"
 #include "kernels/cuda/device_timer.h"
 #include "lnbench/record_parts.h"
 #include "measure/rounds.h"
@@ -167,24 +168,6 @@ void record_phases(PointRecord& record, DeviceExecutor& executor, const RunnerOp
   record.phases.exposed_communication_s = ablations.full_s - ablations.compute_only_s;
 }
 
-void record_communication(PointRecord& record, const DeviceExecutor& executor,
-                          const DeviceTransport& transport, int64_t runs, Communicator& comm) {
-  const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
-  const CommCounters& c = transport.counters();
-  const bool equal = c.bytes_sent == runs * expected.bytes_sent &&
-                     c.messages_sent == runs * expected.messages_sent &&
-                     c.bytes_received == runs * expected.bytes_received;
-  double values[5] = {double(c.bytes_sent) / double(runs), double(expected.bytes_sent),
-                      double(c.messages_sent) / double(runs), double(expected.messages_sent),
-                      equal ? 0.0 : 1.0};
-  comm.all_max(values);
-  record.comm.counted_bytes_per_rank = std::llround(values[0]);
-  record.comm.predicted_bytes_per_rank = std::llround(values[1]);
-  record.comm.counted_messages_per_rank = std::llround(values[2]);
-  record.comm.predicted_messages_per_rank = std::llround(values[3]);
-  if (values[4] > 0) fail(record, "counted bytes or messages differ from the predicted ones");
-}
-
 // Lists and scratch memory depend on the kernel; slots must be what the program says.
 void record_memory(PointRecord& record, const MemoryLedger& ledger, const PointPlan& plan,
                    const DeviceExecutor& executor, int64_t device_bytes, const DevicesInUse& use,
@@ -199,7 +182,7 @@ void record_memory(PointRecord& record, const MemoryLedger& ledger, const PointP
   comm.all_max(values);
   record.memory.measured_peak_bytes = std::llround(values[0]);
   record.memory.predicted_peak_bytes = plan.memory_bytes();
-  record.memory.by_tag = ledger.peak_by_tag();
+  record.memory.by_tag = heaviest_ranks_tags(ledger, comm);
   record.memory.device_bytes = device_memory_bytes() / std::llround(values[3]);
   // By cudaMemGetInfo, which counts all that use the device.
   if (values[3] == 1) record.metrics["device_memory_growth_bytes"] = values[2];
@@ -299,6 +282,7 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
     return record;
   }
   record.params.transport = std::string(transport->name());
+  record.comm.collectives_used = plan.collectives_used;
   const DevicesInUse use = devices_in_use(comm);
   record.metrics["devices"] = use.devices;
   const double peak = device_peak_flops(use.devices);
@@ -334,11 +318,19 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
   }
   clocks.write(record, &comm);
   set_timing(record, samples.samples_s, samples.warmup);
-  record_communication(record, *executor, *transport, runs, comm);
+  record_communication(record, account(executor->sharded(), executor->program(), comm.rank()),
+                       transport->counters(), runs, comm);
   record_per_rank(record, make_schedule(p), samples, comm);
   record_memory(record, memory.ledger, plan, *executor, device_bytes, use, comm);
   record_check(record, *executor, options.check, comm);  // of the last sample's output
-  record_phases(record, *executor, options, comm);       // its last mode spoils the buffers
+  const auto worker = make_device_row_worker();
+  record_content(record, executor->summarize_output(*worker), executor->digest_inputs(*worker),
+                 comm);
+  executor->time_ops(true);
+  executor->run();
+  record_timeline(record, executor->program(), executor->op_times(), comm);
+  executor->time_ops(false);
+  record_phases(record, *executor, options, comm);  // its last mode spoils the buffers
   transport->close();
   record_work(record, plan, peak);
   return record;

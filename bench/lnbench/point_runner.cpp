@@ -25,8 +25,6 @@
 namespace longnet {
 namespace {
 
-constexpr int kTimelineOps = 64, kTimelineRanks = 8;  // beyond that a picture shows nothing
-
 SampleSet take_samples(ProgramExecutor& executor, const MeasureConfig& measure,
                        const RankClock& clock) {
   return sample({.warmup = int(measure.warmup),
@@ -35,67 +33,6 @@ SampleSet take_samples(ProgramExecutor& executor, const MeasureConfig& measure,
                  .target_ci = measure.target_ci,
                  .time_budget_s = measure.point_timeout_s},
                 clock.hooks([&] { executor.run(); }));
-}
-
-void record_timeline(PointRecord& record, const ProgramExecutor& executor, Communicator& comm) {
-  const auto& ops = executor.program().ops;
-  if (comm.max_of(double(ops.size())) > kTimelineOps || comm.size() > kTimelineRanks) return;
-  std::ostringstream mine;
-  mine.precision(9);
-  for (size_t i = 0; i < ops.size(); ++i) {
-    const std::string text = to_text(ops[i]);
-    const bool compute = !is_communication(ops[i].what);
-    mine << (compute ? "compute" : "communication") << ' ' << executor.op_times()[i].begin_s << ' '
-         << executor.op_times()[i].end_s << ' ' << text.substr(0, text.find(' ')) << '\n';
-  }
-  const auto all = comm.all_texts(mine.str());
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    std::istringstream lines(all[rank]);
-    TimelineEntry entry{.rank = int(rank), .lane = {}, .op = {}};
-    while (lines >> entry.lane >> entry.begin_s >> entry.end_s >> entry.op)
-      record.timeline.push_back(entry);
-  }
-}
-
-// Counters of all runs so far must be a whole multiple of the prediction for one.
-void record_communication(PointRecord& record, const ProgramExecutor& executor, int64_t runs,
-                          Communicator& comm) {
-  const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
-  const CommCounters& c = comm.counters();
-  const bool equal = c.bytes_sent == runs * expected.bytes_sent &&
-                     c.messages_sent == runs * expected.messages_sent &&
-                     c.bytes_received == runs * expected.bytes_received;
-  double values[5] = {double(c.bytes_sent) / double(runs), double(expected.bytes_sent),
-                      double(c.messages_sent) / double(runs), double(expected.messages_sent),
-                      equal ? 0.0 : 1.0};
-  comm.all_max(values);
-  record.comm.counted_bytes_per_rank = std::llround(values[0]);
-  record.comm.predicted_bytes_per_rank = std::llround(values[1]);
-  record.comm.counted_messages_per_rank = std::llround(values[2]);
-  record.comm.predicted_messages_per_rank = std::llround(values[3]);
-  if (values[4] > 0) {
-    record.status = PointStatus::kCheckFailed;
-    record.reason = "counted bytes or messages differ from the predicted ones";
-  }
-}
-
-// Tags of the rank whose peak is the largest (the first of them), on every rank.
-std::map<std::string, int64_t> heaviest_ranks_tags(const MemoryLedger& ledger, Communicator& comm) {
-  std::ostringstream mine;
-  mine << ledger.peak_bytes() << '\n';
-  for (const auto& [tag, bytes] : ledger.peak_by_tag()) mine << tag << ' ' << bytes << '\n';
-  int64_t most = -1;
-  std::map<std::string, int64_t> tags;
-  for (const std::string& text : comm.all_texts(mine.str())) {
-    std::istringstream lines(text);
-    int64_t peak = 0, bytes = 0;
-    lines >> peak;
-    if (peak <= most) continue;
-    most = peak;
-    tags.clear();
-    for (std::string tag; lines >> tag >> bytes;) tags[tag] = bytes;
-  }
-  return tags;
 }
 
 void record_memory(PointRecord& record, const MemoryLedger& ledger, const PointPlan& plan,
@@ -119,37 +56,6 @@ void record_check(PointRecord& record, const ProgramExecutor& executor, const Ch
   const auto samples = choose_samples(executor.sharded(), config.sampled_queries);
   const CheckOutcome outcome = check_samples(executor, samples, comm, config.tolerance);
   record_outcome(record, outcome);
-}
-
-// Digests are sums modulo 2^64: they travel as four digits of 16 bits each.
-uint64_t sum_modulo(uint64_t mine, Communicator& comm) {
-  double digits[4];
-  for (int i = 0; i < 4; ++i) digits[i] = double(mine >> (16 * i) & 0xFFFF);
-  comm.all_sum(digits);
-  uint64_t sum = 0;
-  for (int i = 0; i < 4; ++i) sum += uint64_t(digits[i]) << (16 * i);
-  return sum;
-}
-
-void record_content(PointRecord& record, const BoundProgram& bound, Communicator& comm) {
-  const auto worker = make_cpu_row_worker();
-  OutputSummary mine;
-  for (const OutputSummary& head : bound.summarize_output(*worker)) mine.add(head);
-  double sums[6] = {double(mine.rows), double(mine.absent_rows), double(mine.nan_values),
-                    mine.sum,          mine.sum_squares,         mine.lse_sum};
-  double extremes[2] = {-mine.min, mine.max};
-  comm.all_sum(sums);
-  comm.all_max(extremes);
-  record.content = to_content({.rows = std::llround(sums[0]),
-                               .absent_rows = std::llround(sums[1]),
-                               .nan_values = std::llround(sums[2]),
-                               .sum = sums[3],
-                               .sum_squares = sums[4],
-                               .min = -extremes[0],
-                               .max = extremes[1],
-                               .lse_sum = sums[5],
-                               .digest = sum_modulo(mine.digest, comm)});
-  record.content->input_digest = sum_modulo(bound.digest_inputs(*worker), comm);
 }
 
 }  // namespace
@@ -200,14 +106,17 @@ PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Commu
     return record;
   }
   set_timing(record, samples.samples_s, samples.warmup);
-  record_communication(record, *executor, runs, comm);
+  record_communication(record, account(executor->sharded(), executor->program(), comm.rank()),
+                       comm.counters(), runs, comm);
   record_per_rank(record, schedule, samples, comm);
   record_memory(record, ledger, plan, *executor, comm);
   if (comm.transport() == "mpi")  // a process per rank: the system's view beside the ledger's
     record.metrics["resident_growth_bytes"] = comm.max_of(peak_resident_bytes() - resident_before);
   record_check(record, *executor, options.check, comm);  // of the last sample's output
-  record_content(record, executor->bound(), comm);
-  record_timeline(record, *executor, comm);
+  const auto worker = make_cpu_row_worker();
+  record_content(record, executor->bound().summarize_output(*worker),
+                 executor->bound().digest_inputs(*worker), comm);
+  record_timeline(record, executor->program(), executor->op_times(), comm);
   record_phases(record, *executor, comm);
   if (options.ablations)  // the communication alone spoils the buffers: last
     record_ablations(record, *executor, clock, comm);

@@ -396,6 +396,10 @@ void DeviceExecutor::collect_times(RunMode mode) {
     }
     times_[i] = {op.begin->seconds_since(begin_), op.end->seconds_since(begin_)};
     phases_.exposed_communication_s += op.begin->seconds_since(*op.asked);
+    if (op.also_after >= 0) {  // a merge that the attend does
+      times_[size_t(op.also_after)] = times_[i];
+      times_[i].begin_s = times_[i].end_s;
+    }
     const double took = op.end->seconds_since(*op.begin);
     if (op.attend) attend_s_ += took;
     if (is_communication(what))
