@@ -71,8 +71,9 @@ class ClockWatch {
 };
 
 // The sampler's clock is the device's: it stands still but for the runs.
-SampleSet take_samples(DeviceExecutor& executor, const DeviceBuffer& flush, bool replay,
-                       const MeasureConfig& measure, ClockWatch& clocks, Communicator& comm) {
+SampleSet take_samples(DeviceExecutor& executor, DeviceTransport& transport,
+                       const DeviceBuffer& flush, bool replay, const MeasureConfig& measure,
+                       ClockWatch& clocks, Communicator& comm) {
   const Stream& stream = executor.compute_stream();
   double clock = 0;
   return sample({.warmup = int(measure.warmup),
@@ -87,6 +88,7 @@ SampleSet take_samples(DeviceExecutor& executor, const DeviceBuffer& flush, bool
                        if (comm.size() == 1) return;  // and hides the host's first launches
                        stream.synchronize();
                        comm.barrier();
+                       transport.meet(stream);
                      },
                  .run = [&] { clock += replay ? executor.replay() : executor.run(); },
                  // Each device has a clock of its own.
@@ -130,8 +132,8 @@ Busy busiest_rank(const Busy& mine, Communicator& comm) {
 // What parts of a run take, in runs of their own that note the times of ops: where ranks
 // communicate, those of runs that compute alone, since what kernels lose to NCCL's is exposed
 // communication. Ablations take turns with them.
-void record_phases(PointRecord& record, DeviceExecutor& executor, const RunnerOptions& options,
-                   Communicator& comm) {
+void record_phases(PointRecord& record, DeviceExecutor& executor, DeviceTransport& transport,
+                   const RunnerOptions& options, Communicator& comm) {
   const bool alone = comm.size() == 1;
   std::vector<RunMode> modes{alone ? RunMode::kFull : RunMode::kComputeOnly};
   if (!alone && options.ablations)
@@ -143,6 +145,7 @@ void record_phases(PointRecord& record, DeviceExecutor& executor, const RunnerOp
   const auto seconds = take_rounds(int(modes.size()), rounds, [&](int mode) {
     executor.time_ops(mode == 0);
     comm.barrier();
+    transport.meet(executor.compute_stream());
     const double took = executor.run(modes[size_t(mode)]);
     if (mode == 0) {
       compute.push_back(executor.phases().compute_s);
@@ -304,7 +307,7 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
   transport->reset_counters();
   ClockWatch clocks;
   const SampleSet samples =
-      take_samples(*executor, memory.flush, replay, options.measure, clocks, comm);
+      take_samples(*executor, *transport, memory.flush, replay, options.measure, clocks, comm);
   clocks.look();
   // With what the transport and lazily loaded kernels took.
   const int64_t device_bytes = free_before - device_free_bytes() - memory.flush.size();
@@ -330,7 +333,7 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
   executor->run();
   record_timeline(record, executor->program(), executor->op_times(), comm);
   executor->time_ops(false);
-  record_phases(record, *executor, options, comm);  // its last mode spoils the buffers
+  record_phases(record, *executor, *transport, options, comm);  // its last mode spoils the buffers
   transport->close();
   record_work(record, plan, peak);
   return record;

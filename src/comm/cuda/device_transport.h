@@ -51,6 +51,9 @@ class DeviceTransport {
   // What is enqueued on `waiting` from now on sees the transfers done. May block the calling thread
   // until the peers have come as far.
   virtual void complete(Ticket ticket, const Stream& waiting) = 0;
+  // What comes behind this on `stream` begins when all ranks have come here, if transfers can say
+  // so on the device: barriers of the host let ranks go one after another. Not counted.
+  virtual void meet(const Stream&) {}
   // After a run, when all is complete: waits for what peers still read, and forgets all tickets.
   virtual void finish() = 0;
   // Collective, behind the last run and before the buffers go: nobody holds on to them any more.

@@ -169,6 +169,13 @@ class NcclTransport final : public DeviceTransport {
   void complete(Ticket ticket, const Stream& waiting) override {
     waiting.wait(events_.at(size_t(ticket)));
   }
+  void meet(const Stream& stream) override {
+    if (host().size() == 1) return;
+    if (meeting_.size() == 0) meeting_ = DeviceBuffer(scratch_, "meeting", host().size());
+    check_nccl(nccl().all_gather(meeting_.data() + host().rank(), meeting_.data(), 1, ncclUint8,
+                                 world_->get(), stream.handle()),
+               "ncclAllGather");
+  }
   void finish() override { used_ = 0; }
   void check_health() const override {
     world_->check_health();
@@ -187,6 +194,8 @@ class NcclTransport final : public DeviceTransport {
   }
 
   NcclBuffers kind_;
+  MemoryLedger scratch_;
+  DeviceBuffer meeting_;                       // a byte of each rank
   std::vector<std::span<std::byte>> buffers_;  // registered ones
   std::unique_ptr<NcclComm> world_;
   std::map<RankGroup, std::unique_ptr<NcclComm>> groups_;
