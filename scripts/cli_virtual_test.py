@@ -21,8 +21,12 @@ class Virtual(Case):
                                                     measure={"warmup": 0, "min_samples": 1, "max_samples": 1}))
 
     def walk(self, *args, out="virtual", code=0, config=None):
-        folder = str(self.path / out)
-        done = self.expect(code, "run", config or self.config, "--transport", "virtual", "-o", folder, *args)
+        for attempt in ("", "-again", "-once-more"):  # a neighbour may have slowed the machine while its peak was measured
+            folder = str(self.path / (out + attempt))
+            done = lnbench("run", config or self.config, "--transport", "virtual", "-o", folder, *args)
+            if done.returncode != 1 or "faster than the machine's peak" not in done.stdout:
+                break
+        self.assertEqual(done.returncode, code, f"{args}\n{done.stdout}\n{done.stderr}")
         return folder, done
 
     def points(self, folder):
