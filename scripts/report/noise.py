@@ -34,9 +34,18 @@ def busy(run: Run) -> str:
     return f"load average {significant(load)} on {plural(int(threads), 'usable hardware thread')}"
 
 
+def emulated(run: Run) -> str:
+    """Not empty where a CPU played the GPUs, as in tests."""
+    devices = run.get("environment.devices")
+    played = isinstance(devices, list) and any(str(d).startswith("emulated") for d in devices)
+    return "the GPUs were emulated by a CPU" if played else ""
+
+
 def disturbances(run: Run) -> list[str]:
     """What a reader must know before looking at a time of this run."""
     notes = []
+    if emulated(run):
+        notes.append("The GPUs of this run are emulated: its times are those of the CPU that plays them, and decide no claim.")
     if (reason := busy(run)) and any(p.source != MODELLED for p in run.points):
         notes.append(f"The machine was busy when this run began: {reason}. Times are drawn, but decide no claim.")
     ratios = {p.text("id"): max(r, 1 / r) for p in run.points if (r := repeated(p)) and not 1 / DISTURBED < r < DISTURBED}
@@ -66,7 +75,7 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
     """The same test of a claim about times, without the runs of busy machines."""
 
     def quiet(ctx: Context, source: str) -> Evidence:
-        noise = {i: text for i, run in enumerate(ctx.runs) if (text := busy(run))}
+        noise = {i: text for i, run in enumerate(ctx.runs) if (text := emulated(run) or busy(run))}
         if source == MODELLED or not noise:
             return test(ctx, source)
         kept = [p for p in ctx.points if p.run not in noise]
@@ -77,7 +86,7 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
         if with_noise.status == NOT_TESTED:  # what is missing is missing, noise or not
             return with_noise
         reasons = "; ".join(dict.fromkeys(noise.values()))
-        text = f"noisy machine: {reasons} when the run began, so its times decide nothing. Seen all the same: {with_noise.text}"
+        text = f"noisy machine: {reasons}, so its times decide nothing. Seen all the same: {with_noise.text}"
         return Evidence(source, NOT_TESTED, text, with_noise.details)
 
     return quiet
