@@ -4,6 +4,7 @@
 Everything is what a GPU machine runs but the kernels' launches and the libraries: plans, transports, NCCL's calls,
 measurement, walks, results. What a real device computes, and how fast, only a real one can show.
 """
+import json
 import os
 import pathlib
 import signal
@@ -106,6 +107,29 @@ class Gpu(Case):
         self.assertIn("nothing could be compared", self.expect(1, "compare", *both).stdout)
         self.assertRegex(self.expect(0, "compare", *both, "--threshold", "10000%", "--any-transport").stdout, "missing 0 : no regression")
 
+    def test_transports_alone(self):
+        file = self.path / "comm.json"
+        for transport, gpus, ranks in (("gpu", 3, 3), ("nccl_registered", 2, 2), ("gpu", 1, 4), ("mpi_host", 2, 3)):
+            out = self.expect(0, "comm", "--transport", transport, "--ranks", str(ranks), "--max-bytes", "256KiB", "--json", str(file),
+                              LONGNET_EMULATED_GPUS=str(gpus)).stdout
+            written = json.loads(file.read_text())
+            used = transport if transport != "gpu" else "nccl" if gpus >= ranks else "cuda_ipc"
+            self.assertEqual((written["transport"], written["ranks"], written["host_transport"]), (used, ranks, "threads"))
+            self.assertIn(f"{ranks} ranks ({used}); time is the median over runs, of the device", out)
+            self.assertEqual([p["device"] for p in written["places"]], [f"{r % gpus}: emulated GPU" for r in range(ranks)])
+            self.assertEqual(len(written["environment"]["devices"]), gpus)
+            self.assertEqual({row["operation"] for row in written["rows"]}, {"send_recv", "exchange", "all_gather", "all_to_all"})
+            self.assertTrue(all(row["median_s"] > 0 for row in written["rows"]))
+            if gpus == 3:  # what was measured goes into a cluster
+                made = self.path / "cluster.json"
+                self.expect(0, "calibrate", "--cluster", "configs/clusters/h100-ndr400.json", "--gpu-comm", str(file), "-o", str(made))
+                self.assertIn("between 0: emulated GPU and 1: emulated GPU of one host",
+                              json.loads(made.read_text())["links"]["intra"]["bandwidth_bytes_per_s"]["source"])
+        refused = self.expect(2, "comm", "--transport", "nccl", "--ranks", "3", LONGNET_EMULATED_GPUS="2").stderr
+        self.assertIn("share a GPU", refused)
+        refused = self.expect(2, "comm", "--transport", "gpu", "--max-bytes", "8GiB", LONGNET_EMULATED_GPUS="2").stderr
+        self.assertIn("--max-bytes 8 GiB", refused)
+
     def test_a_walk_is_the_cpus_walk(self):
         walk = ("--set", "sweep.seq_len=4K", "--set", "sweep.ranks=8", "--set", "model.heads=2",
                 "--set", "dilated.segments=64,512,sequence", "--set", "check.sampled_queries=64")
@@ -144,6 +168,8 @@ class Gpu(Case):
         result, _ = self.run_config("figure5-gpu", *sweep, "--transport", "mpi_host", ranks=2)
         self.assert_all_ok(result["points"])
         self.assertEqual({p["params"]["transport"] for p in result["points"]}, {"mpi_host"})
+        out = self.expect(0, "comm", "--transport", "mpi_host", "--max-bytes", "4KiB", ranks=2).stdout
+        self.assertIn("2 ranks (mpi_host)", out)
         # No process sees another's emulated GPU: what all ranks meet alike is a point's error, and the sweep goes on.
         result, _ = self.run_config("figure5-gpu", *sweep, "--transport", "cuda_ipc", ranks=2, out="broken", code=1)
         self.assertEqual([p["status"] for p in result["points"]], ["ok", "error", "error"])

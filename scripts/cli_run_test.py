@@ -177,15 +177,16 @@ class Mpi(Case):
         file = self.path / "comm.json"
         out = self.expect(0, "comm", "--max-bytes", "64KiB", "--json", file, ranks=3).stdout
         rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
-        self.assertEqual({row[0] for row in rows}, {"send_recv", "all_gather", "all_to_all"})
+        self.assertEqual({row[0] for row in rows}, {"send_recv", "exchange", "all_gather", "all_to_all"})
         written = json.loads(file.read_text())
         self.assertEqual((written["transport"], written["ranks"]), ("mpi", 3))
+        self.assertEqual([p["rank"] for p in written["places"]], [0, 1, 2])
         for row, kept in zip(rows, written["rows"], strict=True):
             self.assertEqual((row[0], int(row[1])), (kept["operation"], kept["bytes"]))
             self.assertGreater(float(row[2]), 0)
             self.assertAlmostEqual(float(row[2]), kept["median_s"] * 1e6, delta=1e-3 * float(row[2]))
             bus = kept["bus_bytes_per_s"] / kept["algorithm_bytes_per_s"]
-            self.assertAlmostEqual(bus, 1 if row[0] == "send_recv" else 2 / 3)
+            self.assertAlmostEqual(bus, 1 if row[0] in ("send_recv", "exchange") else 2 / 3)
         refused = self.expect(2, "comm", "--json", self.path / "absent" / "comm.json")
         self.assertIn("there is no folder", refused.stderr)
 

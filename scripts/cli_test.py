@@ -241,6 +241,32 @@ class Simulate(Case):
         self.assertIn("no figures of kernels", self.expect(2, *args, self.CLUSTER, "-o", str(made)).stderr)
         self.expect(2, "calibrate", "--gpu-kernels", kernels)
 
+    def test_a_cluster_takes_a_link_that_gpus_measured(self):
+        row = {"operation": "exchange", "median_s": None}
+        report = {"program": "lnbench comm", "transport": "nccl",
+                  "places": [{"rank": r, "hostname": "one", "device": f"{r}: Some GPU"} for r in range(2)],
+                  "rows": [row | {"bytes": n, "median_s": 1e-5 + n / 2e11} for n in (1024, 65536, 1 << 24)] +
+                          [row | {"bytes": 4}, row | {"bytes": 1024, "operation": "send_recv", "median_s": 1e-3}]}
+        made = self.path / "measured.json"
+        args = ("calibrate", "--cluster", self.CLUSTER, "-o", str(made), "--gpu-comm")
+        published = json.loads(pathlib.Path(self.CLUSTER).read_text())
+        for link, hostname in (("intra", "one"), ("inter", "two")):
+            report["places"][1]["hostname"] = hostname
+            self.assertIn("nodes measured with nccl", self.expect(0, *args, self.write("comm.json", report)).stdout)
+            links = json.loads(made.read_text())["links"]
+            alpha = links[link]["alpha_s"]
+            self.assertIn("0: Some GPU and 1: Some GPU", alpha.pop("source"))
+            for value in alpha.values() if len(alpha) > 1 else [alpha["value"]]:
+                self.assertAlmostEqual(value, 1e-5, delta=1e-10)
+            self.assertAlmostEqual(links[link]["bandwidth_bytes_per_s"]["value"] / 2e11, 1, delta=1e-6)
+            other = "inter" if link == "intra" else "intra"
+            self.assertEqual(links[other], published["links"][other])
+            self.assertEqual(json.loads(made.read_text())["device"], published["device"])
+        for wrong in (report | {"transport": "mpi"}, report | {"program": "other"}):
+            self.assertIn("no times of messages between GPUs", self.expect(2, *args, self.write("comm.json", wrong)).stderr)
+        self.assertIn("fewer than two sizes", self.expect(2, *args, self.write("comm.json", report | {"rows": []})).stderr)
+        self.assertIn("--gpu-kernels or --gpu-comm", self.expect(2, "calibrate", "--cluster", self.CLUSTER).stderr)
+
     def test_the_result_holds_its_cluster(self):
         out = self.path / "out"
         self.simulate("--set", "sweep.ranks=4", "--set", "sweep.seq_len=8K", "-o", str(out))

@@ -205,6 +205,8 @@ else
     --max-time "$(plan 50)s" --progress plain --filter 'algorithm == dilated && seq_len <= 64K' -o "$out/lnbench" ||
     { [ "${status[-1]}" = lnbench=4 ] && forgive lnbench "lnbench: its sweep was stopped in time"; }
   [ -f "$out/lnbench/result.json" ] && cp "$out/lnbench/result.json" "$out/lnbench.json"
+  # What a link inside a node is: lnbench calibrate --gpu-comm reads it.
+  stage comm 30 $bundled $bundle/bin/lnbench comm --transport gpu --max-bytes 64MiB --json "$out/comm.json"
 fi
 stage figure5 80 $bin/gpu_forward --figure5 --seconds "$(plan 80)" --json "$out/figure5.json"
 sanitize attend racecheck
@@ -233,7 +235,7 @@ stage walk 600 $bin/gpu_forward --figure5 --from 1073741824 --walk 1073741824 --
   say "# GPU validation: $gpu_name, $(head -1 "$out/environment.txt")"
   say "# stages (exit codes): ${status[*]}"
   for line in "${left_out[@]}"; do say "# left out: $line"; done
-  for log in check_kernels check_sm90a check_programs check_ipc check_cudnn kernels kernels_sm90a programs_sm90a ranks figure5 walk; do
+  for log in check_kernels check_sm90a check_programs check_ipc check_cudnn kernels kernels_sm90a programs_sm90a ranks comm figure5 walk; do
     [ -f "$out/$log.log" ] && { say; say "## $log"; grep -v FAILED "$out/$log.log"; grep -m 10 FAILED "$out/$log.log"; }
   done
   say

@@ -65,7 +65,7 @@ class GpuValidateTest(unittest.TestCase):
     def lnbench(self, version_code, run_code):
         bundle = self.path / "build/gpu_deps/bin"
         bundle.mkdir(parents=True)
-        (bundle / "lnbench").write_text(f"#!/bin/sh\n[ $1 = --version ] && exit {version_code}\nexit {run_code}\n")
+        (bundle / "lnbench").write_text(f"#!/bin/sh\n[ $1 = --version ] && exit {version_code}\n[ $1 = comm ] && exit 0\nexit {run_code}\n")
         (bundle / "lnbench").chmod(0o755)
 
     def test_all_passes(self):
@@ -102,6 +102,7 @@ class GpuValidateTest(unittest.TestCase):
         self.lnbench(version_code=0, run_code=4)
         self.assertEqual(self.validate().returncode, 0)
         self.assertIn("its sweep was stopped in time", (self.out / "summary.txt").read_text())
+        self.assertEqual(self.stages()["comm"], 0)
 
     def test_a_bundle_that_does_not_start_is_said(self):
         self.lnbench(version_code=127, run_code=0)

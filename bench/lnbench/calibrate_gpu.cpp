@@ -1,11 +1,15 @@
 #include "lnbench/calibrate_gpu.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
+#include "comm/cuda/device_transport.h"
 #include "core/check.h"
 #include "io/result_json.h"
+#include "io/units.h"
 #include "json/json_tree.h"
+#include "simulate/calibration.h"
 
 namespace longnet {
 namespace {
@@ -63,6 +67,37 @@ ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
   });
   base.device.attend.insert(base.device.attend.end(), measured.rows.begin(), measured.rows.end());
   base.description += concat("; speed of attention measured on ", device, " with kernel ", kernel);
+  return base;
+}
+
+ClusterSpec with_measured_link(ClusterSpec base, const std::string& file) {
+  const JsonNode root = parse_json(read_text_file(file), file);
+  const std::string_view hint = "\n  hint: lnbench comm --transport gpu --json FILE writes them";
+  if (!root.is_object() || root.text("program") != "lnbench comm" ||
+      !is_device_transport(root.text("transport")))
+    throw UsageError(concat(file, ": these are no times of messages between GPUs", hint));
+  const JsonNode *places = root.find("places"), *rows = root.find("rows");
+  std::vector<MessageTime> times;
+  for (const JsonNode& row : rows ? rows->items : std::vector<JsonNode>{})
+    if (row.text("operation") == "exchange" && row.real("median_s") > 0)
+      times.push_back({double(row.whole("bytes")), row.real("median_s")});
+  if (!places || places->items.size() < 2 || times.size() < 2)
+    throw UsageError(concat(file, ": fewer than two sizes of \"exchange\" were timed", hint));
+  const JsonNode &first = places->items[0], &second = places->items[1];
+  const bool inside = first.text("hostname") == second.text("hostname");
+  const LinkFit fit = fit_link(times);
+  const std::string by =
+      concat("measured between ", first.text("device"), " and ", second.text("device"),
+             inside ? " of one host" : " of two hosts", " by lnbench comm, ",
+             root.text("transport"), ": fitted to messages of ", format_bytes(times.front().bytes),
+             " to ", format_bytes(times.back().bytes), " in both directions at once; off by ",
+             std::lround(1000 * fit.median_rel_error) / 10.0, " % in the median, ",
+             std::lround(1000 * fit.max_rel_error) / 10.0, " % at most");
+  LinkSpec& link = inside ? base.intra : base.inter;
+  link.alpha_s = {.seconds = {fit.alpha_s, fit.alpha_s, fit.alpha_s}, .source = by};
+  link.bandwidth_bytes_per_s = {fit.bytes_per_s, by};
+  base.description += concat("; links ", inside ? "inside" : "between", " nodes measured with ",
+                             root.text("transport"));
   return base;
 }
 

@@ -1,4 +1,4 @@
-// A cluster whose speeds of attention a GPU has measured.
+// A cluster whose speeds of attention, or whose links, GPUs have measured.
 #pragma once
 #include <string>
 
@@ -11,5 +11,11 @@ namespace longnet {
 // way; others stay. Throws UsageError when the file holds no such figures.
 ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
                                     const std::string& kernel);
+
+// `base` with the latency and bandwidth of the link between ranks 0 and 1 of `file`, what `lnbench
+// comm --transport ... --json` wrote of GPUs: fitted to messages in both directions at once, as
+// rings use links. Ranks of one host are the link inside a node, else that between nodes. Throws
+// UsageError when the file holds no such figures.
+ClusterSpec with_measured_link(ClusterSpec base, const std::string& file);
 
 }  // namespace longnet

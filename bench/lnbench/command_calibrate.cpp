@@ -331,6 +331,21 @@ void write_cluster(const std::filesystem::path& file, const ClusterSpec& cluster
     throw UsageError(concat("cannot write ", file.string(), ": choose another place by -o"));
 }
 
+// What GPU programs have measured, into a cluster that says the rest.
+int calibrate_from_files(const Options& options, const std::filesystem::path& file) {
+  if (options.gpu_kernels.empty() && options.gpu_comm.empty())
+    throw UsageError("--cluster: what has to go into it? Add --gpu-kernels or --gpu-comm");
+  ClusterSpec cluster = load_cluster(options.cluster);
+  if (!options.gpu_kernels.empty())
+    cluster = with_measured_attention(std::move(cluster), options.gpu_kernels, options.gpu_kernel);
+  if (!options.gpu_comm.empty()) cluster = with_measured_link(std::move(cluster), options.gpu_comm);
+  cluster.name = file.stem().string();
+  write_cluster(file, cluster);
+  std::cout << "# " << cluster.description << "\n# cluster: " << file.string() << "\n"
+            << std::flush;
+  return kOk;
+}
+
 }  // namespace
 
 int run_calibrate(const Options& options) {
@@ -340,15 +355,7 @@ int run_calibrate(const Options& options) {
     throw UsageError(concat("cannot write ", file.string(), ": there is no folder ",
                             file.parent_path().string(),
                             "\n  hint: make it, or choose another -o"));
-  if (!options.gpu_kernels.empty()) {
-    ClusterSpec cluster = with_measured_attention(load_cluster(options.cluster),
-                                                  options.gpu_kernels, options.gpu_kernel);
-    cluster.name = file.stem().string();
-    write_cluster(file, cluster);
-    std::cout << "# " << cluster.description << "\n# cluster: " << file.string() << "\n"
-              << std::flush;
-    return kOk;
-  }
+  if (!options.cluster.empty()) return calibrate_from_files(options, file);
   const double busy = measure_busy_share();  // before MPI's threads and waits are there
   World world(options.ranks > 0 ? options.ranks
                                 : std::max(1, capture_environment().usable_threads));

@@ -1,36 +1,37 @@
-// `lnbench comm`: the communicator alone, in the terms of nccl-tests (doc/PERFORMANCE.md there):
-//   algorithm bandwidth = size / time, where size is what one rank has after a gather (or gives to
-//   an exchange); bus bandwidth = algorithm bandwidth * (P - 1) / P, the rate of the links whatever
-//   P is.
+// `lnbench comm`: what moves bytes between ranks, alone, in the terms of nccl-tests
+// (doc/PERFORMANCE.md there): algorithm bandwidth = size / time, where size is what one rank has
+//   after a gather (or gives to an exchange); bus bandwidth = algorithm bandwidth * (P - 1) / P,
+//   the rate of the links whatever P is.
 // Every operation and size is first run once on known data: what arrives wrong ends the command.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iomanip>
 #include <iostream>
 
-#include "comm/verified_transfer.h"
+#include "comm/verified_operation.h"
 #include "core/check.h"
+#include "core/cuda/device.h"
 #include "io/busy_share.h"
 #include "io/environment.h"
 #include "io/record_node.h"
 #include "io/units.h"
+#include "lnbench/device_runner.h"
 #include "lnbench/machine.h"
 #include "lnbench/options.h"
 #include "lnbench/rank_clock.h"
+#include "lnbench/watchdog.h"
 #include "lnbench/world.h"
 
 namespace longnet {
 namespace {
 
 constexpr int kWarmup = 3;  // a first message to a peer sets up its connection
-
-// Short operations are timed several at once: one of them is less than a clock's and a barrier's
-// own time.
-int repeats_of(int64_t bytes) { return bytes < 65536 ? 50 : bytes < 1 << 20 ? 4 : 1; }
+constexpr double kTimeBudget_s = 5;
 
 struct CommRow {
-  std::string operation;
+  CommOperation operation{};
   int64_t bytes = 0;
   int repeats = 1;      // operations per sample
   SampleSet samples{};  // of `repeats` operations
@@ -42,79 +43,59 @@ struct CommRow {
 
 class CommBench {
  public:
-  explicit CommBench(Communicator& comm) : comm_(comm), clock_(comm, gather_places(comm)) {
-    group_ = {.first = 0, .stride = 1, .count = comm.size()};
-    comm_.open_group(group_);
-  }
+  CommBench(CommOperations& operations, Watchdog& watchdog)
+      : operations_(operations),
+        watchdog_(watchdog),
+        clock_(operations.host(), gather_places(operations.host())) {}
 
-  void point_to_point(int64_t bytes) {  // ranks 0 and 1: half a round trip
-    std::vector<std::byte> out(static_cast<size_t>(bytes)), in(static_cast<size_t>(bytes));
-    verify_send_recv(comm_, out, in);
-    add("send_recv", bytes, 1.0, 2, [&] {
-      if (comm_.rank() == 0) {
-        comm_.wait(comm_.isend(1, out));
-        comm_.wait(comm_.irecv(1, in));
-      } else if (comm_.rank() == 1) {
-        comm_.wait(comm_.irecv(0, in));
-        comm_.wait(comm_.isend(0, out));
-      }
-    });
-  }
-
-  void all_gather(int64_t bytes) {  // `bytes`: of the gathered whole
-    const int64_t part = bytes / comm_.size() / 4 * 4;
-    if (part == 0) return;
-    std::vector<std::byte> all(size_t(part * comm_.size()));
-    const std::vector<int64_t> counts(size_t(comm_.size()), part);
-    verify_all_gather(comm_, group_, all, counts);
-    add("all_gather", int64_t(all.size()), bus_factor(), 1,
-        [&] { comm_.wait(comm_.iall_gather(group_, all, counts)); });
-  }
-
-  void all_to_all(int64_t bytes) {  // `bytes`: what a rank gives, its own part included
-    const int64_t part = bytes / comm_.size() / 4 * 4;
-    if (part == 0) return;
-    std::vector<std::byte> out(size_t(part * comm_.size())), in(out.size());
-    const std::vector<int64_t> counts(size_t(comm_.size()), part);
-    verify_all_to_all(comm_, group_, out, in, counts);
-    add("all_to_all", int64_t(out.size()), bus_factor(), 1,
-        [&] { comm_.wait(comm_.iall_to_all(group_, out, counts, in, counts)); });
+  // Sizes from the smallest to `max_bytes`, each four times the one before.
+  void measure(CommOperation what, int64_t max_bytes) {
+    const int ranks = operations_.host().size();
+    const bool pair = is_point_to_point(what);
+    for (int64_t bytes = pair ? 4 : 4 * ranks; bytes <= max_bytes; bytes *= 4) {
+      CommRow row{.operation = what, .bytes = bytes, .bus = pair ? 1 : double(ranks - 1) / ranks};
+      watchdog_.expect(concat(to_string(what), " of ", bytes, " bytes"), 60 + 4 * kTimeBudget_s);
+      verify(operations_, what, bytes);
+      const int runs = operations_.repeats_of(bytes);
+      row.repeats = runs * (what == CommOperation::kSendRecv ? 2 : 1);  // half a round trip counts
+      row.samples = sample({.warmup = kWarmup,
+                            .min_samples = 10,
+                            .max_samples = 40,
+                            .target_ci = 0.05,
+                            .time_budget_s = kTimeBudget_s},
+                           hooks(what, bytes, runs));
+      watchdog_.rest();
+      if (operations_.host().rank() == 0) print(row);
+      rows_.push_back(std::move(row));
+    }
   }
 
   const std::vector<CommRow>& rows() const { return rows_; }
 
  private:
-  double bus_factor() const { return double(comm_.size() - 1) / comm_.size(); }
-
-  // `per_run`: operations in one call of `run`.
-  void add(const char* operation, int64_t bytes, double bus, int per_run,
-           const std::function<void()>& run) {
-    const int runs = repeats_of(bytes);
-    CommRow row{.operation = operation, .bytes = bytes, .repeats = runs * per_run, .bus = bus};
-    row.samples = sample({.warmup = kWarmup,
-                          .min_samples = 10,
-                          .max_samples = 40,
-                          .target_ci = 0.05,
-                          .time_budget_s = 5},
-                         clock_.hooks([&] {
-                           for (int i = 0; i < runs; ++i) run();
-                         }));
-    if (comm_.rank() == 0) print(row);
-    rows_.push_back(std::move(row));
+  SampleHooks hooks(CommOperation what, int64_t bytes, int runs) {
+    SampleHooks hooks = clock_.hooks([=, this] { operations_.run(what, bytes, runs); });
+    hooks.prepare = [this] { operations_.meet(); };
+    if (operations_.device_seconds())  // each device has a clock of its own
+      hooks.over_ranks = [this](const RunSpan&) {
+        return operations_.host().max_of(*operations_.device_seconds());
+      };
+    return hooks;
   }
 
   static void print(const CommRow& row) {
     if (row.samples.samples_s.empty()) {
-      std::cout << "# " << row.operation << " of " << row.bytes
+      std::cout << "# " << to_string(row.operation) << " of " << row.bytes
                 << " bytes: no sample within the time budget\n"
                 << std::flush;
       return;
     }
     const double rate = row.algorithm_bytes_per_s() / 1e9;
-    std::cout << std::left << std::setw(11) << row.operation << std::right << std::setw(12)
-              << row.bytes << std::setw(12) << std::setprecision(4) << row.seconds() * 1e6
-              << std::setw(12) << rate << std::setw(12) << rate * row.bus << std::setw(8)
-              << row.samples.samples_s.size() << std::setw(10) << std::setprecision(3);
+    std::cout << std::left << std::setw(11) << to_string(row.operation) << std::right
+              << std::setw(12) << row.bytes << std::setw(12) << std::setprecision(4)
+              << row.seconds() * 1e6 << std::setw(12) << rate << std::setw(12) << rate * row.bus
+              << std::setw(8) << row.samples.samples_s.size() << std::setw(10)
+              << std::setprecision(3);
     if (row.samples.samples_s.size() > 1)
       std::cout << 100 * row.samples.interval.relative_half_width();
     else
@@ -122,9 +103,9 @@ class CommBench {
     std::cout << "\n" << std::flush;
   }
 
-  Communicator& comm_;
+  CommOperations& operations_;
+  Watchdog& watchdog_;
   RankClock clock_;
-  RankGroup group_;
   std::vector<CommRow> rows_;
 };
 
@@ -135,7 +116,7 @@ JsonNode to_node(const CommRow& row) {
   std::vector<double> samples;
   for (const double s : row.samples.samples_s) samples.push_back(s * row.scale());
   JsonNode node = JsonNode::object();
-  node.set("operation", row.operation).set("bytes", row.bytes);
+  node.set("operation", std::string(to_string(row.operation))).set("bytes", row.bytes);
   node.set("operations_per_sample", row.repeats).set("samples_s", to_array(samples));
   if (samples.empty()) return node.set("reason", "no sample within the time budget");
   node.set("median_s", row.seconds()).set("ci_low_s", bound(row.samples.interval.low));
@@ -145,14 +126,32 @@ JsonNode to_node(const CommRow& row) {
   return node.set("bus_bytes_per_s", row.algorithm_bytes_per_s() * row.bus);
 }
 
+// What was measured, and between whom.
+struct CommResult {
+  std::string transport{};
+  std::vector<RankInfo> ranks{};
+  std::vector<CommRow> rows{};
+};
+
 void write_json(const std::filesystem::path& file, const World& world, double busy_share,
-                const std::vector<CommRow>& rows) {
-  JsonNode root = JsonNode::object(), list = JsonNode::array();
-  for (const CommRow& row : rows) list.push(to_node(row));
-  root.set("build", build_to_node(build_info()));
-  root.set("environment", environment_to_node(capture_environment(
-                              {.mpi_version = world.mpi_version(), .busy_share = busy_share})));
-  root.set("transport", world.transport()).set("ranks", world.size()).set("rows", list);
+                const CommResult& result) {
+  JsonNode root = JsonNode::object(), list = JsonNode::array(), places = JsonNode::array();
+  for (const CommRow& row : result.rows) list.push(to_node(row));
+  const bool on_devices = result.transport != world.transport();
+  CaptureOptions capture{.mpi_version = world.mpi_version(), .busy_share = busy_share};
+  if (on_devices) {
+    capture.devices = device_lines();
+    capture.device_software = device_software();
+  }
+  for (const RankInfo& rank : result.ranks) {
+    JsonNode place = JsonNode::object();
+    place.set("rank", rank.rank).set("hostname", rank.hostname).set("device", rank.device);
+    places.push(place);
+  }
+  root.set("program", "lnbench comm").set("build", build_to_node(build_info()));
+  root.set("environment", environment_to_node(capture_environment(capture)));
+  root.set("transport", result.transport).set("host_transport", world.transport());
+  root.set("ranks", world.size()).set("places", places).set("rows", list);
   std::ofstream out(file);
   out << dump_json(root, 2) << "\n";
   out.close();
@@ -160,48 +159,76 @@ void write_json(const std::filesystem::path& file, const World& world, double bu
     throw UsageError(concat("cannot write ", file.string(), ": choose another place by --json"));
 }
 
+int64_t max_bytes_of(const Options& options, bool on_devices) {
+  const std::string text = !options.max_bytes.empty() ? options.max_bytes
+                           : on_devices               ? "256MiB"
+                                                      : "4MiB";
+  const auto bytes = try_parse_bytes(text);
+  if (!bytes || *bytes < 4)
+    throw UsageError(concat("--max-bytes ", text,
+                            ": write a size of at least 4 bytes with its unit, e.g. 4KiB or 4MiB"));
+  return *bytes;
+}
+
+int default_ranks(bool on_devices) {
+  return std::max(2, on_devices ? int(describe_devices().devices.size())
+                                : capture_environment().usable_threads);
+}
+
+void require_room(const World& world, int64_t max_bytes) {
+  if (max_bytes < 4 * world.size())
+    throw UsageError(concat("--max-bytes ", format_bytes(double(max_bytes)),
+                            " is less than a gather of ", world.size(),
+                            " ranks, 4 bytes each: use ", 4 * world.size(), " or more"));
+  // Two buffers of a rank, what the transport copies and what the data are compared with.
+  const double needed = 4.0 * double(max_bytes) * world.ranks_on_this_machine();
+  if (const double memory = double(capture_environment().memory_limit_bytes); needed > memory)
+    throw UsageError(concat("--max-bytes ", format_bytes(double(max_bytes)), ": ",
+                            world.ranks_on_this_machine(), " ranks need ", format_bytes(needed),
+                            ", this machine has ", format_bytes(memory), "\n  hint: --max-bytes ",
+                            int64_t(memory / 4 / world.ranks_on_this_machine())));
+}
+
 }  // namespace
 
 int run_comm(const Options& options) {
-  const auto max_bytes = try_parse_bytes(options.max_bytes);
-  if (!max_bytes || *max_bytes < 4)
-    throw UsageError(concat("--max-bytes ", options.max_bytes,
-                            ": write a size of at least 4 bytes with its unit, e.g. 4KiB or 4MiB"));
+  const bool on_devices = options.comm_transport != "host";
+  if (const DeviceReport report = describe_devices(); on_devices && !report.unusable.empty())
+    throw UsageError(concat("--transport ", options.comm_transport, ": ", report.unusable));
+  const int64_t max_bytes = max_bytes_of(options, on_devices);
   if (const auto folder = std::filesystem::path(options.json).parent_path();
       !folder.empty() && !std::filesystem::is_directory(folder))
     throw UsageError(concat("cannot write ", options.json, ": there is no folder ", folder.string(),
                             "\n  hint: make it, or choose another --json"));
   const double busy = measure_busy_share();
-  World world(options.ranks > 0 ? options.ranks
-                                : std::max(2, capture_environment().usable_threads));
+  World world(options.ranks > 0 ? options.ranks : default_ranks(on_devices));
   if (world.size() < 2)
     throw UsageError("a communicator needs two ranks: use mpirun -np 2 or --ranks 2");
-  if (*max_bytes < 4 * world.size())
-    throw UsageError(concat("--max-bytes ", options.max_bytes, " is less than a gather of ",
-                            world.size(), " ranks, 4 bytes each: use ", 4 * world.size(),
-                            " or more"));
-  // Two buffers of a rank, and what the transport copies.
-  const double needed = 4.0 * double(*max_bytes) * world.ranks_on_this_machine();
-  if (const double memory = double(capture_environment().memory_limit_bytes); needed > memory)
-    throw UsageError(concat("--max-bytes ", options.max_bytes, ": ", world.ranks_on_this_machine(),
-                            " ranks need ", format_bytes(needed), ", this machine has ",
-                            format_bytes(memory), "\n  hint: --max-bytes ",
-                            int64_t(memory / 4 / world.ranks_on_this_machine())));
-  if (world.is_root())
-    std::cout
-        << "# " << world.size() << " ranks (" << world.transport()
-        << "); time is the median over runs, from the first rank's begin to the last one's end;\n"
-        << "# the data of every line were verified before it was timed\n"
-        << "# what            bytes     time_us   algbw_GBs   busbw_GBs       n   ci_pct\n";
-  std::vector<CommRow> rows;
-  world.run(world.size(), [&](Communicator& comm) {
-    CommBench bench(comm);
-    for (int64_t bytes = 4; bytes <= *max_bytes; bytes *= 4) bench.point_to_point(bytes);
-    for (int64_t bytes = 4 * comm.size(); bytes <= *max_bytes; bytes *= 4) bench.all_gather(bytes);
-    for (int64_t bytes = 4 * comm.size(); bytes <= *max_bytes; bytes *= 4) bench.all_to_all(bytes);
-    if (comm.rank() == 0) rows = bench.rows();
+  require_room(world, max_bytes);
+  CommResult result{.ranks = describe_ranks(world, world.threads_per_rank(), on_devices)};
+  Watchdog watchdog([&](const std::string& what) {
+    std::cerr << "\nerror: rank " << world.rank() << " waited too long in '" << what
+              << "', exit 3\n";
   });
-  if (world.is_root() && !options.json.empty()) write_json(options.json, world, busy, rows);
+  world.run(world.size(), [&](Communicator& comm) {
+    const auto operations = on_devices
+                                ? operations_on_device(options.comm_transport, comm, max_bytes)
+                                : make_host_operations(comm, max_bytes);
+    if (comm.rank() == 0)
+      std::cout << "# " << comm.size() << " ranks (" << operations->transport() << "); time is "
+                << (on_devices
+                        ? "the median over runs, of the device that took longest;\n"
+                        : "the median over runs, from the first rank's begin to the last one's "
+                          "end;\n")
+                << "# the data of every line were verified before it was timed\n"
+                << "# what            bytes     time_us   algbw_GBs   busbw_GBs       n   ci_pct\n";
+    CommBench bench(*operations, watchdog);
+    for (const CommOperation what : kCommOperations) bench.measure(what, max_bytes);
+    if (comm.rank() != 0) return;
+    result.transport = operations->transport();
+    result.rows = bench.rows();
+  });
+  if (world.is_root() && !options.json.empty()) write_json(options.json, world, busy, result);
   return kOk;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 
+#include "comm/cuda/device_operations.h"
 #include "comm/cuda/device_transport.h"
 #include "core/check.h"
 #include "core/cuda/device_clocks.h"
@@ -267,6 +268,20 @@ std::string transport_of_run(const std::string& name, Communicator& comm) {
   if (comm.max_of(describe_devices().unusable.empty() ? 0.0 : 1.0) > 0) return name;
   use_device(device_of_rank(comm));
   return resolve_device_transport(name, comm);
+}
+
+std::unique_ptr<CommOperations> operations_on_device(const std::string& transport,
+                                                     Communicator& comm, int64_t max_bytes) {
+  use_device(device_of_rank(comm));
+  auto moves = make_device_transport(transport == "gpu" ? "auto" : transport, comm);
+  const int64_t needed = 2 * max_bytes;  // all ranks refuse alike
+  const double lacking = double(devices_in_use(comm).ranks_on_mine) * double(needed) -
+                         0.95 * double(device_free_bytes());
+  if (comm.max_of(lacking) > 0)
+    throw UsageError(concat("--max-bytes ", format_bytes(double(max_bytes)),
+                            ": two such buffers per rank do not fit into a GPU's memory\n  hint: "
+                            "choose a smaller one"));
+  return make_device_operations(std::move(moves), max_bytes);
 }
 
 PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options,

@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 
+#include "comm/comm_operations.h"
 #include "execute/unit_walk.h"
 #include "lnbench/point_runner.h"
 
@@ -17,6 +18,11 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
 // What transport "auto" is for all ranks of a run, so that its points differ in nothing else; other
 // names stay, and "auto" does where some rank has no GPU. Collective.
 std::string transport_of_run(const std::string& name, Communicator& comm);
+
+// Of `lnbench comm`, on each rank's device. `transport`: a name, or "gpu" for what "auto" is.
+// Throws on every rank when it does not fit, or some device lacks the memory. Collective.
+std::unique_ptr<CommOperations> operations_on_device(const std::string& transport,
+                                                     Communicator& comm, int64_t max_bytes);
 
 // Virtual ranks: a walk on the calling thread's GPU, with the point's kernel.
 std::unique_ptr<UnitWalk> make_device_walk(const PointParams& params,

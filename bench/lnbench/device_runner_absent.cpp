@@ -11,6 +11,10 @@ PointRecord run_device_point(const PointPlan&, const RunnerOptions&, Communicato
 
 std::string transport_of_run(const std::string& name, Communicator&) { return name; }
 
+std::unique_ptr<CommOperations> operations_on_device(const std::string&, Communicator&, int64_t) {
+  throw UsageError(describe_devices().unusable);
+}
+
 std::unique_ptr<UnitWalk> make_device_walk(const PointParams&, UnitWalk::MakeSchedule,
                                            MemoryLedger&) {
   throw UsageError(describe_devices().unusable);

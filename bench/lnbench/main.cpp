@@ -205,10 +205,15 @@ Command depth_command(CLI::App& app, Options& o) {
 
 Command comm_command(CLI::App& app, Options& o) {
   CLI::App* comm = app.add_subcommand(
-      "comm", "The communicator alone: latency, bandwidth, all-gather, all-to-all");
+      "comm", "What moves bytes between ranks, alone: latency, bandwidth, collectives");
   comm->add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
       ->check(CLI::Range(1, 1024));
-  comm->add_option("--max-bytes", o.max_bytes, "Largest message, e.g. 4MiB");
+  comm->add_option("--transport", o.comm_transport,
+                   "host (default: MPI under mpirun, else threads), or between GPUs: gpu (what "
+                   "auto is for GPU kernels), nccl, nccl_registered, cuda_ipc or mpi_host")
+      ->check(CLI::IsMember({"host", "gpu", "nccl", "nccl_registered", "cuda_ipc", "mpi_host"}));
+  comm->add_option("--max-bytes", o.max_bytes,
+                   "Largest message, e.g. 4MiB (default: 4MiB, between GPUs 256MiB)");
   comm->add_option("--json", o.json, "Write the rows, with their samples, to this file");
   add_common(*comm, o);
   return {comm, [&o] { return run_comm(o); }, true};
@@ -226,9 +231,14 @@ Command calibrate_command(CLI::App& app, Options& o) {
       "--gpu-kernels", o.gpu_kernels,
       "Measure nothing: write --cluster again with the speeds of attention that "
       "gpu_kernels_benchmark --json measured");
-  calibrate->add_option("--cluster", o.cluster, "The cluster that --gpu-kernels goes into")
-      ->needs(kernels);
-  kernels->needs(calibrate->get_option("--cluster"));
+  auto* links = calibrate->add_option(
+      "--gpu-comm", o.gpu_comm,
+      "Likewise, with the link that lnbench comm --transport gpu --json measured: inside a node, "
+      "or between nodes when its ranks 0 and 1 were on two");
+  auto* cluster = calibrate->add_option("--cluster", o.cluster,
+                                        "The cluster that --gpu-kernels and --gpu-comm go into");
+  kernels->needs(cluster);
+  links->needs(cluster);
   calibrate->add_option("--kernel", o.gpu_kernel, "Of --gpu-kernels: cuda (default), cudnn, gather")
       ->needs(kernels);
   add_common(*calibrate, o);

@@ -44,12 +44,13 @@ struct Options {
   std::string json;
   bool fitness_check = false;
   // comm.
-  std::string max_bytes = "4MiB";
+  std::string max_bytes;  // "": by the transport
+  std::string comm_transport = "host";
   // validate.
   std::string real;
   // calibrate.
   bool quick = false;
-  std::string gpu_kernels, gpu_kernel = "cuda";
+  std::string gpu_kernels, gpu_kernel = "cuda", gpu_comm;
   // compare.
   std::string base, now, threshold = "5%";
   bool any_transport = false;

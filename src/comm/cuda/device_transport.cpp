@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "comm/nccl/nccl_library.h"
 #include "core/check.h"
@@ -77,6 +78,22 @@ void DeviceTransport::count(std::span<const Transfer> transfers) {
     }
     counters_.bytes_sent += t.bytes;
     if (t.bytes > 0) ++counters_.messages_sent;
+  }
+}
+
+void DeviceTransport::wait_for(const Event& event) {
+  constexpr int kPollsPerLook = 256;  // a poll takes about a microsecond
+  try {
+    for (int polls = 1; !event.over(); ++polls) {
+      if (polls % kPollsPerLook == 0) {
+        check_health();
+        host().throw_if_broken();
+      }
+      std::this_thread::yield();
+    }
+  } catch (...) {
+    abort();
+    throw;
   }
 }
 

@@ -62,6 +62,8 @@ class DeviceTransport {
   virtual void check_health() const {}
   // Ends what is under way, so that streams come to rest; nothing else works afterwards.
   virtual void abort() noexcept {}
+  // Returns when `event` is over; throws, with all transfers aborted, when they will never end.
+  void wait_for(const Event& event);
 
   const CommCounters& counters() const { return counters_; }
   void reset_counters() { counters_ = {}; }

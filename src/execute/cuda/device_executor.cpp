@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <thread>
 
 #include "core/check.h"
 #include "execute/cuda/comm_rounds.h"
@@ -310,19 +309,7 @@ void DeviceExecutor::enqueue(OpId id) {
 // A device that waits for a rank which has failed would wait for ever.
 void DeviceExecutor::wait_for_end() {
   if (!communicates()) return end_.synchronize();
-  constexpr int kPollsPerLook = 256;  // a poll takes about a microsecond
-  try {
-    for (int polls = 1; !end_.over(); ++polls) {
-      if (polls % kPollsPerLook == 0) {
-        transport_->check_health();
-        transport_->host().throw_if_broken();
-      }
-      std::this_thread::yield();
-    }
-  } catch (...) {
-    transport_->abort();
-    throw;
-  }
+  transport_->wait_for(end_);
 }
 
 double DeviceExecutor::run(RunMode mode) {

@@ -1,4 +1,4 @@
-#include "comm/verified_transfer.h"
+#include "comm/verified_operation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -66,51 +66,43 @@ class Corrupting final : public Communicator {
   std::span<std::byte> arriving_;
 };
 
-enum class Operation { kSendRecv, kAllGather, kAllToAll };
-
 // One operation on 4 ranks of 300 bytes per rank; rank 1 sees `change` applied to what it received.
 // Returns what is said about it, or "".
-std::string said(Operation operation, const Corrupting::Change& change) {
+std::string said(CommOperation operation, const Corrupting::Change& change) {
   constexpr int kRanks = 4, kPart = 300;
   std::string error;
   run_on_threads(kRanks, [&](Communicator& threads) {
     Corrupting comm(
         threads, threads.rank() == 1 ? change : [](std::span<std::byte>) {});
-    const RankGroup group{.first = 0, .stride = 1, .count = kRanks};
-    comm.open_group(group);
-    const std::vector<int64_t> counts(kRanks, kPart);
-    std::vector<std::byte> out(kRanks * kPart), in(out.size());
+    const auto operations = make_host_operations(comm, kRanks * kPart);
     try {
-      if (operation == Operation::kSendRecv) verify_send_recv(comm, out, in);
-      if (operation == Operation::kAllGather) verify_all_gather(comm, group, in, counts);
-      if (operation == Operation::kAllToAll) verify_all_to_all(comm, group, out, in, counts);
+      verify(*operations, operation, kRanks * kPart);
     } catch (const Error& e) {
       EXPECT_EQ(comm.rank(), 1);
       error = e.what();
-      // What the others still wait for.
-      if (operation == Operation::kSendRecv) comm.wait(comm.isend(0, out));
     }
     comm.barrier();
   });
   return error;
 }
 
-class VerifiedTransfer : public testing::TestWithParam<Operation> {};
+class VerifiedOperation : public testing::TestWithParam<CommOperation> {};
 
-TEST_P(VerifiedTransfer, AcceptsWhatArrivesAsItWasSent) {
+TEST_P(VerifiedOperation, AcceptsWhatArrivesAsItWasSent) {
   EXPECT_EQ(said(GetParam(), [](std::span<std::byte>) {}), "");
 }
 
-TEST_P(VerifiedTransfer, NamesTheFirstChangedByte) {  // byte 2 * 300 + 17: rank 2's, in collectives
+TEST_P(VerifiedOperation,
+       NamesTheFirstChangedByte) {  // byte 2 * 300 + 17: rank 2's, in collectives
   const std::string error =
       said(GetParam(), [](std::span<std::byte> data) { data[617] ^= std::byte{1}; });
   EXPECT_THAT(error, testing::HasSubstr(" of 1200 bytes on 4 ranks (threads): rank 1 got 0x"));
-  EXPECT_THAT(error, testing::HasSubstr(GetParam() == Operation::kSendRecv
+  EXPECT_THAT(error, testing::HasSubstr(is_point_to_point(GetParam())
                                             ? "in byte 617 of rank 0's 1200, expected 0x"
                                             : "in byte 17 of rank 2's 300, expected 0x"));
 }
 
-TEST_P(VerifiedTransfer, SeesShiftedSwappedAndMissingData) {
+TEST_P(VerifiedOperation, SeesShiftedSwappedAndMissingData) {
   const auto swap_parts = [](std::span<std::byte> d) {
     std::swap_ranges(d.begin() + 600, d.begin() + 900, d.begin() + 900);
   };
@@ -123,9 +115,21 @@ TEST_P(VerifiedTransfer, SeesShiftedSwappedAndMissingData) {
   EXPECT_NE(said(GetParam(), lose_the_end), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Operations, VerifiedTransfer,
-                         testing::Values(Operation::kSendRecv, Operation::kAllGather,
-                                         Operation::kAllToAll));
+INSTANTIATE_TEST_SUITE_P(Operations, VerifiedOperation, testing::ValuesIn(kCommOperations),
+                         [](const auto& one) { return std::string(to_string(one.param)); });
+
+TEST(CommOperations, RepeatsAndPointToPointLeaveTheOthersAlone) {
+  run_on_threads(3, [](Communicator& comm) {
+    const auto operations = make_host_operations(comm, 12);
+    for (const CommOperation what : kCommOperations) {
+      operations->meet();
+      operations->run(what, 12, 5);
+      verify(*operations, what, 12);
+    }
+    EXPECT_EQ(operations->transport(), "threads");
+    EXPECT_FALSE(operations->device_seconds());
+  });
+}
 
 }  // namespace
 }  // namespace longnet

@@ -1,0 +1,57 @@
+// Whole operations between ranks, over buffers of their own: what `lnbench comm` shows to be right
+// and then times, between hosts and between GPUs alike.
+//
+//   const auto ops = make_host_operations(comm, 1 << 20);
+//   ops->run(CommOperation::kAllGather, 4096, 10);     // ten gathers of 4096 bytes, on every rank
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "comm/communicator.h"
+
+namespace longnet {
+
+enum class CommOperation {
+  kSendRecv,   // rank 0's source to rank 1's target, and rank 1's back; the others do nothing
+  kExchange,   // the same, both directions at once
+  kAllGather,  // in place in the target: part i is rank i's
+  kAllToAll    // part i of the source goes to rank i, part i of the target comes from it
+};
+inline constexpr std::array kCommOperations{CommOperation::kSendRecv, CommOperation::kExchange,
+                                            CommOperation::kAllGather, CommOperation::kAllToAll};
+std::string_view to_string(CommOperation what);  // "send_recv", ...
+// Of two ranks alone, however many there are.
+inline bool is_point_to_point(CommOperation what) {
+  return what == CommOperation::kSendRecv || what == CommOperation::kExchange;
+}
+
+// One rank's side. All of run() is collective.
+class CommOperations {
+ public:
+  enum class Buffer { kSource, kTarget };
+  virtual ~CommOperations() = default;
+  virtual std::string_view transport() const = 0;
+  virtual Communicator& host() const = 0;
+  // `bytes`: of a message; else of a whole buffer, in equal parts. At most what the factory was
+  // told. Returns when `repeats` operations are over on this rank.
+  virtual void run(CommOperation what, int64_t bytes, int repeats) = 0;
+  // What the last run took by this rank's device; none where the host's clock is the one to ask.
+  virtual std::optional<double> device_seconds() const { return std::nullopt; }
+  // Between this and a run, ranks start together; outside of what is timed.
+  virtual void meet() { host().barrier(); }
+  // Operations that a timed run should repeat: one short one is less than what surrounds it.
+  virtual int repeats_of(int64_t bytes) const = 0;
+
+  virtual void write(Buffer at, std::span<const std::byte> bytes) = 0;
+  virtual void read(Buffer at, std::span<std::byte> bytes) = 0;
+};
+
+// `comm` outlives them. Collective.
+std::unique_ptr<CommOperations> make_host_operations(Communicator& comm, int64_t max_bytes);
+
+}  // namespace longnet

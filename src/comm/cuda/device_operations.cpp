@@ -1,0 +1,127 @@
+#include "comm/cuda/device_operations.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+using Kind = Transfer::Kind;
+
+class DeviceOperations final : public CommOperations {
+ public:
+  DeviceOperations(std::unique_ptr<DeviceTransport> transport, int64_t max_bytes)
+      : transport_(std::move(transport)),
+        all_{.first = 0, .stride = 1, .count = host().size()},
+        source_(memory_, "source", max_bytes, DeviceBuffer::Kind::kShared),
+        target_(memory_, "target", max_bytes, DeviceBuffer::Kind::kShared) {
+    const std::array buffers{std::span(source_.data(), size_t(max_bytes)),
+                             std::span(target_.data(), size_t(max_bytes))};
+    transport_->open(buffers);
+    transport_->open_group(all_);
+  }
+  ~DeviceOperations() override {
+    if (std::uncaught_exceptions() > 0) return;  // peers may never come
+    try {
+      transport_->close();
+    } catch (const std::exception&) {  // a peer has failed, and says why
+    }
+  }
+  std::string_view transport() const override { return transport_->name(); }
+  Communicator& host() const override { return transport_->host(); }
+  // As nccl-tests do; the ring of events of cuda_ipc holds 512 posts and receives of a run.
+  int repeats_of(int64_t bytes) const override {
+    return std::clamp(500 / host().size(), 1, bytes < 16 << 20 ? 20 : 5);
+  }
+
+  void meet() override {
+    stream_.synchronize();
+    host().barrier();
+    transport_->meet(stream_);
+  }
+
+  void run(CommOperation what, int64_t bytes, int repeats) override {
+    begin_.record(stream_);
+    for (int i = 0; i < repeats; ++i) switch (what) {
+        case CommOperation::kSendRecv:
+          there_and_back(bytes);
+          break;
+        case CommOperation::kExchange:
+          exchange(bytes);
+          break;
+        case CommOperation::kAllGather:
+          all_gather(bytes);
+          break;
+        case CommOperation::kAllToAll:
+          all_to_all(bytes);
+          break;
+      }
+    end_.record(stream_);
+    transport_->wait_for(end_);
+    transport_->finish();
+  }
+  std::optional<double> device_seconds() const override { return end_.seconds_since(begin_); }
+
+  void write(Buffer at, std::span<const std::byte> bytes) override {
+    stream_.copy(buffer(at).data(), bytes.data(), int64_t(bytes.size()));
+    stream_.synchronize();
+  }
+  void read(Buffer at, std::span<std::byte> bytes) override {
+    stream_.copy(bytes.data(), buffer(at).data(), int64_t(bytes.size()));
+    stream_.synchronize();
+  }
+
+ private:
+  DeviceBuffer& buffer(Buffer at) { return at == Buffer::kSource ? source_ : target_; }
+  Rank me() const { return host().rank(); }
+  void over(DeviceTransport::Ticket ticket) { transport_->complete(ticket, stream_); }
+  void post(std::span<const Transfer> transfers) { over(transport_->post(transfers, stream_)); }
+
+  void there_and_back(int64_t bytes) {
+    if (me() > 1) return;
+    const Transfer send{Kind::kSend, 1 - me(), source_.data(), bytes};
+    const Transfer receive{Kind::kRecv, 1 - me(), target_.data(), bytes};
+    post(std::span(me() == 0 ? &send : &receive, 1));
+    post(std::span(me() == 0 ? &receive : &send, 1));
+  }
+  void exchange(int64_t bytes) {
+    if (me() > 1) return;
+    const std::array both{Transfer{Kind::kSend, 1 - me(), source_.data(), bytes},
+                          Transfer{Kind::kRecv, 1 - me(), target_.data(), bytes}};
+    post(both);
+  }
+  void all_gather(int64_t bytes) {
+    const std::vector<int64_t> counts(size_t(all_.count), bytes / all_.count);
+    over(transport_->post_gather(all_, target_.data(), counts, stream_));
+  }
+  void all_to_all(int64_t bytes) {
+    const int64_t part = bytes / all_.count;
+    stream_.copy(target_.data() + me() * part, source_.data() + me() * part, part);
+    std::vector<Transfer> transfers;
+    for (int i = 1; i < all_.count; ++i) {
+      const Rank to = (me() + i) % all_.count, from = (me() - i + all_.count) % all_.count;
+      transfers.push_back({Kind::kSend, to, source_.data() + to * part, part});
+      transfers.push_back({Kind::kRecv, from, target_.data() + from * part, part});
+    }
+    post(transfers);
+  }
+
+  MemoryLedger memory_;
+  std::unique_ptr<DeviceTransport> transport_;
+  RankGroup all_;
+  DeviceBuffer source_, target_;
+  Stream stream_{Stream::Priority::kHigh};
+  Event begin_{Event::Kind::kTiming}, end_{Event::Kind::kTiming};
+};
+
+}  // namespace
+
+std::unique_ptr<CommOperations> make_device_operations(std::unique_ptr<DeviceTransport> transport,
+                                                       int64_t max_bytes) {
+  return std::make_unique<DeviceOperations>(std::move(transport), max_bytes);
+}
+
+}  // namespace longnet
