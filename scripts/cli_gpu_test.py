@@ -107,6 +107,19 @@ class Gpu(Case):
         self.assertIn("nothing could be compared", self.expect(1, "compare", *both).stdout)
         self.assertRegex(self.expect(0, "compare", *both, "--threshold", "10000%", "--any-transport").stdout, "missing 0 : no regression")
 
+    def test_clocks_and_links_by_nvml(self):
+        out = self.expect(0, "env", "--json", str(self.path / "env.json"), LONGNET_EMULATED_GPUS="2").stdout
+        self.assertIn("18 NVLinks, PCIe 5 x16", out)
+        self.assertEqual(len(json.loads((self.path / "env.json").read_text())["devices"]), 2)
+        sweep = (*MODEL, "--set", "sweep.algorithm=dilated", "--set", "sweep.seq_len=512", "--set", "sweep.ranks=2")
+        for name, more, mhz in (("cool", {}, 1980), ("hot", {"LONGNET_EMULATED_THROTTLE": "1"}, 1500)):
+            metrics = self.run_config("h100-8", *sweep, gpus=2, out=name, **more)[0]["points"][0]["metrics"]
+            self.assertEqual((metrics["device_sm_mhz"], metrics["device_power_w"], metrics["device_temperature_c"]), (mhz, 612.5, 41))
+            self.assertEqual(metrics["device_throttled"], name == "hot")
+            self.assertEqual(metrics["device_slowed_s"] > 0, name == "hot")
+        self.expect(0, "report", str(self.path / "hot"))
+        self.assertIn("slowed its clocks down", (self.path / "hot/report.html").read_text())
+
     def test_transports_alone(self):
         file = self.path / "comm.json"
         for transport, gpus, ranks in (("gpu", 3, 3), ("nccl_registered", 2, 2), ("gpu", 1, 4), ("mpi_host", 2, 3)):

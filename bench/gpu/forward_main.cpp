@@ -5,7 +5,7 @@
 #include "comm/cuda/device_transport.h"
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
-#include "core/cuda/device_clocks.h"
+#include "core/cuda/nvml.h"
 #include "core/token_range.h"
 #include "execute/cuda/device_executor.h"
 #include "gpu/support.h"

@@ -12,6 +12,7 @@
 #include "kernels/cpu/machine_peak.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/cuda/cudnn_kernel.h"
+#include "lnbench/machine.h"
 #include "lnbench/options.h"
 
 namespace longnet {
@@ -21,10 +22,10 @@ std::string gpu_lines() {
   const DeviceReport report = describe_devices(/*with_free_memory=*/true);
   std::string text = "gpu       ";
   if (!report.unusable.empty()) text += "none: " + report.unusable + "\n";
+  const std::vector<std::string> lines = device_lines();
   for (const DeviceInfo& d : report.devices)
-    text += concat(d.index == 0 ? "" : "          ", d.name, ", compute capability ", d.major, ".",
-                   d.minor, ", ", d.multiprocessors, " SMs, ", format_bytes(double(d.free_bytes)),
-                   " free of ", format_bytes(double(d.memory_bytes)), "\n");
+    text += concat(d.index == 0 ? "" : "          ", lines.at(size_t(d.index)), ", ",
+                   format_bytes(double(d.free_bytes)), " free\n");
   const std::string driver = report.driver == 0 ? "none" : cuda_version_text(report.driver);
   text +=
       "cuda      " +
@@ -37,7 +38,9 @@ std::string gpu_lines() {
 }  // namespace
 
 int run_env(const Options& options) {
-  const Environment env = capture_environment({.busy_share = measure_busy_share()});
+  const Environment env = capture_environment({.devices = device_lines(),
+                                               .device_software = device_software(),
+                                               .busy_share = measure_busy_share()});
   const BuildInfo build = build_info();
   if (!options.json.empty()) {
     std::ofstream file(options.json);

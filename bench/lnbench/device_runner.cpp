@@ -8,7 +8,7 @@
 #include "comm/cuda/device_operations.h"
 #include "comm/cuda/device_transport.h"
 #include "core/check.h"
-#include "core/cuda/device_clocks.h"
+#include "core/cuda/nvml.h"
 #include "execute/cuda/device_executor.h"
 #include "io/units.h"
 #include "kernels/cuda/device_kernel.h"
@@ -52,23 +52,31 @@ class ClockWatch {
     worst_.power_w = std::max(worst_.power_w, now.power_w);
     worst_.temperature_c = std::max(worst_.temperature_c, now.temperature_c);
     throttled_ = throttled_ || now.throttled();
+    if (!known_) slowed_before_s_ = now.slowed_s;
+    slowed_s_ = now.slowed_s - slowed_before_s_;
     known_ = true;
   }
   // The lowest clock and the highest of the others over the ranks of `comm`, which may be null.
   void write(PointRecord& record, Communicator* comm) const {
-    double values[5] = {known_ ? 0.0 : 1.0, double(-worst_.sm_mhz), worst_.power_w,
-                        double(worst_.temperature_c), throttled_ ? 1.0 : 0.0};
+    const bool counted = known_ && !std::isnan(slowed_s_);
+    double values[7] = {known_ ? 0.0 : 1.0,           double(-worst_.sm_mhz), worst_.power_w,
+                        double(worst_.temperature_c), throttled_ ? 1.0 : 0.0, counted ? 0.0 : 1.0,
+                        counted ? slowed_s_ : 0.0};
     if (comm != nullptr) comm->all_max(values);
     if (values[0] > 0) return;  // some rank's NVML does not tell
     record.metrics["device_sm_mhz"] = -values[1];
     record.metrics["device_power_w"] = values[2];
     record.metrics["device_temperature_c"] = values[3];
     record.metrics["device_throttled"] = values[4];
+    if (values[5] == 0) record.metrics["device_slowed_s"] = values[6];
   }
 
  private:
   DeviceClocks worst_{};
   bool known_ = false, throttled_ = false;
+  // By the driver's own count, which misses nothing between two looks: before the first of them,
+  // and since.
+  double slowed_before_s_ = 0, slowed_s_ = 0;
 };
 
 // The sampler's clock is the device's: it stands still but for the runs.

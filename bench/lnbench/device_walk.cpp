@@ -1,7 +1,7 @@
 // Virtual ranks on a GPU: what a walk needs, put together.
 #include "execute/cuda/device_walk.h"
 
-#include "core/cuda/device_clocks.h"
+#include "core/cuda/nvml.h"
 #include "execute/cuda/device_executor.h"
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/device_row_worker.h"

@@ -5,6 +5,7 @@
 #include "comm/nccl/nccl_library.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
+#include "core/cuda/nvml.h"
 #include "io/environment.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
@@ -62,11 +63,18 @@ std::string devices_text() {
   return concat(report.devices.size(), " x ", report.devices.front().name, " on this machine");
 }
 
+// ", 18 NVLinks, PCIe 5 x16", where NVML tells.
+std::string links_of(const DeviceInfo& device) {
+  const std::string links = to_string(read_device_links(device.index));
+  return links.empty() ? "" : ", " + links;
+}
+
 std::vector<std::string> device_lines() {
   std::vector<std::string> lines;
   for (const DeviceInfo& d : describe_devices().devices)
     lines.push_back(concat(d.name, ", compute capability ", d.major, ".", d.minor, ", ",
-                           d.multiprocessors, " SMs, ", format_bytes(double(d.memory_bytes))));
+                           d.multiprocessors, " SMs, ", format_bytes(double(d.memory_bytes)),
+                           links_of(d)));
   return lines;
 }
 

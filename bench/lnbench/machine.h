@@ -22,7 +22,8 @@ std::vector<RankInfo> describe_ranks(World& world, int threads, bool on_devices)
 
 // "8 x NVIDIA H100 on this machine"
 std::string devices_text();
-// The GPUs of this machine, a line each: "NVIDIA H200, compute capability 9.0, 132 SMs, 139.8 GiB".
+// The GPUs of this machine, a line each: "NVIDIA H200, compute capability 9.0, 132 SMs, 139.8 GiB,
+// 18 NVLinks, PCIe 5 x16"; the links where NVML tells.
 std::vector<std::string> device_lines();
 // Versions of what drives them: cuda, driver, cudnn, nccl.
 std::map<std::string, std::string> device_software();

@@ -12,4 +12,6 @@ std::string cuda_version_text(int version) {
   return concat(version / 1000, ".", version % 1000 / 10);
 }
 
+std::string device_bus_id(int) { return ""; }
+
 }  // namespace longnet

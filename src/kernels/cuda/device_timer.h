@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/cuda/device.h"
-#include "core/cuda/device_clocks.h"
+#include "core/cuda/nvml.h"
 
 namespace longnet {
 

@@ -333,7 +333,7 @@ void close_memory(void*) noexcept {}
 std::string cuda_version_text(int version) {
   return concat(version / 1000, ".", version % 1000 / 10);
 }
-std::string device_bus_id(int) { return ""; }
+std::string device_bus_id(int device) { return concat("emulated:", device); }
 int current_device() { return this_device; }
 int current_multiprocessors() { return describe_devices().devices.front().multiprocessors; }
 int64_t device_free_bytes() {

@@ -1,0 +1,60 @@
+// For tests: libnvidia-ml.so.1 of a machine of emulated GPUs, each an H200 by its links. With
+// LONGNET_EMULATED_THROTTLE=1 their power cap slows them down, a millisecond from look to look.
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+constexpr int kOk = 0, kInvalidArgument = 2;
+constexpr unsigned long long kPowerCap = 0x4, kIdle = 0x1;
+int device;  // its address is every device's handle
+
+bool throttled() { return std::getenv("LONGNET_EMULATED_THROTTLE") != nullptr; }
+}  // namespace
+
+extern "C" {
+
+int nvmlInit_v2() { return kOk; }
+int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, void** handle) {
+  *handle = &device;
+  return std::strncmp(bus, "emulated:", 9) == 0 ? kOk : kInvalidArgument;
+}
+int nvmlDeviceGetClockInfo(void*, unsigned type, unsigned* mhz) {
+  *mhz = type == 1 ? (throttled() ? 1500 : 1980) : 3201;
+  return kOk;
+}
+int nvmlDeviceGetMaxClockInfo(void*, unsigned, unsigned* mhz) {
+  *mhz = 1980;
+  return kOk;
+}
+int nvmlDeviceGetTemperature(void*, unsigned, unsigned* celsius) {
+  *celsius = 41;
+  return kOk;
+}
+int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
+  *milliwatts = 612500;
+  return kOk;
+}
+int nvmlDeviceGetCurrentClocksEventReasons(void*, unsigned long long* reasons) {
+  *reasons = throttled() ? kPowerCap : kIdle;
+  return kOk;
+}
+int nvmlDeviceGetViolationStatus(void*, unsigned policy, unsigned long long* times) {
+  static unsigned long long nanoseconds = 0;
+  if (policy == 0 && throttled()) nanoseconds += 1'000'000;
+  times[0] = 0;
+  times[1] = policy == 0 ? nanoseconds : 0;
+  return kOk;
+}
+int nvmlDeviceGetNvLinkState(void*, unsigned link, int* up) {
+  *up = 1;
+  return link < 18 ? kOk : kInvalidArgument;
+}
+int nvmlDeviceGetMaxPcieLinkGeneration(void*, unsigned* generation) {
+  *generation = 5;
+  return kOk;
+}
+int nvmlDeviceGetMaxPcieLinkWidth(void*, unsigned* lanes) {
+  *lanes = 16;
+  return kOk;
+}
+}
