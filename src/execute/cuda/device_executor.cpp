@@ -443,8 +443,10 @@ SampleErrors DeviceExecutor::compare(const AttentionProblem& problem,
     rows[size_t(i)].into = at + i * d;
     lses[size_t(i)].into = at + count * d + i;
   }
-  DevicePack(rows, d * int64_t{sizeof(float)}, 4, ledger).launch(compute_);
-  DevicePack(lses, 4, 4, ledger).launch(compute_);
+  const DevicePack pack_rows(rows, d * int64_t{sizeof(float)}, 4, ledger);
+  const DevicePack pack_lses(lses, 4, 4, ledger);  // both have lists, until the copies are done
+  pack_rows.launch(compute_);
+  pack_lses.launch(compute_);
   std::vector<float> host(size_t(count * (d + 1)));
   compute_.copy(host.data(), packed.data(), packed.size());
   compute_.synchronize();
