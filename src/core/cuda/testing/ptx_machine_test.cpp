@@ -183,6 +183,40 @@ TEST(PtxMachineTest, WarpsTalkThroughSharedMemory) {
   }
 }
 
+TEST(PtxMachineTest, RacesAreSeenWhateverTheValuesAre) {
+  // The first thread of each warp writes; both warps read what the other one wrote.
+  const auto body = [](const std::string& between, const std::string& behind) {
+    return kernel(R"(
+	shr.u32 %r2, %r1, 5;
+	shl.b32 %r3, %r2, 3;
+	xor.b32 %r4, %r3, 8;
+	mov.u32 %r9, dynamic;
+	and.b32 %r5, %r1, 31;
+	setp.ne.s32 %p1, %r5, 0;
+	add.s32 %r6, %r9, %r3;
+	@!%p1 st.shared.u32 [%r6], %r2;
+)" + between + R"(
+	add.s32 %r7, %r9, %r4;
+	ld.shared.u32 %r8, [%r7];
+)" + behind + "\t@!%p1 st.shared.u32 [%r6+16], %r8;\n" +
+                  store("%r8"));
+  };
+  const PtxLaunch launch{.block = 64, .shared_bytes = 32};
+  const std::string sync = "\tbar.sync 0;\n";
+  EXPECT_EQ(failure(body(sync, ""), launch), "");
+  EXPECT_THAT(
+      failure(body("", ""), launch),
+      testing::HasSubstr("a race at byte 8 of shared memory: warp 1 overwrites what warp 0 reads"));
+  // A write behind a read of another warp needs a barrier as well.
+  const std::string late = "\t@!%p1 st.shared.u32 [%r6], %r8;\n";
+  EXPECT_THAT(
+      failure(body(sync, late), launch),
+      testing::HasSubstr("a race at byte 8 of shared memory: warp 0 reads what warp 1 writes"));
+  EXPECT_EQ(failure(body(sync, sync + late), launch), "");
+  // Half a barrier orders nothing the other way round.
+  EXPECT_THAT(failure(body("\tbar.warp.sync -1;\n", ""), launch), testing::HasSubstr("a race"));
+}
+
 TEST(PtxMachineTest, CopiesThatNobodyWaitsForHaveNotArrived) {
   const auto body = [](bool waits) {
     return std::string(R"(

@@ -1,0 +1,16 @@
+// Matrices: what tensor cores and their loads do, by the PTX manual's pictures of fragments.
+#pragma once
+#include "core/cuda/testing/ptx_shared.h"
+#include "core/cuda/testing/ptx_warp.h"
+
+namespace longnet::ptx {
+
+// Byte of shared memory for byte `at` of a 128-byte swizzle: bits 4 to 6 xor bits 7 to 9 of the
+// address.
+inline uint64_t swizzled(uint64_t at) { return at ^ (at >> 7 & 7) << 4; }
+
+void multiply(Warp& warp, const PtxInstruction& in);                              // mma.m16n8k16
+void load_matrices(Warp& warp, const PtxInstruction& in, SharedMemory& shared);   // ldmatrix.x4
+void group_multiply(Warp& warp, const PtxInstruction& in, SharedMemory& shared);  // wgmma.m64nNk16
+
+}  // namespace longnet::ptx
