@@ -70,6 +70,13 @@ class Gpu(Case):
         self.assertEqual({p["params"]["kernel"] for p in result["points"]}, {"cuda", "cudnn", "gather"})
         self.assertIn("cudnn d=128 bf16 causal", done.stdout)
 
+    def test_cudnn_takes_zigzag_masks(self):
+        result, _ = self.run_config("h100-8", *MODEL, "--set", "run.kernel=cudnn", "--set", "model.causal=true", "--set",
+                                    "sweep.layout=zigzag", "--set", "sweep.algorithm=ring,all_gather,double_ring",
+                                    "--set", "sweep.seq_len=512", "--set", "sweep.ranks=4", gpus=4)
+        self.assertEqual(len(result["points"]), 3)
+        self.assert_all_ok(result["points"])
+
     def test_more_ranks_than_gpus(self):
         sweep = (*MODEL, "--set", "sweep.algorithm=dilated", "--set", "sweep.seq_len=512", "--set", "sweep.ranks=1,2,4", "--ranks", "4")
         result, _ = self.run_config("h100-8", *sweep, gpus=2)
@@ -77,6 +84,10 @@ class Gpu(Case):
         self.assertEqual({p["params"]["ranks"]: (p["params"]["transport"], p["metrics"]["devices"]) for p in result["points"]},
                          {1: ("cuda_ipc", 1), 2: ("cuda_ipc", 2), 4: ("cuda_ipc", 2)})
         self.assertEqual(result["points"][-1]["memory"]["device_bytes"], 2 << 30)
+        plan = ("plan", "configs/h100-8.json", *sweep)
+        self.assertIn("1 points have more ranks than this machine's 2 GPU(s)", self.expect(0, *plan, LONGNET_EMULATED_GPUS="2").stdout)
+        self.assertIn("nccl refuses", self.expect(0, *plan, "--transport", "nccl", LONGNET_EMULATED_GPUS="2").stdout)
+        self.assertNotIn("more ranks than", self.expect(0, *plan, LONGNET_EMULATED_GPUS="4").stdout)
         # What a named transport cannot do is left out, with the reason; the rest is measured.
         result, _ = self.run_config("h100-8", *sweep, "--transport", "nccl_registered", gpus=2, out="named")
         self.assertEqual([p["status"] for p in result["points"]], ["ok", "ok", "skipped_unsupported"])

@@ -109,6 +109,12 @@ class GpuValidateTest(unittest.TestCase):
         self.assertEqual(self.validate().returncode, 0)
         self.assertIn("it does not start here", (self.out / "summary.txt").read_text())
 
+    def test_a_slow_sanitizer_is_said_and_no_failure(self):
+        for found, code in (("nothing", 0), ("========= Invalid __global__ read of size 4", 1)):
+            (self.tools / "compute-sanitizer").write_text(f"#!/bin/sh\necho '{found}'\nexec sleep 1000\n")
+            self.assertEqual(self.validate("--skip", "kernels,figure5,walk").returncode, code, found)
+            self.assertEqual("was too slow for its time" in (self.out / "summary.txt").read_text(), code == 0)
+
     def test_a_failed_build_ends_it(self):
         done = self.validate(PLAYED_BUILD="fails")
         self.assertEqual(done.returncode, 1)

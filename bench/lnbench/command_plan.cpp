@@ -98,7 +98,7 @@ int run_plan(const Options& options) {
   }
   std::cout << "\n" << plan_header() << "\n";
   double seconds = 0;
-  int runnable = 0, unknown = 0;
+  int runnable = 0, unknown = 0, crowded = 0;
   Progress progress(options, true, int(points.size()));
   for (size_t i = 0; i < points.size(); ++i) {
     progress.start(int(i) + 1, describe(points[i].params), 0);
@@ -110,6 +110,8 @@ int run_plan(const Options& options) {
     ++runnable;
     seconds += point_cost(plan, config.measure);
     unknown += plan.estimated_s <= 0 ? 1 : 0;
+    crowded += is_device_kernel(plan.point.params.kernel) && !is_virtual(plan.point.params) &&
+               plan.point.params.ranks > limits.devices && limits.devices > 0;
   }
   std::cout << "# " << runnable << " of " << points.size() << " points can run; at least "
             << format_seconds(seconds)
@@ -121,6 +123,13 @@ int run_plan(const Options& options) {
                             : std::string())
             << "; estimate: seconds of one forward; above 64 ranks, maxima are over 5 of "
                "them\n";
+  if (crowded > 0)
+    std::cout << "# " << crowded << " points have more ranks than this machine's " << limits.devices
+              << " GPU(s): on this machine alone, ranks share GPUs, which "
+              << (config.run.transport.starts_with("nccl")
+                      ? concat(config.run.transport, " refuses: they will be skipped")
+                      : std::string("shows in their times"))
+              << "\n";
   return kOk;
 }
 

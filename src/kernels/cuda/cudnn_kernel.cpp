@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "kernels/cuda/cudnn_graph.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/sdpa_shape.h"
 #include "kernels/cuda/tile_plan.h"
 
 namespace longnet {
@@ -19,7 +20,7 @@ struct Sorted {
   std::vector<AttendTask> blind;
 };
 
-ViewTask view_task(const AttendTask& task, const KvRun& run, bool causal, bool& sees) {
+ViewTask view_task(const CutTask& task, const KvRun& run, bool causal, bool& sees) {
   ViewTask view{.q = task.q, .kv = run, .out = task.out};
   sees = true;
   if (!causal) return view;
@@ -32,53 +33,28 @@ ViewTask view_task(const AttendTask& task, const KvRun& run, bool causal, bool& 
   return view;
 }
 
+std::vector<CutTask> parts_of(const AttendTask& task, bool causal) {
+  if (causal) return cut_at_diagonals(task);
+  return {{.q = task.q, .kv = {task.kv.begin(), task.kv.end()}, .out = task.out}};
+}
+
 Sorted sort_tasks(std::span<const AttendTask> tasks, bool causal) {
   Sorted out;
-  for (const AttendTask& task : tasks) {
-    if (task.q.rows == 0) continue;
-    size_t round = 0;
-    for (const KvRun& run : task.kv) {
-      bool sees = false;
-      if (run.rows == 0) continue;
-      const ViewTask view = view_task(task, run, causal, sees);
-      if (!sees) continue;
-      if (out.rounds.size() <= round) out.rounds.emplace_back();
-      out.rounds[round++].push_back(view);
+  for (const AttendTask& task : tasks)
+    for (const CutTask& part : parts_of(task, causal)) {
+      if (part.q.rows == 0) continue;
+      size_t round = 0;
+      for (const KvRun& run : part.kv) {
+        bool sees = false;
+        if (run.rows == 0) continue;
+        const ViewTask view = view_task(part, run, causal, sees);
+        if (!sees) continue;
+        if (out.rounds.size() <= round) out.rounds.emplace_back();
+        out.rounds[round++].push_back(view);
+      }
+      if (round == 0) out.blind.push_back({.q = part.q, .kv = {}, .out = part.out});
     }
-    if (round == 0) {
-      AttendTask nothing = task;
-      nothing.kv = {};
-      out.blind.push_back(nothing);
-    }
-  }
   return out;
-}
-
-SdpaShape shape_of(const StridedView& view, const DeviceAttendOptions& options) {
-  const ViewTask& t = view.first;
-  const int64_t d = options.head_dim, rows = t.q.rows;
-  return {.outer = view.outer,
-          .inner = view.inner,
-          .rows = rows,
-          .keys = t.kv.rows,
-          .head_dim = d,
-          .q = {view.q.outer, view.q.inner, t.q.row_stride},
-          .k = {view.k.outer, view.k.inner, t.kv.row_stride},
-          .v = {view.v.outer, view.v.inner, t.kv.row_stride},
-          .o = {view.inner * rows * d, rows * d, d},
-          .lse = {view.lse.outer, view.lse.inner, t.out.lse_stride},
-          .element = options.element,
-          .mask = t.mask};
-}
-
-// Dimensions of one element have no stride that matters, but cuDNN wants a positive one.
-void fill_free_strides(SdpaShape& s) {
-  for (auto* strides : {&s.q, &s.k, &s.v, &s.o, &s.lse}) {
-    auto& [outer, inner, row] = *strides;
-    if (row == 0) row = s.head_dim;
-    if (inner == 0) inner = row * std::max(s.rows, s.keys);
-    if (outer == 0) outer = inner * s.inner;
-  }
 }
 
 // The views of one round, their 16-bit results, and how these reach the tasks' rows.
@@ -130,8 +106,7 @@ class Round {
     std::vector<WidenTask> widens;
     int64_t at = 0, workspace = 0;
     for (const StridedView& view : strided_views(tasks)) {
-      SdpaShape shape = shape_of(view, options);
-      fill_free_strides(shape);
+      const SdpaShape shape = sdpa_shape(view, options.head_dim, options.element);
       std::byte* const o = o_.data() + at * options.head_dim * 2;
       views_.push_back({cached_plan(shape, device),
                         {.q = view.first.q.q,

@@ -1,8 +1,34 @@
 #include "kernels/cuda/sdpa_shape.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 
 namespace longnet {
+
+SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim, DeviceElement element) {
+  const ViewTask& t = view.first;
+  const int64_t d = head_dim, rows = t.q.rows;
+  SdpaShape s{.outer = view.outer,
+              .inner = view.inner,
+              .rows = rows,
+              .keys = t.kv.rows,
+              .head_dim = d,
+              .q = {view.q.outer, view.q.inner, t.q.row_stride},
+              .k = {view.k.outer, view.k.inner, t.kv.row_stride},
+              .v = {view.v.outer, view.v.inner, t.kv.row_stride},
+              .o = {view.inner * rows * d, rows * d, d},
+              .lse = {view.lse.outer, view.lse.inner, t.out.lse_stride},
+              .element = element,
+              .mask = t.mask};
+  for (auto* strides : {&s.q, &s.k, &s.v, &s.o, &s.lse}) {
+    auto& [outer, inner, row] = *strides;
+    if (row == 0) row = d;
+    if (inner == 0) inner = row * std::max(rows, s.keys);
+    if (outer == 0) outer = inner * s.inner;
+  }
+  return s;
+}
 
 std::string why_misaligned(const SdpaShape& s) {
   const struct {

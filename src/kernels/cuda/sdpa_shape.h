@@ -19,6 +19,10 @@ struct SdpaShape {
   auto operator<=>(const SdpaShape&) const = default;
 };
 
+// Of the launch that does a view's tasks; their 16-bit results lie behind each other. Dimensions of
+// one element have no stride that matters, but cuDNN wants a positive one.
+SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim, DeviceElement element);
+
 // Empty when every address that the strides reach is 16-byte aligned, given aligned pointers: plans
 // are built without a word for others.
 std::string why_misaligned(const SdpaShape& shape);

@@ -1,5 +1,7 @@
 #include "kernels/cuda/strided_view.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <optional>
 
 namespace longnet {
@@ -101,6 +103,69 @@ MaskKind causal_mask_kind(const QueryRun& q, const KvRun& kv) {
   if (one_step && ahead >= 0 && ahead < step) return {Is::kMask, ViewMask::kUpToOwn};
   if (one_step && ahead < 0 && ahead >= -step) return {Is::kMask, ViewMask::kBeforeOwn};
   return {Is::kOther};
+}
+
+namespace {
+
+constexpr int64_t kElement = 2;  // bytes
+
+const void* advanced(const void* at, int64_t elements) {
+  return static_cast<const std::byte*>(at) + elements * kElement;
+}
+
+QueryRun rows_of(const QueryRun& q, int64_t first, int64_t count) {
+  return {advanced(q.q, first * q.row_stride), q.row_stride, count,
+          q.first_token + first * q.token_step, q.token_step};
+}
+KvRun keys_of(const KvRun& kv, int64_t first, int64_t count) {
+  const int64_t at = first * kv.row_stride;
+  return {advanced(kv.k, at),
+          advanced(kv.v, at),
+          kv.row_stride,
+          count,
+          kv.first_token + first * kv.token_step,
+          kv.token_step};
+}
+
+// 0 where rows and keys are unequally far apart.
+int64_t common_step(const QueryRun& q, const KvRun& kv) {
+  if (q.rows > 1 && kv.rows > 1 && q.token_step != kv.token_step) return 0;
+  return q.rows > 1 ? q.token_step : kv.token_step;
+}
+
+}  // namespace
+
+std::vector<CutTask> cut_at_diagonals(const AttendTask& task) {
+  std::vector<int64_t> cuts{0, task.q.rows};
+  for (const KvRun& run : task.kv) {
+    if (run.rows == 0 || causal_mask_kind(task.q, run).is != MaskKind::Is::kOther) continue;
+    const int64_t step = common_step(task.q, run), behind = run.first_token - task.q.first_token;
+    if (step > 0 && behind > 0) cuts.push_back((behind + step - 1) / step);
+  }
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  std::vector<CutTask> parts;
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+    const int64_t first = cuts[i];
+    CutTask part{.q = rows_of(task.q, first, cuts[i + 1] - first), .kv = {}, .out = task.out};
+    part.out.o += first * task.out.o_stride;
+    part.out.lse += first * task.out.lse_stride;
+    for (const KvRun& run : task.kv) {
+      const int64_t step = common_step(part.q, run);
+      const int64_t ahead = part.q.first_token - run.first_token;
+      const bool cut = run.rows > 0 && step > 0 && ahead >= step &&
+                       causal_mask_kind(part.q, run).is == MaskKind::Is::kOther;
+      if (!cut) {
+        part.kv.push_back(run);
+        continue;
+      }
+      const int64_t seen_by_all = ahead / step;
+      part.kv.push_back(keys_of(run, 0, seen_by_all));
+      part.kv.push_back(keys_of(run, seen_by_all, run.rows - seen_by_all));
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
 }
 
 }  // namespace longnet

@@ -48,4 +48,17 @@ struct MaskKind {
 };
 MaskKind causal_mask_kind(const QueryRun& q, const KvRun& kv);
 
+// A part of a causal task: some of its rows with the keys that they may see.
+struct CutTask {
+  QueryRun q;
+  std::vector<KvRun> kv;
+  PartialRun out;
+};
+// The task in parts whose masks are none, or one of the above: rows are cut where a run of keys
+// begins behind them, runs where the first row stops to see all of them. Only where rows and keys
+// are equally far apart; other masks stay kOther. Of 16-bit elements.
+//
+//   zigzag: rows at 8 .. 11, keys at 0 .. 15  ->  keys 0 .. 7 (all), 8 .. 15 (up to own)
+std::vector<CutTask> cut_at_diagonals(const AttendTask& task);
+
 }  // namespace longnet

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 namespace longnet {
@@ -101,6 +102,74 @@ TEST(CausalMaskKindTest, WhatTheViewSees) {
   EXPECT_EQ(kind(105, 4).is, Is::kOther);
   EXPECT_EQ(kind(96, 4).is, Is::kOther);
   EXPECT_EQ(kind(100, 2).is, Is::kOther);
+}
+
+// Which (row, key) positions a list of parts covers, how often; "other" masks are failures.
+std::map<std::pair<int64_t, int64_t>, int> pairs_of(const std::vector<CutTask>& parts) {
+  std::map<std::pair<int64_t, int64_t>, int> pairs;
+  for (const CutTask& part : parts)
+    for (const KvRun& run : part.kv) {
+      if (run.rows == 0) continue;
+      const MaskKind kind = causal_mask_kind(part.q, run);
+      EXPECT_NE(int(kind.is), int(MaskKind::Is::kOther))
+          << part.q.first_token << " x " << part.q.rows << " over " << run.first_token << " x "
+          << run.rows;
+      for (int64_t i = 0; i < part.q.rows; ++i)
+        for (int64_t j = 0; j < run.rows; ++j) {
+          const bool seen =
+              kind.is == MaskKind::Is::kEverything ||
+              (kind.is == MaskKind::Is::kMask && j <= i - (kind.mask == ViewMask::kBeforeOwn));
+          if (seen)
+            ++pairs[{part.q.first_token + i * part.q.token_step,
+                     run.first_token + j * run.token_step}];
+        }
+    }
+  return pairs;
+}
+
+TEST(CutAtDiagonalsTest, EveryVisiblePairOnceAndNoOther) {
+  std::vector<uint16_t> q(4096), k(4096);
+  std::vector<float> o(4096), lse(256);
+  for (const int64_t step : {1, 4, 6})
+    for (const int64_t rows : {1, 2, 7, 12})
+      for (const int64_t first_q : {0, 3, 30, 61})
+        for (const int64_t first_k : {0, 2, 29, 45}) {
+          const std::vector<KvRun> runs{{k.data(), k.data(), 16, 9, first_k, step},
+                                        {k.data(), k.data(), 16, 0, 7, step},
+                                        {k.data(), k.data(), 16, 5, first_k + 9 * step, step}};
+          const AttendTask task{.q = {q.data(), 16, rows, first_q, step},
+                                .kv = runs,
+                                .out = {o.data(), lse.data(), 24, 2}};
+          std::map<std::pair<int64_t, int64_t>, int> wanted;
+          for (int64_t i = 0; i < rows; ++i)
+            for (const KvRun& run : runs)
+              for (int64_t j = 0; j < run.rows; ++j)
+                if (run.first_token + j * step <= first_q + i * step)
+                  wanted[{first_q + i * step, run.first_token + j * step}] = 1;
+          const auto parts = cut_at_diagonals(task);
+          EXPECT_EQ(pairs_of(parts), wanted)
+              << step << " " << rows << " " << first_q << " " << first_k;
+          int64_t row = 0;
+          for (const CutTask& part : parts) {  // rows follow each other, addresses with them
+            EXPECT_EQ(part.q.q, q.data() + row * 16);
+            EXPECT_EQ(part.out.o, o.data() + row * 24);
+            EXPECT_EQ(part.out.lse, lse.data() + row * 2);
+            for (const KvRun& run : part.kv) {
+              if (run.rows > 0 && run.first_token < first_k + 9 * step) {
+                EXPECT_EQ(run.k, k.data() + (run.first_token - first_k) / step * 16);
+              }
+            }
+            row += part.q.rows;
+          }
+          EXPECT_EQ(row, rows);
+        }
+}
+
+TEST(CutAtDiagonalsTest, OtherStepsStayAsTheyAre) {
+  const std::vector<KvRun> runs{{nullptr, nullptr, 8, 10, 0, 2}};
+  const auto parts = cut_at_diagonals({.q = {nullptr, 8, 10, 7, 3}, .kv = runs, .out = {}});
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(int(causal_mask_kind(parts[0].q, parts[0].kv.at(0)).is), int(MaskKind::Is::kOther));
 }
 
 }  // namespace
