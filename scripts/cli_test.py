@@ -244,7 +244,7 @@ class Simulate(Case):
     def test_a_cluster_takes_a_link_that_gpus_measured(self):
         row = {"operation": "exchange", "median_s": None}
         report = {"program": "lnbench comm", "transport": "nccl",
-                  "places": [{"rank": r, "hostname": "one", "device": f"{r}: Some GPU"} for r in range(2)],
+                  "places": [{"rank": r, "hostname": "one", "device": f"{r}: Some GPU", "gpu": f"uuid {r}"} for r in range(2)],
                   "rows": [row | {"bytes": n, "median_s": 1e-5 + n / 2e11} for n in (1024, 65536, 1 << 24)] +
                           [row | {"bytes": 4}, row | {"bytes": 1024, "operation": "send_recv", "median_s": 1e-3}]}
         made = self.path / "measured.json"
@@ -262,6 +262,8 @@ class Simulate(Case):
             other = "inter" if link == "intra" else "intra"
             self.assertEqual(links[other], published["links"][other])
             self.assertEqual(json.loads(made.read_text())["device"], published["device"])
+        shared = [{"hostname": "one", "device": "0: Some GPU", "gpu": "uuid 0"}] * 2
+        self.assertIn("shared a GPU", self.expect(2, *args, self.write("comm.json", report | {"places": shared})).stderr)
         for wrong in (report | {"transport": "mpi"}, report | {"program": "other"}):
             self.assertIn("no times of messages between GPUs", self.expect(2, *args, self.write("comm.json", wrong)).stderr)
         self.assertIn("fewer than two sizes", self.expect(2, *args, self.write("comm.json", report | {"rows": []})).stderr)

@@ -207,7 +207,7 @@ else
     --max-time "$(plan 50)s" --progress plain --filter 'algorithm == dilated && seq_len <= 64K' -o "$out/lnbench" ||
     { [ "${status[-1]}" = lnbench=4 ] && forgive lnbench "lnbench: its sweep was stopped in time"; }
   [ -f "$out/lnbench/result.json" ] && cp "$out/lnbench/result.json" "$out/lnbench.json"
-  # What a link inside a node is: lnbench calibrate --gpu-comm reads it.
+  # Where there are several GPUs, lnbench calibrate --gpu-comm takes the link between them from this.
   stage comm 30 $bundled $bundle/bin/lnbench comm --transport gpu --max-bytes 64MiB --json "$out/comm.json"
 fi
 stage figure5 80 $bin/gpu_forward --figure5 --seconds "$(plan 80)" --json "$out/figure5.json"

@@ -85,6 +85,10 @@ ClusterSpec with_measured_link(ClusterSpec base, const std::string& file) {
     throw UsageError(concat(file, ": fewer than two sizes of \"exchange\" were timed", hint));
   const JsonNode &first = places->items[0], &second = places->items[1];
   const bool inside = first.text("hostname") == second.text("hostname");
+  if (inside && first.text("gpu") == second.text("gpu"))
+    throw UsageError(concat(file,
+                            ": ranks 0 and 1 shared a GPU: what was timed are copies inside it",
+                            hint, " where there are two"));
   const LinkFit fit = fit_link(times);
   const std::string by =
       concat("measured between ", first.text("device"), " and ", second.text("device"),

@@ -130,6 +130,7 @@ JsonNode to_node(const CommRow& row) {
 struct CommResult {
   std::string transport{};
   std::vector<RankInfo> ranks{};
+  std::vector<std::string> gpus{};  // of ranks on GPUs
   std::vector<CommRow> rows{};
 };
 
@@ -146,6 +147,7 @@ void write_json(const std::filesystem::path& file, const World& world, double bu
   for (const RankInfo& rank : result.ranks) {
     JsonNode place = JsonNode::object();
     place.set("rank", rank.rank).set("hostname", rank.hostname).set("device", rank.device);
+    if (on_devices) place.set("gpu", result.gpus.at(size_t(rank.rank)));
     places.push(place);
   }
   root.set("program", "lnbench comm").set("build", build_to_node(build_info()));
@@ -175,36 +177,44 @@ int default_ranks(bool on_devices) {
                                 : capture_environment().usable_threads);
 }
 
-void require_room(const World& world, int64_t max_bytes) {
+// Why these ranks cannot do it on this machine; "" when they can.
+std::string why_no_room(const World& world, int64_t max_bytes) {
   if (max_bytes < 4 * world.size())
-    throw UsageError(concat("--max-bytes ", format_bytes(double(max_bytes)),
-                            " is less than a gather of ", world.size(),
-                            " ranks, 4 bytes each: use ", 4 * world.size(), " or more"));
+    return concat("--max-bytes ", format_bytes(double(max_bytes)), " is less than a gather of ",
+                  world.size(), " ranks, 4 bytes each: use ", 4 * world.size(), " or more");
   // Two buffers of a rank, what the transport copies and what the data are compared with.
   const double needed = 4.0 * double(max_bytes) * world.ranks_on_this_machine();
   if (const double memory = double(capture_environment().memory_limit_bytes); needed > memory)
-    throw UsageError(concat("--max-bytes ", format_bytes(double(max_bytes)), ": ",
-                            world.ranks_on_this_machine(), " ranks need ", format_bytes(needed),
-                            ", this machine has ", format_bytes(memory), "\n  hint: --max-bytes ",
-                            int64_t(memory / 4 / world.ranks_on_this_machine())));
+    return concat("--max-bytes ", format_bytes(double(max_bytes)), ": ",
+                  world.ranks_on_this_machine(), " ranks need ", format_bytes(needed),
+                  ", this machine has ", format_bytes(memory), "\n  hint: --max-bytes ",
+                  int64_t(memory / 4 / world.ranks_on_this_machine()));
+  return "";
+}
+
+// What one rank lacks ends all of them, with its reason.
+void require_on_all_ranks(World& world, const std::string& why_not) {
+  for (const std::string& text : world.all_texts(why_not))
+    if (!text.empty()) throw UsageError(text);
 }
 
 }  // namespace
 
 int run_comm(const Options& options) {
   const bool on_devices = options.comm_transport != "host";
-  if (const DeviceReport report = describe_devices(); on_devices && !report.unusable.empty())
-    throw UsageError(concat("--transport ", options.comm_transport, ": ", report.unusable));
   const int64_t max_bytes = max_bytes_of(options, on_devices);
-  if (const auto folder = std::filesystem::path(options.json).parent_path();
-      !folder.empty() && !std::filesystem::is_directory(folder))
-    throw UsageError(concat("cannot write ", options.json, ": there is no folder ", folder.string(),
-                            "\n  hint: make it, or choose another --json"));
   const double busy = measure_busy_share();
   World world(options.ranks > 0 ? options.ranks : default_ranks(on_devices));
   if (world.size() < 2)
     throw UsageError("a communicator needs two ranks: use mpirun -np 2 or --ranks 2");
-  require_room(world, max_bytes);
+  std::string why_not = why_no_room(world, max_bytes);
+  if (const auto folder = std::filesystem::path(options.json).parent_path();
+      world.is_root() && !folder.empty() && !std::filesystem::is_directory(folder))
+    why_not = concat("cannot write ", options.json, ": there is no folder ", folder.string(),
+                     "\n  hint: make it, or choose another --json");
+  if (const DeviceReport report = describe_devices(); on_devices && !report.unusable.empty())
+    why_not = concat("--transport ", options.comm_transport, ": ", report.unusable);
+  require_on_all_ranks(world, why_not);
   CommResult result{.ranks = describe_ranks(world, world.threads_per_rank(), on_devices)};
   Watchdog watchdog([&](const std::string& what) {
     std::cerr << "\nerror: rank " << world.rank() << " waited too long in '" << what
@@ -214,6 +224,8 @@ int run_comm(const Options& options) {
     const auto operations = on_devices
                                 ? operations_on_device(options.comm_transport, comm, max_bytes)
                                 : make_host_operations(comm, max_bytes);
+    watchdog.rest();
+    const auto gpus = on_devices ? devices_of_ranks(comm) : std::vector<std::string>();
     if (comm.rank() == 0)
       std::cout << "# " << comm.size() << " ranks (" << operations->transport() << "); time is "
                 << (on_devices
@@ -226,6 +238,7 @@ int run_comm(const Options& options) {
     for (const CommOperation what : kCommOperations) bench.measure(what, max_bytes);
     if (comm.rank() != 0) return;
     result.transport = operations->transport();
+    result.gpus = gpus;
     result.rows = bench.rows();
   });
   if (world.is_root() && !options.json.empty()) write_json(options.json, world, busy, result);

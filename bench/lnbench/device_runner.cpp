@@ -292,6 +292,10 @@ std::unique_ptr<CommOperations> operations_on_device(const std::string& transpor
   return make_device_operations(std::move(moves), max_bytes);
 }
 
+std::vector<std::string> devices_of_ranks(Communicator& comm) {
+  return comm.all_texts(describe_devices().devices.at(size_t(current_device())).uuid);
+}
+
 PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options,
                              Communicator& comm) {
   PointRecord record = make_record(plan.point);

@@ -24,6 +24,9 @@ std::string transport_of_run(const std::string& name, Communicator& comm);
 std::unique_ptr<CommOperations> operations_on_device(const std::string& transport,
                                                      Communicator& comm, int64_t max_bytes);
 
+// Which GPU each rank of `comm` works on: equal texts are one GPU. Collective.
+std::vector<std::string> devices_of_ranks(Communicator& comm);
+
 // Virtual ranks: a walk on the calling thread's GPU, with the point's kernel.
 std::unique_ptr<UnitWalk> make_device_walk(const PointParams& params,
                                            UnitWalk::MakeSchedule make_schedule,

@@ -15,6 +15,10 @@ std::unique_ptr<CommOperations> operations_on_device(const std::string&, Communi
   throw UsageError(describe_devices().unusable);
 }
 
+std::vector<std::string> devices_of_ranks(Communicator&) {
+  throw UsageError(describe_devices().unusable);
+}
+
 std::unique_ptr<UnitWalk> make_device_walk(const PointParams&, UnitWalk::MakeSchedule,
                                            MemoryLedger&) {
   throw UsageError(describe_devices().unusable);

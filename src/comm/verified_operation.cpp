@@ -11,9 +11,12 @@ namespace {
 
 constexpr Rank kEverybody = 0;  // receiver of what a gather spreads
 
-// Neighbouring bytes, blocks of 256, senders and receivers all differ.
+// Neighbouring bytes, blocks of 256 bytes, of 64 KiB and of 16 MiB, senders and receivers all
+// differ.
 std::byte known_byte(Rank from, Rank to, size_t i) {
-  return std::byte((size_t(from) * 131 + size_t(to) * 31 + i * 7 + (i >> 8) * 13) & 0xFF);
+  return std::byte((size_t(from) * 131 + size_t(to) * 31 + i * 7 + (i >> 8) * 13 + (i >> 16) * 29 +
+                    (i >> 24) * 37) &
+                   0xFF);
 }
 
 void fill(std::span<std::byte> data, Rank from, Rank to) {

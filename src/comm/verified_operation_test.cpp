@@ -118,6 +118,21 @@ TEST_P(VerifiedOperation, SeesShiftedSwappedAndMissingData) {
 INSTANTIATE_TEST_SUITE_P(Operations, VerifiedOperation, testing::ValuesIn(kCommOperations),
                          [](const auto& one) { return std::string(to_string(one.param)); });
 
+TEST(CommOperations, LargeBlocksThatChangePlacesAreSeen) {
+  constexpr size_t kBlock = 65536;
+  run_on_threads(2, [](Communicator& threads) {
+    Corrupting comm(threads, [&](std::span<std::byte> data) {
+      if (threads.rank() == 1)
+        std::swap_ranges(data.begin(), data.begin() + kBlock, data.begin() + kBlock);
+    });
+    const auto operations = make_host_operations(comm, 4 * kBlock);
+    if (threads.rank() == 1)
+      EXPECT_THROW(verify(*operations, CommOperation::kExchange, 4 * kBlock), Error);
+    else
+      verify(*operations, CommOperation::kExchange, 4 * kBlock);
+  });
+}
+
 TEST(CommOperations, RepeatsAndPointToPointLeaveTheOthersAlone) {
   run_on_threads(3, [](Communicator& comm) {
     const auto operations = make_host_operations(comm, 12);

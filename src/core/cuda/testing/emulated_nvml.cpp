@@ -1,5 +1,6 @@
 // For tests: libnvidia-ml.so.1 of a machine of emulated GPUs, each an H200 by its links. With
 // LONGNET_EMULATED_THROTTLE=1 their power cap slows them down, a millisecond from look to look.
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -39,10 +40,10 @@ int nvmlDeviceGetCurrentClocksEventReasons(void*, unsigned long long* reasons) {
   return kOk;
 }
 int nvmlDeviceGetViolationStatus(void*, unsigned policy, unsigned long long* times) {
-  static unsigned long long nanoseconds = 0;
+  static std::atomic<unsigned long long> nanoseconds = 0;
   if (policy == 0 && throttled()) nanoseconds += 1'000'000;
   times[0] = 0;
-  times[1] = policy == 0 ? nanoseconds : 0;
+  times[1] = policy == 0 ? nanoseconds.load() : 0;
   return kOk;
 }
 int nvmlDeviceGetNvLinkState(void*, unsigned link, int* up) {

@@ -77,6 +77,7 @@ struct Function {
   Module* module = nullptr;
   std::string name{};
   size_t most_shared = kSharedWithoutAsking;
+  unsigned launches = 0;  // which take the orders in turn
 };
 
 struct Runtime {
@@ -99,8 +100,6 @@ thread_local cudaError_t last_error = cudaSuccess;
 
 cudaError_t fail(cudaError_t error) { return last_error = error; }
 
-unsigned launches = 0;  // every order in turn
-
 cudaError_t launch(const void* stub, const Configuration& c, void** arguments) {
   const std::scoped_lock lock(runtime().mutex);
   const auto found = runtime().functions.find(stub);
@@ -112,7 +111,7 @@ cudaError_t launch(const void* stub, const Configuration& c, void** arguments) {
   if (!flat || c.grid.x == 0 || c.block.x == 0 || c.block.x > 1024 ||
       c.shared + size_t(kernel.shared_bytes) > function.most_shared)
     return fail(cudaErrorInvalidConfiguration);
-  const unsigned turn = launches++;
+  const unsigned turn = function.launches++;
   const longnet::PtxLaunch how{.grid = c.grid.x,
                                .block = c.block.x,
                                .shared_bytes = int64_t(c.shared),
@@ -126,7 +125,8 @@ cudaError_t launch(const void* stub, const Configuration& c, void** arguments) {
   return cudaSuccess;
 }
 
-// The requirements are those of the CUDA driver API's page.
+// Refuses what the CUDA driver API's page says is refused, but for the page's sentence that each
+// stride is a multiple of the one before, which the driver does not insist on for others' views.
 CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
                       const cuuint64_t* size, const cuuint64_t* stride, const cuuint32_t* box,
                       const cuuint32_t* every, CUtensorMapInterleave interleave,
@@ -134,11 +134,11 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
                       CUtensorMapFloatOOBfill fill) {
   const bool half =
       type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  bool good = half && rank == longnet::PtxTensorMap::kMostDims &&
-              interleave == CU_TENSOR_MAP_INTERLEAVE_NONE &&
-              swizzle == CU_TENSOR_MAP_SWIZZLE_128B && fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE &&
-              reinterpret_cast<uintptr_t>(map) % 64 == 0 &&
-              reinterpret_cast<uintptr_t>(address) % 16 == 0 && box[0] * 2 <= 128;
+  bool good =
+      half && rank == longnet::PtxTensorMap::kMostDims &&
+      interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
+      fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && reinterpret_cast<uintptr_t>(map) % 64 == 0 &&
+      reinterpret_cast<uintptr_t>(address) % 16 == 0 && box[0] * 2 <= 128 && box[0] * 2 % 16 == 0;
   longnet::PtxTensorMap out{.address = reinterpret_cast<uint64_t>(address),
                             .valid = longnet::PtxTensorMap::kValid};
   for (size_t d = 0; good && d < rank; ++d) {

@@ -38,7 +38,11 @@ Code find_code(const PtxInstruction& in) {
   if (is("wgmma.mma_async.sync.aligned.m64n")) return kWgmma;
   if (is("wgmma.commit_group")) return kWgmmaCommit;
   if (is("wgmma.wait_group")) return kWgmmaWait;
-  if (is("wgmma.fence") || is("fence.") || is("setmaxnreg.")) return kNothing;
+  if (is("wgmma.fence.sync.aligned")) return kGroupFence;
+  if (is("fence.proxy.async.shared::cta") || is("fence.mbarrier_init.release.cluster"))
+    return kProxyFence;
+  if (is("fence.proxy.tensormap::generic.acquire.sys")) return kMapFence;
+  if (is("fence.") || is("setmaxnreg.")) return kNothing;
   if (is("ex2.approx.ftz.f32")) return kEx2;
   if (is("shfl.sync.")) return kShuffle;
   if (is("vote.sync.any.pred")) return kVoteAny;
@@ -76,6 +80,18 @@ void require_known_words(const PtxInstruction& in, Code code) {
 
 Code code_of(const PtxInstruction& in) {
   const Code code = find_code(in);
+  const auto only = [&](std::string_view word, bool fits) {
+    if (in.has(word) && !fits)
+      throw Error(concat("PTX line ", in.line, ": '", word, "' of ", in.op, " is not done here"));
+  };
+  only("rm", code == kFma);
+  only("sat", in.op == "cvt.sat.f32.f32");
+  only("b64", code != kBfi);
+  only("f16", code != kSetp);
+  if (in.second.at >= 0 && code != kShuffle)
+    throw Error(concat("PTX line ", in.line, ": a second result of ", in.op));
+  if (code == kVoteAny && in.operands.at(1).negated)
+    throw Error(concat("PTX line ", in.line, ": a negated operand of ", in.op));
   require_known_words(in, code);
   return code;
 }

@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "core/check.h"
@@ -23,12 +24,14 @@ constexpr int kQuantum = 20000;  // instructions of a warp before the next one h
 struct Barrier {  // mbarrier
   int number = 0, arrivals = 0, pending = 0, phase = 0;
   int64_t bytes = 0;
+  int unseen = 0;  // bulk copies that nobody has waited for yet
+  int64_t made_at = 0;
   std::vector<std::function<void()>> copies{};
   VectorClock gathered{}, done{};  // in this phase, and in those that are over
 };
 
 struct NamedBarrier {
-  int arrived = 0;
+  int arrived = 0, threads = 0;
   std::vector<int> waiting{};
   VectorClock gathered{};
 };
@@ -39,12 +42,13 @@ class BlockRun {
            unsigned block)
       : kernel_(kernel),
         launch_(launch),
-        shared_(kernel.shared_bytes + launch.shared_bytes,
-                int((launch.block + kLanes - 1) / kLanes)) {
+        dynamic_at_(first_dynamic(kernel, launch)),
+        shared_(dynamic_at_ + launch.shared_bytes, int((launch.block + kLanes - 1) / kLanes)) {
     for (int w = 0; w * kLanes < int(launch.block); ++w) {
       Warp& warp = warps_.emplace_back();
       warp.index = w;
       warp.registers = std::make_unique<std::byte[]>(size_t(kernel.register_bytes));
+      warp.written.resize(size_t(kernel.register_bytes) / 32 + 1);
       warp.local.resize(size_t(kernel.local_bytes) * kLanes, std::byte{0xFF});
       const int lanes = std::min(kLanes, int(launch.block) - w * kLanes);
       warp.live = lanes == kLanes ? kAll : (1u << lanes) - 1;
@@ -68,13 +72,25 @@ class BlockRun {
         break;
       check(events_ != before, "PTX: ", kernel_.name, " makes no progress: ", where());
     }
-    for (Warp& warp : warps_)
-      for (auto& copies : warp.copies)
+    for (const Warp& warp : warps_) {
+      check(warp.products.empty(), "PTX: ", kernel_.name, " ends with products under way");
+      for (const Asynchronous& copies : warp.copies)
         check(copies.empty(), "PTX: ", kernel_.name,
               " ends with asynchronous copies that nobody waited for");
+    }
+    for (const auto& [address, barrier] : barriers_)
+      check(barrier.unseen == 0 && barrier.bytes == 0, "PTX: ", kernel_.name,
+            " ends with bulk copies on the barrier at ", address, " that nobody waited for");
   }
 
  private:
+  // As badly aligned as its declaration allows, in half of the orders.
+  static int64_t first_dynamic(const PtxKernel& kernel, const PtxLaunch& launch) {
+    const int64_t unit = kernel.dynamic_alignment;
+    const int64_t at = (kernel.shared_bytes + unit - 1) / unit * unit;
+    return at + (launch.order.warps_backwards ? unit : 0);
+  }
+
   std::string where() {
     std::string text;
     for (const Warp& w : warps_) {
@@ -117,7 +133,7 @@ class BlockRun {
                                           int64_t(c.value));
           break;
         case Kind::kDynamicShared:
-          value = uint64_t(kernel_.shared_bytes);
+          value = uint64_t(dynamic_at_);
           break;
       }
       warp.set(c.row, l, value);
@@ -127,8 +143,14 @@ class BlockRun {
   // ---- control ----
 
   // Lanes that stand at the lowest place, and may go on.
-  uint32_t choose(const Warp& warp, int32_t& at) const {
-    const uint32_t free = warp.live & ~warp.waiting;
+  uint32_t choose(Warp& warp, int32_t& at) const {
+    uint32_t free = warp.live & ~warp.waiting;
+    if (free == 0) {  // others may have ended since: do all that are left wait for the same?
+      const int32_t first = warp.pc[size_t(std::countr_zero(warp.live))];
+      uint32_t same = 0;
+      for_lanes(warp.live, [&](int l) { same |= uint32_t(warp.pc[size_t(l)] == first) << l; });
+      if (same == warp.live) free = warp.live;
+    }
     if (free == 0)
       throw Error(concat("PTX: ", kernel_.name, ": lanes of warp ", warp.index,
                          " wait for each other at different instructions"));
@@ -150,6 +172,9 @@ class BlockRun {
         const uint32_t guard = warp.predicate(in.guard);
         active &= in.guard_negated ? ~guard : guard;
       }
+      if (takes_whole_warp(in.code) && active != 0 && active != group)
+        throw Error(concat("PTX: ", kernel_.name, ", line ", in.line, " (", in.op,
+                           "): lanes of a warp do not agree whether to execute it"));
       if (takes_whole_warp(in.code) && group != warp.live) {
         leave();
         warp.waiting |= group;
@@ -184,7 +209,9 @@ class BlockRun {
         continue;
       }
       try {
+        ++warp.steps;
         if (active != 0) execute(warp, in, active);
+        if (in.code != kWgmma && !in.operands.empty()) warp.note_write(in.operands[0]);
       } catch (const std::exception& e) {
         throw Error(concat("PTX: ", kernel_.name, ", warp ", warp.index, ", line ", in.line, " (",
                            in.op, "): ", e.what()));
@@ -236,25 +263,32 @@ class BlockRun {
           w.copies[size_t(l)].wait(o.empty() ? 0 : size_t(w.value(o[0].row, l)));
         });
       case kBarrierInit:
-        return for_lanes(m, [&](int l) {
-          make_barrier(w, uint32_t(w.value(o[0].row, l)), int(w.value(o[1].row, l)));
-        });
+        return for_lanes(
+            m, [&](int l) { make_barrier(w, address(w, o[0], l), int(w.value(o[1].row, l))); });
       case kBarrierArrive:
-        return for_lanes(m, [&](int l) { arrive_at(w, uint32_t(w.value(o.at(1).row, l)), 0); });
+        check(o.size() == 2, "arrivals by number are not done here");
+        return for_lanes(m, [&](int l) { arrive_at(w, address(w, o[1], l), 0); });
       case kBarrierExpect:
         return for_lanes(m, [&](int l) {
-          arrive_at(w, uint32_t(w.value(o.at(1).row, l)), int64_t(w.value(o.at(2).row, l)));
+          arrive_at(w, address(w, o.at(1), l), int64_t(w.value(o.at(2).row, l)));
         });
+      case kGroupFence:
+        w.fenced = w.steps;
+        return;
+      case kProxyFence:
+        ++proxy_fences_;
+        return;
+      case kMapFence:
+        return for_lanes(m, [&](int l) { fenced_maps_.insert(address64(w, o[0], l)); });
       case kBarrierTry:
         return try_wait(w, in, m);
       case kBulkCopy:
         return for_lanes(m, [&](int l) { bulk_copy(w, in, l); });
       case kWgmma: {
-        const auto product = [this, &w, &in] { group_multiply(w, in, shared_); };
-        if (launch_.order.products_late)
-          w.products.open.emplace_back(product);
-        else
-          product();
+        const auto product = [this, &w, &in, p = group_product(w, in)] {
+          group_multiply(w, in, p, shared_);
+        };
+        start(w.products, launch_.order.products_late, product);
         return;
       }
       case kWgmmaCommit:
@@ -272,14 +306,16 @@ class BlockRun {
     uint64_t at;
     bool shared;
   };
-  // Generic addresses may lie in shared memory.
+  static uint64_t address64(Warp& w, const PtxOperand& o, int lane) {
+    return w.value(o.row, lane) + uint64_t(o.offset);
+  }
+  static uint32_t address(Warp& w, const PtxOperand& o, int lane) {
+    return uint32_t(address64(w, o, lane));
+  }
   Place place(uint64_t address, PtxSpace space, int64_t bytes) {
     check(address % uint64_t(bytes) == 0, "address ", address, " is not aligned to ", bytes,
           " bytes");
-    if (space == PtxSpace::kShared) return {address, true};
-    const uint64_t inside = address - std::bit_cast<uint64_t>(shared_.begin());
-    if (inside < uint64_t(shared_.size())) return {inside, true};
-    return {address, false};
+    return {address, space == PtxSpace::kShared};
   }
 
   void access(Warp& w, const PtxInstruction& in, uint32_t m) {
@@ -330,8 +366,7 @@ class BlockRun {
   void copy_async(Warp& w, const PtxInstruction& in, uint32_t m) {
     const auto& o = in.operands;
     for_lanes(m, [&](int l) {
-      const uint64_t into = w.value(o[0].row, l) + uint64_t(o[0].offset);
-      const uint64_t from = w.value(o[1].row, l) + uint64_t(o[1].offset);
+      const uint64_t into = address64(w, o[0], l), from = address64(w, o[1], l);
       const auto bytes = o.size() > 3 ? w.value(o[3].row, l) : 16;
       check(w.value(o[2].row, l) == 16 && bytes <= 16, "cp.async.cg takes 16 bytes");
       check(into % 16 == 0 && (bytes == 0 || from % 16 == 0),
@@ -341,11 +376,15 @@ class BlockRun {
         std::memset(to, 0, 16);
         if (bytes > 0) std::memcpy(to, std::bit_cast<const std::byte*>(from), bytes);
       };
-      if (launch_.order.copies_land_late)
-        w.copies[size_t(l)].open.emplace_back(copy);
-      else
-        copy();
+      start(w.copies[size_t(l)], launch_.order.copies_land_late, copy);
     });
+  }
+
+  // What is done at once must be waited for all the same.
+  template <class F>
+  static void start(Asynchronous& list, bool late, const F& work) {
+    if (!late) work();
+    list.open.emplace_back(late ? std::function<void()>(work) : [] {});
   }
 
   // ---- barriers of the block ----
@@ -353,6 +392,7 @@ class BlockRun {
   void sync(Warp& w, const PtxInstruction& in) {
     const int id = in.operands.empty() ? 0 : int(w.value(in.operands[0].row, 0));
     NamedBarrier& barrier = named_[id];
+    check(id >= 0 && id < 16, "a barrier ", id);
     barrier.waiting.push_back(w.index);
     w.blocked = true;
     joined(w, barrier,
@@ -363,6 +403,9 @@ class BlockRun {
   }
   void joined(Warp& w, NamedBarrier& barrier, int threads) {
     ++events_;
+    check(barrier.arrived == 0 || barrier.threads == threads, "a barrier of ", barrier.threads,
+          " threads is used with ", threads);
+    barrier.threads = threads;
     barrier.gathered.join(shared_.release(w.index));
     barrier.arrived += kLanes;
     check(barrier.arrived <= threads, "a barrier of ", threads, " threads has ", barrier.arrived);
@@ -379,8 +422,10 @@ class BlockRun {
   void make_barrier(Warp& w, uint32_t address, int arrivals) {
     check(address % 8 == 0, "a barrier at ", address);
     shared_.write(address, 8, w.index);
-    barriers_[address] = {
-        .number = int(barriers_.size()), .arrivals = arrivals, .pending = arrivals};
+    barriers_[address] = {.number = int(barriers_.size()),
+                          .arrivals = arrivals,
+                          .pending = arrivals,
+                          .made_at = proxy_fences_};
     ++events_;
   }
   Barrier& barrier_at(Warp& w, uint32_t address) {
@@ -406,12 +451,16 @@ class BlockRun {
   void try_wait(Warp& w, const PtxInstruction& in, uint32_t m) {
     uint32_t done = 0;
     for_lanes(m, [&](int l) {
-      Barrier& b = barrier_at(w, uint32_t(w.value(in.operands[1].row, l)));
+      Barrier& b = barrier_at(w, address(w, in.operands[1], l));
       const auto parity = int(w.value(in.operands[2].row, l));
+      check(parity == 0 || parity == 1, "a parity of ", parity);
       const auto over = [&] { return b.phase % 2 != parity; };
       if (!over())
         for (const auto& copy : std::exchange(b.copies, {})) copy();
-      if (over()) shared_.acquire(w.index, b.done);
+      if (over()) {
+        shared_.acquire(w.index, b.done);
+        if (b.bytes == 0) b.unseen = 0;
+      }
       done |= uint32_t(over()) << l;
     });
     set_predicate(w, in.operands[0].row, m, done);
@@ -420,10 +469,13 @@ class BlockRun {
 
   void bulk_copy(Warp& w, const PtxInstruction& in, int lane) {
     const auto& o = in.operands;
-    const auto into = uint32_t(w.value(o[0].row, lane));
-    Barrier& barrier = barrier_at(w, uint32_t(w.value(o[2].row, lane)));
+    const uint32_t into = address(w, o[0], lane);
+    Barrier& barrier = barrier_at(w, address(w, o[2], lane));
+    check(proxy_fences_ > barrier.made_at,
+          "a bulk copy on a barrier that no fence has shown to it");
     PtxTensorMap map;
-    const uint64_t map_at = w.value(o[1].row, lane) + uint64_t(o[1].offset);
+    const uint64_t map_at = address64(w, o[1], lane);
+    check(fenced_maps_.contains(map_at), "a tensor map that the host wrote, without a fence");
     check(map_at % 64 == 0 && into % 128 == 0, "a bulk copy of a map at ", map_at, " into ", into);
     std::memcpy(&map, std::bit_cast<const std::byte*>(map_at), sizeof map);
     check(map.valid == PtxTensorMap::kValid, "not a tensor map");
@@ -438,6 +490,7 @@ class BlockRun {
       barrier.gathered.join(shared_.release_bulk(barrier.number, then));
       complete(barrier);
     };
+    ++barrier.unseen;
     if (launch_.order.copies_land_late)
       barrier.copies.emplace_back(copy);
     else
@@ -474,10 +527,13 @@ class BlockRun {
 
   const PtxKernel& kernel_;
   const PtxLaunch& launch_;
+  int64_t dynamic_at_;  // byte of shared memory
   SharedMemory shared_;
   std::deque<Warp> warps_;
   std::map<uint32_t, Barrier> barriers_;
   std::map<int, NamedBarrier> named_;
+  std::set<uint64_t> fenced_maps_;
+  int64_t proxy_fences_ = 0;
   int64_t events_ = 0;  // whatever another warp may wait for
   bool yields_ = false;
 };

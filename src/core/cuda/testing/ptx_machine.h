@@ -7,14 +7,18 @@
 //
 // The manual leaves open when asynchronous work is done (cp.async, bulk copies, wgmma): it is done
 // as early or as late as it may be, by PtxOrder. Shared memory starts as NaN. What can make no
-// progress throws; so does a trap, and a lane that leaves shared memory.
+// progress throws; so does a trap, a lane that leaves shared memory, work that nobody waits for, a
+// race between warps, and a fence that wgmma, TMA or a tensor map needs.
+//
+// Not seen here: races within a warp and in global memory, register budgets (setmaxnreg), whether
+// all four warps of a group take part in a wgmma, and how fast anything is.
 #pragma once
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/cuda/testing/ptx_program.h"
 

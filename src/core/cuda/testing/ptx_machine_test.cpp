@@ -340,6 +340,16 @@ TEST(PtxMachineTest, WhatIsWrongIsSaidWithItsLine) {
   EXPECT_THAT(failure(kernel("\tmov.u32 %r2, dynamic;\n\tld.shared.u32 %r3, [%r2+8];"),
                       {.shared_bytes = 8}),
               testing::HasSubstr("line 22 (ld.shared.u32): byte 8 of 8 of shared memory"));
+  EXPECT_THAT(
+      failure(kernel("\tmov.u32 %r2, 0;\n\tld.shared.u32 %r3, [%r2+-4];"), {.shared_bytes = 8192}),
+      testing::HasSubstr("byte -4 of 8192"));
+  EXPECT_THAT(failure(kernel("\tadd.rm.f32 %f2, %f2, %f2;")), testing::HasSubstr("'rm' of add.rm"));
+  EXPECT_THAT(failure(kernel("\tadd.sat.f32 %f2, %f2, %f2;")), testing::HasSubstr("'sat' of add"));
+  EXPECT_THAT(failure(kernel("\tsetp.eq.s32 %p1|%p2, %r1, 0;")),
+              testing::HasSubstr("a second result"));
+  EXPECT_THAT(failure(kernel("\tsetp.eq.s32 %p1, %r1, 0;\n\t@%p1 bar.sync 0;")),
+              testing::HasSubstr("do not agree whether to execute it"));
+  EXPECT_THAT(failure(kernel("$L__a:\n$L__a:\n")), testing::HasSubstr("a second label '$L__a'"));
   EXPECT_THAT(failure(kernel("\tld.global.v4.u32 {%r2,%r3,%r4,%r5}, [%rd2+4];")),
               testing::HasSubstr("is not aligned to 16 bytes"));
   EXPECT_THAT(failure(kernel("\ttrap;")), testing::HasSubstr("a trap"));

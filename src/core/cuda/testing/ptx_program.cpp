@@ -83,7 +83,6 @@ class KernelParser {
       check(found != labels_.end(), "PTX: no label ", label);
       kernel_.instructions[instruction].target = found->second;
     }
-    // A row that every lane may look at behind the end: ret in the last line needs none.
     kernel_.register_bytes = next_row_;
   }
   PtxKernel take() { return std::move(kernel_); }
@@ -146,7 +145,10 @@ class KernelParser {
         begin = i + 1;
       } else if (c == ':' && is_label(statement(i)) &&
                  (i + 1 == body.size() || body[i + 1] != ':')) {
-        labels_[std::string(statement(i))] = int32_t(kernel_.instructions.size());
+        const bool fresh =
+            labels_.insert({std::string(statement(i)), int32_t(kernel_.instructions.size())})
+                .second;
+        if (!fresh) refuse("a second label", statement(i));
         begin = i + 1;
       }
     }
@@ -239,8 +241,10 @@ class KernelParser {
     if (const auto found = symbols_.find(std::string(name)); found != symbols_.end())
       return constant(found->second.first, found->second.second,
                       found->second.first == Kind::kValue ? std::max(4, bytes) : 8);
-    if (dynamic_.contains(std::string(name)))
+    if (const auto found = dynamic_.find(std::string(name)); found != dynamic_.end()) {
+      kernel_.dynamic_alignment = found->second;
       return constant(Kind::kDynamicShared, 0, std::max(4, bytes));
+    }
     if (name.front() == '%') {
       size_t digits = name.size();
       while (digits > 1 && std::isdigit(static_cast<unsigned char>(name[digits - 1])) != 0)

@@ -85,7 +85,8 @@ struct PtxKernel {
   int64_t register_bytes = 0;  // of a warp
   int64_t parameter_bytes = 0, local_bytes = 0;
   int64_t shared_bytes = 0;  // static; dynamic shared memory begins behind it
-  int threads = 0;           // .maxntid
+  int64_t dynamic_alignment = 1;
+  int threads = 0;  // .maxntid
 };
 
 std::map<std::string, PtxKernel> parse_ptx(std::string_view text);

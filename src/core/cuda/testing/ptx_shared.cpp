@@ -39,8 +39,8 @@ SharedMemory::SharedMemory(int64_t bytes, int warps)
 }
 
 std::byte* SharedMemory::place(uint64_t at, int64_t bytes) {
-  check(at + uint64_t(bytes) <= memory_.size(), "byte ", at, " of ", memory_.size(),
-        " of shared memory");
+  check(at <= memory_.size() && uint64_t(bytes) <= memory_.size() - at, "byte ", int64_t(at),
+        " of ", memory_.size(), " of shared memory");
   return memory_.data() + at;
 }
 

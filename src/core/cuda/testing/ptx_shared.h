@@ -27,7 +27,6 @@ class SharedMemory {
  public:
   SharedMemory(int64_t bytes, int warps);
   int64_t size() const { return int64_t(memory_.size()); }
-  std::byte* begin() { return memory_.data(); }
 
   // Places to read from, or write to. Throw Error outside of the memory, and for a race.
   const std::byte* read(uint64_t at, int64_t bytes, int warp);

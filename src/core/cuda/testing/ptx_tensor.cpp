@@ -72,9 +72,11 @@ void load_matrices(Warp& w, const PtxInstruction& in, SharedMemory& shared) {
   const bool transposed = in.has("trans");
   const PtxOperand& address = in.operands[1];
   std::array<std::array<uint16_t, 8>, kLanes> rows{};
-  for (int l = 0; l < kLanes; ++l)
-    std::memcpy(rows[size_t(l)].data(),
-                shared.read(w.value(address.row, l) + uint64_t(address.offset), 16, w.index), 16);
+  for (int l = 0; l < kLanes; ++l) {
+    const uint64_t at = w.value(address.row, l) + uint64_t(address.offset);
+    check(at % 16 == 0, "a row of a matrix at ", at);
+    std::memcpy(rows[size_t(l)].data(), shared.read(at, 16, w.index), 16);
+  }
   for (int l = 0; l < kLanes; ++l)
     for (int i = 0; i < 4; ++i) {
       const auto element = [&](int e) -> uint32_t {
@@ -85,18 +87,38 @@ void load_matrices(Warp& w, const PtxInstruction& in, SharedMemory& shared) {
     }
 }
 
+GroupProduct group_product(Warp& w, const PtxInstruction& in) {
+  const auto& o = in.operands;
+  const auto uniform = [&](size_t i) {
+    const uint64_t value = w.value(o.at(i).row, 0);
+    for (int l = 1; l < kLanes; ++l)
+      check(w.value(o[i].row, l) == value, "operand ", i, " of wgmma differs between lanes");
+    return value;
+  };
+  const bool from_registers = !o[1].parts.empty();
+  GroupProduct p{.from_registers = from_registers, .b = uniform(2), .add = uniform(3) != 0};
+  if (!from_registers) p.a = uniform(1);
+  check(uniform(4) == 1 && uniform(5) == 1, "a negated operand");
+  p.b_along_rows = uniform(from_registers ? 6 : 7) == 1;
+  check(from_registers || uniform(6) == 0, "a transposed A");
+  // Registers that other instructions have written are not seen before a fence.
+  for (const size_t i : {size_t{0}, size_t{1}})
+    for (const PtxOperand& part : o[i].parts)
+      check(w.written_at(part.row) <= w.fenced,
+            "wgmma without wgmma.fence behind the instruction "
+            "that wrote its ",
+            i == 0 ? "accumulators" : "A");
+  return p;
+}
+
 // PTX ISA, wgmma.m64nNk16: warp i of a warpgroup has rows 16 i to 16 i + 15.
-void group_multiply(Warp& w, const PtxInstruction& in, SharedMemory& shared) {
+void group_multiply(Warp& w, const PtxInstruction& in, const GroupProduct& p,
+                    SharedMemory& shared) {
   const bool bf16 = in.has("bf16");
   const int n = std::atoi(in.words[4].c_str() + 4);
   const auto& o = in.operands;
-  const bool from_registers = !o[1].parts.empty();
-  const Tile b(w.value(o[2].row, 0));
-  const bool add = w.value(o[3].row, 0) != 0;
-  const auto number = [&](size_t i) { return int(w.value(o.at(i).row, 0)); };
-  check(number(4) == 1 && number(5) == 1, "a negated operand");
-  const bool b_along_rows = number(from_registers ? 6 : 7) == 1;  // N is the contiguous dimension
-  check(from_registers || number(6) == 0, "a transposed A");
+  const bool from_registers = p.from_registers, add = p.add, b_along_rows = p.b_along_rows;
+  const Tile b(p.b);
   std::array<float, size_t(16) * 16> a{};
   if (from_registers) {
     for (int l = 0; l < kLanes; ++l)
@@ -107,7 +129,7 @@ void group_multiply(Warp& w, const PtxInstruction& in, SharedMemory& shared) {
               bf16 ? from_bf16(x) : from_fp16(x);
         }
   } else {
-    const Tile t(w.value(o[1].row, 0));
+    const Tile t(p.a);
     for (uint64_t row = 0; row < 16; ++row) {
       const uint64_t r = uint64_t(w.index % 4) * 16 + row;
       read_row(shared, t.start + r / 8 * t.stride + r % 8 * 128, std::span(a).subspan(row * 16, 16),

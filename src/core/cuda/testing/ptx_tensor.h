@@ -9,8 +9,18 @@ namespace longnet::ptx {
 // address.
 inline uint64_t swizzled(uint64_t at) { return at ^ (at >> 7 & 7) << 4; }
 
-void multiply(Warp& warp, const PtxInstruction& in);                              // mma.m16n8k16
-void load_matrices(Warp& warp, const PtxInstruction& in, SharedMemory& shared);   // ldmatrix.x4
-void group_multiply(Warp& warp, const PtxInstruction& in, SharedMemory& shared);  // wgmma.m64nNk16
+void multiply(Warp& warp, const PtxInstruction& in);                             // mma.m16n8k16
+void load_matrices(Warp& warp, const PtxInstruction& in, SharedMemory& shared);  // ldmatrix.x4
+
+// What an instruction of wgmma says beside its registers, as it was when it was issued.
+struct GroupProduct {
+  bool from_registers = false;             // A
+  uint64_t a = 0, b = 0;                   // matrix descriptors
+  bool add = false, b_along_rows = false;  // ... or B's columns are the rows of shared memory
+};
+// Throws Error where lanes do not agree, or a wgmma.fence is missing.
+GroupProduct group_product(Warp& warp, const PtxInstruction& in);
+void group_multiply(Warp& warp, const PtxInstruction& in, const GroupProduct& product,
+                    SharedMemory& shared);  // wgmma.m64nNk16
 
 }  // namespace longnet::ptx

@@ -71,6 +71,16 @@ struct Warp {
   std::array<Asynchronous, kLanes> copies{};
   Asynchronous products{};
 
+  // When instructions wrote rows of registers, products of wgmma aside, and when the last
+  // wgmma.fence was: in steps of this warp.
+  std::vector<uint32_t> written{};
+  uint32_t steps = 0, fenced = 0;
+  uint32_t written_at(PtxRow row) const { return row.at < 0 ? 0 : written[size_t(row.at) / 32]; }
+  void note_write(const PtxOperand& target) {
+    if (target.row.at >= 0) written[size_t(target.row.at) / 32] = steps;
+    for (const PtxOperand& part : target.parts) note_write(part);
+  }
+
   uint32_t* words(PtxRow row) { return reinterpret_cast<uint32_t*>(registers.get() + row.at); }
   uint64_t* longs(PtxRow row) { return reinterpret_cast<uint64_t*>(registers.get() + row.at); }
   uint32_t& predicate(PtxRow row) { return *words(row); }
