@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -27,7 +28,7 @@ std::string kernel(const std::string& body, const std::string& shared = "") {
 {
 	.reg .pred 	%p<10>;
 	.reg .b16 	%rs<10>;
-	.reg .f32 	%f<20>;
+	.reg .f32 	%f<40>;
 	.reg .b32 	%r<40>;
 	.reg .f64 	%fd<4>;
 	.reg .b64 	%rd<20>;
@@ -328,6 +329,111 @@ $L__waits:
   for (const auto& wrong : {text("2", "1"), text("3", "0")})
     EXPECT_THAT(failure(wrong, launch),
                 testing::HasSubstr("makes no progress: warp 1 at line 41 (mbarrier.try"));
+}
+
+// A (64 x 64) and B (64 x 64, its columns as rows) arrive by bulk copies and are multiplied by one
+// warpgroup: C = A B^T, a lane's 32 numbers behind each other.
+std::string group_product(const std::string& fence) {
+  std::string accumulators, zeros, products, stores;
+  for (int i = 1; i <= 32; ++i) {
+    const std::string f = concat("%f", i);
+    accumulators += (i > 1 ? "," : "") + f;
+    zeros += "\tmov.f32 " + f + ", 0f00000000;\n";
+    stores += concat("\tst.global.f32 [%rd8+", 4 * (i - 1), "], ", f, ";\n");
+  }
+  for (int k = 0; k < 4; ++k)
+    products += concat("\tadd.s64 %rd6, %rd4, ", 2 * k, ";\n\tadd.s64 %rd7, %rd5, ", 2 * k,
+                       ";\n\twgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {", accumulators,
+                       "}, %rd6, %rd7, 1, 1, 1, 0, 0;\n");
+  const std::string copy =
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes ";
+  return kernel(R"(
+	mov.u32 %r2, dynamic;
+	add.s32 %r2, %r2, 1023;
+	and.b32 %r2, %r2, -1024;
+	add.s32 %r5, %r2, 8192;
+	setp.ne.s32 %p1, %r1, 0;
+	@%p1 bra $L__ready;
+	mbarrier.init.shared::cta.b64 [%r2+16384], 1;
+	fence.mbarrier_init.release.cluster;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2+16384], 16384;
+	add.s64 %rd3, %rd2, 128;
+	fence.proxy.tensormap::generic.acquire.sys [%rd2], 128;
+	fence.proxy.tensormap::generic.acquire.sys [%rd3], 128;
+	mov.u32 %r4, 0;
+	)" + copy +
+                R"([%r2], [%rd2, {%r4, %r4, %r4, %r4, %r4}], [%r2+16384];
+	)" + copy +
+                R"([%r5], [%rd3, {%r4, %r4, %r4, %r4, %r4}], [%r2+16384];
+$L__ready:
+	bar.sync 0;
+$L__wait:
+	mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2+16384], 0;
+	@!%p2 bra $L__wait;
+	shr.u32 %r6, %r2, 4;
+	cvt.u64.u32 %rd4, %r6;
+	or.b64 %rd4, %rd4, 0x4000004000000000;
+	shr.u32 %r6, %r5, 4;
+	cvt.u64.u32 %rd5, %r6;
+	or.b64 %rd5, %rd5, 0x4000004000000000;
+)" + zeros + "\t" +
+                fence + "\n" + products +
+                "\twgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;\n"
+                "\tmul.wide.u32 %rd8, %r1, 128;\n\tadd.s64 %rd8, %rd1, %rd8;\n" +
+                stores);
+}
+
+TEST(PtxMachineTest, WarpgroupsMultiplyWhatBulkCopiesBring) {
+  std::vector<uint16_t> a(64 * 64), b(40 * 72);  // B has 40 rows, 72 apart: the others are zero
+  const auto small = [](size_t i, size_t by) { return float(int(i * by % 13) - 6); };
+  for (size_t i = 0; i < a.size(); ++i) a[i] = uint16_t(std::bit_cast<uint32_t>(small(i, 7)) >> 16);
+  for (size_t i = 0; i < b.size(); ++i) b[i] = uint16_t(std::bit_cast<uint32_t>(small(i, 5)) >> 16);
+  struct alignas(128) Maps {
+    std::array<std::byte, 128> of_a, of_b;
+  } maps{};
+  const auto encode = [](const std::vector<uint16_t>& from, uint32_t rows, uint64_t row_bytes) {
+    return PtxTensorMap{.address = std::bit_cast<uint64_t>(from.data()),
+                        .size = {64, rows, 1, 1, 1},
+                        .stride = {row_bytes, 256, 256, 256},
+                        .box = {64, 64, 1, 1, 1},
+                        .valid = PtxTensorMap::kValid};
+  };
+  const PtxTensorMap of_a = encode(a, 64, 128), of_b = encode(b, 40, 144);
+  std::memcpy(maps.of_a.data(), &of_a, sizeof of_a);
+  std::memcpy(maps.of_b.data(), &of_b, sizeof of_b);
+  for (int order = 0; order < 8; ++order) {
+    PtxMachine machine;
+    machine.load(group_product("wgmma.fence.sync.aligned;"));
+    std::vector<float> out(128 * 32, NAN);
+    float* to = out.data();
+    const Maps* from = &maps;
+    void* arguments[] = {&to, &from};
+    const PtxKernel& k = machine.kernel("k");
+    machine.launch(k,
+                   {.block = 128,
+                    .shared_bytes = 16384 + 1024 + 16,
+                    .order = {order % 2 == 1, order / 2 % 2 == 1, order / 4 == 1}},
+                   PtxMachine::gather(k, arguments));
+    for (size_t t = 0; t < 128; ++t)
+      for (size_t i = 0; i < 32; ++i) {  // PTX ISA: D of wgmma.m64n64
+        const size_t row = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8;
+        const size_t col = i / 4 * 8 + t % 4 * 2 + i % 2;
+        float sum = 0;
+        for (size_t c = 0; c < 64 && col < 40; ++c)
+          sum += small(row * 64 + c, 7) * small(col * 72 + c, 5);
+        ASSERT_EQ(out[t * 32 + i], sum) << "order " << order << " thread " << t << " " << i;
+      }
+  }
+  PtxMachine unfenced;
+  unfenced.load(group_product(""));
+  std::vector<float> out(128 * 32);
+  float* to = out.data();
+  const Maps* from = &maps;
+  void* arguments[] = {&to, &from};
+  const PtxKernel& k = unfenced.kernel("k");
+  EXPECT_THROW(
+      unfenced.launch(k, {.block = 128, .shared_bytes = 17424}, PtxMachine::gather(k, arguments)),
+      Error);
 }
 
 TEST(PtxMachineTest, WhatIsWrongIsSaidWithItsLine) {
