@@ -35,7 +35,10 @@ DeviceReport describe_devices(bool with_free_memory) {
   } else if (status != cudaSuccess) {
     report.unusable = concat("no usable GPU: ", cudaGetErrorString(status),
                              " (the driver supports CUDA ", cuda_version_text(report.driver),
-                             ", this build needs ", cuda_version_text(report.toolkit), ")");
+                             ", this build needs ", cuda_version_text(report.toolkit), ")",
+                             report.driver < report.toolkit
+                                 ? "; update the driver, or build with an older toolkit"
+                                 : "");
   } else if (count == 0) {
     report.unusable = "the driver shows no GPU (see CUDA_VISIBLE_DEVICES)";
   }

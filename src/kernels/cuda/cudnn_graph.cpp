@@ -317,15 +317,21 @@ cudnnHandle_t handle_of_this_thread() {
   return handle->get();
 }
 
+std::string version_text(int64_t v) {  // 90800 -> "9.8.0"
+  return concat(v / 10000, ".", v / 100 % 100, ".", v % 100);
+}
+
 }  // namespace
 
 std::string why_cudnn_absent() {
   if (!cudnn().library.is_open())
-    return concat("cuDNN is not on the library path: ", cudnn().library.error());
+    return concat("cuDNN is not on the library path: ", cudnn().library.error(),
+                  "; use kernel cuda");
   const auto version = int64_t(cudnn().version());
   if (version / 10000 != CUDNN_MAJOR || version < 90800)
-    return concat("cuDNN ", version, " was found, this build needs 9.8 or newer of version ",
-                  CUDNN_MAJOR);
+    return concat("cuDNN ", version_text(version), " was found, this build needs ", CUDNN_MAJOR,
+                  ".8 or a newer ", CUDNN_MAJOR,
+                  ": put one on the library path, or use kernel cuda");
   return "";
 }
 
@@ -333,8 +339,8 @@ std::string describe_cudnn() {
   const std::string why = why_cudnn_absent();
   if (!why.empty()) return why;
   const auto v = int64_t(cudnn().version());
-  return concat(v / 10000, ".", v / 100 % 100, ".", v % 100, " (headers ", CUDNN_MAJOR, ".",
-                CUDNN_MINOR, ".", CUDNN_PATCHLEVEL, ")");
+  return concat(version_text(v), " (headers ", CUDNN_MAJOR, ".", CUDNN_MINOR, ".", CUDNN_PATCHLEVEL,
+                ")");
 }
 
 int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_json) {

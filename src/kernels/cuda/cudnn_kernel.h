@@ -7,7 +7,8 @@
 
 namespace longnet {
 
-// Empty when the library is there and as new as the headers of the build, else why not.
+// Empty when the library is there, of the headers' major version and 9.8 or newer, else why not and
+// what to do.
 std::string why_cudnn_absent();
 // "9.14.0 (headers 9.14.0)", or why not.
 std::string describe_cudnn();
