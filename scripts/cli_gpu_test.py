@@ -110,6 +110,17 @@ class Gpu(Case):
             if p["status"] == "oom":
                 self.assertIn("the device refused", p["reason"])
 
+    def test_scratch_memory_stands_within_a_limit(self):
+        sweep = (*MODEL, "--set", "sweep.seq_len=1K", "--set", "sweep.ranks=1", "--set", "sweep.algorithm=dilated", "--set",
+                 'sweep.kernel=["gather", "cuda"]', "--set", "memory.limit_fraction=1")
+        free = self.run_config("h100-8", *sweep)[0]["points"]
+        self.assert_all_ok(free)
+        memory = next(p["memory"] for p in free if p["params"]["kernel"] == "gather")
+        between = (memory["predicted_peak_bytes"] + memory["measured_peak_bytes"]) // 2 + (4 << 20)  # the flush of 4 x L2
+        points = self.run_config("h100-8", *sweep, "--set", f"memory.limit_bytes={between}", code=1, out="limited")[0]["points"]
+        self.assertEqual({p["params"]["kernel"]: p["status"] for p in points}, {"gather": "oom", "cuda": "ok"})
+        self.assertIn("memory.limit_bytes admits", next(p["reason"] for p in points if p["status"] == "oom"))
+
     def test_results_by_two_transports(self):
         sweep = (*MODEL, "--set", "sweep.algorithm=ring", "--set", "sweep.seq_len=512", "--set", "sweep.ranks=2", "--ranks", "2")
         for transport in ("nccl", "nccl_registered"):

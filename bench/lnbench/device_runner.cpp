@@ -323,6 +323,7 @@ PointRecord run_device_point(const PointPlan& plan, const RunnerOptions& options
 
   const auto kernel = make_device_kernel(p.kernel);
   PointMemory memory;
+  memory.ledger.set_limit(plan.device_limit_bytes);
   const auto executor = make_executor(plan, *kernel, *transport, memory, record, comm);
   if (!executor) return record;
   if (comm.size() > 1) {  // a kernel's first launch may wait for a device that waits for its peers

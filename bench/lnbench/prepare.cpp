@@ -152,6 +152,7 @@ MachineLimits machine_limits(const Config& config, double peak_flops_per_rank) {
                        .virtual_ranks = config.virtual_ranks};
   const DeviceReport report = describe_devices();
   limits.device_memory_bytes = config.memory.limit_bytes.value_or(0);
+  limits.device_limit_given = config.memory.limit_bytes.has_value();
   if (!report.unusable.empty()) return limits;
   const DeviceInfo& d = report.devices.front();
   limits.devices = int(report.devices.size());
@@ -348,6 +349,7 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
   const double per_core = double(ranks_at_once) * p.threads / std::max(1, machine.cores);
   if (!on_gpu && machine.cores > 0 && per_core > 1) limits.flops_per_rank /= per_core;
   const int64_t per_rank = limits.memory_bytes / sharers;
+  if (on_gpu && limits.device_limit_given) plan.device_limit_bytes = per_rank;
   plan.workspace_bytes = workspace_bytes(p, p.threads);
   if (is_virtual(p))
     plan_walk(plan, limits);

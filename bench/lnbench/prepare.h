@@ -43,6 +43,7 @@ struct PointPlan {
   WorldAccount account{};                       // of points that can run
   std::vector<std::string> collectives_used{};  // "all_gather: bruck"
   int64_t workspace_bytes = 0;                  // of the kernel, per rank
+  int64_t device_limit_bytes = 0;               // that a rank on a GPU may take; 0: what there is
   int64_t memory_bytes() const { return account.max_memory_bytes + workspace_bytes; }  // per rank
   double estimated_s = 0;  // one forward, from the machine's peak
   // Of the virtual transport: sequences of the batch that are walked together, and the share of the
@@ -68,6 +69,7 @@ struct MachineLimits {
   // Of the GPUs; 0: unknown, and not asked.
   int devices = 0;
   int64_t device_memory_bytes = 0;  // of one
+  bool device_limit_given = false;  // by memory.limit_bytes: buffers beyond it are refused
   double device_flops = 0;          // attainable by one
   bool to_run = false;              // points that need a GPU are refused where there is none
 };

@@ -37,12 +37,16 @@ class MemoryLedger {
   int64_t now_bytes() const { return now_; }
   int64_t peak_bytes() const { return peak_; }
   const std::map<std::string, int64_t>& peak_by_tag() const { return peak_by_tag_; }
+  // Device buffers beyond so many bytes are refused (DeviceOutOfMemory); 0: no limit.
+  void set_limit(int64_t bytes) { limit_ = bytes; }
+  bool admits(int64_t bytes) const { return limit_ == 0 || now_ + bytes <= limit_; }
+  int64_t limit() const { return limit_; }
 
  private:
   friend class TaggedBuffer;
   friend class DeviceBuffer;  // core/cuda/device.h
   void add(const std::string& tag, int64_t bytes);
-  int64_t now_ = 0, peak_ = 0;
+  int64_t now_ = 0, peak_ = 0, limit_ = 0;
   std::map<std::string, int64_t> now_by_tag_, peak_by_tag_;
 };
 

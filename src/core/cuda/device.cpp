@@ -75,6 +75,7 @@ void use_device(int device) { check_cuda(cudaSetDevice(device), "cudaSetDevice")
 DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind kind)
     : tag_(std::move(tag)), bytes_(bytes) {
   check(bytes >= 0, "a buffer of ", bytes, " bytes");
+  require_admitted(ledger, tag_, bytes);
   if (bytes > 0) {
     constexpr int64_t kBlock = int64_t{2} << 20;
     const int64_t taken = kind == Kind::kShared ? (bytes + kBlock - 1) / kBlock * kBlock : bytes;

@@ -65,6 +65,14 @@ class DeviceOutOfMemory : public std::bad_alloc {
   std::string what_;
 };
 
+// Throws DeviceOutOfMemory when the ledger's limit does not admit a buffer.
+inline void require_admitted(const MemoryLedger& ledger, const std::string& tag, int64_t bytes) {
+  if (!ledger.admits(bytes))
+    throw DeviceOutOfMemory("memory.limit_bytes admits " + std::to_string(ledger.limit()) +
+                            " bytes, " + std::to_string(ledger.now_bytes()) + " are taken, " + tag +
+                            " wants " + std::to_string(bytes));
+}
+
 // Memory of the current device, 256-byte aligned.
 class DeviceBuffer {
  public:

@@ -169,6 +169,7 @@ void reach_device(int other) { check(other < device_count, "no device ", other);
 DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind)
     : tag_(std::move(tag)), bytes_(bytes) {
   check(bytes >= 0, "a buffer of ", bytes, " bytes");
+  require_admitted(ledger, tag_, bytes);
   check(!recording, "an allocation while a graph is recorded");
   if (bytes > 0) {
     const std::lock_guard lock(world());
