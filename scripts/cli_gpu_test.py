@@ -110,6 +110,21 @@ class Gpu(Case):
             if p["status"] == "oom":
                 self.assertIn("the device refused", p["reason"])
 
+    def test_a_batch_as_large_as_the_device(self):
+        tokens = {}
+        for gigabytes in (42, 85, 150, 170, 100000):
+            out = self.expect(0, "plan", "configs/figure5-gpu.json", "--set", "sweep.seq_len=8K", "--set", "sweep.ranks=1",
+                              LONGNET_EMULATED_GPU_BYTES=str(gigabytes * 10**9)).stdout
+            rows = [line.split() for line in out.splitlines() if " dilated " in line]
+            tokens[gigabytes] = int(rows[0][5]) * 8192
+        self.assertEqual(tokens, {42: 4 << 20, 85: 8 << 20, 150: 8 << 20, 170: 16 << 20, 100000: 1 << 30})
+        result, _ = self.run_config("figure5-gpu", *MODEL, "--set", "sweep.algorithm=dilated", "--set", "sweep.seq_len=512,1K",
+                                    LONGNET_EMULATED_GPU_BYTES="12000000")
+        self.assert_all_ok(result["points"])
+        batch = result["run"]["config"]["sweep"]["batch"]["tokens_per_batch"]
+        self.assertEqual({p["params"]["batch"] * p["params"]["seq_len"] for p in result["points"]}, {batch})
+        self.assertIn(batch, (512, 1024, 2048))
+
     def test_scratch_memory_stands_within_a_limit(self):
         sweep = (*MODEL, "--set", "sweep.seq_len=1K", "--set", "sweep.ranks=1", "--set", "sweep.algorithm=dilated", "--set",
                  'sweep.kernel=["gather", "cuda"]', "--set", "memory.limit_fraction=1")

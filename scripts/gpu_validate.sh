@@ -202,11 +202,14 @@ if [ ! -x $bundle/bin/lnbench ]; then
 elif ! $bundled $bundle/bin/lnbench --version >"$out/lnbench_version.log" 2>&1; then
   left_out+=("lnbench: it does not start here (lnbench_version.log)")
 else
-  # Exit 4: stopped in time, with what it has.
-  stage lnbench 50 $bundled $bundle/bin/lnbench run configs/kernels-gpu.json --ranks 1 \
-    --max-time "$(plan 50)s" --progress plain --filter 'algorithm == dilated && seq_len <= 64K' -o "$out/lnbench" ||
-    { [ "${status[-1]}" = lnbench=4 ] && forgive lnbench "lnbench: its sweep was stopped in time"; }
-  [ -f "$out/lnbench/result.json" ] && cp "$out/lnbench/result.json" "$out/lnbench.json"
+  sweep() {  # NAME LIMIT_S CONFIG; exit 4: stopped in time, with what it has
+    stage "$1" "$2" $bundled $bundle/bin/lnbench run "$3" --ranks 1 --max-time "$(plan "$2")s" --progress plain \
+      --filter 'algorithm == dilated && seq_len <= 64K' -o "$out/$1" ||
+      { [ "${status[-1]}" = "$1=4" ] && forgive "$1" "$1: its sweep was stopped in time"; }
+    [ -f "$out/$1/result.json" ] && cp "$out/$1/result.json" "$out/$1.json"
+  }
+  sweep lnbench 50 configs/kernels-gpu.json
+  sweep lnbench_figure5 40 configs/figure5-gpu.json
   # Where there are several GPUs, lnbench calibrate --gpu-comm takes the link between them from this.
   stage comm 30 $bundled $bundle/bin/lnbench comm --transport gpu --max-bytes 64MiB --json "$out/comm.json"
 fi

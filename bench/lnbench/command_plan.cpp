@@ -66,7 +66,8 @@ void print_branches(const PointPlan& plan) {
 }  // namespace
 
 int run_plan(const Options& options) {
-  const Config config = read_config(options);
+  Config config = read_config(options);
+  scale_batch_to_device(config);
   // The same defaults as `run` without a launcher.
   const int usable = std::max(1, capture_environment().usable_threads);
   const std::string transport = transport_of(config, "threads");

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "comm/cuda/device_transport.h"
 #include "comm/mpi/mpi_world.h"
@@ -164,6 +165,32 @@ MachineLimits machine_limits(const Config& config, double peak_flops_per_rank) {
   limits.device_flops = kExpectedShareOfDevicePeak * std::max(1024.0, tensor_flops_per_clock(d)) *
                         d.multiprocessors * d.clock_khz * 1e3;
   return limits;
+}
+
+void scale_batch_to_device(Config& config) {
+  BatchConfig& batch = config.sweep.batch;
+  if (!std::exchange(batch.tokens_of_device, false)) return;
+  const MachineLimits limits = machine_limits(config, 0);
+  if (limits.device_memory_bytes == 0 || config.run.transport == "virtual") return;
+  Config shortest = config;
+  const IntAxis& lengths = config.sweep.seq_len;
+  const int64_t seq_len = lengths.is_range ? lengths.from : std::ranges::min(lengths.values);
+  shortest.sweep.seq_len = {.values = {seq_len}};
+  shortest.sweep.ranks = {.values = {1}};
+  constexpr int64_t kPaperTokens = int64_t{1} << 30;
+  for (int64_t tokens = kPaperTokens; tokens >= seq_len; tokens /= 2) {
+    shortest.sweep.batch.tokens_per_batch = batch.tokens_per_batch = tokens;
+    const auto points = expand(shortest, {.world_size = 1,
+                                          .max_ranks = 0,
+                                          .filter = "",
+                                          .transport = "threads",
+                                          .known = known_names(),
+                                          .resolve = resolve_options});
+    if (std::ranges::none_of(points, [&](const Point& point) {
+          return plan_point(point, limits, 1, 1).point.status == PointStatus::kSkippedMemory;
+        }))
+      return;
+  }
 }
 
 namespace {

@@ -77,6 +77,9 @@ struct MachineLimits {
 // kernel of the configuration runs on GPUs.
 int default_world_size(const Config& config);
 MachineLimits machine_limits(const Config& config, double peak_flops_per_rank);
+// Where the config leaves a batch's tokens to the device: the largest power of two up to 2^30 with
+// which every point of the shortest sequence fits on one GPU of this machine, if it has any.
+void scale_batch_to_device(Config& config);
 
 // Bytes of the slots by tag that a walk over `ranks` holds, `batches` sequences at a time.
 std::map<std::string, int64_t> walk_memory_by_tag(const PointParams& params, int64_t batches,

@@ -21,6 +21,7 @@ namespace longnet {
 Sweep read_sweep(const Options& options) {
   const double begin_s = steady_seconds();
   Sweep sweep{.config = read_config(options), .points = {}, .transport = {}, .replay = {}};
+  scale_batch_to_device(sweep.config);
   if (!options.max_time.empty()) sweep.stop_at_s = begin_s + parse_duration(options.max_time);
   const bool launched = launched_world_size().has_value();
   sweep.world_size = launched
@@ -91,6 +92,12 @@ void agree_on_refusals(std::vector<PointPlan>& plans, World& world) {
 }  // namespace
 
 Plan make_plan(const Sweep& sweep, World& world) {
+  const std::string tokens = std::to_string(sweep.config.sweep.batch.tokens_per_batch);
+  for (const std::string& other : world.all_texts(tokens))
+    if (other != tokens)  // of unequal GPUs
+      throw UsageError(concat(
+          "tokens_per_batch is \"device\", which is ", tokens, " here and ", other,
+          " on another rank\n  hint: --set sweep.batch.tokens_per_batch=", "the smaller one"));
   Plan plan{.points = {}, .runner = {}, .measure = sweep.config.measure};
   plan.threads = int(world.smallest(world.threads_per_rank()));
   const double peak = measure_peak_per_rank(world, plan.threads);

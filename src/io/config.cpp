@@ -89,7 +89,10 @@ void read_batch(ObjectReader r, BatchConfig& batch) {
   r.choice("rule", rule, kRules);
   batch.constant_tokens = rule == "constant_tokens";
   r.integer("size", batch.size, {});
-  r.integer("tokens_per_batch", batch.tokens_per_batch, {.tokens = true});
+  std::optional<int64_t> given = 0;
+  r.tokens_or("tokens_per_batch", "device", given);
+  batch.tokens_of_device = !given.has_value();
+  batch.tokens_per_batch = given.value_or(BatchConfig::kTokensOfNoDevice);
   const JsonNode* tokens = r.node().find("tokens_per_batch");
   if (batch.constant_tokens && !tokens)
     r.problems().add(r.node(), r.path_of("tokens_per_batch"), "is missing",

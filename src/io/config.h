@@ -91,6 +91,9 @@ struct BatchConfig {
   bool constant_tokens = false;  // rule: "constant_tokens", else "fixed"
   int64_t size = 1;              // of "fixed"
   int64_t tokens_per_batch = 0;  // of "constant_tokens": batch = max(1, tokens_per_batch / seq_len)
+  // "device": as many as one holds, which only a machine knows; until it says, kTokensOfNoDevice.
+  bool tokens_of_device = false;
+  static constexpr int64_t kTokensOfNoDevice = int64_t{8} << 20;
 };
 
 // Every axis is a scalar or a list; the sweep is their product. Axes left empty take the model's or

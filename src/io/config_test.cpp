@@ -117,6 +117,22 @@ TEST(Config, ClusterOfASimulation) {
               HasSubstr("cluster.what_if: '' stands there twice"));
 }
 
+TEST(Config, ABatchMayBeLeftToTheDevice) {
+  const auto batch = [](const std::string& tokens) {
+    return parse(
+               with(
+                   "",
+                   R"("algorithm": "ring", "seq_len": 8, "batch": {"rule": "constant_tokens", "tokens_per_batch": )" +
+                       tokens + "}"))
+        .sweep.batch;
+  };
+  EXPECT_TRUE(batch("\"device\"").tokens_of_device);
+  EXPECT_EQ(batch("\"device\"").tokens_per_batch, 8 << 20);
+  EXPECT_FALSE(batch("\"1M\"").tokens_of_device);
+  EXPECT_FALSE(parse(with("")).sweep.batch.tokens_of_device);
+  EXPECT_THROW(batch("\"machine\""), UsageError);
+}
+
 TEST(Config, SparseKnowsRulesByName) {
   const Config c = parse(with(R"("sparse": { "segment": "sqrt", "summary": "match_dilated" })"));
   EXPECT_FALSE(c.sparse.segment);
