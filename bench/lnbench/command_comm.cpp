@@ -1,7 +1,7 @@
 // `lnbench comm`: what moves bytes between ranks, alone, in the terms of nccl-tests
 // (doc/PERFORMANCE.md there): algorithm bandwidth = size / time, where size is what one rank has
-//   after a gather (or gives to an exchange); bus bandwidth = algorithm bandwidth * (P - 1) / P,
-//   the rate of the links whatever P is.
+// after a gather (or gives to an exchange); bus bandwidth = algorithm bandwidth * (P - 1) / P, the
+// rate of the links whatever P is.
 // Every operation and size is first run once on known data: what arrives wrong ends the command.
 #include <algorithm>
 #include <filesystem>

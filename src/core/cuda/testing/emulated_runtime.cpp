@@ -83,7 +83,7 @@ struct Function {
 struct Runtime {
   std::mutex mutex;
   std::map<void**, std::unique_ptr<Module>> modules;
-  std::map<const void*, Function> functions;  // by the host's stub
+  std::map<const void*, Function> functions;  // by the address that host code launches
 };
 Runtime& runtime() {
   static auto* const one = new Runtime;  // used before main begins and after it ends
@@ -100,9 +100,9 @@ thread_local cudaError_t last_error = cudaSuccess;
 
 cudaError_t fail(cudaError_t error) { return last_error = error; }
 
-cudaError_t launch(const void* stub, const Configuration& c, void** arguments) {
+cudaError_t launch(const void* entry, const Configuration& c, void** arguments) {
   const std::scoped_lock lock(runtime().mutex);
-  const auto found = runtime().functions.find(stub);
+  const auto found = runtime().functions.find(entry);
   if (found == runtime().functions.end()) return fail(cudaErrorInvalidDeviceFunction);
   Function& function = found->second;
   function.module->load();
@@ -170,10 +170,10 @@ void** __cudaRegisterFatBinary(void* wrapper) {
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}  // at exit
-void __cudaRegisterFunction(void** module, const char* stub, char*, const char* name, int, uint3*,
+void __cudaRegisterFunction(void** module, const char* entry, char*, const char* name, int, uint3*,
                             uint3*, dim3*, dim3*, int*) {
   const std::scoped_lock lock(runtime().mutex);
-  runtime().functions[stub] = {.module = runtime().modules.at(module).get(), .name = name};
+  runtime().functions[entry] = {.module = runtime().modules.at(module).get(), .name = name};
 }
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, CUstream_st* stream) {
@@ -189,21 +189,21 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, 
   std::memcpy(stream, &c.stream, sizeof c.stream);
   return cudaSuccess;
 }
-cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* stub) {
-  *kernel = static_cast<cudaKernel_t>(const_cast<void*>(stub));
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* entry) {
+  *kernel = static_cast<cudaKernel_t>(const_cast<void*>(entry));
   return cudaSuccess;
 }
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
                                size_t shared, cudaStream_t stream) {
   return launch(kernel, {grid, block, shared, stream}, arguments);
 }
-cudaError_t cudaLaunchKernel(const void* stub, dim3 grid, dim3 block, void** arguments,
+cudaError_t cudaLaunchKernel(const void* entry, dim3 grid, dim3 block, void** arguments,
                              size_t shared, cudaStream_t stream) {
-  return launch(stub, {grid, block, shared, stream}, arguments);
+  return launch(entry, {grid, block, shared, stream}, arguments);
 }
-cudaError_t cudaFuncSetAttribute(const void* stub, cudaFuncAttribute attribute, int value) {
+cudaError_t cudaFuncSetAttribute(const void* entry, cudaFuncAttribute attribute, int value) {
   const std::scoped_lock lock(runtime().mutex);
-  const auto found = runtime().functions.find(stub);
+  const auto found = runtime().functions.find(entry);
   if (found == runtime().functions.end()) return fail(cudaErrorInvalidDeviceFunction);
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
       size_t(value) > kMostShared)

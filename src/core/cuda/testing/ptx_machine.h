@@ -51,7 +51,6 @@ class PtxMachine {
  public:
   void load(std::string_view text);  // may be called for several modules
   const PtxKernel& kernel(const std::string& name) const;
-  bool has(const std::string& name) const { return kernels_.contains(name); }
   // The kernels' parameters lie behind each other as the module declares them.
   void launch(const PtxKernel& kernel, const PtxLaunch& launch,
               std::span<const std::byte> parameters) const;
