@@ -185,7 +185,7 @@ void measure_moves(KernelMeasurement& result, Communicator& comm, int threads,
       kernel_seconds(comm, budget, threads, [&] { kernel->pack(packs, options, threads); });
   const double merged = kernel_seconds(
       comm, budget, threads, [&] { kernel->merge(merges, MergeRule::kLse, options, threads); });
-  result.select_bytes_per_s = double(rows * kRow) * sizeof(float) / packed;
+  result.pack_bytes_per_s = double(rows * kRow) * sizeof(float) / packed;
   result.merge_bytes_per_s = double(rows * (kRow + kHeads)) * sizeof(float) / merged;
 }
 

@@ -29,7 +29,7 @@ struct AttendMeasurement {
 
 struct KernelMeasurement {
   std::vector<AttendMeasurement> attends{};
-  double select_bytes_per_s = 0, merge_bytes_per_s = 0;
+  double pack_bytes_per_s = 0, merge_bytes_per_s = 0;
   double launch_s = 0;  // of one op of the executor, beyond what its kernel takes
 };
 

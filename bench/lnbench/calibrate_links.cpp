@@ -94,7 +94,7 @@ double OverlapMeasurement::hidden_s() const {
   return std::clamp(communication_s - (full_s - compute_in_full_s), 0.0, communication_s);
 }
 
-double OverlapMeasurement::crawl_bytes_per_s() const {
+double OverlapMeasurement::bytes_per_s_without_progress() const {
   if (too_short()) return 0;
   const double bytes = 2 * (ranks - 1) * message_bytes * hidden_s() / communication_s;
   return bytes / (compute_in_full_s * (ranks - 1) / ranks);

@@ -36,7 +36,7 @@ struct OverlapMeasurement {
   double hidden_s() const;  // of the messages' time, behind compute
   // What a rank's messages (in and out together) move per second while it computes: they are in
   // flight during all attends but the last one.
-  double crawl_bytes_per_s() const;
+  double bytes_per_s_without_progress() const;
   double efficiency() const;  // speed of compute beside messages, at most 1
 };
 // `rows` tokens per rank. Collective.

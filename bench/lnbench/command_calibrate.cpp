@@ -204,8 +204,8 @@ class ClusterWriter {
         measured(m_.bandwidth, "a[i] += s * b[i] beyond the caches, per rank, all at once");
     d.launch_s = measured(m_.kernel.launch_s,
                           "one attend of eight rows through the executor, per op of a program");
-    d.select_bytes_per_s = measured(m_.kernel.select_bytes_per_s,
-                                    "every other row of 4 heads of 64 floats packed out of 16 MB");
+    d.pack_bytes_per_s = measured(m_.kernel.pack_bytes_per_s,
+                                  "every other row of 4 heads of 64 floats packed out of 16 MB");
     d.merge_bytes_per_s = measured(m_.kernel.merge_bytes_per_s,
                                    "partials of 8192 rows of 4 heads merged (O and LSE counted)");
     if (m_.alone_speed > 0)
@@ -294,7 +294,7 @@ class ClusterWriter {
     c.async_progress_source = concat(by_, how, "; MPI moves messages when its thread looks at them",
                                      " (about each millisecond of an attend)");
     c.async_bytes_per_s =
-        measured(o.crawl_bytes_per_s(),
+        measured(o.bytes_per_s_without_progress(),
                  concat(how, "; ", percent(o.hidden_s() / o.communication_s),
                         " of the messages' time hides behind compute", short_messages));
     c.overlap_efficiency =

@@ -97,7 +97,7 @@ SampleSet take_samples(DeviceExecutor& executor, DeviceTransport& transport,
                        if (comm.size() == 1) return;  // and hides the host's first launches
                        stream.synchronize();
                        comm.barrier();
-                       transport.meet(stream);
+                       transport.stream_barrier(stream);
                      },
                  .run = [&] { clock += replay ? executor.replay() : executor.run(); },
                  // Each device has a clock of its own.
@@ -154,7 +154,7 @@ void record_phases(PointRecord& record, DeviceExecutor& executor, DeviceTranspor
   const auto seconds = take_rounds(int(modes.size()), rounds, [&](int mode) {
     executor.time_ops(mode == 0);
     comm.barrier();
-    transport.meet(executor.compute_stream());
+    transport.stream_barrier(executor.compute_stream());
     const double took = executor.run(modes[size_t(mode)]);
     if (mode == 0) {
       compute.push_back(executor.phases().compute_s);

@@ -129,8 +129,7 @@ void record_account(PointRecord& r, const ProgramSet& programs, const ClusterSpe
 void record_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind execution) {
   double busiest = -1, idle = 0;
   for (const SimulatedRank& rank : run.ranks) {
-    const double compute =
-        rank.attend_s + (execution == ExecutionKind::kInOrder ? rank.select_s : 0);
+    const double compute = rank.attend_s + (execution == ExecutionKind::kInOrder ? rank.pack_s : 0);
     const double busy = compute + rank.merge_s;
     idle = std::max(idle, run.makespan_s - busy);
     if (busy <= busiest) continue;
@@ -153,7 +152,7 @@ std::string_view track_of(OpKind kind) {
       return "receive";
     case OpKind::kCollective:
       return "gather";
-    case OpKind::kSelect:
+    case OpKind::kPack:
       return "copy";
     default:
       return "compute";

@@ -32,11 +32,11 @@ std::map<std::string, double> to_seconds(const ShardOutcome& o) {
   const WalkTimes& t = o.times;
   std::map<std::string, double> s{{"bind", t.bind_s},         {"poison", t.poison_s},
                                   {"generate", t.generate_s}, {"receive", t.receive_s},
-                                  {"attend", t.attend_s},     {"select", t.select_s},
+                                  {"attend", t.attend_s},     {"pack", t.pack_s},
                                   {"merge", t.merge_s},       {"summarize", t.summarize_s},
                                   {"check", t.check_s},       {"wall", t.wall_s}};
   s["forward"] =
-      o.share.all_pairs > 0 ? o.share.forward_s(t.attend_s, t.merge_s, t.select_s) : t.forward_s();
+      o.share.all_pairs > 0 ? o.share.forward_s(t.attend_s, t.merge_s, t.pack_s) : t.forward_s();
   return s;
 }
 

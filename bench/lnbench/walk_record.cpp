@@ -157,7 +157,7 @@ void fill_memory(const WalkData& w, PointRecord& record) {
 
 void fill_metrics(const WalkData& w, PointRecord& record) {
   auto& m = record.metrics;
-  for (const char* what : {"bind", "poison", "generate", "receive", "attend", "select", "merge",
+  for (const char* what : {"bind", "poison", "generate", "receive", "attend", "pack", "merge",
                            "summarize", "check", "wall"})
     m[concat("walk_", what, "_s")] = mean_per_walk(w, what);
   const double attend = m["walk_attend_s"];

@@ -57,8 +57,7 @@ ShardedProblem problem_of(const AlgorithmInfo& a, int ranks) {
                            .head_dim = 64,
                            .dtype = DType::kBFloat16};
   DilatedPattern pattern = dense_pattern(n);
-  if (a.pattern == PatternKind::kDilated)
-    pattern = {.branches = {{256, 1}, {2048, 8}, {n, 64}}};
+  if (a.pattern == PatternKind::kDilated) pattern = {.branches = {{256, 1}, {2048, 8}, {n, 64}}};
   if (a.pattern == PatternKind::kSparse) pattern = sparse_pattern(128, 8);
   return {p, pattern, {n, ranks}};
 }

@@ -177,7 +177,7 @@ def timeline(ranks: int, step_s: float) -> list[dict[str, Any]]:
     for rank in range(ranks):
         shift = 0.02 * rank * step_s
         for op, lane, begin, end in (
-            ("select", "compute", 0, 0.05),
+            ("pack", "compute", 0, 0.05),
             ("attend", "compute", 0.05, 0.62),
             ("all_gather", "communication", 0.06, 0.35),
             ("attend", "compute", 0.62, 0.88),

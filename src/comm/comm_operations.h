@@ -43,7 +43,7 @@ class CommOperations {
   // What the last run took by this rank's device; none where the host's clock is the one to ask.
   virtual std::optional<double> device_seconds() const { return std::nullopt; }
   // Between this and a run, ranks start together; outside of what is timed.
-  virtual void meet() { host().barrier(); }
+  virtual void stream_barrier() { host().barrier(); }
   // Operations that a timed run should repeat: one short one is less than what surrounds it.
   virtual int repeats_of(int64_t bytes) const = 0;
 

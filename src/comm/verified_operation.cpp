@@ -92,7 +92,7 @@ void verify(CommOperations& operations, CommOperation what, int64_t bytes) {
       spoil(part, from, receiver);
   });
   operations.write(CommOperations::Buffer::kTarget, data);
-  operations.meet();
+  operations.stream_barrier();
   operations.run(what, bytes, 1);
   operations.read(CommOperations::Buffer::kTarget, data);
   for_each_part(plan.from, data, [&](Rank from, std::span<std::byte> part) {

@@ -137,7 +137,7 @@ TEST(CommOperations, RepeatsAndPointToPointLeaveTheOthersAlone) {
   run_on_threads(3, [](Communicator& comm) {
     const auto operations = make_host_operations(comm, 12);
     for (const CommOperation what : kCommOperations) {
-      operations->meet();
+      operations->stream_barrier();
       operations->run(what, 12, 5);
       verify(*operations, what, 12);
     }

@@ -37,20 +37,20 @@ BoundProgram::BoundProgram(const Schedule& schedule, RankProgram program, Rank r
 }
 
 void BoundProgram::bind(const Op& op, BoundOp& bound) {
-  const auto kind_of = [&](const Held& held) { return program_.slots[size_t(held.slot)].kind; };
-  const auto bytes_of = [&](const Held& held) {
+  const auto kind_of = [&](const SlotView& held) { return program_.slots[size_t(held.slot)].kind; };
+  const auto bytes_of = [&](const SlotView& held) {
     const RowMap map(sharded_, kind_of(held), held.rows);
     return memory_[size_t(held.slot)].subspan(size_t(map.begin_byte(held)),
                                               size_t(map.num_bytes(held)));
   };
-  const auto piece_sizes = [&](const Held& held) {
+  const auto piece_sizes = [&](const SlotView& held) {
     const RowMap map(sharded_, kind_of(held), held.rows);
     std::vector<int64_t> sizes;
     for (const auto& piece : map.pieces()) sizes.push_back(map.piece_bytes(piece));
     return sizes;
   };
   std::visit(Overload{
-                 [&](const Select& o) { bind_select(o, bound); },
+                 [&](const Pack& o) { bind_pack(o, bound); },
                  [&](const Send& o) { bound.peer = o.to, bound.from = bytes_of(o.what); },
                  [&](const Recv& o) { bound.peer = o.from, bound.into = bytes_of(o.what); },
                  [&](const AllGather& o) {
@@ -73,7 +73,7 @@ void BoundProgram::bind(const Op& op, BoundOp& bound) {
              op.what);
 }
 
-PartialRun BoundProgram::partial_at(const Held& held, const RowMap::Piece& piece,
+PartialRun BoundProgram::partial_at(const SlotView& held, const RowMap::Piece& piece,
                                     RowMap::Place place) const {
   const int64_t d = sharded_.problem.head_dim;
   auto* const o = reinterpret_cast<float*>(memory_[size_t(held.slot)].data() + piece.byte_offset);
@@ -108,7 +108,7 @@ void BoundProgram::bind_merge(const Merge& op, BoundOp& bound) {
   }
 }
 
-void BoundProgram::bind_select(const Select& op, BoundOp& bound) {
+void BoundProgram::bind_pack(const Pack& op, BoundOp& bound) {
   const AttentionProblem& p = sharded_.problem;
   const TensorKind kind = program_.slots[size_t(op.from.slot)].kind;
   const TensorKind into_kind = program_.slots[size_t(op.into.slot)].kind;
@@ -235,9 +235,9 @@ void BoundProgram::execute_rows(size_t op) {
 }
 
 void BoundProgram::execute_attends(size_t op, std::span<std::byte> workspace,
-                                   const std::function<void()>* interlude) {
+                                   const std::function<void()>* progress_hook) {
   AttendOptions options = options_;
-  options.interlude = interlude;
+  options.progress_hook = progress_hook;
   if (!ops_[op].attends.empty()) kernel_.attend(ops_[op].attends, options, threads_, workspace);
 }
 

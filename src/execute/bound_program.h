@@ -63,9 +63,9 @@ class BoundProgram {
   // Runs an op that computes, on all its tasks but those of attends.
   void execute_rows(size_t op);
   // Runs the attend tasks [begin, end) of an op.
-  // `interlude`: called now and then meanwhile.
+  // `progress_hook`: called now and then meanwhile.
   void execute_attends(size_t op, std::span<std::byte> workspace,
-                       const std::function<void()>* interlude = nullptr);
+                       const std::function<void()>* progress_hook = nullptr);
 
   // Fills Q, K and V of the shard from the generator; the batch's first sequence is number
   // `first_batch` of the problem. Returns their digest (kernels/row_worker.h).
@@ -98,9 +98,10 @@ class BoundProgram {
   void bind(const Op& op, BoundOp& bound);
   void bind_attend(const Attend& op, BoundOp& bound);
   void bind_merge(const Merge& op, BoundOp& bound);
-  void bind_select(const Select& op, BoundOp& bound);
+  void bind_pack(const Pack& op, BoundOp& bound);
   void bind_reset(const Reset& op, BoundOp& bound);
-  PartialRun partial_at(const Held& held, const RowMap::Piece& piece, RowMap::Place place) const;
+  PartialRun partial_at(const SlotView& held, const RowMap::Piece& piece,
+                        RowMap::Place place) const;
 
   ShardedProblem sharded_;
   RankProgram program_;

@@ -27,7 +27,7 @@ struct OpTime {  // seconds since run() began; a communication ends when it is k
 };
 
 struct RunPhases {
-  double compute_s = 0;  // attends, selects, resets
+  double compute_s = 0;  // attends, packs, resets
   double merge_s = 0;
   double exposed_communication_s = 0;  // posting and waiting
 };

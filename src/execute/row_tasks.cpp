@@ -31,7 +31,7 @@ RowFormat row_format(const AttentionProblem& p) {
   return {.seed = p.seed, .head_dim = p.head_dim, .dtype = p.dtype};
 }
 
-std::vector<FillRows> fill_tasks(const ShardedProblem& s, TensorKind kind, const Held& held,
+std::vector<FillRows> fill_tasks(const ShardedProblem& s, TensorKind kind, const SlotView& held,
                                  std::byte* slot, int64_t first_batch) {
   check(kind == TensorKind::kQuery || kind == TensorKind::kKeyValue,
         "the generator makes Q, K and V, no results");

@@ -35,7 +35,7 @@ double pairs_of(const std::vector<AttendTask>& tasks, bool causal) {
 // Messages into a slot that nobody has needed so far. Those of other rows replace them.
 class PendingMessages {
  public:
-  void add(size_t op, const Held& into) {
+  void add(size_t op, const SlotView& into) {
     auto& pending = of_slot_[into.slot];
     if (!pending.empty() && pending.front().into.rows != into.rows) pending.clear();
     pending.push_back({op, into});
@@ -49,12 +49,12 @@ class PendingMessages {
  private:
   struct Message {
     size_t op;
-    Held into;
+    SlotView into;
   };
   std::map<int, std::vector<Message>> of_slot_;
 };
 
-const Held* arrives_in(const Action& what) {
+const SlotView* arrives_in(const Action& what) {
   if (const auto* o = std::get_if<Recv>(&what)) return &o->what;
   if (const auto* o = std::get_if<AllGather>(&what)) return &o->into;
   if (const auto* o = std::get_if<AllToAll>(&what)) return &o->into;
@@ -63,10 +63,10 @@ const Held* arrives_in(const Action& what) {
 
 }  // namespace
 
-double WalkShare::forward_s(double attend_s, double merge_s, double select_s) const {
+double WalkShare::forward_s(double attend_s, double merge_s, double pack_s) const {
   const double attends = pairs > 0 ? all_pairs / pairs : 1;
   const double folds = merges > 0 ? double(all_merges) / double(merges) : 1;
-  return attend_s * attends + merge_s * folds + select_s;
+  return attend_s * attends + merge_s * folds + pack_s;
 }
 
 ShareChoice choose_share(const BoundProgram& bound, double share, int at_once) {
@@ -92,7 +92,7 @@ ShareChoice choose_share(const BoundProgram& bound, double share, int at_once) {
   bool fresh = false;  // the last attend runs, so its merge does
   for (size_t i = 0; i < ops.size(); ++i) {
     const Action& what = ops[i].what;
-    if (const Held* into = arrives_in(what)) messages.add(i, *into);
+    if (const SlotView* into = arrives_in(what)) messages.add(i, *into);
     if (const auto* attend = std::get_if<Attend>(&what)) {
       fresh = turn < chosen.size() && attends[chosen[turn]] == i;
       if (!fresh) continue;

@@ -17,7 +17,7 @@ struct WalkShare {
   double pairs = 0, all_pairs = 0;
   int64_t merges = 0, all_merges = 0;
   // The forward pass, had everything been run.
-  double forward_s(double attend_s, double merge_s, double select_s) const;
+  double forward_s(double attend_s, double merge_s, double pack_s) const;
 };
 
 struct ShareChoice {

@@ -21,9 +21,9 @@ struct WalkUnit {
 // other ranks would send.
 struct WalkTimes {
   double bind_s = 0, poison_s = 0, generate_s = 0, receive_s = 0;
-  double attend_s = 0, select_s = 0, merge_s = 0;  // the forward pass; select: also resets
+  double attend_s = 0, pack_s = 0, merge_s = 0;  // the forward pass; pack: also resets
   double summarize_s = 0, check_s = 0, wall_s = 0;
-  double forward_s() const { return attend_s + select_s + merge_s; }
+  double forward_s() const { return attend_s + pack_s + merge_s; }
 };
 
 struct ShardOutcome {

@@ -15,7 +15,7 @@ constexpr int64_t kAlign = 64;
 int64_t rounded(int64_t bytes) { return ceil_div(bytes, kAlign) * kAlign; }
 
 bool moves_results(const RankProgram& program, const Action& what) {
-  const auto partial = [&](const Held& held) {
+  const auto partial = [&](const SlotView& held) {
     const TensorKind kind = program.slots[size_t(held.slot)].kind;
     return kind == TensorKind::kPartial || kind == TensorKind::kResult;
   };
@@ -83,14 +83,14 @@ void VirtualWalk::receive(BoundProgram& bound, const Action& what, const BoundOp
                           ShardOutcome& out) const {
   const WalkUnit& unit = out.unit;
   const ShardedProblem& s = bound.sharded();
-  const auto make = [&](const Held& held) {
+  const auto make = [&](const SlotView& held) {
     const TensorKind kind = bound.program().slots[size_t(held.slot)].kind;
     const auto tasks = fill_tasks(s, kind, held, bound.memory(held.slot).data(), unit.first_batch);
     worker_.fill(tasks, row_format(s.problem), threads_);
     for (const FillRows& t : tasks)
       out.received_bytes += t.rows * s.problem.head_dim * dtype_bytes(s.problem.dtype);
   };
-  const auto make_all_but = [&](const Held& held, int own) {
+  const auto make_all_but = [&](const SlotView& held, int own) {
     make(held.range(0, own));
     make(held.range(own + 1, held.rows.num_pieces() - own - 1));
   };
@@ -128,7 +128,7 @@ void VirtualWalk::run_ops(BoundProgram& bound, ShardOutcome& out) {
       Stopwatch watch(out.times.attend_s);
       bound.execute_attends(i, workspace_.bytes());
     } else {
-      Stopwatch watch(std::holds_alternative<Merge>(what) ? out.times.merge_s : out.times.select_s);
+      Stopwatch watch(std::holds_alternative<Merge>(what) ? out.times.merge_s : out.times.pack_s);
       bound.execute_rows(i);
     }
   }
@@ -195,7 +195,7 @@ void VirtualWalk::run_some(BoundProgram& bound, double share, ShardOutcome& out)
       Stopwatch watch(out.times.attend_s);
       kernel_.attend(choice.attends[i], bound.options(), threads_, workspace_.bytes());
     } else {
-      Stopwatch watch(std::holds_alternative<Merge>(what) ? out.times.merge_s : out.times.select_s);
+      Stopwatch watch(std::holds_alternative<Merge>(what) ? out.times.merge_s : out.times.pack_s);
       bound.execute_rows(i);
     }
   }

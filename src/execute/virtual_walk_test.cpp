@@ -191,8 +191,8 @@ TEST(VirtualWalk, AShareStandsForTheWhole) {
     }
   const WalkShare share{.pairs = 25, .all_pairs = 100, .merges = 1, .all_merges = 3};
   WalkTimes times;
-  times.attend_s = 2, times.merge_s = 0.5, times.select_s = 0.25;
-  EXPECT_DOUBLE_EQ(share.forward_s(times.attend_s, times.merge_s, times.select_s), 8 + 1.5 + 0.25);
+  times.attend_s = 2, times.merge_s = 0.5, times.pack_s = 0.25;
+  EXPECT_DOUBLE_EQ(share.forward_s(times.attend_s, times.merge_s, times.pack_s), 8 + 1.5 + 0.25);
 }
 
 TEST(VirtualWalk, AShareKeepsAllThreadsBusy) {  // half of them idle would count as slow tasks

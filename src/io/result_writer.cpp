@@ -73,11 +73,11 @@ std::vector<std::string> machine_changes(const Result& then, const WriterOptions
 // Refuses what must not change, and notes in the manifest what did.
 void accept_changes(Result& then, const WriterOptions& now, bool allow_changed_machine) {
   if (then.run.config_sha256 != now.run.config_sha256)
-    throw UsageError(concat("'", then.path, "' was started with another config (SHA-256 ",
-                            then.run.config_sha256.substr(0, 12), "..., now ",
-                            now.run.config_sha256.substr(0, 12),
-                            "...)\n  hint: use the same file, --set and --transport, or start a new "
-                            "run"));
+    throw UsageError(concat(
+        "'", then.path, "' was started with another config (SHA-256 ",
+        then.run.config_sha256.substr(0, 12), "..., now ", now.run.config_sha256.substr(0, 12),
+        "...)\n  hint: use the same file, --set and --transport, or start a new "
+        "run"));
   std::vector<std::string> changes = machine_changes(then, now);
   if (!changes.empty() && !allow_changed_machine)
     throw UsageError(concat("'", then.path, "' was started on another machine or build\n  ",

@@ -71,7 +71,7 @@ struct AttendOptions {
   bool causal = false;
   float output_scale = 1.0f;  // O is multiplied by it (a mixture by mean: 1 / branches)
   // Called now and then, every millisecond or so, by the thread that called attend().
-  const std::function<void()>* interlude = nullptr;
+  const std::function<void()>* progress_hook = nullptr;
 };
 
 // Scores are multiplied by 1 / sqrt(head_dim) before the softmax.

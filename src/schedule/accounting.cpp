@@ -182,12 +182,12 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
   RankAccount a;
   for (const Slot& slot : program.slots)
     a.memory_by_tag[std::string(to_string(slot.tag))] += slot.bytes;
-  const auto bytes_of = [&](const Held& held) {
+  const auto bytes_of = [&](const SlotView& held) {
     return held_bytes(s, program.slots.at(size_t(held.slot)).kind, held);
   };
   for (const Op& op : program.ops)
     std::visit(Overload{
-                   [&](const Select& o) { a.packed_bytes += bytes_of(o.into); },
+                   [&](const Pack& o) { a.packed_bytes += bytes_of(o.into); },
                    [&](const Send& o) {
                      a.bytes_sent += bytes_of(o.what);
                      a.messages_sent += 1;

@@ -79,15 +79,15 @@ TEST(Accounting, BytesOfAHeldRangeAreThoseOfItsMap) {
   for_each_case([&](const AlgorithmInfo& algorithm, const ShardedProblem& s) {
     const Schedule schedule = algorithm.make(s);
     const RankProgram program = schedule.program(0);
-    const auto expect_equal = [&](const Held& held) {
+    const auto expect_equal = [&](const SlotView& held) {
       const TensorKind kind = program.slots.at(size_t(held.slot)).kind;
       ASSERT_EQ(held_bytes(schedule.sharded, kind, held),
                 RowMap(schedule.sharded, kind, held.rows).num_bytes(held))
           << algorithm.name;
     };
     for (const Op& op : program.ops) {
-      if (const auto* select = std::get_if<Select>(&op.what))
-        expect_equal(select->from), expect_equal(select->into);
+      if (const auto* pack = std::get_if<Pack>(&op.what))
+        expect_equal(pack->from), expect_equal(pack->into);
       if (const auto* send = std::get_if<Send>(&op.what)) expect_equal(send->what);
       if (const auto* gather = std::get_if<AllGather>(&op.what)) expect_equal(gather->into);
       if (const auto* merge = std::get_if<Merge>(&op.what)) expect_equal(merge->from);

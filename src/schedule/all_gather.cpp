@@ -38,8 +38,8 @@ RankProgram all_gather_program(const ShardedProblem& sharded, Rank rank) {
                                        build.every_row_of(everyone, heads_of(0)));
   const auto start_gather = [&](int64_t slice) {
     const size_t b = size_t(slice % 2);
-    const Held all{buffer[b], build.every_row_of(everyone, heads_of(slice))};
-    const OpId copied = build.add(Select{build.kv(), all.piece(rank)}, {freed[b]});
+    const SlotView all{buffer[b], build.every_row_of(everyone, heads_of(slice))};
+    const OpId copied = build.add(Pack{build.kv(), all.piece(rank)}, {freed[b]});
     return std::pair{all, build.add(AllGather{everyone, all}, {copied})};
   };
   auto next = start_gather(0);

@@ -52,7 +52,7 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
     ShardBuffer& packed = s.ring.buffers[1];
     s.here = {{packed.slot, shard_of(rank, s.heads)}, -1, &packed};
     if (world > 1 && !layout.shard(rank).empty())
-      packed.uses = {s.here.ready = build.add(Select{build.kv(), s.here.keys})};
+      packed.uses = {s.here.ready = build.add(Pack{build.kv(), s.here.keys})};
   }
   const int partial =
       world > 1 ? build.add_slot(TensorKind::kPartial, SlotTag::kPartial, build.own()) : -1;

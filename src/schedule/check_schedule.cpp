@@ -33,7 +33,7 @@ class Faults {
 
 // What an op touches, in one list for all checks.
 struct Touch {
-  Held held;
+  SlotView held;
   bool writes;
   Region region;  // of slots with fixed rows; elsewhere everything
 };
@@ -42,7 +42,7 @@ std::vector<Touch> touches(const Op& op, const ShardedProblem& s) {
   const Region all{s.all_tokens(), s.all_heads()};
   return std::visit(
       Overload{
-          [&](const Select& o) {
+          [&](const Pack& o) {
             const Region unpacked{
                 s.all_tokens(),
                 head_part(o.from.rows, o.from.first_piece() % o.from.rows.head_parts)};
@@ -83,7 +83,7 @@ std::vector<Touch> touches(const Op& op, const ShardedProblem& s) {
 
 // ---- structure: dependencies point back, slots exist and are large enough, kinds fit ----
 
-void check_held(const Schedule& s, const RankProgram& p, Rank rank, OpId id, const Held& held,
+void check_held(const Schedule& s, const RankProgram& p, Rank rank, OpId id, const SlotView& held,
                 Faults& faults) {
   if (held.slot < 0 || held.slot >= int(p.slots.size()))
     return faults.add(rank, id, "slot ", held.slot, " does not exist");
@@ -100,14 +100,14 @@ bool holds_o(TensorKind kind) {
 }
 
 void check_kinds(const RankProgram& p, Rank rank, OpId id, Faults& faults) {
-  const auto kind = [&](const Held& h) { return p.slots[size_t(h.slot)].kind; };
+  const auto kind = [&](const SlotView& h) { return p.slots[size_t(h.slot)].kind; };
   const auto require = [&](bool ok) {
     if (!ok)
       faults.add(rank, id, "a slot holds another kind of tensor. ", to_text(p.ops[size_t(id)]));
   };
   std::visit(
       Overload{
-          [&](const Select& o) {
+          [&](const Pack& o) {
             require(holds_o(kind(o.from)) == holds_o(kind(o.into)) &&
                     (holds_o(kind(o.from)) || kind(o.from) == kind(o.into)));
           },
@@ -220,7 +220,7 @@ class Walk {
   struct Posted {
     Rank rank;
     OpId op;
-    Held held;
+    SlotView held;
     std::vector<PieceState> sent = {};
   };
   using Channel = std::pair<Rank, Rank>;  // (from, to)
@@ -254,7 +254,7 @@ class Walk {
   }
 
   // Owner, heads and rows of each piece: what the two ends of a message must agree on.
-  static bool same_rows(const Held& a, const Held& b) {
+  static bool same_rows(const SlotView& a, const SlotView& b) {
     if (a.num_pieces() != b.num_pieces() || a.rows.branch != b.rows.branch ||
         a.rows.within != b.rows.within)
       return false;
@@ -266,8 +266,8 @@ class Walk {
     }
     return true;
   }
-  void deliver(const std::vector<PieceState>& what, const Held& sent, Rank to, OpId op,
-               const Held& into, Rank from) {
+  void deliver(const std::vector<PieceState>& what, const SlotView& sent, Rank to, OpId op,
+               const SlotView& into, Rank from) {
     if (!same_rows(sent, into))
       faults_.add(to, op, "expects ", to_text(into.rows), ", rank ", from, " has ",
                   to_text(sent.rows));
@@ -294,7 +294,7 @@ class Walk {
   }
 
   // The k-th collective of a group on one member belongs to the k-th on each other.
-  void join(Rank r, OpId id, const RankGroup& group, const Held& read) {
+  void join(Rank r, OpId id, const RankGroup& group, const SlotView& read) {
     if (group.index_of(r) < 0)
       return faults_.add(r, id, "takes part in a collective of ranks it is not among");
     auto& rounds = rounds_[group];
@@ -305,7 +305,7 @@ class Walk {
     // An all-gather gives only its own piece; the others are still on their way.
     const bool gather =
         std::holds_alternative<AllGather>(programs_[size_t(r)].ops[size_t(id)].what);
-    const Held own = gather ? read.piece(std::max(0, read.rows.owners.index_of(r))) : read;
+    const SlotView own = gather ? read.piece(std::max(0, read.rows.owners.index_of(r))) : read;
     round->push_back({r, id, read, memory_[size_t(r)].read(own, faults_.at(r, id))});
     if (int(round->size()) < group.count) return;
     for (const Posted& to : *round) complete(*round, group, to);
@@ -323,7 +323,7 @@ class Walk {
                        if (piece < 0)
                          return faults_.add(to.rank, to.op, "gathers ", to_text(o.into.rows),
                                             " without rank ", from.rank);
-                       const Held sent =
+                       const SlotView sent =
                            from.held.piece(std::max(0, from.held.rows.owners.index_of(from.rank)));
                        deliver(from.sent, sent, to.rank, to.op, o.into.piece(piece), from.rank);
                      }

@@ -89,8 +89,8 @@ TEST(CheckSchedule, MergesIntoTheSameRowsUnordered) {
 TEST(CheckSchedule, MergeWithoutLse) {  // Ulysses' output came as a result: nothing can be added
   expect_fault(with_fault(ulysses_attention(ring_problem(2)), 0,
                           [](RankProgram& p) {
-                            const Held computed = first<Attend>(p).into.piece(0);
-                            const Held output = first<Select>(p, 6).into;
+                            const SlotView computed = first<Attend>(p).into.piece(0);
+                            const SlotView output = first<Pack>(p, 6).into;
                             p.ops.push_back({Merge{computed, output}, {OpId(p.ops.size()) - 1}});
                           }),
                "needs the LSE of rows that came as a result");
@@ -99,7 +99,7 @@ TEST(CheckSchedule, MergeWithoutLse) {  // Ulysses' output came as a result: not
 // Rows of the gathered slot, wherever the program names them.
 void gather_only(RankProgram& p, TokenInterval within) {
   const int slot = first<AllGather>(p).into.slot;
-  first<Select>(p).into.rows.within = first<AllGather>(p).into.rows.within = within;
+  first<Pack>(p).into.rows.within = first<AllGather>(p).into.rows.within = within;
   for (Op& op : p.ops)
     if (auto* attend = std::get_if<Attend>(&op.what); attend && attend->kv.slot == slot)
       attend->kv.rows.within = within;
@@ -122,8 +122,8 @@ TEST(CheckSchedule, GatherOfFewerRowsThanTheOthers) {
 
 TEST(CheckSchedule, GatherWithoutTheOwnPiece) {  // nobody packed it
   expect_fault(with_fault(dilated_attention(dilated_problem()), 1,
-                          [](RankProgram& p) { first<Select>(p).into.pieces.first = 2; }),
-               "cannot select");
+                          [](RankProgram& p) { first<Pack>(p).into.pieces.first = 2; }),
+               "cannot pack");
 }
 
 TEST(CheckSchedule, Deadlock) {  // every rank waits for its predecessor before it sends

@@ -28,7 +28,7 @@ struct Part {
   TokenInterval queries;
   std::optional<RankGroup> group;  // of the ranks that gather; none for local segments
   TokenInterval gathered;          // tokens that the gather covers
-  Held kv{};
+  SlotView kv{};
   OpId ready = -1;  // the gather
 };
 
@@ -104,8 +104,8 @@ class DilatedProgram {
   void start_gather(Part& part) {
     const Slice all{part.branch, *part.group, part.gathered, sharded_.all_heads()};
     part.kv = {build_.add_slot(TensorKind::kKeyValue, SlotTag::kGathered, all), all};
-    const OpId select = build_.add(Select{build_.kv(), part.kv.piece(part.group->index_of(rank_))});
-    part.ready = build_.add(AllGather{*part.group, part.kv}, {select});
+    const OpId pack = build_.add(Pack{build_.kv(), part.kv.piece(part.group->index_of(rank_))});
+    part.ready = build_.add(AllGather{*part.group, part.kv}, {pack});
   }
 
   // Local parts run first, to hide the gathers; but a merge needs its rows in place, so the direct
@@ -129,7 +129,7 @@ class DilatedProgram {
     const Slice rows{part.branch, {rank_, 1, 1}, part.queries, sharded_.all_heads()};
     if (scratch_ < 0) scratch_ = build_.add_slot(TensorKind::kPartial, SlotTag::kPartial, rows);
     build_.grow_slot(scratch_, slice_bytes(sharded_, TensorKind::kPartial, rows));
-    const Held into{scratch_, rows};
+    const SlotView into{scratch_, rows};
     const OpId attend = build_.add(
         Attend{part.branch, part.queries, sharded_.all_heads(), build_.q(), part.kv, into},
         {part.ready, last_merge_});

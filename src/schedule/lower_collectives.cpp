@@ -55,11 +55,11 @@ class Lowering {
   // A gathered slot's pieces lie in the order of its gather wherever the program names them.
   void choose_orders() {
     if (choice_.all_gather == AllGatherAlgorithm::kNative) return;
-    std::vector<std::pair<Held, RankGroup>> orders;
+    std::vector<std::pair<SlotView, RankGroup>> orders;
     for (const Op& op : in_.ops)
       if (const auto* g = std::get_if<AllGather>(&op.what))
         orders.push_back({g->into, ordered(g->group)});
-    const auto reorder = [&](Held& held) {
+    const auto reorder = [&](SlotView& held) {
       for (const auto& [gathered, order] : orders) {
         if (held.slot != gathered.slot || held.rows != gathered.rows) continue;
         const RankGroup before = held.rows.owners;
@@ -73,7 +73,7 @@ class Lowering {
     };
     for (Op& op : in_.ops)
       std::visit(Overload{
-                     [&](Select& o) { reorder(o.from), reorder(o.into); },
+                     [&](Pack& o) { reorder(o.from), reorder(o.into); },
                      [&](Attend& o) { reorder(o.q), reorder(o.kv); },
                      [&](AllGather& o) { reorder(o.into); },
                      [](auto&) {},
@@ -114,14 +114,14 @@ class Lowering {
     out_.ops.push_back({std::move(what), std::move(after)});
     return OpId(out_.ops.size()) - 1;
   }
-  int64_t bytes(const Held& held) const {
+  int64_t bytes(const SlotView& held) const {
     return held_bytes(sharded_, out_.slots.at(size_t(held.slot)).kind, held);
   }
   // Nothing travels when there is nothing: both sides know.
-  OpId send(Rank to, const Held& what, std::vector<OpId> after) {
+  OpId send(Rank to, const SlotView& what, std::vector<OpId> after) {
     return bytes(what) > 0 ? add(Send{to, what}, std::move(after)) : -1;
   }
-  OpId recv(Rank from, const Held& what, std::vector<OpId> after) {
+  OpId recv(Rank from, const SlotView& what, std::vector<OpId> after) {
     return bytes(what) > 0 ? add(Recv{from, what}, std::move(after)) : -1;
   }
   static std::vector<OpId> known(std::vector<OpId> ops, const std::vector<OpId>& otherwise) {
@@ -134,7 +134,7 @@ class Lowering {
   }
 
   // Step s: piece (me - s) goes to the next member, piece (me - s - 1) comes from the one before.
-  std::vector<OpId> ring_gather(const RankGroup& g, const Held& into,
+  std::vector<OpId> ring_gather(const RankGroup& g, const SlotView& into,
                                 const std::vector<OpId>& after) {
     const int n = g.count, me = g.index_of(rank_);
     std::vector<OpId> ends, have = after;
@@ -147,7 +147,7 @@ class Lowering {
     }
     return known(ends, after);
   }
-  Held piece_of(const Held& into, const RankGroup& g, int member) const {
+  SlotView piece_of(const SlotView& into, const RankGroup& g, int member) const {
     return into.piece(into.rows.owners.index_of(g[member]));
   }
 
@@ -167,7 +167,7 @@ class Lowering {
 
   // The group's pieces are those of `into` from `base` on and begin at the own one: step k sends
   // the first 2^k of them 2^k members back.
-  std::vector<OpId> bruck_gather(const RankGroup& g, const Held& into, int base,
+  std::vector<OpId> bruck_gather(const RankGroup& g, const SlotView& into, int base,
                                  const std::vector<OpId>& after) {
     const int n = g.count, me = g.index_of(rank_);
     std::vector<OpId> ends, have = after;
@@ -206,7 +206,7 @@ class Lowering {
     const int n = op.group.count, me = op.group.index_of(rank_);
     std::vector<OpId> ends;
     if (bytes(op.into.piece(me)) > 0)
-      ends.push_back(add(Select{op.from.piece(me), op.into.piece(me)}, after));
+      ends.push_back(add(Pack{op.from.piece(me), op.into.piece(me)}, after));
     std::vector<OpId> before = after;
     for (int k = 1; k < n; ++k) {
       const int to = (me + k) % n, from = (me + n - k) % n;
@@ -219,7 +219,7 @@ class Lowering {
   }
 
   // A slot that takes the partials of `count` members, the largest such range.
-  int add_scratch(const Held& like, int count) {
+  int add_scratch(const SlotView& like, int count) {
     int64_t largest = 0;
     for (int first = 0; first + count <= like.rows.num_pieces(); ++first)
       largest = std::max(largest, bytes(like.range(first, count)));
@@ -227,8 +227,8 @@ class Lowering {
     return int(out_.slots.size()) - 1;
   }
   // The same pieces, laid out alone.
-  static Held alone(const Held& whole, int first, int count, int slot) {
-    Held h{slot, whole.rows};
+  static SlotView alone(const SlotView& whole, int first, int count, int slot) {
+    SlotView h{slot, whole.rows};
     h.rows.owners = {
         .first = whole.rows.owners[first], .stride = whole.rows.owners.stride, .count = count};
     return h;
@@ -245,7 +245,7 @@ class Lowering {
     for (int s = 0; s + 1 < n; ++s) {
       const int out = (me + 2 * n - s - 1) % n, in = (me + 2 * n - s - 2) % n;
       ends.push_back(send(op.group[(me + 1) % n], op.what.piece(out), have));
-      const Held incoming = alone(op.what, in, 1, scratch);
+      const SlotView incoming = alone(op.what, in, 1, scratch);
       const OpId got = recv(op.group[(me + n - 1) % n], incoming, {merged});
       if (got >= 0) {
         merged = add(Merge{incoming, op.what.piece(in)}, joined({got}, after));
@@ -267,7 +267,7 @@ class Lowering {
       const int mine = me & ~(size - 1), theirs = mine ^ size;
       const Rank partner = op.group[me ^ size];
       ends.push_back(send(partner, op.what.range(theirs, size), have));
-      const Held incoming = alone(op.what, mine, size, scratch);
+      const SlotView incoming = alone(op.what, mine, size, scratch);
       const OpId got = recv(partner, incoming, {merged});
       if (got >= 0) {
         merged = add(Merge{incoming, op.what.range(mine, size)}, joined(have, {got}));

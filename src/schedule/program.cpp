@@ -87,9 +87,9 @@ Rank SequenceLayout::owner(int64_t token) const {
 
 bool RankProgram::output_is_partial() const {
   return std::none_of(ops.begin(), ops.end(), [&](const Op& op) {
-    const auto* select = std::get_if<Select>(&op.what);
-    return select != nullptr && select->into.slot == kOutputSlot &&
-           slots[size_t(select->from.slot)].kind == TensorKind::kResult;
+    const auto* pack = std::get_if<Pack>(&op.what);
+    return pack != nullptr && pack->into.slot == kOutputSlot &&
+           slots[size_t(pack->from.slot)].kind == TensorKind::kResult;
   });
 }
 

@@ -162,12 +162,12 @@ struct PieceRange {
 };
 
 // A slot, the slice that it is laid out for, and which pieces of it an op touches.
-struct Held {
+struct SlotView {
   int slot = -1;
   Slice rows;
   PieceRange pieces = {};
-  Held piece(int i) const { return {slot, rows, {i, 1}}; }
-  Held range(int first, int count) const { return {slot, rows, {first, count}}; }
+  SlotView piece(int i) const { return {slot, rows, {i, 1}}; }
+  SlotView range(int first, int count) const { return {slot, rows, {first, count}}; }
   int first_piece() const { return pieces.first; }
   int num_pieces() const {
     return pieces.count < 0 ? rows.num_pieces() - pieces.first : pieces.count;
@@ -177,32 +177,32 @@ struct Held {
 // Copies the rows of `into` (one piece) out of `from`: packs a branch's rows or some heads, or
 // unpacks them. A partial selected into a result is rounded and loses its LSE; the other way, the
 // partial gets no LSE and nothing can be merged with it.
-struct Select {
-  Held from, into;
+struct Pack {
+  SlotView from, into;
 };
 struct Send {
   Rank to;
-  Held what;
+  SlotView what;
 };
 struct Recv {
   Rank from;
-  Held what;
+  SlotView what;
 };
 // In place: piece i of `into` belongs to member i, and the own piece is there already.
 struct AllGather {
   RankGroup group;
-  Held into;
+  SlotView into;
 };
 // Piece i of `from` goes to member i; piece i of `into` comes from member i.
 struct AllToAll {
   RankGroup group;
-  Held from, into;
+  SlotView from, into;
 };
 // In place, on partials: piece i of `what` of all members is merged on member i. Always lowered
 // before it runs.
 struct ReduceScatter {
   RankGroup group;
-  Held what;
+  SlotView what;
 };
 // Query rows of `branch` in `queries`, for the query heads `heads`, attend to all keys of `kv` that
 // the branch lets them see. Overwrites the same rows of `into`.
@@ -210,17 +210,17 @@ struct Attend {
   int branch;
   TokenInterval queries;
   HeadRange heads;
-  Held q, kv, into;
+  SlotView q, kv, into;
 };
 struct Merge {
-  Held from, into;
+  SlotView from, into;
 };  // fold all rows of `from` into the same rows of `into`
 struct Reset {
-  Held into;
+  SlotView into;
 };  // every row becomes the identity (0, -inf)
 
 using Action =
-    std::variant<Select, Send, Recv, AllGather, AllToAll, ReduceScatter, Attend, Merge, Reset>;
+    std::variant<Pack, Send, Recv, AllGather, AllToAll, ReduceScatter, Attend, Merge, Reset>;
 
 inline bool is_communication(const Action& a) {
   return std::holds_alternative<Send>(a) || std::holds_alternative<Recv>(a) ||

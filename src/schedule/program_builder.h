@@ -29,9 +29,9 @@ class ProgramBuilder {
     return true;
   }
 
-  Held q() const { return {kQuerySlot, own()}; }
-  Held kv() const { return {kKvSlot, own()}; }
-  Held output() const { return {kOutputSlot, own()}; }
+  SlotView q() const { return {kQuerySlot, own()}; }
+  SlotView kv() const { return {kKvSlot, own()}; }
+  SlotView output() const { return {kOutputSlot, own()}; }
 
   int add_slot(TensorKind kind, SlotTag tag, const Slice& largest) {
     return add_slot(kind, tag, slice_bytes(sharded_, kind, largest));
@@ -53,7 +53,7 @@ class ProgramBuilder {
   }
 
   // Exact attention of all own queries, all heads.
-  Attend attend(const Held& keys, const Held& into = {}) const {
+  Attend attend(const SlotView& keys, const SlotView& into = {}) const {
     return {0, sharded_.all_tokens(), sharded_.all_heads(), q(), keys, into};
   }
 

@@ -7,7 +7,7 @@
 namespace longnet {
 namespace {
 
-std::string held_text(const Held& held) {
+std::string held_text(const SlotView& held) {
   static constexpr const char* kNames[] = {"q", "kv", "output"};
   std::ostringstream out;
   if (held.slot >= 0 && held.slot <= kOutputSlot)
@@ -33,8 +33,8 @@ std::string group_text(const RankGroup& g) {
   return out.str();
 }
 
-std::string action_text(const Select& o) {
-  return "select     " + held_text(o.from) + " -> " + held_text(o.into);
+std::string action_text(const Pack& o) {
+  return "pack       " + held_text(o.from) + " -> " + held_text(o.into);
 }
 std::string action_text(const Send& o) {
   return "send       " + held_text(o.what) + " to rank " + std::to_string(o.to);

@@ -12,27 +12,28 @@
 namespace longnet {
 
 Schedule query_gather_attention(const ShardedProblem& sharded) {
-  return {"query_gather", sharded, [sharded](Rank rank) {
-            const int world = sharded.layout.world_size();
-            ProgramBuilder build(sharded, rank);
-            if (world == 1) {
-              build.add(build.attend(build.kv(), build.output()));
-              return build.take();
-            }
-            const RankGroup everyone{.first = 0, .stride = 1, .count = world};
-            const Slice all = build.every_row_of(everyone, sharded.all_heads());
-            const Held queries{build.add_slot(TensorKind::kQuery, SlotTag::kGathered, all), all};
-            const Held partials{build.add_slot(TensorKind::kPartial, SlotTag::kPartial, all), all};
-            const OpId copied = build.add(Select{build.q(), queries.piece(rank)});
-            const OpId gathered = build.add(AllGather{everyone, queries}, {copied});
-            const OpId attended = build.add(
-                Attend{0, sharded.all_tokens(), sharded.all_heads(), queries, build.kv(), partials},
-                {gathered});
-            const OpId reduced = build.add(ReduceScatter{everyone, partials}, {attended});
-            if (!sharded.layout.shard(rank).empty())
-              build.add(Select{partials.piece(rank), build.output()}, {reduced});
-            return build.take();
-          }};
+  return {
+      "query_gather", sharded, [sharded](Rank rank) {
+        const int world = sharded.layout.world_size();
+        ProgramBuilder build(sharded, rank);
+        if (world == 1) {
+          build.add(build.attend(build.kv(), build.output()));
+          return build.take();
+        }
+        const RankGroup everyone{.first = 0, .stride = 1, .count = world};
+        const Slice all = build.every_row_of(everyone, sharded.all_heads());
+        const SlotView queries{build.add_slot(TensorKind::kQuery, SlotTag::kGathered, all), all};
+        const SlotView partials{build.add_slot(TensorKind::kPartial, SlotTag::kPartial, all), all};
+        const OpId copied = build.add(Pack{build.q(), queries.piece(rank)});
+        const OpId gathered = build.add(AllGather{everyone, queries}, {copied});
+        const OpId attended = build.add(
+            Attend{0, sharded.all_tokens(), sharded.all_heads(), queries, build.kv(), partials},
+            {gathered});
+        const OpId reduced = build.add(ReduceScatter{everyone, partials}, {attended});
+        if (!sharded.layout.shard(rank).empty())
+          build.add(Pack{partials.piece(rank), build.output()}, {reduced});
+        return build.take();
+      }};
 }
 
 }  // namespace longnet

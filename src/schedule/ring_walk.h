@@ -23,7 +23,7 @@ struct ShardBuffer {
 
 // K/V rows on this rank: where, since which op (-1: from the start), in which buffer.
 struct ShardVisit {
-  Held keys;
+  SlotView keys;
   OpId ready = -1;
   ShardBuffer* in = nullptr;
 };
@@ -78,7 +78,7 @@ void walk_ring(ProgramBuilder& build, Ring& ring, ShardVisit here, AttendFn atte
 // through a slot `scratch` (-1 where there is one attend) and are merged.
 class Accumulator {
  public:
-  Accumulator(ProgramBuilder& build, const Held& out, int scratch)
+  Accumulator(ProgramBuilder& build, const SlotView& out, int scratch)
       : build_(build), out_(out), scratch_(scratch) {}
 
   // Adds `attend`, which names everything but its target; returns the op that reads the keys.
@@ -98,7 +98,7 @@ class Accumulator {
 
  private:
   ProgramBuilder& build_;
-  Held out_;
+  SlotView out_;
   int scratch_;
   OpId result_ = -1, merged_ = -1;  // merged: the scratch is free again
 };

@@ -70,7 +70,7 @@ bool is_line_of_neighbours(const ShardedProblem& s, const RankGroup& owners) {
          (owners.stride == 1 || owners.count == 1);
 }
 
-std::vector<TokenInterval> intervals_of(const ShardedProblem& s, const Held& held) {
+std::vector<TokenInterval> intervals_of(const ShardedProblem& s, const SlotView& held) {
   const RankGroup& owners = held.rows.owners;
   const int first = (held.first_piece() + owners.rotation) % owners.count, n = held.num_pieces();
   const auto of = [&](int from, int to) {  // members [from, to)
@@ -84,7 +84,7 @@ std::vector<TokenInterval> intervals_of(const ShardedProblem& s, const Held& hel
 
 }  // namespace
 
-int64_t held_bytes(const ShardedProblem& sharded, TensorKind kind, const Held& held) {
+int64_t held_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotView& held) {
   const Slice& slice = held.rows;
   const AttentionProblem& p = sharded.problem;
   std::optional<BranchRows> rows;
@@ -170,12 +170,12 @@ RowMap::RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slic
     }
 }
 
-int64_t RowMap::begin_byte(const Held& held) const {
+int64_t RowMap::begin_byte(const SlotView& held) const {
   const size_t first = size_t(held.first_piece());
   return first < pieces_.size() ? pieces_[first].byte_offset : bytes_;
 }
 
-int64_t RowMap::num_bytes(const Held& held) const {
+int64_t RowMap::num_bytes(const SlotView& held) const {
   int64_t bytes = 0;
   for (int i = 0; i < held.num_pieces(); ++i)
     bytes += piece_bytes(pieces_.at(size_t(held.first_piece() + i)));

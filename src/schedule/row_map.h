@@ -36,8 +36,8 @@ class RowMap {
   int64_t bytes() const { return bytes_; }
   int64_t piece_bytes(const Piece& piece) const { return piece.rows * bytes_per_row_; }
   // Where the pieces of `held` begin, and how long they are together.
-  int64_t begin_byte(const Held& held) const;
-  int64_t num_bytes(const Held& held) const;
+  int64_t begin_byte(const SlotView& held) const;
+  int64_t num_bytes(const SlotView& held) const;
 
   // Rows of `piece` that hold the tokens of `run` for one head: row, row + step, ...
   struct Place {
@@ -103,7 +103,7 @@ void RowMap::for_each_selected(const BranchRows& rows, int64_t offset, const Tok
 int64_t row_bytes(const AttentionProblem& problem, TensorKind kind);
 int64_t slice_bytes(const ShardedProblem& sharded, TensorKind kind, const Slice& slice);
 // Bytes of the pieces that an op touches, without a map of all others.
-int64_t held_bytes(const ShardedProblem& sharded, TensorKind kind, const Held& held);
+int64_t held_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotView& held);
 // The tokens of `owner` inside `within`.
 TokenRanges owned_tokens(const ShardedProblem& sharded, Rank owner, TokenInterval within);
 HeadRange head_part(const Slice& slice, int part);

@@ -19,10 +19,10 @@ bool contains(const HeadRange& all, const HeadRange& some) {
 }
 bool contains(const HeadRange& all, int64_t head) { return contains(all, HeadRange{head, 1}); }
 
-Rank owner_of(const Held& held, int i) {
+Rank owner_of(const SlotView& held, int i) {
   return held.rows.owners[(held.first_piece() + i) / held.rows.head_parts];
 }
-HeadRange heads_of(const Held& held, int i) {
+HeadRange heads_of(const SlotView& held, int i) {
   return head_part(held.rows, (held.first_piece() + i) % held.rows.head_parts);
 }
 
@@ -83,14 +83,14 @@ SymbolicRank::SymbolicRank(const ShardedProblem& sharded, const RankProgram& pro
 }
 
 // The slot as `held` sees it; whatever it was laid out for before is gone.
-SymbolicRank::SlotState& SymbolicRank::laid_out_for(const Held& held) {
+SymbolicRank::SlotState& SymbolicRank::laid_out_for(const SlotView& held) {
   SlotState& slot = slots_.at(size_t(held.slot));
   if (slot.pieces.empty() || slot.rows != held.rows)
     slot = {held.rows, std::vector<PieceState>(size_t(held.rows.num_pieces()))};
   return slot;
 }
 
-std::vector<PieceState> SymbolicRank::read(const Held& held, const Report& report) {
+std::vector<PieceState> SymbolicRank::read(const SlotView& held, const Report& report) {
   const SlotState& slot = slots_.at(size_t(held.slot));
   std::vector<PieceState> out;
   const auto empty = [&](int i) {
@@ -117,7 +117,8 @@ std::vector<PieceState> SymbolicRank::read(const Held& held, const Report& repor
   return out;
 }
 
-void SymbolicRank::write(const Held& held, std::vector<PieceState> states, const Report& report) {
+void SymbolicRank::write(const SlotView& held, std::vector<PieceState> states,
+                         const Report& report) {
   if (held.slot == kQuerySlot || held.slot == kKvSlot) report("overwrites an input");
   SlotState& slot = laid_out_for(held);
   for (size_t i = 0; i < states.size(); ++i) {
@@ -135,7 +136,7 @@ int64_t SymbolicRank::area(Rank owner, const std::vector<Region>& regions,
   return rows;
 }
 
-void SymbolicRank::apply(const Select& op, const Report& report) {
+void SymbolicRank::apply(const Pack& op, const Report& report) {
   PieceState value = read(op.from, report).at(0);
   const HeadRange from_heads = heads_of(op.from, 0), into_heads = heads_of(op.into, 0);
   const bool rows_fit =
@@ -144,7 +145,7 @@ void SymbolicRank::apply(const Select& op, const Report& report) {
   if (op.from.num_pieces() != 1 || op.into.num_pieces() != 1 ||
       owner_of(op.from, 0) != owner_of(op.into, 0) || !rows_fit || !heads_fit ||
       !op.from.rows.within.contains(op.into.rows.within))
-    return report(concat("cannot select ", to_text(op.into.rows), " from ", to_text(op.from.rows)));
+    return report(concat("cannot pack ", to_text(op.into.rows), " from ", to_text(op.from.rows)));
   value = restricted(value, into_heads);
   if (kinds_.at(size_t(op.into.slot)) == TensorKind::kResult) value.has_lse = false;
   if (contains(from_heads, into_heads) && op.into.slot != kOutputSlot)
@@ -153,7 +154,7 @@ void SymbolicRank::apply(const Select& op, const Report& report) {
   PieceState& into = laid_out_for(op.into).pieces.at(size_t(op.into.first_piece()));
   for (const Region& r : value.initialised)
     if (area(owner_of(op.into, 0), into.initialised, r) > 0)
-      report("a select overwrites rows that hold a result");
+      report("a pack overwrites rows that hold a result");
   into.valid = true;
   into.has_lse = into.has_lse && value.has_lse;
   into.sum.insert(into.sum.end(), value.sum.begin(), value.sum.end());
@@ -164,7 +165,7 @@ void SymbolicRank::apply(const Select& op, const Report& report) {
 void SymbolicRank::apply(const Attend& op, const Report& report) {
   read(op.q, report);
   read(op.kv, report);
-  const auto holds_branch = [&](const Held& h) {
+  const auto holds_branch = [&](const SlotView& h) {
     return h.rows.branch == kEveryRow || h.rows.branch == op.branch;
   };
   if (!holds_branch(op.q) || !holds_branch(op.kv) || !holds_branch(op.into))
@@ -234,7 +235,7 @@ void SymbolicRank::check_output(const Report& report) {
 }
 
 void SymbolicRank::check_branch(int b, const Report& report) {
-  const Held own{kQuerySlot, slots_[kQuerySlot].rows};
+  const SlotView own{kQuerySlot, slots_[kQuerySlot].rows};
   const RowMap queries(sharded_, TensorKind::kQuery, own.rows);
   const auto& sum = slots_[kOutputSlot].pieces.at(0).sum;
   const bool heads_alike = std::all_of(sum.begin(), sum.end(), [&](const Contribution& c) {

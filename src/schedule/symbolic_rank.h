@@ -39,14 +39,14 @@ class SymbolicRank {
   SymbolicRank(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
 
   // Ops that stay on the rank.
-  void apply(const Select& op, const Report& report);
+  void apply(const Pack& op, const Report& report);
   void apply(const Attend& op, const Report& report);
   void apply(const Merge& op, const Report& report);
   void apply(const Reset& op, const Report& report);
 
   // What a message takes along (reports pieces that are not there), and what its arrival leaves.
-  std::vector<PieceState> read(const Held& held, const Report& report);
-  void write(const Held& held, std::vector<PieceState> states, const Report& report);
+  std::vector<PieceState> read(const SlotView& held, const Report& report);
+  void write(const SlotView& held, std::vector<PieceState> states, const Report& report);
 
   // Does the output hold exactly the pattern's pairs?
   void check_output(const Report& report);
@@ -56,7 +56,7 @@ class SymbolicRank {
     Slice rows;
     std::vector<PieceState> pieces;
   };
-  SlotState& laid_out_for(const Held& held);
+  SlotState& laid_out_for(const SlotView& held);
   int64_t area(Rank owner, const std::vector<Region>& regions, const Region& within) const;
   void check_branch(int branch, const Report& report);
   bool right_keys(int branch, int64_t head, int64_t segment, const TokenRange& queries) const;

@@ -70,12 +70,12 @@ class UspProgram {
   }
 
   // Packs the shard by head parts and exchanges them.
-  std::pair<Held, OpId> exchange(const Held& own, TensorKind kind) {
-    const Held packed{build_.add_slot(kind, SlotTag::kPacked, split()), split()};
-    const Held all{build_.add_slot(kind, SlotTag::kExchange, gathered(position())),
-                   gathered(position())};
+  std::pair<SlotView, OpId> exchange(const SlotView& own, TensorKind kind) {
+    const SlotView packed{build_.add_slot(kind, SlotTag::kPacked, split()), split()};
+    const SlotView all{build_.add_slot(kind, SlotTag::kExchange, gathered(position())),
+                       gathered(position())};
     std::vector<OpId> ready;
-    for (int i = 0; i < degree_; ++i) ready.push_back(build_.add(Select{own, packed.piece(i)}));
+    for (int i = 0; i < degree_; ++i) ready.push_back(build_.add(Pack{own, packed.piece(i)}));
     return {all, build_.add(AllToAll{group(position()), packed, all}, std::move(ready))};
   }
 
@@ -115,18 +115,18 @@ class UspProgram {
   }
 
   void exchange_output() {
-    const Held rounded{build_.add_slot(TensorKind::kResult, SlotTag::kPacked, out_.rows),
-                       out_.rows};
-    const Held back{build_.add_slot(TensorKind::kResult, SlotTag::kExchange, split()), split()};
+    const SlotView rounded{build_.add_slot(TensorKind::kResult, SlotTag::kPacked, out_.rows),
+                           out_.rows};
+    const SlotView back{build_.add_slot(TensorKind::kResult, SlotTag::kExchange, split()), split()};
     std::vector<OpId> ready;
     for (int i = 0; i < degree_; ++i)
-      ready.push_back(build_.add(Select{out_.piece(i), rounded.piece(i)}, {computed_}));
+      ready.push_back(build_.add(Pack{out_.piece(i), rounded.piece(i)}, {computed_}));
     const OpId arrived = build_.add(AllToAll{group(position()), rounded, back}, std::move(ready));
     for (int i = 0; i < degree_; ++i) {
       Slice part = build_.own();
       part.heads = head_part(split(), i);
       if (part.heads.count > 0)
-        build_.add(Select{back.piece(i), {kOutputSlot, build_.own()}}, {arrived});
+        build_.add(Pack{back.piece(i), {kOutputSlot, build_.own()}}, {arrived});
     }
   }
 
@@ -135,7 +135,7 @@ class UspProgram {
   int degree_, rings_;
   HeadRange heads_;
   ProgramBuilder build_;
-  Held q_, kv_, out_;
+  SlotView q_, kv_, out_;
   OpId q_ready_ = -1, kv_ready_ = -1, computed_ = -1;
 };
 

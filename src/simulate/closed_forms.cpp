@@ -51,10 +51,10 @@ ClosedForm ring(double bandwidth, const char* what) {
 ClosedForm all_gather() {
   constexpr int kRanks = 8;
   const double shard = 2.0 * kTokens / kRanks * kHeads * kDim * kBytes;
-  const double select = shard / (kMemory / 2);
+  const double pack = shard / (kMemory / 2);
   const double attend = 4.0 * kDim * kTokens / kRanks * kTokens * kHeads / kSpeed;
-  return {"ring all-gather", "t_select + (P - 1) (a + m / b) + t_attend",
-          select + (kRanks - 1) * (kAlpha + shard / kBeta) + attend,
+  return {"ring all-gather", "t_pack + (P - 1) (a + m / b) + t_attend",
+          pack + (kRanks - 1) * (kAlpha + shard / kBeta) + attend,
           time_of("all_gather", kRanks, "ring", kBeta)};
 }
 

@@ -77,10 +77,10 @@ struct DeviceSpec {
   Quantity memory_bytes{}, memory_bandwidth_bytes_per_s{};
   std::vector<KernelRow> attend{};
   std::vector<AttendModel> attend_model{};
-  Quantity launch_s{};            // of every attend, select and merge
-  Quantity fill_rows{};           // query rows (x heads x batch) that keep it busy; 0: one
-  Quantity select_bytes_per_s{};  // bytes copied; 0: half the memory bandwidth (read and write)
-  Quantity merge_bytes_per_s{};   // bytes of partials folded in; 0: a third of it
+  Quantity launch_s{};           // of every attend, pack and merge
+  Quantity fill_rows{};          // query rows (x heads x batch) that keep it busy; 0: one
+  Quantity pack_bytes_per_s{};   // bytes copied; 0: half the memory bandwidth (read and write)
+  Quantity merge_bytes_per_s{};  // bytes of partials folded in; 0: a third of it
   // Speed of a rank that has the cluster for itself, over that of ranks that are all at work; those
   // in between lie between. 0: the same.
   Quantity alone_speed{};

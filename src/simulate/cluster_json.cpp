@@ -60,7 +60,7 @@ JsonNode node_of(const DeviceSpec& d) {
   n.set("memory_bandwidth_bytes_per_s", node_of(d.memory_bandwidth_bytes_per_s));
   n.set("launch_s", node_of(d.launch_s));
   set_if_given(n, "fill_rows", d.fill_rows);
-  set_if_given(n, "select_bytes_per_s", d.select_bytes_per_s);
+  set_if_given(n, "pack_bytes_per_s", d.pack_bytes_per_s);
   set_if_given(n, "merge_bytes_per_s", d.merge_bytes_per_s);
   set_if_given(n, "alone_speed", d.alone_speed);
   n.set("attend", rows);

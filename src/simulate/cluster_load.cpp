@@ -142,7 +142,7 @@ void read_device(JsonReader r, DeviceSpec& d) {
   read_quantity(r, "memory_bandwidth_bytes_per_s", d.memory_bandwidth_bytes_per_s, {});
   read_quantity(r, "launch_s", d.launch_s, {.limits = kNotNegative});
   read_quantity(r, "fill_rows", d.fill_rows, {.limits = kNotNegative, .required = false});
-  read_quantity(r, "select_bytes_per_s", d.select_bytes_per_s, {.required = false});
+  read_quantity(r, "pack_bytes_per_s", d.pack_bytes_per_s, {.required = false});
   read_quantity(r, "merge_bytes_per_s", d.merge_bytes_per_s, {.required = false});
   read_quantity(r, "alone_speed", d.alone_speed, {.required = false});
   read_kernels(r, d.attend);

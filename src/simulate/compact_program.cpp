@@ -13,7 +13,7 @@ constexpr uint32_t kLaneShift = 30;
 int lane_of(OpKind kind, ExecutionKind execution) {
   if (execution == ExecutionKind::kInOrder) return 0;
   if (is_communication(kind)) return 2;
-  return kind == OpKind::kSelect ? 1 : 0;
+  return kind == OpKind::kPack ? 1 : 0;
 }
 
 class Packer {
@@ -91,7 +91,7 @@ class Packer {
 }  // namespace
 
 std::string_view to_string(OpKind kind) {
-  static constexpr std::string_view kNames[] = {"attend", "merge", "reset",     "select",
+  static constexpr std::string_view kNames[] = {"attend", "merge", "reset",     "pack",
                                                 "send",   "recv",  "all_gather"};
   return kNames[size_t(kind)];
 }

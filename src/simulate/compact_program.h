@@ -6,7 +6,7 @@
 // all P: a ring of 4096 ranks needs one of 16 K ops instead of 67 M ops.
 //
 // Each rank has lanes that work in program order: with `streams` one for attention (attend, merge,
-// reset), one for copies (select) and one for communication; with `in_order` a single one. A lane
+// reset), one for copies (pack) and one for communication; with `in_order` a single one. A lane
 // starts an op when the one before has been started (communication) or is over (all else), and when
 // the ops that it waits for are over. Waits that an earlier op of the lane has been through are
 // left out, so an op is waited for at most once per lane.
@@ -23,7 +23,7 @@
 
 namespace longnet {
 
-enum class OpKind : uint8_t { kAttend, kMerge, kReset, kSelect, kSend, kRecv, kCollective };
+enum class OpKind : uint8_t { kAttend, kMerge, kReset, kPack, kSend, kRecv, kCollective };
 std::string_view to_string(OpKind kind);
 inline bool is_communication(OpKind kind) { return kind >= OpKind::kSend; }
 

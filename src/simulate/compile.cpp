@@ -41,7 +41,7 @@ class Compiler {
 
  private:
   void add(const RankProgram& program, const Op& op, LooseProgram& out, CompactProgram& totals) {
-    const auto bytes_of = [&](const Held& held) {
+    const auto bytes_of = [&](const SlotView& held) {
       return held_bytes(sharded_, program.slots[size_t(held.slot)].kind, held);
     };
     const auto put = [&](OpKind kind, Rank peer, double amount) {
@@ -49,7 +49,7 @@ class Compiler {
     };
     std::visit(
         Overload{
-            [&](const Select& o) { put(OpKind::kSelect, -1, cost_.select_s(bytes_of(o.into))); },
+            [&](const Pack& o) { put(OpKind::kPack, -1, cost_.pack_s(bytes_of(o.into))); },
             [&](const Send& o) {
               const int64_t bytes = bytes_of(o.what);
               totals.bytes_sent += bytes;

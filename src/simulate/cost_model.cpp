@@ -97,10 +97,10 @@ CostModel::AttendCost CostModel::attend(const Attend& op) const {
       pairs};
 }
 
-double CostModel::select_s(int64_t bytes) const {
+double CostModel::pack_s(int64_t bytes) const {
   const DeviceSpec& d = cluster_.device;
   return d.launch_s.value +
-         double(bytes) / given_or(d.select_bytes_per_s, d.memory_bandwidth_bytes_per_s.value / 2);
+         double(bytes) / given_or(d.pack_bytes_per_s, d.memory_bandwidth_bytes_per_s.value / 2);
 }
 
 double CostModel::merge_s(int64_t bytes) const {

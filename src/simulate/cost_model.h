@@ -4,7 +4,7 @@
 // runs at the speed that the cluster's table gives for the keys that a query of it sees,
 // interpolated in log2(rows) and in head_dim and held at the table's ends; slower in proportion
 // when it has fewer query rows than keep the device busy; and never faster than memory delivers its
-// operands. Selects and merges move bytes.
+// operands. Packs and merges move bytes.
 //
 //   h100-ndr400, d = 64, bf16: 8192 queries x 8192 keys x 12 heads = 2.06e11 FLOP; the table has
 //   395 TFLOP/s at 2048 rows and 413 at 16384, so 407 at 8192: 507 us and 5 us to launch.
@@ -24,7 +24,7 @@ class CostModel {
     double seconds, pairs;
   };
   AttendCost attend(const Attend& op) const;
-  double select_s(int64_t bytes) const;
+  double pack_s(int64_t bytes) const;
   double merge_s(int64_t bytes) const;  // of the partial that is folded in
   double reset_s(int64_t bytes) const;
   // FLOP/s of attention whose queries see `keys` keys each (twice what a causal mask leaves).

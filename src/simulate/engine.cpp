@@ -35,7 +35,7 @@ class Engine {
         network_(topology, options.alpha, ranks_,
                  {.alone_is_fast = !timed_,
                   .pauses = !async_,
-                  .crawl_bytes_per_s = async_ ? 0 : cluster.async_bytes_per_s.value}),
+                  .bytes_per_s_without_progress = async_ ? 0 : cluster.async_bytes_per_s.value}),
         lanes_(size_t(ranks_) * kLanes),
         slots_(lanes_.size() * kFirstWindow) {
     for (size_t i = 0; i < lanes_.size(); ++i) {
@@ -179,7 +179,7 @@ class Engine {
 
   double seconds_of(const Lane& lane, const CompactOp& op) const {
     if (options_.without_compute) return 0;
-    const bool slow = slow_[lane.rank] && op.kind != OpKind::kSelect;
+    const bool slow = slow_[lane.rank] && op.kind != OpKind::kPack;
     return slow ? op.amount * (1 + options_.straggler.slower) : op.amount;
   }
 
@@ -265,9 +265,9 @@ class Engine {
   void compute_done(const Lane& lane, uint32_t index, double begin, double end) {
     const CompactOp& op = lane.program->lanes[lane.lane][index];
     SimulatedRank& rank = run_.ranks[lane.rank];
-    (op.kind == OpKind::kMerge    ? rank.merge_s
-     : op.kind == OpKind::kSelect ? rank.select_s
-                                  : rank.attend_s) += end - begin;
+    (op.kind == OpKind::kMerge  ? rank.merge_s
+     : op.kind == OpKind::kPack ? rank.pack_s
+                                : rank.attend_s) += end - begin;
     record({.rank = Rank(lane.rank),
             .kind = op.kind,
             .posted_s = begin,

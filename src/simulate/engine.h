@@ -31,7 +31,7 @@ struct SimulateOptions {
 };
 
 struct SimulatedRank {
-  double attend_s = 0, merge_s = 0, select_s = 0;  // its lanes at work
+  double attend_s = 0, merge_s = 0, pack_s = 0;  // its lanes at work
   double finish_s = 0;
 };
 

@@ -126,7 +126,7 @@ TEST(CostModel, NeverFasterThanMemory) {
   EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds, (out + 4 * kv) / 1e12);
   s.problem.num_kv_heads = 1;  // read once for all four heads
   EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds, (out + kv) / 1e12);
-  EXPECT_DOUBLE_EQ(CostModel(c, s).select_s(1000), 2000 / 1e12);
+  EXPECT_DOUBLE_EQ(CostModel(c, s).pack_s(1000), 2000 / 1e12);
   EXPECT_DOUBLE_EQ(CostModel(c, s).merge_s(1000), 3000 / 1e12);
 }
 

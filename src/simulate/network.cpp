@@ -9,10 +9,10 @@
 namespace longnet {
 namespace {
 
-std::vector<double> capacities(const Topology& t, int walked, double crawl) {
+std::vector<double> capacities(const Topology& t, int walked, double slow_bytes_per_s) {
   std::vector<double> out;
   for (int i = 0; i < t.num_links(); ++i) out.push_back(t.capacity(i));
-  if (crawl > 0) out.resize(out.size() + size_t(walked), crawl);
+  if (slow_bytes_per_s > 0) out.resize(out.size() + size_t(walked), slow_bytes_per_s);
   return out;
 }
 
@@ -24,12 +24,12 @@ Network::Network(const Topology& topology, AlphaSet alpha, int walked, const Kin
       walked_(walked),
       alone_is_fast_(kind.alone_is_fast),
       pauses_(kind.pauses),
-      crawl_(kind.crawl_bytes_per_s),
-      first_crawl_link_(topology.num_links()),
+      slow_bytes_per_s_(kind.bytes_per_s_without_progress),
+      first_slow_link_(topology.num_links()),
       flows_of_(size_t(walked)),
       progresses_(size_t(walked), true),
       flowing_(size_t(walked), 0),
-      share_(capacities(topology, walked, kind.crawl_bytes_per_s)) {}
+      share_(capacities(topology, walked, kind.bytes_per_s_without_progress)) {}
 
 uint32_t Network::add_channel(Rank from, Rank to) {
   const Route route = topology_.route(from, to);
@@ -122,7 +122,7 @@ void Network::latency_over(uint32_t message, double now) {
 }
 
 bool Network::may_flow(const Channel& c) const {
-  if (crawl_ > 0) return true;
+  if (slow_bytes_per_s_ > 0) return true;
   return progresses_[size_t(c.from % walked_)] && progresses_[size_t(c.receiver)];
 }
 
@@ -144,9 +144,9 @@ void Network::run_flow(uint32_t flow, double now) {
   Flow& f = flows_[flow];
   const Channel& c = channels_[messages_[f.message].channel];
   crossed_.assign(links_.begin() + c.first_link, links_.begin() + c.first_link + c.num_links);
-  if (crawl_ > 0)
+  if (slow_bytes_per_s_ > 0)
     for (const uint32_t rank : {uint32_t(c.from % walked_), c.receiver})
-      if (!progresses_[rank]) crossed_.push_back(first_crawl_link_ + int(rank));
+      if (!progresses_[rank]) crossed_.push_back(first_slow_link_ + int(rank));
   f.share = share_.add(crossed_);
   f.rate = 0;
   f.since = now;
@@ -217,7 +217,7 @@ void Network::set_progress(Rank rank, bool progresses, double now) {
     const double left = f.left - f.rate * (now - f.since);
     if (f.share != kNone && left <= 1e-9 * message.bytes) continue;
     const bool may = may_flow(channels_[message.channel]);
-    if (crawl_ > 0) pause_flow(flow, now);  // its links change
+    if (slow_bytes_per_s_ > 0) pause_flow(flow, now);  // its links change
     if (may && f.share == kNone) run_flow(flow, now);
     if (!may && f.share != kNone) pause_flow(flow, now);
   }

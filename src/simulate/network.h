@@ -25,7 +25,7 @@ class Network {
     bool alone_is_fast;  // messages that cannot meet others are timed without events
     bool pauses;         // set_progress will be called
     // Bytes per second of all messages together of a rank that does not progress them; 0: none.
-    double crawl_bytes_per_s = 0;
+    double bytes_per_s_without_progress = 0;
   };
   // `walked` ranks stand for all.
   Network(const Topology& topology, AlphaSet alpha, int walked, const Kind& kind);
@@ -96,8 +96,8 @@ class Network {
   AlphaSet alpha_;
   int walked_;
   bool alone_is_fast_, pauses_;
-  double crawl_;
-  int first_crawl_link_;  // one per walked rank, behind the topology's
+  double slow_bytes_per_s_;
+  int first_slow_link_;  // one per walked rank, behind the topology's
   std::vector<Channel> channels_;
   std::vector<int> links_;    // routes of the channels, one after another
   std::vector<int> crossed_;  // by the flow that begins

@@ -39,10 +39,10 @@ class DeviceOperations final : public CommOperations {
     return std::clamp(500 / host().size(), 1, bytes < 16 << 20 ? 20 : 5);
   }
 
-  void meet() override {
+  void stream_barrier() override {
     stream_.synchronize();
     host().barrier();
-    transport_->meet(stream_);
+    transport_->stream_barrier(stream_);
   }
 
   void run(CommOperation what, int64_t bytes, int repeats) override {

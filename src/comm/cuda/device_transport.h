@@ -53,7 +53,7 @@ class DeviceTransport {
   virtual void complete(Ticket ticket, const Stream& waiting) = 0;
   // What comes behind this on `stream` begins when all ranks have come here, if transfers can say
   // so on the device: barriers of the host let ranks go one after another. Not counted.
-  virtual void meet(const Stream&) {}
+  virtual void stream_barrier(const Stream&) {}
   // After a run, when all is complete: waits for what peers still read, and forgets all tickets.
   virtual void finish() = 0;
   // Collective, behind the last run and before the buffers go: nobody holds on to them any more.

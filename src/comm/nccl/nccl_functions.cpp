@@ -27,8 +27,10 @@ NcclFunctions open_nccl() {
   library.load(f.recv, "ncclRecv");
   library.load(f.all_gather, "ncclAllGather");
   library.load(f.broadcast, "ncclBroadcast");
-  f.enrol = reinterpret_cast<decltype(f.enrol)>(library.find("ncclCommRegister"));
-  f.dismiss = reinterpret_cast<decltype(f.dismiss)>(library.find("ncclCommDeregister"));
+  f.register_buffer =
+      reinterpret_cast<decltype(f.register_buffer)>(library.find("ncclCommRegister"));
+  f.deregister_buffer =
+      reinterpret_cast<decltype(f.deregister_buffer)>(library.find("ncclCommDeregister"));
   return f;
 }
 

@@ -23,8 +23,8 @@ struct NcclFunctions {
   decltype(&ncclAllGather) all_gather = nullptr;
   decltype(&ncclBroadcast) broadcast = nullptr;
   // Null before NCCL 2.19.
-  decltype(&ncclCommRegister) enrol = nullptr;
-  decltype(&ncclCommDeregister) dismiss = nullptr;
+  decltype(&ncclCommRegister) register_buffer = nullptr;
+  decltype(&ncclCommDeregister) deregister_buffer = nullptr;
 };
 
 const NcclFunctions& nccl();

@@ -40,7 +40,7 @@ class NcclComm {
   ~NcclComm() {
     if (std::uncaught_exceptions() > 0) abort();  // peers may never come: destroy would wait
     if (handle_ == nullptr) return;
-    for (void* const buffer : registered_) nccl().dismiss(handle_, buffer);
+    for (void* const buffer : registered_) nccl().deregister_buffer(handle_, buffer);
     nccl().destroy(handle_);
   }
   void abort() noexcept {
@@ -55,19 +55,19 @@ class NcclComm {
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
   ncclComm_t get() const { return handle_; }
-  void enrol(std::span<const std::span<std::byte>> buffers) {
+  void register_buffers(std::span<const std::span<std::byte>> buffers) {
     for (const std::span<std::byte> buffer : buffers) {
       if (buffer.empty()) continue;
       void* registered = nullptr;
-      check_nccl(nccl().enrol(handle_, buffer.data(), buffer.size(), &registered),
+      check_nccl(nccl().register_buffer(handle_, buffer.data(), buffer.size(), &registered),
                  "ncclCommRegister");
       registered_.push_back(registered);
     }
   }
   // Before the buffers go.
-  void dismiss_all() {
+  void deregister_all() {
     for (void* const buffer : registered_)
-      check_nccl(nccl().dismiss(handle_, buffer), "ncclCommDeregister");
+      check_nccl(nccl().deregister_buffer(handle_, buffer), "ncclCommDeregister");
     registered_.clear();
   }
 
@@ -91,11 +91,11 @@ class NcclTransport final : public DeviceTransport {
   void open(std::span<const std::span<std::byte>> buffers) override {
     if (kind_ == NcclBuffers::kPlain) return;
     buffers_.assign(buffers.begin(), buffers.end());
-    world_->enrol(buffers_);
+    world_->register_buffers(buffers_);
   }
   void close() override {
-    world_->dismiss_all();
-    for (const auto& [unused, group] : groups_) group->dismiss_all();
+    world_->deregister_all();
+    for (const auto& [unused, group] : groups_) group->deregister_all();
   }
 
   void open_group(const RankGroup& group) override {
@@ -110,7 +110,7 @@ class NcclTransport final : public DeviceTransport {
       host().wait(host().irecv(group[0], bytes));
     }
     groups_[group] = std::make_unique<NcclComm>(id, group.count, me);
-    groups_[group]->enrol(buffers_);
+    groups_[group]->register_buffers(buffers_);
   }
 
   Ticket post(std::span<const Transfer> transfers, const Stream& stream) override {
@@ -169,11 +169,12 @@ class NcclTransport final : public DeviceTransport {
   void complete(Ticket ticket, const Stream& waiting) override {
     waiting.wait(events_.at(size_t(ticket)));
   }
-  void meet(const Stream& stream) override {
+  void stream_barrier(const Stream& stream) override {
     if (host().size() == 1) return;
-    if (meeting_.size() == 0) meeting_ = DeviceBuffer(scratch_, "meeting", host().size());
-    check_nccl(nccl().all_gather(meeting_.data() + host().rank(), meeting_.data(), 1, ncclUint8,
-                                 world_->get(), stream.handle()),
+    if (barrier_bytes_.size() == 0)
+      barrier_bytes_ = DeviceBuffer(scratch_, "stream_barrier", host().size());
+    check_nccl(nccl().all_gather(barrier_bytes_.data() + host().rank(), barrier_bytes_.data(), 1,
+                                 ncclUint8, world_->get(), stream.handle()),
                "ncclAllGather");
   }
   void finish() override { used_ = 0; }
@@ -195,7 +196,7 @@ class NcclTransport final : public DeviceTransport {
 
   NcclBuffers kind_;
   MemoryLedger scratch_;
-  DeviceBuffer meeting_;                       // a byte of each rank
+  DeviceBuffer barrier_bytes_;                 // a byte of each rank
   std::vector<std::span<std::byte>> buffers_;  // registered ones
   std::unique_ptr<NcclComm> world_;
   std::map<RankGroup, std::unique_ptr<NcclComm>> groups_;
@@ -227,7 +228,8 @@ std::string describe_nccl() {
 std::unique_ptr<DeviceTransport> make_nccl_transport(Communicator& host, NcclBuffers kind) {
   const std::string why = why_nccl_absent();
   if (!why.empty()) throw UsageError("transport nccl: " + why);
-  if (kind == NcclBuffers::kRegistered && (nccl().enrol == nullptr || nccl().dismiss == nullptr))
+  if (kind == NcclBuffers::kRegistered &&
+      (nccl().register_buffer == nullptr || nccl().deregister_buffer == nullptr))
     throw UsageError("transport nccl_registered needs NCCL 2.19 or newer: use nccl");
   return std::make_unique<NcclTransport>(host, kind);
 }

@@ -45,7 +45,7 @@ class ThreadState {
   }
 
   // All ranks meet; the last to come runs `last` under the lock. Returns when it has.
-  void meet(const std::function<void()>& join, const std::function<void()>& last = {}) {
+  void rendezvous(const std::function<void()>& join, const std::function<void()>& last = {}) {
     std::unique_lock lock(mutex);
     throw_if_aborted();
     if (join) join();

@@ -94,7 +94,7 @@ class ThreadCommunicator final : public Communicator {
     world_->changed.wait(lock, [&] { return world_->being_copied[size_t(rank_)] == 0; });
   }
 
-  void barrier() override { world_->meet({}); }
+  void barrier() override { world_->rendezvous({}); }
   void resting_barrier() override { barrier(); }
   void open_group(const RankGroup& group) override {
     check(group.index_of(rank_) >= 0, "rank ", rank_, " is not in the group that it opens");
@@ -108,30 +108,31 @@ class ThreadCommunicator final : public Communicator {
   }
 
   void broadcast(std::span<std::byte> data, Rank root) override {
-    world_->meet([&] {
+    world_->rendezvous([&] {
       if (rank_ == root) world_->bytes.assign(data.begin(), data.end());
     });
-    world_->meet([&] { std::copy(world_->bytes.begin(), world_->bytes.end(), data.begin()); });
+    world_->rendezvous(
+        [&] { std::copy(world_->bytes.begin(), world_->bytes.end(), data.begin()); });
   }
 
   std::vector<std::string> all_texts(const std::string& mine) override {
-    world_->meet([&] {
+    world_->rendezvous([&] {
       world_->texts.resize(size_t(size()));
       world_->texts[size_t(rank_)] = mine;
     });
     std::vector<std::string> all;
-    world_->meet([&] { all = world_->texts; });
+    world_->rendezvous([&] { all = world_->texts; });
     return all;
   }
 
   std::unique_ptr<Communicator> first_ranks(int count) override {
     std::shared_ptr<ThreadState> part;
-    world_->meet([&] {
+    world_->rendezvous([&] {
       if (!world_->part)
         world_->parts.push_back(world_->part = std::make_shared<ThreadState>(count));
       part = world_->part;
     });
-    world_->meet({}, [&] { world_->part.reset(); });
+    world_->rendezvous({}, [&] { world_->part.reset(); });
     if (rank_ >= count) return nullptr;
     return std::make_unique<ThreadCommunicator>(part, rank_);
   }
@@ -297,14 +298,15 @@ class ThreadCommunicator final : public Communicator {
 
   template <class Combine>
   void reduce(std::span<double> values, Combine combine) {
-    world_->meet([&] {
+    world_->rendezvous([&] {
       auto& all = world_->numbers;
       if (world_->arrived == 0)
         all.assign(values.begin(), values.end());
       else
         for (size_t i = 0; i < values.size(); ++i) all[i] = combine(all[i], values[i]);
     });
-    world_->meet([&] { std::copy_n(world_->numbers.begin(), values.size(), values.begin()); });
+    world_->rendezvous(
+        [&] { std::copy_n(world_->numbers.begin(), values.size(), values.begin()); });
   }
 
   std::shared_ptr<ThreadState> world_;

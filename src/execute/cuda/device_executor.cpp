@@ -159,13 +159,13 @@ void DeviceExecutor::prepare_messages(OpId id) {
   DeviceOp& op = ops_[size_t(id)];
   const BoundOp& b = bound_->op(size_t(id));
   std::vector<FillRows> tasks;
-  const auto make = [&](const Held& held) {
+  const auto make = [&](const SlotView& held) {
     const TensorKind kind = program().slots[size_t(held.slot)].kind;
     const auto some =
         fill_tasks(sharded(), kind, held, slots_[size_t(held.slot)].data(), options_.first_batch);
     tasks.insert(tasks.end(), some.begin(), some.end());
   };
-  const auto make_all_but = [&](const Held& held, int own) {
+  const auto make_all_but = [&](const SlotView& held, int own) {
     make(held.range(0, own));
     make(held.range(own + 1, held.rows.num_pieces() - own - 1));
   };

@@ -31,7 +31,7 @@ std::unique_ptr<DeviceExecutor> DeviceWalk::executed(double share, ShardOutcome&
   out.times.receive_s = executor->receive_s();
   out.times.attend_s = executor->attend_s();
   out.times.merge_s = executor->phases().merge_s;
-  out.times.select_s =
+  out.times.pack_s =
       std::max(0.0, all - out.times.receive_s - out.times.attend_s - out.times.merge_s);
   out.received_bytes = executor->received_bytes();
   out.share = executor->share();

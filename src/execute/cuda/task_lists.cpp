@@ -22,7 +22,7 @@ bool continues(const AttendTask& a, const AttendTask& b) {
 // Does the op touch the slot at all?
 bool touches(const Op& op, int slot) {
   const auto any = [&](auto&... held) { return ((held.slot == slot) || ...); };
-  return std::visit(Overload{[&](const Select& o) { return any(o.from, o.into); },
+  return std::visit(Overload{[&](const Pack& o) { return any(o.from, o.into); },
                              [&](const Send& o) { return any(o.what); },
                              [&](const Recv& o) { return any(o.what); },
                              [&](const AllGather& o) { return any(o.into); },

@@ -234,7 +234,7 @@ void attend_chunk(const AttendTask& task, const AttendOptions& options, const At
       }
     }
     if (n % kPanelsPerGroup == kPanelsPerGroup - 1) chunk.close_group();
-    if (options.interlude != nullptr) (*options.interlude)();
+    if (options.progress_hook != nullptr) (*options.progress_hook)();
   }
   chunk.close_group();
   chunk.store(task.out, options.output_scale);

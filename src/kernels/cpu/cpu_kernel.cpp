@@ -49,7 +49,7 @@ class CpuKernel final : public AttentionKernel {
           static_cast<const void*>(workspace.data()), " is not 64-byte aligned");
     for (const AttendTask& task : tasks) check_task(task, options);
     AttendOptions elsewhere = options;
-    elsewhere.interlude = nullptr;
+    elsewhere.progress_hook = nullptr;
     parallel_for(int64_t(tasks.size()), threads, [&](int64_t i, int thread) {
       attend_task(tasks[size_t(i)], thread == 0 ? options : elsewhere,
                   workspace.data() + thread * per_thread);

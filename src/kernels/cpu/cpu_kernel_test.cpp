@@ -193,11 +193,12 @@ TEST_F(CpuKernelTest, SameBitsOnAnyThreadsAndBesideAnyTasks) {
 TEST_F(CpuKernelTest, InterludesComeOncePerPanelOfKeysOnTheCallingThread) {
   int calls = 0;
   const auto caller = std::this_thread::get_id();
-  const std::function<void()> interlude = [&] {
+  const std::function<void()> progress_hook = [&] {
     EXPECT_EQ(std::this_thread::get_id(), caller);
     ++calls;
   };
-  const AttendCase attend({.q = {.rows = 50}, .kv = {{.rows = 1000}}, .interlude = &interlude});
+  const AttendCase attend(
+      {.q = {.rows = 50}, .kv = {{.rows = 1000}}, .progress_hook = &progress_hook});
   attend.run(*cpu_);
   EXPECT_EQ(calls, 8);  // panels of 128 keys
   const std::vector<AttendCase> many(20, attend);

@@ -17,11 +17,11 @@ namespace {
 #define LONGNET_ACC4(n) LONGNET_ACC(n), LONGNET_ACC(n + 1), LONGNET_ACC(n + 2), LONGNET_ACC(n + 3)
 #define LONGNET_ACC8 LONGNET_ACC4(0), LONGNET_ACC4(4)
 #define LONGNET_ACC16 LONGNET_ACC8, LONGNET_ACC4(8), LONGNET_ACC4(12)
-#define LONGNET_D32                                                                             \
+#define LONGNET_D32                                                                                \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
   "%26,%27,%28,%29,%30,%31"
-#define LONGNET_D64                                                                            \
-  LONGNET_D32                                                                                  \
+#define LONGNET_D64                                                                               \
+  LONGNET_D32                                                                                     \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
   "%55,%56,%57,%58,%59,%60,%61,%62,%63"
 
@@ -61,12 +61,13 @@ struct DeviceGroupWarp : DeviceWarp<Element> {
   // C (64 x 128) = A (64 x 16) B (16 x 128) (+ C), both in shared memory.
   __device__ __forceinline__ void multiply(Reg<float> (&c)[16][4], uint64_t a, uint64_t b,
                                            bool add) const {
-#define LONGNET_WGMMA(type)                                                                 \
-  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %66, 0;\n"                               \
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LONGNET_D64 \
-               "}, %64, %65, p, 1, 1, 0, 0;\n}"                                             \
-               : LONGNET_ACC16                                                              \
-               : "l"(a), "l"(b), "r"(int(add)))
+#define LONGNET_WGMMA(type)                                                         \
+  asm volatile(                                                                     \
+      "{\n .reg .pred p;\n setp.ne.b32 p, %66, 0;\n"                                \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LONGNET_D64 \
+      "}, %64, %65, p, 1, 1, 0, 0;\n}"                                              \
+      : LONGNET_ACC16                                                               \
+      : "l"(a), "l"(b), "r"(int(add)))
     if constexpr (std::is_same_v<Element, __half>)
       LONGNET_WGMMA("f16");
     else
@@ -76,10 +77,10 @@ struct DeviceGroupWarp : DeviceWarp<Element> {
   // C += A (registers) B, whose columns lie along the rows of shared memory.
   __device__ __forceinline__ void multiply_add(Reg<float> (&c)[8][4], const Reg<uint32_t> (&a)[4],
                                                uint64_t b) const {
-#define LONGNET_WGMMA(type)                                                                  \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" LONGNET_D32   \
-               "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                                      \
-               : LONGNET_ACC8                                                                \
+#define LONGNET_WGMMA(type)                                                                 \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" LONGNET_D32 \
+               "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                                     \
+               : LONGNET_ACC8                                                               \
                : "r"(a[0].value), "r"(a[1].value), "r"(a[2].value), "r"(a[3].value), "l"(b))
     if constexpr (std::is_same_v<Element, __half>)
       LONGNET_WGMMA("f16");
@@ -90,7 +91,7 @@ struct DeviceGroupWarp : DeviceWarp<Element> {
   __device__ __forceinline__ void multiply_add(Reg<float> (&c)[16][4], const Reg<uint32_t> (&a)[4],
                                                uint64_t b) const {
 #define LONGNET_WGMMA(type)                                                                  \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LONGNET_D64  \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LONGNET_D64 \
                "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"                                      \
                : LONGNET_ACC16                                                               \
                : "r"(a[0].value), "r"(a[1].value), "r"(a[2].value), "r"(a[3].value), "l"(b))
@@ -140,7 +141,9 @@ struct DeviceProducer : Barriers<Shape> {
   __device__ __forceinline__ void load(Operand operand, const ViewPlace& from, int dim, int row,
                                        int into, int barrier) {
     const char* const map = maps + int64_t{from.view} * 128;
-    int& known = operand == Operand::kQuery ? known_q : operand == Operand::kKey ? known_k : known_v;
+    int& known = operand == Operand::kQuery ? known_q
+                 : operand == Operand::kKey ? known_k
+                                            : known_v;
     if (known != from.view) {  // the host wrote it: nothing older may be cached
       asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
       known = from.view;
@@ -212,7 +215,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kConsumerRegisters));
     DeviceGroup<Shape, Element> consumer;
     consumer.shared = shared;
-    if (Shape::kTakeTurns && group == Shape::kGroups) consumer.pass_turn(group - 1);  // to the first
+    if (Shape::kTakeTurns && group == Shape::kGroups)
+      consumer.pass_turn(group - 1);  // to the first
     consume<Shape>(consumer, in, int(blockIdx.x), group - 1);
   }
 }
@@ -230,21 +234,20 @@ void launch_groups(const GroupInputs& inputs, int blocks, const Stream& stream) 
 
 template <class Shape, class Element = __nv_bfloat16>
 constexpr GroupLauncher launcher(std::string_view name) {
-  return {name, Shape::kDim,
+  return {name,
+          Shape::kDim,
           std::is_same_v<Element, __half> ? DeviceElement::kFloat16 : DeviceElement::kBFloat16,
-          Shape::kRows, Shape::kKeys, launch_groups<Shape, Element>};
+          Shape::kRows,
+          Shape::kKeys,
+          launch_groups<Shape, Element>};
 }
 
 constexpr GroupLauncher kLaunchers[] = {
-    launcher<Group64>("192x128-4t"),
-    launcher<Group128>("128x128-3t"),
-    launcher<Group64, __half>("192x128-4t"),
-    launcher<Group128, __half>("128x128-3t"),
+    launcher<Group64>("192x128-4t"),         launcher<Group128>("128x128-3t"),
+    launcher<Group64, __half>("192x128-4t"), launcher<Group128, __half>("128x128-3t"),
 #ifdef LONGNET_CUDA_VARIANTS
-    launcher<Group64Free>("192x128-4"),
-    launcher<Group64Two>("128x128-4t"),
-    launcher<Group64TwoFree>("128x128-4"),
-    launcher<Group128Free>("128x128-3"),
+    launcher<Group64Free>("192x128-4"),      launcher<Group64Two>("128x128-4t"),
+    launcher<Group64TwoFree>("128x128-4"),   launcher<Group128Free>("128x128-3"),
 #endif
 };
 

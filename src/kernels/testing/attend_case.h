@@ -27,7 +27,7 @@ struct AttendSpec {
   float output_scale = 1.0f;
   RunSpec q;
   std::vector<RunSpec> kv;
-  const std::function<void()>* interlude = nullptr;
+  const std::function<void()>* progress_hook = nullptr;
 };
 
 std::string to_string(const AttendSpec& spec);

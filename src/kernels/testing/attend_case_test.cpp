@@ -121,7 +121,7 @@ AttendOptions AttendCase::options() const {
           .dtype = spec_.dtype,
           .causal = spec_.causal,
           .output_scale = spec_.output_scale,
-          .interlude = spec_.interlude};
+          .progress_hook = spec_.progress_hook};
 }
 
 AttendResult AttendCase::run(const AttentionKernel& kernel) const {

@@ -283,7 +283,7 @@ const NcclFunctions& nccl() {
              CUstream_st* stream) {
             return add(comm, {Kind::kBroadcast, bytes(from), bytes(into), count, root}, stream);
           },
-      .enrol =
+      .register_buffer =
           [](const ncclComm_t comm, void* at, size_t size, void** handle) {
             const std::lock_guard lock(state());
             comm->registered[bytes(at)] = size;
@@ -291,7 +291,7 @@ const NcclFunctions& nccl() {
             *handle = at;
             return ncclSuccess;
           },
-      .dismiss =
+      .deregister_buffer =
           [](const ncclComm_t comm, void* handle) {
             const std::lock_guard lock(state());
             check(comm->registered.erase(bytes(handle)) == 1, "ncclCommDeregister: unknown buffer");

@@ -37,11 +37,11 @@ struct float4 {
   float x, y, z, w;
 };
 
-// What the threads of a block meet at.
+// What the threads of a block barrier at.
 struct EmulatedBlockState {
   struct Warp {
-    explicit Warp(int lanes) : meet(lanes) {}
-    std::barrier<> meet;
+    explicit Warp(int lanes) : barrier(lanes) {}
+    std::barrier<> barrier;
     unsigned char words[32][8] = {};
   };
   EmulatedBlockState(int threads) : all(threads) {
@@ -80,10 +80,10 @@ T __shfl_down_sync(unsigned, T value, int offset) {
   auto& warp = *emulated_block->warps[threadIdx.x / 32];
   const unsigned lane = threadIdx.x % 32;
   std::memcpy(warp.words[lane], &value, sizeof value);
-  warp.meet.arrive_and_wait();
+  warp.barrier.arrive_and_wait();
   const unsigned from = lane + unsigned(offset) < 32 ? lane + unsigned(offset) : lane;
   std::memcpy(&value, warp.words[from], sizeof value);
-  warp.meet.arrive_and_wait();
+  warp.barrier.arrive_and_wait();
   return value;
 }
 
