@@ -18,6 +18,7 @@ MAY_INCLUDE = {
     "simulate": {"core", "json", "pattern", "schedule"},
     "measure": {"core"},
     "io": {"core", "json", "pattern", "measure"},
+    "run": {"core", "json", "pattern", "schedule", "kernels", "comm", "execute", "simulate", "measure", "io"},
 }
 # A library's header belongs to one place.
 LIBRARY_HOMES = {
@@ -64,6 +65,7 @@ def self_test():
         ("src/schedule/ring.cpp", "#if defined(LONGNET_MPI)"),
         ("src/io/x.cpp", '#include "execute/program_executor.h"'),
         ("src/execute/x.cpp", "#include <cuda_runtime.h>"),
+        ("src/io/x.cpp", '#include "run/plan_point.h"'),
         ("bench/gpu/check_main.cpp", "#include <cudnn.h>"),
         ("src/comm/cuda/device_transport.cpp", "#include <nccl.h>"),
         ("src/comm/cuda/x.cpp", '#include "kernels/cuda/rows.h"'),

@@ -17,12 +17,12 @@
 #include "io/environment.h"
 #include "io/record_node.h"
 #include "io/units.h"
-#include "lnbench/device_runner.h"
-#include "lnbench/machine.h"
 #include "lnbench/options.h"
-#include "lnbench/rank_clock.h"
-#include "lnbench/watchdog.h"
-#include "lnbench/world.h"
+#include "run/device_runner.h"
+#include "run/machine.h"
+#include "run/rank_clock.h"
+#include "run/watchdog.h"
+#include "run/world.h"
 
 namespace longnet {
 namespace {

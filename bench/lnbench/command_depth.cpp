@@ -11,10 +11,10 @@
 #include "io/expand.h"
 #include "io/units.h"
 #include "lnbench/options.h"
-#include "lnbench/prepare.h"
 #include "lnbench/table.h"
 #include "lnbench/terminal.h"
 #include "pattern/dependency_depth.h"
+#include "run/point_text.h"
 
 namespace longnet {
 namespace {

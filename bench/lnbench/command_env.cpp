@@ -12,8 +12,8 @@
 #include "kernels/cpu/machine_peak.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/cuda/cudnn_kernel.h"
-#include "lnbench/machine.h"
 #include "lnbench/options.h"
+#include "run/machine.h"
 
 namespace longnet {
 namespace {

@@ -8,11 +8,13 @@
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
 #include "kernels/cuda/device_kernel.h"
-#include "lnbench/ablations.h"
-#include "lnbench/machine.h"
-#include "lnbench/prepare.h"
 #include "lnbench/table.h"
 #include "lnbench/terminal.h"
+#include "run/ablations.h"
+#include "run/machine.h"
+#include "run/point_schedule.h"
+#include "run/point_text.h"
+#include "run/sweep_plan.h"
 #include "schedule/check_schedule.h"
 #include "schedule/program_text.h"
 
@@ -67,13 +69,14 @@ void print_branches(const PointPlan& plan) {
 
 int run_plan(const Options& options) {
   Config config = read_config(options);
+  print_notes(options, config);
   scale_batch_to_device(config);
   // The same defaults as `run` without a launcher.
   const int usable = std::max(1, capture_environment().usable_threads);
   const std::string transport = transport_of(config, "threads");
   const int world = options.ranks > 0 ? options.ranks : default_world_size(config);
   const int threads = transport == "virtual" ? usable : std::max(1, usable / world);
-  auto points = read_points(options, config, world, transport, /*limit_ranks=*/false);
+  auto points = read_points(config, options.filter, world, transport, /*limit_ranks=*/false);
   if (config.cluster.file.empty()) require_fitting_transport(config, points);
   if (options.ranks > 0 && transport != "virtual" && config.cluster.file.empty())
     for (Point& point : points)

@@ -9,9 +9,10 @@
 #include "io/expand.h"
 #include "io/units.h"
 #include "json/json_tree.h"
-#include "lnbench/simulate_point.h"
 #include "lnbench/table.h"
 #include "lnbench/terminal.h"
+#include "run/point_text.h"
+#include "run/simulate_point.h"
 #include "schedule/registry.h"
 
 namespace longnet {
@@ -135,9 +136,10 @@ int run_recommend(const Options& options) {
                             " ranks, or data parallelism (sweep.replicas)"));
   const Config config =
       parse_config(question(options, how.cluster), "the command line", {.known = known_names()});
+  print_notes(options, config);
   std::vector<PointRecord> exact, dilated, stopped;
   const auto points =
-      on_cluster(read_points(options, config, options.ranks, "simulated", false), how);
+      on_cluster(read_points(config, options.filter, options.ranks, "simulated", false), how);
   Progress progress(options, true, int(points.size()));
   int number = 0;
   for (const Point& point : points) {

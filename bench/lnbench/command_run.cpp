@@ -17,18 +17,19 @@
 #include "io/result.h"
 #include "io/units.h"
 #include "kernels/cuda/device_kernel.h"
-#include "lnbench/ablations.h"
-#include "lnbench/device_runner.h"
-#include "lnbench/machine.h"
-#include "lnbench/point_runner.h"
-#include "lnbench/sweep_plan.h"
 #include "lnbench/table.h"
 #include "lnbench/terminal.h"
-#include "lnbench/virtual_runner.h"
-#include "lnbench/walk_units.h"
-#include "lnbench/watchdog.h"
-#include "lnbench/world.h"
 #include "measure/sampler.h"
+#include "run/ablations.h"
+#include "run/device_runner.h"
+#include "run/machine.h"
+#include "run/point_runner.h"
+#include "run/point_text.h"
+#include "run/sweep_plan.h"
+#include "run/virtual_runner.h"
+#include "run/walk_units.h"
+#include "run/watchdog.h"
+#include "run/world.h"
 
 namespace longnet {
 namespace {
@@ -335,6 +336,7 @@ class SweepRun {
 
 int run_points(const Options& options, const std::string& command_line) {
   Sweep sweep = read_sweep(options);
+  print_notes(options, sweep.config);
   sweep.busy_share = measure_busy_share();  // before MPI's threads and waits are there
   World world(sweep.is_virtual() ? 1 : sweep.world_size);
   stop_gently_on_signals();
@@ -346,6 +348,7 @@ int run_points(const Options& options, const std::string& command_line) {
 
 int run_check(const Options& options) {
   const Sweep sweep = read_sweep(options);
+  print_notes(options, sweep.config);
   World world(sweep.is_virtual() ? 1 : sweep.world_size);
   Plan plan = make_plan(sweep, world);
   plan.runner.measure.warmup = 0;

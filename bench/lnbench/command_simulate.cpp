@@ -8,10 +8,11 @@
 #include "io/result.h"
 #include "io/sha256.h"
 #include "io/units.h"
-#include "lnbench/simulate_point.h"
 #include "lnbench/table.h"
 #include "lnbench/terminal.h"
 #include "measure/sampler.h"
+#include "run/point_text.h"
+#include "run/simulate_point.h"
 
 namespace longnet {
 namespace {
@@ -53,8 +54,8 @@ std::vector<Variant> read_variants(const Options& options, const Config& config,
     v.how.collapse = !options.no_collapse;
     if (options.alpha != "band") v.how.alpha = parse_alpha_set(options.alpha);
     const int world = v.how.cluster.num_gpus();
-    v.points =
-        on_cluster(read_points(options, config, world, "simulated", /*limit_ranks=*/false), v.how);
+    v.points = on_cluster(
+        read_points(config, options.filter, world, "simulated", /*limit_ranks=*/false), v.how);
     variants.push_back(std::move(v));
   }
   return variants;
@@ -114,6 +115,7 @@ void check_trace(const Options& options, const std::vector<Variant>& variants) {
 
 int run_simulate(const Options& options, const std::string& command_line) {
   const Config config = read_config(options);
+  print_notes(options, config);
   const ClusterSpec simulated = read_cluster(options, config);  // before any what-if
   const std::vector<Variant> variants = read_variants(options, config, simulated);
   check_trace(options, variants);

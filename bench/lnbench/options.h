@@ -3,27 +3,22 @@
 #include <string>
 #include <vector>
 
+#include "run/sweep_points.h"
+
 namespace longnet {
 
 enum class ProgressStyle { kAuto, kPlain, kNone };
 
-struct Options {
+struct Options : SweepRequest {
   // Common.
-  std::string config;
-  std::vector<std::string> sets;  // K=V
-  std::string filter;
-  int ranks = 0;  // ranks as threads; 0: as many as this process may use
   bool quiet = false;
   int verbose = 0;
   ProgressStyle progress = ProgressStyle::kAuto;
   std::string color = "auto";  // auto, always, never
-  std::string transport;       // "": the config's
   // run.
-  std::string replay;  // ranks of a virtual run, "0,17,4095"; "": all
   std::string output;  // folder of the result
   std::string resume;
   bool allow_changed_machine = false;
-  std::string max_time;
   // plan.
   std::string schedule_of;  // a point's id or number
   int schedule_rank = 0;

@@ -7,6 +7,7 @@
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
+#include "io/expand.h"
 #include "io/units.h"
 
 namespace longnet {
@@ -28,6 +29,12 @@ std::string colored(std::string_view text, std::string_view status, bool color) 
   if (!color) return std::string(text);
   const char* code = status == "ok" ? "32" : status.substr(0, 7) == "skipped" ? "33" : "31";
   return concat("\x1b[", code, "m", text, "\x1b[0m");
+}
+
+void print_notes(const Options& options, const Config& config) {
+  if (options.quiet || launched_rank() != 0) return;
+  for (const std::string& note : replaced_choices(config, known_names()))
+    std::cerr << "note: " << note << "\n";
 }
 
 Progress::Progress(const Options& options, bool is_root, int points)

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "io/config.h"
 #include "lnbench/options.h"
 
 namespace longnet {
@@ -11,6 +12,9 @@ namespace longnet {
 // Colour only where it is wanted: a terminal without NO_COLOR, or --color always.
 bool use_color(const Options& options, int file_descriptor);
 std::string colored(std::string_view text, std::string_view status, bool color);
+
+// Notes on stderr: what the config asks for and an algorithm does in another way.
+void print_notes(const Options& options, const Config& config);
 
 // One line per point: rewritten on a terminal, appended elsewhere. Silent on ranks other than 0.
 class Progress {

@@ -1,0 +1,108 @@
+#include "run/calibrate_gpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "comm/cuda/device_transport.h"
+#include "core/check.h"
+#include "io/result_json.h"
+#include "io/units.h"
+#include "json/json_tree.h"
+#include "simulate/calibration.h"
+
+namespace longnet {
+namespace {
+
+struct Measured {
+  std::vector<KernelRow> rows;
+  std::set<std::string> kernels;  // that the file has figures of
+};
+
+Measured read_rows(const JsonNode& root, const std::string& kernel, const std::string& device) {
+  Measured out;
+  const JsonNode* points = root.find("points");
+  if (!points) return out;
+  for (const JsonNode& p : points->items) {
+    const double rate = p.real("flops_per_s");
+    if (p.text("section") != "sweep" || !(rate > 0)) continue;
+    const JsonNode* standard = p.find("default");
+    if (standard && !standard->boolean) continue;  // a tile shape that no run would take
+    out.kernels.insert(p.text("kernel"));
+    if (p.text("kernel") != kernel) continue;
+    const JsonNode* causal = p.find("causal");
+    out.rows.push_back(
+        {.rows = double(p.whole("rows")),
+         .head_dim = double(p.whole("head_dim")),
+         .dtype = DType::kBFloat16,
+         .causal = causal && causal->boolean,
+         .flops_per_s = rate,
+         .source = concat("measured on ", device, " by gpu_kernels_benchmark, kernel ", kernel)});
+  }
+  return out;
+}
+
+}  // namespace
+
+ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
+                                    const std::string& kernel) {
+  const JsonNode root = parse_json(read_text_file(file), file);
+  if (!root.is_object() || root.text("program") != "gpu_kernels_benchmark")
+    throw UsageError(concat(file, ": these are no figures of kernels\n",
+                            "  hint: gpu_kernels_benchmark --json FILE writes them"));
+  const JsonNode* described = root.find("device");
+  const std::string device = described ? described->text("name") : "a GPU without a name";
+  const Measured measured = read_rows(root, kernel, device);
+  if (measured.rows.empty()) {
+    std::string known;
+    for (const std::string& name : measured.kernels) known += (known.empty() ? "" : ", ") + name;
+    throw UsageError(concat(
+        file, ": no measured speed of kernel '", kernel,
+        "'\n  hint: ", known.empty() ? "its sweep holds no figure at all" : "it has " + known));
+  }
+  std::erase_if(base.device.attend, [&](const KernelRow& old) {
+    return std::any_of(measured.rows.begin(), measured.rows.end(), [&](const KernelRow& now) {
+      return old.dtype == now.dtype && old.head_dim == now.head_dim && old.causal == now.causal;
+    });
+  });
+  base.device.attend.insert(base.device.attend.end(), measured.rows.begin(), measured.rows.end());
+  base.description += concat("; speed of attention measured on ", device, " with kernel ", kernel);
+  return base;
+}
+
+ClusterSpec with_measured_link(ClusterSpec base, const std::string& file) {
+  const JsonNode root = parse_json(read_text_file(file), file);
+  const std::string_view hint = "\n  hint: lnbench comm --transport gpu --json FILE writes them";
+  if (!root.is_object() || root.text("program") != "lnbench comm" ||
+      !is_device_transport(root.text("transport")))
+    throw UsageError(concat(file, ": these are no times of messages between GPUs", hint));
+  const JsonNode *places = root.find("places"), *rows = root.find("rows");
+  std::vector<MessageTime> times;
+  for (const JsonNode& row : rows ? rows->items : std::vector<JsonNode>{})
+    if (row.text("operation") == "exchange" && row.real("median_s") > 0)
+      times.push_back({double(row.whole("bytes")), row.real("median_s")});
+  if (!places || places->items.size() < 2 || times.size() < 2)
+    throw UsageError(concat(file, ": fewer than two sizes of \"exchange\" were timed", hint));
+  const JsonNode &first = places->items[0], &second = places->items[1];
+  const bool inside = first.text("hostname") == second.text("hostname");
+  if (inside && first.text("gpu") == second.text("gpu"))
+    throw UsageError(concat(file,
+                            ": ranks 0 and 1 shared a GPU: what was timed are copies inside it",
+                            hint, " where there are two"));
+  const LinkFit fit = fit_link(times);
+  const std::string by =
+      concat("measured between ", first.text("device"), " and ", second.text("device"),
+             inside ? " of one host" : " of two hosts", " by lnbench comm, ",
+             root.text("transport"), ": fitted to messages of ", format_bytes(times.front().bytes),
+             " to ", format_bytes(times.back().bytes), " in both directions at once; off by ",
+             std::lround(1000 * fit.median_rel_error) / 10.0, " % in the median, ",
+             std::lround(1000 * fit.max_rel_error) / 10.0, " % at most");
+  LinkSpec& link = inside ? base.intra : base.inter;
+  link.alpha_s = {.seconds = {fit.alpha_s, fit.alpha_s, fit.alpha_s}, .source = by};
+  link.bandwidth_bytes_per_s = {fit.bytes_per_s, by};
+  base.description += concat("; links ", inside ? "inside" : "between", " nodes measured with ",
+                             root.text("transport"));
+  return base;
+}
+
+}  // namespace longnet

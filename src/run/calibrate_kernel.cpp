@@ -1,0 +1,237 @@
+#include "run/calibrate_kernel.h"
+
+#include <algorithm>
+
+#include "core/random.h"
+#include "core/tagged_memory.h"
+#include "execute/program_executor.h"
+#include "kernels/attention_kernel.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+// A program reads each row once or a few times: runs take turns on as much data, more than caches
+// hold; warm in them, attends seem up to a tenth faster than they are in programs.
+constexpr int64_t kColdBytes = int64_t{48} << 20;
+constexpr int64_t kHeads = 4;  // rows of one head lie this many heads apart
+
+// One thread is timed by its own CPU time, so that a process next door costs a kernel nothing but
+// the caches that it takes; several need the clock on the wall.
+template <class Run>
+double kernel_seconds(Communicator& comm, const KernelBudget& budget, int threads, const Run& run) {
+  return quartile_seconds(comm, budget.effort, run,
+                          threads == 1 ? thread_cpu_seconds : steady_seconds);
+}
+
+// `tasks` independent blocks of queries, each against keys of its own.
+struct Shape {
+  int64_t tasks = 1, queries = 0, keys = 0;
+};
+
+class AttendTimer {
+ public:
+  AttendTimer(const AttendMeasurement& m, int threads, int64_t most_rows)
+      : kernel_(make_kernel("cpu")),
+        options_{.head_dim = m.head_dim, .dtype = m.dtype, .causal = m.causal},
+        threads_(threads),
+        row_(kHeads * m.head_dim),
+        rows_(std::max(most_rows, kColdBytes / (3 * row_ * dtype_bytes(m.dtype)))),
+        q_(ledger_, "q", rows_ * row_ * dtype_bytes(m.dtype)),
+        k_(ledger_, "k", rows_ * row_ * dtype_bytes(m.dtype)),
+        v_(ledger_, "v", rows_ * row_ * dtype_bytes(m.dtype)),
+        out_(ledger_, "out", rows_ * (row_ + kHeads) * int64_t(sizeof(float))),
+        workspace_(ledger_, "workspace", kernel_->workspace_bytes(options_, threads)) {
+    std::fill_n(out_.data(), out_.size(), std::byte{0});  // the pages are there when time runs
+    const Tensor tensors[] = {Tensor::kQuery, Tensor::kKey, Tensor::kValue};
+    std::byte* const data[] = {q_.data(), k_.data(), v_.data()};
+    for (int t = 0; t < 3; ++t)
+      for (int64_t i = 0; i < rows_ * kHeads; ++i) {
+        const RowKey key{1, tensors[t], i / kHeads, i % kHeads};
+        std::byte* const at = data[t] + i * m.head_dim * dtype_bytes(m.dtype);
+        if (m.dtype == DType::kFloat32)
+          generate_row(key, m.head_dim, reinterpret_cast<float*>(at));
+        else
+          generate_row(key, m.head_dim, reinterpret_cast<uint16_t*>(at));
+      }
+  }
+
+  // The counts of all threads' tasks together; a rank's seconds are theirs over its threads.
+  AttendCounts prepare(const Shape& shape) {
+    tasks_.clear();
+    keys_.clear();
+    per_copy_ = shape.tasks * threads_;
+    const int64_t rows_per_copy = per_copy_ * std::max(shape.queries, shape.keys);
+    const int64_t copies_per_head = rows_ / rows_per_copy;
+    copies_ = copies_per_head * kHeads;
+    keys_.reserve(size_t(copies_ * per_copy_));
+    AttendCounts counts;
+    for (int64_t i = 0; i < copies_ * per_copy_; ++i) {
+      // Queries stand at the end of their keys: under a causal mask block after block of a
+      // sequence.
+      const int64_t copy = i / per_copy_, task = i % per_copy_;
+      const int64_t head = copy / copies_per_head, first = copy % copies_per_head * rows_per_copy;
+      const int64_t keys = options_.causal ? (task / threads_ + 1) * shape.keys : shape.keys;
+      add_task(head, first + task * shape.queries, shape.queries,
+               first + (options_.causal ? 0 : task * shape.keys), keys);
+      if (copy > 0) continue;
+      counts.blocks += 1, counts.queries += double(shape.queries), counts.key_rows += double(keys);
+      const double n = double(shape.queries);
+      counts.pairs += options_.causal ? n * double(keys) - n * (n - 1) / 2 : n * double(keys);
+    }
+    for (size_t i = 0; i < tasks_.size(); ++i) tasks_[i].kv = {&keys_[i], 1};
+    for (double* count : {&counts.blocks, &counts.queries, &counts.key_rows, &counts.pairs})
+      *count /= threads_;
+    return counts;
+  }
+  // Each time on the next copy of the data.
+  void run() {
+    const size_t copy = size_t(runs_++ % copies_);
+    kernel_->attend(std::span(tasks_).subspan(copy * size_t(per_copy_), size_t(per_copy_)),
+                    options_, threads_, workspace_.bytes());
+  }
+
+ private:
+  void add_task(int64_t head, int64_t q, int64_t queries, int64_t k, int64_t keys) {
+    const int64_t size = dtype_bytes(options_.dtype);
+    const auto at = [&](int64_t row) { return (row * row_ + head * options_.head_dim) * size; };
+    auto* const o = reinterpret_cast<float*>(out_.data());
+    keys_.push_back(
+        {.k = k_.data() + at(k), .v = v_.data() + at(k), .row_stride = row_, .rows = keys});
+    tasks_.push_back({.q = {.q = q_.data() + at(q),
+                            .row_stride = row_,
+                            .rows = queries,
+                            .first_token = keys - queries},
+                      .kv = {},
+                      .out = {.o = o + q * row_ + head * options_.head_dim,
+                              .lse = o + rows_ * row_ + q * kHeads + head,
+                              .o_stride = row_,
+                              .lse_stride = kHeads}});
+  }
+
+  MemoryLedger ledger_;
+  std::unique_ptr<AttentionKernel> kernel_;
+  AttendOptions options_;
+  int threads_;
+  int64_t row_, rows_;  // elements from row to row of a head; rows
+  int64_t copies_ = 0, per_copy_ = 0, runs_ = 0;
+  TaggedBuffer q_, k_, v_, out_, workspace_;
+  std::vector<KvRun> keys_;
+  std::vector<AttendTask> tasks_;
+};
+
+std::vector<Shape> shapes_of(bool causal, bool quick) {
+  if (causal && quick)
+    return {{1, 512, 512}, {1, 256, 256}, {2, 256, 256}, {8, 32, 32}, {1, 128, 512}};
+  if (quick) return {{1, 512, 512}, {1, 512, 128}, {1, 128, 512}, {1, 256, 256}, {8, 32, 32}};
+  if (causal)
+    return {{1, 2048, 2048}, {2, 2048, 2048}, {1, 1024, 1024}, {2, 512, 512},
+            {4, 256, 256},   {16, 64, 64},    {1, 512, 2048},  {1, 128, 1024}};
+  return {{1, 2048, 2048}, {1, 2048, 4096}, {1, 2048, 512}, {1, 2048, 128},
+          {1, 1024, 1024}, {1, 512, 512},   {1, 512, 2048}, {2, 128, 1024},
+          {4, 256, 256},   {16, 64, 64},    {64, 16, 64}};
+}
+
+AttendMeasurement measure_attends(AttendMeasurement m, Communicator& comm, int threads,
+                                  const KernelBudget& budget) {
+  const std::vector<Shape> shapes = shapes_of(m.causal, budget.quick);
+  int64_t rows = 0;
+  for (const Shape& s : shapes)
+    rows = std::max(rows, threads * s.tasks * std::max(s.queries, s.keys));
+  AttendTimer timer(m, threads, rows);
+  for (const Shape& shape : shapes) {
+    const AttendCounts counts = timer.prepare(shape);
+    const double seconds = kernel_seconds(comm, budget, threads, [&] { timer.run(); });
+    m.times.push_back({counts, seconds});
+    if (shape.queries != shape.keys || shape.tasks > 1) continue;
+    m.rows.push_back({.rows = double(shape.keys),
+                      .head_dim = double(m.head_dim),
+                      .dtype = m.dtype,
+                      .causal = m.causal,
+                      .flops_per_s = 4.0 * double(m.head_dim) * counts.pairs / seconds});
+  }
+  return m;
+}
+
+// Rows of a branch with rate 2 are packed, and partials of as many rows merged; rows of a head lie
+// kHeads apart, as in programs.
+void measure_moves(KernelMeasurement& result, Communicator& comm, int threads,
+                   const KernelBudget& budget) {
+  constexpr int64_t kDim = 64, kRow = kHeads * kDim;
+  const int64_t rows = budget.quick ? 1024 : 8192;
+  const auto kernel = make_kernel("cpu");
+  MemoryLedger ledger;
+  TaggedBuffer a(ledger, "a", 2 * rows * (kRow + kHeads) * int64_t(sizeof(float)));
+  TaggedBuffer b(ledger, "b", rows * (kRow + kHeads) * int64_t(sizeof(float)));
+  std::fill_n(a.data(), a.size(), std::byte{0});
+  std::fill_n(b.data(), b.size(), std::byte{0});
+  auto* const from = reinterpret_cast<float*>(a.data());
+  auto* const into = reinterpret_cast<float*>(b.data());
+  const AttendOptions options{.head_dim = kDim};
+  std::vector<PackTask> packs;
+  std::vector<MergeTask> merges;
+  for (int64_t head = 0; head < kHeads; ++head) {
+    packs.push_back({.from = from + head * kDim,
+                     .into = into + head * rows * kDim,
+                     .from_stride = 2 * kRow,
+                     .into_stride = kDim,
+                     .rows = rows});
+    const auto partial = [&](float* base) {
+      return PartialRun{base + head * kDim, base + rows * kRow + head, kRow, kHeads};
+    };
+    merges.push_back({.from = partial(from), .into = partial(into), .rows = rows});
+  }
+  const double packed =
+      kernel_seconds(comm, budget, threads, [&] { kernel->pack(packs, options, threads); });
+  const double merged = kernel_seconds(
+      comm, budget, threads, [&] { kernel->merge(merges, MergeRule::kLse, options, threads); });
+  result.pack_bytes_per_s = double(rows * kRow) * sizeof(float) / packed;
+  result.merge_bytes_per_s = double(rows * (kRow + kHeads)) * sizeof(float) / merged;
+}
+
+// A program of one attend of eight rows: its kernel takes less than what is around it.
+double measure_launch(Communicator& comm, int threads, const KernelBudget& budget) {
+  const AttentionProblem problem{.seq_len = 8 * comm.size(), .num_heads = 1, .num_kv_heads = 1};
+  const ShardedProblem sharded{
+      problem, dense_pattern(problem.seq_len), {problem.seq_len, comm.size()}};
+  const auto kernel = make_kernel("cpu");
+  MemoryLedger ledger;
+  Schedule schedule = ring_attention(sharded);
+  schedule.program = [ring = schedule.program](Rank rank) {
+    RankProgram program = ring(rank);
+    std::erase_if(program.ops, [](const Op& op) { return is_communication(op.what); });
+    program.ops.resize(1);
+    return program;
+  };
+  ProgramExecutor executor(schedule, *kernel, threads, comm, ledger);
+  executor.fill_inputs();
+  constexpr int kRepeats = 100;
+  return kernel_seconds(comm, budget, threads,
+                        [&] {
+                          for (int i = 0; i < kRepeats; ++i) executor.run();
+                        }) /
+         kRepeats;
+}
+
+}  // namespace
+
+KernelMeasurement measure_kernels(Communicator& comm, int threads, const KernelBudget& budget) {
+  KernelMeasurement result;
+  for (const int64_t head_dim : budget.head_dims)
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+      for (const bool causal : {false, true})
+        result.attends.push_back(measure_attends(
+            {.head_dim = head_dim, .dtype = dtype, .causal = causal}, comm, threads, budget));
+  measure_moves(result, comm, threads, budget);
+  result.launch_s = measure_launch(comm, threads, budget);
+  return result;
+}
+
+double measure_one_attend(Communicator& comm, int threads, const KernelBudget& budget) {
+  const int64_t rows = budget.quick ? 512 : 2048;
+  AttendTimer timer({}, threads, rows * threads);
+  timer.prepare({1, rows, rows});
+  return kernel_seconds(comm, budget, threads, [&] { timer.run(); });
+}
+
+}  // namespace longnet

@@ -1,0 +1,226 @@
+#include "run/plan_point.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/check.h"
+#include "execute/virtual_walk.h"
+#include "io/units.h"
+#include "kernels/attention_kernel.h"
+#include "kernels/cuda/device_kernel.h"
+#include "run/point_schedule.h"
+#include "schedule/registry.h"
+#include "simulate/collective_model.h"
+
+namespace longnet {
+namespace {
+
+// Beyond this many ranks an account looks at a few of them: their maxima, and the pattern's own
+// pair count.
+constexpr int kMaxAccountedRanks = 64;
+
+AttendOptions attend_options(const PointParams& p) {
+  return {.head_dim = p.problem.head_dim, .dtype = p.problem.dtype, .causal = p.problem.causal};
+}
+
+int64_t workspace_bytes(const PointParams& p, int threads) {
+  if (is_device_kernel(p.kernel)) return 0;  // known only when its tasks are
+  return make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads);
+}
+
+std::string why_unsupported(const PointParams& p) {
+  if (p.replicas > 1)
+    return concat("ranks in ", p.replicas,
+                  " groups (sweep.replicas): only `lnbench simulate` has "
+                  "them; one group runs as ranks ",
+                  p.group_ranks(), ", batch ", p.group_batch());
+  if (is_formula(p.collective))
+    return concat(p.collective, " is a model of NCCL: `lnbench simulate` knows its time");
+  if (const std::string why = find_algorithm(p.algorithm).why_unsupported(sharded_problem(p));
+      !why.empty())
+    return why;
+  if (const std::string why = why_not_collective(
+          find_algorithm(p.algorithm).make(sharded_problem(p)), p.collective, collective_choice(p));
+      !why.empty())
+    return why;
+  if (is_virtual(p))
+    if (const std::string why = why_not_virtual(make_schedule(p).program(p.ranks / 2));
+        !why.empty())
+      return "no virtual ranks: " + why;
+  if (!is_device_kernel(p.kernel)) return make_kernel(p.kernel)->why_unsupported(attend_options(p));
+  return why_device_kernel_unsupported(p.kernel, attend_options(p));
+}
+
+}  // namespace
+
+int64_t predicted_slots(const Schedule& schedule, int period) {
+  int64_t most = 0;
+  std::set<Rank> ranks;
+  for (const Rank r : accounted_ranks(schedule.sharded.layout.world_size(), kMaxAccountedRanks))
+    ranks.insert(period > 0 ? r % period : r);
+  for (const Rank r : ranks) {
+    int64_t bytes = 0;
+    for (const Slot& slot : schedule.program(r).slots) bytes += slot.bytes;
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+std::string cheapest_change(const PointParams& original,
+                            const std::function<bool(const PointParams&)>& fits) {
+  struct Change {
+    const char* name;
+    bool (*apply)(PointParams&);
+  };
+  static constexpr Change kChanges[] = {
+      {"dtype=bf16",
+       [](PointParams& p) {
+         const bool changes = p.problem.dtype == DType::kFloat32;
+         p.problem.dtype = DType::kBFloat16;
+         return changes;
+       }},
+      {"batch",
+       [](PointParams& p) {
+         p.problem.batch /= 2;
+         return p.problem.batch >= 1;
+       }},
+      {"ranks",
+       [](PointParams& p) {
+         p.ranks *= 2;
+         return p.algorithm != "local" && p.ranks <= 1024;
+       }},
+      {"seq_len",
+       [](PointParams& p) {
+         p.problem.seq_len /= 2;
+         for (DilatedBranch& b : p.pattern.branches)
+           b.segment_length = std::min(b.segment_length, p.problem.seq_len);
+         return p.problem.seq_len >= 1;
+       }},
+  };
+  for (int steps = 1; steps <= 10; ++steps)
+    for (const Change& change : kChanges) {
+      PointParams p = original;
+      bool valid = true;
+      for (int i = 0; i < steps && valid; ++i) valid = change.apply(p);
+      if (!valid || !fits(p)) continue;
+      const std::string name = change.name;
+      if (name == "batch") return concat("batch=", p.problem.batch);
+      if (name == "ranks")
+        return concat("ranks=", p.ranks, is_virtual(p) ? "" : " on machines of their own");
+      if (name == "seq_len") return concat("seq_len=", format_tokens(p.problem.seq_len));
+      return name;
+    }
+  return "";
+}
+
+namespace {
+
+// What the fullest rank of a point needs, or a walk of one sequence at a time: from the slots
+// alone, because cheapest_change asks for it dozens of times, at any P.
+int64_t predicted_memory(const PointParams& p, int threads) {
+  int64_t bytes = workspace_bytes(p, threads);
+  if (!is_virtual(p)) return bytes + predicted_slots(make_schedule(p));
+  for (const auto& [tag, held] :
+       walk_memory_by_tag(p, 1, accounted_ranks(p.ranks, kMaxAccountedRanks)))
+    bytes += held;
+  return bytes;
+}
+
+// Chooses how many sequences are walked at once, and sets the memory that this takes.
+void plan_walk(PointPlan& plan, const MachineLimits& limits) {
+  const PointParams& p = plan.point.params;
+  int64_t& batches = plan.batches_at_once = p.problem.batch;
+  for (;; batches = ceil_div(batches, int64_t{2})) {
+    plan.account.memory_by_tag =
+        walk_memory_by_tag(p, batches, accounted_ranks(p.ranks, kMaxAccountedRanks));
+    plan.account.max_memory_bytes = 0;
+    for (const auto& [tag, bytes] : plan.account.memory_by_tag)
+      plan.account.max_memory_bytes += bytes;
+    if (batches == 1 || limits.memory_bytes == 0 || plan.memory_bytes() <= limits.memory_bytes)
+      break;
+  }
+  if (limits.flops_per_rank > 0) plan.estimated_s = plan.account.flops / limits.flops_per_rank;
+  if (limits.replayed_ranks > 0) {  // in full
+    plan.estimated_s *= double(limits.replayed_ranks) / p.ranks;
+    return;
+  }
+  if (find_algorithm(p.algorithm).pattern != PatternKind::kDense) return;
+  plan.share = limits.virtual_ranks.sample_share;
+  if (const double most = limits.virtual_ranks.exact_point_s; most > 0 && plan.estimated_s > most)
+    plan.share = std::min(plan.share, most / plan.estimated_s);
+  plan.estimated_s *= plan.share;
+}
+
+}  // namespace
+
+std::map<std::string, int64_t> walk_memory_by_tag(const PointParams& params, int64_t batches,
+                                                  const std::vector<Rank>& ranks) {
+  PointParams p = params;
+  p.problem.batch = batches;
+  const Schedule schedule = make_schedule(p);
+  std::map<std::string, int64_t> most;
+  for (const Rank r : ranks)
+    for (const auto& [tag, bytes] : walk_memory(schedule.program(r)))
+      most[tag] = std::max(most[tag], bytes);
+  return most;
+}
+
+PointPlan plan_point(const Point& point, const MachineLimits& machine, int threads,
+                     int ranks_here) {
+  PointPlan plan{.point = point};
+  if (plan.point.params.threads == 0) plan.point.params.threads = threads;
+  const auto skip = [&](PointStatus status, std::string reason) {
+    plan.point.status = status;
+    plan.point.reason = std::move(reason);
+  };
+  if (point.status != PointStatus::kOk) return plan;
+  const PointParams& p = plan.point.params;
+  if (const std::string why = why_unsupported(p); !why.empty()) {
+    skip(PointStatus::kSkippedUnsupported, why);
+    return plan;
+  }
+  const bool on_gpu = is_device_kernel(p.kernel);
+  const int ranks_at_once = is_virtual(p) ? 1 : std::max(1, std::min(p.ranks, ranks_here));
+  const int sharers =
+      on_gpu ? int(ceil_div(ranks_at_once, std::max(1, machine.devices))) : ranks_at_once;
+  MachineLimits limits = machine;
+  if (on_gpu) {
+    limits.memory_bytes = machine.device_memory_bytes;
+    limits.flops_per_rank = machine.device_flops / sharers;
+  }
+  if (on_gpu && limits.to_run)
+    if (const std::string why = why_device_kernel_absent(p.kernel); !why.empty()) {
+      skip(PointStatus::kSkippedUnsupported, why);
+      return plan;
+    }
+  plan.account = account(make_schedule(p), kMaxAccountedRanks);
+  plan.collectives_used =
+      collectives_used(find_algorithm(p.algorithm).make(sharded_problem(p)), collective_choice(p));
+  // More threads than cores take turns.
+  const double per_core = double(ranks_at_once) * p.threads / std::max(1, machine.cores);
+  if (!on_gpu && machine.cores > 0 && per_core > 1) limits.flops_per_rank /= per_core;
+  const int64_t per_rank = limits.memory_bytes / sharers;
+  if (on_gpu && limits.device_limit_given) plan.device_limit_bytes = per_rank;
+  plan.workspace_bytes = workspace_bytes(p, p.threads);
+  if (is_virtual(p))
+    plan_walk(plan, limits);
+  else if (limits.flops_per_rank > 0)
+    plan.estimated_s = plan.account.max_rank_flops / limits.flops_per_rank;
+  if (limits.memory_bytes > 0 && plan.memory_bytes() > per_rank) {
+    plan.fits_if = cheapest_change(p, [&](const PointParams& changed) {
+      return why_unsupported(changed).empty() &&
+             predicted_memory(changed, changed.threads) <= per_rank;
+    });
+    skip(PointStatus::kSkippedMemory,
+         concat("needs ", format_bytes(double(plan.memory_bytes())),
+                is_virtual(p) ? ", " : " per rank, ", format_bytes(double(per_rank)),
+                " are allowed", plan.fits_if.empty() ? "" : concat("; fits with ", plan.fits_if)));
+  } else if (limits.point_timeout_s > 0 && plan.estimated_s > limits.point_timeout_s) {
+    skip(PointStatus::kTimeout,
+         concat("one forward is estimated at ", format_seconds(plan.estimated_s),
+                ", measure.point_timeout_s is ", limits.point_timeout_s));
+  }
+  return plan;
+}
+
+}  // namespace longnet

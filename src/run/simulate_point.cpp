@@ -1,0 +1,343 @@
+#include "run/simulate_point.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "core/check.h"
+#include "io/expand.h"
+#include "io/units.h"
+#include "json/json_tree.h"
+#include "pattern/pair_count.h"
+#include "schedule/registry.h"
+#include "simulate/collective_model.h"
+#include "simulate/cost_model.h"
+
+namespace longnet {
+namespace {
+
+constexpr int kTimelineOps = 64, kTimelineRanks = 8;  // as measured points have it
+constexpr int kRanksInRecord = 64;
+
+CollectivePlan plan_of(const PointParams& p, const ClusterSpec& cluster) {
+  CollectivePlan plan = plan_collectives(cluster, p.collective, p.group_ranks());
+  // Programs without gathers need not know in which nodes a gather lies: more ranks are alike.
+  if (find_algorithm(p.algorithm).collectives != CollectiveUse::kAllGather)
+    plan.all_gather_formula.clear();
+  if (p.node_size > 0) plan.lowering.node_size = p.node_size;
+  return plan;
+}
+
+std::string why_no_straggler(const Straggler& s, const PointParams& p) {
+  if (s.rank >= p.ranks)
+    return concat("what if straggler: there is no rank ", s.rank, " of ", p.ranks);
+  if (s.count > p.ranks) return concat("what if straggler: ", s.count, " slow ranks of ", p.ranks);
+  if (p.replicas == 1 || !s.exists() || (s.count == 1 && s.rank < p.group_ranks())) return "";
+  return concat("what if straggler: of ", p.replicas,
+                " replicas the first is simulated, ranks 0 to ", p.group_ranks() - 1,
+                ": name one of them");
+}
+
+// Skips `point` when the cluster cannot run it.
+void check_support(Point& point, const SimulatePoint& options) {
+  const ClusterSpec& cluster = options.cluster;
+  const PointParams& p = point.params;
+  std::string why = find_algorithm(p.algorithm).why_unsupported(sharded_problem(p));
+  if (why.empty()) why = CostModel::why_unsupported(cluster, p.problem);
+  if (why.empty() && p.ranks > cluster.num_gpus())
+    why = concat("needs ", p.ranks, " GPUs, ", cluster.name, " has ", cluster.num_gpus());
+  // A native gather may be a formula too; other algorithms never come to it.
+  if (why.empty() && find_algorithm(p.algorithm).collectives == CollectiveUse::kAllGather)
+    why = why_not_formula(cluster, plan_of(p, cluster).all_gather_formula);
+  if (why.empty()) why = why_no_straggler(options.what_if.straggler, p);
+  if (why.empty() && !is_formula(p.collective))
+    why = why_not_collective(find_algorithm(p.algorithm).make(sharded_problem(p)), p.collective,
+                             plan_of(p, cluster).lowering);
+  if (why.empty()) return;
+  point.status = PointStatus::kSkippedUnsupported;
+  point.reason = why;
+}
+
+Schedule schedule_of(const PointParams& p, const ClusterSpec& cluster) {
+  return lower_collectives(find_algorithm(p.algorithm).make(sharded_problem(p)),
+                           plan_of(p, cluster).lowering);
+}
+
+int period_of(const PointParams& p, const ClusterSpec& cluster) {
+  return lowered_period(find_algorithm(p.algorithm).period(sharded_problem(p)), plan_of(p, cluster),
+                        cluster, p.group_ranks());
+}
+
+int64_t slots_of(const PointParams& p, const ClusterSpec& cluster) {
+  return predicted_slots(schedule_of(p, cluster), period_of(p, cluster));
+}
+
+// A program of a rank must be made to know its slots: of very many ranks that alone takes long.
+bool fits(const PointParams& p, const ClusterSpec& cluster, int64_t limit) {
+  if (p.ranks % p.replicas != 0 || p.problem.batch % p.replicas != 0) return false;
+  if (!find_algorithm(p.algorithm).why_unsupported(sharded_problem(p)).empty()) return false;
+  return p.ranks <= cluster.num_gpus() && slots_of(p, cluster) <= limit;
+}
+
+void check_memory(Point& point, const SimulatePoint& options) {
+  if (point.status != PointStatus::kOk) return;
+  const int64_t limit =
+      int64_t(options.cluster.device.memory_bytes.value * options.memory_fraction);
+  const int64_t needed = slots_of(point.params, options.cluster);
+  if (needed <= limit) return;
+  const std::string change = cheapest_change(point.params, [&](const PointParams& changed) {
+    return fits(changed, options.cluster, limit);
+  });
+  point.status = PointStatus::kSkippedMemory;
+  point.reason =
+      concat("needs ", format_bytes(double(needed)), " per rank, ", format_bytes(double(limit)),
+             " are allowed on ", options.cluster.device.name,
+             change.empty() ? "" : concat("; fits with ", change));
+}
+
+void record_account(PointRecord& r, const ProgramSet& programs, const ClusterSpec& cluster) {
+  const PointParams& p = r.params;
+  CompactProgram const* largest = &programs.classes[0];
+  int64_t bytes = 0, messages = 0;
+  double most_pairs = 0, pairs = 0;
+  for (const CompactProgram& c : programs.classes) {
+    if (c.memory_bytes > largest->memory_bytes) largest = &c;
+    bytes = std::max(bytes, c.bytes_sent);
+    messages = std::max(messages, c.messages_sent);
+    most_pairs = std::max(most_pairs, c.pairs);
+    pairs += c.pairs * (programs.ranks / programs.period);
+  }
+  r.comm.predicted_bytes_per_rank = bytes;
+  r.comm.predicted_messages_per_rank = messages;
+  r.memory.predicted_peak_bytes = largest->memory_bytes;
+  r.memory.by_tag = largest->memory_by_tag;
+  r.work.flops = p.replicas * pair_flops(pairs, p.problem.head_dim);
+  r.work.paper_macs = paper_macs(p.problem, p.pattern);
+  r.work.balance = most_pairs > 0 ? std::min(1.0, pairs / (most_pairs * programs.ranks)) : 1;
+  for (int b = 0; b < int(p.pattern.branches.size()); ++b)
+    r.work.coverage.push_back(coverage(p.problem, p.pattern, b));
+  if (!(r.timing.median_s > 0)) return;
+  r.work.flops_per_s = r.work.flops / r.timing.median_s;
+  const auto peak = cluster.device.peak_flops.find(p.problem.dtype);
+  if (peak != cluster.device.peak_flops.end())
+    r.work.share_of_peak = r.work.flops_per_s / (peak->second.value * p.ranks);
+}
+
+// Parts of the rank that computes most: they do not overlap and add up to the makespan. Selects
+// take turns with attends where a rank has one lane; on a lane of their own they hide behind them,
+// and what does not hide is waited for like communication.
+void record_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind execution) {
+  double busiest = -1, idle = 0;
+  for (const SimulatedRank& rank : run.ranks) {
+    const double compute = rank.attend_s + (execution == ExecutionKind::kInOrder ? rank.pack_s : 0);
+    const double busy = compute + rank.merge_s;
+    idle = std::max(idle, run.makespan_s - busy);
+    if (busy <= busiest) continue;
+    busiest = busy;
+    r.phases.compute_s = compute;
+    r.phases.merge_s = rank.merge_s;
+  }
+  r.phases.exposed_communication_s = run.makespan_s - busiest;
+  r.metrics["idle_s"] = idle;  // of the rank that waits most
+  AblationsRecord& a = r.ablations.emplace();
+  a.full_s = run.makespan_s;
+  a.compute_only_s = busiest;
+}
+
+std::string_view track_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::kSend:
+      return "send";
+    case OpKind::kRecv:
+      return "receive";
+    case OpKind::kCollective:
+      return "gather";
+    case OpKind::kPack:
+      return "copy";
+    default:
+      return "compute";
+  }
+}
+
+// The timeline in the order of its posts, each item with a track on which nothing else happens from
+// its post to its end: "send", and "send 2" for what is posted while the first is under way.
+struct TrackedItem {
+  const TimelineItem* item;
+  std::string track;
+  int step = 0;  // of an attend: how many its rank did before, of the same branch
+};
+std::vector<TrackedItem> on_tracks(const SimulatedRun& run) {
+  std::vector<TrackedItem> out;
+  for (const TimelineItem& item : run.timeline) out.push_back({&item, {}});
+  std::stable_sort(out.begin(), out.end(), [](const TrackedItem& a, const TrackedItem& b) {
+    return std::pair(a.item->posted_s, a.item->end_s) < std::pair(b.item->posted_s, b.item->end_s);
+  });
+  std::map<std::pair<Rank, std::string_view>, std::vector<double>> ends;  // of each track
+  std::map<std::pair<Rank, int>, int> attends;                            // by branch
+  for (TrackedItem& t : out) {
+    if (t.item->branch >= 0) t.step = attends[{t.item->rank, t.item->branch}]++;
+    const std::string_view name = track_of(t.item->kind);
+    auto& until = ends[{t.item->rank, name}];
+    const auto free = std::find_if(until.begin(), until.end(),
+                                   [&](double end) { return end <= t.item->posted_s; });
+    const auto number = free - until.begin();
+    if (free == until.end())
+      until.push_back(t.item->end_s);
+    else
+      *free = t.item->end_s;
+    t.track = number == 0 ? std::string(name) : concat(name, " ", number + 1);
+  }
+  return out;
+}
+
+void record_timeline(PointRecord& r, const SimulatedRun& run) {
+  if (r.params.group_ranks() > kTimelineRanks ||
+      run.timeline.size() > size_t(kTimelineOps) * run.ranks.size())
+    return;
+  const bool branches = r.params.pattern.branches.size() > 1;
+  for (const auto& [item, track, step] : on_tracks(run)) {
+    TimelineEntry entry{.rank = item->rank, .lane = track, .op = "wait"};
+    if (item->peer >= 0) entry.detail = concat("rank ", item->peer);
+    if (item->branch >= 0)
+      entry.detail = branches ? concat("branch ", item->branch) : concat("step ", step);
+    entry.begin_s = item->posted_s;
+    entry.end_s = item->begin_s;
+    if (entry.end_s > entry.begin_s) r.timeline.push_back(entry);
+    entry.op = std::string(to_string(item->kind));
+    entry.begin_s = item->begin_s;
+    entry.end_s = item->end_s;
+    r.timeline.push_back(entry);
+  }
+}
+
+void record_metrics(SimulatedPoint& out, const SimulatePoint& options, const ProgramSet& programs) {
+  auto& m = out.record.metrics;
+  m["simulated_messages"] = double(out.messages);
+  m["simulated_ranks"] = double(out.run.ranks.size());
+  m["simulation_s"] = out.simulation_s;
+  if (out.messages > 0) m["messages_per_s"] = double(out.messages) / out.simulation_s;
+  m["program_classes"] = double(programs.classes.size());
+  m["gpus_per_node"] = options.cluster.gpus_per_node.value;
+  for (const auto& [name, value] : options.what_if.values()) m["what_if_" + name] = value;
+}
+
+void record_band(SimulatedPoint& out, const ProgramSet& programs, const Topology& topology,
+                 const SimulatePoint& options, SimulateOptions how) {
+  TimingRecord& t = out.record.timing;
+  t.median_s = t.ci_low_s = t.ci_high_s = t.min_s = out.run.makespan_s;
+  const auto also = [&](const SimulateOptions& other) {
+    const SimulatedRun run = simulate(programs, topology, options.cluster, other);
+    out.simulation_s += run.cpu_s;
+    out.messages += run.messages;
+    return run.makespan_s;
+  };
+  how.timeline = false;
+  if (!options.alpha)
+    for (const AlphaSet set : kAlphaSets) {
+      SimulateOptions other = how;
+      other.alpha = set;
+      const double s = set == how.alpha ? t.median_s : also(other);
+      out.record.metrics[concat("makespan_", to_string(set), "_s")] = s;
+      t.ci_low_s = std::min(t.ci_low_s, s);
+      t.ci_high_s = std::max(t.ci_high_s, s);
+    }
+  if (options.communication_alone && out.record.params.group_ranks() > 1) {
+    how.without_compute = true;
+    const double alone = also(how);
+    out.record.phases.communication_s = out.record.ablations->communication_only_s = alone;
+  }
+}
+
+}  // namespace
+
+std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePoint& options) {
+  std::vector<Point> out;
+  for (Point point : points) {
+    point.params.transport = "simulated";
+    point.params.kernel = "modelled";
+    const std::string changed = options.what_if.text();
+    point.params.cluster = options.cluster.name + (changed.empty() ? "" : " " + changed);
+    if (options.alpha) point.params.cluster += concat(" alpha=", to_string(*options.alpha));
+    point.params.threads = std::max(1, point.params.threads);
+    point.id = point_id(point.params);
+    const auto same = [&](const Point& other) { return other.id == point.id; };
+    if (std::any_of(out.begin(), out.end(), same)) continue;  // kernels differed
+    if (point.status == PointStatus::kOk) check_support(point, options);
+    out.push_back(std::move(point));
+  }
+  return out;
+}
+
+SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, bool timeline) {
+  Point point = given;
+  check_memory(point, options);
+  SimulatedPoint out{.record = make_record(point, Source::kSimulated)};
+  if (point.status != PointStatus::kOk) return out;
+  const PointParams& p = point.params;
+  const AlgorithmInfo& info = find_algorithm(p.algorithm);
+  const ShardedProblem sharded = sharded_problem(p);
+  const CollectivePlan plan = plan_of(p, options.cluster);
+  ProgramSet programs;
+  try {
+    programs = compile(info.make(sharded), period_of(p, options.cluster), options.cluster, plan,
+                       {.max_bytes = options.max_program_bytes});
+  } catch (const UsageError& e) {
+    out.record.status = PointStatus::kSkippedUnsupported;
+    out.record.reason = e.what();
+    return out;
+  }
+  const Topology topology(options.cluster, p.group_ranks());
+  const bool small =
+      p.group_ranks() <= kTimelineRanks && programs.classes[0].num_ops() <= kTimelineOps;
+  SimulateOptions how{.alpha = options.alpha.value_or(AlphaSet::kNcclLl),
+                      .collapse = options.collapse && !timeline && !small,
+                      .straggler = options.what_if.straggler,
+                      .timeline = timeline || small};
+  out.run = simulate(programs, topology, options.cluster, how);
+  out.simulation_s = out.run.cpu_s;
+  out.messages = out.run.messages;
+  record_phases(out.record, out.run, options.cluster.execution);
+  record_timeline(out.record, out.run);
+  record_band(out, programs, topology, options, how);
+  record_account(out.record, programs, options.cluster);
+  for (size_t r = 0; r < out.run.ranks.size() && p.group_ranks() <= kRanksInRecord; ++r)
+    out.record.per_rank.push_back({.rank = int(r), .median_s = out.run.ranks[r].finish_s});
+  record_metrics(out, options, programs);
+  return out;
+}
+
+std::string chrome_trace(const SimulatedRun& run, const std::string& title) {
+  JsonNode events = JsonNode::array(), root = JsonNode::object(), other = JsonNode::object();
+  const auto name = [&](const char* what, Rank rank, int64_t track, const std::string& text) {
+    JsonNode e = JsonNode::object(), args = JsonNode::object();
+    e.set("name", what).set("ph", "M").set("pid", rank).set("tid", track);
+    events.push(e.set("args", args.set("name", text)));
+  };
+  std::map<std::pair<Rank, std::string>, int64_t> numbers;
+  const auto number_of = [&](Rank rank, const std::string& track) {
+    const auto [at, is_new] = numbers.try_emplace({rank, track}, int64_t(numbers.size()) + 1);
+    if (is_new) {
+      name("process_name", rank, at->second, concat("rank ", rank));
+      name("thread_name", rank, at->second, track);
+    }
+    return at->second;
+  };
+  for (const auto& [item, track, step] : on_tracks(run)) {
+    const int64_t number = number_of(item->rank, track);
+    const auto add = [&](const std::string& what, double begin, double end) {
+      JsonNode e = JsonNode::object(), args = JsonNode::object();
+      e.set("name", what).set("ph", "X").set("pid", item->rank).set("tid", number);
+      e.set("ts", begin * 1e6).set("dur", (end - begin) * 1e6);
+      if (item->peer >= 0) e.set("args", args.set("peer", item->peer).set("bytes", item->bytes));
+      if (item->branch >= 0) e.set("args", args.set("branch", item->branch).set("step", step));
+      events.push(e);
+    };
+    if (item->begin_s > item->posted_s) add("wait", item->posted_s, item->begin_s);
+    add(std::string(to_string(item->kind)), item->begin_s, item->end_s);
+  }
+  other.set("title", title).set("makespan_s", run.makespan_s);
+  root.set("displayTimeUnit", "ns").set("otherData", other).set("traceEvents", events);
+  return dump_json(root, -1);
+}
+
+}  // namespace longnet

@@ -1,0 +1,47 @@
+// The record of one point on a modelled cluster.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "io/record.h"
+#include "run/plan_point.h"
+#include "run/point_schedule.h"
+#include "simulate/engine.h"
+
+namespace longnet {
+
+struct SimulatePoint {
+  ClusterSpec cluster;  // already changed by `what_if`
+  WhatIf what_if{};
+  double memory_fraction = 0.9;     // of the device's memory that a point may use
+  std::optional<AlphaSet> alpha{};  // nothing: all three, as a band
+  bool collapse = true;
+  bool communication_alone = true;  // simulate that too, for the phases
+  int64_t max_program_bytes = int64_t{4} << 30;
+};
+
+struct SimulatedPoint {
+  PointRecord record;
+  SimulatedRun run{};       // the one that the median is of; with a timeline where that is small
+  double simulation_s = 0;  // CPU time of all simulations of this point
+  int64_t messages = 0;
+};
+
+// The points of a config on a cluster: transport "simulated", kernel "modelled", its name in
+// params.cluster, and ids accordingly; those that cannot run there are skipped with a reason.
+std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePoint& options);
+
+// Of replicas (PointParams) one is simulated, as ranks 0, 1, ... of the cluster: they do the same
+// and exchange nothing. FLOPs, their rate and share of the peak are of all ranks together; seconds,
+// bytes, messages and memory are those of any group. Left out is what groups of one node take from
+// each other on links that they share.
+//
+// The median is of the latencies in the middle of the band (NCCL's LL); the interval is the band.
+// `timeline`: keep it whatever its size.
+SimulatedPoint simulate_point(const Point& point, const SimulatePoint& options,
+                              bool timeline = false);
+
+// As Chrome and Perfetto read it: a process per rank, a thread per lane, microseconds.
+std::string chrome_trace(const SimulatedRun& run, const std::string& title);
+
+}  // namespace longnet

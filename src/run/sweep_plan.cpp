@@ -1,0 +1,159 @@
+#include "run/sweep_plan.h"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "comm/mpi/mpi_world.h"
+#include "core/check.h"
+#include "core/cuda/device.h"
+#include "io/environment.h"
+#include "io/expand.h"
+#include "io/units.h"
+#include "kernels/cuda/device_kernel.h"
+#include "measure/sampler.h"
+#include "run/device_runner.h"
+#include "run/machine.h"
+#include "run/point_text.h"
+#include "run/walk_units.h"
+
+namespace longnet {
+
+void scale_batch_to_device(Config& config) {
+  BatchConfig& batch = config.sweep.batch;
+  if (!std::exchange(batch.tokens_of_device, false)) return;
+  const MachineLimits limits = machine_limits(config, 0);
+  if (limits.device_memory_bytes == 0 || config.run.transport == "virtual") return;
+  Config shortest = config;
+  const IntAxis& lengths = config.sweep.seq_len;
+  const int64_t seq_len = lengths.is_range ? lengths.from : std::ranges::min(lengths.values);
+  shortest.sweep.seq_len = {.values = {seq_len}};
+  shortest.sweep.ranks = {.values = {1}};
+  constexpr int64_t kPaperTokens = int64_t{1} << 30;
+  for (int64_t tokens = kPaperTokens; tokens >= seq_len; tokens /= 2) {
+    shortest.sweep.batch.tokens_per_batch = batch.tokens_per_batch = tokens;
+    const auto points = expand(shortest, {.world_size = 1,
+                                          .max_ranks = 0,
+                                          .filter = "",
+                                          .transport = "threads",
+                                          .known = known_names(),
+                                          .resolve = resolve_options});
+    if (std::ranges::none_of(points, [&](const Point& point) {
+          return plan_point(point, limits, 1, 1).point.status == PointStatus::kSkippedMemory;
+        }))
+      return;
+  }
+}
+
+Sweep read_sweep(const SweepRequest& request) {
+  const double begin_s = steady_seconds();
+  Sweep sweep{.config = read_config(request), .points = {}, .transport = {}, .replay = {}};
+  scale_batch_to_device(sweep.config);
+  if (!request.max_time.empty()) sweep.stop_at_s = begin_s + parse_duration(request.max_time);
+  const bool launched = launched_world_size().has_value();
+  sweep.world_size = launched
+                         ? *launched_world_size()
+                         : (request.ranks > 0 ? request.ranks : default_world_size(sweep.config));
+  sweep.transport = transport_of(sweep.config, launched ? "mpi" : "threads");
+  constexpr int kMostThreadRanks = 1024;  // each pair of them has a channel
+  if (!launched && !sweep.is_virtual() && sweep.world_size > kMostThreadRanks)
+    throw UsageError(concat("--ranks ", sweep.world_size, ": at most ", kMostThreadRanks,
+                            " ranks run as threads of one process\n  hint: use mpirun, "
+                            "--transport virtual, or lnbench simulate"));
+  sweep.points = read_points(sweep.config, request.filter, sweep.world_size, sweep.transport,
+                             /*limit_ranks=*/!sweep.is_virtual());
+  if (!request.replay.empty() && !sweep.is_virtual())
+    throw UsageError("--replay takes ranks out of a virtual run\n  hint: add --transport virtual");
+  require_fitting_transport(sweep.config, sweep.points);
+  sweep.replay = parse_ranks(request.replay);
+  for (const Point& point : sweep.points)
+    if (!sweep.replay.empty() && sweep.replay.back() >= point.params.ranks)
+      throw UsageError(concat("--replay ", sweep.replay.back(), ": ", describe(point.params),
+                              " has the ranks 0 to ", point.params.ranks - 1,
+                              "\n  hint: --filter leaves points out"));
+  return sweep;
+}
+
+bool on_devices(const Sweep& sweep) {
+  return std::ranges::any_of(
+      sweep.points, [](const Point& point) { return is_device_kernel(point.params.kernel); });
+}
+
+namespace {
+
+// GPUs that the ranks of this machine see together: a launcher may show each process its own alone.
+// The least over the machines.
+int devices_per_machine(World& world) {
+  const std::string host = capture_environment().hostname + "\n";
+  std::string mine = host;
+  for (const DeviceInfo& device : describe_devices().devices) mine += device.uuid + "\n";
+  std::set<std::string> seen;
+  for (const std::string& text : world.all_texts(mine)) {
+    if (!text.starts_with(host)) continue;
+    std::istringstream uuids(text.substr(host.size()));
+    for (std::string uuid; std::getline(uuids, uuid);) seen.insert(uuid);
+  }
+  return int(world.smallest(double(seen.size())));
+}
+
+// What one rank refuses, for want of a driver or a library on its machine, no rank runs.
+void agree_on_refusals(std::vector<PointPlan>& plans, World& world) {
+  std::string mine;
+  for (const PointPlan& p : plans)
+    mine += p.point.status == PointStatus::kOk
+                ? "\n"
+                : concat(to_string(p.point.status), " ", p.point.reason, "\n");
+  const auto texts = world.all_texts(mine);
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    std::istringstream lines(texts[rank]);
+    std::string line;
+    for (size_t i = 0; i < plans.size() && std::getline(lines, line); ++i) {
+      Point& point = plans[i].point;
+      if (line.empty() || point.status != PointStatus::kOk) continue;
+      point.status = parse_status(line.substr(0, line.find(' ')));
+      point.reason = concat("rank ", rank, ": ", line.substr(line.find(' ') + 1));
+    }
+  }
+}
+
+}  // namespace
+
+Plan make_plan(const Sweep& sweep, World& world) {
+  const std::string tokens = std::to_string(sweep.config.sweep.batch.tokens_per_batch);
+  for (const std::string& other : world.all_texts(tokens))
+    if (other != tokens)  // of unequal GPUs
+      throw UsageError(concat(
+          "tokens_per_batch is \"device\", which is ", tokens, " here and ", other,
+          " on another rank\n  hint: --set sweep.batch.tokens_per_batch=", "the smaller one"));
+  Plan plan{.points = {}, .runner = {}, .measure = sweep.config.measure};
+  plan.threads = int(world.smallest(world.threads_per_rank()));
+  const double peak = measure_peak_per_rank(world, plan.threads);
+  std::string device_transport = sweep.config.run.transport;
+  if (on_devices(sweep) && !sweep.is_virtual())
+    world.run(world.size(), [&](Communicator& comm) {
+      const std::string chosen = transport_of_run(sweep.config.run.transport, comm);
+      if (comm.rank() == 0 || comm.transport() == "mpi") device_transport = chosen;
+    });
+  plan.runner = {.measure = sweep.config.measure,
+                 .check = sweep.config.check,
+                 .peak_flops_per_thread = peak / plan.threads,
+                 .device_transport = device_transport};
+  MachineLimits limits = machine_limits(sweep.config, peak);
+  limits.replayed_ranks = int(sweep.replay.size());
+  limits.memory_bytes = int64_t(world.smallest(double(limits.memory_bytes)));
+  limits.flops_per_rank = world.smallest(limits.flops_per_rank);
+  limits.device_memory_bytes = int64_t(world.smallest(double(limits.device_memory_bytes)));
+  limits.device_flops = world.smallest(limits.device_flops);
+  if (on_devices(sweep) && limits.devices > 0) limits.devices = devices_per_machine(world);
+  limits.to_run = true;
+  if (world.transport() == "threads")
+    limits.cores = std::max(1, capture_environment().usable_threads);
+  const int ranks_here = -int(world.smallest(-world.ranks_on_this_machine()));
+  for (const Point& point : sweep.points)
+    plan.points.push_back(plan_point(point, limits, plan.threads, ranks_here));
+  agree_on_refusals(plan.points, world);
+  return plan;
+}
+
+}  // namespace longnet

@@ -1,0 +1,52 @@
+// What a run will do, before it does it: the points of a configuration, and their plans as all
+// ranks agree on them.
+#pragma once
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "run/ablations.h"
+#include "run/plan_point.h"
+#include "run/point_runner.h"
+#include "run/sweep_points.h"
+#include "run/world.h"
+
+namespace longnet {
+
+// What is known before any rank starts: errors here never start MPI.
+struct Sweep {
+  Config config;
+  std::vector<Point> points;
+  int world_size = 1;  // what "world" means
+  std::string transport;
+  std::vector<Rank> replay;
+  double stop_at_s = std::numeric_limits<double>::infinity();  // on the clock of steady_seconds
+  double busy_share = std::numeric_limits<double>::quiet_NaN();
+  bool is_virtual() const { return transport == "virtual"; }
+};
+Sweep read_sweep(const SweepRequest& request);
+// Where the config leaves a batch's tokens to the device: the largest power of two up to 2^30 with
+// which every point of the shortest sequence fits on one GPU of this machine, if it has any.
+void scale_batch_to_device(Config& config);
+// Some points run on GPUs.
+bool on_devices(const Sweep& sweep);
+
+// The points as they will run here. Ranks on unequal machines agree on the least of each limit, so
+// that all skip the same points.
+struct Plan {
+  std::vector<PointPlan> points;
+  RunnerOptions runner;
+  MeasureConfig measure;
+  int threads = 1;
+
+  double cost(size_t i) const { return point_cost(points[i], measure); }
+  double cost_after(size_t index, const std::vector<bool>& todo) const {
+    double seconds = 0;
+    for (size_t i = index + 1; i < points.size(); ++i)
+      if (todo[i]) seconds += cost(i);
+    return seconds;
+  }
+};
+Plan make_plan(const Sweep& sweep, World& world);
+
+}  // namespace longnet

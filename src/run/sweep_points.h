@@ -1,0 +1,34 @@
+// From a config to its points, with the names that this build knows.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "io/config.h"
+#include "io/point.h"
+
+namespace longnet {
+
+// What a command asks of a config; empty and 0 leave it to the config or the machine.
+struct SweepRequest {
+  std::string config;             // path of a JSON file
+  std::vector<std::string> sets;  // overrides, "sweep.ranks=1,2,4"
+  std::string filter;
+  int ranks = 0;          // ranks as threads; of virtual ranks: sweep.ranks
+  std::string transport;  // run.transport
+  std::string replay;     // ranks of a virtual run, "0,17,4095"
+  std::string max_time;   // "90s", "30m", "1.5h"
+};
+
+KnownNames known_names();
+Config read_config(const SweepRequest& request);
+// The points of a config that match `filter`, as `run` would see them on `world_size` ranks.
+// `limit_ranks`: points of more ranks are skipped.
+std::vector<Point> read_points(const Config& config, const std::string& filter, int world_size,
+                               const std::string& transport, bool limit_ranks);
+// "virtual" when the config asks for it, else `launched`; throws UsageError under mpirun.
+std::string transport_of(const Config& config, const std::string& launched);
+// Throws UsageError where run.transport moves the memory of GPUs and a point's kernel works on the
+// CPU.
+void require_fitting_transport(const Config& config, const std::vector<Point>& points);
+
+}  // namespace longnet

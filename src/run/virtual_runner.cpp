@@ -1,0 +1,244 @@
+#include "run/virtual_runner.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <new>
+#include <set>
+#include <tuple>
+
+#include "core/check.h"
+#include "execute/virtual_walk.h"
+#include "io/shard_journal.h"
+#include "io/units.h"
+#include "kernels/attention_kernel.h"
+#include "kernels/cuda/device_kernel.h"
+#include "measure/rank_place.h"
+#include "measure/sampler.h"
+#include "run/attend_rate.h"
+#include "run/device_runner.h"
+#include "run/record_parts.h"
+#include "run/walk_record.h"
+#include "run/walk_units.h"
+#include "schedule/check_schedule.h"
+
+namespace longnet {
+namespace {
+
+constexpr double kSecondsPerRate = 30;
+constexpr int kMaxCheckedRanks = 128;  // beyond, the proof of a schedule takes longer than a point
+
+std::map<std::string, double> to_seconds(const ShardOutcome& o) {
+  const WalkTimes& t = o.times;
+  std::map<std::string, double> s{{"bind", t.bind_s},         {"poison", t.poison_s},
+                                  {"generate", t.generate_s}, {"receive", t.receive_s},
+                                  {"attend", t.attend_s},     {"pack", t.pack_s},
+                                  {"merge", t.merge_s},       {"summarize", t.summarize_s},
+                                  {"check", t.check_s},       {"wall", t.wall_s}};
+  s["forward"] =
+      o.share.all_pairs > 0 ? o.share.forward_s(t.attend_s, t.merge_s, t.pack_s) : t.forward_s();
+  return s;
+}
+
+ShardLine to_line(const ShardOutcome& o, int walk, const MemoryLedger& ledger) {
+  ShardLine line{.walk = walk,
+                 .rank = o.unit.rank,
+                 .first_batch = o.unit.first_batch,
+                 .batches = o.unit.batches,
+                 .finished_utc = utc_rfc3339(),
+                 .seconds = to_seconds(o),
+                 .received_bytes = o.received_bytes,
+                 .held_bytes = ledger.peak_bytes(),
+                 .resident_bytes = int64_t(peak_resident_bytes()),
+                 .unit_bytes = o.unit_bytes,
+                 .input_digest = o.input_digest,
+                 .queries = o.errors.queries,
+                 .difference = o.errors.difference,
+                 .norm = o.errors.norm,
+                 .spread_difference = o.errors.spread_difference,
+                 .spread_norm = o.errors.spread_norm,
+                 .worst_row = o.errors.worst_row,
+                 .worst_lse = o.errors.worst_lse};
+  if (o.share.all_pairs > 0) line.attended_share = o.share.pairs / o.share.all_pairs;
+  for (const OutputSummary& head : o.heads) line.heads.push_back(to_content(head));
+  return line;
+}
+
+std::string journal_path(const PointPlan& plan, const VirtualRun& run) {
+  const auto name = concat("shards-", plan.point.id, ".jsonl");
+  return run.directory.empty() ? "" : (std::filesystem::path(run.directory) / name).string();
+}
+
+// With the share that an earlier process began with.
+PointPlan continued(PointPlan plan, const std::string& journal) {
+  if (plan.share < 1 && !journal.empty()) plan.share = ShardJournal::share_of(journal, plan.share);
+  return plan;
+}
+
+class Walker {
+ public:
+  Walker(const PointPlan& plan, const RunnerOptions& options, const VirtualRun& run)
+      : plan_(continued(plan, journal_path(plan, run))),
+        p_(plan.point.params),
+        options_(options),
+        run_(run),
+        units_(plan_units(plan_, run.replay)),
+        queries_(std::max(kFewestSamples, options.check.sampled_queries)),
+        walks_(int(options.measure.warmup + options.measure.min_samples)),
+        on_gpu_(is_device_kernel(p_.kernel)),
+        sharded_(make_schedule(p_).sharded),
+        samples_(choose_samples(sharded_, queries_ / 2)) {
+    const auto make = [this](int64_t batches) { return schedule_for(batches); };
+    if (on_gpu_) {
+      walk_ = make_device_walk(p_, make, ledger_);
+    } else {
+      kernel_ = make_kernel(p_.kernel);
+      worker_ = make_cpu_row_worker();
+      walk_ =
+          std::make_unique<VirtualWalk>(p_.problem, make, *kernel_, *worker_, p_.threads, ledger_);
+    }
+    if (const std::string path = journal_path(plan, run); !path.empty()) {
+      journal_ = std::make_unique<ShardJournal>(
+          path, plan.point.id, text_of(units_, plan_, walks_, queries_), plan_.share);
+      lines_ = journal_->lines();
+      resumed_units_ = lines_.size();
+    }
+  }
+
+  // False: stopped early.
+  bool walk_all() {
+    std::set<std::tuple<int, Rank, int64_t>> done;
+    for (const ShardLine& l : lines_) done.insert({l.walk, l.rank, l.first_batch});
+    const double begin = steady_seconds();
+    double flops = 0;
+    for (size_t i = 0; i < units_.units.size(); ++i)
+      for (int w = 0; w < walks_; ++w)
+        flops += done.count(key(w, units_.units[i])) == 0 ? units_.accounts[i].flops : 0;
+    const double todo = flops;
+    double tokens = 0;
+    for (int w = 0; w < walks_; ++w)
+      for (size_t i = 0; i < units_.units.size(); ++i) {
+        const WalkUnit& unit = units_.units[i];
+        if (done.count(key(w, unit)) > 0) continue;
+        if (run_.stop && run_.stop()) return false;
+        ShardLine line = to_line(run_unit(unit), w, ledger_);
+        line.kernel_flops_per_s = kernel_rate();
+        if (journal_) journal_->append(line);
+        lines_.push_back(std::move(line));
+        flops -= units_.accounts[i].flops;
+        tokens += double(sharded_.layout.shard(unit.rank).tokens() * unit.batches);
+        report(steady_seconds() - begin, todo, flops, tokens);
+      }
+    return true;
+  }
+
+  WalkData data() const {
+    const double given = options_.check.tolerance;
+    return {plan_,
+            options_,
+            run_,
+            units_,
+            walks_,
+            sharded_,
+            lines_,
+            int64_t(resumed_units_),
+            on_gpu_ ? device_tolerance(given) : Tolerance{.rel_l2 = given},
+            ledger_.peak_by_tag()};
+  }
+
+ private:
+  static std::tuple<int, Rank, int64_t> key(int walk, const WalkUnit& unit) {
+    return {walk, unit.rank, unit.first_batch};
+  }
+
+  Schedule schedule_for(int64_t batches) const {
+    PointParams part = p_;
+    part.problem.batch = batches;
+    return make_schedule(part);
+  }
+
+  ShardOutcome run_unit(const WalkUnit& unit) {
+    if (plan_.share < 1) return walk_->run_share(unit, units_.unit_share);
+    const int64_t each = ceil_div(queries_, int64_t(units_.units.size()));
+    return walk_->run(unit, choose_shard_samples(sharded_, unit.rank, unit.first_batch,
+                                                 unit.batches, samples_, each));
+  }
+
+  // Beside the walk, in the same conditions: from time to time, and once at least.
+  double kernel_rate() {
+    const double now = steady_seconds();
+    if (now < next_rate_s_ || plan_.share < 1) return 0;
+    next_rate_s_ = now + kSecondsPerRate;
+    if (on_gpu_) return measure_device_attend_rate(p_);
+    const AttendOptions options{.head_dim = p_.problem.head_dim, .dtype = p_.problem.dtype};
+    return measure_attend_rate(*kernel_, options, p_.threads);
+  }
+
+  void report(double elapsed, double todo, double left, double tokens) const {
+    if (!run_.progress) return;
+    const double units = double(units_.units.size()) * walks_;
+    run_.progress({.units_done = int64_t(lines_.size()),
+                   .units = int64_t(units),
+                   .share_done = 1 - left / std::max(1.0, units_.flops * walks_),
+                   .tokens_per_s = tokens / std::max(elapsed, 1e-9),
+                   .left_s = todo > left ? elapsed * left / (todo - left) : 0});
+  }
+
+  const PointPlan plan_;
+  const PointParams& p_;
+  const RunnerOptions& options_;
+  const VirtualRun& run_;
+  UnitPlan units_;
+  int64_t queries_;
+  int walks_;
+  bool on_gpu_;
+  MemoryLedger ledger_;
+  std::unique_ptr<AttentionKernel> kernel_;  // of a walk on the CPU
+  std::unique_ptr<RowWorker> worker_;
+  std::unique_ptr<UnitWalk> walk_;
+  ShardedProblem sharded_;
+  std::vector<QuerySample> samples_;
+  std::unique_ptr<ShardJournal> journal_;
+  std::vector<ShardLine> lines_;
+  size_t resumed_units_ = 0;  // of an earlier process
+  double next_rate_s_ = 0;
+};
+
+}  // namespace
+
+std::optional<PointRecord> run_virtual_point(const PointPlan& plan, const RunnerOptions& options,
+                                             const VirtualRun& run) {
+  const PointParams& p = plan.point.params;
+  for (Rank r : run.replay)
+    if (r >= p.ranks)
+      throw UsageError(concat("--replay ", r, ": this point has the ranks 0 to ", p.ranks - 1));
+  PointRecord record = make_record(plan.point);
+  const bool on_gpu = is_device_kernel(p.kernel);
+  const RankPlace here = this_place();
+  const int cores = usable_cores({&here, 1}, p.threads);
+  const double peak = on_gpu ? device_peak_flops(1) : options.peak_flops_per_thread * cores;
+  if (!on_gpu) record.metrics["usable_cores"] = cores;
+  record_work(record, plan, peak);
+  record_depth(record, p);
+  if (p.ranks <= kMaxCheckedRanks) require_correct(make_schedule(p));
+  try {
+    Walker walker(plan, options, run);
+    if (!walker.walk_all()) return std::nullopt;
+    fill_walk_record(walker.data(), record);
+  } catch (const std::bad_alloc& e) {
+    record.status = PointStatus::kOom;
+    record.reason = on_gpu
+                        ? std::string(e.what())
+                        : concat("the machine refused ", format_bytes(double(plan.memory_bytes())));
+    return record;
+  }
+  if (on_gpu) {
+    record_clocks(record);
+    record.metrics["device_peak_flops"] = peak;
+    record.memory.device_bytes = device_memory_bytes();
+  }
+  record_work(record, plan, peak * (run.replay.empty() ? 1 : p.ranks));
+  return record;
+}
+
+}  // namespace longnet

@@ -1,0 +1,202 @@
+#include "run/walk_record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "core/check.h"
+#include "kernels/cuda/device_kernel.h"
+#include "measure/statistics.h"
+#include "run/record_parts.h"
+
+namespace longnet {
+namespace {
+
+double total(const WalkData& w, const char* what, int walk) {
+  double sum = 0;
+  for (const ShardLine& l : w.lines)
+    if (l.walk == walk) sum += l.seconds.at(what);
+  return sum;
+}
+
+double mean_per_walk(const WalkData& w, const char* what) {
+  double sum = 0;
+  for (int walk = w.warmup(); walk < w.walks; ++walk) sum += total(w, what, walk);
+  return sum / (w.walks - w.warmup());
+}
+
+void fail(PointRecord& record, const std::string& reason) {
+  record.status = PointStatus::kCheckFailed;
+  if (record.reason.empty()) record.reason = reason;
+}
+
+// A walk's time is the sum over ranks: they run one after another. With a share, each unit stands
+// for those left out.
+void fill_timing(const WalkData& w, PointRecord& record) {
+  const double scale = w.plan.share < 1 ? w.units.all_flops / w.units.flops : 1;
+  std::vector<double> samples;
+  for (int walk = w.warmup(); walk < w.walks; ++walk)
+    samples.push_back(total(w, "forward", walk) * scale);
+  set_timing(record, samples, w.warmup());
+  record.timing.reduction = "sum";
+  record.phases.merge_s = mean_per_walk(w, "merge") * scale;
+  record.phases.compute_s = record.timing.median_s - record.phases.merge_s;
+  std::map<Rank, std::vector<double>> of_rank;  // per walk
+  for (const ShardLine& l : w.lines) {
+    auto& times = of_rank[l.rank];
+    times.resize(size_t(w.walks));
+    times[size_t(l.walk)] += l.seconds.at("forward");
+  }
+  for (auto& [rank, times] : of_rank) {
+    times.erase(times.begin(), times.begin() + w.warmup());
+    record.per_rank.push_back({.rank = rank, .median_s = median(times), .pairs = 0});
+    RankRecord& r = record.per_rank.back();
+    for (size_t i = 0; i < w.units.units.size(); ++i)
+      if (w.units.units[i].rank == rank) r.pairs += w.units.accounts[i].pairs;
+    for (const ShardLine& l : w.lines)
+      if (l.rank == rank && l.unit_bytes > 0)
+        r.memory_bytes = std::max(r.memory_bytes.value_or(0), l.unit_bytes);
+  }
+}
+
+// One rank's forward pass is what a cluster of such devices would take for its compute: the slowest
+// replayed rank decides, and what its messages cost beside it comes from latency and bandwidth.
+void fill_replayed(const WalkData& w, PointRecord& record) {
+  record.source = Source::kReplayed;
+  double slowest = 0, merge = 0;  // of one rank
+  for (const RankRecord& r : record.per_rank) {
+    if (r.median_s <= slowest) continue;
+    slowest = r.median_s;
+    merge = 0;
+    for (const ShardLine& l : w.lines)
+      if (l.rank == r.rank && l.walk == w.walks - 1) merge += l.seconds.at("merge");
+  }
+  double communication = 0;
+  for (const RankAccount& a : w.units.accounts)
+    communication = std::max(
+        communication, w.run.config.latency_s.value_or(0) * double(a.messages_sent) +
+                           double(a.bytes_received) / w.run.config.bytes_per_s.value_or(INFINITY));
+  communication *= double(w.units.units.size()) / double(w.run.replay.size());
+  const bool modelled = w.run.config.bytes_per_s.has_value();
+  set_timing(record, {slowest + (modelled ? communication : 0)}, w.warmup());
+  record.timing.reduction = "max";
+  record.phases.merge_s = merge;
+  record.phases.compute_s = slowest - merge;
+  if (modelled)
+    record.phases.communication_s = record.phases.exposed_communication_s = communication;
+  record.metrics["communication_modelled"] = modelled ? 1 : 0;
+  record.metrics["replayed_ranks"] = double(w.run.replay.size());
+}
+
+void fill_content(const WalkData& w, PointRecord& record) {
+  ContentRecord all;
+  SampleErrors errors;
+  all.min = INFINITY, all.max = -INFINITY;
+  for (const ShardLine& l : w.lines) {
+    if (l.walk != w.walks - 1) continue;
+    all.input_digest += l.input_digest;
+    errors.add({.queries = l.queries,
+                .difference = l.difference,
+                .norm = l.norm,
+                .spread_difference = l.spread_difference,
+                .spread_norm = l.spread_norm,
+                .worst_row = l.worst_row,
+                .worst_lse = l.worst_lse});
+    for (const ContentRecord& h : l.heads) {
+      all.output_digest += h.output_digest;
+      all.rows += h.rows;
+      all.absent_rows += h.absent_rows;
+      all.nan_values += h.nan_values;
+      all.sum += h.sum;
+      all.sum_squares += h.sum_squares;
+      all.lse_sum += h.lse_sum;
+      all.min = std::fmin(all.min, h.min);
+      all.max = std::fmax(all.max, h.max);
+    }
+  }
+  record.content = all;
+  const CheckOutcome outcome = judge(errors, all.nan_values, w.sharded, w.tolerance);
+  record_outcome(record, outcome);
+  int64_t rows = 0;
+  for (const WalkUnit& unit : w.units.units)
+    rows += w.sharded.layout.shard(unit.rank).tokens() * w.plan.point.params.problem.num_heads *
+            unit.batches;
+  if (all.rows != rows)
+    fail(record, concat("the walk saw ", all.rows, " rows of output, there are ", rows));
+}
+
+void fill_memory(const WalkData& w, PointRecord& record) {
+  std::set<Rank> ranks;
+  for (const WalkUnit& unit : w.units.units) ranks.insert(unit.rank);
+  auto by_tag = walk_memory_by_tag(w.plan.point.params, w.plan.batches_at_once,
+                                   std::vector<Rank>(ranks.begin(), ranks.end()));
+  by_tag["workspace"] = w.plan.workspace_bytes;
+  int64_t predicted = 0, measured = 0, resident = 0, received = 0, expected = 0;
+  for (const auto& [tag, bytes] : by_tag) predicted += bytes;
+  for (const ShardLine& l : w.lines) {
+    measured = std::max(measured, l.held_bytes);
+    resident = std::max(resident, l.resident_bytes);
+    received += l.received_bytes;
+  }
+  for (const RankAccount& a : w.units.accounts) expected += a.bytes_received * w.walks;
+  record.memory.measured_peak_bytes = measured;
+  record.memory.predicted_peak_bytes = predicted;
+  record.memory.by_tag = w.resumed_units > 0 ? by_tag : w.held_by_tag;
+  record.metrics["resident_peak_bytes"] = double(resident);
+  record.metrics["received_bytes"] = double(received) / w.walks;
+  // A resumed walk may have held less in each of its parts; a GPU holds lists of tasks beside.
+  if (is_device_kernel(w.plan.point.params.kernel)) {
+    record.memory.by_tag = w.held_by_tag;
+  } else if (w.resumed_units > 0 ? measured > predicted : measured != predicted) {
+    fail(record, concat("measured memory differs from the predicted: ", measured, " and ",
+                        predicted, " bytes"));
+  }
+  if (w.plan.share >= 1 && received != expected)
+    fail(record, concat("the walk made ", received, " bytes of messages, predicted ", expected));
+}
+
+void fill_metrics(const WalkData& w, PointRecord& record) {
+  auto& m = record.metrics;
+  for (const char* what : {"bind", "poison", "generate", "receive", "attend", "pack", "merge",
+                           "summarize", "check", "wall"})
+    m[concat("walk_", what, "_s")] = mean_per_walk(w, what);
+  const double attend = m["walk_attend_s"];
+  m["walk_beside_attends_share"] = attend > 0 ? (m["walk_wall_s"] - attend) / attend : 0;
+  m["walk_units"] = double(w.units.units.size());
+  if (w.resumed_units > 0) m["walk_resumed_units"] = double(w.resumed_units);
+  m["walk_batches_at_once"] = double(w.plan.batches_at_once);
+  if (w.plan.share < 1) {
+    double pairs = 0;
+    for (size_t i = 0; i < w.units.units.size(); ++i)
+      pairs += w.units.accounts[i].flops * w.lines[i].attended_share;
+    m["measured_share"] = pairs / w.units.all_flops;
+    m["measured_s"] = mean_per_walk(w, "wall");
+    return;
+  }
+  m["attend_flops_per_s"] = attend > 0 ? w.units.flops / attend : 0;
+  std::vector<double> rates;
+  for (const ShardLine& l : w.lines)
+    if (l.kernel_flops_per_s > 0) rates.push_back(l.kernel_flops_per_s);
+  if (rates.empty()) return;
+  m["kernel_flops_per_s"] = median(rates);
+  m["attend_share_of_kernel"] = m["attend_flops_per_s"] / m["kernel_flops_per_s"];
+}
+
+}  // namespace
+
+void fill_walk_record(const WalkData& w, PointRecord& record) {
+  fill_timing(w, record);
+  fill_memory(w, record);
+  if (w.plan.share < 1) {
+    record.source = Source::kExtrapolated;
+  } else {
+    fill_content(w, record);
+  }
+  if (!w.run.replay.empty()) fill_replayed(w, record);
+  fill_metrics(w, record);
+  record.comm.collectives_used = w.plan.collectives_used;
+  record.comm.predicted_bytes_per_rank = w.plan.account.max_bytes_sent;
+  record.comm.predicted_messages_per_rank = w.plan.account.max_messages_sent;
+}
+
+}  // namespace longnet
