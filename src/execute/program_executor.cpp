@@ -25,16 +25,8 @@ ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel
   const auto& ops = this->program().ops;
   times_.resize(ops.size());
   in_flight_.reserve(ops.size());
-  for (const Op& op : ops) {
-    auto& before = communications_before_.emplace_back();
-    for (OpId a : op.after) {
-      if (is_communication(ops[size_t(a)].what))
-        before.push_back(a);
-      else
-        before.insert(before.end(), communications_before_[size_t(a)].begin(),
-                      communications_before_[size_t(a)].end());
-    }
-  }
+  passed_.resize(ops.size());
+  to_pass_.reserve(ops.size() + 1);
 }
 
 ProgramExecutor::~ProgramExecutor() {
@@ -57,15 +49,16 @@ void ProgramExecutor::run(RunMode mode) {
   start_ = std::chrono::steady_clock::now();
   waited_s_ = poked_s_ = 0;
   in_flight_.clear();
+  std::fill(passed_.begin(), passed_.end(), false);
   for (size_t i = 0; i < program().ops.size(); ++i) {
     times_[i] = {};
     const bool communicates = is_communication(program().ops[i].what);
     if (mode == (communicates ? RunMode::kComputeOnly : RunMode::kCommunicationOnly)) continue;
     const double before = elapsed();
-    // Without the computing ops their own dependencies still hold.
-    for (OpId a :
-         mode == RunMode::kCommunicationOnly ? communications_before_[i] : program().ops[i].after)
-      wait_for(size_t(a));
+    if (mode == RunMode::kCommunicationOnly)
+      wait_for_communications_before(i);
+    else
+      for (OpId a : program().ops[i].after) wait_for(size_t(a));
     if (mode == RunMode::kSerialised && !communicates)
       while (!in_flight_.empty()) wait_for(in_flight_.front());
     times_[i].begin_s = elapsed();
@@ -105,6 +98,22 @@ void ProgramExecutor::wait_for(size_t op) {
   comm_.wait(bound_->op(op).request);
   times_[op].end_s = elapsed();
   in_flight_.erase(it);
+}
+
+void ProgramExecutor::wait_for_communications_before(size_t op) {
+  to_pass_.assign(1, op);
+  while (!to_pass_.empty()) {
+    const Op& at = program().ops[to_pass_.back()];
+    to_pass_.pop_back();
+    for (const OpId a : at.after) {
+      if (is_communication(program().ops[size_t(a)].what)) {
+        wait_for(size_t(a));
+      } else if (!passed_[size_t(a)]) {
+        passed_[size_t(a)] = true;
+        to_pass_.push_back(size_t(a));
+      }
+    }
+  }
 }
 
 void ProgramExecutor::poke() {

@@ -73,6 +73,9 @@ class ProgramExecutor {
   void execute(size_t op);
   void post(size_t op);
   void wait_for(size_t op);
+  // Without the computing ops their own dependencies still hold: waits for the communications that
+  // the op depends on, also through ops that compute. Each of those is looked at once a run.
+  void wait_for_communications_before(size_t op);
   void poke();
   double elapsed() const;
 
@@ -81,9 +84,11 @@ class ProgramExecutor {
   std::unique_ptr<BoundProgram> bound_;
   TaggedBuffer workspace_;
   std::vector<OpTime> times_;
-  std::vector<std::vector<OpId>>
-      communications_before_;      // of each op, also through ops that compute
   std::vector<size_t> in_flight_;  // ops whose communication has been posted
+  // Communication alone: computing ops whose communications have been waited for in this run, and
+  // those still to look at.
+  std::vector<bool> passed_;
+  std::vector<size_t> to_pass_;
   double waited_s_ = 0, poked_s_ = 0;
   const std::function<void()> poke_ = [this] { poke(); };
   std::chrono::steady_clock::time_point start_;

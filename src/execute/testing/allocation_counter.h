@@ -1,8 +1,12 @@
-// How often this process has called operator new: a timed region must not. For programs that link
-// allocation_counter.cpp, which replaces the global operator new.
+// How often this process has called operator new (a timed region must not), and how much it holds.
+// For programs that link allocation_counter.cpp, which replaces the global operator new.
 #pragma once
 #include <cstdint>
 
 namespace longnet {
 int64_t allocations_so_far();
+// Bytes of blocks that are alive.
+int64_t allocated_bytes();
+// operator new throws std::bad_alloc where more than `bytes` would be alive; 0: no limit.
+void limit_allocated_bytes(int64_t bytes);
 }

@@ -1,0 +1,57 @@
+// Every algorithm on 16, 32 and 64 ranks: what an executor holds beside its slots stays small, and
+// communication alone takes no more than a run of everything.
+#include "execute/testing/allocation_counter.h"
+#include "execute/testing/executor_case.h"
+
+namespace longnet {
+namespace {
+
+constexpr int64_t kBytesPerRank = int64_t{1} << 20;
+
+// Small shards, so that slots are small beside the programs.
+Case case_of(const AlgorithmInfo& algorithm, int ranks) {
+  return {std::string(algorithm.name),
+          {.seq_len = 8 * ranks, .num_heads = ranks, .num_kv_heads = ranks, .head_dim = 8},
+          {.branches = {{32, 1}, {8 * ranks, 4}}},
+          ranks};
+}
+
+void run_bounded(const Case& c) {
+  SCOPED_TRACE(describe(c));
+  const Schedule schedule = schedule_of(c);
+  const auto kernel = make_kernel("cpu");
+  std::vector<MemoryLedger> ledgers(size_t(c.ranks));
+  std::atomic<int64_t> bound_bytes = 0;
+  const int64_t before = allocated_bytes();
+  limit_allocated_bytes(before + c.ranks * 8 * kBytesPerRank);
+  run_on_threads(c.ranks, [&](Communicator& comm) {
+    ProgramExecutor executor(schedule, *kernel, 1, comm, ledgers[size_t(comm.rank())]);
+    executor.fill_inputs();
+    comm.resting_barrier();
+    if (comm.rank() == 0) bound_bytes = allocated_bytes() - before;
+    executor.run();
+    executor.run(RunMode::kCommunicationOnly);
+    executor.run();
+    const CheckOutcome outcome = check_samples(executor, choose_samples(sharded(c), 64), comm);
+    EXPECT_TRUE(outcome.pass) << outcome.rel_l2_error;
+  });
+  limit_allocated_bytes(0);
+  int64_t charged = 0;
+  for (const MemoryLedger& ledger : ledgers) charged += ledger.peak_bytes();
+  EXPECT_LT(bound_bytes - charged, c.ranks * kBytesPerRank);
+}
+
+TEST(ManyRanks, EveryAlgorithmHoldsLittleBesideItsSlots) {
+  int ran = 0;
+  for (const int ranks : {16, 32, 64})
+    for (const AlgorithmInfo& algorithm : algorithms()) {
+      const Case c = case_of(algorithm, ranks);
+      if (!algorithm.why_unsupported(sharded(c)).empty()) continue;
+      ++ran;
+      run_bounded(c);
+    }
+  EXPECT_GE(ran, 3 * 8);
+}
+
+}  // namespace
+}  // namespace longnet
