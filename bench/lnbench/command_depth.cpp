@@ -81,7 +81,7 @@ int run_depth(const Options& options) {
     // end, and about a minute beyond.
     DepthOptions limits;
     limits.max_steps *= 10;
-    if (problem.seq_len <= limits.by_token_up_to)
+    if (problem.seq_len <= int64_t{1} << 20)
       limits.max_steps = limits.max_intervals = std::numeric_limits<int64_t>::max();
     limits.progress = [&](double done) {
       const double left = (seconds_now() - begin) * (1 / done - 1);

@@ -16,8 +16,9 @@ namespace {
 
 using Key = std::vector<int64_t>;
 
-// What an interval contributes. A class that is in fewer groups than another of the same interval
-// hears later and is heard later: the smallest decide the depth. The largest join the most.
+// The classes of an interval that matter for the depth. A class that is in fewer groups than another
+// of the same interval hears later and is heard later: the smallest decide the depth. The largest
+// join the most.
 struct IntervalType {
   std::vector<std::vector<int32_t>> smallest, largest;  // offsets per branch
   bool isolated_token = false;
@@ -49,18 +50,18 @@ IntervalType interval_type(const std::vector<TokenClass>& classes) {
   return type;
 }
 
-// The intervals as a tree. Level d takes the branch with the d-th longest segments away; what the
-// branches of deeper levels still hold together is one child, and a leaf is one interval. Children
-// of equal content (interval types, and segments of the branches above) are twins: exchanging them
-// changes nothing. A path between two tokens needs no third twin, since what it crosses there it
-// can cross in the twin of either end, so that two of each are enough; and where the target is
-// in another twin than the source, one of each further down.
+// The intervals as a tree. Level d takes the branch with the d-th longest segments away; each set of
+// intervals that the branches of deeper levels still connect is one child, and a leaf is one
+// interval. Children of equal content (interval types, and segments of the branches above) are
+// twins: exchanging them changes nothing. A path between two tokens needs no third twin, since
+// what it crosses there it can cross in the twin of either end, so that two of each are enough; and
+// where the target is in another twin than the source, one of each further down.
 //   N = 2^30, w = 2048, 2^27 and N: 524288 intervals become a few dozen.
 class SegmentTree {
  public:
   SegmentTree(const BranchLayout& layout, const DepthOptions& options)
       : layout_(layout),
-        cache_(layout, layout.seq_len() <= options.by_token_up_to),
+        cache_(layout),
         merge_twins_(options.merge_twins),
         borders_(layout.borders()),
         order_(layout.num_branches()),
@@ -223,7 +224,7 @@ bool neighbours_share_groups(const BranchLayout& layout, const std::vector<int64
 DependencyDepth causal_depth(const BranchLayout& layout, const DepthOptions& options) {
   const std::vector<int64_t> borders = layout.borders();
   if (!neighbours_share_groups(layout, borders)) return {.layers = DependencyDepth::kNever};
-  ClassCache cache(layout, layout.seq_len() <= options.by_token_up_to);
+  ClassCache cache(layout);
   std::vector<int64_t> base;
   CausalGraph graph;
   for (size_t b = 0; b < layout.num_branches(); ++b) {

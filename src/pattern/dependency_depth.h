@@ -1,4 +1,4 @@
-// How many layers until every token can have heard from every other: from the pattern alone.
+// Number of layers until every token can have heard from every other, from the pattern alone.
 //
 // In one layer a query hears from every key that some head sees in some branch (the output
 // projection mixes the heads) and keeps what it knows (the residual connection). So tokens are the
@@ -32,14 +32,9 @@ struct DependencyDepth {
 
 using DepthProgress = std::function<void(double done)>;  // share of the sources, in (0, 1]
 
-// How to compute it; every choice gives the same depth.
 struct DepthOptions {
-  // Look at every token up to this length, at residue classes beyond: then nothing depends on N but
-  // the number of segments.
-  int64_t by_token_up_to = int64_t{1} << 20;
-  // Keep two of any number of interchangeable segments.
-  bool merge_twins = true;
-  // Limits of effort: a few seconds of one core and about 1 GB. What they cut off is irregular:
+  bool merge_twins = true;  // keep two of any number of interchangeable segments: the same depth
+  // Limits of effort: a few seconds of one core and about 1 GB. Beyond them are irregular patterns:
   // many short segments that do not nest, or rates that do not divide them on many levels.
   int64_t max_intervals = int64_t{1} << 22;  // pieces into which segments cut the sequence
   int64_t max_steps = int64_t{3000} << 20;   // visits of a group by 256 sources at once

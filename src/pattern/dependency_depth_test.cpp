@@ -85,15 +85,13 @@ void expect_as_by_matrix(const AttentionProblem& p, const DilatedPattern& patter
   for (const DilatedBranch& b : pattern.branches)
     name += concat(" {", b.segment_length, ",", b.dilation_rate, ",", b.summary_tokens, "}");
   const DependencyDepth expected = by_matrix_powers(p, pattern);
-  for (const bool merge : {true, false})
-    for (const int64_t by_token_up_to : {p.seq_len, int64_t{0}}) {
-      const DependencyDepth got =
-          dependency_depth(p, pattern, {.by_token_up_to = by_token_up_to, .merge_twins = merge});
-      EXPECT_EQ(got.layers, expected.layers) << name << merge << by_token_up_to;
-      if (p.causal) continue;
-      const int64_t reachable = std::max<int64_t>(p.seq_len > 1, expected.reachable_layers);
-      EXPECT_EQ(got.reachable_layers, reachable) << name << merge << by_token_up_to;
-    }
+  for (const bool merge : {true, false}) {
+    const DependencyDepth got = dependency_depth(p, pattern, {.merge_twins = merge});
+    EXPECT_EQ(got.layers, expected.layers) << name << merge;
+    if (p.causal) continue;
+    const int64_t reachable = std::max<int64_t>(p.seq_len > 1, expected.reachable_layers);
+    EXPECT_EQ(got.reachable_layers, reachable) << name << merge;
+  }
 }
 
 TEST(DependencyDepth, TheExampleOfTheHeader) {
@@ -242,6 +240,24 @@ TEST(TokenClasses, OffsetsAreThoseOfTheHeads) {
       }
 }
 
+// The classes by definition, token by token.
+std::vector<TokenClass> classes_by_token(const std::vector<Dilation>& branches,
+                                         const std::vector<int64_t>& phases, int64_t length) {
+  std::map<std::vector<int32_t>, TokenInterval> found;  // [first, last] of each
+  for (int64_t x = 0; x < length; ++x) {
+    std::vector<int32_t> offsets;
+    for (size_t b = 0; b < branches.size(); ++b) {
+      const int64_t residue = (phases[b] + x) % branches[b].rate;
+      const bool selected = phases[b] != kNoSelection && residue < branches[b].num_offsets;
+      offsets.push_back(selected ? int32_t(residue) : kNoOffset);
+    }
+    found.try_emplace(offsets, TokenInterval{x, x}).first->second.end = x;
+  }
+  std::vector<TokenClass> out;
+  for (const auto& [offsets, ends] : found) out.push_back({offsets, ends.begin, ends.end});
+  return out;
+}
+
 TEST(TokenClasses, ResidueClassesAreTheTokens) {
   std::mt19937 random(3);
   const auto pick = [&](int64_t lo, int64_t hi) {
@@ -256,8 +272,7 @@ TEST(TokenClasses, ResidueClassesAreTheTokens) {
       phases.push_back(pick(0, 9) == 0 ? kNoSelection : pick(0, rate - 1));
     }
     const int64_t length = pick(1, 700);
-    EXPECT_EQ(classes_by_residue(branches, phases, length),
-              classes_by_token(branches, phases, length));
+    EXPECT_EQ(token_classes(branches, phases, length), classes_by_token(branches, phases, length));
   }
 }
 
@@ -276,15 +291,12 @@ std::vector<Preset> presets() {
           {"GigaPath", 16, {{1024, 1}, {5792, 2}, {32768, 4}, {185363, 8}, {1048576, 16}}}};
 }
 
-TEST(DependencyDepth, TokensAndResidueClassesAgreeOnThePresets) {
+TEST(DependencyDepth, TheDefaultEffortSufficesForThePresets) {
   for (const Preset& preset : presets())
-    for (const int64_t n : {32 * kK, 100000 * int64_t{1}, kK * kK}) {
-      const AttentionProblem p = problem_of(n, preset.heads);
-      const DependencyDepth tokens = dependency_depth(p, pattern_of(preset));
-      EXPECT_EQ(tokens, dependency_depth(p, pattern_of(preset), {.by_token_up_to = 0}))
+    for (const int64_t n : {32 * kK, 100000 * int64_t{1}, kK * kK})
+      EXPECT_NE(dependency_depth(problem_of(n, preset.heads), pattern_of(preset)).layers,
+                DependencyDepth::kUnknown)
           << preset.name << ' ' << n;
-      EXPECT_NE(tokens.layers, DependencyDepth::kUnknown) << preset.name << ' ' << n;
-    }
 }
 
 TEST(DependencyDepth, OneBillionTokens) {
@@ -294,8 +306,8 @@ TEST(DependencyDepth, OneBillionTokens) {
   };
   // Constant w / r = 2048: past r = 2048 some segments of 2048 tokens hold no row of a long branch.
   EXPECT_EQ(layers(n, 12, {{2 * kK, 1}, {n / 8, 64 * kK}, {n, 512 * kK}}), kNever);
-  // r = H: every token is in some group of the whole sequence, and meets each other residue in its
-  // own segment.
+  // r = H: every token is in some group of the whole sequence, and shares its own segment with each
+  // other residue.
   EXPECT_EQ(layers(n, 12, {{2 * kK, 1}, {n / 8, 12}, {n, 12}}), 2);
   // 500 ranks that cut segments anywhere: own segment, own rank, a segment with a row of the last
   // branch, everywhere, and back.

@@ -61,7 +61,7 @@ BatchDepth walk_batch(const DepthGraph& graph, std::vector<SourceMask>& heard,
   return out;
 }
 
-// Which lists hold a group: the inverse of GroupLists.
+// For each group the lists that hold it: the inverse of GroupLists.
 class Members {
  public:
   Members(const GroupLists& lists, int64_t num_groups) : ends_(size_t(num_groups) + 1) {
@@ -129,9 +129,9 @@ class SingleWalk {
 };
 
 // Sources that may still be further from some target than any source looked at. Hearing is mutual,
-// so that layers are a metric: what lies `near` layers from a source whose furthest target is `far`
-// layers away has its own at most near + far away, and at least max(near, far - near)
-// (Takes and Kosters, Algorithms 6 (2013) 100: bounding eccentricities).
+// so that layers are a metric: a token `near` layers from a source whose furthest target is `far`
+// layers away has its own furthest target at most near + far and at least max(near, far - near)
+// layers away (Takes and Kosters, Algorithms 6 (2013) 100: bounding eccentricities).
 class OpenSources {
  public:
   explicit OpenSources(const DepthGraph& graph) : graph_(graph), walk_(graph) {

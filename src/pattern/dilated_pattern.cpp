@@ -5,25 +5,13 @@
 namespace longnet {
 
 std::string_view to_string(OffsetRule rule) {
-  switch (rule) {
-    case OffsetRule::kBlock:
-      return "block";
-    case OffsetRule::kNone:
-      return "none";
-    default:
-      return "paper";
-  }
+  constexpr std::string_view kNames[] = {"paper", "block", "none"};
+  return kNames[size_t(rule)];
 }
 
 std::string_view to_string(MixRule rule) {
-  switch (rule) {
-    case MixRule::kMean:
-      return "mean";
-    case MixRule::kSum:
-      return "sum";
-    default:
-      return "lse";
-  }
+  constexpr std::string_view kNames[] = {"lse", "mean", "sum"};
+  return kNames[size_t(rule)];
 }
 
 DilatedPattern dense_pattern(int64_t seq_len) { return {.branches = {{seq_len, 1}}}; }
@@ -45,12 +33,11 @@ void check_pattern(const DilatedPattern& pattern, const AttentionProblem& proble
     if (w < 1)
       throw UsageError(concat("branch ", b, ": segment_length must be at least 1, is ", w));
     if (r < 1) throw UsageError(concat("branch ", b, ": dilation_rate must be at least 1, is ", r));
-  }
-  for (const DilatedBranch& b : pattern.branches)
-    if (b.summary_tokens > 0 && (b.dilation_rate != 1 || b.summary_tokens > b.segment_length))
+    if (c > 0 && (r != 1 || c > w))
       throw UsageError(concat(
-          "a summary branch has dilation_rate 1 and at most segment_length summary tokens, not ",
-          b.dilation_rate, " and ", b.summary_tokens, " of ", b.segment_length));
+          "a summary branch has dilation_rate 1 and at most segment_length summary tokens, not ", r,
+          " and ", c, " of ", w));
+  }
   if (pattern.phase_parts < 1)
     throw UsageError(concat("phase_parts must be at least 1, is ", pattern.phase_parts));
   check_problem(problem);
@@ -68,14 +55,13 @@ int64_t head_offset(OffsetRule rule, int64_t head, int64_t num_heads, int64_t of
 }
 
 BranchRows::BranchRows(const DilatedPattern& pattern, int branch, int64_t seq_len)
-    : seq_len_(seq_len),
-      length_(std::min(pattern.branches.at(size_t(branch)).segment_length, seq_len)),
-      rate_(pattern.branches.at(size_t(branch)).dilation_rate),
-      phase_parts_(std::min(pattern.phase_parts, seq_len)),
-      summary_(pattern.branches.at(size_t(branch)).summary_tokens),
-      offsets_(longnet::num_offsets(pattern.branches.at(size_t(branch)))) {
+    : seq_len_(seq_len), phase_parts_(std::min(pattern.phase_parts, seq_len)) {
+  const DilatedBranch& b = pattern.branches.at(size_t(branch));
+  rate_ = b.dilation_rate;
+  summary_ = b.summary_tokens;
+  offsets_ = longnet::num_offsets(b);
   // Sub-blocks are counted from the nominal end of a segment, which a short sequence may not reach.
-  if (summary_ > 0) length_ = pattern.branches.at(size_t(branch)).segment_length;
+  length_ = is_summary() ? b.segment_length : std::min(b.segment_length, seq_len);
 }
 
 namespace {

@@ -1,12 +1,12 @@
-// Which query sees which key: dilated attention (LongNet, arXiv 2307.02486, section 2), to the last
-// edge case.
+// Dilated attention (LongNet, arXiv 2307.02486, section 2): the keys that each query sees.
 //
 // Branch (w, r) cuts the sequence into segments [i w, (i+1) w); head j selects in each the tokens
 // at distance o_j, o_j + r, o_j + 2r, ... from the segment's begin, with the offset o_j = j mod r.
 // Selected queries attend to selected keys of their own segment and head.
 //
-//   N = 10, w = 4, r = 2, two heads:  head 0 selects {0,2} {4,6} {8},  head 1 selects {1,3} {5,7}
-//   {9}.
+//   N = 10, w = 4, r = 2, two heads:   segments          0 1 2 3   4 5 6 7   8 9
+//                                      head 0 selects    0   2     4   6     8
+//                                      head 1 selects      1   3     5   7     9
 //
 // Dense ("vanilla") attention is the one branch {N, 1}. This module knows no ranks.
 #pragma once
@@ -32,9 +32,9 @@ struct DilatedBranch {
   bool operator==(const DilatedBranch&) const = default;
 };
 
-// Which offset a head takes: j mod r (the paper), j / ceil(H/r) (contiguous head groups), or 0.
+// Offset of head j: j mod r (the paper), j / ceil(H/r) (contiguous head groups), or 0.
 enum class OffsetRule { kPaper, kBlock, kNone };
-// How branches mix: by LSE (one softmax over the multiset union of keys), by mean over the number
+// Mixture of branches: by LSE (one softmax over the multiset union of keys), by mean over the number
 // of branches, or by plain sum; a branch that does not select a row contributes 0 to mean and sum.
 enum class MixRule { kLse, kMean, kSum };
 
@@ -129,9 +129,10 @@ class BranchRows {
       at = stop;
     }
   }
-  int64_t next_border(
-      int64_t token) const;  // begin of the next segment or phase part after `token`
-  int64_t phase_origin(int64_t token) const;  // where dilation last restarted at or before `token`
+  // Begin of the first segment or phase part after `token`.
+  int64_t next_border(int64_t token) const;
+  // The last token at or before `token` at which dilation restarts.
+  int64_t phase_origin(int64_t token) const;
 
   int64_t seq_len_, length_, rate_, phase_parts_, summary_, offsets_;
 };

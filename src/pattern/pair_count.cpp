@@ -41,7 +41,7 @@ int64_t count_pairs(const TokenRange& queries, const TokenRange& keys, bool caus
 }
 
 namespace {
-// Each query meets the selected keys of all other segments; causal: of the earlier ones, which lie
+// Each query sees the selected keys of all other segments; causal: of the earlier ones, which lie
 // wholly before it.
 int64_t summary_pairs(const BranchRows& rows, int64_t offset, const AttentionProblem& problem) {
   const int64_t all = rows.count(offset, {0, problem.seq_len});

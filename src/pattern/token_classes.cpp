@@ -1,7 +1,6 @@
 #include "pattern/token_classes.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 
 #include "core/check.h"
@@ -26,8 +25,9 @@ bool selects(const Dilation& branch, int64_t phase, int64_t x) {
   return phase != kNoSelection && (phase + x) % branch.rate < branch.num_offsets;
 }
 
-// Walks the branches; the tokens so far are a residue class, less what the branches passed over as
-// "not selected" would select.
+// Visits the branches one after the other, each with every offset and with "not selected". The
+// tokens that are left form one residue class, less those that a branch visited as "not selected"
+// would select.
 class ResidueWalk {
  public:
   ResidueWalk(std::span<const Dilation> branches, std::span<const int64_t> phases, int64_t length)
@@ -108,32 +108,8 @@ int64_t count_offsets(OffsetRule rule, int64_t num_heads, int64_t dilation_rate)
   }
 }
 
-std::vector<TokenClass> classes_by_token(std::span<const Dilation> branches,
-                                         std::span<const int64_t> phases, int64_t length) {
-  check(branches.size() == phases.size(), "a phase per branch: ", branches.size(), " and ",
-        phases.size());
-  std::map<std::vector<int32_t>, TokenInterval> found;  // [first, last] of each
-  std::vector<int32_t> offsets(branches.size());
-  std::vector<int64_t> residues(phases.begin(), phases.end());
-  for (int64_t x = 0; x < length; ++x) {
-    for (size_t b = 0; b < branches.size(); ++b) {
-      const bool selected = residues[b] != kNoSelection && residues[b] < branches[b].num_offsets;
-      offsets[b] = selected ? int32_t(residues[b]) : kNoOffset;
-      if (residues[b] != kNoSelection && ++residues[b] == branches[b].rate) residues[b] = 0;
-    }
-    const auto place = found.find(offsets);
-    if (place == found.end())
-      found.emplace(offsets, TokenInterval{x, x});
-    else
-      place->second.end = x;
-  }
-  std::vector<TokenClass> out;
-  for (const auto& [key, ends] : found) out.push_back({key, ends.begin, ends.end});
-  return out;
-}
-
-std::vector<TokenClass> classes_by_residue(std::span<const Dilation> branches,
-                                           std::span<const int64_t> phases, int64_t length) {
+std::vector<TokenClass> token_classes(std::span<const Dilation> branches,
+                                      std::span<const int64_t> phases, int64_t length) {
   check(branches.size() == phases.size(), "a phase per branch: ", branches.size(), " and ",
         phases.size());
   auto out = ResidueWalk(branches, phases, length).run();
@@ -203,12 +179,9 @@ const std::vector<TokenClass>& ClassCache::of(TokenInterval interval) {
   layout_.phases(interval, phases_);
   key_ = phases_;
   key_.push_back(interval.length());
-  const auto found = cache_.find(key_);
-  if (found != cache_.end()) return found->second;
-  const auto& d = layout_.dilations();
-  auto classes = by_token_ ? classes_by_token(d, phases_, interval.length())
-                           : classes_by_residue(d, phases_, interval.length());
-  return cache_.emplace(key_, std::move(classes)).first->second;
+  const auto [place, is_new] = cache_.try_emplace(key_);
+  if (is_new) place->second = token_classes(layout_.dilations(), phases_, interval.length());
+  return place->second;
 }
 
 }  // namespace longnet

@@ -1,9 +1,7 @@
-// Tokens that every branch treats alike.
+// Classes of tokens that belong to the same groups (sets of rows that attend to one another).
 //
-// Inside an interval that no branch cuts, the groups of a token (the sets of rows that attend to
-// one another) follow from its residues alone: in a branch of rate r a token at residue o belongs
-// to the heads of offset o if there are any, else to nobody. Tokens with equal groups are one
-// class.
+// Inside an interval that no branch cuts, the groups of a token follow from its residues alone: in
+// a branch of rate r a token at residue o belongs to the heads of offset o, or to no head.
 //
 //   rates 1 and 4, two heads (offsets 0 and 1), 8 tokens from residue 0:
 //   {0,4}: offsets 0 0    {1,5}: offsets 0 1    {2,3,6,7}: offsets 0 and none.
@@ -27,7 +25,7 @@ struct Dilation {
 inline constexpr int32_t kNoOffset = -1;     // no head of the branch selects the token
 inline constexpr int64_t kNoSelection = -1;  // a phase: the branch selects nothing here
 
-// How many distinct offsets `num_heads` heads take: head_offset yields exactly [0, count).
+// Number of distinct offsets of `num_heads` heads: head_offset yields exactly [0, count).
 int64_t count_offsets(OffsetRule rule, int64_t num_heads, int64_t dilation_rate);
 
 struct TokenClass {
@@ -37,12 +35,10 @@ struct TokenClass {
 };
 
 // The classes of an interval of `length` tokens, ordered by offsets. phases: per branch the residue
-// of the first token, or kNoSelection. The first walks every token, O(length); the second
-// intersects residue classes (Chinese remainders), whatever the length. They agree.
-std::vector<TokenClass> classes_by_token(std::span<const Dilation> branches,
-                                         std::span<const int64_t> phases, int64_t length);
-std::vector<TokenClass> classes_by_residue(std::span<const Dilation> branches,
-                                           std::span<const int64_t> phases, int64_t length);
+// of the first token, or kNoSelection. Intersects residue classes (Chinese remainders): the time
+// does not grow with the length.
+std::vector<TokenClass> token_classes(std::span<const Dilation> branches,
+                                      std::span<const int64_t> phases, int64_t length);
 
 // The branches of a pattern (none of them a summary branch) over one sequence, which their segments
 // and the phase parts cut into intervals.
@@ -77,12 +73,11 @@ struct ListHash {
 // valid.
 class ClassCache {
  public:
-  ClassCache(const BranchLayout& layout, bool by_token) : layout_(layout), by_token_(by_token) {}
+  explicit ClassCache(const BranchLayout& layout) : layout_(layout) {}
   const std::vector<TokenClass>& of(TokenInterval interval);
 
  private:
   const BranchLayout& layout_;
-  bool by_token_;
   std::vector<int64_t> phases_, key_;
   std::unordered_map<std::vector<int64_t>, std::vector<TokenClass>, ListHash> cache_;
 };
