@@ -104,15 +104,15 @@ std::optional<double> pairs_in_closed_form(const ShardedProblem& s, const Attend
     const TokenRange q = clip(all, op.queries);
     if (q.empty()) continue;
     if (q.stride != 1 || keys->size() != 1 || keys->front().stride != 1) return std::nullopt;
-    const TokenInterval held{keys->front().first, keys->front().last() + 1};
-    const TokenInterval wanted{q.first, q.last() + 1};
-    if (!covers_segments(rows, wanted, held)) return std::nullopt;
+    const TokenInterval key_tokens{keys->front().first, keys->front().last() + 1};
+    const TokenInterval query_tokens{q.first, q.last() + 1};
+    if (!covers_segments(rows, query_tokens, key_tokens)) return std::nullopt;
     known.clear();
     for (int64_t h = op.heads.first; h < op.heads.first + op.heads.count; ++h) {
       const int64_t offset =
           head_offset(s.pattern.offset, h, s.problem.num_heads, rows.num_offsets());
       const auto [at, is_new] = known.try_emplace(offset, 0);
-      if (is_new) at->second = pairs_in_segments(rows, offset, wanted, s.problem.causal);
+      if (is_new) at->second = pairs_in_segments(rows, offset, query_tokens, s.problem.causal);
       pairs += at->second;
     }
   }
@@ -182,8 +182,8 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
   RankAccount a;
   for (const Slot& slot : program.slots)
     a.memory_by_tag[std::string(to_string(slot.tag))] += slot.bytes;
-  const auto bytes_of = [&](const SlotView& held) {
-    return held_bytes(s, program.slots.at(size_t(held.slot)).kind, held);
+  const auto bytes_of = [&](const SlotView& view) {
+    return view_bytes(s, program.slots.at(size_t(view.slot)).kind, view);
   };
   for (const Op& op : program.ops)
     std::visit(Overload{

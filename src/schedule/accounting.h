@@ -1,5 +1,4 @@
-// What a program costs, counted from its ops: FLOPs, bytes, messages, memory. No clock, no
-// hardware.
+// Cost of a program, counted from its ops: FLOPs, bytes, messages, memory. No clock, no hardware.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -29,8 +28,8 @@ double attended_pairs_by_runs(const ShardedProblem& sharded, const Attend& op);
 double attended_queries(const ShardedProblem& sharded, const Attend& op);
 
 // An all-gather counts as each member sending its own rows to every other member: group size - 1
-// messages, what any algorithm must at least deliver. Lowered all-gathers (sends and receives)
-// count what they really send.
+// messages, the least that any algorithm must deliver. Lowered all-gathers (sends and receives)
+// count their own messages.
 RankAccount account(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
 
 // Over ranks: sums of work, maxima of bytes, messages and memory.
@@ -45,7 +44,7 @@ struct WorldAccount {
     return max_rank_flops > 0 ? flops / (world_size * max_rank_flops) : 1.0;
   }
 };
-// The ranks that stand for a world: all of them, or five from the first to the last when there are
+// Ranks that stand for a world: all of them, or five from the first to the last when there are
 // more than `max_ranks` (0: no limit).
 std::vector<Rank> accounted_ranks(int world_size, int max_ranks);
 

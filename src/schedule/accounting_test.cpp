@@ -79,10 +79,10 @@ TEST(Accounting, BytesOfAHeldRangeAreThoseOfItsMap) {
   for_each_case([&](const AlgorithmInfo& algorithm, const ShardedProblem& s) {
     const Schedule schedule = algorithm.make(s);
     const RankProgram program = schedule.program(0);
-    const auto expect_equal = [&](const SlotView& held) {
-      const TensorKind kind = program.slots.at(size_t(held.slot)).kind;
-      ASSERT_EQ(held_bytes(schedule.sharded, kind, held),
-                RowMap(schedule.sharded, kind, held.rows).num_bytes(held))
+    const auto expect_equal = [&](const SlotView& view) {
+      const TensorKind kind = program.slots.at(size_t(view.slot)).kind;
+      ASSERT_EQ(view_bytes(schedule.sharded, kind, view),
+                RowMap(schedule.sharded, kind, view.rows).num_bytes(view))
           << algorithm.name;
     };
     for (const Op& op : program.ops) {

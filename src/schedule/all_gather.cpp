@@ -2,10 +2,11 @@
 // section 3.3.2).
 //
 // One gather and one attend, at the price of O(N) memory. `head_slice` = s bounds it: K/V heads are
-// gathered s at a time into two buffers that take turns, so that slice i + 1 travels while slice i
-// is attended to.
+// gathered s at a time into two buffers in turn, so that slice i + 1 travels while slice i is
+// attended to.
 //
-//   P = 2, Hkv = 4, s = 2:  gather heads 0 1 -> A | gather 2 3 -> B, attend to A | attend to B
+//   Hkv = 4, s = 2:   gather heads 0 1 -> A   gather heads 2 3 -> B
+//                                             attend to A             attend to B
 #include <array>
 
 #include "schedule/program_builder.h"

@@ -2,7 +2,8 @@
 // previous one, so that links which carry both ways at once are used both ways. Same bytes, steps
 // and memory as the ring, and each message is half as large.
 //
-//   P = 4, rank 1, two K/V heads: head 0 sees the shards 1 0 3 2, head 1 the shards 1 2 3 0.
+//   P = 4, rank 1, two K/V heads:   head 0 sees the shards 1 0 3 2
+//                                   head 1 sees the shards 1 2 3 0
 #include <array>
 
 #include "schedule/registry.h"
@@ -19,8 +20,7 @@ struct Stream {
 };
 
 RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
-  const SequenceLayout& layout = sharded.layout;
-  const int world = layout.world_size();
+  const int world = sharded.layout.world_size();
   const Rank next = (rank + 1) % world, prev = (rank + world - 1) % world;
   const int64_t group = sharded.problem.num_heads / sharded.problem.num_kv_heads;
   const int64_t half = sharded.problem.num_kv_heads / 2 * group;
@@ -51,19 +51,15 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
     // The own shard holds all heads side by side; its half is packed to travel.
     ShardBuffer& packed = s.ring.buffers[1];
     s.here = {{packed.slot, shard_of(rank, s.heads)}, -1, &packed};
-    if (world > 1 && !layout.shard(rank).empty())
+    if (world > 1 && !sharded.layout.shard(rank).empty())
       packed.uses = {s.here.ready = build.add(Pack{build.kv(), s.here.keys})};
   }
-  const int partial =
-      world > 1 ? build.add_slot(TensorKind::kPartial, SlotTag::kPartial, build.own()) : -1;
-
-  Accumulator output(build, build.output(), partial);
-  if (!layout.shard(rank).empty()) output.add(build.attend(build.kv()), {});
+  Accumulator output(build, build.output(), world > 1);
+  if (!sharded.layout.shard(rank).empty()) output.add(build.attend(build.kv()), {});
   for (int step = 0; step + 1 < world; ++step) {
     for (Stream& s : streams) s.here = pass_on(build, s.ring, s.here, step);
     for (Stream& s : streams) {
-      const Rank owner = s.here.keys.rows.owners.first;
-      if (!build.visible(layout.shard(rank), layout.shard(owner))) continue;
+      if (!build.sees_shard_of(s.here.keys.rows.owners.first)) continue;
       Attend attend = build.attend(s.here.keys);
       attend.heads = s.heads;
       s.here.in->uses.push_back(output.add(attend, {s.here.ready}));

@@ -31,68 +31,61 @@ class Faults {
   std::vector<std::string> lines_;
 };
 
-// What an op touches, in one list for all checks.
+// One access of an op to a slot.
 struct Touch {
-  SlotView held;
+  SlotView view;
   bool writes;
   Region region;  // of slots with fixed rows; elsewhere everything
 };
 
-std::vector<Touch> touches(const Op& op, const ShardedProblem& s) {
+using Touches = std::vector<Touch>;
+
+Touches touches(const Op& op, const ShardedProblem& s) {
   const Region all{s.all_tokens(), s.all_heads()};
+  const auto read = [&](const SlotView& view) { return Touch{view, false, all}; };
+  const auto write = [&](const SlotView& view) { return Touch{view, true, all}; };
   return std::visit(
       Overload{
           [&](const Pack& o) {
             const Region unpacked{
                 s.all_tokens(),
                 head_part(o.from.rows, o.from.first_piece() % o.from.rows.head_parts)};
-            return std::vector<Touch>{{o.from, false, all},
-                                      {o.into, true, o.into.slot == kOutputSlot ? unpacked : all}};
+            return Touches{read(o.from),
+                           Touch{o.into, true, o.into.slot == kOutputSlot ? unpacked : all}};
           },
-          [&](const Send& o) {
-            return std::vector<Touch>{{o.what, false, all}};
-          },
-          [&](const Recv& o) {
-            return std::vector<Touch>{{o.what, true, all}};
-          },
-          [&](const AllGather& o) {
-            return std::vector<Touch>{{o.into, true, all}};
-          },
+          [&](const Send& o) { return Touches{read(o.what)}; },
+          [&](const Recv& o) { return Touches{write(o.what)}; },
+          [&](const AllGather& o) { return Touches{write(o.into)}; },
           [&](const AllToAll& o) {
-            return std::vector<Touch>{{o.from, false, all}, {o.into, true, all}};
+            return Touches{read(o.from), write(o.into)};
           },
-          [&](const ReduceScatter& o) {
-            return std::vector<Touch>{{o.what, true, all}};
-          },
+          [&](const ReduceScatter& o) { return Touches{write(o.what)}; },
           [&](const Attend& o) {
             const Region part{o.queries, o.heads};
             const bool fixed = o.into.rows.branch == kEveryRow;
-            return std::vector<Touch>{
-                {o.q, false, all}, {o.kv, false, all}, {o.into, true, fixed ? part : all}};
+            return Touches{read(o.q), read(o.kv), Touch{o.into, true, fixed ? part : all}};
           },
           [&](const Merge& o) {
             const Region part{o.from.rows.within, o.from.rows.heads};
-            return std::vector<Touch>{{o.from, false, all}, {o.into, true, part}};
+            return Touches{read(o.from), Touch{o.into, true, part}};
           },
-          [&](const Reset& o) {
-            return std::vector<Touch>{{o.into, true, all}};
-          },
+          [&](const Reset& o) { return Touches{write(o.into)}; },
       },
       op.what);
 }
 
 // ---- structure: dependencies point back, slots exist and are large enough, kinds fit ----
 
-void check_held(const Schedule& s, const RankProgram& p, Rank rank, OpId id, const SlotView& held,
+void check_view(const Schedule& s, const RankProgram& p, Rank rank, OpId id, const SlotView& view,
                 Faults& faults) {
-  if (held.slot < 0 || held.slot >= int(p.slots.size()))
-    return faults.add(rank, id, "slot ", held.slot, " does not exist");
-  if (held.first_piece() < 0 || held.first_piece() + held.num_pieces() > held.rows.num_pieces())
-    return faults.add(rank, id, "slot ", held.slot, " has no such pieces");
-  const Slot& slot = p.slots[size_t(held.slot)];
-  const int64_t bytes = slice_bytes(s.sharded, slot.kind, held.rows);
+  if (view.slot < 0 || view.slot >= int(p.slots.size()))
+    return faults.add(rank, id, "slot ", view.slot, " does not exist");
+  if (view.first_piece() < 0 || view.first_piece() + view.num_pieces() > view.rows.num_pieces())
+    return faults.add(rank, id, "slot ", view.slot, " has no such pieces");
+  const Slot& slot = p.slots[size_t(view.slot)];
+  const int64_t bytes = slice_bytes(s.sharded, slot.kind, view.rows);
   if (bytes > slot.bytes)
-    faults.add(rank, id, "needs ", bytes, " bytes in slot ", held.slot, ", which has ", slot.bytes);
+    faults.add(rank, id, "needs ", bytes, " bytes in slot ", view.slot, ", which has ", slot.bytes);
 }
 
 bool holds_o(TensorKind kind) {
@@ -132,7 +125,7 @@ void check_structure(const Schedule& s, const RankProgram& p, Rank rank, Faults&
       if (a < 0 || a >= OpId(i))
         faults.add(rank, OpId(i), "depends on op ", a, ", which does not come before it");
     for (const Touch& t : touches(p.ops[i], s.sharded))
-      check_held(s, p, rank, OpId(i), t.held, faults);
+      check_view(s, p, rank, OpId(i), t.view, faults);
     if (!faults.any()) check_kinds(p, rank, OpId(i), faults);
   }
 }
@@ -154,10 +147,10 @@ std::vector<std::vector<bool>> finished_before(const RankProgram& p) {
 }
 
 bool overlap(const Touch& a, const Touch& b) {
-  if (a.held.rows != b.held.rows) return true;  // the slot is laid out anew: everything moves
-  const int first = std::max(a.held.first_piece(), b.held.first_piece());
-  const int end = std::min(a.held.first_piece() + a.held.num_pieces(),
-                           b.held.first_piece() + b.held.num_pieces());
+  if (a.view.rows != b.view.rows) return true;  // the slot is laid out anew: everything moves
+  const int first = std::max(a.view.first_piece(), b.view.first_piece());
+  const int end = std::min(a.view.first_piece() + a.view.num_pieces(),
+                           b.view.first_piece() + b.view.num_pieces());
   const int64_t head = std::max(a.region.heads.first, b.region.heads.first);
   const int64_t head_end = std::min(a.region.heads.first + a.region.heads.count,
                                     b.region.heads.first + b.region.heads.count);
@@ -169,17 +162,17 @@ void check_races(const Schedule& s, const RankProgram& p, Rank rank, Faults& fau
   std::map<int, std::vector<std::pair<OpId, Touch>>> by_slot;
   for (size_t j = 0; j < p.ops.size(); ++j)
     for (const Touch& now : touches(p.ops[j], s.sharded)) {
-      for (const auto& [i, earlier] : by_slot[now.held.slot]) {
+      for (const auto& [i, earlier] : by_slot[now.view.slot]) {
         if (size_t(i) == j || !(now.writes || earlier.writes)) continue;
         if (before[j][size_t(i)] || !overlap(now, earlier)) continue;
-        faults.add(rank, OpId(j), "races with op ", i, " for slot ", now.held.slot,
+        faults.add(rank, OpId(j), "races with op ", i, " for slot ", now.view.slot,
                    ": add a dependency. ", to_text(p.ops[j]));
       }
-      by_slot[now.held.slot].push_back({OpId(j), now});
+      by_slot[now.view.slot].push_back({OpId(j), now});
     }
 }
 
-// ---- progress, matching and contents: as the executors walk ----
+// ---- progress, matching and contents: in the order of the executors ----
 
 class Walk {
  public:
@@ -220,7 +213,7 @@ class Walk {
   struct Posted {
     Rank rank;
     OpId op;
-    SlotView held;
+    SlotView view;
     std::vector<PieceState> sent = {};
   };
   using Channel = std::pair<Rank, Rank>;  // (from, to)
@@ -253,7 +246,7 @@ class Walk {
                programs_[size_t(r)].ops[size_t(id)].what);
   }
 
-  // Owner, heads and rows of each piece: what the two ends of a message must agree on.
+  // True when the two ends of a message agree on owner, heads and rows of each piece.
   static bool same_rows(const SlotView& a, const SlotView& b) {
     if (a.num_pieces() != b.num_pieces() || a.rows.branch != b.rows.branch ||
         a.rows.within != b.rows.within)
@@ -288,7 +281,7 @@ class Walk {
     waiting.pop_front();
     const bool sending = mine.rank == channel.first;
     const Posted &sender = sending ? mine : partner, &receiver = sending ? partner : mine;
-    deliver(sender.sent, sender.held, receiver.rank, receiver.op, receiver.held, sender.rank);
+    deliver(sender.sent, sender.view, receiver.rank, receiver.op, receiver.view, sender.rank);
     done_[size_t(mine.rank)][size_t(mine.op)] = done_[size_t(partner.rank)][size_t(partner.op)] =
         true;
   }
@@ -324,13 +317,13 @@ class Walk {
                          return faults_.add(to.rank, to.op, "gathers ", to_text(o.into.rows),
                                             " without rank ", from.rank);
                        const SlotView sent =
-                           from.held.piece(std::max(0, from.held.rows.owners.index_of(from.rank)));
+                           from.view.piece(std::max(0, from.view.rows.owners.index_of(from.rank)));
                        deliver(from.sent, sent, to.rank, to.op, o.into.piece(piece), from.rank);
                      }
                    },
                    [&](const AllToAll& o) {
                      for (const Posted& from : round)
-                       deliver({from.sent.at(size_t(me))}, from.held.piece(me), to.rank, to.op,
+                       deliver({from.sent.at(size_t(me))}, from.view.piece(me), to.rank, to.op,
                                o.into.piece(group.index_of(from.rank)), from.rank);
                    },
                    [&](const ReduceScatter& o) {

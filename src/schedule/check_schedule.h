@@ -5,9 +5,8 @@
 //   - no rank waits for ever;
 //   - what arrives is what was expected, and every slot holds what each op claims, within its size;
 //   - two ops that touch the same rows of a slot, one of them writing, are ordered by dependencies;
-//   - every row of the output is initialised once, and each (query, key, head) pair of the pattern
-//   is attended
-//     exactly as often as the pattern says, and no other pair is.
+//   - every row of the output is initialised once, and each (query, key, head) pair is attended
+//     exactly as often as the pattern says.
 #pragma once
 #include <functional>
 #include <string>
@@ -17,8 +16,7 @@
 
 namespace longnet {
 
-// Empty when the schedule is right; else one line per fault (the first `limit`): rank, op, what is
-// wrong.
+// Empty when the schedule is right; else one line per fault (the first `limit`): rank, op, fault.
 std::vector<std::string> check_schedule(const Schedule& schedule, int limit = 10);
 
 // Throws Error with the faults when there are any.

@@ -1,6 +1,7 @@
 #include "schedule/collective_choice.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -8,6 +9,12 @@
 
 namespace longnet {
 namespace {
+
+// In the order of the enumerations.
+constexpr std::array<std::string_view, 5> kAllGathers{"native", "ring", "recursive_doubling",
+                                                      "bruck", "hierarchical"};
+constexpr std::array<std::string_view, 3> kAllToAlls{"native", "pairwise", "linear"};
+constexpr std::array<std::string_view, 2> kReduceScatters{"ring", "recursive_halving"};
 
 bool is_power_of_two(int n) { return (n & (n - 1)) == 0; }
 
@@ -42,68 +49,37 @@ const std::vector<std::string>& collective_names() {
 
 CollectiveChoice parse_collective(std::string_view name) {
   CollectiveChoice c;
-  if (name == "native") return c;
-  if (name == "ring")
-    c.all_gather = AllGatherAlgorithm::kRing;
-  else if (name == "recursive_doubling") {
-    c.all_gather = AllGatherAlgorithm::kRecursiveDoubling;
-    c.reduce_scatter = ReduceScatterAlgorithm::kRecursiveHalving;
-  } else if (name == "bruck")
-    c.all_gather = AllGatherAlgorithm::kBruck;
-  else if (name == "hierarchical")
-    c.all_gather = AllGatherAlgorithm::kHierarchical;
-  else if (name == "pairwise")
-    c.all_to_all = AllToAllAlgorithm::kPairwise;
-  else if (name == "linear")
-    c.all_to_all = AllToAllAlgorithm::kLinear;
+  const auto gather = std::ranges::find(kAllGathers, name);
+  const auto exchange = std::ranges::find(kAllToAlls, name);
+  if (gather != kAllGathers.end())
+    c.all_gather = AllGatherAlgorithm(gather - kAllGathers.begin());
+  else if (exchange != kAllToAlls.end())
+    c.all_to_all = AllToAllAlgorithm(exchange - kAllToAlls.begin());
   else
     throw UsageError(concat("unknown collective '", name, "'"));
+  if (c.all_gather == AllGatherAlgorithm::kRecursiveDoubling)
+    c.reduce_scatter = ReduceScatterAlgorithm::kRecursiveHalving;
   return c;
 }
 
 namespace {
 
-const char* name_of(AllGatherAlgorithm a) {
-  switch (a) {
-    case AllGatherAlgorithm::kNative:
-      return "native";
-    case AllGatherAlgorithm::kRing:
-      return "ring";
-    case AllGatherAlgorithm::kRecursiveDoubling:
-      return "recursive_doubling";
-    case AllGatherAlgorithm::kBruck:
-      return "bruck";
-    case AllGatherAlgorithm::kHierarchical:
-      return "hierarchical";
-  }
-  return "";
-}
-
-const char* name_of(AllToAllAlgorithm a) {
-  if (a == AllToAllAlgorithm::kNative) return "native";
-  return a == AllToAllAlgorithm::kPairwise ? "pairwise" : "linear";
-}
-
-const char* name_of(ReduceScatterAlgorithm a) {
-  return a == ReduceScatterAlgorithm::kRing ? "ring" : "recursive_halving";
-}
-
-// Calls fn(group, kind, algorithm) for the collectives of some ranks; groups of one are none.
+// Calls fn(group, kind, algorithm) for the collectives of some ranks, but not in groups of one.
 template <class Fn>
 void for_each_collective(const Schedule& schedule, const CollectiveChoice& choice, Fn fn) {
   const int world = schedule.sharded.layout.world_size(), looked_at = std::min(world, 16);
   for (int i = 0; i < looked_at; ++i) {
     const RankProgram program = schedule.program(Rank(int64_t{world} * i / looked_at));
-    const auto tell = [&](const RankGroup& g, const char* kind, const char* algorithm) {
+    const auto tell = [&](const RankGroup& g, const char* kind, std::string_view algorithm) {
       if (g.count > 1) fn(g, kind, algorithm);
     };
     for (const Op& op : program.ops) {
       if (const auto* g = std::get_if<AllGather>(&op.what))
-        tell(g->group, "all_gather", name_of(gather_in(g->group, choice)));
+        tell(g->group, "all_gather", kAllGathers[size_t(gather_in(g->group, choice))]);
       else if (const auto* a = std::get_if<AllToAll>(&op.what))
-        tell(a->group, "all_to_all", name_of(choice.all_to_all));
+        tell(a->group, "all_to_all", kAllToAlls[size_t(choice.all_to_all)]);
       else if (const auto* r = std::get_if<ReduceScatter>(&op.what))
-        tell(r->group, "reduce_scatter", name_of(reduce_in(r->group, choice)));
+        tell(r->group, "reduce_scatter", kReduceScatters[size_t(reduce_in(r->group, choice))]);
     }
   }
 }
@@ -114,7 +90,7 @@ std::vector<std::string> collectives_used(const Schedule& schedule,
                                           const CollectiveChoice& choice) {
   std::set<std::string> used;
   for_each_collective(schedule, choice,
-                      [&](const RankGroup&, const char* kind, const char* algorithm) {
+                      [&](const RankGroup&, const char* kind, std::string_view algorithm) {
                         used.insert(concat(kind, ": ", algorithm));
                       });
   return {used.begin(), used.end()};
@@ -126,7 +102,7 @@ std::string why_not_collective(const Schedule& schedule, std::string_view name,
   std::map<int, std::string> instead;  // by group size
   bool runs = false;
   for_each_collective(schedule, choice,
-                      [&](const RankGroup& g, const char* kind, const char* algorithm) {
+                      [&](const RankGroup& g, const char* kind, std::string_view algorithm) {
                         runs |= name == algorithm;
                         instead[g.count] = concat(kind, " runs by ", algorithm);
                       });

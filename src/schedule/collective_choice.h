@@ -1,6 +1,6 @@
-// Which algorithm each collective runs by: one name for a run, what it means in a group of ranks,
-// and what a schedule makes of it. "recursive_doubling" on a group of 6 ranks is bruck.
-// lower_collectives.h describes the algorithms.
+// Algorithms of the collectives: one name for a run's choice, the algorithm that it gives a group of
+// ranks ("recursive_doubling" on 6 ranks is bruck), and the algorithms that a schedule uses.
+// lower_collectives.h describes them.
 #pragma once
 #include <string>
 #include <string_view>
@@ -19,8 +19,8 @@ struct CollectiveChoice {
   AllGatherAlgorithm all_gather = AllGatherAlgorithm::kNative;
   AllToAllAlgorithm all_to_all = AllToAllAlgorithm::kNative;
   ReduceScatterAlgorithm reduce_scatter = ReduceScatterAlgorithm::kRing;
-  int node_size =
-      0;  // ranks of a node, for hierarchical; 0: the divisor of the group size nearest to its root
+  // Ranks of a node, for hierarchical; 0: the divisor of the group size nearest to its root.
+  int node_size = 0;
 };
 
 // One name for a run's choice: native, ring, recursive_doubling, bruck, hierarchical, pairwise,
@@ -29,16 +29,16 @@ struct CollectiveChoice {
 CollectiveChoice parse_collective(std::string_view name);  // throws UsageError
 const std::vector<std::string>& collective_names();
 
-// What the collectives of a schedule (not lowered yet) take under this choice: "all_gather: bruck",
-// "reduce_scatter: ring", ..., each once, sorted. Groups of one rank take nothing. Looks at all
-// ranks up to 16, else at a few spread over the world.
+// The algorithms of a schedule's collectives (not lowered yet) under this choice: "all_gather:
+// bruck", "reduce_scatter: ring", ..., each once, sorted. Groups of one rank have none. Looks at
+// all ranks up to 16, else at 16 spread over the world.
 std::vector<std::string> collectives_used(const Schedule& schedule, const CollectiveChoice& choice);
 // Empty when some collective of the schedule runs by the algorithm called `name` (or it is native);
 // else the reason.
 std::string why_not_collective(const Schedule& schedule, std::string_view name,
                                const CollectiveChoice& choice);
 
-// What a group takes under a choice, which may suit it or not.
+// The algorithm of a group under a choice, which may suit it or not.
 int node_size_in(const RankGroup& group, const CollectiveChoice& choice);  // 0: not of whole nodes
 AllGatherAlgorithm gather_in(const RankGroup& group, const CollectiveChoice& choice);
 ReduceScatterAlgorithm reduce_in(const RankGroup& group, const CollectiveChoice& choice);

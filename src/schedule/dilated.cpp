@@ -1,14 +1,16 @@
-// LongNet's distributed dilated attention (arXiv 2307.02486, section 3): rows are thinned before
-// they travel.
+// LongNet's distributed dilated attention (arXiv 2307.02486, section 3): K/V rows are selected
+// before they travel.
 //
 // A segment that lies inside one shard is local. A segment that crosses a border of shards is
 // shared by a group of neighbouring ranks: each packs the K/V rows that the branch selects, the
 // group gathers them, and each rank attends with its own queries. All gathers start first, so the
 // local segments hide them.
 //
-//   N = 16, P = 4, branches {4, 1} {8, 2}: rank 1 owns 4..7, all of segment 1 of branch 0 and half
-//   of segment 0 of branch 1; it gathers 0 2 4 6 (head 0) with rank 0, 4 rows of 2 K/V vectors,
-//   whatever N is.
+//   N = 16, P = 4, branches {4, 1} {8, 2}, rank 1, head 0:
+//     tokens      0 1 2 3 | 4 5 6 7 | 8 9 ...       (rank 1 owns 4..7)
+//     branch 0              4 5 6 7                 own segment: local
+//     branch 1    0   2     4   6                   segment 0..7: gathered with rank 0
+//   Each rank gathers w / r = 4 rows of K and V, whatever N is.
 //
 // The first branch of rate 1 covers every row and writes the output in place; the others go through
 // a compact partial and are merged into the rows that they touch. A pattern without such a branch
@@ -103,7 +105,7 @@ class DilatedProgram {
 
   void start_gather(Part& part) {
     const Slice all{part.branch, *part.group, part.gathered, sharded_.all_heads()};
-    part.kv = {build_.add_slot(TensorKind::kKeyValue, SlotTag::kGathered, all), all};
+    part.kv = build_.add_view(TensorKind::kKeyValue, SlotTag::kGathered, all);
     const OpId pack = build_.add(Pack{build_.kv(), part.kv.piece(part.group->index_of(rank_))});
     part.ready = build_.add(AllGather{*part.group, part.kv}, {pack});
   }

@@ -1,10 +1,11 @@
 // Nested rings (Gu et al., LoongTrain, arXiv 2406.18485): K/V shards go around an inner ring of Pi
-// ranks, and the inner rings exchange theirs around an outer ring of Po = P / Pi, so that only (Po
-// - 1) of P - 1 transfers leave a node.
+// ranks, and the inner rings exchange theirs around an outer ring of Po = P / Pi, so that only
+// Po - 1 of P - 1 transfers leave a node.
 //
-// Outer step o: rank (node n, place i) starts with the shard of (n - o, i) and already sends it on
-// to node n + 1 while Pi inner steps pass the shards of node n - o around. P = 4, Pi = 2, rank 0
-// sees 0 1 | 2 3.
+// In outer step o the rank at place i of node n starts with the shard of place i of node n - o and
+// already sends it on to node n + 1, while Pi inner steps pass the shards of node n - o around.
+//
+//   P = 4, Pi = 2:   rank 0 sees the shards 0 1 | 2 3,   rank 1 sees 1 0 | 3 2
 #include "core/check.h"
 #include "schedule/registry.h"
 #include "schedule/ring_walk.h"
@@ -13,12 +14,12 @@ namespace longnet {
 namespace {
 
 RankProgram double_ring_program(const ShardedProblem& sharded, Rank rank, int inner) {
-  const SequenceLayout& layout = sharded.layout;
-  const int outer = layout.world_size() / inner, node = rank / inner, place = rank % inner;
+  const int world = sharded.layout.world_size();
+  const int outer = world / inner, node = rank / inner, place = rank % inner;
   ProgramBuilder build(sharded, rank);
   const int64_t bytes =
       slice_bytes(sharded, TensorKind::kKeyValue, build.every_row_of(build.largest_shard()));
-  int from_node = node;  // whose shards go around the inner ring
+  int from_node = node;  // the node whose shards go around the inner ring
   Ring inside{.size = inner,
               .position = place,
               .next = node * inner + (place + 1) % inner,
@@ -31,19 +32,12 @@ RankProgram double_ring_program(const ShardedProblem& sharded, Rank rank, int in
               .shard_of = [&](int n) { return build.every_row_of(n * inner + place); }};
   inside.add_buffers(build, bytes);
   across.add_buffers(build, bytes);
-  const int partial = layout.world_size() > 1
-                          ? build.add_slot(TensorKind::kPartial, SlotTag::kPartial, build.own())
-                          : -1;
-
-  Accumulator output(build, build.output(), partial);
+  Accumulator output(build, build.output(), world > 1);
   ShardBuffer own{kKvSlot};
   walk_ring(build, across, {build.kv(), -1, &own}, [&](const ShardVisit& start) -> OpId {
     from_node = start.keys.rows.owners.first / inner;
-    walk_ring(build, inside, start, [&](const ShardVisit& visit) -> OpId {
-      const Rank owner = visit.keys.rows.owners.first;
-      if (!build.visible(layout.shard(rank), layout.shard(owner))) return -1;
-      return output.add(build.attend(visit.keys), {visit.ready});
-    });
+    walk_ring(build, inside, start,
+              [&](const ShardVisit& visit) { return output.add_shard(visit); });
     return -1;  // the inner ring has noted what reads the start
   });
   return build.take();

@@ -29,13 +29,15 @@ class Lowering {
       std::vector<OpId> after;
       for (OpId a : op.after)
         after.insert(after.end(), ends_[size_t(a)].begin(), ends_[size_t(a)].end());
-      ends_.push_back(lower(op.what, after));
+      current_.clear();
+      lower(op.what, after);
+      ends_.push_back(current_.empty() ? after : current_);
     }
     return std::move(out_);
   }
 
  private:
-  // ---- orders of pieces: some algorithms want the gathered pieces in another one ----
+  // ---- orders of the gathered pieces: Bruck and hierarchical need their own ----
 
   AllGatherAlgorithm algorithm_for(const RankGroup& g) const { return gather_in(g, choice_); }
   int node_size(const RankGroup& g) const { return node_size_in(g, choice_); }
@@ -59,15 +61,15 @@ class Lowering {
     for (const Op& op : in_.ops)
       if (const auto* g = std::get_if<AllGather>(&op.what))
         orders.push_back({g->into, ordered(g->group)});
-    const auto reorder = [&](SlotView& held) {
+    const auto reorder = [&](SlotView& view) {
       for (const auto& [gathered, order] : orders) {
-        if (held.slot != gathered.slot || held.rows != gathered.rows) continue;
-        const RankGroup before = held.rows.owners;
-        held.rows.owners = order;
-        if (held.pieces == PieceRange{}) return;
-        check(held.num_pieces() == 1 && held.rows.head_parts == 1,
+        if (view.slot != gathered.slot || view.rows != gathered.rows) continue;
+        const RankGroup before = view.rows.owners;
+        view.rows.owners = order;
+        if (view.pieces == PieceRange{}) return;
+        check(view.num_pieces() == 1 && view.rows.head_parts == 1,
               "only single pieces can be reordered");
-        held.pieces.first = order.index_of(before[held.first_piece()]);
+        view.pieces.first = order.index_of(before[view.first_piece()]);
         return;
       }
     };
@@ -81,13 +83,13 @@ class Lowering {
                  op.what);
   }
 
-  // ---- one op: returns the ops that end it ----
+  // ---- one op, which ends when all ops in current_ have ended ----
 
-  std::vector<OpId> lower(const Action& what, const std::vector<OpId>& after) {
+  void lower(const Action& what, const std::vector<OpId>& after) {
     if (const auto* g = std::get_if<AllGather>(&what)) {
       switch (g->group.count == 1 ? AllGatherAlgorithm::kRing : algorithm_for(g->group)) {
         case AllGatherAlgorithm::kRing:
-          return ring_gather(g->group, g->into, after);
+          return ring_gather(*g, after);
         case AllGatherAlgorithm::kRecursiveDoubling:
           return doubling_gather(*g, after);
         case AllGatherAlgorithm::kBruck:
@@ -102,22 +104,24 @@ class Lowering {
         a && choice_.all_to_all != AllToAllAlgorithm::kNative)
       return exchange(*a, after);
     if (const auto* r = std::get_if<ReduceScatter>(&what)) {
+      if (r->group.count == 1) return;
       return reduce_in(r->group, choice_) == ReduceScatterAlgorithm::kRecursiveHalving
                  ? halving_reduce(*r, after)
                  : ring_reduce(*r, after);
     }
-    return {add(what, after)};
+    add(what, after);
   }
 
   OpId add(Action what, std::vector<OpId> after) {
     std::erase(after, -1);
     out_.ops.push_back({std::move(what), std::move(after)});
-    return OpId(out_.ops.size()) - 1;
+    current_.push_back(OpId(out_.ops.size()) - 1);
+    return current_.back();
   }
-  int64_t bytes(const SlotView& held) const {
-    return held_bytes(sharded_, out_.slots.at(size_t(held.slot)).kind, held);
+  int64_t bytes(const SlotView& view) const {
+    return view_bytes(sharded_, out_.slots.at(size_t(view.slot)).kind, view);
   }
-  // Nothing travels when there is nothing: both sides know.
+  // Empty messages are left out on both sides; -1 then.
   OpId send(Rank to, const SlotView& what, std::vector<OpId> after) {
     return bytes(what) > 0 ? add(Send{to, what}, std::move(after)) : -1;
   }
@@ -128,94 +132,85 @@ class Lowering {
     std::erase(ops, -1);
     return ops.empty() ? otherwise : ops;
   }
-  static std::vector<OpId> joined(std::vector<OpId> a, const std::vector<OpId>& b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
+  // Receives `incoming` once its scratch is free (after op `merged`) and merges it into `into`, of
+  // which it is the only end.
+  OpId recv_and_merge(Rank from, const SlotView& incoming, const SlotView& into, OpId merged,
+                      std::vector<OpId> after) {
+    const OpId got = recv(from, incoming, {merged});
+    if (got < 0) return -1;
+    current_.pop_back();
+    after.push_back(got);
+    return add(Merge{incoming, into}, std::move(after));
   }
 
   // Step s: piece (me - s) goes to the next member, piece (me - s - 1) comes from the one before.
-  std::vector<OpId> ring_gather(const RankGroup& g, const SlotView& into,
-                                const std::vector<OpId>& after) {
+  void ring_gather(const AllGather& op, const std::vector<OpId>& after) {
+    const RankGroup& g = op.group;
     const int n = g.count, me = g.index_of(rank_);
-    std::vector<OpId> ends, have = after;
+    const auto piece_of = [&](int member) {
+      return op.into.piece(op.into.rows.owners.index_of(g[member]));
+    };
+    std::vector<OpId> have = after;
     for (int s = 0; s + 1 < n; ++s) {
-      const int out = (me + n - s) % n, in = (me + 2 * n - s - 1) % n;
-      ends.push_back(send(g[(me + 1) % n], piece_of(into, g, out), have));
-      const OpId got = recv(g[(me + n - 1) % n], piece_of(into, g, in), after);
-      ends.push_back(got);
-      have = known({got}, after);
+      send(g[(me + 1) % n], piece_of((me + n - s) % n), have);
+      have = known({recv(g[(me + n - 1) % n], piece_of((me + 2 * n - s - 1) % n), after)}, after);
     }
-    return known(ends, after);
-  }
-  SlotView piece_of(const SlotView& into, const RankGroup& g, int member) const {
-    return into.piece(into.rows.owners.index_of(g[member]));
   }
 
-  std::vector<OpId> doubling_gather(const AllGather& op, const std::vector<OpId>& after) {
+  void doubling_gather(const AllGather& op, const std::vector<OpId>& after) {
     const int me = op.group.index_of(rank_);
-    std::vector<OpId> ends, have = after;
+    std::vector<OpId> have = after;
     for (int size = 1; size < op.group.count; size *= 2) {
       const Rank partner = op.group[me ^ size];
       const int mine = me & ~(size - 1), theirs = mine ^ size;
-      ends.push_back(send(partner, op.into.range(mine, size), have));
-      const OpId got = recv(partner, op.into.range(theirs, size), after);
-      ends.push_back(got);
-      if (got >= 0) have.push_back(got);
+      send(partner, op.into.range(mine, size), have);
+      have.push_back(recv(partner, op.into.range(theirs, size), after));
     }
-    return known(ends, after);
   }
 
   // The group's pieces are those of `into` from `base` on and begin at the own one: step k sends
   // the first 2^k of them 2^k members back.
-  std::vector<OpId> bruck_gather(const RankGroup& g, const SlotView& into, int base,
-                                 const std::vector<OpId>& after) {
+  void bruck_gather(const RankGroup& g, const SlotView& into, int base,
+                    const std::vector<OpId>& after) {
     const int n = g.count, me = g.index_of(rank_);
-    std::vector<OpId> ends, have = after;
+    std::vector<OpId> have = after;
     for (int size = 1; size < n; size *= 2) {
       const int count = std::min(size, n - size);
-      ends.push_back(send(g[(me + n - size) % n], into.range(base, count), have));
-      const OpId got = recv(g[(me + size) % n], into.range(base + size, count), after);
-      ends.push_back(got);
-      if (got >= 0) have.push_back(got);
+      send(g[(me + n - size) % n], into.range(base, count), have);
+      have.push_back(recv(g[(me + size) % n], into.range(base + size, count), after));
     }
-    return known(ends, after);
   }
 
   // Pieces lie by place, then node, from the own node on. First Bruck among equal places, so that
   // the many nodes cost few latencies; then a ring of whole places in the node, where links are
   // fast.
-  std::vector<OpId> hierarchical_gather(const AllGather& op, const std::vector<OpId>& after) {
+  void hierarchical_gather(const AllGather& op, const std::vector<OpId>& after) {
     const int g = node_size(op.group), nodes = op.group.count / g;
     const int me = op.group.index_of(rank_), node = me / g, place = me % g;
     const RankGroup across{.first = op.group.first + place, .stride = g, .count = nodes};
-    const std::vector<OpId> first = bruck_gather(across, op.into, place * nodes, after);
-    std::vector<OpId> ends = first, have = first;
+    bruck_gather(across, op.into, place * nodes, after);
+    if (current_.empty()) current_ = after;
+    const std::vector<OpId> first = current_;
+    std::vector<OpId> have = first;
     for (int s = 0; s + 1 < g; ++s) {
       const int out = (place + g - s) % g, in = (place + 2 * g - s - 1) % g;
-      ends.push_back(
-          send(op.group[node * g + (place + 1) % g], op.into.range(out * nodes, nodes), have));
-      const OpId got =
-          recv(op.group[node * g + (place + g - 1) % g], op.into.range(in * nodes, nodes), after);
-      ends.push_back(got);
-      have = known({got}, first);
+      const Rank next = op.group[node * g + (place + 1) % g];
+      const Rank prev = op.group[node * g + (place + g - 1) % g];
+      send(next, op.into.range(out * nodes, nodes), have);
+      have = known({recv(prev, op.into.range(in * nodes, nodes), after)}, first);
     }
-    return known(ends, after);
   }
 
-  std::vector<OpId> exchange(const AllToAll& op, const std::vector<OpId>& after) {
+  void exchange(const AllToAll& op, const std::vector<OpId>& after) {
     const int n = op.group.count, me = op.group.index_of(rank_);
-    std::vector<OpId> ends;
-    if (bytes(op.into.piece(me)) > 0)
-      ends.push_back(add(Pack{op.from.piece(me), op.into.piece(me)}, after));
+    if (bytes(op.into.piece(me)) > 0) add(Pack{op.from.piece(me), op.into.piece(me)}, after);
     std::vector<OpId> before = after;
     for (int k = 1; k < n; ++k) {
       const int to = (me + k) % n, from = (me + n - k) % n;
       const OpId out = send(op.group[to], op.from.piece(to), before);
       const OpId in = recv(op.group[from], op.into.piece(from), before);
-      ends.insert(ends.end(), {out, in});
       if (choice_.all_to_all == AllToAllAlgorithm::kPairwise) before = known({out, in}, before);
     }
-    return known(ends, after);
   }
 
   // A slot that takes the partials of `count` members, the largest such range.
@@ -236,46 +231,37 @@ class Lowering {
 
   // Step s: partials for member me - s - 1 go on, those for me - s - 2 come and are merged; the
   // last are the own.
-  std::vector<OpId> ring_reduce(const ReduceScatter& op, const std::vector<OpId>& after) {
+  void ring_reduce(const ReduceScatter& op, const std::vector<OpId>& after) {
     const int n = op.group.count, me = op.group.index_of(rank_);
-    if (n == 1) return after;
     const int scratch = add_scratch(op.what, 1);
-    std::vector<OpId> ends, have = after;
+    std::vector<OpId> have = after;
     OpId merged = -1;
     for (int s = 0; s + 1 < n; ++s) {
       const int out = (me + 2 * n - s - 1) % n, in = (me + 2 * n - s - 2) % n;
-      ends.push_back(send(op.group[(me + 1) % n], op.what.piece(out), have));
+      send(op.group[(me + 1) % n], op.what.piece(out), have);
       const SlotView incoming = alone(op.what, in, 1, scratch);
-      const OpId got = recv(op.group[(me + n - 1) % n], incoming, {merged});
-      if (got >= 0) {
-        merged = add(Merge{incoming, op.what.piece(in)}, joined({got}, after));
-        ends.push_back(merged);
-      }
-      have = got >= 0 ? std::vector<OpId>{merged} : after;
+      const OpId done =
+          recv_and_merge(op.group[(me + n - 1) % n], incoming, op.what.piece(in), merged, after);
+      if (done >= 0) merged = done;
+      have = known({done}, after);
     }
-    return known(ends, after);
   }
 
   // The range that still concerns this member halves: the other half goes to the partner across it.
-  std::vector<OpId> halving_reduce(const ReduceScatter& op, const std::vector<OpId>& after) {
+  void halving_reduce(const ReduceScatter& op, const std::vector<OpId>& after) {
     const int n = op.group.count, me = op.group.index_of(rank_);
-    if (n == 1) return after;
     const int scratch = add_scratch(op.what, n / 2);
-    std::vector<OpId> ends, have = after;
+    std::vector<OpId> have = after;
     OpId merged = -1;
     for (int size = n / 2; size >= 1; size /= 2) {
       const int mine = me & ~(size - 1), theirs = mine ^ size;
       const Rank partner = op.group[me ^ size];
-      ends.push_back(send(partner, op.what.range(theirs, size), have));
+      send(partner, op.what.range(theirs, size), have);
       const SlotView incoming = alone(op.what, mine, size, scratch);
-      const OpId got = recv(partner, incoming, {merged});
-      if (got >= 0) {
-        merged = add(Merge{incoming, op.what.range(mine, size)}, joined(have, {got}));
-        have = {merged};
-        ends.push_back(merged);
-      }
+      const OpId done = recv_and_merge(partner, incoming, op.what.range(mine, size), merged, have);
+      if (done >= 0) merged = done;
+      have = known({done}, have);
     }
-    return known(ends, after);
   }
 
   const ShardedProblem& sharded_;
@@ -283,6 +269,7 @@ class Lowering {
   Rank rank_;
   CollectiveChoice choice_;
   std::vector<std::vector<OpId>> ends_;  // of each op of the input
+  std::vector<OpId> current_;            // ends of the op that is being lowered
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a choice of collective really runs. (That lowered programs are right is in registry_test,
+// The algorithms that a choice of collective really runs. (That lowered programs are right is in registry_test,
 // what they send in formulas_test.)
 #include "schedule/lower_collectives.h"
 

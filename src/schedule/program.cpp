@@ -24,14 +24,8 @@ int64_t TokenRanges::index_of(int64_t token) const {
 }
 
 std::string_view to_string(LayoutKind kind) {
-  switch (kind) {
-    case LayoutKind::kZigzag:
-      return "zigzag";
-    case LayoutKind::kStriped:
-      return "striped";
-    default:
-      return "contiguous";
-  }
+  constexpr std::string_view kNames[] = {"contiguous", "zigzag", "striped"};
+  return kNames[size_t(kind)];
 }
 
 LayoutKind parse_layout(std::string_view name) {
@@ -94,24 +88,9 @@ bool RankProgram::output_is_partial() const {
 }
 
 std::string_view to_string(SlotTag tag) {
-  switch (tag) {
-    case SlotTag::kQuery:
-      return "query";
-    case SlotTag::kKeyValue:
-      return "key_value";
-    case SlotTag::kOutput:
-      return "output";
-    case SlotTag::kKvBuffer:
-      return "kv_buffer";
-    case SlotTag::kPacked:
-      return "packed";
-    case SlotTag::kGathered:
-      return "gathered";
-    case SlotTag::kExchange:
-      return "exchange";
-    default:
-      return "partial";
-  }
+  constexpr std::string_view kNames[] = {"query",  "key_value", "output",  "kv_buffer",
+                                         "packed", "gathered",  "partial", "exchange"};
+  return kNames[size_t(tag)];
 }
 
 }  // namespace longnet

@@ -1,8 +1,6 @@
-// A distributed attention algorithm, as data: what every rank does, in the field's own words.
-//
-// A Schedule gives each rank a RankProgram: buffer slots and ops with dependencies. The checker,
-// the accountant, the printer and every executor read the same program; none of them knows an
-// algorithm.
+// A distributed attention algorithm as data: a Schedule gives each rank a RankProgram, buffer slots
+// and ops with dependencies. The checker, the accountant, the printer and every executor read the
+// same program; none of them knows an algorithm.
 //
 //   ring, P = 4, rank 1 (its own K/V rows are in slot kv, buffers A and B take the others'):
 //     0 attend q x kv(1) -> output                 3 attend q x A(0) -> partial   (after 2)
@@ -52,12 +50,16 @@ struct TokenRanges {
 };
 
 // kContiguous: rank p owns the p-th of P nearly equal parts.
-// kZigzag:     R ring positions own the chunks i and 2R - 1 - i of 2R, which balances a causal
-// mask; the P / R ranks
-//              of a position share its tokens in order. (Llama 3's and ring-flash-attention's
-//              zigzag has R = P.)
-// kStriped:    rank p owns the tokens p, p + P, ... (Brandon et al., Striped Attention, arXiv
-// 2311.09431).
+// kZigzag:     ring position i of R owns the chunks i and 2R - 1 - i of 2R, which balances a causal
+//              mask; the P / R ranks of a position share its tokens in order. (R = P in Llama 3 and
+//              in ring-flash-attention.)
+// kStriped:    rank p owns the tokens p, p + P, ... (Brandon et al., Striped Attention,
+//              arXiv 2311.09431).
+//
+//   owners of 16 tokens, P = 4:   contiguous           0000 1111 2222 3333
+//                                 zigzag, R = 4        0011 2233 3322 1100
+//                                 zigzag, R = 2        0000 2222 3333 1111
+//                                 striped              0123 0123 0123 0123
 enum class LayoutKind { kContiguous, kZigzag, kStriped };
 std::string_view to_string(LayoutKind kind);     // "contiguous", "zigzag", "striped"
 LayoutKind parse_layout(std::string_view name);  // throws UsageError
@@ -91,7 +93,7 @@ class SequenceLayout {
   int ring_size_;
 };
 
-// Which ranks gather a branch's rows: those that share a segment, or the whole world.
+// The ranks that gather a branch's rows: those that share a segment, or the whole world.
 enum class GatherScope { kSegmentGroup, kWholeWorld };
 
 // Knobs of single algorithms; 0 lets the algorithm choose.
@@ -102,7 +104,7 @@ struct AlgorithmOptions {
   bool operator==(const AlgorithmOptions&) const = default;
 };
 
-// What a schedule is written for.
+// An attention problem, its pattern, and the distribution of its tokens over ranks.
 struct ShardedProblem {
   AttentionProblem problem;
   DilatedPattern pattern;
@@ -133,7 +135,7 @@ struct Slice {
 // nothing is merged into it any more.
 enum class TensorKind { kQuery, kKeyValue, kPartial, kResult };
 
-// What a slot is for; memory is measured and predicted by these tags.
+// Purpose of a slot; memory is measured and predicted by these tags.
 enum class SlotTag {
   kQuery,
   kKeyValue,
@@ -161,7 +163,7 @@ struct PieceRange {
   bool operator==(const PieceRange&) const = default;
 };
 
-// A slot, the slice that it is laid out for, and which pieces of it an op touches.
+// A slot, the slice that it is laid out for, and the pieces of it that an op touches.
 struct SlotView {
   int slot = -1;
   Slice rows;
@@ -175,7 +177,7 @@ struct SlotView {
 };
 
 // Copies the rows of `into` (one piece) out of `from`: packs a branch's rows or some heads, or
-// unpacks them. A partial selected into a result is rounded and loses its LSE; the other way, the
+// unpacks them. A partial packed into a result is rounded and loses its LSE; the other way, the
 // partial gets no LSE and nothing can be merged with it.
 struct Pack {
   SlotView from, into;
@@ -212,12 +214,14 @@ struct Attend {
   HeadRange heads;
   SlotView q, kv, into;
 };
+// Folds all rows of `from` into the same rows of `into`.
 struct Merge {
   SlotView from, into;
-};  // fold all rows of `from` into the same rows of `into`
+};
+// Sets every row to the identity (0, -inf).
 struct Reset {
   SlotView into;
-};  // every row becomes the identity (0, -inf)
+};
 
 using Action =
     std::variant<Pack, Send, Recv, AllGather, AllToAll, ReduceScatter, Attend, Merge, Reset>;
@@ -230,14 +234,13 @@ inline bool is_communication(const Action& a) {
 
 struct Op {
   Action what;
-  std::vector<OpId> after =
-      {};  // ops of the same rank that must have finished before this one starts
+  std::vector<OpId> after = {};  // ops of the same rank that must finish before this one starts
 };
 
 struct RankProgram {
   std::vector<Slot> slots;
   std::vector<Op> ops;
-  // Does the output get its LSE, and O in full fp32? Not when it came as a result.
+  // True when the output gets its LSE and O in full fp32: it does not come as a result.
   bool output_is_partial() const;
 };
 

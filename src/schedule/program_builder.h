@@ -1,4 +1,4 @@
-// Small helper with which algorithm files write programs.
+// ProgramBuilder: the helper with which algorithm files write a rank's program.
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -40,9 +40,13 @@ class ProgramBuilder {
     program_.slots.push_back({kind, tag, bytes});
     return int(program_.slots.size()) - 1;
   }
+  // A new slot laid out for `rows`.
+  SlotView add_view(TensorKind kind, SlotTag tag, const Slice& rows) {
+    return {add_slot(kind, tag, rows), rows};
+  }
   void grow_slot(int slot, int64_t bytes) {
-    int64_t& held = program_.slots.at(size_t(slot)).bytes;
-    held = std::max(held, bytes);
+    int64_t& capacity = program_.slots.at(size_t(slot)).bytes;
+    capacity = std::max(capacity, bytes);
   }
 
   // Dependencies of -1 mean "none" and are left out.
@@ -66,10 +70,14 @@ class ProgramBuilder {
     return largest;  // the first one, in the other layouts
   }
 
-  // Is any key of `keys` visible to a query of `queries`, as far as the causal mask goes?
+  // True unless the causal mask hides every key of `keys` from the queries, or there are none.
   bool visible(const TokenRanges& queries, const TokenRanges& keys) const {
     return !queries.empty() && !keys.empty() &&
            (!sharded_.problem.causal || keys.first() <= queries.last());
+  }
+  // The same for the own queries and the keys of `owner`.
+  bool sees_shard_of(Rank owner) const {
+    return visible(sharded_.layout.shard(rank_), sharded_.layout.shard(owner));
   }
 
   RankProgram take() { return std::move(program_); }

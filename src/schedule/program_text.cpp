@@ -2,22 +2,23 @@
 
 #include <sstream>
 
+#include "core/check.h"
 #include "schedule/row_map.h"
 
 namespace longnet {
 namespace {
 
-std::string held_text(const SlotView& held) {
+std::string view_text(const SlotView& view) {
   static constexpr const char* kNames[] = {"q", "kv", "output"};
   std::ostringstream out;
-  if (held.slot >= 0 && held.slot <= kOutputSlot)
-    out << kNames[held.slot];
+  if (view.slot >= 0 && view.slot <= kOutputSlot)
+    out << kNames[view.slot];
   else
-    out << "slot" << held.slot;
-  out << "[" << to_text(held.rows) << "]";
-  if (held.pieces != PieceRange{}) {
-    out << " piece " << held.first_piece();
-    if (held.num_pieces() > 1) out << ".." << held.first_piece() + held.num_pieces() - 1;
+    out << "slot" << view.slot;
+  out << "[" << to_text(view.rows) << "]";
+  if (view.pieces != PieceRange{}) {
+    out << " piece " << view.first_piece();
+    if (view.num_pieces() > 1) out << ".." << view.first_piece() + view.num_pieces() - 1;
   }
   return out.str();
 }
@@ -33,36 +34,10 @@ std::string group_text(const RankGroup& g) {
   return out.str();
 }
 
-std::string action_text(const Pack& o) {
-  return "pack       " + held_text(o.from) + " -> " + held_text(o.into);
+std::string moved(const SlotView& from, const SlotView& into) {
+  return view_text(from) + " -> " + view_text(into);
 }
-std::string action_text(const Send& o) {
-  return "send       " + held_text(o.what) + " to rank " + std::to_string(o.to);
-}
-std::string action_text(const Recv& o) {
-  return "recv       " + held_text(o.what) + " from rank " + std::to_string(o.from);
-}
-std::string action_text(const AllGather& o) {
-  return "all_gather " + held_text(o.into) + " among ranks " + group_text(o.group);
-}
-std::string action_text(const AllToAll& o) {
-  return "all_to_all " + held_text(o.from) + " -> " + held_text(o.into) + " among ranks " +
-         group_text(o.group);
-}
-std::string action_text(const ReduceScatter& o) {
-  return "reduce_scatter " + held_text(o.what) + " among ranks " + group_text(o.group);
-}
-std::string action_text(const Attend& o) {
-  std::ostringstream out;
-  out << "attend     branch " << o.branch << ", queries " << o.queries.begin << ".."
-      << o.queries.end << ", heads " << o.heads.first << ".." << o.heads.first + o.heads.count
-      << ": " << held_text(o.q) << " x " << held_text(o.kv) << " -> " << held_text(o.into);
-  return out.str();
-}
-std::string action_text(const Merge& o) {
-  return "merge      " + held_text(o.from) + " -> " + held_text(o.into);
-}
-std::string action_text(const Reset& o) { return "reset      " + held_text(o.into); }
+std::string among(const RankGroup& group) { return " among ranks " + group_text(group); }
 
 }  // namespace
 
@@ -75,7 +50,28 @@ std::string to_text(const Slice& s) {
 }
 
 std::string to_text(const Op& op) {
-  return std::visit([](const auto& action) { return action_text(action); }, op.what);
+  return std::visit(
+      Overload{
+          [](const Pack& o) { return "pack       " + moved(o.from, o.into); },
+          [](const Send& o) { return concat("send       ", view_text(o.what), " to rank ", o.to); },
+          [](const Recv& o) {
+            return concat("recv       ", view_text(o.what), " from rank ", o.from);
+          },
+          [](const AllGather& o) { return "all_gather " + view_text(o.into) + among(o.group); },
+          [](const AllToAll& o) { return "all_to_all " + moved(o.from, o.into) + among(o.group); },
+          [](const ReduceScatter& o) {
+            return "reduce_scatter " + view_text(o.what) + among(o.group);
+          },
+          [](const Attend& o) {
+            return concat("attend     branch ", o.branch, ", queries ", o.queries.begin, "..",
+                          o.queries.end, ", heads ", o.heads.first, "..",
+                          o.heads.first + o.heads.count, ": ", view_text(o.q), " x ",
+                          moved(o.kv, o.into));
+          },
+          [](const Merge& o) { return "merge      " + moved(o.from, o.into); },
+          [](const Reset& o) { return "reset      " + view_text(o.into); },
+      },
+      op.what);
 }
 
 std::string to_text(const ShardedProblem& sharded, const RankProgram& program, Rank rank) {

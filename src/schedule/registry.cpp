@@ -6,7 +6,7 @@
 
 namespace longnet {
 
-// Made in their own files and known to nobody else.
+// Defined in their own files; nobody else calls them.
 Schedule query_gather_attention(const ShardedProblem& sharded);
 Schedule bidirectional_ring_attention(const ShardedProblem& sharded);
 
@@ -95,7 +95,7 @@ AlgorithmOptions all_gather_options(const ShardedProblem& s) {
   return o;
 }
 
-// ---- what cannot run, and why ----
+// ---- reasons why an algorithm cannot run ----
 
 std::string always_supported(const ShardedProblem&) { return {}; }
 
@@ -110,13 +110,13 @@ std::string why_not_contiguous(const ShardedProblem& s) {
   return concat("needs contiguous shards, not ", to_string(s.layout.kind()));
 }
 
-std::string why_striped(const ShardedProblem& s) {
+std::string why_not_striped(const ShardedProblem& s) {
   return s.layout.kind() == LayoutKind::kStriped ? "takes contiguous or zigzag shards, not striped"
                                                  : "";
 }
 
 std::string why_not_ulysses(const ShardedProblem& s) {
-  if (s.layout.world_size() <= s.problem.num_heads) return why_striped(s);
+  if (s.layout.world_size() <= s.problem.num_heads) return why_not_striped(s);
   return concat("Ulysses splits heads: ", s.layout.world_size(), " ranks for ", s.problem.num_heads,
                 " heads leave ranks without work; usp also splits the sequence");
 }
@@ -128,7 +128,7 @@ std::string why_not_usp(const ShardedProblem& s) {
                   " ranks");
   if (degree > s.problem.num_heads)
     return concat("ulysses_degree = ", degree, " exceeds the ", s.problem.num_heads, " heads");
-  return why_striped(s);
+  return why_not_striped(s);
 }
 
 std::string why_not_bidirectional(const ShardedProblem& s) {

@@ -9,10 +9,10 @@
 
 namespace longnet {
 
-// Which pattern of a config an algorithm computes.
+// The pattern of a config that an algorithm computes.
 enum class PatternKind { kDense, kDilated, kSparse };
 
-// Which lowerings change an algorithm's programs: of all-gathers, of all-to-alls, or none.
+// The lowerings that change an algorithm's programs: of all-gathers, of all-to-alls, or none.
 enum class CollectiveUse { kNone, kAllGather, kAllToAll };
 
 struct AlgorithmInfo {
@@ -38,7 +38,7 @@ const std::vector<AlgorithmInfo>& algorithms();
 // Throws UsageError that lists the known names.
 const AlgorithmInfo& find_algorithm(std::string_view name);
 
-// One rank, no communication: the device's own attention, the yardstick of all others.
+// One rank, no communication: the device's own attention, the baseline of all others.
 Schedule local_attention(const ShardedProblem& sharded);
 // Ring Attention (Liu et al., arXiv 2310.01889), two K/V buffers, any layout.
 Schedule ring_attention(const ShardedProblem& sharded);

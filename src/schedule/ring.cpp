@@ -1,5 +1,4 @@
-// Ring Attention (Liu et al., arXiv 2310.01889): exact attention in constant memory, for any
-// layout.
+// Ring Attention (Liu et al., arXiv 2310.01889): exact attention in constant memory, for any layout.
 //
 // One trip of all shards around the ring of all ranks (ring_walk.h). P = 4, rank 1 sees the shards
 // 1, 0, 3, 2. Under a causal mask a shard that lies wholly after the queries is passed on but not
@@ -12,8 +11,7 @@ namespace longnet {
 namespace {
 
 RankProgram ring_program(const ShardedProblem& sharded, Rank rank) {
-  const SequenceLayout& layout = sharded.layout;
-  const int world = layout.world_size();
+  const int world = sharded.layout.world_size();
   ProgramBuilder build(sharded, rank);
   Ring ring{.size = world,
             .position = rank,
@@ -22,16 +20,10 @@ RankProgram ring_program(const ShardedProblem& sharded, Rank rank) {
             .shard_of = [&](int position) { return build.every_row_of(position); }};
   ring.add_buffers(build, slice_bytes(sharded, TensorKind::kKeyValue,
                                       build.every_row_of(build.largest_shard())));
-  const int partial =
-      world > 1 ? build.add_slot(TensorKind::kPartial, SlotTag::kPartial, build.own()) : -1;
-
-  Accumulator output(build, build.output(), partial);
+  Accumulator output(build, build.output(), world > 1);
   ShardBuffer own{kKvSlot};
-  walk_ring(build, ring, {build.kv(), -1, &own}, [&](const ShardVisit& visit) -> OpId {
-    const Rank owner = visit.keys.rows.owners.first;
-    if (!build.visible(layout.shard(rank), layout.shard(owner))) return -1;
-    return output.add(build.attend(visit.keys), {visit.ready});
-  });
+  walk_ring(build, ring, {build.kv(), -1, &own},
+            [&](const ShardVisit& visit) { return output.add_shard(visit); });
   return build.take();
 }
 

@@ -1,5 +1,5 @@
-// What the ring algorithms share: K/V shards that go around a ring of ranks, and partial results
-// that are folded into one.
+// Parts that the ring algorithms share: K/V shards that go around a ring of ranks, and partial
+// results that are folded into one.
 //
 // In step s the rank at position p holds the shard of position p - s, sends it to p + 1 and attends
 // to it meanwhile, while the shard of p - s - 1 comes into the other of two buffers: memory does
@@ -75,11 +75,14 @@ void walk_ring(ProgramBuilder& build, Ring& ring, ShardVisit here, AttendFn atte
 }
 
 // Folds attends into one partial: the first, of all its heads, is written in place; the others go
-// through a slot `scratch` (-1 where there is one attend) and are merged.
+// through a scratch slot and are merged.
 class Accumulator {
  public:
-  Accumulator(ProgramBuilder& build, const SlotView& out, int scratch)
-      : build_(build), out_(out), scratch_(scratch) {}
+  Accumulator(ProgramBuilder& build, const SlotView& out, bool several_attends)
+      : build_(build), out_(out) {
+    if (several_attends)
+      scratch_ = build.add_slot(TensorKind::kPartial, SlotTag::kPartial, out.rows);
+  }
 
   // Adds `attend`, which names everything but its target; returns the op that reads the keys.
   OpId add(Attend attend, std::vector<OpId> after) {
@@ -94,12 +97,17 @@ class Accumulator {
     result_ = merged_ = build_.add(Merge{attend.into, out_}, {done, result_});
     return done;
   }
-  OpId result() const { return result_; }  // the op after which all is in; -1: nothing was added
+  // The same for a K/V shard of all heads; -1, and no op, when no own query sees it.
+  OpId add_shard(const ShardVisit& visit) {
+    if (!build_.sees_shard_of(visit.keys.rows.owners.first)) return -1;
+    return add(build_.attend(visit.keys), {visit.ready});
+  }
+  OpId result() const { return result_; }  // the op that completes the partial; -1: nothing added
 
  private:
   ProgramBuilder& build_;
   SlotView out_;
-  int scratch_;
+  int scratch_ = -1;
   OpId result_ = -1, merged_ = -1;  // merged: the scratch is free again
 };
 

@@ -17,15 +17,15 @@ int64_t row_bytes(const AttentionProblem& problem, TensorKind kind) {
 }
 
 int64_t slice_bytes(const ShardedProblem& sharded, TensorKind kind, const Slice& slice) {
-  return held_bytes(sharded, kind, {.rows = slice});
+  return view_bytes(sharded, kind, {.rows = slice});
 }
 
 namespace {
 
-int64_t kv_heads_of(const AttentionProblem& p, const HeadRange& heads) {
-  return heads.count == 0
-             ? 0
-             : p.kv_head_of(heads.first + heads.count - 1) - p.kv_head_of(heads.first) + 1;
+// Rows of one token that a kEveryRow slice holds: of query heads, or of the kv heads that they read.
+int64_t rows_of_token(const AttentionProblem& p, TensorKind kind, const HeadRange& heads) {
+  if (kind != TensorKind::kKeyValue || heads.count == 0) return heads.count;
+  return p.kv_head_of(heads.first + heads.count - 1) - p.kv_head_of(heads.first) + 1;
 }
 
 // Rows of `tokens` that a branch selects for one stream.
@@ -63,16 +63,16 @@ std::vector<int64_t> offsets_of_streams(const ShardedProblem& s, TensorKind kind
   return offsets;
 }
 
-// Owners whose tokens follow each other: theirs are those of one interval, or of two when the order
-// begins in the middle.
+// True for owners whose shards follow each other: their tokens are one interval, or two when the
+// order begins in the middle.
 bool is_line_of_neighbours(const ShardedProblem& s, const RankGroup& owners) {
   return s.layout.kind() == LayoutKind::kContiguous && owners.inner_count == 0 &&
          (owners.stride == 1 || owners.count == 1);
 }
 
-std::vector<TokenInterval> intervals_of(const ShardedProblem& s, const SlotView& held) {
-  const RankGroup& owners = held.rows.owners;
-  const int first = (held.first_piece() + owners.rotation) % owners.count, n = held.num_pieces();
+std::vector<TokenInterval> intervals_of(const ShardedProblem& s, const SlotView& view) {
+  const RankGroup& owners = view.rows.owners;
+  const int first = (view.first_piece() + owners.rotation) % owners.count, n = view.num_pieces();
   const auto of = [&](int from, int to) {  // members [from, to)
     return TokenInterval{s.layout.interval(owners.first + from).begin,
                          s.layout.interval(owners.first + to - 1).end};
@@ -84,8 +84,8 @@ std::vector<TokenInterval> intervals_of(const ShardedProblem& s, const SlotView&
 
 }  // namespace
 
-int64_t held_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotView& held) {
-  const Slice& slice = held.rows;
+int64_t view_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotView& view) {
+  const Slice& slice = view.rows;
   const AttentionProblem& p = sharded.problem;
   std::optional<BranchRows> rows;
   std::vector<int64_t> offsets;
@@ -95,16 +95,14 @@ int64_t held_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotVie
     offsets = offsets_of_streams(sharded, kind, slice);
   }
   const auto rows_of = [&](const TokenRanges& tokens, const HeadRange& heads) {
-    if (!rows)
-      return tokens.tokens() *
-             (kind == TensorKind::kKeyValue ? kv_heads_of(p, heads) : heads.count);
+    if (!rows) return tokens.tokens() * rows_of_token(p, kind, heads);
     int64_t sum = 0;
     for (const int64_t offset : offsets) sum += selected_rows(*rows, kind, offset, tokens);
     return sum;
   };
   int64_t count = 0;
   if (slice.head_parts == 1 && is_line_of_neighbours(sharded, slice.owners)) {
-    for (const TokenInterval& part : intervals_of(sharded, held)) {
+    for (const TokenInterval& part : intervals_of(sharded, view)) {
       const TokenInterval in = intersect(part, slice.within);
       TokenRanges tokens;
       tokens.add({in.begin, 1, in.length()});
@@ -112,8 +110,8 @@ int64_t held_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotVie
     }
     return count * p.batch * row_bytes(p, kind);
   }
-  for (int i = 0; i < held.num_pieces(); ++i) {
-    const int piece = held.first_piece() + i;
+  for (int i = 0; i < view.num_pieces(); ++i) {
+    const int piece = view.first_piece() + i;
     count += rows_of(owned_tokens(sharded, slice.owners[piece / slice.head_parts], slice.within),
                      head_part(slice, piece % slice.head_parts));
   }
@@ -138,13 +136,10 @@ RowMap::RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slic
   if (slice.branch != kEveryRow) {
     check(slice.head_parts == 1, "a branch's rows are not split by heads");
     rows_.emplace(sharded.pattern, slice.branch, p.seq_len);
-    if (kind == TensorKind::kKeyValue) {
+    if (kind == TensorKind::kKeyValue)
       stream_of_head_ =
           kv_streams(p, sharded.pattern, slice.branch, slice.heads.first, slice.heads.count)
               .of_head;
-    } else {
-      for (int64_t h = 0; h < slice.heads.count; ++h) stream_of_head_.push_back(int(h));
-    }
     stream_offsets_ = offsets_of_streams(sharded, kind, slice);
   }
   pieces_.reserve(size_t(slice.num_pieces()));
@@ -160,9 +155,7 @@ RowMap::RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slic
           piece.rows_per_item += count_rows(stream_offset, piece.tokens);
         }
       } else {
-        piece.rows_per_item =
-            piece.tokens.tokens() *
-            (kind == TensorKind::kKeyValue ? kv_heads_of(p, piece.heads) : piece.heads.count);
+        piece.rows_per_item = piece.tokens.tokens() * rows_of_token(p, kind, piece.heads);
       }
       piece.rows = piece.rows_per_item * p.batch;
       bytes_ += piece_bytes(piece);
@@ -170,15 +163,15 @@ RowMap::RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slic
     }
 }
 
-int64_t RowMap::begin_byte(const SlotView& held) const {
-  const size_t first = size_t(held.first_piece());
+int64_t RowMap::begin_byte(const SlotView& view) const {
+  const size_t first = size_t(view.first_piece());
   return first < pieces_.size() ? pieces_[first].byte_offset : bytes_;
 }
 
-int64_t RowMap::num_bytes(const SlotView& held) const {
+int64_t RowMap::num_bytes(const SlotView& view) const {
   int64_t bytes = 0;
-  for (int i = 0; i < held.num_pieces(); ++i)
-    bytes += piece_bytes(pieces_.at(size_t(held.first_piece() + i)));
+  for (int i = 0; i < view.num_pieces(); ++i)
+    bytes += piece_bytes(pieces_.at(size_t(view.first_piece() + i)));
   return bytes;
 }
 
@@ -194,7 +187,8 @@ int64_t RowMap::offset(int branch, int64_t head) const {
 int RowMap::stream_of(int64_t head) const {
   check(head >= slice_.heads.first && head < slice_.heads.first + slice_.heads.count, "head ", head,
         " is not in this slice");
-  return stream_of_head_[size_t(head - slice_.heads.first)];
+  const int64_t index = head - slice_.heads.first;
+  return kind_ == TensorKind::kKeyValue ? stream_of_head_[size_t(index)] : int(index);
 }
 
 RowMap::Place RowMap::locate(const Piece& piece, int64_t batch, int64_t head,
@@ -205,10 +199,10 @@ RowMap::Place RowMap::locate(const Piece& piece, int64_t batch, int64_t head,
         run.last(), " are not in this piece");
   if (!rows_) {
     const AttentionProblem& p = sharded_.problem;
-    const bool kv = kind_ == TensorKind::kKeyValue;
-    const int64_t width = kv ? kv_heads_of(p, piece.heads) : piece.heads.count;
-    const int64_t column =
-        kv ? p.kv_head_of(head) - p.kv_head_of(piece.heads.first) : head - piece.heads.first;
+    const int64_t width = rows_of_token(p, kind_, piece.heads);
+    const int64_t column = kind_ == TensorKind::kKeyValue
+                               ? p.kv_head_of(head) - p.kv_head_of(piece.heads.first)
+                               : head - piece.heads.first;
     const int64_t stride = run.first >= piece.tokens.range[1].first && piece.tokens.count > 1
                                ? piece.tokens.range[1].stride
                                : piece.tokens.range[0].stride;

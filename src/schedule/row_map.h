@@ -1,15 +1,14 @@
-// Where the rows of a Slice lie in memory: the one place that knows buffer layouts.
+// Memory layout of the rows of a Slice: the one place that knows it.
 //
 // A slice is stored piece after piece, one per owner (and head part). Inside a piece everything is
 // counted in rows:
-//   kEveryRow:  [batch][token][head]            (Q and output: query heads; K/V: kv heads)
-//   a branch:   [batch][stream][selected token] (Q, partial: a stream per query head; K/V:
-//   KvStreams)
-// K/V pieces hold all K rows, then all V rows; partial pieces all O rows (fp32), then one LSE per
-// row.
+//   kEveryRow   [batch][token][head]              Q, output: query heads;           K/V: kv heads
+//   a branch    [batch][stream][selected token]   Q, partial: a stream a query head; K/V: KvStreams
+// K/V pieces hold all K rows, then all V rows; partial pieces all O rows (fp32), then one LSE a row.
 //
-//   N = 8, P = 2, branch {8, 2}, H = Hkv = 2, rank 1's piece of K: tokens 4 6 (head 0), 5 7 (head
-//   1).
+//   N = 8, P = 2, branch {8, 2}, H = Hkv = 2:   piece of      rank 0        rank 1
+//                                               K, tokens     0 2   1 3     4 6   5 7
+//                                               of head       0     1       0     1
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -35,9 +34,9 @@ class RowMap {
   const std::vector<Piece>& pieces() const { return pieces_; }
   int64_t bytes() const { return bytes_; }
   int64_t piece_bytes(const Piece& piece) const { return piece.rows * bytes_per_row_; }
-  // Where the pieces of `held` begin, and how long they are together.
-  int64_t begin_byte(const SlotView& held) const;
-  int64_t num_bytes(const SlotView& held) const;
+  // Offset of the first piece of `view`, and the length of all its pieces together.
+  int64_t begin_byte(const SlotView& view) const;
+  int64_t num_bytes(const SlotView& view) const;
 
   // Rows of `piece` that hold the tokens of `run` for one head: row, row + step, ...
   struct Place {
@@ -70,7 +69,7 @@ class RowMap {
   TensorKind kind_;
   Slice slice_;
   std::vector<int64_t> stream_offsets_;  // dilation offset of each stream; empty for kEveryRow
-  std::vector<int> stream_of_head_;
+  std::vector<int> stream_of_head_;      // of K/V: two heads may share a stream
   std::optional<BranchRows> rows_;
   int64_t bytes_per_row_ = 0, bytes_ = 0;
   std::vector<Piece> pieces_;
@@ -103,7 +102,7 @@ void RowMap::for_each_selected(const BranchRows& rows, int64_t offset, const Tok
 int64_t row_bytes(const AttentionProblem& problem, TensorKind kind);
 int64_t slice_bytes(const ShardedProblem& sharded, TensorKind kind, const Slice& slice);
 // Bytes of the pieces that an op touches, without a map of all others.
-int64_t held_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotView& held);
+int64_t view_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotView& view);
 // The tokens of `owner` inside `within`.
 TokenRanges owned_tokens(const ShardedProblem& sharded, Rank owner, TokenInterval within);
 HeadRange head_part(const Slice& slice, int part);

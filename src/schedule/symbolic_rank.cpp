@@ -19,11 +19,11 @@ bool contains(const HeadRange& all, const HeadRange& some) {
 }
 bool contains(const HeadRange& all, int64_t head) { return contains(all, HeadRange{head, 1}); }
 
-Rank owner_of(const SlotView& held, int i) {
-  return held.rows.owners[(held.first_piece() + i) / held.rows.head_parts];
+Rank owner_of(const SlotView& view, int i) {
+  return view.rows.owners[(view.first_piece() + i) / view.rows.head_parts];
 }
-HeadRange heads_of(const SlotView& held, int i) {
-  return head_part(held.rows, (held.first_piece() + i) % held.rows.head_parts);
+HeadRange heads_of(const SlotView& view, int i) {
+  return head_part(view.rows, (view.first_piece() + i) % view.rows.head_parts);
 }
 
 // Restricts a piece's partial results to some heads.
@@ -82,48 +82,43 @@ SymbolicRank::SymbolicRank(const ShardedProblem& sharded, const RankProgram& pro
         own, {PieceState{.valid = slot != kOutputSlot, .sum = {}, .initialised = {}}}};
 }
 
-// The slot as `held` sees it; whatever it was laid out for before is gone.
-SymbolicRank::SlotState& SymbolicRank::laid_out_for(const SlotView& held) {
-  SlotState& slot = slots_.at(size_t(held.slot));
-  if (slot.pieces.empty() || slot.rows != held.rows)
-    slot = {held.rows, std::vector<PieceState>(size_t(held.rows.num_pieces()))};
+// The slot laid out for `view`; what another layout held is gone.
+SymbolicRank::SlotState& SymbolicRank::laid_out_for(const SlotView& view) {
+  SlotState& slot = slots_.at(size_t(view.slot));
+  if (slot.pieces.empty() || slot.rows != view.rows)
+    slot = {view.rows, std::vector<PieceState>(size_t(view.rows.num_pieces()))};
   return slot;
 }
 
-std::vector<PieceState> SymbolicRank::read(const SlotView& held, const Report& report) {
-  const SlotState& slot = slots_.at(size_t(held.slot));
-  std::vector<PieceState> out;
-  const auto empty = [&](int i) {
-    return held_bytes(sharded_, kinds_.at(size_t(held.slot)), held.piece(held.first_piece() + i)) ==
-           0;
-  };
-  bool nothing = true;
-  for (int i = 0; i < held.num_pieces(); ++i) nothing = nothing && empty(i);
-  if (nothing) return std::vector<PieceState>(size_t(held.num_pieces()));
+std::vector<PieceState> SymbolicRank::read(const SlotView& view, const Report& report) {
+  const SlotState& slot = slots_.at(size_t(view.slot));
+  std::vector<PieceState> out(size_t(view.num_pieces()));
+  const TensorKind kind = kinds_.at(size_t(view.slot));
+  if (view_bytes(sharded_, kind, view) == 0) return out;
   if (slot.pieces.empty()) {
-    report(concat("reads slot ", held.slot, " before anything is in it"));
-    return std::vector<PieceState>(size_t(held.num_pieces()));
+    report(concat("reads slot ", view.slot, " before anything is in it"));
+    return out;
   }
-  if (slot.rows != held.rows) {
-    report(concat("slot ", held.slot, " holds ", to_text(slot.rows), ", not ", to_text(held.rows)));
-    return std::vector<PieceState>(size_t(held.num_pieces()));
+  if (slot.rows != view.rows) {
+    report(concat("slot ", view.slot, " holds ", to_text(slot.rows), ", not ", to_text(view.rows)));
+    return out;
   }
-  for (int i = 0; i < held.num_pieces(); ++i) {
-    const int piece = held.first_piece() + i;
-    out.push_back(slot.pieces.at(size_t(piece)));
-    if (!out.back().valid && !empty(i))
-      report(concat("reads piece ", piece, " of slot ", held.slot, " before it is there"));
+  for (size_t i = 0; i < out.size(); ++i) {
+    const int piece = view.first_piece() + int(i);
+    out[i] = slot.pieces.at(size_t(piece));
+    if (!out[i].valid && view_bytes(sharded_, kind, view.piece(piece)) > 0)
+      report(concat("reads piece ", piece, " of slot ", view.slot, " before it is there"));
   }
   return out;
 }
 
-void SymbolicRank::write(const SlotView& held, std::vector<PieceState> states,
+void SymbolicRank::write(const SlotView& view, std::vector<PieceState> states,
                          const Report& report) {
-  if (held.slot == kQuerySlot || held.slot == kKvSlot) report("overwrites an input");
-  SlotState& slot = laid_out_for(held);
+  if (view.slot == kQuerySlot || view.slot == kKvSlot) report("overwrites an input");
+  SlotState& slot = laid_out_for(view);
   for (size_t i = 0; i < states.size(); ++i) {
     states[i].valid = true;
-    slot.pieces.at(size_t(held.first_piece()) + i) = std::move(states[i]);
+    slot.pieces.at(size_t(view.first_piece()) + i) = std::move(states[i]);
   }
 }
 
@@ -228,9 +223,10 @@ void SymbolicRank::apply(const Reset& op, const Report&) {
 
 void SymbolicRank::check_output(const Report& report) {
   const int64_t rows = sharded_.layout.shard(rank_).tokens() * sharded_.problem.num_heads;
-  const int64_t held = area(rank_, slots_[kOutputSlot].pieces.at(0).initialised,
-                            {sharded_.all_tokens(), sharded_.all_heads()});
-  if (rows != held) report(concat("the output initialises ", held, " of ", rows, " rows"));
+  const int64_t initialised = area(rank_, slots_[kOutputSlot].pieces.at(0).initialised,
+                                   {sharded_.all_tokens(), sharded_.all_heads()});
+  if (rows != initialised)
+    report(concat("the output initialises ", initialised, " of ", rows, " rows"));
   for (int b = 0; b < int(sharded_.pattern.branches.size()); ++b) check_branch(b, report);
 }
 
@@ -241,7 +237,7 @@ void SymbolicRank::check_branch(int b, const Report& report) {
   const bool heads_alike = std::all_of(sum.begin(), sum.end(), [&](const Contribution& c) {
     return c.heads == sharded_.all_heads();
   });
-  std::set<int64_t> offsets_done;  // heads of one offset meet the same rows
+  std::set<int64_t> offsets_done;  // heads of one offset attend to the same rows
   int faults = 0;
   for (int64_t head = 0; head < sharded_.problem.num_heads && faults < 5; ++head) {
     const int64_t offset = head_offset(sharded_.pattern.offset, head, sharded_.problem.num_heads,
@@ -258,7 +254,8 @@ void SymbolicRank::check_branch(int b, const Report& report) {
   }
 }
 
-// Keys after the last visible one may be there or not: no query of the run sees them.
+// True when the output's contributions for these queries are the pattern's keys, each once. Keys
+// after the last visible one may be there or not: no query of the run sees them.
 bool SymbolicRank::right_keys(int b, int64_t head, int64_t segment, const TokenRange& run) const {
   const BranchRows rows(sharded_.pattern, b, sharded_.problem.seq_len);
   const int64_t offset =

@@ -24,7 +24,7 @@ struct Region {
   HeadRange heads;
 };
 
-// What a piece holds; the lists are for partials only.
+// Content of a piece; the lists are for partials only.
 struct PieceState {
   bool valid = false;
   bool has_lse = true;  // of a partial: false when it was made of a result
@@ -44,11 +44,11 @@ class SymbolicRank {
   void apply(const Merge& op, const Report& report);
   void apply(const Reset& op, const Report& report);
 
-  // What a message takes along (reports pieces that are not there), and what its arrival leaves.
-  std::vector<PieceState> read(const SlotView& held, const Report& report);
-  void write(const SlotView& held, std::vector<PieceState> states, const Report& report);
+  // The content that a message carries (reports pieces that are not there), and its arrival.
+  std::vector<PieceState> read(const SlotView& view, const Report& report);
+  void write(const SlotView& view, std::vector<PieceState> states, const Report& report);
 
-  // Does the output hold exactly the pattern's pairs?
+  // Reports when the output does not hold exactly the pattern's pairs.
   void check_output(const Report& report);
 
  private:
@@ -56,7 +56,7 @@ class SymbolicRank {
     Slice rows;
     std::vector<PieceState> pieces;
   };
-  SlotState& laid_out_for(const SlotView& held);
+  SlotState& laid_out_for(const SlotView& view);
   int64_t area(Rank owner, const std::vector<Region>& regions, const Region& within) const;
   void check_branch(int branch, const Report& report);
   bool right_keys(int branch, int64_t head, int64_t segment, const TokenRange& queries) const;

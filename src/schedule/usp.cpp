@@ -1,19 +1,21 @@
-// Unified sequence parallelism (Fang and Zhao, arXiv 2405.07719): Ulysses inside groups of Pu
-// ranks, a ring over the Pr = P / Pu groups. Ulysses alone (Jacobs et al., arXiv 2309.14509) is Pr
-// = 1.
+// Unified sequence parallelism (Fang and Zhao, arXiv 2405.07719): Ulysses inside groups of Pu ranks,
+// a ring over the Pr = P / Pu groups. Ulysses alone (Jacobs et al., arXiv 2309.14509) has Pr = 1.
 //
 // Inside a group an all-to-all turns "my tokens, all heads" into "the group's tokens, my heads";
 // attention then needs no other rank's heads; a second all-to-all turns the output back. With K/V
 // rows of other groups left, they travel around the ring of ranks that hold the same heads.
 //
-//   P = 4, Pu = 2, H = 4: rank 2 sends heads 0 1 ... keeps heads 0 1 of the tokens of ranks 2 3,
-//   and in the ring step it meets rank 0's: heads 0 1 of the tokens of ranks 0 1.
+//   P = 4, Pu = 2, H = 4                     rank 0   rank 1   rank 2   rank 3
+//     before:            tokens of ranks     0        1        2        3         all heads
+//     after all_to_all:  tokens of ranks     0 1      0 1      2 3      2 3
+//                        heads               0 1      2 3      0 1      2 3
+//     ring step:         K/V of ranks        2 3      2 3      0 1      0 1       the same heads
 //
-// What comes back is a result: O in the storage type, as implementations send it. Its LSE stays on
-// the rank that attended (where a backward pass wants it).
+// The output comes back as a result: O in the storage type, as implementations send it. Its LSE
+// stays on the rank that attended (where a backward pass wants it).
 //
-// Heads need not divide: part i of H heads over Pu ranks is part_begin's. A K/V head that two
-// ranks' query heads share goes to both.
+// Pu need not divide H: rank i of a group has part i of the heads (part_begin). A K/V head that
+// query heads of two ranks share goes to both.
 #include <numeric>
 
 #include "core/check.h"
@@ -71,9 +73,8 @@ class UspProgram {
 
   // Packs the shard by head parts and exchanges them.
   std::pair<SlotView, OpId> exchange(const SlotView& own, TensorKind kind) {
-    const SlotView packed{build_.add_slot(kind, SlotTag::kPacked, split()), split()};
-    const SlotView all{build_.add_slot(kind, SlotTag::kExchange, gathered(position())),
-                       gathered(position())};
+    const SlotView packed = build_.add_view(kind, SlotTag::kPacked, split());
+    const SlotView all = build_.add_view(kind, SlotTag::kExchange, gathered(position()));
     std::vector<OpId> ready;
     for (int i = 0; i < degree_; ++i) ready.push_back(build_.add(Pack{own, packed.piece(i)}));
     return {all, build_.add(AllToAll{group(position()), packed, all}, std::move(ready))};
@@ -82,8 +83,7 @@ class UspProgram {
   void exchange_inputs() {
     std::tie(q_, q_ready_) = exchange(build_.q(), TensorKind::kQuery);
     std::tie(kv_, kv_ready_) = exchange(build_.kv(), TensorKind::kKeyValue);
-    out_ = {build_.add_slot(TensorKind::kPartial, SlotTag::kExchange, gathered(position())),
-            gathered(position())};
+    out_ = build_.add_view(TensorKind::kPartial, SlotTag::kExchange, gathered(position()));
   }
 
   void ring() {
@@ -93,10 +93,7 @@ class UspProgram {
               .prev = (rank_ + (rings_ - 1) * degree_) % (rings_ * degree_),
               .shard_of = [&](int g) { return gathered(g); }};
     ring.add_buffers(build_, largest_group_bytes());
-    const int partial =
-        rings_ > 1 ? build_.add_slot(TensorKind::kPartial, SlotTag::kPartial, out_.rows) : -1;
-
-    Accumulator output(build_, out_, partial);
+    Accumulator output(build_, out_, rings_ > 1);
     ShardBuffer own{kv_.slot};
     walk_ring(build_, ring, {kv_, kv_ready_, &own}, [&](const ShardVisit& visit) -> OpId {
       const int owner = visit.keys.rows.owners.first / degree_;
@@ -115,9 +112,8 @@ class UspProgram {
   }
 
   void exchange_output() {
-    const SlotView rounded{build_.add_slot(TensorKind::kResult, SlotTag::kPacked, out_.rows),
-                           out_.rows};
-    const SlotView back{build_.add_slot(TensorKind::kResult, SlotTag::kExchange, split()), split()};
+    const SlotView rounded = build_.add_view(TensorKind::kResult, SlotTag::kPacked, out_.rows);
+    const SlotView back = build_.add_view(TensorKind::kResult, SlotTag::kExchange, split());
     std::vector<OpId> ready;
     for (int i = 0; i < degree_; ++i)
       ready.push_back(build_.add(Pack{out_.piece(i), rounded.piece(i)}, {computed_}));

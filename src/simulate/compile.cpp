@@ -41,8 +41,8 @@ class Compiler {
 
  private:
   void add(const RankProgram& program, const Op& op, LooseProgram& out, CompactProgram& totals) {
-    const auto bytes_of = [&](const SlotView& held) {
-      return held_bytes(sharded_, program.slots[size_t(held.slot)].kind, held);
+    const auto bytes_of = [&](const SlotView& view) {
+      return view_bytes(sharded_, program.slots[size_t(view.slot)].kind, view);
     };
     const auto put = [&](OpKind kind, Rank peer, double amount) {
       out.add(kind, peer, amount, op.after);

@@ -90,7 +90,7 @@ CostModel::AttendCost CostModel::attend(const Attend& op) const {
   const double row = double(p.head_dim * dtype_bytes(p.dtype));
   const double kv_rows = count_attend(sharded_, op, kOneBlock).key_rows / double(group_size(p));
   const double kv_bytes =
-      std::min(2 * row * kv_rows, double(held_bytes(sharded_, TensorKind::kKeyValue, op.kv)));
+      std::min(2 * row * kv_rows, double(view_bytes(sharded_, TensorKind::kKeyValue, op.kv)));
   const double bytes = queries * (row + 4.0 * double(p.head_dim + 1)) + kv_bytes;
   return {
       std::max(compute, bytes / device.memory_bandwidth_bytes_per_s.value) + device.launch_s.value,
