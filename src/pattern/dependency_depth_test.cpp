@@ -156,7 +156,7 @@ TEST(DependencyDepth, OverlappingWholeSegmentsReachForwardOneByOne) {
 }
 
 // Breadth-first from every token over (branch, segment, offset) groups, one source at a time.
-int64_t by_walking_from_every_token(const AttentionProblem& p, const DilatedPattern& pattern) {
+int64_t by_searching_from_every_token(const AttentionProblem& p, const DilatedPattern& pattern) {
   std::map<std::array<int64_t, 3>, std::vector<int64_t>> members;
   for (size_t b = 0; b < pattern.branches.size(); ++b) {
     const auto [w, r, c] = pattern.branches[b];
@@ -203,7 +203,7 @@ TEST(DependencyDepth, IrregularSegmentsAndLongChains) {
         reported = done;
       };
       EXPECT_EQ(dependency_depth(p, pattern, {.progress = listen}).layers,
-                by_walking_from_every_token(p, pattern))
+                by_searching_from_every_token(p, pattern))
           << branches[0].segment_length << ' ' << branches[1].segment_length << ' ' << heads;
       EXPECT_EQ(reported, 1);
     }

@@ -35,8 +35,8 @@ struct BatchDepth {
 
 // `heard` holds, for each group, the sources that one of its tokens has heard from before the
 // layer.
-BatchDepth walk_batch(const DepthGraph& graph, std::vector<SourceMask>& heard,
-                      const SourceMask& everyone, int64_t& steps_left) {
+BatchDepth search_batch(const DepthGraph& graph, std::vector<SourceMask>& heard,
+                        const SourceMask& everyone, int64_t& steps_left) {
   BatchDepth out;
   std::vector<SourceMask> next, knows(size_t(graph.targets.size()));
   for (int64_t layer = 1; steps_left > 0; ++layer) {
@@ -84,12 +84,12 @@ class Members {
 };
 
 // One source at a time, its layer counts for all targets: O(joins + targets) whatever the depth.
-class SingleWalk {
+class SingleSearch {
  public:
-  explicit SingleWalk(const DepthGraph& graph)
+  explicit SingleSearch(const DepthGraph& graph)
       : graph_(graph), members_(graph.joins, graph.num_groups) {}
 
-  // Layers until each target has heard from the target `source` (at least 1, as in walk_batch);
+  // Layers until each target has heard from the target `source` (at least 1, as in search_batch);
   // kNever where it does not.
   const std::vector<int32_t>& layers_from(int64_t source) {
     group_layer_.assign(size_t(graph_.num_groups), kUnheard);
@@ -134,8 +134,8 @@ class SingleWalk {
 // layers away (Takes and Kosters, Algorithms 6 (2013) 100: bounding eccentricities).
 class OpenSources {
  public:
-  explicit OpenSources(const DepthGraph& graph) : graph_(graph), walk_(graph) {
-    for (const int32_t s : graph.sources) open_.push_back({s, 1, SingleWalk::kUnheard});
+  explicit OpenSources(const DepthGraph& graph) : graph_(graph), search_(graph) {
+    for (const int32_t s : graph.sources) open_.push_back({s, 1, SingleSearch::kUnheard});
   }
 
   int64_t size() const { return int64_t(open_.size()); }
@@ -158,10 +158,10 @@ class OpenSources {
         open_.begin(), open_.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
     high_turn_ = !high_turn_;
     const int32_t picked = pick->target;
-    const std::vector<int32_t>& layers = walk_.layers_from(picked);
+    const std::vector<int32_t>& layers = search_.layers_from(picked);
     int32_t far = 1;
     for (const int32_t l : layers)
-      if (l != SingleWalk::kUnheard)
+      if (l != SingleSearch::kUnheard)
         far = std::max(far, l);
       else
         all_heard_ = false;
@@ -169,7 +169,7 @@ class OpenSources {
     std::erase_if(open_, [&](Source& s) {
       if (s.target == picked) return true;
       const int32_t near = layers[size_t(s.target)];
-      if (near != SingleWalk::kUnheard) {
+      if (near != SingleSearch::kUnheard) {
         s.lower = std::max({s.lower, near, far - near});
         s.upper = std::min(s.upper, far + near);
       }
@@ -182,7 +182,7 @@ class OpenSources {
     int32_t target, lower, upper;
   };
   const DepthGraph& graph_;
-  SingleWalk walk_;
+  SingleSearch search_;
   std::vector<Source> open_;
   int64_t furthest_ = 0;
   bool all_heard_ = true, high_turn_ = true;
@@ -203,7 +203,7 @@ DependencyDepth depth_of(const DepthGraph& graph, int64_t max_steps,
                                          ? DependencyDepth::kNever
                                          : DependencyDepth::kUnknown};
   };
-  // A walk of one source costs about four visits by a batch in every layer divided by the layers:
+  // A search from one source costs about four visits by a batch in every layer divided by the layers:
   // go on while it closes more sources than a batch would take in that time.
   constexpr int64_t kTrial = 8, kCostOfVisit = 4;
   for (bool worthwhile = true; worthwhile && open.size() > 0;) {
@@ -225,7 +225,7 @@ DependencyDepth depth_of(const DepthGraph& graph, int64_t max_steps,
     std::vector<SourceMask> heard(size_t(graph.num_groups));
     for (size_t i = 0; i < size; ++i)
       for (const int32_t g : graph.targets[rest[begin + i]]) heard[size_t(g)].set(int(i));
-    const BatchDepth batch = walk_batch(graph, heard, SourceMask::first(int(size)), steps_left);
+    const BatchDepth batch = search_batch(graph, heard, SourceMask::first(int(size)), steps_left);
     if (steps_left <= 0)
       return all_heard ? too_long() : DependencyDepth{.layers = DependencyDepth::kNever};
     furthest = std::max(furthest, batch.last_news);

@@ -1,4 +1,4 @@
-// Groups and the classes of tokens that join them: the graph that dependency_depth walks.
+// Groups and the classes of tokens that join them: the graph that dependency_depth searches.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace longnet {
 
-// 256 sources walk at once, one bit each.
+// A set of up to 256 sources, which are searched from at once.
 struct SourceMask {
   static constexpr int kSources = 256;
   std::array<uint64_t, kSources / 64> words{};
@@ -50,8 +50,8 @@ struct DepthGraph {
   std::vector<int32_t> sources;  // those of the targets that stand for all sources
 };
 
-// Breadth-first from every source, 256 at once: O(layers * (joins + targets) * sources / 256); less
-// the sources that bounds on their depth exclude, found by walks of single ones.
+// Breadth-first from every source, 256 at once: O(layers * (joins + targets) * sources / 256).
+// Searches from single sources first give bounds on the depth of the others, which exclude many.
 DependencyDepth depth_of(const DepthGraph& graph, int64_t max_steps,
                          const DepthProgress& progress = {});
 

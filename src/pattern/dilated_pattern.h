@@ -107,14 +107,14 @@ class BranchRows {
   // ascending. A run lies in one segment and one phase part.
   template <class Fn>
   void for_each_run(int64_t offset, TokenInterval within, Fn fn) const {
-    walk(within, [&](int64_t segment, TokenInterval piece) {
+    for_each_piece(within, [&](int64_t segment, TokenInterval piece) {
       const TokenRange run = select(offset, piece);
       if (!run.empty()) fn(segment, run);
     });
   }
   template <class Fn>
   void for_each_query_run(int64_t offset, TokenInterval within, Fn fn) const {
-    walk(within, [&](int64_t segment, TokenInterval piece) {
+    for_each_piece(within, [&](int64_t segment, TokenInterval piece) {
       const TokenRange run = select_queries(offset, piece);
       if (!run.empty()) fn(segment, run);
     });
@@ -122,7 +122,7 @@ class BranchRows {
 
  private:
   template <class Fn>
-  void walk(TokenInterval within, Fn fn) const {
+  void for_each_piece(TokenInterval within, Fn fn) const {
     for (int64_t at = within.begin; at < within.end;) {
       const int64_t stop = std::min(next_border(at), within.end);
       fn(segment_of(at), TokenInterval{at, stop});

@@ -28,9 +28,9 @@ bool selects(const Dilation& branch, int64_t phase, int64_t x) {
 // Visits the branches one after the other, each with every offset and with "not selected". The
 // tokens that are left form one residue class, less those that a branch visited as "not selected"
 // would select.
-class ResidueWalk {
+class ResidueSearch {
  public:
-  ResidueWalk(std::span<const Dilation> branches, std::span<const int64_t> phases, int64_t length)
+  ResidueSearch(std::span<const Dilation> branches, std::span<const int64_t> phases, int64_t length)
       : branches_(branches), phases_(phases), length_(length), offsets_(branches.size()) {}
 
   std::vector<TokenClass> run() {
@@ -112,7 +112,7 @@ std::vector<TokenClass> token_classes(std::span<const Dilation> branches,
                                       std::span<const int64_t> phases, int64_t length) {
   check(branches.size() == phases.size(), "a phase per branch: ", branches.size(), " and ",
         phases.size());
-  auto out = ResidueWalk(branches, phases, length).run();
+  auto out = ResidueSearch(branches, phases, length).run();
   std::sort(out.begin(), out.end(),
             [](const TokenClass& a, const TokenClass& b) { return a.offsets < b.offsets; });
   return out;

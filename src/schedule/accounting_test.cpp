@@ -1,4 +1,4 @@
-// The closed forms of accounting against a walk over every run of rows.
+// The closed forms of accounting against a count of every run of rows.
 #include "schedule/accounting.h"
 
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <array>
 
 #include "schedule/registry.h"
-#include "schedule/ring_walk.h"
+#include "schedule/ring_steps.h"
 
 namespace longnet {
 namespace {

@@ -174,9 +174,9 @@ void check_races(const Schedule& s, const RankProgram& p, Rank rank, Faults& fau
 
 // ---- progress, matching and contents: in the order of the executors ----
 
-class Walk {
+class SymbolicRun {
  public:
-  Walk(const Schedule& schedule, const std::vector<RankProgram>& programs, Faults& faults)
+  SymbolicRun(const Schedule& schedule, const std::vector<RankProgram>& programs, Faults& faults)
       : sharded_(schedule.sharded),
         programs_(programs),
         faults_(faults),
@@ -361,7 +361,7 @@ std::vector<std::string> check_schedule(const Schedule& schedule, int limit) {
     check_structure(schedule, programs[r], Rank(r), faults);
   if (faults.any()) return faults.take();  // the rest relies on it
   for (size_t r = 0; r < programs.size(); ++r) check_races(schedule, programs[r], Rank(r), faults);
-  Walk(schedule, programs, faults).run();
+  SymbolicRun(schedule, programs, faults).run();
   return faults.take();
 }
 

@@ -1,9 +1,10 @@
-// Proof that a schedule is right, without running it: no data, no hardware.
+// Proof that a schedule is right, without data and hardware.
 //
-// It walks all programs as the executors do (each rank in program order, a communication completes
-// when both sides have posted it) and verifies that
+// Runs all programs symbolically, in the order of the executors (each rank in program order, a
+// communication completes when both sides have posted it) and verifies that
 //   - no rank waits for ever;
-//   - what arrives is what was expected, and every slot holds what each op claims, within its size;
+//   - the rows that arrive are those expected, and every slot holds the rows that each op claims,
+//     within its size;
 //   - two ops that touch the same rows of a slot, one of them writing, are ordered by dependencies;
 //   - every row of the output is initialised once, and each (query, key, head) pair is attended
 //     exactly as often as the pattern says.

@@ -8,7 +8,7 @@
 //   P = 4, Pi = 2:   rank 0 sees the shards 0 1 | 2 3,   rank 1 sees 1 0 | 3 2
 #include "core/check.h"
 #include "schedule/registry.h"
-#include "schedule/ring_walk.h"
+#include "schedule/ring_steps.h"
 
 namespace longnet {
 namespace {
@@ -34,10 +34,10 @@ RankProgram double_ring_program(const ShardedProblem& sharded, Rank rank, int in
   across.add_buffers(build, bytes);
   Accumulator output(build, build.output(), world > 1);
   ShardBuffer own{kKvSlot};
-  walk_ring(build, across, {build.kv(), -1, &own}, [&](const ShardVisit& start) -> OpId {
+  run_ring(build, across, {build.kv(), -1, &own}, [&](const ShardVisit& start) -> OpId {
     from_node = start.keys.rows.owners.first / inner;
-    walk_ring(build, inside, start,
-              [&](const ShardVisit& visit) { return output.add_shard(visit); });
+    run_ring(build, inside, start,
+             [&](const ShardVisit& visit) { return output.add_shard(visit); });
     return -1;  // the inner ring has noted what reads the start
   });
   return build.take();

@@ -1,11 +1,11 @@
 // Ring Attention (Liu et al., arXiv 2310.01889): exact attention in constant memory, for any layout.
 //
-// One trip of all shards around the ring of all ranks (ring_walk.h). P = 4, rank 1 sees the shards
+// One trip of all shards around the ring of all ranks (ring_steps.h). P = 4, rank 1 sees the shards
 // 1, 0, 3, 2. Under a causal mask a shard that lies wholly after the queries is passed on but not
 // attended to: with contiguous shards the last rank has 2P - 1 of the P^2 half blocks to do, an
 // efficiency of P / (2P - 1); zigzag and striped shards balance.
 #include "schedule/registry.h"
-#include "schedule/ring_walk.h"
+#include "schedule/ring_steps.h"
 
 namespace longnet {
 namespace {
@@ -22,8 +22,8 @@ RankProgram ring_program(const ShardedProblem& sharded, Rank rank) {
                                       build.every_row_of(build.largest_shard())));
   Accumulator output(build, build.output(), world > 1);
   ShardBuffer own{kKvSlot};
-  walk_ring(build, ring, {build.kv(), -1, &own},
-            [&](const ShardVisit& visit) { return output.add_shard(visit); });
+  run_ring(build, ring, {build.kv(), -1, &own},
+           [&](const ShardVisit& visit) { return output.add_shard(visit); });
   return build.take();
 }
 

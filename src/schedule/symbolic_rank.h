@@ -1,6 +1,5 @@
 // Part of check_schedule: one rank's memory, symbolically. Slots hold "these pieces of that slice";
-// partial results are lists of what was attended to. Every op is applied in the order in which it
-// really happens.
+// partial results are lists of contributions. Ops are applied in the order in which they happen.
 #pragma once
 #include <functional>
 #include <string>

@@ -20,7 +20,7 @@
 
 #include "core/check.h"
 #include "schedule/registry.h"
-#include "schedule/ring_walk.h"
+#include "schedule/ring_steps.h"
 
 namespace longnet {
 namespace {
@@ -95,7 +95,7 @@ class UspProgram {
     ring.add_buffers(build_, largest_group_bytes());
     Accumulator output(build_, out_, rings_ > 1);
     ShardBuffer own{kv_.slot};
-    walk_ring(build_, ring, {kv_, kv_ready_, &own}, [&](const ShardVisit& visit) -> OpId {
+    run_ring(build_, ring, {kv_, kv_ready_, &own}, [&](const ShardVisit& visit) -> OpId {
       const int owner = visit.keys.rows.owners.first / degree_;
       if (!build_.visible(hull(position()), hull(owner))) return -1;
       return output.add({0, sharded_.all_tokens(), heads_, q_, visit.keys, {}},

@@ -21,16 +21,12 @@ double count_runs(const ShardedProblem& s, const Attend& op) {
   return runs;
 }
 
-double between(double x, double x0, double y0, double x1, double y1) {
-  return y0 + (y1 - y0) * (x - x0) / (x1 - x0);
-}
-
 }  // namespace
 
 AttendCounts count_attend(const ShardedProblem& s, const Attend& op, double block_rows) {
   AttendCounts c{.queries = attended_queries(s, op), .pairs = attended_pairs(s, op)};
   if (c.pairs == 0) return {};
-  // Of each (sequence, head); heads whose offset selects nothing make this an average.
+  // Runs of all (sequence, head) pairs; heads whose offset selects nothing make this an average.
   const double runs = count_runs(s, op) * double(op.heads.count) * double(s.problem.batch);
   const double per_run = c.queries / runs;
   c.blocks = runs * std::ceil(std::max(1.0, per_run) / block_rows);
@@ -39,10 +35,10 @@ AttendCounts count_attend(const ShardedProblem& s, const Attend& op, double bloc
   if (s.problem.causal) {
     ShardedProblem unmasked = s;
     unmasked.problem.causal = false;
-    const double held = attended_pairs(unmasked, op) / c.queries;
-    c.masked = c.pairs < held * c.queries;
-    // A block sees what its last query sees, which is half a block more than the mean.
-    if (c.masked) keys = std::min(held, keys + (per_block - 1) / 2);
+    const double most = attended_pairs(unmasked, op) / c.queries;
+    c.masked = c.pairs < most * c.queries;
+    // A block needs the keys that its last query sees: half a block more than the mean.
+    if (c.masked) keys = std::min(most, keys + (per_block - 1) / 2);
   }
   c.key_rows = c.blocks * keys;
   return c;
@@ -61,7 +57,8 @@ const AttendModel* find_attend_model(const DeviceSpec& device, const AttentionPr
   if (below == above) return below;
   interpolated = *below;
   const auto mix = [&](double AttendModel::*part) {
-    interpolated.*part = between(d, below->head_dim, below->*part, above->head_dim, above->*part);
+    interpolated.*part =
+        interpolate(d, below->head_dim, below->*part, above->head_dim, above->*part);
   };
   mix(&AttendModel::block_s), mix(&AttendModel::query_s);
   mix(&AttendModel::key_s), mix(&AttendModel::pair_s);

@@ -1,4 +1,4 @@
-// Cases whose time an equation gives: what the simulator must reproduce to the last digits.
+// Cases whose time an equation gives; the simulator must reproduce them to the last digits.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,7 +11,7 @@ struct ClosedForm {
   double rel_error() const;
 };
 
-// Ring attention, ring all-gather, pairwise and burst all-to-all, two flows on one link, a tapered
+// Ring attention, ring all-gather, pairwise and linear all-to-all, two flows on one link, a tapered
 // tree.
 std::vector<ClosedForm> closed_forms();
 

@@ -1,4 +1,4 @@
-// A machine that the simulator knows: devices, links, how they are wired, what its libraries do.
+// A machine that the simulator knows: devices, links, topology, collectives of its libraries.
 //
 //   ClusterSpec c = load_cluster("configs/clusters/h100-ndr400.json");
 //   c.inter.bandwidth_bytes_per_s.value    // 5e10, and .source says who says so
@@ -24,8 +24,8 @@ struct Quantity {
   std::string source{};
 };
 
-// What a message costs before its first byte, by how optimistic one is. A measured machine has one
-// value for all three. NCCL's tuner uses the other two per step of its LL and Simple protocols.
+// Latencies of a message, from optimistic to pessimistic. A measured machine has one value for all
+// three. NCCL's tuner uses the second and third per step of its LL and Simple protocols.
 enum class AlphaSet { kIdeal, kNcclLl, kNcclSimple };
 inline constexpr std::array<AlphaSet, 3> kAlphaSets{AlphaSet::kIdeal, AlphaSet::kNcclLl,
                                                     AlphaSet::kNcclSimple};
@@ -101,14 +101,15 @@ struct TopologySpec {
   Quantity hop_s{};               // per hop beyond the first switch
 };
 
-// How a rank walks its program. `in_order`: one thread, as this suite's CPU executor: a compute op
-// occupies it, a communication is posted when everything before it is posted and its dependencies
-// are over. `streams`: attention, copies and communication each have an in-order queue, as on GPUs.
+// Order in which a rank executes its program. `in_order`: one thread, as this suite's CPU executor:
+// a compute op occupies it, a communication is posted when everything before it is posted and its
+// dependencies are over. `streams`: attention, copies and communication each have an in-order
+// queue, as on GPUs.
 enum class ExecutionKind { kStreams, kInOrder };
 std::string_view to_string(ExecutionKind kind);
 
-// What `native` collectives are: a lowering of schedule/lower_collectives.h, or a named formula
-// (simulate/collective_model.h).
+// The algorithms of `native` collectives: a lowering of schedule/lower_collectives.h, or a named
+// formula (simulate/collective_model.h).
 struct CollectiveNames {
   std::string all_gather = "ring", all_to_all = "pairwise", reduce_scatter = "ring";
   std::string source{};
@@ -126,12 +127,12 @@ struct ClusterSpec {
   // false: messages move only while both ranks wait for communication.
   bool async_progress = true;
   std::string async_progress_source{};
-  // ... but for what looks at them from time to time let through: bytes per second of all messages
-  // of a rank that computes. Only without async_progress; 0: nothing.
+  // Without async_progress: bytes per second of all messages together of a rank that computes and
+  // polls them from time to time; 0: none.
   Quantity async_bytes_per_s{};
   Quantity overlap_efficiency{.value = 1};  // speed of compute while messages of the rank move
   std::string path{};
-  double latency_factor = 1;  // of a "what if", for latencies that stand in no file (NCCL's model)
+  double latency_factor = 1;  // of a "what if", for latencies that no file has (NCCL's model)
 
   int num_nodes() const { return int(nodes.value); }
   int node_size() const { return int(gpus_per_node.value); }
@@ -156,7 +157,7 @@ struct Straggler {
   bool operator==(const Straggler&) const = default;
 };
 
-// Questions "what if": each factor replaces nothing and scales, or replaces, one figure.
+// A "what if" question: factors that scale figures of a cluster, and values that replace them.
 struct WhatIf {
   double bandwidth = 1, inter_bandwidth = 1, latency = 1;  // factors on links
   std::optional<double> taper{}, gpus_per_node{}, nodes{}, overlap_efficiency{};

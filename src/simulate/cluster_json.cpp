@@ -1,4 +1,4 @@
-// A ClusterSpec as the text of a cluster file.
+// Writes a ClusterSpec as the text of a cluster file.
 #include "json/json_tree.h"
 #include "simulate/cluster.h"
 

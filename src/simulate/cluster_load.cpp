@@ -1,4 +1,4 @@
-// From a cluster file to a ClusterSpec and back.
+// Reads a cluster file into a ClusterSpec.
 #include <algorithm>
 #include <cmath>
 

@@ -83,7 +83,7 @@ class Packer {
   int ranks_;
   ExecutionKind execution_;
   CompactProgram out_;
-  std::vector<uint8_t> waited_;  // lanes that have been through each op, as bits
+  std::vector<uint8_t> waited_;  // by op, the lanes that wait for it, as bits
   std::vector<uint32_t> place_;
   std::vector<std::pair<int, uint32_t>> edges_;
 };

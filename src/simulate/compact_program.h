@@ -1,5 +1,5 @@
-// Rank programs as the simulator walks them: 24 bytes an op, seconds and bytes in place of slices,
-// and one copy for all ranks that do the same.
+// Rank programs for the simulator: 24 bytes an op, seconds and bytes in place of slices, and one
+// copy for all ranks that do the same.
 //
 // A schedule has a period k when the program of rank p + k is that of rank p with every rank moved
 // by k around the ring of P (registry.h declares it, a test proves it). Then k programs stand for
@@ -8,8 +8,8 @@
 // Each rank has lanes that work in program order: with `streams` one for attention (attend, merge,
 // reset), one for copies (pack) and one for communication; with `in_order` a single one. A lane
 // starts an op when the one before has been started (communication) or is over (all else), and when
-// the ops that it waits for are over. Waits that an earlier op of the lane has been through are
-// left out, so an op is waited for at most once per lane.
+// the ops that it waits for are over. An op is waited for at most once per lane: later waits of the
+// same lane are left out.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -34,8 +34,8 @@ struct CompactOp {
   uint16_t num_next = 0;    // ops that wait for this one
   uint32_t needs = 0;       // ops that this one waits for
   uint32_t first_next = 0;  // in CompactProgram::next
-  int32_t peer = 0;   // index into out_offsets, in_offsets or collectives; branch of an attend
-  double amount = 0;  // seconds, or bytes of a message
+  int32_t peer = 0;         // index into out_offsets, in_offsets or collectives; an attend's branch
+  double amount = 0;        // seconds, or bytes of a message
 };
 
 // A collective with a formula for its time (collective_model.h).
@@ -50,7 +50,7 @@ struct CompactProgram {
   // Ranks that messages go to and come from, as distances around the ring: (peer - own) mod P.
   std::vector<int> out_offsets{}, in_offsets{};
   std::vector<CompactCollective> collectives{};
-  // Of one run of this program.
+  // Totals of one run of this program.
   int64_t bytes_sent = 0, messages_sent = 0, memory_bytes = 0;
   double pairs = 0;
   std::map<std::string, int64_t> memory_by_tag{};
@@ -82,7 +82,7 @@ CompactProgram pack(const LooseProgram& program, Rank rank, int ranks, Execution
 // One program per rank, without a period: for hand-written ones.
 ProgramSet pack_all(const std::vector<LooseProgram>& programs, ExecutionKind execution);
 
-// What a point's collectives are on this cluster: lowerings, and a formula for all-gathers or "".
+// A point's collectives on this cluster: lowerings, and a formula for all-gathers or "".
 struct CollectivePlan {
   CollectiveChoice lowering{};
   std::string all_gather_formula{};

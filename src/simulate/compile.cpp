@@ -1,4 +1,4 @@
-// From a schedule to packed programs: collectives lowered, ops priced.
+// Compiles a schedule to packed programs: lowers its collectives and prices its ops.
 #include <algorithm>
 #include <numeric>
 #include <set>

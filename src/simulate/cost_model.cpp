@@ -12,15 +12,9 @@
 namespace longnet {
 namespace {
 
-double between(double x, double x0, double y0, double x1, double y1) {
-  return x1 == x0 ? y0 : y0 + (y1 - y0) * (x - x0) / (x1 - x0);
-}
-
 constexpr double kOneBlock = 1e18;  // rows of a block that holds all queries
 
 int64_t group_size(const AttentionProblem& p) { return p.num_heads / p.num_kv_heads; }
-
-double given_or(const Quantity& q, double other) { return q.value > 0 ? q.value : other; }
 
 }  // namespace
 
@@ -28,8 +22,8 @@ double CostModel::Curve::at(double x) const {
   if (x <= points.front().first) return points.front().second;
   for (size_t i = 1; i < points.size(); ++i)
     if (x <= points[i].first)
-      return between(x, points[i - 1].first, points[i - 1].second, points[i].first,
-                     points[i].second);
+      return interpolate(x, points[i - 1].first, points[i - 1].second, points[i].first,
+                         points[i].second);
   return points.back().second;
 }
 
@@ -53,7 +47,7 @@ CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
   if (curves_.empty()) throw UsageError(why_unsupported(cluster, p));
   const int all = cluster.num_gpus(), busy = sharded.layout.world_size();
   if (cluster.device.alone_speed.value > 0 && all > 1)
-    speed_ = between(std::min(busy, all), 1, cluster.device.alone_speed.value, all, 1);
+    speed_ = interpolate(std::min(busy, all), 1, cluster.device.alone_speed.value, all, 1);
   for (Curve& c : curves_) std::sort(c.points.begin(), c.points.end());
   std::sort(curves_.begin(), curves_.end(),
             [](const Curve& a, const Curve& b) { return a.head_dim < b.head_dim; });
@@ -64,8 +58,8 @@ double CostModel::attend_flops_per_s(double keys) const {
   if (d <= curves_.front().head_dim) return curves_.front().at(x);
   for (size_t i = 1; i < curves_.size(); ++i)
     if (d <= curves_[i].head_dim)
-      return between(d, curves_[i - 1].head_dim, curves_[i - 1].at(x), curves_[i].head_dim,
-                     curves_[i].at(x));
+      return interpolate(d, curves_[i - 1].head_dim, curves_[i - 1].at(x), curves_[i].head_dim,
+                         curves_[i].at(x));
   return curves_.back().at(x);
 }
 
@@ -85,8 +79,8 @@ CostModel::AttendCost CostModel::attend(const Attend& op) const {
   const double busy =
       device.fill_rows.value > 0 ? std::min(1.0, queries / device.fill_rows.value) : 1.0;
   const double compute = pair_flops(pairs, p.head_dim) / (attend_flops_per_s(keys) * busy);
-  // Q, the result and each K and V row that queries see at least once; heads that share K and V
-  // may read them together.
+  // Memory is read and written at least for Q, the result and each K and V row that queries see;
+  // heads that share K and V may read them together.
   const double row = double(p.head_dim * dtype_bytes(p.dtype));
   const double kv_rows = count_attend(sharded_, op, kOneBlock).key_rows / double(group_size(p));
   const double kv_bytes =
@@ -97,21 +91,19 @@ CostModel::AttendCost CostModel::attend(const Attend& op) const {
       pairs};
 }
 
+double CostModel::copy_s(int64_t bytes, const Quantity& speed, double passes) const {
+  const DeviceSpec& d = cluster_.device;
+  const double bytes_per_s =
+      speed.value > 0 ? speed.value : d.memory_bandwidth_bytes_per_s.value / passes;
+  return d.launch_s.value + double(bytes) / bytes_per_s;
+}
+
 double CostModel::pack_s(int64_t bytes) const {
-  const DeviceSpec& d = cluster_.device;
-  return d.launch_s.value +
-         double(bytes) / given_or(d.pack_bytes_per_s, d.memory_bandwidth_bytes_per_s.value / 2);
+  return copy_s(bytes, cluster_.device.pack_bytes_per_s, 2);  // read, written
 }
-
 double CostModel::merge_s(int64_t bytes) const {
-  const DeviceSpec& d = cluster_.device;
-  return d.launch_s.value +
-         double(bytes) / given_or(d.merge_bytes_per_s, d.memory_bandwidth_bytes_per_s.value / 3);
+  return copy_s(bytes, cluster_.device.merge_bytes_per_s, 3);  // two read, one written
 }
-
-double CostModel::reset_s(int64_t bytes) const {
-  const DeviceSpec& d = cluster_.device;
-  return d.launch_s.value + double(bytes) / d.memory_bandwidth_bytes_per_s.value;
-}
+double CostModel::reset_s(int64_t bytes) const { return copy_s(bytes, {}, 1); }
 
 }  // namespace longnet

@@ -1,10 +1,10 @@
 // Seconds that a device takes for one op of a program.
 //
-// Where a device has an attend model (attend_counts.h), an attend takes what that says. Else it
-// runs at the speed that the cluster's table gives for the keys that a query of it sees,
-// interpolated in log2(rows) and in head_dim and held at the table's ends; slower in proportion
-// when it has fewer query rows than keep the device busy; and never faster than memory delivers its
-// operands. Packs and merges move bytes.
+// Where a device has an attend model (attend_counts.h), that prices an attend. Else an attend runs
+// at the speed that the cluster's table gives for the keys that a query of it sees, interpolated in
+// log2(rows) and in head_dim and constant beyond the table's ends; slower in proportion when it has
+// fewer query rows than keep the device busy; and never faster than memory delivers its operands.
+// Packs and merges move bytes.
 //
 //   h100-ndr400, d = 64, bf16: 8192 queries x 8192 keys x 12 heads = 2.06e11 FLOP; the table has
 //   395 TFLOP/s at 2048 rows and 413 at 16384, so 407 at 8192: 507 us and 5 us to launch.
@@ -17,7 +17,7 @@ namespace longnet {
 class CostModel {
  public:
   CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded);
-  // Why this device cannot say what such attention costs; empty when it can.
+  // Reason why the device has no speed for such attention; empty when it has one.
   static std::string why_unsupported(const ClusterSpec& cluster, const AttentionProblem& problem);
 
   struct AttendCost {
@@ -31,6 +31,8 @@ class CostModel {
   double attend_flops_per_s(double keys) const;
 
  private:
+  // A launch and `bytes` at `speed`; unknown: at the memory's bandwidth over `passes`.
+  double copy_s(int64_t bytes, const Quantity& speed, double passes) const;
   const ClusterSpec& cluster_;
   const ShardedProblem& sharded_;
   struct Curve {  // over rows, at one head_dim

@@ -2,17 +2,17 @@
 
 #include <algorithm>
 #include <ctime>
-#include <map>
 #include <numeric>
 
 #include "core/check.h"
+#include "simulate/gatherings.h"
 #include "simulate/network.h"
 
 namespace longnet {
 namespace {
 
 constexpr uint32_t kLaneShift = 30, kIndexMask = (1u << kLaneShift) - 1;
-constexpr uint32_t kFirstWindow = 8;  // ops of a lane that others may complete waits of, at first
+constexpr uint32_t kFirstWindow = 8;  // slots of a lane for the waits of coming ops, at first
 
 double cpu_seconds() {
   timespec t{};
@@ -29,13 +29,13 @@ class Engine {
         ranks_(simulated_ranks(programs, topology, options)),
         overlap_(cluster.overlap_efficiency.value),
         async_(cluster.async_progress),
-        // Where messages and compute slow each other, everything happens in the order of time.
         timed_(overlap_ < 1 || !async_),
         message_lane_(cluster.execution == ExecutionKind::kStreams ? 2 : 0),
         network_(topology, options.alpha, ranks_,
                  {.alone_is_fast = !timed_,
                   .pauses = !async_,
                   .bytes_per_s_without_progress = async_ ? 0 : cluster.async_bytes_per_s.value}),
+        gatherings_(programs, ranks_),
         lanes_(size_t(ranks_) * kLanes),
         slots_(lanes_.size() * kFirstWindow) {
     for (size_t i = 0; i < lanes_.size(); ++i) {
@@ -47,7 +47,6 @@ class Engine {
     run_.ranks.resize(size_t(ranks_));
     for (Rank p = 0; p < ranks_; ++p) slow_.push_back(options.straggler.is(p, programs.ranks));
     add_channels();
-    number_collectives();
     network_.done = [this](const MessageSide& s, const MessageSide& r, double end) {
       message_done(s, r, end);
     };
@@ -84,10 +83,10 @@ class Engine {
   }
 
  private:
-  // What is known of an op that has not begun: waits that are over, and the last one's time.
+  // State of an op that has not begun.
   struct Slot {
-    double ready = 0;
-    uint32_t arrived = 0;
+    double ready = 0;      // end of the last of its waits that are over
+    uint32_t arrived = 0;  // number of these
   };
   struct Lane {
     const CompactProgram* program = nullptr;
@@ -98,12 +97,7 @@ class Engine {
     // The op at work, where events time it (timed_).
     double left = 0, rate = 1, since = 0, begun = 0;
     uint32_t version = 0;
-  };
-  struct Gathering {
-    int arrived = 0, needed = 0;
-    double ready = 0;
-    std::vector<std::pair<uint32_t, uint32_t>> ops;  // lane, index
-    std::vector<double> posted;
+    const std::vector<CompactOp>& ops() const { return program->lanes[lane]; }
   };
 
   void add_channels() {
@@ -129,27 +123,6 @@ class Engine {
       }
   }
 
-  // Members find each other by group and by how often the group has gathered before.
-  void number_collectives() {
-    for (Rank p = 0; p < ranks_; ++p) {
-      std::map<RankGroup, int> seen;
-      auto& ids = gathering_of_.emplace_back();
-      for (const CompactCollective& c : programs_.of(p).collectives) {
-        RankGroup group = c.group;
-        group.rotation = 0;
-        if (group.count == programs_.ranks)
-          group = {.first = 0, .stride = 1, .count = programs_.ranks};
-        else
-          group.first %= ranks_;
-        const auto [at, is_new] = gathering_ids_.try_emplace(std::pair{group, seen[group]++},
-                                                             uint32_t(gatherings_.size()));
-        if (is_new) gatherings_.emplace_back();
-        ++gatherings_[at->second].needed;
-        ids.push_back(at->second);
-      }
-    }
-  }
-
   void wake(uint32_t lane) {
     if (lanes_[lane].queued) return;
     lanes_[lane].queued = true;
@@ -167,7 +140,7 @@ class Engine {
 
   void advance(uint32_t id, double now) {
     Lane& lane = lanes_[id];
-    const std::vector<CompactOp>& ops = lane.program->lanes[lane.lane];
+    const std::vector<CompactOp>& ops = lane.ops();
     while (lane.cursor < ops.size() && !lane.busy) {
       Slot& slot = slots_[lane.slots + (lane.cursor & lane.mask)];
       if (slot.arrived != ops[lane.cursor].needs) return;
@@ -185,7 +158,7 @@ class Engine {
 
   void execute(uint32_t id, uint32_t index, double begin) {
     Lane& lane = lanes_[id];
-    const CompactOp& op = lane.program->lanes[lane.lane][index];
+    const CompactOp& op = lane.ops()[index];
     if (op.kind == OpKind::kCollective) {
       lane.free = begin;
       gather(id, index, begin);
@@ -208,7 +181,7 @@ class Engine {
   }
 
   void post(const Lane& lane, uint32_t index, double at) {
-    const CompactOp& op = lane.program->lanes[lane.lane][index];
+    const CompactOp& op = lane.ops()[index];
     const MessageSide side{lane.rank, index, at};
     if (op.kind == OpKind::kSend)
       network_.post_send(channel_of(lane, op), side, op.amount);
@@ -218,30 +191,27 @@ class Engine {
 
   void gather(uint32_t id, uint32_t index, double at) {
     const Lane& lane = lanes_[id];
-    const CompactOp& op = lane.program->lanes[lane.lane][index];
-    const uint32_t number = gathering_of_[lane.rank][size_t(op.peer)];
-    Gathering& g = gatherings_[number];
-    g.ready = std::max(g.ready, at);
-    g.ops.push_back({id, index});
-    g.posted.push_back(at);
-    if (++g.arrived < g.needed) return;
-    const double end =
-        g.ready + lane.program->collectives[size_t(op.peer)].seconds[size_t(options_.alpha)];
+    const CompactOp& op = lane.ops()[index];
+    const uint32_t number = gatherings_.number_of(lane.rank, op.peer);
+    if (!gatherings_.arrive(number, {id, index, at})) return;
+    const CompactCollective& collective = lane.program->collectives[size_t(op.peer)];
+    const double end = gatherings_[number].ready_s + collective.seconds[size_t(options_.alpha)];
     if (!timed_) return gathered(number, end);
-    for (const auto& member : g.ops) network_.count_flowing(Rank(lanes_[member.first].rank), 1, at);
+    for (const auto& member : gatherings_[number].members)
+      network_.count_flowing(Rank(lanes_[member.lane].rank), 1, at);
     network_.events().push(end, EventKind::kCollectiveEnds, number);
   }
 
   void gathered(uint32_t number, double end) {
-    const Gathering& g = gatherings_[number];
-    for (size_t i = 0; i < g.ops.size(); ++i) {
-      const Lane& lane = lanes_[g.ops[i].first];
-      const CompactOp& op = lane.program->lanes[lane.lane][g.ops[i].second];
+    const Gatherings::Gathering& g = gatherings_[number];
+    for (const Gatherings::Member& member : g.members) {
+      const Lane& lane = lanes_[member.lane];
+      const CompactOp& op = lane.ops()[member.index];
       if (timed_) network_.count_flowing(Rank(lane.rank), -1, end);
       record({.rank = Rank(lane.rank),
               .kind = op.kind,
-              .posted_s = g.posted[i],
-              .begin_s = g.ready,
+              .posted_s = member.posted_s,
+              .begin_s = g.ready_s,
               .end_s = end});
       complete(lane, op, end);
     }
@@ -250,7 +220,7 @@ class Engine {
   void message_done(const MessageSide& send, const MessageSide& recv, double end) {
     for (const MessageSide* side : {&send, &recv}) {
       const Lane& l = lanes_[side->rank * kLanes + message_lane_];
-      const CompactOp& op = l.program->lanes[l.lane][side->index];
+      const CompactOp& op = l.ops()[side->index];
       record({.rank = Rank(side->rank),
               .kind = op.kind,
               .posted_s = side->posted_s,
@@ -263,7 +233,7 @@ class Engine {
   }
 
   void compute_done(const Lane& lane, uint32_t index, double begin, double end) {
-    const CompactOp& op = lane.program->lanes[lane.lane][index];
+    const CompactOp& op = lane.ops()[index];
     SimulatedRank& rank = run_.ranks[lane.rank];
     (op.kind == OpKind::kMerge  ? rank.merge_s
      : op.kind == OpKind::kPack ? rank.pack_s
@@ -335,7 +305,7 @@ class Engine {
     lane.free = now;
     const uint32_t index = lane.cursor - 1;
     if (!async_) network_.set_progress(Rank(lane.rank), true, now);
-    if (is_communication(lane.program->lanes[lane.lane][index].kind))
+    if (is_communication(lane.ops()[index].kind))
       post(lane, index, now);
     else
       compute_done(lane, index, lane.begun, now);
@@ -361,7 +331,7 @@ class Engine {
 
   void check_all_done() const {
     for (const Lane& lane : lanes_) {
-      const auto& ops = lane.program->lanes[lane.lane];
+      const auto& ops = lane.ops();
       check(lane.cursor == ops.size() && !lane.busy, "deadlock: rank ", lane.rank, " waits in op ",
             lane.cursor, " of ", ops.size(), " of lane ", lane.lane, " (",
             lane.cursor < ops.size() ? to_string(ops[lane.cursor].kind) : "end", ")");
@@ -372,16 +342,16 @@ class Engine {
   SimulateOptions options_;
   int ranks_;
   double overlap_;
-  bool async_, timed_;
+  bool async_;
+  bool timed_;  // messages and compute slow each other: everything happens in the order of time
   uint32_t message_lane_;
   Network network_;
+  Gatherings gatherings_;
   std::vector<Lane> lanes_;
-  std::vector<bool> slow_;  // by walked rank
+  std::vector<bool> slow_;  // by rank
   std::vector<Slot> slots_;
   std::vector<uint32_t> awake_, out_base_;
-  std::vector<std::vector<uint32_t>> in_channel_, gathering_of_;
-  std::map<std::pair<RankGroup, int>, uint32_t> gathering_ids_;
-  std::vector<Gathering> gatherings_;
+  std::vector<std::vector<uint32_t>> in_channel_;
   uint32_t next_channel_ = 0;
   SimulatedRun run_;
 };
@@ -397,11 +367,11 @@ int simulated_ranks(const ProgramSet& programs, const Topology& topology,
   return block < programs.ranks && programs.ranks % block == 0 ? int(block) : programs.ranks;
 }
 
-int64_t simulation_bytes(const ProgramSet& programs, int walked) {
+int64_t simulation_bytes(const ProgramSet& programs, int simulated) {
   int64_t channels = 0;
   for (const CompactProgram& p : programs.classes)
-    channels += int64_t(p.out_offsets.size()) * (walked / programs.period);
-  return int64_t{walked} * kLanes * (80 + 16 * int64_t{kFirstWindow}) + channels * 100;
+    channels += int64_t(p.out_offsets.size()) * (simulated / programs.period);
+  return int64_t{simulated} * kLanes * (80 + 16 * int64_t{kFirstWindow}) + channels * 100;
 }
 
 SimulatedRun simulate(const ProgramSet& programs, const Topology& topology,

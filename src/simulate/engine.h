@@ -1,4 +1,4 @@
-// The time that packed programs take on a topology: a discrete-event simulation.
+// Simulates packed programs on a topology, event by event.
 //
 //   P = 4, ring all-gather, m bytes a piece, alpha, beta:  3 (alpha + m / beta), to the last digit.
 //
@@ -10,7 +10,7 @@
 // without events, which is most of the speed.
 //
 // When ranks p and p + k do the same (ProgramSet::period, Topology::period), only k of them are
-// walked: a message to another block of k ranks arrives as that of the block's twin does.
+// simulated: a message to another block of k ranks arrives when that of the block's twin does.
 //
 // Equal inputs give equal outputs, bit for bit: events of one time keep the order of their making.
 #pragma once
@@ -24,14 +24,14 @@ namespace longnet {
 
 struct SimulateOptions {
   AlphaSet alpha = AlphaSet::kNcclLl;
-  bool collapse = true;          // walk one block of twins only, where there are some
+  bool collapse = true;          // simulate one block of twins only, where there are some
   Straggler straggler{};         // ranks that compute slower
   bool without_compute = false;  // communication alone
   bool timeline = false;
 };
 
 struct SimulatedRank {
-  double attend_s = 0, merge_s = 0, pack_s = 0;  // its lanes at work
+  double attend_s = 0, merge_s = 0, pack_s = 0;  // busy times of its lanes
   double finish_s = 0;
 };
 
@@ -39,7 +39,7 @@ struct TimelineItem {
   Rank rank;
   OpKind kind;
   // A message or gather is posted by this rank, waits for the other side or members, and then
-  // travels from begin_s to end_s; what a rank does alone begins as it is posted.
+  // travels from begin_s to end_s; other ops begin as they are posted.
   double posted_s, begin_s, end_s;
   Rank peer = -1;    // of a message
   double bytes = 0;  // of a message
@@ -48,18 +48,18 @@ struct TimelineItem {
 
 struct SimulatedRun {
   double makespan_s = 0;
-  std::vector<SimulatedRank> ranks{};  // of those that were walked: 0, 1, ...
-  int64_t messages = 0;                // walked
-  int64_t shared_messages = 0;         // of them, those that might have met others on a link
-  double cpu_s = 0;                    // of one core, that the simulation took
+  std::vector<SimulatedRank> ranks{};  // the simulated ones: 0, 1, ...
+  int64_t messages = 0;                // of these ranks
+  int64_t shared_messages = 0;         // those of them whose links others use
+  double cpu_s = 0;                    // time of one core that the simulation took
   std::vector<TimelineItem> timeline{};
 };
 
-// Ranks that a simulation walks.
+// Number of ranks that are simulated: all, or one block of twins.
 int simulated_ranks(const ProgramSet& programs, const Topology& topology,
                     const SimulateOptions& options);
 // Memory that it needs beside the programs, roughly.
-int64_t simulation_bytes(const ProgramSet& programs, int walked);
+int64_t simulation_bytes(const ProgramSet& programs, int simulated);
 
 // Throws Error on a deadlock (naming a rank and the op it waits in) and on messages whose two sides
 // differ in length.

@@ -1,7 +1,7 @@
 // Events by time; equal times in the order in which they were pushed.
 //
-// Ranks that do the same have events at the same times, by the thousand. So events of one time hang
-// in a list, and only the lists lie in a heap: most pushes and pops never touch it.
+// Ranks that do the same have events at the same times, by the thousand. So events of one time form
+// a list, and only the lists are in a heap: most pushes and pops do not touch it.
 //
 //   push(2, a) push(1, b) push(2, c)  ->  heap: 1 -> {b}, 2 -> {a, c}  ->  pops b, a, c
 #pragma once

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "simulate/pool.h"
+
 namespace longnet {
 
 FairShare::FairShare(std::vector<double> capacities) : links_(capacities.size()) {
@@ -17,12 +19,7 @@ void FairShare::touch(int link) {
 }
 
 FairShare::Flow FairShare::add(std::span<const int> links) {
-  if (free_.empty()) {
-    free_.push_back(Flow(flows_.size()));
-    flows_.emplace_back();
-  }
-  const Flow flow = free_.back();
-  free_.pop_back();
+  const Flow flow = take_slot(flows_, free_);
   State& f = flows_[flow];
   f.links.clear();
   f.rate = 0;
@@ -39,7 +36,7 @@ void FairShare::remove(Flow flow) {
   State& f = flows_[flow];
   for (const Use& use : f.links) {
     auto& users = links_[size_t(use.link)].users;
-    users[use.place] = users.back();  // the last one takes the place
+    users[use.place] = users.back();
     flows_[users.back().flow].links[users.back().use].place = use.place;
     users.pop_back();
     touch(use.link);
@@ -47,7 +44,7 @@ void FairShare::remove(Flow flow) {
   free_.push_back(flow);
 }
 
-// Everything connected to `from` through flows.
+// Collects all links and flows that are connected to `from` through flows.
 void FairShare::collect(int from) {
   component_links_.assign(1, from);
   component_flows_.clear();

@@ -9,27 +9,27 @@
 namespace longnet {
 namespace {
 
-std::vector<double> capacities(const Topology& t, int walked, double slow_bytes_per_s) {
+std::vector<double> capacities(const Topology& t, int simulated, double slow_bytes_per_s) {
   std::vector<double> out;
   for (int i = 0; i < t.num_links(); ++i) out.push_back(t.capacity(i));
-  if (slow_bytes_per_s > 0) out.resize(out.size() + size_t(walked), slow_bytes_per_s);
+  if (slow_bytes_per_s > 0) out.resize(out.size() + size_t(simulated), slow_bytes_per_s);
   return out;
 }
 
 }  // namespace
 
-Network::Network(const Topology& topology, AlphaSet alpha, int walked, const Kind& kind)
+Network::Network(const Topology& topology, AlphaSet alpha, int simulated, const Kind& kind)
     : topology_(topology),
       alpha_(alpha),
-      walked_(walked),
+      simulated_(simulated),
       alone_is_fast_(kind.alone_is_fast),
       pauses_(kind.pauses),
       slow_bytes_per_s_(kind.bytes_per_s_without_progress),
       first_slow_link_(topology.num_links()),
-      flows_of_(size_t(walked)),
-      progresses_(size_t(walked), true),
-      flowing_(size_t(walked), 0),
-      share_(capacities(topology, walked, kind.bytes_per_s_without_progress)) {}
+      flows_of_(size_t(simulated)),
+      progresses_(size_t(simulated), true),
+      flowing_(size_t(simulated), 0),
+      share_(capacities(topology, simulated, kind.bytes_per_s_without_progress)) {}
 
 uint32_t Network::add_channel(Rank from, Rank to) {
   const Route route = topology_.route(from, to);
@@ -37,7 +37,7 @@ uint32_t Network::add_channel(Rank from, Rank to) {
   for (const int link : route) rate = std::min(rate, topology_.capacity(link));
   channels_.push_back({.from = from,
                        .to = to,
-                       .receiver = uint32_t(to % walked_),
+                       .receiver = uint32_t(to % simulated_),
                        .alpha = topology_.alpha_s(route, alpha_),
                        .seconds_per_byte = 1 / rate,
                        .overhead = topology_.overhead_s(route)});
@@ -47,7 +47,7 @@ uint32_t Network::add_channel(Rank from, Rank to) {
 Route Network::route_of(const Channel& c) const {
   Route route = topology_.route(c.from, c.to);
   for (int i = 0; i < route.count; ++i)
-    route.links[size_t(i)] = topology_.representative(route.links[size_t(i)], walked_);
+    route.links[size_t(i)] = topology_.representative(route.links[size_t(i)], simulated_);
   return route;
 }
 
@@ -123,7 +123,7 @@ void Network::latency_over(uint32_t message, double now) {
 
 bool Network::may_flow(const Channel& c) const {
   if (slow_bytes_per_s_ > 0) return true;
-  return progresses_[size_t(c.from % walked_)] && progresses_[size_t(c.receiver)];
+  return progresses_[size_t(c.from % simulated_)] && progresses_[size_t(c.receiver)];
 }
 
 void Network::begin_flow(uint32_t message, double now) {
@@ -134,7 +134,7 @@ void Network::begin_flow(uint32_t message, double now) {
   f.left = messages_[message].bytes;
   f.share = kNone;
   if (pauses_) {
-    flows_of_[size_t(c.from % walked_)].push_back(flow);
+    flows_of_[size_t(c.from % simulated_)].push_back(flow);
     flows_of_[c.receiver].push_back(flow);
   }
   if (may_flow(c)) run_flow(flow, now);
@@ -145,14 +145,14 @@ void Network::run_flow(uint32_t flow, double now) {
   const Channel& c = channels_[messages_[f.message].channel];
   crossed_.assign(links_.begin() + c.first_link, links_.begin() + c.first_link + c.num_links);
   if (slow_bytes_per_s_ > 0)
-    for (const uint32_t rank : {uint32_t(c.from % walked_), c.receiver})
+    for (const uint32_t rank : {uint32_t(c.from % simulated_), c.receiver})
       if (!progresses_[rank]) crossed_.push_back(first_slow_link_ + int(rank));
   f.share = share_.add(crossed_);
   f.rate = 0;
   f.since = now;
   if (f.share >= flow_of_share_.size()) flow_of_share_.resize(f.share + 1);
   flow_of_share_[f.share] = flow;
-  count_flowing(c.from % walked_, 1, now);
+  count_flowing(c.from % simulated_, 1, now);
   count_flowing(Rank(c.receiver), 1, now);
 }
 
@@ -163,7 +163,7 @@ void Network::pause_flow(uint32_t flow, double now) {
   share_.remove(f.share);
   f.share = kNone;
   ++f.version;  // its end is not known any more
-  count_flowing(c.from % walked_, -1, now);
+  count_flowing(c.from % simulated_, -1, now);
   count_flowing(Rank(c.receiver), -1, now);
 }
 
@@ -181,7 +181,7 @@ void Network::flow_ends(uint32_t flow, uint32_t version, double now) {
   Channel& c = channels_[m.channel];
   pause_flow(flow, now);
   if (pauses_)
-    for (const size_t rank : {size_t(c.from % walked_), size_t(c.receiver)}) {
+    for (const size_t rank : {size_t(c.from % simulated_), size_t(c.receiver)}) {
       auto& list = flows_of_[rank];
       list.erase(std::find(list.begin(), list.end(), flow));
     }

@@ -10,7 +10,7 @@
 
 namespace longnet {
 
-// One side of a message: op `index` of the communication lane of (walked) rank `rank`.
+// One side of a message: op `index` of the communication lane of simulated rank `rank`.
 struct MessageSide {
   uint32_t rank, index;
   double posted_s;
@@ -22,17 +22,17 @@ class Network {
   using Done = std::function<void(const MessageSide& send, const MessageSide& recv, double end_s)>;
 
   struct Kind {
-    bool alone_is_fast;  // messages that cannot meet others are timed without events
+    bool alone_is_fast;  // messages whose links nobody else uses are timed without events
     bool pauses;         // set_progress will be called
     // Bytes per second of all messages together of a rank that does not progress them; 0: none.
     double bytes_per_s_without_progress = 0;
   };
-  // `walked` ranks stand for all.
-  Network(const Topology& topology, AlphaSet alpha, int walked, const Kind& kind);
+  // `simulated` ranks stand for all.
+  Network(const Topology& topology, AlphaSet alpha, int simulated, const Kind& kind);
 
-  // A channel from a walked rank to any rank; before the first post. Its number.
+  // A channel from a simulated rank to any rank; before the first post. Its number.
   uint32_t add_channel(Rank from, Rank to);
-  void seal();  // after the last channel: finds those that have their links to themselves
+  void seal();  // after the last channel: finds those whose links nobody else uses
   void post_send(uint32_t channel, const MessageSide& side, double bytes) {
     post(channel, side, bytes, true);
   }
@@ -48,7 +48,7 @@ class Network {
 
   // A rank that computes and cannot progress its messages meanwhile, or that can again.
   void set_progress(Rank rank, bool progresses, double now);
-  // Something of the rank's moves that is no message of this network: a collective by formula.
+  // Counts traffic of the rank that is no message of this network: a collective by formula.
   void count_flowing(Rank rank, int change, double now);
   int flowing(Rank rank) const { return flowing_[size_t(rank)]; }
 
@@ -61,7 +61,7 @@ class Network {
   static constexpr uint32_t kNone = ~0u;
   struct Channel {
     Rank from, to;      // as the schedule names them
-    uint32_t receiver;  // the walked twin of `to`
+    uint32_t receiver;  // the simulated twin of `to`
     double alpha, seconds_per_byte, overhead;
     double free_at = 0;                                // when the message before is over
     uint32_t first = kNone, last = kNone;              // posted sides without a partner
@@ -94,19 +94,19 @@ class Network {
 
   const Topology& topology_;
   AlphaSet alpha_;
-  int walked_;
+  int simulated_;
   bool alone_is_fast_, pauses_;
   double slow_bytes_per_s_;
-  int first_slow_link_;  // one per walked rank, behind the topology's
+  int first_slow_link_;  // one per simulated rank, behind the topology's
   std::vector<Channel> channels_;
   std::vector<int> links_;    // routes of the channels, one after another
-  std::vector<int> crossed_;  // by the flow that begins
+  std::vector<int> crossed_;  // links of the flow that begins
   std::vector<Posted> posted_;
   std::vector<Message> messages_;
   std::vector<Flow> flows_;
   std::vector<uint32_t> free_posted_, free_messages_, free_flows_;
   std::vector<uint32_t> flow_of_share_;
-  std::vector<std::vector<uint32_t>> flows_of_;  // by walked rank
+  std::vector<std::vector<uint32_t>> flows_of_;  // by simulated rank
   std::vector<bool> progresses_;
   std::vector<int> flowing_;
   FairShare share_;

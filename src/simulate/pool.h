@@ -1,4 +1,4 @@
-// Slots of a vector that are used again: an engine makes and ends millions of small things.
+// A pool of slots in a vector: an engine makes and ends millions of small objects.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -1,4 +1,4 @@
-// Which links a message takes, and how fast each is.
+// The links that a message takes, and the speed of each.
 //
 // Rank p is GPU p % G of node p / G. Inside a node a message takes its sender's port up into the
 // switch and its receiver's port down; between nodes the network cards' ports, and above them what
@@ -6,8 +6,7 @@
 //
 //   single_switch   nothing: any two cards talk at full speed
 //   fat_tree        leaf switches of n nodes; one link up and one down for each leaf, as wide as
-//   the
-//                   cards below it divided by the taper (packets spread over all spines)
+//                   the cards below it divided by the taper (packets spread over all spines)
 //   rail_optimised  the same for each rail: card i of n nodes hangs on leaf switch i
 //   torus           links between neighbouring nodes; dimension order, the shorter way around
 //   dragonfly       groups of nodes with an ideal switch inside, one link between any two groups
@@ -35,7 +34,7 @@ struct Route {
 
 class Topology {
  public:
-  // Of the first `ranks` GPUs of the cluster. Throws UsageError when it has fewer.
+  // The topology of the cluster's first `ranks` GPUs. Throws UsageError when it has fewer.
   Topology(const ClusterSpec& cluster, int ranks);
 
   int ranks() const { return ranks_; }

@@ -1,4 +1,4 @@
-// "What if the network were half as fast?": one cluster, changed.
+// "What if the network were half as fast?": reads such questions and applies them to a cluster.
 #include <cmath>
 #include <functional>
 #include <set>
@@ -12,6 +12,15 @@ namespace {
 
 const std::vector<std::string> kNames{"bandwidth",     "inter_bandwidth", "latency", "taper",
                                       "gpus_per_node", "nodes",           "overlap", "straggler"};
+const std::pair<const char*, double WhatIf::*> kFactors[] = {
+    {"bandwidth", &WhatIf::bandwidth},
+    {"inter_bandwidth", &WhatIf::inter_bandwidth},
+    {"latency", &WhatIf::latency}};
+const std::pair<const char*, std::optional<double> WhatIf::*> kReplacements[] = {
+    {"taper", &WhatIf::taper},
+    {"gpus_per_node", &WhatIf::gpus_per_node},
+    {"nodes", &WhatIf::nodes},
+    {"overlap", &WhatIf::overlap_efficiency}};
 constexpr double kMaxRanks = 1 << 24;
 
 std::optional<double> parse_number(const std::string& text) {
@@ -46,13 +55,10 @@ void set(WhatIf& w, const std::string& name, double value) {
   const bool whole = name == "gpus_per_node" || name == "nodes";
   if (whole && value != std::floor(value))
     throw UsageError(concat("what if ", name, " = ", value, ": must be whole"));
-  if (name == "bandwidth") w.bandwidth = value;
-  if (name == "inter_bandwidth") w.inter_bandwidth = value;
-  if (name == "latency") w.latency = value;
-  if (name == "taper") w.taper = value;
-  if (name == "gpus_per_node") w.gpus_per_node = value;
-  if (name == "nodes") w.nodes = value;
-  if (name == "overlap") w.overlap_efficiency = value;
+  for (const auto& [known, factor] : kFactors)
+    if (name == known) w.*factor = value;
+  for (const auto& [known, replacement] : kReplacements)
+    if (name == known) w.*replacement = value;
 }
 
 void scale(LinkSpec& link, double bandwidth, double latency) {
@@ -81,13 +87,10 @@ bool WhatIf::is_plain() const { return values().empty(); }
 
 std::map<std::string, double> WhatIf::values() const {
   std::map<std::string, double> v;
-  if (bandwidth != 1) v["bandwidth"] = bandwidth;
-  if (inter_bandwidth != 1) v["inter_bandwidth"] = inter_bandwidth;
-  if (latency != 1) v["latency"] = latency;
-  if (taper) v["taper"] = *taper;
-  if (gpus_per_node) v["gpus_per_node"] = *gpus_per_node;
-  if (nodes) v["nodes"] = *nodes;
-  if (overlap_efficiency) v["overlap"] = *overlap_efficiency;
+  for (const auto& [name, factor] : kFactors)
+    if (this->*factor != 1) v[name] = this->*factor;
+  for (const auto& [name, replacement] : kReplacements)
+    if (this->*replacement) v[name] = *(this->*replacement);
   if (straggler.exists()) v["straggler"] = straggler.slower;
   if (straggler.rank != 0) v["straggler_rank"] = straggler.rank;
   if (straggler.count != 1) v["stragglers"] = straggler.count;

@@ -1,10 +1,13 @@
 // Parts that the ring algorithms share: K/V shards that go around a ring of ranks, and partial
 // results that are folded into one.
 //
-// In step s the rank at position p holds the shard of position p - s, sends it to p + 1 and attends
-// to it meanwhile, while the shard of p - s - 1 comes into the other of two buffers: memory does
-// not grow with the ring. R = 4, position 1 sees the shards 1, 0, 3, 2. Shards without rows are
-// neither sent nor awaited.
+// In step s the rank at position p has the shard of position p - s, sends it to p + 1 and attends to
+// it, while the shard of p - s - 1 comes into the other of two buffers: memory does not grow with
+// the ring. Shards without rows are neither sent nor awaited.
+//
+//   R = 4, position 1:   step 0   step 1   step 2   step 3
+//     shard              1        0        3        2
+//     in                 own      buffer 0 buffer 1 buffer 0
 #pragma once
 #include <array>
 #include <functional>
@@ -62,9 +65,10 @@ inline ShardVisit pass_on(ProgramBuilder& build, Ring& ring, const ShardVisit& h
   return receive_shard(build, ring.prev, ring.shard_of(coming), ring.buffers[size_t(step % 2)]);
 }
 
-// Passes all shards by, the one at hand first: attend(visit) returns the op that reads it, or -1.
+// Runs all steps of a ring, from the shard `here` on: attend(visit) returns the op that reads the
+// shard, or -1.
 template <class AttendFn>
-void walk_ring(ProgramBuilder& build, Ring& ring, ShardVisit here, AttendFn attend) {
+void run_ring(ProgramBuilder& build, Ring& ring, ShardVisit here, AttendFn attend) {
   for (int step = 0; step < ring.size; ++step) {
     ShardVisit next;
     if (step + 1 < ring.size) next = pass_on(build, ring, here, step);
