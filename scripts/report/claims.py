@@ -163,7 +163,7 @@ def latency_constant(ctx: Context, source: str) -> Evidence:
 
 def vanilla_grows(ctx: Context, source: str) -> Evidence:
     verdicts: list[Verdict] = []
-    for group in lines(ctx, source, "exact", lambda p: p.ranks):
+    for group in lines(ctx, source, "dense", lambda p: p.ranks):
         grown, note = past_the_floor(group)
         fit = long_fit(grown, time_per_token)
         if fit:
@@ -193,7 +193,7 @@ def communication_constant(ctx: Context, source: str) -> Evidence:
     verdicts: list[Verdict] = []
     for point in ctx.points:
         counted, predicted = (point.num(f"comm.{k}_bytes_per_rank") for k in ("counted", "predicted"))
-        known = point.kind == "dilated" and point.source == source and counted is not None and predicted is not None
+        known = point.pattern == "dilated" and point.source == source and counted is not None and predicted is not None
         if known and counted != predicted:
             text = f"point {point.text('id')}: {counted:,} bytes counted, {predicted:,} predicted"
             verdicts.append(Verdict(False, float("inf"), text))
@@ -217,7 +217,7 @@ NO_NUMBERS = Evidence("simulated", NOT_TESTED, "a simulation computes times, no 
 def equals_reference(ctx: Context, source: str) -> Evidence:
     if source == "simulated":
         return NO_NUMBERS
-    able = [p for p in ctx.points if p.kind == "dilated" and p.source == source]
+    able = [p for p in ctx.points if p.pattern == "dilated" and p.source == source]
     passed = [p for p in able if p.text("check.status") == "pass"]
     failed = [
         p
@@ -255,7 +255,7 @@ def exact_distributed(ctx: Context, source: str) -> Evidence:
     """The paper's negative claim: one right run of an exact algorithm on several ranks refutes it."""
     if source == "simulated":
         return NO_NUMBERS
-    able = [p for p in ctx.points if p.kind == "exact" and p.source == source and p.ok and p.ranks >= 2]
+    able = [p for p in ctx.points if p.pattern == "dense" and p.source == source and p.ok and p.ranks >= 2]
     checked = [p for p in able if p.text("check.status") == "pass"]
     if not checked:
         text = (

@@ -20,7 +20,7 @@ def place(ctx: Context, point: Point) -> str:
 
 
 def billion_fits(ctx: Context, source: str) -> Evidence:
-    able = [p for p in ctx.points if p.kind == "dilated" and p.source == source and p.seq_len]
+    able = [p for p in ctx.points if p.pattern == "dilated" and p.source == source and p.seq_len]
     long = [p for p in able if (p.seq_len or 0) >= BILLION]
     ran = [p for p in long if p.ok]
     if ran:
@@ -52,7 +52,7 @@ def billion_fits(ctx: Context, source: str) -> Evidence:
 def billion_computed(ctx: Context, source: str) -> Evidence:
     if source != "measured":
         return Evidence(source, NOT_TESTED, f"{source} points do not hold the whole output")
-    long = [p for p in ctx.points if p.kind == "dilated" and p.source == source and (p.seq_len or 0) >= BILLION]
+    long = [p for p in ctx.points if p.pattern == "dilated" and p.source == source and (p.seq_len or 0) >= BILLION]
     wrong = [p for p in long if p.text("check.status") == "fail" or p.status == "check_failed"]
     if wrong:
         reason = wrong[0].text("reason") or "its check failed"

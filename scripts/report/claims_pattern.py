@@ -14,8 +14,8 @@ from .model import Point
 from .rows import Context
 from .units import number, plural, significant, token_label
 
-COMPLEXITY = {"exact": 2.0, "sparse": 1.5, "dilated": 1.0}  # exponent of N in the paper's table 1
-KIND_NAMES = {"exact": "vanilla", "sparse": "sparse", "dilated": "dilated"}
+COMPLEXITY = {"dense": 2.0, "sparse": 1.5, "dilated": 1.0}  # exponent of N in the paper's table 1
+PAPER_NAMES = {"dense": "vanilla", "sparse": "sparse", "dilated": "dilated"}
 VANILLA_LINES = ("local", "ring")  # the algorithms that stand for vanilla attention
 EXPONENT_WITHIN = 0.15  # of the expected exponent
 EXPONENT_LENGTHS = 4
@@ -40,11 +40,11 @@ def follows_its_rule(points: list[Point]) -> bool:
     and keys per query w + c N / w, that grow as √N; for dilated attention rates that grow as the segments; always
     for vanilla."""
     first = points[0]
-    if first.kind == "sparse":
+    if first.pattern == "sparse":
         return all(
             None not in values and max(values) <= RULE_WITHIN * min(values) for values in zip(*map(over_root, points))
         )
-    if first.kind == "dilated":
+    if first.pattern == "dilated":
         for point in points:
             known = [(number(b.get("segment_length")), number(b.get("dilation_rate"))) for b in point.branches]
             pairs = [(min(w, point.seq_len or w), r) for w, r in known if w and r]
@@ -57,13 +57,13 @@ def complexity_verdict(ctx: Context, points: list[Point]) -> Verdict | None:
     fit = fit_power_law((p.seq_len, p.time_per_sequence_s) for p in points)
     if fit is None or len({p.seq_len for p in points}) < EXPONENT_LENGTHS or fit.x_span < EXPONENT_SPAN:
         return None
-    kind = points[0].kind
-    expected = COMPLEXITY[kind]
+    pattern = points[0].pattern
+    expected = COMPLEXITY[pattern]
     away = abs(fit.exponent - expected)
     flops = fit_power_law((p.seq_len, (p.value("work.flops") or 0) / p.batch) for p in points)
     counted = f", FLOPs ~ {power(flops.exponent)}" if flops and flops.count == fit.count else ""
     text = (
-        f"{KIND_NAMES[kind]}, {ctx.index.label(points[0])} on {ctx.index.rank_label(points[0].ranks)}: time ~ "
+        f"{PAPER_NAMES[pattern]}, {ctx.index.label(points[0])} on {ctx.index.rank_label(points[0].ranks)}: time ~ "
         f"{power(fit.exponent)} (expected {power(expected)}; R² {fit.r_squared:.4f}{counted}; {span_text(fit)})"
     )
     return Verdict(round(away, 9) <= EXPONENT_WITHIN and fit.r_squared >= EXPONENT_R_SQUARED, away, text)
@@ -73,16 +73,16 @@ def complexity_table(ctx: Context, source: str) -> Evidence:
     """Supported needs a line of each of the three methods; one line that fails is enough against it."""
     verdicts: list[Verdict] = []
     tested: set[str] = set()
-    for kind in COMPLEXITY:
-        for group in lines(ctx, source, kind, lambda p: p.ranks):
-            vanilla = kind != "exact" or group[0].algorithm in VANILLA_LINES
+    for pattern in COMPLEXITY:
+        for group in lines(ctx, source, pattern, lambda p: p.ranks):
+            vanilla = pattern != "dense" or group[0].algorithm in VANILLA_LINES
             verdict = complexity_verdict(ctx, group) if vanilla and follows_its_rule(group) else None
             if verdict:
                 verdicts.append(verdict)
-                tested.add(kind)
+                tested.add(pattern)
     nothing = f"no line with {EXPONENT_LENGTHS} lengths over a factor of {EXPONENT_SPAN:g}"
     seen = decide(source, verdicts, nothing)
-    missing = ", ".join(KIND_NAMES[kind] for kind in COMPLEXITY if kind not in tested)
+    missing = ", ".join(PAPER_NAMES[pattern] for pattern in COMPLEXITY if pattern not in tested)
     if not verdicts or not missing:
         return seen
     status = NOT_TESTED if seen.status == SUPPORTED else seen.status
@@ -94,7 +94,7 @@ def depth_logarithmic(ctx: Context, source: str) -> Evidence:
     verdicts: dict[tuple[object, ...], Verdict] = {}
     for point in ctx.points:
         layers, bound = (point.num(f"metrics.dependency_depth_{key}layers") for key in ("", "bound_"))
-        if point.kind != "dilated" or point.source != source or layers is None or not point.seq_len:
+        if point.pattern != "dilated" or point.source != source or layers is None or not point.seq_len:
             continue
         never = layers < 0
         if bound is None and not never:

@@ -221,7 +221,7 @@ class Claims(unittest.TestCase):
     def test_a_computed_billion(self) -> None:
         def walked(**changes: object) -> dict:
             record = point("dilated", B, 128, time_s=3000.0)
-            record["params"]["transport"] = "virtual"
+            record["params"]["mode"] = "virtual"
             record["content"] = {"nan_values": 0, "rows": B}
             record["metrics"] = {"walk_wall_s": 3200.0}
             record["check"] |= {"queries": 1024, "max_rel_error": 4.5e-7}
@@ -241,7 +241,7 @@ class Claims(unittest.TestCase):
         records = [point("dilated", n * 8 * K, n, time_s=1e-6 * n * 8 * K) for n in (1, 2, 4, 8)]
         self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_SUPPORTED)
         for record in records:
-            record["params"]["transport"] = "virtual"
+            record["params"]["mode"] = "virtual"
         self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_TESTED)
 
     def test_walks_of_two_runs_with_the_same_branches_are_one_line(self) -> None:
@@ -250,7 +250,7 @@ class Claims(unittest.TestCase):
         for record in records:
             n = record["params"]["seq_len"]
             cut = [b | {"segment_length": min(b["segment_length"], n)} for b in branches]
-            record["params"] |= {"transport": "virtual", "branches": cut, "batch": 1, "threads": 2}
+            record["params"] |= {"mode": "virtual", "branches": cut, "batch": 1, "threads": 2}
         seen = claim(records, "dilated attention is nearly")
         self.assertEqual(seen.status, SUPPORTED)
         self.assertIn("same branches", seen.deciding.text)

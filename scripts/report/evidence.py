@@ -69,15 +69,15 @@ def decide(source: str, verdicts: list[Verdict], nothing: str, noun: str = "line
 
 
 def lines(
-    ctx: Context, source: str, kind: str, axis: Callable[[Point], object], needs_time: bool = True
+    ctx: Context, source: str, pattern: str, axis: Callable[[Point], object], needs_time: bool = True
 ) -> list[list[Point]]:
-    """Right points of one kind and source, grouped by series and what the line holds constant."""
+    """Right points of one pattern and source, grouped by series and what the line holds constant."""
     able = [
         p
         for p in ctx.points
         if p.ok
         and p.source == source
-        and p.kind == kind
+        and p.pattern == pattern
         and p.seq_len
         and (p.time_decides or not needs_time)
     ]

@@ -40,7 +40,8 @@ def need_vl_convert() -> None:
         if python.is_file() and Path(sys.prefix).resolve() != (ROOT / ".venv").resolve():
             os.execv(python, [str(python), str(Path(__file__).resolve()), *sys.argv[1:]])
         raise SystemExit(
-            "make_report.py: the Python package vl-convert-python is missing; run scripts/python_env.sh first"
+            f"make_report.py: {sys.executable} lacks the package vl-convert-python\n  hint: run "
+            f"{ROOT}/scripts/python_env.sh, which makes {ROOT}/.venv, or name an interpreter that has it in LONGNET_PYTHON"
         )
 
 

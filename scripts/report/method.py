@@ -25,7 +25,7 @@ RULES = (
     "FLOPs are exact: 4·head_dim for each (query, key) pair that the pattern attends. Lengths are global, never per "
     "rank. Tokens: K = 2^10, M = 2^20, B = 2^30.",
     "Bytes per rank are the maximum over ranks of the bytes sent in one forward.",
-    "A point on one device in the place of all ranks (transport virtual) walks their programs one after another: its time is "
+    "A point on one device in the place of all ranks (mode virtual) walks their programs one after another: its time is "
     "the sum of their attends, packs and merges, its memory that of one rank at a time. What other ranks would send is "
     "generated again where it would arrive; that, making inputs, digests and checks are timed apart.",
     "Exponents are least squares of ln(time) on ln(tokens), within one series, one source and one rank count.",

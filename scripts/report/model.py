@@ -1,7 +1,7 @@
 """Result directories as typed, forgiving views.
 
-A directory holds result.json, or, after an interruption, run.json and points.jsonl. Fields that are
-missing, of another type or not finite read as None; nothing here raises on the content of a point.
+A directory holds result.json with timelines.jsonl beside it, or, after an interruption, run.json and points.jsonl. Fields
+that are missing, of another type or not finite read as None; nothing here raises on the content of a point.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from .units import number
 
 SOURCES = ("measured", "replayed", "extrapolated", "simulated")  # strongest evidence first
-EXACT_ALGORITHMS = ("ring", "all_gather", "ulysses", "usp", "double_ring", "vanilla", "dense")
+PATTERNS = ("dilated", "dense", "sparse")  # in the order of legends and tables
 
 
 class ResultError(Exception):
@@ -56,6 +56,16 @@ class Point:
     @property
     def ok(self) -> bool:
         return self.status == "ok"
+
+    @property
+    def mode(self) -> str:
+        """`real`, `virtual` or `simulated`."""
+        return self.text("params.mode")
+
+    @property
+    def pattern(self) -> str:
+        """`dense`, `dilated` or `sparse`: which row of the paper's comparison the point belongs to."""
+        return self.text("params.pattern")
 
     @property
     def algorithm(self) -> str:
@@ -119,7 +129,7 @@ class Point:
     @property
     def in_turn(self) -> bool:
         """One device walked all ranks: its time is their sum. A replayed point's is that of the slowest rank."""
-        return self.text("params.transport") == "virtual" and self.source != "replayed"
+        return self.mode == "virtual" and self.source != "replayed"
 
     @property
     def shares_cores(self) -> bool:
@@ -147,22 +157,6 @@ class Point:
     def time_per_sequence_s(self) -> float | None:
         """Median of one forward divided by the batch: comparable between batch sizes."""
         return None if self.median_s is None else self.median_s / self.batch
-
-    @property
-    def kind(self) -> str:
-        """`dilated`, `sparse`, `exact` or `other`: which row of the paper's comparison the point belongs to."""
-        if self.algorithm.startswith("sparse") or any(number(b.get("summary_tokens")) for b in self.branches):
-            return "sparse"
-        if self.algorithm.startswith("dilated"):
-            return "dilated"
-        if any(self.algorithm == n or self.algorithm.startswith(n + "_") for n in EXACT_ALGORITHMS):
-            return "exact"
-        if not self.branches:
-            return "other"
-        first = self.branches[0]
-        width, rate = number(first.get("segment_length")), number(first.get("dilation_rate"))
-        dense = len(self.branches) == 1 and rate == 1 and (width or 0) >= (self.seq_len or 0)
-        return "exact" if dense else "dilated"
 
     def value(self, path: str) -> float | int | None:
         """A number of a point that ran and was right; None otherwise."""
@@ -206,6 +200,28 @@ class Run:
         return "failed" if bad else ("ok" if self.counts.get("ok") else "no results")
 
 
+def pattern_of(branches: list[dict[str, Any]], seq_len: float | None) -> str:
+    """The kind of a pattern, by its branches."""
+    if any(number(b.get("summary_tokens")) for b in branches):
+        return "sparse"
+    width, rate = (number(branches[0].get(key)) for key in ("segment_length", "dilation_rate")) if branches else (0, 0)
+    dense = len(branches) == 1 and rate == 1 and (width or 0) >= (seq_len or 0)
+    return "dense" if dense else "dilated" if branches else ""
+
+
+def with_mode_and_pattern(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with `params.mode` and `params.pattern`, which older results leave to the transport and the branches.
+    Only a real run has a transport."""
+    params = record.get("params")
+    if not isinstance(params, dict):
+        return record
+    point, transport = Point(0, record), params.get("transport")
+    mode = point.mode or (transport if transport in ("virtual", "simulated") else "real")
+    pattern = point.pattern or pattern_of(point.branches, point.seq_len)
+    kept = {k: v for k, v in params.items() if k != "transport" or mode == "real"}
+    return record | {"params": kept | {"mode": mode, "pattern": pattern}}
+
+
 def read_points(records: list[Any], run: int, notes: list[str]) -> list[Point]:
     """The last record of an id counts: a resumed run appends the repeated point."""
     by_id: dict[str, Point] = {}
@@ -221,7 +237,7 @@ def read_points(records: list[Any], run: int, notes: list[str]) -> list[Point]:
         key = f"{identity}/{record.get('source')}"
         if key in by_id:
             notes.append(f"Point {identity} was recorded twice; the later record counts.")
-        by_id[key] = Point(run, record)
+        by_id[key] = Point(run, with_mode_and_pattern(record))
     return list(by_id.values())
 
 
@@ -237,20 +253,35 @@ def read_lines(path: Path, notes: list[str]) -> list[Any]:
     return records
 
 
+def read_timelines(path: Path, notes: list[str]) -> dict[str, Any]:
+    """Id -> timeline; none where there is no such file."""
+    lines = read_lines(path, notes) if path.is_file() else []
+    return {str(line.get("id")): line.get("timeline") for line in lines if isinstance(line, dict)}
+
+
+def load_result(directory: Path, index: int) -> Run:
+    path, notes = directory / "result.json", []
+    try:
+        record = parse_json(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ResultError(f"{path}: not valid JSON ({error}); delete it to read points.jsonl instead") from error
+    if not isinstance(record, dict):
+        raise ResultError(f"{path}: expected an object, found {type(record).__name__}")
+    records = record.get("points")
+    points = read_points(records if isinstance(records, list) else [], index, notes)
+    timelines = read_timelines(directory / "timelines.jsonl", notes)
+    for point in points:
+        if point.text("id") in timelines:
+            point.raw["timeline"] = timelines[point.text("id")]
+    return Run(directory, record, points, notes=notes)
+
+
 def load_run(directory: Path, index: int) -> Run:
     """Reads one result directory; falls back to run.json + points.jsonl of an interrupted run."""
+    if (directory / "result.json").is_file():
+        return load_result(directory, index)
     notes: list[str] = []
-    result, manifest, lines = (directory / n for n in ("result.json", "run.json", "points.jsonl"))
-    if result.is_file():
-        try:
-            record = parse_json(result.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ResultError(f"{result}: not valid JSON ({error}); delete it to read points.jsonl instead") from error
-        if not isinstance(record, dict):
-            raise ResultError(f"{result}: expected an object, found {type(record).__name__}")
-        records = record.get("points")
-        points = read_points(records if isinstance(records, list) else [], index, notes)
-        return Run(directory, record, points, notes=notes)
+    manifest, lines = directory / "run.json", directory / "points.jsonl"
     if not manifest.is_file() and not lines.is_file():
         raise ResultError(
             f"{directory}: no result.json, and no run.json or points.jsonl either; is it a result directory?"

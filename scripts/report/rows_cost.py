@@ -111,7 +111,7 @@ def device_limits(ctx: Context, points: list[Point]) -> dict[str, float]:
         fraction = number(run.get("run.config.memory.limit_fraction")) or 1.0
         share = f"{percent_label(fraction)} of " if fraction != 1 else ""
         on_host = [
-            1 if p.text("params.transport") == "virtual" else p.ranks  # a walk holds one rank at a time
+            1 if p.mode == "virtual" else p.ranks  # a walk holds one rank at a time
             for p in points
             if p.run == place and p.source == "measured" and p.text("params.kernel") in ("cpu", "reference", "")
         ]
@@ -221,7 +221,7 @@ def coverage(ctx: Context) -> list[Drawing]:
     seen: set[tuple[Any, ...]] = set()
     for point in ctx.points:
         values = point.get("work.coverage")
-        if not point.ok or point.kind != "dilated" or not point.seq_len or not isinstance(values, list):
+        if not point.ok or point.pattern != "dilated" or not point.seq_len or not isinstance(values, list):
             continue
         key = (ctx.index.key(point), point.source, point.ranks, point.seq_len)
         if key in seen:
@@ -259,9 +259,9 @@ def dependency_depth(ctx: Context) -> list[Drawing]:
     shown: dict[tuple[Any, ...], Point] = {}
     for point in ctx.points:
         layers = point.num("metrics.dependency_depth_layers")
-        if layers is not None and point.seq_len and point.kind != "exact":
+        if layers is not None and point.seq_len and point.pattern != "dense":
             shown.setdefault((ctx.index.key(point), point.source, point.ranks, point.seq_len), point)
-        elif point.kind != "exact" and point.num("metrics.dependency_depth_bound_layers") is not None:
+        elif point.pattern != "dense" and point.num("metrics.dependency_depth_bound_layers") is not None:
             unknown += 1
     for point in shown.values():
         layers, reachable, bound = (

@@ -90,7 +90,7 @@ def time_per_token(ctx: Context) -> list[Drawing]:
     return single([timed_row(ctx, p, 1.0 / (p.batch * (p.seq_len or 1))) for p in shown], shown)
 
 
-SAME_PROBLEM = ("heads", "kv_heads", "head_dim", "dtype", "causal", "kernel", "transport", "cluster")
+SAME_PROBLEM = ("heads", "kv_heads", "head_dim", "dtype", "causal", "kernel", "mode", "transport", "cluster")
 
 
 def problem_shape(point: Point) -> tuple[Any, ...]:
@@ -105,8 +105,8 @@ def problem_key(point: Point) -> tuple[Any, ...]:
 def matched(ctx: Context) -> list[tuple[Point, Point]]:
     """Pairs (exact, fastest dilated) of the same problem, ranks and source."""
     timed = timed_points(ctx)
-    dilated = {problem_key(p): p for p in best_per_key([p for p in timed if p.kind == "dilated"], problem_key)}
-    exact = [p for p in timed if p.kind == "exact"]
+    dilated = {problem_key(p): p for p in best_per_key([p for p in timed if p.pattern == "dilated"], problem_key)}
+    exact = [p for p in timed if p.pattern == "dense"]
     return [(p, dilated[problem_key(p)]) for p in exact if problem_key(p) in dilated]
 
 
@@ -177,7 +177,7 @@ def short_name(point: Point) -> str:
 def winners(ctx: Context) -> list[Drawing]:
     """Per source, run, cluster and problem: the fastest exact algorithm of each (N, P), how far the next one is,
     and where the same problem on another cluster of the run has another winner."""
-    exact = [p for p in timed_points(ctx) if p.kind == "exact" and p.group_ranks > 1]
+    exact = [p for p in timed_points(ctx) if p.pattern == "dense" and p.group_ranks > 1]
     shape = ("heads", "kv_heads", "head_dim", "dtype", "causal")
     problems = group_by(
         exact, lambda p: p.run, lambda p: p.source, lambda p: tuple(p.text(f"params.{k}") for k in shape)
@@ -237,11 +237,11 @@ def winner_row(ctx: Context, cell: tuple[Any, ...], maps: dict[str, Any], cluste
 def baseline_of(first: Point, candidates: list[Point], length: Callable[[Point], Any]) -> Point:
     """What a series is compared with. All exact algorithms compute the same, so they share one: the fastest on the
     fewest ranks that any of them ran on (one rank: usually local). Else the slowest to start would look best."""
-    if first.kind != "exact":
+    if first.pattern != "dense":
         return first
 
     wanted = (*problem_shape(first), length(first))
-    alike = [p for p in candidates if p.kind == "exact" and (*problem_shape(p), length(p)) == wanted]
+    alike = [p for p in candidates if p.pattern == "dense" and (*problem_shape(p), length(p)) == wanted]
     return min(alike, key=lambda p: (p.ranks, p.median_s))
 
 

@@ -1,6 +1,6 @@
 """Which points belong to one line, how the line is called, and its colour, marker and dash.
 
-A series is an algorithm with everything that is not an axis: transport, kernel, layout, shape. Ranks,
+A series is an algorithm with everything that is not an axis: mode, transport, kernel, layout, shape. Ranks,
 their replicas, tokens and batch are axes. The label has the layout, degrees and collective that are not the default, and
 of the rest only what differs between the points of a report: "ring", "ring zigzag · via bruck", or
 "dilated · bf16" when types vary.
@@ -12,10 +12,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Iterable
 
-from .model import SOURCES, Point, Run
+from .model import PATTERNS, SOURCES, Point, Run
 from .units import plural
 
-AXES = {"seq_len", "ranks", "replicas", "batch", "branches", "threads", "phase_parts", "seed", "id"}
+AXES = {"seq_len", "ranks", "replicas", "batch", "pattern", "branches", "threads", "phase_parts", "seed", "id"}
 DEFAULTS = {"layout": "contiguous", "collective": "native", "ulysses_degree": 0, "ring_inner": 0, "head_slice": 0, "node_size": 0}
 DEGREES = {"ulysses_degree": "Pu", "ring_inner": "Pi", "head_slice": "head slice"}
 # Okabe and Ito (2008); the yellow is left out, too pale on white, and Tol's wine stands in for it,
@@ -65,9 +65,9 @@ def scalar_params(point: Point) -> dict[str, Any]:
     named = {k: v for k, v in named.items() if v != DEFAULTS.get(k, ...)}
     if params.get("phase_parts", 1) != 1:
         named["phase"] = "shard phase"
-    if "cluster" in named:  # says it all: kernel "modelled", transport "simulated"
+    if "cluster" in named:  # says it all: kernel "modelled", mode "simulated"
         named.pop("kernel", None)
-        named.pop("transport", None)
+        named.pop("mode", None)
     return named
 
 
@@ -96,7 +96,7 @@ class SeriesIndex:
         return named | {"threads": point.get("params.threads")} if self.threads_named else named
 
     def key(self, point: Point) -> tuple[Any, ...]:
-        return (point.run, point.kind, tuple(sorted((k, str(v)) for k, v in self.params(point).items())))
+        return (point.run, point.pattern, tuple(sorted((k, str(v)) for k, v in self.params(point).items())))
 
     def _threads_vary(self) -> bool:
         """Threads follow from the ranks of a machine; they name a series only if one problem ran with several."""
@@ -135,7 +135,7 @@ class SeriesIndex:
     def _label(self, point: Point) -> str:
         parts = [point.algorithm]
         if point.algorithm == "local":
-            parts[0] = f"local ({'dense' if point.kind == 'exact' else point.kind})"
+            parts[0] = f"local ({point.pattern})"
         params = self.params(point)
         if "layout" in params:
             parts[0] += f" {params['layout']}"
@@ -145,8 +145,8 @@ class SeriesIndex:
         if point.in_turn:
             parts.append("one device")
         for name in self.varying:
-            value = params.get(name) if name != "transport" or not point.in_turn else None
-            if value is None or value is False:
+            value = params.get(name)
+            if value is None or value is False or (name == "mode" and (value == "real" or point.in_turn)):
                 continue
             if value is True:
                 parts.append(name)
@@ -158,7 +158,9 @@ class SeriesIndex:
 
     def _styles(self) -> dict[str, Style]:
         """The usual algorithms keep their colour in every report; variants take the free ones."""
-        first_of = {self.label(p): p.algorithm for p in sorted(self.points, key=lambda p: (p.kind, self.label(p)))}
+        order = {pattern: place for place, pattern in enumerate(PATTERNS)}
+        ordered = sorted(self.points, key=lambda p: (order.get(p.pattern, len(order)), self.label(p)))
+        first_of = {self.label(p): p.algorithm for p in ordered}
         styles: dict[str, Style] = {}
         used: set[int] = set()
         waiting: list[str] = []

@@ -12,7 +12,7 @@ import random
 from pathlib import Path
 from typing import Any, Iterable
 
-from .model import Point, Run
+from .model import Point, Run, with_mode_and_pattern
 from .rows import Context
 from .series import SeriesIndex
 
@@ -57,6 +57,7 @@ def params_of(algorithm: str, seq_len: int, ranks: int, batch: int) -> dict[str,
         "phase_parts": 1,
         "threads": max(1, 4 // ranks),
         "seed": 1,
+        "pattern": algorithm if algorithm in ("dilated", "sparse") else "dense",
         "branches": {"dilated": branches_of(seq_len, ranks), "sparse": sparse_branches(seq_len)}.get(algorithm, dense),
     }
 
@@ -374,13 +375,17 @@ def result(points: Iterable[dict[str, Any]], name: str = "synthetic", verdict: s
 def context(records: list[dict[str, Any]]) -> Context:
     """The points as a report sees them, without a directory."""
     run = Run(Path("synthetic"), {"run": {"name": "synthetic"}}, [])
-    run.points = [Point(0, record) for record in records]
+    run.points = [Point(0, with_mode_and_pattern(record)) for record in records]
     return Context(run.points, [run], SeriesIndex(run.points, [run]))
 
 
 def write_result(directory: Path, points: Iterable[dict[str, Any]], **options: str) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "result.json").write_text(json.dumps(result(points, **options)), encoding="utf-8")
+    listed = list(points)
+    bare = [{k: v for k, v in p.items() if k != "timeline"} for p in listed]
+    (directory / "result.json").write_text(json.dumps(result(bare, **options)), encoding="utf-8")
+    lines = [json.dumps({"id": p.get("id"), "timeline": p["timeline"]}) + "\n" for p in listed if "timeline" in p]
+    (directory / "timelines.jsonl").write_text("".join(lines), encoding="utf-8")
     return directory
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from .evidence import lines, span_text
 from .fits import fit_power_law
 from .markup import attribute, escape, scroll_table, table_row
-from .model import Point
+from .model import PATTERNS, Point
 from .rows import Context, sample_count
 from .series import sources_of
 from .units import (
@@ -131,6 +131,7 @@ COLUMNS: tuple[Column, ...] = (
     number_column("tolerance", "tolerance", "check.tolerance", error_label),
     text_column("input_digest", "digest of inputs", "content.input_digest"),
     text_column("output_digest", "digest of output", "content.output_digest"),
+    text_column("mode", "mode", "params.mode"),
     text_column("transport", "transport", "params.transport"),
     text_column("kernel", "kernel", "params.kernel"),
     text_column("layout", "layout", "params.layout"),
@@ -144,6 +145,7 @@ COLUMNS: tuple[Column, ...] = (
     number_column("kv_heads", "kv_heads", "params.kv_heads", integer_label),
     number_column("head_dim", "head_dim", "params.head_dim", integer_label),
     text_column("causal", "causal", "params.causal"),
+    text_column("pattern", "pattern", "params.pattern"),
     Column("branches_w_r", "branches w/r", branches_text, branches_shown),
     text_column("reason", "reason", "reason"),
 )
@@ -227,8 +229,8 @@ def fit_table(ctx: Context) -> str:
     """Exponents of time against tokens, within one series, source and rank count."""
     rows = []
     for source in sources_of(ctx.points):
-        for kind in ("dilated", "sparse", "exact", "other"):
-            for group in lines(ctx, source, kind, lambda p: p.ranks):
+        for pattern in PATTERNS:
+            for group in lines(ctx, source, pattern, lambda p: p.ranks):
                 fit = fit_power_law((p.seq_len, p.time_per_sequence_s) for p in group)
                 if fit and fit.count >= 3:
                     rows.append(

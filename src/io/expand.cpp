@@ -353,7 +353,7 @@ std::string why_uneven(const PointParams& p) {
 std::string canonical_params_json(const PointParams& params) {
   JsonNode all = params_to_node(params), kept = JsonNode::object();
   for (size_t i = 0; i < all.keys.size(); ++i)
-    if (all.keys[i] != "transport") kept.set(all.keys[i], all.items[i]);
+    if (all.keys[i] != "transport" && all.keys[i] != "pattern") kept.set(all.keys[i], all.items[i]);
   return dump_json(kept, -1, true);
 }
 

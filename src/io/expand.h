@@ -57,8 +57,8 @@ std::vector<DilatedBranch> resolve_branches(const DilatedConfig& dilated, int64_
 DilatedPattern resolve_sparse(const SparseConfig& sparse, const AttentionProblem& problem,
                               const DilatedPattern& dilated);
 
-// The canonical JSON of params (sorted keys, no transport) and the id: first 8 hex digits of its
-// SHA-256.
+// The canonical JSON of params (sorted keys, without transport and the pattern's kind, which the
+// algorithm decides) and the id: first 8 hex digits of its SHA-256.
 std::string canonical_params_json(const PointParams& params);
 std::string point_id(const PointParams& params);
 

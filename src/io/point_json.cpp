@@ -17,6 +17,21 @@ MixRule parse_mix(const std::string& name) {
   throw UsageError(concat("unknown mix '", name, "': use lse, mean or sum"));
 }
 
+// Results of before the kind was recorded leave it to the branches.
+PatternKind kind_from(const JsonNode& n, const PointParams& p) {
+  const std::string name = n.text("pattern");
+  for (PatternKind kind : {PatternKind::kDense, PatternKind::kDilated, PatternKind::kSparse})
+    if (to_string(kind) == name) return kind;
+  if (!name.empty())
+    throw UsageError(concat("unknown pattern '", name, "': use dense, dilated or sparse"));
+  const std::vector<DilatedBranch>& branches = p.pattern.branches;
+  for (const DilatedBranch& b : branches)
+    if (b.summary_tokens > 0) return PatternKind::kSparse;
+  const bool dense = branches.size() == 1 && branches[0].dilation_rate == 1 &&
+                     branches[0].segment_length >= p.problem.seq_len;
+  return dense ? PatternKind::kDense : PatternKind::kDilated;
+}
+
 }  // namespace
 
 JsonNode params_to_node(const PointParams& p) {
@@ -32,7 +47,8 @@ JsonNode params_to_node(const PointParams& p) {
   n.set("seq_len", p.problem.seq_len).set("ranks", p.ranks).set("batch", p.problem.batch);
   n.set("heads", p.problem.num_heads).set("kv_heads", p.problem.num_kv_heads);
   n.set("head_dim", p.problem.head_dim).set("dtype", to_string(p.problem.dtype));
-  n.set("causal", p.problem.causal).set("layout", p.layout).set("branches", branches);
+  n.set("causal", p.problem.causal).set("layout", p.layout);
+  n.set("pattern", to_string(p.pattern.kind)).set("branches", branches);
   n.set("gather_scope", p.gather_scope).set("offset", to_string(p.pattern.offset));
   n.set("mix", to_string(p.pattern.mix)).set("phase_parts", p.pattern.phase_parts);
   n.set("collective", p.collective).set("ulysses_degree", p.ulysses_degree);
@@ -75,6 +91,7 @@ PointParams params_from_node(const JsonNode& n) {
     for (const JsonNode& b : branches->items)
       p.pattern.branches.push_back(
           {b.whole("segment_length"), b.whole("dilation_rate", 1), b.whole("summary_tokens")});
+  p.pattern.kind = kind_from(n, p);
   return p;
 }
 

@@ -74,10 +74,11 @@ TEST(Record, HasTheKeysThatToolsRelyOn) {
                                   "per_rank", "work", "comm", "memory", "check", "ablations",
                                   "metrics", "timeline"));
   EXPECT_THAT(keys("params"),
-              testing::IsSupersetOf({"algorithm", "transport", "kernel", "seq_len", "ranks",
-                                     "batch", "heads", "kv_heads", "head_dim", "dtype", "causal",
-                                     "layout", "branches", "collective", "ulysses_degree",
-                                     "ring_inner", "head_slice", "node_size", "replicas"}));
+              testing::IsSupersetOf({"algorithm",  "transport",  "kernel",     "seq_len",
+                                     "ranks",      "batch",      "heads",      "kv_heads",
+                                     "head_dim",   "dtype",      "causal",     "layout",
+                                     "pattern",    "branches",   "collective", "ulysses_degree",
+                                     "ring_inner", "head_slice", "node_size",  "replicas"}));
   EXPECT_THAT(keys("timing"), ElementsAre("samples_s", "median_s", "ci_low_s", "ci_high_s",
                                           "ci_level", "p95_s", "min_s", "warmup", "reduction"));
   EXPECT_THAT(keys("phases"),
@@ -167,6 +168,41 @@ TEST(Record, AbsentOptionsReadAsTheirDefaults) {
   EXPECT_EQ(r.params.pattern, dense_pattern(8));
   EXPECT_TRUE(std::isnan(r.work.balance));
   EXPECT_FALSE(r.ablations);
+}
+
+TEST(Record, NamesThePatternOfItsPoint) {
+  PointRecord r = full_record();
+  const auto written = [&] {
+    return parse_json(record_to_json(r), "r").find("params")->text("pattern");
+  };
+  r.params.problem.seq_len = 64;
+  EXPECT_EQ(written(), "dilated");
+  r.params.pattern = {.branches = {{64, 1}}};  // dilated, on a sequence no longer than w_0
+  EXPECT_EQ(written(), "dilated");
+  EXPECT_EQ(record_from_json(record_to_json(r)).params.pattern, r.params.pattern);
+  r.params.pattern = dense_pattern(64);
+  EXPECT_EQ(written(), "dense");
+  r.params.pattern = sparse_pattern(16, 4);
+  EXPECT_EQ(written(), "sparse");
+  std::string text = record_to_json(r);
+  text.replace(text.find("\"sparse\""), 8, "\"spares\"");
+  EXPECT_THAT(usage_error([&] { record_from_json(text); }),
+              testing::HasSubstr("unknown pattern 'spares'"));
+}
+
+// Results of before the kind was written leave it to the branches.
+TEST(Record, ThePatternOfAnOldResultFollowsFromItsBranches) {
+  const auto kind = [](const std::string& branches) {
+    return record_from_json(concat(R"({"id": "00000001", "source": "measured", "status": "ok",
+        "params": {"algorithm": "x", "seq_len": 64, "branches": [)",
+                                   branches, "]}}"))
+        .params.pattern.kind;
+  };
+  const std::string part = R"({"segment_length": 16, "dilation_rate": 1})";
+  EXPECT_EQ(kind(R"({"segment_length": 64, "dilation_rate": 1})"), PatternKind::kDense);
+  EXPECT_EQ(kind(part), PatternKind::kDilated);
+  EXPECT_EQ(kind(part + R"(, {"segment_length": 64, "dilation_rate": 4})"), PatternKind::kDilated);
+  EXPECT_EQ(kind(part + R"(, {"segment_length": 16, "summary_tokens": 2})"), PatternKind::kSparse);
 }
 
 TEST(Record, StatusAndSourceNamesRoundTrip) {

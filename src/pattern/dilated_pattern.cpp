@@ -4,6 +4,17 @@
 
 namespace longnet {
 
+std::string_view to_string(PatternKind kind) {
+  switch (kind) {
+    case PatternKind::kDense:
+      return "dense";
+    case PatternKind::kSparse:
+      return "sparse";
+    default:
+      return "dilated";
+  }
+}
+
 std::string_view to_string(OffsetRule rule) {
   constexpr std::string_view kNames[] = {"paper", "block", "none"};
   return kNames[size_t(rule)];
@@ -14,10 +25,13 @@ std::string_view to_string(MixRule rule) {
   return kNames[size_t(rule)];
 }
 
-DilatedPattern dense_pattern(int64_t seq_len) { return {.branches = {{seq_len, 1}}}; }
+DilatedPattern dense_pattern(int64_t seq_len) {
+  return {.branches = {{seq_len, 1}}, .kind = PatternKind::kDense};
+}
 
 DilatedPattern sparse_pattern(int64_t segment_length, int64_t summary_tokens) {
-  return {.branches = {{segment_length, 1}, {segment_length, 1, summary_tokens}}};
+  return {.branches = {{segment_length, 1}, {segment_length, 1, summary_tokens}},
+          .kind = PatternKind::kSparse};
 }
 
 int64_t num_offsets(const DilatedBranch& branch) {

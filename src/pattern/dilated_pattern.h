@@ -32,14 +32,18 @@ struct DilatedBranch {
   bool operator==(const DilatedBranch&) const = default;
 };
 
+// Which family a pattern belongs to, as recorded with every point. A dilated pattern stays dilated
+// on a sequence so short that one dense branch is left of it.
+enum class PatternKind { kDense, kDilated, kSparse };
 // Offset of head j: j mod r (the paper), j / ceil(H/r) (contiguous head groups), or 0.
 enum class OffsetRule { kPaper, kBlock, kNone };
 // Mixture of branches: by LSE (one softmax over the multiset union of keys), by mean over the number
 // of branches, or by plain sum; a branch that does not select a row contributes 0 to mean and sum.
 enum class MixRule { kLse, kMean, kSum };
 
-std::string_view to_string(OffsetRule rule);  // "paper", "block", "none"
-std::string_view to_string(MixRule rule);     // "lse", "mean", "sum"
+std::string_view to_string(PatternKind kind);  // "dense", "dilated", "sparse"
+std::string_view to_string(OffsetRule rule);   // "paper", "block", "none"
+std::string_view to_string(MixRule rule);      // "lse", "mean", "sum"
 
 struct DilatedPattern {
   std::vector<DilatedBranch> branches;
@@ -49,6 +53,7 @@ struct DilatedPattern {
   // (part_begin) as well as at each segment: 1 is the paper's; P reproduces implementations that
   // dilate each rank's shard.
   int64_t phase_parts = 1;
+  PatternKind kind = PatternKind::kDilated;
   bool operator==(const DilatedPattern&) const = default;
 };
 

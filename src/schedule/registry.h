@@ -9,16 +9,13 @@
 
 namespace longnet {
 
-// The pattern of a config that an algorithm computes.
-enum class PatternKind { kDense, kDilated, kSparse };
-
 // The lowerings that change an algorithm's programs: of all-gathers, of all-to-alls, or none.
 enum class CollectiveUse { kNone, kAllGather, kAllToAll };
 
 struct AlgorithmInfo {
   std::string_view name;
   std::string_view summary;  // one line for --help
-  PatternKind pattern;
+  PatternKind pattern;       // of a config: the one that it computes
   CollectiveUse collectives;
   Schedule (*make)(const ShardedProblem&);
   // Empty when the algorithm can run this, else the reason.
