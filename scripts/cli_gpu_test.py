@@ -50,7 +50,8 @@ class Gpu(Case):
                 self.assertLess(parts["compute_s"] + parts["merge_s"], 3 * full)
             self.assertEqual(p["content"]["nan_values"], 0)
             self.assertEqual(p["content"]["rows"], 4 * 512)
-            self.assertTrue(p["timeline"])
+        timelines = map(json.loads, (self.path / "gpu" / "timelines.jsonl").read_text().splitlines())
+        self.assertEqual({line["id"] for line in timelines}, {p["id"] for p in points})
         self.assertEqual(len({p["content"]["input_digest"] for p in points}), 1)
         on_cpu = self.run_config("h100-8", *MODEL, "--set", "sweep.seq_len=512", "--set", "sweep.ranks=1", "--set", "run.kernel=cpu",
                                  "--set", "sweep.algorithm=dilated", out="cpu")[0]["points"][0]

@@ -4,9 +4,11 @@ import json
 import pathlib
 import sys
 
+from report.model import load_run
+
 
 def points(folder):
-    found = json.loads((folder / "result.json").read_text())["points"]
+    found = [p.raw for p in load_run(folder, 0).points]
     wrong = [p["id"] for p in found if p["status"] != "ok"]
     if wrong:
         sys.exit(f"error: points {', '.join(wrong)} of {folder} are not ok")

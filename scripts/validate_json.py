@@ -3,8 +3,8 @@
 
   validate_json.py configs/quick.json results/20261120T225600Z-quick-1a2b3c4d5e
 
-A folder stands for its run.json, points.jsonl and result.json; a *.jsonl file is checked line by
-line; a file with "run" and "points" is a result, one with "run" alone a manifest, one with "device" and "links" a
+A folder stands for its run.json, points.jsonl, timelines.jsonl and result.json; a *.jsonl file is checked line by
+line, as timelines where it is called so, else as points; a file with "run" and "points" is a result, one with "run" alone a manifest, one with "device" and "links" a
 cluster, one with "closed_form" a validation, anything else a config.
 The config inside a result is checked as well.
 Exit code: 0 all valid, 1 something is not, 2 it could not be checked.
@@ -85,7 +85,7 @@ def load_validators():
 
     return {"config": Draft202012Validator(config), "cluster": Draft202012Validator(cluster),
             "validation": Draft202012Validator(validation), "result": Draft202012Validator(result),
-            "manifest": part("manifest"), "point": part("point")}
+            "manifest": part("manifest"), "point": part("point"), "timeline_line": part("timeline_line")}
 
 
 def kind_of(value):
@@ -117,23 +117,25 @@ def problems_in(validator, value):
 
 
 def check_lines(path, validators):
+    kind = "timeline_line" if path.name == "timelines.jsonl" else "point"
     for number, line in enumerate(path.read_text().splitlines(), 1):
         try:
             value = parse(line)
         except ValueError as error:
             yield f"{path}:{number}: not valid JSON: {error}"
             continue
-        for problem in problems_in(validators["point"], value):
+        for problem in problems_in(validators[kind], value):
             yield f"{path}:{number}: {problem}"
 
 
 def check_file(path, validators):
     if path.is_dir():
-        for name in ("run.json", "points.jsonl", "result.json"):
-            if (path / name).exists():
-                yield from check_file(path / name, validators)
-            elif name == "run.json":
-                yield f"{path}: holds no run.json, so it is no folder of results"
+        files = [path / name for name in ("run.json", "points.jsonl", "timelines.jsonl", "result.json")]
+        found = [file for file in files if file.exists()]
+        for file in found:
+            yield from check_file(file, validators)
+        if not {"run.json", "result.json"} & {file.name for file in found}:
+            yield f"{path}: holds neither run.json nor result.json, so it is no folder of results"
         return
     try:
         if path.suffix == ".jsonl":

@@ -122,7 +122,7 @@ class Results(unittest.TestCase):
 
     def test_written_results_are_valid(self):
         self.assertEqual(check(RESULT), (0, ""))
-        for name in ("run.json", "points.jsonl", "result.json"):
+        for name in ("run.json", "points.jsonl", "timelines.jsonl", "result.json"):
             self.assertEqual(check(RESULT / name), (0, ""))
 
     def test_damage_is_found(self):
@@ -176,7 +176,20 @@ class Results(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             code, errors = check(folder)
         self.assertEqual(code, 1)
-        self.assertIn("run.json", errors)
+        self.assertIn("neither run.json nor result.json", errors)
+
+    def test_timelines_have_lines_of_their_own(self):
+        lines = (RESULT / "timelines.jsonl").read_text()
+        self.assertEqual(check_text(lines, "timelines.jsonl"), (0, ""))
+        self.assertEqual(check_text(lines, "points.jsonl")[0], 1)
+        for damaged in (lines.replace('"id"', '"identity"'), lines.replace('"begin_s"', '"begin"')):
+            self.assertEqual(check_text(damaged, "timelines.jsonl")[0], 1)
+
+
+class Published(unittest.TestCase):
+    def test_reference_results_are_valid(self):
+        reference = ROOT / "results" / "reference"
+        self.assertEqual(check(*(p for p in reference.iterdir() if p.is_dir()), reference / "validation.json"), (0, ""))
 
 
 class Dependency(unittest.TestCase):

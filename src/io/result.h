@@ -1,5 +1,6 @@
-// One run on disk: run.json first, then a line of points.jsonl per point as it ends, result.json
-// last.
+// One run on disk: run.json first, then a line of points.jsonl per point as it ends; at the end
+// timelines.jsonl, {"id": ..., "timeline": [...]} a line, and result.json, which holds the points
+// without their timelines.
 //
 //   auto writer = ResultWriter::create({.run = run, .environment = env});   // rank 0 only
 //   for (const Point& p : points)
@@ -7,7 +8,7 @@
 //   Summary s = writer.finish(points.size());
 //
 // A run that is killed leaves run.json and points.jsonl, which is the truth; read_result and resume
-// take that.
+// take that. A result that has ended is whole without them: result.json and timelines.jsonl.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -77,7 +78,7 @@ struct Result {
 // A folder (result.json, or run.json + points.jsonl while running) or a result.json. Throws
 // UsageError.
 Result read_result(const std::string& path);
-std::string result_to_json(const Result& result, int indent = 1);
+std::string result_to_json(const Result& result);  // one line a point, no timelines
 
 struct WriterOptions {
   std::string root = "results";  // the folder <utc>-<name>-<rev> is made here ...
@@ -111,8 +112,9 @@ class ResultWriter {
   // Validates, writes one line, flushes it to the disk. Returns what was written (validation may
   // change it).
   const PointRecord& append(PointRecord record);
-  // Writes result.json; may be called again after more points. A run that was started with more
-  // points than `planned` (another filter) stays incomplete until that many are recorded.
+  // Writes timelines.jsonl and result.json; may be called again after more points. A run that was
+  // started with more points than `planned` (another filter) stays incomplete until that many are
+  // recorded.
   Summary finish(int64_t planned);
 
  private:

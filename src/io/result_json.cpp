@@ -1,8 +1,9 @@
-// run.json and result.json: reading and writing.
+// run.json, result.json and timelines.jsonl: reading and writing.
 #include "io/result_json.h"
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "core/check.h"
@@ -133,11 +134,26 @@ Result read_manifest(const std::string& path) {
 
 std::string manifest_to_json(const Result& result) { return dump_json(head_node(result), 1); }
 
-std::string result_to_json(const Result& result, int indent) {
+std::string result_to_json(const Result& result) {
   JsonNode n = head_node(result), points = JsonNode::array();
-  for (const PointRecord& r : result.points) points.push(record_to_node(r));
-  n.set("points", points).set("summary", summary_node(result.summary));
-  return dump_json(n, indent);
+  for (const PointRecord& r : result.points) {
+    JsonNode point = record_to_node(r);
+    point.take("timeline");
+    points.push(std::move(point));
+  }
+  n.set("points", std::move(points)).set("summary", summary_node(result.summary));
+  return dump_json(n, 1) + "\n";
+}
+
+std::string timelines_to_lines(const Result& result) {
+  std::string lines;
+  for (const PointRecord& r : result.points) {
+    if (r.timeline.empty()) continue;
+    JsonNode line = JsonNode::object();
+    line.set("id", r.id).set("timeline", record_to_node(r).take("timeline"));
+    lines += dump_json(line) + "\n";
+  }
+  return lines;
 }
 
 PointLines read_point_lines(const std::string& path) {
@@ -174,15 +190,43 @@ void put_record(std::vector<PointRecord>& records, PointRecord record) {
   records.push_back(std::move(record));
 }
 
+namespace {
+
+// Id -> timeline, from the lines of a timelines.jsonl; none where there is no such file.
+std::map<std::string, JsonNode> read_timelines(const std::string& path) {
+  std::map<std::string, JsonNode> timelines;
+  if (!fs::exists(path)) return timelines;
+  std::istringstream lines(read_text_file(path));
+  for (std::string line; std::getline(lines, line);) {
+    JsonNode n = parse_json(line, path);
+    timelines[n.text("id")] = n.take("timeline");
+  }
+  return timelines;
+}
+
+// A result.json and the timelines beside it. Older results hold the timelines themselves.
+Result read_result_file(const std::string& path) {
+  JsonNode n = parse_json(read_text_file(path), path);
+  Result r = head_from(n);
+  const auto timelines =
+      read_timelines(fs::path(path).replace_filename("timelines.jsonl").string());
+  for (JsonNode& point : n.take("points").items) {
+    const auto timeline = timelines.find(point.text("id"));
+    if (timeline != timelines.end()) point.set("timeline", timeline->second);
+    r.points.push_back(record_from_node(point));
+  }
+  if (const JsonNode* summary = n.find("summary")) r.summary = summary_from(*summary);
+  return r;
+}
+
+}  // namespace
+
 Result read_result(const std::string& path) {
   const bool folder = fs::is_directory(path);
   const std::string file = folder ? (fs::path(path) / "result.json").string() : path;
   if (!folder || fs::exists(file)) {
-    const JsonNode n = parse_json(read_text_file(file), file);
-    Result r = head_from(n);
+    Result r = read_result_file(file);
     r.path = path;
-    for_each_item(n, "points", [&](const JsonNode& p) { r.points.push_back(record_from_node(p)); });
-    if (const JsonNode* summary = n.find("summary")) r.summary = summary_from(*summary);
     return r;
   }
   const std::string manifest = (fs::path(path) / "run.json").string();

@@ -10,6 +10,7 @@ namespace longnet {
 
 std::string read_text_file(const std::string& path);  // throws UsageError
 std::string manifest_to_json(const Result& result);   // run.json: everything but points and summary
+std::string timelines_to_lines(const Result& result);  // "" when no point has a timeline
 
 Result read_manifest(const std::string& path);  // a run.json: no points
 

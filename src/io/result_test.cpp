@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -10,6 +11,7 @@
 #include "io/compare.h"
 #include "io/config.h"
 #include "io/expand.h"
+#include "io/result_json.h"
 #include "json/json_tree.h"
 
 namespace longnet {
@@ -80,6 +82,64 @@ TEST(ResultWriter, WritesManifestLinesAndResult) {
                                   "points", "summary"));
   // The config inside the result is the resolved one, whose hash is the one beside it.
   EXPECT_EQ(config_sha256(parse_config(r.run.config_json, "x.json")), r.run.config_sha256);
+}
+
+std::vector<double> timeline_ends(const std::string& path) {  // 0: the point has no timeline
+  std::vector<double> ends;
+  for (const PointRecord& p : read_result(path).points)
+    ends.push_back(p.timeline.empty() ? 0 : p.timeline[0].end_s);
+  return ends;
+}
+
+TEST(ResultWriter, WritesALineForEachPointAndTimelinesApart) {
+  const TemporaryFolder folder;
+  auto writer = ResultWriter::create(options_in(folder));
+  const std::string directory = writer.directory();
+  const auto all = points();
+  for (int i = 0; i < 3; ++i) {
+    PointRecord r = ok_record(all[size_t(i)], 1);
+    if (i > 0) r.timeline = {{0, "compute", "attend", 0, 0.25 * i}};
+    writer.append(r);
+  }
+  writer.finish(3);
+  const std::string text = read_text_file(directory + "/result.json");
+  EXPECT_EQ(text.find("timeline"), std::string::npos);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_THAT(text, HasSubstr(concat("\n  {\"id\":\"", all[size_t(i)].id, "\",")));
+  EXPECT_THAT(text, HasSubstr("}\n ],\n \"summary\": {\n  \"verdict\": \"incomplete\",\n"));
+  const std::string timelines = read_text_file(directory + "/timelines.jsonl");
+  EXPECT_EQ(std::ranges::count(timelines, '\n'), 2);
+  EXPECT_TRUE(timelines.starts_with(concat("{\"id\":\"", all[1].id, "\",\"timeline\":[{")));
+
+  for (const char* name : {"run.json", "points.jsonl"})  // as published
+    std::filesystem::remove(directory + "/" + name);
+  EXPECT_THAT(timeline_ends(directory), ElementsAre(0, 0.25, 0.5));
+  EXPECT_THAT(timeline_ends(directory + "/result.json"), ElementsAre(0, 0.25, 0.5));
+}
+
+TEST(ResultWriter, TimelinesOfPointsMeasuredAgainGo) {
+  const TemporaryFolder folder;
+  auto writer = ResultWriter::create(options_in(folder));
+  PointRecord r = ok_record(points()[0], 1);
+  r.timeline = {{0, "compute", "attend", 0, 1}};
+  writer.append(r);
+  writer.finish(1);
+  r.timeline.clear();
+  writer.append(r);
+  writer.finish(1);
+  EXPECT_FALSE(std::filesystem::exists(writer.directory() + "/timelines.jsonl"));
+}
+
+TEST(ReadResult, TakesTimelinesThatStandInTheResult) {  // as those of older results do
+  const TemporaryFolder folder;
+  auto writer = ResultWriter::create(options_in(folder));
+  PointRecord r = ok_record(points()[0], 1);
+  r.timeline = {{0, "compute", "attend", 0, 1}};
+  writer.append(r);
+  writer.finish(1);
+  JsonNode n = parse_json(read_text_file(writer.directory() + "/result.json"), "r");
+  n.find("points")->items[0] = parse_json(record_to_json(r), "p");
+  EXPECT_THAT(timeline_ends(folder.write("result.json", dump_json(n, 1))), ElementsAre(1));
 }
 
 TEST(ResultWriter, ASimulatedRunKeepsItsCluster) {

@@ -180,6 +180,10 @@ Summary ResultWriter::finish(int64_t planned) {
   Result& r = state_->result;
   r.run.finished_utc = utc_rfc3339();
   r.summary = summarize(r.points, std::max(planned, r.run.planned));
+  if (const std::string timelines = timelines_to_lines(r); !timelines.empty())
+    replace_file(state_->directory, "timelines.jsonl", timelines);
+  else
+    fs::remove(fs::path(state_->directory) / "timelines.jsonl");
   replace_file(state_->directory, "result.json", result_to_json(r));
   return r.summary;
 }

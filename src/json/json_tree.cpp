@@ -1,5 +1,6 @@
 #include "json/json_tree.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -217,6 +218,17 @@ JsonNode& JsonNode::push(JsonNode value) {
   return *this;
 }
 
+JsonNode JsonNode::take(std::string_view key) {
+  JsonNode taken;
+  if (const auto at = std::ranges::find(keys, key); at != keys.end()) {
+    const auto item = items.begin() + (at - keys.begin());
+    taken = std::move(*item);
+    items.erase(item);
+    keys.erase(at);
+  }
+  return taken;
+}
+
 std::string JsonNode::text(std::string_view key, std::string_view other) const {
   const JsonNode* n = find(key);
   return n && n->is_string() ? n->string : std::string(other);
@@ -254,11 +266,44 @@ JsonNode parse_json(std::string_view text, std::string_view file) {
   return builder.take();
 }
 
-std::string dump_json(const JsonNode& node, int indent, bool sort_keys) {
+namespace {
+
+template <class Json>  // nlohmann::json sorts keys, ordered_json keeps their order
+std::string one_line(const JsonNode& node) {
   // Bytes that are no UTF-8 (a stray environment variable) become U+FFFD instead of an exception.
-  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
-  if (sort_keys) return to_library<nlohmann::json>(node).dump(indent, ' ', false, kReplace);
-  return to_library<nlohmann::ordered_json>(node).dump(indent, ' ', false, kReplace);
+  return to_library<Json>(node).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void write_lines(std::string& out, const JsonNode& node, int indent, int depth) {
+  const auto nests = [](const JsonNode& n) { return n.is_object() || n.is_array(); };
+  const bool plain =
+      node.is_object() ? node.items.empty() : std::ranges::none_of(node.items, nests);
+  if (plain) {
+    out += one_line<nlohmann::ordered_json>(node);
+    return;
+  }
+  const std::string margin = "\n" + std::string(size_t(indent * depth), ' ');
+  out += node.is_object() ? "{" : "[";
+  for (size_t i = 0; i < node.items.size(); ++i) {
+    out += (i > 0 ? "," : "") + margin + std::string(size_t(indent), ' ');
+    if (node.is_object()) {
+      out += one_line<nlohmann::ordered_json>(node.keys[i]) + ": ";
+      write_lines(out, node.items[i], indent, depth + 1);
+    } else {
+      out += one_line<nlohmann::ordered_json>(node.items[i]);
+    }
+  }
+  out += margin + (node.is_object() ? "}" : "]");
+}
+
+}  // namespace
+
+std::string dump_json(const JsonNode& node, int indent, bool sort_keys) {
+  if (sort_keys) return one_line<nlohmann::json>(node);
+  if (indent < 0) return one_line<nlohmann::ordered_json>(node);
+  std::string out;
+  write_lines(out, node, indent, 0);
+  return out;
 }
 
 }  // namespace longnet

@@ -50,6 +50,7 @@ struct JsonNode {
   JsonNode* find(std::string_view key);
   JsonNode& set(std::string key, JsonNode value);  // adds or replaces; returns *this
   JsonNode& push(JsonNode value);                  // to an array; returns *this
+  JsonNode take(std::string_view key);             // removes it; null when absent
 
   // Lenient access for files the suite wrote itself: absent, null or of another kind gives `other`.
   std::string text(std::string_view key, std::string_view other = "") const;
@@ -67,7 +68,16 @@ bool same_value(const JsonNode& a, const JsonNode& b);
 // error, and with both lines on a key that occurs twice.
 JsonNode parse_json(std::string_view text, std::string_view file);
 
-// indent < 0: one line. sort_keys: canonical text for hashing.
+// indent < 0: one line. Else a line for each member of an object and for each item of an array,
+// whatever the item holds; an array of plain values is one line:
+//   {
+//    "ranks": [1,2],
+//    "points": [
+//     {"id":"9c41d07b","params":{"seq_len":8192}},
+//     {"id":"0b965848","params":{"seq_len":16384}}
+//    ]
+//   }
+// sort_keys: canonical text for hashing, one line.
 std::string dump_json(const JsonNode& node, int indent = -1, bool sort_keys = false);
 
 }  // namespace longnet

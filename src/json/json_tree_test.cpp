@@ -68,6 +68,35 @@ TEST(JsonTree, CanonicalTextSortsKeys) {
   EXPECT_EQ(dump_json(a), R"({"b":1,"a":{"d":2,"c":[3]}})");
 }
 
+TEST(JsonTree, ItemsStandOnOneLineEach) {
+  const JsonNode n = parse_json(
+      R"({"ranks": [1, 2], "points": [{"id": "a", "params": {"branches": [[8]]}}, 3],
+          "head": {"name": "x", "none": {}, "empty": []}})",
+      "f");
+  const std::string text = dump_json(n, 1);
+  EXPECT_EQ(text, R"({
+ "ranks": [1,2],
+ "points": [
+  {"id":"a","params":{"branches":[[8]]}},
+  3
+ ],
+ "head": {
+  "name": "x",
+  "none": {},
+  "empty": []
+ }
+})");
+  EXPECT_EQ(dump_json(parse_json(text, "g")), dump_json(n));
+  EXPECT_EQ(dump_json(JsonNode(1.5), 1), "1.5");
+}
+
+TEST(JsonTree, TakesAMember) {
+  JsonNode n = parse_json(R"({"a": 1, "b": [2], "c": 3})", "f");
+  EXPECT_EQ(dump_json(n.take("b")), "[2]");
+  EXPECT_TRUE(n.take("b").is_null());
+  EXPECT_EQ(dump_json(n), R"({"a":1,"c":3})");
+}
+
 TEST(JsonTree, BadUtf8DoesNotThrow) {
   JsonNode n = JsonNode::object();
   n.set("x", std::string("a\xff"

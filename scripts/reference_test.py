@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""The published results hold the values that were measured: each digest in results/reference/values.json was made when the
+result was published, of its JSON values whatever their layout. `--print` prints the digests of what stands there now.
+"""
+import hashlib
+import json
+import sys
+import unittest
+from pathlib import Path
+
+REFERENCE = Path(__file__).resolve().parent.parent / "results" / "reference"
+
+
+def values_of(path):
+    """The values of a validation, or of a result with each timeline in its point."""
+    if path.is_file():
+        return json.loads(path.read_text())
+    result = json.loads((path / "result.json").read_text())
+    points = {point["id"]: point for point in result["points"]}
+    timelines = path / "timelines.jsonl"
+    for line in timelines.read_text().splitlines() if timelines.exists() else []:
+        entry = json.loads(line)
+        points[entry["id"]]["timeline"] = entry["timeline"]
+    return result
+
+
+def digest_of(path):
+    canonical = json.dumps(values_of(path), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def published():
+    return sorted(p for p in REFERENCE.iterdir() if p.is_dir()) + [REFERENCE / "validation.json"]
+
+
+class Reference(unittest.TestCase):
+    def test_values_are_those_that_were_published(self):
+        recorded = json.loads((REFERENCE / "values.json").read_text())
+        self.assertEqual({path.name: digest_of(path) for path in published()}, recorded)
+
+    def test_a_published_result_holds_each_point_once(self):
+        for folder in published()[:-1]:
+            self.assertFalse({"run.json", "points.jsonl"} & {p.name for p in folder.iterdir()}, folder)
+            result = (folder / "result.json").read_text()
+            self.assertNotIn('"timeline"', result)
+            self.assertLess(result.count("\n"), 250 + len(json.loads(result)["points"]), folder)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--print"]:
+        print(json.dumps({path.name: digest_of(path) for path in published()}, indent=1))
+    else:
+        unittest.main()
