@@ -16,7 +16,7 @@ def run(*command):
     return subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=120, cwd=root)
 
 
-programs = [bin_folder / p for p in ("gpu_check", "gpu_forward", "gpu_kernels_benchmark")]
+programs = [bin_folder / p for p in ("gpu_check", "gpu_kernels_benchmark")]
 for program in [*programs, bin_folder / "lnbench"]:
     linked = run("ldd", program).stdout
     found = re.findall(r"lib(?:cuda|cudart|cudnn|nccl|nvidia)\S*", linked)

@@ -183,43 +183,45 @@ if [ "$compute_capability" = 9.0 ]; then
     [[ $skip == *,check_sm90a,* ]]; then
     stage kernels_sm90a 60 $bin/gpu_kernels_benchmark --sm90a --seconds "$(plan 60)" \
       --json "$out/kernels_sm90a.json"
-    stage programs_sm90a 40 $bin/gpu_forward --ranks 2 --transport cuda_ipc --kernel cuda_sm90a \
-      --json "$out/programs_sm90a.json"
+    stage programs_sm90a 40 $bin/gpu_check --only programs_sm90a --json "$out/programs_sm90a.json"
   fi
 else
   left_out+=("cuda_sm90a: needs compute capability 9.0, this GPU has ${compute_capability:-an unknown one}")
 fi
 stage check_programs 90 $bin/gpu_check --only programs,virtual,refusals --json "$out/check_programs.json"
 sanitize attend memcheck
-stage ranks 40 $bin/gpu_forward --ranks 2 --json "$out/ranks.json"
 stage check_ipc 20 $bin/gpu_check --only ipc --json "$out/check_ipc.json"
 stage check_cudnn 90 $bin/gpu_check --only cudnn --json "$out/check_cudnn.json"
 # lnbench needs libraries that a GPU machine may lack: scripts/gpu_bundle.sh brings them.
 bundle=build/gpu_deps
-bundled="env LD_LIBRARY_PATH=$PWD/$bundle/lib:${LD_LIBRARY_PATH:-}"
+lnbench="env LD_LIBRARY_PATH=$PWD/$bundle/lib:${LD_LIBRARY_PATH:-} $bundle/bin/lnbench"
 if [ ! -x $bundle/bin/lnbench ]; then
   left_out+=("lnbench: no $bundle (scripts/gpu_bundle.sh makes it)")
-elif ! $bundled $bundle/bin/lnbench --version >"$out/lnbench_version.log" 2>&1; then
+  lnbench=""
+elif ! $lnbench --version >"$out/lnbench_version.log" 2>&1; then
   left_out+=("lnbench: it does not start here (lnbench_version.log)")
-else
-  sweep() {  # NAME LIMIT_S CONFIG; exit 4: stopped in time, with what it has
-    stage "$1" "$2" $bundled $bundle/bin/lnbench run "$3" --ranks 1 --max-time "$(plan "$2")s" --progress plain \
-      --filter 'algorithm == dilated && seq_len <= 64K' -o "$out/$1" ||
-      { [ "${status[-1]}" = "$1=4" ] && forgive "$1" "$1: its sweep was stopped in time"; }
-    [ -f "$out/$1/result.json" ] && cp "$out/$1/result.json" "$out/$1.json"
-  }
-  sweep lnbench 50 configs/kernels-gpu.json
-  sweep lnbench_figure5 40 configs/figure5-gpu.json
-  # Where there are several GPUs, lnbench calibrate --gpu-comm takes the link between them from this.
-  stage comm 30 $bundled $bundle/bin/lnbench comm --transport gpu --max-bytes 64MiB --json "$out/comm.json"
+  lnbench=""
 fi
-stage figure5 80 $bin/gpu_forward --figure5 --seconds "$(plan 80)" --json "$out/figure5.json"
+run_config() {  # NAME LIMIT_S CONFIG OPTIONS...; exit 4: stopped in time, with what it has
+  [ -n "$lnbench" ] || return 0
+  local name=$1 limit=$2 config=$3
+  shift 3
+  stage "$name" "$limit" $lnbench run "configs/$config.json" --max-time "$(plan "$limit")s" --progress plain \
+    -o "$out/$name" "$@" ||
+    { [ "${status[-1]}" = "$name=4" ] && forgive "$name" "$name: it was stopped in time"; }
+  [ -f "$out/$name/result.json" ] && cp "$out/$name/result.json" "$out/$name.json"
+}
+run_config lnbench 50 kernels-gpu --ranks 1 --filter 'algorithm == dilated && seq_len <= 64K'
+run_config lnbench_figure5 90 figure5-gpu --ranks 1
+# Two ranks that share the GPU: what every transport's program does, and what sharing costs.
+run_config lnbench_ranks 40 h100-8 --ranks 2 --filter 'ranks == 2 && seq_len <= 256K'
+# Where there are several GPUs, lnbench calibrate --gpu-comm takes the link between them from this.
+[ -n "$lnbench" ] && stage comm 30 $lnbench comm --transport gpu --max-bytes 64MiB --json "$out/comm.json"
 sanitize attend racecheck
 sanitize rows memcheck
 [ "$compute_capability" = 9.0 ] && sanitize sm90a memcheck
-# Last, because it takes what is left: a billion tokens, unit by unit, as far as the time goes.
-stage walk 600 $bin/gpu_forward --figure5 --from 1073741824 --walk 1073741824 --seconds "$(plan 600)" \
-  --json "$out/walk.json"
+# Last, because it takes what is left: a billion tokens, shard by shard, as far as the time goes.
+run_config lnbench_walk 600 one-billion-gpu
 
 # ---- all in one ------------------------------------------------------------------------------------
 {
@@ -240,7 +242,7 @@ stage walk 600 $bin/gpu_forward --figure5 --from 1073741824 --walk 1073741824 --
   say "# GPU validation: $gpu_name, $(head -1 "$out/environment.txt")"
   say "# stages (exit codes): ${status[*]}"
   for line in "${left_out[@]}"; do say "# left out: $line"; done
-  for log in check_kernels check_sm90a check_programs check_ipc check_cudnn kernels kernels_sm90a programs_sm90a ranks comm figure5 walk; do
+  for log in check_kernels check_sm90a check_programs check_ipc check_cudnn kernels kernels_sm90a programs_sm90a lnbench lnbench_ranks lnbench_figure5 comm lnbench_walk; do
     [ -f "$out/$log.log" ] && { say; say "## $log"; grep -v FAILED "$out/$log.log"; grep -m 10 FAILED "$out/$log.log"; }
   done
   say

@@ -36,6 +36,7 @@ void check_attend(Outcome& out, bool small);
 void check_sm90a(Outcome& out, bool small);
 void check_cudnn(Outcome& out, bool small);
 void check_programs(Outcome& out, bool small);
+void check_programs_sm90a(Outcome& out, bool small);
 void check_virtual(Outcome& out, bool small);
 void check_refusals(Outcome& out, bool small);
 

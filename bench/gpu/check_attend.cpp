@@ -1,6 +1,7 @@
 // gpu_check: attention, every kernel and tile shape.
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <utility>
 
 #include "core/check.h"
@@ -25,6 +26,7 @@ struct AttendSpec {
   Rows q;
   std::vector<Rows> kv;
   bool causal = false;
+  int exponent = 0;  // Q and K are multiplied by 2^exponent
   DeviceElement element = DeviceElement::kBFloat16;
 };
 
@@ -45,36 +47,60 @@ class AttendSetup {
     out_ = DeviceBuffer(ledger_, "out", 4 * rows * (d + 3));
     out_host_.resize(size_t(rows * (d + 3)));
   }
-  AttendTask device_task() { return task(q_.device, runs_, reinterpret_cast<float*>(out_.data())); }
+  // The output is NaN until the task has run.
+  AttendTask device_task(const Stream& stream) {
+    stream.fill(out_.data(), 0xFF, out_.size());
+    return task(q_.device, runs_, reinterpret_cast<float*>(out_.data()));
+  }
   void expect(const DeviceKernel& kernel, Outcome& out, const std::string& name,
               bool merge = false) {
     note_work(concat(name, " d ", spec_.head_dim, " rows ", spec_.q.rows, " runs ", spec_.kv.size(),
                      " causal ", spec_.causal));
+    guarded(out, name, [&] {
+      const Stream stream;
+      const AttendTask t = device_task(stream);
+      if (merge) prepare_merge(stream, t);
+      const auto attend = kernel.prepare({&t, 1}, options(merge), ledger_);
+      attend->launch(stream);
+      stream.synchronize();
+      compare(out, name, merge);
+    });
+  }
+  // One run after the other, merged by the kernel, and launches between them that see no key.
+  void expect_in_pieces(const DeviceKernel& kernel, Outcome& out, const std::string& name) {
+    guarded(out, name, [&] {
+      const Stream stream;
+      AttendTask t = device_task(stream);
+      bool merge = false;
+      for (const KvRun& run : runs_)
+        for (const auto piece : {std::span<const KvRun>(), std::span<const KvRun>(&run, 1)}) {
+          t.kv = piece;
+          const auto attend = kernel.prepare({&t, 1}, options(std::exchange(merge, true)), ledger_);
+          attend->launch(stream);
+          stream.synchronize();
+        }
+      compare(out, name, false);
+    });
+  }
+  void compare(Outcome& out, const std::string& name, bool merge);
+
+  DeviceAttendOptions options(bool merge) const {
+    return {.head_dim = spec_.head_dim,
+            .element = spec_.element,
+            .causal = spec_.causal,
+            .merge = merge};
+  }
+
+ private:
+  template <class F>
+  void guarded(Outcome& out, const std::string& name, F body) {
     try {
-      attend_and_compare(kernel, out, name, merge);
+      body();
     } catch (const Error& e) {
       out.expect(false,
                  concat(name, " d ", spec_.head_dim, " rows ", spec_.q.rows, ": ", e.what()));
       device_synchronize();  // throws again when the device is lost
     }
-  }
-
- private:
-  void attend_and_compare(const DeviceKernel& kernel, Outcome& out, const std::string& name,
-                          bool merge) {
-    const Stream stream;
-    stream.fill(out_.data(), 0xFF, out_.size());
-    const AttendTask t = device_task();
-    if (merge) prepare_merge(stream, t);
-    const auto attend = kernel.prepare({&t, 1},
-                                       {.head_dim = spec_.head_dim,
-                                        .element = spec_.element,
-                                        .causal = spec_.causal,
-                                        .merge = merge},
-                                       ledger_);
-    attend->launch(stream);
-    stream.synchronize();
-    compare(out, name, merge);
   }
   struct Copy {
     const void *device, *host;
@@ -98,9 +124,15 @@ class AttendSetup {
                           ledger_);
     fill.launch(stream);
     stream.synchronize();
+    auto all = download<uint16_t>(buffer.data(), buffer.size() / 2);
+    if (spec_.exponent > 0 && tensor != Tensor::kValue) {
+      for (uint16_t& bits : all)
+        if ((bits & 0x7FFF) != 0 && bits != 0xFFFF)
+          bits = uint16_t(bits + (spec_.exponent << (half ? 10 : 7)));
+      buffer.upload(all);
+    }
     auto& floats = hosts_.emplace_back();
-    for (const uint16_t bits : download<uint16_t>(buffer.data(), buffer.size() / 2))
-      floats.push_back(half ? half_value(bits) : bf16_value(bits));
+    for (const uint16_t bits : all) floats.push_back(half ? half_value(bits) : bf16_value(bits));
     return {buffer.data(), floats.data(), stride};
   }
   AttendTask task(const void* q, const std::vector<KvRun>& runs, float* o) const {
@@ -114,44 +146,6 @@ class AttendSetup {
     fill_floats(t.out.o, spec_.q.rows * t.out.o_stride, 1.0f, stream);
     fill_floats(t.out.lse, spec_.q.rows, 0.0f, stream);
   }
-  void compare(Outcome& out, const std::string& name, bool merge) {
-    const int64_t d = spec_.head_dim, rows = spec_.q.rows;
-    const AttendTask wanted = task(q_.host, host_runs_, out_host_.data());
-    if (!std::exchange(reference_done_, true))
-      make_reference_kernel()->attend({&wanted, 1}, {.head_dim = d, .causal = spec_.causal}, 1, {});
-    const auto got = download<float>(out_.data(), out_.size() / 4);
-    double difference = 0, norm = 0, worst_lse = 0;
-    bool clean = true;
-    for (int64_t i = 0; i < rows; ++i) {
-      double lse = wanted.out.lse[i], keep = 0;
-      if (merge) {
-        const double total = std::log(std::exp(lse) + 1);
-        keep = std::exp(-total);
-        lse = total;
-      }
-      const double found = got[size_t(rows * (d + 2) + i)];
-      if (found != lse)
-        worst_lse = std::max(worst_lse, std::isnan(found)
-                                            ? 1e9
-                                            : std::abs(found - lse) / std::max(1.0, std::abs(lse)));
-      for (int64_t c = 0; c < d; ++c) {
-        double o = wanted.out.o[i * (d + 2) + c];
-        if (merge) o = (1 - keep) * o + keep;
-        const double off = double(got[size_t(i * (d + 2) + c)]) - o;
-        difference += std::isnan(off) ? 1e9 : off * off;
-        norm += o * o;
-      }
-      for (int64_t c = d; c < d + 2; ++c)  // nothing is written between rows
-        clean = clean && (std::isnan(got[size_t(i * (d + 2) + c)]) || merge);
-    }
-    const double error = norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
-    out.worst = std::max(out.worst, error);
-    out.expect(
-        error <= kDeviceTolerance && worst_lse <= kDeviceLseTolerance && clean,
-        concat(name, " d ", d, " rows ", rows, " runs ", spec_.kv.size(), " causal ", spec_.causal,
-               ": rel_l2 ", error, ", lse ", worst_lse, clean ? "" : ", wrote between rows"));
-  }
-
   AttendSpec spec_;
   MemoryLedger ledger_;
   std::vector<DeviceBuffer> buffers_;
@@ -163,6 +157,92 @@ class AttendSetup {
   bool reference_done_ = false;
 };
 
+void AttendSetup::compare(Outcome& out, const std::string& name, bool merge) {
+  const int64_t d = spec_.head_dim, rows = spec_.q.rows;
+  const AttendTask wanted = task(q_.host, host_runs_, out_host_.data());
+  if (!std::exchange(reference_done_, true))
+    make_reference_kernel()->attend({&wanted, 1}, {.head_dim = d, .causal = spec_.causal}, 1, {});
+  const auto got = download<float>(out_.data(), out_.size() / 4);
+  double difference = 0, norm = 0, worst_lse = 0;
+  bool clean = true;
+  for (int64_t i = 0; i < rows; ++i) {
+    double lse = wanted.out.lse[i], keep = 0;
+    if (merge) {
+      const double total = std::log(std::exp(lse) + 1);
+      keep = std::exp(-total);
+      lse = total;
+    }
+    const double found = got[size_t(rows * (d + 2) + i)];
+    if (found != lse)
+      worst_lse =
+          std::max(worst_lse,
+                   std::isnan(found) ? 1e9 : std::abs(found - lse) / std::max(1.0, std::abs(lse)));
+    for (int64_t c = 0; c < d; ++c) {
+      double o = wanted.out.o[i * (d + 2) + c];
+      if (merge) o = (1 - keep) * o + keep;
+      const double off = double(got[size_t(i * (d + 2) + c)]) - o;
+      difference += std::isnan(off) ? 1e9 : off * off;
+      norm += o * o;
+    }
+    for (int64_t c = d; c < d + 2; ++c)  // nothing is written between rows
+      clean = clean && (std::isnan(got[size_t(i * (d + 2) + c)]) || merge);
+  }
+  const double error = norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+  out.worst = std::max(out.worst, error);
+  out.expect(
+      error <= kDeviceTolerance && worst_lse <= kDeviceLseTolerance && clean,
+      concat(name, " d ", d, " rows ", rows, " runs ", spec_.kv.size(), " causal ", spec_.causal,
+             ": rel_l2 ", error, ", lse ", worst_lse, clean ? "" : ", wrote between rows"));
+}
+
+// Several tasks in one launch, two of them with few keys or none; again and again, for what the
+// emulated device may do in another order.
+void check_many_tasks(const DeviceKernel& kernel, Outcome& out, const std::string& name) {
+  std::deque<AttendSetup> setups;
+  for (const int64_t keys : {300, 0, 130, 5, 260})
+    setups.emplace_back(AttendSpec{.q = {.rows = 210, .first_token = 100},
+                                   .kv = {{.rows = keys, .heads_apart = 3}},
+                                   .causal = true});
+  for (int launch = 0; launch < 4; ++launch) {
+    const Stream stream;
+    std::vector<AttendTask> tasks;
+    for (AttendSetup& setup : setups) tasks.push_back(setup.device_task(stream));
+    MemoryLedger ledger;
+    const auto attend = kernel.prepare(tasks, setups.front().options(false), ledger);
+    attend->launch(stream);
+    stream.synchronize();
+    for (AttendSetup& setup : setups) setup.compare(out, name, false);
+  }
+}
+
+// Keys in two runs, for launches that merge the second into the first.
+AttendSpec two_halves(bool causal) {
+  return {.q = {.rows = 200, .first_token = 60},
+          .kv = {{.rows = 100}, {.rows = 190, .first_token = 100}},
+          .causal = causal};
+}
+
+// Edges of tiles of 64 and of 128 rows and keys: each once where `small`, else all pairs.
+std::vector<std::pair<int64_t, int64_t>> rows_and_keys(bool small) {
+  if (small) return {{1, 65}, {128, 64}, {131, 0}, {131, 1}, {131, 300}};
+  std::vector<std::pair<int64_t, int64_t>> pairs;
+  for (const int64_t rows : {1, 17, 128, 131})
+    for (const int64_t keys : {0, 1, 63, 64, 65, 300}) pairs.emplace_back(rows, keys);
+  return pairs;
+}
+
+// Positions that are far apart, scores that only one key survives, runs in any order.
+void add_causal_specs(std::vector<AttendSpec>& specs) {
+  const Rows far{.rows = 130, .first_token = int64_t{1} << 39, .token_step = int64_t{1} << 28};
+  specs.push_back({.q = far, .kv = {far}, .causal = true});
+  specs.push_back({.q = {.rows = 64}, .kv = {{.rows = 300}}, .causal = true, .exponent = 8});
+  const Rows q{.rows = 200, .first_token = 50, .token_step = 2}, early{.rows = 70};
+  const Rows late{.rows = 300, .first_token = 150}, never{.rows = 30, .first_token = 100000};
+  for (const auto& kv :
+       std::vector<std::vector<Rows>>{{never}, {never, early}, {early, late, never}})
+    specs.push_back({.q = q, .kv = kv, .causal = true});
+}
+
 std::vector<AttendSpec> attend_specs(bool small) {
   std::vector<AttendSpec> specs;
   for (const bool causal : {false, true}) {
@@ -172,12 +252,11 @@ std::vector<AttendSpec> attend_specs(bool small) {
                        .kv = {{.rows = 100}},
                        .causal = causal});
     for (const int64_t d : {64, 128}) {
-      for (const int64_t rows : {1, 128, 131})
-        for (const int64_t keys : {0, 1, 64, 65, 300})
-          specs.push_back({.head_dim = d,
-                           .q = {.rows = rows, .first_token = keys / 2, .heads_apart = 12},
-                           .kv = {{.rows = keys, .heads_apart = 7}},
-                           .causal = causal});
+      for (const auto& [rows, keys] : rows_and_keys(small))
+        specs.push_back({.head_dim = d,
+                         .q = {.rows = rows, .first_token = keys / 2, .heads_apart = 12},
+                         .kv = {{.rows = keys, .heads_apart = 7}},
+                         .causal = causal});
       std::vector<Rows> gathered;  // unequal pieces of several ranks, 6 tokens apart
       for (int64_t rank = 0, token = 3; rank < 7; ++rank) {
         gathered.push_back(
@@ -203,6 +282,7 @@ std::vector<AttendSpec> attend_specs(bool small) {
                        .causal = causal});
     }
   }
+  add_causal_specs(specs);
   return specs;
 }
 
@@ -214,10 +294,14 @@ void check_attend(Outcome& out, bool small) {
     for (const std::string& shape : cuda_kernel_shapes(spec.head_dim))
       setup.expect(*make_cuda_kernel(shape), out, "cuda/" + shape);
     setup.expect(*make_cuda_kernel(), out, "cuda fused merge", true);
-    setup.expect(*make_gather_kernel(make_cuda_kernel()), out, "gather");
+    if (!small || spec.kv.size() > 1)
+      setup.expect(*make_gather_kernel(make_cuda_kernel()), out, "gather");
     spec.element = DeviceElement::kFloat16;
     AttendSetup(spec).expect(*make_cuda_kernel(), out, "cuda fp16");
   }
+  for (const bool causal : {false, true})
+    AttendSetup(two_halves(causal)).expect_in_pieces(*make_cuda_kernel(), out, "cuda in pieces");
+  check_many_tasks(*make_cuda_kernel(), out, "cuda, many tasks");
 }
 
 void check_sm90a(Outcome& out, bool small) {
@@ -235,6 +319,10 @@ void check_sm90a(Outcome& out, bool small) {
     spec.element = DeviceElement::kFloat16;
     AttendSetup(spec).expect(*make_sm90a_kernel(), out, "cuda_sm90a fp16");
   }
+  for (const bool causal : {false, true})
+    AttendSetup(two_halves(causal))
+        .expect_in_pieces(*make_sm90a_kernel(), out, "cuda_sm90a in pieces");
+  check_many_tasks(*make_sm90a_kernel(), out, "cuda_sm90a, many tasks");
 }
 
 void check_cudnn(Outcome& out, bool small) {
@@ -244,7 +332,8 @@ void check_cudnn(Outcome& out, bool small) {
     return;
   }
   for (AttendSpec spec : attend_specs(small)) {
-    if (spec.head_dim > 128) continue;
+    // The library's masks are triangles of the view.
+    if (spec.head_dim > 128 || spec.q.token_step != spec.kv.front().token_step) continue;
     AttendSetup(spec).expect(*make_cudnn_kernel(), out, "cudnn");
   }
 }

@@ -35,7 +35,8 @@ constexpr const char* kUsage =
 
   gpu_check [--json FILE] [--small] [--only SECTION,SECTION...]
 
-  --only   of: ipc, generator, rows, summaries, attend, sm90a, cudnn, programs, virtual, refusals
+  --only   of: ipc, generator, rows, summaries, attend, sm90a, cudnn, programs, programs_sm90a, virtual,
+           refusals
   --small  shapes for compute-sanitizer, which slows a kernel down a hundredfold
   --json   what was checked and how far off it was, renewed after every section
 
@@ -47,11 +48,17 @@ struct Section {
   void (*run)(Outcome&, bool small);
 };
 constexpr Section kSections[] = {
-    {"ipc", check_ipc},         {"generator", check_generator},
-    {"rows", check_rows},       {"summaries", check_summaries},
-    {"attend", check_attend},   {"sm90a", check_sm90a},
-    {"cudnn", check_cudnn},     {"programs", check_programs},
-    {"virtual", check_virtual}, {"refusals", check_refusals},
+    {"ipc", check_ipc},
+    {"generator", check_generator},
+    {"rows", check_rows},
+    {"summaries", check_summaries},
+    {"attend", check_attend},
+    {"sm90a", check_sm90a},
+    {"cudnn", check_cudnn},
+    {"programs", check_programs},
+    {"programs_sm90a", check_programs_sm90a},
+    {"virtual", check_virtual},
+    {"refusals", check_refusals},
 };
 
 bool wanted(const std::string& list, const std::string& section) {

@@ -10,6 +10,7 @@
 #include "gpu/check.h"
 #include "gpu/support.h"
 #include "kernels/cuda/device_kernel.h"
+#include "kernels/cuda/sm90a_kernel.h"
 #include "schedule/accounting.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
@@ -46,7 +47,8 @@ void run_program_case(const ProgramCase& c, Outcome& out) {
   try {
     run_on_threads(c.ranks, [&](Communicator& comm) {
       use_device(device_of_rank(comm));
-      const auto kernel = make_device_kernel(c.kernel);
+      const auto kernel =
+          c.kernel == "cuda_sm90a" ? make_sm90a_kernel() : make_device_kernel(c.kernel);
       const auto transport = make_device_transport(c.transport, comm);
       MemoryLedger ledger;
       DeviceExecutor executor(schedule, comm.rank(), *kernel, transport.get(), {}, ledger);
@@ -74,66 +76,23 @@ void run_program_case(const ProgramCase& c, Outcome& out) {
   out.expect(failure.empty(), to_string(c) + ": " + failure);
 }
 
-}  // namespace
+// The dilated algorithm by `kernel` on ranks that share devices.
+ProgramCase dilated_case(bool small, const char* kernel, int ranks) {
+  const int64_t n = small ? 300 : 1000;
+  return {.algorithm = "dilated",
+          .kernel = kernel,
+          .transport = "cuda_ipc",
+          .problem = {.seq_len = n,
+                      .num_heads = 6,
+                      .num_kv_heads = 3,
+                      .head_dim = 64,
+                      .batch = 2,
+                      .dtype = DType::kBFloat16},
+          .pattern = {.branches = {{n / 5, 1}, {n / 2, 3}, {n, 7}}},
+          .ranks = ranks};
+}
 
-void check_programs(Outcome& out, bool small) {
-  const AttentionProblem base{.seq_len = small ? 300 : 1000,
-                              .num_heads = 6,
-                              .num_kv_heads = 3,
-                              .head_dim = 64,
-                              .batch = 2,
-                              .dtype = DType::kBFloat16};
-  const int64_t n = base.seq_len;
-  const DilatedPattern dilated{.branches = {{n / 5, 1}, {n / 2, 3}, {n, 7}}};
-  for (const AlgorithmInfo& algorithm : algorithms())
-    for (const bool causal : {false, true})
-      for (const int ranks : {1, 2, 3, 4}) {
-        if (small && ranks > 2) continue;
-        ProgramCase c{.algorithm = std::string(algorithm.name),
-                      .kernel = "cuda",
-                      .transport = "cuda_ipc",
-                      .problem = base,
-                      .pattern = dense_pattern(n),
-                      .ranks = ranks};
-        c.problem.causal = causal;
-        if (algorithm.pattern == PatternKind::kDilated) c.pattern = dilated;
-        if (algorithm.pattern == PatternKind::kSparse) c.pattern = sparse_pattern(n / 9, 5);
-        run_program_case(c, out);
-        if (ranks == 2 || ranks == 3) {
-          c.transport = "mpi_host";
-          run_program_case(c, out);
-          c.transport = "cuda_ipc";
-          c.layout = LayoutKind::kZigzag;
-          run_program_case(c, out);
-        }
-      }
-  for (const char* kernel : {"cudnn", "gather"})
-    for (const int ranks : {1, 3}) {
-      if (!why_device_kernel_absent(kernel).empty()) continue;
-      run_program_case({.algorithm = "dilated",
-                        .kernel = kernel,
-                        .transport = "cuda_ipc",
-                        .problem = base,
-                        .pattern = dilated,
-                        .ranks = ranks},
-                       out);
-    }
-  ProgramCase mean{.algorithm = "dilated",
-                   .kernel = "cuda",
-                   .transport = "cuda_ipc",
-                   .problem = base,
-                   .pattern = dilated,
-                   .ranks = 2};
-  mean.pattern.mix = MixRule::kMean;
-  run_program_case(mean, out);
-  if (!why_nccl_absent().empty()) return;
-  run_program_case({.algorithm = "dilated",
-                    .kernel = "cuda",
-                    .transport = "nccl",
-                    .problem = base,
-                    .pattern = dilated,
-                    .ranks = 1},
-                   out);
+void check_registered_buffer(Outcome& out) {
   std::string failure;
   try {
     run_on_threads(1, [](Communicator& comm) {
@@ -149,6 +108,53 @@ void check_programs(Outcome& out, bool small) {
     failure = e.what();
   }
   out.expect(failure.empty(), "registering a buffer: " + failure);
+}
+
+}  // namespace
+
+void check_programs(Outcome& out, bool small) {
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (const bool causal : {false, true})
+      for (const int ranks : {1, 2, 3, 4}) {
+        if (small && ranks > 2) continue;
+        ProgramCase c = dilated_case(small, "cuda", ranks);
+        const int64_t n = c.problem.seq_len;
+        c.algorithm = algorithm.name;
+        c.problem.causal = causal;
+        if (algorithm.pattern == PatternKind::kDense) c.pattern = dense_pattern(n);
+        if (algorithm.pattern == PatternKind::kSparse) c.pattern = sparse_pattern(n / 9, 5);
+        run_program_case(c, out);
+        if (ranks != 2 && ranks != 3) continue;
+        if (!small) {  // what a transport does to kernels needs their real speed
+          c.transport = "mpi_host";
+          run_program_case(c, out);
+          c.transport = "cuda_ipc";
+        }
+        c.layout = LayoutKind::kZigzag;
+        if (!small || causal) run_program_case(c, out);
+      }
+  for (const char* kernel : {"cudnn", "gather"})
+    for (const int ranks : {1, 3})
+      if (why_device_kernel_absent(kernel).empty())
+        run_program_case(dilated_case(small, kernel, ranks), out);
+  ProgramCase mean = dilated_case(small, "cuda", 2);
+  mean.pattern.mix = MixRule::kMean;
+  run_program_case(mean, out);
+  if (!why_nccl_absent().empty()) return;
+  ProgramCase nccl = dilated_case(small, "cuda", 1);
+  nccl.transport = "nccl";
+  run_program_case(nccl, out);
+  check_registered_buffer(out);
+}
+
+void check_programs_sm90a(Outcome& out, bool small) {
+  for (const bool causal : {false, true})
+    for (const int ranks : {1, 2, 3}) {
+      if (small && (ranks == 3 || causal != (ranks == 2))) continue;
+      ProgramCase c = dilated_case(small, "cuda_sm90a", ranks);
+      c.problem.causal = causal;
+      run_program_case(c, out);
+    }
 }
 
 // One device in the place of four ranks: the same rows as four real ones.

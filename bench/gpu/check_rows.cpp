@@ -57,7 +57,116 @@ void check_generator(Outcome& out, bool) {
       }
 }
 
-// ---- pack and merge -----------------------------------------------------------------------------
+// ---- pack, convert, widen and merge -------------------------------------------------------------
+
+namespace {
+
+std::vector<float> numbers(size_t count, uint32_t seed) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i)
+    values[i] = unit_normal_like(philox4x32_10({{uint32_t(i), 1, 2, 3}}, seed, 5).word[0]);
+  return values;
+}
+
+// Rows between fp32 and bf16: the host's bits, and nothing between the rows.
+void check_convert(Outcome& out) {
+  const int64_t rows = 70, d = 24, from_stride = 40, into_stride = 29;
+  MemoryLedger ledger;
+  const Stream stream;
+  const std::vector<float> wide = numbers(size_t(rows * from_stride), 2);
+  std::vector<uint16_t> narrow;
+  for (const float x : wide) narrow.push_back(bf16_bits(x));
+  DeviceBuffer wide_buffer(ledger, "a", int64_t(wide.size()) * 4),
+      narrow_buffer(ledger, "b", int64_t(narrow.size()) * 2),
+      into(ledger, "c", rows * into_stride * 4);
+  wide_buffer.upload(wide);
+  narrow_buffer.upload(narrow);
+  using Direction = DeviceConvert::Direction;
+  for (const Direction direction : {Direction::kRound, Direction::kWiden}) {
+    const bool rounds = direction == Direction::kRound;
+    stream.fill(into.data(), 0xEE, into.size());
+    const PackTask task{rounds ? wide_buffer.data() : narrow_buffer.data(), into.data(),
+                        from_stride, into_stride, rows};
+    const DeviceConvert convert({&task, 1}, direction, d, ledger);
+    convert.launch(stream);
+    stream.synchronize();
+    const auto rounded = download<uint16_t>(into.data(), rows * into_stride);
+    const auto widened = download<float>(into.data(), rows * into_stride);
+    bool same = true;
+    for (int64_t i = 0; i < rows * into_stride; ++i) {
+      const int64_t row = i / into_stride, c = i % into_stride, from = row * from_stride + c;
+      const auto at = size_t(i);
+      if (rounds)
+        same = same && rounded[at] == (c < d ? narrow[size_t(from)] : 0xEEEE);
+      else if (c < d)
+        same = same && widened[at] == bf16_value(narrow[size_t(from)]);
+      else
+        same = same && std::memcmp(&widened[at], "\xEE\xEE\xEE\xEE", 4) == 0;
+    }
+    out.expect(same, rounds ? "rounding rows" : "widening rows");
+  }
+}
+
+// Rows as cuDNN leaves them: those that saw no key become the identity of merge.
+void check_widen(Outcome& out) {
+  const int64_t rows = 70, d = 24;
+  for (const StoredAs stored : {StoredAs::kBFloat16, StoredAs::kFloat16}) {
+    MemoryLedger ledger;
+    const Stream stream;
+    std::vector<uint16_t> from;
+    for (int64_t i = 0; i < rows * d; ++i) from.push_back(uint16_t(0x3C00 + i * 37 % 1024));
+    std::vector<float> lse = numbers(size_t(rows), 8);
+    lse[3] = NAN;
+    lse[4] = -3e38f;
+    DeviceBuffer from_buffer(ledger, "a", int64_t(from.size()) * 2),
+        o(ledger, "b", rows * (d + 1) * 4), lse_buffer(ledger, "c", rows * 4);
+    stream.fill(o.data(), 0xEE, o.size());
+    const WidenTask task{from_buffer.upload(from),
+                         {reinterpret_cast<float*>(o.data()), lse_buffer.upload(lse), d + 1, 1},
+                         rows};
+    const DeviceWiden widen({&task, 1}, d, stored, 0.5f, ledger);
+    widen.launch(stream);
+    stream.synchronize();
+    const auto got = download<float>(o.data(), rows * (d + 1));
+    const auto got_lse = download<float>(lse_buffer.data(), rows);
+    bool same = true;
+    for (int64_t i = 0; i < rows; ++i) {
+      const bool blind = i == 3 || i == 4;
+      same = same && got_lse[size_t(i)] == (blind ? -INFINITY : lse[size_t(i)]);
+      for (int64_t c = 0; c < d; ++c) {
+        const uint16_t bits = from[size_t(i * d + c)];
+        const float x = stored == StoredAs::kFloat16 ? half_value(bits) : bf16_value(bits);
+        same = same && got[size_t(i * (d + 1) + c)] == (blind ? 0.0f : x * 0.5f);
+      }
+      same = same && std::memcmp(&got[size_t(i * (d + 1) + d)], "\xEE\xEE\xEE\xEE", 4) == 0;
+    }
+    out.expect(same, concat("widening stored ", int(stored)));
+  }
+}
+
+void check_flat_ranges(Outcome& out) {
+  MemoryLedger ledger;
+  const Stream stream;
+  for (const int64_t count : {1, 255, 1000}) {
+    std::vector<float> values(size_t(count + 1), 1.0f);
+    DeviceBuffer buffer(ledger, "a", int64_t(values.size()) * 4), total(ledger, "b", 8);
+    auto* const at = buffer.upload(values);
+    fill_floats(at, count, 2.0f, stream);
+    stream.synchronize();
+    values = download<float>(at, count + 1);
+    out.expect(std::count(values.begin(), values.end(), 2.0f) == count && values.back() == 1.0f,
+               concat("filling ", count, " floats"));
+    values[0] = values[size_t(count) / 2] = values.back() = NAN;
+    buffer.upload(values);
+    auto* const nans = total.upload(std::vector<unsigned long long>{10});
+    count_nan(at, count, nans, stream);
+    stream.synchronize();
+    out.expect(download<unsigned long long>(nans, 1)[0] == (count > 1 ? 12u : 11u),
+               concat("counting NaNs among ", count));
+  }
+}
+
+}  // namespace
 
 void check_rows(Outcome& out, bool) {
   const Stream stream;
@@ -82,15 +191,16 @@ void check_rows(Outcome& out, bool) {
     }
     out.expect(same, concat("pack of rows of ", row_bytes, " bytes"));
   }
+  check_convert(out);
+  check_widen(out);
+  check_flat_ranges(out);
   const auto reference = make_reference_kernel();
   for (const int64_t d : {8, 24, 64, 128})
     for (const int64_t gap : {0, 1})  // 1: rows at odd addresses
       for (const MergeRule rule : {MergeRule::kLse, MergeRule::kSum}) {
         MemoryLedger ledger;
         const int64_t rows = 132, stride = d + gap;  // with gap 0, multiples of 16 bytes
-        std::vector<float> host(size_t(2 * rows * (stride + 1)));
-        for (size_t i = 0; i < host.size(); ++i)
-          host[i] = unit_normal_like(philox4x32_10({{uint32_t(i), 1, 2, 3}}, 4, 5).word[0]);
+        std::vector<float> host = numbers(size_t(2 * rows * (stride + 1)), 4);
         const auto parts = [&](float* base) {
           return std::pair<PartialRun, PartialRun>{
               {base, base + rows * stride, stride, 1},
@@ -130,9 +240,9 @@ uint64_t words_hash(const std::byte* row, int64_t bytes) {
   return hash;
 }
 
-void check_digest(Outcome& out, int64_t d, DType dtype) {
+void check_digest(Outcome& out, int64_t d, DType dtype, int64_t rows) {
   MemoryLedger ledger;
-  const int64_t rows = 1500, stride = d + 8, bytes = dtype_bytes(dtype);
+  const int64_t stride = d + 8, bytes = dtype_bytes(dtype);
   DeviceBuffer buffer(ledger, "rows", rows * stride * bytes);
   const FillRows task{.tensor = Tensor::kValue,
                       .head = 3,
@@ -151,14 +261,14 @@ void check_digest(Outcome& out, int64_t d, DType dtype) {
   out.expect(got == expected, concat("digest of rows of ", d, " ", to_string(dtype)));
 }
 
-void check_summary(Outcome& out, int64_t d) {
+void check_summary(Outcome& out, int64_t d, int64_t rows) {
   MemoryLedger ledger;
-  const int64_t rows = 2100, stride = 2 * d;
-  std::vector<float> o(size_t(rows * stride)), lse(size_t(rows), 0.25f);
+  const int64_t stride = 2 * d;
+  std::vector<float> o(size_t(rows * stride)), lse(size_t(2 * rows), 0.25f);
   for (size_t i = 0; i < o.size(); ++i) o[i] = float(std::sin(double(i)));
   o[size_t(7 * stride)] = NAN;  // with it the row is in no sum
-  lse[9] = -INFINITY;
-  lse[11] = NAN;
+  lse[2 * 9] = -INFINITY;
+  lse[2 * 11] = NAN;
   OutputSummary expected;
   for (int64_t i = 0; i < rows; ++i) {
     const float* const row = o.data() + i * stride;
@@ -174,16 +284,16 @@ void check_summary(Outcome& out, int64_t d) {
     of_row.absent_rows = i == 9;
     if (i != 9 && i != 11) of_row.lse_sum = 0.25;
     uint32_t bits = 0;
-    std::memcpy(&bits, &lse[size_t(i)], 4);
+    std::memcpy(&bits, &lse[size_t(2 * i)], 4);
     of_row.digest = output_row_hash(words_hash(reinterpret_cast<const std::byte*>(row), 4 * d),
                                     bits, 2, 100 + 3 * i);
     expected.add(of_row);
   }
-  DeviceBuffer o_buffer(ledger, "o", int64_t(o.size() * 4)), lse_buffer(ledger, "lse", rows * 4);
+  DeviceBuffer o_buffer(ledger, "o", int64_t(o.size() * 4)), lse_buffer(ledger, "lse", rows * 8);
   const OutputRows task{.o = o_buffer.upload(o),
                         .lse = lse_buffer.upload(lse),
                         .o_stride = stride,
-                        .lse_stride = 1,
+                        .lse_stride = 2,
                         .head = 2,
                         .first_token = 100,
                         .token_step = 3,
@@ -201,10 +311,12 @@ void check_summary(Outcome& out, int64_t d) {
 
 }  // namespace
 
-void check_summaries(Outcome& out, bool) {
+void check_summaries(Outcome& out, bool small) {
   for (const int64_t d : {8, 24, 64, 128, 256}) {
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) check_digest(out, d, dtype);
-    check_summary(out, d);
+    // Tiles have 1024 rows: several of them once, where `small`.
+    const int64_t rows = small && d != 24 ? 70 : 1500;
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) check_digest(out, d, dtype, rows);
+    check_summary(out, d, rows);
   }
 }
 

@@ -265,6 +265,8 @@ class Benchmark {
             rate("dilation", "cuda", d, r) / rate("dilation", "gather", d, r), 0);
       say("merge in the kernel / by a launch" + at,
           rate("merge", "cuda fused", d, 4) / rate("merge", "cuda + merge", d, 4), 0);
+      say("rate of a merging attend / of a bare one" + at,
+          rate("merge", "cuda fused", d, 4) / rate("merge", "cuda alone", d, 4), 0.97);
     }
   }
 

@@ -25,7 +25,6 @@ function(longnet_module name)
   foreach(excluded IN LISTS ARG_EXCLUDE)
     list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${excluded})
   endforeach()
-  list(FILTER sources EXCLUDE REGEX "/testing/(emulated|ptx)_")  # longnet_emulated_gpu, longnet_ptx
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")

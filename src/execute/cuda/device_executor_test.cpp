@@ -9,7 +9,7 @@
 #include "execute/cuda/device_walk.h"
 #include "execute/cuda/testing/device_case.h"
 #include "execute/virtual_walk.h"
-#include "kernels/cuda/testing/emulated_kernel.h"
+#include "emulation/emulated_kernels.h"
 #include "schedule/registry.h"
 
 namespace longnet {

@@ -1,7 +1,7 @@
 // The compiled tile shapes of the `cuda` kernel.
 #include "core/cuda/cuda_check.h"
-#include "kernels/cuda/attend_device.cuh"
 #include "kernels/cuda/attend_launch.h"
+#include "kernels/cuda/attend_tile.cuh"
 #include "kernels/cuda/tile_shapes.h"
 
 namespace longnet {

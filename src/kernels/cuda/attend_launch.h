@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "core/cuda/device.h"
-#include "kernels/cuda/attend_tile.h"
+#include "kernels/cuda/tile_layout.h"
 #include "kernels/cuda/device_kernel.h"
 
 namespace longnet {

@@ -1,4 +1,4 @@
-// What the loop of the `cuda_sm90a` kernel reads, and where things lie in shared memory.
+// Inputs of the `cuda_sm90a` kernel, which the host plans, and the layout of its shared memory.
 //
 // Rows come by TMA: a box of up to 256 rows x 64 dims of a 5-D view (tensor_views.h) lands as rows
 // of 128 bytes whose 16-byte chunks are rotated by the row ("128-byte swizzle"); what lies outside
@@ -85,47 +85,6 @@ struct GroupShape {
   LONGNET_HOST_DEVICE static constexpr int k_empty(int stage) { return 3 + 4 * stage; }
   LONGNET_HOST_DEVICE static constexpr int v_full(int stage) { return 4 + 4 * stage; }
   LONGNET_HOST_DEVICE static constexpr int v_empty(int stage) { return 5 + 4 * stage; }
-};
-
-// Matrix descriptor of a tile of 128-byte swizzled rows that starts at shared-memory byte `at`.
-// `leading`: bytes between slabs of 64 columns, where the operand is wider than one and its columns
-// lie along the rows (V); ignored otherwise.
-LONGNET_HOST_DEVICE constexpr uint64_t matrix_descriptor(uint32_t at, uint32_t leading) {
-  constexpr uint64_t kEightRows = 8 * 128, kSwizzle128 = 1;
-  return uint64_t((at & 0x3FFFF) >> 4) | uint64_t((leading & 0x3FFFF) >> 4) << 16 |
-         (kEightRows >> 4) << 32 | kSwizzle128 << 62;
-}
-
-// The key tiles that rows [first, last] of a task see: producer and consumers walk the same ones.
-// A tile holds keys of one run. Small on purpose: consumers have few registers to spare.
-template <int kKeys>
-class KeyTiles {
- public:
-  LONGNET_HOST_DEVICE KeyTiles(const GroupTask& task, int first, int last)
-      : run_(task.first_run - 1), left_(task.num_runs), first_(first), last_(last) {}
-  LONGNET_HOST_DEVICE bool next(const GroupInputs& in) {
-    key_ += kKeys;
-    while (key_ >= visible_) {
-      if (left_-- == 0) return false;
-      ++run_;
-      key_ = 0;
-      visible_ = limit(in, last_);
-      seen_by_all_ = limit(in, first_);
-    }
-    return true;
-  }
-  LONGNET_HOST_DEVICE const GroupRun& run(const GroupInputs& in) const { return in.runs[run_]; }
-  LONGNET_HOST_DEVICE int key() const { return key_; }  // of the run, the tile's first
-  LONGNET_HOST_DEVICE bool all_visible() const { return key_ + kKeys <= seen_by_all_; }
-  // Columns of the tile that `row` of the task sees; may be negative or beyond kKeys.
-  LONGNET_HOST_DEVICE int limit(const GroupInputs& in, int row) const {
-    const KeyLimit& keys = run(in).limit;
-    return (in.causal ? keys.visible(row) : keys.rows) - key_;
-  }
-
- private:
-  int run_, left_, first_, last_;
-  int key_ = 0, visible_ = 0, seen_by_all_ = 0;
 };
 
 }  // namespace longnet

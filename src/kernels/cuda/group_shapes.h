@@ -17,16 +17,6 @@ using Group64Two = GroupShape<64, 2, 128, 4, true>;    // 2048 rows without a re
 using Group64TwoFree = GroupShape<64, 2, 128, 4, false>;
 using Group128Free = GroupShape<128, 2, 128, 3, false>;
 
-template <class F>
-void for_each_group_shape(F f) {
-  f(Group64{});
-  f(Group128{});
-  f(Group64Free{});
-  f(Group64Two{});
-  f(Group64TwoFree{});
-  f(Group128Free{});
-}
-
 inline GroupInputs group_inputs(int64_t head_dim, bool causal, bool merge, float output_scale) {
   return {.tasks = nullptr,
           .runs = nullptr,

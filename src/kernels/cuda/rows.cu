@@ -1,6 +1,3 @@
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-
 #include <algorithm>
 
 #include "core/check.h"
@@ -12,6 +9,17 @@ namespace longnet {
 namespace {
 
 constexpr int64_t kMostBlocks = 4096;  // of kernels that loop over a flat range
+
+template <class Task>
+std::vector<RowTile> row_tiles(std::span<const Task> tasks, int rows_per_tile) {
+  std::vector<RowTile> tiles;
+  for (size_t i = 0; i < tasks.size(); ++i)
+    for (int64_t at = 0; at < tasks[i].rows; at += rows_per_tile)
+      tiles.push_back(
+          {int32_t(i), int32_t(std::min<int64_t>(rows_per_tile, tasks[i].rows - at)), at});
+  check(tiles.size() < (size_t{1} << 31), "too many row tiles: ", tiles.size());
+  return tiles;
+}
 
 template <class T>
 DeviceBuffer uploaded(std::span<const T> list, MemoryLedger& ledger) {

@@ -1,9 +1,8 @@
-// The kernels of rows.cu. A test on the CPU executes this text as well: emulated_grid.h stands for
-// the language then, so nothing is included here that is CUDA's.
+// The kernels of rows.cu: a block per tile of rows.
 #pragma once
-#include <algorithm>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
 
-#include "core/check.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/row_hash.h"
 
@@ -12,17 +11,6 @@ namespace {
 
 constexpr int kThreads = 256, kMergeRows = 64, kPackRows = 64;
 constexpr int kFillRows = 1024;  // whole shards are filled: short lists of tiles
-
-template <class Task>
-std::vector<RowTile> row_tiles(std::span<const Task> tasks, int rows_per_tile) {
-  std::vector<RowTile> tiles;
-  for (size_t i = 0; i < tasks.size(); ++i)
-    for (int64_t at = 0; at < tasks[i].rows; at += rows_per_tile)
-      tiles.push_back(
-          {int32_t(i), int32_t(std::min<int64_t>(rows_per_tile, tasks[i].rows - at)), at});
-  check(tiles.size() < (size_t{1} << 31), "too many row tiles: ", tiles.size());
-  return tiles;
-}
 
 template <class Unit>
 __global__ void __launch_bounds__(kThreads) pack_kernel(const PackTask* tasks, const RowTile* tiles,

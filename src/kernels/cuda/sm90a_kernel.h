@@ -1,8 +1,7 @@
 // `cuda_sm90a`: attention by TMA and wgmma on strided views, for compute capability 9.0.
 //
-// Every build with CUDA has it; configurations can name it where -DLONGNET_CUDA_SM90A=ON. Its loop
-// runs on the CPU in tests (group_tile_test.cpp); what a GPU makes of it is for
-// scripts/gpu_validate.sh to show.
+// Every build with CUDA has it; configurations can name it where -DLONGNET_CUDA_SM90A=ON. Tests
+// execute its PTX (src/emulation); what a GPU makes of it is for scripts/gpu_validate.sh to show.
 #pragma once
 #include <memory>
 #include <string>

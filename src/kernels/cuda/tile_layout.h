@@ -1,18 +1,10 @@
-// What the tile loop reads, and where things lie in shared memory and in the registers of a warp.
+// Inputs of the `cuda` kernel, which the host plans, and the layout of its tiles in shared memory.
 //
 //   a tile of 64 keys x 64 dims: row 3, dims 8..15 (chunk 1) at byte (3 * 8 + (1 ^ 3)) * 16 = 416
-//
-// Fragments of mma.m16n8k16 and ldmatrix: PTX ISA 8.x, sections 9.7.14.5.8 and 9.7.14.5.15.
 #pragma once
 #include <cstdint>
 
 #include "core/random.h"
-
-#if defined(__CUDACC__)
-#define LONGNET_UNROLL _Pragma("unroll")
-#else
-#define LONGNET_UNROLL
-#endif
 
 namespace longnet {
 
@@ -108,45 +100,5 @@ template <class Shape>
 LONGNET_HOST_DEVICE constexpr int chunk_offset(int row, int chunk) {
   return (row * Shape::kChunks + (chunk ^ (row & 7))) * 16;
 }
-
-// Addresses that lane `lane` gives to ldmatrix.x4. Matrices come in the order in which the operands
-// want them.
-//   A (16 rows x 16 dims):  rows 0-7 | rows 8-15 of the first 8 dims, then of the last 8
-template <class Shape>
-LONGNET_HOST_DEVICE constexpr int query_address(int lane, int row, int chunk) {
-  return chunk_offset<Shape>(row + (lane & 15), chunk + (lane >> 4));
-}
-//   B of Q K^T (16 keys x 16 dims): keys 0-7: dims 0-7 | 8-15, then keys 8-15
-template <class Shape>
-LONGNET_HOST_DEVICE constexpr int key_address(int lane, int key, int chunk) {
-  return chunk_offset<Shape>(key + (lane >> 4) * 8 + (lane & 7), chunk + (lane >> 3 & 1));
-}
-//   B of P V (16 keys x 16 dims), transposed on the way: dims 0-7: keys 0-7 | 8-15, then dims 8-15
-template <class Shape>
-LONGNET_HOST_DEVICE constexpr int value_address(int lane, int key, int chunk) {
-  return chunk_offset<Shape>(key + (lane & 15), chunk + (lane >> 4));
-}
-// Element i of an accumulator (16 rows x 8 columns).
-LONGNET_HOST_DEVICE constexpr int accumulator_row(int lane, int i) {
-  return (lane >> 2) + (i >> 1) * 8;
-}
-LONGNET_HOST_DEVICE constexpr int accumulator_column(int lane, int i) {
-  return (lane & 3) * 2 + (i & 1);
-}
-
-// Finds the run of ascending keys.
-class RunCursor {
- public:
-  LONGNET_HOST_DEVICE RunCursor(const TileRun* runs, int at, int end)
-      : runs_(runs), at_(at), end_(end) {}
-  LONGNET_HOST_DEVICE void advance_to(int64_t key) {
-    while (at_ + 1 < end_ && key >= runs_[at_].begin + runs_[at_].rows) ++at_;
-  }
-  LONGNET_HOST_DEVICE const TileRun& run() const { return runs_[at_]; }
-
- private:
-  const TileRun* runs_;
-  int at_, end_;
-};
 
 }  // namespace longnet

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/attention_kernel.h"
-#include "kernels/cuda/attend_tile.h"
+#include "kernels/cuda/tile_layout.h"
 
 namespace longnet {
 

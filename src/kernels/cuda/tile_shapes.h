@@ -3,7 +3,9 @@
 // The default of each head dimension is a guess from registers and shared memory; the variants are
 // there for gpu_kernels_benchmark to find a better one on a real device (LONGNET_CUDA_VARIANTS).
 #pragma once
-#include "kernels/cuda/attend_tile.h"
+#include <cmath>
+
+#include "kernels/cuda/tile_layout.h"
 
 namespace longnet {
 

@@ -4,10 +4,10 @@
 
 #include "comm/cuda/device_transport.h"
 #include "comm/threads/thread_world.h"
-#include "core/cuda/testing/emulated_device.h"
+#include "emulation/emulated_device.h"
 #include "execute/cuda/device_executor.h"
 #include "kernels/cuda/gather_kernel.h"
-#include "kernels/cuda/testing/emulated_kernel.h"
+#include "emulation/emulated_kernels.h"
 #include "schedule/accounting.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"

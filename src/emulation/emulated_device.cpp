@@ -1,0 +1,352 @@
+#include "emulation/emulated_device.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "core/check.h"
+
+namespace {
+
+constexpr std::chrono::seconds kPatience{20};
+constexpr size_t kAlignment = 256;
+
+// All streams of all ranks, which are threads, under one lock.
+std::recursive_mutex& world() {
+  static std::recursive_mutex mutex;
+  return mutex;
+}
+std::condition_variable_any more_work;
+size_t enqueued = 0;
+
+int64_t from_environment(const char* name, int64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoll(text);
+}
+int device_count = int(from_environment("LONGNET_EMULATED_GPUS", 1));
+const int64_t device_bytes = from_environment("LONGNET_EMULATED_GPU_BYTES", int64_t{4} << 30);
+std::map<int, int64_t> taken_bytes;  // by device
+thread_local int this_device = 0;
+thread_local bool recording = false;  // a graph, by this thread
+
+// Does `work`, again and again while another rank has not come far enough. Not for use in work.
+void until_done(const std::function<void()>& work) {
+  std::unique_lock lock(world());
+  for (;;) {
+    const size_t before = enqueued;
+    try {
+      return work();
+    } catch (const longnet::NotYet& reason) {
+      if (!more_work.wait_for(lock, kPatience, [&] { return enqueued != before; }))
+        throw longnet::Error(std::string("a rank waits for ever: ") + reason.what());
+    }
+  }
+}
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// What a stream was given. It has a clock of its own: work takes as long as the host needs for it,
+// and begins when what it waits for is over.
+struct Work {
+  std::deque<std::function<void()>> queue;
+  std::vector<double> ends;  // of what is done
+  double clock = 0;
+  bool busy = false;
+
+  double time_at(size_t position) const { return position == 0 ? 0 : ends.at(position - 1); }
+  void run_until(size_t position);
+};
+
+// Whose work is being done, and what the work that it waited for took.
+Work* running = nullptr;
+double nested_s = 0;
+
+// Enters a stream's work, and leaves it also when an exception does.
+class Inside {
+ public:
+  explicit Inside(Work& work)
+      : work_(work), outer_(std::exchange(running, &work)), outer_nested_s_(nested_s) {
+    work_.busy = true;
+  }
+  ~Inside() {
+    work_.busy = false;
+    running = outer_;
+    nested_s = outer_nested_s_ + (seconds() - begin_s_);
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  Work& work_;
+  Work* outer_;
+  double outer_nested_s_, begin_s_ = seconds();
+};
+
+void Work::run_until(size_t position) {
+  if (ends.size() < position) {
+    longnet::check(!busy, "a stream waits for itself: work ", ends.size(), " of ", position);
+    const Inside inside(*this);
+    while (ends.size() < position) {
+      nested_s = 0;
+      const double begin_s = seconds();
+      queue[ends.size()]();
+      queue[ends.size()] = nullptr;
+      clock += std::max(0.0, seconds() - begin_s - nested_s);
+      ends.push_back(clock);
+    }
+  }
+  if (running != nullptr) running->clock = std::max(running->clock, time_at(position));
+}
+
+std::vector<std::pair<int, std::weak_ptr<Work>>> streams;  // with their devices
+
+}  // namespace
+
+struct CUstream_st {
+  std::shared_ptr<Work> work = std::make_shared<Work>();
+  int device = this_device;
+  size_t recorded_from = 0;
+  bool recorded = false;  // a graph is: nothing may wait, and nothing outside be waited for
+};
+struct CUevent_st {
+  int device = this_device;
+  std::shared_ptr<Work> work;
+  size_t position = 0;
+  double time() const { return work->time_at(position); }
+};
+struct CUgraphExec_st {
+  std::vector<std::function<void()>> work;
+};
+
+namespace longnet {
+
+void emulate_launch(CUstream_st* stream, std::function<void()> kernel) {
+  const std::lock_guard lock(world());
+  check(stream->device == this_device, "a launch on a stream of device ", stream->device,
+        " by a thread on device ", this_device);
+  stream->work->queue.push_back(std::move(kernel));
+  ++enqueued;
+  more_work.notify_all();
+}
+void emulate_launch(const Stream& stream, std::function<void()> kernel) {
+  emulate_launch(stream.handle(), std::move(kernel));
+}
+std::function<void()> emulate_all_before(CUstream_st* stream) {
+  const std::lock_guard lock(world());
+  return
+      [work = stream->work, position = stream->work->queue.size()] { work->run_until(position); };
+}
+void emulate_devices(int count) { device_count = count; }
+
+DeviceReport describe_devices(bool) {
+  DeviceReport report{.built_in = true};
+  for (int i = 0; i < device_count; ++i) {
+    DeviceInfo info{.index = i, .name = "emulated GPU", .uuid = concat("e", i)};
+    info.major = 9;
+    info.multiprocessors = 4;
+    info.clock_khz = 1'000'000;
+    info.memory_bytes = info.free_bytes = device_bytes;
+    info.l2_bytes = int64_t{1} << 20;
+    info.shared_bytes_per_block = 227 * 1024;
+    report.devices.push_back(info);
+  }
+  return report;
+}
+void use_device(int device) { this_device = device; }
+void reach_device(int other) { check(other < device_count, "no device ", other); }
+
+// Memory is NaN before it is written (the first 16 MiB of it). In front of a buffer stands the
+// device that it was taken from.
+DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind)
+    : tag_(std::move(tag)), bytes_(bytes) {
+  check(bytes >= 0, "a buffer of ", bytes, " bytes");
+  require_admitted(ledger, tag_, bytes);
+  check(!recording, "an allocation while a graph is recorded");
+  if (bytes > 0) {
+    const std::lock_guard lock(world());
+    if (taken_bytes[this_device] + bytes > device_bytes)
+      throw DeviceOutOfMemory(concat("the device refused ", bytes, " bytes for ", tag_, "; ",
+                                     device_bytes - taken_bytes[this_device], " are free"));
+    taken_bytes[this_device] += bytes;
+    const size_t whole = (size_t(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+    auto* const block = static_cast<std::byte*>(std::aligned_alloc(kAlignment, kAlignment + whole));
+    std::memcpy(block, &this_device, sizeof this_device);
+    data_ = block + kAlignment;
+    std::memset(data_, 0xFF, std::min<size_t>(whole, size_t{16} << 20));
+  }
+  ledger_ = &ledger;
+  ledger.add(tag_, bytes);
+}
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  if (this != &other) {
+    release();
+    ledger_ = std::exchange(other.ledger_, nullptr);
+    tag_ = std::move(other.tag_);
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+  }
+  return *this;
+}
+DeviceBuffer::~DeviceBuffer() { release(); }
+void DeviceBuffer::release() noexcept {
+  if (ledger_ == nullptr) return;
+  if (data_ != nullptr) {
+    const std::lock_guard lock(world());
+    std::byte* const block = data_ - kAlignment;
+    int device = 0;
+    std::memcpy(&device, block, sizeof device);
+    taken_bytes[device] -= bytes_;
+    std::free(block);
+  }
+  ledger_->add(tag_, -bytes_);
+  ledger_ = nullptr;
+}
+void DeviceBuffer::upload_bytes(const void* from, int64_t bytes) {
+  check(bytes <= bytes_, "an upload of ", bytes, " bytes into ", bytes_);
+  check(!recording, "an upload while a graph is recorded");
+  if (bytes > 0) std::memcpy(data_, from, size_t(bytes));
+}
+
+PinnedBuffer::PinnedBuffer(int64_t bytes)
+    : data_(static_cast<std::byte*>(std::malloc(size_t(bytes + 1)))), bytes_(bytes) {}
+PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+PinnedBuffer::~PinnedBuffer() { std::free(data_); }
+
+Stream::Stream(Priority) : handle_(std::make_unique<CUstream_st>().release()) {
+  const std::lock_guard lock(world());
+  std::erase_if(streams, [](const auto& known) { return known.second.expired(); });
+  streams.emplace_back(this_device, handle_->work);
+}
+Stream::~Stream() { std::unique_ptr<CUstream_st>(handle_).reset(); }
+void Stream::wait(const Event& event) const {
+  const std::lock_guard lock(world());
+  check(!handle_->recorded || event.handle()->work == handle_->work,
+        "a graph that waits for an event outside of it");
+  const CUevent_st now = *event.handle();  // the record that is there now, as CUDA does it
+  if (now.work) emulate_launch(*this, [now] { now.work->run_until(now.position); });
+}
+void Stream::copy(void* into, const void* from, int64_t bytes) const {
+  emulate_launch(*this, [=] {
+    if (bytes > 0) std::memcpy(into, from, size_t(bytes));
+  });
+}
+void Stream::fill(void* at, int byte, int64_t bytes) const {
+  emulate_launch(*this, [=] {
+    if (bytes > 0) std::memset(at, byte, size_t(bytes));
+  });
+}
+void Stream::synchronize() const {
+  check(!handle_->recorded, "a stream is waited for while its graph is recorded");
+  until_done([work = handle_->work] { work->run_until(work->queue.size()); });
+}
+
+Event::Event(Kind) : handle_(std::make_unique<CUevent_st>().release()) {}
+Event::~Event() { std::unique_ptr<CUevent_st>(handle_).reset(); }
+Event::Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  return *this;
+}
+void Event::record(const Stream& stream) const {
+  const std::lock_guard lock(world());
+  check(handle_->device == stream.handle()->device, "an event of device ", handle_->device,
+        " on a stream of device ", stream.handle()->device);
+  handle_->work = stream.handle()->work;
+  handle_->position = stream.handle()->work->queue.size();
+}
+void Event::synchronize() const {
+  until_done([this] {
+    check(handle_->work != nullptr, "an event that was never recorded");
+    handle_->work->run_until(handle_->position);
+  });
+}
+bool Event::over() const {
+  std::unique_lock lock(world());
+  const size_t before = enqueued;
+  try {
+    check(handle_->work != nullptr, "an event that was never recorded");
+    handle_->work->run_until(handle_->position);
+    return true;
+  } catch (const NotYet& reason) {
+    static thread_local double since = seconds();
+    if (more_work.wait_for(lock, std::chrono::milliseconds(1), [&] { return enqueued != before; }))
+      since = seconds();
+    if (seconds() - since > std::chrono::duration<double>(kPatience).count())
+      throw Error(std::string("a rank waits for ever: ") + reason.what());
+    return false;
+  }
+}
+double Event::seconds_since(const Event& begin) const {
+  const std::lock_guard lock(world());
+  check(handle_->work && begin.handle_->work, "times of an event that was never recorded");
+  check(handle_->work->ends.size() >= handle_->position, "times of an event that is not over");
+  return handle_->time() - begin.handle_->time();
+}
+// What a stream gets between begin and end is not its work, but the graph's.
+void Graph::begin(const Stream& stream) {
+  const std::lock_guard lock(world());
+  stream.handle()->recorded_from = stream.handle()->work->queue.size();
+  stream.handle()->recorded = recording = true;
+}
+void Graph::abandon(const Stream& stream) noexcept {
+  const std::lock_guard lock(world());
+  stream.handle()->work->queue.resize(stream.handle()->recorded_from);
+  stream.handle()->recorded = recording = false;
+}
+void Graph::end(const Stream& stream) {
+  const std::lock_guard lock(world());
+  stream.handle()->recorded = recording = false;
+  auto& queue = stream.handle()->work->queue;
+  const auto first = queue.begin() + ptrdiff_t(stream.handle()->recorded_from);
+  handle_ = std::make_unique<CUgraphExec_st>(CUgraphExec_st{{first, queue.end()}}).release();
+  queue.erase(first, queue.end());
+}
+Graph::~Graph() { std::unique_ptr<CUgraphExec_st>(handle_).reset(); }
+void Graph::launch(const Stream& stream) const {
+  for (const auto& work : handle_->work) emulate_launch(stream, work);
+}
+
+namespace {
+[[noreturn]] void refuse() { throw Error("only one process sees an emulated GPU"); }
+}  // namespace
+
+std::vector<std::byte> Event::export_handle() const { refuse(); }
+Event Event::import_handle(const std::vector<std::byte>&) { refuse(); }
+std::vector<std::byte> export_memory(const void*) { refuse(); }
+void* import_memory(const std::vector<std::byte>&) { refuse(); }
+void close_memory(void*) noexcept {}
+
+std::string cuda_version_text(int version) {
+  return concat(version / 1000, ".", version % 1000 / 10);
+}
+std::string device_bus_id(int device) { return concat("emulated:", device); }
+int current_device() { return this_device; }
+int current_multiprocessors() { return describe_devices().devices.front().multiprocessors; }
+int64_t device_free_bytes() {
+  const std::lock_guard lock(world());
+  return device_bytes - taken_bytes[this_device];
+}
+void device_synchronize() {
+  until_done([] {
+    for (const auto& [device, stream] : std::vector(streams))
+      if (const auto work = stream.lock(); work && device == this_device)
+        work->run_until(work->queue.size());
+  });
+}
+
+}  // namespace longnet

@@ -1,0 +1,34 @@
+// An emulated CUDA device for tests: core/cuda/device.h on the CPU. Streams are lists of closures, memory is the host's.
+//
+// Work on a stream is done as late as it may be: when somebody waits for it. A stream whose event
+// was not waited for stays behind for ever, so a missing dependency between streams gives NaN or
+// old values, and a circular one throws. Times are those that the host needs for the work, laid
+// side by side as streams and events allow.
+//
+// Programs that link this have LONGNET_EMULATED_GPUS (1) devices of LONGNET_EMULATED_GPU_BYTES (4
+// GiB) each.
+#pragma once
+#include <functional>
+#include <stdexcept>
+
+#include "core/cuda/device.h"
+
+namespace longnet {
+
+// What a kernel launch is.
+void emulate_launch(const Stream& stream, std::function<void()> kernel);
+void emulate_launch(CUstream_st* stream, std::function<void()> kernel);
+
+// The number of devices from now on.
+void emulate_devices(int count);
+
+// Work that needs something of another rank may throw this before it does anything: whoever waits
+// for it tries again when another thread has enqueued more, and gives up when none does for long.
+struct NotYet : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Does what `stream` had been given when this was called, and what that waits for. For use in work.
+std::function<void()> emulate_all_before(CUstream_st* stream);
+
+}  // namespace longnet

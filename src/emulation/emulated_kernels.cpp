@@ -1,0 +1,83 @@
+// The own kernels on the emulated device, answered by the CPU's: for programs that run whole sweeps,
+// where executing the kernels' PTX would take too long.
+#include "emulation/emulated_kernels.h"
+
+#include <utility>
+#include <vector>
+
+#include "emulation/emulated_device.h"
+#include "kernels/cuda/sm90a_kernel.h"
+
+namespace longnet {
+namespace {
+
+class EmulatedKernel final : public DeviceKernel {
+ public:
+  EmulatedKernel(std::string name, bool merges) : name_(std::move(name)), merges_(merges) {}
+  std::string_view name() const override { return name_; }
+  bool merges() const override { return merges_; }
+  std::string why_unsupported(const DeviceAttendOptions& options) const override {
+    return options.element == DeviceElement::kBFloat16 ? "" : "only bf16 is emulated";
+  }
+  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendTask> tasks,
+                                          const DeviceAttendOptions& options,
+                                          MemoryLedger&) const override {
+    return std::make_unique<Prepared>(tasks, options);
+  }
+
+ private:
+  class Prepared final : public PreparedAttend {
+   public:
+    Prepared(std::span<const AttendTask> tasks, const DeviceAttendOptions& options)
+        : tasks_(tasks.begin(), tasks.end()), options_(options) {
+      for (const AttendTask& task : tasks_) lists_.emplace_back(task.kv.begin(), task.kv.end());
+      for (size_t i = 0; i < tasks_.size(); ++i) tasks_[i].kv = lists_[i];
+    }
+    void launch(const Stream& stream) const override {
+      emulate_launch(stream, [this] {
+        for (const AttendTask& task : tasks_) run(task);
+      });
+    }
+
+   private:
+    void run(AttendTask task) const {
+      const auto kernel = make_kernel("cpu");
+      const AttendOptions options{.head_dim = options_.head_dim,
+                                  .dtype = DType::kBFloat16,
+                                  .causal = options_.causal,
+                                  .output_scale = options_.output_scale};
+      MemoryLedger ledger;
+      const TaggedBuffer workspace(ledger, "workspace", kernel->workspace_bytes(options, 1));
+      std::vector<float> o(size_t(task.q.rows * options_.head_dim)), lse(size_t(task.q.rows));
+      const MergeTask merge{.from = {o.data(), lse.data(), options_.head_dim, 1},
+                            .into = task.out,
+                            .rows = task.q.rows};
+      if (options_.merge) task.out = merge.from;
+      kernel->attend({&task, 1}, options, 1, workspace.bytes());
+      if (options_.merge) kernel->merge({&merge, 1}, MergeRule::kLse, options, 1);
+    }
+    std::vector<AttendTask> tasks_;
+    std::vector<std::vector<KvRun>> lists_;
+    DeviceAttendOptions options_;
+  };
+  std::string name_;
+  bool merges_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceKernel> make_emulated_kernel(std::string name, bool merges) {
+  return std::make_unique<EmulatedKernel>(std::move(name), merges);
+}
+
+std::vector<std::string> cuda_kernel_shapes(int64_t) { return {"emulated"}; }
+std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view) {
+  return make_emulated_kernel("cuda", true);
+}
+std::string why_sm90a_absent() { return ""; }
+std::vector<std::string> sm90a_kernel_shapes(int64_t) { return {"emulated"}; }
+std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view) {
+  return make_emulated_kernel("cuda_sm90a", true);
+}
+
+}  // namespace longnet

@@ -1,0 +1,305 @@
+#include "emulation/emulated_nccl.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/nccl/nccl_functions.h"
+#include "core/check.h"
+#include "emulation/emulated_device.h"
+
+namespace {
+
+using longnet::check;
+using longnet::concat;
+
+// One rank's side of a message, or of a collective.
+struct Call {
+  enum class Kind { kSend, kRecv, kAllGather, kBroadcast } kind;
+  const std::byte* from = nullptr;
+  std::byte* into = nullptr;
+  size_t bytes = 0;  // of an all-gather: a rank's
+  int peer = 0;      // or root
+  std::function<void()> begin{};
+  bool moved = false;
+};
+using Calls = std::vector<std::shared_ptr<Call>>;
+
+struct Shared {
+  int size = 0;
+  std::set<int> members{}, devices{};
+  std::map<std::pair<int, int>, Calls> sends{}, recvs{};  // by (from, to)
+  std::map<int, Calls> collectives{};                     // by rank
+  std::set<std::pair<int, int>> connecting{};             // (one end, the other)
+};
+
+}  // namespace
+
+// A rank's handle.
+struct ncclComm {
+  std::shared_ptr<Shared> shared;
+  int rank;
+  std::map<const std::byte*, size_t> registered{};
+  int64_t calls = 0;
+};
+
+namespace {
+
+// After the lock of the streams, where both are held.
+std::mutex& state() {
+  static std::mutex mutex;
+  return mutex;
+}
+std::condition_variable changed;
+constexpr std::chrono::seconds kPatience{20};
+std::map<int, std::shared_ptr<Shared>> worlds;
+int ids = 0;
+longnet::NcclUse use;
+int failing_rank = -1;
+int64_t failing_call = 0;
+
+struct Posted {
+  ncclComm* comm;
+  std::shared_ptr<Call> call;
+  CUstream_st* stream;
+};
+thread_local int depth = 0;
+thread_local std::vector<Posted> group;
+
+bool is_registered(const ncclComm& comm, const std::byte* at, size_t bytes) {
+  if (at == nullptr) return true;
+  auto it = comm.registered.upper_bound(at);
+  return it != comm.registered.begin() &&
+         at + bytes <= std::prev(it)->first + std::prev(it)->second;
+}
+
+void move_message(Shared& shared, Call& call, int me) {
+  const bool sends = call.kind == Call::Kind::kSend;
+  const std::pair ends = sends ? std::pair(me, call.peer) : std::pair(call.peer, me);
+  std::shared_ptr<Call> other;
+  {
+    const std::lock_guard lock(state());
+    const Calls& mine = (sends ? shared.sends : shared.recvs)[ends];
+    const Calls& theirs = (sends ? shared.recvs : shared.sends)[ends];
+    size_t k = 0;
+    while (mine.at(k).get() != &call) ++k;
+    if (k >= theirs.size())
+      throw longnet::NotYet(concat(sends ? "send ends, " : "receive ends, ", k, " from ",
+                                   ends.first, " to ", ends.second, " has no other end"));
+    other = theirs[k];
+  }
+  check(other->bytes == call.bytes, "message of ", ends.first, " to ", ends.second, ": ",
+        call.bytes, " and ", other->bytes, " bytes");
+  other->begin();
+  if (call.moved) return;
+  const Call& from = sends ? call : *other;
+  const Call& into = sends ? *other : call;
+  std::memcpy(into.into, from.from, from.bytes);
+  call.moved = other->moved = true;
+}
+
+void move_collective(Shared& shared, Call& call, int me) {
+  Calls all;
+  {
+    const std::lock_guard lock(state());
+    const Calls& mine = shared.collectives[me];
+    size_t k = 0;
+    while (mine.at(k).get() != &call) ++k;
+    for (int rank = 0; rank < shared.size; ++rank) {
+      const Calls& theirs = shared.collectives[rank];
+      if (k >= theirs.size())
+        throw longnet::NotYet(concat("collective ", k, ": rank ", rank, " does not come"));
+      all.push_back(theirs[k]);
+    }
+  }
+  for (const auto& other : all) {
+    check(other->kind == call.kind && other->bytes == call.bytes && other->peer == call.peer,
+          "ranks call different collectives");
+    other->begin();
+  }
+  if (call.moved) return;
+  for (int rank = 0; rank < shared.size; ++rank) {
+    Call& member = *all[size_t(rank)];
+    member.moved = true;
+    if (call.kind == Call::Kind::kBroadcast) {
+      const Call& root = *all[size_t(call.peer)];
+      if (member.into != root.from) std::memcpy(member.into, root.from, call.bytes);
+      continue;
+    }
+    for (size_t from = 0; from < all.size(); ++from)
+      if (member.into + from * call.bytes != all[from]->from)
+        std::memcpy(member.into + from * call.bytes, all[from]->from, call.bytes);
+  }
+}
+
+bool is_message(const Call& call) {
+  return call.kind == Call::Kind::kSend || call.kind == Call::Kind::kRecv;
+}
+
+void post_group() {
+  const std::vector<Posted> posted = std::exchange(group, {});
+  if (posted.empty()) return;
+  CUstream_st* const stream = posted.front().stream;
+  const auto begin = longnet::emulate_all_before(stream);
+  std::set<std::pair<Shared*, std::pair<int, int>>> awaited;
+  {
+    std::unique_lock lock(state());
+    ++use.kernels;
+    for (const Posted& p : posted) {
+      check(p.stream == stream, "a group on several streams");
+      Call& call = *p.call;
+      call.begin = begin;
+      Shared& shared = *p.comm->shared;
+      const int me = p.comm->rank;
+      ++use.calls;
+      const size_t parts = call.kind == Call::Kind::kAllGather ? size_t(shared.size) : 1;
+      use.registered_calls += is_registered(*p.comm, call.from, call.bytes) &&
+                              is_registered(*p.comm, call.into, parts * call.bytes);
+      if (is_message(call)) {
+        check(call.peer != me && call.peer >= 0 && call.peer < shared.size, "no such peer");
+        if (call.kind == Call::Kind::kSend)
+          shared.sends[{me, call.peer}].push_back(p.call);
+        else
+          shared.recvs[{call.peer, me}].push_back(p.call);
+        shared.connecting.insert({me, call.peer});
+        awaited.insert({&shared, {call.peer, me}});
+      } else {
+        shared.collectives[me].push_back(p.call);
+        for (int peer = 0; peer < shared.size; ++peer) {
+          if (peer == me) continue;
+          shared.connecting.insert({me, peer});
+          awaited.insert({&shared, {peer, me}});
+        }
+      }
+    }
+    changed.notify_all();
+    for (const auto& [shared, ends] : awaited)
+      check(changed.wait_for(lock, kPatience, [&] { return shared->connecting.contains(ends); }),
+            "ncclGroupEnd waits for ever: rank ", ends.first, " does not connect to ", ends.second);
+  }
+  longnet::emulate_launch(stream, [posted] {
+    for (const Posted& p : posted)
+      (is_message(*p.call) ? move_message : move_collective)(*p.comm->shared, *p.call,
+                                                             p.comm->rank);
+  });
+}
+
+ncclResult_t add(ncclComm* comm, Call call, CUstream_st* stream) {
+  if (comm->rank == failing_rank && comm->calls++ == failing_call) return ncclInternalError;
+  group.push_back({comm, std::make_shared<Call>(std::move(call)), stream});
+  if (depth == 0) post_group();
+  return ncclSuccess;
+}
+
+const std::byte* bytes(const void* at) { return static_cast<const std::byte*>(at); }
+std::byte* bytes(void* at) { return static_cast<std::byte*>(at); }
+
+}  // namespace
+
+namespace longnet {
+
+NcclUse nccl_use() {
+  const std::lock_guard lock(state());
+  return use;
+}
+
+void emulate_nccl_failure(int rank, int64_t call) {
+  failing_rank = rank;
+  failing_call = call;
+}
+
+const NcclFunctions& nccl() {
+  using Kind = Call::Kind;
+  static const NcclFunctions functions{
+      .missing = "",
+      .version = [](int* version) { return *version = NCCL_VERSION_CODE, ncclSuccess; },
+      .error_string = [](ncclResult_t) { return "emulated"; },
+      .last_error = [](ncclComm*) { return "emulated"; },
+      .unique_id =
+          [](ncclUniqueId* id) {
+            const std::lock_guard lock(state());
+            ++ids;
+            std::memcpy(id->internal, &ids, sizeof ids);
+            return ncclSuccess;
+          },
+      .init =
+          [](ncclComm** comm, int size, ncclUniqueId id, int rank) {
+            int key = 0;
+            std::memcpy(&key, id.internal, sizeof key);
+            std::unique_lock lock(state());
+            auto& shared = worlds[key];
+            if (!shared) shared = std::make_shared<Shared>(Shared{.size = size});
+            check(shared->size == size && shared->members.insert(rank).second && rank < size,
+                  "ncclCommInitRank: rank ", rank, " of ", size);
+            check(shared->devices.insert(current_device()).second,
+                  "ncclCommInitRank: two ranks on device ", current_device());
+            *comm = new ncclComm{shared, rank};
+            changed.notify_all();
+            const Shared& s = *shared;
+            check(
+                changed.wait_for(lock, kPatience, [&s] { return int(s.members.size()) == s.size; }),
+                "ncclCommInitRank waits for ever: ", s.members.size(), " of ", size, " ranks");
+            return ncclSuccess;
+          },
+      .destroy =
+          [](ncclComm* comm) {
+            check(comm->registered.empty(), "ncclCommDestroy: buffers are still registered");
+            delete comm;
+            return ncclSuccess;
+          },
+      .abort = [](ncclComm*) { return ncclSuccess; },  // its kernels will never run
+      .async_error = [](ncclComm*,
+                        ncclResult_t* state) { return *state = ncclSuccess, ncclSuccess; },
+      .group_start = [] { return ++depth, ncclSuccess; },
+      .group_end =
+          [] {
+            if (--depth == 0) post_group();
+            return ncclSuccess;
+          },
+      .send =
+          [](const void* from, size_t count, ncclDataType_t, int peer, ncclComm* comm,
+             CUstream_st* stream) {
+            return add(comm, {Kind::kSend, bytes(from), nullptr, count, peer}, stream);
+          },
+      .recv =
+          [](void* into, size_t count, ncclDataType_t, int peer, ncclComm* comm,
+             CUstream_st* stream) {
+            return add(comm, {Kind::kRecv, nullptr, bytes(into), count, peer}, stream);
+          },
+      .all_gather =
+          [](const void* from, void* into, size_t count, ncclDataType_t, ncclComm* comm,
+             CUstream_st* stream) {
+            return add(comm, {Kind::kAllGather, bytes(from), bytes(into), count, 0}, stream);
+          },
+      .broadcast =
+          [](const void* from, void* into, size_t count, ncclDataType_t, int root, ncclComm* comm,
+             CUstream_st* stream) {
+            return add(comm, {Kind::kBroadcast, bytes(from), bytes(into), count, root}, stream);
+          },
+      .register_buffer =
+          [](const ncclComm_t comm, void* at, size_t size, void** handle) {
+            const std::lock_guard lock(state());
+            comm->registered[bytes(at)] = size;
+            ++use.registered_buffers;
+            *handle = at;
+            return ncclSuccess;
+          },
+      .deregister_buffer =
+          [](const ncclComm_t comm, void* handle) {
+            const std::lock_guard lock(state());
+            check(comm->registered.erase(bytes(handle)) == 1, "ncclCommDeregister: unknown buffer");
+            --use.registered_buffers;
+            return ncclSuccess;
+          },
+  };
+  return functions;
+}
+
+}  // namespace longnet

@@ -1,0 +1,232 @@
+// The part of the CUDA runtime that compiled .cu files call, on the emulated CUDA device. The
+// PTX in their fat binaries is executed (ptx_machine.h), and their host text is the real one.
+//
+// Such files must hold PTX, not compressed: nvcc --no-compress, architecture compute_NN.
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "core/check.h"
+#include "core/cuda/cuda_check.h"
+#include "emulation/emulated_device.h"
+#include "emulation/ptx_machine.h"
+
+namespace {
+
+using longnet::check;
+
+constexpr size_t kSharedWithoutAsking = 48 << 10, kMostShared = 227 << 10;
+
+// fatbinary_section.h and the format that cuobjdump reads: a list of images behind a header.
+struct Wrapper {
+  int32_t magic, version;
+  const std::byte* data;
+  void* unused;
+};
+struct FatHeader {
+  uint32_t magic;
+  uint16_t version, header_bytes;
+  uint64_t bytes;  // behind the header
+};
+struct Image {
+  uint16_t kind, version;
+  uint32_t header_bytes;
+  uint64_t bytes;
+};
+constexpr uint32_t kWrapperMagic = 0x466243B1, kFatMagic = 0xBA55ED50;
+constexpr uint16_t kPtxImage = 1;
+
+struct Module {
+  const Wrapper* wrapper = nullptr;
+  bool loaded = false;
+  longnet::PtxMachine machine{};
+
+  void load() {
+    if (std::exchange(loaded, true)) return;
+    FatHeader header{};
+    check(uint32_t(wrapper->magic) == kWrapperMagic, "not a fat binary");
+    std::memcpy(&header, wrapper->data, sizeof header);
+    check(header.magic == kFatMagic, "not a list of device images");
+    const std::byte* at = wrapper->data + header.header_bytes;
+    const std::byte* const end = at + header.bytes;
+    int texts = 0;
+    while (at < end) {
+      Image image{};
+      std::memcpy(&image, at, sizeof image);
+      if (image.kind == kPtxImage) {
+        const auto* const first = reinterpret_cast<const char*>(at + image.header_bytes);
+        const std::string_view text(first, strnlen(first, image.bytes));
+        check(text.find(".version") != text.npos, "compressed PTX: compile with --no-compress");
+        machine.load(text);
+        ++texts;
+      }
+      at += image.header_bytes + image.bytes;
+    }
+    check(texts == 1, "images of PTX in a fat binary: ", texts);
+  }
+};
+
+struct Function {
+  Module* module = nullptr;
+  std::string name{};
+  size_t most_shared = kSharedWithoutAsking;
+  unsigned launches = 0;  // which take the orders in turn
+};
+
+struct Runtime {
+  std::mutex mutex;
+  std::map<void**, std::unique_ptr<Module>> modules;
+  std::map<const void*, Function> functions;  // by the address that host code launches
+};
+Runtime& runtime() {
+  static auto* const one = new Runtime;  // used before main begins and after it ends
+  return *one;
+}
+
+struct Configuration {
+  dim3 grid, block;
+  size_t shared = 0;
+  cudaStream_t stream = nullptr;
+};
+thread_local std::vector<Configuration> configurations;
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t fail(cudaError_t error) { return last_error = error; }
+
+cudaError_t launch(const void* entry, const Configuration& c, void** arguments) {
+  const std::scoped_lock lock(runtime().mutex);
+  const auto found = runtime().functions.find(entry);
+  if (found == runtime().functions.end()) return fail(cudaErrorInvalidDeviceFunction);
+  Function& function = found->second;
+  function.module->load();
+  const longnet::PtxKernel& kernel = function.module->machine.kernel(function.name);
+  const bool flat = c.grid.y == 1 && c.grid.z == 1 && c.block.y == 1 && c.block.z == 1;
+  if (!flat || c.grid.x == 0 || c.block.x == 0 || c.block.x > 1024 ||
+      c.shared + size_t(kernel.shared_bytes) > function.most_shared)
+    return fail(cudaErrorInvalidConfiguration);
+  const unsigned turn = function.launches++;
+  const longnet::PtxLaunch how{.grid = c.grid.x,
+                               .block = c.block.x,
+                               .shared_bytes = int64_t(c.shared),
+                               .order = {.copies_land_late = turn % 2 == 1,
+                                         .products_late = turn / 2 % 2 == 1,
+                                         .warps_backwards = turn / 4 % 2 == 1}};
+  longnet::emulate_launch(c.stream, [&machine = function.module->machine, &kernel, how,
+                                     parameters = longnet::PtxMachine::gather(kernel, arguments)] {
+    machine.launch(kernel, how, parameters);
+  });
+  return cudaSuccess;
+}
+
+// Refuses what the CUDA driver API's page says is refused, but for the page's sentence that each
+// stride is a multiple of the one before, which the driver does not insist on for others' views.
+CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                      const cuuint64_t* size, const cuuint64_t* stride, const cuuint32_t* box,
+                      const cuuint32_t* every, CUtensorMapInterleave interleave,
+                      CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
+                      CUtensorMapFloatOOBfill fill) {
+  const bool half =
+      type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  bool good =
+      half && rank == longnet::PtxTensorMap::kMostDims &&
+      interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
+      fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && reinterpret_cast<uintptr_t>(map) % 64 == 0 &&
+      reinterpret_cast<uintptr_t>(address) % 16 == 0 && box[0] * 2 <= 128 && box[0] * 2 % 16 == 0;
+  longnet::PtxTensorMap out{.address = reinterpret_cast<uint64_t>(address),
+                            .valid = longnet::PtxTensorMap::kValid};
+  for (size_t d = 0; good && d < rank; ++d) {
+    good = size[d] >= 1 && size[d] <= uint64_t{1} << 32 && box[d] >= 1 && box[d] <= 256 &&
+           every[d] == 1;
+    if (good && d > 0)
+      good = stride[d - 1] % 16 == 0 && stride[d - 1] > 0 && stride[d - 1] < uint64_t{1} << 40;
+    out.size[d] = uint32_t(std::min(size[d], cuuint64_t{0xFFFFFFFF}));
+    out.box[d] = uint16_t(box[d]);
+    if (d > 0) out.stride[d - 1] = stride[d - 1];
+  }
+  if (!good) return CUDA_ERROR_INVALID_VALUE;
+  std::memset(static_cast<void*>(map), 0, sizeof *map);
+  std::memcpy(static_cast<void*>(map), &out, sizeof out);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+void** __cudaRegisterFatBinary(void* wrapper) {
+  const std::scoped_lock lock(runtime().mutex);
+  auto module = std::make_unique<Module>();
+  module->wrapper = static_cast<const Wrapper*>(wrapper);
+  auto** const handle = reinterpret_cast<void**>(module.get());
+  runtime().modules[handle] = std::move(module);
+  return handle;
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}  // at exit
+void __cudaRegisterFunction(void** module, const char* entry, char*, const char* name, int, uint3*,
+                            uint3*, dim3*, dim3*, int*) {
+  const std::scoped_lock lock(runtime().mutex);
+  runtime().functions[entry] = {.module = runtime().modules.at(module).get(), .name = name};
+}
+
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, CUstream_st* stream) {
+  configurations.push_back({grid, block, shared, stream});
+  return 0;
+}
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream) {
+  const Configuration c = configurations.back();
+  configurations.pop_back();
+  *grid = c.grid;
+  *block = c.block;
+  *shared = c.shared;
+  std::memcpy(stream, &c.stream, sizeof c.stream);
+  return cudaSuccess;
+}
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* entry) {
+  *kernel = static_cast<cudaKernel_t>(const_cast<void*>(entry));
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
+                               size_t shared, cudaStream_t stream) {
+  return launch(kernel, {grid, block, shared, stream}, arguments);
+}
+cudaError_t cudaLaunchKernel(const void* entry, dim3 grid, dim3 block, void** arguments,
+                             size_t shared, cudaStream_t stream) {
+  return launch(entry, {grid, block, shared, stream}, arguments);
+}
+cudaError_t cudaFuncSetAttribute(const void* entry, cudaFuncAttribute attribute, int value) {
+  const std::scoped_lock lock(runtime().mutex);
+  const auto found = runtime().functions.find(entry);
+  if (found == runtime().functions.end()) return fail(cudaErrorInvalidDeviceFunction);
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+      size_t(value) > kMostShared)
+    return fail(cudaErrorInvalidValue);
+  found->second.most_shared = std::max(kSharedWithoutAsking, size_t(value));
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** found, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  const bool known = std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0;
+  *found = known ? reinterpret_cast<void*>(&encode_tiled) : nullptr;
+  if (result != nullptr)
+    *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
+}
+
+namespace longnet {
+
+void check_cuda(int status, Located what) {
+  if (status != cudaSuccess) fail_at(concat(what.text, ": CUDA error ", status), what.where);
+}
+
+}  // namespace longnet

@@ -1,0 +1,64 @@
+// Executes PTX on the CPU: blocks one after the other, their warps in turns, lanes in step until
+// they branch apart. Addresses are the host's, so that sanitizers see what a kernel touches.
+//
+//   PtxMachine machine;
+//   machine.load(text);
+//   machine.launch("kernel", {.grid = 4, .block = 128, .shared_bytes = 4096}, arguments);
+//
+// The manual leaves open when asynchronous work is done (cp.async, bulk copies, wgmma): it is done
+// as early or as late as it may be, by PtxOrder. Shared memory starts as NaN. What can make no
+// progress throws; so does a trap, a lane that leaves shared memory, work that nobody waits for, a
+// race between warps, and a fence that wgmma, TMA or a tensor map needs.
+//
+// Not seen here: races within a warp and in global memory, register budgets (setmaxnreg), whether
+// all four warps of a group take part in a wgmma, and how fast anything is.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "emulation/ptx_program.h"
+
+namespace longnet {
+
+struct PtxOrder {
+  bool copies_land_late = false, products_late = false, warps_backwards = false;
+};
+
+struct PtxLaunch {
+  unsigned grid = 1, block = 32;
+  int64_t shared_bytes = 0;
+  PtxOrder order{};
+};
+
+// What the 128 bytes of a tensor map hold on this machine: cuTensorMapEncodeTiled's arguments, for
+// elements of 16 bits and a swizzle of 128 bytes.
+struct PtxTensorMap {
+  static constexpr int kMostDims = 5;
+  uint64_t address = 0;
+  uint32_t size[kMostDims] = {};
+  uint64_t stride[kMostDims - 1] = {};  // bytes
+  uint16_t box[kMostDims] = {};
+  uint16_t valid = 0;
+  static constexpr uint16_t kValid = 0x7A5A;
+};
+static_assert(sizeof(PtxTensorMap) <= 128);
+
+class PtxMachine {
+ public:
+  void load(std::string_view text);  // may be called for several modules
+  const PtxKernel& kernel(const std::string& name) const;
+  // The kernels' parameters lie behind each other as the module declares them.
+  void launch(const PtxKernel& kernel, const PtxLaunch& launch,
+              std::span<const std::byte> parameters) const;
+  // A list of addresses of arguments, as cudaLaunchKernel takes them, in one piece.
+  static std::vector<std::byte> gather(const PtxKernel& kernel, void* const* arguments);
+
+ private:
+  std::map<std::string, PtxKernel> kernels_;
+};
+
+}  // namespace longnet

@@ -1,0 +1,472 @@
+#include "emulation/ptx_machine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+// A kernel k(out, in): %rd1 and %rd2 hold the addresses, %r1 the thread's number.
+std::string kernel(const std::string& body, const std::string& shared = "") {
+  return R"(.version 9.0
+.target sm_90a
+.address_size 64
+.extern .shared .align 16 .b8 dynamic[];
+.visible .entry k(
+	.param .u64 k_param_0,
+	.param .u64 k_param_1
+)
+.maxntid 256, 1, 1
+{
+	.reg .pred 	%p<10>;
+	.reg .b16 	%rs<10>;
+	.reg .f32 	%f<40>;
+	.reg .b32 	%r<40>;
+	.reg .f64 	%fd<4>;
+	.reg .b64 	%rd<20>;
+	)" +
+         shared + R"(
+	ld.param.u64 	%rd1, [k_param_0];
+	ld.param.u64 	%rd2, [k_param_1];
+	mov.u32 	%r1, %tid.x;
+)" + body +
+         R"(
+	ret;
+}
+)";
+}
+
+template <class T>
+std::vector<T> run(const std::string& text, std::vector<T> in, size_t results,
+                   const PtxLaunch& launch = {}) {
+  PtxMachine machine;
+  machine.load(text);
+  std::vector<T> out(results);
+  T *to = out.data(), *from = in.data();
+  void* arguments[] = {&to, &from};
+  const PtxKernel& k = machine.kernel("k");
+  machine.launch(k, launch, PtxMachine::gather(k, arguments));
+  return out;
+}
+
+// Puts the 32-bit register or immediate `value` to the thread's place of the output.
+std::string store(const std::string& value) {
+  return "\tmul.wide.u32 %rd19, %r1, 4;\n\tadd.s64 %rd18, %rd1, %rd19;\n\tst.global.u32 [%rd18], " +
+         value + ";\n";
+}
+// Brings the thread's word of the input.
+std::string load(const std::string& into) {
+  return "\tmul.wide.u32 %rd17, %r1, 4;\n\tadd.s64 %rd16, %rd2, %rd17;\n\tld.global.u32 " + into +
+         ", [%rd16];\n";
+}
+
+std::string failure(const std::string& text, const PtxLaunch& launch = {}) {
+  try {
+    run<uint32_t>(text, std::vector<uint32_t>(64), 256, launch);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(PtxMachineTest, Arithmetic) {
+  const auto one = [](const std::string& body, uint32_t in) {
+    return run<uint32_t>(kernel(load("%r2") + body + store("%r3")), std::vector<uint32_t>(32, in),
+                         32)[0];
+  };
+  EXPECT_EQ(one("\tadd.s32 %r3, %r2, -5;", 3), uint32_t(-2));
+  EXPECT_EQ(one("\tmul.lo.s32 %r3, %r2, %r2;", 70000), 70000u * 70000u);
+  EXPECT_EQ(one("\tshr.s32 %r3, %r2, 4;", uint32_t(-32)), uint32_t(-2));
+  EXPECT_EQ(one("\tshr.u32 %r3, %r2, 32;", 7), 0u);
+  EXPECT_EQ(one("\tshl.b32 %r3, %r2, 33;", 7), 0u);
+  EXPECT_EQ(one("\tdiv.s32 %r3, %r2, -3;", 10), uint32_t(-3));
+  EXPECT_EQ(one("\tbfi.b32 %r3, %r2, -1, 8, 4;", 0x5), 0xFFFFF5FFu);
+  EXPECT_EQ(
+      one("\tmul.wide.s32 %rd3, %r2, %r2;\n\tshr.u64 %rd3, %rd3, 32;\n\tcvt.u32.u64 %r3, %rd3;",
+          uint32_t(-65536)),
+      1u);
+  EXPECT_EQ(one("\tmov.b64 %rd3, {%r2, 9};\n\tmov.b64 {_, %r3}, %rd3;", 1), 9u);
+  EXPECT_EQ(one("\tcvt.s64.s32 %rd3, %r2;\n\tsetp.lt.s64 %p1, %rd3, 0;\n\tselp.b32 %r3, 1, 2, %p1;",
+                uint32_t(-1)),
+            1u);
+}
+
+TEST(PtxMachineTest, Numbers) {
+  const auto one = [](const std::string& body, float in) {
+    return std::bit_cast<float>(
+        run<uint32_t>(kernel(load("%r2") + "\tmov.b32 %f2, %r2;\n" + body +
+                             "\tmov.b32 %r3, %f3;\n" + store("%r3")),
+                      std::vector<uint32_t>(32, std::bit_cast<uint32_t>(in)), 32)[0]);
+  };
+  EXPECT_EQ(one("\tfma.rn.f32 %f3, %f2, 0f40000000, 0f3F800000;", 3.0f), 7.0f);
+  EXPECT_EQ(one("\tadd.f32 %f3, %f2, 0f33000000;", 1.0f), 1.0f);  // half a unit, to even
+  EXPECT_EQ(one("\tfma.rm.f32 %f3, %f2, 0f3F800000, 0fB2000000;", 1.0f),
+            std::nextafter(1.0f, 0.0f));  // down
+  EXPECT_EQ(one("\tmax.f32 %f3, %f2, 0fFF800000;", NAN), -INFINITY);
+  EXPECT_EQ(one("\tex2.approx.ftz.f32 %f3, %f2;", -130.0f), 0.0f);
+  EXPECT_EQ(one("\tex2.approx.ftz.f32 %f3, %f2;", 3.0f), 8.0f);
+  EXPECT_EQ(one("\tcvt.sat.f32.f32 %f3, %f2;", 7.0f), 1.0f);
+  EXPECT_EQ(
+      one("\tsetp.gtu.f32 %p1, %f2, 0f7F800000;\n\tselp.f32 %f3, 0f3F800000, 0f00000000, %p1;",
+          NAN),
+      1.0f);
+  // The second operand is the low half; to nearest, ties to even.
+  const auto pair = [](const std::string& type, float low, float high) {
+    const std::vector<uint32_t> in{std::bit_cast<uint32_t>(low), std::bit_cast<uint32_t>(high)};
+    return run<uint32_t>(kernel("\tld.global.v2.f32 {%f2, %f3}, [%rd2];\n\tcvt.rn." + type +
+                                ".f32 %r3, %f3, %f2;\n" + store("%r3")),
+                         in, 32)[0];
+  };
+  EXPECT_EQ(pair("bf16x2", 1.0f, -2.0f), 0xC0003F80u);
+  EXPECT_EQ(pair("bf16x2", 1.00390625f, 1.01171875f), 0x3F823F80u);
+  EXPECT_EQ(pair("f16x2", 1.0f, -2.0f), 0xC0003C00u);
+}
+
+TEST(PtxMachineTest, LanesThatBranchApartMeetAgain) {
+  // Lane l counts to l, then all add up their counts.
+  const auto out = run<uint32_t>(kernel(R"(
+	mov.u32 %r3, 0;
+$L__loop:
+	setp.ge.u32 %p1, %r3, %r1;
+	@%p1 bra $L__done;
+	add.s32 %r3, %r3, 1;
+	bra.uni $L__loop;
+$L__done:
+	shfl.sync.bfly.b32 %r4|%p2, %r3, 1, 31, -1;
+	add.s32 %r3, %r3, %r4;
+)" + store("%r3")),
+                                 std::vector<uint32_t>(1), 32);
+  for (uint32_t l = 0; l < 32; ++l) EXPECT_EQ(out[l], l + (l ^ 1));
+}
+
+TEST(PtxMachineTest, Shuffles) {
+  const auto shuffle = [](const std::string& how) {
+    return run<uint32_t>(
+        kernel("\tshfl.sync." + how +
+               ", -1;\n\tselp.b32 %r4, 100, 0, %p1;\n\tadd.s32 %r3, %r3, %r4;\n" + store("%r3")),
+        std::vector<uint32_t>(1), 32);
+  };
+  const auto down = shuffle("down.b32 %r3|%p1, %r1, 16, 31");
+  const auto index = shuffle("idx.b32 %r3|%p1, %r1, 5, 31");
+  for (uint32_t l = 0; l < 32; ++l) {
+    EXPECT_EQ(down[l], l < 16 ? l + 116 : l);  // beyond the last lane: the own value, and no
+    EXPECT_EQ(index[l], 105u);
+  }
+}
+
+TEST(PtxMachineTest, WarpsTalkThroughSharedMemory) {
+  // Thread i writes i to place i, and reads what the last thread but i wrote.
+  const std::string body = R"(
+	shl.b32 %r2, %r1, 2;
+	mov.u32 %r3, dynamic;
+	add.s32 %r4, %r3, %r2;
+	st.shared.u32 [%r4], %r1;
+	bar.sync 0;
+	mov.u32 %r5, %ntid.x;
+	sub.s32 %r5, %r5, %r1;
+	shl.b32 %r5, %r5, 2;
+	add.s32 %r5, %r5, %r3;
+	ld.shared.u32 %r6, [%r5+-4];
+)" + store("%r6");
+  for (const bool backwards : {false, true}) {
+    const PtxLaunch launch{
+        .block = 96, .shared_bytes = 384, .order = {.warps_backwards = backwards}};
+    const auto out = run<uint32_t>(kernel(body, ".shared .align 4 .b8 own[12];"), {1}, 96, launch);
+    for (uint32_t i = 0; i < 96; ++i) EXPECT_EQ(out[i], 95 - i);
+  }
+}
+
+TEST(PtxMachineTest, RacesAreSeenWhateverTheValuesAre) {
+  // The first thread of each warp writes; both warps read what the other one wrote.
+  const auto body = [](const std::string& between, const std::string& behind) {
+    return kernel(R"(
+	shr.u32 %r2, %r1, 5;
+	shl.b32 %r3, %r2, 3;
+	xor.b32 %r4, %r3, 8;
+	mov.u32 %r9, dynamic;
+	and.b32 %r5, %r1, 31;
+	setp.ne.s32 %p1, %r5, 0;
+	add.s32 %r6, %r9, %r3;
+	@!%p1 st.shared.u32 [%r6], %r2;
+)" + between + R"(
+	add.s32 %r7, %r9, %r4;
+	ld.shared.u32 %r8, [%r7];
+)" + behind + "\t@!%p1 st.shared.u32 [%r6+16], %r8;\n" +
+                  store("%r8"));
+  };
+  const PtxLaunch launch{.block = 64, .shared_bytes = 32};
+  const std::string sync = "\tbar.sync 0;\n";
+  EXPECT_EQ(failure(body(sync, ""), launch), "");
+  EXPECT_THAT(
+      failure(body("", ""), launch),
+      testing::HasSubstr("a race at byte 8 of shared memory: warp 1 overwrites what warp 0 reads"));
+  // A write behind a read of another warp needs a barrier as well.
+  const std::string late = "\t@!%p1 st.shared.u32 [%r6], %r8;\n";
+  EXPECT_THAT(
+      failure(body(sync, late), launch),
+      testing::HasSubstr("a race at byte 8 of shared memory: warp 0 reads what warp 1 writes"));
+  EXPECT_EQ(failure(body(sync, sync + late), launch), "");
+  // Half a barrier orders nothing the other way round.
+  EXPECT_THAT(failure(body("\tbar.warp.sync -1;\n", ""), launch), testing::HasSubstr("a race"));
+}
+
+TEST(PtxMachineTest, CopiesThatNobodyWaitsForHaveNotArrived) {
+  const auto body = [](bool waits) {
+    return std::string(R"(
+	mov.u32 %r2, dynamic;
+	mov.u32 %r3, 8;
+	cp.async.cg.shared.global [%r2], [%rd2], 16, %r3;
+	cp.async.commit_group;
+)") + (waits ? "\tcp.async.wait_group 0;\n" : "") +
+           "\tld.shared.v4.u32 {%r4, %r5, %r6, %r7}, [%r2];\n\tadd.s32 %r8, %r4, %r7;\n" +
+           (waits ? "" : "\tcp.async.wait_group 0;\n") + store("%r8");
+  };
+  alignas(16) const std::vector<uint32_t> in{7, 8, 9, 10};
+  const PtxLaunch late{.shared_bytes = 16, .order = {.copies_land_late = true}};
+  const PtxLaunch early{.shared_bytes = 16};
+  EXPECT_EQ(run<uint32_t>(kernel(body(true)), in, 32, late)[0], 7u);  // behind 8 bytes: zeros
+  EXPECT_EQ(run<uint32_t>(kernel(body(false)), in, 32, early)[0], 7u);
+  EXPECT_NE(run<uint32_t>(kernel(body(false)), in, 32, late)[0], 7u);
+}
+
+TEST(PtxMachineTest, TensorCoresMultiplyWhatMatricesWereLoaded) {
+  // A (16 x 16) row by row and B (16 x 8) row by row in shared memory, bf16: C = A B.
+  const std::string body = R"(
+	mov.u32 %r2, dynamic;
+	mul.lo.s32 %r3, %r1, 24;
+	add.s32 %r4, %r2, %r3;
+	mul.wide.u32 %rd3, %r1, 24;
+	add.s64 %rd4, %rd2, %rd3;
+	ld.global.u64 %rd5, [%rd4];
+	ld.global.u64 %rd6, [%rd4+8];
+	ld.global.u64 %rd7, [%rd4+16];
+	st.shared.u64 [%r4], %rd5;
+	st.shared.u64 [%r4+8], %rd6;
+	st.shared.u64 [%r4+16], %rd7;
+	bar.warp.sync -1;
+	and.b32 %r5, %r1, 15;
+	shl.b32 %r5, %r5, 5;
+	and.b32 %r6, %r1, 16;
+	add.s32 %r5, %r5, %r6;
+	add.s32 %r5, %r5, %r2;
+	ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r10,%r11,%r12,%r13}, [%r5];
+	and.b32 %r7, %r1, 15;
+	shl.b32 %r7, %r7, 4;
+	add.s32 %r7, %r7, %r2;
+	ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%r14,%r15,%r16,%r17}, [%r7+512];
+	mov.f32 %f1, 0f3F800000;
+	mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f2,%f3,%f4,%f5}, {%r10,%r11,%r12,%r13}, {%r14,%r15}, {%f1,%f1,%f1,%f1};
+	shl.b32 %r8, %r1, 3;
+	mul.wide.u32 %rd8, %r8, 1;
+	add.s64 %rd9, %rd1, %rd8;
+	st.global.v2.f32 [%rd9], {%f2, %f3};
+	st.global.v2.f32 [%rd9+256], {%f4, %f5};
+)";
+  std::vector<float> a(256), b(128);
+  for (size_t i = 0; i < a.size(); ++i) a[i] = float(int(i * 7 % 31) - 15);
+  for (size_t i = 0; i < b.size(); ++i) b[i] = float(int(i * 5 % 23) - 11);
+  std::vector<uint32_t> in(192);
+  for (size_t i = 0; i < 384; ++i) {
+    const uint32_t half = std::bit_cast<uint32_t>(i < 256 ? a[i] : b[i - 256]) >> 16;
+    in[i / 2] |= half << (16 * (i % 2));
+  }
+  const auto out = run<uint32_t>(kernel(body), in, 128, {.shared_bytes = 768});
+  for (size_t row = 0; row < 16; ++row)
+    for (size_t col = 0; col < 8; ++col) {
+      float sum = 1;
+      for (size_t k = 0; k < 16; ++k) sum += a[row * 16 + k] * b[k * 8 + col];
+      EXPECT_EQ(std::bit_cast<float>(out[row * 8 + col]), sum) << row << " " << col;
+    }
+}
+
+TEST(PtxMachineTest, BarriersCountArrivalsAndPhases) {
+  // Warp 1 waits for two arrivals of warp 0.
+  const auto text = [](const std::string& arrivals, const std::string& parity) {
+    return kernel(R"(
+	mov.u32 %r2, dynamic;
+	setp.ne.s32 %p1, %r1, 0;
+	@%p1 bra $L__made;
+	mbarrier.init.shared::cta.b64 [%r2], )" +
+                  arrivals + R"(;
+$L__made:
+	bar.sync 0;
+	setp.gt.u32 %p2, %r1, 31;
+	@%p2 bra $L__waits;
+	@%p1 bra $L__end;
+	mov.u32 %r3, 11;
+	st.shared.u32 [%r2+8], %r3;
+	mbarrier.arrive.shared::cta.b64 _, [%r2];
+	mov.u32 %r3, 22;
+	st.shared.u32 [%r2+12], %r3;
+	mbarrier.arrive.shared::cta.b64 _, [%r2];
+	bra.uni $L__end;
+$L__waits:
+	{
+	.reg .pred p;
+	mbarrier.try_wait.parity.shared::cta.b64 p, [%r2], )" +
+                  parity + R"(;
+	selp.u32 %r7, 1, 0, p;
+	}
+	setp.eq.s32 %p3, %r7, 0;
+	@%p3 bra $L__waits;
+	ld.shared.u32 %r4, [%r2+8];
+	ld.shared.u32 %r5, [%r2+12];
+	add.s32 %r6, %r4, %r5;
+)" + store("%r6") +
+                  "\n$L__end:\n");
+  };
+  const PtxLaunch launch{.block = 64, .shared_bytes = 16, .order = {.warps_backwards = true}};
+  EXPECT_EQ(run<uint32_t>(text("2", "0"), {1}, 64, launch)[40], 33u);
+  // The wrong parity, or one arrival too few: the next phase never ends.
+  for (const auto& wrong : {text("2", "1"), text("3", "0")})
+    EXPECT_THAT(failure(wrong, launch),
+                testing::HasSubstr("makes no progress: warp 1 at line 41 (mbarrier.try"));
+}
+
+// A (64 x 64) and B (64 x 64, its columns as rows) arrive by bulk copies and are multiplied by one
+// warpgroup: C = A B^T, a lane's 32 numbers behind each other.
+std::string group_product(const std::string& fence) {
+  std::string accumulators, zeros, products, stores;
+  for (int i = 1; i <= 32; ++i) {
+    const std::string f = concat("%f", i);
+    accumulators += (i > 1 ? "," : "") + f;
+    zeros += "\tmov.f32 " + f + ", 0f00000000;\n";
+    stores += concat("\tst.global.f32 [%rd8+", 4 * (i - 1), "], ", f, ";\n");
+  }
+  for (int k = 0; k < 4; ++k)
+    products += concat("\tadd.s64 %rd6, %rd4, ", 2 * k, ";\n\tadd.s64 %rd7, %rd5, ", 2 * k,
+                       ";\n\twgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {", accumulators,
+                       "}, %rd6, %rd7, 1, 1, 1, 0, 0;\n");
+  const std::string copy =
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes ";
+  return kernel(R"(
+	mov.u32 %r2, dynamic;
+	add.s32 %r2, %r2, 1023;
+	and.b32 %r2, %r2, -1024;
+	add.s32 %r5, %r2, 8192;
+	setp.ne.s32 %p1, %r1, 0;
+	@%p1 bra $L__ready;
+	mbarrier.init.shared::cta.b64 [%r2+16384], 1;
+	fence.mbarrier_init.release.cluster;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2+16384], 16384;
+	add.s64 %rd3, %rd2, 128;
+	fence.proxy.tensormap::generic.acquire.sys [%rd2], 128;
+	fence.proxy.tensormap::generic.acquire.sys [%rd3], 128;
+	mov.u32 %r4, 0;
+	)" + copy +
+                R"([%r2], [%rd2, {%r4, %r4, %r4, %r4, %r4}], [%r2+16384];
+	)" + copy +
+                R"([%r5], [%rd3, {%r4, %r4, %r4, %r4, %r4}], [%r2+16384];
+$L__ready:
+	bar.sync 0;
+$L__wait:
+	mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2+16384], 0;
+	@!%p2 bra $L__wait;
+	shr.u32 %r6, %r2, 4;
+	cvt.u64.u32 %rd4, %r6;
+	or.b64 %rd4, %rd4, 0x4000004000000000;
+	shr.u32 %r6, %r5, 4;
+	cvt.u64.u32 %rd5, %r6;
+	or.b64 %rd5, %rd5, 0x4000004000000000;
+)" + zeros + "\t" +
+                fence + "\n" + products +
+                "\twgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;\n"
+                "\tmul.wide.u32 %rd8, %r1, 128;\n\tadd.s64 %rd8, %rd1, %rd8;\n" +
+                stores);
+}
+
+TEST(PtxMachineTest, WarpgroupsMultiplyWhatBulkCopiesBring) {
+  std::vector<uint16_t> a(64 * 64), b(40 * 72);  // B has 40 rows, 72 apart: the others are zero
+  const auto small = [](size_t i, size_t by) { return float(int(i * by % 13) - 6); };
+  for (size_t i = 0; i < a.size(); ++i) a[i] = uint16_t(std::bit_cast<uint32_t>(small(i, 7)) >> 16);
+  for (size_t i = 0; i < b.size(); ++i) b[i] = uint16_t(std::bit_cast<uint32_t>(small(i, 5)) >> 16);
+  struct alignas(128) Maps {
+    std::array<std::byte, 128> of_a, of_b;
+  } maps{};
+  const auto encode = [](const std::vector<uint16_t>& from, uint32_t rows, uint64_t row_bytes) {
+    return PtxTensorMap{.address = std::bit_cast<uint64_t>(from.data()),
+                        .size = {64, rows, 1, 1, 1},
+                        .stride = {row_bytes, 256, 256, 256},
+                        .box = {64, 64, 1, 1, 1},
+                        .valid = PtxTensorMap::kValid};
+  };
+  const PtxTensorMap of_a = encode(a, 64, 128), of_b = encode(b, 40, 144);
+  std::memcpy(maps.of_a.data(), &of_a, sizeof of_a);
+  std::memcpy(maps.of_b.data(), &of_b, sizeof of_b);
+  for (int order = 0; order < 8; ++order) {
+    PtxMachine machine;
+    machine.load(group_product("wgmma.fence.sync.aligned;"));
+    std::vector<float> out(128 * 32, NAN);
+    float* to = out.data();
+    const Maps* from = &maps;
+    void* arguments[] = {&to, &from};
+    const PtxKernel& k = machine.kernel("k");
+    machine.launch(k,
+                   {.block = 128,
+                    .shared_bytes = 16384 + 1024 + 16,
+                    .order = {order % 2 == 1, order / 2 % 2 == 1, order / 4 == 1}},
+                   PtxMachine::gather(k, arguments));
+    for (size_t t = 0; t < 128; ++t)
+      for (size_t i = 0; i < 32; ++i) {  // PTX ISA: D of wgmma.m64n64
+        const size_t row = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8;
+        const size_t col = i / 4 * 8 + t % 4 * 2 + i % 2;
+        float sum = 0;
+        for (size_t c = 0; c < 64 && col < 40; ++c)
+          sum += small(row * 64 + c, 7) * small(col * 72 + c, 5);
+        ASSERT_EQ(out[t * 32 + i], sum) << "order " << order << " thread " << t << " " << i;
+      }
+  }
+  PtxMachine unfenced;
+  unfenced.load(group_product(""));
+  std::vector<float> out(128 * 32);
+  float* to = out.data();
+  const Maps* from = &maps;
+  void* arguments[] = {&to, &from};
+  const PtxKernel& k = unfenced.kernel("k");
+  EXPECT_THROW(
+      unfenced.launch(k, {.block = 128, .shared_bytes = 17424}, PtxMachine::gather(k, arguments)),
+      Error);
+}
+
+TEST(PtxMachineTest, WhatIsWrongIsSaidWithItsLine) {
+  EXPECT_THAT(failure(kernel("\tprmt.b32 %r2, %r1, %r1, 0;")),
+              testing::HasSubstr("PTX line 21: no instruction prmt.b32"));
+  EXPECT_THAT(failure(kernel("\tadd.cc.s32 %r2, %r1, 1;")),
+              testing::HasSubstr("'cc' of add.cc.s32"));
+  EXPECT_THAT(failure(kernel("\tmov.u32 %r2, nothing;")),
+              testing::HasSubstr("unknown operand 'nothing'"));
+  EXPECT_THAT(failure(kernel("\tmov.u32 %r2, dynamic;\n\tld.shared.u32 %r3, [%r2+8];"),
+                      {.shared_bytes = 8}),
+              testing::HasSubstr("line 22 (ld.shared.u32): byte 8 of 8 of shared memory"));
+  EXPECT_THAT(
+      failure(kernel("\tmov.u32 %r2, 0;\n\tld.shared.u32 %r3, [%r2+-4];"), {.shared_bytes = 8192}),
+      testing::HasSubstr("byte -4 of 8192"));
+  EXPECT_THAT(failure(kernel("\tadd.rm.f32 %f2, %f2, %f2;")), testing::HasSubstr("'rm' of add.rm"));
+  EXPECT_THAT(failure(kernel("\tadd.sat.f32 %f2, %f2, %f2;")), testing::HasSubstr("'sat' of add"));
+  EXPECT_THAT(failure(kernel("\tsetp.eq.s32 %p1|%p2, %r1, 0;")),
+              testing::HasSubstr("a second result"));
+  EXPECT_THAT(failure(kernel("\tsetp.eq.s32 %p1, %r1, 0;\n\t@%p1 bar.sync 0;")),
+              testing::HasSubstr("do not agree whether to execute it"));
+  EXPECT_THAT(failure(kernel("$L__a:\n$L__a:\n")), testing::HasSubstr("a second label '$L__a'"));
+  EXPECT_THAT(failure(kernel("\tld.global.v4.u32 {%r2,%r3,%r4,%r5}, [%rd2+4];")),
+              testing::HasSubstr("is not aligned to 16 bytes"));
+  EXPECT_THAT(failure(kernel("\ttrap;")), testing::HasSubstr("a trap"));
+  EXPECT_THAT(
+      failure(kernel("\tsetp.lt.u32 %p1, %r1, 32;\n\t@%p1 bra $L__end;\n\tbar.sync 0;\n$L__end:"),
+              {.block = 64}),
+      testing::HasSubstr("makes no progress: warp 1 at line 23 (bar.sync)"));
+  EXPECT_THAT(failure(kernel("\tsetp.eq.u32 %p1, %r1, 0;\n\t@%p1 bra $L__end;\n\tbar.warp.sync "
+                             "-1;\n\tret;\n$L__end:\n\tbar.warp.sync -1;")),
+              testing::HasSubstr("wait for each other at different instructions"));
+}
+
+}  // namespace
+}  // namespace longnet

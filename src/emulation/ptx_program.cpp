@@ -1,0 +1,417 @@
+#include "emulation/ptx_program.h"
+
+#include <algorithm>
+#include <bit>
+#include <cctype>
+#include <cstdlib>
+#include <tuple>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+constexpr int kLanes = 32;
+
+const std::map<std::string_view, PtxType> kTypes{
+    {"pred", PtxType::kPred}, {"u8", PtxType::kU8},   {"s8", PtxType::kS8},
+    {"b8", PtxType::kB8},     {"u16", PtxType::kU16}, {"s16", PtxType::kS16},
+    {"b16", PtxType::kB16},   {"f16", PtxType::kF16}, {"u32", PtxType::kU32},
+    {"s32", PtxType::kS32},   {"b32", PtxType::kB32}, {"f32", PtxType::kF32},
+    {"u64", PtxType::kU64},   {"s64", PtxType::kS64}, {"b64", PtxType::kB64},
+    {"f64", PtxType::kF64}};
+
+bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
+
+std::string_view trim(std::string_view s) {
+  while (!s.empty() && is_space(s.front())) s.remove_prefix(1);
+  while (!s.empty() && is_space(s.back())) s.remove_suffix(1);
+  return s;
+}
+
+std::vector<std::string> split(std::string_view text, char at) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == at)
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  }
+  return parts;
+}
+
+// At commas outside of brackets and braces.
+std::vector<std::string_view> split_operands(std::string_view text) {
+  std::vector<std::string_view> parts;
+  int depth = 0;
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
+    if (c != ',' || depth > 0) continue;
+    parts.push_back(trim(text.substr(begin, i - begin)));
+    begin = i + 1;
+  }
+  if (!trim(text).empty()) parts.push_back(trim(text.substr(begin)));
+  return parts;
+}
+
+std::string without_comments(std::string_view text) {
+  std::string out(text);
+  for (size_t at = 0; (at = out.find("//", at)) != std::string::npos;)
+    for (; at < out.size() && out[at] != '\n'; ++at) out[at] = ' ';
+  return out;
+}
+
+int64_t number_behind(std::string_view text, std::string_view word, int64_t other) {
+  const size_t at = text.find(word);
+  return at == std::string_view::npos
+             ? other
+             : std::atoll(std::string(text.substr(at + word.size())).c_str());
+}
+
+class KernelParser {
+ public:
+  KernelParser(std::string_view header, std::string_view body, int line,
+               const std::map<std::string, int64_t>& extern_shared)
+      : line_(line) {
+    for (const auto& [name, alignment] : extern_shared) dynamic_.insert({name, alignment});
+    read_header(header);
+    read_body(body);
+    for (auto& [instruction, label] : branches_) {
+      const auto found = labels_.find(label);
+      check(found != labels_.end(), "PTX: no label ", label);
+      kernel_.instructions[instruction].target = found->second;
+    }
+    kernel_.register_bytes = next_row_;
+  }
+  PtxKernel take() { return std::move(kernel_); }
+
+ private:
+  [[noreturn]] void refuse(std::string_view what, std::string_view text) const {
+    throw Error(concat("PTX line ", line_, ": ", what, " '", text, "'"));
+  }
+
+  void read_header(std::string_view header) {
+    const size_t open = header.find('(');
+    kernel_.name = trim(header.substr(0, open));
+    const size_t close = header.find(')');
+    kernel_.threads = int(number_behind(header, ".maxntid", 0));
+    for (const std::string_view parameter :
+         split_operands(header.substr(open + 1, close - open - 1))) {
+      const auto [name, bytes, alignment] = variable(parameter);
+      kernel_.parameter_bytes = (kernel_.parameter_bytes + alignment - 1) / alignment * alignment;
+      kernel_.parameters.push_back({kernel_.parameter_bytes, bytes});
+      symbols_[name] = {PtxConstant::Kind::kParam, uint64_t(kernel_.parameter_bytes)};
+      kernel_.parameter_bytes += bytes;
+    }
+  }
+
+  // ".param .align 8 .b8 name[40]" -> name, bytes, alignment
+  std::tuple<std::string, int64_t, int64_t> variable(std::string_view text) const {
+    const size_t at = text.find_last_of(" \t");
+    std::string name(trim(text.substr(at)));
+    int64_t count = 1;
+    if (const size_t bracket = name.find('['); bracket != std::string::npos) {
+      count = std::atoll(name.c_str() + bracket + 1);
+      name.resize(bracket);
+    }
+    for (const auto& [word, type] : kTypes)
+      if (text.find(concat(".", word, " ")) != std::string_view::npos)
+        return {name, count * bytes_of(type), number_behind(text, ".align", bytes_of(type))};
+    refuse("no type in", text);
+  }
+
+  void read_body(std::string_view body) {
+    size_t begin = 0;
+    int depth = 0;
+    const auto statement = [&](size_t end) { return trim(body.substr(begin, end - begin)); };
+    for (size_t i = 0; i < body.size(); ++i) {
+      const char c = body[i];
+      if (c == '\n') ++line_;
+      const bool starts = statement(i).empty();
+      if (c == '{' && starts) {
+        scopes_.emplace_back();
+        begin = i + 1;
+      } else if (c == '}' && starts && depth == 0) {
+        if (!scopes_.empty()) scopes_.pop_back();
+        begin = i + 1;
+      } else if (c == '{') {
+        ++depth;
+      } else if (c == '}') {
+        --depth;
+      } else if (c == ';') {
+        read_statement(statement(i));
+        begin = i + 1;
+      } else if (c == ':' && is_label(statement(i)) &&
+                 (i + 1 == body.size() || body[i + 1] != ':')) {
+        const bool fresh =
+            labels_.insert({std::string(statement(i)), int32_t(kernel_.instructions.size())})
+                .second;
+        if (!fresh) refuse("a second label", statement(i));
+        begin = i + 1;
+      }
+    }
+  }
+  static bool is_label(std::string_view text) {
+    return !text.empty() && (text.front() == '$' || text.front() == '_' || text.front() == 'L') &&
+           std::none_of(text.begin(), text.end(), is_space);
+  }
+
+  void read_statement(std::string_view text) {
+    if (text.empty() || text.starts_with(".pragma") || text.starts_with(".loc")) return;
+    if (text.starts_with(".reg")) return declare_registers(text);
+    if (text.starts_with(".shared") || text.starts_with(".local")) {
+      const auto [name, bytes, alignment] = variable(text);
+      const bool shared = text.starts_with(".shared");
+      int64_t& used = shared ? kernel_.shared_bytes : kernel_.local_bytes;
+      used = (used + alignment - 1) / alignment * alignment;
+      symbols_[name] = {shared ? PtxConstant::Kind::kValue : PtxConstant::Kind::kLocal,
+                        uint64_t(used)};
+      used += bytes;
+      return;
+    }
+    if (text.front() == '.') refuse("unknown directive", text);
+    read_instruction(text);
+  }
+
+  void declare_registers(std::string_view text) {
+    // ".reg .b32 %r<10>" or ".reg .pred p"
+    const auto words = split_operands(text.substr(text.find_last_of(" \t") + 1));
+    const size_t dot = text.find('.', 1);
+    const std::string_view type =
+        trim(text.substr(dot + 1, text.find_first_of(" \t", dot) - dot - 1));
+    const auto found = kTypes.find(type);
+    if (found == kTypes.end()) refuse("unknown type of a register", text);
+    const int bytes = found->second == PtxType::kPred ? 0 : bytes_of(found->second) > 4 ? 8 : 4;
+    for (const std::string_view word : words) {
+      const size_t many = word.find('<');
+      if (many == std::string_view::npos) {
+        auto& scope = scopes_.empty() ? outer_ : scopes_.back();
+        scope[std::string(word)] = new_row(bytes);
+        continue;
+      }
+      families_[std::string(word.substr(0, many))] = bytes;
+    }
+  }
+
+  PtxRow new_row(int bytes) {
+    const PtxRow row{int32_t(next_row_), uint8_t(bytes)};
+    next_row_ += bytes == 0 ? 4 : kLanes * bytes;
+    next_row_ = (next_row_ + 31) / 32 * 32;
+    return row;
+  }
+
+  PtxRow constant(PtxConstant::Kind kind, uint64_t value, int bytes) {
+    const auto key = std::tuple(kind, value, bytes);
+    if (const auto found = constants_.find(key); found != constants_.end()) return found->second;
+    const PtxRow row = new_row(bytes);
+    constants_[key] = row;
+    kernel_.constants.push_back({kind, value, row});
+    return row;
+  }
+
+  static bool is_number(std::string_view text) {
+    const char c = text.front() == '-' && text.size() > 1 ? text[1] : text.front();
+    return std::isdigit(static_cast<unsigned char>(c)) != 0;
+  }
+  static uint64_t number(std::string_view text) {
+    const std::string s(text);
+    if (s.starts_with("0f") || s.starts_with("0F") || s.starts_with("0d") || s.starts_with("0D"))
+      return std::strtoull(s.c_str() + 2, nullptr, 16);
+    return s.front() == '-' ? uint64_t(std::strtoll(s.c_str(), nullptr, 0))
+                            : std::strtoull(s.c_str(), nullptr, 0);
+  }
+
+  // `bytes`: of an immediate's lane; 0: a predicate.
+  PtxRow row_of(std::string_view name, int bytes) {
+    using Kind = PtxConstant::Kind;
+    if (name == "_") return {};
+    for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope)
+      if (const auto found = scope->find(std::string(name)); found != scope->end())
+        return found->second;
+    if (const auto found = outer_.find(std::string(name)); found != outer_.end())
+      return found->second;
+    if (is_number(name)) return constant(Kind::kValue, number(name), bytes);
+    if (name == "%tid.x") return constant(Kind::kTidX, 0, 4);
+    if (name == "%ctaid.x") return constant(Kind::kCtaidX, 0, 4);
+    if (name == "%ntid.x") return constant(Kind::kNtidX, 0, 4);
+    if (name == "%nctaid.x") return constant(Kind::kNctaidX, 0, 4);
+    if (name == "WARP_SZ") return constant(Kind::kValue, kLanes, bytes);
+    if (const auto found = symbols_.find(std::string(name)); found != symbols_.end())
+      return constant(found->second.first, found->second.second,
+                      found->second.first == Kind::kValue ? std::max(4, bytes) : 8);
+    if (const auto found = dynamic_.find(std::string(name)); found != dynamic_.end()) {
+      kernel_.dynamic_alignment = found->second;
+      return constant(Kind::kDynamicShared, 0, std::max(4, bytes));
+    }
+    if (name.front() == '%') {
+      size_t digits = name.size();
+      while (digits > 1 && std::isdigit(static_cast<unsigned char>(name[digits - 1])) != 0)
+        --digits;
+      const auto family = families_.find(std::string(name.substr(0, digits)));
+      if (family != families_.end()) return outer_[std::string(name)] = new_row(family->second);
+    }
+    refuse("unknown operand", name);
+  }
+
+  PtxOperand operand(std::string_view text, int bytes) {
+    PtxOperand out;
+    if (text.empty()) refuse("an operand is missing", text);
+    if (text.front() == '{') {
+      for (const std::string_view part : split_operands(text.substr(1, text.size() - 2)))
+        out.parts.push_back(operand(part, bytes));
+      return out;
+    }
+    if (text.front() == '[') {
+      const auto inside = split_operands(text.substr(1, text.size() - 2));
+      out = address(inside.at(0));
+      for (size_t i = 1; i < inside.size(); ++i) {
+        const PtxOperand more = operand(inside[i], 4);
+        out.parts.insert(out.parts.end(), more.parts.begin(), more.parts.end());
+      }
+      return out;
+    }
+    if (text.front() == '!') {
+      out.negated = true;
+      text.remove_prefix(1);
+    }
+    out.row = row_of(text, bytes);
+    return out;
+  }
+
+  // "%rd6+-4", "name+16", "%r1"
+  PtxOperand address(std::string_view text) {
+    PtxOperand out;
+    const size_t plus = text.find('+');
+    if (plus != std::string_view::npos) out.offset = int64_t(number(trim(text.substr(plus + 1))));
+    out.row = row_of(trim(text.substr(0, plus)), 8);
+    return out;
+  }
+
+  void read_instruction(std::string_view text) {
+    PtxInstruction in;
+    in.line = line_;
+    if (text.front() == '@') {
+      const size_t end = text.find_first_of(" \t");
+      in.guard_negated = text[1] == '!';
+      in.guard = row_of(text.substr(in.guard_negated ? 2 : 1, end - (in.guard_negated ? 2 : 1)), 0);
+      text = trim(text.substr(end));
+    }
+    const size_t end = std::min(text.find_first_of(" \t\n"), text.size());
+    in.op = text.substr(0, end);
+    in.words = split(in.op, '.');
+    std::vector<PtxType> types;
+    for (const std::string& word : in.words) {
+      if (const auto found = kTypes.find(word); found != kTypes.end())
+        types.push_back(found->second);
+      if (word == "global") in.space = PtxSpace::kGlobal;
+      if (word.starts_with("shared")) in.space = PtxSpace::kShared;
+      if (word == "param") in.space = PtxSpace::kParam;
+      if (word == "local") in.space = PtxSpace::kLocal;
+      if (word == "v2") in.vector = 2;
+      if (word == "v4") in.vector = 4;
+    }
+    if (!types.empty()) in.type = in.from = types.back();
+    if (types.size() > 1) in.type = types[types.size() - 2];
+    std::string_view rest = trim(text.substr(end));
+    if (in.words[0] == "bra") {
+      branches_.emplace_back(kernel_.instructions.size(), std::string(rest));
+      rest = {};
+    }
+    const auto parts = split_operands(rest);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      std::string_view part = parts[i];
+      if (const size_t bar = part.find('|'); bar != std::string_view::npos) {
+        in.second = row_of(part.substr(bar + 1), 0);
+        part = part.substr(0, bar);
+      }
+      in.operands.push_back(operand(part, bytes_of_operand(in, i)));
+    }
+    kernel_.instructions.push_back(std::move(in));
+  }
+
+  // Of a lane of operand `i`, should it be an immediate.
+  static int bytes_of_operand(const PtxInstruction& in, size_t i) {
+    const std::string& name = in.words[0];
+    if (in.type == PtxType::kPred && name != "vote") return 0;
+    if (name == "shl" || name == "shr") return i == 2 ? 4 : width(in.type);
+    if (name == "wgmma" || name == "bfi" || name == "shfl" || name == "vote") return 4;
+    if (in.words.size() > 1 && in.words[1] == "wide") return i == 0 ? 8 : width(in.type);
+    if (name == "cp" || name == "mbarrier" || name == "bar" || name == "barrier" || name == "fence")
+      return 4;
+    return width(in.from);
+  }
+  static int width(PtxType type) { return bytes_of(type) > 4 ? 8 : 4; }
+
+  PtxKernel kernel_;
+  int line_;
+  int64_t next_row_ = 0;
+  std::map<std::string, int64_t> dynamic_;
+  std::map<std::string, std::pair<PtxConstant::Kind, uint64_t>> symbols_;
+  std::map<std::string, int> families_;
+  std::map<std::string, PtxRow> outer_;
+  std::vector<std::map<std::string, PtxRow>> scopes_;
+  std::map<std::tuple<PtxConstant::Kind, uint64_t, int>, PtxRow> constants_;
+  std::map<std::string, int32_t> labels_;
+  std::vector<std::pair<size_t, std::string>> branches_;
+};
+
+}  // namespace
+
+int bytes_of(PtxType type) {
+  switch (type) {
+    case PtxType::kU8:
+    case PtxType::kS8:
+    case PtxType::kB8:
+      return 1;
+    case PtxType::kU16:
+    case PtxType::kS16:
+    case PtxType::kB16:
+    case PtxType::kF16:
+      return 2;
+    case PtxType::kU64:
+    case PtxType::kS64:
+    case PtxType::kB64:
+    case PtxType::kF64:
+      return 8;
+    default:
+      return 4;
+  }
+}
+
+bool PtxInstruction::has(std::string_view word) const {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+std::map<std::string, PtxKernel> parse_ptx(std::string_view raw) {
+  const std::string text = without_comments(raw);
+  std::map<std::string, PtxKernel> kernels;
+  std::map<std::string, int64_t> dynamic;
+  const std::string_view all = text;
+  const std::string_view kExtern = ".extern .shared", kEntry = ".entry";
+  for (size_t at = 0; (at = all.find(kExtern, at)) != std::string_view::npos; ++at) {
+    const std::string_view line = all.substr(at, all.find(';', at) - at);
+    const size_t name = line.find_last_of(" \t") + 1;
+    dynamic[std::string(line.substr(name, line.find('[', name) - name))] =
+        number_behind(line, ".align", 16);
+  }
+  for (size_t at = 0; (at = all.find(kEntry, at)) != std::string_view::npos;) {
+    const size_t open = all.find('{', at);
+    size_t close = open;
+    for (int depth = 0; close < all.size(); ++close) {
+      depth += all[close] == '{' ? 1 : all[close] == '}' ? -1 : 0;
+      if (depth == 0) break;
+    }
+    const int line = 1 + int(std::count(all.begin(), all.begin() + ptrdiff_t(open), '\n'));
+    PtxKernel kernel = KernelParser(all.substr(at + kEntry.size(), open - at - kEntry.size()),
+                                    all.substr(open + 1, close - open - 1), line, dynamic)
+                           .take();
+    const std::string name = kernel.name;
+    kernels[name] = std::move(kernel);
+    at = close;
+  }
+  return kernels;
+}
+
+}  // namespace longnet

@@ -1,0 +1,164 @@
+#include "emulation/ptx_tensor.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <span>
+#include <vector>
+
+#include "core/check.h"
+
+namespace longnet::ptx {
+namespace {
+
+// PTX ISA, matrix descriptors of wgmma.
+struct Tile {
+  uint64_t start, leading, stride;
+  explicit Tile(uint64_t d)
+      : start((d & 0x3FFF) << 4),
+        leading((d >> 16 & 0x3FFF) << 4),
+        stride((d >> 32 & 0x3FFF) << 4) {
+    check(d >> 62 == 1 && (d >> 49 & 7) == 0, "not a 128-byte swizzle with base offset 0");
+  }
+};
+
+// A row of 16-bit numbers that lies in one piece before the swizzle, 16 bytes at a time.
+void read_row(SharedMemory& shared, uint64_t at, std::span<float> row, bool bf16, int warp) {
+  check(at % 16 == 0, "a row of a matrix at ", at);
+  for (size_t i = 0; i < row.size(); i += 8) {
+    std::array<uint16_t, 8> piece{};
+    std::memcpy(piece.data(), shared.read(swizzled(at + i * 2), 16, warp), 16);
+    for (size_t k = 0; k < std::min<size_t>(8, row.size() - i); ++k)
+      row[i + k] = bf16 ? from_bf16(piece[k]) : from_fp16(piece[k]);
+  }
+}
+
+}  // namespace
+
+// PTX ISA, mma.m16n8k16: rows of A and C are groups of four lanes.
+void multiply(Warp& w, const PtxInstruction& in) {
+  const bool bf16 = in.has("bf16");
+  const auto value = [&](PtxRow row, int lane, int half) {
+    const auto x = uint16_t(w.words(row)[lane] >> (16 * half));
+    return bf16 ? from_bf16(x) : from_fp16(x);
+  };
+  std::array<float, size_t(16) * 16> a{};
+  std::array<float, size_t(16) * 8> b{};
+  for (int l = 0; l < kLanes; ++l)
+    for (int half = 0; half < 2; ++half) {
+      for (int i = 0; i < 4; ++i) {
+        const int row = l / 4 + (i & 1) * 8, col = l % 4 * 2 + half + (i >> 1) * 8;
+        a[size_t(row * 16 + col)] = value(in.operands[1].parts.at(size_t(i)).row, l, half);
+      }
+      for (int i = 0; i < 2; ++i)
+        b[size_t((l % 4 * 2 + half + i * 8) * 8 + l / 4)] =
+            value(in.operands[2].parts.at(size_t(i)).row, l, half);
+    }
+  std::array<std::array<float, 4>, kLanes> result{};
+  for (int l = 0; l < kLanes; ++l)
+    for (int i = 0; i < 4; ++i) {
+      const int row = l / 4 + i / 2 * 8, col = l % 4 * 2 + i % 2;
+      float sum = w.real(in.operands[3].parts.at(size_t(i)).row, l);
+      for (int k = 0; k < 16; ++k) sum += a[size_t(row * 16 + k)] * b[size_t(k * 8 + col)];
+      result[size_t(l)][size_t(i)] = sum;
+    }
+  for (int l = 0; l < kLanes; ++l)
+    for (int i = 0; i < 4; ++i)
+      w.words(in.operands[0].parts[size_t(i)].row)[l] =
+          bits<uint32_t>(result[size_t(l)][size_t(i)]);
+}
+
+// PTX ISA, ldmatrix: lane 8 i + r says where row r of matrix i lies.
+void load_matrices(Warp& w, const PtxInstruction& in, SharedMemory& shared) {
+  const bool transposed = in.has("trans");
+  const PtxOperand& address = in.operands[1];
+  std::array<std::array<uint16_t, 8>, kLanes> rows{};
+  for (int l = 0; l < kLanes; ++l) {
+    const uint64_t at = w.value(address.row, l) + uint64_t(address.offset);
+    check(at % 16 == 0, "a row of a matrix at ", at);
+    std::memcpy(rows[size_t(l)].data(), shared.read(at, 16, w.index), 16);
+  }
+  for (int l = 0; l < kLanes; ++l)
+    for (int i = 0; i < 4; ++i) {
+      const auto element = [&](int e) -> uint32_t {
+        return transposed ? rows[size_t(8 * i + l % 4 * 2 + e)][size_t(l / 4)]
+                          : rows[size_t(8 * i + l / 4)][size_t(l % 4 * 2 + e)];
+      };
+      w.words(in.operands[0].parts.at(size_t(i)).row)[l] = element(0) | element(1) << 16;
+    }
+}
+
+GroupProduct group_product(Warp& w, const PtxInstruction& in) {
+  const auto& o = in.operands;
+  const auto uniform = [&](size_t i) {
+    const uint64_t value = w.value(o.at(i).row, 0);
+    for (int l = 1; l < kLanes; ++l)
+      check(w.value(o[i].row, l) == value, "operand ", i, " of wgmma differs between lanes");
+    return value;
+  };
+  const bool from_registers = !o[1].parts.empty();
+  GroupProduct p{.from_registers = from_registers, .b = uniform(2), .add = uniform(3) != 0};
+  if (!from_registers) p.a = uniform(1);
+  check(uniform(4) == 1 && uniform(5) == 1, "a negated operand");
+  p.b_along_rows = uniform(from_registers ? 6 : 7) == 1;
+  check(from_registers || uniform(6) == 0, "a transposed A");
+  // Registers that other instructions have written are not seen before a fence.
+  for (const size_t i : {size_t{0}, size_t{1}})
+    for (const PtxOperand& part : o[i].parts)
+      check(w.written_at(part.row) <= w.fenced,
+            "wgmma without wgmma.fence behind the instruction "
+            "that wrote its ",
+            i == 0 ? "accumulators" : "A");
+  return p;
+}
+
+// PTX ISA, wgmma.m64nNk16: warp i of a warpgroup has rows 16 i to 16 i + 15.
+void group_multiply(Warp& w, const PtxInstruction& in, const GroupProduct& p,
+                    SharedMemory& shared) {
+  const bool bf16 = in.has("bf16");
+  const int n = std::atoi(in.words[4].c_str() + 4);
+  const auto& o = in.operands;
+  const bool from_registers = p.from_registers, add = p.add, b_along_rows = p.b_along_rows;
+  const Tile b(p.b);
+  std::array<float, size_t(16) * 16> a{};
+  if (from_registers) {
+    for (int l = 0; l < kLanes; ++l)
+      for (int i = 0; i < 4; ++i)
+        for (int half = 0; half < 2; ++half) {
+          const auto x = uint16_t(w.words(o[1].parts.at(size_t(i)).row)[l] >> (16 * half));
+          a[size_t((l / 4 + (i & 1) * 8) * 16 + l % 4 * 2 + half + (i >> 1) * 8)] =
+              bf16 ? from_bf16(x) : from_fp16(x);
+        }
+  } else {
+    const Tile t(p.a);
+    for (uint64_t row = 0; row < 16; ++row) {
+      const uint64_t r = uint64_t(w.index % 4) * 16 + row;
+      read_row(shared, t.start + r / 8 * t.stride + r % 8 * 128, std::span(a).subspan(row * 16, 16),
+               bf16, w.index);
+    }
+  }
+  std::vector<float> right(size_t(16) * size_t(n));
+  if (b_along_rows) {  // 64 columns, and the next ones `leading` on
+    for (uint64_t k = 0; k < 16; ++k)
+      for (uint64_t col = 0; col < uint64_t(n); col += 64)
+        read_row(shared, b.start + k / 8 * b.stride + k % 8 * 128 + col / 64 * b.leading,
+                 std::span(right).subspan(k * uint64_t(n) + col, 64), bf16, w.index);
+  } else {
+    std::array<float, 16> column{};
+    for (size_t col = 0; col < size_t(n); ++col) {
+      read_row(shared, b.start + col / 8 * b.stride + col % 8 * 128, column, bf16, w.index);
+      for (size_t k = 0; k < 16; ++k) right[k * size_t(n) + col] = column[k];
+    }
+  }
+  for (int tile = 0; tile < n / 8; ++tile)
+    for (int i = 0; i < 4; ++i) {
+      uint32_t* const c = w.words(o[0].parts.at(size_t(tile * 4 + i)).row);
+      for (int l = 0; l < kLanes; ++l) {
+        const int row = l / 4 + i / 2 * 8, col = tile * 8 + l % 4 * 2 + i % 2;
+        float sum = add ? bits<float>(c[l]) : 0.0f;
+        for (int k = 0; k < 16; ++k) sum += a[size_t(row * 16 + k)] * right[size_t(k * n + col)];
+        c[l] = bits<uint32_t>(sum);
+      }
+    }
+}
+
+}  // namespace longnet::ptx

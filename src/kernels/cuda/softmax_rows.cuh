@@ -1,0 +1,212 @@
+// Query rows of one warp between key tiles: O, the running maximum and the running sum, as
+// registers of mma accumulators (FlashAttention-2; Dao, 2023).
+//
+// A row of 16 x 8 accumulators belongs to the four lanes of a quad. wgmma gives each of the four
+// warps of a warpgroup 16 rows in that same layout, so the kernels for sm_80 and for sm_90a share
+// this class.
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/cuda/warp_instructions.cuh"
+
+namespace longnet {
+
+// Element i of a lane's accumulators (16 rows x 8 columns).
+__device__ __forceinline__ int accumulator_row(int lane, int i) {
+  return (lane >> 2) + (i >> 1) * 8;
+}
+__device__ __forceinline__ int accumulator_column(int lane, int i) {
+  return (lane & 3) * 2 + (i & 1);
+}
+
+// Destination of the rows of a tile.
+struct TileRows {
+  float* o;    // row i at o + i * o_stride
+  float* lse;  // row i at lse[i * lse_stride]
+  int64_t o_stride, lse_stride;
+  int32_t rows;      // of the task
+  int32_t head_dim;  // <= kDim
+  bool merge;        // fold into what `o` and `lse` hold, by LSE, instead of overwriting it
+  float output_scale;
+};
+
+template <class Task, class Inputs>
+__device__ __forceinline__ TileRows tile_rows(const Task& task, const Inputs& in) {
+  return {.o = task.o,
+          .lse = task.lse,
+          .o_stride = task.o_stride,
+          .lse_stride = task.lse_stride,
+          .rows = task.rows,
+          .head_dim = in.head_dim,
+          .merge = in.merge,
+          .output_scale = in.output_scale};
+}
+
+// kM: blocks of 16 query rows per warp.
+template <int kM, int kDim, int kKeys, class Element>
+class SoftmaxRows {
+ public:
+  using Scores = float[kM][kKeys / 8][4];
+  using Factors = float[kM][2];
+  using Fragment = uint32_t[4];
+
+  __device__ __forceinline__ void begin(int first_row) {
+    first_row_ = first_row;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        max_[m][h] = -INFINITY;
+        sum_[m][h] = 0.0f;
+      }
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[m][n][i] = 0.0f;
+      }
+    }
+  }
+
+  // Scores of columns [begin, end) that a row does not see become -inf: it sees those before
+  // limit_of(row), a row of the block's tile.
+  template <class LimitOf>
+  __device__ __forceinline__ void mask_columns(Scores& s, int begin, int end,
+                                               LimitOf limit_of) const {
+    const int column = accumulator_column(lane_of_thread(), 0);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int limit = limit_of(row_of(m, h));
+        const int from = (limit > begin ? limit : begin) - column, to = end - column;
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            if (n * 8 + i >= from && n * 8 + i < to) s[m][n][2 * h + i] = -INFINITY;
+        }
+      }
+    }
+  }
+
+  // Scores become exp2(score - max); max_ (in units of log2) and sum_ (of this lane's columns)
+  // follow. O is still to be multiplied by `shrink`.
+  __device__ __forceinline__ void softmax(Scores& s, float scale_log2, Factors& shrink) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float top = fmaxf(s[m][0][2 * h], s[m][0][2 * h + 1]);
+#pragma unroll
+        for (int n = 1; n < kKeys / 8; ++n)
+          top = fmaxf(top, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
+        const float max = fmaxf(max_[m][h], quad_max(top) * scale_log2);
+        const float base = max == -INFINITY ? 0.0f : max;  // no key seen so far
+        shrink[m][h] = approximate_exp2(max_[m][h] - base);
+        max_[m][h] = max;
+        float sum = sum_[m][h] * shrink[m][h];
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            float& x = s[m][n][2 * h + i];
+            x = approximate_exp2(fmaf(x, scale_log2, -base));
+            sum += x;
+          }
+        }
+        sum_[m][h] = sum;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void rescale(const Factors& shrink) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int n = 0; n < kDim / 8; ++n) {
+          o[m][n][2 * h] *= shrink[m][h];
+          o[m][n][2 * h + 1] *= shrink[m][h];
+        }
+      }
+    }
+  }
+
+  // A operand of 16 keys: two neighbouring accumulators of S, rounded.
+  __device__ __forceinline__ void pack(Fragment (&a)[kM], const Scores& p, int k) const {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const auto& pair = p[m][2 * k + (i >> 1)];
+        a[m][i] = pack_pair<Element>(pair[2 * (i & 1)], pair[2 * (i & 1) + 1]);
+      }
+    }
+  }
+
+  // Normalises and writes the rows. `tile_row`: of the task, the tile's first.
+  __device__ __forceinline__ void finish(const TileRows& to, int tile_row) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = tile_row + row_of(m, h);
+        const float sum = quad_sum(sum_[m][h]);
+        float old = -INFINITY;
+        if (to.merge) {  // all four lanes of a row read its LSE before one of them writes it
+          if (row < to.rows) old = to.lse[row * to.lse_stride];
+          __syncwarp();
+        }
+        if (row < to.rows) finish_row(to, row, m, h, sum, old);
+      }
+    }
+  }
+
+  float o[kM][kDim / 8][4];
+
+ protected:
+  int first_row_ = 0;
+  float max_[kM][2], sum_[kM][2];
+
+ private:
+  __device__ __forceinline__ void finish_row(const TileRows& to, int row, int m, int h, float sum,
+                                             float old) {
+    float lse = sum > 0.0f ? (max_[m][h] + log2f(sum)) * 0.69314718056f
+                           : -INFINITY;  // max is in units of log2 by now
+    float scale = sum > 0.0f ? to.output_scale / sum : 0.0f, keep = 0.0f;
+    if (to.merge) {
+      const float top = fmaxf(lse, old);
+      if (top == -INFINITY) return;  // neither saw a key: O and LSE stay
+      const float mine = approximate_exp2((lse - top) * 1.44269504089f);
+      const float theirs = approximate_exp2((old - top) * 1.44269504089f);
+      scale *= mine / (mine + theirs);
+      keep = theirs / (mine + theirs);
+      lse = top + log2f(mine + theirs) * 0.69314718056f;
+    }
+    const int lane = lane_of_thread();
+    if ((lane & 3) == 0) to.lse[row * to.lse_stride] = lse;
+    float* const out = to.o + row * to.o_stride + (lane & 3) * 2;
+    // All loads before the first store, and without a branch: else each waits for the last
+    // (a store might be what it reads), and ptxas has no registers left for wgmma.
+    float before[kDim / 8][2];
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+      const bool want = to.merge && n * 8 < to.head_dim;
+      before[n][0] = want ? out[n * 8] : 0.0f;
+      before[n][1] = want ? out[n * 8 + 1] : 0.0f;
+    }
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n)
+      if (n * 8 < to.head_dim)
+        store_pair(out + n * 8, o[m][n][2 * h] * scale + keep * before[n][0],
+                   o[m][n][2 * h + 1] * scale + keep * before[n][1]);
+  }
+
+  __device__ __forceinline__ int row_of(int m, int h) const {
+    return first_row_ + m * 16 + accumulator_row(lane_of_thread(), 2 * h);
+  }
+};
+
+}  // namespace longnet

@@ -1,0 +1,110 @@
+// Warpgroup instructions: wgmma, its fences and its matrix descriptors. Accumulators are groups of 8
+// columns, in the layout of mma.m16n8k16.
+//
+// PTX ISA 8.x, 9.7.15 (asynchronous warpgroup level matrix instructions). Element: __nv_bfloat16 or
+// __half.
+#pragma once
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace longnet {
+
+// Matrix descriptor of a tile of 128-byte swizzled rows that starts at shared-memory byte `at`.
+// `leading`: bytes between slabs of 64 columns, where the operand is wider than one and its columns
+// lie along the rows (V); ignored otherwise.
+__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t at, uint32_t leading) {
+  constexpr uint64_t kEightRows = 8 * 128, kSwizzle128 = 1;
+  return uint64_t((at & 0x3FFFF) >> 4) | uint64_t((leading & 0x3FFFF) >> 4) << 16 |
+         (kEightRows >> 4) << 32 | kSwizzle128 << 62;
+}
+
+// Operand lists of wgmma: accumulators of 8 columns each.
+#define LONGNET_ACC(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define LONGNET_ACC4(n) LONGNET_ACC(n), LONGNET_ACC(n + 1), LONGNET_ACC(n + 2), LONGNET_ACC(n + 3)
+#define LONGNET_ACC8 LONGNET_ACC4(0), LONGNET_ACC4(4)
+#define LONGNET_ACC16 LONGNET_ACC8, LONGNET_ACC4(8), LONGNET_ACC4(12)
+#define LONGNET_D32                                                                                \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
+  "%26,%27,%28,%29,%30,%31"
+#define LONGNET_D64                                                                               \
+  LONGNET_D32                                                                                     \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
+  "%55,%56,%57,%58,%59,%60,%61,%62,%63"
+
+// The compiler may not move what touches these registers across this point.
+template <int n>
+__device__ __forceinline__ void keep_in_place(float (&c)[n][4]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) asm volatile("" : LONGNET_ACC(i)::"memory");
+}
+template <int n>
+__device__ __forceinline__ void wgmma_fence(float (&c)[n][4]) {
+  keep_in_place(c);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Blocks until at most kPending committed groups are in flight.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// C (64 x 128) = A (64 x 16) B (16 x 128) (+ C), both in shared memory.
+template <class Element>
+__device__ __forceinline__ void wgmma_multiply(float (&c)[16][4], uint64_t a, uint64_t b,
+                                               bool add) {
+#define LONGNET_WGMMA(type)                                                         \
+  asm volatile(                                                                     \
+      "{\n .reg .pred p;\n setp.ne.b32 p, %66, 0;\n"                                \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LONGNET_D64 \
+      "}, %64, %65, p, 1, 1, 0, 0;\n}"                                              \
+      : LONGNET_ACC16                                                               \
+      : "l"(a), "l"(b), "r"(int(add)))
+  if constexpr (std::is_same_v<Element, __half>)
+    LONGNET_WGMMA("f16");
+  else
+    LONGNET_WGMMA("bf16");
+#undef LONGNET_WGMMA
+}
+// C += A (registers) B, whose columns lie along the rows of shared memory.
+template <class Element>
+__device__ __forceinline__ void wgmma_multiply_add(float (&c)[8][4], const uint32_t (&a)[4],
+                                                   uint64_t b) {
+#define LONGNET_WGMMA(type)                                                                 \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" LONGNET_D32 \
+               "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                                     \
+               : LONGNET_ACC8                                                               \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+  if constexpr (std::is_same_v<Element, __half>)
+    LONGNET_WGMMA("f16");
+  else
+    LONGNET_WGMMA("bf16");
+#undef LONGNET_WGMMA
+}
+template <class Element>
+__device__ __forceinline__ void wgmma_multiply_add(float (&c)[16][4], const uint32_t (&a)[4],
+                                                   uint64_t b) {
+#define LONGNET_WGMMA(type)                                                                  \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LONGNET_D64 \
+               "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"                                      \
+               : LONGNET_ACC16                                                               \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+  if constexpr (std::is_same_v<Element, __half>)
+    LONGNET_WGMMA("f16");
+  else
+    LONGNET_WGMMA("bf16");
+#undef LONGNET_WGMMA
+}
+
+#undef LONGNET_D64
+#undef LONGNET_D32
+#undef LONGNET_ACC16
+#undef LONGNET_ACC8
+#undef LONGNET_ACC4
+#undef LONGNET_ACC
+
+}  // namespace longnet
