@@ -1,4 +1,5 @@
-// An emulated CUDA device for tests: core/cuda/device.h on the CPU. Streams are lists of closures, memory is the host's.
+// An emulated CUDA device for tests: core/cuda/device.h on the CPU. Streams are lists of closures,
+// memory is the host's.
 //
 // Work on a stream is done as late as it may be: when somebody waits for it. A stream whose event
 // was not waited for stays behind for ever, so a missing dependency between streams gives NaN or

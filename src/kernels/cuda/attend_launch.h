@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "core/cuda/device.h"
-#include "kernels/cuda/tile_layout.h"
 #include "kernels/cuda/device_kernel.h"
+#include "kernels/cuda/tile_layout.h"
 
 namespace longnet {
 
