@@ -55,7 +55,7 @@ void run_program_case(const ProgramCase& c, Outcome& out) {
       executor.fill_inputs();
       comm.barrier();
       for (int i = 0; i < 2; ++i) executor.run();
-      const CheckOutcome result = executor.check_samples(choose_samples(s, kQueries), comm);
+      const CheckOutcome result = check_samples(executor, choose_samples(s, kQueries), comm);
       const RankAccount expected = account(s, executor.program(), comm.rank());
       const CommCounters& counted = transport->counters();
       const bool bytes = counted.bytes_sent == 2 * expected.bytes_sent &&

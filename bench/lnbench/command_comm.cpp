@@ -18,7 +18,7 @@
 #include "io/record_node.h"
 #include "io/units.h"
 #include "lnbench/options.h"
-#include "run/device_runner.h"
+#include "run/device_comm.h"
 #include "run/machine.h"
 #include "run/rank_clock.h"
 #include "run/watchdog.h"

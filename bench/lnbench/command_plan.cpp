@@ -7,10 +7,9 @@
 #include "io/environment.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
-#include "kernels/cuda/device_kernel.h"
 #include "lnbench/table.h"
 #include "lnbench/terminal.h"
-#include "run/ablations.h"
+#include "run/backend.h"
 #include "run/machine.h"
 #include "run/point_schedule.h"
 #include "run/point_text.h"
@@ -91,7 +90,7 @@ int run_plan(const Options& options) {
   MachineLimits limits = machine_limits(config, peak * threads);
   limits.cores = usable;
   const auto gpus = std::ranges::count_if(
-      points, [](const Point& point) { return is_device_kernel(point.params.kernel); });
+      points, [](const Point& point) { return backend_of(point.params.kernel).on_gpu(); });
   std::cout << "# plan of " << config.path << ": " << points.size() << " points";
   if (size_t(gpus) < points.size())
     std::cout << "; " << format_si(peak, "FLOP/s") << " FMA peak per core measured here";
@@ -114,7 +113,7 @@ int run_plan(const Options& options) {
     ++runnable;
     seconds += point_cost(plan, config.measure);
     unknown += plan.estimated_s <= 0 ? 1 : 0;
-    crowded += is_device_kernel(plan.point.params.kernel) && !is_virtual(plan.point.params) &&
+    crowded += backend_of(plan.point.params.kernel).on_gpu() && !is_virtual(plan.point.params) &&
                plan.point.params.ranks > limits.devices && limits.devices > 0;
   }
   std::cout << "# " << runnable << " of " << points.size() << " points can run; at least "

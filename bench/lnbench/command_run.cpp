@@ -16,17 +16,16 @@
 #include "io/environment.h"
 #include "io/result.h"
 #include "io/units.h"
-#include "kernels/cuda/device_kernel.h"
 #include "lnbench/table.h"
 #include "lnbench/terminal.h"
 #include "measure/sampler.h"
-#include "run/ablations.h"
-#include "run/device_runner.h"
+#include "run/backend.h"
+#include "run/device_comm.h"
 #include "run/machine.h"
-#include "run/point_runner.h"
+#include "run/measure_point.h"
 #include "run/point_text.h"
 #include "run/sweep_plan.h"
-#include "run/virtual_runner.h"
+#include "run/walk_point.h"
 #include "run/walk_units.h"
 #include "run/watchdog.h"
 #include "run/world.h"
@@ -62,14 +61,14 @@ std::optional<PointRecord> run_here(World& world, const PointPlan& plan,
     record.memory.predicted_peak_bytes = plan.memory_bytes();
   if (is_virtual(plan.point.params)) {
     if (plan.point.status != PointStatus::kOk) return record;
-    return run_virtual_point(plan, runner, walk);
+    return walk_point(plan, runner, walk);
   }
   const bool on_device =
-      is_device_kernel(plan.point.params.kernel) && runner.device_transport != "auto";
+      backend_of(plan.point.params.kernel).on_gpu() && runner.device_transport != "auto";
   record.params.transport = on_device ? runner.device_transport : world.transport();
   if (plan.point.status != PointStatus::kOk) return record;  // nothing to run
   world.run(plan.point.params.ranks, [&](Communicator& comm) {
-    PointRecord mine = run_point(plan, runner, comm);
+    PointRecord mine = measure_point(plan, runner, comm);
     if (comm.rank() == 0) record = std::move(mine);
   });
   return record;
@@ -99,7 +98,7 @@ WriterOptions writer_options(const Options& options, const Sweep& sweep, World& 
 
 bool on_devices_only(const Plan& plan) {
   return std::ranges::all_of(
-      plan.points, [](const PointPlan& p) { return is_device_kernel(p.point.params.kernel); });
+      plan.points, [](const PointPlan& p) { return backend_of(p.point.params.kernel).on_gpu(); });
 }
 
 void print_head(const Sweep& sweep, const Plan& plan, World& world, const Options& options) {

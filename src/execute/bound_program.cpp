@@ -1,29 +1,25 @@
 #include "execute/bound_program.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "core/check.h"
 #include "execute/row_tasks.h"
 
 namespace longnet {
 
-BoundProgram::BoundProgram(const Schedule& schedule, RankProgram program, Rank rank,
-                           const AttentionKernel& kernel, int threads, Memory memory)
+BoundProgram::BoundProgram(const Schedule& schedule, RankProgram program, const BindOptions& how,
+                           Memory memory)
     : sharded_(schedule.sharded),
       program_(std::move(program)),
-      rank_(rank),
-      kernel_(kernel),
-      threads_(threads),
+      rank_(how.rank),
+      threads_(how.threads),
+      first_batch_(how.first_batch),
       memory_(std::move(memory)) {
   const AttentionProblem& p = sharded_.problem;
   const MixRule mix = sharded_.pattern.mix;
   options_ = {.head_dim = p.head_dim, .dtype = p.dtype, .causal = p.causal};
   if (mix == MixRule::kMean) options_.output_scale = 1.0f / float(sharded_.pattern.branches.size());
   merge_rule_ = mix == MixRule::kLse ? MergeRule::kLse : MergeRule::kSum;
-  const std::string refusal = kernel.why_unsupported(options_);
-  check(refusal.empty(), "kernel ", kernel.name(), ": ", refusal);
   check(memory_.size() == program_.slots.size(), "blocks of memory: ", memory_.size(),
         ", slots: ", program_.slots.size());
   for (size_t i = 0; i < memory_.size(); ++i) {
@@ -186,88 +182,6 @@ BoundOp BoundProgram::bind_own_attend() {
               bound);
   std::swap(dense, sharded_);
   return bound;
-}
-
-std::vector<FillRows> BoundProgram::input_tasks(TensorKind kind, int64_t first_batch) const {
-  const Slice own{kEveryRow, {.first = rank_}, sharded_.all_tokens(), sharded_.all_heads()};
-  const int slot = kind == TensorKind::kQuery ? kQuerySlot : kKvSlot;
-  return fill_tasks(sharded_, kind, {slot, own}, memory(slot).data(), first_batch);
-}
-
-uint64_t BoundProgram::fill_inputs(const RowWorker& worker, int64_t first_batch) {
-  uint64_t digest = 0;
-  for (const TensorKind kind : {TensorKind::kQuery, TensorKind::kKeyValue})
-    worker.fill(input_tasks(kind, first_batch), row_format(sharded_.problem), threads_, &digest);
-  return digest;
-}
-
-uint64_t BoundProgram::digest_inputs(const RowWorker& worker, int64_t first_batch) const {
-  uint64_t digest = 0;
-  for (const TensorKind kind : {TensorKind::kQuery, TensorKind::kKeyValue})
-    digest += worker.digest(input_tasks(kind, first_batch), row_format(sharded_.problem), threads_);
-  return digest;
-}
-
-std::vector<OutputSummary> BoundProgram::summarize_output(const RowWorker& worker,
-                                                          int64_t first_batch) const {
-  const auto tasks =
-      output_tasks(sharded_, rank_, memory(kOutputSlot).data(), output_has_lse(), first_batch);
-  std::vector<OutputSummary> parts(tasks.size()), heads(size_t(sharded_.problem.num_heads));
-  worker.summarize(tasks, sharded_.problem.head_dim, threads_, parts);
-  for (size_t i = 0; i < tasks.size(); ++i) heads[size_t(tasks[i].head)].add(parts[i]);
-  return heads;
-}
-
-void BoundProgram::execute_rows(size_t op) {
-  BoundOp& b = ops_[op];
-  AttendOptions floats = options_;
-  floats.dtype = DType::kFloat32;
-  kernel_.pack(b.packs, options_, threads_);
-  kernel_.pack(b.float_packs, floats, threads_);
-  kernel_.round(b.rounds, options_, threads_);
-  kernel_.widen(b.widens, options_, threads_);
-  for (const LseCopy& c : b.lse_copies)
-    for (int64_t i = 0; i < c.rows; ++i) c.into[i * c.into_stride] = c.from[i * c.from_stride];
-  kernel_.merge(b.merges, merge_rule_, options_, threads_);
-  for (auto values : b.zeros) std::fill(values.begin(), values.end(), 0.0f);
-  for (auto values : b.absent)
-    std::fill(values.begin(), values.end(), -std::numeric_limits<float>::infinity());
-}
-
-void BoundProgram::execute_attends(size_t op, std::span<std::byte> workspace,
-                                   const std::function<void()>* progress_hook) {
-  AttendOptions options = options_;
-  options.progress_hook = progress_hook;
-  if (!ops_[op].attends.empty()) kernel_.attend(ops_[op].attends, options, threads_, workspace);
-}
-
-int64_t BoundProgram::output_index(int64_t batch, int64_t head, int64_t token) const {
-  const TokenRanges mine = shard();
-  const int64_t at = mine.index_of(token);
-  check(at >= 0, "token ", token, " is not on this rank");
-  return (batch * mine.tokens() + at) * sharded_.problem.num_heads + head;
-}
-
-std::span<const float> BoundProgram::output_row(int64_t batch, int64_t head, int64_t token) const {
-  const int64_t d = sharded_.problem.head_dim;
-  return {reinterpret_cast<const float*>(memory(kOutputSlot).data()) +
-              output_index(batch, head, token) * d,
-          size_t(d)};
-}
-
-const float* BoundProgram::output_lse_at(int64_t batch, int64_t head, int64_t token) const {
-  const AttentionProblem& p = sharded_.problem;
-  const int64_t rows = p.batch * shard().tokens() * p.num_heads;
-  return reinterpret_cast<const float*>(memory(kOutputSlot).data()) + rows * p.head_dim +
-         output_index(batch, head, token);
-}
-
-int64_t BoundProgram::count_nan() const {
-  const AttentionProblem& p = sharded_.problem;
-  const int64_t rows = p.batch * shard().tokens() * p.num_heads;
-  const std::span<const float> values{reinterpret_cast<const float*>(memory(kOutputSlot).data()),
-                                      size_t(rows * (p.head_dim + output_has_lse()))};
-  return std::count_if(values.begin(), values.end(), [](float x) { return std::isnan(x); });
 }
 
 }  // namespace longnet

@@ -4,13 +4,14 @@
 #include <cmath>
 
 #include "core/check.h"
+#include "execute/host_ops.h"
 #include "schedule/accounting.h"
 
 namespace longnet {
 
 ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel& kernel,
                                  int threads, Communicator& comm, MemoryLedger& ledger)
-    : comm_(comm) {
+    : kernel_(kernel), comm_(comm) {
   check(comm.size() == schedule.sharded.layout.world_size(), "the schedule is for ",
         schedule.sharded.layout.world_size(), " ranks, the communicator has ", comm.size());
   RankProgram program = schedule.program(comm.rank());
@@ -18,8 +19,10 @@ ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel
   for (const Slot& slot : program.slots)
     memory.push_back(
         slots_.emplace_back(ledger, std::string(to_string(slot.tag)), slot.bytes).bytes());
-  bound_ = std::make_unique<BoundProgram>(schedule, std::move(program), comm.rank(), kernel,
-                                          threads, std::move(memory));
+  bound_ = std::make_unique<BoundProgram>(schedule, std::move(program),
+                                          BindOptions{.rank = comm.rank(), .threads = threads},
+                                          std::move(memory));
+  require_supported(kernel, *bound_);
   workspace_ =
       TaggedBuffer(ledger, "workspace", kernel.workspace_bytes(bound_->options(), threads));
   const auto& ops = this->program().ops;
@@ -38,14 +41,14 @@ void ProgramExecutor::fill_inputs() {
     if (const BoundOp& op = bound_->op(i); !op.into_counts.empty()) comm_.open_group(op.group);
   for (TaggedBuffer& slot : slots_)  // NaN in fp32 and bf16
     std::fill_n(slot.data(), slot.size(), std::byte{0xFF});
-  bound_->fill_inputs(*make_cpu_row_worker());
+  longnet::fill_inputs(*bound_, *make_cpu_row_worker());
 }
 
 double ProgramExecutor::elapsed() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
 }
 
-void ProgramExecutor::run(RunMode mode) {
+double ProgramExecutor::run(RunMode mode) {
   start_ = std::chrono::steady_clock::now();
   waited_s_ = poked_s_ = 0;
   in_flight_.clear();
@@ -73,7 +76,9 @@ void ProgramExecutor::run(RunMode mode) {
   }
   const double before = elapsed();
   while (!in_flight_.empty()) wait_for(in_flight_.front());
-  waited_s_ += elapsed() - before;
+  const double end = elapsed();
+  waited_s_ += end - before;
+  return end;
 }
 
 void ProgramExecutor::post(size_t op) {
@@ -129,11 +134,11 @@ void ProgramExecutor::poke() {
 
 void ProgramExecutor::execute(size_t op) {
   poke();
-  bound_->execute_rows(op);
-  bound_->execute_attends(op, workspace_.bytes(), &poke_);
+  execute_rows(kernel_, *bound_, op);
+  execute_attends(kernel_, *bound_, op, workspace_.bytes(), &poke_);
 }
 
-SingleAttend ProgramExecutor::single_attend() {
+std::optional<SingleAttend> ProgramExecutor::single_attend() {
   const AttentionProblem& p = sharded().problem;
   const double pairs = account(sharded(), program(), comm_.rank()).pairs;
   const double rows = double(shard().tokens());
@@ -159,21 +164,34 @@ SingleAttend ProgramExecutor::single_attend() {
   return single;
 }
 
-void ProgramExecutor::run(const SingleAttend& single) {
-  if (single.tasks.empty()) return;
+double ProgramExecutor::run(const SingleAttend& single) {
+  start_ = std::chrono::steady_clock::now();
+  if (single.tasks.empty()) return 0;
   AttendOptions unmasked = bound_->options();
   unmasked.causal = false;
-  bound_->kernel().attend(single.tasks, unmasked, bound_->threads(), workspace_.bytes());
+  kernel_.attend(single.tasks, unmasked, bound_->threads(), workspace_.bytes());
+  return elapsed();
 }
 
 RunPhases ProgramExecutor::phases() const {
   RunPhases phases{.exposed_communication_s = waited_s_};
   for (size_t i = 0; i < times_.size(); ++i) {
-    if (is_communication(program().ops[i].what)) continue;
-    (std::holds_alternative<Merge>(program().ops[i].what) ? phases.merge_s : phases.compute_s) +=
-        times_[i].end_s - times_[i].begin_s;
+    const Action& what = program().ops[i].what;
+    if (is_communication(what)) continue;
+    const double took = times_[i].end_s - times_[i].begin_s;
+    (std::holds_alternative<Merge>(what) ? phases.merge_s : phases.compute_s) += took;
+    if (std::holds_alternative<Attend>(what)) phases.attend_s += took;
   }
   return phases;
+}
+
+SampleErrors ProgramExecutor::compare(const AttentionProblem& problem,
+                                      const std::vector<QuerySample>& samples) const {
+  return compare_samples(*bound_, problem, samples);
+}
+
+int64_t ProgramExecutor::count_nan() const {
+  return std::ranges::count_if(output_values(*bound_), [](float x) { return std::isnan(x); });
 }
 
 }  // namespace longnet

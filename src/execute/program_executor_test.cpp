@@ -182,7 +182,7 @@ TEST(Executor, ResultsDoNotDependOnTheNumberOfRanks) {
         for (const TokenRange& range : executor.shard())
           for (int64_t i = 0; i < range.count; ++i)
             for (int64_t h = 0; h < 3; ++h) {
-              const auto row = executor.bound().output_row(0, h, range[i]);
+              const auto row = output_row(executor.bound(), 0, h, range[i]);
               std::copy(row.begin(), row.end(), out.begin() + (range[i] * 3 + h) * 32);
             }
       });
@@ -255,7 +255,7 @@ TEST(Executor, OneBigAttendOfACausalProgramHasItsPairs) {  // not the masked one
     MemoryLedger ledger;
     ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
     executor.fill_inputs();
-    const SingleAttend single = executor.single_attend();
+    const SingleAttend single = *executor.single_attend();
     EXPECT_GE(single.listed_pairs, single.pairs);
     EXPECT_LE(single.listed_pairs, single.pairs * 1.01);
   });

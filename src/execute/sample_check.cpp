@@ -8,6 +8,8 @@
 
 #include "core/check.h"
 #include "core/random.h"
+#include "execute/executor.h"
+#include "execute/program_rows.h"
 #include "kernels/reference/row_oracle.h"
 
 namespace longnet {
@@ -252,21 +254,31 @@ void SampleErrors::add(const SampleErrors& o) {
   rounded = rounded || o.rounded;
 }
 
-SampleErrors compare_samples(const BoundProgram& program, const AttentionProblem& problem,
-                             int64_t first_batch, const std::vector<QuerySample>& samples) {
-  const ShardedProblem& s = program.sharded();
+std::vector<QuerySample> own_samples(const BoundProgram& bound,
+                                     const std::vector<QuerySample>& samples) {
+  const int64_t first = bound.first_batch(), end = first + bound.sharded().problem.batch;
   std::vector<QuerySample> mine;
   for (const QuerySample& q : samples)
-    if (program.shard().index_of(q.token) >= 0 && q.batch >= first_batch &&
-        q.batch < first_batch + s.problem.batch)
+    if (bound.shard().index_of(q.token) >= 0 && q.batch >= first && q.batch < end)
       mine.push_back(q);
-  const bool rounded = !program.output_has_lse() && problem.dtype == DType::kBFloat16;
-  return compare_rows(problem, s.pattern, mine, rounded, [&](size_t i) {
-    const auto [batch, head, token, spread] = mine[i];
-    OutputRow row{program.output_row(batch - first_batch, head, token), {}};
-    if (program.output_has_lse()) row.lse = program.output_lse(batch - first_batch, head, token);
-    return row;
-  });
+  return mine;
+}
+
+bool output_is_rounded(const BoundProgram& bound) {
+  return !output_has_lse(bound) && bound.sharded().problem.dtype == DType::kBFloat16;
+}
+
+SampleErrors compare_samples(const BoundProgram& bound, const AttentionProblem& problem,
+                             const std::vector<QuerySample>& samples) {
+  const auto mine = own_samples(bound, samples);
+  return compare_rows(problem, bound.sharded().pattern, mine, output_is_rounded(bound),
+                      [&](size_t i) {
+                        const auto [sequence, head, token, spread] = mine[i];
+                        const int64_t batch = sequence - bound.first_batch();
+                        OutputRow row{output_row(bound, batch, head, token), {}};
+                        if (output_has_lse(bound)) row.lse = *output_lse(bound, batch, head, token);
+                        return row;
+                      });
 }
 
 SampleErrors compare_rows(const AttentionProblem& problem, const DilatedPattern& pattern,
@@ -337,11 +349,11 @@ CheckOutcome judge_all(const SampleErrors& mine, int64_t nan_values, Communicato
                int64_t(sums[3]), sharded, tolerance);
 }
 
-CheckOutcome check_samples(const ProgramExecutor& executor, const std::vector<QuerySample>& samples,
+CheckOutcome check_samples(const Executor& executor, const std::vector<QuerySample>& samples,
                            Communicator& comm, double tolerance) {
-  const BoundProgram& program = executor.bound();
-  return judge_all(compare_samples(program, executor.sharded().problem, 0, samples),
-                   program.count_nan(), comm, executor.sharded(), {.rel_l2 = tolerance});
+  const SampleErrors mine = executor.compare(executor.sharded().problem, samples);
+  return judge_all(mine, executor.count_nan(), comm, executor.sharded(),
+                   executor.tolerance(tolerance, mine.rounded));
 }
 
 }  // namespace longnet

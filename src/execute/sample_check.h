@@ -12,9 +12,10 @@
 
 #include "comm/communicator.h"
 #include "execute/bound_program.h"
-#include "execute/program_executor.h"
 
 namespace longnet {
+
+class Executor;
 
 struct QuerySample {
   int64_t batch, head, token;
@@ -65,10 +66,15 @@ struct OutputRow {
 SampleErrors compare_rows(const AttentionProblem& problem, const DilatedPattern& pattern,
                           const std::vector<QuerySample>& samples, bool rounded,
                           const std::function<OutputRow(size_t sample)>& computed);
-// The rows of `program`'s output for those samples that it owns, against the reference for
-// `problem`, whose sequence `first_batch` is the program's first.
-SampleErrors compare_samples(const BoundProgram& program, const AttentionProblem& problem,
-                             int64_t first_batch, const std::vector<QuerySample>& samples);
+// The samples that lie in the shard and the sequences of `bound`.
+std::vector<QuerySample> own_samples(const BoundProgram& bound,
+                                     const std::vector<QuerySample>& samples);
+// The output of `bound` travelled in bf16.
+bool output_is_rounded(const BoundProgram& bound);
+// The rows of `bound`'s output, in host memory, for those samples that it owns, against the
+// reference for `problem`.
+SampleErrors compare_samples(const BoundProgram& bound, const AttentionProblem& problem,
+                             const std::vector<QuerySample>& samples);
 
 struct CheckOutcome {
   int64_t queries = 0;
@@ -99,9 +105,9 @@ CheckOutcome judge(const SampleErrors& errors, int64_t nan_values, const Sharded
 CheckOutcome judge_all(const SampleErrors& mine, int64_t nan_values, Communicator& comm,
                        const ShardedProblem& sharded, const Tolerance& tolerance = {});
 
-// Each rank checks the samples that it owns; every rank gets the outcome of all. `tolerance` 0:
-// check_tolerance.
-CheckOutcome check_samples(const ProgramExecutor& executor, const std::vector<QuerySample>& samples,
+// Each rank checks the samples that it owns; every rank gets the outcome of all. `tolerance` 0: the
+// executor's default.
+CheckOutcome check_samples(const Executor& executor, const std::vector<QuerySample>& samples,
                            Communicator& comm, double tolerance = 0);
 
 }  // namespace longnet

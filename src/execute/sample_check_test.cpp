@@ -9,6 +9,7 @@
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "core/random.h"
+#include "execute/program_executor.h"
 #include "kernels/attention_kernel.h"
 #include "schedule/registry.h"
 
@@ -239,7 +240,7 @@ TEST(CheckSamples, FailsOnAWrongOutput) {
     executor.run();
     EXPECT_TRUE(check_samples(executor, samples, comm).pass);
     EXPECT_FALSE(check_samples(executor, samples, comm, 1e-12).pass);  // fp32 is not double
-    auto* const row = const_cast<float*>(executor.bound().output_row(0, 0, 0).data());
+    auto* const row = const_cast<float*>(output_row(executor.bound(), 0, 0, 0).data());
     row[3] += 1e-4f;
     const CheckOutcome changed = check_samples(executor, samples, comm);
     EXPECT_FALSE(changed.pass);

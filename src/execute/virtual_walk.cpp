@@ -1,10 +1,11 @@
 #include "execute/virtual_walk.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/check.h"
 #include "core/stopwatch.h"
+#include "execute/host_ops.h"
+#include "execute/program_rows.h"
 #include "execute/row_tasks.h"
 
 namespace longnet {
@@ -79,58 +80,24 @@ BoundProgram::Memory VirtualWalk::place(const RankProgram& program) {
   return memory;
 }
 
-void VirtualWalk::receive(BoundProgram& bound, const Action& what, const BoundOp& op,
-                          ShardOutcome& out) const {
-  const WalkUnit& unit = out.unit;
-  const ShardedProblem& s = bound.sharded();
-  const auto make = [&](const SlotView& held) {
-    const TensorKind kind = bound.program().slots[size_t(held.slot)].kind;
-    const auto tasks = fill_tasks(s, kind, held, bound.memory(held.slot).data(), unit.first_batch);
-    worker_.fill(tasks, row_format(s.problem), threads_);
-    for (const FillRows& t : tasks)
-      out.received_bytes += t.rows * s.problem.head_dim * dtype_bytes(s.problem.dtype);
-  };
-  const auto make_all_but = [&](const SlotView& held, int own) {
-    make(held.range(0, own));
-    make(held.range(own + 1, held.rows.num_pieces() - own - 1));
-  };
-  std::visit(Overload{
-                 [&](const Recv& o) { make(o.what); },
-                 [&](const AllGather& o) { make_all_but(o.into, o.group.index_of(unit.rank)); },
-                 [&](const AllToAll& o) {
-                   const int own = o.group.index_of(unit.rank);
-                   make_all_but(o.into, own);
-                   const auto begin = [&](const std::vector<int64_t>& counts) {
-                     int64_t sum = 0;
-                     for (int i = 0; i < own; ++i) sum += counts[size_t(i)];
-                     return size_t(sum);
-                   };
-                   if (op.from_counts[size_t(own)] > 0)
-                     std::memcpy(op.into.data() + begin(op.into_counts),
-                                 op.from.data() + begin(op.from_counts),
-                                 size_t(op.from_counts[size_t(own)]));
-                 },
-                 [](const auto&) {},
-             },
-             what);
+void VirtualWalk::receive(const BoundProgram& bound, size_t op, ShardOutcome& out) const {
+  Stopwatch watch(out.times.receive_s);
+  const ReceivedRows received = received_rows(bound, op);
+  worker_.fill(received.rows, row_format(bound.sharded().problem), threads_);
+  out.received_bytes += received.bytes;
+  std::ranges::copy(received.own_from, received.own_into.begin());
 }
 
-void VirtualWalk::run_ops(BoundProgram& bound, ShardOutcome& out) {
-  const auto& ops = bound.program().ops;
-  for (size_t i = 0; i < ops.size(); ++i) {
-    const Action& what = ops[i].what;
-    if (is_communication(what)) {
-      Stopwatch watch(out.times.receive_s);
-      receive(bound, what, bound.op(i), out);
-      continue;
-    }
-    if (std::holds_alternative<Attend>(what)) {
-      Stopwatch watch(out.times.attend_s);
-      bound.execute_attends(i, workspace_.bytes());
-    } else {
-      Stopwatch watch(std::holds_alternative<Merge>(what) ? out.times.merge_s : out.times.pack_s);
-      bound.execute_rows(i);
-    }
+void VirtualWalk::run_op(const BoundProgram& bound, size_t op, std::span<const AttendTask> attends,
+                         ShardOutcome& out) {
+  const Action& what = bound.program().ops[op].what;
+  if (is_communication(what)) return receive(bound, op, out);
+  if (std::holds_alternative<Attend>(what)) {
+    Stopwatch watch(out.times.attend_s);
+    if (!attends.empty()) kernel_.attend(attends, bound.options(), threads_, workspace_.bytes());
+  } else {
+    Stopwatch watch(std::holds_alternative<Merge>(what) ? out.times.merge_s : out.times.pack_s);
+    execute_rows(kernel_, bound, op);
   }
 }
 
@@ -146,8 +113,11 @@ std::unique_ptr<BoundProgram> VirtualWalk::prepare(ShardOutcome& out) {
     check(refusal.empty(), "no virtual ranks: ", refusal);
     for (const auto& [tag, bytes] : walk_memory(program)) out.unit_bytes += bytes;
     auto memory = place(program);
-    bound = std::make_unique<BoundProgram>(schedule->second, std::move(program), out.unit.rank,
-                                           kernel_, threads_, std::move(memory));
+    const BindOptions how{
+        .rank = out.unit.rank, .threads = threads_, .first_batch = out.unit.first_batch};
+    bound = std::make_unique<BoundProgram>(schedule->second, std::move(program), how,
+                                           std::move(memory));
+    require_supported(kernel_, *bound);
     if (workspace_.size() == 0)
       workspace_ =
           TaggedBuffer(ledger_, "workspace", kernel_.workspace_bytes(bound->options(), threads_));
@@ -159,7 +129,7 @@ std::unique_ptr<BoundProgram> VirtualWalk::prepare(ShardOutcome& out) {
       worker_.poison(bound->memory(slot), threads_);
   }
   Stopwatch watch(out.times.generate_s);
-  out.input_digest = bound->fill_inputs(worker_, out.unit.first_batch);
+  out.input_digest = fill_inputs(*bound, worker_);
   return bound;
 }
 
@@ -168,37 +138,18 @@ ShardOutcome VirtualWalk::run(const WalkUnit& unit, const std::vector<QuerySampl
   out.unit = unit;
   Stopwatch wall(out.times.wall_s);
   const auto bound = prepare(out);
-  run_ops(*bound, out);
+  for (size_t i = 0; i < bound->program().ops.size(); ++i)
+    run_op(*bound, i, bound->op(i).attends, out);
   {
     Stopwatch watch(out.times.summarize_s);
-    out.heads = bound->summarize_output(worker_, unit.first_batch);
+    out.heads = summarize_output(*bound, worker_);
   }
   {
     Stopwatch watch(out.times.check_s);
-    out.errors = compare_samples(*bound, problem_, unit.first_batch, samples);
+    out.errors = compare_samples(*bound, problem_, samples);
   }
   wall.stop();
   return out;
-}
-
-void VirtualWalk::run_some(BoundProgram& bound, double share, ShardOutcome& out) {
-  const auto& ops = bound.program().ops;
-  const ShareChoice choice = choose_share(bound, share, threads_);
-  out.share = choice.share;
-  for (size_t i = 0; i < ops.size(); ++i) {
-    if (!choice.runs[i]) continue;
-    const Action& what = ops[i].what;
-    if (is_communication(what)) {
-      Stopwatch watch(out.times.receive_s);
-      receive(bound, what, bound.op(i), out);
-    } else if (std::holds_alternative<Attend>(what)) {
-      Stopwatch watch(out.times.attend_s);
-      kernel_.attend(choice.attends[i], bound.options(), threads_, workspace_.bytes());
-    } else {
-      Stopwatch watch(std::holds_alternative<Merge>(what) ? out.times.merge_s : out.times.pack_s);
-      bound.execute_rows(i);
-    }
-  }
 }
 
 ShardOutcome VirtualWalk::run_share(const WalkUnit& unit, double share) {
@@ -206,7 +157,10 @@ ShardOutcome VirtualWalk::run_share(const WalkUnit& unit, double share) {
   out.unit = unit;
   Stopwatch wall(out.times.wall_s);
   const auto bound = prepare(out);
-  run_some(*bound, share, out);
+  const ShareChoice choice = choose_share(*bound, share, threads_);
+  out.share = choice.share;
+  for (size_t i = 0; i < bound->program().ops.size(); ++i)
+    if (choice.runs[i]) run_op(*bound, i, choice.attends[i], out);
   wall.stop();
   return out;
 }

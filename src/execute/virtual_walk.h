@@ -45,9 +45,10 @@ class VirtualWalk final : public UnitWalk {
  private:
   std::unique_ptr<BoundProgram> prepare(ShardOutcome& out);
   BoundProgram::Memory place(const RankProgram& program);
-  void receive(BoundProgram& bound, const Action& what, const BoundOp& op, ShardOutcome& out) const;
-  void run_ops(BoundProgram& bound, ShardOutcome& out);
-  void run_some(BoundProgram& bound, double share, ShardOutcome& out);
+  void receive(const BoundProgram& bound, size_t op, ShardOutcome& out) const;
+  // `attends`: those of its tasks that run.
+  void run_op(const BoundProgram& bound, size_t op, std::span<const AttendTask> attends,
+              ShardOutcome& out);
 
   AttentionProblem problem_;
   MakeSchedule make_schedule_;

@@ -9,6 +9,7 @@
 
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
+#include "execute/program_executor.h"
 #include "schedule/accounting.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
@@ -131,11 +132,10 @@ Total real_ranks(const Case& c, int ranks) {
     ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
     executor.fill_inputs();
     executor.run();
-    const BoundProgram& bound = executor.bound();
     const std::lock_guard hold(lock);
-    total.input_digest += bound.digest_inputs(*worker);
-    for (const OutputSummary& head : bound.summarize_output(*worker)) total.output.add(head);
-    total.errors.add(compare_samples(bound, c.problem, 0, samples));
+    total.input_digest += executor.digest_inputs(*worker);
+    for (const OutputSummary& head : executor.summarize_output(*worker)) total.output.add(head);
+    total.errors.add(executor.compare(c.problem, samples));
   });
   return total;
 }

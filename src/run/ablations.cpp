@@ -1,10 +1,9 @@
 #include "run/ablations.h"
 
 #include <algorithm>
-#include <array>
+#include <optional>
 #include <vector>
 
-#include "kernels/cuda/device_kernel.h"
 #include "measure/rounds.h"
 #include "measure/statistics.h"
 
@@ -12,27 +11,25 @@ namespace longnet {
 namespace {
 
 constexpr int kModes = 5, kModesOfOneRank = 2;
-// In the order in which round 0 runs them.
-enum Mode { kFull, kSingleAttend, kComputeOnly, kCommunicationOnly, kSerialised };
-constexpr std::array<RunMode, kModes> kRunModes{RunMode::kFull, RunMode::kFull,
-                                                RunMode::kComputeOnly, RunMode::kCommunicationOnly,
-                                                RunMode::kSerialised};
+
+// In the order in which round 0 runs them. kTimedOps computes, and notes the times of its ops.
+enum class Mode { kTimedOps, kFull, kSingleAttend, kComputeOnly, kCommunicationOnly, kSerialised };
 
 struct Busy {
-  double compute_s = 0, merge_s = 0;
+  double compute_s = 0, merge_s = 0, attend_s = 0;
   double total() const { return compute_s + merge_s; }
 };
 
-// The busiest rank of the last run.
-Busy busiest_rank(const ProgramExecutor& executor, Communicator& comm) {
+// The rank that computed longest in the last run.
+Busy busiest_rank(const Executor& executor, Communicator& comm) {
   const RunPhases own = executor.phases();
-  std::vector<double> all(2 * size_t(comm.size()), 0.0);
-  all[2 * size_t(comm.rank())] = own.compute_s;
-  all[2 * size_t(comm.rank()) + 1] = own.merge_s;
+  std::vector<double> all(3 * size_t(comm.size()), 0.0);
+  double* const mine = &all[3 * size_t(comm.rank())];
+  mine[0] = own.compute_s, mine[1] = own.merge_s, mine[2] = own.attend_s;
   comm.all_sum(all);
   Busy most;
-  for (size_t i = 0; i < all.size(); i += 2) {
-    const Busy one{all[i], all[i + 1]};
+  for (size_t i = 0; i < all.size(); i += 3) {
+    const Busy one{all[i], all[i + 1], all[i + 2]};
     if (one.total() > most.total()) most = one;
   }
   return most;
@@ -46,10 +43,86 @@ size_t median_round(const std::vector<double>& seconds) {
   return size_t(std::find(seconds.begin(), seconds.end(), middle) - seconds.begin());
 }
 
-void set_phases(PointRecord& record, const Busy& busy) {
+void set_phases(PointRecord& record, const Busy& busy, bool alone) {
   record.phases.compute_s = busy.compute_s;
   record.phases.merge_s = busy.merge_s;
+  record.metrics["attend_s"] = busy.attend_s;
+  if (alone) record.phases.communication_s = record.phases.exposed_communication_s = 0;
 }
+
+class ModeRuns {
+ public:
+  ModeRuns(PointSession& session, bool ablations, Communicator& comm)
+      : session_(session), comm_(comm), alone_(comm.size() == 1) {
+    if (!executor().times_every_run()) modes_.push_back(Mode::kTimedOps);
+    if (!ablations) return;
+    single_ = executor().single_attend();
+    if (single_) modes_.insert(modes_.end(), {Mode::kFull, Mode::kSingleAttend});
+    if (alone_) return;
+    if (!single_) modes_.push_back(Mode::kFull);
+    modes_.insert(modes_.end(), {Mode::kComputeOnly, Mode::kCommunicationOnly, Mode::kSerialised});
+  }
+
+  void take(int rounds) {
+    for (const Mode mode : modes_)  // warms up what has not run yet
+      if (mode == Mode::kCommunicationOnly || !executor().times_every_run()) run(mode);
+    seconds_ = take_rounds(int(modes_.size()), rounds, [&](int i) {
+      const Mode mode = modes_[size_t(i)];
+      executor().time_ops(mode == Mode::kTimedOps);
+      const double took = session_.time([&] { return run(mode); });
+      if (mode == phases_mode()) busy_.push_back(busiest_rank(executor(), comm_));
+      return took;
+    });
+    executor().time_ops(false);
+  }
+
+  Busy busy() const { return busy_[median_round(of(phases_mode()))]; }
+  bool has(Mode mode) const { return std::ranges::count(modes_, mode) > 0; }
+  bool empty() const { return modes_.empty(); }
+  double median_s(Mode mode) const { return median(of(mode)); }
+  // Listed pairs over the program's, of all ranks: the big attend has a few more.
+  double single_attend_s() {
+    double pairs[2] = {single_->pairs, single_->listed_pairs};
+    comm_.all_sum(pairs);
+    return median_s(Mode::kSingleAttend) * (pairs[1] > 0 ? pairs[0] / pairs[1] : 1);
+  }
+
+ private:
+  Executor& executor() const { return session_.executor(); }
+  // Whose ops' times become the phases.
+  Mode phases_mode() const {
+    if (!executor().times_every_run()) return Mode::kTimedOps;
+    return alone_ ? Mode::kFull : Mode::kComputeOnly;
+  }
+  double run(Mode mode) {
+    switch (mode) {
+      case Mode::kSingleAttend:
+        return executor().run(*single_);
+      case Mode::kComputeOnly:
+        return executor().run(RunMode::kComputeOnly);
+      case Mode::kCommunicationOnly:
+        return executor().run(RunMode::kCommunicationOnly);
+      case Mode::kSerialised:
+        return executor().run(RunMode::kSerialised);
+      case Mode::kTimedOps:
+        return executor().run(alone_ ? RunMode::kFull : RunMode::kComputeOnly);
+      case Mode::kFull:
+        break;
+    }
+    return executor().run(RunMode::kFull);
+  }
+  const std::vector<double>& of(Mode mode) const {
+    return seconds_[size_t(std::ranges::find(modes_, mode) - modes_.begin())];
+  }
+
+  PointSession& session_;
+  Communicator& comm_;
+  bool alone_;
+  std::optional<SingleAttend> single_;
+  std::vector<Mode> modes_;
+  std::vector<std::vector<double>> seconds_;  // by mode and round
+  std::vector<Busy> busy_;                    // by round
+};
 
 }  // namespace
 
@@ -57,52 +130,22 @@ int ablation_runs(double run_s, int ranks) {
   return worthwhile_rounds(run_s) * (ranks == 1 ? kModesOfOneRank : kModes) + 1;
 }
 
-void record_phases(PointRecord& record, const ProgramExecutor& executor, Communicator& comm) {
-  set_phases(record, busiest_rank(executor, comm));
-  if (comm.size() == 1) record.phases.communication_s = record.phases.exposed_communication_s = 0;
-}
-
-void record_ablations(PointRecord& record, ProgramExecutor& executor, const RankClock& clock,
-                      Communicator& comm) {
-  const SingleAttend single = executor.single_attend();
+void record_phases(PointRecord& record, PointSession& session, bool ablations, Communicator& comm) {
   const bool alone = comm.size() == 1;
-  const Mode compute_mode = alone ? kFull : kComputeOnly;
-  std::vector<Busy> busy;
-  if (!alone) executor.run(RunMode::kCommunicationOnly);  // warms up
-  const auto seconds = take_rounds(
-      alone ? kModesOfOneRank : kModes, worthwhile_rounds(record.timing.median_s), [&](int mode) {
-        if (mode == kSingleAttend) return clock.time([&] { executor.run(single); });
-        const double took = clock.time([&] { executor.run(kRunModes[size_t(mode)]); });
-        if (mode == compute_mode) busy.push_back(busiest_rank(executor, comm));
-        return took;
-      });
-  double pairs[2] = {single.pairs, single.listed_pairs};  // the big attend has a few more
-  comm.all_sum(pairs);
+  ModeRuns runs(session, ablations, comm);
+  if (runs.empty())  // the last sample's
+    return set_phases(record, busiest_rank(session.executor(), comm), alone);
+  runs.take(ablations ? worthwhile_rounds(record.timing.median_s) : 1);
+  set_phases(record, runs.busy(), alone);
+  if (!runs.has(Mode::kFull)) return;
   AblationsRecord& a = record.ablations.emplace();
-  a.full_s = median(seconds[kFull]);
-  a.single_attend_s = median(seconds[kSingleAttend]) * (pairs[1] > 0 ? pairs[0] / pairs[1] : 1);
-  a.compute_only_s = median(seconds[compute_mode]);
-  a.communication_only_s = alone ? 0 : median(seconds[kCommunicationOnly]);
-  a.serialised_s = alone ? a.full_s : median(seconds[kSerialised]);
-  set_phases(record, busy[median_round(seconds[compute_mode])]);
+  a.full_s = runs.median_s(Mode::kFull);
+  if (runs.has(Mode::kSingleAttend)) a.single_attend_s = runs.single_attend_s();
+  a.compute_only_s = alone ? a.full_s : runs.median_s(Mode::kComputeOnly);
+  a.communication_only_s = alone ? 0 : runs.median_s(Mode::kCommunicationOnly);
+  a.serialised_s = alone ? a.full_s : runs.median_s(Mode::kSerialised);
   record.phases.communication_s = a.communication_only_s;
   record.phases.exposed_communication_s = a.full_s - a.compute_only_s;
-}
-
-double point_cost(const PointPlan& plan, const MeasureConfig& measure) {
-  if (plan.point.status != PointStatus::kOk) return 0;
-  const PointParams& p = plan.point.params;
-  const double samples = double(measure.warmup + measure.min_samples);
-  if (is_virtual(p)) return 1.1 * plan.estimated_s * samples;  // its other work is below a tenth
-  double keys = 0;
-  for (const DilatedBranch& b : p.pattern.branches)
-    keys += double(std::min(b.segment_length, p.problem.seq_len)) / double(b.dilation_rate);
-  const double fill =
-      (is_device_kernel(p.kernel) ? 0 : 3e-8) *  // a GPU generates in no time
-      double(p.problem.seq_len * p.problem.batch * p.problem.num_heads * p.problem.head_dim) /
-      p.ranks;
-  return plan.estimated_s * (samples + ablation_runs(plan.estimated_s, p.ranks)) + fill +
-         5e-6 * keys * double(p.problem.num_heads);
 }
 
 }  // namespace longnet

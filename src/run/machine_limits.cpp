@@ -4,12 +4,12 @@
 
 #include "core/cuda/device.h"
 #include "io/environment.h"
-#include "kernels/cuda/device_kernel.h"
+#include "run/backend.h"
 
 namespace longnet {
 
 int default_world_size(const Config& config) {
-  const auto on_device = [](const std::string& kernel) { return is_device_kernel(kernel); };
+  const auto on_device = [](const std::string& kernel) { return backend_of(kernel).on_gpu(); };
   const auto& kernels = config.sweep.kernel;
   const bool devices_only =
       kernels.empty() ? on_device(config.run.kernel) : std::ranges::all_of(kernels, on_device);

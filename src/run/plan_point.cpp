@@ -6,8 +6,7 @@
 #include "core/check.h"
 #include "execute/virtual_walk.h"
 #include "io/units.h"
-#include "kernels/attention_kernel.h"
-#include "kernels/cuda/device_kernel.h"
+#include "run/backend.h"
 #include "run/point_schedule.h"
 #include "schedule/registry.h"
 #include "simulate/collective_model.h"
@@ -18,15 +17,6 @@ namespace {
 // Beyond this many ranks an account looks at a few of them: their maxima, and the pattern's own
 // pair count.
 constexpr int kMaxAccountedRanks = 64;
-
-AttendOptions attend_options(const PointParams& p) {
-  return {.head_dim = p.problem.head_dim, .dtype = p.problem.dtype, .causal = p.problem.causal};
-}
-
-int64_t workspace_bytes(const PointParams& p, int threads) {
-  if (is_device_kernel(p.kernel)) return 0;  // known only when its tasks are
-  return make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads);
-}
 
 std::string why_unsupported(const PointParams& p) {
   if (p.replicas > 1)
@@ -47,8 +37,7 @@ std::string why_unsupported(const PointParams& p) {
     if (const std::string why = why_not_virtual(make_schedule(p).program(p.ranks / 2));
         !why.empty())
       return "no virtual ranks: " + why;
-  if (!is_device_kernel(p.kernel)) return make_kernel(p.kernel)->why_unsupported(attend_options(p));
-  return why_device_kernel_unsupported(p.kernel, attend_options(p));
+  return backend_of(p.kernel).why_unsupported(p);
 }
 
 }  // namespace
@@ -118,7 +107,7 @@ namespace {
 // What the fullest rank of a point needs, or a walk of one sequence at a time: from the slots
 // alone, because cheapest_change asks for it dozens of times, at any P.
 int64_t predicted_memory(const PointParams& p, int threads) {
-  int64_t bytes = workspace_bytes(p, threads);
+  int64_t bytes = backend_of(p.kernel).workspace_bytes(p, threads);
   if (!is_virtual(p)) return bytes + predicted_slots(make_schedule(p));
   for (const auto& [tag, held] :
        walk_memory_by_tag(p, 1, accounted_ranks(p.ranks, kMaxAccountedRanks)))
@@ -179,7 +168,8 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
     skip(PointStatus::kSkippedUnsupported, why);
     return plan;
   }
-  const bool on_gpu = is_device_kernel(p.kernel);
+  const Backend& backend = backend_of(p.kernel);
+  const bool on_gpu = backend.on_gpu();
   const int ranks_at_once = is_virtual(p) ? 1 : std::max(1, std::min(p.ranks, ranks_here));
   const int sharers =
       on_gpu ? int(ceil_div(ranks_at_once, std::max(1, machine.devices))) : ranks_at_once;
@@ -188,8 +178,8 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
     limits.memory_bytes = machine.device_memory_bytes;
     limits.flops_per_rank = machine.device_flops / sharers;
   }
-  if (on_gpu && limits.to_run)
-    if (const std::string why = why_device_kernel_absent(p.kernel); !why.empty()) {
+  if (limits.to_run)
+    if (const std::string why = backend.why_absent(p); !why.empty()) {
       skip(PointStatus::kSkippedUnsupported, why);
       return plan;
     }
@@ -201,7 +191,7 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
   if (!on_gpu && machine.cores > 0 && per_core > 1) limits.flops_per_rank /= per_core;
   const int64_t per_rank = limits.memory_bytes / sharers;
   if (on_gpu && limits.device_limit_given) plan.device_limit_bytes = per_rank;
-  plan.workspace_bytes = workspace_bytes(p, p.threads);
+  plan.workspace_bytes = backend.workspace_bytes(p, p.threads);
   if (is_virtual(p))
     plan_walk(plan, limits);
   else if (limits.flops_per_rank > 0)

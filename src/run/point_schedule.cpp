@@ -35,4 +35,8 @@ Schedule make_schedule(const PointParams& p) {
                            collective_choice(p));
 }
 
+AttendOptions attend_options(const PointParams& p) {
+  return {.head_dim = p.problem.head_dim, .dtype = p.problem.dtype, .causal = p.problem.causal};
+}
+
 }  // namespace longnet

@@ -4,6 +4,7 @@
 // group, and the ring's program for ranks 0 and 1.
 #pragma once
 #include "io/point.h"
+#include "kernels/attention_kernel.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/program.h"
 
@@ -16,5 +17,6 @@ void resolve_options(PointParams& params);
 ShardedProblem sharded_problem(const PointParams& params);
 CollectiveChoice collective_choice(const PointParams& params);
 Schedule make_schedule(const PointParams& params);
+AttendOptions attend_options(const PointParams& params);
 
 }  // namespace longnet

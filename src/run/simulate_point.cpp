@@ -9,6 +9,7 @@
 #include "io/units.h"
 #include "json/json_tree.h"
 #include "pattern/pair_count.h"
+#include "run/fill_record.h"
 #include "schedule/registry.h"
 #include "simulate/collective_model.h"
 #include "simulate/cost_model.h"
@@ -16,7 +17,6 @@
 namespace longnet {
 namespace {
 
-constexpr int kTimelineOps = 64, kTimelineRanks = 8;  // as measured points have it
 constexpr int kRanksInRecord = 64;
 
 CollectivePlan plan_of(const PointParams& p, const ClusterSpec& cluster) {
@@ -107,20 +107,15 @@ void record_account(PointRecord& r, const ProgramSet& programs, const ClusterSpe
     most_pairs = std::max(most_pairs, c.pairs);
     pairs += c.pairs * (programs.ranks / programs.period);
   }
-  r.comm.predicted_bytes_per_rank = bytes;
-  r.comm.predicted_messages_per_rank = messages;
+  set_predicted_traffic(r, bytes, messages);
   r.memory.predicted_peak_bytes = largest->memory_bytes;
   r.memory.by_tag = largest->memory_by_tag;
-  r.work.flops = p.replicas * pair_flops(pairs, p.problem.head_dim);
-  r.work.paper_macs = paper_macs(p.problem, p.pattern);
-  r.work.balance = most_pairs > 0 ? std::min(1.0, pairs / (most_pairs * programs.ranks)) : 1;
-  for (int b = 0; b < int(p.pattern.branches.size()); ++b)
-    r.work.coverage.push_back(coverage(p.problem, p.pattern, b));
-  if (!(r.timing.median_s > 0)) return;
-  r.work.flops_per_s = r.work.flops / r.timing.median_s;
   const auto peak = cluster.device.peak_flops.find(p.problem.dtype);
-  if (peak != cluster.device.peak_flops.end())
-    r.work.share_of_peak = r.work.flops_per_s / (peak->second.value * p.ranks);
+  set_work(r, {.flops = p.replicas * pair_flops(pairs, p.problem.head_dim),
+               .paper_macs = paper_macs(p.problem, p.pattern),
+               .balance = most_pairs > 0 ? std::min(1.0, pairs / (most_pairs * programs.ranks)) : 1,
+               .peak_flops =
+                   peak == cluster.device.peak_flops.end() ? 0 : peak->second.value * p.ranks});
 }
 
 // Parts of the rank that computes most: they do not overlap and add up to the makespan. Selects

@@ -11,9 +11,9 @@
 #include "io/environment.h"
 #include "io/expand.h"
 #include "io/units.h"
-#include "kernels/cuda/device_kernel.h"
 #include "measure/sampler.h"
-#include "run/device_runner.h"
+#include "run/backend.h"
+#include "run/device_comm.h"
 #include "run/machine.h"
 #include "run/point_text.h"
 #include "run/walk_units.h"
@@ -77,7 +77,7 @@ Sweep read_sweep(const SweepRequest& request) {
 
 bool on_devices(const Sweep& sweep) {
   return std::ranges::any_of(
-      sweep.points, [](const Point& point) { return is_device_kernel(point.params.kernel); });
+      sweep.points, [](const Point& point) { return backend_of(point.params.kernel).on_gpu(); });
 }
 
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "run/ablations.h"
+#include "run/measure_point.h"
 #include "run/plan_point.h"
-#include "run/point_runner.h"
+#include "run/point_cost.h"
 #include "run/sweep_points.h"
 #include "run/world.h"
 

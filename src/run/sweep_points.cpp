@@ -5,6 +5,7 @@
 #include "io/expand.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cuda/device_kernel.h"
+#include "run/backend.h"
 #include "run/point_schedule.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
@@ -79,7 +80,7 @@ std::vector<Point> read_points(const Config& config, const std::string& filter, 
 void require_fitting_transport(const Config& config, const std::vector<Point>& points) {
   if (!is_device_transport(config.run.transport)) return;
   for (const Point& point : points)
-    if (!is_device_kernel(point.params.kernel))
+    if (!backend_of(point.params.kernel).on_gpu())
       throw UsageError(concat("transport ", config.run.transport,
                               " moves the memory of GPUs, and kernel ", point.params.kernel,
                               " works on the CPU\n  hint: --set run.kernel=cuda, or leave "

@@ -5,9 +5,8 @@
 #include <set>
 
 #include "core/check.h"
-#include "kernels/cuda/device_kernel.h"
 #include "measure/statistics.h"
-#include "run/record_parts.h"
+#include "run/fill_record.h"
 
 namespace longnet {
 namespace {
@@ -23,11 +22,6 @@ double mean_per_walk(const WalkData& w, const char* what) {
   double sum = 0;
   for (int walk = w.warmup(); walk < w.walks; ++walk) sum += total(w, what, walk);
   return sum / (w.walks - w.warmup());
-}
-
-void fail(PointRecord& record, const std::string& reason) {
-  record.status = PointStatus::kCheckFailed;
-  if (record.reason.empty()) record.reason = reason;
 }
 
 // A walk's time is the sum over ranks: they run one after another. With a share, each unit stands
@@ -89,12 +83,12 @@ void fill_replayed(const WalkData& w, PointRecord& record) {
 }
 
 void fill_content(const WalkData& w, PointRecord& record) {
-  ContentRecord all;
+  OutputSummary output;
+  uint64_t input_digest = 0;
   SampleErrors errors;
-  all.min = INFINITY, all.max = -INFINITY;
   for (const ShardLine& l : w.lines) {
     if (l.walk != w.walks - 1) continue;
-    all.input_digest += l.input_digest;
+    input_digest += l.input_digest;
     errors.add({.queries = l.queries,
                 .difference = l.difference,
                 .norm = l.norm,
@@ -102,27 +96,16 @@ void fill_content(const WalkData& w, PointRecord& record) {
                 .spread_norm = l.spread_norm,
                 .worst_row = l.worst_row,
                 .worst_lse = l.worst_lse});
-    for (const ContentRecord& h : l.heads) {
-      all.output_digest += h.output_digest;
-      all.rows += h.rows;
-      all.absent_rows += h.absent_rows;
-      all.nan_values += h.nan_values;
-      all.sum += h.sum;
-      all.sum_squares += h.sum_squares;
-      all.lse_sum += h.lse_sum;
-      all.min = std::fmin(all.min, h.min);
-      all.max = std::fmax(all.max, h.max);
-    }
+    for (const ContentRecord& head : l.heads) output.add(to_summary(head));
   }
-  record.content = all;
-  const CheckOutcome outcome = judge(errors, all.nan_values, w.sharded, w.tolerance);
-  record_outcome(record, outcome);
+  set_content(record, output, input_digest);
+  set_check(record, judge(errors, output.nan_values, w.sharded, w.tolerance));
   int64_t rows = 0;
   for (const WalkUnit& unit : w.units.units)
     rows += w.sharded.layout.shard(unit.rank).tokens() * w.plan.point.params.problem.num_heads *
             unit.batches;
-  if (all.rows != rows)
-    fail(record, concat("the walk saw ", all.rows, " rows of output, there are ", rows));
+  if (output.rows != rows)
+    fail_check(record, concat("the walk saw ", output.rows, " rows of output, there are ", rows));
 }
 
 void fill_memory(const WalkData& w, PointRecord& record) {
@@ -145,14 +128,15 @@ void fill_memory(const WalkData& w, PointRecord& record) {
   record.metrics["resident_peak_bytes"] = double(resident);
   record.metrics["received_bytes"] = double(received) / w.walks;
   // A resumed walk may have held less in each of its parts; a GPU holds lists of tasks beside.
-  if (is_device_kernel(w.plan.point.params.kernel)) {
+  if (w.on_gpu) {
     record.memory.by_tag = w.held_by_tag;
   } else if (w.resumed_units > 0 ? measured > predicted : measured != predicted) {
-    fail(record, concat("measured memory differs from the predicted: ", measured, " and ",
-                        predicted, " bytes"));
+    fail_check(record, concat("measured memory differs from the predicted: ", measured, " and ",
+                              predicted, " bytes"));
   }
   if (w.plan.share >= 1 && received != expected)
-    fail(record, concat("the walk made ", received, " bytes of messages, predicted ", expected));
+    fail_check(record,
+               concat("the walk made ", received, " bytes of messages, predicted ", expected));
 }
 
 void fill_metrics(const WalkData& w, PointRecord& record) {
@@ -195,8 +179,7 @@ void fill_walk_record(const WalkData& w, PointRecord& record) {
   if (!w.run.replay.empty()) fill_replayed(w, record);
   fill_metrics(w, record);
   record.comm.collectives_used = w.plan.collectives_used;
-  record.comm.predicted_bytes_per_rank = w.plan.account.max_bytes_sent;
-  record.comm.predicted_messages_per_rank = w.plan.account.max_messages_sent;
+  set_predicted_traffic(record, w.plan.account.max_bytes_sent, w.plan.account.max_messages_sent);
 }
 
 }  // namespace longnet

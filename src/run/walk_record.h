@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "io/shard_journal.h"
-#include "run/virtual_runner.h"
+#include "run/walk_point.h"
 #include "run/walk_units.h"
 
 namespace longnet {
@@ -18,7 +18,8 @@ struct WalkData {
   int walks;
   const ShardedProblem& sharded;  // with the whole batch
   const std::vector<ShardLine>& lines;
-  int64_t resumed_units;                       // the first lines, which an earlier process wrote
+  int64_t resumed_units;  // the first lines, which an earlier process wrote
+  bool on_gpu;
   Tolerance tolerance;                         // of sampled rows
   std::map<std::string, int64_t> held_by_tag;  // peaks of this process
   int warmup() const { return int(options.measure.warmup); }

@@ -10,6 +10,7 @@
 //                           comm            | all_gather |
 //
 // With virtual ranks (no transport) messages are made again by the generator, as in VirtualWalk.
+// device_op.h makes an op ready, device_output.h checks what came out.
 #pragma once
 #include <memory>
 #include <optional>
@@ -17,16 +18,16 @@
 #include <vector>
 
 #include "comm/cuda/device_transport.h"
-#include "execute/bound_program.h"
-#include "execute/program_executor.h"
-#include "execute/sample_check.h"
+#include "execute/cuda/device_op.h"
+#include "execute/cuda/device_output.h"
+#include "execute/executor.h"
 #include "execute/share_choice.h"
 #include "kernels/cuda/device_kernel.h"
 #include "schedule/program.h"
 
 namespace longnet {
 
-class DeviceExecutor {
+class DeviceExecutor final : public Executor {
  public:
   struct Options {
     bool fuse_merges = true;  // where the kernel can
@@ -41,12 +42,12 @@ class DeviceExecutor {
   // `transport` may be null for one rank or virtual ranks; it, kernel and ledger outlive this.
   DeviceExecutor(const Schedule& schedule, Rank rank, const DeviceKernel& kernel,
                  DeviceTransport* transport, const Options& options, MemoryLedger& ledger);
-  ~DeviceExecutor();
+  ~DeviceExecutor() override;
 
-  // Collective. Inputs come from the generator; every other buffer becomes NaN.
-  void fill_inputs();
+  void fill_inputs() override;
+  using Executor::run;
   // Returns when the device has finished: seconds between the first and the last op, by events.
-  double run(RunMode mode = RunMode::kFull);
+  double run(RunMode mode) override;
 
   // The same output and seconds from a CUDA graph, which the first call records: where a run is so
   // short that the host's launches would be timed with it. Neither phases nor op_times. Only of
@@ -58,38 +59,33 @@ class DeviceExecutor {
 
   // With Options::times: whether the next runs note the times of their ops (at first they do).
   // Events cost the host a microsecond each, which short runs show.
-  void time_ops(bool on) { timing_ = on && options_.times; }
+  void time_ops(bool on) override { timing_ = on && options_.times; }
+  bool times_every_run() const override { return false; }
   // Of the last run that noted times, a full one or one that computes only; zeros when there was
   // none.
-  RunPhases phases() const { return phases_; }
-  std::span<const OpTime> op_times() const { return times_; }
-  double attend_s() const { return attend_s_; }    // with the merges that they include
+  RunPhases phases() const override { return phases_; }
+  std::span<const OpTime> op_times() const override { return times_; }
   double receive_s() const { return receive_s_; }  // virtual ranks: making messages again
   int64_t received_bytes() const { return received_bytes_; }  // virtual ranks: of a run
   const WalkShare& share() const { return share_; }           // zeros when everything runs
 
-  const RankProgram& program() const { return bound_->program(); }
-  const ShardedProblem& sharded() const { return bound_->sharded(); }
-  TokenRanges shard() const { return bound_->shard(); }
-  int64_t task_list_bytes() const;
-
-  SampleErrors compare(const AttentionProblem& problem, const std::vector<QuerySample>& samples);
-  int64_t count_nan();  // in the whole output
-  // Of rows on the device: what a worker for it says.
-  uint64_t digest_inputs(const RowWorker& worker) const;
-  std::vector<OutputSummary> summarize_output(const RowWorker& worker) const;  // per head
-  // Sums of all ranks' errors, and the verdict for 16-bit storage.
-  CheckOutcome check_samples(const std::vector<QuerySample>& samples, Communicator& comm,
-                             double tolerance = 0);
+  SampleErrors compare(const AttentionProblem& problem,
+                       const std::vector<QuerySample>& samples) const override {
+    return compare_on_device(*bound_, problem, samples, compute_);
+  }
+  int64_t count_nan() const override { return count_nan_on_device(*bound_, compute_); }
+  Tolerance tolerance(double given, bool rounded) const override {
+    return device_tolerance(given, rounded);
+  }
 
  private:
-  struct DeviceOp;
   struct Round;
   bool communicates() const { return transport_ != nullptr && !options_.virtual_ranks; }
+  void bind(const Schedule& schedule, Rank rank);
+  void make_rounds();
+  void take_merges_into_attends();
   void prepare(OpId op, const ShareChoice& choice);
-  void prepare_attend(OpId op, std::span<const AttendTask> tasks, bool merge);
-  void prepare_messages(OpId op);
-  void enqueue(OpId op);
+  DeviceAttendNeeds needs(bool merge) const;
   void post(size_t round, RunMode mode);
   void complete(Round& round, const Stream& waiting);
   void wait_for_end();
@@ -105,9 +101,7 @@ class DeviceExecutor {
   Options options_;
   bool timing_ = options_.times;
   MemoryLedger& ledger_;
-  std::unique_ptr<AttentionKernel> binder_;  // BoundProgram asks it, nothing runs on it
   std::vector<DeviceBuffer> slots_;
-  std::unique_ptr<BoundProgram> bound_;
   Stream compute_, comm_;
   Event begin_, end_;
   std::unique_ptr<Graph> graph_;
@@ -115,12 +109,9 @@ class DeviceExecutor {
   std::vector<Round> rounds_;
   std::vector<OpTime> times_;
   RunPhases phases_;
-  double attend_s_ = 0, receive_s_ = 0;
+  double receive_s_ = 0;
   int64_t received_bytes_ = 0;
   WalkShare share_;
 };
-
-// Largest relative L2 error that counts as right for 16-bit storage of probabilities: 4e-3.
-inline constexpr double kDeviceTolerance = 4e-3, kDeviceLseTolerance = 1e-4;
 
 }  // namespace longnet

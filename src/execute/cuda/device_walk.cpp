@@ -29,7 +29,7 @@ std::unique_ptr<DeviceExecutor> DeviceWalk::executed(double share, ShardOutcome&
   out.unit_bytes = ledger_.now_bytes();
   const double all = executor->run();
   out.times.receive_s = executor->receive_s();
-  out.times.attend_s = executor->attend_s();
+  out.times.attend_s = executor->phases().attend_s;
   out.times.merge_s = executor->phases().merge_s;
   out.times.pack_s =
       std::max(0.0, all - out.times.receive_s - out.times.attend_s - out.times.merge_s);

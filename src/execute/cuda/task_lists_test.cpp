@@ -5,6 +5,8 @@
 
 #include "core/tagged_memory.h"
 #include "execute/bound_program.h"
+#include "execute/host_ops.h"
+#include "execute/program_rows.h"
 #include "schedule/registry.h"
 
 namespace longnet {
@@ -32,9 +34,9 @@ class Walk {
       slots_.emplace_back(ledger_, "slot", slot.bytes);
       memory.push_back(slots_.back().bytes());
     }
-    bound_ = std::make_unique<BoundProgram>(schedule, std::move(program), 0, *kernel_, 1,
+    bound_ = std::make_unique<BoundProgram>(schedule, std::move(program), BindOptions{},
                                             std::move(memory));
-    bound_->fill_inputs(*worker_);
+    fill_inputs(*bound_, *worker_);
     workspace_ = TaggedBuffer(ledger_, "workspace", kernel_->workspace_bytes(bound_->options(), 1));
   }
   BoundProgram& bound() { return *bound_; }
@@ -42,7 +44,7 @@ class Walk {
   void run_plain() {
     for (size_t i = 0; i < bound_->program().ops.size(); ++i) {
       attend(bound_->op(i).attends);
-      bound_->execute_rows(i);
+      execute_rows(*kernel_, *bound_, i);
     }
   }
 
@@ -63,7 +65,7 @@ class Walk {
         continue;
       }
       attend(join_tasks(bound_->op(i).attends));
-      bound_->execute_rows(i);
+      execute_rows(*kernel_, *bound_, i);
     }
     return int(fused.size());
   }

@@ -57,8 +57,8 @@ bool run_device_case(const DeviceCase& c) {
         executor.fill_inputs();
         executor.replay();
       }
-    const CheckOutcome outcome =
-        executor.check_samples(choose_samples(executor.sharded(), 1 << 20), comm, 1e-5 + 1.0 / 256);
+    const CheckOutcome outcome = check_samples(
+        executor, choose_samples(executor.sharded(), 1 << 20), comm, 1e-5 + 1.0 / 256);
     EXPECT_TRUE(outcome.pass) << "rel_l2 " << outcome.rel_l2_error << " worst "
                               << outcome.max_rel_error << " lse " << outcome.max_lse_error
                               << " NaN " << outcome.nan_values;

@@ -7,8 +7,8 @@
 
 #include "io/config.h"
 #include "io/record.h"
+#include "run/measure_point.h"
 #include "run/plan_point.h"
-#include "run/point_runner.h"
 #include "run/point_schedule.h"
 
 namespace longnet {
@@ -32,7 +32,7 @@ struct VirtualRun {
 // measure.warmup + measure.min_samples walks are made. A point is ok only when its sampled rows
 // agree with the reference, no value of the output was left unwritten, and memory and received
 // bytes are the predicted ones.
-std::optional<PointRecord> run_virtual_point(const PointPlan& plan, const RunnerOptions& options,
-                                             const VirtualRun& run);
+std::optional<PointRecord> walk_point(const PointPlan& plan, const RunnerOptions& options,
+                                      const VirtualRun& run);
 
 }  // namespace longnet

@@ -1,4 +1,4 @@
-#include "run/virtual_runner.h"
+#include "run/walk_point.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -8,16 +8,11 @@
 #include <tuple>
 
 #include "core/check.h"
-#include "execute/virtual_walk.h"
 #include "io/shard_journal.h"
 #include "io/units.h"
-#include "kernels/attention_kernel.h"
-#include "kernels/cuda/device_kernel.h"
-#include "measure/rank_place.h"
 #include "measure/sampler.h"
-#include "run/attend_rate.h"
-#include "run/device_runner.h"
-#include "run/record_parts.h"
+#include "run/backend.h"
+#include "run/fill_record.h"
 #include "run/walk_record.h"
 #include "run/walk_units.h"
 #include "schedule/check_schedule.h"
@@ -85,18 +80,11 @@ class Walker {
         units_(plan_units(plan_, run.replay)),
         queries_(std::max(kFewestSamples, options.check.sampled_queries)),
         walks_(int(options.measure.warmup + options.measure.min_samples)),
-        on_gpu_(is_device_kernel(p_.kernel)),
+        backend_(backend_of(p_.kernel)),
         sharded_(make_schedule(p_).sharded),
         samples_(choose_samples(sharded_, queries_ / 2)) {
-    const auto make = [this](int64_t batches) { return schedule_for(batches); };
-    if (on_gpu_) {
-      walk_ = make_device_walk(p_, make, ledger_);
-    } else {
-      kernel_ = make_kernel(p_.kernel);
-      worker_ = make_cpu_row_worker();
-      walk_ =
-          std::make_unique<VirtualWalk>(p_.problem, make, *kernel_, *worker_, p_.threads, ledger_);
-    }
+    walk_ = backend_.make_walk(
+        p_, [this](int64_t batches) { return schedule_for(batches); }, ledger_);
     if (const std::string path = journal_path(plan, run); !path.empty()) {
       journal_ = std::make_unique<ShardJournal>(
           path, plan.point.id, text_of(units_, plan_, walks_, queries_), plan_.share);
@@ -133,7 +121,6 @@ class Walker {
   }
 
   WalkData data() const {
-    const double given = options_.check.tolerance;
     return {plan_,
             options_,
             run_,
@@ -142,7 +129,8 @@ class Walker {
             sharded_,
             lines_,
             int64_t(resumed_units_),
-            on_gpu_ ? device_tolerance(given) : Tolerance{.rel_l2 = given},
+            backend_.on_gpu(),
+            backend_.walk_tolerance(options_.check.tolerance),
             ledger_.peak_by_tag()};
   }
 
@@ -169,9 +157,7 @@ class Walker {
     const double now = steady_seconds();
     if (now < next_rate_s_ || plan_.share < 1) return 0;
     next_rate_s_ = now + kSecondsPerRate;
-    if (on_gpu_) return measure_device_attend_rate(p_);
-    const AttendOptions options{.head_dim = p_.problem.head_dim, .dtype = p_.problem.dtype};
-    return measure_attend_rate(*kernel_, options, p_.threads);
+    return backend_.attend_rate(p_);
   }
 
   void report(double elapsed, double todo, double left, double tokens) const {
@@ -191,10 +177,8 @@ class Walker {
   UnitPlan units_;
   int64_t queries_;
   int walks_;
-  bool on_gpu_;
+  const Backend& backend_;
   MemoryLedger ledger_;
-  std::unique_ptr<AttentionKernel> kernel_;  // of a walk on the CPU
-  std::unique_ptr<RowWorker> worker_;
   std::unique_ptr<UnitWalk> walk_;
   ShardedProblem sharded_;
   std::vector<QuerySample> samples_;
@@ -206,19 +190,14 @@ class Walker {
 
 }  // namespace
 
-std::optional<PointRecord> run_virtual_point(const PointPlan& plan, const RunnerOptions& options,
-                                             const VirtualRun& run) {
+std::optional<PointRecord> walk_point(const PointPlan& plan, const RunnerOptions& options,
+                                      const VirtualRun& run) {
   const PointParams& p = plan.point.params;
   for (Rank r : run.replay)
     if (r >= p.ranks)
       throw UsageError(concat("--replay ", r, ": this point has the ranks 0 to ", p.ranks - 1));
   PointRecord record = make_record(plan.point);
-  const bool on_gpu = is_device_kernel(p.kernel);
-  const RankPlace here = this_place();
-  const int cores = usable_cores({&here, 1}, p.threads);
-  const double peak = on_gpu ? device_peak_flops(1) : options.peak_flops_per_thread * cores;
-  if (!on_gpu) record.metrics["usable_cores"] = cores;
-  record_work(record, plan, peak);
+  record_work(record, plan, 0);
   record_depth(record, p);
   if (p.ranks <= kMaxCheckedRanks) require_correct(make_schedule(p));
   try {
@@ -227,16 +206,10 @@ std::optional<PointRecord> run_virtual_point(const PointPlan& plan, const Runner
     fill_walk_record(walker.data(), record);
   } catch (const std::bad_alloc& e) {
     record.status = PointStatus::kOom;
-    record.reason = on_gpu
-                        ? std::string(e.what())
-                        : concat("the machine refused ", format_bytes(double(plan.memory_bytes())));
+    record.reason = out_of_memory_reason(e, plan, "");
     return record;
   }
-  if (on_gpu) {
-    record_clocks(record);
-    record.metrics["device_peak_flops"] = peak;
-    record.memory.device_bytes = device_memory_bytes();
-  }
+  const double peak = backend_of(p.kernel).record_walking_device(record, options);
   record_work(record, plan, peak * (run.replay.empty() ? 1 : p.ranks));
   return record;
 }

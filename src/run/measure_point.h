@@ -1,10 +1,9 @@
-// Measures one point on its ranks, checks it, and says both in a record.
+// Measures one point on its ranks, checks it, and says both in a record: on the host or on GPUs.
 #pragma once
 #include "comm/communicator.h"
 #include "io/config.h"
 #include "io/record.h"
 #include "run/plan_point.h"
-#include "run/point_schedule.h"
 
 namespace longnet {
 
@@ -17,8 +16,9 @@ struct RunnerOptions {
 };
 
 // Collective over the ranks of `comm`. The record is complete on rank 0. A point is ok only when
-// its sampled queries agree with the reference, its counted bytes and messages equal the predicted
-// ones, and its measured memory equals the predicted.
-PointRecord run_point(const PointPlan& plan, const RunnerOptions& options, Communicator& comm);
+// its sampled queries agree with the reference (on GPUs within what 16-bit storage allows), its
+// counted bytes and messages equal the predicted ones, and its memory is the predicted: of a GPU
+// that of its slots.
+PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, Communicator& comm);
 
 }  // namespace longnet

@@ -1,0 +1,70 @@
+#include "execute/cuda/device_op.h"
+
+#include <limits>
+
+#include "core/check.h"
+#include "execute/cuda/task_lists.h"
+#include "execute/program_rows.h"
+
+namespace longnet {
+
+std::unique_ptr<PreparedAttend> prepare_attend(const BoundProgram& bound,
+                                               std::span<const AttendTask> tasks,
+                                               const DeviceKernel& kernel,
+                                               const DeviceAttendNeeds& needs,
+                                               MemoryLedger& ledger) {
+  const AttendOptions& o = bound.options();
+  check(o.dtype == DType::kBFloat16, "GPU kernels read bf16, not ", to_string(o.dtype));
+  return kernel.prepare(join_tasks(tasks),
+                        {.head_dim = o.head_dim,
+                         .causal = o.causal,
+                         .output_scale = o.output_scale,
+                         .merge = needs.merge,
+                         .concurrent = needs.concurrent},
+                        ledger);
+}
+
+void prepare_rows(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger) {
+  const BoundOp& b = bound.op(size_t(id));
+  const AttentionProblem& p = bound.sharded().problem;
+  const int64_t element = dtype_bytes(p.dtype), row = p.head_dim * element;
+  if (!b.packs.empty()) op.packs.emplace_back(b.packs, row, element, ledger);
+  if (!b.float_packs.empty()) op.packs.emplace_back(b.float_packs, p.head_dim * 4, 4, ledger);
+  using Direction = DeviceConvert::Direction;
+  for (const auto& [list, direction] :
+       {std::pair{&b.rounds, Direction::kRound}, std::pair{&b.widens, Direction::kWiden}})
+    if (!list->empty()) op.converts.emplace_back(*list, direction, p.head_dim, ledger);
+  std::vector<PackTask> lse;
+  for (const LseCopy& c : b.lse_copies)
+    lse.push_back({c.from, c.into, c.from_stride, c.into_stride, c.rows});
+  if (!lse.empty()) op.packs.emplace_back(lse, 4, 4, ledger);
+  if (!b.merges.empty())
+    op.merge = std::make_unique<DeviceMerge>(b.merges, bound.merge_rule(), p.head_dim, ledger);
+  op.zeros = b.zeros;
+  op.absent = b.absent;
+}
+
+int64_t prepare_messages(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger) {
+  const ReceivedRows received = received_rows(bound, size_t(id));
+  const AttentionProblem& p = bound.sharded().problem;
+  op.own_from = received.own_from;
+  op.own_into = received.own_into;
+  op.fill =
+      std::make_unique<DeviceFill>(received.rows, p.seed, p.head_dim, StoredAs::kBFloat16, ledger);
+  return received.bytes;
+}
+
+void DeviceOp::enqueue(const Stream& stream) const {
+  if (attend) attend->launch(stream);
+  for (const DevicePack& pack : packs) pack.launch(stream);
+  for (const DeviceConvert& convert : converts) convert.launch(stream);
+  if (merge) merge->launch(stream);
+  if (fill) fill->launch(stream);
+  if (!own_from.empty()) stream.copy(own_into.data(), own_from.data(), int64_t(own_from.size()));
+  for (const std::span<float> part : zeros)
+    fill_floats(part.data(), int64_t(part.size()), 0.0f, stream);
+  for (const std::span<float> part : absent)
+    fill_floats(part.data(), int64_t(part.size()), -std::numeric_limits<float>::infinity(), stream);
+}
+
+}  // namespace longnet

@@ -1,0 +1,49 @@
+// One op of a bound program, made ready to be enqueued on a GPU: its lists of tasks lie on the device.
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "execute/bound_program.h"
+#include "kernels/cuda/device_kernel.h"
+#include "kernels/cuda/rows.h"
+
+namespace longnet {
+
+struct DeviceOp {
+  std::unique_ptr<PreparedAttend> attend;
+  std::vector<DevicePack> packs;
+  std::vector<DeviceConvert> converts;
+  std::unique_ptr<DeviceMerge> merge;
+  std::unique_ptr<DeviceFill> fill;     // virtual ranks: what others would send
+  std::span<const std::byte> own_from;  // virtual ranks: a rank's part for itself of an all-to-all
+  std::span<std::byte> own_into;
+  std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills
+
+  bool skipped = false;             // runs as part of a later op, or not at all
+  OpId also_after = -1;             // the op that runs as part of this one
+  int round = -1;                   // of a communication
+  std::optional<Event> done;        // of computing ops that communications wait for
+  std::optional<Event> begin, end;  // timing; of a computing op from when its messages are there
+  std::optional<Event> asked;       // timing; before it waits for messages
+
+  void enqueue(const Stream& stream) const;
+};
+
+// `tasks`, joined where they can be, as an attend that overwrites its results or, with `merge`, folds
+// into them. `concurrent`: see DeviceAttendOptions.
+struct DeviceAttendNeeds {
+  bool merge = false, concurrent = false;
+};
+std::unique_ptr<PreparedAttend> prepare_attend(const BoundProgram& bound,
+                                               std::span<const AttendTask> tasks,
+                                               const DeviceKernel& kernel,
+                                               const DeviceAttendNeeds& needs,
+                                               MemoryLedger& ledger);
+// Packs, conversions, merges and resets of an op that computes.
+void prepare_rows(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger);
+// What a communication brings, generated where it would arrive. Returns its bytes.
+int64_t prepare_messages(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger);
+
+}  // namespace longnet

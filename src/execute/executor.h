@@ -1,0 +1,90 @@
+// One rank's program, bound and ready to run: what measuring needs to know of an executor, whether
+// the program runs on the host (program_executor.h) or on a GPU (cuda/device_executor.h).
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "execute/bound_program.h"
+#include "execute/program_rows.h"
+#include "execute/sample_check.h"
+#include "kernels/row_worker.h"
+
+namespace longnet {
+
+// What part of a program runs; the others measure what overlaps (ablations), their results are not
+// to be used.
+enum class RunMode { kFull, kComputeOnly, kCommunicationOnly, kSerialised };
+
+struct OpTime {  // seconds since run() began; a communication ends when it is known to be over
+  double begin_s = 0, end_s = 0;
+};
+
+struct RunPhases {
+  double compute_s = 0;  // attends, packs, resets
+  double merge_s = 0;
+  double exposed_communication_s = 0;  // posting and waiting
+  double attend_s = 0;                 // part of compute_s; with merges that attends include
+};
+
+// One big attend with as many (query, key) pairs as a rank's program, or a few more. Belongs to the
+// executor that made it; never copied, because tasks point into `keys`.
+struct SingleAttend {
+  SingleAttend() = default;
+  SingleAttend(SingleAttend&&) = default;
+  SingleAttend& operator=(SingleAttend&&) = default;
+  std::vector<std::vector<KvRun>> keys;  // of each task
+  std::vector<AttendTask> tasks;
+  double pairs = 0, listed_pairs = 0;  // of the program, of the tasks
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  // Collective. Fills Q, K and V from the generator and opens what communicates; every other buffer
+  // becomes NaN, so that a row that is read before it is written, or never written, shows.
+  virtual void fill_inputs() = 0;
+  // Returns when the run is over: its seconds by the clock of whatever runs it.
+  virtual double run(RunMode mode) = 0;
+  double run() { return run(RunMode::kFull); }
+
+  // Of the last run whose ops were timed.
+  virtual RunPhases phases() const = 0;
+  virtual std::span<const OpTime> op_times() const = 0;
+  // Whether the next runs note the times of their ops, where that costs time.
+  virtual void time_ops(bool) {}
+  virtual bool times_every_run() const { return true; }
+
+  // Own queries against own keys, listed as often as needed. What the program's compute takes
+  // beyond it is lost to many small attends and merges. Running it overwrites the output. Nothing
+  // where an executor has no such run.
+  virtual std::optional<SingleAttend> single_attend() { return {}; }
+  virtual double run(const SingleAttend&) { return 0; }
+
+  // Errors of the samples that lie in this shard, against the reference for `problem`: the program's,
+  // or one whose batch the program has a part of.
+  virtual SampleErrors compare(const AttentionProblem& problem,
+                               const std::vector<QuerySample>& samples) const = 0;
+  // Number of values of the output that are NaN: 0 after a right run.
+  virtual int64_t count_nan() const = 0;
+  // What counts as right; `given`: the relative L2 error, 0 for the default.
+  virtual Tolerance tolerance(double given, bool rounded) const = 0;
+  uint64_t digest_inputs(const RowWorker& worker) const {
+    return longnet::digest_inputs(*bound_, worker);
+  }
+  std::vector<OutputSummary> summarize_output(const RowWorker& worker) const {
+    return longnet::summarize_output(*bound_, worker);
+  }
+
+  const BoundProgram& bound() const { return *bound_; }
+  const RankProgram& program() const { return bound_->program(); }
+  const ShardedProblem& sharded() const { return bound_->sharded(); }
+  TokenRanges shard() const { return bound_->shard(); }
+
+ protected:
+  std::unique_ptr<BoundProgram> bound_;
+};
+
+}  // namespace longnet

@@ -1,0 +1,115 @@
+#include "execute/program_rows.h"
+
+#include <numeric>
+
+#include "core/check.h"
+#include "execute/row_tasks.h"
+
+namespace longnet {
+namespace {
+
+constexpr TensorKind kInputs[] = {TensorKind::kQuery, TensorKind::kKeyValue};
+
+const float* output(const BoundProgram& bound) {
+  return reinterpret_cast<const float*>(bound.memory(kOutputSlot).data());
+}
+
+int64_t output_rows(const BoundProgram& bound) {
+  const AttentionProblem& p = bound.sharded().problem;
+  return p.batch * bound.shard().tokens() * p.num_heads;
+}
+
+int64_t output_index(const BoundProgram& bound, int64_t batch, int64_t head, int64_t token) {
+  const TokenRanges mine = bound.shard();
+  const int64_t at = mine.index_of(token);
+  check(at >= 0, "token ", token, " is not on this rank");
+  return (batch * mine.tokens() + at) * bound.sharded().problem.num_heads + head;
+}
+
+// The part of `bytes` that member `own` has.
+template <class Byte>
+std::span<Byte> own_part(std::span<Byte> bytes, const std::vector<int64_t>& counts, int own) {
+  const int64_t begin = std::accumulate(counts.begin(), counts.begin() + own, int64_t{0});
+  return bytes.subspan(size_t(begin), size_t(counts[size_t(own)]));
+}
+
+}  // namespace
+
+std::vector<FillRows> input_rows(const BoundProgram& bound, TensorKind kind) {
+  const ShardedProblem& s = bound.sharded();
+  const Slice own{kEveryRow, {.first = bound.rank()}, s.all_tokens(), s.all_heads()};
+  const int slot = kind == TensorKind::kQuery ? kQuerySlot : kKvSlot;
+  return fill_tasks(s, kind, {slot, own}, bound.memory(slot).data(), bound.first_batch());
+}
+
+uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker) {
+  uint64_t digest = 0;
+  for (const TensorKind kind : kInputs)
+    worker.fill(input_rows(bound, kind), row_format(bound.sharded().problem), bound.threads(),
+                &digest);
+  return digest;
+}
+
+uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker) {
+  uint64_t digest = 0;
+  for (const TensorKind kind : kInputs)
+    digest += worker.digest(input_rows(bound, kind), row_format(bound.sharded().problem),
+                            bound.threads());
+  return digest;
+}
+
+ReceivedRows received_rows(const BoundProgram& bound, size_t op) {
+  ReceivedRows out;
+  const AttentionProblem& p = bound.sharded().problem;
+  const BoundOp& b = bound.op(op);
+  const auto make = [&](const SlotView& held) {
+    const auto rows = fill_tasks(bound.sharded(), bound.program().slots[size_t(held.slot)].kind,
+                                 held, bound.memory(held.slot).data(), bound.first_batch());
+    for (const FillRows& r : rows) out.bytes += r.rows * p.head_dim * dtype_bytes(p.dtype);
+    out.rows.insert(out.rows.end(), rows.begin(), rows.end());
+  };
+  const auto make_all_but = [&](const SlotView& held, int own) {
+    make(held.range(0, own));
+    make(held.range(own + 1, held.rows.num_pieces() - own - 1));
+  };
+  std::visit(
+      Overload{[&](const Recv& o) { make(o.what); },
+               [&](const AllGather& o) { make_all_but(o.into, o.group.index_of(bound.rank())); },
+               [&](const AllToAll& o) {
+                 const int own = o.group.index_of(bound.rank());
+                 make_all_but(o.into, own);
+                 out.own_from = own_part(std::span<const std::byte>(b.from), b.from_counts, own);
+                 out.own_into = own_part(b.into, b.into_counts, own);
+               },
+               [](const auto&) {}},
+      bound.program().ops[op].what);
+  return out;
+}
+
+std::vector<OutputSummary> summarize_output(const BoundProgram& bound, const RowWorker& worker) {
+  const ShardedProblem& s = bound.sharded();
+  const auto tasks = output_tasks(s, bound.rank(), bound.memory(kOutputSlot).data(),
+                                  output_has_lse(bound), bound.first_batch());
+  std::vector<OutputSummary> parts(tasks.size()), heads(size_t(s.problem.num_heads));
+  worker.summarize(tasks, s.problem.head_dim, bound.threads(), parts);
+  for (size_t i = 0; i < tasks.size(); ++i) heads[size_t(tasks[i].head)].add(parts[i]);
+  return heads;
+}
+
+std::span<const float> output_row(const BoundProgram& bound, int64_t batch, int64_t head,
+                                  int64_t token) {
+  const int64_t d = bound.sharded().problem.head_dim;
+  return {output(bound) + output_index(bound, batch, head, token) * d, size_t(d)};
+}
+
+const float* output_lse(const BoundProgram& bound, int64_t batch, int64_t head, int64_t token) {
+  return output(bound) + output_rows(bound) * bound.sharded().problem.head_dim +
+         output_index(bound, batch, head, token);
+}
+
+std::span<const float> output_values(const BoundProgram& bound) {
+  const int64_t values = bound.sharded().problem.head_dim + output_has_lse(bound);
+  return {output(bound), size_t(output_rows(bound) * values)};
+}
+
+}  // namespace longnet

@@ -1,0 +1,45 @@
+// The rows of a bound program that are not made by its ops: inputs, what other ranks would send, and
+// the output as it is read. A RowWorker reads and writes them where they lie, on host or GPU.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "execute/bound_program.h"
+#include "kernels/row_worker.h"
+
+namespace longnet {
+
+// Fills Q, K and V of the shard from the generator. Returns their digest (kernels/row_worker.h).
+uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker);
+// The digest of Q, K and V as they are in memory.
+uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker);
+// The rows of Q (kind kQuery) or of K and V (kKeyValue) of the shard.
+std::vector<FillRows> input_rows(const BoundProgram& bound, TensorKind kind);
+
+// What a communication brings, in the place of other ranks: rows of Q, K or V that the generator
+// can make again, and the part of an all-to-all that a rank gives to itself.
+struct ReceivedRows {
+  std::vector<FillRows> rows;
+  int64_t bytes = 0;  // of the rows: what messages would have brought
+  std::span<const std::byte> own_from;
+  std::span<std::byte> own_into;
+};
+ReceivedRows received_rows(const BoundProgram& bound, size_t op);
+
+// Summaries of the output, by query head.
+std::vector<OutputSummary> summarize_output(const BoundProgram& bound, const RowWorker& worker);
+// One row of the output, for a sequence of the program's batch and a token of its shard: head_dim
+// floats.
+std::span<const float> output_row(const BoundProgram& bound, int64_t batch, int64_t head,
+                                  int64_t token);
+const float* output_lse(const BoundProgram& bound, int64_t batch, int64_t head, int64_t token);
+// False when the output came as a result: then output_lse is NaN, and O was rounded to the storage
+// type on its way.
+inline bool output_has_lse(const BoundProgram& bound) {
+  return bound.program().output_is_partial();
+}
+// All values of the output: O, and LSE where it has one.
+std::span<const float> output_values(const BoundProgram& bound);
+
+}  // namespace longnet

@@ -1,0 +1,253 @@
+#include "run/fill_record.h"
+
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "core/check.h"
+#include "core/cuda/device.h"
+#include "io/units.h"
+#include "measure/statistics.h"
+#include "pattern/dependency_depth.h"
+#include "pattern/dilated_pattern.h"
+#include "schedule/accounting.h"
+#include "schedule/program_text.h"
+
+namespace longnet {
+
+void fail_check(PointRecord& record, const std::string& reason) {
+  record.status = PointStatus::kCheckFailed;
+  record.reason += (record.reason.empty() ? "" : "; ") + reason;
+}
+
+std::string out_of_memory_reason(const std::bad_alloc& error, const PointPlan& plan,
+                                 const std::string& of_whom) {
+  if (dynamic_cast<const DeviceOutOfMemory*>(&error) != nullptr) return error.what();
+  return concat("the machine refused ", format_bytes(double(plan.memory_bytes())), of_whom);
+}
+
+double peak_resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("VmHWM:", 0) == 0) return std::stod(line.substr(6)) * 1024;
+  return 0;
+}
+
+void record_depth(PointRecord& record, const PointParams& p) {
+  const DependencyDepth depth = dependency_depth(p.problem, p.pattern);
+  const double estimate = paper_depth_bound(p.pattern, p.problem.seq_len);
+  if (depth.layers != DependencyDepth::kUnknown)
+    record.metrics["dependency_depth_layers"] = double(depth.layers);  // -1: never
+  if (depth.reachable_layers != DependencyDepth::kUnknown)
+    record.metrics["dependency_depth_reachable_layers"] = double(depth.reachable_layers);
+  if (!std::isnan(estimate)) record.metrics["dependency_depth_bound_layers"] = estimate;
+}
+
+void set_check(PointRecord& record, const CheckOutcome& outcome) {
+  record.check = {.status = outcome.pass ? "pass" : "fail",
+                  .reference = "double",
+                  .max_rel_error = outcome.max_rel_error,
+                  .rel_l2_error = outcome.rel_l2_error,
+                  .spread_rel_l2_error = outcome.spread_rel_l2_error,
+                  .queries = outcome.queries,
+                  .tolerance = outcome.tolerance};
+  if (outcome.pass) return;
+  fail_check(record,
+             concat("the output is wrong: relative L2 error ", outcome.rel_l2_error, ", worst row ",
+                    outcome.max_rel_error, ", LSE ", outcome.max_lse_error, " (allowed ",
+                    outcome.tolerance, "), ", outcome.nan_values, " values never written"));
+}
+
+void record_per_rank(PointRecord& record, const Schedule& schedule, const SampleSet& samples,
+                     Communicator& comm) {
+  const auto ranks = size_t(comm.size()), mine = size_t(comm.rank());
+  std::vector<double> values(2 * ranks, 0.0);
+  if (!samples.own_s.empty()) values[mine] = median(samples.own_s);
+  values[ranks + mine] =
+      account(schedule.sharded, schedule.program(comm.rank()), comm.rank()).pairs;
+  comm.all_sum(values);
+  for (size_t r = 0; r < ranks; ++r)
+    record.per_rank.push_back({.rank = int(r), .median_s = values[r], .pairs = values[ranks + r]});
+}
+
+void set_work(PointRecord& record, const WorkFigures& work) {
+  const PointParams& p = record.params;
+  WorkRecord& r = record.work;
+  r = {.tokens = p.problem.seq_len * p.problem.batch,
+       .flops = work.flops,
+       .paper_macs = work.paper_macs,
+       .balance = work.balance};
+  for (int b = 0; b < int(p.pattern.branches.size()); ++b)
+    r.coverage.push_back(coverage(p.problem, p.pattern, b));
+  if (!(record.timing.median_s > 0)) return;
+  r.flops_per_s = r.flops / record.timing.median_s;
+  if (work.peak_flops > 0) r.share_of_peak = r.flops_per_s / work.peak_flops;
+}
+
+void record_work(PointRecord& record, const PointPlan& plan, double peak_flops) {
+  const WorldAccount& a = plan.account;
+  set_work(record, {.flops = a.flops,
+                    .paper_macs = a.paper_macs,
+                    .balance = a.max_rank_flops > 0 ? a.balance(record.params.ranks) : kNotMeasured,
+                    .peak_flops = peak_flops});
+}
+
+void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages) {
+  record.comm.predicted_bytes_per_rank = bytes;
+  record.comm.predicted_messages_per_rank = messages;
+}
+
+ContentRecord to_content(const OutputSummary& o) {
+  ContentRecord c{.output_digest = o.digest,
+                  .rows = o.rows,
+                  .absent_rows = o.absent_rows,
+                  .nan_values = o.nan_values,
+                  .sum = o.sum,
+                  .sum_squares = o.sum_squares,
+                  .lse_sum = o.lse_sum};
+  if (o.rows > 0) c.min = o.min, c.max = o.max;
+  return c;
+}
+
+OutputSummary to_summary(const ContentRecord& c) {
+  OutputSummary o{.rows = c.rows,
+                  .absent_rows = c.absent_rows,
+                  .nan_values = c.nan_values,
+                  .sum = c.sum,
+                  .sum_squares = c.sum_squares,
+                  .lse_sum = c.lse_sum,
+                  .digest = c.output_digest};
+  if (o.rows > 0) o.min = c.min, o.max = c.max;
+  return o;
+}
+
+void set_content(PointRecord& record, const OutputSummary& output, uint64_t input_digest) {
+  record.content = to_content(output);
+  record.content->input_digest = input_digest;
+}
+
+namespace {
+
+// " branch 2", " rank 3", or " -".
+std::string detail_of(const Action& what) {
+  if (const auto* attend = std::get_if<Attend>(&what)) return concat(" branch ", attend->branch);
+  if (const auto* send = std::get_if<Send>(&what)) return concat(" rank ", send->to);
+  if (const auto* recv = std::get_if<Recv>(&what)) return concat(" rank ", recv->from);
+  return " -";
+}
+
+// Digests are sums modulo 2^64: they travel as four digits of 16 bits each.
+uint64_t sum_modulo(uint64_t mine, Communicator& comm) {
+  double digits[4];
+  for (int i = 0; i < 4; ++i) digits[i] = double(mine >> (16 * i) & 0xFFFF);
+  comm.all_sum(digits);
+  uint64_t sum = 0;
+  for (int i = 0; i < 4; ++i) sum += uint64_t(digits[i]) << (16 * i);
+  return sum;
+}
+
+// Tags of the rank whose peak is the largest (the first of them), on every rank.
+std::map<std::string, int64_t> heaviest_ranks_tags(const MemoryLedger& ledger, Communicator& comm) {
+  std::ostringstream mine;
+  mine << ledger.peak_bytes() << '\n';
+  for (const auto& [tag, bytes] : ledger.peak_by_tag()) mine << tag << ' ' << bytes << '\n';
+  int64_t most = -1;
+  std::map<std::string, int64_t> tags;
+  for (const std::string& text : comm.all_texts(mine.str())) {
+    std::istringstream lines(text);
+    int64_t peak = 0, bytes = 0;
+    lines >> peak;
+    if (peak <= most) continue;
+    most = peak;
+    tags.clear();
+    for (std::string tag; lines >> tag >> bytes;) tags[tag] = bytes;
+  }
+  return tags;
+}
+
+}  // namespace
+
+void record_content(PointRecord& record, const Executor& executor, const RowWorker& worker,
+                    Communicator& comm) {
+  OutputSummary mine;
+  for (const OutputSummary& head : executor.summarize_output(worker)) mine.add(head);
+  double sums[6] = {double(mine.rows), double(mine.absent_rows), double(mine.nan_values),
+                    mine.sum,          mine.sum_squares,         mine.lse_sum};
+  double extremes[2] = {-mine.min, mine.max};
+  comm.all_sum(sums);
+  comm.all_max(extremes);
+  set_content(record,
+              {.rows = std::llround(sums[0]),
+               .absent_rows = std::llround(sums[1]),
+               .nan_values = std::llround(sums[2]),
+               .sum = sums[3],
+               .sum_squares = sums[4],
+               .min = -extremes[0],
+               .max = extremes[1],
+               .lse_sum = sums[5],
+               .digest = sum_modulo(mine.digest, comm)},
+              sum_modulo(executor.digest_inputs(worker), comm));
+}
+
+void record_timeline(PointRecord& record, const Executor& executor, Communicator& comm) {
+  const auto& ops = executor.program().ops;
+  const auto times = executor.op_times();
+  if (comm.max_of(double(ops.size())) > kTimelineOps || comm.size() > kTimelineRanks) return;
+  std::ostringstream mine;
+  mine.precision(9);
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const std::string text = to_text(ops[i]);
+    const bool compute = !is_communication(ops[i].what);
+    mine << (compute ? "compute" : "communication") << ' ' << times[i].begin_s << ' '
+         << times[i].end_s << ' ' << text.substr(0, text.find(' ')) << detail_of(ops[i].what)
+         << '\n';
+  }
+  const auto all = comm.all_texts(mine.str());
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    std::istringstream lines(all[rank]);
+    TimelineEntry entry{.rank = int(rank), .lane = {}, .op = {}};
+    while (lines >> entry.lane >> entry.begin_s >> entry.end_s >> entry.op) {
+      std::getline(lines >> std::ws, entry.detail);
+      if (entry.detail == "-") entry.detail.clear();
+      record.timeline.push_back(entry);
+    }
+  }
+}
+
+void record_communication(PointRecord& record, PointSession& session, const SampleSet& samples,
+                          Communicator& comm) {
+  const Executor& executor = session.executor();
+  const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
+  const CommCounters& c = session.counters();
+  const int64_t runs = samples.warmup + int64_t(samples.samples_s.size());
+  const bool equal = c.bytes_sent == runs * expected.bytes_sent &&
+                     c.messages_sent == runs * expected.messages_sent &&
+                     c.bytes_received == runs * expected.bytes_received;
+  double values[5] = {double(c.bytes_sent) / double(runs), double(expected.bytes_sent),
+                      double(c.messages_sent) / double(runs), double(expected.messages_sent),
+                      equal ? 0.0 : 1.0};
+  comm.all_max(values);
+  record.comm.counted_bytes_per_rank = std::llround(values[0]);
+  record.comm.counted_messages_per_rank = std::llround(values[2]);
+  set_predicted_traffic(record, std::llround(values[1]), std::llround(values[3]));
+  if (values[4] > 0) fail_check(record, "counted bytes or messages differ from the predicted ones");
+}
+
+void record_memory(PointRecord& record, PointSession& session, const PointPlan& plan,
+                   Communicator& comm) {
+  const Executor& executor = session.executor();
+  int64_t slots = 0, workspace = 0;
+  for (const auto& [tag, bytes] : session.ledger().peak_by_tag())
+    if (tag != "task_lists") (tag == "workspace" ? workspace : slots) += bytes;
+  const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
+  const bool equal = slots == expected.memory_bytes() &&
+                     (plan.workspace_bytes == 0 || workspace == plan.workspace_bytes);
+  double values[2] = {double(session.ledger().peak_bytes()), equal ? 0.0 : 1.0};
+  comm.all_max(values);
+  record.memory.measured_peak_bytes = std::llround(values[0]);
+  record.memory.predicted_peak_bytes = plan.memory_bytes();
+  record.memory.by_tag = heaviest_ranks_tags(session.ledger(), comm);
+  if (values[1] > 0) fail_check(record, "measured memory differs from the predicted");
+}
+
+}  // namespace longnet

@@ -1,0 +1,66 @@
+// The parts of a record, each filled in one place: from plain figures, whoever has them (ranks of a
+// run, a walk, a simulation), or from the ranks of a run, which first agree on the figures.
+#pragma once
+#include <new>
+
+#include "comm/communicator.h"
+#include "execute/sample_check.h"
+#include "io/record.h"
+#include "kernels/row_worker.h"
+#include "measure/sampler.h"
+#include "run/plan_point.h"
+#include "run/point_session.h"
+
+namespace longnet {
+
+// ---- from figures ----
+
+// The point is check_failed; a reason that is there stays, before this one.
+void fail_check(PointRecord& record, const std::string& reason);
+
+struct WorkFigures {
+  double flops = 0, paper_macs = 0;
+  double balance = kNotMeasured;
+  double peak_flops = 0;  // of all hardware that is at work at the same time; 0: not known
+};
+// Tokens, coverage and these; after timing also rates.
+void set_work(PointRecord& record, const WorkFigures& work);
+// The same of a plan.
+void record_work(PointRecord& record, const PointPlan& plan, double peak_flops);
+void record_depth(PointRecord& record, const PointParams& params);
+void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages);
+// The check; a wrong output makes the point check_failed, with the figures as its reason.
+void set_check(PointRecord& record, const CheckOutcome& outcome);
+void set_content(PointRecord& record, const OutputSummary& output, uint64_t input_digest);
+ContentRecord to_content(const OutputSummary& output);
+OutputSummary to_summary(const ContentRecord& content);
+
+// What a point that was refused memory says: a GPU's own words, or "the machine refused 12.0 GiB per
+// rank".
+std::string out_of_memory_reason(const std::bad_alloc& error, const PointPlan& plan,
+                                 const std::string& of_whom);
+// The largest resident size that this process has had, in bytes (Linux; else 0).
+double peak_resident_bytes();
+
+// Beyond these a picture of a run shows nothing.
+inline constexpr int kTimelineOps = 64, kTimelineRanks = 8;
+
+// ---- from ranks, all of which call these ----
+
+// What each rank took by its own clock (0: it has no sample), and the pairs of its program.
+void record_per_rank(PointRecord& record, const Schedule& schedule, const SampleSet& samples,
+                     Communicator& comm);
+// Counted bytes and messages of the runs so far against the prediction for one.
+void record_communication(PointRecord& record, PointSession& session, const SampleSet& samples,
+                          Communicator& comm);
+// Slots must take what the program says, and scratch memory what the plan says where it knows it;
+// the lists of tasks that a GPU holds beside follow from its kernel.
+void record_memory(PointRecord& record, PointSession& session, const PointPlan& plan,
+                   Communicator& comm);
+// Sums and digests of all ranks' output and inputs.
+void record_content(PointRecord& record, const Executor& executor, const RowWorker& worker,
+                    Communicator& comm);
+// What each op of the last run took, where a picture of it shows something.
+void record_timeline(PointRecord& record, const Executor& executor, Communicator& comm);
+
+}  // namespace longnet

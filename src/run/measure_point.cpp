@@ -1,0 +1,127 @@
+#include "run/measure_point.h"
+
+#include <functional>
+#include <new>
+
+#include "core/check.h"
+#include "measure/sampler.h"
+#include "run/ablations.h"
+#include "run/backend.h"
+#include "run/fill_record.h"
+#include "run/point_schedule.h"
+#include "schedule/check_schedule.h"
+
+namespace longnet {
+namespace {
+
+// "why\n  hint: what to do" -> "why; what to do"
+std::string on_one_line(std::string text) {
+  const std::string_view hint = "\n  hint: ";
+  if (const size_t at = text.find(hint); at != std::string::npos)
+    text.replace(at, hint.size(), "; ");
+  return text;
+}
+
+// Null, with the status in the record, where these ranks do not fit the transport.
+std::unique_ptr<PointSession> open_session(const PointPlan& plan, const RunnerOptions& options,
+                                           PointRecord& record, Communicator& comm) {
+  try {
+    auto session = backend_of(plan.point.params.kernel).open(plan, options, comm);
+    record.params.transport = session->transport();
+    session->record_machine(record);
+    return session;
+  } catch (const UsageError& e) {  // all ranks get it; points of other ranks may fit
+    record.params.transport = options.device_transport;
+    record.status = PointStatus::kSkippedUnsupported;
+    record.reason = on_one_line(e.what());
+    return nullptr;
+  }
+}
+
+// True, with the status in the record of every rank, when `body` throws on some rank.
+bool refused(const std::function<void()>& body, const PointPlan& plan, PointRecord& record,
+             Communicator& comm) {
+  std::string mine;
+  try {
+    body();
+  } catch (const std::bad_alloc& e) {
+    mine = "oom " + out_of_memory_reason(e, plan, " per rank");
+  } catch (const std::exception& e) {
+    mine = concat("error ", e.what());
+  }
+  for (const std::string& text : comm.all_texts(mine)) {
+    if (text.empty()) continue;
+    record.status = text.starts_with("oom ") ? PointStatus::kOom : PointStatus::kError;
+    record.reason = text.substr(text.find(' ') + 1);
+    record.memory.predicted_peak_bytes = plan.memory_bytes();
+    return true;
+  }
+  return false;
+}
+
+SampleSet take_samples(PointSession& session, const MeasureConfig& measure) {
+  return sample({.warmup = int(measure.warmup),
+                 .min_samples = int(measure.min_samples),
+                 .max_samples = int(measure.max_samples),
+                 .target_ci = measure.target_ci,
+                 .time_budget_s = measure.point_timeout_s},
+                session.sample_hooks());
+}
+
+// What the last sample left: its output, its inputs and the times of its ops.
+void record_last_run(PointRecord& record, PointSession& session, const CheckConfig& config,
+                     Communicator& comm) {
+  Executor& executor = session.executor();
+  set_check(record,
+            check_samples(executor, choose_samples(executor.sharded(), config.sampled_queries),
+                          comm, config.tolerance));
+  record_content(record, executor, session.worker(), comm);
+  if (!executor.times_every_run()) {
+    executor.time_ops(true);
+    executor.run();
+    executor.time_ops(false);
+  }
+  record_timeline(record, executor, comm);
+}
+
+}  // namespace
+
+PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, Communicator& comm) {
+  PointRecord record = make_record(plan.point);
+  const PointParams& p = plan.point.params;
+  const auto session = open_session(plan, options, record, comm);
+  if (!session) return record;
+  record_work(record, plan, session->peak_flops());
+  record.comm.collectives_used = plan.collectives_used;
+  if (comm.rank() == 0) record_depth(record, p);
+  const Schedule schedule = make_schedule(p);
+  // Every rank checks, so that all fail together; beyond 64 ranks only the first one has the time.
+  if (comm.size() <= 64 || comm.rank() == 0) require_correct(schedule);
+
+  if (refused([&] { session->bind(schedule); }, plan, record, comm)) return record;
+  const auto fill = [&] { session->executor().fill_inputs(); };
+  if (!refused(fill, plan, record, comm)) {
+    session->warm_up(record);
+    session->reset_counters();
+    const SampleSet samples = take_samples(*session, options.measure);
+    session->record_conditions(record);
+    if (samples.samples_s.empty()) {
+      record.status = PointStatus::kTimeout;
+      record.reason =
+          concat("no sample within measure.point_timeout_s = ", options.measure.point_timeout_s);
+    } else {
+      set_timing(record, samples.samples_s, samples.warmup);
+      record.timing.reduction = session->reduction();
+      record_communication(record, *session, samples, comm);
+      record_per_rank(record, schedule, samples, comm);
+      record_memory(record, *session, plan, comm);
+      record_last_run(record, *session, options.check, comm);
+      record_phases(record, *session, options.ablations, comm);  // last: it spoils the buffers
+      record_work(record, plan, session->peak_flops());
+    }
+  }
+  session->close();
+  return record;
+}
+
+}  // namespace longnet
