@@ -2,8 +2,8 @@
 //
 //   check(rows >= 0, "rows = ", rows);      throws Error: "rows = -3 (src/…/x.cpp:17)"
 //
-// Every failure carries the values that broke the condition. The rank and host are added where they
-// are known: at the border of a rank (execute/rank_runner) and in main.
+// Every failure carries the values that broke the condition. Its rank is added where that is known:
+// by run_on_threads (comm/threads) for ranks that are threads, and in main for processes.
 #pragma once
 #include <cstdint>
 #include <source_location>
@@ -20,18 +20,18 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What a user wrote cannot be done: shown without a source location, exit code 2.
+// A request of the user that cannot be done: shown without a source location, exit code 2.
 class UsageError : public Error {
  public:
   using Error::Error;
 };
 
-// A format string position and the place it came from, so that `check` needs no macro.
+// A text and the place in the source where it stands, so that `check` needs no macro.
 struct Located {
   std::string_view text;
   std::source_location where;
-  Located(const char* t,
-          std::source_location w = std::source_location::current())  // NOLINT: implicit
+  // NOLINTNEXTLINE: implicit
+  Located(const char* t, std::source_location w = std::source_location::current())
       : text(t), where(w) {}
 };
 

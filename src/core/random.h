@@ -1,4 +1,4 @@
-// Counter-based inputs: any rank, device or checker makes any row of Q, K and V again, bit for bit.
+// Counter-based generator: any rank, device or checker makes any row of Q, K and V, bit for bit.
 //
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) maps
 //   counter = (token low, token high, head | tensor << 24, lane / 4),  key = seed

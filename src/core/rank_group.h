@@ -6,14 +6,14 @@ namespace longnet {
 
 using Rank = int;
 
-// The ranks first, first + stride, ..., count of them. Two things change the order: with
-// inner_count > 0 the ranks form a table of rows of inner_count, outer_stride apart, and each row
-// may begin at its member inner_rotation; the list may begin at its member `rotation`.
+// The ranks first, first + stride, ..., count of them. With inner_count > 0 they form a table of
+// rows of inner_count ranks, outer_stride apart, and each row begins at its member inner_rotation.
+// The list begins at its member `rotation`.
 //
-//   {.first = 8, .count = 4}                                                          8 9 10 11
-//   {.first = 8, .count = 4, .rotation = 1}                                           9 10 11 8
-//   {.first = 0, .stride = 2, .count = 4, .inner_count = 2, .outer_stride = 1}        0 2 1 3
-//   ... and .inner_rotation = 1                                                       2 0 3 1
+//   {.first = 8, .count = 4}                                                     8 9 10 11
+//   {.first = 8, .count = 4, .rotation = 1}                                      9 10 11 8
+//   {.first = 0, .stride = 2, .count = 4, .inner_count = 2, .outer_stride = 1}   0 2 1 3
+//   ... and .inner_rotation = 1                                                  2 0 3 1
 struct RankGroup {
   Rank first = 0;
   int stride = 1, count = 1;

@@ -1,4 +1,4 @@
-// Adds what passes during its life, or until stop(), to a number of seconds.
+// Adds the time of its life, or until stop(), to a number of seconds.
 #pragma once
 #include <chrono>
 

@@ -14,9 +14,8 @@
 namespace longnet {
 namespace {
 
-// Rows of a dilated segment lie kilobytes apart: huge pages spare the processor their addresses. The
-// rest of a buffer behind its last whole huge page stays small, so that memory is not held for
-// nothing.
+// Rows of a dilated segment lie kilobytes apart: huge pages save TLB misses. The rest of a buffer
+// after its last whole huge page has small pages, so that no memory is wasted.
 std::byte* allocate(size_t bytes) {
   constexpr size_t kAlign = 64, kHugePage = size_t(2) << 20;
   const size_t align = bytes >= 2 * kHugePage ? kHugePage : kAlign;

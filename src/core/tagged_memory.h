@@ -1,4 +1,4 @@
-// Memory with a purpose: every buffer carries a tag, and a ledger knows the peak of each.
+// Tagged memory: every buffer has a tag for its purpose, and a ledger has the peak of each tag.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -31,13 +31,13 @@ class TaggedBuffer {
   int64_t bytes_ = 0;
 };
 
-// Counts the bytes of the buffers that are alive. Not shared between threads: one ledger per rank.
+// Counts the bytes of the living buffers. Not shared between threads: one ledger per rank.
 class MemoryLedger {
  public:
   int64_t now_bytes() const { return now_; }
   int64_t peak_bytes() const { return peak_; }
   const std::map<std::string, int64_t>& peak_by_tag() const { return peak_by_tag_; }
-  // Device buffers beyond so many bytes are refused (DeviceOutOfMemory); 0: no limit.
+  // Device buffers beyond this number of bytes are refused (DeviceOutOfMemory); 0: no limit.
   void set_limit(int64_t bytes) { limit_ = bytes; }
   bool admits(int64_t bytes) const { return limit_ == 0 || now_ + bytes <= limit_; }
   int64_t limit() const { return limit_; }

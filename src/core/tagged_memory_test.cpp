@@ -8,7 +8,7 @@
 namespace longnet {
 namespace {
 
-TEST(TaggedMemory, PeaksAreOfWhatLivedTogether) {
+TEST(TaggedMemory, PeaksCountBuffersThatLiveTogether) {
   MemoryLedger ledger;
   {
     TaggedBuffer a(ledger, "kv", 100), b(ledger, "kv", 50);

@@ -1,4 +1,4 @@
-// What the tests of several modules need.
+// Helpers for the tests of several modules.
 #pragma once
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -23,8 +23,8 @@ std::string usage_error(F f) {
   return "";
 }
 
-// How many cases of a sweep ran, by name: cases that cannot run are left out, and a name whose
-// cases were all left out tests nothing.
+// Counts the cases of a sweep that ran, by name: cases that cannot run are left out, and a name
+// whose cases were all left out tests nothing.
 class CasesRun {
  public:
   void add(const std::string& name, bool ran) { cases_[name] += ran; }

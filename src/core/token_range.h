@@ -47,8 +47,7 @@ inline TokenRange clip(const TokenRange& range, TokenInterval within) {
 }
 
 // First token of part p when `length` tokens are cut into `parts` nearly equal, contiguous parts:
-// the first length % parts of them hold one token more. 10 tokens on 4 ranks begin at 0, 3, 6,
-// 8, 10.
+// the first length % parts of them have one token more. 10 tokens on 4 ranks: 0, 3, 6, 8, and 10.
 inline int64_t part_begin(int64_t length, int64_t parts, int64_t p) {
   return p * (length / parts) + std::min(p, length % parts);
 }

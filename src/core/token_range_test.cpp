@@ -45,7 +45,7 @@ TEST(Check, MessageHoldsValuesAndPlace) {
   }
 }
 
-TEST(Problem, RefusesWhatNoKernelCanDo) {
+TEST(Problem, RefusesShapesThatNoKernelSupports) {
   AttentionProblem p{.seq_len = 8, .num_heads = 6, .num_kv_heads = 4};
   EXPECT_THROW(check_problem(p), Error);
   p.num_kv_heads = 3;

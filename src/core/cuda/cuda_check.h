@@ -1,4 +1,4 @@
-// Every CUDA status is looked at.
+// The check of every CUDA status.
 #pragma once
 #include "core/check.h"
 

@@ -15,7 +15,7 @@ void check_cuda(int status, Located what) {
   if (status == cudaSuccess) [[likely]]
     return;
   const auto error = static_cast<cudaError_t>(status);
-  cudaGetLastError();  // an error that is not sticky must not show up again elsewhere
+  cudaGetLastError();  // clears an error that is not sticky
   fail_at(concat(what.text, ": ", cudaGetErrorName(error), ", ", cudaGetErrorString(error)),
           what.where);
 }

@@ -1,4 +1,4 @@
-// GPUs of this machine: memory that a ledger knows, streams, events. <cuda_runtime.h> stays in
+// GPUs of this machine: memory that a ledger counts, streams, events. <cuda_runtime.h> stays in
 // device.cpp.
 //
 //   use_device(0);                                   // this thread works on device 0
@@ -37,7 +37,7 @@ inline double tensor_flops_per_clock(const DeviceInfo& d) {
   return capability == 80 ? 2048 : capability == 90 ? 4096 : capability == 100 ? 8192 : 0;
 }
 
-// What is there, for `lnbench env` and for reasons why a point cannot run. Never throws.
+// The devices found, for `lnbench env` and for reasons why a point cannot run. Never throws.
 struct DeviceReport {
   bool built_in = false;   // built with CUDA
   int toolkit = 0;         // of the build, e.g. 13000
@@ -77,7 +77,7 @@ inline void require_admitted(const MemoryLedger& ledger, const std::string& tag,
 class DeviceBuffer {
  public:
   // kShared: other processes may open it (export_memory). The driver puts small allocations into
-  // one block of 2 MiB, and what is exported is the block: shared memory has blocks of its own.
+  // one block of 2 MiB and exports whole blocks: shared memory has blocks of its own.
   enum class Kind { kPrivate, kShared };
   DeviceBuffer() = default;
   DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind kind = Kind::kPrivate);
@@ -120,7 +120,7 @@ class PinnedBuffer {
 
 class Event;
 
-// Work in order. Copies know by themselves where their addresses lie.
+// A queue of work in order. Copies find out by themselves whether addresses are on the device.
 class Stream {
  public:
   enum class Priority { kNormal, kHigh };
@@ -131,7 +131,7 @@ class Stream {
   void wait(const Event& event) const;
   void copy(void* into, const void* from, int64_t bytes) const;
   void fill(void* at, int byte, int64_t bytes) const;
-  void synchronize() const;  // throws what went wrong in it
+  void synchronize() const;  // throws the error of work on it
   CUstream_st* handle() const { return handle_; }
 
  private:
@@ -147,7 +147,7 @@ class Event {
   Event& operator=(Event&& other) noexcept;
   void record(const Stream& stream) const;
   void synchronize() const;
-  bool over() const;  // throws what went wrong before it
+  bool over() const;  // throws the error of work before it
   // Seconds from `begin` to this one; both recorded, both kTiming.
   double seconds_since(const Event& begin) const;
   CUevent_st* handle() const { return handle_; }
@@ -162,7 +162,7 @@ class Event {
   CUevent_st* handle_ = nullptr;
 };
 
-// What was enqueued on `stream` while `record` ran, ready to be launched as one.
+// The work enqueued on `stream` while `record` ran, launched as one.
 class Graph {
  public:
   template <class F>
@@ -192,7 +192,7 @@ class Graph {
 std::vector<std::byte> export_memory(const void* allocation);  // begin of a kShared DeviceBuffer
 void* import_memory(const std::vector<std::byte>& handle);
 void close_memory(void* imported) noexcept;
-// Copies from `other`'s memory by this thread's device go straight there, where the machine can;
+// Makes copies from `other`'s memory by this thread's device go straight, where the machine can;
 // else they go through the host.
 void reach_device(int other);
 

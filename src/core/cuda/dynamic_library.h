@@ -1,4 +1,4 @@
-// Libraries that may be absent where a program starts: opened when they are needed, by name.
+// Libraries that may be absent when a program starts: opened by name when they are needed.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,8 +7,8 @@ namespace longnet {
 
 class DynamicLibrary {
  public:
-  // Opens the first of `names` that the loader finds; none: is_open() is false and error() says
-  // why.
+  // Opens the first of `names` that the loader finds; if none, is_open() is false and error() is
+  // the reason.
   explicit DynamicLibrary(const std::vector<std::string>& names);
   bool is_open() const { return handle_ != nullptr; }
   const std::string& error() const { return error_; }

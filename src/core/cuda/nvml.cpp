@@ -9,7 +9,8 @@
 namespace longnet {
 namespace {
 
-// Of nvml.h, which Debian and the toolkit's runtime packages lack: the C interface is stable.
+// Declarations of nvml.h, which Debian and the toolkit's runtime packages lack: the C interface is
+// stable.
 using NvmlDevice = void*;
 enum : uint64_t {
   kPowerCap = 0x4,

@@ -1,5 +1,5 @@
-// What NVIDIA's management library (NVML, opened when it is first asked for) says of a GPU: clocks
-// and what slows it down right now, and how it is connected. Nothing here throws.
+// Readings of NVIDIA's management library (NVML, opened at the first call): a GPU's clocks, the
+// limits that slow it down now, and its links. Nothing here throws.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -15,17 +15,17 @@ struct DeviceClocks {
   uint64_t limits = 0;  // reasons of nvmlClocksEventReasons*, 0: none
   // Seconds since the driver started that power or heat kept the clocks low; NaN: not counted here.
   double slowed_s = std::numeric_limits<double>::quiet_NaN();
-  // By limits that slow a measurement down: power cap, thermal, hardware slowdown. Not idle, nor
-  // clocks that somebody has set.
+  // True under limits that slow a measurement down: power cap, thermal, hardware slowdown. Not when
+  // idle, nor under clocks that somebody has set.
   bool throttled() const;
   std::string limits_text() const;  // "none", "power cap", ...
 };
 DeviceClocks read_device_clocks(int device);
 
-// Of a device; 0: none, or NVML does not say.
+// Links of a device; 0: none, or unknown to NVML.
 struct DeviceLinks {
-  int nvlinks = 0;                          // that are up
-  int pcie_generation = 0, pcie_lanes = 0;  // most that device and slot can do
+  int nvlinks = 0;                          // active ones
+  int pcie_generation = 0, pcie_lanes = 0;  // the most that device and slot support
 };
 DeviceLinks read_device_links(int device);
 std::string to_string(const DeviceLinks& links);  // "18 NVLinks, PCIe 5 x16", or ""
