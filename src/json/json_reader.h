@@ -1,6 +1,5 @@
-// Reading a JSON object key by key: types, limits and unknown keys, collecting every problem before
-// it throws. The keys of one kind of file belong to whoever loads it (io: configs; simulate:
-// clusters).
+// Reads a JSON object key by key: types, limits and unknown keys, collecting every problem before
+// it throws. The keys of one kind of file belong to its loader (io: configs; simulate: clusters).
 //
 //   quick.json:12: measure.warmup: must be at least 0, is -3
 //     hint: runs before the first sample; 0 is allowed
@@ -51,7 +50,7 @@ class JsonReader {
   void names(std::string_view key, std::vector<std::string>& out,
              std::span<const std::string> known);  // scalar or list; known empty: any
   void booleans(std::string_view key, std::vector<bool>& out);
-  void unknown_keys();  // reports what nobody took; last
+  void unknown_keys();  // reports the keys that were not taken; call it last
 
  private:
   const JsonNode* node_;
@@ -69,7 +68,7 @@ bool read_name(const JsonNode& node, const std::string& path, std::span<const st
 std::vector<const JsonNode*> as_list(const JsonNode& node, const std::string& path,
                                      Problems& problems);
 
-// What was written, short enough for a message.
+// The text of a value, short enough for a message.
 std::string shown(const JsonNode& node);
 
 // The text of a file. Throws UsageError with `hint`.

@@ -81,8 +81,8 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& e) override {
-    std::string what =
-        e.what();  // "[json.exception.parse_error.101] parse error at line 1, column 5: ..."
+    // "[json.exception.parse_error.101] parse error at line 1, column 5: ..."
+    std::string what = e.what();
     if (const auto colon = what.find(": "); colon != std::string::npos) what.erase(0, colon + 2);
     throw UsageError(
         concat(*file_, ":", number_line(), ": not valid JSON: ", what,
@@ -171,23 +171,9 @@ JsonNode JsonNode::object() {
 }
 
 std::string_view JsonNode::kind_name() const {
-  switch (kind) {
-    case Kind::kNull:
-      return "null";
-    case Kind::kBool:
-      return "a boolean";
-    case Kind::kInteger:
-      return "an integer";
-    case Kind::kNumber:
-      return "a number";
-    case Kind::kString:
-      return "a string";
-    case Kind::kArray:
-      return "a list";
-    case Kind::kObject:
-      return "an object";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"null",     "a boolean", "an integer", "a number",
+                                         "a string", "a list",    "an object"};
+  return kNames[size_t(kind)];
 }
 
 const JsonNode* JsonNode::find(std::string_view key) const {
@@ -252,10 +238,6 @@ bool JsonNode::flag(std::string_view key, bool other) const {
 std::string JsonNode::where() const {
   if (!file) return "?";
   return line > 0 ? concat(*file, ":", line) : *file;
-}
-
-bool same_value(const JsonNode& a, const JsonNode& b) {
-  return dump_json(a, -1, true) == dump_json(b, -1, true);
 }
 
 JsonNode parse_json(std::string_view text, std::string_view file) {

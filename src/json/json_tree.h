@@ -61,9 +61,6 @@ struct JsonNode {
   std::string where() const;  // "quick.json:12", "--set sweep.ranks=1"
 };
 
-// Same value; where it was written does not matter, nor does the order of keys.
-bool same_value(const JsonNode& a, const JsonNode& b);
-
 // Strict JSON plus // and /* */ comments. Throws UsageError with file, line and column on a syntax
 // error, and with both lines on a key that occurs twice.
 JsonNode parse_json(std::string_view text, std::string_view file);

@@ -28,7 +28,7 @@ int edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string closest_match(std::string_view word, std::span<const std::string> candidates) {
-  // One slip per three letters: 'sqe_len' finds seq_len, 'cat' does not find 'cpu'.
+  // One error per three letters: 'sqe_len' finds seq_len, 'cat' does not find 'cpu'.
   int best = int(word.size()) / 3 + 1;
   std::string match;
   for (const std::string& c : candidates) {

@@ -1,4 +1,4 @@
-// Finding the word that somebody meant, and other small text.
+// Small helpers for text: the nearest known word, hex numbers, columns.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -12,7 +12,7 @@ namespace longnet {
 // Insertions, deletions, substitutions and swaps of neighbours that turn a into b.
 int edit_distance(std::string_view a, std::string_view b);
 
-// The candidate nearest to `word` if it is near enough to be a slip of the pen, else "".
+// The candidate nearest to `word` if it is near enough to be a typing error, else "".
 std::string closest_match(std::string_view word, std::span<const std::string> candidates);
 
 // "did you mean 'seq_len'?" or, where nothing is near, "known: a, b, c".

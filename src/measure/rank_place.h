@@ -1,8 +1,8 @@
-// Where a rank runs, as far as its cores and its clock go: which ranks share cores, and whose
-// seconds can be compared.
+// The cores and the clock of each rank: ranks that share cores, and ranks whose seconds can be
+// compared.
 //
 // Eight ranks of one thread each, as threads of a process that may use CPUs 0 and 1:
-//   all say "<boot id> time:[4026531834] 0,1"  ->  usable_cores = min(8 x 1, 2) = 2, one clock
+//   to_text of each: "<boot id> time:[4026531834] 0,1"  ->  usable_cores = min(8 x 1, 2) = 2
 // Two machines with four such ranks each: 2 + 2 cores, two clocks.
 #pragma once
 #include <set>
@@ -17,7 +17,7 @@ struct RankPlace {
   std::set<int> cpus;   // that this rank may run on
 };
 
-// Of the calling thread. Where Linux's /proc tells nothing, the process is a machine of its own.
+// The place of the calling thread. Without Linux's /proc the process is a machine of its own.
 RankPlace this_place();
 
 // One line without spaces inside its three words; from_text throws Error on anything else.
@@ -27,8 +27,8 @@ RankPlace place_from_text(const std::string& text);
 // True when the steady clocks of all ranks show the same time.
 bool one_clock(std::span<const RankPlace> places);
 
-// Cores at work when every rank has `threads` threads: on each machine the number of threads, but
-// never more than the CPUs that its ranks may use together.
+// Number of cores in use when every rank has `threads` threads: on each machine the number of
+// threads, but never more than the CPUs that its ranks may use together.
 int usable_cores(std::span<const RankPlace> places, int threads);
 
 }  // namespace longnet

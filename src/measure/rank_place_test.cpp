@@ -19,19 +19,19 @@ TEST(RankPlace, MoreRanksThanCoresShareThem) {
   EXPECT_EQ(usable_cores(ranks_on("a", 2, {0, 1}), 3), 2);
 }
 
-TEST(RankPlace, FewerThreadsThanCoresUseAsManyAsTheyAre) {
+TEST(RankPlace, FewerThreadsThanCoresUseACoreEach) {
   EXPECT_EQ(usable_cores(ranks_on("a", 1, {0, 1, 2, 3}), 1), 1);
   EXPECT_EQ(usable_cores(ranks_on("a", 2, {0, 1, 2, 3, 4, 5, 6, 7}), 3), 6);
 }
 
-TEST(RankPlace, BoundRanksBringTheirCoresTogether) {
+TEST(RankPlace, CoresOfBoundRanksAddUp) {
   std::vector<RankPlace> places = ranks_on("a", 1, {0, 1});
   places.push_back(ranks_on("a", 1, {2, 3}).front());
   EXPECT_EQ(usable_cores(places, 2), 4);
   EXPECT_EQ(usable_cores(places, 4), 4);
 }
 
-TEST(RankPlace, MachinesAddUpAndKeepTheirOwnClocks) {
+TEST(RankPlace, CoresOfMachinesAddUpAndEachHasItsClock) {
   std::vector<RankPlace> places = ranks_on("a", 4, {0, 1});
   EXPECT_TRUE(one_clock(places));
   for (const RankPlace& p : ranks_on("b", 1, {0, 1})) places.push_back(p);
@@ -46,7 +46,7 @@ TEST(RankPlace, ContainersOfOneMachineShareCoresButNotAlwaysTheClock) {
   EXPECT_EQ(usable_cores(places, 2), 2);
 }
 
-TEST(RankPlace, TravelsAsText) {
+TEST(RankPlace, IsReadBackFromText) {
   const RankPlace here = this_place();
   EXPECT_GE(here.cpus.size(), 1u);
   const RankPlace back = place_from_text(to_text(here));

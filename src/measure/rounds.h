@@ -9,7 +9,7 @@
 
 namespace longnet {
 
-// How many rounds a run of `run_s` seconds is worth: 5 below 0.3 s, 3 below 3 s, else 2.
+// Number of rounds for runs of `run_s` seconds: 5 below 0.3 s, 3 below 3 s, else 2.
 int worthwhile_rounds(double run_s);
 
 // `time_mode(mode)` gives the seconds of one run of modes 0 .. modes - 1. Returns

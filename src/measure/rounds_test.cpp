@@ -44,7 +44,7 @@ TEST(Rounds, LongRunsGetFewer) {
   EXPECT_EQ(worthwhile_rounds(3), 2);
 }
 
-TEST(Rounds, RefusesNothing) {
+TEST(Rounds, RefusesNoModesOrRounds) {
   EXPECT_THROW(take_rounds(0, 1, [](int) { return 1.0; }), Error);
   EXPECT_THROW(take_rounds(1, 0, [](int) { return 1.0; }), Error);
 }

@@ -1,12 +1,12 @@
-// How long a run of all ranks took.
+// Duration of a run of all ranks.
 //
 // One run on P = 4 ranks that take turns on one core, 1 s each:
 //   rank 0  |--|          begin 0  end 1
-//   rank 1     |--|       begin 1  end 2      largest own duration  1 s: not what the run took
-//   rank 2        |--|    begin 2  end 3      last end - first begin 4 s
+//   rank 1     |--|       begin 1  end 2      largest own duration    1 s: not the run's duration
+//   rank 2        |--|    begin 2  end 3      last end - first begin  4 s
 //   rank 3           |--| begin 3  end 4
-// Where ranks read different clocks their stamps cannot be compared: then the largest own duration
-// after a barrier has to do, which is the same as long as each rank has cores of its own.
+// When ranks read different clocks their stamps cannot be compared: then the largest own duration
+// after a barrier is used, which is the same as long as each rank has cores of its own.
 #pragma once
 #include <functional>
 #include <span>

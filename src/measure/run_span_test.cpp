@@ -61,7 +61,7 @@ TEST(RunReducer, OnSeveralClocksTheLongestOwnDuration) {  // stamps that mean no
   EXPECT_EQ(reduced(false, {{5000, 5001}, {7, 9}, {1e6, 1e6 + 1.5}}), std::vector<double>(3, 2.0));
 }
 
-TEST(RunReducer, SaysWhatItMeasures) {
+TEST(RunReducer, HasANameForRecords) {
   const auto nothing = [](std::span<double>) {};
   EXPECT_EQ(RunReducer(true, nothing).name(), "span");
   EXPECT_EQ(RunReducer(false, nothing).name(), "max");

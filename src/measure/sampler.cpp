@@ -74,8 +74,8 @@ class Sampler {
     return used + set_.samples_s.back() <= options_.time_budget_s;
   }
 
-  // Every rank saw the same samples, so all but the time budget is decided alike; when rank 0
-  // stopped and this rank would not have, only rank 0's clock can be the reason.
+  // All ranks have the same samples and decide the same, but for the time budget: when rank 0
+  // stopped and this rank would not have, rank 0's clock is the reason.
   void finish() {
     set_.elapsed_s = hooks_.now() - begin_;
     if (!sorted_.empty()) set_.interval = median_interval_sorted(sorted_, options_.ci_level);
@@ -91,15 +91,8 @@ class Sampler {
 }  // namespace
 
 std::string_view to_string(SampleStop s) {
-  switch (s) {
-    case SampleStop::kTargetReached:
-      return "target reached";
-    case SampleStop::kMaxSamples:
-      return "max samples";
-    case SampleStop::kTimeBudget:
-      return "time budget";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"target reached", "max samples", "time budget"};
+  return kNames[size_t(s)];
 }
 
 SampleSet sample(const SampleOptions& options, const SampleHooks& hooks) {
@@ -109,14 +102,6 @@ SampleSet sample(const SampleOptions& options, const SampleHooks& hooks) {
         options.max_samples);
   check(options.time_budget_s > 0, "time_budget_s must be positive, is ", options.time_budget_s);
   return Sampler(options, hooks).take();
-}
-
-SampleHooks single_rank_hooks(std::function<void()> run) {
-  return {.prepare = [] {},
-          .run = std::move(run),
-          .over_ranks = [](const RunSpan& own) { return own.seconds(); },
-          .broadcast_from_root = [](bool mine) { return mine; },
-          .now = steady_seconds};
 }
 
 double steady_seconds() {

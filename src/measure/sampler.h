@@ -1,11 +1,10 @@
 // Takes timing samples of one point on all its ranks until the median is known well enough.
 //
-// One sample, on P = 2 ranks:   rank 0: barrier | run 0.0 .. 1.0 s |  \  over_ranks gives 1.3 s
-// on both
-//                               rank 1: barrier | run 0.1 .. 1.3 s |  /
-// (last end - first begin, see run_span.h). Rank 0 looks at these and decides whether to go on;
-// everybody follows its broadcast, so that ranks whose clocks differ still take the same number of
-// samples (else the next barrier would hang).
+// One sample, on P = 2 ranks:
+//   rank 0: barrier | run 0.0 .. 1.0 s |  \ over_ranks gives 1.3 s on both:
+//   rank 1: barrier | run 0.1 .. 1.3 s |  / last end - first begin (run_span.h)
+// Rank 0 looks at these and decides whether to go on; all ranks follow its broadcast, so that ranks
+// whose clocks differ still take the same number of samples (else the next barrier would hang).
 #pragma once
 #include <functional>
 #include <string_view>
@@ -25,7 +24,8 @@ struct SampleOptions {
   double time_budget_s = 600;  // rank 0's clock, warm-up included; no sample starts to pass it
 };
 
-// How the sampler reaches the outside. Single-rank callers pass identities for the middle two.
+// Functions that the sampler calls. Single-rank callers pass identities for over_ranks and
+// broadcast_from_root.
 struct SampleHooks {
   std::function<void()> prepare;  // resets the step, then a barrier: ends as ranks start
   std::function<void()> run;      // what is timed; returns when this rank is done
@@ -47,11 +47,9 @@ struct SampleSet {
 };
 
 // Collective over the ranks. Throws Error when options make no sense or a clock runs backwards;
-// what the hooks throw passes through.
+// exceptions of the hooks pass through.
 SampleSet sample(const SampleOptions& options, const SampleHooks& hooks);
 
-// A single rank with the steady clock.
-SampleHooks single_rank_hooks(std::function<void()> run);
 double steady_seconds();
 
 }  // namespace longnet

@@ -20,8 +20,8 @@ thread_local int allocations = 0;
 }  // namespace
 }  // namespace longnet
 
-// Counts what is allocated while a sample is taken. Not inlined: the compiler would see free() meet
-// new and warn.
+// Counts allocations while a sample is taken. Not inlined: the compiler would see free() after new
+// and warn.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   if (longnet::count_allocations) ++longnet::allocations;
   if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
@@ -123,10 +123,14 @@ TEST(Sampler, RefusesNonsense) {
   EXPECT_THROW(sample({}, rank.hooks()), Error);
 }
 
-TEST(Sampler, SingleRankHooksRun) {
+TEST(Sampler, ASingleRankRuns) {
   int runs = 0;
-  const SampleSet set =
-      sample({.min_samples = 3, .max_samples = 3}, single_rank_hooks([&] { ++runs; }));
+  const SampleSet set = sample({.min_samples = 3, .max_samples = 3},
+                               {.prepare = [] {},
+                                .run = [&] { ++runs; },
+                                .over_ranks = [](const RunSpan& own) { return own.seconds(); },
+                                .broadcast_from_root = [](bool mine) { return mine; },
+                                .now = steady_seconds});
   EXPECT_EQ(runs, 6);
   EXPECT_EQ(set.samples_s.size(), 3u);
 }

@@ -13,14 +13,14 @@ namespace longnet {
 
 // All of these throw Error on an empty span.
 double median(std::span<const double> values);
-double quantile(std::span<const double> values,
-                double q);  // linear between order statistics, 0 <= q <= 1
+// Linear between order statistics, 0 <= q <= 1.
+double quantile(std::span<const double> values, double q);
 double minimum(std::span<const double> values);
 
 // Confidence interval of the median between the order statistics low_rank and high_rank (from 1).
 struct MedianInterval {
   double low = 0, high = 0;
-  double level = 0;  // what was reached: at least the request, or less when n is too small
+  double level = 0;  // the level reached: at least the request, or less when n is too small
   int low_rank = 0, high_rank = 0;
   double median = 0;
 
@@ -37,8 +37,8 @@ MedianInterval median_interval_sorted(std::span<const double> sorted, double lev
 struct MannWhitney {
   double u = 0;  // of the first sample: pairs (x in a, y in b) with x > y, ties count half
   double p_value = 1;
-  bool exact = false;  // by counting arrangements (no ties, n_a n_b <= 2500), else normal with tie
-                       // correction
+  // By counting arrangements (no ties, n_a n_b <= 2500), else normal with tie correction.
+  bool exact = false;
 };
 MannWhitney mann_whitney(std::span<const double> a, std::span<const double> b);
 

@@ -62,7 +62,7 @@ TEST(MedianInterval, IsTheSmallestWithItsLevel) {
   }
 }
 
-TEST(MedianInterval, CoversTheMedianAsOftenAsItSays) {
+TEST(MedianInterval, CoversTheMedianAsOftenAsItsLevel) {
   std::mt19937 random(7);
   std::exponential_distribution<double> skewed(1.0);
   int covered = 0;
@@ -104,7 +104,7 @@ TEST(MannWhitney, SymmetricAndBounded) {
   }
 }
 
-TEST(MannWhitney, NormalApproximationMeetsTheExactTest) {
+TEST(MannWhitney, NormalApproximationIsNearTheExactTest) {
   std::vector<double> a, b;
   for (int i = 0; i < 20; ++i) {
     a.push_back(i);
@@ -131,7 +131,7 @@ TEST(Holm, StepsDownAndStaysMonotone) {
   EXPECT_DOUBLE_EQ(adjusted[3], 0.5);
 }
 
-TEST(Holm, SkipsWhatWasNotTested) {
+TEST(Holm, SkipsNaN) {
   const auto adjusted = holm_adjust(std::vector<double>{NAN, 0.02, 0.9});
   EXPECT_TRUE(std::isnan(adjusted[0]));
   EXPECT_DOUBLE_EQ(adjusted[1], 0.04);
@@ -155,7 +155,7 @@ TEST(PowerFit, FindsTheExponent) {
   EXPECT_EQ(fit_power_law(x, flat).r_squared, 1);
 }
 
-TEST(PowerFit, RefusesWhatCannotBeFitted) {
+TEST(PowerFit, RefusesValuesThatCannotBeFitted) {
   EXPECT_THROW(fit_power_law(one_to(2), one_to(2)), Error);
   EXPECT_THROW(fit_power_law(std::vector<double>{1, 2, 3}, std::vector<double>{1, 0, 3}), Error);
   EXPECT_THROW(fit_power_law(std::vector<double>{2, 2, 2}, one_to(3)), Error);
