@@ -1,5 +1,5 @@
-// Whole operations between ranks, over buffers of their own: what `lnbench comm` shows to be right
-// and then times, between hosts and between GPUs alike.
+// Whole operations between ranks, over buffers of their own: `lnbench comm` verifies and times
+// them, between hosts and between GPUs alike.
 //
 //   const auto ops = make_host_operations(comm, 1 << 20);
 //   ops->run(CommOperation::kAllGather, 4096, 10);     // ten gathers of 4096 bytes, on every rank
@@ -25,7 +25,7 @@ enum class CommOperation {
 inline constexpr std::array kCommOperations{CommOperation::kSendRecv, CommOperation::kExchange,
                                             CommOperation::kAllGather, CommOperation::kAllToAll};
 std::string_view to_string(CommOperation what);  // "send_recv", ...
-// Of two ranks alone, however many there are.
+// True for operations that take part on ranks 0 and 1 alone.
 inline bool is_point_to_point(CommOperation what) {
   return what == CommOperation::kSendRecv || what == CommOperation::kExchange;
 }
@@ -40,11 +40,11 @@ class CommOperations {
   // `bytes`: of a message; else of a whole buffer, in equal parts. At most what the factory was
   // told. Returns when `repeats` operations are over on this rank.
   virtual void run(CommOperation what, int64_t bytes, int repeats) = 0;
-  // What the last run took by this rank's device; none where the host's clock is the one to ask.
+  // Duration of the last run by this rank's device; none where the host's clock times it.
   virtual std::optional<double> device_seconds() const { return std::nullopt; }
   // Between this and a run, ranks start together; outside of what is timed.
   virtual void stream_barrier() { host().barrier(); }
-  // Operations that a timed run should repeat: one short one is less than what surrounds it.
+  // Number of operations in a timed run: one short operation takes less time than starting it.
   virtual int repeats_of(int64_t bytes) const = 0;
 
   virtual void write(Buffer at, std::span<const std::byte> bytes) = 0;

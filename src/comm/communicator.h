@@ -2,11 +2,12 @@
 //
 // Non-blocking operations return a request; buffers belong to the communicator until it has
 // completed. Messages between two ranks arrive in the order in which they were sent. Every byte
-// handed over for sending is counted, so that a run can be held against its prediction.
+// handed over for sending is counted, so that a run can be compared with its prediction.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,11 +47,11 @@ class Communicator {
   // True once: the request is over and its number free again.
   virtual bool test(Request request) = 0;
   virtual void wait(Request request) = 0;
-  // Called when buffers of requests in flight are about to go (a rank that failed): returns when
-  // nobody reads them any more; the other ranks will fail too.
+  // Called before buffers of requests in flight are freed (a rank that failed): returns when nobody
+  // reads them any more; the other ranks will fail too.
   virtual void abandon() = 0;
-  // Throws when another rank has failed, as far as this one can know: ranks that are processes are
-  // ended by their launcher instead. For whoever waits for something else than this communicator.
+  // Throws when another rank is known to have failed; ranks that are processes are ended by their
+  // launcher instead. For callers that wait for something else than this communicator.
   virtual void throw_if_broken() const {}
   virtual void barrier() = 0;
 
@@ -89,6 +90,12 @@ class Communicator {
   }
 
  protected:
+  // Part i of a buffer whose parts have these sizes.
+  template <class Bytes>
+  static Bytes part_of(Bytes all, std::span<const int64_t> counts, int i) {
+    const int64_t begin = std::accumulate(counts.begin(), counts.begin() + i, int64_t{0});
+    return all.subspan(size_t(begin), size_t(counts[size_t(i)]));
+  }
   void count_send(size_t bytes, int64_t messages = 1) {
     counters_.bytes_sent += int64_t(bytes) * messages;
     if (bytes > 0) counters_.messages_sent += messages;

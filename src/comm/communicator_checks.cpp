@@ -13,11 +13,11 @@ std::vector<std::byte> pattern(int seed, size_t size) {
   return data;
 }
 
-void check_ring(
-    Communicator& comm) {  // sizes around the eager limits, several messages in flight, in order
-  const int next = (comm.rank() + 1) % comm.size(),
-            prev = (comm.rank() + comm.size() - 1) % comm.size();
+// Sizes around the eager limits, several messages in flight, in order.
+void check_ring(Communicator& comm) {
   if (comm.size() == 1) return;
+  const int next = (comm.rank() + 1) % comm.size();
+  const int prev = (comm.rank() + comm.size() - 1) % comm.size();
   for (const size_t size : {size_t{1}, size_t{4097}, size_t{300000}}) {
     std::vector<std::vector<std::byte>> out, in;
     std::vector<Communicator::Request> requests;
@@ -36,7 +36,8 @@ void check_ring(
   }
 }
 
-void check_gathers(Communicator& comm) {  // unequal parts, empty ones, groups of neighbours
+// Unequal parts, empty ones, groups of neighbours.
+void check_gathers(Communicator& comm) {
   for (int count = 1; count <= comm.size(); ++count)
     for (int first = 0; first + count <= comm.size(); ++first) {
       const RankGroup group{first, 1, count};

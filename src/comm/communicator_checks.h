@@ -1,5 +1,5 @@
-// The contract of Communicator as a program for one rank: throws Error when the transport breaks
-// it.
+// Checks the contract of Communicator, as a program for one rank: throws Error when the transport
+// breaks it.
 #pragma once
 #include "comm/communicator.h"
 

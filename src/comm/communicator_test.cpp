@@ -1,4 +1,4 @@
-// What every transport must do, on ranks as threads; mpi_ranks_test runs the same under mpirun.
+// The contract of every transport, on ranks as threads; mpi_ranks_test runs the same under mpirun.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,7 +11,7 @@
 namespace longnet {
 namespace {
 
-TEST(ThreadWorld, DoesWhatEveryTransportMust) {
+TEST(ThreadWorld, KeepsTheContractOfATransport) {
   for (int ranks = 1; ranks <= 9; ++ranks)
     run_on_threads(ranks, [](Communicator& comm) { check_communicator(comm); });
 }
@@ -40,7 +40,7 @@ TEST(ThreadWorld, MessageOfAnotherSizeIsAnError) {
       Error);
 }
 
-TEST(Launcher, IsSeenByItsVariables) {
+TEST(Launcher, IsRecognisedByItsVariables) {
   unsetenv("OMPI_COMM_WORLD_SIZE");
   unsetenv("PMI_SIZE");
   EXPECT_FALSE(launched_world_size().has_value());

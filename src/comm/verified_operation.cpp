@@ -9,7 +9,7 @@
 namespace longnet {
 namespace {
 
-constexpr Rank kEverybody = 0;  // receiver of what a gather spreads
+constexpr Rank kEverybody = 0;  // stands for the receiver of a gather's parts
 
 // Neighbouring bytes, blocks of 256 bytes, of 64 KiB and of 16 MiB, senders and receivers all
 // differ.
@@ -23,7 +23,7 @@ void fill(std::span<std::byte> data, Rank from, Rank to) {
   for (size_t i = 0; i < data.size(); ++i) data[i] = known_byte(from, to, i);
 }
 
-// Every byte wrong, so that what never arrives shows.
+// Sets every byte to a wrong value, so that bytes that never arrive are found.
 void spoil(std::span<std::byte> data, Rank from, Rank to) {
   for (size_t i = 0; i < data.size(); ++i) data[i] = ~known_byte(from, to, i);
 }
@@ -49,7 +49,7 @@ void require(const CommOperations& operations, CommOperation what, size_t bytes,
   }
 }
 
-// What one rank sends to whom and gets from whom, part by part.
+// The peers of one rank in an operation, part by part.
 struct Plan {
   std::vector<Rank> to, from;  // of the parts of the source, and of the target
 };

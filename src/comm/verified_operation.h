@@ -1,5 +1,5 @@
-// One operation between ranks whose data the receivers know: what is timed is shown to be right
-// first.
+// One operation between ranks whose data the receivers know: verifies an operation before it is
+// timed.
 //
 // Byte i that rank 2 sends to rank 3 is a function of (2, 3, i). On rank 3 a changed byte throws:
 //   "all_gather of 4096 bytes on 4 ranks (mpi): rank 3 got 0x1c in byte 17 of rank 2's 1024,

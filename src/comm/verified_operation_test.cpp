@@ -13,7 +13,7 @@
 namespace longnet {
 namespace {
 
-// Passes everything on, but on one rank changes what has arrived.
+// Forwards everything, but on one rank changes the bytes that have arrived.
 class Corrupting final : public Communicator {
  public:
   using Change = std::function<void(std::span<std::byte>)>;
@@ -67,8 +67,8 @@ class Corrupting final : public Communicator {
 };
 
 // One operation on 4 ranks of 300 bytes per rank; rank 1 sees `change` applied to what it received.
-// Returns what is said about it, or "".
-std::string said(CommOperation operation, const Corrupting::Change& change) {
+// Returns the error's text, or "".
+std::string error_of(CommOperation operation, const Corrupting::Change& change) {
   constexpr int kRanks = 4, kPart = 300;
   std::string error;
   run_on_threads(kRanks, [&](Communicator& threads) {
@@ -88,21 +88,21 @@ std::string said(CommOperation operation, const Corrupting::Change& change) {
 
 class VerifiedOperation : public testing::TestWithParam<CommOperation> {};
 
-TEST_P(VerifiedOperation, AcceptsWhatArrivesAsItWasSent) {
-  EXPECT_EQ(said(GetParam(), [](std::span<std::byte>) {}), "");
+TEST_P(VerifiedOperation, AcceptsDataThatArrivesAsSent) {
+  EXPECT_EQ(error_of(GetParam(), [](std::span<std::byte>) {}), "");
 }
 
-TEST_P(VerifiedOperation,
-       NamesTheFirstChangedByte) {  // byte 2 * 300 + 17: rank 2's, in collectives
+// Byte 2 * 300 + 17: rank 2's, in collectives.
+TEST_P(VerifiedOperation, NamesTheFirstChangedByte) {
   const std::string error =
-      said(GetParam(), [](std::span<std::byte> data) { data[617] ^= std::byte{1}; });
+      error_of(GetParam(), [](std::span<std::byte> data) { data[617] ^= std::byte{1}; });
   EXPECT_THAT(error, testing::HasSubstr(" of 1200 bytes on 4 ranks (threads): rank 1 got 0x"));
   EXPECT_THAT(error, testing::HasSubstr(is_point_to_point(GetParam())
                                             ? "in byte 617 of rank 0's 1200, expected 0x"
                                             : "in byte 17 of rank 2's 300, expected 0x"));
 }
 
-TEST_P(VerifiedOperation, SeesShiftedSwappedAndMissingData) {
+TEST_P(VerifiedOperation, FindsShiftedSwappedAndMissingData) {
   const auto swap_parts = [](std::span<std::byte> d) {
     std::swap_ranges(d.begin() + 600, d.begin() + 900, d.begin() + 900);
   };
@@ -110,15 +110,15 @@ TEST_P(VerifiedOperation, SeesShiftedSwappedAndMissingData) {
     std::rotate(d.begin(), d.begin() + 256, d.end());
   };
   const auto lose_the_end = [](std::span<std::byte> d) { d.back() = ~d.back(); };
-  EXPECT_NE(said(GetParam(), swap_parts), "");
-  EXPECT_NE(said(GetParam(), shift), "");
-  EXPECT_NE(said(GetParam(), lose_the_end), "");
+  EXPECT_NE(error_of(GetParam(), swap_parts), "");
+  EXPECT_NE(error_of(GetParam(), shift), "");
+  EXPECT_NE(error_of(GetParam(), lose_the_end), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Operations, VerifiedOperation, testing::ValuesIn(kCommOperations),
                          [](const auto& one) { return std::string(to_string(one.param)); });
 
-TEST(CommOperations, LargeBlocksThatChangePlacesAreSeen) {
+TEST(CommOperations, SwappedLargeBlocksAreFound) {
   constexpr size_t kBlock = 65536;
   run_on_threads(2, [](Communicator& threads) {
     Corrupting comm(threads, [&](std::span<std::byte> data) {

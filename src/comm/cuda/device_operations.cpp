@@ -27,7 +27,7 @@ class DeviceOperations final : public CommOperations {
     if (std::uncaught_exceptions() > 0) return;  // peers may never come
     try {
       transport_->close();
-    } catch (const std::exception&) {  // a peer has failed, and says why
+    } catch (const std::exception&) {  // a peer has failed and reports it
     }
   }
   std::string_view transport() const override { return transport_->name(); }

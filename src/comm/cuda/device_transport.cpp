@@ -52,7 +52,7 @@ World describe(const std::vector<RankPlace>& places) {
   return world;
 }
 
-// Ranks on unequal machines agree. Collective.
+// Reason why the ranks cannot use NCCL, empty on all of them or on none. Collective.
 std::string why_no_nccl(Communicator& host) {
   std::string why = why_nccl_absent();
   if (host.max_of(why.empty() ? 0.0 : 1.0) > 0 && why.empty())

@@ -1,10 +1,11 @@
 // Bytes between ranks whose buffers are in GPU memory. Knows neither kernels nor schedules.
 //
-//   nccl      one GPU per rank; NCCL's own paths between them
-//   nccl_registered  the same with registered buffers, which NCCL may use in place
-//   cuda_ipc  ranks of one machine that share a GPU (or a few): copies by the receiver, ordered by
-//             events; ranks are threads of one process, or processes that open each other's memory
-//   mpi_host  through page-locked host memory and the ranks' host communicator: always works
+//   nccl              one GPU per rank; NCCL's own paths between them
+//   nccl_registered   the same with registered buffers, which NCCL may use in place
+//   cuda_ipc          ranks of one machine that share a GPU (or a few): copies by the receiver,
+//                     ordered by events; ranks are threads of one process, or processes that open
+//                     each other's memory
+//   mpi_host          through page-locked host memory and the host communicator: always works
 //
 // Transfers that one post() names may run at the same time. Between two ranks they match in order.
 //
@@ -48,19 +49,19 @@ class DeviceTransport {
   // In place: part i of `into` (counts[i] bytes) is member i's; the own part is there already.
   virtual Ticket post_gather(const RankGroup& group, std::byte* into,
                              std::span<const int64_t> counts, const Stream& stream);
-  // What is enqueued on `waiting` from now on sees the transfers done. May block the calling thread
-  // until the peers have come as far.
+  // Work that is enqueued on `waiting` from now on sees the transfers done. May block the calling
+  // thread until the peers have come as far.
   virtual void complete(Ticket ticket, const Stream& waiting) = 0;
-  // What comes behind this on `stream` begins when all ranks have come here, if transfers can say
-  // so on the device: barriers of the host let ranks go one after another. Not counted.
+  // A barrier on the device, if transfers can make one: later work on `stream` begins when all
+  // ranks have come here. (A barrier of the host lets ranks go one after another.) Not counted.
   virtual void stream_barrier(const Stream&) {}
-  // After a run, when all is complete: waits for what peers still read, and forgets all tickets.
+  // After a run, when all is complete: waits until peers have read everything, forgets all tickets.
   virtual void finish() = 0;
-  // Collective, behind the last run and before the buffers go: nobody holds on to them any more.
+  // Collective, after the last run and before buffers are freed: closes what peers have opened.
   virtual void close() {}
-  // While somebody waits for transfers: throws when they will never end.
+  // Called while a thread waits for transfers: throws when they will never end.
   virtual void check_health() const {}
-  // Ends what is under way, so that streams come to rest; nothing else works afterwards.
+  // Ends all transfers, so that streams become idle; nothing else works afterwards.
   virtual void abort() noexcept {}
   // Returns when `event` is over; throws, with all transfers aborted, when they will never end.
   void wait_for(const Event& event);
@@ -78,13 +79,13 @@ class DeviceTransport {
   Communicator& host_;
 };
 
-// The device that a rank works on: ranks of a machine go round its devices. Collective.
+// The device of a rank: ranks of a machine take its devices round robin. Collective.
 int device_of_rank(Communicator& host);
 
-// Of the devices that the ranks' threads are on. Collective.
+// Number of devices that the ranks' threads are on. Collective.
 struct DevicesInUse {
   int devices = 1;        // on all machines
-  int ranks_on_mine = 1;  // that share the calling thread's
+  int ranks_on_mine = 1;  // ranks that share the calling thread's device
 };
 DevicesInUse devices_in_use(Communicator& host);
 
@@ -98,7 +99,7 @@ inline bool is_device_transport(std::string_view name) {
 // share this machine, else mpi_host. Collective; the calling thread's device is its rank's. Throws
 // UsageError when the machine does not fit, with the way out.
 std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Communicator& host);
-// What "auto" is for these ranks; other names stay. Collective, likewise.
+// The transport that "auto" is for these ranks; other names stay. Collective, likewise.
 std::string resolve_device_transport(std::string_view name, Communicator& host);
 
 enum class NcclBuffers { kPlain, kRegistered };

@@ -1,10 +1,10 @@
 // cuda_ipc: the receiver copies straight out of the sender's device memory.
 //
-// The sender records an event behind what it sends and tells the receiver, over the host
-// communicator, where the bytes are; the receiver lets its stream wait for that event, copies,
-// records an event of its own and acknowledges, so that the sender may write there again. Ranks
-// that are threads of one process use each other's addresses and events as they are; other
-// processes open them (cudaIpc).
+// The sender records an event after its data is written and tells the receiver, over the host
+// communicator, where the bytes are; the receiver's stream waits for that event, copies and records
+// an event of its own, which the receiver acknowledges with, so that the sender may write there
+// again. Ranks that are threads of one process use each other's addresses and events as they are;
+// other processes open them (cudaIpc).
 #include <unistd.h>
 
 #include <array>
@@ -18,12 +18,12 @@
 namespace longnet {
 namespace {
 
-// Events of a rank, used in turn. A peer may still have to look at one of the run before, so a run
-// uses at most half of them.
+// Events of a rank, used in turn. A peer may still wait for one of the run before, so a run uses at
+// most half of them.
 constexpr int kEvents = 1024;
 
 enum class Kind : int64_t { kOffer, kTaken };
-// What travels between hosts.
+// A message between hosts.
 struct Notice {
   Kind kind;
   int64_t buffer, offset, bytes;  // of an offer: in the sender's list of buffers
@@ -110,7 +110,7 @@ class IpcTransport final : public DeviceTransport {
     events_[size_t(event)].record(stream);
     post.ready = event;
     for (const Transfer& t : transfers)
-      if (t.kind == Transfer::Kind::kSend) tell(t.peer, offer_of(t, event));
+      if (t.kind == Transfer::Kind::kSend) send_notice(t.peer, offer_of(t, event));
     return ticket;
   }
 
@@ -133,8 +133,8 @@ class IpcTransport final : public DeviceTransport {
   }
 
   void finish() override {
-    for (const Communicator::Request request : told_) host().wait(request);
-    told_.clear();
+    for (const Communicator::Request request : notices_in_flight_) host().wait(request);
+    notices_in_flight_.clear();
     notices_.clear();
     copying_.synchronize();
     used_posts_ = 0;
@@ -214,9 +214,9 @@ class IpcTransport final : public DeviceTransport {
     return {Kind::kOffer, 0, 0, 0, event};
   }
 
-  void tell(Rank peer, const Notice& notice) {
+  void send_notice(Rank peer, const Notice& notice) {
     const Notice& kept = notices_.emplace_back(notice);  // until finish()
-    told_.push_back(host().isend(peer, std::as_bytes(std::span(&kept, 1))));
+    notices_in_flight_.push_back(host().isend(peer, std::as_bytes(std::span(&kept, 1))));
   }
 
   // Offers and acknowledgements come on one channel, in the order in which the peer wrote them.
@@ -243,7 +243,7 @@ class IpcTransport final : public DeviceTransport {
       copying_.copy(t.data, peer.buffers[size_t(offer.buffer)] + offer.offset, t.bytes);
     const int event = next_event();
     events_[size_t(event)].record(copying_);
-    tell(t.peer, {Kind::kTaken, 0, 0, 0, event});
+    send_notice(t.peer, {Kind::kTaken, 0, 0, 0, event});
   }
 
   std::vector<std::span<std::byte>> own_;
@@ -253,7 +253,7 @@ class IpcTransport final : public DeviceTransport {
   std::deque<Post> posts_;  // with their events, for the next run as well
   int used_posts_ = 0;
   std::deque<Notice> notices_;
-  std::vector<Communicator::Request> told_;
+  std::vector<Communicator::Request> notices_in_flight_;
   Stream copying_{Stream::Priority::kHigh};
 };
 

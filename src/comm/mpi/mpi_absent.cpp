@@ -1,4 +1,4 @@
-// Builds without MPI: the same interface, which says so.
+// Builds without MPI: the same interface, which throws.
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
 

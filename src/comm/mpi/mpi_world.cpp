@@ -17,8 +17,7 @@
 namespace longnet {
 namespace {
 
-constexpr size_t kLargestMessage = size_t{1}
-                                   << 30;  // MPI counts are ints: longer messages are split
+constexpr size_t kLargestMessage = size_t{1} << 30;  // MPI counts in ints: longer ones are split
 constexpr int kDataTag = 1, kGroupTag = 2;
 
 void require(int code, Located what) {
@@ -36,7 +35,7 @@ class MpiCommunicator final : public Communicator {
     require(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     require(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     require(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
-    // How many are in flight depends on the moment, so a warm run could still meet a new maximum.
+    // A warm run may have more requests in flight than the first one had.
     for (int i = 0; i < 64; ++i) add_in_flight();
   }
   ~MpiCommunicator() override {
@@ -75,7 +74,7 @@ class MpiCommunicator final : public Communicator {
     Collective& c = opened(group);
     const Request id = new_request();
     const int64_t unit = common_unit(counts, int64_t(into.size()));
-    if (unit == 0) return id;  // nobody has a row
+    if (unit == 0) return id;  // all parts are empty
     if (unit < 0) {
       for (int i = 0; i < group.count; ++i) {
         if (i == me) continue;
@@ -84,11 +83,10 @@ class MpiCommunicator final : public Communicator {
       }
       return id;
     }
-    in_flight(id).into.set(counts, unit);
-    const MPI_Datatype type = c.type_of(unit);
-    require(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, into.data(),
-                            in_flight(id).into.counts.data(), in_flight(id).into.begins.data(),
-                            type, c.comm, in_flight(id).add(-1)),
+    InFlight& f = in_flight(id);
+    f.into.set(counts, unit);
+    require(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, into.data(), f.into.counts.data(),
+                            f.into.begins.data(), c.type_of(unit), c.comm, f.add(-1)),
             "MPI_Iallgatherv");
     return id;
   }
@@ -108,20 +106,19 @@ class MpiCommunicator final : public Communicator {
     Collective& c = opened(group);
     const Request id = new_request();
     // Members see different counts, so the unit must not depend on them: rows are multiples of 4
-    // bytes.
+    // bytes. For the same reason a rank cannot fall back to another way on its own.
     constexpr int64_t kUnit = 4;
-    // Sizes differ between ranks, so a rank cannot choose another way on its own.
     check(int64_t(std::max(from.size(), into.size())) / kUnit <= INT_MAX, "an all-to-all of ",
           std::max(from.size(), into.size()),
           " bytes is more than MPI_Ialltoallv counts; use sweep.collective=pairwise or linear");
-    in_flight(id).from.set(from_counts, kUnit);
-    in_flight(id).into.set(into_counts, kUnit);
+    InFlight& f = in_flight(id);
+    f.from.set(from_counts, kUnit);
+    f.into.set(into_counts, kUnit);
     const MPI_Datatype type = c.type_of(kUnit);
-    require(MPI_Ialltoallv(from.data(), in_flight(id).from.counts.data(),
-                           in_flight(id).from.begins.data(), type, into.data(),
-                           in_flight(id).into.counts.data(), in_flight(id).into.begins.data(), type,
-                           c.comm, in_flight(id).add(-1)),
-            "MPI_Ialltoallv");
+    require(
+        MPI_Ialltoallv(from.data(), f.from.counts.data(), f.from.begins.data(), type, into.data(),
+                       f.into.counts.data(), f.into.begins.data(), type, c.comm, f.add(-1)),
+        "MPI_Ialltoallv");
     return id;
   }
 
@@ -217,7 +214,7 @@ class MpiCommunicator final : public Communicator {
       }
     }
   };
-  // A sub-communicator and what its collectives need, made ahead of timed regions.
+  // A sub-communicator and the types of its collectives, made ahead of timed regions.
   struct Collective {
     MPI_Comm comm = MPI_COMM_NULL;
     std::map<int64_t, MPI_Datatype> types;  // by unit
@@ -244,14 +241,8 @@ class MpiCommunicator final : public Communicator {
     for (int64_t c : counts) unit = std::gcd(unit, c);
     return unit == 0 || (total / unit <= INT_MAX && unit <= INT_MAX) ? unit : -1;
   }
-  template <class Bytes>
-  static Bytes part_of(Bytes all, std::span<const int64_t> counts, int i) {
-    const int64_t begin = std::accumulate(counts.begin(), counts.begin() + i, int64_t{0});
-    return all.subspan(size_t(begin), size_t(counts[size_t(i)]));
-  }
-
-  // One operation of ours: its MPI requests and what they need while they are in flight. Vectors
-  // keep their capacity, so that a warm region allocates nothing.
+  // One operation of a Communicator: its MPI requests and the data that they need while they are in
+  // flight. Vectors keep their capacity, so that a warm region allocates nothing.
   struct InFlight {
     bool in_use = false;
     std::vector<MPI_Request> parts;
@@ -286,7 +277,7 @@ class MpiCommunicator final : public Communicator {
     add_in_flight().in_use = true;
     return Request(requests_.size()) - 1;
   }
-  // What arrived is what was announced: MPI would accept a shorter message silently.
+  // Checks the length of what arrived: MPI would accept a shorter message silently.
   void finish(InFlight& f) {
     for (size_t i = 0; i < f.expected.size(); ++i) {
       if (f.expected[i] < 0) continue;

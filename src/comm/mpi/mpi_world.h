@@ -14,8 +14,8 @@ bool mpi_available();
 // Number of ranks that a launcher (mpirun, srun) says it has started, from its environment
 // variables; none when this process was not launched by one. Does not initialise MPI.
 std::optional<int> launched_world_size();
-// This process's rank as the launcher says it, 0 without one: for programs that must not start MPI
-// to know who prints.
+// This process's rank from the launcher's environment variables, 0 without them: for programs that
+// must not initialise MPI only to choose the rank that prints.
 int launched_rank();
 
 // Initialises MPI (thread level: funneled) and finalises it at the end of its life. Throws Error

@@ -1,6 +1,7 @@
-// What the ranks of a communicator on threads share. Rank 1 posts its third send to rank 0 in
-// channel (1, 0) as number 2; rank 0's third receive from rank 1 copies it, straight from the
-// sender's buffer.
+// State that the ranks of a communicator on threads share.
+//
+//   Rank 1 posts its third send to rank 0 in channel (1, 0) as number 2; rank 0's third receive
+//   from rank 1 copies it, straight from the sender's buffer.
 #pragma once
 #include <condition_variable>
 #include <cstddef>
@@ -44,7 +45,7 @@ class ThreadState {
     if (!abort_reason.empty()) throw Error("stopped because another rank failed: " + abort_reason);
   }
 
-  // All ranks meet; the last to come runs `last` under the lock. Returns when it has.
+  // A barrier: each rank runs `join`, the last one to arrive also `last`, both under the lock.
   void rendezvous(const std::function<void()>& join, const std::function<void()>& last = {}) {
     std::unique_lock lock(mutex);
     throw_if_aborted();

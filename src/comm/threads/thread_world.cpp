@@ -17,7 +17,7 @@ class ThreadCommunicator final : public Communicator {
  public:
   ThreadCommunicator(std::shared_ptr<ThreadState> world, Rank rank)
       : world_(std::move(world)), rank_(rank) {
-    // How many are in flight depends on the moment, so a warm run could still meet a new maximum.
+    // A warm run may have more requests in flight than the first one had.
     for (int i = 0; i < 64; ++i) add_request();
     receives_.reserve(256);
   }
@@ -176,11 +176,6 @@ class ThreadCommunicator final : public Communicator {
     return Request(requests_.size()) - 1;
   }
 
-  template <class Bytes>
-  static Bytes part_of(Bytes all, std::span<const int64_t> counts, int i) {
-    const int64_t begin = std::accumulate(counts.begin(), counts.begin() + i, int64_t{0});
-    return all.subspan(size_t(begin), size_t(counts[size_t(i)]));
-  }
   // Both directions with one partner, as children of a collective's request.
   void exchange(Request all, Rank with, std::span<const std::byte> out, std::span<std::byte> in) {
     // Not through a reference to the request: posting may move the vector.
@@ -225,7 +220,7 @@ class ThreadCommunicator final : public Communicator {
     return id;
   }
 
-  // Copies whatever has been sent to this rank's posted receives, in the order of each channel.
+  // Copies the sends that match this rank's posted receives, in the order of each channel.
   void progress() {
     for (size_t i = 0; i < receives_.size();) {
       RequestState& r = requests_[size_t(receives_[i])];
