@@ -1,21 +1,20 @@
-// How fast one device attends, merges and packs, next to what the machine could do at best.
+// Speed of the cpu kernel (attend, merge, pack) and of the row worker beside the machine's peaks.
 //
 //   kernels_benchmark --benchmark_filter=attend/fp32 --benchmark_out=kernels.json
 //
-// attend:      gflops counts 4 * d operations per visible (query, key) pair, and nothing else;
-//              share_of_peak divides by the multiply-add peak of the same instruction set and
-//              number of threads, measured in this process before the benchmarks run. `stride`
-//              counts heads: rows lie stride * d elements apart (12: a [tokens][12][d] tensor; 16:
-//              r = 16 of one head).
-// merge, pack: bytes_per_second counts what must be read and written once; share_of_bandwidth
-// divides by
-//              the memory bandwidth on one thread. Small sizes stay in caches and may exceed 1.
-// fill, fill_and_digest, summarize: what a walk over virtual ranks does beside attending, items
-// per second are values.
-// Rates count the CPU time of the thread, except that several threads count real time, so that a
-// process next door costs nothing but the caches that it takes. Of the repetitions read min of
-// time, max of share. Repeated measurements report median, min and max: on a shared machine read
-// min of time, max of share.
+// attend            gflops: 4 * d operations per visible (query, key) pair, and nothing else.
+//                   share_of_peak: of the multiply-add peak of the same instruction set and number
+//                   of threads, measured in this process before the benchmarks run. `stride` counts
+//                   heads: rows lie stride * d elements apart (12: a [tokens][12][d] tensor; 16:
+//                   r = 16 of one head).
+// merge, pack       bytes_per_second: every byte read once and written once. share_of_bandwidth: of
+//                   the memory bandwidth on one thread; above 1 for sizes that stay in caches.
+// fill, fill_and_digest, summarize
+//                   work of a virtual walk beside attending; items_per_second counts values.
+//
+// Rates are per second of CPU time of the main thread, also with several threads, of which it is
+// one: other processes cost only the caches that they take. Repetitions report median, min and max:
+// on a shared machine read the min of times and the max of shares.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -201,8 +200,8 @@ void run_pack(benchmark::State& state, int64_t rows, int64_t stride, DType dtype
   count_bytes(state, 2 * rows * row_bytes, machine);
 }
 
-// What a walk over virtual ranks does beside attending, in values per second: the generator, with
-// or without the digest of what it made, and the sums and digest of an output.
+// Work of a virtual walk beside attending, in values per second: the generator, with or without the
+// digest of its rows, and the sums and digest of an output.
 void run_fill(benchmark::State& state, DType dtype, bool digest) {
   constexpr int64_t kDim = 64, kRows = 65536;
   const auto worker = make_cpu_row_worker();

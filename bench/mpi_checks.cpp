@@ -1,7 +1,7 @@
-// Run under mpirun by the tests labelled mpi: the contract of the communicator, then real forward
-// passes of every algorithm on odd shapes, with bytes and messages held against the prediction.
-// `--break-rank-1` fails on purpose; `--resident-memory ring` holds what the system says of the
-// process's memory against the prediction.
+// Run under mpirun by the tests labelled mpi: checks the contract of the communicator, then real
+// forward passes of every algorithm on odd shapes, with bytes and messages as predicted.
+// `--break-rank-1` fails on purpose; `--resident-memory ring` compares the process's resident
+// memory with the prediction.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -79,7 +79,7 @@ int check_forward(const AlgorithmInfo& algorithm, ShardedProblem s, const std::s
   return 1;
 }
 
-// One message and one gather of more bytes than an int counts.
+// Checks one message and one gather of more bytes than an int counts.
 void check_large_messages(Communicator& comm) {
   constexpr size_t kBytes = (size_t{1} << 31) + 12;
   constexpr size_t kSpots[] = {0, (size_t{1} << 30) - 1, size_t{1} << 30, size_t{1} << 31,
@@ -107,13 +107,13 @@ int64_t process_memory(const std::string& key) {
   throw Error(concat("/proc/self/status has no ", key));
 }
 
-// Of MPI: fragments and shared segments that are touched when ranks first meet, and pages of code.
-// Less than the smallest buffer of the problem below, 8.4 MB, so that none can hide in it.
+// Memory of MPI itself: fragments and shared segments of the first messages, and pages of code.
+// Less than the smallest buffer of the problem below, 8.4 MB, so that no buffer can be missed.
 constexpr int64_t kResidentSlack = int64_t{6} << 20;
 
-// The peak of the process's resident memory, from before the program is bound until it has run
-// twice, is what was predicted: no buffer that the ledger does not know, none that is never used.
-// One algorithm per process, because a peak never falls.
+// Checks that the growth of the process's peak resident memory, from before the program is bound
+// until it has run twice, is the predicted one: no buffer is missing in the ledger, none is never
+// used. One algorithm per process, because a peak never falls.
 void check_resident_memory(const AlgorithmInfo& algorithm, Communicator& comm) {
   const int64_t n = 512 * comm.size();
   ShardedProblem s{{.seq_len = n, .num_heads = 64, .num_kv_heads = 64, .head_dim = 64},

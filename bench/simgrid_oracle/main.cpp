@@ -1,9 +1,10 @@
-// Makespans of this suite's simulator beside SimGrid's, for all algorithms. A test of its own,
-// because SimGrid and MPI do not go into one process.
+// Compares makespans of this suite's simulator with SimGrid's, for all algorithms. A program of its
+// own, because SimGrid and MPI do not go into one process.
 //
-//   simgrid_oracle [--json FILE] [--quick]    exit 1 when they differ by more than 1e-6 where no
-//   two
-//                                             messages can meet on a link, 2 % where they can
+//   simgrid_oracle [--json FILE] [--quick]
+//
+// Exits with 1 when they differ by more than 1e-6 where no two messages share a link, by more than
+// 2 % where they do.
 #include <cmath>
 #include <fstream>
 #include <iomanip>
@@ -76,7 +77,7 @@ std::vector<Case> cases(bool quick) {
       for (const int ranks : {1, 2, 3, 8, 16, 32, 64, 512}) {
         if (quick && ranks > 16) continue;
         for (const std::string& collective : collectives_of(a)) {
-          // Where the number of messages is not P squared, or SimGrid would take minutes.
+          // The number of messages is not P squared, for which SimGrid would take minutes.
           const bool few =
               a.collectives == CollectiveUse::kAllGather &&
               (collective == "recursive_doubling" ||

@@ -89,7 +89,7 @@ class Replay {
     for (Rank p = 0; p < programs_.ranks; ++p)
       for (int lane = 0; lane < kLanes; ++lane)
         if (!programs_.of(p).lanes[size_t(lane)].empty())
-          sg4::Actor::create("lane", hosts_[size_t(p)], [this, p, lane] { walk(p, lane); });
+          sg4::Actor::create("lane", hosts_[size_t(p)], [this, p, lane] { run_lane(p, lane); });
     for (auto& [pair, channel] : channels_)
       sg4::Actor::create("carrier", hosts_[size_t(pair.first)],
                          [this, c = channel.get()] { carry(*c); });
@@ -101,7 +101,7 @@ class Replay {
     return (p + offsets[size_t(op.peer)]) % programs_.ranks;
   }
 
-  void walk(Rank p, int lane) {
+  void run_lane(Rank p, int lane) {
     const auto& ops = programs_.of(p).lanes[size_t(lane)];
     for (uint32_t i = 0; i < ops.size(); ++i) {
       const CompactOp& op = ops[i];
@@ -158,7 +158,7 @@ class Replay {
 
 double simgrid_makespan(const ProgramSet& programs, const Topology& topology,
                         ExecutionKind execution) {
-  std::cout << std::flush;  // else the child has a copy of what is not written yet
+  std::cout << std::flush;  // else the child has a copy of the unwritten text
   int pipe_ends[2];
   check(pipe(pipe_ends) == 0, "no pipe");
   const pid_t child = fork();

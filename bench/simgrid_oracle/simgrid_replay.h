@@ -1,5 +1,5 @@
 // The same packed programs on the same links, timed by SimGrid (Casanova et al., JPDC 2014) in
-// place of this suite's engine: an independent answer to hold ours against.
+// place of this suite's engine: an independent answer to compare ours with.
 //
 // Every lane of every rank is an s4u actor that waits, sleeps and posts; every (from, to) channel
 // is one that carries its messages one after the other. Event order, clock and max-min sharing are
@@ -11,7 +11,7 @@
 
 namespace longnet {
 
-// Seconds until the last op is over; every rank is walked. In a process of its own (SimGrid has one
+// Seconds until the last op is over; no rank is left out. In a process of its own (SimGrid has one
 // engine per process). Throws Error when that process fails.
 double simgrid_makespan(const ProgramSet& programs, const Topology& topology,
                         ExecutionKind execution);

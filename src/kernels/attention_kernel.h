@@ -1,4 +1,4 @@
-// What one device can do with rows that are already on it: attend, merge, pack.
+// Kernels of one device on rows that are already there: attend, merge, pack.
 //
 // The kernels know rows, strides and positions, and nothing of branches, ranks or schedules. A
 // dilated segment of head j is a QueryRun and a KvRun with row_stride = dilation_rate * num_heads *
@@ -70,7 +70,7 @@ struct AttendOptions {
   DType dtype = DType::kFloat32;
   bool causal = false;
   float output_scale = 1.0f;  // O is multiplied by it (a mixture by mean: 1 / branches)
-  // Called now and then, every millisecond or so, by the thread that called attend().
+  // Called about every millisecond by the thread that called attend().
   const std::function<void()>* progress_hook = nullptr;
 };
 
@@ -79,7 +79,7 @@ class AttentionKernel {
  public:
   virtual ~AttentionKernel() = default;
   virtual std::string_view name() const = 0;
-  // Empty when the kernel can do it, else the reason, for people.
+  // Empty when the kernel supports these options, else the reason.
   virtual std::string why_unsupported(const AttendOptions& options) const = 0;
   // Bytes of scratch memory that attend() needs, for any tasks, on `threads` threads; 64-byte
   // aligned.

@@ -1,4 +1,4 @@
-// Which kernels exist. To add one: a file that defines its make function, and one line of kKernels.
+// The kernels by name. To add one: a file that defines its make function, and one line of kKernels.
 #include "core/check.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cpu/cpu_kernel.h"

@@ -1,4 +1,4 @@
-// merge and pack of every kernel.
+// Tests merge and pack of every kernel.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// The hash of a row, for host and device: what digests (row_worker.h) add up.
+// The hash of a row, for host and device; digests (row_worker.h) are sums of these.
 //
 //   row of 64-bit words w_k:  mix64(sum over k of hash_word(w_k, word_key(k)) + row_name(...))
 #pragma once
@@ -31,7 +31,7 @@ LONGNET_HOST_DEVICE inline uint64_t row_name(uint32_t tensor, int64_t head, int6
 
 inline constexpr uint32_t kOutputTensor = 3;  // beside those of enum Tensor
 
-// Of an output row, whose words hash to `words` and whose LSE has these bits (0 without one).
+// Hash of an output row whose words hash to `words` and whose LSE has these bits (0 without one).
 LONGNET_HOST_DEVICE inline uint64_t output_row_hash(uint64_t words, uint32_t lse_bits, int64_t head,
                                                     int64_t token) {
   return mix64(mix64(words + lse_bits) + row_name(kOutputTensor, head, token));

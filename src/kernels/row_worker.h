@@ -39,7 +39,8 @@ struct OutputRows {
   int64_t head = 0, first_token = 0, token_step = 1, rows = 0;
 };
 
-// Of O, unless the name says otherwise; NaN counts, and is in no sum. Empty: (+inf, -inf).
+// Sums of O, unless a name says otherwise. NaN values are counted and left out of the sums. min and
+// max of no values: +inf and -inf.
 struct OutputSummary {
   int64_t rows = 0;
   int64_t absent_rows = 0;  // LSE = -inf: no branch selects them
@@ -68,7 +69,7 @@ class RowWorker {
   // The digest alone, of rows that are there.
   virtual uint64_t digest(std::span<const FillRows> tasks, const RowFormat& format,
                           int threads) const = 0;
-  // Into summaries[i]: of tasks[i]. The same bits for any number of threads.
+  // summaries[i] = the summary of tasks[i]. The same bits for any number of threads.
   virtual void summarize(std::span<const OutputRows> tasks, int64_t head_dim, int threads,
                          std::span<OutputSummary> summaries) const = 0;
   virtual void poison(std::span<std::byte> bytes, int threads) const = 0;

@@ -1,5 +1,5 @@
-// The vectorised generator against the plain one, bit for bit, on every instruction set; digests
-// and sums against what they must and must not depend on.
+// Tests the vectorised generator against the plain one, bit for bit, on every instruction set, and
+// that digests and sums depend on the data and on nothing else.
 #include "kernels/row_worker.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ std::vector<std::byte> filled(FillRows task, const RowFormat& f, int threads, ui
   return out;
 }
 
-TEST(RowWorker, FillsWhatTheGeneratorSays) {
+TEST(RowWorker, FillsRowsOfTheGenerator) {
   for (const std::string& target : simd_targets()) {
     const ScopedSimdTarget use(target);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
@@ -49,7 +49,7 @@ TEST(RowWorker, FillsWhatTheGeneratorSays) {
   }
 }
 
-TEST(RowWorker, InputDigestKnowsRowsAndNotTheirOrder) {
+TEST(RowWorker, InputDigestDependsOnRowsAndNotOnTheirOrder) {
   const RowFormat f{.head_dim = 40, .dtype = DType::kBFloat16};
   const FillRows all{.head = 2, .first_token = 7, .rows = 3000, .row_stride = 40};
   uint64_t whole = 0;

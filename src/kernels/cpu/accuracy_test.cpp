@@ -1,4 +1,4 @@
-// Rounding errors of long sums: what the levels of summation in attend_simd.h are for.
+// Tests the rounding errors of long sums: the reason for the levels of summation in attend_simd.h.
 #include <gtest/gtest.h>
 
 #include <algorithm>

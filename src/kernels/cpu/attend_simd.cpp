@@ -40,7 +40,7 @@ HWY_INLINE void add_and_clear(float* into, float* from, int64_t count) {
   }
 }
 
-// The query rows of one chunk, and what is summed up for them.
+// The query rows of one chunk and their sums.
 class ChunkRows {
  public:
   ChunkRows(const AttendWorkspace& ws, int64_t rows)
@@ -64,8 +64,8 @@ class ChunkRows {
     for (int64_t i = 0; i < rows_; ++i) ws_.m[i] = kNoMaximum;
   }
 
-  // Rows [begin, begin + rows) against the first `keys` keys of the packed panel; those that a row
-  // must not see are given by `panel` and the row's token.
+  // Attends rows [begin, begin + rows) to the first `keys` keys of the packed panel. With
+  // `masked_q` each row sees those whose positions in `panel` are <= its own.
   void attend_tile(const KeyPanel& panel, int64_t begin, int64_t rows, int64_t keys,
                    const QueryRun* masked_q) {
     const int64_t vectors = (keys + kLanes - 1) / kLanes;
@@ -149,7 +149,7 @@ class ChunkRows {
     }
   }
 
-  // Scores of keys that a query at `token` does not see become -inf.
+  // Sets the scores of keys that a query at `token` does not see to -inf.
   static void mask_row(const KeyPanel& panel, int64_t token, int64_t width, float* scores) {
     for (const PanelSegment& s : panel.active()) {
       const int64_t visible = visible_rows(s.first_token, s.token_step, s.keys, token);

@@ -1,4 +1,4 @@
-// Where a task keeps the state of a chunk of query rows, its packed panel and its tile of scores.
+// Layout of a task's scratch memory: state of a chunk of query rows, packed panel, tile of scores.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -22,10 +22,10 @@ struct AttendWorkspace {
   int64_t head_dim, padded;
   float* q;        // [kChunkRows][head_dim], times log2(e) / sqrt(head_dim)
   float* o;        // [kChunkRows][padded], sums of P V of the current group of panels
-  float* o_outer;  // [kChunkRows][padded], of the groups before
+  float* o_outer;  // [kChunkRows][padded], sums over the groups before
   float* l;        // [kChunkRows][kMaxLanes], sums of P per vector lane, like o
   float* l_outer;  // [kChunkRows][kMaxLanes]
-  float* m;        // [kChunkRows], what the powers are relative to
+  float* m;        // [kChunkRows], the maxima that are subtracted from scores
   float* k;        // [head_dim][kPanelKeys], in groups of columns
   float* v;        // [kPanelKeys][padded], in groups of columns
   float* s;        // [kTileRows][kPanelKeys], scores, then powers

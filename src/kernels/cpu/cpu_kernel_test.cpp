@@ -190,7 +190,7 @@ TEST_F(CpuKernelTest, SameBitsOnAnyThreadsAndBesideAnyTasks) {
   }
 }
 
-TEST_F(CpuKernelTest, InterludesComeOncePerPanelOfKeysOnTheCallingThread) {
+TEST_F(CpuKernelTest, TheProgressHookIsCalledOncePerPanelOfKeysOnTheCallingThread) {
   int calls = 0;
   const auto caller = std::this_thread::get_id();
   const std::function<void()> progress_hook = [&] {
@@ -207,7 +207,7 @@ TEST_F(CpuKernelTest, InterludesComeOncePerPanelOfKeysOnTheCallingThread) {
   EXPECT_LE(calls, 20 * 8);
 }
 
-TEST_F(CpuKernelTest, SaysWhatItCannotDo) {
+TEST_F(CpuKernelTest, UnsupportedOptionsHaveAReason) {
   EXPECT_EQ(cpu_->why_unsupported({.head_dim = 64}), "");
   EXPECT_NE(cpu_->why_unsupported({.head_dim = 0}), "");
   EXPECT_NE(cpu_->why_unsupported({.head_dim = 20}), "");

@@ -33,7 +33,7 @@ class CpuRowWorker final : public RowWorker {
  public:
   void fill(std::span<const FillRows> tasks, const RowFormat& format, int threads,
             uint64_t* digest) const override {
-    const uint64_t sum = walk(tasks, format, threads, [&](const FillRows& rows) {
+    const uint64_t sum = sum_over_pieces(tasks, format, threads, [&](const FillRows& rows) {
       fill_rows(rows, format);
       return digest == nullptr ? uint64_t{0} : digest_rows(rows, format);
     });
@@ -42,8 +42,8 @@ class CpuRowWorker final : public RowWorker {
 
   uint64_t digest(std::span<const FillRows> tasks, const RowFormat& format,
                   int threads) const override {
-    return walk(tasks, format, threads,
-                [&](const FillRows& rows) { return digest_rows(rows, format); });
+    return sum_over_pieces(tasks, format, threads,
+                           [&](const FillRows& rows) { return digest_rows(rows, format); });
   }
 
   void summarize(std::span<const OutputRows> tasks, int64_t head_dim, int threads,
@@ -75,8 +75,8 @@ class CpuRowWorker final : public RowWorker {
 
  private:
   template <class Body>
-  static uint64_t walk(std::span<const FillRows> tasks, const RowFormat& format, int threads,
-                       const Body& body) {
+  static uint64_t sum_over_pieces(std::span<const FillRows> tasks, const RowFormat& format,
+                                  int threads, const Body& body) {
     check(format.head_dim % 8 == 0 && format.head_dim * 4 <= kMaxRowWords * 8,
           "head_dim must be a multiple of 8 up to 256, is ", format.head_dim);
     const std::vector<Piece> pieces = pieces_of(tasks);

@@ -1,8 +1,10 @@
 // Cuts the keys of several runs into panels of at most kPanelKeys keys, across the borders of runs.
 //
-//   Runs of 100 and 150 keys become the panels 100 + 28 | 122: the first has two segments.
-//   Causal: within a segment positions ascend, so what a query sees of it is a prefix. Keys that
-//   even the last query does not see are cut off beforehand; the order of the runs does not matter.
+//   runs    |--- 100 keys ---|------ 150 keys ------|
+//   panels  |------ 128 keys -----|---- 122 keys ---|   the first has segments of 100 and 28 keys
+//
+// Causal: within a segment positions ascend, so that a query sees a prefix of it. Keys that even
+// the last query does not see are cut off beforehand; the order of the runs does not matter.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -21,7 +23,7 @@ namespace longnet {
 inline constexpr int64_t kPanelKeys = 128;
 inline constexpr int64_t kAllTokens = std::numeric_limits<int64_t>::max();  // "no mask"
 
-// How many of the `rows` positions first, first + step, ... are <= token.
+// Number of the `rows` positions first, first + step, ... that are <= token.
 inline int64_t visible_rows(int64_t first, int64_t step, int64_t rows, int64_t token) {
   if (token == kAllTokens) return rows;
   if (rows == 0 || token < first) return 0;

@@ -18,8 +18,8 @@ namespace longnet {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 12 chains: at least latency 4 x 2 per cycle, and they fit into 16 registers. Returns the
-// operations.
+// 12 chains hide a latency of 4 cycles at 2 per cycle and fit into 16 registers. Returns the number
+// of operations.
 double run_multiply_adds(int64_t rounds, float* sink) {
   const hn::ScalableTag<float> df;
   constexpr int kChains = 12;
@@ -63,8 +63,8 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Runs body(thread, window) on all threads at once, `windows` times; the seconds of the shortest
-// window.
+// Runs body(thread, window) on all threads at once, `windows` times. Returns the seconds of each
+// window, ascending.
 template <class Body>
 std::vector<double> sorted_windows(int threads, int windows, const Body& body) {
   std::vector<double> seconds(size_t(windows), 0.0);

@@ -19,7 +19,7 @@ TEST(SimdTargetsTest, ScopeSelectsAndRestores) {
   EXPECT_THROW(ScopedSimdTarget("AVX9"), UsageError);
 }
 
-// No upper bounds: what a machine can do, only the machine knows.
+// No upper bounds: they depend on the machine.
 TEST(MachinePeakTest, MeasuresSomethingOnEveryTarget) {
   for (const std::string& name : simd_targets()) {
     const ScopedSimdTarget use(name);

@@ -47,8 +47,8 @@ struct ColumnGroups {
   int64_t width(int64_t g) const { return begin(g + 1) - begin(g); }
 };
 
-alignas(
-    64) constexpr float kZeroRow[kMaxHeadDim] = {};  // stands in for the keys that a panel lacks
+// Stands in for the keys that a panel lacks.
+alignas(64) constexpr float kZeroRow[kMaxHeadDim] = {};
 
 template <class Storage>
 HWY_INLINE const Storage* key_row(const KeyPanel& panel, int64_t key) {

@@ -1,4 +1,4 @@
-// Hardware prefetchers do not follow strided rows: who walks them fetches a later row by hand.
+// Prefetches of strided rows, which hardware prefetchers do not follow.
 #pragma once
 #include <cstdint>
 

@@ -59,8 +59,7 @@ using HalfTag = hn::Repartition<uint32_t, WordTag>;
 constexpr int64_t kWordLanes = int64_t(hn::MaxLanes(WordTag()));
 
 // The four words of a Philox block in four vectors of 64-bit lanes, a block per lane. Only the low
-// halves count: a multiplication reads no more, and what an exclusive or leaves in the high halves
-// never comes down.
+// halves count: multiplications read nothing else, and exclusive ors keep the halves apart.
 struct Blocks {
   Words c[4];
 };
@@ -130,7 +129,7 @@ HWY_INLINE void store_blocks(const Blocks& b, float* out) {
   hn::StoreU(hn::InterleaveUpper(df, even, odd), df, out + 2 * kWordLanes);
 }
 
-// Which block each vector lane makes.
+// Number of the block that each vector lane makes.
 HWY_INLINE Words block_numbers(uint16_t*) { return hn::Iota(WordTag(), 0); }
 HWY_INLINE Words block_numbers(float*) {
   alignas(64) uint64_t number[size_t(kWordLanes)];

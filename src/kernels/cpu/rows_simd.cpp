@@ -40,16 +40,10 @@ void merge_rows_on_target(const MergeTask& task, MergeRule rule, int64_t head_di
     if (max == -std::numeric_limits<float>::infinity()) continue;  // neither saw a key
     const float ratio = std::exp(-std::fabs(from - into));         // 0 when one side saw no key
     const float large = 1.0f / (1.0f + ratio), small = ratio * large;
-    const bool sum = rule == MergeRule::kSum;
-    blend_row(task.from.o + i * task.from.o_stride,
-              sum           ? 1.0f
-              : from > into ? large
-                            : small,
-              task.into.o + i * task.into.o_stride,
-              sum           ? 1.0f
-              : from > into ? small
-                            : large,
-              head_dim);
+    float from_weight = from > into ? large : small, into_weight = from > into ? small : large;
+    if (rule == MergeRule::kSum) from_weight = into_weight = 1.0f;
+    blend_row(task.from.o + i * task.from.o_stride, from_weight,
+              task.into.o + i * task.into.o_stride, into_weight, head_dim);
     into = max + std::log1p(ratio);
   }
 }

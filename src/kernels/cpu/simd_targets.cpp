@@ -3,7 +3,7 @@
 #include "core/check.h"
 #include "kernels/cpu/highway_targets.h"
 
-// After highway_targets.h, whatever the alphabet says.
+// Must follow highway_targets.h.
 #include "hwy/highway.h"
 
 namespace longnet {

@@ -1,4 +1,4 @@
-// Which instruction sets the cpu kernel is compiled for, by name, and a switch for tests and
+// Names of the instruction sets that the cpu kernel is compiled for, and a switch for tests and
 // benchmarks.
 #pragma once
 #include <string>

@@ -1,7 +1,7 @@
 // Rows on a device: generate, pack, merge, fill, count. Lists are prepared once, launched many
 // times.
 //
-//   merge of 300 rows: three blocks of 64 rows, one of 44... each thread four columns
+//   merge of 300 rows: four blocks of 64 rows and one of 44; a thread has four columns of a row
 #pragma once
 #include <cstdint>
 #include <span>

@@ -1,5 +1,5 @@
-// The kernel that is right because it is obvious: row_oracle.h for each query row. Slow; it
-// allocates.
+// The reference kernel, simple enough to be obviously right: row_oracle.h for each query row. Slow;
+// it allocates.
 #pragma once
 #include <memory>
 

@@ -1,15 +1,15 @@
-// One query row of attention in double arithmetic, one key at a time: the yardstick of every other
+// One query row of attention in double arithmetic, one key at a time: the reference of every other
 // path.
 //
-//   RowOracle row(q);                       // q: head_dim floats
-//   row.add_key(k0, v0); row.add_key(k1, v1);
-//   row.finish()                            // o = (e^s0 v0 + e^s1 v1) / (e^s0 + e^s1), lse =
-//   ln(e^s0 + e^s1)
+//   RowOracle row(q);                            // q: head_dim floats
+//   row.add_key(k0, v0);  row.add_key(k1, v1);
+//   row.finish();                                // o   = (e^s0 v0 + e^s1 v1) / (e^s0 + e^s1)
+//                                                // lse = ln(e^s0 + e^s1)
 //
-// s_i = q . k_i / sqrt(head_dim). Online softmax (Milakov & Gimelshein, arXiv 1805.02867), so
-// millions of keys need no memory. It knows no mask: the caller folds in the visible keys only, in
-// any order. A key that is added twice counts twice (the multiset of a mixture). No key: o = 0, lse
-// = -inf.
+// s_i = q . k_i / sqrt(head_dim). Online softmax (Milakov & Gimelshein, arXiv 1805.02867), so that
+// millions of keys need no memory. It knows no mask: the caller adds the visible keys only, in any
+// order. A key that is added twice counts twice (the multiset of a mixture). Without keys o = 0 and
+// lse = -inf.
 #pragma once
 #include <cstdint>
 #include <limits>

@@ -1,8 +1,7 @@
-// For tests: an attention task with its own storage, hostile in every way that the interface
-// allows.
+// For tests: an attention task with its own storage, as unfavourable as the interface allows.
 //
-// Rows start at odd addresses, the gaps between rows hold NaN, the workspace starts as NaN, and
-// what lies around the output rows is checked after each run.
+// Rows start at odd addresses, the gaps between rows hold NaN, the workspace starts as NaN, and the
+// memory around the output rows is checked after each run.
 #pragma once
 #include <cstdint>
 #include <functional>
