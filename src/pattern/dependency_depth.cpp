@@ -16,9 +16,9 @@ namespace {
 
 using Key = std::vector<int64_t>;
 
-// The classes of an interval that matter for the depth. A class that is in fewer groups than another
-// of the same interval hears later and is heard later: the smallest decide the depth. The largest
-// join the most.
+// The classes of an interval that matter for the depth. A class that is in fewer groups than
+// another of the same interval hears later and is heard later: the smallest decide the depth. The
+// largest join the most.
 struct IntervalType {
   std::vector<std::vector<int32_t>> smallest, largest;  // offsets per branch
   bool isolated_token = false;
@@ -50,11 +50,11 @@ IntervalType interval_type(const std::vector<TokenClass>& classes) {
   return type;
 }
 
-// The intervals as a tree. Level d takes the branch with the d-th longest segments away; each set of
-// intervals that the branches of deeper levels still connect is one child, and a leaf is one
+// The intervals as a tree. Level d takes the branch with the d-th longest segments away; each set
+// of intervals that the branches of deeper levels still connect is one child, and a leaf is one
 // interval. Children of equal content (interval types, and segments of the branches above) are
-// twins: exchanging them changes nothing. A path between two tokens needs no third twin, since
-// what it crosses there it can cross in the twin of either end, so that two of each are enough; and
+// twins: exchanging them changes nothing. A path between two tokens needs no third twin, since what
+// it crosses there it can cross in the twin of either end, so that two of each are enough; and
 // where the target is in another twin than the source, one of each further down.
 //   N = 2^30, w = 2048, 2^27 and N: 524288 intervals become a few dozen.
 class SegmentTree {
@@ -274,7 +274,7 @@ DependencyDepth sparse_depth(const AttentionProblem& problem, const DilatedPatte
   if (problem.seq_len <= w || begin <= 0) return {.layers = 1, .reachable_layers = 1};
   const int64_t last_length = problem.seq_len - (problem.seq_len - 1) / w * w;
   if (problem.causal || last_length > begin) return {.layers = 2, .reachable_layers = 2};
-  return {.layers = DependencyDepth::kNever, .reachable_layers = 2};  // nobody hears the short one
+  return {.layers = DependencyDepth::kNever, .reachable_layers = 2};  // the short one is not heard
 }
 
 }  // namespace

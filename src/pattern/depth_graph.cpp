@@ -203,8 +203,8 @@ DependencyDepth depth_of(const DepthGraph& graph, int64_t max_steps,
                                          ? DependencyDepth::kNever
                                          : DependencyDepth::kUnknown};
   };
-  // A search from one source costs about four visits by a batch in every layer divided by the layers:
-  // go on while it closes more sources than a batch would take in that time.
+  // A search from one source costs about four visits by a batch in every layer divided by the
+  // layers: go on while it closes more sources than a batch would take in that time.
   constexpr int64_t kTrial = 8, kCostOfVisit = 4;
   for (bool worthwhile = true; worthwhile && open.size() > 0;) {
     const int64_t before = open.size();

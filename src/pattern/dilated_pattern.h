@@ -37,8 +37,9 @@ struct DilatedBranch {
 enum class PatternKind { kDense, kDilated, kSparse };
 // Offset of head j: j mod r (the paper), j / ceil(H/r) (contiguous head groups), or 0.
 enum class OffsetRule { kPaper, kBlock, kNone };
-// Mixture of branches: by LSE (one softmax over the multiset union of keys), by mean over the number
-// of branches, or by plain sum; a branch that does not select a row contributes 0 to mean and sum.
+// Mixture of branches: by LSE (one softmax over the multiset union of keys), by mean over the
+// number of branches, or by plain sum; a branch that does not select a row contributes 0 to mean
+// and sum.
 enum class MixRule { kLse, kMean, kSum };
 
 std::string_view to_string(PatternKind kind);  // "dense", "dilated", "sparse"

@@ -115,8 +115,8 @@ TEST(PairCount, ClosedFormIsTheCount) {
             }
 }
 
-TEST(PairCount,
-     OneBillionTokensOfDenseAttention) {  // N (N + 1) / 2 with N = 2^30, without overflow
+// N (N + 1) / 2 with N = 2^30, without overflow.
+TEST(PairCount, OneBillionTokensOfDenseAttention) {
   const TokenRange all{0, 1, int64_t{1} << 30};
   EXPECT_EQ(count_pairs(all, all, true), (int64_t{1} << 59) + (int64_t{1} << 29));
 }

@@ -4,6 +4,9 @@
 
 namespace longnet {
 
+namespace {
+
+// Sum of floor((a i + b) / m) for i in [0, n); a, b >= 0, m >= 1 (a Euclid-like descent, O(log m)).
 __int128 floor_sum(int64_t n, int64_t m, int64_t a, int64_t b) {
   check(n >= 0 && m >= 1 && a >= 0 && b >= 0, "floor_sum needs n, a, b >= 0 and m >= 1: ", n, ' ',
         m, ' ', a, ' ', b);
@@ -21,6 +24,8 @@ __int128 floor_sum(int64_t n, int64_t m, int64_t a, int64_t b) {
   }
   return sum;
 }
+
+}  // namespace
 
 int64_t count_pairs(const TokenRange& queries, const TokenRange& keys, bool causal) {
   if (queries.empty() || keys.empty()) return 0;

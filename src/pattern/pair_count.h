@@ -10,9 +10,6 @@ namespace longnet {
 //   queries 4, 6, 8 and keys 5, 6, 7: causal pairs 0 + 2 + 3 = 5.
 int64_t count_pairs(const TokenRange& queries, const TokenRange& keys, bool causal);
 
-// Sum of floor((a i + b) / m) for i in [0, n); a, b >= 0, m >= 1 (a Euclid-like descent, O(log m)).
-__int128 floor_sum(int64_t n, int64_t m, int64_t a, int64_t b);
-
 // Pairs of one sequence and all heads in one branch, multiply by batch for a forward pass. Exact
 // below 2^53; dense attention over 2^30 tokens and 12 heads has more than an int64_t holds.
 double branch_pairs(const AttentionProblem& problem, const DilatedPattern& pattern, int branch);

@@ -49,7 +49,7 @@ void for_each_case(Fn fn) {
           }
 }
 
-TEST(Accounting, ClosedFormsCountWhatAWalkCounts) {
+TEST(Accounting, ClosedFormsAreTheCountRunByRun) {
   int64_t attends = 0;
   for_each_case([&](const AlgorithmInfo& algorithm, const ShardedProblem& s) {
     const Schedule schedule = lower_collectives(algorithm.make(s), {});
@@ -75,7 +75,7 @@ TEST(Accounting, ClosedFormsCountWhatAWalkCounts) {
   EXPECT_GT(attends, 10000);
 }
 
-TEST(Accounting, BytesOfAHeldRangeAreThoseOfItsMap) {
+TEST(Accounting, BytesOfAViewAreThoseOfItsMap) {
   for_each_case([&](const AlgorithmInfo& algorithm, const ShardedProblem& s) {
     const Schedule schedule = algorithm.make(s);
     const RankProgram program = schedule.program(0);

@@ -3,8 +3,8 @@
 // Runs all programs symbolically, in the order of the executors (each rank in program order, a
 // communication completes when both sides have posted it) and verifies that
 //   - no rank waits for ever;
-//   - the rows that arrive are those expected, and every slot holds the rows that each op claims,
-//     within its size;
+//   - the expected rows arrive, and every slot holds the rows that each op claims and has room for
+//     them;
 //   - two ops that touch the same rows of a slot, one of them writing, are ordered by dependencies;
 //   - every row of the output is initialised once, and each (query, key, head) pair is attended
 //     exactly as often as the pattern says.

@@ -179,7 +179,7 @@ TEST(CheckSchedule, SlotTooSmall) {
                "bytes in slot 4");
 }
 
-TEST(CheckSchedule, RequireCorrectTellsAllFaults) {
+TEST(CheckSchedule, RequireCorrectThrowsAllFaults) {
   const Schedule broken =
       with_fault(dilated_attention(dilated_problem()), 0, [](RankProgram& p) { p.ops.pop_back(); });
   EXPECT_THROW(require_correct(broken), Error);

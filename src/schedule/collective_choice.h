@@ -1,5 +1,5 @@
-// Algorithms of the collectives: one name for a run's choice, the algorithm that it gives a group of
-// ranks ("recursive_doubling" on 6 ranks is bruck), and the algorithms that a schedule uses.
+// Algorithms of the collectives: one name for a run's choice, the algorithm that it gives a group
+// of ranks ("recursive_doubling" on 6 ranks is bruck), and the algorithms that a schedule uses.
 // lower_collectives.h describes them.
 #pragma once
 #include <string>

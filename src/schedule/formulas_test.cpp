@@ -1,6 +1,6 @@
 // The accounts of every algorithm against its published closed form. c = N / P tokens per rank, H
 // query and G K/V heads of d lanes, e = 4 bytes; P, Pu, Pr, Pi, Po as in the algorithm's file.
-// (Executor tests hold real counts against these accounts.)
+// (Executor tests compare real counts with these accounts.)
 #include <gtest/gtest.h>
 
 #include "schedule/accounting.h"
@@ -55,8 +55,8 @@ TEST(Formulas, Ring) {  // sent (P - 1) 2 c G d e, two buffers 4 c G d e
     }
 }
 
-TEST(Formulas,
-     AllGather) {  // sent (P - 1) 2 c G d e, holds 2 N G d e, or 2 x 2 N s d e when sliced
+// Sent (P - 1) 2 c G d e, memory 2 N G d e, or 2 x 2 N s d e when sliced.
+TEST(Formulas, AllGather) {
   for (const int p : {2, 4, 8, 16})
     for (const int64_t g : {16, 4, 1}) {
       for (const LayoutKind layout : {LayoutKind::kContiguous, LayoutKind::kZigzag}) {
@@ -74,8 +74,8 @@ TEST(Formulas,
     }
 }
 
-int64_t ulysses_bytes(int64_t c, int64_t degree,
-                      int64_t g) {  // (P - 1) / P c (2 H + 2 G') d e, G' = max(G, P)
+// (P - 1) / P c (2 H + 2 G') d e, G' = max(G, P).
+int64_t ulysses_bytes(int64_t c, int64_t degree, int64_t g) {
   const int64_t g1 = std::max(g, degree);
   return (degree - 1) * c * (2 * kH + 2 * g1) * kD * kE / degree;
 }
@@ -87,8 +87,8 @@ TEST(Formulas, Ulysses) {  // three all-to-alls: Q, K with V, O
                   3 * (ranks - 1));
 }
 
-TEST(Formulas,
-     Usp) {  // the all-to-alls inside Pu, and a ring of (Pr - 1) 2 c G'' d e, G'' = max(G, Pu)
+// The all-to-alls inside Pu, and a ring of (Pr - 1) 2 c G'' d e, G'' = max(G, Pu).
+TEST(Formulas, Usp) {
   for (const int degree : {1, 2, 4, 8})
     for (const int64_t g : {16, 4, 2, 1}) {
       ShardedProblem s = problem(8, g);
@@ -137,8 +137,8 @@ TEST(Formulas, QueryGather) {  // (P - 1) c H d e of queries, (P - 1) c H (d + 1
             7 * c * kH * (kD * kE + (kD + 1) * 4));
 }
 
-TEST(Formulas,
-     Sparse) {  // summary rows of all ranks: N / w blocks of k tokens, and the local blocks stay
+// Summary rows of all ranks: N / w blocks of k tokens; the local blocks stay.
+TEST(Formulas, Sparse) {
   ShardedProblem s = problem(8, kH);
   s.pattern = sparse_pattern(128, 8);
   const int64_t own = 2 * (kN / 8 / 128 * 8) * kH * kD * kE;

@@ -1,5 +1,5 @@
-// The algorithms that a choice of collective really runs. (That lowered programs are right is in registry_test,
-// what they send in formulas_test.)
+// The algorithms that a choice of collective really runs. (registry_test checks that lowered
+// programs are right, formulas_test the bytes that they send.)
 #include "schedule/lower_collectives.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ Schedule schedule(const char* algorithm, int ranks) {
        {96, ranks}});
 }
 
-TEST(CollectivesUsed, NamesWhatRunsInsteadOfWhatDoesNotSuit) {
+TEST(CollectivesUsed, NamesTheAlgorithmThatRunsInstead) {
   const CollectiveChoice doubling = parse_collective("recursive_doubling");
   EXPECT_THAT(collectives_used(schedule("all_gather", 8), doubling),
               ElementsAre("all_gather: recursive_doubling"));

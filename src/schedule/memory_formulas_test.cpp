@@ -1,7 +1,7 @@
 // Memory of every rank against closed forms. c = N / P tokens per rank, H query and G K/V heads of
 // d lanes, e bytes per element; an O and LSE in fp32 take 4 (d + 1) bytes per row. Every program
-// holds its shard of Q, K, V and the output: c (H + 2 G) d e + 4 c H (d + 1). The tests state what
-// comes on top; none of it depends on the rank or the mask.
+// holds its shard of Q, K, V and the output: c (H + 2 G) d e + 4 c H (d + 1). The tests state the
+// rest, which depends neither on the rank nor on the mask.
 #include <gtest/gtest.h>
 
 #include "schedule/accounting.h"
@@ -136,8 +136,8 @@ TEST(MemoryFormulas, QueryGather) {
 }
 
 // Segments over m of P ranks, rate r: w / r rows for each of min(r, H / G) offsets of a K/V head,
-// and a partial of c / r query rows. The local branch of rate 1 writes the output in place. Of two
-// branches each keeps what it gathered; they take turns with the partial, the larger one's.
+// and a partial of c / r query rows. The local branch of rate 1 writes the output in place. Each of
+// two branches keeps its gathered rows; both use one partial, as large as the larger one needs.
 TEST(MemoryFormulas, DilatedExchangesInsideSegments) {
   for_masks_and_kv_heads([](bool causal, int64_t g) {
     const int64_t c = kN / 8;

@@ -18,8 +18,9 @@ int divisor_or_all(int64_t period, int world) {
   return period < world && world % period == 0 ? int(period) : world;
 }
 
-// Shards of one length; a causal mask is the same for all only with zigzag chunks of one length.
-bool alike(const ShardedProblem& s, int ring_size) {
+// True for shards of one length whose ranks have equally many pairs: a causal mask gives that only
+// with zigzag chunks of one length.
+bool equal_shards(const ShardedProblem& s, int ring_size) {
   const int64_t n = s.problem.seq_len, world = s.layout.world_size();
   if (n % world != 0) return false;
   const bool zigzag = s.layout.kind() == LayoutKind::kZigzag;
@@ -27,18 +28,18 @@ bool alike(const ShardedProblem& s, int ring_size) {
   return !s.problem.causal || zigzag;
 }
 
-int one_if_alike(const ShardedProblem& s) {
-  return alike(s, s.layout.world_size()) ? 1 : s.layout.world_size();
+int one_if_equal_shards(const ShardedProblem& s) {
+  return equal_shards(s, s.layout.world_size()) ? 1 : s.layout.world_size();
 }
 
 int no_period(const ShardedProblem& s) { return s.layout.world_size(); }
 
 int two_level_period(const ShardedProblem& s, int inner) {
-  return alike(s, s.layout.world_size()) ? divisor_or_all(inner, s.layout.world_size())
-                                         : s.layout.world_size();
+  return equal_shards(s, s.layout.world_size()) ? divisor_or_all(inner, s.layout.world_size())
+                                                : s.layout.world_size();
 }
 
-// Inside a group each rank has its own heads: alike only when all have as many.
+// Inside a group each rank has its own heads: equal programs only when all have as many.
 int heads_period(const ShardedProblem& s, int degree) {
   const int world = s.layout.world_size();
   const int64_t h = s.problem.num_heads, kv = s.problem.num_kv_heads;
@@ -47,13 +48,13 @@ int heads_period(const ShardedProblem& s, int degree) {
       s.problem.seq_len % world == 0 &&
       (s.layout.kind() != LayoutKind::kZigzag || s.problem.seq_len % (2 * world) == 0);
   if (degree == world) return equal_heads && equal_tokens ? 1 : world;
-  return equal_tokens && alike(s, world / degree) ? degree : world;
+  return equal_tokens && equal_shards(s, world / degree) ? degree : world;
 }
 
 int ulysses_period(const ShardedProblem& s) { return heads_period(s, s.layout.world_size()); }
 int usp_period(const ShardedProblem& s) {
   const int degree = usp_degree(s);
-  return degree == 1 ? one_if_alike(s) : heads_period(s, degree);
+  return degree == 1 ? one_if_equal_shards(s) : heads_period(s, degree);
 }
 int double_ring_period(const ShardedProblem& s) {
   return two_level_period(s, double_ring_inner(s));
@@ -149,11 +150,11 @@ const std::vector<AlgorithmInfo>& algorithms() {
   using enum CollectiveUse;
   static const std::vector<AlgorithmInfo> kAll{
       {"local", "exact, on one rank, no communication", kDense, kNone, local_attention,
-       why_not_one_rank, one_if_alike},
+       why_not_one_rank, one_if_equal_shards},
       {"ring", "exact: K/V shards travel around a ring of ranks", kDense, kNone, ring_attention,
-       always_supported, one_if_alike},
+       always_supported, one_if_equal_shards},
       {"all_gather", "exact: all K/V rows on every rank", kDense, kAllGather, all_gather_attention,
-       always_supported, one_if_alike, all_gather_options},
+       always_supported, one_if_equal_shards, all_gather_options},
       {"ulysses", "exact: an all-to-all gives each rank some heads of all tokens", kDense,
        kAllToAll, ulysses_attention, why_not_ulysses, ulysses_period},
       {"usp", "exact: Ulysses inside groups, a ring over the groups", kDense, kAllToAll,
@@ -161,9 +162,9 @@ const std::vector<AlgorithmInfo>& algorithms() {
       {"double_ring", "exact: rings inside nodes, a ring over the nodes", kDense, kNone,
        double_ring_attention, why_not_double_ring, double_ring_period, double_ring_options},
       {"bidirectional_ring", "exact: half of the K/V heads travel each way around", kDense, kNone,
-       bidirectional_ring_attention, why_not_bidirectional, one_if_alike},
+       bidirectional_ring_attention, why_not_bidirectional, one_if_equal_shards},
       {"query_gather", "exact: queries travel, partial results are reduced", kDense, kAllGather,
-       query_gather_attention, always_supported, one_if_alike},
+       query_gather_attention, always_supported, one_if_equal_shards},
       {"dilated", "LongNet: sparse rows gathered inside each segment's ranks", kDilated, kAllGather,
        dilated_attention, why_not_contiguous, dilated_period},
       {"sparse", "Sparse Transformer's fixed pattern: local blocks and summary tokens", kSparse,

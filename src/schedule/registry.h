@@ -1,5 +1,5 @@
-// The algorithms by name. To add one: a file in this folder, a line in registry.cpp, its closed form
-// in formulas_test.cpp; registry_test.cpp runs whatever is registered.
+// The algorithms by name. To add one: a file in this folder, a line in registry.cpp, its closed
+// form in formulas_test.cpp; registry_test.cpp runs whatever is registered.
 #pragma once
 #include <string>
 #include <string_view>

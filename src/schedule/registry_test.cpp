@@ -62,7 +62,7 @@ bool expect_correct(const AlgorithmInfo& algorithm, const ShardedProblem& s,
                               << " P=" << s.layout.world_size() << " causal=" << s.problem.causal
                               << " layout=" << to_string(s.layout.kind()) << ": "
                               << (faults.empty() ? "" : faults.front());
-  // What is attended to is what the pattern counts; shards beyond the causal diagonal add nothing.
+  // The attended pairs are those of the pattern; shards beyond the causal diagonal add nothing.
   double pairs = 0;
   for (int b = 0; b < int(s.pattern.branches.size()); ++b)
     pairs += branch_pairs(s.problem, s.pattern, b);
@@ -118,7 +118,7 @@ TEST(Registry, EveryCollectiveOfEveryAlgorithm) {
   ran.expect_some_of_each();
 }
 
-TEST(Registry, EveryDegreeOfTheNestedOnes) {
+TEST(Registry, EveryDegreeOfUspAndDoubleRing) {
   CasesRun ran;
   for (int ranks : {1, 2, 4, 6, 8, 12})
     for (int degree = 1; degree <= ranks; ++degree)
@@ -137,7 +137,7 @@ TEST(Registry, EveryDegreeOfTheNestedOnes) {
   ran.expect_some_of_each();
 }
 
-TEST(Registry, EffectiveOptionsAreWhatRuns) {
+TEST(Registry, EffectiveOptionsAreTheOnesUsed) {
   const auto effective = [](const char* name, int ranks, int64_t kv_heads,
                             const AlgorithmOptions& asked) {
     const ShardedProblem s{{.seq_len = 64, .num_heads = 8, .num_kv_heads = kv_heads},

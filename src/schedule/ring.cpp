@@ -1,4 +1,5 @@
-// Ring Attention (Liu et al., arXiv 2310.01889): exact attention in constant memory, for any layout.
+// Ring Attention (Liu et al., arXiv 2310.01889): exact attention in constant memory, for any
+// layout.
 //
 // One trip of all shards around the ring of all ranks (ring_steps.h). P = 4, rank 1 sees the shards
 // 1, 0, 3, 2. Under a causal mask a shard that lies wholly after the queries is passed on but not

@@ -1,9 +1,9 @@
 // Parts that the ring algorithms share: K/V shards that go around a ring of ranks, and partial
 // results that are folded into one.
 //
-// In step s the rank at position p has the shard of position p - s, sends it to p + 1 and attends to
-// it, while the shard of p - s - 1 comes into the other of two buffers: memory does not grow with
-// the ring. Shards without rows are neither sent nor awaited.
+// In step s the rank at position p has the shard of position p - s, sends it to p + 1 and attends
+// to it, while the shard of p - s - 1 comes into the other of two buffers: memory does not grow
+// with the ring. Shards without rows are neither sent nor awaited.
 //
 //   R = 4, position 1:   step 0   step 1   step 2   step 3
 //     shard              1        0        3        2

@@ -22,7 +22,8 @@ int64_t slice_bytes(const ShardedProblem& sharded, TensorKind kind, const Slice&
 
 namespace {
 
-// Rows of one token that a kEveryRow slice holds: of query heads, or of the kv heads that they read.
+// Rows of one token that a kEveryRow slice holds: of query heads, or of the kv heads that they
+// read.
 int64_t rows_of_token(const AttentionProblem& p, TensorKind kind, const HeadRange& heads) {
   if (kind != TensorKind::kKeyValue || heads.count == 0) return heads.count;
   return p.kv_head_of(heads.first + heads.count - 1) - p.kv_head_of(heads.first) + 1;

@@ -4,7 +4,8 @@
 // counted in rows:
 //   kEveryRow   [batch][token][head]              Q, output: query heads;           K/V: kv heads
 //   a branch    [batch][stream][selected token]   Q, partial: a stream a query head; K/V: KvStreams
-// K/V pieces hold all K rows, then all V rows; partial pieces all O rows (fp32), then one LSE a row.
+// K/V pieces hold all K rows, then all V rows; partial pieces all O rows (fp32), then one LSE a
+// row.
 //
 //   N = 8, P = 2, branch {8, 2}, H = Hkv = 2:   piece of      rank 0        rank 1
 //                                               K, tokens     0 2   1 3     4 6   5 7

@@ -1,5 +1,5 @@
-// Unified sequence parallelism (Fang and Zhao, arXiv 2405.07719): Ulysses inside groups of Pu ranks,
-// a ring over the Pr = P / Pu groups. Ulysses alone (Jacobs et al., arXiv 2309.14509) has Pr = 1.
+// Unified sequence parallelism (Fang and Zhao, arXiv 2405.07719): Ulysses inside groups of Pu
+// ranks, a ring over the Pr = P / Pu groups. Pu = P is Ulysses (Jacobs et al., arXiv 2309.14509).
 //
 // Inside a group an all-to-all turns "my tokens, all heads" into "the group's tokens, my heads";
 // attention then needs no other rank's heads; a second all-to-all turns the output back. With K/V

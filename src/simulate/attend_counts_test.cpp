@@ -69,7 +69,7 @@ AttendModel model(double head_dim, bool causal, double pair_s) {
           .source = "test"};
 }
 
-TEST(AttendCounts, TheModelGoesBeforeTheTableAndIsInterpolatedInHeadDim) {
+TEST(AttendCounts, TheModelIsPreferredToTheTableAndInterpolatedInHeadDim) {
   ClusterSpec c = plain_cluster({.nodes = 1, .gpus_per_node = 2});
   c.device.attend_model = {model(32, false, 1e-9), model(96, false, 3e-9), model(32, true, 9e-9)};
   const ShardedProblem s = problem(1024, 2, true, dense_pattern(1024));
@@ -80,7 +80,7 @@ TEST(AttendCounts, TheModelGoesBeforeTheTableAndIsInterpolatedInHeadDim) {
   EXPECT_NEAR(cost.attend(ops[1]).seconds, own + 2 * 512.0 * 512 * 2e-9, 1e-15);  // d = 64
 }
 
-TEST(AttendCounts, ARankThatIsAloneRunsAtItsOwnSpeed) {
+TEST(AttendCounts, ARankAloneRunsAtTheSpeedOfOne) {
   ClusterSpec c = plain_cluster({.nodes = 1, .gpus_per_node = 3});
   c.device.attend_model = {model(64, false, 1e-9)};
   c.device.alone_speed = {1.5, "test"};

@@ -76,10 +76,14 @@ std::vector<double> fit_subset(const std::vector<std::vector<double>>& rows,
   return coefficients;
 }
 
-}  // namespace
-
+struct Fit {
+  std::vector<double> coefficients{};
+  double median_rel_error = 0, max_rel_error = 0;
+};
+// rows[i] are the counts of measurement i (at most 8), values[i] its seconds, positive. Unknown
+// `positive` (-1: none) may not be 0. Throws Error when there are fewer measurements than unknowns.
 Fit fit_nonnegative(const std::vector<std::vector<double>>& rows, std::span<const double> values,
-                    int positive) {
+                    int positive = -1) {
   check(!rows.empty() && rows.size() == values.size(), "a fit of ", rows.size(), " rows and ",
         values.size(), " values");
   const size_t unknowns = rows.front().size();
@@ -105,6 +109,8 @@ Fit fit_nonnegative(const std::vector<std::vector<double>>& rows, std::span<cons
   best.max_rel_error = errors.back();
   return best;
 }
+
+}  // namespace
 
 LinkFit fit_link(std::span<const MessageTime> times) {
   std::vector<std::vector<double>> rows;

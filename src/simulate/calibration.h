@@ -16,23 +16,14 @@
 
 namespace longnet {
 
-struct Fit {
-  std::vector<double> coefficients{};
-  double median_rel_error = 0, max_rel_error = 0;  // |fitted - measured| / measured
-};
-// rows[i] are the counts of measurement i (at most 8), values[i] its seconds, positive. Unknown
-// `positive` (-1: none) may not be 0. Throws Error when there are fewer measurements than unknowns.
-Fit fit_nonnegative(const std::vector<std::vector<double>>& rows, std::span<const double> values,
-                    int positive = -1);
-
 struct MessageTime {
   double bytes = 0, seconds = 0;
 };
 struct LinkFit {
   double alpha_s = 0, bytes_per_s = 0;
-  double median_rel_error = 0, max_rel_error = 0;
+  double median_rel_error = 0, max_rel_error = 0;  // |fitted - measured| / measured
 };
-// Needs two sizes. Throws Error when time does not grow with size.
+// Needs two sizes. Throws Error when there is one measurement, or time does not grow with size.
 LinkFit fit_link(std::span<const MessageTime> times);
 
 struct AttendTime {
@@ -43,6 +34,7 @@ struct AttendFit {
   double block_s = 0, query_s = 0, key_s = 0, pair_s = 0;
   double median_rel_error = 0, max_rel_error = 0;
 };
+// Needs four measurements, else throws Error. pair_s is positive.
 AttendFit fit_attend(std::span<const AttendTime> times);
 
 }  // namespace longnet

@@ -10,7 +10,7 @@
 namespace longnet {
 namespace {
 
-TEST(Calibration, ALineOfMessagesComesBack) {
+TEST(Calibration, ALineOfMessagesIsFittedExactly) {
   std::vector<MessageTime> times;
   for (double bytes = 64; bytes <= 1 << 24; bytes *= 4)
     times.push_back({bytes, 12e-6 + bytes / 100e6});
@@ -44,7 +44,7 @@ TEST(Calibration, CoefficientsAreNeverNegative) {
   EXPECT_THROW(fit_link(std::vector<MessageTime>{{100, 0}, {200, 1}}), Error);
 }
 
-TEST(Calibration, AttendComesApartIntoItsParts) {
+TEST(Calibration, AttendIsSplitIntoItsParts) {
   std::vector<AttendTime> times;
   for (const auto& [blocks, queries, keys] : std::vector<std::array<double, 3>>{{1, 2048, 2048},
                                                                                 {1, 2048, 256},

@@ -1,4 +1,4 @@
-// Cluster files: what ships loads, what is wrong is told, what is written is read back.
+// Cluster files: shipped files load, every problem is reported, written files are read back.
 #include "simulate/cluster.h"
 
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ TEST(Cluster, ReadsNumbersWithTheirSources) {
   EXPECT_EQ(c.topology.kind, TopologyKind::kFatTree);
 }
 
-TEST(Cluster, TellsEveryProblemWithItsPlace) {
+TEST(Cluster, ReportsEveryProblemWithItsPlace) {
   const auto error_of = [](const std::string& text) {
     return usage_error([&] { parse_cluster(text, "c.json"); });
   };

@@ -1,5 +1,5 @@
-// All-gathers inside one call of NCCL, timed by a formula. All members start together, when the last
-// one is ready, and end together; such a gather shares links with nobody.
+// All-gathers inside one call of NCCL, timed by a formula. All members start together, when the
+// last one is ready, and end together; such a gather shares links with nobody.
 //
 // nccl_ring: NCCL's own tuning model (src/graph/tuning.cc, v2.28), a ring over the GPUs in which
 // each of a node's cards carries a channel. Latency = base + (P - nodes) max(intra, overhead) +

@@ -59,8 +59,8 @@ class Compiler {
             [&](const Recv& o) { put(OpKind::kRecv, o.from, double(bytes_of(o.what))); },
             [&](const AllGather& o) {
               const int64_t all = bytes_of(o.into);
-              // Rings and trees alike pass on what others hold: each rank sends its part of all
-              // that must arrive, however little of it is its own.
+              // Rings and trees pass on rows of others: each rank sends an equal part of all bytes
+              // that must arrive, however few are its own.
               totals.bytes_sent += all * (o.group.count - 1) / o.group.count;
               totals.messages_sent += o.group.count - 1;
               put(OpKind::kCollective, int(out.collectives.size()), 0);

@@ -367,13 +367,6 @@ int simulated_ranks(const ProgramSet& programs, const Topology& topology,
   return block < programs.ranks && programs.ranks % block == 0 ? int(block) : programs.ranks;
 }
 
-int64_t simulation_bytes(const ProgramSet& programs, int simulated) {
-  int64_t channels = 0;
-  for (const CompactProgram& p : programs.classes)
-    channels += int64_t(p.out_offsets.size()) * (simulated / programs.period);
-  return int64_t{simulated} * kLanes * (80 + 16 * int64_t{kFirstWindow}) + channels * 100;
-}
-
 SimulatedRun simulate(const ProgramSet& programs, const Topology& topology,
                       const ClusterSpec& cluster, const SimulateOptions& options) {
   check(topology.ranks() == programs.ranks, "a topology of ", topology.ranks(), " ranks for ",

@@ -58,8 +58,6 @@ struct SimulatedRun {
 // Number of ranks that are simulated: all, or one block of twins.
 int simulated_ranks(const ProgramSet& programs, const Topology& topology,
                     const SimulateOptions& options);
-// Memory that it needs beside the programs, roughly.
-int64_t simulation_bytes(const ProgramSet& programs, int simulated);
 
 // Throws Error on a deadlock (naming a rank and the op it waits in) and on messages whose two sides
 // differ in length.

@@ -51,7 +51,7 @@ TEST(Engine, TwoFlowsShareALinkAndTheShorterLeavesFirst) {
   expect_near(makespan(p, c), 1e-6 + 4 * m / beta);
 }
 
-TEST(Engine, MaxMinSharingGivesWhatOthersCannotUse) {
+TEST(Engine, BandwidthThatAFlowCannotUseGoesToOthers) {
   // 0 -> 4 over its card (50 GB/s) and 0's switch port is free: 0 -> 1 at full NVLink speed. Into
   // rank 1 also 2 -> 1: both 200 GB/s.
   const ClusterSpec c = plain_cluster();
@@ -133,9 +133,9 @@ TEST(Engine, MessagesThatEndTogetherDoNotWaitForEachOthersCompute) {
   expect_near(makespan(p, plain_cluster(shape)), 2 * a + m / 4e11);
 }
 
-TEST(Engine, MessagesOfARankThatComputesCrawl) {
-  // 4e8 bytes each way between ranks that compute 2 ms: both share the 1e11 B/s that looks at them
-  // let through, so 1e8 bytes are over, and 3e8 follow at 4e11 B/s.
+TEST(Engine, MessagesOfARankThatComputesShareItsSlowRate) {
+  // 4e8 bytes each way between ranks that compute 2 ms: both share 1e11 B/s meanwhile, so
+  // 1e8 bytes are over, and 3e8 follow at 4e11 B/s.
   PlainCluster shape{.intra_alpha = 0, .execution = ExecutionKind::kInOrder};
   shape.async_progress = false;
   ClusterSpec c = plain_cluster(shape);
@@ -259,14 +259,14 @@ TEST(Engine, EqualInputsGiveEqualBits) {
   }
 }
 
-TEST(Engine, AStragglerHoldsAllUp) {  // a ring waits for its slowest member in every step
+TEST(Engine, ARingWaitsForAStraggler) {  // a ring waits for its slowest member in every step
   const ClusterSpec c = plain_cluster({.gpus_per_node = 8});
   const double plain = simulate_algorithm("ring", dense(8192, 8), c, "ring").run.makespan_s;
   const double slow =
       simulate_algorithm("ring", dense(8192, 8), c, "ring", {.straggler = {.slower = 0.5}})
           .run.makespan_s;
   expect_near(slow, 1.5 * plain);
-  // Which one it is makes no difference to a ring, but to a rank of another shard.
+  // The position of the slow rank makes no difference to a ring.
   const Straggler fifth{.slower = 0.5, .rank = 5};
   expect_near(
       simulate_algorithm("ring", dense(8192, 8), c, "ring", {.straggler = fifth}).run.makespan_s,
@@ -288,7 +288,7 @@ TEST(Engine, OnlyTheNamedRankIsSlow) {
 TEST(Engine, CollapsedIsTheSameAsFullWithStragglers) {
   const ClusterSpec c = plain_cluster({.nodes = 8, .gpus_per_node = 4, .cards = 2});
   for (const char* name : {"ring", "dilated", "double_ring"})
-    for (const auto& [count, walked] : {std::pair{1, 32}, {2, 16}, {8, 4}, {5, 32}, {32, 4}}) {
+    for (const auto& [count, simulated] : {std::pair{1, 32}, {2, 16}, {8, 4}, {5, 32}, {32, 4}}) {
       ShardedProblem s = dense(1 << 13, 32);
       if (name == std::string("dilated")) s.pattern = {.branches = {{128, 1}, {1 << 13, 32}}};
       const Straggler slow{.slower = 0.5, .rank = count == 1 ? 17 : 0, .count = count};
@@ -297,9 +297,9 @@ TEST(Engine, CollapsedIsTheSameAsFullWithStragglers) {
       };
       const SimulatedRun few = run({.straggler = slow});
       const SimulatedRun all = run({.collapse = false, .straggler = slow});
-      EXPECT_EQ(few.ranks.size() % size_t(walked), 0u) << name << " x" << count;
+      EXPECT_EQ(few.ranks.size() % size_t(simulated), 0u) << name << " x" << count;
       if (name == std::string("dilated")) {
-        EXPECT_EQ(few.ranks.size(), size_t(walked)) << "x" << count;
+        EXPECT_EQ(few.ranks.size(), size_t(simulated)) << "x" << count;
       }
       for (size_t p = 0; p < 32; ++p)
         EXPECT_NEAR(all.ranks[p].finish_s, few.ranks[p % few.ranks.size()].finish_s, 1e-12)

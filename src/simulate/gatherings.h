@@ -1,8 +1,8 @@
-// The collectives of a simulation that a formula times (CompactCollective): the members of each that
-// have arrived.
+// The collectives of a simulation that a formula times (CompactCollective): the members of each
+// that have arrived.
 //
-// Members find each other by group and by how often the group has gathered before: the second gather
-// of ranks 0..3 in the program of rank 2 is the second one of ranks 0, 1 and 3.
+// Members find each other by group and by how often the group has gathered before: the second
+// gather of ranks 0..3 in the program of rank 2 is the second one of ranks 0, 1 and 3.
 #pragma once
 #include <algorithm>
 #include <cstdint>

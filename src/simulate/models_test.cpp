@@ -1,4 +1,4 @@
-// Closed forms, NCCL's ring, and what kernels cost.
+// Closed forms, NCCL's ring, and costs of kernels.
 #include <gtest/gtest.h>
 
 #include "simulate/closed_forms.h"
@@ -78,7 +78,7 @@ ShardedProblem dense(int64_t n, int ranks, int64_t head_dim, bool causal = false
           {n, ranks}};
 }
 
-TEST(CostModel, InterpolatesInRowsAndHeadDimAndHoldsTheEnds) {
+TEST(CostModel, InterpolatesInRowsAndHeadDimAndIsConstantBeyondTheTable) {
   ClusterSpec c = plain_cluster();
   c.device.attend.clear();
   for (const auto& [rows, d, speed] : {std::tuple{1024.0, 64.0, 1e14},
@@ -130,7 +130,7 @@ TEST(CostModel, NeverFasterThanMemory) {
   EXPECT_DOUBLE_EQ(CostModel(c, s).merge_s(1000), 3000 / 1e12);
 }
 
-TEST(CostModel, SaysWhatTheTableLacks) {
+TEST(CostModel, UnsupportedProblemsHaveAReason) {
   ClusterSpec c = plain_cluster();
   std::erase_if(c.device.attend, [](const KernelRow& r) { return r.causal; });
   EXPECT_EQ(CostModel::why_unsupported(c, dense(8, 1, 64).problem), "");

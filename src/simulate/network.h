@@ -41,7 +41,7 @@ class Network {
   }
   double overhead_s(uint32_t channel) const { return channels_[channel].overhead; }
 
-  // Time-ordered part; the queue is shared with whoever else has events.
+  // Time-ordered part; the engine puts its own events into the same queue.
   void latency_over(uint32_t message, double now);
   void flow_ends(uint32_t flow, uint32_t version, double now);
   void settle(double now);  // new rates, before the clock moves on

@@ -1,4 +1,4 @@
-// The periods that algorithms declare, held against the programs of all ranks.
+// The periods that algorithms declare, compared with the programs of all ranks.
 #include <gtest/gtest.h>
 
 #include "schedule/registry.h"
@@ -9,7 +9,7 @@
 namespace longnet {
 namespace {
 
-// Everything that the simulator reads of a program; groups only by what a shift leaves of them.
+// Everything that the simulator reads of a program; of groups only the parts that a shift keeps.
 std::string fingerprint(const CompactProgram& p, Rank rank, int ranks) {
   std::string text;
   const auto put = [&](auto value) { text.append(reinterpret_cast<char*>(&value), sizeof value); };

@@ -5,7 +5,8 @@
 
 namespace longnet {
 
-// The index of a slot: one of `free`, else a new one. Whoever ends a slot's use pushes it to `free`.
+// Returns the index of a slot: one of `free`, else a new one. Push the index to `free` after its
+// use.
 template <class T>
 uint32_t take_slot(std::vector<T>& pool, std::vector<uint32_t>& free) {
   if (free.empty()) {

@@ -50,7 +50,7 @@ TEST(Topology, ATaperedTreeHasOneLinkUpAndDownForEachLeaf) {
   EXPECT_EQ(t.representative(t.route(8, 16).links[1], 8), t.route(0, 8).links[1]);
 }
 
-TEST(Topology, RailsMeetOnlyAboveTheirLeaves) {
+TEST(Topology, RailsAreConnectedOnlyAboveTheirLeaves) {
   const TopologySpec rails{
       .kind = TopologyKind::kRailOptimised, .nodes_per_leaf = q(4), .taper = q(2)};
   const Topology t(plain_cluster({.nodes = 8, .topology = rails}), 32);
@@ -92,7 +92,7 @@ Route over(std::initializer_list<int> links) {
   return r;
 }
 
-TEST(FairShare, GivesOthersWhatAFlowCannotUse) {  // links of 10 and 2
+TEST(FairShare, BandwidthThatAFlowCannotUseGoesToOthers) {  // links of 10 and 2
   FairShare share({10, 2});
   const auto wide = share.add(over({0})), narrow = share.add(over({0, 1}));
   EXPECT_EQ(share.update().size(), 2u);
@@ -116,7 +116,7 @@ TEST(FairShare, FillsLinkAfterLink) {
   EXPECT_DOUBLE_EQ(share.rate(e), 97);
 }
 
-TEST(FairShare, LooksOnlyAtWhatIsConnected) {
+TEST(FairShare, UpdatesOnlyConnectedFlows) {
   FairShare share({10, 10});
   const auto left = share.add(over({0})), right = share.add(over({1}));
   share.update();
