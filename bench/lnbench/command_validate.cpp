@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "json/json_reader.h"
+#include "lnbench/data_folder.h"
 #include "lnbench/options.h"
 #include "simulate/closed_forms.h"
 
@@ -42,17 +43,10 @@ Section closed_form_section() {
   return s;
 }
 
-// The oracle is a program of its own, beside this one.
-std::filesystem::path oracle_path() {
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "" : self.parent_path() / "simgrid_oracle";
-}
-
 Section simgrid_section() {
   Section s;
   s.node.set("uncontended_max_rel_error", {}).set("contended_max_rel_error", {});
-  const auto program = oracle_path();
+  const auto program = program_folder() / "simgrid_oracle";
   if (!std::filesystem::exists(program)) {
     s.node.set("reason", "simgrid_oracle was not built: install libsimgrid-dev and build again");
     std::cout << "# SimGrid: not compared, " << s.node.text("reason") << "\n";
