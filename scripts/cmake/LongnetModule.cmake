@@ -8,6 +8,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # GCC 12 warns of overlaps in std::string's operator+ that cannot be (GCC bug 105329).
   target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
+# Errors name "src/io/x.cpp:17" wherever the source tree stands.
+target_compile_options(longnet_options INTERFACE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 if(LONGNET_WERROR)
   target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
