@@ -16,7 +16,6 @@ from .units import number, plural, significant, token_label
 
 COMPLEXITY = {"dense": 2.0, "sparse": 1.5, "dilated": 1.0}  # exponent of N in the paper's table 1
 PAPER_NAMES = {"dense": "vanilla", "sparse": "sparse", "dilated": "dilated"}
-VANILLA_LINES = ("local", "ring")  # the algorithms that stand for vanilla attention
 EXPONENT_WITHIN = 0.15  # of the expected exponent
 EXPONENT_LENGTHS = 4
 EXPONENT_SPAN = 8.0
@@ -75,8 +74,7 @@ def complexity_table(ctx: Context, source: str) -> Evidence:
     tested: set[str] = set()
     for pattern in COMPLEXITY:
         for group in lines(ctx, source, pattern, lambda p: p.ranks):
-            vanilla = pattern != "dense" or group[0].algorithm in VANILLA_LINES
-            verdict = complexity_verdict(ctx, group) if vanilla and follows_its_rule(group) else None
+            verdict = complexity_verdict(ctx, group) if follows_its_rule(group) else None
             if verdict:
                 verdicts.append(verdict)
                 tested.add(pattern)
