@@ -22,40 +22,7 @@ from .units import MISSING, percent_label, plural, token_label
 
 PLOTS = Path(__file__).resolve().parents[2] / "plots"
 VEGA_LITE = "5.21"
-BUILDERS: dict[str, Builder] = {
-    name: getattr(module, name)
-    for module, names in (
-        (
-            rows_time,
-            (
-                "latency",
-                "batch_runtime",
-                "time_per_token",
-                "speedup",
-                "crossover",
-                "winners",
-                "strong_scaling",
-                "weak_scaling",
-                "samples",
-            ),
-        ),
-        (
-            rows_cost,
-            (
-                "communication_ranks",
-                "communication_tokens",
-                "memory",
-                "share_of_peak",
-                "phases",
-                "coverage",
-                "dependency_depth",
-                "timeline",
-            ),
-        ),
-        (rows_opponents, ("causal_balance", "ablations", "error_ranks", "collectives")),
-    )
-    for name in names
-}
+ROW_MODULES = (rows_time, rows_cost, rows_opponents)  # hold the row builders by name
 COLLECTIVES = (
     *("native", "ring", "recursive_doubling", "bruck", "hierarchical", "pairwise", "linear"),
     *("nccl_ring", "nccl_pat", "multi_channel_ring"),
@@ -315,6 +282,10 @@ def split_crowded(meta: dict[str, Any], drawing: Drawing) -> list[Drawing]:
     return parts
 
 
+def builder_of(name: str) -> Builder:
+    return next(getattr(module, name) for module in ROW_MODULES if hasattr(module, name))
+
+
 def build_figures(ctx: Context, folder: Path = PLOTS) -> list[Figure]:
     style = json.loads((folder / "style.json").read_text(encoding="utf-8"))
     figures: list[Figure] = []
@@ -322,7 +293,7 @@ def build_figures(ctx: Context, folder: Path = PLOTS) -> list[Figure]:
     for name, spec in load_specs(folder):
         meta = spec["usermeta"]["figure"]
         points = ctx if meta.get("collectives") == "all" else main
-        drawings = [part for whole in BUILDERS[meta["rows"]](points) for part in split_crowded(meta, whole)]
+        drawings = [part for whole in builder_of(meta["rows"])(points) for part in split_crowded(meta, whole)]
         if not drawings:
             figures.append(Figure(name, meta["title"], absent=meta["absent"]))
         for drawing in drawings:
