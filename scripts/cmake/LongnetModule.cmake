@@ -1,6 +1,9 @@
-# longnet_module(NAME [DEPS modules...] [LIBS libraries...] [TEST_LIBS ...])
+# longnet_module(NAME [DEPS modules...] [LIBS libraries...] [TEST_LIBS ...] [EXCLUDE files...] [SEPARATE regexes...])
 # One module of src/: every *.cpp of its folder (and of kernels' subfolders) becomes the library
 # longnet_NAME, every *_test.cpp one test program NAME_tests. The link graph is the layering.
+# Tests are compiled eight files at a time, and the library too where LONGNET_UNITY is on: most of the time
+# goes into the same headers. Files that match SEPARATE, because their unnamed namespaces hold the same
+# names or they include themselves, are compiled alone.
 add_library(longnet_options INTERFACE)
 target_compile_options(longnet_options INTERFACE
                        $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor>)
@@ -22,7 +25,7 @@ target_include_directories(longnet_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(longnet_options INTERFACE Threads::Threads)
 
 function(longnet_module name)
-  cmake_parse_arguments(ARG "" "" "DEPS;LIBS;TEST_LIBS;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPS;LIBS;TEST_LIBS;EXCLUDE;SEPARATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   foreach(excluded IN LISTS ARG_EXCLUDE)
     list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${excluded})
@@ -31,9 +34,15 @@ function(longnet_module name)
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
   list(TRANSFORM ARG_DEPS PREPEND longnet_)
+  foreach(regex IN LISTS ARG_SEPARATE)
+    set(separate ${sources} ${tests})
+    list(FILTER separate INCLUDE REGEX "/${regex}$")
+    set_source_files_properties(${separate} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endforeach()
 
   add_library(longnet_${name} STATIC ${sources})
   target_link_libraries(longnet_${name} PUBLIC longnet_options ${ARG_DEPS} PRIVATE ${ARG_LIBS})
+  set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ${LONGNET_UNITY})
 
   if(tests AND NOT LONGNET_GPU_ONLY)
     add_executable(${name}_tests ${tests})
@@ -42,11 +51,9 @@ function(longnet_module name)
       # GCC 12 takes vectors in nested designated initialisers, which tests are full of, for uninitialised.
       target_compile_options(${name}_tests PRIVATE -Wno-maybe-uninitialized)
     endif()
-    # Tests run for seconds and take minutes to compile: under the sanitizers this halves the time.
+    # Tests run for seconds and take minutes to compile.
     target_compile_options(${name}_tests PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
-    if(LONGNET_SANITIZE)
-      target_compile_options(${name}_tests PRIVATE -g1)
-    endif()
+    set_target_properties(${name}_tests PROPERTIES UNITY_BUILD ON)
     gtest_discover_tests(${name}_tests TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
                          PROPERTIES TIMEOUT 600)
   endif()
