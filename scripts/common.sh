@@ -31,13 +31,18 @@ install_packages() {
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
+# configure_preset PRESET: configures build/PRESET.
+configure_preset() {
+  cmake --preset "$1" -DPython3_EXECUTABLE="$root/.venv/bin/python" >"$root/build/$1-configure.log" 2>&1 ||
+    { cat "$root/build/$1-configure.log"; fail "cmake --preset $1 failed"; }
+}
+
 # build_preset PRESET [TARGET...]: configures build/PRESET and builds the targets (default: all).
 build_preset() {
   local preset=$1
   shift
   say "building preset $preset"
-  cmake --preset "$preset" -DPython3_EXECUTABLE="$root/.venv/bin/python" >"$root/build/$preset-configure.log" 2>&1 ||
-    { cat "$root/build/$preset-configure.log"; fail "cmake --preset $preset failed"; }
+  configure_preset "$preset"
   cmake --build "build/$preset" ${1:+--target "$@"}
 }
 mkdir -p build

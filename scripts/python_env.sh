@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Creates or updates the project's Python environment (.venv in the repository root) from
-# scripts/requirements.txt. Idempotent, safe to call from several processes at once, and silent
-# when there is nothing to do:
+# Creates or updates a Python environment from a list of requirements: without arguments the project's,
+# .venv in the repository root, from scripts/requirements.txt. Idempotent, safe to call from several
+# processes at once, and silent when there is nothing to do:
+#   scripts/python_env.sh [FOLDER REQUIREMENTS]
 #   scripts/python_env.sh && .venv/bin/python scripts/report/make_report.py RESULT_DIR
 # PYTHON selects the interpreter (default /usr/bin/python3, else python3 on the path; 3.11 or newer).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-venv="$root/.venv"
-requirements="$root/scripts/requirements.txt"
+venv="$root/${1:-.venv}"
+requirements="$root/${2:-scripts/requirements.txt}"
 
 fail() { printf 'python_env.sh: %s\n' "$1" >&2; exit 1; }
 

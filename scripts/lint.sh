@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Checks sources with tools of fixed versions (scripts/lint_requirements.txt) and fails on any finding:
+#   scripts/lint.sh [format|ruff|shellcheck|tidy ...]     (default: all four)
+# format: C++ and CUDA files are as clang-format leaves them. ruff: Python. shellcheck: shell scripts.
+# tidy: clang-tidy over the product's C++ and its headers, not over tests, test machinery and .cu files.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+parts=("$@")
+[ $# -eq 0 ] && parts=(format ruff shellcheck tidy)
+
+lint_format() {
+  git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -P "$(nproc)" -n 100 "$tools/clang-format" --dry-run --Werror
+}
+
+lint_ruff() { "$tools/ruff" check --quiet .; }
+
+lint_shellcheck() {
+  git ls-files '*.sh' '*.sbatch' '*.pbs' .ci/run | xargs "$tools/shellcheck"
+}
+
+lint_tidy() {
+  install_packages "${build_packages[@]}"
+  configure_preset lint
+  cmake --build build/lint --target longnet_revision >/dev/null
+  scripts/tidy_files.py build/lint/compile_commands.json |
+    xargs -P "$(nproc)" -n 1 "$tools/clang-tidy" --quiet -p build/lint 2>/dev/null
+}
+
+scripts/python_env.sh build/lint-env scripts/lint_requirements.txt
+tools=$root/build/lint-env/bin
+failed=()
+for part in "${parts[@]}"; do
+  say "checking: $part"
+  case $part in
+    format | ruff | shellcheck | tidy) "lint_$part" || failed+=("$part") ;;
+    *) fail "unknown part '$part': use format, ruff, shellcheck or tidy" ;;
+  esac
+done
+[ ${#failed[@]} -eq 0 ] || fail "findings of: ${failed[*]}"
