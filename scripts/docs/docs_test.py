@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Fails when a document is out of date: generated pages, links inside the repository, listed configs and commands.
+
+Run by ctest as `docs`. Needs nothing but Python; LNBENCH names the program whose commands the documents must name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from generate import difference, pages  # noqa: E402
+from schema_tables import SchemaTables, anchor, definition_lines, section_lines  # noqa: E402
+
+README_LINES = 120
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CONFIG_PATH = re.compile(r"\bconfigs/[\w./-]+\.json\b")
+COMMAND = re.compile(r"\blnbench ([a-z]+)\b")
+
+
+def documents() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    ).stdout.split()  # fmt: skip
+    found = [ROOT / name for name in listed] or [p for p in ROOT.rglob("*.md") if ".venv" not in p.parts]
+    # The introductions of generated pages have the links of docs/.
+    return [p for p in found if p.is_file() and p.parent.name != "introductions"]
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.S)
+
+
+def headings(text: str) -> set[str]:
+    found = {anchor(line.lstrip("#").strip()) for line in without_code(text).splitlines() if line.startswith("#")}
+    return found | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+def dead_links(path: Path, text: str) -> list[str]:
+    """Links of a document to files or headings that do not exist."""
+    dead = []
+    for target in LINK.findall(without_code(text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, fragment = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        if not file.exists():
+            dead.append(target)
+        elif fragment and file.suffix == ".md":
+            other = text if file == path else file.read_text(encoding="utf-8")
+            if fragment not in headings(other):
+                dead.append(target)
+    return dead
+
+
+def unknown_configs(text: str) -> list[str]:
+    """Paths under configs/ that a document names and that do not exist."""
+    return [name for name in CONFIG_PATH.findall(text) if not (ROOT / name).is_file()]
+
+
+class Documents(unittest.TestCase):
+    def test_generated_pages_agree_with_the_schemas(self) -> None:
+        for path, wanted in pages().items():
+            self.assertEqual(difference(path, wanted), "", "run scripts/docs/generate.py")
+
+    def test_links_and_configs_exist(self) -> None:
+        self.assertGreater(len(documents()), 10)
+        for path in documents():
+            text = path.read_text(encoding="utf-8")
+            with self.subTest(document=str(path.relative_to(ROOT))):
+                self.assertEqual(dead_links(path, text), [])
+                self.assertEqual(unknown_configs(text), [])
+
+    def test_readme_is_short(self) -> None:
+        self.assertLessEqual(len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()), README_LINES)
+
+    def test_every_config_is_listed(self) -> None:
+        listed = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
+        for config in sorted((ROOT / "configs").glob("*.json")):
+            self.assertIn(f"`{config.name}`", listed, "docs/experiments.md lists all configs")
+        clusters = (ROOT / "docs/clusters.md").read_text(encoding="utf-8")
+        for cluster in sorted((ROOT / "configs/clusters").glob("*.json")):
+            self.assertIn(f"configs/clusters/{cluster.name}", clusters, "docs/clusters.md lists all clusters")
+
+    @unittest.skipUnless("LNBENCH" in os.environ, "LNBENCH is not set")
+    def test_commands(self) -> None:
+        shown = subprocess.run([os.environ["LNBENCH"], "--help"], capture_output=True, text=True, check=True).stdout
+        commands = set(re.findall(r"^  ([a-z]+) +\S", shown.partition("Subcommands:")[2].partition("Algorithms:")[0], re.M))
+        algorithms = set(re.findall(r"^  ([a-z_]+) +\S", shown.partition("Algorithms:")[2].partition("\n\n")[0], re.M))
+        page = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+        self.assertEqual(set(COMMAND.findall(page)), commands)
+        page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
+        self.assertEqual(set(re.findall(r"^\| `([a-z_]+)` \| [^|]+ \| [^|]+ \| [^|]*\|$", page, re.M)), algorithms)
+
+
+class PlantedFaults(unittest.TestCase):
+    """The checks above find what they are there for."""
+
+    def test_dead_links(self) -> None:
+        readme = ROOT / "README.md"
+        self.assertEqual(dead_links(readme, "[a](docs/none.md) [b](#none) [c](LICENSE)\n"), ["docs/none.md", "#none"])
+        self.assertEqual(dead_links(readme, "## A b\n[a](#a-b) [c](https://example.org/x)\n"), [])
+        self.assertEqual(unknown_configs("lnbench run configs/none.json and configs/quick.json"), ["configs/none.json"])
+
+    def test_tables(self) -> None:
+        schema = {
+            "properties": {
+                "n": {"$ref": "#/$defs/tokens", "description": "Tokens."},
+                "axes": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "array", "items": {"type": "integer", "minimum": 1}}]},
+                "inner": {"type": "array", "items": {"properties": {"a": {"enum": ["x", None]}}, "required": ["a"]}},
+            },
+            "$defs": {"tokens": {"type": "integer", "minimum": 1, "multipleOf": 2, "default": 4}},
+        }  # fmt: skip
+        tables = SchemaTables(schema)
+        tables.add_object("", schema)
+        text = "\n".join(line for s in tables.sections for line in section_lines(s, s.path))
+        self.assertIn("| `n` | [tokens](#value-tokens) | Tokens. |", text)
+        self.assertIn("| `axes` | integer ≥ 1, or a list of these |  |", text)
+        self.assertIn("| `inner` | list of objects: [`inner[]`](#inner) |  |", text)
+        self.assertIn('| `a` * | `"x"`, `null` |  |', text)
+        self.assertIn("integer ≥ 1, a multiple of 2", "\n".join(definition_lines(tables)))
+        with self.assertRaises(ValueError):
+            SchemaTables({}).value_text({"not": {}})
+
+
+if __name__ == "__main__":
+    unittest.main()
