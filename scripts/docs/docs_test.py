@@ -6,6 +6,7 @@ Run by ctest as `docs`. Needs nothing but Python; LNBENCH names the program whos
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -89,6 +90,15 @@ class Documents(unittest.TestCase):
         clusters = (ROOT / "docs/clusters.md").read_text(encoding="utf-8")
         for cluster in sorted((ROOT / "configs/clusters").glob("*.json")):
             self.assertIn(f"configs/clusters/{cluster.name}", clusters, "docs/clusters.md lists all clusters")
+
+    def test_every_metric_is_described(self) -> None:
+        page = (ROOT / "docs/measurement.md").read_text(encoding="utf-8")
+        results = list((ROOT / "results/reference").glob("*/result.json"))
+        self.assertGreater(len(results), 2)
+        for result in results:
+            points = json.loads(result.read_text(encoding="utf-8"))["points"]
+            for metric in sorted({name for point in points for name in point.get("metrics", {})}):
+                self.assertIn(f"`{metric}`", page, f"{result.parent.name}: docs/measurement.md describes all metrics")
 
     @unittest.skipUnless("LNBENCH" in os.environ, "LNBENCH is not set")
     def test_commands(self) -> None:
