@@ -37,11 +37,11 @@ def page(name: str, tables: SchemaTables, source: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def plain_page(name: str, source: str, inlined: tuple[str, ...] = ()) -> str:
-    schema = load_schema(source)
-    tables = SchemaTables(schema, inlined)
+def configuration_page() -> str:
+    schema = load_schema("config")
+    tables = SchemaTables(schema)
     tables.add_object("", schema)
-    return page(name, tables, source)
+    return page("configuration", tables, "config")
 
 
 def results_page() -> str:
@@ -58,7 +58,7 @@ def results_page() -> str:
 
 def pages() -> dict[str, str]:
     return {
-        "docs/configuration.md": plain_page("configuration", "config"),
+        "docs/configuration.md": configuration_page(),
         "docs/results.md": results_page(),
     }
 

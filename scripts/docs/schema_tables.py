@@ -35,11 +35,11 @@ class Section:
 
 
 class SchemaTables:
-    """Collects the sections of one schema; objects of $defs named in `inlined` appear where they are used."""
+    """Collects the sections of one schema. Objects of $defs get a section where they are used, other values a row of
+    the table of values."""
 
-    def __init__(self, schema: Schema, inlined: tuple[str, ...] = ()) -> None:
+    def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self.inlined = inlined
         self.sections: list[Section] = []
         self.used_defs: list[str] = []
 
@@ -70,16 +70,16 @@ class SchemaTables:
 
     def object_of(self, node: Schema) -> tuple[str, Schema] | None:
         """("", object) of an object with named keys, ("[]", object) of a list of such; None of anything else."""
-        node = self.inline(node)
+        node = self.resolve(node)
         if "properties" in node:
             return "", node
-        if node.get("type") == "array" and "properties" in self.inline(node.get("items", {})):
-            return "[]", self.inline(node["items"])
+        if node.get("type") == "array" and "properties" in self.resolve(node.get("items", {})):
+            return "[]", self.resolve(node["items"])
         return None
 
-    def inline(self, node: Schema) -> Schema:
-        name = node.get("$ref", "").removeprefix(DEFS)
-        return self.schema["$defs"][name] if name in self.inlined else node
+    def resolve(self, node: Schema) -> Schema:
+        name = node.get("$ref", "")
+        return self.schema["$defs"][name.removeprefix(DEFS)] if name.startswith(DEFS) else node
 
     def value_text(self, node: Schema) -> str:
         """The values that a key may have, in words."""
