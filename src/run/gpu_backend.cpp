@@ -6,7 +6,6 @@
 #include "io/units.h"
 #include "kernels/cuda/device_row_worker.h"
 #include "run/device_comm.h"
-#include "run/gpu_device.h"
 #include "run/gpu_planning.h"
 #include "run/gpu_session.h"
 #include "schedule/accounting.h"
@@ -62,15 +61,6 @@ double GpuBackend::attend_rate(const PointParams& params) const {
 const Backend& gpu_backend() {
   static const GpuBackend gpus;
   return gpus;
-}
-
-int64_t device_memory_bytes() {
-  return describe_devices().devices.at(size_t(current_device())).memory_bytes;
-}
-
-double device_peak_flops() {
-  const DeviceInfo d = describe_devices().devices.at(size_t(current_device()));
-  return tensor_flops_per_clock(d) * d.multiprocessors * d.clock_khz * 1e3;
 }
 
 std::string transport_of_run(const std::string& name, Communicator& comm) {

@@ -6,7 +6,6 @@
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/device_row_worker.h"
 #include "kernels/cuda/device_timer.h"
-#include "run/gpu_device.h"
 
 namespace longnet {
 namespace {
@@ -20,6 +19,15 @@ int64_t free_bytes_of_own_device(Communicator& comm) {
 }
 
 }  // namespace
+
+int64_t device_memory_bytes() {
+  return describe_devices().devices.at(size_t(current_device())).memory_bytes;
+}
+
+double device_peak_flops() {
+  const DeviceInfo d = describe_devices().devices.at(size_t(current_device()));
+  return tensor_flops_per_clock(d) * d.multiprocessors * d.clock_khz * 1e3;
+}
 
 GpuSession::GpuSession(const PointPlan& plan, const RunnerOptions& options, Communicator& comm)
     : comm_(comm),

@@ -11,6 +11,11 @@
 
 namespace longnet {
 
+// Figures of the calling thread's GPU. The peak is the dense 16-bit one of the tensor cores at the
+// highest clock, in FLOP/s; 0 for architectures whose rate is not known here.
+int64_t device_memory_bytes();
+double device_peak_flops();
+
 class GpuSession final : public PointSession {
  public:
   // Collective. Throws UsageError on all ranks where these do not fit the transport.

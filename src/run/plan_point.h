@@ -44,4 +44,8 @@ std::string cheapest_change(const PointParams& original,
 std::map<std::string, int64_t> walk_memory_by_tag(const PointParams& params, int64_t batches,
                                                   const std::vector<Rank>& ranks);
 
+// Seconds that a point takes to measure, by the estimate of its plan: its runs and ablations, filling
+// the inputs, and the reference for the sampled queries, which regenerates every key that they see.
+double point_cost(const PointPlan& plan, const MeasureConfig& measure);
+
 }  // namespace longnet

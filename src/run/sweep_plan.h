@@ -7,7 +7,6 @@
 
 #include "run/measure_point.h"
 #include "run/plan_point.h"
-#include "run/point_cost.h"
 #include "run/sweep_points.h"
 #include "run/world.h"
 

@@ -1,0 +1,88 @@
+#include "run/ablations.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/threads/thread_world.h"
+#include "run/point_schedule.h"
+#include "run/testing/fake_session.h"
+#include "run/testing/points.h"
+
+namespace longnet {
+namespace {
+
+PointRecord phases_of(int ranks, bool ablations, const std::function<void(FakeExecutor&)>& change,
+                      std::vector<RunMode>* runs = nullptr) {
+  const Point point = small_point(ranks == 1 ? "local" : "ring", ranks);
+  PointRecord root;
+  run_on_threads(ranks, [&](Communicator& comm) {
+    PointRecord record = make_record(point);
+    record.timing.median_s = 5;  // worth two rounds
+    FakeSession session(comm);
+    session.bind(make_schedule(point.params));
+    if (comm.rank() == 1) session.fake().of_phases = {2.25, 0.5, 0, 1.75};  // the busiest
+    change(session.fake());
+    record_phases(record, session, ablations, comm);
+    EXPECT_FALSE(session.fake().timed);
+    if (comm.rank() != 0) return;
+    root = record;
+    if (runs != nullptr) *runs = session.fake().runs;
+  });
+  return root;
+}
+
+TEST(Ablations, WhatOverlapHides) {
+  const PointRecord r = phases_of(2, true, [](FakeExecutor&) {});
+  ASSERT_TRUE(r.ablations);
+  EXPECT_EQ(r.ablations->full_s, 5);
+  EXPECT_EQ(r.ablations->compute_only_s, 3);
+  EXPECT_EQ(r.ablations->communication_only_s, 2.5);
+  EXPECT_EQ(r.ablations->serialised_s, 5.5);
+  EXPECT_DOUBLE_EQ(r.ablations->single_attend_s, 0.8);  // 100 of 125 listed pairs
+  EXPECT_EQ(r.phases.exposed_communication_s, 2);
+  EXPECT_EQ(r.phases.communication_s, 2.5);
+  EXPECT_EQ(r.phases.compute_s, 2.25);
+  EXPECT_EQ(r.phases.merge_s, 0.5);
+  EXPECT_EQ(r.metrics.at("attend_s"), 1.75);
+}
+
+TEST(Ablations, OneRankHasNothingToLeaveOutButFragments) {
+  const PointRecord r = phases_of(1, true, [](FakeExecutor&) {});
+  ASSERT_TRUE(r.ablations);
+  EXPECT_EQ(r.ablations->compute_only_s, 5);
+  EXPECT_EQ(r.ablations->serialised_s, 5);
+  EXPECT_EQ(r.ablations->communication_only_s, 0);
+  EXPECT_EQ(r.phases.exposed_communication_s, 0);
+}
+
+TEST(Ablations, WithoutThemTheLastSampleCounts) {
+  std::vector<RunMode> runs;
+  const PointRecord r = phases_of(
+      2, false, [](FakeExecutor&) {}, &runs);
+  EXPECT_FALSE(r.ablations);
+  EXPECT_TRUE(runs.empty());
+  EXPECT_EQ(r.phases.compute_s, 2.25);
+  EXPECT_TRUE(std::isnan(r.phases.communication_s));
+}
+
+// As on a GPU: noting the times of ops costs time, and there is no big attend.
+TEST(Ablations, TimesOfOpsMayNeedARunOfTheirOwn) {
+  const auto like_a_gpu = [](FakeExecutor& e) { e.every_run = false, e.single_s = 0; };
+  std::vector<RunMode> runs;
+  const PointRecord r = phases_of(2, true, like_a_gpu, &runs);
+  EXPECT_EQ(runs.size(), 5u + 2 * 5);  // each once to warm up, then two rounds
+  EXPECT_EQ(std::ranges::count(runs, RunMode::kComputeOnly), 2 + 2 * 2);
+  EXPECT_EQ(r.ablations->full_s, 5);
+  EXPECT_TRUE(std::isnan(r.ablations->single_attend_s));
+  const PointRecord alone = phases_of(1, true, like_a_gpu);
+  EXPECT_FALSE(alone.ablations);
+  EXPECT_EQ(alone.phases.compute_s, 2);
+  EXPECT_EQ(alone.phases.communication_s, 0);
+}
+
+TEST(Ablations, RunsAreCounted) {
+  EXPECT_EQ(ablation_runs(5, 2), 2 * 5 + 1);
+  EXPECT_EQ(ablation_runs(0.1, 1), 5 * 2 + 1);
+}
+
+}  // namespace
+}  // namespace longnet

@@ -1,0 +1,143 @@
+#include "run/fill_record.h"
+
+#include <gmock/gmock.h>
+
+#include "comm/threads/thread_world.h"
+#include "run/point_schedule.h"
+#include "run/testing/fake_session.h"
+#include "run/testing/points.h"
+#include "schedule/accounting.h"
+
+namespace longnet {
+namespace {
+
+TEST(FillRecord, WorkIsTokensCoverageAndRates) {
+  PointRecord record = make_record(small_point("dilated", 1));
+  set_work(record, {.flops = 8e9, .paper_macs = 1, .balance = 0.5, .peak_flops = 4e9});
+  EXPECT_EQ(record.work.tokens, 512);
+  EXPECT_EQ(record.work.coverage, (std::vector<double>{1, 0.25}));
+  EXPECT_TRUE(std::isnan(record.work.flops_per_s));  // before timing
+  record.timing.median_s = 4;
+  set_work(record, {.flops = 8e9, .paper_macs = 1, .balance = 0.5, .peak_flops = 4e9});
+  EXPECT_EQ(record.work.flops_per_s, 2e9);
+  EXPECT_EQ(record.work.share_of_peak, 0.5);
+  EXPECT_EQ(record.work.coverage.size(), 2u);
+}
+
+TEST(FillRecord, EveryFailedCheckIsNamed) {
+  PointRecord record;
+  fail_check(record, "one");
+  fail_check(record, "two");
+  EXPECT_EQ(record.status, PointStatus::kCheckFailed);
+  EXPECT_EQ(record.reason, "one; two");
+}
+
+TEST(FillRecord, AWrongOutputFailsThePoint) {
+  PointRecord record;
+  set_check(record, {.queries = 4, .rel_l2_error = 1e-7, .tolerance = 1e-6, .pass = true});
+  EXPECT_EQ(record.status, PointStatus::kOk);
+  EXPECT_EQ(record.check.status, "pass");
+  set_check(record, {.nan_values = 3, .rel_l2_error = 0.5, .tolerance = 1e-6});
+  EXPECT_EQ(record.status, PointStatus::kCheckFailed);
+  EXPECT_THAT(record.reason, testing::HasSubstr("3 values never written"));
+}
+
+TEST(FillRecord, ContentGoesThereAndBack) {
+  const OutputSummary o{.rows = 8,
+                        .absent_rows = 1,
+                        .nan_values = 2,
+                        .sum = 3,
+                        .sum_squares = 4,
+                        .min = -1,
+                        .max = 5,
+                        .lse_sum = 6,
+                        .digest = 7};
+  EXPECT_EQ(to_summary(to_content(o)), o);
+  EXPECT_EQ(to_summary(to_content({})), OutputSummary{});
+}
+
+TEST(FillRecord, OutOfMemorySaysHowMuch) {
+  const PointPlan plan = small_plan("ring", 2);
+  EXPECT_THAT(
+      out_of_memory_reason(std::bad_alloc(), plan, " per rank"),
+      testing::AllOf(testing::StartsWith("the machine refused "), testing::EndsWith(" per rank")));
+  EXPECT_EQ(out_of_memory_reason(DeviceOutOfMemory("full"), plan, " per rank"), "full");
+}
+
+// A ring of two: one message of K and V of a shard. `change` may spoil what was counted or held.
+PointRecord record_of_ring(const std::function<void(FakeSession&)>& change) {
+  const PointPlan plan = small_plan("ring", 2);
+  const Schedule schedule = make_schedule(plan.point.params);
+  PointRecord root;
+  run_on_threads(2, [&](Communicator& comm) {
+    PointRecord record = make_record(plan.point);
+    FakeSession session(comm);
+    session.bind(schedule);
+    const TaggedBuffer workspace(session.own_ledger(), "workspace", plan.workspace_bytes);
+    const RankAccount once = account(schedule.sharded, schedule.program(comm.rank()), comm.rank());
+    session.counted = {.bytes_sent = 3 * once.bytes_sent,
+                       .messages_sent = 3 * once.messages_sent,
+                       .bytes_received = 3 * once.bytes_received};
+    if (comm.rank() == 1) change(session);
+    record_communication(record, session, {.samples_s = {1, 1}, .warmup = 1}, comm);
+    record_memory(record, session, plan, comm);
+    if (comm.rank() == 0) root = record;
+  });
+  return root;
+}
+
+TEST(FillRecord, CountsAreHeldAgainstThePrediction) {
+  const PointRecord right = record_of_ring([](FakeSession&) {});
+  EXPECT_EQ(right.status, PointStatus::kOk) << right.reason;
+  EXPECT_EQ(right.comm.counted_bytes_per_rank, 2 * 2 * 128 * 4 * 16 * 4);  // K, V, batch, rows
+  EXPECT_EQ(right.comm.predicted_bytes_per_rank, right.comm.counted_bytes_per_rank);
+  EXPECT_EQ(right.comm.predicted_messages_per_rank, 1);
+  EXPECT_EQ(right.memory.measured_peak_bytes, right.memory.predicted_peak_bytes);
+  const PointRecord lost = record_of_ring([](FakeSession& s) { s.counted.bytes_received -= 4; });
+  EXPECT_EQ(lost.status, PointStatus::kCheckFailed);
+  EXPECT_THAT(lost.reason, testing::HasSubstr("bytes or messages"));
+}
+
+TEST(FillRecord, MemoryIsHeldAgainstThePrediction) {
+  const PointRecord more = record_of_ring(
+      [](FakeSession& s) { const TaggedBuffer forgotten(s.own_ledger(), "forgotten", 64); });
+  EXPECT_EQ(more.status, PointStatus::kCheckFailed);
+  EXPECT_THAT(more.reason, testing::HasSubstr("memory"));
+  const PointRecord lists = record_of_ring(
+      [](FakeSession& s) { const TaggedBuffer of_a_gpu(s.own_ledger(), "task_lists", 64); });
+  EXPECT_EQ(lists.status, PointStatus::kOk) << lists.reason;
+}
+
+TEST(FillRecord, ContentAndRanksAreOfAllRanks) {
+  const PointPlan plan = small_plan("ring", 2);
+  const Schedule schedule = make_schedule(plan.point.params);
+  const auto content = [&](int ranks, const Schedule& of) {
+    PointRecord root;
+    run_on_threads(ranks, [&](Communicator& comm) {
+      PointRecord record = make_record(plan.point);
+      FakeSession session(comm);
+      session.bind(of);
+      session.executor().fill_inputs();
+      record_content(record, session.executor(), session.worker(), comm);
+      SampleSet samples;
+      samples.own_s = {1.0 + comm.rank()};
+      record_per_rank(record, of, samples, comm);
+      record_timeline(record, session.executor(), comm);
+      if (comm.rank() == 0) root = record;
+    });
+    return root;
+  };
+  const PointRecord two = content(2, schedule);
+  const PointRecord one = content(1, make_schedule(small_point("local", 1).params));
+  EXPECT_EQ(two.content->input_digest, one.content->input_digest);
+  EXPECT_EQ(two.content->rows, 2 * 256 * 4);
+  ASSERT_EQ(two.per_rank.size(), 2u);
+  EXPECT_EQ(two.per_rank[1].median_s, 2);
+  EXPECT_EQ(two.per_rank[0].pairs + two.per_rank[1].pairs, 2.0 * 4 * 256 * 256);
+  const size_t ops = schedule.program(0).ops.size();
+  ASSERT_EQ(two.timeline.size(), 2 * ops);
+  EXPECT_EQ(two.timeline.back().rank, 1);
+}
+
+}  // namespace
+}  // namespace longnet

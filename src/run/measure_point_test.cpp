@@ -1,0 +1,95 @@
+#include "run/measure_point.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/threads/thread_world.h"
+#include "run/testing/points.h"
+#include "run/walk_point.h"
+
+namespace longnet {
+namespace {
+
+RunnerOptions quick_options() {
+  RunnerOptions options;
+  options.measure = {.warmup = 1, .min_samples = 2, .max_samples = 2};
+  options.check.sampled_queries = 64;
+  options.peak_flops_per_thread = 1e9;
+  return options;
+}
+
+PointRecord measured(const PointPlan& plan, const RunnerOptions& options) {
+  PointRecord root;
+  run_on_threads(plan.point.params.ranks, [&](Communicator& comm) {
+    PointRecord mine = measure_point(plan, options, comm);
+    if (comm.rank() == 0) root = std::move(mine);
+  });
+  return root;
+}
+
+TEST(MeasurePoint, ARecordIsComplete) {
+  const PointRecord r = measured(small_plan("ring", 2), quick_options());
+  EXPECT_EQ(r.status, PointStatus::kOk) << r.reason;
+  EXPECT_EQ(r.params.transport, "threads");
+  EXPECT_EQ(r.timing.samples_s.size(), 2u);
+  EXPECT_EQ(r.timing.reduction, "span");
+  EXPECT_EQ(r.check.status, "pass");
+  EXPECT_EQ(r.comm.counted_bytes_per_rank, r.comm.predicted_bytes_per_rank);
+  EXPECT_EQ(r.memory.measured_peak_bytes, r.memory.predicted_peak_bytes);
+  EXPECT_EQ(r.content->rows, 2 * 256 * 4);
+  EXPECT_EQ(r.content->nan_values, 0);
+  EXPECT_EQ(r.per_rank.size(), 2u);
+  EXPECT_FALSE(r.timeline.empty());
+  ASSERT_TRUE(r.ablations);
+  EXPECT_GT(r.ablations->communication_only_s, 0);
+  EXPECT_LE(r.phases.compute_s + r.phases.merge_s, r.ablations->compute_only_s);
+  EXPECT_GT(r.work.share_of_peak, 0);
+  EXPECT_GE(r.metrics.at("usable_cores"), 1);
+}
+
+TEST(MeasurePoint, ContentDoesNotDependOnRanks) {
+  const PointRecord one = measured(small_plan("dilated", 1), quick_options());
+  const PointRecord three = measured(small_plan("dilated", 3), quick_options());
+  EXPECT_EQ(one.content->input_digest, three.content->input_digest);
+  EXPECT_NEAR(one.content->sum, three.content->sum, 1e-3);
+  EXPECT_EQ(one.content->absent_rows, three.content->absent_rows);
+}
+
+TEST(MeasurePoint, WithoutTimeThereIsNoSample) {
+  RunnerOptions options = quick_options();
+  options.measure.point_timeout_s = 1e-9;
+  const PointRecord r = measured(small_plan("local", 1), options);
+  EXPECT_EQ(r.status, PointStatus::kTimeout);
+  EXPECT_NE(r.reason.find("point_timeout_s"), std::string::npos);
+}
+
+TEST(MeasurePoint, ATooStrictToleranceFailsThePoint) {
+  RunnerOptions options = quick_options();
+  options.check.tolerance = 1e-12;
+  options.ablations = false;
+  const PointRecord r = measured(small_plan("local", 1), options);
+  EXPECT_EQ(r.status, PointStatus::kCheckFailed);
+  EXPECT_FALSE(r.ablations);
+}
+
+TEST(WalkPoint, LeavesTheContentThatRanksLeave) {
+  for (const char* algorithm : {"ring", "dilated"}) {
+    PointPlan plan = small_plan(algorithm, 4);
+    const PointRecord real = measured(plan, quick_options());
+    Point point = plan.point;
+    point.params.transport = "virtual";
+    plan = plan_point(point, {}, 1, 1);
+    const auto walked = walk_point(plan, quick_options(), {});
+    ASSERT_TRUE(walked);
+    EXPECT_EQ(walked->status, PointStatus::kOk) << walked->reason;
+    EXPECT_EQ(walked->content->input_digest, real.content->input_digest);
+    EXPECT_EQ(walked->content->output_digest, real.content->output_digest);
+    EXPECT_EQ(walked->content->rows, real.content->rows);
+    EXPECT_EQ(walked->comm.predicted_bytes_per_rank, real.comm.predicted_bytes_per_rank);
+    EXPECT_EQ(walked->memory.measured_peak_bytes, walked->memory.predicted_peak_bytes);
+    EXPECT_EQ(walked->timing.reduction, "sum");
+    EXPECT_EQ(walked->per_rank.size(), 4u);
+  }
+}
+
+}  // namespace
+}  // namespace longnet

@@ -1,0 +1,100 @@
+#include "run/plan_point.h"
+
+#include <gmock/gmock.h>
+
+#include "run/point_schedule.h"
+#include "run/testing/points.h"
+
+namespace longnet {
+namespace {
+
+constexpr int64_t kRow = 4 * 16 * 4;  // bytes of one token's heads, fp32
+
+TEST(PlanPoint, ARingInClosedForm) {
+  const PointPlan plan = small_plan("ring", 4);
+  EXPECT_EQ(plan.point.status, PointStatus::kOk);
+  EXPECT_EQ(plan.account.max_messages_sent, 3);
+  EXPECT_EQ(plan.account.max_bytes_sent, 3 * 2 * 2 * 64 * kRow);  // K and V, batch 2, shards of 64
+  EXPECT_EQ(plan.account.flops, 4.0 * 16 * 2 * 4 * 256 * 256);
+  EXPECT_EQ(plan.account.balance(4), 1);
+  EXPECT_EQ(plan.memory_bytes(),
+            predicted_slots(make_schedule(plan.point.params)) + plan.workspace_bytes);
+}
+
+TEST(PlanPoint, MemoryThatIsMissingNamesTheCheapestChange) {
+  const Point point = small_point("ring", 2);
+  const int64_t needed = small_plan("ring", 2).memory_bytes();
+  MachineLimits limits;
+  limits.memory_bytes = 2 * needed;
+  EXPECT_EQ(plan_point(point, limits, 1, 2).point.status, PointStatus::kOk);
+  EXPECT_EQ(plan_point(point, limits, 1, 1).point.status, PointStatus::kOk);
+  limits.memory_bytes -= 2;  // two ranks share it
+  const PointPlan plan = plan_point(point, limits, 1, 2);
+  EXPECT_EQ(plan.point.status, PointStatus::kSkippedMemory);
+  EXPECT_EQ(plan.fits_if, "dtype=bf16");
+  EXPECT_THAT(plan.point.reason, testing::HasSubstr("fits with dtype=bf16"));
+  EXPECT_EQ(plan_point(point, limits, 1, 1).point.status, PointStatus::kOk);  // not at once
+}
+
+TEST(PlanPoint, ChangesAreTriedFromTheCheapest) {
+  PointParams p = small_point("ring", 2).params;
+  p.problem.batch = 8;
+  const auto fits_with = [&](auto fits) { return cheapest_change(p, fits); };
+  EXPECT_EQ(fits_with([](const PointParams& c) { return c.problem.batch <= 2; }), "batch=2");
+  EXPECT_EQ(fits_with([](const PointParams& c) { return c.ranks >= 8; }),
+            "ranks=8 on machines of their own");
+  EXPECT_EQ(fits_with([](const PointParams& c) { return c.problem.seq_len <= 64; }), "seq_len=64");
+  EXPECT_EQ(fits_with([](const PointParams&) { return false; }), "");
+}
+
+TEST(PlanPoint, TimeAndSupportAreLimits) {
+  MachineLimits slow;
+  slow.flops_per_rank = 1e3;
+  slow.point_timeout_s = 10;
+  const PointPlan late = plan_point(small_point("ring", 2), slow, 1, 2);
+  EXPECT_EQ(late.point.status, PointStatus::kTimeout);
+  EXPECT_EQ(late.estimated_s, late.account.max_rank_flops / 1e3);
+  slow.cores = 1;  // two ranks take turns
+  EXPECT_EQ(plan_point(small_point("ring", 2), slow, 1, 2).estimated_s, 2 * late.estimated_s);
+  EXPECT_EQ(small_plan("ulysses", 3).point.status, PointStatus::kSkippedUnsupported);
+  Point excluded = small_point("ring", 2);
+  excluded.status = PointStatus::kSkippedExcluded;
+  EXPECT_EQ(plan_point(excluded, {}, 1, 2).account.flops, 0);
+  Point replicas = small_point("ring", 4);
+  replicas.params.replicas = 2;
+  EXPECT_THAT(plan_point(replicas, {}, 1, 4).point.reason, testing::HasSubstr("simulate"));
+}
+
+TEST(PlanPoint, AWalkTakesWhatFits) {
+  Point point = small_point("ring", 4);
+  point.params.transport = "virtual";
+  const PointPlan all = plan_point(point, {}, 1, 1);
+  EXPECT_EQ(all.batches_at_once, 2);
+  EXPECT_EQ(all.share, 1);
+  MachineLimits limits;
+  limits.memory_bytes = all.memory_bytes() - 1;
+  EXPECT_EQ(plan_point(point, limits, 1, 1).batches_at_once, 1);
+  limits = {};
+  limits.flops_per_rank = 1e6;
+  limits.virtual_ranks.exact_point_s = all.account.flops / 1e6 / 4;
+  const PointPlan part = plan_point(point, limits, 1, 1);
+  EXPECT_DOUBLE_EQ(part.share, 0.25);
+  EXPECT_DOUBLE_EQ(part.estimated_s, limits.virtual_ranks.exact_point_s);
+  point.params.algorithm = "ulysses";  // its ranks exchange results
+  EXPECT_EQ(plan_point(point, {}, 1, 1).point.status, PointStatus::kSkippedUnsupported);
+}
+
+TEST(PointCost, RunsInputsAndReference) {
+  PointPlan plan = small_plan("local", 1);
+  plan.estimated_s = 1;  // worth three rounds of two modes
+  const double inputs = 3e-8 * 256 * 2 * 4 * 16, reference = 5e-6 * 256 * 4;
+  EXPECT_DOUBLE_EQ(point_cost(plan, {.warmup = 1, .min_samples = 4}),
+                   5 + 3 * 2 + 1 + inputs + reference);
+  plan.point.params.transport = "virtual";
+  EXPECT_DOUBLE_EQ(point_cost(plan, {.warmup = 1, .min_samples = 4}), 5.5);
+  plan.point.status = PointStatus::kTimeout;
+  EXPECT_EQ(point_cost(plan, {}), 0);
+}
+
+}  // namespace
+}  // namespace longnet

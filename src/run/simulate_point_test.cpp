@@ -1,0 +1,72 @@
+#include "run/simulate_point.h"
+
+#include <gmock/gmock.h>
+
+#include "run/testing/points.h"
+
+namespace longnet {
+namespace {
+
+SimulatePoint on_h100() {
+  return {.cluster = load_cluster(LONGNET_SOURCE_DIR "/configs/clusters/h100-ndr400.json")};
+}
+
+Point cluster_point(const std::string& algorithm, int ranks) {
+  Point point = small_point(algorithm, ranks, 8192);
+  point.params.problem.dtype = DType::kBFloat16;
+  point.params.problem.head_dim = 64;
+  return point;
+}
+
+TEST(SimulatePoint, ARecordHasWhatWasPredicted) {
+  const SimulatePoint how = on_h100();
+  const Point point = on_cluster({cluster_point("ring", 4)}, how).at(0);
+  EXPECT_EQ(point.params.kernel, "modelled");
+  const SimulatedPoint done = simulate_point(point, how);
+  const PointRecord& r = done.record;
+  EXPECT_EQ(r.status, PointStatus::kOk) << r.reason;
+  EXPECT_EQ(r.source, Source::kSimulated);
+  EXPECT_EQ(r.comm.predicted_messages_per_rank, 3);
+  EXPECT_EQ(r.comm.predicted_bytes_per_rank, 3 * 2 * 2 * 2048 * 4 * 64 * 2);
+  EXPECT_EQ(r.work.tokens, 2 * 8192);
+  EXPECT_EQ(r.work.flops, 4.0 * 64 * 2 * 4 * 8192 * 8192);
+  EXPECT_EQ(r.work.balance, 1);
+  EXPECT_EQ(r.work.coverage, std::vector<double>{1});
+  EXPECT_GT(r.work.share_of_peak, 0);
+  EXPECT_EQ(r.per_rank.size(), 4u);
+  EXPECT_LE(r.timing.ci_low_s, r.timing.median_s);
+  EXPECT_GE(r.timing.ci_high_s, r.timing.median_s);
+  EXPECT_NEAR(r.phases.compute_s + r.phases.merge_s + r.phases.exposed_communication_s,
+              r.timing.median_s, 1e-12);
+  EXPECT_FALSE(r.timeline.empty());
+  EXPECT_THAT(chrome_trace(done.run, "ring"), testing::HasSubstr("traceEvents"));
+}
+
+TEST(SimulatePoint, WhatTheClusterCannotDoIsSkipped) {
+  SimulatePoint how = on_h100();
+  const int gpus = how.cluster.num_gpus();
+  const auto points = on_cluster({cluster_point("ring", 2 * gpus), cluster_point("ring", 4)}, how);
+  EXPECT_EQ(points[0].status, PointStatus::kSkippedUnsupported);
+  EXPECT_EQ(on_cluster({points[1], points[1]}, how).size(), 1u);
+  how.memory_fraction = 1e-6;
+  const PointRecord full = simulate_point(points[1], how).record;
+  EXPECT_EQ(full.status, PointStatus::kSkippedMemory);
+  EXPECT_THAT(full.reason, testing::HasSubstr("are allowed on"));
+}
+
+TEST(SimulatePoint, WhatIfChangesTheNameAndTheTime) {
+  SimulatePoint how = on_h100();
+  const Point plain = on_cluster({cluster_point("all_gather", 16)}, how).at(0);
+  const double base = simulate_point(plain, how).record.timing.median_s;
+  how.what_if = parse_what_if("bandwidth=0.01");
+  how.cluster = apply(how.cluster, how.what_if);
+  const Point slow = on_cluster({cluster_point("all_gather", 16)}, how).at(0);
+  EXPECT_NE(slow.id, plain.id);
+  EXPECT_THAT(slow.params.cluster, testing::EndsWith("bandwidth=0.01"));
+  const PointRecord r = simulate_point(slow, how).record;
+  EXPECT_GT(r.timing.median_s, base);
+  EXPECT_EQ(r.metrics.at("what_if_bandwidth"), 0.01);
+}
+
+}  // namespace
+}  // namespace longnet

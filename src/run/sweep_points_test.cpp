@@ -1,0 +1,96 @@
+#include "run/sweep_points.h"
+
+#include <gmock/gmock.h>
+
+#include "core/check.h"
+#include "run/backend.h"
+#include "run/machine_limits.h"
+#include "run/point_text.h"
+#include "run/testing/points.h"
+
+namespace longnet {
+namespace {
+
+Config config_of(const std::string& rest) {
+  return parse_config(
+      R"({"schema_version": 1, "name": "small", "model": {"heads": 4, "head_dim": 16},
+    "sweep": {"algorithm": ["ring", "ulysses"], "seq_len": [256, 512], "ranks": [2, 4]})" +
+          rest + "}",
+      "small.json", {.known = known_names()});
+}
+
+TEST(SweepPoints, NamesAreThoseOfTheRegistries) {
+  const KnownNames known = known_names();
+  EXPECT_THAT(known.algorithms, testing::IsSupersetOf({"local", "dilated", "sparse", "ring"}));
+  EXPECT_THAT(known.kernels, testing::IsSupersetOf({"cpu", "reference", "cuda"}));
+  EXPECT_THAT(known.collectives_of.at("ulysses"),
+              testing::ElementsAre("native", "pairwise", "linear"));
+  EXPECT_EQ(known.why_bad_what_if("bandwidth=0.5"), "");
+  EXPECT_NE(known.why_bad_what_if("width=0.5"), "");
+}
+
+TEST(SweepPoints, FilterAndWorldDecideWhatRuns) {
+  const Config config = config_of("");
+  EXPECT_EQ(read_points(config, "", 4, "threads", true).size(), 8u);
+  const auto some = read_points(config, "algorithm==ring && seq_len<=256", 2, "threads", true);
+  ASSERT_EQ(some.size(), 2u);
+  EXPECT_EQ(some[0].status, PointStatus::kOk);
+  EXPECT_EQ(some[1].status, PointStatus::kSkippedUnsupported);  // four ranks, there are two
+  EXPECT_EQ(read_points(config, "ranks==4", 2, "threads", false)[0].status, PointStatus::kOk);
+}
+
+TEST(SweepPoints, VirtualRanksNeedNoLauncher) {
+  EXPECT_EQ(transport_of(config_of(""), "mpi"), "mpi");
+  const Config config = config_of(R"(, "run": {"transport": "virtual"})");
+  EXPECT_EQ(transport_of(config, "threads"), "virtual");
+  EXPECT_THROW(transport_of(config, "mpi"), UsageError);
+}
+
+TEST(SweepPoints, ADeviceTransportMovesNoHostMemory) {
+  Config config = config_of(R"(, "run": {"transport": "nccl"})");
+  std::vector<Point> points{small_point("ring", 2)};
+  EXPECT_THROW(require_fitting_transport(config, points), UsageError);
+  points[0].params.kernel = "cudnn";
+  EXPECT_NO_THROW(require_fitting_transport(config, points));
+}
+
+TEST(MachineLimits, MemoryAndSpeedAreShares) {
+  Config config = config_of("");
+  config.memory.limit_bytes = 1000;
+  config.memory.limit_fraction = 0.5;
+  config.measure.point_timeout_s = 7;
+  const MachineLimits limits = machine_limits(config, 1e9);
+  EXPECT_EQ(limits.memory_bytes, 500);
+  EXPECT_EQ(limits.flops_per_rank, kExpectedShareOfPeak * 1e9);
+  EXPECT_EQ(limits.point_timeout_s, 7);
+  EXPECT_TRUE(limits.device_limit_given);
+  EXPECT_GE(default_world_size(config), 1);
+}
+
+TEST(Backend, KernelsRunOnHostOrGpu) {
+  EXPECT_FALSE(backend_of("cpu").on_gpu());
+  EXPECT_FALSE(backend_of("reference").on_gpu());
+  for (const char* kernel : {"cuda", "cudnn", "gather"}) EXPECT_TRUE(backend_of(kernel).on_gpu());
+  PointParams p = small_point("local", 1).params;
+  EXPECT_GT(backend_of("cpu").workspace_bytes(p, 2), 0);
+  EXPECT_EQ(backend_of("cpu").why_unsupported(p), "");
+  p.kernel = "cuda";
+  EXPECT_NE(backend_of("cuda").why_unsupported(p), "");  // fp32
+  EXPECT_EQ(backend_of("cuda").workspace_bytes(p, 2), 0);
+  EXPECT_EQ(backend_of("cpu").walk_tolerance(1e-3).rel_l2, 1e-3);
+}
+
+TEST(PointText, OnlyWhatIsNotAsUsual) {
+  PointParams p = small_point("ring", 2).params;
+  p.problem.head_dim = AttentionProblem{}.head_dim;
+  EXPECT_EQ(variant_text(p), "");
+  EXPECT_EQ(describe(p), "ring N=256 P=2 batch=2");
+  p.layout = "zigzag";
+  p.problem.causal = true;
+  p.kernel = "cudnn";
+  EXPECT_EQ(options_text(p), "zigzag");
+  EXPECT_EQ(variant_text(p), "zigzag cudnn causal");
+}
+
+}  // namespace
+}  // namespace longnet
