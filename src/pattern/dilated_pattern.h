@@ -32,8 +32,8 @@ struct DilatedBranch {
   bool operator==(const DilatedBranch&) const = default;
 };
 
-// Which family a pattern belongs to, as recorded with every point. A dilated pattern stays dilated
-// on a sequence so short that one dense branch is left of it.
+// The family of a pattern, as recorded with every point. A dilated pattern stays dilated on a
+// sequence so short that one dense branch is left of it.
 enum class PatternKind { kDense, kDilated, kSparse };
 // Offset of head j: j mod r (the paper), j / ceil(H/r) (contiguous head groups), or 0.
 enum class OffsetRule { kPaper, kBlock, kNone };
