@@ -10,15 +10,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from generate import difference, pages  # noqa: E402
-from schema_tables import SchemaTables, anchor, definition_lines, section_lines  # noqa: E402
+from generate import ROOT, difference, pages
+from schema_tables import SchemaTables, anchor, definition_lines, section_lines
 
 README_LINES = 120
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -37,7 +33,7 @@ def documents() -> list[Path]:
 
 
 def without_code(text: str) -> str:
-    return re.sub(r"```.*?```", "", text, flags=re.S)
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
 def headings(text: str) -> set[str]:
@@ -65,6 +61,11 @@ def dead_links(path: Path, text: str) -> list[str]:
 def unknown_configs(text: str) -> list[str]:
     """Paths under configs/ that a document names and that do not exist."""
     return [name for name in CONFIG_PATH.findall(text) if not (ROOT / name).is_file()]
+
+
+def first_words(text: str, heading: str) -> set[str]:
+    """Of the indented lines below a heading, up to the next empty line."""
+    return set(re.findall(r"^  ([a-z_]+) +\S", text.partition(heading)[2].partition("\n\n")[0], re.MULTILINE))
 
 
 class Documents(unittest.TestCase):
@@ -103,12 +104,11 @@ class Documents(unittest.TestCase):
     @unittest.skipUnless("LNBENCH" in os.environ, "LNBENCH is not set")
     def test_commands(self) -> None:
         shown = subprocess.run([os.environ["LNBENCH"], "--help"], capture_output=True, text=True, check=True).stdout
-        commands = set(re.findall(r"^  ([a-z]+) +\S", shown.partition("Subcommands:")[2].partition("Algorithms:")[0], re.M))
-        algorithms = set(re.findall(r"^  ([a-z_]+) +\S", shown.partition("Algorithms:")[2].partition("\n\n")[0], re.M))
         page = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
-        self.assertEqual(set(COMMAND.findall(page)), commands)
+        self.assertEqual(set(COMMAND.findall(page)), first_words(shown, "Subcommands:"))
         page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
-        self.assertEqual(set(re.findall(r"^\| `([a-z_]+)` \| [^|]+ \| [^|]+ \| [^|]*\|$", page, re.M)), algorithms)
+        rows = re.findall(r"^\| `([a-z_]+)` \| [^|]+ \| [^|]+ \| [^|]*\|$", page, re.MULTILINE)
+        self.assertEqual(set(rows), first_words(shown, "Algorithms:"))
 
 
 class PlantedFaults(unittest.TestCase):
@@ -121,14 +121,15 @@ class PlantedFaults(unittest.TestCase):
         self.assertEqual(unknown_configs("lnbench run configs/none.json and configs/quick.json"), ["configs/none.json"])
 
     def test_tables(self) -> None:
+        count = {"type": "integer", "minimum": 1}
         schema = {
             "properties": {
                 "n": {"$ref": "#/$defs/tokens", "description": "Tokens."},
-                "axes": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "array", "items": {"type": "integer", "minimum": 1}}]},
+                "axes": {"anyOf": [count, {"type": "array", "items": count}]},
                 "inner": {"type": "array", "items": {"properties": {"a": {"enum": ["x", None]}}, "required": ["a"]}},
             },
-            "$defs": {"tokens": {"type": "integer", "minimum": 1, "multipleOf": 2, "default": 4}},
-        }  # fmt: skip
+            "$defs": {"tokens": count | {"multipleOf": 2}},
+        }
         tables = SchemaTables(schema)
         tables.add_object("", schema)
         text = "\n".join(line for s in tables.sections for line in section_lines(s, s.path))

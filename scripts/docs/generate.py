@@ -15,11 +15,9 @@ import json
 import sys
 from pathlib import Path
 
+from schema_tables import Schema, SchemaTables, definition_lines, section_lines
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from schema_tables import Schema, SchemaTables, definition_lines, section_lines  # noqa: E402
-
 INTRODUCTIONS = Path(__file__).resolve().parent / "introductions"
 
 

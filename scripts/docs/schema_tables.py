@@ -21,7 +21,7 @@ from typing import Any
 Schema = dict[str, Any]
 
 DEFS = "#/$defs/"
-IGNORED_KEYS = {"description", "default", "examples", "additionalProperties", "required", "title", "$schema", "$comment"}
+IGNORED_KEYS = {"description", "default", "examples", "additionalProperties", "required"}
 BOUNDS = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
 
 
