@@ -10,6 +10,7 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -109,6 +110,21 @@ class Documents(unittest.TestCase):
         page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
         rows = re.findall(r"^\| `([a-z_]+)` \| [^|]+ \| [^|]+ \| [^|]*\|$", page, re.MULTILINE)
         self.assertEqual(set(rows), first_words(shown, "Algorithms:"))
+
+
+    @unittest.skipUnless("LNBENCH" in os.environ, "LNBENCH is not set")
+    def test_defaults(self) -> None:
+        page = (ROOT / "docs/configuration.md").read_text(encoding="utf-8").partition("## Defaults")[2]
+        minimal = re.findall(r"`(\{.*?\})`", page)[0]
+        shown = json.loads(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
+        with tempfile.TemporaryDirectory() as folder:
+            config = Path(folder) / "defaults.json"
+            config.write_text(minimal, encoding="utf-8")
+            cluster = ROOT / "configs/clusters/cpu-2core.json"
+            command = [os.environ["LNBENCH"], "simulate", config, "--cluster", cluster, "-o", f"{folder}/result"]
+            subprocess.run(command, capture_output=True, check=True)
+            resolved = json.loads((Path(folder) / "result/run.json").read_text(encoding="utf-8"))["run"]["config"]
+        self.assertEqual(shown, resolved)
 
 
 class PlantedFaults(unittest.TestCase):

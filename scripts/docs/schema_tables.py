@@ -139,7 +139,7 @@ class SchemaTables:
 
 
 def bounds_text(node: Schema) -> list[str]:
-    found = [f"{sign} {node[key]}" for key, sign in BOUNDS if key in node]
+    found = [f"{sign} {node[key]:.12g}" for key, sign in BOUNDS if key in node]
     if "multipleOf" in node:
         found.append(f"a multiple of {node['multipleOf']}")
     return [", ".join(found)] if found else []
