@@ -1,8 +1,9 @@
+# shellcheck shell=bash disable=SC2034  # variables are for the scripts that source this
 # Sourced by the other scripts: where the project is, what it needs, how its ranks start.
 # After sourcing: $root, say, fail, install_packages, build_preset, and the variables that Open MPI wants.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cd "$root"
+cd "$root" || exit
 
 source scripts/mpi_env.sh
 
