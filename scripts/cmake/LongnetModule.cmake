@@ -16,6 +16,9 @@ target_compile_options(longnet_options INTERFACE -fmacro-prefix-map=${PROJECT_SO
 if(LONGNET_WERROR)
   target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
+if(LONGNET_UNITY)  # types of an unnamed namespace are not in the file that is compiled, but in one it includes
+  target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+endif()
 if(LONGNET_SANITIZE)
   target_compile_options(longnet_options INTERFACE -fsanitize=${LONGNET_SANITIZE}
                          -fno-omit-frame-pointer -fno-sanitize-recover=all)
