@@ -20,6 +20,7 @@ lint_shellcheck() {
 
 lint_tidy() {
   install_packages "${build_packages[@]}"
+  scripts/python_env.sh
   configure_preset lint
   cmake --build build/lint --target longnet_revision >/dev/null
   scripts/tidy_files.py build/lint/compile_commands.json |

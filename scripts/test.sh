@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds and runs all tests: release, then the address and undefined-behaviour
-# sanitizers, then the thread sanitizer over the threads transport. 
-#   scripts/test.sh [release|asan|tsan ...]     (default: all three)
+# Installs what is missing, checks the sources, builds and runs all tests: release, then the address and
+# undefined-behaviour sanitizers, then the thread sanitizer over the threads transport.
+#   scripts/test.sh [lint|release|asan|tsan ...]     (default: all four)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-presets=("${@:-release}")
-[ $# -eq 0 ] && presets=(release asan tsan)
+parts=("$@")
+[ $# -eq 0 ] && parts=(lint release asan tsan)
 
 install_packages "${build_packages[@]}" "${test_packages[@]}"
 say "preparing the Python environment"
@@ -16,15 +16,29 @@ declare -A targets=([release]="all" [asan]="all" [tsan]="comm_tests execute_test
 declare -A tests=([release]="." [asan]="." [tsan]="^(comm|execute|measure)\.")
 # What other languages do, and what simulates or measures for long, runs once, in release.
 declare -A left_out=([release]="^$" [asan]="^(report_|netns|validate_|command_line_(simulate|calibrate|virtual))" [tsan]="^$")
-failed=()
-for preset in "${presets[@]}"; do
-  [ -n "${targets[$preset]:-}" ] || fail "unknown preset '$preset': use release, asan or tsan"
-  # shellcheck disable=SC2086
-  build_preset "$preset" ${targets[$preset]} || { failed+=("$preset (build)"); continue; }
-  say "testing preset $preset"
+failed=() times=()
+
+# take_time WHAT: notes the seconds since the call before.
+take_time() { times+=("$(printf '%5d s  %s' $((SECONDS - noted)) "$1")"); noted=$SECONDS; }
+noted=0
+take_time "packages and Python"
+for part in "${parts[@]}"; do
+  if [ "$part" = lint ]; then
+    scripts/lint.sh || failed+=(lint)
+    take_time lint
+    continue
+  fi
+  [ -n "${targets[$part]:-}" ] || fail "unknown part '$part': use lint, release, asan or tsan"
+  # shellcheck disable=SC2086  # a list of targets
+  build_preset "$part" ${targets[$part]} || { failed+=("$part (build)"); continue; }
+  take_time "$part: build"
+  say "testing preset $part"
   # Chromium is installed above, so a report that no browser has seen is a failure.
-  LONGNET_REQUIRE_BROWSER=1 ctest --test-dir "build/$preset" -R "${tests[$preset]}" -E "${left_out[$preset]}" \
-    --output-on-failure -j "$(nproc)" || failed+=("$preset")
+  LONGNET_REQUIRE_BROWSER=1 ctest --test-dir "build/$part" -R "${tests[$part]}" -E "${left_out[$part]}" \
+    --output-on-failure -j "$(nproc)" || failed+=("$part")
+  take_time "$part: tests"
 done
-[ ${#failed[@]} -eq 0 ] || fail "tests failed in: ${failed[*]}"
-say "all tests passed: ${presets[*]}"
+say "where the time went"
+printf '%s\n' "${times[@]}"
+[ ${#failed[@]} -eq 0 ] || fail "failed: ${failed[*]}"
+say "all passed: ${parts[*]}"
