@@ -33,6 +33,11 @@ int64_t from_environment(const char* name, int64_t otherwise) {
 int device_count = int(from_environment("LONGNET_EMULATED_GPUS", 1));
 const int64_t device_bytes = from_environment("LONGNET_EMULATED_GPU_BYTES", int64_t{4} << 30);
 std::map<int, int64_t> taken_bytes;  // by device
+struct Block {
+  int device;
+  int64_t bytes;
+};
+std::map<const std::byte*, Block> buffers;  // by their first byte
 thread_local int this_device = 0;
 thread_local bool recording = false;  // a graph, by this thread
 
@@ -146,6 +151,13 @@ std::function<void()> emulate_all_before(CUstream_st* stream) {
       [work = stream->work, position = stream->work->queue.size()] { work->run_until(position); };
 }
 void emulate_devices(int count) { device_count = count; }
+std::pair<const std::byte*, const std::byte*> emulated_buffer(const void* at) {
+  const std::lock_guard lock(world());
+  auto found = buffers.upper_bound(static_cast<const std::byte*>(at));
+  if (found == buffers.begin()) return {};
+  --found;
+  return {found->first, found->first + found->second.bytes};
+}
 
 DeviceReport describe_devices(bool) {
   DeviceReport report{.built_in = true};
@@ -164,8 +176,7 @@ DeviceReport describe_devices(bool) {
 void use_device(int device) { this_device = device; }
 void reach_device(int other) { check(other < device_count, "no device ", other); }
 
-// Memory is NaN before it is written (the first 16 MiB of it). In front of a buffer stands the
-// device that it was taken from.
+// Memory is NaN before it is written (the first 16 MiB of it).
 DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind)
     : tag_(std::move(tag)), bytes_(bytes) {
   check(bytes >= 0, "a buffer of ", bytes, " bytes");
@@ -178,35 +189,20 @@ DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes,
                                      device_bytes - taken_bytes[this_device], " are free"));
     taken_bytes[this_device] += bytes;
     const size_t whole = (size_t(bytes) + kAlignment - 1) / kAlignment * kAlignment;
-    auto* const block = static_cast<std::byte*>(std::aligned_alloc(kAlignment, kAlignment + whole));
-    std::memcpy(block, &this_device, sizeof this_device);
-    data_ = block + kAlignment;
+    data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, whole));
+    buffers[data_] = {this_device, bytes};
     std::memset(data_, 0xFF, std::min<size_t>(whole, size_t{16} << 20));
   }
   ledger_ = &ledger;
   ledger.add(tag_, bytes);
 }
-DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
-DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
-  if (this != &other) {
-    release();
-    ledger_ = std::exchange(other.ledger_, nullptr);
-    tag_ = std::move(other.tag_);
-    data_ = std::exchange(other.data_, nullptr);
-    bytes_ = std::exchange(other.bytes_, 0);
-  }
-  return *this;
-}
-DeviceBuffer::~DeviceBuffer() { release(); }
 void DeviceBuffer::release() noexcept {
   if (ledger_ == nullptr) return;
   if (data_ != nullptr) {
     const std::lock_guard lock(world());
-    std::byte* const block = data_ - kAlignment;
-    int device = 0;
-    std::memcpy(&device, block, sizeof device);
-    taken_bytes[device] -= bytes_;
-    std::free(block);
+    taken_bytes[buffers.at(data_).device] -= bytes_;
+    buffers.erase(data_);
+    std::free(data_);
   }
   ledger_->add(tag_, -bytes_);
   ledger_ = nullptr;
@@ -219,12 +215,6 @@ void DeviceBuffer::upload_bytes(const void* from, int64_t bytes) {
 
 PinnedBuffer::PinnedBuffer(int64_t bytes)
     : data_(static_cast<std::byte*>(std::malloc(size_t(bytes + 1)))), bytes_(bytes) {}
-PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
-PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
 PinnedBuffer::~PinnedBuffer() { std::free(data_); }
 
 Stream::Stream(Priority) : handle_(std::make_unique<CUstream_st>().release()) {
@@ -257,11 +247,6 @@ void Stream::synchronize() const {
 
 Event::Event(Kind) : handle_(std::make_unique<CUevent_st>().release()) {}
 Event::~Event() { std::unique_ptr<CUevent_st>(handle_).reset(); }
-Event::Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-Event& Event::operator=(Event&& other) noexcept {
-  std::swap(handle_, other.handle_);
-  return *this;
-}
 void Event::record(const Stream& stream) const {
   const std::lock_guard lock(world());
   check(handle_->device == stream.handle()->device, "an event of device ", handle_->device,
@@ -331,9 +316,6 @@ std::vector<std::byte> export_memory(const void*) { refuse(); }
 void* import_memory(const std::vector<std::byte>&) { refuse(); }
 void close_memory(void*) noexcept {}
 
-std::string cuda_version_text(int version) {
-  return concat(version / 1000, ".", version % 1000 / 10);
-}
 std::string device_bus_id(int device) { return concat("emulated:", device); }
 int current_device() { return this_device; }
 int current_multiprocessors() { return describe_devices().devices.front().multiprocessors; }

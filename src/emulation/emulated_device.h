@@ -11,6 +11,7 @@
 #pragma once
 #include <functional>
 #include <stdexcept>
+#include <utility>
 
 #include "core/cuda/device.h"
 
@@ -22,6 +23,9 @@ void emulate_launch(CUstream_st* stream, std::function<void()> kernel);
 
 // The number of devices from now on.
 void emulate_devices(int count);
+
+// The buffer around an address, its first byte and the one behind its last; empty where there is none.
+std::pair<const std::byte*, const std::byte*> emulated_buffer(const void* at);
 
 // Work that needs something of another rank may throw this before it does anything: whoever waits
 // for it tries again when another thread has enqueued more, and gives up when none does for long.

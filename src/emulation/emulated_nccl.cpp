@@ -80,6 +80,17 @@ bool is_registered(const ncclComm& comm, const std::byte* at, size_t bytes) {
          at + bytes <= std::prev(it)->first + std::prev(it)->second;
 }
 
+// The memory of a rank that failed may be gone.
+void copy(std::byte* into, const std::byte* from, size_t bytes) {
+  if (into == from || bytes == 0) return;
+  for (const std::byte* at : {const_cast<const std::byte*>(into), from}) {
+    const auto [first, end] = longnet::emulated_buffer(at);
+    check(first != nullptr && at + bytes <= end, "a message of ", bytes,
+          " bytes outside of every buffer of the devices");
+  }
+  std::memcpy(into, from, bytes);
+}
+
 void move_message(Shared& shared, Call& call, int me) {
   const bool sends = call.kind == Call::Kind::kSend;
   const std::pair ends = sends ? std::pair(me, call.peer) : std::pair(call.peer, me);
@@ -101,7 +112,7 @@ void move_message(Shared& shared, Call& call, int me) {
   if (call.moved) return;
   const Call& from = sends ? call : *other;
   const Call& into = sends ? *other : call;
-  std::memcpy(into.into, from.from, from.bytes);
+  copy(into.into, from.from, from.bytes);
   call.moved = other->moved = true;
 }
 
@@ -130,12 +141,11 @@ void move_collective(Shared& shared, Call& call, int me) {
     member.moved = true;
     if (call.kind == Call::Kind::kBroadcast) {
       const Call& root = *all[size_t(call.peer)];
-      if (member.into != root.from) std::memcpy(member.into, root.from, call.bytes);
+      copy(member.into, root.from, call.bytes);
       continue;
     }
     for (size_t from = 0; from < all.size(); ++from)
-      if (member.into + from * call.bytes != all[from]->from)
-        std::memcpy(member.into + from * call.bytes, all[from]->from, call.bytes);
+      copy(member.into + from * call.bytes, all[from]->from, call.bytes);
   }
 }
 
@@ -201,6 +211,52 @@ ncclResult_t add(ncclComm* comm, Call call, CUstream_st* stream) {
 const std::byte* bytes(const void* at) { return static_cast<const std::byte*>(at); }
 std::byte* bytes(void* at) { return static_cast<std::byte*>(at); }
 
+ncclResult_t unique_id(ncclUniqueId* id) {
+  const std::lock_guard lock(state());
+  ++ids;
+  std::memcpy(id->internal, &ids, sizeof ids);
+  return ncclSuccess;
+}
+
+ncclResult_t init(ncclComm** comm, int size, ncclUniqueId id, int rank) {
+  int key = 0;
+  std::memcpy(&key, id.internal, sizeof key);
+  std::unique_lock lock(state());
+  auto& shared = worlds[key];
+  if (!shared) shared = std::make_shared<Shared>(Shared{.size = size});
+  check(shared->size == size && shared->members.insert(rank).second && rank < size,
+        "ncclCommInitRank: rank ", rank, " of ", size);
+  const int device = longnet::current_device();
+  check(shared->devices.insert(device).second, "ncclCommInitRank: two ranks on device ", device);
+  *comm = new ncclComm{shared, rank};
+  changed.notify_all();
+  const Shared& s = *shared;
+  check(changed.wait_for(lock, kPatience, [&s] { return int(s.members.size()) == s.size; }),
+        "ncclCommInitRank waits for ever: ", s.members.size(), " of ", size, " ranks");
+  return ncclSuccess;
+}
+
+ncclResult_t destroy(ncclComm* comm) {
+  check(comm->registered.empty(), "ncclCommDestroy: buffers are still registered");
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t register_buffer(const ncclComm_t comm, void* at, size_t size, void** handle) {
+  const std::lock_guard lock(state());
+  comm->registered[bytes(at)] = size;
+  ++use.registered_buffers;
+  *handle = at;
+  return ncclSuccess;
+}
+
+ncclResult_t deregister_buffer(const ncclComm_t comm, void* handle) {
+  const std::lock_guard lock(state());
+  check(comm->registered.erase(bytes(handle)) == 1, "ncclCommDeregister: unknown buffer");
+  --use.registered_buffers;
+  return ncclSuccess;
+}
+
 }  // namespace
 
 namespace longnet {
@@ -217,87 +273,38 @@ void emulate_nccl_failure(int rank, int64_t call) {
 
 const NcclFunctions& nccl() {
   using Kind = Call::Kind;
+  using Type = ncclDataType_t;
   static const NcclFunctions functions{
       .missing = "",
       .version = [](int* version) { return *version = NCCL_VERSION_CODE, ncclSuccess; },
       .error_string = [](ncclResult_t) { return "emulated"; },
       .last_error = [](ncclComm*) { return "emulated"; },
-      .unique_id =
-          [](ncclUniqueId* id) {
-            const std::lock_guard lock(state());
-            ++ids;
-            std::memcpy(id->internal, &ids, sizeof ids);
-            return ncclSuccess;
-          },
-      .init =
-          [](ncclComm** comm, int size, ncclUniqueId id, int rank) {
-            int key = 0;
-            std::memcpy(&key, id.internal, sizeof key);
-            std::unique_lock lock(state());
-            auto& shared = worlds[key];
-            if (!shared) shared = std::make_shared<Shared>(Shared{.size = size});
-            check(shared->size == size && shared->members.insert(rank).second && rank < size,
-                  "ncclCommInitRank: rank ", rank, " of ", size);
-            check(shared->devices.insert(current_device()).second,
-                  "ncclCommInitRank: two ranks on device ", current_device());
-            *comm = new ncclComm{shared, rank};
-            changed.notify_all();
-            const Shared& s = *shared;
-            check(
-                changed.wait_for(lock, kPatience, [&s] { return int(s.members.size()) == s.size; }),
-                "ncclCommInitRank waits for ever: ", s.members.size(), " of ", size, " ranks");
-            return ncclSuccess;
-          },
-      .destroy =
-          [](ncclComm* comm) {
-            check(comm->registered.empty(), "ncclCommDestroy: buffers are still registered");
-            delete comm;
-            return ncclSuccess;
-          },
+      .unique_id = unique_id,
+      .init = init,
+      .destroy = destroy,
       .abort = [](ncclComm*) { return ncclSuccess; },  // its kernels will never run
-      .async_error = [](ncclComm*,
-                        ncclResult_t* state) { return *state = ncclSuccess, ncclSuccess; },
+      .async_error = [](ncclComm*, ncclResult_t* result) { return *result = ncclSuccess; },
       .group_start = [] { return ++depth, ncclSuccess; },
-      .group_end =
-          [] {
-            if (--depth == 0) post_group();
-            return ncclSuccess;
-          },
+      .group_end = [] { return --depth == 0 ? post_group() : void(), ncclSuccess; },
       .send =
-          [](const void* from, size_t count, ncclDataType_t, int peer, ncclComm* comm,
-             CUstream_st* stream) {
-            return add(comm, {Kind::kSend, bytes(from), nullptr, count, peer}, stream);
+          [](const void* from, size_t count, Type, int peer, ncclComm* comm, CUstream_st* on) {
+            return add(comm, {Kind::kSend, bytes(from), nullptr, count, peer}, on);
           },
       .recv =
-          [](void* into, size_t count, ncclDataType_t, int peer, ncclComm* comm,
-             CUstream_st* stream) {
-            return add(comm, {Kind::kRecv, nullptr, bytes(into), count, peer}, stream);
+          [](void* into, size_t count, Type, int peer, ncclComm* comm, CUstream_st* on) {
+            return add(comm, {Kind::kRecv, nullptr, bytes(into), count, peer}, on);
           },
       .all_gather =
-          [](const void* from, void* into, size_t count, ncclDataType_t, ncclComm* comm,
-             CUstream_st* stream) {
-            return add(comm, {Kind::kAllGather, bytes(from), bytes(into), count, 0}, stream);
+          [](const void* from, void* into, size_t count, Type, ncclComm* comm, CUstream_st* on) {
+            return add(comm, {Kind::kAllGather, bytes(from), bytes(into), count, 0}, on);
           },
       .broadcast =
-          [](const void* from, void* into, size_t count, ncclDataType_t, int root, ncclComm* comm,
-             CUstream_st* stream) {
-            return add(comm, {Kind::kBroadcast, bytes(from), bytes(into), count, root}, stream);
+          [](const void* from, void* into, size_t count, Type, int root, ncclComm* comm,
+             CUstream_st* on) {
+            return add(comm, {Kind::kBroadcast, bytes(from), bytes(into), count, root}, on);
           },
-      .register_buffer =
-          [](const ncclComm_t comm, void* at, size_t size, void** handle) {
-            const std::lock_guard lock(state());
-            comm->registered[bytes(at)] = size;
-            ++use.registered_buffers;
-            *handle = at;
-            return ncclSuccess;
-          },
-      .deregister_buffer =
-          [](const ncclComm_t comm, void* handle) {
-            const std::lock_guard lock(state());
-            check(comm->registered.erase(bytes(handle)) == 1, "ncclCommDeregister: unknown buffer");
-            --use.registered_buffers;
-            return ncclSuccess;
-          },
+      .register_buffer = register_buffer,
+      .deregister_buffer = deregister_buffer,
   };
   return functions;
 }

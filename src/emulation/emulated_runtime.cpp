@@ -117,7 +117,8 @@ cudaError_t launch(const void* entry, const Configuration& c, void** arguments) 
                                .shared_bytes = int64_t(c.shared),
                                .order = {.copies_land_late = turn % 2 == 1,
                                          .products_late = turn / 2 % 2 == 1,
-                                         .warps_backwards = turn / 4 % 2 == 1}};
+                                         .warps_backwards = turn / 4 % 2 == 1},
+                               .buffer = longnet::emulated_buffer};
   longnet::emulate_launch(c.stream, [&machine = function.module->machine, &kernel, how,
                                      parameters = longnet::PtxMachine::gather(kernel, arguments)] {
     machine.launch(kernel, how, parameters);

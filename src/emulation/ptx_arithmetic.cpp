@@ -1,47 +1,46 @@
-#include "emulation/ptx_arithmetic.h"
-
 #include <algorithm>
 #include <cfenv>
+#include <functional>
 #include <type_traits>
 
 #include "core/check.h"
-#include "emulation/ptx_codes.h"
+#include "emulation/ptx_instructions.h"
 
+// Instructions that touch nothing but a warp's registers.
 namespace longnet::ptx {
 namespace {
+
+using In = const PtxInstruction&;
 
 template <class T>
 using Row = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
+// Calls f with a value of the type that stands for `type`.
 template <class F>
 void by_type(PtxType type, F f) {
   switch (type) {
+    case PtxType::kU8:
+      return f(uint8_t{});
+    case PtxType::kS8:
+      return f(int8_t{});
     case PtxType::kU16:
-    case PtxType::kB16:
       return f(uint16_t{});
     case PtxType::kS16:
       return f(int16_t{});
     case PtxType::kU32:
-    case PtxType::kB32:
       return f(uint32_t{});
     case PtxType::kS32:
       return f(int32_t{});
-    case PtxType::kF32:
-      return f(float{});
     case PtxType::kU64:
-    case PtxType::kB64:
       return f(uint64_t{});
     case PtxType::kS64:
       return f(int64_t{});
-    case PtxType::kF64:
-      return f(double{});
-    case PtxType::kU8:
-    case PtxType::kB8:
-      return f(uint8_t{});
-    case PtxType::kS8:
-      return f(int8_t{});
     case PtxType::kF16:
       return f(_Float16{});
+    case PtxType::kF32:
+      return f(float{});
+    case PtxType::kF64:
+      return f(double{});
     default:
       throw Error("a type that is not done here");
   }
@@ -77,51 +76,11 @@ void binary(Warp& w, const PtxInstruction& in, uint32_t m, F f) {
   for_lanes(m, [&](int l) { d[l] = bits<Row<R>>(R(f(bits<T>(a[l]), bits<T>(b[l])))); });
 }
 
-// Sums and products wrap around.
-template <class T, class F>
-T wrapping(T a, T b, F f) {
-  if constexpr (std::is_floating_point_v<T> || std::is_same_v<T, _Float16>) {
-    return f(a, b);
-  } else {
-    using U = std::make_unsigned_t<T>;
-    using Wide = std::common_type_t<U, unsigned>;
-    return T(U(f(Wide(U(a)), Wide(U(b)))));
-  }
-}
-
-void predicates(Warp& w, const PtxInstruction& in, uint32_t m) {
-  const auto value = [&](size_t i) {
-    const uint32_t p = w.predicate(in.operands.at(i).row);
-    return in.operands[i].negated ? ~p : p;
-  };
-  uint32_t result = 0;
-  switch (in.code) {
-    case kMov:
-      result = value(1);
-      break;
-    case kNot:
-      result = ~value(1);
-      break;
-    case kAnd:
-      result = value(1) & value(2);
-      break;
-    case kOr:
-      result = value(1) | value(2);
-      break;
-    case kXor:
-      result = value(1) ^ value(2);
-      break;
-    default:
-      throw Error("not done for predicates");
-  }
-  set_predicate(w, in.operands[0].row, m, result);
-}
-
 template <class T>
-bool compare(std::string_view how, T a, T b) {
+bool holds(std::string_view how, T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
     const bool unordered = std::isnan(a) || std::isnan(b);
-    if (how.size() == 3 && how[2] == 'u') return unordered || compare(how.substr(0, 2), a, b);
+    if (how.size() == 3 && how[2] == 'u') return unordered || holds(how.substr(0, 2), a, b);
     if (unordered) return false;
   }
   if (how == "eq") return a == b;
@@ -133,45 +92,131 @@ bool compare(std::string_view how, T a, T b) {
   throw Error(concat("no comparison ", how));
 }
 
-float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+uint32_t predicate_of(Warp& w, In in, size_t operand) {
+  const uint32_t p = w.predicate(in.operands.at(operand).row);
+  return in.operands[operand].negated ? ~p : p;
+}
 
-template <class F>
-void arithmetic(Warp& w, const PtxInstruction& in, uint32_t m, F f) {
+struct Divide {
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) check(b != 0, "a division by zero");
+    return T(a / b);
+  }
+};
+struct Least {  // a number goes before NaN
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_floating_point_v<T>) return std::fmin(a, b);
+    return std::min(a, b);
+  }
+};
+struct Most {
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_floating_point_v<T>) return std::fmax(a, b);
+    return std::max(a, b);
+  }
+};
+
+template <class Op>
+void typed(Block&, Warp& w, In in, uint32_t m) {
+  by_type(in.type, [&](auto t) { binary<decltype(t)>(w, in, m, Op{}); });
+}
+
+// Sums and products, which wrap around.
+template <class Op>
+void wrapping(Block&, Warp& w, In in, uint32_t m) {
   by_type(in.type, [&](auto t) {
     using T = decltype(t);
-    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>)
-      binary<T>(w, in, m, f);
-    else
-      binary<T>(w, in, m, [&](T a, T b) { return wrapping(a, b, f); });
+    if constexpr (!std::is_integral_v<T>) {
+      binary<T>(w, in, m, Op{});
+    } else {
+      using U = std::make_unsigned_t<T>;
+      using Wide = std::common_type_t<U, unsigned>;
+      binary<T>(w, in, m, [](T a, T b) { return T(U(Op{}(Wide(U(a)), Wide(U(b))))); });
+    }
   });
 }
-template <class F>
-void bitwise(Warp& w, const PtxInstruction& in, uint32_t m, F f) {
-  if (bytes_of(in.type) == 8)
-    binary<uint64_t>(w, in, m, f);
+
+template <class Op>
+void bitwise(Block&, Warp& w, In in, uint32_t m) {
+  if (in.type == PtxType::kPred)
+    set_predicate(w, in.operands[0].row, m, Op{}(predicate_of(w, in, 1), predicate_of(w, in, 2)));
+  else if (bytes_of(in.type) == 8)
+    binary<uint64_t>(w, in, m, Op{});
   else
-    binary<uint32_t>(w, in, m, f);
+    binary<uint32_t>(w, in, m, Op{});
 }
 
-void multiply_high(Warp& w, const PtxInstruction& in, uint32_t m) {
+void invert(Block&, Warp& w, In in, uint32_t m) {
+  if (in.type == PtxType::kPred)
+    set_predicate(w, in.operands[0].row, m, ~predicate_of(w, in, 1));
+  else if (bytes_of(in.type) == 8)
+    unary<uint64_t>(w, in, m, std::bit_not<>{});
+  else
+    unary<uint32_t>(w, in, m, std::bit_not<>{});
+}
+
+// {a, b, ...} into one register, and back.
+void pack(Warp& w, In in, uint32_t m) {
+  const auto& parts = in.operands[1].parts;
+  const int each = 8 * bytes_of(in.type) / int(parts.size());
+  for_lanes(m, [&](int l) {
+    uint64_t whole = 0;
+    for (size_t i = 0; i < parts.size(); ++i)
+      whole |= (w.value(parts[i].row, l) & ((uint64_t{1} << each) - 1)) << (each * int(i));
+    w.set(in.operands[0].row, l, whole);
+  });
+}
+void unpack(Warp& w, In in, uint32_t m) {
+  const auto& parts = in.operands[0].parts;
+  const int each = 8 * bytes_of(in.type) / int(parts.size());
+  for_lanes(m, [&](int l) {
+    const uint64_t whole = w.value(in.operands[1].row, l);
+    for (size_t i = 0; i < parts.size(); ++i)
+      if (parts[i].row.at >= 0)
+        w.set(parts[i].row, l, whole >> (each * int(i)) & ((uint64_t{1} << each) - 1));
+  });
+}
+
+void move(Block&, Warp& w, In in, uint32_t m) {
+  if (!in.operands.at(0).parts.empty()) return unpack(w, in, m);
+  if (!in.operands.at(1).parts.empty()) return pack(w, in, m);
+  if (in.type == PtxType::kPred)
+    return set_predicate(w, in.operands[0].row, m, predicate_of(w, in, 1));
+  by_type(in.type, [&](auto t) { unary<decltype(t)>(w, in, m, std::identity{}); });
+}
+
+void multiply_high(Block&, Warp& w, In in, uint32_t m) {
   __extension__ using Wide = unsigned __int128;
-  switch (in.type) {
-    case PtxType::kU64:
-      return binary<uint64_t>(w, in, m,
-                              [](uint64_t a, uint64_t b) { return uint64_t(Wide(a) * b >> 64); });
-    case PtxType::kU32:
-      return binary<uint32_t>(
-          w, in, m, [](uint32_t a, uint32_t b) { return uint32_t(uint64_t{a} * b >> 32); });
-    case PtxType::kS32:
-      return binary<int32_t>(w, in, m,
-                             [](int32_t a, int32_t b) { return int32_t(int64_t{a} * b >> 32); });
-    default:
-      throw Error("mul.hi of other types");
-  }
+  check(in.type == PtxType::kU64, "mul.hi of other types");
+  binary<uint64_t>(w, in, m, [](uint64_t a, uint64_t b) { return uint64_t(Wide(a) * b >> 64); });
+}
+
+void multiply_wide(Block&, Warp& w, In in, uint32_t m) {
+  if (in.type == PtxType::kS32)
+    binary<int32_t, int64_t>(w, in, m, [](int64_t a, int64_t b) { return a * b; });
+  else if (in.type == PtxType::kU32)
+    binary<uint32_t, uint64_t>(w, in, m, [](uint64_t a, uint64_t b) { return a * b; });
+  else
+    throw Error("mul.wide of other types");
+}
+
+template <bool kNegates>
+void change_sign(Block&, Warp& w, In in, uint32_t m) {
+  by_type(in.type, [&](auto t) {
+    using T = decltype(t);
+    unary<T>(w, in, m, [](T a) {
+      if constexpr (std::is_floating_point_v<T>) return kNegates ? -a : std::fabs(a);
+      return kNegates || a < T{} ? T(T{} - a) : a;
+    });
+  });
 }
 
 // A count of the width or more leaves nothing (or the sign).
-void shift(Warp& w, const PtxInstruction& in, uint32_t m) {
+template <bool kLeft>
+void shift(Block&, Warp& w, In in, uint32_t m) {
   by_type(in.type, [&](auto t) {
     using T = decltype(t);
     if constexpr (std::is_integral_v<T>) {
@@ -180,13 +225,10 @@ void shift(Warp& w, const PtxInstruction& in, uint32_t m) {
       const auto* const a = in_row<T>(w, in.operands[1]);
       const uint32_t* const by = in_row<uint32_t>(w, in.operands[2]);
       for_lanes(m, [&](int l) {
-        const T x = bits<T>(a[l]);
-        T result{};
-        if (in.code == kShl)
-          result = by[l] < kBits ? T(std::make_unsigned_t<T>(x) << by[l]) : T{};
-        else
-          result = by[l] < kBits ? T(x >> by[l]) : T(x < T{} ? -1 : 0);
-        d[l] = bits<Row<T>>(result);
+        const T x = bits<T>(a[l]), out = kLeft ? T{} : T(x < T{} ? -1 : 0);
+        const T in_range =
+            kLeft ? T(std::make_unsigned_t<T>(x) << (by[l] % kBits)) : T(x >> (by[l] % kBits));
+        d[l] = bits<Row<T>>(by[l] < kBits ? in_range : out);
       });
     } else {
       throw Error("a shift of other types");
@@ -194,27 +236,24 @@ void shift(Warp& w, const PtxInstruction& in, uint32_t m) {
   });
 }
 
-void fused(Warp& w, const PtxInstruction& in, uint32_t m) {
-  const auto each = [&](auto t) {
-    using T = decltype(t);
-    auto* const d = out_row<T>(w, in.operands[0]);
-    const auto* const a = in_row<T>(w, in.operands[1]);
-    const auto* const b = in_row<T>(w, in.operands[2]);
-    const auto* const c = in_row<T>(w, in.operands[3]);
-    for_lanes(m, [&](int l) {
-      d[l] = bits<Row<T>>(std::fma(bits<T>(a[l]), bits<T>(b[l]), bits<T>(c[l])));
-    });
-  };
+template <class T>
+void fused_of(Warp& w, In in, uint32_t m) {
+  auto* const d = out_row<T>(w, in.operands[0]);
+  const auto* const a = in_row<T>(w, in.operands[1]);
+  const auto* const b = in_row<T>(w, in.operands[2]);
+  const auto* const c = in_row<T>(w, in.operands[3]);
+  for_lanes(m, [&](int l) {
+    d[l] = bits<Row<T>>(std::fma(bits<T>(a[l]), bits<T>(b[l]), bits<T>(c[l])));
+  });
+}
+void fused(Block&, Warp& w, In in, uint32_t m) {
   const int before = std::fegetround();
   if (in.has("rm")) std::fesetround(FE_DOWNWARD);
-  if (in.type == PtxType::kF32)
-    each(float{});
-  else
-    each(double{});
+  in.type == PtxType::kF32 ? fused_of<float>(w, in, m) : fused_of<double>(w, in, m);
   std::fesetround(before);
 }
 
-void convert(Warp& w, const PtxInstruction& in, uint32_t m) {
+void convert(Block&, Warp& w, In in, uint32_t m) {
   by_type(in.from, [&](auto from) {
     using From = decltype(from);
     by_type(in.type, [&](auto to) {
@@ -227,8 +266,7 @@ void convert(Warp& w, const PtxInstruction& in, uint32_t m) {
       } else if constexpr (std::is_same_v<From, _Float16> && std::is_same_v<To, float>) {
         converted<uint16_t, float>(w, in, m, from_fp16);
       } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, float>) {
-        const bool saturates = in.has("sat");
-        converted<float, float>(w, in, m, [saturates](float x) {
+        converted<float, float>(w, in, m, [saturates = in.has("sat")](float x) {
           return !saturates ? x : std::isnan(x) ? 0.0f : std::clamp(x, 0.0f, 1.0f);
         });
       } else if constexpr (!std::is_same_v<To, _Float16> && !std::is_same_v<From, _Float16>) {
@@ -240,29 +278,52 @@ void convert(Warp& w, const PtxInstruction& in, uint32_t m) {
   });
 }
 
-void pack(Warp& w, const PtxInstruction& in, uint32_t m) {
-  const auto& parts = in.operands[1].parts;
-  const int each = 8 * bytes_of(in.type) / int(parts.size());
+// The second operand is the low half.
+template <uint16_t (*kRound)(float)>
+void convert_pair(Block&, Warp& w, In in, uint32_t m) {
   for_lanes(m, [&](int l) {
-    uint64_t whole = 0;
-    for (size_t i = 0; i < parts.size(); ++i)
-      whole |= (w.value(parts[i].row, l) & ((uint64_t{1} << each) - 1)) << (each * int(i));
-    w.set(in.operands[0].row, l, whole);
-  });
-}
-void unpack(Warp& w, const PtxInstruction& in, uint32_t m) {
-  const auto& parts = in.operands[0].parts;
-  const int each = 8 * bytes_of(in.type) / int(parts.size());
-  for_lanes(m, [&](int l) {
-    const uint64_t whole = w.value(in.operands[1].row, l);
-    for (size_t i = 0; i < parts.size(); ++i)
-      if (parts[i].row.at >= 0)
-        w.set(parts[i].row, l, whole >> (each * int(i)) & ((uint64_t{1} << each) - 1));
+    w.words(in.operands[0].row)[l] = uint32_t{kRound(w.real(in.operands[1].row, l))} << 16 |
+                                     kRound(w.real(in.operands[2].row, l));
   });
 }
 
+void compare(Block&, Warp& w, In in, uint32_t m) {
+  uint32_t result = 0;
+  by_type(in.type, [&](auto t) {
+    using T = decltype(t);
+    if constexpr (!std::is_same_v<T, _Float16>) {
+      const auto* const a = in_row<T>(w, in.operands[1]);
+      const auto* const b = in_row<T>(w, in.operands[2]);
+      for_lanes(m, [&](int l) {
+        result |= uint32_t(holds(in.words[1], bits<T>(a[l]), bits<T>(b[l]))) << l;
+      });
+    }
+  });
+  set_predicate(w, in.operands[0].row, m, result);
+}
+
+void select(Block&, Warp& w, In in, uint32_t m) {
+  const auto& o = in.operands;
+  const uint32_t p = w.predicate(o.at(3).row);
+  for_lanes(m, [&](int l) { w.set(o[0].row, l, w.value(o[p >> l & 1 ? 1 : 2].row, l)); });
+}
+
+void insert_bits(Block&, Warp& w, In in, uint32_t m) {
+  const auto& o = in.operands;
+  for_lanes(m, [&](int l) {
+    const auto at = w.value(o[3].row, l) & 0xFF, length = w.value(o[4].row, l) & 0xFF;
+    const auto field = uint32_t(((uint64_t{1} << length) - 1) << at);
+    w.words(o[0].row)[l] = (w.words(o[2].row)[l] & ~field) | (w.words(o[1].row)[l] << at & field);
+  });
+}
+
+float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+void exponential(Block&, Warp& w, In in, uint32_t m) {
+  unary<float>(w, in, m, [](float x) { return flushed(std::exp2(flushed(x))); });
+}
+
 // PTX ISA, shfl.sync.
-void shuffle(Warp& w, const PtxInstruction& in, uint32_t m) {
+void shuffle(Block&, Warp& w, In in, uint32_t m) {
   const auto& o = in.operands;
   std::array<uint32_t, kLanes> source{};
   std::copy_n(w.words(o[1].row), kLanes, source.begin());
@@ -272,164 +333,64 @@ void shuffle(Warp& w, const PtxInstruction& in, uint32_t m) {
     const auto b = int(w.value(o[2].row, l) & 31), c = int(w.value(o[3].row, l));
     const int clamp = c & 31, segment = c >> 8 & 31;
     const int most = (l & segment) | (clamp & ~segment), least = l & segment;
-    int j = l;
-    bool ok = true;
     const std::string& mode = in.words[2];
-    if (mode == "up")
-      j = l - b, ok = j >= most;
-    else if (mode == "down")
-      j = l + b, ok = j <= most;
-    else if (mode == "bfly")
-      j = l ^ b, ok = j <= most;
-    else
-      j = least | (b & ~segment), ok = j <= most;
-    if (!ok) j = l;
-    check((m >> j & 1) != 0, "lane ", l, " reads lane ", j, ", which is not there");
+    const int wanted = mode == "up"     ? l - b
+                       : mode == "down" ? l + b
+                       : mode == "bfly" ? l ^ b
+                                        : least | (b & ~segment);
+    const bool ok = mode == "up" ? wanted >= most : wanted <= most;
+    const int from = ok ? wanted : l;
+    check((m >> from & 1) != 0, "lane ", l, " reads lane ", from, ", which takes no part");
     inside |= uint32_t(ok) << l;
-    w.words(o[0].row)[l] = source[size_t(j)];
+    w.words(o[0].row)[l] = source[size_t(from)];
   });
   if (in.second.at >= 0) set_predicate(w, in.second, m, inside);
 }
 
+void vote_any(Block&, Warp& w, In in, uint32_t m) {
+  const uint32_t p = w.predicate(in.operands[1].row) & m;
+  set_predicate(w, in.operands[0].row, m, p != 0 ? kAll : 0);
+}
+
+constexpr auto kWholeWarp = Rule::Kind::kWholeWarp;
+constexpr Rule kRules[] = {
+    {"mov", move},
+    {"cvta.to.global", move},
+    {"add", wrapping<std::plus<>>},
+    {"sub", wrapping<std::minus<>>},
+    {"mul", wrapping<std::multiplies<>>},
+    {"mul.hi", multiply_high},
+    {"mul.wide", multiply_wide},
+    {"div", typed<Divide>},
+    {"min", typed<Least>},
+    {"max", typed<Most>},
+    {"abs", change_sign<false>},
+    {"neg", change_sign<true>},
+    {"and", bitwise<std::bit_and<>>},
+    {"or", bitwise<std::bit_or<>>},
+    {"xor", bitwise<std::bit_xor<>>},
+    {"not", invert},
+    {"shl", shift<true>},
+    {"shr", shift<false>},
+    {"fma", fused},
+    {"setp", compare},
+    {"selp", select},
+    {"cvt", convert},
+    {"cvt.rn.bf16x2", convert_pair<to_bf16>},
+    {"cvt.rn.f16x2", convert_pair<to_fp16>},
+    {"bfi", insert_bits},
+    {"ex2.approx.ftz.f32", exponential},
+    {"shfl.sync", shuffle, kWholeWarp},
+    {"vote.sync.any.pred", vote_any, kWholeWarp},
+};
+
 }  // namespace
+
+std::span<const Rule> arithmetic_rules() { return kRules; }
 
 void set_predicate(Warp& w, PtxRow row, uint32_t m, uint32_t value) {
   uint32_t& p = w.predicate(row);
   p = (p & ~m) | (value & m);
-}
-
-void execute_arithmetic(Warp& w, const PtxInstruction& in, uint32_t m) {
-  const auto& o = in.operands;
-  if (in.type == PtxType::kPred && in.code != kVoteAny) return predicates(w, in, m);
-  switch (Code(in.code)) {
-    case kMov:
-      return by_type(in.type, [&](auto t) {
-        using T = decltype(t);
-        unary<T>(w, in, m, [](T x) { return x; });
-      });
-    case kPack:
-      return pack(w, in, m);
-    case kUnpack:
-      return unpack(w, in, m);
-    case kCvta:
-      return unary<uint64_t>(w, in, m, [](uint64_t x) { return x; });
-    case kAdd:
-      return arithmetic(w, in, m, [](auto a, auto b) { return a + b; });
-    case kSub:
-      return arithmetic(w, in, m, [](auto a, auto b) { return a - b; });
-    case kMulLo:
-      return arithmetic(w, in, m, [](auto a, auto b) { return a * b; });
-    case kMulHi:
-      return multiply_high(w, in, m);
-    case kMulWide:
-      if (in.type == PtxType::kS32)
-        return binary<int32_t, int64_t>(w, in, m,
-                                        [](int32_t a, int32_t b) { return int64_t{a} * b; });
-      if (in.type == PtxType::kU32)
-        return binary<uint32_t, uint64_t>(w, in, m,
-                                          [](uint32_t a, uint32_t b) { return uint64_t{a} * b; });
-      throw Error("mul.wide of other types");
-    case kDiv:
-      return by_type(in.type, [&](auto t) {
-        using T = decltype(t);
-        binary<T>(w, in, m, [](T a, T b) {
-          if constexpr (std::is_integral_v<T>) check(b != 0, "a division by zero");
-          return T(a / b);
-        });
-      });
-    case kRem:
-      return by_type(in.type, [&](auto t) {
-        using T = decltype(t);
-        if constexpr (std::is_integral_v<T>)
-          return binary<T>(w, in, m, [](T a, T b) {
-            check(b != 0, "a division by zero");
-            return T(a % b);
-          });
-        throw Error("rem of other types");
-      });
-    case kMin:
-    case kMax:
-      return by_type(in.type, [&](auto t) {
-        using T = decltype(t);
-        binary<T>(w, in, m, [least = in.code == kMin](T a, T b) {
-          if constexpr (std::is_floating_point_v<T>)  // a number goes before NaN
-            return least ? std::fmin(a, b) : std::fmax(a, b);
-          else
-            return least ? std::min(a, b) : std::max(a, b);
-        });
-      });
-    case kAbs:
-    case kNeg:
-      return by_type(in.type, [&](auto t) {
-        using T = decltype(t);
-        unary<T>(w, in, m, [negates = in.code == kNeg](T a) {
-          if constexpr (std::is_floating_point_v<T>)
-            return negates ? -a : std::fabs(a);
-          else
-            return negates || a < T{} ? T(T{} - a) : a;
-        });
-      });
-    case kAnd:
-      return bitwise(w, in, m, [](auto a, auto b) { return a & b; });
-    case kOr:
-      return bitwise(w, in, m, [](auto a, auto b) { return a | b; });
-    case kXor:
-      return bitwise(w, in, m, [](auto a, auto b) { return a ^ b; });
-    case kNot:
-      if (bytes_of(in.type) == 8) return unary<uint64_t>(w, in, m, [](uint64_t a) { return ~a; });
-      return unary<uint32_t>(w, in, m, [](uint32_t a) { return ~a; });
-    case kShl:
-    case kShr:
-      return shift(w, in, m);
-    case kFma:
-      return fused(w, in, m);
-    case kSetp: {
-      uint32_t result = 0;
-      by_type(in.type, [&](auto t) {
-        using T = decltype(t);
-        if constexpr (!std::is_same_v<T, _Float16>) {
-          const auto* const a = in_row<T>(w, o[1]);
-          const auto* const b = in_row<T>(w, o[2]);
-          for_lanes(m, [&](int l) {
-            result |= uint32_t(compare(in.words[1], bits<T>(a[l]), bits<T>(b[l]))) << l;
-          });
-        }
-      });
-      return set_predicate(w, o[0].row, m, result);
-    }
-    case kSelp: {
-      const uint32_t p = w.predicate(o.at(3).row);
-      return for_lanes(m,
-                       [&](int l) { w.set(o[0].row, l, w.value(o[p >> l & 1 ? 1 : 2].row, l)); });
-    }
-    case kCvt:
-      return convert(w, in, m);
-    case kCvtPair:
-      return for_lanes(m, [&](int l) {
-        const auto half = [&](size_t i) {
-          const float x = w.real(o[i].row, l);
-          return in.has("bf16x2") ? to_bf16(x) : to_fp16(x);
-        };
-        w.words(o[0].row)[l] = uint32_t(half(1)) << 16 | half(2);
-      });
-    case kBfi:
-      return for_lanes(m, [&](int l) {
-        const auto at = w.value(o[3].row, l) & 0xFF, length = w.value(o[4].row, l) & 0xFF;
-        const auto field = uint32_t(((uint64_t{1} << length) - 1) << at);
-        w.words(o[0].row)[l] =
-            (w.words(o[2].row)[l] & ~field) | (w.words(o[1].row)[l] << at & field);
-      });
-    case kEx2:
-      return unary<float>(w, in, m, [](float x) { return flushed(std::exp2(flushed(x))); });
-    case kShuffle:
-      return shuffle(w, in, m);
-    case kVoteAny: {
-      const uint32_t p = w.predicate(o[1].row) & m;
-      return set_predicate(w, o[0].row, m, p != 0 ? kAll : 0);
-    }
-    default:
-      throw Error("not arithmetic");
-  }
 }
 
 }  // namespace longnet::ptx

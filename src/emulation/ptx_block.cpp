@@ -7,8 +7,6 @@
 #include <utility>
 
 #include "core/check.h"
-#include "emulation/ptx_arithmetic.h"
-#include "emulation/ptx_codes.h"
 #include "emulation/ptx_tensor.h"
 
 namespace longnet::ptx {
@@ -19,6 +17,23 @@ int64_t first_dynamic(const PtxKernel& kernel, const PtxLaunch& launch) {
   const int64_t unit = kernel.dynamic_alignment;
   const int64_t at = (kernel.shared_bytes + unit - 1) / unit * unit;
   return at + (launch.order.warps_backwards ? unit : 0);
+}
+
+PtxRow part_of(const PtxOperand& data, int vector, int i) {
+  return vector == 1 ? data.row : data.parts.at(size_t(i)).row;
+}
+
+bool is_private(PtxSpace space) { return space == PtxSpace::kParam || space == PtxSpace::kLocal; }
+
+uint64_t aligned_address(Warp& w, const PtxOperand& o, int lane, int64_t bytes) {
+  const uint64_t at = w.value(o.row, lane) + uint64_t(o.offset);
+  check(at % uint64_t(bytes) == 0, "address ", at, " is not aligned to ", bytes, " bytes");
+  return at;
+}
+
+template <auto kMember>
+void call(Block& block, Warp& w, const PtxInstruction& in, uint32_t mask) {
+  (block.*kMember)(w, in, mask);
 }
 
 }  // namespace
@@ -59,156 +74,125 @@ void Block::fill(Warp& warp, const PtxConstant& c, const std::byte* parameters, 
     warp.predicate(c.row) = c.value != 0 ? kAll : 0;
     return;
   }
-  for (int l = 0; l < kLanes; ++l) {
-    uint64_t value = c.value;
-    switch (c.kind) {
-      case Kind::kValue:
-        break;
-      case Kind::kTidX:
-        value = uint64_t(warp.index * kLanes + l);
-        break;
-      case Kind::kCtaidX:
-        value = block;
-        break;
-      case Kind::kNtidX:
-        value = launch_.block;
-        break;
-      case Kind::kNctaidX:
-        value = launch_.grid;
-        break;
-      case Kind::kParam:
-        value = std::bit_cast<uint64_t>(parameters + c.value);
-        break;
-      case Kind::kLocal:
-        value =
-            std::bit_cast<uint64_t>(warp.local.data() + l * kernel_.local_bytes + int64_t(c.value));
-        break;
-      case Kind::kDynamicShared:
-        value = uint64_t(dynamic_at_);
-        break;
-    }
-    warp.set(c.row, l, value);
+  const auto value = [&](int lane) -> uint64_t {
+    if (c.kind == Kind::kTidX) return uint64_t(warp.index * kLanes + lane);
+    if (c.kind == Kind::kCtaidX) return block;
+    if (c.kind == Kind::kNtidX) return launch_.block;
+    if (c.kind == Kind::kNctaidX) return launch_.grid;
+    if (c.kind == Kind::kParam) return std::bit_cast<uint64_t>(parameters + c.value);
+    if (c.kind == Kind::kDynamicShared) return uint64_t(dynamic_at_);
+    if (c.kind == Kind::kLocal)
+      return std::bit_cast<uint64_t>(warp.local.data() + lane * kernel_.local_bytes +
+                                     int64_t(c.value));
+    return c.value;
+  };
+  for (int l = 0; l < kLanes; ++l) warp.set(c.row, l, value(l));
+}
+
+std::span<const Rule> Block::rules() {
+  using Kind = Rule::Kind;
+  static constexpr Execute kNothing = [](Block&, Warp&, In, uint32_t) {};
+  static constexpr Execute kTrap = [](Block&, Warp&, In, uint32_t) { throw Error("a trap"); };
+  static constexpr Rule kRules[] = {
+      {"ld", call<&Block::load>},
+      {"st", call<&Block::store>},
+      {"atom.global.add.u64", call<&Block::add_atomically>},
+      {"bra", nullptr, Kind::kBranch},
+      {"ret", nullptr, Kind::kReturn},
+      {"exit", nullptr, Kind::kReturn},
+      {"trap", kTrap},
+      {"fence.acq_rel", kNothing},
+      {"setmaxnreg.inc.sync.aligned.u32", kNothing},
+      {"setmaxnreg.dec.sync.aligned.u32", kNothing},
+      {"bar.warp.sync", kNothing, Kind::kWholeWarp},
+      {"bar.sync", call<&Block::sync>, Kind::kWholeWarp},
+      {"barrier.sync", call<&Block::sync>, Kind::kWholeWarp},
+      {"bar.arrive", call<&Block::arrive>, Kind::kWholeWarp},
+      {"barrier.arrive", call<&Block::arrive>, Kind::kWholeWarp},
+      {"mma.sync.aligned.m16n8k16.row.col.f32", call<&Block::multiply>, Kind::kWholeWarp},
+      {"ldmatrix.sync.aligned.m8n8.x4", call<&Block::matrices>, Kind::kWholeWarp},
+      {"cp.async.cg.shared.global", call<&Block::copy_async>},
+      {"cp.async.commit_group", call<&Block::commit_copies>},
+      {"cp.async.wait_group", call<&Block::wait_for_copies>},
+      {"mbarrier.init.shared::cta.b64", call<&Block::make_barriers>},
+      {"mbarrier.arrive.shared::cta.b64", call<&Block::arrive_at_barriers>},
+      {"mbarrier.arrive.expect_tx.shared::cta.b64", call<&Block::arrive_at_barriers>},
+      {"mbarrier.try_wait.parity.shared::cta.b64", call<&Block::try_wait>},
+      {"cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes",
+       call<&Block::bulk_copies>},
+      {"fence.proxy.async.shared::cta", call<&Block::fence_proxy>},
+      {"fence.mbarrier_init.release.cluster", call<&Block::fence_proxy>},
+      {"fence.proxy.tensormap::generic.acquire.sys", call<&Block::fence_map>},
+      {"wgmma.mma_async.sync.aligned", call<&Block::issue_product>, Kind::kProduct},
+      {"wgmma.commit_group.sync.aligned", call<&Block::commit_products>, Kind::kWholeWarp},
+      {"wgmma.wait_group.sync.aligned", call<&Block::wait_for_products>, Kind::kWholeWarp},
+      {"wgmma.fence.sync.aligned", call<&Block::fence_group>},
+  };
+  return kRules;
+}
+
+template <class T>
+T* Block::reachable(uint64_t at, int64_t bytes) {
+  auto* const first = std::bit_cast<const std::byte*>(at);
+  const auto inside = [&](const auto& buffer) {
+    return first >= buffer.first && first + bytes <= buffer.second;
+  };
+  if (launch_.buffer != nullptr && std::ranges::none_of(known_buffers_, inside)) {
+    const auto found = launch_.buffer(first);
+    check(inside(found), "no buffer of the device holds ", bytes, " bytes at ", at);
+    known_buffers_[next_known_++ % std::size(known_buffers_)] = found;
   }
+  return std::bit_cast<T*>(at);
 }
 
-void Block::execute(Warp& w, const PtxInstruction& in, uint32_t m) {
-  if (in.code <= kLastArithmetic) return execute_arithmetic(w, in, m);
-  const auto& o = in.operands;
-  switch (Code(in.code)) {
-    case kLoad:
-    case kStore:
-      return access(w, in, m);
-    case kAtomicAdd:
-      return add_atomically(w, in, m);
-    case kTrap:
-      throw Error("a trap");
-    case kNothing:
-    case kWarpSync:
-      return;
-    case kBarSync:
-      return sync(w, in);
-    case kBarArrive:
-      return arrive(w, in);
-    case kMma:
-      return multiply(w, in);
-    case kLdmatrix:
-      return load_matrices(w, in, shared_);
-    case kCopyAsync:
-      return copy_async(w, in, m);
-    case kCommitCopies:
-      return for_lanes(m, [&](int l) { w.copies[size_t(l)].commit(); });
-    case kWaitCopies:
-      return for_lanes(m, [&](int l) {
-        w.copies[size_t(l)].wait(o.empty() ? 0 : size_t(w.value(o[0].row, l)));
-      });
-    case kBarrierInit:
-      return for_lanes(
-          m, [&](int l) { make_barrier(w, address(w, o[0], l), int(w.value(o[1].row, l))); });
-    case kBarrierArrive:
-      check(o.size() == 2, "arrivals by number are not done here");
-      return for_lanes(m, [&](int l) { arrive_at(w, address(w, o[1], l), 0); });
-    case kBarrierExpect:
-      return for_lanes(m, [&](int l) {
-        arrive_at(w, address(w, o.at(1), l), int64_t(w.value(o.at(2).row, l)));
-      });
-    case kGroupFence:
-      w.fenced = w.steps;
-      return;
-    case kProxyFence:
-      ++proxy_fences_;
-      return;
-    case kMapFence:
-      return for_lanes(m, [&](int l) { fenced_maps_.insert(address64(w, o[0], l)); });
-    case kBarrierTry:
-      return try_wait(w, in, m);
-    case kBulkCopy:
-      return for_lanes(m, [&](int l) { bulk_copy(w, in, l); });
-    case kWgmma: {
-      const auto product = [this, &w, &in, p = group_product(w, in)] {
-        group_multiply(w, in, p, shared_);
-      };
-      start(w.products, launch_.order.products_late, product);
-      return;
-    }
-    case kWgmmaCommit:
-      return w.products.commit();
-    case kWgmmaWait:
-      return w.products.wait(size_t(w.value(o.at(0).row, 0)));
-    default:
-      throw Error("not an instruction of this kind");
-  }
-}
-
-Block::Place Block::place(uint64_t address, PtxSpace space, int64_t bytes) {
-  check(address % uint64_t(bytes) == 0, "address ", address, " is not aligned to ", bytes,
-        " bytes");
-  return {address, space == PtxSpace::kShared};
-}
-
-void Block::access(Warp& w, const PtxInstruction& in, uint32_t m) {
-  const bool loads = in.code == kLoad;
-  const PtxOperand& address = in.operands[loads ? 1 : 0];
-  const PtxOperand& data = in.operands[loads ? 0 : 1];
+void Block::load(Warp& w, In in, uint32_t m) {
+  const PtxOperand &data = in.operands[0], &address = in.operands[1];
   const int each = bytes_of(in.type);
   const int64_t bytes = int64_t{each} * in.vector;
   const bool is_signed =
       in.type == PtxType::kS8 || in.type == PtxType::kS16 || in.type == PtxType::kS32;
-  const auto row = [&](int i) { return in.vector == 1 ? data.row : data.parts.at(size_t(i)).row; };
   for_lanes(m, [&](int l) {
-    const Place p = place(w.value(address.row, l) + uint64_t(address.offset), in.space, bytes);
-    if (loads) {
-      const std::byte* from =
-          p.shared ? shared_.read(p.at, bytes, w.index) : std::bit_cast<const std::byte*>(p.at);
-      for (int i = 0; i < in.vector; ++i, from += each) {
-        uint64_t value = 0;
-        std::memcpy(&value, from, size_t(each));
-        if (is_signed) value = uint64_t(int64_t(value << (64 - 8 * each)) >> (64 - 8 * each));
-        w.set(row(i), l, value);
-      }
-    } else {
-      std::byte* into =
-          p.shared ? shared_.write(p.at, bytes, w.index) : std::bit_cast<std::byte*>(p.at);
-      for (int i = 0; i < in.vector; ++i, into += each) {
-        const uint64_t value = w.value(row(i), l);
-        std::memcpy(into, &value, size_t(each));
-      }
+    const uint64_t at = aligned_address(w, address, l, bytes);
+    const std::byte* from = in.space == PtxSpace::kShared ? shared_.read(at, bytes, w.index)
+                            : is_private(in.space)        ? std::bit_cast<const std::byte*>(at)
+                                                          : reachable<const std::byte>(at, bytes);
+    for (int i = 0; i < in.vector; ++i, from += each) {
+      uint64_t value = 0;
+      std::memcpy(&value, from, size_t(each));
+      if (is_signed) value = uint64_t(int64_t(value << (64 - 8 * each)) >> (64 - 8 * each));
+      w.set(part_of(data, in.vector, i), l, value);
     }
   });
 }
 
-void Block::add_atomically(Warp& w, const PtxInstruction& in, uint32_t m) {
+void Block::store(Warp& w, In in, uint32_t m) {
+  const PtxOperand &address = in.operands[0], &data = in.operands[1];
+  const int each = bytes_of(in.type);
+  const int64_t bytes = int64_t{each} * in.vector;
+  for_lanes(m, [&](int l) {
+    const uint64_t at = aligned_address(w, address, l, bytes);
+    std::byte* into = in.space == PtxSpace::kShared ? shared_.write(at, bytes, w.index)
+                      : is_private(in.space)        ? std::bit_cast<std::byte*>(at)
+                                                    : reachable<std::byte>(at, bytes);
+    for (int i = 0; i < in.vector; ++i, into += each) {
+      const uint64_t value = w.value(part_of(data, in.vector, i), l);
+      std::memcpy(into, &value, size_t(each));
+    }
+  });
+}
+
+void Block::add_atomically(Warp& w, In in, uint32_t m) {
   static std::mutex atomics;
   const std::scoped_lock lock(atomics);
   const auto& o = in.operands;
   for_lanes(m, [&](int l) {
-    const Place p = place(w.value(o[1].row, l) + uint64_t(o[1].offset), PtxSpace::kGlobal, 8);
-    auto* const at = std::bit_cast<uint64_t*>(p.at);
+    auto* const at = reachable<uint64_t>(aligned_address(w, o[1], l, 8), 8);
     w.set(o[0].row, l, *at);
     *at += w.value(o[2].row, l);
   });
 }
 
-void Block::copy_async(Warp& w, const PtxInstruction& in, uint32_t m) {
+void Block::copy_async(Warp& w, In in, uint32_t m) {
   const auto& o = in.operands;
   for_lanes(m, [&](int l) {
     const uint64_t into = address64(w, o[0], l), from = address64(w, o[1], l);
@@ -219,27 +203,51 @@ void Block::copy_async(Warp& w, const PtxInstruction& in, uint32_t m) {
     const auto copy = [this, &w, into, from, bytes] {
       std::byte* const to = shared_.write(into, 16, w.index);
       std::memset(to, 0, 16);
-      if (bytes > 0) std::memcpy(to, std::bit_cast<const std::byte*>(from), bytes);
+      if (bytes > 0) std::memcpy(to, reachable<const std::byte>(from, int64_t(bytes)), bytes);
     };
     start(w.copies[size_t(l)], launch_.order.copies_land_late, copy);
   });
 }
+void Block::commit_copies(Warp& w, In, uint32_t m) {
+  for_lanes(m, [&](int l) { w.copies[size_t(l)].commit(); });
+}
+void Block::wait_for_copies(Warp& w, In in, uint32_t m) {
+  for_lanes(m, [&](int l) { w.copies[size_t(l)].wait(size_t(w.value(in.operands[0].row, l))); });
+}
 
-void Block::sync(Warp& w, const PtxInstruction& in) {
+void Block::multiply(Warp& w, In in, uint32_t) { ptx::multiply(w, in); }
+void Block::matrices(Warp& w, In in, uint32_t) { load_matrices(w, in, shared_); }
+void Block::issue_product(Warp& w, In in, uint32_t) {
+  const auto product = [this, &w, &in, p = group_product(w, in)] {
+    group_multiply(w, in, p, shared_);
+  };
+  start(w.products, launch_.order.products_late, product);
+}
+void Block::commit_products(Warp& w, In, uint32_t) { w.products.commit(); }
+void Block::wait_for_products(Warp& w, In in, uint32_t) {
+  w.products.wait(size_t(w.value(in.operands.at(0).row, 0)));
+}
+void Block::fence_group(Warp& w, In, uint32_t) { w.fenced = w.steps; }
+void Block::fence_proxy(Warp&, In, uint32_t) { ++proxy_fences_; }
+void Block::fence_map(Warp& w, In in, uint32_t m) {
+  for_lanes(m, [&](int l) { fenced_maps_.insert(address64(w, in.operands[0], l)); });
+}
+
+void Block::sync(Warp& w, In in, uint32_t) {
   const int id = in.operands.empty() ? 0 : int(w.value(in.operands[0].row, 0));
   NamedBarrier& barrier = named_[id];
   check(id >= 0 && id < 16, "a barrier ", id);
   barrier.waiting.push_back(w.index);
   w.blocked = true;
-  joined(w, barrier,
-         in.operands.size() > 1 ? int(w.value(in.operands[1].row, 0)) : int(launch_.block));
+  join(w, barrier,
+       in.operands.size() > 1 ? int(w.value(in.operands[1].row, 0)) : int(launch_.block));
 }
 
-void Block::arrive(Warp& w, const PtxInstruction& in) {
-  joined(w, named_[int(w.value(in.operands[0].row, 0))], int(w.value(in.operands.at(1).row, 0)));
+void Block::arrive(Warp& w, In in, uint32_t) {
+  join(w, named_[int(w.value(in.operands[0].row, 0))], int(w.value(in.operands.at(1).row, 0)));
 }
 
-void Block::joined(Warp& w, NamedBarrier& barrier, int threads) {
+void Block::join(Warp& w, NamedBarrier& barrier, int threads) {
   ++events_;
   check(barrier.arrived == 0 || barrier.threads == threads, "a barrier of ", barrier.threads,
         " threads is used with ", threads);
@@ -255,14 +263,18 @@ void Block::joined(Warp& w, NamedBarrier& barrier, int threads) {
   barrier = {};
 }
 
-void Block::make_barrier(Warp& w, uint32_t address, int arrivals) {
-  check(address % 8 == 0, "a barrier at ", address);
-  shared_.write(address, 8, w.index);
-  barriers_[address] = {.number = int(barriers_.size()),
-                        .arrivals = arrivals,
-                        .pending = arrivals,
-                        .made_at = proxy_fences_};
-  ++events_;
+void Block::make_barriers(Warp& w, In in, uint32_t m) {
+  for_lanes(m, [&](int l) {
+    const uint32_t at = address(w, in.operands[0], l);
+    const int arrivals = int(w.value(in.operands[1].row, l));
+    check(at % 8 == 0, "a barrier at ", at);
+    shared_.write(at, 8, w.index);
+    barriers_[at] = {.number = int(barriers_.size()),
+                     .arrivals = arrivals,
+                     .pending = arrivals,
+                     .made_at = proxy_fences_};
+    ++events_;
+  });
 }
 
 Block::Barrier& Block::barrier_at(Warp& w, uint32_t address) {
@@ -280,15 +292,19 @@ void Block::complete(Barrier& b) {
   b.done.join(std::exchange(b.gathered, {}));
 }
 
-void Block::arrive_at(Warp& w, uint32_t address, int64_t expected) {
-  Barrier& b = barrier_at(w, address);
-  b.bytes += expected;
-  b.gathered.join(shared_.release(w.index));
-  check(--b.pending >= 0, "too many arrivals at the barrier at ", address);
-  complete(b);
+void Block::arrive_at_barriers(Warp& w, In in, uint32_t m) {
+  for_lanes(m, [&](int l) {
+    const uint32_t at = address(w, in.operands[1], l);
+    Barrier& b = barrier_at(w, at);
+    if (in.has("expect_tx")) b.bytes += int64_t(w.value(in.operands.at(2).row, l));
+    check(in.has("expect_tx") || in.operands.size() == 2, "arrivals by number are not done here");
+    b.gathered.join(shared_.release(w.index));
+    check(--b.pending >= 0, "too many arrivals at the barrier at ", at);
+    complete(b);
+  });
 }
 
-void Block::try_wait(Warp& w, const PtxInstruction& in, uint32_t m) {
+void Block::try_wait(Warp& w, In in, uint32_t m) {
   uint32_t done = 0;
   for_lanes(m, [&](int l) {
     Barrier& b = barrier_at(w, address(w, in.operands[1], l));
@@ -307,7 +323,11 @@ void Block::try_wait(Warp& w, const PtxInstruction& in, uint32_t m) {
   if (done != m) yields_ = true;
 }
 
-void Block::bulk_copy(Warp& w, const PtxInstruction& in, int lane) {
+void Block::bulk_copies(Warp& w, In in, uint32_t m) {
+  for_lanes(m, [&](int l) { bulk_copy(w, in, l); });
+}
+
+void Block::bulk_copy(Warp& w, In in, int lane) {
   const auto& o = in.operands;
   const uint32_t into = address(w, o[0], lane);
   Barrier& barrier = barrier_at(w, address(w, o[2], lane));
@@ -356,7 +376,7 @@ void Block::land(const PtxTensorMap& map, const std::array<int64_t, PtxTensorMap
       const int64_t at = first[0] + piece % (map.box[0] / kPiece) * kPiece + i;
       if (at >= 0 && at < int64_t{map.size[0]})
         std::memcpy(&values[size_t(i)],
-                    std::bit_cast<const std::byte*>(map.address + uint64_t(offset + at * 2)), 2);
+                    reachable<const std::byte>(map.address + uint64_t(offset + at * 2), 2), 2);
     }
     std::memcpy(shared_.write_bulk(swizzled(into + uint64_t(piece) * 16), 16, barrier, then),
                 values.data(), 16);

@@ -8,7 +8,7 @@
 
 #include "core/check.h"
 #include "emulation/ptx_block.h"
-#include "emulation/ptx_codes.h"
+#include "emulation/ptx_instructions.h"
 
 namespace longnet {
 namespace {
@@ -85,17 +85,17 @@ class BlockRun {
         const uint32_t guard = warp.predicate(in.guard);
         active &= in.guard_negated ? ~guard : guard;
       }
-      if (takes_whole_warp(in.code) && active != 0 && active != group)
+      if (in.rule->whole_warp() && active != 0 && active != group)
         throw Error(concat("PTX: ", kernel_.name, ", line ", in.line, " (", in.op,
                            "): lanes of a warp do not agree whether to execute it"));
-      if (takes_whole_warp(in.code) && group != warp.live) {
+      if (in.rule->whole_warp() && group != warp.live) {
         leave();
         warp.waiting |= group;
         group = choose(warp, at);
         continue;
       }
       warp.waiting &= ~group;
-      if (in.code == kBranch) {
+      if (in.rule->kind == Rule::Kind::kBranch) {
         if (active == group) {
           at = in.target;
           if (group == warp.live) continue;
@@ -112,7 +112,7 @@ class BlockRun {
         group = choose(warp, at);
         continue;
       }
-      if (in.code == kReturn) {
+      if (in.rule->kind == Rule::Kind::kReturn) {
         at += 1;
         leave();
         warp.live &= ~active;
@@ -123,8 +123,9 @@ class BlockRun {
       }
       try {
         ++warp.steps;
-        if (active != 0) block_.execute(warp, in, active);
-        if (in.code != kWgmma && !in.operands.empty()) warp.note_write(in.operands[0]);
+        if (active != 0) in.rule->execute(block_, warp, in, active);
+        if (in.rule->kind != Rule::Kind::kProduct && !in.operands.empty())
+          warp.note_write(in.operands[0]);
       } catch (const std::exception& e) {
         throw Error(concat("PTX: ", kernel_.name, ", warp ", warp.index, ", line ", in.line, " (",
                            in.op, "): ", e.what()));
@@ -153,7 +154,7 @@ class BlockRun {
 
 void PtxMachine::load(std::string_view text) {
   for (auto& [name, kernel] : parse_ptx(text)) {
-    for (PtxInstruction& in : kernel.instructions) in.code = ptx::code_of(in);
+    for (PtxInstruction& in : kernel.instructions) in.rule = &ptx::rule_of(in);
     kernels_[name] = std::move(kernel);
   }
 }

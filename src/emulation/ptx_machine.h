@@ -7,17 +7,19 @@
 //
 // The manual leaves open when asynchronous work is done (cp.async, bulk copies, wgmma): it is done
 // as early or as late as it may be, by PtxOrder. Shared memory starts as NaN. What can make no
-// progress throws; so does a trap, a lane that leaves shared memory, work that nobody waits for, a
+// progress throws; so does a trap, a lane that leaves shared memory or every buffer, work that nobody waits for, a
 // race between warps, and a fence that wgmma, TMA or a tensor map needs.
 //
 // Not seen here: races within a warp and in global memory, register budgets (setmaxnreg), whether
 // all four warps of a group take part in a wgmma, and how fast anything is.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "emulation/ptx_program.h"
@@ -32,6 +34,9 @@ struct PtxLaunch {
   unsigned grid = 1, block = 32;
   int64_t shared_bytes = 0;
   PtxOrder order{};
+  // The buffer around an address, its first byte and the one behind its last: accesses elsewhere
+  // throw. Null: any address will do.
+  std::pair<const std::byte*, const std::byte*> (*buffer)(const void*) = nullptr;
 };
 
 // What the 128 bytes of a tensor map hold on this machine: cuTensorMapEncodeTiled's arguments, for

@@ -15,10 +15,10 @@ constexpr int kLanes = 32;
 
 const std::map<std::string_view, PtxType> kTypes{
     {"pred", PtxType::kPred}, {"u8", PtxType::kU8},   {"s8", PtxType::kS8},
-    {"b8", PtxType::kB8},     {"u16", PtxType::kU16}, {"s16", PtxType::kS16},
-    {"b16", PtxType::kB16},   {"f16", PtxType::kF16}, {"u32", PtxType::kU32},
-    {"s32", PtxType::kS32},   {"b32", PtxType::kB32}, {"f32", PtxType::kF32},
-    {"u64", PtxType::kU64},   {"s64", PtxType::kS64}, {"b64", PtxType::kB64},
+    {"b8", PtxType::kU8},     {"u16", PtxType::kU16}, {"s16", PtxType::kS16},
+    {"b16", PtxType::kU16},   {"f16", PtxType::kF16}, {"u32", PtxType::kU32},
+    {"s32", PtxType::kS32},   {"b32", PtxType::kU32}, {"f32", PtxType::kF32},
+    {"u64", PtxType::kU64},   {"s64", PtxType::kS64}, {"b64", PtxType::kU64},
     {"f64", PtxType::kF64}};
 
 bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
@@ -360,24 +360,11 @@ class KernelParser {
 }  // namespace
 
 int bytes_of(PtxType type) {
-  switch (type) {
-    case PtxType::kU8:
-    case PtxType::kS8:
-    case PtxType::kB8:
-      return 1;
-    case PtxType::kU16:
-    case PtxType::kS16:
-    case PtxType::kB16:
-    case PtxType::kF16:
-      return 2;
-    case PtxType::kU64:
-    case PtxType::kS64:
-    case PtxType::kB64:
-    case PtxType::kF64:
-      return 8;
-    default:
-      return 4;
-  }
+  return type >= PtxType::kU64   ? 8
+         : type >= PtxType::kU32 ? 4
+         : type >= PtxType::kU16 ? 2
+         : type >= PtxType::kU8  ? 1
+                                 : 4;
 }
 
 bool PtxInstruction::has(std::string_view word) const {

@@ -11,25 +11,26 @@
 #include <string_view>
 #include <vector>
 
+namespace longnet::ptx {
+struct Rule;
+}
+
 namespace longnet {
 
+// ".b32" and its like are those of numbers without a sign.
 enum class PtxType : uint8_t {
   kNone,
   kPred,
   kU8,
   kS8,
-  kB8,
   kU16,
   kS16,
-  kB16,
   kF16,
   kU32,
   kS32,
-  kB32,
   kF32,
   kU64,
   kS64,
-  kB64,
   kF64
 };
 int bytes_of(PtxType type);  // in memory
@@ -61,7 +62,7 @@ struct PtxInstruction {
   PtxRow second{};      // the predicate of a shuffle (d|p)
   int32_t target = -1;  // of a branch
   int line = 0;
-  int code = 0;  // for whoever runs it
+  const ptx::Rule* rule = nullptr;  // for whoever runs it
 
   bool has(std::string_view word) const;
 };

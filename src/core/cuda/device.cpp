@@ -20,10 +20,6 @@ void check_cuda(int status, Located what) {
           what.where);
 }
 
-std::string cuda_version_text(int version) {
-  return concat(version / 1000, ".", version % 1000 / 10);
-}
-
 DeviceReport describe_devices(bool with_free_memory) {
   DeviceReport report{.built_in = true, .toolkit = CUDART_VERSION};
   cudaDriverGetVersion(&report.driver);
@@ -93,21 +89,6 @@ DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes,
   ledger.add(tag_, bytes);
 }
 
-DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
-
-DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
-  if (this != &other) {
-    release();
-    ledger_ = std::exchange(other.ledger_, nullptr);
-    tag_ = std::move(other.tag_);
-    data_ = std::exchange(other.data_, nullptr);
-    bytes_ = std::exchange(other.bytes_, 0);
-  }
-  return *this;
-}
-
-DeviceBuffer::~DeviceBuffer() { release(); }
-
 void DeviceBuffer::release() noexcept {
   if (ledger_ == nullptr) return;
   // An error here must not show up at the next launch.
@@ -129,12 +110,6 @@ PinnedBuffer::PinnedBuffer(int64_t bytes) : bytes_(bytes) {
   void* at = nullptr;
   if (bytes > 0) check_cuda(cudaMallocHost(&at, size_t(bytes)), "cudaMallocHost");
   data_ = static_cast<std::byte*>(at);
-}
-PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
-PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
 }
 PinnedBuffer::~PinnedBuffer() {
   if (data_) cudaFreeHost(data_);
@@ -168,11 +143,6 @@ Event::Event(Kind kind) {
 }
 Event::~Event() {
   if (handle_ && cudaEventDestroy(handle_) != cudaSuccess) cudaGetLastError();
-}
-Event::Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-Event& Event::operator=(Event&& other) noexcept {
-  std::swap(handle_, other.handle_);
-  return *this;
 }
 void Event::record(const Stream& stream) const {
   check_cuda(cudaEventRecord(handle_, stream.handle()), "cudaEventRecord");

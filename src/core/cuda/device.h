@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/tagged_memory.h"
@@ -49,7 +50,9 @@ struct DeviceReport {
 DeviceReport describe_devices(bool with_free_memory = false);
 
 // Text of a CUDA version: 13000 -> "13.0".
-std::string cuda_version_text(int version);
+inline std::string cuda_version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
 
 // The calling thread works on this device from now on. There is no way back: setting a device makes
 // a context there, which takes hundreds of megabytes.
@@ -81,9 +84,17 @@ class DeviceBuffer {
   enum class Kind { kPrivate, kShared };
   DeviceBuffer() = default;
   DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind kind = Kind::kPrivate);
-  DeviceBuffer(DeviceBuffer&& other) noexcept;
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
-  ~DeviceBuffer();
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    if (this == &other) return *this;
+    release();
+    ledger_ = std::exchange(other.ledger_, nullptr);
+    tag_ = std::move(other.tag_);
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    return *this;
+  }
+  ~DeviceBuffer() { release(); }
   std::byte* data() const { return data_; }
   int64_t size() const { return bytes_; }
   // Copies a host list to its begin; returns when it is there.
@@ -107,8 +118,12 @@ class PinnedBuffer {
  public:
   PinnedBuffer() = default;
   explicit PinnedBuffer(int64_t bytes);
-  PinnedBuffer(PinnedBuffer&& other) noexcept;
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
+  PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
   ~PinnedBuffer();
   std::byte* data() const { return data_; }
   int64_t size() const { return bytes_; }
@@ -143,8 +158,11 @@ class Event {
   enum class Kind { kTiming, kOrder, kShared };  // kShared: other processes may open it
   explicit Event(Kind kind = Kind::kOrder);
   ~Event();
-  Event(Event&& other) noexcept;
-  Event& operator=(Event&& other) noexcept;
+  Event(Event&& other) noexcept { *this = std::move(other); }
+  Event& operator=(Event&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
   void record(const Stream& stream) const;
   void synchronize() const;
   bool over() const;  // throws the error of work before it

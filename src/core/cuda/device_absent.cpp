@@ -8,10 +8,6 @@ DeviceReport describe_devices(bool) {
   return {.unusable = "this build has no CUDA (LONGNET_CUDA=OFF, or nvcc was not found)"};
 }
 
-std::string cuda_version_text(int version) {
-  return concat(version / 1000, ".", version % 1000 / 10);
-}
-
 std::string device_bus_id(int) { return ""; }
 
 }  // namespace longnet
