@@ -30,7 +30,7 @@ simulate() {  # NAME ARGUMENT...
   local name=$1
   shift
   [ -e "$folder/$name.usage.json" ] ||
-    { rm -rf "$folder/$name" && scripts/usage.py "$folder/$name.usage.json" $bin/lnbench simulate "$@" -q -o "$folder/$name"; }
+    { rm -rf "${folder:?}/$name" && scripts/usage.py "$folder/$name.usage.json" $bin/lnbench simulate "$@" -q -o "$folder/$name"; }
 }
 h100=configs/clusters/h100-ndr400.json
 simulate simulate-ring configs/crossover-cluster.json --what-if '' --set sweep.algorithm=ring --set sweep.ranks=4096 \

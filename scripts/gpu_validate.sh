@@ -59,7 +59,7 @@ command -v nvcc >/dev/null || { say "gpu_validate: nvcc was not found: set PATH 
 command -v cmake >/dev/null || { say "gpu_validate: cmake was not found"; exit 2; }
 # Python's wheels bring cuDNN and NCCL to machines that have no packages of them.
 for library in cudnn nccl; do
-  upper=$(echo $library | tr a-z A-Z)
+  upper=${library^^}
   home=$(python3 - "$library" 2>/dev/null <<'PY'
 import glob, importlib.util, os, sys
 spec = importlib.util.find_spec("nvidia")
@@ -70,7 +70,7 @@ for place in (spec.submodule_search_locations if spec else []):
 PY
 )
   if [ -n "$home" ]; then
-    export ${upper}_HOME="$home"
+    export "${upper}_HOME=$home"
     # Wheels name libraries by their version only, which is what is opened at run time. What cuDNN
     # opens itself (nvrtc, cublasLt) is in the toolkit, or in the wheels beside it.
     export LD_LIBRARY_PATH="$home/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -130,6 +130,7 @@ forgive() {
   left_out+=("$2")
 }
 
+# shellcheck disable=SC2329  # the stage "build" runs it in a shell of its own
 configure_and_build() {
   local generator=()
   command -v ninja >/dev/null && generator=(-G Ninja)
@@ -154,7 +155,7 @@ if ! stage build 240 bash -c configure_and_build; then
   exit 1
 fi
 if [ "$build_only" = 1 ]; then
-  say "built: $(ls $bin | tr '\n' ' ')"
+  say "built: $(cd "$bin" && echo *)"
   [ -n "$gpu_name" ] || { say "no GPU on this machine: nothing was run"; exit 3; }
   exit 0
 fi
@@ -194,19 +195,19 @@ stage check_ipc 20 $bin/gpu_check --only ipc --json "$out/check_ipc.json"
 stage check_cudnn 90 $bin/gpu_check --only cudnn --json "$out/check_cudnn.json"
 # lnbench needs libraries that a GPU machine may lack: scripts/gpu_bundle.sh brings them.
 bundle=build/gpu_deps
-lnbench="env LD_LIBRARY_PATH=$PWD/$bundle/lib:${LD_LIBRARY_PATH:-} $bundle/bin/lnbench"
+lnbench=(env "LD_LIBRARY_PATH=$PWD/$bundle/lib:${LD_LIBRARY_PATH:-}" "$bundle/bin/lnbench")
 if [ ! -x $bundle/bin/lnbench ]; then
   left_out+=("lnbench: no $bundle (scripts/gpu_bundle.sh makes it)")
-  lnbench=""
-elif ! $lnbench --version >"$out/lnbench_version.log" 2>&1; then
+  lnbench=()
+elif ! "${lnbench[@]}" --version >"$out/lnbench_version.log" 2>&1; then
   left_out+=("lnbench: it does not start here (lnbench_version.log)")
-  lnbench=""
+  lnbench=()
 fi
 run_config() {  # NAME LIMIT_S CONFIG OPTIONS...; exit 4: stopped in time, with what it has
-  [ -n "$lnbench" ] || return 0
+  [ ${#lnbench[@]} -gt 0 ] || return 0
   local name=$1 limit=$2 config=$3
   shift 3
-  stage "$name" "$limit" $lnbench run "configs/$config.json" --max-time "$(plan "$limit")s" --progress plain \
+  stage "$name" "$limit" "${lnbench[@]}" run "configs/$config.json" --max-time "$(plan "$limit")s" --progress plain \
     -o "$out/$name" "$@" ||
     { [ "${status[-1]}" = "$name=4" ] && forgive "$name" "$name: it was stopped in time"; }
   [ -f "$out/$name/result.json" ] && cp "$out/$name/result.json" "$out/$name.json"
@@ -216,7 +217,7 @@ run_config lnbench_figure5 90 figure5-gpu --ranks 1
 # Two ranks that share the GPU: what every transport's program does, and what sharing costs.
 run_config lnbench_ranks 40 h100-8 --ranks 2 --filter 'ranks == 2 && seq_len <= 256K'
 # Where there are several GPUs, lnbench calibrate --gpu-comm takes the link between them from this.
-[ -n "$lnbench" ] && stage comm 30 $lnbench comm --transport gpu --max-bytes 64MiB --json "$out/comm.json"
+[ ${#lnbench[@]} -gt 0 ] && stage comm 30 "${lnbench[@]}" comm --transport gpu --max-bytes 64MiB --json "$out/comm.json"
 sanitize attend racecheck
 sanitize rows memcheck
 [ "$compute_capability" = 9.0 ] && sanitize sm90a memcheck

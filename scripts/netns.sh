@@ -140,7 +140,7 @@ with() {
   shift
   check
   trap down EXIT
-  local child= code=0
+  local child='' code=0
   # Waited for, so that a signal is heard at once; a job in the background does not hear Ctrl-C.
   trap '[ -z "$child" ] || kill "$child" 2>/dev/null; exit 130' INT TERM
   up "$rate" "${NETNS_HOSTS:-2}"

@@ -30,7 +30,7 @@ def digest_of(path):
 
 
 def published():
-    return sorted(p for p in REFERENCE.iterdir() if p.is_dir()) + [REFERENCE / "validation.json"]
+    return [*sorted(p for p in REFERENCE.iterdir() if p.is_dir()), REFERENCE / "validation.json"]
 
 
 class Reference(unittest.TestCase):

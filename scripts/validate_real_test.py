@@ -11,14 +11,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-import validate_json  # noqa: E402
-import validate_real  # noqa: E402
-from report.model import ResultError  # noqa: E402
-from report.validation import load_validation, validation_section  # noqa: E402
+import validate_json
+import validate_real
+from report.model import ResultError
+from report.validation import load_validation, validation_section
 
 
 def point(algorithm, seconds, status="ok", **params):
-    values = {k: None for k in validate_real.SAME} | {"algorithm": algorithm, "seq_len": 1024, "ranks": 2, "heads": 4, "head_dim": 64,
+    values = dict.fromkeys(validate_real.SAME) | {"algorithm": algorithm, "seq_len": 1024, "ranks": 2, "heads": 4, "head_dim": 64,
                                                       "dtype": "fp32", "causal": False, "branches": []}
     return {"status": status, "reason": None if status == "ok" else "too large", "params": values | params,
             "timing": {"median_s": seconds, "ci_low_s": seconds, "ci_high_s": seconds}}

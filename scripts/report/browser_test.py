@@ -23,9 +23,9 @@ from urllib.parse import unquote
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report import make_report  # noqa: E402
-from report.browser_fixture import Browser, chromium, wait_for  # noqa: E402
-from report.synthetic_fixture import (  # noqa: E402
+from report import make_report
+from report.browser_fixture import Browser, chromium, wait_for
+from report.synthetic_fixture import (
     HOSTILE,
     batch_sweep,
     full_sweep,

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator
+from typing import Any
 
 from . import rows_cost, rows_opponents, rows_time
 from .model import Point

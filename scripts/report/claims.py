@@ -10,8 +10,10 @@ Source of the claims: LongNet, arXiv 2307.02486, sections 2.4, 3.1 and 3.2, tabl
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Any, Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from .claims_billion import BILLION, billion_computed, billion_fits
 from .claims_pattern import (
@@ -80,7 +82,7 @@ def past_the_floor(points: Iterable[Point]) -> tuple[list[Point], str]:
     timed = sorted((p for p in points if p.seq_len and time_per_token(p)), key=lambda p: p.seq_len or 0)
     by_length = [(n, [p for p in timed if p.seq_len == n]) for n in sorted({p.seq_len or 0 for p in timed})]
     times = [(n, sum((time_per_token(p) or 0) * n for p in some) / len(some)) for n, some in by_length]
-    growth = [math.log(t1 / t0) / math.log(n1 / n0) for (n0, t0), (n1, t1) in zip(times, times[1:])]
+    growth = [math.log(t1 / t0) / math.log(n1 / n0) for (n0, t0), (n1, t1) in itertools.pairwise(times)]
     if not growth or growth[0] >= FLOOR_EXPONENT:
         return timed, ""
     left_out = next((i for i, g in enumerate(growth) if g >= GROWN_EXPONENT), len(growth))

@@ -11,13 +11,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report.claims import judge  # noqa: E402
-from report.evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, Claim  # noqa: E402
-from report.fits import fit_power_law  # noqa: E402
-from report.model import Point, Run  # noqa: E402
-from report.rows import Context  # noqa: E402
-from report.series import SeriesIndex  # noqa: E402
-from report.synthetic_fixture import (  # noqa: E402
+from report.claims import judge
+from report.evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, Claim
+from report.fits import fit_power_law
+from report.model import Point, Run
+from report.rows import Context
+from report.series import SeriesIndex
+from report.synthetic_fixture import (
     B,
     K,
     M,
@@ -28,7 +28,7 @@ from report.synthetic_fixture import (  # noqa: E402
     refused,
     with_depth,
 )
-from report.units import bytes_label, duration_label, ratio_label, significant, token_label  # noqa: E402
+from report.units import bytes_label, duration_label, ratio_label, significant, token_label
 
 
 def claim(records: list[dict], words: str, **environment: object) -> Claim:
@@ -254,7 +254,7 @@ class Claims(unittest.TestCase):
         seen = claim(records, "dilated attention is nearly")
         self.assertEqual(seen.status, SUPPORTED)
         self.assertIn("same branches", seen.deciding.text)
-        records[2]["timing"] |= {k: 9 * M * 1e-6 for k in ("median_s", "ci_low_s", "ci_high_s")}
+        records[2]["timing"] |= dict.fromkeys(("median_s", "ci_low_s", "ci_high_s"), 9 * M * 1e-06)
         self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_SUPPORTED)
         records[2]["params"]["branches"][1]["dilation_rate"] = 8  # another model
         self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_TESTED)

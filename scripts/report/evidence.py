@@ -6,8 +6,8 @@ it: measured, then replayed, extrapolated, simulated. One line that fails is eno
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Callable
 
 from .fits import PowerLaw
 from .model import SOURCES, Point

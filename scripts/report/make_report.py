@@ -42,7 +42,7 @@ def need_vl_convert() -> None:
         raise SystemExit(
             f"make_report.py: {sys.executable} lacks the package vl-convert-python\n  hint: run "
             f"{ROOT}/scripts/python_env.sh, which makes {ROOT}/.venv, or name an interpreter that has it in LONGNET_PYTHON"
-        )
+        ) from None
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:

@@ -6,7 +6,8 @@ import base64
 import hashlib
 import html
 import json
-from typing import Any, Iterable
+from collections.abc import Iterable
+from typing import Any
 
 
 def escape(value: object) -> str:

@@ -12,9 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report import make_report  # noqa: E402
-from report.model import ResultError, load_run, with_mode_and_pattern  # noqa: E402
-from report.synthetic_fixture import K, full_sweep, point, result, write_interrupted, write_result  # noqa: E402
+from report import make_report
+from report.model import ResultError, load_run, with_mode_and_pattern
+from report.synthetic_fixture import K, full_sweep, point, result, write_interrupted, write_result
 
 
 class Layouts(unittest.TestCase):

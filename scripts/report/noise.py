@@ -7,7 +7,7 @@ rule is that of `lnbench env` (src/io/environment.cpp).
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 from .evidence import NOT_TESTED, Evidence
 from .model import Point, Run

@@ -12,10 +12,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report.charts import Figure, build_figures  # noqa: E402
-from report.rows import PLOT_PX, side_by_side  # noqa: E402
-from report.synthetic_fixture import K, context, full_sweep, opponent, opponents_sweep, point  # noqa: E402
-from report.tables import COLUMNS  # noqa: E402
+import itertools
+
+from report.charts import Figure, build_figures
+from report.rows import PLOT_PX, side_by_side
+from report.synthetic_fixture import K, context, full_sweep, opponent, opponents_sweep, point
+from report.tables import COLUMNS
 
 
 def figure(records: list[dict], name: str) -> Figure:
@@ -82,7 +84,7 @@ class Opponents(unittest.TestCase):
                 self.assertEqual(min(shifts), -max(shifts))
                 at = space + octave * math.log2(p / min(counts))
                 ends.append((at + min(shifts), at + max(shifts)))
-            for (_, end), (begin, _) in zip(ends, ends[1:]):
+            for (_, end), (begin, _) in itertools.pairwise(ends):
                 self.assertLess(end, begin)
         few = [{"series": s, "source": "m", "ranks": p, "value": 1.0} for p in (1, 2, 4, 8) for s in "ab"]
         side_by_side(few, "ranks", close=lambda a, b: True)

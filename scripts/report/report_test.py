@@ -17,15 +17,15 @@ from urllib.parse import unquote
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-import jsonschema  # noqa: E402
+import jsonschema
 
-from report import make_report  # noqa: E402
-from report.charts import build_figures, encodings, load_specs  # noqa: E402
-from report.claims import judge  # noqa: E402
-from report.markup import script_json  # noqa: E402
-from report.model import load_run  # noqa: E402
-from report.opponents_test import Opponents, figure, rows_of  # noqa: E402, F401  (runs them too)
-from report.page import render_page  # noqa: E402
+from report import make_report
+from report.charts import build_figures, encodings, load_specs
+from report.claims import judge
+from report.markup import script_json
+from report.model import load_run
+from report.opponents_test import Opponents, figure, rows_of  # noqa: F401  (runs them too)
+from report.page import render_page
 from report.synthetic_fixture import (
     HOSTILE,
     OPPONENTS,
@@ -41,8 +41,8 @@ from report.synthetic_fixture import (
     result,
     write_interrupted,
     write_result,
-)  # noqa: E402
-from report.tables import columns_of, csv_text, safe_cell  # noqa: E402
+)
+from report.tables import columns_of, csv_text, safe_cell
 
 
 class Figures(unittest.TestCase):
@@ -98,9 +98,9 @@ class Figures(unittest.TestCase):
             if drawn.absent:
                 continue
             lines = [
-                l
-                for l in drawn.spec.get("layer", [])
-                if isinstance(l["mark"], dict) and l["mark"]["type"] == "line" and l["name"] != "ideal"
+                layer
+                for layer in drawn.spec.get("layer", [])
+                if isinstance(layer["mark"], dict) and layer["mark"]["type"] == "line" and layer["name"] != "ideal"
             ]
             for line in lines:
                 self.assertIn({"field": "source"}, line["encoding"]["detail"], drawn.name)

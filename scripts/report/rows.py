@@ -6,9 +6,11 @@ its Vega-Lite spec reads under the name `rows`. An empty list means that the dat
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Sequence
+from typing import Any
 
 from .model import Point, Run
 from .series import DEFAULTS, SeriesIndex, collective_name
@@ -150,7 +152,7 @@ def side_limits(places: list[float]) -> dict[float, float]:
     if len(ordered) < 2:
         return dict.fromkeys(ordered, MOST_SIDE_PX)
     per_unit = (PLOT_PX - 2 * (EDGE_PX + MOST_SIDE_PX)) / math.log(ordered[-1] / ordered[0])
-    gaps = [per_unit * math.log(b / a) for a, b in zip(ordered, ordered[1:])]
+    gaps = [per_unit * math.log(b / a) for a, b in itertools.pairwise(ordered)]
     nearest = [min(pair) for pair in zip([gaps[0], *gaps], [*gaps, gaps[-1]])]
     return {place: min(MOST_SIDE_PX, max(0.0, (gap - GAP_PX) / 2)) for place, gap in zip(ordered, nearest)}
 

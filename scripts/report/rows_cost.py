@@ -299,7 +299,7 @@ def timeline(ctx: Context) -> list[Drawing]:
     """One picture per algorithm and source: the longest point that carries a timeline."""
     able = [p for p in ctx.points if p.ok and isinstance(p.get("timeline"), list) and p.get("timeline")]
     drawings: list[Drawing] = []
-    for members in group_by(able, lambda p: ctx.index.key(p), lambda p: p.source).values():
+    for members in group_by(able, ctx.index.key, lambda p: p.source).values():
         point = max(members, key=lambda p: (p.ranks, p.seq_len or 0))
         rows = timeline_rows(point)
         if rows:

@@ -9,8 +9,9 @@ of the rest only what differs between the points of a report: "ring", "ring zigz
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Iterable
+from typing import Any
 
 from .model import PATTERNS, SOURCES, Point, Run
 from .units import plural

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Any
 
 from .model import Point, Run, with_mode_and_pattern
 from .rows import Context

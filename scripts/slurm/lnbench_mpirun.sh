@@ -5,7 +5,7 @@
 #
 # MINUTES ends each run early (exit 4); it is then resumed until everything is done.
 set -u
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit
 config=${CONFIG:-configs/h100-8.json}
 lnbench=${LNBENCH:-build/release/bin/lnbench}
 result=${RESULT:-results/$(date -u +%Y%m%dT%H%M%SZ)-$(basename "$config" .json)}

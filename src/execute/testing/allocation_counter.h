@@ -9,4 +9,4 @@ int64_t allocations_so_far();
 int64_t allocated_bytes();
 // operator new throws std::bad_alloc where more than `bytes` would be alive; 0: no limit.
 void limit_allocated_bytes(int64_t bytes);
-}
+}  // namespace longnet
