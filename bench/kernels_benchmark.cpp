@@ -230,7 +230,7 @@ double smallest(const std::vector<double>& x) { return *std::min_element(x.begin
 double largest(const std::vector<double>& x) { return *std::max_element(x.begin(), x.end()); }
 
 template <class Body>
-benchmark::internal::Benchmark* add(const std::string& name, Body body) {
+benchmark::internal::Benchmark* add(const std::string& name, const Body& body) {
   return benchmark::RegisterBenchmark(name.c_str(), body)
       ->Unit(benchmark::kMicrosecond)
       ->ComputeStatistics("min", smallest)
@@ -255,7 +255,7 @@ std::vector<AttendPoint> attend_points(const Machine& machine) {
     points.push_back({.head_dim = 128, .target = target});
   }
   if (machine.cores > 1)
-    points.push_back({.segments = 4 * machine.cores, .threads = machine.cores});
+    points.push_back({.segments = 4 * int64_t{machine.cores}, .threads = machine.cores});
   return points;
 }
 

@@ -179,7 +179,7 @@ int default_ranks(bool on_devices) {
 
 // Why these ranks cannot do it on this machine; "" when they can.
 std::string why_no_room(const World& world, int64_t max_bytes) {
-  if (max_bytes < 4 * world.size())
+  if (max_bytes < 4 * int64_t{world.size()})
     return concat("--max-bytes ", format_bytes(double(max_bytes)), " is less than a gather of ",
                   world.size(), " ranks, 4 bytes each: use ", 4 * world.size(), " or more");
   // Two buffers of a rank, what the transport copies and what the data are compared with.

@@ -35,7 +35,7 @@ struct Located {
       : text(t), where(w) {}
 };
 
-[[noreturn]] void fail_at(std::string message, std::source_location where);
+[[noreturn]] void fail_at(const std::string& message, std::source_location where);
 
 // Throws Error with `what` followed by `values` when `ok` is false.
 template <class... Values>

@@ -243,7 +243,8 @@ std::string JsonNode::where() const {
 JsonNode parse_json(std::string_view text, std::string_view file) {
   Cursor cursor;
   TreeBuilder builder(cursor, file);
-  const CountingIterator begin(text.data(), &cursor), end(text.data() + text.size(), &cursor);
+  const char* const first = text.data();
+  const CountingIterator begin(first, &cursor), end(first + text.size(), &cursor);
   nlohmann::json::sax_parse(begin, end, &builder, nlohmann::json::input_format_t::json, true, true);
   return builder.take();
 }

@@ -63,7 +63,7 @@ std::string two_columns(std::span<const std::pair<std::string, std::string>> row
   for (const auto& [name, meaning] : rows) width = std::max(width, name.size());
   std::string text;
   for (const auto& [name, meaning] : rows)
-    text += "  " + name + std::string(width - name.size() + 2, ' ') + meaning + "\n";
+    text += concat("  ", name, std::string(width - name.size() + 2, ' '), meaning, "\n");
   return text;
 }
 

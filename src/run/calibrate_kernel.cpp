@@ -191,7 +191,8 @@ void measure_moves(KernelMeasurement& result, Communicator& comm, int threads,
 
 // A program of one attend of eight rows: its kernel takes less than what is around it.
 double measure_launch(Communicator& comm, int threads, const KernelBudget& budget) {
-  const AttentionProblem problem{.seq_len = 8 * comm.size(), .num_heads = 1, .num_kv_heads = 1};
+  const AttentionProblem problem{
+      .seq_len = 8 * int64_t{comm.size()}, .num_heads = 1, .num_kv_heads = 1};
   const ShardedProblem sharded{
       problem, dense_pattern(problem.seq_len), {problem.seq_len, comm.size()}};
   const auto kernel = make_kernel("cpu");

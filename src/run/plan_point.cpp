@@ -93,7 +93,7 @@ std::string cheapest_change(const PointParams& original,
       bool valid = true;
       for (int i = 0; i < steps && valid; ++i) valid = change.apply(p);
       if (!valid || !fits(p)) continue;
-      const std::string name = change.name;
+      std::string name = change.name;
       if (name == "batch") return concat("batch=", p.problem.batch);
       if (name == "ranks")
         return concat("ranks=", p.ranks, is_virtual(p) ? "" : " on machines of their own");

@@ -16,7 +16,7 @@ class Watchdog {
   // `on_timeout` gets what was watched; the process then ends with exit code 3.
   explicit Watchdog(std::function<void(const std::string&)> on_timeout)
       : on_timeout_(std::move(on_timeout)),
-        thread_([this](std::stop_token stop) { watch(stop); }) {}
+        thread_([this](const std::stop_token& stop) { watch(stop); }) {}
 
   void expect(const std::string& what, double within_s) {
     std::lock_guard lock(mutex_);

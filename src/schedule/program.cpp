@@ -54,8 +54,9 @@ TokenRanges SequenceLayout::shard(Rank p) const {
     check(world_size_ % ring_size_ == 0, "a zigzag of ", ring_size_, " positions on ", world_size_,
           " ranks");
     const int sharers = world_size_ / ring_size_, position = p / sharers;
-    const TokenInterval early = part(seq_len_, 2 * ring_size_, position);
-    const TokenInterval late = part(seq_len_, 2 * ring_size_, 2 * ring_size_ - 1 - position);
+    const int64_t chunks = 2 * int64_t{ring_size_};
+    const TokenInterval early = part(seq_len_, chunks, position);
+    const TokenInterval late = part(seq_len_, chunks, chunks - 1 - position);
     // This rank's part of the two chunks, put one after the other.
     const TokenInterval mine = part(early.length() + late.length(), sharers, p % sharers);
     const int64_t to_late = late.begin - early.length();

@@ -24,7 +24,7 @@ bool equal_shards(const ShardedProblem& s, int ring_size) {
   const int64_t n = s.problem.seq_len, world = s.layout.world_size();
   if (n % world != 0) return false;
   const bool zigzag = s.layout.kind() == LayoutKind::kZigzag;
-  if (zigzag && n % (2 * ring_size) != 0) return false;
+  if (zigzag && n % (2 * int64_t{ring_size}) != 0) return false;
   return !s.problem.causal || zigzag;
 }
 
@@ -46,7 +46,7 @@ int heads_period(const ShardedProblem& s, int degree) {
   const bool equal_heads = h % degree == 0 && (kv % degree == 0 || degree % kv == 0);
   const bool equal_tokens =
       s.problem.seq_len % world == 0 &&
-      (s.layout.kind() != LayoutKind::kZigzag || s.problem.seq_len % (2 * world) == 0);
+      (s.layout.kind() != LayoutKind::kZigzag || s.problem.seq_len % (2 * int64_t{world}) == 0);
   if (degree == world) return equal_heads && equal_tokens ? 1 : world;
   return equal_tokens && equal_shards(s, world / degree) ? degree : world;
 }

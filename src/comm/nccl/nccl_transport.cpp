@@ -218,7 +218,7 @@ std::string why_nccl_absent() {
 }
 
 std::string describe_nccl() {
-  const std::string why = why_nccl_absent();
+  std::string why = why_nccl_absent();
   if (!why.empty()) return why;
   int version = 0;
   check_nccl(nccl().version(&version), "ncclGetVersion");

@@ -336,7 +336,7 @@ std::string why_cudnn_absent() {
 }
 
 std::string describe_cudnn() {
-  const std::string why = why_cudnn_absent();
+  std::string why = why_cudnn_absent();
   if (!why.empty()) return why;
   const auto v = int64_t(cudnn().version());
   return concat(version_text(v), " (headers ", CUDNN_MAJOR, ".", CUDNN_MINOR, ".", CUDNN_PATCHLEVEL,
