@@ -20,6 +20,8 @@ from schema_tables import SchemaTables, anchor, definition_lines, section_lines
 README_LINES = 120
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CONFIG_PATH = re.compile(r"\bconfigs/[\w./-]+\.json\b")
+SOURCE = re.compile(r"`([\w*./-]+\.(?:h|cpp|cu|cuh|py|sh|txt))`")
+EXAMPLE_SOURCES = {"x.h", "x.cpp", "x_test.cpp", "my_algorithm.cpp"}
 COMMAND = re.compile(r"\blnbench ([a-z]+)\b")
 
 
@@ -62,6 +64,17 @@ def dead_links(path: Path, text: str) -> list[str]:
 def unknown_configs(text: str) -> list[str]:
     """Paths under configs/ that a document names and that do not exist."""
     return [name for name in CONFIG_PATH.findall(text) if not (ROOT / name).is_file()]
+
+
+def unknown_files(path: Path, text: str) -> list[str]:
+    """Sources that a room's README names and that stand neither in its folder nor where their path says."""
+    names = {name for name in SOURCE.findall(text) if name not in EXAMPLE_SOURCES}
+    bases = (path.parent, ROOT / "src", ROOT)
+    return sorted(
+        name
+        for name in names
+        if not any(any(base.glob(name)) for base in bases) and not any(path.parent.rglob(name.rpartition("/")[2]))
+    )
 
 
 def first_words(text: str, heading: str) -> set[str]:
@@ -111,7 +124,6 @@ class Documents(unittest.TestCase):
         rows = re.findall(r"^\| `([a-z_]+)` \| [^|]+ \| [^|]+ \| [^|]*\|$", page, re.MULTILINE)
         self.assertEqual(set(rows), first_words(shown, "Algorithms:"))
 
-
     @unittest.skipUnless("LNBENCH" in os.environ, "LNBENCH is not set")
     def test_defaults(self) -> None:
         page = (ROOT / "docs/configuration.md").read_text(encoding="utf-8").partition("## Defaults")[2]
@@ -135,6 +147,11 @@ class PlantedFaults(unittest.TestCase):
         self.assertEqual(dead_links(readme, "[a](docs/none.md) [b](#none) [c](LICENSE)\n"), ["docs/none.md", "#none"])
         self.assertEqual(dead_links(readme, "## A b\n[a](#a-b) [c](https://example.org/x)\n"), [])
         self.assertEqual(unknown_configs("lnbench run configs/none.json and configs/quick.json"), ["configs/none.json"])
+
+    def test_unknown_files(self) -> None:
+        readme = ROOT / "src/schedule/README.md"
+        text = "`ring.cpp` `none.cpp` `core/check.h` `scripts/none.py` `x.h` `ring*.h` `no*.h`"
+        self.assertEqual(unknown_files(readme, text), ["no*.h", "none.cpp", "scripts/none.py"])
 
     def test_tables(self) -> None:
         count = {"type": "integer", "minimum": 1}
