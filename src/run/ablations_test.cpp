@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "comm/threads/thread_world.h"
 #include "run/point_schedule.h"
 #include "run/testing/fake_session.h"

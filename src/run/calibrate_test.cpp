@@ -6,6 +6,7 @@
 
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
+#include "run/calibrate_cluster.h"
 #include "run/calibrate_gpu.h"
 #include "run/calibrate_kernel.h"
 #include "run/calibrate_links.h"
@@ -61,6 +62,41 @@ TEST(Calibrate, AWorldOfThreadsKnowsItsRanks) {
   EXPECT_EQ(ranks[2].rank, 2);
   EXPECT_EQ(ranks[2].cores, 5);
   EXPECT_EQ(ranks[2].device, "");
+}
+
+TEST(Calibrate, AClusterIsWhatWasMeasured) {
+  Calibration c{.nodes = {1, 2}, .threads = 3, .peak = 1e11, .bandwidth = 2e10, .alone_speed = 1.5};
+  c.kernel.launch_s = 1e-6;
+  c.kernel.pack_bytes_per_s = 1e9, c.kernel.merge_bytes_per_s = 2e9;
+  AttendMeasurement& attends = c.kernel.attends.emplace_back();
+  for (const double n : {16, 64, 256, 512, 1024})  // a microsecond a block, a nanosecond a pair
+    attends.times.push_back(
+        {{.blocks = 1, .queries = n, .key_rows = n, .pairs = n * n}, 1e-6 + 1e-9 * n * n});
+  attends.rows.push_back({.rows = 512, .head_dim = 64, .flops_per_s = 1e10});
+  c.intra.overhead_s = 1e-6;
+  for (const double bytes : {1e3, 1e4, 1e5, 1e6}) {
+    c.intra.one_way.push_back({bytes, 5e-6 + bytes / 4e9});
+    c.intra.exchange.push_back({bytes, 12e-6 + bytes / 3e9});
+  }
+  c.overlap = {.seq_len = 4096, .ranks = 2, .message_bytes = 1e6};
+  c.overlap.compute_s = c.overlap.compute_in_full_s = 1;
+  c.overlap.communication_s = 0.5, c.overlap.full_s = 1.25;
+  const World world(2);
+  const ClusterSpec spec = to_cluster(c, world, capture_environment(), "here");
+  EXPECT_EQ(spec.num_gpus(), 2);
+  EXPECT_EQ(spec.device.peak_flops.at(DType::kFloat32).value, 1e11);
+  EXPECT_EQ(spec.device.alone_speed.value, 1.5);
+  ASSERT_EQ(spec.device.attend_model.size(), 1u);
+  EXPECT_NEAR(spec.device.attend_model[0].pair_s, 1e-9, 1e-12);
+  EXPECT_NEAR(spec.device.attend_model[0].block_s, 1e-6, 1e-9);
+  EXPECT_NEAR(spec.intra.bandwidth_bytes_per_s.value, 4e9, 1e6);
+  EXPECT_NEAR(spec.intra.shared_bytes_per_s.value, 6e9, 1e6);  // both directions together
+  EXPECT_NEAR(spec.intra.alpha_s.seconds[0], 10e-6, 1e-9);     // less the overhead of two posts
+  EXPECT_EQ(spec.overlap_efficiency.value, 1);
+  EXPECT_DOUBLE_EQ(spec.async_bytes_per_s.value, 2 * 1e6 * 0.5 / 0.5);
+  EXPECT_FALSE(spec.async_progress);
+  // What was written can be read.
+  EXPECT_EQ(parse_cluster(cluster_to_json(spec), "here.json").device.launch_s.value, 1e-6);
 }
 
 class TemporaryFile {

@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "comm/threads/thread_world.h"
+#include "core/cuda/device.h"
 #include "run/point_schedule.h"
 #include "run/testing/fake_session.h"
 #include "run/testing/points.h"
@@ -79,7 +82,10 @@ PointRecord record_of_ring(const std::function<void(FakeSession&)>& change) {
                        .messages_sent = 3 * once.messages_sent,
                        .bytes_received = 3 * once.bytes_received};
     if (comm.rank() == 1) change(session);
-    record_communication(record, session, {.samples_s = {1, 1}, .warmup = 1}, comm);
+    SampleSet samples;
+    samples.samples_s = {1, 1};
+    samples.warmup = 1;
+    record_communication(record, session, samples, comm);
     record_memory(record, session, plan, comm);
     if (comm.rank() == 0) root = record;
   });

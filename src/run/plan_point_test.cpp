@@ -56,7 +56,7 @@ TEST(PlanPoint, TimeAndSupportAreLimits) {
   EXPECT_EQ(late.estimated_s, late.account.max_rank_flops / 1e3);
   slow.cores = 1;  // two ranks take turns
   EXPECT_EQ(plan_point(small_point("ring", 2), slow, 1, 2).estimated_s, 2 * late.estimated_s);
-  EXPECT_EQ(small_plan("ulysses", 3).point.status, PointStatus::kSkippedUnsupported);
+  EXPECT_EQ(small_plan("local", 2).point.status, PointStatus::kSkippedUnsupported);
   Point excluded = small_point("ring", 2);
   excluded.status = PointStatus::kSkippedExcluded;
   EXPECT_EQ(plan_point(excluded, {}, 1, 2).account.flops, 0);

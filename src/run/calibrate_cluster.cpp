@@ -1,0 +1,264 @@
+#include "run/calibrate_cluster.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "core/check.h"
+#include "io/units.h"
+#include "kernels/cpu/machine_peak.h"
+#include "run/machine.h"
+
+namespace longnet {
+namespace {
+
+// Where a rank lives: ranks that share it talk through memory.
+std::string host_identity() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  std::error_code ignored;
+  const auto network = std::filesystem::read_symlink("/proc/self/ns/net", ignored);
+  return concat(name, " ", network.string());
+}
+
+CalibrationNodes find_nodes(World& world) {
+  if (world.transport() != "mpi") return {1, world.size()};
+  const std::vector<std::string> where = world.all_texts(host_identity());
+  CalibrationNodes nodes{0, 0};
+  for (size_t r = 0; r < where.size(); ++r) nodes.count += r == 0 || where[r] != where[r - 1];
+  nodes.size = int(where.size()) / nodes.count;
+  for (size_t r = 0; r < where.size(); ++r)
+    if (where[r] != where[r / size_t(nodes.size) * size_t(nodes.size)])
+      throw UsageError(
+          "calibrate needs the same number of ranks on each host, one host after the other "
+          "(mpirun --map-by slot, equal slots)");
+  return nodes;
+}
+
+double measure_alone_speed(World& world, int threads, const CalibrationBudget& budget) {
+  std::vector<double> alone, together;
+  for (int i = 0; i < budget.alone_rounds; ++i)
+    for (auto* times : {&together, &alone})
+      world.run(times == &alone ? 1 : world.size(), [&](Communicator& comm) {
+        const double seconds = measure_one_attend(comm, threads, budget.kernel);
+        if (comm.rank() == 0) times->push_back(seconds);
+      });
+  // The best of each: what disturbs one round says nothing of the machine.
+  return world.is_root() ? *std::min_element(together.begin(), together.end()) /
+                               *std::min_element(alone.begin(), alone.end())
+                         : 1;
+}
+
+std::string percent(double x) { return concat(double(std::lround(1000 * x)) / 10, " %"); }
+
+class ClusterWriter {
+ public:
+  ClusterWriter(const Calibration& m, const World& world, const Environment& env)
+      : m_(m),
+        env_(env),
+        by_(concat("measured by lnbench calibrate, ", env.captured_utc.substr(0, 10), ", ",
+                   env.cpu_model, ", ", env.usable_threads, " usable threads, ", world.size(),
+                   " ranks (", world.transport(), ") of ", m.threads, " thread(s): ")) {}
+
+  ClusterSpec cluster(const std::string& name) const {
+    ClusterSpec c{.name = name};
+    c.description =
+        concat("Calibration by lnbench calibrate on ", env_.captured_utc, ": ", env_.cpu_model,
+               why_busy(env_).empty() ? "."
+                                      : concat(". The machine was busy (", why_busy(env_),
+                                               "): its figures deserve little trust."));
+    c.nodes = counted(m_.nodes.count, "hosts that the ranks were on");
+    c.gpus_per_node = counted(m_.nodes.size, "ranks per host; each is a device");
+    c.device = device();
+    c.intra = m_.has_intra() ? link(m_.intra, true) : no_link(m_.has_inter() ? &m_.inter : nullptr);
+    c.inter =
+        m_.has_inter() ? link(m_.inter, false) : no_link(m_.has_intra() ? &m_.intra : nullptr);
+    c.topology.kind = TopologyKind::kSingleSwitch;
+    c.collectives = {.all_gather = "ring",
+                     .all_to_all = "linear",
+                     .reduce_scatter = "ring",
+                     .source =
+                         "assumed for MPI's own gathers and exchanges; on two ranks every "
+                         "algorithm is one exchange"};
+    c.execution = ExecutionKind::kInOrder;
+    c.execution_source = "this suite's CPU executor: one thread walks the program";
+    describe_overlap(c);
+    return c;
+  }
+
+ private:
+  static Quantity counted(int n, const std::string& what) { return {double(n), what}; }
+  Quantity measured(double value, const std::string& what) const { return {value, by_ + what}; }
+
+  DeviceSpec device() const {
+    DeviceSpec d{.name = env_.cpu_model};
+    d.peak_flops[DType::kFloat32] = measured(m_.peak, "fused multiply-adds in registers, per rank");
+    d.peak_flops[DType::kBFloat16] =
+        measured(m_.peak, "as fp32: bf16 is storage, arithmetic is fp32");
+    d.memory_bytes = {double(env_.memory_limit_bytes) / m_.nodes.size,
+                      by_ + "the memory limit of the system over the ranks of a node"};
+    d.memory_bandwidth_bytes_per_s =
+        measured(m_.bandwidth, "a[i] += s * b[i] beyond the caches, per rank, all at once");
+    d.launch_s = measured(m_.kernel.launch_s,
+                          "one attend of eight rows through the executor, per op of a program");
+    d.pack_bytes_per_s = measured(m_.kernel.pack_bytes_per_s,
+                                  "every other row of 4 heads of 64 floats packed out of 16 MB");
+    d.merge_bytes_per_s = measured(m_.kernel.merge_bytes_per_s,
+                                   "partials of 8192 rows of 4 heads merged (O and LSE counted)");
+    if (m_.alone_speed > 0)
+      d.alone_speed = measured(m_.alone_speed,
+                               "speed of an attend on one rank while the others rest, over that "
+                               "while all work");
+    for (const AttendMeasurement& a : m_.kernel.attends) add_attend(a, d);
+    return d;
+  }
+
+  void add_attend(const AttendMeasurement& a, DeviceSpec& d) const {
+    for (KernelRow row : a.rows) {
+      row.source = by_ + "one of 4 heads, as many queries as keys, rows from memory";
+      d.attend.push_back(row);
+    }
+    const AttendFit fit = fit_attend(a.times);
+    d.attend_model.push_back(
+        {.head_dim = double(a.head_dim),
+         .dtype = a.dtype,
+         .causal = a.causal,
+         .block_rows = double(kQueryBlockRows),
+         .block_s = fit.block_s,
+         .query_s = fit.query_s,
+         .key_s = fit.key_s,
+         .pair_s = fit.pair_s,
+         .source = concat(by_, "fitted to ", a.times.size(), " shapes of 16 to 4096 rows; off by ",
+                          percent(fit.median_rel_error), " in the median, ",
+                          percent(fit.max_rel_error), " at most")});
+  }
+
+  LinkSpec link(const LinkMeasurement& l, bool inside) const {
+    const LinkFit one = fit_link(l.one_way), both = fit_link(l.exchange);
+    const std::string sizes =
+        concat("fitted to messages of ", format_bytes(l.exchange.front().bytes), " to ",
+               format_bytes(l.exchange.back().bytes));
+    const auto off = [](const LinkFit& f) {
+      return concat("; off by ", percent(f.median_rel_error), " in the median, ",
+                    percent(f.max_rel_error), " at most");
+    };
+    LinkSpec s;
+    // A rank posts two messages per exchange, and the simulator counts those by themselves.
+    const double alpha = std::max(0.0, both.alpha_s - 2 * l.overhead_s);
+    s.alpha_s = {{alpha, alpha, alpha},
+                 concat(by_, "both directions at once, ", sizes, ", less the overhead of two posts",
+                        off(both))};
+    s.overhead_s = measured(l.overhead_s, "16 exchanges of 1 KiB at once against one, per post");
+    s.ports_per_node = counted(m_.nodes.size, "one per rank");
+    if (inside) {
+      s.bandwidth_bytes_per_s =
+          measured(one.bytes_per_s, concat("one direction at a time, ", sizes, off(one)));
+      s.shared_bytes_per_s = measured(
+          2 * both.bytes_per_s, concat("both directions of a pair together, ", sizes, off(both)));
+    } else {
+      s.bandwidth_bytes_per_s =
+          measured(both.bytes_per_s, concat("each of both directions at once, ", sizes, off(both)));
+    }
+    return s;
+  }
+
+  // The format wants both classes: the one that no rank here uses repeats the other.
+  LinkSpec no_link(const LinkMeasurement* other) const {
+    LinkSpec s;
+    if (other) s = link(*other, false);
+    const std::string why = other ? "no two ranks here had such a link: the figure of the other "
+                                    "class, for the format only"
+                                  : "one rank only: assumed, for the format only";
+    if (!other) s.bandwidth_bytes_per_s.value = m_.bandwidth;
+    s.alpha_s.source = s.bandwidth_bytes_per_s.source = why;
+    s.ports_per_node = {double(m_.nodes.size), why};
+    s.overhead_s = s.shared_bytes_per_s = {};
+    return s;
+  }
+
+  void describe_overlap(ClusterSpec& c) const {
+    const OverlapMeasurement& o = m_.overlap;
+    c.overlap_efficiency = {1, "one rank: no messages"};
+    c.async_progress_source = "one rank: no messages";
+    if (o.full_s == 0) return;
+    const std::string how =
+        concat("ring attention of ", o.seq_len, " tokens, ", format_bytes(o.message_bytes),
+               " a message: compute ", format_seconds(o.compute_s), ", messages ",
+               format_seconds(o.communication_s), ", both ", format_seconds(o.full_s));
+    const std::string short_messages =
+        o.too_short() ? "; messages are too short beside compute to tell, so none is assumed" : "";
+    c.async_progress = false;
+    c.async_progress_source = concat(by_, how, "; MPI moves messages when its thread looks at them",
+                                     " (about each millisecond of an attend)");
+    c.async_bytes_per_s =
+        measured(o.bytes_per_s_without_progress(),
+                 concat(how, "; ", percent(o.hidden_s() / o.communication_s),
+                        " of the messages' time hides behind compute", short_messages));
+    c.overlap_efficiency =
+        measured(o.efficiency(),
+                 concat("the same, compute alone over compute beside messages", short_messages));
+  }
+
+  const Calibration& m_;
+  const Environment& env_;
+  std::string by_;
+};
+
+}  // namespace
+
+CalibrationBudget calibration_budget(bool quick) {
+  CalibrationBudget b;
+  if (!quick) return b;
+  b.kernel = {.effort = {.seconds = 0.01, .min_runs = 3}, .head_dims = {64}, .quick = true};
+  b.link = {.effort = {.seconds = 0.02, .min_runs = 3},
+            .largest_message_s = 0.02,
+            .max_bytes = int64_t{1} << 20};
+  b.bandwidth_array = int64_t{8} << 20;
+  b.overlap_rows = 512;
+  b.alone_rounds = 1;
+  b.overlap = {.seconds = 0.02, .min_runs = 3};
+  return b;
+}
+
+Calibration calibrate(World& world, const CalibrationBudget& budget,
+                      const std::function<void(const std::string&)>& say) {
+  Calibration m{.nodes = find_nodes(world)};
+  m.threads = int(world.smallest(world.threads_per_rank()));
+  say(concat(world.size(), " ranks (", world.transport(), ") on ", m.nodes.count, " node(s), ",
+             m.threads, " thread(s) each: peak and memory bandwidth"));
+  m.peak = measure_peak_per_rank(world, m.threads);
+  world.run(world.size(), [&](Communicator& comm) {
+    comm.barrier();
+    const double mine = measure_memory_bandwidth(m.threads, budget.bandwidth_array);
+    const double mean = comm.sum_of(mine) / comm.size();
+    if (comm.rank() == 0) m.bandwidth = mean;
+  });
+  say("kernels");
+  world.run(world.size(), [&](Communicator& comm) {
+    KernelMeasurement k = measure_kernels(comm, m.threads, budget.kernel);
+    if (comm.rank() == 0) m.kernel = std::move(k);
+  });
+  say("one rank alone against all at work");
+  if (world.size() > 1) m.alone_speed = measure_alone_speed(world, m.threads, budget);
+  if (world.size() == 1) return m;
+  say("links, and messages while ranks compute");
+  world.run(world.size(), [&](Communicator& comm) {
+    LinkMeasurement intra, inter;
+    if (m.has_intra()) intra = measure_link(comm, 0, 1, budget.link);
+    if (m.has_inter()) inter = measure_link(comm, 0, m.nodes.size, budget.link);
+    OverlapMeasurement overlap =
+        measure_overlap(comm, m.threads, budget.overlap_rows, budget.overlap);
+    if (comm.rank() != 0) return;
+    m.intra = std::move(intra), m.inter = std::move(inter), m.overlap = overlap;
+  });
+  return m;
+}
+
+ClusterSpec to_cluster(const Calibration& calibration, const World& world, const Environment& env,
+                       const std::string& name) {
+  return ClusterWriter(calibration, world, env).cluster(name);
+}
+
+}  // namespace longnet
