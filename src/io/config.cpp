@@ -241,7 +241,7 @@ void read_memory(ObjectReader r, MemoryConfig& m) {
                        : n->kind == JsonNode::Kind::kInteger ? std::optional(n->integer)
                                                              : std::nullopt;
     if (bytes && *bytes > 0) {
-      m.limit_bytes = *bytes;
+      m.limit_bytes = bytes;
     } else {
       r.problems().add(*n, r.path_of("limit_bytes"),
                        concat("must be a positive number of bytes, is ", dump_json(*n)),

@@ -52,7 +52,7 @@ int64_t resolve_length(const SegmentSpec& s, int64_t seq_len, int64_t ranks) {
 }
 
 template <class T>
-std::vector<T> or_else(const std::vector<T>& values, T fallback) {
+std::vector<T> or_else(const std::vector<T>& values, const T& fallback) {
   std::vector<T> unique;
   for (const T& v : values)
     if (std::find(unique.begin(), unique.end(), v) == unique.end()) unique.push_back(v);
