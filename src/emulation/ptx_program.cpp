@@ -272,10 +272,8 @@ class KernelParser {
       }
       return out;
     }
-    if (text.front() == '!') {
-      out.negated = true;
-      text.remove_prefix(1);
-    }
+    out.negated = text.front() == '!';
+    if (out.negated) text.remove_prefix(1);
     out.row = row_of(text, bytes);
     return out;
   }
@@ -360,11 +358,8 @@ class KernelParser {
 }  // namespace
 
 int bytes_of(PtxType type) {
-  return type >= PtxType::kU64   ? 8
-         : type >= PtxType::kU32 ? 4
-         : type >= PtxType::kU16 ? 2
-         : type >= PtxType::kU8  ? 1
-                                 : 4;
+  static constexpr int kBytes[] = {4, 4, 1, 1, 2, 2, 2, 4, 4, 4, 8, 8, 8};
+  return kBytes[size_t(type)];
 }
 
 bool PtxInstruction::has(std::string_view word) const {
