@@ -23,7 +23,7 @@ class Virtual(Case):
     def walk(self, *args, out="virtual", code=0, config=None):
         for attempt in ("", "-again", "-once-more"):  # a neighbour may have slowed the machine while its peak was measured
             folder = str(self.path / (out + attempt))
-            done = lnbench("run", config or self.config, "--transport", "virtual", "-o", folder, *args)
+            done = lnbench("run", config or self.config, "--mode", "virtual", "-o", folder, *args)
             if done.returncode != 1 or "faster than the machine's peak" not in done.stdout:
                 break
         self.assertEqual(done.returncode, code, f"{args}\n{done.stdout}\n{done.stderr}")
@@ -55,7 +55,7 @@ class Virtual(Case):
             seal = hashlib.sha256(body.encode()).hexdigest()[:16]
             journal.write_text("\n".join([*lines[:2], f'{body},"sha256":"{seal}"}}', *lines[3:]]) + "\n")
             (pathlib.Path(folder) / "points.jsonl").write_text("")
-            self.expect(1, "run", self.config, "--transport", "virtual", *sweep, "--resume", folder)
+            self.expect(1, "run", self.config, "--mode", "virtual", *sweep, "--resume", folder)
             (wrong,) = self.result(folder)["points"]
             self.assertEqual((wrong["status"], wrong["check"]["status"]), ("check_failed", "fail"), key)
 
@@ -67,7 +67,7 @@ class Virtual(Case):
         virtual = self.points(folder)
         self.assertEqual({p["status"] for p in virtual.values()}, {"ok"})
         for (algorithm, ranks, seq_len), p in virtual.items():
-            self.assertEqual((p["params"]["transport"], p["source"]), ("virtual", "measured"))
+            self.assertEqual((p["params"]["mode"], p["params"]["transport"], p["source"]), ("virtual", None, "measured"))
             self.assertEqual(p["memory"]["measured_peak_bytes"], p["memory"]["predicted_peak_bytes"])
             self.assertGreaterEqual(p["check"]["queries"], 64)
             self.assertEqual(len(p["per_rank"]), ranks)
@@ -87,7 +87,7 @@ class Virtual(Case):
                                               measure={"warmup": 0, "min_samples": 2, "max_samples": 2}))
         whole, _ = self.walk(config=config, out="whole")
         folder = self.path / "cut"
-        process = subprocess.Popen([LNBENCH, "run", config, "--transport", "virtual", "-o", str(folder)], stdout=subprocess.DEVNULL,
+        process = subprocess.Popen([LNBENCH, "run", config, "--mode", "virtual", "-o", str(folder)], stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1"))
         lines = 0
         while process.poll() is None and lines < 5:
@@ -99,8 +99,8 @@ class Virtual(Case):
         journal = next(folder.glob("shards-*.jsonl"))
         before = journal.read_text()
         self.assertLess(before.count("\n"), 129, "it was too fast to be killed")
-        self.expect(4, "run", config, "--transport", "virtual", "--resume", str(folder), "--max-time", "0s")
-        self.expect(0, "run", config, "--transport", "virtual", "--resume", str(folder))
+        self.expect(4, "run", config, "--mode", "virtual", "--resume", str(folder), "--max-time", "0s")
+        self.expect(0, "run", config, "--mode", "virtual", "--resume", str(folder))
         after = journal.read_text()
         self.assertTrue(after.startswith(before[: before.rfind("\n") + 1]), "finished shards were walked again")
         self.assertEqual(after.count("\n"), 129)
@@ -112,9 +112,9 @@ class Virtual(Case):
         self.forget(folder)
         lines = after.splitlines(keepends=True)
         journal.write_text("".join(lines[:3]) + '{"walk": "much"\n' + "".join(lines[3:]))
-        self.assertIn(f"'{journal}', line 4", self.expect(2, "run", config, "--transport", "virtual", "--resume", str(folder)).stderr)
+        self.assertIn(f"'{journal}', line 4", self.expect(2, "run", config, "--mode", "virtual", "--resume", str(folder)).stderr)
         journal.write_text(after)
-        self.assertIn("another plan", self.expect(2, "run", config, "--transport", "virtual", "--resume", str(folder),
+        self.assertIn("another plan", self.expect(2, "run", config, "--mode", "virtual", "--resume", str(folder),
                                                   "--allow-changed-machine", "--replay", "3").stderr
                       if self.forget(folder) else "")
 
@@ -123,7 +123,7 @@ class Virtual(Case):
         config = self.write("share.json", dict(SMALL, run={"threads": 1}, sweep={"algorithm": "ring", "seq_len": "64K", "ranks": 64},
                                                virtual={"exact_point_s": 0.5}, measure={"warmup": 0, "min_samples": 1, "max_samples": 1}))
         folder = self.path / "cut"
-        process = subprocess.Popen([LNBENCH, "run", config, "--transport", "virtual", "-o", str(folder)], stdout=subprocess.DEVNULL,
+        process = subprocess.Popen([LNBENCH, "run", config, "--mode", "virtual", "-o", str(folder)], stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1"))
         while process.poll() is None and not any(f.read_text().count("\n") for f in folder.glob("shards-*.jsonl")):
             time.sleep(0.001)
@@ -131,7 +131,7 @@ class Virtual(Case):
         process.wait()
         self.forget(folder)
         for _ in range(3):
-            self.expect(0, "run", config, "--transport", "virtual", "--resume", str(folder))
+            self.expect(0, "run", config, "--mode", "virtual", "--resume", str(folder))
             (p,) = self.points(folder).values()
             self.assertEqual(p["source"], "extrapolated")
             self.forget(folder)
@@ -140,7 +140,7 @@ class Virtual(Case):
         config = self.write("long.json", dict(SMALL, run={"threads": 1}, sweep={"algorithm": "ring", "seq_len": "512K", "ranks": 2},
                                               measure={"warmup": 0, "min_samples": 1, "max_samples": 1}))
         folder = self.path / "stopped"
-        process = subprocess.Popen([LNBENCH, "run", config, "--transport", "virtual", "-o", str(folder)], stdout=subprocess.DEVNULL,
+        process = subprocess.Popen([LNBENCH, "run", config, "--mode", "virtual", "-o", str(folder)], stdout=subprocess.DEVNULL,
                                    stderr=subprocess.PIPE, text=True)
         while not list(folder.glob("shards-*.jsonl")):
             time.sleep(0.01)
@@ -175,7 +175,9 @@ class Virtual(Case):
         self.assertGreater(q["phases"]["communication_s"], 0.5)
         self.assertAlmostEqual(q["timing"]["median_s"], sum(q["phases"][k] for k in ("compute_s", "merge_s", "communication_s")))
         self.assert_valid(folder, modelled)
-        self.assertIn("--transport virtual", self.expect(2, "run", self.config, "--replay", "0").stderr)
+        self.assertIn("use --mode virtual", self.expect(2, "run", self.config, "--transport", "virtual").stderr)
+        self.assertIn('"mode": "virtual"', self.expect(2, "plan", self.config, "--set", "run.transport=virtual").stderr)
+        self.assertIn("--mode virtual", self.expect(2, "run", self.config, "--replay", "0").stderr)
         self.assertIn("0 to 1", self.walk("--ranks", "2", "--replay", "2", out="x", code=2)[1].stderr)
         self.assertFalse((self.path / "x").exists())  # refused before anything is made
         self.walk("--replay", "1,x", out="y", code=2)
@@ -223,9 +225,9 @@ class Virtual(Case):
         self.assertEqual(p["dilated", 4, 65536]["status"], "ok")
 
     def test_check_and_no_mpirun(self):
-        self.assertIn("wrong", self.expect(0, "check", self.config, "--transport", "virtual", "--ranks", "3").stdout)
+        self.assertIn("wrong", self.expect(0, "check", self.config, "--mode", "virtual", "--ranks", "3").stdout)
         if MPIRUN:
-            done = lnbench("run", self.config, "--transport", "virtual", ranks=2)
+            done = lnbench("run", self.config, "--mode", "virtual", ranks=2)
             self.assertEqual(done.returncode, 2)
             self.assertIn("without mpirun", done.stderr)
 

@@ -20,7 +20,7 @@ bin=build/release/bin
   mpirun -np 2 $bin/lnbench run configs/figure5-cpu.json -o "$folder/tokens" \
     --filter 'algorithm == dilated && ranks == 2 && (seq_len == 8K || seq_len == 1M)' --set measure.max_samples=5
 [ -e "$folder/walk/result.json" ] || $bin/lnbench run configs/sixteen-million.json -o "$folder/walk"
-ring=(configs/goals.json --transport virtual --ranks 4 --filter 'algorithm == ring' --set measure.warmup=0
+ring=(configs/goals.json --mode virtual --ranks 4 --filter 'algorithm == ring' --set measure.warmup=0
   --set measure.min_samples=1 --set measure.max_samples=1)
 [ -e "$folder/ring/result.json" ] || $bin/lnbench run "${ring[@]}" -o "$folder/ring"
 [ -e "$folder/ring-share/result.json" ] ||

@@ -150,7 +150,7 @@ def check_file(path, validators):
         yield f"{path}: {problem}"
     run = value["run"] if kind in ("result", "manifest") else None
     config = run.get("config") if isinstance(run, dict) else None
-    if config is not None:  # the resolved config travels inside the result
+    if config is not None and "mode" in run:  # the resolved config travels inside the result; before modes, an older one
         for problem in problems_in(validators["config"], config):
             yield f"{path}: run.config: {problem}"
 

@@ -76,6 +76,7 @@ class Configs(unittest.TestCase):
             {"memory": {"limit_bytes": "8GiB"}},
             {"sparse": {"segment": "sqrt", "summary": "match_dilated"}},
             {"sparse": {"segment": "1K", "summary": 32}},
+            {"run": {"mode": "virtual", "kernel": "cpu"}},
             {"sweep": {"algorithm": ["ring", "usp"], "seq_len": 8, "layout": ["zigzag"],
                        "collective": "bruck", "ulysses_degree": "divisors",
                        "ring_inner": [0, "divisors"], "head_slice": 2}},
@@ -93,6 +94,8 @@ class Configs(unittest.TestCase):
             ({"schema_version": 2}, "$.schema_version"),
             ({"sparse": {"segment": "root"}}, "$.sparse.segment"),
             ({"sparse": {"summary": 0}}, "$.sparse.summary"),
+            ({"run": {"transport": "virtual"}}, "$.run.transport"),
+            ({"run": {"mode": "simulated"}}, "$.run.mode"),
             ({"sweep": {"algorithm": "usp", "seq_len": 8, "ulysses_degree": "all"}},
              "$.sweep.ulysses_degree"),
             ({"sweep": {"algorithm": "ring", "seq_len": 8, "head_slice": -1}},
@@ -154,6 +157,7 @@ class Results(unittest.TestCase):
             put(-1, "points", 0, "params", "head_slice"), put(2, "points", 0, "work", "balance"),
             without("points", 1, "ablations", "full_s"), put("all", "run", "planned"),
             put(0, "points", 1, "params", "branches", 1, "summary_tokens"),
+            put("walked", "points", 0, "params", "mode"), put("simulation", "run", "mode"),
         ]
         for number, damage in enumerate(damages):
             broken = copy.deepcopy(whole)

@@ -15,9 +15,8 @@ import pathlib
 import statistics
 import sys
 
-# What makes two points the same one; transport, kernel and cluster differ by design.
-SAME = ("algorithm", "seq_len", "ranks", "batch", "heads", "kv_heads", "head_dim", "dtype", "causal", "layout", "branches",
-        "gather_scope", "collective", "ulysses_degree", "ring_inner", "head_slice")
+# All other parameters make two points the same one.
+DIFFER = {"mode", "transport", "kernel", "threads", "cluster"}
 SHOWN = ("algorithm", "seq_len", "ranks", "heads", "head_dim", "dtype", "causal")
 GOAL_MEDIAN, GOAL_P95 = 0.05, 0.15
 
@@ -27,7 +26,7 @@ def points_of(folder):
 
 
 def key_of(point):
-    return json.dumps([point["params"][k] for k in SAME])
+    return json.dumps({k: v for k, v in point["params"].items() if k not in DIFFER}, sort_keys=True)
 
 
 def percentile(values, share):

@@ -18,8 +18,8 @@ from report.validation import load_validation, validation_section
 
 
 def point(algorithm, seconds, status="ok", **params):
-    values = dict.fromkeys(validate_real.SAME) | {"algorithm": algorithm, "seq_len": 1024, "ranks": 2, "heads": 4, "head_dim": 64,
-                                                      "dtype": "fp32", "causal": False, "branches": []}
+    values = {"layout": "contiguous", "algorithm": algorithm, "seq_len": 1024, "ranks": 2, "heads": 4, "head_dim": 64,
+              "dtype": "fp32", "causal": False, "branches": []}
     return {"status": status, "reason": None if status == "ok" else "too large", "params": values | params,
             "timing": {"median_s": seconds, "ci_low_s": seconds, "ci_high_s": seconds}}
 
@@ -60,7 +60,7 @@ class Folders(unittest.TestCase):
 
 class Compare(Folders):
     def test_points_meet_their_own_prediction(self):
-        simulated = [point("ring", 2.2, transport="simulated"), point("ring", 9, seq_len=2048), point("ulysses", 0.98)]
+        simulated = [point("ring", 2.2, mode="simulated"), point("ring", 9, seq_len=2048), point("ulysses", 0.98)]
         code, real = self.compare([point("ulysses", 1.0, transport="mpi"), point("ring", 2.0, transport="mpi")], simulated)
         errors = {c["algorithm"]: c["error"] for c in real["cases"]}
         self.assertAlmostEqual(errors["ring"], 0.1)

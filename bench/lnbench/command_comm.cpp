@@ -15,7 +15,7 @@
 #include "core/cuda/device.h"
 #include "io/busy_share.h"
 #include "io/environment.h"
-#include "io/record_node.h"
+#include "io/field_json.h"
 #include "io/units.h"
 #include "lnbench/options.h"
 #include "run/device_comm.h"
@@ -117,7 +117,7 @@ JsonNode to_node(const CommRow& row) {
   for (const double s : row.samples.samples_s) samples.push_back(s * row.scale());
   JsonNode node = JsonNode::object();
   node.set("operation", std::string(to_string(row.operation))).set("bytes", row.bytes);
-  node.set("operations_per_sample", row.repeats).set("samples_s", to_array(samples));
+  node.set("operations_per_sample", row.repeats).set("samples_s", to_json(samples));
   if (samples.empty()) return node.set("reason", "no sample within the time budget");
   node.set("median_s", row.seconds()).set("ci_low_s", bound(row.samples.interval.low));
   node.set("ci_high_s", bound(row.samples.interval.high));
@@ -150,8 +150,8 @@ void write_json(const std::filesystem::path& file, const World& world, double bu
     if (on_devices) place.set("gpu", result.gpus.at(size_t(rank.rank)));
     places.push(place);
   }
-  root.set("program", "lnbench comm").set("build", build_to_node(build_info()));
-  root.set("environment", environment_to_node(capture_environment(capture)));
+  root.set("program", "lnbench comm").set("build", to_json(build_info()));
+  root.set("environment", to_json(capture_environment(capture)));
   root.set("transport", result.transport).set("host_transport", world.transport());
   root.set("ranks", world.size()).set("places", places).set("rows", list);
   std::ofstream out(file);

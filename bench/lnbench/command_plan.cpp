@@ -74,10 +74,13 @@ int run_plan(const Options& options) {
   const int usable = std::max(1, capture_environment().usable_threads);
   const std::string transport = transport_of(config, "threads");
   const int world = options.ranks > 0 ? options.ranks : default_world_size(config);
-  const int threads = transport == "virtual" ? usable : std::max(1, usable / world);
-  auto points = read_points(config, options.filter, world, transport, /*limit_ranks=*/false);
+  const int threads = config.run.mode == Mode::kVirtual ? usable : std::max(1, usable / world);
+  auto points = read_points(config, {.world_size = world,
+                                     .filter = options.filter,
+                                     .mode = config.run.mode,
+                                     .transport = transport});
   if (config.cluster.file.empty()) require_fitting_transport(config, points);
-  if (options.ranks > 0 && transport != "virtual" && config.cluster.file.empty())
+  if (options.ranks > 0 && config.run.mode != Mode::kVirtual && config.cluster.file.empty())
     for (Point& point : points)
       if (point.status == PointStatus::kOk &&
           point.params.ranks > options.ranks) {  // as `run` does

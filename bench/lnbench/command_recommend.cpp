@@ -59,7 +59,7 @@ std::string question(const Options& o, const ClusterSpec& cluster) {
 }
 
 std::string variant(const PointParams& p) {
-  const std::string options = options_text(p);
+  const std::string options = options_text(p, /*with_sections=*/false);
   return options.empty() ? p.algorithm : p.algorithm + " " + options;
 }
 
@@ -138,8 +138,9 @@ int run_recommend(const Options& options) {
       parse_config(question(options, how.cluster), "the command line", {.known = known_names()});
   print_notes(options, config);
   std::vector<PointRecord> exact, dilated, stopped;
-  const auto points =
-      on_cluster(read_points(config, options.filter, options.ranks, "simulated", false), how);
+  const auto points = on_cluster(
+      read_points(config, {.world_size = options.ranks, .mode = Mode::kSimulated, .transport = ""}),
+      how);
   Progress progress(options, true, int(points.size()));
   int number = 0;
   for (const Point& point : points) {

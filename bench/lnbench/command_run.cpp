@@ -88,6 +88,7 @@ WriterOptions writer_options(const Options& options, const Sweep& sweep, World& 
                   .config_path = sweep.config.path,
                   .config_json = resolved_config_json(sweep.config),
                   .config_sha256 = config_sha256(sweep.config),
+                  .mode = std::string(to_string(sweep.config.run.mode)),
                   .transport = sweep.transport,
                   .world_size = world.size(),
                   .planned = int64_t(sweep.points.size()),
@@ -115,7 +116,8 @@ void print_head(const Sweep& sweep, const Plan& plan, World& world, const Option
   std::string threads_text;
   for (const int t : threads) threads_text += concat(threads_text.empty() ? "" : " or ", t);
   std::cout << "# " << sweep.config.name << ": " << plan.points.size() << " points on up to "
-            << most_ranks << " ranks (" << sweep.transport << "), ";
+            << most_ranks << " ranks (" << (sweep.is_virtual() ? "virtual" : sweep.transport)
+            << "), ";
   if (on_devices_only(plan))
     std::cout << devices_text();
   else

@@ -54,8 +54,11 @@ std::vector<Variant> read_variants(const Options& options, const Config& config,
     v.how.collapse = !options.no_collapse;
     if (options.alpha != "band") v.how.alpha = parse_alpha_set(options.alpha);
     const int world = v.how.cluster.num_gpus();
-    v.points = on_cluster(
-        read_points(config, options.filter, world, "simulated", /*limit_ranks=*/false), v.how);
+    v.points = on_cluster(read_points(config, {.world_size = world,
+                                               .filter = options.filter,
+                                               .mode = Mode::kSimulated,
+                                               .transport = ""}),
+                          v.how);
     variants.push_back(std::move(v));
   }
   return variants;
@@ -87,7 +90,7 @@ WriterOptions writer_options(const Options& options, const Config& config,
                   .config_sha256 = config_sha256(config),
                   .cluster_json = cluster,
                   .cluster_sha256 = sha256_hex(cluster),
-                  .transport = "simulated",
+                  .mode = "simulated",
                   .world_size = variants[0].how.cluster.num_gpus(),
                   .planned = count_points(variants),
                   .filter = options.filter},

@@ -31,15 +31,21 @@ void add_sweep(CLI::App& command, Options& o) {
       .add_option("--ranks", o.ranks,
                   "Ranks as threads when no mpirun is used (default: one per usable core, or per "
                   "GPU for GPU kernels); with "
-                  "--transport virtual: sweep.ranks")
+                  "--mode virtual: sweep.ranks")
       ->check(CLI::Range(1, 1 << 24));
+  command
+      .add_option("--mode", o.mode,
+                  "real (ranks that run at once) or virtual: one device walks all ranks")
+      ->check(CLI::IsMember({"real", "virtual"}));
   command
       .add_option(
           "--transport", o.transport,
-          "auto (mpirun's ranks, else threads) or virtual: one device walks all ranks; for GPU "
-          "kernels also nccl, nccl_registered, cuda_ipc or mpi_host")
-      ->check(
-          CLI::IsMember({"auto", "virtual", "nccl", "nccl_registered", "cuda_ipc", "mpi_host"}));
+          "auto (mpirun's ranks, else threads); for GPU kernels also nccl, nccl_registered, "
+          "cuda_ipc or mpi_host")
+      ->check([](const std::string& name) {
+        return name == "virtual" ? "virtual is a mode, no transport: use --mode virtual" : "";
+      })
+      ->check(CLI::IsMember({"auto", "nccl", "nccl_registered", "cuda_ipc", "mpi_host"}));
   const std::map<std::string, ProgressStyle> styles{{"auto", ProgressStyle::kAuto},
                                                     {"plain", ProgressStyle::kPlain},
                                                     {"none", ProgressStyle::kNone}};
@@ -150,8 +156,7 @@ Command run_command(CLI::App& app, Options& o, const std::string& command_line) 
       "Resume on another host, transport or number of ranks (the result then mixes them)");
   run->add_option("--max-time", o.max_time,
                   "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
-  run->add_option("--replay", o.replay,
-                  "With --transport virtual: only these ranks, e.g. 0,17,4095");
+  run->add_option("--replay", o.replay, "With --mode virtual: only these ranks, e.g. 0,17,4095");
   return {run, [&o, &command_line] { return run_points(o, command_line); }, true};
 }
 

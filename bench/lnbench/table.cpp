@@ -51,7 +51,7 @@ std::string plan_row(int no, const PointPlan& plan) {
   column(out, 12, known ? concat(plan.memory_bytes()) : "-");
   column(out, 7, known ? number(plan.account.balance(p.group_ranks()), 4) : "-");
   column(out, 10, known ? number(plan.estimated_s, 3) : "-");
-  const std::string variant = variant_text(p);
+  const std::string variant = options_text(p);
   column(out, 16, variant.empty() ? "-" : variant);
   out << to_string(plan.point.status);
   if (!plan.point.reason.empty()) out << "  # " << plan.point.reason;
@@ -84,7 +84,7 @@ std::string result_row(const PointRecord& r) {
                                                    : r.comm.predicted_bytes_per_rank;
   column(out, 10, bytes ? concat(*bytes) : "-");
   column(out, 10, number(r.check.rel_l2_error, 2));
-  std::string options = variant_text(p);
+  std::string options = options_text(p);
   if (const size_t changes = p.cluster.find(' '); changes != std::string::npos)
     options += (options.empty() ? "" : " ") + p.cluster.substr(changes + 1);
   out << (options.empty() ? "-" : options);

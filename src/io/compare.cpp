@@ -40,8 +40,8 @@ std::string obstacle(const PointRecord& base, const PointRecord* now, const Comp
   if (!is_ok(*now)) return concat("new is ", status_text(*now));
   if (base.source != now->source)
     return concat("sources differ: ", to_string(base.source), " and ", to_string(now->source));
-  if (base.params.transport != now->params.transport && !o.any_transport)
-    return concat("transports differ: ", base.params.transport, " and ", now->params.transport,
+  if (base.params.way() != now->params.way() && !o.any_transport)
+    return concat("transports differ: ", base.params.way(), " and ", now->params.way(),
                   " (--any-transport compares them)");
   return "";
 }
@@ -104,6 +104,7 @@ std::vector<EnvironmentDifference> environment_differences(const Result& a, cons
   compare_text("mpi", x.mpi_version, y.mpi_version);
   compare_text("GPUs", join(x.devices, "; "), join(y.devices, "; "));
   compare_texts(x.device_software, y.device_software);
+  compare_text("mode", a.run.mode, b.run.mode);
   compare_text("transport", a.run.transport, b.run.transport);
   compare_number("world size", a.run.world_size, b.run.world_size);
   compare_texts(x.variables, y.variables);

@@ -1,65 +1,46 @@
 // What a user asks for: one JSON file (with comments), checked key by key. configs/schema holds the
-// schema.
+// schema, which is made from the fields below and the table of axes.
 //
-//   Config c = load_config("configs/quick.json", {.overrides = {"sweep.ranks=1,2,4"}, .known =
-//   {...}}); for (const Point& p : expand(c, {.world_size = 4})) ...                      //
-//   io/expand.h
+//   Config c = load_config("configs/quick.json",
+//                          {.overrides = {"sweep.ranks=1,2,4"}, .known = {...}});
+//   for (const Point& p : expand(c, {.world_size = 4})) ...      // io/expand.h
 //
-// The initialisers below are the defaults; nothing else sets any. `extends` names a file relative
-// to the one that holds it: objects merge, arrays and scalars replace. An override K=V is a dotted
-// path and a value that is read as JSON, else as a comma-separated list, else as a string.
+// The initialisers below are the defaults, with those of the table of axes. `extends` names a file
+// relative to the one that holds it: objects merge, arrays and scalars replace. An override K=V is
+// a dotted path and a value that is read as JSON, else as a comma-separated list, else as a string.
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "core/problem.h"
-#include "pattern/dilated_pattern.h"
+#include "io/axes.h"
+#include "io/field.h"
 
 namespace longnet {
 
-// Longer sequences overflow what counts their bytes and pairs.
-inline constexpr int64_t kMaxSeqLen = int64_t{1} << 40;
-// "world" where a number of ranks is expected.
-inline constexpr int64_t kWorld = -1;
-// "divisors" where a part of a point's ranks is expected: each divisor of them is a value.
-inline constexpr int64_t kDivisors = -2;
-// "auto" where a number of replicas is expected: as many as divide both the batch and the ranks.
-inline constexpr int64_t kMostReplicas = -3;
-
 // Values of one axis: a list, or from, from * factor (or + step), ... up to and including `to`.
-struct IntAxis {
-  // kWorld is legal in an axis of ranks, kDivisors in one of parts of them, kMostReplicas in one of
-  // replicas; empty for a range
-  std::vector<int64_t> values{};
+struct AxisValues {
+  std::vector<Value>
+      values{};  // among them words: kWorld, kDivisors, kMostReplicas; empty for a range
   bool is_range = false;
-  int64_t from = 0, to = 0;  // to may be kWorld
-  double factor = 0;         // > 1, results are rounded; 0: step is used
+  int64_t from = 0;
+  Value to = 0;       // kWorld, too
+  double factor = 0;  // > 1, results are rounded; 0: step is used
   int64_t step = 0;
-  bool operator==(const IntAxis&) const = default;
 };
-// Ascending for ranges and divisors, no duplicates. kMostReplicas stays: it depends on the batch as
-// well.
-std::vector<int64_t> axis_values(const IntAxis& axis, int64_t world_size, int64_t ranks = 1);
-
-struct ModelConfig {
-  int64_t heads = 12;    // the paper's base model
-  int64_t kv_heads = 0;  // 0: as many as heads
-  int64_t head_dim = 64;
-  DType dtype = DType::kFloat32;
-  bool causal = false;
-  int64_t seed = 1;
-};
+// Ascending for ranges and divisors, no duplicates. kMostReplicas is 0: it depends on the batch.
+std::vector<Value> axis_values(const AxisValues& axis, int64_t world_size, int64_t ranks = 1);
 
 enum class RatioRule { kGeometric, kSqrt, kList, kCapped };
-enum class DilationPhase {
-  kSegment,
-  kShard
-};  // where the selection restarts: each segment, or each rank as well
+std::string_view to_string(RatioRule rule);  // "geometric", "sqrt", "list", "capped"
+constexpr RatioRule last_value(RatioRule) { return RatioRule::kCapped; }
+// Where the selection restarts: at each segment, or at each rank's shard as well.
+enum class DilationPhase { kSegment, kShard };
+std::string_view to_string(DilationPhase phase);  // "segment", "shard"
+constexpr DilationPhase last_value(DilationPhase) { return DilationPhase::kShard; }
 
 // A segment length that may depend on the point.
 struct SegmentSpec {
@@ -69,22 +50,32 @@ struct SegmentSpec {
   bool operator==(const SegmentSpec&) const = default;
 };
 
+// With gather_scope, offset and mix of the table of axes.
 struct DilatedConfig {
   std::vector<SegmentSpec> segments{{SegmentSpec::Kind::kTokens, 2048},
                                     {SegmentSpec::Kind::kPerRank, 0},
                                     {SegmentSpec::Kind::kSequence, 0}};
   RatioRule ratio_rule = RatioRule::kGeometric;
   std::vector<int64_t> ratios;  // for kList only, one per segment
-  OffsetRule offset = OffsetRule::kPaper;
   DilationPhase phase = DilationPhase::kSegment;
-  std::string gather_scope = "segment_group";  // or "world"
-  MixRule mix = MixRule::kLse;
+  static void fields(auto& d, auto&& visit) {
+    visit("segments", d.segments, {.schema = "segments"});
+    visit("ratio_rule", d.ratio_rule);
+    visit("ratios", d.ratios, {.min = 1, .omit = true});
+    visit("phase", d.phase);
+  }
 };
 
-// The Sparse Transformer's fixed pattern, for algorithms in KnownNames::sparse_algorithms.
+// The Sparse Transformer's fixed pattern, for algorithms that compute it.
 struct SparseConfig {
   std::optional<int64_t> segment{};  // tokens; nothing: "sqrt", sqrt(N) to the nearest power of two
   std::optional<int64_t> summary{};  // tokens; nothing: "match_dilated", as many pairs as `dilated`
+  static void fields(auto& s, auto&& visit) {
+    visit("segment", s.segment,
+          {.min = 1, .max = kMaxSeqLen, .unit = Unit::kTokens, .words = {"sqrt"}});
+    visit("summary", s.summary,
+          {.min = 1, .max = kMaxSeqLen, .unit = Unit::kTokens, .words = {"match_dilated"}});
+  }
 };
 
 struct BatchConfig {
@@ -96,30 +87,28 @@ struct BatchConfig {
   static constexpr int64_t kTokensOfNoDevice = int64_t{8} << 20;
 };
 
-// Every axis is a scalar or a list; the sweep is their product. Axes left empty take the model's or
-// run's value.
+// The sweep is the product of all axes. Those without values here take the config's defaults.
 struct SweepConfig {
-  std::vector<std::string> algorithm;  // required
-  IntAxis seq_len;                     // required
-  IntAxis ranks{.values = {1}};
-  BatchConfig batch;
-  IntAxis heads, kv_heads, head_dim, seed, threads;
-  std::vector<DType> dtype;
-  std::vector<bool> causal;
-  std::vector<std::string> kernel;
-  // Each applies only to the algorithms that it concerns (KnownNames); empty: the default.
-  std::vector<std::string> layout, collective;  // "contiguous", "native"
-  IntAxis ulysses_degree, ring_inner, head_slice, node_size;
-  IntAxis replicas;  // groups of ranks that share the batch; for `lnbench simulate`
+  std::map<std::string, AxisValues, std::less<>> axes{};  // algorithm and seq_len are required
+  BatchConfig batch{};
+  const AxisValues* find(std::string_view key) const {
+    const auto found = axes.find(key);
+    return found == axes.end() ? nullptr : &found->second;
+  }
 };
 
+// With kernel and threads of the table of axes.
 struct RunConfig {
-  std::string kernel = "cpu";
-  std::string transport = "auto";  // mpi under a launcher, else threads; or "virtual"
-  int64_t threads = 0;             // OpenMP threads per rank; 0: the launcher decides
+  Mode mode = Mode::kReal;
+  std::string transport = "auto";  // mpi under a launcher, else threads; or one between GPUs
+  static void fields(auto& r, auto&& visit) {
+    visit("mode", r.mode, {.words = {"real", "virtual"}, .omit = true});
+    visit("transport", r.transport,
+          {.words = {"auto", "nccl", "nccl_registered", "cuda_ipc", "mpi_host"}});
+  }
 };
 
-// Of the virtual transport: one device walks all ranks.
+// Of the mode virtual: one device walks all ranks.
 struct VirtualConfig {
   // Exact algorithms run this share of their pairs and are extrapolated; 1: all.
   double sample_share = 1;
@@ -127,18 +116,33 @@ struct VirtualConfig {
   double exact_point_s = 0;
   // Of the links that a replayed rank's communication is modelled with; unset: not modelled.
   std::optional<double> latency_s{}, bytes_per_s{};
+  static void fields(auto& v, auto&& visit) {
+    visit("sample_share", v.sample_share, {.min = 0, .max = 1, .min_excluded = true});
+    visit("exact_point_s", v.exact_point_s, {.min = 0});
+    visit("latency_s", v.latency_s, {.min = 0, .omit = true});
+    visit("bytes_per_s", v.bytes_per_s, {.min = 0, .min_excluded = true, .omit = true});
+  }
 };
 
 // For `lnbench simulate`; every other command ignores it.
 struct ClusterConfig {
   std::string file{};                  // "": the command line names one
   std::vector<std::string> what_if{};  // each makes points of its own: "", "inter_bandwidth=0.25"
+  static void fields(auto& c, auto&& visit) {
+    visit("file", c.file, {.min = 1, .omit = true});
+    visit("what_if", c.what_if, {.omit = true, .schema = "what_if_list"});
+  }
 };
 
 struct ExcludeRule {
   std::string where{};   // a filter expression (io/filter.h)
   std::string reason{};  // shown in place of a number
   bool omit = false;     // the combination makes no point at all, e.g. two names for one thing
+  static void fields(auto& e, auto&& visit) {
+    visit("where", e.where, {.min = 1});
+    visit("reason", e.reason, {.min = 1});
+    visit("omit", e.omit);
+  }
 };
 
 struct MeasureConfig {
@@ -147,25 +151,42 @@ struct MeasureConfig {
   int64_t max_samples = 50;
   double target_ci = 0.025;
   double point_timeout_s = 600;
+  static void fields(auto& m, auto&& visit) {
+    visit("warmup", m.warmup, {.max = 1e6});
+    visit("min_samples", m.min_samples, {.min = 1, .max = 1e6});
+    visit("max_samples", m.max_samples, {.min = 1, .max = 1e6});
+    visit("target_ci", m.target_ci, {.min = 0, .max = 1});
+    visit("point_timeout_s", m.point_timeout_s, {.min = 0, .min_excluded = true});
+  }
 };
 
 struct CheckConfig {
-  int64_t max_seq_len =
-      65536;  // `lnbench check` leaves longer points out; `run` checks every point
+  int64_t max_seq_len = 65536;  // `lnbench check` leaves longer points out; `run` checks all
   int64_t sampled_queries = 64;
   double tolerance = 0;  // relative; 0: the kernel's own for its dtype
+  static void fields(auto& c, auto&& visit) {
+    visit("max_seq_len", c.max_seq_len, {.unit = Unit::kTokens});
+    visit("sampled_queries", c.sampled_queries, {.min = 1});
+    visit("tolerance", c.tolerance, {.min = 0});
+  }
 };
 
 struct MemoryConfig {
-  double limit_fraction = 0.9;         // of what the machine (or cgroup) has
-  std::optional<int64_t> limit_bytes;  // replaces what the machine has
+  double limit_fraction = 0.9;           // of what the machine (or cgroup) has
+  std::optional<int64_t> limit_bytes{};  // replaces what the machine has
   std::string on_exceed = "skip";
+  static void fields(auto& m, auto&& visit) {
+    visit("limit_fraction", m.limit_fraction, {.min = 0, .max = 1, .min_excluded = true});
+    visit("limit_bytes", m.limit_bytes, {.min = 1, .unit = Unit::kBytes, .omit = true});
+    visit("on_exceed", m.on_exceed, {.words = {"skip"}});
+  }
 };
 
 struct Config {
   std::string name;  // default: the file's name without ".json"
   std::string description;
-  ModelConfig model;
+  // Of `model`, `dilated` and `run`: the one value of each axis that the sweep does not name.
+  PointParams defaults = standard_params();
   DilatedConfig dilated;
   SparseConfig sparse;
   SweepConfig sweep;
@@ -177,25 +198,10 @@ struct Config {
   VirtualConfig virtual_ranks;  // "virtual"
   ClusterConfig cluster;
   std::string path;  // as the user gave it
-};
 
-// Names that other modules own; io only compares. An empty list means "do not check".
-struct KnownNames {
-  std::vector<std::string> algorithms{}, kernels{}, layouts{}, collectives{};
-  // Which pattern an algorithm computes; the others get the dense one.
-  std::vector<std::string> dilated_algorithms{"dilated"}, sparse_algorithms{"sparse"};
-  // Which algorithms an axis concerns. Layouts: all dense ones but these.
-  std::vector<std::string> contiguous_algorithms{"local"};
-  std::vector<std::string> ulysses_degree_algorithms{"usp"};
-  std::vector<std::string> ring_inner_algorithms{"double_ring"};
-  std::vector<std::string> head_slice_algorithms{"all_gather"};
-  // Algorithm -> collectives that change its program, apart from "native". Empty: all for each.
-  std::map<std::string, std::vector<std::string>> collectives_of{};
-  // What is wrong with a cluster.what_if, "" when nothing is. Empty: do not check.
-  std::function<std::string(const std::string&)> why_bad_what_if{};
+  // The values that an axis asks for, or the default.
+  std::vector<Value> values_of(const Axis& axis, int64_t world_size, int64_t ranks = 1) const;
 };
-// For filters: the names above and the fixed ones (dtype, offset, mix, ...) by key.
-std::map<std::string, std::vector<std::string>, std::less<>> known_values(const KnownNames& known);
 
 struct LoadOptions {
   std::vector<std::string> overrides{};  // "sweep.ranks=1,2,4"

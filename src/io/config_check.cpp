@@ -21,19 +21,17 @@ const JsonNode& nearest(const JsonNode& root, const std::string& dotted) {
   return *at;
 }
 
-std::vector<int64_t> values_or(const IntAxis& axis, int64_t fallback) {
-  if (!axis.is_range && axis.values.empty()) return {fallback};
-  return axis_values(axis, 1);
+std::vector<int64_t> numbers(const Config& c, std::string_view key) {
+  std::vector<int64_t> values;
+  for (const Value& v : c.values_of(*find_axis(key), 1)) values.push_back(std::get<int64_t>(v));
+  return values;
 }
 
 void check_heads(const Config& c, const JsonNode& root, Problems& problems) {
-  const std::vector<int64_t> heads = values_or(c.sweep.heads, c.model.heads);
-  const std::vector<int64_t> kv_heads = values_or(c.sweep.kv_heads, c.model.kv_heads);
-  for (int64_t h : heads)
-    for (int64_t kv : kv_heads) {
+  for (int64_t h : numbers(c, "heads"))
+    for (int64_t kv : numbers(c, "kv_heads")) {
       if (kv == 0 || h % kv == 0) continue;
-      const bool swept = root.find("sweep") && root.find("sweep")->find("kv_heads");
-      const std::string path = swept ? "sweep.kv_heads" : "model.kv_heads";
+      const std::string path = c.sweep.find("kv_heads") ? "sweep.kv_heads" : "model.kv_heads";
       problems.add(nearest(root, path), path, concat("must divide the ", h, " heads, is ", kv),
                    kv > h ? concat("use ", h, " or a divisor of it")
                           : "use a divisor, or leave the key out for as many as heads");
@@ -42,6 +40,11 @@ void check_heads(const Config& c, const JsonNode& root, Problems& problems) {
 
 void check_dilated(const Config& c, const JsonNode& root, Problems& problems) {
   const DilatedConfig& d = c.dilated;
+  const JsonNode* ratios = nullptr;
+  if (const JsonNode* dilated = root.find("dilated")) ratios = dilated->find("ratios");
+  if (ratios && !root.find("dilated")->find("ratio_rule"))
+    problems.add(*ratios, "dilated.ratios", "ratios are a list for the ratio_rule \"list\"",
+                 "add \"ratio_rule\": \"list\" and one ratio per segment");
   if (d.ratio_rule != RatioRule::kList) return;
   if (d.ratios.empty()) {
     problems.add(nearest(root, "dilated.ratio_rule"), "dilated.ratios", "is missing",
@@ -63,14 +66,12 @@ void check_sparse(const Config& c, const JsonNode& root, Problems& problems) {
 
 // Bytes of Q, K, V and an fp32 output must fit into 63 bits; checked in floating point.
 void check_sizes(const Config& c, const JsonNode& root, Problems& problems) {
-  const auto greatest = [](const std::vector<int64_t>& values) {
-    return double(*std::max_element(values.begin(), values.end()));
+  const auto greatest = [&](std::string_view key) {
+    const std::vector<int64_t> values = numbers(c, key);
+    return values.empty() ? 0.0 : double(std::ranges::max(values));  // expand() says so
   };
-  for (const IntAxis* axis : {&c.sweep.seq_len, &c.sweep.heads, &c.sweep.head_dim})
-    if (axis->is_range && axis->from > axis->to) return;  // no value; expand says so
-  const double longest = greatest(values_or(c.sweep.seq_len, 1)),
-               heads = greatest(values_or(c.sweep.heads, c.model.heads)),
-               head_dim = greatest(values_or(c.sweep.head_dim, c.model.head_dim));
+  const double longest = greatest("seq_len"), heads = greatest("heads"),
+               head_dim = greatest("head_dim");
   const BatchConfig& b = c.sweep.batch;
   const double tokens =
       b.constant_tokens ? std::max(longest, double(b.tokens_per_batch)) : longest * double(b.size);
@@ -92,28 +93,16 @@ void check_sweep(const Config& c, const JsonNode& root, Problems& problems) {
                        : "e.g. \"seq_len\": {\"from\": \"8K\", \"to\": \"64K\", \"factor\": 2}");
   if (!problems.empty()) return;  // axes below may be half read
   constexpr int64_t kMaxPoints = 100000;
-  double points = double(c.sweep.algorithm.size());
-  const auto count = [&](const char* key, const IntAxis& axis, int64_t fallback) {
+  double points = 1;
+  for (const Axis& axis : axes()) {
+    if (axis.key == "ranks") continue;
     try {
-      points *= double(values_or(axis, fallback).size());
+      points *= double(c.values_of(axis, 1).size());
     } catch (const UsageError& e) {
-      const std::string path = concat("sweep.", key);
+      const std::string path = concat("sweep.", axis.key);
       problems.add(nearest(root, path), path, e.what(), "");
     }
-  };
-  count("seq_len", c.sweep.seq_len, 0);
-  count("heads", c.sweep.heads, 0);
-  count("kv_heads", c.sweep.kv_heads, 0);
-  count("head_dim", c.sweep.head_dim, 0);
-  count("seed", c.sweep.seed, 0);
-  count("threads", c.sweep.threads, 0);
-  count("ulysses_degree", c.sweep.ulysses_degree, 0);
-  count("ring_inner", c.sweep.ring_inner, 0);
-  count("head_slice", c.sweep.head_slice, 0);
-  count("node_size", c.sweep.node_size, 0);
-  count("replicas", c.sweep.replicas, 1);
-  for (const auto* names : {&c.sweep.kernel, &c.sweep.layout, &c.sweep.collective})
-    points *= double(std::max<size_t>(1, names->size()));
+  }
   if (points > kMaxPoints)
     problems.add(nearest(root, "sweep"), "sweep",
                  concat("makes ", points, " combinations for each number of ranks"),
@@ -137,6 +126,13 @@ void check_name(const Config& c, const JsonNode& root, Problems& problems) {
 
 void check_config(const Config& c, const JsonNode& root, Problems& problems) {
   check_name(c, root, problems);
+  if (nearest(root, "run.transport").string == "virtual")
+    problems.add(nearest(root, "run.transport"), "run.transport", "'virtual' is a mode",
+                 "write \"mode\": \"virtual\" in its place (--mode virtual)");
+  const bool latency = c.virtual_ranks.latency_s.has_value();
+  if (latency != c.virtual_ranks.bytes_per_s.has_value())
+    problems.add(nearest(root, "virtual"), latency ? "virtual.bytes_per_s" : "virtual.latency_s",
+                 "is missing", "a link has a latency_s and a bytes_per_s: give both or none");
   check_sweep(c, root, problems);
   check_dilated(c, root, problems);
   check_sparse(c, root, problems);

@@ -5,150 +5,196 @@
 
 #include "core/check.h"
 #include "io/units.h"
-#include "json/text.h"
 
 namespace longnet {
 namespace {
 
-std::string expected_integer(const IntRule& rule) {
-  std::string text = rule.tokens ? "a number of tokens" : "an integer";
-  if (rule.world) text += " or \"world\"";
-  if (rule.divisors) text += " or \"divisors\"";
-  if (rule.automatic) text += " or \"auto\"";
+std::string or_words(const Field& field, std::string_view before = " or ") {
+  std::string text;
+  for (const std::string& word : field.words) text += concat(before, "\"", word, "\"");
   return text;
 }
 
-std::string integer_hint(const IntRule& rule) {
-  return rule.tokens ? "write 8192, \"8K\", \"1M\" or \"1B\" (2^10, 2^20, 2^30)"
-                     : "write a whole number without quotes";
+std::string expected_integer(const Field& field) {
+  return concat(field.unit == Unit::kTokens  ? "a number of tokens"
+                : field.unit == Unit::kBytes ? "a number of bytes"
+                                             : "an integer",
+                or_words(field));
 }
 
-// For a number of the right kind that is too small or too large.
-std::string range_hint(const IntRule& rule, bool below) {
-  const int64_t limit = below ? rule.min : rule.max;
-  std::string text = concat("use ", limit, below ? " or more" : " or less");
-  if (rule.world) text += ", or \"world\"";
-  if (rule.divisors) text += ", or \"divisors\"";
-  if (rule.automatic) text += ", or \"auto\"";
-  return text;
+std::string integer_hint(const Field& field) {
+  return concat(field.unit == Unit::kTokens  ? "write 8192, \"8K\", \"1M\" or \"1B\" (2^10, 2^20, "
+                                               "2^30)"
+                : field.unit == Unit::kBytes ? "write 8589934592 or \"8GiB\""
+                                             : "write a whole number without quotes",
+                or_words(field, ", or "));
 }
 
-void read_range(ObjectReader& range, const std::string& path, const IntRule& rule, IntAxis& out) {
+std::optional<int64_t> whole_number(const JsonNode& node, Unit unit) {
+  if (node.kind == JsonNode::Kind::kInteger) return node.integer;
+  if (node.kind == JsonNode::Kind::kNumber && node.number == std::floor(node.number) &&
+      std::abs(node.number) < 9e15)
+    return int64_t(node.number);  // 1e6 is as whole as 1000000
+  if (node.is_string() && unit == Unit::kTokens) return try_parse_tokens(node.string);
+  if (node.is_string() && unit == Unit::kBytes) return try_parse_bytes(node.string);
+  return std::nullopt;
+}
+
+AxisValues read_range(FieldReader range, const std::string& path, const Field& field) {
   Problems& problems = range.problems();
-  IntAxis axis{.is_range = true};
-  IntRule from_rule = rule;
-  from_rule.world = from_rule.divisors = from_rule.automatic = false;
-  const bool complete = range.node().find("from") && range.node().find("to");
-  range.integer("from", axis.from, from_rule);
-  IntRule to_rule = rule;
-  to_rule.divisors = to_rule.automatic = false;
-  range.integer("to", axis.to, to_rule);
-  range.real("factor", axis.factor, {.min = 1, .min_excluded = true});
-  range.integer("step", axis.step, {.tokens = rule.tokens});
+  const JsonNode& node = range.node();
+  AxisValues axis{.is_range = true};
+  Field from = field, to = field;
+  from.words.clear();
+  std::erase_if(to.words, [](const std::string& word) { return word != kWorld; });
+  range("from", axis.from, from);
+  range("to", axis.to, to);
+  range("factor", axis.factor, {.min = 1, .min_excluded = true});
+  range("step", axis.step, {.min = 1, .unit = field.unit});
   range.unknown_keys();
+  const bool complete = node.find("from") && node.find("to");
   if (!complete)
-    problems.add(range.node(), path, "a range needs \"from\" and \"to\"",
+    problems.add(node, path, "a range needs \"from\" and \"to\"",
                  "write {\"from\": 1, \"to\": 8, \"factor\": 2}, or a list");
-  const bool factor = range.node().find("factor"), step = range.node().find("step");
+  const bool factor = node.find("factor"), step = node.find("step");
   if (factor == step)
     problems.add(
-        range.node(), path,
+        node, path,
         factor ? "a range has a factor or a step, not both" : "a range needs a factor or a step",
         "\"factor\": 2 doubles, \"step\": 1 counts");
-  if (complete && axis.to != kWorld && axis.from > axis.to && axis.from > 0 && axis.to > 0)
-    problems.add(range.node(), path, concat("from ", axis.from, " is greater than to ", axis.to),
+  const auto* last = std::get_if<int64_t>(&axis.to);
+  if (complete && last && axis.from > *last && axis.from > 0 && *last > 0)
+    problems.add(node, path, concat("from ", axis.from, " is greater than to ", *last),
                  "a range goes upwards: swap them");
-  out = axis;
+  return axis;
 }
 
 }  // namespace
 
-bool read_integer(const JsonNode& node, const std::string& path, const IntRule& rule,
-                  Problems& problems, int64_t& out) {
-  int64_t value = 0;
-  if (rule.world && node.is_string() && node.string == "world") {
-    out = kWorld;
+bool read_value(const JsonNode& node, const std::string& path, const Field& field,
+                Problems& problems, Value& out) {
+  if (node.is_string() && std::ranges::find(field.words, node.string) != field.words.end()) {
+    out = node.string;
     return true;
   }
-  if (rule.divisors && node.is_string() && node.string == "divisors") {
-    out = kDivisors;
-    return true;
-  }
-  if (rule.automatic && node.is_string() && node.string == "auto") {
-    out = kMostReplicas;
-    return true;
-  }
-  const auto tokens =
-      rule.tokens && node.is_string() ? try_parse_tokens(node.string) : std::nullopt;
-  if (tokens) {
-    value = *tokens;
-  } else if (node.kind == JsonNode::Kind::kInteger) {
-    value = node.integer;
-  } else if (node.kind == JsonNode::Kind::kNumber && node.number == std::floor(node.number) &&
-             std::abs(node.number) < 9e15) {
-    value = int64_t(node.number);  // 1e6 is as whole as 1000000
-  } else {
-    problems.add(node, path, concat("must be ", expected_integer(rule), ", is ", shown(node)),
-                 integer_hint(rule));
+  const std::optional<int64_t> value = whole_number(node, field.unit);
+  if (!value) {
+    problems.add(node, path, concat("must be ", expected_integer(field), ", is ", shown(node)),
+                 integer_hint(field));
     return false;
   }
-  if (value < rule.min || value > rule.max) {
-    const bool below = value < rule.min;
+  const double least = std::max(0.0, field.min);
+  const bool below = double(*value) < least;
+  if (below || double(*value) > field.max) {
+    const int64_t limit = int64_t(below ? least : field.max);
     problems.add(node, path,
-                 concat("must be at ", below ? "least " : "most ", below ? rule.min : rule.max,
-                        ", is ", value),
-                 range_hint(rule, below));
+                 concat("must be at ", below ? "least " : "most ", limit, ", is ", *value),
+                 concat("use ", limit, below ? " or more" : " or less", or_words(field, ", or ")));
     return false;
   }
-  if (value % rule.multiple_of != 0) {
-    const int64_t up = (value / rule.multiple_of + 1) * rule.multiple_of;
-    problems.add(node, path, concat("must be a multiple of ", rule.multiple_of, ", is ", value),
-                 concat("the next one is ", std::min(up, rule.max)));
+  if (*value % field.multiple_of != 0) {
+    const int64_t up = (*value / field.multiple_of + 1) * field.multiple_of;
+    problems.add(node, path, concat("must be a multiple of ", field.multiple_of, ", is ", *value),
+                 concat("the next one is ", std::min(up, int64_t(field.max))));
     return false;
   }
-  out = value;
+  out = *value;
   return true;
 }
 
-void ObjectReader::tokens_or(std::string_view key, std::string_view keyword,
-                             std::optional<int64_t>& out) {
-  const JsonNode* n = take(key);
-  if (!n) return;
-  if (n->is_string() && n->string == keyword) {
-    out.reset();
-    return;
-  }
-  if (n->is_string() && !try_parse_tokens(n->string)) {
-    problems().add(*n, path_of(key),
-                   concat("must be tokens or \"", keyword, "\", is \"", n->string, "\""),
-                   concat("write 128, \"8K\" or \"", keyword, "\""));
-    return;
-  }
-  int64_t value = 0;
-  if (read_integer(*n, path_of(key), {.max = kMaxSeqLen, .tokens = true}, problems(), value))
-    out = value;
+bool read_value(const JsonNode& node, const std::string& path, const Field& field,
+                Problems& problems, int64_t& out) {
+  Value value;
+  if (!read_value(node, path, field, problems, value)) return false;
+  out = std::get<int64_t>(value);
+  return true;
 }
 
-void ObjectReader::integer(std::string_view key, int64_t& out, const IntRule& rule) {
-  if (const JsonNode* n = take(key)) read_integer(*n, path_of(key), rule, problems(), out);
+bool read_value(const JsonNode& node, const std::string& path, const Field& field,
+                Problems& problems, double& out) {
+  return read_real(node, path, {field.min, field.max, field.min_excluded}, problems, out);
 }
 
-void ObjectReader::axis(std::string_view key, IntAxis& out, const IntRule& rule) {
-  const JsonNode* n = take(key);
+bool read_value(const JsonNode& node, const std::string& path, const Field&, Problems& problems,
+                bool& out) {
+  if (node.kind == JsonNode::Kind::kBool) {
+    out = node.boolean;
+    return true;
+  }
+  problems.add(node, path, concat("must be true or false, is ", shown(node)),
+               node.is_array() ? "lists belong into sweep" : "write it without quotes");
+  return false;
+}
+
+bool read_value(const JsonNode& node, const std::string& path, const Field& field,
+                Problems& problems, std::string& out) {
+  if (!field.words.empty()) return read_name(node, path, field.words, problems, out);
+  if (node.is_string() && (!node.string.empty() || !(field.min > 0))) {
+    out = node.string;
+    return true;
+  }
+  if (node.is_string())
+    problems.add(node, path, "is empty", "write something, or leave the key out");
+  else
+    problems.add(node, path, concat("must be a string, is ", shown(node)),
+                 "put it in double quotes");
+  return false;
+}
+
+bool read_value(const JsonNode& node, const std::string& path, const Field&, Problems& problems,
+                SegmentSpec& out) {
+  Value value;
+  if (!read_value(node, path, {.min = 1, .unit = Unit::kTokens, .words = {"per_rank", "sequence"}},
+                  problems, value))
+    return false;
+  using Kind = SegmentSpec::Kind;
+  if (const auto* tokens = std::get_if<int64_t>(&value))
+    out = {Kind::kTokens, *tokens};
+  else
+    out = {node.string == "per_rank" ? Kind::kPerRank : Kind::kSequence, 0};
+  return true;
+}
+
+void FieldReader::axis(const Axis& axis, const KnownNames& known, SweepConfig& out) {
+  const JsonNode* n = take(axis.key);
   if (!n) return;
-  if (n->is_object()) {
-    ObjectReader range(n, path_of(key), problems());
-    read_range(range, path_of(key), rule, out);
+  const std::string path = path_of(axis.key);
+  if (n->is_object() && std::holds_alternative<int64_t>(axis.standard)) {
+    out.axes[std::string(axis.key)] =
+        read_range(FieldReader(n, path, problems()), path, axis.field);
     return;
   }
-  IntAxis axis;
-  bool good = true;
-  for (const JsonNode* item : as_list(*n, path_of(key), problems())) {
-    int64_t value = 0;
-    good = read_integer(*item, path_of(key), rule, problems(), value) && good;
-    axis.values.push_back(value);
+  AxisValues& values = out.axes[std::string(axis.key)];
+  for (const JsonNode* item : as_list(*n, path, problems())) {
+    Value value;
+    std::string name;
+    bool flag = false, good = false;
+    if (std::holds_alternative<int64_t>(axis.standard)) {
+      good = read_value(*item, path, axis.field, problems(), value);
+    } else if (std::holds_alternative<bool>(axis.standard)) {
+      good = read_value(*item, path, axis.field, problems(), flag);
+      value = flag;
+    } else {
+      good = read_name(*item, path, known.values_of(axis), problems(), name);
+      value = name;
+    }
+    if (good) values.values.push_back(value);
   }
-  if (good) out = axis;
+}
+
+void FieldReader::value(const Axis& axis, const KnownNames& known, PointParams& out) {
+  Field one = axis.field;
+  if (std::holds_alternative<std::string>(axis.standard))
+    one.words = known.values_of(axis);
+  else
+    one.words.clear();  // words follow the point
+  std::visit(
+      [&](auto value) {
+        const JsonNode* n = take(axis.key);
+        if (n && read_value(*n, path_of(axis.key), one, problems(), value))
+          axis.member.set(out, value);
+      },
+      axis.standard);
 }
 
 }  // namespace longnet

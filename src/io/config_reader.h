@@ -1,10 +1,8 @@
-// Reading a config key by key (json/json_reader.h): whole numbers, tokens and axes.
+// Reading a config key by key (json/json_reader.h), as its fields and axes say.
 //
 //   quick.json:12: measure.warmup: must be at least 0, is -3
-//     hint: runs before the first sample; 0 is allowed
+//     hint: use 0 or more
 #pragma once
-#include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,43 +14,68 @@
 
 namespace longnet {
 
-// What the numbers of an axis or of a single value are.
-struct IntRule {
-  int64_t min = 1;
-  int64_t max = std::numeric_limits<int64_t>::max();
-  int64_t multiple_of = 1;
-  bool tokens = false;     // "8K" and the like are legal
-  bool world = false;      // "world" is legal
-  bool divisors = false;   // "divisors" is legal
-  bool automatic = false;  // "auto" is legal
-};
+// Each reports a problem and leaves `out` as it is when `node` is something else.
+// A whole number, or one of the field's words.
+bool read_value(const JsonNode& node, const std::string& path, const Field& field,
+                Problems& problems, Value& out);
+bool read_value(const JsonNode& node, const std::string& path, const Field& field,
+                Problems& problems, int64_t& out);
+bool read_value(const JsonNode& node, const std::string& path, const Field& field,
+                Problems& problems, double& out);
+bool read_value(const JsonNode& node, const std::string& path, const Field& field,
+                Problems& problems, bool& out);
+bool read_value(const JsonNode& node, const std::string& path, const Field& field,
+                Problems& problems, std::string& out);
+bool read_value(const JsonNode& node, const std::string& path, const Field& field,
+                Problems& problems, SegmentSpec& out);
 
-// A reader that knows what configs are made of: tokens, axes.
-class ObjectReader : public JsonReader {
+// A visitor of fields: reads each key that the object has.
+class FieldReader : public JsonReader {
  public:
   using JsonReader::JsonReader;
 
-  // Tokens, or `keyword` for nothing.
-  void tokens_or(std::string_view key, std::string_view keyword, std::optional<int64_t>& out);
-  void integer(std::string_view key, int64_t& out, const IntRule& rule);
-  void axis(std::string_view key, IntAxis& out, const IntRule& rule);
-};
+  template <class T>
+  void operator()(std::string_view key, T& out, const Field& field = {}) {
+    const JsonNode* n = take(key);
+    if (n) read(*n, path_of(key), field, out);
+  }
+  // The values of an axis in `sweep`: a list, one value, or a range.
+  void axis(const Axis& axis, const KnownNames& known, SweepConfig& out);
+  // The one value of an axis in a section.
+  void value(const Axis& axis, const KnownNames& known, PointParams& out);
 
-// The integer that `node` holds, by `rule`; reports a problem and returns false otherwise.
-bool read_integer(const JsonNode& node, const std::string& path, const IntRule& rule,
-                  Problems& problems, int64_t& out);
+ private:
+  template <class T>
+  void read(const JsonNode& n, const std::string& path, const Field& field, T& out) {
+    if constexpr (std::is_enum_v<T>) {
+      const std::vector<std::string> words = field.words.empty() ? enum_names<T>() : field.words;
+      std::string name;
+      if (read_name(n, path, words, problems(), name)) out = parse_enum<T>(name);
+    } else if constexpr (IsOptional<T>) {
+      Value word;
+      typename T::value_type value{};
+      if (field.words.empty()) {
+        if (read_value(n, path, field, problems(), value)) out = value;
+      } else if (read_value(n, path, field, problems(), word)) {
+        out.reset();
+        if (const auto* number = std::get_if<int64_t>(&word)) out = *number;
+      }
+    } else if constexpr (IsVector<T>) {
+      T items;
+      for (const JsonNode* item : as_list(n, path, problems()))
+        if (typename T::value_type value{}; read_value(*item, path, field, problems(), value))
+          items.push_back(value);
+      out = items;
+    } else {
+      read_value(n, path, field, problems(), out);
+    }
+  }
+};
 
 // The file as one tree: `extends` merged in, overrides applied (config_load.cpp).
 JsonNode load_config_tree(std::string_view text, const std::string& path,
                           std::span<const std::string> overrides);
 // Rules that need more than one key (config_check.cpp).
 void check_config(const Config& config, const JsonNode& root, Problems& problems);
-
-const std::vector<std::string>& ratio_rule_names();  // in the order of the enum, as are the next
-const std::vector<std::string>& phase_names();
-const std::vector<std::string>& offset_names();
-const std::vector<std::string>& mix_names();
-const std::vector<std::string>& dtype_names();
-const std::vector<std::string>& gather_scope_names();
 
 }  // namespace longnet

@@ -12,10 +12,20 @@ namespace {
 using testing::HasSubstr;
 
 const KnownNames kKnown{
-    .algorithms = {"local", "dilated", "sparse", "ring", "all_gather", "usp", "double_ring"},
-    .kernels = {"cpu", "reference"},
-    .layouts = {"contiguous", "zigzag", "striped"},
-    .collectives = {"native", "ring", "bruck", "pairwise"}};
+    .names = {
+        {"algorithm", {"local", "dilated", "sparse", "ring", "all_gather", "usp", "double_ring"}},
+        {"kernel", {"cpu", "reference"}},
+        {"layout", {"contiguous", "zigzag", "striped"}},
+        {"collective", {"native", "ring", "bruck", "pairwise"}}}};
+
+// The whole numbers that an axis of the sweep asks for.
+std::vector<int64_t> whole_values(const Config& c, const char* key, int64_t world = 1,
+                                  int64_t ranks = 1) {
+  std::vector<int64_t> values;
+  for (const Value& v : c.values_of(*find_axis(key), world, ranks))
+    values.push_back(std::get<int64_t>(v));
+  return values;
+}
 
 std::string with(const std::string& rest,
                  const std::string& sweep = R"("algorithm": "ring", "seq_len": "8K")") {
@@ -34,11 +44,11 @@ std::string error_of(const std::string& text, std::vector<std::string> overrides
 TEST(Config, DefaultsAndMinimum) {
   const Config c = parse(with(""));
   EXPECT_EQ(c.name, "x");
-  EXPECT_EQ(c.model.heads, 12);
+  EXPECT_EQ(c.defaults.problem.num_heads, 12);
   EXPECT_EQ(c.measure.min_samples, 10);
-  EXPECT_EQ(c.run.kernel, "cpu");
-  EXPECT_THAT(axis_values(c.sweep.seq_len, 1), testing::ElementsAre(8192));
-  EXPECT_THAT(axis_values(c.sweep.ranks, 1), testing::ElementsAre(1));
+  EXPECT_EQ(c.defaults.kernel, "cpu");
+  EXPECT_THAT(whole_values(c, "seq_len", 1), testing::ElementsAre(8192));
+  EXPECT_THAT(whole_values(c, "ranks", 1), testing::ElementsAre(1));
 }
 
 TEST(Config, ReadsEverySection) {
@@ -63,37 +73,37 @@ TEST(Config, ReadsEverySection) {
                  "point_timeout_s": 9.5 },
     "check": { "max_seq_len": "4K", "sampled_queries": 3, "tolerance": 0.001 },
     "memory": { "limit_fraction": 0.5, "limit_bytes": "8GiB", "on_exceed": "skip" } })");
-  EXPECT_EQ(c.model.kv_heads, 4);
-  EXPECT_EQ(c.model.dtype, DType::kBFloat16);
+  EXPECT_EQ(c.defaults.problem.num_kv_heads, 4);
+  EXPECT_EQ(c.defaults.problem.dtype, DType::kBFloat16);
   EXPECT_EQ(c.dilated.segments[1].tokens, 65536);
   EXPECT_EQ(c.dilated.segments[2].kind, SegmentSpec::Kind::kPerRank);
   EXPECT_EQ(c.dilated.ratio_rule, RatioRule::kList);
-  EXPECT_EQ(c.dilated.offset, OffsetRule::kBlock);
+  EXPECT_EQ(c.defaults.pattern.offset, OffsetRule::kBlock);
   EXPECT_EQ(c.dilated.phase, DilationPhase::kShard);
-  EXPECT_EQ(c.dilated.mix, MixRule::kMean);
-  EXPECT_THAT(axis_values(c.sweep.seq_len, 1), testing::ElementsAre(8192, 16384, 32768, 65536));
-  EXPECT_THAT(axis_values(c.sweep.ranks, 8), testing::ElementsAre(1, 2, 4, 8));
+  EXPECT_EQ(c.defaults.pattern.mix, MixRule::kMean);
+  EXPECT_THAT(whole_values(c, "seq_len", 1), testing::ElementsAre(8192, 16384, 32768, 65536));
+  EXPECT_THAT(whole_values(c, "ranks", 8), testing::ElementsAre(1, 2, 4, 8));
   EXPECT_EQ(c.sweep.batch.tokens_per_batch, 1 << 20);
-  EXPECT_THAT(c.sweep.collective, testing::ElementsAre("bruck"));
-  EXPECT_THAT(axis_values(c.sweep.ulysses_degree, 1, 12), testing::ElementsAre(1, 2, 3, 4, 6, 12));
-  EXPECT_THAT(axis_values(c.sweep.ring_inner, 1, 6), testing::ElementsAre(0, 2, 1, 3, 6));
-  EXPECT_THAT(axis_values(c.sweep.head_slice, 1), testing::ElementsAre(2));
+  EXPECT_THAT(c.sweep.axes.at("collective").values, testing::ElementsAre(Value("bruck")));
+  EXPECT_THAT(whole_values(c, "ulysses_degree", 1, 12), testing::ElementsAre(1, 2, 3, 4, 6, 12));
+  EXPECT_THAT(whole_values(c, "ring_inner", 1, 6), testing::ElementsAre(0, 2, 1, 3, 6));
+  EXPECT_THAT(whole_values(c, "head_slice", 1), testing::ElementsAre(2));
   EXPECT_EQ(c.sparse.segment, 1024);
   EXPECT_EQ(c.sparse.summary, 32);
   EXPECT_EQ(c.memory.limit_bytes, int64_t{8} << 30);
   EXPECT_EQ(c.measure.point_timeout_s, 9.5);
-  EXPECT_EQ(c.run.threads, 3);
+  EXPECT_EQ(c.defaults.threads, 3);
 }
 
 TEST(Config, VirtualRanks) {
   const Config plain = parse(with(""));
+  EXPECT_EQ(plain.run.mode, Mode::kReal);
   EXPECT_EQ(plain.run.transport, "auto");
   EXPECT_EQ(plain.virtual_ranks.sample_share, 1);
   EXPECT_FALSE(plain.virtual_ranks.bytes_per_s);
-  const Config c =
-      parse(with(R"("run": { "transport": "virtual" }, "virtual": { "sample_share": 0.5,
+  const Config c = parse(with(R"("run": { "mode": "virtual" }, "virtual": { "sample_share": 0.5,
     "exact_point_s": 20, "latency_s": 1e-6, "bytes_per_s": 1e9 })"));
-  EXPECT_EQ(c.run.transport, "virtual");
+  EXPECT_EQ(c.run.mode, Mode::kVirtual);
   EXPECT_EQ(c.virtual_ranks.sample_share, 0.5);
   EXPECT_EQ(c.virtual_ranks.exact_point_s, 20);
   EXPECT_EQ(c.virtual_ranks.latency_s, 1e-6);
@@ -141,9 +151,8 @@ TEST(Config, SparseKnowsRulesByName) {
 
 TEST(Config, AxesCount) {
   const auto values = [](const std::string& seq_len, int64_t world = 1) {
-    return axis_values(
-        parse(with("", concat("\"algorithm\": \"ring\", \"seq_len\": ", seq_len))).sweep.seq_len,
-        world);
+    return whole_values(parse(with("", concat("\"algorithm\": \"ring\", \"seq_len\": ", seq_len))),
+                        "seq_len", world);
   };
   EXPECT_THAT(values("[\"8K\", 100, 8192]"), testing::ElementsAre(8192, 100));
   EXPECT_THAT(values(R"({"from": 10, "to": 35, "step": 10})"), testing::ElementsAre(10, 20, 30));
@@ -168,8 +177,12 @@ TEST(Config, EachMistakeNamesFileLinePathAndHint) {
        "did you mean 'cpu'?"},
       {with(R"("run": { "kernel": "tensor" })"), "dir/x.json:3: run.kernel:", "is not known",
        "known: cpu, reference"},
-      {with(R"("run": { "transport": "virtul" })"),
-       "dir/x.json:3: run.transport:", "'virtul' is not known", "virtual"},
+      {with(R"("run": { "mode": "virtul" })"), "dir/x.json:3: run.mode:", "'virtul' is not known",
+       "did you mean 'virtual'?"},
+      {with(R"("run": { "mode": "simulated" })"), "dir/x.json:3: run.mode:", "is not known",
+       "known: real, virtual"},
+      {with(R"("run": { "transport": "virtual" })"),
+       "dir/x.json:3: run.transport:", "'virtual' is a mode", "write \"mode\": \"virtual\""},
       {with(R"("virtual": { "sample_share": 0 })"),
        "dir/x.json:3: virtual.sample_share:", "must be", ""},
       {with(R"("virtual": { "latency_s": 1 })"), "dir/x.json:3: virtual.bytes_per_s:", "is missing",
@@ -257,7 +270,7 @@ TEST(Config, EachMistakeNamesFileLinePathAndHint) {
       {with("", R"("algorithm": "ring", "seq_len": "1B", "batch": {"size": 1000000000})"),
        "dir/x.json:2: sweep.seq_len:", "its bytes pass 2^63", "smaller batch"},
       {with(R"("sparse": { "segment": "root" })"),
-       "dir/x.json:3: sparse.segment:", "must be tokens or \"sqrt\", is \"root\"", "\"sqrt\""},
+       "dir/x.json:3: sparse.segment:", "must be a number of tokens or \"sqrt\", is", "\"sqrt\""},
       {with(R"("sparse": { "summary": 0 })"), "dir/x.json:3: sparse.summary:", "at least 1, is 0",
        ""},
       {with(R"("sparse": { "segment": 16, "summary": 17 })"),
@@ -267,7 +280,7 @@ TEST(Config, EachMistakeNamesFileLinePathAndHint) {
       {with(R"("exclude": [ { "where": "algorithm == rnig", "reason": "x" } ])"),
        "dir/x.json:3: exclude[0].where:", "no algorithm is named 'rnig'", "did you mean 'ring'?"},
       {with(R"("dilated": { "segments": ["half"] })"),
-       "dir/x.json:3: dilated.segments:", "'half' is no segment length", "\"per_rank\""},
+       "dir/x.json:3: dilated.segments:", "must be a number of tokens or", "\"per_rank\""},
       {with(R"("dilated": { "ratios": [1, 2, 4] })"),
        "dir/x.json:3: dilated.ratios:", "are a list for", "ratio_rule"},
       {with(R"("dilated": { "ratio_rule": "list" })"),
@@ -328,10 +341,11 @@ TEST(Config, OverridesAreJsonListOrString) {
       with(""), {"sweep.ranks=1,2,4", "model.dtype=bf16",
                  "sweep.seq_len={\"from\":1,\"to\":4,\"factor\":2}", "sweep.algorithm=dilated,ring",
                  "measure.target_ci=0.5", "description=a b", "dilated.segments=2048, per_rank"});
-  EXPECT_THAT(axis_values(c.sweep.ranks, 1), testing::ElementsAre(1, 2, 4));
-  EXPECT_EQ(c.model.dtype, DType::kBFloat16);
-  EXPECT_THAT(axis_values(c.sweep.seq_len, 1), testing::ElementsAre(1, 2, 4));
-  EXPECT_THAT(c.sweep.algorithm, testing::ElementsAre("dilated", "ring"));
+  EXPECT_THAT(whole_values(c, "ranks", 1), testing::ElementsAre(1, 2, 4));
+  EXPECT_EQ(c.defaults.problem.dtype, DType::kBFloat16);
+  EXPECT_THAT(whole_values(c, "seq_len", 1), testing::ElementsAre(1, 2, 4));
+  EXPECT_THAT(c.sweep.axes.at("algorithm").values,
+              testing::ElementsAre(Value("dilated"), Value("ring")));
   EXPECT_EQ(c.measure.target_ci, 0.5);
   EXPECT_EQ(c.description, "a b");
   EXPECT_EQ(c.dilated.segments.size(), 2u);
@@ -364,11 +378,11 @@ TEST(Config, ExtendsMergesObjectsAndReplacesTheRest) {
                "batch": {"rule": "fixed"} } })");
   const Config c = load_config(top, {.known = kKnown});
   EXPECT_EQ(c.name, "top");
-  EXPECT_EQ(c.model.heads, 8);
-  EXPECT_EQ(c.model.head_dim, 64);
-  EXPECT_TRUE(c.model.causal);
-  EXPECT_THAT(c.sweep.algorithm, testing::ElementsAre("ring"));
-  EXPECT_THAT(axis_values(c.sweep.seq_len, 1), testing::ElementsAre(1, 2, 3));
+  EXPECT_EQ(c.defaults.problem.num_heads, 8);
+  EXPECT_EQ(c.defaults.problem.head_dim, 64);
+  EXPECT_TRUE(c.defaults.problem.causal);
+  EXPECT_THAT(c.sweep.axes.at("algorithm").values, testing::ElementsAre(Value("ring")));
+  EXPECT_THAT(whole_values(c, "seq_len", 1), testing::ElementsAre(1, 2, 3));
   EXPECT_FALSE(c.sweep.batch.constant_tokens);
 }
 

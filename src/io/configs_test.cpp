@@ -20,12 +20,14 @@ namespace fs = std::filesystem;
 fs::path configs() { return fs::path(LONGNET_SOURCE_DIR) / "configs"; }
 
 LoadOptions known() {
-  return {.known = {.algorithms = {"local", "ring", "all_gather", "ulysses", "usp", "double_ring",
-                                   "bidirectional_ring", "query_gather", "dilated", "sparse"},
-                    .kernels = {"cpu", "reference", "cuda", "cudnn", "gather"},
-                    .layouts = {"contiguous", "zigzag", "striped"},
-                    .collectives = {"native", "ring", "recursive_doubling", "bruck", "hierarchical",
-                                    "pairwise", "nccl_ring", "nccl_pat", "multi_channel_ring"}}};
+  return {.known = {.names = {{"algorithm",
+                               {"local", "ring", "all_gather", "ulysses", "usp", "double_ring",
+                                "bidirectional_ring", "query_gather", "dilated", "sparse"}},
+                              {"kernel", {"cpu", "reference", "cuda", "cudnn", "gather"}},
+                              {"layout", {"contiguous", "zigzag", "striped"}},
+                              {"collective",
+                               {"native", "ring", "recursive_doubling", "bruck", "hierarchical",
+                                "pairwise", "nccl_ring", "nccl_pat", "multi_channel_ring"}}}}};
 }
 
 int64_t pairs(const Point& p) {
@@ -104,7 +106,8 @@ TEST(Configs, QuickTakesFourMinutes) {
 
 TEST(Configs, OpponentsHoldEveryAlgorithm) {
   const Preset p = preset("opponents-cpu.json");
-  for (const std::string& name : known().known.algorithms) {
+  const auto names = known().known.names;
+  for (const std::string& name : names.at("algorithm")) {
     const bool local = name == "local";
     EXPECT_EQ(p.count(concat("algorithm == ", name, " && ranks == 8 && seq_len == 4K && ",
                              "head_slice == 0 && collective == native")),

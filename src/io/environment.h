@@ -7,11 +7,21 @@
 #include <string_view>
 #include <vector>
 
+#include "io/field.h"
+
 namespace longnet {
 
 struct BuildInfo {
   std::string version{}, revision{};  // revision of the sources when built, "unknown" without git
   std::string compiler{}, flags{}, build_type{}, sanitizer{};
+  static void fields(auto& b, auto&& visit) {
+    visit("version", b.version);
+    visit("revision", b.revision);
+    visit("compiler", b.compiler);
+    visit("flags", b.flags);
+    visit("build_type", b.build_type);
+    visit("sanitizer", b.sanitizer, {.null = true});
+  }
 };
 BuildInfo build_info();
 
@@ -31,6 +41,31 @@ struct Environment {
   std::vector<std::string> devices{};                    // accelerators, as the caller names them
   std::map<std::string, std::string> device_software{};  // "nccl": "2.28.9", likewise
   std::map<std::string, std::string> variables{};        // allow-listed only
+  static void fields(auto& e, auto&& visit) {
+    visit("hostname", e.hostname);
+    visit("captured_utc", e.captured_utc);
+    visit("os", e.os);
+    visit("kernel", e.kernel);
+    visit("cpu.model", e.cpu_model);
+    visit("cpu.packages", e.packages);
+    visit("cpu.cores", e.cores);
+    visit("cpu.threads", e.threads);
+    visit("cpu.usable_threads", e.usable_threads);
+    visit("cpu.numa_nodes", e.numa_nodes);
+    visit("cpu.l1d_bytes", e.l1d_bytes);
+    visit("cpu.l2_bytes", e.l2_bytes);
+    visit("cpu.l3_bytes", e.l3_bytes);
+    visit("cpu.governor", e.governor, {.null = true});
+    visit("cpu.turbo", e.turbo, {.null = true});
+    visit("memory.total_bytes", e.memory_bytes);
+    visit("memory.limit_bytes", e.memory_limit_bytes);
+    visit("busy_share", e.busy_share);
+    visit("load_average", e.load_average);
+    visit("mpi_version", e.mpi_version, {.null = true});
+    visit("devices", e.devices);
+    visit("device_software", e.device_software, {.omit = true});
+    visit("variables", e.variables);
+  }
 };
 
 struct CaptureOptions {

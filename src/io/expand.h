@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "io/config.h"
-#include "io/point.h"
+#include "io/point_json.h"
 
 namespace longnet {
 
@@ -26,7 +26,8 @@ struct ExpandOptions {
   int64_t world_size = 1;  // what "world" means
   int64_t max_ranks = 0;   // points with more ranks become skipped_unsupported; 0: no limit
   std::string filter{};    // --filter: points that do not match are dropped; "" keeps all
-  std::string transport = "threads";
+  Mode mode = Mode::kReal;
+  std::string transport = "threads";  // "" where nothing moves bytes
   KnownNames known{};  // which axes concern which algorithm, and what a filter may name
   // Puts what an algorithm will really use in place of options that it chooses or limits itself.
   // Called before ids, so that a record says what ran, and points that are alike appear once.
@@ -56,10 +57,5 @@ std::vector<DilatedBranch> resolve_branches(const DilatedConfig& dilated, int64_
 // the same problem), found by bisection because pairs grow with c.
 DilatedPattern resolve_sparse(const SparseConfig& sparse, const AttentionProblem& problem,
                               const DilatedPattern& dilated);
-
-// The canonical JSON of params (sorted keys, without transport and the pattern's kind, which the
-// algorithm decides) and the id: first 8 hex digits of its SHA-256.
-std::string canonical_params_json(const PointParams& params);
-std::string point_id(const PointParams& params);
 
 }  // namespace longnet

@@ -115,7 +115,9 @@ TEST(Expand, PatternsFollowTheAlgorithm) {
                         "seq_len": "8K", "ranks": 2)",
                     R"("dilated": {"phase": "shard", "mix": "mean", "gather_scope": "world"},
                        "sparse": {"segment": 100, "summary": 7})"),
-             {.known = {.dilated_algorithms = {"dilated", "other"}}});
+             {.known = {.patterns = {{"dilated", PatternKind::kDilated},
+                                     {"other", PatternKind::kDilated},
+                                     {"sparse", PatternKind::kSparse}}}});
   EXPECT_THAT(points[0].params.pattern.branches, ElementsAre(B{2048, 1}, B{4096, 2}, B{8192, 4}));
   EXPECT_EQ(points[0].params.pattern.phase_parts, 2);
   EXPECT_EQ(points[0].params.pattern.mix, MixRule::kMean);
@@ -190,8 +192,8 @@ std::vector<std::string> options_of(const std::vector<Point>& points) {
   std::vector<std::string> all;
   for (const Point& p : points)
     all.push_back(concat(p.params.algorithm, ":", p.params.ranks, ":", p.params.layout, ":",
-                         p.params.collective, ":", p.params.ulysses_degree, ":",
-                         p.params.ring_inner, ":", p.params.head_slice));
+                         p.params.collective, ":", p.params.options.ulysses_degree, ":",
+                         p.params.options.ring_inner, ":", p.params.options.head_slice));
   return all;
 }
 
@@ -321,7 +323,7 @@ TEST(Expand, ResolvedOptionsDecideIdsAndDuplicates) {
   ExpandOptions options;
   EXPECT_EQ(expand(c).size(), 12u);
   options.resolve = [](PointParams& p) {  // 0: as many as there are ranks
-    if (p.ulysses_degree == 0) p.ulysses_degree = p.ranks;
+    if (p.options.ulysses_degree == 0) p.options.ulysses_degree = p.ranks;
   };
   const auto points = expand(c, options);
   EXPECT_THAT(options_of(points),
@@ -352,14 +354,17 @@ TEST(Expand, KvHeadsFollowHeads) {
   EXPECT_EQ(points[1].params.problem.num_kv_heads, 6);
 }
 
-TEST(Expand, IdsAreStableAndIgnoreTheTransport) {
+TEST(Expand, IdsAreStableAndIgnoreModeAndTransport) {
   const Config c =
       config(R"("algorithm": ["dilated", "ring"], "seq_len": ["8K", "16K"], "ranks": [1, 2])");
-  const auto threads = expand(c), mpi = expand(c, {.world_size = 2, .transport = "mpi"});
+  const auto threads = expand(c), mpi = expand(c, {.world_size = 2, .transport = "mpi"}),
+             walked = expand(c, {.mode = Mode::kVirtual, .transport = ""});
   std::set<std::string> ids;
   for (size_t i = 0; i < threads.size(); ++i) {
     EXPECT_EQ(threads[i].id, mpi[i].id);
     EXPECT_EQ(mpi[i].params.transport, "mpi");
+    EXPECT_EQ(threads[i].id, walked[i].id);
+    EXPECT_EQ(walked[i].params.mode, Mode::kVirtual);
     EXPECT_EQ(threads[i].id.size(), 8u);
     EXPECT_EQ(threads[i].id.find_first_not_of("0123456789abcdef"), std::string::npos);
     ids.insert(threads[i].id);
@@ -384,6 +389,7 @@ TEST(Expand, IdOfAKnownPointNeverChanges) {
       R"("threads":1,"ulysses_degree":0})");
   const std::string id = point_id(p);
   p.transport = "mpi";
+  p.mode = Mode::kSimulated;
   EXPECT_EQ(point_id(p), id);
   p.problem.seed = 2;
   EXPECT_NE(point_id(p), id);
@@ -402,9 +408,9 @@ TEST(Expand, EveryOptionChangesTheId) {
   };
   add([](PointParams& p) { p.layout = "zigzag"; });
   add([](PointParams& p) { p.collective = "ring"; });
-  add([](PointParams& p) { p.ulysses_degree = 2; });
-  add([](PointParams& p) { p.ring_inner = 2; });
-  add([](PointParams& p) { p.head_slice = 2; });
+  add([](PointParams& p) { p.options.ulysses_degree = 2; });
+  add([](PointParams& p) { p.options.ring_inner = 2; });
+  add([](PointParams& p) { p.options.head_slice = 2; });
   add([](PointParams& p) { p.node_size = 2; });
   add([](PointParams& p) { p.replicas = 2; });
   add([](PointParams& p) { p.pattern.branches[1].summary_tokens = 3; });
@@ -455,7 +461,7 @@ TEST(Expand, NothingLeftSaysWhatRemovedIt) {
 
 TEST(Expand, AFilterNamesKnownValues) {
   const Config c = config(R"("algorithm": "ring", "seq_len": 8)");
-  const KnownNames known{.algorithms = {"dilated", "ring"}};
+  const KnownNames known{.names = {{"algorithm", {"dilated", "ring"}}}};
   const auto error = [&](const std::string& filter) {
     return usage_error([&] { expand(c, {.filter = filter, .known = known}); });
   };
@@ -468,19 +474,21 @@ TEST(Expand, AFilterNamesKnownValues) {
 
 TEST(ReplacedChoices, NameWhoDoesWhatElse) {
   const KnownNames known{
-      .dilated_algorithms = {"dilated"},
       .collectives_of = {{"all_gather", {"native", "bruck"}}, {"ulysses", {"native", "linear"}}}};
   Config c;
-  c.sweep.algorithm = {"all_gather", "ulysses", "ring", "dilated"};
+  const auto ask = [&](const std::string& key, const std::vector<std::string>& names) {
+    c.sweep.axes[key].values.assign(names.begin(), names.end());
+  };
+  ask("algorithm", {"all_gather", "ulysses", "ring", "dilated"});
   EXPECT_TRUE(replaced_choices(c, known).empty());
-  c.sweep.collective = {"native", "linear"};  // who cannot do one does the other
+  ask("collective", {"native", "linear"});  // who cannot do one does the other
   EXPECT_TRUE(replaced_choices(c, known).empty());
-  c.sweep.collective = {"linear"};
-  c.sweep.layout = {"zigzag"};
+  ask("collective", {"linear"});
+  ask("layout", {"zigzag"});
   EXPECT_THAT(replaced_choices(c, known),
               ElementsAre("no collective linear for all_gather, ring, dilated: native instead",
                           "no layout zigzag for dilated: contiguous instead"));
-  c.sweep.collective = {"linear", "bruck"};
+  ask("collective", {"linear", "bruck"});
   EXPECT_THAT(replaced_choices(c, known).front(), HasSubstr("bruck for ring, dilated"));
 }
 

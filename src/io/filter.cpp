@@ -12,58 +12,28 @@
 #include "json/text.h"
 
 namespace longnet {
-namespace {
 
-enum class Type { kNumber, kText, kFlag };
-using Value = std::variant<double, std::string, bool>;  // in the order of Type
-
-struct Field {
-  const char* key;
-  Type type;
-  Value (*get)(const Point&);
+struct Filter::Expression {
+  enum class Kind { kAnd, kOr, kNot, kCompare };
+  enum class Op { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual };
+  Kind kind = Kind::kCompare;
+  std::shared_ptr<const Expression> left, right;  // kNot has left only
+  const Axis* axis = nullptr;                     // null: the id
+  Op op = Op::kEqual;
+  std::variant<double, std::string, bool> value{};
 };
 
-// The names of a result's params.
-constexpr std::array<Field, 24> kFields{{
-    {"algorithm", Type::kText, [](const Point& p) -> Value { return p.params.algorithm; }},
-    {"transport", Type::kText, [](const Point& p) -> Value { return p.params.transport; }},
-    {"kernel", Type::kText, [](const Point& p) -> Value { return p.params.kernel; }},
-    {"layout", Type::kText, [](const Point& p) -> Value { return p.params.layout; }},
-    {"collective", Type::kText, [](const Point& p) -> Value { return p.params.collective; }},
-    {"gather_scope", Type::kText, [](const Point& p) -> Value { return p.params.gather_scope; }},
-    {"dtype", Type::kText,
-     [](const Point& p) -> Value { return std::string(to_string(p.params.problem.dtype)); }},
-    {"offset", Type::kText,
-     [](const Point& p) -> Value { return std::string(to_string(p.params.pattern.offset)); }},
-    {"mix", Type::kText,
-     [](const Point& p) -> Value { return std::string(to_string(p.params.pattern.mix)); }},
-    {"id", Type::kText, [](const Point& p) -> Value { return p.id; }},
-    {"seq_len", Type::kNumber,
-     [](const Point& p) -> Value { return double(p.params.problem.seq_len); }},
-    {"ranks", Type::kNumber, [](const Point& p) -> Value { return double(p.params.ranks); }},
-    {"batch", Type::kNumber,
-     [](const Point& p) -> Value { return double(p.params.problem.batch); }},
-    {"heads", Type::kNumber,
-     [](const Point& p) -> Value { return double(p.params.problem.num_heads); }},
-    {"kv_heads", Type::kNumber,
-     [](const Point& p) -> Value { return double(p.params.problem.num_kv_heads); }},
-    {"head_dim", Type::kNumber,
-     [](const Point& p) -> Value { return double(p.params.problem.head_dim); }},
-    {"ulysses_degree", Type::kNumber,
-     [](const Point& p) -> Value { return double(p.params.ulysses_degree); }},
-    {"ring_inner", Type::kNumber,
-     [](const Point& p) -> Value { return double(p.params.ring_inner); }},
-    {"head_slice", Type::kNumber,
-     [](const Point& p) -> Value { return double(p.params.head_slice); }},
-    {"node_size", Type::kNumber,
-     [](const Point& p) -> Value { return double(p.params.node_size); }},
-    {"replicas", Type::kNumber, [](const Point& p) -> Value { return double(p.params.replicas); }},
-    {"seed", Type::kNumber, [](const Point& p) -> Value { return double(p.params.problem.seed); }},
-    {"threads", Type::kNumber, [](const Point& p) -> Value { return double(p.params.threads); }},
-    {"causal", Type::kFlag, [](const Point& p) -> Value { return p.params.problem.causal; }},
-}};
+namespace {
 
-enum class Op { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual };
+// A condition without an axis is about the id.
+Value value_of(const Axis* axis, const Point& p) {
+  return axis ? axis->member.get(p.params) : p.id;
+}
+
+bool is_number(const Axis* axis) { return axis && std::holds_alternative<int64_t>(axis->standard); }
+bool is_flag(const Axis* axis) { return axis && std::holds_alternative<bool>(axis->standard); }
+
+using Op = Filter::Expression::Op;
 constexpr std::array<const char*, 6> kOps{"==", "!=", "<", "<=", ">", ">="};
 
 template <class T>
@@ -92,19 +62,6 @@ struct Token {
   size_t at = 0;
 };
 
-}  // namespace
-
-struct Filter::Expression {
-  enum class Kind { kAnd, kOr, kNot, kCompare };
-  Kind kind = Kind::kCompare;
-  std::shared_ptr<const Expression> left, right;  // kNot has left only
-  const Field* field = nullptr;
-  Op op = Op::kEqual;
-  Value value;
-};
-
-namespace {
-
 using Node = std::shared_ptr<const Filter::Expression>;
 using ExpressionKind = Filter::Expression::Kind;
 
@@ -112,9 +69,7 @@ using ExpressionKind = Filter::Expression::Kind;
 // ')' | compare.
 class Parser {
  public:
-  Parser(std::string_view text, const KnownValues& known) : text_(text), known_(known) {
-    advance();
-  }
+  Parser(std::string_view text, const KnownNames& known) : text_(text), known_(known) { advance(); }
 
   Node parse() {
     Node root = parse_or();
@@ -221,46 +176,42 @@ class Parser {
                                             : concat("expected a key, found '", token_.text, "'"),
            "a condition is: key operator value, e.g. ranks > 4");
     const Token key = token_;
-    for (const Field& f : kFields)
-      if (key.text == f.key) e.field = &f;
-    if (!e.field)
+    e.axis = find_axis(key.text);
+    if (!e.axis && key.text != "id")
       fail(key.at, concat("unknown key '", key.text, "'"), name_hint(key.text, filter_keys()));
     advance();
     size_t op = 0;
     while (op < kOps.size() && !(token_.kind == Token::Kind::kSymbol && token_.text == kOps[op]))
       ++op;
     if (op == kOps.size()) {
-      if (e.field->type != Type::kFlag)
+      if (!is_flag(e.axis))
         fail(token_.at, concat("expected an operator after '", key.text, "'"),
              "operators are == != < <= > >=");
       e.value = true;  // a flag alone
       return std::make_shared<const Filter::Expression>(std::move(e));
     }
     e.op = Op(op);
-    if (e.field->type != Type::kNumber && e.op != Op::kEqual && e.op != Op::kNotEqual)
+    if (!is_number(e.axis) && e.op != Op::kEqual && e.op != Op::kNotEqual)
       fail(token_.at, concat("'", key.text, "' is no number and has no order"), "use == or !=");
     advance();
-    e.value = parse_value(*e.field);
+    e.value = parse_value(e.axis, key.text);
     return std::make_shared<const Filter::Expression>(std::move(e));
   }
 
-  Value parse_value(const Field& field) {
+  std::variant<double, std::string, bool> parse_value(const Axis* axis, const std::string& key) {
     const Token t = token_;
     if (t.kind != Token::Kind::kWord && t.kind != Token::Kind::kQuoted)
-      fail(t.at, concat("expected a value for '", field.key, "'"),
-           "e.g. ranks > 4, algorithm == ring");
+      fail(t.at, concat("expected a value for '", key, "'"), "e.g. ranks > 4, algorithm == ring");
     advance();
-    if (field.type == Type::kText) {
-      const auto known = known_.find(field.key);
-      if (known != known_.end() && !known->second.empty() &&
-          std::find(known->second.begin(), known->second.end(), t.text) == known->second.end())
-        fail(t.at, concat("no ", field.key, " is named '", t.text, "'"),
-             name_hint(t.text, known->second));
+    if (!is_number(axis) && !is_flag(axis)) {
+      const auto words = axis ? known_.values_of(*axis) : std::vector<std::string>();
+      if (!words.empty() && std::ranges::find(words, t.text) == words.end())
+        fail(t.at, concat("no ", key, " is named '", t.text, "'"), name_hint(t.text, words));
       return t.text;
     }
-    if (field.type == Type::kFlag) {
+    if (is_flag(axis)) {
       if (t.text != "true" && t.text != "false")
-        fail(t.at, concat("'", field.key, "' is true or false, not '", t.text, "'"),
+        fail(t.at, concat("'", key, "' is true or false, not '", t.text, "'"),
              "write true or false");
       return t.text == "true";
     }
@@ -268,17 +219,24 @@ class Parser {
     double number = 0;
     const auto [end, error] = std::from_chars(t.text.data(), t.text.data() + t.text.size(), number);
     if (error != std::errc() || end != t.text.data() + t.text.size() || !std::isfinite(number))
-      fail(t.at, concat("'", field.key, "' is a number, not '", t.text, "'"),
-           "write 8192, 8K, 1M or 1B");
+      fail(t.at, concat("'", key, "' is a number, not '", t.text, "'"), "write 8192, 8K, 1M or 1B");
     return number;
   }
 
   std::string_view text_;
-  const KnownValues& known_;
+  const KnownNames& known_;
   size_t at_ = 0;
   int depth_ = 0;
   Token token_;
 };
+
+bool compare(const Filter::Expression& e, const Value& value) {
+  if (const double* number = std::get_if<double>(&e.value))
+    return compare(e.op, double(std::get<int64_t>(value)), *number);
+  if (const bool* flag = std::get_if<bool>(&e.value))
+    return compare(e.op, std::get<bool>(value), *flag);
+  return compare(e.op, std::get<std::string>(value), std::get<std::string>(e.value));
+}
 
 bool evaluate(const Filter::Expression& e, const Point& p) {
   switch (e.kind) {
@@ -289,7 +247,7 @@ bool evaluate(const Filter::Expression& e, const Point& p) {
     case ExpressionKind::kNot:
       return !evaluate(*e.left, p);
     case ExpressionKind::kCompare:
-      return compare(e.op, e.field->get(p), e.value);
+      return compare(e, value_of(e.axis, p));
   }
   return false;
 }
@@ -317,12 +275,12 @@ std::string print(const Filter::Expression& e) {
     const char quote = text.find('"') == std::string::npos ? '"' : '\'';
     value = quote + text + quote;
   }
-  return concat(e.field->key, " ", kOps[size_t(e.op)], " ", value);
+  return concat(e.axis ? e.axis->key : "id", " ", kOps[size_t(e.op)], " ", value);
 }
 
 }  // namespace
 
-Filter::Filter(std::string_view text, const KnownValues& known) {
+Filter::Filter(std::string_view text, const KnownNames& known) {
   if (text.find_first_not_of(" \t\n") != std::string_view::npos)
     root_ = Parser(text, known).parse();
 }
@@ -333,7 +291,8 @@ std::string Filter::to_string() const { return root_ ? print(*root_) : ""; }
 
 std::vector<std::string> filter_keys() {
   std::vector<std::string> keys;
-  for (const Field& f : kFields) keys.emplace_back(f.key);
+  for (const Axis& axis : axes()) keys.emplace_back(axis.key);
+  keys.emplace_back("id");
   return keys;
 }
 

@@ -6,18 +6,14 @@
 // are the names of a result's params, and id. Numbers may carry K, M, B; strings may be bare or
 // quoted; a boolean key may stand alone.
 #pragma once
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "io/point.h"
+#include "io/axes.h"
 
 namespace longnet {
-
-// Key -> the values it can have; keys that are absent can have any.
-using KnownValues = std::map<std::string, std::vector<std::string>, std::less<>>;
 
 class Filter {
  public:
@@ -26,7 +22,7 @@ class Filter {
   Filter() = default;  // matches everything, as does an empty text
   // Throws UsageError that shows the text with a caret under the mistake. A value outside those
   // known for its key is one.
-  explicit Filter(std::string_view text, const KnownValues& known = {});
+  explicit Filter(std::string_view text, const KnownNames& known = {});
   bool matches(const Point& point) const;
   // Fully parenthesised; parses back to the same filter.
   std::string to_string() const;

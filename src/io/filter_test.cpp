@@ -159,16 +159,16 @@ TEST(Filter, OptionsOfAlgorithmsAreKeys) {
   Point p = point("usp", 8, 4);
   p.params.layout = "zigzag";
   p.params.collective = "pairwise";
-  p.params.ulysses_degree = 2;
-  p.params.ring_inner = 3;
-  p.params.head_slice = 4;
+  p.params.options.ulysses_degree = 2;
+  p.params.options.ring_inner = 3;
+  p.params.options.head_slice = 4;
   EXPECT_TRUE(matches("layout == zigzag && collective == pairwise && ulysses_degree == 2", p));
   EXPECT_TRUE(matches("ring_inner > 2 && head_slice >= 4", p));
   EXPECT_FALSE(matches("collective != pairwise || ulysses_degree == 0", p));
 }
 
 TEST(Filter, ValuesOutsideTheKnownOnesAreMistakes) {
-  const KnownValues known{{"algorithm", {"dilated", "ring"}}, {"kernel", {}}};
+  const KnownNames known{.names = {{"algorithm", {"dilated", "ring"}}, {"kernel", {}}}};
   const auto error = [&](const std::string& text) {
     return usage_error([&] { Filter f(text, known); });
   };
@@ -182,7 +182,7 @@ TEST(Filter, ValuesOutsideTheKnownOnesAreMistakes) {
 TEST(Filter, EveryKeyIsUsable) {
   for (const std::string& key : filter_keys()) {
     bool parsed = false;
-    for (const char* value : {"x", "1", "true"}) {
+    for (const char* value : {"x", "1", "true", "real", "world", "fp32", "paper", "lse"}) {
       try {
         const Filter f(concat(key, " == ", value));
         parsed = true;

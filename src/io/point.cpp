@@ -24,4 +24,16 @@ std::string_view to_string(PointStatus s) {
   return "error";
 }
 
+std::string_view to_string(Mode m) {
+  switch (m) {
+    case Mode::kReal:
+      return "real";
+    case Mode::kVirtual:
+      return "virtual";
+    case Mode::kSimulated:
+      return "simulated";
+  }
+  return "?";
+}
+
 }  // namespace longnet

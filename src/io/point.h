@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/algorithm_options.h"
 #include "core/problem.h"
 #include "pattern/dilated_pattern.h"
 
@@ -21,12 +22,20 @@ enum class PointStatus {
   kError
 };
 std::string_view to_string(PointStatus s);  // "ok", "skipped_memory", ... as in results
+constexpr PointStatus last_value(PointStatus) { return PointStatus::kError; }
 
+// Ranks that run at once; one device in the place of all ranks, one after another; a modelled
+// cluster.
+enum class Mode { kReal, kVirtual, kSimulated };
+std::string_view to_string(Mode m);  // "real", "virtual", "simulated"
+constexpr Mode last_value(Mode) { return Mode::kSimulated; }
+
+// io/axes.cpp has a row for each of these but the branches and the cluster: name, default, where it
+// is read from.
 struct PointParams {
   std::string algorithm;  // a name of the schedule registry: "local", "dilated", "ring", ...
-  // "threads" or "mpi", as launched; "virtual": one device in the place of all ranks; "simulated"
-  // on a modelled cluster.
-  std::string transport = "threads";
+  Mode mode = Mode::kReal;
+  std::string transport = "threads";  // what moves bytes between ranks; "" where nothing does
   std::string kernel = "cpu";
   std::string layout = "contiguous";           // order of tokens over ranks
   std::string gather_scope = "segment_group";  // or "world"
@@ -34,9 +43,7 @@ struct PointParams {
   DilatedPattern pattern;  // resolved branches; the dense branch for exact algorithms
   int ranks = 1;
   std::string collective = "native";  // or a lowering: ring, recursive_doubling, bruck, ...
-  int ulysses_degree = 0;             // usp: Pu; 0: not resolved, or another algorithm
-  int ring_inner = 0;                 // double_ring: Pi; likewise
-  int64_t head_slice = 0;             // all_gather: K/V heads gathered at a time; 0: all
+  AlgorithmOptions options;
   int node_size = 0;  // collective hierarchical: ranks of a node; 0: near the root of the group
   // Groups of ranks, each with its share of the batch; they do the same and exchange nothing.
   int replicas = 1;
@@ -47,10 +54,12 @@ struct PointParams {
   // or not `replicas` divides (expand() says where it does not).
   int group_ranks() const { return std::max(1, ranks / replicas); }
   int64_t group_batch() const { return std::max<int64_t>(1, problem.batch / replicas); }
+  // How bytes moved, for people: the transport of a real run, else the mode.
+  std::string way() const { return mode == Mode::kReal ? transport : std::string(to_string(mode)); }
 };
 
 struct Point {
-  std::string id{};  // 8 hex digits: a hash of the canonical JSON of `params` without transport
+  std::string id{};  // 8 hex digits: a hash of the canonical JSON of `params` (point_id)
   PointParams params{};
   PointStatus status = PointStatus::kOk;  // kSkippedExcluded when the config excludes it
   std::string reason{};                   // of anything but ok

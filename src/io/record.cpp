@@ -1,6 +1,5 @@
 #include "io/record.h"
 
-#include <array>
 #include <cmath>
 #include <utility>
 
@@ -10,17 +9,6 @@
 
 namespace longnet {
 namespace {
-
-constexpr std::array<Source, 4> kSources{Source::kMeasured, Source::kSimulated, Source::kReplayed,
-                                         Source::kExtrapolated};
-constexpr std::array<PointStatus, 8> kStatuses{PointStatus::kOk,
-                                               PointStatus::kSkippedMemory,
-                                               PointStatus::kSkippedExcluded,
-                                               PointStatus::kSkippedUnsupported,
-                                               PointStatus::kOom,
-                                               PointStatus::kTimeout,
-                                               PointStatus::kCheckFailed,
-                                               PointStatus::kError};
 
 // Clocks and turbo make a good kernel seem a little faster than a measured peak.
 constexpr double kMaxShareOfPeak = 1.05;
@@ -87,19 +75,6 @@ std::string_view to_string(Source s) {
       return "extrapolated";
   }
   return "?";
-}
-
-Source parse_source(std::string_view name) {
-  for (Source s : kSources)
-    if (to_string(s) == name) return s;
-  throw UsageError(
-      concat("unknown source '", name, "': measured, simulated, replayed or extrapolated"));
-}
-
-PointStatus parse_status(std::string_view name) {
-  for (PointStatus s : kStatuses)
-    if (to_string(s) == name) return s;
-  throw UsageError(concat("unknown status '", name, "'"));
 }
 
 PointRecord make_record(const Point& point, Source source) {

@@ -1,6 +1,7 @@
 // What is written about one point: the exact keys of points.jsonl and result.json as a struct.
 //
-// Units stand in the names. A double that was not measured is NaN here and null in JSON.
+// Units stand in the names. A double that was not measured is NaN here and null in JSON. `fields`
+// of each struct is the one list of its keys: result, journal and schema follow from it.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/field.h"
 #include "io/point.h"
 
 namespace longnet {
@@ -17,21 +19,37 @@ namespace longnet {
 inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 enum class Source { kMeasured, kSimulated, kReplayed, kExtrapolated };
-std::string_view to_string(Source s);             // "measured", ...
-Source parse_source(std::string_view name);       // throws UsageError
-PointStatus parse_status(std::string_view name);  // throws UsageError
+std::string_view to_string(Source s);  // "measured", ...
+constexpr Source last_value(Source) { return Source::kExtrapolated; }
 
 struct TimingRecord {
   std::vector<double> samples_s;  // each over all ranks, by `reduction`
   double median_s = kNotMeasured, ci_low_s = kNotMeasured, ci_high_s = kNotMeasured;
   double ci_level = kNotMeasured, p95_s = kNotMeasured, min_s = kNotMeasured;
   int warmup = 0;
-  std::string reduction = "max";  // "span", "max" or "sum": see the schema
+  std::string reduction = "max";  // see the schema
+  static void fields(auto& t, auto&& visit) {
+    visit("samples_s", t.samples_s, {.min = 0});
+    visit("median_s", t.median_s, {.min = 0});
+    visit("ci_low_s", t.ci_low_s, {.min = 0});
+    visit("ci_high_s", t.ci_high_s, {.min = 0});
+    visit("ci_level", t.ci_level, {.min = 0, .max = 1});
+    visit("p95_s", t.p95_s, {.min = 0});
+    visit("min_s", t.min_s, {.min = 0});
+    visit("warmup", t.warmup);
+    visit("reduction", t.reduction, {.words = {"span", "max", "sum"}});
+  }
 };
 
 struct PhasesRecord {
   double compute_s = kNotMeasured, communication_s = kNotMeasured;
   double exposed_communication_s = kNotMeasured, merge_s = kNotMeasured;
+  static void fields(auto& p, auto&& visit) {
+    visit("compute_s", p.compute_s);
+    visit("communication_s", p.communication_s);
+    visit("exposed_communication_s", p.exposed_communication_s);
+    visit("merge_s", p.merge_s);
+  }
 };
 
 // The same point with parts left out: what overlap hides, and what fragments cost.
@@ -41,6 +59,13 @@ struct AblationsRecord {
   double communication_only_s = kNotMeasured;  // no attention
   double serialised_s = kNotMeasured;          // one after the other
   double single_attend_s = kNotMeasured;       // a rank's pairs in one attend, nothing to merge
+  static void fields(auto& a, auto&& visit) {
+    visit("full_s", a.full_s, {.min = 0});
+    visit("compute_only_s", a.compute_only_s, {.min = 0});
+    visit("communication_only_s", a.communication_only_s, {.min = 0});
+    visit("serialised_s", a.serialised_s, {.min = 0});
+    visit("single_attend_s", a.single_attend_s, {.min = 0});
+  }
 };
 
 struct RankRecord {
@@ -48,6 +73,12 @@ struct RankRecord {
   double median_s = kNotMeasured;
   double pairs = kNotMeasured;            // (query, key, head) pairs that its program attends to
   std::optional<int64_t> memory_bytes{};  // of its buffers, where ranks were walked one by one
+  static void fields(auto& r, auto&& visit) {
+    visit("rank", r.rank);
+    visit("median_s", r.median_s);
+    visit("pairs", r.pairs, {.min = 0, .unit = Unit::kCount, .later = true});
+    visit("memory_bytes", r.memory_bytes, {.omit = true});
+  }
 };
 
 struct WorkRecord {
@@ -57,32 +88,63 @@ struct WorkRecord {
   double flops_per_s = kNotMeasured, share_of_peak = kNotMeasured;
   std::vector<double> coverage{};  // per branch: share of (token, head) pairs that it updates
   double balance = kNotMeasured;   // mean over maximum of the ranks' pairs; 1: all do the same
+  static void fields(auto& w, auto&& visit) {
+    visit("tokens", w.tokens);
+    visit("flops", w.flops, {.unit = Unit::kCount});
+    visit("paper_macs", w.paper_macs, {.unit = Unit::kCount});
+    visit("flops_per_s", w.flops_per_s);
+    visit("share_of_peak", w.share_of_peak);
+    visit("coverage", w.coverage, {.min = 0, .max = 1});
+    visit("balance", w.balance, {.min = 0, .max = 1, .later = true});
+  }
 };
 
 struct CommRecord {  // maxima over ranks of what a rank sends
   std::optional<int64_t> counted_bytes_per_rank, predicted_bytes_per_rank;
   std::optional<int64_t> counted_messages_per_rank, predicted_messages_per_rank;
   std::vector<std::string> collectives_used{};  // "all_gather: bruck"
+  static void fields(auto& c, auto&& visit) {
+    visit("counted_bytes_per_rank", c.counted_bytes_per_rank);
+    visit("predicted_bytes_per_rank", c.predicted_bytes_per_rank);
+    visit("counted_messages_per_rank", c.counted_messages_per_rank);
+    visit("predicted_messages_per_rank", c.predicted_messages_per_rank);
+    visit("collectives_used", c.collectives_used, {.omit = true, .schema = "collectives_used"});
+  }
 };
 
 struct MemoryRecord {
   std::optional<int64_t> measured_peak_bytes, predicted_peak_bytes;
   std::map<std::string, int64_t> by_tag{};
   std::optional<int64_t> device_bytes{};  // of a GPU: what it has for each rank that it serves
+  static void fields(auto& m, auto&& visit) {
+    visit("measured_peak_bytes", m.measured_peak_bytes);
+    visit("predicted_peak_bytes", m.predicted_peak_bytes);
+    visit("by_tag", m.by_tag);
+    visit("device_bytes", m.device_bytes, {.omit = true});
+  }
 };
 
 struct CheckRecord {
-  std::string status = "not_run";  // pass, fail, not_run
-  std::string reference{};         // "double"
+  std::string status = "not_run";
+  std::string reference{};  // "double"
   double max_rel_error = kNotMeasured, rel_l2_error = kNotMeasured;
   // Over queries that are the same for any number of ranks and any layout.
   double spread_rel_l2_error = kNotMeasured;
   int64_t queries = 0;
   double tolerance = kNotMeasured;
+  static void fields(auto& c, auto&& visit) {
+    visit("status", c.status, {.words = {"pass", "fail", "not_run"}});
+    visit("reference", c.reference, {.null = true});
+    visit("max_rel_error", c.max_rel_error);
+    visit("rel_l2_error", c.rel_l2_error);
+    visit("spread_rel_l2_error", c.spread_rel_l2_error, {.later = true});
+    visit("queries", c.queries);
+    visit("tolerance", c.tolerance);
+  }
 };
 
-// What the inputs and the output were, of all ranks together: the same for every way to run a
-// point, up to fp32 rounding of the output. Digests do not depend on the order of rows.
+// Inputs and output of all ranks together: the same for every way to run a point, up to fp32
+// rounding of the output. Digests do not depend on the order of rows.
 struct ContentRecord {
   uint64_t input_digest = 0, output_digest = 0;
   int64_t rows = 0;         // (sequence, token, head)
@@ -90,6 +152,18 @@ struct ContentRecord {
   int64_t nan_values = 0;   // never written
   double sum = 0, sum_squares = 0, min = kNotMeasured, max = kNotMeasured;  // of O
   double lse_sum = 0;
+  static void fields(auto& c, auto&& visit) {
+    visit("input_digest", c.input_digest, {.omit = true});  // of all inputs: not of one head
+    visit("output_digest", c.output_digest);
+    visit("rows", c.rows);
+    visit("absent_rows", c.absent_rows);
+    visit("nan_values", c.nan_values);
+    visit("sum", c.sum);
+    visit("sum_squares", c.sum_squares);
+    visit("min", c.min);
+    visit("max", c.max);
+    visit("lse_sum", c.lse_sum);
+  }
 };
 
 struct TimelineEntry {
@@ -98,6 +172,14 @@ struct TimelineEntry {
   std::string op;
   double begin_s = 0, end_s = 0;
   std::string detail{};  // "branch 2", "step 7", "rank 3"; may be empty
+  static void fields(auto& e, auto&& visit) {
+    visit("rank", e.rank);
+    visit("lane", e.lane);
+    visit("op", e.op);
+    visit("begin_s", e.begin_s);
+    visit("end_s", e.end_s);
+    visit("detail", e.detail, {.omit = true});
+  }
 };
 
 struct PointRecord {
@@ -115,9 +197,26 @@ struct PointRecord {
   CheckRecord check;
   std::optional<AblationsRecord> ablations;
   std::optional<ContentRecord> content;
-  // Optional: tag -> value, e.g. "measured_share" of an extrapolation.
-  std::map<std::string, double> metrics;
-  std::vector<TimelineEntry> timeline;  // optional: one step
+  std::map<std::string, double> metrics;  // tag -> value, e.g. "measured_share"
+  std::vector<TimelineEntry> timeline;    // one step
+  static void fields(auto& r, auto&& visit) {
+    visit("id", r.id, {.schema = "id"});
+    visit("source", r.source);
+    visit("status", r.status);
+    visit("reason", r.reason, {.null = true});
+    visit("params", r.params);
+    visit("timing", r.timing);
+    visit("phases", r.phases);
+    visit("per_rank", r.per_rank);
+    visit("work", r.work);
+    visit("comm", r.comm);
+    visit("memory", r.memory);
+    visit("check", r.check);
+    visit("ablations", r.ablations, {.omit = true});
+    visit("content", r.content, {.omit = true});
+    visit("metrics", r.metrics, {.omit = true});
+    visit("timeline", r.timeline, {.omit = true, .schema = "timeline"});
+  }
 };
 
 // Id, params, status and reason of `point`; everything else not measured.

@@ -22,9 +22,9 @@ PointRecord full_record() {
   r.params.threads = 3;
   r.params.layout = "zigzag";
   r.params.collective = "bruck";
-  r.params.ulysses_degree = 4;
-  r.params.ring_inner = 2;
-  r.params.head_slice = 3;
+  r.params.options.ulysses_degree = 4;
+  r.params.options.ring_inner = 2;
+  r.params.options.head_slice = 3;
   r.params.node_size = 8;
   r.params.replicas = 2;
   r.params.problem = {.seq_len = 1 << 20,
@@ -73,12 +73,13 @@ TEST(Record, HasTheKeysThatToolsRelyOn) {
   EXPECT_THAT(n.keys, ElementsAre("id", "source", "status", "reason", "params", "timing", "phases",
                                   "per_rank", "work", "comm", "memory", "check", "ablations",
                                   "metrics", "timeline"));
-  EXPECT_THAT(keys("params"),
-              testing::IsSupersetOf({"algorithm",  "transport",  "kernel",     "seq_len",
-                                     "ranks",      "batch",      "heads",      "kv_heads",
-                                     "head_dim",   "dtype",      "causal",     "layout",
-                                     "pattern",    "branches",   "collective", "ulysses_degree",
-                                     "ring_inner", "head_slice", "node_size",  "replicas"}));
+  EXPECT_THAT(
+      keys("params"),
+      testing::IsSupersetOf(
+          {"algorithm",  "mode",      "transport", "kernel",     "seq_len",        "ranks",
+           "batch",      "heads",     "kv_heads",  "head_dim",   "dtype",          "causal",
+           "layout",     "pattern",   "branches",  "collective", "ulysses_degree", "ring_inner",
+           "head_slice", "node_size", "replicas"}));
   EXPECT_THAT(keys("timing"), ElementsAre("samples_s", "median_s", "ci_low_s", "ci_high_s",
                                           "ci_level", "p95_s", "min_s", "warmup", "reduction"));
   EXPECT_THAT(keys("phases"),
@@ -113,9 +114,9 @@ TEST(Record, RoundTrips) {
   EXPECT_EQ(back.params.pattern, r.params.pattern);
   EXPECT_EQ(back.params.layout, "zigzag");
   EXPECT_EQ(back.params.collective, "bruck");
-  EXPECT_EQ(back.params.ulysses_degree, 4);
-  EXPECT_EQ(back.params.ring_inner, 2);
-  EXPECT_EQ(back.params.head_slice, 3);
+  EXPECT_EQ(back.params.options.ulysses_degree, 4);
+  EXPECT_EQ(back.params.options.ring_inner, 2);
+  EXPECT_EQ(back.params.options.head_slice, 3);
   EXPECT_EQ(back.params.node_size, 8);
   EXPECT_EQ(back.params.replicas, 2);
   EXPECT_THAT(back.comm.collectives_used, testing::ElementsAre("all_gather: bruck"));
@@ -163,8 +164,8 @@ TEST(Record, AbsentOptionsReadAsTheirDefaults) {
       R"({"id": "00000001", "source": "measured", "status": "ok",
           "params": {"algorithm": "ring", "branches": [{"segment_length": 8}]}})");
   EXPECT_EQ(r.params.collective, "native");
-  EXPECT_EQ(r.params.ulysses_degree, 0);
-  EXPECT_EQ(r.params.head_slice, 0);
+  EXPECT_EQ(r.params.options.ulysses_degree, 0);
+  EXPECT_EQ(r.params.options.head_slice, 0);
   EXPECT_EQ(r.params.pattern, dense_pattern(8));
   EXPECT_TRUE(std::isnan(r.work.balance));
   EXPECT_FALSE(r.ablations);
@@ -187,7 +188,7 @@ TEST(Record, NamesThePatternOfItsPoint) {
   std::string text = record_to_json(r);
   text.replace(text.find("\"sparse\""), 8, "\"spares\"");
   EXPECT_THAT(usage_error([&] { record_from_json(text); }),
-              testing::HasSubstr("unknown pattern 'spares'"));
+              testing::HasSubstr("unknown name 'spares'"));
 }
 
 // Results of before the kind was written leave it to the branches.
@@ -205,13 +206,33 @@ TEST(Record, ThePatternOfAnOldResultFollowsFromItsBranches) {
   EXPECT_EQ(kind(part + R"(, {"segment_length": 16, "summary_tokens": 2})"), PatternKind::kSparse);
 }
 
+TEST(Record, OldResultsNameTheirModeAsTransport) {
+  const auto params_of = [](const std::string& params) {
+    return record_from_json(
+               concat(R"({"id": "00000001", "source": "measured", "status": "ok", "params": )",
+                      params, "}"))
+        .params;
+  };
+  const PointParams old = params_of(R"({"algorithm": "ring", "transport": "virtual"})"),
+                    now = params_of(R"({"mode": "virtual", "transport": null})"),
+                    real = params_of(R"({"transport": "mpi"})");
+  EXPECT_EQ(old.mode, Mode::kVirtual);
+  EXPECT_EQ(old.transport, "");
+  EXPECT_EQ(now.mode, Mode::kVirtual);
+  EXPECT_EQ(now.transport, "");
+  EXPECT_EQ(real.mode, Mode::kReal);
+  EXPECT_EQ(real.way(), "mpi");
+  EXPECT_EQ(now.way(), "virtual");
+  EXPECT_THROW(params_of(R"({"dtype": "fp8"})"), UsageError);
+}
+
 TEST(Record, StatusAndSourceNamesRoundTrip) {
   for (int i = 0; i <= int(PointStatus::kError); ++i)
-    EXPECT_EQ(parse_status(to_string(PointStatus(i))), PointStatus(i));
+    EXPECT_EQ(parse_enum<PointStatus>(to_string(PointStatus(i))), PointStatus(i));
   for (int i = 0; i <= int(Source::kExtrapolated); ++i)
-    EXPECT_EQ(parse_source(to_string(Source(i))), Source(i));
-  EXPECT_THROW(parse_status("fine"), UsageError);
-  EXPECT_THROW(parse_source("guessed"), UsageError);
+    EXPECT_EQ(parse_enum<Source>(to_string(Source(i))), Source(i));
+  EXPECT_THROW(parse_enum<PointStatus>("fine"), UsageError);
+  EXPECT_THROW(parse_enum<Source>("guessed"), UsageError);
   EXPECT_THROW(record_from_json("{}"), UsageError);
   EXPECT_THROW(record_from_json("[]"), UsageError);
 }

@@ -31,12 +31,30 @@ struct RunInfo {
   std::string config_sha256{};
   std::string cluster_json{};  // that was simulated, before any what-if; "" for real runs
   std::string cluster_sha256{};
-  std::string transport{};  // "mpi", "threads", "simulated"
+  std::string mode = "real";  // or "virtual", "simulated"
+  std::string transport{};    // "mpi", "threads"; "" where nothing moves
   int world_size = 1;
   int64_t planned = 0;                 // points of the sweep, those skipped included; 0: not known
   std::string filter{};                // --filter, "" when there was none
   std::vector<std::string> resumed{};  // per resume that changed something: when and what
   std::string started_utc{}, finished_utc{};  // RFC 3339, set by create and by finish
+  // config_json and cluster_json apart, which are JSON themselves.
+  static void fields(auto& r, auto&& visit) {
+    visit("name", r.name);
+    visit("description", r.description);
+    visit("command", r.command);
+    visit("config_path", r.config_path);
+    visit("config_sha256", r.config_sha256);
+    visit("cluster_sha256", r.cluster_sha256, {.omit = true});
+    visit("mode", r.mode);
+    visit("transport", r.transport, {.null = true});
+    visit("world_size", r.world_size);
+    visit("planned", r.planned);
+    visit("filter", r.filter);
+    visit("resumed", r.resumed, {.omit = true});
+    visit("started_utc", r.started_utc);
+    visit("finished_utc", r.finished_utc, {.null = true});
+  }
 };
 
 struct RankInfo {
@@ -44,6 +62,12 @@ struct RankInfo {
   std::string hostname{};
   int cores = 0;         // usable by this rank
   std::string device{};  // "" for CPU
+  static void fields(auto& r, auto&& visit) {
+    visit("rank", r.rank);
+    visit("hostname", r.hostname);
+    visit("cores", r.cores);
+    visit("device", r.device, {.null = true});
+  }
 };
 
 struct FitRecord {     // of median_s against seq_len
@@ -51,6 +75,15 @@ struct FitRecord {     // of median_s against seq_len
   Source source = Source::kMeasured;
   double exponent = 0, r_squared = 0;
   int64_t points = 0, seq_len_min = 0, seq_len_max = 0;
+  static void fields(auto& f, auto&& visit) {
+    visit("series", f.series);
+    visit("source", f.source);
+    visit("exponent", f.exponent);
+    visit("r_squared", f.r_squared);
+    visit("points", f.points);
+    visit("seq_len_min", f.seq_len_min);
+    visit("seq_len_max", f.seq_len_max);
+  }
 };
 
 struct Summary {
@@ -58,12 +91,17 @@ struct Summary {
   std::map<std::string, int64_t> counts;  // every status, also those with 0
   int64_t planned = 0;
   std::vector<FitRecord> fits;  // series of at least three ok points, never over two sources
+  static void fields(auto& s, auto&& visit) {
+    visit("verdict", s.verdict);
+    visit("planned", s.planned);
+    visit("counts", s.counts);
+    visit("fits", s.fits);
+  }
 };
 
 // Fail: a point was wrong or broke (oom, timeout, check_failed, error). Incomplete: fewer records
 // than planned.
 Summary summarize(const std::vector<PointRecord>& points, int64_t planned);
-std::string series_name(const PointRecord& record);  // what is the same along a curve over seq_len
 
 struct Result {
   std::string path;  // of the folder or file read

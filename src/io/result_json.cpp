@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/check.h"
+#include "io/field_json.h"
 #include "io/record_node.h"
 
 namespace longnet {
@@ -15,88 +16,30 @@ namespace {
 namespace fs = std::filesystem;
 
 JsonNode run_node(const RunInfo& r) {
-  JsonNode n = JsonNode::object();
-  n.set("name", r.name).set("description", r.description).set("command", r.command);
-  n.set("config_path", r.config_path);
+  JsonNode n = write_fields(r);
   n.set("config", r.config_json.empty() ? JsonNode() : parse_json(r.config_json, "config"));
-  n.set("config_sha256", r.config_sha256);
-  if (!r.cluster_json.empty())
-    n.set("cluster", parse_json(r.cluster_json, "cluster")).set("cluster_sha256", r.cluster_sha256);
-  n.set("transport", r.transport);
-  n.set("world_size", r.world_size).set("planned", r.planned).set("filter", r.filter);
-  if (!r.resumed.empty()) n.set("resumed", to_array(r.resumed));
-  n.set("started_utc", r.started_utc);
-  return n.set("finished_utc", r.finished_utc.empty() ? JsonNode() : JsonNode(r.finished_utc));
+  return r.cluster_json.empty() ? n : n.set("cluster", parse_json(r.cluster_json, "cluster"));
 }
 
 RunInfo run_from(const JsonNode& n) {
   RunInfo r;
-  r.name = n.text("name");
-  r.description = n.text("description");
-  r.command = n.text("command");
-  r.config_path = n.text("config_path");
+  read_fields(n, r);
   if (const JsonNode* config = n.find("config"); config && config->is_object())
     r.config_json = dump_json(*config, 2);
-  r.config_sha256 = n.text("config_sha256");
   if (const JsonNode* cluster = n.find("cluster"); cluster && cluster->is_object())
     r.cluster_json = dump_json(*cluster, 2);
-  r.cluster_sha256 = n.text("cluster_sha256");
-  r.transport = n.text("transport");
-  r.world_size = int(n.whole("world_size", 1));
-  r.planned = n.whole("planned");
-  r.filter = n.text("filter");
-  for_each_item(n, "resumed", [&](const JsonNode& line) { r.resumed.push_back(line.string); });
-  r.started_utc = n.text("started_utc");
-  r.finished_utc = n.text("finished_utc");
+  if (r.transport == "virtual" || r.transport == "simulated") {  // before there were modes
+    r.mode = r.transport;
+    r.transport.clear();
+  }
   return r;
-}
-
-JsonNode ranks_node(const std::vector<RankInfo>& ranks) {
-  JsonNode list = JsonNode::array();
-  for (const RankInfo& r : ranks) {
-    JsonNode n = JsonNode::object();
-    n.set("rank", r.rank).set("hostname", r.hostname).set("cores", r.cores);
-    list.push(n.set("device", r.device.empty() ? JsonNode() : JsonNode(r.device)));
-  }
-  return list;
-}
-
-JsonNode summary_node(const Summary& s) {
-  JsonNode counts = JsonNode::object(), fits = JsonNode::array(), n = JsonNode::object();
-  for (const auto& [status, count] : s.counts) counts.set(status, count);
-  for (const FitRecord& f : s.fits) {
-    JsonNode fit = JsonNode::object();
-    fit.set("series", f.series).set("source", to_string(f.source)).set("exponent", f.exponent);
-    fit.set("r_squared", f.r_squared).set("points", f.points);
-    fits.push(fit.set("seq_len_min", f.seq_len_min).set("seq_len_max", f.seq_len_max));
-  }
-  n.set("verdict", s.verdict).set("planned", s.planned).set("counts", counts);
-  return n.set("fits", fits);
-}
-
-Summary summary_from(const JsonNode& n) {
-  Summary s;
-  s.verdict = n.text("verdict");
-  s.planned = n.whole("planned");
-  if (const JsonNode* counts = n.find("counts"))
-    for (const std::string& status : counts->keys) s.counts[status] = counts->whole(status);
-  for_each_item(n, "fits", [&](const JsonNode& f) {
-    s.fits.push_back({.series = f.text("series"),
-                      .source = parse_source(f.text("source")),
-                      .exponent = f.real("exponent"),
-                      .r_squared = f.real("r_squared"),
-                      .points = f.whole("points"),
-                      .seq_len_min = f.whole("seq_len_min"),
-                      .seq_len_max = f.whole("seq_len_max")});
-  });
-  return s;
 }
 
 JsonNode head_node(const Result& r) {
   JsonNode n = JsonNode::object();
-  n.set("schema_version", 1).set("run", run_node(r.run)).set("build", build_to_node(r.build));
-  n.set("environment", environment_to_node(r.environment));
-  return n.set("ranks", ranks_node(r.ranks));
+  n.set("schema_version", 1).set("run", run_node(r.run)).set("build", to_json(r.build));
+  n.set("environment", to_json(r.environment));
+  return n.set("ranks", to_json(r.ranks));
 }
 
 Result head_from(const JsonNode& n) {
@@ -106,14 +49,9 @@ Result head_from(const JsonNode& n) {
                             "folder under results/ or its result.json"));
   Result r;
   r.run = run_from(*n.find("run"));
-  if (const JsonNode* build = n.find("build")) r.build = build_from_node(*build);
-  if (const JsonNode* env = n.find("environment")) r.environment = environment_from_node(*env);
-  for_each_item(n, "ranks", [&](const JsonNode& rank) {
-    r.ranks.push_back({.rank = int(rank.whole("rank")),
-                       .hostname = rank.text("hostname"),
-                       .cores = int(rank.whole("cores")),
-                       .device = rank.text("device")});
-  });
+  if (const JsonNode* build = n.find("build")) from_json(*build, r.build);
+  if (const JsonNode* env = n.find("environment")) from_json(*env, r.environment);
+  if (const JsonNode* ranks = n.find("ranks")) from_json(*ranks, r.ranks);
   return r;
 }
 
@@ -141,7 +79,7 @@ std::string result_to_json(const Result& result) {
     point.take("timeline");
     points.push(std::move(point));
   }
-  n.set("points", std::move(points)).set("summary", summary_node(result.summary));
+  n.set("points", std::move(points)).set("summary", to_json(result.summary));
   return dump_json(n, 1) + "\n";
 }
 
@@ -215,7 +153,7 @@ Result read_result_file(const std::string& path) {
     if (timeline != timelines.end()) point.set("timeline", timeline->second);
     r.points.push_back(record_from_node(point));
   }
-  if (const JsonNode* summary = n.find("summary")) r.summary = summary_from(*summary);
+  if (const JsonNode* summary = n.find("summary")) from_json(*summary, r.summary);
   return r;
 }
 

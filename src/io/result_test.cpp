@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "core/test_support.h"
+#include "io/axes.h"
 #include "io/compare.h"
 #include "io/config.h"
 #include "io/expand.h"
@@ -153,6 +154,18 @@ TEST(ResultWriter, ASimulatedRunKeepsItsCluster) {
   const Result r = read_result(writer.directory());
   EXPECT_EQ(parse_json(r.run.cluster_json, "c").text("name"), "two nodes");
   EXPECT_EQ(r.run.cluster_sha256, options.run.cluster_sha256);
+}
+
+TEST(ReadResult, OldRunsNameTheirModeAsTransport) {
+  const TemporaryFolder folder;
+  const auto run_of = [&](const std::string& run) {
+    folder.write("run.json", concat(R"({"schema_version": 1, "run": )", run, "}"));
+    return read_result(folder.path()).run;
+  };
+  EXPECT_EQ(run_of(R"({"transport": "virtual"})").mode, "virtual");
+  EXPECT_EQ(run_of(R"({"transport": "virtual"})").transport, "");
+  EXPECT_EQ(run_of(R"({"transport": "mpi"})").mode, "real");
+  EXPECT_EQ(run_of(R"({"transport": null, "mode": "simulated"})").mode, "simulated");
 }
 
 TEST(ResultWriter, ResumesAfterATornLine) {
@@ -326,14 +339,14 @@ TEST(Summary, VerdictAndFits) {
 
 TEST(Summary, ASeriesIsOneSetOfOptions) {
   PointRecord r = ok_record(points()[0], 1);
-  std::vector<std::string> names{series_name(r)};
+  std::vector<std::string> names{series_name(r.params)};
   r.params.collective = "bruck";
-  names.push_back(series_name(r));
-  r.params.ulysses_degree = r.params.ring_inner = 2;
-  names.push_back(series_name(r));
-  r.params.head_slice = 2;
-  names.push_back(series_name(r));
-  EXPECT_THAT(names[3], HasSubstr("collective=bruck ulysses_degree=2 ring_inner=2 head_slice=2"));
+  names.push_back(series_name(r.params));
+  r.params.options = {.ulysses_degree = 2, .ring_inner = 2};
+  names.push_back(series_name(r.params));
+  r.params.options.head_slice = 2;
+  names.push_back(series_name(r.params));
+  EXPECT_THAT(names[3], HasSubstr("ulysses_degree=2 ring_inner=2 head_slice=2"));
   for (size_t i = 1; i < names.size(); ++i) EXPECT_NE(names[i], names[i - 1]);
 }
 

@@ -62,6 +62,7 @@ std::vector<std::string> machine_changes(const Result& then, const WriterOptions
     if (!was.empty() && !is.empty() && was != is)
       changes.push_back(concat(what, ": ", was, ", now ", is));
   };
+  compare("mode", then.run.mode, now.run.mode);
   compare("transport", then.run.transport, now.run.transport);
   compare("world size", std::to_string(then.run.world_size), std::to_string(now.run.world_size));
   compare("host", then.environment.hostname, now.environment.hostname);
@@ -76,7 +77,7 @@ void accept_changes(Result& then, const WriterOptions& now, bool allow_changed_m
     throw UsageError(concat(
         "'", then.path, "' was started with another config (SHA-256 ",
         then.run.config_sha256.substr(0, 12), "..., now ", now.run.config_sha256.substr(0, 12),
-        "...)\n  hint: use the same file, --set and --transport, or start a new "
+        "...)\n  hint: use the same file, --set, --mode and --transport, or start a new "
         "run"));
   std::vector<std::string> changes = machine_changes(then, now);
   if (!changes.empty() && !allow_changed_machine)

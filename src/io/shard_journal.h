@@ -2,7 +2,7 @@
 // be cut at any moment and loses at most the unit in work.
 //
 //   <result>/shards-9c41d07b.jsonl
-//     {"point":"9c41d07b","plan":"128 ranks, 1 sequences at once, ...","share":1}
+//     {"journal":2,"point":"9c41d07b","plan":"128 ranks, 1 sequences at once, ...","share":1}
 //     {"walk":0,"rank":0,"first_batch":0,"batches":1,"seconds":{"attend":19.8,...},"heads":[...],...}
 //
 // A line that was cut in half by a kill is dropped when the journal is opened again. Each line ends
@@ -36,6 +36,31 @@ struct ShardLine {
   int64_t queries = 0;
   double difference = 0, norm = 0, spread_difference = 0, spread_norm = 0;
   double worst_row = 0, worst_lse = 0;
+  static void fields(auto& l, auto&& visit) {
+    // JSON has no infinity: an error that is null was one.
+    const Field error{.null_is = std::numeric_limits<double>::infinity()};
+    visit("walk", l.walk);
+    visit("rank", l.rank);
+    visit("first_batch", l.first_batch);
+    visit("batches", l.batches);
+    visit("finished_utc", l.finished_utc);
+    visit("seconds", l.seconds);
+    visit("held_bytes", l.held_bytes);
+    visit("resident_bytes", l.resident_bytes);
+    visit("unit_bytes", l.unit_bytes);
+    visit("kernel_flops_per_s", l.kernel_flops_per_s);
+    visit("received_bytes", l.received_bytes);
+    visit("attended_share", l.attended_share);
+    visit("input_digest", l.input_digest);
+    visit("heads", l.heads);
+    visit("queries", l.queries);
+    visit("difference", l.difference, error);
+    visit("norm", l.norm);
+    visit("spread_difference", l.spread_difference, error);
+    visit("spread_norm", l.spread_norm, error);
+    visit("worst_row", l.worst_row, error);
+    visit("worst_lse", l.worst_lse, error);
+  }
 };
 
 std::string shard_line_to_json(const ShardLine& line);

@@ -13,7 +13,14 @@ namespace {
 constexpr int kModes = 5, kModesOfOneRank = 2;
 
 // In the order in which round 0 runs them. kTimedOps computes, and notes the times of its ops.
-enum class Mode { kTimedOps, kFull, kSingleAttend, kComputeOnly, kCommunicationOnly, kSerialised };
+enum class AblationMode {
+  kTimedOps,
+  kFull,
+  kSingleAttend,
+  kComputeOnly,
+  kCommunicationOnly,
+  kSerialised
+};
 
 struct Busy {
   double compute_s = 0, merge_s = 0, attend_s = 0;
@@ -54,21 +61,22 @@ class ModeRuns {
  public:
   ModeRuns(PointSession& session, bool ablations, Communicator& comm)
       : session_(session), comm_(comm), alone_(comm.size() == 1) {
-    if (!executor().times_every_run()) modes_.push_back(Mode::kTimedOps);
+    if (!executor().times_every_run()) modes_.push_back(AblationMode::kTimedOps);
     if (!ablations) return;
     single_ = executor().single_attend();
-    if (single_) modes_.insert(modes_.end(), {Mode::kFull, Mode::kSingleAttend});
+    if (single_) modes_.insert(modes_.end(), {AblationMode::kFull, AblationMode::kSingleAttend});
     if (alone_) return;
-    if (!single_) modes_.push_back(Mode::kFull);
-    modes_.insert(modes_.end(), {Mode::kComputeOnly, Mode::kCommunicationOnly, Mode::kSerialised});
+    if (!single_) modes_.push_back(AblationMode::kFull);
+    modes_.insert(modes_.end(), {AblationMode::kComputeOnly, AblationMode::kCommunicationOnly,
+                                 AblationMode::kSerialised});
   }
 
   void take(int rounds) {
-    for (const Mode mode : modes_)  // warms up what has not run yet
-      if (mode == Mode::kCommunicationOnly || !executor().times_every_run()) run(mode);
+    for (const AblationMode mode : modes_)  // warms up what has not run yet
+      if (mode == AblationMode::kCommunicationOnly || !executor().times_every_run()) run(mode);
     seconds_ = take_rounds(int(modes_.size()), rounds, [&](int i) {
-      const Mode mode = modes_[size_t(i)];
-      executor().time_ops(mode == Mode::kTimedOps);
+      const AblationMode mode = modes_[size_t(i)];
+      executor().time_ops(mode == AblationMode::kTimedOps);
       const double took = session_.time([&] { return run(mode); });
       if (mode == phases_mode()) busy_.push_back(busiest_rank(executor(), comm_));
       return took;
@@ -77,41 +85,41 @@ class ModeRuns {
   }
 
   Busy busy() const { return busy_[median_round(of(phases_mode()))]; }
-  bool has(Mode mode) const { return std::ranges::count(modes_, mode) > 0; }
+  bool has(AblationMode mode) const { return std::ranges::count(modes_, mode) > 0; }
   bool empty() const { return modes_.empty(); }
-  double median_s(Mode mode) const { return median(of(mode)); }
+  double median_s(AblationMode mode) const { return median(of(mode)); }
   // Listed pairs over the program's, of all ranks: the big attend has a few more.
   double single_attend_s() {
     double pairs[2] = {single_->pairs, single_->listed_pairs};
     comm_.all_sum(pairs);
-    return median_s(Mode::kSingleAttend) * (pairs[1] > 0 ? pairs[0] / pairs[1] : 1);
+    return median_s(AblationMode::kSingleAttend) * (pairs[1] > 0 ? pairs[0] / pairs[1] : 1);
   }
 
  private:
   Executor& executor() const { return session_.executor(); }
   // Whose ops' times become the phases.
-  Mode phases_mode() const {
-    if (!executor().times_every_run()) return Mode::kTimedOps;
-    return alone_ ? Mode::kFull : Mode::kComputeOnly;
+  AblationMode phases_mode() const {
+    if (!executor().times_every_run()) return AblationMode::kTimedOps;
+    return alone_ ? AblationMode::kFull : AblationMode::kComputeOnly;
   }
-  double run(Mode mode) {
+  double run(AblationMode mode) {
     switch (mode) {
-      case Mode::kSingleAttend:
+      case AblationMode::kSingleAttend:
         return executor().run(*single_);
-      case Mode::kComputeOnly:
+      case AblationMode::kComputeOnly:
         return executor().run(RunMode::kComputeOnly);
-      case Mode::kCommunicationOnly:
+      case AblationMode::kCommunicationOnly:
         return executor().run(RunMode::kCommunicationOnly);
-      case Mode::kSerialised:
+      case AblationMode::kSerialised:
         return executor().run(RunMode::kSerialised);
-      case Mode::kTimedOps:
+      case AblationMode::kTimedOps:
         return executor().run(alone_ ? RunMode::kFull : RunMode::kComputeOnly);
-      case Mode::kFull:
+      case AblationMode::kFull:
         break;
     }
     return executor().run(RunMode::kFull);
   }
-  const std::vector<double>& of(Mode mode) const {
+  const std::vector<double>& of(AblationMode mode) const {
     return seconds_[size_t(std::ranges::find(modes_, mode) - modes_.begin())];
   }
 
@@ -119,7 +127,7 @@ class ModeRuns {
   Communicator& comm_;
   bool alone_;
   std::optional<SingleAttend> single_;
-  std::vector<Mode> modes_;
+  std::vector<AblationMode> modes_;
   std::vector<std::vector<double>> seconds_;  // by mode and round
   std::vector<Busy> busy_;                    // by round
 };
@@ -137,13 +145,13 @@ void record_phases(PointRecord& record, PointSession& session, bool ablations, C
     return set_phases(record, busiest_rank(session.executor(), comm), alone);
   runs.take(ablations ? worthwhile_rounds(record.timing.median_s) : 1);
   set_phases(record, runs.busy(), alone);
-  if (!runs.has(Mode::kFull)) return;
+  if (!runs.has(AblationMode::kFull)) return;
   AblationsRecord& a = record.ablations.emplace();
-  a.full_s = runs.median_s(Mode::kFull);
-  if (runs.has(Mode::kSingleAttend)) a.single_attend_s = runs.single_attend_s();
-  a.compute_only_s = alone ? a.full_s : runs.median_s(Mode::kComputeOnly);
-  a.communication_only_s = alone ? 0 : runs.median_s(Mode::kCommunicationOnly);
-  a.serialised_s = alone ? a.full_s : runs.median_s(Mode::kSerialised);
+  a.full_s = runs.median_s(AblationMode::kFull);
+  if (runs.has(AblationMode::kSingleAttend)) a.single_attend_s = runs.single_attend_s();
+  a.compute_only_s = alone ? a.full_s : runs.median_s(AblationMode::kComputeOnly);
+  a.communication_only_s = alone ? 0 : runs.median_s(AblationMode::kCommunicationOnly);
+  a.serialised_s = alone ? a.full_s : runs.median_s(AblationMode::kSerialised);
   record.phases.communication_s = a.communication_only_s;
   record.phases.exposed_communication_s = a.full_s - a.compute_only_s;
 }

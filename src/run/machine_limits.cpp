@@ -9,10 +9,9 @@
 namespace longnet {
 
 int default_world_size(const Config& config) {
-  const auto on_device = [](const std::string& kernel) { return backend_of(kernel).on_gpu(); };
-  const auto& kernels = config.sweep.kernel;
   const bool devices_only =
-      kernels.empty() ? on_device(config.run.kernel) : std::ranges::all_of(kernels, on_device);
+      std::ranges::all_of(config.values_of(*find_axis("kernel"), 1),
+                          [](const Value& kernel) { return backend_of(to_text(kernel)).on_gpu(); });
   const int places =
       devices_only ? int(describe_devices().devices.size()) : capture_environment().usable_threads;
   return std::max(1, places);

@@ -76,7 +76,7 @@ TEST(WalkPoint, LeavesTheContentThatRanksLeave) {
     PointPlan plan = small_plan(algorithm, 4);
     const PointRecord real = measured(plan, quick_options());
     Point point = plan.point;
-    point.params.transport = "virtual";
+    point.params.mode = Mode::kVirtual;
     plan = plan_point(point, {}, 1, 1);
     const auto walked = walk_point(plan, quick_options(), {});
     ASSERT_TRUE(walked);

@@ -67,7 +67,7 @@ TEST(PlanPoint, TimeAndSupportAreLimits) {
 
 TEST(PlanPoint, AWalkTakesWhatFits) {
   Point point = small_point("ring", 4);
-  point.params.transport = "virtual";
+  point.params.mode = Mode::kVirtual;
   const PointPlan all = plan_point(point, {}, 1, 1);
   EXPECT_EQ(all.batches_at_once, 2);
   EXPECT_EQ(all.share, 1);
@@ -90,7 +90,7 @@ TEST(PointCost, RunsInputsAndReference) {
   const double inputs = 3e-8 * 256 * 2 * 4 * 16, reference = 5e-6 * 256 * 4;
   EXPECT_DOUBLE_EQ(point_cost(plan, {.warmup = 1, .min_samples = 4}),
                    5 + 3 * 2 + 1 + inputs + reference);
-  plan.point.params.transport = "virtual";
+  plan.point.params.mode = Mode::kVirtual;
   EXPECT_DOUBLE_EQ(point_cost(plan, {.warmup = 1, .min_samples = 4}), 5.5);
   plan.point.status = PointStatus::kTimeout;
   EXPECT_EQ(point_cost(plan, {}), 0);

@@ -4,24 +4,20 @@
 
 namespace longnet {
 
-bool is_virtual(const PointParams& p) { return p.transport == "virtual"; }
+bool is_virtual(const PointParams& p) { return p.mode == Mode::kVirtual; }
 
 void resolve_options(PointParams& p) {
-  const AlgorithmOptions used = find_algorithm(p.algorithm).effective_options(sharded_problem(p));
-  p.ulysses_degree = used.ulysses_degree;
-  p.ring_inner = used.ring_inner;
-  p.head_slice = used.head_slice;
+  p.options = find_algorithm(p.algorithm).effective_options(sharded_problem(p));
 }
 
 ShardedProblem sharded_problem(const PointParams& p) {
   AttentionProblem problem = p.problem;
   problem.batch = p.group_batch();
-  return {
-      problem,
-      p.pattern,
-      {p.problem.seq_len, p.group_ranks(), parse_layout(p.layout)},
-      p.gather_scope == "world" ? GatherScope::kWholeWorld : GatherScope::kSegmentGroup,
-      {.ulysses_degree = p.ulysses_degree, .ring_inner = p.ring_inner, .head_slice = p.head_slice}};
+  return {problem,
+          p.pattern,
+          {p.problem.seq_len, p.group_ranks(), parse_layout(p.layout)},
+          p.gather_scope == "world" ? GatherScope::kWholeWorld : GatherScope::kSegmentGroup,
+          p.options};
 }
 
 CollectiveChoice collective_choice(const PointParams& p) {

@@ -20,10 +20,10 @@ TEST(PointSchedule, OptionsBecomeWhatTheAlgorithmUses) {
   PointParams p = small_point("usp", 4).params;
   p.problem.num_kv_heads = 2;
   resolve_options(p);
-  EXPECT_EQ(p.ulysses_degree, 2);  // at most one K/V head each
+  EXPECT_EQ(p.options.ulysses_degree, 2);  // at most one K/V head each
   PointParams ring = small_point("ring", 4).params;
   resolve_options(ring);
-  EXPECT_EQ(ring.ulysses_degree, 0);
+  EXPECT_EQ(ring.options.ulysses_degree, 0);
 }
 
 TEST(PointSchedule, CollectivesAreLowered) {

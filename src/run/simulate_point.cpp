@@ -248,7 +248,8 @@ void record_band(SimulatedPoint& out, const ProgramSet& programs, const Topology
 std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePoint& options) {
   std::vector<Point> out;
   for (Point point : points) {
-    point.params.transport = "simulated";
+    point.params.mode = Mode::kSimulated;
+    point.params.transport.clear();
     point.params.kernel = "modelled";
     const std::string changed = options.what_if.text();
     point.params.cluster = options.cluster.name + (changed.empty() ? "" : " " + changed);

@@ -27,7 +27,7 @@ struct SimulatedPoint {
   int64_t messages = 0;
 };
 
-// The points of a config on a cluster: transport "simulated", kernel "modelled", its name in
+// The points of a config on a cluster: mode "simulated", kernel "modelled", its name in
 // params.cluster, and ids accordingly; those that cannot run there are skipped with a reason.
 std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePoint& options);
 

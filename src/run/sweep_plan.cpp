@@ -24,22 +24,16 @@ void scale_batch_to_device(Config& config) {
   BatchConfig& batch = config.sweep.batch;
   if (!std::exchange(batch.tokens_of_device, false)) return;
   const MachineLimits limits = machine_limits(config, 0);
-  if (limits.device_memory_bytes == 0 || config.run.transport == "virtual") return;
+  if (limits.device_memory_bytes == 0 || config.run.mode == Mode::kVirtual) return;
   Config shortest = config;
-  const IntAxis& lengths = config.sweep.seq_len;
-  const int64_t seq_len = lengths.is_range ? lengths.from : std::ranges::min(lengths.values);
-  shortest.sweep.seq_len = {.values = {seq_len}};
-  shortest.sweep.ranks = {.values = {1}};
+  const Value length = std::ranges::min(config.values_of(*find_axis("seq_len"), 1));
+  const int64_t seq_len = std::get<int64_t>(length);
+  shortest.sweep.axes["seq_len"] = {.values = {length}};
+  shortest.sweep.axes["ranks"] = {.values = {1}};
   constexpr int64_t kPaperTokens = int64_t{1} << 30;
   for (int64_t tokens = kPaperTokens; tokens >= seq_len; tokens /= 2) {
     shortest.sweep.batch.tokens_per_batch = batch.tokens_per_batch = tokens;
-    const auto points = expand(shortest, {.world_size = 1,
-                                          .max_ranks = 0,
-                                          .filter = "",
-                                          .transport = "threads",
-                                          .known = known_names(),
-                                          .resolve = resolve_options});
-    if (std::ranges::none_of(points, [&](const Point& point) {
+    if (std::ranges::none_of(read_points(shortest, {}), [&](const Point& point) {
           return plan_point(point, limits, 1, 1).point.status == PointStatus::kSkippedMemory;
         }))
       return;
@@ -60,11 +54,14 @@ Sweep read_sweep(const SweepRequest& request) {
   if (!launched && !sweep.is_virtual() && sweep.world_size > kMostThreadRanks)
     throw UsageError(concat("--ranks ", sweep.world_size, ": at most ", kMostThreadRanks,
                             " ranks run as threads of one process\n  hint: use mpirun, "
-                            "--transport virtual, or lnbench simulate"));
-  sweep.points = read_points(sweep.config, request.filter, sweep.world_size, sweep.transport,
-                             /*limit_ranks=*/!sweep.is_virtual());
+                            "--mode virtual, or lnbench simulate"));
+  sweep.points = read_points(sweep.config, {.world_size = sweep.world_size,
+                                            .max_ranks = sweep.is_virtual() ? 0 : sweep.world_size,
+                                            .filter = request.filter,
+                                            .mode = sweep.config.run.mode,
+                                            .transport = sweep.transport});
   if (!request.replay.empty() && !sweep.is_virtual())
-    throw UsageError("--replay takes ranks out of a virtual run\n  hint: add --transport virtual");
+    throw UsageError("--replay takes ranks out of a virtual run\n  hint: add --mode virtual");
   require_fitting_transport(sweep.config, sweep.points);
   sweep.replay = parse_ranks(request.replay);
   for (const Point& point : sweep.points)
@@ -111,7 +108,7 @@ void agree_on_refusals(std::vector<PointPlan>& plans, World& world) {
     for (size_t i = 0; i < plans.size() && std::getline(lines, line); ++i) {
       Point& point = plans[i].point;
       if (line.empty() || point.status != PointStatus::kOk) continue;
-      point.status = parse_status(line.substr(0, line.find(' ')));
+      point.status = parse_enum<PointStatus>(line.substr(0, line.find(' ')));
       point.reason = concat("rank ", rank, ": ", line.substr(line.find(' ') + 1));
     }
   }

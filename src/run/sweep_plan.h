@@ -16,12 +16,12 @@ namespace longnet {
 struct Sweep {
   Config config;
   std::vector<Point> points;
-  int world_size = 1;  // what "world" means
-  std::string transport;
+  int world_size = 1;     // what "world" means
+  std::string transport;  // what moves bytes; "" in the mode virtual
   std::vector<Rank> replay;
   double stop_at_s = std::numeric_limits<double>::infinity();  // on the clock of steady_seconds
   double busy_share = std::numeric_limits<double>::quiet_NaN();
-  bool is_virtual() const { return transport == "virtual"; }
+  bool is_virtual() const { return config.run.mode == Mode::kVirtual; }
 };
 Sweep read_sweep(const SweepRequest& request);
 // Where the config leaves a batch's tokens to the device: the largest power of two up to 2^30 with

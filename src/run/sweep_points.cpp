@@ -2,7 +2,6 @@
 
 #include "comm/cuda/device_transport.h"
 #include "core/check.h"
-#include "io/expand.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cuda/device_kernel.h"
 #include "run/backend.h"
@@ -16,28 +15,24 @@ namespace longnet {
 
 KnownNames known_names() {
   KnownNames known;
-  known.dilated_algorithms.clear();
-  known.sparse_algorithms.clear();
+  const auto add = [](std::vector<std::string>& names, const auto& more) {
+    names.insert(names.end(), more.begin(), more.end());
+  };
+  add(known.names["kernel"], kernel_names());
+  add(known.names["kernel"], device_kernel_names());
+  known.names["layout"] = {"contiguous", "zigzag", "striped"};
+  add(known.names["collective"], collective_names());
+  add(known.names["collective"], formula_names());
   for (const AlgorithmInfo& a : algorithms()) {
     const std::string name(a.name);
-    known.algorithms.push_back(name);
-    if (a.pattern == PatternKind::kDilated) known.dilated_algorithms.push_back(name);
-    if (a.pattern == PatternKind::kSparse) known.sparse_algorithms.push_back(name);
-  }
-  known.kernels = kernel_names();
-  for (const std::string& name : device_kernel_names()) known.kernels.push_back(name);
-  known.layouts = {"contiguous", "zigzag", "striped"};
-  known.collectives = collective_names();
-  known.collectives.insert(known.collectives.end(), formula_names().begin(), formula_names().end());
-  for (const AlgorithmInfo& a : algorithms()) {
-    auto& names = known.collectives_of[std::string(a.name)];
-    names = {"native"};
+    known.names["algorithm"].push_back(name);
+    known.patterns[name] = a.pattern;
+    auto& names = known.collectives_of[name];
     if (a.collectives == CollectiveUse::kAllGather) {
-      names.insert(names.end(), {"ring", "recursive_doubling", "bruck", "hierarchical"});
-      names.insert(names.end(), formula_names().begin(), formula_names().end());
+      names = {"ring", "recursive_doubling", "bruck", "hierarchical"};
+      add(names, formula_names());
     }
-    if (a.collectives == CollectiveUse::kAllToAll)
-      names.insert(names.end(), {"pairwise", "linear"});
+    if (a.collectives == CollectiveUse::kAllToAll) names = {"pairwise", "linear"};
   }
   known.why_bad_what_if = [](const std::string& text) -> std::string {
     try {
@@ -52,29 +47,26 @@ KnownNames known_names() {
 
 Config read_config(const SweepRequest& request) {
   std::vector<std::string> overrides = request.sets;
+  if (!request.mode.empty()) overrides.push_back("run.mode=" + request.mode);
   if (!request.transport.empty()) overrides.push_back("run.transport=" + request.transport);
   Config config = load_config(request.config, {.overrides = overrides, .known = known_names()});
   // No launcher decides how many virtual ranks there are.
-  if (config.run.transport == "virtual" && request.ranks > 0)
-    config.sweep.ranks = {.values = {request.ranks}};
+  if (config.run.mode == Mode::kVirtual && request.ranks > 0)
+    config.sweep.axes["ranks"] = {.values = {request.ranks}};
   return config;
 }
 
 std::string transport_of(const Config& config, const std::string& launched) {
-  if (config.run.transport != "virtual") return launched;
+  if (config.run.mode != Mode::kVirtual) return launched;
   if (launched == "mpi")
     throw UsageError("virtual ranks are walked by one process\n  hint: start it without mpirun");
-  return "virtual";
+  return "";
 }
 
-std::vector<Point> read_points(const Config& config, const std::string& filter, int world_size,
-                               const std::string& transport, bool limit_ranks) {
-  return expand(config, {.world_size = world_size,
-                         .max_ranks = limit_ranks ? world_size : 0,
-                         .filter = filter,
-                         .transport = transport,
-                         .known = known_names(),
-                         .resolve = resolve_options});
+std::vector<Point> read_points(const Config& config, ExpandOptions options) {
+  options.known = known_names();
+  options.resolve = resolve_options;
+  return expand(config, options);
 }
 
 void require_fitting_transport(const Config& config, const std::vector<Point>& points) {

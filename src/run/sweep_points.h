@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "io/config.h"
-#include "io/point.h"
+#include "io/expand.h"
 
 namespace longnet {
 
@@ -14,6 +14,7 @@ struct SweepRequest {
   std::vector<std::string> sets;  // overrides, "sweep.ranks=1,2,4"
   std::string filter;
   int ranks = 0;          // ranks as threads; of virtual ranks: sweep.ranks
+  std::string mode;       // run.mode
   std::string transport;  // run.transport
   std::string replay;     // ranks of a virtual run, "0,17,4095"
   std::string max_time;   // "90s", "30m", "1.5h"
@@ -21,11 +22,9 @@ struct SweepRequest {
 
 KnownNames known_names();
 Config read_config(const SweepRequest& request);
-// The points of a config that match `filter`, as `run` would see them on `world_size` ranks.
-// `limit_ranks`: points of more ranks are skipped.
-std::vector<Point> read_points(const Config& config, const std::string& filter, int world_size,
-                               const std::string& transport, bool limit_ranks);
-// "virtual" when the config asks for it, else `launched`; throws UsageError under mpirun.
+// The points of a config, by the names and the algorithms that this build knows.
+std::vector<Point> read_points(const Config& config, ExpandOptions options);
+// What moves bytes: `launched`, or "" in the mode virtual, which throws UsageError under mpirun.
 std::string transport_of(const Config& config, const std::string& launched);
 // Throws UsageError where run.transport moves the memory of GPUs and a point's kernel works on the
 // CPU.

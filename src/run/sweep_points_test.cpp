@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "core/check.h"
+#include "io/axes.h"
 #include "run/backend.h"
 #include "run/machine_limits.h"
 #include "run/point_text.h"
@@ -21,28 +22,47 @@ Config config_of(const std::string& rest) {
 
 TEST(SweepPoints, NamesAreThoseOfTheRegistries) {
   const KnownNames known = known_names();
-  EXPECT_THAT(known.algorithms, testing::IsSupersetOf({"local", "dilated", "sparse", "ring"}));
-  EXPECT_THAT(known.kernels, testing::IsSupersetOf({"cpu", "reference", "cuda"}));
-  EXPECT_THAT(known.collectives_of.at("ulysses"),
-              testing::ElementsAre("native", "pairwise", "linear"));
+  EXPECT_THAT(known.names.at("algorithm"),
+              testing::IsSupersetOf({"local", "dilated", "sparse", "ring"}));
+  EXPECT_THAT(known.names.at("kernel"), testing::IsSupersetOf({"cpu", "reference", "cuda"}));
+  EXPECT_THAT(known.collectives_of.at("ulysses"), testing::ElementsAre("pairwise", "linear"));
   EXPECT_EQ(known.why_bad_what_if("bandwidth=0.5"), "");
   EXPECT_NE(known.why_bad_what_if("width=0.5"), "");
 }
 
+// The table of axes names algorithms as texts, because io knows no schedule.
+TEST(SweepPoints, ReadersOfAxesAreRegistered) {
+  const KnownNames known = known_names();
+  for (const Axis& axis : axes()) {
+    std::vector<std::string_view> readers = axis.readers.algorithms;
+    if (!axis.readers.except.empty()) readers.push_back(axis.readers.except);
+    for (const std::string_view reader : readers)
+      EXPECT_THAT(known.names.at("algorithm"), testing::Contains(reader)) << axis.key;
+    if (!axis.use.swept || !known.names.contains(axis.key)) continue;
+    EXPECT_THAT(known.values_of(axis), testing::Contains(to_text(axis.standard))) << axis.key;
+  }
+  EXPECT_THAT(known.names.at("collective"),
+              testing::Contains(find_axis("node_size")->readers.collective));
+}
+
 TEST(SweepPoints, FilterAndWorldDecideWhatRuns) {
   const Config config = config_of("");
-  EXPECT_EQ(read_points(config, "", 4, "threads", true).size(), 8u);
-  const auto some = read_points(config, "algorithm==ring && seq_len<=256", 2, "threads", true);
+  EXPECT_EQ(read_points(config, {.world_size = 4, .max_ranks = 4}).size(), 8u);
+  const auto some = read_points(
+      config, {.world_size = 2, .max_ranks = 2, .filter = "algorithm==ring && seq_len<=256"});
   ASSERT_EQ(some.size(), 2u);
   EXPECT_EQ(some[0].status, PointStatus::kOk);
   EXPECT_EQ(some[1].status, PointStatus::kSkippedUnsupported);  // four ranks, there are two
-  EXPECT_EQ(read_points(config, "ranks==4", 2, "threads", false)[0].status, PointStatus::kOk);
+  const auto unlimited =
+      read_points(config, {.world_size = 2, .filter = "ranks==4", .mode = Mode::kVirtual});
+  EXPECT_EQ(unlimited[0].status, PointStatus::kOk);
+  EXPECT_EQ(unlimited[0].params.mode, Mode::kVirtual);
 }
 
 TEST(SweepPoints, VirtualRanksNeedNoLauncher) {
   EXPECT_EQ(transport_of(config_of(""), "mpi"), "mpi");
-  const Config config = config_of(R"(, "run": {"transport": "virtual"})");
-  EXPECT_EQ(transport_of(config, "threads"), "virtual");
+  const Config config = config_of(R"(, "run": {"mode": "virtual"})");
+  EXPECT_EQ(transport_of(config, "threads"), "");
   EXPECT_THROW(transport_of(config, "mpi"), UsageError);
 }
 
@@ -83,13 +103,13 @@ TEST(Backend, KernelsRunOnHostOrGpu) {
 TEST(PointText, OnlyWhatIsNotAsUsual) {
   PointParams p = small_point("ring", 2).params;
   p.problem.head_dim = AttentionProblem{}.head_dim;
-  EXPECT_EQ(variant_text(p), "");
+  EXPECT_EQ(options_text(p), "");
   EXPECT_EQ(describe(p), "ring N=256 P=2 batch=2");
   p.layout = "zigzag";
   p.problem.causal = true;
   p.kernel = "cudnn";
-  EXPECT_EQ(options_text(p), "zigzag");
-  EXPECT_EQ(variant_text(p), "zigzag cudnn causal");
+  EXPECT_EQ(options_text(p), "zigzag cudnn causal");
+  EXPECT_EQ(options_text(p, /*with_sections=*/false), "zigzag");
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 
 PointPlan walk_plan(int64_t at_once, double share = 1) {
   PointPlan plan = small_plan("ring", 4);
-  plan.point.params.transport = "virtual";
+  plan.point.params.mode = Mode::kVirtual;
   plan.batches_at_once = at_once;
   plan.share = share;
   return plan;

@@ -17,6 +17,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/algorithm_options.h"
 #include "core/problem.h"
 #include "core/rank_group.h"
 #include "core/token_range.h"
@@ -95,14 +96,6 @@ class SequenceLayout {
 
 // The ranks that gather a branch's rows: those that share a segment, or the whole world.
 enum class GatherScope { kSegmentGroup, kWholeWorld };
-
-// Knobs of single algorithms; 0 lets the algorithm choose.
-struct AlgorithmOptions {
-  int ulysses_degree = 0;  // usp: ranks that exchange heads (Pu)
-  int ring_inner = 0;      // double_ring: ranks of an inner ring (Pi)
-  int64_t head_slice = 0;  // all_gather: K/V heads gathered at a time
-  bool operator==(const AlgorithmOptions&) const = default;
-};
 
 // An attention problem, its pattern, and the distribution of its tokens over ranks.
 struct ShardedProblem {

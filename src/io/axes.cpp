@@ -1,0 +1,197 @@
+#include "io/axes.h"
+
+#include <algorithm>
+
+#include "json/text.h"
+
+namespace longnet {
+namespace {
+
+constexpr double kMostHeads = 16384;  // a schedule lists what each one selects
+constexpr double kMostRanks = 1 << 24;
+constexpr double kMostThreads = 4096;
+
+using enum Naming;
+using enum PatternKind;
+
+// Key, default, member, description; limits and words; algorithms that read it; how it is used.
+// clang-format off
+const Axis kAxes[] = {
+    {"algorithm", "dilated", member<&PointParams::algorithm>(),
+     "A distributed attention algorithm; `lnbench --help` lists them.",
+     {.min = 1}, {}, {.naming = kValue}},
+    {"mode", "real", member<&PointParams::mode>(),
+     "real: ranks at once; virtual: one device walks all ranks; simulated: a modelled cluster.",
+     {.words = enum_names<Mode>()}, {}, {.swept = false, .naming = kNever, .in_id = false}},
+    {"transport", "threads", member<&PointParams::transport>(),
+     "Carrier of bytes between ranks: threads, mpi, nccl, cuda_ipc, ...; null where nothing moves.",
+     {.null = true}, {}, {.swept = false, .naming = kNever, .in_id = false}},
+    {"kernel", "cpu", member<&PointParams::kernel>(),
+     "Attention on one device: reference, cpu, cuda, cuda_sm90a, cudnn, gather; or modelled.",
+     {.min = 1}, {}, {.section = "run", .naming = kValue, .label = ""}},
+    {"layout", "contiguous", member<&PointParams::layout>(),
+     "Order of tokens over the ranks of exact algorithms: contiguous, zigzag or striped.",
+     {.min = 1}, {.pattern = kDense, .except = "local"}, {.label = ""}},
+    {"collective", "native", member<&PointParams::collective>(),
+     "native, or a lowering to sends and receives where the algorithm has such a collective.",
+     {.min = 1}, {}, {.label = "via "}},
+    {"heads", 12, member<&PointParams::problem, &AttentionProblem::num_heads>(),
+     "Query heads; 12 in the paper's base model.",
+     {.min = 1, .max = kMostHeads}, {}, {.section = "model"}},
+    {"kv_heads", 0, member<&PointParams::problem, &AttentionProblem::num_kv_heads>(),
+     "Key and value heads, a divisor of the heads; by default as many.",
+     {.min = 1, .max = kMostHeads}, {}, {.section = "model", .label = "G="}},
+    {"head_dim", 64, member<&PointParams::problem, &AttentionProblem::head_dim>(),
+     "Numbers in a row of one head.",
+     {.min = 8, .max = 256, .multiple_of = 8}, {}, {.section = "model", .label = "d="}},
+    {"dtype", "fp32", member<&PointParams::problem, &AttentionProblem::dtype>(),
+     "Storage of Q, K and V; sums are fp32.",
+     {.words = enum_names<DType>()}, {}, {.section = "model", .label = ""}},
+    {"causal", false, member<&PointParams::problem, &AttentionProblem::causal>(),
+     "A query sees the keys at positions up to its own.",
+     {}, {}, {.section = "model", .label = "causal"}},
+    {"seed", 1, member<&PointParams::problem, &AttentionProblem::seed>(),
+     "Of the generator that fills Q, K and V.",
+     {}, {}, {.section = "model"}},
+    {"threads", 0, member<&PointParams::threads>(),
+     "OpenMP threads of each rank; 0 leaves it to the launcher.",
+     {.max = kMostThreads}, {}, {.section = "run"}},
+    {"ranks", 1, member<&PointParams::ranks>(),
+     "Ranks that share the work; \"world\": all there are.",
+     {.min = 1, .max = kMostRanks, .words = {kWorld}}, {}, {.naming = kAlways}},
+    {"ulysses_degree", 0, member<&PointParams::options, &AlgorithmOptions::ulysses_degree>(),
+     "Of usp: ranks that share an all-to-all; 0 lets the algorithm choose.",
+     {.max = kMostRanks, .words = {kDivisors}}, {.algorithms = {"usp"}}, {.label = "Pu="}},
+    {"ring_inner", 0, member<&PointParams::options, &AlgorithmOptions::ring_inner>(),
+     "Of double_ring: ranks of an inner ring; 0 lets the algorithm choose.",
+     {.max = kMostRanks, .words = {kDivisors}}, {.algorithms = {"double_ring"}}, {.label = "Pi="}},
+    {"head_slice", 0, member<&PointParams::options, &AlgorithmOptions::head_slice>(),
+     "Of all_gather: K/V heads gathered at a time; 0 gathers all.",
+     {}, {.algorithms = {"all_gather"}}, {.label = "slice="}},
+    {"node_size", 0, member<&PointParams::node_size>(),
+     "Of the hierarchical collective: ranks of a node; 0: the divisor next to the group's root.",
+     {.max = kMostRanks}, {.collective = "hierarchical"}, {.label = "nodes of "}},
+    {"replicas", 1, member<&PointParams::replicas>(),
+     "Simulated points only: groups of ranks that share the batch (data parallelism); \"auto\": as "
+     "many as divide both batch and ranks.",
+     {.min = 1, .max = kMostRanks, .words = {kMostReplicas}, .omit = true}, {},
+     {.label = "replicas="}},
+    {"gather_scope", "segment_group", member<&PointParams::gather_scope>(),
+     "Ranks that gather a branch's rows: those that share a segment, or all.",
+     {.words = {"segment_group", "world"}}, {.pattern = kDilated},
+     {.section = "dilated", .swept = false}},
+    {"offset", "paper", member<&PointParams::pattern, &DilatedPattern::offset>(),
+     "First selected token of head j: j mod r (paper), j / ceil(H / r) (block) or 0 (none).",
+     {.words = enum_names<OffsetRule>()}, {.pattern = kDilated},
+     {.section = "dilated", .swept = false}},
+    {"mix", "lse", member<&PointParams::pattern, &DilatedPattern::mix>(),
+     "How branches mix: by LSE (one softmax over all their keys), by mean, or by sum.",
+     {.words = enum_names<MixRule>()}, {.pattern = kDilated},
+     {.section = "dilated", .swept = false}},
+    {"pattern", "dilated", member<&PointParams::pattern, &DilatedPattern::kind>(),
+     "Kind of the pattern, even where one dense branch is left of it. Absent in older results.",
+     {.words = enum_names<PatternKind>()}, {},
+     {.swept = false, .naming = kNever, .in_id = false}},
+    {"phase_parts", 1, member<&PointParams::pattern, &DilatedPattern::phase_parts>(),
+     "Parts of the sequence at whose begin dilation restarts.",
+     {.min = 1}, {.pattern = kDilated}, {.swept = false}},
+    {"batch", 1, member<&PointParams::problem, &AttentionProblem::batch>(),  // BatchConfig's rule
+     "Sequences.",
+     {.min = 1}, {}, {.swept = false, .naming = kNever}},
+    {"seq_len", 0, member<&PointParams::problem, &AttentionProblem::seq_len>(),
+     "Tokens of one sequence, over all ranks.",
+     {.min = 1, .max = kMaxSeqLen, .unit = Unit::kTokens}, {}, {.naming = kNever}},
+};
+// clang-format on
+
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+}  // namespace
+
+JsonNode to_node(const Value& value) {
+  if (const auto* text = std::get_if<std::string>(&value); text && text->empty()) return {};
+  return std::visit([](const auto& v) { return JsonNode(v); }, value);
+}
+
+std::string to_text(const Value& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  return std::visit([](const auto& v) { return concat(v); }, value);
+}
+
+bool Axis::is_standard(const PointParams& p) const {
+  const Value value = member.get(p);
+  return value == standard || (key == "kv_heads" && p.problem.num_kv_heads == p.problem.num_heads);
+}
+
+std::span<const Axis> axes() { return kAxes; }
+
+const Axis* find_axis(std::string_view key) {
+  for (const Axis& axis : axes())
+    if (axis.key == key) return &axis;
+  return nullptr;
+}
+
+PointParams standard_params() {
+  PointParams p;
+  for (const Axis& axis : axes()) axis.member.set(p, axis.standard);
+  return p;
+}
+
+PatternKind KnownNames::pattern_of(std::string_view algorithm) const {
+  const auto found = patterns.find(algorithm);
+  return found == patterns.end() ? PatternKind::kDense : found->second;
+}
+
+std::vector<std::string> KnownNames::values_of(const Axis& axis) const {
+  const auto found = names.find(axis.key);
+  return found == names.end() ? axis.field.words : found->second;
+}
+
+bool reads(const Axis& axis, const PointParams& p, const KnownNames& known) {
+  const Readers& r = axis.readers;
+  return (!r.pattern || *r.pattern == known.pattern_of(p.algorithm)) &&
+         (r.algorithms.empty() ||
+          std::ranges::find(r.algorithms, p.algorithm) != r.algorithms.end()) &&
+         (r.except.empty() || r.except != p.algorithm) &&
+         (r.collective.empty() || r.collective == p.collective);
+}
+
+bool reads_value(const Axis& axis, const Value& value, const PointParams& p,
+                 const KnownNames& known) {
+  if (!reads(axis, p, known)) return false;
+  if (axis.key != "collective" || known.collectives_of.empty() || value == axis.standard)
+    return true;
+  const auto of = known.collectives_of.find(p.algorithm);
+  return of != known.collectives_of.end() && contains(of->second, to_text(value));
+}
+
+std::string options_text(const PointParams& p, bool with_sections) {
+  std::vector<std::string> own, of_sections;
+  for (const Axis& axis : axes()) {
+    if (!axis.use.label || axis.is_standard(p)) continue;
+    const Value value = axis.member.get(p);
+    (axis.use.section.empty() ? own : of_sections)
+        .push_back(
+            concat(*axis.use.label, std::holds_alternative<bool>(value) ? "" : to_text(value)));
+  }
+  if (with_sections) own.insert(own.end(), of_sections.begin(), of_sections.end());
+  return join(own, " ");
+}
+
+std::string series_name(const PointParams& p) {
+  std::vector<std::string> words;
+  for (const Axis& axis : axes()) {
+    const Value value = axis.member.get(p);
+    if (axis.use.naming == kValue)
+      words.push_back(to_text(value));
+    else if (axis.use.naming == kAlways || (axis.use.naming == kChanged && !axis.is_standard(p)))
+      words.push_back(concat(axis.key, "=", to_text(value)));
+    if (axis.key == "algorithm") words.push_back(p.way());
+  }
+  if (!p.cluster.empty()) words.push_back("on " + p.cluster);
+  return join(words, " ");
+}
+
+}  // namespace longnet

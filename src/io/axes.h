@@ -1,0 +1,138 @@
+// The parameters of a point, one row each. From this table come keys of a config (`sweep`, `model`,
+// `dilated`, `run`), the expansion of a sweep, filters, the params of a result, names of series,
+// words in tables and parts of the JSON Schemas.
+//
+//   {"ulysses_degree", 0, member<&PointParams::options, &AlgorithmOptions::ulysses_degree>(),
+//    "Ranks that share an all-to-all.", {.words = {"divisors"}}, {.algorithms = {"usp"}},
+//    {.label = "Pu="}}
+//
+// usp reads it, `sweep.ulysses_degree` takes numbers and "divisors", tables show "Pu=4".
+#pragma once
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/check.h"
+#include "io/field.h"
+#include "io/point.h"
+#include "json/json_tree.h"
+
+namespace longnet {
+
+// Of a parameter. An enum is its name.
+using Value = std::variant<int64_t, bool, std::string>;
+JsonNode to_node(const Value& value);
+std::string to_text(const Value& value);
+
+// Words in place of numbers: all ranks there are; each divisor of a point's ranks; as many groups
+// as divide both the batch and the ranks.
+inline const std::string kWorld = "world", kDivisors = "divisors", kMostReplicas = "auto";
+// Longer sequences overflow what counts their bytes and pairs.
+inline constexpr int64_t kMaxSeqLen = int64_t{1} << 40;
+
+// The algorithms that read a parameter: those of a pattern or those named, apart from one; all
+// where nothing is said. For the others it keeps its default.
+struct Readers {
+  std::optional<PatternKind> pattern{};
+  std::vector<std::string_view> algorithms{};
+  std::string_view except{};
+  std::string_view collective{};  // and only with this one
+};
+
+// How a parameter stands in the name of a series: not at all, as its value alone, as key=value, or
+// so where it is not the default.
+enum class Naming { kNever, kValue, kAlways, kChanged };
+
+// A member of PointParams.
+struct Member {
+  Value (*get)(const PointParams&);
+  void (*set)(PointParams&, const Value&);
+};
+
+struct AxisUse {
+  // "model", "dilated" or "run": where a config holds the one value of all points; "": nowhere.
+  std::string_view section{};
+  bool swept = true;  // `sweep` takes a list of values
+  Naming naming = Naming::kChanged;
+  std::optional<std::string_view> label{};  // before a value in tables, which show no default
+  bool in_id = true;
+};
+
+struct Axis {
+  std::string_view key;  // in configs, filters and results
+  Value standard;        // its default; also its type
+  Member member;
+  std::string_view help;  // description in the schemas
+  Field field;
+  Readers readers;
+  AxisUse use;
+
+  bool is_standard(const PointParams& params) const;
+};
+
+// In the order in which a sweep nests them, the last one fastest.
+std::span<const Axis> axes();
+const Axis* find_axis(std::string_view key);  // null when there is none
+PointParams standard_params();                // every parameter at its default
+
+// Names that other modules own; io only compares.
+struct KnownNames {
+  using Names = std::map<std::string, std::vector<std::string>, std::less<>>;
+  Names names{};  // legal values by key: algorithm, kernel, layout, collective; absent: any
+  // Which pattern an algorithm computes; the others get the dense one.
+  std::map<std::string, PatternKind, std::less<>> patterns{{"dilated", PatternKind::kDilated},
+                                                           {"sparse", PatternKind::kSparse}};
+  // Algorithm -> collectives that change its program, apart from "native". Empty: all for each.
+  Names collectives_of{};
+  // What is wrong with a cluster.what_if, "" when nothing is. Empty: do not check.
+  std::function<std::string(const std::string&)> why_bad_what_if{};
+
+  PatternKind pattern_of(std::string_view algorithm) const;
+  std::vector<std::string> values_of(const Axis& axis) const;  // empty: any
+};
+
+bool reads(const Axis& axis, const PointParams& params, const KnownNames& known);
+// The same of one value: an algorithm may have some collectives and not others.
+bool reads_value(const Axis& axis, const Value& value, const PointParams& params,
+                 const KnownNames& known);
+
+// "zigzag Pu=2": what is not as usual of the problem, its kernel and its algorithm; without
+// `with_sections`, of the algorithm alone.
+std::string options_text(const PointParams& params, bool with_sections = true);
+std::string series_name(const PointParams& params);  // what is the same along a curve over seq_len
+
+template <class T>
+Value to_value(const T& member) {
+  if constexpr (std::is_enum_v<T>)
+    return std::string(to_string(member));
+  else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+    return int64_t(member);
+  else
+    return member;
+}
+
+// Throws UsageError on a name that the enum does not have.
+template <class T>
+void assign(T& member, const Value& value) {
+  if constexpr (std::is_enum_v<T>) {
+    member = parse_enum<T>(std::get<std::string>(value));
+  } else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    member = T(std::get<int64_t>(value));
+  } else {
+    member = std::get<T>(value);
+  }
+}
+
+// The member at the end of a path: member<&PointParams::problem, &AttentionProblem::causal>().
+template <auto... path>
+constexpr Member member() {
+  return {[](const PointParams& p) -> Value { return to_value((p.*....*path)); },
+          [](PointParams& p, const Value& v) { assign((p.*....*path), v); }};
+}
+
+}  // namespace longnet
