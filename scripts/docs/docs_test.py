@@ -95,6 +95,13 @@ class Documents(unittest.TestCase):
                 self.assertEqual(dead_links(path, text), [])
                 self.assertEqual(unknown_configs(text), [])
 
+    def test_rooms_name_files_that_exist(self) -> None:
+        rooms = [ROOT / "CONTRIBUTING.md", *(p for p in documents() if p.name == "README.md" and p.parent != ROOT)]
+        self.assertGreater(len(rooms), 8)
+        for path in rooms:
+            with self.subTest(document=str(path.relative_to(ROOT))):
+                self.assertEqual(unknown_files(path, path.read_text(encoding="utf-8")), [])
+
     def test_readme_is_short(self) -> None:
         self.assertLessEqual(len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()), README_LINES)
 
