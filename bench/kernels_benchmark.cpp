@@ -110,12 +110,12 @@ class AttendSetup {
       const int64_t row = s * p.rows;
       kv_[size_t(s)] = {
           .k = at(k_, row), .v = at(v_, row), .row_stride = row_stride, .rows = p.rows};
-      tasks_.push_back({.q = {.q = at(q_, row), .row_stride = row_stride, .rows = p.rows},
-                        .kv = {&kv_[size_t(s)], 1},
-                        .out = {.o = o_.data() + row * p.head_dim,
-                                .lse = lse_.data() + row,
-                                .o_stride = p.head_dim,
-                                .lse_stride = 1}});
+      tasks_.push_back({{.q = {.q = at(q_, row), .row_stride = row_stride, .rows = p.rows},
+                         .kv = {&kv_[size_t(s)], 1},
+                         .out = {.o = o_.data() + row * p.head_dim,
+                                 .lse = lse_.data() + row,
+                                 .o_stride = p.head_dim,
+                                 .lse_stride = 1}}});
     }
   }
 
@@ -144,7 +144,7 @@ class AttendSetup {
   Workspace workspace_;
   std::vector<float> q_, k_, v_, o_, lse_;
   std::vector<KvRun> kv_;
-  std::vector<AttendTask> tasks_;
+  std::vector<AttendGrid> tasks_;
 };
 
 double flops_of(const AttendPoint& p) {

@@ -58,9 +58,9 @@ class AttendSetup {
                      " causal ", spec_.causal));
     guarded(out, name, [&] {
       const Stream stream;
-      const AttendTask t = device_task(stream);
-      if (merge) prepare_merge(stream, t);
-      const auto attend = kernel.prepare({&t, 1}, options(merge), ledger_);
+      const AttendGrid grid{device_task(stream)};
+      if (merge) prepare_merge(stream, grid.task);
+      const auto attend = kernel.prepare({&grid, 1}, options(merge), ledger_);
       attend->launch(stream);
       stream.synchronize();
       compare(out, name, merge);
@@ -70,12 +70,13 @@ class AttendSetup {
   void expect_in_pieces(const DeviceKernel& kernel, Outcome& out, const std::string& name) {
     guarded(out, name, [&] {
       const Stream stream;
-      AttendTask t = device_task(stream);
+      AttendGrid grid{device_task(stream)};
       bool merge = false;
       for (const KvRun& run : runs_)
         for (const auto piece : {std::span<const KvRun>(), std::span<const KvRun>(&run, 1)}) {
-          t.kv = piece;
-          const auto attend = kernel.prepare({&t, 1}, options(std::exchange(merge, true)), ledger_);
+          grid.task.kv = piece;
+          const auto attend =
+              kernel.prepare({&grid, 1}, options(std::exchange(merge, true)), ledger_);
           attend->launch(stream);
           stream.synchronize();
         }
@@ -159,9 +160,10 @@ class AttendSetup {
 
 void AttendSetup::compare(Outcome& out, const std::string& name, bool merge) {
   const int64_t d = spec_.head_dim, rows = spec_.q.rows;
-  const AttendTask wanted = task(q_.host, host_runs_, out_host_.data());
+  const AttendGrid grid{task(q_.host, host_runs_, out_host_.data())};
+  const AttendTask& wanted = grid.task;
   if (!std::exchange(reference_done_, true))
-    make_reference_kernel()->attend({&wanted, 1}, {.head_dim = d, .causal = spec_.causal}, 1, {});
+    make_reference_kernel()->attend({&grid, 1}, {.head_dim = d, .causal = spec_.causal}, 1, {});
   const auto got = download<float>(out_.data(), out_.size() / 4);
   double difference = 0, norm = 0, worst_lse = 0;
   bool clean = true;
@@ -205,10 +207,10 @@ void check_many_tasks(const DeviceKernel& kernel, Outcome& out, const std::strin
                                    .causal = true});
   for (int launch = 0; launch < 4; ++launch) {
     const Stream stream;
-    std::vector<AttendTask> tasks;
-    for (AttendSetup& setup : setups) tasks.push_back(setup.device_task(stream));
+    std::vector<AttendGrid> grids;
+    for (AttendSetup& setup : setups) grids.push_back({setup.device_task(stream)});
     MemoryLedger ledger;
-    const auto attend = kernel.prepare(tasks, setups.front().options(false), ledger);
+    const auto attend = kernel.prepare(grids, setups.front().options(false), ledger);
     attend->launch(stream);
     stream.synchronize();
     for (AttendSetup& setup : setups) setup.compare(out, name, false);

@@ -42,11 +42,11 @@ struct Model {
 constexpr Model kModels[] = {{12, 64}, {8, 128}};
 constexpr int64_t kTokens = 131072;  // of the sweep: 0.8 GB of Q, K, V and O at 12 x 64
 
-double pairs_of(const std::vector<AttendTask>& tasks, bool causal) {
+double pairs_of(const std::vector<AttendGrid>& grids, bool causal) {
   double pairs = 0;
-  for (const AttendTask& t : tasks) {
-    const double n = double(t.q.rows);
-    pairs += causal ? n * (n + 1) / 2 : n * n;
+  for (const AttendGrid& grid : grids) {
+    const double n = double(grid.task.q.rows);
+    pairs += double(grid.size()) * (causal ? n * (n + 1) / 2 : n * n);
   }
   return pairs;
 }
@@ -98,7 +98,7 @@ class Benchmark {
   }
 
   // FLOP/s, or 0 when the kernel refused; `extra` runs after the attend, inside the region.
-  double measure(const Point& p, const DeviceKernel& kernel, const std::vector<AttendTask>& tasks,
+  double measure(const Point& p, const DeviceKernel& kernel, const std::vector<AttendGrid>& tasks,
                  DeviceAttendOptions options,
                  const std::function<void(const Stream&)>& extra = {}) {
     Json json = Json()
@@ -153,7 +153,7 @@ class Benchmark {
   }
 
   // cuDNN first, so that the others have their ratio.
-  void all_kernels(Point p, const std::vector<AttendTask>& tasks, bool variants) {
+  void all_kernels(Point p, const std::vector<AttendGrid>& tasks, bool variants) {
     if (why_cudnn_absent().empty()) {
       p.kernel = "cudnn";
       cudnn_rate_[{p.head_dim, p.rows, p.dilation_rate, p.causal}] =
@@ -222,8 +222,9 @@ class Benchmark {
     measure(p, *kernel, strided, {.merge = true});
     const auto compact = tensors.compact_branch(kRows * kRate, kRate);
     std::vector<MergeTask> merges;
-    for (size_t i = 0; i < compact.size(); ++i)
-      merges.push_back({compact[i].out, strided[i].out, compact[i].q.rows});
+    for (size_t g = 0; g < compact.size(); ++g)
+      for (int64_t i = 0; i < compact[g].size(); ++i)
+        merges.push_back({compact[g].at(i).out, strided[g].at(i).out, compact[g].task.q.rows});
     const DeviceMerge separate(merges, MergeRule::kLse, model.head_dim, ledger);
     p.kernel = "cuda + merge";
     measure(p, *kernel, compact, {}, [&](const Stream& stream) { separate.launch(stream); });

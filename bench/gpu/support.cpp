@@ -175,46 +175,32 @@ PackedTensors::PackedTensors(int64_t tokens, int64_t heads, int64_t head_dim, Me
   stream.synchronize();
 }
 
-std::vector<AttendTask> PackedTensors::branch(int64_t w, int64_t r) {
-  const int64_t segments = tokens_ / w;
-  runs_.clear();
-  runs_.reserve(size_t(segments * heads_));
-  std::vector<AttendTask> tasks;
-  for (int64_t head = 0; head < heads_; ++head)
-    for (int64_t s = 0; s < segments; ++s) {
-      const int64_t offset = head % r, token = s * w + offset, rows = (w - offset + r - 1) / r;
-      const int64_t at = (token * heads_ + head) * head_dim_, stride = r * heads_ * head_dim_;
-      runs_.push_back({.k = k_.data() + 2 * at,
-                       .v = v_.data() + 2 * at,
-                       .row_stride = stride,
-                       .rows = rows,
-                       .first_token = token,
-                       .token_step = r});
-      tasks.push_back({.q = {.q = q_.data() + 2 * at,
-                             .row_stride = stride,
-                             .rows = rows,
-                             .first_token = token,
-                             .token_step = r},
-                       .kv = {&runs_.back(), 1},
-                       .out = {o() + at, lse() + token * heads_ + head, stride, r * heads_}});
-    }
-  return tasks;
+PackedAttention PackedTensors::packed() const {
+  return {.q = q_.data(),
+          .k = k_.data(),
+          .v = v_.data(),
+          .o = o(),
+          .lse = lse(),
+          .tokens = tokens_,
+          .heads = heads_,
+          .kv_heads = heads_,
+          .head_dim = head_dim_};
 }
 
-std::vector<AttendTask> PackedTensors::compact_branch(int64_t w, int64_t r) {
-  std::vector<AttendTask> tasks = branch(w, r);
+std::vector<AttendGrid> PackedTensors::branch(int64_t w, int64_t r) {
+  return branch_grids(packed(), w, r, lists_);
+}
+
+std::vector<AttendGrid> PackedTensors::compact_branch(int64_t w, int64_t r) {
+  PackedAttention compact = packed();
+  compact.compact_results = true;
   int64_t rows = 0;
-  for (const AttendTask& t : tasks) rows += t.q.rows;
+  for (const AttendGrid& grid : branch(w, r)) rows += grid.size() * grid.task.q.rows;
   partial_o_ = DeviceBuffer(ledger_, "partial", 4 * rows * head_dim_);
   partial_lse_ = DeviceBuffer(ledger_, "partial", 4 * rows);
-  auto* o = reinterpret_cast<float*>(partial_o_.data());
-  auto* lse = reinterpret_cast<float*>(partial_lse_.data());
-  for (AttendTask& t : tasks) {
-    t.out = {o, lse, head_dim_, 1};
-    o += t.q.rows * head_dim_;
-    lse += t.q.rows;
-  }
-  return tasks;
+  compact.o = reinterpret_cast<float*>(partial_o_.data());
+  compact.lse = reinterpret_cast<float*>(partial_lse_.data());
+  return branch_grids(compact, w, r, lists_);
 }
 
 int run_program(const Program& program, int argc, char** argv,

@@ -12,6 +12,7 @@
 #include "core/cuda/device.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cuda/device_timer.h"
+#include "kernels/testing/packed_branch.h"
 
 namespace longnet::gpu {
 
@@ -63,16 +64,17 @@ class PackedTensors {
  public:
   PackedTensors(int64_t tokens, int64_t heads, int64_t head_dim, MemoryLedger& ledger);
   // Branch (w, r): one task per (head, segment), in the order of a program.
-  std::vector<AttendTask> branch(int64_t segment_length, int64_t dilation_rate);
+  std::vector<AttendGrid> branch(int64_t segment_length, int64_t dilation_rate);
   // The same with compact results: [head][segment][row].
-  std::vector<AttendTask> compact_branch(int64_t segment_length, int64_t dilation_rate);
+  std::vector<AttendGrid> compact_branch(int64_t segment_length, int64_t dilation_rate);
   float* o() const { return reinterpret_cast<float*>(o_.data()); }
   float* lse() const { return reinterpret_cast<float*>(lse_.data()); }
 
  private:
+  PackedAttention packed() const;
   int64_t tokens_, heads_, head_dim_;
   DeviceBuffer q_, k_, v_, o_, lse_, partial_o_, partial_lse_;
-  std::vector<KvRun> runs_;
+  KvLists lists_;  // that the grids refer to
   MemoryLedger& ledger_;
 };
 

@@ -40,9 +40,9 @@ void attend_view(const SdpaShape& s, const SdpaPointers& p) {
                     .rows = s.keys,
                     .first_token = s.mask == ViewMask::kBeforeOwn ? 1 : 0};
     float* const lse = p.lse + first(s.lse);
-    const AttendTask task{.q = {.q = at(p.q, s.q), .row_stride = s.q[2], .rows = s.rows},
-                          .kv = {&run, 1},
-                          .out = {o.data(), lse, s.head_dim, s.lse[2]}};
+    const AttendGrid task{{.q = {.q = at(p.q, s.q), .row_stride = s.q[2], .rows = s.rows},
+                           .kv = {&run, 1},
+                           .out = {o.data(), lse, s.head_dim, s.lse[2]}}};
     kernel->attend({&task, 1}, options, 1, workspace.bytes());
     for (int64_t row = 0; row < s.rows; ++row)
       for (int64_t c = 0; c < s.head_dim; ++c)

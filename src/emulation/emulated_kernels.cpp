@@ -19,23 +19,23 @@ class EmulatedKernel final : public DeviceKernel {
   std::string why_unsupported(const DeviceAttendOptions& options) const override {
     return options.element == DeviceElement::kBFloat16 ? "" : "only bf16 is emulated";
   }
-  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendTask> tasks,
+  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendGrid> grids,
                                           const DeviceAttendOptions& options,
                                           MemoryLedger&) const override {
-    return std::make_unique<Prepared>(tasks, options);
+    return std::make_unique<Prepared>(grids, options);
   }
 
  private:
   class Prepared final : public PreparedAttend {
    public:
-    Prepared(std::span<const AttendTask> tasks, const DeviceAttendOptions& options)
-        : tasks_(tasks.begin(), tasks.end()), options_(options) {
-      for (const AttendTask& task : tasks_) lists_.emplace_back(task.kv.begin(), task.kv.end());
-      for (size_t i = 0; i < tasks_.size(); ++i) tasks_[i].kv = lists_[i];
+    Prepared(std::span<const AttendGrid> grids, const DeviceAttendOptions& options)
+        : grids_(grids.begin(), grids.end()), options_(options) {
+      for (AttendGrid& grid : grids_) grid.task.kv = lists_.emplace_back(grid.task.kv.list());
     }
     void launch(const Stream& stream) const override {
       emulate_launch(stream, [this] {
-        for (const AttendTask& task : tasks_) run(task);
+        for (const AttendGrid& grid : grids_)
+          for (int64_t i = 0; i < grid.size(); ++i) run(grid.at(i));
       });
     }
 
@@ -53,11 +53,12 @@ class EmulatedKernel final : public DeviceKernel {
                             .into = task.out,
                             .rows = task.q.rows};
       if (options_.merge) task.out = merge.from;
-      kernel->attend({&task, 1}, options, 1, workspace.bytes());
+      const AttendGrid one{task};
+      kernel->attend({&one, 1}, options, 1, workspace.bytes());
       if (options_.merge) kernel->merge({&merge, 1}, MergeRule::kLse, options, 1);
     }
-    std::vector<AttendTask> tasks_;
-    std::vector<std::vector<KvRun>> lists_;
+    std::vector<AttendGrid> grids_;
+    KvLists lists_;
     DeviceAttendOptions options_;
   };
   std::string name_;

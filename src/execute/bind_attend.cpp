@@ -1,82 +1,128 @@
-// Binds attends: which rows of which slot each task reads and writes.
+// Binds attends: which rows of which slot each task reads and writes, as grids of tasks at equal
+// distances.
 //
 // N = 16, P = 4, branch {8, 2}, rank 1 (tokens 4 to 7), head 0: its queries 4 and 6 become one
 // task; the task's keys 0 2 4 6 lie in a gathered slot as two runs, 0 2 (of rank 0) and 4 6 (of
-// rank 1).
+// rank 1). Two heads and segments of 2 tokens would make a grid of 2 segments x 2 heads.
 #include <algorithm>
 
 #include "core/check.h"
 #include "execute/bound_program.h"
 
 namespace longnet {
-
 namespace {
 
-constexpr int64_t kRowsPerTask = 2048;       // queries: enough to make packing keys cheap
-constexpr int64_t kFewestRowsPerTask = 256;  // below, packing costs more than an idle thread
+// Whole segments that differ by their place alone: `tokens` are those of the first one.
+struct Stretch {
+  TokenInterval tokens;
+  int64_t segments = 1;
+};
+
+bool holds(const RowMap& map, TokenInterval tokens) {
+  for (const auto& piece : map.pieces())
+    for (const TokenRange& range : piece.tokens)
+      if (range.stride == 1 && range.first <= tokens.begin && range.last() + 1 >= tokens.end)
+        return true;
+  return false;
+}
+
+// `within`, cut where tasks stop to repeat from segment to segment: queries in `range`, keys of the
+// same segments in one piece.
+std::vector<Stretch> stretches(const ShardedProblem& s, const BranchRows& rows, const RowMap& keys,
+                               const TokenRange& range, TokenInterval within) {
+  const TokenInterval part = intersect({range.first, range.last() + 1}, within);
+  const int64_t w = rows.segment_length();
+  const int64_t begin = ceil_div(part.begin, w) * w, segments = (part.end - begin) / w;
+  const TokenInterval whole{begin, begin + segments * w};
+  if (part.empty() || range.stride != 1 || rows.is_summary() || s.pattern.phase_parts > 1 ||
+      segments < 2 || !holds(keys, whole))
+    return {{part}};
+  std::vector<Stretch> out;
+  if (part.begin < whole.begin) out.push_back({{part.begin, whole.begin}});
+  out.push_back({{whole.begin, whole.begin + w}, segments});
+  if (whole.end < part.end) out.push_back({{whole.end, part.end}});
+  return out;
+}
+
+// Query rows of one head that lie at equal distances in both slots.
+struct LocatedRun {
+  TokenRange tokens;
+  int64_t segment, segments;
+  RowMap::Place q, out;
+  size_t piece;
+};
+
+// Phase parts cut a segment's rows; those that continue each other become one run again.
+bool continues(const LocatedRun& a, const LocatedRun& b) {
+  return a.segments == 1 && b.segments == 1 && a.piece == b.piece && a.segment == b.segment &&
+         a.tokens.stride == b.tokens.stride && a.tokens[a.tokens.count] == b.tokens.first &&
+         a.q.step == b.q.step && a.q.row + a.tokens.count * a.q.step == b.q.row;
+}
 
 }  // namespace
 
-// The key runs of one (sequence, head), segment by segment, appended to a list of all.
+// The key runs of one (sequence, head), segment by segment, in lists that `bound` keeps.
 class BoundProgram::KeyLists {
  public:
-  struct List {
-    size_t begin, count;
-  };
   KeyLists(const BoundProgram& program, const Attend& op, const RowMap& keys,
-           const BranchRows& rows, int64_t batch, int64_t head, std::vector<KvRun>& all)
+           const BranchRows& rows, int64_t batch, int64_t head, BoundOp& bound)
       : program_(program),
         op_(op),
         map_(keys),
         rows_(rows),
         batch_(batch),
         head_(head),
-        all_(all) {}
+        bound_(bound) {}
 
-  List of_segment(int64_t segment) {
+  // Of a segment that stands for `segments` alike.
+  KeyRuns of_segment(int64_t segment, int64_t segments) {
     if (rows_.is_summary()) return all_but(segment);
     if (segment != last_segment_) {
       last_segment_ = segment;
-      last_ = append(rows_.segment(segment));
+      auto& list = bound_.kv_runs.emplace_back();
+      append(list, rows_.segment(segment), segments);
+      last_ = list;
     }
     return last_;
   }
 
  private:
-  List append(TokenInterval within) {
+  void append(std::vector<KvRun>& list, TokenInterval within, int64_t segments) const {
     const AttentionProblem& p = program_.sharded_.problem;
     const int64_t row = p.head_dim * dtype_bytes(p.dtype);
     const std::byte* const base = program_.memory_[size_t(op_.kv.slot)].data();
-    List list{all_.size(), 0};
     for (const auto& piece : map_.pieces())
       map_.for_each_run(piece, op_.branch, head_, within, [&](const TokenRange& k, int64_t) {
         const auto place = map_.locate(piece, batch_, head_, k);
         const std::byte* const at = base + piece.byte_offset + place.row * row;
-        all_.push_back({.k = at,
+        list.push_back({.k = at,
                         .v = at + piece.rows * row,
                         .row_stride = place.step * p.head_dim,
                         .rows = k.count,
                         .first_token = k.first,
                         .token_step = k.stride});
+        if (segments == 1) return;
+        TokenRange next = k;
+        next.first += rows_.segment_length();
+        list.back().step_bytes[0] = (map_.locate(piece, batch_, head_, next).row - place.row) * row;
       });
-    list.count = all_.size() - list.begin;
-    return list;
   }
 
-  List all_but(int64_t segment) {
-    if (whole_.empty()) {
+  // A summary branch has one list for all segments, put down twice, so that "all but one segment"
+  // is a contiguous part of it.
+  KeyRuns all_but(int64_t segment) {
+    const int64_t segments = rows_.num_segments();
+    if (begin_.empty()) {
+      twice_ = &bound_.kv_runs.emplace_back();
       for (const int round : {0, 1})
-        for (int64_t s = 0; s < rows_.num_segments(); ++s) {
-          if (round == 1 && s + 1 == rows_.num_segments()) break;
-          whole_.push_back(append(rows_.segment(s)));
+        for (int64_t s = 0; s < segments - round; ++s) {
+          begin_.push_back(twice_->size());
+          append(*twice_, rows_.segment(s), 1);
         }
+      begin_.push_back(twice_->size());
     }
-    const size_t segments = size_t(rows_.num_segments()), first = size_t(segment) + 1;
-    List list{segments == 1 ? all_.size() : whole_[first % segments].begin, 0};
-    if (first < segments) list.begin = whole_[first].begin;
-    for (size_t i = 0; i + 1 < segments; ++i)
-      list.count += whole_[(first % segments == 0 ? 0 : first) + i].count;
-    return list;
+    const size_t first = size_t((segment + 1) % segments), last = first + size_t(segments) - 1;
+    return {twice_->data() + begin_[first], begin_[last] - begin_[first]};
   }
 
   const BoundProgram& program_;
@@ -84,31 +130,16 @@ class BoundProgram::KeyLists {
   const RowMap& map_;
   const BranchRows& rows_;
   int64_t batch_, head_;
-  std::vector<KvRun>& all_;
+  BoundOp& bound_;
   int64_t last_segment_ = -1;
-  List last_{};
-  std::vector<List> whole_;  // of the segments 0 .. n-1, 0 .. n-2
+  KeyRuns last_;
+  std::vector<KvRun>* twice_ = nullptr;
+  std::vector<size_t> begin_;  // in `twice_`, of the segments 0 .. n-1, 0 .. n-2, and the end
 };
 
-namespace {
-
-// Runs that continue each other in memory and in the sequence become one.
-struct LocatedRun {
-  TokenRange tokens;
-  int64_t segment;
-  RowMap::Place q, out;
-  size_t piece;
-};
-
-bool continues(const LocatedRun& a, const LocatedRun& b) {
-  return a.piece == b.piece && a.segment == b.segment && a.tokens.stride == b.tokens.stride &&
-         a.tokens[a.tokens.count] == b.tokens.first && a.q.step == b.q.step &&
-         a.q.row + a.tokens.count * a.q.step == b.q.row;
-}
-
-}  // namespace
-
-void BoundProgram::bind_attend(const Attend& op, BoundOp& bound) {
+// The grids of one sequence: a head's first, then heads at equal distances together.
+std::vector<AttendGrid> BoundProgram::attends_of_batch(const Attend& op, int64_t batch,
+                                                       BoundOp& bound) const {
   const AttentionProblem& p = sharded_.problem;
   const RowMap queries(sharded_, TensorKind::kQuery, op.q.rows);
   const RowMap keys(sharded_, TensorKind::kKeyValue, op.kv.rows);
@@ -118,59 +149,73 @@ void BoundProgram::bind_attend(const Attend& op, BoundOp& bound) {
   const std::byte* const q_base = memory_[size_t(op.q.slot)].data();
 
   // Pieces of queries and results belong together by owner; gathers may have ordered the queries.
-  const auto out_of = [&](size_t q_piece) -> const RowMap::Piece& {
-    const int i = op.into.rows.owners.index_of(queries.pieces()[q_piece].owner);
-    return out.pieces().at(size_t(i));
+  const auto out_of = [&](size_t q_piece, int64_t head) -> const RowMap::Piece& {
+    return piece_of(out, op.into, queries.pieces()[q_piece].owner, head);
   };
-  struct Span {
-    size_t begin, count;
+  const auto grid_of = [&](const LocatedRun& run, int64_t head, const KeyRuns& kv) {
+    const auto &q_piece = queries.pieces()[run.piece], &out_piece = out_of(run.piece, head);
+    AttendGrid grid{.task = {.q = {.q = q_base + q_piece.byte_offset + run.q.row * row,
+                                   .row_stride = run.q.step * p.head_dim,
+                                   .rows = run.tokens.count,
+                                   .first_token = run.tokens.first,
+                                   .token_step = run.tokens.stride},
+                             .kv = kv,
+                             .out = partial_at(op.into, out_piece, run.out)}};
+    if (run.segments == 1) return grid;
+    TokenRange next = run.tokens;
+    next.first += rows.segment_length();
+    grid.count[0] = run.segments;
+    grid.q_step_bytes[0] = (queries.locate(q_piece, batch, head, next).row - run.q.row) * row;
+    grid.lse_step[0] = out.locate(out_piece, batch, head, next).row - run.out.row;
+    grid.o_step[0] = grid.lse_step[0] * p.head_dim;
+    return grid;
   };
-  std::vector<Span> spans;  // of each task in kv_runs, which still grows
-  // Short queries are cut so that every thread has some.
-  const int64_t rows_per_thread =
-      ceil_div(shard().tokens() * op.heads.count * p.batch, int64_t{threads_});
-  const int64_t rows_per_task = std::clamp(rows_per_thread, kFewestRowsPerTask, kRowsPerTask);
-  const auto add_tasks = [&](const LocatedRun& run, const Span& span) {
-    const auto &q_piece = queries.pieces()[run.piece], &out_piece = out_of(run.piece);
-    for (int64_t at = 0; at < run.tokens.count; at += rows_per_task) {
-      const int64_t count = std::min(rows_per_task, run.tokens.count - at);
-      bound.attends.push_back(
-          {.q = {.q = q_base + q_piece.byte_offset + (run.q.row + at * run.q.step) * row,
-                 .row_stride = run.q.step * p.head_dim,
-                 .rows = count,
-                 .first_token = run.tokens[at],
-                 .token_step = run.tokens.stride},
-           .kv = {},
-           .out = partial_at(op.into, out_piece, {run.out.row + at * run.out.step, run.out.step})});
-      spans.push_back(span);
+
+  std::vector<std::vector<AttendGrid>> of_heads;
+  size_t most = 0;
+  for (int64_t head = op.heads.first; head < op.heads.first + op.heads.count; ++head) {
+    std::vector<LocatedRun> runs;
+    for (size_t i = 0; i < queries.pieces().size(); ++i) {
+      const RowMap::Piece& piece = queries.pieces()[i];
+      for (const TokenRange& range : piece.tokens)
+        for (const Stretch& stretch : stretches(sharded_, rows, keys, range, op.queries))
+          queries.for_each_run(piece, op.branch, head, stretch.tokens,
+                               [&](const TokenRange& tokens, int64_t segment) {
+                                 const LocatedRun run{
+                                     tokens,
+                                     segment,
+                                     stretch.segments,
+                                     queries.locate(piece, batch, head, tokens),
+                                     out.locate(out_of(i, head), batch, head, tokens),
+                                     i};
+                                 if (!runs.empty() && continues(runs.back(), run))
+                                   runs.back().tokens.count += tokens.count;
+                                 else
+                                   runs.push_back(run);
+                               });
     }
-  };
-  for (int64_t batch = 0; batch < p.batch; ++batch)
-    for (int64_t head = op.heads.first; head < op.heads.first + op.heads.count; ++head) {
-      std::vector<LocatedRun> runs;
-      for (size_t i = 0; i < queries.pieces().size(); ++i)
-        queries.for_each_run(queries.pieces()[i], op.branch, head, op.queries,
-                             [&](const TokenRange& tokens, int64_t segment) {
-                               const LocatedRun run{
-                                   tokens, segment,
-                                   queries.locate(queries.pieces()[i], batch, head, tokens),
-                                   out.locate(out_of(i), batch, head, tokens), i};
-                               if (!runs.empty() && continues(runs.back(), run))
-                                 runs.back().tokens.count += tokens.count;
-                               else
-                                 runs.push_back(run);
-                             });
-      // A segment's keys serve all its runs; a summary branch has one list for all segments, put
-      // down twice, so that "all but one segment" is a contiguous part of it.
-      KeyLists lists(*this, op, keys, rows, batch, head, bound.kv_runs);
-      for (const LocatedRun& run : runs) {
-        const auto list = lists.of_segment(run.segment);
-        add_tasks(run, {list.begin, list.count});
-      }
-    }
-  for (size_t i = 0; i < spans.size(); ++i)
-    bound.attends[i].kv =
-        std::span<const KvRun>(bound.kv_runs).subspan(spans[i].begin, spans[i].count);
+    KeyLists lists(*this, op, keys, rows, batch, head, bound);
+    auto& grids = of_heads.emplace_back();
+    for (const LocatedRun& run : runs)
+      grids.push_back(grid_of(run, head, lists.of_segment(run.segment, run.segments)));
+    most = std::max(most, grids.size());
+  }
+  std::vector<AttendGrid> side_by_side;  // the i-th of every head, then the next
+  for (size_t i = 0; i < most; ++i)
+    for (const auto& grids : of_heads)
+      if (i < grids.size()) side_by_side.push_back(grids[i]);
+  return joined(joined(side_by_side, 1, bound.kv_runs), 2, bound.kv_runs);
+}
+
+void BoundProgram::bind_attend(const Attend& op, BoundOp& bound) const {
+  const int64_t batches = sharded_.problem.batch;
+  bound.attends = attends_of_batch(op, 0, bound);
+  if (batches == 1) return;
+  const auto second = attends_of_batch(op, 1, bound);
+  for (size_t i = 0; i < second.size(); ++i) {
+    AttendGrid& grid = bound.attends.at(i);
+    grid = repeated(grid, 3, batches, step_between(grid, second[i]).value(), bound.kv_runs);
+  }
 }
 
 }  // namespace longnet

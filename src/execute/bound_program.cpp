@@ -79,21 +79,22 @@ PartialRun BoundProgram::partial_at(const SlotView& held, const RowMap::Piece& p
           .lse_stride = place.step};
 }
 
+const RowMap::Piece& piece_of(const RowMap& map, const SlotView& view, Rank owner, int64_t head) {
+  for (int i = 0; i < view.num_pieces(); ++i) {
+    const auto& piece = map.pieces()[size_t(view.first_piece() + i)];
+    if (piece.owner == owner && piece.heads.first <= head &&
+        head < piece.heads.first + piece.heads.count)
+      return piece;
+  }
+  throw Error(concat("slot ", view.slot, " holds no rows of rank ", owner, " and head ", head));
+}
+
 void BoundProgram::bind_merge(const Merge& op, BoundOp& bound) {
   const RowMap from(sharded_, TensorKind::kPartial, op.from.rows),
       into(sharded_, TensorKind::kPartial, op.into.rows);
-  const auto target_of = [&](const RowMap::Piece& source) -> const RowMap::Piece& {
-    for (int j = 0; j < op.into.num_pieces(); ++j) {
-      const auto& piece = into.pieces()[size_t(op.into.first_piece() + j)];
-      if (piece.owner == source.owner && piece.heads.first <= source.heads.first &&
-          piece.heads.first + piece.heads.count >= source.heads.first + source.heads.count)
-        return piece;
-    }
-    throw Error(concat("a merge's target holds no rows of rank ", source.owner));
-  };
   for (int i = 0; i < op.from.num_pieces(); ++i) {
     const auto& a = from.pieces()[size_t(op.from.first_piece() + i)];
-    const auto& b = target_of(a);
+    const auto& b = piece_of(into, op.into, a.owner, a.heads.first);
     for (int64_t batch = 0; batch < sharded_.problem.batch; ++batch)
       for (int64_t head = a.heads.first; head < a.heads.first + a.heads.count; ++head)
         for_each_row_run(from, a, head, [&](const TokenRange& run) {
@@ -165,6 +166,21 @@ void BoundProgram::bind_reset(const Reset& op, BoundOp& bound) {
     bound.zeros.push_back({o, values});
     bound.absent.push_back({o + values, size_t(piece.rows)});
   }
+}
+
+std::optional<BoundOp> BoundProgram::bind_fused(OpId attend, OpId merge) const {
+  Attend op = std::get<Attend>(program_.ops[size_t(attend)].what);
+  const auto& fold = std::get<Merge>(program_.ops[size_t(merge)].what);
+  const RowMap partial(sharded_, TensorKind::kPartial, fold.from.rows);
+  int64_t rows = 0, attended = 0;
+  for (const auto& piece : partial.pieces()) rows += piece.rows;
+  op.into = fold.into;
+  BoundOp bound;
+  bind_attend(op, bound);
+  for (const AttendGrid& grid : bound.attends) attended += grid.size() * grid.task.q.rows;
+  if (attended != rows || fold.from.num_pieces() != fold.from.rows.num_pieces())
+    return std::nullopt;
+  return bound;
 }
 
 BoundOp BoundProgram::bind_own_attend() {

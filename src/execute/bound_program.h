@@ -2,9 +2,10 @@
 // for. host_ops.h runs them on the host, cuda/device_op.h on a GPU; program_rows.h makes the inputs
 // and reads the output.
 //
-//   attend q x kv -> output   becomes   AttendTask{q + 4096 rows, {k, v}, o}, one per 2048 queries
+//   attend q x kv -> output   becomes   AttendGrid{{q, {k, v}, o}, 1 x 12 heads}
 //   all_gather into slot 3    becomes   the bytes of slot 3, and how many each member owns
 #pragma once
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,8 +24,8 @@ struct LseCopy {
 
 // What running an op needs, ready made.
 struct BoundOp {
-  std::vector<AttendTask> attends;
-  std::vector<KvRun> kv_runs;  // the attends' spans point into it
+  std::vector<AttendGrid> attends;
+  KvLists kv_runs;  // that the attends refer to
   std::vector<MergeTask> merges;
   std::vector<PackTask> packs, float_packs;  // of Q, K, V and results; of O
   std::vector<PackTask> rounds, widens;      // of O into results, and back
@@ -41,9 +42,11 @@ struct BoundOp {
 // Which rank's program is bound, and for what.
 struct BindOptions {
   Rank rank = 0;
-  int threads = 1;          // that run its attends: tasks are cut so that each has some
+  int threads = 1;          // that run its ops
   int64_t first_batch = 0;  // of the problem: the batch's first sequence
 };
+// The piece of `view` with the rows of an owner and a query head; throws Error when there is none.
+const RowMap::Piece& piece_of(const RowMap& map, const SlotView& view, Rank owner, int64_t head);
 
 class BoundProgram {
  public:
@@ -67,12 +70,16 @@ class BoundProgram {
 
   // The tasks of dense attention of own queries against own keys.
   BoundOp bind_own_attend();
+  // The tasks of an attend whose results belong in the rows that `merge` folds them into. Nothing
+  // when the merge has other rows as well.
+  std::optional<BoundOp> bind_fused(OpId attend, OpId merge) const;
 
  private:
   class KeyLists;
 
   void bind(const Op& op, BoundOp& bound);
-  void bind_attend(const Attend& op, BoundOp& bound);
+  void bind_attend(const Attend& op, BoundOp& bound) const;
+  std::vector<AttendGrid> attends_of_batch(const Attend& op, int64_t batch, BoundOp& bound) const;
   void bind_merge(const Merge& op, BoundOp& bound);
   void bind_pack(const Pack& op, BoundOp& bound);
   void bind_reset(const Reset& op, BoundOp& bound);

@@ -35,7 +35,7 @@ struct SingleAttend {
   SingleAttend(SingleAttend&&) = default;
   SingleAttend& operator=(SingleAttend&&) = default;
   std::vector<std::vector<KvRun>> keys;  // of each task
-  std::vector<AttendTask> tasks;
+  std::vector<AttendGrid> tasks;
   double pairs = 0, listed_pairs = 0;  // of the program, of the tasks
 };
 

@@ -149,18 +149,20 @@ std::optional<SingleAttend> ProgramExecutor::single_attend() {
   const BoundOp bound = bound_->bind_own_attend();
   // As many queries as the pairs ask for, or each list of keys as often.
   const int64_t repeats = std::max<int64_t>(1, int64_t(std::ceil(pairs / own_pairs)));
-  for (AttendTask task : bound.attends) {
-    auto& list = single.keys.emplace_back();
-    for (int64_t i = 0; i < repeats; ++i) list.insert(list.end(), task.kv.begin(), task.kv.end());
-    double keys = 0;
-    for (const KvRun& kv : list) keys += double(kv.rows);
-    const double wanted = std::ceil((pairs - single.listed_pairs) / keys);
-    task.q.rows = std::clamp<int64_t>(int64_t(wanted), 1, task.q.rows);
-    single.listed_pairs += double(task.q.rows) * keys;
-    single.tasks.push_back(task);
-    if (single.listed_pairs >= pairs) break;
-  }
-  for (size_t i = 0; i < single.tasks.size(); ++i) single.tasks[i].kv = single.keys[i];
+  for (const AttendGrid& grid : bound.attends)
+    for (int64_t t = 0; t < grid.size() && single.listed_pairs < pairs; ++t) {
+      AttendTask task = grid.at(t);
+      auto& list = single.keys.emplace_back();
+      for (int64_t i = 0; i < repeats; ++i)
+        for (const KvRun run : task.kv) list.push_back(run);
+      double keys = 0;
+      for (const KvRun& kv : list) keys += double(kv.rows);
+      const double wanted = std::ceil((pairs - single.listed_pairs) / keys);
+      task.q.rows = std::clamp<int64_t>(int64_t(wanted), 1, task.q.rows);
+      single.listed_pairs += double(task.q.rows) * keys;
+      single.tasks.push_back({task});
+    }
+  for (size_t i = 0; i < single.tasks.size(); ++i) single.tasks[i].task.kv = single.keys[i];
   return single;
 }
 

@@ -26,11 +26,37 @@ double pairs_of(const AttendTask& task, bool causal) {
   return double(pairs);
 }
 
-double pairs_of(const std::vector<AttendTask>& tasks, bool causal) {
+double pairs_of(const std::vector<AttendGrid>& grids, bool causal) {
   double pairs = 0;
-  for (const AttendTask& task : tasks) pairs += pairs_of(task, causal);
+  for (const AttendGrid& grid : grids) pairs += double(grid.size()) * pairs_of(grid.task, causal);
   return pairs;
 }
+
+// Tasks in pieces of at most kRowsPerPiece queries.
+class Pieces {
+ public:
+  Pieces(const std::vector<AttendGrid>& grids, int64_t element_bytes)
+      : grids_(grids), element_bytes_(element_bytes) {
+    for (const AttendGrid& grid : grids)
+      end_.push_back(int64_t(size()) + grid.size() * ceil_div(grid.task.q.rows, kRowsPerPiece));
+  }
+  size_t size() const { return end_.empty() ? 0 : size_t(end_.back()); }
+  AttendGrid operator[](size_t i) const {
+    const auto found = std::ranges::upper_bound(end_, int64_t(i));
+    const AttendGrid& grid = grids_[size_t(found - end_.begin())];
+    const int64_t rows = grid.task.q.rows, pieces = ceil_div(rows, kRowsPerPiece);
+    const int64_t at = int64_t(i) - (found == end_.begin() ? 0 : *(found - 1));
+    const int64_t first = at % pieces * kRowsPerPiece;
+    return {.task = rows_of(grid.at(at / pieces), first, std::min(kRowsPerPiece, rows - first),
+                            element_bytes_)};
+  }
+
+ private:
+  static constexpr int64_t kRowsPerPiece = 2048;
+  const std::vector<AttendGrid>& grids_;
+  int64_t element_bytes_;
+  std::vector<int64_t> end_;  // one past the last piece of each grid
+};
 
 // Messages into a slot that nobody has needed so far. Those of other rows replace them.
 class PendingMessages {
@@ -74,7 +100,7 @@ ShareChoice choose_share(const BoundProgram& bound, double share, int at_once) {
   const auto& ops = bound.program().ops;
   const bool causal = bound.options().causal;
   ShareChoice out{.runs = std::vector<bool>(ops.size(), false),
-                  .attends = std::vector<std::vector<AttendTask>>(ops.size()),
+                  .attends = std::vector<std::vector<AttendGrid>>(ops.size()),
                   .share = {}};
   std::vector<size_t> attends;
   for (size_t i = 0; i < ops.size(); ++i) {
@@ -100,7 +126,7 @@ ShareChoice choose_share(const BoundProgram& bound, double share, int at_once) {
       for (const int slot : {attend->q.slot, attend->kv.slot})
         messages.take(slot, [&](size_t op) { out.runs[op] = true; });
       // As many as keep the device busy to the end, as it is when all tasks run.
-      const auto& tasks = bound.op(i).attends;
+      const Pieces tasks(bound.op(i).attends, dtype_bytes(bound.options().dtype));
       const auto round = size_t(at_once);
       const size_t rounds = std::max<size_t>(
           1, size_t(std::llround(of_tasks * double(tasks.size()) / double(round))));

@@ -22,11 +22,11 @@ struct WalkShare {
 
 struct ShareChoice {
   std::vector<bool> runs;                        // by op
-  std::vector<std::vector<AttendTask>> attends;  // by op: what to run of an attend that runs
+  std::vector<std::vector<AttendGrid>> attends;  // by op: what to run of an attend that runs
   WalkShare share;
 };
 
-// `at_once`: tasks that the device works on together; a round of them is never cut.
+// `at_once`: pieces of tasks that the device works on together; a round of them is never cut.
 ShareChoice choose_share(const BoundProgram& bound, double share, int at_once);
 
 }  // namespace longnet

@@ -88,7 +88,7 @@ void VirtualWalk::receive(const BoundProgram& bound, size_t op, ShardOutcome& ou
   std::ranges::copy(received.own_from, received.own_into.begin());
 }
 
-void VirtualWalk::run_op(const BoundProgram& bound, size_t op, std::span<const AttendTask> attends,
+void VirtualWalk::run_op(const BoundProgram& bound, size_t op, std::span<const AttendGrid> attends,
                          ShardOutcome& out) {
   const Action& what = bound.program().ops[op].what;
   if (is_communication(what)) return receive(bound, op, out);

@@ -47,7 +47,7 @@ class VirtualWalk final : public UnitWalk {
   BoundProgram::Memory place(const RankProgram& program);
   void receive(const BoundProgram& bound, size_t op, ShardOutcome& out) const;
   // `attends`: those of its tasks that run.
-  void run_op(const BoundProgram& bound, size_t op, std::span<const AttendTask> attends,
+  void run_op(const BoundProgram& bound, size_t op, std::span<const AttendGrid> attends,
               ShardOutcome& out);
 
   AttentionProblem problem_;

@@ -16,38 +16,9 @@
 #include <vector>
 
 #include "core/problem.h"
+#include "kernels/attend_grid.h"
 
 namespace longnet {
-
-// Row i of the run is at q + i * row_stride (elements of the storage dtype), at global position
-// first_token + i * token_step. Within a row the head_dim elements are contiguous.
-struct QueryRun {
-  const void* q = nullptr;
-  int64_t row_stride = 0, rows = 0;
-  int64_t first_token = 0, token_step = 1;
-};
-
-struct KvRun {
-  const void* k = nullptr;
-  const void* v = nullptr;  // same stride as k
-  int64_t row_stride = 0, rows = 0;
-  int64_t first_token = 0, token_step = 1;
-};
-
-// Row i of O at o + i * o_stride (floats), its LSE at lse[i * lse_stride].
-struct PartialRun {
-  float* o = nullptr;
-  float* lse = nullptr;
-  int64_t o_stride = 0, lse_stride = 0;
-};
-
-// All rows of `q` attend to all rows of all `kv` runs (causal: to those at positions <= their own).
-// Every row of `out` is overwritten.
-struct AttendTask {
-  QueryRun q;
-  std::span<const KvRun> kv;
-  PartialRun out;
-};
 
 // into = merge(into, from), row by row; the rows may not overlap.
 struct MergeTask {
@@ -84,9 +55,9 @@ class AttentionKernel {
   // Bytes of scratch memory that attend() needs, for any tasks, on `threads` threads; 64-byte
   // aligned.
   virtual int64_t workspace_bytes(const AttendOptions& options, int threads) const = 0;
-  // Runs all tasks on `threads` threads. Allocates nothing. Tasks are independent of each other.
-  // The result of a task does not depend on `threads` nor on the other tasks.
-  virtual void attend(std::span<const AttendTask> tasks, const AttendOptions& options, int threads,
+  // Runs all tasks of all grids on `threads` threads. Allocates nothing. Tasks are independent of
+  // each other. The result of a task does not depend on `threads` nor on the other tasks.
+  virtual void attend(std::span<const AttendGrid> grids, const AttendOptions& options, int threads,
                       std::span<std::byte> workspace) const = 0;
   virtual void merge(std::span<const MergeTask> tasks, MergeRule rule, const AttendOptions& options,
                      int threads) const = 0;

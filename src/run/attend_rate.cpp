@@ -25,7 +25,7 @@ double measure_attend_rate(const AttentionKernel& kernel, const AttendOptions& o
   fill(Tensor::kKey, k);
   fill(Tensor::kValue, v);
   std::vector<KvRun> runs;
-  std::vector<AttendTask> tasks;
+  std::vector<AttendGrid> tasks;
   float* const out = reinterpret_cast<float*>(o.data());
   for (int64_t s = 0; s < segments; ++s)
     runs.push_back({.k = k.data() + s * kRows * row,
@@ -33,12 +33,12 @@ double measure_attend_rate(const AttentionKernel& kernel, const AttendOptions& o
                     .row_stride = d,
                     .rows = kRows});
   for (int64_t s = 0; s < segments; ++s)
-    tasks.push_back({.q = {.q = q.data() + s * kRows * row, .row_stride = d, .rows = kRows},
-                     .kv = {&runs[size_t(s)], 1},
-                     .out = {.o = out + s * kRows * d,
-                             .lse = out + rows * d + s * kRows,
-                             .o_stride = d,
-                             .lse_stride = 1}});
+    tasks.push_back({{.q = {.q = q.data() + s * kRows * row, .row_stride = d, .rows = kRows},
+                      .kv = {&runs[size_t(s)], 1},
+                      .out = {.o = out + s * kRows * d,
+                              .lse = out + rows * d + s * kRows,
+                              .o_stride = d,
+                              .lse_stride = 1}}});
   kernel.attend(tasks, options, threads, workspace.bytes());  // warms up
   const double begin = steady_seconds();
   for (int i = 0; i < kRepetitions; ++i) kernel.attend(tasks, options, threads, workspace.bytes());

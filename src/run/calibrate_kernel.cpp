@@ -79,7 +79,7 @@ class AttendTimer {
       const double n = double(shape.queries);
       counts.pairs += options_.causal ? n * double(keys) - n * (n - 1) / 2 : n * double(keys);
     }
-    for (size_t i = 0; i < tasks_.size(); ++i) tasks_[i].kv = {&keys_[i], 1};
+    for (size_t i = 0; i < tasks_.size(); ++i) tasks_[i].task.kv = {&keys_[i], 1};
     for (double* count : {&counts.blocks, &counts.queries, &counts.key_rows, &counts.pairs})
       *count /= threads_;
     return counts;
@@ -98,15 +98,15 @@ class AttendTimer {
     auto* const o = reinterpret_cast<float*>(out_.data());
     keys_.push_back(
         {.k = k_.data() + at(k), .v = v_.data() + at(k), .row_stride = row_, .rows = keys});
-    tasks_.push_back({.q = {.q = q_.data() + at(q),
-                            .row_stride = row_,
-                            .rows = queries,
-                            .first_token = keys - queries},
-                      .kv = {},
-                      .out = {.o = o + q * row_ + head * options_.head_dim,
-                              .lse = o + rows_ * row_ + q * kHeads + head,
-                              .o_stride = row_,
-                              .lse_stride = kHeads}});
+    tasks_.push_back({{.q = {.q = q_.data() + at(q),
+                             .row_stride = row_,
+                             .rows = queries,
+                             .first_token = keys - queries},
+                       .kv = {},
+                       .out = {.o = o + q * row_ + head * options_.head_dim,
+                               .lse = o + rows_ * row_ + q * kHeads + head,
+                               .o_stride = row_,
+                               .lse_stride = kHeads}}});
   }
 
   MemoryLedger ledger_;
@@ -117,7 +117,7 @@ class AttendTimer {
   int64_t copies_ = 0, per_copy_ = 0, runs_ = 0;
   TaggedBuffer q_, k_, v_, out_, workspace_;
   std::vector<KvRun> keys_;
-  std::vector<AttendTask> tasks_;
+  std::vector<AttendGrid> tasks_;
 };
 
 std::vector<Shape> shapes_of(bool causal, bool quick) {

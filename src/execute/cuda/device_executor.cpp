@@ -5,7 +5,7 @@
 
 #include "core/check.h"
 #include "execute/cuda/comm_rounds.h"
-#include "execute/cuda/task_lists.h"
+#include "execute/cuda/fusible_merges.h"
 #include "execute/program_rows.h"
 #include "kernels/cuda/rows.h"
 
@@ -78,10 +78,10 @@ void DeviceExecutor::make_rounds() {
 
 void DeviceExecutor::take_merges_into_attends() {
   for (const auto& [merge, attend] : fusible_merges(program())) {
-    const auto tasks =
-        fuse_merges(bound_->op(size_t(attend)).attends, bound_->op(size_t(merge)).merges);
-    if (!tasks) continue;
-    ops_[size_t(merge)].attend = prepare_attend(*bound_, *tasks, kernel_, needs(true), ledger_);
+    const auto fused = bound_->bind_fused(attend, merge);
+    if (!fused) continue;
+    ops_[size_t(merge)].attend =
+        prepare_attend(*bound_, fused->attends, kernel_, needs(true), ledger_);
     ops_[size_t(merge)].also_after = attend;
     ops_[size_t(attend)].skipped = true;
   }

@@ -3,19 +3,18 @@
 #include <limits>
 
 #include "core/check.h"
-#include "execute/cuda/task_lists.h"
 #include "execute/program_rows.h"
 
 namespace longnet {
 
 std::unique_ptr<PreparedAttend> prepare_attend(const BoundProgram& bound,
-                                               std::span<const AttendTask> tasks,
+                                               std::span<const AttendGrid> grids,
                                                const DeviceKernel& kernel,
                                                const DeviceAttendNeeds& needs,
                                                MemoryLedger& ledger) {
   const AttendOptions& o = bound.options();
   check(o.dtype == DType::kBFloat16, "GPU kernels read bf16, not ", to_string(o.dtype));
-  return kernel.prepare(join_tasks(tasks),
+  return kernel.prepare(grids,
                         {.head_dim = o.head_dim,
                          .causal = o.causal,
                          .output_scale = o.output_scale,

@@ -37,7 +37,7 @@ struct DeviceAttendNeeds {
   bool merge = false, concurrent = false;
 };
 std::unique_ptr<PreparedAttend> prepare_attend(const BoundProgram& bound,
-                                               std::span<const AttendTask> tasks,
+                                               std::span<const AttendGrid> grids,
                                                const DeviceKernel& kernel,
                                                const DeviceAttendNeeds& needs,
                                                MemoryLedger& ledger);

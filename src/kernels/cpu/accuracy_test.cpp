@@ -36,10 +36,10 @@ class LongRows {
     const AttendOptions options{.head_dim = d_};
     const KvRun kv{.k = k_.data(), .v = v_.data(), .row_stride = d_, .rows = keys_};
     std::vector<float> o(size_t(kRows * d_)), lse(kRows);
-    const AttendTask task{
-        .q = {.q = q_.data(), .row_stride = d_, .rows = kRows},
-        .kv = {&kv, 1},
-        .out = {.o = o.data(), .lse = lse.data(), .o_stride = d_, .lse_stride = 1}};
+    const AttendGrid task{
+        {.q = {.q = q_.data(), .row_stride = d_, .rows = kRows},
+         .kv = {&kv, 1},
+         .out = {.o = o.data(), .lse = lse.data(), .o_stride = d_, .lse_stride = 1}}};
     const size_t bytes = size_t(kernel.workspace_bytes(options, 1));
     auto* workspace = static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64}));
     kernel.attend({&task, 1}, options, 1, {workspace, bytes});

@@ -244,13 +244,8 @@ template <class Storage>
 void attend_storage(const AttendTask& task, const AttendOptions& options, std::byte* workspace) {
   const AttendWorkspace ws(workspace, options.head_dim);
   for (int64_t begin = 0; begin < task.q.rows; begin += kChunkRows) {
-    AttendTask chunk = task;
-    chunk.q.q = static_cast<const Storage*>(task.q.q) + begin * task.q.row_stride;
-    chunk.q.rows = HWY_MIN(kChunkRows, task.q.rows - begin);
-    chunk.q.first_token += begin * task.q.token_step;
-    chunk.out.o += begin * task.out.o_stride;
-    chunk.out.lse += begin * task.out.lse_stride;
-    attend_chunk<Storage>(chunk, options, ws);
+    const int64_t rows = HWY_MIN(kChunkRows, task.q.rows - begin);
+    attend_chunk<Storage>(rows_of(task, begin, rows, sizeof(Storage)), options, ws);
   }
 }
 

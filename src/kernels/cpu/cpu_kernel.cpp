@@ -11,6 +11,9 @@ namespace {
 
 // Merge and pack are cut into pieces of this many rows, so that one long task feeds all threads.
 constexpr int64_t kPieceRows = 512;
+// Attends are cut into pieces of so many queries: enough to make packing keys cheap, and short ones
+// further, so that every thread has some. Below the fewest, packing costs more than an idle thread.
+constexpr int64_t kRowsPerPiece = 2048, kFewestRowsPerPiece = 256;
 
 void check_task(const AttendTask& task, const AttendOptions& options) {
   check(task.q.rows >= 0, "query rows = ", task.q.rows);
@@ -37,7 +40,7 @@ class CpuKernel final : public AttentionKernel {
     return attend_workspace_bytes(options.head_dim) * std::max(threads, 1);
   }
 
-  void attend(std::span<const AttendTask> tasks, const AttendOptions& options, int threads,
+  void attend(std::span<const AttendGrid> grids, const AttendOptions& options, int threads,
               std::span<std::byte> workspace) const override {
     const std::string reason = why_unsupported(options);
     check(reason.empty(), "cpu kernel: ", reason);
@@ -47,13 +50,25 @@ class CpuKernel final : public AttentionKernel {
           " each");
     check(reinterpret_cast<uintptr_t>(workspace.data()) % 64 == 0, "workspace at ",
           static_cast<const void*>(workspace.data()), " is not 64-byte aligned");
-    for (const AttendTask& task : tasks) check_task(task, options);
+    int64_t rows = 0;
+    for (const AttendGrid& grid : grids) {
+      check_task(grid.task, options);
+      rows += grid.size() * grid.task.q.rows;
+    }
     AttendOptions elsewhere = options;
     elsewhere.progress_hook = nullptr;
-    parallel_for(int64_t(tasks.size()), threads, [&](int64_t i, int thread) {
-      attend_task(tasks[size_t(i)], thread == 0 ? options : elsewhere,
-                  workspace.data() + thread * per_thread);
-    });
+    const int64_t piece =
+        std::clamp(ceil_div(rows, int64_t{threads}), kFewestRowsPerPiece, kRowsPerPiece);
+    const auto pieces = [&](const AttendGrid& grid) { return ceil_div(grid.task.q.rows, piece); };
+    parallel_for_lists(
+        grids, threads, [&](const AttendGrid& grid) { return grid.size() * pieces(grid); },
+        [&](const AttendGrid& grid, int64_t i, int thread) {
+          const int64_t begin = i % pieces(grid) * piece;
+          attend_task(
+              rows_of(grid.at(i / pieces(grid)), begin, std::min(piece, grid.task.q.rows - begin),
+                      dtype_bytes(options.dtype)),
+              thread == 0 ? options : elsewhere, workspace.data() + thread * per_thread);
+        });
   }
 
   void merge(std::span<const MergeTask> tasks, MergeRule rule, const AttendOptions& options,

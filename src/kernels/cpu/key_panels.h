@@ -58,7 +58,7 @@ struct KeyPanel {
 class KeyPanels {
  public:
   // Yields the keys of `runs` at positions <= last_token (kAllTokens: all).
-  KeyPanels(std::span<const KvRun> runs, int64_t element_bytes, int64_t last_token)
+  KeyPanels(const KeyRuns& runs, int64_t element_bytes, int64_t last_token)
       : runs_(runs), element_bytes_(element_bytes), last_token_(last_token) {}
 
   // Fills `panel` with the next keys; false when there are none.
@@ -67,7 +67,7 @@ class KeyPanels {
     panel.min_token = std::numeric_limits<int64_t>::max();
     panel.max_token = std::numeric_limits<int64_t>::min();
     while (run_ < runs_.size() && panel.keys < kPanelKeys) {
-      const KvRun& run = runs_[run_];
+      const KvRun run = runs_[run_];
       const int64_t visible = visible_rows(run.first_token, run.token_step, run.rows, last_token_);
       const int64_t take = std::min(kPanelKeys - panel.keys, visible - row_);
       if (take > 0) append(panel, run, take);
@@ -94,7 +94,7 @@ class KeyPanels {
     row_ += take;
   }
 
-  std::span<const KvRun> runs_;
+  KeyRuns runs_;
   int64_t element_bytes_, last_token_;
   size_t run_ = 0;
   int64_t row_ = 0;

@@ -39,7 +39,7 @@ TEST(KeyPanelsTest, PanelsCrossTheBordersOfRuns) {
   EXPECT_THAT(panel_sizes(runs, 9), ElementsAre(10));
   EXPECT_THAT(panel_sizes(runs, -1), ElementsAre());
 
-  KeyPanels panels(runs, 4, kAllTokens);
+  KeyPanels panels(std::span<const KvRun>(runs), 4, kAllTokens);
   KeyPanel panel;
   ASSERT_TRUE(panels.next(panel));
   ASSERT_EQ(panel.num_segments, 2);

@@ -24,30 +24,38 @@ void parallel_for(int64_t items, int threads, const Body& body) {
   for (int64_t i = 0; i < items; ++i) body(i, 0);
 }
 
-// body(task, begin, rows) for consecutive pieces of at most `piece_rows` rows of each task.
-template <class Task, class Body>
-void parallel_for_pieces(std::span<const Task> tasks, int64_t piece_rows, int threads,
-                         const Body& body) {
-  const auto run_piece = [&](const Task& task, int64_t piece) {
-    const int64_t begin = piece * piece_rows;
-    body(task, begin, std::min(piece_rows, task.rows - begin));
-  };
+// body(list, item, thread) for each item in [0, items(list)) of each list.
+template <class List, class Items, class Body>
+void parallel_for_lists(std::span<const List> lists, int threads, const Items& items,
+                        const Body& body) {
 #if defined(_OPENMP)
   if (threads > 1) {
 #pragma omp parallel num_threads(threads)
-    for (const Task& task : tasks) {
-      const int64_t pieces = (task.rows + piece_rows - 1) / piece_rows;
+    for (const List& list : lists) {
+      const int64_t count = items(list);
 #pragma omp for schedule(dynamic) nowait
-      for (int64_t piece = 0; piece < pieces; ++piece) run_piece(task, piece);
+      for (int64_t i = 0; i < count; ++i) body(list, i, omp_get_thread_num());
     }
     return;
   }
 #endif
   (void)threads;
-  for (const Task& task : tasks) {
-    const int64_t pieces = (task.rows + piece_rows - 1) / piece_rows;
-    for (int64_t piece = 0; piece < pieces; ++piece) run_piece(task, piece);
+  for (const List& list : lists) {
+    const int64_t count = items(list);
+    for (int64_t i = 0; i < count; ++i) body(list, i, 0);
   }
+}
+
+// body(task, begin, rows) for consecutive pieces of at most `piece_rows` rows of each task.
+template <class Task, class Body>
+void parallel_for_pieces(std::span<const Task> tasks, int64_t piece_rows, int threads,
+                         const Body& body) {
+  parallel_for_lists(
+      tasks, threads, [&](const Task& task) { return (task.rows + piece_rows - 1) / piece_rows; },
+      [&](const Task& task, int64_t piece, int) {
+        const int64_t begin = piece * piece_rows;
+        body(task, begin, std::min(piece_rows, task.rows - begin));
+      });
 }
 
 }  // namespace longnet

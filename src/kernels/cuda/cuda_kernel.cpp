@@ -56,15 +56,15 @@ class CudaKernel final : public DeviceKernel {
     return "";
   }
 
-  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendTask> tasks,
+  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendGrid> grids,
                                           const DeviceAttendOptions& options,
                                           MemoryLedger& ledger) const override {
     const std::string refusal = why_unsupported(options);
     check(refusal.empty(), "kernel cuda: ", refusal);
-    const std::string misaligned = why_misaligned(tasks);
+    const std::string misaligned = why_misaligned(grids);
     check(misaligned.empty(), "kernel cuda: ", misaligned);
     const TileLauncher& launcher = *find(options);
-    return std::make_unique<PreparedTiles>(plan_tiles(tasks, options.causal, launcher.rows),
+    return std::make_unique<PreparedTiles>(plan_tiles(grids, options.causal, launcher.rows),
                                            options, launcher, ledger);
   }
 

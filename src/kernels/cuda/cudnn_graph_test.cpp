@@ -12,6 +12,7 @@
 #include "core/check.h"
 #include "core/cuda/dynamic_library.h"
 #include "kernels/cuda/cudnn_kernel.h"
+#include "kernels/testing/packed_branch.h"
 
 namespace longnet {
 namespace {
@@ -63,41 +64,37 @@ TEST_F(CudnnSupportTest, EveryDilatedViewHasAnEngine) {
   }
 }
 
-// Tasks of a packed [N][H][d] tensor as the kernel gets them, laid over addresses that nobody
-// reads.
-struct Packed {
-  int64_t heads, kv_heads, d;
-  bool compact_results = false;  // partials behind each other
+// A packed [N][H][d] tensor over addresses that nobody reads.
+PackedAttention packed(int64_t heads, int64_t kv_heads, int64_t d, bool compact_results = false) {
+  const auto address = [](int64_t tensor) { return reinterpret_cast<void*>(tensor << 40); };
+  return {.q = address(1),
+          .k = address(2),
+          .v = address(3),
+          .o = static_cast<float*>(address(4)),
+          .lse = static_cast<float*>(address(5)),
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = d,
+          .compact_results = compact_results};
+}
 
-  std::vector<ViewTask> branch(int64_t segments, int64_t w, int64_t r, ViewMask mask) const {
-    auto* const q = reinterpret_cast<uint16_t*>(uintptr_t{1} << 40);
-    auto* const k = q + (int64_t{1} << 36);
-    auto* const o = reinterpret_cast<float*>(uintptr_t{1} << 44);
-    float* const lse = o + (int64_t{1} << 36);
-    std::vector<ViewTask> tasks;
-    int64_t compact = 0;
-    for (int64_t s = 0; s < segments; ++s)
-      for (int64_t h = 0; h < heads; ++h) {
-        const int64_t offset = h % r, first = s * w + offset, rows = (w - offset + r - 1) / r;
-        const int64_t kv_at = (first * kv_heads + h * kv_heads / heads) * d;
-        const int64_t at = compact_results ? compact : first * heads + h;
-        const int64_t lse_step = compact_results ? 1 : r * heads;
-        tasks.push_back(
-            {.q = {q + (first * heads + h) * d, r * heads * d, rows, first, r},
-             .kv = {k + kv_at, k + kv_at + (int64_t{1} << 34), r * kv_heads * d, rows, first, r},
-             .out = {o + at * d, lse + at, lse_step * d, lse_step},
-             .mask = mask});
-        compact += rows;
-      }
-    return tasks;
+// The launches of a branch, and the lists that they refer to.
+struct Branch {
+  KvLists lists;
+  std::vector<StridedView> views;
+  Branch(PackedAttention p, int64_t segments, int64_t w, int64_t r, ViewMask mask) {
+    p.tokens = segments * w;
+    for (const AttendGrid& grid : branch_grids(p, w, r, lists)) {
+      const auto some = strided_views(grid, grid.task.kv[0], mask);
+      views.insert(views.end(), some.begin(), some.end());
+    }
   }
 };
 
-// Engines for every launch that the tasks become.
-void expect_engines(const std::vector<ViewTask>& tasks, int64_t d, DeviceElement element,
+void expect_engines(const std::vector<StridedView>& views, int64_t d, DeviceElement element,
                     const std::string& what) {
   for (const char* device : {"h200", "a100"})
-    for (const StridedView& view : strided_views(tasks)) {
+    for (const StridedView& view : views) {
       const SdpaShape shape = sdpa_shape(view, d, element);
       static std::set<std::pair<std::string, SdpaShape>> asked;  // offsets share a shape
       if (!asked.insert({device, shape}).second) continue;
@@ -116,12 +113,12 @@ constexpr ViewMask kMasks[] = {ViewMask::kNone, ViewMask::kUpToOwn, ViewMask::kB
 
 TEST_F(CudnnSupportTest, WhatTheKernelMakesOfTasks) {
   const std::pair<int64_t, int64_t> branches[] = {{8192, 3}, {211, 7}, {64, 64}, {2048, 1}};
-  for (const Packed& p :
-       {Packed{12, 12, 64}, Packed{12, 4, 64}, Packed{8, 1, 128}, Packed{12, 12, 64, true}})
+  for (const PackedAttention& p :
+       {packed(12, 12, 64), packed(12, 4, 64), packed(8, 1, 128), packed(12, 12, 64, true)})
     for (const auto& [w, r] : branches)
       for (const ViewMask mask : kMasks)
-        expect_engines(p.branch(4, w, r, mask), p.d, DeviceElement::kBFloat16,
-                       concat("H ", p.heads, "/", p.kv_heads, " d ", p.d, " w ", w, " r ", r,
+        expect_engines(Branch(p, 4, w, r, mask).views, p.head_dim, DeviceElement::kBFloat16,
+                       concat("H ", p.heads, "/", p.kv_heads, " d ", p.head_dim, " w ", w, " r ", r,
                               " mask ", int(mask), p.compact_results ? " compact" : ""));
 }
 
@@ -129,7 +126,7 @@ TEST_F(CudnnSupportTest, EveryHeadDimAndElement) {
   for (const int64_t d : {8, 24, 48, 64, 80, 96, 128})
     for (const DeviceElement element : {DeviceElement::kBFloat16, DeviceElement::kFloat16})
       for (const ViewMask mask : kMasks)
-        expect_engines(Packed{4, 4, d}.branch(2, 1024, 4, mask), d, element,
+        expect_engines(Branch(packed(4, 4, d), 2, 1024, 4, mask).views, d, element,
                        concat("d ", d, " element ", int(element), " mask ", int(mask)));
 }
 
@@ -137,14 +134,14 @@ TEST_F(CudnnSupportTest, QueriesAndKeysMayDifferInNumber) {
   for (const ViewMask mask : kMasks)
     for (const auto& [rows, keys] :
          {std::pair<int64_t, int64_t>{2048, 300}, {1, 2048}, {2048, 1}, {1, 1}, {300, 2048}}) {
-      auto tasks = Packed{12, 12, 64}.branch(1, 2048, 1, mask);
-      for (ViewTask& task : tasks) {
-        task.q.rows = rows;
-        task.kv.rows = keys;
-      }
+      auto views = Branch(packed(12, 12, 64), 1, 2048, 1, mask).views;
+      ASSERT_EQ(views.size(), 1u);
+      views[0].grid.task.q.rows = rows;
+      views[0].kv.rows = keys;
       const std::string what = concat(rows, " rows, ", keys, " keys, mask ", int(mask));
-      expect_engines(tasks, 64, DeviceElement::kBFloat16, what);
-      expect_engines({tasks.front()}, 64, DeviceElement::kBFloat16, what + ", one task");
+      expect_engines(views, 64, DeviceElement::kBFloat16, what);
+      views[0].grid.count = {1, 1, 1, 1};
+      expect_engines(views, 64, DeviceElement::kBFloat16, what + ", one task");
     }
 }
 

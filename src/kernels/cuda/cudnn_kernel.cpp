@@ -13,46 +13,45 @@ namespace {
 
 constexpr int64_t kMaxHeadDim = 128;
 
-// Tasks as cuDNN takes them: one key run each, masks by index. Tasks that see nothing go to
-// `blind`.
+// Grids as cuDNN takes them: one key run each, masks by index. Those that see nothing go to `blind`.
 struct Sorted {
-  std::vector<std::vector<ViewTask>> rounds;  // round i: the i-th key run of tasks with several
-  std::vector<AttendTask> blind;
+  std::vector<std::vector<StridedView>> rounds;  // round i: the i-th key run of grids with several
+  std::vector<AttendGrid> blind;
 };
 
-ViewTask view_task(const CutTask& task, const KvRun& run, bool causal, bool& sees) {
-  ViewTask view{.q = task.q, .kv = run, .out = task.out};
-  sees = true;
-  if (!causal) return view;
-  const MaskKind kind = causal_mask_kind(task.q, run);
+// How a run of keys looks to the rows of `q`; throws Error for masks that are no triangles.
+MaskKind mask_kind(const QueryRun& q, const KvRun& run, bool causal) {
+  if (!causal) return {MaskKind::Is::kEverything};
+  const MaskKind kind = causal_mask_kind(q, run);
   check(kind.is != MaskKind::Is::kOther, "kernel cudnn: a causal mask of query rows at ",
-        task.q.first_token, " + i ", task.q.token_step, " over keys at ", run.first_token, " + j ",
+        q.first_token, " + i ", q.token_step, " over keys at ", run.first_token, " + j ",
         run.token_step, " is not a triangle of the view; use kernel cuda");
-  sees = kind.is != MaskKind::Is::kNothing;
-  view.mask = kind.mask;
-  return view;
+  return kind;
 }
 
 std::vector<CutTask> parts_of(const AttendTask& task, bool causal) {
   if (causal) return cut_at_diagonals(task);
-  return {{.q = task.q, .kv = {task.kv.begin(), task.kv.end()}, .out = task.out}};
+  return {{.q = task.q, .kv = task.kv.list(), .out = task.out}};
 }
 
-Sorted sort_tasks(std::span<const AttendTask> tasks, bool causal) {
+Sorted sort_grids(std::span<const AttendGrid> grids, bool causal) {
   Sorted out;
-  for (const AttendTask& task : tasks)
-    for (const CutTask& part : parts_of(task, causal)) {
+  for (const AttendGrid& grid : grids)
+    for (const CutTask& part : parts_of(grid.task, causal)) {
       if (part.q.rows == 0) continue;
+      AttendGrid rows = grid;  // at the same distances
+      rows.task = {.q = part.q, .kv = {}, .out = part.out};
       size_t round = 0;
       for (const KvRun& run : part.kv) {
-        bool sees = false;
         if (run.rows == 0) continue;
-        const ViewTask view = view_task(part, run, causal, sees);
-        if (!sees) continue;
+        const MaskKind kind = mask_kind(part.q, run, causal);
+        if (kind.is == MaskKind::Is::kNothing) continue;
         if (out.rounds.size() <= round) out.rounds.emplace_back();
-        out.rounds[round++].push_back(view);
+        const auto views = strided_views(rows, run, kind.mask);
+        auto& all = out.rounds[round++];
+        all.insert(all.end(), views.begin(), views.end());
       }
-      if (round == 0) out.blind.push_back({.q = part.q, .kv = {}, .out = part.out});
+      if (round == 0) out.blind.push_back(rows);
     }
   return out;
 }
@@ -61,29 +60,41 @@ Sorted sort_tasks(std::span<const AttendTask> tasks, bool causal) {
 class Round {
  public:
   // The first round writes the results, the others are merged into them.
-  Round(const std::vector<ViewTask>& tasks, bool first, const DeviceAttendOptions& options,
+  Round(const std::vector<StridedView>& views, bool first, const DeviceAttendOptions& options,
         MemoryLedger& ledger) {
     const int64_t d = options.head_dim;
     int64_t rows = 0;
-    for (const ViewTask& task : tasks) rows += task.q.rows;
+    for (const StridedView& view : views) rows += view.grid.size() * view.grid.task.q.rows;
     o_ = DeviceBuffer(ledger, "workspace", rows * d * 2);
     if (!first) {
       partial_o_ = DeviceBuffer(ledger, "workspace", rows * d * int64_t{sizeof(float)});
       partial_lse_ = DeviceBuffer(ledger, "workspace", rows * int64_t{sizeof(float)});
     }
-    std::vector<ViewTask> placed = tasks;
     std::vector<MergeTask> merges;
-    int64_t at = 0;
-    for (ViewTask& task : placed) {
-      const PartialRun target = task.out;
-      if (!first) {
-        task.out = {reinterpret_cast<float*>(partial_o_.data()) + at * d,
-                    reinterpret_cast<float*>(partial_lse_.data()) + at, d, 1};
-        merges.push_back({.from = task.out, .into = target, .rows = task.q.rows});
+    std::vector<WidenTask> widens;
+    int64_t at = 0, workspace = 0;
+    for (StridedView view : views) {
+      const AttendGrid target = view.grid;
+      const int64_t n = target.task.q.rows;
+      if (!first) {  // the tasks' rows behind each other
+        view.grid.task.out = {reinterpret_cast<float*>(partial_o_.data()) + at * d,
+                              reinterpret_cast<float*>(partial_lse_.data()) + at, d, 1};
+        view.grid.lse_step = {n, n * target.count[0]};
+        view.grid.o_step = {n * d, n * d * target.count[0]};
       }
-      at += task.q.rows;
+      add_view(view, options, at);
+      workspace = std::max(workspace, views_.back().plan->workspace_bytes());
+      for (int64_t i = 0; i < target.size(); ++i, at += n) {
+        const PartialRun out = view.grid.at(i).out;
+        widens.push_back({.from = o_.data() + at * d * 2, .into = out, .rows = n});
+        if (!first) merges.push_back({.from = out, .into = target.at(i).out, .rows = n});
+      }
     }
-    build_views(placed, options, ledger);
+    workspace_ = DeviceBuffer(ledger, "workspace", workspace);
+    widen_ = std::make_unique<DeviceWiden>(
+        widens, d,
+        options.element == DeviceElement::kFloat16 ? StoredAs::kFloat16 : StoredAs::kBFloat16,
+        options.output_scale, ledger);
     if (!merges.empty()) merge_ = std::make_unique<DeviceMerge>(merges, MergeRule::kLse, d, ledger);
   }
 
@@ -100,35 +111,15 @@ class Round {
     SdpaPointers at;
   };
 
-  void build_views(const std::vector<ViewTask>& tasks, const DeviceAttendOptions& options,
-                   MemoryLedger& ledger) {
-    const int device = current_device();
-    std::vector<WidenTask> widens;
-    int64_t at = 0, workspace = 0;
-    for (const StridedView& view : strided_views(tasks)) {
-      const SdpaShape shape = sdpa_shape(view, options.head_dim, options.element);
-      std::byte* const o = o_.data() + at * options.head_dim * 2;
-      views_.push_back({cached_plan(shape, device),
-                        {.q = view.first.q.q,
-                         .k = view.first.kv.k,
-                         .v = view.first.kv.v,
-                         .o = o,
-                         .lse = view.first.out.lse}});
-      workspace = std::max(workspace, views_.back().plan->workspace_bytes());
-      int64_t row = at;
-      for (const size_t i : view.tasks) {
-        widens.push_back({.from = o_.data() + row * options.head_dim * 2,
-                          .into = tasks[i].out,
-                          .rows = tasks[i].q.rows});
-        row += tasks[i].q.rows;
-      }
-      at = row;
-    }
-    workspace_ = DeviceBuffer(ledger, "workspace", workspace);
-    widen_ = std::make_unique<DeviceWiden>(
-        widens, options.head_dim,
-        options.element == DeviceElement::kFloat16 ? StoredAs::kFloat16 : StoredAs::kBFloat16,
-        options.output_scale, ledger);
+  // Results from row `at` of o_ on.
+  void add_view(const StridedView& view, const DeviceAttendOptions& options, int64_t at) {
+    const SdpaShape shape = sdpa_shape(view, options.head_dim, options.element);
+    views_.push_back({cached_plan(shape, current_device()),
+                      {.q = view.grid.task.q.q,
+                       .k = view.kv.k,
+                       .v = view.kv.v,
+                       .o = o_.data() + at * options.head_dim * 2,
+                       .lse = view.grid.task.out.lse}});
   }
 
   DeviceBuffer o_, partial_o_, partial_lse_, workspace_;
@@ -139,10 +130,10 @@ class Round {
 
 class PreparedCudnn final : public PreparedAttend {
  public:
-  PreparedCudnn(std::span<const AttendTask> tasks, const DeviceAttendOptions& options,
+  PreparedCudnn(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
                 MemoryLedger& ledger)
       : only_attend_(options.keep_16_bits) {
-    const Sorted sorted = sort_tasks(tasks, options.causal);
+    const Sorted sorted = sort_grids(grids, options.causal);
     check(!only_attend_ || sorted.rounds.size() <= 1, "16-bit results of several key runs");
     for (size_t i = 0; i < sorted.rounds.size(); ++i)
       rounds_.push_back(std::make_unique<Round>(sorted.rounds[i], i == 0, options, ledger));
@@ -169,15 +160,15 @@ class CudnnKernel final : public DeviceKernel {
       return concat("head_dim must be a multiple of 8 from 8 to ", kMaxHeadDim, ", is ", d);
     return "";
   }
-  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendTask> tasks,
+  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendGrid> grids,
                                           const DeviceAttendOptions& options,
                                           MemoryLedger& ledger) const override {
     std::string refusal = why_unsupported(options);
     if (refusal.empty()) refusal = why_cudnn_absent();
-    if (refusal.empty()) refusal = why_misaligned(tasks);
+    if (refusal.empty()) refusal = why_misaligned(grids);
     check(refusal.empty(), "kernel cudnn: ", refusal);
     check(!options.merge, "kernel cudnn does not merge");
-    return std::make_unique<PreparedCudnn>(tasks, options, ledger);
+    return std::make_unique<PreparedCudnn>(grids, options, ledger);
   }
 };
 

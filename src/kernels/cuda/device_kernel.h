@@ -1,10 +1,10 @@
 // Attention on a GPU, by name: the device's side of attention_kernel.h.
 //
-// Tasks are the same as on the CPU, with device addresses. They are prepared once (lists go to the
+// Grids of tasks are the same as on the CPU, with device addresses. They are prepared once (lists go to the
 // device, plans are made) and launched many times; a launch allocates nothing and returns at once.
 //
 //   const auto kernel = make_device_kernel("cuda");
-//   const auto attend = kernel->prepare(tasks, {.head_dim = 64, .causal = true}, ledger);
+//   const auto attend = kernel->prepare(grids, {.head_dim = 64, .causal = true}, ledger);
 //   attend->launch(stream);
 #pragma once
 #include <memory>
@@ -51,7 +51,7 @@ class DeviceKernel {
   virtual bool merges() const = 0;
   // Scratch memory is booked as "workspace", lists as "task_lists". Throws Error for tasks that
   // this kernel cannot run, with the reason.
-  virtual std::unique_ptr<PreparedAttend> prepare(std::span<const AttendTask> tasks,
+  virtual std::unique_ptr<PreparedAttend> prepare(std::span<const AttendGrid> grids,
                                                   const DeviceAttendOptions& options,
                                                   MemoryLedger& ledger) const = 0;
 };

@@ -12,15 +12,18 @@ namespace {
 // Dense copies of every distinct run, and the tasks that read them.
 class PreparedGather final : public PreparedAttend {
  public:
-  PreparedGather(std::span<const AttendTask> tasks, const DeviceAttendOptions& options,
+  PreparedGather(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
                  const DeviceKernel& kernel, MemoryLedger& ledger) {
+    std::vector<AttendTask> tasks;
+    for (const AttendGrid& grid : grids)
+      for (int64_t i = 0; i < grid.size(); ++i) tasks.push_back(grid.at(i));
     const int64_t d = options.head_dim, row_bytes = 2 * d;
     int64_t q_rows = 0, kv_rows = 0;
     std::map<std::pair<const void*, size_t>, int64_t> first_row;  // of key lists seen before
     for (const AttendTask& task : tasks) {
       q_rows += task.q.rows;
       if (task.kv.empty() || !first_row.emplace(key_of(task), kv_rows).second) continue;
-      for (const KvRun& run : task.kv) kv_rows += run.rows;
+      for (const KvRun run : task.kv) kv_rows += run.rows;
     }
     q_ = DeviceBuffer(ledger, "workspace", q_rows * row_bytes);
     k_ = DeviceBuffer(ledger, "workspace", kv_rows * row_bytes);
@@ -29,7 +32,7 @@ class PreparedGather final : public PreparedAttend {
     lse_ = DeviceBuffer(ledger, "workspace", q_rows * int64_t{sizeof(float)});
 
     std::vector<PackTask> in, out, out_lse;
-    std::vector<AttendTask> dense;
+    std::vector<AttendGrid> dense;
     std::vector<std::vector<KvRun>> runs;
     runs.reserve(tasks.size());
     std::set<std::pair<const void*, size_t>> packed;
@@ -58,7 +61,7 @@ class PreparedGather final : public PreparedAttend {
       copy.q.row_stride = d;
       copy.kv = list;
       copy.out = {o + q_at * d, lse + q_at, d, 1};
-      dense.push_back(copy);
+      dense.push_back({copy});
       out.push_back({copy.out.o, task.out.o, d, task.out.o_stride, task.q.rows});
       out_lse.push_back({copy.out.lse, task.out.lse, 1, task.out.lse_stride, task.q.rows});
       q_at += task.q.rows;
@@ -77,9 +80,10 @@ class PreparedGather final : public PreparedAttend {
   }
 
  private:
-  // Tasks with the same list of keys (many query runs of a segment) share its copy.
+  // Tasks that read the same keys (many query runs of a segment) share their copy: those whose first
+  // run and number of runs are the same.
   static std::pair<const void*, size_t> key_of(const AttendTask& task) {
-    return {task.kv.data(), task.kv.size()};
+    return {task.kv[0].k, task.kv.size()};
   }
 
   DeviceBuffer q_, k_, v_, o_, lse_;
@@ -95,11 +99,11 @@ class GatherKernel final : public DeviceKernel {
   std::string why_unsupported(const DeviceAttendOptions& options) const override {
     return dense_->why_unsupported(options);
   }
-  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendTask> tasks,
+  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendGrid> grids,
                                           const DeviceAttendOptions& options,
                                           MemoryLedger& ledger) const override {
     check(!options.merge, "kernel gather does not merge");
-    return std::make_unique<PreparedGather>(tasks, options, *dense_, ledger);
+    return std::make_unique<PreparedGather>(grids, options, *dense_, ledger);
   }
 
  private:

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <queue>
+#include <tuple>
 
 #include "core/check.h"
 #include "core/token_range.h"
@@ -29,25 +31,113 @@ int64_t cost_of(const GroupPlan& plan, const GroupTask& task, int last_row, bool
   return tiles;
 }
 
-void add_views(GroupPlan& plan, std::span<const RowRun> queries, std::span<const RowRun> keys,
-               std::span<const RowRun> values) {
-  const TensorViews q = tensor_views(queries);
-  std::vector<RowRun> both(keys.begin(), keys.end());
-  both.insert(both.end(), values.begin(), values.end());
-  const TensorViews kv = tensor_views(both);
-  plan.query_views = q.views.size();
-  plan.views = q.views;
-  plan.views.insert(plan.views.end(), kv.views.begin(), kv.views.end());
-  const auto shifted = [&](ViewPlace place) {
-    place.view += int32_t(plan.query_views);
-    return place;
+// K and V of a key run, or of several at equal distances: those of many ranks in one gathered slot.
+struct KeyViews {
+  GridViews k, v;
+};
+// Equal runs of several grids share their views.
+using KnownKeys =
+    std::map<std::tuple<const void*, const void*, int64_t, int64_t, GridVector, GridVector>,
+             KeyViews>;
+
+// Bytes from one run to the next; 0 where they are not alike, or have no such distance.
+int64_t step_between(const KvRun& a, const KvRun& b) {
+  const auto bytes = [](const void* from, const void* to) {
+    return static_cast<const std::byte*>(to) - static_cast<const std::byte*>(from);
   };
-  for (size_t i = 0; i < plan.tasks.size(); ++i) plan.tasks[i].q = q.places[i];
-  for (size_t i = 0; i < plan.runs.size(); ++i) {
-    plan.runs[i].k = shifted(kv.places[i]);
-    plan.runs[i].v = shifted(kv.places[plan.runs.size() + i]);
-  }
+  const int64_t step = bytes(a.k, b.k);
+  const bool alike = a.rows == b.rows && a.row_stride == b.row_stride &&
+                     a.step_bytes == b.step_bytes && bytes(a.v, b.v) == step;
+  return alike && step > 0 ? step : 0;
 }
+
+// How many runs from the first on lie at equal distances, and the distance.
+std::pair<size_t, int64_t> progression(std::span<const KvRun> runs) {
+  if (runs.size() < 2) return {runs.size(), 0};
+  const int64_t step = step_between(runs[0], runs[1]);
+  size_t count = 1;
+  while (step > 0 && count < runs.size() && step_between(runs[count - 1], runs[count]) == step)
+    ++count;
+  return {count, count > 1 ? step : 0};
+}
+
+class GridTasks {
+ public:
+  GridTasks(GroupPlan& plan, bool causal) : plan_(plan), causal_(causal) {}
+
+  void add(const AttendGrid& grid) {
+    const QueryRun& q = grid.task.q;
+    check(q.rows < (int64_t{1} << 30), "a task of ", q.rows, " rows");
+    const GridViews queries =
+        views_of({q.q, q.rows, q.row_stride}, grid.count, grid.q_step_bytes, true);
+    const std::vector<Run> runs = runs_of(grid);
+    for (int64_t i = 0; i < grid.size(); ++i) {
+      const GridVector at = grid.place(i);
+      const PartialRun out = grid.at(at).out;
+      plan_.tasks.push_back({.o = out.o,
+                             .lse = out.lse,
+                             .o_stride = out.o_stride,
+                             .lse_stride = out.lse_stride,
+                             .q = queries.place(at),
+                             .rows = int32_t(q.rows),
+                             .first_run = int32_t(plan_.runs.size()),
+                             .num_runs = int32_t(runs.size())});
+      for (const Run& run : runs) {
+        GridVector place = at;
+        place[0] += run.index;
+        plan_.runs.push_back(
+            {.k = run.views.k.place(place), .v = run.views.v.place(place), .limit = run.limit});
+      }
+      check(plan_.runs.size() < (size_t{1} << 30), "too many key runs: ", plan_.runs.size());
+    }
+  }
+
+ private:
+  struct Run {
+    KeyViews views;
+    int64_t index;  // in a progression, which takes the place of the grid's first dimension
+    KeyLimit limit;
+  };
+
+  GridViews views_of(const TensorView& rows, const GridVector& count, const GridVector& step_bytes,
+                     bool queries) {
+    const GridViews views(rows, count, step_bytes, plan_.views);
+    plan_.of_queries.resize(plan_.views.size(), queries);
+    return views;
+  }
+
+  std::vector<Run> runs_of(const AttendGrid& grid) {
+    std::vector<KvRun> all = grid.task.kv.list();
+    std::erase_if(all, [](const KvRun& run) { return run.rows == 0; });
+    std::vector<Run> runs;
+    for (size_t i = 0; i < all.size();) {
+      const KvRun& first = all[i];
+      GridVector count = grid.count, step = first.step_bytes;
+      size_t together = 1;
+      if (count[0] == 1) {
+        std::tie(together, step[0]) = progression(std::span(all).subspan(i));
+        count[0] = int64_t(together);
+      }
+      const KeyViews views = key_views(first, count, step);
+      for (size_t j = 0; j < together; ++j)
+        runs.push_back({views, int64_t(j), key_limit(grid.task.q, all[i + j], causal_)});
+      i += together;
+    }
+    return runs;
+  }
+
+  KeyViews key_views(const KvRun& run, const GridVector& count, const GridVector& step_bytes) {
+    const KnownKeys::key_type key{run.k, run.v, run.rows, run.row_stride, count, step_bytes};
+    if (const auto found = known_.find(key); found != known_.end()) return found->second;
+    const GridViews k = views_of({run.k, run.rows, run.row_stride}, count, step_bytes, false);
+    const GridViews v = views_of({run.v, run.rows, run.row_stride}, count, step_bytes, false);
+    return known_.emplace(key, KeyViews{k, v}).first->second;
+  }
+
+  GroupPlan& plan_;
+  bool causal_;
+  KnownKeys known_;
+};
 
 void add_tiles(GroupPlan& plan, bool causal, const GroupTiling& tiling) {
   std::vector<int32_t> order(plan.tasks.size());
@@ -80,34 +170,13 @@ void add_tiles(GroupPlan& plan, bool causal, const GroupTiling& tiling) {
 
 }  // namespace
 
-GroupPlan plan_groups(std::span<const AttendTask> tasks, bool causal, GroupTiling tiling) {
+GroupPlan plan_groups(std::span<const AttendGrid> grids, bool causal, GroupTiling tiling) {
   check(tiling.blocks > 0 && tiling.rows > 0 && tiling.keys > 0, "a tiling of ", tiling.rows, " x ",
         tiling.keys, " on ", tiling.blocks, " blocks");
   GroupPlan plan;
-  std::vector<RowRun> queries, keys, values;
-  for (const AttendTask& task : tasks) {
-    if (task.q.rows == 0) continue;
-    check(task.q.rows < (int64_t{1} << 30), "a task of ", task.q.rows, " rows");
-    GroupTask out{.o = task.out.o,
-                  .lse = task.out.lse,
-                  .o_stride = task.out.o_stride,
-                  .lse_stride = task.out.lse_stride,
-                  .q = {},
-                  .rows = int32_t(task.q.rows),
-                  .first_run = int32_t(plan.runs.size()),
-                  .num_runs = 0};
-    for (const KvRun& run : task.kv) {
-      if (run.rows == 0) continue;
-      plan.runs.push_back({.k = {}, .v = {}, .limit = key_limit(task.q, run, causal)});
-      keys.push_back({run.k, run.rows, run.row_stride});
-      values.push_back({run.v, run.rows, run.row_stride});
-    }
-    check(plan.runs.size() < (size_t{1} << 30), "too many key runs: ", plan.runs.size());
-    out.num_runs = int32_t(plan.runs.size()) - out.first_run;
-    plan.tasks.push_back(out);
-    queries.push_back({task.q.q, task.q.rows, task.q.row_stride});
-  }
-  add_views(plan, queries, keys, values);
+  GridTasks tasks(plan, causal);
+  for (const AttendGrid& grid : grids)
+    if (grid.task.q.rows > 0) tasks.add(grid);
   add_tiles(plan, causal, tiling);
   return plan;
 }

@@ -1,4 +1,4 @@
-// From attention tasks to what the loop of `cuda_sm90a` reads: views, tasks, key runs, and which
+// From grids of attention tasks to what the loop of `cuda_sm90a` reads: views, tasks, key runs, and which
 // block does which tiles.
 //
 //   5 tiles of 4 4 3 2 1 key tiles on 2 blocks: block 0 does 4 and 3, block 1 does 4, 2 and 1
@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "kernels/attention_kernel.h"
-#include "kernels/cuda/tensor_views.h"
+#include "kernels/cuda/tensor_view.h"
 
 namespace longnet {
 
 struct GroupPlan {
   std::vector<TensorView> views;
-  size_t query_views = 0;  // the first ones; the others are of keys and values
+  std::vector<bool> of_queries;  // by view; the others are of keys and values
   std::vector<GroupTask> tasks;
   std::vector<GroupRun> runs;
   std::vector<GroupTile> tiles;  // block by block
@@ -29,6 +29,6 @@ struct GroupTiling {
 // first), each to the block with the least to do so far: neighbours in that order run at the same
 // time and share their keys in the L2 cache. Throws Error for rows that cannot be counted in 31
 // bits.
-GroupPlan plan_groups(std::span<const AttendTask> tasks, bool causal, GroupTiling tiling);
+GroupPlan plan_groups(std::span<const AttendGrid> grids, bool causal, GroupTiling tiling);
 
 }  // namespace longnet

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/testing/packed_branch.h"
+
 namespace longnet {
 namespace {
 
@@ -9,9 +11,9 @@ alignas(16) const uint16_t kRow[16] = {};  // nothing is read
 
 GroupPlan plan_of(int64_t q_rows, int64_t k_rows, bool causal, const GroupTiling& tiling) {
   const KvRun run{.k = kRow, .v = kRow, .row_stride = 64, .rows = k_rows};
-  const AttendTask task{
-      .q = {.q = kRow, .row_stride = 64, .rows = q_rows}, .kv = {&run, 1}, .out = {}};
-  return plan_groups({&task, 1}, causal, tiling);
+  const AttendGrid grid{
+      {.q = {.q = kRow, .row_stride = 64, .rows = q_rows}, .kv = {&run, 1}, .out = {}}};
+  return plan_groups({&grid, 1}, causal, tiling);
 }
 
 TEST(GroupPlanTest, TilesGoToTheBlockWithTheLeastToDo) {
@@ -29,8 +31,81 @@ TEST(GroupPlanTest, TilesGoToTheBlockWithTheLeastToDo) {
 TEST(GroupPlanTest, NoMoreBlocksThanTiles) {
   const GroupPlan plan = plan_of(100, 10, false, {.rows = 192, .keys = 128, .blocks = 132});
   EXPECT_EQ(plan.block_begin, (std::vector<int32_t>{0, 1}));
-  EXPECT_EQ(plan.query_views, 1u);
-  EXPECT_LE(plan.views.size(), 3u);  // keys and values may share one
+  EXPECT_EQ(plan.views.size(), 3u);  // queries, keys, values
+  EXPECT_EQ(plan.of_queries, (std::vector<bool>{true, false, false}));
+}
+
+// Where a view's place leads, in bytes from its first row.
+const void* address(const GroupPlan& plan, const ViewPlace& place) {
+  const TensorView& view = plan.views.at(size_t(place.view));
+  const auto* at = static_cast<const std::byte*>(view.first);
+  for (size_t d = 0; d < 3; ++d) {
+    EXPECT_LT(place.at[d], view.count[d]);
+    at += place.at[d] * view.step_bytes[d];
+  }
+  return at;
+}
+
+TEST(GroupPlanTest, PlacesLeadToTheTasksRows) {
+  const auto tensor = [](int64_t i) { return reinterpret_cast<void*>(i << 40); };
+  const struct {
+    int64_t w, r, heads, kv_heads, segments;
+    size_t views;
+  } cases[] = {{2048, 1, 12, 12, 8, 3},
+               {8192, 4, 12, 12, 8, 3},
+               {2048, 1, 8, 2, 4, 3},
+               {16384, 6, 12, 12, 4, 12},
+               {512, 4, 10, 10, 2, 6}};
+  for (const auto& c : cases)
+    for (const int64_t batch : {1, 3}) {
+      KvLists lists;
+      const PackedAttention packed{.q = tensor(1),
+                                   .k = tensor(2),
+                                   .v = tensor(3),
+                                   .o = static_cast<float*>(tensor(4)),
+                                   .lse = static_cast<float*>(tensor(5)),
+                                   .tokens = c.w * c.segments,
+                                   .heads = c.heads,
+                                   .kv_heads = c.kv_heads};
+      auto grids = branch_grids(packed, c.w, c.r, lists);
+      const int64_t q_bytes = packed.tokens * c.heads * 128,
+                    k_bytes = packed.tokens * c.kv_heads * 128;
+      if (batch > 1)
+        for (AttendGrid& grid : grids)
+          grid = repeated(grid, 3, batch, {q_bytes, q_bytes, q_bytes / 64, {k_bytes}}, lists);
+      const GroupPlan plan = plan_groups(grids, false, {.rows = 128, .keys = 128, .blocks = 2});
+      EXPECT_EQ(plan.views.size(), c.views) << c.w << " " << c.r << " batch " << batch;
+      size_t i = 0;
+      for (const AttendGrid& grid : grids)
+        for (int64_t t = 0; t < grid.size(); ++t, ++i) {
+          const AttendTask task = grid.at(t);
+          const GroupTask& planned = plan.tasks.at(i);
+          EXPECT_EQ(address(plan, planned.q), task.q.q);
+          EXPECT_EQ(planned.o, task.out.o);
+          ASSERT_EQ(planned.num_runs, 1);
+          EXPECT_EQ(address(plan, plan.runs[size_t(planned.first_run)].k), task.kv[0].k);
+          EXPECT_EQ(address(plan, plan.runs[size_t(planned.first_run)].v), task.kv[0].v);
+        }
+      EXPECT_EQ(i, plan.tasks.size());
+    }
+}
+
+// 16 ranks' rows in one gathered slot: one view of K and one of V.
+TEST(GroupPlanTest, RunsAtEqualDistancesShareAView) {
+  std::vector<KvRun> runs;
+  for (int64_t i = 0; i < 16; ++i)
+    runs.push_back({.k = kRow + i * 2048,
+                    .v = kRow + i * 2048 + 1024,
+                    .row_stride = 64,
+                    .rows = 16 - i / 15});  // the last one is shorter
+  const AttendGrid grid{{.q = {.q = kRow, .row_stride = 64, .rows = 100}, .kv = runs, .out = {}}};
+  const GroupPlan plan = plan_groups({&grid, 1}, false, {.rows = 128, .keys = 128, .blocks = 1});
+  EXPECT_EQ(plan.views.size(), 1u + 2u + 2u);
+  ASSERT_EQ(plan.runs.size(), 16u);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    EXPECT_EQ(address(plan, plan.runs[i].k), runs[i].k);
+    EXPECT_EQ(address(plan, plan.runs[i].v), runs[i].v);
+  }
 }
 
 }  // namespace

@@ -7,22 +7,27 @@
 namespace longnet {
 
 SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim, DeviceElement element) {
-  const ViewTask& t = view.first;
+  const AttendGrid& g = view.grid;
+  const AttendTask& t = g.task;
   const int64_t d = head_dim, rows = t.q.rows;
-  SdpaShape s{.outer = view.outer,
-              .inner = view.inner,
+  constexpr int64_t kElement = 2;  // bytes
+  const auto strides = [](const GridVector& step, int64_t unit, int64_t row_stride) {
+    return std::array<int64_t, 3>{step[1] / unit, step[0] / unit, row_stride};
+  };
+  SdpaShape s{.outer = g.count[1],
+              .inner = g.count[0],
               .rows = rows,
-              .keys = t.kv.rows,
+              .keys = view.kv.rows,
               .head_dim = d,
-              .q = {view.q.outer, view.q.inner, t.q.row_stride},
-              .k = {view.k.outer, view.k.inner, t.kv.row_stride},
-              .v = {view.v.outer, view.v.inner, t.kv.row_stride},
-              .o = {view.inner * rows * d, rows * d, d},
-              .lse = {view.lse.outer, view.lse.inner, t.out.lse_stride},
+              .q = strides(g.q_step_bytes, kElement, t.q.row_stride),
+              .k = strides(view.kv.step_bytes, kElement, view.kv.row_stride),
+              .v = strides(view.kv.step_bytes, kElement, view.kv.row_stride),
+              .o = {g.count[0] * rows * d, rows * d, d},
+              .lse = strides(g.lse_step, 1, t.out.lse_stride),
               .element = element,
-              .mask = t.mask};
-  for (auto* strides : {&s.q, &s.k, &s.v, &s.o, &s.lse}) {
-    auto& [outer, inner, row] = *strides;
+              .mask = view.mask};
+  for (auto* tensor : {&s.q, &s.k, &s.v, &s.o, &s.lse}) {
+    auto& [outer, inner, row] = *tensor;
     if (row == 0) row = d;
     if (inner == 0) inner = row * std::max(rows, s.keys);
     if (outer == 0) outer = inner * s.inner;

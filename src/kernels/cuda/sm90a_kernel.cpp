@@ -18,11 +18,11 @@ constexpr int kSharesWhenConcurrent = 4;  // blocks per multiprocessor, one afte
 
 class PreparedGroups final : public PreparedAttend {
  public:
-  PreparedGroups(std::span<const AttendTask> tasks, const DeviceAttendOptions& options,
+  PreparedGroups(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
                  const GroupLauncher& launcher, MemoryLedger& ledger)
       : launcher_(launcher) {
     const int shares = options.concurrent ? kSharesWhenConcurrent : 1;
-    const GroupPlan plan = plan_groups(tasks, options.causal,
+    const GroupPlan plan = plan_groups(grids, options.causal,
                                        {.rows = launcher.rows,
                                         .keys = launcher.keys,
                                         .blocks = shares * current_multiprocessors()});
@@ -35,7 +35,7 @@ class PreparedGroups final : public PreparedAttend {
     std::vector<TensorMap> maps;
     for (size_t i = 0; i < plan.views.size(); ++i)
       maps.push_back(encode_tensor_map(plan.views[i], options.element, options.head_dim,
-                                       i < plan.query_views ? launcher.rows : launcher.keys));
+                                       plan.of_queries[i] ? launcher.rows : launcher.keys));
     inputs_ = group_inputs(options.head_dim, options.causal, options.merge, options.output_scale);
     inputs_.tasks = upload(tasks_, plan.tasks);
     if (!plan.runs.empty()) inputs_.runs = upload(runs_, plan.runs);
@@ -64,13 +64,13 @@ class Sm90aKernel final : public DeviceKernel {
     if (find(options) == nullptr) return concat("no tile shape ", shape_, " for head_dim ", d);
     return "";
   }
-  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendTask> tasks,
+  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendGrid> grids,
                                           const DeviceAttendOptions& options,
                                           MemoryLedger& ledger) const override {
     std::string refusal = why_unsupported(options);
-    if (refusal.empty()) refusal = why_misaligned(tasks);
+    if (refusal.empty()) refusal = why_misaligned(grids);
     check(refusal.empty(), "kernel cuda_sm90a: ", refusal);
-    return std::make_unique<PreparedGroups>(tasks, options, *find(options), ledger);
+    return std::make_unique<PreparedGroups>(grids, options, *find(options), ledger);
   }
 
  private:

@@ -1,10 +1,11 @@
-// Attention tasks that lie at equal distances become one launch on a 4-D strided view.
+// Grids of attention tasks as cuDNN takes them: one query run against one key run, masks by index,
+// on a 4-D strided view.
 //
-// cuDNN wants [batch][heads][rows][head_dim] with any strides. A dilated branch is such a view:
-// segments are equally far apart, and so are heads, as long as their offset moves with them.
+// cuDNN wants [batch][heads][rows][head_dim] with any strides. Segments, offsets, heads and sequences
+// are four dimensions beside the rows: of the shortest of them each place is a view of its own.
 //
-//   H = 12, r = 4, 8 segments: 96 tasks -> 3 views of 8 segments x 4 heads (offsets 0 1 2 3)
-//   H = 12, r = 1:             96 tasks -> 1 view  of 8 segments x 12 heads
+//   H = 12, r = 4, 8 segments: a grid of 8 x 4 x 3 tasks -> 3 views of 8 x 4
+//   H = 12, r = 1, 8 segments: a grid of 8 x 12 tasks    -> 1 view
 #pragma once
 #include <cstdint>
 #include <span>
@@ -17,29 +18,13 @@ namespace longnet {
 // Which keys a row i sees of a run: all, those up to its own index, or those before it.
 enum class ViewMask { kNone, kUpToOwn, kBeforeOwn };
 
-// One query run against one key run.
-struct ViewTask {
-  QueryRun q;
+struct StridedView {
+  AttendGrid grid;  // of two dimensions; its tasks have one key run each, which is `kv`
   KvRun kv;
-  PartialRun out;
   ViewMask mask = ViewMask::kNone;
 };
-
-// Strides in elements, of the two outer dimensions.
-struct OuterStrides {
-  int64_t inner = 0, outer = 0;
-  bool operator==(const OuterStrides&) const = default;
-};
-struct StridedView {
-  ViewTask first;  // of the inner x outer tasks
-  int64_t inner = 1, outer = 1;
-  OuterStrides q, k, v, o, lse;
-  std::vector<size_t> tasks;  // indices into the list, inner fastest
-};
-
-// Every task is in exactly one view. Tasks without rows or keys are not allowed. Deterministic: the
-// order of the list decides.
-std::vector<StridedView> strided_views(std::span<const ViewTask> tasks);
+// The tasks of `grid` against the keys of `kv` alone.
+std::vector<StridedView> strided_views(const AttendGrid& grid, const KvRun& kv, ViewMask mask);
 
 // How a causal mask in global positions looks to rows and keys of these runs.
 struct MaskKind {

@@ -2,88 +2,87 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <set>
+
+#include "kernels/testing/packed_branch.h"
 
 namespace longnet {
 namespace {
 
-// The tasks of a dilated branch over packed [N][H][d] tensors, as a program's attend lists them:
-// head after head, segment after segment. Addresses are only compared, never read.
-std::vector<ViewTask> branch_tasks(int64_t w, int64_t r, int64_t heads, int64_t segments,
-                                   int64_t d = 64, int64_t kv_heads = 0) {
-  if (kv_heads == 0) kv_heads = heads;
-  const auto address = [](int64_t base, int64_t element, int64_t bytes) {
-    return reinterpret_cast<void*>((base << 40) + element * bytes);
-  };
-  std::vector<ViewTask> tasks;
-  for (int64_t h = 0; h < heads; ++h)
-    for (int64_t s = 0; s < segments; ++s) {
-      const int64_t offset = h % r, rows = (w - offset + r - 1) / r, token = s * w + offset;
-      const int64_t q = (token * heads + h) * d, kv_head = h / (heads / kv_heads);
-      const int64_t kv = (token * kv_heads + kv_head) * d;
-      tasks.push_back({.q = {.q = address(1, q, 2), .row_stride = r * heads * d, .rows = rows},
-                       .kv = {.k = address(2, kv, 2),
-                              .v = address(3, kv, 2),
-                              .row_stride = r * kv_heads * d,
-                              .rows = rows},
-                       .out = {static_cast<float*>(address(4, q, 4)),
-                               static_cast<float*>(address(5, token * heads + h, 4)), r * heads * d,
-                               r * heads}});
-    }
-  return tasks;
+// Addresses are only compared, never read.
+PackedAttention packed(int64_t tokens, int64_t heads, int64_t kv_heads) {
+  const auto address = [](int64_t tensor) { return reinterpret_cast<void*>(tensor << 40); };
+  return {.q = address(1),
+          .k = address(2),
+          .v = address(3),
+          .o = static_cast<float*>(address(4)),
+          .lse = static_cast<float*>(address(5)),
+          .tokens = tokens,
+          .heads = heads,
+          .kv_heads = kv_heads};
 }
 
-// Every task is where the view's strides say, and in one view only.
-void expect_complete(const std::vector<ViewTask>& tasks, const std::vector<StridedView>& views) {
-  std::set<size_t> seen;
-  for (const StridedView& view : views) {
-    ASSERT_EQ(int64_t(view.tasks.size()), view.inner * view.outer);
-    for (int64_t o = 0; o < view.outer; ++o)
-      for (int64_t i = 0; i < view.inner; ++i) {
-        const size_t index = view.tasks[size_t(o * view.inner + i)];
-        EXPECT_TRUE(seen.insert(index).second);
-        const ViewTask& task = tasks[index];
-        const auto at = [&](const void* first, const OuterStrides& s, int64_t bytes) {
-          return static_cast<const char*>(first) + (i * s.inner + o * s.outer) * bytes;
-        };
-        EXPECT_EQ(task.q.q, at(view.first.q.q, view.q, 2));
-        EXPECT_EQ(task.kv.k, at(view.first.kv.k, view.k, 2));
-        EXPECT_EQ(task.kv.v, at(view.first.kv.v, view.v, 2));
-        EXPECT_EQ(static_cast<const void*>(task.out.o), at(view.first.out.o, view.o, 4));
-        EXPECT_EQ(static_cast<const void*>(task.out.lse), at(view.first.out.lse, view.lse, 4));
-        EXPECT_EQ(task.q.rows, view.first.q.rows);
-      }
+// Addresses of a task: queries, keys, values, results.
+using Addresses = std::array<const void*, 5>;
+Addresses addresses(const AttendTask& task, const KvRun& kv) {
+  return {task.q.q, kv.k, kv.v, task.out.o, task.out.lse};
+}
+
+struct Case {
+  int64_t w, r, heads, kv_heads, segments;
+  size_t views;
+};
+
+// Every task is in exactly one view, which has two dimensions.
+void expect_views(const Case& c) {
+  SCOPED_TRACE(testing::Message() << "w " << c.w << " r " << c.r << " H " << c.heads << "/"
+                                  << c.kv_heads);
+  KvLists lists;
+  std::multiset<Addresses> wanted, found;
+  size_t views = 0;
+  for (const AttendGrid& grid :
+       branch_grids(packed(c.w * c.segments, c.heads, c.kv_heads), c.w, c.r, lists)) {
+    for (int64_t i = 0; i < grid.size(); ++i)
+      wanted.insert(addresses(grid.at(i), grid.at(i).kv[0]));
+    for (const StridedView& view : strided_views(grid, grid.task.kv[0], ViewMask::kNone)) {
+      ++views;
+      EXPECT_EQ(view.grid.count[2] * view.grid.count[3], 1);
+      for (size_t d : {0u, 1u}) EXPECT_TRUE(view.grid.count[d] == 1 || view.kv.step_bytes[d] > 0);
+      AttendGrid with_keys = view.grid;
+      with_keys.task.kv = {&view.kv, 1};
+      for (int64_t i = 0; i < with_keys.size(); ++i)
+        found.insert(addresses(with_keys.at(i), with_keys.at(i).kv[0]));
+    }
   }
-  EXPECT_EQ(seen.size(), tasks.size());
+  EXPECT_EQ(found, wanted);
+  EXPECT_EQ(views, c.views);
 }
 
 TEST(StridedViewTest, ABranchIsFewLaunches) {
-  const struct {
-    int64_t w, r, heads, segments;
-    size_t views;
-  } cases[] = {{2048, 1, 12, 8, 1}, {8192, 4, 12, 8, 3}, {65536, 32, 12, 4, 1},
-               {4096, 2, 12, 8, 6}, {2048, 1, 1, 1, 1},  {16384, 8, 12, 1, 2}};
-  for (const auto& c : cases) {
-    const auto tasks = branch_tasks(c.w, c.r, c.heads, c.segments);
-    const auto views = strided_views(tasks);
-    EXPECT_EQ(views.size(), c.views) << "w " << c.w << " r " << c.r;
-    expect_complete(tasks, views);
-  }
+  for (const Case& c :
+       {Case{2048, 1, 12, 12, 8, 1}, Case{8192, 4, 12, 12, 8, 3}, Case{65536, 32, 12, 12, 4, 1},
+        Case{4096, 2, 12, 12, 8, 2}, Case{2048, 1, 1, 1, 1, 1}, Case{16384, 8, 12, 12, 1, 2}})
+    expect_views(c);
 }
 
-TEST(StridedViewTest, UnequalRowCountsStayApart) {  // 16384 / 6: 2731 or 2730 rows
-  const auto tasks = branch_tasks(16384, 6, 12, 4);
-  const auto views = strided_views(tasks);
-  expect_complete(tasks, views);
-  EXPECT_EQ(views.size(), 4u);  // offsets 0..3 and 4..5, twice
+TEST(StridedViewTest,
+     UnequalRowCountsStayApart) {  // 16384 / 6: 2731 rows at offsets 0..3, else 2730
+  expect_views({16384, 6, 12, 12, 4, 4});
 }
 
 TEST(StridedViewTest, HeadsThatShareKeysAreNotOneView) {
-  const auto tasks = branch_tasks(2048, 1, 8, 4, 64, 2);
-  const auto views = strided_views(tasks);
-  expect_complete(tasks, views);
-  EXPECT_EQ(views.size(), 7u);  // the last head of one group and the first of the next are one
+  expect_views({2048, 1, 8, 2, 4, 4});  // the i-th head of each group
+}
+
+TEST(StridedViewTest, SequencesOfABatchAreViewsOfTheirOwn) {
+  KvLists lists;
+  const auto grids = branch_grids(packed(8 * 8192, 12, 12), 8192, 4, lists);
+  ASSERT_EQ(grids.size(), 1u);
+  const AttendGrid batch = repeated(grids[0], 3, 5, {1 << 30, 1 << 30, 1 << 24, {1 << 30}}, lists);
+  const auto views = strided_views(batch, batch.task.kv[0], ViewMask::kNone);
+  EXPECT_EQ(views.size(), 4u * 3u);  // 8 segments x 5 sequences for each offset and head
 }
 
 TEST(CausalMaskKindTest, WhatTheViewSees) {

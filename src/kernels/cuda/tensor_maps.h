@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #include "kernels/cuda/device_kernel.h"
-#include "kernels/cuda/tensor_views.h"
+#include "kernels/cuda/tensor_view.h"
 
 namespace longnet {
 

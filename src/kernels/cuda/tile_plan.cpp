@@ -1,8 +1,8 @@
 #include "kernels/cuda/tile_plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
-#include <numeric>
 
 #include "core/check.h"
 #include "core/token_range.h"
@@ -13,9 +13,9 @@ namespace {
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 
 // Positions ascend through all runs: then the keys that a query sees are the first ones.
-bool ascending(std::span<const KvRun> runs) {
+bool ascending(const KeyRuns& runs) {
   int64_t last = std::numeric_limits<int64_t>::min();
-  for (const KvRun& run : runs) {
+  for (const KvRun run : runs) {
     if (run.rows == 0) continue;
     if (run.first_token <= last) return false;
     last = run.first_token + (run.rows - 1) * run.token_step;
@@ -61,61 +61,70 @@ KeyLimit key_limit(const QueryRun& q, const KvRun& run, bool causal) {
   return limit;
 }
 
-TilePlan plan_tiles(std::span<const AttendTask> tasks, bool causal, int rows_per_tile) {
-  TilePlan plan;
-  std::vector<char> prefix;  // of the tasks
-  for (const AttendTask& task : tasks) {
-    if (task.q.rows == 0) continue;
-    check(task.q.rows > 0 && task.q.rows < (int64_t{1} << 30), "a task of ", task.q.rows, " rows");
-    TileTask out{.q = task.q.q,
-                 .o = task.out.o,
-                 .lse = task.out.lse,
-                 .q_stride = task.q.row_stride,
-                 .o_stride = task.out.o_stride,
-                 .lse_stride = task.out.lse_stride,
-                 .rows = int32_t(task.q.rows),
-                 .first_run = int32_t(plan.runs.size()),
-                 .num_runs = 0};
+TilePlan plan_tiles(std::span<const AttendGrid> grids, bool causal, int rows_per_tile) {
+  const auto keys_of = [](const AttendGrid* grid) {
     int64_t keys = 0;
-    for (const KvRun& run : task.kv) {
-      if (run.rows == 0) continue;
-      plan.runs.push_back({.k = run.k,
-                           .v = run.v,
-                           .stride = run.row_stride,
-                           .begin = keys,
-                           .rows = run.rows,
-                           .limit = key_limit(task.q, run, causal)});
-      keys += run.rows;
-    }
-    check(plan.runs.size() < (size_t{1} << 31), "too many key runs: ", plan.runs.size());
-    out.num_runs = int32_t(plan.runs.size()) - out.first_run;
-    plan.tasks.push_back(out);
-    prefix.push_back(causal && ascending(task.kv));
-  }
-  const auto keys_of = [&](int32_t i) {
-    const TileTask& t = plan.tasks[size_t(i)];
-    if (t.num_runs == 0) return int64_t{0};
-    const TileRun& last = plan.runs[size_t(t.first_run + t.num_runs - 1)];
-    return last.begin + last.rows;
+    for (const KvRun run : grid->task.kv) keys += run.rows;
+    return keys;
   };
-  std::vector<int32_t> order(plan.tasks.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return keys_of(a) > keys_of(b); });
-  for (const int32_t i : order) add_tiles(plan, i, causal, prefix[size_t(i)] != 0, rows_per_tile);
+  std::vector<const AttendGrid*> order;
+  for (const AttendGrid& grid : grids)
+    if (grid.task.q.rows > 0) order.push_back(&grid);
+  std::ranges::stable_sort(order, std::greater<>{}, keys_of);
+
+  TilePlan plan;
+  for (const AttendGrid* const grid : order) {
+    const QueryRun& q = grid->task.q;
+    check(q.rows < (int64_t{1} << 30), "a task of ", q.rows, " rows");
+    std::vector<KeyLimit> limits;  // all tasks of a grid see their keys alike
+    for (const KvRun run : grid->task.kv) limits.push_back(key_limit(q, run, causal));
+    const bool prefix = causal && ascending(grid->task.kv);
+    for (int64_t i = 0; i < grid->size(); ++i) {
+      const AttendTask task = grid->at(i);
+      TileTask out{.q = task.q.q,
+                   .o = task.out.o,
+                   .lse = task.out.lse,
+                   .q_stride = q.row_stride,
+                   .o_stride = task.out.o_stride,
+                   .lse_stride = task.out.lse_stride,
+                   .rows = int32_t(q.rows),
+                   .first_run = int32_t(plan.runs.size()),
+                   .num_runs = 0};
+      int64_t keys = 0;
+      for (size_t r = 0; r < limits.size(); ++r) {
+        const KvRun run = task.kv[r];
+        if (run.rows == 0) continue;
+        plan.runs.push_back({.k = run.k,
+                             .v = run.v,
+                             .stride = run.row_stride,
+                             .begin = keys,
+                             .rows = run.rows,
+                             .limit = limits[r]});
+        keys += run.rows;
+      }
+      check(plan.runs.size() < (size_t{1} << 31), "too many key runs: ", plan.runs.size());
+      out.num_runs = int32_t(plan.runs.size()) - out.first_run;
+      plan.tasks.push_back(out);
+      add_tiles(plan, int32_t(plan.tasks.size()) - 1, causal, prefix, rows_per_tile);
+    }
+  }
   return plan;
 }
 
-std::string why_misaligned(std::span<const AttendTask> tasks) {
+std::string why_misaligned(std::span<const AttendGrid> grids) {
   const auto odd = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 != 0; };
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    const AttendTask& t = tasks[i];
-    if (odd(t.q.q) || (t.q.rows > 1 && t.q.row_stride % 8 != 0))
-      return concat("the queries of task ", i, " are not 16-byte aligned (address ", t.q.q,
+  const auto odd_steps = [](const GridVector& steps) {
+    return std::ranges::any_of(steps, [](int64_t bytes) { return bytes % 16 != 0; });
+  };
+  for (size_t i = 0; i < grids.size(); ++i) {
+    const AttendTask& t = grids[i].task;
+    if (odd(t.q.q) || odd_steps(grids[i].q_step_bytes) || (t.q.rows > 1 && t.q.row_stride % 8 != 0))
+      return concat("the queries of grid ", i, " are not 16-byte aligned (address ", t.q.q,
                     ", row stride ", t.q.row_stride, " elements)");
-    for (const KvRun& run : t.kv)
-      if (odd(run.k) || odd(run.v) || (run.rows > 1 && run.row_stride % 8 != 0))
-        return concat("keys or values of task ", i, " are not 16-byte aligned (addresses ", run.k,
+    for (const KvRun run : t.kv)
+      if (odd(run.k) || odd(run.v) || odd_steps(run.step_bytes) ||
+          (run.rows > 1 && run.row_stride % 8 != 0))
+        return concat("keys or values of grid ", i, " are not 16-byte aligned (addresses ", run.k,
                       ", ", run.v, ", row stride ", run.row_stride, " elements)");
   }
   return "";

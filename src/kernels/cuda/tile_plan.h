@@ -24,10 +24,10 @@ KeyLimit key_limit(const QueryRun& q, const KvRun& run, bool causal);
 // Tiles of `rows_per_tile` query rows. Tasks with the most keys come first and, under a causal
 // mask, the last rows of each: long tiles that start late would keep the device waiting. Throws
 // Error for rows that cannot be counted in 31 bits.
-TilePlan plan_tiles(std::span<const AttendTask> tasks, bool causal, int rows_per_tile);
+TilePlan plan_tiles(std::span<const AttendGrid> grids, bool causal, int rows_per_tile);
 
-// Empty when every row of every task can be read in 16-byte pieces, else which pointer or stride of
+// Empty when every row of every task of the grids can be read in 16-byte pieces, else which pointer or stride of
 // which task cannot.
-std::string why_misaligned(std::span<const AttendTask> tasks);
+std::string why_misaligned(std::span<const AttendGrid> grids);
 
 }  // namespace longnet

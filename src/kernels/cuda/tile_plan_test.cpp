@@ -11,8 +11,8 @@ alignas(16) const uint16_t kRow[16] = {};  // nothing is read
 
 TEST(TilePlanTest, CausalTilesStopWhereNoRowSees) {
   const KvRun run{.k = kRow, .v = kRow, .row_stride = 64, .rows = 300};
-  const AttendTask task{
-      .q = {.q = kRow, .row_stride = 64, .rows = 300}, .kv = {&run, 1}, .out = {}};
+  const AttendGrid task{
+      {.q = {.q = kRow, .row_stride = 64, .rows = 300}, .kv = {&run, 1}, .out = {}}};
   const TilePlan plan = plan_tiles({&task, 1}, true, 128);
   ASSERT_EQ(plan.tiles.size(), 3u);
   EXPECT_EQ(plan.tiles[0].row, 256);
@@ -25,13 +25,16 @@ TEST(TilePlanTest, CausalTilesStopWhereNoRowSees) {
 
 TEST(TilePlanTest, MisalignedRowsAreNamed) {
   const KvRun run{.k = kRow, .v = kRow, .row_stride = 64, .rows = 2};
-  AttendTask task{.q = {.q = kRow, .row_stride = 64, .rows = 2}, .kv = {&run, 1}, .out = {}};
-  EXPECT_EQ(why_misaligned({&task, 1}), "");
-  task.q.row_stride += 4;
-  EXPECT_NE(why_misaligned({&task, 1}).find("queries of task 0"), std::string::npos);
-  task.q.row_stride -= 4;
-  task.q.q = kRow + 4;
-  EXPECT_NE(why_misaligned({&task, 1}).find("not 16-byte aligned"), std::string::npos);
+  AttendGrid grid{{.q = {.q = kRow, .row_stride = 64, .rows = 2}, .kv = {&run, 1}, .out = {}}};
+  EXPECT_EQ(why_misaligned({&grid, 1}), "");
+  grid.task.q.row_stride += 4;
+  EXPECT_NE(why_misaligned({&grid, 1}).find("queries of grid 0"), std::string::npos);
+  grid.task.q.row_stride -= 4;
+  grid.q_step_bytes = {8};
+  EXPECT_NE(why_misaligned({&grid, 1}).find("queries of grid 0"), std::string::npos);
+  grid.q_step_bytes = {};
+  grid.task.q.q = kRow + 4;
+  EXPECT_NE(why_misaligned({&grid, 1}).find("not 16-byte aligned"), std::string::npos);
 }
 
 // Keys that a row sees, by counting positions.

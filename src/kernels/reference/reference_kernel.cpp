@@ -26,7 +26,7 @@ std::vector<float> load_row(const void* base, int64_t stride, int64_t row,
 void attend_row(const AttendTask& task, int64_t i, const AttendOptions& options) {
   const int64_t token = task.q.first_token + i * task.q.token_step;
   RowOracle oracle(load_row(task.q.q, task.q.row_stride, i, options));
-  for (const KvRun& run : task.kv) {
+  for (const KvRun run : task.kv) {
     for (int64_t j = 0; j < run.rows; ++j) {
       if (options.causal && run.first_token + j * run.token_step > token) continue;
       oracle.add_key(load_row(run.k, run.row_stride, j, options).data(),
@@ -67,11 +67,11 @@ class ReferenceKernel final : public AttentionKernel {
 
   int64_t workspace_bytes(const AttendOptions&, int) const override { return 0; }
 
-  void attend(std::span<const AttendTask> tasks, const AttendOptions& options, int,
+  void attend(std::span<const AttendGrid> grids, const AttendOptions& options, int,
               std::span<std::byte>) const override {
-    for (const AttendTask& task : tasks) {
-      for (int64_t i = 0; i < task.q.rows; ++i) attend_row(task, i, options);
-    }
+    for (const AttendGrid& grid : grids)
+      for (int64_t t = 0; t < grid.size(); ++t)
+        for (int64_t i = 0; i < grid.task.q.rows; ++i) attend_row(grid.at(t), i, options);
   }
 
   void merge(std::span<const MergeTask> tasks, MergeRule rule, const AttendOptions& options,

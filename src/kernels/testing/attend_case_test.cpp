@@ -131,21 +131,21 @@ AttendResult AttendCase::run(const AttentionKernel& kernel) const {
 std::vector<AttendResult> AttendCase::run_all(std::span<const AttendCase> cases,
                                               const AttentionKernel& kernel, int threads) {
   std::vector<GuardedOutput> outputs;
-  std::vector<AttendTask> tasks;
+  std::vector<AttendGrid> grids;
   for (const AttendCase& c : cases) outputs.emplace_back(c.spec_.q.rows, c.spec_.head_dim);
   for (size_t i = 0; i < cases.size(); ++i) {
     const AttendSpec& spec = cases[i].spec_;
-    tasks.push_back({.q = {.q = cases[i].q_.first,
-                           .row_stride = spec.head_dim + spec.q.gap,
-                           .rows = spec.q.rows,
-                           .first_token = spec.q.first_token,
-                           .token_step = spec.q.token_step},
-                     .kv = cases[i].kv_,
-                     .out = outputs[i].run()});
+    grids.push_back({.task = {.q = {.q = cases[i].q_.first,
+                                    .row_stride = spec.head_dim + spec.q.gap,
+                                    .rows = spec.q.rows,
+                                    .first_token = spec.q.first_token,
+                                    .token_step = spec.q.token_step},
+                              .kv = cases[i].kv_,
+                              .out = outputs[i].run()}});
   }
   const AttendOptions options = cases.front().options();
   const PoisonedWorkspace workspace(kernel.workspace_bytes(options, threads));
-  kernel.attend(tasks, options, threads, workspace.bytes());
+  kernel.attend(grids, options, threads, workspace.bytes());
   std::vector<AttendResult> results;
   for (GuardedOutput& output : outputs) results.push_back(output.take());
   return results;

@@ -1,5 +1,5 @@
-// Rearranged tasks against the program as it stands, on the CPU: the same bits.
-#include "execute/cuda/task_lists.h"
+// Merges taken into attends against the program as it stands, on the CPU: the same bits.
+#include "execute/cuda/fusible_merges.h"
 
 #include <gtest/gtest.h>
 
@@ -48,23 +48,23 @@ class Walk {
     }
   }
 
-  // As the device does it: joined tasks, and attends in the place of the merges that they feed.
-  int run_rearranged() {
-    std::map<OpId, std::vector<AttendTask>> fused;
+  // As the device does it: attends in the place of the merges that they feed.
+  int run_fused() {
+    std::map<OpId, BoundOp> fused;
     std::map<OpId, bool> skipped;
     for (const auto& [merge, attend_op] : fusible_merges(bound_->program()))
-      if (auto tasks = fuse_merges(bound_->op(size_t(attend_op)).attends,
-                                   bound_->op(size_t(merge)).merges)) {
-        fused[merge] = join_tasks(*tasks);
+      if (auto op = bound_->bind_fused(attend_op, merge)) {
+        fused[merge] = std::move(*op);
         skipped[attend_op] = true;
       }
     for (size_t i = 0; i < bound_->program().ops.size(); ++i) {
       if (skipped[OpId(i)]) continue;
       if (fused.contains(OpId(i))) {
-        for (const AttendTask& task : fused[OpId(i)]) attend_and_merge(task);
+        for (const AttendGrid& grid : fused[OpId(i)].attends)
+          for (int64_t t = 0; t < grid.size(); ++t) attend_and_merge(grid.at(t));
         continue;
       }
-      attend(join_tasks(bound_->op(i).attends));
+      attend(bound_->op(i).attends);
       execute_rows(*kernel_, *bound_, i);
     }
     return int(fused.size());
@@ -76,8 +76,8 @@ class Walk {
   }
 
  private:
-  void attend(const std::vector<AttendTask>& tasks) {
-    kernel_->attend(tasks, bound_->options(), 1, workspace_.bytes());
+  void attend(const std::vector<AttendGrid>& grids) {
+    kernel_->attend(grids, bound_->options(), 1, workspace_.bytes());
   }
   void attend_and_merge(AttendTask task) {
     const int64_t d = bound_->options().head_dim;
@@ -85,7 +85,7 @@ class Walk {
     const MergeTask merge{
         .from = {o.data(), lse.data(), d, 1}, .into = task.out, .rows = task.q.rows};
     task.out = merge.from;
-    attend({task});
+    attend({{task}});
     kernel_->merge({&merge, 1}, MergeRule::kLse, bound_->options(), 1);
   }
 
@@ -97,34 +97,25 @@ class Walk {
   std::unique_ptr<BoundProgram> bound_;
 };
 
-TEST(TaskListsTest, FusedMergesGiveTheSameBits) {
+TEST(FusibleMergesTest, FusedMergesGiveTheSameBits) {
   const Schedule schedule = dilated_on_one_rank();
-  Walk plain(schedule), rearranged(schedule);
+  Walk plain(schedule), fused(schedule);
   plain.run_plain();
-  EXPECT_EQ(rearranged.run_rearranged(), 2);  // both dilated branches
-  EXPECT_EQ(plain.output(), rearranged.output());
+  EXPECT_EQ(fused.run_fused(), 2);  // both dilated branches
+  EXPECT_EQ(plain.output(), fused.output());
 }
 
-TEST(TaskListsTest, DenseQueriesBecomeOneTask) {
-  const AttentionProblem p{
-      .seq_len = 5000, .num_heads = 2, .num_kv_heads = 2, .head_dim = 8, .dtype = DType::kBFloat16};
-  Walk walk(local_attention({p, dense_pattern(p.seq_len), {p.seq_len, 1}}));
-  const auto& tasks = walk.bound().op(0).attends;
-  EXPECT_GT(tasks.size(), 2u);
-  const auto joined = join_tasks(tasks);
-  ASSERT_EQ(joined.size(), 2u);
-  EXPECT_EQ(joined[0].q.rows, 5000);
-}
-
-TEST(TaskListsTest, RowsThatNobodyMergesPreventIt) {
-  Walk walk(dilated_on_one_rank());
-  for (const auto& [merge, attend] : fusible_merges(walk.bound().program())) {
-    auto merges = walk.bound().op(size_t(merge)).merges;
-    const auto& attends = walk.bound().op(size_t(attend)).attends;
-    EXPECT_TRUE(fuse_merges(attends, merges));
-    merges.pop_back();
-    EXPECT_FALSE(fuse_merges(attends, merges));
-  }
+TEST(FusibleMergesTest, AMergeOfOtherRowsIsNotFused) {
+  const Schedule schedule = dilated_on_one_rank();
+  RankProgram program = schedule.program(0);
+  const auto pairs = fusible_merges(program);
+  ASSERT_EQ(pairs.size(), 2u);
+  for (const auto& [merge, attend] : pairs)  // half of the queries alone
+    std::get<Attend>(program.ops[size_t(attend)].what).queries.end /= 2;
+  Schedule half = schedule;
+  half.program = [program](Rank) { return program; };
+  Walk walk(half);
+  for (const auto& [merge, attend] : pairs) EXPECT_FALSE(walk.bound().bind_fused(attend, merge));
 }
 
 }  // namespace

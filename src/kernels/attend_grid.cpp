@@ -1,0 +1,103 @@
+#include "kernels/attend_grid.h"
+
+namespace longnet {
+
+AttendTask rows_of(const AttendTask& task, int64_t first, int64_t rows, int64_t element_bytes) {
+  AttendTask part = task;
+  part.q.q = static_cast<const std::byte*>(task.q.q) + first * task.q.row_stride * element_bytes;
+  part.q.first_token += first * task.q.token_step;
+  part.q.rows = rows;
+  part.out.o += first * task.out.o_stride;
+  part.out.lse += first * task.out.lse_stride;
+  return part;
+}
+
+GridVector AttendGrid::place(int64_t i) const {
+  GridVector at{};
+  for (size_t d = 0; d < at.size(); i /= count[d], ++d) at[d] = i % count[d];
+  return at;
+}
+
+AttendTask AttendGrid::at(const GridVector& place) const {
+  const auto along = [&](const GridVector& step) {
+    int64_t sum = 0;
+    for (size_t d = 0; d < place.size(); ++d) sum += place[d] * step[d];
+    return sum;
+  };
+  AttendTask moved = task;
+  moved.q.q = static_cast<const std::byte*>(task.q.q) + along(q_step_bytes);
+  moved.kv = task.kv.moved(place);
+  moved.out.o += along(o_step);
+  moved.out.lse += along(lse_step);
+  return moved;
+}
+
+namespace {
+
+int64_t bytes_between(const void* a, const void* b) {
+  return static_cast<const std::byte*>(b) - static_cast<const std::byte*>(a);
+}
+
+bool alike(const QueryRun& a, const QueryRun& b) {
+  return a.rows == b.rows && a.row_stride == b.row_stride && a.token_step == b.token_step;
+}
+bool alike(const KvRun& a, const KvRun& b) {
+  return a.rows == b.rows && a.row_stride == b.row_stride && a.token_step == b.token_step &&
+         a.step_bytes == b.step_bytes;
+}
+bool alike(const AttendGrid& a, const AttendGrid& b) {
+  return alike(a.task.q, b.task.q) && a.task.kv.size() == b.task.kv.size() && a.count == b.count &&
+         a.q_step_bytes == b.q_step_bytes && a.o_step == b.o_step && a.lse_step == b.lse_step &&
+         a.task.out.o_stride == b.task.out.o_stride &&
+         a.task.out.lse_stride == b.task.out.lse_stride;
+}
+
+}  // namespace
+
+std::optional<GridStep> step_between(const AttendGrid& a, const AttendGrid& b) {
+  if (!alike(a, b)) return std::nullopt;
+  const AttendTask &x = a.task, &y = b.task;
+  GridStep step{
+      .q = bytes_between(x.q.q, y.q.q), .o = y.out.o - x.out.o, .lse = y.out.lse - x.out.lse};
+  if (step.q <= 0 || step.o <= 0 || step.lse <= 0) return std::nullopt;
+  for (size_t i = 0; i < x.kv.size(); ++i) {
+    const KvRun k = x.kv[i], l = y.kv[i];
+    step.keys.push_back(bytes_between(k.k, l.k));
+    if (!alike(k, l) || step.keys.back() < 0 || bytes_between(k.v, l.v) != step.keys.back() ||
+        l.first_token - y.q.first_token != k.first_token - x.q.first_token)
+      return std::nullopt;
+  }
+  return step;
+}
+
+AttendGrid repeated(const AttendGrid& grid, size_t dimension, int64_t count, const GridStep& step,
+                    KvLists& lists) {
+  AttendGrid out = grid;
+  out.count[dimension] = count;
+  out.q_step_bytes[dimension] = step.q;
+  out.o_step[dimension] = step.o;
+  out.lse_step[dimension] = step.lse;
+  auto& runs = lists.emplace_back(grid.task.kv.list());
+  for (size_t r = 0; r < runs.size(); ++r) runs[r].step_bytes[dimension] = step.keys[r];
+  out.task.kv = runs;
+  return out;
+}
+
+std::vector<AttendGrid> joined(const std::vector<AttendGrid>& grids, size_t dimension,
+                               KvLists& lists) {
+  std::vector<AttendGrid> out;
+  for (size_t i = 0; i < grids.size();) {
+    std::optional<GridStep> step;
+    size_t count = 1;
+    for (; i + count < grids.size(); ++count) {
+      auto next = step_between(grids[i + count - 1], grids[i + count]);
+      if (!next || (step && *next != *step)) break;
+      step = std::move(next);
+    }
+    out.push_back(step ? repeated(grids[i], dimension, int64_t(count), *step, lists) : grids[i]);
+    i += count;
+  }
+  return out;
+}
+
+}  // namespace longnet

@@ -1,0 +1,44 @@
+#include "kernels/testing/packed_branch.h"
+
+namespace longnet {
+
+std::vector<AttendGrid> branch_grids(const PackedAttention& p, int64_t w, int64_t r,
+                                     KvLists& lists) {
+  const int64_t d = p.head_dim, segments = p.tokens / w;
+  const auto at = [&](const void* base, int64_t row) {
+    return static_cast<const std::byte*>(base) + row * d * p.element_bytes;
+  };
+  std::vector<AttendGrid> grids;
+  int64_t compact_row = 0;
+  for (int64_t head = 0; head < p.heads; ++head) {
+    const int64_t first = head % r, rows = (w - first + r - 1) / r;
+    if (rows <= 0 || segments == 0) continue;
+    const int64_t kv_row = first * p.kv_heads + head * p.kv_heads / p.heads;
+    const int64_t out_row = p.compact_results ? compact_row : first * p.heads + head;
+    const int64_t out_step = p.compact_results ? 1 : r * p.heads;
+    const int64_t segment_step = p.compact_results ? rows : w * p.heads;
+    auto& list = lists.emplace_back();
+    list.push_back({.k = at(p.k, kv_row),
+                    .v = at(p.v, kv_row),
+                    .row_stride = r * p.kv_heads * d,
+                    .rows = rows,
+                    .first_token = first,
+                    .token_step = r,
+                    .step_bytes = {w * p.kv_heads * d * p.element_bytes}});
+    grids.push_back({.task = {.q = {.q = at(p.q, first * p.heads + head),
+                                    .row_stride = r * p.heads * d,
+                                    .rows = rows,
+                                    .first_token = first,
+                                    .token_step = r},
+                              .kv = list,
+                              .out = {p.o + out_row * d, p.lse + out_row, out_step * d, out_step}},
+                     .count = {segments, 1, 1, 1},
+                     .q_step_bytes = {w * p.heads * d * p.element_bytes},
+                     .o_step = {segment_step * d},
+                     .lse_step = {segment_step}});
+    compact_row += segments * rows;
+  }
+  return joined(joined(grids, 1, lists), 2, lists);
+}
+
+}  // namespace longnet

@@ -1,0 +1,24 @@
+// A dilated branch over packed tensors of one device, as grids of tasks: for benchmarks and tests.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attend_grid.h"
+
+namespace longnet {
+
+// Q [tokens][heads][head_dim], K and V [tokens][kv_heads][head_dim], all of `element_bytes`; O as Q
+// and LSE [tokens][heads], fp32.
+struct PackedAttention {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  float *o = nullptr, *lse = nullptr;
+  int64_t tokens = 0, heads = 0, kv_heads = 0, head_dim = 64, element_bytes = 2;
+  bool compact_results = false;  // O and LSE hold the branch's rows alone, task after task
+};
+
+// Tasks of the branch (w, r); head j has the offset j mod r; tokens behind the last whole segment
+// are left out. The grids refer to `lists`.
+std::vector<AttendGrid> branch_grids(const PackedAttention& packed, int64_t segment_length,
+                                     int64_t dilation_rate, KvLists& lists);
+
+}  // namespace longnet
