@@ -1,4 +1,4 @@
-// The contract of every transport, on ranks as threads; mpi_ranks_test runs the same under mpirun.
+// The contract of every transport, on ranks as threads; bench/mpi_checks.cpp runs the same under mpirun.
 #include <gtest/gtest.h>
 
 #include <atomic>

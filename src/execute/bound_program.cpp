@@ -33,14 +33,14 @@ BoundProgram::BoundProgram(const Schedule& schedule, RankProgram program, const 
 }
 
 void BoundProgram::bind(const Op& op, BoundOp& bound) {
-  const auto kind_of = [&](const SlotView& held) { return program_.slots[size_t(held.slot)].kind; };
-  const auto bytes_of = [&](const SlotView& held) {
-    const RowMap map(sharded_, kind_of(held), held.rows);
-    return memory_[size_t(held.slot)].subspan(size_t(map.begin_byte(held)),
-                                              size_t(map.num_bytes(held)));
+  const auto kind_of = [&](const SlotView& view) { return program_.slots[size_t(view.slot)].kind; };
+  const auto bytes_of = [&](const SlotView& view) {
+    const RowMap map(sharded_, kind_of(view), view.rows);
+    return memory_[size_t(view.slot)].subspan(size_t(map.begin_byte(view)),
+                                              size_t(map.num_bytes(view)));
   };
-  const auto piece_sizes = [&](const SlotView& held) {
-    const RowMap map(sharded_, kind_of(held), held.rows);
+  const auto piece_sizes = [&](const SlotView& view) {
+    const RowMap map(sharded_, kind_of(view), view.rows);
     std::vector<int64_t> sizes;
     for (const auto& piece : map.pieces()) sizes.push_back(map.piece_bytes(piece));
     return sizes;
@@ -69,10 +69,10 @@ void BoundProgram::bind(const Op& op, BoundOp& bound) {
              op.what);
 }
 
-PartialRun BoundProgram::partial_at(const SlotView& held, const RowMap::Piece& piece,
+PartialRun BoundProgram::partial_at(const SlotView& view, const RowMap::Piece& piece,
                                     RowMap::Place place) const {
   const int64_t d = sharded_.problem.head_dim;
-  auto* const o = reinterpret_cast<float*>(memory_[size_t(held.slot)].data() + piece.byte_offset);
+  auto* const o = reinterpret_cast<float*>(memory_[size_t(view.slot)].data() + piece.byte_offset);
   return {.o = o + place.row * d,
           .lse = o + piece.rows * d + place.row,
           .o_stride = place.step * d,

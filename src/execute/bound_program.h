@@ -83,7 +83,7 @@ class BoundProgram {
   void bind_merge(const Merge& op, BoundOp& bound);
   void bind_pack(const Pack& op, BoundOp& bound);
   void bind_reset(const Reset& op, BoundOp& bound);
-  PartialRun partial_at(const SlotView& held, const RowMap::Piece& piece,
+  PartialRun partial_at(const SlotView& view, const RowMap::Piece& piece,
                         RowMap::Place place) const;
 
   ShardedProblem sharded_;

@@ -50,7 +50,7 @@ double ProgramExecutor::elapsed() const {
 
 double ProgramExecutor::run(RunMode mode) {
   start_ = std::chrono::steady_clock::now();
-  waited_s_ = poked_s_ = 0;
+  waited_s_ = tested_s_ = 0;
   in_flight_.clear();
   std::fill(passed_.begin(), passed_.end(), false);
   for (size_t i = 0; i < program().ops.size(); ++i) {
@@ -121,10 +121,10 @@ void ProgramExecutor::wait_for_communications_before(size_t op) {
   }
 }
 
-void ProgramExecutor::poke() {
+void ProgramExecutor::test_in_flight() {
   constexpr double kBetween_s = 200e-6;  // a look may cost a few microseconds
-  if (in_flight_.empty() || elapsed() - poked_s_ < kBetween_s) return;
-  poked_s_ = elapsed();
+  if (in_flight_.empty() || elapsed() - tested_s_ < kBetween_s) return;
+  tested_s_ = elapsed();
   std::erase_if(in_flight_, [&](size_t op) {
     if (!comm_.test(bound_->op(op).request)) return false;
     times_[op].end_s = elapsed();
@@ -133,9 +133,9 @@ void ProgramExecutor::poke() {
 }
 
 void ProgramExecutor::execute(size_t op) {
-  poke();
+  test_in_flight();
   execute_rows(kernel_, *bound_, op);
-  execute_attends(kernel_, *bound_, op, workspace_.bytes(), &poke_);
+  execute_attends(kernel_, *bound_, op, workspace_.bytes(), &test_in_flight_);
 }
 
 std::optional<SingleAttend> ProgramExecutor::single_attend() {

@@ -2,7 +2,7 @@
 //
 // Ops run in program order. A communication is posted when its dependencies are over and waited for
 // when an op needs it, so that it overlaps with what stands between; while kernels work, the
-// executor pokes messages in flight from time to time, because MPI may make no progress by itself.
+// executor tests messages in flight from time to time, because MPI may make no progress by itself.
 // Buffers, tasks and groups are prepared when the program is bound; run() allocates nothing.
 #pragma once
 #include <chrono>
@@ -45,7 +45,7 @@ class ProgramExecutor final : public Executor {
   // Without the computing ops their own dependencies still hold: waits for the communications that
   // the op depends on, also through ops that compute. Each of those is looked at once a run.
   void wait_for_communications_before(size_t op);
-  void poke();
+  void test_in_flight();
   double elapsed() const;
 
   const AttentionKernel& kernel_;
@@ -58,8 +58,8 @@ class ProgramExecutor final : public Executor {
   // those still to look at.
   std::vector<bool> passed_;
   std::vector<size_t> to_pass_;
-  double waited_s_ = 0, poked_s_ = 0;
-  const std::function<void()> poke_ = [this] { poke(); };
+  double waited_s_ = 0, tested_s_ = 0;
+  const std::function<void()> test_in_flight_ = [this] { test_in_flight(); };
   std::chrono::steady_clock::time_point start_;
 };
 

@@ -62,15 +62,15 @@ ReceivedRows received_rows(const BoundProgram& bound, size_t op) {
   ReceivedRows out;
   const AttentionProblem& p = bound.sharded().problem;
   const BoundOp& b = bound.op(op);
-  const auto make = [&](const SlotView& held) {
-    const auto rows = fill_tasks(bound.sharded(), bound.program().slots[size_t(held.slot)].kind,
-                                 held, bound.memory(held.slot).data(), bound.first_batch());
+  const auto make = [&](const SlotView& view) {
+    const auto rows = fill_tasks(bound.sharded(), bound.program().slots[size_t(view.slot)].kind,
+                                 view, bound.memory(view.slot).data(), bound.first_batch());
     for (const FillRows& r : rows) out.bytes += r.rows * p.head_dim * dtype_bytes(p.dtype);
     out.rows.insert(out.rows.end(), rows.begin(), rows.end());
   };
-  const auto make_all_but = [&](const SlotView& held, int own) {
-    make(held.range(0, own));
-    make(held.range(own + 1, held.rows.num_pieces() - own - 1));
+  const auto make_all_but = [&](const SlotView& view, int own) {
+    make(view.range(0, own));
+    make(view.range(own + 1, view.rows.num_pieces() - own - 1));
   };
   std::visit(
       Overload{[&](const Recv& o) { make(o.what); },

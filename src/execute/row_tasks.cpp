@@ -31,17 +31,17 @@ RowFormat row_format(const AttentionProblem& p) {
   return {.seed = p.seed, .head_dim = p.head_dim, .dtype = p.dtype};
 }
 
-std::vector<FillRows> fill_tasks(const ShardedProblem& s, TensorKind kind, const SlotView& held,
+std::vector<FillRows> fill_tasks(const ShardedProblem& s, TensorKind kind, const SlotView& view,
                                  std::byte* slot, int64_t first_batch) {
   check(kind == TensorKind::kQuery || kind == TensorKind::kKeyValue,
         "the generator makes Q, K and V, no results");
   const AttentionProblem& p = s.problem;
-  const RowMap map(s, kind, held.rows);
+  const RowMap map(s, kind, view.rows);
   const int64_t row_size = p.head_dim * dtype_bytes(p.dtype);
   std::vector<FillRows> tasks;
-  for (int i = 0; i < held.num_pieces(); ++i) {
-    const RowMap::Piece& piece = map.pieces()[size_t(held.first_piece() + i)];
-    const auto heads = heads_with_rows(s, kind, piece, held.rows.branch);
+  for (int i = 0; i < view.num_pieces(); ++i) {
+    const RowMap::Piece& piece = map.pieces()[size_t(view.first_piece() + i)];
+    const auto heads = heads_with_rows(s, kind, piece, view.rows.branch);
     std::byte* const base = slot + piece.byte_offset;
     for (int64_t batch = 0; batch < p.batch; ++batch)
       for (int64_t head : heads)

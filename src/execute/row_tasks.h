@@ -13,10 +13,10 @@
 
 namespace longnet {
 
-// The rows of the pieces of `held` in a slot of Q or of K and V at `slot`. A K/V row that several
+// The rows of the pieces of `view` in a slot of Q or of K and V at `slot`. A K/V row that several
 // query heads share comes once. The batch's first sequence is number `first_batch` of the problem.
 std::vector<FillRows> fill_tasks(const ShardedProblem& sharded, TensorKind kind,
-                                 const SlotView& held, std::byte* slot, int64_t first_batch = 0);
+                                 const SlotView& view, std::byte* slot, int64_t first_batch = 0);
 
 // The rows of a rank's output, one task per (sequence, head, range of its shard); with or without
 // LSE.

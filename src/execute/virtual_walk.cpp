@@ -16,8 +16,8 @@ constexpr int64_t kAlign = 64;
 int64_t rounded(int64_t bytes) { return ceil_div(bytes, kAlign) * kAlign; }
 
 bool moves_results(const RankProgram& program, const Action& what) {
-  const auto partial = [&](const SlotView& held) {
-    const TensorKind kind = program.slots[size_t(held.slot)].kind;
+  const auto partial = [&](const SlotView& view) {
+    const TensorKind kind = program.slots[size_t(view.slot)].kind;
     return kind == TensorKind::kPartial || kind == TensorKind::kResult;
   };
   return std::visit(Overload{

@@ -182,7 +182,7 @@ TEST(Filter, ValuesOutsideTheKnownOnesAreMistakes) {
 TEST(Filter, EveryKeyIsUsable) {
   for (const std::string& key : filter_keys()) {
     bool parsed = false;
-    for (const char* value : {"x", "1", "true", "real", "world", "fp32", "paper", "lse"}) {
+    for (const char* value : {"x", "1", "true", "real", "world", "fp32", "paper", "lse", "dense"}) {
       try {
         const Filter f(concat(key, " == ", value));
         parsed = true;

@@ -20,8 +20,8 @@ struct PointPlan {
   int64_t device_limit_bytes = 0;               // that a rank on a GPU may take; 0: what there is
   int64_t memory_bytes() const { return account.max_memory_bytes + workspace_bytes; }  // per rank
   double estimated_s = 0;  // one forward, from the machine's peak
-  // Of the virtual transport: sequences of the batch that are walked together, and the share of the
-  // pairs that is run (exact algorithms; below 1 the point is extrapolated).
+  // Virtual ranks: sequences of the batch that are walked together, and the share of the pairs that
+  // is run (exact algorithms; below 1 the point is extrapolated).
   int64_t batches_at_once = 0;
   double share = 1;
   std::string fits_if{};  // for skipped_memory: the cheapest change that makes it fit

@@ -5,9 +5,8 @@
 // are over and is waited for by the ops that depend on it, so that a gather runs beside the local
 // branches. Lists of tasks and cuDNN's plans are made when the program is bound.
 //
-//   dilated, rank 1 of 4:   compute  pack   | attend branch 0 ............ | attend branch 1 |
-//   merge
-//                           comm            | all_gather |
+//   dilated, rank 1 of 4:   compute  pack | attend branch 0 ............ | attend branch 1 | merge
+//                           comm          | all_gather |
 //
 // With virtual ranks (no transport) messages are made again by the generator, as in VirtualWalk.
 // device_op.h makes an op ready, device_output.h checks what came out.

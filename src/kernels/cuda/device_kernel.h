@@ -57,8 +57,8 @@ class DeviceKernel {
 };
 
 // "cuda" (own, mma.sync), "cudnn" (backend graph API), "gather" (pack, dense attention, scatter:
-// the ablation that shows what the strided view saves), and, where LONGNET_CUDA_SM90A is on,
-// "cuda_sm90a" (own, TMA and wgmma). The names are known to every build.
+// the ablation that shows what the strided view saves), and, in builds with
+// LONGNET_CUDA_SM90A alone, "cuda_sm90a" (own, TMA and wgmma). Builds without CUDA know the others.
 std::vector<std::string> device_kernel_names();
 bool is_device_kernel(std::string_view name);
 // Empty when the kernel can run such attention, else why not. Needs neither a device nor a build
