@@ -189,7 +189,7 @@ void check_virtual(Outcome& out, bool small) {
   }
 }
 
-// What must fail fails with a reason, and leaves the device usable.
+// Checks that invalid requests are refused with a reason and leave the device usable.
 void check_refusals(Outcome& out, bool) {
   MemoryLedger ledger;
   try {

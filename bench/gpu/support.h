@@ -1,5 +1,5 @@
-// What the GPU programs share: they depend on nothing but CUDA and this project's device code, so
-// that they build on machines that have no JSON, command-line or test library.
+// Helpers that the GPU programs share: JSON, arguments, tensors. They depend only on CUDA and this
+// project's device code, and so build without a JSON, command-line or test library.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -49,13 +49,13 @@ class Arguments {
   std::map<std::string, std::string> values_;
 };
 
-// As they were at the program's begin: a device that an error has taken away answers no more.
+// Devices as found at program start: a device lost to an error can no longer be queried.
 const DeviceReport& devices();
 Json device_json();
-// What is being done, for the line that a program prints when it is ended from outside (SIGTERM).
+// Sets the description of the current work, which the program prints when SIGTERM ends it.
 void note_work(const std::string& what);
 Json timing_json(const DeviceTiming& timing);
-// Writes and renames, so that a file is there whole or not at all.
+// Writes the file atomically: to a temporary name, then renamed.
 void write_file(const std::string& path, const std::string& text);
 
 // Q, K, V as packed [tokens][heads][head_dim] in device memory, from the generator; O and LSE as

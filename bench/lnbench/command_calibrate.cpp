@@ -59,7 +59,7 @@ void write_cluster(const std::filesystem::path& file, const ClusterSpec& cluster
     throw UsageError(concat("cannot write ", file.string(), ": choose another place by -o"));
 }
 
-// What GPU programs have measured, into a cluster that says the rest.
+// Writes the cluster of --cluster with the figures that GPU programs measured put in.
 int calibrate_from_files(const Options& options, const std::filesystem::path& file) {
   if (options.gpu_kernels.empty() && options.gpu_comm.empty())
     throw UsageError("--cluster: what has to go into it? Add --gpu-kernels or --gpu-comm");

@@ -1,4 +1,4 @@
-// `lnbench comm`: what moves bytes between ranks, alone, in the terms of nccl-tests
+// `lnbench comm`: measures transports without attention, in the terms of nccl-tests
 // (doc/PERFORMANCE.md there): algorithm bandwidth = size / time, where size is what one rank has
 // after a gather (or gives to an exchange); bus bandwidth = algorithm bandwidth * (P - 1) / P, the
 // rate of the links whatever P is.
@@ -126,7 +126,7 @@ JsonNode to_node(const CommRow& row) {
   return node.set("bus_bytes_per_s", row.algorithm_bytes_per_s() * row.bus);
 }
 
-// What was measured, and between whom.
+// Measurements, and the ranks that took part.
 struct CommResult {
   std::string transport{};
   std::vector<RankInfo> ranks{};
@@ -192,7 +192,7 @@ std::string why_no_room(const World& world, int64_t max_bytes) {
   return "";
 }
 
-// What one rank lacks ends all of them, with its reason.
+// Throws UsageError on every rank when some rank has a reason not to run.
 void require_on_all_ranks(World& world, const std::string& why_not) {
   for (const std::string& text : world.all_texts(why_not))
     if (!text.empty()) throw UsageError(text);

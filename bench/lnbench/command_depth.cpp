@@ -34,7 +34,7 @@ std::string branches_text(const DilatedPattern& pattern) {
   return text;
 }
 
-// Of points that differ in ranks, kernel or algorithm alone, one.
+// Returns one point for each pattern, of those that differ only in ranks, kernel or algorithm.
 std::vector<Point> distinct_patterns(const std::vector<Point>& points) {
   std::set<std::string> seen;
   std::vector<Point> out;
@@ -77,8 +77,8 @@ int run_depth(const Options& options) {
     const AttentionProblem& problem = point.params.problem;
     const DilatedPattern& pattern = point.params.pattern;
     const double begin = seconds_now();
-    // Who asks for the depth alone waits longer than a point of a sweep does: token by token to the
-    // end, and about a minute beyond.
+    // Higher limits than for a point of a sweep: exact, token by token, up to 1M tokens; about a
+    // minute beyond.
     DepthOptions limits;
     limits.max_steps *= 10;
     if (problem.seq_len <= int64_t{1} << 20)

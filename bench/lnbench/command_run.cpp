@@ -126,7 +126,7 @@ void print_head(const Sweep& sweep, const Plan& plan, World& world, const Option
   std::cout << "\n" << result_header() << "\n" << std::flush;
 }
 
-// What must be said again for the same points, quoted for a shell.
+// Returns the options that select the same points, quoted for a shell.
 std::string same_options(const Options& o) {
   std::string text;
   const auto add = [&](const char* name, const std::string& value) {

@@ -1,5 +1,4 @@
-// `lnbench validate`: how right the simulator is. Against equations, against SimGrid, and against
-// real runs.
+// `lnbench validate`: errors of the simulator against closed forms, SimGrid and real runs.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -75,7 +74,8 @@ Section simgrid_section() {
   return s;
 }
 
-// What scripts/validate_real.sh compared (scripts/validate_real.py writes the file).
+// Errors against real runs, from the file that scripts/validate_real.py writes for
+// scripts/validate_real.sh.
 Section real_section(const std::string& path) {
   Section s;
   if (path.empty()) {

@@ -1,4 +1,4 @@
-// Where the files are that belong to lnbench: searched from the program upwards, links followed.
+// Finds the files that belong to lnbench: searches upwards from the program, follows links.
 //
 //   build/release/bin/lnbench   the source tree above it, which holds scripts/report and plots
 //   <prefix>/bin/lnbench        <prefix>/share/longnet-bench, where `cmake --install` puts them

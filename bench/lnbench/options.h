@@ -1,4 +1,4 @@
-// What the command line says, after parsing and before anything runs.
+// Options of all commands, as parsed from the command line.
 #pragma once
 #include <string>
 #include <vector>

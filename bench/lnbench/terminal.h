@@ -1,4 +1,4 @@
-// What a person sees while waiting: progress with ETA on stderr, tables on stdout.
+// Terminal output during a run: progress with ETA, notes and colour.
 #pragma once
 #include <chrono>
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace longnet {
 
-// Colour only where it is wanted: a terminal without NO_COLOR, or --color always.
+// True on a terminal without NO_COLOR, or with --color always.
 bool use_color(const Options& options, int file_descriptor);
 std::string colored(std::string_view text, std::string_view status, bool color);
 
-// Notes on stderr: what the config asks for and an algorithm does in another way.
+// Prints notes on stderr about settings of the config that an algorithm handles differently.
 void print_notes(const Options& options, const Config& config);
 
 // One line per point: rewritten on a terminal, appended elsewhere. Silent on ranks other than 0.
@@ -21,7 +21,7 @@ class Progress {
  public:
   Progress(const Options& options, bool is_root, int points);
   void start(int index, const std::string& what, double estimated_s);  // 0: not known
-  // Where a long point stands: rewritten on a terminal, else a line at most every half minute.
+  // Shows the progress of a long point: rewritten on a terminal, else a line at most every 30 s.
   void step(const std::string& text);
   // `estimated_left_s`: of all points after this one, by the same estimate that start() was given.
   void done(const std::string& outcome, double took_s, double estimated_s, double estimated_left_s);

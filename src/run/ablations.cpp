@@ -42,7 +42,8 @@ Busy busiest_rank(const Executor& executor, Communicator& comm) {
   return most;
 }
 
-// Of the round whose run was the median one; of two, the faster: never more than the median.
+// Returns the index of the round with the median time. For an even number of rounds, of the two in
+// the middle the faster.
 size_t median_round(const std::vector<double>& seconds) {
   std::vector<double> sorted = seconds;
   std::sort(sorted.begin(), sorted.end());
@@ -97,7 +98,7 @@ class ModeRuns {
 
  private:
   Executor& executor() const { return session_.executor(); }
-  // Whose ops' times become the phases.
+  // Mode whose op times become the phases.
   AblationMode phases_mode() const {
     if (!executor().times_every_run()) return AblationMode::kTimedOps;
     return alone_ ? AblationMode::kFull : AblationMode::kComputeOnly;

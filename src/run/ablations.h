@@ -1,4 +1,4 @@
-// A point with parts left out: what overlap hides, and what fragments cost.
+// Ablations of a point: the time that overlap hides, and the cost of fragmented attends.
 //
 // Each round runs every mode once: full, compute alone, communication alone, one after the other,
 // and, on the host, the rank's pairs as one attend. With P = 1 there is nothing to leave out: full
@@ -11,8 +11,8 @@
 namespace longnet {
 
 // Fills record.phases with what the busiest rank computed and merged: parts of one rank do not
-// overlap, maxima over several ranks would. With `ablations` also record.ablations, all medians over
-// rounds, where
+// overlap, maxima over several ranks would. With `ablations` also record.ablations, all medians
+// over rounds, where
 //   compute_s + merge_s <= compute_only_s       (of one compute-only run)
 //   exposed_communication_s = full_s - compute_only_s, signed.
 // On GPUs compute is that of runs that compute alone, since what kernels lose to NCCL's is exposed

@@ -1,4 +1,4 @@
-// The rate that attends can reach here: the yardstick of a walk.
+// The attention rate of this machine on dense segments, to which walks are compared.
 #pragma once
 #include "kernels/attention_kernel.h"
 

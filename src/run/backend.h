@@ -33,18 +33,18 @@ class Backend {
   virtual std::unique_ptr<UnitWalk> make_walk(const PointParams& params,
                                               UnitWalk::MakeSchedule make_schedule,
                                               MemoryLedger& ledger) const = 0;
-  // FLOP/s (4 d per pair) of the point's kernel on dense segments of 2048 rows: the yardstick of a
-  // walk, half a second at most on a quiet core.
+  // FLOP/s (4 d per pair) of the point's kernel on dense segments of 2048 rows, to which a walk is
+  // compared. Takes half a second at most on a quiet core.
   virtual double attend_rate(const PointParams& params) const = 0;
   // FLOP/s of the device that walks, which it describes in the record.
   virtual double record_walking_device(PointRecord& record, const RunnerOptions& options) const = 0;
-  // What counts as right in a walk; `given`: check.tolerance, 0 for the default.
+  // Tolerance of the check in a walk. `given`: check.tolerance, 0 for the default.
   virtual Tolerance walk_tolerance(double given) const = 0;
 };
 
 // The backend of a kernel's name. Nothing else decides by names where a kernel runs.
 const Backend& backend_of(std::string_view kernel);
-// That of GPUs, whether or not this build or machine has any.
+// The GPU backend, also in builds and on machines without GPUs.
 const Backend& gpu_backend();
 
 // A walk that owns its kernel and its worker.

@@ -1,5 +1,5 @@
-// The machine at hand as a cluster file, every number measured: kernels, memory, links, and what
-// becomes of messages while ranks compute.
+// Measures this machine as a cluster: kernels, memory, links, and the progress of messages while
+// ranks compute.
 //
 // All ranks work at once, as they do in runs; a second pass times one rank alone. Ranks of one host
 // (and one network namespace) make a node; links inside and between nodes are measured apart.
@@ -45,7 +45,7 @@ CalibrationBudget calibration_budget(bool quick);
 // incomplete. `say`: hears of each step.
 Calibration calibrate(World& world, const CalibrationBudget& budget,
                       const std::function<void(const std::string&)>& say);
-// What was measured, as a cluster.
+// Returns the measurements as a cluster.
 ClusterSpec to_cluster(const Calibration& calibration, const World& world, const Environment& env,
                        const std::string& name);
 

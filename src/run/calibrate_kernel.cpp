@@ -16,8 +16,8 @@ namespace {
 constexpr int64_t kColdBytes = int64_t{48} << 20;
 constexpr int64_t kHeads = 4;  // rows of one head lie this many heads apart
 
-// One thread is timed by its own CPU time, so that a process next door costs a kernel nothing but
-// the caches that it takes; several need the clock on the wall.
+// One thread is timed by its own CPU time, so that other processes affect the kernel only through
+// the caches. Several threads are timed by wall-clock time.
 template <class Run>
 double kernel_seconds(Communicator& comm, const KernelBudget& budget, int threads, const Run& run) {
   return quartile_seconds(comm, budget.effort, run,

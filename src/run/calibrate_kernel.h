@@ -1,4 +1,4 @@
-// What one rank's kernels take: measured for a cluster file.
+// Measures the times of one rank's kernels for a cluster file.
 //
 //   measure_attends: blocks of queries against lists of keys, cut as the executor cuts them:
 //     1 x 2048 x 2048, 1 x 2048 x 512, 4 x 128 x 1024, 16 x 64 x 64 ...; causal: whole sequences
@@ -23,7 +23,7 @@ struct AttendMeasurement {
   DType dtype = DType::kFloat32;
   bool causal = false;
   std::vector<AttendTime> times{};
-  // Of those whose queries are as many as their keys, for the table.
+  // Rows of the table: measurements with as many queries as keys.
   std::vector<KernelRow> rows{};
 };
 

@@ -1,4 +1,4 @@
-// What messages take between two ranks, and what becomes of them while ranks compute.
+// Measures messages between two ranks: their times alone, and their progress while ranks compute.
 #pragma once
 #include <vector>
 
@@ -34,7 +34,7 @@ struct OverlapMeasurement {
   // Too short to be told apart from the noise of compute.
   bool too_short() const { return communication_s < 0.05 * compute_s; }
   double hidden_s() const;  // of the messages' time, behind compute
-  // What a rank's messages (in and out together) move per second while it computes: they are in
+  // Bytes per second of a rank's messages (in and out together) while it computes: they are in
   // flight during all attends but the last one.
   double bytes_per_s_without_progress() const;
   double efficiency() const;  // speed of compute beside messages, at most 1

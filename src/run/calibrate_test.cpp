@@ -1,4 +1,4 @@
-// What calibrate makes of measurements, and that each of them runs.
+// Tests that calibrate turns measurements into the right cluster, and that each measurement runs.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -95,7 +95,7 @@ TEST(Calibrate, AClusterIsWhatWasMeasured) {
   EXPECT_EQ(spec.overlap_efficiency.value, 1);
   EXPECT_DOUBLE_EQ(spec.async_bytes_per_s.value, 2 * 1e6 * 0.5 / 0.5);
   EXPECT_FALSE(spec.async_progress);
-  // What was written can be read.
+  // The written cluster can be read.
   EXPECT_EQ(parse_cluster(cluster_to_json(spec), "here.json").device.launch_s.value, 1e-6);
 }
 

@@ -1,4 +1,4 @@
-// Timing one thing on all ranks at once, within a budget: what every part of calibrate uses.
+// Times one operation on all ranks at once, within a budget. All parts of calibrate use it.
 #pragma once
 #include <algorithm>
 #include <ctime>
@@ -15,7 +15,7 @@ struct Effort {
   int max_runs = 300;
 };
 
-// Of this thread alone: what other processes take of its core does not count.
+// CPU seconds of the calling thread: time that other processes take of its core does not count.
 inline double thread_cpu_seconds() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);

@@ -35,19 +35,19 @@ void set_content(PointRecord& record, const OutputSummary& output, uint64_t inpu
 ContentRecord to_content(const OutputSummary& output);
 OutputSummary to_summary(const ContentRecord& content);
 
-// What a point that was refused memory says: a GPU's own words, or "the machine refused 12.0 GiB per
-// rank".
+// Returns the reason of a point whose allocation failed: the GPU's own message, or "the machine
+// refused 12.0 GiB per rank".
 std::string out_of_memory_reason(const std::bad_alloc& error, const PointPlan& plan,
                                  const std::string& of_whom);
 // The largest resident size that this process has had, in bytes (Linux; else 0).
 double peak_resident_bytes();
 
-// Beyond these a picture of a run shows nothing.
+// Limits of a readable timeline: larger ones are dropped, unless a simulation is asked to keep it.
 inline constexpr int kTimelineOps = 64, kTimelineRanks = 8;
 
 // ---- from ranks, all of which call these ----
 
-// What each rank took by its own clock (0: it has no sample), and the pairs of its program.
+// Records each rank's seconds by its own clock (0: it has no sample) and the pairs of its program.
 void record_per_rank(PointRecord& record, const Schedule& schedule, const SampleSet& samples,
                      Communicator& comm);
 // Counted bytes and messages of the runs so far against the prediction for one.
@@ -60,7 +60,7 @@ void record_memory(PointRecord& record, PointSession& session, const PointPlan& 
 // Sums and digests of all ranks' output and inputs.
 void record_content(PointRecord& record, const Executor& executor, const RowWorker& worker,
                     Communicator& comm);
-// What each op of the last run took, where a picture of it shows something.
+// Records the times of the last run's ops, within kTimelineOps and kTimelineRanks.
 void record_timeline(PointRecord& record, const Executor& executor, Communicator& comm);
 
 }  // namespace longnet

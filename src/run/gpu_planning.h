@@ -1,4 +1,4 @@
-// What every build knows of GPU kernels: `lnbench plan` asks it anywhere.
+// The part of the GPU backend that every build has, for `lnbench plan` on any machine.
 #pragma once
 #include "kernels/cuda/device_kernel.h"
 #include "run/backend.h"

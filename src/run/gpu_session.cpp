@@ -64,8 +64,8 @@ void GpuSession::warm_up(PointRecord& record) {
   record.metrics["graph_replay"] = replay_ ? 1 : 0;
 }
 
-// What the host takes to enqueue a run counts in its seconds, so that a run may look longer than
-// the device needs: a replay's own seconds decide.
+// True when one rank runs alone and its replay takes less than kReplayBelow_s. The seconds of an
+// ordinary run include the host's time to enqueue it, so only much longer runs rule out a replay.
 bool GpuSession::worth_a_replay() {
   if (comm_.size() > 1 || !device().can_replay()) return false;
   double took = 0;

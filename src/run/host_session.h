@@ -23,8 +23,8 @@ class HostSession final : public PointSession {
   SampleHooks sample_hooks() override;
   std::string_view reduction() const override { return clock_.reduction(); }
   double time(const std::function<double()>& run) override;
-  // Of processes: how much larger than at first they have become, the system's view of memory
-  // beside the ledger's.
+  // Records, for ranks that are MPI processes, the growth of their resident memory: the system's
+  // view beside the ledger's.
   void record_conditions(PointRecord& record) override;
 
  private:

@@ -18,7 +18,7 @@ double measure_peak_per_rank(World& world, int threads) {
   world.run(world.size(), [&](Communicator& comm) {
     comm.barrier();
     const double mine = measure_fma_peak_flops(threads, 0.25);
-    // What somebody else takes from one rank lowers no other's: the best is the machine's.
+    // Other processes slow down single ranks: the highest rate is the machine's.
     const double best = comm.max_of(mine);
     if (comm.rank() == 0 || comm.transport() == "mpi") peak = best;
   });

@@ -1,4 +1,4 @@
-// The machine under the ranks: its measured peak, and who runs where.
+// The machine that the ranks run on: its measured peak, and the place of each rank.
 #pragma once
 #include <map>
 #include <string>
@@ -11,10 +11,10 @@
 namespace longnet {
 
 // Fused multiply-adds per second times 2 that one rank reaches with `threads` threads while all
-// ranks of the world work at once: what a share of peak is a share of.
+// ranks of the world work at once. Shares of peak are relative to it.
 double measure_peak_per_rank(World& world, int threads);
 
-// Of every rank of `comm`, in rank order, on every rank. Collective.
+// Returns the places of all ranks of `comm`, in rank order, on every rank. Collective.
 std::vector<RankPlace> gather_places(Communicator& comm);
 
 // `on_devices`: ranks go round the GPUs of their machine, and say which they have.

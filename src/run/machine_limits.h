@@ -1,4 +1,4 @@
-// What the machine offers, as far as predictions need it.
+// Limits of the machine that predictions use: memory, speed and time.
 #pragma once
 #include "io/config.h"
 
@@ -12,7 +12,7 @@ struct MachineLimits {
       0;  // hardware threads for the ranks of this machine together; 0: as many as they want
   VirtualConfig virtual_ranks{};
   int replayed_ranks = 0;  // 0: all run
-  // Of the GPUs; 0: unknown, and not asked.
+  // GPUs of this machine; 0: not known.
   int devices = 0;
   int64_t device_memory_bytes = 0;  // of one
   bool device_limit_given = false;  // by memory.limit_bytes: buffers beyond it are refused

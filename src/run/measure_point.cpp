@@ -68,7 +68,7 @@ SampleSet take_samples(PointSession& session, const MeasureConfig& measure) {
                 session.sample_hooks());
 }
 
-// What the last sample left: its output, its inputs and the times of its ops.
+// Checks and records the last sample: its output, its inputs and the times of its ops.
 void record_last_run(PointRecord& record, PointSession& session, const CheckConfig& config,
                      Communicator& comm) {
   Executor& executor = session.executor();

@@ -105,8 +105,8 @@ std::string cheapest_change(const PointParams& original,
 
 namespace {
 
-// What the fullest rank of a point needs, or a walk of one sequence at a time: from the slots
-// alone, because cheapest_change asks for it dozens of times, at any P.
+// Bytes of the rank with the most memory, or of a walk of one sequence at a time. Computed from the
+// slots alone, because cheapest_change calls it dozens of times, at any P.
 int64_t predicted_memory(const PointParams& p, int threads) {
   int64_t bytes = backend_of(p.kernel).workspace_bytes(p, threads);
   if (!is_virtual(p)) return bytes + predicted_slots(make_schedule(p));

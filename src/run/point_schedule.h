@@ -11,9 +11,9 @@
 namespace longnet {
 
 bool is_virtual(const PointParams& params);
-// What the algorithm really uses in place of options that it chooses or limits itself.
+// Replaces options that the algorithm chooses or limits itself by their actual values.
 void resolve_options(PointParams& params);
-// What the ranks of one group (PointParams::replicas) do together: their batch, their shards.
+// Returns the problem of one group of ranks (PointParams::replicas): their batch and shards.
 ShardedProblem sharded_problem(const PointParams& params);
 CollectiveChoice collective_choice(const PointParams& params);
 Schedule make_schedule(const PointParams& params);

@@ -1,5 +1,5 @@
-// One rank's side of measuring a point: its executor, the clock that times it, and what moves its
-// bytes. HostSession and GpuSession make one, see backend.h.
+// One rank's side of measuring a point: its executor, its clock and its transport. HostSession and
+// GpuSession make one, see backend.h.
 #pragma once
 #include <functional>
 #include <memory>
@@ -30,17 +30,17 @@ class PointSession {
   const MemoryLedger& ledger() const { return ledger_; }
   const RowWorker& worker() const { return *worker_; }
 
-  // Collective, as all that follows. Whatever must not fall into the first sample.
+  // Does the work that must not count in the first sample. Collective, as all that follows.
   virtual void warm_up(PointRecord&) {}
   virtual const CommCounters& counters() const = 0;
   virtual void reset_counters() = 0;
   // Full runs of the program, as samples are taken of them.
   virtual SampleHooks sample_hooks() = 0;
-  // How seconds of ranks become those of a run (TimingRecord::reduction).
+  // Name of the reduction of the ranks' seconds to those of a run (TimingRecord::reduction).
   virtual std::string_view reduction() const = 0;
   // Seconds of one run of all ranks, after a barrier; `run` gives this rank's.
   virtual double time(const std::function<double()>& run) = 0;
-  // What the machine was like while samples were taken.
+  // Records the state of the machine while samples were taken.
   virtual void record_conditions(PointRecord&) {}
   virtual void close() {}
 

@@ -31,17 +31,17 @@ struct SimulatedPoint {
 // params.cluster, and ids accordingly; those that cannot run there are skipped with a reason.
 std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePoint& options);
 
-// Of replicas (PointParams) one is simulated, as ranks 0, 1, ... of the cluster: they do the same
-// and exchange nothing. FLOPs, their rate and share of the peak are of all ranks together; seconds,
-// bytes, messages and memory are those of any group. Left out is what groups of one node take from
-// each other on links that they share.
+// Simulates one of the replicas (PointParams), as ranks 0, 1, ... of the cluster: replicas do the
+// same work and exchange nothing. FLOPs, their rate and share of the peak are of all ranks
+// together; seconds, bytes, messages and memory are those of one group. Contention between groups
+// of one node on shared links is not modelled.
 //
 // The median is of the latencies in the middle of the band (NCCL's LL); the interval is the band.
 // `timeline`: keep it whatever its size.
 SimulatedPoint simulate_point(const Point& point, const SimulatePoint& options,
                               bool timeline = false);
 
-// As Chrome and Perfetto read it: a process per rank, a thread per lane, microseconds.
+// Returns the run as a trace for Chrome and Perfetto: a process per rank, a thread per lane.
 std::string chrome_trace(const SimulatedRun& run, const std::string& title);
 
 }  // namespace longnet

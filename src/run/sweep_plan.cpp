@@ -94,7 +94,7 @@ int devices_per_machine(World& world) {
   return int(world.smallest(double(seen.size())));
 }
 
-// What one rank refuses, for want of a driver or a library on its machine, no rank runs.
+// Refuses on every rank the points that some rank refuses, e.g. where its machine lacks a driver.
 void agree_on_refusals(std::vector<PointPlan>& plans, World& world) {
   std::string mine;
   for (const PointPlan& p : plans)

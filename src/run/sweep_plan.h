@@ -1,5 +1,4 @@
-// What a run will do, before it does it: the points of a configuration, and their plans as all
-// ranks agree on them.
+// The points of a configuration, and their plans, on which all ranks agree before the run.
 #pragma once
 #include <limits>
 #include <string>
@@ -12,7 +11,7 @@
 
 namespace longnet {
 
-// What is known before any rank starts: errors here never start MPI.
+// The sweep as known before any rank starts. Errors in it are found before MPI starts.
 struct Sweep {
   Config config;
   std::vector<Point> points;
@@ -27,7 +26,7 @@ Sweep read_sweep(const SweepRequest& request);
 // Where the config leaves a batch's tokens to the device: the largest power of two up to 2^30 with
 // which every point of the shortest sequence fits on one GPU of this machine, if it has any.
 void scale_batch_to_device(Config& config);
-// Some points run on GPUs.
+// True when some points run on GPUs.
 bool on_devices(const Sweep& sweep);
 
 // The points as they will run here. Ranks on unequal machines agree on the least of each limit, so

@@ -8,7 +8,7 @@
 
 namespace longnet {
 
-// What a command asks of a config; empty and 0 leave it to the config or the machine.
+// Overrides of a config by a command. Empty and 0: as the config or the machine says.
 struct SweepRequest {
   std::string config;             // path of a JSON file
   std::vector<std::string> sets;  // overrides, "sweep.ranks=1,2,4"
@@ -24,7 +24,8 @@ KnownNames known_names();
 Config read_config(const SweepRequest& request);
 // The points of a config, by the names and the algorithms that this build knows.
 std::vector<Point> read_points(const Config& config, ExpandOptions options);
-// What moves bytes: `launched`, or "" in the mode virtual, which throws UsageError under mpirun.
+// Returns the transport: `launched`, or "" in the mode virtual. That mode throws UsageError under
+// mpirun.
 std::string transport_of(const Config& config, const std::string& launched);
 // Throws UsageError where run.transport moves the memory of GPUs and a point's kernel works on the
 // CPU.

@@ -1,4 +1,4 @@
-// Which units a walk over virtual ranks makes, and what each costs.
+// The units of a walk over virtual ranks, and the cost of each.
 #pragma once
 #include <string>
 #include <vector>
@@ -25,7 +25,7 @@ struct UnitPlan {
 // evenly.
 UnitPlan plan_units(const PointPlan& plan, const std::vector<Rank>& replay);
 
-// What is walked when, so that a journal is only taken up by the same walk.
+// Describes a walk as text: only a walk with the same text resumes a journal.
 std::string text_of(const UnitPlan& units, const PointPlan& plan, int walks, int64_t queries);
 
 // "0,17,4095" as ranks in ascending order; throws UsageError.
