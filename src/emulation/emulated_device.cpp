@@ -59,8 +59,8 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// What a stream was given. It has a clock of its own: work takes as long as the host needs for it,
-// and begins when what it waits for is over.
+// The work queue of a stream, with a clock of its own: an item takes as long as the host needs for
+// it, and begins when the work that it waits for has ended.
 struct Work {
   std::deque<std::function<void()>> queue;
   std::vector<double> ends;  // of what is done
@@ -71,7 +71,7 @@ struct Work {
   void run_until(size_t position);
 };
 
-// Whose work is being done, and what the work that it waited for took.
+// The stream whose work is being executed, and the seconds of the work that it waited for.
 Work* running = nullptr;
 double nested_s = 0;
 
@@ -282,7 +282,7 @@ double Event::seconds_since(const Event& begin) const {
   check(handle_->work->ends.size() >= handle_->position, "times of an event that is not over");
   return handle_->time() - begin.handle_->time();
 }
-// What a stream gets between begin and end is not its work, but the graph's.
+// Starts recording: work enqueued between begin() and end() belongs to the graph, not the stream.
 void Graph::begin(const Stream& stream) {
   const std::lock_guard lock(world());
   stream.handle()->recorded_from = stream.handle()->work->queue.size();

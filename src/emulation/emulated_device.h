@@ -17,14 +17,14 @@
 
 namespace longnet {
 
-// What a kernel launch is.
+// Enqueues `kernel`, a function on the host, as a kernel launch on `stream`.
 void emulate_launch(const Stream& stream, std::function<void()> kernel);
 void emulate_launch(CUstream_st* stream, std::function<void()> kernel);
 
 // The number of devices from now on.
 void emulate_devices(int count);
 
-// The buffer around an address, its first byte and the one behind its last; empty where there is none.
+// Returns the bounds [begin, end) of the buffer that contains `at`; empty when there is none.
 std::pair<const std::byte*, const std::byte*> emulated_buffer(const void* at);
 
 // Work that needs something of another rank may throw this before it does anything: whoever waits

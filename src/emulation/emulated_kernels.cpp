@@ -1,5 +1,5 @@
-// The own kernels on the emulated device, answered by the CPU's: for programs that run whole sweeps,
-// where executing the kernels' PTX would take too long.
+// This project's kernels on the emulated device, computed by the CPU kernels: for programs that run
+// whole sweeps, where executing the kernels' PTX would take too long.
 #include "emulation/emulated_kernels.h"
 
 #include <utility>

@@ -8,7 +8,7 @@
 //   - ncclGroupEnd waits on the host until the peers that it talks to for the first time connect;
 //   - ncclCommInitRank waits on the host until all ranks have called, each from a device of its
 //   own.
-// What waits for itself throws, what waits for somebody who does not come throws after 20 s.
+// A call that waits for itself throws; one whose peer does not arrive throws after 20 s.
 #pragma once
 #include <cstdint>
 
@@ -20,7 +20,7 @@ struct NcclUse {
   int64_t registered_calls = 0;    // of these, with all their memory registered
   int64_t registered_buffers = 0;  // now
 };
-// Of all ranks since the program began.
+// Returns the counts over all ranks since the program began.
 NcclUse nccl_use();
 
 // Call number `call` (from 0) of rank `rank` on any communicator fails; -1: none does any more.

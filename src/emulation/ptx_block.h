@@ -22,7 +22,7 @@ class Block {
   Block(const PtxKernel& kernel, const PtxLaunch& launch, const std::byte* parameters,
         unsigned number);
   std::deque<Warp>& warps() { return warps_; }
-  // Of instructions that need more than a warp's registers.
+  // Returns the rules of instructions that need more than a warp's registers.
   static std::span<const Rule> rules();
   // Counts whatever another warp may wait for.
   int64_t& events() { return events_; }
@@ -72,7 +72,7 @@ class Block {
   void fence_group(Warp& w, In in, uint32_t m);
   void fence_proxy(Warp& w, In in, uint32_t m);
   void fence_map(Warp& w, In in, uint32_t m);
-  // What is done at once must be waited for all the same.
+  // Adds `work` to the open group. If not `late`, it is done here; the kernel must still wait.
   template <class F>
   static void start(Asynchronous& list, bool late, const F& work) {
     if (!late) work();

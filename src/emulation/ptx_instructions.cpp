@@ -20,7 +20,8 @@ const Rule* find_rule(const std::string& op) {
   return found;
 }
 
-// Of instructions that are known by their first word, only modifiers whose meaning is done here.
+// True for implemented types and modifiers, which may follow the first word of an instruction whose
+// rule names that word alone.
 bool is_known_word(const std::string& word) {
   static const std::vector<std::string_view> known{
       "rn",  "rm",     "lo",     "eq",    "ne",    "lt",  "le",  "gt", "ge",

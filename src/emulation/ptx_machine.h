@@ -6,9 +6,10 @@
 //   machine.launch("kernel", {.grid = 4, .block = 128, .shared_bytes = 4096}, arguments);
 //
 // The manual leaves open when asynchronous work is done (cp.async, bulk copies, wgmma): it is done
-// as early or as late as it may be, by PtxOrder. Shared memory starts as NaN. What can make no
-// progress throws; so does a trap, a lane that leaves shared memory or every buffer, work that nobody waits for, a
-// race between warps, and a fence that wgmma, TMA or a tensor map needs.
+// as early or as late as it may be, by PtxOrder. Shared memory starts as NaN. A launch throws for a
+// deadlock, a trap, an access outside shared memory and every buffer, asynchronous work that
+// nothing waits for, a race between warps, and a missing fence that wgmma, TMA or a tensor map
+// needs.
 //
 // Not seen here: races within a warp and in global memory, register budgets (setmaxnreg), whether
 // all four warps of a group take part in a wgmma, and how fast anything is.
@@ -39,7 +40,7 @@ struct PtxLaunch {
   std::pair<const std::byte*, const std::byte*> (*buffer)(const void*) = nullptr;
 };
 
-// What the 128 bytes of a tensor map hold on this machine: cuTensorMapEncodeTiled's arguments, for
+// Contents of a 128-byte tensor map on this machine: the arguments of cuTensorMapEncodeTiled, for
 // elements of 16 bits and a swizzle of 128 bytes.
 struct PtxTensorMap {
   static constexpr int kMostDims = 5;

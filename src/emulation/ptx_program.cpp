@@ -329,7 +329,7 @@ class KernelParser {
     kernel_.instructions.push_back(std::move(in));
   }
 
-  // Of a lane of operand `i`, should it be an immediate.
+  // Returns the bytes that a lane of operand `i` takes if the operand is an immediate.
   static int bytes_of_operand(const PtxInstruction& in, size_t i) {
     const std::string& name = in.words[0];
     if (in.type == PtxType::kPred && name != "vote") return 0;

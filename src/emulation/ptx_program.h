@@ -67,7 +67,7 @@ struct PtxInstruction {
   bool has(std::string_view word) const;
 };
 
-// What is the same in all lanes of a warp, or known before it starts.
+// A value that is the same in all lanes of a warp, or known before the warp starts.
 struct PtxConstant {
   enum class Kind { kValue, kTidX, kCtaidX, kNtidX, kNctaidX, kParam, kLocal, kDynamicShared } kind;
   uint64_t value = 0;  // or the byte of the parameters or of local memory

@@ -12,7 +12,8 @@
 
 namespace longnet::ptx {
 
-// How much each agent (warps, and bulk copies) is known to have done.
+// Vector clock: for each agent (a warp, or a barrier's bulk copies) the time up to which its
+// accesses are known.
 class VectorClock {
  public:
   uint32_t of(int agent) const { return size_t(agent) < done_.size() ? done_[size_t(agent)] : 0; }
@@ -35,13 +36,13 @@ class SharedMemory {
   std::byte* write_bulk(uint64_t at, int64_t bytes, int number, const VectorClock& then);
 
   const VectorClock& clock(int warp) const { return clocks_[size_t(warp)]; }
-  // What the warp has done is known to whoever acquires the result.
+  // Returns the warp's clock: who acquires it comes after the warp's accesses so far.
   VectorClock release(int warp);
   VectorClock release_bulk(int number, const VectorClock& then);
   void acquire(int warp, const VectorClock& clock) { clocks_[size_t(warp)].join(clock); }
 
  private:
-  // Of a few bytes: who wrote last, and when each agent read last.
+  // The last write to `grain_` bytes: the agent, and its time. The last reads are in `reads_`.
   struct Cell {
     int writer = -1;
     uint32_t written = 0;

@@ -12,7 +12,7 @@ inline uint64_t swizzled(uint64_t at) { return at ^ (at >> 7 & 7) << 4; }
 void multiply(Warp& warp, const PtxInstruction& in);                             // mma.m16n8k16
 void load_matrices(Warp& warp, const PtxInstruction& in, SharedMemory& shared);  // ldmatrix.x4
 
-// What an instruction of wgmma says beside its registers, as it was when it was issued.
+// Operands of a wgmma instruction other than registers, with their values at issue.
 struct GroupProduct {
   bool from_registers = false;             // A
   uint64_t a = 0, b = 0;                   // matrix descriptors

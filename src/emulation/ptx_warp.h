@@ -45,7 +45,7 @@ void for_lanes(uint32_t mask, F f) {
   }
 }
 
-// What was started and is not done yet, in groups that were committed.
+// Asynchronous work that was issued and has not completed: the open group, and committed groups.
 struct Asynchronous {
   std::vector<std::function<void()>> open{};
   std::deque<std::vector<std::function<void()>>> groups{};

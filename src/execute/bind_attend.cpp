@@ -74,7 +74,7 @@ class BoundProgram::KeyLists {
         head_(head),
         bound_(bound) {}
 
-  // Of a segment that stands for `segments` alike.
+  // Returns the key runs of `segment`, which stands for `segments` segments of the same shape.
   KeyRuns of_segment(int64_t segment, int64_t segments) {
     if (rows_.is_summary()) return all_but(segment);
     if (segment != last_segment_) {

@@ -22,7 +22,7 @@ struct LseCopy {
   int64_t from_stride, into_stride, rows;
 };
 
-// What running an op needs, ready made.
+// Tasks, byte ranges and peers of one op, computed before the program runs.
 struct BoundOp {
   std::vector<AttendGrid> attends;
   KvLists kv_runs;  // that the attends refer to
@@ -39,7 +39,7 @@ struct BoundOp {
   Communicator::Request request = -1;
 };
 
-// Which rank's program is bound, and for what.
+// The rank whose program is bound, its threads, and the first sequence of its batch.
 struct BindOptions {
   Rank rank = 0;
   int threads = 1;          // that run its ops

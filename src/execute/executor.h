@@ -1,5 +1,5 @@
-// One rank's program, bound and ready to run: what measuring needs to know of an executor, whether
-// the program runs on the host (program_executor.h) or on a GPU (cuda/device_executor.h).
+// Executor of one rank's program: the interface that measurements use, whether the program runs on
+// the host (program_executor.h) or on a GPU (cuda/device_executor.h).
 #pragma once
 #include <memory>
 #include <optional>
@@ -13,8 +13,8 @@
 
 namespace longnet {
 
-// What part of a program runs; the others measure what overlaps (ablations), their results are not
-// to be used.
+// The part of a program that runs. Modes other than kFull are ablations that measure overlap; their
+// outputs are not valid.
 enum class RunMode { kFull, kComputeOnly, kCommunicationOnly, kSerialised };
 
 struct OpTime {  // seconds since run() began; a communication ends when it is known to be over
@@ -50,7 +50,7 @@ class Executor {
   virtual double run(RunMode mode) = 0;
   double run() { return run(RunMode::kFull); }
 
-  // Of the last run whose ops were timed.
+  // Phases and op times of the last run whose ops were timed.
   virtual RunPhases phases() const = 0;
   virtual std::span<const OpTime> op_times() const = 0;
   // Whether the next runs note the times of their ops, where that costs time.
@@ -63,13 +63,14 @@ class Executor {
   virtual std::optional<SingleAttend> single_attend() { return {}; }
   virtual double run(const SingleAttend&) { return 0; }
 
-  // Errors of the samples that lie in this shard, against the reference for `problem`: the program's,
-  // or one whose batch the program has a part of.
+  // Returns the errors of the samples in this shard against the reference for `problem`. That is
+  // the program's problem, or one whose batch contains the program's batch.
   virtual SampleErrors compare(const AttentionProblem& problem,
                                const std::vector<QuerySample>& samples) const = 0;
   // Number of values of the output that are NaN: 0 after a right run.
   virtual int64_t count_nan() const = 0;
-  // What counts as right; `given`: the relative L2 error, 0 for the default.
+  // Returns the largest errors that pass the check. `given`: the relative L2 error, 0 for the
+  // default.
   virtual Tolerance tolerance(double given, bool rounded) const = 0;
   uint64_t digest_inputs(const RowWorker& worker) const {
     return longnet::digest_inputs(*bound_, worker);

@@ -1,5 +1,5 @@
-// The rows of a bound program that are not made by its ops: inputs, what other ranks would send, and
-// the output as it is read. A RowWorker reads and writes them where they lie, on host or GPU.
+// Rows of a bound program outside its ops: inputs, rows that other ranks would send, and the
+// output. A RowWorker reads and writes them in place, on host or GPU.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -17,8 +17,8 @@ uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker);
 // The rows of Q (kind kQuery) or of K and V (kKeyValue) of the shard.
 std::vector<FillRows> input_rows(const BoundProgram& bound, TensorKind kind);
 
-// What a communication brings, in the place of other ranks: rows of Q, K or V that the generator
-// can make again, and the part of an all-to-all that a rank gives to itself.
+// Rows that a communication receives, without the other ranks: rows of Q, K or V that the generator
+// can make again, and the part of an all-to-all that a rank sends to itself.
 struct ReceivedRows {
   std::vector<FillRows> rows;
   int64_t bytes = 0;  // of the rows: what messages would have brought

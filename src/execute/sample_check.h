@@ -43,7 +43,7 @@ struct ReferenceRow {
   std::vector<double> o;
   double lse;  // ln of the sum over the multiset of keys; -inf when no branch selects the query
 };
-// What the query must give, by definition, one key at a time.
+// Returns the query's correct output row and LSE, from the pattern's definition, key by key.
 ReferenceRow reference_row(const AttentionProblem& problem, const DilatedPattern& pattern,
                            const QuerySample& query);
 
@@ -94,7 +94,7 @@ struct CheckOutcome {
 // rounded likewise, where few values fall on the other side of a tie: 5e-4.
 double check_tolerance(const ShardedProblem& sharded, bool rounded = false);
 
-// What counts as right.
+// Largest errors that pass the check.
 struct Tolerance {
   double rel_l2 = 0;  // 0: check_tolerance
   double lse = 1e-5;  // of max(1, |LSE|)

@@ -11,7 +11,7 @@
 namespace longnet {
 namespace {
 
-// Which `wanted` of `all` things to take, spread evenly.
+// Returns `wanted` indices below `all`, spread evenly.
 std::vector<size_t> evenly(size_t wanted, size_t all) {
   std::vector<size_t> chosen;
   for (size_t i = 0; i < wanted; ++i) chosen.push_back((2 * i + 1) * all / (2 * wanted));

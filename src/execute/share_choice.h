@@ -1,6 +1,6 @@
-// Which ops of a program to run when only a share of its pairs is wanted: whole attends spread over
-// the program (the steps of a ring) and, where that is not fine enough, tasks spread over an
-// attend.
+// Chooses the ops of a program to run when only a share of its pairs is wanted: whole attends
+// spread over the program (the steps of a ring) and, where that is not fine enough, tasks spread
+// over an attend.
 //
 //   ring, 64 steps of 8 tasks, share 1/100: 5.12 tasks, so one attend (ceil of 0.64), and of its 8
 //   tasks as many as make 0.64 of it, in rounds of `at_once`; the receives that fill its keys, and

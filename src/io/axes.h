@@ -24,7 +24,7 @@
 
 namespace longnet {
 
-// Of a parameter. An enum is its name.
+// Value of a parameter. An enum is stored as its name.
 using Value = std::variant<int64_t, bool, std::string>;
 JsonNode to_node(const Value& value);
 std::string to_text(const Value& value);
@@ -44,8 +44,8 @@ struct Readers {
   std::string_view collective{};  // and only with this one
 };
 
-// How a parameter stands in the name of a series: not at all, as its value alone, as key=value, or
-// so where it is not the default.
+// Form of a parameter in the name of a series: absent, its value alone, key=value, or key=value
+// where it is not the default.
 enum class Naming { kNever, kValue, kAlways, kChanged };
 
 // A member of PointParams.
@@ -84,12 +84,12 @@ PointParams standard_params();                // every parameter at its default
 struct KnownNames {
   using Names = std::map<std::string, std::vector<std::string>, std::less<>>;
   Names names{};  // legal values by key: algorithm, kernel, layout, collective; absent: any
-  // Which pattern an algorithm computes; the others get the dense one.
+  // Algorithm -> the pattern that it computes. Algorithms not listed get the dense pattern.
   std::map<std::string, PatternKind, std::less<>> patterns{{"dilated", PatternKind::kDilated},
                                                            {"sparse", PatternKind::kSparse}};
   // Algorithm -> collectives that change its program, apart from "native". Empty: all for each.
   Names collectives_of{};
-  // What is wrong with a cluster.what_if, "" when nothing is. Empty: do not check.
+  // Returns the reason why a cluster.what_if is invalid, "" when it is valid. Empty: no check.
   std::function<std::string(const std::string&)> why_bad_what_if{};
 
   PatternKind pattern_of(std::string_view algorithm) const;

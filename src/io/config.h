@@ -1,5 +1,5 @@
-// What a user asks for: one JSON file (with comments), checked key by key. configs/schema holds the
-// schema, which is made from the fields below and the table of axes.
+// Config: one JSON file (with comments) that describes a sweep, checked key by key. configs/schema
+// holds the schema, which is generated from the fields below and the table of axes.
 //
 //   Config c = load_config("configs/quick.json",
 //                          {.overrides = {"sweep.ranks=1,2,4"}, .known = {...}});
@@ -108,13 +108,13 @@ struct RunConfig {
   }
 };
 
-// Of the mode virtual: one device walks all ranks.
+// Options of the mode virtual, in which one device runs all ranks one after another.
 struct VirtualConfig {
   // Exact algorithms run this share of their pairs and are extrapolated; 1: all.
   double sample_share = 1;
   // Exact algorithms that are estimated at more seconds run the share that takes so long; 0: all.
   double exact_point_s = 0;
-  // Of the links that a replayed rank's communication is modelled with; unset: not modelled.
+  // Latency and bandwidth of links, to model a replayed rank's communication; unset: no model.
   std::optional<double> latency_s{}, bytes_per_s{};
   static void fields(auto& v, auto&& visit) {
     visit("sample_share", v.sample_share, {.min = 0, .max = 1, .min_excluded = true});
@@ -185,7 +185,7 @@ struct MemoryConfig {
 struct Config {
   std::string name;  // default: the file's name without ".json"
   std::string description;
-  // Of `model`, `dilated` and `run`: the one value of each axis that the sweep does not name.
+  // Values from `model`, `dilated` and `run` of the axes that the sweep does not name.
   PointParams defaults = standard_params();
   DilatedConfig dilated;
   SparseConfig sparse;

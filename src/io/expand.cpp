@@ -37,7 +37,8 @@ struct Product {
     return values;
   }
 
-  // What follows from several axes. `p` is a copy: the walk goes on with its own.
+  // Sets the parameters that depend on several axes, then visits the point. `p` is a copy, because
+  // walk() reuses its own.
   void finish(PointParams p) const {
     AttentionProblem& problem = p.problem;
     const BatchConfig& batch = c.sweep.batch;
@@ -82,7 +83,7 @@ struct Product {
   }
 };
 
-// How many combinations each rule removed, to explain an empty sweep.
+// Counts of combinations that each rule removed, to explain an empty sweep.
 struct Tally {
   int64_t all = 0, filtered = 0, too_many_ranks = 0, uneven = 0, runnable = 0;
   std::vector<int64_t> excluded;

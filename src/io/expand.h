@@ -34,8 +34,8 @@ struct ExpandOptions {
   std::function<void(PointParams&)> resolve{};
 };
 
-// What a config asks for and some algorithm cannot do, where nothing else is asked of it:
-// "all_gather, ring have no collective linear: native".
+// Returns a note for each axis where some algorithm supports none of the config's values and so
+// gets the default: "no collective linear for all_gather, ring: native instead".
 std::vector<std::string> replaced_choices(const Config& config, const KnownNames& known);
 
 // Throws UsageError when no runnable point remains, saying what removed them. `threads` stays 0

@@ -34,7 +34,8 @@ struct Field {
   bool min_excluded = false;
   int64_t multiple_of = 1;
   Unit unit = Unit::kNone;
-  // Of a text or an enum: all that it may be; none: any text. Of a number: words in place of one.
+  // For a text or an enum: its legal values; empty: any text. For a number: words that may replace
+  // it.
   std::vector<std::string> words{};
   bool omit = false;   // left out where it is empty or its type's zero, else always written
   bool null = false;   // an empty text is null

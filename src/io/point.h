@@ -50,11 +50,11 @@ struct PointParams {
   int threads = 1;        // OpenMP threads per rank
   std::string cluster{};  // simulated: its name and what was changed, "h100-ndr400 bandwidth=0.5"
 
-  // Of one group: 8 ranks, 64 sequences, 4 replicas -> 2 ranks, 16 sequences. At least 1, whether
-  // or not `replicas` divides (expand() says where it does not).
+  // Ranks and sequences of one group: 8 ranks, 64 sequences, 4 replicas -> 2 ranks, 16 sequences.
+  // At least 1, whether or not `replicas` divides (expand() reports where it does not).
   int group_ranks() const { return std::max(1, ranks / replicas); }
   int64_t group_batch() const { return std::max<int64_t>(1, problem.batch / replicas); }
-  // How bytes moved, for people: the transport of a real run, else the mode.
+  // Name for display: the transport of a real run, else the mode.
   std::string way() const { return mode == Mode::kReal ? transport : std::string(to_string(mode)); }
 };
 

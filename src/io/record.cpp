@@ -18,7 +18,7 @@ bool unequal(const std::optional<T>& a, const std::optional<T>& b) {
   return a && b && *a != *b;
 }
 
-// What contradicts status ok, or "".
+// Returns the reason why a record cannot have status ok, or "".
 std::string contradiction(const PointRecord& r) {
   if (!std::isfinite(r.timing.median_s)) return "ok without a median time";
   if (r.timing.median_s < 0)

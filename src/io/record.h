@@ -1,4 +1,4 @@
-// What is written about one point: the exact keys of points.jsonl and result.json as a struct.
+// Record of one point: the exact keys of points.jsonl and result.json as a struct.
 //
 // Units stand in the names. A double that was not measured is NaN here and null in JSON. `fields`
 // of each struct is the one list of its keys: result, journal and schema follow from it.

@@ -1,4 +1,4 @@
-// What the writer and the reader of results share.
+// Functions that the writer and the reader of results share.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -3,7 +3,7 @@
 //
 //   <result>/shards-9c41d07b.jsonl
 //     {"journal":2,"point":"9c41d07b","plan":"128 ranks, 1 sequences at once, ...","share":1}
-//     {"walk":0,"rank":0,"first_batch":0,"batches":1,"seconds":{"attend":19.8,...},"heads":[...],...}
+//     {"walk":0,"rank":0,"first_batch":0,"batches":1,"seconds":{"attend":19.8},"heads":[...],...}
 //
 // A line that was cut in half by a kill is dropped when the journal is opened again. Each line ends
 // with a digest of what stands before it: one that was changed is refused.
@@ -32,7 +32,7 @@ struct ShardLine {
   double attended_share = 1;      // of the pairs of its program
   uint64_t input_digest = 0;
   std::vector<ContentRecord> heads{};  // output only, per query head
-  // Of the sampled rows, in sums that add up over units.
+  // Errors of the sampled rows: counts and sums that add up over units, and the worst of each.
   int64_t queries = 0;
   double difference = 0, norm = 0, spread_difference = 0, spread_norm = 0;
   double worst_row = 0, worst_lse = 0;

@@ -94,8 +94,9 @@ struct AttendTask {
 AttendTask rows_of(const AttendTask& task, int64_t first, int64_t rows, int64_t element_bytes);
 
 // Tasks of one shape at equal distances: task (i, j, k, l) is `task` with every address moved i, j,
-// k and l steps. Positions are those of the first task: a causal mask depends on their differences alone,
-// which all tasks share. A dilated branch is such a grid of segments, offsets, heads and sequences:
+// k and l steps. Positions are those of the first task: a causal mask depends on their differences
+// alone, which all tasks share. A dilated branch is such a grid of segments, offsets, heads and
+// sequences:
 //
 //   H = 12, r = 4, 8 segments: count {8, 4, 3, 1}. The next offset lies one token and one head
 //   further, the next head of the same offset r heads further.

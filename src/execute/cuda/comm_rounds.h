@@ -1,4 +1,4 @@
-// Which communications of a program start together.
+// Rounds: the communications of a program that start together.
 //
 // A GPU's communication stream works in order, and NCCL's transfers wait there for their peers: a
 // send before a receive on every rank of a ring would wait for ever. So neighbouring sends and

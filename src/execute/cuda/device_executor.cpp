@@ -12,8 +12,8 @@
 namespace longnet {
 
 namespace {
-// Of 2048 query rows: sixteen blocks of 128 each, which fill the 132 or 148 multiprocessors of
-// today's large GPUs about twice.
+// Tasks that the device works on together, in units of 2048 query rows: sixteen blocks of 128 rows
+// each, so that 16 tasks fill the 132 or 148 multiprocessors of a large GPU about twice.
 constexpr int kTasksAtOnce = 16;
 }  // namespace
 

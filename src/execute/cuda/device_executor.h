@@ -53,15 +53,15 @@ class DeviceExecutor final : public Executor {
   // programs that do not communicate; throws Error where something in it cannot be recorded.
   double replay();
   bool can_replay() const { return rounds_.empty(); }
-  // What is enqueued here comes before the next run, outside its seconds.
+  // The stream that computes. Work enqueued here runs before the next run and is not timed.
   const Stream& compute_stream() const { return compute_; }
 
   // With Options::times: whether the next runs note the times of their ops (at first they do).
   // Events cost the host a microsecond each, which short runs show.
   void time_ops(bool on) override { timing_ = on && options_.times; }
   bool times_every_run() const override { return false; }
-  // Of the last run that noted times, a full one or one that computes only; zeros when there was
-  // none.
+  // Phases of the last run that noted times (a full one, or one that only computes); zeros when
+  // there was none.
   RunPhases phases() const override { return phases_; }
   std::span<const OpTime> op_times() const override { return times_; }
   double receive_s() const { return receive_s_; }  // virtual ranks: making messages again

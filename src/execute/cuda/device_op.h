@@ -1,4 +1,4 @@
-// One op of a bound program, made ready to be enqueued on a GPU: its lists of tasks lie on the device.
+// One op of a bound program, prepared for a GPU: its lists of tasks are in device memory.
 #pragma once
 #include <memory>
 #include <optional>
@@ -31,11 +31,12 @@ struct DeviceOp {
   void enqueue(const Stream& stream) const;
 };
 
-// `tasks`, joined where they can be, as an attend that overwrites its results or, with `merge`, folds
-// into them. `concurrent`: see DeviceAttendOptions.
+// `merge`: the attend merges into its results instead of overwriting them. `concurrent`: see
+// DeviceAttendOptions.
 struct DeviceAttendNeeds {
   bool merge = false, concurrent = false;
 };
+// Prepares the tasks of `grids`, joined where they can be, as one attend.
 std::unique_ptr<PreparedAttend> prepare_attend(const BoundProgram& bound,
                                                std::span<const AttendGrid> grids,
                                                const DeviceKernel& kernel,
@@ -43,7 +44,8 @@ std::unique_ptr<PreparedAttend> prepare_attend(const BoundProgram& bound,
                                                MemoryLedger& ledger);
 // Packs, conversions, merges and resets of an op that computes.
 void prepare_rows(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger);
-// What a communication brings, generated where it would arrive. Returns its bytes.
+// Prepares the rows that a communication would receive, to be generated in place (virtual ranks).
+// Returns their bytes.
 int64_t prepare_messages(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger);
 
 }  // namespace longnet

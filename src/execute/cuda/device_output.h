@@ -15,8 +15,8 @@ int64_t count_nan_on_device(const BoundProgram& bound, const Stream& stream);
 
 // Largest relative L2 error that counts as right for 16-bit storage of probabilities: 4e-3.
 inline constexpr double kDeviceTolerance = 4e-3, kDeviceLseTolerance = 1e-4;
-// What counts as right; `given`: the relative L2 error, 0 for the default. `rounded`: the output
-// travelled in bf16.
+// Returns the largest errors that pass the check. `given`: the relative L2 error, 0 for the
+// default. `rounded`: the output was sent in bf16.
 Tolerance device_tolerance(double given, bool rounded = false);
 
 }  // namespace longnet

@@ -1,4 +1,4 @@
-// How often this process has called operator new (a timed region must not), and how much it holds.
+// Counts this process's calls of operator new (a timed region must make none) and its live bytes.
 // For programs that link allocation_counter.cpp, which replaces the global operator new.
 #pragma once
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which tile shapes are compiled, and how to launch one.
+// The compiled tile shapes of kernel `cuda`, each with its launch function.
 #pragma once
 #include <span>
 #include <string_view>

@@ -438,8 +438,8 @@ void SdpaPlan::launch(const SdpaPointers& at, void* workspace, const Stream& str
 }
 
 std::shared_ptr<const SdpaPlan> cached_plan(const SdpaShape& shape, int device) {
-  // Of each thread: a plan belongs to the handle that it was made with. Never freed: cuDNN's own
-  // statics may be gone when ours would go.
+  // Plans of this thread, because a plan belongs to the handle that it was made with. Never freed:
+  // cuDNN's own statics may be destroyed before ours.
   using Plans = std::map<std::pair<int, SdpaShape>, std::shared_ptr<const SdpaPlan>>;
   static thread_local Plans& plans = *std::make_unique<Plans>().release();
   auto& plan = plans[{device, shape}];

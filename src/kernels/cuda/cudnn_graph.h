@@ -13,9 +13,9 @@
 
 namespace longnet {
 
-// How many engine configurations cuDNN offers for a shape on the device that the JSON text
-// describes; no device is needed, but a libcuda.so.1, if only the toolkit's stub. Throws Error when
-// the library is missing or refuses the graph.
+// Returns the number of engine configurations that cuDNN offers for a shape on the device that the
+// JSON text describes. Needs no device, but a libcuda.so.1 (the toolkit's stub will do). Throws
+// Error when the library is missing or refuses the graph.
 int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_json);
 
 struct SdpaPointers {

@@ -13,13 +13,13 @@ namespace {
 
 constexpr int64_t kMaxHeadDim = 128;
 
-// Grids as cuDNN takes them: one key run each, masks by index. Those that see nothing go to `blind`.
+// Grids as cuDNN takes them: one key run each, masks by index. Grids that see no key are `blind`.
 struct Sorted {
   std::vector<std::vector<StridedView>> rounds;  // round i: the i-th key run of grids with several
   std::vector<AttendGrid> blind;
 };
 
-// How a run of keys looks to the rows of `q`; throws Error for masks that are no triangles.
+// Returns the kind of mask of `q` over `run`. Throws Error for a mask that is not a triangle.
 MaskKind mask_kind(const QueryRun& q, const KvRun& run, bool causal) {
   if (!causal) return {MaskKind::Is::kEverything};
   const MaskKind kind = causal_mask_kind(q, run);

@@ -1,7 +1,8 @@
 // Attention on a GPU, by name: the device's side of attention_kernel.h.
 //
-// Grids of tasks are the same as on the CPU, with device addresses. They are prepared once (lists go to the
-// device, plans are made) and launched many times; a launch allocates nothing and returns at once.
+// Grids of tasks are the same as on the CPU, with device addresses. They are prepared once (lists
+// are copied to the device, plans are made) and launched many times; a launch allocates nothing and
+// returns at once.
 //
 //   const auto kernel = make_device_kernel("cuda");
 //   const auto attend = kernel->prepare(grids, {.head_dim = 64, .causal = true}, ledger);
@@ -27,8 +28,8 @@ struct DeviceAttendOptions {
   bool causal = false;
   float output_scale = 1.0f;  // O is multiplied by it
   bool merge = false;         // fold into what the output holds, by LSE, instead of overwriting it
-  // Another kernel (NCCL's) wants multiprocessors while this runs: blocks that stay on theirs for all
-  // of a launch would keep it waiting.
+  // Another kernel (NCCL's) needs multiprocessors while this one runs: persistent blocks would keep
+  // it waiting.
   bool concurrent = false;
   // cudnn: results stay in scratch memory as the library writes them, to time it alone.
   bool keep_16_bits = false;

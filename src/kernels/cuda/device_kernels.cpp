@@ -1,4 +1,4 @@
-// Which kernels run on a GPU. To add one: a file that defines its make function, and one line of
+// Registry of the GPU kernels. To add one: a file that defines its make function, and one line of
 // kKernels.
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// How long something takes on a GPU, by events.
+// Measures the duration of GPU work with events.
 //
 //   const DeviceTiming t = time_on_device(stream, {}, [&] { attend->launch(stream); });
 //

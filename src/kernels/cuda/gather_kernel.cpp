@@ -80,8 +80,8 @@ class PreparedGather final : public PreparedAttend {
   }
 
  private:
-  // Tasks that read the same keys (many query runs of a segment) share their copy: those whose first
-  // run and number of runs are the same.
+  // Returns what identifies a task's keys: their first run and the number of runs. Tasks with the
+  // same keys (many query runs of a segment) share one copy.
   static std::pair<const void*, size_t> key_of(const AttendTask& task) {
     return {task.kv[0].k, task.kv.size()};
   }

@@ -1,4 +1,4 @@
-// Which tile shapes of `cuda_sm90a` are compiled, and how to launch one.
+// The compiled tile shapes of kernel `cuda_sm90a`, each with its launch function.
 #pragma once
 #include <span>
 #include <string_view>

@@ -51,7 +51,7 @@ int64_t step_between(const KvRun& a, const KvRun& b) {
   return alike && step > 0 ? step : 0;
 }
 
-// How many runs from the first on lie at equal distances, and the distance.
+// Returns the number of leading runs at equal distances, and that distance (0 for one run).
 std::pair<size_t, int64_t> progression(std::span<const KvRun> runs) {
   if (runs.size() < 2) return {runs.size(), 0};
   const int64_t step = step_between(runs[0], runs[1]);

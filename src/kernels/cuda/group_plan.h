@@ -1,5 +1,5 @@
-// From grids of attention tasks to what the loop of `cuda_sm90a` reads: views, tasks, key runs, and which
-// block does which tiles.
+// Turns grids of attention tasks into the lists that the loop of `cuda_sm90a` reads: views, tasks,
+// key runs, and the tiles of each block.
 //
 //   5 tiles of 4 4 3 2 1 key tiles on 2 blocks: block 0 does 4 and 3, block 1 does 4, 2 and 1
 #pragma once

@@ -243,9 +243,9 @@ class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys, Element> {
     if (!keys.all_visible())
       this->mask_columns(s_, 0, kKeys, [&](int row) { return keys.limit(in, tile_row + row); });
     this->softmax(s_, in.scale_log2, shrink_);
-    // What follows starts after the sums: a branch that is never taken (sums are not negative),
-    // uniform over the warp. ptxas 13.0 moves a wgmma.wait_group up across anything else, above the
-    // exponentials that are meant to hide it.
+    // Keeps later instructions behind the sums: a branch that is never taken (sums are not
+    // negative), uniform over the warp. ptxas 13.0 moves a wgmma.wait_group up across anything
+    // else, above the exponentials that are meant to hide it.
     if (__any_sync(0xFFFFFFFFu, fminf(this->sum_[0][0], this->sum_[0][1]) < 0.0f))
       asm volatile("trap;" ::: "memory");
   }

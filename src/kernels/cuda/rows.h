@@ -60,7 +60,7 @@ class DeviceMerge {
   bool wide_;
 };
 
-// How numbers are stored.
+// Storage type of the rows.
 enum class StoredAs { kBFloat16, kFloat16, kFloat32 };
 
 // Dense 16-bit rows become the O of `into`, times a factor. A row whose LSE, already in its place,
@@ -98,8 +98,8 @@ class DeviceFill {
   StoredAs stored_;
 };
 
-// Digests of input rows and sums of output rows, as row_worker.h defines them, on a stream that they
-// wait for. Addresses are the device's.
+// Digests of input rows and summaries of output rows, as row_worker.h defines them. They block
+// until the stream has finished. Addresses are the device's.
 uint64_t device_digest(std::span<const FillRows> tasks, int64_t head_dim, int64_t element_bytes,
                        const Stream& stream);
 void device_summarize(std::span<const OutputRows> tasks, int64_t head_dim, const Stream& stream,

@@ -212,7 +212,7 @@ __device__ void add(TileSummary& to, const TileSummary& from) {
   to.digest += from.digest;
 }
 
-// Of one row; lane 0's is whole. Of a row with a NaN only that is known.
+// Returns the summary of one row; complete in lane 0 only. A row with a NaN has no sums or extrema.
 __device__ TileSummary summary_of_row(const OutputRows& task, int64_t row, int head_dim, int lane) {
   const auto* const at = reinterpret_cast<const float2*>(task.o + row * task.o_stride);
   unsigned long long hash = 0;

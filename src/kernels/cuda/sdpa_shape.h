@@ -19,8 +19,8 @@ struct SdpaShape {
   auto operator<=>(const SdpaShape&) const = default;
 };
 
-// Of the launch that does a view's tasks; their 16-bit results lie behind each other. Dimensions of
-// one element have no stride that matters, but cuDNN wants a positive one.
+// Returns the shape of the launch that computes a view's tasks, with contiguous 16-bit results. The
+// stride of a dimension of one element does not matter, but cuDNN requires a positive one.
 SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim, DeviceElement element);
 
 // Empty when every address that the strides reach is 16-byte aligned, given aligned pointers: plans

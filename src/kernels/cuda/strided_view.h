@@ -1,8 +1,9 @@
 // Grids of attention tasks as cuDNN takes them: one query run against one key run, masks by index,
 // on a 4-D strided view.
 //
-// cuDNN wants [batch][heads][rows][head_dim] with any strides. Segments, offsets, heads and sequences
-// are four dimensions beside the rows: of the shortest of them each place is a view of its own.
+// cuDNN wants [batch][heads][rows][head_dim] with any strides. Segments, offsets, heads and
+// sequences are four dimensions beside the rows: each place along the shorter ones is a view of its
+// own.
 //
 //   H = 12, r = 4, 8 segments: a grid of 8 x 4 x 3 tasks -> 3 views of 8 x 4
 //   H = 12, r = 1, 8 segments: a grid of 8 x 12 tasks    -> 1 view
@@ -15,7 +16,7 @@
 
 namespace longnet {
 
-// Which keys a row i sees of a run: all, those up to its own index, or those before it.
+// Keys of a run that row i sees: all, those with index <= i, or those with index < i.
 enum class ViewMask { kNone, kUpToOwn, kBeforeOwn };
 
 struct StridedView {
@@ -26,7 +27,7 @@ struct StridedView {
 // The tasks of `grid` against the keys of `kv` alone.
 std::vector<StridedView> strided_views(const AttendGrid& grid, const KvRun& kv, ViewMask mask);
 
-// How a causal mask in global positions looks to rows and keys of these runs.
+// Form that a causal mask in global positions takes over the indices of two runs.
 struct MaskKind {
   enum class Is { kEverything, kNothing, kMask, kOther } is;
   ViewMask mask = ViewMask::kNone;  // of kMask

@@ -103,7 +103,7 @@ TEST(CausalMaskKindTest, WhatTheViewSees) {
   EXPECT_EQ(kind(100, 2).is, Is::kOther);
 }
 
-// Which (row, key) positions a list of parts covers, how often; "other" masks are failures.
+// Counts how often a list of parts covers each (row, key) position; "other" masks are failures.
 std::map<std::pair<int64_t, int64_t>, int> pairs_of(const std::vector<CutTask>& parts) {
   std::map<std::pair<int64_t, int64_t>, int> pairs;
   for (const CutTask& part : parts)

@@ -1,4 +1,4 @@
-// What TMA reads instead of an address: a tensor map, as the driver encodes it.
+// Tensor maps, encoded by the driver: TMA instructions read them instead of an address.
 #pragma once
 #include <cstddef>
 

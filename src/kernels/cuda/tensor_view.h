@@ -1,7 +1,7 @@
 // Rows of a grid of tasks as strided tensors of five dimensions: what a TMA tensor map describes.
 //
-// A dilated branch is such a tensor: [head_dim][row][segment][offset][head of an offset]. Segments of
-// the next sequence of a batch go on where those of the last one end; where they do not, each
+// A dilated branch is such a tensor: [head_dim][row][segment][offset][head of an offset]. Segments
+// of the next sequence of a batch go on where those of the last one end; where they do not, each
 // sequence has a view of its own.
 #pragma once
 #include <vector>

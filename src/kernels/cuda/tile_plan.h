@@ -1,4 +1,4 @@
-// From attention tasks to what the tile loop reads: flat lists of tasks, key runs and tiles.
+// Turns attention tasks into the flat lists that the tile loop reads: tasks, key runs and tiles.
 //
 //   a task of 300 causal rows in tiles of 128: three tiles, the longest (rows 256..299) first
 #pragma once
@@ -17,8 +17,9 @@ struct TilePlan {
   std::vector<TileRef> tiles;
 };
 
-// Which keys of `run` the rows of `q` see; without a mask only their number is said. Throws Error
-// for runs that cannot be counted in 31 bits and, under a mask, for positions that do not ascend.
+// Returns the limit on the keys of `run` that rows of `q` see; without a mask only the number of
+// keys is set. Throws Error for runs that cannot be counted in 31 bits and, under a mask, for
+// positions that do not ascend.
 KeyLimit key_limit(const QueryRun& q, const KvRun& run, bool causal);
 
 // Tiles of `rows_per_tile` query rows. Tasks with the most keys come first and, under a causal
@@ -26,8 +27,8 @@ KeyLimit key_limit(const QueryRun& q, const KvRun& run, bool causal);
 // Error for rows that cannot be counted in 31 bits.
 TilePlan plan_tiles(std::span<const AttendGrid> grids, bool causal, int rows_per_tile);
 
-// Empty when every row of every task of the grids can be read in 16-byte pieces, else which pointer or stride of
-// which task cannot.
+// Returns "" when every row of every task of the grids can be read in 16-byte pieces, else the
+// reason: the first grid with a misaligned pointer or stride.
 std::string why_misaligned(std::span<const AttendGrid> grids);
 
 }  // namespace longnet

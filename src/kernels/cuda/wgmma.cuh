@@ -1,5 +1,5 @@
-// Warpgroup instructions: wgmma, its fences and its matrix descriptors. Accumulators are groups of 8
-// columns, in the layout of mma.m16n8k16.
+// Warpgroup instructions: wgmma, its fences and its matrix descriptors. Accumulators are groups of
+// 8 columns, in the layout of mma.m16n8k16.
 //
 // PTX ISA 8.x, 9.7.15 (asynchronous warpgroup level matrix instructions). Element: __nv_bfloat16 or
 // __half.
