@@ -40,8 +40,7 @@ void request_stop(int signal) {
   if (signal == SIGINT) {
     static constexpr char kText[] =
         "\nstopping when the point or shard at work is finished; Ctrl-C again: now (what is "
-        "finished "
-        "stays)\n";
+        "finished stays)\n";
     if (stop_requested == 0 && write(STDERR_FILENO, kText, sizeof kText - 1) < 0) return;
     std::signal(SIGINT, SIG_DFL);
   }
