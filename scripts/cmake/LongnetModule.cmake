@@ -61,6 +61,6 @@ function(longnet_module name)
     target_compile_options(${name}_tests PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
     set_target_properties(${name}_tests PROPERTIES UNITY_BUILD ON)
     gtest_discover_tests(${name}_tests TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
-                         PROPERTIES TIMEOUT 600)
+                         PROPERTIES TIMEOUT 1200)
   endif()
 endfunction()
