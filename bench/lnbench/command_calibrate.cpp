@@ -8,14 +8,12 @@
 #include <iostream>
 
 #include "core/check.h"
-#include "io/busy_share.h"
 #include "io/environment.h"
 #include "io/units.h"
 #include "lnbench/options.h"
 #include "measure/sampler.h"
 #include "measure/statistics.h"
-#include "run/calibrate_cluster.h"
-#include "run/calibrate_gpu.h"
+#include "run/calibrate.h"
 #include "run/world.h"
 #include "simulate/cluster.h"
 

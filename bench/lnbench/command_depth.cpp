@@ -14,7 +14,6 @@
 #include "lnbench/table.h"
 #include "lnbench/terminal.h"
 #include "pattern/dependency_depth.h"
-#include "run/point_text.h"
 
 namespace longnet {
 namespace {

@@ -6,8 +6,8 @@
 #include "comm/nccl/nccl_library.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
-#include "io/busy_share.h"
 #include "io/environment.h"
+#include "io/field_json.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
 #include "kernels/cpu/simd_targets.h"
@@ -44,7 +44,7 @@ int run_env(const Options& options) {
   const BuildInfo build = build_info();
   if (!options.json.empty()) {
     std::ofstream file(options.json);
-    file << environment_to_json(env) << "\n";
+    file << dump_json(to_json(env), 2) << "\n";
     if (!file.flush()) throw UsageError(concat("cannot write ", options.json));
   }
   if (!options.quiet) {

@@ -12,8 +12,7 @@
 #include "run/backend.h"
 #include "run/machine.h"
 #include "run/point_schedule.h"
-#include "run/point_text.h"
-#include "run/sweep_plan.h"
+#include "run/sweep.h"
 #include "schedule/check_schedule.h"
 #include "schedule/program_text.h"
 

@@ -11,7 +11,6 @@
 #include "json/json_tree.h"
 #include "lnbench/table.h"
 #include "lnbench/terminal.h"
-#include "run/point_text.h"
 #include "run/simulate_point.h"
 #include "schedule/registry.h"
 

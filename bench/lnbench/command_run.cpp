@@ -12,7 +12,6 @@
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
-#include "io/busy_share.h"
 #include "io/environment.h"
 #include "io/result.h"
 #include "io/units.h"
@@ -20,13 +19,10 @@
 #include "lnbench/terminal.h"
 #include "measure/sampler.h"
 #include "run/backend.h"
-#include "run/device_comm.h"
 #include "run/machine.h"
 #include "run/measure_point.h"
-#include "run/point_text.h"
-#include "run/sweep_plan.h"
+#include "run/sweep.h"
 #include "run/walk_point.h"
-#include "run/walk_units.h"
 #include "run/watchdog.h"
 #include "run/world.h"
 

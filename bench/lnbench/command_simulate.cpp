@@ -11,7 +11,6 @@
 #include "lnbench/table.h"
 #include "lnbench/terminal.h"
 #include "measure/sampler.h"
-#include "run/point_text.h"
 #include "run/simulate_point.h"
 
 namespace longnet {

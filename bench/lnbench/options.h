@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "run/sweep_points.h"
+#include "run/sweep.h"
 
 namespace longnet {
 

@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "core/check.h"
-#include "run/point_text.h"
 
 namespace longnet {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "io/units.h"
 #include "json/text.h"
 
 namespace longnet {
@@ -178,6 +179,13 @@ std::string options_text(const PointParams& p, bool with_sections) {
   }
   if (with_sections) own.insert(own.end(), of_sections.begin(), of_sections.end());
   return join(own, " ");
+}
+
+std::string describe(const PointParams& p) {
+  const std::string options = options_text(p);
+  return concat(p.algorithm, options.empty() ? "" : " ", options,
+                " N=", format_tokens(p.problem.seq_len), " P=", p.ranks,
+                p.problem.batch > 1 ? concat(" batch=", p.problem.batch) : "");
 }
 
 std::string series_name(const PointParams& p) {

@@ -1,9 +1,12 @@
 #include "io/compare.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdio>
 
 #include "core/check.h"
+#include "io/units.h"
 #include "json/text.h"
 #include "measure/statistics.h"
 
@@ -11,9 +14,8 @@ namespace longnet {
 namespace {
 
 const PointRecord* find_id(const std::vector<PointRecord>& points, const std::string& id) {
-  for (const PointRecord& p : points)
-    if (p.id == id) return &p;
-  return nullptr;
+  const auto found = std::ranges::find(points, id, &PointRecord::id);
+  return found == points.end() ? nullptr : &*found;
 }
 
 bool is_ok(const PointRecord& r) {
@@ -27,11 +29,6 @@ std::string status_text(const PointRecord& r) {
 }
 
 bool has_noise(Source s) { return s == Source::kMeasured || s == Source::kReplayed; }
-
-bool is_breakage(PointStatus s) {
-  return s == PointStatus::kOom || s == PointStatus::kTimeout || s == PointStatus::kCheckFailed ||
-         s == PointStatus::kError;
-}
 
 // Why the two cannot be compared, or "".
 std::string obstacle(const PointRecord& base, const PointRecord* now, const CompareOptions& o) {
@@ -48,13 +45,11 @@ std::string obstacle(const PointRecord& base, const PointRecord* now, const Comp
 
 ComparedPoint compare_point(const PointRecord& base, const PointRecord* now,
                             const CompareOptions& o) {
-  ComparedPoint p;
-  p.id = base.id;
-  p.params = base.params;
+  ComparedPoint p{.id = base.id, .params = base.params};
   p.base_s = is_ok(base) ? base.timing.median_s : kNotMeasured;
   p.new_s = now && is_ok(*now) ? now->timing.median_s : kNotMeasured;
   p.note = obstacle(base, now, o);
-  p.broken = now && is_ok(base) && is_breakage(now->status);
+  p.broken = now && is_ok(base) && is_failure(now->status);
   if (!p.note.empty()) return p;
   p.ratio = p.base_s > 0 ? p.new_s / p.base_s : kNotMeasured;
   if (has_noise(base.source) && !base.timing.samples_s.empty() && !now->timing.samples_s.empty())
@@ -75,9 +70,6 @@ std::vector<EnvironmentDifference> environment_differences(const Result& a, cons
   const auto compare_text = [&](const char* what, const std::string& x, const std::string& y) {
     if (x != y) differences.push_back({what, x.empty() ? "-" : x, y.empty() ? "-" : y});
   };
-  const auto compare_number = [&](const char* what, int64_t x, int64_t y) {
-    compare_text(what, std::to_string(x), std::to_string(y));
-  };
   using Texts = std::map<std::string, std::string>;
   const auto compare_texts = [&](const Texts& then, const Texts& now) {
     std::map<std::string, std::pair<std::string, std::string>> both;
@@ -96,9 +88,11 @@ std::vector<EnvironmentDifference> environment_differences(const Result& a, cons
   compare_text("os", x.os, y.os);
   compare_text("kernel", x.kernel, y.kernel);
   compare_text("cpu", x.cpu_model, y.cpu_model);
-  compare_number("cores", x.cores, y.cores);
-  compare_number("usable threads", x.usable_threads, y.usable_threads);
-  compare_number("memory limit bytes", x.memory_limit_bytes, y.memory_limit_bytes);
+  compare_text("cores", std::to_string(x.cores), std::to_string(y.cores));
+  compare_text("usable threads", std::to_string(x.usable_threads),
+               std::to_string(y.usable_threads));
+  compare_text("memory limit bytes", std::to_string(x.memory_limit_bytes),
+               std::to_string(y.memory_limit_bytes));
   compare_text("governor", x.governor, y.governor);
   compare_text("turbo", x.turbo, y.turbo);
   compare_text("mpi", x.mpi_version, y.mpi_version);
@@ -106,37 +100,65 @@ std::vector<EnvironmentDifference> environment_differences(const Result& a, cons
   compare_texts(x.device_software, y.device_software);
   compare_text("mode", a.run.mode, b.run.mode);
   compare_text("transport", a.run.transport, b.run.transport);
-  compare_number("world size", a.run.world_size, b.run.world_size);
+  compare_text("world size", std::to_string(a.run.world_size), std::to_string(b.run.world_size));
   compare_texts(x.variables, y.variables);
   return differences;
 }
 
-}  // namespace
+using Row = std::vector<std::string>;
 
-std::string_view to_string(CompareClass c) {
-  switch (c) {
-    case CompareClass::kFaster:
-      return "faster";
-    case CompareClass::kSlower:
-      return "slower";
-    case CompareClass::kSame:
-      return "same";
-    case CompareClass::kAmbiguous:
-      return "ambiguous";
-    case CompareClass::kMissing:
-      return "missing";
-  }
-  return "?";
+std::string number(const char* format, double v) {
+  if (!std::isfinite(v)) return "-";
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), format, v);
+  return text.data();
 }
 
+// One word per column, so that awk and gnuplot can read the table; the note comes last.
+Row row_of(const ComparedPoint& p) {
+  const AttentionProblem& q = p.params.problem;
+  return {p.id,
+          p.params.algorithm,
+          p.params.kernel,
+          std::to_string(q.seq_len),
+          std::to_string(p.params.ranks),
+          std::to_string(q.batch),
+          std::string(to_string(q.dtype)),
+          number("%.6g", p.base_s),
+          number("%.6g", p.new_s),
+          number("%.3f", p.ratio),
+          number("%.2g", p.p_adjusted),
+          p.broken ? "broken" : std::string(to_string(p.verdict)),
+          p.note.empty() ? "" : "# " + p.note};
+}
+
+std::string aligned(const std::vector<Row>& rows) {
+  std::vector<size_t> widths(rows[0].size());
+  for (const Row& r : rows)
+    for (size_t i = 0; i < r.size(); ++i) widths[i] = std::max(widths[i], r[i].size());
+  std::string text;
+  for (const Row& r : rows) {
+    std::string line;
+    for (size_t i = 0; i < r.size(); ++i) {
+      line += r[i];
+      if (i + 1 < r.size()) line += std::string(widths[i] - r[i].size() + 2, ' ');
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
 int64_t Comparison::count(CompareClass c) const {
-  return std::count_if(points.begin(), points.end(), [&](const auto& p) { return p.verdict == c; });
+  return std::ranges::count(points, c, &ComparedPoint::verdict);
 }
 
 int Comparison::compared() const { return int(points.size()) - int(count(CompareClass::kMissing)); }
 
 bool Comparison::regressed() const {
-  return std::any_of(points.begin(), points.end(), [](const ComparedPoint& p) {
+  return std::ranges::any_of(points, [](const ComparedPoint& p) {
     return p.broken || p.verdict == CompareClass::kSlower;
   });
 }
@@ -157,14 +179,34 @@ Comparison compare_results(const Result& base, const Result& now, const CompareO
   }
   for (const PointRecord& r : now.points) {
     if (find_id(base.points, r.id)) continue;
-    ComparedPoint p;
-    p.id = r.id;
-    p.params = r.params;
-    p.new_s = is_ok(r) ? r.timing.median_s : kNotMeasured;
-    p.note = "not in the base";
-    c.points.push_back(p);
+    c.points.push_back({.id = r.id,
+                        .params = r.params,
+                        .new_s = is_ok(r) ? r.timing.median_s : kNotMeasured,
+                        .note = "not in the base"});
   }
   return c;
+}
+
+std::string comparison_table(const Comparison& c) {
+  std::string text;
+  for (const EnvironmentDifference& d : c.environment)
+    text += concat("# differs: ", d.what, ": ", d.base, " -> ", d.now, "\n");
+  if (c.environment.empty()) text += "# environments are alike\n";
+  text += concat("# slower or faster: ratio of medians beyond ",
+                 number("%g", 100 * c.options.threshold), " % and Holm-adjusted p < ",
+                 c.options.alpha, "\n");
+  std::vector<Row> rows{{"# id", "algorithm", "kernel", "seq_len", "ranks", "batch", "dtype",
+                         "base_s", "new_s", "ratio", "p_adjusted", "class", ""}};
+  for (const ComparedPoint& p : c.points) rows.push_back(row_of(p));
+  text += aligned(rows);
+  text += "#";
+  for (int k = 0; k <= int(CompareClass::kMissing); ++k)
+    text += concat(" ", to_string(CompareClass(k)), " ", c.count(CompareClass(k)));
+  return text + concat(" : ",
+                       c.regressed()       ? "REGRESSION"
+                       : c.compared() == 0 ? "nothing could be compared"
+                                           : "no regression",
+                       "\n");
 }
 
 }  // namespace longnet

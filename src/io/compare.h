@@ -24,7 +24,10 @@ struct CompareOptions {
 };
 
 enum class CompareClass { kFaster, kSlower, kSame, kAmbiguous, kMissing };
-std::string_view to_string(CompareClass c);
+constexpr std::string_view to_string(CompareClass c) {
+  constexpr std::string_view kNames[] = {"faster", "slower", "same", "ambiguous", "missing"};
+  return kNames[size_t(c)];
+}
 
 struct ComparedPoint {
   std::string id;
@@ -34,7 +37,7 @@ struct ComparedPoint {
   double p_value = kNotMeasured, p_adjusted = kNotMeasured;
   CompareClass verdict = CompareClass::kMissing;
   bool broken = false;  // was ok, and is now recorded as failed
-  std::string note;     // why it is missing
+  std::string note{};   // why it is missing
 };
 
 struct EnvironmentDifference {

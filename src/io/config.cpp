@@ -6,9 +6,17 @@
 
 #include "core/check.h"
 #include "io/config_reader.h"
+#include "io/field_json.h"
 #include "io/filter.h"
+#include "io/sha256.h"
 
 namespace longnet {
+
+JsonNode to_json(const SegmentSpec& s, const Field& = {}) {
+  if (s.kind == SegmentSpec::Kind::kTokens) return JsonNode(s.tokens);
+  return JsonNode(s.kind == SegmentSpec::Kind::kPerRank ? "per_rank" : "sequence");
+}
+
 namespace {
 
 constexpr int64_t kMaxAxisValues = 10000;
@@ -18,12 +26,15 @@ void read_batch(FieldReader r, BatchConfig& batch) {
   r("rule", rule, {.words = {"fixed", "constant_tokens"}});
   batch.constant_tokens = rule == "constant_tokens";
   r("size", batch.size, {.min = 1});
-  std::optional<int64_t> given = 0;
-  r("tokens_per_batch", given,
-    {.min = 1, .max = kMaxSeqLen, .unit = Unit::kTokens, .words = {"device"}});
-  batch.tokens_of_device = !given.has_value();
-  batch.tokens_per_batch = given.value_or(BatchConfig::kTokensOfNoDevice);
-  const JsonNode* tokens = r.node().find("tokens_per_batch");
+  const JsonNode* tokens = r.take("tokens_per_batch");
+  Value given = 0;
+  if (tokens)
+    read_value(*tokens, r.path_of("tokens_per_batch"),
+               {.min = 1, .max = kMaxSeqLen, .unit = Unit::kTokens, .words = {"device"}},
+               r.problems(), given);
+  batch.tokens_of_device = std::holds_alternative<std::string>(given);
+  batch.tokens_per_batch =
+      batch.tokens_of_device ? BatchConfig::kTokensOfNoDevice : std::get<int64_t>(given);
   if (batch.constant_tokens && !tokens)
     r.problems().add(r.node(), r.path_of("tokens_per_batch"), "is missing",
                      "the rule \"constant_tokens\" needs it, e.g. \"1M\"");
@@ -89,27 +100,66 @@ void read_exclude(const JsonNode* list, const KnownNames& known, Problems& probl
   }
 }
 
+JsonNode axis_node(const AxisValues& axis) {
+  if (!axis.is_range) {
+    JsonNode list = JsonNode::array();
+    for (const Value& v : axis.values) list.push(to_node(v));
+    return list;
+  }
+  JsonNode range = JsonNode::object({{"from", axis.from}, {"to", to_node(axis.to)}});
+  return axis.factor > 0 ? range.set("factor", axis.factor) : range.set("step", axis.step);
+}
+
+JsonNode sweep_node(const SweepConfig& s) {
+  JsonNode n = JsonNode::object();
+  const AxisValues one_rank{.values = {1}};
+  for (const Axis& axis : axes()) {
+    const AxisValues* values = s.find(axis.key);
+    if (!values && axis.key == "ranks") values = &one_rank;  // was always written: hashes stay
+    if (values) n.set(std::string(axis.key), axis_node(*values));
+  }
+  return n.set("batch", s.batch.constant_tokens
+                            ? JsonNode::object({{"rule", "constant_tokens"},
+                                                {"tokens_per_batch", s.batch.tokens_per_batch}})
+                            : JsonNode::object({{"rule", "fixed"}, {"size", s.batch.size}}));
+}
+
+JsonNode config_node(const Config& c) {
+  JsonNode root =
+      JsonNode::object({{"schema_version", 1}, {"name", c.name}, {"description", c.description}});
+  PointParams defaults = c.defaults;
+  // While heads are swept, kv_heads left open follow them.
+  if (defaults.problem.num_kv_heads == 0 && !c.sweep.find("heads"))
+    defaults.problem.num_kv_heads = defaults.problem.num_heads;
+  const auto section = [&](const std::string& key, const auto*... parts) {
+    JsonNode n = JsonNode::object();
+    ((n = write_fields(*parts, std::move(n))), ...);
+    for (const Axis& axis : axes())
+      if (axis.use.section == key && (axis.key != "kv_heads" || defaults.problem.num_kv_heads > 0))
+        n.set(std::string(axis.key), to_node(axis.member.get(defaults)));
+    root.set(key, n);
+  };
+  section("model");
+  section("dilated", &c.dilated);
+  section("sparse", &c.sparse);
+  root.set("sweep", sweep_node(c.sweep));
+  section("run", &c.run);
+  root.set("exclude", to_json(c.exclude));
+  section("measure", &c.measure);
+  section("check", &c.check);
+  section("memory", &c.memory);
+  section("virtual", &c.virtual_ranks);
+  // Only where there is one: configs without keep their hash.
+  if (!c.cluster.file.empty() || !c.cluster.what_if.empty()) section("cluster", &c.cluster);
+  return root;
+}
+
 }  // namespace
 
-std::string_view to_string(RatioRule rule) {
-  switch (rule) {
-    case RatioRule::kGeometric:
-      return "geometric";
-    case RatioRule::kSqrt:
-      return "sqrt";
-    case RatioRule::kList:
-      return "list";
-    case RatioRule::kCapped:
-      return "capped";
-  }
-  return "?";
-}
-
-std::string_view to_string(DilationPhase phase) {
-  return phase == DilationPhase::kSegment ? "segment" : "shard";
-}
-
-std::vector<Value> axis_values(const AxisValues& axis, int64_t world_size, int64_t ranks) {
+std::vector<Value> Config::values_of(const Axis& of, int64_t world_size, int64_t ranks) const {
+  const AxisValues* asked = sweep.find(of.key);
+  if (!asked) return {of.member.get(defaults)};
+  const AxisValues& axis = *asked;
   std::vector<Value> values;
   const auto add = [&](const Value& v) {
     if (std::ranges::find(values, v) == values.end()) values.push_back(v);
@@ -137,12 +187,6 @@ std::vector<Value> axis_values(const AxisValues& axis, int64_t world_size, int64
     v = axis.factor > 0 ? v * axis.factor : v + double(std::max<int64_t>(1, axis.step));
   }
   return values;
-}
-
-std::vector<Value> Config::values_of(const Axis& axis, int64_t world_size, int64_t ranks) const {
-  const AxisValues* asked = sweep.find(axis.key);
-  if (!asked) return {axis.member.get(defaults)};
-  return axis_values(*asked, world_size, ranks);
 }
 
 Config parse_config(std::string_view text, const std::string& path, const LoadOptions& options) {
@@ -182,6 +226,14 @@ Config parse_config(std::string_view text, const std::string& path, const LoadOp
   check_config(c, root, problems);
   problems.throw_if_any();
   return c;
+}
+
+std::string resolved_config_json(const Config& config, int indent) {
+  return dump_json(config_node(config), indent);
+}
+
+std::string config_sha256(const Config& config) {
+  return sha256_hex(dump_json(config_node(config), -1, true));
 }
 
 }  // namespace longnet

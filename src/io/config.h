@@ -23,24 +23,27 @@ namespace longnet {
 
 // Values of one axis: a list, or from, from * factor (or + step), ... up to and including `to`.
 struct AxisValues {
-  std::vector<Value>
-      values{};  // among them words: kWorld, kDivisors, kMostReplicas; empty for a range
+  // Among them words: kWorld, kDivisors, kMostReplicas; empty for a range.
+  std::vector<Value> values{};
   bool is_range = false;
   int64_t from = 0;
   Value to = 0;       // kWorld, too
   double factor = 0;  // > 1, results are rounded; 0: step is used
   int64_t step = 0;
 };
-// Ascending for ranges and divisors, no duplicates. kMostReplicas is 0: it depends on the batch.
-std::vector<Value> axis_values(const AxisValues& axis, int64_t world_size, int64_t ranks = 1);
 
 enum class RatioRule { kGeometric, kSqrt, kList, kCapped };
-std::string_view to_string(RatioRule rule);  // "geometric", "sqrt", "list", "capped"
 constexpr RatioRule last_value(RatioRule) { return RatioRule::kCapped; }
+constexpr std::string_view to_string(RatioRule rule) {
+  constexpr std::string_view kNames[] = {"geometric", "sqrt", "list", "capped"};
+  return kNames[size_t(rule)];
+}
 // Where the selection restarts: at each segment, or at each rank's shard as well.
 enum class DilationPhase { kSegment, kShard };
-std::string_view to_string(DilationPhase phase);  // "segment", "shard"
 constexpr DilationPhase last_value(DilationPhase) { return DilationPhase::kShard; }
+constexpr std::string_view to_string(DilationPhase phase) {
+  return phase == DilationPhase::kSegment ? "segment" : "shard";
+}
 
 // A segment length that may depend on the point.
 struct SegmentSpec {
@@ -199,7 +202,8 @@ struct Config {
   ClusterConfig cluster;
   std::string path;  // as the user gave it
 
-  // The values that an axis asks for, or the default.
+  // The values that an axis asks for, ascending for ranges and divisors, no duplicates; or the
+  // default. kMostReplicas is 0: it depends on the batch.
   std::vector<Value> values_of(const Axis& axis, int64_t world_size, int64_t ranks = 1) const;
 };
 

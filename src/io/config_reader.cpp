@@ -73,6 +73,18 @@ AxisValues read_range(FieldReader range, const std::string& path, const Field& f
 
 bool read_value(const JsonNode& node, const std::string& path, const Field& field,
                 Problems& problems, Value& out) {
+  if (!std::holds_alternative<int64_t>(out)) {
+    bool flag = false;
+    std::string text;
+    if (std::holds_alternative<bool>(out)) {
+      if (!read_bool(node, path, problems, flag)) return false;
+      out = flag;
+    } else {
+      if (!read_value(node, path, field, problems, text)) return false;
+      out = text;
+    }
+    return true;
+  }
   if (node.is_string() && std::ranges::find(field.words, node.string) != field.words.end()) {
     out = node.string;
     return true;
@@ -117,28 +129,17 @@ bool read_value(const JsonNode& node, const std::string& path, const Field& fiel
 
 bool read_value(const JsonNode& node, const std::string& path, const Field&, Problems& problems,
                 bool& out) {
-  if (node.kind == JsonNode::Kind::kBool) {
-    out = node.boolean;
-    return true;
-  }
-  problems.add(node, path, concat("must be true or false, is ", shown(node)),
-               node.is_array() ? "lists belong into sweep" : "write it without quotes");
-  return false;
+  return read_bool(node, path, problems, out);
 }
 
 bool read_value(const JsonNode& node, const std::string& path, const Field& field,
                 Problems& problems, std::string& out) {
   if (!field.words.empty()) return read_name(node, path, field.words, problems, out);
-  if (node.is_string() && (!node.string.empty() || !(field.min > 0))) {
-    out = node.string;
-    return true;
-  }
-  if (node.is_string())
+  if (field.min > 0 && node.is_string() && node.string.empty()) {
     problems.add(node, path, "is empty", "write something, or leave the key out");
-  else
-    problems.add(node, path, concat("must be a string, is ", shown(node)),
-                 "put it in double quotes");
-  return false;
+    return false;
+  }
+  return read_text(node, path, problems, out);
 }
 
 bool read_value(const JsonNode& node, const std::string& path, const Field&, Problems& problems,
@@ -159,42 +160,25 @@ void FieldReader::axis(const Axis& axis, const KnownNames& known, SweepConfig& o
   const JsonNode* n = take(axis.key);
   if (!n) return;
   const std::string path = path_of(axis.key);
+  AxisValues& values = out.axes[std::string(axis.key)];
   if (n->is_object() && std::holds_alternative<int64_t>(axis.standard)) {
-    out.axes[std::string(axis.key)] =
-        read_range(FieldReader(n, path, problems()), path, axis.field);
+    values = read_range(FieldReader(n, path, problems()), path, axis.field);
     return;
   }
-  AxisValues& values = out.axes[std::string(axis.key)];
-  for (const JsonNode* item : as_list(*n, path, problems())) {
-    Value value;
-    std::string name;
-    bool flag = false, good = false;
-    if (std::holds_alternative<int64_t>(axis.standard)) {
-      good = read_value(*item, path, axis.field, problems(), value);
-    } else if (std::holds_alternative<bool>(axis.standard)) {
-      good = read_value(*item, path, axis.field, problems(), flag);
-      value = flag;
-    } else {
-      good = read_name(*item, path, known.values_of(axis), problems(), name);
-      value = name;
-    }
-    if (good) values.values.push_back(value);
-  }
+  Field field = axis.field;
+  field.words = known.values_of(axis);
+  for (const JsonNode* item : as_list(*n, path, problems()))
+    if (Value value = axis.standard; read_value(*item, path, field, problems(), value))
+      values.values.push_back(value);
 }
 
 void FieldReader::value(const Axis& axis, const KnownNames& known, PointParams& out) {
   Field one = axis.field;
-  if (std::holds_alternative<std::string>(axis.standard))
-    one.words = known.values_of(axis);
-  else
-    one.words.clear();  // words follow the point
-  std::visit(
-      [&](auto value) {
-        const JsonNode* n = take(axis.key);
-        if (n && read_value(*n, path_of(axis.key), one, problems(), value))
-          axis.member.set(out, value);
-      },
-      axis.standard);
+  one.words = known.values_of(axis);
+  if (std::holds_alternative<int64_t>(axis.standard)) one.words.clear();  // they follow the point
+  Value value = axis.standard;
+  const JsonNode* n = take(axis.key);
+  if (n && read_value(*n, path_of(axis.key), one, problems(), value)) axis.member.set(out, value);
 }
 
 }  // namespace longnet

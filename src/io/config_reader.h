@@ -15,7 +15,7 @@
 namespace longnet {
 
 // Each reports a problem and leaves `out` as it is when `node` is something else.
-// A whole number, or one of the field's words.
+// A value of the type that `out` has; for a number also one of the field's words.
 bool read_value(const JsonNode& node, const std::string& path, const Field& field,
                 Problems& problems, Value& out);
 bool read_value(const JsonNode& node, const std::string& path, const Field& field,
@@ -72,10 +72,10 @@ class FieldReader : public JsonReader {
   }
 };
 
-// The file as one tree: `extends` merged in, overrides applied (config_load.cpp).
+// The file as one tree: `extends` merged in, overrides applied.
 JsonNode load_config_tree(std::string_view text, const std::string& path,
                           std::span<const std::string> overrides);
-// Rules that need more than one key (config_check.cpp).
+// Rules that need more than one key.
 void check_config(const Config& config, const JsonNode& root, Problems& problems);
 
 }  // namespace longnet

@@ -1,31 +1,29 @@
 #include "io/environment.h"
 
 #include <hwloc.h>
+#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <sstream>
+#include <thread>
 
 #include "build_info.h"
 #include "build_revision.h"
 #include "core/check.h"
-#include "io/busy_share.h"
 #include "io/units.h"
 
 extern char** environ;
 
 namespace longnet {
 namespace {
-
-struct TopologyCloser {
-  void operator()(hwloc_topology* t) const { hwloc_topology_destroy(t); }
-};
-using Topology = std::unique_ptr<hwloc_topology, TopologyCloser>;
 
 std::string first_line(const std::string& path) {
   std::ifstream file(path);
@@ -73,7 +71,8 @@ void capture_topology(Environment& env) {
   hwloc_topology_t raw = nullptr;
   const int init = hwloc_topology_init(&raw);
   check(init == 0, "hwloc_topology_init returned ", init);
-  const Topology topology(raw);
+  const std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)> topology(
+      raw, hwloc_topology_destroy);
   const int load = hwloc_topology_load(raw);
   check(load == 0, "hwloc_topology_load returned ", load);
   const auto count = [&](hwloc_obj_type_t type) {
@@ -122,14 +121,51 @@ void capture_system(Environment& env) {
   for (int i = 0; i < loads; ++i) env.load_average.push_back(load[size_t(i)]);
 }
 
-bool contains_any_case(std::string_view text, std::string_view word) {
-  const auto upper = [](char c) { return c >= 'a' && c <= 'z' ? char(c - 'a' + 'A') : c; };
-  for (size_t i = 0; i + word.size() <= text.size(); ++i) {
-    size_t k = 0;
-    while (k < word.size() && upper(text[i + k]) == word[k]) ++k;
-    if (k == word.size()) return true;
+char upper(char c) { return c >= 'a' && c <= 'z' ? char(c - 'a' + 'A') : c; }
+
+// Under a launcher each rank is bound to its own cores, and the machine is what its ranks share.
+bool is_bound(const Environment& env) { return !env.mpi_version.empty(); }
+int shared_threads(const Environment& env) {
+  return std::max(1, env.usable_threads > 0 && !is_bound(env) ? env.usable_threads : env.threads);
+}
+
+struct Ticks {
+  double all = 0, idle = 0;
+};
+
+// "cpu3 user nice system idle iowait irq softirq steal guest guest_nice": guests are in user.
+std::map<int, Ticks> ticks_of(std::string_view text) {
+  std::map<int, Ticks> out;
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("cpu") || line.size() < 4 || line[3] == ' ') continue;
+    std::istringstream words(line.substr(3));
+    int thread = 0;
+    words >> thread;
+    Ticks& t = out[thread];
+    double value = 0;
+    for (int column = 0; column < 8 && words >> value; ++column) {
+      t.all += value;
+      if (column == 3 || column == 4) t.idle += value;
+    }
   }
-  return false;
+  return out;
+}
+
+std::string proc_stat() {
+  std::ostringstream text;
+  text << std::ifstream("/proc/stat").rdbuf();
+  return text.str();
+}
+
+std::vector<int> usable_threads() {
+  std::vector<int> threads;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return threads;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(i, &set)) threads.push_back(i);
+  return threads;
 }
 
 }  // namespace
@@ -144,8 +180,8 @@ BuildInfo build_info() {
 }
 
 bool environment_variable_allowed(std::string_view name) {
-  for (const char* secret : {"TOKEN", "SECRET", "KEY", "PASS", "CREDENTIAL"})
-    if (contains_any_case(name, secret)) return false;
+  for (const std::string_view secret : {"TOKEN", "SECRET", "KEY", "PASS", "CREDENTIAL"})
+    if (!std::ranges::search(name, secret, {}, upper).empty()) return false;
   for (const char* prefix : {"OMP_", "GOMP_", "OMPI_MCA_", "NCCL_"})
     if (name.starts_with(prefix)) return true;
   for (const char* exact : {"SLURM_JOB_ID", "SLURM_NNODES", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE",
@@ -172,16 +208,6 @@ Environment capture_environment(const CaptureOptions& options) {
   }
   return env;
 }
-
-namespace {
-
-// Under a launcher each rank is bound to its own cores, and the machine is what its ranks share.
-bool is_bound(const Environment& env) { return !env.mpi_version.empty(); }
-int shared_threads(const Environment& env) {
-  return std::max(1, env.usable_threads > 0 && !is_bound(env) ? env.usable_threads : env.threads);
-}
-
-}  // namespace
 
 std::string why_busy(const Environment& env) {
   if (!std::isnan(env.busy_share))
@@ -221,6 +247,26 @@ std::vector<std::string> fitness_warnings(const Environment& env, const BuildInf
     warnings.push_back(
         concat("Built with -fsanitize=", build.sanitizer, ": its times mean nothing."));
   return warnings;
+}
+
+double busy_share_between(std::string_view before, std::string_view after,
+                          const std::vector<int>& threads) {
+  const auto then = ticks_of(before), now = ticks_of(after);
+  Ticks passed;
+  for (const int thread : threads) {
+    const auto a = then.find(thread), b = now.find(thread);
+    if (a == then.end() || b == now.end()) continue;
+    passed.all += b->second.all - a->second.all;
+    passed.idle += b->second.idle - a->second.idle;
+  }
+  return passed.all > 0 ? 1 - passed.idle / passed.all : std::numeric_limits<double>::quiet_NaN();
+}
+
+double measure_busy_share(double seconds) {
+  const std::vector<int> threads = usable_threads();
+  const std::string before = proc_stat();
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  return busy_share_between(before, proc_stat(), threads);
 }
 
 }  // namespace longnet

@@ -35,7 +35,7 @@ struct Environment {
   int64_t memory_limit_bytes = 0;      // the smaller of memory_bytes and the cgroup's limit
   std::string governor{}, turbo{};     // "" where unreadable
   std::vector<double> load_average{};  // 1, 5, 15 minutes
-  // busy_share.h, before the ranks began; NaN: not measured.
+  // measure_busy_share() before the ranks began; NaN: not measured.
   double busy_share = std::numeric_limits<double>::quiet_NaN();
   std::string mpi_version{};
   std::vector<std::string> devices{};                    // accelerators, as the caller names them
@@ -88,9 +88,15 @@ std::string why_busy(const Environment& env);
 std::vector<std::string> fitness_warnings(const Environment& env,
                                           const BuildInfo& build = build_info());
 
-std::string environment_to_json(const Environment& env, int indent = 2);
-Environment environment_from_json(std::string_view text);
-std::string build_to_json(const BuildInfo& build, int indent = 2);
-BuildInfo build_from_json(std::string_view text);
+// Above, times deserve little trust: on two cores a third of one is somebody else's.
+inline constexpr double kBusyShare = 0.15;
+// Share in [0, 1] of the hardware threads that this process may use which are at work while it
+// sleeps that long; NaN where the system does not tell. Load averages remember minutes, so that a
+// build just ended would make every machine look busy. Ranks of a job that measure at the same time
+// do not disturb each other.
+double measure_busy_share(double seconds = 0.4);
+// The same from two texts of /proc/stat, for these hardware threads; NaN without a difference.
+double busy_share_between(std::string_view before, std::string_view after,
+                          const std::vector<int>& threads);
 
 }  // namespace longnet

@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "io/config.h"
-#include "io/point_json.h"
 
 namespace longnet {
 

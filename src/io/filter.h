@@ -6,7 +6,7 @@
 // are the names of a result's params, and id. Numbers may carry K, M, B; strings may be bare or
 // quoted; a boolean key may stand alone.
 #pragma once
-#include <memory>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,18 +17,14 @@ namespace longnet {
 
 class Filter {
  public:
-  struct Expression;  // syntax tree, in filter.cpp
-
   Filter() = default;  // matches everything, as does an empty text
   // Throws UsageError that shows the text with a caret under the mistake. A value outside those
   // known for its key is one.
   explicit Filter(std::string_view text, const KnownNames& known = {});
-  bool matches(const Point& point) const;
-  // Fully parenthesised; parses back to the same filter.
-  std::string to_string() const;
+  bool matches(const Point& point) const { return !condition_ || condition_(point); }
 
  private:
-  std::shared_ptr<const Expression> root_;
+  std::function<bool(const Point&)> condition_;
 };
 
 std::vector<std::string> filter_keys();

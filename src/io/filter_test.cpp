@@ -130,14 +130,12 @@ TEST(Filter, AgreesWithDirectEvaluation) {
   std::mt19937 random(5);
   for (int i = 0; i < 300; ++i) {
     const Sample sample = random_expression(random, 4);
-    const Filter filter(sample.text), printed(Filter(sample.text).to_string());
+    const Filter filter(sample.text);
     for (int k = 0; k < 20; ++k) {
       const Point p = point(random() % 2 ? "ring" : "dilated", int64_t{1} << (9 + random() % 8),
                             int(1 + random() % 4), random() % 2);
       EXPECT_EQ(filter.matches(p), sample.truth(p)) << sample.text;
-      EXPECT_EQ(printed.matches(p), sample.truth(p)) << printed.to_string();
     }
-    EXPECT_EQ(printed.to_string(), filter.to_string());
   }
 }
 

@@ -7,6 +7,8 @@
 
 #include "core/algorithm_options.h"
 #include "core/problem.h"
+#include "io/field.h"
+#include "json/json_tree.h"
 #include "pattern/dilated_pattern.h"
 
 namespace longnet {
@@ -21,14 +23,24 @@ enum class PointStatus {
   kCheckFailed,
   kError
 };
-std::string_view to_string(PointStatus s);  // "ok", "skipped_memory", ... as in results
 constexpr PointStatus last_value(PointStatus) { return PointStatus::kError; }
+constexpr std::string_view to_string(PointStatus s) {
+  constexpr std::string_view kNames[] = {
+      "ok",  "skipped_memory", "skipped_excluded", "skipped_unsupported",
+      "oom", "timeout",        "check_failed",     "error"};
+  return kNames[size_t(s)];
+}
+// The point was wrong or broke.
+constexpr bool is_failure(PointStatus s) { return s >= PointStatus::kOom; }
 
 // Ranks that run at once; one device in the place of all ranks, one after another; a modelled
 // cluster.
 enum class Mode { kReal, kVirtual, kSimulated };
-std::string_view to_string(Mode m);  // "real", "virtual", "simulated"
 constexpr Mode last_value(Mode) { return Mode::kSimulated; }
+constexpr std::string_view to_string(Mode m) {
+  constexpr std::string_view kNames[] = {"real", "virtual", "simulated"};
+  return kNames[size_t(m)];
+}
 
 // io/axes.cpp has a row for each of these but the branches and the cluster: name, default, where it
 // is read from.
@@ -64,5 +76,15 @@ struct Point {
   PointStatus status = PointStatus::kOk;  // kSkippedExcluded when the config excludes it
   std::string reason{};                   // of anything but ok
 };
+
+JsonNode to_json(const PointParams& params, const Field& field = {});
+// Lenient on absent keys; throws UsageError on bad names. Results of before there were modes say
+// "virtual" or "simulated" in place of a transport.
+void from_json(const JsonNode& node, PointParams& out, const Field& field = {});
+
+// The canonical JSON of params (sorted keys, neither mode nor transport) and the id: first 8 hex
+// digits of its SHA-256.
+std::string canonical_params_json(const PointParams& params);
+std::string point_id(const PointParams& params);
 
 }  // namespace longnet

@@ -1,9 +1,11 @@
 #include "io/record.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "core/check.h"
+#include "io/field_json.h"
 #include "io/units.h"
 #include "measure/statistics.h"
 
@@ -63,20 +65,6 @@ std::string check_contradiction(const PointRecord& r) {
 
 }  // namespace
 
-std::string_view to_string(Source s) {
-  switch (s) {
-    case Source::kMeasured:
-      return "measured";
-    case Source::kSimulated:
-      return "simulated";
-    case Source::kReplayed:
-      return "replayed";
-    case Source::kExtrapolated:
-      return "extrapolated";
-  }
-  return "?";
-}
-
 PointRecord make_record(const Point& point, Source source) {
   PointRecord r;
   r.id = point.id;
@@ -99,27 +87,37 @@ void set_timing(PointRecord& record, const std::vector<double>& samples_s, int w
   t.ci_high_s = interval.high;
   t.ci_level = interval.level;
   t.p95_s = quantile(samples_s, 0.95);
-  t.min_s = minimum(samples_s);
+  t.min_s = std::ranges::min(samples_s);
 }
 
 bool validate_record(PointRecord& r) {
-  std::string reason;
-  PointStatus status = PointStatus::kError;
   if (r.status != PointStatus::kOk) {
     if (!r.reason.empty()) return true;
     r.reason = concat(to_string(r.status), " without a reason");
     return false;
   }
-  reason = contradiction(r);
-  if (reason.empty()) reason = impossible_ablation(r);
-  if (reason.empty()) {
-    reason = check_contradiction(r);
-    status = PointStatus::kCheckFailed;
-  }
-  if (reason.empty()) return true;
-  r.status = status;
-  r.reason = reason;
-  return false;
+  const auto fail = [&](PointStatus status, const std::string& reason) {
+    if (!reason.empty()) r.status = status, r.reason = reason;
+    return !reason.empty();
+  };
+  return !(fail(PointStatus::kError, contradiction(r)) ||
+           fail(PointStatus::kError, impossible_ablation(r)) ||
+           fail(PointStatus::kCheckFailed, check_contradiction(r)));
+}
+
+std::string record_to_json(const PointRecord& record) { return dump_json(write_fields(record)); }
+
+PointRecord record_from(const JsonNode& n) {
+  if (!n.is_object() || n.text("id").empty() || !n.find("params"))
+    throw UsageError(
+        concat(n.where(), ": this is no point of a result: it has no id or no params"));
+  PointRecord r;
+  read_fields(n, r);
+  return r;
+}
+
+PointRecord record_from_json(std::string_view text) {
+  return record_from(parse_json(text, "record"));
 }
 
 }  // namespace longnet

@@ -19,8 +19,11 @@ namespace longnet {
 inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 enum class Source { kMeasured, kSimulated, kReplayed, kExtrapolated };
-std::string_view to_string(Source s);  // "measured", ...
 constexpr Source last_value(Source) { return Source::kExtrapolated; }
+constexpr std::string_view to_string(Source s) {
+  constexpr std::string_view kNames[] = {"measured", "simulated", "replayed", "extrapolated"};
+  return kNames[size_t(s)];
+}
 
 struct TimingRecord {
   std::vector<double> samples_s;  // each over all ranks, by `reduction`
@@ -230,7 +233,8 @@ void set_timing(PointRecord& record, const std::vector<double>& samples_s, int w
 // ablations too), anything else without a reason. Returns true if it was consistent.
 bool validate_record(PointRecord& record);
 
-std::string record_to_json(const PointRecord& record, int indent = -1);
-PointRecord record_from_json(std::string_view text);  // throws UsageError
+std::string record_to_json(const PointRecord& record);  // one line
+PointRecord record_from(const JsonNode& node);          // throws UsageError, as the next
+PointRecord record_from_json(std::string_view text);
 
 }  // namespace longnet

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/durable_file.h"
 #include "io/environment.h"
 #include "io/record.h"
 
@@ -136,16 +137,12 @@ class ResultWriter {
   // machines do not belong into one result. Changes that are let through stand in run.resumed.
   static ResultWriter resume(const std::string& directory, const WriterOptions& now,
                              bool allow_changed_machine = false);
-  ResultWriter(ResultWriter&&) noexcept;
-  ResultWriter& operator=(ResultWriter&&) noexcept;
-  ~ResultWriter();
 
-  const std::string& directory() const;
+  const std::string& directory() const { return result_.path; }
   // Recorded before, and not an `error` (those are worth another try).
   bool finished(std::string_view id) const;
-  std::vector<std::string> finished_ids() const;
   // The last one per id, in the order of first appearance.
-  const std::vector<PointRecord>& records() const;
+  const std::vector<PointRecord>& records() const { return result_.points; }
 
   // Validates, writes one line, flushes it to the disk. Returns what was written (validation may
   // change it).
@@ -156,9 +153,9 @@ class ResultWriter {
   Summary finish(int64_t planned);
 
  private:
-  struct State;
-  explicit ResultWriter(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit ResultWriter(Result result);
+  Result result_;
+  std::unique_ptr<DurableFile> lines_;
 };
 
 }  // namespace longnet

@@ -12,7 +12,8 @@
 #include "io/compare.h"
 #include "io/config.h"
 #include "io/expand.h"
-#include "io/result_json.h"
+#include "io/field_json.h"
+#include "json/json_reader.h"
 #include "json/json_tree.h"
 
 namespace longnet {
@@ -103,12 +104,12 @@ TEST(ResultWriter, WritesALineForEachPointAndTimelinesApart) {
     writer.append(r);
   }
   writer.finish(3);
-  const std::string text = read_text_file(directory + "/result.json");
+  const std::string text = read_file_text(directory + "/result.json", "");
   EXPECT_EQ(text.find("timeline"), std::string::npos);
   for (int i = 0; i < 3; ++i)
     EXPECT_THAT(text, HasSubstr(concat("\n  {\"id\":\"", all[size_t(i)].id, "\",")));
   EXPECT_THAT(text, HasSubstr("}\n ],\n \"summary\": {\n  \"verdict\": \"incomplete\",\n"));
-  const std::string timelines = read_text_file(directory + "/timelines.jsonl");
+  const std::string timelines = read_file_text(directory + "/timelines.jsonl", "");
   EXPECT_EQ(std::ranges::count(timelines, '\n'), 2);
   EXPECT_TRUE(timelines.starts_with(concat("{\"id\":\"", all[1].id, "\",\"timeline\":[{")));
 
@@ -138,7 +139,7 @@ TEST(ReadResult, TakesTimelinesThatStandInTheResult) {  // as those of older res
   r.timeline = {{0, "compute", "attend", 0, 1}};
   writer.append(r);
   writer.finish(1);
-  JsonNode n = parse_json(read_text_file(writer.directory() + "/result.json"), "r");
+  JsonNode n = parse_json(read_file_text(writer.directory() + "/result.json", ""), "r");
   n.find("points")->items[0] = parse_json(record_to_json(r), "p");
   EXPECT_THAT(timeline_ends(folder.write("result.json", dump_json(n, 1))), ElementsAre(1));
 }
@@ -190,7 +191,7 @@ TEST(ResultWriter, ResumesAfterATornLine) {
   EXPECT_EQ(read_result(directory).points.size(), 3u);
   EXPECT_EQ(read_result(directory).summary.verdict, "fail");
   auto writer = ResultWriter::resume(directory, options);
-  EXPECT_THAT(writer.finished_ids(), ElementsAre(all[0].id, all[1].id));
+  EXPECT_TRUE(writer.finished(all[0].id) && writer.finished(all[1].id));
   EXPECT_FALSE(writer.finished(all[2].id));  // errors are tried again
   EXPECT_FALSE(writer.finished(all[3].id));
   EXPECT_EQ(writer.finish(6).verdict, "fail");
@@ -372,7 +373,7 @@ TEST(Canary, AppearsInNoOutput) {
     EXPECT_EQ(text.find(canary), std::string::npos) << entry.path();
   }
   EXPECT_EQ(files, 3);
-  EXPECT_EQ(environment_to_json(o.environment).find(canary), std::string::npos);
+  EXPECT_EQ(dump_json(to_json(o.environment)).find(canary), std::string::npos);
   const Result r = read_result(writer.directory());
   EXPECT_EQ(comparison_table(compare_results(r, r)).find(canary), std::string::npos);
 }

@@ -58,55 +58,25 @@ std::optional<int64_t> try_parse_tokens(std::string_view text) {
   if (error != std::errc() || number < 0) return std::nullopt;
   const std::string_view suffix = text.substr(size_t(end - text.data()));
   if (suffix.empty()) return number;
-  if (suffix.size() != 1) return std::nullopt;
-  int shift = 0;
-  switch (suffix[0]) {
-    case 'k':
-    case 'K':
-      shift = 10;
-      break;
-    case 'm':
-    case 'M':
-      shift = 20;
-      break;
-    case 'b':
-    case 'B':
-      shift = 30;
-      break;
-    default:
-      return std::nullopt;
-  }
+  const size_t letter = std::string_view("kKmMbB").find(suffix[0]);
+  if (suffix.size() != 1 || letter == std::string_view::npos) return std::nullopt;
+  const int shift = 10 * (int(letter) / 2 + 1);
   if (number > (std::numeric_limits<int64_t>::max() >> shift)) return std::nullopt;
   return number << shift;
 }
 
-int64_t parse_tokens(std::string_view text) {
-  if (const auto tokens = try_parse_tokens(text)) return *tokens;
-  throw UsageError(concat("'", text, "' is no number of tokens: write 8192, 8K, 1M or 1B"));
-}
-
 std::string format_tokens(int64_t tokens) {
-  constexpr std::array<std::pair<int, char>, 3> kSuffixes{{{30, 'B'}, {20, 'M'}, {10, 'K'}}};
-  for (const auto& [shift, letter] : kSuffixes)
+  for (const auto& [shift, letter] : {std::pair(30, 'B'), std::pair(20, 'M'), std::pair(10, 'K')})
     if (tokens > 0 && tokens % (int64_t{1} << shift) == 0)
       return std::to_string(tokens >> shift) + letter;
   return std::to_string(tokens);
 }
 
 std::optional<int64_t> try_parse_bytes(std::string_view text) {
-  static constexpr std::array<Suffix, 13> kSuffixes{{{"", 1},
-                                                     {"B", 1},
-                                                     {"KiB", 0x1p10},
-                                                     {"MiB", 0x1p20},
-                                                     {"GiB", 0x1p30},
-                                                     {"TiB", 0x1p40},
-                                                     {"KB", 1e3},
-                                                     {"kB", 1e3},
-                                                     {"MB", 1e6},
-                                                     {"GB", 1e9},
-                                                     {"TB", 1e12},
-                                                     {"PiB", 0x1p50},
-                                                     {"PB", 1e15}}};
+  static constexpr Suffix kSuffixes[]{
+      {"", 1},      {"B", 1},        {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+      {"KB", 1e3},  {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9},     {"TiB", 0x1p40},
+      {"TB", 1e12}, {"PiB", 0x1p50}, {"PB", 1e15}};
   double number = 0;
   std::string_view rest;
   if (!split_number(text, number, rest) || number < 0) return std::nullopt;
@@ -149,8 +119,8 @@ std::string format_si(double value, std::string_view unit) {
 }
 
 double parse_duration(std::string_view text) {
-  static constexpr std::array<Suffix, 6> kSuffixes{
-      {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"m", 60}, {"min", 60}, {"h", 3600}}};
+  static constexpr Suffix kSuffixes[]{{"", 1},   {"s", 1},    {"ms", 1e-3},
+                                      {"m", 60}, {"min", 60}, {"h", 3600}};
   double number = 0;
   std::string_view rest;
   if (split_number(text, number, rest) && number >= 0)

@@ -13,16 +13,14 @@ namespace longnet {
 namespace {
 
 TEST(Tokens, SuffixesArePowersOfTwo) {
-  EXPECT_EQ(parse_tokens("8192"), 8192);
-  EXPECT_EQ(parse_tokens("8K"), 8192);
-  EXPECT_EQ(parse_tokens("8k"), 8192);
-  EXPECT_EQ(parse_tokens("1M"), 1048576);
-  EXPECT_EQ(parse_tokens("1B"), 1073741824);
+  EXPECT_EQ(try_parse_tokens("8192"), 8192);
+  EXPECT_EQ(try_parse_tokens("8K"), 8192);
+  EXPECT_EQ(try_parse_tokens("8k"), 8192);
+  EXPECT_EQ(try_parse_tokens("1M"), 1048576);
+  EXPECT_EQ(try_parse_tokens("1B"), 1073741824);
   for (const char* bad :
        {"", "K", "8KB", "8 K", "-1", "1.5K", "8G", "99999999999999999999", "9000000000000B"})
     EXPECT_FALSE(try_parse_tokens(bad)) << bad;
-  EXPECT_NE(usage_error([] { parse_tokens("8G"); }).find("write 8192, 8K, 1M or 1B"),
-            std::string::npos);
 }
 
 TEST(Tokens, FormatParsesBack) {
@@ -34,7 +32,7 @@ TEST(Tokens, FormatParsesBack) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 2000; ++i) {
     const int64_t n = int64_t(random() >> (1 + random() % 62)) << (random() % 2 * 10 % 10);
-    EXPECT_EQ(parse_tokens(format_tokens(n)), n);
+    EXPECT_EQ(try_parse_tokens(format_tokens(n)), n);
   }
 }
 

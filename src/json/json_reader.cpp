@@ -81,24 +81,24 @@ std::string JsonReader::path_of(std::string_view key) const {
   return path_.empty() ? std::string(key) : concat(path_, ".", key);
 }
 
-void JsonReader::text(std::string_view key, std::string& out) {
-  const JsonNode* n = take(key);
-  if (!n) return;
-  if (n->is_string()) {
-    out = n->string;
-  } else {
-    problems_.add(*n, path_of(key), concat("must be a string, is ", shown(*n)),
-                  "put it in double quotes");
-  }
+bool read_text(const JsonNode& node, const std::string& path, Problems& problems,
+               std::string& out) {
+  if (node.is_string())
+    out = node.string;
+  else
+    problems.add(node, path, concat("must be a string, is ", shown(node)),
+                 "put it in double quotes");
+  return node.is_string();
 }
 
-void JsonReader::boolean(std::string_view key, bool& out) {
-  std::vector<bool> values;
-  booleans(key, values);
-  if (values.size() == 1) out = values[0];
-  if (values.size() > 1)
-    problems_.add(*node_->find(key), path_of(key), "must be true or false, is a list",
-                  "lists belong into sweep");
+bool read_bool(const JsonNode& node, const std::string& path, Problems& problems, bool& out) {
+  const bool good = node.kind == JsonNode::Kind::kBool;
+  if (good)
+    out = node.boolean;
+  else
+    problems.add(node, path, concat("must be true or false, is ", shown(node)),
+                 node.is_array() ? "lists belong into sweep" : "write it without quotes");
+  return good;
 }
 
 bool read_real(const JsonNode& node, const std::string& path, const Limits& limits,
@@ -116,6 +116,14 @@ bool read_real(const JsonNode& node, const std::string& path, const Limits& limi
   return false;
 }
 
+void JsonReader::text(std::string_view key, std::string& out) {
+  if (const JsonNode* n = take(key)) read_text(*n, path_of(key), problems_, out);
+}
+
+void JsonReader::boolean(std::string_view key, bool& out) {
+  if (const JsonNode* n = take(key)) read_bool(*n, path_of(key), problems_, out);
+}
+
 void JsonReader::real(std::string_view key, double& out, const Limits& limits) {
   if (const JsonNode* n = take(key)) read_real(*n, path_of(key), limits, problems_, out);
 }
@@ -123,33 +131,6 @@ void JsonReader::real(std::string_view key, double& out, const Limits& limits) {
 void JsonReader::choice(std::string_view key, std::string& out,
                         std::span<const std::string> names) {
   if (const JsonNode* n = take(key)) read_name(*n, path_of(key), names, problems_, out);
-}
-
-void JsonReader::names(std::string_view key, std::vector<std::string>& out,
-                       std::span<const std::string> known) {
-  const JsonNode* n = take(key);
-  if (!n) return;
-  std::vector<std::string> found;
-  for (const JsonNode* item : as_list(*n, path_of(key), problems_)) {
-    std::string name;
-    if (read_name(*item, path_of(key), known, problems_, name)) found.push_back(name);
-  }
-  out = found;
-}
-
-void JsonReader::booleans(std::string_view key, std::vector<bool>& out) {
-  const JsonNode* n = take(key);
-  if (!n) return;
-  std::vector<bool> found;
-  for (const JsonNode* item : as_list(*n, path_of(key), problems_)) {
-    if (item->kind == JsonNode::Kind::kBool) {
-      found.push_back(item->boolean);
-    } else {
-      problems_.add(*item, path_of(key), concat("must be true or false, is ", shown(*item)),
-                    "write it without quotes");
-    }
-  }
-  out = found;
 }
 
 void JsonReader::unknown_keys() {

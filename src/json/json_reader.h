@@ -47,9 +47,6 @@ class JsonReader {
   void boolean(std::string_view key, bool& out);
   void real(std::string_view key, double& out, const Limits& limits);
   void choice(std::string_view key, std::string& out, std::span<const std::string> names);
-  void names(std::string_view key, std::vector<std::string>& out,
-             std::span<const std::string> known);  // scalar or list; known empty: any
-  void booleans(std::string_view key, std::vector<bool>& out);
   void unknown_keys();  // reports the keys that were not taken; call it last
 
  private:
@@ -59,6 +56,9 @@ class JsonReader {
   std::vector<std::string> known_;
 };
 
+// Each reports a problem and leaves `out` as it is when `node` is something else.
+bool read_text(const JsonNode& node, const std::string& path, Problems& problems, std::string& out);
+bool read_bool(const JsonNode& node, const std::string& path, Problems& problems, bool& out);
 bool read_real(const JsonNode& node, const std::string& path, const Limits& limits,
                Problems& problems, double& out);
 bool read_name(const JsonNode& node, const std::string& path, std::span<const std::string> known,

@@ -150,6 +150,34 @@ Json to_library(const JsonNode& n) {
   return nullptr;
 }
 
+template <class Json>  // nlohmann::json sorts keys, ordered_json keeps their order
+std::string one_line(const JsonNode& node) {
+  // Bytes that are no UTF-8 (a stray environment variable) become U+FFFD instead of an exception.
+  return to_library<Json>(node).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void write_lines(std::string& out, const JsonNode& node, int indent, int depth) {
+  const auto nests = [](const JsonNode& n) { return n.is_object() || n.is_array(); };
+  const bool plain =
+      node.is_object() ? node.items.empty() : std::ranges::none_of(node.items, nests);
+  if (plain) {
+    out += one_line<nlohmann::ordered_json>(node);
+    return;
+  }
+  const std::string margin = "\n" + std::string(size_t(indent * depth), ' ');
+  out += node.is_object() ? "{" : "[";
+  for (size_t i = 0; i < node.items.size(); ++i) {
+    out += (i > 0 ? "," : "") + margin + std::string(size_t(indent), ' ');
+    if (node.is_object()) {
+      out += one_line<nlohmann::ordered_json>(node.keys[i]) + ": ";
+      write_lines(out, node.items[i], indent, depth + 1);
+    } else {
+      out += one_line<nlohmann::ordered_json>(node.items[i]);
+    }
+  }
+  out += margin + (node.is_object() ? "}" : "]");
+}
+
 }  // namespace
 
 JsonNode::JsonNode(double v) {
@@ -164,9 +192,10 @@ JsonNode JsonNode::array() {
   return n;
 }
 
-JsonNode JsonNode::object() {
+JsonNode JsonNode::object(std::initializer_list<std::pair<std::string, JsonNode>> members) {
   JsonNode n;
   n.kind = Kind::kObject;
+  for (const auto& [key, value] : members) n.set(key, value);
   return n;
 }
 
@@ -248,38 +277,6 @@ JsonNode parse_json(std::string_view text, std::string_view file) {
   nlohmann::json::sax_parse(begin, end, &builder, nlohmann::json::input_format_t::json, true, true);
   return builder.take();
 }
-
-namespace {
-
-template <class Json>  // nlohmann::json sorts keys, ordered_json keeps their order
-std::string one_line(const JsonNode& node) {
-  // Bytes that are no UTF-8 (a stray environment variable) become U+FFFD instead of an exception.
-  return to_library<Json>(node).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-void write_lines(std::string& out, const JsonNode& node, int indent, int depth) {
-  const auto nests = [](const JsonNode& n) { return n.is_object() || n.is_array(); };
-  const bool plain =
-      node.is_object() ? node.items.empty() : std::ranges::none_of(node.items, nests);
-  if (plain) {
-    out += one_line<nlohmann::ordered_json>(node);
-    return;
-  }
-  const std::string margin = "\n" + std::string(size_t(indent * depth), ' ');
-  out += node.is_object() ? "{" : "[";
-  for (size_t i = 0; i < node.items.size(); ++i) {
-    out += (i > 0 ? "," : "") + margin + std::string(size_t(indent), ' ');
-    if (node.is_object()) {
-      out += one_line<nlohmann::ordered_json>(node.keys[i]) + ": ";
-      write_lines(out, node.items[i], indent, depth + 1);
-    } else {
-      out += one_line<nlohmann::ordered_json>(node.items[i]);
-    }
-  }
-  out += margin + (node.is_object() ? "}" : "]");
-}
-
-}  // namespace
 
 std::string dump_json(const JsonNode& node, int indent, bool sort_keys) {
   if (sort_keys) return one_line<nlohmann::json>(node);

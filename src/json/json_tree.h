@@ -6,10 +6,12 @@
 // The one place that knows the JSON library is json_tree.cpp.
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace longnet {
@@ -37,7 +39,7 @@ struct JsonNode {
   JsonNode(std::string_view v) : JsonNode(std::string(v)) {}              // NOLINT: implicit
   JsonNode(const char* v) : JsonNode(std::string(v)) {}                   // NOLINT: implicit
   static JsonNode array();
-  static JsonNode object();
+  static JsonNode object(std::initializer_list<std::pair<std::string, JsonNode>> members = {});
 
   bool is_null() const { return kind == Kind::kNull; }
   bool is_object() const { return kind == Kind::kObject; }

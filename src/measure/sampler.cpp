@@ -32,7 +32,7 @@ class Sampler {
       take_one();
       go_on = hooks_.broadcast_from_root(wants_more());
     }
-    finish();
+    if (!sorted_.empty()) set_.interval = median_interval_sorted(sorted_, options_.ci_level);
     return std::move(set_);
   }
 
@@ -57,6 +57,8 @@ class Sampler {
 
   bool over_budget() const { return hooks_.now() - begin_ >= options_.time_budget_s; }
 
+  // All ranks have the same samples and decide the same, but for the time budget: when rank 0
+  // stopped and this rank would not have, rank 0's clock is the reason.
   bool wants_more() {
     const int taken = int(set_.samples_s.size());
     if (taken >= options_.min_samples &&
@@ -72,13 +74,6 @@ class Sampler {
     set_.stop = SampleStop::kTimeBudget;  // holds unless another sample follows
     const double used = hooks_.now() - begin_;
     return used + set_.samples_s.back() <= options_.time_budget_s;
-  }
-
-  // All ranks have the same samples and decide the same, but for the time budget: when rank 0
-  // stopped and this rank would not have, rank 0's clock is the reason.
-  void finish() {
-    set_.elapsed_s = hooks_.now() - begin_;
-    if (!sorted_.empty()) set_.interval = median_interval_sorted(sorted_, options_.ci_level);
   }
 
   const SampleOptions& options_;
@@ -106,6 +101,20 @@ SampleSet sample(const SampleOptions& options, const SampleHooks& hooks) {
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+int worthwhile_rounds(double run_s) { return run_s < 0.3 ? 5 : run_s < 3 ? 3 : 2; }
+
+std::vector<std::vector<double>> take_rounds(int modes, int rounds,
+                                             const std::function<double(int)>& time_mode) {
+  check(modes > 0 && rounds > 0, "need modes and rounds, have ", modes, " and ", rounds);
+  std::vector<std::vector<double>> seconds(static_cast<size_t>(modes));
+  for (int round = 0; round < rounds; ++round)
+    for (int place = 0; place < modes; ++place) {
+      const int mode = (round + place) % modes;
+      seconds[size_t(mode)].push_back(time_mode(mode));
+    }
+  return seconds;
 }
 
 }  // namespace longnet

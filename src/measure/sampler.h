@@ -2,7 +2,7 @@
 //
 // One sample, on P = 2 ranks:
 //   rank 0: barrier | run 0.0 .. 1.0 s |  \ over_ranks gives 1.3 s on both:
-//   rank 1: barrier | run 0.1 .. 1.3 s |  / last end - first begin (run_span.h)
+//   rank 1: barrier | run 0.1 .. 1.3 s |  / last end - first begin
 // Rank 0 looks at these and decides whether to go on; all ranks follow its broadcast, so that ranks
 // whose clocks differ still take the same number of samples (else the next barrier would hang).
 #pragma once
@@ -10,10 +10,15 @@
 #include <string_view>
 #include <vector>
 
-#include "measure/run_span.h"
 #include "measure/statistics.h"
 
 namespace longnet {
+
+// One rank's part of a run, on its steady clock.
+struct RunSpan {
+  double begin_s = 0, end_s = 0;
+  double seconds() const { return end_s - begin_s; }
+};
 
 struct SampleOptions {
   int warmup = 3;
@@ -43,7 +48,6 @@ struct SampleSet {
   int warmup = 0;                 // runs before the first sample
   SampleStop stop = SampleStop::kMaxSamples;
   MedianInterval interval;  // of samples_s; zeros when empty
-  double elapsed_s = 0;     // this rank's clock, warm-up included
 };
 
 // Collective over the ranks. Throws Error when options make no sense or a clock runs backwards;
@@ -51,5 +55,17 @@ struct SampleSet {
 SampleSet sample(const SampleOptions& options, const SampleHooks& hooks);
 
 double steady_seconds();
+
+// Number of rounds for runs of `run_s` seconds: 5 below 0.3 s, 3 below 3 s, else 2.
+int worthwhile_rounds(double run_s);
+
+// Several things timed against each other: in rounds, so that a machine that slows down in the
+// meantime slows all of them and not their differences. Three modes a, b, c in three rounds:
+//   a b c | b c a | c a b
+// Each mode stands at each place as often as the rounds allow. `time_mode(mode)` gives the seconds
+// of one run of modes 0 .. modes - 1. Returns seconds[mode][round]. Throws Error unless both
+// numbers are positive.
+std::vector<std::vector<double>> take_rounds(int modes, int rounds,
+                                             const std::function<double(int)>& time_mode);
 
 }  // namespace longnet

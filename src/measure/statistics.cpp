@@ -98,11 +98,6 @@ double quantile(std::span<const double> values, double q) {
   return x[below] + (at - double(below)) * (x[above] - x[below]);
 }
 
-double minimum(std::span<const double> values) {
-  check(!values.empty(), "minimum of ", values.size(), " values");
-  return *std::min_element(values.begin(), values.end());
-}
-
 MedianInterval median_interval_sorted(std::span<const double> x, double level) {
   check(!x.empty(), "interval of ", x.size(), " values");
   const int64_t n = int64_t(x.size());

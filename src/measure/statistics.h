@@ -15,7 +15,6 @@ namespace longnet {
 double median(std::span<const double> values);
 // Linear between order statistics, 0 <= q <= 1.
 double quantile(std::span<const double> values, double q);
-double minimum(std::span<const double> values);
 
 // Confidence interval of the median between the order statistics low_rank and high_rank (from 1).
 struct MedianInterval {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "measure/rounds.h"
+#include "measure/sampler.h"
 #include "measure/statistics.h"
 
 namespace longnet {

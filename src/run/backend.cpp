@@ -1,15 +1,111 @@
 #include "run/backend.h"
 
+#include "core/tagged_memory.h"
+#include "execute/program_executor.h"
 #include "execute/virtual_walk.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cuda/device_kernel.h"
+#include "kernels/row_worker.h"
 #include "measure/rank_place.h"
-#include "run/attend_rate.h"
-#include "run/host_session.h"
+#include "run/fill_record.h"
+#include "run/machine.h"
 #include "run/point_schedule.h"
+#include "run/rank_clock.h"
 
 namespace longnet {
 namespace {
+
+// Measuring on the cores of the host: ranks are threads or processes of MPI, timed by their steady
+// clocks.
+class HostSession final : public PointSession {
+ public:
+  HostSession(const PointParams& p, double peak_flops_per_thread, Communicator& comm)
+      : comm_(comm),
+        places_(gather_places(comm)),
+        clock_(comm, places_),
+        kernel_(make_kernel(p.kernel)),
+        threads_(p.threads),
+        cores_(usable_cores(places_, p.threads)),
+        peak_flops_per_thread_(peak_flops_per_thread),
+        resident_before_(peak_resident_bytes()) {
+    worker_ = make_cpu_row_worker();
+  }
+
+  std::string_view transport() const override { return comm_.transport(); }
+  double peak_flops() const override { return peak_flops_per_thread_ * cores_; }
+  void record_machine(PointRecord& record) const override {
+    record.metrics["usable_cores"] = cores_;
+  }
+  void bind(const Schedule& schedule) override {
+    executor_ = std::make_unique<ProgramExecutor>(schedule, *kernel_, threads_, comm_, ledger_);
+  }
+  const CommCounters& counters() const override { return comm_.counters(); }
+  void reset_counters() override { comm_.reset_counters(); }
+  SampleHooks sample_hooks() override {
+    return clock_.hooks([this] { executor_->run(); });
+  }
+  std::string_view reduction() const override { return clock_.reduction(); }
+  double time(const std::function<double()>& run) override {
+    return clock_.time([&] { run(); });
+  }
+  // Records, for ranks that are MPI processes, the growth of their resident memory: the system's
+  // view beside the ledger's.
+  void record_conditions(PointRecord& record) override {
+    if (comm_.transport() == "mpi")
+      record.metrics["resident_growth_bytes"] =
+          comm_.max_of(peak_resident_bytes() - resident_before_);
+  }
+
+ private:
+  Communicator& comm_;
+  std::vector<RankPlace> places_;
+  RankClock clock_;
+  std::unique_ptr<AttentionKernel> kernel_;
+  int threads_, cores_;
+  double peak_flops_per_thread_, resident_before_;
+};
+
+// FLOP/s (4 d per pair) of the kernel on segments of 2048 rows, all threads at work, as
+// kernels_benchmark measures it: the mean of a few repetitions.
+double measure_attend_rate(const AttentionKernel& kernel, const AttendOptions& options,
+                           int threads) {
+  constexpr int64_t kRows = 2048, kSegmentsPerThread = 4;
+  constexpr int kRepetitions = 3;
+  const int64_t segments = kSegmentsPerThread * threads, d = options.head_dim;
+  const int64_t rows = segments * kRows, row = d * dtype_bytes(options.dtype);
+  MemoryLedger ledger;
+  const TaggedBuffer q(ledger, "q", rows * row), k(ledger, "k", rows * row),
+      v(ledger, "v", rows * row), o(ledger, "o", rows * (d + 1) * int64_t{sizeof(float)}),
+      workspace(ledger, "workspace", kernel.workspace_bytes(options, threads));
+  const auto worker = make_cpu_row_worker();
+  const auto fill = [&](Tensor tensor, const TaggedBuffer& into) {
+    const FillRows all{.tensor = tensor, .rows = rows, .out = into.data(), .row_stride = d};
+    worker->fill({&all, 1}, {.head_dim = d, .dtype = options.dtype}, threads);
+  };
+  fill(Tensor::kQuery, q);
+  fill(Tensor::kKey, k);
+  fill(Tensor::kValue, v);
+  std::vector<KvRun> runs;
+  std::vector<AttendGrid> tasks;
+  float* const out = reinterpret_cast<float*>(o.data());
+  for (int64_t s = 0; s < segments; ++s)
+    runs.push_back({.k = k.data() + s * kRows * row,
+                    .v = v.data() + s * kRows * row,
+                    .row_stride = d,
+                    .rows = kRows});
+  for (int64_t s = 0; s < segments; ++s)
+    tasks.push_back({{.q = {.q = q.data() + s * kRows * row, .row_stride = d, .rows = kRows},
+                      .kv = {&runs[size_t(s)], 1},
+                      .out = {.o = out + s * kRows * d,
+                              .lse = out + rows * d + s * kRows,
+                              .o_stride = d,
+                              .lse_stride = 1}}});
+  kernel.attend(tasks, options, threads, workspace.bytes());  // warms up
+  const double begin = steady_seconds();
+  for (int i = 0; i < kRepetitions; ++i) kernel.attend(tasks, options, threads, workspace.bytes());
+  const double flops = 4.0 * double(d) * double(rows) * double(kRows) * kRepetitions;
+  return flops / (steady_seconds() - begin);
+}
 
 class HostBackend final : public Backend {
  public:
@@ -46,6 +142,14 @@ class HostBackend final : public Backend {
 };
 
 }  // namespace
+
+std::string GpuPlanning::why_unsupported(const PointParams& p) const {
+  return why_device_kernel_unsupported(p.kernel, attend_options(p));
+}
+
+std::string GpuPlanning::why_absent(const PointParams& p) const {
+  return why_device_kernel_absent(p.kernel);
+}
 
 const Backend& backend_of(std::string_view kernel) {
   static const HostBackend host;

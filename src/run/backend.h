@@ -4,7 +4,9 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "comm/comm_operations.h"
 #include "execute/unit_walk.h"
 #include "run/measure_point.h"
 #include "run/point_session.h"
@@ -46,6 +48,30 @@ class Backend {
 const Backend& backend_of(std::string_view kernel);
 // The GPU backend, also in builds and on machines without GPUs.
 const Backend& gpu_backend();
+
+// The part of it that every build has, for `lnbench plan` on any machine.
+class GpuPlanning : public Backend {
+ public:
+  bool on_gpu() const override { return true; }
+  std::string why_unsupported(const PointParams& params) const override;
+  std::string why_absent(const PointParams& params) const override;
+  int64_t workspace_bytes(const PointParams&, int) const override { return 0; }
+  double fill_s_per_value() const override { return 0; }  // a GPU generates in no time
+};
+
+// Returns the transport that "auto" resolves to for all ranks of a run, so that all points use the
+// same one. Other names are returned unchanged, and so is "auto" where some rank has no GPU.
+// Collective.
+std::string transport_of_run(const std::string& name, Communicator& comm);
+
+// Returns the operations that `lnbench comm` times, on each rank's device. `transport`: a name, or
+// "gpu" for the transport that "auto" resolves to.
+// Throws on every rank when it does not fit, or some device lacks the memory. Collective.
+std::unique_ptr<CommOperations> operations_on_device(const std::string& transport,
+                                                     Communicator& comm, int64_t max_bytes);
+
+// Returns the GPU of each rank of `comm`: equal texts are the same GPU. Collective.
+std::vector<std::string> devices_of_ranks(Communicator& comm);
 
 // A walk that owns its kernel and its worker.
 template <class Walk, class Kernel>

@@ -1,5 +1,3 @@
-#include "run/calibrate_cluster.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include "core/check.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
+#include "run/calibrate.h"
 #include "run/machine.h"
 
 namespace longnet {

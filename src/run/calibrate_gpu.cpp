@@ -1,14 +1,13 @@
-#include "run/calibrate_gpu.h"
-
 #include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "comm/cuda/device_transport.h"
 #include "core/check.h"
-#include "io/result_json.h"
 #include "io/units.h"
+#include "json/json_reader.h"
 #include "json/json_tree.h"
+#include "run/calibrate.h"
 #include "simulate/calibration.h"
 
 namespace longnet {
@@ -46,7 +45,7 @@ Measured read_rows(const JsonNode& root, const std::string& kernel, const std::s
 
 ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
                                     const std::string& kernel) {
-  const JsonNode root = parse_json(read_text_file(file), file);
+  const JsonNode root = parse_json(read_file_text(file, "is it a folder of results?"), file);
   if (!root.is_object() || root.text("program") != "gpu_kernels_benchmark")
     throw UsageError(concat(file, ": these are no figures of kernels\n",
                             "  hint: gpu_kernels_benchmark --json FILE writes them"));
@@ -71,7 +70,7 @@ ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
 }
 
 ClusterSpec with_measured_link(ClusterSpec base, const std::string& file) {
-  const JsonNode root = parse_json(read_text_file(file), file);
+  const JsonNode root = parse_json(read_file_text(file, "is it a folder of results?"), file);
   const std::string_view hint = "\n  hint: lnbench comm --transport gpu --json FILE writes them";
   if (!root.is_object() || root.text("program") != "lnbench comm" ||
       !is_device_transport(root.text("transport")))

@@ -1,11 +1,10 @@
-#include "run/calibrate_kernel.h"
-
 #include <algorithm>
 
 #include "core/random.h"
 #include "core/tagged_memory.h"
 #include "execute/program_executor.h"
 #include "kernels/attention_kernel.h"
+#include "run/calibrate.h"
 #include "schedule/registry.h"
 
 namespace longnet {

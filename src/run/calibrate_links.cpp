@@ -1,10 +1,9 @@
-#include "run/calibrate_links.h"
-
 #include <algorithm>
 #include <functional>
 
 #include "execute/program_executor.h"
 #include "kernels/attention_kernel.h"
+#include "run/calibrate.h"
 #include "schedule/registry.h"
 
 namespace longnet {

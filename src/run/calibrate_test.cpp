@@ -1,4 +1,6 @@
 // Tests that calibrate turns measurements into the right cluster, and that each measurement runs.
+#include "run/calibrate.h"
+
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -6,10 +8,6 @@
 
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
-#include "run/calibrate_cluster.h"
-#include "run/calibrate_gpu.h"
-#include "run/calibrate_kernel.h"
-#include "run/calibrate_links.h"
 #include "run/machine.h"
 #include "run/world.h"
 

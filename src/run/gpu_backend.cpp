@@ -1,18 +1,192 @@
 // GPUs of this machine: measuring, walking and `lnbench comm` on them.
+#include <algorithm>
+#include <cmath>
+
 #include "comm/cuda/device_operations.h"
 #include "comm/cuda/device_transport.h"
 #include "core/check.h"
+#include "core/cuda/nvml.h"
+#include "execute/cuda/device_executor.h"
 #include "execute/cuda/device_walk.h"
 #include "io/units.h"
+#include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/device_row_worker.h"
-#include "run/device_comm.h"
-#include "run/gpu_planning.h"
-#include "run/gpu_session.h"
+#include "kernels/cuda/device_timer.h"
+#include "run/backend.h"
 #include "schedule/accounting.h"
 #include "schedule/registry.h"
 
 namespace longnet {
 namespace {
+
+// Runs that are shorter than this are replayed from a CUDA graph, where one rank runs alone.
+constexpr double kReplayBelow_s = 2e-4;
+
+// Of the calling thread.
+DeviceInfo own_device() { return describe_devices().devices.at(size_t(current_device())); }
+
+// The dense 16-bit peak of the calling thread's tensor cores at the highest clock, in FLOP/s; 0 for
+// architectures whose rate is not known here.
+double device_peak_flops() {
+  const DeviceInfo d = own_device();
+  return tensor_flops_per_clock(d) * d.multiprocessors * d.clock_khz * 1e3;
+}
+
+// A GPU's clocks, power and temperature while something is measured on it. Looks at the calling
+// thread's device right after each sample, while it is still warm: reasons to slow down are known
+// for that moment only.
+class ClockWatch {
+ public:
+  void look() {
+    const DeviceClocks now = read_device_clocks(current_device());
+    if (!now.known) return;
+    if (!known_ || now.sm_mhz < worst_.sm_mhz) worst_.sm_mhz = now.sm_mhz;
+    worst_.power_w = std::max(worst_.power_w, now.power_w);
+    worst_.temperature_c = std::max(worst_.temperature_c, now.temperature_c);
+    throttled_ = throttled_ || now.throttled();
+    if (!known_) slowed_before_s_ = now.slowed_s;
+    slowed_s_ = now.slowed_s - slowed_before_s_;
+    known_ = true;
+  }
+
+  // Metrics of the lowest clock and the highest of the others over the ranks of `comm`, which may
+  // be null; none where some rank's NVML does not tell.
+  void write(PointRecord& record, Communicator* comm) const {
+    const bool counted = known_ && !std::isnan(slowed_s_);
+    double values[7] = {known_ ? 0.0 : 1.0,           double(-worst_.sm_mhz), worst_.power_w,
+                        double(worst_.temperature_c), throttled_ ? 1.0 : 0.0, counted ? 0.0 : 1.0,
+                        counted ? slowed_s_ : 0.0};
+    if (comm != nullptr) comm->all_max(values);
+    if (values[0] > 0) return;  // some rank's NVML does not tell
+    record.metrics["device_sm_mhz"] = -values[1];
+    record.metrics["device_power_w"] = values[2];
+    record.metrics["device_temperature_c"] = values[3];
+    record.metrics["device_throttled"] = values[4];
+    if (values[5] == 0) record.metrics["device_slowed_s"] = values[6];
+  }
+
+ private:
+  DeviceClocks worst_{};
+  bool known_ = false, throttled_ = false;
+  // By the driver's own count, which misses nothing between two looks: before the first of them,
+  // and since.
+  double slowed_before_s_ = 0, slowed_s_ = 0;
+};
+
+int64_t free_bytes_of_own_device(Communicator& comm) {
+  use_device(device_of_rank(comm));
+  return device_free_bytes();
+}
+
+// Measuring on GPUs: each rank works on one of its machine, in turn. Seconds are the device's own,
+// between the first and the last op.
+class GpuSession final : public PointSession {
+ public:
+  GpuSession(const PointPlan& plan, const RunnerOptions& options, Communicator& comm)
+      : comm_(comm),
+        measure_(options.measure),
+        free_before_(free_bytes_of_own_device(comm)),
+        transport_(make_device_transport(options.device_transport, comm)),
+        use_(devices_in_use(comm)),
+        kernel_(make_device_kernel(plan.point.params.kernel)) {
+    worker_ = make_device_row_worker();
+    ledger_.set_limit(plan.device_limit_bytes);
+  }
+
+  std::string_view transport() const override { return transport_->name(); }
+  double peak_flops() const override { return device_peak_flops() * use_.devices; }
+  void record_machine(PointRecord& record) const override {
+    record.metrics["devices"] = use_.devices;
+    record.metrics["device_peak_flops"] = device_peak_flops();
+    record.memory.device_bytes =
+        own_device().memory_bytes / int64_t(comm_.max_of(use_.ranks_on_mine));
+  }
+
+  void bind(const Schedule& schedule) override {
+    flush_ = DeviceBuffer(scratch_, "flush", flush_bytes());
+    executor_ = std::make_unique<DeviceExecutor>(schedule, comm_.rank(), *kernel_, transport_.get(),
+                                                 DeviceExecutor::Options{}, ledger_);
+    executor_->time_ops(false);
+  }
+
+  // Also decides whether runs are replayed from a CUDA graph.
+  void warm_up(PointRecord& record) override {
+    if (comm_.size() > 1) {  // a kernel's first launch may wait for a device that awaits its peers
+      executor_->run(RunMode::kComputeOnly);
+      comm_.barrier();
+    }
+    replay_ = worth_a_replay();
+    record.metrics["graph_replay"] = replay_ ? 1 : 0;
+  }
+  const CommCounters& counters() const override { return transport_->counters(); }
+  void reset_counters() override { transport_->reset_counters(); }
+
+  SampleHooks sample_hooks() override {
+    return {.prepare =
+                [this] {
+                  const Stream& stream = device().compute_stream();
+                  clocks_.look();
+                  stream.fill(flush_.data(), 0x5A, flush_.size());
+                  if (comm_.size() == 1) return;  // and hides the host's first launches
+                  stream.synchronize();
+                  comm_.barrier();
+                  transport_->stream_barrier(stream);
+                },
+            .run = [this] { clock_s_ += replay_ ? device().replay() : executor_->run(); },
+            // Each device has a clock of its own.
+            .over_ranks = [this](const RunSpan& own) { return comm_.max_of(own.seconds()); },
+            .broadcast_from_root = [this](bool go_on) { return comm_.broadcast_flag(go_on); },
+            .now = [this] { return clock_s_; }};
+  }
+  std::string_view reduction() const override { return "max"; }
+  double time(const std::function<double()>& run) override {
+    comm_.barrier();
+    transport_->stream_barrier(device().compute_stream());
+    return comm_.max_of(run());
+  }
+
+  void record_conditions(PointRecord& record) override {
+    clocks_.look();
+    // With what the transport and lazily loaded kernels took.
+    const double growth = double(free_before_ - device_free_bytes() - flush_.size());
+    clocks_.write(record, &comm_);
+    double values[2] = {growth, double(use_.ranks_on_mine)};
+    comm_.all_max(values);
+    // By cudaMemGetInfo, which counts all that use the device.
+    if (values[1] == 1) record.metrics["device_memory_growth_bytes"] = values[0];
+  }
+  void close() override { transport_->close(); }
+
+ private:
+  DeviceExecutor& device() { return static_cast<DeviceExecutor&>(*executor_); }
+
+  // True when one rank runs alone and its replay takes less than kReplayBelow_s. The seconds of an
+  // ordinary run include the host's time to enqueue it, so only much longer runs rule out a replay.
+  bool worth_a_replay() {
+    if (comm_.size() > 1 || !device().can_replay()) return false;
+    double took = 0;
+    for (int64_t i = 0; i < std::max<int64_t>(1, measure_.warmup); ++i) took = executor_->run();
+    if (took >= 10 * kReplayBelow_s) return false;
+    try {
+      device().replay();
+      return device().replay() < kReplayBelow_s;
+    } catch (const Error&) {  // not every library's launches can be recorded
+      return false;
+    }
+  }
+
+  Communicator& comm_;
+  MeasureConfig measure_;
+  int64_t free_before_;
+  std::unique_ptr<DeviceTransport> transport_;
+  DevicesInUse use_;
+  std::unique_ptr<DeviceKernel> kernel_;
+  MemoryLedger scratch_;  // of what only measuring needs
+  DeviceBuffer flush_;
+  ClockWatch clocks_;
+  bool replay_ = false;
+  double clock_s_ = 0;  // the sampler's: it stands still but for the runs
+};
 
 class GpuBackend final : public GpuPlanning {
  public:
@@ -26,11 +200,28 @@ class GpuBackend final : public GpuPlanning {
         p.problem, std::move(make_schedule), make_device_kernel(p.kernel), make_device_row_worker(),
         ledger);
   }
-  double attend_rate(const PointParams& params) const override;
+  double attend_rate(const PointParams& params) const override {
+    constexpr int64_t kRows = 2048, kBatch = 8;
+    AttentionProblem problem = params.problem;
+    problem.seq_len = kRows;
+    problem.batch = kBatch;
+    problem.causal = false;
+    const ShardedProblem segments{
+        problem, dense_pattern(kRows), {kRows, 1, LayoutKind::kContiguous}};
+    const auto kernel = make_device_kernel(params.kernel);
+    MemoryLedger ledger;
+    DeviceExecutor executor(find_algorithm("local").make(segments), 0, *kernel, nullptr, {},
+                            ledger);
+    executor.fill_inputs();
+    executor.run();
+    double seconds = 0;
+    for (int i = 0; i < 3; ++i) seconds += executor.run() / 3;
+    return account(segments, executor.program(), 0).flops / seconds;
+  }
   double record_walking_device(PointRecord& record, const RunnerOptions&) const override {
     const double peak = device_peak_flops();
     record.metrics["device_peak_flops"] = peak;
-    record.memory.device_bytes = device_memory_bytes();
+    record.memory.device_bytes = own_device().memory_bytes;
     ClockWatch clocks;
     clocks.look();
     clocks.write(record, nullptr);
@@ -38,23 +229,6 @@ class GpuBackend final : public GpuPlanning {
   }
   Tolerance walk_tolerance(double given) const override { return device_tolerance(given); }
 };
-
-double GpuBackend::attend_rate(const PointParams& params) const {
-  constexpr int64_t kRows = 2048, kBatch = 8;
-  AttentionProblem problem = params.problem;
-  problem.seq_len = kRows;
-  problem.batch = kBatch;
-  problem.causal = false;
-  const ShardedProblem segments{problem, dense_pattern(kRows), {kRows, 1, LayoutKind::kContiguous}};
-  const auto kernel = make_device_kernel(params.kernel);
-  MemoryLedger ledger;
-  DeviceExecutor executor(find_algorithm("local").make(segments), 0, *kernel, nullptr, {}, ledger);
-  executor.fill_inputs();
-  executor.run();
-  double seconds = 0;
-  for (int i = 0; i < 3; ++i) seconds += executor.run() / 3;
-  return account(segments, executor.program(), 0).flops / seconds;
-}
 
 }  // namespace
 
@@ -84,7 +258,7 @@ std::unique_ptr<CommOperations> operations_on_device(const std::string& transpor
 }
 
 std::vector<std::string> devices_of_ranks(Communicator& comm) {
-  return comm.all_texts(describe_devices().devices.at(size_t(current_device())).uuid);
+  return comm.all_texts(own_device().uuid);
 }
 
 }  // namespace longnet

@@ -1,8 +1,7 @@
 // Builds without CUDA: plan_point() refuses points on GPUs before they get to run.
 #include "core/check.h"
 #include "core/cuda/device.h"
-#include "run/device_comm.h"
-#include "run/gpu_planning.h"
+#include "run/backend.h"
 
 namespace longnet {
 namespace {

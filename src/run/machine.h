@@ -1,14 +1,39 @@
-// The machine that the ranks run on: its measured peak, and the place of each rank.
+// The machine that the ranks run on: its limits, its measured peak, and the place of each rank.
 #pragma once
 #include <map>
 #include <string>
 #include <vector>
 
+#include "io/config.h"
 #include "io/result.h"
 #include "measure/rank_place.h"
 #include "run/world.h"
 
 namespace longnet {
+
+// Limits of the machine that predictions use: memory, speed and time.
+// Share of the FMA peak that a forward pass can be expected to reach; used for estimates only.
+inline constexpr double kExpectedShareOfPeak = 0.7;
+
+struct MachineLimits {
+  int64_t memory_bytes = 0;   // of the machine, for all its ranks
+  double flops_per_rank = 0;  // attainable by one rank
+  double point_timeout_s = 0;
+  // Hardware threads for the ranks of this machine together; 0: as many as they want.
+  int cores = 0;
+  VirtualConfig virtual_ranks{};
+  int replayed_ranks = 0;           // 0: all run
+  int devices = 0;                  // GPUs of this machine; 0: not known
+  int64_t device_memory_bytes = 0;  // of one
+  bool device_limit_given = false;  // by memory.limit_bytes: buffers beyond it are refused
+  double device_flops = 0;          // attainable by one
+  bool to_run = false;              // points that need a GPU are refused where there is none
+};
+
+MachineLimits machine_limits(const Config& config, double peak_flops_per_rank);
+// Ranks that a run without mpirun starts as threads: one per usable core, or per GPU where every
+// kernel of the configuration runs on GPUs.
+int default_world_size(const Config& config);
 
 // Fused multiply-adds per second times 2 that one rank reaches with `threads` threads while all
 // ranks of the world work at once. Shares of peak are relative to it.

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "io/point.h"
-#include "run/machine_limits.h"
+#include "run/machine.h"
 #include "schedule/accounting.h"
 #include "schedule/program.h"
 

@@ -1,17 +1,43 @@
-// Measures and checks one point on virtual ranks: one device walks the programs of all of them.
+// Measures and checks one point on virtual ranks: one device walks the programs of all of them, unit
+// by unit, into a journal, from which the record is made.
 #pragma once
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "execute/virtual_walk.h"
 #include "io/config.h"
 #include "io/record.h"
+#include "io/shard_journal.h"
 #include "run/measure_point.h"
 #include "run/plan_point.h"
 #include "run/point_schedule.h"
+#include "schedule/accounting.h"
 
 namespace longnet {
+
+inline constexpr int64_t kFewestSamples = 256;  // rows that a walk checks, whatever a config says
+
+// In the order of the walk.
+struct UnitPlan {
+  std::vector<WalkUnit> units;
+  std::vector<RankAccount> accounts;  // of each
+  double flops = 0;                   // of these units
+  double all_flops = 0;               // of the whole point
+  double unit_share = 1;              // of each unit's pairs that is run
+};
+
+// All ranks, or those of `replay`, for each part of the batch; of a sampled point a few, spread
+// evenly.
+UnitPlan plan_units(const PointPlan& plan, const std::vector<Rank>& replay);
+
+// Describes a walk as text: only a walk with the same text resumes a journal.
+std::string text_of(const UnitPlan& units, const PointPlan& plan, int walks, int64_t queries);
+
+// "0,17,4095" as ranks in ascending order; throws UsageError.
+std::vector<Rank> parse_ranks(const std::string& text);
 
 struct WalkProgress {
   int64_t units_done = 0, units = 0;
@@ -27,6 +53,25 @@ struct VirtualRun {
   std::function<void(const WalkProgress&)> progress = {};
   std::function<bool()> stop = {};  // asked after each unit
 };
+
+struct WalkData {
+  const PointPlan& plan;
+  const RunnerOptions& options;
+  const VirtualRun& run;
+  const UnitPlan& units;
+  int walks;
+  const ShardedProblem& sharded;  // with the whole batch
+  const std::vector<ShardLine>& lines;
+  int64_t resumed_units;  // the first lines, which an earlier process wrote
+  bool on_gpu;
+  Tolerance tolerance;                         // of sampled rows
+  std::map<std::string, int64_t> held_by_tag;  // peaks of this process
+  int warmup() const { return int(options.measure.warmup); }
+};
+
+// From the journal of a walk to the record of its point: timing, content, check, memory and metrics; also the source, and a status that is not ok when
+// something contradicts the prediction or the reference.
+void fill_walk_record(const WalkData& walk, PointRecord& record);
 
 // Nothing when it was stopped early: what is done lies in the journal, and the same call goes on.
 // measure.warmup + measure.min_samples walks are made. A point is ok only when its sampled rows

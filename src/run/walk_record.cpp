@@ -1,5 +1,3 @@
-#include "run/walk_record.h"
-
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -7,6 +5,7 @@
 #include "core/check.h"
 #include "measure/statistics.h"
 #include "run/fill_record.h"
+#include "run/walk_point.h"
 
 namespace longnet {
 namespace {

@@ -9,6 +9,8 @@
 
 namespace longnet {
 
+class MpiWorld;
+
 class World {
  public:
   // `thread_ranks`: ranks of the threads transport; ignored under a launcher. Throws when the
@@ -36,8 +38,8 @@ class World {
   int ranks_on_this_machine() const { return local_ranks_; }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  Communicator* mpi() const;  // null without a launcher
+  std::unique_ptr<MpiWorld> mpi_;
   int thread_ranks_, local_ranks_ = 1;
 };
 

@@ -1,12 +1,10 @@
-#include "run/sweep_points.h"
+#include "run/sweep.h"
 
 #include <gmock/gmock.h>
 
 #include "core/check.h"
 #include "io/axes.h"
 #include "run/backend.h"
-#include "run/machine_limits.h"
-#include "run/point_text.h"
 #include "run/testing/points.h"
 
 namespace longnet {

@@ -1,4 +1,4 @@
-#include "run/walk_units.h"
+#include "run/walk_point.h"
 
 #include <gtest/gtest.h>
 

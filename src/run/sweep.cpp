@@ -1,24 +1,133 @@
-#include "run/sweep_plan.h"
+#include "run/sweep.h"
 
 #include <algorithm>
 #include <set>
 #include <sstream>
 #include <utility>
 
+#include "comm/cuda/device_transport.h"
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
 #include "io/environment.h"
-#include "io/expand.h"
 #include "io/units.h"
+#include "kernels/attention_kernel.h"
+#include "kernels/cuda/device_kernel.h"
 #include "measure/sampler.h"
 #include "run/backend.h"
-#include "run/device_comm.h"
 #include "run/machine.h"
-#include "run/point_text.h"
-#include "run/walk_units.h"
+#include "run/point_schedule.h"
+#include "run/walk_point.h"
+#include "schedule/lower_collectives.h"
+#include "schedule/registry.h"
+#include "simulate/cluster.h"
+#include "simulate/collective_model.h"
 
 namespace longnet {
+namespace {
+
+// GPUs that the ranks of this machine see together: a launcher may show each process its own alone.
+// The least over the machines.
+int devices_per_machine(World& world) {
+  const std::string host = capture_environment().hostname + "\n";
+  std::string mine = host;
+  for (const DeviceInfo& device : describe_devices().devices) mine += device.uuid + "\n";
+  std::set<std::string> seen;
+  for (const std::string& text : world.all_texts(mine)) {
+    if (!text.starts_with(host)) continue;
+    std::istringstream uuids(text.substr(host.size()));
+    for (std::string uuid; std::getline(uuids, uuid);) seen.insert(uuid);
+  }
+  return int(world.smallest(double(seen.size())));
+}
+
+// Refuses on every rank the points that some rank refuses, e.g. where its machine lacks a driver.
+void agree_on_refusals(std::vector<PointPlan>& plans, World& world) {
+  std::string mine;
+  for (const PointPlan& p : plans)
+    mine += p.point.status == PointStatus::kOk
+                ? "\n"
+                : concat(to_string(p.point.status), " ", p.point.reason, "\n");
+  const auto texts = world.all_texts(mine);
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    std::istringstream lines(texts[rank]);
+    std::string line;
+    for (size_t i = 0; i < plans.size() && std::getline(lines, line); ++i) {
+      Point& point = plans[i].point;
+      if (line.empty() || point.status != PointStatus::kOk) continue;
+      point.status = parse_enum<PointStatus>(line.substr(0, line.find(' ')));
+      point.reason = concat("rank ", rank, ": ", line.substr(line.find(' ') + 1));
+    }
+  }
+}
+
+}  // namespace
+
+KnownNames known_names() {
+  KnownNames known;
+  const auto add = [](std::vector<std::string>& names, const auto& more) {
+    names.insert(names.end(), more.begin(), more.end());
+  };
+  add(known.names["kernel"], kernel_names());
+  add(known.names["kernel"], device_kernel_names());
+  known.names["layout"] = {"contiguous", "zigzag", "striped"};
+  add(known.names["collective"], collective_names());
+  add(known.names["collective"], formula_names());
+  for (const AlgorithmInfo& a : algorithms()) {
+    const std::string name(a.name);
+    known.names["algorithm"].push_back(name);
+    known.patterns[name] = a.pattern;
+    auto& names = known.collectives_of[name];
+    if (a.collectives == CollectiveUse::kAllGather) {
+      names = {"ring", "recursive_doubling", "bruck", "hierarchical"};
+      add(names, formula_names());
+    }
+    if (a.collectives == CollectiveUse::kAllToAll) names = {"pairwise", "linear"};
+  }
+  known.why_bad_what_if = [](const std::string& text) -> std::string {
+    try {
+      parse_what_if(text);
+      return {};
+    } catch (const UsageError& e) {
+      return e.what();
+    }
+  };
+  return known;
+}
+
+Config read_config(const SweepRequest& request) {
+  std::vector<std::string> overrides = request.sets;
+  if (!request.mode.empty()) overrides.push_back("run.mode=" + request.mode);
+  if (!request.transport.empty()) overrides.push_back("run.transport=" + request.transport);
+  Config config = load_config(request.config, {.overrides = overrides, .known = known_names()});
+  // No launcher decides how many virtual ranks there are.
+  if (config.run.mode == Mode::kVirtual && request.ranks > 0)
+    config.sweep.axes["ranks"] = {.values = {request.ranks}};
+  return config;
+}
+
+std::string transport_of(const Config& config, const std::string& launched) {
+  if (config.run.mode != Mode::kVirtual) return launched;
+  if (launched == "mpi")
+    throw UsageError("virtual ranks are walked by one process\n  hint: start it without mpirun");
+  return "";
+}
+
+std::vector<Point> read_points(const Config& config, ExpandOptions options) {
+  options.known = known_names();
+  options.resolve = resolve_options;
+  return expand(config, options);
+}
+
+void require_fitting_transport(const Config& config, const std::vector<Point>& points) {
+  if (!is_device_transport(config.run.transport)) return;
+  for (const Point& point : points)
+    if (!backend_of(point.params.kernel).on_gpu())
+      throw UsageError(concat("transport ", config.run.transport,
+                              " moves the memory of GPUs, and kernel ", point.params.kernel,
+                              " works on the CPU\n  hint: --set run.kernel=cuda, or leave "
+                              "the transport out"));
+}
 
 void scale_batch_to_device(Config& config) {
   BatchConfig& batch = config.sweep.batch;
@@ -76,45 +185,6 @@ bool on_devices(const Sweep& sweep) {
   return std::ranges::any_of(
       sweep.points, [](const Point& point) { return backend_of(point.params.kernel).on_gpu(); });
 }
-
-namespace {
-
-// GPUs that the ranks of this machine see together: a launcher may show each process its own alone.
-// The least over the machines.
-int devices_per_machine(World& world) {
-  const std::string host = capture_environment().hostname + "\n";
-  std::string mine = host;
-  for (const DeviceInfo& device : describe_devices().devices) mine += device.uuid + "\n";
-  std::set<std::string> seen;
-  for (const std::string& text : world.all_texts(mine)) {
-    if (!text.starts_with(host)) continue;
-    std::istringstream uuids(text.substr(host.size()));
-    for (std::string uuid; std::getline(uuids, uuid);) seen.insert(uuid);
-  }
-  return int(world.smallest(double(seen.size())));
-}
-
-// Refuses on every rank the points that some rank refuses, e.g. where its machine lacks a driver.
-void agree_on_refusals(std::vector<PointPlan>& plans, World& world) {
-  std::string mine;
-  for (const PointPlan& p : plans)
-    mine += p.point.status == PointStatus::kOk
-                ? "\n"
-                : concat(to_string(p.point.status), " ", p.point.reason, "\n");
-  const auto texts = world.all_texts(mine);
-  for (size_t rank = 0; rank < texts.size(); ++rank) {
-    std::istringstream lines(texts[rank]);
-    std::string line;
-    for (size_t i = 0; i < plans.size() && std::getline(lines, line); ++i) {
-      Point& point = plans[i].point;
-      if (line.empty() || point.status != PointStatus::kOk) continue;
-      point.status = parse_enum<PointStatus>(line.substr(0, line.find(' ')));
-      point.reason = concat("rank ", rank, ": ", line.substr(line.find(' ') + 1));
-    }
-  }
-}
-
-}  // namespace
 
 Plan make_plan(const Sweep& sweep, World& world) {
   const std::string tokens = std::to_string(sweep.config.sweep.batch.tokens_per_batch);

@@ -1,0 +1,354 @@
+#include "io/result.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <sstream>
+
+#include "core/check.h"
+#include "io/axes.h"
+#include "io/durable_file.h"
+#include "io/field_json.h"
+#include "io/units.h"
+#include "json/json_reader.h"
+#include "json/text.h"
+#include "measure/statistics.h"
+
+namespace longnet {
+namespace {
+
+namespace fs = std::filesystem;
+
+JsonNode run_node(const RunInfo& r) {
+  JsonNode n = write_fields(r);
+  n.set("config", r.config_json.empty() ? JsonNode() : parse_json(r.config_json, "config"));
+  return r.cluster_json.empty() ? n : n.set("cluster", parse_json(r.cluster_json, "cluster"));
+}
+
+RunInfo run_from(const JsonNode& n) {
+  RunInfo r;
+  read_fields(n, r);
+  if (const JsonNode* config = n.find("config"); config && config->is_object())
+    r.config_json = dump_json(*config, 2);
+  if (const JsonNode* cluster = n.find("cluster"); cluster && cluster->is_object())
+    r.cluster_json = dump_json(*cluster, 2);
+  if (r.transport == "virtual" || r.transport == "simulated") {  // before there were modes
+    r.mode = r.transport;
+    r.transport.clear();
+  }
+  return r;
+}
+
+// run.json: everything but points and summary.
+JsonNode head_node(const Result& r) {
+  return JsonNode::object({{"schema_version", 1},
+                           {"run", run_node(r.run)},
+                           {"build", to_json(r.build)},
+                           {"environment", to_json(r.environment)},
+                           {"ranks", to_json(r.ranks)}});
+}
+
+Result head_from(const JsonNode& n) {
+  if (n.whole("schema_version") != 1 || !n.find("run"))
+    throw UsageError(concat(n.where(),
+                            ": this is no result of lnbench (schema_version 1)\n  hint: name a "
+                            "folder under results/ or its result.json"));
+  Result r;
+  r.run = run_from(*n.find("run"));
+  if (const JsonNode* build = n.find("build")) from_json(*build, r.build);
+  if (const JsonNode* env = n.find("environment")) from_json(*env, r.environment);
+  if (const JsonNode* ranks = n.find("ranks")) from_json(*ranks, r.ranks);
+  return r;
+}
+
+std::string read_text(const std::string& path) {
+  return read_file_text(path, "is it a folder of results?");
+}
+
+Result read_manifest(const fs::path& folder) {
+  const std::string path = (folder / "run.json").string();
+  return head_from(parse_json(read_text(path), path));
+}
+
+std::string manifest_to_json(const Result& result) { return dump_json(head_node(result), 1); }
+
+// timelines.jsonl; "" when no point has a timeline.
+std::string timelines_to_lines(const Result& result) {
+  std::string lines;
+  for (const PointRecord& r : result.points) {
+    if (r.timeline.empty()) continue;
+    lines += dump_json(JsonNode::object({{"id", r.id}, {"timeline", to_json(r.timeline)}})) + "\n";
+  }
+  return lines;
+}
+
+// The whole lines of a points.jsonl; a torn last line is left out, and good_bytes ends before it.
+struct PointLines {
+  std::vector<PointRecord> points;
+  int64_t good_bytes = 0;
+};
+
+PointLines read_point_lines(const fs::path& folder) {
+  const std::string path = (folder / "points.jsonl").string();
+  PointLines lines;
+  if (!fs::exists(path)) return lines;
+  const std::string text = read_text(path);
+  int number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    ++number;
+    if (end == std::string::npos) break;  // torn: the writer was killed inside this line
+    const std::string line = text.substr(begin, end - begin);
+    try {
+      if (!line.empty()) lines.points.push_back(record_from_json(line));
+    } catch (const UsageError& e) {
+      if (end + 1 < text.size())  // damage in the middle is no torn write
+        throw UsageError(concat(path, ":", number, ": damaged line ", number,
+                                " of points.jsonl; delete that line to measure the point again\n  ",
+                                e.what()));
+      break;
+    }
+    begin = end + 1;
+    lines.good_bytes = int64_t(begin);
+  }
+  return lines;
+}
+
+// Replaces the record with the same id, else appends.
+PointRecord& put_record(std::vector<PointRecord>& records, PointRecord record) {
+  const auto old = std::ranges::find(records, record.id, &PointRecord::id);
+  if (old == records.end()) return records.emplace_back(std::move(record));
+  return *old = std::move(record);
+}
+
+// Id -> timeline, from the lines of a timelines.jsonl; none where there is no such file.
+std::map<std::string, JsonNode> read_timelines(const std::string& path) {
+  std::map<std::string, JsonNode> timelines;
+  if (!fs::exists(path)) return timelines;
+  std::istringstream lines(read_text(path));
+  for (std::string line; std::getline(lines, line);) {
+    JsonNode n = parse_json(line, path);
+    timelines[n.text("id")] = n.take("timeline");
+  }
+  return timelines;
+}
+
+// A result.json and the timelines beside it. Older results hold the timelines themselves.
+Result read_result_file(const std::string& path) {
+  JsonNode n = parse_json(read_text(path), path);
+  Result r = head_from(n);
+  const auto timelines =
+      read_timelines(fs::path(path).replace_filename("timelines.jsonl").string());
+  for (JsonNode& point : n.take("points").items) {
+    const auto timeline = timelines.find(point.text("id"));
+    if (timeline != timelines.end()) point.set("timeline", timeline->second);
+    r.points.push_back(record_from(point));
+  }
+  if (const JsonNode* summary = n.find("summary")) from_json(*summary, r.summary);
+  return r;
+}
+
+void sync_folder(const std::string& directory) {
+  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;  // some file systems do not open folders; the rename itself was done
+  ::fsync(fd);
+  ::close(fd);
+}
+
+// Readers see the old file or the new one, never half of it.
+void replace_file(const std::string& directory, const std::string& name, const std::string& text) {
+  const std::string target = (fs::path(directory) / name).string(), temporary = target + ".tmp";
+  DurableFile(temporary, O_WRONLY | O_CREAT | O_TRUNC).write_all(text);
+  const int rc = std::rename(temporary.c_str(), target.c_str());
+  check(rc == 0, "cannot rename ", temporary, ": ", std::strerror(errno));
+  sync_folder(directory);
+}
+
+std::string fresh_directory(const WriterOptions& o) {
+  if (!o.directory.empty()) {
+    if (fs::exists(o.directory) && (!fs::is_directory(o.directory) || !fs::is_empty(o.directory)))
+      throw UsageError(concat("'", o.directory,
+                              "' is not empty\n  hint: results are never overwritten; name "
+                              "another folder, or go on with --resume ",
+                              o.directory));
+    fs::create_directories(o.directory);
+    return o.directory;
+  }
+  const std::string base =
+      (fs::path(o.root) / concat(utc_compact(), "-", o.run.name, "-", o.build.revision)).string();
+  fs::create_directories(o.root);
+  // Two runs may start within one second.
+  for (int i = 1;; ++i) {
+    const std::string directory = i == 1 ? base : concat(base, "-", i);
+    if (fs::create_directory(directory)) return directory;
+    check(i < 1000, "cannot create ", directory);
+  }
+}
+
+// "transport: mpi, now threads" for each thing that decides a number and is known on both sides.
+std::vector<std::string> machine_changes(const Result& then, const WriterOptions& now) {
+  std::vector<std::string> changes;
+  const auto compare = [&](const char* what, const std::string& was, const std::string& is) {
+    if (!was.empty() && !is.empty() && was != is)
+      changes.push_back(concat(what, ": ", was, ", now ", is));
+  };
+  compare("mode", then.run.mode, now.run.mode);
+  compare("transport", then.run.transport, now.run.transport);
+  compare("world size", std::to_string(then.run.world_size), std::to_string(now.run.world_size));
+  compare("host", then.environment.hostname, now.environment.hostname);
+  compare("GPUs", join(then.environment.devices, ", "), join(now.environment.devices, ", "));
+  compare("revision", then.build.revision, now.build.revision);
+  return changes;
+}
+
+// Refuses what must not change, and notes in the manifest what did.
+void accept_changes(Result& then, const WriterOptions& now, bool allow_changed_machine) {
+  if (then.run.config_sha256 != now.run.config_sha256)
+    throw UsageError(concat(
+        "'", then.path, "' was started with another config (SHA-256 ",
+        then.run.config_sha256.substr(0, 12), "..., now ", now.run.config_sha256.substr(0, 12),
+        "...)\n  hint: use the same file, --set, --mode and --transport, or start a new "
+        "run"));
+  std::vector<std::string> changes = machine_changes(then, now);
+  if (!changes.empty() && !allow_changed_machine)
+    throw UsageError(concat("'", then.path, "' was started on another machine or build\n  ",
+                            join(changes, "\n  "),
+                            "\n  hint: launch it as before, or start a new run; "
+                            "--allow-changed-machine mixes both in one result"));
+  if (then.run.filter != now.run.filter)
+    changes.push_back(concat("filter: '", then.run.filter, "', now '", now.run.filter, "'"));
+  if (!changes.empty()) then.run.resumed.push_back(concat(utc_rfc3339(), " ", join(changes, "; ")));
+  then.run.planned = std::max(then.run.planned, now.run.planned);
+}
+
+struct Series {
+  std::vector<double> seq_len, median_s;
+};
+
+}  // namespace
+
+Summary summarize(const std::vector<PointRecord>& points, int64_t planned) {
+  Summary s;
+  s.planned = planned;
+  for (const std::string& status : enum_names<PointStatus>()) s.counts[status] = 0;
+  bool failed = false;
+  std::map<std::pair<std::string, Source>, Series> all;  // a fit never mixes sources
+  for (const PointRecord& r : points) {
+    ++s.counts[std::string(to_string(r.status))];
+    failed = failed || is_failure(r.status);
+    if (r.status != PointStatus::kOk || !(r.timing.median_s > 0)) continue;
+    Series& series = all[{series_name(r.params), r.source}];
+    series.seq_len.push_back(double(r.params.problem.seq_len));
+    series.median_s.push_back(r.timing.median_s);
+  }
+  for (const auto& [key, series] : all) {
+    if (std::set(series.seq_len.begin(), series.seq_len.end()).size() < 3) continue;
+    const PowerFit fit = fit_power_law(series.seq_len, series.median_s);
+    s.fits.push_back({.series = key.first,
+                      .source = key.second,
+                      .exponent = fit.exponent,
+                      .r_squared = fit.r_squared,
+                      .points = fit.points,
+                      .seq_len_min = int64_t(fit.x_min),
+                      .seq_len_max = int64_t(fit.x_max)});
+  }
+  // A run that has no result is no success, whatever the reasons for its skipped points.
+  const bool nothing = s.counts["ok"] == 0 && planned > 0;
+  s.verdict = failed ? "fail" : nothing || int64_t(points.size()) < planned ? "incomplete" : "pass";
+  return s;
+}
+
+std::string result_to_json(const Result& result) {
+  JsonNode n = head_node(result), points = JsonNode::array();
+  for (const PointRecord& r : result.points) {
+    JsonNode point = to_json(r);
+    point.take("timeline");
+    points.push(std::move(point));
+  }
+  n.set("points", std::move(points)).set("summary", to_json(result.summary));
+  return dump_json(n, 1) + "\n";
+}
+
+Result read_result(const std::string& path) {
+  const bool folder = fs::is_directory(path);
+  const std::string file = folder ? (fs::path(path) / "result.json").string() : path;
+  const bool ended = !folder || fs::exists(file);
+  Result r = ended ? read_result_file(file) : read_manifest(path);
+  r.path = path;
+  if (ended) return r;
+  for (PointRecord& p : read_point_lines(path).points) put_record(r.points, std::move(p));
+  const int64_t unknown = int64_t(r.points.size()) + 1;
+  r.summary = summarize(r.points, r.run.planned > 0 ? r.run.planned : unknown);
+  return r;
+}
+
+ResultWriter::ResultWriter(Result result) : result_(std::move(result)) {
+  const std::string path = (fs::path(directory()) / "points.jsonl").string();
+  lines_ = std::make_unique<DurableFile>(path, O_WRONLY | O_CREAT | O_APPEND);
+}
+
+ResultWriter ResultWriter::create(WriterOptions options) {
+  Result r;
+  try {
+    r.path = fresh_directory(options);
+  } catch (const fs::filesystem_error& e) {
+    throw UsageError(concat("cannot create the folder of results: ", e.what(),
+                            "\n  hint: name a writable one with -o"));
+  }
+  r.run = std::move(options.run);
+  r.run.started_utc = utc_rfc3339();
+  r.build = std::move(options.build);
+  r.environment = std::move(options.environment);
+  r.ranks = std::move(options.ranks);
+  replace_file(r.path, "run.json", manifest_to_json(r));
+  return ResultWriter(std::move(r));
+}
+
+ResultWriter ResultWriter::resume(const std::string& directory, const WriterOptions& now,
+                                  bool allow_changed_machine) {
+  if (!fs::exists(fs::path(directory) / "run.json"))
+    throw UsageError(concat("'", directory,
+                            "' holds no run.json, so there is nothing to resume\n  hint: "
+                            "name the folder that a run printed, e.g. results/<utc>-<name>-<rev>"));
+  // run.json, not result.json: points.jsonl is the truth.
+  Result then = read_manifest(directory);
+  then.path = directory;
+  const std::string before = manifest_to_json(then);
+  accept_changes(then, now, allow_changed_machine);
+  PointLines read = read_point_lines(directory);
+  if (const std::string after = manifest_to_json(then); after != before)
+    replace_file(directory, "run.json", after);
+  for (PointRecord& p : read.points) put_record(then.points, std::move(p));
+  ResultWriter writer(std::move(then));
+  writer.lines_->truncate(read.good_bytes);
+  return writer;
+}
+
+bool ResultWriter::finished(std::string_view id) const {
+  const auto found = std::ranges::find(records(), id, &PointRecord::id);
+  return found != records().end() && found->status != PointStatus::kError;
+}
+
+const PointRecord& ResultWriter::append(PointRecord record) {
+  validate_record(record);
+  lines_->write_all(record_to_json(record) + "\n");
+  return put_record(result_.points, std::move(record));
+}
+
+Summary ResultWriter::finish(int64_t planned) {
+  result_.run.finished_utc = utc_rfc3339();
+  result_.summary = summarize(records(), std::max(planned, result_.run.planned));
+  if (const std::string timelines = timelines_to_lines(result_); !timelines.empty())
+    replace_file(directory(), "timelines.jsonl", timelines);
+  else
+    fs::remove(fs::path(directory()) / "timelines.jsonl");
+  replace_file(directory(), "result.json", result_to_json(result_));
+  return result_.summary;
+}
+
+}  // namespace longnet

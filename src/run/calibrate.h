@@ -1,0 +1,183 @@
+// Measures this machine as a cluster: kernels, memory, links, and the progress of messages while
+// ranks compute; or puts what GPUs have measured into a cluster.
+//
+// All ranks work at once, as they do in runs; a second pass times one rank alone. Ranks of one host
+// (and one network namespace) make a node; links inside and between nodes are measured apart.
+#pragma once
+#include <algorithm>
+#include <ctime>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "io/environment.h"
+#include "measure/sampler.h"
+#include "run/world.h"
+#include "simulate/calibration.h"
+#include "simulate/cluster.h"
+
+namespace longnet {
+
+// ---- one operation, on all ranks at once, within a budget ----
+
+struct Effort {
+  double seconds = 0.08;  // goes on for as long...
+  int min_runs = 5;       // ...but takes at least so many runs
+  int max_runs = 300;
+};
+
+// CPU seconds of the calling thread: time that other processes take of its core does not count.
+inline double thread_cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+// The faster quartile of the slowest rank's seconds (a disturbed run says nothing about the
+// machine), after one run that does not count. Collective: rank 0 says when it is enough. `clock`:
+// what a run is timed by.
+template <class Run>
+double quartile_seconds(Communicator& comm, const Effort& effort, const Run& run,
+                        double (*clock)() = steady_seconds) {
+  run();
+  std::vector<double> samples;
+  const double begin = steady_seconds();
+  for (bool go_on = true; go_on;) {
+    comm.barrier();
+    const double start = clock();
+    run();
+    samples.push_back(comm.max_of(clock() - start));
+    const int runs = int(samples.size());
+    go_on =
+        comm.broadcast_flag(runs < effort.min_runs ||
+                            (runs < effort.max_runs && steady_seconds() - begin < effort.seconds));
+  }
+  std::sort(samples.begin(), samples.end());
+  return samples[samples.size() / 4];
+}
+
+// ---- the times of one rank's kernels (calibrate_kernel.cpp) ----
+//
+// Blocks of queries against lists of keys, cut as the executor cuts them:
+//   1 x 2048 x 2048, 1 x 2048 x 512, 4 x 128 x 1024, 16 x 64 x 64 ...; causal: whole sequences
+// Rows lie four heads apart, as in a tensor [token][4 heads][head_dim].
+
+struct KernelBudget {
+  Effort effort{};
+  std::vector<int64_t> head_dims{32, 64, 128};
+  bool quick = false;  // fewer and smaller shapes
+};
+
+struct AttendMeasurement {
+  int64_t head_dim = 64;
+  DType dtype = DType::kFloat32;
+  bool causal = false;
+  std::vector<AttendTime> times{};
+  // Rows of the table: measurements with as many queries as keys.
+  std::vector<KernelRow> rows{};
+};
+
+struct KernelMeasurement {
+  std::vector<AttendMeasurement> attends{};
+  double pack_bytes_per_s = 0, merge_bytes_per_s = 0;
+  double launch_s = 0;  // of one op of the executor, beyond what its kernel takes
+};
+
+// Collective over the ranks of `comm`, all at work at the same time. `threads` of each rank.
+KernelMeasurement measure_kernels(Communicator& comm, int threads, const KernelBudget& budget);
+
+// Seconds of one attend of 2048 x 2048 rows, head_dim 64, fp32: to compare a rank that is alone
+// with ranks that are all at work.
+double measure_one_attend(Communicator& comm, int threads, const KernelBudget& budget);
+
+inline constexpr int64_t kQueryBlockRows = 2048;  // most queries that the executor gives a task
+
+// ---- messages between two ranks, alone and while ranks compute (calibrate_links.cpp) ----
+
+struct LinkBudget {
+  Effort effort{.seconds = 0.4, .min_runs = 7};  // per size
+  double largest_message_s = 0.25;               // sizes end where one exchange takes longer
+  int64_t max_bytes = int64_t{16} << 20;
+};
+
+struct LinkMeasurement {
+  std::vector<MessageTime> one_way{};   // half a round trip
+  std::vector<MessageTime> exchange{};  // both directions at once, as rings use links
+  double overhead_s = 0;                // of the rank itself, per small message posted
+};
+
+// Between ranks `a` and `b`; the others wait. Collective.
+LinkMeasurement measure_link(Communicator& comm, Rank a, Rank b, const LinkBudget& budget);
+
+// Ring attention in four ways (ProgramExecutor): all, only compute, only messages, and what compute
+// took while messages moved.
+struct OverlapMeasurement {
+  int64_t seq_len = 0;
+  double ranks = 0, message_bytes = 0;
+  double full_s = 0, compute_s = 0, communication_s = 0;
+  double compute_in_full_s = 0;
+
+  // Too short to be told apart from the noise of compute.
+  bool too_short() const { return communication_s < 0.05 * compute_s; }
+  double hidden_s() const;  // of the messages' time, behind compute
+  // Bytes per second of a rank's messages (in and out together) while it computes: they are in
+  // flight during all attends but the last one.
+  double bytes_per_s_without_progress() const;
+  double efficiency() const;  // speed of compute beside messages, at most 1
+};
+// `rows` tokens per rank. Collective.
+OverlapMeasurement measure_overlap(Communicator& comm, int threads, int64_t rows,
+                                   const Effort& effort);
+
+// ---- the machine as a cluster (calibrate_cluster.cpp) ----
+
+struct CalibrationNodes {
+  int count = 1, size = 1;
+};
+
+struct Calibration {
+  CalibrationNodes nodes{};
+  int threads = 1;
+  double peak = 0, bandwidth = 0, alone_speed = 1;
+  KernelMeasurement kernel{};
+  LinkMeasurement intra{}, inter{};
+  OverlapMeasurement overlap{};
+  bool has_intra() const { return nodes.size > 1; }
+  bool has_inter() const { return nodes.count > 1; }
+};
+
+struct CalibrationBudget {
+  KernelBudget kernel{};
+  LinkBudget link{};
+  int64_t bandwidth_array = int64_t{128} << 20, overlap_rows = 2048;
+  int alone_rounds = 9;
+  Effort overlap{.seconds = 0.5, .min_runs = 9};
+};
+
+// `quick`: seconds instead of two minutes.
+CalibrationBudget calibration_budget(bool quick);
+
+// Collective over the processes of `world`; on rank 0 the result, on the others something
+// incomplete. `say`: hears of each step.
+Calibration calibrate(World& world, const CalibrationBudget& budget,
+                      const std::function<void(const std::string&)>& say);
+// Returns the measurements as a cluster.
+ClusterSpec to_cluster(const Calibration& calibration, const World& world, const Environment& env,
+                       const std::string& name);
+
+// ---- what GPUs have measured (calibrate_gpu.cpp) ----
+
+// `base` with the figures of `file`, what gpu_kernels_benchmark --json wrote, for `kernel` ("cuda",
+// "cudnn"): dense attention in bf16. Of a head_dim and mask that were measured, published rows give
+// way; others stay. Throws UsageError when the file holds no such figures.
+ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
+                                    const std::string& kernel);
+
+// `base` with the latency and bandwidth of the link between ranks 0 and 1 of `file`, what `lnbench
+// comm --transport ... --json` wrote of GPUs: fitted to messages in both directions at once, as
+// rings use links. Ranks of one host are the link inside a node, else that between nodes. Throws
+// UsageError when the file holds no such figures.
+ClusterSpec with_measured_link(ClusterSpec base, const std::string& file);
+
+}  // namespace longnet
