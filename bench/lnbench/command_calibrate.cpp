@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 
 #include "core/check.h"
 #include "io/environment.h"
 #include "io/units.h"
-#include "lnbench/options.h"
+#include "lnbench/terminal.h"
 #include "measure/sampler.h"
 #include "measure/statistics.h"
 #include "run/calibrate.h"
@@ -19,19 +18,6 @@
 
 namespace longnet {
 namespace {
-
-class Progressing {
- public:
-  Progressing(const Options& options, bool root) : speaks_(root && !options.quiet) {}
-  void say(const std::string& what) const {
-    if (speaks_)
-      std::cerr << concat("[", std::lround(steady_seconds() - begin_), " s] ", what, "\n");
-  }
-
- private:
-  bool speaks_;
-  double begin_ = steady_seconds();
-};
 
 void print(const ClusterSpec& c, const Calibration& m) {
   std::cout << "# " << c.description
@@ -50,11 +36,7 @@ void print(const ClusterSpec& c, const Calibration& m) {
 void write_cluster(const std::filesystem::path& file, const ClusterSpec& cluster) {
   const std::string text = cluster_to_json(cluster);
   parse_cluster(text, file.string());  // what is written can be read
-  std::ofstream out(file);
-  out << text;
-  out.close();
-  if (!out)
-    throw UsageError(concat("cannot write ", file.string(), ": choose another place by -o"));
+  write_file(file, text, ": choose another place by -o");
 }
 
 // Writes the cluster of --cluster with the figures that GPU programs measured put in.
@@ -75,8 +57,7 @@ int calibrate_from_files(const Options& options, const std::filesystem::path& fi
 }  // namespace
 
 int run_calibrate(const Options& options) {
-  const std::filesystem::path file = options.output.empty() ? std::filesystem::path("cluster.json")
-                                                            : std::filesystem::path(options.output);
+  const std::filesystem::path file = options.output.empty() ? "cluster.json" : options.output;
   if (file.has_parent_path() && !std::filesystem::is_directory(file.parent_path()))
     throw UsageError(concat("cannot write ", file.string(), ": there is no folder ",
                             file.parent_path().string(),
@@ -85,13 +66,15 @@ int run_calibrate(const Options& options) {
   const double busy = measure_busy_share();  // before MPI's threads and waits are there
   World world(options.ranks > 0 ? options.ranks
                                 : std::max(1, capture_environment().usable_threads));
-  const Progressing progress(options, world.is_root());
   const Environment env =
       capture_environment({.mpi_version = world.mpi_version(), .busy_share = busy});
   if (world.is_root() && !options.quiet)
     for (const std::string& line : fitness_warnings(env)) std::cerr << "warning: " << line << "\n";
-  const Calibration measured = calibrate(world, calibration_budget(options.quick),
-                                         [&](const std::string& what) { progress.say(what); });
+  const double begin = steady_seconds();
+  const auto say = [&, speaks = world.is_root() && !options.quiet](const std::string& what) {
+    if (speaks) std::cerr << concat("[", std::lround(steady_seconds() - begin), " s] ", what, "\n");
+  };
+  const Calibration measured = calibrate(world, calibration_budget(options.quick), say);
   if (!world.is_root()) return kOk;
   const ClusterSpec cluster = to_cluster(measured, world, env, file.stem().string());
   write_cluster(file, cluster);

@@ -5,8 +5,6 @@
 // Every operation and size is first run once on known data: what arrives wrong ends the command.
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <functional>
 #include <iomanip>
 #include <iostream>
 
@@ -14,11 +12,10 @@
 #include "core/check.h"
 #include "core/cuda/device.h"
 #include "io/environment.h"
-#include "io/field_json.h"
+#include "io/field.h"
 #include "io/units.h"
-#include "lnbench/options.h"
+#include "lnbench/terminal.h"
 #include "run/backend.h"
-#include "run/machine.h"
 #include "run/rank_clock.h"
 #include "run/watchdog.h"
 #include "run/world.h"
@@ -114,9 +111,10 @@ JsonNode to_node(const CommRow& row) {
   };
   std::vector<double> samples;
   for (const double s : row.samples.samples_s) samples.push_back(s * row.scale());
-  JsonNode node = JsonNode::object();
-  node.set("operation", std::string(to_string(row.operation))).set("bytes", row.bytes);
-  node.set("operations_per_sample", row.repeats).set("samples_s", to_json(samples));
+  JsonNode node = JsonNode::object({{"operation", to_string(row.operation)},
+                                    {"bytes", row.bytes},
+                                    {"operations_per_sample", row.repeats},
+                                    {"samples_s", to_json(samples)}});
   if (samples.empty()) return node.set("reason", "no sample within the time budget");
   node.set("median_s", row.seconds()).set("ci_low_s", bound(row.samples.interval.low));
   node.set("ci_high_s", bound(row.samples.interval.high));
@@ -135,29 +133,29 @@ struct CommResult {
 
 void write_json(const std::filesystem::path& file, const World& world, double busy_share,
                 const CommResult& result) {
-  JsonNode root = JsonNode::object(), list = JsonNode::array(), places = JsonNode::array();
-  for (const CommRow& row : result.rows) list.push(to_node(row));
+  JsonNode rows = JsonNode::array(), places = JsonNode::array();
+  for (const CommRow& row : result.rows) rows.push(to_node(row));
   const bool on_devices = result.transport != world.transport();
-  CaptureOptions capture{.mpi_version = world.mpi_version(), .busy_share = busy_share};
+  Environment known{.mpi_version = world.mpi_version(), .busy_share = busy_share};
   if (on_devices) {
-    capture.devices = device_lines();
-    capture.device_software = device_software();
+    known.devices = device_lines();
+    known.device_software = device_software();
   }
   for (const RankInfo& rank : result.ranks) {
-    JsonNode place = JsonNode::object();
-    place.set("rank", rank.rank).set("hostname", rank.hostname).set("device", rank.device);
+    JsonNode place = JsonNode::object(
+        {{"rank", rank.rank}, {"hostname", rank.hostname}, {"device", rank.device}});
     if (on_devices) place.set("gpu", result.gpus.at(size_t(rank.rank)));
     places.push(place);
   }
-  root.set("program", "lnbench comm").set("build", to_json(build_info()));
-  root.set("environment", to_json(capture_environment(capture)));
-  root.set("transport", result.transport).set("host_transport", world.transport());
-  root.set("ranks", world.size()).set("places", places).set("rows", list);
-  std::ofstream out(file);
-  out << dump_json(root, 2) << "\n";
-  out.close();
-  if (!out)
-    throw UsageError(concat("cannot write ", file.string(), ": choose another place by --json"));
+  const JsonNode root = JsonNode::object({{"program", "lnbench comm"},
+                                          {"build", to_json(build_info())},
+                                          {"environment", to_json(capture_environment(known))},
+                                          {"transport", result.transport},
+                                          {"host_transport", world.transport()},
+                                          {"ranks", world.size()},
+                                          {"places", places},
+                                          {"rows", rows}});
+  write_file(file, dump_json(root, 2) + "\n", ": choose another place by --json");
 }
 
 int64_t max_bytes_of(const Options& options, bool on_devices) {

@@ -1,6 +1,5 @@
 // `lnbench depth`: for each pattern of a config, the layers until every token has heard from every
 // other, beside the paper's estimate. Nothing runs.
-#include <chrono>
 #include <cmath>
 #include <iomanip>
 #include <iostream>
@@ -11,8 +10,8 @@
 #include "io/expand.h"
 #include "io/units.h"
 #include "lnbench/options.h"
-#include "lnbench/table.h"
 #include "lnbench/terminal.h"
+#include "measure/sampler.h"
 #include "pattern/dependency_depth.h"
 
 namespace longnet {
@@ -49,10 +48,6 @@ std::vector<Point> distinct_patterns(const std::vector<Point>& points) {
   return out;
 }
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 int run_depth(const Options& options) {
@@ -75,7 +70,7 @@ int run_depth(const Options& options) {
   for (const Point& point : points) {
     const AttentionProblem& problem = point.params.problem;
     const DilatedPattern& pattern = point.params.pattern;
-    const double begin = seconds_now();
+    const double begin = steady_seconds();
     // Higher limits than for a point of a sweep: exact, token by token, up to 1M tokens; about a
     // minute beyond.
     DepthOptions limits;
@@ -83,14 +78,14 @@ int run_depth(const Options& options) {
     if (problem.seq_len <= int64_t{1} << 20)
       limits.max_steps = limits.max_intervals = std::numeric_limits<int64_t>::max();
     limits.progress = [&](double done) {
-      const double left = (seconds_now() - begin) * (1 / done - 1);
+      const double left = (steady_seconds() - begin) * (1 / done - 1);
       progress.step(concat(std::llround(100 * done), " % of the tokens to start from, about ",
                            format_seconds(left), " left"));
     };
     progress.start(++number, describe(point.params), 0);
     const DependencyDepth depth = dependency_depth(problem, pattern, limits);
     progress.clear();
-    const double took = seconds_now() - begin;
+    const double took = steady_seconds() - begin;
     const double bound = paper_depth_bound(pattern, problem.seq_len);
     std::cout << std::setw(10) << format_tokens(problem.seq_len) << std::setw(6)
               << problem.num_heads << "  " << (problem.causal ? "causal" : "none  ") << std::setw(8)

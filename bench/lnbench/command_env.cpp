@@ -1,5 +1,4 @@
 // `lnbench env`: what this machine is, and whether it is fit to measure.
-#include <fstream>
 #include <iostream>
 
 #include "comm/mpi/mpi_world.h"
@@ -7,13 +6,13 @@
 #include "core/check.h"
 #include "core/cuda/device.h"
 #include "io/environment.h"
-#include "io/field_json.h"
+#include "io/field.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/cuda/cudnn_kernel.h"
-#include "lnbench/options.h"
-#include "run/machine.h"
+#include "lnbench/terminal.h"
+#include "run/world.h"
 
 namespace longnet {
 namespace {
@@ -27,12 +26,11 @@ std::string gpu_lines() {
     text += concat(d.index == 0 ? "" : "          ", lines.at(size_t(d.index)), ", ",
                    format_bytes(double(d.free_bytes)), " free\n");
   const std::string driver = report.driver == 0 ? "none" : cuda_version_text(report.driver);
-  text +=
-      "cuda      " +
-      (report.built_in ? "toolkit " + cuda_version_text(report.toolkit) + ", driver for " + driver
-                       : std::string("not in this build")) +
-      "\n";
-  return text + "cudnn     " + describe_cudnn() + "\n" + "nccl      " + describe_nccl() + "\n";
+  const std::string cuda = report.built_in ? concat("toolkit ", cuda_version_text(report.toolkit),
+                                                    ", driver for ", driver)
+                                           : "not in this build";
+  return concat(text, "cuda      ", cuda, "\ncudnn     ", describe_cudnn(), "\nnccl      ",
+                describe_nccl(), "\n");
 }
 
 }  // namespace
@@ -42,11 +40,7 @@ int run_env(const Options& options) {
                                                .device_software = device_software(),
                                                .busy_share = measure_busy_share()});
   const BuildInfo build = build_info();
-  if (!options.json.empty()) {
-    std::ofstream file(options.json);
-    file << dump_json(to_json(env), 2) << "\n";
-    if (!file.flush()) throw UsageError(concat("cannot write ", options.json));
-  }
+  if (!options.json.empty()) write_file(options.json, dump_json(to_json(env), 2) + "\n");
   if (!options.quiet) {
     std::cout << "# lnbench " << build.version << " (" << build.revision << "), " << build.compiler
               << ", " << build.build_type

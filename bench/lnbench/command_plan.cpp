@@ -7,12 +7,11 @@
 #include "io/environment.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
-#include "lnbench/table.h"
 #include "lnbench/terminal.h"
 #include "run/backend.h"
-#include "run/machine.h"
-#include "run/point_schedule.h"
+#include "run/plan_point.h"
 #include "run/sweep.h"
+#include "run/world.h"
 #include "schedule/check_schedule.h"
 #include "schedule/program_text.h"
 
@@ -91,8 +90,7 @@ int run_plan(const Options& options) {
   const double peak = measure_fma_peak_flops(1, 0.1);
   MachineLimits limits = machine_limits(config, peak * threads);
   limits.cores = usable;
-  const auto gpus = std::ranges::count_if(
-      points, [](const Point& point) { return backend_of(point.params.kernel).on_gpu(); });
+  const auto gpus = std::ranges::count_if(points, on_gpu, &Point::params);
   std::cout << "# plan of " << config.path << ": " << points.size() << " points";
   if (size_t(gpus) < points.size())
     std::cout << "; " << format_si(peak, "FLOP/s") << " FMA peak per core measured here";
@@ -115,7 +113,7 @@ int run_plan(const Options& options) {
     ++runnable;
     seconds += point_cost(plan, config.measure);
     unknown += plan.estimated_s <= 0 ? 1 : 0;
-    crowded += backend_of(plan.point.params.kernel).on_gpu() && !is_virtual(plan.point.params) &&
+    crowded += on_gpu(plan.point.params) && !is_virtual(plan.point.params) &&
                plan.point.params.ranks > limits.devices && limits.devices > 0;
   }
   std::cout << "# " << runnable << " of " << points.size() << " points can run; at least "

@@ -7,9 +7,8 @@
 
 #include "core/check.h"
 #include "io/expand.h"
+#include "io/field.h"
 #include "io/units.h"
-#include "json/json_tree.h"
-#include "lnbench/table.h"
 #include "lnbench/terminal.h"
 #include "run/simulate_point.h"
 #include "schedule/registry.h"
@@ -25,36 +24,39 @@ constexpr int64_t kMaxProgramBytes = int64_t{512} << 20;
 // (results/reference/validation.md), and published figures are worse.
 constexpr double kSure = 0.05;
 
-JsonNode words(const std::vector<std::string>& list) {
-  JsonNode n = JsonNode::array();
-  for (const std::string& word : list) n.push(word);
-  return n;
-}
+JsonNode words(const std::vector<std::string>& list) { return to_json(list); }
 
 // The question as a config: one length, one number of ranks, every algorithm and option.
 std::string question(const Options& o, const ClusterSpec& cluster) {
-  JsonNode model = JsonNode::object(), sweep = JsonNode::object(), dilated = JsonNode::object(),
-           root = JsonNode::object(), batch = JsonNode::object(), inner = JsonNode::array();
-  model.set("heads", o.heads).set("kv_heads", o.kv_heads > 0 ? o.kv_heads : o.heads);
-  model.set("head_dim", o.head_dim).set("dtype", o.dtype).set("causal", o.causal);
   std::vector<std::string> names;
   for (const AlgorithmInfo& a : algorithms())
     if (a.pattern != PatternKind::kSparse) names.emplace_back(a.name);
-  sweep.set("algorithm", words(names)).set("seq_len", o.seq_len).set("ranks", o.ranks);
-  sweep.set("batch", batch.set("rule", "fixed").set("size", o.batch));
-  sweep.set("collective", words({"native", "recursive_doubling", "hierarchical"}));
+  JsonNode sweep =
+      JsonNode::object({{"algorithm", words(names)},
+                        {"seq_len", o.seq_len},
+                        {"ranks", o.ranks},
+                        {"batch", JsonNode::object({{"rule", "fixed"}, {"size", o.batch}})},
+                        {"collective", words({"native", "recursive_doubling", "hierarchical"})},
+                        {"ulysses_degree", "divisors"}});
   if (o.causal) sweep.set("layout", words({"contiguous", "zigzag", "striped"}));
-  sweep.set("ulysses_degree", "divisors");
   if (o.ranks % cluster.node_size() == 0 && o.ranks > cluster.node_size())
-    sweep.set("ring_inner", inner.push(cluster.node_size()));
-  JsonNode segments = JsonNode::array();
+    sweep.set("ring_inner", cluster.node_size());
+  JsonNode segments = JsonNode::array(), dilated = JsonNode::object();
   for (const std::string& text : o.dilated_segments) {
     const auto tokens = try_parse_tokens(text);
     segments.push(tokens ? JsonNode(*tokens) : JsonNode(text));
   }
   if (!o.dilated_segments.empty()) dilated.set("segments", segments);
-  root.set("schema_version", 1).set("name", "question").set("model", model).set("dilated", dilated);
-  return dump_json(root.set("sweep", sweep));
+  return dump_json(JsonNode::object(
+      {{"schema_version", 1},
+       {"name", "question"},
+       {"model", JsonNode::object({{"heads", o.heads},
+                                   {"kv_heads", o.kv_heads > 0 ? o.kv_heads : o.heads},
+                                   {"head_dim", o.head_dim},
+                                   {"dtype", o.dtype},
+                                   {"causal", o.causal}})},
+       {"dilated", dilated},
+       {"sweep", sweep}}));
 }
 
 std::string variant(const PointParams& p) {

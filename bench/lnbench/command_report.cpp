@@ -5,18 +5,38 @@
 #include <cstdlib>
 
 #include "core/check.h"
-#include "lnbench/data_folder.h"
-#include "lnbench/options.h"
+#include "lnbench/terminal.h"
 
 namespace longnet {
 namespace {
 
+namespace fs = std::filesystem;
+
+// The folder that holds scripts/report; LONGNET_HOME names it for a build outside the source tree.
+// Searches upwards from the program, follows links:
+//   build/release/bin/lnbench   the source tree above it, which holds scripts/report and plots
+//   <prefix>/bin/lnbench        <prefix>/share/longnet-bench, where `cmake --install` puts them
+fs::path data_folder() {
+  const fs::path wanted = "scripts/report/make_report.py";
+  if (const char* const home = std::getenv("LONGNET_HOME")) {
+    if (fs::exists(home / wanted)) return home;
+    throw UsageError(concat("LONGNET_HOME is ", home, ", which holds no ", wanted.string()));
+  }
+  const fs::path program = program_folder();
+  for (fs::path at = program; at.has_relative_path(); at = at.parent_path())
+    for (const fs::path& folder : {at / "share/longnet-bench", at})
+      if (fs::exists(folder / wanted)) return folder;
+  throw UsageError(concat("no ", wanted.string(), " in any folder above ", program.string(),
+                          "\n  hint: name the source tree in LONGNET_HOME, or install lnbench with "
+                          "`cmake --install`"));
+}
+
 // The interpreter with the report's packages: LONGNET_PYTHON, else the environment that
 // scripts/python_env.sh makes, else whatever python3 is on the path (the script says what it lacks).
-std::string python_for(const std::filesystem::path& data) {
+std::string python_for(const fs::path& data) {
   if (const char* const stated = std::getenv("LONGNET_PYTHON")) return stated;
-  const std::filesystem::path own = data / ".venv/bin/python";
-  return std::filesystem::exists(own) ? own.string() : "python3";
+  const fs::path own = data / ".venv/bin/python";
+  return fs::exists(own) ? own.string() : "python3";
 }
 
 int run_program(std::vector<std::string> args) {
@@ -41,7 +61,7 @@ int run_program(std::vector<std::string> args) {
 }  // namespace
 
 int run_report(const Options& options) {
-  const std::filesystem::path data = data_folder();
+  const fs::path data = data_folder();
   std::vector<std::string> args{python_for(data),
                                 (data / "scripts/report/make_report.py").string()};
   args.insert(args.end(), options.result_dirs.begin(), options.result_dirs.end());

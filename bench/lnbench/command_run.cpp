@@ -15,11 +15,9 @@
 #include "io/environment.h"
 #include "io/result.h"
 #include "io/units.h"
-#include "lnbench/table.h"
 #include "lnbench/terminal.h"
 #include "measure/sampler.h"
 #include "run/backend.h"
-#include "run/machine.h"
 #include "run/measure_point.h"
 #include "run/sweep.h"
 #include "run/walk_point.h"
@@ -58,8 +56,7 @@ std::optional<PointRecord> run_here(World& world, const PointPlan& plan,
     if (plan.point.status != PointStatus::kOk) return record;
     return walk_point(plan, runner, walk);
   }
-  const bool on_device =
-      backend_of(plan.point.params.kernel).on_gpu() && runner.device_transport != "auto";
+  const bool on_device = on_gpu(plan.point.params) && runner.device_transport != "auto";
   record.params.transport = on_device ? runner.device_transport : world.transport();
   if (plan.point.status != PointStatus::kOk) return record;  // nothing to run
   world.run(plan.point.params.ranks, [&](Communicator& comm) {
@@ -69,32 +66,20 @@ std::optional<PointRecord> run_here(World& world, const PointPlan& plan,
   return record;
 }
 
-WriterOptions writer_options(const Options& options, const Sweep& sweep, World& world,
-                             const std::string& command_line) {
-  CaptureOptions captured{.mpi_version = world.mpi_version(), .busy_share = sweep.busy_share};
+WriterOptions writer_options(const Options& options, const Sweep& sweep, World& world) {
+  Environment captured{.mpi_version = world.mpi_version(), .busy_share = sweep.busy_share};
   if (on_devices(sweep)) {
     captured.devices = device_lines();
     captured.device_software = device_software();
   }
+  RunInfo run = run_info(sweep.config, options, sweep.points.size());
+  run.mode = to_string(sweep.config.run.mode);
+  run.transport = sweep.transport;
+  run.world_size = world.size();
   return {.directory = options.output,
-          .run = {.name = sweep.config.name,
-                  .description = sweep.config.description,
-                  .command = command_line,
-                  .config_path = sweep.config.path,
-                  .config_json = resolved_config_json(sweep.config),
-                  .config_sha256 = config_sha256(sweep.config),
-                  .mode = std::string(to_string(sweep.config.run.mode)),
-                  .transport = sweep.transport,
-                  .world_size = world.size(),
-                  .planned = int64_t(sweep.points.size()),
-                  .filter = options.filter},
+          .run = run,
           .environment = capture_environment(captured),
           .ranks = {}};
-}
-
-bool on_devices_only(const Plan& plan) {
-  return std::ranges::all_of(
-      plan.points, [](const PointPlan& p) { return backend_of(p.point.params.kernel).on_gpu(); });
 }
 
 void print_head(const Sweep& sweep, const Plan& plan, World& world, const Options& options) {
@@ -113,7 +98,7 @@ void print_head(const Sweep& sweep, const Plan& plan, World& world, const Option
   std::cout << "# " << sweep.config.name << ": " << plan.points.size() << " points on up to "
             << most_ranks << " ranks (" << (sweep.is_virtual() ? "virtual" : sweep.transport)
             << "), ";
-  if (on_devices_only(plan))
+  if (std::ranges::all_of(sweep.points, on_gpu, &Point::params))
     std::cout << devices_text();
   else
     std::cout << threads_text << " thread(s) each; peak of a core "
@@ -133,19 +118,6 @@ std::string same_options(const Options& o) {
   add("--replay", o.replay);
   if (o.ranks > 0) text += concat(" --ranks ", o.ranks);
   return text;
-}
-
-void print_summary(const Summary& summary, const std::string& directory) {
-  std::cout << "#";
-  bool any = false;
-  for (const auto& [status, count] : summary.counts) {
-    if (count > 0) std::cout << " " << count << " " << status;
-    any = any || count > 0;
-  }
-  if (summary.counts.at("ok") == 0 && summary.verdict == "incomplete")
-    std::cout << " nothing was measured" << (any ? ", the points say why" : "");
-  std::cout << "; verdict: " << summary.verdict << "\n# result: " << directory << "\n"
-            << std::flush;
 }
 
 // "shard 17 of 128, 13.2%, 1.21 Mtok/s, ETA 31min"
@@ -287,7 +259,12 @@ class SweepRun {
 
   int finish() {  // rank 0's
     const Summary summary = writer_->finish(int64_t(plan_.points.size()));
-    print_summary(summary, writer_->directory());
+    const bool none = summary.counts.at("ok") == 0 && summary.verdict == "incomplete";
+    print_summary(summary,
+                  !none                        ? ""
+                  : writer_->records().empty() ? " nothing was measured"
+                                               : " nothing was measured, the points say why",
+                  writer_->directory());
     if (!sweep_.is_virtual()) print_ranks_missing();
     if (stopped_) {
       std::cerr << "stopped early; go on with: lnbench run " << options_.config
@@ -330,14 +307,14 @@ class SweepRun {
 
 }  // namespace
 
-int run_points(const Options& options, const std::string& command_line) {
+int run_points(const Options& options) {
   Sweep sweep = read_sweep(options);
   print_notes(options, sweep.config);
   sweep.busy_share = measure_busy_share();  // before MPI's threads and waits are there
   World world(sweep.is_virtual() ? 1 : sweep.world_size);
   stop_gently_on_signals();
   const Plan plan = make_plan(sweep, world);
-  WriterOptions now = writer_options(options, sweep, world, command_line);
+  WriterOptions now = writer_options(options, sweep, world);
   now.ranks = describe_ranks(world, plan.threads, on_devices(sweep));
   return SweepRun(options, sweep, world, plan, now).run();
 }

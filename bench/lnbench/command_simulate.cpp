@@ -1,6 +1,6 @@
 // `lnbench simulate`: the points of a config on a modelled cluster. No MPI, no GPU.
+#include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 
 #include "core/check.h"
@@ -8,7 +8,6 @@
 #include "io/result.h"
 #include "io/sha256.h"
 #include "io/units.h"
-#include "lnbench/table.h"
 #include "lnbench/terminal.h"
 #include "measure/sampler.h"
 #include "run/simulate_point.h"
@@ -16,9 +15,9 @@
 namespace longnet {
 namespace {
 
-struct Variant {
-  SimulatePoint how;
-  std::vector<Point> points;
+struct Simulated {
+  const SimulatePoint* how;
+  Point point;
 };
 
 // The command line's cluster, else the config's: a path from where one stands, or from the
@@ -36,128 +35,104 @@ ClusterSpec read_cluster(const Options& options, const Config& config) {
                                                                              : config.cluster.file);
 }
 
-std::vector<Variant> read_variants(const Options& options, const Config& config,
-                                   const ClusterSpec& cluster) {
+std::vector<SimulatePoint> read_variants(const Options& options, const Config& config,
+                                         const ClusterSpec& cluster) {
   std::vector<std::string> questions =
       options.what_if.empty() ? config.cluster.what_if : options.what_if;
   if (questions.empty()) questions.push_back("");
-  std::vector<Variant> variants;
+  std::vector<SimulatePoint> variants;
   for (const std::string& text : questions) {
-    Variant v;
-    v.how.what_if = parse_what_if(text);
-    for (const Variant& earlier : variants)
-      if (earlier.how.what_if.text() == v.how.what_if.text())
+    SimulatePoint how{.cluster = cluster, .what_if = parse_what_if(text)};
+    for (const SimulatePoint& earlier : variants)
+      if (earlier.what_if.text() == how.what_if.text())
         throw UsageError(concat("--what-if '", text, "' is there twice\n  hint: leave one out"));
-    v.how.cluster = apply(cluster, v.how.what_if);
-    v.how.memory_fraction = config.memory.limit_fraction;
-    v.how.collapse = !options.no_collapse;
-    if (options.alpha != "band") v.how.alpha = parse_alpha_set(options.alpha);
-    const int world = v.how.cluster.num_gpus();
-    v.points = on_cluster(read_points(config, {.world_size = world,
-                                               .filter = options.filter,
-                                               .mode = Mode::kSimulated,
-                                               .transport = ""}),
-                          v.how);
-    variants.push_back(std::move(v));
+    how.cluster = apply(cluster, how.what_if);
+    how.memory_fraction = config.memory.limit_fraction;
+    how.collapse = !options.no_collapse;
+    if (options.alpha != "band") how.alpha = parse_alpha_set(options.alpha);
+    variants.push_back(std::move(how));
   }
   return variants;
 }
 
-int64_t count_points(const std::vector<Variant>& variants) {
-  int64_t n = 0;
-  for (const Variant& v : variants) n += int64_t(v.points.size());
-  return n;
-}
-
-bool has_replicas(const std::vector<Variant>& variants) {
-  for (const Variant& v : variants)
-    for (const Point& p : v.points)
-      if (p.params.replicas > 1) return true;
-  return false;
-}
-
-WriterOptions writer_options(const Options& options, const Config& config,
-                             const std::vector<Variant>& variants, const ClusterSpec& simulated,
-                             const std::string& command_line) {
-  const std::string cluster = cluster_to_json(simulated);
-  return {.directory = options.output,
-          .run = {.name = config.name,
-                  .description = config.description,
-                  .command = command_line,
-                  .config_path = config.path,
-                  .config_json = resolved_config_json(config),
-                  .config_sha256 = config_sha256(config),
-                  .cluster_json = cluster,
-                  .cluster_sha256 = sha256_hex(cluster),
-                  .mode = "simulated",
-                  .world_size = variants[0].how.cluster.num_gpus(),
-                  .planned = count_points(variants),
-                  .filter = options.filter},
-          .environment = capture_environment()};
+// The points of each variant, one after the other.
+std::vector<Simulated> points_of(const std::vector<SimulatePoint>& variants, const Config& config,
+                                 const std::string& filter) {
+  std::vector<Simulated> all;
+  for (const SimulatePoint& how : variants)
+    for (Point& point : on_cluster(read_points(config, {.world_size = how.cluster.num_gpus(),
+                                                       .filter = filter,
+                                                       .mode = Mode::kSimulated,
+                                                       .transport = ""}),
+                                   how))
+      all.push_back({&how, std::move(point)});
+  return all;
 }
 
 void write_trace(const std::string& path, const SimulatedPoint& point) {
-  std::ofstream file(path);
-  file << chrome_trace(point.run, describe(point.record.params)) << "\n";
-  if (!file.flush()) throw UsageError(concat("cannot write ", path));
+  write_file(path, chrome_trace(point.run, describe(point.record.params)) + "\n");
   std::cout << "# trace: " << path << " (chrome://tracing, ui.perfetto.dev)\n";
 }
 
-void check_trace(const Options& options, const std::vector<Variant>& variants) {
-  if (options.trace.empty()) return;
-  int64_t runnable = 0;
-  for (const Variant& v : variants)
-    for (const Point& p : v.points) runnable += p.status == PointStatus::kOk;
-  if (runnable != 1)
+void check_trace(const Options& options, const std::vector<Simulated>& points) {
+  const auto runnable = std::ranges::count(points, PointStatus::kOk,
+                                           [](const Simulated& s) { return s.point.status; });
+  if (!options.trace.empty() && runnable != 1)
     throw UsageError(concat("--trace shows one point, ", runnable,
                             " are left\n  hint: --filter 'algorithm==ring && ranks==8'"));
 }
 
 }  // namespace
 
-int run_simulate(const Options& options, const std::string& command_line) {
+int run_simulate(const Options& options) {
   const Config config = read_config(options);
   print_notes(options, config);
   const ClusterSpec simulated = read_cluster(options, config);  // before any what-if
-  const std::vector<Variant> variants = read_variants(options, config, simulated);
-  check_trace(options, variants);
-  ResultWriter writer =
-      ResultWriter::create(writer_options(options, config, variants, simulated, command_line));
-  const ClusterSpec& cluster = variants[0].how.cluster;
-  std::cout << "# " << config.name << ": " << count_points(variants) << " points simulated on "
+  const std::vector<SimulatePoint> variants = read_variants(options, config, simulated);
+  const std::vector<Simulated> points = points_of(variants, config, options.filter);
+  check_trace(options, points);
+  const ClusterSpec& cluster = variants[0].cluster;
+  RunInfo run = run_info(config, options, points.size());
+  run.cluster_json = cluster_to_json(simulated);
+  run.cluster_sha256 = sha256_hex(run.cluster_json);
+  run.mode = "simulated";
+  run.world_size = cluster.num_gpus();
+  ResultWriter writer = ResultWriter::create(
+      {.directory = options.output, .run = run, .environment = capture_environment()});
+  const bool replicas =
+      std::ranges::any_of(points, [](const Simulated& s) { return s.point.params.replicas > 1; });
+  std::cout << "# " << config.name << ": " << points.size() << " points simulated on "
             << cluster.name << " (" << cluster.num_nodes() << " nodes of " << cluster.node_size()
             << " x " << cluster.device.name << ", " << to_string(cluster.topology.kind)
             << "); latencies " << (options.alpha == "band" ? "as a band" : options.alpha) << "\n"
-            << (has_replicas(variants) ? "# replicas: one group of ranks is simulated, on links of "
-                                         "its own; the others do the same\n"
-                                       : "")
+            << (replicas ? "# replicas: one group of ranks is simulated, on links of "
+                           "its own; the others do the same\n"
+                         : "")
             << result_header() << "\n";
-  Progress progress(options, true, int(count_points(variants)));
+  Progress progress(options, true, int(points.size()));
   const bool color = use_color(options, 1);
   int64_t messages = 0;
   double simulation_s = 0;
   int number = 0;
   const double begin = steady_seconds();
-  for (const Variant& v : variants)
-    for (const Point& point : v.points) {
-      progress.start(++number, describe(point.params), 0);
-      SimulatedPoint done = simulate_point(point, v.how, !options.trace.empty());
-      messages += done.messages;
-      simulation_s += done.simulation_s;
-      if (!options.trace.empty() && done.record.status == PointStatus::kOk)
-        write_trace(options.trace, done);
-      const PointRecord& written = writer.append(std::move(done.record));
-      std::cout << colored(result_row(written), to_string(written.status), color) << "\n";
-    }
-  const Summary summary = writer.finish(count_points(variants));
+  for (const auto& [how, point] : points) {
+    progress.start(++number, describe(point.params), 0);
+    SimulatedPoint done = simulate_point(point, *how, !options.trace.empty());
+    messages += done.messages;
+    simulation_s += done.simulation_s;
+    if (!options.trace.empty() && done.record.status == PointStatus::kOk)
+      write_trace(options.trace, done);
+    const PointRecord& written = writer.append(std::move(done.record));
+    std::cout << colored(result_row(written), to_string(written.status), color) << "\n";
+  }
+  const Summary summary = writer.finish(int64_t(points.size()));
   std::cout << "# " << messages << " messages in " << format_seconds(simulation_s);
   if (messages > 0)
     std::cout << ", messages_per_s " << format_si(double(messages) / simulation_s, "");
-  std::cout << "; all in " << format_seconds(steady_seconds() - begin) << "\n#";
-  for (const auto& [status, count] : summary.counts)
-    if (count > 0) std::cout << " " << count << " " << status;
-  if (summary.counts.at("ok") == 0) std::cout << "; no point could be simulated, they say why";
-  std::cout << "; verdict: " << summary.verdict << "\n# result: " << writer.directory() << "\n";
+  std::cout << "; all in " << format_seconds(steady_seconds() - begin) << "\n";
+  print_summary(summary,
+                summary.counts.at("ok") == 0 ? "; no point could be simulated, they say why" : "",
+                writer.directory());
   return summary.verdict == "pass" ? kOk : kFailed;
 }
 

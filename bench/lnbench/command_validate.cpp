@@ -3,14 +3,12 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iomanip>
 #include <iostream>
 
 #include "core/check.h"
 #include "json/json_reader.h"
-#include "lnbench/data_folder.h"
-#include "lnbench/options.h"
+#include "lnbench/terminal.h"
 #include "simulate/closed_forms.h"
 
 namespace longnet {
@@ -33,9 +31,11 @@ Section closed_form_section() {
     largest = std::max(largest, c.rel_error());
     std::cout << std::left << std::setw(32) << c.name << std::setw(14) << c.simulated_s
               << std::setw(14) << c.rel_error() << c.equation << "\n";
-    JsonNode n = JsonNode::object();
-    n.set("name", c.name).set("equation", c.equation).set("expected_s", c.expected_s);
-    cases.push(n.set("simulated_s", c.simulated_s).set("rel_error", c.rel_error()));
+    cases.push(JsonNode::object({{"name", c.name},
+                                 {"equation", c.equation},
+                                 {"expected_s", c.expected_s},
+                                 {"simulated_s", c.simulated_s},
+                                 {"rel_error", c.rel_error()}}));
   }
   s.node.set("max_rel_error", largest).set("cases", cases);
   s.good = largest <= kClosedForm;
@@ -102,14 +102,11 @@ Section real_section(const std::string& path) {
 int run_validate(const Options& options) {
   const Section closed = closed_form_section(), simgrid = simgrid_section(),
                 real = real_section(options.real);
-  JsonNode root = JsonNode::object();
-  root.set("schema_version", 1).set("closed_form", closed.node).set("simgrid", simgrid.node);
-  root.set("real", real.node);
-  if (!options.json.empty()) {
-    std::ofstream file(options.json);
-    file << dump_json(root, 1) << "\n";
-    if (!file.flush()) throw UsageError(concat("cannot write ", options.json));
-  }
+  const JsonNode root = JsonNode::object({{"schema_version", 1},
+                                          {"closed_form", closed.node},
+                                          {"simgrid", simgrid.node},
+                                          {"real", real.node}});
+  if (!options.json.empty()) write_file(options.json, dump_json(root, 1) + "\n");
   return closed.good && simgrid.good && real.good ? kOk : kFailed;
 }
 

@@ -1,7 +1,6 @@
 // lnbench: one program for the whole study. Parses the command line; the commands are in
 // command_*.cpp.
 #include <CLI/CLI.hpp>
-#include <functional>
 #include <iostream>
 
 #include "comm/mpi/mpi_world.h"
@@ -118,7 +117,7 @@ constexpr const char* kExamples =
 // A subcommand, and what runs it. Most need no ranks: under a launcher only the first one speaks.
 struct Command {
   CLI::App* app;
-  std::function<int()> run;
+  int (*run)(const Options&);
   bool on_all_ranks = false;
 };
 
@@ -129,7 +128,7 @@ Command env_command(CLI::App& app, Options& o) {
   env->add_flag("--check", o.fitness_check,
                 "Exit 3 when there is a reason to distrust measurements here");
   add_common(*env, o);
-  return {env, [&o] { return run_env(o); }};
+  return {env, run_env};
 }
 
 Command plan_command(CLI::App& app, Options& o) {
@@ -140,10 +139,10 @@ Command plan_command(CLI::App& app, Options& o) {
                                     "Print the program of this point (id or number)");
   plan->add_option("--rank", o.schedule_rank, "Whose program to print")->needs(schedule);
   plan->add_flag("--dot", o.dot, "As Graphviz, up to 8 ranks with their messages")->needs(schedule);
-  return {plan, [&o] { return run_plan(o); }};
+  return {plan, run_plan};
 }
 
-Command run_command(CLI::App& app, Options& o, const std::string& command_line) {
+Command run_command(CLI::App& app, Options& o) {
   CLI::App* run = app.add_subcommand(
       "run", "Measure and check every point, for real (under mpirun: MPI ranks; else threads)");
   add_sweep(*run, o);
@@ -157,10 +156,10 @@ Command run_command(CLI::App& app, Options& o, const std::string& command_line) 
   run->add_option("--max-time", o.max_time,
                   "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
   run->add_option("--replay", o.replay, "With --mode virtual: only these ranks, e.g. 0,17,4095");
-  return {run, [&o, &command_line] { return run_points(o, command_line); }, true};
+  return {run, run_points, true};
 }
 
-Command simulate_command(CLI::App& app, Options& o, const std::string& command_line) {
+Command simulate_command(CLI::App& app, Options& o) {
   CLI::App* simulate = app.add_subcommand(
       "simulate", "The same points on a modelled cluster: any number of ranks, no MPI, no GPU");
   add_sweep(*simulate, o);
@@ -172,7 +171,7 @@ Command simulate_command(CLI::App& app, Options& o, const std::string& command_l
   simulate->add_option("--trace", o.trace,
                        "Write what every rank does when, for chrome://tracing or Perfetto (needs a "
                        "--filter that leaves one point)");
-  return {simulate, [&o, &command_line] { return run_simulate(o, command_line); }};
+  return {simulate, run_simulate};
 }
 
 Command recommend_command(CLI::App& app, Options& o) {
@@ -181,7 +180,7 @@ Command recommend_command(CLI::App& app, Options& o) {
   add_cluster(*recommend, o, /*required=*/true);
   add_question(*recommend, o);
   add_common(*recommend, o);
-  return {recommend, [&o] { return run_recommend(o); }};
+  return {recommend, run_recommend};
 }
 
 Command validate_command(CLI::App& app, Options& o) {
@@ -191,21 +190,21 @@ Command validate_command(CLI::App& app, Options& o) {
   validate->add_option("--real", o.real,
                        "Real runs compared by scripts/validate_real.sh (real.json)");
   add_common(*validate, o);
-  return {validate, [&o] { return run_validate(o); }};
+  return {validate, run_validate};
 }
 
 Command check_command(CLI::App& app, Options& o) {
   CLI::App* check = app.add_subcommand(
       "check", "Correctness only: every point up to check.max_seq_len against the reference");
   add_sweep(*check, o);
-  return {check, [&o] { return run_check(o); }, true};
+  return {check, run_check, true};
 }
 
 Command depth_command(CLI::App& app, Options& o) {
   CLI::App* depth = app.add_subcommand(
       "depth", "Layers until every token has heard from every other, from the pattern alone");
   add_sweep(*depth, o);
-  return {depth, [&o] { return run_depth(o); }};
+  return {depth, run_depth};
 }
 
 Command comm_command(CLI::App& app, Options& o) {
@@ -221,7 +220,7 @@ Command comm_command(CLI::App& app, Options& o) {
                    "Largest message, e.g. 4MiB (default: 4MiB, between GPUs 256MiB)");
   comm->add_option("--json", o.json, "Write the rows, with their samples, to this file");
   add_common(*comm, o);
-  return {comm, [&o] { return run_comm(o); }, true};
+  return {comm, run_comm, true};
 }
 
 Command calibrate_command(CLI::App& app, Options& o) {
@@ -247,7 +246,7 @@ Command calibrate_command(CLI::App& app, Options& o) {
   calibrate->add_option("--kernel", o.gpu_kernel, "Of --gpu-kernels: cuda (default), cudnn, gather")
       ->needs(kernels);
   add_common(*calibrate, o);
-  return {calibrate, [&o] { return run_calibrate(o); }, true};
+  return {calibrate, run_calibrate, true};
 }
 
 Command compare_command(CLI::App& app, Options& o) {
@@ -260,7 +259,7 @@ Command compare_command(CLI::App& app, Options& o) {
       "--any-transport", o.any_transport,
       "Compare points of different transports as well: nccl with nccl_registered, say");
   add_common(*compare, o);
-  return {compare, [&o] { return run_compare(o); }};
+  return {compare, run_compare};
 }
 
 Command report_command(CLI::App& app, Options& o) {
@@ -272,7 +271,7 @@ Command report_command(CLI::App& app, Options& o) {
       "in the first)");
   report->add_option("--validation", o.validation,
                      "Errors of the simulator (lnbench validate --json): a section of the report");
-  return {report, [&o] { return run_report(o); }};
+  return {report, run_report};
 }
 
 // As a user would type it again.
@@ -284,25 +283,18 @@ std::string command_line_text(int argc, char** argv) {
 
 int dispatch(int argc, char** argv) {
   Options o;
-  const std::string command_line = command_line_text(argc, argv);
+  o.command_line = command_line_text(argc, argv);
   CLI::App app{"LongNet-Bench: dilated and exact distributed attention, measured and checked.",
                "lnbench"};
   app.footer(kNotes);  // of every command
   app.require_subcommand(1);
   const BuildInfo build = build_info();
   app.set_version_flag("--version", concat("lnbench ", build.version, " (", build.revision, ")"));
-  const std::vector<Command> commands{env_command(app, o),
-                                      plan_command(app, o),
-                                      run_command(app, o, command_line),
-                                      simulate_command(app, o, command_line),
-                                      recommend_command(app, o),
-                                      validate_command(app, o),
-                                      check_command(app, o),
-                                      depth_command(app, o),
-                                      comm_command(app, o),
-                                      calibrate_command(app, o),
-                                      compare_command(app, o),
-                                      report_command(app, o)};
+  const std::vector<Command> commands{
+      env_command(app, o),       plan_command(app, o),      run_command(app, o),
+      simulate_command(app, o),  recommend_command(app, o), validate_command(app, o),
+      check_command(app, o),     depth_command(app, o),     comm_command(app, o),
+      calibrate_command(app, o), compare_command(app, o),   report_command(app, o)};
   app.footer(concat(algorithm_list(), "\n", kNotes, "\n", kExamples));
   for (const char* sweeping : {"plan", "run", "check", "simulate"})
     app.get_subcommand(sweeping)->footer(concat(algorithm_list(), "\n", kNotes));
@@ -314,7 +306,7 @@ int dispatch(int argc, char** argv) {
   }
   for (const Command& command : commands)
     if (command.app->parsed())
-      return command.on_all_ranks || launched_rank() == 0 ? command.run() : int(kOk);
+      return command.on_all_ranks || launched_rank() == 0 ? command.run(o) : int(kOk);
   throw Error("no command was given");  // the parser requires one
 }
 

@@ -10,6 +10,7 @@ namespace longnet {
 enum class ProgressStyle { kAuto, kPlain, kNone };
 
 struct Options : SweepRequest {
+  std::string command_line;  // as a user would type it again
   // Common.
   bool quiet = false;
   int verbose = 0;
@@ -66,11 +67,11 @@ enum ExitCode {
 
 int run_env(const Options& options);
 int run_plan(const Options& options);
-int run_points(const Options& options, const std::string& command_line);  // `run`
+int run_points(const Options& options);  // `run`
 int run_check(const Options& options);
 int run_recommend(const Options& options);
 int run_validate(const Options& options);
-int run_simulate(const Options& options, const std::string& command_line);
+int run_simulate(const Options& options);
 int run_depth(const Options& options);
 int run_comm(const Options& options);
 int run_calibrate(const Options& options);

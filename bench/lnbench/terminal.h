@@ -1,13 +1,19 @@
-// Terminal output during a run: progress with ETA, notes and colour.
+// What commands print and write: rows of points, progress with ETA, notes, colour, files.
 #pragma once
 #include <chrono>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
-#include "io/config.h"
+#include "io/result.h"
 #include "lnbench/options.h"
 
 namespace longnet {
+
+std::filesystem::path program_folder();  // of the running program; "" where the system is silent
+// Throws UsageError, with `hint` behind it.
+void write_file(const std::filesystem::path& path, const std::string& text,
+                std::string_view hint = "");
 
 // True on a terminal without NO_COLOR, or with --color always.
 bool use_color(const Options& options, int file_descriptor);
@@ -15,6 +21,17 @@ std::string colored(std::string_view text, std::string_view status, bool color);
 
 // Prints notes on stderr about settings of the config that an algorithm handles differently.
 void print_notes(const Options& options, const Config& config);
+
+// Rows of points on stdout, as awk and gnuplot read them: comment lines begin with '#'.
+std::string plan_header();
+std::string plan_row(int number, const PointPlan& plan);
+std::string result_header();
+std::string result_row(const PointRecord& record);
+
+// What every kind of run says of itself. `points`: of the sweep, those skipped included.
+RunInfo run_info(const Config& config, const Options& options, size_t points);
+// How many points ended how, the verdict, and where the result is. `remark`: after the counts.
+void print_summary(const Summary& summary, std::string_view remark, const std::string& directory);
 
 // One line per point: rewritten on a terminal, appended elsewhere. Silent on ranks other than 0.
 class Progress {

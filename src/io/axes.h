@@ -104,7 +104,7 @@ bool reads_value(const Axis& axis, const Value& value, const PointParams& params
 // "zigzag Pu=2": what is not as usual of the problem, its kernel and its algorithm; without
 // `with_sections`, of the algorithm alone.
 std::string options_text(const PointParams& params, bool with_sections = true);
-std::string describe(const PointParams& params);  // "usp Pu=2 bf16 N=8K P=2 batch=2"
+std::string describe(const PointParams& params);     // "usp Pu=2 bf16 N=8K P=2 batch=2"
 std::string series_name(const PointParams& params);  // what is the same along a curve over seq_len
 
 template <class T>

@@ -6,7 +6,7 @@
 
 #include "core/check.h"
 #include "io/config_reader.h"
-#include "io/field_json.h"
+#include "io/field.h"
 #include "io/filter.h"
 #include "io/sha256.h"
 
@@ -26,15 +26,13 @@ void read_batch(FieldReader r, BatchConfig& batch) {
   r("rule", rule, {.words = {"fixed", "constant_tokens"}});
   batch.constant_tokens = rule == "constant_tokens";
   r("size", batch.size, {.min = 1});
-  const JsonNode* tokens = r.take("tokens_per_batch");
   Value given = 0;
-  if (tokens)
-    read_value(*tokens, r.path_of("tokens_per_batch"),
-               {.min = 1, .max = kMaxSeqLen, .unit = Unit::kTokens, .words = {"device"}},
-               r.problems(), given);
+  r("tokens_per_batch", given,
+    {.min = 1, .max = kMaxSeqLen, .unit = Unit::kTokens, .words = {"device"}});
   batch.tokens_of_device = std::holds_alternative<std::string>(given);
   batch.tokens_per_batch =
       batch.tokens_of_device ? BatchConfig::kTokensOfNoDevice : std::get<int64_t>(given);
+  const JsonNode* tokens = r.node().find("tokens_per_batch");
   if (batch.constant_tokens && !tokens)
     r.problems().add(r.node(), r.path_of("tokens_per_batch"), "is missing",
                      "the rule \"constant_tokens\" needs it, e.g. \"1M\"");

@@ -1,4 +1,4 @@
-// From a file and its `extends` and --set to one tree.
+// From a file and its `extends` and --set to one tree; rules over several keys of it.
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
@@ -119,7 +119,145 @@ void apply_override(JsonNode& root, const std::string& text) {
   at->set(keys.back(), std::move(value));
 }
 
+// The node at a dotted path, or the deepest one above it that exists: where an error points to.
+const JsonNode& nearest(const JsonNode& root, const std::string& dotted) {
+  const JsonNode* at = &root;
+  std::istringstream path(dotted);
+  for (std::string key; std::getline(path, key, '.');) {
+    const JsonNode* next = at->find(key);
+    if (!next) break;
+    at = next;
+  }
+  return *at;
+}
+
+struct Rules {
+  const Config& c;
+  const JsonNode& root;
+  Problems& problems;
+
+  void add(const std::string& path, std::string_view what, std::string_view hint) const {
+    problems.add(nearest(root, path), path, what, hint);
+  }
+
+  std::vector<int64_t> numbers(std::string_view key) const {
+    std::vector<int64_t> values;
+    for (const Value& v : c.values_of(*find_axis(key), 1)) values.push_back(std::get<int64_t>(v));
+    return values;
+  }
+
+  void check_heads() const {
+    for (int64_t h : numbers("heads"))
+      for (int64_t kv : numbers("kv_heads"))
+        if (kv != 0 && h % kv != 0)
+          add(c.sweep.find("kv_heads") ? "sweep.kv_heads" : "model.kv_heads",
+              concat("must divide the ", h, " heads, is ", kv),
+              kv > h ? concat("use ", h, " or a divisor of it")
+                     : "use a divisor, or leave the key out for as many as heads");
+  }
+
+  void check_dilated() const {
+    const DilatedConfig& d = c.dilated;
+    const JsonNode& dilated = nearest(root, "dilated");
+    if (dilated.find("ratios") && !dilated.find("ratio_rule"))
+      add("dilated.ratios", "ratios are a list for the ratio_rule \"list\"",
+          "add \"ratio_rule\": \"list\" and one ratio per segment");
+    if (d.ratio_rule != RatioRule::kList) return;
+    if (d.ratios.empty())
+      problems.add(nearest(root, "dilated.ratio_rule"), "dilated.ratios", "is missing",
+                   "the rule \"list\" needs one ratio per segment, e.g. [1, 2, 4]");
+    else if (d.ratios.size() != d.segments.size())
+      add("dilated.ratios",
+          concat("has ", d.ratios.size(), " ratios for ", d.segments.size(), " segments"),
+          "give one ratio per segment, in the same order");
+  }
+
+  void check_sparse() const {
+    const SparseConfig& s = c.sparse;
+    if (s.segment && s.summary && *s.summary > *s.segment)
+      add("sparse.summary", concat("is ", *s.summary, ", more than the segment of ", *s.segment),
+          "the summary is the end of a segment: use fewer tokens");
+  }
+
+  // Bytes of Q, K, V and an fp32 output must fit into 63 bits; checked in floating point.
+  void check_sizes() const {
+    const auto greatest = [&](std::string_view key) {
+      const std::vector<int64_t> values = numbers(key);
+      return values.empty() ? 0.0 : double(std::ranges::max(values));  // expand() says so
+    };
+    const double longest = greatest("seq_len"), heads = greatest("heads"),
+                 head_dim = greatest("head_dim");
+    const BatchConfig& b = c.sweep.batch;
+    const double tokens = b.constant_tokens ? std::max(longest, double(b.tokens_per_batch))
+                                            : longest * double(b.size);
+    constexpr double kBytes = 4 * 4;
+    if (kBytes * tokens * heads * head_dim < 0x1p63) return;
+    add("sweep.seq_len",
+        concat("the largest point has ", tokens, " tokens x ", heads, " heads x ", head_dim,
+               " numbers in each of Q, K, V and O: its bytes pass 2^63"),
+        "use shorter sequences, a smaller batch or fewer heads");
+  }
+
+  void check_sweep() const {
+    const JsonNode* sweep = root.find("sweep");
+    for (const std::string key : {"algorithm", "seq_len"})
+      if (!sweep || !sweep->find(key))
+        problems.add(nearest(root, "sweep"), "sweep." + key,
+                     "is missing, so there is nothing to run",
+                     key == "algorithm"
+                         ? "e.g. \"algorithm\": [\"dilated\", \"ring\"]"
+                         : "e.g. \"seq_len\": {\"from\": \"8K\", \"to\": \"64K\", \"factor\": 2}");
+    if (!problems.empty()) return;  // axes below may be half read
+    constexpr int64_t kMaxPoints = 100000;
+    double points = 1;
+    for (const Axis& axis : axes()) {
+      if (axis.key == "ranks") continue;
+      try {
+        points *= double(c.values_of(axis, 1).size());
+      } catch (const UsageError& e) {
+        add(concat("sweep.", axis.key), e.what(), "");
+      }
+    }
+    if (points > kMaxPoints)
+      add("sweep", concat("makes ", points, " combinations for each number of ranks"),
+          concat("stay below ", kMaxPoints, ": use ranges with a factor"));
+  }
+
+  void check_name() const {
+    const auto allowed = [](char x) {
+      return (x >= 'a' && x <= 'z') || (x >= 'A' && x <= 'Z') || (x >= '0' && x <= '9') ||
+             x == '-' || x == '_' || x == '.';
+    };
+    if (c.name.empty() || c.name[0] == '.' || c.name.size() > 100 ||
+        !std::ranges::all_of(c.name, allowed))
+      add("name", concat("'", c.name, "' cannot be part of a folder's name"),
+          "use letters, digits, '-', '_' and '.'");
+  }
+};
+
 }  // namespace
+
+void check_config(const Config& c, const JsonNode& root, Problems& problems) {
+  const Rules rules{c, root, problems};
+  rules.check_name();
+  if (nearest(root, "run.transport").string == "virtual")
+    rules.add("run.transport", "'virtual' is a mode",
+              "write \"mode\": \"virtual\" in its place (--mode virtual)");
+  const bool latency = c.virtual_ranks.latency_s.has_value();
+  if (latency != c.virtual_ranks.bytes_per_s.has_value())
+    problems.add(nearest(root, "virtual"), latency ? "virtual.bytes_per_s" : "virtual.latency_s",
+                 "is missing", "a link has a latency_s and a bytes_per_s: give both or none");
+  rules.check_sweep();
+  rules.check_dilated();
+  rules.check_sparse();
+  if (problems.empty()) rules.check_heads();
+  if (problems.empty()) rules.check_sizes();
+  if (c.measure.max_samples < c.measure.min_samples)
+    rules.add(
+        "measure.max_samples",
+        concat("is ", c.measure.max_samples, ", less than min_samples = ", c.measure.min_samples),
+        "raise max_samples or lower min_samples");
+}
 
 JsonNode load_config_tree(std::string_view text, const std::string& path,
                           std::span<const std::string> overrides) {

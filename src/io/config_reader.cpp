@@ -73,17 +73,13 @@ AxisValues read_range(FieldReader range, const std::string& path, const Field& f
 
 bool read_value(const JsonNode& node, const std::string& path, const Field& field,
                 Problems& problems, Value& out) {
-  if (!std::holds_alternative<int64_t>(out)) {
-    bool flag = false;
-    std::string text;
-    if (std::holds_alternative<bool>(out)) {
-      if (!read_bool(node, path, problems, flag)) return false;
-      out = flag;
-    } else {
-      if (!read_value(node, path, field, problems, text)) return false;
-      out = text;
-    }
-    return true;
+  if (auto* flag = std::get_if<bool>(&out)) return read_bool(node, path, problems, *flag);
+  if (auto* text = std::get_if<std::string>(&out)) {
+    if (!field.words.empty()) return read_name(node, path, field.words, problems, *text);
+    if (!(field.min > 0) || !node.is_string() || !node.string.empty())
+      return read_text(node, path, problems, *text);
+    problems.add(node, path, "is empty", "write something, or leave the key out");
+    return false;
   }
   if (node.is_string() && std::ranges::find(field.words, node.string) != field.words.end()) {
     out = node.string;
@@ -114,36 +110,8 @@ bool read_value(const JsonNode& node, const std::string& path, const Field& fiel
   return true;
 }
 
-bool read_value(const JsonNode& node, const std::string& path, const Field& field,
-                Problems& problems, int64_t& out) {
-  Value value;
-  if (!read_value(node, path, field, problems, value)) return false;
-  out = std::get<int64_t>(value);
-  return true;
-}
-
-bool read_value(const JsonNode& node, const std::string& path, const Field& field,
-                Problems& problems, double& out) {
-  return read_real(node, path, {field.min, field.max, field.min_excluded}, problems, out);
-}
-
-bool read_value(const JsonNode& node, const std::string& path, const Field&, Problems& problems,
-                bool& out) {
-  return read_bool(node, path, problems, out);
-}
-
-bool read_value(const JsonNode& node, const std::string& path, const Field& field,
-                Problems& problems, std::string& out) {
-  if (!field.words.empty()) return read_name(node, path, field.words, problems, out);
-  if (field.min > 0 && node.is_string() && node.string.empty()) {
-    problems.add(node, path, "is empty", "write something, or leave the key out");
-    return false;
-  }
-  return read_text(node, path, problems, out);
-}
-
-bool read_value(const JsonNode& node, const std::string& path, const Field&, Problems& problems,
-                SegmentSpec& out) {
+bool read_segment(const JsonNode& node, const std::string& path, Problems& problems,
+                  SegmentSpec& out) {
   Value value;
   if (!read_value(node, path, {.min = 1, .unit = Unit::kTokens, .words = {"per_rank", "sequence"}},
                   problems, value))

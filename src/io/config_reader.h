@@ -18,16 +18,8 @@ namespace longnet {
 // A value of the type that `out` has; for a number also one of the field's words.
 bool read_value(const JsonNode& node, const std::string& path, const Field& field,
                 Problems& problems, Value& out);
-bool read_value(const JsonNode& node, const std::string& path, const Field& field,
-                Problems& problems, int64_t& out);
-bool read_value(const JsonNode& node, const std::string& path, const Field& field,
-                Problems& problems, double& out);
-bool read_value(const JsonNode& node, const std::string& path, const Field& field,
-                Problems& problems, bool& out);
-bool read_value(const JsonNode& node, const std::string& path, const Field& field,
-                Problems& problems, std::string& out);
-bool read_value(const JsonNode& node, const std::string& path, const Field& field,
-                Problems& problems, SegmentSpec& out);
+bool read_segment(const JsonNode& node, const std::string& path, Problems& problems,
+                  SegmentSpec& out);
 
 // A visitor of fields: reads each key that the object has.
 class FieldReader : public JsonReader {
@@ -47,15 +39,11 @@ class FieldReader : public JsonReader {
  private:
   template <class T>
   void read(const JsonNode& n, const std::string& path, const Field& field, T& out) {
-    if constexpr (std::is_enum_v<T>) {
-      const std::vector<std::string> words = field.words.empty() ? enum_names<T>() : field.words;
-      std::string name;
-      if (read_name(n, path, words, problems(), name)) out = parse_enum<T>(name);
-    } else if constexpr (IsOptional<T>) {
-      Value word;
+    if constexpr (IsOptional<T>) {
+      Value word = 0;
       typename T::value_type value{};
       if (field.words.empty()) {
-        if (read_value(n, path, field, problems(), value)) out = value;
+        if (read_one(n, path, field, value)) out = value;
       } else if (read_value(n, path, field, problems(), word)) {
         out.reset();
         if (const auto* number = std::get_if<int64_t>(&word)) out = *number;
@@ -63,11 +51,29 @@ class FieldReader : public JsonReader {
     } else if constexpr (IsVector<T>) {
       T items;
       for (const JsonNode* item : as_list(n, path, problems()))
-        if (typename T::value_type value{}; read_value(*item, path, field, problems(), value))
+        if (typename T::value_type value{}; read_one(*item, path, field, value))
           items.push_back(value);
       out = items;
     } else {
-      read_value(n, path, field, problems(), out);
+      read_one(n, path, field, out);
+    }
+  }
+
+  template <class T>
+  bool read_one(const JsonNode& n, const std::string& path, Field field, T& out) {
+    if constexpr (std::is_same_v<T, Value>) {
+      return read_value(n, path, field, problems(), out);
+    } else if constexpr (std::is_same_v<T, SegmentSpec>) {
+      return read_segment(n, path, problems(), out);
+    } else if constexpr (std::is_same_v<T, double>) {
+      return read_real(n, path, {field.min, field.max, field.min_excluded}, problems(), out);
+    } else {
+      if constexpr (std::is_enum_v<T>)
+        if (field.words.empty()) field.words = enum_names<T>();
+      Value value = to_value(out);
+      if (!read_value(n, path, field, problems(), value)) return false;
+      assign(out, value);
+      return true;
     }
   }
 };

@@ -191,13 +191,8 @@ bool environment_variable_allowed(std::string_view name) {
   return false;
 }
 
-Environment capture_environment(const CaptureOptions& options) {
-  Environment env;
+Environment capture_environment(Environment env) {
   env.captured_utc = utc_rfc3339();
-  env.mpi_version = options.mpi_version;
-  env.devices = options.devices;
-  env.device_software = options.device_software;
-  env.busy_share = options.busy_share;
   capture_system(env);
   capture_topology(env);
   for (char** entry = environ; entry && *entry; ++entry) {

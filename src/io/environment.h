@@ -26,6 +26,11 @@ struct BuildInfo {
 BuildInfo build_info();
 
 struct Environment {
+  std::string mpi_version{};
+  std::vector<std::string> devices{};                    // accelerators, as the caller names them
+  std::map<std::string, std::string> device_software{};  // "nccl": "2.28.9", likewise
+  // measure_busy_share() before the ranks began; NaN: not measured.
+  double busy_share = std::numeric_limits<double>::quiet_NaN();
   std::string hostname{}, captured_utc{}, os{}, kernel{};
   std::string cpu_model{};
   int packages = 0, cores = 0, threads = 0, numa_nodes = 0;
@@ -35,12 +40,7 @@ struct Environment {
   int64_t memory_limit_bytes = 0;      // the smaller of memory_bytes and the cgroup's limit
   std::string governor{}, turbo{};     // "" where unreadable
   std::vector<double> load_average{};  // 1, 5, 15 minutes
-  // measure_busy_share() before the ranks began; NaN: not measured.
-  double busy_share = std::numeric_limits<double>::quiet_NaN();
-  std::string mpi_version{};
-  std::vector<std::string> devices{};                    // accelerators, as the caller names them
-  std::map<std::string, std::string> device_software{};  // "nccl": "2.28.9", likewise
-  std::map<std::string, std::string> variables{};        // allow-listed only
+  std::map<std::string, std::string> variables{};  // allow-listed only
   static void fields(auto& e, auto&& visit) {
     visit("hostname", e.hostname);
     visit("captured_utc", e.captured_utc);
@@ -68,13 +68,8 @@ struct Environment {
   }
 };
 
-struct CaptureOptions {
-  std::string mpi_version{};
-  std::vector<std::string> devices{};
-  std::map<std::string, std::string> device_software{};
-  double busy_share = std::numeric_limits<double>::quiet_NaN();
-};
-Environment capture_environment(const CaptureOptions& options = {});
+// Fills in all but the first four members.
+Environment capture_environment(Environment known = {});
 
 // OMP_*, OMPI_MCA_*, GOMP_*, NCCL_*, a few SLURM_* and PBS_* and CUDA_VISIBLE_DEVICES; never a name
 // that holds TOKEN, SECRET, KEY or PASS.

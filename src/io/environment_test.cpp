@@ -7,7 +7,7 @@
 #include <cmath>
 #include <thread>
 
-#include "io/field_json.h"
+#include "io/field.h"
 
 namespace longnet {
 namespace {

@@ -38,15 +38,8 @@ int64_t ratio_of(const DilatedConfig& d, size_t index, int64_t w, int64_t w0, in
 }
 
 int64_t resolve_length(const SegmentSpec& s, int64_t seq_len, int64_t ranks) {
-  switch (s.kind) {
-    case SegmentSpec::Kind::kTokens:
-      return std::min(s.tokens, seq_len);
-    case SegmentSpec::Kind::kPerRank:
-      return ceil_div(seq_len, ranks);
-    case SegmentSpec::Kind::kSequence:
-      return seq_len;
-  }
-  return seq_len;
+  if (s.kind == SegmentSpec::Kind::kTokens) return std::min(s.tokens, seq_len);
+  return s.kind == SegmentSpec::Kind::kPerRank ? ceil_div(seq_len, ranks) : seq_len;
 }
 
 int64_t total_pairs(const AttentionProblem& problem, const DilatedPattern& pattern) {
@@ -213,25 +206,24 @@ std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
           ++tally.filtered;
           return;
         }
+        const auto skip = [&point](PointStatus status, const std::string& why, int64_t& count) {
+          point.status = status;
+          point.reason = why;
+          ++count;
+        };
         for (size_t i = 0; i < excludes.size() && point.status == PointStatus::kOk; ++i) {
           if (!excludes[i].matches(point)) continue;
-          ++tally.excluded[i];
+          skip(PointStatus::kSkippedExcluded, config.exclude[i].reason, tally.excluded[i]);
           if (config.exclude[i].omit) return;
-          point.status = PointStatus::kSkippedExcluded;
-          point.reason = config.exclude[i].reason;
         }
         if (point.status == PointStatus::kOk && options.max_ranks > 0 &&
-            params.ranks > options.max_ranks) {
-          point.status = PointStatus::kSkippedUnsupported;
-          point.reason = concat("needs ", params.ranks, " ranks, there are ", options.max_ranks);
-          ++tally.too_many_ranks;
-        }
+            params.ranks > options.max_ranks)
+          skip(PointStatus::kSkippedUnsupported,
+               concat("needs ", params.ranks, " ranks, there are ", options.max_ranks),
+               tally.too_many_ranks);
         if (const std::string why = why_uneven(params);
-            point.status == PointStatus::kOk && !why.empty()) {
-          point.status = PointStatus::kSkippedUnsupported;
-          point.reason = why;
-          ++tally.uneven;
-        }
+            point.status == PointStatus::kOk && !why.empty())
+          skip(PointStatus::kSkippedUnsupported, why, tally.uneven);
         tally.runnable += point.status == PointStatus::kOk;
         points.push_back(std::move(point));
       }};

@@ -14,7 +14,6 @@
 #pragma once
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "io/config.h"

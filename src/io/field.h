@@ -8,17 +8,18 @@
 //   };
 //
 // Visitors: FieldReader (io/config_reader.h) reads a config strictly, write_fields and read_fields
-// (io/field_json.h) write and read results, schema_test.cpp makes the JSON Schemas.
+// (below) write and read results, journals and resolved configs, schema_test.cpp makes the JSON
+// Schemas.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "core/check.h"
+#include "json/json_tree.h"
 #include "json/text.h"
 #include "pattern/dilated_pattern.h"
 
@@ -87,5 +88,114 @@ template <class T>
 concept IsMap = requires {
   typename T::mapped_type;
 };
+
+// ---- structs with a list of fields to JSON and back ----
+//
+//   timing.median_s of NaN <-> null      a uint64_t digest <-> 16 hex digits
+//   an empty optional <-> null; where the field says so, an empty text is null, or no key
+//   "cpu.model" is the key "model" of the object "cpu"
+
+template <class T>
+JsonNode write_fields(const T& value, JsonNode node = JsonNode::object());
+template <class T>
+void read_fields(const JsonNode& node, T& out);
+
+// A type with a JSON form of its own says it by overloading these two.
+template <class T>
+JsonNode to_json(const T& v, const Field& field = {}) {
+  if constexpr (std::is_enum_v<T>) {
+    return JsonNode(to_string(v));
+  } else if constexpr (std::is_same_v<T, double>) {
+    // Counts without ".0" as long as a double holds them exactly.
+    const bool whole = std::isfinite(v) && v == std::floor(v) && std::abs(v) < 0x1p53;
+    return whole && field.unit == Unit::kCount ? JsonNode(int64_t(v)) : JsonNode(v);
+  } else if constexpr (std::is_same_v<T, uint64_t>) {
+    return JsonNode(to_hex(v));
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return v.empty() && field.null ? JsonNode() : JsonNode(v);
+  } else if constexpr (IsOptional<T>) {
+    if (!v && !field.words.empty()) return JsonNode(field.words[0]);
+    return v ? to_json(*v) : JsonNode();
+  } else if constexpr (IsVector<T>) {
+    JsonNode list = JsonNode::array();
+    for (const auto& item : v) list.push(to_json(item));
+    return list;
+  } else if constexpr (IsMap<T>) {
+    JsonNode object = JsonNode::object();
+    for (const auto& [key, item] : v) object.set(key, to_json(item));
+    return object;
+  } else if constexpr (HasFields<T>) {
+    return write_fields(v);
+  } else {
+    return JsonNode(v);
+  }
+}
+
+template <class T>
+void from_json(const JsonNode& n, T& out, const Field& field = {}) {
+  using Kind = JsonNode::Kind;
+  if constexpr (std::is_enum_v<T>) {
+    out = parse_enum<T>(n.string);
+  } else if constexpr (std::is_same_v<T, double>) {
+    out = n.is_number() ? n.number : field.null_is;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    out = n.kind == Kind::kBool ? n.boolean : out;
+  } else if constexpr (std::is_same_v<T, uint64_t>) {
+    out = from_hex(n.string);
+  } else if constexpr (std::is_integral_v<T>) {
+    if (n.kind == Kind::kInteger) out = T(n.integer);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    out = n.string;
+  } else if constexpr (IsOptional<T>) {
+    if (n.is_null()) return out.reset();
+    from_json(n, out.emplace());
+  } else if constexpr (IsVector<T>) {
+    out.clear();
+    for (const JsonNode& item : n.items) from_json(item, out.emplace_back());
+  } else if constexpr (IsMap<T>) {
+    for (size_t i = 0; i < n.keys.size(); ++i) from_json(n.items[i], out[n.keys[i]]);
+  } else {
+    read_fields(n, out);
+  }
+}
+
+template <class T>
+bool is_zero(const T& value) {
+  if constexpr (requires { value.empty(); })
+    return value.empty();
+  else if constexpr (IsOptional<T>)
+    return !value.has_value();
+  else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>)
+    return value == T{};
+  else
+    return false;
+}
+
+template <class T>
+JsonNode write_fields(const T& value, JsonNode node) {
+  T::fields(value, [&](std::string_view key, const auto& member, const Field& field = {}) {
+    if (field.omit && is_zero(member)) return;
+    const size_t dot = key.find('.');
+    if (dot == std::string_view::npos) {
+      node.set(std::string(key), to_json(member, field));
+    } else {
+      const std::string group(key.substr(0, dot));
+      if (!node.find(group)) node.set(group, JsonNode::object());
+      node.find(group)->set(std::string(key.substr(dot + 1)), to_json(member, field));
+    }
+  });
+  return node;
+}
+
+// A key that is absent leaves the member as it is.
+template <class T>
+void read_fields(const JsonNode& node, T& out) {
+  T::fields(out, [&](std::string_view key, auto& member, const Field& field = {}) {
+    const size_t dot = key.find('.');
+    const JsonNode* n = node.find(key.substr(0, dot));
+    if (n && dot != std::string_view::npos) n = n->find(key.substr(dot + 1));
+    if (n) from_json(*n, member, field);
+  });
+}
 
 }  // namespace longnet

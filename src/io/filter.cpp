@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <compare>
-#include <utility>
 
 #include "core/check.h"
 #include "io/units.h"

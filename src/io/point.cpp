@@ -1,7 +1,7 @@
 #include "io/point.h"
 
 #include "io/axes.h"
-#include "io/field_json.h"
+#include "io/field.h"
 #include "io/sha256.h"
 
 namespace longnet {

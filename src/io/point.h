@@ -8,7 +8,6 @@
 #include "core/algorithm_options.h"
 #include "core/problem.h"
 #include "io/field.h"
-#include "json/json_tree.h"
 #include "pattern/dilated_pattern.h"
 
 namespace longnet {

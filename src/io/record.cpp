@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/check.h"
-#include "io/field_json.h"
+#include "io/field.h"
 #include "io/units.h"
 #include "measure/statistics.h"
 

@@ -12,8 +12,7 @@
 
 #include "core/check.h"
 #include "io/axes.h"
-#include "io/durable_file.h"
-#include "io/field_json.h"
+#include "io/field.h"
 #include "io/units.h"
 #include "json/json_reader.h"
 #include "json/text.h"

@@ -12,7 +12,7 @@
 #include "io/compare.h"
 #include "io/config.h"
 #include "io/expand.h"
-#include "io/field_json.h"
+#include "io/field.h"
 #include "json/json_reader.h"
 #include "json/json_tree.h"
 

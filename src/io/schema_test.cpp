@@ -10,7 +10,7 @@
 
 #include "io/axes.h"
 #include "io/config.h"
-#include "io/field_json.h"
+#include "io/field.h"
 #include "io/record.h"
 #include "json/json_reader.h"
 

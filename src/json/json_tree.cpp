@@ -244,9 +244,9 @@ JsonNode JsonNode::take(std::string_view key) {
   return taken;
 }
 
-std::string JsonNode::text(std::string_view key, std::string_view other) const {
+std::string JsonNode::text(std::string_view key) const {
   const JsonNode* n = find(key);
-  return n && n->is_string() ? n->string : std::string(other);
+  return n ? n->string : "";
 }
 
 double JsonNode::real(std::string_view key) const {
@@ -259,9 +259,9 @@ int64_t JsonNode::whole(std::string_view key, int64_t other) const {
   return n && n->kind == Kind::kInteger ? n->integer : other;
 }
 
-bool JsonNode::flag(std::string_view key, bool other) const {
+bool JsonNode::flag(std::string_view key) const {
   const JsonNode* n = find(key);
-  return n && n->kind == Kind::kBool ? n->boolean : other;
+  return n && n->boolean;
 }
 
 std::string JsonNode::where() const {

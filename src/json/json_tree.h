@@ -54,11 +54,12 @@ struct JsonNode {
   JsonNode& push(JsonNode value);                  // to an array; returns *this
   JsonNode take(std::string_view key);             // removes it; null when absent
 
-  // Lenient access for files the suite wrote itself: absent, null or of another kind gives `other`.
-  std::string text(std::string_view key, std::string_view other = "") const;
-  double real(std::string_view key) const;  // NaN when absent or null
+  // Lenient access for files the suite wrote itself: absent, null or of another kind gives "", NaN,
+  // `other` or false.
+  std::string text(std::string_view key) const;
+  double real(std::string_view key) const;
   int64_t whole(std::string_view key, int64_t other = 0) const;
-  bool flag(std::string_view key, bool other = false) const;
+  bool flag(std::string_view key) const;
 
   std::string where() const;  // "quick.json:12", "--set sweep.ranks=1"
 };

@@ -1,11 +1,11 @@
-#include "run/ablations.h"
-
 #include <algorithm>
 #include <optional>
 #include <vector>
 
 #include "measure/sampler.h"
 #include "measure/statistics.h"
+#include "run/backend.h"
+#include "run/measure_point.h"
 
 namespace longnet {
 namespace {
@@ -104,21 +104,13 @@ class ModeRuns {
     return alone_ ? AblationMode::kFull : AblationMode::kComputeOnly;
   }
   double run(AblationMode mode) {
-    switch (mode) {
-      case AblationMode::kSingleAttend:
-        return executor().run(*single_);
-      case AblationMode::kComputeOnly:
-        return executor().run(RunMode::kComputeOnly);
-      case AblationMode::kCommunicationOnly:
-        return executor().run(RunMode::kCommunicationOnly);
-      case AblationMode::kSerialised:
-        return executor().run(RunMode::kSerialised);
-      case AblationMode::kTimedOps:
-        return executor().run(alone_ ? RunMode::kFull : RunMode::kComputeOnly);
-      case AblationMode::kFull:
-        break;
-    }
-    return executor().run(RunMode::kFull);
+    if (mode == AblationMode::kSingleAttend) return executor().run(*single_);
+    if (mode == AblationMode::kTimedOps)
+      mode = alone_ ? AblationMode::kFull : AblationMode::kComputeOnly;
+    return executor().run(mode == AblationMode::kComputeOnly         ? RunMode::kComputeOnly
+                          : mode == AblationMode::kCommunicationOnly ? RunMode::kCommunicationOnly
+                          : mode == AblationMode::kSerialised        ? RunMode::kSerialised
+                                                                     : RunMode::kFull);
   }
   const std::vector<double>& of(AblationMode mode) const {
     return seconds_[size_t(std::ranges::find(modes_, mode) - modes_.begin())];

@@ -1,12 +1,12 @@
-#include "run/ablations.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "comm/threads/thread_world.h"
-#include "run/point_schedule.h"
+#include "run/backend.h"
+#include "run/measure_point.h"
+#include "run/plan_point.h"
 #include "run/testing/fake_session.h"
 #include "run/testing/points.h"
 

@@ -158,6 +158,9 @@ struct CalibrationBudget {
 // `quick`: seconds instead of two minutes.
 CalibrationBudget calibration_budget(bool quick);
 
+// "off by 1.2 % in the median, 3 % at most"
+std::string off_text(double median_rel_error, double max_rel_error);
+
 // Collective over the processes of `world`; on rank 0 the result, on the others something
 // incomplete. `say`: hears of each step.
 Calibration calibrate(World& world, const CalibrationBudget& budget,

@@ -8,7 +8,7 @@
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
 #include "run/calibrate.h"
-#include "run/machine.h"
+#include "run/world.h"
 
 namespace longnet {
 namespace {
@@ -129,9 +129,8 @@ class ClusterWriter {
          .query_s = fit.query_s,
          .key_s = fit.key_s,
          .pair_s = fit.pair_s,
-         .source = concat(by_, "fitted to ", a.times.size(), " shapes of 16 to 4096 rows; off by ",
-                          percent(fit.median_rel_error), " in the median, ",
-                          percent(fit.max_rel_error), " at most")});
+         .source = concat(by_, "fitted to ", a.times.size(), " shapes of 16 to 4096 rows; ",
+                          off_text(fit.median_rel_error, fit.max_rel_error))});
   }
 
   LinkSpec link(const LinkMeasurement& l, bool inside) const {
@@ -140,8 +139,7 @@ class ClusterWriter {
         concat("fitted to messages of ", format_bytes(l.exchange.front().bytes), " to ",
                format_bytes(l.exchange.back().bytes));
     const auto off = [](const LinkFit& f) {
-      return concat("; off by ", percent(f.median_rel_error), " in the median, ",
-                    percent(f.max_rel_error), " at most");
+      return "; " + off_text(f.median_rel_error, f.max_rel_error);
     };
     LinkSpec s;
     // A rank posts two messages per exchange, and the simulator counts those by themselves.
@@ -206,6 +204,11 @@ class ClusterWriter {
 };
 
 }  // namespace
+
+std::string off_text(double median_rel_error, double max_rel_error) {
+  return concat("off by ", percent(median_rel_error), " in the median, ", percent(max_rel_error),
+                " at most");
+}
 
 CalibrationBudget calibration_budget(bool quick) {
   CalibrationBudget b;

@@ -1,12 +1,11 @@
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "comm/cuda/device_transport.h"
 #include "core/check.h"
 #include "io/units.h"
 #include "json/json_reader.h"
-#include "json/json_tree.h"
+#include "json/text.h"
 #include "run/calibrate.h"
 #include "simulate/calibration.h"
 
@@ -29,12 +28,11 @@ Measured read_rows(const JsonNode& root, const std::string& kernel, const std::s
     if (standard && !standard->boolean) continue;  // a tile shape that no run would take
     out.kernels.insert(p.text("kernel"));
     if (p.text("kernel") != kernel) continue;
-    const JsonNode* causal = p.find("causal");
     out.rows.push_back(
         {.rows = double(p.whole("rows")),
          .head_dim = double(p.whole("head_dim")),
          .dtype = DType::kBFloat16,
-         .causal = causal && causal->boolean,
+         .causal = p.flag("causal"),
          .flops_per_s = rate,
          .source = concat("measured on ", device, " by gpu_kernels_benchmark, kernel ", kernel)});
   }
@@ -53,8 +51,8 @@ ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
   const std::string device = described ? described->text("name") : "a GPU without a name";
   const Measured measured = read_rows(root, kernel, device);
   if (measured.rows.empty()) {
-    std::string known;
-    for (const std::string& name : measured.kernels) known += (known.empty() ? "" : ", ") + name;
+    const std::string known =
+        join(std::vector<std::string>(measured.kernels.begin(), measured.kernels.end()), ", ");
     throw UsageError(concat(
         file, ": no measured speed of kernel '", kernel,
         "'\n  hint: ", known.empty() ? "its sweep holds no figure at all" : "it has " + known));
@@ -93,9 +91,8 @@ ClusterSpec with_measured_link(ClusterSpec base, const std::string& file) {
       concat("measured between ", first.text("device"), " and ", second.text("device"),
              inside ? " of one host" : " of two hosts", " by lnbench comm, ",
              root.text("transport"), ": fitted to messages of ", format_bytes(times.front().bytes),
-             " to ", format_bytes(times.back().bytes), " in both directions at once; off by ",
-             std::lround(1000 * fit.median_rel_error) / 10.0, " % in the median, ",
-             std::lround(1000 * fit.max_rel_error) / 10.0, " % at most");
+             " to ", format_bytes(times.back().bytes), " in both directions at once; ",
+             off_text(fit.median_rel_error, fit.max_rel_error));
   LinkSpec& link = inside ? base.intra : base.inter;
   link.alpha_s = {.seconds = {fit.alpha_s, fit.alpha_s, fit.alpha_s}, .source = by};
   link.bandwidth_bytes_per_s = {fit.bytes_per_s, by};

@@ -8,7 +8,6 @@
 
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
-#include "run/machine.h"
 #include "run/world.h"
 
 namespace longnet {

@@ -14,6 +14,59 @@
 #include "schedule/program_text.h"
 
 namespace longnet {
+namespace {
+
+// The members that an OutputSummary and a ContentRecord share.
+template <class From, class To>
+To with_sums(const From& from, To to) {
+  to.rows = from.rows;
+  to.absent_rows = from.absent_rows;
+  to.nan_values = from.nan_values;
+  to.sum = from.sum;
+  to.sum_squares = from.sum_squares;
+  to.lse_sum = from.lse_sum;
+  if (from.rows > 0) to.min = from.min, to.max = from.max;
+  return to;
+}
+
+// " branch 2", " rank 3", or " -".
+std::string detail_of(const Action& what) {
+  if (const auto* attend = std::get_if<Attend>(&what)) return concat(" branch ", attend->branch);
+  if (const auto* send = std::get_if<Send>(&what)) return concat(" rank ", send->to);
+  if (const auto* recv = std::get_if<Recv>(&what)) return concat(" rank ", recv->from);
+  return " -";
+}
+
+// Digests are sums modulo 2^64: they travel as four digits of 16 bits each.
+uint64_t sum_modulo(uint64_t mine, Communicator& comm) {
+  double digits[4];
+  for (int i = 0; i < 4; ++i) digits[i] = double(mine >> (16 * i) & 0xFFFF);
+  comm.all_sum(digits);
+  uint64_t sum = 0;
+  for (int i = 0; i < 4; ++i) sum += uint64_t(digits[i]) << (16 * i);
+  return sum;
+}
+
+// Tags of the rank whose peak is the largest (the first of them), on every rank.
+std::map<std::string, int64_t> heaviest_ranks_tags(const MemoryLedger& ledger, Communicator& comm) {
+  std::ostringstream mine;
+  mine << ledger.peak_bytes() << '\n';
+  for (const auto& [tag, bytes] : ledger.peak_by_tag()) mine << tag << ' ' << bytes << '\n';
+  int64_t most = -1;
+  std::map<std::string, int64_t> tags;
+  for (const std::string& text : comm.all_texts(mine.str())) {
+    std::istringstream lines(text);
+    int64_t peak = 0, bytes = 0;
+    lines >> peak;
+    if (peak <= most) continue;
+    most = peak;
+    tags.clear();
+    for (std::string tag; lines >> tag >> bytes;) tags[tag] = bytes;
+  }
+  return tags;
+}
+
+}  // namespace
 
 void fail_check(PointRecord& record, const std::string& reason) {
   record.status = PointStatus::kCheckFailed;
@@ -97,75 +150,18 @@ void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages)
   record.comm.predicted_messages_per_rank = messages;
 }
 
-ContentRecord to_content(const OutputSummary& o) {
-  ContentRecord c{.output_digest = o.digest,
-                  .rows = o.rows,
-                  .absent_rows = o.absent_rows,
-                  .nan_values = o.nan_values,
-                  .sum = o.sum,
-                  .sum_squares = o.sum_squares,
-                  .lse_sum = o.lse_sum};
-  if (o.rows > 0) c.min = o.min, c.max = o.max;
-  return c;
+ContentRecord to_content(const OutputSummary& output) {
+  return with_sums(output, ContentRecord{.output_digest = output.digest});
 }
 
-OutputSummary to_summary(const ContentRecord& c) {
-  OutputSummary o{.rows = c.rows,
-                  .absent_rows = c.absent_rows,
-                  .nan_values = c.nan_values,
-                  .sum = c.sum,
-                  .sum_squares = c.sum_squares,
-                  .lse_sum = c.lse_sum,
-                  .digest = c.output_digest};
-  if (o.rows > 0) o.min = c.min, o.max = c.max;
-  return o;
+OutputSummary to_summary(const ContentRecord& content) {
+  return with_sums(content, OutputSummary{.digest = content.output_digest});
 }
 
 void set_content(PointRecord& record, const OutputSummary& output, uint64_t input_digest) {
   record.content = to_content(output);
   record.content->input_digest = input_digest;
 }
-
-namespace {
-
-// " branch 2", " rank 3", or " -".
-std::string detail_of(const Action& what) {
-  if (const auto* attend = std::get_if<Attend>(&what)) return concat(" branch ", attend->branch);
-  if (const auto* send = std::get_if<Send>(&what)) return concat(" rank ", send->to);
-  if (const auto* recv = std::get_if<Recv>(&what)) return concat(" rank ", recv->from);
-  return " -";
-}
-
-// Digests are sums modulo 2^64: they travel as four digits of 16 bits each.
-uint64_t sum_modulo(uint64_t mine, Communicator& comm) {
-  double digits[4];
-  for (int i = 0; i < 4; ++i) digits[i] = double(mine >> (16 * i) & 0xFFFF);
-  comm.all_sum(digits);
-  uint64_t sum = 0;
-  for (int i = 0; i < 4; ++i) sum += uint64_t(digits[i]) << (16 * i);
-  return sum;
-}
-
-// Tags of the rank whose peak is the largest (the first of them), on every rank.
-std::map<std::string, int64_t> heaviest_ranks_tags(const MemoryLedger& ledger, Communicator& comm) {
-  std::ostringstream mine;
-  mine << ledger.peak_bytes() << '\n';
-  for (const auto& [tag, bytes] : ledger.peak_by_tag()) mine << tag << ' ' << bytes << '\n';
-  int64_t most = -1;
-  std::map<std::string, int64_t> tags;
-  for (const std::string& text : comm.all_texts(mine.str())) {
-    std::istringstream lines(text);
-    int64_t peak = 0, bytes = 0;
-    lines >> peak;
-    if (peak <= most) continue;
-    most = peak;
-    tags.clear();
-    for (std::string tag; lines >> tag >> bytes;) tags[tag] = bytes;
-  }
-  return tags;
-}
-
-}  // namespace
 
 void record_content(PointRecord& record, const Executor& executor, const RowWorker& worker,
                     Communicator& comm) {

@@ -8,8 +8,8 @@
 #include "io/record.h"
 #include "kernels/row_worker.h"
 #include "measure/sampler.h"
+#include "run/backend.h"
 #include "run/plan_point.h"
-#include "run/point_session.h"
 
 namespace longnet {
 

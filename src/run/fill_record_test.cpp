@@ -6,7 +6,7 @@
 
 #include "comm/threads/thread_world.h"
 #include "core/cuda/device.h"
-#include "run/point_schedule.h"
+#include "run/plan_point.h"
 #include "run/testing/fake_session.h"
 #include "run/testing/points.h"
 #include "schedule/accounting.h"

@@ -5,10 +5,9 @@
 
 #include "core/check.h"
 #include "measure/sampler.h"
-#include "run/ablations.h"
 #include "run/backend.h"
 #include "run/fill_record.h"
-#include "run/point_schedule.h"
+#include "run/plan_point.h"
 #include "schedule/check_schedule.h"
 
 namespace longnet {

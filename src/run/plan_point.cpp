@@ -6,9 +6,8 @@
 #include "core/check.h"
 #include "execute/virtual_walk.h"
 #include "io/units.h"
-#include "run/ablations.h"
 #include "run/backend.h"
-#include "run/point_schedule.h"
+#include "run/measure_point.h"
 #include "schedule/registry.h"
 #include "simulate/collective_model.h"
 
@@ -40,70 +39,6 @@ std::string why_unsupported(const PointParams& p) {
       return "no virtual ranks: " + why;
   return backend_of(p.kernel).why_unsupported(p);
 }
-
-}  // namespace
-
-int64_t predicted_slots(const Schedule& schedule, int period) {
-  int64_t most = 0;
-  std::set<Rank> ranks;
-  for (const Rank r : accounted_ranks(schedule.sharded.layout.world_size(), kMaxAccountedRanks))
-    ranks.insert(period > 0 ? r % period : r);
-  for (const Rank r : ranks) {
-    int64_t bytes = 0;
-    for (const Slot& slot : schedule.program(r).slots) bytes += slot.bytes;
-    most = std::max(most, bytes);
-  }
-  return most;
-}
-
-std::string cheapest_change(const PointParams& original,
-                            const std::function<bool(const PointParams&)>& fits) {
-  struct Change {
-    const char* name;
-    bool (*apply)(PointParams&);
-  };
-  static constexpr Change kChanges[] = {
-      {"dtype=bf16",
-       [](PointParams& p) {
-         const bool changes = p.problem.dtype == DType::kFloat32;
-         p.problem.dtype = DType::kBFloat16;
-         return changes;
-       }},
-      {"batch",
-       [](PointParams& p) {
-         p.problem.batch /= 2;
-         return p.problem.batch >= 1;
-       }},
-      {"ranks",
-       [](PointParams& p) {
-         p.ranks *= 2;
-         return p.algorithm != "local" && p.ranks <= 1024;
-       }},
-      {"seq_len",
-       [](PointParams& p) {
-         p.problem.seq_len /= 2;
-         for (DilatedBranch& b : p.pattern.branches)
-           b.segment_length = std::min(b.segment_length, p.problem.seq_len);
-         return p.problem.seq_len >= 1;
-       }},
-  };
-  for (int steps = 1; steps <= 10; ++steps)
-    for (const Change& change : kChanges) {
-      PointParams p = original;
-      bool valid = true;
-      for (int i = 0; i < steps && valid; ++i) valid = change.apply(p);
-      if (!valid || !fits(p)) continue;
-      std::string name = change.name;
-      if (name == "batch") return concat("batch=", p.problem.batch);
-      if (name == "ranks")
-        return concat("ranks=", p.ranks, is_virtual(p) ? "" : " on machines of their own");
-      if (name == "seq_len") return concat("seq_len=", format_tokens(p.problem.seq_len));
-      return name;
-    }
-  return "";
-}
-
-namespace {
 
 // Bytes of the rank with the most memory, or of a walk of one sequence at a time. Computed from the
 // slots alone, because cheapest_change calls it dozens of times, at any P.
@@ -143,11 +78,94 @@ void plan_walk(PointPlan& plan, const MachineLimits& limits) {
 
 }  // namespace
 
+bool is_virtual(const PointParams& p) { return p.mode == Mode::kVirtual; }
+
+void resolve_options(PointParams& p) {
+  p.options = find_algorithm(p.algorithm).effective_options(sharded_problem(p));
+}
+
+ShardedProblem sharded_problem(const PointParams& p) {
+  AttentionProblem problem = p.problem;
+  problem.batch = p.group_batch();
+  return {problem,
+          p.pattern,
+          {p.problem.seq_len, p.group_ranks(), parse_layout(p.layout)},
+          p.gather_scope == "world" ? GatherScope::kWholeWorld : GatherScope::kSegmentGroup,
+          p.options};
+}
+
+CollectiveChoice collective_choice(const PointParams& p) {
+  CollectiveChoice choice = parse_collective(p.collective);
+  choice.node_size = p.node_size;
+  return choice;
+}
+
+Schedule make_schedule(const PointParams& p) {
+  return lower_collectives(find_algorithm(p.algorithm).make(sharded_problem(p)),
+                           collective_choice(p));
+}
+
+Schedule make_schedule(PointParams p, int64_t batch) {
+  p.problem.batch = batch;
+  return make_schedule(p);
+}
+
+AttendOptions attend_options(const PointParams& p) {
+  return {.head_dim = p.problem.head_dim, .dtype = p.problem.dtype, .causal = p.problem.causal};
+}
+
+int64_t predicted_slots(const Schedule& schedule, int period) {
+  int64_t most = 0;
+  std::set<Rank> ranks;
+  for (const Rank r : accounted_ranks(schedule.sharded.layout.world_size(), kMaxAccountedRanks))
+    ranks.insert(period > 0 ? r % period : r);
+  for (const Rank r : ranks) {
+    int64_t bytes = 0;
+    for (const Slot& slot : schedule.program(r).slots) bytes += slot.bytes;
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+std::string cheapest_change(const PointParams& original,
+                            const std::function<bool(const PointParams&)>& fits) {
+  // Each makes its change and names the result; "" where it is not possible.
+  using Change = std::string (*)(PointParams&);
+  static constexpr Change kChanges[] = {
+      [](PointParams& p) -> std::string {
+        const bool changes = p.problem.dtype == DType::kFloat32;
+        p.problem.dtype = DType::kBFloat16;
+        return changes ? "dtype=bf16" : "";
+      },
+      [](PointParams& p) {
+        p.problem.batch /= 2;
+        return p.problem.batch >= 1 ? concat("batch=", p.problem.batch) : "";
+      },
+      [](PointParams& p) {
+        p.ranks *= 2;
+        if (p.algorithm == "local" || p.ranks > 1024) return std::string();
+        return concat("ranks=", p.ranks, is_virtual(p) ? "" : " on machines of their own");
+      },
+      [](PointParams& p) {
+        p.problem.seq_len /= 2;
+        for (DilatedBranch& b : p.pattern.branches)
+          b.segment_length = std::min(b.segment_length, p.problem.seq_len);
+        return p.problem.seq_len >= 1 ? concat("seq_len=", format_tokens(p.problem.seq_len)) : "";
+      },
+  };
+  for (int steps = 1; steps <= 10; ++steps)
+    for (const Change change : kChanges) {
+      PointParams p = original;
+      std::string name = change(p);
+      for (int i = 1; i < steps && !name.empty(); ++i) name = change(p);
+      if (!name.empty() && fits(p)) return name;
+    }
+  return "";
+}
+
 std::map<std::string, int64_t> walk_memory_by_tag(const PointParams& params, int64_t batches,
                                                   const std::vector<Rank>& ranks) {
-  PointParams p = params;
-  p.problem.batch = batches;
-  const Schedule schedule = make_schedule(p);
+  const Schedule schedule = make_schedule(params, batches);
   std::map<std::string, int64_t> most;
   for (const Rank r : ranks)
     for (const auto& [tag, bytes] : walk_memory(schedule.program(r)))
@@ -198,14 +216,14 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
   else if (limits.flops_per_rank > 0)
     plan.estimated_s = plan.account.max_rank_flops / limits.flops_per_rank;
   if (limits.memory_bytes > 0 && plan.memory_bytes() > per_rank) {
-    plan.fits_if = cheapest_change(p, [&](const PointParams& changed) {
+    const std::string change = cheapest_change(p, [&](const PointParams& changed) {
       return why_unsupported(changed).empty() &&
              predicted_memory(changed, changed.threads) <= per_rank;
     });
     skip(PointStatus::kSkippedMemory,
          concat("needs ", format_bytes(double(plan.memory_bytes())),
                 is_virtual(p) ? ", " : " per rank, ", format_bytes(double(per_rank)),
-                " are allowed", plan.fits_if.empty() ? "" : concat("; fits with ", plan.fits_if)));
+                " are allowed", change.empty() ? "" : concat("; fits with ", change)));
   } else if (limits.point_timeout_s > 0 && plan.estimated_s > limits.point_timeout_s) {
     skip(PointStatus::kTimeout,
          concat("one forward is estimated at ", format_seconds(plan.estimated_s),

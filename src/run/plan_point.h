@@ -1,4 +1,8 @@
-// Prediction for one point, and whether it can run here.
+// From the parameters of a point to its problem, its options and the programs of its ranks; a
+// prediction, and whether it can run here.
+//
+// ring, N = 16, P = 4, batch 4, replicas 2: shards of 8 tokens, two ranks and two sequences in each
+// group, and the ring's program for ranks 0 and 1.
 #pragma once
 #include <functional>
 #include <map>
@@ -6,11 +10,23 @@
 #include <vector>
 
 #include "io/point.h"
-#include "run/machine.h"
+#include "kernels/attention_kernel.h"
+#include "run/world.h"
 #include "schedule/accounting.h"
+#include "schedule/lower_collectives.h"
 #include "schedule/program.h"
 
 namespace longnet {
+
+bool is_virtual(const PointParams& params);
+// Replaces options that the algorithm chooses or limits itself by their actual values.
+void resolve_options(PointParams& params);
+// Returns the problem of one group of ranks (PointParams::replicas): their batch and shards.
+ShardedProblem sharded_problem(const PointParams& params);
+CollectiveChoice collective_choice(const PointParams& params);
+Schedule make_schedule(const PointParams& params);
+Schedule make_schedule(PointParams params, int64_t batch);  // with so many sequences
+AttendOptions attend_options(const PointParams& params);
 
 struct PointPlan {
   Point point;                                  // status and reason filled in
@@ -24,7 +40,6 @@ struct PointPlan {
   // is run (exact algorithms; below 1 the point is extrapolated).
   int64_t batches_at_once = 0;
   double share = 1;
-  std::string fits_if{};  // for skipped_memory: the cheapest change that makes it fit
 };
 
 // Applies support, memory and time limits, in this order. `threads` of each rank; `ranks_here` is

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include "run/point_schedule.h"
 #include "run/testing/points.h"
 
 namespace longnet {
@@ -31,7 +30,7 @@ TEST(PlanPoint, MemoryThatIsMissingNamesTheCheapestChange) {
   limits.memory_bytes -= 2;  // two ranks share it
   const PointPlan plan = plan_point(point, limits, 1, 2);
   EXPECT_EQ(plan.point.status, PointStatus::kSkippedMemory);
-  EXPECT_EQ(plan.fits_if, "dtype=bf16");
+  EXPECT_TRUE(plan.point.reason.ends_with("; fits with dtype=bf16")) << plan.point.reason;
   EXPECT_THAT(plan.point.reason, testing::HasSubstr("fits with dtype=bf16"));
   EXPECT_EQ(plan_point(point, limits, 1, 1).point.status, PointStatus::kOk);  // not at once
 }
@@ -94,6 +93,48 @@ TEST(PointCost, RunsInputsAndReference) {
   EXPECT_DOUBLE_EQ(point_cost(plan, {.warmup = 1, .min_samples = 4}), 5.5);
   plan.point.status = PointStatus::kTimeout;
   EXPECT_EQ(point_cost(plan, {}), 0);
+}
+
+TEST(PointSchedule, AGroupHasItsShareOfRanksAndBatch) {
+  PointParams p = small_point("ring", 4).params;
+  p.replicas = 2;
+  const ShardedProblem s = sharded_problem(p);
+  EXPECT_EQ(s.layout.world_size(), 2);
+  EXPECT_EQ(s.problem.batch, 1);
+  EXPECT_EQ(s.layout.shard(1).tokens(), 128);
+}
+
+TEST(PointSchedule, OptionsBecomeWhatTheAlgorithmUses) {
+  PointParams p = small_point("usp", 4).params;
+  p.problem.num_kv_heads = 2;
+  resolve_options(p);
+  EXPECT_EQ(p.options.ulysses_degree, 2);  // at most one K/V head each
+  PointParams ring = small_point("ring", 4).params;
+  resolve_options(ring);
+  EXPECT_EQ(ring.options.ulysses_degree, 0);
+}
+
+TEST(PointSchedule, CollectivesAreLowered) {
+  PointParams p = small_point("all_gather", 4).params;
+  const auto gathers = [&] {
+    int count = 0;
+    for (const Op& op : make_schedule(p).program(1).ops)
+      count += std::holds_alternative<AllGather>(op.what);
+    return count;
+  };
+  EXPECT_GT(gathers(), 0);
+  p.collective = "ring";
+  EXPECT_EQ(gathers(), 0);
+}
+
+TEST(PointSchedule, KernelsAreToldTheProblem) {
+  PointParams p = small_point("local", 1).params;
+  p.problem.causal = true;
+  p.problem.dtype = DType::kBFloat16;
+  const AttendOptions o = attend_options(p);
+  EXPECT_EQ(o.head_dim, 16);
+  EXPECT_EQ(o.dtype, DType::kBFloat16);
+  EXPECT_TRUE(o.causal);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "run/simulate_point.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "core/check.h"
@@ -140,18 +139,11 @@ void record_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind execut
 }
 
 std::string_view track_of(OpKind kind) {
-  switch (kind) {
-    case OpKind::kSend:
-      return "send";
-    case OpKind::kRecv:
-      return "receive";
-    case OpKind::kCollective:
-      return "gather";
-    case OpKind::kPack:
-      return "copy";
-    default:
-      return "compute";
-  }
+  return kind == OpKind::kSend         ? "send"
+         : kind == OpKind::kRecv       ? "receive"
+         : kind == OpKind::kCollective ? "gather"
+         : kind == OpKind::kPack       ? "copy"
+                                       : "compute";
 }
 
 // The timeline in the order of its posts, each item with a track on which nothing else happens from
@@ -303,11 +295,13 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
 }
 
 std::string chrome_trace(const SimulatedRun& run, const std::string& title) {
-  JsonNode events = JsonNode::array(), root = JsonNode::object(), other = JsonNode::object();
+  JsonNode events = JsonNode::array();
   const auto name = [&](const char* what, Rank rank, int64_t track, const std::string& text) {
-    JsonNode e = JsonNode::object(), args = JsonNode::object();
-    e.set("name", what).set("ph", "M").set("pid", rank).set("tid", track);
-    events.push(e.set("args", args.set("name", text)));
+    events.push(JsonNode::object({{"name", what},
+                                  {"ph", "M"},
+                                  {"pid", rank},
+                                  {"tid", track},
+                                  {"args", JsonNode::object({{"name", text}})}}));
   };
   std::map<std::pair<Rank, std::string>, int64_t> numbers;
   const auto number_of = [&](Rank rank, const std::string& track) {
@@ -321,19 +315,25 @@ std::string chrome_trace(const SimulatedRun& run, const std::string& title) {
   for (const auto& [item, track, step] : on_tracks(run)) {
     const int64_t number = number_of(item->rank, track);
     const auto add = [&](const std::string& what, double begin, double end) {
-      JsonNode e = JsonNode::object(), args = JsonNode::object();
-      e.set("name", what).set("ph", "X").set("pid", item->rank).set("tid", number);
-      e.set("ts", begin * 1e6).set("dur", (end - begin) * 1e6);
-      if (item->peer >= 0) e.set("args", args.set("peer", item->peer).set("bytes", item->bytes));
-      if (item->branch >= 0) e.set("args", args.set("branch", item->branch).set("step", step));
+      JsonNode e = JsonNode::object({{"name", what},
+                                     {"ph", "X"},
+                                     {"pid", item->rank},
+                                     {"tid", number},
+                                     {"ts", begin * 1e6},
+                                     {"dur", (end - begin) * 1e6}});
+      JsonNode args = JsonNode::object();
+      if (item->peer >= 0) args.set("peer", item->peer).set("bytes", item->bytes);
+      if (item->branch >= 0) args.set("branch", item->branch).set("step", step);
+      if (!args.items.empty()) e.set("args", args);
       events.push(e);
     };
     if (item->begin_s > item->posted_s) add("wait", item->posted_s, item->begin_s);
     add(std::string(to_string(item->kind)), item->begin_s, item->end_s);
   }
-  other.set("title", title).set("makespan_s", run.makespan_s);
-  root.set("displayTimeUnit", "ns").set("otherData", other).set("traceEvents", events);
-  return dump_json(root, -1);
+  return dump_json(JsonNode::object(
+      {{"displayTimeUnit", "ns"},
+       {"otherData", JsonNode::object({{"title", title}, {"makespan_s", run.makespan_s}})},
+       {"traceEvents", events}}));
 }
 
 }  // namespace longnet

@@ -5,7 +5,6 @@
 
 #include "io/record.h"
 #include "run/plan_point.h"
-#include "run/point_schedule.h"
 #include "simulate/engine.h"
 
 namespace longnet {

@@ -15,9 +15,9 @@
 #include "kernels/cuda/device_kernel.h"
 #include "measure/sampler.h"
 #include "run/backend.h"
-#include "run/machine.h"
-#include "run/point_schedule.h"
+#include "run/plan_point.h"
 #include "run/walk_point.h"
+#include "run/world.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
 #include "simulate/cluster.h"
@@ -122,7 +122,7 @@ std::vector<Point> read_points(const Config& config, ExpandOptions options) {
 void require_fitting_transport(const Config& config, const std::vector<Point>& points) {
   if (!is_device_transport(config.run.transport)) return;
   for (const Point& point : points)
-    if (!backend_of(point.params.kernel).on_gpu())
+    if (!on_gpu(point.params))
       throw UsageError(concat("transport ", config.run.transport,
                               " moves the memory of GPUs, and kernel ", point.params.kernel,
                               " works on the CPU\n  hint: --set run.kernel=cuda, or leave "
@@ -182,8 +182,7 @@ Sweep read_sweep(const SweepRequest& request) {
 }
 
 bool on_devices(const Sweep& sweep) {
-  return std::ranges::any_of(
-      sweep.points, [](const Point& point) { return backend_of(point.params.kernel).on_gpu(); });
+  return std::ranges::any_of(sweep.points, on_gpu, &Point::params);
 }
 
 Plan make_plan(const Sweep& sweep, World& world) {

@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <new>
-#include <set>
 #include <sstream>
 #include <tuple>
 
 #include "core/check.h"
 #include "io/units.h"
 #include "measure/sampler.h"
-#include "run/backend.h"
 #include "run/fill_record.h"
 #include "schedule/check_schedule.h"
 
@@ -84,122 +81,105 @@ PointPlan continued(PointPlan plan, const std::string& journal) {
 class Walker {
  public:
   Walker(const PointPlan& plan, const RunnerOptions& options, const VirtualRun& run)
-      : plan_(continued(plan, journal_path(plan, run))),
-        p_(plan.point.params),
-        options_(options),
-        run_(run),
-        units_(plan_units(plan_, run.replay)),
+      : w_{.plan = continued(plan, journal_path(plan, run)),
+           .options = options,
+           .run = run,
+           .backend = backend_of(plan.point.params.kernel),
+           .walks = int(options.measure.warmup + options.measure.min_samples),
+           .sharded = make_schedule(plan.point.params).sharded},
         queries_(std::max(kFewestSamples, options.check.sampled_queries)),
-        walks_(int(options.measure.warmup + options.measure.min_samples)),
-        backend_(backend_of(p_.kernel)),
-        sharded_(make_schedule(p_).sharded),
-        samples_(choose_samples(sharded_, queries_ / 2)) {
-    walk_ = backend_.make_walk(
-        p_, [this](int64_t batches) { return schedule_for(batches); }, ledger_);
+        samples_(choose_samples(w_.sharded, queries_ / 2)) {
+    w_.units = plan_units(w_.plan, run.replay);
+    const PointParams& p = params();
+    walk_ = w_.backend.make_walk(
+        p, [&p](int64_t batches) { return make_schedule(p, batches); }, ledger_);
     if (const std::string path = journal_path(plan, run); !path.empty()) {
       journal_ = std::make_unique<ShardJournal>(
-          path, plan.point.id, text_of(units_, plan_, walks_, queries_), plan_.share);
-      lines_ = journal_->lines();
-      resumed_units_ = lines_.size();
+          path, plan.point.id, text_of(w_.units, w_.plan, w_.walks, queries_), w_.plan.share);
+      w_.lines = journal_->lines();
+      w_.resumed_units = int64_t(w_.lines.size());
     }
   }
 
   // False: stopped early.
   bool walk_all() {
     std::set<std::tuple<int, Rank, int64_t>> done;
-    for (const ShardLine& l : lines_) done.insert({l.walk, l.rank, l.first_batch});
+    for (const ShardLine& l : w_.lines) done.insert({l.walk, l.rank, l.first_batch});
     const double begin = steady_seconds();
     double flops = 0;
-    for (size_t i = 0; i < units_.units.size(); ++i)
-      for (int w = 0; w < walks_; ++w)
-        flops += done.count(key(w, units_.units[i])) == 0 ? units_.accounts[i].flops : 0;
+    for (size_t i = 0; i < w_.units.units.size(); ++i)
+      for (int w = 0; w < w_.walks; ++w)
+        flops += done.count(key(w, w_.units.units[i])) == 0 ? w_.units.accounts[i].flops : 0;
     const double todo = flops;
     double tokens = 0;
-    for (int w = 0; w < walks_; ++w)
-      for (size_t i = 0; i < units_.units.size(); ++i) {
-        const WalkUnit& unit = units_.units[i];
+    for (int w = 0; w < w_.walks; ++w)
+      for (size_t i = 0; i < w_.units.units.size(); ++i) {
+        const WalkUnit& unit = w_.units.units[i];
         if (done.count(key(w, unit)) > 0) continue;
-        if (run_.stop && run_.stop()) return false;
+        if (w_.run.stop && w_.run.stop()) return false;
         ShardLine line = to_line(run_unit(unit), w, ledger_);
         line.kernel_flops_per_s = kernel_rate();
         if (journal_) journal_->append(line);
-        lines_.push_back(std::move(line));
-        flops -= units_.accounts[i].flops;
-        tokens += double(sharded_.layout.shard(unit.rank).tokens() * unit.batches);
+        w_.lines.push_back(std::move(line));
+        flops -= w_.units.accounts[i].flops;
+        tokens += double(w_.sharded.layout.shard(unit.rank).tokens() * unit.batches);
         report(steady_seconds() - begin, todo, flops, tokens);
       }
     return true;
   }
 
-  WalkData data() const {
-    return {plan_,
-            options_,
-            run_,
-            units_,
-            walks_,
-            sharded_,
-            lines_,
-            int64_t(resumed_units_),
-            backend_.on_gpu(),
-            backend_.walk_tolerance(options_.check.tolerance),
-            ledger_.peak_by_tag()};
+  const WalkData& data() {
+    w_.held_by_tag = ledger_.peak_by_tag();
+    return w_;
   }
 
  private:
+  const PointParams& params() const { return w_.plan.point.params; }
   static std::tuple<int, Rank, int64_t> key(int walk, const WalkUnit& unit) {
     return {walk, unit.rank, unit.first_batch};
   }
 
-  Schedule schedule_for(int64_t batches) const {
-    PointParams part = p_;
-    part.problem.batch = batches;
-    return make_schedule(part);
-  }
-
   ShardOutcome run_unit(const WalkUnit& unit) {
-    if (plan_.share < 1) return walk_->run_share(unit, units_.unit_share);
-    const int64_t each = ceil_div(queries_, int64_t(units_.units.size()));
-    return walk_->run(unit, choose_shard_samples(sharded_, unit.rank, unit.first_batch,
+    if (w_.plan.share < 1) return walk_->run_share(unit, w_.units.unit_share);
+    const int64_t each = ceil_div(queries_, int64_t(w_.units.units.size()));
+    return walk_->run(unit, choose_shard_samples(w_.sharded, unit.rank, unit.first_batch,
                                                  unit.batches, samples_, each));
   }
 
   // Beside the walk, in the same conditions: from time to time, and once at least.
   double kernel_rate() {
     const double now = steady_seconds();
-    if (now < next_rate_s_ || plan_.share < 1) return 0;
+    if (now < next_rate_s_ || w_.plan.share < 1) return 0;
     next_rate_s_ = now + kSecondsPerRate;
-    return backend_.attend_rate(p_);
+    return w_.backend.attend_rate(params());
   }
 
   void report(double elapsed, double todo, double left, double tokens) const {
-    if (!run_.progress) return;
-    const double units = double(units_.units.size()) * walks_;
-    run_.progress({.units_done = int64_t(lines_.size()),
-                   .units = int64_t(units),
-                   .share_done = 1 - left / std::max(1.0, units_.flops * walks_),
-                   .tokens_per_s = tokens / std::max(elapsed, 1e-9),
-                   .left_s = todo > left ? elapsed * left / (todo - left) : 0});
+    if (!w_.run.progress) return;
+    const double units = double(w_.units.units.size()) * w_.walks;
+    w_.run.progress({.units_done = int64_t(w_.lines.size()),
+                     .units = int64_t(units),
+                     .share_done = 1 - left / std::max(1.0, w_.units.flops * w_.walks),
+                     .tokens_per_s = tokens / std::max(elapsed, 1e-9),
+                     .left_s = todo > left ? elapsed * left / (todo - left) : 0});
   }
 
-  const PointPlan plan_;
-  const PointParams& p_;
-  const RunnerOptions& options_;
-  const VirtualRun& run_;
-  UnitPlan units_;
+  WalkData w_;
   int64_t queries_;
-  int walks_;
-  const Backend& backend_;
+  std::vector<QuerySample> samples_;
   MemoryLedger ledger_;
   std::unique_ptr<UnitWalk> walk_;
-  ShardedProblem sharded_;
-  std::vector<QuerySample> samples_;
   std::unique_ptr<ShardJournal> journal_;
-  std::vector<ShardLine> lines_;
-  size_t resumed_units_ = 0;  // of an earlier process
   double next_rate_s_ = 0;
 };
 
 }  // namespace
+
+std::set<Rank> UnitPlan::ranks() const {
+  std::set<Rank> ranks;
+  for (const WalkUnit& unit : units) ranks.insert(unit.rank);
+  return ranks;
+}
 
 UnitPlan plan_units(const PointPlan& plan, const std::vector<Rank>& replay) {
   const PointParams& p = plan.point.params;
@@ -217,9 +197,7 @@ UnitPlan plan_units(const PointPlan& plan, const std::vector<Rank>& replay) {
   for (const WalkUnit& unit : u.units) {
     const auto [it, is_new] = known.try_emplace({unit.rank, unit.batches});
     if (is_new) {
-      PointParams part = p;
-      part.problem.batch = unit.batches;
-      const Schedule schedule = make_schedule(part);
+      const Schedule schedule = make_schedule(p, unit.batches);
       it->second = account(schedule.sharded, schedule.program(unit.rank), unit.rank);
     }
     u.accounts.push_back(it->second);
@@ -233,27 +211,22 @@ std::string text_of(const UnitPlan& units, const PointPlan& plan, int walks, int
   std::string text = concat(canonical_params_json(plan.point.params), "; ", walks, " walks of ",
                             units.units.size(), " units of ", plan.batches_at_once, " sequences; ",
                             queries, " samples; ranks");
-  std::set<Rank> ranks;
-  for (const WalkUnit& unit : units.units) ranks.insert(unit.rank);
+  const std::set<Rank> ranks = units.ranks();
   if (int(ranks.size()) == plan.point.params.ranks) return text + " all";
   for (Rank r : ranks) text += concat(" ", r);
   return text;
 }
 
 std::vector<Rank> parse_ranks(const std::string& text) {
-  std::vector<Rank> ranks;
+  std::set<Rank> ranks;
   std::istringstream list(text);
   for (std::string item; std::getline(list, item, ',');) {
-    const bool digits =
-        !item.empty() && item.size() < 9 &&
-        std::all_of(item.begin(), item.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (!digits)
+    if (item.empty() || item.size() >= 9 ||
+        item.find_first_not_of("0123456789") != std::string::npos)
       throw UsageError(concat("'", text, "' is no list of ranks\n  hint: e.g. --replay 0,17,4095"));
-    if (std::find(ranks.begin(), ranks.end(), std::stoi(item)) == ranks.end())
-      ranks.push_back(std::stoi(item));
+    ranks.insert(std::stoi(item));
   }
-  std::sort(ranks.begin(), ranks.end());
-  return ranks;
+  return {ranks.begin(), ranks.end()};
 }
 
 std::optional<PointRecord> walk_point(const PointPlan& plan, const RunnerOptions& options,

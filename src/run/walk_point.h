@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,9 +12,9 @@
 #include "io/config.h"
 #include "io/record.h"
 #include "io/shard_journal.h"
+#include "run/backend.h"
 #include "run/measure_point.h"
 #include "run/plan_point.h"
-#include "run/point_schedule.h"
 #include "schedule/accounting.h"
 
 namespace longnet {
@@ -27,6 +28,7 @@ struct UnitPlan {
   double flops = 0;                   // of these units
   double all_flops = 0;               // of the whole point
   double unit_share = 1;              // of each unit's pairs that is run
+  std::set<Rank> ranks() const;
 };
 
 // All ranks, or those of `replay`, for each part of the batch; of a sampled point a few, spread
@@ -54,23 +56,24 @@ struct VirtualRun {
   std::function<bool()> stop = {};  // asked after each unit
 };
 
+// A walk, and what it found.
 struct WalkData {
-  const PointPlan& plan;
+  PointPlan plan;
   const RunnerOptions& options;
   const VirtualRun& run;
-  const UnitPlan& units;
+  const Backend& backend;
   int walks;
-  const ShardedProblem& sharded;  // with the whole batch
-  const std::vector<ShardLine>& lines;
-  int64_t resumed_units;  // the first lines, which an earlier process wrote
-  bool on_gpu;
-  Tolerance tolerance;                         // of sampled rows
-  std::map<std::string, int64_t> held_by_tag;  // peaks of this process
+  ShardedProblem sharded;  // with the whole batch
+  UnitPlan units{};
+  std::vector<ShardLine> lines{};
+  int64_t resumed_units = 0;                     // the first lines, which an earlier process wrote
+  std::map<std::string, int64_t> held_by_tag{};  // peaks of this process
   int warmup() const { return int(options.measure.warmup); }
 };
 
-// From the journal of a walk to the record of its point: timing, content, check, memory and metrics; also the source, and a status that is not ok when
-// something contradicts the prediction or the reference.
+// From the journal of a walk to the record of its point: timing, content, check, memory and
+// metrics; also the source, and a status that is not ok when something contradicts the prediction
+// or the reference.
 void fill_walk_record(const WalkData& walk, PointRecord& record);
 
 // Nothing when it was stopped early: what is done lies in the journal, and the same call goes on.

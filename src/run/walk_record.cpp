@@ -98,7 +98,8 @@ void fill_content(const WalkData& w, PointRecord& record) {
     for (const ContentRecord& head : l.heads) output.add(to_summary(head));
   }
   set_content(record, output, input_digest);
-  set_check(record, judge(errors, output.nan_values, w.sharded, w.tolerance));
+  set_check(record, judge(errors, output.nan_values, w.sharded,
+                          w.backend.walk_tolerance(w.options.check.tolerance)));
   int64_t rows = 0;
   for (const WalkUnit& unit : w.units.units)
     rows += w.sharded.layout.shard(unit.rank).tokens() * w.plan.point.params.problem.num_heads *
@@ -108,10 +109,9 @@ void fill_content(const WalkData& w, PointRecord& record) {
 }
 
 void fill_memory(const WalkData& w, PointRecord& record) {
-  std::set<Rank> ranks;
-  for (const WalkUnit& unit : w.units.units) ranks.insert(unit.rank);
-  auto by_tag = walk_memory_by_tag(w.plan.point.params, w.plan.batches_at_once,
-                                   std::vector<Rank>(ranks.begin(), ranks.end()));
+  const std::set<Rank> ranks = w.units.ranks();
+  auto by_tag =
+      walk_memory_by_tag(w.plan.point.params, w.plan.batches_at_once, {ranks.begin(), ranks.end()});
   by_tag["workspace"] = w.plan.workspace_bytes;
   int64_t predicted = 0, measured = 0, resident = 0, received = 0, expected = 0;
   for (const auto& [tag, bytes] : by_tag) predicted += bytes;
@@ -127,7 +127,7 @@ void fill_memory(const WalkData& w, PointRecord& record) {
   record.metrics["resident_peak_bytes"] = double(resident);
   record.metrics["received_bytes"] = double(received) / w.walks;
   // A resumed walk may have held less in each of its parts; a GPU holds lists of tasks beside.
-  if (w.on_gpu) {
+  if (w.backend.on_gpu()) {
     record.memory.by_tag = w.held_by_tag;
   } else if (w.resumed_units > 0 ? measured > predicted : measured != predicted) {
     fail_check(record, concat("measured memory differs from the predicted: ", measured, " and ",

@@ -3,20 +3,39 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "comm/mpi/mpi_world.h"
+#include "comm/nccl/nccl_library.h"
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
+#include "core/cuda/device.h"
+#include "core/cuda/nvml.h"
 #include "io/environment.h"
+#include "io/units.h"
+#include "kernels/cpu/machine_peak.h"
+#include "kernels/cuda/cudnn_kernel.h"
+#include "run/backend.h"
 
 namespace longnet {
 
 namespace {
+
+// As kExpectedShareOfPeak, of a GPU's tensor cores: attention spends as long on exponentials as on products.
+constexpr double kExpectedShareOfDevicePeak = 0.3;
+
+// ", 18 NVLinks, PCIe 5 x16", where NVML tells.
+std::string links_of(const DeviceInfo& device) {
+  const std::string links = to_string(read_device_links(device.index));
+  return links.empty() ? "" : ", " + links;
+}
+
 std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
   return name;
 }
+
 }  // namespace
 
 World::World(int thread_ranks) : thread_ranks_(thread_ranks), local_ranks_(thread_ranks) {
@@ -56,6 +75,105 @@ std::string World::root_text(const std::string& text) { return all_texts(text).f
 
 std::vector<std::string> World::all_texts(const std::string& mine) {
   return mpi_ ? mpi()->all_texts(mine) : std::vector<std::string>(size_t(thread_ranks_), mine);
+}
+
+int default_world_size(const Config& config) {
+  const bool devices_only =
+      std::ranges::all_of(config.values_of(*find_axis("kernel"), 1),
+                          [](const Value& kernel) { return backend_of(to_text(kernel)).on_gpu(); });
+  const int places =
+      devices_only ? int(describe_devices().devices.size()) : capture_environment().usable_threads;
+  return std::max(1, places);
+}
+
+MachineLimits machine_limits(const Config& config, double peak_flops_per_rank) {
+  const int64_t all = config.memory.limit_bytes.value_or(capture_environment().memory_limit_bytes);
+  MachineLimits limits{.memory_bytes = int64_t(double(all) * config.memory.limit_fraction),
+                       .flops_per_rank = kExpectedShareOfPeak * peak_flops_per_rank,
+                       .point_timeout_s = config.measure.point_timeout_s,
+                       .virtual_ranks = config.virtual_ranks};
+  const DeviceReport report = describe_devices();
+  limits.device_memory_bytes = config.memory.limit_bytes.value_or(0);
+  limits.device_limit_given = config.memory.limit_bytes.has_value();
+  if (!report.unusable.empty()) return limits;
+  const DeviceInfo& d = report.devices.front();
+  limits.devices = int(report.devices.size());
+  const int64_t flush = 4 * d.l2_bytes;  // flush_bytes() of device_timer.h: measuring needs it
+  limits.device_memory_bytes =
+      std::max<int64_t>(1, int64_t(double(config.memory.limit_bytes.value_or(d.memory_bytes)) *
+                                   config.memory.limit_fraction) -
+                               flush);
+  limits.device_flops = kExpectedShareOfDevicePeak * std::max(1024.0, tensor_flops_per_clock(d)) *
+                        d.multiprocessors * d.clock_khz * 1e3;
+  return limits;
+}
+
+double measure_peak_per_rank(World& world, int threads) {
+  double peak = 0;
+  world.run(world.size(), [&](Communicator& comm) {
+    comm.barrier();
+    const double mine = measure_fma_peak_flops(threads, 0.25);
+    // Other processes slow down single ranks: the highest rate is the machine's.
+    const double best = comm.max_of(mine);
+    if (comm.rank() == 0 || comm.transport() == "mpi") peak = best;
+  });
+  return peak;
+}
+
+std::vector<RankPlace> gather_places(Communicator& comm) {
+  std::vector<RankPlace> places;
+  for (const std::string& text : comm.all_texts(to_text(this_place())))
+    places.push_back(place_from_text(text));
+  return places;
+}
+
+std::vector<RankInfo> describe_ranks(World& world, int threads, bool on_devices) {
+  std::string mine = capture_environment().hostname + " " + std::to_string(threads);
+  if (on_devices)
+    for (const DeviceInfo& device : describe_devices().devices) mine += "\n" + device.name;
+  const auto texts = world.all_texts(mine);
+  std::vector<RankInfo> ranks;
+  std::map<std::string, int> on_host;
+  for (size_t r = 0; r < texts.size(); ++r) {
+    RankInfo info{.rank = int(r)};
+    std::istringstream text(texts[r]);
+    std::string line;
+    std::getline(text, line);
+    std::istringstream(line) >> info.hostname >> info.cores;
+    std::vector<std::string> devices;
+    while (std::getline(text, line)) devices.push_back(line);
+    const int here = on_host[info.hostname]++;  // as device_of_rank
+    if (!devices.empty()) {
+      const size_t device = size_t(here) % devices.size();
+      info.device = concat(device, ": ", devices[device]);
+    }
+    ranks.push_back(info);
+  }
+  return ranks;
+}
+
+std::string devices_text() {
+  const DeviceReport report = describe_devices();
+  if (report.devices.empty()) return "no GPU on this machine";
+  return concat(report.devices.size(), " x ", report.devices.front().name, " on this machine");
+}
+
+std::vector<std::string> device_lines() {
+  std::vector<std::string> lines;
+  for (const DeviceInfo& d : describe_devices().devices)
+    lines.push_back(concat(d.name, ", compute capability ", d.major, ".", d.minor, ", ",
+                           d.multiprocessors, " SMs, ", format_bytes(double(d.memory_bytes)),
+                           links_of(d)));
+  return lines;
+}
+
+std::map<std::string, std::string> device_software() {
+  const DeviceReport report = describe_devices();
+  if (report.devices.empty()) return {};
+  return {{"cuda", cuda_version_text(report.toolkit)},
+          {"driver", "for CUDA " + cuda_version_text(report.driver)},
+          {"cudnn", describe_cudnn()},
+          {"nccl", describe_nccl()}};
 }
 
 }  // namespace longnet

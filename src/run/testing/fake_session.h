@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/tagged_memory.h"
-#include "run/point_session.h"
+#include "run/backend.h"
 
 namespace longnet {
 
