@@ -7,13 +7,11 @@
 #include <iostream>
 
 #include "core/check.h"
-#include "io/environment.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
 #include "measure/sampler.h"
 #include "measure/statistics.h"
 #include "run/calibrate.h"
-#include "run/world.h"
 #include "simulate/cluster.h"
 
 namespace longnet {

@@ -11,14 +11,11 @@
 #include "comm/verified_operation.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
-#include "io/environment.h"
-#include "io/field.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
 #include "run/backend.h"
 #include "run/rank_clock.h"
 #include "run/watchdog.h"
-#include "run/world.h"
 
 namespace longnet {
 namespace {

@@ -7,9 +7,7 @@
 #include <set>
 
 #include "core/check.h"
-#include "io/expand.h"
 #include "io/units.h"
-#include "lnbench/options.h"
 #include "lnbench/terminal.h"
 #include "measure/sampler.h"
 #include "pattern/dependency_depth.h"

@@ -5,14 +5,11 @@
 #include "comm/nccl/nccl_library.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
-#include "io/environment.h"
-#include "io/field.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/cuda/cudnn_kernel.h"
 #include "lnbench/terminal.h"
-#include "run/world.h"
 
 namespace longnet {
 namespace {

@@ -4,14 +4,10 @@
 #include <iostream>
 
 #include "core/check.h"
-#include "io/environment.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
 #include "lnbench/terminal.h"
 #include "run/backend.h"
-#include "run/plan_point.h"
-#include "run/sweep.h"
-#include "run/world.h"
 #include "schedule/check_schedule.h"
 #include "schedule/program_text.h"
 

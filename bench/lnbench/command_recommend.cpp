@@ -6,8 +6,6 @@
 #include <iostream>
 
 #include "core/check.h"
-#include "io/expand.h"
-#include "io/field.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
 #include "run/simulate_point.h"

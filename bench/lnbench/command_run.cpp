@@ -12,17 +12,11 @@
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
-#include "io/environment.h"
-#include "io/result.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
 #include "measure/sampler.h"
-#include "run/backend.h"
-#include "run/measure_point.h"
-#include "run/sweep.h"
 #include "run/walk_point.h"
 #include "run/watchdog.h"
-#include "run/world.h"
 
 namespace longnet {
 namespace {

@@ -4,8 +4,6 @@
 #include <iostream>
 
 #include "core/check.h"
-#include "io/environment.h"
-#include "io/result.h"
 #include "io/sha256.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"

@@ -5,7 +5,6 @@
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
-#include "io/environment.h"
 #include "json/text.h"
 #include "lnbench/options.h"
 #include "schedule/registry.h"

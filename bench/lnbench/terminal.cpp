@@ -11,7 +11,6 @@
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
-#include "io/expand.h"
 #include "io/units.h"
 
 namespace longnet {
@@ -22,12 +21,11 @@ bool is_terminal(int file_descriptor) {
   return !launched_world_size() && isatty(file_descriptor) != 0;
 }
 
-// A column of fixed width; never runs into the next one.
-template <class T>
-void column(std::ostream& out, int width, const T& value) {
-  std::ostringstream cell;
-  cell << value;
-  out << std::left << std::setw(width) << cell.str() << ' ';
+// Cells with their widths; a long one never runs into the next.
+std::string cells(std::initializer_list<std::pair<int, std::string>> row) {
+  std::ostringstream out;
+  for (const auto& [width, text] : row) out << std::left << std::setw(width) << text << ' ';
+  return out.str();
 }
 
 std::string number(double value, int digits) {
@@ -96,13 +94,17 @@ void Progress::clear() {
   if (enabled_ && rewrite_) std::cerr << "\r\x1b[K" << std::flush;
 }
 
+std::ostream& Progress::begin_line() {
+  clear();
+  return std::cerr << "[" << index_ << "/" << points_ << "] ";
+}
+
 void Progress::start(int index, const std::string& what, double estimated_s) {
   index_ = index;
   what_ = what;
   last_step_ = std::chrono::steady_clock::now();
   if (!enabled_ || !rewrite_) return;
-  clear();
-  std::cerr << "[" << index_ << "/" << points_ << "] " << what;
+  begin_line() << what;
   if (estimated_s > 0) std::cerr << "  (about " << format_seconds(estimated_s) << ")";
   std::cerr << std::flush;
 }
@@ -111,9 +113,7 @@ void Progress::step(const std::string& text) {
   const auto now = std::chrono::steady_clock::now();
   if (!enabled_ || (!rewrite_ && now - last_step_ < std::chrono::seconds(30))) return;
   last_step_ = now;
-  clear();
-  std::cerr << "[" << index_ << "/" << points_ << "] " << what_ << "  " << text
-            << (rewrite_ ? "" : "\n") << std::flush;
+  begin_line() << what_ << "  " << text << (rewrite_ ? "" : "\n") << std::flush;
 }
 
 void Progress::done(const std::string& outcome, double took_s, double estimated_s,
@@ -121,8 +121,7 @@ void Progress::done(const std::string& outcome, double took_s, double estimated_
   took_s_ += took_s;
   estimated_s_ += estimated_s;
   if (!enabled_) return;
-  clear();
-  std::cerr << "[" << index_ << "/" << points_ << "] " << outcome;
+  begin_line() << outcome;
   if (estimated_s_ > 0 && estimated_left_s > 0)
     std::cerr << "  ETA " << format_seconds(estimated_left_s * took_s_ / estimated_s_);
   std::cerr << "\n";
@@ -141,25 +140,24 @@ std::string plan_header() {
 
 std::string plan_row(int no, const PointPlan& plan) {
   const PointParams& p = plan.point.params;
-  const bool known = plan.account.pairs > 0;
-  std::ostringstream out;
-  column(out, 5, no);
-  column(out, 8, plan.point.id);
-  column(out, 9, p.algorithm);
-  column(out, 5, p.ranks);
-  column(out, 10, p.problem.seq_len);
-  column(out, 6, p.problem.batch);
-  column(out, 10, known ? number(plan.account.flops, 4) : "-");
-  column(out, 10, known ? concat(plan.account.max_bytes_sent) : "-");
-  column(out, 8, known ? concat(plan.account.max_messages_sent) : "-");
-  column(out, 12, known ? concat(plan.memory_bytes()) : "-");
-  column(out, 7, known ? number(plan.account.balance(p.group_ranks()), 4) : "-");
-  column(out, 10, known ? number(plan.estimated_s, 3) : "-");
-  const std::string variant = options_text(p);
-  column(out, 16, variant.empty() ? "-" : variant);
-  out << to_string(plan.point.status);
-  if (!plan.point.reason.empty()) out << "  # " << plan.point.reason;
-  return out.str();
+  const WorldAccount& a = plan.account;
+  const bool known = a.pairs > 0;
+  const std::string options = options_text(p);
+  const std::string row = cells({{5, concat(no)},
+                                 {8, plan.point.id},
+                                 {9, p.algorithm},
+                                 {5, concat(p.ranks)},
+                                 {10, concat(p.problem.seq_len)},
+                                 {6, concat(p.problem.batch)},
+                                 {10, known ? number(a.flops, 4) : "-"},
+                                 {10, known ? concat(a.max_bytes_sent) : "-"},
+                                 {8, known ? concat(a.max_messages_sent) : "-"},
+                                 {12, known ? concat(plan.memory_bytes()) : "-"},
+                                 {7, known ? number(a.balance(p.group_ranks()), 4) : "-"},
+                                 {10, known ? number(plan.estimated_s, 3) : "-"},
+                                 {16, options.empty() ? "-" : options}});
+  return concat(row, to_string(plan.point.status), plan.point.reason.empty() ? "" : "  # ",
+                plan.point.reason);
 }
 
 std::string result_header() {
@@ -170,36 +168,33 @@ std::string result_header() {
 
 std::string result_row(const PointRecord& r) {
   const PointParams& p = r.params;
-  std::ostringstream out;
-  column(out, 8, r.id);
-  column(out, 12, to_string(r.status));
-  column(out, 9, p.algorithm);
-  column(out, 5, p.ranks);
-  column(out, 10, p.problem.seq_len);
-  column(out, 6, p.problem.batch);
-  column(out, 10, number(r.timing.median_s, 5));
-  column(out, 10, number(r.timing.ci_low_s, 5));
-  column(out, 10, number(r.timing.ci_high_s, 5));
-  column(out, 3, r.timing.samples_s.size());
-  column(out, 9, number(r.work.flops_per_s / 1e9, 4));
-  column(out, 7, number(r.work.share_of_peak, 3));
   // Counted and predicted are equal where both are known, or the point has failed.
   const auto bytes = r.comm.counted_bytes_per_rank ? r.comm.counted_bytes_per_rank
                                                    : r.comm.predicted_bytes_per_rank;
-  column(out, 10, bytes ? concat(*bytes) : "-");
-  column(out, 10, number(r.check.rel_l2_error, 2));
+  std::string row = cells({{8, r.id},
+                           {12, std::string(to_string(r.status))},
+                           {9, p.algorithm},
+                           {5, concat(p.ranks)},
+                           {10, concat(p.problem.seq_len)},
+                           {6, concat(p.problem.batch)},
+                           {10, number(r.timing.median_s, 5)},
+                           {10, number(r.timing.ci_low_s, 5)},
+                           {10, number(r.timing.ci_high_s, 5)},
+                           {3, concat(r.timing.samples_s.size())},
+                           {9, number(r.work.flops_per_s / 1e9, 4)},
+                           {7, number(r.work.share_of_peak, 3)},
+                           {10, bytes ? concat(*bytes) : "-"},
+                           {10, number(r.check.rel_l2_error, 2)}});
   std::string options = options_text(p);
   if (const size_t changes = p.cluster.find(' '); changes != std::string::npos)
     options += (options.empty() ? "" : " ") + p.cluster.substr(changes + 1);
-  out << (options.empty() ? "-" : options);
-  if (const auto share = r.metrics.find("measured_share"); r.source == Source::kExtrapolated)
-    out << " # extrapolated"
-        << (share == r.metrics.end()
-                ? ""
-                : concat(" from ", number(100 * share->second, share->second < 0.1 ? 2 : 3), " %"));
-  if (r.source == Source::kReplayed) out << " # replayed";
-  if (!r.reason.empty()) out << " # " << r.reason;
-  return out.str();
+  row += options.empty() ? "-" : options;
+  if (r.source == Source::kExtrapolated) row += " # extrapolated";
+  if (const auto share = r.metrics.find("measured_share");
+      r.source == Source::kExtrapolated && share != r.metrics.end())
+    row += concat(" from ", number(100 * share->second, share->second < 0.1 ? 2 : 3), " %");
+  if (r.source == Source::kReplayed) row += " # replayed";
+  return r.reason.empty() ? row : concat(row, " # ", r.reason);
 }
 
 }  // namespace longnet

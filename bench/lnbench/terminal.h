@@ -2,10 +2,10 @@
 #pragma once
 #include <chrono>
 #include <filesystem>
+#include <ostream>
 #include <string>
 #include <string_view>
 
-#include "io/result.h"
 #include "lnbench/options.h"
 
 namespace longnet {
@@ -46,6 +46,7 @@ class Progress {
   void clear();                        // before something else is printed
 
  private:
+  std::ostream& begin_line();  // "[3/40] "
   bool enabled_, rewrite_;
   int points_, index_ = 0;
   std::string what_;  // the point at hand

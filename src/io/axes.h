@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "core/check.h"
-#include "io/field.h"
 #include "io/point.h"
 #include "json/json_tree.h"
 

@@ -6,7 +6,6 @@
 
 #include "core/check.h"
 #include "io/config_reader.h"
-#include "io/field.h"
 #include "io/filter.h"
 #include "io/sha256.h"
 

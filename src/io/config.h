@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "io/axes.h"
-#include "io/field.h"
 
 namespace longnet {
 

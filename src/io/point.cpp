@@ -1,7 +1,6 @@
 #include "io/point.h"
 
 #include "io/axes.h"
-#include "io/field.h"
 #include "io/sha256.h"
 
 namespace longnet {

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/check.h"
-#include "io/field.h"
 #include "io/units.h"
 #include "measure/statistics.h"
 

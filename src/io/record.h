@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "io/field.h"
 #include "io/point.h"
 
 namespace longnet {

@@ -12,7 +12,6 @@
 
 #include "core/check.h"
 #include "io/axes.h"
-#include "io/field.h"
 #include "io/units.h"
 #include "json/json_reader.h"
 #include "json/text.h"

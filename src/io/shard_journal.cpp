@@ -5,7 +5,6 @@
 #include <fstream>
 
 #include "core/check.h"
-#include "io/field.h"
 #include "io/sha256.h"
 #include "json/json_tree.h"
 #include "json/text.h"

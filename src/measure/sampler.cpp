@@ -6,84 +6,6 @@
 #include "core/check.h"
 
 namespace longnet {
-namespace {
-
-// One rank's part in the collective measurement.
-class Sampler {
- public:
-  Sampler(const SampleOptions& options, const SampleHooks& hooks)
-      : options_(options), hooks_(hooks) {
-    // All memory before the first sample: a page fault inside one would be measured.
-    set_.samples_s.reserve(size_t(options.max_samples));
-    set_.own_s.reserve(size_t(options.max_samples));
-    sorted_.reserve(size_t(options.max_samples));
-  }
-
-  SampleSet take() {
-    begin_ = hooks_.now();
-    bool go_on = true;
-    while (go_on && set_.warmup < options_.warmup) {
-      run_once();
-      ++set_.warmup;
-      go_on = hooks_.broadcast_from_root(!over_budget());
-    }
-    if (!go_on) set_.stop = SampleStop::kTimeBudget;
-    while (go_on) {
-      take_one();
-      go_on = hooks_.broadcast_from_root(wants_more());
-    }
-    if (!sorted_.empty()) set_.interval = median_interval_sorted(sorted_, options_.ci_level);
-    return std::move(set_);
-  }
-
- private:
-  RunSpan run_once() {
-    hooks_.prepare();
-    RunSpan own{.begin_s = hooks_.now()};
-    hooks_.run();
-    own.end_s = hooks_.now();
-    check(own.end_s >= own.begin_s, "the clock runs backwards: ", own.begin_s, " s, then ",
-          own.end_s, " s");
-    return own;
-  }
-
-  void take_one() {
-    const RunSpan own = run_once();
-    const double all = hooks_.over_ranks(own);
-    set_.own_s.push_back(own.seconds());
-    set_.samples_s.push_back(all);
-    sorted_.insert(std::upper_bound(sorted_.begin(), sorted_.end(), all), all);
-  }
-
-  bool over_budget() const { return hooks_.now() - begin_ >= options_.time_budget_s; }
-
-  // All ranks have the same samples and decide the same, but for the time budget: when rank 0
-  // stopped and this rank would not have, rank 0's clock is the reason.
-  bool wants_more() {
-    const int taken = int(set_.samples_s.size());
-    if (taken >= options_.min_samples &&
-        median_interval_sorted(sorted_, options_.ci_level).relative_half_width() <=
-            options_.target_ci) {
-      set_.stop = SampleStop::kTargetReached;
-      return false;
-    }
-    if (taken >= options_.max_samples) {
-      set_.stop = SampleStop::kMaxSamples;
-      return false;
-    }
-    set_.stop = SampleStop::kTimeBudget;  // holds unless another sample follows
-    const double used = hooks_.now() - begin_;
-    return used + set_.samples_s.back() <= options_.time_budget_s;
-  }
-
-  const SampleOptions& options_;
-  const SampleHooks& hooks_;
-  SampleSet set_;
-  std::vector<double> sorted_;
-  double begin_ = 0;
-};
-
-}  // namespace
 
 std::string_view to_string(SampleStop s) {
   constexpr std::string_view kNames[] = {"target reached", "max samples", "time budget"};
@@ -96,7 +18,51 @@ SampleSet sample(const SampleOptions& options, const SampleHooks& hooks) {
         "need 1 <= min_samples <= max_samples, have ", options.min_samples, " and ",
         options.max_samples);
   check(options.time_budget_s > 0, "time_budget_s must be positive, is ", options.time_budget_s);
-  return Sampler(options, hooks).take();
+  SampleSet set;
+  std::vector<double> sorted;
+  // All memory before the first sample: a page fault inside one would be measured.
+  for (auto* values : {&set.samples_s, &set.own_s, &sorted})
+    values->reserve(size_t(options.max_samples));
+  const double begin = hooks.now();
+  const auto run_once = [&] {
+    hooks.prepare();
+    RunSpan own{.begin_s = hooks.now()};
+    hooks.run();
+    own.end_s = hooks.now();
+    check(own.end_s >= own.begin_s, "the clock runs backwards: ", own.begin_s, " s, then ",
+          own.end_s, " s");
+    return own;
+  };
+  // All ranks have the same samples and decide the same, but for the time budget: when rank 0
+  // stopped and this rank would not have, rank 0's clock is the reason.
+  const auto wants_more = [&] {
+    const int taken = int(set.samples_s.size());
+    const bool target =
+        taken >= options.min_samples &&
+        median_interval_sorted(sorted, options.ci_level).relative_half_width() <= options.target_ci;
+    set.stop = target                         ? SampleStop::kTargetReached
+               : taken >= options.max_samples ? SampleStop::kMaxSamples
+                                              : SampleStop::kTimeBudget;  // unless another follows
+    return set.stop == SampleStop::kTimeBudget &&
+           hooks.now() - begin + set.samples_s.back() <= options.time_budget_s;
+  };
+  bool go_on = true;
+  while (go_on && set.warmup < options.warmup) {
+    run_once();
+    ++set.warmup;
+    go_on = hooks.broadcast_from_root(hooks.now() - begin < options.time_budget_s);
+  }
+  if (!go_on) set.stop = SampleStop::kTimeBudget;
+  while (go_on) {
+    const RunSpan own = run_once();
+    const double all = hooks.over_ranks(own);
+    set.own_s.push_back(own.seconds());
+    set.samples_s.push_back(all);
+    sorted.insert(std::upper_bound(sorted.begin(), sorted.end(), all), all);
+    go_on = hooks.broadcast_from_root(wants_more());
+  }
+  if (!sorted.empty()) set.interval = median_interval_sorted(sorted, options.ci_level);
+  return set;
 }
 
 double steady_seconds() {

@@ -5,7 +5,6 @@
 #include "measure/sampler.h"
 #include "measure/statistics.h"
 #include "run/backend.h"
-#include "run/measure_point.h"
 
 namespace longnet {
 namespace {

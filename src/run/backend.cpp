@@ -8,9 +8,7 @@
 #include "kernels/row_worker.h"
 #include "measure/rank_place.h"
 #include "run/fill_record.h"
-#include "run/plan_point.h"
 #include "run/rank_clock.h"
-#include "run/world.h"
 
 namespace longnet {
 namespace {

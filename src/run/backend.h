@@ -12,7 +12,6 @@
 #include "core/tagged_memory.h"
 #include "execute/executor.h"
 #include "execute/unit_walk.h"
-#include "io/record.h"
 #include "kernels/row_worker.h"
 #include "measure/sampler.h"
 #include "run/measure_point.h"

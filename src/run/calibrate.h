@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "io/environment.h"
 #include "measure/sampler.h"
 #include "run/world.h"
 #include "simulate/calibration.h"

@@ -8,7 +8,6 @@
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
 #include "run/calibrate.h"
-#include "run/world.h"
 
 namespace longnet {
 namespace {

@@ -5,11 +5,9 @@
 
 #include "comm/communicator.h"
 #include "execute/sample_check.h"
-#include "io/record.h"
 #include "kernels/row_worker.h"
 #include "measure/sampler.h"
 #include "run/backend.h"
-#include "run/plan_point.h"
 
 namespace longnet {
 

@@ -5,9 +5,7 @@
 
 #include "core/check.h"
 #include "measure/sampler.h"
-#include "run/backend.h"
 #include "run/fill_record.h"
-#include "run/plan_point.h"
 #include "schedule/check_schedule.h"
 
 namespace longnet {

@@ -1,8 +1,6 @@
 // Measures one point on its ranks, checks it, and says both in a record: on the host or on GPUs.
 #pragma once
 #include "comm/communicator.h"
-#include "io/config.h"
-#include "io/record.h"
 #include "run/plan_point.h"
 
 namespace longnet {

@@ -7,7 +7,6 @@
 #include "execute/virtual_walk.h"
 #include "io/units.h"
 #include "run/backend.h"
-#include "run/measure_point.h"
 #include "schedule/registry.h"
 #include "simulate/collective_model.h"
 

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "io/point.h"
 #include "kernels/attention_kernel.h"
 #include "run/world.h"
 #include "schedule/accounting.h"

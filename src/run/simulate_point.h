@@ -3,7 +3,6 @@
 #include <optional>
 #include <string>
 
-#include "io/record.h"
 #include "run/plan_point.h"
 #include "simulate/engine.h"
 

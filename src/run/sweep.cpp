@@ -9,15 +9,11 @@
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
-#include "io/environment.h"
 #include "io/units.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cuda/device_kernel.h"
 #include "measure/sampler.h"
-#include "run/backend.h"
-#include "run/plan_point.h"
 #include "run/walk_point.h"
-#include "run/world.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
 #include "simulate/cluster.h"
@@ -192,7 +188,7 @@ Plan make_plan(const Sweep& sweep, World& world) {
       throw UsageError(concat(
           "tokens_per_batch is \"device\", which is ", tokens, " here and ", other,
           " on another rank\n  hint: --set sweep.batch.tokens_per_batch=", "the smaller one"));
-  Plan plan{.points = {}, .runner = {}, .measure = sweep.config.measure};
+  Plan plan;
   plan.threads = int(world.smallest(world.threads_per_rank()));
   const double peak = measure_peak_per_rank(world, plan.threads);
   std::string device_transport = sweep.config.run.transport;

@@ -5,11 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "io/config.h"
 #include "io/expand.h"
 #include "run/measure_point.h"
-#include "run/plan_point.h"
-#include "run/world.h"
 
 namespace longnet {
 
@@ -59,10 +56,9 @@ bool on_devices(const Sweep& sweep);
 struct Plan {
   std::vector<PointPlan> points;
   RunnerOptions runner;
-  MeasureConfig measure;
   int threads = 1;
 
-  double cost(size_t i) const { return point_cost(points[i], measure); }
+  double cost(size_t i) const { return point_cost(points[i], runner.measure); }
   double cost_after(size_t index, const std::vector<bool>& todo) const {
     double seconds = 0;
     for (size_t i = index + 1; i < points.size(); ++i)

@@ -9,12 +9,8 @@
 #include <vector>
 
 #include "execute/virtual_walk.h"
-#include "io/config.h"
-#include "io/record.h"
 #include "io/shard_journal.h"
 #include "run/backend.h"
-#include "run/measure_point.h"
-#include "run/plan_point.h"
 #include "schedule/accounting.h"
 
 namespace longnet {

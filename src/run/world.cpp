@@ -11,7 +11,6 @@
 #include "core/check.h"
 #include "core/cuda/device.h"
 #include "core/cuda/nvml.h"
-#include "io/environment.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
 #include "kernels/cuda/cudnn_kernel.h"
