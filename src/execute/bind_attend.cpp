@@ -144,7 +144,7 @@ std::vector<AttendGrid> BoundProgram::attends_of_batch(const Attend& op, int64_t
   const RowMap queries(sharded_, TensorKind::kQuery, op.q.rows);
   const RowMap keys(sharded_, TensorKind::kKeyValue, op.kv.rows);
   const RowMap out(sharded_, TensorKind::kPartial, op.into.rows);
-  const BranchRows rows(sharded_.pattern, op.branch, p.seq_len);
+  const BranchRows rows(sharded_.pattern, op.branch, p);
   const int64_t row = p.head_dim * dtype_bytes(p.dtype);
   const std::byte* const q_base = memory_[size_t(op.q.slot)].data();
 
@@ -173,7 +173,7 @@ std::vector<AttendGrid> BoundProgram::attends_of_batch(const Attend& op, int64_t
 
   std::vector<std::vector<AttendGrid>> of_heads;
   size_t most = 0;
-  for (int64_t head = op.heads.first; head < op.heads.first + op.heads.count; ++head) {
+  for (int64_t head = op.heads.first; head < op.heads.end(); ++head) {
     std::vector<LocatedRun> runs;
     for (size_t i = 0; i < queries.pieces().size(); ++i) {
       const RowMap::Piece& piece = queries.pieces()[i];

@@ -5,7 +5,6 @@
 #include <map>
 
 #include "core/check.h"
-#include "pattern/pair_count.h"
 #include "schedule/program.h"
 
 namespace longnet {

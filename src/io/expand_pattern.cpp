@@ -3,7 +3,6 @@
 
 #include "core/check.h"
 #include "io/expand.h"
-#include "pattern/pair_count.h"
 
 namespace longnet {
 namespace {

@@ -59,9 +59,8 @@ IntervalType interval_type(const std::vector<TokenClass>& classes) {
 //   N = 2^30, w = 2048, 2^27 and N: 524288 intervals become a few dozen.
 class SegmentTree {
  public:
-  SegmentTree(const BranchLayout& layout, const DepthOptions& options)
+  SegmentTree(BranchLayout& layout, const DepthOptions& options)
       : layout_(layout),
-        cache_(layout),
         merge_twins_(options.merge_twins),
         borders_(layout.borders()),
         order_(layout.num_branches()),
@@ -127,7 +126,7 @@ class SegmentTree {
   int leaf(size_t interval) {
     const TokenInterval tokens{borders_[interval], borders_[interval + 1]};
     Node node;
-    node.type = type_of(cache_.of(tokens));
+    node.type = type_of(layout_.classes(tokens));
     Key key{-1, node.type};
     for (size_t l = 0; l < order_.size(); ++l) {
       node.segment_of.push_back(layout_.rows(order_[l]).segment_of(tokens.begin) -
@@ -197,8 +196,7 @@ class SegmentTree {
     return groups;
   }
 
-  const BranchLayout& layout_;
-  ClassCache cache_;
+  BranchLayout& layout_;
   bool merge_twins_;
   std::vector<int64_t> borders_;
   std::vector<size_t> order_;           // branches, longest segments first
@@ -221,10 +219,9 @@ bool neighbours_share_groups(const BranchLayout& layout, const std::vector<int64
   return true;
 }
 
-DependencyDepth causal_depth(const BranchLayout& layout, const DepthOptions& options) {
+DependencyDepth causal_depth(BranchLayout& layout, const DepthOptions& options) {
   const std::vector<int64_t> borders = layout.borders();
   if (!neighbours_share_groups(layout, borders)) return {.layers = DependencyDepth::kNever};
-  ClassCache cache(layout);
   std::vector<int64_t> base;
   CausalGraph graph;
   for (size_t b = 0; b < layout.num_branches(); ++b) {
@@ -237,7 +234,7 @@ DependencyDepth causal_depth(const BranchLayout& layout, const DepthOptions& opt
       const TokenClass* of;
     };
     std::vector<Outermost> here;
-    for (const TokenClass& c : cache.of({borders[i], borders[i + 1]})) {
+    for (const TokenClass& c : layout.classes({borders[i], borders[i + 1]})) {
       here.push_back({{borders[i] + c.first, true, c.first == c.last}, &c});
       if (c.first < c.last) here.push_back({{borders[i] + c.last, false, true}, &c});
     }
@@ -286,7 +283,7 @@ DependencyDepth dependency_depth(const AttentionProblem& problem, const DilatedP
   if (std::any_of(pattern.branches.begin(), pattern.branches.end(),
                   [](const DilatedBranch& b) { return b.summary_tokens > 0; }))
     return sparse_depth(problem, pattern);
-  const BranchLayout layout(problem, pattern);
+  BranchLayout layout(problem, pattern);
   for (size_t b = 0; b < layout.num_branches(); ++b)
     if (layout.dilations()[b].rate == 1 && layout.rows(b).num_segments() == 1)
       return {.layers = 1, .reachable_layers = 1};

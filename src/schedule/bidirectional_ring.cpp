@@ -21,7 +21,6 @@ struct Stream {
 
 RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
   const int world = sharded.layout.world_size();
-  const Rank next = (rank + 1) % world, prev = (rank + world - 1) % world;
   const int64_t group = sharded.problem.num_heads / sharded.problem.num_kv_heads;
   const int64_t half = sharded.problem.num_kv_heads / 2 * group;
   const HeadRange first{0, half}, second{half, sharded.problem.num_heads - half};
@@ -29,20 +28,15 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
   const auto shard_of = [&](Rank r, HeadRange heads) {
     return build.every_row_of({.first = r}, heads);
   };
-  // Positions count along the way that the shards travel.
-  std::array<Stream, 2> streams{
-      Stream{first,
-             {.size = world,
-              .position = rank,
-              .next = next,
-              .prev = prev,
-              .shard_of = [&](int i) { return shard_of(i, first); }}},
-      Stream{second,
-             {.size = world,
-              .position = (world - rank) % world,
-              .next = prev,
-              .prev = next,
-              .shard_of = [&](int i) { return shard_of((world - i) % world, second); }}}};
+  std::array<Stream, 2> streams{Stream{first,
+                                       {.members = {.count = world},
+                                        .position = rank,
+                                        .shard_of = [&](int i) { return shard_of(i, first); }}},
+                                Stream{second,
+                                       {.members = {.count = world},
+                                        .position = rank,
+                                        .shard_of = [&](int i) { return shard_of(i, second); },
+                                        .direction = -1}}};
   for (Stream& s : streams) {
     for (ShardBuffer& buffer : s.ring.buffers)
       if (world > 1)

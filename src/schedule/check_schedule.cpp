@@ -5,7 +5,6 @@
 #include <map>
 
 #include "core/check.h"
-#include "schedule/program_text.h"
 #include "schedule/row_map.h"
 #include "schedule/symbolic_rank.h"
 
@@ -38,40 +37,29 @@ struct Touch {
   Region region;  // of slots with fixed rows; elsewhere everything
 };
 
-using Touches = std::vector<Touch>;
-
-Touches touches(const Op& op, const ShardedProblem& s) {
+std::vector<Touch> touches(const Op& op, const ShardedProblem& s) {
   const Region all{s.all_tokens(), s.all_heads()};
-  const auto read = [&](const SlotView& view) { return Touch{view, false, all}; };
-  const auto write = [&](const SlotView& view) { return Touch{view, true, all}; };
-  return std::visit(
+  const Region written = std::visit(
       Overload{
           [&](const Pack& o) {
-            const Region unpacked{
-                s.all_tokens(),
-                head_part(o.from.rows, o.from.first_piece() % o.from.rows.head_parts)};
-            return Touches{read(o.from),
-                           Touch{o.into, true, o.into.slot == kOutputSlot ? unpacked : all}};
+            const int part = o.from.first_piece() % o.from.rows.head_parts;
+            return o.into.slot == kOutputSlot ? Region{all.tokens, head_part(o.from.rows, part)}
+                                              : all;
           },
-          [&](const Send& o) { return Touches{read(o.what)}; },
-          [&](const Recv& o) { return Touches{write(o.what)}; },
-          [&](const AllGather& o) { return Touches{write(o.into)}; },
-          [&](const AllToAll& o) {
-            return Touches{read(o.from), write(o.into)};
-          },
-          [&](const ReduceScatter& o) { return Touches{write(o.what)}; },
           [&](const Attend& o) {
-            const Region part{o.queries, o.heads};
-            const bool fixed = o.into.rows.branch == kEveryRow;
-            return Touches{read(o.q), read(o.kv), Touch{o.into, true, fixed ? part : all}};
+            return o.into.rows.branch == kEveryRow ? Region{o.queries, o.heads} : all;
           },
-          [&](const Merge& o) {
-            const Region part{o.from.rows.within, o.from.rows.heads};
-            return Touches{read(o.from), Touch{o.into, true, part}};
+          [](const Merge& o) {
+            return Region{o.from.rows.within, o.from.rows.heads};
           },
-          [&](const Reset& o) { return Touches{write(o.into)}; },
+          [&](const auto&) { return all; },
       },
       op.what);
+  std::vector<Touch> out;
+  for_each_view(op.what, [&](const SlotView& view, bool writes) {
+    out.push_back({view, writes, writes ? written : all});
+  });
+  return out;
 }
 
 // ---- structure: dependencies point back, slots exist and are large enough, kinds fit ----
@@ -88,35 +76,26 @@ void check_view(const Schedule& s, const RankProgram& p, Rank rank, OpId id, con
     faults.add(rank, id, "needs ", bytes, " bytes in slot ", view.slot, ", which has ", slot.bytes);
 }
 
-bool holds_o(TensorKind kind) {
-  return kind == TensorKind::kPartial || kind == TensorKind::kResult;
-}
-
 void check_kinds(const RankProgram& p, Rank rank, OpId id, Faults& faults) {
-  const auto kind = [&](const SlotView& h) { return p.slots[size_t(h.slot)].kind; };
-  const auto require = [&](bool ok) {
-    if (!ok)
-      faults.add(rank, id, "a slot holds another kind of tensor. ", to_text(p.ops[size_t(id)]));
-  };
-  std::visit(
+  using enum TensorKind;
+  const auto kind = [&](const SlotView& view) { return p.slots[size_t(view.slot)].kind; };
+  const bool fit = std::visit(
       Overload{
           [&](const Pack& o) {
-            require(holds_o(kind(o.from)) == holds_o(kind(o.into)) &&
-                    (holds_o(kind(o.from)) || kind(o.from) == kind(o.into)));
+            return holds_o(kind(o.from)) ? holds_o(kind(o.into)) : kind(o.from) == kind(o.into);
           },
-          [&](const AllToAll& o) { require(kind(o.from) == kind(o.into)); },
-          [&](const ReduceScatter& o) { require(kind(o.what) == TensorKind::kPartial); },
+          [&](const AllToAll& o) { return kind(o.from) == kind(o.into); },
+          [&](const ReduceScatter& o) { return kind(o.what) == kPartial; },
           [&](const Attend& o) {
-            require(kind(o.q) == TensorKind::kQuery && kind(o.kv) == TensorKind::kKeyValue &&
-                    kind(o.into) == TensorKind::kPartial);
+            return kind(o.q) == kQuery && kind(o.kv) == kKeyValue && kind(o.into) == kPartial;
           },
-          [&](const Merge& o) {
-            require(kind(o.from) == TensorKind::kPartial && kind(o.into) == TensorKind::kPartial);
-          },
-          [&](const Reset& o) { require(kind(o.into) == TensorKind::kPartial); },
-          [](const auto&) {},
+          [&](const Merge& o) { return kind(o.from) == kPartial && kind(o.into) == kPartial; },
+          [&](const Reset& o) { return kind(o.into) == kPartial; },
+          [](const auto&) { return true; },
       },
       p.ops[size_t(id)].what);
+  if (!fit)
+    faults.add(rank, id, "a slot holds another kind of tensor. ", to_text(p.ops[size_t(id)]));
 }
 
 void check_structure(const Schedule& s, const RankProgram& p, Rank rank, Faults& faults) {
@@ -151,10 +130,8 @@ bool overlap(const Touch& a, const Touch& b) {
   const int first = std::max(a.view.first_piece(), b.view.first_piece());
   const int end = std::min(a.view.first_piece() + a.view.num_pieces(),
                            b.view.first_piece() + b.view.num_pieces());
-  const int64_t head = std::max(a.region.heads.first, b.region.heads.first);
-  const int64_t head_end = std::min(a.region.heads.first + a.region.heads.count,
-                                    b.region.heads.first + b.region.heads.count);
-  return first < end && head < head_end && !intersect(a.region.tokens, b.region.tokens).empty();
+  return first < end && intersect(a.region.heads, b.region.heads).count > 0 &&
+         !intersect(a.region.tokens, b.region.tokens).empty();
 }
 
 void check_races(const Schedule& s, const RankProgram& p, Rank rank, Faults& faults) {

@@ -64,7 +64,7 @@ class DilatedProgram {
 
   // Cuts the shard into local segments and those (at most two) that cross its borders.
   void add_parts(int b, std::vector<Part>& parts) const {
-    const BranchRows rows(sharded_.pattern, b, sharded_.problem.seq_len);
+    const BranchRows rows(sharded_.pattern, b, sharded_.problem);
     // Summary rows of every segment go to every rank (the Sparse Transformer's pattern).
     const bool from_all = rows.is_summary() ? sharded_.layout.world_size() > 1
                                             : sharded_.gather_scope == GatherScope::kWholeWorld &&

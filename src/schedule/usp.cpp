@@ -87,10 +87,8 @@ class UspProgram {
   }
 
   void ring() {
-    Ring ring{.size = rings_,
+    Ring ring{.members = {.first = rank_ % degree_, .stride = degree_, .count = rings_},
               .position = position(),
-              .next = (rank_ + degree_) % (rings_ * degree_),
-              .prev = (rank_ + (rings_ - 1) * degree_) % (rings_ * degree_),
               .shard_of = [&](int g) { return gathered(g); }};
     ring.add_buffers(build_, largest_group_bytes());
     Accumulator output(build_, out_, rings_ > 1);

@@ -11,13 +11,11 @@ namespace {
 
 // Runs of queries of one head: the executor starts a new block with each owner, range and segment.
 double count_runs(const ShardedProblem& s, const Attend& op) {
-  const BranchRows rows(s.pattern, op.branch, s.problem.seq_len);
+  const BranchRows rows(s.pattern, op.branch, s.problem);
   double runs = 0;
-  for (int i = 0; i < op.q.rows.owners.count; ++i)
-    for (const TokenRange& all : owned_tokens(s, op.q.rows.owners[i], op.q.rows.within)) {
-      const TokenRange q = clip(all, op.queries);
-      if (!q.empty()) runs += double(rows.segment_of(q.last()) - rows.segment_of(q.first) + 1);
-    }
+  for_each_query_range(s, op, [&](const TokenRange& q) {
+    runs += double(rows.segment_of(q.last()) - rows.segment_of(q.first) + 1);
+  });
   return runs;
 }
 

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "core/check.h"
-#include "pattern/pair_count.h"
 #include "schedule/accounting.h"
 #include "schedule/row_map.h"
 #include "simulate/attend_counts.h"
