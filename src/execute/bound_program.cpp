@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "execute/row_tasks.h"
 
 namespace longnet {
 
@@ -82,9 +81,7 @@ PartialRun BoundProgram::partial_at(const SlotView& view, const RowMap::Piece& p
 const RowMap::Piece& piece_of(const RowMap& map, const SlotView& view, Rank owner, int64_t head) {
   for (int i = 0; i < view.num_pieces(); ++i) {
     const auto& piece = map.pieces()[size_t(view.first_piece() + i)];
-    if (piece.owner == owner && piece.heads.first <= head &&
-        head < piece.heads.first + piece.heads.count)
-      return piece;
+    if (piece.owner == owner && piece.heads.contains(head)) return piece;
   }
   throw Error(concat("slot ", view.slot, " holds no rows of rank ", owner, " and head ", head));
 }
@@ -96,8 +93,8 @@ void BoundProgram::bind_merge(const Merge& op, BoundOp& bound) {
     const auto& a = from.pieces()[size_t(op.from.first_piece() + i)];
     const auto& b = piece_of(into, op.into, a.owner, a.heads.first);
     for (int64_t batch = 0; batch < sharded_.problem.batch; ++batch)
-      for (int64_t head = a.heads.first; head < a.heads.first + a.heads.count; ++head)
-        for_each_row_run(from, a, head, [&](const TokenRange& run) {
+      for (int64_t head = a.heads.first; head < a.heads.end(); ++head)
+        from.for_each_run(a, head, [&](const TokenRange& run) {
           bound.merges.push_back({.from = partial_at(op.from, a, from.locate(a, batch, head, run)),
                                   .into = partial_at(op.into, b, into.locate(b, batch, head, run)),
                                   .rows = run.count});
@@ -139,22 +136,10 @@ void BoundProgram::bind_pack(const Pack& op, BoundOp& bound) {
            reinterpret_cast<float*>(target + b.rows * into_row) + y.row, x.step, y.step,
            run.count});
   };
-  const int64_t first = std::max(a.heads.first, b.heads.first);
-  const int64_t end = std::min(a.heads.first + a.heads.count, b.heads.first + b.heads.count);
-  const int branch = op.into.rows.branch;
-  for (int64_t batch = 0; batch < p.batch; ++batch) {
-    std::vector<KvStream> done;  // heads that share a K/V stream share its rows
-    for (int64_t head = first; head < end; ++head) {
-      if (kind == TensorKind::kKeyValue) {
-        const KvStream stream =
-            branch == kEveryRow ? KvStream{p.kv_head_of(head), 0}
-                                : kv_streams(p, sharded_.pattern, branch, head, 1).streams.front();
-        if (std::find(done.begin(), done.end(), stream) != done.end()) continue;
-        done.push_back(stream);
-      }
-      for_each_row_run(into, b, head, [&](const TokenRange& run) { copy(batch, head, run); });
-    }
-  }
+  const std::vector<int64_t> heads = into.heads_with_rows(intersect(a.heads, b.heads));
+  for (int64_t batch = 0; batch < p.batch; ++batch)
+    for (const int64_t head : heads)
+      into.for_each_run(b, head, [&](const TokenRange& run) { copy(batch, head, run); });
 }
 
 void BoundProgram::bind_reset(const Reset& op, BoundOp& bound) {

@@ -1,6 +1,5 @@
 #include "run/backend.h"
 
-#include "execute/virtual_walk.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cuda/device_kernel.h"
 #include "measure/rank_place.h"
@@ -27,9 +26,8 @@ class HostBackend final : public Backend {
   }
   std::unique_ptr<UnitWalk> make_walk(const PointParams& p, UnitWalk::MakeSchedule make_schedule,
                                       MemoryLedger& ledger) const override {
-    return std::make_unique<OwningWalk<VirtualWalk, AttentionKernel>>(
-        p.problem, std::move(make_schedule), make_kernel(p.kernel), make_cpu_row_worker(),
-        p.threads, ledger);
+    return make_virtual_walk(p.problem, std::move(make_schedule), make_kernel(p.kernel), p.threads,
+                             ledger);
   }
   double attend_rate(const PointParams& p) const override {
     AttendOptions options = attend_options(p);

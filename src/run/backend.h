@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "execute/unit_walk.h"
+#include "execute/virtual_walk.h"
 #include "run/measure_point.h"
 #include "run/point_session.h"
 
@@ -46,28 +46,5 @@ class Backend {
 const Backend& backend_of(std::string_view kernel);
 // The GPU backend, also in builds and on machines without GPUs.
 const Backend& gpu_backend();
-
-// A walk that owns its kernel and its worker.
-template <class Walk, class Kernel>
-class OwningWalk final : public UnitWalk {
- public:
-  template <class... Rest>
-  OwningWalk(const AttentionProblem& problem, MakeSchedule make_schedule,
-             std::unique_ptr<Kernel> kernel, std::unique_ptr<RowWorker> worker, Rest&&... rest)
-      : kernel_(std::move(kernel)),
-        worker_(std::move(worker)),
-        walk_(problem, std::move(make_schedule), *kernel_, *worker_, std::forward<Rest>(rest)...) {}
-  ShardOutcome run(const WalkUnit& unit, const std::vector<QuerySample>& samples) override {
-    return walk_.run(unit, samples);
-  }
-  ShardOutcome run_share(const WalkUnit& unit, double share) override {
-    return walk_.run_share(unit, share);
-  }
-
- private:
-  std::unique_ptr<Kernel> kernel_;
-  std::unique_ptr<RowWorker> worker_;
-  Walk walk_;
-};
 
 }  // namespace longnet

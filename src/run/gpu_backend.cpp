@@ -2,7 +2,7 @@
 #include "comm/cuda/device_operations.h"
 #include "comm/cuda/device_transport.h"
 #include "core/check.h"
-#include "execute/cuda/device_walk.h"
+#include "execute/cuda/device_executor.h"
 #include "io/units.h"
 #include "kernels/cuda/device_row_worker.h"
 #include "run/device_comm.h"
@@ -22,9 +22,8 @@ class GpuBackend final : public GpuPlanning {
   }
   std::unique_ptr<UnitWalk> make_walk(const PointParams& p, UnitWalk::MakeSchedule make_schedule,
                                       MemoryLedger& ledger) const override {
-    return std::make_unique<OwningWalk<DeviceWalk, DeviceKernel>>(
-        p.problem, std::move(make_schedule), make_device_kernel(p.kernel), make_device_row_worker(),
-        ledger);
+    return make_device_walk(p.problem, std::move(make_schedule), make_device_kernel(p.kernel),
+                            make_device_row_worker(), ledger);
   }
   double attend_rate(const PointParams& params) const override;
   double record_walking_device(PointRecord& record, const RunnerOptions&) const override {

@@ -4,8 +4,7 @@
 #include <optional>
 
 #include "core/check.h"
-#include "execute/cuda/comm_rounds.h"
-#include "execute/cuda/fusible_merges.h"
+#include "execute/cuda/op_groups.h"
 #include "execute/program_rows.h"
 #include "kernels/cuda/rows.h"
 
@@ -68,10 +67,10 @@ void DeviceExecutor::bind(const Schedule& schedule, Rank rank) {
 
 void DeviceExecutor::make_rounds() {
   for (const CommRound& round : comm_rounds(program())) {
-    for (const OpId op : round.ops) ops_[size_t(op)].round = int(rounds_.size());
+    for (const OpId op : round) ops_[size_t(op)].round = int(rounds_.size());
     Round& r = rounds_.emplace_back();
-    r.ops = round.ops;
-    r.last = round.ops.back();
+    r.ops = round;
+    r.last = round.back();
     if (options_.times) r.begin.emplace(Event::Kind::kTiming), r.end.emplace(Event::Kind::kTiming);
   }
 }
@@ -297,6 +296,58 @@ void DeviceExecutor::collect_times(RunMode mode) {
     else
       phases_.compute_s += took;
   }
+}
+
+Tolerance device_tolerance(double given, bool rounded) {
+  // Where a kernel's error is near half a unit, both sides round to different values now and then.
+  constexpr double kHalfBf16Unit = 1.0 / 256;
+  return {.rel_l2 = given > 0 ? given : kDeviceTolerance + (rounded ? kHalfBf16Unit : 0),
+          .lse = kDeviceLseTolerance};
+}
+
+int64_t DeviceExecutor::count_nan() const {
+  MemoryLedger ledger;
+  DeviceBuffer total(ledger, "check", sizeof(unsigned long long));
+  compute_.fill(total.data(), 0, total.size());
+  const std::span<const float> values = output_values(*bound_);
+  longnet::count_nan(values.data(), int64_t(values.size()),
+                     reinterpret_cast<unsigned long long*>(total.data()), compute_);
+  unsigned long long count = 0;
+  compute_.copy(&count, total.data(), sizeof count);
+  compute_.synchronize();
+  return int64_t(count);
+}
+
+// Sampled rows are copied to the host.
+SampleErrors DeviceExecutor::compare(const AttentionProblem& problem,
+                                     const std::vector<QuerySample>& samples) const {
+  const BoundProgram& bound = *bound_;
+  const int64_t d = problem.head_dim;
+  const auto mine = own_samples(bound, samples);
+  const int64_t count = int64_t(mine.size());
+  MemoryLedger ledger;
+  DeviceBuffer packed(ledger, "check", count * (d + 1) * int64_t{sizeof(float)});
+  auto* const at = reinterpret_cast<float*>(packed.data());
+  std::vector<PackTask> rows, lses;
+  for (int64_t i = 0; i < count; ++i) {
+    const QuerySample& q = mine[size_t(i)];
+    const int64_t batch = q.batch - bound.first_batch();
+    rows.push_back({output_row(bound, batch, q.head, q.token).data(), at + i * d, d, d, 1});
+    lses.push_back({output_lse(bound, batch, q.head, q.token), at + count * d + i, 1, 1, 1});
+  }
+  const DevicePack pack_rows(rows, d * int64_t{sizeof(float)}, 4, ledger);
+  const DevicePack pack_lses(lses, 4, 4, ledger);  // both have lists, until the copies are done
+  pack_rows.launch(compute_);
+  pack_lses.launch(compute_);
+  std::vector<float> host(size_t(count * (d + 1)));
+  compute_.copy(host.data(), packed.data(), packed.size());
+  compute_.synchronize();
+  return compare_rows(problem, bound.sharded().pattern, mine, output_is_rounded(bound),
+                      [&](size_t i) {
+                        OutputRow row{{host.data() + int64_t(i) * d, size_t(d)}, {}};
+                        if (output_has_lse(bound)) row.lse = host[size_t(count * d) + i];
+                        return row;
+                      });
 }
 
 }  // namespace longnet

@@ -1,7 +1,7 @@
 // Runs one rank's program on a GPU: a stream that computes, one that communicates, events between.
 //
 // The host walks the program once per run and only enqueues. Computing ops follow each other in
-// program order; a round of communications (comm_rounds.h) starts when the ops that it depends on
+// program order; a round of communications (op_groups.h) starts when the ops that it depends on
 // are over and is waited for by the ops that depend on it, so that a gather runs beside the local
 // branches. Lists of tasks and cuDNN's plans are made when the program is bound.
 //
@@ -9,7 +9,7 @@
 //                           comm          | all_gather |
 //
 // With virtual ranks (no transport) messages are made again by the generator, as in VirtualWalk.
-// device_op.h makes an op ready, device_output.h checks what came out.
+// device_op.h makes an op ready.
 #pragma once
 #include <memory>
 #include <optional>
@@ -18,13 +18,18 @@
 
 #include "comm/cuda/device_transport.h"
 #include "execute/cuda/device_op.h"
-#include "execute/cuda/device_output.h"
 #include "execute/executor.h"
 #include "execute/share_choice.h"
 #include "kernels/cuda/device_kernel.h"
 #include "schedule/program.h"
 
 namespace longnet {
+
+// Largest relative L2 error that counts as right for 16-bit storage of probabilities: 4e-3.
+inline constexpr double kDeviceTolerance = 4e-3, kDeviceLseTolerance = 1e-4;
+// Returns the largest errors that pass the check. `given`: the relative L2 error, 0 for the
+// default. `rounded`: the output was sent in bf16.
+Tolerance device_tolerance(double given, bool rounded = false);
 
 class DeviceExecutor final : public Executor {
  public:
@@ -69,10 +74,8 @@ class DeviceExecutor final : public Executor {
   const WalkShare& share() const { return share_; }           // zeros when everything runs
 
   SampleErrors compare(const AttentionProblem& problem,
-                       const std::vector<QuerySample>& samples) const override {
-    return compare_on_device(*bound_, problem, samples, compute_);
-  }
-  int64_t count_nan() const override { return count_nan_on_device(*bound_, compute_); }
+                       const std::vector<QuerySample>& samples) const override;
+  int64_t count_nan() const override;
   Tolerance tolerance(double given, bool rounded) const override {
     return device_tolerance(given, rounded);
   }
