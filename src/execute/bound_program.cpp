@@ -131,10 +131,9 @@ void BoundProgram::bind_pack(const Pack& op, BoundOp& bound) {
     pack(0, 0);
     if (kind == TensorKind::kKeyValue) pack(a.rows, b.rows);  // V lies behind all K
     if (partial)
-      bound.lse_copies.push_back(
-          {reinterpret_cast<const float*>(source + a.rows * from_row) + x.row,
-           reinterpret_cast<float*>(target + b.rows * into_row) + y.row, x.step, y.step,
-           run.count});
+      bound.lse_packs.push_back({reinterpret_cast<const float*>(source + a.rows * from_row) + x.row,
+                                 reinterpret_cast<float*>(target + b.rows * into_row) + y.row,
+                                 x.step, y.step, run.count});
   };
   const std::vector<int64_t> heads = into.heads_with_rows(intersect(a.heads, b.heads));
   for (int64_t batch = 0; batch < p.batch; ++batch)

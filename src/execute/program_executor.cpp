@@ -24,8 +24,10 @@ void execute_rows(const AttentionKernel& kernel, const BoundProgram& bound, size
   kernel.pack(b.float_packs, floats, threads);
   kernel.round(b.rounds, options, threads);
   kernel.widen(b.widens, options, threads);
-  for (const LseCopy& c : b.lse_copies)
-    for (int64_t i = 0; i < c.rows; ++i) c.into[i * c.into_stride] = c.from[i * c.from_stride];
+  for (const PackTask& lse : b.lse_packs)
+    for (int64_t i = 0; i < lse.rows; ++i)
+      static_cast<float*>(lse.into)[i * lse.into_stride] =
+          static_cast<const float*>(lse.from)[i * lse.from_stride];
   kernel.merge(b.merges, bound.merge_rule(), options, threads);
   for (auto values : b.zeros) std::ranges::fill(values, 0.0f);
   for (auto values : b.absent) std::ranges::fill(values, -std::numeric_limits<float>::infinity());

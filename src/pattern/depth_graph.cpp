@@ -135,8 +135,7 @@ class OpenSources {
       return high_turn_ ? std::pair(-int64_t{s.upper}, -int64_t{s.lower})
                         : std::pair(int64_t{s.lower}, int64_t{s.upper});
     };
-    const auto pick = std::min_element(
-        open_.begin(), open_.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
+    const auto pick = std::ranges::min_element(open_, {}, key);
     high_turn_ = !high_turn_;
     const int32_t picked = pick->target;
     const std::vector<int32_t>& layers = search_.layers_from(picked);

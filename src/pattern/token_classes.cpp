@@ -67,8 +67,8 @@ class ResidueSearch {
   }
 
   bool is_excluded(int64_t x) const {
-    return std::any_of(excluded_.begin(), excluded_.end(),
-                       [&](size_t b) { return selects(branches_[b], phases_[b], x); });
+    return std::ranges::any_of(excluded_,
+                               [&](size_t b) { return selects(branches_[b], phases_[b], x); });
   }
 
   void emit(const TokenRange& tokens) {
@@ -108,8 +108,7 @@ std::vector<TokenClass> token_classes(std::span<const Dilation> branches,
   check(branches.size() == phases.size(), "a phase per branch: ", branches.size(), " and ",
         phases.size());
   auto out = ResidueSearch(branches, phases, length).run();
-  std::sort(out.begin(), out.end(),
-            [](const TokenClass& a, const TokenClass& b) { return a.offsets < b.offsets; });
+  std::ranges::sort(out, {}, &TokenClass::offsets);
   return out;
 }
 

@@ -75,11 +75,6 @@ double pairs_in_segments(const BranchRows& rows, int64_t offset, TokenInterval q
   return pairs;
 }
 
-bool covers_segments(const BranchRows& rows, TokenInterval queries, const TokenInterval& keys) {
-  return keys.contains(rows.segment(rows.segment_of(queries.begin))) &&
-         keys.contains(rows.segment(rows.segment_of(queries.end - 1)));
-}
-
 // The closed form, where there is one.
 std::optional<double> pairs_in_closed_form(const ShardedProblem& s, const Attend& op) {
   const BranchRows rows(s.pattern, op.branch, s.problem);
@@ -101,7 +96,8 @@ std::optional<double> pairs_in_closed_form(const ShardedProblem& s, const Attend
     if (q.stride != 1 || keys->size() != 1 || keys->front().stride != 1) return std::nullopt;
     const TokenInterval key_tokens{keys->front().first, keys->front().last() + 1};
     const TokenInterval query_tokens{q.first, q.last() + 1};
-    if (!covers_segments(rows, query_tokens, key_tokens)) return std::nullopt;
+    for (const int64_t token : {q.first, q.last()})
+      if (!key_tokens.contains(rows.segment(rows.segment_of(token)))) return std::nullopt;
     known.clear();
     for (int64_t h = op.heads.first; h < op.heads.end(); ++h) {
       const int64_t offset = rows.offset_of(h);
@@ -111,12 +107,6 @@ std::optional<double> pairs_in_closed_form(const ShardedProblem& s, const Attend
     }
   }
   return pairs * batch;
-}
-
-int own_index(const RankGroup& group, Rank rank) {
-  const int i = group.index_of(rank);
-  check(i >= 0, "rank ", rank, " is not in its collective");
-  return i;
 }
 
 }  // namespace
@@ -179,7 +169,9 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
                    },
                    [&](const Recv& o) { a.bytes_received += bytes_of(o.what); },
                    [&](const AllGather& o) {
-                     const int64_t own = bytes_of(o.into.piece(own_index(o.group, rank)));
+                     const int me = o.group.index_of(rank);
+                     check(me >= 0, "rank ", rank, " is not in its collective");
+                     const int64_t own = bytes_of(o.into.piece(me));
                      a.bytes_sent += own * (o.group.count - 1);
                      a.bytes_received += bytes_of(o.into) - own;
                      if (own > 0) a.messages_sent += o.group.count - 1;
@@ -193,18 +185,12 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
                        a.bytes_received += bytes_of(o.into.piece(i));
                      }
                    },
-                   [&](const ReduceScatter&) {
+                   [](const ReduceScatter&) {
                      check(false, "a reduce_scatter is lowered before it is counted");
                    },
-                   [&](const Attend& o) {
-                     a.pairs += attended_pairs(s, o);
-                     a.attends += 1;
-                   },
-                   [&](const Merge& o) {
-                     a.merged_rows += bytes_of(o.from) / row_bytes(s.problem, TensorKind::kPartial);
-                     a.merges += 1;
-                   },
-                   [&](const Reset&) {},
+                   [&](const Attend& o) { a.pairs += attended_pairs(s, o); },
+                   [&](const Merge&) { a.merges += 1; },
+                   [](const Reset&) {},
                },
                op.what);
   a.flops = pair_flops(a.pairs, s.problem.head_dim);

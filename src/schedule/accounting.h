@@ -14,8 +14,7 @@ struct RankAccount {
   int64_t bytes_sent = 0, bytes_received = 0;
   int64_t messages_sent = 0;  // non-empty ones
   int64_t packed_bytes = 0;   // copied by Pack
-  int64_t merged_rows = 0;
-  int64_t attends = 0, merges = 0;
+  int64_t merges = 0;
   std::map<std::string, int64_t> memory_by_tag;  // bytes of all slots, by SlotTag
   int64_t memory_bytes() const;
 };

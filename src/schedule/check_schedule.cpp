@@ -268,9 +268,8 @@ class SymbolicRun {
     if (group.index_of(r) < 0)
       return faults_.add(r, id, "takes part in a collective of ranks it is not among");
     auto& rounds = rounds_[group];
-    auto round = std::find_if(rounds.begin(), rounds.end(), [&](const Round& x) {
-      return std::none_of(x.begin(), x.end(), [&](const Posted& p) { return p.rank == r; });
-    });
+    auto round = std::ranges::find_if(
+        rounds, [&](const Round& x) { return std::ranges::count(x, r, &Posted::rank) == 0; });
     if (round == rounds.end()) round = rounds.insert(rounds.end(), Round{});
     // An all-gather gives only its own piece; the others are still on their way.
     const bool gather =

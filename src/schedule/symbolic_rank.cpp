@@ -33,8 +33,7 @@ PieceState restricted(const PieceState& state, const HeadRange& heads) {
 // A canonical list: sorted, neighbouring pieces of one progression joined. An overlap never joins.
 std::vector<TokenRange> joined(std::vector<TokenRange> runs) {
   std::erase_if(runs, [](const TokenRange& r) { return r.empty(); });
-  std::sort(runs.begin(), runs.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::sort(runs, {}, &TokenRange::first);
   std::vector<TokenRange> out;
   for (const TokenRange& r : runs) {
     if (!out.empty() && out.back().stride == r.stride && out.back()[out.back().count] == r.first)
@@ -224,9 +223,8 @@ void SymbolicRank::check_branch(int b, const Report& report) {
   const SlotView own{kQuerySlot, slots_[kQuerySlot].rows};
   const RowMap queries(sharded_, TensorKind::kQuery, own.rows);
   const auto& sum = slots_[kOutputSlot].pieces.at(0).sum;
-  const bool heads_alike = std::all_of(sum.begin(), sum.end(), [&](const Contribution& c) {
-    return c.heads == sharded_.all_heads();
-  });
+  const bool heads_alike =
+      std::ranges::count(sum, sharded_.all_heads(), &Contribution::heads) == std::ssize(sum);
   const BranchRows rows(sharded_.pattern, b, sharded_.problem);
   std::set<int64_t> offsets_done;  // heads of one offset attend to the same rows
   int faults = 0;

@@ -37,6 +37,7 @@ uint32_t Network::add_channel(Rank from, Rank to) {
   for (const int link : route) rate = std::min(rate, topology_.capacity(link));
   channels_.push_back({.from = from,
                        .to = to,
+                       .sender = uint32_t(from % simulated_),
                        .receiver = uint32_t(to % simulated_),
                        .alpha = topology_.alpha_s(route, alpha_),
                        .seconds_per_byte = 1 / rate,
@@ -85,10 +86,7 @@ void Network::post(uint32_t channel, const MessageSide& side, double bytes, bool
   check(other.bytes == bytes, "a message from rank ", c.from, " to rank ", c.to, " has ",
         is_send ? bytes : other.bytes, " bytes on one side and ", is_send ? other.bytes : bytes,
         " on the other");
-  if (is_send)
-    start(channel, side, other.side, bytes);
-  else
-    start(channel, other.side, side, bytes);
+  start(channel, is_send ? side : other.side, is_send ? other.side : side, bytes);
 }
 
 void Network::start(uint32_t channel, const MessageSide& send, const MessageSide& recv,
@@ -123,7 +121,7 @@ void Network::latency_over(uint32_t message, double now) {
 
 bool Network::may_flow(const Channel& c) const {
   if (slow_bytes_per_s_ > 0) return true;
-  return progresses_[size_t(c.from % simulated_)] && progresses_[size_t(c.receiver)];
+  return progresses_[c.sender] && progresses_[c.receiver];
 }
 
 void Network::begin_flow(uint32_t message, double now) {
@@ -134,7 +132,7 @@ void Network::begin_flow(uint32_t message, double now) {
   f.left = messages_[message].bytes;
   f.share = kNone;
   if (pauses_) {
-    flows_of_[size_t(c.from % simulated_)].push_back(flow);
+    flows_of_[c.sender].push_back(flow);
     flows_of_[c.receiver].push_back(flow);
   }
   if (may_flow(c)) run_flow(flow, now);
@@ -145,14 +143,14 @@ void Network::run_flow(uint32_t flow, double now) {
   const Channel& c = channels_[messages_[f.message].channel];
   crossed_.assign(links_.begin() + c.first_link, links_.begin() + c.first_link + c.num_links);
   if (slow_bytes_per_s_ > 0)
-    for (const uint32_t rank : {uint32_t(c.from % simulated_), c.receiver})
+    for (const uint32_t rank : {c.sender, c.receiver})
       if (!progresses_[rank]) crossed_.push_back(first_slow_link_ + int(rank));
   f.share = share_.add(crossed_);
   f.rate = 0;
   f.since = now;
   if (f.share >= flow_of_share_.size()) flow_of_share_.resize(f.share + 1);
   flow_of_share_[f.share] = flow;
-  count_flowing(c.from % simulated_, 1, now);
+  count_flowing(Rank(c.sender), 1, now);
   count_flowing(Rank(c.receiver), 1, now);
 }
 
@@ -163,7 +161,7 @@ void Network::pause_flow(uint32_t flow, double now) {
   share_.remove(f.share);
   f.share = kNone;
   ++f.version;  // its end is not known any more
-  count_flowing(c.from % simulated_, -1, now);
+  count_flowing(Rank(c.sender), -1, now);
   count_flowing(Rank(c.receiver), -1, now);
 }
 
@@ -181,7 +179,7 @@ void Network::flow_ends(uint32_t flow, uint32_t version, double now) {
   Channel& c = channels_[m.channel];
   pause_flow(flow, now);
   if (pauses_)
-    for (const size_t rank : {size_t(c.from % simulated_), size_t(c.receiver)}) {
+    for (const uint32_t rank : {c.sender, c.receiver}) {
       auto& list = flows_of_[rank];
       list.erase(std::find(list.begin(), list.end(), flow));
     }

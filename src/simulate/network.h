@@ -33,12 +33,8 @@ class Network {
   // A channel from a simulated rank to any rank; before the first post. Its number.
   uint32_t add_channel(Rank from, Rank to);
   void seal();  // after the last channel: finds those whose links nobody else uses
-  void post_send(uint32_t channel, const MessageSide& side, double bytes) {
-    post(channel, side, bytes, true);
-  }
-  void post_recv(uint32_t channel, const MessageSide& side, double bytes) {
-    post(channel, side, bytes, false);
-  }
+  // One side of a message; it starts when the other one is there.
+  void post(uint32_t channel, const MessageSide& side, double bytes, bool is_send);
   double overhead_s(uint32_t channel) const { return channels_[channel].overhead; }
 
   // Time-ordered part; the engine puts its own events into the same queue.
@@ -60,8 +56,8 @@ class Network {
  private:
   static constexpr uint32_t kNone = ~0u;
   struct Channel {
-    Rank from, to;      // as the schedule names them
-    uint32_t receiver;  // the simulated twin of `to`
+    Rank from, to;              // as the schedule names them
+    uint32_t sender, receiver;  // their simulated twins
     double alpha, seconds_per_byte, overhead;
     double free_at = 0;                                // when the message before is over
     uint32_t first = kNone, last = kNone;              // posted sides without a partner
@@ -84,7 +80,6 @@ class Network {
     double left = 0, rate = 0, since = 0;
   };
 
-  void post(uint32_t channel, const MessageSide& side, double bytes, bool is_send);
   void start(uint32_t channel, const MessageSide& send, const MessageSide& recv, double bytes);
   void begin_flow(uint32_t message, double now);
   bool may_flow(const Channel& c) const;

@@ -79,15 +79,23 @@ void DeviceExecutor::take_merges_into_attends() {
   for (const auto& [merge, attend] : fusible_merges(program())) {
     const auto fused = bound_->bind_fused(attend, merge);
     if (!fused) continue;
-    ops_[size_t(merge)].attend =
-        prepare_attend(*bound_, fused->attends, kernel_, needs(true), ledger_);
+    ops_[size_t(merge)].attend = prepare_attend(fused->attends, /*merge=*/true);
     ops_[size_t(merge)].also_after = attend;
     ops_[size_t(attend)].skipped = true;
   }
 }
 
-DeviceAttendNeeds DeviceExecutor::needs(bool merge) const {
-  return {.merge = merge, .concurrent = communicates() && transport_->takes_multiprocessors()};
+std::unique_ptr<PreparedAttend> DeviceExecutor::prepare_attend(std::span<const AttendGrid> grids,
+                                                               bool merge) const {
+  const AttendOptions& o = bound_->options();
+  check(o.dtype == DType::kBFloat16, "GPU kernels read bf16, not ", to_string(o.dtype));
+  return kernel_.prepare(grids,
+                         {.head_dim = o.head_dim,
+                          .causal = o.causal,
+                          .output_scale = o.output_scale,
+                          .merge = merge,
+                          .concurrent = communicates() && transport_->takes_multiprocessors()},
+                         ledger_);
 }
 
 void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
@@ -108,8 +116,7 @@ void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
   if (op.skipped || op.attend) return;
   const auto& attends =
       options_.share < 1 ? choice.attends[size_t(id)] : bound_->op(size_t(id)).attends;
-  if (!attends.empty())
-    op.attend = prepare_attend(*bound_, attends, kernel_, needs(false), ledger_);
+  if (!attends.empty()) op.attend = prepare_attend(attends, /*merge=*/false);
   prepare_rows(*bound_, id, op, ledger_);
 }
 

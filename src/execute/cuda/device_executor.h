@@ -9,7 +9,6 @@
 //                           comm          | all_gather |
 //
 // With virtual ranks (no transport) messages are made again by the generator, as in VirtualWalk.
-// device_op.h makes an op ready.
 #pragma once
 #include <memory>
 #include <optional>
@@ -17,10 +16,10 @@
 #include <vector>
 
 #include "comm/cuda/device_transport.h"
-#include "execute/cuda/device_op.h"
 #include "execute/executor.h"
 #include "execute/share_choice.h"
 #include "kernels/cuda/device_kernel.h"
+#include "kernels/cuda/rows.h"
 #include "schedule/program.h"
 
 namespace longnet {
@@ -30,6 +29,33 @@ inline constexpr double kDeviceTolerance = 4e-3, kDeviceLseTolerance = 1e-4;
 // Returns the largest errors that pass the check. `given`: the relative L2 error, 0 for the
 // default. `rounded`: the output was sent in bf16.
 Tolerance device_tolerance(double given, bool rounded = false);
+
+// One op of a bound program, prepared for a GPU: its lists of tasks are in device memory.
+struct DeviceOp {
+  std::unique_ptr<PreparedAttend> attend;
+  std::vector<DevicePack> packs;
+  std::vector<DeviceConvert> converts;
+  std::unique_ptr<DeviceMerge> merge;
+  std::unique_ptr<DeviceFill> fill;     // virtual ranks: what others would send
+  std::span<const std::byte> own_from;  // virtual ranks: a rank's part for itself of an all-to-all
+  std::span<std::byte> own_into;
+  std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills
+
+  bool skipped = false;             // runs as part of a later op, or not at all
+  OpId also_after = -1;             // the op that runs as part of this one
+  int round = -1;                   // of a communication
+  std::optional<Event> done;        // of computing ops that communications wait for
+  std::optional<Event> begin, end;  // timing; of a computing op from when its messages are there
+  std::optional<Event> asked;       // timing; before it waits for messages
+
+  void enqueue(const Stream& stream) const;
+};
+
+// Packs, conversions, merges and resets of an op that computes.
+void prepare_rows(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger);
+// Prepares the rows that a communication would receive, to be generated in place (virtual ranks).
+// Returns their bytes.
+int64_t prepare_messages(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger);
 
 class DeviceExecutor final : public Executor {
  public:
@@ -87,7 +113,9 @@ class DeviceExecutor final : public Executor {
   void make_rounds();
   void take_merges_into_attends();
   void prepare(OpId op, const ShareChoice& choice);
-  DeviceAttendNeeds needs(bool merge) const;
+  // The tasks of `grids` as one attend. `merge`: into its results instead of overwriting them.
+  std::unique_ptr<PreparedAttend> prepare_attend(std::span<const AttendGrid> grids,
+                                                 bool merge) const;
   void post(size_t round, RunMode mode);
   void complete(Round& round, const Stream& waiting);
   void wait_for_end();
