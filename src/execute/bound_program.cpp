@@ -10,9 +10,7 @@ BoundProgram::BoundProgram(const Schedule& schedule, RankProgram program, const 
                            Memory memory)
     : sharded_(schedule.sharded),
       program_(std::move(program)),
-      rank_(how.rank),
-      threads_(how.threads),
-      first_batch_(how.first_batch),
+      how_(how),
       memory_(std::move(memory)) {
   const AttentionProblem& p = sharded_.problem;
   const MixRule mix = sharded_.pattern.mix;
@@ -168,7 +166,7 @@ std::optional<BoundOp> BoundProgram::bind_fused(OpId attend, OpId merge) const {
 }
 
 BoundOp BoundProgram::bind_own_attend() {
-  const Slice own{kEveryRow, {.first = rank_}, sharded_.all_tokens(), sharded_.all_heads()};
+  const Slice own{kEveryRow, {.first = how_.rank}, sharded_.all_tokens(), sharded_.all_heads()};
   ShardedProblem dense = sharded_;
   dense.pattern = dense_pattern(sharded_.problem.seq_len);
   BoundOp bound;

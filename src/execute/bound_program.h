@@ -52,10 +52,10 @@ class BoundProgram {
 
   const RankProgram& program() const { return program_; }
   const ShardedProblem& sharded() const { return sharded_; }
-  Rank rank() const { return rank_; }
-  TokenRanges shard() const { return sharded_.layout.shard(rank_); }
-  int threads() const { return threads_; }
-  int64_t first_batch() const { return first_batch_; }
+  Rank rank() const { return how_.rank; }
+  TokenRanges shard() const { return sharded_.layout.shard(how_.rank); }
+  int threads() const { return how_.threads; }
+  int64_t first_batch() const { return how_.first_batch; }
   const AttendOptions& options() const { return options_; }
   MergeRule merge_rule() const { return merge_rule_; }
   BoundOp& op(size_t i) { return ops_[i]; }
@@ -82,9 +82,7 @@ class BoundProgram {
 
   ShardedProblem sharded_;
   RankProgram program_;
-  Rank rank_;
-  int threads_;
-  int64_t first_batch_;
+  BindOptions how_;
   Memory memory_;
   AttendOptions options_;
   MergeRule merge_rule_;

@@ -52,14 +52,8 @@ void check_pattern(const DilatedPattern& pattern, const AttentionProblem& proble
 }
 
 int64_t head_offset(OffsetRule rule, int64_t head, int64_t num_heads, int64_t offsets) {
-  switch (rule) {
-    case OffsetRule::kBlock:
-      return head / ceil_div(num_heads, offsets);
-    case OffsetRule::kNone:
-      return 0;
-    default:
-      return head % offsets;
-  }
+  if (rule == OffsetRule::kNone) return 0;
+  return rule == OffsetRule::kBlock ? head / ceil_div(num_heads, offsets) : head % offsets;
 }
 
 BranchRows::BranchRows(const DilatedPattern& pattern, int branch, const AttentionProblem& problem)

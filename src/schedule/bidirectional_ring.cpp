@@ -38,10 +38,9 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
                                         .shard_of = [&](int i) { return shard_of(i, second); },
                                         .direction = -1}}};
   for (Stream& s : streams) {
+    const int64_t bytes = build.largest_kv_bytes(world, s.ring.shard_of);
     for (ShardBuffer& buffer : s.ring.buffers)
-      if (world > 1)
-        buffer.slot = build.add_slot(TensorKind::kKeyValue, SlotTag::kKvBuffer,
-                                     shard_of(build.largest_shard(), s.heads));
+      if (world > 1) buffer.slot = build.add_slot(TensorKind::kKeyValue, SlotTag::kKvBuffer, bytes);
     // The own shard holds all heads side by side; its half is packed to travel.
     ShardBuffer& packed = s.ring.buffers[1];
     s.here = {{packed.slot, shard_of(rank, s.heads)}, -1, &packed};
@@ -53,7 +52,7 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
   for (int step = 0; step + 1 < world; ++step) {
     for (Stream& s : streams) s.here = pass_on(build, s.ring, s.here, step);
     for (Stream& s : streams) {
-      if (!build.sees_shard_of(s.here.keys.rows.owners.first)) continue;
+      if (!build.sees(s.here.keys.rows.owners)) continue;
       Attend attend = build.attend(s.here.keys);
       attend.heads = s.heads;
       s.here.in->uses.push_back(output.add(attend, {s.here.ready}));

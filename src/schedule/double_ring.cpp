@@ -18,7 +18,7 @@ RankProgram double_ring_program(const ShardedProblem& sharded, Rank rank, int in
   const int outer = world / inner, node = rank / inner, place = rank % inner;
   ProgramBuilder build(sharded, rank);
   const int64_t bytes =
-      slice_bytes(sharded, TensorKind::kKeyValue, build.every_row_of(build.largest_shard()));
+      build.largest_kv_bytes(world, [&](Rank r) { return build.every_row_of(r); });
   int from_node = node;  // the node whose shards go around the inner ring
   Ring inside{.members = {.first = node * inner, .count = inner},
               .position = place,

@@ -20,8 +20,7 @@ RankProgram ring_program(const ShardedProblem& sharded, Rank rank) {
   Ring ring{.members = {.count = world}, .position = rank, .shard_of = [&](int position) {
               return build.every_row_of(position);
             }};
-  ring.add_buffers(build, slice_bytes(sharded, TensorKind::kKeyValue,
-                                      build.every_row_of(build.largest_shard())));
+  ring.add_buffers(build, build.largest_kv_bytes(world, ring.shard_of));
   Accumulator output(build, build.output(), world > 1);
   ShardBuffer own{kKvSlot};
   run_ring(build, ring, {build.kv(), -1, &own},

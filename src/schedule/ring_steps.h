@@ -108,7 +108,7 @@ class Accumulator {
   }
   // The same for a K/V shard of all heads; -1, and no op, when no own query sees it.
   OpId add_shard(const ShardVisit& visit) {
-    if (!build_.sees_shard_of(visit.keys.rows.owners.first)) return -1;
+    if (!build_.sees(visit.keys.rows.owners)) return -1;
     return add(build_.attend(visit.keys), {visit.ready});
   }
   OpId result() const { return result_; }  // the op that completes the partial; -1: nothing added

@@ -69,14 +69,10 @@ void Network::seal() {
 
 void Network::post(uint32_t channel, const MessageSide& side, double bytes, bool is_send) {
   Channel& c = channels_[channel];
-  if (c.first == kNone || c.holds_sends == is_send) {
+  if (c.first == kNoSlot || c.holds_sends == is_send) {
     const uint32_t id = take_slot(posted_, free_posted_);
-    posted_[id] = {side, bytes, kNone};
-    if (c.first == kNone)
-      c.first = id;
-    else
-      posted_[c.last].next = id;
-    c.last = id;
+    posted_[id] = {side, bytes, kNoSlot};
+    append(posted_, id, c.first, c.last);
     c.holds_sends = is_send;
     return;
   }
@@ -101,7 +97,7 @@ void Network::start(uint32_t channel, const MessageSide& send, const MessageSide
   }
   ++shared_messages;
   const uint32_t id = take_slot(messages_, free_messages_);
-  messages_[id] = {send, recv, bytes, channel, kNone};
+  messages_[id] = {send, recv, bytes, channel, kNoSlot};
   events_.push(ready, EventKind::kLatencyOver, id);
 }
 
@@ -112,11 +108,7 @@ void Network::latency_over(uint32_t message, double now) {
     begin_flow(message, now);
     return;
   }
-  if (c.queue_first == kNone)
-    c.queue_first = message;
-  else
-    messages_[c.queue_last].next = message;
-  c.queue_last = message;
+  append(messages_, message, c.queue_first, c.queue_last);
 }
 
 bool Network::may_flow(const Channel& c) const {
@@ -130,7 +122,7 @@ void Network::begin_flow(uint32_t message, double now) {
   Flow& f = flows_[flow];
   f.message = message;
   f.left = messages_[message].bytes;
-  f.share = kNone;
+  f.share = kNoSlot;
   if (pauses_) {
     flows_of_[c.sender].push_back(flow);
     flows_of_[c.receiver].push_back(flow);
@@ -159,7 +151,7 @@ void Network::pause_flow(uint32_t flow, double now) {
   const Channel& c = channels_[messages_[f.message].channel];
   f.left -= f.rate * (now - f.since);
   share_.remove(f.share);
-  f.share = kNone;
+  f.share = kNoSlot;
   ++f.version;  // its end is not known any more
   count_flowing(Rank(c.sender), -1, now);
   count_flowing(Rank(c.receiver), -1, now);
@@ -185,7 +177,7 @@ void Network::flow_ends(uint32_t flow, uint32_t version, double now) {
     }
   free_flows_.push_back(flow);
   free_messages_.push_back(message);
-  c.busy = c.queue_first != kNone;
+  c.busy = c.queue_first != kNoSlot;
   if (c.busy) {
     const uint32_t next = c.queue_first;
     c.queue_first = messages_[next].next;
@@ -213,11 +205,11 @@ void Network::set_progress(Rank rank, bool progresses, double now) {
     const Message& message = messages_[f.message];
     // Over at this very moment, but for rounding: its end is the next event.
     const double left = f.left - f.rate * (now - f.since);
-    if (f.share != kNone && left <= 1e-9 * message.bytes) continue;
+    if (f.share != kNoSlot && left <= 1e-9 * message.bytes) continue;
     const bool may = may_flow(channels_[message.channel]);
     if (slow_bytes_per_s_ > 0) pause_flow(flow, now);  // its links change
-    if (may && f.share == kNone) run_flow(flow, now);
-    if (!may && f.share != kNone) pause_flow(flow, now);
+    if (may && f.share == kNoSlot) run_flow(flow, now);
+    if (!may && f.share != kNoSlot) pause_flow(flow, now);
   }
 }
 

@@ -54,15 +54,14 @@ class Network {
   int64_t messages = 0, shared_messages = 0;
 
  private:
-  static constexpr uint32_t kNone = ~0u;
   struct Channel {
     Rank from, to;              // as the schedule names them
     uint32_t sender, receiver;  // their simulated twins
     double alpha, seconds_per_byte, overhead;
-    double free_at = 0;                                // when the message before is over
-    uint32_t first = kNone, last = kNone;              // posted sides without a partner
-    uint32_t queue_first = kNone, queue_last = kNone;  // messages whose latency is over
-    uint32_t first_link = 0, num_links = 0;            // in links_, unless it is alone
+    double free_at = 0;                                    // when the message before is over
+    uint32_t first = kNoSlot, last = kNoSlot;              // posted sides without a partner
+    uint32_t queue_first = kNoSlot, queue_last = kNoSlot;  // messages whose latency is over
+    uint32_t first_link = 0, num_links = 0;                // in links_, unless it is alone
     bool holds_sends = false, alone = false, busy = false;
   };
   struct Posted {
@@ -76,7 +75,7 @@ class Network {
     uint32_t channel, next;
   };
   struct Flow {
-    uint32_t message = kNone, share = kNone, version = 0;
+    uint32_t message = kNoSlot, share = kNoSlot, version = 0;
     double left = 0, rate = 0, since = 0;
   };
 
