@@ -42,9 +42,7 @@ std::vector<Touch> touches(const Op& op, const ShardedProblem& s) {
   const Region written = std::visit(
       Overload{
           [&](const Pack& o) {
-            const int part = o.from.first_piece() % o.from.rows.head_parts;
-            return o.into.slot == kOutputSlot ? Region{all.tokens, head_part(o.from.rows, part)}
-                                              : all;
+            return o.into.slot == kOutputSlot ? Region{all.tokens, heads_of(o.from, 0)} : all;
           },
           [&](const Attend& o) {
             return o.into.rows.branch == kEveryRow ? Region{o.queries, o.heads} : all;
@@ -228,12 +226,8 @@ class SymbolicRun {
     if (a.num_pieces() != b.num_pieces() || a.rows.branch != b.rows.branch ||
         a.rows.within != b.rows.within)
       return false;
-    for (int i = 0; i < a.num_pieces(); ++i) {
-      const int x = a.first_piece() + i, y = b.first_piece() + i;
-      if (a.rows.owners[x / a.rows.head_parts] != b.rows.owners[y / b.rows.head_parts] ||
-          head_part(a.rows, x % a.rows.head_parts) != head_part(b.rows, y % b.rows.head_parts))
-        return false;
-    }
+    for (int i = 0; i < a.num_pieces(); ++i)
+      if (owner_of(a, i) != owner_of(b, i) || heads_of(a, i) != heads_of(b, i)) return false;
     return true;
   }
   void deliver(const std::vector<PieceState>& what, const SlotView& sent, Rank to, OpId op,
@@ -305,9 +299,7 @@ class SymbolicRun {
                    [&](const ReduceScatter& o) {
                      PieceState sum = to.sent.at(size_t(me));
                      for (const Posted& from : round)
-                       if (from.rank != to.rank)
-                         sum.sum.insert(sum.sum.end(), from.sent.at(size_t(me)).sum.begin(),
-                                        from.sent.at(size_t(me)).sum.end());
+                       if (from.rank != to.rank) sum.add(from.sent.at(size_t(me)).sum);
                      memory_[size_t(to.rank)].write(o.what.piece(me), {sum},
                                                     faults_.at(to.rank, to.op));
                    },

@@ -57,11 +57,8 @@ int64_t view_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotVie
       count += rows.of(tokens, slice.heads);
     }
   } else {
-    for (int i = 0; i < view.num_pieces(); ++i) {
-      const int piece = view.first_piece() + i;
-      count += rows.of(owned_tokens(sharded, slice.owners[piece / slice.head_parts], slice.within),
-                       head_part(slice, piece % slice.head_parts));
-    }
+    for (int i = 0; i < view.num_pieces(); ++i)
+      count += rows.of(owned_tokens(sharded, owner_of(view, i), slice.within), heads_of(view, i));
   }
   return count * sharded.problem.batch * row_bytes(sharded.problem, kind);
 }

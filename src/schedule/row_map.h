@@ -126,5 +126,12 @@ int64_t view_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotVie
 // The tokens of `owner` inside `within`.
 TokenRanges owned_tokens(const ShardedProblem& sharded, Rank owner, TokenInterval within);
 HeadRange head_part(const Slice& slice, int part);
+// Owner and heads of the i-th piece that `view` touches.
+inline Rank owner_of(const SlotView& view, int i) {
+  return view.rows.owners[(view.first_piece() + i) / view.rows.head_parts];
+}
+inline HeadRange heads_of(const SlotView& view, int i) {
+  return head_part(view.rows, (view.first_piece() + i) % view.rows.head_parts);
+}
 
 }  // namespace longnet

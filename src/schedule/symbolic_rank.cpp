@@ -9,25 +9,15 @@
 namespace longnet {
 namespace {
 
-Rank owner_of(const SlotView& view, int i) {
-  return view.rows.owners[(view.first_piece() + i) / view.rows.head_parts];
-}
-HeadRange heads_of(const SlotView& view, int i) {
-  return head_part(view.rows, (view.first_piece() + i) % view.rows.head_parts);
-}
-
 // Restricts a piece's partial results to some heads.
-PieceState restricted(const PieceState& state, const HeadRange& heads) {
-  PieceState out{.valid = state.valid, .has_lse = state.has_lse, .sum = {}, .initialised = {}};
-  for (Contribution c : state.sum) {
-    c.heads = intersect(c.heads, heads);
-    if (c.heads.count > 0) out.sum.push_back(c);
-  }
-  for (Region r : state.initialised) {
-    r.heads = intersect(r.heads, heads);
-    if (r.heads.count > 0) out.initialised.push_back(r);
-  }
-  return out;
+PieceState restricted(PieceState state, const HeadRange& heads) {
+  const auto restrict_all = [&](auto& list) {
+    for (auto& item : list) item.heads = intersect(item.heads, heads);
+    std::erase_if(list, [](const auto& item) { return item.heads.count == 0; });
+  };
+  restrict_all(state.sum);
+  restrict_all(state.initialised);
+  return state;
 }
 
 // A canonical list: sorted, neighbouring pieces of one progression joined. An overlap never joins.
@@ -141,7 +131,7 @@ void SymbolicRank::apply(const Pack& op, const Report& report) {
       report("a pack overwrites rows that hold a result");
   into.valid = true;
   into.has_lse = into.has_lse && value.has_lse;
-  into.sum.insert(into.sum.end(), value.sum.begin(), value.sum.end());
+  into.add(value.sum);
   into.initialised.insert(into.initialised.end(), value.initialised.begin(),
                           value.initialised.end());
 }
@@ -183,6 +173,7 @@ void SymbolicRank::apply(const Merge& op, const Report& report) {
   const std::vector<PieceState> from = read(op.from, report);
   SlotState& into = laid_out_for(op.into);
   for (int i = 0; i < op.from.num_pieces(); ++i) {
+    const PieceState& part = from[size_t(i)];
     const Rank owner = owner_of(op.from, i);
     int target = -1;
     for (int j = 0; j < op.into.num_pieces(); ++j)
@@ -190,15 +181,15 @@ void SymbolicRank::apply(const Merge& op, const Report& report) {
         target = j;
     if (target < 0)
       return report(concat("merges rows of rank ", owner, ", which the target does not hold"));
-    if (from[size_t(i)].valid && from[size_t(i)].sum.empty())
+    if (part.valid && part.sum.empty())
       report("a merge reads a partial that holds no result or was merged already");
     PieceState& piece = into.pieces.at(size_t(op.into.first_piece() + target));
-    if (!piece.has_lse || !from[size_t(i)].has_lse)
+    if (!piece.has_lse || !part.has_lse)
       report("a merge needs the LSE of rows that came as a result");
-    for (const Region& r : from[size_t(i)].initialised)
-      if (area(owner, piece.initialised, r) < area(owner, from[size_t(i)].initialised, r))
+    for (const Region& r : part.initialised)
+      if (area(owner, piece.initialised, r) < area(owner, part.initialised, r))
         report("a merge adds to rows that hold nothing yet");
-    piece.sum.insert(piece.sum.end(), from[size_t(i)].sum.begin(), from[size_t(i)].sum.end());
+    piece.add(part.sum);
     slots_[size_t(op.from.slot)].pieces.at(size_t(op.from.first_piece() + i)).sum.clear();
   }
 }

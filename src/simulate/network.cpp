@@ -22,9 +22,7 @@ Network::Network(const Topology& topology, AlphaSet alpha, int simulated, const 
     : topology_(topology),
       alpha_(alpha),
       simulated_(simulated),
-      alone_is_fast_(kind.alone_is_fast),
-      pauses_(kind.pauses),
-      slow_bytes_per_s_(kind.bytes_per_s_without_progress),
+      kind_(kind),
       first_slow_link_(topology.num_links()),
       flows_of_(size_t(simulated)),
       progresses_(size_t(simulated), true),
@@ -59,7 +57,7 @@ void Network::seal() {
   for (Channel& c : channels_) {
     const Route route = route_of(c);
     const auto own = [&](int link) { return users[size_t(link)] == 1; };
-    c.alone = alone_is_fast_ && std::all_of(route.begin(), route.end(), own);
+    c.alone = kind_.alone_is_fast && std::all_of(route.begin(), route.end(), own);
     if (c.alone) continue;
     c.first_link = uint32_t(links_.size());
     c.num_links = uint32_t(route.count);
@@ -112,7 +110,7 @@ void Network::latency_over(uint32_t message, double now) {
 }
 
 bool Network::may_flow(const Channel& c) const {
-  if (slow_bytes_per_s_ > 0) return true;
+  if (is_slowed()) return true;
   return progresses_[c.sender] && progresses_[c.receiver];
 }
 
@@ -123,7 +121,7 @@ void Network::begin_flow(uint32_t message, double now) {
   f.message = message;
   f.left = messages_[message].bytes;
   f.share = kNoSlot;
-  if (pauses_) {
+  if (kind_.pauses) {
     flows_of_[c.sender].push_back(flow);
     flows_of_[c.receiver].push_back(flow);
   }
@@ -134,7 +132,7 @@ void Network::run_flow(uint32_t flow, double now) {
   Flow& f = flows_[flow];
   const Channel& c = channels_[messages_[f.message].channel];
   crossed_.assign(links_.begin() + c.first_link, links_.begin() + c.first_link + c.num_links);
-  if (slow_bytes_per_s_ > 0)
+  if (is_slowed())
     for (const uint32_t rank : {c.sender, c.receiver})
       if (!progresses_[rank]) crossed_.push_back(first_slow_link_ + int(rank));
   f.share = share_.add(crossed_);
@@ -170,7 +168,7 @@ void Network::flow_ends(uint32_t flow, uint32_t version, double now) {
   const Message m = messages_[message];
   Channel& c = channels_[m.channel];
   pause_flow(flow, now);
-  if (pauses_)
+  if (kind_.pauses)
     for (const uint32_t rank : {c.sender, c.receiver}) {
       auto& list = flows_of_[rank];
       list.erase(std::find(list.begin(), list.end(), flow));
@@ -207,7 +205,7 @@ void Network::set_progress(Rank rank, bool progresses, double now) {
     const double left = f.left - f.rate * (now - f.since);
     if (f.share != kNoSlot && left <= 1e-9 * message.bytes) continue;
     const bool may = may_flow(channels_[message.channel]);
-    if (slow_bytes_per_s_ > 0) pause_flow(flow, now);  // its links change
+    if (is_slowed()) pause_flow(flow, now);  // its links change
     if (may && f.share == kNoSlot) run_flow(flow, now);
     if (!may && f.share != kNoSlot) pause_flow(flow, now);
   }

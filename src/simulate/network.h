@@ -81,6 +81,7 @@ class Network {
 
   void start(uint32_t channel, const MessageSide& send, const MessageSide& recv, double bytes);
   void begin_flow(uint32_t message, double now);
+  bool is_slowed() const { return kind_.bytes_per_s_without_progress > 0; }
   bool may_flow(const Channel& c) const;
   void run_flow(uint32_t flow, double now);
   void pause_flow(uint32_t flow, double now);
@@ -89,8 +90,7 @@ class Network {
   const Topology& topology_;
   AlphaSet alpha_;
   int simulated_;
-  bool alone_is_fast_, pauses_;
-  double slow_bytes_per_s_;
+  Kind kind_;
   int first_slow_link_;  // one per simulated rank, behind the topology's
   std::vector<Channel> channels_;
   std::vector<int> links_;    // routes of the channels, one after another

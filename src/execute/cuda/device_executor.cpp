@@ -140,7 +140,7 @@ void DeviceExecutor::fill_inputs() {
   }
 }
 
-std::vector<Transfer> DeviceExecutor::transfers_of(OpId id, const Stream& stream) {
+std::vector<Transfer> DeviceExecutor::transfers_of(OpId id) const {
   const BoundOp& b = bound_->op(size_t(id));
   std::vector<Transfer> transfers;
   std::visit(Overload{[&](const Send&) {
@@ -157,7 +157,7 @@ std::vector<Transfer> DeviceExecutor::transfers_of(OpId id, const Stream& stream
                           const int64_t out = b.from_counts[size_t(i)],
                                         in = b.into_counts[size_t(i)];
                           if (b.group[i] == bound_->rank()) {
-                            stream.copy(into, from, out);
+                            comm_.copy(into, from, out);
                           } else {
                             transfers.push_back({Transfer::Kind::kSend, b.group[i], from, out});
                             transfers.push_back({Transfer::Kind::kRecv, b.group[i], into, in});
@@ -191,7 +191,7 @@ void DeviceExecutor::post(size_t index, RunMode mode) {
   } else {
     std::vector<Transfer> transfers;
     for (const OpId op : round.ops) {
-      const auto some = transfers_of(op, comm_);
+      const auto some = transfers_of(op);
       transfers.insert(transfers.end(), some.begin(), some.end());
     }
     round.ticket = transport_->post(transfers, comm_);
@@ -199,24 +199,16 @@ void DeviceExecutor::post(size_t index, RunMode mode) {
   if (mode == RunMode::kSerialised) transport_->complete(round.ticket, compute_);
 }
 
-void DeviceExecutor::complete(Round& round, const Stream& waiting) {
-  transport_->complete(round.ticket, waiting);
-  if (!round.known_over) note(round.end, waiting);
+void DeviceExecutor::complete(Round& round) {
+  if (round.ticket < 0) return;
+  transport_->complete(round.ticket, compute_);
+  if (!round.known_over) note(round.end, compute_);
   round.known_over = true;
 }
 
-void DeviceExecutor::wait_for_messages(OpId id, const Stream& waiting) {
-  for (const OpId a : program().ops[size_t(id)].after) {
-    const int round = ops_[size_t(a)].round;
-    if (round < 0 || rounds_[size_t(round)].ticket < 0) continue;
-    complete(rounds_[size_t(round)], waiting);
-  }
-}
-
-// A device that waits for a rank which has failed would wait for ever.
-void DeviceExecutor::wait_for_end() {
-  if (!communicates()) return end_.synchronize();
-  transport_->wait_for(end_);
+void DeviceExecutor::wait_for_messages(OpId id) {
+  for (const OpId a : program().ops[size_t(id)].after)
+    if (const int round = ops_[size_t(a)].round; round >= 0) complete(rounds_[size_t(round)]);
 }
 
 double DeviceExecutor::run(RunMode mode) {
@@ -240,8 +232,8 @@ double DeviceExecutor::run(RunMode mode) {
     if (mode == RunMode::kCommunicationOnly) continue;
     note(op.asked, compute_);
     if (!op.skipped) {
-      wait_for_messages(OpId(i), compute_);
-      if (op.also_after >= 0) wait_for_messages(op.also_after, compute_);
+      wait_for_messages(OpId(i));
+      if (op.also_after >= 0) wait_for_messages(op.also_after);
     }
     note(op.begin, compute_);
     if (!op.skipped) op.enqueue(compute_);
@@ -250,13 +242,14 @@ double DeviceExecutor::run(RunMode mode) {
     if (op.also_after >= 0 && ops_[size_t(op.also_after)].done)
       ops_[size_t(op.also_after)].done->record(compute_);
   }
-  for (Round& round : rounds_) {
-    if (round.ticket < 0) continue;
-    complete(round, compute_);
-  }
+  for (Round& round : rounds_) complete(round);
   end_.record(compute_);
-  wait_for_end();
-  if (communicates()) transport_->finish();
+  if (communicates()) {
+    transport_->wait_for(end_);  // where a rank has failed, its end would never come
+    transport_->finish();
+  } else {
+    end_.synchronize();
+  }
   if (timing_ && (mode == RunMode::kFull || mode == RunMode::kComputeOnly)) collect_times(mode);
   return end_.seconds_since(begin_);
 }

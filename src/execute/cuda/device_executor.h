@@ -117,14 +117,13 @@ class DeviceExecutor final : public Executor {
   std::unique_ptr<PreparedAttend> prepare_attend(std::span<const AttendGrid> grids,
                                                  bool merge) const;
   void post(size_t round, RunMode mode);
-  void complete(Round& round, const Stream& waiting);
-  void wait_for_end();
-  void wait_for_messages(OpId op, const Stream& waiting);
+  void complete(Round& round);  // before what computes next
+  void wait_for_messages(OpId op);
   void collect_times(RunMode mode);
   void note(const std::optional<Event>& event, const Stream& stream) const {
     if (timing_ && event) event->record(stream);
   }
-  std::vector<Transfer> transfers_of(OpId op, const Stream& stream);
+  std::vector<Transfer> transfers_of(OpId op) const;
 
   const DeviceKernel& kernel_;
   DeviceTransport* transport_;
