@@ -157,9 +157,8 @@ std::vector<QuerySample> choose_samples(const ShardedProblem& s, int64_t count) 
   add(0, 0, 0);
   add(p.batch - 1, p.num_heads - 1, p.seq_len - 1);
   // Every other row is moved to one that the sparsest branch selects: chance alone would miss it.
-  const DilatedBranch& sparsest = *std::max_element(
-      s.pattern.branches.begin(), s.pattern.branches.end(),
-      [](const auto& a, const auto& b) { return a.dilation_rate < b.dilation_rate; });
+  const DilatedBranch& sparsest =
+      *std::ranges::max_element(s.pattern.branches, {}, &DilatedBranch::dilation_rate);
   uint32_t i = 0;
   const auto add_random = [&](int64_t wanted) {
     for (; int64_t(samples.size()) < wanted && i < 100 * uint32_t(count); ++i) {
@@ -177,8 +176,8 @@ std::vector<QuerySample> choose_samples(const ShardedProblem& s, int64_t count) 
   add_random(count / 2);
   spread = false;
   int64_t turn = 0;
-  for (const DilatedBranch& b :
-       s.pattern.branches) {  // both sides of a border, and a selected row beyond it
+  // Both sides of a border, and a selected row beyond it.
+  for (const DilatedBranch& b : s.pattern.branches) {
     const int64_t w = std::min(b.segment_length, p.seq_len), border = p.seq_len / w / 2 * w;
     const int64_t head = turn++ % p.num_heads;
     add(0, head, border - 1);

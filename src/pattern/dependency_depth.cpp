@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -65,9 +66,8 @@ class SegmentTree {
         order_(layout.num_branches()),
         first_segment_(order_.size()) {
     std::iota(order_.begin(), order_.end(), size_t{0});
-    std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
-      return layout.rows(a).segment_length() > layout.rows(b).segment_length();
-    });
+    std::ranges::stable_sort(order_, std::greater{},
+                             [&](size_t b) { return layout.rows(b).segment_length(); });
     root_ = with_children({}, 0, 0, borders_.size() - 1);
   }
 

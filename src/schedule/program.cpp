@@ -85,7 +85,7 @@ Rank SequenceLayout::owner(int64_t token) const {
 }
 
 bool RankProgram::output_is_partial() const {
-  return std::none_of(ops.begin(), ops.end(), [&](const Op& op) {
+  return std::ranges::none_of(ops, [&](const Op& op) {
     const auto* pack = std::get_if<Pack>(&op.what);
     return pack != nullptr && pack->into.slot == kOutputSlot &&
            slots[size_t(pack->from.slot)].kind == TensorKind::kResult;

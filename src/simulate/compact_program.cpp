@@ -63,8 +63,7 @@ class Packer {
   }
 
   void link() {
-    std::stable_sort(edges_.begin(), edges_.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::ranges::stable_sort(edges_, {}, &std::pair<int, uint32_t>::first);
     out_.next.reserve(edges_.size());
     for (const auto& [before, place] : edges_) {
       const uint32_t at = place_[size_t(before)];

@@ -96,8 +96,7 @@ CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
   const AttentionProblem& p = sharded.problem;
   for (const KernelRow& row : cluster.device.attend) {
     if (row.dtype != p.dtype || row.causal != p.causal) continue;
-    auto curve = std::find_if(curves_.begin(), curves_.end(),
-                              [&](const Curve& c) { return c.head_dim == row.head_dim; });
+    auto curve = std::ranges::find(curves_, row.head_dim, &Curve::head_dim);
     if (curve == curves_.end()) curve = curves_.insert(curves_.end(), {row.head_dim, {}});
     curve->points.emplace_back(std::log2(row.rows), row.flops_per_s);
   }
@@ -106,8 +105,7 @@ CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
   if (cluster.device.alone_speed.value > 0 && all > 1)
     speed_ = interpolate(std::min(busy, all), 1, cluster.device.alone_speed.value, all, 1);
   for (Curve& c : curves_) std::sort(c.points.begin(), c.points.end());
-  std::sort(curves_.begin(), curves_.end(),
-            [](const Curve& a, const Curve& b) { return a.head_dim < b.head_dim; });
+  std::ranges::sort(curves_, {}, &Curve::head_dim);
 }
 
 double CostModel::attend_flops_per_s(double keys) const {
