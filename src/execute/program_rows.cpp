@@ -11,8 +11,8 @@ constexpr TensorKind kInputs[] = {TensorKind::kQuery, TensorKind::kKeyValue};
 
 // The rows of the pieces of `view`, of Q or of K and V. A K/V row that several query heads share
 // comes once.
-//   P = 2, N = 8, one head, rank 1's gathered slot of branch {8, 2}: its first piece (of rank 0) holds
-//   the keys 0 and 2, which gives {key, head 0, tokens 0 2} and the same of V behind them.
+//   P = 2, N = 8, one head, rank 1's gathered slot of branch {8, 2}: its first piece (of rank 0)
+//   holds the keys 0 and 2, which gives {key, head 0, tokens 0 2} and the same of V behind them.
 std::vector<FillRows> fill_tasks(const BoundProgram& bound, const SlotView& view) {
   const TensorKind kind = bound.program().slots[size_t(view.slot)].kind;
   check(!holds_o(kind), "the generator makes Q, K and V, no results");

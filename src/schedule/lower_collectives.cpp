@@ -191,8 +191,8 @@ class Lowering {
   static SlotView piece_of(const AllGather& op, int member) {
     return op.into.piece(op.into.rows.owners.index_of(op.group[member]));
   }
-  // Step s: the pieces of member me - s go to the next member, those of me - s - 1 come from the one
-  // before. The own are there after `first`; messages may come after `after`.
+  // Step s: the pieces of member me - s go to the next member, those of me - s - 1 come from the
+  // one before. The own are there after `first`; messages may come after `after`.
   template <class PiecesOf>
   void ring_gather(const RankGroup& g, PiecesOf pieces_of, const std::vector<OpId>& first,
                    const std::vector<OpId>& after) {

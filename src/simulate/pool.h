@@ -1,4 +1,5 @@
-// A pool of slots in a vector, and lists of slots: an engine makes and ends millions of small objects.
+// A pool of slots in a vector, and lists of slots: an engine makes and ends millions of small
+// objects.
 #pragma once
 #include <cstdint>
 #include <vector>

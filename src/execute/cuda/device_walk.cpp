@@ -1,5 +1,5 @@
-// Walks on a GPU: every unit is a DeviceExecutor with virtual ranks, whose rows are made, digested and
-// summed up on the device. Seconds of ops are the device's own.
+// Walks on a GPU: every unit is a DeviceExecutor with virtual ranks, whose rows are made, digested
+// and summed up on the device. Seconds of ops are the device's own.
 #include "core/check.h"
 #include "core/stopwatch.h"
 #include "execute/cuda/device_executor.h"
