@@ -9,7 +9,6 @@
 #include "lnbench/terminal.h"
 #include "run/backend.h"
 #include "schedule/check_schedule.h"
-#include "schedule/program_text.h"
 
 namespace longnet {
 namespace {
@@ -49,13 +48,12 @@ int print_schedule(const Options& options, const Point& point) {
 
 void print_branches(const PointPlan& plan) {
   const ShardedProblem s = sharded_problem(plan.point.params);
-  for (int b = 0; b < int(s.pattern.branches.size()); ++b)
+  for (int b = 0; b < int(s.pattern.branches.size()); ++b) {
+    const BranchRows rows(s.pattern, b, s.problem);
     std::cout << "#      branch " << b << ": w=" << s.pattern.branches[size_t(b)].segment_length
-              << " r=" << s.pattern.branches[size_t(b)].dilation_rate
-              << " coverage=" << coverage(s.problem, s.pattern, b) << " rows/segment="
-              << BranchRows(s.pattern, b, s.problem.seq_len)
-                     .count(0, BranchRows(s.pattern, b, s.problem.seq_len).segment(0))
-              << "\n";
+              << " r=" << rows.dilation_rate() << " coverage=" << coverage(s.problem, s.pattern, b)
+              << " rows/segment=" << rows.count(0, rows.segment(0)) << "\n";
+  }
 }
 
 }  // namespace

@@ -15,8 +15,8 @@
 #include "json/json_tree.h"
 #include "schedule/registry.h"
 #include "simgrid_oracle/simgrid_replay.h"
+#include "simulate/closed_forms.h"
 #include "simulate/engine.h"
-#include "simulate/plain_cluster.h"
 
 namespace longnet {
 namespace {

@@ -51,5 +51,10 @@ inline TokenRange clip(const TokenRange& range, TokenInterval within) {
 inline int64_t part_begin(int64_t length, int64_t parts, int64_t p) {
   return p * (length / parts) + std::min(p, length % parts);
 }
+// The part that holds token `t`.
+inline int64_t part_index(int64_t length, int64_t parts, int64_t t) {
+  const int64_t size = length / parts, in_longer = length % parts * (size + 1);
+  return t < in_longer ? t / (size + 1) : length % parts + (t - in_longer) / size;
+}
 
 }  // namespace longnet

@@ -62,38 +62,37 @@ bool continues(const LocatedRun& a, const LocatedRun& b) {
 }  // namespace
 
 // The key runs of one (sequence, head), segment by segment, in lists that `bound` keeps.
-class BoundProgram::KeyLists {
- public:
-  KeyLists(const BoundProgram& program, const Attend& op, const RowMap& keys,
-           const BranchRows& rows, int64_t batch, int64_t head, BoundOp& bound)
-      : program_(program),
-        op_(op),
-        map_(keys),
-        rows_(rows),
-        batch_(batch),
-        head_(head),
-        bound_(bound) {}
+struct BoundProgram::KeyLists {
+  const BoundProgram& program;
+  const Attend& op;
+  const RowMap& map;
+  const BranchRows& rows;
+  int64_t batch, head;
+  BoundOp& bound;
+  int64_t last_segment = -1;
+  KeyRuns last_runs = {};
+  std::vector<KvRun>* twice = nullptr;
+  std::vector<size_t> begin = {};  // in `twice`, of the segments 0 .. n-1, 0 .. n-2, and the end
 
   // Returns the key runs of `segment`, which stands for `segments` segments of the same shape.
   KeyRuns of_segment(int64_t segment, int64_t segments) {
-    if (rows_.is_summary()) return all_but(segment);
-    if (segment != last_segment_) {
-      last_segment_ = segment;
-      auto& list = bound_.kv_runs.emplace_back();
-      append(list, rows_.segment(segment), segments);
-      last_ = list;
+    if (rows.is_summary()) return all_but(segment);
+    if (segment != last_segment) {
+      last_segment = segment;
+      auto& list = bound.kv_runs.emplace_back();
+      append(list, rows.segment(segment), segments);
+      last_runs = list;
     }
-    return last_;
+    return last_runs;
   }
 
- private:
   void append(std::vector<KvRun>& list, TokenInterval within, int64_t segments) const {
-    const AttentionProblem& p = program_.sharded_.problem;
+    const AttentionProblem& p = program.sharded_.problem;
     const int64_t row = p.head_dim * dtype_bytes(p.dtype);
-    const std::byte* const base = program_.memory_[size_t(op_.kv.slot)].data();
-    for (const auto& piece : map_.pieces())
-      map_.for_each_run(piece, op_.branch, head_, within, [&](const TokenRange& k, int64_t) {
-        const auto place = map_.locate(piece, batch_, head_, k);
+    const std::byte* const base = program.memory_[size_t(op.kv.slot)].data();
+    for (const auto& piece : map.pieces())
+      map.for_each_run(piece, op.branch, head, within, [&](const TokenRange& k, int64_t) {
+        const auto place = map.locate(piece, batch, head, k);
         const std::byte* const at = base + piece.byte_offset + place.row * row;
         list.push_back({.k = at,
                         .v = at + piece.rows * row,
@@ -103,38 +102,27 @@ class BoundProgram::KeyLists {
                         .token_step = k.stride});
         if (segments == 1) return;
         TokenRange next = k;
-        next.first += rows_.segment_length();
-        list.back().step_bytes[0] = (map_.locate(piece, batch_, head_, next).row - place.row) * row;
+        next.first += rows.segment_length();
+        list.back().step_bytes[0] = (map.locate(piece, batch, head, next).row - place.row) * row;
       });
   }
 
   // A summary branch has one list for all segments, put down twice, so that "all but one segment"
   // is a contiguous part of it.
   KeyRuns all_but(int64_t segment) {
-    const int64_t segments = rows_.num_segments();
-    if (begin_.empty()) {
-      twice_ = &bound_.kv_runs.emplace_back();
+    const int64_t segments = rows.num_segments();
+    if (begin.empty()) {
+      twice = &bound.kv_runs.emplace_back();
       for (const int round : {0, 1})
         for (int64_t s = 0; s < segments - round; ++s) {
-          begin_.push_back(twice_->size());
-          append(*twice_, rows_.segment(s), 1);
+          begin.push_back(twice->size());
+          append(*twice, rows.segment(s), 1);
         }
-      begin_.push_back(twice_->size());
+      begin.push_back(twice->size());
     }
-    const size_t first = size_t((segment + 1) % segments), last = first + size_t(segments) - 1;
-    return {twice_->data() + begin_[first], begin_[last] - begin_[first]};
+    const size_t from = size_t((segment + 1) % segments), to = from + size_t(segments) - 1;
+    return {twice->data() + begin[from], begin[to] - begin[from]};
   }
-
-  const BoundProgram& program_;
-  const Attend& op_;
-  const RowMap& map_;
-  const BranchRows& rows_;
-  int64_t batch_, head_;
-  BoundOp& bound_;
-  int64_t last_segment_ = -1;
-  KeyRuns last_;
-  std::vector<KvRun>* twice_ = nullptr;
-  std::vector<size_t> begin_;  // in `twice_`, of the segments 0 .. n-1, 0 .. n-2, and the end
 };
 
 // The grids of one sequence: a head's first, then heads at equal distances together.
@@ -144,7 +132,7 @@ std::vector<AttendGrid> BoundProgram::attends_of_batch(const Attend& op, int64_t
   const RowMap queries(sharded_, TensorKind::kQuery, op.q.rows);
   const RowMap keys(sharded_, TensorKind::kKeyValue, op.kv.rows);
   const RowMap out(sharded_, TensorKind::kPartial, op.into.rows);
-  const BranchRows rows(sharded_.pattern, op.branch, p.seq_len);
+  const BranchRows rows(sharded_.pattern, op.branch, p);
   const int64_t row = p.head_dim * dtype_bytes(p.dtype);
   const std::byte* const q_base = memory_[size_t(op.q.slot)].data();
 
@@ -173,28 +161,25 @@ std::vector<AttendGrid> BoundProgram::attends_of_batch(const Attend& op, int64_t
 
   std::vector<std::vector<AttendGrid>> of_heads;
   size_t most = 0;
-  for (int64_t head = op.heads.first; head < op.heads.first + op.heads.count; ++head) {
+  for (int64_t head = op.heads.first; head < op.heads.end(); ++head) {
     std::vector<LocatedRun> runs;
     for (size_t i = 0; i < queries.pieces().size(); ++i) {
       const RowMap::Piece& piece = queries.pieces()[i];
       for (const TokenRange& range : piece.tokens)
-        for (const Stretch& stretch : stretches(sharded_, rows, keys, range, op.queries))
-          queries.for_each_run(piece, op.branch, head, stretch.tokens,
-                               [&](const TokenRange& tokens, int64_t segment) {
-                                 const LocatedRun run{
-                                     tokens,
-                                     segment,
-                                     stretch.segments,
-                                     queries.locate(piece, batch, head, tokens),
-                                     out.locate(out_of(i, head), batch, head, tokens),
-                                     i};
-                                 if (!runs.empty() && continues(runs.back(), run))
-                                   runs.back().tokens.count += tokens.count;
-                                 else
-                                   runs.push_back(run);
-                               });
+        for (const auto& [within, segments] : stretches(sharded_, rows, keys, range, op.queries)) {
+          const auto add = [&, repeats = segments](const TokenRange& tokens, int64_t segment) {
+            const auto q = queries.locate(piece, batch, head, tokens);
+            const auto o = out.locate(out_of(i, head), batch, head, tokens);
+            const LocatedRun run{tokens, segment, repeats, q, o, i};
+            if (!runs.empty() && continues(runs.back(), run))
+              runs.back().tokens.count += tokens.count;
+            else
+              runs.push_back(run);
+          };
+          queries.for_each_run(piece, op.branch, head, within, add);
+        }
     }
-    KeyLists lists(*this, op, keys, rows, batch, head, bound);
+    KeyLists lists{*this, op, keys, rows, batch, head, bound};
     auto& grids = of_heads.emplace_back();
     for (const LocatedRun& run : runs)
       grids.push_back(grid_of(run, head, lists.of_segment(run.segment, run.segments)));

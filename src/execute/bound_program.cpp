@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "execute/row_tasks.h"
 
 namespace longnet {
 
@@ -11,9 +10,7 @@ BoundProgram::BoundProgram(const Schedule& schedule, RankProgram program, const 
                            Memory memory)
     : sharded_(schedule.sharded),
       program_(std::move(program)),
-      rank_(how.rank),
-      threads_(how.threads),
-      first_batch_(how.first_batch),
+      how_(how),
       memory_(std::move(memory)) {
   const AttentionProblem& p = sharded_.problem;
   const MixRule mix = sharded_.pattern.mix;
@@ -82,9 +79,7 @@ PartialRun BoundProgram::partial_at(const SlotView& view, const RowMap::Piece& p
 const RowMap::Piece& piece_of(const RowMap& map, const SlotView& view, Rank owner, int64_t head) {
   for (int i = 0; i < view.num_pieces(); ++i) {
     const auto& piece = map.pieces()[size_t(view.first_piece() + i)];
-    if (piece.owner == owner && piece.heads.first <= head &&
-        head < piece.heads.first + piece.heads.count)
-      return piece;
+    if (piece.owner == owner && piece.heads.contains(head)) return piece;
   }
   throw Error(concat("slot ", view.slot, " holds no rows of rank ", owner, " and head ", head));
 }
@@ -96,8 +91,8 @@ void BoundProgram::bind_merge(const Merge& op, BoundOp& bound) {
     const auto& a = from.pieces()[size_t(op.from.first_piece() + i)];
     const auto& b = piece_of(into, op.into, a.owner, a.heads.first);
     for (int64_t batch = 0; batch < sharded_.problem.batch; ++batch)
-      for (int64_t head = a.heads.first; head < a.heads.first + a.heads.count; ++head)
-        for_each_row_run(from, a, head, [&](const TokenRange& run) {
+      for (int64_t head = a.heads.first; head < a.heads.end(); ++head)
+        from.for_each_run(a, head, [&](const TokenRange& run) {
           bound.merges.push_back({.from = partial_at(op.from, a, from.locate(a, batch, head, run)),
                                   .into = partial_at(op.into, b, into.locate(b, batch, head, run)),
                                   .rows = run.count});
@@ -134,27 +129,14 @@ void BoundProgram::bind_pack(const Pack& op, BoundOp& bound) {
     pack(0, 0);
     if (kind == TensorKind::kKeyValue) pack(a.rows, b.rows);  // V lies behind all K
     if (partial)
-      bound.lse_copies.push_back(
-          {reinterpret_cast<const float*>(source + a.rows * from_row) + x.row,
-           reinterpret_cast<float*>(target + b.rows * into_row) + y.row, x.step, y.step,
-           run.count});
+      bound.lse_packs.push_back({reinterpret_cast<const float*>(source + a.rows * from_row) + x.row,
+                                 reinterpret_cast<float*>(target + b.rows * into_row) + y.row,
+                                 x.step, y.step, run.count});
   };
-  const int64_t first = std::max(a.heads.first, b.heads.first);
-  const int64_t end = std::min(a.heads.first + a.heads.count, b.heads.first + b.heads.count);
-  const int branch = op.into.rows.branch;
-  for (int64_t batch = 0; batch < p.batch; ++batch) {
-    std::vector<KvStream> done;  // heads that share a K/V stream share its rows
-    for (int64_t head = first; head < end; ++head) {
-      if (kind == TensorKind::kKeyValue) {
-        const KvStream stream =
-            branch == kEveryRow ? KvStream{p.kv_head_of(head), 0}
-                                : kv_streams(p, sharded_.pattern, branch, head, 1).streams.front();
-        if (std::find(done.begin(), done.end(), stream) != done.end()) continue;
-        done.push_back(stream);
-      }
-      for_each_row_run(into, b, head, [&](const TokenRange& run) { copy(batch, head, run); });
-    }
-  }
+  const std::vector<int64_t> heads = into.heads_with_rows(intersect(a.heads, b.heads));
+  for (int64_t batch = 0; batch < p.batch; ++batch)
+    for (const int64_t head : heads)
+      into.for_each_run(b, head, [&](const TokenRange& run) { copy(batch, head, run); });
 }
 
 void BoundProgram::bind_reset(const Reset& op, BoundOp& bound) {
@@ -184,7 +166,7 @@ std::optional<BoundOp> BoundProgram::bind_fused(OpId attend, OpId merge) const {
 }
 
 BoundOp BoundProgram::bind_own_attend() {
-  const Slice own{kEveryRow, {.first = rank_}, sharded_.all_tokens(), sharded_.all_heads()};
+  const Slice own{kEveryRow, {.first = how_.rank}, sharded_.all_tokens(), sharded_.all_heads()};
   ShardedProblem dense = sharded_;
   dense.pattern = dense_pattern(sharded_.problem.seq_len);
   BoundOp bound;

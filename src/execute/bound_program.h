@@ -1,6 +1,6 @@
 // One rank's program, bound to memory: for each op the tasks, runs and byte ranges that it stands
-// for. host_ops.h runs them on the host, cuda/device_op.h on a GPU; program_rows.h makes the inputs
-// and reads the output.
+// for. program_executor.cpp runs them on the host, cuda/device_op.cpp on a GPU; program_rows.h
+// makes the inputs and reads the output.
 //
 //   attend q x kv -> output   becomes   AttendGrid{{q, {k, v}, o}, 1 x 12 heads}
 //   all_gather into slot 3    becomes   the bytes of slot 3, and how many each member owns
@@ -16,20 +16,14 @@
 
 namespace longnet {
 
-struct LseCopy {
-  const float* from;
-  float* into;
-  int64_t from_stride, into_stride, rows;
-};
-
 // Tasks, byte ranges and peers of one op, computed before the program runs.
 struct BoundOp {
   std::vector<AttendGrid> attends;
   KvLists kv_runs;  // that the attends refer to
   std::vector<MergeTask> merges;
-  std::vector<PackTask> packs, float_packs;  // of Q, K, V and results; of O
-  std::vector<PackTask> rounds, widens;      // of O into results, and back
-  std::vector<LseCopy> lse_copies;
+  std::vector<PackTask> packs, float_packs;     // of Q, K, V and results; of O
+  std::vector<PackTask> rounds, widens;         // of O into results, and back
+  std::vector<PackTask> lse_packs;              // of single floats
   std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills
   // Communications.
   Rank peer = -1;
@@ -58,10 +52,10 @@ class BoundProgram {
 
   const RankProgram& program() const { return program_; }
   const ShardedProblem& sharded() const { return sharded_; }
-  Rank rank() const { return rank_; }
-  TokenRanges shard() const { return sharded_.layout.shard(rank_); }
-  int threads() const { return threads_; }
-  int64_t first_batch() const { return first_batch_; }
+  Rank rank() const { return how_.rank; }
+  TokenRanges shard() const { return sharded_.layout.shard(how_.rank); }
+  int threads() const { return how_.threads; }
+  int64_t first_batch() const { return how_.first_batch; }
   const AttendOptions& options() const { return options_; }
   MergeRule merge_rule() const { return merge_rule_; }
   BoundOp& op(size_t i) { return ops_[i]; }
@@ -75,7 +69,7 @@ class BoundProgram {
   std::optional<BoundOp> bind_fused(OpId attend, OpId merge) const;
 
  private:
-  class KeyLists;
+  struct KeyLists;
 
   void bind(const Op& op, BoundOp& bound);
   void bind_attend(const Attend& op, BoundOp& bound) const;
@@ -88,9 +82,7 @@ class BoundProgram {
 
   ShardedProblem sharded_;
   RankProgram program_;
-  Rank rank_;
-  int threads_;
-  int64_t first_batch_;
+  BindOptions how_;
   Memory memory_;
   AttendOptions options_;
   MergeRule merge_rule_;

@@ -2,12 +2,36 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/check.h"
-#include "execute/host_ops.h"
 #include "schedule/accounting.h"
 
 namespace longnet {
+
+void require_supported(const AttentionKernel& kernel, const BoundProgram& bound) {
+  const std::string refusal = kernel.why_unsupported(bound.options());
+  check(refusal.empty(), "kernel ", kernel.name(), ": ", refusal);
+}
+
+void execute_rows(const AttentionKernel& kernel, const BoundProgram& bound, size_t op) {
+  const BoundOp& b = bound.op(op);
+  const AttendOptions& options = bound.options();
+  const int threads = bound.threads();
+  AttendOptions floats = options;
+  floats.dtype = DType::kFloat32;
+  kernel.pack(b.packs, options, threads);
+  kernel.pack(b.float_packs, floats, threads);
+  kernel.round(b.rounds, options, threads);
+  kernel.widen(b.widens, options, threads);
+  for (const PackTask& lse : b.lse_packs)
+    for (int64_t i = 0; i < lse.rows; ++i)
+      static_cast<float*>(lse.into)[i * lse.into_stride] =
+          static_cast<const float*>(lse.from)[i * lse.from_stride];
+  kernel.merge(b.merges, bound.merge_rule(), options, threads);
+  for (auto values : b.zeros) std::ranges::fill(values, 0.0f);
+  for (auto values : b.absent) std::ranges::fill(values, -std::numeric_limits<float>::infinity());
+}
 
 ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel& kernel,
                                  int threads, Communicator& comm, MemoryLedger& ledger)
@@ -135,7 +159,10 @@ void ProgramExecutor::test_in_flight() {
 void ProgramExecutor::execute(size_t op) {
   test_in_flight();
   execute_rows(kernel_, *bound_, op);
-  execute_attends(kernel_, *bound_, op, workspace_.bytes(), &test_in_flight_);
+  AttendOptions options = bound_->options();
+  options.progress_hook = &test_in_flight_;
+  const auto& attends = bound_->op(op).attends;
+  if (!attends.empty()) kernel_.attend(attends, options, bound_->threads(), workspace_.bytes());
 }
 
 std::optional<SingleAttend> ProgramExecutor::single_attend() {

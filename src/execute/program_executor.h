@@ -17,6 +17,11 @@
 
 namespace longnet {
 
+// Throws Error when the kernel cannot do what the program asks for.
+void require_supported(const AttentionKernel& kernel, const BoundProgram& bound);
+// Runs an op that computes, in the host's memory, on all its tasks but those of attends.
+void execute_rows(const AttentionKernel& kernel, const BoundProgram& bound, size_t op);
+
 class ProgramExecutor final : public Executor {
  public:
   // Allocates and binds the program of comm.rank(); talks to nobody, so that a rank that has too

@@ -3,12 +3,50 @@
 #include <numeric>
 
 #include "core/check.h"
-#include "execute/row_tasks.h"
 
 namespace longnet {
 namespace {
 
 constexpr TensorKind kInputs[] = {TensorKind::kQuery, TensorKind::kKeyValue};
+
+// The rows of the pieces of `view`, of Q or of K and V. A K/V row that several query heads share
+// comes once.
+//   P = 2, N = 8, one head, rank 1's gathered slot of branch {8, 2}: its first piece (of rank 0)
+//   holds the keys 0 and 2, which gives {key, head 0, tokens 0 2} and the same of V behind them.
+std::vector<FillRows> fill_tasks(const BoundProgram& bound, const SlotView& view) {
+  const TensorKind kind = bound.program().slots[size_t(view.slot)].kind;
+  check(!holds_o(kind), "the generator makes Q, K and V, no results");
+  const AttentionProblem& p = bound.sharded().problem;
+  const RowMap map(bound.sharded(), kind, view.rows);
+  const int64_t row_size = p.head_dim * dtype_bytes(p.dtype);
+  std::vector<FillRows> tasks;
+  for (int i = 0; i < view.num_pieces(); ++i) {
+    const RowMap::Piece& piece = map.pieces()[size_t(view.first_piece() + i)];
+    const auto heads = map.heads_with_rows(piece.heads);
+    std::byte* const base = bound.memory(view.slot).data() + piece.byte_offset;
+    for (int64_t batch = 0; batch < p.batch; ++batch)
+      for (int64_t head : heads)
+        map.for_each_run(piece, head, [&](const TokenRange& run) {
+          const auto place = map.locate(piece, batch, head, run);
+          FillRows rows{.tensor = Tensor::kQuery,
+                        .head = head,
+                        .first_token = (bound.first_batch() + batch) * p.seq_len + run.first,
+                        .token_step = run.stride,
+                        .rows = run.count,
+                        .out = base + place.row * row_size,
+                        .row_stride = place.step * p.head_dim};
+          if (kind == TensorKind::kKeyValue) {
+            rows.tensor = Tensor::kKey;
+            rows.head = p.kv_head_of(head);
+            tasks.push_back(rows);
+            rows.tensor = Tensor::kValue;  // behind all K
+            rows.out = base + (piece.rows + place.row) * row_size;
+          }
+          tasks.push_back(rows);
+        });
+  }
+  return tasks;
+}
 
 const float* output(const BoundProgram& bound) {
   return reinterpret_cast<const float*>(bound.memory(kOutputSlot).data());
@@ -35,11 +73,14 @@ std::span<Byte> own_part(std::span<Byte> bytes, const std::vector<int64_t>& coun
 
 }  // namespace
 
+RowFormat row_format(const AttentionProblem& p) {
+  return {.seed = p.seed, .head_dim = p.head_dim, .dtype = p.dtype};
+}
+
 std::vector<FillRows> input_rows(const BoundProgram& bound, TensorKind kind) {
   const ShardedProblem& s = bound.sharded();
   const Slice own{kEveryRow, {.first = bound.rank()}, s.all_tokens(), s.all_heads()};
-  const int slot = kind == TensorKind::kQuery ? kQuerySlot : kKvSlot;
-  return fill_tasks(s, kind, {slot, own}, bound.memory(slot).data(), bound.first_batch());
+  return fill_tasks(bound, {kind == TensorKind::kQuery ? kQuerySlot : kKvSlot, own});
 }
 
 uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker) {
@@ -63,8 +104,7 @@ ReceivedRows received_rows(const BoundProgram& bound, size_t op) {
   const AttentionProblem& p = bound.sharded().problem;
   const BoundOp& b = bound.op(op);
   const auto make = [&](const SlotView& view) {
-    const auto rows = fill_tasks(bound.sharded(), bound.program().slots[size_t(view.slot)].kind,
-                                 view, bound.memory(view.slot).data(), bound.first_batch());
+    const auto rows = fill_tasks(bound, view);
     for (const FillRows& r : rows) out.bytes += r.rows * p.head_dim * dtype_bytes(p.dtype);
     out.rows.insert(out.rows.end(), rows.begin(), rows.end());
   };
@@ -87,11 +127,22 @@ ReceivedRows received_rows(const BoundProgram& bound, size_t op) {
 }
 
 std::vector<OutputSummary> summarize_output(const BoundProgram& bound, const RowWorker& worker) {
-  const ShardedProblem& s = bound.sharded();
-  const auto tasks = output_tasks(s, bound.rank(), bound.memory(kOutputSlot).data(),
-                                  output_has_lse(bound), bound.first_batch());
-  std::vector<OutputSummary> parts(tasks.size()), heads(size_t(s.problem.num_heads));
-  worker.summarize(tasks, s.problem.head_dim, bound.threads(), parts);
+  const AttentionProblem& p = bound.sharded().problem;
+  std::vector<OutputRows> tasks;  // one per sequence, head and range of the shard
+  for (int64_t batch = 0; batch < p.batch; ++batch)
+    for (int64_t head = 0; head < p.num_heads; ++head)
+      for (const TokenRange& run : bound.shard())
+        tasks.push_back(
+            {.o = output_row(bound, batch, head, run.first).data(),
+             .lse = output_has_lse(bound) ? output_lse(bound, batch, head, run.first) : nullptr,
+             .o_stride = p.num_heads * p.head_dim,
+             .lse_stride = p.num_heads,
+             .head = head,
+             .first_token = (bound.first_batch() + batch) * p.seq_len + run.first,
+             .token_step = run.stride,
+             .rows = run.count});
+  std::vector<OutputSummary> parts(tasks.size()), heads(size_t(p.num_heads));
+  worker.summarize(tasks, p.head_dim, bound.threads(), parts);
   for (size_t i = 0; i < tasks.size(); ++i) heads[size_t(tasks[i].head)].add(parts[i]);
   return heads;
 }

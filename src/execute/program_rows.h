@@ -10,6 +10,8 @@
 
 namespace longnet {
 
+RowFormat row_format(const AttentionProblem& problem);
+
 // Fills Q, K and V of the shard from the generator. Returns their digest (kernels/row_worker.h).
 uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker);
 // The digest of Q, K and V as they are in memory.

@@ -17,6 +17,10 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+double relative_error(double difference, double norm) {  // of sums of squares
+  return norm > 0 ? std::sqrt(difference / norm) : difference > 0 ? kInfinity : 0;
+}
+
 // Selection as the specification words it. Restarts at parts are the option "dilation phase:
 // shard".
 struct Definition {
@@ -153,9 +157,8 @@ std::vector<QuerySample> choose_samples(const ShardedProblem& s, int64_t count) 
   add(0, 0, 0);
   add(p.batch - 1, p.num_heads - 1, p.seq_len - 1);
   // Every other row is moved to one that the sparsest branch selects: chance alone would miss it.
-  const DilatedBranch& sparsest = *std::max_element(
-      s.pattern.branches.begin(), s.pattern.branches.end(),
-      [](const auto& a, const auto& b) { return a.dilation_rate < b.dilation_rate; });
+  const DilatedBranch& sparsest =
+      *std::ranges::max_element(s.pattern.branches, {}, &DilatedBranch::dilation_rate);
   uint32_t i = 0;
   const auto add_random = [&](int64_t wanted) {
     for (; int64_t(samples.size()) < wanted && i < 100 * uint32_t(count); ++i) {
@@ -173,8 +176,8 @@ std::vector<QuerySample> choose_samples(const ShardedProblem& s, int64_t count) 
   add_random(count / 2);
   spread = false;
   int64_t turn = 0;
-  for (const DilatedBranch& b :
-       s.pattern.branches) {  // both sides of a border, and a selected row beyond it
+  // Both sides of a border, and a selected row beyond it.
+  for (const DilatedBranch& b : s.pattern.branches) {
     const int64_t w = std::min(b.segment_length, p.seq_len), border = p.seq_len / w / 2 * w;
     const int64_t head = turn++ % p.num_heads;
     add(0, head, border - 1);
@@ -302,9 +305,7 @@ SampleErrors compare_rows(const AttentionProblem& problem, const DilatedPattern&
       e.spread_difference += row_difference;
       e.spread_norm += row_norm;
     }
-    const double relative = row_norm > 0         ? std::sqrt(row_difference / row_norm)
-                            : row_difference > 0 ? kInfinity
-                                                 : 0;
+    const double relative = relative_error(row_difference, row_norm);
     e.worst_row = std::isnan(relative) ? kInfinity : std::max(e.worst_row, relative);
     if (!lse) continue;
     if (double(*lse) != expected[i].lse) {  // also equal infinities
@@ -319,9 +320,7 @@ SampleErrors compare_rows(const AttentionProblem& problem, const DilatedPattern&
 CheckOutcome judge(const SampleErrors& e, int64_t nan_values, const ShardedProblem& s,
                    const Tolerance& tolerance) {
   CheckOutcome out{.queries = e.queries, .nan_values = nan_values};
-  out.rel_l2_error = e.norm > 0         ? std::sqrt(e.difference / e.norm)
-                     : e.difference > 0 ? kInfinity
-                                        : 0;
+  out.rel_l2_error = relative_error(e.difference, e.norm);
   out.spread_rel_l2_error = std::sqrt(e.spread_difference / e.spread_norm);
   out.max_rel_error = e.worst_row;
   out.max_lse_error = e.worst_lse;
@@ -331,10 +330,11 @@ CheckOutcome judge(const SampleErrors& e, int64_t nan_values, const ShardedProbl
   return out;
 }
 
-CheckOutcome judge_all(const SampleErrors& mine, int64_t nan_values, Communicator& comm,
-                       const ShardedProblem& sharded, const Tolerance& tolerance) {
-  double sums[6] = {double(mine.queries), mine.difference,        mine.norm,
-                    double(nan_values),   mine.spread_difference, mine.spread_norm};
+CheckOutcome check_samples(const Executor& executor, const std::vector<QuerySample>& samples,
+                           Communicator& comm, double tolerance) {
+  const SampleErrors mine = executor.compare(executor.sharded().problem, samples);
+  double sums[6] = {double(mine.queries),         mine.difference,        mine.norm,
+                    double(executor.count_nan()), mine.spread_difference, mine.spread_norm};
   double maxima[3] = {mine.worst_row, mine.worst_lse, mine.rounded ? 1.0 : 0.0};
   comm.all_sum(sums);
   comm.all_max(maxima);
@@ -346,14 +346,7 @@ CheckOutcome judge_all(const SampleErrors& mine, int64_t nan_values, Communicato
                 .worst_row = maxima[0],
                 .worst_lse = maxima[1],
                 .rounded = maxima[2] > 0},
-               int64_t(sums[3]), sharded, tolerance);
-}
-
-CheckOutcome check_samples(const Executor& executor, const std::vector<QuerySample>& samples,
-                           Communicator& comm, double tolerance) {
-  const SampleErrors mine = executor.compare(executor.sharded().problem, samples);
-  return judge_all(mine, executor.count_nan(), comm, executor.sharded(),
-                   executor.tolerance(tolerance, mine.rounded));
+               int64_t(sums[3]), executor.sharded(), executor.tolerance(tolerance, mine.rounded));
 }
 
 }  // namespace longnet

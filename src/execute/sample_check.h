@@ -101,9 +101,6 @@ struct Tolerance {
 };
 CheckOutcome judge(const SampleErrors& errors, int64_t nan_values, const ShardedProblem& sharded,
                    const Tolerance& tolerance = {});
-// The same of all ranks' errors together; every rank gets the outcome.
-CheckOutcome judge_all(const SampleErrors& mine, int64_t nan_values, Communicator& comm,
-                       const ShardedProblem& sharded, const Tolerance& tolerance = {});
 
 // Each rank checks the samples that it owns; every rank gets the outcome of all. `tolerance` 0: the
 // executor's default.

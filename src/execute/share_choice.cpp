@@ -5,7 +5,6 @@
 #include <map>
 
 #include "core/check.h"
-#include "pattern/pair_count.h"
 #include "schedule/program.h"
 
 namespace longnet {
@@ -58,35 +57,6 @@ class Pieces {
   std::vector<int64_t> end_;  // one past the last piece of each grid
 };
 
-// Messages into a slot that nobody has needed so far. Those of other rows replace them.
-class PendingMessages {
- public:
-  void add(size_t op, const SlotView& into) {
-    auto& pending = of_slot_[into.slot];
-    if (!pending.empty() && pending.front().into.rows != into.rows) pending.clear();
-    pending.push_back({op, into});
-  }
-  template <class Fn>
-  void take(int slot, Fn fn) {
-    for (const Message& m : of_slot_[slot]) fn(m.op);
-    of_slot_[slot].clear();
-  }
-
- private:
-  struct Message {
-    size_t op;
-    SlotView into;
-  };
-  std::map<int, std::vector<Message>> of_slot_;
-};
-
-const SlotView* arrives_in(const Action& what) {
-  if (const auto* o = std::get_if<Recv>(&what)) return &o->what;
-  if (const auto* o = std::get_if<AllGather>(&what)) return &o->into;
-  if (const auto* o = std::get_if<AllToAll>(&what)) return &o->into;
-  return nullptr;
-}
-
 }  // namespace
 
 double WalkShare::forward_s(double attend_s, double merge_s, double pack_s) const {
@@ -113,18 +83,31 @@ ShareChoice choose_share(const BoundProgram& bound, double share, int at_once) {
   const double wanted = share * double(attends.size());
   const auto chosen = evenly(size_t(std::ceil(wanted)), attends.size());
   const double of_tasks = wanted / double(chosen.size());
-  PendingMessages messages;
+  // By slot, messages that nobody has needed so far. Those of other rows replace them.
+  struct Message {
+    size_t op;
+    Slice rows;
+  };
+  std::map<int, std::vector<Message>> pending;
   size_t turn = 0;     // among the chosen attends
   bool fresh = false;  // the last attend runs, so its merge does
   for (size_t i = 0; i < ops.size(); ++i) {
     const Action& what = ops[i].what;
-    if (const SlotView* into = arrives_in(what)) messages.add(i, *into);
+    if (is_communication(what))
+      for_each_view(what, [&](const SlotView& view, bool writes) {
+        if (!writes) return;
+        auto& messages = pending[view.slot];
+        if (!messages.empty() && messages.front().rows != view.rows) messages.clear();
+        messages.push_back({i, view.rows});
+      });
     if (const auto* attend = std::get_if<Attend>(&what)) {
       fresh = turn < chosen.size() && attends[chosen[turn]] == i;
       if (!fresh) continue;
       ++turn;
-      for (const int slot : {attend->q.slot, attend->kv.slot})
-        messages.take(slot, [&](size_t op) { out.runs[op] = true; });
+      for (const int slot : {attend->q.slot, attend->kv.slot}) {
+        for (const Message& m : pending[slot]) out.runs[m.op] = true;
+        pending[slot].clear();
+      }
       // As many as keep the device busy to the end, as it is when all tasks run.
       const Pieces tasks(bound.op(i).attends, dtype_bytes(bound.options().dtype));
       const auto round = size_t(at_once);

@@ -13,6 +13,7 @@
 // digests and the errors of sampled rows.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,9 +21,37 @@
 
 #include "core/tagged_memory.h"
 #include "execute/bound_program.h"
-#include "execute/unit_walk.h"
+#include "execute/sample_check.h"
+#include "execute/share_choice.h"
+#include "kernels/row_worker.h"
 
 namespace longnet {
+
+struct WalkUnit {
+  Rank rank = 0;
+  int64_t first_batch = 0, batches = 1;  // sequences of the problem's batch
+  bool operator==(const WalkUnit&) const = default;
+};
+
+// Seconds of one unit. `generate` makes the shard's own inputs with their digest, `receive` what
+// other ranks would send.
+struct WalkTimes {
+  double bind_s = 0, poison_s = 0, generate_s = 0, receive_s = 0;
+  double attend_s = 0, pack_s = 0, merge_s = 0;  // the forward pass; pack: also resets
+  double summarize_s = 0, check_s = 0, wall_s = 0;
+  double forward_s() const { return attend_s + pack_s + merge_s; }
+};
+
+struct ShardOutcome {
+  WalkUnit unit;
+  WalkShare share;  // below all: no output, hence no summary, digest or sample
+  WalkTimes times;
+  int64_t received_bytes = 0;  // what the program's messages would have brought
+  int64_t unit_bytes = 0;      // of the unit's slots and the kernel's workspace
+  uint64_t input_digest = 0;   // of the shard's Q, K and V
+  std::vector<OutputSummary> heads;
+  SampleErrors errors;
+};
 
 // Bytes that a walk holds for one rank's slots, by tag: each slot is rounded up to 64.
 std::map<std::string, int64_t> walk_memory(const RankProgram& program);
@@ -30,35 +59,55 @@ std::map<std::string, int64_t> walk_memory(const RankProgram& program);
 // Empty when one device can walk this rank's program.
 std::string why_not_virtual(const RankProgram& program);
 
-class VirtualWalk final : public UnitWalk {
+class UnitWalk {
  public:
-  // `problem`: with the whole batch. Kernel, worker and ledger must outlive the walk. Memory grows
-  // to what the largest unit so far needed and is used again.
-  VirtualWalk(const AttentionProblem& problem, MakeSchedule make_schedule,
-              const AttentionKernel& kernel, const RowWorker& worker, int threads,
-              MemoryLedger& ledger);
-  ~VirtualWalk() override;
+  // The schedule for a batch of that many sequences.
+  using MakeSchedule = std::function<Schedule(int64_t batches)>;
+  // `problem`: with the whole batch. The ledger must outlive the walk.
+  UnitWalk(const AttentionProblem& problem, MakeSchedule make_schedule,
+           std::shared_ptr<const RowWorker> worker, MemoryLedger& ledger)
+      : worker_(std::move(worker)),
+        ledger_(ledger),
+        problem_(problem),
+        make_schedule_(std::move(make_schedule)) {}
+  virtual ~UnitWalk() = default;
+  // Throws std::bad_alloc when the device has too little memory.
+  ShardOutcome run(const WalkUnit& unit, const std::vector<QuerySample>& samples) {
+    return walk(unit, &samples, 1);
+  }
+  // Runs about this share of the unit's pairs (share_choice.h). Only what these read is received.
+  ShardOutcome run_share(const WalkUnit& unit, double share) { return walk(unit, nullptr, share); }
 
-  ShardOutcome run(const WalkUnit& unit, const std::vector<QuerySample>& samples) override;
-  ShardOutcome run_share(const WalkUnit& unit, double share) override;
+ protected:
+  using Compare = std::function<SampleErrors(const AttentionProblem& problem)>;
+  // Runs the unit and inspects its output. `samples` null: runs `share` of its pairs.
+  virtual void execute(const std::vector<QuerySample>* samples, double share,
+                       ShardOutcome& out) = 0;
+  const Schedule& schedule_for(const WalkUnit& unit);
+  void inspect(const BoundProgram& bound, const Compare& compare, ShardOutcome& out) const;
+
+  std::shared_ptr<const RowWorker> worker_;
+  MemoryLedger& ledger_;
 
  private:
-  std::unique_ptr<BoundProgram> prepare(ShardOutcome& out);
-  BoundProgram::Memory place(const RankProgram& program);
-  void receive(const BoundProgram& bound, size_t op, ShardOutcome& out) const;
-  // `attends`: those of its tasks that run.
-  void run_op(const BoundProgram& bound, size_t op, std::span<const AttendGrid> attends,
-              ShardOutcome& out);
+  ShardOutcome walk(const WalkUnit& unit, const std::vector<QuerySample>* samples, double share);
 
   AttentionProblem problem_;
   MakeSchedule make_schedule_;
-  const AttentionKernel& kernel_;
-  const RowWorker& worker_;
-  int threads_;
-  MemoryLedger& ledger_;
   std::map<int64_t, Schedule> schedules_;  // by number of sequences
-  std::map<SlotTag, TaggedBuffer> memory_;
-  TaggedBuffer workspace_;
 };
+
+// On the CPU. Memory grows to what the largest unit so far needed and is used again.
+std::unique_ptr<UnitWalk> make_virtual_walk(const AttentionProblem& problem,
+                                            UnitWalk::MakeSchedule make_schedule,
+                                            std::shared_ptr<const AttentionKernel> kernel,
+                                            int threads, MemoryLedger& ledger);
+// On the calling thread's GPU (cuda/device_walk.cpp). `worker` is one for the device's rows.
+class DeviceKernel;
+std::unique_ptr<UnitWalk> make_device_walk(const AttentionProblem& problem,
+                                           UnitWalk::MakeSchedule make_schedule,
+                                           std::shared_ptr<const DeviceKernel> kernel,
+                                           std::shared_ptr<const RowWorker> worker,
+                                           MemoryLedger& ledger);
 
 }  // namespace longnet

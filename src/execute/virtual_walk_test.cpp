@@ -46,19 +46,17 @@ struct Total {
 
 // Every sample of every rank; also what was received and held against the prediction.
 Total walk(const Case& c, int ranks, int64_t batches_at_once, int threads = 1) {
-  const auto kernel = make_kernel("cpu");
-  const auto worker = make_cpu_row_worker();
   MemoryLedger ledger;
-  VirtualWalk walk(
-      c.problem, [&](int64_t batches) { return schedule_of(c, ranks, batches); }, *kernel, *worker,
-      threads, ledger);
+  const auto walk = make_virtual_walk(
+      c.problem, [&](int64_t batches) { return schedule_of(c, ranks, batches); },
+      make_kernel("cpu"), threads, ledger);
   const ShardedProblem s = schedule_of(c, ranks, c.problem.batch).sharded;
   const auto samples = choose_samples(s, 1 << 20);
   Total total;
   for (int64_t first = 0; first < c.problem.batch; first += batches_at_once)
     for (Rank r = 0; r < ranks; ++r) {
       const int64_t batches = std::min(batches_at_once, c.problem.batch - first);
-      const ShardOutcome out = walk.run({r, first, batches}, samples);
+      const ShardOutcome out = walk->run({r, first, batches}, samples);
       const Schedule schedule = schedule_of(c, ranks, batches);
       const RankAccount expected = account(schedule.sharded, schedule.program(r), r);
       EXPECT_EQ(out.received_bytes, expected.bytes_received) << c.algorithm << " rank " << r;
@@ -161,21 +159,19 @@ TEST(VirtualWalk, AnyNumberOfRanksGivesTheSame) {
 TEST(VirtualWalk, AShareStandsForTheWhole) {
   Case c{.algorithm = "ring",
          .problem = {.seq_len = 8192, .num_heads = 4, .num_kv_heads = 4, .head_dim = 8}};
-  const auto kernel = make_kernel("cpu");
-  const auto worker = make_cpu_row_worker();
   for (const bool causal : {false, true})
     for (const auto& [algorithm, ranks] : {std::pair{"ring", 8}, std::pair{"all_gather", 2}}) {
       c.algorithm = algorithm;
       c.problem.causal = causal;
       MemoryLedger ledger;
-      VirtualWalk walk(
-          c.problem, [&](int64_t batches) { return schedule_of(c, ranks, batches); }, *kernel,
-          *worker, 1, ledger);
+      const auto walk = make_virtual_walk(
+          c.problem, [&](int64_t batches) { return schedule_of(c, ranks, batches); },
+          make_kernel("cpu"), 1, ledger);
       const Rank last = ranks - 1;
       const Schedule schedule = schedule_of(c, ranks, 1);
       const RankAccount all = account(schedule.sharded, schedule.program(last), last);
       for (const double share : {0.25, 0.5, 1.0}) {
-        const ShardOutcome out = walk.run_share({last, 0, 1}, share);
+        const ShardOutcome out = walk->run_share({last, 0, 1}, share);
         EXPECT_EQ(out.share.all_pairs, all.pairs) << algorithm;
         EXPECT_NEAR(out.share.pairs / all.pairs, share, causal ? 0.15 : 0.02)
             << algorithm << " share " << share << " causal " << causal;
@@ -197,15 +193,13 @@ TEST(VirtualWalk, AShareStandsForTheWhole) {
 
 TEST(VirtualWalk, AShareKeepsAllThreadsBusy) {  // half of them idle would count as slow tasks
   const Case c{.algorithm = "local", .problem = {.seq_len = 12 * 2048, .head_dim = 8}};
-  const auto kernel = make_kernel("cpu");
-  const auto worker = make_cpu_row_worker();
   for (const int threads : {1, 2, 3}) {
     MemoryLedger ledger;
-    VirtualWalk walk(
-        c.problem, [&](int64_t batches) { return schedule_of(c, 1, batches); }, *kernel, *worker,
+    const auto walk = make_virtual_walk(
+        c.problem, [&](int64_t batches) { return schedule_of(c, 1, batches); }, make_kernel("cpu"),
         threads, ledger);
     for (const double share : {1.0 / 12, 3.0 / 12, 0.5}) {
-      const ShardOutcome out = walk.run_share({0, 0, 1}, share);
+      const ShardOutcome out = walk->run_share({0, 0, 1}, share);
       const double tasks = 12 * c.problem.num_heads * out.share.pairs / out.share.all_pairs;
       EXPECT_EQ(std::fmod(tasks, threads), 0) << threads << " threads, share " << share;
       EXPECT_GE(tasks, 1);
@@ -216,14 +210,13 @@ TEST(VirtualWalk, AShareKeepsAllThreadsBusy) {  // half of them idle would count
 TEST(VirtualWalk, HoldsOneRankAtATime) {
   const Case c;
   const auto kernel = make_kernel("cpu");
-  const auto worker = make_cpu_row_worker();
   MemoryLedger ledger;
-  VirtualWalk walk(
-      c.problem, [&](int64_t batches) { return schedule_of(c, 7, batches); }, *kernel, *worker, 1,
+  const auto walk = make_virtual_walk(
+      c.problem, [&](int64_t batches) { return schedule_of(c, 7, batches); }, make_kernel("cpu"), 1,
       ledger);
   std::map<std::string, int64_t> predicted;
   for (Rank r = 0; r < 7; ++r) {
-    walk.run({r, 0, 3}, {});
+    walk->run({r, 0, 3}, {});
     for (const auto& [tag, bytes] : walk_memory(schedule_of(c, 7, 3).program(r)))
       predicted[tag] = std::max(predicted[tag], bytes);
   }

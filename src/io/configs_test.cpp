@@ -10,7 +10,6 @@
 #include "io/expand.h"
 #include "io/filter.h"
 #include "measure/statistics.h"
-#include "pattern/pair_count.h"
 
 namespace longnet {
 namespace {

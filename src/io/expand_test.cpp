@@ -6,7 +6,6 @@
 #include <set>
 
 #include "core/test_support.h"
-#include "pattern/pair_count.h"
 
 namespace longnet {
 namespace {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <set>
 #include <unordered_map>
@@ -34,9 +36,7 @@ IntervalType interval_type(const std::vector<TokenClass>& classes) {
   IntervalType type;
   std::vector<const std::vector<int32_t>*> joined;
   for (const TokenClass& c : classes) {
-    const bool none =
-        std::all_of(c.offsets.begin(), c.offsets.end(), [](int32_t o) { return o == kNoOffset; });
-    if (none)
+    if (std::ranges::count(c.offsets, kNoOffset) == std::ssize(c.offsets))
       type.isolated_token = true;
     else
       joined.push_back(&c.offsets);
@@ -44,8 +44,8 @@ IntervalType interval_type(const std::vector<TokenClass>& classes) {
   for (const auto* mine : joined) {
     const auto smaller = [&](const auto* other) { return other != mine && within(*other, *mine); };
     const auto larger = [&](const auto* other) { return other != mine && within(*mine, *other); };
-    if (std::none_of(joined.begin(), joined.end(), smaller)) type.smallest.push_back(*mine);
-    if (std::none_of(joined.begin(), joined.end(), larger)) type.largest.push_back(*mine);
+    if (std::ranges::none_of(joined, smaller)) type.smallest.push_back(*mine);
+    if (std::ranges::none_of(joined, larger)) type.largest.push_back(*mine);
   }
   return type;
 }
@@ -59,17 +59,15 @@ IntervalType interval_type(const std::vector<TokenClass>& classes) {
 //   N = 2^30, w = 2048, 2^27 and N: 524288 intervals become a few dozen.
 class SegmentTree {
  public:
-  SegmentTree(const BranchLayout& layout, const DepthOptions& options)
+  SegmentTree(BranchLayout& layout, const DepthOptions& options)
       : layout_(layout),
-        cache_(layout),
         merge_twins_(options.merge_twins),
         borders_(layout.borders()),
         order_(layout.num_branches()),
         first_segment_(order_.size()) {
     std::iota(order_.begin(), order_.end(), size_t{0});
-    std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
-      return layout.rows(a).segment_length() > layout.rows(b).segment_length();
-    });
+    std::ranges::stable_sort(order_, std::greater{},
+                             [&](size_t b) { return layout.rows(b).segment_length(); });
     root_ = with_children({}, 0, 0, borders_.size() - 1);
   }
 
@@ -100,21 +98,15 @@ class SegmentTree {
 
   // Cuts [lo, hi) where all branches of `level` and deeper begin a segment.
   Node with_children(Node node, size_t level, size_t lo, size_t hi) {
-    std::vector<int> children;
+    std::map<int, int64_t> copies;  // by index
     for (size_t begin = lo; begin < hi;) {
       size_t end = begin + 1;
       while (end < hi && !separates(level, borders_[end])) ++end;
-      children.push_back(build(level, begin, end));
+      ++copies[build(level, begin, end)];
       begin = end;
     }
-    std::sort(children.begin(), children.end());
-    for (size_t i = 0; i < children.size();) {
-      size_t j = i;
-      while (j < children.size() && children[j] == children[i]) ++j;
-      const auto copies = int64_t(j - i);
-      node.children.emplace_back(children[i], merge_twins_ ? std::min<int64_t>(copies, 2) : copies);
-      i = j;
-    }
+    for (const auto& [child, count] : copies)
+      node.children.emplace_back(child, merge_twins_ ? std::min<int64_t>(count, 2) : count);
     return node;
   }
 
@@ -127,7 +119,7 @@ class SegmentTree {
   int leaf(size_t interval) {
     const TokenInterval tokens{borders_[interval], borders_[interval + 1]};
     Node node;
-    node.type = type_of(cache_.of(tokens));
+    node.type = type_of(layout_.classes(tokens));
     Key key{-1, node.type};
     for (size_t l = 0; l < order_.size(); ++l) {
       node.segment_of.push_back(layout_.rows(order_[l]).segment_of(tokens.begin) -
@@ -197,8 +189,7 @@ class SegmentTree {
     return groups;
   }
 
-  const BranchLayout& layout_;
-  ClassCache cache_;
+  BranchLayout& layout_;
   bool merge_twins_;
   std::vector<int64_t> borders_;
   std::vector<size_t> order_;           // branches, longest segments first
@@ -214,17 +205,16 @@ class SegmentTree {
 // Neighbours must share a group, for nothing lies between them; and then everything hears.
 bool neighbours_share_groups(const BranchLayout& layout, const std::vector<int64_t>& borders) {
   const auto& d = layout.dilations();
-  const bool whole = std::any_of(d.begin(), d.end(), [](const Dilation& b) { return b.rate == 1; });
+  const bool whole = std::ranges::any_of(d, [](const Dilation& b) { return b.rate == 1; });
   if (!whole && int64_t(borders.size()) - 1 < layout.seq_len()) return false;
   for (size_t i = 1; i + 1 < borders.size(); ++i)
     if (!layout.same_group(borders[i] - 1, borders[i])) return false;
   return true;
 }
 
-DependencyDepth causal_depth(const BranchLayout& layout, const DepthOptions& options) {
+DependencyDepth causal_depth(BranchLayout& layout, const DepthOptions& options) {
   const std::vector<int64_t> borders = layout.borders();
   if (!neighbours_share_groups(layout, borders)) return {.layers = DependencyDepth::kNever};
-  ClassCache cache(layout);
   std::vector<int64_t> base;
   CausalGraph graph;
   for (size_t b = 0; b < layout.num_branches(); ++b) {
@@ -237,13 +227,11 @@ DependencyDepth causal_depth(const BranchLayout& layout, const DepthOptions& opt
       const TokenClass* of;
     };
     std::vector<Outermost> here;
-    for (const TokenClass& c : cache.of({borders[i], borders[i + 1]})) {
+    for (const TokenClass& c : layout.classes({borders[i], borders[i + 1]})) {
       here.push_back({{borders[i] + c.first, true, c.first == c.last}, &c});
       if (c.first < c.last) here.push_back({{borders[i] + c.last, false, true}, &c});
     }
-    std::sort(here.begin(), here.end(), [](const Outermost& a, const Outermost& b) {
-      return a.token.position < b.token.position;
-    });
+    std::ranges::sort(here, {}, [](const Outermost& o) { return o.token.position; });
     for (const Outermost& o : here) {
       std::vector<int32_t> groups;
       for (size_t b = 0; b < base.size(); ++b)
@@ -283,10 +271,9 @@ DependencyDepth dependency_depth(const AttentionProblem& problem, const DilatedP
                                  const DepthOptions& options) {
   check_pattern(pattern, problem);
   if (problem.seq_len == 1) return {.layers = 0, .reachable_layers = 0};
-  if (std::any_of(pattern.branches.begin(), pattern.branches.end(),
-                  [](const DilatedBranch& b) { return b.summary_tokens > 0; }))
+  if (std::ranges::any_of(pattern.branches, [](const auto& b) { return b.summary_tokens > 0; }))
     return sparse_depth(problem, pattern);
-  const BranchLayout layout(problem, pattern);
+  BranchLayout layout(problem, pattern);
   for (size_t b = 0; b < layout.num_branches(); ++b)
     if (layout.dilations()[b].rate == 1 && layout.rows(b).num_segments() == 1)
       return {.layers = 1, .reachable_layers = 1};

@@ -2,22 +2,25 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace longnet {
-
-bool SourceMask::any() const {
-  return std::any_of(words.begin(), words.end(), [](uint64_t w) { return w != 0; });
-}
-
-SourceMask SourceMask::first(int count) {
-  SourceMask mask;
-  for (int i = 0; i < count; ++i) mask.set(i);
-  return mask;
-}
 
 void GroupLists::add(std::span<const int32_t> groups) {
   groups_.insert(groups_.end(), groups.begin(), groups.end());
   ends_.push_back(groups_.size());
+}
+
+GroupLists GroupLists::inverse(int64_t num_groups) const {
+  GroupLists out;
+  out.groups_.resize(groups_.size());
+  std::vector<size_t> at(size_t(num_groups) + 1);  // where the next list of each group goes
+  for (const int32_t g : groups_) ++at[size_t(g) + 1];
+  std::partial_sum(at.begin(), at.end(), at.begin());
+  out.ends_.assign(at.begin() + 1, at.end());
+  for (int64_t i = 0; i < size(); ++i)
+    for (const int32_t g : (*this)[i]) out.groups_[at[size_t(g)]++] = int32_t(i);
+  return out;
 }
 
 namespace {
@@ -61,33 +64,11 @@ BatchDepth search_batch(const DepthGraph& graph, std::vector<SourceMask>& heard,
   return out;
 }
 
-// For each group the lists that hold it: the inverse of GroupLists.
-class Members {
- public:
-  Members(const GroupLists& lists, int64_t num_groups) : ends_(size_t(num_groups) + 1) {
-    for (int64_t i = 0; i < lists.size(); ++i)
-      for (const int32_t g : lists[i]) ++ends_[size_t(g) + 1];
-    for (size_t g = 1; g < ends_.size(); ++g) ends_[g] += ends_[g - 1];
-    lists_.resize(size_t(lists.total()));
-    std::vector<size_t> at(ends_.begin(), ends_.end() - 1);
-    for (int64_t i = 0; i < lists.size(); ++i)
-      for (const int32_t g : lists[i]) lists_[at[size_t(g)]++] = int32_t(i);
-  }
-  std::span<const int32_t> of(int32_t group) const {
-    const size_t begin = ends_[size_t(group)];
-    return {lists_.data() + begin, ends_[size_t(group) + 1] - begin};
-  }
-
- private:
-  std::vector<size_t> ends_;
-  std::vector<int32_t> lists_;
-};
-
 // One source at a time, its layer counts for all targets: O(joins + targets) whatever the depth.
 class SingleSearch {
  public:
   explicit SingleSearch(const DepthGraph& graph)
-      : graph_(graph), members_(graph.joins, graph.num_groups) {}
+      : graph_(graph), members_(graph.joins.inverse(graph.num_groups)) {}
 
   // Layers until each target has heard from the target `source` (at least 1, as in search_batch);
   // kNever where it does not.
@@ -103,7 +84,7 @@ class SingleSearch {
     for (const int32_t g : graph_.targets[source]) reach(g, 1);
     for (size_t i = 0; i < queue_.size(); ++i) {
       const int32_t group = queue_[i], layer = group_layer_[size_t(group)];
-      for (const int32_t join : members_.of(group)) {
+      for (const int32_t join : members_[group]) {
         if (join_done_[size_t(join)]) continue;
         join_done_[size_t(join)] = true;
         for (const int32_t g : graph_.joins[join]) reach(g, layer + 1);
@@ -123,7 +104,7 @@ class SingleSearch {
 
  private:
   const DepthGraph& graph_;
-  Members members_;
+  GroupLists members_;
   std::vector<int32_t> group_layer_, queue_, layers_;
   std::vector<bool> join_done_;
 };
@@ -154,8 +135,7 @@ class OpenSources {
       return high_turn_ ? std::pair(-int64_t{s.upper}, -int64_t{s.lower})
                         : std::pair(int64_t{s.lower}, int64_t{s.upper});
     };
-    const auto pick = std::min_element(
-        open_.begin(), open_.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
+    const auto pick = std::ranges::min_element(open_, {}, key);
     high_turn_ = !high_turn_;
     const int32_t picked = pick->target;
     const std::vector<int32_t>& layers = search_.layers_from(picked);
@@ -214,18 +194,19 @@ DependencyDepth depth_of(const DepthGraph& graph, int64_t max_steps,
       open.narrow();
     }
     if (progress) progress(double(all - open.size()) / double(all));
-    worthwhile = (before - open.size()) * open.furthest() >
-                 kTrial * kCostOfVisit * int64_t{SourceMask::kSources};
+    worthwhile =
+        (before - open.size()) * open.furthest() > kTrial * kCostOfVisit * int64_t{kSources};
   }
   int64_t furthest = open.furthest();
   bool all_heard = open.all_heard() && !graph.isolated_token;
   const std::vector<int32_t> rest = open.sources();
-  for (size_t begin = 0; begin < rest.size(); begin += SourceMask::kSources) {
-    const size_t size = std::min<size_t>(SourceMask::kSources, rest.size() - begin);
+  for (size_t begin = 0; begin < rest.size(); begin += kSources) {
+    const size_t size = std::min<size_t>(kSources, rest.size() - begin);
     std::vector<SourceMask> heard(size_t(graph.num_groups));
     for (size_t i = 0; i < size; ++i)
-      for (const int32_t g : graph.targets[rest[begin + i]]) heard[size_t(g)].set(int(i));
-    const BatchDepth batch = search_batch(graph, heard, SourceMask::first(int(size)), steps_left);
+      for (const int32_t g : graph.targets[rest[begin + i]]) heard[size_t(g)].set(i);
+    const BatchDepth batch =
+        search_batch(graph, heard, ~SourceMask() >> (kSources - size), steps_left);
     if (steps_left <= 0)
       return all_heard ? too_long() : DependencyDepth{.layers = DependencyDepth::kNever};
     furthest = std::max(furthest, batch.last_news);
@@ -241,10 +222,10 @@ DependencyDepth causal_depth_of(const CausalGraph& graph, int64_t max_steps,
   for (size_t t = 0; t < graph.tokens.size(); ++t)
     if (graph.tokens[t].is_last) sources.push_back(int64_t(t));
   int64_t steps_left = max_steps, depth = 0;
-  for (size_t begin = 0; begin < sources.size(); begin += SourceMask::kSources) {
-    const size_t size = std::min<size_t>(SourceMask::kSources, sources.size() - begin);
+  for (size_t begin = 0; begin < sources.size(); begin += kSources) {
+    const size_t size = std::min<size_t>(kSources, sources.size() - begin);
     std::vector<SourceMask> knows(graph.tokens.size());
-    for (size_t i = 0; i < size; ++i) knows[size_t(sources[begin + i])].set(int(i));
+    for (size_t i = 0; i < size; ++i) knows[size_t(sources[begin + i])].set(i);
     for (int64_t layer = 1;; ++layer) {
       steps_left -= 2 * graph.groups.total();
       if (steps_left <= 0) return {};
@@ -258,10 +239,9 @@ DependencyDepth causal_depth_of(const CausalGraph& graph, int64_t max_steps,
         for (const int32_t g : groups) heard[size_t(g)] |= known;
         knows[t] |= union_of(groups, heard);
         if (graph.tokens[t].is_first) {
-          SourceMask either = knows[t];
-          missing = missing || (either |= earlier) != knows[t];
+          missing = missing || (knows[t] | earlier) != knows[t];
         }
-        if (passed < size && sources[begin + passed] == int64_t(t)) earlier.set(int(passed++));
+        if (passed < size && sources[begin + passed] == int64_t(t)) earlier.set(passed++);
       }
       depth = std::max(depth, layer);
       if (!missing) break;

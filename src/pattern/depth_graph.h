@@ -1,6 +1,6 @@
 // Groups and the classes of tokens that join them: the graph that dependency_depth searches.
 #pragma once
-#include <array>
+#include <bitset>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -10,24 +10,15 @@
 namespace longnet {
 
 // A set of up to 256 sources, which are searched from at once.
-struct SourceMask {
-  static constexpr int kSources = 256;
-  std::array<uint64_t, kSources / 64> words{};
-
-  void set(int i) { words[size_t(i) / 64] |= uint64_t{1} << (i % 64); }
-  bool any() const;
-  bool operator==(const SourceMask&) const = default;
-  SourceMask& operator|=(const SourceMask& o) {
-    for (size_t w = 0; w < words.size(); ++w) words[w] |= o.words[w];
-    return *this;
-  }
-  static SourceMask first(int count);  // bits [0, count)
-};
+inline constexpr size_t kSources = 256;
+using SourceMask = std::bitset<kSources>;
 
 // Lists of group indices, back to back.
 class GroupLists {
  public:
   void add(std::span<const int32_t> groups);
+  // For each of `num_groups` groups the lists that hold it.
+  GroupLists inverse(int64_t num_groups) const;
   int64_t size() const { return int64_t(ends_.size()); }
   int64_t total() const { return int64_t(groups_.size()); }
   std::span<const int32_t> operator[](int64_t i) const {

@@ -5,14 +5,8 @@
 namespace longnet {
 
 std::string_view to_string(PatternKind kind) {
-  switch (kind) {
-    case PatternKind::kDense:
-      return "dense";
-    case PatternKind::kSparse:
-      return "sparse";
-    default:
-      return "dilated";
-  }
+  constexpr std::string_view kNames[] = {"dense", "dilated", "sparse"};
+  return kNames[size_t(kind)];
 }
 
 std::string_view to_string(OffsetRule rule) {
@@ -58,39 +52,27 @@ void check_pattern(const DilatedPattern& pattern, const AttentionProblem& proble
 }
 
 int64_t head_offset(OffsetRule rule, int64_t head, int64_t num_heads, int64_t offsets) {
-  switch (rule) {
-    case OffsetRule::kBlock:
-      return head / ceil_div(num_heads, offsets);
-    case OffsetRule::kNone:
-      return 0;
-    default:
-      return head % offsets;
-  }
+  if (rule == OffsetRule::kNone) return 0;
+  return rule == OffsetRule::kBlock ? head / ceil_div(num_heads, offsets) : head % offsets;
 }
 
-BranchRows::BranchRows(const DilatedPattern& pattern, int branch, int64_t seq_len)
-    : seq_len_(seq_len), phase_parts_(std::min(pattern.phase_parts, seq_len)) {
+BranchRows::BranchRows(const DilatedPattern& pattern, int branch, const AttentionProblem& problem)
+    : rule_(pattern.offset),
+      num_heads_(problem.num_heads),
+      seq_len_(problem.seq_len),
+      phase_parts_(std::min(pattern.phase_parts, seq_len_)) {
   const DilatedBranch& b = pattern.branches.at(size_t(branch));
   rate_ = b.dilation_rate;
   summary_ = b.summary_tokens;
   offsets_ = longnet::num_offsets(b);
   // Sub-blocks are counted from the nominal end of a segment, which a short sequence may not reach.
-  length_ = is_summary() ? b.segment_length : std::min(b.segment_length, seq_len);
+  length_ = is_summary() ? b.segment_length : std::min(b.segment_length, seq_len_);
 }
-
-namespace {
-// The part that holds `token`: parts of ceil(N/parts) tokens come first, shorter ones after.
-int64_t part_of(int64_t length, int64_t parts, int64_t token) {
-  const int64_t longer = length % parts, size = length / parts;
-  return token < longer * (size + 1) ? token / (size + 1)
-                                     : longer + (token - longer * (size + 1)) / size;
-}
-}  // namespace
 
 int64_t BranchRows::next_border(int64_t token) const {
   int64_t border = std::min((segment_of(token) + 1) * length_, seq_len_);
   if (phase_parts_ > 1) {
-    const int64_t part = part_of(seq_len_, phase_parts_, token);
+    const int64_t part = part_index(seq_len_, phase_parts_, token);
     border = std::min(border, part_begin(seq_len_, phase_parts_, part + 1));
   }
   return border;
@@ -99,7 +81,7 @@ int64_t BranchRows::next_border(int64_t token) const {
 int64_t BranchRows::phase_origin(int64_t token) const {
   int64_t origin = segment_of(token) * length_;
   if (phase_parts_ > 1) {
-    const int64_t part = part_of(seq_len_, phase_parts_, token);
+    const int64_t part = part_index(seq_len_, phase_parts_, token);
     origin = std::max(origin, part_begin(seq_len_, phase_parts_, part));
   }
   return origin;
@@ -133,10 +115,9 @@ int64_t BranchRows::count(int64_t offset, TokenInterval within) const {
 KvStreams kv_streams(const AttentionProblem& problem, const DilatedPattern& pattern, int branch,
                      int64_t first_head, int64_t num_heads) {
   KvStreams out;
-  const int64_t offsets = num_offsets(pattern.branches.at(size_t(branch)));
+  const BranchRows rows(pattern, branch, problem);
   for (int64_t head = first_head; head < first_head + num_heads; ++head) {
-    const KvStream stream{problem.kv_head_of(head),
-                          head_offset(pattern.offset, head, problem.num_heads, offsets)};
+    const KvStream stream{problem.kv_head_of(head), rows.offset_of(head)};
     const auto known = std::find(out.streams.begin(), out.streams.end(), stream);
     out.of_head.push_back(int(known - out.streams.begin()));
     if (known == out.streams.end()) out.streams.push_back(stream);
@@ -145,13 +126,101 @@ KvStreams kv_streams(const AttentionProblem& problem, const DilatedPattern& patt
 }
 
 double coverage(const AttentionProblem& problem, const DilatedPattern& pattern, int branch) {
-  const BranchRows rows(pattern, branch, problem.seq_len);
+  const BranchRows rows(pattern, branch, problem);
   double selected = 0;
   for (int64_t head = 0; head < problem.num_heads; ++head)
-    selected +=
-        double(rows.count(head_offset(pattern.offset, head, problem.num_heads, rows.num_offsets()),
-                          {0, problem.seq_len}));
+    selected += double(rows.count(rows.offset_of(head), {0, problem.seq_len}));
   return selected / (double(problem.seq_len) * double(problem.num_heads));
+}
+
+namespace {
+
+// Sum of floor((a i + b) / m) for i in [0, n); a, b >= 0, m >= 1 (a Euclid-like descent, O(log m)).
+__int128 floor_sum(int64_t n, int64_t m, int64_t a, int64_t b) {
+  check(n >= 0 && m >= 1 && a >= 0 && b >= 0, "floor_sum needs n, a, b >= 0 and m >= 1: ", n, ' ',
+        m, ' ', a, ' ', b);
+  __int128 sum = 0, count = n, modulus = m, slope = a, start = b;
+  while (count > 0) {
+    sum += (count - 1) * count / 2 * (slope / modulus) + count * (start / modulus);
+    slope %= modulus;
+    start %= modulus;
+    const __int128 top = slope * count + start;
+    if (top < modulus) break;
+    // Count the same lattice points column-wise: swaps slope and modulus, as in Euclid's algorithm.
+    count = top / modulus;
+    start = top % modulus;
+    std::swap(modulus, slope);
+  }
+  return sum;
+}
+
+}  // namespace
+
+int64_t count_pairs(const TokenRange& queries, const TokenRange& keys, bool causal) {
+  if (queries.empty() || keys.empty()) return 0;
+  if (!causal) return queries.count * keys.count;
+  // Query i sees floor((q_i - k_0) / s) + 1 keys, cut to [0, keys.count]: nothing before `low`,
+  // everything from `high` on.
+  const auto first_query_at = [&](int64_t token) {
+    return token <= queries.first
+               ? int64_t{0}
+               : std::min(queries.count, ceil_div(token - queries.first, queries.stride));
+  };
+  const int64_t low = first_query_at(keys.first), high = first_query_at(keys.last());
+  const __int128 between =
+      low < high ? floor_sum(high - low, keys.stride, queries.stride, queries[low] - keys.first) +
+                       (high - low)
+                 : 0;
+  return int64_t(between) + (queries.count - high) * keys.count;
+}
+
+namespace {
+// Each query sees the selected keys of all other segments; causal: of the earlier ones, which lie
+// wholly before it.
+int64_t summary_pairs(const BranchRows& rows, int64_t offset, const AttentionProblem& problem) {
+  const int64_t all = rows.count(offset, {0, problem.seq_len});
+  int64_t pairs = 0, before = 0;
+  for (int64_t i = 0; i < rows.num_segments(); ++i) {
+    const int64_t own = rows.count(offset, rows.segment(i));
+    pairs += rows.segment(i).length() * (problem.causal ? before : all - own);
+    before += own;
+  }
+  return pairs;
+}
+}  // namespace
+
+double branch_pairs(const AttentionProblem& problem, const DilatedPattern& pattern, int branch) {
+  const BranchRows rows(pattern, branch, problem);
+  const auto pairs_of = [&](int64_t n) {
+    return problem.causal ? double(n) * double(n + 1) / 2 : double(n) * double(n);
+  };
+  double pairs = 0;
+  for (int64_t head = 0; head < problem.num_heads; ++head) {
+    const int64_t offset = rows.offset_of(head);
+    if (rows.is_summary()) {
+      pairs += double(summary_pairs(rows, offset, problem));
+    } else if (pattern.phase_parts > 1) {  // segments differ
+      for (int64_t i = 0; i < rows.num_segments(); ++i)
+        pairs += pairs_of(rows.count(offset, rows.segment(i)));
+    } else {
+      const int64_t last = rows.num_segments() - 1;
+      pairs += double(last) * pairs_of(rows.count(offset, rows.segment(0))) +
+               pairs_of(rows.count(offset, rows.segment(last)));
+    }
+  }
+  return pairs;
+}
+
+double paper_macs(const AttentionProblem& problem, const DilatedPattern& pattern) {
+  double sum = 0;
+  for (const DilatedBranch& b : pattern.branches)
+    if (b.summary_tokens > 0)  // 2 N d keys, c of each of N / w segments
+      sum += 2.0 * double(problem.seq_len) * double(problem.head_dim) * double(b.summary_tokens) *
+             double(problem.seq_len) / double(b.segment_length);
+    else
+      sum += 2.0 * double(problem.seq_len) * double(std::min(b.segment_length, problem.seq_len)) *
+             double(problem.head_dim) / (double(b.dilation_rate) * double(b.dilation_rate));
+  return sum * double(problem.num_heads) * double(problem.batch);
 }
 
 }  // namespace longnet

@@ -75,7 +75,7 @@ int64_t head_offset(OffsetRule rule, int64_t head, int64_t num_heads, int64_t of
 // One branch laid over one sequence: row algebra in closed form.
 class BranchRows {
  public:
-  BranchRows(const DilatedPattern& pattern, int branch, int64_t seq_len);
+  BranchRows(const DilatedPattern& pattern, int branch, const AttentionProblem& problem);
 
   int64_t segment_length() const { return length_; }
   int64_t dilation_rate() const { return rate_; }
@@ -87,6 +87,13 @@ class BranchRows {
 
   bool is_summary() const { return summary_ > 0; }
   int64_t num_offsets() const { return offsets_; }
+  int64_t offset_of(int64_t head) const { return head_offset(rule_, head, num_heads_, offsets_); }
+  // The same for the rows that take part as queries: the selected ones, or all in a summary branch.
+  BranchRows queries() const {
+    BranchRows rows = *this;
+    rows.summary_ = 0;
+    return rows;
+  }
 
   // The key rows that a head of this offset selects in `within`, which must not cross a border of
   // segments nor of phase parts (see for_each_run): `count` may be 0, which is normal.
@@ -95,13 +102,6 @@ class BranchRows {
   // Number of key rows selected in `within`, across any borders.
   int64_t count(int64_t offset, TokenInterval within) const;
 
-  // Rows that take part as queries: the selected ones, or all in a summary branch.
-  TokenRange select_queries(int64_t offset, TokenInterval within) const {
-    return is_summary() ? TokenRange{within.begin, 1, within.length()} : select(offset, within);
-  }
-  int64_t count_queries(int64_t offset, TokenInterval within) const {
-    return is_summary() ? within.length() : count(offset, within);
-  }
   // The tokens among which queries of segment `i` see the selected keys (apart from a causal mask).
   std::array<TokenInterval, 2> key_scope(int64_t i) const {
     const TokenInterval own = segment(i);
@@ -113,34 +113,22 @@ class BranchRows {
   // ascending. A run lies in one segment and one phase part.
   template <class Fn>
   void for_each_run(int64_t offset, TokenInterval within, Fn fn) const {
-    for_each_piece(within, [&](int64_t segment, TokenInterval piece) {
-      const TokenRange run = select(offset, piece);
-      if (!run.empty()) fn(segment, run);
-    });
-  }
-  template <class Fn>
-  void for_each_query_run(int64_t offset, TokenInterval within, Fn fn) const {
-    for_each_piece(within, [&](int64_t segment, TokenInterval piece) {
-      const TokenRange run = select_queries(offset, piece);
-      if (!run.empty()) fn(segment, run);
-    });
-  }
-
- private:
-  template <class Fn>
-  void for_each_piece(TokenInterval within, Fn fn) const {
     for (int64_t at = within.begin; at < within.end;) {
       const int64_t stop = std::min(next_border(at), within.end);
-      fn(segment_of(at), TokenInterval{at, stop});
+      const TokenRange run = select(offset, {at, stop});
+      if (!run.empty()) fn(segment_of(at), run);
       at = stop;
     }
   }
+
+ private:
   // Begin of the first segment or phase part after `token`.
   int64_t next_border(int64_t token) const;
   // The last token at or before `token` at which dilation restarts.
   int64_t phase_origin(int64_t token) const;
 
-  int64_t seq_len_, length_, rate_, phase_parts_, summary_, offsets_;
+  OffsetRule rule_;
+  int64_t num_heads_, seq_len_, length_, rate_, phase_parts_, summary_, offsets_;
 };
 
 // K/V rows that a set of query heads reads in one branch: one stream per distinct (kv head,
@@ -159,5 +147,21 @@ KvStreams kv_streams(const AttentionProblem& problem, const DilatedPattern& patt
 
 // Share of (token, head) pairs that branch `branch` updates, in [0, 1].
 double coverage(const AttentionProblem& problem, const DilatedPattern& pattern, int branch);
+
+// ---- exact numbers of (query, key) pairs, in closed form: the base of every FLOP count ----
+
+// Pairs of a query in `queries` and a key in `keys`; causal: only keys at positions <= the query's.
+//   queries 4, 6, 8 and keys 5, 6, 7: causal pairs 0 + 2 + 3 = 5.
+int64_t count_pairs(const TokenRange& queries, const TokenRange& keys, bool causal);
+
+// Pairs of one sequence and all heads in one branch, multiply by batch for a forward pass. Exact
+// below 2^53; dense attention over 2^30 tokens and 12 heads has more than an int64_t holds.
+double branch_pairs(const AttentionProblem& problem, const DilatedPattern& pattern, int branch);
+
+// FLOPs of `pairs` pairs: two products of head_dim multiply-adds each.
+inline double pair_flops(double pairs, int64_t head_dim) { return 4.0 * double(head_dim) * pairs; }
+
+// The paper's estimate, summed over branches: 2 N w d / r^2 for each head and sequence.
+double paper_macs(const AttentionProblem& problem, const DilatedPattern& pattern);
 
 }  // namespace longnet

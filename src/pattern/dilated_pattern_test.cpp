@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "core/check.h"
-#include "pattern/pair_count.h"
 
 namespace longnet {
 namespace {
@@ -30,7 +29,7 @@ class RowsOfShapes : public testing::TestWithParam<std::tuple<int, int, int, int
 TEST_P(RowsOfShapes, RunsAreTheDefinition) {
   const auto [n, w, r, parts] = GetParam();
   const DilatedPattern pattern{.branches = {{w, r}}, .phase_parts = parts};
-  const BranchRows rows(pattern, 0, n);
+  const BranchRows rows(pattern, 0, {.seq_len = n});
   for (int64_t offset = 0; offset < std::min<int64_t>(r, 7); ++offset) {
     std::vector<int64_t> expected, got;
     const int64_t length = std::min(w, n);
@@ -62,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Odd, RowsOfShapes,
                                           testing::Values(1, 3, 8)));
 
 TEST(DilatedPattern, SegmentNotAMultipleOfTheRate) {  // trap: 16384 / 6, the LM preset
-  const BranchRows rows({.branches = {{16384, 6}}}, 0, 32768);
+  const BranchRows rows({.branches = {{16384, 6}}}, 0, {.seq_len = 32768});
   EXPECT_EQ(rows.count(0, rows.segment(0)), 2731);
   EXPECT_EQ(rows.count(4, rows.segment(0)), 2730);
   EXPECT_EQ(rows.select(4, rows.segment(1)).first, 16388);   // restarts with the segment
@@ -125,7 +124,7 @@ TEST(PairCount, BranchPairsSumOverSegments) {
   const AttentionProblem p{.seq_len = 101, .num_heads = 3, .num_kv_heads = 3, .causal = true};
   for (int64_t parts : {1, 4}) {
     const DilatedPattern pattern{.branches = {{20, 3}}, .phase_parts = parts};
-    const BranchRows rows(pattern, 0, 101);
+    const BranchRows rows(pattern, 0, p);
     int64_t expected = 0;
     for (int64_t h = 0; h < 3; ++h)
       for (int64_t s = 0; s < rows.num_segments(); ++s) {

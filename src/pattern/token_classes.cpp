@@ -67,8 +67,8 @@ class ResidueSearch {
   }
 
   bool is_excluded(int64_t x) const {
-    return std::any_of(excluded_.begin(), excluded_.end(),
-                       [&](size_t b) { return selects(branches_[b], phases_[b], x); });
+    return std::ranges::any_of(excluded_,
+                               [&](size_t b) { return selects(branches_[b], phases_[b], x); });
   }
 
   void emit(const TokenRange& tokens) {
@@ -98,14 +98,9 @@ class ResidueSearch {
 }  // namespace
 
 int64_t count_offsets(OffsetRule rule, int64_t num_heads, int64_t dilation_rate) {
-  switch (rule) {
-    case OffsetRule::kBlock:
-      return ceil_div(num_heads, ceil_div(num_heads, dilation_rate));
-    case OffsetRule::kNone:
-      return 1;
-    default:
-      return std::min(num_heads, dilation_rate);
-  }
+  return rule == OffsetRule::kPaper
+             ? std::min(num_heads, dilation_rate)
+             : head_offset(rule, num_heads - 1, num_heads, dilation_rate) + 1;
 }
 
 std::vector<TokenClass> token_classes(std::span<const Dilation> branches,
@@ -113,15 +108,14 @@ std::vector<TokenClass> token_classes(std::span<const Dilation> branches,
   check(branches.size() == phases.size(), "a phase per branch: ", branches.size(), " and ",
         phases.size());
   auto out = ResidueSearch(branches, phases, length).run();
-  std::sort(out.begin(), out.end(),
-            [](const TokenClass& a, const TokenClass& b) { return a.offsets < b.offsets; });
+  std::ranges::sort(out, {}, &TokenClass::offsets);
   return out;
 }
 
 BranchLayout::BranchLayout(const AttentionProblem& problem, const DilatedPattern& pattern)
     : seq_len_(problem.seq_len), parts_(std::min(pattern.phase_parts, problem.seq_len)) {
   for (size_t b = 0; b < pattern.branches.size(); ++b) {
-    rows_.emplace_back(pattern, int(b), seq_len_);
+    rows_.emplace_back(pattern, int(b), problem);
     const int64_t rate = rows_.back().dilation_rate();
     dilations_.push_back({rate, count_offsets(pattern.offset, problem.num_heads, rate)});
   }
@@ -148,14 +142,20 @@ int64_t BranchLayout::residue(size_t b, int64_t token) const {
   return (rate - (rows_[b].select(0, {token, token + 1}).first - token)) % rate;
 }
 
-void BranchLayout::phases(TokenInterval interval, std::vector<int64_t>& out) const {
-  out.clear();
+const std::vector<TokenClass>& BranchLayout::classes(TokenInterval interval) {
+  key_.clear();
   for (size_t b = 0; b < rows_.size(); ++b) {
     const auto [rate, offsets] = dilations_[b];
     const int64_t phase = residue(b, interval.begin);
     const bool hit = phase < offsets || phase + interval.length() > rate;
-    out.push_back(hit ? phase : kNoSelection);
+    key_.push_back(hit ? phase : kNoSelection);
   }
+  key_.push_back(interval.length());
+  const auto [place, is_new] = classes_.try_emplace(key_);
+  if (is_new)
+    place->second =
+        token_classes(dilations_, std::span(key_).first(rows_.size()), interval.length());
+  return place->second;
 }
 
 bool BranchLayout::same_group(int64_t a, int64_t b) const {
@@ -173,15 +173,6 @@ size_t ListHash::operator()(const std::vector<int64_t>& list) const {
     hash ^= hash >> 29;
   }
   return size_t(hash);
-}
-
-const std::vector<TokenClass>& ClassCache::of(TokenInterval interval) {
-  layout_.phases(interval, phases_);
-  key_ = phases_;
-  key_.push_back(interval.length());
-  const auto [place, is_new] = cache_.try_emplace(key_);
-  if (is_new) place->second = token_classes(layout_.dilations(), phases_, interval.length());
-  return place->second;
 }
 
 }  // namespace longnet

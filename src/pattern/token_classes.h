@@ -40,6 +40,10 @@ struct TokenClass {
 std::vector<TokenClass> token_classes(std::span<const Dilation> branches,
                                       std::span<const int64_t> phases, int64_t length);
 
+struct ListHash {
+  size_t operator()(const std::vector<int64_t>& list) const;
+};
+
 // The branches of a pattern (none of them a summary branch) over one sequence, which their segments
 // and the phase parts cut into intervals.
 class BranchLayout {
@@ -53,8 +57,9 @@ class BranchLayout {
 
   int64_t count_borders() const;         // at least the number of intervals
   std::vector<int64_t> borders() const;  // begins of the intervals, and the sequence's end
-  // Per branch the residue at the interval's begin, kNoSelection where it selects nothing.
-  void phases(TokenInterval interval, std::vector<int64_t>& out) const;
+  // The classes of an interval, found once for all that have the same length and phases.
+  // References stay valid.
+  const std::vector<TokenClass>& classes(TokenInterval interval);
   bool same_group(int64_t a, int64_t b) const;  // whether some branch joins these tokens
 
  private:
@@ -63,23 +68,8 @@ class BranchLayout {
   int64_t seq_len_, parts_;
   std::vector<BranchRows> rows_;
   std::vector<Dilation> dilations_;
-};
-
-struct ListHash {
-  size_t operator()(const std::vector<int64_t>& list) const;
-};
-
-// Classes of intervals, found once for all that have the same length and phases. References stay
-// valid.
-class ClassCache {
- public:
-  explicit ClassCache(const BranchLayout& layout) : layout_(layout) {}
-  const std::vector<TokenClass>& of(TokenInterval interval);
-
- private:
-  const BranchLayout& layout_;
-  std::vector<int64_t> phases_, key_;
-  std::unordered_map<std::vector<int64_t>, std::vector<TokenClass>, ListHash> cache_;
+  std::vector<int64_t> key_;
+  std::unordered_map<std::vector<int64_t>, std::vector<TokenClass>, ListHash> classes_;
 };
 
 }  // namespace longnet

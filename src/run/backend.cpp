@@ -2,7 +2,6 @@
 
 #include "core/tagged_memory.h"
 #include "execute/program_executor.h"
-#include "execute/virtual_walk.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/row_worker.h"
@@ -121,9 +120,8 @@ class HostBackend final : public Backend {
   }
   std::unique_ptr<UnitWalk> make_walk(const PointParams& p, UnitWalk::MakeSchedule make_schedule,
                                       MemoryLedger& ledger) const override {
-    return std::make_unique<OwningWalk<VirtualWalk, AttentionKernel>>(
-        p.problem, std::move(make_schedule), make_kernel(p.kernel), make_cpu_row_worker(),
-        p.threads, ledger);
+    return make_virtual_walk(p.problem, std::move(make_schedule), make_kernel(p.kernel), p.threads,
+                             ledger);
   }
   double attend_rate(const PointParams& p) const override {
     AttendOptions options = attend_options(p);

@@ -11,7 +11,7 @@
 #include "comm/communicator.h"
 #include "core/tagged_memory.h"
 #include "execute/executor.h"
-#include "execute/unit_walk.h"
+#include "execute/virtual_walk.h"
 #include "kernels/row_worker.h"
 #include "measure/sampler.h"
 #include "run/measure_point.h"
@@ -115,28 +115,5 @@ std::unique_ptr<CommOperations> operations_on_device(const std::string& transpor
 
 // Returns the GPU of each rank of `comm`: equal texts are the same GPU. Collective.
 std::vector<std::string> devices_of_ranks(Communicator& comm);
-
-// A walk that owns its kernel and its worker.
-template <class Walk, class Kernel>
-class OwningWalk final : public UnitWalk {
- public:
-  template <class... Rest>
-  OwningWalk(const AttentionProblem& problem, MakeSchedule make_schedule,
-             std::unique_ptr<Kernel> kernel, std::unique_ptr<RowWorker> worker, Rest&&... rest)
-      : kernel_(std::move(kernel)),
-        worker_(std::move(worker)),
-        walk_(problem, std::move(make_schedule), *kernel_, *worker_, std::forward<Rest>(rest)...) {}
-  ShardOutcome run(const WalkUnit& unit, const std::vector<QuerySample>& samples) override {
-    return walk_.run(unit, samples);
-  }
-  ShardOutcome run_share(const WalkUnit& unit, double share) override {
-    return walk_.run_share(unit, share);
-  }
-
- private:
-  std::unique_ptr<Kernel> kernel_;
-  std::unique_ptr<RowWorker> worker_;
-  Walk walk_;
-};
 
 }  // namespace longnet

@@ -11,7 +11,6 @@
 #include "pattern/dependency_depth.h"
 #include "pattern/dilated_pattern.h"
 #include "schedule/accounting.h"
-#include "schedule/program_text.h"
 
 namespace longnet {
 namespace {

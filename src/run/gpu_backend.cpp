@@ -7,7 +7,6 @@
 #include "core/check.h"
 #include "core/cuda/nvml.h"
 #include "execute/cuda/device_executor.h"
-#include "execute/cuda/device_walk.h"
 #include "io/units.h"
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/device_row_worker.h"
@@ -196,9 +195,8 @@ class GpuBackend final : public GpuPlanning {
   }
   std::unique_ptr<UnitWalk> make_walk(const PointParams& p, UnitWalk::MakeSchedule make_schedule,
                                       MemoryLedger& ledger) const override {
-    return std::make_unique<OwningWalk<DeviceWalk, DeviceKernel>>(
-        p.problem, std::move(make_schedule), make_device_kernel(p.kernel), make_device_row_worker(),
-        ledger);
+    return make_device_walk(p.problem, std::move(make_schedule), make_device_kernel(p.kernel),
+                            make_device_row_worker(), ledger);
   }
   double attend_rate(const PointParams& params) const override {
     constexpr int64_t kRows = 2048, kBatch = 8;

@@ -7,7 +7,6 @@
 #include "io/expand.h"
 #include "io/units.h"
 #include "json/json_tree.h"
-#include "pattern/pair_count.h"
 #include "run/fill_record.h"
 #include "schedule/registry.h"
 #include "simulate/collective_model.h"

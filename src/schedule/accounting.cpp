@@ -5,8 +5,6 @@
 #include <vector>
 
 #include "core/check.h"
-#include "pattern/pair_count.h"
-#include "schedule/row_map.h"
 
 namespace longnet {
 namespace {
@@ -21,10 +19,9 @@ int64_t pairs_of_run(const ShardedProblem& s, const BranchRows& rows, const RowM
       if (scope.empty() || piece.tokens.empty()) continue;
       if (rows.is_summary()) {
         if (s.problem.causal && scope.begin > q.last()) continue;
-        const int64_t offset =
-            head_offset(s.pattern.offset, head, s.problem.num_heads, rows.num_offsets());
         for (const TokenRange& r : piece.tokens)
-          pairs += q.count * rows.count(offset, intersect(scope, {r.first, r.first + r.count}));
+          pairs += q.count *
+                   rows.count(rows.offset_of(head), intersect(scope, {r.first, r.first + r.count}));
         continue;
       }
       keys.for_each_run(piece, branch, head, scope, [&](const TokenRange& k, int64_t) {
@@ -78,22 +75,15 @@ double pairs_in_segments(const BranchRows& rows, int64_t offset, TokenInterval q
   return pairs;
 }
 
-bool covers_segments(const BranchRows& rows, TokenInterval queries, const TokenInterval& keys) {
-  return keys.contains(rows.segment(rows.segment_of(queries.begin))) &&
-         keys.contains(rows.segment(rows.segment_of(queries.end - 1)));
-}
-
 // The closed form, where there is one.
 std::optional<double> pairs_in_closed_form(const ShardedProblem& s, const Attend& op) {
-  const BranchRows rows(s.pattern, op.branch, s.problem.seq_len);
+  const BranchRows rows(s.pattern, op.branch, s.problem);
   if (rows.is_summary() || s.pattern.phase_parts > 1) return std::nullopt;
   const auto queries = few_ranges(s, op.q.rows), keys = few_ranges(s, op.kv.rows);
   if (!queries || !keys) return std::nullopt;
   const double batch = double(s.problem.batch);
   double pairs = 0;
-  const bool dense =
-      s.pattern.branches[size_t(op.branch)].dilation_rate == 1 && rows.num_segments() == 1;
-  if (dense) {
+  if (rows.dilation_rate() == 1 && rows.num_segments() == 1) {
     for (const TokenRange& all : *queries)
       for (const TokenRange& k : *keys)
         pairs += double(count_pairs(clip(all, op.queries), k, s.problem.causal));
@@ -106,23 +96,17 @@ std::optional<double> pairs_in_closed_form(const ShardedProblem& s, const Attend
     if (q.stride != 1 || keys->size() != 1 || keys->front().stride != 1) return std::nullopt;
     const TokenInterval key_tokens{keys->front().first, keys->front().last() + 1};
     const TokenInterval query_tokens{q.first, q.last() + 1};
-    if (!covers_segments(rows, query_tokens, key_tokens)) return std::nullopt;
+    for (const int64_t token : {q.first, q.last()})
+      if (!key_tokens.contains(rows.segment(rows.segment_of(token)))) return std::nullopt;
     known.clear();
-    for (int64_t h = op.heads.first; h < op.heads.first + op.heads.count; ++h) {
-      const int64_t offset =
-          head_offset(s.pattern.offset, h, s.problem.num_heads, rows.num_offsets());
+    for (int64_t h = op.heads.first; h < op.heads.end(); ++h) {
+      const int64_t offset = rows.offset_of(h);
       const auto [at, is_new] = known.try_emplace(offset, 0);
       if (is_new) at->second = pairs_in_segments(rows, offset, query_tokens, s.problem.causal);
       pairs += at->second;
     }
   }
   return pairs * batch;
-}
-
-int own_index(const RankGroup& group, Rank rank) {
-  const int i = group.index_of(rank);
-  check(i >= 0, "rank ", rank, " is not in its collective");
-  return i;
 }
 
 }  // namespace
@@ -133,34 +117,26 @@ double attended_pairs(const ShardedProblem& s, const Attend& op) {
 }
 
 double attended_queries(const ShardedProblem& s, const Attend& op) {
-  const BranchRows rows(s.pattern, op.branch, s.problem.seq_len);
+  const BranchRows rows = BranchRows(s.pattern, op.branch, s.problem).queries();
   double count = 0;
-  for (int i = 0; i < op.q.rows.owners.count; ++i)
-    for (const TokenRange& all : owned_tokens(s, op.q.rows.owners[i], op.q.rows.within)) {
-      const TokenRange q = clip(all, op.queries);
-      if (q.empty()) continue;
-      if (q.stride != 1 || (rows.num_offsets() == 1 && !rows.is_summary())) {
-        count += double(q.count) * double(op.heads.count);
-        continue;
-      }
-      for (int64_t h = op.heads.first; h < op.heads.first + op.heads.count; ++h)
-        count += double(rows.count_queries(
-            head_offset(s.pattern.offset, h, s.problem.num_heads, rows.num_offsets()),
-            {q.first, q.last() + 1}));
-    }
+  for_each_query_range(s, op, [&](const TokenRange& q) {
+    if (q.stride != 1 || rows.num_offsets() == 1)
+      count += double(q.count) * double(op.heads.count);
+    else
+      for (int64_t h = op.heads.first; h < op.heads.end(); ++h)
+        count += double(rows.count(rows.offset_of(h), {q.first, q.last() + 1}));
+  });
   return count * double(s.problem.batch);
 }
 
 double attended_pairs_by_runs(const ShardedProblem& s, const Attend& op) {
   const RowMap queries(s, TensorKind::kQuery, op.q.rows),
       keys(s, TensorKind::kKeyValue, op.kv.rows);
-  const BranchRows rows(s.pattern, op.branch, s.problem.seq_len);
+  const BranchRows rows(s.pattern, op.branch, s.problem);
   std::map<int64_t, int64_t> pairs_at_offset;  // heads of equal offset attend to equally many pairs
   double pairs = 0;
-  for (int64_t head = op.heads.first; head < op.heads.first + op.heads.count; ++head) {
-    const int64_t offset =
-        head_offset(s.pattern.offset, head, s.problem.num_heads, rows.num_offsets());
-    const auto [known, is_new] = pairs_at_offset.try_emplace(offset, 0);
+  for (int64_t head = op.heads.first; head < op.heads.end(); ++head) {
+    const auto [known, is_new] = pairs_at_offset.try_emplace(rows.offset_of(head), 0);
     if (is_new)
       for (const auto& piece : queries.pieces())
         queries.for_each_run(
@@ -180,8 +156,7 @@ int64_t RankAccount::memory_bytes() const {
 
 RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank rank) {
   RankAccount a;
-  for (const Slot& slot : program.slots)
-    a.memory_by_tag[std::string(to_string(slot.tag))] += slot.bytes;
+  a.memory_by_tag = program.memory_by_tag();
   const auto bytes_of = [&](const SlotView& view) {
     return view_bytes(s, program.slots.at(size_t(view.slot)).kind, view);
   };
@@ -194,7 +169,9 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
                    },
                    [&](const Recv& o) { a.bytes_received += bytes_of(o.what); },
                    [&](const AllGather& o) {
-                     const int64_t own = bytes_of(o.into.piece(own_index(o.group, rank)));
+                     const int me = o.group.index_of(rank);
+                     check(me >= 0, "rank ", rank, " is not in its collective");
+                     const int64_t own = bytes_of(o.into.piece(me));
                      a.bytes_sent += own * (o.group.count - 1);
                      a.bytes_received += bytes_of(o.into) - own;
                      if (own > 0) a.messages_sent += o.group.count - 1;
@@ -208,18 +185,12 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
                        a.bytes_received += bytes_of(o.into.piece(i));
                      }
                    },
-                   [&](const ReduceScatter&) {
+                   [](const ReduceScatter&) {
                      check(false, "a reduce_scatter is lowered before it is counted");
                    },
-                   [&](const Attend& o) {
-                     a.pairs += attended_pairs(s, o);
-                     a.attends += 1;
-                   },
-                   [&](const Merge& o) {
-                     a.merged_rows += bytes_of(o.from) / row_bytes(s.problem, TensorKind::kPartial);
-                     a.merges += 1;
-                   },
-                   [&](const Reset&) {},
+                   [&](const Attend& o) { a.pairs += attended_pairs(s, o); },
+                   [&](const Merge&) { a.merges += 1; },
+                   [](const Reset&) {},
                },
                op.what);
   a.flops = pair_flops(a.pairs, s.problem.head_dim);

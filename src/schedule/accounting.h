@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "schedule/program.h"
+#include "schedule/row_map.h"
 
 namespace longnet {
 
@@ -14,8 +14,7 @@ struct RankAccount {
   int64_t bytes_sent = 0, bytes_received = 0;
   int64_t messages_sent = 0;  // non-empty ones
   int64_t packed_bytes = 0;   // copied by Pack
-  int64_t merged_rows = 0;
-  int64_t attends = 0, merges = 0;
+  int64_t merges = 0;
   std::map<std::string, int64_t> memory_by_tag;  // bytes of all slots, by SlotTag
   int64_t memory_bytes() const;
 };
@@ -26,6 +25,13 @@ double attended_pairs(const ShardedProblem& sharded, const Attend& op);
 double attended_pairs_by_runs(const ShardedProblem& sharded, const Attend& op);
 // Query rows of one op: tokens x heads x batch.
 double attended_queries(const ShardedProblem& sharded, const Attend& op);
+// Calls fn(range) for each owner's ranges of query tokens that the op attends.
+template <class Fn>
+void for_each_query_range(const ShardedProblem& sharded, const Attend& op, Fn fn) {
+  for (int i = 0; i < op.q.rows.owners.count; ++i)
+    for (const TokenRange& all : owned_tokens(sharded, op.q.rows.owners[i], op.q.rows.within))
+      if (const TokenRange range = clip(all, op.queries); !range.empty()) fn(range);
+}
 
 // An all-gather counts as each member sending its own rows to every other member: group size - 1
 // messages, the least that any algorithm must deliver. Lowered all-gathers (sends and receives)

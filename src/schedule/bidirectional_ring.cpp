@@ -21,7 +21,6 @@ struct Stream {
 
 RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
   const int world = sharded.layout.world_size();
-  const Rank next = (rank + 1) % world, prev = (rank + world - 1) % world;
   const int64_t group = sharded.problem.num_heads / sharded.problem.num_kv_heads;
   const int64_t half = sharded.problem.num_kv_heads / 2 * group;
   const HeadRange first{0, half}, second{half, sharded.problem.num_heads - half};
@@ -29,25 +28,19 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
   const auto shard_of = [&](Rank r, HeadRange heads) {
     return build.every_row_of({.first = r}, heads);
   };
-  // Positions count along the way that the shards travel.
-  std::array<Stream, 2> streams{
-      Stream{first,
-             {.size = world,
-              .position = rank,
-              .next = next,
-              .prev = prev,
-              .shard_of = [&](int i) { return shard_of(i, first); }}},
-      Stream{second,
-             {.size = world,
-              .position = (world - rank) % world,
-              .next = prev,
-              .prev = next,
-              .shard_of = [&](int i) { return shard_of((world - i) % world, second); }}}};
+  std::array<Stream, 2> streams{Stream{first,
+                                       {.members = {.count = world},
+                                        .position = rank,
+                                        .shard_of = [&](int i) { return shard_of(i, first); }}},
+                                Stream{second,
+                                       {.members = {.count = world},
+                                        .position = rank,
+                                        .shard_of = [&](int i) { return shard_of(i, second); },
+                                        .direction = -1}}};
   for (Stream& s : streams) {
+    const int64_t bytes = build.largest_kv_bytes(world, s.ring.shard_of);
     for (ShardBuffer& buffer : s.ring.buffers)
-      if (world > 1)
-        buffer.slot = build.add_slot(TensorKind::kKeyValue, SlotTag::kKvBuffer,
-                                     shard_of(build.largest_shard(), s.heads));
+      if (world > 1) buffer.slot = build.add_slot(TensorKind::kKeyValue, SlotTag::kKvBuffer, bytes);
     // The own shard holds all heads side by side; its half is packed to travel.
     ShardBuffer& packed = s.ring.buffers[1];
     s.here = {{packed.slot, shard_of(rank, s.heads)}, -1, &packed};
@@ -59,7 +52,7 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
   for (int step = 0; step + 1 < world; ++step) {
     for (Stream& s : streams) s.here = pass_on(build, s.ring, s.here, step);
     for (Stream& s : streams) {
-      if (!build.sees_shard_of(s.here.keys.rows.owners.first)) continue;
+      if (!build.sees(s.here.keys.rows.owners)) continue;
       Attend attend = build.attend(s.here.keys);
       attend.heads = s.heads;
       s.here.in->uses.push_back(output.add(attend, {s.here.ready}));

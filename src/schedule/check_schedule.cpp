@@ -5,7 +5,6 @@
 #include <map>
 
 #include "core/check.h"
-#include "schedule/program_text.h"
 #include "schedule/row_map.h"
 #include "schedule/symbolic_rank.h"
 
@@ -38,40 +37,27 @@ struct Touch {
   Region region;  // of slots with fixed rows; elsewhere everything
 };
 
-using Touches = std::vector<Touch>;
-
-Touches touches(const Op& op, const ShardedProblem& s) {
+std::vector<Touch> touches(const Op& op, const ShardedProblem& s) {
   const Region all{s.all_tokens(), s.all_heads()};
-  const auto read = [&](const SlotView& view) { return Touch{view, false, all}; };
-  const auto write = [&](const SlotView& view) { return Touch{view, true, all}; };
-  return std::visit(
+  const Region written = std::visit(
       Overload{
           [&](const Pack& o) {
-            const Region unpacked{
-                s.all_tokens(),
-                head_part(o.from.rows, o.from.first_piece() % o.from.rows.head_parts)};
-            return Touches{read(o.from),
-                           Touch{o.into, true, o.into.slot == kOutputSlot ? unpacked : all}};
+            return o.into.slot == kOutputSlot ? Region{all.tokens, heads_of(o.from, 0)} : all;
           },
-          [&](const Send& o) { return Touches{read(o.what)}; },
-          [&](const Recv& o) { return Touches{write(o.what)}; },
-          [&](const AllGather& o) { return Touches{write(o.into)}; },
-          [&](const AllToAll& o) {
-            return Touches{read(o.from), write(o.into)};
-          },
-          [&](const ReduceScatter& o) { return Touches{write(o.what)}; },
           [&](const Attend& o) {
-            const Region part{o.queries, o.heads};
-            const bool fixed = o.into.rows.branch == kEveryRow;
-            return Touches{read(o.q), read(o.kv), Touch{o.into, true, fixed ? part : all}};
+            return o.into.rows.branch == kEveryRow ? Region{o.queries, o.heads} : all;
           },
-          [&](const Merge& o) {
-            const Region part{o.from.rows.within, o.from.rows.heads};
-            return Touches{read(o.from), Touch{o.into, true, part}};
+          [](const Merge& o) {
+            return Region{o.from.rows.within, o.from.rows.heads};
           },
-          [&](const Reset& o) { return Touches{write(o.into)}; },
+          [&](const auto&) { return all; },
       },
       op.what);
+  std::vector<Touch> out;
+  for_each_view(op.what, [&](const SlotView& view, bool writes) {
+    out.push_back({view, writes, writes ? written : all});
+  });
+  return out;
 }
 
 // ---- structure: dependencies point back, slots exist and are large enough, kinds fit ----
@@ -88,35 +74,26 @@ void check_view(const Schedule& s, const RankProgram& p, Rank rank, OpId id, con
     faults.add(rank, id, "needs ", bytes, " bytes in slot ", view.slot, ", which has ", slot.bytes);
 }
 
-bool holds_o(TensorKind kind) {
-  return kind == TensorKind::kPartial || kind == TensorKind::kResult;
-}
-
 void check_kinds(const RankProgram& p, Rank rank, OpId id, Faults& faults) {
-  const auto kind = [&](const SlotView& h) { return p.slots[size_t(h.slot)].kind; };
-  const auto require = [&](bool ok) {
-    if (!ok)
-      faults.add(rank, id, "a slot holds another kind of tensor. ", to_text(p.ops[size_t(id)]));
-  };
-  std::visit(
+  using enum TensorKind;
+  const auto kind = [&](const SlotView& view) { return p.slots[size_t(view.slot)].kind; };
+  const bool fit = std::visit(
       Overload{
           [&](const Pack& o) {
-            require(holds_o(kind(o.from)) == holds_o(kind(o.into)) &&
-                    (holds_o(kind(o.from)) || kind(o.from) == kind(o.into)));
+            return holds_o(kind(o.from)) ? holds_o(kind(o.into)) : kind(o.from) == kind(o.into);
           },
-          [&](const AllToAll& o) { require(kind(o.from) == kind(o.into)); },
-          [&](const ReduceScatter& o) { require(kind(o.what) == TensorKind::kPartial); },
+          [&](const AllToAll& o) { return kind(o.from) == kind(o.into); },
+          [&](const ReduceScatter& o) { return kind(o.what) == kPartial; },
           [&](const Attend& o) {
-            require(kind(o.q) == TensorKind::kQuery && kind(o.kv) == TensorKind::kKeyValue &&
-                    kind(o.into) == TensorKind::kPartial);
+            return kind(o.q) == kQuery && kind(o.kv) == kKeyValue && kind(o.into) == kPartial;
           },
-          [&](const Merge& o) {
-            require(kind(o.from) == TensorKind::kPartial && kind(o.into) == TensorKind::kPartial);
-          },
-          [&](const Reset& o) { require(kind(o.into) == TensorKind::kPartial); },
-          [](const auto&) {},
+          [&](const Merge& o) { return kind(o.from) == kPartial && kind(o.into) == kPartial; },
+          [&](const Reset& o) { return kind(o.into) == kPartial; },
+          [](const auto&) { return true; },
       },
       p.ops[size_t(id)].what);
+  if (!fit)
+    faults.add(rank, id, "a slot holds another kind of tensor. ", to_text(p.ops[size_t(id)]));
 }
 
 void check_structure(const Schedule& s, const RankProgram& p, Rank rank, Faults& faults) {
@@ -151,10 +128,8 @@ bool overlap(const Touch& a, const Touch& b) {
   const int first = std::max(a.view.first_piece(), b.view.first_piece());
   const int end = std::min(a.view.first_piece() + a.view.num_pieces(),
                            b.view.first_piece() + b.view.num_pieces());
-  const int64_t head = std::max(a.region.heads.first, b.region.heads.first);
-  const int64_t head_end = std::min(a.region.heads.first + a.region.heads.count,
-                                    b.region.heads.first + b.region.heads.count);
-  return first < end && head < head_end && !intersect(a.region.tokens, b.region.tokens).empty();
+  return first < end && intersect(a.region.heads, b.region.heads).count > 0 &&
+         !intersect(a.region.tokens, b.region.tokens).empty();
 }
 
 void check_races(const Schedule& s, const RankProgram& p, Rank rank, Faults& faults) {
@@ -251,12 +226,8 @@ class SymbolicRun {
     if (a.num_pieces() != b.num_pieces() || a.rows.branch != b.rows.branch ||
         a.rows.within != b.rows.within)
       return false;
-    for (int i = 0; i < a.num_pieces(); ++i) {
-      const int x = a.first_piece() + i, y = b.first_piece() + i;
-      if (a.rows.owners[x / a.rows.head_parts] != b.rows.owners[y / b.rows.head_parts] ||
-          head_part(a.rows, x % a.rows.head_parts) != head_part(b.rows, y % b.rows.head_parts))
-        return false;
-    }
+    for (int i = 0; i < a.num_pieces(); ++i)
+      if (owner_of(a, i) != owner_of(b, i) || heads_of(a, i) != heads_of(b, i)) return false;
     return true;
   }
   void deliver(const std::vector<PieceState>& what, const SlotView& sent, Rank to, OpId op,
@@ -291,9 +262,8 @@ class SymbolicRun {
     if (group.index_of(r) < 0)
       return faults_.add(r, id, "takes part in a collective of ranks it is not among");
     auto& rounds = rounds_[group];
-    auto round = std::find_if(rounds.begin(), rounds.end(), [&](const Round& x) {
-      return std::none_of(x.begin(), x.end(), [&](const Posted& p) { return p.rank == r; });
-    });
+    auto round = std::ranges::find_if(
+        rounds, [&](const Round& x) { return std::ranges::count(x, r, &Posted::rank) == 0; });
     if (round == rounds.end()) round = rounds.insert(rounds.end(), Round{});
     // An all-gather gives only its own piece; the others are still on their way.
     const bool gather =
@@ -329,9 +299,7 @@ class SymbolicRun {
                    [&](const ReduceScatter& o) {
                      PieceState sum = to.sent.at(size_t(me));
                      for (const Posted& from : round)
-                       if (from.rank != to.rank)
-                         sum.sum.insert(sum.sum.end(), from.sent.at(size_t(me)).sum.begin(),
-                                        from.sent.at(size_t(me)).sum.end());
+                       if (from.rank != to.rank) sum.add(from.sent.at(size_t(me)).sum);
                      memory_[size_t(to.rank)].write(o.what.piece(me), {sum},
                                                     faults_.at(to.rank, to.op));
                    },

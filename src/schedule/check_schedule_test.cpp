@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "core/check.h"
-#include "schedule/program_text.h"
 #include "schedule/registry.h"
 #include "schedule/row_map.h"
 

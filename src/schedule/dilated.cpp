@@ -64,7 +64,7 @@ class DilatedProgram {
 
   // Cuts the shard into local segments and those (at most two) that cross its borders.
   void add_parts(int b, std::vector<Part>& parts) const {
-    const BranchRows rows(sharded_.pattern, b, sharded_.problem.seq_len);
+    const BranchRows rows(sharded_.pattern, b, sharded_.problem);
     // Summary rows of every segment go to every rank (the Sparse Transformer's pattern).
     const bool from_all = rows.is_summary() ? sharded_.layout.world_size() > 1
                                             : sharded_.gather_scope == GatherScope::kWholeWorld &&
@@ -115,16 +115,17 @@ class DilatedProgram {
   void attend_parts(const std::vector<Part>& parts, int direct) {
     for (const bool gathered : {false, true})
       for (const Part& part : parts)
-        if (part.branch == direct && part.group.has_value() == gathered) attend_in_place(part);
+        if (part.branch == direct && part.group.has_value() == gathered)
+          output_.push_back(attend(part, build_.output(), -1));
     for (const bool gathered : {false, true})
       for (const Part& part : parts)
         if (part.branch != direct && part.group.has_value() == gathered) attend_and_merge(part);
   }
 
-  void attend_in_place(const Part& part) {
-    output_.push_back(build_.add(Attend{part.branch, part.queries, sharded_.all_heads(), build_.q(),
-                                        part.kv, build_.output()},
-                                 {part.ready}));
+  OpId attend(const Part& part, const SlotView& into, OpId freed) {
+    return build_.add(
+        Attend{part.branch, part.queries, sharded_.all_heads(), build_.q(), part.kv, into},
+        {part.ready, freed});
   }
 
   void attend_and_merge(const Part& part) {
@@ -132,11 +133,8 @@ class DilatedProgram {
     if (scratch_ < 0) scratch_ = build_.add_slot(TensorKind::kPartial, SlotTag::kPartial, rows);
     build_.grow_slot(scratch_, slice_bytes(sharded_, TensorKind::kPartial, rows));
     const SlotView into{scratch_, rows};
-    const OpId attend = build_.add(
-        Attend{part.branch, part.queries, sharded_.all_heads(), build_.q(), part.kv, into},
-        {part.ready, last_merge_});
     std::vector<OpId> after = output_;
-    after.push_back(attend);
+    after.push_back(attend(part, into, last_merge_));
     last_merge_ = build_.add(Merge{into, build_.output()}, std::move(after));
     output_ = {last_merge_};
   }

@@ -18,17 +18,13 @@ RankProgram double_ring_program(const ShardedProblem& sharded, Rank rank, int in
   const int outer = world / inner, node = rank / inner, place = rank % inner;
   ProgramBuilder build(sharded, rank);
   const int64_t bytes =
-      slice_bytes(sharded, TensorKind::kKeyValue, build.every_row_of(build.largest_shard()));
+      build.largest_kv_bytes(world, [&](Rank r) { return build.every_row_of(r); });
   int from_node = node;  // the node whose shards go around the inner ring
-  Ring inside{.size = inner,
+  Ring inside{.members = {.first = node * inner, .count = inner},
               .position = place,
-              .next = node * inner + (place + 1) % inner,
-              .prev = node * inner + (place + inner - 1) % inner,
               .shard_of = [&](int i) { return build.every_row_of(from_node * inner + i); }};
-  Ring across{.size = outer,
+  Ring across{.members = {.first = place, .stride = inner, .count = outer},
               .position = node,
-              .next = (node + 1) % outer * inner + place,
-              .prev = (node + outer - 1) % outer * inner + place,
               .shard_of = [&](int n) { return build.every_row_of(n * inner + place); }};
   inside.add_buffers(build, bytes);
   across.add_buffers(build, bytes);

@@ -1,6 +1,10 @@
 #include "schedule/lower_collectives.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
+#include <set>
 
 #include "core/check.h"
 #include "schedule/row_map.h"
@@ -8,9 +12,57 @@
 namespace longnet {
 namespace {
 
-bool is_collective(const Action& a) {
-  return std::holds_alternative<AllGather>(a) || std::holds_alternative<AllToAll>(a) ||
-         std::holds_alternative<ReduceScatter>(a);
+// In the order of the enumerations.
+constexpr std::array<std::string_view, 5> kAllGathers{"native", "ring", "recursive_doubling",
+                                                      "bruck", "hierarchical"};
+constexpr std::array<std::string_view, 3> kAllToAlls{"native", "pairwise", "linear"};
+constexpr std::array<std::string_view, 2> kReduceScatters{"ring", "recursive_halving"};
+
+int node_size_in(const RankGroup& g, const CollectiveChoice& choice) {
+  int size = choice.node_size;
+  if (size == 0)
+    for (int d = 2; d * d <= g.count; ++d)
+      if (g.count % d == 0) size = d;
+  const bool whole_nodes = size > 1 && size < g.count && g.count % size == 0 && g.stride == 1 &&
+                           (choice.node_size == 0 || g.first % size == 0);
+  return whole_nodes ? size : 0;
+}
+
+AllGatherAlgorithm gather_in(const RankGroup& g, const CollectiveChoice& choice) {
+  using enum AllGatherAlgorithm;
+  if (choice.all_gather == kRecursiveDoubling && !std::has_single_bit(unsigned(g.count)))
+    return kBruck;
+  if (choice.all_gather == kHierarchical && node_size_in(g, choice) == 0) return kRing;
+  return choice.all_gather;
+}
+
+ReduceScatterAlgorithm reduce_in(const RankGroup& g, const CollectiveChoice& choice) {
+  return std::has_single_bit(unsigned(g.count)) ? choice.reduce_scatter
+                                                : ReduceScatterAlgorithm::kRing;
+}
+
+struct UsedCollective {
+  int group_size;
+  std::string_view kind, algorithm;
+};
+
+// The collectives of some ranks, but not in groups of one.
+std::vector<UsedCollective> used_by(const Schedule& schedule, const CollectiveChoice& choice) {
+  std::vector<UsedCollective> out;
+  const int world = schedule.sharded.layout.world_size(), looked_at = std::min(world, 16);
+  for (int i = 0; i < looked_at; ++i)
+    for (const Op& op : schedule.program(Rank(int64_t{world} * i / looked_at)).ops) {
+      if (const auto* g = std::get_if<AllGather>(&op.what))
+        out.push_back(
+            {g->group.count, "all_gather", kAllGathers[size_t(gather_in(g->group, choice))]});
+      else if (const auto* a = std::get_if<AllToAll>(&op.what))
+        out.push_back({a->group.count, "all_to_all", kAllToAlls[size_t(choice.all_to_all)]});
+      else if (const auto* r = std::get_if<ReduceScatter>(&op.what))
+        out.push_back({r->group.count, "reduce_scatter",
+                       kReduceScatters[size_t(reduce_in(r->group, choice))]});
+    }
+  std::erase_if(out, [](const UsedCollective& used) { return used.group_size == 1; });
+  return out;
 }
 
 class Lowering {
@@ -39,19 +91,18 @@ class Lowering {
  private:
   // ---- orders of the gathered pieces: Bruck and hierarchical need their own ----
 
-  AllGatherAlgorithm algorithm_for(const RankGroup& g) const { return gather_in(g, choice_); }
-  int node_size(const RankGroup& g) const { return node_size_in(g, choice_); }
   RankGroup ordered(const RankGroup& g) const {
+    const AllGatherAlgorithm algorithm = gather_in(g, choice_);
     RankGroup o = g;
-    if (algorithm_for(g) == AllGatherAlgorithm::kBruck) o.rotation = g.index_of(rank_);
-    if (algorithm_for(g) == AllGatherAlgorithm::kHierarchical)
-      o = {.first = g.first,
-           .stride = node_size(g),
-           .count = g.count,
-           .inner_count = g.count / node_size(g),
-           .outer_stride = 1,
-           .inner_rotation = g.index_of(rank_) / node_size(g)};
-    return o;
+    if (algorithm == AllGatherAlgorithm::kBruck) o.rotation = g.index_of(rank_);
+    if (algorithm != AllGatherAlgorithm::kHierarchical) return o;
+    const int node_size = node_size_in(g, choice_);
+    return {.first = g.first,
+            .stride = node_size,
+            .count = g.count,
+            .inner_count = g.count / node_size,
+            .outer_stride = 1,
+            .inner_rotation = g.index_of(rank_) / node_size};
   }
 
   // A gathered slot's pieces lie in the order of its gather wherever the program names them.
@@ -73,23 +124,17 @@ class Lowering {
         return;
       }
     };
-    for (Op& op : in_.ops)
-      std::visit(Overload{
-                     [&](Pack& o) { reorder(o.from), reorder(o.into); },
-                     [&](Attend& o) { reorder(o.q), reorder(o.kv); },
-                     [&](AllGather& o) { reorder(o.into); },
-                     [](auto&) {},
-                 },
-                 op.what);
+    for (Op& op : in_.ops) for_each_view(op.what, [&](SlotView& view, bool) { reorder(view); });
   }
 
   // ---- one op, which ends when all ops in current_ have ended ----
 
   void lower(const Action& what, const std::vector<OpId>& after) {
     if (const auto* g = std::get_if<AllGather>(&what)) {
-      switch (g->group.count == 1 ? AllGatherAlgorithm::kRing : algorithm_for(g->group)) {
+      switch (g->group.count == 1 ? AllGatherAlgorithm::kRing : gather_in(g->group, choice_)) {
         case AllGatherAlgorithm::kRing:
-          return ring_gather(*g, after);
+          return ring_gather(
+              g->group, [&](int member) { return piece_of(*g, member); }, after, after);
         case AllGatherAlgorithm::kRecursiveDoubling:
           return doubling_gather(*g, after);
         case AllGatherAlgorithm::kBruck:
@@ -143,17 +188,19 @@ class Lowering {
     return add(Merge{incoming, into}, std::move(after));
   }
 
-  // Step s: piece (me - s) goes to the next member, piece (me - s - 1) comes from the one before.
-  void ring_gather(const AllGather& op, const std::vector<OpId>& after) {
-    const RankGroup& g = op.group;
+  static SlotView piece_of(const AllGather& op, int member) {
+    return op.into.piece(op.into.rows.owners.index_of(op.group[member]));
+  }
+  // Step s: the pieces of member me - s go to the next member, those of me - s - 1 come from the
+  // one before. The own are there after `first`; messages may come after `after`.
+  template <class PiecesOf>
+  void ring_gather(const RankGroup& g, PiecesOf pieces_of, const std::vector<OpId>& first,
+                   const std::vector<OpId>& after) {
     const int n = g.count, me = g.index_of(rank_);
-    const auto piece_of = [&](int member) {
-      return op.into.piece(op.into.rows.owners.index_of(g[member]));
-    };
-    std::vector<OpId> have = after;
+    std::vector<OpId> have = first;
     for (int s = 0; s + 1 < n; ++s) {
-      send(g[(me + 1) % n], piece_of((me + n - s) % n), have);
-      have = known({recv(g[(me + n - 1) % n], piece_of((me + 2 * n - s - 1) % n), after)}, after);
+      send(g[(me + 1) % n], pieces_of((me + n - s) % n), have);
+      have = known({recv(g[(me + n - 1) % n], pieces_of((me + 2 * n - s - 1) % n), after)}, first);
     }
   }
 
@@ -185,20 +232,15 @@ class Lowering {
   // the many nodes cost few latencies; then a ring of whole places in the node, where links are
   // fast.
   void hierarchical_gather(const AllGather& op, const std::vector<OpId>& after) {
-    const int g = node_size(op.group), nodes = op.group.count / g;
-    const int me = op.group.index_of(rank_), node = me / g, place = me % g;
-    const RankGroup across{.first = op.group.first + place, .stride = g, .count = nodes};
+    const int size = node_size_in(op.group, choice_), nodes = op.group.count / size;
+    const int me = op.group.index_of(rank_), place = me % size;
+    const RankGroup across{.first = op.group.first + place, .stride = size, .count = nodes};
     bruck_gather(across, op.into, place * nodes, after);
     if (current_.empty()) current_ = after;
     const std::vector<OpId> first = current_;
-    std::vector<OpId> have = first;
-    for (int s = 0; s + 1 < g; ++s) {
-      const int out = (place + g - s) % g, in = (place + 2 * g - s - 1) % g;
-      const Rank next = op.group[node * g + (place + 1) % g];
-      const Rank prev = op.group[node * g + (place + g - 1) % g];
-      send(next, op.into.range(out * nodes, nodes), have);
-      have = known({recv(prev, op.into.range(in * nodes, nodes), after)}, first);
-    }
+    const RankGroup inside{.first = op.group.first + me - place, .count = size};
+    ring_gather(
+        inside, [&](int i) { return op.into.range(i * nodes, nodes); }, first, after);
   }
 
   void exchange(const AllToAll& op, const std::vector<OpId>& after) {
@@ -273,6 +315,49 @@ class Lowering {
 };
 
 }  // namespace
+
+const std::vector<std::string>& collective_names() {
+  static const std::vector<std::string> kNames{
+      "native", "ring", "recursive_doubling", "bruck", "hierarchical", "pairwise", "linear"};
+  return kNames;
+}
+
+CollectiveChoice parse_collective(std::string_view name) {
+  CollectiveChoice c;
+  const auto gather = std::ranges::find(kAllGathers, name);
+  const auto exchange = std::ranges::find(kAllToAlls, name);
+  if (gather != kAllGathers.end())
+    c.all_gather = AllGatherAlgorithm(gather - kAllGathers.begin());
+  else if (exchange != kAllToAlls.end())
+    c.all_to_all = AllToAllAlgorithm(exchange - kAllToAlls.begin());
+  else
+    throw UsageError(concat("unknown collective '", name, "'"));
+  if (c.all_gather == AllGatherAlgorithm::kRecursiveDoubling)
+    c.reduce_scatter = ReduceScatterAlgorithm::kRecursiveHalving;
+  return c;
+}
+
+std::vector<std::string> collectives_used(const Schedule& schedule,
+                                          const CollectiveChoice& choice) {
+  std::set<std::string> used;
+  for (const auto& [size, kind, algorithm] : used_by(schedule, choice))
+    used.insert(concat(kind, ": ", algorithm));
+  return {used.begin(), used.end()};
+}
+
+std::string why_not_collective(const Schedule& schedule, std::string_view name,
+                               const CollectiveChoice& choice) {
+  if (name == "native") return {};
+  std::map<int, std::string> instead;  // by group size
+  for (const auto& [size, kind, algorithm] : used_by(schedule, choice)) {
+    if (name == algorithm) return {};
+    instead[size] = concat(kind, " runs by ", algorithm);
+  }
+  if (instead.empty()) return concat("no ranks exchange anything that ", name, " could carry");
+  const auto& [size, what] = *instead.rbegin();
+  return concat(name, " suits no group of this point (its largest has ", size, " ranks); its ",
+                what);
+}
 
 RankProgram lower_collectives(const ShardedProblem& sharded, RankProgram program, Rank rank,
                               const CollectiveChoice& choice) {

@@ -1,10 +1,16 @@
 #include "schedule/program.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "core/check.h"
 
 namespace longnet {
+
+HeadRange intersect(const HeadRange& a, const HeadRange& b) {
+  const int64_t begin = std::max(a.first, b.first);
+  return {begin, std::max<int64_t>(0, std::min(a.end(), b.end()) - begin)};
+}
 
 int64_t TokenRanges::tokens() const {
   int64_t sum = 0;
@@ -75,23 +81,173 @@ TokenInterval SequenceLayout::interval(Rank p) const {
 Rank SequenceLayout::owner(int64_t token) const {
   check(token >= 0 && token < seq_len_, "token ", token, " outside [0, ", seq_len_, ")");
   check(kind_ == LayoutKind::kContiguous, "owner() knows contiguous shards only");
-  const int64_t size = seq_len_ / world_size_, longer = seq_len_ % world_size_;
-  if (token < longer * (size + 1)) return Rank(token / (size + 1));
-  return Rank(longer + (token - longer * (size + 1)) / size);
+  return Rank(part_index(seq_len_, world_size_, token));
 }
 
 bool RankProgram::output_is_partial() const {
-  return std::none_of(ops.begin(), ops.end(), [&](const Op& op) {
+  return std::ranges::none_of(ops, [&](const Op& op) {
     const auto* pack = std::get_if<Pack>(&op.what);
     return pack != nullptr && pack->into.slot == kOutputSlot &&
            slots[size_t(pack->from.slot)].kind == TensorKind::kResult;
   });
 }
 
+std::map<std::string, int64_t> RankProgram::memory_by_tag(int64_t align) const {
+  std::map<std::string, int64_t> bytes;
+  for (const Slot& slot : slots)
+    bytes[std::string(to_string(slot.tag))] += ceil_div(slot.bytes, align) * align;
+  return bytes;
+}
+
 std::string_view to_string(SlotTag tag) {
   constexpr std::string_view kNames[] = {"query",  "key_value", "output",  "kv_buffer",
                                          "packed", "gathered",  "partial", "exchange"};
   return kNames[size_t(tag)];
+}
+
+namespace {
+
+std::string view_text(const SlotView& view) {
+  static constexpr const char* kNames[] = {"q", "kv", "output"};
+  std::ostringstream out;
+  if (view.slot >= 0 && view.slot <= kOutputSlot)
+    out << kNames[view.slot];
+  else
+    out << "slot" << view.slot;
+  out << "[" << to_text(view.rows) << "]";
+  if (view.pieces != PieceRange{}) {
+    out << " piece " << view.first_piece();
+    if (view.num_pieces() > 1) out << ".." << view.first_piece() + view.num_pieces() - 1;
+  }
+  return out.str();
+}
+
+std::string group_text(const RankGroup& g) {
+  std::ostringstream out;
+  out << g[0];
+  if (g.count > 1) out << ".." << g[g.count - 1];
+  if (g.inner_count > 0)
+    out << " node by node";
+  else if (g.rotation == 0 && g.count > 1 && g.stride != 1)
+    out << " by " << g.stride;
+  return out.str();
+}
+
+std::string moved(const SlotView& from, const SlotView& into) {
+  return view_text(from) + " -> " + view_text(into);
+}
+std::string among(const RankGroup& group) { return " among ranks " + group_text(group); }
+
+}  // namespace
+
+std::string to_text(const Slice& s) {
+  std::ostringstream out;
+  out << (s.branch == kEveryRow ? "rows" : "branch " + std::to_string(s.branch)) << " of "
+      << group_text(s.owners) << " in " << s.within.begin << ".." << s.within.end;
+  if (s.head_parts > 1) out << " in " << s.head_parts << " head parts";
+  return out.str();
+}
+
+std::string to_text(const Op& op) {
+  return std::visit(
+      Overload{
+          [](const Pack& o) { return "pack       " + moved(o.from, o.into); },
+          [](const Send& o) { return concat("send       ", view_text(o.what), " to rank ", o.to); },
+          [](const Recv& o) {
+            return concat("recv       ", view_text(o.what), " from rank ", o.from);
+          },
+          [](const AllGather& o) { return "all_gather " + view_text(o.into) + among(o.group); },
+          [](const AllToAll& o) { return "all_to_all " + moved(o.from, o.into) + among(o.group); },
+          [](const ReduceScatter& o) {
+            return "reduce_scatter " + view_text(o.what) + among(o.group);
+          },
+          [](const Attend& o) {
+            return concat("attend     branch ", o.branch, ", queries ", o.queries.begin, "..",
+                          o.queries.end, ", heads ", o.heads.first, "..",
+                          o.heads.first + o.heads.count, ": ", view_text(o.q), " x ",
+                          moved(o.kv, o.into));
+          },
+          [](const Merge& o) { return "merge      " + moved(o.from, o.into); },
+          [](const Reset& o) { return "reset      " + view_text(o.into); },
+      },
+      op.what);
+}
+
+std::string to_text(const ShardedProblem& sharded, const RankProgram& program, Rank rank) {
+  std::ostringstream out;
+  out << "# rank " << rank << " owns tokens";
+  for (const TokenRange& r : sharded.layout.shard(rank)) {
+    out << " " << r.first << ".." << r.last() + 1;
+    if (r.stride > 1) out << " by " << r.stride;
+  }
+  out << "\n";
+  for (size_t i = 0; i < program.slots.size(); ++i)
+    out << "# slot " << i << "  " << to_string(program.slots[i].tag) << "  "
+        << program.slots[i].bytes << " bytes\n";
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    out << i << "  " << to_text(program.ops[i]);
+    if (!program.ops[i].after.empty()) {
+      out << "  (after";
+      for (OpId a : program.ops[i].after) out << ' ' << a;
+      out << ")";
+    }
+    out << "\n";
+  }
+  return out.str();
+}
+
+namespace {
+
+// A send's partner is the k-th receive of the same channel, as transports match them.
+OpId matching_recv(const RankProgram& receiver, Rank from, int ordinal) {
+  for (size_t i = 0; i < receiver.ops.size(); ++i)
+    if (const auto* recv = std::get_if<Recv>(&receiver.ops[i].what);
+        recv && recv->from == from && ordinal-- == 0)
+      return OpId(i);
+  return -1;
+}
+
+std::string node(Rank rank, size_t op) {
+  return "r" + std::to_string(rank) + "_" + std::to_string(op);
+}
+
+void rank_to_dot(const RankProgram& program, Rank rank, std::ostream& out) {
+  out << "  subgraph cluster_" << rank << " {\n    label=\"rank " << rank << "\";\n";
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    const Op& op = program.ops[i];
+    out << "    " << node(rank, i) << " [shape=" << (is_communication(op.what) ? "ellipse" : "box")
+        << ", label=\"" << i << " " << to_text(op) << "\"];\n";
+    for (OpId a : op.after)
+      out << "    " << node(rank, size_t(a)) << " -> " << node(rank, i) << ";\n";
+  }
+  out << "  }\n";
+}
+
+}  // namespace
+
+std::string to_dot(const Schedule& schedule, int max_ranks) {
+  const int ranks = std::min(max_ranks, schedule.sharded.layout.world_size());
+  std::vector<RankProgram> programs;
+  for (Rank p = 0; p < ranks; ++p) programs.push_back(schedule.program(p));
+  std::ostringstream out;
+  out << "digraph \"" << schedule.algorithm
+      << "\" {\n  rankdir=TB; node [fontname=\"sans-serif\", fontsize=10];\n";
+  for (Rank p = 0; p < ranks; ++p) rank_to_dot(programs[size_t(p)], p, out);
+  for (Rank p = 0; p < ranks; ++p) {
+    std::vector<int> sent(size_t(schedule.sharded.layout.world_size()), 0);
+    const auto& ops = programs[size_t(p)].ops;
+    for (size_t i = 0; i < ops.size(); ++i) {
+      const auto* send = std::get_if<Send>(&ops[i].what);
+      if (send == nullptr) continue;
+      const int ordinal = sent[size_t(send->to)]++;
+      if (send->to >= ranks) continue;
+      const OpId to = matching_recv(programs[size_t(send->to)], p, ordinal);
+      if (to >= 0)
+        out << "  " << node(p, i) << " -> " << node(send->to, size_t(to)) << " [style=dashed];\n";
+    }
+  }
+  out << "}\n";
+  return out.str();
 }
 
 }  // namespace longnet

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -29,8 +30,14 @@ using OpId = int;  // index into RankProgram::ops
 
 struct HeadRange {
   int64_t first = 0, count = 0;  // query heads
+  int64_t end() const { return first + count; }
+  bool contains(int64_t head) const { return first <= head && head < end(); }
+  bool contains(const HeadRange& o) const {
+    return o.count == 0 || (first <= o.first && o.end() <= end());
+  }
   bool operator==(const HeadRange&) const = default;
 };
+HeadRange intersect(const HeadRange& a, const HeadRange& b);
 
 // A shard's tokens: at most two ranges, ascending.
 struct TokenRanges {
@@ -127,6 +134,9 @@ struct Slice {
 // kPartial: O and LSE, fp32. kResult: O alone, rounded to the storage type, as it travels when
 // nothing is merged into it any more.
 enum class TensorKind { kQuery, kKeyValue, kPartial, kResult };
+inline bool holds_o(TensorKind kind) {
+  return kind == TensorKind::kPartial || kind == TensorKind::kResult;
+}
 
 // Purpose of a slot; memory is measured and predicted by these tags.
 enum class SlotTag {
@@ -219,10 +229,35 @@ struct Reset {
 using Action =
     std::variant<Pack, Send, Recv, AllGather, AllToAll, ReduceScatter, Attend, Merge, Reset>;
 
-inline bool is_communication(const Action& a) {
-  return std::holds_alternative<Send>(a) || std::holds_alternative<Recv>(a) ||
-         std::holds_alternative<AllGather>(a) || std::holds_alternative<AllToAll>(a) ||
+inline bool is_collective(const Action& a) {
+  return std::holds_alternative<AllGather>(a) || std::holds_alternative<AllToAll>(a) ||
          std::holds_alternative<ReduceScatter>(a);
+}
+inline bool is_communication(const Action& a) {
+  return is_collective(a) || std::holds_alternative<Send>(a) || std::holds_alternative<Recv>(a);
+}
+
+// Visitor from lambdas.
+template <class... F>
+struct Overload : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overload(F...) -> Overload<F...>;
+
+// Calls fn(view, whether the op writes there) for each view of an op: first those that it reads.
+template <class MaybeConstAction, class Fn>
+void for_each_view(MaybeConstAction& what, Fn fn) {
+  const auto visit_views = [&](auto& op) {
+    if constexpr (requires { op.q; }) fn(op.q, false);
+    if constexpr (requires { op.kv; }) fn(op.kv, false);
+    if constexpr (requires { op.from.slot; }) fn(op.from, false);
+    if constexpr (requires { op.what; })
+      fn(
+          op.what, !requires { op.to; });
+    if constexpr (requires { op.into; }) fn(op.into, true);
+  };
+  std::visit(visit_views, what);
 }
 
 struct Op {
@@ -235,6 +270,8 @@ struct RankProgram {
   std::vector<Op> ops;
   // True when the output gets its LSE and O in full fp32: it does not come as a result.
   bool output_is_partial() const;
+  // Bytes of the slots by their tags, each slot rounded up to a multiple of `align`.
+  std::map<std::string, int64_t> memory_by_tag(int64_t align = 1) const;
 };
 
 struct Schedule {
@@ -244,12 +281,13 @@ struct Schedule {
   std::function<RankProgram(Rank)> program;
 };
 
-// Visitor from lambdas.
-template <class... F>
-struct Overload : F... {
-  using F::operator()...;
-};
-template <class... F>
-Overload(F...) -> Overload<F...>;
+// ---- programs for people: text for `lnbench plan --schedule`, Graphviz for `--dot` ----
+
+std::string to_text(const Slice& slice);
+std::string to_text(const Op& op);  // without its number and dependencies
+std::string to_text(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
+// One cluster per rank, solid edges for dependencies, dashed ones for messages between the ranks
+// shown.
+std::string to_dot(const Schedule& schedule, int max_ranks);
 
 }  // namespace longnet

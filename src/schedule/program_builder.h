@@ -61,28 +61,37 @@ class ProgramBuilder {
     return {0, sharded_.all_tokens(), sharded_.all_heads(), q(), keys, into};
   }
 
-  // A rank whose shard no other exceeds.
-  Rank largest_shard() const {
-    const SequenceLayout& layout = sharded_.layout;
-    Rank largest = 0;
-    for (Rank r = 1; r < layout.world_size() && layout.kind() == LayoutKind::kZigzag; ++r)
-      if (layout.shard(r).tokens() > layout.shard(largest).tokens()) largest = r;
-    return largest;  // the first one, in the other layouts
+  // Bytes of the largest K/V slice among slice_of(0 .. count - 1).
+  template <class SliceOf>
+  int64_t largest_kv_bytes(int count, SliceOf slice_of) const {
+    // In other layouts than the zigzag none has more than the first.
+    const int differing = sharded_.layout.kind() == LayoutKind::kZigzag ? count : 1;
+    int64_t bytes = 0;
+    for (int i = 0; i < differing; ++i)
+      bytes = std::max(bytes, slice_bytes(sharded_, TensorKind::kKeyValue, slice_of(i)));
+    return bytes;
   }
 
-  // True unless the causal mask hides every key of `keys` from the queries, or there are none.
-  bool visible(const TokenRanges& queries, const TokenRanges& keys) const {
-    return !queries.empty() && !keys.empty() &&
-           (!sharded_.problem.causal || keys.first() <= queries.last());
+  // True unless the causal mask hides every key of `keys` from `queries`, or there are none.
+  bool sees(const RankGroup& queries, const RankGroup& keys) const {
+    const TokenInterval q = span_of(queries), k = span_of(keys);
+    return !q.empty() && !k.empty() && (!sharded_.problem.causal || k.begin < q.end);
   }
-  // The same for the own queries and the keys of `owner`.
-  bool sees_shard_of(Rank owner) const {
-    return visible(sharded_.layout.shard(rank_), sharded_.layout.shard(owner));
-  }
+  // The same for the own queries.
+  bool sees(const RankGroup& keys) const { return sees({.first = rank_}, keys); }
 
   RankProgram take() { return std::move(program_); }
 
  private:
+  // From the first token of some ranks to their last one.
+  TokenInterval span_of(const RankGroup& ranks) const {
+    TokenInterval span{sharded_.problem.seq_len, 0};
+    for (int i = 0; i < ranks.count; ++i)
+      if (const TokenRanges shard = sharded_.layout.shard(ranks[i]); !shard.empty())
+        span = {std::min(span.begin, shard.first()), std::max(span.end, shard.last() + 1)};
+    return span;
+  }
+
   const ShardedProblem& sharded_;
   Rank rank_;
   RankProgram program_;

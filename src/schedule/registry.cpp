@@ -34,11 +34,6 @@ int one_if_equal_shards(const ShardedProblem& s) {
 
 int no_period(const ShardedProblem& s) { return s.layout.world_size(); }
 
-int two_level_period(const ShardedProblem& s, int inner) {
-  return equal_shards(s, s.layout.world_size()) ? divisor_or_all(inner, s.layout.world_size())
-                                                : s.layout.world_size();
-}
-
 // Inside a group each rank has its own heads: equal programs only when all have as many.
 int heads_period(const ShardedProblem& s, int degree) {
   const int world = s.layout.world_size();
@@ -57,7 +52,8 @@ int usp_period(const ShardedProblem& s) {
   return degree == 1 ? one_if_equal_shards(s) : heads_period(s, degree);
 }
 int double_ring_period(const ShardedProblem& s) {
-  return two_level_period(s, double_ring_inner(s));
+  const int world = s.layout.world_size();
+  return equal_shards(s, world) ? divisor_or_all(double_ring_inner(s), world) : world;
 }
 
 // A shift must move segments onto segments, and selected rows onto selected rows.
@@ -80,19 +76,11 @@ int dilated_period(const ShardedProblem& s) {
 
 // ---- options ----
 
-AlgorithmOptions usp_options(const ShardedProblem& s) {
+// The options of `s`, one of them with the value that the algorithm uses.
+template <auto kOption, auto kUsed>
+AlgorithmOptions options_with(const ShardedProblem& s) {
   AlgorithmOptions o = s.options;
-  o.ulysses_degree = usp_degree(s);
-  return o;
-}
-AlgorithmOptions double_ring_options(const ShardedProblem& s) {
-  AlgorithmOptions o = s.options;
-  o.ring_inner = double_ring_inner(s);
-  return o;
-}
-AlgorithmOptions all_gather_options(const ShardedProblem& s) {
-  AlgorithmOptions o = s.options;
-  o.head_slice = all_gather_head_slice(s);
+  o.*kOption = kUsed(s);
   return o;
 }
 
@@ -154,13 +142,16 @@ const std::vector<AlgorithmInfo>& algorithms() {
       {"ring", "exact: K/V shards travel around a ring of ranks", kDense, kNone, ring_attention,
        always_supported, one_if_equal_shards},
       {"all_gather", "exact: all K/V rows on every rank", kDense, kAllGather, all_gather_attention,
-       always_supported, one_if_equal_shards, all_gather_options},
+       always_supported, one_if_equal_shards,
+       options_with<&AlgorithmOptions::head_slice, all_gather_head_slice>},
       {"ulysses", "exact: an all-to-all gives each rank some heads of all tokens", kDense,
        kAllToAll, ulysses_attention, why_not_ulysses, ulysses_period},
       {"usp", "exact: Ulysses inside groups, a ring over the groups", kDense, kAllToAll,
-       usp_attention, why_not_usp, usp_period, usp_options},
+       usp_attention, why_not_usp, usp_period,
+       options_with<&AlgorithmOptions::ulysses_degree, usp_degree>},
       {"double_ring", "exact: rings inside nodes, a ring over the nodes", kDense, kNone,
-       double_ring_attention, why_not_double_ring, double_ring_period, double_ring_options},
+       double_ring_attention, why_not_double_ring, double_ring_period,
+       options_with<&AlgorithmOptions::ring_inner, double_ring_inner>},
       {"bidirectional_ring", "exact: half of the K/V heads travel each way around", kDense, kNone,
        bidirectional_ring_attention, why_not_bidirectional, one_if_equal_shards},
       {"query_gather", "exact: queries travel, partial results are reduced", kDense, kAllGather,

@@ -5,11 +5,9 @@
 
 #include "core/check.h"
 #include "core/test_support.h"
-#include "pattern/pair_count.h"
 #include "schedule/accounting.h"
 #include "schedule/check_schedule.h"
 #include "schedule/lower_collectives.h"
-#include "schedule/program_text.h"
 
 namespace longnet {
 namespace {

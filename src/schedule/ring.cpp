@@ -5,6 +5,9 @@
 // 1, 0, 3, 2. Under a causal mask a shard that lies wholly after the queries is passed on but not
 // attended to: with contiguous shards the last rank has 2P - 1 of the P^2 half blocks to do, an
 // efficiency of P / (2P - 1); zigzag and striped shards balance.
+//
+// On one rank, as `local`, it is {attend q x kv -> output}.
+#include "core/check.h"
 #include "schedule/registry.h"
 #include "schedule/ring_steps.h"
 
@@ -14,13 +17,10 @@ namespace {
 RankProgram ring_program(const ShardedProblem& sharded, Rank rank) {
   const int world = sharded.layout.world_size();
   ProgramBuilder build(sharded, rank);
-  Ring ring{.size = world,
-            .position = rank,
-            .next = (rank + 1) % world,
-            .prev = (rank + world - 1) % world,
-            .shard_of = [&](int position) { return build.every_row_of(position); }};
-  ring.add_buffers(build, slice_bytes(sharded, TensorKind::kKeyValue,
-                                      build.every_row_of(build.largest_shard())));
+  Ring ring{.members = {.count = world}, .position = rank, .shard_of = [&](int position) {
+              return build.every_row_of(position);
+            }};
+  ring.add_buffers(build, build.largest_kv_bytes(world, ring.shard_of));
   Accumulator output(build, build.output(), world > 1);
   ShardBuffer own{kKvSlot};
   run_ring(build, ring, {build.kv(), -1, &own},
@@ -29,6 +29,13 @@ RankProgram ring_program(const ShardedProblem& sharded, Rank rank) {
 }
 
 }  // namespace
+
+Schedule local_attention(const ShardedProblem& sharded) {
+  return {"local", sharded, [sharded](Rank rank) {
+            check(sharded.layout.world_size() == 1, "local runs on one rank");
+            return ring_program(sharded, rank);
+          }};
+}
 
 Schedule ring_attention(const ShardedProblem& sharded) {
   return {"ring", sharded, [sharded](Rank rank) { return ring_program(sharded, rank); }};

@@ -46,32 +46,37 @@ inline ShardVisit receive_shard(ProgramBuilder& build, Rank from, const Slice& r
 }
 
 struct Ring {
-  int size = 1, position = 0;  // positions, and the own one
-  Rank next = 0, prev = 0;     // ranks of the neighbouring positions
+  RankGroup members;  // by position
+  int position = 0;   // the own one
   std::function<Slice(int)> shard_of;
+  int direction = 1;  // -1: shards travel to lower positions
   std::array<ShardBuffer, 2> buffers = {};
 
+  // The position `steps` behind the own one, from where shards come.
+  int behind(int steps) const {
+    return (position + members.count - direction * steps) % members.count;
+  }
   // As many buffers as the ring needs, each for the largest shard.
   void add_buffers(ProgramBuilder& build, int64_t bytes) {
-    for (int i = 0; i < std::min(2, size - 1); ++i)
+    for (int i = 0; i < std::min(2, members.count - 1); ++i)
       buffers[size_t(i)].slot = build.add_slot(TensorKind::kKeyValue, SlotTag::kKvBuffer, bytes);
   }
 };
 
 // Step `step`: the shard at hand goes on, the next one comes into buffer step % 2.
 inline ShardVisit pass_on(ProgramBuilder& build, Ring& ring, const ShardVisit& here, int step) {
-  const int coming = (ring.position + 2 * ring.size - step - 1) % ring.size;
-  send_shard(build, ring.next, here);
-  return receive_shard(build, ring.prev, ring.shard_of(coming), ring.buffers[size_t(step % 2)]);
+  send_shard(build, ring.members[ring.behind(ring.members.count - 1)], here);
+  return receive_shard(build, ring.members[ring.behind(1)], ring.shard_of(ring.behind(step + 1)),
+                       ring.buffers[size_t(step % 2)]);
 }
 
 // Runs all steps of a ring, from the shard `here` on: attend(visit) returns the op that reads the
 // shard, or -1.
 template <class AttendFn>
 void run_ring(ProgramBuilder& build, Ring& ring, ShardVisit here, AttendFn attend) {
-  for (int step = 0; step < ring.size; ++step) {
+  for (int step = 0; step < ring.members.count; ++step) {
     ShardVisit next;
-    if (step + 1 < ring.size) next = pass_on(build, ring, here, step);
+    if (step + 1 < ring.members.count) next = pass_on(build, ring, here, step);
     const OpId read = attend(std::as_const(here));
     if (read >= 0) here.in->uses.push_back(read);
     here = next;
@@ -103,7 +108,7 @@ class Accumulator {
   }
   // The same for a K/V shard of all heads; -1, and no op, when no own query sees it.
   OpId add_shard(const ShardVisit& visit) {
-    if (!build_.sees_shard_of(visit.keys.rows.owners.first)) return -1;
+    if (!build_.sees(visit.keys.rows.owners)) return -1;
     return add(build_.attend(visit.keys), {visit.ready});
   }
   OpId result() const { return result_; }  // the op that completes the partial; -1: nothing added

@@ -1,5 +1,7 @@
 #include "schedule/row_map.h"
 
+#include <set>
+
 #include "core/check.h"
 
 namespace longnet {
@@ -21,48 +23,6 @@ int64_t slice_bytes(const ShardedProblem& sharded, TensorKind kind, const Slice&
 }
 
 namespace {
-
-// Rows of one token that a kEveryRow slice holds: of query heads, or of the kv heads that they
-// read.
-int64_t rows_of_token(const AttentionProblem& p, TensorKind kind, const HeadRange& heads) {
-  if (kind != TensorKind::kKeyValue || heads.count == 0) return heads.count;
-  return p.kv_head_of(heads.first + heads.count - 1) - p.kv_head_of(heads.first) + 1;
-}
-
-// Rows of `tokens` that a branch selects for one stream.
-int64_t selected_rows(const BranchRows& rows, TensorKind kind, int64_t offset,
-                      const TokenRanges& tokens) {
-  int64_t count = 0;
-  for (const TokenRange& r : tokens) {
-    if (r.stride != 1) {
-      check(rows.num_offsets() == 1, "strided shards cannot be thinned further");
-      count += r.count;
-      continue;
-    }
-    const TokenInterval all{r.first, r.first + r.count};
-    count +=
-        kind == TensorKind::kKeyValue ? rows.count(offset, all) : rows.count_queries(offset, all);
-  }
-  return count;
-}
-
-// Dilation offset of each stream of rows that a branch's slice holds.
-std::vector<int64_t> offsets_of_streams(const ShardedProblem& s, TensorKind kind,
-                                        const Slice& slice) {
-  std::vector<int64_t> offsets;
-  if (kind == TensorKind::kKeyValue) {
-    for (const KvStream& stream :
-         kv_streams(s.problem, s.pattern, slice.branch, slice.heads.first, slice.heads.count)
-             .streams)
-      offsets.push_back(stream.offset);
-    return offsets;
-  }
-  const int64_t all = num_offsets(s.pattern.branches.at(size_t(slice.branch)));
-  for (int64_t h = 0; h < slice.heads.count; ++h)
-    offsets.push_back(
-        head_offset(s.pattern.offset, slice.heads.first + h, s.problem.num_heads, all));
-  return offsets;
-}
 
 // True for owners whose shards follow each other: their tokens are one interval, or two when the
 // order begins in the middle.
@@ -87,36 +47,20 @@ std::vector<TokenInterval> intervals_of(const ShardedProblem& s, const SlotView&
 
 int64_t view_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotView& view) {
   const Slice& slice = view.rows;
-  const AttentionProblem& p = sharded.problem;
-  std::optional<BranchRows> rows;
-  std::vector<int64_t> offsets;
-  if (slice.branch != kEveryRow) {
-    check(slice.head_parts == 1, "a branch's rows are not split by heads");
-    rows.emplace(sharded.pattern, slice.branch, p.seq_len);
-    offsets = offsets_of_streams(sharded, kind, slice);
-  }
-  const auto rows_of = [&](const TokenRanges& tokens, const HeadRange& heads) {
-    if (!rows) return tokens.tokens() * rows_of_token(p, kind, heads);
-    int64_t sum = 0;
-    for (const int64_t offset : offsets) sum += selected_rows(*rows, kind, offset, tokens);
-    return sum;
-  };
+  const RowCount rows(sharded, kind, slice);
   int64_t count = 0;
   if (slice.head_parts == 1 && is_line_of_neighbours(sharded, slice.owners)) {
     for (const TokenInterval& part : intervals_of(sharded, view)) {
       const TokenInterval in = intersect(part, slice.within);
       TokenRanges tokens;
       tokens.add({in.begin, 1, in.length()});
-      count += rows_of(tokens, slice.heads);
+      count += rows.of(tokens, slice.heads);
     }
-    return count * p.batch * row_bytes(p, kind);
+  } else {
+    for (int i = 0; i < view.num_pieces(); ++i)
+      count += rows.of(owned_tokens(sharded, owner_of(view, i), slice.within), heads_of(view, i));
   }
-  for (int i = 0; i < view.num_pieces(); ++i) {
-    const int piece = view.first_piece() + i;
-    count += rows_of(owned_tokens(sharded, slice.owners[piece / slice.head_parts], slice.within),
-                     head_part(slice, piece % slice.head_parts));
-  }
-  return count * p.batch * row_bytes(p, kind);
+  return count * sharded.problem.batch * row_bytes(sharded.problem, kind);
 }
 
 TokenRanges owned_tokens(const ShardedProblem& sharded, Rank owner, TokenInterval within) {
@@ -130,38 +74,65 @@ HeadRange head_part(const Slice& s, int part) {
   return {s.heads.first + begin, part_begin(s.heads.count, s.head_parts, part + 1) - begin};
 }
 
-RowMap::RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slice)
-    : sharded_(sharded), kind_(kind), slice_(slice) {
-  const AttentionProblem& p = sharded.problem;
-  bytes_per_row_ = row_bytes(p, kind);
-  if (slice.branch != kEveryRow) {
-    check(slice.head_parts == 1, "a branch's rows are not split by heads");
-    rows_.emplace(sharded.pattern, slice.branch, p.seq_len);
-    if (kind == TensorKind::kKeyValue)
-      stream_of_head_ =
-          kv_streams(p, sharded.pattern, slice.branch, slice.heads.first, slice.heads.count)
-              .of_head;
-    stream_offsets_ = offsets_of_streams(sharded, kind, slice);
+RowCount::RowCount(const ShardedProblem& sharded, TensorKind kind, const Slice& slice)
+    : problem_(sharded.problem), kind_(kind) {
+  if (slice.branch == kEveryRow) return;
+  check(slice.head_parts == 1, "a branch's rows are not split by heads");
+  rows_ = branch_rows(sharded, kind, slice.branch);
+  if (kind == TensorKind::kKeyValue) {
+    streams_ =
+        kv_streams(problem_, sharded.pattern, slice.branch, slice.heads.first, slice.heads.count);
+    return;
   }
+  for (int64_t head = slice.heads.first; head < slice.heads.end(); ++head) {
+    streams_.of_head.push_back(int(streams_.streams.size()));
+    streams_.streams.push_back({problem_.kv_head_of(head), rows_->offset_of(head)});
+  }
+}
+
+int64_t RowCount::of_token(const HeadRange& heads) const {
+  if (kind_ != TensorKind::kKeyValue || heads.count == 0) return heads.count;
+  return problem_.kv_head_of(heads.end() - 1) - problem_.kv_head_of(heads.first) + 1;
+}
+
+int64_t RowCount::of_stream(const KvStream& stream, const TokenRanges& tokens) const {
+  int64_t count = 0;
+  for (const TokenRange& r : tokens) {
+    check(r.stride == 1 || rows_->num_offsets() == 1, "strided shards cannot be thinned further");
+    count += r.stride == 1 ? rows_->count(stream.offset, {r.first, r.first + r.count}) : r.count;
+  }
+  return count;
+}
+
+int64_t RowCount::of(const TokenRanges& tokens, const HeadRange& heads) const {
+  if (!rows_) return tokens.tokens() * of_token(heads);
+  int64_t sum = 0;
+  for (const KvStream& stream : streams_.streams) sum += of_stream(stream, tokens);
+  return sum;
+}
+
+RowMap::RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slice)
+    : sharded_(sharded),
+      kind_(kind),
+      slice_(slice),
+      count_(sharded, kind, slice),
+      bytes_per_row_(row_bytes(sharded.problem, kind)) {
   pieces_.reserve(size_t(slice.num_pieces()));
-  for (int i = 0; i < slice.owners.count; ++i)
-    for (int part = 0; part < slice.head_parts; ++part) {
-      Piece piece{.owner = slice.owners[i],
-                  .heads = head_part(slice, part),
-                  .tokens = owned_tokens(sharded, slice.owners[i], slice.within),
-                  .byte_offset = bytes_};
-      if (rows_) {
-        for (int64_t stream_offset : stream_offsets_) {
-          piece.stream_begin.push_back(piece.rows_per_item);
-          piece.rows_per_item += count_rows(stream_offset, piece.tokens);
-        }
-      } else {
-        piece.rows_per_item = piece.tokens.tokens() * rows_of_token(p, kind, piece.heads);
-      }
-      piece.rows = piece.rows_per_item * p.batch;
-      bytes_ += piece_bytes(piece);
-      pieces_.push_back(std::move(piece));
+  for (int i = 0; i < slice.num_pieces(); ++i) {
+    const Rank owner = slice.owners[i / slice.head_parts];
+    Piece piece{.owner = owner,
+                .heads = head_part(slice, i % slice.head_parts),
+                .tokens = owned_tokens(sharded, owner, slice.within),
+                .byte_offset = bytes_};
+    for (const KvStream& stream : count_.streams().streams) {
+      piece.stream_begin.push_back(piece.rows_per_item);
+      piece.rows_per_item += count_.of_stream(stream, piece.tokens);
     }
+    if (slice.branch == kEveryRow) piece.rows_per_item = count_.of(piece.tokens, piece.heads);
+    piece.rows = piece.rows_per_item * sharded.problem.batch;
+    bytes_ += piece_bytes(piece);
+    pieces_.push_back(std::move(piece));
+  }
 }
 
 int64_t RowMap::begin_byte(const SlotView& view) const {
@@ -176,20 +147,18 @@ int64_t RowMap::num_bytes(const SlotView& view) const {
   return bytes;
 }
 
-int64_t RowMap::count_rows(int64_t offset, const TokenRanges& tokens) const {
-  return selected_rows(*rows_, kind_, offset, tokens);
-}
-
-int64_t RowMap::offset(int branch, int64_t head) const {
-  return head_offset(sharded_.pattern.offset, head, sharded_.problem.num_heads,
-                     num_offsets(sharded_.pattern.branches.at(size_t(branch))));
-}
-
-int RowMap::stream_of(int64_t head) const {
-  check(head >= slice_.heads.first && head < slice_.heads.first + slice_.heads.count, "head ", head,
-        " is not in this slice");
-  const int64_t index = head - slice_.heads.first;
-  return kind_ == TensorKind::kKeyValue ? stream_of_head_[size_t(index)] : int(index);
+std::vector<int64_t> RowMap::heads_with_rows(const HeadRange& range) const {
+  std::vector<int64_t> heads;
+  std::set<int64_t> seen;
+  for (int64_t head = range.first; head < range.end(); ++head) {
+    int64_t rows = head;
+    if (kind_ == TensorKind::kKeyValue)
+      rows = slice_.branch == kEveryRow
+                 ? sharded_.problem.kv_head_of(head)
+                 : count_.streams().of_head[size_t(head - slice_.heads.first)];
+    if (seen.insert(rows).second) heads.push_back(head);
+  }
+  return heads;
 }
 
 RowMap::Place RowMap::locate(const Piece& piece, int64_t batch, int64_t head,
@@ -198,9 +167,9 @@ RowMap::Place RowMap::locate(const Piece& piece, int64_t batch, int64_t head,
   const int64_t index = piece.tokens.index_of(run.first);
   check(index >= 0 && piece.tokens.index_of(run.last()) >= index, "tokens ", run.first, " to ",
         run.last(), " are not in this piece");
-  if (!rows_) {
+  if (slice_.branch == kEveryRow) {
     const AttentionProblem& p = sharded_.problem;
-    const int64_t width = rows_of_token(p, kind_, piece.heads);
+    const int64_t width = count_.of_token(piece.heads);
     const int64_t column = kind_ == TensorKind::kKeyValue
                                ? p.kv_head_of(head) - p.kv_head_of(piece.heads.first)
                                : head - piece.heads.first;
@@ -209,11 +178,12 @@ RowMap::Place RowMap::locate(const Piece& piece, int64_t batch, int64_t head,
                                : piece.tokens.range[0].stride;
     return {item + index * width + column, run.stride / stride * width};
   }
-  const int stream = stream_of(head);
+  check(slice_.heads.contains(head), "head ", head, " is not in this slice");
+  const auto stream = size_t(count_.streams().of_head[size_t(head - slice_.heads.first)]);
   TokenRanges earlier;
   for (const TokenRange& r : piece.tokens) earlier.add(clip(r, {r.first, run.first}));
-  return {item + piece.stream_begin[size_t(stream)] +
-              count_rows(stream_offsets_[size_t(stream)], earlier),
+  return {item + piece.stream_begin[stream] +
+              count_.of_stream(count_.streams().streams[stream], earlier),
           1};
 }
 

@@ -19,6 +19,25 @@
 
 namespace longnet {
 
+// Counts rows of a slice: of the streams that a branch's slice holds, else of whole tokens.
+class RowCount {
+ public:
+  RowCount(const ShardedProblem& sharded, TensorKind kind, const Slice& slice);
+  // Rows of `tokens`, in one sequence of the batch.
+  int64_t of(const TokenRanges& tokens, const HeadRange& heads) const;
+  int64_t of_stream(const KvStream& stream, const TokenRanges& tokens) const;
+  // Rows of one token: of query heads, or of the kv heads that they read.
+  int64_t of_token(const HeadRange& heads) const;
+  // One stream per query head; of K/V two heads may share one. Empty for kEveryRow.
+  const KvStreams& streams() const { return streams_; }
+
+ private:
+  AttentionProblem problem_;
+  TensorKind kind_;
+  std::optional<BranchRows> rows_;
+  KvStreams streams_;
+};
+
 class RowMap {
  public:
   RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slice);
@@ -50,42 +69,42 @@ class RowMap {
   // every row or just this branch's.
   template <class Fn>
   void for_each_run(const Piece& piece, int branch, int64_t head, TokenInterval within,
-                    Fn fn) const {
-    const BranchRows rows(sharded_.pattern, branch, sharded_.problem.seq_len);
-    for_each_selected(rows, offset(branch, head), piece.tokens, within,
-                      [&](int64_t segment, const TokenRange& run) { fn(run, segment); });
+                    Fn fn) const;
+  // Calls fn(run) for all rows of `piece` for one head: its branch's runs, or its tokens.
+  template <class Fn>
+  void for_each_run(const Piece& piece, int64_t head, Fn fn) const {
+    if (slice_.branch != kEveryRow)
+      return for_each_run(piece, slice_.branch, head, slice_.within,
+                          [&](const TokenRange& run, int64_t) { fn(run); });
+    for (const TokenRange& r : piece.tokens) fn(r);
   }
-
-  const Slice& slice() const { return slice_; }
+  // The heads of `range` that hold rows of their own: of K/V one per K/V head or stream.
+  std::vector<int64_t> heads_with_rows(const HeadRange& range) const;
 
  private:
-  int64_t offset(int branch, int64_t head) const;
-  int stream_of(int64_t head) const;
-  int64_t count_rows(int64_t offset, const TokenRanges& tokens) const;
-  template <class Fn>
-  void for_each_selected(const BranchRows& rows, int64_t offset, const TokenRanges& tokens,
-                         TokenInterval within, Fn fn) const;
-
   ShardedProblem sharded_;
   TensorKind kind_;
   Slice slice_;
-  std::vector<int64_t> stream_offsets_;  // dilation offset of each stream; empty for kEveryRow
-  std::vector<int> stream_of_head_;      // of K/V: two heads may share a stream
-  std::optional<BranchRows> rows_;
+  RowCount count_;
   int64_t bytes_per_row_ = 0, bytes_ = 0;
   std::vector<Piece> pieces_;
 };
 
+// The rows of a branch that a slice of this kind holds: keys, or queries.
+inline BranchRows branch_rows(const ShardedProblem& sharded, TensorKind kind, int branch) {
+  const BranchRows keys(sharded.pattern, branch, sharded.problem);
+  return kind == TensorKind::kKeyValue ? keys : keys.queries();
+}
+
 template <class Fn>
-void RowMap::for_each_selected(const BranchRows& rows, int64_t offset, const TokenRanges& tokens,
-                               TokenInterval within, Fn fn) const {
-  for (const TokenRange& range : tokens) {
+void RowMap::for_each_run(const Piece& piece, int branch, int64_t head, TokenInterval within,
+                          Fn fn) const {
+  const BranchRows rows = branch_rows(sharded_, kind_, branch);
+  for (const TokenRange& range : piece.tokens) {
     if (range.stride == 1) {
-      const TokenInterval part = intersect({range.first, range.first + range.count}, within);
-      if (kind_ == TensorKind::kKeyValue)
-        rows.for_each_run(offset, part, fn);
-      else
-        rows.for_each_query_run(offset, part, fn);
+      rows.for_each_run(rows.offset_of(head),
+                        intersect({range.first, range.first + range.count}, within),
+                        [&](int64_t segment, const TokenRange& run) { fn(run, segment); });
       continue;
     }
     // Strided shards hold whole segments' rows at equal distances: only for branches that take all.
@@ -93,7 +112,7 @@ void RowMap::for_each_selected(const BranchRows& rows, int64_t offset, const Tok
     for (int64_t at = 0; at < some.count;) {
       const int64_t segment = rows.segment_of(some[at]);
       const TokenRange run = clip(some, rows.segment(segment));
-      fn(segment, run);
+      fn(run, segment);
       at += run.count;
     }
   }
@@ -107,5 +126,12 @@ int64_t view_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotVie
 // The tokens of `owner` inside `within`.
 TokenRanges owned_tokens(const ShardedProblem& sharded, Rank owner, TokenInterval within);
 HeadRange head_part(const Slice& slice, int part);
+// Owner and heads of the i-th piece that `view` touches.
+inline Rank owner_of(const SlotView& view, int i) {
+  return view.rows.owners[(view.first_piece() + i) / view.rows.head_parts];
+}
+inline HeadRange heads_of(const SlotView& view, int i) {
+  return head_part(view.rows, (view.first_piece() + i) % view.rows.head_parts);
+}
 
 }  // namespace longnet

@@ -4,47 +4,26 @@
 #include <set>
 
 #include "core/check.h"
-#include "schedule/program_text.h"
 #include "schedule/row_map.h"
 
 namespace longnet {
 namespace {
 
-HeadRange intersect(const HeadRange& a, const HeadRange& b) {
-  const int64_t begin = std::max(a.first, b.first);
-  return {begin, std::max<int64_t>(0, std::min(a.first + a.count, b.first + b.count) - begin)};
-}
-bool contains(const HeadRange& all, const HeadRange& some) {
-  return some.count == 0 || intersect(all, some).count == some.count;
-}
-bool contains(const HeadRange& all, int64_t head) { return contains(all, HeadRange{head, 1}); }
-
-Rank owner_of(const SlotView& view, int i) {
-  return view.rows.owners[(view.first_piece() + i) / view.rows.head_parts];
-}
-HeadRange heads_of(const SlotView& view, int i) {
-  return head_part(view.rows, (view.first_piece() + i) % view.rows.head_parts);
-}
-
 // Restricts a piece's partial results to some heads.
-PieceState restricted(const PieceState& state, const HeadRange& heads) {
-  PieceState out{.valid = state.valid, .has_lse = state.has_lse, .sum = {}, .initialised = {}};
-  for (Contribution c : state.sum) {
-    c.heads = intersect(c.heads, heads);
-    if (c.heads.count > 0) out.sum.push_back(c);
-  }
-  for (Region r : state.initialised) {
-    r.heads = intersect(r.heads, heads);
-    if (r.heads.count > 0) out.initialised.push_back(r);
-  }
-  return out;
+PieceState restricted(PieceState state, const HeadRange& heads) {
+  const auto restrict_all = [&](auto& list) {
+    for (auto& item : list) item.heads = intersect(item.heads, heads);
+    std::erase_if(list, [](const auto& item) { return item.heads.count == 0; });
+  };
+  restrict_all(state.sum);
+  restrict_all(state.initialised);
+  return state;
 }
 
 // A canonical list: sorted, neighbouring pieces of one progression joined. An overlap never joins.
 std::vector<TokenRange> joined(std::vector<TokenRange> runs) {
   std::erase_if(runs, [](const TokenRange& r) { return r.empty(); });
-  std::sort(runs.begin(), runs.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::sort(runs, {}, &TokenRange::first);
   std::vector<TokenRange> out;
   for (const TokenRange& r : runs) {
     if (!out.empty() && out.back().stride == r.stride && out.back()[out.back().count] == r.first)
@@ -126,7 +105,7 @@ int64_t SymbolicRank::area(Rank owner, const std::vector<Region>& regions,
                            const Region& within) const {
   int64_t rows = 0;
   for (const Region& r : regions)
-    rows += owned_tokens(sharded_, owner, longnet::intersect(r.tokens, within.tokens)).tokens() *
+    rows += owned_tokens(sharded_, owner, intersect(r.tokens, within.tokens)).tokens() *
             intersect(r.heads, within.heads).count;
   return rows;
 }
@@ -136,14 +115,14 @@ void SymbolicRank::apply(const Pack& op, const Report& report) {
   const HeadRange from_heads = heads_of(op.from, 0), into_heads = heads_of(op.into, 0);
   const bool rows_fit =
       op.from.rows.branch == kEveryRow || op.from.rows.branch == op.into.rows.branch;
-  const bool heads_fit = contains(from_heads, into_heads) || contains(into_heads, from_heads);
+  const bool heads_fit = from_heads.contains(into_heads) || into_heads.contains(from_heads);
   if (op.from.num_pieces() != 1 || op.into.num_pieces() != 1 ||
       owner_of(op.from, 0) != owner_of(op.into, 0) || !rows_fit || !heads_fit ||
       !op.from.rows.within.contains(op.into.rows.within))
     return report(concat("cannot pack ", to_text(op.into.rows), " from ", to_text(op.from.rows)));
   value = restricted(value, into_heads);
   if (kinds_.at(size_t(op.into.slot)) == TensorKind::kResult) value.has_lse = false;
-  if (contains(from_heads, into_heads) && op.into.slot != kOutputSlot)
+  if (from_heads.contains(into_heads) && op.into.slot != kOutputSlot)
     return write(op.into, {value}, report);
   // Unpacking: some heads of a piece that has more.
   PieceState& into = laid_out_for(op.into).pieces.at(size_t(op.into.first_piece()));
@@ -152,7 +131,7 @@ void SymbolicRank::apply(const Pack& op, const Report& report) {
       report("a pack overwrites rows that hold a result");
   into.valid = true;
   into.has_lse = into.has_lse && value.has_lse;
-  into.sum.insert(into.sum.end(), value.sum.begin(), value.sum.end());
+  into.add(value.sum);
   into.initialised.insert(into.initialised.end(), value.initialised.begin(),
                           value.initialised.end());
 }
@@ -168,8 +147,8 @@ void SymbolicRank::apply(const Attend& op, const Report& report) {
   bool same_owners = op.q.num_pieces() == op.into.num_pieces();  // the order may differ
   for (int i = 0; i < op.into.num_pieces(); ++i)
     same_owners = same_owners && op.q.rows.owners.index_of(owner_of(op.into, i)) >= 0;
-  if (!same_owners || !contains(op.q.rows.heads, op.heads) ||
-      !contains(op.kv.rows.heads, op.heads) || !contains(op.into.rows.heads, op.heads))
+  if (!same_owners || !op.q.rows.heads.contains(op.heads) || !op.kv.rows.heads.contains(op.heads) ||
+      !op.into.rows.heads.contains(op.heads))
     return report("queries, keys and results do not belong together");
   if (op.into.rows.branch != kEveryRow && op.into.rows.within != op.queries)
     report("writes other rows than its partial holds");
@@ -194,22 +173,23 @@ void SymbolicRank::apply(const Merge& op, const Report& report) {
   const std::vector<PieceState> from = read(op.from, report);
   SlotState& into = laid_out_for(op.into);
   for (int i = 0; i < op.from.num_pieces(); ++i) {
+    const PieceState& part = from[size_t(i)];
     const Rank owner = owner_of(op.from, i);
     int target = -1;
     for (int j = 0; j < op.into.num_pieces(); ++j)
-      if (owner_of(op.into, j) == owner && contains(heads_of(op.into, j), heads_of(op.from, i)))
+      if (owner_of(op.into, j) == owner && heads_of(op.into, j).contains(heads_of(op.from, i)))
         target = j;
     if (target < 0)
       return report(concat("merges rows of rank ", owner, ", which the target does not hold"));
-    if (from[size_t(i)].valid && from[size_t(i)].sum.empty())
+    if (part.valid && part.sum.empty())
       report("a merge reads a partial that holds no result or was merged already");
     PieceState& piece = into.pieces.at(size_t(op.into.first_piece() + target));
-    if (!piece.has_lse || !from[size_t(i)].has_lse)
+    if (!piece.has_lse || !part.has_lse)
       report("a merge needs the LSE of rows that came as a result");
-    for (const Region& r : from[size_t(i)].initialised)
-      if (area(owner, piece.initialised, r) < area(owner, from[size_t(i)].initialised, r))
+    for (const Region& r : part.initialised)
+      if (area(owner, piece.initialised, r) < area(owner, part.initialised, r))
         report("a merge adds to rows that hold nothing yet");
-    piece.sum.insert(piece.sum.end(), from[size_t(i)].sum.begin(), from[size_t(i)].sum.end());
+    piece.add(part.sum);
     slots_[size_t(op.from.slot)].pieces.at(size_t(op.from.first_piece() + i)).sum.clear();
   }
 }
@@ -234,15 +214,13 @@ void SymbolicRank::check_branch(int b, const Report& report) {
   const SlotView own{kQuerySlot, slots_[kQuerySlot].rows};
   const RowMap queries(sharded_, TensorKind::kQuery, own.rows);
   const auto& sum = slots_[kOutputSlot].pieces.at(0).sum;
-  const bool heads_alike = std::all_of(sum.begin(), sum.end(), [&](const Contribution& c) {
-    return c.heads == sharded_.all_heads();
-  });
+  const bool heads_alike =
+      std::ranges::count(sum, sharded_.all_heads(), &Contribution::heads) == std::ssize(sum);
+  const BranchRows rows(sharded_.pattern, b, sharded_.problem);
   std::set<int64_t> offsets_done;  // heads of one offset attend to the same rows
   int faults = 0;
   for (int64_t head = 0; head < sharded_.problem.num_heads && faults < 5; ++head) {
-    const int64_t offset = head_offset(sharded_.pattern.offset, head, sharded_.problem.num_heads,
-                                       num_offsets(sharded_.pattern.branches[size_t(b)]));
-    if (heads_alike && !offsets_done.insert(offset).second) continue;
+    if (heads_alike && !offsets_done.insert(rows.offset_of(head)).second) continue;
     queries.for_each_run(
         queries.pieces()[0], b, head, sharded_.all_tokens(),
         [&](const TokenRange& run, int64_t segment) {
@@ -257,17 +235,16 @@ void SymbolicRank::check_branch(int b, const Report& report) {
 // True when the output's contributions for these queries are the pattern's keys, each once. Keys
 // after the last visible one may be there or not: no query of the run sees them.
 bool SymbolicRank::right_keys(int b, int64_t head, int64_t segment, const TokenRange& run) const {
-  const BranchRows rows(sharded_.pattern, b, sharded_.problem.seq_len);
-  const int64_t offset =
-      head_offset(sharded_.pattern.offset, head, sharded_.problem.num_heads, rows.num_offsets());
+  const BranchRows rows(sharded_.pattern, b, sharded_.problem);
   const TokenInterval visible{0,
                               sharded_.problem.causal ? run.last() + 1 : sharded_.problem.seq_len};
   std::vector<TokenRange> expected, keys;
   for (const TokenInterval& scope : rows.key_scope(segment)) {
-    const TokenInterval seen = longnet::intersect(scope, visible);
-    rows.for_each_run(offset, seen, [&](int64_t, const TokenRange& r) { expected.push_back(r); });
+    const TokenInterval seen = intersect(scope, visible);
+    rows.for_each_run(rows.offset_of(head), seen,
+                      [&](int64_t, const TokenRange& r) { expected.push_back(r); });
     for (const Contribution& c : slots_[kOutputSlot].pieces.at(0).sum) {
-      if (c.branch != b || !contains(c.heads, head)) continue;
+      if (c.branch != b || !c.heads.contains(head)) continue;
       const bool first = c.queries.contains(run.first), last = c.queries.contains(run.last());
       if (first != last) return false;  // an attend takes only some queries of a run
       if (!first) continue;

@@ -29,6 +29,9 @@ struct PieceState {
   bool has_lse = true;  // of a partial: false when it was made of a result
   std::vector<Contribution> sum;
   std::vector<Region> initialised;
+  void add(const std::vector<Contribution>& more) {
+    sum.insert(sum.end(), more.begin(), more.end());
+  }
 };
 
 class SymbolicRank {

@@ -58,18 +58,6 @@ class UspProgram {
     s.head_parts = degree_;
     return s;
   }
-  TokenRanges hull(int g) const {  // first and last token of a group, for visibility only
-    TokenRanges out;
-    int64_t first = sharded_.problem.seq_len, last = -1;
-    for (int i = 0; i < degree_; ++i) {
-      const TokenRanges shard = sharded_.layout.shard(group(g)[i]);
-      if (shard.empty()) continue;
-      first = std::min(first, shard.first());
-      last = std::max(last, shard.last());
-    }
-    if (last >= first) out.add({first, 1, last - first + 1});
-    return out;
-  }
 
   // Packs the shard by head parts and exchanges them.
   std::pair<SlotView, OpId> exchange(const SlotView& own, TensorKind kind) {
@@ -87,28 +75,18 @@ class UspProgram {
   }
 
   void ring() {
-    Ring ring{.size = rings_,
+    Ring ring{.members = {.first = rank_ % degree_, .stride = degree_, .count = rings_},
               .position = position(),
-              .next = (rank_ + degree_) % (rings_ * degree_),
-              .prev = (rank_ + (rings_ - 1) * degree_) % (rings_ * degree_),
               .shard_of = [&](int g) { return gathered(g); }};
-    ring.add_buffers(build_, largest_group_bytes());
+    ring.add_buffers(build_, build_.largest_kv_bytes(rings_, ring.shard_of));
     Accumulator output(build_, out_, rings_ > 1);
     ShardBuffer own{kv_.slot};
     run_ring(build_, ring, {kv_, kv_ready_, &own}, [&](const ShardVisit& visit) -> OpId {
-      const int owner = visit.keys.rows.owners.first / degree_;
-      if (!build_.visible(hull(position()), hull(owner))) return -1;
+      if (!build_.sees(group(position()), visit.keys.rows.owners)) return -1;
       return output.add({0, sharded_.all_tokens(), heads_, q_, visit.keys, {}},
                         {q_ready_, visit.ready});
     });
     computed_ = output.result();
-  }
-
-  int64_t largest_group_bytes() const {
-    int64_t bytes = 0;
-    for (int g = 0; g < rings_; ++g)
-      bytes = std::max(bytes, slice_bytes(sharded_, TensorKind::kKeyValue, gathered(g)));
-    return bytes;
   }
 
   void exchange_output() {

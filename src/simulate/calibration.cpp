@@ -80,12 +80,17 @@ struct Fit {
   std::vector<double> coefficients{};
   double median_rel_error = 0, max_rel_error = 0;
 };
-// rows[i] are the counts of measurement i (at most 8), values[i] its seconds, positive. Unknown
-// `positive` (-1: none) may not be 0. Throws Error when there are fewer measurements than unknowns.
-Fit fit_nonnegative(const std::vector<std::vector<double>>& rows, std::span<const double> values,
-                    int positive = -1) {
-  check(!rows.empty() && rows.size() == values.size(), "a fit of ", rows.size(), " rows and ",
-        values.size(), " values");
+// counts_of(a measurement) are its counts, at most 8; its seconds are positive. Unknown `positive`
+// (-1: none) may not be 0. Throws Error when there are fewer measurements than unknowns.
+template <class Measurement, class CountsOf>
+Fit fit_nonnegative(std::span<const Measurement> times, CountsOf counts_of, int positive = -1) {
+  std::vector<std::vector<double>> rows;
+  std::vector<double> values;
+  for (const Measurement& t : times) {
+    rows.push_back(counts_of(t));
+    values.push_back(t.seconds);
+  }
+  check(!rows.empty(), "a fit of ", rows.size(), " rows and ", values.size(), " values");
   const size_t unknowns = rows.front().size();
   check(unknowns >= 1 && unknowns <= 8, "a fit of ", unknowns, " unknowns");
   check(rows.size() >= unknowns, "a fit of ", unknowns,
@@ -113,13 +118,9 @@ Fit fit_nonnegative(const std::vector<std::vector<double>>& rows, std::span<cons
 }  // namespace
 
 LinkFit fit_link(std::span<const MessageTime> times) {
-  std::vector<std::vector<double>> rows;
-  std::vector<double> seconds;
-  for (const MessageTime& t : times) {
-    rows.push_back({1, t.bytes});
-    seconds.push_back(t.seconds);
-  }
-  const Fit fit = fit_nonnegative(rows, seconds);
+  const Fit fit = fit_nonnegative(times, [](const MessageTime& t) {
+    return std::vector<double>{1, t.bytes};
+  });
   check(fit.coefficients[1] > 0,
         "messages take no longer when they are larger: ", times.front().bytes, " bytes take ",
         times.front().seconds, " s, ", times.back().bytes, " bytes ", times.back().seconds, " s");
@@ -127,13 +128,11 @@ LinkFit fit_link(std::span<const MessageTime> times) {
 }
 
 AttendFit fit_attend(std::span<const AttendTime> times) {
-  std::vector<std::vector<double>> rows;
-  std::vector<double> seconds;
-  for (const AttendTime& t : times) {
-    rows.push_back({t.counts.blocks, t.counts.queries, t.counts.key_rows, t.counts.pairs});
-    seconds.push_back(t.seconds);
-  }
-  const Fit fit = fit_nonnegative(rows, seconds, /*positive=*/3);
+  const auto counts_of = [](const AttendTime& t) {
+    return std::vector<double>{t.counts.blocks, t.counts.queries, t.counts.key_rows,
+                               t.counts.pairs};
+  };
+  const Fit fit = fit_nonnegative(times, counts_of, /*positive=*/3);
   const std::vector<double>& c = fit.coefficients;
   return {c[0], c[1], c[2], c[3], fit.median_rel_error, fit.max_rel_error};
 }

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "simulate/attend_counts.h"
+#include "simulate/cost_model.h"
 
 namespace longnet {
 

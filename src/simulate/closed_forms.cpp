@@ -4,7 +4,6 @@
 
 #include "schedule/registry.h"
 #include "simulate/engine.h"
-#include "simulate/plain_cluster.h"
 
 namespace longnet {
 namespace {
@@ -112,6 +111,35 @@ ClosedForm tapered_tree() {
 }
 
 }  // namespace
+
+ClusterSpec plain_cluster(const PlainCluster& s) {
+  const auto q = [](double v) { return Quantity{v, "chosen"}; };
+  ClusterSpec c{.name = "chosen", .nodes = q(s.nodes), .gpus_per_node = q(s.gpus_per_node)};
+  c.device = {.name = "chosen", .memory_bytes = q(80e9), .memory_bandwidth_bytes_per_s = q(1e12)};
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    c.device.peak_flops[dtype] = q(1e15);
+    for (const bool causal : {false, true})
+      c.device.attend.push_back({.rows = 1024,
+                                 .head_dim = 64,
+                                 .dtype = dtype,
+                                 .causal = causal,
+                                 .flops_per_s = 1e14,
+                                 .source = "chosen"});
+  }
+  c.intra = {.alpha_s = {{s.intra_alpha, s.intra_alpha, s.intra_alpha}, "chosen"},
+             .bandwidth_bytes_per_s = q(s.intra_bandwidth),
+             .ports_per_node = q(s.gpus_per_node),
+             .overhead_s = q(s.overhead_s)};
+  c.inter = {.alpha_s = {{s.inter_alpha, s.inter_alpha, s.inter_alpha}, "chosen"},
+             .bandwidth_bytes_per_s = q(s.inter_bandwidth),
+             .ports_per_node = q(s.cards > 0 ? s.cards : s.gpus_per_node),
+             .overhead_s = q(s.overhead_s)};
+  c.topology = s.topology;
+  c.execution = s.execution;
+  c.async_progress = s.async_progress;
+  c.overlap_efficiency = q(s.overlap_efficiency);
+  return c;
+}
 
 double ClosedForm::rel_error() const { return std::abs(simulated_s - expected_s) / expected_s; }
 

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "simulate/cluster.h"
+
 namespace longnet {
 
 struct ClosedForm {
@@ -14,5 +16,18 @@ struct ClosedForm {
 // Ring attention, ring all-gather, pairwise and linear all-to-all, two flows on one link, a tapered
 // tree.
 std::vector<ClosedForm> closed_forms();
+
+// A small cluster of round numbers, every knob by name: for equations and tests.
+struct PlainCluster {
+  int nodes = 4, gpus_per_node = 4;
+  double intra_alpha = 1e-6, intra_bandwidth = 4e11, inter_alpha = 2e-6, inter_bandwidth = 5e10;
+  int cards = 0;  // per node; 0: one per GPU
+  TopologySpec topology{};
+  ExecutionKind execution = ExecutionKind::kStreams;
+  bool async_progress = true;
+  double overlap_efficiency = 1, overhead_s = 0;
+};
+
+ClusterSpec plain_cluster(const PlainCluster& s = {});
 
 }  // namespace longnet

@@ -45,17 +45,11 @@ double multi_channel_ring_s(const ClusterSpec& c, const GatherShape& s, AlphaSet
 
 double nccl_ring_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {
   if (s.members < 2) return 0;
-  const double bandwidth = ring_bandwidth(c, s);
-  switch (set) {
-    case AlphaSet::kNcclSimple:
-      return seconds(kSimple, s, bandwidth, c.latency_factor);
-    case AlphaSet::kNcclLl:
-      return std::min({seconds(kLl, s, bandwidth, c.latency_factor),
-                       seconds(kLl128, s, bandwidth, c.latency_factor),
-                       seconds(kSimple, s, bandwidth, c.latency_factor)});
-    default:
-      return multi_channel_ring_s(c, s, set);
-  }
+  if (set == AlphaSet::kIdeal) return multi_channel_ring_s(c, s, set);
+  const auto by = [&](const Protocol& p) {
+    return seconds(p, s, ring_bandwidth(c, s), c.latency_factor);
+  };
+  return set == AlphaSet::kNcclSimple ? by(kSimple) : std::min({by(kLl), by(kLl128), by(kSimple)});
 }
 
 double nccl_pat_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {

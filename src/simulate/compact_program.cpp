@@ -8,8 +8,6 @@
 namespace longnet {
 namespace {
 
-constexpr uint32_t kLaneShift = 30;
-
 int lane_of(OpKind kind, ExecutionKind execution) {
   if (execution == ExecutionKind::kInOrder) return 0;
   if (is_communication(kind)) return 2;
@@ -35,7 +33,7 @@ class Packer {
     const LooseOp& op = in_.ops[size_t(id)];
     const int lane = lane_of(op.kind, execution_);
     std::vector<CompactOp>& ops = out_.lanes[size_t(lane)];
-    check(ops.size() < (size_t{1} << kLaneShift), "a program of more than 2^30 ops");
+    check(ops.size() <= kIndexMask, "a program of more than 2^30 ops");
     const uint32_t place = uint32_t(lane) << kLaneShift | uint32_t(ops.size());
     place_[size_t(id)] = place;
     CompactOp packed{.kind = op.kind, .amount = op.amount};
@@ -65,12 +63,11 @@ class Packer {
   }
 
   void link() {
-    std::stable_sort(edges_.begin(), edges_.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::ranges::stable_sort(edges_, {}, &std::pair<int, uint32_t>::first);
     out_.next.reserve(edges_.size());
     for (const auto& [before, place] : edges_) {
       const uint32_t at = place_[size_t(before)];
-      CompactOp& op = out_.lanes[at >> kLaneShift][at & ((1u << kLaneShift) - 1)];
+      CompactOp& op = out_.lanes[at >> kLaneShift][at & kIndexMask];
       if (op.num_next++ == 0) op.first_next = uint32_t(out_.next.size());
       out_.next.push_back(place);
     }

@@ -28,6 +28,7 @@ std::string_view to_string(OpKind kind);
 inline bool is_communication(OpKind kind) { return kind >= OpKind::kSend; }
 
 inline constexpr int kLanes = 3;
+inline constexpr uint32_t kLaneShift = 30, kIndexMask = (1u << kLaneShift) - 1;
 
 struct CompactOp {
   OpKind kind;
@@ -46,7 +47,7 @@ struct CompactCollective {
 
 struct CompactProgram {
   std::array<std::vector<CompactOp>, kLanes> lanes{};
-  std::vector<uint32_t> next{};  // lane << 30 | index in the lane
+  std::vector<uint32_t> next{};  // lane << kLaneShift | index in the lane
   // Ranks that messages go to and come from, as distances around the ring: (peer - own) mod P.
   std::vector<int> out_offsets{}, in_offsets{};
   std::vector<CompactCollective> collectives{};

@@ -29,10 +29,8 @@ class Compiler {
     CompactProgram totals;
     for (const Op& op : program.ops) add(program, op, loose, totals);
     CompactProgram packed = pack(loose, rank, sharded_.layout.world_size(), cluster_.execution);
-    for (const Slot& slot : program.slots) {
-      packed.memory_by_tag[std::string(to_string(slot.tag))] += slot.bytes;
-      packed.memory_bytes += slot.bytes;
-    }
+    packed.memory_by_tag = program.memory_by_tag();
+    for (const auto& [tag, bytes] : packed.memory_by_tag) packed.memory_bytes += bytes;
     packed.bytes_sent = totals.bytes_sent;
     packed.messages_sent = totals.messages_sent;
     packed.pairs = totals.pairs;
@@ -66,8 +64,8 @@ class Compiler {
               put(OpKind::kCollective, int(out.collectives.size()), 0);
               out.collectives.push_back({o.group, gather_seconds(o.group, double(all))});
             },
-            [&](const AllToAll&) { check(false, "an all_to_all is lowered before it is timed"); },
-            [&](const ReduceScatter&) {
+            [](const AllToAll&) { check(false, "an all_to_all is lowered before it is timed"); },
+            [](const ReduceScatter&) {
               check(false, "a reduce_scatter is lowered before it is timed");
             },
             [&](const Attend& o) {
@@ -83,15 +81,14 @@ class Compiler {
 
   std::array<double, 3> gather_seconds(const RankGroup& group, double bytes) const {
     const int size = cluster_.node_size();
-    std::set<int> nodes;
-    if (group.count == sharded_.layout.world_size()) {
-      nodes.insert(0);
-      return longnet::gather_seconds(cluster_, plan_.all_gather_formula,
-                                     {group.count, int(ceil_div(group.count, size)), bytes});
+    int64_t num_nodes = ceil_div(group.count, size);  // of all ranks
+    if (group.count < sharded_.layout.world_size()) {
+      std::set<int> nodes;
+      for (int i = 0; i < group.count; ++i) nodes.insert(group[i] / size);
+      num_nodes = int64_t(nodes.size());
     }
-    for (int i = 0; i < group.count; ++i) nodes.insert(group[i] / size);
     return longnet::gather_seconds(cluster_, plan_.all_gather_formula,
-                                   {group.count, int(nodes.size()), bytes});
+                                   {group.count, int(num_nodes), bytes});
   }
 
   const ShardedProblem& sharded_;

@@ -4,19 +4,76 @@
 #include <cmath>
 
 #include "core/check.h"
-#include "pattern/pair_count.h"
 #include "schedule/accounting.h"
-#include "schedule/row_map.h"
-#include "simulate/attend_counts.h"
 
 namespace longnet {
 namespace {
 
 constexpr double kOneBlock = 1e18;  // rows of a block that holds all queries
 
-int64_t group_size(const AttentionProblem& p) { return p.num_heads / p.num_kv_heads; }
+// The value at x of the line through (x0, y0) and (x1, y1); y0 when x0 = x1.
+double interpolate(double x, double x0, double y0, double x1, double y1) {
+  return x1 == x0 ? y0 : y0 + (y1 - y0) * (x - x0) / (x1 - x0);
+}
+
+// Runs of queries of one head: the executor starts a new block with each owner, range and segment.
+double count_runs(const ShardedProblem& s, const Attend& op) {
+  const BranchRows rows(s.pattern, op.branch, s.problem);
+  double runs = 0;
+  for_each_query_range(s, op, [&](const TokenRange& q) {
+    runs += double(rows.segment_of(q.last()) - rows.segment_of(q.first) + 1);
+  });
+  return runs;
+}
 
 }  // namespace
+
+AttendCounts count_attend(const ShardedProblem& s, const Attend& op, double block_rows) {
+  AttendCounts c{.queries = attended_queries(s, op), .pairs = attended_pairs(s, op)};
+  if (c.pairs == 0) return {};
+  // Runs of all (sequence, head) pairs; heads whose offset selects nothing make this an average.
+  const double runs = count_runs(s, op) * double(op.heads.count) * double(s.problem.batch);
+  const double per_run = c.queries / runs;
+  c.blocks = runs * std::ceil(std::max(1.0, per_run) / block_rows);
+  const double per_block = c.queries / c.blocks;
+  double keys = c.pairs / c.queries;  // of a block
+  if (s.problem.causal) {
+    ShardedProblem unmasked = s;
+    unmasked.problem.causal = false;
+    const double most = attended_pairs(unmasked, op) / c.queries;
+    c.masked = c.pairs < most * c.queries;
+    // A block needs the keys that its last query sees: half a block more than the mean.
+    if (c.masked) keys = std::min(most, keys + (per_block - 1) / 2);
+  }
+  c.key_rows = c.blocks * keys;
+  return c;
+}
+
+const AttendModel* find_attend_model(const DeviceSpec& device, const AttentionProblem& p,
+                                     bool masked, AttendModel& interpolated) {
+  const double d = double(p.head_dim);
+  const AttendModel *below = nullptr, *above = nullptr;
+  for (const AttendModel& m : device.attend_model) {
+    if (m.dtype != p.dtype || m.causal != masked) continue;
+    if (m.head_dim <= d && (!below || m.head_dim > below->head_dim)) below = &m;
+    if (m.head_dim >= d && (!above || m.head_dim < above->head_dim)) above = &m;
+  }
+  if (!below || !above) return below ? below : above;
+  if (below == above) return below;
+  interpolated = *below;
+  const auto mix = [&](double AttendModel::*part) {
+    interpolated.*part =
+        interpolate(d, below->head_dim, below->*part, above->head_dim, above->*part);
+  };
+  mix(&AttendModel::block_s), mix(&AttendModel::query_s);
+  mix(&AttendModel::key_s), mix(&AttendModel::pair_s);
+  interpolated.head_dim = d;
+  return &interpolated;
+}
+
+double attend_seconds(const AttendModel& m, const AttendCounts& c) {
+  return c.blocks * m.block_s + c.queries * m.query_s + c.key_rows * m.key_s + c.pairs * m.pair_s;
+}
 
 double CostModel::Curve::at(double x) const {
   if (x <= points.front().first) return points.front().second;
@@ -39,8 +96,7 @@ CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
   const AttentionProblem& p = sharded.problem;
   for (const KernelRow& row : cluster.device.attend) {
     if (row.dtype != p.dtype || row.causal != p.causal) continue;
-    auto curve = std::find_if(curves_.begin(), curves_.end(),
-                              [&](const Curve& c) { return c.head_dim == row.head_dim; });
+    auto curve = std::ranges::find(curves_, row.head_dim, &Curve::head_dim);
     if (curve == curves_.end()) curve = curves_.insert(curves_.end(), {row.head_dim, {}});
     curve->points.emplace_back(std::log2(row.rows), row.flops_per_s);
   }
@@ -49,8 +105,7 @@ CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
   if (cluster.device.alone_speed.value > 0 && all > 1)
     speed_ = interpolate(std::min(busy, all), 1, cluster.device.alone_speed.value, all, 1);
   for (Curve& c : curves_) std::sort(c.points.begin(), c.points.end());
-  std::sort(curves_.begin(), curves_.end(),
-            [](const Curve& a, const Curve& b) { return a.head_dim < b.head_dim; });
+  std::ranges::sort(curves_, {}, &Curve::head_dim);
 }
 
 double CostModel::attend_flops_per_s(double keys) const {
@@ -82,7 +137,8 @@ CostModel::AttendCost CostModel::attend(const Attend& op) const {
   // Memory is read and written at least for Q, the result and each K and V row that queries see;
   // heads that share K and V may read them together.
   const double row = double(p.head_dim * dtype_bytes(p.dtype));
-  const double kv_rows = count_attend(sharded_, op, kOneBlock).key_rows / double(group_size(p));
+  const double kv_rows =
+      count_attend(sharded_, op, kOneBlock).key_rows / double(p.num_heads / p.num_kv_heads);
   const double kv_bytes =
       std::min(2 * row * kv_rows, double(view_bytes(sharded_, TensorKind::kKeyValue, op.kv)));
   const double bytes = queries * (row + 4.0 * double(p.head_dim + 1)) + kv_bytes;

@@ -1,6 +1,6 @@
 // Seconds that a device takes for one op of a program.
 //
-// Where a device has an attend model (attend_counts.h), that prices an attend. Else an attend runs
+// Where a device has an attend model, that prices an attend (AttendCounts). Else an attend runs
 // at the speed that the cluster's table gives for the keys that a query of it sees, interpolated in
 // log2(rows) and in head_dim and constant beyond the table's ends; slower in proportion when it has
 // fewer query rows than keep the device busy; and never faster than memory delivers its operands.
@@ -13,6 +13,26 @@
 #include "simulate/cluster.h"
 
 namespace longnet {
+
+// Counts of an attend whose queries are taken block by block, each against one list of keys: what
+// AttendModel (cluster.h) prices.
+//
+//   Causal, N = 4096, one head, blocks of 2048: queries 4096, pairs 4096 * 4097 / 2; the first
+//   block packs the keys 0 .. 2047, the second one all: blocks 2, key rows 2048 + 4096.
+struct AttendCounts {
+  double blocks = 0, queries = 0;
+  double key_rows = 0;  // keys of all blocks
+  double pairs = 0;     // (query, key) pairs that the mask lets through
+  bool masked = false;  // by causality: not all queries see all keys
+};
+// From averages in closed form: exact where all runs of queries of the op are equally long.
+AttendCounts count_attend(const ShardedProblem& sharded, const Attend& op, double block_rows);
+
+// The model for `problem`, interpolated in head_dim and held at the ends; `masked` chooses among
+// causal ones. Null when the device has none for its dtype.
+const AttendModel* find_attend_model(const DeviceSpec& device, const AttentionProblem& problem,
+                                     bool masked, AttendModel& interpolated);
+double attend_seconds(const AttendModel& model, const AttendCounts& counts);
 
 class CostModel {
  public:

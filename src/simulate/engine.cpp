@@ -11,7 +11,6 @@
 namespace longnet {
 namespace {
 
-constexpr uint32_t kLaneShift = 30, kIndexMask = (1u << kLaneShift) - 1;
 constexpr uint32_t kFirstWindow = 8;  // slots of a lane for the waits of coming ops, at first
 
 double cpu_seconds() {
@@ -182,11 +181,8 @@ class Engine {
 
   void post(const Lane& lane, uint32_t index, double at) {
     const CompactOp& op = lane.ops()[index];
-    const MessageSide side{lane.rank, index, at};
-    if (op.kind == OpKind::kSend)
-      network_.post_send(channel_of(lane, op), side, op.amount);
-    else
-      network_.post_recv(channel_of(lane, op), side, op.amount);
+    network_.post(channel_of(lane, op), {lane.rank, index, at}, op.amount,
+                  op.kind == OpKind::kSend);
   }
 
   void gather(uint32_t id, uint32_t index, double at) {

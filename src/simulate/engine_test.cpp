@@ -5,7 +5,7 @@
 
 #include "core/test_support.h"
 #include "schedule/registry.h"
-#include "simulate/plain_cluster.h"
+#include "simulate/closed_forms.h"
 
 namespace longnet {
 namespace {

@@ -25,17 +25,13 @@ struct Event {
 
 class EventQueue {
  public:
-  EventQueue() { recent_.fill(kNone); }
+  EventQueue() { recent_.fill(kNoSlot); }
 
   void push(double time, EventKind kind, uint32_t id, uint32_t version = 0) {
     const uint32_t at = take_slot(nodes_, free_nodes_);
-    nodes_[at] = {{kind, id, version}, kNone};
+    nodes_[at] = {{kind, id, version}, kNoSlot};
     List& list = lists_[list_of(time)];
-    if (list.first == kNone)
-      list.first = at;
-    else
-      nodes_[list.last].next = at;
-    list.last = at;
+    append(nodes_, at, list.first, list.last);
   }
   Event pop() {
     const uint32_t id = heap_.front().list;
@@ -43,7 +39,7 @@ class EventQueue {
     const uint32_t at = list.first;
     list.first = nodes_[at].next;
     free_nodes_.push_back(at);
-    if (list.first == kNone) {
+    if (list.first == kNoSlot) {
       list.time = std::numeric_limits<double>::quiet_NaN();  // nothing joins it any more
       free_lists_.push_back(id);
       std::pop_heap(heap_.begin(), heap_.end(), Later{});
@@ -55,7 +51,6 @@ class EventQueue {
   double next_time() const { return heap_.front().time; }
 
  private:
-  static constexpr uint32_t kNone = ~0u;
   static constexpr int kRecentBits = 10;
   struct Node {
     Event event;
@@ -79,9 +74,9 @@ class EventQueue {
   uint32_t list_of(double time) {
     const uint64_t mixed = std::bit_cast<uint64_t>(time) * 0x9e3779b97f4a7c15u;
     uint32_t& recent = recent_[size_t(mixed >> (64 - kRecentBits))];
-    if (recent != kNone && lists_[recent].time == time) return recent;
+    if (recent != kNoSlot && lists_[recent].time == time) return recent;
     recent = take_slot(lists_, free_lists_);
-    lists_[recent] = {time, kNone, kNone};
+    lists_[recent] = {time, kNoSlot, kNoSlot};
     heap_.push_back({time, next_++, recent});
     std::push_heap(heap_.begin(), heap_.end(), Later{});
     return recent;

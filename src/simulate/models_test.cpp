@@ -4,7 +4,6 @@
 #include "simulate/closed_forms.h"
 #include "simulate/collective_model.h"
 #include "simulate/cost_model.h"
-#include "simulate/plain_cluster.h"
 
 namespace longnet {
 namespace {

@@ -22,9 +22,7 @@ Network::Network(const Topology& topology, AlphaSet alpha, int simulated, const 
     : topology_(topology),
       alpha_(alpha),
       simulated_(simulated),
-      alone_is_fast_(kind.alone_is_fast),
-      pauses_(kind.pauses),
-      slow_bytes_per_s_(kind.bytes_per_s_without_progress),
+      kind_(kind),
       first_slow_link_(topology.num_links()),
       flows_of_(size_t(simulated)),
       progresses_(size_t(simulated), true),
@@ -37,6 +35,7 @@ uint32_t Network::add_channel(Rank from, Rank to) {
   for (const int link : route) rate = std::min(rate, topology_.capacity(link));
   channels_.push_back({.from = from,
                        .to = to,
+                       .sender = uint32_t(from % simulated_),
                        .receiver = uint32_t(to % simulated_),
                        .alpha = topology_.alpha_s(route, alpha_),
                        .seconds_per_byte = 1 / rate,
@@ -58,7 +57,7 @@ void Network::seal() {
   for (Channel& c : channels_) {
     const Route route = route_of(c);
     const auto own = [&](int link) { return users[size_t(link)] == 1; };
-    c.alone = alone_is_fast_ && std::all_of(route.begin(), route.end(), own);
+    c.alone = kind_.alone_is_fast && std::all_of(route.begin(), route.end(), own);
     if (c.alone) continue;
     c.first_link = uint32_t(links_.size());
     c.num_links = uint32_t(route.count);
@@ -68,14 +67,10 @@ void Network::seal() {
 
 void Network::post(uint32_t channel, const MessageSide& side, double bytes, bool is_send) {
   Channel& c = channels_[channel];
-  if (c.first == kNone || c.holds_sends == is_send) {
+  if (c.first == kNoSlot || c.holds_sends == is_send) {
     const uint32_t id = take_slot(posted_, free_posted_);
-    posted_[id] = {side, bytes, kNone};
-    if (c.first == kNone)
-      c.first = id;
-    else
-      posted_[c.last].next = id;
-    c.last = id;
+    posted_[id] = {side, bytes, kNoSlot};
+    append(posted_, id, c.first, c.last);
     c.holds_sends = is_send;
     return;
   }
@@ -85,10 +80,7 @@ void Network::post(uint32_t channel, const MessageSide& side, double bytes, bool
   check(other.bytes == bytes, "a message from rank ", c.from, " to rank ", c.to, " has ",
         is_send ? bytes : other.bytes, " bytes on one side and ", is_send ? other.bytes : bytes,
         " on the other");
-  if (is_send)
-    start(channel, side, other.side, bytes);
-  else
-    start(channel, other.side, side, bytes);
+  start(channel, is_send ? side : other.side, is_send ? other.side : side, bytes);
 }
 
 void Network::start(uint32_t channel, const MessageSide& send, const MessageSide& recv,
@@ -103,7 +95,7 @@ void Network::start(uint32_t channel, const MessageSide& send, const MessageSide
   }
   ++shared_messages;
   const uint32_t id = take_slot(messages_, free_messages_);
-  messages_[id] = {send, recv, bytes, channel, kNone};
+  messages_[id] = {send, recv, bytes, channel, kNoSlot};
   events_.push(ready, EventKind::kLatencyOver, id);
 }
 
@@ -114,16 +106,12 @@ void Network::latency_over(uint32_t message, double now) {
     begin_flow(message, now);
     return;
   }
-  if (c.queue_first == kNone)
-    c.queue_first = message;
-  else
-    messages_[c.queue_last].next = message;
-  c.queue_last = message;
+  append(messages_, message, c.queue_first, c.queue_last);
 }
 
 bool Network::may_flow(const Channel& c) const {
-  if (slow_bytes_per_s_ > 0) return true;
-  return progresses_[size_t(c.from % simulated_)] && progresses_[size_t(c.receiver)];
+  if (is_slowed()) return true;
+  return progresses_[c.sender] && progresses_[c.receiver];
 }
 
 void Network::begin_flow(uint32_t message, double now) {
@@ -132,9 +120,9 @@ void Network::begin_flow(uint32_t message, double now) {
   Flow& f = flows_[flow];
   f.message = message;
   f.left = messages_[message].bytes;
-  f.share = kNone;
-  if (pauses_) {
-    flows_of_[size_t(c.from % simulated_)].push_back(flow);
+  f.share = kNoSlot;
+  if (kind_.pauses) {
+    flows_of_[c.sender].push_back(flow);
     flows_of_[c.receiver].push_back(flow);
   }
   if (may_flow(c)) run_flow(flow, now);
@@ -144,15 +132,15 @@ void Network::run_flow(uint32_t flow, double now) {
   Flow& f = flows_[flow];
   const Channel& c = channels_[messages_[f.message].channel];
   crossed_.assign(links_.begin() + c.first_link, links_.begin() + c.first_link + c.num_links);
-  if (slow_bytes_per_s_ > 0)
-    for (const uint32_t rank : {uint32_t(c.from % simulated_), c.receiver})
+  if (is_slowed())
+    for (const uint32_t rank : {c.sender, c.receiver})
       if (!progresses_[rank]) crossed_.push_back(first_slow_link_ + int(rank));
   f.share = share_.add(crossed_);
   f.rate = 0;
   f.since = now;
   if (f.share >= flow_of_share_.size()) flow_of_share_.resize(f.share + 1);
   flow_of_share_[f.share] = flow;
-  count_flowing(c.from % simulated_, 1, now);
+  count_flowing(Rank(c.sender), 1, now);
   count_flowing(Rank(c.receiver), 1, now);
 }
 
@@ -161,9 +149,9 @@ void Network::pause_flow(uint32_t flow, double now) {
   const Channel& c = channels_[messages_[f.message].channel];
   f.left -= f.rate * (now - f.since);
   share_.remove(f.share);
-  f.share = kNone;
+  f.share = kNoSlot;
   ++f.version;  // its end is not known any more
-  count_flowing(c.from % simulated_, -1, now);
+  count_flowing(Rank(c.sender), -1, now);
   count_flowing(Rank(c.receiver), -1, now);
 }
 
@@ -180,14 +168,14 @@ void Network::flow_ends(uint32_t flow, uint32_t version, double now) {
   const Message m = messages_[message];
   Channel& c = channels_[m.channel];
   pause_flow(flow, now);
-  if (pauses_)
-    for (const size_t rank : {size_t(c.from % simulated_), size_t(c.receiver)}) {
+  if (kind_.pauses)
+    for (const uint32_t rank : {c.sender, c.receiver}) {
       auto& list = flows_of_[rank];
       list.erase(std::find(list.begin(), list.end(), flow));
     }
   free_flows_.push_back(flow);
   free_messages_.push_back(message);
-  c.busy = c.queue_first != kNone;
+  c.busy = c.queue_first != kNoSlot;
   if (c.busy) {
     const uint32_t next = c.queue_first;
     c.queue_first = messages_[next].next;
@@ -215,11 +203,11 @@ void Network::set_progress(Rank rank, bool progresses, double now) {
     const Message& message = messages_[f.message];
     // Over at this very moment, but for rounding: its end is the next event.
     const double left = f.left - f.rate * (now - f.since);
-    if (f.share != kNone && left <= 1e-9 * message.bytes) continue;
+    if (f.share != kNoSlot && left <= 1e-9 * message.bytes) continue;
     const bool may = may_flow(channels_[message.channel]);
-    if (slow_bytes_per_s_ > 0) pause_flow(flow, now);  // its links change
-    if (may && f.share == kNone) run_flow(flow, now);
-    if (!may && f.share != kNone) pause_flow(flow, now);
+    if (is_slowed()) pause_flow(flow, now);  // its links change
+    if (may && f.share == kNoSlot) run_flow(flow, now);
+    if (!may && f.share != kNoSlot) pause_flow(flow, now);
   }
 }
 

@@ -33,12 +33,8 @@ class Network {
   // A channel from a simulated rank to any rank; before the first post. Its number.
   uint32_t add_channel(Rank from, Rank to);
   void seal();  // after the last channel: finds those whose links nobody else uses
-  void post_send(uint32_t channel, const MessageSide& side, double bytes) {
-    post(channel, side, bytes, true);
-  }
-  void post_recv(uint32_t channel, const MessageSide& side, double bytes) {
-    post(channel, side, bytes, false);
-  }
+  // One side of a message; it starts when the other one is there.
+  void post(uint32_t channel, const MessageSide& side, double bytes, bool is_send);
   double overhead_s(uint32_t channel) const { return channels_[channel].overhead; }
 
   // Time-ordered part; the engine puts its own events into the same queue.
@@ -58,15 +54,14 @@ class Network {
   int64_t messages = 0, shared_messages = 0;
 
  private:
-  static constexpr uint32_t kNone = ~0u;
   struct Channel {
-    Rank from, to;      // as the schedule names them
-    uint32_t receiver;  // the simulated twin of `to`
+    Rank from, to;              // as the schedule names them
+    uint32_t sender, receiver;  // their simulated twins
     double alpha, seconds_per_byte, overhead;
-    double free_at = 0;                                // when the message before is over
-    uint32_t first = kNone, last = kNone;              // posted sides without a partner
-    uint32_t queue_first = kNone, queue_last = kNone;  // messages whose latency is over
-    uint32_t first_link = 0, num_links = 0;            // in links_, unless it is alone
+    double free_at = 0;                                    // when the message before is over
+    uint32_t first = kNoSlot, last = kNoSlot;              // posted sides without a partner
+    uint32_t queue_first = kNoSlot, queue_last = kNoSlot;  // messages whose latency is over
+    uint32_t first_link = 0, num_links = 0;                // in links_, unless it is alone
     bool holds_sends = false, alone = false, busy = false;
   };
   struct Posted {
@@ -80,13 +75,13 @@ class Network {
     uint32_t channel, next;
   };
   struct Flow {
-    uint32_t message = kNone, share = kNone, version = 0;
+    uint32_t message = kNoSlot, share = kNoSlot, version = 0;
     double left = 0, rate = 0, since = 0;
   };
 
-  void post(uint32_t channel, const MessageSide& side, double bytes, bool is_send);
   void start(uint32_t channel, const MessageSide& send, const MessageSide& recv, double bytes);
   void begin_flow(uint32_t message, double now);
+  bool is_slowed() const { return kind_.bytes_per_s_without_progress > 0; }
   bool may_flow(const Channel& c) const;
   void run_flow(uint32_t flow, double now);
   void pause_flow(uint32_t flow, double now);
@@ -95,8 +90,7 @@ class Network {
   const Topology& topology_;
   AlphaSet alpha_;
   int simulated_;
-  bool alone_is_fast_, pauses_;
-  double slow_bytes_per_s_;
+  Kind kind_;
   int first_slow_link_;  // one per simulated rank, behind the topology's
   std::vector<Channel> channels_;
   std::vector<int> links_;    // routes of the channels, one after another

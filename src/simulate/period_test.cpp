@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "schedule/registry.h"
+#include "simulate/closed_forms.h"
 #include "simulate/cluster.h"
 #include "simulate/compact_program.h"
-#include "simulate/plain_cluster.h"
 
 namespace longnet {
 namespace {

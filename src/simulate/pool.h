@@ -1,4 +1,5 @@
-// A pool of slots in a vector: an engine makes and ends millions of small objects.
+// A pool of slots in a vector, and lists of slots: an engine makes and ends millions of small
+// objects.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -16,6 +17,15 @@ uint32_t take_slot(std::vector<T>& pool, std::vector<uint32_t>& free) {
   const uint32_t id = free.back();
   free.pop_back();
   return id;
+}
+
+inline constexpr uint32_t kNoSlot = ~0u;
+
+// Appends slot `id` to the list from `first` to `last`, whose links are T::next. kNoSlot: empty.
+template <class T>
+void append(std::vector<T>& pool, uint32_t id, uint32_t& first, uint32_t& last) {
+  (first == kNoSlot ? first : pool[last].next) = id;
+  last = id;
 }
 
 }  // namespace longnet

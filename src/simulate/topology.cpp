@@ -40,9 +40,10 @@ Topology::Topology(const ClusterSpec& cluster, int ranks)
   find_period();
 }
 
-Topology::Family Topology::add_family(int ranks_per_block, int links_per_block, double capacity) {
+Topology::Family Topology::add_family(int ranks_per_block, int links_per_block, double capacity,
+                                      int blocks) {
   const Family f{num_links(), ranks_per_block, links_per_block};
-  const int blocks = int(ceil_div(ranks_, ranks_per_block));
+  if (blocks == 0) blocks = int(ceil_div(ranks_, ranks_per_block));
   capacity_.insert(capacity_.end(), size_t(blocks) * size_t(links_per_block), capacity);
   families_.push_back(f);
   return f;
@@ -63,22 +64,15 @@ void Topology::add_topology(const TopologySpec& t, double port, int ports) {
       leaf_down_ = add_family(nodes_per_leaf_ * node_size_, rails ? ports : 1, width);
       break;
     }
-    case TopologyKind::kTorus: {
+    case TopologyKind::kTorus:
       // Forward and backward along each dimension, of each node; also of nodes without a rank.
-      const int links = 2 * int(t.dimensions.size());
-      torus_ = {num_links(), node_size_, links};
-      families_.push_back(torus_);
-      capacity_.insert(capacity_.end(), size_t(cluster_.num_nodes() * links),
-                       t.link_bytes_per_s.value);
+      torus_ = add_family(node_size_, 2 * int(t.dimensions.size()), t.link_bytes_per_s.value,
+                          cluster_.num_nodes());
       break;
-    }
     case TopologyKind::kDragonfly: {
       nodes_per_group_ = int(t.nodes_per_group.value);
       const int groups = int(ceil_div(num_nodes(), nodes_per_group_));
-      if (groups == 1) break;
-      global_ = {num_links(), ranks_, groups * groups};
-      families_.push_back(global_);
-      capacity_.insert(capacity_.end(), size_t(groups * groups), t.global_bytes_per_s.value);
+      if (groups > 1) global_ = add_family(ranks_, groups * groups, t.global_bytes_per_s.value);
       break;
     }
   }

@@ -59,7 +59,8 @@ class Topology {
     int base = 0, ranks_per_block = 0, links_per_block = 0;
     bool exists() const { return links_per_block > 0; }
   };
-  Family add_family(int ranks_per_block, int links_per_block, double capacity);
+  // blocks 0: as many as the ranks need.
+  Family add_family(int ranks_per_block, int links_per_block, double capacity, int blocks = 0);
   void add_topology(const TopologySpec& topology, double port_bytes_per_s, int ports);
   void find_period();
   void route_torus(int from, int to, Route& route) const;

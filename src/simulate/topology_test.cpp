@@ -6,8 +6,8 @@
 #include <set>
 
 #include "core/test_support.h"
+#include "simulate/closed_forms.h"
 #include "simulate/fair_share.h"
-#include "simulate/plain_cluster.h"
 
 namespace longnet {
 namespace {

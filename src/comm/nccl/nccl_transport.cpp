@@ -1,7 +1,7 @@
 // nccl: one GPU per rank. Bootstrapped over the host communicator, whatever it is.
 //
 // NCCL runs the groups of one communicator in order, and a rank's group waits for its peers: the
-// executor posts transfers in rounds that all ranks go through in the same order (comm_rounds.h).
+// executor posts transfers in rounds that all ranks go through in the same order (op_groups.h).
 // Gathers of unequal counts are grouped broadcasts, one per member; equal counts are an all-gather.
 //
 // nccl_registered is the same with the buffers registered at every communicator that uses them

@@ -4,8 +4,7 @@
 #include <optional>
 
 #include "core/check.h"
-#include "execute/cuda/comm_rounds.h"
-#include "execute/cuda/fusible_merges.h"
+#include "execute/cuda/op_groups.h"
 #include "execute/program_rows.h"
 #include "kernels/cuda/rows.h"
 
@@ -68,10 +67,10 @@ void DeviceExecutor::bind(const Schedule& schedule, Rank rank) {
 
 void DeviceExecutor::make_rounds() {
   for (const CommRound& round : comm_rounds(program())) {
-    for (const OpId op : round.ops) ops_[size_t(op)].round = int(rounds_.size());
+    for (const OpId op : round) ops_[size_t(op)].round = int(rounds_.size());
     Round& r = rounds_.emplace_back();
-    r.ops = round.ops;
-    r.last = round.ops.back();
+    r.ops = round;
+    r.last = round.back();
     if (options_.times) r.begin.emplace(Event::Kind::kTiming), r.end.emplace(Event::Kind::kTiming);
   }
 }
@@ -80,15 +79,23 @@ void DeviceExecutor::take_merges_into_attends() {
   for (const auto& [merge, attend] : fusible_merges(program())) {
     const auto fused = bound_->bind_fused(attend, merge);
     if (!fused) continue;
-    ops_[size_t(merge)].attend =
-        prepare_attend(*bound_, fused->attends, kernel_, needs(true), ledger_);
+    ops_[size_t(merge)].attend = prepare_attend(fused->attends, /*merge=*/true);
     ops_[size_t(merge)].also_after = attend;
     ops_[size_t(attend)].skipped = true;
   }
 }
 
-DeviceAttendNeeds DeviceExecutor::needs(bool merge) const {
-  return {.merge = merge, .concurrent = communicates() && transport_->takes_multiprocessors()};
+std::unique_ptr<PreparedAttend> DeviceExecutor::prepare_attend(std::span<const AttendGrid> grids,
+                                                               bool merge) const {
+  const AttendOptions& o = bound_->options();
+  check(o.dtype == DType::kBFloat16, "GPU kernels read bf16, not ", to_string(o.dtype));
+  return kernel_.prepare(grids,
+                         {.head_dim = o.head_dim,
+                          .causal = o.causal,
+                          .output_scale = o.output_scale,
+                          .merge = merge,
+                          .concurrent = communicates() && transport_->takes_multiprocessors()},
+                         ledger_);
 }
 
 void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
@@ -109,8 +116,7 @@ void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
   if (op.skipped || op.attend) return;
   const auto& attends =
       options_.share < 1 ? choice.attends[size_t(id)] : bound_->op(size_t(id)).attends;
-  if (!attends.empty())
-    op.attend = prepare_attend(*bound_, attends, kernel_, needs(false), ledger_);
+  if (!attends.empty()) op.attend = prepare_attend(attends, /*merge=*/false);
   prepare_rows(*bound_, id, op, ledger_);
 }
 
@@ -134,7 +140,7 @@ void DeviceExecutor::fill_inputs() {
   }
 }
 
-std::vector<Transfer> DeviceExecutor::transfers_of(OpId id, const Stream& stream) {
+std::vector<Transfer> DeviceExecutor::transfers_of(OpId id) const {
   const BoundOp& b = bound_->op(size_t(id));
   std::vector<Transfer> transfers;
   std::visit(Overload{[&](const Send&) {
@@ -151,7 +157,7 @@ std::vector<Transfer> DeviceExecutor::transfers_of(OpId id, const Stream& stream
                           const int64_t out = b.from_counts[size_t(i)],
                                         in = b.into_counts[size_t(i)];
                           if (b.group[i] == bound_->rank()) {
-                            stream.copy(into, from, out);
+                            comm_.copy(into, from, out);
                           } else {
                             transfers.push_back({Transfer::Kind::kSend, b.group[i], from, out});
                             transfers.push_back({Transfer::Kind::kRecv, b.group[i], into, in});
@@ -185,7 +191,7 @@ void DeviceExecutor::post(size_t index, RunMode mode) {
   } else {
     std::vector<Transfer> transfers;
     for (const OpId op : round.ops) {
-      const auto some = transfers_of(op, comm_);
+      const auto some = transfers_of(op);
       transfers.insert(transfers.end(), some.begin(), some.end());
     }
     round.ticket = transport_->post(transfers, comm_);
@@ -193,24 +199,16 @@ void DeviceExecutor::post(size_t index, RunMode mode) {
   if (mode == RunMode::kSerialised) transport_->complete(round.ticket, compute_);
 }
 
-void DeviceExecutor::complete(Round& round, const Stream& waiting) {
-  transport_->complete(round.ticket, waiting);
-  if (!round.known_over) note(round.end, waiting);
+void DeviceExecutor::complete(Round& round) {
+  if (round.ticket < 0) return;
+  transport_->complete(round.ticket, compute_);
+  if (!round.known_over) note(round.end, compute_);
   round.known_over = true;
 }
 
-void DeviceExecutor::wait_for_messages(OpId id, const Stream& waiting) {
-  for (const OpId a : program().ops[size_t(id)].after) {
-    const int round = ops_[size_t(a)].round;
-    if (round < 0 || rounds_[size_t(round)].ticket < 0) continue;
-    complete(rounds_[size_t(round)], waiting);
-  }
-}
-
-// A device that waits for a rank which has failed would wait for ever.
-void DeviceExecutor::wait_for_end() {
-  if (!communicates()) return end_.synchronize();
-  transport_->wait_for(end_);
+void DeviceExecutor::wait_for_messages(OpId id) {
+  for (const OpId a : program().ops[size_t(id)].after)
+    if (const int round = ops_[size_t(a)].round; round >= 0) complete(rounds_[size_t(round)]);
 }
 
 double DeviceExecutor::run(RunMode mode) {
@@ -234,8 +232,8 @@ double DeviceExecutor::run(RunMode mode) {
     if (mode == RunMode::kCommunicationOnly) continue;
     note(op.asked, compute_);
     if (!op.skipped) {
-      wait_for_messages(OpId(i), compute_);
-      if (op.also_after >= 0) wait_for_messages(op.also_after, compute_);
+      wait_for_messages(OpId(i));
+      if (op.also_after >= 0) wait_for_messages(op.also_after);
     }
     note(op.begin, compute_);
     if (!op.skipped) op.enqueue(compute_);
@@ -244,13 +242,14 @@ double DeviceExecutor::run(RunMode mode) {
     if (op.also_after >= 0 && ops_[size_t(op.also_after)].done)
       ops_[size_t(op.also_after)].done->record(compute_);
   }
-  for (Round& round : rounds_) {
-    if (round.ticket < 0) continue;
-    complete(round, compute_);
-  }
+  for (Round& round : rounds_) complete(round);
   end_.record(compute_);
-  wait_for_end();
-  if (communicates()) transport_->finish();
+  if (communicates()) {
+    transport_->wait_for(end_);  // where a rank has failed, its end would never come
+    transport_->finish();
+  } else {
+    end_.synchronize();
+  }
   if (timing_ && (mode == RunMode::kFull || mode == RunMode::kComputeOnly)) collect_times(mode);
   return end_.seconds_since(begin_);
 }
@@ -297,6 +296,58 @@ void DeviceExecutor::collect_times(RunMode mode) {
     else
       phases_.compute_s += took;
   }
+}
+
+Tolerance device_tolerance(double given, bool rounded) {
+  // Where a kernel's error is near half a unit, both sides round to different values now and then.
+  constexpr double kHalfBf16Unit = 1.0 / 256;
+  return {.rel_l2 = given > 0 ? given : kDeviceTolerance + (rounded ? kHalfBf16Unit : 0),
+          .lse = kDeviceLseTolerance};
+}
+
+int64_t DeviceExecutor::count_nan() const {
+  MemoryLedger ledger;
+  DeviceBuffer total(ledger, "check", sizeof(unsigned long long));
+  compute_.fill(total.data(), 0, total.size());
+  const std::span<const float> values = output_values(*bound_);
+  longnet::count_nan(values.data(), int64_t(values.size()),
+                     reinterpret_cast<unsigned long long*>(total.data()), compute_);
+  unsigned long long count = 0;
+  compute_.copy(&count, total.data(), sizeof count);
+  compute_.synchronize();
+  return int64_t(count);
+}
+
+// Sampled rows are copied to the host.
+SampleErrors DeviceExecutor::compare(const AttentionProblem& problem,
+                                     const std::vector<QuerySample>& samples) const {
+  const BoundProgram& bound = *bound_;
+  const int64_t d = problem.head_dim;
+  const auto mine = own_samples(bound, samples);
+  const int64_t count = int64_t(mine.size());
+  MemoryLedger ledger;
+  DeviceBuffer packed(ledger, "check", count * (d + 1) * int64_t{sizeof(float)});
+  auto* const at = reinterpret_cast<float*>(packed.data());
+  std::vector<PackTask> rows, lses;
+  for (int64_t i = 0; i < count; ++i) {
+    const QuerySample& q = mine[size_t(i)];
+    const int64_t batch = q.batch - bound.first_batch();
+    rows.push_back({output_row(bound, batch, q.head, q.token).data(), at + i * d, d, d, 1});
+    lses.push_back({output_lse(bound, batch, q.head, q.token), at + count * d + i, 1, 1, 1});
+  }
+  const DevicePack pack_rows(rows, d * int64_t{sizeof(float)}, 4, ledger);
+  const DevicePack pack_lses(lses, 4, 4, ledger);  // both have lists, until the copies are done
+  pack_rows.launch(compute_);
+  pack_lses.launch(compute_);
+  std::vector<float> host(size_t(count * (d + 1)));
+  compute_.copy(host.data(), packed.data(), packed.size());
+  compute_.synchronize();
+  return compare_rows(problem, bound.sharded().pattern, mine, output_is_rounded(bound),
+                      [&](size_t i) {
+                        OutputRow row{{host.data() + int64_t(i) * d, size_t(d)}, {}};
+                        if (output_has_lse(bound)) row.lse = host[size_t(count * d) + i];
+                        return row;
+                      });
 }
 
 }  // namespace longnet

@@ -1,7 +1,7 @@
 // Runs one rank's program on a GPU: a stream that computes, one that communicates, events between.
 //
 // The host walks the program once per run and only enqueues. Computing ops follow each other in
-// program order; a round of communications (comm_rounds.h) starts when the ops that it depends on
+// program order; a round of communications (op_groups.h) starts when the ops that it depends on
 // are over and is waited for by the ops that depend on it, so that a gather runs beside the local
 // branches. Lists of tasks and cuDNN's plans are made when the program is bound.
 //
@@ -9,7 +9,6 @@
 //                           comm          | all_gather |
 //
 // With virtual ranks (no transport) messages are made again by the generator, as in VirtualWalk.
-// device_op.h makes an op ready, device_output.h checks what came out.
 #pragma once
 #include <memory>
 #include <optional>
@@ -17,14 +16,46 @@
 #include <vector>
 
 #include "comm/cuda/device_transport.h"
-#include "execute/cuda/device_op.h"
-#include "execute/cuda/device_output.h"
 #include "execute/executor.h"
 #include "execute/share_choice.h"
 #include "kernels/cuda/device_kernel.h"
+#include "kernels/cuda/rows.h"
 #include "schedule/program.h"
 
 namespace longnet {
+
+// Largest relative L2 error that counts as right for 16-bit storage of probabilities: 4e-3.
+inline constexpr double kDeviceTolerance = 4e-3, kDeviceLseTolerance = 1e-4;
+// Returns the largest errors that pass the check. `given`: the relative L2 error, 0 for the
+// default. `rounded`: the output was sent in bf16.
+Tolerance device_tolerance(double given, bool rounded = false);
+
+// One op of a bound program, prepared for a GPU: its lists of tasks are in device memory.
+struct DeviceOp {
+  std::unique_ptr<PreparedAttend> attend;
+  std::vector<DevicePack> packs;
+  std::vector<DeviceConvert> converts;
+  std::unique_ptr<DeviceMerge> merge;
+  std::unique_ptr<DeviceFill> fill;     // virtual ranks: what others would send
+  std::span<const std::byte> own_from;  // virtual ranks: a rank's part for itself of an all-to-all
+  std::span<std::byte> own_into;
+  std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills
+
+  bool skipped = false;             // runs as part of a later op, or not at all
+  OpId also_after = -1;             // the op that runs as part of this one
+  int round = -1;                   // of a communication
+  std::optional<Event> done;        // of computing ops that communications wait for
+  std::optional<Event> begin, end;  // timing; of a computing op from when its messages are there
+  std::optional<Event> asked;       // timing; before it waits for messages
+
+  void enqueue(const Stream& stream) const;
+};
+
+// Packs, conversions, merges and resets of an op that computes.
+void prepare_rows(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger);
+// Prepares the rows that a communication would receive, to be generated in place (virtual ranks).
+// Returns their bytes.
+int64_t prepare_messages(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger);
 
 class DeviceExecutor final : public Executor {
  public:
@@ -69,10 +100,8 @@ class DeviceExecutor final : public Executor {
   const WalkShare& share() const { return share_; }           // zeros when everything runs
 
   SampleErrors compare(const AttentionProblem& problem,
-                       const std::vector<QuerySample>& samples) const override {
-    return compare_on_device(*bound_, problem, samples, compute_);
-  }
-  int64_t count_nan() const override { return count_nan_on_device(*bound_, compute_); }
+                       const std::vector<QuerySample>& samples) const override;
+  int64_t count_nan() const override;
   Tolerance tolerance(double given, bool rounded) const override {
     return device_tolerance(given, rounded);
   }
@@ -84,16 +113,17 @@ class DeviceExecutor final : public Executor {
   void make_rounds();
   void take_merges_into_attends();
   void prepare(OpId op, const ShareChoice& choice);
-  DeviceAttendNeeds needs(bool merge) const;
+  // The tasks of `grids` as one attend. `merge`: into its results instead of overwriting them.
+  std::unique_ptr<PreparedAttend> prepare_attend(std::span<const AttendGrid> grids,
+                                                 bool merge) const;
   void post(size_t round, RunMode mode);
-  void complete(Round& round, const Stream& waiting);
-  void wait_for_end();
-  void wait_for_messages(OpId op, const Stream& waiting);
+  void complete(Round& round);  // before what computes next
+  void wait_for_messages(OpId op);
   void collect_times(RunMode mode);
   void note(const std::optional<Event>& event, const Stream& stream) const {
     if (timing_ && event) event->record(stream);
   }
-  std::vector<Transfer> transfers_of(OpId op, const Stream& stream);
+  std::vector<Transfer> transfers_of(OpId op) const;
 
   const DeviceKernel& kernel_;
   DeviceTransport* transport_;

@@ -7,7 +7,6 @@
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "emulation/emulated_kernels.h"
-#include "execute/cuda/device_walk.h"
 #include "execute/cuda/testing/device_case.h"
 #include "execute/virtual_walk.h"
 #include "schedule/registry.h"
@@ -71,16 +70,16 @@ TEST(DeviceWalkTest, LeavesWhatAWalkOnTheCpuLeaves) {
       part.problem.batch = batches;
       return find_algorithm(name).make(part);
     };
-    const auto kernel = make_emulated_kernel("emulated", true);
-    const auto host_kernel = make_kernel("cpu");
-    const auto worker = make_cpu_row_worker();
     MemoryLedger device_ledger, host_ledger;
-    DeviceWalk on_device(s.problem, schedule_for, *kernel, *worker, device_ledger);
-    VirtualWalk on_host(s.problem, schedule_for, *host_kernel, *worker, 1, host_ledger);
+    const auto on_device =
+        make_device_walk(s.problem, schedule_for, make_emulated_kernel("emulated", true),
+                         make_cpu_row_worker(), device_ledger);
+    const auto on_host =
+        make_virtual_walk(s.problem, schedule_for, make_kernel("cpu"), 1, host_ledger);
     for (const WalkUnit unit : {WalkUnit{0, 0, 2}, WalkUnit{3, 1, 1}, WalkUnit{4, 0, 1}}) {
       const auto samples =
           choose_shard_samples(s, unit.rank, unit.first_batch, unit.batches, {}, 20);
-      const ShardOutcome got = on_device.run(unit, samples), want = on_host.run(unit, samples);
+      const ShardOutcome got = on_device->run(unit, samples), want = on_host->run(unit, samples);
       SCOPED_TRACE(testing::Message() << name << " rank " << unit.rank);
       EXPECT_EQ(got.input_digest, want.input_digest);
       EXPECT_EQ(got.received_bytes, want.received_bytes);
@@ -95,8 +94,8 @@ TEST(DeviceWalkTest, LeavesWhatAWalkOnTheCpuLeaves) {
         EXPECT_NEAR(got.heads[h].lse_sum, want.heads[h].lse_sum, 1e-3);
       }
     }
-    const ShardOutcome part = on_device.run_share({3, 0, 2}, 0.4);
-    const ShardOutcome same = on_host.run_share({3, 0, 2}, 0.4);
+    const ShardOutcome part = on_device->run_share({3, 0, 2}, 0.4);
+    const ShardOutcome same = on_host->run_share({3, 0, 2}, 0.4);
     EXPECT_EQ(part.share.all_pairs, same.share.all_pairs) << name;
     EXPECT_GE(part.share.pairs, same.share.pairs) << name;  // rounds of more tasks at once
     EXPECT_GT(part.share.pairs, 0);

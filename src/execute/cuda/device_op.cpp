@@ -1,27 +1,10 @@
-#include "execute/cuda/device_op.h"
-
+// Ops of a bound program, prepared for a GPU.
 #include <limits>
 
-#include "core/check.h"
+#include "execute/cuda/device_executor.h"
 #include "execute/program_rows.h"
 
 namespace longnet {
-
-std::unique_ptr<PreparedAttend> prepare_attend(const BoundProgram& bound,
-                                               std::span<const AttendGrid> grids,
-                                               const DeviceKernel& kernel,
-                                               const DeviceAttendNeeds& needs,
-                                               MemoryLedger& ledger) {
-  const AttendOptions& o = bound.options();
-  check(o.dtype == DType::kBFloat16, "GPU kernels read bf16, not ", to_string(o.dtype));
-  return kernel.prepare(grids,
-                        {.head_dim = o.head_dim,
-                         .causal = o.causal,
-                         .output_scale = o.output_scale,
-                         .merge = needs.merge,
-                         .concurrent = needs.concurrent},
-                        ledger);
-}
 
 void prepare_rows(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger) {
   const BoundOp& b = bound.op(size_t(id));
@@ -33,10 +16,7 @@ void prepare_rows(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger
   for (const auto& [list, direction] :
        {std::pair{&b.rounds, Direction::kRound}, std::pair{&b.widens, Direction::kWiden}})
     if (!list->empty()) op.converts.emplace_back(*list, direction, p.head_dim, ledger);
-  std::vector<PackTask> lse;
-  for (const LseCopy& c : b.lse_copies)
-    lse.push_back({c.from, c.into, c.from_stride, c.into_stride, c.rows});
-  if (!lse.empty()) op.packs.emplace_back(lse, 4, 4, ledger);
+  if (!b.lse_packs.empty()) op.packs.emplace_back(b.lse_packs, 4, 4, ledger);
   if (!b.merges.empty())
     op.merge = std::make_unique<DeviceMerge>(b.merges, bound.merge_rule(), p.head_dim, ledger);
   op.zeros = b.zeros;

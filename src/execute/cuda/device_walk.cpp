@@ -1,67 +1,67 @@
-#include "execute/cuda/device_walk.h"
-
+// Walks on a GPU: every unit is a DeviceExecutor with virtual ranks, whose rows are made, digested
+// and summed up on the device. Seconds of ops are the device's own.
 #include "core/check.h"
 #include "core/stopwatch.h"
+#include "execute/cuda/device_executor.h"
 #include "execute/virtual_walk.h"
 
 namespace longnet {
+namespace {
 
-std::unique_ptr<DeviceExecutor> DeviceWalk::executed(double share, ShardOutcome& out) {
-  std::unique_ptr<DeviceExecutor> executor;
-  {
-    Stopwatch watch(out.times.bind_s);
-    auto schedule = schedules_.find(out.unit.batches);
-    if (schedule == schedules_.end())
-      schedule = schedules_.emplace(out.unit.batches, make_schedule_(out.unit.batches)).first;
-    const std::string refusal = why_not_virtual(schedule->second.program(out.unit.rank));
-    check(refusal.empty(), "no virtual ranks: ", refusal);
-    executor = std::make_unique<DeviceExecutor>(
-        schedule->second, out.unit.rank, kernel_, nullptr,
-        DeviceExecutor::Options{
-            .virtual_ranks = true, .first_batch = out.unit.first_batch, .share = share},
-        ledger_);
-  }
-  {
-    Stopwatch watch(out.times.generate_s);
-    executor->fill_inputs();
-    out.input_digest = executor->digest_inputs(worker_);
-  }
-  out.unit_bytes = ledger_.now_bytes();
-  const double all = executor->run();
-  out.times.receive_s = executor->receive_s();
-  out.times.attend_s = executor->phases().attend_s;
-  out.times.merge_s = executor->phases().merge_s;
-  out.times.pack_s =
-      std::max(0.0, all - out.times.receive_s - out.times.attend_s - out.times.merge_s);
-  out.received_bytes = executor->received_bytes();
-  out.share = executor->share();
-  return executor;
-}
+class DeviceWalk final : public UnitWalk {
+ public:
+  DeviceWalk(const AttentionProblem& problem, MakeSchedule make_schedule,
+             std::shared_ptr<const DeviceKernel> kernel, std::shared_ptr<const RowWorker> worker,
+             MemoryLedger& ledger)
+      : UnitWalk(problem, std::move(make_schedule), std::move(worker), ledger),
+        kernel_(std::move(kernel)) {}
 
-ShardOutcome DeviceWalk::run(const WalkUnit& unit, const std::vector<QuerySample>& samples) {
-  ShardOutcome out;
-  out.unit = unit;
-  Stopwatch wall(out.times.wall_s);
-  const auto executor = executed(1, out);
-  {
-    Stopwatch watch(out.times.summarize_s);
-    out.heads = executor->summarize_output(worker_);
+ private:
+  void execute(const std::vector<QuerySample>* samples, double share, ShardOutcome& out) override {
+    std::unique_ptr<DeviceExecutor> executor;
+    {
+      Stopwatch watch(out.times.bind_s);
+      const Schedule& schedule = schedule_for(out.unit);
+      const std::string refusal = why_not_virtual(schedule.program(out.unit.rank));
+      check(refusal.empty(), "no virtual ranks: ", refusal);
+      executor = std::make_unique<DeviceExecutor>(
+          schedule, out.unit.rank, *kernel_, nullptr,
+          DeviceExecutor::Options{
+              .virtual_ranks = true, .first_batch = out.unit.first_batch, .share = share},
+          ledger_);
+    }
+    {
+      Stopwatch watch(out.times.generate_s);
+      executor->fill_inputs();
+      out.input_digest = executor->digest_inputs(*worker_);
+    }
+    out.unit_bytes = ledger_.now_bytes();
+    const double all = executor->run();
+    WalkTimes& t = out.times;
+    t.receive_s = executor->receive_s();
+    t.attend_s = executor->phases().attend_s;
+    t.merge_s = executor->phases().merge_s;
+    t.pack_s = std::max(0.0, all - t.receive_s - t.attend_s - t.merge_s);
+    out.received_bytes = executor->received_bytes();
+    out.share = executor->share();
+    if (samples)
+      inspect(
+          executor->bound(),
+          [&](const AttentionProblem& p) { return executor->compare(p, *samples); }, out);
   }
-  {
-    Stopwatch watch(out.times.check_s);
-    out.errors = executor->compare(problem_, samples);
-  }
-  wall.stop();
-  return out;
-}
 
-ShardOutcome DeviceWalk::run_share(const WalkUnit& unit, double share) {
-  ShardOutcome out;
-  out.unit = unit;
-  Stopwatch wall(out.times.wall_s);
-  executed(share, out);
-  wall.stop();
-  return out;
+  std::shared_ptr<const DeviceKernel> kernel_;
+};
+
+}  // namespace
+
+std::unique_ptr<UnitWalk> make_device_walk(const AttentionProblem& problem,
+                                           UnitWalk::MakeSchedule make_schedule,
+                                           std::shared_ptr<const DeviceKernel> kernel,
+                                           std::shared_ptr<const RowWorker> worker,
+                                           MemoryLedger& ledger) {
+  return std::make_unique<DeviceWalk>(problem, std::move(make_schedule), std::move(kernel),
+                                      std::move(worker), ledger);
 }
 
 }  // namespace longnet

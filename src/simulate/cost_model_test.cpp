@@ -1,11 +1,10 @@
 // Blocks and key rows of an attend: small cases counted by hand; the model's price of them.
-#include "simulate/attend_counts.h"
+#include "simulate/cost_model.h"
 
 #include <gmock/gmock.h>
 
 #include "schedule/registry.h"
-#include "simulate/cost_model.h"
-#include "simulate/plain_cluster.h"
+#include "simulate/closed_forms.h"
 
 namespace longnet {
 namespace {
