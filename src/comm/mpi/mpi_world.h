@@ -1,5 +1,6 @@
 // Ranks as processes of Open MPI. <mpi.h> is included by mpi_world.cpp alone.
 #pragma once
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,14 +29,14 @@ class MpiWorld {
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
 
-  Communicator& communicator();
+  Communicator& communicator() { return *communicator_; }
   std::string library_version() const;
   // Ends all processes of the job with this exit code.
   [[noreturn]] void abort(int exit_code);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<Communicator> communicator_;
+  int exceptions_before_ = std::uncaught_exceptions();
 };
 
 }  // namespace longnet
