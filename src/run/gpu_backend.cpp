@@ -1,10 +1,10 @@
 // GPUs of this machine: measuring, walking and `lnbench comm` on them.
-#include "comm/cuda/device_operations.h"
+#include "comm/comm_operations.h"
 #include "comm/cuda/device_transport.h"
 #include "core/check.h"
 #include "execute/cuda/device_walk.h"
 #include "io/units.h"
-#include "kernels/cuda/device_row_worker.h"
+#include "kernels/cuda/rows.h"
 #include "run/device_comm.h"
 #include "run/gpu_planning.h"
 #include "run/gpu_session.h"

@@ -4,8 +4,8 @@
 
 #include "core/check.h"
 #include "kernels/cuda/device_kernel.h"
-#include "kernels/cuda/device_row_worker.h"
 #include "kernels/cuda/device_timer.h"
+#include "kernels/cuda/rows.h"
 
 namespace longnet {
 namespace {

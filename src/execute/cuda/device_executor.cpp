@@ -127,8 +127,8 @@ void DeviceExecutor::fill_inputs() {
   const AttentionProblem& p = sharded().problem;
   for (const TensorKind kind : {TensorKind::kQuery, TensorKind::kKeyValue}) {
     MemoryLedger lists;  // gone before anything is measured
-    const DeviceFill fill(input_rows(*bound_, kind), p.seed, p.head_dim, StoredAs::kBFloat16,
-                          lists);
+    const PreparedRows fill =
+        prepare_fill(input_rows(*bound_, kind), p.seed, p.head_dim, StoredAs::kBFloat16, lists);
     fill.launch(compute_);
     compute_.synchronize();
   }

@@ -41,8 +41,9 @@ SampleErrors compare_on_device(const BoundProgram& bound, const AttentionProblem
     rows.push_back({output_row(bound, batch, q.head, q.token).data(), at + i * d, d, d, 1});
     lses.push_back({output_lse(bound, batch, q.head, q.token), at + count * d + i, 1, 1, 1});
   }
-  const DevicePack pack_rows(rows, d * int64_t{sizeof(float)}, 4, ledger);
-  const DevicePack pack_lses(lses, 4, 4, ledger);  // both have lists, until the copies are done
+  // Both have lists, until the copies are done.
+  const PreparedRows pack_rows = prepare_pack(rows, d * int64_t{sizeof(float)}, 4, ledger);
+  const PreparedRows pack_lses = prepare_pack(lses, 4, 4, ledger);
   pack_rows.launch(stream);
   pack_lses.launch(stream);
   std::vector<float> host(size_t(count * (d + 1)));
