@@ -80,8 +80,10 @@ class ThreadCommunicator final : public Communicator {
  public:
   ThreadCommunicator(std::shared_ptr<ThreadState> world, Rank rank)
       : world_(std::move(world)), rank_(rank) {
-    // A warm run may have more requests in flight than the first one had.
-    for (int i = 0; i < 64; ++i) add_request();
+    // A warm run may have more requests in flight than the first one had. Few are collectives, with
+    // two messages per rank.
+    constexpr int kRequests = 64, kCollectives = 16;
+    for (int i = 0; i < kRequests; ++i) add_request(i < kCollectives ? 2 * size() : 2);
     receives_.reserve(256);
   }
 
@@ -238,8 +240,8 @@ class ThreadCommunicator final : public Communicator {
     size_t message;  // of the request
   };
 
-  InFlight& add_request() {
-    requests_.emplace_back().messages.reserve(2 * size_t(world_->ranks));
+  InFlight& add_request(int messages) {
+    requests_.emplace_back().messages.reserve(size_t(messages));
     return requests_.back();
   }
   Request new_request() {
@@ -248,7 +250,7 @@ class ThreadCommunicator final : public Communicator {
         requests_[i].in_use = true;
         return Request(i);
       }
-    add_request().in_use = true;
+    add_request(2).in_use = true;
     return Request(requests_.size()) - 1;
   }
   std::vector<Message>& messages_of(Request id) { return requests_[size_t(id)].messages; }
