@@ -28,7 +28,6 @@
 #include "core/random.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cpu/machine_peak.h"
-#include "kernels/cpu/simd_targets.h"
 #include "kernels/row_worker.h"
 
 namespace longnet {

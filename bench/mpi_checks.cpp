@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "comm/communicator_checks.h"
 #include "comm/mpi/mpi_world.h"
+#include "comm/testing/communicator_checks.h"
 #include "core/check.h"
 #include "execute/program_executor.h"
 #include "execute/sample_check.h"

@@ -8,12 +8,10 @@
 #include "execute/cuda/device_executor.h"
 #include "gpu/check.h"
 #include "gpu/support.h"
-#include "kernels/cuda/cudnn_kernel.h"
-#include "kernels/cuda/gather_kernel.h"
+#include "kernels/attention_kernel.h"
+#include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/rows.h"
-#include "kernels/cuda/sm90a_kernel.h"
 #include "kernels/cuda/strided_view.h"
-#include "kernels/reference/reference_kernel.h"
 
 namespace longnet::gpu {
 namespace {
@@ -100,7 +98,7 @@ class AttendSetup {
     } catch (const Error& e) {
       out.expect(false,
                  concat(name, " d ", spec_.head_dim, " rows ", spec_.q.rows, ": ", e.what()));
-      device_synchronize();  // throws again when the device is lost
+      Stream().synchronize();  // throws again when the device is lost
     }
   }
   struct Copy {
@@ -121,8 +119,8 @@ class AttendSetup {
                         .rows = rows.rows,
                         .out = buffer.data(),
                         .row_stride = stride};
-    const DeviceFill fill({&task, 1}, 3, d, half ? StoredAs::kFloat16 : StoredAs::kBFloat16,
-                          ledger_);
+    const PreparedRows fill =
+        prepare_fill({&task, 1}, 3, d, half ? StoredAs::kFloat16 : StoredAs::kBFloat16, ledger_);
     fill.launch(stream);
     stream.synchronize();
     auto all = download<uint16_t>(buffer.data(), buffer.size() / 2);

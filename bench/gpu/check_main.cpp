@@ -4,11 +4,11 @@
 #include <cstdio>
 #include <sstream>
 
-#include "comm/nccl/nccl_library.h"
+#include "comm/cuda/device_transport.h"
 #include "core/check.h"
 #include "gpu/check.h"
 #include "gpu/support.h"
-#include "kernels/cuda/cudnn_kernel.h"
+#include "kernels/cuda/device_kernel.h"
 #include "measure/sampler.h"
 
 namespace longnet::gpu {

@@ -3,14 +3,12 @@
 #include <new>
 
 #include "comm/cuda/device_transport.h"
-#include "comm/nccl/nccl_library.h"
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "execute/cuda/device_executor.h"
 #include "gpu/check.h"
 #include "gpu/support.h"
 #include "kernels/cuda/device_kernel.h"
-#include "kernels/cuda/sm90a_kernel.h"
 #include "schedule/accounting.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"

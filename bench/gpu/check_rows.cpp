@@ -5,10 +5,8 @@
 
 #include "core/check.h"
 #include "gpu/check.h"
-#include "kernels/cuda/device_row_worker.h"
+#include "kernels/attention_kernel.h"
 #include "kernels/cuda/rows.h"
-#include "kernels/reference/reference_kernel.h"
-#include "kernels/row_hash.h"
 
 namespace longnet::gpu {
 
@@ -30,7 +28,7 @@ void check_generator(Outcome& out, bool) {
                             .row_stride = stride};
         const Stream stream;
         stream.fill(buffer.data(), 0xFF, buffer.size());
-        const DeviceFill fill({&task, 1}, 77, d, stored, ledger);
+        const PreparedRows fill = prepare_fill({&task, 1}, 77, d, stored, ledger);
         fill.launch(stream);
         stream.synchronize();
         const auto got = download<std::byte>(buffer.data(), buffer.size());
@@ -81,13 +79,12 @@ void check_convert(Outcome& out) {
       into(ledger, "c", rows * into_stride * 4);
   wide_buffer.upload(wide);
   narrow_buffer.upload(narrow);
-  using Direction = DeviceConvert::Direction;
-  for (const Direction direction : {Direction::kRound, Direction::kWiden}) {
-    const bool rounds = direction == Direction::kRound;
+  for (const Conversion how : {Conversion::kRound, Conversion::kWiden}) {
+    const bool rounds = how == Conversion::kRound;
     stream.fill(into.data(), 0xEE, into.size());
     const PackTask task{rounds ? wide_buffer.data() : narrow_buffer.data(), into.data(),
                         from_stride, into_stride, rows};
-    const DeviceConvert convert({&task, 1}, direction, d, ledger);
+    const PreparedRows convert = prepare_convert({&task, 1}, how, d, ledger);
     convert.launch(stream);
     stream.synchronize();
     const auto rounded = download<uint16_t>(into.data(), rows * into_stride);
@@ -124,7 +121,7 @@ void check_widen(Outcome& out) {
     const WidenTask task{from_buffer.upload(from),
                          {reinterpret_cast<float*>(o.data()), lse_buffer.upload(lse), d + 1, 1},
                          rows};
-    const DeviceWiden widen({&task, 1}, d, stored, 0.5f, ledger);
+    const PreparedRows widen = prepare_widen({&task, 1}, d, stored, 0.5f, ledger);
     widen.launch(stream);
     stream.synchronize();
     const auto got = download<float>(o.data(), rows * (d + 1));
@@ -179,7 +176,7 @@ void check_rows(Outcome& out, bool) {
     from.upload(host);
     stream.fill(into.data(), 0xEE, into.size());
     const PackTask task{from.data(), into.data(), in_stride / 4, out_stride / 4, rows};
-    const DevicePack pack({&task, 1}, row_bytes, 4, ledger);
+    const PreparedRows pack = prepare_pack({&task, 1}, row_bytes, 4, ledger);
     pack.launch(stream);
     stream.synchronize();
     const auto got = download<std::byte>(into.data(), into.size());
@@ -213,7 +210,7 @@ void check_rows(Outcome& out, bool) {
         const auto [da, db] = parts(device.upload(host));
         const MergeTask wanted{a, b, rows}, task{da, db, rows};
         reference->merge({&wanted, 1}, rule, {.head_dim = d}, 1);
-        const DeviceMerge merge({&task, 1}, rule, d, ledger);
+        const PreparedRows merge = prepare_merge({&task, 1}, rule, d, ledger);
         merge.launch(stream);
         stream.synchronize();
         const auto got = download<float>(device.data(), int64_t(host.size()));
@@ -229,7 +226,7 @@ void check_rows(Outcome& out, bool) {
 
 namespace {
 
-// By the definition in row_hash.h, one word after another.
+// By the definition in row_worker.h, one word after another.
 uint64_t words_hash(const std::byte* row, int64_t bytes) {
   uint64_t hash = 0;
   for (int64_t k = 0; k < bytes / 8; ++k) {

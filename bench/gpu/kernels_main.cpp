@@ -5,15 +5,21 @@
 
 #include "core/check.h"
 #include "gpu/support.h"
-#include "kernels/cuda/cudnn_kernel.h"
 #include "kernels/cuda/device_kernel.h"
-#include "kernels/cuda/gather_kernel.h"
 #include "kernels/cuda/rows.h"
-#include "kernels/cuda/sm90a_kernel.h"
 #include "measure/sampler.h"
 
 namespace longnet::gpu {
 namespace {
+
+// Most that attention of head_dim d can reach when tensor cores and exponentials take turns:
+// 4 d / (4 d / F + 1 / 16) FLOP per clock and SM, with F = 4096 (sm_90; 2048 for sm_80) 16-bit FLOP
+// of the tensor cores and 16 exponentials per clock. Fits FlashAttention-3's published figures
+// within 5 %.
+double attention_ceiling_flops(const DeviceInfo& device, int64_t head_dim, double sm_hz) {
+  const double per_clock = device.major >= 9 ? 4096 : 2048, flops = 4.0 * double(head_dim);
+  return flops / (flops / per_clock + 1.0 / 16) * device.multiprocessors * sm_hz;
+}
 
 constexpr const char* kUsage =
     R"(gpu_kernels_benchmark: attention kernels on one GPU, beside a ceiling model and cuDNN.
@@ -225,7 +231,7 @@ class Benchmark {
     for (size_t g = 0; g < compact.size(); ++g)
       for (int64_t i = 0; i < compact[g].size(); ++i)
         merges.push_back({compact[g].at(i).out, strided[g].at(i).out, compact[g].task.q.rows});
-    const DeviceMerge separate(merges, MergeRule::kLse, model.head_dim, ledger);
+    const PreparedRows separate = prepare_merge(merges, MergeRule::kLse, model.head_dim, ledger);
     p.kernel = "cuda + merge";
     measure(p, *kernel, compact, {}, [&](const Stream& stream) { separate.launch(stream); });
     p.kernel = "cuda alone";

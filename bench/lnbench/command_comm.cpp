@@ -8,7 +8,7 @@
 #include <iomanip>
 #include <iostream>
 
-#include "comm/verified_operation.h"
+#include "comm/comm_operations.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
 #include "io/units.h"

@@ -1,14 +1,13 @@
 // `lnbench env`: what this machine is, and whether it is fit to measure.
 #include <iostream>
 
+#include "comm/cuda/device_transport.h"
 #include "comm/mpi/mpi_world.h"
-#include "comm/nccl/nccl_library.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
-#include "kernels/cpu/simd_targets.h"
-#include "kernels/cuda/cudnn_kernel.h"
+#include "kernels/cuda/device_kernel.h"
 #include "lnbench/terminal.h"
 
 namespace longnet {

@@ -3,8 +3,8 @@
 
 #include <atomic>
 
-#include "comm/communicator_checks.h"
 #include "comm/mpi/mpi_world.h"
+#include "comm/testing/communicator_checks.h"
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
 

@@ -35,24 +35,26 @@ struct Located {
       : text(t), where(w) {}
 };
 
-[[noreturn]] void fail_at(const std::string& message, std::source_location where);
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream out;
+  static_cast<void>((out << ... << parts));
+  return out.str();
+}
+
+[[noreturn]] inline void fail_at(const std::string& message, std::source_location where) {
+  std::string_view file = where.file_name();
+  if (const auto src = file.rfind("/src/"); src != std::string_view::npos)
+    file.remove_prefix(src + 1);
+  throw Error(concat(message, " (", file, ':', where.line(), ')'));
+}
 
 // Throws Error with `what` followed by `values` when `ok` is false.
 template <class... Values>
 void check(bool ok, Located what, const Values&... values) {
   if (ok) [[likely]]
     return;
-  std::ostringstream out;
-  out << what.text;
-  static_cast<void>((out << ... << values));
-  fail_at(out.str(), what.where);
-}
-
-template <class... Parts>
-std::string concat(const Parts&... parts) {
-  std::ostringstream out;
-  static_cast<void>((out << ... << parts));
-  return out.str();
+  fail_at(concat(what.text, values...), what.where);
 }
 
 }  // namespace longnet

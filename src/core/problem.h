@@ -4,13 +4,20 @@
 #include <string>
 #include <string_view>
 
+#include "core/check.h"
+
 namespace longnet {
 
 enum class DType { kFloat32, kBFloat16 };
 
 inline int64_t dtype_bytes(DType t) { return t == DType::kFloat32 ? 4 : 2; }
-std::string_view to_string(DType t);       // "fp32", "bf16": the names in configs and results
-DType parse_dtype(std::string_view name);  // throws UsageError on any other name
+// The names in configs and results.
+inline std::string_view to_string(DType t) { return t == DType::kFloat32 ? "fp32" : "bf16"; }
+inline DType parse_dtype(std::string_view name) {
+  if (name == "fp32") return DType::kFloat32;
+  if (name == "bf16") return DType::kBFloat16;
+  throw UsageError(concat("unknown dtype '", name, "': use fp32 or bf16"));
+}
 
 // Q is [batch][seq_len][num_heads][head_dim]; K and V are [batch][seq_len][num_kv_heads][head_dim].
 // Query head j reads key/value head j / (num_heads / num_kv_heads) (grouped-query attention).
@@ -30,6 +37,24 @@ struct AttentionProblem {
 };
 
 // Throws Error naming the first rule that `p` breaks.
-void check_problem(const AttentionProblem& p);
+inline void check_problem(const AttentionProblem& p) {
+  check(p.seq_len >= 1, "seq_len must be at least 1, is ", p.seq_len);
+  check(p.batch >= 1, "batch must be at least 1, is ", p.batch);
+  check(p.num_heads >= 1, "num_heads must be at least 1, is ", p.num_heads);
+  check(p.num_kv_heads >= 1 && p.num_heads % p.num_kv_heads == 0, "num_kv_heads = ", p.num_kv_heads,
+        " must divide num_heads = ", p.num_heads);
+  check(p.head_dim >= 8 && p.head_dim % 8 == 0, "head_dim must be a multiple of 8, is ",
+        p.head_dim);
+}
+
+// Options that one algorithm or another reads; 0 where it chooses itself (head_slice: all at once).
+// src/io/axes.cpp holds the row of each: where it is read from, which algorithms read it, what it is
+// called in tables.
+struct AlgorithmOptions {
+  int ulysses_degree = 0;  // usp: ranks that exchange heads (Pu)
+  int ring_inner = 0;      // double_ring: ranks of an inner ring (Pi)
+  int64_t head_slice = 0;  // all_gather: K/V heads gathered at a time; 0: all
+  bool operator==(const AlgorithmOptions&) const = default;
+};
 
 }  // namespace longnet

@@ -67,8 +67,19 @@ LONGNET_HOST_DEVICE inline PhiloxBlock row_words(const RowKey& key, int64_t quad
                        uint32_t(key.seed), uint32_t(key.seed >> 32));
 }
 
-// Writes lanes [0, lanes) of the row; lanes is a multiple of 4.
-void generate_row(const RowKey& key, int64_t lanes, float* out);
-void generate_row(const RowKey& key, int64_t lanes, uint16_t* out);  // bf16 bits
+// Calls store(lane, value) for the lanes [0, lanes) of the row; lanes is a multiple of 4.
+template <class Store>
+void for_each_lane(const RowKey& key, int64_t lanes, Store store) {
+  for (int64_t lane = 0; lane < lanes; lane += 4) {
+    const PhiloxBlock block = row_words(key, lane / 4);
+    for (int i = 0; i < 4; ++i) store(lane + i, unit_normal_like(block.word[i]));
+  }
+}
+inline void generate_row(const RowKey& key, int64_t lanes, float* out) {
+  for_each_lane(key, lanes, [out](int64_t lane, float x) { out[lane] = x; });
+}
+inline void generate_row(const RowKey& key, int64_t lanes, uint16_t* out) {
+  for_each_lane(key, lanes, [out](int64_t lane, float x) { out[lane] = bf16_bits(x); });
+}
 
 }  // namespace longnet

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
-#include <utility>
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -16,50 +15,25 @@ namespace {
 
 // Rows of a dilated segment lie kilobytes apart: huge pages save TLB misses. The rest of a buffer
 // after its last whole huge page has small pages, so that no memory is wasted.
-std::byte* allocate(size_t bytes) {
+void* allocate(int64_t size) {
+  check(size >= 0, "a buffer of ", size, " bytes");
+  if (size == 0) return nullptr;
   constexpr size_t kAlign = 64, kHugePage = size_t(2) << 20;
+  const auto bytes = size_t(size);
   const size_t align = bytes >= 2 * kHugePage ? kHugePage : kAlign;
   void* data = nullptr;
-  if (posix_memalign(&data, align, (bytes + kAlign - 1) / kAlign * kAlign) != 0) return nullptr;
+  if (posix_memalign(&data, align, (bytes + kAlign - 1) / kAlign * kAlign) != 0)
+    throw std::bad_alloc();
 #if defined(__linux__)
   if (align == kHugePage) madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
 #endif
-  return static_cast<std::byte*>(data);
+  return data;
 }
 
 }  // namespace
 
-TaggedBuffer::TaggedBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes)
-    : ledger_(&ledger), tag_(std::move(tag)), bytes_(bytes) {
-  check(bytes >= 0, "a buffer of ", bytes, " bytes");
-  if (bytes > 0) {
-    data_ = allocate(size_t(bytes));
-    if (data_ == nullptr) throw std::bad_alloc();
-  }
-  ledger.add(tag_, bytes);
-}
-
-TaggedBuffer::TaggedBuffer(TaggedBuffer&& other) noexcept { *this = std::move(other); }
-
-TaggedBuffer& TaggedBuffer::operator=(TaggedBuffer&& other) noexcept {
-  if (this != &other) {
-    release();
-    ledger_ = std::exchange(other.ledger_, nullptr);
-    tag_ = std::move(other.tag_);
-    data_ = std::exchange(other.data_, nullptr);
-    bytes_ = std::exchange(other.bytes_, 0);
-  }
-  return *this;
-}
-
-TaggedBuffer::~TaggedBuffer() { release(); }
-
-void TaggedBuffer::release() {
-  if (ledger_ == nullptr) return;
-  std::free(data_);
-  ledger_->add(tag_, -bytes_);
-  ledger_ = nullptr;
-}
+TaggedBuffer::TaggedBuffer(MemoryLedger& ledger, const std::string& tag, int64_t bytes)
+    : LedgerBuffer(ledger, tag, bytes, allocate(bytes), std::free) {}
 
 void MemoryLedger::add(const std::string& tag, int64_t bytes) {
   now_ += bytes;

@@ -3,33 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 
 namespace longnet {
-
-class MemoryLedger;
-
-// A 64-byte aligned block; gives its bytes back to the ledger at the end of its life.
-class TaggedBuffer {
- public:
-  TaggedBuffer() = default;
-  TaggedBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes);
-  TaggedBuffer(TaggedBuffer&& other) noexcept;
-  TaggedBuffer& operator=(TaggedBuffer&& other) noexcept;
-  ~TaggedBuffer();
-
-  std::byte* data() const { return data_; }
-  int64_t size() const { return bytes_; }
-  std::span<std::byte> bytes() const { return {data_, size_t(bytes_)}; }
-
- private:
-  void release();
-  MemoryLedger* ledger_ = nullptr;
-  std::string tag_;
-  std::byte* data_ = nullptr;
-  int64_t bytes_ = 0;
-};
 
 // Counts the bytes of the living buffers. Not shared between threads: one ledger per rank.
 class MemoryLedger {
@@ -43,11 +21,49 @@ class MemoryLedger {
   int64_t limit() const { return limit_; }
 
  private:
-  friend class TaggedBuffer;
-  friend class DeviceBuffer;  // core/cuda/device.h
+  friend struct FreeCounted;
+  friend class LedgerBuffer;
   void add(const std::string& tag, int64_t bytes);
   int64_t now_ = 0, peak_ = 0, limit_ = 0;
   std::map<std::string, int64_t> now_by_tag_, peak_by_tag_;
+};
+
+// Frees a block of memory and takes its bytes off the ledger.
+struct FreeCounted {
+  MemoryLedger* ledger = nullptr;
+  std::string tag{};
+  int64_t bytes = 0;
+  void (*free)(void*) = nullptr;
+  void operator()(std::byte* data) const {
+    free(data);
+    ledger->add(tag, -bytes);
+  }
+};
+
+// A block of memory that a ledger counts until the end of its life.
+class LedgerBuffer {
+ public:
+  LedgerBuffer() = default;
+  std::byte* data() const { return data_.get(); }
+  int64_t size() const { return data_ ? data_.get_deleter().bytes : 0; }
+  std::span<std::byte> bytes() const { return {data(), size_t(size())}; }
+
+ protected:
+  LedgerBuffer(MemoryLedger& ledger, const std::string& tag, int64_t bytes, void* data,
+               void (*free)(void*))
+      : data_(static_cast<std::byte*>(data), FreeCounted{&ledger, tag, bytes, free}) {
+    ledger.add(tag, bytes);
+  }
+
+ private:
+  std::unique_ptr<std::byte, FreeCounted> data_;
+};
+
+// Memory of the host, 64-byte aligned.
+class TaggedBuffer : public LedgerBuffer {
+ public:
+  TaggedBuffer() = default;
+  TaggedBuffer(MemoryLedger& ledger, const std::string& tag, int64_t bytes);
 };
 
 }  // namespace longnet

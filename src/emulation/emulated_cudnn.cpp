@@ -3,28 +3,21 @@
 // nothing.
 #include <cmath>
 #include <limits>
+#include <map>
 #include <vector>
 
 #include "core/check.h"
 #include "core/random.h"
 #include "emulation/emulated_device.h"
 #include "kernels/cuda/cudnn_graph.h"
-#include "kernels/cuda/cudnn_kernel.h"
 
 namespace longnet {
-
-struct SdpaPlan::State {
-  SdpaShape shape;
-};
 
 namespace {
 
 void attend_view(const SdpaShape& s, const SdpaPointers& p) {
   const AttendOptions options{
       .head_dim = s.head_dim, .dtype = DType::kBFloat16, .causal = s.mask != ViewMask::kNone};
-  const auto kernel = make_kernel("cpu");
-  MemoryLedger ledger;
-  const TaggedBuffer workspace(ledger, "workspace", kernel->workspace_bytes(options, 1));
   std::vector<float> o(size_t(s.rows * s.head_dim));
   for (int64_t i = 0; i < s.outer * s.inner; ++i) {
     const auto first = [&](const std::array<int64_t, 3>& strides) {
@@ -40,10 +33,10 @@ void attend_view(const SdpaShape& s, const SdpaPointers& p) {
                     .rows = s.keys,
                     .first_token = s.mask == ViewMask::kBeforeOwn ? 1 : 0};
     float* const lse = p.lse + first(s.lse);
-    const AttendGrid task{{.q = {.q = at(p.q, s.q), .row_stride = s.q[2], .rows = s.rows},
-                           .kv = {&run, 1},
-                           .out = {o.data(), lse, s.head_dim, s.lse[2]}}};
-    kernel->attend({&task, 1}, options, 1, workspace.bytes());
+    attend_on_cpu({.q = {.q = at(p.q, s.q), .row_stride = s.q[2], .rows = s.rows},
+                   .kv = {&run, 1},
+                   .out = {o.data(), lse, s.head_dim, s.lse[2]}},
+                  options);
     for (int64_t row = 0; row < s.rows; ++row)
       for (int64_t c = 0; c < s.head_dim; ++c)
         static_cast<uint16_t*>(p.o)[first(s.o) + row * s.o[2] + c] =
@@ -52,21 +45,28 @@ void attend_view(const SdpaShape& s, const SdpaPointers& p) {
   }
 }
 
+class EmulatedPlan final : public SdpaPlan {
+ public:
+  explicit EmulatedPlan(const SdpaShape& shape) : shape_(shape) {}
+  int64_t workspace_bytes() const override { return 64; }
+  void launch(const SdpaPointers& pointers, void* workspace, const Stream& stream) const override {
+    check(workspace != nullptr, "cuDNN: no workspace");
+    emulate_launch(stream, [shape = shape_, pointers] { attend_view(shape, pointers); });
+  }
+
+ private:
+  SdpaShape shape_;
+};
+
 }  // namespace
 
-SdpaPlan::SdpaPlan(const SdpaShape& shape) : state_(std::make_unique<State>(State{shape})) {
+const SdpaPlan& sdpa_plan(const SdpaShape& shape) {
   const std::string misaligned = why_misaligned(shape);
   check(misaligned.empty(), "cuDNN: ", misaligned);
   check(shape.element == DeviceElement::kBFloat16, "cuDNN is emulated for bf16");
-}
-SdpaPlan::~SdpaPlan() = default;
-int64_t SdpaPlan::workspace_bytes() const { return 64; }
-void SdpaPlan::launch(const SdpaPointers& pointers, void* workspace, const Stream& stream) const {
-  check(workspace != nullptr, "cuDNN: no workspace");
-  emulate_launch(stream, [shape = state_->shape, pointers] { attend_view(shape, pointers); });
-}
-std::shared_ptr<const SdpaPlan> cached_plan(const SdpaShape& shape, int) {
-  return std::make_shared<SdpaPlan>(shape);
+  using Plans = std::map<SdpaShape, EmulatedPlan>;
+  static thread_local Plans& plans = *std::make_unique<Plans>().release();  // as the real ones
+  return plans.try_emplace(shape, shape).first->second;
 }
 
 std::string why_cudnn_absent() { return ""; }

@@ -11,8 +11,6 @@
 #include <mutex>
 #include <utility>
 
-#include "core/check.h"
-
 namespace {
 
 constexpr std::chrono::seconds kPatience{20};
@@ -112,8 +110,6 @@ void Work::run_until(size_t position) {
   if (running != nullptr) running->clock = std::max(running->clock, time_at(position));
 }
 
-std::vector<std::pair<int, std::weak_ptr<Work>>> streams;  // with their devices
-
 }  // namespace
 
 struct CUstream_st {
@@ -151,6 +147,13 @@ std::function<void()> emulate_all_before(CUstream_st* stream) {
       [work = stream->work, position = stream->work->queue.size()] { work->run_until(position); };
 }
 void emulate_devices(int count) { device_count = count; }
+void attend_on_cpu(const AttendTask& task, const AttendOptions& options) {
+  const auto kernel = make_kernel("cpu");
+  MemoryLedger ledger;
+  const TaggedBuffer workspace(ledger, "workspace", kernel->workspace_bytes(options, 1));
+  const AttendGrid grid{task};
+  kernel->attend({&grid, 1}, options, 1, workspace.bytes());
+}
 std::pair<const std::byte*, const std::byte*> emulated_buffer(const void* at) {
   const std::lock_guard lock(world());
   auto found = buffers.upper_bound(static_cast<const std::byte*>(at));
@@ -176,53 +179,53 @@ DeviceReport describe_devices(bool) {
 void use_device(int device) { this_device = device; }
 void reach_device(int other) { check(other < device_count, "no device ", other); }
 
+namespace {
+
 // Memory is NaN before it is written (the first 16 MiB of it).
-DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind)
-    : tag_(std::move(tag)), bytes_(bytes) {
+void* allocate(const MemoryLedger& ledger, const std::string& tag, int64_t bytes) {
   check(bytes >= 0, "a buffer of ", bytes, " bytes");
-  require_admitted(ledger, tag_, bytes);
+  require_admitted(ledger, tag, bytes);
   check(!recording, "an allocation while a graph is recorded");
-  if (bytes > 0) {
-    const std::lock_guard lock(world());
-    if (taken_bytes[this_device] + bytes > device_bytes)
-      throw DeviceOutOfMemory(concat("the device refused ", bytes, " bytes for ", tag_, "; ",
-                                     device_bytes - taken_bytes[this_device], " are free"));
-    taken_bytes[this_device] += bytes;
-    const size_t whole = (size_t(bytes) + kAlignment - 1) / kAlignment * kAlignment;
-    data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, whole));
-    buffers[data_] = {this_device, bytes};
-    std::memset(data_, 0xFF, std::min<size_t>(whole, size_t{16} << 20));
-  }
-  ledger_ = &ledger;
-  ledger.add(tag_, bytes);
+  if (bytes == 0) return nullptr;
+  const std::lock_guard lock(world());
+  if (taken_bytes[this_device] + bytes > device_bytes)
+    throw DeviceOutOfMemory(concat("the device refused ", bytes, " bytes for ", tag, "; ",
+                                   device_bytes - taken_bytes[this_device], " are free"));
+  taken_bytes[this_device] += bytes;
+  const size_t whole = (size_t(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+  void* const data = std::aligned_alloc(kAlignment, whole);
+  buffers[static_cast<std::byte*>(data)] = {this_device, bytes};
+  std::memset(data, 0xFF, std::min<size_t>(whole, size_t{16} << 20));
+  return data;
 }
-void DeviceBuffer::release() noexcept {
-  if (ledger_ == nullptr) return;
-  if (data_ != nullptr) {
-    const std::lock_guard lock(world());
-    taken_bytes[buffers.at(data_).device] -= bytes_;
-    buffers.erase(data_);
-    std::free(data_);
-  }
-  ledger_->add(tag_, -bytes_);
-  ledger_ = nullptr;
+
+void free_on_device(void* data) {
+  const std::lock_guard lock(world());
+  const auto found = buffers.find(static_cast<std::byte*>(data));
+  taken_bytes[found->second.device] -= found->second.bytes;
+  buffers.erase(found);
+  std::free(data);
 }
+
+}  // namespace
+
+DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, const std::string& tag, int64_t bytes, Kind)
+    : LedgerBuffer(ledger, tag, bytes, allocate(ledger, tag, bytes), free_on_device) {}
 void DeviceBuffer::upload_bytes(const void* from, int64_t bytes) {
-  check(bytes <= bytes_, "an upload of ", bytes, " bytes into ", bytes_);
+  check(bytes <= size(), "an upload of ", bytes, " bytes into ", size());
   check(!recording, "an upload while a graph is recorded");
-  if (bytes > 0) std::memcpy(data_, from, size_t(bytes));
+  if (bytes > 0) std::memcpy(data(), from, size_t(bytes));
 }
 
 PinnedBuffer::PinnedBuffer(int64_t bytes)
     : data_(static_cast<std::byte*>(std::malloc(size_t(bytes + 1)))), bytes_(bytes) {}
-PinnedBuffer::~PinnedBuffer() { std::free(data_); }
 
-Stream::Stream(Priority) : handle_(std::make_unique<CUstream_st>().release()) {
-  const std::lock_guard lock(world());
-  std::erase_if(streams, [](const auto& known) { return known.second.expired(); });
-  streams.emplace_back(this_device, handle_->work);
-}
-Stream::~Stream() { std::unique_ptr<CUstream_st>(handle_).reset(); }
+void DestroyHandle::operator()(std::byte* page_locked) const noexcept { std::free(page_locked); }
+void DestroyHandle::operator()(CUstream_st* stream) const noexcept { delete stream; }
+void DestroyHandle::operator()(CUevent_st* event) const noexcept { delete event; }
+void DestroyHandle::operator()(CUgraphExec_st* graph) const noexcept { delete graph; }
+
+Stream::Stream(Priority) : handle_(new CUstream_st) {}
 void Stream::wait(const Event& event) const {
   const std::lock_guard lock(world());
   check(!handle_->recorded || event.handle()->work == handle_->work,
@@ -245,8 +248,7 @@ void Stream::synchronize() const {
   until_done([work = handle_->work] { work->run_until(work->queue.size()); });
 }
 
-Event::Event(Kind) : handle_(std::make_unique<CUevent_st>().release()) {}
-Event::~Event() { std::unique_ptr<CUevent_st>(handle_).reset(); }
+Event::Event(Kind) : handle_(new CUevent_st) {}
 void Event::record(const Stream& stream) const {
   const std::lock_guard lock(world());
   check(handle_->device == stream.handle()->device, "an event of device ", handle_->device,
@@ -298,10 +300,9 @@ void Graph::end(const Stream& stream) {
   stream.handle()->recorded = recording = false;
   auto& queue = stream.handle()->work->queue;
   const auto first = queue.begin() + ptrdiff_t(stream.handle()->recorded_from);
-  handle_ = std::make_unique<CUgraphExec_st>(CUgraphExec_st{{first, queue.end()}}).release();
+  handle_.reset(new CUgraphExec_st{{first, queue.end()}});
   queue.erase(first, queue.end());
 }
-Graph::~Graph() { std::unique_ptr<CUgraphExec_st>(handle_).reset(); }
 void Graph::launch(const Stream& stream) const {
   for (const auto& work : handle_->work) emulate_launch(stream, work);
 }
@@ -322,13 +323,6 @@ int current_multiprocessors() { return describe_devices().devices.front().multip
 int64_t device_free_bytes() {
   const std::lock_guard lock(world());
   return device_bytes - taken_bytes[this_device];
-}
-void device_synchronize() {
-  until_done([] {
-    for (const auto& [device, stream] : std::vector(streams))
-      if (const auto work = stream.lock(); work && device == this_device)
-        work->run_until(work->queue.size());
-  });
 }
 
 }  // namespace longnet

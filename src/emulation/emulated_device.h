@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/cuda/device.h"
+#include "kernels/cuda/device_kernel.h"
 
 namespace longnet {
 
@@ -35,5 +35,11 @@ struct NotYet : std::runtime_error {
 
 // Does what `stream` had been given when this was called, and what that waits for. For use in work.
 std::function<void()> emulate_all_before(CUstream_st* stream);
+
+// Attends to all rows of a task now, by the CPU's kernel.
+void attend_on_cpu(const AttendTask& task, const AttendOptions& options);
+// The CPU's attention kernel behind the device's interface, for bf16. `merges`: takes
+// DeviceAttendOptions::merge.
+std::unique_ptr<DeviceKernel> make_emulated_kernel(std::string name, bool merges);
 
 }  // namespace longnet

@@ -1,15 +1,48 @@
-// This project's kernels on the emulated device, computed by the CPU kernels: for programs that run
-// whole sweeps, where executing the kernels' PTX would take too long.
-#include "emulation/emulated_kernels.h"
-
+// This project's kernels and row functions on the emulated device, computed by the CPU's kernels: for
+// programs that run whole sweeps, where executing the kernels' PTX would take too long.
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "emulation/emulated_device.h"
-#include "kernels/cuda/sm90a_kernel.h"
+#include "kernels/cuda/rows.h"
 
 namespace longnet {
 namespace {
+
+class PreparedOnCpu final : public PreparedAttend {
+ public:
+  PreparedOnCpu(std::span<const AttendGrid> grids, const DeviceAttendOptions& options)
+      : grids_(grids.begin(), grids.end()), options_(options) {
+    for (AttendGrid& grid : grids_) grid.task.kv = lists_.emplace_back(grid.task.kv.list());
+  }
+  void launch(const Stream& stream) const override {
+    emulate_launch(stream, [this] {
+      for (const AttendGrid& grid : grids_)
+        for (int64_t i = 0; i < grid.size(); ++i) run(grid.at(i));
+    });
+  }
+
+ private:
+  void run(AttendTask task) const {
+    const AttendOptions options{.head_dim = options_.head_dim,
+                                .dtype = DType::kBFloat16,
+                                .causal = options_.causal,
+                                .output_scale = options_.output_scale};
+    std::vector<float> o(size_t(task.q.rows * options_.head_dim)), lse(size_t(task.q.rows));
+    const MergeTask merge{.from = {o.data(), lse.data(), options_.head_dim, 1},
+                          .into = task.out,
+                          .rows = task.q.rows};
+    if (options_.merge) task.out = merge.from;
+    attend_on_cpu(task, options);
+    if (options_.merge) make_cpu_kernel()->merge({&merge, 1}, MergeRule::kLse, options, 1);
+  }
+  std::vector<AttendGrid> grids_;
+  KvLists lists_;
+  DeviceAttendOptions options_;
+};
 
 class EmulatedKernel final : public DeviceKernel {
  public:
@@ -22,48 +55,31 @@ class EmulatedKernel final : public DeviceKernel {
   std::unique_ptr<PreparedAttend> prepare(std::span<const AttendGrid> grids,
                                           const DeviceAttendOptions& options,
                                           MemoryLedger&) const override {
-    return std::make_unique<Prepared>(grids, options);
+    return std::make_unique<PreparedOnCpu>(grids, options);
   }
 
  private:
-  class Prepared final : public PreparedAttend {
-   public:
-    Prepared(std::span<const AttendGrid> grids, const DeviceAttendOptions& options)
-        : grids_(grids.begin(), grids.end()), options_(options) {
-      for (AttendGrid& grid : grids_) grid.task.kv = lists_.emplace_back(grid.task.kv.list());
-    }
-    void launch(const Stream& stream) const override {
-      emulate_launch(stream, [this] {
-        for (const AttendGrid& grid : grids_)
-          for (int64_t i = 0; i < grid.size(); ++i) run(grid.at(i));
-      });
-    }
-
-   private:
-    void run(AttendTask task) const {
-      const auto kernel = make_kernel("cpu");
-      const AttendOptions options{.head_dim = options_.head_dim,
-                                  .dtype = DType::kBFloat16,
-                                  .causal = options_.causal,
-                                  .output_scale = options_.output_scale};
-      MemoryLedger ledger;
-      const TaggedBuffer workspace(ledger, "workspace", kernel->workspace_bytes(options, 1));
-      std::vector<float> o(size_t(task.q.rows * options_.head_dim)), lse(size_t(task.q.rows));
-      const MergeTask merge{.from = {o.data(), lse.data(), options_.head_dim, 1},
-                            .into = task.out,
-                            .rows = task.q.rows};
-      if (options_.merge) task.out = merge.from;
-      const AttendGrid one{task};
-      kernel->attend({&one, 1}, options, 1, workspace.bytes());
-      if (options_.merge) kernel->merge({&merge, 1}, MergeRule::kLse, options, 1);
-    }
-    std::vector<AttendGrid> grids_;
-    KvLists lists_;
-    DeviceAttendOptions options_;
-  };
   std::string name_;
   bool merges_;
 };
+
+// Enqueues work(task) for each of the tasks, which a buffer stands for as on the device.
+template <class T, class F>
+PreparedRows prepared(std::span<const T> tasks, MemoryLedger& ledger, F work) {
+  const auto do_all = [=, list = std::vector<T>(tasks.begin(), tasks.end())] {
+    for (const T& task : list) work(task);
+  };
+  return {.tasks = DeviceBuffer(ledger, "task_lists", int64_t(tasks.size_bytes())),
+          .enqueue = [=](const Stream& stream) { emulate_launch(stream, do_all); }};
+}
+
+DType type_of(int64_t element_bytes) {
+  return element_bytes == 4 ? DType::kFloat32 : DType::kBFloat16;
+}
+DType type_of(StoredAs stored) {
+  check(stored != StoredAs::kFloat16, "the emulated device stores no rows of fp16");
+  return stored == StoredAs::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
+}
 
 }  // namespace
 
@@ -79,6 +95,66 @@ std::string why_sm90a_absent() { return ""; }
 std::vector<std::string> sm90a_kernel_shapes(int64_t) { return {"emulated"}; }
 std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view) {
   return make_emulated_kernel("cuda_sm90a", true);
+}
+
+PreparedRows prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
+                          MemoryLedger& ledger) {
+  const AttendOptions options{.head_dim = row_bytes / element_bytes,
+                              .dtype = type_of(element_bytes)};
+  return prepared(tasks, ledger, [options](const PackTask& task) {
+    make_reference_kernel()->pack({&task, 1}, options, 1);
+  });
+}
+
+PreparedRows prepare_convert(std::span<const PackTask> tasks, Conversion how, int64_t head_dim,
+                             MemoryLedger& ledger) {
+  const AttendOptions options{.head_dim = head_dim, .dtype = DType::kBFloat16};
+  return prepared(tasks, ledger, [options, how](const PackTask& task) {
+    const auto kernel = make_reference_kernel();
+    how == Conversion::kRound ? kernel->round({&task, 1}, options, 1)
+                              : kernel->widen({&task, 1}, options, 1);
+  });
+}
+
+PreparedRows prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
+                           MemoryLedger& ledger) {
+  return prepared(tasks, ledger, [=](const MergeTask& task) {
+    make_reference_kernel()->merge({&task, 1}, rule, {.head_dim = head_dim}, 1);
+  });
+}
+
+PreparedRows prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, StoredAs stored,
+                           float factor, MemoryLedger& ledger) {
+  type_of(stored);
+  return prepared(tasks, ledger, [=](const WidenTask& t) {
+    for (int64_t row = 0; row < t.rows; ++row) {
+      float& lse = t.into.lse[row * t.into.lse_stride];
+      const bool blind = !(lse > -1e30f);
+      if (blind) lse = -std::numeric_limits<float>::infinity();
+      const auto* const from = static_cast<const uint16_t*>(t.from) + row * head_dim;
+      for (int64_t c = 0; c < head_dim; ++c)
+        t.into.o[row * t.into.o_stride + c] = blind ? 0.0f : bf16_value(from[c]) * factor;
+    }
+  });
+}
+
+PreparedRows prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
+                          StoredAs stored, MemoryLedger& ledger) {
+  const RowFormat format{.seed = seed, .head_dim = head_dim, .dtype = type_of(stored)};
+  return prepared(tasks, ledger, [format](const FillRows& task) {
+    make_cpu_row_worker()->fill({&task, 1}, format, 1);
+  });
+}
+
+std::unique_ptr<RowWorker> make_device_row_worker() { return make_cpu_row_worker(); }
+
+void fill_floats(float* at, int64_t count, float value, const Stream& stream) {
+  emulate_launch(stream, [=] { std::fill_n(at, count, value); });
+}
+void count_nan(const float* at, int64_t count, unsigned long long* total, const Stream& stream) {
+  emulate_launch(stream, [=] {
+    *total += uint64_t(std::count_if(at, at + count, [](float x) { return std::isnan(x); }));
+  });
 }
 
 }  // namespace longnet

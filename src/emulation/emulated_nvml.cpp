@@ -20,24 +20,13 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, void** handle) {
   return std::strncmp(bus, "emulated:", 9) == 0 ? kOk : kInvalidArgument;
 }
 int nvmlDeviceGetClockInfo(void*, unsigned type, unsigned* mhz) {
-  *mhz = type == 1 ? (throttled() ? 1500 : 1980) : 3201;
-  return kOk;
+  return *mhz = type == 1 ? (throttled() ? 1500 : 1980) : 3201, kOk;
 }
-int nvmlDeviceGetMaxClockInfo(void*, unsigned, unsigned* mhz) {
-  *mhz = 1980;
-  return kOk;
-}
-int nvmlDeviceGetTemperature(void*, unsigned, unsigned* celsius) {
-  *celsius = 41;
-  return kOk;
-}
-int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
-  *milliwatts = 612500;
-  return kOk;
-}
+int nvmlDeviceGetMaxClockInfo(void*, unsigned, unsigned* mhz) { return *mhz = 1980, kOk; }
+int nvmlDeviceGetTemperature(void*, unsigned, unsigned* celsius) { return *celsius = 41, kOk; }
+int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) { return *milliwatts = 612500, kOk; }
 int nvmlDeviceGetCurrentClocksEventReasons(void*, unsigned long long* reasons) {
-  *reasons = throttled() ? kPowerCap : kIdle;
-  return kOk;
+  return *reasons = throttled() ? kPowerCap : kIdle, kOk;
 }
 int nvmlDeviceGetViolationStatus(void*, unsigned policy, unsigned long long* times) {
   static std::atomic<unsigned long long> nanoseconds = 0;
@@ -50,12 +39,6 @@ int nvmlDeviceGetNvLinkState(void*, unsigned link, int* up) {
   *up = 1;
   return link < 18 ? kOk : kInvalidArgument;
 }
-int nvmlDeviceGetMaxPcieLinkGeneration(void*, unsigned* generation) {
-  *generation = 5;
-  return kOk;
-}
-int nvmlDeviceGetMaxPcieLinkWidth(void*, unsigned* lanes) {
-  *lanes = 16;
-  return kOk;
-}
+int nvmlDeviceGetMaxPcieLinkGeneration(void*, unsigned* generation) { return *generation = 5, kOk; }
+int nvmlDeviceGetMaxPcieLinkWidth(void*, unsigned* lanes) { return *lanes = 16, kOk; }
 }

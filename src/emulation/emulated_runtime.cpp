@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "core/cuda/cuda_check.h"
+#include "core/cuda/device.h"
 #include "emulation/emulated_device.h"
 #include "emulation/ptx_machine.h"
 
@@ -24,7 +24,7 @@ using longnet::check;
 
 constexpr size_t kSharedWithoutAsking = 48 << 10, kMostShared = 227 << 10;
 
-// fatbinary_section.h and the format that cuobjdump reads: a list of images behind a header.
+// fatbinary_section.h, and the header of a list of images.
 struct Wrapper {
   int32_t magic, version;
   const std::byte* data;
@@ -35,18 +35,12 @@ struct FatHeader {
   uint16_t version, header_bytes;
   uint64_t bytes;  // behind the header
 };
-struct Image {
-  uint16_t kind, version;
-  uint32_t header_bytes;
-  uint64_t bytes;
-};
 constexpr uint32_t kWrapperMagic = 0x466243B1, kFatMagic = 0xBA55ED50;
-constexpr uint16_t kPtxImage = 1;
 
 struct Module {
   const Wrapper* wrapper = nullptr;
   bool loaded = false;
-  longnet::PtxMachine machine{};
+  std::map<std::string, longnet::PtxKernel> kernels{};
 
   void load() {
     if (std::exchange(loaded, true)) return;
@@ -54,22 +48,13 @@ struct Module {
     check(uint32_t(wrapper->magic) == kWrapperMagic, "not a fat binary");
     std::memcpy(&header, wrapper->data, sizeof header);
     check(header.magic == kFatMagic, "not a list of device images");
-    const std::byte* at = wrapper->data + header.header_bytes;
-    const std::byte* const end = at + header.bytes;
-    int texts = 0;
-    while (at < end) {
-      Image image{};
-      std::memcpy(&image, at, sizeof image);
-      if (image.kind == kPtxImage) {
-        const auto* const first = reinterpret_cast<const char*>(at + image.header_bytes);
-        const std::string_view text(first, strnlen(first, image.bytes));
-        check(text.find(".version") != text.npos, "compressed PTX: compile with --no-compress");
-        machine.load(text);
-        ++texts;
-      }
-      at += image.header_bytes + image.bytes;
-    }
-    check(texts == 1, "images of PTX in a fat binary: ", texts);
+    // PTX is the one image that is text, and ends with a zero.
+    const std::string_view images(reinterpret_cast<const char*>(wrapper->data),
+                                  header.header_bytes + header.bytes);
+    const size_t at = images.find(".version ");
+    check(at != images.npos, "no PTX, or compressed: compile with --no-compress");
+    check(images.find(".version ", at + 1) == images.npos, "PTX of several architectures");
+    kernels = longnet::load_ptx(images.substr(at, images.find('\0', at) - at));
   }
 };
 
@@ -106,7 +91,7 @@ cudaError_t launch(const void* entry, const Configuration& c, void** arguments) 
   if (found == runtime().functions.end()) return fail(cudaErrorInvalidDeviceFunction);
   Function& function = found->second;
   function.module->load();
-  const longnet::PtxKernel& kernel = function.module->machine.kernel(function.name);
+  const longnet::PtxKernel& kernel = function.module->kernels.at(function.name);
   const bool flat = c.grid.y == 1 && c.grid.z == 1 && c.block.y == 1 && c.block.z == 1;
   if (!flat || c.grid.x == 0 || c.block.x == 0 || c.block.x > 1024 ||
       c.shared + size_t(kernel.shared_bytes) > function.most_shared)
@@ -119,10 +104,10 @@ cudaError_t launch(const void* entry, const Configuration& c, void** arguments) 
                                          .products_late = turn / 2 % 2 == 1,
                                          .warps_backwards = turn / 4 % 2 == 1},
                                .buffer = longnet::emulated_buffer};
-  longnet::emulate_launch(c.stream, [&machine = function.module->machine, &kernel, how,
-                                     parameters = longnet::PtxMachine::gather(kernel, arguments)] {
-    machine.launch(kernel, how, parameters);
-  });
+  longnet::emulate_launch(
+      c.stream, [&kernel, how, parameters = longnet::gather_parameters(kernel, arguments)] {
+        longnet::launch_ptx(kernel, how, parameters);
+      });
   return cudaSuccess;
 }
 

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <cfenv>
 #include <functional>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "core/check.h"
-#include "emulation/ptx_instructions.h"
+#include "emulation/ptx_warp.h"
 
 // Instructions that touch nothing but a warp's registers.
 namespace longnet::ptx {
@@ -18,32 +20,18 @@ using Row = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 // Calls f with a value of the type that stands for `type`.
 template <class F>
 void by_type(PtxType type, F f) {
-  switch (type) {
-    case PtxType::kU8:
-      return f(uint8_t{});
-    case PtxType::kS8:
-      return f(int8_t{});
-    case PtxType::kU16:
-      return f(uint16_t{});
-    case PtxType::kS16:
-      return f(int16_t{});
-    case PtxType::kU32:
-      return f(uint32_t{});
-    case PtxType::kS32:
-      return f(int32_t{});
-    case PtxType::kU64:
-      return f(uint64_t{});
-    case PtxType::kS64:
-      return f(int64_t{});
-    case PtxType::kF16:
-      return f(_Float16{});
-    case PtxType::kF32:
-      return f(float{});
-    case PtxType::kF64:
-      return f(double{});
-    default:
-      throw Error("a type that is not done here");
-  }
+  if (type == PtxType::kU8) return f(uint8_t{});
+  if (type == PtxType::kS8) return f(int8_t{});
+  if (type == PtxType::kU16) return f(uint16_t{});
+  if (type == PtxType::kS16) return f(int16_t{});
+  if (type == PtxType::kU32) return f(uint32_t{});
+  if (type == PtxType::kS32) return f(int32_t{});
+  if (type == PtxType::kU64) return f(uint64_t{});
+  if (type == PtxType::kS64) return f(int64_t{});
+  if (type == PtxType::kF16) return f(_Float16{});
+  if (type == PtxType::kF32) return f(float{});
+  if (type == PtxType::kF64) return f(double{});
+  throw Error("a type that is not done here");
 }
 
 template <class T>
@@ -56,26 +44,27 @@ Row<T>* out_row(Warp& w, const PtxOperand& o) {
   return const_cast<Row<T>*>(in_row<T>(w, o));
 }
 
-template <class T, class R = T, class F>
-void unary(Warp& w, const PtxInstruction& in, uint32_t m, F f) {
+// f of the operands behind the first one, which becomes the result.
+template <class R, class... T, class F, size_t... kIndex>
+void apply(Warp& w, In in, uint32_t m, F f, std::index_sequence<kIndex...>) {
   auto* const d = out_row<R>(w, in.operands[0]);
-  const auto* const a = in_row<T>(w, in.operands[1]);
-  for_lanes(m, [&](int l) { d[l] = bits<Row<R>>(R(f(bits<T>(a[l])))); });
+  const std::tuple from{in_row<T>(w, in.operands.at(kIndex + 1))...};
+  for_lanes(m, [&](int l) { d[l] = bits<Row<R>>(R(f(bits<T>(std::get<kIndex>(from)[l])...))); });
+}
+template <class T, class R = T, class F>
+void unary(Warp& w, In in, uint32_t m, F f) {
+  apply<R, T>(w, in, m, f, std::make_index_sequence<1>());
+}
+template <class T, class R = T, class F>
+void binary(Warp& w, In in, uint32_t m, F f) {
+  apply<R, T, T>(w, in, m, f, std::make_index_sequence<2>());
 }
 // As a conversion reads it: of a wider register the low bits.
 template <class T, class R, class F>
-void converted(Warp& w, const PtxInstruction& in, uint32_t m, F f) {
+void converted(Warp& w, In in, uint32_t m, F f) {
   auto* const d = out_row<R>(w, in.operands[0]);
   for_lanes(m, [&](int l) { d[l] = bits<Row<R>>(R(f(bits<T>(w.value(in.operands[1].row, l))))); });
 }
-template <class T, class R = T, class F>
-void binary(Warp& w, const PtxInstruction& in, uint32_t m, F f) {
-  auto* const d = out_row<R>(w, in.operands[0]);
-  const auto* const a = in_row<T>(w, in.operands[1]);
-  const auto* const b = in_row<T>(w, in.operands[2]);
-  for_lanes(m, [&](int l) { d[l] = bits<Row<R>>(R(f(bits<T>(a[l]), bits<T>(b[l])))); });
-}
-
 template <class T>
 bool holds(std::string_view how, T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -104,18 +93,12 @@ struct Divide {
     return T(a / b);
   }
 };
-struct Least {  // a number goes before NaN
+template <bool kMost>
+struct Extreme {  // a number goes before NaN
   template <class T>
   T operator()(T a, T b) const {
-    if constexpr (std::is_floating_point_v<T>) return std::fmin(a, b);
-    return std::min(a, b);
-  }
-};
-struct Most {
-  template <class T>
-  T operator()(T a, T b) const {
-    if constexpr (std::is_floating_point_v<T>) return std::fmax(a, b);
-    return std::max(a, b);
+    if constexpr (std::is_floating_point_v<T>) return kMost ? std::fmax(a, b) : std::fmin(a, b);
+    return kMost ? std::max(a, b) : std::min(a, b);
   }
 };
 
@@ -190,28 +173,12 @@ void move(Block&, Warp& w, In in, uint32_t m) {
 
 void multiply_high(Block&, Warp& w, In in, uint32_t m) {
   __extension__ using Wide = unsigned __int128;
-  check(in.type == PtxType::kU64, "mul.hi of other types");
   binary<uint64_t>(w, in, m, [](uint64_t a, uint64_t b) { return uint64_t(Wide(a) * b >> 64); });
 }
 
+template <class T, class Wide>
 void multiply_wide(Block&, Warp& w, In in, uint32_t m) {
-  if (in.type == PtxType::kS32)
-    binary<int32_t, int64_t>(w, in, m, [](int64_t a, int64_t b) { return a * b; });
-  else if (in.type == PtxType::kU32)
-    binary<uint32_t, uint64_t>(w, in, m, [](uint64_t a, uint64_t b) { return a * b; });
-  else
-    throw Error("mul.wide of other types");
-}
-
-template <bool kNegates>
-void change_sign(Block&, Warp& w, In in, uint32_t m) {
-  by_type(in.type, [&](auto t) {
-    using T = decltype(t);
-    unary<T>(w, in, m, [](T a) {
-      if constexpr (std::is_floating_point_v<T>) return kNegates ? -a : std::fabs(a);
-      return kNegates || a < T{} ? T(T{} - a) : a;
-    });
-  });
+  binary<T, Wide>(w, in, m, [](Wide a, Wide b) { return a * b; });
 }
 
 // A count of the width or more leaves nothing (or the sign).
@@ -236,20 +203,17 @@ void shift(Block&, Warp& w, In in, uint32_t m) {
   });
 }
 
-template <class T>
-void fused_of(Warp& w, In in, uint32_t m) {
-  auto* const d = out_row<T>(w, in.operands[0]);
-  const auto* const a = in_row<T>(w, in.operands[1]);
-  const auto* const b = in_row<T>(w, in.operands[2]);
-  const auto* const c = in_row<T>(w, in.operands[3]);
-  for_lanes(m, [&](int l) {
-    d[l] = bits<Row<T>>(std::fma(bits<T>(a[l]), bits<T>(b[l]), bits<T>(c[l])));
-  });
-}
 void fused(Block&, Warp& w, In in, uint32_t m) {
   const int before = std::fegetround();
   if (in.has("rm")) std::fesetround(FE_DOWNWARD);
-  in.type == PtxType::kF32 ? fused_of<float>(w, in, m) : fused_of<double>(w, in, m);
+  by_type(in.type, [&](auto t) {
+    using T = decltype(t);
+    if constexpr (std::is_floating_point_v<T>)
+      apply<T, T, T, T>(
+          w, in, m, [](T a, T b, T c) { return std::fma(a, b, c); }, std::make_index_sequence<3>());
+    else
+      throw Error("fma of other types");
+  });
   std::fesetround(before);
 }
 
@@ -334,11 +298,9 @@ void shuffle(Block&, Warp& w, In in, uint32_t m) {
     const int clamp = c & 31, segment = c >> 8 & 31;
     const int most = (l & segment) | (clamp & ~segment), least = l & segment;
     const std::string& mode = in.words[2];
-    const int wanted = mode == "up"     ? l - b
-                       : mode == "down" ? l + b
-                       : mode == "bfly" ? l ^ b
-                                        : least | (b & ~segment);
-    const bool ok = mode == "up" ? wanted >= most : wanted <= most;
+    check(mode != "up", "a shuffle upwards");
+    const int wanted = mode == "down" ? l + b : mode == "bfly" ? l ^ b : least | (b & ~segment);
+    const bool ok = wanted <= most;
     const int from = ok ? wanted : l;
     check((m >> from & 1) != 0, "lane ", l, " reads lane ", from, ", which takes no part");
     inside |= uint32_t(ok) << l;
@@ -359,13 +321,16 @@ constexpr Rule kRules[] = {
     {"add", wrapping<std::plus<>>},
     {"sub", wrapping<std::minus<>>},
     {"mul", wrapping<std::multiplies<>>},
-    {"mul.hi", multiply_high},
-    {"mul.wide", multiply_wide},
+    {"mul.hi.u64", multiply_high},
+    {"mul.wide.s32", multiply_wide<int32_t, int64_t>},
+    {"mul.wide.u32", multiply_wide<uint32_t, uint64_t>},
     {"div", typed<Divide>},
-    {"min", typed<Least>},
-    {"max", typed<Most>},
-    {"abs", change_sign<false>},
-    {"neg", change_sign<true>},
+    {"min", typed<Extreme<false>>},
+    {"max", typed<Extreme<true>>},
+    {"abs.f32", [](Block&, Warp& w, In in,
+                   uint32_t m) { unary<float>(w, in, m, [](float x) { return std::fabs(x); }); }},
+    {"neg.f32",
+     [](Block&, Warp& w, In in, uint32_t m) { unary<float>(w, in, m, std::negate<>{}); }},
     {"and", bitwise<std::bit_and<>>},
     {"or", bitwise<std::bit_or<>>},
     {"xor", bitwise<std::bit_xor<>>},
@@ -387,10 +352,5 @@ constexpr Rule kRules[] = {
 }  // namespace
 
 std::span<const Rule> arithmetic_rules() { return kRules; }
-
-void set_predicate(Warp& w, PtxRow row, uint32_t m, uint32_t value) {
-  uint32_t& p = w.predicate(row);
-  p = (p & ~m) | (value & m);
-}
 
 }  // namespace longnet::ptx

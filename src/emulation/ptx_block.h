@@ -1,6 +1,6 @@
-// A block's warps and what they share: memory, barriers, copies under way.
+// A block's warps and what they share: memory, barriers, copies under way; and the instructions of
+// tensor cores.
 #pragma once
-#include <array>
 #include <deque>
 #include <functional>
 #include <map>
@@ -9,102 +9,59 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/ptx_instructions.h"
 #include "emulation/ptx_machine.h"
 #include "emulation/ptx_shared.h"
 #include "emulation/ptx_warp.h"
 
 namespace longnet::ptx {
 
-class Block {
- public:
-  // `parameters` outlive it.
-  Block(const PtxKernel& kernel, const PtxLaunch& launch, const std::byte* parameters,
-        unsigned number);
-  std::deque<Warp>& warps() { return warps_; }
-  // Returns the rules of instructions that need more than a warp's registers.
-  static std::span<const Rule> rules();
-  // Counts whatever another warp may wait for.
-  int64_t& events() { return events_; }
-  // Whether the last instruction waits in vain, so that others should have their turn.
-  bool take_yield() { return std::exchange(yields_, false); }
-  // Throws Error when something is still under way.
-  void require_all_done(const std::string& kernel) const;
-
- private:
-  using In = const PtxInstruction&;
-  struct Barrier {  // mbarrier
-    int number = 0, arrivals = 0, pending = 0, phase = 0;
-    int64_t bytes = 0;
-    int unseen = 0;  // bulk copies that nobody has waited for yet
-    int64_t made_at = 0;
-    std::vector<std::function<void()>> copies{};
-    VectorClock gathered{}, done{};  // in this phase, and in those that are over
-  };
-
-  struct NamedBarrier {
-    int arrived = 0, threads = 0;
-    std::vector<int> waiting{};
-    VectorClock gathered{};
-  };
-
-  void fill(Warp& warp, const PtxConstant& c, const std::byte* parameters, unsigned block);
-  static uint64_t address64(Warp& w, const PtxOperand& o, int lane) {
-    return w.value(o.row, lane) + uint64_t(o.offset);
-  }
-  static uint32_t address(Warp& w, const PtxOperand& o, int lane) {
-    return uint32_t(address64(w, o, lane));
-  }
-  // Throws Error for an address of global memory outside of the device's buffers.
-  template <class T>
-  T* reachable(uint64_t at, int64_t bytes);
-  void load(Warp& w, In in, uint32_t m);
-  void store(Warp& w, In in, uint32_t m);
-  void add_atomically(Warp& w, In in, uint32_t m);
-  void copy_async(Warp& w, In in, uint32_t m);
-  void commit_copies(Warp& w, In in, uint32_t m);
-  void wait_for_copies(Warp& w, In in, uint32_t m);
-  void matrices(Warp& w, In in, uint32_t m);
-  void multiply(Warp& w, In in, uint32_t m);
-  void issue_product(Warp& w, In in, uint32_t m);
-  void commit_products(Warp& w, In in, uint32_t m);
-  void wait_for_products(Warp& w, In in, uint32_t m);
-  void fence_group(Warp& w, In in, uint32_t m);
-  void fence_proxy(Warp& w, In in, uint32_t m);
-  void fence_map(Warp& w, In in, uint32_t m);
-  // Adds `work` to the open group. If not `late`, it is done here; the kernel must still wait.
-  template <class F>
-  static void start(Asynchronous& list, bool late, const F& work) {
-    if (!late) work();
-    list.open.emplace_back(late ? std::function<void()>(work) : [] {});
-  }
-  void sync(Warp& w, In in, uint32_t m);
-  void arrive(Warp& w, In in, uint32_t m);
-  void join(Warp& w, NamedBarrier& barrier, int threads);
-  void make_barriers(Warp& w, In in, uint32_t m);
-  void arrive_at_barriers(Warp& w, In in, uint32_t m);  // with or without bytes that are expected
-  void try_wait(Warp& w, In in, uint32_t m);
-  Barrier& barrier_at(Warp& w, uint32_t address);
-  void complete(Barrier& b);
-  void bulk_copies(Warp& w, In in, uint32_t m);
-  void bulk_copy(Warp& w, In in, int lane);
-  // The box at `first`; what is outside the tensor is zero. Pieces of 16 bytes keep together.
-  void land(const PtxTensorMap& map, const std::array<int64_t, PtxTensorMap::kMostDims>& first,
-            uint32_t into, int barrier, const VectorClock& then);
-
-  const PtxKernel& kernel_;
-  const PtxLaunch& launch_;
-  int64_t dynamic_at_;  // byte of shared memory
-  SharedMemory shared_;
-  std::deque<Warp> warps_;
-  std::map<uint32_t, Barrier> barriers_;
-  std::map<int, NamedBarrier> named_;
-  std::set<uint64_t> fenced_maps_;
-  std::pair<const std::byte*, const std::byte*> known_buffers_[4] = {};  // touched before
-  unsigned next_known_ = 0;
-  int64_t proxy_fences_ = 0;
-  int64_t events_ = 0;
-  bool yields_ = false;
+struct Barrier {  // mbarrier
+  int number = 0, arrivals = 0, pending = 0, phase = 0;
+  int64_t bytes = 0;
+  int unseen = 0;  // bulk copies that nobody has waited for yet
+  int64_t made_at = 0;
+  std::vector<std::function<void()>> copies{};
+  VectorClock gathered{}, done{};  // in this phase, and in those that are over
 };
+
+struct NamedBarrier {
+  int arrived = 0, threads = 0;
+  std::vector<int> waiting{};
+  VectorClock gathered{};
+};
+
+struct Block {
+  // `parameters` outlive it.
+  Block(const PtxKernel& of, const PtxLaunch& how, const std::byte* parameters, unsigned number);
+  // Throws Error when something is still under way.
+  void require_all_done() const;
+
+  const PtxKernel& kernel;
+  const PtxLaunch& launch;
+  int64_t dynamic_at;  // byte of shared memory
+  SharedMemory shared;
+  std::deque<Warp> warps;
+  std::map<uint32_t, Barrier> barriers;
+  std::map<int, NamedBarrier> named;
+  std::set<uint64_t> fenced_maps;
+  std::pair<const std::byte*, const std::byte*> known_buffers[4] = {};  // touched before
+  unsigned next_known = 0;
+  int64_t proxy_fences = 0;
+  int64_t events = 0;   // whatever another warp may wait for
+  bool yields = false;  // the last instruction waits in vain: others should have their turn
+};
+
+// ---- matrices: what tensor cores and their loads do, by the PTX manual's pictures of fragments ----
+
+// Byte of shared memory for byte `at` of a 128-byte swizzle: bits 4 to 6 xor bits 7 to 9 of the
+// address.
+inline uint64_t swizzled(uint64_t at) { return at ^ (at >> 7 & 7) << 4; }
+
+void multiply(Warp& warp, const PtxInstruction& in);                             // mma.m16n8k16
+void load_matrices(Warp& warp, const PtxInstruction& in, SharedMemory& shared);  // ldmatrix.x4
+
+// wgmma.m64nNk16: the product, to be done between now and its wait. Throws Error where lanes do not
+// agree on the operands that are no registers, or a wgmma.fence is missing.
+std::function<void()> group_product(Warp& warp, const PtxInstruction& in, SharedMemory& shared);
 
 }  // namespace longnet::ptx

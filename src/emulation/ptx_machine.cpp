@@ -2,18 +2,67 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "core/check.h"
 #include "emulation/ptx_block.h"
-#include "emulation/ptx_instructions.h"
 
 namespace longnet {
 namespace {
 
 using namespace ptx;
+
+const Rule* find_rule(const std::string& op) {
+  const Rule* found = nullptr;
+  for (const auto rules : {arithmetic_rules(), block_rules()})
+    for (const Rule& rule : rules) {
+      const size_t size = rule.name.size();
+      const bool fits = op.starts_with(rule.name) && (op.size() == size || op[size] == '.');
+      if (fits && (found == nullptr || found->name.size() < size)) found = &rule;
+    }
+  return found;
+}
+
+// True for implemented types and modifiers, which may follow the first word of an instruction whose
+// rule names that word alone.
+bool is_known_word(const std::string& word) {
+  static const std::vector<std::string_view> known{
+      "rn",  "rm",     "lo",     "eq",    "ne",    "lt",  "le",  "gt", "ge",
+      "to",  "equ",    "neu",    "ltu",   "leu",   "gtu", "geu", "v2", "v4",
+      "sat", "global", "shared", "param", "local", "uni", "pred"};
+  const bool type = word.size() >= 2 && word.size() <= 4 &&
+                    std::isdigit(static_cast<unsigned char>(word[1])) != 0;
+  return type || std::ranges::find(known, word) != known.end();
+}
+
+// Throws Error with the line where the instruction, or a modifier of it, is not known here.
+const Rule& rule_of(const PtxInstruction& in) {
+  const auto refuse = [&](const auto&... what) {
+    throw Error(concat("PTX line ", in.line, ": ", what...));
+  };
+  const Rule* const rule = find_rule(in.op);
+  if (rule == nullptr || (rule->execute == nullptr && rule->kind == Rule::Kind::kEachLane))
+    refuse("no instruction ", in.op);
+  const auto only = [&](std::string_view word, bool fits) {
+    if (in.has(word) && !fits) refuse("'", word, "' of ", in.op, " is not done here");
+  };
+  only("rm", rule->name == "fma");
+  only("sat", in.op == "cvt.sat.f32.f32");
+  only("b64", rule->name != "bfi");
+  only("f16", rule->name != "setp");
+  if (in.second.at >= 0 && rule->name != "shfl.sync") refuse("a second result of ", in.op);
+  if (rule->name == "vote.sync.any.pred" && in.operands.at(1).negated)
+    refuse("a negated operand of ", in.op);
+  if (rule->name.find('.') == std::string_view::npos)
+    for (size_t i = 1; i < in.words.size(); ++i)
+      if (!is_known_word(in.words[i]))
+        refuse("'", in.words[i], "' of ", in.op, " is not known here");
+  return *rule;
+}
 
 constexpr int kQuantum = 20000;  // instructions of a warp before the next one has its turn
 
@@ -25,28 +74,28 @@ class BlockRun {
       : kernel_(kernel), launch_(launch), block_(kernel, launch, parameters, number) {}
 
   void run() {
-    const int count = int(block_.warps().size());
+    const int count = int(block_.warps.size());
     for (;;) {
-      const int64_t before = block_.events();
+      const int64_t before = block_.events;
       bool any = false;
       for (int i = 0; i < count; ++i) {
-        Warp& warp = block_.warps()[size_t(launch_.order.warps_backwards ? count - 1 - i : i)];
+        Warp& warp = block_.warps[size_t(launch_.order.warps_backwards ? count - 1 - i : i)];
         if (warp.live == 0 || warp.blocked) continue;
         any = true;
         run(warp);
       }
-      if (!any && std::all_of(block_.warps().begin(), block_.warps().end(),
+      if (!any && std::all_of(block_.warps.begin(), block_.warps.end(),
                               [](const Warp& w) { return w.live == 0; }))
         break;
-      check(block_.events() != before, "PTX: ", kernel_.name, " makes no progress: ", where());
+      check(block_.events != before, "PTX: ", kernel_.name, " makes no progress: ", where());
     }
-    block_.require_all_done(kernel_.name);
+    block_.require_all_done();
   }
 
  private:
   std::string where() {
     std::string text;
-    for (const Warp& w : block_.warps()) {
+    for (const Warp& w : block_.warps) {
       if (w.live == 0) continue;
       const auto& in = kernel_.instructions[size_t(w.stopped_at)];
       text += concat(text.empty() ? "" : ", ", "warp ", w.index, " at line ", in.line, " (", in.op,
@@ -116,7 +165,7 @@ class BlockRun {
         at += 1;
         leave();
         warp.live &= ~active;
-        ++block_.events();
+        ++block_.events;
         if (warp.live == 0) return;
         group = choose(warp, at);
         continue;
@@ -131,7 +180,7 @@ class BlockRun {
                            in.op, "): ", e.what()));
       }
       ++at;
-      if (block_.take_yield() || warp.blocked) {
+      if (std::exchange(block_.yields, false) || warp.blocked) {
         warp.stopped_at = at - 1;
         leave();
         return;
@@ -141,7 +190,7 @@ class BlockRun {
         group = choose(warp, at);
       }
     }
-    ++block_.events();  // still busy
+    ++block_.events;  // still busy
     leave();
   }
 
@@ -152,39 +201,27 @@ class BlockRun {
 
 }  // namespace
 
-void PtxMachine::load(std::string_view text) {
-  for (auto& [name, kernel] : parse_ptx(text)) {
-    for (PtxInstruction& in : kernel.instructions) in.rule = &ptx::rule_of(in);
-    kernels_[name] = std::move(kernel);
-  }
+std::map<std::string, PtxKernel> load_ptx(std::string_view text) {
+  auto kernels = parse_ptx(text);
+  for (auto& [name, kernel] : kernels)
+    for (PtxInstruction& in : kernel.instructions) in.rule = &rule_of(in);
+  return kernels;
 }
 
-const PtxKernel& PtxMachine::kernel(const std::string& name) const {
-  const auto found = kernels_.find(name);
-  check(found != kernels_.end(), "no PTX of kernel ", name);
-  return found->second;
-}
-
-std::vector<std::byte> PtxMachine::gather(const PtxKernel& kernel, void* const* arguments) {
-  std::vector<std::byte> all(static_cast<size_t>(kernel.parameter_bytes));
+PtxParameters gather_parameters(const PtxKernel& kernel, void* const* arguments) {
+  PtxParameters all(size_t(kernel.parameter_bytes) / sizeof(std::max_align_t) + 1);
   for (size_t i = 0; i < kernel.parameters.size(); ++i)
-    std::memcpy(all.data() + kernel.parameters[i].at, arguments[i],
+    std::memcpy(reinterpret_cast<std::byte*>(all.data()) + kernel.parameters[i].at, arguments[i],
                 size_t(kernel.parameters[i].bytes));
   return all;
 }
 
-void PtxMachine::launch(const PtxKernel& kernel, const PtxLaunch& launch,
-                        std::span<const std::byte> parameters) const {
+void launch_ptx(const PtxKernel& kernel, const PtxLaunch& launch, const PtxParameters& parameters) {
   check(launch.grid > 0 && launch.block > 0, "a launch of nothing");
   check(kernel.threads == 0 || int(launch.block) <= kernel.threads, "PTX: ", kernel.name, " takes ",
         kernel.threads, " threads, not ", launch.block);
-  check(int64_t(parameters.size()) == kernel.parameter_bytes, "PTX: parameters of ",
-        parameters.size(), " bytes, not ", kernel.parameter_bytes);
-  // Aligned as the device does it.
-  std::vector<std::max_align_t> aligned(parameters.size() / sizeof(std::max_align_t) + 1);
-  std::memcpy(aligned.data(), parameters.data(), parameters.size());
   for (unsigned block = 0; block < launch.grid; ++block)
-    BlockRun(kernel, launch, reinterpret_cast<const std::byte*>(aligned.data()), block).run();
+    BlockRun(kernel, launch, reinterpret_cast<const std::byte*>(parameters.data()), block).run();
 }
 
 }  // namespace longnet

@@ -1,9 +1,8 @@
 // Executes PTX on the CPU: blocks one after the other, their warps in turns, lanes in step until
 // they branch apart. Addresses are the host's, so that sanitizers see what a kernel touches.
 //
-//   PtxMachine machine;
-//   machine.load(text);
-//   machine.launch("kernel", {.grid = 4, .block = 128, .shared_bytes = 4096}, arguments);
+//   const auto kernels = load_ptx(text);
+//   launch_ptx(kernels.at("k"), {.grid = 4, .block = 128, .shared_bytes = 4096}, parameters);
 //
 // The manual leaves open when asynchronous work is done (cp.async, bulk copies, wgmma): it is done
 // as early or as late as it may be, by PtxOrder. Shared memory starts as NaN. A launch throws for a
@@ -17,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -53,18 +51,14 @@ struct PtxTensorMap {
 };
 static_assert(sizeof(PtxTensorMap) <= 128);
 
-class PtxMachine {
- public:
-  void load(std::string_view text);  // may be called for several modules
-  const PtxKernel& kernel(const std::string& name) const;
-  // The kernels' parameters lie behind each other as the module declares them.
-  void launch(const PtxKernel& kernel, const PtxLaunch& launch,
-              std::span<const std::byte> parameters) const;
-  // A list of addresses of arguments, as cudaLaunchKernel takes them, in one piece.
-  static std::vector<std::byte> gather(const PtxKernel& kernel, void* const* arguments);
+// The kernels of a text by name. Throws Error for what is not known here, with its line.
+std::map<std::string, PtxKernel> load_ptx(std::string_view text);
 
- private:
-  std::map<std::string, PtxKernel> kernels_;
-};
+// Arguments behind each other as the kernel declares them, from a list of their addresses as
+// cudaLaunchKernel takes it. Aligned as the device does it.
+using PtxParameters = std::vector<std::max_align_t>;
+PtxParameters gather_parameters(const PtxKernel& kernel, void* const* arguments);
+
+void launch_ptx(const PtxKernel& kernel, const PtxLaunch& launch, const PtxParameters& parameters);
 
 }  // namespace longnet

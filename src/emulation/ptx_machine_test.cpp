@@ -3,11 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
-#include <numeric>
 
 #include "core/check.h"
 
@@ -45,15 +42,13 @@ std::string kernel(const std::string& body, const std::string& shared = "") {
 }
 
 template <class T>
-std::vector<T> run(const std::string& text, std::vector<T> in, size_t results,
+std::vector<T> run(const std::string& text, const void* in, size_t results,
                    const PtxLaunch& launch = {}) {
-  PtxMachine machine;
-  machine.load(text);
+  const PtxKernel k = load_ptx(text).at("k");
   std::vector<T> out(results);
-  T *to = out.data(), *from = in.data();
-  void* arguments[] = {&to, &from};
-  const PtxKernel& k = machine.kernel("k");
-  machine.launch(k, launch, PtxMachine::gather(k, arguments));
+  T* to = out.data();
+  void* arguments[] = {&to, &in};
+  launch_ptx(k, launch, gather_parameters(k, arguments));
   return out;
 }
 
@@ -68,9 +63,10 @@ std::string load(const std::string& into) {
          ", [%rd16];\n";
 }
 
-std::string failure(const std::string& text, const PtxLaunch& launch = {}) {
+std::string failure(const std::string& text, const PtxLaunch& launch = {},
+                    const void* in = std::vector<uint32_t>(64).data()) {
   try {
-    run<uint32_t>(text, std::vector<uint32_t>(64), 256, launch);
+    run<uint32_t>(text, in, 256, launch);
   } catch (const Error& e) {
     return e.what();
   }
@@ -79,8 +75,8 @@ std::string failure(const std::string& text, const PtxLaunch& launch = {}) {
 
 TEST(PtxMachineTest, Arithmetic) {
   const auto one = [](const std::string& body, uint32_t in) {
-    return run<uint32_t>(kernel(load("%r2") + body + store("%r3")), std::vector<uint32_t>(32, in),
-                         32)[0];
+    return run<uint32_t>(kernel(load("%r2") + body + store("%r3")),
+                         std::vector<uint32_t>(32, in).data(), 32)[0];
   };
   EXPECT_EQ(one("\tadd.s32 %r3, %r2, -5;", 3), uint32_t(-2));
   EXPECT_EQ(one("\tmul.lo.s32 %r3, %r2, %r2;", 70000), 70000u * 70000u);
@@ -104,7 +100,7 @@ TEST(PtxMachineTest, Numbers) {
     return std::bit_cast<float>(
         run<uint32_t>(kernel(load("%r2") + "\tmov.b32 %f2, %r2;\n" + body +
                              "\tmov.b32 %r3, %f3;\n" + store("%r3")),
-                      std::vector<uint32_t>(32, std::bit_cast<uint32_t>(in)), 32)[0]);
+                      std::vector<uint32_t>(32, std::bit_cast<uint32_t>(in)).data(), 32)[0]);
   };
   EXPECT_EQ(one("\tfma.rn.f32 %f3, %f2, 0f40000000, 0f3F800000;", 3.0f), 7.0f);
   EXPECT_EQ(one("\tadd.f32 %f3, %f2, 0f33000000;", 1.0f), 1.0f);  // half a unit, to even
@@ -123,7 +119,7 @@ TEST(PtxMachineTest, Numbers) {
     const std::vector<uint32_t> in{std::bit_cast<uint32_t>(low), std::bit_cast<uint32_t>(high)};
     return run<uint32_t>(kernel("\tld.global.v2.f32 {%f2, %f3}, [%rd2];\n\tcvt.rn." + type +
                                 ".f32 %r3, %f3, %f2;\n" + store("%r3")),
-                         in, 32)[0];
+                         in.data(), 32)[0];
   };
   EXPECT_EQ(pair("bf16x2", 1.0f, -2.0f), 0xC0003F80u);
   EXPECT_EQ(pair("bf16x2", 1.00390625f, 1.01171875f), 0x3F823F80u);
@@ -143,7 +139,7 @@ $L__done:
 	shfl.sync.bfly.b32 %r4|%p2, %r3, 1, 31, -1;
 	add.s32 %r3, %r3, %r4;
 )" + store("%r3")),
-                                 std::vector<uint32_t>(1), 32);
+                                 nullptr, 32);
   for (uint32_t l = 0; l < 32; ++l) EXPECT_EQ(out[l], l + (l ^ 1));
 }
 
@@ -152,35 +148,13 @@ TEST(PtxMachineTest, Shuffles) {
     return run<uint32_t>(
         kernel("\tshfl.sync." + how +
                ", -1;\n\tselp.b32 %r4, 100, 0, %p1;\n\tadd.s32 %r3, %r3, %r4;\n" + store("%r3")),
-        std::vector<uint32_t>(1), 32);
+        nullptr, 32);
   };
   const auto down = shuffle("down.b32 %r3|%p1, %r1, 16, 31");
   const auto index = shuffle("idx.b32 %r3|%p1, %r1, 5, 31");
   for (uint32_t l = 0; l < 32; ++l) {
     EXPECT_EQ(down[l], l < 16 ? l + 116 : l);  // beyond the last lane: the own value, and no
     EXPECT_EQ(index[l], 105u);
-  }
-}
-
-TEST(PtxMachineTest, WarpsTalkThroughSharedMemory) {
-  // Thread i writes i to place i, and reads what the last thread but i wrote.
-  const std::string body = R"(
-	shl.b32 %r2, %r1, 2;
-	mov.u32 %r3, dynamic;
-	add.s32 %r4, %r3, %r2;
-	st.shared.u32 [%r4], %r1;
-	bar.sync 0;
-	mov.u32 %r5, %ntid.x;
-	sub.s32 %r5, %r5, %r1;
-	shl.b32 %r5, %r5, 2;
-	add.s32 %r5, %r5, %r3;
-	ld.shared.u32 %r6, [%r5+-4];
-)" + store("%r6");
-  for (const bool backwards : {false, true}) {
-    const PtxLaunch launch{
-        .block = 96, .shared_bytes = 384, .order = {.warps_backwards = backwards}};
-    const auto out = run<uint32_t>(kernel(body, ".shared .align 4 .b8 own[12];"), {1}, 96, launch);
-    for (uint32_t i = 0; i < 96; ++i) EXPECT_EQ(out[i], 95 - i);
   }
 }
 
@@ -232,59 +206,10 @@ TEST(PtxMachineTest, CopiesThatNobodyWaitsForHaveNotArrived) {
   alignas(16) const std::vector<uint32_t> in{7, 8, 9, 10};
   const PtxLaunch late{.shared_bytes = 16, .order = {.copies_land_late = true}};
   const PtxLaunch early{.shared_bytes = 16};
-  EXPECT_EQ(run<uint32_t>(kernel(body(true)), in, 32, late)[0], 7u);  // behind 8 bytes: zeros
-  EXPECT_EQ(run<uint32_t>(kernel(body(false)), in, 32, early)[0], 7u);
-  EXPECT_NE(run<uint32_t>(kernel(body(false)), in, 32, late)[0], 7u);
-}
-
-TEST(PtxMachineTest, TensorCoresMultiplyWhatMatricesWereLoaded) {
-  // A (16 x 16) row by row and B (16 x 8) row by row in shared memory, bf16: C = A B.
-  const std::string body = R"(
-	mov.u32 %r2, dynamic;
-	mul.lo.s32 %r3, %r1, 24;
-	add.s32 %r4, %r2, %r3;
-	mul.wide.u32 %rd3, %r1, 24;
-	add.s64 %rd4, %rd2, %rd3;
-	ld.global.u64 %rd5, [%rd4];
-	ld.global.u64 %rd6, [%rd4+8];
-	ld.global.u64 %rd7, [%rd4+16];
-	st.shared.u64 [%r4], %rd5;
-	st.shared.u64 [%r4+8], %rd6;
-	st.shared.u64 [%r4+16], %rd7;
-	bar.warp.sync -1;
-	and.b32 %r5, %r1, 15;
-	shl.b32 %r5, %r5, 5;
-	and.b32 %r6, %r1, 16;
-	add.s32 %r5, %r5, %r6;
-	add.s32 %r5, %r5, %r2;
-	ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r10,%r11,%r12,%r13}, [%r5];
-	and.b32 %r7, %r1, 15;
-	shl.b32 %r7, %r7, 4;
-	add.s32 %r7, %r7, %r2;
-	ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%r14,%r15,%r16,%r17}, [%r7+512];
-	mov.f32 %f1, 0f3F800000;
-	mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f2,%f3,%f4,%f5}, {%r10,%r11,%r12,%r13}, {%r14,%r15}, {%f1,%f1,%f1,%f1};
-	shl.b32 %r8, %r1, 3;
-	mul.wide.u32 %rd8, %r8, 1;
-	add.s64 %rd9, %rd1, %rd8;
-	st.global.v2.f32 [%rd9], {%f2, %f3};
-	st.global.v2.f32 [%rd9+256], {%f4, %f5};
-)";
-  std::vector<float> a(256), b(128);
-  for (size_t i = 0; i < a.size(); ++i) a[i] = float(int(i * 7 % 31) - 15);
-  for (size_t i = 0; i < b.size(); ++i) b[i] = float(int(i * 5 % 23) - 11);
-  std::vector<uint32_t> in(192);
-  for (size_t i = 0; i < 384; ++i) {
-    const uint32_t half = std::bit_cast<uint32_t>(i < 256 ? a[i] : b[i - 256]) >> 16;
-    in[i / 2] |= half << (16 * (i % 2));
-  }
-  const auto out = run<uint32_t>(kernel(body), in, 128, {.shared_bytes = 768});
-  for (size_t row = 0; row < 16; ++row)
-    for (size_t col = 0; col < 8; ++col) {
-      float sum = 1;
-      for (size_t k = 0; k < 16; ++k) sum += a[row * 16 + k] * b[k * 8 + col];
-      EXPECT_EQ(std::bit_cast<float>(out[row * 8 + col]), sum) << row << " " << col;
-    }
+  EXPECT_EQ(run<uint32_t>(kernel(body(true)), in.data(), 32, late)[0],
+            7u);  // behind 8 bytes: zeros
+  EXPECT_EQ(run<uint32_t>(kernel(body(false)), in.data(), 32, early)[0], 7u);
+  EXPECT_NE(run<uint32_t>(kernel(body(false)), in.data(), 32, late)[0], 7u);
 }
 
 TEST(PtxMachineTest, BarriersCountArrivalsAndPhases) {
@@ -324,116 +249,68 @@ $L__waits:
                   "\n$L__end:\n");
   };
   const PtxLaunch launch{.block = 64, .shared_bytes = 16, .order = {.warps_backwards = true}};
-  EXPECT_EQ(run<uint32_t>(text("2", "0"), {1}, 64, launch)[40], 33u);
+  EXPECT_EQ(run<uint32_t>(text("2", "0"), nullptr, 64, launch)[40], 33u);
   // The wrong parity, or one arrival too few: the next phase never ends.
   for (const auto& wrong : {text("2", "1"), text("3", "0")})
     EXPECT_THAT(failure(wrong, launch),
                 testing::HasSubstr("makes no progress: warp 1 at line 41 (mbarrier.try"));
 }
 
-// A (64 x 64) and B (64 x 64, its columns as rows) arrive by bulk copies and are multiplied by one
-// warpgroup: C = A B^T, a lane's 32 numbers behind each other.
-std::string group_product(const std::string& fence) {
-  std::string accumulators, zeros, products, stores;
-  for (int i = 1; i <= 32; ++i) {
-    const std::string f = concat("%f", i);
-    accumulators += (i > 1 ? "," : "") + f;
-    zeros += "\tmov.f32 " + f + ", 0f00000000;\n";
-    stores += concat("\tst.global.f32 [%rd8+", 4 * (i - 1), "], ", f, ";\n");
-  }
-  for (int k = 0; k < 4; ++k)
-    products += concat("\tadd.s64 %rd6, %rd4, ", 2 * k, ";\n\tadd.s64 %rd7, %rd5, ", 2 * k,
-                       ";\n\twgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {", accumulators,
-                       "}, %rd6, %rd7, 1, 1, 1, 0, 0;\n");
-  const std::string copy =
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes ";
-  return kernel(R"(
+// A tile of 64 x 64 arrives by a bulk copy, and one warpgroup multiplies it by itself. What comes out
+// is for gpu_check to compare, on whole kernels.
+TEST(PtxMachineTest, MissingFencesAndWaitsAreSeen) {
+  std::string accumulators = "%f1";
+  for (int i = 2; i <= 32; ++i) accumulators += concat(",%f", i);
+  const std::string wait =
+      "\tmbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2+8192], 0;\n\t@!%p2 bra $L__wait;\n";
+  const std::string body = R"(
 	mov.u32 %r2, dynamic;
 	add.s32 %r2, %r2, 1023;
 	and.b32 %r2, %r2, -1024;
-	add.s32 %r5, %r2, 8192;
 	setp.ne.s32 %p1, %r1, 0;
 	@%p1 bra $L__ready;
-	mbarrier.init.shared::cta.b64 [%r2+16384], 1;
+	mbarrier.init.shared::cta.b64 [%r2+8192], 1;
 	fence.mbarrier_init.release.cluster;
-	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2+16384], 16384;
-	add.s64 %rd3, %rd2, 128;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2+8192], 8192;
 	fence.proxy.tensormap::generic.acquire.sys [%rd2], 128;
-	fence.proxy.tensormap::generic.acquire.sys [%rd3], 128;
 	mov.u32 %r4, 0;
-	)" + copy +
-                R"([%r2], [%rd2, {%r4, %r4, %r4, %r4, %r4}], [%r2+16384];
-	)" + copy +
-                R"([%r5], [%rd3, {%r4, %r4, %r4, %r4, %r4}], [%r2+16384];
+	cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r2], [%rd2, {%r4, %r4, %r4, %r4, %r4}], [%r2+8192];
 $L__ready:
 	bar.sync 0;
 $L__wait:
-	mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2+16384], 0;
-	@!%p2 bra $L__wait;
+)" + wait + R"(
 	shr.u32 %r6, %r2, 4;
 	cvt.u64.u32 %rd4, %r6;
 	or.b64 %rd4, %rd4, 0x4000004000000000;
-	shr.u32 %r6, %r5, 4;
-	cvt.u64.u32 %rd5, %r6;
-	or.b64 %rd5, %rd5, 0x4000004000000000;
-)" + zeros + "\t" +
-                fence + "\n" + products +
-                "\twgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;\n"
-                "\tmul.wide.u32 %rd8, %r1, 128;\n\tadd.s64 %rd8, %rd1, %rd8;\n" +
-                stores);
-}
-
-TEST(PtxMachineTest, WarpgroupsMultiplyWhatBulkCopiesBring) {
-  std::vector<uint16_t> a(64 * 64), b(40 * 72);  // B has 40 rows, 72 apart: the others are zero
-  const auto small = [](size_t i, size_t by) { return float(int(i * by % 13) - 6); };
-  for (size_t i = 0; i < a.size(); ++i) a[i] = uint16_t(std::bit_cast<uint32_t>(small(i, 7)) >> 16);
-  for (size_t i = 0; i < b.size(); ++i) b[i] = uint16_t(std::bit_cast<uint32_t>(small(i, 5)) >> 16);
-  struct alignas(128) Maps {
-    std::array<std::byte, 128> of_a, of_b;
-  } maps{};
-  const auto encode = [](const std::vector<uint16_t>& from, uint32_t rows, uint64_t row_bytes) {
-    return PtxTensorMap{.address = std::bit_cast<uint64_t>(from.data()),
-                        .size = {64, rows, 1, 1, 1},
-                        .stride = {row_bytes, 256, 256, 256},
-                        .box = {64, 64, 1, 1, 1},
-                        .valid = PtxTensorMap::kValid};
+	mov.f32 %f1, 0f00000000;
+	wgmma.fence.sync.aligned;
+	wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {)" +
+                           accumulators +
+                           R"(}, %rd4, %rd4, 0, 1, 1, 0, 0;
+	wgmma.commit_group.sync.aligned;
+	wgmma.wait_group.sync.aligned 0;
+)";
+  const std::vector<uint16_t> tile(64 * 64);
+  alignas(128) const PtxTensorMap map{.address = std::bit_cast<uint64_t>(tile.data()),
+                                      .size = {64, 64, 1, 1, 1},
+                                      .stride = {128, 256, 256, 256},
+                                      .box = {64, 64, 1, 1, 1},
+                                      .valid = PtxTensorMap::kValid};
+  const auto error = [&](const std::string& left_out, PtxOrder order) {
+    std::string text = body;
+    if (!left_out.empty()) text.erase(text.find(left_out), left_out.size());
+    return failure(kernel(text), {.block = 128, .shared_bytes = 8192 + 1024 + 16, .order = order},
+                   &map);
   };
-  const PtxTensorMap of_a = encode(a, 64, 128), of_b = encode(b, 40, 144);
-  std::memcpy(maps.of_a.data(), &of_a, sizeof of_a);
-  std::memcpy(maps.of_b.data(), &of_b, sizeof of_b);
-  for (int order = 0; order < 8; ++order) {
-    PtxMachine machine;
-    machine.load(group_product("wgmma.fence.sync.aligned;"));
-    std::vector<float> out(128 * 32, NAN);
-    float* to = out.data();
-    const Maps* from = &maps;
-    void* arguments[] = {&to, &from};
-    const PtxKernel& k = machine.kernel("k");
-    machine.launch(k,
-                   {.block = 128,
-                    .shared_bytes = 16384 + 1024 + 16,
-                    .order = {order % 2 == 1, order / 2 % 2 == 1, order / 4 == 1}},
-                   PtxMachine::gather(k, arguments));
-    for (size_t t = 0; t < 128; ++t)
-      for (size_t i = 0; i < 32; ++i) {  // PTX ISA: D of wgmma.m64n64
-        const size_t row = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8;
-        const size_t col = i / 4 * 8 + t % 4 * 2 + i % 2;
-        float sum = 0;
-        for (size_t c = 0; c < 64 && col < 40; ++c)
-          sum += small(row * 64 + c, 7) * small(col * 72 + c, 5);
-        ASSERT_EQ(out[t * 32 + i], sum) << "order " << order << " thread " << t << " " << i;
-      }
-  }
-  PtxMachine unfenced;
-  unfenced.load(group_product(""));
-  std::vector<float> out(128 * 32);
-  float* to = out.data();
-  const Maps* from = &maps;
-  void* arguments[] = {&to, &from};
-  const PtxKernel& k = unfenced.kernel("k");
-  EXPECT_THROW(
-      unfenced.launch(k, {.block = 128, .shared_bytes = 17424}, PtxMachine::gather(k, arguments)),
-      Error);
+  for (int order = 0; order < 8; ++order)
+    EXPECT_EQ(error("", {order % 2 == 1, order / 2 % 2 == 1, order / 4 == 1}), "");
+  for (const auto& [left_out, reason] :
+       {std::pair{"fence.mbarrier_init.release.cluster;", "no fence has shown to it"},
+        {"fence.proxy.tensormap::generic.acquire.sys [%rd2], 128;", "without a fence"},
+        {"wgmma.fence.sync.aligned;", "wgmma without wgmma.fence"},
+        {"wgmma.wait_group.sync.aligned 0;", "ends with products under way"},
+        {wait.c_str(), "reads what a bulk copy on barrier 0 writes"}})
+    EXPECT_THAT(error(left_out, {}), testing::HasSubstr(reason)) << left_out;
 }
 
 TEST(PtxMachineTest, WhatIsWrongIsSaidWithItsLine) {

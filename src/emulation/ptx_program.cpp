@@ -75,7 +75,8 @@ class KernelParser {
   KernelParser(std::string_view header, std::string_view body, int line,
                const std::map<std::string, int64_t>& extern_shared)
       : line_(line) {
-    for (const auto& [name, alignment] : extern_shared) dynamic_.insert({name, alignment});
+    for (const auto& [name, alignment] : extern_shared)
+      symbols_[name] = {PtxConstant::Kind::kDynamicShared, uint64_t(alignment)};
     read_header(header);
     read_body(body);
     for (auto& [instruction, label] : branches_) {
@@ -134,7 +135,7 @@ class KernelParser {
         scopes_.emplace_back();
         begin = i + 1;
       } else if (c == '}' && starts && depth == 0) {
-        if (!scopes_.empty()) scopes_.pop_back();
+        scopes_.pop_back();
         begin = i + 1;
       } else if (c == '{') {
         ++depth;
@@ -187,11 +188,10 @@ class KernelParser {
     for (const std::string_view word : words) {
       const size_t many = word.find('<');
       if (many == std::string_view::npos) {
-        auto& scope = scopes_.empty() ? outer_ : scopes_.back();
-        scope[std::string(word)] = new_row(bytes);
-        continue;
+        scopes_.back()[std::string(word)] = new_row(bytes);
+      } else {
+        families_[std::string(word.substr(0, many))] = bytes;
       }
-      families_[std::string(word.substr(0, many))] = bytes;
     }
   }
 
@@ -230,27 +230,25 @@ class KernelParser {
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope)
       if (const auto found = scope->find(std::string(name)); found != scope->end())
         return found->second;
-    if (const auto found = outer_.find(std::string(name)); found != outer_.end())
-      return found->second;
     if (is_number(name)) return constant(Kind::kValue, number(name), bytes);
     if (name == "%tid.x") return constant(Kind::kTidX, 0, 4);
     if (name == "%ctaid.x") return constant(Kind::kCtaidX, 0, 4);
     if (name == "%ntid.x") return constant(Kind::kNtidX, 0, 4);
     if (name == "%nctaid.x") return constant(Kind::kNctaidX, 0, 4);
     if (name == "WARP_SZ") return constant(Kind::kValue, kLanes, bytes);
-    if (const auto found = symbols_.find(std::string(name)); found != symbols_.end())
-      return constant(found->second.first, found->second.second,
-                      found->second.first == Kind::kValue ? std::max(4, bytes) : 8);
-    if (const auto found = dynamic_.find(std::string(name)); found != dynamic_.end()) {
-      kernel_.dynamic_alignment = found->second;
-      return constant(Kind::kDynamicShared, 0, std::max(4, bytes));
+    if (const auto found = symbols_.find(std::string(name)); found != symbols_.end()) {
+      const auto [kind, value] = found->second;
+      if (kind == Kind::kDynamicShared) kernel_.dynamic_alignment = int64_t(value);
+      const bool in_shared = kind == Kind::kDynamicShared || kind == Kind::kValue;
+      return constant(kind, value, in_shared ? std::max(4, bytes) : 8);
     }
     if (name.front() == '%') {
       size_t digits = name.size();
       while (digits > 1 && std::isdigit(static_cast<unsigned char>(name[digits - 1])) != 0)
         --digits;
       const auto family = families_.find(std::string(name.substr(0, digits)));
-      if (family != families_.end()) return outer_[std::string(name)] = new_row(family->second);
+      if (family != families_.end())
+        return scopes_.front()[std::string(name)] = new_row(family->second);
     }
     refuse("unknown operand", name);
   }
@@ -345,11 +343,9 @@ class KernelParser {
   PtxKernel kernel_;
   int line_;
   int64_t next_row_ = 0;
-  std::map<std::string, int64_t> dynamic_;
   std::map<std::string, std::pair<PtxConstant::Kind, uint64_t>> symbols_;
   std::map<std::string, int> families_;
-  std::map<std::string, PtxRow> outer_;
-  std::vector<std::map<std::string, PtxRow>> scopes_;
+  std::vector<std::map<std::string, PtxRow>> scopes_{1};  // the kernel's own first
   std::map<std::tuple<PtxConstant::Kind, uint64_t, int>, PtxRow> constants_;
   std::map<std::string, int32_t> labels_;
   std::vector<std::pair<size_t, std::string>> branches_;

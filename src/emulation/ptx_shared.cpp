@@ -51,7 +51,7 @@ void SharedMemory::for_cells(uint64_t at, int64_t bytes, F f) const {
     f(cell);
 }
 
-const std::byte* SharedMemory::read(uint64_t at, int64_t bytes, int warp) {
+std::byte* SharedMemory::read(uint64_t at, int64_t bytes, int warp) {
   std::byte* const here = place(at, bytes);
   const VectorClock& known = clocks_[size_t(warp)];
   const uint32_t now = known.of(warp);

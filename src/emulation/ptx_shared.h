@@ -27,10 +27,9 @@ class VectorClock {
 class SharedMemory {
  public:
   SharedMemory(int64_t bytes, int warps);
-  int64_t size() const { return int64_t(memory_.size()); }
 
   // Places to read from, or write to. Throw Error outside of the memory, and for a race.
-  const std::byte* read(uint64_t at, int64_t bytes, int warp);
+  std::byte* read(uint64_t at, int64_t bytes, int warp);
   std::byte* write(uint64_t at, int64_t bytes, int warp);
   // By a bulk copy on barrier `number` that began when `then` was known.
   std::byte* write_bulk(uint64_t at, int64_t bytes, int number, const VectorClock& then);

@@ -1,11 +1,10 @@
-#include "emulation/ptx_tensor.h"
-
 #include <algorithm>
 #include <cstdlib>
 #include <span>
 #include <vector>
 
 #include "core/check.h"
+#include "emulation/ptx_block.h"
 
 namespace longnet::ptx {
 namespace {
@@ -21,6 +20,10 @@ struct Tile {
   }
 };
 
+float half_value(uint32_t x, bool bf16) {
+  return bf16 ? from_bf16(uint16_t(x)) : from_fp16(uint16_t(x));
+}
+
 // A row of 16-bit numbers that lies in one piece before the swizzle, 16 bytes at a time.
 void read_row(SharedMemory& shared, uint64_t at, std::span<float> row, bool bf16, int warp) {
   check(at % 16 == 0, "a row of a matrix at ", at);
@@ -28,8 +31,72 @@ void read_row(SharedMemory& shared, uint64_t at, std::span<float> row, bool bf16
     std::array<uint16_t, 8> piece{};
     std::memcpy(piece.data(), shared.read(swizzled(at + i * 2), 16, warp), 16);
     for (size_t k = 0; k < std::min<size_t>(8, row.size() - i); ++k)
-      row[i + k] = bf16 ? from_bf16(piece[k]) : from_fp16(piece[k]);
+      row[i + k] = half_value(piece[k], bf16);
   }
+}
+
+// PTX ISA, mma.m16n8k16 and wgmma: A is 16 x 16, a lane has 4 words of two columns each.
+using MatrixA = std::array<float, size_t(16) * 16>;
+MatrixA fragments_of_a(Warp& w, const PtxOperand& operand, bool bf16) {
+  MatrixA a{};
+  for (int l = 0; l < kLanes; ++l)
+    for (int i = 0; i < 4; ++i)
+      for (int half = 0; half < 2; ++half) {
+        const int row = l / 4 + (i & 1) * 8, col = l % 4 * 2 + half + (i >> 1) * 8;
+        a[size_t(row * 16 + col)] =
+            half_value(w.words(operand.parts.at(size_t(i)).row)[l] >> (16 * half), bf16);
+      }
+  return a;
+}
+
+// Operands of a wgmma instruction other than registers, with their values at issue.
+struct GroupProduct {
+  bool from_registers = false;             // A
+  uint64_t a = 0, b = 0;                   // matrix descriptors
+  bool add = false, b_along_rows = false;  // ... or B's columns are the rows of shared memory
+};
+
+// PTX ISA, wgmma.m64nNk16: warp i of a warpgroup has rows 16 i to 16 i + 15.
+void group_multiply(Warp& w, const PtxInstruction& in, const GroupProduct& p,
+                    SharedMemory& shared) {
+  const bool bf16 = in.has("bf16");
+  const int n = std::atoi(in.words[4].c_str() + 4);
+  const auto& o = in.operands;
+  const Tile b(p.b);
+  MatrixA a{};
+  if (p.from_registers) {
+    a = fragments_of_a(w, o[1], bf16);
+  } else {
+    const Tile t(p.a);
+    for (uint64_t row = 0; row < 16; ++row) {
+      const uint64_t r = uint64_t(w.index % 4) * 16 + row;
+      read_row(shared, t.start + r / 8 * t.stride + r % 8 * 128, std::span(a).subspan(row * 16, 16),
+               bf16, w.index);
+    }
+  }
+  std::vector<float> right(size_t(16) * size_t(n));
+  if (p.b_along_rows) {  // 64 columns, and the next ones `leading` on
+    for (uint64_t k = 0; k < 16; ++k)
+      for (uint64_t col = 0; col < uint64_t(n); col += 64)
+        read_row(shared, b.start + k / 8 * b.stride + k % 8 * 128 + col / 64 * b.leading,
+                 std::span(right).subspan(k * uint64_t(n) + col, 64), bf16, w.index);
+  } else {
+    std::array<float, 16> column{};
+    for (size_t col = 0; col < size_t(n); ++col) {
+      read_row(shared, b.start + col / 8 * b.stride + col % 8 * 128, column, bf16, w.index);
+      for (size_t k = 0; k < 16; ++k) right[k * size_t(n) + col] = column[k];
+    }
+  }
+  for (int tile = 0; tile < n / 8; ++tile)
+    for (int i = 0; i < 4; ++i) {
+      uint32_t* const c = w.words(o[0].parts.at(size_t(tile * 4 + i)).row);
+      for (int l = 0; l < kLanes; ++l) {
+        const int row = l / 4 + i / 2 * 8, col = tile * 8 + l % 4 * 2 + i % 2;
+        float sum = p.add ? bits<float>(c[l]) : 0.0f;
+        for (int k = 0; k < 16; ++k) sum += a[size_t(row * 16 + k)] * right[size_t(k * n + col)];
+        c[l] = bits<uint32_t>(sum);
+      }
+    }
 }
 
 }  // namespace
@@ -37,22 +104,13 @@ void read_row(SharedMemory& shared, uint64_t at, std::span<float> row, bool bf16
 // PTX ISA, mma.m16n8k16: rows of A and C are groups of four lanes.
 void multiply(Warp& w, const PtxInstruction& in) {
   const bool bf16 = in.has("bf16");
-  const auto value = [&](PtxRow row, int lane, int half) {
-    const auto x = uint16_t(w.words(row)[lane] >> (16 * half));
-    return bf16 ? from_bf16(x) : from_fp16(x);
-  };
-  std::array<float, size_t(16) * 16> a{};
+  const MatrixA a = fragments_of_a(w, in.operands[1], bf16);
   std::array<float, size_t(16) * 8> b{};
   for (int l = 0; l < kLanes; ++l)
-    for (int half = 0; half < 2; ++half) {
-      for (int i = 0; i < 4; ++i) {
-        const int row = l / 4 + (i & 1) * 8, col = l % 4 * 2 + half + (i >> 1) * 8;
-        a[size_t(row * 16 + col)] = value(in.operands[1].parts.at(size_t(i)).row, l, half);
-      }
+    for (int half = 0; half < 2; ++half)
       for (int i = 0; i < 2; ++i)
         b[size_t((l % 4 * 2 + half + i * 8) * 8 + l / 4)] =
-            value(in.operands[2].parts.at(size_t(i)).row, l, half);
-    }
+            half_value(w.words(in.operands[2].parts.at(size_t(i)).row)[l] >> (16 * half), bf16);
   std::array<std::array<float, 4>, kLanes> result{};
   for (int l = 0; l < kLanes; ++l)
     for (int i = 0; i < 4; ++i) {
@@ -87,7 +145,7 @@ void load_matrices(Warp& w, const PtxInstruction& in, SharedMemory& shared) {
     }
 }
 
-GroupProduct group_product(Warp& w, const PtxInstruction& in) {
+std::function<void()> group_product(Warp& w, const PtxInstruction& in, SharedMemory& shared) {
   const auto& o = in.operands;
   const auto uniform = [&](size_t i) {
     const uint64_t value = w.value(o.at(i).row, 0);
@@ -108,57 +166,7 @@ GroupProduct group_product(Warp& w, const PtxInstruction& in) {
             "wgmma without wgmma.fence behind the instruction "
             "that wrote its ",
             i == 0 ? "accumulators" : "A");
-  return p;
-}
-
-// PTX ISA, wgmma.m64nNk16: warp i of a warpgroup has rows 16 i to 16 i + 15.
-void group_multiply(Warp& w, const PtxInstruction& in, const GroupProduct& p,
-                    SharedMemory& shared) {
-  const bool bf16 = in.has("bf16");
-  const int n = std::atoi(in.words[4].c_str() + 4);
-  const auto& o = in.operands;
-  const bool from_registers = p.from_registers, add = p.add, b_along_rows = p.b_along_rows;
-  const Tile b(p.b);
-  std::array<float, size_t(16) * 16> a{};
-  if (from_registers) {
-    for (int l = 0; l < kLanes; ++l)
-      for (int i = 0; i < 4; ++i)
-        for (int half = 0; half < 2; ++half) {
-          const auto x = uint16_t(w.words(o[1].parts.at(size_t(i)).row)[l] >> (16 * half));
-          a[size_t((l / 4 + (i & 1) * 8) * 16 + l % 4 * 2 + half + (i >> 1) * 8)] =
-              bf16 ? from_bf16(x) : from_fp16(x);
-        }
-  } else {
-    const Tile t(p.a);
-    for (uint64_t row = 0; row < 16; ++row) {
-      const uint64_t r = uint64_t(w.index % 4) * 16 + row;
-      read_row(shared, t.start + r / 8 * t.stride + r % 8 * 128, std::span(a).subspan(row * 16, 16),
-               bf16, w.index);
-    }
-  }
-  std::vector<float> right(size_t(16) * size_t(n));
-  if (b_along_rows) {  // 64 columns, and the next ones `leading` on
-    for (uint64_t k = 0; k < 16; ++k)
-      for (uint64_t col = 0; col < uint64_t(n); col += 64)
-        read_row(shared, b.start + k / 8 * b.stride + k % 8 * 128 + col / 64 * b.leading,
-                 std::span(right).subspan(k * uint64_t(n) + col, 64), bf16, w.index);
-  } else {
-    std::array<float, 16> column{};
-    for (size_t col = 0; col < size_t(n); ++col) {
-      read_row(shared, b.start + col / 8 * b.stride + col % 8 * 128, column, bf16, w.index);
-      for (size_t k = 0; k < 16; ++k) right[k * size_t(n) + col] = column[k];
-    }
-  }
-  for (int tile = 0; tile < n / 8; ++tile)
-    for (int i = 0; i < 4; ++i) {
-      uint32_t* const c = w.words(o[0].parts.at(size_t(tile * 4 + i)).row);
-      for (int l = 0; l < kLanes; ++l) {
-        const int row = l / 4 + i / 2 * 8, col = tile * 8 + l % 4 * 2 + i % 2;
-        float sum = add ? bits<float>(c[l]) : 0.0f;
-        for (int k = 0; k < 16; ++k) sum += a[size_t(row * 16 + k)] * right[size_t(k * n + col)];
-        c[l] = bits<uint32_t>(sum);
-      }
-    }
+  return [&w, &in, &shared, p] { group_multiply(w, in, p, shared); };
 }
 
 }  // namespace longnet::ptx

@@ -8,6 +8,8 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "emulation/ptx_program.h"
@@ -97,5 +99,27 @@ struct Warp {
   }
   float real(PtxRow row, int lane) { return bits<float>(words(row)[lane]); }
 };
+
+// ---- instructions by name, and the functions that execute them ----
+
+struct Block;
+// Executes an instruction for the lanes of `mask`. Throws Error for whatever is wrong with it.
+using Execute = void (*)(Block&, Warp&, const PtxInstruction&, uint32_t mask);
+
+struct Rule {
+  enum class Kind { kEachLane, kWholeWarp, kProduct, kBranch, kReturn };
+  std::string_view name;  // "mul.wide": of instructions that begin with these words; longest first
+  Execute execute = nullptr;  // null: refused
+  Kind kind = Kind::kEachLane;
+  bool whole_warp() const { return kind == Kind::kWholeWarp || kind == Kind::kProduct; }
+};
+// Of instructions that touch nothing but a warp's registers, and of the others.
+std::span<const Rule> arithmetic_rules();
+std::span<const Rule> block_rules();
+
+inline void set_predicate(Warp& w, PtxRow row, uint32_t mask, uint32_t value) {
+  uint32_t& p = w.predicate(row);
+  p = (p & ~mask) | (value & mask);
+}
 
 }  // namespace longnet::ptx

@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "comm/threads/thread_world.h"
-#include "core/test_support.h"
+#include "core/testing/test_support.h"
 #include "execute/testing/allocation_counter.h"
 #include "execute/testing/executor_case.h"
 

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/test_support.h"
+#include "core/testing/test_support.h"
 #include "io/expand.h"
 
 namespace longnet {

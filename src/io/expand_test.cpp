@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "core/test_support.h"
+#include "core/testing/test_support.h"
 
 namespace longnet {
 namespace {

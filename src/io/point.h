@@ -5,7 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include "core/algorithm_options.h"
 #include "core/problem.h"
 #include "io/field.h"
 #include "pattern/dilated_pattern.h"

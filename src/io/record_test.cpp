@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "core/test_support.h"
+#include "core/testing/test_support.h"
 #include "json/json_tree.h"
 
 namespace longnet {

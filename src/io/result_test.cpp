@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "core/test_support.h"
+#include "core/testing/test_support.h"
 #include "io/axes.h"
 #include "io/compare.h"
 #include "io/config.h"

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "core/check.h"
-#include "core/test_support.h"
+#include "core/testing/test_support.h"
 
 namespace longnet {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "core/test_support.h"
+#include "core/testing/test_support.h"
 #include "io/sha256.h"
 #include "json/text.h"
 

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "core/test_support.h"
+#include "core/testing/test_support.h"
 
 namespace longnet {
 namespace {

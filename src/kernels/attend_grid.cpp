@@ -19,16 +19,11 @@ GridVector AttendGrid::place(int64_t i) const {
 }
 
 AttendTask AttendGrid::at(const GridVector& place) const {
-  const auto along = [&](const GridVector& step) {
-    int64_t sum = 0;
-    for (size_t d = 0; d < place.size(); ++d) sum += place[d] * step[d];
-    return sum;
-  };
   AttendTask moved = task;
-  moved.q.q = static_cast<const std::byte*>(task.q.q) + along(q_step_bytes);
+  moved.q.q = static_cast<const std::byte*>(task.q.q) + along(place, q_step_bytes);
   moved.kv = task.kv.moved(place);
-  moved.out.o += along(o_step);
-  moved.out.lse += along(lse_step);
+  moved.out.o += along(place, o_step);
+  moved.out.lse += along(place, lse_step);
   return moved;
 }
 

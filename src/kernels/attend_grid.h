@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <vector>
@@ -21,6 +22,9 @@ struct QueryRun {
 // One number for each dimension of a grid of tasks (AttendGrid).
 inline constexpr int kGridDimensions = 4;
 using GridVector = std::array<int64_t, kGridDimensions>;
+inline int64_t along(const GridVector& place, const GridVector& step) {
+  return std::inner_product(place.begin(), place.end(), step.begin(), int64_t{0});
+}
 
 struct KvRun {
   const void* k = nullptr;
@@ -49,8 +53,7 @@ class KeyRuns {
   bool empty() const { return runs_.empty(); }
   KvRun operator[](size_t i) const {
     KvRun run = runs_[i];
-    int64_t bytes = 0;
-    for (int d = 0; d < kGridDimensions; ++d) bytes += at_[size_t(d)] * run.step_bytes[size_t(d)];
+    const int64_t bytes = along(at_, run.step_bytes);
     run.k = static_cast<const std::byte*>(run.k) + bytes;
     run.v = static_cast<const std::byte*>(run.v) + bytes;
     return run;

@@ -13,15 +13,9 @@ namespace {
 const void* address(int64_t tensor) { return reinterpret_cast<const void*>(tensor << 40); }
 
 PackedAttention packed(int64_t tokens, int64_t heads, int64_t kv_heads, bool compact = false) {
-  return {.q = address(1),
-          .k = address(2),
-          .v = address(3),
-          .o = reinterpret_cast<float*>(int64_t{4} << 40),
-          .lse = reinterpret_cast<float*>(int64_t{5} << 40),
-          .tokens = tokens,
-          .heads = heads,
-          .kv_heads = kv_heads,
-          .compact_results = compact};
+  PackedAttention p = unread_packed(tokens, heads, kv_heads);
+  p.compact_results = compact;
+  return p;
 }
 
 int64_t elements(int64_t tensor, const void* at, int64_t bytes) {

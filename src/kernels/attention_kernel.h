@@ -71,6 +71,16 @@ class AttentionKernel {
                      int threads) const = 0;
 };
 
+// Empty for a multiple of 8 from 8 to `most`, else why a kernel refuses this head_dim.
+inline std::string why_head_dim_unsupported(int64_t head_dim, int64_t most) {
+  if (head_dim >= 8 && head_dim <= most && head_dim % 8 == 0) return "";
+  return concat("head_dim must be a multiple of 8 from 8 to ", most, ", is ", head_dim);
+}
+
+// Simple enough to be obviously right: reference/row_oracle.h for each query row. Slow; allocates.
+std::unique_ptr<AttentionKernel> make_reference_kernel();
+// Exact, tiled, fp32 arithmetic over fp32 or bf16 storage (see cpu/attend_simd.h).
+std::unique_ptr<AttentionKernel> make_cpu_kernel();
 // Kernels by name: "reference" (double arithmetic, slow, obvious) and "cpu" (Highway, the fast
 // one).
 std::vector<std::string> kernel_names();

@@ -1,8 +1,5 @@
 // The kernels by name. To add one: a file that defines its make function, and one line of kKernels.
-#include "core/check.h"
 #include "kernels/attention_kernel.h"
-#include "kernels/cpu/cpu_kernel.h"
-#include "kernels/reference/reference_kernel.h"
 
 namespace longnet {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cpu/simd_targets.h"
+#include "kernels/cpu/machine_peak.h"
 
 namespace longnet {
 namespace {

@@ -2,15 +2,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/cuda/device_operations.h"
+#include "comm/comm_operations.h"
 #include "comm/cuda/device_transport.h"
 #include "core/check.h"
 #include "core/cuda/nvml.h"
 #include "execute/cuda/device_executor.h"
 #include "io/units.h"
 #include "kernels/cuda/device_kernel.h"
-#include "kernels/cuda/device_row_worker.h"
 #include "kernels/cuda/device_timer.h"
+#include "kernels/cuda/rows.h"
 #include "run/backend.h"
 #include "schedule/accounting.h"
 #include "schedule/registry.h"

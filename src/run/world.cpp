@@ -6,14 +6,14 @@
 #include <sstream>
 
 #include "comm/mpi/mpi_world.h"
-#include "comm/nccl/nccl_library.h"
+#include "comm/cuda/device_transport.h"
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
 #include "core/cuda/nvml.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
-#include "kernels/cuda/cudnn_kernel.h"
+#include "kernels/cuda/device_kernel.h"
 #include "run/backend.h"
 
 namespace longnet {

@@ -18,7 +18,6 @@
 #include <variant>
 #include <vector>
 
-#include "core/algorithm_options.h"
 #include "core/problem.h"
 #include "core/rank_group.h"
 #include "core/token_range.h"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/check.h"
-#include "core/test_support.h"
+#include "core/testing/test_support.h"
 #include "schedule/accounting.h"
 #include "schedule/check_schedule.h"
 #include "schedule/lower_collectives.h"

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "core/test_support.h"
+#include "core/testing/test_support.h"
 #include "json/json_reader.h"
 
 namespace longnet {

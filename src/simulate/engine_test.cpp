@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "core/test_support.h"
+#include "core/testing/test_support.h"
 #include "schedule/registry.h"
 #include "simulate/closed_forms.h"
 

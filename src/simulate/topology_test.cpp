@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "core/test_support.h"
+#include "core/testing/test_support.h"
 #include "simulate/closed_forms.h"
 #include "simulate/fair_share.h"
 

@@ -1,10 +1,9 @@
-#include "comm/cuda/device_operations.h"
-
 #include <algorithm>
 #include <array>
 #include <exception>
 
-#include "core/check.h"
+#include "comm/comm_operations.h"
+#include "comm/cuda/device_transport.h"
 
 namespace longnet {
 namespace {
@@ -47,20 +46,7 @@ class DeviceOperations final : public CommOperations {
 
   void run(CommOperation what, int64_t bytes, int repeats) override {
     begin_.record(stream_);
-    for (int i = 0; i < repeats; ++i) switch (what) {
-        case CommOperation::kSendRecv:
-          there_and_back(bytes);
-          break;
-        case CommOperation::kExchange:
-          exchange(bytes);
-          break;
-        case CommOperation::kAllGather:
-          all_gather(bytes);
-          break;
-        case CommOperation::kAllToAll:
-          all_to_all(bytes);
-          break;
-      }
+    CommOperations::run(what, bytes, repeats);
     end_.record(stream_);
     transport_->wait_for(end_);
     transport_->finish();
@@ -82,25 +68,16 @@ class DeviceOperations final : public CommOperations {
   void over(DeviceTransport::Ticket ticket) { transport_->complete(ticket, stream_); }
   void post(std::span<const Transfer> transfers) { over(transport_->post(transfers, stream_)); }
 
-  void there_and_back(int64_t bytes) {
-    if (me() > 1) return;
-    const Transfer send{Kind::kSend, 1 - me(), source_.data(), bytes};
-    const Transfer receive{Kind::kRecv, 1 - me(), target_.data(), bytes};
-    post(std::span(me() == 0 ? &send : &receive, 1));
-    post(std::span(me() == 0 ? &receive : &send, 1));
-  }
-  void exchange(int64_t bytes) {
-    if (me() > 1) return;
+  void transfer(int64_t bytes, bool sends, bool receives) override {
     const std::array both{Transfer{Kind::kSend, 1 - me(), source_.data(), bytes},
                           Transfer{Kind::kRecv, 1 - me(), target_.data(), bytes}};
-    post(both);
+    post(std::span(both).subspan(sends ? 0 : 1, size_t(sends) + size_t(receives)));
   }
-  void all_gather(int64_t bytes) {
-    const std::vector<int64_t> counts(size_t(all_.count), bytes / all_.count);
+  void all_gather(int64_t part) override {
+    const std::vector<int64_t> counts(size_t(all_.count), part);
     over(transport_->post_gather(all_, target_.data(), counts, stream_));
   }
-  void all_to_all(int64_t bytes) {
-    const int64_t part = bytes / all_.count;
+  void all_to_all(int64_t part) override {
     stream_.copy(target_.data() + me() * part, source_.data() + me() * part, part);
     std::vector<Transfer> transfers;
     for (int i = 1; i < all_.count; ++i) {

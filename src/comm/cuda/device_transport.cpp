@@ -3,20 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
-#include <sstream>
 #include <thread>
 
-#include "comm/nccl/nccl_library.h"
 #include "core/check.h"
 
 namespace longnet {
 namespace {
-
-struct RankPlace {
-  std::string host, device;
-};
 
 std::string host_name() {
   char name[256] = "";
@@ -24,32 +17,22 @@ std::string host_name() {
   return name;
 }
 
-std::vector<RankPlace> all_places(Communicator& host) {
+// "host uuid" of the device of each rank's thread.
+std::vector<std::string> all_places(Communicator& host) {
   const DeviceReport report = describe_devices();
   check(report.unusable.empty(), "no GPU for this rank: ", report.unusable);
-  const auto texts =
-      host.all_texts(host_name() + " " + report.devices.at(size_t(current_device())).uuid);
-  std::vector<RankPlace> places;
-  for (const std::string& text : texts) {
-    RankPlace place;
-    std::istringstream(text) >> place.host >> place.device;
-    places.push_back(place);
-  }
-  return places;
+  return host.all_texts(host_name() + " " + report.devices.at(size_t(current_device())).uuid);
 }
 
 struct World {
-  bool one_host = true, own_devices = true;
+  bool one_host, own_devices;
 };
 
-World describe(const std::vector<RankPlace>& places) {
-  World world;
-  std::set<std::string> devices;
-  for (const RankPlace& p : places) {
-    world.one_host = world.one_host && p.host == places.front().host;
-    world.own_devices = world.own_devices && devices.insert(p.host + p.device).second;
-  }
-  return world;
+World describe(const std::vector<std::string>& places) {
+  std::set<std::string> hosts;
+  for (const std::string& place : places) hosts.insert(place.substr(0, place.find(' ')));
+  return {.one_host = hosts.size() == 1,
+          .own_devices = std::set(places.begin(), places.end()).size() == places.size()};
 }
 
 // Reason why the ranks cannot use NCCL, empty on all of them or on none. Collective.
@@ -126,11 +109,10 @@ int device_of_rank(Communicator& host) {
 }
 
 DevicesInUse devices_in_use(Communicator& host) {
-  const std::vector<RankPlace> places = all_places(host);
-  std::map<std::string, int> ranks;  // of each device
-  for (const RankPlace& p : places) ++ranks[p.host + " " + p.device];
-  const RankPlace& mine = places.at(size_t(host.rank()));
-  return {.devices = int(ranks.size()), .ranks_on_mine = ranks.at(mine.host + " " + mine.device)};
+  const auto places = all_places(host);
+  const auto& mine = places.at(size_t(host.rank()));
+  return {.devices = int(std::set(places.begin(), places.end()).size()),
+          .ranks_on_mine = int(std::count(places.begin(), places.end(), mine))};
 }
 
 std::string resolve_device_transport(std::string_view name, Communicator& host) {

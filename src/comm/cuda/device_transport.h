@@ -103,6 +103,10 @@ std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Co
 std::string resolve_device_transport(std::string_view name, Communicator& host);
 
 enum class NcclBuffers { kPlain, kRegistered };
+// Empty when the library is there and fits the headers of the build, else why not.
+std::string why_nccl_absent();
+// "2.28.9 (headers 2.28.9)", or why not.
+std::string describe_nccl();
 std::unique_ptr<DeviceTransport> make_nccl_transport(Communicator& host, NcclBuffers kind);
 std::unique_ptr<DeviceTransport> make_ipc_transport(Communicator& host);
 std::unique_ptr<DeviceTransport> make_staged_transport(Communicator& host);

@@ -21,6 +21,7 @@ namespace {
 // Events of a rank, used in turn. A peer may still wait for one of the run before, so a run uses at
 // most half of them.
 constexpr int kEvents = 1024;
+constexpr size_t kHandleBytes = 64;  // of memory and events, for other processes
 
 enum class Kind : int64_t { kOffer, kTaken };
 // A message between hosts.
@@ -29,23 +30,6 @@ struct Notice {
   int64_t buffer, offset, bytes;  // of an offer: in the sender's list of buffers
   int64_t event;                  // in the ring of the rank that writes this
 };
-
-std::string to_hex(const std::vector<std::byte>& bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const std::byte b : bytes) {
-    text += kDigits[unsigned(b) >> 4];
-    text += kDigits[unsigned(b) & 15];
-  }
-  return text;
-}
-
-std::vector<std::byte> from_hex(const std::string& text) {
-  std::vector<std::byte> bytes(text.size() / 2);
-  for (size_t i = 0; i < bytes.size(); ++i)
-    bytes[i] = std::byte(std::stoi(text.substr(2 * i, 2), nullptr, 16));
-  return bytes;
-}
 
 template <class T>
 std::vector<std::byte> bytes_of(const T& value) {
@@ -164,41 +148,40 @@ class IpcTransport final : public DeviceTransport {
     return int(used_events_++ % kEvents);
   }
 
+  // What this rank gives others to reach its buffers, then its events, in entries of one size:
+  // addresses for threads of the same process (`alone`), handles for other processes.
   std::string my_table(bool alone) const {
-    std::string text;
-    for (const auto& buffer : own_)
-      text += (buffer.empty() ? "-"
-               : alone        ? to_hex(bytes_of(buffer.data()))
-                              : to_hex(export_memory(buffer.data()))) +
-              " ";
-    text += "| ";
-    for (const Event& event : events_)
-      text += (alone ? to_hex(bytes_of(&event)) : to_hex(event.export_handle())) + " ";
-    return text;
+    std::string table;
+    const auto append = [&](const std::vector<std::byte>& entry) {
+      table.append(reinterpret_cast<const char*>(entry.data()), entry.size());
+    };
+    for (const auto& buffer : own_) {
+      if (alone)
+        append(bytes_of(buffer.data()));
+      else
+        append(buffer.empty() ? std::vector<std::byte>(kHandleBytes)
+                              : export_memory(buffer.data()));
+    }
+    for (const Event& event : events_) append(alone ? bytes_of(&event) : event.export_handle());
+    return table;
   }
 
-  static void read_table(const std::string& text, bool alone, Peer& peer) {
-    bool events = false;
-    for (size_t at = 0; at < text.size();) {
-      const size_t end = text.find(' ', at);
-      const std::string word = text.substr(at, end - at);
-      at = end + 1;
-      if (word == "|") {
-        events = true;
-      } else if (word == "-") {
-        peer.buffers.push_back(nullptr);
-      } else if (events && alone) {
-        const Event* event = nullptr;
-        std::memcpy(&event, from_hex(word).data(), sizeof event);
-        peer.events.push_back(event);
-      } else if (events) {
-        peer.imported.push_back(Event::import_handle(from_hex(word)));
+  static void read_table(const std::string& table, bool alone, Peer& peer) {
+    const size_t size = alone ? sizeof(void*) : kHandleBytes, entries = table.size() / size;
+    for (size_t i = 0; i < entries; ++i) {
+      const auto* const at = reinterpret_cast<const std::byte*>(table.data() + i * size);
+      const std::vector<std::byte> entry(at, at + size);
+      const bool is_buffer = i < entries - kEvents;
+      if (!is_buffer && !alone) {
+        peer.imported.push_back(Event::import_handle(entry));
+      } else if (!is_buffer) {
+        std::memcpy(&peer.events.emplace_back(), at, size);
       } else if (alone) {
-        std::byte* buffer = nullptr;
-        std::memcpy(&buffer, from_hex(word).data(), sizeof buffer);
-        peer.buffers.push_back(buffer);
+        std::memcpy(&peer.buffers.emplace_back(), at, size);
+      } else if (entry == std::vector<std::byte>(size)) {  // an empty buffer
+        peer.buffers.push_back(nullptr);
       } else {
-        peer.opened.push_back(import_memory(from_hex(word)));
+        peer.opened.push_back(import_memory(entry));
         peer.buffers.push_back(static_cast<std::byte*>(peer.opened.back()));
       }
     }

@@ -4,14 +4,11 @@
 
 namespace longnet {
 
-struct MpiWorld::State {};
-
 bool mpi_available() { return false; }
 MpiWorld::MpiWorld(int*, char***) {
   throw UsageError("this build has no MPI (LONGNET_MPI=OFF); run without mpirun, with --ranks N");
 }
 MpiWorld::~MpiWorld() = default;
-Communicator& MpiWorld::communicator() { throw Error("no MPI in this build"); }
 std::string MpiWorld::library_version() const { return "none"; }
 void MpiWorld::abort(int) { throw Error("no MPI in this build"); }
 

@@ -7,7 +7,6 @@
 #include <climits>
 #include <cstdlib>
 #include <deque>
-#include <exception>
 #include <map>
 #include <numeric>
 #include <thread>
@@ -322,20 +321,15 @@ class MpiCommunicator final : public Communicator {
 
 }  // namespace
 
-struct MpiWorld::State {
-  std::unique_ptr<MpiCommunicator> communicator;
-  int exceptions_before = std::uncaught_exceptions();
-};
-
 bool mpi_available() { return true; }
 
-MpiWorld::MpiWorld(int* argc, char*** argv) : state_(std::make_unique<State>()) {
+MpiWorld::MpiWorld(int* argc, char*** argv) {
   int provided = 0;
   require(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   check(provided >= MPI_THREAD_FUNNELED, "MPI gives thread level ", provided,
         ", funneled is needed");
-  state_->communicator = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, /*owned=*/false);
-  const int expected = launched_world_size().value_or(1), seen = state_->communicator->size();
+  communicator_ = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, /*owned=*/false);
+  const int expected = launched_world_size().value_or(1), seen = communicator_->size();
   if (expected != seen)
     throw Error(concat("the launcher started ", expected, " ranks but MPI sees ", seen,
                        ": this program is linked with another MPI (", library_version(),
@@ -345,12 +339,10 @@ MpiWorld::MpiWorld(int* argc, char*** argv) : state_(std::make_unique<State>()) 
 MpiWorld::~MpiWorld() {
   // A rank that leaves by an exception cannot finalise: the others may be waiting for it elsewhere.
   // It ends without, and the launcher then ends them.
-  if (std::uncaught_exceptions() > state_->exceptions_before) return;
-  state_->communicator.reset();
+  if (std::uncaught_exceptions() > exceptions_before_) return;
+  communicator_.reset();
   MPI_Finalize();
 }
-
-Communicator& MpiWorld::communicator() { return *state_->communicator; }
 
 std::string MpiWorld::library_version() const {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";

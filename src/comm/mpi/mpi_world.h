@@ -1,5 +1,8 @@
 // Ranks as processes of Open MPI. <mpi.h> is included by mpi_world.cpp alone.
 #pragma once
+#include <cstdlib>
+#include <exception>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,10 +16,23 @@ bool mpi_available();
 
 // Number of ranks that a launcher (mpirun, srun) says it has started, from its environment
 // variables; none when this process was not launched by one. Does not initialise MPI.
-std::optional<int> launched_world_size();
+inline std::optional<int> launched_world_size() {
+  // Open MPI, MPICH and Intel MPI (PMI), and srun, in the order in which they are trusted.
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"})
+    if (const char* value = std::getenv(name); value != nullptr && std::atoi(value) > 0)
+      return std::atoi(value);
+  // srun sets SLURM_NTASKS in batch scripts too; only a step has a process id of its own.
+  if (std::getenv("SLURM_STEP_ID") != nullptr && std::getenv("PMIX_RANK") != nullptr)
+    if (const char* tasks = std::getenv("SLURM_NTASKS"); tasks != nullptr) return std::atoi(tasks);
+  return std::nullopt;
+}
 // This process's rank from the launcher's environment variables, 0 without them: for programs that
 // must not initialise MPI only to choose the rank that prints.
-int launched_rank();
+inline int launched_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
+    if (const char* value = std::getenv(name); value != nullptr) return std::atoi(value);
+  return 0;
+}
 
 // Initialises MPI (thread level: funneled) and finalises it at the end of its life. Throws Error
 // when MPI sees another world than the launcher announced: the sign of a program linked with
@@ -28,14 +44,14 @@ class MpiWorld {
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
 
-  Communicator& communicator();
+  Communicator& communicator() { return *communicator_; }
   std::string library_version() const;
   // Ends all processes of the job with this exit code.
   [[noreturn]] void abort(int exit_code);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<Communicator> communicator_;
+  int exceptions_before_ = std::uncaught_exceptions();
 };
 
 }  // namespace longnet

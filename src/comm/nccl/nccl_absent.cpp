@@ -1,6 +1,5 @@
 // Builds without NCCL's headers.
 #include "comm/cuda/device_transport.h"
-#include "comm/nccl/nccl_library.h"
 #include "core/check.h"
 
 namespace longnet {

@@ -7,31 +7,25 @@ namespace longnet {
 namespace {
 
 NcclFunctions open_nccl() {
-  NcclFunctions f;
-  const DynamicLibrary library({"libnccl.so.2"});
-  if (!library.is_open()) {
-    f.missing = concat("NCCL is not on the library path: ", library.error());
-    return f;
-  }
-  library.load(f.version, "ncclGetVersion");
-  library.load(f.error_string, "ncclGetErrorString");
-  library.load(f.last_error, "ncclGetLastError");
-  library.load(f.unique_id, "ncclGetUniqueId");
-  library.load(f.init, "ncclCommInitRank");
-  library.load(f.destroy, "ncclCommDestroy");
-  library.load(f.abort, "ncclCommAbort");
-  library.load(f.async_error, "ncclCommGetAsyncError");
-  library.load(f.group_start, "ncclGroupStart");
-  library.load(f.group_end, "ncclGroupEnd");
-  library.load(f.send, "ncclSend");
-  library.load(f.recv, "ncclRecv");
-  library.load(f.all_gather, "ncclAllGather");
-  library.load(f.broadcast, "ncclBroadcast");
-  f.register_buffer =
-      reinterpret_cast<decltype(f.register_buffer)>(library.find("ncclCommRegister"));
-  f.deregister_buffer =
-      reinterpret_cast<decltype(f.deregister_buffer)>(library.find("ncclCommDeregister"));
-  return f;
+  const DynamicLibrary library("libnccl.so.2");
+  if (!library.is_open())
+    return {.missing = concat("NCCL is not on the library path: ", library.error())};
+  return {.version = library.require("ncclGetVersion"),
+          .error_string = library.require("ncclGetErrorString"),
+          .last_error = library.require("ncclGetLastError"),
+          .unique_id = library.require("ncclGetUniqueId"),
+          .init = library.require("ncclCommInitRank"),
+          .destroy = library.require("ncclCommDestroy"),
+          .abort = library.require("ncclCommAbort"),
+          .async_error = library.require("ncclCommGetAsyncError"),
+          .group_start = library.require("ncclGroupStart"),
+          .group_end = library.require("ncclGroupEnd"),
+          .send = library.require("ncclSend"),
+          .recv = library.require("ncclRecv"),
+          .all_gather = library.require("ncclAllGather"),
+          .broadcast = library.require("ncclBroadcast"),
+          .register_buffer = library.find("ncclCommRegister"),
+          .deregister_buffer = library.find("ncclCommDeregister")};
 }
 
 }  // namespace

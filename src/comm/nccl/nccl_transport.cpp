@@ -7,14 +7,14 @@
 // nccl_registered is the same with the buffers registered at every communicator that uses them
 // (ncclCommRegister, NCCL 2.19): NCCL may then read and write them in place, without its own
 // copies.
-#include <cstring>
+#include <algorithm>
 #include <deque>
 #include <exception>
 #include <map>
+#include <numeric>
 
 #include "comm/cuda/device_transport.h"
 #include "comm/nccl/nccl_functions.h"
-#include "comm/nccl/nccl_library.h"
 #include "core/check.h"
 
 namespace longnet {
@@ -139,13 +139,8 @@ class NcclTransport final : public DeviceTransport {
     const int64_t own = counts[size_t(me)];
     counters_.bytes_sent += own * (group.count - 1);
     if (own > 0) counters_.messages_sent += group.count - 1;
-    bool equal = true;
-    int64_t all = 0;
-    for (const int64_t bytes : counts) {
-      equal = equal && bytes == own;
-      all += bytes;
-    }
-    counters_.bytes_received += all - own;
+    counters_.bytes_received += std::accumulate(counts.begin(), counts.end(), -own);
+    const bool equal = std::ranges::all_of(counts, [&](int64_t bytes) { return bytes == own; });
     const ncclComm_t comm = groups_.at(group)->get();
     if (equal && own > 0) {
       check_nccl(

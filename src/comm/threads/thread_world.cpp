@@ -1,24 +1,89 @@
 #include "comm/threads/thread_world.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <mutex>
-#include <numeric>
 #include <thread>
 
-#include "comm/threads/thread_state.h"
 #include "core/check.h"
 
 namespace longnet {
 namespace {
 
+// A send that waits for its receiver, who copies straight from the sender's buffer (rendezvous).
+struct PostedSend {
+  const std::byte* data;
+  size_t size;
+};
+
+// Sends from one rank to another, numbered from 0; a ring that grows only while it warms up.
+struct Channel {
+  std::vector<PostedSend> ring{16};
+  int64_t posted = 0;    // sends so far
+  int64_t copied = 0;    // receives done so far: they complete in order
+  int64_t received = 0;  // receives posted so far
+};
+
+// State shared by the ranks of one communicator. One mutex: copies happen outside of it.
+//
+//   Rank 1 posts its third send to rank 0 in channel (1, 0) as number 2; rank 0's third receive
+//   from rank 1 copies it, straight from the sender's buffer.
+class ThreadState {
+ public:
+  explicit ThreadState(int size)
+      : ranks(size), channels(size_t(size) * size_t(size)), being_copied(size_t(size), 0) {}
+
+  Channel& channel(Rank from, Rank to) {
+    return channels[size_t(from) * size_t(ranks) + size_t(to)];
+  }
+
+  void throw_if_aborted() const {
+    if (!abort_reason.empty()) throw Error("stopped because another rank failed: " + abort_reason);
+  }
+
+  // A barrier: each rank runs `join`, the last one to arrive also `last`, both under the lock.
+  void rendezvous(const std::function<void()>& join, const std::function<void()>& last = {}) {
+    std::unique_lock lock(mutex);
+    throw_if_aborted();
+    if (join) join();
+    const int64_t mine = generation;
+    if (++arrived == ranks) {
+      if (last) last();
+      arrived = 0;
+      ++generation;
+      changed.notify_all();
+      return;
+    }
+    changed.wait(lock, [&] { return generation != mine || !abort_reason.empty(); });
+    throw_if_aborted();
+  }
+
+  const int ranks;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Channel> channels;
+  std::vector<int> being_copied;  // per sender: copies from its buffers that are going on
+  std::string abort_reason;
+  int arrived = 0;
+  int64_t generation = 0;
+  // Scratch of the collectives outside of timed regions.
+  std::vector<double> numbers;
+  std::vector<std::byte> bytes;
+  std::vector<std::string> texts;
+  std::shared_ptr<ThreadState> part;              // being handed out by first_ranks
+  std::vector<std::weak_ptr<ThreadState>> parts;  // all handed out: they are aborted with this one
+};
+
 class ThreadCommunicator final : public Communicator {
  public:
   ThreadCommunicator(std::shared_ptr<ThreadState> world, Rank rank)
       : world_(std::move(world)), rank_(rank) {
-    // A warm run may have more requests in flight than the first one had.
-    for (int i = 0; i < 64; ++i) add_request();
+    // A warm run may have more requests in flight than the first one had. Few are collectives, with
+    // two messages per rank.
+    constexpr int kRequests = 64, kCollectives = 16;
+    for (int i = 0; i < kRequests; ++i) add_request(i < kCollectives ? 2 * size() : 2);
     receives_.reserve(256);
   }
 
@@ -29,13 +94,17 @@ class ThreadCommunicator final : public Communicator {
   Request isend(Rank to, std::span<const std::byte> data) override {
     check(to >= 0 && to < size() && to != rank_, "cannot send to rank ", to);
     count_send(data.size());
-    return post_send(to, data);
+    const Request id = new_request();
+    post_send(id, to, data);
+    return id;
   }
 
   Request irecv(Rank from, std::span<std::byte> into) override {
     check(from >= 0 && from < size() && from != rank_, "cannot receive from rank ", from);
     count_receive(into.size());
-    return post_receive(from, into);
+    const Request id = new_request();
+    post_receive(id, from, into);
+    return id;
   }
 
   Request iall_gather(const RankGroup& group, std::span<std::byte> into,
@@ -45,10 +114,10 @@ class ThreadCommunicator final : public Communicator {
     const std::span<std::byte> own = part_of(into, counts, me);
     count_send(own.size(), group.count - 1);
     count_receive(into.size() - own.size());
-    const Request all = new_request();
+    const Request id = new_request();
     for (int i = 0; i < group.count; ++i)
-      if (i != me) exchange(all, group[i], own, part_of(into, counts, i));
-    return all;
+      if (i != me) exchange(id, group[i], own, part_of(into, counts, i));
+    return id;
   }
 
   Request iall_to_all(const RankGroup& group, std::span<const std::byte> from,
@@ -56,7 +125,7 @@ class ThreadCommunicator final : public Communicator {
                       std::span<const int64_t> into_counts) override {
     const int me = group.index_of(rank_);
     check(me >= 0 && int(from_counts.size()) == group.count, "not an all-to-all of this rank");
-    const Request all = new_request();
+    const Request id = new_request();
     for (int i = 0; i < group.count; ++i) {
       const auto out = part_of(from, from_counts, i);
       const auto in = part_of(into, into_counts, i);
@@ -67,9 +136,9 @@ class ThreadCommunicator final : public Communicator {
       }
       count_send(out.size());
       count_receive(in.size());
-      exchange(all, group[i], out, in);
+      exchange(id, group[i], out, in);
     }
-    return all;
+    return id;
   }
 
   bool test(Request request) override {
@@ -82,7 +151,9 @@ class ThreadCommunicator final : public Communicator {
       if (test(request)) return;
       std::unique_lock lock(world_->mutex);
       world_->changed.wait(lock, [&] {
-        return done_locked(request) || can_progress_locked() || !world_->abort_reason.empty();
+        return done_locked(request) || !world_->abort_reason.empty() ||
+               std::ranges::any_of(receives_,
+                                   [&](const Receive& r) { return can_copy(message(r)); });
       });
       world_->throw_if_aborted();
     }
@@ -152,52 +223,53 @@ class ThreadCommunicator final : public Communicator {
     world.changed.notify_all();
   }
 
-  struct RequestState {
-    enum class Kind { kFree, kSend, kReceive, kGather } kind = Kind::kFree;
+  // A message of a request.
+  struct Message {
+    bool sends = false;
     Rank peer = -1;
-    int64_t number = 0;  // in its channel
-    std::span<std::byte> into;
-    bool copied = false;
-    std::vector<Request> children;  // of a gather; keeps its capacity
+    int64_t number = 0;           // in its channel
+    std::span<std::byte> into{};  // of a receive
+    bool copied = false;          // of a receive
+  };
+  struct InFlight {
+    bool in_use = false;
+    std::vector<Message> messages;  // keeps its capacity
+  };
+  struct Receive {
+    Request request;
+    size_t message;  // of the request
   };
 
-  RequestState& add_request() {
-    requests_.emplace_back().children.reserve(2 * size_t(world_->ranks));
+  InFlight& add_request(int messages) {
+    requests_.emplace_back().messages.reserve(size_t(messages));
     return requests_.back();
   }
   Request new_request() {
     for (size_t i = 0; i < requests_.size(); ++i)
-      if (requests_[i].kind == RequestState::Kind::kFree) {
-        requests_[i].kind = RequestState::Kind::kGather;
-        requests_[i].children.clear();
+      if (!requests_[i].in_use) {
+        requests_[i].in_use = true;
         return Request(i);
       }
-    add_request().kind = RequestState::Kind::kGather;
+    add_request(2).in_use = true;
     return Request(requests_.size()) - 1;
   }
+  std::vector<Message>& messages_of(Request id) { return requests_[size_t(id)].messages; }
+  Message& message(const Receive& r) { return messages_of(r.request)[r.message]; }
 
-  // Both directions with one partner, as children of a collective's request.
-  void exchange(Request all, Rank with, std::span<const std::byte> out, std::span<std::byte> in) {
-    // Not through a reference to the request: posting may move the vector.
-    const Request sent = out.empty() ? -1 : post_send(with, out);
-    const Request got = in.empty() ? -1 : post_receive(with, in);
-    for (Request child : {sent, got})
-      if (child >= 0) requests_[size_t(all)].children.push_back(child);
+  // Both directions with one partner.
+  void exchange(Request id, Rank with, std::span<const std::byte> out, std::span<std::byte> in) {
+    if (!out.empty()) post_send(id, with, out);
+    if (!in.empty()) post_receive(id, with, in);
   }
 
-  Request post_send(Rank to, std::span<const std::byte> data) {
-    const Request id = new_request();
-    RequestState& r = requests_[size_t(id)];
-    r.kind = RequestState::Kind::kSend;
-    r.peer = to;
+  void post_send(Request id, Rank to, std::span<const std::byte> data) {
     std::lock_guard lock(world_->mutex);
     world_->throw_if_aborted();
     Channel& c = world_->channel(rank_, to);
     if (c.posted - c.copied == int64_t(c.ring.size())) grow(c);
-    r.number = c.posted++;
-    c.ring[size_t(r.number) % c.ring.size()] = {data.data(), data.size()};
+    c.ring[size_t(c.posted) % c.ring.size()] = {data.data(), data.size()};
+    messages_of(id).push_back({.sends = true, .peer = to, .number = c.posted++});
     world_->changed.notify_all();
-    return id;
   }
 
   static void grow(Channel& c) {
@@ -207,87 +279,66 @@ class ThreadCommunicator final : public Communicator {
     c.ring = std::move(larger);
   }
 
-  Request post_receive(Rank from, std::span<std::byte> into) {
-    const Request id = new_request();
-    RequestState& r = requests_[size_t(id)];
-    r = {.kind = RequestState::Kind::kReceive,
-         .peer = from,
-         .into = into,
-         .children = std::move(r.children)};
+  void post_receive(Request id, Rank from, std::span<std::byte> into) {
     std::lock_guard lock(world_->mutex);
-    r.number = world_->channel(from, rank_).received++;
-    receives_.push_back(id);
-    return id;
+    receives_.push_back({id, messages_of(id).size()});
+    messages_of(id).push_back(
+        {.peer = from, .number = world_->channel(from, rank_).received++, .into = into});
+  }
+
+  // The send that a receive waits for is there, and its turn.
+  bool can_copy(const Message& m) const {
+    const Channel& c = world_->channel(m.peer, rank_);
+    return c.copied == m.number && c.posted > m.number;
   }
 
   // Copies the sends that match this rank's posted receives, in the order of each channel.
   void progress() {
     for (size_t i = 0; i < receives_.size();) {
-      RequestState& r = requests_[size_t(receives_[i])];
+      Message& m = message(receives_[i]);
       PostedSend send;
       {
         std::lock_guard lock(world_->mutex);
-        const Channel& c = world_->channel(r.peer, rank_);
-        if (c.copied != r.number || c.posted <= r.number) {
+        if (!can_copy(m)) {
           ++i;
           continue;
         }
         world_->throw_if_aborted();
-        send = c.ring[size_t(r.number) % c.ring.size()];
-        ++world_->being_copied[size_t(r.peer)];
+        const Channel& c = world_->channel(m.peer, rank_);
+        send = c.ring[size_t(m.number) % c.ring.size()];
+        ++world_->being_copied[size_t(m.peer)];
       }
-      const bool fits = send.size == r.into.size();
-      if (fits && send.size > 0) std::memcpy(r.into.data(), send.data, send.size);
+      const bool fits = send.size == m.into.size();
+      if (fits && send.size > 0) std::memcpy(m.into.data(), send.data, send.size);
       {
         std::lock_guard lock(world_->mutex);
-        ++world_->channel(r.peer, rank_).copied;
-        --world_->being_copied[size_t(r.peer)];
+        ++world_->channel(m.peer, rank_).copied;
+        --world_->being_copied[size_t(m.peer)];
         world_->changed.notify_all();
       }
-      check(fits, "rank ", r.peer, " sent ", send.size, " bytes, expected ", r.into.size());
-      r.copied = true;
+      check(fits, "rank ", m.peer, " sent ", send.size, " bytes, expected ", m.into.size());
+      m.copied = true;
       receives_.erase(receives_.begin() + std::ptrdiff_t(i));
       i = 0;  // the next receive of this channel may stand anywhere
     }
   }
 
-  bool can_progress_locked() const {
-    for (Request id : receives_) {
-      const RequestState& r = requests_[size_t(id)];
-      const Channel& c = world_->channel(r.peer, rank_);
-      if (c.copied == r.number && c.posted > r.number) return true;
-    }
-    return false;
-  }
-
-  bool done_locked(Request id) const {
-    const RequestState& r = requests_[size_t(id)];
-    switch (r.kind) {
-      case RequestState::Kind::kSend:
-        return world_->channel(rank_, r.peer).copied > r.number;
-      case RequestState::Kind::kReceive:
-        return r.copied;
-      case RequestState::Kind::kGather:
-        return std::all_of(r.children.begin(), r.children.end(),
-                           [&](Request c) { return done_locked(c); });
-      default:
-        return true;
-    }
+  bool done_locked(Request id) {
+    return std::ranges::all_of(messages_of(id), [&](const Message& m) {
+      return m.sends ? world_->channel(rank_, m.peer).copied > m.number : m.copied;
+    });
   }
 
   bool finish(Request id) {
-    check(id >= 0 && size_t(id) < requests_.size() &&
-              requests_[size_t(id)].kind != RequestState::Kind::kFree,
-          "request ", id, " is not in flight");
+    check(id >= 0 && size_t(id) < requests_.size() && requests_[size_t(id)].in_use, "request ", id,
+          " is not in flight");
     {
       std::lock_guard lock(world_->mutex);
       world_->throw_if_aborted();
       if (!done_locked(id)) return false;
     }
-    for (Request child : requests_[size_t(id)].children)
-      requests_[size_t(child)].kind = RequestState::Kind::kFree;
-    requests_[size_t(id)].children.clear();
-    requests_[size_t(id)].kind = RequestState::Kind::kFree;
+    messages_of(id).clear();
+    requests_[size_t(id)].in_use = false;
     return true;
   }
 
@@ -306,8 +357,8 @@ class ThreadCommunicator final : public Communicator {
 
   std::shared_ptr<ThreadState> world_;
   Rank rank_;
-  std::vector<RequestState> requests_;
-  std::vector<Request> receives_;  // posted, not yet copied
+  std::vector<InFlight> requests_;
+  std::vector<Receive> receives_;  // posted, not yet copied
 };
 
 }  // namespace

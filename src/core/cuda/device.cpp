@@ -6,9 +6,6 @@
 #include <cstring>
 #include <utility>
 
-#include "core/check.h"
-#include "core/cuda/cuda_check.h"
-
 namespace longnet {
 
 void check_cuda(int status, Located what) {
@@ -68,39 +65,55 @@ DeviceReport describe_devices(bool with_free_memory) {
 
 void use_device(int device) { check_cuda(cudaSetDevice(device), "cudaSetDevice"); }
 
-DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind kind)
-    : tag_(std::move(tag)), bytes_(bytes) {
+namespace {
+
+void* allocate(const MemoryLedger& ledger, const std::string& tag, int64_t bytes,
+               DeviceBuffer::Kind kind) {
   check(bytes >= 0, "a buffer of ", bytes, " bytes");
-  require_admitted(ledger, tag_, bytes);
-  if (bytes > 0) {
-    constexpr int64_t kBlock = int64_t{2} << 20;
-    const int64_t taken = kind == Kind::kShared ? (bytes + kBlock - 1) / kBlock * kBlock : bytes;
-    void* at = nullptr;
-    const cudaError_t status = cudaMalloc(&at, size_t(taken));
-    if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();
-      throw DeviceOutOfMemory(concat("the device refused ", bytes, " bytes for ", tag_, "; ",
-                                     device_free_bytes(), " are free"));
-    }
-    check_cuda(status, "cudaMalloc");
-    data_ = static_cast<std::byte*>(at);
+  require_admitted(ledger, tag, bytes);
+  if (bytes == 0) return nullptr;
+  constexpr int64_t kBlock = int64_t{2} << 20;
+  const bool shared = kind == DeviceBuffer::Kind::kShared;
+  const int64_t taken = shared ? (bytes + kBlock - 1) / kBlock * kBlock : bytes;
+  void* at = nullptr;
+  const cudaError_t status = cudaMalloc(&at, size_t(taken));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw DeviceOutOfMemory(concat("the device refused ", bytes, " bytes for ", tag, "; ",
+                                   device_free_bytes(), " are free"));
   }
-  ledger_ = &ledger;
-  ledger.add(tag_, bytes);
+  check_cuda(status, "cudaMalloc");
+  return at;
 }
 
-void DeviceBuffer::release() noexcept {
-  if (ledger_ == nullptr) return;
-  // An error here must not show up at the next launch.
-  if (cudaFree(data_) != cudaSuccess) cudaGetLastError();
-  ledger_->add(tag_, -bytes_);
-  ledger_ = nullptr;
+// An error here must not show up at the next launch.
+void free_on_device(void* data) {
+  if (cudaFree(data) != cudaSuccess) cudaGetLastError();
 }
+
+// As bytes that another process turns back into the handle.
+template <class Handle>
+std::vector<std::byte> bytes_of(const Handle& handle) {
+  const auto* const first = reinterpret_cast<const std::byte*>(&handle);
+  return {first, first + sizeof handle};
+}
+template <class Handle>
+Handle handle_of(const std::vector<std::byte>& bytes, const char* what) {
+  Handle handle;
+  check(bytes.size() == sizeof handle, what, " handle of ", bytes.size(), " bytes");
+  std::memcpy(&handle, bytes.data(), sizeof handle);
+  return handle;
+}
+
+}  // namespace
+
+DeviceBuffer::DeviceBuffer(MemoryLedger& ledger, const std::string& tag, int64_t bytes, Kind kind)
+    : LedgerBuffer(ledger, tag, bytes, allocate(ledger, tag, bytes, kind), free_on_device) {}
 
 void DeviceBuffer::upload_bytes(const void* from, int64_t bytes) {
-  check(bytes <= bytes_, "an upload of ", bytes, " bytes into ", bytes_);
+  check(bytes <= size(), "an upload of ", bytes, " bytes into ", size());
   if (bytes == 0) return;
-  check_cuda(cudaMemcpy(data_, from, size_t(bytes), cudaMemcpyHostToDevice), "cudaMemcpy");
+  check_cuda(cudaMemcpy(data(), from, size_t(bytes), cudaMemcpyHostToDevice), "cudaMemcpy");
   // From pageable memory the copy may still be under way when cudaMemcpy returns, and our streams
   // do not wait for the default stream, which carries it.
   check_cuda(cudaStreamSynchronize(cudaStreamLegacy), "an upload");
@@ -109,47 +122,53 @@ void DeviceBuffer::upload_bytes(const void* from, int64_t bytes) {
 PinnedBuffer::PinnedBuffer(int64_t bytes) : bytes_(bytes) {
   void* at = nullptr;
   if (bytes > 0) check_cuda(cudaMallocHost(&at, size_t(bytes)), "cudaMallocHost");
-  data_ = static_cast<std::byte*>(at);
+  data_.reset(static_cast<std::byte*>(at));
 }
-PinnedBuffer::~PinnedBuffer() {
-  if (data_) cudaFreeHost(data_);
+
+void DestroyHandle::operator()(std::byte* page_locked) const noexcept { cudaFreeHost(page_locked); }
+void DestroyHandle::operator()(CUstream_st* stream) const noexcept { cudaStreamDestroy(stream); }
+void DestroyHandle::operator()(CUevent_st* event) const noexcept {
+  if (cudaEventDestroy(event) != cudaSuccess) cudaGetLastError();
+}
+void DestroyHandle::operator()(CUgraphExec_st* graph) const noexcept {
+  cudaGraphExecDestroy(graph);
 }
 
 Stream::Stream(Priority priority) {
   int least = 0, greatest = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities");
-  check_cuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking,
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
                                           priority == Priority::kHigh ? greatest : least),
              "cudaStreamCreate");
+  handle_.reset(stream);
 }
-Stream::~Stream() { cudaStreamDestroy(handle_); }
 void Stream::wait(const Event& event) const {
-  check_cuda(cudaStreamWaitEvent(handle_, event.handle()), "cudaStreamWaitEvent");
+  check_cuda(cudaStreamWaitEvent(handle(), event.handle()), "cudaStreamWaitEvent");
 }
 void Stream::copy(void* into, const void* from, int64_t bytes) const {
   if (bytes > 0)
-    check_cuda(cudaMemcpyAsync(into, from, size_t(bytes), cudaMemcpyDefault, handle_),
+    check_cuda(cudaMemcpyAsync(into, from, size_t(bytes), cudaMemcpyDefault, handle()),
                "cudaMemcpyAsync");
 }
 void Stream::fill(void* at, int byte, int64_t bytes) const {
-  if (bytes > 0) check_cuda(cudaMemsetAsync(at, byte, size_t(bytes), handle_), "cudaMemsetAsync");
+  if (bytes > 0) check_cuda(cudaMemsetAsync(at, byte, size_t(bytes), handle()), "cudaMemsetAsync");
 }
-void Stream::synchronize() const { check_cuda(cudaStreamSynchronize(handle_), "on the device"); }
+void Stream::synchronize() const { check_cuda(cudaStreamSynchronize(handle()), "on the device"); }
 
 Event::Event(Kind kind) {
   unsigned flags = kind == Kind::kTiming ? cudaEventDefault : cudaEventDisableTiming;
   if (kind == Kind::kShared) flags |= cudaEventInterprocess;
-  check_cuda(cudaEventCreateWithFlags(&handle_, flags), "cudaEventCreate");
-}
-Event::~Event() {
-  if (handle_ && cudaEventDestroy(handle_) != cudaSuccess) cudaGetLastError();
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreateWithFlags(&event, flags), "cudaEventCreate");
+  handle_.reset(event);
 }
 void Event::record(const Stream& stream) const {
-  check_cuda(cudaEventRecord(handle_, stream.handle()), "cudaEventRecord");
+  check_cuda(cudaEventRecord(handle(), stream.handle()), "cudaEventRecord");
 }
-void Event::synchronize() const { check_cuda(cudaEventSynchronize(handle_), "on the device"); }
+void Event::synchronize() const { check_cuda(cudaEventSynchronize(handle()), "on the device"); }
 bool Event::over() const {
-  const cudaError_t status = cudaEventQuery(handle_);
+  const cudaError_t status = cudaEventQuery(handle());
   if (status == cudaErrorNotReady) {
     cudaGetLastError();
     return false;
@@ -159,23 +178,19 @@ bool Event::over() const {
 }
 double Event::seconds_since(const Event& begin) const {
   float milliseconds = 0;
-  check_cuda(cudaEventElapsedTime(&milliseconds, begin.handle_, handle_), "cudaEventElapsedTime");
+  check_cuda(cudaEventElapsedTime(&milliseconds, begin.handle(), handle()), "cudaEventElapsedTime");
   return double(milliseconds) * 1e-3;
 }
 std::vector<std::byte> Event::export_handle() const {
-  cudaIpcEventHandle_t handle;
-  check_cuda(cudaIpcGetEventHandle(&handle, handle_), "cudaIpcGetEventHandle");
-  std::vector<std::byte> bytes(sizeof handle);
-  std::memcpy(bytes.data(), &handle, sizeof handle);
-  return bytes;
+  cudaIpcEventHandle_t shared;
+  check_cuda(cudaIpcGetEventHandle(&shared, handle()), "cudaIpcGetEventHandle");
+  return bytes_of(shared);
 }
 Event Event::import_handle(const std::vector<std::byte>& bytes) {
-  cudaIpcEventHandle_t handle;
-  check(bytes.size() == sizeof handle, "an event handle of ", bytes.size(), " bytes");
-  std::memcpy(&handle, bytes.data(), sizeof handle);
   cudaEvent_t event = nullptr;
-  check_cuda(cudaIpcOpenEventHandle(&event, handle), "cudaIpcOpenEventHandle");
-  return {Adopt{}, event};
+  check_cuda(cudaIpcOpenEventHandle(&event, handle_of<cudaIpcEventHandle_t>(bytes, "an event")),
+             "cudaIpcOpenEventHandle");
+  return Event(event);
 }
 
 void Graph::begin(const Stream& stream) {
@@ -191,30 +206,25 @@ void Graph::abandon(const Stream& stream) noexcept {
 void Graph::end(const Stream& stream) {
   cudaGraph_t graph = nullptr;
   check_cuda(cudaStreamEndCapture(stream.handle(), &graph), "cudaStreamEndCapture");
-  const cudaError_t status = cudaGraphInstantiate(&handle_, graph, 0);
+  cudaGraphExec_t launchable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&launchable, graph, 0);
   cudaGraphDestroy(graph);
   check_cuda(status, "cudaGraphInstantiate");
-}
-Graph::~Graph() {
-  if (handle_) cudaGraphExecDestroy(handle_);
+  handle_.reset(launchable);
 }
 void Graph::launch(const Stream& stream) const {
-  check_cuda(cudaGraphLaunch(handle_, stream.handle()), "cudaGraphLaunch");
+  check_cuda(cudaGraphLaunch(handle_.get(), stream.handle()), "cudaGraphLaunch");
 }
 
 std::vector<std::byte> export_memory(const void* allocation) {
   cudaIpcMemHandle_t handle;
   check_cuda(cudaIpcGetMemHandle(&handle, const_cast<void*>(allocation)), "cudaIpcGetMemHandle");
-  std::vector<std::byte> bytes(sizeof handle);
-  std::memcpy(bytes.data(), &handle, sizeof handle);
-  return bytes;
+  return bytes_of(handle);
 }
 void* import_memory(const std::vector<std::byte>& bytes) {
-  cudaIpcMemHandle_t handle;
-  check(bytes.size() == sizeof handle, "a memory handle of ", bytes.size(), " bytes");
-  std::memcpy(&handle, bytes.data(), sizeof handle);
   void* at = nullptr;
-  check_cuda(cudaIpcOpenMemHandle(&at, handle, cudaIpcMemLazyEnablePeerAccess),
+  check_cuda(cudaIpcOpenMemHandle(&at, handle_of<cudaIpcMemHandle_t>(bytes, "a memory"),
+                                  cudaIpcMemLazyEnablePeerAccess),
              "cudaIpcOpenMemHandle (device memory of another process; containers need --ipc=host)");
   return at;
 }
@@ -253,6 +263,5 @@ int64_t device_free_bytes() {
   check_cuda(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
   return int64_t(free_bytes);
 }
-void device_synchronize() { check_cuda(cudaDeviceSynchronize(), "on the device"); }
 
 }  // namespace longnet

@@ -10,11 +10,13 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/check.h"
 #include "core/tagged_memory.h"
 
 struct CUstream_st;
@@ -22,6 +24,9 @@ struct CUevent_st;
 struct CUgraphExec_st;
 
 namespace longnet {
+
+// Throws Error with the name and text of the cudaError_t `status` unless it is cudaSuccess.
+void check_cuda(int status, Located what);
 
 struct DeviceInfo {
   int index = 0;
@@ -77,59 +82,45 @@ inline void require_admitted(const MemoryLedger& ledger, const std::string& tag,
 }
 
 // Memory of the current device, 256-byte aligned.
-class DeviceBuffer {
+class DeviceBuffer : public LedgerBuffer {
  public:
   // kShared: other processes may open it (export_memory). The driver puts small allocations into
   // one block of 2 MiB and exports whole blocks: shared memory has blocks of its own.
   enum class Kind { kPrivate, kShared };
   DeviceBuffer() = default;
-  DeviceBuffer(MemoryLedger& ledger, std::string tag, int64_t bytes, Kind kind = Kind::kPrivate);
-  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
-    if (this == &other) return *this;
-    release();
-    ledger_ = std::exchange(other.ledger_, nullptr);
-    tag_ = std::move(other.tag_);
-    data_ = std::exchange(other.data_, nullptr);
-    bytes_ = std::exchange(other.bytes_, 0);
-    return *this;
-  }
-  ~DeviceBuffer() { release(); }
-  std::byte* data() const { return data_; }
-  int64_t size() const { return bytes_; }
+  DeviceBuffer(MemoryLedger& ledger, const std::string& tag, int64_t bytes,
+               Kind kind = Kind::kPrivate);
   // Copies a host list to its begin; returns when it is there.
   template <class T>
   T* upload(const std::vector<T>& list) {
     upload_bytes(list.data(), int64_t(list.size() * sizeof(T)));
-    return reinterpret_cast<T*>(data_);
+    return reinterpret_cast<T*>(data());
   }
 
  private:
   void upload_bytes(const void* from, int64_t bytes);
-  void release() noexcept;
-  MemoryLedger* ledger_ = nullptr;
-  std::string tag_;
-  std::byte* data_ = nullptr;
-  int64_t bytes_ = 0;
 };
+
+// Destroys what a handle of the runtime stands for, and frees page-locked memory.
+struct DestroyHandle {
+  void operator()(std::byte* page_locked) const noexcept;
+  void operator()(CUstream_st* stream) const noexcept;
+  void operator()(CUevent_st* event) const noexcept;
+  void operator()(CUgraphExec_st* graph) const noexcept;
+};
+template <class T>
+using DeviceHandle = std::unique_ptr<T, DestroyHandle>;
 
 // Page-locked host memory, for copies that overlap with kernels.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
   explicit PinnedBuffer(int64_t bytes);
-  PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~PinnedBuffer();
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return data_.get(); }
   int64_t size() const { return bytes_; }
 
  private:
-  std::byte* data_ = nullptr;
+  DeviceHandle<std::byte> data_;
   int64_t bytes_ = 0;
 };
 
@@ -140,44 +131,34 @@ class Stream {
  public:
   enum class Priority { kNormal, kHigh };
   explicit Stream(Priority priority = Priority::kNormal);
-  ~Stream();
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
   void wait(const Event& event) const;
   void copy(void* into, const void* from, int64_t bytes) const;
   void fill(void* at, int byte, int64_t bytes) const;
   void synchronize() const;  // throws the error of work on it
-  CUstream_st* handle() const { return handle_; }
+  CUstream_st* handle() const { return handle_.get(); }
 
  private:
-  CUstream_st* handle_ = nullptr;
+  DeviceHandle<CUstream_st> handle_;
 };
 
 class Event {
  public:
   enum class Kind { kTiming, kOrder, kShared };  // kShared: other processes may open it
   explicit Event(Kind kind = Kind::kOrder);
-  ~Event();
-  Event(Event&& other) noexcept { *this = std::move(other); }
-  Event& operator=(Event&& other) noexcept {
-    std::swap(handle_, other.handle_);
-    return *this;
-  }
   void record(const Stream& stream) const;
   void synchronize() const;
   bool over() const;  // throws the error of work before it
   // Seconds from `begin` to this one; both recorded, both kTiming.
   double seconds_since(const Event& begin) const;
-  CUevent_st* handle() const { return handle_; }
+  CUevent_st* handle() const { return handle_.get(); }
 
   // 64 bytes that open the same event in another process.
   std::vector<std::byte> export_handle() const;
   static Event import_handle(const std::vector<std::byte>& handle);
 
  private:
-  struct Adopt {};
-  Event(Adopt, CUevent_st* handle) : handle_(handle) {}
-  CUevent_st* handle_ = nullptr;
+  explicit Event(CUevent_st* handle) : handle_(handle) {}
+  DeviceHandle<CUevent_st> handle_;
 };
 
 // The work enqueued on `stream` while `record` ran, launched as one.
@@ -194,16 +175,13 @@ class Graph {
     }
     end(stream);
   }
-  ~Graph();
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
   void launch(const Stream& stream) const;
 
  private:
   static void begin(const Stream& stream);
   static void abandon(const Stream& stream) noexcept;
   void end(const Stream& stream);
-  CUgraphExec_st* handle_ = nullptr;
+  DeviceHandle<CUgraphExec_st> handle_;
 };
 
 // Device memory of one process, for another one on the same machine.
@@ -218,6 +196,5 @@ std::string device_bus_id(int device);  // "0000:1b:00.0", or "" when there is n
 int current_device();                   // of the calling thread
 int current_multiprocessors();          // of its device
 int64_t device_free_bytes();            // of the current device, as the driver counts it
-void device_synchronize();
 
 }  // namespace longnet

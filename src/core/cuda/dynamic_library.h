@@ -1,29 +1,45 @@
 // Libraries that may be absent when a program starts: opened by name when they are needed.
 #pragma once
+#include <dlfcn.h>
+
 #include <string>
-#include <vector>
+
+#include "core/check.h"
 
 namespace longnet {
 
 class DynamicLibrary {
  public:
-  // Opens the first of `names` that the loader finds; if none, is_open() is false and error() is
-  // the reason.
-  explicit DynamicLibrary(const std::vector<std::string>& names);
+  // Becomes a pointer to a function of whatever type it is assigned to.
+  struct Symbol {
+    void* at;
+    template <class Function>
+    operator Function*() const {  // NOLINT: implicit
+      return reinterpret_cast<Function*>(at);
+    }
+  };
+
+  // Where the loader does not find it, is_open() is false and error() is the reason.
+  explicit DynamicLibrary(const char* name)
+      : handle_(dlopen(name, RTLD_NOW | RTLD_GLOBAL)), name_(name) {
+    if (handle_ != nullptr) return;
+    const char* const why = dlerror();
+    error_ = why ? why : name;
+  }
   bool is_open() const { return handle_ != nullptr; }
   const std::string& error() const { return error_; }
-  const std::string& name() const { return name_; }
   // Null when the library has no such symbol.
-  void* find(const char* symbol) const;
-  // Throws Error that names library and symbol.
-  template <class Function>
-  void load(Function*& function, const char* symbol) const {
-    function = reinterpret_cast<Function*>(require(symbol));
+  Symbol find(const char* symbol) const { return {handle_ ? dlsym(handle_, symbol) : nullptr}; }
+  // Null when the library is absent. Throws Error when it has no such symbol.
+  Symbol require(const char* symbol) const {
+    const Symbol found = find(symbol);
+    check(!is_open() || found.at != nullptr, "library ", name_, " has no ", symbol,
+          ": another version is installed than needed");
+    return found;
   }
 
  private:
-  void* require(const char* symbol) const;
-  void* handle_ = nullptr;  // never closed: GPU libraries do not like to be unloaded
+  void* handle_;  // never closed: GPU libraries do not like to be unloaded
   std::string name_, error_;
 };
 

@@ -12,13 +12,15 @@ namespace {
 // Declarations of nvml.h, which Debian and the toolkit's runtime packages lack: the C interface is
 // stable.
 using NvmlDevice = void*;
-enum : uint64_t {
-  kPowerCap = 0x4,
-  kHardwareSlowdown = 0x8,
-  kSoftwareThermal = 0x20,
-  kHardwareThermal = 0x40,
-  kPowerBrake = 0x80
-};
+// Limits that slow a measurement down.
+constexpr struct {
+  uint64_t bit;
+  const char* name;
+} kLimits[] = {{0x4, "power cap"},
+               {0x8, "hardware slowdown"},
+               {0x20, "software thermal"},
+               {0x40, "hardware thermal"},
+               {0x80, "power brake"}};
 constexpr unsigned kSmClock = 1, kMemoryClock = 2, kGpuTemperature = 0;
 constexpr unsigned kPowerPolicy = 0, kThermalPolicy = 1, kMostLinks = 18;
 struct ViolationTime {
@@ -26,45 +28,36 @@ struct ViolationTime {
 };
 
 struct Nvml {
-  DynamicLibrary library{{"libnvidia-ml.so.1"}};
-  int (*init)() = nullptr;
-  int (*by_bus)(const char*, NvmlDevice*) = nullptr;
-  int (*clock)(NvmlDevice, unsigned, unsigned*) = nullptr;
-  int (*max_clock)(NvmlDevice, unsigned, unsigned*) = nullptr;
-  int (*temperature)(NvmlDevice, unsigned, unsigned*) = nullptr;
-  int (*power)(NvmlDevice, unsigned*) = nullptr;
-  int (*limits)(NvmlDevice, unsigned long long*) = nullptr;
+  DynamicLibrary library{"libnvidia-ml.so.1"};
+  int (*init)() = library.find("nvmlInit_v2");
+  int (*by_bus)(const char*, NvmlDevice*) = library.find("nvmlDeviceGetHandleByPciBusId_v2");
+  int (*clock)(NvmlDevice, unsigned, unsigned*) = library.find("nvmlDeviceGetClockInfo");
+  int (*max_clock)(NvmlDevice, unsigned, unsigned*) = library.find("nvmlDeviceGetMaxClockInfo");
+  int (*temperature)(NvmlDevice, unsigned, unsigned*) = library.find("nvmlDeviceGetTemperature");
+  int (*power)(NvmlDevice, unsigned*) = library.find("nvmlDeviceGetPowerUsage");
+  int (*limits)(NvmlDevice,
+                unsigned long long*) = library.find("nvmlDeviceGetCurrentClocksEventReasons");
   // Not every device or driver has these.
-  int (*violation)(NvmlDevice, unsigned, ViolationTime*) = nullptr;
-  int (*link_state)(NvmlDevice, unsigned, int*) = nullptr;
-  int (*pcie_generation)(NvmlDevice, unsigned*) = nullptr;
-  int (*pcie_lanes)(NvmlDevice, unsigned*) = nullptr;
+  int (*violation)(NvmlDevice, unsigned,
+                   ViolationTime*) = library.find("nvmlDeviceGetViolationStatus");
+  int (*link_state)(NvmlDevice, unsigned, int*) = library.find("nvmlDeviceGetNvLinkState");
+  int (*pcie_generation)(NvmlDevice,
+                         unsigned*) = library.find("nvmlDeviceGetMaxPcieLinkGeneration");
+  int (*pcie_lanes)(NvmlDevice, unsigned*) = library.find("nvmlDeviceGetMaxPcieLinkWidth");
   bool ready = false;
 
   Nvml() {
-    const auto find = [&](auto*& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(library.find(name));
-      return function != nullptr;
-    };
-    find(violation, "nvmlDeviceGetViolationStatus");
-    find(link_state, "nvmlDeviceGetNvLinkState");
-    find(pcie_generation, "nvmlDeviceGetMaxPcieLinkGeneration");
-    find(pcie_lanes, "nvmlDeviceGetMaxPcieLinkWidth");
-    ready = find(init, "nvmlInit_v2") && find(by_bus, "nvmlDeviceGetHandleByPciBusId_v2") &&
-            find(clock, "nvmlDeviceGetClockInfo") && find(max_clock, "nvmlDeviceGetMaxClockInfo") &&
-            find(temperature, "nvmlDeviceGetTemperature") &&
-            find(power, "nvmlDeviceGetPowerUsage") &&
-            (find(limits, "nvmlDeviceGetCurrentClocksEventReasons") ||
-             find(limits, "nvmlDeviceGetCurrentClocksThrottleReasons")) &&  // before driver 535
-            init() == 0;
+    if (limits == nullptr)  // before driver 535
+      limits = library.find("nvmlDeviceGetCurrentClocksThrottleReasons");
+    ready = init && by_bus && clock && max_clock && temperature && power && limits && init() == 0;
   }
 
   // Null when NVML or the device is not there.
   static NvmlDevice device(int index) {
     const std::string bus = device_bus_id(index);
     NvmlDevice handle = nullptr;
-    return get().ready && !bus.empty() && get().by_bus(bus.c_str(), &handle) == 0 ? handle
-                                                                                  : nullptr;
+    const bool known = get().ready && !bus.empty() && get().by_bus(bus.c_str(), &handle) == 0;
+    return known ? handle : nullptr;
   }
   static const Nvml& get() {
     static const Nvml nvml;
@@ -72,9 +65,11 @@ struct Nvml {
   }
 };
 
-unsigned number(int (*function)(NvmlDevice, unsigned*), NvmlDevice device) {
+// 0 where the library has no such function, or it fails.
+template <class Function, class... Arguments>
+int number(Function* function, NvmlDevice device, Arguments... arguments) {
   unsigned value = 0;
-  return function != nullptr && function(device, &value) == 0 ? value : 0;
+  return function != nullptr && function(device, arguments..., &value) == 0 ? int(value) : 0;
 }
 
 double slowed_seconds(NvmlDevice device) {
@@ -90,22 +85,9 @@ double slowed_seconds(NvmlDevice device) {
 
 }  // namespace
 
-bool DeviceClocks::throttled() const {
-  return (limits &
-          (kPowerCap | kHardwareSlowdown | kSoftwareThermal | kHardwareThermal | kPowerBrake)) != 0;
-}
-
 std::string DeviceClocks::limits_text() const {
-  const struct {
-    uint64_t bit;
-    const char* name;
-  } names[] = {{kPowerCap, "power cap"},
-               {kHardwareSlowdown, "hardware slowdown"},
-               {kSoftwareThermal, "software thermal"},
-               {kHardwareThermal, "hardware thermal"},
-               {kPowerBrake, "power brake"}};
   std::string text;
-  for (const auto& [bit, name] : names)
+  for (const auto& [bit, name] : kLimits)
     if (limits & bit) text += (text.empty() ? "" : ", ") + std::string(name);
   return text.empty() ? "none" : text;
 }
@@ -115,15 +97,11 @@ DeviceClocks read_device_clocks(int device) {
   const Nvml& nvml = Nvml::get();
   const NvmlDevice handle = Nvml::device(device);
   if (handle == nullptr) return now;
-  const auto read = [&](auto function, auto... arguments) {
-    unsigned value = 0;
-    return function(handle, arguments..., &value) == 0 ? int(value) : 0;
-  };
-  now.sm_mhz = read(nvml.clock, kSmClock);
-  now.sm_max_mhz = read(nvml.max_clock, kSmClock);
-  now.memory_mhz = read(nvml.clock, kMemoryClock);
-  now.temperature_c = read(nvml.temperature, kGpuTemperature);
-  now.power_w = read(nvml.power) / 1000.0;
+  now.sm_mhz = number(nvml.clock, handle, kSmClock);
+  now.sm_max_mhz = number(nvml.max_clock, handle, kSmClock);
+  now.memory_mhz = number(nvml.clock, handle, kMemoryClock);
+  now.temperature_c = number(nvml.temperature, handle, kGpuTemperature);
+  now.power_w = number(nvml.power, handle) / 1000.0;
   unsigned long long limits = 0;
   if (nvml.limits(handle, &limits) == 0) now.limits = limits;
   now.slowed_s = slowed_seconds(handle);
@@ -135,8 +113,8 @@ DeviceLinks read_device_links(int device) {
   const Nvml& nvml = Nvml::get();
   const NvmlDevice handle = Nvml::device(device);
   if (handle == nullptr) return {};
-  DeviceLinks links{.pcie_generation = int(number(nvml.pcie_generation, handle)),
-                    .pcie_lanes = int(number(nvml.pcie_lanes, handle))};
+  DeviceLinks links{.pcie_generation = number(nvml.pcie_generation, handle),
+                    .pcie_lanes = number(nvml.pcie_lanes, handle)};
   for (unsigned link = 0; nvml.link_state != nullptr && link < kMostLinks; ++link) {
     int up = 0;
     if (nvml.link_state(handle, link, &up) == 0) links.nvlinks += up == 1;

@@ -17,7 +17,7 @@ struct DeviceClocks {
   double slowed_s = std::numeric_limits<double>::quiet_NaN();
   // True under limits that slow a measurement down: power cap, thermal, hardware slowdown. Not when
   // idle, nor under clocks that somebody has set.
-  bool throttled() const;
+  bool throttled() const { return limits_text() != "none"; }
   std::string limits_text() const;  // "none", "power cap", ...
 };
 DeviceClocks read_device_clocks(int device);

@@ -133,8 +133,8 @@ void DeviceExecutor::fill_inputs() {
   const AttentionProblem& p = sharded().problem;
   for (const TensorKind kind : {TensorKind::kQuery, TensorKind::kKeyValue}) {
     MemoryLedger lists;  // gone before anything is measured
-    const DeviceFill fill(input_rows(*bound_, kind), p.seed, p.head_dim, StoredAs::kBFloat16,
-                          lists);
+    const PreparedRows fill =
+        prepare_fill(input_rows(*bound_, kind), p.seed, p.head_dim, StoredAs::kBFloat16, lists);
     fill.launch(compute_);
     compute_.synchronize();
   }
@@ -335,8 +335,9 @@ SampleErrors DeviceExecutor::compare(const AttentionProblem& problem,
     rows.push_back({output_row(bound, batch, q.head, q.token).data(), at + i * d, d, d, 1});
     lses.push_back({output_lse(bound, batch, q.head, q.token), at + count * d + i, 1, 1, 1});
   }
-  const DevicePack pack_rows(rows, d * int64_t{sizeof(float)}, 4, ledger);
-  const DevicePack pack_lses(lses, 4, 4, ledger);  // both have lists, until the copies are done
+  // Both have lists, until the copies are done.
+  const PreparedRows pack_rows = prepare_pack(rows, d * int64_t{sizeof(float)}, 4, ledger);
+  const PreparedRows pack_lses = prepare_pack(lses, 4, 4, ledger);
   pack_rows.launch(compute_);
   pack_lses.launch(compute_);
   std::vector<float> host(size_t(count * (d + 1)));

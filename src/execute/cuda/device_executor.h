@@ -33,10 +33,8 @@ Tolerance device_tolerance(double given, bool rounded = false);
 // One op of a bound program, prepared for a GPU: its lists of tasks are in device memory.
 struct DeviceOp {
   std::unique_ptr<PreparedAttend> attend;
-  std::vector<DevicePack> packs;
-  std::vector<DeviceConvert> converts;
-  std::unique_ptr<DeviceMerge> merge;
-  std::unique_ptr<DeviceFill> fill;     // virtual ranks: what others would send
+  std::vector<PreparedRows> rows;       // packs, conversions, merges
+  PreparedRows fill;                    // virtual ranks: what others would send
   std::span<const std::byte> own_from;  // virtual ranks: a rank's part for itself of an all-to-all
   std::span<std::byte> own_into;
   std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills

@@ -6,7 +6,7 @@
 
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
-#include "emulation/emulated_kernels.h"
+#include "emulation/emulated_device.h"
 #include "execute/cuda/testing/device_case.h"
 #include "execute/virtual_walk.h"
 #include "schedule/registry.h"

@@ -7,7 +7,7 @@
 
 #include "core/random.h"
 #include "kernels/attention_kernel.h"
-#include "kernels/cpu/simd_targets.h"
+#include "kernels/cpu/machine_peak.h"
 #include "kernels/reference/row_oracle.h"
 
 namespace longnet {

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/attend_workspace.h"
 #include "kernels/cpu/highway_targets.h"
 #include "kernels/cpu/key_panels.h"
 
@@ -12,7 +11,6 @@
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "kernels/cpu/pack_panel-inl.h"
 #include "kernels/cpu/tile_kernels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -265,10 +263,6 @@ HWY_AFTER_NAMESPACE();
 namespace longnet {
 
 HWY_EXPORT(attend_on_target);
-
-int64_t attend_workspace_bytes(int64_t head_dim) {
-  return AttendWorkspace(nullptr, head_dim).floats * int64_t(sizeof(float));
-}
 
 void attend_task(const AttendTask& task, const AttendOptions& options, std::byte* workspace) {
   HWY_DYNAMIC_DISPATCH(attend_on_target)(task, options, workspace);

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "core/check.h"
-#include "kernels/cpu/simd_targets.h"
+#include "kernels/cpu/machine_peak.h"
 #include "kernels/testing/attend_case.h"
 
 namespace longnet {

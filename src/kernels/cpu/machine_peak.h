@@ -1,12 +1,31 @@
-// Peak arithmetic and memory bandwidth of this machine, measured: the base of every "share of
-// peak".
+// What this machine's cores can do: their instruction sets, and their peak arithmetic and memory
+// bandwidth, measured: the base of every "share of peak".
 #pragma once
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace longnet {
 
-// fp32 multiply-adds per second times 2, on the instruction set that the cpu kernel runs on now
-// (simd_targets.h): independent chains in registers, no memory. `threads` threads run at once; the
+// Instruction sets that are compiled in and that this CPU has, best first, e.g. {"AVX3", "AVX2",
+// "SCALAR"}.
+std::vector<std::string> simd_targets();
+
+// The instruction set that the cpu kernel runs on now.
+std::string simd_target();
+
+// While it lives, the whole process uses the named instruction set. Throws UsageError on a name
+// that simd_targets() does not list. Not for use while kernels run.
+class ScopedSimdTarget {
+ public:
+  explicit ScopedSimdTarget(const std::string& name);
+  ~ScopedSimdTarget();
+  ScopedSimdTarget(const ScopedSimdTarget&) = delete;
+  ScopedSimdTarget& operator=(const ScopedSimdTarget&) = delete;
+};
+
+// fp32 multiply-adds per second times 2, on the instruction set that the cpu kernel runs on now:
+// independent chains in registers, no memory. `threads` threads run at once; the
 // best of several windows within about `seconds`, because other processes disturb some windows.
 double measure_fma_peak_flops(int threads, double seconds);
 

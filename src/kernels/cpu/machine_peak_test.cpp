@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 
 #include "core/check.h"
-#include "kernels/cpu/simd_targets.h"
 
 namespace longnet {
 namespace {

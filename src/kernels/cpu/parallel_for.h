@@ -10,21 +10,8 @@
 
 namespace longnet {
 
-// body(item, thread) for each item in [0, items); dynamic, since causal tasks differ in cost.
-template <class Body>
-void parallel_for(int64_t items, int threads, const Body& body) {
-#if defined(_OPENMP)
-  if (threads > 1 && items > 1) {
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int64_t i = 0; i < items; ++i) body(i, omp_get_thread_num());
-    return;
-  }
-#endif
-  (void)threads;
-  for (int64_t i = 0; i < items; ++i) body(i, 0);
-}
-
-// body(list, item, thread) for each item in [0, items(list)) of each list.
+// body(list, item, thread) for each item in [0, items(list)) of each list; dynamic, since causal
+// tasks differ in cost.
 template <class List, class Items, class Body>
 void parallel_for_lists(std::span<const List> lists, int threads, const Items& items,
                         const Body& body) {
@@ -44,6 +31,14 @@ void parallel_for_lists(std::span<const List> lists, int threads, const Items& i
     const int64_t count = items(list);
     for (int64_t i = 0; i < count; ++i) body(list, i, 0);
   }
+}
+
+// body(item, thread) for each item in [0, items).
+template <class Body>
+void parallel_for(int64_t items, int threads, const Body& body) {
+  parallel_for_lists(
+      std::span<const int64_t>(&items, 1), items > 1 ? threads : 1, [](int64_t n) { return n; },
+      [&](int64_t, int64_t item, int thread) { body(item, thread); });
 }
 
 // body(task, begin, rows) for consecutive pieces of at most `piece_rows` rows of each task.

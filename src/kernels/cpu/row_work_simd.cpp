@@ -1,11 +1,9 @@
-#include "kernels/cpu/row_work_simd.h"
-
 #include <array>
 #include <cmath>
 #include <cstring>
 
 #include "kernels/cpu/highway_targets.h"
-#include "kernels/row_hash.h"
+#include "kernels/cpu/rows_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/row_work_simd.cpp"

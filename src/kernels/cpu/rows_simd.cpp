@@ -5,10 +5,10 @@
 #include <limits>
 
 #include "kernels/cpu/highway_targets.h"
-#include "kernels/cpu/prefetch_row.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rows_simd.cpp"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
@@ -16,6 +16,18 @@ HWY_BEFORE_NAMESPACE();
 namespace longnet {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+// Prefetches of strided rows, which hardware prefetchers do not follow.
+constexpr int64_t kRowsAhead = 16;  // this far ahead hides the latency of memory
+
+HWY_INLINE void prefetch_row(const void* row, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(static_cast<const char*>(row) + at);
+}
+
+HWY_INLINE void prefetch_row(const PartialRun& run, int64_t row, int64_t head_dim) {
+  prefetch_row(run.o + row * run.o_stride, head_dim * int64_t(sizeof(float)));
+  hwy::Prefetch(run.lse + row * run.lse_stride);
+}
 
 // into[c] = into_weight * into[c] + from_weight * from[c]; head_dim is a multiple of 8.
 void blend_row(const float* HWY_RESTRICT from, float from_weight, float* HWY_RESTRICT into,
@@ -104,10 +116,11 @@ void merge_rows(const MergeTask& task, MergeRule rule, int64_t head_dim) {
 void pack_rows(const PackTask& task, int64_t row_bytes, int64_t element_bytes) {
   const std::byte* from = static_cast<const std::byte*>(task.from);
   std::byte* into = static_cast<std::byte*>(task.into);
+  constexpr int64_t kAhead = HWY_NAMESPACE::kRowsAhead;
   const int64_t from_pitch = task.from_stride * element_bytes;
   const int64_t into_pitch = task.into_stride * element_bytes;
   for (int64_t i = 0; i < task.rows; ++i) {
-    if (i + kRowsAhead < task.rows) prefetch_row(from + kRowsAhead * from_pitch, row_bytes);
+    if (i + kAhead < task.rows) HWY_NAMESPACE::prefetch_row(from + kAhead * from_pitch, row_bytes);
     std::memcpy(into, from, size_t(row_bytes));
     from += from_pitch;
     into += into_pitch;

@@ -1,8 +1,6 @@
 // The compiled tile shapes of the `cuda` kernel.
-#include "core/cuda/cuda_check.h"
-#include "kernels/cuda/attend_launch.h"
 #include "kernels/cuda/attend_tile.cuh"
-#include "kernels/cuda/tile_shapes.h"
+#include "kernels/cuda/launchers.h"
 
 namespace longnet {
 namespace {
@@ -22,23 +20,21 @@ void launch_tiles(const TileInputs& inputs, int64_t tiles, const Stream& stream)
 
 template <class Shape, class Element = __nv_bfloat16>
 constexpr TileLauncher launcher(std::string_view name) {
-  return {name, Shape::kDim,
+  return {name,
+          Shape::kDim,
           std::is_same_v<Element, __half> ? DeviceElement::kFloat16 : DeviceElement::kBFloat16,
-          Shape::kRows, launch_tiles<Shape, Element>};
+          Shape::kRows,
+          Shape::kKeys,
+          launch_tiles<Shape, Element>};
 }
 
 constexpr TileLauncher kLaunchers[] = {
-    launcher<DefaultShape<64>>("128x64q-2"),
-    launcher<DefaultShape<128>>("128x64-2"),
-    launcher<DefaultShape<256>>("64x32-1"),
-    launcher<DefaultShape<64>, __half>("128x64q-2"),
-    launcher<DefaultShape<128>, __half>("128x64-2"),
-    launcher<DefaultShape<256>, __half>("64x32-1"),
+    launcher<Shape64>("128x64q-2"),         launcher<Shape128>("128x64-2"),
+    launcher<Shape256>("64x32-1"),          launcher<Shape64, __half>("128x64q-2"),
+    launcher<Shape128, __half>("128x64-2"), launcher<Shape256, __half>("64x32-1"),
 #ifdef LONGNET_CUDA_VARIANTS
-    launcher<Shape64Lean>("128x64-3"),
-    launcher<Shape64Wide>("128x128q-2"),
-    launcher<Shape64Small>("64x64q-4"),
-    launcher<Shape128Lean>("128x32-2"),
+    launcher<Shape64Lean>("128x64-3"),      launcher<Shape64Wide>("128x128q-2"),
+    launcher<Shape64Small>("64x64q-4"),     launcher<Shape128Lean>("128x32-2"),
     launcher<Shape128Small>("64x64q-3"),
 #endif
 };

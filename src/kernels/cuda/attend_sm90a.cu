@@ -1,14 +1,12 @@
 // The compiled tile shapes of the `cuda_sm90a` kernel, for sm_90a alone.
-#include "core/cuda/cuda_check.h"
-#include "kernels/cuda/group_launch.h"
-#include "kernels/cuda/group_shapes.h"
 #include "kernels/cuda/group_tile.cuh"
+#include "kernels/cuda/launchers.h"
 
 namespace longnet {
 namespace {
 
 template <class Shape, class Element>
-void launch_groups(const GroupInputs& inputs, int blocks, const Stream& stream) {
+void launch_groups(const GroupInputs& inputs, int64_t blocks, const Stream& stream) {
   if (blocks == 0) return;
   constexpr int kBytes = Shape::kSharedBytes + Shape::kAlignment;  // it may begin anywhere
   const auto kernel = attend_group_kernel<Shape, Element>;

@@ -1,6 +1,5 @@
 // Builds without cuDNN's headers.
-#include "core/check.h"
-#include "kernels/cuda/cudnn_kernel.h"
+#include "kernels/cuda/device_kernel.h"
 
 namespace longnet {
 

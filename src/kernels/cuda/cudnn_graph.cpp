@@ -1,109 +1,26 @@
 #include "kernels/cuda/cudnn_graph.h"
 
-#include <cudnn.h>
-
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "core/check.h"
-#include "core/cuda/dynamic_library.h"
-#include "kernels/cuda/cudnn_kernel.h"
+#include "kernels/cuda/cudnn_library.h"
 
 namespace longnet {
 namespace {
-
-struct Cudnn {
-  DynamicLibrary library{{"libcudnn.so.9"}};
-  decltype(&cudnnGetVersion) version = nullptr;
-  decltype(&cudnnCreate) create = nullptr;
-  decltype(&cudnnDestroy) destroy = nullptr;
-  decltype(&cudnnSetStream) set_stream = nullptr;
-  decltype(&cudnnGetErrorString) error_string = nullptr;
-  decltype(&cudnnGetLastErrorString) last_error = nullptr;
-  decltype(&cudnnBackendCreateDescriptor) create_descriptor = nullptr;
-  decltype(&cudnnBackendDestroyDescriptor) destroy_descriptor = nullptr;
-  decltype(&cudnnBackendSetAttribute) set = nullptr;
-  decltype(&cudnnBackendGetAttribute) get = nullptr;
-  decltype(&cudnnBackendFinalize) finalize = nullptr;
-  decltype(&cudnnBackendExecute) execute = nullptr;
-
-  Cudnn() {
-    if (!library.is_open()) return;
-    library.load(version, "cudnnGetVersion");
-    library.load(create, "cudnnCreate");
-    library.load(destroy, "cudnnDestroy");
-    library.load(set_stream, "cudnnSetStream");
-    library.load(error_string, "cudnnGetErrorString");
-    library.load(last_error, "cudnnGetLastErrorString");
-    library.load(create_descriptor, "cudnnBackendCreateDescriptor");
-    library.load(destroy_descriptor, "cudnnBackendDestroyDescriptor");
-    library.load(set, "cudnnBackendSetAttribute");
-    library.load(get, "cudnnBackendGetAttribute");
-    library.load(finalize, "cudnnBackendFinalize");
-    library.load(execute, "cudnnBackendExecute");
-  }
-};
-
-const Cudnn& cudnn() {
-  static const Cudnn instance;
-  return instance;
-}
-
-void check_cudnn(cudnnStatus_t status, Located what) {
-  if (status == CUDNN_STATUS_SUCCESS) return;
-  char detail[1024] = "";
-  cudnn().last_error(detail, sizeof detail);
-  fail_at(concat("cuDNN, ", what.text, ": ", cudnn().error_string(status), " ", detail),
-          what.where);
-}
-
-class Descriptor {
- public:
-  explicit Descriptor(cudnnBackendDescriptorType_t type) {
-    check(cudnn().library.is_open(), "cuDNN is missing: ", cudnn().library.error());
-    check_cudnn(cudnn().create_descriptor(type, &handle_), "create descriptor");
-  }
-  Descriptor(Descriptor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  ~Descriptor() {
-    if (handle_) cudnn().destroy_descriptor(handle_);
-  }
-  cudnnBackendDescriptor_t handle() const { return handle_; }
-
-  Descriptor& set(cudnnBackendAttributeName_t name, const std::vector<int64_t>& values) {
-    return set_raw(name, CUDNN_TYPE_INT64, int64_t(values.size()), values.data());
-  }
-  Descriptor& set(cudnnBackendAttributeName_t name,
-                  const std::vector<cudnnBackendDescriptor_t>& values) {
-    return set_raw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, int64_t(values.size()), values.data());
-  }
-  Descriptor& set(cudnnBackendAttributeName_t name, const Descriptor& value) {
-    return set_raw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value.handle_);
-  }
-  template <class T>
-  Descriptor& set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, T value) {
-    return set_raw(name, type, 1, &value);
-  }
-  Descriptor& set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                      int64_t count, const void* values) {
-    check_cudnn(cudnn().set(handle_, name, type, count, values), "set attribute");
-    return *this;
-  }
-  Descriptor& finalize(Located what) {
-    check_cudnn(cudnn().finalize(handle_), what);
-    return *this;
-  }
-
- private:
-  cudnnBackendDescriptor_t handle_ = nullptr;
-};
 
 // LSEs lie behind the rows of a partial, one float per row: a head's first one may be anywhere.
 constexpr int64_t kLseAlignment = sizeof(float);
 
 enum Uid : int64_t { kQ = 1, kK, kV, kO, kLse, kScale, kHidden, kFirstVirtual = 100 };
+
+std::vector<int64_t> with_lanes(const std::array<int64_t, 3>& strides) {
+  return {strides[0], strides[1], strides[2], 1};
+}
 
 // Keeps every descriptor of an operation graph alive.
 class Graph4D {
@@ -113,9 +30,7 @@ class Graph4D {
 
  private:
   using Ref = const Descriptor*;
-  Descriptor& make(cudnnBackendDescriptorType_t type) {
-    return *keep_.emplace_back(std::make_unique<Descriptor>(type));
-  }
+  Descriptor& make(cudnnBackendDescriptorType_t type) { return keep_.emplace_back(type); }
   struct TensorKindOf {
     bool is_virtual = false, by_value = false;
     int64_t alignment = 16;
@@ -136,15 +51,14 @@ class Graph4D {
   Ref scalar(Uid uid) {
     return tensor(uid, CUDNN_DATA_FLOAT, {1, 1, 1, 1}, {1, 1, 1, 1}, {.by_value = true});
   }
-  Ref scores(cudnnDataType_t type) {  // a virtual [outer][inner][rows][keys]
-    return tensor(next_uid_++, type, {s_.outer, s_.inner, s_.rows, s_.keys},
-                  {s_.inner * s_.rows * s_.keys, s_.rows * s_.keys, s_.keys, 1},
+  // A virtual [outer][inner][rows][columns].
+  Ref between(cudnnDataType_t type, int64_t columns) {
+    return tensor(next_uid_++, type, {s_.outer, s_.inner, s_.rows, columns},
+                  {s_.inner * s_.rows * columns, s_.rows * columns, columns, 1},
                   {.is_virtual = true});
   }
-  Ref per_row() {
-    return tensor(next_uid_++, CUDNN_DATA_FLOAT, {s_.outer, s_.inner, s_.rows, 1},
-                  {s_.inner * s_.rows, s_.rows, 1, 1}, {.is_virtual = true});
-  }
+  Ref scores(cudnnDataType_t type) { return between(type, s_.keys); }
+  Ref per_row() { return between(CUDNN_DATA_FLOAT, 1); }
   void matmul(Ref a, Ref b, Ref c) {
     Descriptor& math = make(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     math.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
@@ -190,38 +104,32 @@ class Graph4D {
         .finalize("reduction operation");
     ops_.push_back(op.handle());
   }
-  Ref hide(Ref x);
+  // Keys that a row may not see get the lowest score.
+  Ref hide(Ref x) {
+    Ref row = scores(CUDNN_DATA_INT32), column = scores(CUDNN_DATA_INT32);
+    Ref visible = scores(CUDNN_DATA_BOOLEAN), out = scores(CUDNN_DATA_FLOAT);
+    pointwise({.mode = CUDNN_POINTWISE_GEN_INDEX, .x = x, .y = row, .axis = 2});
+    pointwise({.mode = CUDNN_POINTWISE_GEN_INDEX, .x = x, .y = column, .axis = 3});
+    const bool own = s_.mask == ViewMask::kUpToOwn;
+    pointwise({.mode = own ? CUDNN_POINTWISE_CMP_GE : CUDNN_POINTWISE_CMP_GT,
+               .x = row,
+               .b = column,
+               .y = visible,
+               .precision = CUDNN_DATA_BOOLEAN});
+    pointwise({.mode = CUDNN_POINTWISE_BINARY_SELECT,
+               .x = x,
+               .b = scalar(kHidden),
+               .t = visible,
+               .y = out});
+    return out;
+  }
 
   SdpaShape s_;
   int64_t next_uid_ = kFirstVirtual;
-  std::vector<std::unique_ptr<Descriptor>> keep_;
+  std::deque<Descriptor> keep_;  // which stay where they are
   std::vector<cudnnBackendDescriptor_t> ops_;
   Descriptor* operations_ = nullptr;
 };
-
-std::vector<int64_t> with_lanes(const std::array<int64_t, 3>& strides) {
-  return {strides[0], strides[1], strides[2], 1};
-}
-
-// Keys that a row may not see get the lowest score.
-Graph4D::Ref Graph4D::hide(Ref x) {
-  Ref row = scores(CUDNN_DATA_INT32), column = scores(CUDNN_DATA_INT32);
-  Ref visible = scores(CUDNN_DATA_BOOLEAN), out = scores(CUDNN_DATA_FLOAT);
-  pointwise({.mode = CUDNN_POINTWISE_GEN_INDEX, .x = x, .y = row, .axis = 2});
-  pointwise({.mode = CUDNN_POINTWISE_GEN_INDEX, .x = x, .y = column, .axis = 3});
-  const bool own = s_.mask == ViewMask::kUpToOwn;
-  pointwise({.mode = own ? CUDNN_POINTWISE_CMP_GE : CUDNN_POINTWISE_CMP_GT,
-             .x = row,
-             .b = column,
-             .y = visible,
-             .precision = CUDNN_DATA_BOOLEAN});
-  pointwise({.mode = CUDNN_POINTWISE_BINARY_SELECT,
-             .x = x,
-             .b = scalar(kHidden),
-             .t = visible,
-             .y = out});
-  return out;
-}
 
 Graph4D::Graph4D(const SdpaShape& s, int64_t lse_alignment, cudnnHandle_t handle) : s_(s) {
   const cudnnDataType_t type =
@@ -249,7 +157,8 @@ Graph4D::Graph4D(const SdpaShape& s, int64_t lse_alignment, cudnnHandle_t handle
   pointwise({.mode = CUDNN_POINTWISE_DIV, .x = e, .b = sum, .y = p});
   matmul(p, v, o);
   operations_ = &make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-  operations_->set(CUDNN_ATTR_OPERATIONGRAPH_OPS, ops_);
+  operations_->set_raw(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, ops_.size(),
+                       ops_.data());
   if (handle != nullptr)
     operations_->set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle);
   operations_->finalize("operation graph");
@@ -257,68 +166,145 @@ Graph4D::Graph4D(const SdpaShape& s, int64_t lse_alignment, cudnnHandle_t handle
 
 Descriptor device_from_json(const std::string& json) {
   Descriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  device.set_raw(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, int64_t(json.size()),
-                 json.data());
-  device.finalize("device description");
-  return device;
+  return std::move(device
+                       .set_raw(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                                json.size(), json.data())
+                       .finalize("device description"));
 }
 
 Descriptor describe_device(int index) {
   Descriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  device.set(CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, int32_t{index});
-  device.finalize("device");
-  return device;
+  return std::move(device.set(CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, int32_t{index})
+                       .finalize("device"));
 }
 
 // Engine configurations in the order in which cuDNN would try them.
-std::vector<std::unique_ptr<Descriptor>> configurations(const Graph4D& graph,
-                                                        const Descriptor* device) {
+std::vector<Descriptor> configurations(const Graph4D& graph,
+                                       const std::optional<Descriptor>& device) {
   Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.operations())
       .set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A);
-  if (device != nullptr) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *device);
+  if (device) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *device);
   heuristics.finalize("heuristics");
-  constexpr int kMost = 8;
-  std::vector<std::unique_ptr<Descriptor>> found;
+  constexpr size_t kMost = 8;
+  std::vector<Descriptor> found;
   std::vector<cudnnBackendDescriptor_t> handles;
-  for (int i = 0; i < kMost; ++i) {
-    found.push_back(std::make_unique<Descriptor>(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR));
-    handles.push_back(found.back()->handle());
-  }
+  while (found.size() < kMost)
+    handles.push_back(found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).handle());
   int64_t count = 0;
   check_cudnn(cudnn().get(heuristics.handle(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
                           CUDNN_TYPE_BACKEND_DESCRIPTOR, kMost, &count, handles.data()),
               "heuristics' results");
-  found.resize(size_t(count));
+  while (int64_t(found.size()) > count) found.pop_back();
   return found;
 }
 
-// One handle per thread: handles may not be shared.
-class ThreadHandle {
- public:
-  explicit ThreadHandle(int device) : device_(device) {
-    check_cudnn(cudnn().create(&handle_), "cudnnCreate");
-  }
-  ~ThreadHandle() { cudnn().destroy(handle_); }
-  ThreadHandle(const ThreadHandle&) = delete;
-  ThreadHandle& operator=(const ThreadHandle&) = delete;
-  cudnnHandle_t get() const { return handle_; }
-  int device() const { return device_; }
-
- private:
-  cudnnHandle_t handle_ = nullptr;
-  int device_;
-};
-
+// Handles may not be shared by threads.
 cudnnHandle_t handle_of_this_thread() {
-  static thread_local std::unique_ptr<ThreadHandle> handle;
-  const int device = current_device();
-  if (!handle || handle->device() != device) handle = std::make_unique<ThreadHandle>(device);
-  return handle->get();
+  struct Destroy {
+    void operator()(cudnnContext* handle) const { cudnn().destroy(handle); }
+  };
+  static thread_local std::map<int, std::unique_ptr<cudnnContext, Destroy>> handles;  // by device
+  auto& handle = handles[current_device()];
+  if (!handle) {
+    cudnnHandle_t made = nullptr;
+    check_cudnn(cudnn().create(&made), "cudnnCreate");
+    handle.reset(made);
+  }
+  return handle.get();
 }
 
 std::string version_text(int64_t v) {  // 90800 -> "9.8.0"
   return concat(v / 10000, ".", v / 100 % 100, ".", v % 100);
+}
+
+// A plan is made with a handle, as all of cuDNN's users do, or where that is refused from the
+// description of the device.
+class GraphPlan final : public SdpaPlan {
+ public:
+  // `lse_alignment`: that the plan may rely on.
+  GraphPlan(const SdpaShape& shape, int64_t lse_alignment, bool by_handle)
+      : shape_(shape),
+        lse_alignment_(lse_alignment),
+        handle_(by_handle ? handle_of_this_thread() : nullptr),
+        graph_(shape, lse_alignment, handle_) {
+    if (!by_handle) device_ = describe_device(current_device());
+  }
+  // Returns false, with the reasons added to `reasons`, where no configuration makes a plan.
+  bool build(std::string& reasons) {
+    for (const Descriptor& configuration : configurations(graph_, device_)) try {
+        build(configuration);
+        return true;
+      } catch (const Error& e) {
+        add_reason(reasons, e);
+      }
+    return false;
+  }
+  static void add_reason(std::string& reasons, const Error& e) {
+    reasons += concat(reasons.empty() ? "" : "; ", e.what());
+  }
+
+  int64_t workspace_bytes() const override { return workspace_; }
+  void launch(const SdpaPointers& at, void* workspace, const Stream& stream) const override;
+
+ private:
+  void build(const Descriptor& configuration) {
+    Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    if (device_)
+      plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *device_);
+    else
+      plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle_);
+    plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration).finalize("plan");
+    check_cudnn(cudnn().get(plan.handle(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                            CUDNN_TYPE_INT64, 1, nullptr, &workspace_),
+                "workspace");
+    plan_ = std::move(plan);
+  }
+
+  SdpaShape shape_;
+  int64_t lse_alignment_;
+  cudnnHandle_t handle_;
+  Graph4D graph_;
+  std::optional<Descriptor> device_, plan_;
+  int64_t workspace_ = 0;
+};
+
+void GraphPlan::launch(const SdpaPointers& at, void* workspace, const Stream& stream) const {
+  check(reinterpret_cast<uintptr_t>(at.lse) % size_t(lse_alignment_) == 0,
+        "cuDNN's plan wants LSEs aligned to ", lse_alignment_, " bytes: use kernel cuda");
+  const cudnnHandle_t handle = handle_of_this_thread();
+  check_cudnn(cudnn().set_stream(handle, stream.handle()), "cudnnSetStream");
+  float scale = 1.0f / std::sqrt(float(shape_.head_dim));
+  float hidden = std::numeric_limits<float>::lowest();
+  std::vector<int64_t> uids{kQ, kK, kV, kO, kLse, kScale};
+  std::vector<const void*> data{at.q, at.k, at.v, at.o, at.lse, &scale};
+  if (shape_.mask != ViewMask::kNone) {
+    uids.push_back(kHidden);
+    data.push_back(&hidden);
+  }
+  Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, uids)
+      .set_raw(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, data.size(), data.data())
+      .set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace)
+      .finalize("variant pack");
+  check_cudnn(cudnn().execute(handle, plan_->handle(), pack.handle()), "execute");
+}
+
+std::unique_ptr<const SdpaPlan> make_plan(const SdpaShape& shape) {
+  const std::string misaligned = why_misaligned(shape);
+  check(misaligned.empty(), "cuDNN: ", misaligned);
+  std::string reasons;
+  // Engines may insist on the alignment that cuDNN's own frontend gives to every tensor.
+  for (const bool by_handle : {true, false})
+    for (const int64_t lse_alignment : {kLseAlignment, int64_t{16}}) try {
+        auto plan = std::make_unique<GraphPlan>(shape, lse_alignment, by_handle);
+        if (plan->build(reasons)) return plan;
+      } catch (const Error& e) {
+        GraphPlan::add_reason(reasons, e);
+      }
+  throw Error(concat("cuDNN offers no plan for attention of ", shape.outer, " x ", shape.inner,
+                     " x ", shape.rows, " rows, ", shape.keys, " keys, head_dim ", shape.head_dim,
+                     reasons.empty() ? "" : ": ", reasons));
 }
 
 }  // namespace
@@ -347,104 +333,17 @@ int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_j
   const std::string misaligned = why_misaligned(shape);
   check(misaligned.empty(), "cuDNN: ", misaligned);
   const Graph4D graph(shape, kLseAlignment, nullptr);
-  const Descriptor device = device_from_json(device_json);
-  return int64_t(configurations(graph, &device).size());
+  return int64_t(configurations(graph, device_from_json(device_json)).size());
 }
 
-// A plan is made with a handle, as all of cuDNN's users do, or where that is refused from the
-// description of the device.
-struct SdpaPlan::State {
-  State(const SdpaShape& s, int64_t of_lse, bool by_handle)
-      : shape(s),
-        lse_alignment(of_lse),
-        handle(by_handle ? handle_of_this_thread() : nullptr),
-        graph(s, of_lse, handle) {
-    if (!by_handle) device = std::make_unique<Descriptor>(describe_device(current_device()));
-  }
-  bool build(const Descriptor& configuration, std::string& reasons);  // false: adds why not
-  SdpaShape shape;
-  int64_t lse_alignment;  // that the plan relies on
-  cudnnHandle_t handle;
-  Graph4D graph;
-  std::unique_ptr<Descriptor> device, plan;
-  int64_t workspace = 0;
-};
-
-bool SdpaPlan::State::build(const Descriptor& configuration, std::string& reasons) {
-  try {
-    auto built = std::make_unique<Descriptor>(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    if (device)
-      built->set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *device);
-    else
-      built->set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
-    built->set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration).finalize("plan");
-    check_cudnn(cudnn().get(built->handle(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                            CUDNN_TYPE_INT64, 1, nullptr, &workspace),
-                "workspace");
-    plan = std::move(built);
-    return true;
-  } catch (const Error& e) {
-    reasons += concat(reasons.empty() ? "" : "; ", e.what());
-    return false;
-  }
-}
-
-SdpaPlan::SdpaPlan(const SdpaShape& shape) {
-  const std::string misaligned = why_misaligned(shape);
-  check(misaligned.empty(), "cuDNN: ", misaligned);
-  std::string reasons;
-  // Engines may insist on the alignment that cuDNN's own frontend gives to every tensor.
-  for (const bool by_handle : {true, false})
-    for (const int64_t lse_alignment : {kLseAlignment, int64_t{16}}) try {
-        state_ = std::make_unique<State>(shape, lse_alignment, by_handle);
-        for (const auto& configuration : configurations(state_->graph, state_->device.get()))
-          if (state_->build(*configuration, reasons)) return;
-      } catch (const Error& e) {
-        reasons += concat(reasons.empty() ? "" : "; ", e.what());
-      }
-  throw Error(concat("cuDNN offers no plan for attention of ", shape.outer, " x ", shape.inner,
-                     " x ", shape.rows, " rows, ", shape.keys, " keys, head_dim ", shape.head_dim,
-                     reasons.empty() ? "" : ": ", reasons));
-}
-
-SdpaPlan::~SdpaPlan() = default;
-int64_t SdpaPlan::workspace_bytes() const { return state_->workspace; }
-
-void SdpaPlan::launch(const SdpaPointers& at, void* workspace, const Stream& stream) const {
-  check(reinterpret_cast<uintptr_t>(at.lse) % size_t(state_->lse_alignment) == 0,
-        "cuDNN's plan wants LSEs aligned to ", state_->lse_alignment, " bytes: use kernel cuda");
-  const cudnnHandle_t handle = handle_of_this_thread();
-  check_cudnn(cudnn().set_stream(handle, stream.handle()), "cudnnSetStream");
-  float scale = 1.0f / std::sqrt(float(state_->shape.head_dim));
-  float hidden = std::numeric_limits<float>::lowest();
-  std::vector<int64_t> uids{kQ, kK, kV, kO, kLse, kScale};
-  std::vector<void*> data{const_cast<void*>(at.q),
-                          const_cast<void*>(at.k),
-                          const_cast<void*>(at.v),
-                          at.o,
-                          at.lse,
-                          &scale};
-  if (state_->shape.mask != ViewMask::kNone) {
-    uids.push_back(kHidden);
-    data.push_back(&hidden);
-  }
-  Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, uids)
-      .set_raw(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, int64_t(data.size()),
-               data.data())
-      .set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace)
-      .finalize("variant pack");
-  check_cudnn(cudnn().execute(handle, state_->plan->handle(), pack.handle()), "execute");
-}
-
-std::shared_ptr<const SdpaPlan> cached_plan(const SdpaShape& shape, int device) {
+const SdpaPlan& sdpa_plan(const SdpaShape& shape) {
   // Plans of this thread, because a plan belongs to the handle that it was made with. Never freed:
   // cuDNN's own statics may be destroyed before ours.
-  using Plans = std::map<std::pair<int, SdpaShape>, std::shared_ptr<const SdpaPlan>>;
+  using Plans = std::map<std::pair<int, SdpaShape>, std::unique_ptr<const SdpaPlan>>;
   static thread_local Plans& plans = *std::make_unique<Plans>().release();
-  auto& plan = plans[{device, shape}];
-  if (!plan) plan = std::make_shared<const SdpaPlan>(shape);
-  return plan;
+  auto& plan = plans[{current_device(), shape}];
+  if (!plan) plan = make_plan(shape);
+  return *plan;
 }
 
 }  // namespace longnet

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/cuda/device.h"
-#include "kernels/cuda/sdpa_shape.h"
+#include "kernels/cuda/strided_view.h"
 
 namespace longnet {
 
@@ -24,22 +24,16 @@ struct SdpaPointers {
   float* lse;
 };
 
-// One compiled plan for the current device.
+// One compiled plan for the device that was current when it was made.
 class SdpaPlan {
  public:
-  explicit SdpaPlan(const SdpaShape& shape);  // 0.25 to 0.6 s; throws Error with cuDNN's reason
-  ~SdpaPlan();
-  SdpaPlan(const SdpaPlan&) = delete;
-  SdpaPlan& operator=(const SdpaPlan&) = delete;
-  int64_t workspace_bytes() const;
-  void launch(const SdpaPointers& at, void* workspace, const Stream& stream) const;
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
+  virtual ~SdpaPlan() = default;
+  virtual int64_t workspace_bytes() const = 0;
+  virtual void launch(const SdpaPointers& at, void* workspace, const Stream& stream) const = 0;
 };
 
-// Plans of this process by device and shape; made when first asked for.
-std::shared_ptr<const SdpaPlan> cached_plan(const SdpaShape& shape, int device);
+// The calling thread's plan for a shape on its device. Made when first asked for, in 0.25 to 0.6 s;
+// throws Error with cuDNN's reason.
+const SdpaPlan& sdpa_plan(const SdpaShape& shape);
 
 }  // namespace longnet

@@ -11,7 +11,7 @@
 
 #include "core/check.h"
 #include "core/cuda/dynamic_library.h"
-#include "kernels/cuda/cudnn_kernel.h"
+#include "kernels/cuda/device_kernel.h"
 #include "kernels/testing/packed_branch.h"
 
 namespace longnet {
@@ -64,18 +64,11 @@ TEST_F(CudnnSupportTest, EveryDilatedViewHasAnEngine) {
   }
 }
 
-// A packed [N][H][d] tensor over addresses that nobody reads.
 PackedAttention packed(int64_t heads, int64_t kv_heads, int64_t d, bool compact_results = false) {
-  const auto address = [](int64_t tensor) { return reinterpret_cast<void*>(tensor << 40); };
-  return {.q = address(1),
-          .k = address(2),
-          .v = address(3),
-          .o = static_cast<float*>(address(4)),
-          .lse = static_cast<float*>(address(5)),
-          .heads = heads,
-          .kv_heads = kv_heads,
-          .head_dim = d,
-          .compact_results = compact_results};
+  PackedAttention p = unread_packed(0, heads, kv_heads);
+  p.head_dim = d;
+  p.compact_results = compact_results;
+  return p;
 }
 
 // The launches of a branch, and the lists that they refer to.

@@ -1,11 +1,7 @@
-#include "kernels/cuda/cudnn_kernel.h"
-
 #include <algorithm>
 
-#include "core/check.h"
 #include "kernels/cuda/cudnn_graph.h"
 #include "kernels/cuda/rows.h"
-#include "kernels/cuda/sdpa_shape.h"
 #include "kernels/cuda/tile_plan.h"
 
 namespace longnet {
@@ -83,7 +79,7 @@ class Round {
         view.grid.o_step = {n * d, n * d * target.count[0]};
       }
       add_view(view, options, at);
-      workspace = std::max(workspace, views_.back().plan->workspace_bytes());
+      workspace = std::max(workspace, views_.back().plan.workspace_bytes());
       for (int64_t i = 0; i < target.size(); ++i, at += n) {
         const PartialRun out = view.grid.at(i).out;
         widens.push_back({.from = o_.data() + at * d * 2, .into = out, .rows = n});
@@ -91,30 +87,30 @@ class Round {
       }
     }
     workspace_ = DeviceBuffer(ledger, "workspace", workspace);
-    widen_ = std::make_unique<DeviceWiden>(
+    widen_ = prepare_widen(
         widens, d,
         options.element == DeviceElement::kFloat16 ? StoredAs::kFloat16 : StoredAs::kBFloat16,
         options.output_scale, ledger);
-    if (!merges.empty()) merge_ = std::make_unique<DeviceMerge>(merges, MergeRule::kLse, d, ledger);
+    if (!merges.empty()) merge_ = prepare_merge(merges, MergeRule::kLse, d, ledger);
   }
 
   void launch(const Stream& stream, bool only_attend) const {
-    for (const View& view : views_) view.plan->launch(view.at, workspace_.data(), stream);
+    for (const View& view : views_) view.plan.launch(view.at, workspace_.data(), stream);
     if (only_attend) return;
-    widen_->launch(stream);
-    if (merge_) merge_->launch(stream);
+    widen_.launch(stream);
+    merge_.launch(stream);
   }
 
  private:
   struct View {
-    std::shared_ptr<const SdpaPlan> plan;
+    const SdpaPlan& plan;
     SdpaPointers at;
   };
 
   // Results from row `at` of o_ on.
   void add_view(const StridedView& view, const DeviceAttendOptions& options, int64_t at) {
     const SdpaShape shape = sdpa_shape(view, options.head_dim, options.element);
-    views_.push_back({cached_plan(shape, current_device()),
+    views_.push_back({sdpa_plan(shape),
                       {.q = view.grid.task.q.q,
                        .k = view.kv.k,
                        .v = view.kv.v,
@@ -124,8 +120,7 @@ class Round {
 
   DeviceBuffer o_, partial_o_, partial_lse_, workspace_;
   std::vector<View> views_;
-  std::unique_ptr<DeviceWiden> widen_;
-  std::unique_ptr<DeviceMerge> merge_;
+  PreparedRows widen_, merge_;
 };
 
 class PreparedCudnn final : public PreparedAttend {
@@ -155,10 +150,7 @@ class CudnnKernel final : public DeviceKernel {
   std::string_view name() const override { return "cudnn"; }
   bool merges() const override { return false; }
   std::string why_unsupported(const DeviceAttendOptions& options) const override {
-    const int64_t d = options.head_dim;
-    if (d < 8 || d > kMaxHeadDim || d % 8 != 0)
-      return concat("head_dim must be a multiple of 8 from 8 to ", kMaxHeadDim, ", is ", d);
-    return "";
+    return why_head_dim_unsupported(options.head_dim, kMaxHeadDim);
   }
   std::unique_ptr<PreparedAttend> prepare(std::span<const AttendGrid> grids,
                                           const DeviceAttendOptions& options,

@@ -71,9 +71,27 @@ std::string why_device_kernel_absent(std::string_view name);
 // Throws UsageError naming the known kernels, or the reason why this build lacks it.
 std::unique_ptr<DeviceKernel> make_device_kernel(std::string_view name);
 
+// ---- the kernels themselves ----
+
 // Tile shapes of the `cuda` kernel for a padded head dimension, the default first; more than one
 // only with LONGNET_CUDA_VARIANTS.
 std::vector<std::string> cuda_kernel_shapes(int64_t head_dim);
 std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view shape = {});
+
+// Empty when the current device can run it, else why not.
+std::string why_sm90a_absent();
+std::vector<std::string> sm90a_kernel_shapes(int64_t head_dim);
+std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view shape = {});
+
+// `cudnn`: scaled-dot-product attention of cuDNN on strided views, as a yardstick. Empty when the
+// library is there, of the headers' major version and 9.8 or newer, else why not and what to do.
+std::string why_cudnn_absent();
+// "9.14.0 (headers 9.14.0)", or why not.
+std::string describe_cudnn();
+std::unique_ptr<DeviceKernel> make_cudnn_kernel();
+
+// `gather`: what published implementations do. Q, K and V rows of each task are packed into dense
+// buffers, which `dense` attends to, O and LSE are scattered back. It exists to be compared with.
+std::unique_ptr<DeviceKernel> make_gather_kernel(std::unique_ptr<DeviceKernel> dense);
 
 }  // namespace longnet

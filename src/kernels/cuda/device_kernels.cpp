@@ -2,11 +2,7 @@
 // kKernels.
 #include <algorithm>
 
-#include "core/check.h"
-#include "kernels/cuda/cudnn_kernel.h"
 #include "kernels/cuda/device_kernel.h"
-#include "kernels/cuda/gather_kernel.h"
-#include "kernels/cuda/sm90a_kernel.h"
 
 namespace longnet {
 namespace {
@@ -51,11 +47,8 @@ std::string why_device_kernel_unsupported(std::string_view name, const AttendOpt
   if (options.dtype != DType::kBFloat16)
     return concat("kernel ", name, " reads bf16, not ", to_string(options.dtype),
                   ": set model.dtype to bf16");
-  const int64_t d = options.head_dim;
-  if (d < 8 || d > kernel->max_head_dim || d % 8 != 0)
-    return concat("kernel ", name, ": head_dim must be a multiple of 8 from 8 to ",
-                  kernel->max_head_dim, ", is ", d);
-  return "";
+  const std::string why = why_head_dim_unsupported(options.head_dim, kernel->max_head_dim);
+  return why.empty() ? "" : concat("kernel ", name, ": ", why);
 }
 
 std::string why_device_kernel_absent(std::string_view name) {

@@ -62,9 +62,4 @@ DeviceTiming time_on_device(const Stream& stream, const TimerOptions& options,
   return timing;
 }
 
-double attention_ceiling_flops(const DeviceInfo& device, int64_t head_dim, double sm_hz) {
-  const double per_clock = device.major >= 9 ? 4096 : 2048, flops = 4.0 * double(head_dim);
-  return flops / (flops / per_clock + 1.0 / 16) * device.multiprocessors * sm_hz;
-}
-
 }  // namespace longnet

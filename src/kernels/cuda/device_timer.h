@@ -35,10 +35,4 @@ int64_t flush_bytes();
 DeviceTiming time_on_device(const Stream& stream, const TimerOptions& options,
                             const std::function<void()>& launch);
 
-// Most that attention of head_dim d can reach when tensor cores and exponentials take turns:
-// 4 d / (4 d / F + 1 / 16) FLOP per clock and SM, with F = 4096 (sm_90; 2048 for sm_80) 16-bit FLOP
-// of the tensor cores and 16 exponentials per clock. Fits FlashAttention-3's published figures
-// within 5 %.
-double attention_ceiling_flops(const DeviceInfo& device, int64_t head_dim, double sm_hz);
-
 }  // namespace longnet

@@ -1,9 +1,7 @@
-#include "kernels/cuda/gather_kernel.h"
-
 #include <map>
 #include <set>
 
-#include "core/check.h"
+#include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/rows.h"
 
 namespace longnet {
@@ -66,17 +64,17 @@ class PreparedGather final : public PreparedAttend {
       out_lse.push_back({copy.out.lse, task.out.lse, 1, task.out.lse_stride, task.q.rows});
       q_at += task.q.rows;
     }
-    pack_ = std::make_unique<DevicePack>(in, row_bytes, 2, ledger);
+    pack_ = prepare_pack(in, row_bytes, 2, ledger);
     attend_ = kernel.prepare(dense, options, ledger);
-    scatter_ = std::make_unique<DevicePack>(out, d * int64_t{sizeof(float)}, 4, ledger);
-    scatter_lse_ = std::make_unique<DevicePack>(out_lse, 4, 4, ledger);
+    scatter_ = prepare_pack(out, d * int64_t{sizeof(float)}, 4, ledger);
+    scatter_lse_ = prepare_pack(out_lse, 4, 4, ledger);
   }
 
   void launch(const Stream& stream) const override {
-    pack_->launch(stream);
+    pack_.launch(stream);
     attend_->launch(stream);
-    scatter_->launch(stream);
-    scatter_lse_->launch(stream);
+    scatter_.launch(stream);
+    scatter_lse_.launch(stream);
   }
 
  private:
@@ -87,7 +85,7 @@ class PreparedGather final : public PreparedAttend {
   }
 
   DeviceBuffer q_, k_, v_, o_, lse_;
-  std::unique_ptr<DevicePack> pack_, scatter_, scatter_lse_;
+  PreparedRows pack_, scatter_, scatter_lse_;
   std::unique_ptr<PreparedAttend> attend_;
 };
 

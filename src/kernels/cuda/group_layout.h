@@ -1,6 +1,6 @@
 // Inputs of the `cuda_sm90a` kernel, which the host plans, and the layout of its shared memory.
 //
-// Rows come by TMA: a box of up to 256 rows x 64 dims of a 5-D view (tensor_view.h) lands as rows
+// Rows come by TMA: a box of up to 256 rows x 64 dims of a 5-D view (group_plan.h) lands as rows
 // of 128 bytes whose 16-byte chunks are rotated by the row ("128-byte swizzle"); what lies outside
 // the view becomes zero. wgmma reads such tiles through descriptors.
 //
@@ -38,17 +38,12 @@ struct GroupRun {
 struct GroupTile {
   int32_t task, row;
 };
-struct GroupInputs {
+struct GroupInputs : AttendInputs {
   const GroupTask* tasks;
   const GroupRun* runs;
   const GroupTile* tiles;
   const int32_t* block_begin;  // block b does tiles [block_begin[b], block_begin[b + 1])
   const void* maps;            // a CUtensorMap per view
-  int32_t head_dim;            // <= Shape::kDim
-  bool causal;
-  bool merge;        // fold into what `o` and `lse` hold, by LSE, instead of overwriting it
-  float scale_log2;  // log2(e) / sqrt(head_dim)
-  float output_scale;
 };
 
 // kGroups consumer warpgroups of 64 rows each, and one warpgroup that loads. kTakeTurns: one
@@ -86,5 +81,13 @@ struct GroupShape {
   LONGNET_HOST_DEVICE static constexpr int v_full(int stage) { return 4 + 4 * stage; }
   LONGNET_HOST_DEVICE static constexpr int v_empty(int stage) { return 5 + 4 * stage; }
 };
+
+// The tile shapes that are compiled: defaults and variants, as those of tile_layout.h.
+using Group64 = GroupShape<64, 3, 128, 4, true>;  // rows and keys of FlashAttention-3
+using Group128 = GroupShape<128, 2, 128, 3, true>;
+using Group64Free = GroupShape<64, 3, 128, 4, false>;  // no turns
+using Group64Two = GroupShape<64, 2, 128, 4, true>;    // 2048 rows without a rest
+using Group64TwoFree = GroupShape<64, 2, 128, 4, false>;
+using Group128Free = GroupShape<128, 2, 128, 3, false>;
 
 }  // namespace longnet

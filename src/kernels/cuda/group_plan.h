@@ -7,9 +7,22 @@
 #include <vector>
 
 #include "kernels/attention_kernel.h"
-#include "kernels/cuda/tensor_view.h"
+#include "kernels/cuda/group_layout.h"
 
 namespace longnet {
+
+// A strided tensor of five dimensions, which a TMA tensor map describes: `rows` rows of 16-bit
+// elements, `row_stride` elements apart; run (i, j, k) starts i step_bytes[0] + j step_bytes[1] + k
+// step_bytes[2] behind `first`.
+//
+// The rows of a dilated branch are such a tensor: [head_dim][row][segment][offset][head of an
+// offset]. Segments of the next sequence of a batch go on where those of the last one end; where
+// they do not, each sequence has a view of its own.
+struct TensorView {
+  const void* first = nullptr;
+  int64_t rows = 0, row_stride = 0;
+  int64_t count[3] = {1, 1, 1}, step_bytes[3] = {0, 0, 0};
+};
 
 struct GroupPlan {
   std::vector<TensorView> views;

@@ -47,7 +47,6 @@ const void* address(const GroupPlan& plan, const ViewPlace& place) {
 }
 
 TEST(GroupPlanTest, PlacesLeadToTheTasksRows) {
-  const auto tensor = [](int64_t i) { return reinterpret_cast<void*>(i << 40); };
   const struct {
     int64_t w, r, heads, kv_heads, segments;
     size_t views;
@@ -59,14 +58,7 @@ TEST(GroupPlanTest, PlacesLeadToTheTasksRows) {
   for (const auto& c : cases)
     for (const int64_t batch : {1, 3}) {
       KvLists lists;
-      const PackedAttention packed{.q = tensor(1),
-                                   .k = tensor(2),
-                                   .v = tensor(3),
-                                   .o = static_cast<float*>(tensor(4)),
-                                   .lse = static_cast<float*>(tensor(5)),
-                                   .tokens = c.w * c.segments,
-                                   .heads = c.heads,
-                                   .kv_heads = c.kv_heads};
+      const PackedAttention packed = unread_packed(c.w * c.segments, c.heads, c.kv_heads);
       auto grids = branch_grids(packed, c.w, c.r, lists);
       const int64_t q_bytes = packed.tokens * c.heads * 128,
                     k_bytes = packed.tokens * c.kv_heads * 128;

@@ -1,7 +1,5 @@
 // Builds without CUDA: the names are known, nothing can be made.
-#include "core/check.h"
 #include "kernels/cuda/device_kernel.h"
-#include "kernels/cuda/gather_kernel.h"
 
 namespace longnet {
 
@@ -11,6 +9,5 @@ std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view) {
 std::unique_ptr<DeviceKernel> make_gather_kernel(std::unique_ptr<DeviceKernel>) {
   throw UsageError(describe_devices().unusable);
 }
-std::vector<std::string> cuda_kernel_shapes(int64_t) { return {}; }
 
 }  // namespace longnet

@@ -1,7 +1,6 @@
 #include <algorithm>
+#include <type_traits>
 
-#include "core/check.h"
-#include "core/cuda/cuda_check.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/rows_kernels.cuh"
 
@@ -22,10 +21,28 @@ std::vector<RowTile> row_tiles(std::span<const Task> tasks, int rows_per_tile) {
 }
 
 template <class T>
-DeviceBuffer uploaded(std::span<const T> list, MemoryLedger& ledger) {
-  DeviceBuffer buffer(ledger, "task_lists", int64_t(list.size_bytes()));
-  buffer.upload(std::vector<T>(list.begin(), list.end()));
+DeviceBuffer uploaded(const std::vector<T>& list, MemoryLedger& ledger) {
+  DeviceBuffer buffer(ledger, "task_lists", int64_t(list.size() * sizeof(T)));
+  buffer.upload(list);
   return buffer;
+}
+
+// A launch of `kernel` with a block per tile of rows. The rest of its arguments follow the lists.
+template <class Task, class... Rest>
+PreparedRows prepared(std::span<const Task> tasks, int rows_per_tile, MemoryLedger& ledger,
+                      Located what, void (*kernel)(const Task*, const RowTile*, Rest...),
+                      std::type_identity_t<Rest>... rest) {
+  const std::vector<RowTile> tiles = row_tiles(tasks, rows_per_tile);
+  PreparedRows rows{.tasks = uploaded(std::vector(tasks.begin(), tasks.end()), ledger),
+                    .tiles = uploaded(tiles, ledger)};
+  if (tiles.empty()) return rows;
+  const auto* const task_list = reinterpret_cast<const Task*>(rows.tasks.data());
+  const auto* const tile_list = reinterpret_cast<const RowTile*>(rows.tiles.data());
+  rows.enqueue = [=, blocks = unsigned(tiles.size())](const Stream& stream) {
+    kernel<<<blocks, kThreads, 0, stream.handle()>>>(task_list, tile_list, rest...);
+    check_cuda(cudaGetLastError(), what);
+  };
+  return rows;
 }
 
 bool multiple(const void* p, int64_t bytes) {
@@ -36,156 +53,119 @@ unsigned blocks_for(int64_t items) {
   return unsigned(std::min(kMostBlocks, (items + kThreads - 1) / kThreads));
 }
 
+// Lists are gone when a call returns.
+class DeviceRowWorker final : public RowWorker {
+ public:
+  void fill(std::span<const FillRows> tasks, const RowFormat& format, int threads,
+            uint64_t* digest_sum) const override {
+    MemoryLedger lists;
+    const PreparedRows fill = prepare_fill(
+        tasks, format.seed, format.head_dim,
+        format.dtype == DType::kFloat32 ? StoredAs::kFloat32 : StoredAs::kBFloat16, lists);
+    fill.launch(stream_);
+    stream_.synchronize();
+    if (digest_sum != nullptr) *digest_sum += digest(tasks, format, threads);
+  }
+
+  uint64_t digest(std::span<const FillRows> tasks, const RowFormat& format, int) const override {
+    check(format.head_dim % 8 == 0, "head_dim must be a multiple of 8, is ", format.head_dim);
+    const int64_t element_bytes = dtype_bytes(format.dtype);
+    unsigned long long sum = 0;
+    MemoryLedger lists;
+    const DeviceBuffer total(lists, "task_lists", sizeof sum);
+    stream_.fill(total.data(), 0, total.size());
+    const PreparedRows digests =
+        prepared(tasks, kFillRows, lists, "launch of digest", digest_kernel,
+                 int(format.head_dim * element_bytes / 8), element_bytes,
+                 reinterpret_cast<unsigned long long*>(total.data()));
+    digests.launch(stream_);
+    stream_.copy(&sum, total.data(), sizeof sum);
+    stream_.synchronize();
+    return sum;
+  }
+
+  void summarize(std::span<const OutputRows> tasks, int64_t head_dim, int,
+                 std::span<OutputSummary> summaries) const override {
+    check(summaries.size() == tasks.size(), "summaries: ", summaries.size(),
+          ", tasks: ", tasks.size());
+    std::fill(summaries.begin(), summaries.end(), OutputSummary{});
+    const std::vector<RowTile> tiles = row_tiles(tasks, kFillRows);
+    std::vector<TileSummary> host(tiles.size());
+    MemoryLedger lists;
+    const DeviceBuffer parts(lists, "task_lists", int64_t(tiles.size() * sizeof(TileSummary)));
+    const PreparedRows sums =
+        prepared(tasks, kFillRows, lists, "launch of summarize", summarize_kernel, int(head_dim),
+                 reinterpret_cast<TileSummary*>(parts.data()));
+    sums.launch(stream_);
+    stream_.copy(host.data(), parts.data(), parts.size());
+    stream_.synchronize();
+    for (size_t i = 0; i < tiles.size(); ++i) {  // in order: the same bits in every run
+      const TileSummary& s = host[i];
+      summaries[size_t(tiles[i].task)].add({.rows = tiles[i].count,
+                                            .absent_rows = s.absent_rows,
+                                            .nan_values = s.nan_values,
+                                            .sum = s.sum,
+                                            .sum_squares = s.sum_squares,
+                                            .min = s.min,
+                                            .max = s.max,
+                                            .lse_sum = s.lse_sum,
+                                            .digest = s.digest});
+    }
+  }
+
+  void poison(std::span<std::byte> bytes, int) const override {
+    stream_.fill(bytes.data(), 0xFF, int64_t(bytes.size()));
+    stream_.synchronize();
+  }
+
+ private:
+  Stream stream_;
+};
+
 }  // namespace
 
-uint64_t device_digest(std::span<const FillRows> tasks, int64_t head_dim, int64_t element_bytes,
-                       const Stream& stream) {
-  const std::vector<RowTile> tiles = row_tiles(tasks, kFillRows);
-  if (tiles.empty()) return 0;
-  MemoryLedger lists;  // gone when this returns
-  const DeviceBuffer list = uploaded(tasks, lists),
-                     tile_list = uploaded(std::span<const RowTile>(tiles), lists),
-                     total(lists, "task_lists", sizeof(unsigned long long));
-  stream.fill(total.data(), 0, total.size());
-  digest_kernel<<<unsigned(tiles.size()), kThreads, 0, stream.handle()>>>(
-      reinterpret_cast<const FillRows*>(list.data()),
-      reinterpret_cast<const RowTile*>(tile_list.data()), int(head_dim * element_bytes / 8),
-      element_bytes, reinterpret_cast<unsigned long long*>(total.data()));
-  check_cuda(cudaGetLastError(), "launch of digest");
-  unsigned long long digest = 0;
-  stream.copy(&digest, total.data(), sizeof digest);
-  stream.synchronize();
-  return digest;
-}
-
-void device_summarize(std::span<const OutputRows> tasks, int64_t head_dim, const Stream& stream,
-                      std::span<OutputSummary> summaries) {
-  check(summaries.size() == tasks.size(), "summaries: ", summaries.size(),
-        ", tasks: ", tasks.size());
-  std::fill(summaries.begin(), summaries.end(), OutputSummary{});
-  const std::vector<RowTile> tiles = row_tiles(tasks, kFillRows);
-  if (tiles.empty()) return;
-  MemoryLedger lists;
-  const DeviceBuffer list = uploaded(tasks, lists),
-                     tile_list = uploaded(std::span<const RowTile>(tiles), lists),
-                     parts(lists, "task_lists", int64_t(tiles.size() * sizeof(TileSummary)));
-  summarize_kernel<<<unsigned(tiles.size()), kThreads, 0, stream.handle()>>>(
-      reinterpret_cast<const OutputRows*>(list.data()),
-      reinterpret_cast<const RowTile*>(tile_list.data()), int(head_dim),
-      reinterpret_cast<TileSummary*>(parts.data()));
-  check_cuda(cudaGetLastError(), "launch of summarize");
-  std::vector<TileSummary> host(tiles.size());
-  stream.copy(host.data(), parts.data(), parts.size());
-  stream.synchronize();
-  for (size_t i = 0; i < tiles.size(); ++i) {  // in order: the same bits in every run
-    const TileSummary& s = host[i];
-    summaries[size_t(tiles[i].task)].add({.rows = tiles[i].count,
-                                          .absent_rows = s.absent_rows,
-                                          .nan_values = s.nan_values,
-                                          .sum = s.sum,
-                                          .sum_squares = s.sum_squares,
-                                          .min = s.min,
-                                          .max = s.max,
-                                          .lse_sum = s.lse_sum,
-                                          .digest = s.digest});
-  }
-}
-
-DevicePack::DevicePack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
-                       MemoryLedger& ledger)
-    : row_bytes_(row_bytes), element_bytes_(element_bytes), wide_(row_bytes % 16 == 0) {
+PreparedRows prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
+                          MemoryLedger& ledger) {
   check(row_bytes % 4 == 0, "rows of ", row_bytes, " bytes");
+  bool wide = row_bytes % 16 == 0;  // every row can be copied in 16-byte pieces
   for (const PackTask& t : tasks)
-    wide_ = wide_ && multiple(t.from, 16) && multiple(t.into, 16) &&
-            t.from_stride * element_bytes % 16 == 0 && t.into_stride * element_bytes % 16 == 0;
-  const std::vector<RowTile> tiles = row_tiles(tasks, kPackRows);
-  num_tiles_ = int64_t(tiles.size());
-  tasks_ = uploaded(tasks, ledger);
-  tiles_ = uploaded(std::span<const RowTile>(tiles), ledger);
+    wide = wide && multiple(t.from, 16) && multiple(t.into, 16) &&
+           t.from_stride * element_bytes % 16 == 0 && t.into_stride * element_bytes % 16 == 0;
+  return prepared(tasks, kPackRows, ledger, "launch of pack",
+                  wide ? pack_kernel<uint4> : pack_kernel<uint32_t>, row_bytes, element_bytes);
 }
 
-void DevicePack::launch(const Stream& stream) const {
-  if (num_tiles_ == 0) return;
-  const auto kernel = wide_ ? pack_kernel<uint4> : pack_kernel<uint32_t>;
-  kernel<<<unsigned(num_tiles_), kThreads, 0, stream.handle()>>>(
-      reinterpret_cast<const PackTask*>(tasks_.data()),
-      reinterpret_cast<const RowTile*>(tiles_.data()), row_bytes_, element_bytes_);
-  check_cuda(cudaGetLastError(), "launch of pack");
+PreparedRows prepare_convert(std::span<const PackTask> tasks, Conversion conversion,
+                             int64_t head_dim, MemoryLedger& ledger) {
+  return prepared(tasks, kPackRows, ledger, "launch of convert", convert_kernel, int(head_dim),
+                  conversion == Conversion::kRound);
 }
 
-DeviceConvert::DeviceConvert(std::span<const PackTask> tasks, Direction direction, int64_t head_dim,
-                             MemoryLedger& ledger)
-    : head_dim_(head_dim), direction_(direction) {
-  const std::vector<RowTile> tiles = row_tiles(tasks, kPackRows);
-  num_tiles_ = int64_t(tiles.size());
-  tasks_ = uploaded(tasks, ledger);
-  tiles_ = uploaded(std::span<const RowTile>(tiles), ledger);
-}
-
-void DeviceConvert::launch(const Stream& stream) const {
-  if (num_tiles_ == 0) return;
-  convert_kernel<<<unsigned(num_tiles_), kThreads, 0, stream.handle()>>>(
-      reinterpret_cast<const PackTask*>(tasks_.data()),
-      reinterpret_cast<const RowTile*>(tiles_.data()), int(head_dim_),
-      direction_ == Direction::kRound);
-  check_cuda(cudaGetLastError(), "launch of convert");
-}
-
-DeviceMerge::DeviceMerge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
-                         MemoryLedger& ledger)
-    : head_dim_(head_dim), rule_(rule), wide_(head_dim % 4 == 0) {
+PreparedRows prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
+                           MemoryLedger& ledger) {
+  bool wide = head_dim % 4 == 0;
   for (const MergeTask& t : tasks)
     for (const PartialRun& run : {t.from, t.into})
-      wide_ = wide_ && multiple(run.o, 16) && run.o_stride % 4 == 0;
-  const std::vector<RowTile> tiles = row_tiles(tasks, kMergeRows);
-  num_tiles_ = int64_t(tiles.size());
-  tasks_ = uploaded(tasks, ledger);
-  tiles_ = uploaded(std::span<const RowTile>(tiles), ledger);
+      wide = wide && multiple(run.o, 16) && run.o_stride % 4 == 0;
+  return prepared(tasks, kMergeRows, ledger, "launch of merge",
+                  wide ? merge_kernel<float4> : merge_kernel<float>, int(head_dim),
+                  rule == MergeRule::kSum);
 }
 
-void DeviceMerge::launch(const Stream& stream) const {
-  if (num_tiles_ == 0) return;
-  const auto kernel = wide_ ? merge_kernel<float4> : merge_kernel<float>;
-  kernel<<<unsigned(num_tiles_), kThreads, 0, stream.handle()>>>(
-      reinterpret_cast<const MergeTask*>(tasks_.data()),
-      reinterpret_cast<const RowTile*>(tiles_.data()), int(head_dim_), rule_ == MergeRule::kSum);
-  check_cuda(cudaGetLastError(), "launch of merge");
+PreparedRows prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, StoredAs stored,
+                           float factor, MemoryLedger& ledger) {
+  return prepared(tasks, kMergeRows, ledger, "launch of widen", widen_kernel, int(head_dim), stored,
+                  factor);
 }
 
-DeviceWiden::DeviceWiden(std::span<const WidenTask> tasks, int64_t head_dim, StoredAs stored,
-                         float factor, MemoryLedger& ledger)
-    : head_dim_(head_dim), stored_(stored), factor_(factor) {
-  const std::vector<RowTile> tiles = row_tiles(tasks, kMergeRows);
-  num_tiles_ = int64_t(tiles.size());
-  tasks_ = uploaded(tasks, ledger);
-  tiles_ = uploaded(std::span<const RowTile>(tiles), ledger);
-}
-
-void DeviceWiden::launch(const Stream& stream) const {
-  if (num_tiles_ == 0) return;
-  widen_kernel<<<unsigned(num_tiles_), kThreads, 0, stream.handle()>>>(
-      reinterpret_cast<const WidenTask*>(tasks_.data()),
-      reinterpret_cast<const RowTile*>(tiles_.data()), int(head_dim_), stored_, factor_);
-  check_cuda(cudaGetLastError(), "launch of widen");
-}
-
-DeviceFill::DeviceFill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
-                       StoredAs stored, MemoryLedger& ledger)
-    : head_dim_(head_dim), seed_(seed), stored_(stored) {
+PreparedRows prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
+                          StoredAs stored, MemoryLedger& ledger) {
   check(head_dim % 4 == 0, "head_dim must be a multiple of 4, is ", head_dim);
-  const std::vector<RowTile> tiles = row_tiles(tasks, kFillRows);
-  num_tiles_ = int64_t(tiles.size());
-  tasks_ = uploaded(tasks, ledger);
-  tiles_ = uploaded(std::span<const RowTile>(tiles), ledger);
+  return prepared(tasks, kFillRows, ledger, "launch of the generator", generate_kernel,
+                  int(head_dim), seed, stored);
 }
 
-void DeviceFill::launch(const Stream& stream) const {
-  if (num_tiles_ == 0) return;
-  generate_kernel<<<unsigned(num_tiles_), kThreads, 0, stream.handle()>>>(
-      reinterpret_cast<const FillRows*>(tasks_.data()),
-      reinterpret_cast<const RowTile*>(tiles_.data()), int(head_dim_), seed_, stored_);
-  check_cuda(cudaGetLastError(), "launch of the generator");
-}
+std::unique_ptr<RowWorker> make_device_row_worker() { return std::make_unique<DeviceRowWorker>(); }
 
 void fill_floats(float* at, int64_t count, float value, const Stream& stream) {
   if (count <= 0) return;

@@ -4,7 +4,6 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/rows.h"
-#include "kernels/row_hash.h"
 
 namespace longnet {
 namespace {

@@ -11,19 +11,6 @@
 namespace longnet {
 namespace {
 
-// Addresses are only compared, never read.
-PackedAttention packed(int64_t tokens, int64_t heads, int64_t kv_heads) {
-  const auto address = [](int64_t tensor) { return reinterpret_cast<void*>(tensor << 40); };
-  return {.q = address(1),
-          .k = address(2),
-          .v = address(3),
-          .o = static_cast<float*>(address(4)),
-          .lse = static_cast<float*>(address(5)),
-          .tokens = tokens,
-          .heads = heads,
-          .kv_heads = kv_heads};
-}
-
 // Addresses of a task: queries, keys, values, results.
 using Addresses = std::array<const void*, 5>;
 Addresses addresses(const AttendTask& task, const KvRun& kv) {
@@ -43,7 +30,7 @@ void expect_views(const Case& c) {
   std::multiset<Addresses> wanted, found;
   size_t views = 0;
   for (const AttendGrid& grid :
-       branch_grids(packed(c.w * c.segments, c.heads, c.kv_heads), c.w, c.r, lists)) {
+       branch_grids(unread_packed(c.w * c.segments, c.heads, c.kv_heads), c.w, c.r, lists)) {
     for (int64_t i = 0; i < grid.size(); ++i)
       wanted.insert(addresses(grid.at(i), grid.at(i).kv[0]));
     for (const StridedView& view : strided_views(grid, grid.task.kv[0], ViewMask::kNone)) {
@@ -78,7 +65,7 @@ TEST(StridedViewTest, HeadsThatShareKeysAreNotOneView) {
 
 TEST(StridedViewTest, SequencesOfABatchAreViewsOfTheirOwn) {
   KvLists lists;
-  const auto grids = branch_grids(packed(8 * 8192, 12, 12), 8192, 4, lists);
+  const auto grids = branch_grids(unread_packed(8 * 8192, 12, 12), 8192, 4, lists);
   ASSERT_EQ(grids.size(), 1u);
   const AttendGrid batch = repeated(grids[0], 3, 5, {1 << 30, 1 << 30, 1 << 24, {1 << 30}}, lists);
   const auto views = strided_views(batch, batch.task.kv[0], ViewMask::kNone);

@@ -62,15 +62,18 @@ struct TileRef {
   int64_t keys;      // keys that at least one row of the tile may see: the first ones of the task
   int64_t unmasked;  // keys that all rows see
 };
-struct TileInputs {
-  const TileTask* tasks;
-  const TileRun* runs;
-  const TileRef* tiles;
+// What all tasks of a launch share.
+struct AttendInputs {
   int32_t head_dim;  // <= Shape::kDim; a row's other lanes are zero
   bool causal;
   bool merge;        // fold into what `o` and `lse` hold, by LSE, instead of overwriting it
   float scale_log2;  // log2(e) / sqrt(head_dim)
   float output_scale;
+};
+struct TileInputs : AttendInputs {
+  const TileTask* tasks;
+  const TileRun* runs;
+  const TileRef* tiles;
 };
 
 // kM: blocks of 16 query rows per warp. kQInRegisters: Q fragments are loaded once, else with each
@@ -93,6 +96,19 @@ struct TileShape {
     return k_offset(stage) + kTileBytes;
   }
 };
+
+// The tile shapes that are compiled. Head dimensions between are padded with zeros to the next one.
+//
+// The default of each head dimension is a guess from registers and shared memory; the variants are
+// there for gpu_kernels_benchmark to find a better one on a real device (LONGNET_CUDA_VARIANTS).
+using Shape64 = TileShape<64, 2, 64, true, 2>;
+using Shape128 = TileShape<128, 2, 64, false, 2>;
+using Shape256 = TileShape<256, 1, 32, false, 1>;
+using Shape64Lean = TileShape<64, 2, 64, false, 3>;  // three blocks per SM
+using Shape64Wide = TileShape<64, 2, 128, true, 2>;  // FlashAttention-2's
+using Shape64Small = TileShape<64, 1, 64, true, 4>;
+using Shape128Lean = TileShape<128, 2, 32, false, 2>;
+using Shape128Small = TileShape<128, 1, 64, true, 3>;
 
 // Byte of a 16-byte chunk in a tile of rows. The rotation by row keeps the eight rows of an 8 x 8
 // matrix in distinct banks.

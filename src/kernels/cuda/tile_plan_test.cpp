@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/tile_shapes.h"
+#include "kernels/cuda/tile_layout.h"
 
 namespace longnet {
 namespace {
@@ -66,14 +66,17 @@ TEST(TilePlanTest, DivisionByTheInverse) {
 
 // Eight rows of an 8 x 8 matrix lie in distinct groups of four banks, whatever the column.
 TEST(TileLayoutTest, MatricesHaveNoBankConflicts) {
-  for_each_shape([](auto shape) {
+  const auto check_shape = [](auto shape) {
     using Shape = decltype(shape);
     for (int chunk = 0; chunk < Shape::kChunks; ++chunk) {
       int groups = 0;
       for (int row = 0; row < 8; ++row) groups |= 1 << chunk_offset<Shape>(row, chunk) / 16 % 8;
       EXPECT_EQ(groups, 0xFF);
     }
-  });
+  };
+  const auto check_all = [&](auto... shapes) { (check_shape(shapes), ...); };
+  check_all(Shape64{}, Shape128{}, Shape256{}, Shape64Lean{}, Shape64Wide{}, Shape64Small{},
+            Shape128Lean{}, Shape128Small{});
 }
 
 }  // namespace

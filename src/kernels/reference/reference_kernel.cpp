@@ -1,10 +1,9 @@
-#include "kernels/reference/reference_kernel.h"
-
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "core/random.h"
+#include "kernels/attention_kernel.h"
 #include "kernels/reference/row_oracle.h"
 
 namespace longnet {

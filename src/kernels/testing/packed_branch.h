@@ -16,6 +16,19 @@ struct PackedAttention {
   bool compact_results = false;  // O and LSE hold the branch's rows alone, task after task
 };
 
+// For tests: the same over addresses that nobody reads, only compares.
+inline PackedAttention unread_packed(int64_t tokens, int64_t heads, int64_t kv_heads) {
+  const auto address = [](int64_t tensor) { return reinterpret_cast<void*>(tensor << 40); };
+  return {.q = address(1),
+          .k = address(2),
+          .v = address(3),
+          .o = static_cast<float*>(address(4)),
+          .lse = static_cast<float*>(address(5)),
+          .tokens = tokens,
+          .heads = heads,
+          .kv_heads = kv_heads};
+}
+
 // Tasks of the branch (w, r); head j has the offset j mod r; tokens behind the last whole segment
 // are left out. The grids refer to `lists`.
 std::vector<AttendGrid> branch_grids(const PackedAttention& packed, int64_t segment_length,

@@ -1,4 +1,4 @@
-#include "comm/communicator_checks.h"
+#include "comm/testing/communicator_checks.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "comm/verified_operation.h"
+#include "comm/comm_operations.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
