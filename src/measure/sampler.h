@@ -7,7 +7,6 @@
 // whose clocks differ still take the same number of samples (else the next barrier would hang).
 #pragma once
 #include <functional>
-#include <string_view>
 #include <vector>
 
 #include "measure/statistics.h"
@@ -39,15 +38,11 @@ struct SampleHooks {
   std::function<double()> now;                       // seconds, monotonic
 };
 
-enum class SampleStop { kTargetReached, kMaxSamples, kTimeBudget };
-std::string_view to_string(SampleStop s);  // "target reached", "max samples", "time budget"
-
 struct SampleSet {
   std::vector<double> samples_s;  // of all ranks, as taken; empty if warm-up used the budget up
   std::vector<double> own_s;      // this rank's own durations of the same samples
   int warmup = 0;                 // runs before the first sample
-  SampleStop stop = SampleStop::kMaxSamples;
-  MedianInterval interval;  // of samples_s; zeros when empty
+  MedianInterval interval;        // of samples_s; zeros when empty
 };
 
 // Collective over the ranks. Throws Error when options make no sense or a clock runs backwards;

@@ -23,27 +23,24 @@ class Watchdog {
     what_ = what;
     deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                    std::chrono::duration<double>(within_s));
-    armed_ = true;
     changed_.notify_all();
   }
   void rest() {
     std::lock_guard lock(mutex_);
-    armed_ = false;
+    deadline_ = kNever;
     changed_.notify_all();
   }
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr Clock::time_point kNever{std::chrono::hours(1 << 20)};
   void watch(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (!stop.stop_requested()) {
-      if (!armed_) {
-        changed_.wait(lock, stop, [&] { return armed_; });
-        continue;
-      }
       const auto deadline = deadline_;
-      changed_.wait_until(lock, stop, deadline, [&] { return !armed_ || deadline_ != deadline; });
-      if (armed_ && !stop.stop_requested() && Clock::now() >= deadline_) {
+      const bool in_time =
+          changed_.wait_until(lock, stop, deadline, [&] { return deadline_ != deadline; });
+      if (!in_time && !stop.stop_requested()) {
         on_timeout_(what_);
         std::_Exit(3);
       }
@@ -54,8 +51,7 @@ class Watchdog {
   std::mutex mutex_;
   std::condition_variable_any changed_;  // wakes up for a stop request too
   std::string what_;
-  Clock::time_point deadline_;
-  bool armed_ = false;
+  Clock::time_point deadline_ = kNever;
   std::jthread thread_;  // last: it uses all the others
 };
 
