@@ -133,25 +133,21 @@ void write_json(const std::filesystem::path& file, const World& world, double bu
   JsonNode rows = JsonNode::array(), places = JsonNode::array();
   for (const CommRow& row : result.rows) rows.push(to_node(row));
   const bool on_devices = result.transport != world.transport();
-  Environment known{.mpi_version = world.mpi_version(), .busy_share = busy_share};
-  if (on_devices) {
-    known.devices = device_lines();
-    known.device_software = device_software();
-  }
   for (const RankInfo& rank : result.ranks) {
     JsonNode place = JsonNode::object(
         {{"rank", rank.rank}, {"hostname", rank.hostname}, {"device", rank.device}});
     if (on_devices) place.set("gpu", result.gpus.at(size_t(rank.rank)));
     places.push(place);
   }
-  const JsonNode root = JsonNode::object({{"program", "lnbench comm"},
-                                          {"build", to_json(build_info())},
-                                          {"environment", to_json(capture_environment(known))},
-                                          {"transport", result.transport},
-                                          {"host_transport", world.transport()},
-                                          {"ranks", world.size()},
-                                          {"places", places},
-                                          {"rows", rows}});
+  const JsonNode root =
+      JsonNode::object({{"program", "lnbench comm"},
+                        {"build", to_json(build_info())},
+                        {"environment", to_json(environment_of(world, busy_share, on_devices))},
+                        {"transport", result.transport},
+                        {"host_transport", world.transport()},
+                        {"ranks", world.size()},
+                        {"places", places},
+                        {"rows", rows}});
   write_file(file, dump_json(root, 2) + "\n", ": choose another place by --json");
 }
 

@@ -76,7 +76,7 @@ struct Product {
     if (axis.key == "transport") return {o.transport};
     std::vector<Value> values = c.values_of(axis, o.world_size, p.ranks);
     if (values.empty()) return values;  // a range without any
-    std::erase_if(values, [&](const Value& v) { return !reads_value(axis, v, p, o.known); });
+    std::erase_if(values, [&](const Value& v) { return !reads(axis, v, p, o.known); });
     if (values.empty()) values.push_back(axis.standard);
     return values;
   }
@@ -177,9 +177,8 @@ std::vector<std::string> replaced_choices(const Config& c, const KnownNames& kno
     for (const Value& algorithm : c.values_of(*find_axis("algorithm"), 1)) {
       PointParams p = c.defaults;
       p.algorithm = to_text(algorithm);
-      if (std::ranges::none_of(asked->values, [&](const Value& value) {
-            return reads_value(axis, value, p, known);
-          }))
+      if (std::ranges::none_of(asked->values,
+                               [&](const Value& value) { return reads(axis, value, p, known); }))
         who.push_back(p.algorithm);
     }
     if (!who.empty())

@@ -175,4 +175,10 @@ std::map<std::string, std::string> device_software() {
           {"nccl", describe_nccl()}};
 }
 
+Environment environment_of(const World& world, double busy_share, bool with_devices) {
+  Environment known{.mpi_version = world.mpi_version(), .busy_share = busy_share};
+  if (with_devices) known.devices = device_lines(), known.device_software = device_software();
+  return capture_environment(known);
+}
+
 }  // namespace longnet

@@ -89,5 +89,7 @@ std::string devices_text();
 std::vector<std::string> device_lines();
 // Versions of what drives them: cuda, driver, cudnn, nccl.
 std::map<std::string, std::string> device_software();
+// The machine as the ranks of `world` have it; `busy_share`: measured before they began.
+Environment environment_of(const World& world, double busy_share, bool with_devices = false);
 
 }  // namespace longnet
