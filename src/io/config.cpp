@@ -11,11 +11,6 @@
 
 namespace longnet {
 
-JsonNode to_json(const SegmentSpec& s, const Field& = {}) {
-  if (s.kind == SegmentSpec::Kind::kTokens) return JsonNode(s.tokens);
-  return JsonNode(s.kind == SegmentSpec::Kind::kPerRank ? "per_rank" : "sequence");
-}
-
 namespace {
 
 constexpr int64_t kMaxAxisValues = 10000;

@@ -37,9 +37,9 @@ int64_t ratio_of(const DilatedConfig& d, size_t index, int64_t w, int64_t w0, in
   return 1;
 }
 
-int64_t resolve_length(const SegmentSpec& s, int64_t seq_len, int64_t ranks) {
-  if (s.kind == SegmentSpec::Kind::kTokens) return std::min(s.tokens, seq_len);
-  return s.kind == SegmentSpec::Kind::kPerRank ? ceil_div(seq_len, ranks) : seq_len;
+int64_t resolve_length(const Value& segment, int64_t seq_len, int64_t ranks) {
+  if (const auto* tokens = std::get_if<int64_t>(&segment)) return std::min(*tokens, seq_len);
+  return segment == Value(kPerRank) ? ceil_div(seq_len, ranks) : seq_len;
 }
 
 int64_t total_pairs(const AttentionProblem& problem, const DilatedPattern& pattern) {
@@ -239,9 +239,9 @@ std::vector<DilatedBranch> resolve_branches(const DilatedConfig& dilated, int64_
   std::vector<DilatedBranch> branches;
   const int64_t w0 = resolve_length(dilated.segments[0], seq_len, ranks);
   for (size_t i = 0; i < dilated.segments.size(); ++i) {
-    const SegmentSpec& s = dilated.segments[i];
-    const int64_t w = resolve_length(s, seq_len, ranks);
-    if (i > 0 && s.kind != SegmentSpec::Kind::kTokens && w <= w0) continue;
+    const Value& segment = dilated.segments[i];
+    const int64_t w = resolve_length(segment, seq_len, ranks);
+    if (i > 0 && !std::holds_alternative<int64_t>(segment) && w <= w0) continue;
     const DilatedBranch branch{w, ratio_of(dilated, i, w, w0, heads)};
     if (std::ranges::find(branches, branch) == branches.end()) branches.push_back(branch);
   }
