@@ -182,12 +182,6 @@ std::string why_no_room(const World& world, int64_t max_bytes) {
   return "";
 }
 
-// Throws UsageError on every rank when some rank has a reason not to run.
-void require_on_all_ranks(World& world, const std::string& why_not) {
-  for (const std::string& text : world.all_texts(why_not))
-    if (!text.empty()) throw UsageError(text);
-}
-
 }  // namespace
 
 int run_comm(const Options& options) {
@@ -204,7 +198,8 @@ int run_comm(const Options& options) {
                      "\n  hint: make it, or choose another --json");
   if (const DeviceReport report = describe_devices(); on_devices && !report.unusable.empty())
     why_not = concat("--transport ", options.comm_transport, ": ", report.unusable);
-  require_on_all_ranks(world, why_not);
+  for (const std::string& text : world.all_texts(why_not))  // a reason of some rank stops all
+    if (!text.empty()) throw UsageError(text);
   CommResult result{.ranks = describe_ranks(world, world.threads_per_rank(), on_devices)};
   Watchdog watchdog([&](const std::string& what) {
     std::cerr << "\nerror: rank " << world.rank() << " waited too long in '" << what

@@ -83,7 +83,7 @@ void read_exclude(const JsonNode* list, const KnownNames& known, Problems& probl
       problems.add(item, path + ".reason", "is missing or empty",
                    "results show it in place of a number: say why");
     try {
-      const Filter parsed(rule.where, known);
+      parse_filter(rule.where, known);
     } catch (const UsageError& e) {
       const JsonNode* where = item.find("where");
       problems.add(where ? *where : item, path + ".where", e.what(), "");

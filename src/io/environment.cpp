@@ -132,23 +132,23 @@ struct Ticks {
   double all = 0, idle = 0;
 };
 
+// Of these hardware threads together.
 // "cpu3 user nice system idle iowait irq softirq steal guest guest_nice": guests are in user.
-std::map<int, Ticks> ticks_of(std::string_view text) {
-  std::map<int, Ticks> out;
+Ticks ticks_of(std::string_view text, const std::set<int>& threads) {
+  Ticks sum;
   std::istringstream lines{std::string(text)};
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("cpu") || line.size() < 4 || line[3] == ' ') continue;
     std::istringstream words(line.substr(3));
     int thread = 0;
     words >> thread;
-    Ticks& t = out[thread];
     double value = 0;
-    for (int column = 0; column < 8 && words >> value; ++column) {
-      t.all += value;
-      if (column == 3 || column == 4) t.idle += value;
+    for (int column = 0; column < 8 && threads.contains(thread) && words >> value; ++column) {
+      sum.all += value;
+      if (column == 3 || column == 4) sum.idle += value;
     }
   }
-  return out;
+  return sum;
 }
 
 std::string proc_stat() {
@@ -235,15 +235,10 @@ std::vector<std::string> fitness_warnings(const Environment& env, const BuildInf
 
 double busy_share_between(std::string_view before, std::string_view after,
                           const std::set<int>& threads) {
-  const auto then = ticks_of(before), now = ticks_of(after);
-  Ticks passed;
-  for (const int thread : threads) {
-    const auto a = then.find(thread), b = now.find(thread);
-    if (a == then.end() || b == now.end()) continue;
-    passed.all += b->second.all - a->second.all;
-    passed.idle += b->second.idle - a->second.idle;
-  }
-  return passed.all > 0 ? 1 - passed.idle / passed.all : std::numeric_limits<double>::quiet_NaN();
+  const Ticks then = ticks_of(before, threads), now = ticks_of(after, threads);
+  const double passed = now.all - then.all;
+  return passed > 0 ? 1 - (now.idle - then.idle) / passed
+                    : std::numeric_limits<double>::quiet_NaN();
 }
 
 double measure_busy_share(double seconds) {

@@ -189,9 +189,9 @@ std::vector<std::string> replaced_choices(const Config& c, const KnownNames& kno
 }
 
 std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
-  const Filter filter(options.filter, options.known);
+  const Filter matches = parse_filter(options.filter, options.known);
   std::vector<Filter> excludes;
-  for (const ExcludeRule& rule : config.exclude) excludes.emplace_back(rule.where);
+  for (const ExcludeRule& rule : config.exclude) excludes.push_back(parse_filter(rule.where));
   std::vector<Point> points;
   std::set<std::string> seen;
   Tally tally;
@@ -201,7 +201,7 @@ std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
         Point point{.id = point_id(params), .params = params, .reason = {}};
         if (!seen.insert(point.id).second) return;
         ++tally.all;
-        if (!filter.matches(point)) {
+        if (!matches(point)) {
           ++tally.filtered;
           return;
         }
@@ -211,7 +211,7 @@ std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
           ++count;
         };
         for (size_t i = 0; i < excludes.size() && point.status == PointStatus::kOk; ++i) {
-          if (!excludes[i].matches(point)) continue;
+          if (!excludes[i](point)) continue;
           skip(PointStatus::kSkippedExcluded, config.exclude[i].reason, tally.excluded[i]);
           if (config.exclude[i].omit) return;
         }

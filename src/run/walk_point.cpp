@@ -98,26 +98,27 @@ class Walker {
   bool walk_all() {
     std::set<std::tuple<int, Rank, int64_t>> done;
     for (const ShardLine& l : w_.lines) done.insert(key(l.walk, l.unit));
-    const double begin = steady_seconds();
+    std::vector<std::pair<int, size_t>> todo;  // walk and unit
     double flops = 0;
-    for (size_t i = 0; i < w_.units.units.size(); ++i)
-      for (int w = 0; w < w_.walks; ++w)
-        flops += done.count(key(w, w_.units.units[i])) == 0 ? w_.units.accounts[i].flops : 0;
-    const double todo = flops;
-    double tokens = 0;
     for (int w = 0; w < w_.walks; ++w)
       for (size_t i = 0; i < w_.units.units.size(); ++i) {
-        const WalkUnit& unit = w_.units.units[i];
-        if (done.count(key(w, unit)) > 0) continue;
-        if (w_.run.stop && w_.run.stop()) return false;
-        ShardLine line = to_line(run_unit(unit), w, ledger_);
-        line.kernel_flops_per_s = kernel_rate();
-        if (journal_) journal_->append(line);
-        w_.lines.push_back(std::move(line));
-        flops -= w_.units.accounts[i].flops;
-        tokens += double(w_.sharded.layout.shard(unit.rank).tokens() * unit.batches);
-        report(steady_seconds() - begin, todo, flops, tokens);
+        if (done.contains(key(w, w_.units.units[i]))) continue;
+        todo.emplace_back(w, i);
+        flops += w_.units.accounts[i].flops;
       }
+    const double begin = steady_seconds(), all = flops;
+    double tokens = 0;
+    for (const auto& [w, i] : todo) {
+      const WalkUnit& unit = w_.units.units[i];
+      if (w_.run.stop && w_.run.stop()) return false;
+      ShardLine line = to_line(run_unit(unit), w, ledger_);
+      line.kernel_flops_per_s = kernel_rate();
+      if (journal_) journal_->append(line);
+      w_.lines.push_back(std::move(line));
+      flops -= w_.units.accounts[i].flops;
+      tokens += double(w_.sharded.layout.shard(unit.rank).tokens() * unit.batches);
+      report(steady_seconds() - begin, all, flops, tokens);
+    }
     return true;
   }
 

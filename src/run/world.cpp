@@ -29,13 +29,13 @@ std::string links_of(const DeviceInfo& device) {
   return links.empty() ? "" : ", " + links;
 }
 
+}  // namespace
+
 std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
   return name;
 }
-
-}  // namespace
 
 World::World(int thread_ranks) : thread_ranks_(thread_ranks), local_ranks_(thread_ranks) {
   if (!launched_world_size()) return;

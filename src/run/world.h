@@ -48,6 +48,8 @@ class World {
   int thread_ranks_, local_ranks_ = 1;
 };
 
+std::string host_name();
+
 // Limits of the machine that predictions use: memory, speed and time.
 // Share of the FMA peak that a forward pass can be expected to reach; used for estimates only.
 inline constexpr double kExpectedShareOfPeak = 0.7;
