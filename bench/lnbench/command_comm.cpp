@@ -201,10 +201,7 @@ int run_comm(const Options& options) {
   for (const std::string& text : world.all_texts(why_not))  // a reason of some rank stops all
     if (!text.empty()) throw UsageError(text);
   CommResult result{.ranks = describe_ranks(world, world.threads_per_rank(), on_devices)};
-  Watchdog watchdog([&](const std::string& what) {
-    std::cerr << "\nerror: rank " << world.rank() << " waited too long in '" << what
-              << "', exit 3\n";
-  });
+  Watchdog watchdog(world.rank());
   world.run(world.size(), [&](Communicator& comm) {
     const auto operations = on_devices
                                 ? operations_on_device(options.comm_transport, comm, max_bytes)

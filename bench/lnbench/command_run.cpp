@@ -134,10 +134,7 @@ class SweepRun {
         now_(now),
         color_(use_color(options, 1)),
         progress_(options, world.is_root(), int(plan.points.size())),
-        watchdog_([&world](const std::string& what) {
-          std::cerr << "\nerror: rank " << world.rank() << " waited too long in '" << what
-                    << "'; a rank did not arrive. Giving up, exit 3\n";
-        }) {
+        watchdog_(world.rank(), "; a rank did not arrive. Giving up") {
     open_result();
   }
 
@@ -326,10 +323,7 @@ int run_check(const Options& options) {
   int64_t wrong = 0;
   const bool root = world.is_root(), color = use_color(options, 1);
   if (root) std::cout << result_header() << "\n";
-  Watchdog watchdog([&](const std::string& what) {
-    std::cerr << "\nerror: rank " << world.rank() << " waited too long in '" << what
-              << "', exit 3\n";
-  });
+  Watchdog watchdog(world.rank());
   for (const PointPlan& point : plan.points) {
     if (!short_enough(point)) continue;
     if (!sweep.is_virtual())

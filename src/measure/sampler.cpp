@@ -32,9 +32,8 @@ SampleSet sample(const SampleOptions& options, const SampleHooks& hooks) {
   // stopped and this rank would not have, rank 0's clock is the reason.
   const auto wants_more = [&] {
     const int taken = int(set.samples_s.size());
-    const bool target =
-        taken >= options.min_samples &&
-        median_interval_sorted(sorted, options.ci_level).relative_half_width() <= options.target_ci;
+    const bool target = taken >= options.min_samples &&
+                        median_interval_sorted(sorted).relative_half_width() <= options.target_ci;
     return !target && taken < options.max_samples &&
            hooks.now() - begin + set.samples_s.back() <= options.time_budget_s;
   };
@@ -52,7 +51,7 @@ SampleSet sample(const SampleOptions& options, const SampleHooks& hooks) {
     sorted.insert(std::upper_bound(sorted.begin(), sorted.end(), all), all);
     go_on = hooks.broadcast_from_root(wants_more());
   }
-  if (!sorted.empty()) set.interval = median_interval_sorted(sorted, options.ci_level);
+  if (!sorted.empty()) set.interval = median_interval_sorted(sorted);
   return set;
 }
 

@@ -7,6 +7,7 @@
 #include "schedule/registry.h"
 
 namespace longnet {
+
 LinkMeasurement measure_link(Communicator& comm, Rank a, Rank b, const LinkBudget& budget) {
   constexpr int64_t kSmallMessage = 1024;
   const bool first = comm.rank() == a, takes_part = first || comm.rank() == b;

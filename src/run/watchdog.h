@@ -4,7 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
-#include <functional>
+#include <iostream>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -13,9 +13,10 @@ namespace longnet {
 
 class Watchdog {
  public:
-  // `on_timeout` gets what was watched; the process then ends with exit code 3.
-  explicit Watchdog(std::function<void(const std::string&)> on_timeout)
-      : on_timeout_(std::move(on_timeout)),
+  // What was watched and `verdict` are printed; the process then ends with exit code 3.
+  explicit Watchdog(int rank, std::string verdict = "")
+      : rank_(rank),
+        verdict_(std::move(verdict)),
         thread_([this](const std::stop_token& stop) { watch(stop); }) {}
 
   void expect(const std::string& what, double within_s) {
@@ -41,13 +42,15 @@ class Watchdog {
       const bool in_time =
           changed_.wait_until(lock, stop, deadline, [&] { return deadline_ != deadline; });
       if (!in_time && !stop.stop_requested()) {
-        on_timeout_(what_);
+        std::cerr << "\nerror: rank " << rank_ << " waited too long in '" << what_ << "'"
+                  << verdict_ << ", exit 3\n";
         std::_Exit(3);
       }
     }
   }
 
-  std::function<void(const std::string&)> on_timeout_;
+  int rank_;
+  std::string verdict_;
   std::mutex mutex_;
   std::condition_variable_any changed_;  // wakes up for a stop request too
   std::string what_;
