@@ -64,8 +64,7 @@ int run_calibrate(const Options& options) {
   const double busy = measure_busy_share();  // before MPI's threads and waits are there
   World world(options.ranks > 0 ? options.ranks
                                 : std::max(1, capture_environment().usable_threads));
-  const Environment env =
-      capture_environment({.mpi_version = world.mpi_version(), .busy_share = busy});
+  const Environment env = environment_of(world, busy);
   if (world.is_root() && !options.quiet)
     for (const std::string& line : fitness_warnings(env)) std::cerr << "warning: " << line << "\n";
   const double begin = steady_seconds();

@@ -133,25 +133,21 @@ void write_json(const std::filesystem::path& file, const World& world, double bu
   JsonNode rows = JsonNode::array(), places = JsonNode::array();
   for (const CommRow& row : result.rows) rows.push(to_node(row));
   const bool on_devices = result.transport != world.transport();
-  Environment known{.mpi_version = world.mpi_version(), .busy_share = busy_share};
-  if (on_devices) {
-    known.devices = device_lines();
-    known.device_software = device_software();
-  }
   for (const RankInfo& rank : result.ranks) {
     JsonNode place = JsonNode::object(
         {{"rank", rank.rank}, {"hostname", rank.hostname}, {"device", rank.device}});
     if (on_devices) place.set("gpu", result.gpus.at(size_t(rank.rank)));
     places.push(place);
   }
-  const JsonNode root = JsonNode::object({{"program", "lnbench comm"},
-                                          {"build", to_json(build_info())},
-                                          {"environment", to_json(capture_environment(known))},
-                                          {"transport", result.transport},
-                                          {"host_transport", world.transport()},
-                                          {"ranks", world.size()},
-                                          {"places", places},
-                                          {"rows", rows}});
+  const JsonNode root =
+      JsonNode::object({{"program", "lnbench comm"},
+                        {"build", to_json(build_info())},
+                        {"environment", to_json(environment_of(world, busy_share, on_devices))},
+                        {"transport", result.transport},
+                        {"host_transport", world.transport()},
+                        {"ranks", world.size()},
+                        {"places", places},
+                        {"rows", rows}});
   write_file(file, dump_json(root, 2) + "\n", ": choose another place by --json");
 }
 
@@ -186,12 +182,6 @@ std::string why_no_room(const World& world, int64_t max_bytes) {
   return "";
 }
 
-// Throws UsageError on every rank when some rank has a reason not to run.
-void require_on_all_ranks(World& world, const std::string& why_not) {
-  for (const std::string& text : world.all_texts(why_not))
-    if (!text.empty()) throw UsageError(text);
-}
-
 }  // namespace
 
 int run_comm(const Options& options) {
@@ -208,12 +198,10 @@ int run_comm(const Options& options) {
                      "\n  hint: make it, or choose another --json");
   if (const DeviceReport report = describe_devices(); on_devices && !report.unusable.empty())
     why_not = concat("--transport ", options.comm_transport, ": ", report.unusable);
-  require_on_all_ranks(world, why_not);
+  for (const std::string& text : world.all_texts(why_not))  // a reason of some rank stops all
+    if (!text.empty()) throw UsageError(text);
   CommResult result{.ranks = describe_ranks(world, world.threads_per_rank(), on_devices)};
-  Watchdog watchdog([&](const std::string& what) {
-    std::cerr << "\nerror: rank " << world.rank() << " waited too long in '" << what
-              << "', exit 3\n";
-  });
+  Watchdog watchdog(world.rank());
   world.run(world.size(), [&](Communicator& comm) {
     const auto operations = on_devices
                                 ? operations_on_device(options.comm_transport, comm, max_bytes)

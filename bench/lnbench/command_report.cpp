@@ -1,5 +1,4 @@
 // `lnbench report`: hands over to scripts/report/make_report.py.
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -39,23 +38,14 @@ std::string python_for(const fs::path& data) {
   return fs::exists(own) ? own.string() : "python3";
 }
 
-int run_program(std::vector<std::string> args) {
+[[noreturn]] void become(std::vector<std::string> args) {
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
-    execvp(argv[0], argv.data());
-    _exit(127);
-  }
-  int status = 0;
-  if (child < 0 || waitpid(child, &status, 0) != child)
-    throw Error("cannot start the report script");
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-    throw UsageError(concat("cannot run '", args[0],
-                            "'\n  hint: install Python 3.11 or newer, or "
-                            "name it in LONGNET_PYTHON"));
-  return WIFEXITED(status) ? WEXITSTATUS(status) : int(kFailed);
+  execvp(argv[0], argv.data());
+  throw UsageError(concat("cannot run '", args[0],
+                          "'\n  hint: install Python 3.11 or newer, or "
+                          "name it in LONGNET_PYTHON"));
 }
 
 }  // namespace
@@ -67,7 +57,7 @@ int run_report(const Options& options) {
   args.insert(args.end(), options.result_dirs.begin(), options.result_dirs.end());
   if (!options.report_file.empty()) args.insert(args.end(), {"-o", options.report_file});
   if (!options.validation.empty()) args.insert(args.end(), {"--validation", options.validation});
-  return run_program(std::move(args));
+  become(std::move(args));
 }
 
 }  // namespace longnet

@@ -60,26 +60,19 @@ std::optional<PointRecord> run_here(World& world, const PointPlan& plan,
   return record;
 }
 
-WriterOptions writer_options(const Options& options, const Sweep& sweep, World& world) {
-  Environment captured{.mpi_version = world.mpi_version(), .busy_share = sweep.busy_share};
-  if (on_devices(sweep)) {
-    captured.devices = device_lines();
-    captured.device_software = device_software();
-  }
+Result head_of(const Options& options, const Sweep& sweep, World& world) {
   RunInfo run = run_info(sweep.config, options, sweep.points.size());
   run.mode = to_string(sweep.config.run.mode);
   run.transport = sweep.transport;
   run.world_size = world.size();
-  return {.directory = options.output,
+  return {.path = options.output,
           .run = run,
-          .environment = capture_environment(captured),
-          .ranks = {}};
+          .environment = environment_of(world, sweep.busy_share, on_devices(sweep))};
 }
 
 void print_head(const Sweep& sweep, const Plan& plan, World& world, const Options& options) {
   if (!options.quiet)
-    for (const std::string& line : fitness_warnings(capture_environment(
-             {.mpi_version = world.mpi_version(), .busy_share = sweep.busy_share})))
+    for (const std::string& line : fitness_warnings(environment_of(world, sweep.busy_share)))
       std::cerr << "warning: " << line << "\n";
   int most_ranks = sweep.is_virtual() ? 1 : world.size();
   std::set<int> threads;
@@ -133,7 +126,7 @@ PointRecord failed_record(const PointPlan& plan, const std::string& what) {
 class SweepRun {
  public:
   SweepRun(const Options& options, const Sweep& sweep, World& world, const Plan& plan,
-           const WriterOptions& now)
+           const Result& now)
       : options_(options),
         sweep_(sweep),
         world_(world),
@@ -141,10 +134,7 @@ class SweepRun {
         now_(now),
         color_(use_color(options, 1)),
         progress_(options, world.is_root(), int(plan.points.size())),
-        watchdog_([&world](const std::string& what) {
-          std::cerr << "\nerror: rank " << world.rank() << " waited too long in '" << what
-                    << "'; a rank did not arrive. Giving up, exit 3\n";
-        }) {
+        watchdog_(world.rank(), "; a rank did not arrive. Giving up") {
     open_result();
   }
 
@@ -287,7 +277,7 @@ class SweepRun {
   const Sweep& sweep_;
   World& world_;
   const Plan& plan_;
-  const WriterOptions& now_;
+  const Result& now_;
   std::optional<ResultWriter> writer_;  // rank 0's, or that of a rank that broke
   std::string directory_;
   std::vector<bool> todo_;
@@ -308,7 +298,7 @@ int run_points(const Options& options) {
   World world(sweep.is_virtual() ? 1 : sweep.world_size);
   stop_gently_on_signals();
   const Plan plan = make_plan(sweep, world);
-  WriterOptions now = writer_options(options, sweep, world);
+  Result now = head_of(options, sweep, world);
   now.ranks = describe_ranks(world, plan.threads, on_devices(sweep));
   return SweepRun(options, sweep, world, plan, now).run();
 }
@@ -333,10 +323,7 @@ int run_check(const Options& options) {
   int64_t wrong = 0;
   const bool root = world.is_root(), color = use_color(options, 1);
   if (root) std::cout << result_header() << "\n";
-  Watchdog watchdog([&](const std::string& what) {
-    std::cerr << "\nerror: rank " << world.rank() << " waited too long in '" << what
-              << "', exit 3\n";
-  });
+  Watchdog watchdog(world.rank());
   for (const PointPlan& point : plan.points) {
     if (!short_enough(point)) continue;
     if (!sweep.is_virtual())

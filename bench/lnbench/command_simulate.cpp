@@ -96,7 +96,7 @@ int run_simulate(const Options& options) {
   run.mode = "simulated";
   run.world_size = cluster.num_gpus();
   ResultWriter writer = ResultWriter::create(
-      {.directory = options.output, .run = run, .environment = capture_environment()});
+      {.path = options.output, .run = run, .environment = capture_environment()});
   const bool replicas =
       std::ranges::any_of(points, [](const Simulated& s) { return s.point.params.replicas > 1; });
   std::cout << "# " << config.name << ": " << points.size() << " points simulated on "

@@ -74,24 +74,6 @@ void add_cluster(CLI::App& command, Options& o, bool required) {
       ->check(CLI::IsMember({"band", "ideal", "nccl_ll", "nccl_simple"}));
 }
 
-void add_question(CLI::App& command, Options& o) {
-  command.add_option("--seq-len", o.seq_len, "Tokens of one sequence, e.g. 16M")->required();
-  command.add_option("--ranks", o.ranks, "GPUs")->required()->check(CLI::Range(1, 1 << 20));
-  command.add_option("--heads", o.heads, "Query heads (default 12)")->check(CLI::PositiveNumber);
-  command.add_option("--kv-heads", o.kv_heads, "K/V heads (default: as many as heads)")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--head-dim", o.head_dim, "Lanes of a head (default 64)")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--batch", o.batch, "Sequences (default 1)")->check(CLI::PositiveNumber);
-  command.add_option("--dtype", o.dtype, "bf16 or fp32")->check(CLI::IsMember({"bf16", "fp32"}));
-  command.add_flag("--causal", o.causal, "A query sees the keys at positions up to its own");
-  command
-      .add_option("--dilated-segments", o.dilated_segments,
-                  "Segments of dilated attention (default 2048,per_rank,sequence)")
-      ->delimiter(',');
-  command.add_option("--top", o.top, "Rows of each list (default 10)")->check(CLI::PositiveNumber);
-}
-
 std::string algorithm_list() {
   std::vector<std::pair<std::string, std::string>> rows;
   for (const AlgorithmInfo& a : algorithms()) rows.emplace_back(a.name, a.summary);
@@ -113,165 +95,163 @@ constexpr const char* kExamples =
     "  lnbench recommend --cluster configs/clusters/h100-ndr400.json --seq-len 16M --ranks 64\n"
     "  lnbench report results/20260101T000000Z-quick-abc1234";
 
-// A subcommand, and what runs it. Most need no ranks: under a launcher only the first one speaks.
-struct Command {
-  CLI::App* app;
-  int (*run)(const Options&);
-  bool on_all_ranks = false;
-};
-
-Command env_command(CLI::App& app, Options& o) {
-  CLI::App* env =
-      app.add_subcommand("env", "What this machine is, and whether it is fit to measure");
-  env->add_option("--json", o.json, "Write the environment to this file");
-  env->add_flag("--check", o.fitness_check,
-                "Exit 3 when there is a reason to distrust measurements here");
-  add_common(*env, o);
-  return {env, run_env};
+void add_env_options(CLI::App& command, Options& o) {
+  command.add_option("--json", o.json, "Write the environment to this file");
+  command.add_flag("--check", o.fitness_check,
+                   "Exit 3 when there is a reason to distrust measurements here");
+  add_common(command, o);
 }
 
-Command plan_command(CLI::App& app, Options& o) {
-  CLI::App* plan = app.add_subcommand(
-      "plan", "Points, FLOPs, bytes, memory, estimated time, skips; or one rank's program");
-  add_sweep(*plan, o);
-  auto* schedule = plan->add_option("--schedule", o.schedule_of,
-                                    "Print the program of this point (id or number)");
-  plan->add_option("--rank", o.schedule_rank, "Whose program to print")->needs(schedule);
-  plan->add_flag("--dot", o.dot, "As Graphviz, up to 8 ranks with their messages")->needs(schedule);
-  return {plan, run_plan};
+void add_plan_options(CLI::App& command, Options& o) {
+  add_sweep(command, o);
+  auto* schedule = command.add_option("--schedule", o.schedule_of,
+                                      "Print the program of this point (id or number)");
+  command.add_option("--rank", o.schedule_rank, "Whose program to print")->needs(schedule);
+  command.add_flag("--dot", o.dot, "As Graphviz, up to 8 ranks with their messages")
+      ->needs(schedule);
 }
 
-Command run_command(CLI::App& app, Options& o) {
-  CLI::App* run = app.add_subcommand(
-      "run", "Measure and check every point, for real (under mpirun: MPI ranks; else threads)");
-  add_sweep(*run, o);
-  auto* output = run->add_option("-o,--output", o.output,
-                                 "Folder of the result (default: results/<utc>-<name>-<rev>)");
-  run->add_option("--resume", o.resume, "Go on with an interrupted result folder")
+void add_run_options(CLI::App& command, Options& o) {
+  add_sweep(command, o);
+  auto* output = command.add_option("-o,--output", o.output,
+                                    "Folder of the result (default: results/<utc>-<name>-<rev>)");
+  command.add_option("--resume", o.resume, "Go on with an interrupted result folder")
       ->excludes(output);
-  run->add_flag(
+  command.add_flag(
       "--allow-changed-machine", o.allow_changed_machine,
       "Resume on another host, transport or number of ranks (the result then mixes them)");
-  run->add_option("--max-time", o.max_time,
-                  "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
-  run->add_option("--replay", o.replay, "With --mode virtual: only these ranks, e.g. 0,17,4095");
-  return {run, run_points, true};
+  command.add_option("--max-time", o.max_time,
+                     "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
+  command.add_option("--replay", o.replay, "With --mode virtual: only these ranks, e.g. 0,17,4095");
 }
 
-Command simulate_command(CLI::App& app, Options& o) {
-  CLI::App* simulate = app.add_subcommand(
-      "simulate", "The same points on a modelled cluster: any number of ranks, no MPI, no GPU");
-  add_sweep(*simulate, o);
-  add_cluster(*simulate, o, /*required=*/false);
-  simulate->add_option("-o,--output", o.output,
-                       "Folder of the result (default: results/<utc>-<name>-<rev>)");
-  simulate->add_flag("--no-collapse", o.no_collapse,
-                     "Walk every rank, also those that do the same as others");
-  simulate->add_option("--trace", o.trace,
-                       "Write what every rank does when, for chrome://tracing or Perfetto (needs a "
-                       "--filter that leaves one point)");
-  return {simulate, run_simulate};
+void add_simulate_options(CLI::App& command, Options& o) {
+  add_sweep(command, o);
+  add_cluster(command, o, /*required=*/false);
+  command.add_option("-o,--output", o.output,
+                     "Folder of the result (default: results/<utc>-<name>-<rev>)");
+  command.add_flag("--no-collapse", o.no_collapse,
+                   "Walk every rank, also those that do the same as others");
+  command.add_option("--trace", o.trace,
+                     "Write what every rank does when, for chrome://tracing or Perfetto (needs a "
+                     "--filter that leaves one point)");
 }
 
-Command recommend_command(CLI::App& app, Options& o) {
-  CLI::App* recommend = app.add_subcommand(
-      "recommend", "Which algorithm for this problem on that cluster? A ranked list");
-  add_cluster(*recommend, o, /*required=*/true);
-  add_question(*recommend, o);
-  add_common(*recommend, o);
-  return {recommend, run_recommend};
+void add_recommend_options(CLI::App& command, Options& o) {
+  add_cluster(command, o, /*required=*/true);
+  command.add_option("--seq-len", o.seq_len, "Tokens of one sequence, e.g. 16M")->required();
+  command.add_option("--ranks", o.ranks, "GPUs")->required()->check(CLI::Range(1, 1 << 20));
+  command.add_option("--heads", o.heads, "Query heads (default 12)")->check(CLI::PositiveNumber);
+  command.add_option("--kv-heads", o.kv_heads, "K/V heads (default: as many as heads)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--head-dim", o.head_dim, "Lanes of a head (default 64)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--batch", o.batch, "Sequences (default 1)")->check(CLI::PositiveNumber);
+  command.add_option("--dtype", o.dtype, "bf16 or fp32")->check(CLI::IsMember({"bf16", "fp32"}));
+  command.add_flag("--causal", o.causal, "A query sees the keys at positions up to its own");
+  command
+      .add_option("--dilated-segments", o.dilated_segments,
+                  "Segments of dilated attention (default 2048,per_rank,sequence)")
+      ->delimiter(',');
+  command.add_option("--top", o.top, "Rows of each list (default 10)")->check(CLI::PositiveNumber);
+  add_common(command, o);
 }
 
-Command validate_command(CLI::App& app, Options& o) {
-  CLI::App* validate = app.add_subcommand(
-      "validate", "How right the simulator is: against equations, SimGrid and real runs");
-  validate->add_option("--json", o.json, "Write the errors to this file");
-  validate->add_option("--real", o.real,
-                       "Real runs compared by scripts/validate_real.sh (real.json)");
-  add_common(*validate, o);
-  return {validate, run_validate};
+void add_validate_options(CLI::App& command, Options& o) {
+  command.add_option("--json", o.json, "Write the errors to this file");
+  command.add_option("--real", o.real,
+                     "Real runs compared by scripts/validate_real.sh (real.json)");
+  add_common(command, o);
 }
 
-Command check_command(CLI::App& app, Options& o) {
-  CLI::App* check = app.add_subcommand(
-      "check", "Correctness only: every point up to check.max_seq_len against the reference");
-  add_sweep(*check, o);
-  return {check, run_check, true};
-}
-
-Command depth_command(CLI::App& app, Options& o) {
-  CLI::App* depth = app.add_subcommand(
-      "depth", "Layers until every token has heard from every other, from the pattern alone");
-  add_sweep(*depth, o);
-  return {depth, run_depth};
-}
-
-Command comm_command(CLI::App& app, Options& o) {
-  CLI::App* comm = app.add_subcommand(
-      "comm", "What moves bytes between ranks, alone: latency, bandwidth, collectives");
-  comm->add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
+void add_comm_options(CLI::App& command, Options& o) {
+  command.add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
       ->check(CLI::Range(1, 1024));
-  comm->add_option("--transport", o.comm_transport,
-                   "host (default: MPI under mpirun, else threads), or between GPUs: gpu (what "
-                   "auto is for GPU kernels), nccl, nccl_registered, cuda_ipc or mpi_host")
+  command
+      .add_option("--transport", o.comm_transport,
+                  "host (default: MPI under mpirun, else threads), or between GPUs: gpu (what "
+                  "auto is for GPU kernels), nccl, nccl_registered, cuda_ipc or mpi_host")
       ->check(CLI::IsMember({"host", "gpu", "nccl", "nccl_registered", "cuda_ipc", "mpi_host"}));
-  comm->add_option("--max-bytes", o.max_bytes,
-                   "Largest message, e.g. 4MiB (default: 4MiB, between GPUs 256MiB)");
-  comm->add_option("--json", o.json, "Write the rows, with their samples, to this file");
-  add_common(*comm, o);
-  return {comm, run_comm, true};
+  command.add_option("--max-bytes", o.max_bytes,
+                     "Largest message, e.g. 4MiB (default: 4MiB, between GPUs 256MiB)");
+  command.add_option("--json", o.json, "Write the rows, with their samples, to this file");
+  add_common(command, o);
 }
 
-Command calibrate_command(CLI::App& app, Options& o) {
-  CLI::App* calibrate = app.add_subcommand(
-      "calibrate", "This machine as a cluster file for simulate: kernels, memory, links, measured");
-  calibrate->add_option("-o,--output", o.output, "The cluster file (default: cluster.json)");
-  calibrate->add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
+void add_calibrate_options(CLI::App& command, Options& o) {
+  command.add_option("-o,--output", o.output, "The cluster file (default: cluster.json)");
+  command.add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
       ->check(CLI::Range(1, 1024));
-  calibrate->add_flag("--quick", o.quick,
-                      "Seconds instead of two minutes; to try it, not to trust");
-  auto* kernels = calibrate->add_option(
-      "--gpu-kernels", o.gpu_kernels,
-      "Measure nothing: write --cluster again with the speeds of attention that "
-      "gpu_kernels_benchmark --json measured");
-  auto* links = calibrate->add_option(
+  command.add_flag("--quick", o.quick, "Seconds instead of two minutes; to try it, not to trust");
+  auto* kernels =
+      command.add_option("--gpu-kernels", o.gpu_kernels,
+                         "Measure nothing: write --cluster again with the speeds of attention that "
+                         "gpu_kernels_benchmark --json measured");
+  auto* links = command.add_option(
       "--gpu-comm", o.gpu_comm,
       "Likewise, with the link that lnbench comm --transport gpu --json measured: inside a node, "
       "or between nodes when its ranks 0 and 1 were on two");
-  auto* cluster = calibrate->add_option("--cluster", o.cluster,
-                                        "The cluster that --gpu-kernels and --gpu-comm go into");
+  auto* cluster = command.add_option("--cluster", o.cluster,
+                                     "The cluster that --gpu-kernels and --gpu-comm go into");
   kernels->needs(cluster);
   links->needs(cluster);
-  calibrate->add_option("--kernel", o.gpu_kernel, "Of --gpu-kernels: cuda (default), cudnn, gather")
+  command.add_option("--kernel", o.gpu_kernel, "Of --gpu-kernels: cuda (default), cudnn, gather")
       ->needs(kernels);
-  add_common(*calibrate, o);
-  return {calibrate, run_calibrate, true};
+  add_common(command, o);
 }
 
-Command compare_command(CLI::App& app, Options& o) {
-  CLI::App* compare = app.add_subcommand(
-      "compare", "Did anything get slower between two results? (Mann-Whitney, Holm)");
-  compare->add_option("BASE", o.base, "Result folder or result.json")->required();
-  compare->add_option("NEW", o.now, "Result folder or result.json")->required();
-  compare->add_option("--threshold", o.threshold, "Smallest change that matters, e.g. 5%");
-  compare->add_flag(
+void add_compare_options(CLI::App& command, Options& o) {
+  command.add_option("BASE", o.base, "Result folder or result.json")->required();
+  command.add_option("NEW", o.now, "Result folder or result.json")->required();
+  command.add_option("--threshold", o.threshold, "Smallest change that matters, e.g. 5%");
+  command.add_flag(
       "--any-transport", o.any_transport,
       "Compare points of different transports as well: nccl with nccl_registered, say");
-  add_common(*compare, o);
-  return {compare, run_compare};
+  add_common(command, o);
 }
 
-Command report_command(CLI::App& app, Options& o) {
-  CLI::App* report = app.add_subcommand("report", "Plots and one self-contained report.html");
-  report->add_option("DIR", o.result_dirs, "Result folders")->required();
-  report->add_option(
+void add_report_options(CLI::App& command, Options& o) {
+  command.add_option("DIR", o.result_dirs, "Result folders")->required();
+  command.add_option(
       "-o,--output", o.report_file,
       "The HTML file (default: report.html in the folder; of several, together/report.html "
       "in the first)");
-  report->add_option("--validation", o.validation,
+  command.add_option("--validation", o.validation,
                      "Errors of the simulator (lnbench validate --json): a section of the report");
-  return {report, run_report};
 }
+
+// Most need no ranks: under a launcher only the first one speaks.
+struct Command {
+  const char* name;
+  const char* summary;
+  void (*add_options)(CLI::App& command, Options& options);
+  int (*run)(const Options&);
+  bool on_all_ranks = false;
+};
+constexpr Command kCommands[] = {
+    {"env", "What this machine is, and whether it is fit to measure", add_env_options, run_env},
+    {"plan", "Points, FLOPs, bytes, memory, estimated time, skips; or one rank's program",
+     add_plan_options, run_plan},
+    {"run", "Measure and check every point, for real (under mpirun: MPI ranks; else threads)",
+     add_run_options, run_points, true},
+    {"simulate", "The same points on a modelled cluster: any number of ranks, no MPI, no GPU",
+     add_simulate_options, run_simulate},
+    {"recommend", "Which algorithm for this problem on that cluster? A ranked list",
+     add_recommend_options, run_recommend},
+    {"validate", "How right the simulator is: against equations, SimGrid and real runs",
+     add_validate_options, run_validate},
+    {"check", "Correctness only: every point up to check.max_seq_len against the reference",
+     add_sweep, run_check, true},
+    {"depth", "Layers until every token has heard from every other, from the pattern alone",
+     add_sweep, run_depth},
+    {"comm", "What moves bytes between ranks, alone: latency, bandwidth, collectives",
+     add_comm_options, run_comm, true},
+    {"calibrate", "This machine as a cluster file for simulate: kernels, memory, links, measured",
+     add_calibrate_options, run_calibrate, true},
+    {"compare", "Did anything get slower between two results? (Mann-Whitney, Holm)",
+     add_compare_options, run_compare},
+    {"report", "Plots and one self-contained report.html", add_report_options, run_report},
+};
 
 // As a user would type it again.
 std::string command_line_text(int argc, char** argv) {
@@ -289,11 +269,8 @@ int dispatch(int argc, char** argv) {
   app.require_subcommand(1);
   const BuildInfo build = build_info();
   app.set_version_flag("--version", concat("lnbench ", build.version, " (", build.revision, ")"));
-  const std::vector<Command> commands{
-      env_command(app, o),       plan_command(app, o),      run_command(app, o),
-      simulate_command(app, o),  recommend_command(app, o), validate_command(app, o),
-      check_command(app, o),     depth_command(app, o),     comm_command(app, o),
-      calibrate_command(app, o), compare_command(app, o),   report_command(app, o)};
+  for (const Command& command : kCommands)
+    command.add_options(*app.add_subcommand(command.name, command.summary), o);
   app.footer(concat(algorithm_list(), "\n", kNotes, "\n", kExamples));
   for (const char* sweeping : {"plan", "run", "check", "simulate"})
     app.get_subcommand(sweeping)->footer(concat(algorithm_list(), "\n", kNotes));
@@ -303,8 +280,8 @@ int dispatch(int argc, char** argv) {
     if (launched_rank() != 0) return e.get_exit_code() == 0 ? kOk : kUsage;
     return app.exit(e) == 0 ? kOk : kUsage;
   }
-  for (const Command& command : commands)
-    if (command.app->parsed())
+  for (const Command& command : kCommands)
+    if (app.got_subcommand(command.name))
       return command.on_all_ranks || launched_rank() == 0 ? command.run(o) : int(kOk);
   throw Error("no command was given");  // the parser requires one
 }

@@ -105,10 +105,6 @@ const Axis kAxes[] = {
 };
 // clang-format on
 
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::ranges::find(names, name) != names.end();
-}
-
 }  // namespace
 
 JsonNode to_node(const Value& value) {
@@ -150,22 +146,17 @@ std::vector<std::string> KnownNames::values_of(const Axis& axis) const {
   return found == names.end() ? axis.field.words : found->second;
 }
 
-bool reads(const Axis& axis, const PointParams& p, const KnownNames& known) {
+bool reads(const Axis& axis, const Value& value, const PointParams& p, const KnownNames& known) {
   const Readers& r = axis.readers;
-  return (!r.pattern || *r.pattern == known.pattern_of(p.algorithm)) &&
-         (r.algorithms.empty() ||
-          std::ranges::find(r.algorithms, p.algorithm) != r.algorithms.end()) &&
-         (r.except.empty() || r.except != p.algorithm) &&
-         (r.collective.empty() || r.collective == p.collective);
-}
-
-bool reads_value(const Axis& axis, const Value& value, const PointParams& p,
-                 const KnownNames& known) {
-  if (!reads(axis, p, known)) return false;
+  if ((r.pattern && *r.pattern != known.pattern_of(p.algorithm)) ||
+      (!r.algorithms.empty() && std::ranges::count(r.algorithms, p.algorithm) == 0) ||
+      (!r.except.empty() && r.except == p.algorithm) ||
+      (!r.collective.empty() && r.collective != p.collective))
+    return false;
   if (axis.key != "collective" || known.collectives_of.empty() || value == axis.standard)
     return true;
   const auto of = known.collectives_of.find(p.algorithm);
-  return of != known.collectives_of.end() && contains(of->second, to_text(value));
+  return of != known.collectives_of.end() && std::ranges::count(of->second, to_text(value)) > 0;
 }
 
 std::string options_text(const PointParams& p, bool with_sections) {

@@ -95,10 +95,9 @@ struct KnownNames {
   std::vector<std::string> values_of(const Axis& axis) const;  // empty: any
 };
 
-bool reads(const Axis& axis, const PointParams& params, const KnownNames& known);
-// The same of one value: an algorithm may have some collectives and not others.
-bool reads_value(const Axis& axis, const Value& value, const PointParams& params,
-                 const KnownNames& known);
+// True when the point's algorithm reads this value: it may have some collectives and not others.
+bool reads(const Axis& axis, const Value& value, const PointParams& params,
+           const KnownNames& known);
 
 // "zigzag Pu=2": what is not as usual of the problem, its kernel and its algorithm; without
 // `with_sections`, of the algorithm alone.

@@ -44,7 +44,7 @@ TEST(Axes, ReadersAreOfAPatternOrByName) {
       PointParams p = standard_params();
       p.algorithm = name;
       p.collective = collective;
-      if (reads(*find_axis(key), p, known)) names.push_back(name);
+      if (reads(*find_axis(key), find_axis(key)->standard, p, known)) names.push_back(name);
     }
     return names;
   };

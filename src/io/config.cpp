@@ -11,11 +11,6 @@
 
 namespace longnet {
 
-JsonNode to_json(const SegmentSpec& s, const Field& = {}) {
-  if (s.kind == SegmentSpec::Kind::kTokens) return JsonNode(s.tokens);
-  return JsonNode(s.kind == SegmentSpec::Kind::kPerRank ? "per_rank" : "sequence");
-}
-
 namespace {
 
 constexpr int64_t kMaxAxisValues = 10000;
@@ -88,7 +83,7 @@ void read_exclude(const JsonNode* list, const KnownNames& known, Problems& probl
       problems.add(item, path + ".reason", "is missing or empty",
                    "results show it in place of a number: say why");
     try {
-      const Filter parsed(rule.where, known);
+      parse_filter(rule.where, known);
     } catch (const UsageError& e) {
       const JsonNode* where = item.find("where");
       problems.add(where ? *where : item, path + ".where", e.what(), "");

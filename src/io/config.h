@@ -44,24 +44,18 @@ constexpr std::string_view to_string(DilationPhase phase) {
   return phase == DilationPhase::kSegment ? "segment" : "shard";
 }
 
-// A segment length that may depend on the point.
-struct SegmentSpec {
-  enum class Kind { kTokens, kPerRank, kSequence };
-  Kind kind = Kind::kTokens;
-  int64_t tokens = 0;  // of kTokens
-  bool operator==(const SegmentSpec&) const = default;
-};
+// Words in place of a segment length: ceil(N / P) tokens, and all N of them.
+inline const std::string kPerRank = "per_rank", kSequence = "sequence";
 
 // With gather_scope, offset and mix of the table of axes.
 struct DilatedConfig {
-  std::vector<SegmentSpec> segments{{SegmentSpec::Kind::kTokens, 2048},
-                                    {SegmentSpec::Kind::kPerRank, 0},
-                                    {SegmentSpec::Kind::kSequence, 0}};
+  std::vector<Value> segments{2048, kPerRank, kSequence};
   RatioRule ratio_rule = RatioRule::kGeometric;
   std::vector<int64_t> ratios;  // for kList only, one per segment
   DilationPhase phase = DilationPhase::kSegment;
   static void fields(auto& d, auto&& visit) {
-    visit("segments", d.segments, {.schema = "segments"});
+    visit("segments", d.segments,
+          {.min = 1, .unit = Unit::kTokens, .words = {kPerRank, kSequence}, .schema = "segments"});
     visit("ratio_rule", d.ratio_rule);
     visit("ratios", d.ratios, {.min = 1, .omit = true});
     visit("phase", d.phase);

@@ -110,20 +110,6 @@ bool read_value(const JsonNode& node, const std::string& path, const Field& fiel
   return true;
 }
 
-bool read_segment(const JsonNode& node, const std::string& path, Problems& problems,
-                  SegmentSpec& out) {
-  Value value;
-  if (!read_value(node, path, {.min = 1, .unit = Unit::kTokens, .words = {"per_rank", "sequence"}},
-                  problems, value))
-    return false;
-  using Kind = SegmentSpec::Kind;
-  if (const auto* tokens = std::get_if<int64_t>(&value))
-    out = {Kind::kTokens, *tokens};
-  else
-    out = {node.string == "per_rank" ? Kind::kPerRank : Kind::kSequence, 0};
-  return true;
-}
-
 void FieldReader::axis(const Axis& axis, const KnownNames& known, SweepConfig& out) {
   const JsonNode* n = take(axis.key);
   if (!n) return;

@@ -14,12 +14,10 @@
 
 namespace longnet {
 
-// Each reports a problem and leaves `out` as it is when `node` is something else.
-// A value of the type that `out` has; for a number also one of the field's words.
+// A value of the type that `out` has; for a number also one of the field's words. Reports a problem
+// and leaves `out` as it is when `node` is something else.
 bool read_value(const JsonNode& node, const std::string& path, const Field& field,
                 Problems& problems, Value& out);
-bool read_segment(const JsonNode& node, const std::string& path, Problems& problems,
-                  SegmentSpec& out);
 
 // A visitor of fields: reads each key that the object has.
 class FieldReader : public JsonReader {
@@ -63,8 +61,6 @@ class FieldReader : public JsonReader {
   bool read_one(const JsonNode& n, const std::string& path, Field field, T& out) {
     if constexpr (std::is_same_v<T, Value>) {
       return read_value(n, path, field, problems(), out);
-    } else if constexpr (std::is_same_v<T, SegmentSpec>) {
-      return read_segment(n, path, problems(), out);
     } else if constexpr (std::is_same_v<T, double>) {
       return read_real(n, path, {field.min, field.max, field.min_excluded}, problems(), out);
     } else {

@@ -75,8 +75,8 @@ TEST(Config, ReadsEverySection) {
     "memory": { "limit_fraction": 0.5, "limit_bytes": "8GiB", "on_exceed": "skip" } })");
   EXPECT_EQ(c.defaults.problem.num_kv_heads, 4);
   EXPECT_EQ(c.defaults.problem.dtype, DType::kBFloat16);
-  EXPECT_EQ(c.dilated.segments[1].tokens, 65536);
-  EXPECT_EQ(c.dilated.segments[2].kind, SegmentSpec::Kind::kPerRank);
+  EXPECT_EQ(c.dilated.segments[1], Value(65536));
+  EXPECT_EQ(c.dilated.segments[2], Value(kPerRank));
   EXPECT_EQ(c.dilated.ratio_rule, RatioRule::kList);
   EXPECT_EQ(c.defaults.pattern.offset, OffsetRule::kBlock);
   EXPECT_EQ(c.dilated.phase, DilationPhase::kShard);

@@ -40,9 +40,8 @@ struct Preset {
   Config config;
   std::vector<Point> points;
   int64_t count(const std::string& filter) const {
-    const Filter wanted(filter);
-    return std::count_if(points.begin(), points.end(),
-                         [&](const Point& p) { return wanted.matches(p); });
+    const Filter wanted = parse_filter(filter);
+    return std::count_if(points.begin(), points.end(), [&](const Point& p) { return wanted(p); });
   }
   // Every sample of every point and the runs of its ablations (at most 11 on several ranks, 1 on
   // one), at 80 GFLOP/s a core, one core a rank and two cores at most.

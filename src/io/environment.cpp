@@ -1,7 +1,6 @@
 #include "io/environment.h"
 
 #include <hwloc.h>
-#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -19,6 +19,7 @@
 #include "build_revision.h"
 #include "core/check.h"
 #include "io/units.h"
+#include "measure/rank_place.h"
 
 extern char** environ;
 
@@ -43,6 +44,7 @@ int64_t bytes_in(const std::string& path) {
 // The tightest limit on the way from this process's cgroup (v2) up to the root; v1's single file
 // else.
 int64_t cgroup_limit() {
+  const std::string root = "/sys/fs/cgroup";
   int64_t limit = 0;
   const auto tighten = [&](int64_t bytes) {
     if (bytes > 0 && (limit == 0 || bytes < limit)) limit = bytes;
@@ -50,12 +52,9 @@ int64_t cgroup_limit() {
   std::ifstream own("/proc/self/cgroup");
   for (std::string line; std::getline(own, line);) {
     if (!line.starts_with("0::")) continue;
-    std::string group = line.substr(3);
-    while (true) {
-      tighten(bytes_in("/sys/fs/cgroup" + (group == "/" ? "" : group) + "/memory.max"));
-      const size_t slash = group.rfind('/');
-      if (group.empty() || group == "/" || slash == std::string::npos) break;
-      group = slash == 0 ? "/" : group.substr(0, slash);
+    for (std::filesystem::path at = root + line.substr(3);; at = at.parent_path()) {
+      tighten(bytes_in(at / "memory.max"));
+      if (at == root) break;
     }
   }
   tighten(bytes_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
@@ -133,39 +132,29 @@ struct Ticks {
   double all = 0, idle = 0;
 };
 
+// Of these hardware threads together.
 // "cpu3 user nice system idle iowait irq softirq steal guest guest_nice": guests are in user.
-std::map<int, Ticks> ticks_of(std::string_view text) {
-  std::map<int, Ticks> out;
+Ticks ticks_of(std::string_view text, const std::set<int>& threads) {
+  Ticks sum;
   std::istringstream lines{std::string(text)};
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("cpu") || line.size() < 4 || line[3] == ' ') continue;
     std::istringstream words(line.substr(3));
     int thread = 0;
     words >> thread;
-    Ticks& t = out[thread];
     double value = 0;
-    for (int column = 0; column < 8 && words >> value; ++column) {
-      t.all += value;
-      if (column == 3 || column == 4) t.idle += value;
+    for (int column = 0; column < 8 && threads.contains(thread) && words >> value; ++column) {
+      sum.all += value;
+      if (column == 3 || column == 4) sum.idle += value;
     }
   }
-  return out;
+  return sum;
 }
 
 std::string proc_stat() {
   std::ostringstream text;
   text << std::ifstream("/proc/stat").rdbuf();
   return text.str();
-}
-
-std::vector<int> usable_threads() {
-  std::vector<int> threads;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return threads;
-  for (int i = 0; i < CPU_SETSIZE; ++i)
-    if (CPU_ISSET(i, &set)) threads.push_back(i);
-  return threads;
 }
 
 }  // namespace
@@ -245,20 +234,15 @@ std::vector<std::string> fitness_warnings(const Environment& env, const BuildInf
 }
 
 double busy_share_between(std::string_view before, std::string_view after,
-                          const std::vector<int>& threads) {
-  const auto then = ticks_of(before), now = ticks_of(after);
-  Ticks passed;
-  for (const int thread : threads) {
-    const auto a = then.find(thread), b = now.find(thread);
-    if (a == then.end() || b == now.end()) continue;
-    passed.all += b->second.all - a->second.all;
-    passed.idle += b->second.idle - a->second.idle;
-  }
-  return passed.all > 0 ? 1 - passed.idle / passed.all : std::numeric_limits<double>::quiet_NaN();
+                          const std::set<int>& threads) {
+  const Ticks then = ticks_of(before, threads), now = ticks_of(after, threads);
+  const double passed = now.all - then.all;
+  return passed > 0 ? 1 - (now.idle - then.idle) / passed
+                    : std::numeric_limits<double>::quiet_NaN();
 }
 
 double measure_busy_share(double seconds) {
-  const std::vector<int> threads = usable_threads();
+  const std::set<int> threads = this_place().cpus;
   const std::string before = proc_stat();
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   return busy_share_between(before, proc_stat(), threads);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -92,6 +93,6 @@ inline constexpr double kBusyShare = 0.15;
 double measure_busy_share(double seconds = 0.4);
 // The same from two texts of /proc/stat, for these hardware threads; NaN without a difference.
 double busy_share_between(std::string_view before, std::string_view after,
-                          const std::vector<int>& threads);
+                          const std::set<int>& threads);
 
 }  // namespace longnet

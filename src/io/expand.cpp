@@ -36,9 +36,9 @@ int64_t ratio_of(const DilatedConfig& d, size_t index, int64_t w, int64_t w0, in
   return 1;
 }
 
-int64_t resolve_length(const SegmentSpec& s, int64_t seq_len, int64_t ranks) {
-  if (s.kind == SegmentSpec::Kind::kTokens) return std::min(s.tokens, seq_len);
-  return s.kind == SegmentSpec::Kind::kPerRank ? ceil_div(seq_len, ranks) : seq_len;
+int64_t resolve_length(const Value& segment, int64_t seq_len, int64_t ranks) {
+  if (const auto* tokens = std::get_if<int64_t>(&segment)) return std::min(*tokens, seq_len);
+  return segment == Value(kPerRank) ? ceil_div(seq_len, ranks) : seq_len;
 }
 
 int64_t total_pairs(const AttentionProblem& problem, const DilatedPattern& pattern) {
@@ -75,7 +75,7 @@ struct Product {
     if (axis.key == "transport") return {o.transport};
     std::vector<Value> values = c.values_of(axis, o.world_size, p.ranks);
     if (values.empty()) return values;  // a range without any
-    std::erase_if(values, [&](const Value& v) { return !reads_value(axis, v, p, o.known); });
+    std::erase_if(values, [&](const Value& v) { return !reads(axis, v, p, o.known); });
     if (values.empty()) values.push_back(axis.standard);
     return values;
   }
@@ -176,9 +176,8 @@ std::vector<std::string> replaced_choices(const Config& c, const KnownNames& kno
     for (const Value& algorithm : c.values_of(*find_axis("algorithm"), 1)) {
       PointParams p = c.defaults;
       p.algorithm = to_text(algorithm);
-      if (std::ranges::none_of(asked->values, [&](const Value& value) {
-            return reads_value(axis, value, p, known);
-          }))
+      if (std::ranges::none_of(asked->values,
+                               [&](const Value& value) { return reads(axis, value, p, known); }))
         who.push_back(p.algorithm);
     }
     if (!who.empty())
@@ -189,9 +188,9 @@ std::vector<std::string> replaced_choices(const Config& c, const KnownNames& kno
 }
 
 std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
-  const Filter filter(options.filter, options.known);
+  const Filter matches = parse_filter(options.filter, options.known);
   std::vector<Filter> excludes;
-  for (const ExcludeRule& rule : config.exclude) excludes.emplace_back(rule.where);
+  for (const ExcludeRule& rule : config.exclude) excludes.push_back(parse_filter(rule.where));
   std::vector<Point> points;
   std::set<std::string> seen;
   Tally tally;
@@ -201,7 +200,7 @@ std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
         Point point{.id = point_id(params), .params = params, .reason = {}};
         if (!seen.insert(point.id).second) return;
         ++tally.all;
-        if (!filter.matches(point)) {
+        if (!matches(point)) {
           ++tally.filtered;
           return;
         }
@@ -211,7 +210,7 @@ std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
           ++count;
         };
         for (size_t i = 0; i < excludes.size() && point.status == PointStatus::kOk; ++i) {
-          if (!excludes[i].matches(point)) continue;
+          if (!excludes[i](point)) continue;
           skip(PointStatus::kSkippedExcluded, config.exclude[i].reason, tally.excluded[i]);
           if (config.exclude[i].omit) return;
         }
@@ -239,9 +238,9 @@ std::vector<DilatedBranch> resolve_branches(const DilatedConfig& dilated, int64_
   std::vector<DilatedBranch> branches;
   const int64_t w0 = resolve_length(dilated.segments[0], seq_len, ranks);
   for (size_t i = 0; i < dilated.segments.size(); ++i) {
-    const SegmentSpec& s = dilated.segments[i];
-    const int64_t w = resolve_length(s, seq_len, ranks);
-    if (i > 0 && s.kind != SegmentSpec::Kind::kTokens && w <= w0) continue;
+    const Value& segment = dilated.segments[i];
+    const int64_t w = resolve_length(segment, seq_len, ranks);
+    if (i > 0 && !std::holds_alternative<int64_t>(segment) && w <= w0) continue;
     const DilatedBranch branch{w, ratio_of(dilated, i, w, w0, heads)};
     if (std::ranges::find(branches, branch) == branches.end()) branches.push_back(branch);
   }

@@ -13,11 +13,9 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr SegmentSpec kPerRank{SegmentSpec::Kind::kPerRank, 0},
-    kSequence{SegmentSpec::Kind::kSequence, 0};
-constexpr SegmentSpec tokens(int64_t n) { return {SegmentSpec::Kind::kTokens, n}; }
+Value tokens(int64_t n) { return n; }
 
-std::vector<DilatedBranch> resolve(RatioRule rule, std::vector<SegmentSpec> segments, int64_t n,
+std::vector<DilatedBranch> resolve(RatioRule rule, std::vector<Value> segments, int64_t n,
                                    int64_t ranks, std::vector<int64_t> ratios = {},
                                    int64_t heads = 12) {
   DilatedConfig d;
@@ -30,7 +28,7 @@ std::vector<DilatedBranch> resolve(RatioRule rule, std::vector<SegmentSpec> segm
 using B = DilatedBranch;
 
 TEST(ResolveBranches, FigureFive) {
-  const std::vector<SegmentSpec> figure{tokens(2048), kPerRank, kSequence};
+  const std::vector<Value> figure{tokens(2048), kPerRank, kSequence};
   EXPECT_THAT(resolve(RatioRule::kGeometric, figure, 65536, 4),
               ElementsAre(B{2048, 1}, B{16384, 8}, B{65536, 32}));
   // One rank: per_rank and sequence are the same branch.
@@ -74,8 +72,8 @@ TEST(ResolveBranches, CappedStopsAtTheHeads) {
 }
 
 TEST(ResolveBranches, ListKeepsItsRatiosAndClips) {
-  const std::vector<SegmentSpec> lm{tokens(2048), tokens(4096), tokens(8192), tokens(16384),
-                                    tokens(32768)};
+  const std::vector<Value> lm{tokens(2048), tokens(4096), tokens(8192), tokens(16384),
+                              tokens(32768)};
   EXPECT_THAT(resolve(RatioRule::kList, lm, 32768, 1, {1, 2, 4, 6, 12}),
               ElementsAre(B{2048, 1}, B{4096, 2}, B{8192, 4}, B{16384, 6}, B{32768, 12}));
   EXPECT_THAT(resolve(RatioRule::kList, lm, 8192, 1, {1, 2, 4, 6, 12}),

@@ -16,6 +16,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "core/check.h"
@@ -113,6 +114,8 @@ JsonNode to_json(const T& v, const Field& field = {}) {
     return JsonNode(to_hex(v));
   } else if constexpr (std::is_same_v<T, std::string>) {
     return v.empty() && field.null ? JsonNode() : JsonNode(v);
+  } else if constexpr (requires { v.index(); }) {  // a std::variant
+    return std::visit([](const auto& held) { return JsonNode(held); }, v);
   } else if constexpr (IsOptional<T>) {
     if (!v && !field.words.empty()) return JsonNode(field.words[0]);
     return v ? to_json(*v) : JsonNode();

@@ -12,7 +12,6 @@
 namespace longnet {
 namespace {
 
-using Condition = std::function<bool(const Point&)>;
 // How a point's value stands to the one in the text.
 using Comparison = std::function<std::partial_ordering(const Value&)>;
 
@@ -38,8 +37,8 @@ class Parser {
  public:
   Parser(std::string_view text, const KnownNames& known) : text_(text), known_(known) { advance(); }
 
-  Condition parse() {
-    Condition root = parse_or();
+  Filter parse() {
+    Filter root = parse_or();
     if (token_.kind != Token::Kind::kEnd)
       fail(token_.at, concat("expected && or ||, found '", token_.text, "'"),
            "put strings with blanks in quotes");
@@ -99,23 +98,23 @@ class Parser {
     return true;
   }
 
-  Condition parse_or() {
-    Condition left = parse_and();
+  Filter parse_or() {
+    Filter left = parse_and();
     while (accept("||"))
       left = [left, right = parse_and()](const Point& p) { return left(p) || right(p); };
     return left;
   }
 
-  Condition parse_and() {
-    Condition left = parse_unary();
+  Filter parse_and() {
+    Filter left = parse_unary();
     while (accept("&&"))
       left = [left, right = parse_unary()](const Point& p) { return left(p) && right(p); };
     return left;
   }
 
-  Condition parse_unary() {
+  Filter parse_unary() {
     if (++depth_ > kMaxDepth) fail(token_.at, "nested too deeply", "simplify the condition");
-    Condition condition;
+    Filter condition;
     if (accept("!")) {
       condition = [negated = parse_unary()](const Point& p) { return !negated(p); };
     } else if (const size_t open = token_.at; accept("(")) {
@@ -128,7 +127,7 @@ class Parser {
     return condition;
   }
 
-  Condition parse_compare() {
+  Filter parse_compare() {
     if (token_.kind != Token::Kind::kWord)
       fail(token_.at,
            token_.kind == Token::Kind::kEnd ? "the text ends where a condition is expected"
@@ -192,9 +191,10 @@ class Parser {
 
 }  // namespace
 
-Filter::Filter(std::string_view text, const KnownNames& known) {
-  if (text.find_first_not_of(" \t\n") != std::string_view::npos)
-    condition_ = Parser(text, known).parse();
+Filter parse_filter(std::string_view text, const KnownNames& known) {
+  if (text.find_first_not_of(" \t\n") == std::string_view::npos)
+    return [](const Point&) { return true; };
+  return Parser(text, known).parse();
 }
 
 std::vector<std::string> filter_keys() {

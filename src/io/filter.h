@@ -15,17 +15,11 @@
 
 namespace longnet {
 
-class Filter {
- public:
-  Filter() = default;  // matches everything, as does an empty text
-  // Throws UsageError that shows the text with a caret under the mistake. A value outside those
-  // known for its key is one.
-  explicit Filter(std::string_view text, const KnownNames& known = {});
-  bool matches(const Point& point) const { return !condition_ || condition_(point); }
+using Filter = std::function<bool(const Point&)>;
 
- private:
-  std::function<bool(const Point&)> condition_;
-};
+// Of an empty text: matches everything. Throws UsageError that shows the text with a caret under the
+// mistake. A value outside those known for its key is one.
+Filter parse_filter(std::string_view text, const KnownNames& known = {});
 
 std::vector<std::string> filter_keys();
 

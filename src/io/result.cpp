@@ -56,8 +56,7 @@ Result head_from(const JsonNode& n) {
     throw UsageError(concat(n.where(),
                             ": this is no result of lnbench (schema_version 1)\n  hint: name a "
                             "folder under results/ or its result.json"));
-  Result r;
-  r.run = run_from(*n.find("run"));
+  Result r{.run = run_from(*n.find("run")), .build = {}};
   if (const JsonNode* build = n.find("build")) from_json(*build, r.build);
   if (const JsonNode* env = n.find("environment")) from_json(*env, r.environment);
   if (const JsonNode* ranks = n.find("ranks")) from_json(*ranks, r.ranks);
@@ -167,19 +166,20 @@ void replace_file(const std::string& directory, const std::string& name, const s
   sync_folder(directory);
 }
 
-std::string fresh_directory(const WriterOptions& o) {
-  if (!o.directory.empty()) {
-    if (fs::exists(o.directory) && (!fs::is_directory(o.directory) || !fs::is_empty(o.directory)))
-      throw UsageError(concat("'", o.directory,
+std::string fresh_directory(const Result& head, const std::string& root) {
+  if (const std::string& own = head.path; !own.empty()) {
+    if (fs::exists(own) && (!fs::is_directory(own) || !fs::is_empty(own)))
+      throw UsageError(concat("'", own,
                               "' is not empty\n  hint: results are never overwritten; name "
                               "another folder, or go on with --resume ",
-                              o.directory));
-    fs::create_directories(o.directory);
-    return o.directory;
+                              own));
+    fs::create_directories(own);
+    return own;
   }
   const std::string base =
-      (fs::path(o.root) / concat(utc_compact(), "-", o.run.name, "-", o.build.revision)).string();
-  fs::create_directories(o.root);
+      (fs::path(root) / concat(utc_compact(), "-", head.run.name, "-", head.build.revision))
+          .string();
+  fs::create_directories(root);
   // Two runs may start within one second.
   for (int i = 1;; ++i) {
     const std::string directory = i == 1 ? base : concat(base, "-", i);
@@ -189,7 +189,7 @@ std::string fresh_directory(const WriterOptions& o) {
 }
 
 // "transport: mpi, now threads" for each thing that decides a number and is known on both sides.
-std::vector<std::string> machine_changes(const Result& then, const WriterOptions& now) {
+std::vector<std::string> machine_changes(const Result& then, const Result& now) {
   std::vector<std::string> changes;
   const auto compare = [&](const char* what, const std::string& was, const std::string& is) {
     if (!was.empty() && !is.empty() && was != is)
@@ -205,7 +205,7 @@ std::vector<std::string> machine_changes(const Result& then, const WriterOptions
 }
 
 // Refuses what must not change, and notes in the manifest what did.
-void accept_changes(Result& then, const WriterOptions& now, bool allow_changed_machine) {
+void accept_changes(Result& then, const Result& now, bool allow_changed_machine) {
   if (then.run.config_sha256 != now.run.config_sha256)
     throw UsageError(concat(
         "'", then.path, "' was started with another config (SHA-256 ",
@@ -290,24 +290,19 @@ ResultWriter::ResultWriter(Result result) : result_(std::move(result)) {
   lines_ = std::make_unique<DurableFile>(path, O_WRONLY | O_CREAT | O_APPEND);
 }
 
-ResultWriter ResultWriter::create(WriterOptions options) {
-  Result r;
+ResultWriter ResultWriter::create(Result head, const std::string& root) {
   try {
-    r.path = fresh_directory(options);
+    head.path = fresh_directory(head, root);
   } catch (const fs::filesystem_error& e) {
     throw UsageError(concat("cannot create the folder of results: ", e.what(),
                             "\n  hint: name a writable one with -o"));
   }
-  r.run = std::move(options.run);
-  r.run.started_utc = utc_rfc3339();
-  r.build = std::move(options.build);
-  r.environment = std::move(options.environment);
-  r.ranks = std::move(options.ranks);
-  replace_file(r.path, "run.json", manifest_to_json(r));
-  return ResultWriter(std::move(r));
+  head.run.started_utc = utc_rfc3339();
+  replace_file(head.path, "run.json", manifest_to_json(head));
+  return ResultWriter(std::move(head));
 }
 
-ResultWriter ResultWriter::resume(const std::string& directory, const WriterOptions& now,
+ResultWriter ResultWriter::resume(const std::string& directory, const Result& now,
                                   bool allow_changed_machine) {
   if (!fs::exists(fs::path(directory) / "run.json"))
     throw UsageError(concat("'", directory,

@@ -105,13 +105,13 @@ struct Summary {
 Summary summarize(const std::vector<PointRecord>& points, int64_t planned);
 
 struct Result {
-  std::string path;  // of the folder or file read
+  std::string path{};  // of the folder or file read
   RunInfo run{};
-  BuildInfo build;
+  BuildInfo build = build_info();
   Environment environment{};
   std::vector<RankInfo> ranks{};
-  std::vector<PointRecord> points;
-  Summary summary;
+  std::vector<PointRecord> points{};
+  Summary summary{};
 };
 
 // A folder (result.json, or run.json + points.jsonl while running) or a result.json. Throws
@@ -119,23 +119,16 @@ struct Result {
 Result read_result(const std::string& path);
 std::string result_to_json(const Result& result);  // one line a point, no timelines
 
-struct WriterOptions {
-  std::string root = "results";  // the folder <utc>-<name>-<rev> is made here ...
-  std::string directory{};       // ... unless this names it; must be absent or empty
-  RunInfo run{};
-  BuildInfo build = build_info();
-  Environment environment{};
-  std::vector<RankInfo> ranks{};
-};
-
 class ResultWriter {
  public:
-  static ResultWriter create(WriterOptions options);
-  // Goes on in `directory`; `now` is what create would be given (root and directory unused). Throws
+  // What a run knows before its first point; begun in `head.path`, which must be absent or empty, or
+  // where that is "" in a new folder <utc>-<name>-<rev> of `root`.
+  static ResultWriter create(Result head, const std::string& root = "results");
+  // Goes on in `directory`; `now` is what create would be given (its path unused). Throws
   // UsageError when the config differs from the one the run was started with; and, unless
   // `allow_changed_machine`, when transport, world size, host or revision do: numbers of two
   // machines do not belong into one result. Changes that are let through stand in run.resumed.
-  static ResultWriter resume(const std::string& directory, const WriterOptions& now,
+  static ResultWriter resume(const std::string& directory, const Result& now,
                              bool allow_changed_machine = false);
 
   const std::string& directory() const { return result_.path; }

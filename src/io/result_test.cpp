@@ -34,9 +34,9 @@ PointRecord ok_record(const Point& p, double median) {
   return r;
 }
 
-WriterOptions options_in(const TemporaryFolder& folder) {
+Result head() {
   const Config c = parse_config(kConfig, "demo.json");
-  WriterOptions o{.root = folder.path("results")};
+  Result o;
   o.run = {.name = c.name,
            .command = "lnbench run demo.json",
            .config_path = "demo.json",
@@ -53,7 +53,7 @@ WriterOptions options_in(const TemporaryFolder& folder) {
 
 TEST(ResultWriter, WritesManifestLinesAndResult) {
   const TemporaryFolder folder;
-  auto writer = ResultWriter::create(options_in(folder));
+  auto writer = ResultWriter::create(head(), folder.path("results"));
   EXPECT_THAT(writer.directory(),
               testing::MatchesRegex(".*/results/[0-9]{8}T[0-9]{6}Z-demo-[^/]+"));
   EXPECT_TRUE(std::filesystem::exists(writer.directory() + "/run.json"));
@@ -95,7 +95,7 @@ std::vector<double> timeline_ends(const std::string& path) {  // 0: the point ha
 
 TEST(ResultWriter, WritesALineForEachPointAndTimelinesApart) {
   const TemporaryFolder folder;
-  auto writer = ResultWriter::create(options_in(folder));
+  auto writer = ResultWriter::create(head(), folder.path("results"));
   const std::string directory = writer.directory();
   const auto all = points();
   for (int i = 0; i < 3; ++i) {
@@ -121,7 +121,7 @@ TEST(ResultWriter, WritesALineForEachPointAndTimelinesApart) {
 
 TEST(ResultWriter, TimelinesOfPointsMeasuredAgainGo) {
   const TemporaryFolder folder;
-  auto writer = ResultWriter::create(options_in(folder));
+  auto writer = ResultWriter::create(head(), folder.path("results"));
   PointRecord r = ok_record(points()[0], 1);
   r.timeline = {{0, "compute", "attend", 0, 1}};
   writer.append(r);
@@ -134,7 +134,7 @@ TEST(ResultWriter, TimelinesOfPointsMeasuredAgainGo) {
 
 TEST(ReadResult, TakesTimelinesThatStandInTheResult) {  // as those of older results do
   const TemporaryFolder folder;
-  auto writer = ResultWriter::create(options_in(folder));
+  auto writer = ResultWriter::create(head(), folder.path("results"));
   PointRecord r = ok_record(points()[0], 1);
   r.timeline = {{0, "compute", "attend", 0, 1}};
   writer.append(r);
@@ -146,10 +146,10 @@ TEST(ReadResult, TakesTimelinesThatStandInTheResult) {  // as those of older res
 
 TEST(ResultWriter, ASimulatedRunKeepsItsCluster) {
   const TemporaryFolder folder;
-  WriterOptions options = options_in(folder);
+  Result options = head();
   options.run.cluster_json = R"({"name": "two nodes", "nodes": {"value": 2, "source": "chosen"}})";
   options.run.cluster_sha256 = std::string(64, 'a');
-  auto writer = ResultWriter::create(options);
+  auto writer = ResultWriter::create(options, folder.path("results"));
   writer.append(ok_record(points()[0], 1));
   writer.finish(1);
   const Result r = read_result(writer.directory());
@@ -173,9 +173,9 @@ TEST(ResultWriter, ResumesAfterATornLine) {
   const TemporaryFolder folder;
   const auto all = points();
   std::string directory;
-  const WriterOptions options = options_in(folder);
+  const Result options = head();
   {
-    auto writer = ResultWriter::create(options);
+    auto writer = ResultWriter::create(options, folder.path("results"));
     directory = writer.directory();
     writer.append(ok_record(all[0], 1));
     writer.append(ok_record(all[1], 1));
@@ -205,8 +205,8 @@ TEST(ResultWriter, ResumesAfterATornLine) {
 
 TEST(ResultWriter, ResumeRefusesWhatIsNotItsOwn) {
   const TemporaryFolder folder;
-  auto writer = ResultWriter::create(options_in(folder));
-  WriterOptions now = options_in(folder);
+  auto writer = ResultWriter::create(head(), folder.path("results"));
+  Result now = head();
   now.run.config_sha256 = std::string(64, '0');
   EXPECT_THAT(usage_error([&] { ResultWriter::resume(writer.directory(), now, true); }),
               HasSubstr("started with another config"));
@@ -216,27 +216,26 @@ TEST(ResultWriter, ResumeRefusesWhatIsNotItsOwn) {
 
 TEST(ResultWriter, ResumeRefusesAnotherMachineUnlessAllowed) {
   const TemporaryFolder folder;
-  const WriterOptions options = options_in(folder);
-  const std::string directory = ResultWriter::create(options).directory();
+  const Result options = head();
+  const std::string directory = ResultWriter::create(options, folder.path("results")).directory();
   const auto refusal = [&](auto change) {
-    WriterOptions now = options;
+    Result now = options;
     change(now);
     return usage_error([&] { ResultWriter::resume(directory, now); });
   };
-  EXPECT_EQ(refusal([](WriterOptions&) {}), "");
-  EXPECT_EQ(refusal([](WriterOptions& o) { o.environment.hostname = ""; }), "");  // not known
-  EXPECT_THAT(refusal([](WriterOptions& o) { o.run.transport = "mpi"; }),
+  EXPECT_EQ(refusal([](Result&) {}), "");
+  EXPECT_EQ(refusal([](Result& o) { o.environment.hostname = ""; }), "");  // not known
+  EXPECT_THAT(refusal([](Result& o) { o.run.transport = "mpi"; }),
               HasSubstr("transport: threads, now mpi"));
-  EXPECT_THAT(refusal([](WriterOptions& o) { o.run.world_size = 4; }),
-              HasSubstr("world size: 2, now 4"));
-  EXPECT_THAT(refusal([](WriterOptions& o) { o.build.revision = "0123456789"; }),
+  EXPECT_THAT(refusal([](Result& o) { o.run.world_size = 4; }), HasSubstr("world size: 2, now 4"));
+  EXPECT_THAT(refusal([](Result& o) { o.build.revision = "0123456789"; }),
               HasSubstr(", now 0123456789"));
-  const auto elsewhere = [](WriterOptions& o) { o.environment.hostname = "elsewhere"; };
+  const auto elsewhere = [](Result& o) { o.environment.hostname = "elsewhere"; };
   EXPECT_THAT(refusal(elsewhere), HasSubstr(", now elsewhere"));
   EXPECT_THAT(refusal(elsewhere), HasSubstr("hint: launch it as before"));
   EXPECT_TRUE(read_result(directory).run.resumed.empty());
 
-  WriterOptions now = options;
+  Result now = options;
   elsewhere(now);
   ResultWriter::resume(directory, now, true).finish(6);
   const Result r = read_result(directory);  // the change is on record
@@ -246,13 +245,13 @@ TEST(ResultWriter, ResumeRefusesAnotherMachineUnlessAllowed) {
 
 TEST(ResultWriter, AnotherFilterDoesNotMakeARunComplete) {
   const TemporaryFolder folder;
-  const WriterOptions options = options_in(folder);
+  const Result options = head();
   const auto all = points();
-  const std::string directory = ResultWriter::create(options).directory();
+  const std::string directory = ResultWriter::create(options, folder.path("results")).directory();
   EXPECT_EQ(read_result(directory).run.planned, 6);
   EXPECT_EQ(read_result(directory).summary.planned, 6);
   EXPECT_EQ(read_result(directory).summary.verdict, "incomplete");
-  WriterOptions part = options;
+  Result part = options;
   part.run.filter = "algorithm == ring";
   part.run.planned = 3;
   {
@@ -270,11 +269,11 @@ TEST(ResultWriter, AnotherFilterDoesNotMakeARunComplete) {
 
 TEST(ResultWriter, ALongerPlanReplacesAShorterOne) {
   const TemporaryFolder folder;
-  WriterOptions part = options_in(folder);
+  Result part = head();
   part.run.filter = "algorithm == ring";
   part.run.planned = 3;
-  const std::string directory = ResultWriter::create(part).directory();
-  auto writer = ResultWriter::resume(directory, options_in(folder));
+  const std::string directory = ResultWriter::create(part, folder.path("results")).directory();
+  auto writer = ResultWriter::resume(directory, head());
   writer.append(ok_record(points()[0], 1));
   EXPECT_EQ(writer.finish(6).planned, 6);
   EXPECT_EQ(read_result(directory).run.planned, 6);
@@ -283,21 +282,23 @@ TEST(ResultWriter, ALongerPlanReplacesAShorterOne) {
 
 TEST(ResultWriter, NeverOverwrites) {
   const TemporaryFolder folder;
-  WriterOptions o = options_in(folder);
-  auto first = ResultWriter::create(o);
-  auto second = ResultWriter::create(o);  // within the same second
+  Result o = head();
+  auto first = ResultWriter::create(o, folder.path("results"));
+  auto second = ResultWriter::create(o, folder.path("results"));  // within the same second
   EXPECT_NE(first.directory(), second.directory());
-  o.directory = first.directory();
-  EXPECT_THAT(usage_error([&] { ResultWriter::create(o); }), HasSubstr("is not empty"));
-  o.directory = folder.path("fresh/deep");
-  EXPECT_EQ(ResultWriter::create(o).directory(), folder.path("fresh/deep"));
-  o.directory = "/proc/nowhere";
-  EXPECT_THAT(usage_error([&] { ResultWriter::create(o); }), HasSubstr("cannot create the folder"));
+  o.path = first.directory();
+  EXPECT_THAT(usage_error([&] { ResultWriter::create(o, folder.path("results")); }),
+              HasSubstr("is not empty"));
+  o.path = folder.path("fresh/deep");
+  EXPECT_EQ(ResultWriter::create(o, folder.path("results")).directory(), folder.path("fresh/deep"));
+  o.path = "/proc/nowhere";
+  EXPECT_THAT(usage_error([&] { ResultWriter::create(o, folder.path("results")); }),
+              HasSubstr("cannot create the folder"));
 }
 
 TEST(ResultWriter, ValidatesWhatItIsGiven) {
   const TemporaryFolder folder;
-  auto writer = ResultWriter::create(options_in(folder));
+  auto writer = ResultWriter::create(head(), folder.path("results"));
   PointRecord r = ok_record(points()[0], 1);
   r.work.share_of_peak = 3;
   EXPECT_EQ(writer.append(r).status, PointStatus::kError);
@@ -309,13 +310,13 @@ TEST(ReadResult, RefusesForeignFilesAndDamage) {
   EXPECT_THAT(usage_error([&] { read_result(folder.path("none")); }), HasSubstr("cannot read"));
   EXPECT_THAT(usage_error([&] { read_result(folder.write("a.json", "{}")); }),
               HasSubstr("no result of lnbench"));
-  auto writer = ResultWriter::create(options_in(folder));
+  auto writer = ResultWriter::create(head(), folder.path("results"));
   writer.append(ok_record(points()[0], 1));
   std::ofstream(writer.directory() + "/points.jsonl", std::ios::app)
       << "{ damaged }\n"
       << record_to_json(ok_record(points()[1], 1)) << "\n";
   EXPECT_THAT(usage_error([&] { read_result(writer.directory()); }), HasSubstr("points.jsonl:2:"));
-  EXPECT_THAT(usage_error([&] { ResultWriter::resume(writer.directory(), options_in(folder)); }),
+  EXPECT_THAT(usage_error([&] { ResultWriter::resume(writer.directory(), head()); }),
               HasSubstr("damaged line 2 of points.jsonl; delete that line to measure the point "
                         "again"));
 }
@@ -359,9 +360,9 @@ TEST(Canary, AppearsInNoOutput) {
     ::setenv(name, canary.c_str(), 1);
   ::setenv("OMP_PROC_BIND", "close", 1);
   const TemporaryFolder folder;
-  WriterOptions o = options_in(folder);
+  Result o = head();
   EXPECT_EQ(o.environment.variables.at("OMP_PROC_BIND"), "close");
-  auto writer = ResultWriter::create(o);
+  auto writer = ResultWriter::create(o, folder.path("results"));
   for (const Point& p : points()) writer.append(ok_record(p, 1));
   writer.finish(6);
   int files = 0;
@@ -384,9 +385,9 @@ TEST(SampleResult, IsWrittenForTheSchemaCheck) {
   if (!target) GTEST_SKIP() << "LONGNET_SAMPLE_RESULT names no folder";
   std::filesystem::remove_all(target);
   const TemporaryFolder folder;
-  WriterOptions o = options_in(folder);
-  o.directory = target;
-  auto writer = ResultWriter::create(o);
+  Result o = head();
+  o.path = target;
+  auto writer = ResultWriter::create(o, folder.path("results"));
   const auto all = points();
   for (const Point& p : all) writer.append(ok_record(p, 1e-3));
   PointRecord skipped = make_record(all[0]), full = ok_record(all[1], 0.5);

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "core/check.h"
 
@@ -17,34 +17,6 @@ using Kind = JsonNode::Kind;
 struct Cursor {
   int line = 1;
   char last = 0;
-};
-
-class CountingIterator {
- public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  CountingIterator(const char* at, Cursor* cursor) : at_(at), cursor_(cursor) {}
-  reference operator*() const { return *at_; }
-  CountingIterator& operator++() {
-    if (*at_ == '\n') ++cursor_->line;
-    cursor_->last = *at_++;
-    return *this;
-  }
-  CountingIterator operator++(int) {
-    CountingIterator old = *this;
-    ++*this;
-    return old;
-  }
-  bool operator==(const CountingIterator& o) const { return at_ == o.at_; }
-  bool operator!=(const CountingIterator& o) const { return at_ != o.at_; }
-
- private:
-  const char* at_;
-  Cursor* cursor_;
 };
 
 // Builds the tree from parse events.
@@ -272,9 +244,12 @@ std::string JsonNode::where() const {
 JsonNode parse_json(std::string_view text, std::string_view file) {
   Cursor cursor;
   TreeBuilder builder(cursor, file);
-  const char* const first = text.data();
-  const CountingIterator begin(first, &cursor), end(first + text.size(), &cursor);
-  nlohmann::json::sax_parse(begin, end, &builder, nlohmann::json::input_format_t::json, true, true);
+  const auto counted = std::views::transform(text, [&cursor](char c) {
+    if (c == '\n') ++cursor.line;
+    return cursor.last = c;
+  });
+  nlohmann::json::sax_parse(counted.begin(), counted.end(), &builder,
+                            nlohmann::json::input_format_t::json, true, true);
   return builder.take();
 }
 

@@ -7,11 +7,6 @@
 
 namespace longnet {
 
-std::string_view to_string(SampleStop s) {
-  constexpr std::string_view kNames[] = {"target reached", "max samples", "time budget"};
-  return kNames[size_t(s)];
-}
-
 SampleSet sample(const SampleOptions& options, const SampleHooks& hooks) {
   check(options.warmup >= 0, "warmup must not be negative, is ", options.warmup);
   check(options.min_samples >= 1 && options.max_samples >= options.min_samples,
@@ -37,13 +32,9 @@ SampleSet sample(const SampleOptions& options, const SampleHooks& hooks) {
   // stopped and this rank would not have, rank 0's clock is the reason.
   const auto wants_more = [&] {
     const int taken = int(set.samples_s.size());
-    const bool target =
-        taken >= options.min_samples &&
-        median_interval_sorted(sorted, options.ci_level).relative_half_width() <= options.target_ci;
-    set.stop = target                         ? SampleStop::kTargetReached
-               : taken >= options.max_samples ? SampleStop::kMaxSamples
-                                              : SampleStop::kTimeBudget;  // unless another follows
-    return set.stop == SampleStop::kTimeBudget &&
+    const bool target = taken >= options.min_samples &&
+                        median_interval_sorted(sorted).relative_half_width() <= options.target_ci;
+    return !target && taken < options.max_samples &&
            hooks.now() - begin + set.samples_s.back() <= options.time_budget_s;
   };
   bool go_on = true;
@@ -52,7 +43,6 @@ SampleSet sample(const SampleOptions& options, const SampleHooks& hooks) {
     ++set.warmup;
     go_on = hooks.broadcast_from_root(hooks.now() - begin < options.time_budget_s);
   }
-  if (!go_on) set.stop = SampleStop::kTimeBudget;
   while (go_on) {
     const RunSpan own = run_once();
     const double all = hooks.over_ranks(own);
@@ -61,7 +51,7 @@ SampleSet sample(const SampleOptions& options, const SampleHooks& hooks) {
     sorted.insert(std::upper_bound(sorted.begin(), sorted.end(), all), all);
     go_on = hooks.broadcast_from_root(wants_more());
   }
-  if (!sorted.empty()) set.interval = median_interval_sorted(sorted, options.ci_level);
+  if (!sorted.empty()) set.interval = median_interval_sorted(sorted);
   return set;
 }
 

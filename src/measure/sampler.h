@@ -7,7 +7,6 @@
 // whose clocks differ still take the same number of samples (else the next barrier would hang).
 #pragma once
 #include <functional>
-#include <string_view>
 #include <vector>
 
 #include "measure/statistics.h"
@@ -25,7 +24,6 @@ struct SampleOptions {
   int min_samples = 10;
   int max_samples = 50;
   double target_ci = 0.025;  // relative half-width of the median's interval that ends sampling
-  double ci_level = 0.95;
   double time_budget_s = 600;  // rank 0's clock, warm-up included; no sample starts to pass it
 };
 
@@ -39,15 +37,11 @@ struct SampleHooks {
   std::function<double()> now;                       // seconds, monotonic
 };
 
-enum class SampleStop { kTargetReached, kMaxSamples, kTimeBudget };
-std::string_view to_string(SampleStop s);  // "target reached", "max samples", "time budget"
-
 struct SampleSet {
   std::vector<double> samples_s;  // of all ranks, as taken; empty if warm-up used the budget up
   std::vector<double> own_s;      // this rank's own durations of the same samples
   int warmup = 0;                 // runs before the first sample
-  SampleStop stop = SampleStop::kMaxSamples;
-  MedianInterval interval;  // of samples_s; zeros when empty
+  MedianInterval interval;        // of samples_s; zeros when empty
 };
 
 // Collective over the ranks. Throws Error when options make no sense or a clock runs backwards;

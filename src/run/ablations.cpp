@@ -21,22 +21,17 @@ enum class AblationMode {
   kSerialised
 };
 
-struct Busy {
-  double compute_s = 0, merge_s = 0, attend_s = 0;
-  double total() const { return compute_s + merge_s; }
-};
-
 // The rank that computed longest in the last run.
-Busy busiest_rank(const Executor& executor, Communicator& comm) {
+RunPhases busiest_rank(const Executor& executor, Communicator& comm) {
   const RunPhases own = executor.phases();
   std::vector<double> all(3 * size_t(comm.size()), 0.0);
   double* const mine = &all[3 * size_t(comm.rank())];
   mine[0] = own.compute_s, mine[1] = own.merge_s, mine[2] = own.attend_s;
   comm.all_sum(all);
-  Busy most;
+  RunPhases most;
   for (size_t i = 0; i < all.size(); i += 3) {
-    const Busy one{all[i], all[i + 1], all[i + 2]};
-    if (one.total() > most.total()) most = one;
+    const RunPhases one{.compute_s = all[i], .merge_s = all[i + 1], .attend_s = all[i + 2]};
+    if (one.compute_s + one.merge_s > most.compute_s + most.merge_s) most = one;
   }
   return most;
 }
@@ -50,7 +45,7 @@ size_t median_round(const std::vector<double>& seconds) {
   return size_t(std::find(seconds.begin(), seconds.end(), middle) - seconds.begin());
 }
 
-void set_phases(PointRecord& record, const Busy& busy, bool alone) {
+void set_phases(PointRecord& record, const RunPhases& busy, bool alone) {
   record.phases.compute_s = busy.compute_s;
   record.phases.merge_s = busy.merge_s;
   record.metrics["attend_s"] = busy.attend_s;
@@ -84,7 +79,7 @@ class ModeRuns {
     executor().time_ops(false);
   }
 
-  Busy busy() const { return busy_[median_round(of(phases_mode()))]; }
+  RunPhases busy() const { return busy_[median_round(of(phases_mode()))]; }
   bool has(AblationMode mode) const { return std::ranges::count(modes_, mode) > 0; }
   bool empty() const { return modes_.empty(); }
   double median_s(AblationMode mode) const { return median(of(mode)); }
@@ -121,7 +116,7 @@ class ModeRuns {
   std::optional<SingleAttend> single_;
   std::vector<AblationMode> modes_;
   std::vector<std::vector<double>> seconds_;  // by mode and round
-  std::vector<Busy> busy_;                    // by round
+  std::vector<RunPhases> busy_;               // by round
 };
 
 }  // namespace

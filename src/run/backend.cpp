@@ -85,18 +85,17 @@ double measure_attend_rate(const AttentionKernel& kernel, const AttendOptions& o
   std::vector<KvRun> runs;
   std::vector<AttendGrid> tasks;
   float* const out = reinterpret_cast<float*>(o.data());
-  for (int64_t s = 0; s < segments; ++s)
-    runs.push_back({.k = k.data() + s * kRows * row,
-                    .v = v.data() + s * kRows * row,
-                    .row_stride = d,
-                    .rows = kRows});
-  for (int64_t s = 0; s < segments; ++s)
-    tasks.push_back({{.q = {.q = q.data() + s * kRows * row, .row_stride = d, .rows = kRows},
+  runs.reserve(size_t(segments));  // tasks point into them
+  for (int64_t s = 0; s < segments; ++s) {
+    const int64_t at = s * kRows * row;
+    runs.push_back({.k = k.data() + at, .v = v.data() + at, .row_stride = d, .rows = kRows});
+    tasks.push_back({{.q = {.q = q.data() + at, .row_stride = d, .rows = kRows},
                       .kv = {&runs[size_t(s)], 1},
                       .out = {.o = out + s * kRows * d,
                               .lse = out + rows * d + s * kRows,
                               .o_stride = d,
                               .lse_stride = 1}}});
+  }
   kernel.attend(tasks, options, threads, workspace.bytes());  // warms up
   const double begin = steady_seconds();
   for (int i = 0; i < kRepetitions; ++i) kernel.attend(tasks, options, threads, workspace.bytes());

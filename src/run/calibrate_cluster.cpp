@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -14,11 +12,9 @@ namespace {
 
 // Where a rank lives: ranks that share it talk through memory.
 std::string host_identity() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
   std::error_code ignored;
   const auto network = std::filesystem::read_symlink("/proc/self/ns/net", ignored);
-  return concat(name, " ", network.string());
+  return concat(host_name(), " ", network.string());
 }
 
 CalibrationNodes find_nodes(World& world) {

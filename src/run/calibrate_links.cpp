@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <functional>
+#include <span>
 
 #include "execute/program_executor.h"
 #include "kernels/attention_kernel.h"
@@ -7,75 +7,47 @@
 #include "schedule/registry.h"
 
 namespace longnet {
-namespace {
-
-constexpr int64_t kSmallMessage = 1024;
-
-class LinkTimer {
- public:
-  LinkTimer(Communicator& comm, Rank a, Rank b, const LinkBudget& budget)
-      : comm_(comm), budget_(budget), takes_part_(comm.rank() == a || comm.rank() == b) {
-    other_ = comm.rank() == a ? b : a;
-    first_ = comm.rank() == a;
-    out_.resize(size_t(budget.max_bytes), std::byte{1});
-    in_.resize(size_t(budget.max_bytes));
-  }
-
-  // Seconds of one run; `run` is one side's part, repeated so that clocks see enough.
-  double time(double expected_s, const std::function<void()>& run) const {
-    const int repeats = std::clamp(int(100e-6 / std::max(expected_s, 1e-7)), 1, 100);
-    return quartile_seconds(comm_, budget_.effort,
-                            [&] {
-                              for (int i = 0; takes_part_ && i < repeats; ++i) run();
-                            }) /
-           repeats;
-  }
-
-  double one_way(int64_t bytes, double expected_s) {
-    return time(2 * expected_s,
-                [&] {
-                  if (first_)
-                    send(bytes), receive(bytes);
-                  else
-                    receive(bytes), send(bytes);
-                }) /
-           2;
-  }
-  double exchange(int64_t bytes, int count, double expected_s) {
-    return time(count * expected_s, [&] {
-      requests_.clear();
-      for (int i = 0; i < count; ++i) {
-        requests_.push_back(comm_.irecv(other_, part(in_, bytes)));
-        requests_.push_back(comm_.isend(other_, part(out_, bytes)));
-      }
-      for (const Communicator::Request r : requests_) comm_.wait(r);
-    });
-  }
-
- private:
-  static std::span<std::byte> part(std::vector<std::byte>& all, int64_t bytes) {
-    return std::span(all).first(size_t(bytes));
-  }
-  void send(int64_t bytes) { comm_.wait(comm_.isend(other_, part(out_, bytes))); }
-  void receive(int64_t bytes) { comm_.wait(comm_.irecv(other_, part(in_, bytes))); }
-
-  Communicator& comm_;
-  LinkBudget budget_;
-  bool takes_part_, first_ = false;
-  Rank other_ = 0;
-  std::vector<std::byte> out_, in_;
-  std::vector<Communicator::Request> requests_;
-};
-
-}  // namespace
 
 LinkMeasurement measure_link(Communicator& comm, Rank a, Rank b, const LinkBudget& budget) {
-  LinkTimer timer(comm, a, b, budget);
+  constexpr int64_t kSmallMessage = 1024;
+  const bool first = comm.rank() == a, takes_part = first || comm.rank() == b;
+  const Rank other = first ? b : a;
+  std::vector<std::byte> out(size_t(budget.max_bytes), std::byte{1}), in(out.size());
+  const auto send = [&](int64_t n) { return comm.isend(other, std::span(out).first(size_t(n))); };
+  const auto receive = [&](int64_t n) { return comm.irecv(other, std::span(in).first(size_t(n))); };
+  // Seconds of one run; `run` is one side's part, repeated so that clocks see enough.
+  const auto time = [&](double expected_s, const auto& run) {
+    const int repeats = std::clamp(int(100e-6 / std::max(expected_s, 1e-7)), 1, 100);
+    return quartile_seconds(comm, budget.effort,
+                            [&] {
+                              for (int i = 0; takes_part && i < repeats; ++i) run();
+                            }) /
+           repeats;
+  };
+  const auto one_way = [&](int64_t bytes, double expected_s) {
+    return time(2 * expected_s,
+                [&] {
+                  comm.wait(first ? send(bytes) : receive(bytes));
+                  comm.wait(first ? receive(bytes) : send(bytes));
+                }) /
+           2;
+  };
+  std::vector<Communicator::Request> requests;
+  const auto exchange = [&](int64_t bytes, int count, double expected_s) {
+    return time(count * expected_s, [&] {
+      requests.clear();
+      for (int i = 0; i < count; ++i) {
+        requests.push_back(receive(bytes));
+        requests.push_back(send(bytes));
+      }
+      for (const Communicator::Request r : requests) comm.wait(r);
+    });
+  };
   LinkMeasurement result;
   double last = 1e-6;
-  timer.exchange(kSmallMessage, 1, last);  // connects
+  exchange(kSmallMessage, 1, last);  // connects
   for (int64_t bytes = kSmallMessage; bytes <= budget.max_bytes; bytes *= 4) {
-    const double one = timer.one_way(bytes, last), both = timer.exchange(bytes, 1, last);
+    const double one = one_way(bytes, last), both = exchange(bytes, 1, last);
     result.one_way.push_back({double(bytes), one});
     result.exchange.push_back({double(bytes), both});
     last = both;
@@ -83,7 +55,7 @@ LinkMeasurement measure_link(Communicator& comm, Rank a, Rank b, const LinkBudge
   }
   constexpr int kMany = 16;
   const double small = result.exchange.front().seconds;
-  const double many = timer.exchange(kSmallMessage, kMany, small);
+  const double many = exchange(kSmallMessage, kMany, small);
   // Each further exchange costs a rank two posts: one send, one receive.
   result.overhead_s = std::max(0.0, (many - small) / (kMany - 1) / 2);
   return result;

@@ -122,26 +122,24 @@ void record_per_rank(PointRecord& record, const Schedule& schedule, const Sample
     record.per_rank.push_back({.rank = int(r), .median_s = values[r], .pairs = values[ranks + r]});
 }
 
-void set_work(PointRecord& record, const WorkFigures& work) {
+void set_work(PointRecord& record, const WorkRecord& work, double peak_flops) {
   const PointParams& p = record.params;
-  WorkRecord& r = record.work;
-  r = {.tokens = p.problem.seq_len * p.problem.batch,
-       .flops = work.flops,
-       .paper_macs = work.paper_macs,
-       .balance = work.balance};
+  WorkRecord& r = record.work = work;
+  r.tokens = p.problem.seq_len * p.problem.batch;
   for (int b = 0; b < int(p.pattern.branches.size()); ++b)
     r.coverage.push_back(coverage(p.problem, p.pattern, b));
   if (!(record.timing.median_s > 0)) return;
   r.flops_per_s = r.flops / record.timing.median_s;
-  if (work.peak_flops > 0) r.share_of_peak = r.flops_per_s / work.peak_flops;
+  if (peak_flops > 0) r.share_of_peak = r.flops_per_s / peak_flops;
 }
 
 void record_work(PointRecord& record, const PointPlan& plan, double peak_flops) {
   const WorldAccount& a = plan.account;
-  set_work(record, {.flops = a.flops,
-                    .paper_macs = a.paper_macs,
-                    .balance = a.max_rank_flops > 0 ? a.balance(record.params.ranks) : kNotMeasured,
-                    .peak_flops = peak_flops});
+  set_work(record,
+           {.flops = a.flops,
+            .paper_macs = a.paper_macs,
+            .balance = a.max_rank_flops > 0 ? a.balance(record.params.ranks) : kNotMeasured},
+           peak_flops);
 }
 
 void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages) {

@@ -16,13 +16,9 @@ namespace longnet {
 // The point is check_failed; a reason that is there stays, before this one.
 void fail_check(PointRecord& record, const std::string& reason);
 
-struct WorkFigures {
-  double flops = 0, paper_macs = 0;
-  double balance = kNotMeasured;
-  double peak_flops = 0;  // of all hardware that is at work at the same time; 0: not known
-};
-// Tokens, coverage and these; after timing also rates.
-void set_work(PointRecord& record, const WorkFigures& work);
+// `work` with tokens and coverage; after timing also rates. `peak_flops`: of all hardware that is at
+// work at the same time; 0: not known.
+void set_work(PointRecord& record, const WorkRecord& work, double peak_flops);
 // The same of a plan.
 void record_work(PointRecord& record, const PointPlan& plan, double peak_flops);
 void record_depth(PointRecord& record, const PointParams& params);

@@ -16,12 +16,12 @@ namespace {
 
 TEST(FillRecord, WorkIsTokensCoverageAndRates) {
   PointRecord record = make_record(small_point("dilated", 1));
-  set_work(record, {.flops = 8e9, .paper_macs = 1, .balance = 0.5, .peak_flops = 4e9});
+  set_work(record, {.flops = 8e9, .paper_macs = 1, .balance = 0.5}, 4e9);
   EXPECT_EQ(record.work.tokens, 512);
   EXPECT_EQ(record.work.coverage, (std::vector<double>{1, 0.25}));
   EXPECT_TRUE(std::isnan(record.work.flops_per_s));  // before timing
   record.timing.median_s = 4;
-  set_work(record, {.flops = 8e9, .paper_macs = 1, .balance = 0.5, .peak_flops = 4e9});
+  set_work(record, {.flops = 8e9, .paper_macs = 1, .balance = 0.5}, 4e9);
   EXPECT_EQ(record.work.flops_per_s, 2e9);
   EXPECT_EQ(record.work.share_of_peak, 0.5);
   EXPECT_EQ(record.work.coverage.size(), 2u);

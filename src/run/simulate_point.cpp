@@ -109,11 +109,11 @@ void record_account(PointRecord& r, const ProgramSet& programs, const ClusterSpe
   r.memory.predicted_peak_bytes = largest->memory_bytes;
   r.memory.by_tag = largest->memory_by_tag;
   const auto peak = cluster.device.peak_flops.find(p.problem.dtype);
-  set_work(r, {.flops = p.replicas * pair_flops(pairs, p.problem.head_dim),
-               .paper_macs = paper_macs(p.problem, p.pattern),
-               .balance = most_pairs > 0 ? std::min(1.0, pairs / (most_pairs * programs.ranks)) : 1,
-               .peak_flops =
-                   peak == cluster.device.peak_flops.end() ? 0 : peak->second.value * p.ranks});
+  set_work(r,
+           {.flops = p.replicas * pair_flops(pairs, p.problem.head_dim),
+            .paper_macs = paper_macs(p.problem, p.pattern),
+            .balance = most_pairs > 0 ? std::min(1.0, pairs / (most_pairs * programs.ranks)) : 1},
+           peak == cluster.device.peak_flops.end() ? 0 : peak->second.value * p.ranks);
 }
 
 // Parts of the rank that computes most: they do not overlap and add up to the makespan. Selects

@@ -45,9 +45,7 @@ std::map<std::string, double> to_seconds(const ShardOutcome& o) {
 
 ShardLine to_line(const ShardOutcome& o, int walk, const MemoryLedger& ledger) {
   ShardLine line{.walk = walk,
-                 .rank = o.unit.rank,
-                 .first_batch = o.unit.first_batch,
-                 .batches = o.unit.batches,
+                 .unit = o.unit,
                  .finished_utc = utc_rfc3339(),
                  .seconds = to_seconds(o),
                  .received_bytes = o.received_bytes,
@@ -55,15 +53,10 @@ ShardLine to_line(const ShardOutcome& o, int walk, const MemoryLedger& ledger) {
                  .resident_bytes = int64_t(peak_resident_bytes()),
                  .unit_bytes = o.unit_bytes,
                  .input_digest = o.input_digest,
-                 .queries = o.errors.queries,
-                 .difference = o.errors.difference,
-                 .norm = o.errors.norm,
-                 .spread_difference = o.errors.spread_difference,
-                 .spread_norm = o.errors.spread_norm,
-                 .worst_row = o.errors.worst_row,
-                 .worst_lse = o.errors.worst_lse};
+                 .heads = o.heads,
+                 .errors = o.errors};
+  line.errors.rounded = false;  // the tolerance of a walk is its backend's
   if (o.share.all_pairs > 0) line.attended_share = o.share.pairs / o.share.all_pairs;
-  for (const OutputSummary& head : o.heads) line.heads.push_back(to_content(head));
   return line;
 }
 
@@ -104,27 +97,28 @@ class Walker {
   // False: stopped early.
   bool walk_all() {
     std::set<std::tuple<int, Rank, int64_t>> done;
-    for (const ShardLine& l : w_.lines) done.insert({l.walk, l.rank, l.first_batch});
-    const double begin = steady_seconds();
+    for (const ShardLine& l : w_.lines) done.insert(key(l.walk, l.unit));
+    std::vector<std::pair<int, size_t>> todo;  // walk and unit
     double flops = 0;
-    for (size_t i = 0; i < w_.units.units.size(); ++i)
-      for (int w = 0; w < w_.walks; ++w)
-        flops += done.count(key(w, w_.units.units[i])) == 0 ? w_.units.accounts[i].flops : 0;
-    const double todo = flops;
-    double tokens = 0;
     for (int w = 0; w < w_.walks; ++w)
       for (size_t i = 0; i < w_.units.units.size(); ++i) {
-        const WalkUnit& unit = w_.units.units[i];
-        if (done.count(key(w, unit)) > 0) continue;
-        if (w_.run.stop && w_.run.stop()) return false;
-        ShardLine line = to_line(run_unit(unit), w, ledger_);
-        line.kernel_flops_per_s = kernel_rate();
-        if (journal_) journal_->append(line);
-        w_.lines.push_back(std::move(line));
-        flops -= w_.units.accounts[i].flops;
-        tokens += double(w_.sharded.layout.shard(unit.rank).tokens() * unit.batches);
-        report(steady_seconds() - begin, todo, flops, tokens);
+        if (done.contains(key(w, w_.units.units[i]))) continue;
+        todo.emplace_back(w, i);
+        flops += w_.units.accounts[i].flops;
       }
+    const double begin = steady_seconds(), all = flops;
+    double tokens = 0;
+    for (const auto& [w, i] : todo) {
+      const WalkUnit& unit = w_.units.units[i];
+      if (w_.run.stop && w_.run.stop()) return false;
+      ShardLine line = to_line(run_unit(unit), w, ledger_);
+      line.kernel_flops_per_s = kernel_rate();
+      if (journal_) journal_->append(line);
+      w_.lines.push_back(std::move(line));
+      flops -= w_.units.accounts[i].flops;
+      tokens += double(w_.sharded.layout.shard(unit.rank).tokens() * unit.batches);
+      report(steady_seconds() - begin, all, flops, tokens);
+    }
     return true;
   }
 

@@ -8,9 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "execute/virtual_walk.h"
-#include "io/shard_journal.h"
 #include "run/backend.h"
+#include "run/shard_journal.h"
 #include "schedule/accounting.h"
 
 namespace longnet {

@@ -36,7 +36,7 @@ void fill_timing(const WalkData& w, PointRecord& record) {
   record.phases.compute_s = record.timing.median_s - record.phases.merge_s;
   std::map<Rank, std::vector<double>> of_rank;  // per walk
   for (const ShardLine& l : w.lines) {
-    auto& times = of_rank[l.rank];
+    auto& times = of_rank[l.unit.rank];
     times.resize(size_t(w.walks));
     times[size_t(l.walk)] += l.seconds.at("forward");
   }
@@ -47,7 +47,7 @@ void fill_timing(const WalkData& w, PointRecord& record) {
     for (size_t i = 0; i < w.units.units.size(); ++i)
       if (w.units.units[i].rank == rank) r.pairs += w.units.accounts[i].pairs;
     for (const ShardLine& l : w.lines)
-      if (l.rank == rank && l.unit_bytes > 0)
+      if (l.unit.rank == rank && l.unit_bytes > 0)
         r.memory_bytes = std::max(r.memory_bytes.value_or(0), l.unit_bytes);
   }
 }
@@ -62,7 +62,7 @@ void fill_replayed(const WalkData& w, PointRecord& record) {
     slowest = r.median_s;
     merge = 0;
     for (const ShardLine& l : w.lines)
-      if (l.rank == r.rank && l.walk == w.walks - 1) merge += l.seconds.at("merge");
+      if (l.unit.rank == r.rank && l.walk == w.walks - 1) merge += l.seconds.at("merge");
   }
   double communication = 0;
   for (const RankAccount& a : w.units.accounts)
@@ -88,14 +88,8 @@ void fill_content(const WalkData& w, PointRecord& record) {
   for (const ShardLine& l : w.lines) {
     if (l.walk != w.walks - 1) continue;
     input_digest += l.input_digest;
-    errors.add({.queries = l.queries,
-                .difference = l.difference,
-                .norm = l.norm,
-                .spread_difference = l.spread_difference,
-                .spread_norm = l.spread_norm,
-                .worst_row = l.worst_row,
-                .worst_lse = l.worst_lse});
-    for (const ContentRecord& head : l.heads) output.add(to_summary(head));
+    errors.add(l.errors);
+    for (const OutputSummary& head : l.heads) output.add(head);
   }
   set_content(record, output, input_digest);
   set_check(record, judge(errors, output.nan_values, w.sharded,

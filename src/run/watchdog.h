@@ -4,7 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
-#include <functional>
+#include <iostream>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -13,9 +13,10 @@ namespace longnet {
 
 class Watchdog {
  public:
-  // `on_timeout` gets what was watched; the process then ends with exit code 3.
-  explicit Watchdog(std::function<void(const std::string&)> on_timeout)
-      : on_timeout_(std::move(on_timeout)),
+  // What was watched and `verdict` are printed; the process then ends with exit code 3.
+  explicit Watchdog(int rank, std::string verdict = "")
+      : rank_(rank),
+        verdict_(std::move(verdict)),
         thread_([this](const std::stop_token& stop) { watch(stop); }) {}
 
   void expect(const std::string& what, double within_s) {
@@ -23,39 +24,37 @@ class Watchdog {
     what_ = what;
     deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                    std::chrono::duration<double>(within_s));
-    armed_ = true;
     changed_.notify_all();
   }
   void rest() {
     std::lock_guard lock(mutex_);
-    armed_ = false;
+    deadline_ = kNever;
     changed_.notify_all();
   }
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr Clock::time_point kNever{std::chrono::hours(1 << 20)};
   void watch(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (!stop.stop_requested()) {
-      if (!armed_) {
-        changed_.wait(lock, stop, [&] { return armed_; });
-        continue;
-      }
       const auto deadline = deadline_;
-      changed_.wait_until(lock, stop, deadline, [&] { return !armed_ || deadline_ != deadline; });
-      if (armed_ && !stop.stop_requested() && Clock::now() >= deadline_) {
-        on_timeout_(what_);
+      const bool in_time =
+          changed_.wait_until(lock, stop, deadline, [&] { return deadline_ != deadline; });
+      if (!in_time && !stop.stop_requested()) {
+        std::cerr << "\nerror: rank " << rank_ << " waited too long in '" << what_ << "'"
+                  << verdict_ << ", exit 3\n";
         std::_Exit(3);
       }
     }
   }
 
-  std::function<void(const std::string&)> on_timeout_;
+  int rank_;
+  std::string verdict_;
   std::mutex mutex_;
   std::condition_variable_any changed_;  // wakes up for a stop request too
   std::string what_;
-  Clock::time_point deadline_;
-  bool armed_ = false;
+  Clock::time_point deadline_ = kNever;
   std::jthread thread_;  // last: it uses all the others
 };
 

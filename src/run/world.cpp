@@ -29,13 +29,13 @@ std::string links_of(const DeviceInfo& device) {
   return links.empty() ? "" : ", " + links;
 }
 
+}  // namespace
+
 std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
   return name;
 }
-
-}  // namespace
 
 World::World(int thread_ranks) : thread_ranks_(thread_ranks), local_ranks_(thread_ranks) {
   if (!launched_world_size()) return;
@@ -173,6 +173,12 @@ std::map<std::string, std::string> device_software() {
           {"driver", "for CUDA " + cuda_version_text(report.driver)},
           {"cudnn", describe_cudnn()},
           {"nccl", describe_nccl()}};
+}
+
+Environment environment_of(const World& world, double busy_share, bool with_devices) {
+  Environment known{.mpi_version = world.mpi_version(), .busy_share = busy_share};
+  if (with_devices) known.devices = device_lines(), known.device_software = device_software();
+  return capture_environment(known);
 }
 
 }  // namespace longnet

@@ -48,6 +48,8 @@ class World {
   int thread_ranks_, local_ranks_ = 1;
 };
 
+std::string host_name();
+
 // Limits of the machine that predictions use: memory, speed and time.
 // Share of the FMA peak that a forward pass can be expected to reach; used for estimates only.
 inline constexpr double kExpectedShareOfPeak = 0.7;
@@ -89,5 +91,7 @@ std::string devices_text();
 std::vector<std::string> device_lines();
 // Versions of what drives them: cuda, driver, cudnn, nccl.
 std::map<std::string, std::string> device_software();
+// The machine as the ranks of `world` have it; `busy_share`: measured before they began.
+Environment environment_of(const World& world, double busy_share, bool with_devices = false);
 
 }  // namespace longnet

@@ -14,15 +14,19 @@
 #include <string>
 #include <vector>
 
+#include "execute/unit_walk.h"
 #include "io/durable_file.h"
-#include "io/record.h"
+#include "io/field.h"
 
 namespace longnet {
 
+// A head's sums, with the keys of a record's content.
+JsonNode to_json(const OutputSummary& output, const Field& field = {});
+void from_json(const JsonNode& node, OutputSummary& out, const Field& field = {});
+
 struct ShardLine {
   int walk = 0;  // which sample
-  int rank = 0;
-  int64_t first_batch = 0, batches = 1;
+  WalkUnit unit{};
   std::string finished_utc{};
   std::map<std::string, double> seconds{};
   int64_t received_bytes = 0;
@@ -31,18 +35,15 @@ struct ShardLine {
   double kernel_flops_per_s = 0;  // of the attend kernel alone, measured after the unit; 0: not
   double attended_share = 1;      // of the pairs of its program
   uint64_t input_digest = 0;
-  std::vector<ContentRecord> heads{};  // output only, per query head
-  // Errors of the sampled rows: counts and sums that add up over units, and the worst of each.
-  int64_t queries = 0;
-  double difference = 0, norm = 0, spread_difference = 0, spread_norm = 0;
-  double worst_row = 0, worst_lse = 0;
+  std::vector<OutputSummary> heads{};  // per query head
+  SampleErrors errors{};
   static void fields(auto& l, auto&& visit) {
     // JSON has no infinity: an error that is null was one.
     const Field error{.null_is = std::numeric_limits<double>::infinity()};
     visit("walk", l.walk);
-    visit("rank", l.rank);
-    visit("first_batch", l.first_batch);
-    visit("batches", l.batches);
+    visit("rank", l.unit.rank);
+    visit("first_batch", l.unit.first_batch);
+    visit("batches", l.unit.batches);
     visit("finished_utc", l.finished_utc);
     visit("seconds", l.seconds);
     visit("held_bytes", l.held_bytes);
@@ -53,19 +54,15 @@ struct ShardLine {
     visit("attended_share", l.attended_share);
     visit("input_digest", l.input_digest);
     visit("heads", l.heads);
-    visit("queries", l.queries);
-    visit("difference", l.difference, error);
-    visit("norm", l.norm);
-    visit("spread_difference", l.spread_difference, error);
-    visit("spread_norm", l.spread_norm, error);
-    visit("worst_row", l.worst_row, error);
-    visit("worst_lse", l.worst_lse, error);
+    visit("queries", l.errors.queries);
+    visit("difference", l.errors.difference, error);
+    visit("norm", l.errors.norm);
+    visit("spread_difference", l.errors.spread_difference, error);
+    visit("spread_norm", l.errors.spread_norm, error);
+    visit("worst_row", l.errors.worst_row, error);
+    visit("worst_lse", l.errors.worst_lse, error);
   }
 };
-
-std::string shard_line_to_json(const ShardLine& line);
-// Throws UsageError; `where` names the place of the text.
-ShardLine shard_line_from_json(std::string_view text, const std::string& where = "journal");
 
 class ShardJournal {
  public:

@@ -1,5 +1,5 @@
 // A journal survives a kill at any byte, and gives back every bit that was written.
-#include "io/shard_journal.h"
+#include "run/shard_journal.h"
 
 #include <gtest/gtest.h>
 
@@ -14,26 +14,24 @@ namespace {
 
 ShardLine line(int rank) {
   return {.walk = 0,
-          .rank = rank,
+          .unit = {.rank = rank},
           .finished_utc = "2026-01-01T00:00:00Z",
           .seconds = {{"attend", 0.1 * rank}},
           .received_bytes = int64_t{1} << 40,
           .input_digest = 0xFFFFFFFFFFFFFFFFu - uint64_t(rank),
-          .heads = {{.output_digest = 0x8000000000000001u,
-                     .rows = 7,
+          .heads = {{.rows = 7,
                      .sum = 1.0 / 3,
                      .sum_squares = 1e-300,
                      .min = -2.5,
                      .max = 1e300,
-                     .lse_sum = -0.1}},
-          .queries = 3,
-          .difference = 1e-17,
-          .norm = 2};
+                     .lse_sum = -0.1,
+                     .digest = 0x8000000000000001u}},
+          .errors = {.queries = 3, .difference = 1e-17, .norm = 2}};
 }
 
 std::string text(const std::vector<ShardLine>& lines) {
   std::string all;
-  for (const ShardLine& l : lines) all += shard_line_to_json(l) + "\n";
+  for (const ShardLine& l : lines) all += dump_json(write_fields(l)) + "\n";
   return all;
 }
 
@@ -78,8 +76,14 @@ TEST(ShardJournal, WhoGoesOnTakesTheShareThatWasBegunWith) {
 
 TEST(ShardJournal, AnInfiniteErrorStaysOne) {
   ShardLine wrong = line(0);
-  wrong.worst_row = std::numeric_limits<double>::infinity();
-  EXPECT_EQ(shard_line_from_json(shard_line_to_json(wrong)).worst_row, wrong.worst_row);
+  wrong.errors.worst_row = std::numeric_limits<double>::infinity();
+  const std::string path =
+      (std::filesystem::temp_directory_path() / "longnet-journal-infinite").string();
+  std::filesystem::remove(path);
+  ShardJournal(path, "abc", "plan").append(wrong);
+  const ShardLine back = ShardJournal(path, "abc", "plan").lines().at(0);
+  EXPECT_EQ(back.errors.worst_row, wrong.errors.worst_row);
+  std::filesystem::remove(path);
 }
 
 TEST(ShardJournal, RefusesALineThatWasChanged) {

@@ -1,4 +1,4 @@
-#include "io/shard_journal.h"
+#include "run/shard_journal.h"
 
 #include <fcntl.h>
 
@@ -6,10 +6,20 @@
 
 #include "core/check.h"
 #include "io/sha256.h"
-#include "json/json_tree.h"
-#include "json/text.h"
+#include "run/fill_record.h"
 
 namespace longnet {
+
+JsonNode to_json(const OutputSummary& output, const Field&) {
+  return write_fields(to_content(output));
+}
+
+void from_json(const JsonNode& node, OutputSummary& out, const Field&) {
+  ContentRecord content;
+  read_fields(node, content);
+  out = to_summary(content);
+}
+
 namespace {
 
 constexpr int kVersion = 2;  // the first had other names for the digests of heads
@@ -37,14 +47,6 @@ void check_seal(const std::string& line) {
 
 }  // namespace
 
-std::string shard_line_to_json(const ShardLine& line) { return dump_json(write_fields(line)); }
-
-ShardLine shard_line_from_json(std::string_view text, const std::string& where) {
-  ShardLine line;
-  read_fields(parse_json(text, where), line);
-  return line;
-}
-
 double ShardJournal::share_of(const std::string& path, double otherwise) {
   std::ifstream old(path, std::ios::binary);
   std::string line;
@@ -70,7 +72,7 @@ ShardJournal::ShardJournal(const std::string& path, const std::string& point,
                                 "--replay and build, or start a new run"));
     } else {
       try {
-        lines_.push_back(shard_line_from_json(line, path));
+        read_fields(parse_json(line, path), lines_.emplace_back());
         check_seal(line);
       } catch (const UsageError& e) {
         throw UsageError(concat("'", path, "', line ", number, ": ", e.what(),
@@ -86,7 +88,7 @@ ShardJournal::ShardJournal(const std::string& path, const std::string& point,
 }
 
 void ShardJournal::append(const ShardLine& line) {
-  file_->write_all(sealed(shard_line_to_json(line)) + "\n");
+  file_->write_all(sealed(dump_json(write_fields(line))) + "\n");
   lines_.push_back(line);
 }
 
