@@ -47,7 +47,7 @@ std::unique_ptr<DeviceKernel> make_emulated_kernel(std::string name, bool merges
 // It is as strict as the library may be:
 //   - a group of calls is one kernel: it begins when all before it on its stream is done, and a
 //     message moves when the kernels of both its ends have begun;
-//   - calls of a communicator match in the order in which each rank made them, and mismatches throw;
+//   - calls of a communicator match in the order in which each rank made them, or throw;
 //   - ncclGroupEnd waits on the host until the peers that it talks to for the first time connect;
 //   - ncclCommInitRank waits on the host until all ranks have called, each from its own device.
 // A call that waits for itself throws; one whose peer does not arrive throws after 20 s.

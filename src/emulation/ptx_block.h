@@ -217,7 +217,7 @@ struct Block {
   bool yields = false;  // the last instruction waits in vain: others should have their turn
 };
 
-// ---- matrices: what tensor cores and their loads do, by the PTX manual's pictures of fragments ----
+// ---- matrices: tensor cores and their loads, by the PTX manual's pictures of fragments ----
 
 // Byte of shared memory for byte `at` of a 128-byte swizzle: bits 4 to 6 xor bits 7 to 9 of the
 // address.

@@ -92,8 +92,8 @@ struct PtxKernel {
   int threads = 0;  // .maxntid
 };
 
-// The kernels of a text by name. Throws Error for what is not known, with its line. parse_ptx leaves
-// the rules out.
+// The kernels of a text by name, without rules and with them. Throws Error for what is not known
+// here, with its line.
 std::map<std::string, PtxKernel> parse_ptx(std::string_view text);
 std::map<std::string, PtxKernel> load_ptx(std::string_view text);
 
