@@ -69,29 +69,28 @@ struct Work {
   void run_until(size_t position);
 };
 
-// The stream whose work is being executed, and the seconds of the work that it waited for.
+// The stream whose work is being executed, and until when its clock has counted the host's time.
 Work* running = nullptr;
-double nested_s = 0;
+double counted_until = 0;
+
+void run_on(Work* next) {
+  const double now = seconds();
+  if (running != nullptr) running->clock += now - counted_until;
+  counted_until = now;
+  running = next;
+}
 
 // Enters a stream's work, and leaves it also when an exception does.
 class Inside {
  public:
-  explicit Inside(Work& work)
-      : work_(work), outer_(std::exchange(running, &work)), outer_nested_s_(nested_s) {
-    work_.busy = true;
-  }
-  ~Inside() {
-    work_.busy = false;
-    running = outer_;
-    nested_s = outer_nested_s_ + (seconds() - begin_s_);
-  }
+  explicit Inside(Work& work) : work_(work) { run_on(&work), work.busy = true; }
+  ~Inside() { run_on(outer_), work_.busy = false; }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
 
  private:
   Work& work_;
-  Work* outer_;
-  double outer_nested_s_, begin_s_ = seconds();
+  Work* outer_ = running;
 };
 
 void Work::run_until(size_t position) {
@@ -99,11 +98,9 @@ void Work::run_until(size_t position) {
     longnet::check(!busy, "a stream waits for itself: work ", ends.size(), " of ", position);
     const Inside inside(*this);
     while (ends.size() < position) {
-      nested_s = 0;
-      const double begin_s = seconds();
       queue[ends.size()]();
       queue[ends.size()] = nullptr;
-      clock += std::max(0.0, seconds() - begin_s - nested_s);
+      run_on(this);
       ends.push_back(clock);
     }
   }

@@ -1,5 +1,3 @@
-#include "emulation/emulated_nccl.h"
-
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -91,66 +89,66 @@ void copy(std::byte* into, const std::byte* from, size_t bytes) {
   std::memcpy(into, from, bytes);
 }
 
-void move_message(Shared& shared, Call& call, int me) {
-  const bool sends = call.kind == Call::Kind::kSend;
-  const std::pair ends = sends ? std::pair(me, call.peer) : std::pair(call.peer, me);
-  std::shared_ptr<Call> other;
-  {
-    const std::lock_guard lock(state());
-    const Calls& mine = (sends ? shared.sends : shared.recvs)[ends];
-    const Calls& theirs = (sends ? shared.recvs : shared.sends)[ends];
-    size_t k = 0;
-    while (mine.at(k).get() != &call) ++k;
-    if (k >= theirs.size())
-      throw longnet::NotYet(concat(sends ? "send ends, " : "receive ends, ", k, " from ",
-                                   ends.first, " to ", ends.second, " has no other end"));
-    other = theirs[k];
-  }
-  check(other->bytes == call.bytes, "message of ", ends.first, " to ", ends.second, ": ",
-        call.bytes, " and ", other->bytes, " bytes");
-  other->begin();
-  if (call.moved) return;
-  const Call& from = sends ? call : *other;
-  const Call& into = sends ? *other : call;
-  copy(into.into, from.from, from.bytes);
-  call.moved = other->moved = true;
+bool is_message(const Call& call) {
+  return call.kind == Call::Kind::kSend || call.kind == Call::Kind::kRecv;
 }
 
-void move_collective(Shared& shared, Call& call, int me) {
+Calls& own_list(Shared& shared, const Call& call, int me) {
+  if (call.kind == Call::Kind::kSend) return shared.sends[{me, call.peer}];
+  if (call.kind == Call::Kind::kRecv) return shared.recvs[{call.peer, me}];
+  return shared.collectives[me];
+}
+
+// The lists whose calls of one number belong together: of a message's sender and receiver, or of
+// all ranks.
+std::vector<Calls*> matching_lists(Shared& shared, const Call& call, int me) {
+  const bool sends = call.kind == Call::Kind::kSend;
+  const std::pair ends = sends ? std::pair(me, call.peer) : std::pair(call.peer, me);
+  if (is_message(call)) return {&shared.sends[ends], &shared.recvs[ends]};
+  std::vector<Calls*> all;
+  for (int rank = 0; rank < shared.size; ++rank) all.push_back(&shared.collectives[rank]);
+  return all;
+}
+
+// Returns the call and those that belong to it, when all have been made.
+Calls matching_calls(Shared& shared, const Call& call, int me) {
+  const std::lock_guard lock(state());
+  const auto lists = matching_lists(shared, call, me);
+  const Calls& mine = own_list(shared, call, me);
+  size_t k = 0;
+  while (mine.at(k).get() != &call) ++k;
   Calls all;
-  {
-    const std::lock_guard lock(state());
-    const Calls& mine = shared.collectives[me];
-    size_t k = 0;
-    while (mine.at(k).get() != &call) ++k;
-    for (int rank = 0; rank < shared.size; ++rank) {
-      const Calls& theirs = shared.collectives[rank];
-      if (k >= theirs.size())
-        throw longnet::NotYet(concat("collective ", k, ": rank ", rank, " does not come"));
-      all.push_back(theirs[k]);
-    }
+  for (size_t i = 0; i < lists.size(); ++i) {
+    if (k >= lists[i]->size())
+      throw longnet::NotYet(
+          is_message(call)
+              ? concat("message ", k, " of ranks ", me, " and ", call.peer, " has no other end")
+              : concat("collective ", k, ": rank ", i, " does not come"));
+    all.push_back((*lists[i])[k]);
   }
+  return all;
+}
+
+void move(Shared& shared, Call& call, int me) {
+  const Calls all = matching_calls(shared, call, me);
   for (const auto& other : all) {
-    check(other->kind == call.kind && other->bytes == call.bytes && other->peer == call.peer,
+    check(other->bytes == call.bytes, "ranks ", me, " and others move ", call.bytes, " and ",
+          other->bytes, " bytes by one call");
+    check(is_message(call) || (other->kind == call.kind && other->peer == call.peer),
           "ranks call different collectives");
     other->begin();
   }
   if (call.moved) return;
-  for (int rank = 0; rank < shared.size; ++rank) {
-    Call& member = *all[size_t(rank)];
-    member.moved = true;
+  for (const auto& member : all) member->moved = true;
+  if (is_message(call)) return copy(all[1]->into, all[0]->from, call.bytes);
+  for (const auto& member : all) {
     if (call.kind == Call::Kind::kBroadcast) {
-      const Call& root = *all[size_t(call.peer)];
-      copy(member.into, root.from, call.bytes);
+      copy(member->into, all[size_t(call.peer)]->from, call.bytes);
       continue;
     }
     for (size_t from = 0; from < all.size(); ++from)
-      copy(member.into + from * call.bytes, all[from]->from, call.bytes);
+      copy(member->into + from * call.bytes, all[from]->from, call.bytes);
   }
-}
-
-bool is_message(const Call& call) {
-  return call.kind == Call::Kind::kSend || call.kind == Call::Kind::kRecv;
 }
 
 void post_group() {
@@ -172,21 +170,13 @@ void post_group() {
       const size_t parts = call.kind == Call::Kind::kAllGather ? size_t(shared.size) : 1;
       use.registered_calls += is_registered(*p.comm, call.from, call.bytes) &&
                               is_registered(*p.comm, call.into, parts * call.bytes);
-      if (is_message(call)) {
-        check(call.peer != me && call.peer >= 0 && call.peer < shared.size, "no such peer");
-        if (call.kind == Call::Kind::kSend)
-          shared.sends[{me, call.peer}].push_back(p.call);
-        else
-          shared.recvs[{call.peer, me}].push_back(p.call);
-        shared.connecting.insert({me, call.peer});
-        awaited.insert({&shared, {call.peer, me}});
-      } else {
-        shared.collectives[me].push_back(p.call);
-        for (int peer = 0; peer < shared.size; ++peer) {
-          if (peer == me) continue;
-          shared.connecting.insert({me, peer});
-          awaited.insert({&shared, {peer, me}});
-        }
+      check(!is_message(call) || (call.peer != me && call.peer >= 0 && call.peer < shared.size),
+            "no such peer");
+      own_list(shared, call, me).push_back(p.call);
+      for (int peer = 0; peer < shared.size; ++peer) {
+        if (peer == me || (is_message(call) && peer != call.peer)) continue;
+        shared.connecting.insert({me, peer});
+        awaited.insert({&shared, {peer, me}});
       }
     }
     changed.notify_all();
@@ -195,9 +185,7 @@ void post_group() {
             "ncclGroupEnd waits for ever: rank ", ends.first, " does not connect to ", ends.second);
   }
   longnet::emulate_launch(stream, [posted] {
-    for (const Posted& p : posted)
-      (is_message(*p.call) ? move_message : move_collective)(*p.comm->shared, *p.call,
-                                                             p.comm->rank);
+    for (const Posted& p : posted) move(*p.comm->shared, *p.call, p.comm->rank);
   });
 }
 

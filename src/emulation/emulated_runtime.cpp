@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string_view>
 #include <vector>
@@ -67,7 +67,7 @@ struct Function {
 
 struct Runtime {
   std::mutex mutex;
-  std::map<void**, std::unique_ptr<Module>> modules;
+  std::deque<Module> modules;
   std::map<const void*, Function> functions;  // by the address that host code launches
 };
 Runtime& runtime() {
@@ -148,18 +148,15 @@ extern "C" {
 
 void** __cudaRegisterFatBinary(void* wrapper) {
   const std::scoped_lock lock(runtime().mutex);
-  auto module = std::make_unique<Module>();
-  module->wrapper = static_cast<const Wrapper*>(wrapper);
-  auto** const handle = reinterpret_cast<void**>(module.get());
-  runtime().modules[handle] = std::move(module);
-  return handle;
+  Module& module = runtime().modules.emplace_back(Module{static_cast<const Wrapper*>(wrapper)});
+  return reinterpret_cast<void**>(&module);
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}  // at exit
 void __cudaRegisterFunction(void** module, const char* entry, char*, const char* name, int, uint3*,
                             uint3*, dim3*, dim3*, int*) {
   const std::scoped_lock lock(runtime().mutex);
-  runtime().functions[entry] = {.module = runtime().modules.at(module).get(), .name = name};
+  runtime().functions[entry] = {.module = reinterpret_cast<Module*>(module), .name = name};
 }
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, CUstream_st* stream) {
@@ -182,10 +179,6 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* entry) {
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
                                size_t shared, cudaStream_t stream) {
   return launch(kernel, {grid, block, shared, stream}, arguments);
-}
-cudaError_t cudaLaunchKernel(const void* entry, dim3 grid, dim3 block, void** arguments,
-                             size_t shared, cudaStream_t stream) {
-  return launch(entry, {grid, block, shared, stream}, arguments);
 }
 cudaError_t cudaFuncSetAttribute(const void* entry, cudaFuncAttribute attribute, int value) {
   const std::scoped_lock lock(runtime().mutex);

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/check.h"
-#include "emulation/ptx_warp.h"
+#include "emulation/ptx_block.h"
 
 // Instructions that touch nothing but a warp's registers.
 namespace longnet::ptx {
@@ -20,17 +20,17 @@ using Row = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 // Calls f with a value of the type that stands for `type`.
 template <class F>
 void by_type(PtxType type, F f) {
-  if (type == PtxType::kU8) return f(uint8_t{});
-  if (type == PtxType::kS8) return f(int8_t{});
-  if (type == PtxType::kU16) return f(uint16_t{});
-  if (type == PtxType::kS16) return f(int16_t{});
-  if (type == PtxType::kU32) return f(uint32_t{});
-  if (type == PtxType::kS32) return f(int32_t{});
-  if (type == PtxType::kU64) return f(uint64_t{});
-  if (type == PtxType::kS64) return f(int64_t{});
-  if (type == PtxType::kF16) return f(_Float16{});
-  if (type == PtxType::kF32) return f(float{});
-  if (type == PtxType::kF64) return f(double{});
+  if (type == PtxType{'u', 1}) return f(uint8_t{});
+  if (type == PtxType{'s', 1}) return f(int8_t{});
+  if (type == PtxType{'u', 2}) return f(uint16_t{});
+  if (type == PtxType{'s', 2}) return f(int16_t{});
+  if (type == PtxType{'u', 4}) return f(uint32_t{});
+  if (type == PtxType{'s', 4}) return f(int32_t{});
+  if (type == PtxType{'u', 8}) return f(uint64_t{});
+  if (type == PtxType{'s', 8}) return f(int64_t{});
+  if (type == PtxType{'f', 2}) return f(_Float16{});
+  if (type == PtxType{'f', 4}) return f(float{});
+  if (type == PtxType{'f', 8}) return f(double{});
   throw Error("a type that is not done here");
 }
 
@@ -45,19 +45,25 @@ Row<T>* out_row(Warp& w, const PtxOperand& o) {
 }
 
 // f of the operands behind the first one, which becomes the result.
-template <class R, class... T, class F, size_t... kIndex>
-void apply(Warp& w, In in, uint32_t m, F f, std::index_sequence<kIndex...>) {
+template <class R, class... T, class F>
+void apply(Warp& w, In in, uint32_t m, F f) {
   auto* const d = out_row<R>(w, in.operands[0]);
-  const std::tuple from{in_row<T>(w, in.operands.at(kIndex + 1))...};
-  for_lanes(m, [&](int l) { d[l] = bits<Row<R>>(R(f(bits<T>(std::get<kIndex>(from)[l])...))); });
+  const auto from = [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
+    return std::tuple(in_row<T>(w, in.operands.at(kIndex + 1))...);
+  }
+  (std::index_sequence_for<T...>());
+  for_lanes(m, [&](int l) {
+    d[l] = bits<Row<R>>(
+        R(std::apply([&](const auto*... row) { return f(bits<T>(row[l])...); }, from)));
+  });
 }
-template <class T, class R = T, class F>
+template <class T, class F>
 void unary(Warp& w, In in, uint32_t m, F f) {
-  apply<R, T>(w, in, m, f, std::make_index_sequence<1>());
+  apply<T, T>(w, in, m, f);
 }
 template <class T, class R = T, class F>
 void binary(Warp& w, In in, uint32_t m, F f) {
-  apply<R, T, T>(w, in, m, f, std::make_index_sequence<2>());
+  apply<R, T, T>(w, in, m, f);
 }
 // As a conversion reads it: of a wider register the low bits.
 template <class T, class R, class F>
@@ -124,18 +130,18 @@ void wrapping(Block&, Warp& w, In in, uint32_t m) {
 
 template <class Op>
 void bitwise(Block&, Warp& w, In in, uint32_t m) {
-  if (in.type == PtxType::kPred)
+  if (in.type.kind == 'p')
     set_predicate(w, in.operands[0].row, m, Op{}(predicate_of(w, in, 1), predicate_of(w, in, 2)));
-  else if (bytes_of(in.type) == 8)
+  else if (in.type.bytes == 8)
     binary<uint64_t>(w, in, m, Op{});
   else
     binary<uint32_t>(w, in, m, Op{});
 }
 
 void invert(Block&, Warp& w, In in, uint32_t m) {
-  if (in.type == PtxType::kPred)
+  if (in.type.kind == 'p')
     set_predicate(w, in.operands[0].row, m, ~predicate_of(w, in, 1));
-  else if (bytes_of(in.type) == 8)
+  else if (in.type.bytes == 8)
     unary<uint64_t>(w, in, m, std::bit_not<>{});
   else
     unary<uint32_t>(w, in, m, std::bit_not<>{});
@@ -144,7 +150,7 @@ void invert(Block&, Warp& w, In in, uint32_t m) {
 // {a, b, ...} into one register, and back.
 void pack(Warp& w, In in, uint32_t m) {
   const auto& parts = in.operands[1].parts;
-  const int each = 8 * bytes_of(in.type) / int(parts.size());
+  const int each = 8 * in.type.bytes / int(parts.size());
   for_lanes(m, [&](int l) {
     uint64_t whole = 0;
     for (size_t i = 0; i < parts.size(); ++i)
@@ -154,7 +160,7 @@ void pack(Warp& w, In in, uint32_t m) {
 }
 void unpack(Warp& w, In in, uint32_t m) {
   const auto& parts = in.operands[0].parts;
-  const int each = 8 * bytes_of(in.type) / int(parts.size());
+  const int each = 8 * in.type.bytes / int(parts.size());
   for_lanes(m, [&](int l) {
     const uint64_t whole = w.value(in.operands[1].row, l);
     for (size_t i = 0; i < parts.size(); ++i)
@@ -166,8 +172,7 @@ void unpack(Warp& w, In in, uint32_t m) {
 void move(Block&, Warp& w, In in, uint32_t m) {
   if (!in.operands.at(0).parts.empty()) return unpack(w, in, m);
   if (!in.operands.at(1).parts.empty()) return pack(w, in, m);
-  if (in.type == PtxType::kPred)
-    return set_predicate(w, in.operands[0].row, m, predicate_of(w, in, 1));
+  if (in.type.kind == 'p') return set_predicate(w, in.operands[0].row, m, predicate_of(w, in, 1));
   by_type(in.type, [&](auto t) { unary<decltype(t)>(w, in, m, std::identity{}); });
 }
 
@@ -209,8 +214,7 @@ void fused(Block&, Warp& w, In in, uint32_t m) {
   by_type(in.type, [&](auto t) {
     using T = decltype(t);
     if constexpr (std::is_floating_point_v<T>)
-      apply<T, T, T, T>(
-          w, in, m, [](T a, T b, T c) { return std::fma(a, b, c); }, std::make_index_sequence<3>());
+      apply<T, T, T, T>(w, in, m, [](T a, T b, T c) { return std::fma(a, b, c); });
     else
       throw Error("fma of other types");
   });
@@ -222,10 +226,8 @@ void convert(Block&, Warp& w, In in, uint32_t m) {
     using From = decltype(from);
     by_type(in.type, [&](auto to) {
       using To = decltype(to);
-      constexpr bool kFromReal = !std::is_integral_v<From>, kToReal = !std::is_integral_v<To>;
-      if constexpr (kFromReal && !kToReal) {
-        throw Error("a number to an integer");
-      } else if constexpr (std::is_same_v<To, _Float16> && std::is_same_v<From, float>) {
+      constexpr bool kHalf = std::is_same_v<To, _Float16> || std::is_same_v<From, _Float16>;
+      if constexpr (std::is_same_v<To, _Float16> && std::is_same_v<From, float>) {
         converted<float, uint16_t>(w, in, m, to_fp16);
       } else if constexpr (std::is_same_v<From, _Float16> && std::is_same_v<To, float>) {
         converted<uint16_t, float>(w, in, m, from_fp16);
@@ -233,7 +235,7 @@ void convert(Block&, Warp& w, In in, uint32_t m) {
         converted<float, float>(w, in, m, [saturates = in.has("sat")](float x) {
           return !saturates ? x : std::isnan(x) ? 0.0f : std::clamp(x, 0.0f, 1.0f);
         });
-      } else if constexpr (!std::is_same_v<To, _Float16> && !std::is_same_v<From, _Float16>) {
+      } else if constexpr (!kHalf && (std::is_integral_v<From> || !std::is_integral_v<To>)) {
         converted<From, To>(w, in, m, [](From x) { return To(x); });
       } else {
         throw Error("a conversion that is not done here");

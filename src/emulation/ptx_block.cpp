@@ -57,10 +57,8 @@ T* reachable(Block& b, uint64_t at, int64_t bytes) {
 template <bool kLoads>
 void access(Block& b, Warp& w, In in, uint32_t m) {
   const PtxOperand &data = in.operands[kLoads ? 0 : 1], &address = in.operands[kLoads ? 1 : 0];
-  const int each = bytes_of(in.type);
+  const int each = in.type.bytes;
   const int64_t bytes = int64_t{each} * in.vector;
-  const bool is_signed =
-      in.type == PtxType::kS8 || in.type == PtxType::kS16 || in.type == PtxType::kS32;
   for_lanes(m, [&](int l) {
     const uint64_t at = aligned_address(w, address, l, bytes);
     std::byte* place = std::bit_cast<std::byte*>(at);
@@ -72,7 +70,7 @@ void access(Block& b, Warp& w, In in, uint32_t m) {
       const PtxRow row = in.vector == 1 ? data.row : data.parts.at(size_t(i)).row;
       uint64_t value = kLoads ? 0 : w.value(row, l);
       kLoads ? std::memcpy(&value, place, size_t(each)) : std::memcpy(place, &value, size_t(each));
-      if (kLoads && is_signed)
+      if (kLoads && in.type.kind == 's')
         value = uint64_t(int64_t(value << (64 - 8 * each)) >> (64 - 8 * each));
       if (kLoads) w.set(row, l, value);
     }

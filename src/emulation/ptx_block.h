@@ -1,19 +1,185 @@
-// A block's warps and what they share: memory, barriers, copies under way; and the instructions of
-// tensor cores.
+// The lanes of a warp and their registers; a block's warps and what they share: memory, barriers,
+// copies under way; the tables of instructions, and the functions that execute them.
 #pragma once
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "emulation/ptx_machine.h"
-#include "emulation/ptx_shared.h"
-#include "emulation/ptx_warp.h"
 
 namespace longnet::ptx {
+
+inline constexpr int kLanes = 32;
+inline constexpr uint32_t kAll = 0xFFFFFFFF;
+
+template <class To, class From>
+To bits(From from) {
+  To to{};
+  std::memcpy(&to, &from, std::min(sizeof to, sizeof from));
+  return to;
+}
+
+inline float from_bf16(uint16_t x) { return bits<float>(uint32_t(x) << 16); }
+inline float from_fp16(uint16_t x) { return float(bits<_Float16>(x)); }
+inline uint16_t to_bf16(float x) {  // to nearest, ties to even
+  const auto b = bits<uint32_t>(x);
+  if (std::isnan(x)) return 0x7FFF;
+  return uint16_t((b + 0x7FFF + (b >> 16 & 1)) >> 16);
+}
+inline uint16_t to_fp16(float x) {
+  if (std::isnan(x)) return 0x7FFF;
+  return bits<uint16_t>(_Float16(x));
+}
+
+template <class F>
+void for_lanes(uint32_t mask, F f) {
+  if (mask == kAll) {
+    for (int l = 0; l < kLanes; ++l) f(l);
+  } else {
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) f(std::countr_zero(rest));
+  }
+}
+
+// Asynchronous work that was issued and has not completed: the open group, and committed groups.
+struct Asynchronous {
+  std::vector<std::function<void()>> open{};
+  std::deque<std::vector<std::function<void()>>> groups{};
+  void commit() {
+    groups.push_back(std::move(open));
+    open.clear();
+  }
+  void wait(size_t pending) {
+    for (; groups.size() > pending; groups.pop_front())
+      for (const auto& work : groups.front()) work();
+  }
+  bool empty() const { return open.empty() && groups.empty(); }
+};
+
+struct Warp {
+  std::unique_ptr<std::byte[]> registers;
+  std::array<int32_t, kLanes> pc{};
+  uint32_t live = kAll, waiting = 0;
+  int index = 0;
+  int32_t stopped_at = 0;  // the instruction that ended its turn
+  bool blocked = false;    // at a named barrier
+  std::vector<std::byte> local{};
+  std::array<Asynchronous, kLanes> copies{};
+  Asynchronous products{};
+
+  // When instructions wrote rows of registers, products of wgmma aside, and when the last
+  // wgmma.fence was: in steps of this warp.
+  std::vector<uint32_t> written{};
+  uint32_t steps = 0, fenced = 0;
+  uint32_t written_at(PtxRow row) const { return row.at < 0 ? 0 : written[size_t(row.at) / 32]; }
+  void note_write(const PtxOperand& target) {
+    if (target.row.at >= 0) written[size_t(target.row.at) / 32] = steps;
+    for (const PtxOperand& part : target.parts) note_write(part);
+  }
+
+  uint32_t* words(PtxRow row) { return reinterpret_cast<uint32_t*>(registers.get() + row.at); }
+  uint64_t* longs(PtxRow row) { return reinterpret_cast<uint64_t*>(registers.get() + row.at); }
+  uint32_t& predicate(PtxRow row) { return *words(row); }
+  uint64_t value(PtxRow row, int lane) {
+    return row.bytes == 8   ? longs(row)[lane]
+           : row.bytes == 4 ? words(row)[lane]
+                            : predicate(row) >> lane & 1;
+  }
+  void set(PtxRow row, int lane, uint64_t value) {
+    if (row.bytes == 8)
+      longs(row)[lane] = value;
+    else
+      words(row)[lane] = uint32_t(value);
+  }
+  float real(PtxRow row, int lane) { return bits<float>(words(row)[lane]); }
+};
+
+// ---- instructions by name, and the functions that execute them ----
+
+struct Block;
+// Executes an instruction for the lanes of `mask`. Throws Error for whatever is wrong with it.
+using Execute = void (*)(Block&, Warp&, const PtxInstruction&, uint32_t mask);
+
+struct Rule {
+  enum class Kind { kEachLane, kWholeWarp, kProduct, kBranch, kReturn };
+  std::string_view name;  // "mul.wide": of instructions that begin with these words; longest first
+  Execute execute = nullptr;  // null: refused
+  Kind kind = Kind::kEachLane;
+  bool whole_warp() const { return kind == Kind::kWholeWarp || kind == Kind::kProduct; }
+};
+// Of instructions that touch nothing but a warp's registers, and of the others.
+std::span<const Rule> arithmetic_rules();
+std::span<const Rule> block_rules();
+
+inline void set_predicate(Warp& w, PtxRow row, uint32_t mask, uint32_t value) {
+  uint32_t& p = w.predicate(row);
+  p = (p & ~mask) | (value & mask);
+}
+
+// Vector clock: for each agent (a warp, or a barrier's bulk copies) the time up to which its
+// accesses are known.
+class VectorClock {
+ public:
+  uint32_t of(int agent) const { return size_t(agent) < done_.size() ? done_[size_t(agent)] : 0; }
+  void set(int agent, uint32_t done);
+  void join(const VectorClock& other);
+
+ private:
+  std::vector<uint32_t> done_;
+};
+
+// Shared memory of a block, and who may touch it when.
+//
+// Every access is held against those before it: two of different warps, one of them writing, must
+// be ordered by a barrier between them, or it is a race, whatever the values say (vector clocks, as
+// in FastTrack, Flanagan and Freund 2009). A bulk copy writes at any time between its issue and its
+// barrier's completion; the copies of one barrier are an agent of their own.
+class SharedMemory {
+ public:
+  SharedMemory(int64_t bytes, int warps);
+
+  // Places to read from, or write to. Throw Error outside of the memory, and for a race.
+  std::byte* read(uint64_t at, int64_t bytes, int warp);
+  std::byte* write(uint64_t at, int64_t bytes, int warp);
+  // By a bulk copy on barrier `number` that began when `then` was known.
+  std::byte* write_bulk(uint64_t at, int64_t bytes, int number, const VectorClock& then);
+
+  const VectorClock& clock(int warp) const { return clocks_[size_t(warp)]; }
+  // Returns the warp's clock: who acquires it comes after the warp's accesses so far.
+  VectorClock release(int warp);
+  VectorClock release_bulk(int number, const VectorClock& then);
+  void acquire(int warp, const VectorClock& clock) { clocks_[size_t(warp)].join(clock); }
+
+ private:
+  // The last write to `grain_` bytes: the agent, and its time. The last reads are in `reads_`.
+  struct Cell {
+    int writer = -1;
+    uint32_t written = 0;
+  };
+  std::byte* place(uint64_t at, int64_t bytes);
+  template <class F>
+  void for_cells(uint64_t at, int64_t bytes, F f) const;
+  [[noreturn]] void race(uint64_t at, int agent, const char* does, int other,
+                         const char* did) const;
+  std::byte* write(uint64_t at, int64_t bytes, int agent, uint32_t now, const VectorClock& known);
+
+  int warps_;
+  int64_t grain_;  // bytes of a cell
+  std::vector<std::byte> memory_;
+  std::vector<Cell> cells_;
+  std::vector<uint32_t> reads_;  // [cell][warp]
+  std::vector<VectorClock> clocks_;
+  std::map<int, uint32_t> bulk_copies_;  // that landed, by barrier
+};
 
 struct Barrier {  // mbarrier
   int number = 0, arrivals = 0, pending = 0, phase = 0;
@@ -51,7 +217,7 @@ struct Block {
   bool yields = false;  // the last instruction waits in vain: others should have their turn
 };
 
-// ---- matrices: what tensor cores and their loads do, by the PTX manual's pictures of fragments ----
+// ---- matrices: tensor cores and their loads, by the PTX manual's pictures of fragments ----
 
 // Byte of shared memory for byte `at` of a 128-byte swizzle: bits 4 to 6 xor bits 7 to 9 of the
 // address.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cctype>
-#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -71,7 +70,7 @@ class BlockRun {
  public:
   BlockRun(const PtxKernel& kernel, const PtxLaunch& launch, const std::byte* parameters,
            unsigned number)
-      : kernel_(kernel), launch_(launch), block_(kernel, launch, parameters, number) {}
+      : block_(kernel, launch, parameters, number) {}
 
   void run() {
     const int count = int(block_.warps.size());
@@ -79,7 +78,7 @@ class BlockRun {
       const int64_t before = block_.events;
       bool any = false;
       for (int i = 0; i < count; ++i) {
-        Warp& warp = block_.warps[size_t(launch_.order.warps_backwards ? count - 1 - i : i)];
+        Warp& warp = block_.warps[size_t(block_.launch.order.warps_backwards ? count - 1 - i : i)];
         if (warp.live == 0 || warp.blocked) continue;
         any = true;
         run(warp);
@@ -145,24 +144,17 @@ class BlockRun {
       }
       warp.waiting &= ~group;
       if (in.rule->kind == Rule::Kind::kBranch) {
-        if (active == group) {
-          at = in.target;
-          if (group == warp.live) continue;
-        } else if (active == 0) {
-          ++at;
-          if (group == warp.live) continue;
-        } else {
-          for_lanes(group & ~active, [&](int l) { warp.pc[size_t(l)] = at + 1; });
-          for_lanes(active, [&](int l) { warp.pc[size_t(l)] = in.target; });
-          group = choose(warp, at);
+        if (group == warp.live && (active == group || active == 0)) {
+          at = active == 0 ? at + 1 : in.target;
           continue;
         }
-        leave();
+        for_lanes(group & ~active, [&](int l) { warp.pc[size_t(l)] = at + 1; });
+        for_lanes(active, [&](int l) { warp.pc[size_t(l)] = in.target; });
         group = choose(warp, at);
         continue;
       }
       if (in.rule->kind == Rule::Kind::kReturn) {
-        at += 1;
+        ++at;
         leave();
         warp.live &= ~active;
         ++block_.events;
@@ -194,9 +186,8 @@ class BlockRun {
     leave();
   }
 
-  const PtxKernel& kernel_;
-  const PtxLaunch& launch_;
   Block block_;
+  const PtxKernel& kernel_ = block_.kernel;
 };
 
 }  // namespace

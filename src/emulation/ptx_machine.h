@@ -21,9 +21,83 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/ptx_program.h"
+namespace longnet::ptx {
+struct Rule;
+}
 
 namespace longnet {
+
+// ---- PTX text as a list of decoded instructions: as much of the language as nvcc 13 writes for
+// this suite's kernels. Source: NVIDIA, Parallel Thread Execution ISA, version 9.0. ----
+
+// ".b32" and its like are those of numbers without a sign.
+struct PtxType {
+  char kind = 0;  // u, s or f; p of a predicate, 0 of nothing
+  int bytes = 4;  // in memory
+  bool operator==(const PtxType&) const = default;
+};
+
+enum class PtxSpace : uint8_t { kGeneric, kGlobal, kShared, kParam, kLocal };
+
+// A row of a warp's registers: 32 values of 4 or 8 bytes, or the 32 bits of a predicate.
+struct PtxRow {
+  int32_t at = -1;    // byte of the warp's registers; -1: nothing ("_")
+  uint8_t bytes = 0;  // of a lane; 0: a predicate
+};
+
+struct PtxOperand {
+  PtxRow row{};
+  int64_t offset = 0;               // of an address [row + offset]
+  bool negated = false;             // of a predicate
+  std::vector<PtxOperand> parts{};  // of {a, b, ...} and of the coordinates of a bulk copy
+};
+
+struct PtxInstruction {
+  std::string op{};                  // "setp.lt.s32"
+  std::vector<std::string> words{};  // of it: "setp", "lt", "s32"
+  PtxType type, from;                // the last of them; the other one of cvt
+  PtxSpace space = PtxSpace::kGeneric;
+  int vector = 1;  // v2, v4
+  PtxRow guard{};
+  bool guard_negated = false;
+  std::vector<PtxOperand> operands{};
+  PtxRow second{};      // the predicate of a shuffle (d|p)
+  int32_t target = -1;  // of a branch
+  int line = 0;
+  const ptx::Rule* rule = nullptr;  // for whoever runs it
+
+  bool has(std::string_view word) const;
+};
+
+// A value that is the same in all lanes of a warp, or known before the warp starts.
+struct PtxConstant {
+  enum class Kind { kValue, kTidX, kCtaidX, kNtidX, kNctaidX, kParam, kLocal, kDynamicShared } kind;
+  uint64_t value = 0;  // or the byte of the parameters or of local memory
+  PtxRow row{};
+};
+
+struct PtxParameter {
+  int64_t at = 0, bytes = 0;
+};
+
+struct PtxKernel {
+  std::string name{};
+  std::vector<PtxParameter> parameters{};
+  std::vector<PtxInstruction> instructions{};
+  std::vector<PtxConstant> constants{};
+  int64_t register_bytes = 0;  // of a warp
+  int64_t parameter_bytes = 0, local_bytes = 0;
+  int64_t shared_bytes = 0;  // static; dynamic shared memory begins behind it
+  int64_t dynamic_alignment = 1;
+  int threads = 0;  // .maxntid
+};
+
+// The kernels of a text by name, without rules and with them. Throws Error for what is not known
+// here, with its line.
+std::map<std::string, PtxKernel> parse_ptx(std::string_view text);
+std::map<std::string, PtxKernel> load_ptx(std::string_view text);
+
+// ---- launches ----
 
 struct PtxOrder {
   bool copies_land_late = false, products_late = false, warps_backwards = false;
@@ -50,9 +124,6 @@ struct PtxTensorMap {
   static constexpr uint16_t kValid = 0x7A5A;
 };
 static_assert(sizeof(PtxTensorMap) <= 128);
-
-// The kernels of a text by name. Throws Error for what is not known here, with its line.
-std::map<std::string, PtxKernel> load_ptx(std::string_view text);
 
 // Arguments behind each other as the kernel declares them, from a list of their addresses as
 // cudaLaunchKernel takes it. Aligned as the device does it.

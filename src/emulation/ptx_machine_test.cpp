@@ -314,35 +314,27 @@ $L__wait:
 }
 
 TEST(PtxMachineTest, WhatIsWrongIsSaidWithItsLine) {
-  EXPECT_THAT(failure(kernel("\tprmt.b32 %r2, %r1, %r1, 0;")),
-              testing::HasSubstr("PTX line 21: no instruction prmt.b32"));
-  EXPECT_THAT(failure(kernel("\tadd.cc.s32 %r2, %r1, 1;")),
-              testing::HasSubstr("'cc' of add.cc.s32"));
-  EXPECT_THAT(failure(kernel("\tmov.u32 %r2, nothing;")),
-              testing::HasSubstr("unknown operand 'nothing'"));
-  EXPECT_THAT(failure(kernel("\tmov.u32 %r2, dynamic;\n\tld.shared.u32 %r3, [%r2+8];"),
-                      {.shared_bytes = 8}),
-              testing::HasSubstr("line 22 (ld.shared.u32): byte 8 of 8 of shared memory"));
-  EXPECT_THAT(
-      failure(kernel("\tmov.u32 %r2, 0;\n\tld.shared.u32 %r3, [%r2+-4];"), {.shared_bytes = 8192}),
-      testing::HasSubstr("byte -4 of 8192"));
-  EXPECT_THAT(failure(kernel("\tadd.rm.f32 %f2, %f2, %f2;")), testing::HasSubstr("'rm' of add.rm"));
-  EXPECT_THAT(failure(kernel("\tadd.sat.f32 %f2, %f2, %f2;")), testing::HasSubstr("'sat' of add"));
-  EXPECT_THAT(failure(kernel("\tsetp.eq.s32 %p1|%p2, %r1, 0;")),
-              testing::HasSubstr("a second result"));
-  EXPECT_THAT(failure(kernel("\tsetp.eq.s32 %p1, %r1, 0;\n\t@%p1 bar.sync 0;")),
-              testing::HasSubstr("do not agree whether to execute it"));
-  EXPECT_THAT(failure(kernel("$L__a:\n$L__a:\n")), testing::HasSubstr("a second label '$L__a'"));
-  EXPECT_THAT(failure(kernel("\tld.global.v4.u32 {%r2,%r3,%r4,%r5}, [%rd2+4];")),
-              testing::HasSubstr("is not aligned to 16 bytes"));
-  EXPECT_THAT(failure(kernel("\ttrap;")), testing::HasSubstr("a trap"));
-  EXPECT_THAT(
-      failure(kernel("\tsetp.lt.u32 %p1, %r1, 32;\n\t@%p1 bra $L__end;\n\tbar.sync 0;\n$L__end:"),
-              {.block = 64}),
-      testing::HasSubstr("makes no progress: warp 1 at line 23 (bar.sync)"));
-  EXPECT_THAT(failure(kernel("\tsetp.eq.u32 %p1, %r1, 0;\n\t@%p1 bra $L__end;\n\tbar.warp.sync "
-                             "-1;\n\tret;\n$L__end:\n\tbar.warp.sync -1;")),
-              testing::HasSubstr("wait for each other at different instructions"));
+  for (const auto& [body, reason] :
+       {std::pair{"\tprmt.b32 %r2, %r1, %r1, 0;", "PTX line 21: no instruction prmt.b32"},
+        {"\tadd.cc.s32 %r2, %r1, 1;", "'cc' of add.cc.s32"},
+        {"\tmov.u32 %r2, nothing;", "unknown operand 'nothing'"},
+        {"\tmov.u32 %r2, dynamic;\n\tld.shared.u32 %r3, [%r2+8];",
+         "line 22 (ld.shared.u32): byte 8 of 8 of shared memory"},
+        {"\tmov.u32 %r2, 0;\n\tld.shared.u32 %r3, [%r2+-4];", "byte -4 of 8 of shared memory"},
+        {"\tadd.rm.f32 %f2, %f2, %f2;", "'rm' of add.rm"},
+        {"\tadd.sat.f32 %f2, %f2, %f2;", "'sat' of add"},
+        {"\tsetp.eq.s32 %p1|%p2, %r1, 0;", "a second result"},
+        {"\tsetp.eq.s32 %p1, %r1, 0;\n\t@%p1 bar.sync 0;", "do not agree whether to execute it"},
+        {"$L__a:\n$L__a:\n", "a second label '$L__a'"},
+        {"\tld.global.v4.u32 {%r2,%r3,%r4,%r5}, [%rd2+4];", "is not aligned to 16 bytes"},
+        {"\ttrap;", "a trap"},
+        {"\tsetp.lt.u32 %p1, %r1, 32;\n\t@%p1 bra $L__end;\n\tbar.sync 0;\n$L__end:",
+         "makes no progress: warp 1 at line 23 (bar.sync)"},
+        {"\tsetp.eq.u32 %p1, %r1, 0;\n\t@%p1 bra $L__end;\n\tbar.warp.sync -1;\n\tret;\n"
+         "$L__end:\n\tbar.warp.sync -1;",
+         "wait for each other at different instructions"}})
+    EXPECT_THAT(failure(kernel(body), {.block = 64, .shared_bytes = 8}),
+                testing::HasSubstr(reason));
 }
 
 }  // namespace

@@ -1,42 +1,38 @@
-#include "emulation/ptx_program.h"
-
 #include <algorithm>
-#include <bit>
 #include <cctype>
 #include <cstdlib>
+#include <optional>
+#include <ranges>
 #include <tuple>
 
 #include "core/check.h"
+#include "emulation/ptx_machine.h"
 
 namespace longnet {
 namespace {
 
 constexpr int kLanes = 32;
 
-const std::map<std::string_view, PtxType> kTypes{
-    {"pred", PtxType::kPred}, {"u8", PtxType::kU8},   {"s8", PtxType::kS8},
-    {"b8", PtxType::kU8},     {"u16", PtxType::kU16}, {"s16", PtxType::kS16},
-    {"b16", PtxType::kU16},   {"f16", PtxType::kF16}, {"u32", PtxType::kU32},
-    {"s32", PtxType::kS32},   {"b32", PtxType::kU32}, {"f32", PtxType::kF32},
-    {"u64", PtxType::kU64},   {"s64", PtxType::kS64}, {"b64", PtxType::kU64},
-    {"f64", PtxType::kF64}};
+// "f32", "b8", "pred"; nothing for words that are no types.
+std::optional<PtxType> type_of(std::string_view word) {
+  if (word == "pred") return PtxType{.kind = 'p'};
+  if (word.empty() || std::string_view("usfb").find(word[0]) == std::string_view::npos) return {};
+  for (int bytes = 1; bytes <= 8; bytes *= 2)
+    if (word.substr(1) == std::to_string(8 * bytes))
+      return PtxType{.kind = word[0] == 'b' ? 'u' : word[0], .bytes = bytes};
+  return {};
+}
 
 bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
 
 std::string_view trim(std::string_view s) {
-  while (!s.empty() && is_space(s.front())) s.remove_prefix(1);
-  while (!s.empty() && is_space(s.back())) s.remove_suffix(1);
-  return s;
+  const size_t first = std::min(s.find_first_not_of(" \t\r\n"), s.size());
+  return s.substr(first, s.find_last_not_of(" \t\r\n") + 1 - first);
 }
 
 std::vector<std::string> split(std::string_view text, char at) {
-  std::vector<std::string> parts(1);
-  for (const char c : text) {
-    if (c == at)
-      parts.emplace_back();
-    else
-      parts.back() += c;
-  }
+  std::vector<std::string> parts;
+  for (const auto part : std::views::split(text, at)) parts.emplace_back(part.begin(), part.end());
   return parts;
 }
 
@@ -117,9 +113,9 @@ class KernelParser {
       count = std::atoll(name.c_str() + bracket + 1);
       name.resize(bracket);
     }
-    for (const auto& [word, type] : kTypes)
-      if (text.find(concat(".", word, " ")) != std::string_view::npos)
-        return {name, count * bytes_of(type), number_behind(text, ".align", bytes_of(type))};
+    for (const std::string& word : split(text.substr(0, at), '.'))
+      if (const auto type = type_of(trim(word)))
+        return {name, count * type->bytes, number_behind(text, ".align", type->bytes)};
     refuse("no type in", text);
   }
 
@@ -182,9 +178,9 @@ class KernelParser {
     const size_t dot = text.find('.', 1);
     const std::string_view type =
         trim(text.substr(dot + 1, text.find_first_of(" \t", dot) - dot - 1));
-    const auto found = kTypes.find(type);
-    if (found == kTypes.end()) refuse("unknown type of a register", text);
-    const int bytes = found->second == PtxType::kPred ? 0 : bytes_of(found->second) > 4 ? 8 : 4;
+    const auto found = type_of(type);
+    if (!found) refuse("unknown type of a register", text);
+    const int bytes = found->kind == 'p' ? 0 : width(*found);
     for (const std::string_view word : words) {
       const size_t many = word.find('<');
       if (many == std::string_view::npos) {
@@ -203,12 +199,10 @@ class KernelParser {
   }
 
   PtxRow constant(PtxConstant::Kind kind, uint64_t value, int bytes) {
-    const auto key = std::tuple(kind, value, bytes);
-    if (const auto found = constants_.find(key); found != constants_.end()) return found->second;
-    const PtxRow row = new_row(bytes);
-    constants_[key] = row;
-    kernel_.constants.push_back({kind, value, row});
-    return row;
+    for (const PtxConstant& c : kernel_.constants)
+      if (c.kind == kind && c.value == value && c.row.bytes == bytes) return c.row;
+    kernel_.constants.push_back({kind, value, new_row(bytes)});
+    return kernel_.constants.back().row;
   }
 
   static bool is_number(std::string_view text) {
@@ -216,11 +210,9 @@ class KernelParser {
     return std::isdigit(static_cast<unsigned char>(c)) != 0;
   }
   static uint64_t number(std::string_view text) {
-    const std::string s(text);
-    if (s.starts_with("0f") || s.starts_with("0F") || s.starts_with("0d") || s.starts_with("0D"))
-      return std::strtoull(s.c_str() + 2, nullptr, 16);
-    return s.front() == '-' ? uint64_t(std::strtoll(s.c_str(), nullptr, 0))
-                            : std::strtoull(s.c_str(), nullptr, 0);
+    const std::string prefix(text.substr(0, 2)), s(text);
+    const bool real = prefix == "0f" || prefix == "0F" || prefix == "0d" || prefix == "0D";
+    return real ? std::strtoull(s.c_str() + 2, nullptr, 16) : std::strtoull(s.c_str(), nullptr, 0);
   }
 
   // `bytes`: of an immediate's lane; 0: a predicate.
@@ -231,16 +223,11 @@ class KernelParser {
       if (const auto found = scope->find(std::string(name)); found != scope->end())
         return found->second;
     if (is_number(name)) return constant(Kind::kValue, number(name), bytes);
-    if (name == "%tid.x") return constant(Kind::kTidX, 0, 4);
-    if (name == "%ctaid.x") return constant(Kind::kCtaidX, 0, 4);
-    if (name == "%ntid.x") return constant(Kind::kNtidX, 0, 4);
-    if (name == "%nctaid.x") return constant(Kind::kNctaidX, 0, 4);
-    if (name == "WARP_SZ") return constant(Kind::kValue, kLanes, bytes);
     if (const auto found = symbols_.find(std::string(name)); found != symbols_.end()) {
       const auto [kind, value] = found->second;
       if (kind == Kind::kDynamicShared) kernel_.dynamic_alignment = int64_t(value);
-      const bool in_shared = kind == Kind::kDynamicShared || kind == Kind::kValue;
-      return constant(kind, value, in_shared ? std::max(4, bytes) : 8);
+      const bool is_pointer = kind == Kind::kParam || kind == Kind::kLocal;
+      return constant(kind, value, is_pointer ? 8 : std::max(4, bytes));
     }
     if (name.front() == '%') {
       size_t digits = name.size();
@@ -263,7 +250,10 @@ class KernelParser {
     }
     if (text.front() == '[') {
       const auto inside = split_operands(text.substr(1, text.size() - 2));
-      out = address(inside.at(0));
+      const size_t plus = inside.at(0).find('+');  // "%rd6+-4", "name+16", "%r1"
+      if (plus != std::string_view::npos)
+        out.offset = int64_t(number(trim(inside[0].substr(plus + 1))));
+      out.row = row_of(trim(inside[0].substr(0, plus)), 8);
       for (size_t i = 1; i < inside.size(); ++i) {
         const PtxOperand more = operand(inside[i], 4);
         out.parts.insert(out.parts.end(), more.parts.begin(), more.parts.end());
@@ -273,15 +263,6 @@ class KernelParser {
     out.negated = text.front() == '!';
     if (out.negated) text.remove_prefix(1);
     out.row = row_of(text, bytes);
-    return out;
-  }
-
-  // "%rd6+-4", "name+16", "%r1"
-  PtxOperand address(std::string_view text) {
-    PtxOperand out;
-    const size_t plus = text.find('+');
-    if (plus != std::string_view::npos) out.offset = int64_t(number(trim(text.substr(plus + 1))));
-    out.row = row_of(trim(text.substr(0, plus)), 8);
     return out;
   }
 
@@ -299,8 +280,7 @@ class KernelParser {
     in.words = split(in.op, '.');
     std::vector<PtxType> types;
     for (const std::string& word : in.words) {
-      if (const auto found = kTypes.find(word); found != kTypes.end())
-        types.push_back(found->second);
+      if (const auto type = type_of(word)) types.push_back(*type);
       if (word == "global") in.space = PtxSpace::kGlobal;
       if (word.starts_with("shared")) in.space = PtxSpace::kShared;
       if (word == "param") in.space = PtxSpace::kParam;
@@ -330,7 +310,7 @@ class KernelParser {
   // Returns the bytes that a lane of operand `i` takes if the operand is an immediate.
   static int bytes_of_operand(const PtxInstruction& in, size_t i) {
     const std::string& name = in.words[0];
-    if (in.type == PtxType::kPred && name != "vote") return 0;
+    if (in.type.kind == 'p' && name != "vote") return 0;
     if (name == "shl" || name == "shr") return i == 2 ? 4 : width(in.type);
     if (name == "wgmma" || name == "bfi" || name == "shfl" || name == "vote") return 4;
     if (in.words.size() > 1 && in.words[1] == "wide") return i == 0 ? 8 : width(in.type);
@@ -338,25 +318,24 @@ class KernelParser {
       return 4;
     return width(in.from);
   }
-  static int width(PtxType type) { return bytes_of(type) > 4 ? 8 : 4; }
+  static int width(PtxType type) { return std::max(4, type.bytes); }
 
   PtxKernel kernel_;
   int line_;
   int64_t next_row_ = 0;
-  std::map<std::string, std::pair<PtxConstant::Kind, uint64_t>> symbols_;
+  std::map<std::string, std::pair<PtxConstant::Kind, uint64_t>> symbols_{
+      {"%tid.x", {PtxConstant::Kind::kTidX, 0}},
+      {"%ctaid.x", {PtxConstant::Kind::kCtaidX, 0}},
+      {"%ntid.x", {PtxConstant::Kind::kNtidX, 0}},
+      {"%nctaid.x", {PtxConstant::Kind::kNctaidX, 0}},
+      {"WARP_SZ", {PtxConstant::Kind::kValue, kLanes}}};
   std::map<std::string, int> families_;
   std::vector<std::map<std::string, PtxRow>> scopes_{1};  // the kernel's own first
-  std::map<std::tuple<PtxConstant::Kind, uint64_t, int>, PtxRow> constants_;
   std::map<std::string, int32_t> labels_;
   std::vector<std::pair<size_t, std::string>> branches_;
 };
 
 }  // namespace
-
-int bytes_of(PtxType type) {
-  static constexpr int kBytes[] = {4, 4, 1, 1, 2, 2, 2, 4, 4, 4, 8, 8, 8};
-  return kBytes[size_t(type)];
-}
 
 bool PtxInstruction::has(std::string_view word) const {
   return std::find(words.begin(), words.end(), word) != words.end();

@@ -1,8 +1,7 @@
-#include "emulation/ptx_shared.h"
-
 #include <algorithm>
 
 #include "core/check.h"
+#include "emulation/ptx_block.h"
 
 namespace longnet::ptx {
 namespace {
@@ -31,11 +30,10 @@ SharedMemory::SharedMemory(int64_t bytes, int warps)
       grain_(bytes <= kSmall ? 1 : 8),
       memory_(size_t(bytes), std::byte{0xFF}),
       cells_(size_t((bytes + grain_ - 1) / grain_)),
-      reads_(cells_.size() * size_t(warps)) {
-  for (int w = 0; w < warps; ++w) {
-    clocks_.emplace_back();
-    clocks_.back().set(w, 1);  // what it does now is not known to others yet
-  }
+      reads_(cells_.size() * size_t(warps)),
+      clocks_(size_t(warps)) {
+  for (int w = 0; w < warps; ++w)
+    clocks_[size_t(w)].set(w, 1);  // what it does now is not known to others yet
 }
 
 std::byte* SharedMemory::place(uint64_t at, int64_t bytes) {
@@ -64,8 +62,9 @@ std::byte* SharedMemory::read(uint64_t at, int64_t bytes, int warp) {
   return here;
 }
 
-void SharedMemory::record_write(uint64_t at, int64_t bytes, int agent, uint32_t now,
-                                const VectorClock& known) {
+std::byte* SharedMemory::write(uint64_t at, int64_t bytes, int agent, uint32_t now,
+                               const VectorClock& known) {
+  std::byte* const here = place(at, bytes);
   for_cells(at, bytes, [&](size_t cell) {
     Cell& c = cells_[cell];
     if (c.writer >= 0 && c.writer != agent && c.written > known.of(c.writer))
@@ -76,6 +75,7 @@ void SharedMemory::record_write(uint64_t at, int64_t bytes, int agent, uint32_t 
         race(at, agent, "overwrites", reader, "reads");
     c = {agent, now};
   });
+  return here;
 }
 
 void SharedMemory::race(uint64_t at, int agent, const char* does, int other,
@@ -85,16 +85,12 @@ void SharedMemory::race(uint64_t at, int agent, const char* does, int other,
 }
 
 std::byte* SharedMemory::write(uint64_t at, int64_t bytes, int warp) {
-  std::byte* const here = place(at, bytes);
-  record_write(at, bytes, warp, clocks_[size_t(warp)].of(warp), clocks_[size_t(warp)]);
-  return here;
+  return write(at, bytes, warp, clock(warp).of(warp), clock(warp));
 }
 
 std::byte* SharedMemory::write_bulk(uint64_t at, int64_t bytes, int number,
                                     const VectorClock& then) {
-  std::byte* const here = place(at, bytes);
-  record_write(at, bytes, warps_ + number, bulk_copies_[number] + 1, then);
-  return here;
+  return write(at, bytes, warps_ + number, bulk_copies_[number] + 1, then);
 }
 
 VectorClock SharedMemory::release(int warp) {

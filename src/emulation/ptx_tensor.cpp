@@ -49,6 +49,23 @@ MatrixA fragments_of_a(Warp& w, const PtxOperand& operand, bool bf16) {
   return a;
 }
 
+// D = C + A B of 16 x n, B as [k][column]: a lane has parts.size() numbers of C, and of D. Sums
+// start at zero if not `add`.
+void accumulate(Warp& w, const MatrixA& a, const std::vector<float>& b, const PtxInstruction& in,
+                const PtxOperand& c, bool add) {
+  const size_t parts = c.parts.size(), n = parts * 2;
+  std::vector<std::array<float, kLanes>> sums(parts);
+  for (size_t part = 0; part < parts; ++part)
+    for (size_t l = 0; l < kLanes; ++l) {
+      const size_t row = l / 4 + part % 4 / 2 * 8, col = part / 4 * 8 + l % 4 * 2 + part % 2;
+      float& sum = sums[part][l];
+      sum = add ? w.real(c.parts[part].row, int(l)) : 0.0f;
+      for (size_t k = 0; k < 16; ++k) sum += a[row * 16 + k] * b[k * n + col];
+    }
+  for (size_t part = 0; part < parts; ++part)
+    std::memcpy(w.words(in.operands[0].parts.at(part).row), sums[part].data(), sizeof sums[part]);
+}
+
 // Operands of a wgmma instruction other than registers, with their values at issue.
 struct GroupProduct {
   bool from_registers = false;             // A
@@ -87,16 +104,8 @@ void group_multiply(Warp& w, const PtxInstruction& in, const GroupProduct& p,
       for (size_t k = 0; k < 16; ++k) right[k * size_t(n) + col] = column[k];
     }
   }
-  for (int tile = 0; tile < n / 8; ++tile)
-    for (int i = 0; i < 4; ++i) {
-      uint32_t* const c = w.words(o[0].parts.at(size_t(tile * 4 + i)).row);
-      for (int l = 0; l < kLanes; ++l) {
-        const int row = l / 4 + i / 2 * 8, col = tile * 8 + l % 4 * 2 + i % 2;
-        float sum = p.add ? bits<float>(c[l]) : 0.0f;
-        for (int k = 0; k < 16; ++k) sum += a[size_t(row * 16 + k)] * right[size_t(k * n + col)];
-        c[l] = bits<uint32_t>(sum);
-      }
-    }
+  check(o[0].parts.size() == size_t(n) / 2, "accumulators of another number");
+  accumulate(w, a, right, in, o[0], p.add);
 }
 
 }  // namespace
@@ -105,24 +114,13 @@ void group_multiply(Warp& w, const PtxInstruction& in, const GroupProduct& p,
 void multiply(Warp& w, const PtxInstruction& in) {
   const bool bf16 = in.has("bf16");
   const MatrixA a = fragments_of_a(w, in.operands[1], bf16);
-  std::array<float, size_t(16) * 8> b{};
+  std::vector<float> b(size_t(16) * 8);
   for (int l = 0; l < kLanes; ++l)
     for (int half = 0; half < 2; ++half)
       for (int i = 0; i < 2; ++i)
         b[size_t((l % 4 * 2 + half + i * 8) * 8 + l / 4)] =
             half_value(w.words(in.operands[2].parts.at(size_t(i)).row)[l] >> (16 * half), bf16);
-  std::array<std::array<float, 4>, kLanes> result{};
-  for (int l = 0; l < kLanes; ++l)
-    for (int i = 0; i < 4; ++i) {
-      const int row = l / 4 + i / 2 * 8, col = l % 4 * 2 + i % 2;
-      float sum = w.real(in.operands[3].parts.at(size_t(i)).row, l);
-      for (int k = 0; k < 16; ++k) sum += a[size_t(row * 16 + k)] * b[size_t(k * 8 + col)];
-      result[size_t(l)][size_t(i)] = sum;
-    }
-  for (int l = 0; l < kLanes; ++l)
-    for (int i = 0; i < 4; ++i)
-      w.words(in.operands[0].parts[size_t(i)].row)[l] =
-          bits<uint32_t>(result[size_t(l)][size_t(i)]);
+  accumulate(w, a, b, in, in.operands.at(3), true);
 }
 
 // PTX ISA, ldmatrix: lane 8 i + r says where row r of matrix i lies.

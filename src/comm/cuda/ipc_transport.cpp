@@ -7,7 +7,7 @@
 // other processes open them (cudaIpc).
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -67,8 +67,7 @@ class IpcTransport final : public DeviceTransport {
   void open(std::span<const std::span<std::byte>> buffers) override {
     own_.assign(buffers.begin(), buffers.end());
     const auto processes = host().all_texts(this_process());
-    bool alone = true;
-    for (const std::string& p : processes) alone = alone && p == processes.front();
+    const bool alone = std::ranges::count(processes, processes.front()) == host().size();
     if (alone)
       for (const std::string& text : host().all_texts(std::to_string(current_device())))
         if (const int other = std::stoi(text); other != current_device()) reach_device(other);
@@ -127,12 +126,9 @@ class IpcTransport final : public DeviceTransport {
 
  private:
   void close_all() noexcept {
-    for (Peer& peer : peers_) {
+    for (const Peer& peer : peers_)
       for (void* memory : peer.opened) close_memory(memory);
-      peer.opened.clear();
-      peer.events.clear();
-      peer.imported.clear();  // before their owner destroys them
-    }
+    peers_.clear();  // imported events before their owner destroys them
   }
 
   struct Post {

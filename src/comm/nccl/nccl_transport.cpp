@@ -118,14 +118,11 @@ class NcclTransport final : public DeviceTransport {
     check_nccl(nccl().group_start(), "ncclGroupStart");
     for (const Transfer& t : transfers) {
       if (t.bytes == 0) continue;
-      if (t.kind == Transfer::Kind::kSend)
-        check_nccl(
-            nccl().send(t.data, size_t(t.bytes), ncclUint8, t.peer, world_->get(), stream.handle()),
-            "ncclSend");
-      else
-        check_nccl(
-            nccl().recv(t.data, size_t(t.bytes), ncclUint8, t.peer, world_->get(), stream.handle()),
-            "ncclRecv");
+      const bool sends = t.kind == Transfer::Kind::kSend;
+      const auto call = [&](auto* function) {
+        return function(t.data, size_t(t.bytes), ncclUint8, t.peer, world_->get(), stream.handle());
+      };
+      check_nccl(sends ? call(nccl().send) : call(nccl().recv), sends ? "ncclSend" : "ncclRecv");
     }
     check_nccl(nccl().group_end(), "ncclGroupEnd");
     return ticket_after(stream);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -12,15 +11,12 @@
 namespace longnet {
 namespace {
 
-// A send that waits for its receiver, who copies straight from the sender's buffer (rendezvous).
-struct PostedSend {
-  const std::byte* data;
-  size_t size;
-};
+// Sends that wait for their receiver, who copies straight from the sender's buffer (rendezvous).
+using PostedSends = std::vector<std::span<const std::byte>>;
 
 // Sends from one rank to another, numbered from 0; a ring that grows only while it warms up.
 struct Channel {
-  std::vector<PostedSend> ring{16};
+  PostedSends ring = PostedSends(16);
   int64_t posted = 0;    // sends so far
   int64_t copied = 0;    // receives done so far: they complete in order
   int64_t received = 0;  // receives posted so far
@@ -267,13 +263,13 @@ class ThreadCommunicator final : public Communicator {
     world_->throw_if_aborted();
     Channel& c = world_->channel(rank_, to);
     if (c.posted - c.copied == int64_t(c.ring.size())) grow(c);
-    c.ring[size_t(c.posted) % c.ring.size()] = {data.data(), data.size()};
+    c.ring[size_t(c.posted) % c.ring.size()] = data;
     messages_of(id).push_back({.sends = true, .peer = to, .number = c.posted++});
     world_->changed.notify_all();
   }
 
   static void grow(Channel& c) {
-    std::vector<PostedSend> larger(c.ring.size() * 2);
+    PostedSends larger(c.ring.size() * 2);
     for (int64_t i = c.copied; i < c.posted; ++i)
       larger[size_t(i) % larger.size()] = c.ring[size_t(i) % c.ring.size()];
     c.ring = std::move(larger);
@@ -296,7 +292,7 @@ class ThreadCommunicator final : public Communicator {
   void progress() {
     for (size_t i = 0; i < receives_.size();) {
       Message& m = message(receives_[i]);
-      PostedSend send;
+      std::span<const std::byte> send;
       {
         std::lock_guard lock(world_->mutex);
         if (!can_copy(m)) {
@@ -308,15 +304,15 @@ class ThreadCommunicator final : public Communicator {
         send = c.ring[size_t(m.number) % c.ring.size()];
         ++world_->being_copied[size_t(m.peer)];
       }
-      const bool fits = send.size == m.into.size();
-      if (fits && send.size > 0) std::memcpy(m.into.data(), send.data, send.size);
+      const bool fits = send.size() == m.into.size();
+      if (fits) std::copy(send.begin(), send.end(), m.into.begin());
       {
         std::lock_guard lock(world_->mutex);
         ++world_->channel(m.peer, rank_).copied;
         --world_->being_copied[size_t(m.peer)];
         world_->changed.notify_all();
       }
-      check(fits, "rank ", m.peer, " sent ", send.size, " bytes, expected ", m.into.size());
+      check(fits, "rank ", m.peer, " sent ", send.size(), " bytes, expected ", m.into.size());
       m.copied = true;
       receives_.erase(receives_.begin() + std::ptrdiff_t(i));
       i = 0;  // the next receive of this channel may stand anywhere

@@ -6,7 +6,6 @@
 #include "comm/cuda/device_transport.h"
 #include "comm/threads/thread_world.h"
 #include "emulation/emulated_device.h"
-#include "emulation/emulated_nccl.h"
 #include "execute/cuda/testing/device_case.h"
 #include "schedule/registry.h"
 

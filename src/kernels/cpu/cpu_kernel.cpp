@@ -1,6 +1,8 @@
 // AttentionKernel and RowWorker on CPU cores: cut into pieces for threads.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "core/token_range.h"
@@ -130,20 +132,6 @@ class CpuKernel final : public AttentionKernel {
 constexpr int64_t kWorkRows = 1024;                 // 128 KB of bf16 at d = 64: half of an L2
 constexpr int64_t kPoisonBytes = int64_t{4} << 20;  // of poison
 
-struct Piece {
-  size_t task;
-  int64_t begin, rows;
-};
-
-template <class Task>
-std::vector<Piece> pieces_of(std::span<const Task> tasks) {
-  std::vector<Piece> pieces;
-  for (size_t t = 0; t < tasks.size(); ++t)
-    for (int64_t at = 0; at < tasks[t].rows; at += kWorkRows)
-      pieces.push_back({t, at, std::min(kWorkRows, tasks[t].rows - at)});
-  return pieces;
-}
-
 class CpuRowWorker final : public RowWorker {
  public:
   void fill(std::span<const FillRows> tasks, const RowFormat& format, int threads,
@@ -165,19 +153,21 @@ class CpuRowWorker final : public RowWorker {
                  std::span<OutputSummary> summaries) const override {
     check(summaries.size() == tasks.size(), "summaries: ", summaries.size(),
           ", tasks: ", tasks.size());
-    const std::vector<Piece> pieces = pieces_of(tasks);
+    std::vector<std::pair<size_t, OutputRows>> pieces;  // of tasks, by their numbers
+    for (size_t t = 0; t < tasks.size(); ++t)
+      for (int64_t at = 0; at < tasks[t].rows; at += kWorkRows) {
+        OutputRows& rows = pieces.emplace_back(t, tasks[t]).second;
+        rows.o += at * rows.o_stride;
+        if (rows.lse != nullptr) rows.lse += at * rows.lse_stride;
+        rows.first_token += at * rows.token_step;
+        rows.rows = std::min(kWorkRows, tasks[t].rows - at);
+      }
     std::vector<OutputSummary> parts(pieces.size());
     parallel_for(int64_t(pieces.size()), threads, [&](int64_t i, int) {
-      const Piece& piece = pieces[size_t(i)];
-      OutputRows rows = tasks[piece.task];
-      rows.o += piece.begin * rows.o_stride;
-      if (rows.lse != nullptr) rows.lse += piece.begin * rows.lse_stride;
-      rows.first_token += piece.begin * rows.token_step;
-      rows.rows = piece.rows;
-      parts[size_t(i)] = summarize_rows(rows, head_dim);
+      parts[size_t(i)] = summarize_rows(pieces[size_t(i)].second, head_dim);
     });
     std::fill(summaries.begin(), summaries.end(), OutputSummary{});
-    for (size_t i = 0; i < pieces.size(); ++i) summaries[pieces[i].task].add(parts[i]);
+    for (size_t i = 0; i < pieces.size(); ++i) summaries[pieces[i].first].add(parts[i]);
   }
 
   void poison(std::span<std::byte> bytes, int threads) const override {
@@ -194,19 +184,14 @@ class CpuRowWorker final : public RowWorker {
                                   int threads, const Body& body) {
     check(format.head_dim % 8 == 0 && format.head_dim * 4 <= kMaxRowWords * 8,
           "head_dim must be a multiple of 8 up to 256, is ", format.head_dim);
-    const std::vector<Piece> pieces = pieces_of(tasks);
-    std::vector<uint64_t> parts(size_t(std::max(threads, 1)) * 8);  // a cache line each
-    parallel_for(int64_t(pieces.size()), threads, [&](int64_t i, int thread) {
-      const Piece& piece = pieces[size_t(i)];
-      FillRows rows = tasks[piece.task];
-      rows.out = static_cast<std::byte*>(rows.out) +
-                 piece.begin * rows.row_stride * dtype_bytes(format.dtype);
-      rows.first_token += piece.begin * rows.token_step;
-      rows.rows = piece.rows;
-      parts[size_t(thread) * 8] += body(rows);
+    std::atomic<uint64_t> sum = 0;
+    parallel_for_pieces(tasks, kWorkRows, threads, [&](FillRows piece, int64_t begin, int64_t n) {
+      piece.out =
+          static_cast<std::byte*>(piece.out) + begin * piece.row_stride * dtype_bytes(format.dtype);
+      piece.first_token += begin * piece.token_step;
+      piece.rows = n;
+      sum += body(piece);
     });
-    uint64_t sum = 0;
-    for (uint64_t part : parts) sum += part;
     return sum;
   }
 };

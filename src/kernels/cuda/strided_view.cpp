@@ -20,6 +20,22 @@ AttendGrid part_of(const AttendGrid& grid, size_t dimension, int64_t first, int6
   return part;
 }
 
+KvRun keys_of(const KvRun& kv, int64_t first, int64_t count) {
+  const int64_t bytes = first * kv.row_stride * kElement;
+  KvRun part = kv;
+  part.k = static_cast<const std::byte*>(kv.k) + bytes;
+  part.v = static_cast<const std::byte*>(kv.v) + bytes;
+  part.rows = count;
+  part.first_token += first * kv.token_step;
+  return part;
+}
+
+// 0 where rows and keys are unequally far apart.
+int64_t common_step(const QueryRun& q, const KvRun& kv) {
+  if (q.rows > 1 && kv.rows > 1 && q.token_step != kv.token_step) return 0;
+  return q.rows > 1 ? q.token_step : kv.token_step;
+}
+
 }  // namespace
 
 std::vector<StridedView> strided_views(const AttendGrid& grid, const KvRun& kv, ViewMask mask) {
@@ -107,34 +123,13 @@ MaskKind causal_mask_kind(const QueryRun& q, const KvRun& kv) {
   using Is = MaskKind::Is;
   if (last_k <= q.first_token) return {Is::kEverything};
   if (kv.first_token > last_q) return {Is::kNothing};
-  const bool one_step = q.rows == 1 || kv.rows == 1 || q.token_step == kv.token_step;
-  const int64_t step = q.rows > 1 ? q.token_step : kv.token_step;
+  const int64_t step = common_step(q, kv);
   const int64_t ahead =
       q.first_token - kv.first_token;  // key j is seen when j step <= i step + ahead
-  if (one_step && ahead >= 0 && ahead < step) return {Is::kMask, ViewMask::kUpToOwn};
-  if (one_step && ahead < 0 && ahead >= -step) return {Is::kMask, ViewMask::kBeforeOwn};
+  if (ahead >= 0 && ahead < step) return {Is::kMask, ViewMask::kUpToOwn};
+  if (ahead < 0 && ahead >= -step) return {Is::kMask, ViewMask::kBeforeOwn};
   return {Is::kOther};
 }
-
-namespace {
-
-KvRun keys_of(const KvRun& kv, int64_t first, int64_t count) {
-  const int64_t bytes = first * kv.row_stride * kElement;
-  KvRun part = kv;
-  part.k = static_cast<const std::byte*>(kv.k) + bytes;
-  part.v = static_cast<const std::byte*>(kv.v) + bytes;
-  part.rows = count;
-  part.first_token += first * kv.token_step;
-  return part;
-}
-
-// 0 where rows and keys are unequally far apart.
-int64_t common_step(const QueryRun& q, const KvRun& kv) {
-  if (q.rows > 1 && kv.rows > 1 && q.token_step != kv.token_step) return 0;
-  return q.rows > 1 ? q.token_step : kv.token_step;
-}
-
-}  // namespace
 
 std::vector<CutTask> cut_at_diagonals(const AttendTask& task) {
   std::vector<int64_t> cuts{0, task.q.rows};
