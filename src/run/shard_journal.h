@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "execute/unit_walk.h"
+#include "execute/virtual_walk.h"
 #include "io/durable_file.h"
 #include "io/field.h"
 
