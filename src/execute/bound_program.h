@@ -1,5 +1,5 @@
 // One rank's program, bound to memory: for each op the tasks, runs and byte ranges that it stands
-// for. program_executor.cpp runs them on the host, cuda/device_op.cpp on a GPU; program_rows.h
+// for. program_executor.cpp runs them on the host, cuda/device_executor.cpp on a GPU; program_rows.h
 // makes the inputs and reads the output.
 //
 //   attend q x kv -> output   becomes   AttendGrid{{q, {k, v}, o}, 1 x 12 heads}

@@ -53,7 +53,6 @@ ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel
   times_.resize(ops.size());
   in_flight_.reserve(ops.size());
   passed_.resize(ops.size());
-  to_pass_.reserve(ops.size() + 1);
 }
 
 ProgramExecutor::~ProgramExecutor() {
@@ -130,17 +129,12 @@ void ProgramExecutor::wait_for(size_t op) {
 }
 
 void ProgramExecutor::wait_for_communications_before(size_t op) {
-  to_pass_.assign(1, op);
-  while (!to_pass_.empty()) {
-    const Op& at = program().ops[to_pass_.back()];
-    to_pass_.pop_back();
-    for (const OpId a : at.after) {
-      if (is_communication(program().ops[size_t(a)].what)) {
-        wait_for(size_t(a));
-      } else if (!passed_[size_t(a)]) {
-        passed_[size_t(a)] = true;
-        to_pass_.push_back(size_t(a));
-      }
+  for (const OpId a : program().ops[op].after) {
+    if (is_communication(program().ops[size_t(a)].what)) {
+      wait_for(size_t(a));
+    } else if (!passed_[size_t(a)]) {
+      passed_[size_t(a)] = true;
+      wait_for_communications_before(size_t(a));
     }
   }
 }

@@ -59,10 +59,8 @@ class ProgramExecutor final : public Executor {
   TaggedBuffer workspace_;
   std::vector<OpTime> times_;
   std::vector<size_t> in_flight_;  // ops whose communication has been posted
-  // Communication alone: computing ops whose communications have been waited for in this run, and
-  // those still to look at.
+  // Communication alone: computing ops whose communications have been waited for in this run.
   std::vector<bool> passed_;
-  std::vector<size_t> to_pass_;
   double waited_s_ = 0, tested_s_ = 0;
   const std::function<void()> test_in_flight_ = [this] { test_in_flight(); };
   std::chrono::steady_clock::time_point start_;

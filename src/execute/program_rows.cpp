@@ -132,15 +132,16 @@ std::vector<OutputSummary> summarize_output(const BoundProgram& bound, const Row
   for (int64_t batch = 0; batch < p.batch; ++batch)
     for (int64_t head = 0; head < p.num_heads; ++head)
       for (const TokenRange& run : bound.shard())
-        tasks.push_back(
-            {.o = output_row(bound, batch, head, run.first).data(),
-             .lse = output_has_lse(bound) ? output_lse(bound, batch, head, run.first) : nullptr,
-             .o_stride = p.num_heads * p.head_dim,
-             .lse_stride = p.num_heads,
-             .head = head,
-             .first_token = (bound.first_batch() + batch) * p.seq_len + run.first,
-             .token_step = run.stride,
-             .rows = run.count});
+        tasks.push_back({.o = output_row(bound, batch, head, run.first).data(),
+                         .lse = bound.program().output_is_partial()
+                                    ? output_lse(bound, batch, head, run.first)
+                                    : nullptr,
+                         .o_stride = p.num_heads * p.head_dim,
+                         .lse_stride = p.num_heads,
+                         .head = head,
+                         .first_token = (bound.first_batch() + batch) * p.seq_len + run.first,
+                         .token_step = run.stride,
+                         .rows = run.count});
   std::vector<OutputSummary> parts(tasks.size()), heads(size_t(p.num_heads));
   worker.summarize(tasks, p.head_dim, bound.threads(), parts);
   for (size_t i = 0; i < tasks.size(); ++i) heads[size_t(tasks[i].head)].add(parts[i]);
@@ -159,7 +160,7 @@ const float* output_lse(const BoundProgram& bound, int64_t batch, int64_t head, 
 }
 
 std::span<const float> output_values(const BoundProgram& bound) {
-  const int64_t values = bound.sharded().problem.head_dim + output_has_lse(bound);
+  const int64_t values = bound.sharded().problem.head_dim + bound.program().output_is_partial();
   return {output(bound), size_t(output_rows(bound) * values)};
 }
 

@@ -35,12 +35,8 @@ std::vector<OutputSummary> summarize_output(const BoundProgram& bound, const Row
 // floats.
 std::span<const float> output_row(const BoundProgram& bound, int64_t batch, int64_t head,
                                   int64_t token);
+// NaN unless RankProgram::output_is_partial.
 const float* output_lse(const BoundProgram& bound, int64_t batch, int64_t head, int64_t token);
-// False when the output came as a result: then output_lse is NaN, and O was rounded to the storage
-// type on its way.
-inline bool output_has_lse(const BoundProgram& bound) {
-  return bound.program().output_is_partial();
-}
 // All values of the output: O, and LSE where it has one.
 std::span<const float> output_values(const BoundProgram& bound);
 

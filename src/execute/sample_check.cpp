@@ -268,7 +268,7 @@ std::vector<QuerySample> own_samples(const BoundProgram& bound,
 }
 
 bool output_is_rounded(const BoundProgram& bound) {
-  return !output_has_lse(bound) && bound.sharded().problem.dtype == DType::kBFloat16;
+  return !bound.program().output_is_partial() && bound.sharded().problem.dtype == DType::kBFloat16;
 }
 
 SampleErrors compare_samples(const BoundProgram& bound, const AttentionProblem& problem,
@@ -279,7 +279,8 @@ SampleErrors compare_samples(const BoundProgram& bound, const AttentionProblem& 
                         const auto [sequence, head, token, spread] = mine[i];
                         const int64_t batch = sequence - bound.first_batch();
                         OutputRow row{output_row(bound, batch, head, token), {}};
-                        if (output_has_lse(bound)) row.lse = *output_lse(bound, batch, head, token);
+                        if (bound.program().output_is_partial())
+                          row.lse = *output_lse(bound, batch, head, token);
                         return row;
                       });
 }

@@ -22,10 +22,38 @@
 #include "core/tagged_memory.h"
 #include "execute/bound_program.h"
 #include "execute/sample_check.h"
-#include "execute/share_choice.h"
 #include "kernels/row_worker.h"
 
 namespace longnet {
+
+// ---- a share of a program ----
+//
+// Chooses the ops of a program to run when only a share of its pairs is wanted: whole attends
+// spread over the program (the steps of a ring) and, where that is not fine enough, tasks spread
+// over an attend.
+//
+//   ring, 64 steps of 8 tasks, share 1/100: 5.12 tasks, so one attend (ceil of 0.64), and of its 8
+//   tasks as many as make 0.64 of it, in rounds of `at_once`; the receives that fill its keys, and
+//   the merge that follows it.
+
+// Seconds of what was run stand for those of everything, kind by kind.
+struct WalkShare {
+  double pairs = 0, all_pairs = 0;
+  int64_t merges = 0, all_merges = 0;
+  // The forward pass, had everything been run.
+  double forward_s(double attend_s, double merge_s, double pack_s) const;
+};
+
+struct ShareChoice {
+  std::vector<bool> runs;                        // by op
+  std::vector<std::vector<AttendGrid>> attends;  // by op: what to run of an attend that runs
+  WalkShare share;
+};
+
+// `at_once`: pieces of tasks that the device works on together; a round of them is never cut.
+ShareChoice choose_share(const BoundProgram& bound, double share, int at_once);
+
+// ---- units ----
 
 struct WalkUnit {
   Rank rank = 0;
@@ -75,7 +103,7 @@ class UnitWalk {
   ShardOutcome run(const WalkUnit& unit, const std::vector<QuerySample>& samples) {
     return walk(unit, &samples, 1);
   }
-  // Runs about this share of the unit's pairs (share_choice.h). Only what these read is received.
+  // Runs about this share of the unit's pairs (choose_share). Only what these read is received.
   ShardOutcome run_share(const WalkUnit& unit, double share) { return walk(unit, nullptr, share); }
 
  protected:

@@ -8,7 +8,7 @@
 #include "io/units.h"
 #include "run/backend.h"
 #include "schedule/registry.h"
-#include "simulate/collective_model.h"
+#include "simulate/cost_model.h"
 
 namespace longnet {
 namespace {

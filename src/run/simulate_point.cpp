@@ -9,7 +9,6 @@
 #include "json/json_tree.h"
 #include "run/fill_record.h"
 #include "schedule/registry.h"
-#include "simulate/collective_model.h"
 #include "simulate/cost_model.h"
 
 namespace longnet {
@@ -267,7 +266,7 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   ProgramSet programs;
   try {
     programs = compile(info.make(sharded), period_of(p, options.cluster), options.cluster, plan,
-                       {.max_bytes = options.max_program_bytes});
+                       options.max_program_bytes);
   } catch (const UsageError& e) {
     out.record.status = PointStatus::kSkippedUnsupported;
     out.record.reason = e.what();

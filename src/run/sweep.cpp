@@ -17,7 +17,7 @@
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
 #include "simulate/cluster.h"
-#include "simulate/collective_model.h"
+#include "simulate/cost_model.h"
 
 namespace longnet {
 namespace {

@@ -218,7 +218,6 @@ WorldAccount account(const Schedule& schedule, int max_ranks) {
     w.max_rank_flops = std::max(w.max_rank_flops, a.flops);
     w.max_bytes_sent = std::max(w.max_bytes_sent, a.bytes_sent);
     w.max_messages_sent = std::max(w.max_messages_sent, a.messages_sent);
-    w.total_bytes_sent += a.bytes_sent;
     if (a.memory_bytes() > w.max_memory_bytes) {
       w.max_memory_bytes = a.memory_bytes();
       w.memory_by_tag = a.memory_by_tag;
@@ -229,7 +228,6 @@ WorldAccount account(const Schedule& schedule, int max_ranks) {
     for (int b = 0; b < int(s.pattern.branches.size()); ++b)
       w.pairs += branch_pairs(s.problem, s.pattern, b) * double(s.problem.batch);
     w.flops = pair_flops(w.pairs, s.problem.head_dim);
-    w.total_bytes_sent = w.total_bytes_sent / int64_t(ranks.size()) * world;
   }
   w.paper_macs = paper_macs(s.problem, s.pattern);
   return w;

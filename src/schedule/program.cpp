@@ -1,6 +1,7 @@
 #include "schedule/program.h"
 
 #include <algorithm>
+#include <deque>
 #include <sstream>
 
 #include "core/check.h"
@@ -198,15 +199,6 @@ std::string to_text(const ShardedProblem& sharded, const RankProgram& program, R
 
 namespace {
 
-// A send's partner is the k-th receive of the same channel, as transports match them.
-OpId matching_recv(const RankProgram& receiver, Rank from, int ordinal) {
-  for (size_t i = 0; i < receiver.ops.size(); ++i)
-    if (const auto* recv = std::get_if<Recv>(&receiver.ops[i].what);
-        recv && recv->from == from && ordinal-- == 0)
-      return OpId(i);
-  return -1;
-}
-
 std::string node(Rank rank, size_t op) {
   return "r" + std::to_string(rank) + "_" + std::to_string(op);
 }
@@ -232,20 +224,22 @@ std::string to_dot(const Schedule& schedule, int max_ranks) {
   std::ostringstream out;
   out << "digraph \"" << schedule.algorithm
       << "\" {\n  rankdir=TB; node [fontname=\"sans-serif\", fontsize=10];\n";
-  for (Rank p = 0; p < ranks; ++p) rank_to_dot(programs[size_t(p)], p, out);
+  std::map<std::pair<Rank, Rank>, std::deque<std::string>> receives;  // by (from, to)
   for (Rank p = 0; p < ranks; ++p) {
-    std::vector<int> sent(size_t(schedule.sharded.layout.world_size()), 0);
     const auto& ops = programs[size_t(p)].ops;
-    for (size_t i = 0; i < ops.size(); ++i) {
-      const auto* send = std::get_if<Send>(&ops[i].what);
-      if (send == nullptr) continue;
-      const int ordinal = sent[size_t(send->to)]++;
-      if (send->to >= ranks) continue;
-      const OpId to = matching_recv(programs[size_t(send->to)], p, ordinal);
-      if (to >= 0)
-        out << "  " << node(p, i) << " -> " << node(send->to, size_t(to)) << " [style=dashed];\n";
-    }
+    rank_to_dot(programs[size_t(p)], p, out);
+    for (size_t i = 0; i < ops.size(); ++i)
+      if (const auto* recv = std::get_if<Recv>(&ops[i].what))
+        receives[{recv->from, p}].push_back(node(p, i));
   }
+  for (Rank p = 0; p < ranks; ++p)
+    for (size_t i = 0; i < programs[size_t(p)].ops.size(); ++i)
+      if (const auto* send = std::get_if<Send>(&programs[size_t(p)].ops[i].what)) {
+        auto& waiting = receives[{p, send->to}];  // in order, as transports match them
+        if (waiting.empty()) continue;
+        out << "  " << node(p, i) << " -> " << waiting.front() << " [style=dashed];\n";
+        waiting.pop_front();
+      }
   out << "}\n";
   return out.str();
 }

@@ -36,13 +36,7 @@ class UspProgram {
         build_(sharded, rank) {}
 
   RankProgram make() {
-    if (degree_ == 1) {
-      q_ = build_.q();
-      kv_ = build_.kv();
-      out_ = build_.output();
-    } else {
-      exchange_inputs();
-    }
+    if (degree_ > 1) exchange_inputs();
     ring();
     if (degree_ > 1) exchange_output();
     return build_.take();
@@ -109,7 +103,7 @@ class UspProgram {
   int degree_, rings_;
   HeadRange heads_;
   ProgramBuilder build_;
-  SlotView q_, kv_, out_;
+  SlotView q_ = build_.q(), kv_ = build_.kv(), out_ = build_.output();
   OpId q_ready_ = -1, kv_ready_ = -1, computed_ = -1;
 };
 

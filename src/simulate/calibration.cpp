@@ -80,7 +80,7 @@ struct Fit {
   std::vector<double> coefficients{};
   double median_rel_error = 0, max_rel_error = 0;
 };
-// counts_of(a measurement) are its counts, at most 8; its seconds are positive. Unknown `positive`
+// counts_of(a measurement) are its counts, a few; its seconds are positive. Unknown `positive`
 // (-1: none) may not be 0. Throws Error when there are fewer measurements than unknowns.
 template <class Measurement, class CountsOf>
 Fit fit_nonnegative(std::span<const Measurement> times, CountsOf counts_of, int positive = -1) {
@@ -92,7 +92,6 @@ Fit fit_nonnegative(std::span<const Measurement> times, CountsOf counts_of, int 
   }
   check(!rows.empty(), "a fit of ", rows.size(), " rows and ", values.size(), " values");
   const size_t unknowns = rows.front().size();
-  check(unknowns >= 1 && unknowns <= 8, "a fit of ", unknowns, " unknowns");
   check(rows.size() >= unknowns, "a fit of ", unknowns,
         " unknowns needs as many measurements, has ", rows.size());
   for (const double value : values)

@@ -109,7 +109,7 @@ enum class ExecutionKind { kStreams, kInOrder };
 std::string_view to_string(ExecutionKind kind);
 
 // The algorithms of `native` collectives: a lowering of schedule/lower_collectives.h, or a named
-// formula (simulate/collective_model.h).
+// formula (simulate/cost_model.h).
 struct CollectiveNames {
   std::string all_gather = "ring", all_to_all = "pairwise", reduce_scatter = "ring";
   std::string source{};
@@ -131,7 +131,6 @@ struct ClusterSpec {
   // polls them from time to time; 0: none.
   Quantity async_bytes_per_s{};
   Quantity overlap_efficiency{.value = 1};  // speed of compute while messages of the rank move
-  std::string path{};
   double latency_factor = 1;  // of a "what if", for latencies that no file has (NCCL's model)
 
   int num_nodes() const { return int(nodes.value); }

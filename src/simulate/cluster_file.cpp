@@ -6,7 +6,7 @@
 #include "json/json_reader.h"
 #include "json/text.h"
 #include "simulate/cluster.h"
-#include "simulate/collective_model.h"
+#include "simulate/cost_model.h"
 #include "simulate/topology.h"
 
 namespace longnet {
@@ -31,78 +31,70 @@ constexpr Kind kOptional{.required = false};
 constexpr Kind kOptionalOrZero{.limits = kNotNegative, .required = false};
 
 // An object of a file that is read into a spec.
-class FieldReader {
+class FieldReader : public JsonReader {
  public:
   FieldReader(const JsonNode* node, std::string path, Problems& problems)
-      : r_(node, std::move(path), problems), is_object_(node && node->is_object()) {}
-  JsonReader& json() { return r_; }
+      : JsonReader(node, std::move(path), problems), is_object_(node && node->is_object()) {}
   bool is_object() const { return is_object_; }
   // `in_spec`: whether a writer would write it.
   bool has(std::string_view key, [[maybe_unused]] bool in_spec) const {
-    return r_.node().find(key) != nullptr;
+    return node().find(key) != nullptr;
   }
   void missing(std::string_view key, std::string_view hint) {
-    r_.problems().add(r_.node(), r_.path_of(key), "is missing", hint);
+    problems().add(node(), path_of(key), "is missing", hint);
   }
   void require(std::initializer_list<std::string_view> keys, std::string_view hint) {
     for (const std::string_view key : keys)
-      if (!r_.node().find(key)) missing(key, hint);
+      if (!node().find(key)) missing(key, hint);
   }
 
-  void text(std::string_view key, std::string& out) { r_.text(key, out); }
-  void boolean(std::string_view key, bool& out) { r_.boolean(key, out); }
-  void real(std::string_view key, double& out, const Limits& limits) { r_.real(key, out, limits); }
-  void choice(std::string_view key, std::string& out, const Names& names) {
-    r_.choice(key, out, names);
-  }
+  using JsonReader::choice;
   template <class Enum>
+  requires std::is_enum_v<Enum>
   void choice(std::string_view key, Enum& out, const Names& names) {
     std::string name = names[size_t(out)];
-    r_.choice(key, name, names);
+    choice(key, name, names);
     out = Enum(std::ranges::find(names, name) - names.begin());
   }
   void source(std::string& out) {
-    r_.text("source", out);
-    if (!r_.node().find("source") || out.empty())
+    text("source", out);
+    if (!node().find("source") || out.empty())
       missing("source", "say where the number comes from: a measurement, a data sheet, a paper");
   }
   void check_whole(std::string_view key, double value) {
     if (value != std::floor(value))
-      r_.problems().add(r_.node(), r_.path_of(key), concat("must be whole, is ", value),
-                        "count them");
+      problems().add(node(), path_of(key), concat("must be whole, is ", value), "count them");
   }
   void integers(std::string_view key, std::vector<int>& out, std::string_view hint) {
-    const JsonNode* list = r_.take(key);
+    const JsonNode* list = take(key);
     for (size_t i = 0; list && list->is_array() && i < list->items.size(); ++i) {
       double value = 0;
-      read_real(list->items[i], r_.path_of(key), {.min = 1}, r_.problems(), value);
+      read_real(list->items[i], path_of(key), {.min = 1}, problems(), value);
       out.push_back(int(value));
     }
     if (out.empty()) missing(key, hint);
   }
   template <class Fn>
   void object(std::string_view key, Fn fn) {
-    FieldReader inner(r_.take(key), r_.path_of(key), r_.problems());
+    FieldReader inner(take(key), path_of(key), problems());
     fn(inner);
-    inner.r_.unknown_keys();
+    inner.unknown_keys();
   }
   // `hint`: of a list that must be there and have items; "" for others.
   template <class T, class Fn>
   void list(std::string_view key, std::vector<T>& out, std::string_view hint, Fn fn) {
-    const JsonNode* n = r_.take(key);
+    const JsonNode* n = take(key);
     const bool is_list = n && n->is_array();
     if (!hint.empty() && (!is_list || n->items.empty())) return missing(key, hint);
     for (size_t i = 0; is_list && i < n->items.size(); ++i) {
-      FieldReader item(&n->items[i], concat(r_.path_of(key), "[", i, "]"), r_.problems());
+      FieldReader item(&n->items[i], concat(path_of(key), "[", i, "]"), problems());
       fn(item, out.emplace_back());
-      item.r_.unknown_keys();
+      item.unknown_keys();
     }
-    if (n && !is_list)
-      r_.problems().add(*n, r_.path_of(key), "must be a list", "leave it out for none");
+    if (n && !is_list) problems().add(*n, path_of(key), "must be a list", "leave it out for none");
   }
 
  private:
-  JsonReader r_;
   bool is_object_;
 };
 
@@ -347,7 +339,6 @@ ClusterSpec parse_cluster(std::string_view text, const std::string& path) {
   const JsonNode root = parse_json(text, path);
   Problems problems;
   ClusterSpec c;
-  c.path = path;
   FieldReader f(&root, "", problems);
   double version = 0;
   f.real("schema_version", version, {.min = 1, .max = 1});
@@ -355,8 +346,8 @@ ClusterSpec parse_cluster(std::string_view text, const std::string& path) {
   f.text("name", c.name);
   if (c.name.empty()) f.missing("name", "results and plots show it");
   fields(f, c);
-  f.json().unknown_keys();
-  if (problems.empty()) check_sizes(f.json(), c, problems);
+  f.unknown_keys();
+  if (problems.empty()) check_sizes(f, c, problems);
   problems.throw_if_any();
   return c;
 }

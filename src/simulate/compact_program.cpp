@@ -105,12 +105,6 @@ int64_t CompactProgram::storage_bytes() const {
          int64_t{sizeof(CompactProgram)};
 }
 
-int64_t ProgramSet::storage_bytes() const {
-  int64_t bytes = 0;
-  for (const CompactProgram& p : classes) bytes += p.storage_bytes();
-  return bytes;
-}
-
 int LooseProgram::add(OpKind kind, Rank peer, double amount, std::vector<int> after) {
   ops.push_back({kind, peer, amount, std::move(after)});
   return int(ops.size()) - 1;

@@ -39,7 +39,7 @@ struct CompactOp {
   double amount = 0;        // seconds, or bytes of a message
 };
 
-// A collective with a formula for its time (collective_model.h).
+// A collective with a formula for its time (cost_model.h).
 struct CompactCollective {
   RankGroup group;
   std::array<double, 3> seconds{};  // by AlphaSet
@@ -64,7 +64,6 @@ struct ProgramSet {
   int ranks = 1, period = 1;
   std::vector<CompactProgram> classes{};  // of the ranks 0 .. period - 1
   const CompactProgram& of(Rank rank) const { return classes[size_t(rank % period)]; }
-  int64_t storage_bytes() const;
 };
 
 // An op before it is packed.
@@ -91,13 +90,10 @@ struct CollectivePlan {
 // `name`: a point's collective, "native" for what the cluster uses. Throws UsageError.
 CollectivePlan plan_collectives(const ClusterSpec& cluster, std::string_view name, int ranks);
 
-struct CompileLimits {
-  int64_t max_bytes = int64_t{4} << 30;  // of all packed programs
-};
-// Throws UsageError with the predicted size when too many different programs are too large, or when
-// the cluster cannot price the point. `period`: of the schedule (AlgorithmInfo::period).
+// Throws UsageError with the predicted size when all packed programs take more than `max_bytes`, or
+// when the cluster cannot price the point. `period`: of the schedule (AlgorithmInfo::period).
 ProgramSet compile(const Schedule& schedule, int period, const ClusterSpec& cluster,
-                   const CollectivePlan& collectives, const CompileLimits& limits = {});
+                   const CollectivePlan& collectives, int64_t max_bytes = int64_t{4} << 30);
 // The period of `schedule` once its collectives are lowered.
 int lowered_period(int period, const CollectivePlan& collectives, const ClusterSpec& cluster,
                    int ranks);

@@ -5,7 +5,6 @@
 
 #include "core/check.h"
 #include "schedule/row_map.h"
-#include "simulate/collective_model.h"
 #include "simulate/compact_program.h"
 #include "simulate/cost_model.h"
 
@@ -136,7 +135,7 @@ int lowered_period(int period, const CollectivePlan& plan, const ClusterSpec& cl
 }
 
 ProgramSet compile(const Schedule& schedule, int period, const ClusterSpec& cluster,
-                   const CollectivePlan& plan, const CompileLimits& limits) {
+                   const CollectivePlan& plan, int64_t max_bytes) {
   const int ranks = schedule.sharded.layout.world_size();
   ProgramSet set{.ranks = ranks, .period = period};
   check(period >= 1 && ranks % period == 0, "a period of ", period, " on ", ranks, " ranks");
@@ -145,10 +144,10 @@ ProgramSet compile(const Schedule& schedule, int period, const ClusterSpec& clus
     set.classes.push_back(compiler.compile(p));
     if (p != 0) continue;
     const double predicted = double(set.classes[0].storage_bytes()) * period;
-    if (predicted > double(limits.max_bytes))
+    if (predicted > double(max_bytes))
       throw UsageError(concat("no two ranks do the same here: ", period, " programs of ",
                               set.classes[0].num_ops(), " ops would take ", predicted / 1e9,
-                              " GB, ", double(limits.max_bytes) / 1e9, " GB are allowed"));
+                              " GB, ", double(max_bytes) / 1e9, " GB are allowed"));
   }
   return set;
 }

@@ -1,6 +1,7 @@
 #include "simulate/cost_model.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "core/check.h"
@@ -26,6 +27,27 @@ double count_runs(const ShardedProblem& s, const Attend& op) {
   return runs;
 }
 
+// The device's model for `p`, interpolated in head_dim and held at the ends; `masked` chooses among
+// causal ones. None when there is none for its dtype.
+std::optional<AttendModel> find_attend_model(const DeviceSpec& device, const AttentionProblem& p,
+                                             bool masked) {
+  const double d = double(p.head_dim);
+  const AttendModel *below = nullptr, *above = nullptr;
+  for (const AttendModel& m : device.attend_model) {
+    if (m.dtype != p.dtype || m.causal != masked) continue;
+    if (m.head_dim <= d && (!below || m.head_dim > below->head_dim)) below = &m;
+    if (m.head_dim >= d && (!above || m.head_dim < above->head_dim)) above = &m;
+  }
+  if (!below) below = above;
+  if (!above) above = below;
+  if (!below) return std::nullopt;
+  AttendModel model = *below;
+  for (const auto part :
+       {&AttendModel::block_s, &AttendModel::query_s, &AttendModel::key_s, &AttendModel::pair_s})
+    model.*part = interpolate(d, below->head_dim, below->*part, above->head_dim, above->*part);
+  return model;
+}
+
 }  // namespace
 
 AttendCounts count_attend(const ShardedProblem& s, const Attend& op, double block_rows) {
@@ -49,28 +71,6 @@ AttendCounts count_attend(const ShardedProblem& s, const Attend& op, double bloc
   return c;
 }
 
-const AttendModel* find_attend_model(const DeviceSpec& device, const AttentionProblem& p,
-                                     bool masked, AttendModel& interpolated) {
-  const double d = double(p.head_dim);
-  const AttendModel *below = nullptr, *above = nullptr;
-  for (const AttendModel& m : device.attend_model) {
-    if (m.dtype != p.dtype || m.causal != masked) continue;
-    if (m.head_dim <= d && (!below || m.head_dim > below->head_dim)) below = &m;
-    if (m.head_dim >= d && (!above || m.head_dim < above->head_dim)) above = &m;
-  }
-  if (!below || !above) return below ? below : above;
-  if (below == above) return below;
-  interpolated = *below;
-  const auto mix = [&](double AttendModel::*part) {
-    interpolated.*part =
-        interpolate(d, below->head_dim, below->*part, above->head_dim, above->*part);
-  };
-  mix(&AttendModel::block_s), mix(&AttendModel::query_s);
-  mix(&AttendModel::key_s), mix(&AttendModel::pair_s);
-  interpolated.head_dim = d;
-  return &interpolated;
-}
-
 double attend_seconds(const AttendModel& m, const AttendCounts& c) {
   return c.blocks * m.block_s + c.queries * m.query_s + c.key_rows * m.key_s + c.pairs * m.pair_s;
 }
@@ -92,7 +92,10 @@ std::string CostModel::why_unsupported(const ClusterSpec& c, const AttentionProb
 }
 
 CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
-    : cluster_(cluster), sharded_(sharded) {
+    : cluster_(cluster),
+      sharded_(sharded),
+      models_{find_attend_model(cluster.device, sharded.problem, false),
+              find_attend_model(cluster.device, sharded.problem, true)} {
   const AttentionProblem& p = sharded.problem;
   for (const KernelRow& row : cluster.device.attend) {
     if (row.dtype != p.dtype || row.causal != p.causal) continue;
@@ -121,12 +124,10 @@ double CostModel::attend_flops_per_s(double keys) const {
 CostModel::AttendCost CostModel::attend(const Attend& op) const {
   const AttentionProblem& p = sharded_.problem;
   const DeviceSpec& device = cluster_.device;
-  AttendModel mixed;
-  if (const AttendModel* any = find_attend_model(device, p, p.causal, mixed)) {
+  if (const auto& any = models_[p.causal]) {
     const AttendCounts counts = count_attend(sharded_, op, any->block_rows);
-    const AttendModel* model = find_attend_model(device, p, counts.masked, mixed);
-    if (!model) model = any;
-    return {attend_seconds(*model, counts) / speed_ + device.launch_s.value, counts.pairs};
+    const AttendModel& model = models_[counts.masked] ? *models_[counts.masked] : *any;
+    return {attend_seconds(model, counts) / speed_ + device.launch_s.value, counts.pairs};
   }
   const double pairs = attended_pairs(sharded_, op), queries = attended_queries(sharded_, op);
   if (pairs == 0) return {device.launch_s.value, 0};
@@ -161,5 +162,90 @@ double CostModel::merge_s(int64_t bytes) const {
   return copy_s(bytes, cluster_.device.merge_bytes_per_s, 3);  // two read, one written
 }
 double CostModel::reset_s(int64_t bytes) const { return copy_s(bytes, {}, 1); }
+
+namespace {
+
+// Seconds, of one protocol of NCCL 2.28's ring.
+struct Protocol {
+  double base, intra, inter, overhead;
+  double exposed_inter;  // where each rank has a node of its own
+  double share, most;    // of the bandwidth; bytes per second beyond two nodes, 0: no limit
+};
+// The overhead per step is 1 us with Intel's CPUs (2 with AMD's), three times that for Simple.
+constexpr Protocol kLl{6.6e-6, 0.6e-6, 2.7e-6, 1e-6, 5e-6, 0.5, 20e9};
+constexpr Protocol kLl128{14e-6, 1.9e-6, 4e-6, 1e-6, 8.5e-6, 120.0 / 128, 0};
+constexpr Protocol kSimple{8.4e-6, 3.4e-6, 14e-6, 3e-6, 14e-6, 1, 0};
+
+double seconds(const Protocol& p, const GatherShape& s, double bandwidth, double latency) {
+  bandwidth *= p.share;
+  if (p.most > 0 && s.nodes > 2) bandwidth = std::min(bandwidth, p.most);
+  return latency * (p.base + (s.members - s.nodes) * std::max(p.intra, p.overhead) +
+                    (s.nodes - 1) * (s.members == s.nodes ? p.exposed_inter : p.inter)) +
+         s.bytes * (s.members - 1) / s.members / bandwidth;
+}
+
+}  // namespace
+
+double ring_bandwidth(const ClusterSpec& c, const GatherShape& s) {
+  const double port = c.intra.bandwidth_bytes_per_s.value;
+  if (s.nodes == 1) return port;
+  const double cards = c.inter.bandwidth_bytes_per_s.value * c.inter.ports_per_node.value;
+  return s.members == s.nodes ? c.inter.bandwidth_bytes_per_s.value : std::min(port, cards);
+}
+
+double multi_channel_ring_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {
+  if (s.members < 2) return 0;
+  const double moved = s.bytes * (s.members - 1) / s.members;
+  return (s.members - s.nodes) * c.intra.alpha_s.of(set) + (s.nodes - 1) * c.inter.alpha_s.of(set) +
+         moved / ring_bandwidth(c, s);
+}
+
+double nccl_ring_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {
+  if (s.members < 2) return 0;
+  if (set == AlphaSet::kIdeal) return multi_channel_ring_s(c, s, set);
+  const auto by = [&](const Protocol& p) {
+    return seconds(p, s, ring_bandwidth(c, s), c.latency_factor);
+  };
+  return set == AlphaSet::kNcclSimple ? by(kSimple) : std::min({by(kLl), by(kLl128), by(kSimple)});
+}
+
+double nccl_pat_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {
+  if (s.members < 2) return 0;
+  check(s.members == s.nodes, "PAT on ", s.members, " ranks of ", s.nodes, " nodes");
+  const double card = c.inter.bandwidth_bytes_per_s.value;
+  const int doublings = std::bit_width(unsigned(s.members)) - 1;
+  if (set == AlphaSet::kIdeal)
+    return std::bit_width(unsigned(s.members) - 1) * c.inter.alpha_s.of(set) +
+           s.bytes * (s.members - 1) / s.members / card;
+  return c.latency_factor *
+             (8e-6 + doublings * (kSimple.exposed_inter / 3.5) + s.members * 2.8e-6) +
+         s.bytes / (0.75 * card);
+}
+
+const std::vector<std::string>& formula_names() {
+  static const std::vector<std::string> kNames{"nccl_ring", "nccl_pat", "multi_channel_ring"};
+  return kNames;
+}
+
+bool is_formula(std::string_view name) {
+  return std::ranges::find(formula_names(), name) != formula_names().end();
+}
+
+std::string why_not_formula(const ClusterSpec& c, std::string_view name) {
+  if (name != "nccl_pat" || c.node_size() == 1) return {};
+  return concat("NCCL's PAT needs one GPU per node, ", c.name, " has ", c.node_size(),
+                "; --what-if gpus_per_node=1 has them so");
+}
+
+std::array<double, 3> gather_seconds(const ClusterSpec& c, std::string_view name,
+                                     const GatherShape& s) {
+  check(is_formula(name), "no formula for the all-gather ", name);
+  std::array<double, 3> out{};
+  for (const AlphaSet set : kAlphaSets)
+    out[size_t(set)] = name == "nccl_ring"  ? nccl_ring_s(c, s, set)
+                       : name == "nccl_pat" ? nccl_pat_s(c, s, set)
+                                            : multi_channel_ring_s(c, s, set);
+  return out;
+}
 
 }  // namespace longnet

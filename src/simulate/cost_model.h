@@ -1,4 +1,4 @@
-// Seconds that a device takes for one op of a program.
+// Seconds that a device takes for one op of a program, and a library for an all-gather.
 //
 // Where a device has an attend model, that prices an attend (AttendCounts). Else an attend runs
 // at the speed that the cluster's table gives for the keys that a query of it sees, interpolated in
@@ -9,6 +9,12 @@
 //   h100-ndr400, d = 64, bf16: 8192 queries x 8192 keys x 12 heads = 2.06e11 FLOP; the table has
 //   395 TFLOP/s at 2048 rows and 413 at 16384, so 407 at 8192: 507 us and 5 us to launch.
 #pragma once
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "schedule/program.h"
 #include "simulate/cluster.h"
 
@@ -28,10 +34,6 @@ struct AttendCounts {
 // From averages in closed form: exact where all runs of queries of the op are equally long.
 AttendCounts count_attend(const ShardedProblem& sharded, const Attend& op, double block_rows);
 
-// The model for `problem`, interpolated in head_dim and held at the ends; `masked` chooses among
-// causal ones. Null when the device has none for its dtype.
-const AttendModel* find_attend_model(const DeviceSpec& device, const AttentionProblem& problem,
-                                     bool masked, AttendModel& interpolated);
 double attend_seconds(const AttendModel& model, const AttendCounts& counts);
 
 class CostModel {
@@ -61,7 +63,49 @@ class CostModel {
     double at(double log2_rows) const;
   };
   std::vector<Curve> curves_;
+  std::array<std::optional<AttendModel>, 2> models_;  // of attends without a mask and with one
   double speed_ = 1;  // of compute, over that of a cluster whose ranks are all at work
 };
+
+// ---- all-gathers by formula ----
+
+// All-gathers inside one call of NCCL, timed by a formula. All members start together, when the
+// last one is ready, and end together; such a gather shares links with nobody.
+//
+// nccl_ring: NCCL's own tuning model (src/graph/tuning.cc, v2.28), a ring over the GPUs in which
+// each of a node's cards carries a channel. Latency = base + (P - nodes) max(intra, overhead) +
+// (nodes - 1) inter, for the protocols LL, LL128 and Simple; the fastest one is taken, as NCCL's
+// tuner does. LL moves at most half of the bandwidth, and 20 GB/s beyond two nodes. nccl_simple
+// takes Simple alone; ideal has the cluster's own latencies. Where each rank has a node of its own,
+// network latencies are exposed in full and the tuner takes its trees' (5, 8.5, 14 us).
+//
+// nccl_pat: NCCL's tree for all-gathers (parallel aggregated trees, since 2.23) by the same model,
+// 8 us + floor(log2 nodes) 14 us / 3.5 + P 2.8 us, at 0.75 of a card's bandwidth. Simple protocol
+// only; NCCL enables it only where every rank has a node of its own. (Its double binary trees serve
+// all-reduces alone, which no program here has.) ideal: log2 P steps of the cluster's own latency,
+// at full bandwidth.
+//
+// multi_channel_ring: the ring with the cluster's own latencies, whatever their set.
+//
+//   6.29 MB by nccl_ring at 400 GB/s             43 us on 8 GPUs, 166 us on 64, 0.93 ms on 512,
+//                                                5.3 ms on 4096
+//   by nccl_pat on 64 nodes of one GPU, 50 GB/s  8 + 24 + 179 + 168 = 379 us
+
+struct GatherShape {
+  int members = 1, nodes = 1;
+  double bytes = 0;  // of the gathered whole
+};
+
+// Bytes per second at which a member receives: those of its node's cards or of its own port.
+double ring_bandwidth(const ClusterSpec& cluster, const GatherShape& shape);
+double multi_channel_ring_s(const ClusterSpec& cluster, const GatherShape& shape, AlphaSet set);
+double nccl_ring_s(const ClusterSpec& cluster, const GatherShape& shape, AlphaSet set);
+double nccl_pat_s(const ClusterSpec& cluster, const GatherShape& shape, AlphaSet set);
+const std::vector<std::string>& formula_names();
+bool is_formula(std::string_view all_gather);
+// Reason why the cluster's library would not gather so; "" when it would.
+std::string why_not_formula(const ClusterSpec& cluster, std::string_view all_gather);
+std::array<double, 3> gather_seconds(const ClusterSpec& cluster, std::string_view all_gather,
+                                     const GatherShape& shape);  // by AlphaSet
 
 }  // namespace longnet

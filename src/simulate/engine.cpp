@@ -100,13 +100,12 @@ class Engine {
   };
 
   void add_channels() {
+    uint32_t channels = 0;
     out_base_.resize(size_t(ranks_));
     for (Rank p = 0; p < ranks_; ++p) {
-      out_base_[size_t(p)] = next_channel_;
-      for (const int offset : programs_.of(p).out_offsets) {
-        network_.add_channel(p, (p + offset) % programs_.ranks);
-        ++next_channel_;
-      }
+      out_base_[size_t(p)] = channels;
+      for (const int offset : programs_.of(p).out_offsets)
+        channels = network_.add_channel(p, (p + offset) % programs_.ranks) + 1;
     }
     network_.seal();
     in_channel_.resize(size_t(ranks_));
@@ -348,7 +347,6 @@ class Engine {
   std::vector<Slot> slots_;
   std::vector<uint32_t> awake_, out_base_;
   std::vector<std::vector<uint32_t>> in_channel_;
-  uint32_t next_channel_ = 0;
   SimulatedRun run_;
 };
 

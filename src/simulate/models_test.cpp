@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "simulate/closed_forms.h"
-#include "simulate/collective_model.h"
 #include "simulate/cost_model.h"
 
 namespace longnet {

@@ -109,11 +109,6 @@ void Network::latency_over(uint32_t message, double now) {
   append(messages_, message, c.queue_first, c.queue_last);
 }
 
-bool Network::may_flow(const Channel& c) const {
-  if (is_slowed()) return true;
-  return progresses_[c.sender] && progresses_[c.receiver];
-}
-
 void Network::begin_flow(uint32_t message, double now) {
   const uint32_t flow = take_slot(flows_, free_flows_);
   const Channel& c = channels_[messages_[message].channel];

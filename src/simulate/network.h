@@ -18,9 +18,6 @@ struct MessageSide {
 
 class Network {
  public:
-  // Called when a message is over, at `end_s`.
-  using Done = std::function<void(const MessageSide& send, const MessageSide& recv, double end_s)>;
-
   struct Kind {
     bool alone_is_fast;  // messages whose links nobody else uses are timed without events
     bool pauses;         // set_progress will be called
@@ -49,7 +46,8 @@ class Network {
   int flowing(Rank rank) const { return flowing_[size_t(rank)]; }
 
   EventQueue& events() { return events_; }
-  Done done;
+  // Called when a message is over, at `end_s`.
+  std::function<void(const MessageSide& send, const MessageSide& recv, double end_s)> done;
   std::function<void(Rank rank, double now)> flowing_changed;  // 0 <-> 1 flows of a rank; optional
   int64_t messages = 0, shared_messages = 0;
 
@@ -82,7 +80,9 @@ class Network {
   void start(uint32_t channel, const MessageSide& send, const MessageSide& recv, double bytes);
   void begin_flow(uint32_t message, double now);
   bool is_slowed() const { return kind_.bytes_per_s_without_progress > 0; }
-  bool may_flow(const Channel& c) const;
+  bool may_flow(const Channel& c) const {
+    return is_slowed() || (progresses_[c.sender] && progresses_[c.receiver]);
+  }
   void run_flow(uint32_t flow, double now);
   void pause_flow(uint32_t flow, double now);
   Route route_of(const Channel& c) const;

@@ -1,5 +1,6 @@
 // "What if the network were half as fast?": reads such questions and applies them to a cluster.
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <set>
 
@@ -24,14 +25,10 @@ const std::pair<const char*, std::optional<double> WhatIf::*> kReplacements[] = 
 constexpr double kMaxRanks = 1 << 24;
 
 std::optional<double> parse_number(const std::string& text) {
-  size_t read = 0;
-  double value = 0;
-  try {
-    value = std::stod(text, &read);
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
-  return read == text.size() && std::isfinite(value) ? std::optional(value) : std::nullopt;
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !std::isfinite(value)) return std::nullopt;
+  return value;
 }
 
 // "0.2", "0.2@17", "0.2x8"

@@ -1,6 +1,7 @@
 #include "execute/cuda/device_executor.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "core/check.h"
@@ -14,7 +15,38 @@ namespace {
 // Tasks that the device works on together, in units of 2048 query rows: sixteen blocks of 128 rows
 // each, so that 16 tasks fill the 132 or 148 multiprocessors of a large GPU about twice.
 constexpr int kTasksAtOnce = 16;
+
+// Packs, conversions, merges and resets of an op that computes.
+void prepare_rows(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger) {
+  const BoundOp& b = bound.op(size_t(id));
+  const AttentionProblem& p = bound.sharded().problem;
+  const int64_t element = dtype_bytes(p.dtype), row = p.head_dim * element;
+  auto& rows = op.rows;
+  if (!b.packs.empty()) rows.push_back(prepare_pack(b.packs, row, element, ledger));
+  if (!b.float_packs.empty())
+    rows.push_back(prepare_pack(b.float_packs, p.head_dim * 4, 4, ledger));
+  if (!b.lse_packs.empty()) rows.push_back(prepare_pack(b.lse_packs, 4, 4, ledger));
+  for (const auto& [list, how] :
+       {std::pair{&b.rounds, Conversion::kRound}, std::pair{&b.widens, Conversion::kWiden}})
+    if (!list->empty()) rows.push_back(prepare_convert(*list, how, p.head_dim, ledger));
+  if (!b.merges.empty())
+    rows.push_back(prepare_merge(b.merges, bound.merge_rule(), p.head_dim, ledger));
+  op.zeros = b.zeros;
+  op.absent = b.absent;
+}
+
 }  // namespace
+
+void DeviceOp::enqueue(const Stream& stream) const {
+  if (attend) attend->launch(stream);
+  for (const PreparedRows& some : rows) some.launch(stream);
+  fill.launch(stream);
+  if (!own_from.empty()) stream.copy(own_into.data(), own_from.data(), int64_t(own_from.size()));
+  for (const std::span<float> part : zeros)
+    fill_floats(part.data(), int64_t(part.size()), 0.0f, stream);
+  for (const std::span<float> part : absent)
+    fill_floats(part.data(), int64_t(part.size()), -std::numeric_limits<float>::infinity(), stream);
+}
 
 struct DeviceExecutor::Round {
   std::vector<OpId> ops;
@@ -44,7 +76,7 @@ DeviceExecutor::DeviceExecutor(const Schedule& schedule, Rank rank, const Device
   ShareChoice choice;
   if (options_.share < 1)
     choice = choose_share(*bound_, options_.share, kTasksAtOnce);
-  else if (options_.fuse_merges && kernel_.merges() && bound_->merge_rule() == MergeRule::kLse)
+  else if (kernel_.merges() && bound_->merge_rule() == MergeRule::kLse)
     take_merges_into_attends();
   share_ = choice.share;
   for (size_t i = 0; i < ops_.size(); ++i) prepare(OpId(i), choice);
@@ -110,7 +142,13 @@ void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
   if (is_communication(what.what)) {
     for (const OpId a : what.after)
       if (!is_communication(program().ops[size_t(a)].what)) ops_[size_t(a)].done.emplace();
-    if (options_.virtual_ranks) received_bytes_ += prepare_messages(*bound_, id, op, ledger_);
+    if (options_.virtual_ranks) {  // the rows that it would receive are generated in place
+      const ReceivedRows received = received_rows(*bound_, size_t(id));
+      const AttentionProblem& p = sharded().problem;
+      op.fill = prepare_fill(received.rows, p.seed, p.head_dim, StoredAs::kBFloat16, ledger_);
+      op.own_from = received.own_from, op.own_into = received.own_into;
+      received_bytes_ += received.bytes;
+    }
     return;
   }
   if (op.skipped || op.attend) return;
@@ -346,7 +384,8 @@ SampleErrors DeviceExecutor::compare(const AttentionProblem& problem,
   return compare_rows(problem, bound.sharded().pattern, mine, output_is_rounded(bound),
                       [&](size_t i) {
                         OutputRow row{{host.data() + int64_t(i) * d, size_t(d)}, {}};
-                        if (output_has_lse(bound)) row.lse = host[size_t(count * d) + i];
+                        if (bound.program().output_is_partial())
+                          row.lse = host[size_t(count * d) + i];
                         return row;
                       });
 }

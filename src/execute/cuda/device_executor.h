@@ -17,7 +17,7 @@
 
 #include "comm/cuda/device_transport.h"
 #include "execute/executor.h"
-#include "execute/share_choice.h"
+#include "execute/virtual_walk.h"
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/rows.h"
 #include "schedule/program.h"
@@ -49,20 +49,13 @@ struct DeviceOp {
   void enqueue(const Stream& stream) const;
 };
 
-// Packs, conversions, merges and resets of an op that computes.
-void prepare_rows(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger);
-// Prepares the rows that a communication would receive, to be generated in place (virtual ranks).
-// Returns their bytes.
-int64_t prepare_messages(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger);
-
 class DeviceExecutor final : public Executor {
  public:
   struct Options {
-    bool fuse_merges = true;  // where the kernel can
-    bool times = true;        // of every op; two events each
+    bool times = true;  // of every op; two events each
     bool virtual_ranks = false;
     int64_t first_batch = 0;  // of the problem: the batch's first sequence
-    // Below 1, with virtual ranks: only this share of the pairs (share_choice.h). Merges are not
+    // Below 1, with virtual ranks: only this share of the pairs (choose_share). Merges are not
     // fused then, so that they can be scaled by themselves.
     double share = 1;
   };
