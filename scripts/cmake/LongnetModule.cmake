@@ -1,9 +1,10 @@
-# longnet_module(NAME [DEPS modules...] [LIBS libraries...] [TEST_LIBS ...] [EXCLUDE files...] [SEPARATE regexes...])
+# longnet_module(NAME [HOT] [DEPS modules...] [LIBS libraries...] [EXCLUDE files...] [SEPARATE regexes...])
 # One module of src/: every *.cpp of its folder (and of kernels' subfolders) becomes the library
 # longnet_NAME, every *_test.cpp one test program NAME_tests. The link graph is the layering.
-# Tests are compiled eight files at a time, and the library too where LONGNET_UNITY is on: most of the time
-# goes into the same headers. Files that match SEPARATE, because their unnamed namespaces hold the same
-# names or they include themselves, are compiled alone.
+# Tests are compiled eight files at a time, and the library too: most of the time goes into the same
+# headers. Files that match SEPARATE, because their unnamed namespaces hold the same names or they include
+# themselves, are compiled alone. HOT: what is timed, or computes for long, is here; such a library is
+# compiled file by file (but where LONGNET_UNITY is on) and optimised under the sanitizers, too.
 add_library(longnet_options INTERFACE)
 target_compile_options(longnet_options INTERFACE
                        $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor>)
@@ -16,19 +17,19 @@ target_compile_options(longnet_options INTERFACE -fmacro-prefix-map=${PROJECT_SO
 if(LONGNET_WERROR)
   target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
-if(LONGNET_UNITY)  # types of an unnamed namespace are not in the file that is compiled, but in one it includes
-  target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
-endif()
+# In unity builds, types of an unnamed namespace are not in the file that is compiled, but in one it includes.
+target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 if(LONGNET_SANITIZE)
+  # Null pointers and accesses beyond an object stop at the address sanitizer; looking twice doubles the build.
   target_compile_options(longnet_options INTERFACE -fsanitize=${LONGNET_SANITIZE}
-                         -fno-omit-frame-pointer -fno-sanitize-recover=all)
+                         -fno-sanitize=null,object-size,vptr -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(longnet_options INTERFACE -fsanitize=${LONGNET_SANITIZE})
 endif()
 target_include_directories(longnet_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(longnet_options INTERFACE Threads::Threads)
 
 function(longnet_module name)
-  cmake_parse_arguments(ARG "" "" "DEPS;LIBS;TEST_LIBS;EXCLUDE;SEPARATE" ${ARGN})
+  cmake_parse_arguments(ARG "HOT" "" "DEPS;LIBS;EXCLUDE;SEPARATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   foreach(excluded IN LISTS ARG_EXCLUDE)
     list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${excluded})
@@ -48,17 +49,22 @@ function(longnet_module name)
 
   add_library(longnet_${name} STATIC ${sources})
   target_link_libraries(longnet_${name} PUBLIC longnet_options ${ARG_DEPS} PRIVATE ${ARG_LIBS})
-  set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ${LONGNET_UNITY})
+  if(ARG_HOT)
+    set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ${LONGNET_UNITY})
+    target_compile_options(longnet_${name} PRIVATE $<$<CONFIG:Sanitizer>:-O1>)
+  else()
+    set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ON)
+  endif()
 
   if(tests AND NOT LONGNET_GPU_ONLY)
     add_executable(${name}_tests ${tests})
-    target_link_libraries(${name}_tests PRIVATE longnet_${name} ${ARG_TEST_LIBS} GTest::gmock_main)
+    target_link_libraries(${name}_tests PRIVATE longnet_${name} GTest::gmock_main)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
       # GCC 12 takes vectors in nested designated initialisers, which tests are full of, for uninitialised.
       target_compile_options(${name}_tests PRIVATE -Wno-maybe-uninitialized)
     endif()
     # Tests run for seconds and take minutes to compile.
-    target_compile_options(${name}_tests PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
+    target_compile_options(${name}_tests PRIVATE $<$<CONFIG:Release>:-O1>)
     set_target_properties(${name}_tests PROPERTIES UNITY_BUILD ON)
     gtest_discover_tests(${name}_tests TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
                          PROPERTIES TIMEOUT 1200)

@@ -192,7 +192,8 @@ TEST(VirtualWalk, AShareStandsForTheWhole) {
 }
 
 TEST(VirtualWalk, AShareKeepsAllThreadsBusy) {  // half of them idle would count as slow tasks
-  const Case c{.algorithm = "local", .problem = {.seq_len = 12 * 2048, .head_dim = 8}};
+  const Case c{.problem = {.seq_len = 12 * 64, .head_dim = 8},
+               .pattern = {.branches = {{64, 1}}}};  // 12 tasks
   for (const int threads : {1, 2, 3}) {
     MemoryLedger ledger;
     const auto walk = make_virtual_walk(

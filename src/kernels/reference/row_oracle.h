@@ -11,7 +11,6 @@
 // order. A key that is added twice counts twice (the multiset of a mixture). Without keys o = 0 and
 // lse = -inf.
 #pragma once
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -28,29 +27,8 @@ class RowOracle {
 
   explicit RowOracle(std::span<const float> q) : q_(q.begin(), q.end()), sum_(q.size(), 0.0) {}
 
-  void add_key(const float* k /*[head_dim]*/, const float* v /*[head_dim]*/) {
-    double score = 0;
-    for (size_t c = 0; c < q_.size(); ++c) score += q_[c] * k[c];
-    score /= std::sqrt(double(q_.size()));
-
-    ++keys_;
-    if (score > max_) {
-      const double shrink = std::exp(max_ - score);  // exp(-inf) = 0 at the first key
-      for (double& x : sum_) x *= shrink;
-      norm_ *= shrink;
-      max_ = score;
-    }
-    const double weight = std::exp(score - max_);
-    for (size_t c = 0; c < q_.size(); ++c) sum_[c] += weight * v[c];
-    norm_ += weight;
-  }
-  Row finish() const {
-    Row row{.o = sum_, .lse = -std::numeric_limits<double>::infinity()};
-    if (keys_ == 0) return row;
-    for (double& x : row.o) x /= norm_;
-    row.lse = max_ + std::log(norm_);
-    return row;
-  }
+  void add_key(const float* k /*[head_dim]*/, const float* v /*[head_dim]*/);
+  Row finish() const;
   int64_t keys() const { return keys_; }
 
  private:
