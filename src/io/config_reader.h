@@ -58,12 +58,13 @@ class FieldReader : public JsonReader {
   }
 
   template <class T>
-  bool read_one(const JsonNode& n, const std::string& path, Field field, T& out) {
+  bool read_one(const JsonNode& n, const std::string& path, const Field& of, T& out) {
     if constexpr (std::is_same_v<T, Value>) {
-      return read_value(n, path, field, problems(), out);
+      return read_value(n, path, of, problems(), out);
     } else if constexpr (std::is_same_v<T, double>) {
-      return read_real(n, path, {field.min, field.max, field.min_excluded}, problems(), out);
+      return read_real(n, path, {of.min, of.max, of.min_excluded}, problems(), out);
     } else {
+      Field field = of;
       if constexpr (std::is_enum_v<T>)
         if (field.words.empty()) field.words = enum_names<T>();
       Value value = to_value(out);

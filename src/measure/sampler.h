@@ -23,7 +23,7 @@ struct SampleOptions {
   int warmup = 3;
   int min_samples = 10;
   int max_samples = 50;
-  double target_ci = 0.025;  // relative half-width of the median's interval that ends sampling
+  double target_ci = 0.025;    // relative half-width of the median's interval that ends sampling
   double time_budget_s = 600;  // rank 0's clock, warm-up included; no sample starts to pass it
 };
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <sstream>
 
-#include "comm/mpi/mpi_world.h"
 #include "comm/cuda/device_transport.h"
+#include "comm/mpi/mpi_world.h"
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "core/cuda/device.h"

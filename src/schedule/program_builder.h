@@ -63,7 +63,7 @@ class ProgramBuilder {
 
   // Bytes of the largest K/V slice among slice_of(0 .. count - 1).
   template <class SliceOf>
-  int64_t largest_kv_bytes(int count, SliceOf slice_of) const {
+  int64_t largest_kv_bytes(int count, const SliceOf& slice_of) const {
     // In other layouts than the zigzag none has more than the first.
     const int differing = sharded_.layout.kind() == LayoutKind::kZigzag ? count : 1;
     int64_t bytes = 0;

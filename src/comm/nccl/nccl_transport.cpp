@@ -35,21 +35,21 @@ class NcclComm {
  public:
   // Collective over the members, which have agreed on the id.
   NcclComm(const ncclUniqueId& id, int size, int rank) {
-    check_nccl(nccl().init(&handle_, size, id, rank), "ncclCommInitRank");
+    check_nccl(nccl_.init(&handle_, size, id, rank), "ncclCommInitRank");
   }
   ~NcclComm() {
     if (std::uncaught_exceptions() > 0) abort();  // peers may never come: destroy would wait
     if (handle_ == nullptr) return;
-    for (void* const buffer : registered_) nccl().deregister_buffer(handle_, buffer);
-    nccl().destroy(handle_);
+    for (void* const buffer : registered_) nccl_.deregister_buffer(handle_, buffer);
+    nccl_.destroy(handle_);
   }
   void abort() noexcept {
-    if (handle_ != nullptr) nccl().abort(handle_);
+    if (handle_ != nullptr) nccl_.abort(handle_);
     handle_ = nullptr;
   }
   void check_health() const {
     ncclResult_t state = ncclSuccess;
-    check_nccl(nccl().async_error(handle_, &state), "ncclCommGetAsyncError");
+    check_nccl(nccl_.async_error(handle_, &state), "ncclCommGetAsyncError");
     if (state != ncclInProgress) check_nccl(state, "while transfers were under way");
   }
   NcclComm(const NcclComm&) = delete;
@@ -59,7 +59,7 @@ class NcclComm {
     for (const std::span<std::byte> buffer : buffers) {
       if (buffer.empty()) continue;
       void* registered = nullptr;
-      check_nccl(nccl().register_buffer(handle_, buffer.data(), buffer.size(), &registered),
+      check_nccl(nccl_.register_buffer(handle_, buffer.data(), buffer.size(), &registered),
                  "ncclCommRegister");
       registered_.push_back(registered);
     }
@@ -67,11 +67,12 @@ class NcclComm {
   // Before the buffers go.
   void deregister_all() {
     for (void* const buffer : registered_)
-      check_nccl(nccl().deregister_buffer(handle_, buffer), "ncclCommDeregister");
+      check_nccl(nccl_.deregister_buffer(handle_, buffer), "ncclCommDeregister");
     registered_.clear();
   }
 
  private:
+  const NcclFunctions& nccl_ = nccl();
   ncclComm_t handle_ = nullptr;
   std::vector<void*> registered_;
 };

@@ -1,5 +1,6 @@
 // A dilated branch over packed tensors of one device, as grids of tasks: for benchmarks and tests.
 #pragma once
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -18,7 +19,7 @@ struct PackedAttention {
 
 // For tests: the same over addresses that nobody reads, only compares.
 inline PackedAttention unread_packed(int64_t tokens, int64_t heads, int64_t kv_heads) {
-  const auto address = [](int64_t tensor) { return reinterpret_cast<void*>(tensor << 40); };
+  const auto address = [](int64_t tensor) { return std::bit_cast<void*>(tensor << 40); };
   return {.q = address(1),
           .k = address(2),
           .v = address(3),
