@@ -317,7 +317,7 @@ void vote_any(Block&, Warp& w, In in, uint32_t m) {
 }
 
 constexpr auto kWholeWarp = Rule::Kind::kWholeWarp;
-constexpr Rule kRules[] = {
+constexpr Rule kArithmeticRules[] = {
     {"mov", move},
     {"cvta.to.global", move},
     {"add", wrapping<std::plus<>>},
@@ -353,6 +353,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> arithmetic_rules() { return kRules; }
+std::span<const Rule> arithmetic_rules() { return kArithmeticRules; }
 
 }  // namespace longnet::ptx

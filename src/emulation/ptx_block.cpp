@@ -278,7 +278,7 @@ constexpr auto kWholeWarp = Rule::Kind::kWholeWarp;
 constexpr Execute kNothing = [](Block&, Warp&, In, uint32_t) {};
 constexpr Execute kTrap = [](Block&, Warp&, In, uint32_t) { throw Error("a trap"); };
 constexpr Execute kFenceProxy = [](Block& b, Warp&, In, uint32_t) { ++b.proxy_fences; };
-constexpr Rule kRules[] = {
+constexpr Rule kBlockRules[] = {
     {"ld", access<true>},
     {"st", access<false>},
     {"atom.global.add.u64", add_atomically},
@@ -342,7 +342,7 @@ void fill(const Block& b, Warp& warp, const PtxConstant& c, const std::byte* par
 
 }  // namespace
 
-std::span<const Rule> block_rules() { return kRules; }
+std::span<const Rule> block_rules() { return kBlockRules; }
 
 Block::Block(const PtxKernel& of, const PtxLaunch& how, const std::byte* parameters,
              unsigned number)
