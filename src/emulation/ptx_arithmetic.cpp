@@ -316,7 +316,6 @@ void vote_any(Block&, Warp& w, In in, uint32_t m) {
   set_predicate(w, in.operands[0].row, m, p != 0 ? kAll : 0);
 }
 
-constexpr auto kWholeWarp = Rule::Kind::kWholeWarp;
 constexpr Rule kArithmeticRules[] = {
     {"mov", move},
     {"cvta.to.global", move},

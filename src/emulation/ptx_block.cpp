@@ -274,7 +274,6 @@ void bulk_copies(Block& b, Warp& w, In in, uint32_t m) {
   for_lanes(m, [&](int l) { bulk_copy(b, w, in, l); });
 }
 
-constexpr auto kWholeWarp = Rule::Kind::kWholeWarp;
 constexpr Execute kNothing = [](Block&, Warp&, In, uint32_t) {};
 constexpr Execute kTrap = [](Block&, Warp&, In, uint32_t) { throw Error("a trap"); };
 constexpr Execute kFenceProxy = [](Block& b, Warp&, In, uint32_t) { ++b.proxy_fences; };

@@ -116,6 +116,7 @@ struct Rule {
   Kind kind = Kind::kEachLane;
   bool whole_warp() const { return kind == Kind::kWholeWarp || kind == Kind::kProduct; }
 };
+inline constexpr auto kWholeWarp = Rule::Kind::kWholeWarp;
 // Of instructions that touch nothing but a warp's registers, and of the others.
 std::span<const Rule> arithmetic_rules();
 std::span<const Rule> block_rules();

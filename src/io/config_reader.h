@@ -64,11 +64,14 @@ class FieldReader : public JsonReader {
     } else if constexpr (std::is_same_v<T, double>) {
       return read_real(n, path, {of.min, of.max, of.min_excluded}, problems(), out);
     } else {
-      Field field = of;
-      if constexpr (std::is_enum_v<T>)
-        if (field.words.empty()) field.words = enum_names<T>();
       Value value = to_value(out);
-      if (!read_value(n, path, field, problems(), value)) return false;
+      if constexpr (std::is_enum_v<T>) {
+        Field named = of;
+        if (named.words.empty()) named.words = enum_names<T>();
+        if (!read_value(n, path, named, problems(), value)) return false;
+      } else if (!read_value(n, path, of, problems(), value)) {
+        return false;
+      }
       assign(out, value);
       return true;
     }
