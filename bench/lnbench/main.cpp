@@ -220,13 +220,12 @@ void add_report_options(CLI::App& command, Options& o) {
                      "Errors of the simulator (lnbench validate --json): a section of the report");
 }
 
-// Most need no ranks: under a launcher only the first one speaks.
 struct Command {
   const char* name;
   const char* summary;
   void (*add_options)(CLI::App& command, Options& options);
   int (*run)(const Options&);
-  bool on_all_ranks = false;
+  bool on_all_ranks = false;  // else, under a launcher, only the first rank speaks
 };
 constexpr Command kCommands[] = {
     {"env", "What this machine is, and whether it is fit to measure", add_env_options, run_env},

@@ -1,4 +1,4 @@
-// The same packed programs on the same links, timed by SimGrid (Casanova et al., JPDC 2014) in
+// The same compact programs on the same links, timed by SimGrid (Casanova et al., JPDC 2014) in
 // place of this suite's engine: an independent answer to compare ours with.
 //
 // Every lane of every rank is an s4u actor that waits, sleeps and posts; every (from, to) channel

@@ -1,5 +1,5 @@
 # longnet_module(NAME [HOT] [DEPS modules...] [LIBS libraries...] [EXCLUDE files...] [SEPARATE regexes...])
-# One module of src/: every *.cpp of its folder (and of kernels' subfolders) becomes the library
+# One module of src/: every *.cpp of its folder and below becomes the library
 # longnet_NAME, every *_test.cpp one test program NAME_tests. The link graph is the layering.
 # Tests are compiled eight files at a time, and the library too: most of the time goes into the same
 # headers. Files that match SEPARATE, because their unnamed namespaces hold the same names or they include

@@ -1,5 +1,5 @@
 // One device walks the programs of all ranks, one after another, and never holds more than one
-// rank's shard: the `virtual` transport.
+// rank's shard: the mode `virtual`.
 //
 // The programs, their binding and the kernels are those of real ranks. What another rank would send
 // is made again by the generator, in the very place where the message would have arrived, so every

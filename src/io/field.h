@@ -39,7 +39,7 @@ struct Field {
   // For a text or an enum: its legal values; empty: any text. For a number: words that may replace
   // it.
   std::vector<std::string> words{};
-  bool omit = false;   // left out where it is empty or its type's zero, else always written
+  bool omit = false;   // left out where it is empty, zero, or (of an axis) at its default
   bool null = false;   // an empty text is null
   bool later = false;  // absent in older results
   double null_is = std::numeric_limits<double>::quiet_NaN();  // a double that is written as null

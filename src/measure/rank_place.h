@@ -20,7 +20,7 @@ struct RankPlace {
 // The place of the calling thread. Without Linux's /proc the process is a machine of its own.
 RankPlace this_place();
 
-// One line without spaces inside its three words; from_text throws Error on anything else.
+// One line without spaces inside its three words; place_from_text throws Error on anything else.
 std::string to_text(const RankPlace& place);
 RankPlace place_from_text(const std::string& text);
 

@@ -50,10 +50,10 @@ class World {
 
 std::string host_name();
 
-// Limits of the machine that predictions use: memory, speed and time.
 // Share of the FMA peak that a forward pass can be expected to reach; used for estimates only.
 inline constexpr double kExpectedShareOfPeak = 0.7;
 
+// Limits of the machine that predictions use: memory, speed and time.
 struct MachineLimits {
   int64_t memory_bytes = 0;   // of the machine, for all its ranks
   double flops_per_rank = 0;  // attainable by one rank

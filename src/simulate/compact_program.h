@@ -90,7 +90,7 @@ struct CollectivePlan {
 // `name`: a point's collective, "native" for what the cluster uses. Throws UsageError.
 CollectivePlan plan_collectives(const ClusterSpec& cluster, std::string_view name, int ranks);
 
-// Throws UsageError with the predicted size when all packed programs take more than `max_bytes`, or
+// Throws UsageError with the predicted size when all compact programs take more than `max_bytes`, or
 // when the cluster cannot price the point. `period`: of the schedule (AlgorithmInfo::period).
 ProgramSet compile(const Schedule& schedule, int period, const ClusterSpec& cluster,
                    const CollectivePlan& collectives, int64_t max_bytes = int64_t{4} << 30);

@@ -1,4 +1,4 @@
-// Compiles a schedule to packed programs: lowers its collectives and prices its ops.
+// Compiles a schedule to compact programs: lowers its collectives and prices its ops.
 #include <algorithm>
 #include <numeric>
 #include <set>

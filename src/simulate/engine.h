@@ -1,4 +1,4 @@
-// Simulates packed programs on a topology, event by event.
+// Simulates compact programs on a topology, event by event.
 //
 //   P = 4, ring all-gather, m bytes a piece, alpha, beta:  3 (alpha + m / beta), to the last digit.
 //

@@ -34,7 +34,7 @@ constexpr int kTileVectors = (HWY_MAX_BYTES == 64 || HWY_ARCH_ARM_A64) ? 4 : 2;
 constexpr int kTileWidth = kTileVectors * kLanes;  // floats
 
 // 2^x for x <= 127 as 2^n 2^f, |f| <= 1/2: a minimax polynomial in f with relative error 9e-8 that
-// is exactly 1 at 0. 0 for x <= -127, -inf included. Adding kMagic rounds x to an integer n and
+// is exactly 1 at 0. 0 for x <= -127, -inf included. Adding `magic` rounds x to an integer n and
 // leaves n + 127, the exponent bits of 2^n, in the low byte.
 HWY_INLINE FloatVec exp2_below_127(FloatVec x) {
   const FloatTag df;
