@@ -6,10 +6,6 @@
 
 namespace longnet {
 
-// Defined in their own files; nobody else calls them.
-Schedule query_gather_attention(const ShardedProblem& sharded);
-Schedule bidirectional_ring_attention(const ShardedProblem& sharded);
-
 namespace {
 
 // ---- periods ----

@@ -47,9 +47,13 @@ Schedule ulysses_attention(const ShardedProblem& sharded);
 // Ulysses inside groups of usp_degree ranks, a ring over the groups.
 Schedule usp_attention(const ShardedProblem& sharded);
 int usp_degree(const ShardedProblem& sharded);
+// A ring in both directions, half of the K/V heads in each.
+Schedule bidirectional_ring_attention(const ShardedProblem& sharded);
 // Rings inside nodes, a ring over nodes (LoongTrain).
 Schedule double_ring_attention(const ShardedProblem& sharded);
 int double_ring_inner(const ShardedProblem& sharded);
+// Moves queries and partial results instead of keys (Tree Attention's reduction).
+Schedule query_gather_attention(const ShardedProblem& sharded);
 // LongNet (arXiv 2307.02486, section 3): all-gather of selected K/V rows inside each segment's
 // ranks. Also runs the Sparse Transformer's pattern, whose summary rows go to every rank.
 Schedule dilated_attention(const ShardedProblem& sharded);
