@@ -36,8 +36,33 @@ LIBRARY_HOMES = {
     r"lnbench/.*": r"bench/.*",
     r"simgrid/.*": r"bench/simgrid_oracle/[^/]+\.cpp",
 }
+# The reference of every check: of the code that it judges it may read structs, and call nothing.
+STANDS_ALONE = {"src/execute/definition.h", "src/execute/definition.cpp"}
+STANDS_ALONE_MAY_INCLUDE = {
+    "execute/definition.h",
+    "core/problem.h",
+    "core/random.h",
+    "kernels/reference/row_oracle.h",
+    "pattern/dilated_pattern.h",
+}
+JUDGED = ("src/core/token_range.h", "src/core/rank_group.h", "src/pattern", "src/schedule")
+FREE_FUNCTION_OR_CLASS = re.compile(r"^(?:inline |constexpr |template[^\n]*\n)*(?:class (\w+)|[A-Za-z][\w:<>,& ]* [&*]?(\w+)\()", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 BACKEND_SWITCH = re.compile(r"^\s*#\s*if.*\b(LONGNET_MPI|LONGNET_CUDA|LONGNET_NCCL)\b", re.M)
+
+
+def judged_names(root):
+    """Functions and classes that the reference must not use: what it judges is computed with them."""
+    headers = [h for place in JUDGED for h in ([root / place] if place.endswith(".h") else sorted((root / place).glob("*.h")))]
+    names = {a or b for h in headers for a, b in FREE_FUNCTION_OR_CLASS.findall(h.read_text())} | {"kv_head_of"}
+    assert {"head_offset", "num_offsets", "part_begin", "BranchRows", "RowMap"} <= names, "headers are not read"
+    return names
+
+
+def faults_of_reference(path, text, judged):
+    found = [f"{path}: the reference may not include {h}" for h in INCLUDE.findall(text) if "/" in h and h not in STANDS_ALONE_MAY_INCLUDE]
+    code = re.sub(r"//.*", "", text)
+    return found + [f"{path}: the reference may not use {word}" for word in sorted(judged & set(re.findall(r"\w+", code)))]
 
 
 def is_test(path):
@@ -62,7 +87,9 @@ def faults_of(path, text):
     return found
 
 
-def self_test():
+def self_test(judged):
+    for text in ("x = head_offset(a, b);", "p.kv_head_of(3)", "BranchRows rows;", '#include "schedule/row_map.h"'):
+        assert faults_of_reference("src/execute/definition.cpp", text, judged), f"missed: {text}"
     planted = [
         ("src/schedule/ring.cpp", '#include "comm/communicator.h"'),
         ("src/core/check.h", '#include "pattern/dilated_pattern.h"'),
@@ -88,11 +115,14 @@ def self_test():
 
 
 def main():
-    self_test()
     root = pathlib.Path(__file__).resolve().parent.parent
+    judged = judged_names(root)
+    self_test(judged)
     files = [p for folder in ("src", "bench") for p in (root / folder).rglob("*") if p.suffix in {".h", ".cpp", ".cu", ".cuh"}]
     assert len(files) > 20, "found too few sources: wrong folder?"
     found = [f for p in files for f in faults_of(p.relative_to(root).as_posix(), p.read_text())]
+    for path in STANDS_ALONE:
+        found += faults_of_reference(path, (root / path).read_text(), judged)
     print("\n".join(found) or f"layering is kept in {len(files)} files")
     return 1 if found else 0
 

@@ -13,7 +13,7 @@ int run_compare(const Options& options) {
       {.threshold = parse_fraction(options.threshold), .any_transport = options.any_transport});
   std::cout << comparison_table(comparison);
   if (comparison.regressed()) return kRegression;
-  return comparison.compared() > 0 ? kOk : kFailed;
+  return comparison.decided() > 0 ? kOk : kFailed;
 }
 
 }  // namespace longnet

@@ -10,7 +10,6 @@
 #include "core/random.h"
 #include "execute/executor.h"
 #include "execute/program_rows.h"
-#include "kernels/reference/row_oracle.h"
 
 namespace longnet {
 namespace {
@@ -21,122 +20,7 @@ double relative_error(double difference, double norm) {  // of sums of squares
   return norm > 0 ? std::sqrt(difference / norm) : difference > 0 ? kInfinity : 0;
 }
 
-// Selection as the specification words it. Restarts at parts are the option "dilation phase:
-// shard".
-struct Definition {
-  int64_t w, r, c, seq_len, parts;
-  int64_t origin(int64_t token) const {
-    int64_t at = token / w * w;
-    for (int64_t p = 1; parts > 1 && p < parts; ++p)
-      if (part_begin(seq_len, parts, p) <= token) at = std::max(at, part_begin(seq_len, parts, p));
-    return at;
-  }
-  bool selects_key(int64_t token, int64_t offset) const {
-    if (c > 0) return token % w >= w - c * (offset + 1) && token % w < w - c * offset;
-    return (token - origin(token)) % r == offset;
-  }
-  bool selects_query(int64_t token, int64_t offset) const {
-    return c > 0 || selects_key(token, offset);
-  }
-  bool sees_segment(int64_t query_segment, int64_t key_segment) const {
-    return c > 0 ? query_segment != key_segment : query_segment == key_segment;
-  }
-};
-
-Definition definition(const DilatedPattern& pattern, size_t branch, int64_t seq_len) {
-  const auto [w, r, c] = pattern.branches[branch];
-  return {c > 0 ? w : std::min(w, seq_len), r, c, seq_len, pattern.phase_parts};
-}
-
-void load_row(const AttentionProblem& p, Tensor tensor, int64_t token, int64_t head,
-              std::vector<float>& out) {
-  const RowKey key{p.seed, tensor, token, head};
-  out.resize(size_t(p.head_dim));
-  if (p.dtype == DType::kFloat32) return generate_row(key, p.head_dim, out.data());
-  std::vector<uint16_t> bits(out.size());
-  generate_row(key, p.head_dim, bits.data());
-  std::transform(bits.begin(), bits.end(), out.begin(), bf16_value);
-}
-
-// Queries that see keys of one place: their keys are generated once for all of them.
-struct KeyGroup {
-  int64_t batch, kv_head, offset, segment;
-  size_t branch;
-  auto operator<=>(const KeyGroup&) const = default;
-};
-struct Reader {
-  size_t query;  // index into the samples
-  RowOracle oracle;
-};
-
-void fold_keys(const AttentionProblem& p, const Definition& def, const KeyGroup& group,
-               std::vector<Reader>& readers, const std::vector<QuerySample>& queries) {
-  std::vector<float> k, v;
-  int64_t last = 0;
-  for (const Reader& r : readers) last = std::max(last, queries[r.query].token);
-  const bool everywhere = def.c > 0;  // keys of other segments
-  const int64_t begin = everywhere ? 0 : group.segment * def.w;
-  const int64_t end = std::min({everywhere ? p.seq_len : (group.segment + 1) * def.w, p.seq_len,
-                                p.causal ? last + 1 : p.seq_len});
-  // Without restarts the selected tokens lie r apart: the others need not be looked at.
-  const bool regular = def.c == 0 && def.parts <= 1;
-  for (int64_t t = regular ? begin + group.offset : begin; t < end; t += regular ? def.r : 1) {
-    if (!def.sees_segment(group.segment, t / def.w) || !def.selects_key(t, group.offset)) continue;
-    load_row(p, Tensor::kKey, group.batch * p.seq_len + t, group.kv_head, k);
-    load_row(p, Tensor::kValue, group.batch * p.seq_len + t, group.kv_head, v);
-    for (Reader& r : readers)
-      if (!p.causal || t <= queries[r.query].token) r.oracle.add_key(k.data(), v.data());
-  }
-}
-
-ReferenceRow mix(const std::vector<RowOracle::Row>& branches, const DilatedPattern& pattern,
-                 size_t head_dim) {
-  ReferenceRow out{std::vector<double>(head_dim, 0.0), -kInfinity};
-  double top = -kInfinity, sum = 0;
-  for (const auto& b : branches) top = std::max(top, b.lse);
-  if (top == -kInfinity) return out;
-  for (const auto& b : branches) sum += std::exp(b.lse - top);
-  out.lse = top + std::log(sum);
-  for (const auto& b : branches) {
-    double weight = std::exp(b.lse - out.lse);
-    if (pattern.mix != MixRule::kLse) weight = b.lse == -kInfinity ? 0 : 1;
-    if (pattern.mix == MixRule::kMean) weight /= double(pattern.branches.size());
-    for (size_t i = 0; i < head_dim; ++i) out.o[i] += weight * b.o[i];
-  }
-  return out;
-}
-
-std::vector<ReferenceRow> reference_rows(const AttentionProblem& p, const DilatedPattern& pattern,
-                                         const std::vector<QuerySample>& queries) {
-  std::map<KeyGroup, std::vector<Reader>> groups;
-  for (size_t i = 0; i < queries.size(); ++i) {
-    const auto [batch, head, token, spread] = queries[i];
-    std::vector<float> q;
-    load_row(p, Tensor::kQuery, batch * p.seq_len + token, head, q);
-    for (size_t b = 0; b < pattern.branches.size(); ++b) {
-      const Definition def = definition(pattern, b, p.seq_len);
-      const int64_t offset =
-          head_offset(pattern.offset, head, p.num_heads, num_offsets(pattern.branches[b]));
-      if (!def.selects_query(token, offset)) continue;
-      groups[{batch, p.kv_head_of(head), offset, token / def.w, b}].push_back({i, RowOracle(q)});
-    }
-  }
-  std::vector<std::vector<RowOracle::Row>> branches(queries.size());
-  for (auto& [group, readers] : groups) {
-    fold_keys(p, definition(pattern, group.branch, p.seq_len), group, readers, queries);
-    for (const Reader& r : readers) branches[r.query].push_back(r.oracle.finish());
-  }
-  std::vector<ReferenceRow> rows;
-  for (const auto& parts : branches) rows.push_back(mix(parts, pattern, size_t(p.head_dim)));
-  return rows;
-}
-
 }  // namespace
-
-ReferenceRow reference_row(const AttentionProblem& problem, const DilatedPattern& pattern,
-                           const QuerySample& query) {
-  return reference_rows(problem, pattern, {query}).front();
-}
 
 std::vector<QuerySample> choose_samples(const ShardedProblem& s, int64_t count) {
   const AttentionProblem& p = s.problem;

@@ -1,8 +1,5 @@
-// Is the output right? Sampled queries, recomputed in double from the definition.
-//
-// The check shares nothing with what it checks but the generator: it regenerates each key that a
-// query sees, by the token-by-token definition of the pattern, and never looks at slices, schedules
-// or fast kernels.
+// Is the output right? Which queries are sampled, and how far they are from the definition
+// (definition.h), which recomputes them in double.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,20 +9,11 @@
 
 #include "comm/communicator.h"
 #include "execute/bound_program.h"
+#include "execute/definition.h"
 
 namespace longnet {
 
 class Executor;
-
-struct QuerySample {
-  int64_t batch, head, token;
-  // One of a set that follows from problem and pattern alone: over these, errors on different
-  // numbers of ranks and in different layouts are errors of the same rows.
-  bool spread = false;
-  bool operator==(const QuerySample& o) const {
-    return batch == o.batch && head == o.head && token == o.token;
-  }
-};
 
 // `count` (head, token) pairs: half of them spread over heads and tokens by the seed, the first and
 // the last token included; then borders of segments and shards, and more spread ones. All pairs
@@ -38,14 +26,6 @@ std::vector<QuerySample> choose_samples(const ShardedProblem& sharded, int64_t c
 std::vector<QuerySample> choose_shard_samples(const ShardedProblem& sharded, Rank rank,
                                               int64_t first_batch, int64_t batches,
                                               const std::vector<QuerySample>& all, int64_t count);
-
-struct ReferenceRow {
-  std::vector<double> o;
-  double lse;  // ln of the sum over the multiset of keys; -inf when no branch selects the query
-};
-// Returns the query's correct output row and LSE, from the pattern's definition, key by key.
-ReferenceRow reference_row(const AttentionProblem& problem, const DilatedPattern& pattern,
-                           const QuerySample& query);
 
 // Errors of some samples; those of several sets add up.
 struct SampleErrors {

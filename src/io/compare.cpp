@@ -52,13 +52,18 @@ ComparedPoint compare_point(const PointRecord& base, const PointRecord* now,
   p.broken = now && is_ok(base) && is_failure(now->status);
   if (!p.note.empty()) return p;
   p.ratio = p.base_s > 0 ? p.new_s / p.base_s : kNotMeasured;
-  if (has_noise(base.source) && !base.timing.samples_s.empty() && !now->timing.samples_s.empty())
-    p.p_value = mann_whitney(base.timing.samples_s, now->timing.samples_s).p_value;
+  if (!has_noise(base.source)) return p;
+  const std::vector<double>&then = base.timing.samples_s, &samples = now->timing.samples_s;
+  p.smallest_p = smallest_p_value(then.size(), samples.size());
+  if (p.smallest_p < 1) p.p_value = mann_whitney(then, samples).p_value;
   return p;
 }
 
-CompareClass classify(const ComparedPoint& p, bool noise, const CompareOptions& o) {
+// `tested`: points that Holm's correction counts.
+CompareClass classify(const ComparedPoint& p, int64_t tested, const CompareOptions& o) {
   if (!std::isfinite(p.ratio)) return CompareClass::kMissing;
+  const bool noise = p.smallest_p > 0;
+  if (noise && !(p.smallest_p * double(tested) < o.alpha)) return CompareClass::kUndecided;
   const bool slower = p.ratio > 1 + o.threshold, faster = p.ratio < 1 / (1 + o.threshold);
   if (!slower && !faster) return CompareClass::kSame;
   if (noise && !(p.p_adjusted < o.alpha)) return CompareClass::kAmbiguous;
@@ -157,6 +162,8 @@ int64_t Comparison::count(CompareClass c) const {
 
 int Comparison::compared() const { return int(points.size()) - int(count(CompareClass::kMissing)); }
 
+int Comparison::decided() const { return compared() - int(count(CompareClass::kUndecided)); }
+
 bool Comparison::regressed() const {
   return std::ranges::any_of(points, [](const ComparedPoint& p) {
     return p.broken || p.verdict == CompareClass::kSlower;
@@ -173,9 +180,10 @@ Comparison compare_results(const Result& base, const Result& now, const CompareO
     p_values.push_back(c.points.back().p_value);
   }
   const std::vector<double> adjusted = holm_adjust(p_values);
+  const int64_t tested = std::ranges::count_if(p_values, [](double p) { return std::isfinite(p); });
   for (size_t i = 0; i < c.points.size(); ++i) {
     c.points[i].p_adjusted = adjusted[i];
-    c.points[i].verdict = classify(c.points[i], has_noise(base.points[i].source), options);
+    c.points[i].verdict = classify(c.points[i], tested, options);
   }
   for (const PointRecord& r : now.points) {
     if (find_id(base.points, r.id)) continue;
@@ -205,6 +213,7 @@ std::string comparison_table(const Comparison& c) {
   return text + concat(" : ",
                        c.regressed()       ? "REGRESSION"
                        : c.compared() == 0 ? "nothing could be compared"
+                       : c.decided() == 0  ? "cannot decide: too few samples"
                                            : "no regression",
                        "\n");
 }

@@ -6,8 +6,11 @@
 //                        ratio within threshold     beyond it
 //   p < alpha            same                       faster / slower
 //   p >= alpha           same                       ambiguous: take more samples
+//   alpha out of reach   undecided                  undecided: take more samples
 //
-// Points without noise (simulated) are judged by the ratio alone.
+// Few samples cannot reach alpha, whatever they are: three against three give p = 0.1 at best, and
+// Holm's correction multiplies by the number of points. Points without noise (simulated) are judged
+// by the ratio alone.
 #pragma once
 #include <string>
 #include <string_view>
@@ -23,9 +26,10 @@ struct CompareOptions {
   bool any_transport = false;  // compares points whose bytes went other ways
 };
 
-enum class CompareClass { kFaster, kSlower, kSame, kAmbiguous, kMissing };
+enum class CompareClass { kFaster, kSlower, kSame, kAmbiguous, kUndecided, kMissing };
 constexpr std::string_view to_string(CompareClass c) {
-  constexpr std::string_view kNames[] = {"faster", "slower", "same", "ambiguous", "missing"};
+  constexpr std::string_view kNames[] = {"faster",    "slower",    "same",
+                                         "ambiguous", "undecided", "missing"};
   return kNames[size_t(c)];
 }
 
@@ -35,6 +39,7 @@ struct ComparedPoint {
   double base_s = kNotMeasured, new_s = kNotMeasured;  // medians
   double ratio = kNotMeasured;                         // new / base
   double p_value = kNotMeasured, p_adjusted = kNotMeasured;
+  double smallest_p = 0;  // that so many samples can reach; 0 without noise
   CompareClass verdict = CompareClass::kMissing;
   bool broken = false;  // was ok, and is now recorded as failed
   std::string note{};   // why it is missing
@@ -51,6 +56,7 @@ struct Comparison {
   int64_t count(CompareClass c) const;
   bool regressed() const;  // anything slower or broken
   int compared() const;    // points that have a time on both sides
+  int decided() const;     // those with enough samples
 };
 
 Comparison compare_results(const Result& base, const Result& now,

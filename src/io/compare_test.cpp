@@ -53,7 +53,7 @@ TEST(Compare, ClassesOfPoints) {
   EXPECT_EQ(verdict(0), CompareClass::kSlower);
   EXPECT_EQ(verdict(1), CompareClass::kFaster);
   EXPECT_EQ(verdict(2), CompareClass::kSame);       // certain, but one per cent
-  EXPECT_EQ(verdict(3), CompareClass::kAmbiguous);  // three samples prove nothing
+  EXPECT_EQ(verdict(3), CompareClass::kUndecided);  // three samples prove nothing
   EXPECT_EQ(verdict(4), CompareClass::kMissing);
   EXPECT_TRUE(c.points[4].broken);
   EXPECT_THAT(c.points[4].note, HasSubstr("new is check_failed: error 0.3"));
@@ -65,6 +65,20 @@ TEST(Compare, ClassesOfPoints) {
   EXPECT_EQ(c.count(CompareClass::kMissing), 5);
   EXPECT_TRUE(c.regressed());
   EXPECT_FALSE(compare_results(base, base).regressed());
+}
+
+// Two samples against two can never differ certainly: that is not "same".
+TEST(Compare, TooFewSamplesDecideNothing) {
+  const auto run = [](int samples, uint32_t seed) {
+    return result({record("a", 1, 0.01, samples, seed), record("b", 1, 0.01, samples, seed + 1)});
+  };
+  for (const int n : {1, 2, 3, 4}) {  // 4: p >= 2 / 70, and two points are tested
+    const Comparison c = compare_results(run(n, 1), run(n, 7));
+    EXPECT_EQ(c.count(CompareClass::kUndecided), 2) << n;
+    EXPECT_EQ(c.decided(), 0);
+    EXPECT_THAT(comparison_table(c), HasSubstr("cannot decide: too few samples"));
+  }
+  EXPECT_EQ(compare_results(run(5, 1), run(5, 7)).count(CompareClass::kSame), 2);
 }
 
 TEST(Compare, HolmGuardsAgainstManyPoints) {

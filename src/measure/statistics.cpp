@@ -139,6 +139,12 @@ MannWhitney mann_whitney(std::span<const double> a, std::span<const double> b) {
   return result;
 }
 
+double smallest_p_value(size_t n_a, size_t n_b) {
+  const double a = double(n_a), b = double(n_b);
+  const double arrangements = std::lgamma(a + b + 1) - std::lgamma(a + 1) - std::lgamma(b + 1);
+  return std::min(1.0, 2 * std::exp(-arrangements));
+}
+
 std::vector<double> holm_adjust(std::span<const double> p_values) {
   std::vector<size_t> order;
   for (size_t i = 0; i < p_values.size(); ++i)

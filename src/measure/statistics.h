@@ -40,6 +40,9 @@ struct MannWhitney {
   bool exact = false;
 };
 MannWhitney mann_whitney(std::span<const double> a, std::span<const double> b);
+// The smallest p-value that samples of these sizes can reach: 2 / C(n_a + n_b, n_a). 1 without
+// samples. Three against three reach 0.1, four against four 0.029.
+double smallest_p_value(size_t n_a, size_t n_b);
 
 // Holm's step-down adjustment for testing several hypotheses at once; keeps the order of the input.
 // NaN stands for "not tested": it stays NaN and does not count.

@@ -79,6 +79,7 @@ TEST(MedianInterval, CoversTheMedianAsOftenAsItsLevel) {
 TEST(MannWhitney, ExactSmallSamples) {
   // All of a below all of b: one arrangement of C(6, 3) = 20 on either side.
   const MannWhitney m = mann_whitney(std::vector<double>{1, 2, 3}, std::vector<double>{4, 5, 6});
+  EXPECT_NEAR(m.p_value, smallest_p_value(3, 3), 1e-12);
   EXPECT_TRUE(m.exact);
   EXPECT_EQ(m.u, 0);
   EXPECT_NEAR(m.p_value, 2.0 / 20, 1e-12);

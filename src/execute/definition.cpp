@@ -1,0 +1,170 @@
+#include "execute/definition.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "core/random.h"
+#include "kernels/reference/row_oracle.h"
+
+namespace longnet {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// One branch over one sequence, as the papers word it.
+class BranchDefinition {
+ public:
+  BranchDefinition(const DilatedPattern& pattern, size_t branch, const AttentionProblem& problem)
+      : b_(pattern.branches[branch]), rule_(pattern.offset), p_(problem) {
+    // The option "dilation phase: shard" cuts the sequence into parts whose sizes differ by one
+    // token at most, longer ones first, and dilation begins anew with each.
+    for (int64_t part = 0, begin = 0; part < pattern.phase_parts; ++part) {
+      part_begins_.push_back(begin);
+      begin += p_.seq_len / pattern.phase_parts;
+      if (part < p_.seq_len % pattern.phase_parts) ++begin;
+    }
+  }
+  // A segment of a sparse pattern ends where it is nominally; a dilated one with the sequence.
+  int64_t segment(int64_t token) const { return token / b_.segment_length; }
+  bool is_summary() const { return b_.summary_tokens > 0; }
+  bool is_regular() const { return !is_summary() && part_begins_.size() == 1; }
+  int64_t rate() const { return b_.dilation_rate; }
+
+  // Head j's offset: j mod r; of contiguous groups of heads j / ceil(H / r); or 0. A summary has as
+  // many offsets as blocks of c tokens in a segment.
+  int64_t offset(int64_t head) const {
+    int64_t offsets = b_.dilation_rate;
+    if (is_summary()) offsets = std::max<int64_t>(b_.segment_length / b_.summary_tokens, 1);
+    switch (rule_) {
+      case OffsetRule::kPaper:
+        return head % offsets;
+      case OffsetRule::kBlock:
+        return head / ((p_.num_heads + offsets - 1) / offsets);
+      case OffsetRule::kNone:
+        break;
+    }
+    return 0;
+  }
+  bool selects_key(int64_t token, int64_t offset) const {
+    const int64_t in_segment = token % b_.segment_length;
+    if (is_summary()) {  // counted from the segment's end
+      const int64_t from_end = b_.segment_length - in_segment;
+      return from_end > b_.summary_tokens * offset && from_end <= b_.summary_tokens * (offset + 1);
+    }
+    const int64_t part = *(std::ranges::upper_bound(part_begins_, token) - 1);
+    return std::min(in_segment, token - part) % b_.dilation_rate == offset;
+  }
+  bool selects_query(int64_t token, int64_t offset) const {
+    return is_summary() || selects_key(token, offset);
+  }
+  bool sees_segment(int64_t query_segment, int64_t key_segment) const {
+    return is_summary() != (query_segment == key_segment);
+  }
+  // The tokens that hold all keys which a query of `segment` sees.
+  int64_t first_key(int64_t segment) const {
+    return is_summary() ? 0 : segment * b_.segment_length;
+  }
+  int64_t end_of_keys(int64_t segment) const {
+    const bool own = !is_summary() && segment < p_.seq_len / b_.segment_length;
+    return own ? (segment + 1) * b_.segment_length : p_.seq_len;
+  }
+
+ private:
+  DilatedBranch b_;
+  OffsetRule rule_;
+  const AttentionProblem& p_;
+  std::vector<int64_t> part_begins_;
+};
+
+// Row `token` of one sequence, as it is stored.
+void load_row(const AttentionProblem& p, Tensor tensor, int64_t batch, int64_t token, int64_t head,
+              std::vector<float>& out) {
+  const RowKey key{p.seed, tensor, batch * p.seq_len + token, head};
+  out.resize(size_t(p.head_dim));
+  if (p.dtype == DType::kFloat32) return generate_row(key, p.head_dim, out.data());
+  std::vector<uint16_t> bits(out.size());
+  generate_row(key, p.head_dim, bits.data());
+  std::transform(bits.begin(), bits.end(), out.begin(), bf16_value);
+}
+
+// Queries that see keys of one place: their keys are generated once for all of them.
+struct KeyGroup {
+  int64_t batch, kv_head, offset, segment;
+  size_t branch;
+  auto operator<=>(const KeyGroup&) const = default;
+};
+struct Reader {
+  size_t query;  // index into the samples
+  RowOracle oracle;
+};
+
+void fold_keys(const AttentionProblem& p, const BranchDefinition& branch, const KeyGroup& group,
+               std::vector<Reader>& readers, const std::vector<QuerySample>& queries) {
+  std::vector<float> k, v;
+  int64_t last = 0;
+  for (const Reader& r : readers) last = std::max(last, queries[r.query].token);
+  const int64_t begin = branch.first_key(group.segment);
+  int64_t end = branch.end_of_keys(group.segment);
+  if (p.causal) end = std::min(end, last + 1);
+  // Without restarts the selected tokens lie r apart: the others need not be looked at.
+  const int64_t first = branch.is_regular() ? begin + group.offset : begin;
+  for (int64_t t = first; t < end; t += branch.is_regular() ? branch.rate() : 1) {
+    if (!branch.sees_segment(group.segment, branch.segment(t)) ||
+        !branch.selects_key(t, group.offset))
+      continue;
+    load_row(p, Tensor::kKey, group.batch, t, group.kv_head, k);
+    load_row(p, Tensor::kValue, group.batch, t, group.kv_head, v);
+    for (Reader& r : readers)
+      if (!p.causal || t <= queries[r.query].token) r.oracle.add_key(k.data(), v.data());
+  }
+}
+
+ReferenceRow mix(const std::vector<RowOracle::Row>& branches, const DilatedPattern& pattern,
+                 size_t head_dim) {
+  ReferenceRow out{std::vector<double>(head_dim, 0.0), -kInfinity};
+  double top = -kInfinity, sum = 0;
+  for (const auto& b : branches) top = std::max(top, b.lse);
+  if (top == -kInfinity) return out;
+  for (const auto& b : branches) sum += std::exp(b.lse - top);
+  out.lse = top + std::log(sum);
+  for (const auto& b : branches) {
+    double weight = std::exp(b.lse - out.lse);
+    if (pattern.mix != MixRule::kLse) weight = b.lse == -kInfinity ? 0 : 1;
+    if (pattern.mix == MixRule::kMean) weight /= double(pattern.branches.size());
+    for (size_t i = 0; i < head_dim; ++i) out.o[i] += weight * b.o[i];
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<ReferenceRow> reference_rows(const AttentionProblem& p, const DilatedPattern& pattern,
+                                         const std::vector<QuerySample>& queries) {
+  std::vector<BranchDefinition> branches;
+  for (size_t b = 0; b < pattern.branches.size(); ++b) branches.emplace_back(pattern, b, p);
+  std::map<KeyGroup, std::vector<Reader>> groups;
+  for (size_t i = 0; i < queries.size(); ++i) {
+    const auto [batch, head, token, spread] = queries[i];
+    std::vector<float> q;
+    load_row(p, Tensor::kQuery, batch, token, head, q);
+    // H / Hkv neighbouring query heads share a K/V head.
+    const int64_t kv_head = head * p.num_kv_heads / p.num_heads;
+    for (size_t b = 0; b < branches.size(); ++b) {
+      const int64_t offset = branches[b].offset(head);
+      if (!branches[b].selects_query(token, offset)) continue;
+      groups[{batch, kv_head, offset, branches[b].segment(token), b}].push_back({i, RowOracle(q)});
+    }
+  }
+  std::vector<std::vector<RowOracle::Row>> partial(queries.size());
+  for (auto& [group, readers] : groups) {
+    fold_keys(p, branches[group.branch], group, readers, queries);
+    for (const Reader& r : readers) partial[r.query].push_back(r.oracle.finish());
+  }
+  std::vector<ReferenceRow> rows;
+  for (const auto& parts : partial) rows.push_back(mix(parts, pattern, size_t(p.head_dim)));
+  return rows;
+}
+
+}  // namespace longnet

@@ -1,0 +1,45 @@
+// The definition of attention under a pattern, query by query and key by key: what sampled outputs
+// are held against.
+//
+// It is written out from the papers (LongNet, arXiv 2307.02486, section 2; the Sparse Transformer,
+// arXiv 1904.10509) and stands alone: of `pattern` it reads the structs, no function, and it knows
+// neither schedules nor slices. What it shares with the code that it checks is the generator of the
+// inputs. A wrong offset, K/V head, segment or part elsewhere is a difference here;
+// definition_test.cpp holds its source against this.
+//
+//   N = 10, branch (w, r) = (4, 2), head 1 of two: query 5 is selected and sees keys 5 and 7.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "core/problem.h"
+#include "pattern/dilated_pattern.h"
+
+namespace longnet {
+
+struct QuerySample {
+  int64_t batch, head, token;
+  // One of a set that follows from problem and pattern alone: over these, errors on different
+  // numbers of ranks and in different layouts are errors of the same rows.
+  bool spread = false;
+  bool operator==(const QuerySample& o) const {
+    return batch == o.batch && head == o.head && token == o.token;
+  }
+};
+
+struct ReferenceRow {
+  std::vector<double> o;  // [head_dim]
+  double lse;  // ln of the sum over the multiset of keys; -inf when no branch selects the query
+};
+
+// Returns the correct output row and LSE of each query, in their order. Keys that several queries
+// see are generated once; time grows with the number of keys that the queries see, memory does not.
+std::vector<ReferenceRow> reference_rows(const AttentionProblem& problem,
+                                         const DilatedPattern& pattern,
+                                         const std::vector<QuerySample>& queries);
+inline ReferenceRow reference_row(const AttentionProblem& problem, const DilatedPattern& pattern,
+                                  const QuerySample& query) {
+  return reference_rows(problem, pattern, {query}).front();
+}
+
+}  // namespace longnet
