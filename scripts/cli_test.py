@@ -93,6 +93,8 @@ class Plan(Case):
     def test_depth(self):
         self.assertIn("layers", self.expect(0, "depth", self.config).stdout)
 
+
+class Configs(Case):
     def test_every_shipped_config_can_be_planned(self):
         for config in sorted((ROOT / "configs").glob("*.json")):
             # those for clusters have thousands of programs to look at: some of them will do
