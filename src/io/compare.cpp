@@ -180,7 +180,8 @@ Comparison compare_results(const Result& base, const Result& now, const CompareO
     p_values.push_back(c.points.back().p_value);
   }
   const std::vector<double> adjusted = holm_adjust(p_values);
-  const int64_t tested = std::ranges::count_if(p_values, [](double p) { return std::isfinite(p); });
+  const int64_t tested = std::max<int64_t>(
+      1, std::ranges::count_if(p_values, [](double p) { return std::isfinite(p); }));
   for (size_t i = 0; i < c.points.size(); ++i) {
     c.points[i].p_adjusted = adjusted[i];
     c.points[i].verdict = classify(c.points[i], tested, options);
