@@ -11,7 +11,7 @@
 namespace longnet {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 // One branch over one sequence, as the papers word it.
 class BranchDefinition {
@@ -123,15 +123,15 @@ void fold_keys(const AttentionProblem& p, const BranchDefinition& branch, const 
 
 ReferenceRow mix(const std::vector<RowOracle::Row>& branches, const DilatedPattern& pattern,
                  size_t head_dim) {
-  ReferenceRow out{std::vector<double>(head_dim, 0.0), -kInfinity};
-  double top = -kInfinity, sum = 0;
+  ReferenceRow out{std::vector<double>(head_dim, 0.0), kMinusInfinity};
+  double top = kMinusInfinity, sum = 0;
   for (const auto& b : branches) top = std::max(top, b.lse);
-  if (top == -kInfinity) return out;
+  if (top == kMinusInfinity) return out;
   for (const auto& b : branches) sum += std::exp(b.lse - top);
   out.lse = top + std::log(sum);
   for (const auto& b : branches) {
     double weight = std::exp(b.lse - out.lse);
-    if (pattern.mix != MixRule::kLse) weight = b.lse == -kInfinity ? 0 : 1;
+    if (pattern.mix != MixRule::kLse) weight = b.lse == kMinusInfinity ? 0 : 1;
     if (pattern.mix == MixRule::kMean) weight /= double(pattern.branches.size());
     for (size_t i = 0; i < head_dim; ++i) out.o[i] += weight * b.o[i];
   }
