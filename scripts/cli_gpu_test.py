@@ -138,8 +138,9 @@ class Gpu(Case):
 
     def test_results_by_two_transports(self):
         sweep = (*MODEL, "--set", "sweep.algorithm=ring", "--set", "sweep.seq_len=512", "--set", "sweep.ranks=2", "--ranks", "2")
+        samples = ("--set", "measure.min_samples=4", "--set", "measure.max_samples=4")  # fewer decide nothing
         for transport in ("nccl", "nccl_registered"):
-            self.run_config("h100-8", *sweep, "--transport", transport, gpus=2, out=transport)
+            self.run_config("h100-8", *sweep, *samples, "--transport", transport, gpus=2, out=transport)
         both = (str(self.path / "nccl"), str(self.path / "nccl_registered"))
         self.assertIn("nothing could be compared", self.expect(1, "compare", *both).stdout)
         self.assertRegex(self.expect(0, "compare", *both, "--threshold", "10000%", "--any-transport").stdout, "missing 0 : no regression")
