@@ -17,12 +17,12 @@ lnbench=build/release/bin/lnbench
 say "this machine (lnbench env)"
 "$lnbench" env
 say "what will run (lnbench plan $config)"
-"$lnbench" plan "$config" | grep -v skipped_excluded
+"$lnbench" plan "$config" | grep -vE '^[^#].* skipped_excluded'
 say "correctness first (mpirun -np $ranks lnbench check, points up to 16K tokens)"
 mpirun -np "$ranks" "$lnbench" check "$config" --set check.max_seq_len=16K --filter 'seq_len<=16K'
 result=results/$(date -u +%Y%m%dT%H%M%SZ)-$(basename "$config" .json)
 say "the sweep (mpirun -np $ranks lnbench run $config)"
-mpirun -np "$ranks" "$lnbench" run "$config" -o "$result" | grep -v skipped_excluded
+mpirun -np "$ranks" "$lnbench" run "$config" -o "$result" | grep -vE '^[^#].* skipped_excluded'
 walk=results/$(date -u +%Y%m%dT%H%M%SZ)-sixteen-million
 say "sixteen million tokens on one device in the place of 16 ranks (lnbench run configs/sixteen-million.json)"
 "$lnbench" run configs/sixteen-million.json -o "$walk"
