@@ -5,7 +5,7 @@
 // arXiv 1904.10509) and stands alone: of `pattern` it reads the structs, no function, and it knows
 // neither schedules nor slices. What it shares with the code that it checks is the generator of the
 // inputs. A wrong offset, K/V head, segment or part elsewhere is a difference here;
-// definition_test.cpp holds its source against this.
+// scripts/layering_test.py holds its source to that.
 //
 //   N = 10, branch (w, r) = (4, 2), head 1 of two: query 5 is selected and sees keys 5 and 7.
 #pragma once
