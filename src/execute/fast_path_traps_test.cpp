@@ -1,5 +1,5 @@
 // The traps of other implementations, on the fast path, e.g. a last segment shorter than its rate
-// that is padded; sample_check_test has them on the definition.
+// that is padded; definition_test has them on the definition.
 #include "execute/testing/executor_case.h"
 
 namespace longnet {
