@@ -10,10 +10,13 @@
 
 #include "comm/mpi/mpi_world.h"
 #include "comm/testing/communicator_checks.h"
+#include "comm/testing/late_communicator.h"
 #include "core/check.h"
 #include "execute/program_executor.h"
 #include "execute/sample_check.h"
 #include "execute/testing/allocation_counter.h"
+#include "run/measure_point.h"
+#include "run/testing/points.h"
 #include "schedule/accounting.h"
 #include "schedule/check_schedule.h"
 #include "schedule/lower_collectives.h"
@@ -99,6 +102,24 @@ void check_large_messages(Communicator& comm) {
     check(data[spot] == std::byte(spot % 251 + 1), "byte ", spot, " of a large gather is wrong");
 }
 
+// A program that no longer waits for its messages fails its point, though all its inputs stay.
+void check_late_messages(Communicator& comm) {
+  RunnerOptions options;
+  options.measure = {.warmup = 1, .min_samples = 2, .max_samples = 2};
+  options.ablations = false;
+  for (const char* algorithm : {"ring", "dilated", "ulysses"}) {
+    const PointPlan plan = small_plan(algorithm, comm.size(), 60 * comm.size());
+    if (plan.point.status != PointStatus::kOk) continue;
+    LateCommunicator late(comm, 1);
+    const PointRecord bad = measure_point(plan, options, late);
+    const PointRecord good = measure_point(plan, options, comm);
+    if (comm.rank() != 0) continue;
+    check(good.status == PointStatus::kOk, algorithm, ": ", good.reason);
+    check(bad.status == PointStatus::kCheckFailed && bad.check.status == "fail", algorithm,
+          " passes without waiting for its messages");
+  }
+}
+
 // A line of /proc/self/status, e.g. "VmHWM:    81920 kB", in bytes.
 int64_t process_memory(const std::string& key) {
   std::ifstream status("/proc/self/status");
@@ -147,6 +168,7 @@ void check_resident_memory(const AlgorithmInfo& algorithm, Communicator& comm) {
 void check_everything(Communicator& comm) {
   check_communicator(comm);
   if (comm.size() == 2) check_large_messages(comm);
+  check_late_messages(comm);
   int forwards = 0;
   for (const AlgorithmInfo& algorithm : algorithms())
     for (const ShardedProblem& s : shapes(comm.size()))

@@ -46,6 +46,8 @@ class Executor {
   // Collective. Fills Q, K and V from the generator and opens what communicates; every other buffer
   // becomes NaN, so that a row that is read before it is written, or never written, shows.
   virtual void fill_inputs() = 0;
+  // Makes every buffer but the inputs NaN again: rows of an earlier run cannot pass for the next's.
+  virtual void poison(const RowWorker& worker) { longnet::poison(*bound_, worker); }
   // Returns when the run is over: its seconds by the clock of whatever runs it.
   virtual double run(RunMode mode) = 0;
   double run() { return run(RunMode::kFull); }
@@ -63,10 +65,8 @@ class Executor {
   virtual std::optional<SingleAttend> single_attend() { return {}; }
   virtual double run(const SingleAttend&) { return 0; }
 
-  // Returns the errors of the samples in this shard against the reference for `problem`. That is
-  // the program's problem, or one whose batch contains the program's batch.
-  virtual SampleErrors compare(const AttentionProblem& problem,
-                               const std::vector<QuerySample>& samples) const = 0;
+  // Returns the errors of the last run's output against rows of this shard (expected_rows).
+  virtual SampleErrors compare(const ExpectedRows& expected) const = 0;
   // Number of values of the output that are NaN: 0 after a right run.
   virtual int64_t count_nan() const = 0;
   // Returns the largest errors that pass the check. `given`: the relative L2 error, 0 for the

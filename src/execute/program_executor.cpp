@@ -67,6 +67,11 @@ void ProgramExecutor::fill_inputs() {
   longnet::fill_inputs(*bound_, *make_cpu_row_worker());
 }
 
+void ProgramExecutor::poison(const RowWorker& worker) {
+  Executor::poison(worker);
+  worker.poison(workspace_.bytes(), bound_->threads());
+}
+
 double ProgramExecutor::elapsed() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
 }
@@ -206,11 +211,6 @@ RunPhases ProgramExecutor::phases() const {
     if (std::holds_alternative<Attend>(what)) phases.attend_s += took;
   }
   return phases;
-}
-
-SampleErrors ProgramExecutor::compare(const AttentionProblem& problem,
-                                      const std::vector<QuerySample>& samples) const {
-  return compare_samples(*bound_, problem, samples);
 }
 
 int64_t ProgramExecutor::count_nan() const {

@@ -31,6 +31,7 @@ class ProgramExecutor final : public Executor {
   ~ProgramExecutor() override;
 
   void fill_inputs() override;
+  void poison(const RowWorker& worker) override;
   using Executor::run;
   double run(RunMode mode) override;
   std::optional<SingleAttend> single_attend() override;
@@ -38,8 +39,9 @@ class ProgramExecutor final : public Executor {
 
   RunPhases phases() const override;  // of the last run
   std::span<const OpTime> op_times() const override { return times_; }
-  SampleErrors compare(const AttentionProblem& problem,
-                       const std::vector<QuerySample>& samples) const override;
+  SampleErrors compare(const ExpectedRows& expected) const override {
+    return compare_samples(*bound_, expected);
+  }
   int64_t count_nan() const override;
   Tolerance tolerance(double given, bool) const override { return {.rel_l2 = given}; }
 

@@ -91,6 +91,11 @@ uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker) {
   return digest;
 }
 
+void poison(const BoundProgram& bound, const RowWorker& worker) {
+  for (int slot = kOutputSlot; slot < int(bound.program().slots.size()); ++slot)
+    worker.poison(bound.memory(slot), bound.threads());
+}
+
 uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker) {
   uint64_t digest = 0;
   for (const TensorKind kind : kInputs)

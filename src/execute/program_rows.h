@@ -14,6 +14,8 @@ RowFormat row_format(const AttentionProblem& problem);
 
 // Fills Q, K and V of the shard from the generator. Returns their digest (kernels/row_worker.h).
 uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker);
+// Fills every slot but the inputs with NaN: what a run has not written cannot pass for its output.
+void poison(const BoundProgram& bound, const RowWorker& worker);
 // The digest of Q, K and V as they are in memory.
 uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker);
 // The rows of Q (kind kQuery) or of K and V (kKeyValue) of the shard.

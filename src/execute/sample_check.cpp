@@ -139,43 +139,55 @@ void SampleErrors::add(const SampleErrors& o) {
   rounded = rounded || o.rounded;
 }
 
-std::vector<QuerySample> own_samples(const BoundProgram& bound,
-                                     const std::vector<QuerySample>& samples) {
+void SampleErrors::keep_worst(const SampleErrors& o) {
+  const auto keep = [](double& a, double b) { a = std::isnan(a) || a >= b ? a : b; };
+  queries = std::max(queries, o.queries);
+  rounded = rounded || o.rounded;
+  keep(difference, o.difference);
+  keep(norm, o.norm);
+  keep(spread_difference, o.spread_difference);
+  keep(spread_norm, o.spread_norm);
+  keep(worst_row, o.worst_row);
+  keep(worst_lse, o.worst_lse);
+}
+
+ExpectedRows expected_rows(const AttentionProblem& problem, const DilatedPattern& pattern,
+                           std::vector<QuerySample> samples, bool rounded) {
+  ExpectedRows out{std::move(samples), {}, rounded};
+  out.rows = reference_rows(problem, pattern, out.samples);
+  if (rounded)
+    for (ReferenceRow& row : out.rows)
+      for (double& x : row.o) x = double(bf16_value(bf16_bits(float(x))));
+  return out;
+}
+
+ExpectedRows expected_rows(const BoundProgram& bound, const AttentionProblem& problem,
+                           const std::vector<QuerySample>& samples) {
   const int64_t first = bound.first_batch(), end = first + bound.sharded().problem.batch;
   std::vector<QuerySample> mine;
   for (const QuerySample& q : samples)
     if (bound.shard().index_of(q.token) >= 0 && q.batch >= first && q.batch < end)
       mine.push_back(q);
-  return mine;
+  const bool rounded =
+      !bound.program().output_is_partial() && bound.sharded().problem.dtype == DType::kBFloat16;
+  return expected_rows(problem, bound.sharded().pattern, std::move(mine), rounded);
 }
 
-bool output_is_rounded(const BoundProgram& bound) {
-  return !bound.program().output_is_partial() && bound.sharded().problem.dtype == DType::kBFloat16;
+SampleErrors compare_samples(const BoundProgram& bound, const ExpectedRows& expected) {
+  return compare_rows(expected, [&](size_t i) {
+    const auto [sequence, head, token, spread] = expected.samples[i];
+    const int64_t batch = sequence - bound.first_batch();
+    OutputRow row{output_row(bound, batch, head, token), {}};
+    if (bound.program().output_is_partial()) row.lse = *output_lse(bound, batch, head, token);
+    return row;
+  });
 }
 
-SampleErrors compare_samples(const BoundProgram& bound, const AttentionProblem& problem,
-                             const std::vector<QuerySample>& samples) {
-  const auto mine = own_samples(bound, samples);
-  return compare_rows(problem, bound.sharded().pattern, mine, output_is_rounded(bound),
-                      [&](size_t i) {
-                        const auto [sequence, head, token, spread] = mine[i];
-                        const int64_t batch = sequence - bound.first_batch();
-                        OutputRow row{output_row(bound, batch, head, token), {}};
-                        if (bound.program().output_is_partial())
-                          row.lse = *output_lse(bound, batch, head, token);
-                        return row;
-                      });
-}
-
-SampleErrors compare_rows(const AttentionProblem& problem, const DilatedPattern& pattern,
-                          const std::vector<QuerySample>& samples, bool rounded,
+SampleErrors compare_rows(const ExpectedRows& all,
                           const std::function<OutputRow(size_t sample)>& computed) {
-  std::vector<ReferenceRow> expected = reference_rows(problem, pattern, samples);
-  if (rounded)
-    for (ReferenceRow& row : expected)
-      for (double& x : row.o) x = double(bf16_value(bf16_bits(float(x))));
-  SampleErrors e{.queries = int64_t(samples.size()), .rounded = rounded};
-  for (size_t i = 0; i < samples.size(); ++i) {
+  const std::vector<ReferenceRow>& expected = all.rows;
+  SampleErrors e{.queries = int64_t(expected.size()), .rounded = all.rounded};
+  for (size_t i = 0; i < expected.size(); ++i) {
     const auto [row, lse] = computed(i);
     double row_difference = 0, row_norm = 0;
     for (size_t c = 0; c < row.size(); ++c) {
@@ -184,7 +196,7 @@ SampleErrors compare_rows(const AttentionProblem& problem, const DilatedPattern&
     }
     e.difference += row_difference;
     e.norm += row_norm;
-    if (samples[i].spread) {
+    if (all.samples[i].spread) {
       e.spread_difference += row_difference;
       e.spread_norm += row_norm;
     }
@@ -213,11 +225,10 @@ CheckOutcome judge(const SampleErrors& e, int64_t nan_values, const ShardedProbl
   return out;
 }
 
-CheckOutcome check_samples(const Executor& executor, const std::vector<QuerySample>& samples,
-                           Communicator& comm, double tolerance) {
-  const SampleErrors mine = executor.compare(executor.sharded().problem, samples);
-  double sums[6] = {double(mine.queries),         mine.difference,        mine.norm,
-                    double(executor.count_nan()), mine.spread_difference, mine.spread_norm};
+CheckOutcome judge_together(const Executor& executor, const SampleErrors& mine, int64_t nan_values,
+                            Communicator& comm, double tolerance) {
+  double sums[6] = {double(mine.queries), mine.difference,        mine.norm,
+                    double(nan_values),   mine.spread_difference, mine.spread_norm};
   double maxima[3] = {mine.worst_row, mine.worst_lse, mine.rounded ? 1.0 : 0.0};
   comm.all_sum(sums);
   comm.all_max(maxima);
@@ -230,6 +241,13 @@ CheckOutcome check_samples(const Executor& executor, const std::vector<QuerySamp
                 .worst_lse = maxima[1],
                 .rounded = maxima[2] > 0},
                int64_t(sums[3]), executor.sharded(), executor.tolerance(tolerance, mine.rounded));
+}
+
+CheckOutcome check_samples(const Executor& executor, const std::vector<QuerySample>& samples,
+                           Communicator& comm, double tolerance) {
+  const auto expected = expected_rows(executor.bound(), executor.sharded().problem, samples);
+  return judge_together(executor, executor.compare(expected), executor.count_nan(), comm,
+                        tolerance);
 }
 
 }  // namespace longnet

@@ -36,25 +36,32 @@ struct SampleErrors {
   double worst_lse = 0;                           // of max(1, |LSE|); of outputs that have one
   bool rounded = false;                           // the output travelled in bf16
   void add(const SampleErrors& other);
+  // Of runs of the same samples: the largest of each error.
+  void keep_worst(const SampleErrors& other);
 };
-// Rows that something has computed for `samples`, in their order, against the reference for
-// `problem`; `rounded`: they travelled in bf16.
+
+// Rows by the definition, made once and held against the outputs of any number of runs.
+struct ExpectedRows {
+  std::vector<QuerySample> samples;
+  std::vector<ReferenceRow> rows;
+  bool rounded = false;  // to bf16, in which the output travels
+};
+ExpectedRows expected_rows(const AttentionProblem& problem, const DilatedPattern& pattern,
+                           std::vector<QuerySample> samples, bool rounded);
+// Those of the samples that lie in the shard and the sequences of `bound`. `problem`: the
+// program's, or one whose batch contains the program's batch.
+ExpectedRows expected_rows(const BoundProgram& bound, const AttentionProblem& problem,
+                           const std::vector<QuerySample>& samples);
+
+// Rows that something has computed for the samples, in their order, against the expected ones.
 struct OutputRow {
   std::span<const float> o;
   std::optional<float> lse;  // nothing when the output has none
 };
-SampleErrors compare_rows(const AttentionProblem& problem, const DilatedPattern& pattern,
-                          const std::vector<QuerySample>& samples, bool rounded,
+SampleErrors compare_rows(const ExpectedRows& expected,
                           const std::function<OutputRow(size_t sample)>& computed);
-// The samples that lie in the shard and the sequences of `bound`.
-std::vector<QuerySample> own_samples(const BoundProgram& bound,
-                                     const std::vector<QuerySample>& samples);
-// The output of `bound` travelled in bf16.
-bool output_is_rounded(const BoundProgram& bound);
-// The rows of `bound`'s output, in host memory, for those samples that it owns, against the
-// reference for `problem`.
-SampleErrors compare_samples(const BoundProgram& bound, const AttentionProblem& problem,
-                             const std::vector<QuerySample>& samples);
+// The output of `bound`, in host memory.
+SampleErrors compare_samples(const BoundProgram& bound, const ExpectedRows& expected);
 
 struct CheckOutcome {
   int64_t queries = 0;
@@ -82,8 +89,11 @@ struct Tolerance {
 CheckOutcome judge(const SampleErrors& errors, int64_t nan_values, const ShardedProblem& sharded,
                    const Tolerance& tolerance = {});
 
-// Each rank checks the samples that it owns; every rank gets the outcome of all. `tolerance` 0: the
-// executor's default.
+// Every rank gets the outcome of all ranks' errors and NaN values. `tolerance` 0: the executor's
+// default.
+CheckOutcome judge_together(const Executor& executor, const SampleErrors& mine, int64_t nan_values,
+                            Communicator& comm, double tolerance = 0);
+// Each rank checks the samples that it owns in the output of the last run.
 CheckOutcome check_samples(const Executor& executor, const std::vector<QuerySample>& samples,
                            Communicator& comm, double tolerance = 0);
 

@@ -101,7 +101,7 @@ TEST(CompareRows, TheSpreadErrorIsThatOfSpreadRows) {
     rows.emplace_back(exact.begin(), exact.end());
   }
   const auto outcome = [&] {
-    return judge(compare_rows(problem, s.pattern, samples, false,
+    return judge(compare_rows(expected_rows(problem, s.pattern, samples, false),
                               [&](size_t i) {
                                 return OutputRow{rows[i], {}};
                               }),

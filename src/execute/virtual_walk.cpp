@@ -81,7 +81,10 @@ class VirtualWalk final : public UnitWalk {
         run_op(*bound, i, choice.attends[i], out);
     if (samples)
       inspect(
-          *bound, [&](const AttentionProblem& p) { return compare_samples(*bound, p, *samples); },
+          *bound,
+          [&](const AttentionProblem& p) {
+            return compare_samples(*bound, expected_rows(*bound, p, *samples));
+          },
           out);
   }
 
@@ -106,8 +109,8 @@ class VirtualWalk final : public UnitWalk {
     }
     {
       Stopwatch watch(out.times.poison_s);
-      for (int slot = kOutputSlot; slot < int(bound->program().slots.size()); ++slot)
-        worker_->poison(bound->memory(slot), threads_);
+      poison(*bound, *worker_);
+      worker_->poison(workspace_.bytes(), threads_);
     }
     Stopwatch watch(out.times.generate_s);
     out.input_digest = fill_inputs(*bound, *worker_);

@@ -134,6 +134,8 @@ struct CheckRecord {
   double spread_rel_l2_error = kNotMeasured;
   int64_t queries = 0;
   double tolerance = kNotMeasured;
+  int64_t runs = 0;  // whose output was checked: of all samples and the warm-up
+  double poison_s = kNotMeasured, compare_s = kNotMeasured;  // of the slowest rank, never timed
   static void fields(auto& c, auto&& visit) {
     visit("status", c.status, {.words = {"pass", "fail", "not_run"}});
     visit("reference", c.reference, {.null = true});
@@ -142,6 +144,9 @@ struct CheckRecord {
     visit("spread_rel_l2_error", c.spread_rel_l2_error, {.later = true});
     visit("queries", c.queries);
     visit("tolerance", c.tolerance);
+    visit("runs", c.runs, {.later = true});
+    visit("poison_s", c.poison_s, {.min = 0, .later = true});
+    visit("compare_s", c.compare_s, {.min = 0, .later = true});
   }
 };
 

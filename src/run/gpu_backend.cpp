@@ -115,6 +115,7 @@ class GpuSession final : public PointSession {
       comm_.barrier();
     }
     replay_ = worth_a_replay();
+    clocks_.look();
     record.metrics["graph_replay"] = replay_ ? 1 : 0;
   }
   const CommCounters& counters() const override { return transport_->counters(); }
@@ -124,14 +125,17 @@ class GpuSession final : public PointSession {
     return {.prepare =
                 [this] {
                   const Stream& stream = device().compute_stream();
-                  clocks_.look();
                   stream.fill(flush_.data(), 0x5A, flush_.size());
                   if (comm_.size() == 1) return;  // and hides the host's first launches
                   stream.synchronize();
                   comm_.barrier();
                   transport_->stream_barrier(stream);
                 },
-            .run = [this] { clock_s_ += replay_ ? device().replay() : executor_->run(); },
+            .run =
+                [this] {
+                  clock_s_ += replay_ ? device().replay() : executor_->run();
+                  clocks_.look();  // not timed: the clock is the device's
+                },
             // Each device has a clock of its own.
             .over_ranks = [this](const RunSpan& own) { return comm_.max_of(own.seconds()); },
             .broadcast_from_root = [this](bool go_on) { return comm_.broadcast_flag(go_on); },
@@ -145,7 +149,6 @@ class GpuSession final : public PointSession {
   }
 
   void record_conditions(PointRecord& record) override {
-    clocks_.look();
     // With what the transport and lazily loaded kernels took.
     const double growth = double(free_before_ - device_free_bytes() - flush_.size());
     clocks_.write(record, &comm_);

@@ -1,9 +1,11 @@
 #include "run/measure_point.h"
 
+#include <algorithm>
 #include <functional>
 #include <new>
 
 #include "core/check.h"
+#include "core/stopwatch.h"
 #include "measure/sampler.h"
 #include "run/fill_record.h"
 #include "schedule/check_schedule.h"
@@ -56,22 +58,66 @@ bool refused(const std::function<void()>& body, const PointPlan& plan, PointReco
   return false;
 }
 
-SampleSet take_samples(PointSession& session, const MeasureConfig& measure) {
+// Proves every run of a point, beside the timing: what a run must write is poisoned before it, and
+// sampled rows of what it wrote are held against the definition, which recomputes them once.
+class RunChecks {
+ public:
+  RunChecks(PointSession& session, const CheckConfig& config)
+      : executor_(session.executor()), worker_(session.worker()), tolerance_(config.tolerance) {
+    const Stopwatch watch(compare_s_);
+    expected_ = expected_rows(executor_.bound(), executor_.sharded().problem,
+                              choose_samples(executor_.sharded(), config.sampled_queries));
+  }
+
+  // Before each run; a barrier must follow, since a rank that runs sends into the others' buffers.
+  void prepare_run() {
+    if (runs_++ > 0) check_last_run();
+    const Stopwatch watch(poison_s_);
+    executor_.poison(worker_);
+  }
+
+  // Once, after the last run. Collective.
+  void record(PointRecord& record, Communicator& comm) {
+    check_last_run();
+    set_check(record, judge_together(executor_, errors_, nan_values_, comm, tolerance_));
+    record.check.runs = runs_;
+    record.check.poison_s = comm.max_of(poison_s_);
+    record.check.compare_s = comm.max_of(compare_s_);
+  }
+
+ private:
+  void check_last_run() {
+    const Stopwatch watch(compare_s_);
+    errors_.keep_worst(executor_.compare(expected_));
+    nan_values_ = std::max(nan_values_, executor_.count_nan());
+  }
+
+  Executor& executor_;
+  const RowWorker& worker_;
+  double tolerance_;
+  ExpectedRows expected_;
+  SampleErrors errors_;
+  int64_t runs_ = 0, nan_values_ = 0;
+  double poison_s_ = 0, compare_s_ = 0;
+};
+
+SampleSet take_samples(PointSession& session, const MeasureConfig& measure, RunChecks& checks) {
+  SampleHooks hooks = session.sample_hooks();
+  hooks.prepare = [&checks, start = std::move(hooks.prepare)] {
+    checks.prepare_run();
+    start();
+  };
   return sample({.warmup = int(measure.warmup),
                  .min_samples = int(measure.min_samples),
                  .max_samples = int(measure.max_samples),
                  .target_ci = measure.target_ci,
                  .time_budget_s = measure.point_timeout_s},
-                session.sample_hooks());
+                hooks);
 }
 
-// Checks and records the last sample: its output, its inputs and the times of its ops.
-void record_last_run(PointRecord& record, PointSession& session, const CheckConfig& config,
-                     Communicator& comm) {
+// Records the last sample: its output, its inputs and the times of its ops.
+void record_last_run(PointRecord& record, PointSession& session, Communicator& comm) {
   Executor& executor = session.executor();
-  set_check(record,
-            check_samples(executor, choose_samples(executor.sharded(), config.sampled_queries),
-                          comm, config.tolerance));
   record_content(record, executor, session.worker(), comm);
   if (!executor.times_every_run()) {
     executor.time_ops(true);
@@ -100,7 +146,8 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
   if (!refused(fill, plan, record, comm)) {
     session->warm_up(record);
     session->reset_counters();
-    const SampleSet samples = take_samples(*session, options.measure);
+    RunChecks checks(*session, options.check);
+    const SampleSet samples = take_samples(*session, options.measure, checks);
     session->record_conditions(record);
     if (samples.samples_s.empty()) {
       record.status = PointStatus::kTimeout;
@@ -112,7 +159,8 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
       record_communication(record, *session, samples, comm);
       record_per_rank(record, schedule, samples, comm);
       record_memory(record, *session, plan, comm);
-      record_last_run(record, *session, options.check, comm);
+      checks.record(record, comm);
+      record_last_run(record, *session, comm);
       record_phases(record, *session, options.ablations, comm);  // last: it spoils the buffers
       record_work(record, plan, session->peak_flops());
     }

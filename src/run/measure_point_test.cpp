@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/testing/late_communicator.h"
 #include "comm/threads/thread_world.h"
 #include "run/testing/points.h"
 #include "run/walk_point.h"
@@ -69,6 +70,31 @@ TEST(MeasurePoint, ATooStrictToleranceFailsThePoint) {
   const PointRecord r = measured(small_plan("local", 1), options);
   EXPECT_EQ(r.status, PointStatus::kCheckFailed);
   EXPECT_FALSE(r.ablations);
+}
+
+TEST(MeasurePoint, EverySampleIsChecked) {
+  const PointRecord r = measured(small_plan("ring", 2), quick_options());
+  EXPECT_EQ(r.check.runs, 3);  // one of them warms up
+  EXPECT_GT(r.check.poison_s, 0);
+  EXPECT_GT(r.check.compare_s, 0);
+}
+
+// The first run waits. Its messages are there when the second one reads them too early: the inputs
+// are the same, and so would the output be, had nobody poisoned what came in.
+TEST(MeasurePoint, RowsOfAnEarlierRunDoNotPass) {
+  RunnerOptions options = quick_options();
+  options.ablations = false;
+  for (const char* algorithm : {"ring", "dilated", "all_gather", "ulysses", "query_gather"}) {
+    const PointPlan plan = small_plan(algorithm, 2);
+    PointRecord root;
+    run_on_threads(2, [&](Communicator& comm) {
+      LateCommunicator late(comm, 1);
+      PointRecord mine = measure_point(plan, options, late);
+      if (comm.rank() == 0) root = std::move(mine);
+    });
+    EXPECT_EQ(root.status, PointStatus::kCheckFailed) << algorithm;
+    EXPECT_EQ(root.check.status, "fail") << algorithm;
+  }
 }
 
 TEST(WalkPoint, LeavesTheContentThatRanksLeave) {

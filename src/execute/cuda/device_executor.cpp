@@ -357,18 +357,16 @@ int64_t DeviceExecutor::count_nan() const {
 }
 
 // Sampled rows are copied to the host.
-SampleErrors DeviceExecutor::compare(const AttentionProblem& problem,
-                                     const std::vector<QuerySample>& samples) const {
+SampleErrors DeviceExecutor::compare(const ExpectedRows& expected) const {
   const BoundProgram& bound = *bound_;
-  const int64_t d = problem.head_dim;
-  const auto mine = own_samples(bound, samples);
-  const int64_t count = int64_t(mine.size());
+  const int64_t d = sharded().problem.head_dim;
+  const int64_t count = int64_t(expected.samples.size());
   MemoryLedger ledger;
   DeviceBuffer packed(ledger, "check", count * (d + 1) * int64_t{sizeof(float)});
   auto* const at = reinterpret_cast<float*>(packed.data());
   std::vector<PackTask> rows, lses;
   for (int64_t i = 0; i < count; ++i) {
-    const QuerySample& q = mine[size_t(i)];
+    const QuerySample& q = expected.samples[size_t(i)];
     const int64_t batch = q.batch - bound.first_batch();
     rows.push_back({output_row(bound, batch, q.head, q.token).data(), at + i * d, d, d, 1});
     lses.push_back({output_lse(bound, batch, q.head, q.token), at + count * d + i, 1, 1, 1});
@@ -381,13 +379,11 @@ SampleErrors DeviceExecutor::compare(const AttentionProblem& problem,
   std::vector<float> host(size_t(count * (d + 1)));
   compute_.copy(host.data(), packed.data(), packed.size());
   compute_.synchronize();
-  return compare_rows(problem, bound.sharded().pattern, mine, output_is_rounded(bound),
-                      [&](size_t i) {
-                        OutputRow row{{host.data() + int64_t(i) * d, size_t(d)}, {}};
-                        if (bound.program().output_is_partial())
-                          row.lse = host[size_t(count * d) + i];
-                        return row;
-                      });
+  return compare_rows(expected, [&](size_t i) {
+    OutputRow row{{host.data() + int64_t(i) * d, size_t(d)}, {}};
+    if (bound.program().output_is_partial()) row.lse = host[size_t(count * d) + i];
+    return row;
+  });
 }
 
 }  // namespace longnet

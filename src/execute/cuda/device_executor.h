@@ -90,8 +90,7 @@ class DeviceExecutor final : public Executor {
   int64_t received_bytes() const { return received_bytes_; }  // virtual ranks: of a run
   const WalkShare& share() const { return share_; }           // zeros when everything runs
 
-  SampleErrors compare(const AttentionProblem& problem,
-                       const std::vector<QuerySample>& samples) const override;
+  SampleErrors compare(const ExpectedRows& expected) const override;
   int64_t count_nan() const override;
   Tolerance tolerance(double given, bool rounded) const override {
     return device_tolerance(given, rounded);

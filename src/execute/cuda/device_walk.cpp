@@ -47,7 +47,10 @@ class DeviceWalk final : public UnitWalk {
     if (samples)
       inspect(
           executor->bound(),
-          [&](const AttentionProblem& p) { return executor->compare(p, *samples); }, out);
+          [&](const AttentionProblem& p) {
+            return executor->compare(expected_rows(executor->bound(), p, *samples));
+          },
+          out);
   }
 
   std::shared_ptr<const DeviceKernel> kernel_;
