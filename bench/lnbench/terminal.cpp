@@ -194,6 +194,9 @@ std::string result_row(const PointRecord& r) {
       r.source == Source::kExtrapolated && share != r.metrics.end())
     row += concat(" from ", number(100 * share->second, share->second < 0.1 ? 2 : 3), " %");
   if (r.source == Source::kReplayed) row += " # replayed";
+  if (r.check.strata_left_out > 0)
+    row += concat(" # ", r.check.strata_left_out, " of ", r.check.strata,
+                  " strata beyond check.max_queries");
   return r.reason.empty() ? row : concat(row, " # ", r.reason);
 }
 

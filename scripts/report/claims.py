@@ -42,7 +42,7 @@ from .model import Point
 from .noise import quiet_only
 from .rows import Context
 from .series import group_by, sources_of
-from .units import bytes_label, plural, significant, token_label
+from .units import bytes_label, integer_label, plural, significant, token_label
 
 BRANCH = ("segment_length", "dilation_rate", "summary_tokens")
 MIN_LENGTHS = 3  # different lengths of one line
@@ -243,12 +243,14 @@ def equals_reference(ctx: Context, source: str) -> Evidence:
         found, allowed = point.num("check.rel_l2_error"), point.num("check.tolerance")
         if found is not None:
             worst[allowed or 0] = max(found, worst.get(allowed or 0, 0))
+    left_out = sum(int(p.num("check.strata_left_out") or 0) for p in passed)
+    beyond = f" {integer_label(left_out)} strata (branch, head, rank) beyond the budget have no checked row." if left_out else ""
     error = ", largest relative L2 error " if worst else ""
     error += ", ".join(f"{e:.2g}" + (f" (tolerance {t:.2g})" if t else "") for t, e in sorted(worst.items()))
     return Evidence(
         source,
         SUPPORTED,
-        f"{'all ' if len(passed) > 1 else ''}{plural(len(passed), 'checked point')} {'agree' if len(passed) > 1 else 'agrees'} with the reference{error}.",
+        f"{'all ' if len(passed) > 1 else ''}{plural(len(passed), 'checked point')} {'agree' if len(passed) > 1 else 'agrees'} with the reference{error}.{beyond}",
     )
 
 

@@ -126,6 +126,8 @@ COLUMNS: tuple[Column, ...] = (
     number_column("predicted_peak_bytes", "memory predicted", "memory.predicted_peak_bytes", bytes_label),
     text_column("check_status", "check", "check.status"),
     number_column("queries", "rows checked", "check.queries", integer_label),
+    number_column("strata", "strata", "check.strata", integer_label),
+    number_column("strata_left_out", "strata unchecked", "check.strata_left_out", integer_label),
     number_column("rel_l2_error", "relative L2 error", "check.rel_l2_error", error_label),
     number_column("max_rel_error", "largest relative error", "check.max_rel_error", error_label),
     number_column("tolerance", "tolerance", "check.tolerance", error_label),

@@ -59,6 +59,14 @@ class BranchDefinition {
   bool selects_query(int64_t token, int64_t offset) const {
     return is_summary() || selects_key(token, offset);
   }
+  // The first query of [token, end) that sees a key, of another token than its own if `others`;
+  // `end`: none.
+  int64_t first_seeing_query(int64_t token, int64_t offset, int64_t end, bool others) const {
+    while (token < end && !sees_keys(token, offset, others))
+      token = is_summary() ? (segment(token) + 1) * b_.segment_length  // its segment sees the same
+                           : first_selected(token + 1, offset, end);
+    return std::min(token, end);
+  }
   bool sees_segment(int64_t query_segment, int64_t key_segment) const {
     return is_summary() != (query_segment == key_segment);
   }
@@ -72,6 +80,33 @@ class BranchDefinition {
   }
 
  private:
+  // The first selected token of [token, end), of a branch that is no summary; `end`: none.
+  int64_t first_selected(int64_t token, int64_t offset, int64_t end) const {
+    while (token < end && !selects_key(token, offset)) {
+      const auto next_part = std::ranges::upper_bound(part_begins_, token);
+      const int64_t in_segment = token % b_.segment_length;
+      const int64_t since = std::min(in_segment, token - *(next_part - 1));
+      const int64_t ahead = offset - since % b_.dilation_rate;
+      // There, unless the selection begins anew before.
+      int64_t next = token + (ahead > 0 ? ahead : ahead + b_.dilation_rate);
+      if (next_part != part_begins_.end()) next = std::min(next, *next_part);
+      token = std::min(next, token - in_segment + b_.segment_length);
+    }
+    return std::min(token, end);
+  }
+  bool sees_keys(int64_t query, int64_t offset, bool others) const {
+    const int64_t own = segment(query);
+    const int64_t end = p_.causal ? query + 1 : end_of_keys(own);
+    if (!is_summary()) {  // a selected query sees the key of its own token
+      if (!selects_query(query, offset) || !others) return selects_query(query, offset);
+      return first_selected(first_key(own), offset, end) < query ||
+             first_selected(query + 1, offset, end) < end;
+    }
+    for (int64_t t = 0; t < end; ++t)
+      if (sees_segment(own, segment(t)) && selects_key(t, offset)) return true;
+    return false;
+  }
+
   DilatedBranch b_;
   OffsetRule rule_;
   const AttentionProblem& p_;
@@ -139,6 +174,12 @@ ReferenceRow mix(const std::vector<RowOracle::Row>& branches, const DilatedPatte
 }
 
 }  // namespace
+
+int64_t first_seeing_query(const AttentionProblem& problem, const DilatedPattern& pattern,
+                           SeenKeys seen, const QuerySample& from, int64_t end) {
+  const BranchDefinition b(pattern, seen.branch, problem);
+  return b.first_seeing_query(from.token, b.offset(from.head), end, seen.others);
+}
 
 std::vector<ReferenceRow> reference_rows(const AttentionProblem& p, const DilatedPattern& pattern,
                                          const std::vector<QuerySample>& queries) {

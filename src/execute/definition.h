@@ -42,4 +42,14 @@ inline ReferenceRow reference_row(const AttentionProblem& problem, const Dilated
   return reference_rows(problem, pattern, {query}).front();
 }
 
+// Keys of a branch, or those among them that are not of the query's own token.
+struct SeenKeys {
+  size_t branch = 0;
+  bool others = false;
+};
+// Returns the first token from `from.token` on, below `end`, whose query sees such a key for that
+// head; `end` when there is none.
+int64_t first_seeing_query(const AttentionProblem& problem, const DilatedPattern& pattern,
+                           SeenKeys seen, const QuerySample& from, int64_t end);
+
 }  // namespace longnet

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "core/check.h"
 #include "core/random.h"
@@ -12,13 +13,130 @@
 namespace longnet {
 namespace {
 
+constexpr uint32_t kSampleKey = 0x5A5A5A5A;  // of the generator, not of the inputs
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double relative_error(double difference, double norm) {  // of sums of squares
   return norm > 0 ? std::sqrt(difference / norm) : difference > 0 ? kInfinity : 0;
 }
 
+int64_t token_at(const TokenRanges& shard, int64_t index) {
+  const TokenRange& a = shard.range[0];
+  return index < a.count ? a[index] : shard.range[1][index - a.count];
+}
+
+// What the queries of a stratum see of its branch. One that sees its own key alone, as the first
+// of a causal segment, may be right although keys are missing.
+enum Keys { kNothing, kOwn, kOthers };
+
+// The strata of a point, and what the sampled queries of each see.
+class Strata {
+ public:
+  Strata(const ShardedProblem& s, const std::vector<Rank>& ranks)
+      : s_(s), branches_(int64_t(s.pattern.branches.size())), ranks_(int64_t(ranks.size())) {
+    for (const Rank r : ranks) shards_.push_back(s.layout.shard(r));
+    seen_.resize(size_t(branches_ * heads_ + ranks_ * heads_ + ranks_ * branches_), kNothing);
+  }
+
+  // False when none of these ranks has the query.
+  bool cover(const QuerySample& q) {
+    const auto shard = std::ranges::find_if(
+        shards_, [&](const TokenRanges& tokens) { return tokens.index_of(q.token) >= 0; });
+    if (shard == shards_.end()) return false;
+    const int64_t rank = shard - shards_.begin();
+    seen_[rank_head(rank, q.head)] = kOthers;
+    for (int64_t b = 0; b < branches_; ++b)
+      for (const Keys keys : {kOwn, kOthers})
+        if (first_seen(b, keys, q, q.token + 1) == q.token)
+          for (const size_t stratum : {branch_head(b, q.head), rank_branch(rank, b)})
+            seen_[stratum] = std::max(seen_[stratum], keys);
+    return true;
+  }
+
+  // Pairs with a branch first: a query of each covers most of the others on its way. What two
+  // pairs could share is rotated, so that few queries cover many.
+  void complete(SampleChoice& out, int64_t budget) {
+    const auto want = [&](size_t stratum, int64_t candidates, const auto& candidate) {
+      const Keys before = seen_[stratum];
+      std::optional<QuerySample> q;
+      for (const Keys keys : {kOthers, kOwn})
+        for (int64_t i = 0; i < candidates && !q && before < keys; ++i) q = candidate(i, keys);
+      if (q && int64_t(out.queries.size()) < budget && cover(*q)) out.queries.push_back(*q);
+      out.strata += q || before != kNothing;
+      out.strata_left_out += q && seen_[stratum] == before;
+    };
+    for (int64_t b = 0; b < branches_; ++b)
+      for (int64_t h = 0; h < heads_; ++h)
+        want(branch_head(b, h), ranks_,
+             [&](int64_t i, Keys keys) { return find((b + h + i) % ranks_, b, h, keys); });
+    for (int64_t r = 0; r < ranks_; ++r)
+      for (int64_t b = 0; b < branches_; ++b)
+        want(rank_branch(r, b), heads_,
+             [&](int64_t i, Keys keys) { return find(r, b, (r + b + i) % heads_, keys); });
+    for (int64_t r = 0; r < ranks_; ++r)
+      for (int64_t h = 0; h < heads_; ++h)  // at last a row that no branch selects
+        want(rank_head(r, h), branches_ + 1, [&](int64_t i, Keys keys) {
+          return find(r, i < branches_ ? (r + h + i) % branches_ : kEveryRow, h, keys);
+        });
+  }
+
+ private:
+  size_t branch_head(int64_t b, int64_t h) const { return size_t(b * heads_ + h); }
+  size_t rank_head(int64_t r, int64_t h) const { return size_t((branches_ + r) * heads_ + h); }
+  size_t rank_branch(int64_t r, int64_t b) const {
+    return size_t((branches_ + ranks_) * heads_ + r * branches_ + b);
+  }
+
+  int64_t first_seen(int64_t branch, Keys keys, const QuerySample& from, int64_t end) const {
+    return first_seeing_query(s_.problem, s_.pattern, {size_t(branch), keys == kOthers}, from, end);
+  }
+
+  // A query of the rank and head that sees such keys of the branch: the first from some place on.
+  std::optional<QuerySample> find(int64_t rank, int64_t branch, int64_t head, Keys keys) const {
+    const AttentionProblem& p = s_.problem;
+    const TokenRanges& shard = shards_[size_t(rank)];
+    const int64_t tokens = shard.tokens();
+    if (tokens == 0) return {};
+    const PhiloxBlock x = philox4x32_10({{uint32_t(rank), uint32_t(branch), uint32_t(head), 2}},
+                                        uint32_t(p.seed), kSampleKey);
+    const auto begin = int64_t((uint64_t{x.word[0]} << 32 | x.word[1]) % uint64_t(tokens));
+    QuerySample q{(rank + branch + 1 + head) % p.batch, head, 0};
+    for (const auto& [from, to] : {std::pair{begin, tokens}, std::pair{int64_t{0}, begin}})
+      for (int64_t i = from; i < to;) {
+        const TokenRange& range = shard.range[i < shard.range[0].count ? 0 : 1];
+        q.token = token_at(shard, i);
+        const int64_t seen =
+            branch == kEveryRow ? q.token : first_seen(branch, keys, q, range.last() + 1);
+        if (seen == q.token) return q;
+        i += ceil_div(seen - q.token, range.stride);
+      }
+    return {};
+  }
+
+  const ShardedProblem& s_;
+  int64_t branches_, ranks_, heads_ = s_.problem.num_heads;
+  std::vector<TokenRanges> shards_;
+  std::vector<Keys> seen_;
+};
+
 }  // namespace
+
+SampleChoice stratify(const ShardedProblem& sharded, const std::vector<QuerySample>& samples,
+                      int64_t budget, const std::vector<Rank>& ranks) {
+  Strata strata(sharded, ranks);
+  SampleChoice out;
+  for (const QuerySample& q : samples)
+    if (strata.cover(q)) out.queries.push_back(q);
+  strata.complete(out, budget);
+  return out;
+}
+
+SampleChoice stratify(const ShardedProblem& sharded, const std::vector<QuerySample>& samples,
+                      int64_t budget) {
+  std::vector<Rank> all(size_t(sharded.layout.world_size()));
+  std::iota(all.begin(), all.end(), 0);
+  return stratify(sharded, samples, budget, all);
+}
 
 std::vector<QuerySample> choose_samples(const ShardedProblem& s, int64_t count) {
   const AttentionProblem& p = s.problem;
@@ -44,7 +162,7 @@ std::vector<QuerySample> choose_samples(const ShardedProblem& s, int64_t count) 
   uint32_t i = 0;
   const auto add_random = [&](int64_t wanted) {
     for (; int64_t(samples.size()) < wanted && i < 100 * uint32_t(count); ++i) {
-      const PhiloxBlock x = philox4x32_10({{i, 0, 0, 0}}, uint32_t(p.seed), 0x5A5A5A5Au);
+      const PhiloxBlock x = philox4x32_10({{i, 0, 0, 0}}, uint32_t(p.seed), kSampleKey);
       const int64_t head = int64_t(x.word[1] % uint64_t(p.num_heads));
       int64_t token = int64_t((uint64_t{x.word[0]} << 32 | x.word[3]) % uint64_t(p.seq_len));
       if (i % 2 == 0) {
@@ -105,17 +223,14 @@ std::vector<QuerySample> choose_shard_samples(const ShardedProblem& s, Rank rank
   add({first_batch, 0, shard.first()});
   add({first_batch + batches - 1, p.num_heads - 1, shard.last()});
   const int64_t tokens = shard.tokens();
-  const auto token_at = [&](int64_t index) {
-    const TokenRange& a = shard.range[0];
-    return index < a.count ? a[index] : shard.range[1][index - a.count];
-  };
   const int64_t wanted = std::min(count, tokens * p.num_heads * batches);
   for (uint32_t i = 0; int64_t(mine.size()) < wanted && i < 100 * uint32_t(count); ++i) {
     const PhiloxBlock x = philox4x32_10({{i, uint32_t(rank), uint32_t(first_batch), 1}},
-                                        uint32_t(p.seed), 0x5A5A5A5Au);
+                                        uint32_t(p.seed), kSampleKey);
     const int64_t head = int64_t(x.word[0] % uint64_t(p.num_heads));
     const int64_t batch = first_batch + int64_t(x.word[1] % uint64_t(batches));
-    int64_t token = token_at(int64_t((uint64_t{x.word[2]} << 32 | x.word[3]) % uint64_t(tokens)));
+    int64_t token =
+        token_at(shard, int64_t((uint64_t{x.word[2]} << 32 | x.word[3]) % uint64_t(tokens)));
     // In turn: any row, a row that a branch selects, both sides of a border of its segments.
     const DilatedBranch& b = s.pattern.branches[i / 4 % s.pattern.branches.size()];
     const int64_t w = std::min(b.segment_length, p.seq_len), begin = token / w * w;

@@ -20,6 +20,23 @@ class Executor;
 // when there are not more than `count`.
 std::vector<QuerySample> choose_samples(const ShardedProblem& sharded, int64_t count);
 
+// Samples, and what they cover of a point's strata: its pairs (branch, head), (rank, head) and (rank,
+// branch) that have a query. With a branch it is one that sees keys of it, and not its own token's
+// alone where there is such a query.
+struct SampleChoice {
+  std::vector<QuerySample> queries;
+  int64_t strata = 0;
+  int64_t strata_left_out = 0;  // without a sampled query
+};
+// Adds to `samples` one query of each stratum that they leave out, as long as there are less than
+// `budget`. `ranks`: those that run; samples of others are dropped.
+//
+//   12 heads on 8 ranks, 3 branches: 36 + 96 + 24 strata, covered by about 96 queries
+SampleChoice stratify(const ShardedProblem& sharded, const std::vector<QuerySample>& samples,
+                      int64_t budget, const std::vector<Rank>& ranks);
+SampleChoice stratify(const ShardedProblem& sharded, const std::vector<QuerySample>& samples,
+                      int64_t budget);  // on all ranks
+
 // Samples of one rank's shard and the sequences [first_batch, first_batch + batches): those of
 // `all` that lie there, the first and the last token of the shard, rows on both sides of a border
 // and a selected row of each branch; at least `count` where there are so many rows.

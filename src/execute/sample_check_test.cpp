@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "comm/threads/thread_world.h"
@@ -89,6 +91,146 @@ TEST(ChooseSamples, TheSpreadOnesDependOnNoRanks) {
          {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped})
       EXPECT_EQ(spread_of(ranks, layout, 64), one) << ranks;
   EXPECT_EQ(spread_of(1, LayoutKind::kContiguous, 32).size(), 16u);
+}
+
+// Which queries see keys of which branch (1), and of other tokens than their own (2), by the
+// reference of one branch alone.
+class Seen {
+ public:
+  using Strata = std::map<std::array<int64_t, 3>, int>;  // {0, branch, head}, {1, rank, head}, ...
+  explicit Seen(const ShardedProblem& s) : s_(s) {
+    std::vector<QuerySample> all;
+    for (int64_t h = 0; h < s.problem.num_heads; ++h)
+      for (int64_t t = 0; t < s.problem.seq_len; ++t) all.push_back({0, h, t});
+    const auto own = reference_rows(s.problem, {.branches = {{1, 1}}}, all);
+    for (const DilatedBranch& b : s.pattern.branches) {
+      DilatedPattern alone = s.pattern;
+      alone.branches = {b};
+      const auto rows = reference_rows(s.problem, alone, all);
+      seen_.emplace_back();
+      for (size_t i = 0; i < all.size(); ++i)
+        seen_.back().push_back(rows[i].lse == -INFINITY ? 0 : rows[i].lse == own[i].lse ? 1 : 2);
+    }
+  }
+  // What `queries` see in each stratum; of all tokens when it is null.
+  Strata strata(const std::vector<QuerySample>* queries) const {
+    Strata out;
+    const int64_t n = s_.problem.seq_len;
+    for (int64_t h = 0; h < s_.problem.num_heads; ++h)
+      for (int64_t t = 0; t < n; ++t) {
+        if (queries && std::ranges::none_of(*queries, [&](const QuerySample& q) {
+              return q.head == h && q.token == t;
+            }))
+          continue;
+        Rank rank = 0;
+        while (s_.layout.shard(rank).index_of(t) < 0) ++rank;
+        out[{1, rank, h}] = 2;
+        for (size_t b = 0; b < seen_.size(); ++b)
+          if (const int seen = seen_[b][size_t(h * n + t)]; seen > 0)
+            for (int* of : {&out[{0, int64_t(b), h}], &out[{2, rank, int64_t(b)}]})
+              *of = std::max(*of, seen);
+      }
+    return out;
+  }
+
+ private:
+  ShardedProblem s_;
+  std::vector<std::vector<int>> seen_;
+};
+
+TEST(Stratify, EveryStratumThatExistsIsCovered) {
+  const auto expect_covered = [](const ShardedProblem& s) {
+    const Seen seen(s);
+    const SampleChoice all = stratify(s, choose_samples(s, 8), 1 << 20);
+    SCOPED_TRACE(testing::Message()
+                 << s.problem.num_heads << " heads, " << s.layout.world_size() << " ranks, "
+                 << to_string(s.layout.kind()) << ", causal " << s.problem.causal << ", branch of "
+                 << s.pattern.branches[0].segment_length << ", parts " << s.pattern.phase_parts);
+    const Seen::Strata exist = seen.strata(nullptr);
+    EXPECT_EQ(seen.strata(&all.queries), exist);
+    EXPECT_EQ(all.strata, int64_t(exist.size()));
+    EXPECT_EQ(all.strata_left_out, 0);
+    const SampleChoice some = stratify(s, choose_samples(s, 8), 11);
+    EXPECT_LE(some.queries.size(), 11u);
+    EXPECT_EQ(some.strata, all.strata);
+    const Seen::Strata covered = seen.strata(&some.queries);
+    EXPECT_EQ(
+        some.strata - some.strata_left_out, std::ranges::count_if(exist, [&](const auto& stratum) {
+          return covered.contains(stratum.first) && covered.at(stratum.first) == stratum.second;
+        }));
+  };
+  const std::vector<std::vector<DilatedBranch>> dilated = {
+      {{16, 1}, {48, 5}, {157, 7}},
+      {{157, 64}, {40, 3}},        // shards without a row of a head
+      {{8, 16}, {80, 64}, {5, 2}}  // heads without a row
+  };
+  for (const int64_t heads : {1, 3, 12})
+    for (const int ranks : {1, 2, 5, 8, 13})
+      for (const bool causal : {false, true}) {
+        const AttentionProblem p{
+            .seq_len = 157, .num_heads = heads, .num_kv_heads = 1, .head_dim = 8, .causal = causal};
+        for (const auto& branches : dilated)
+          for (const OffsetRule offset : {OffsetRule::kPaper, OffsetRule::kBlock})
+            for (const int parts : {1, ranks})
+              expect_covered({p,
+                              {.branches = branches, .offset = offset, .phase_parts = parts},
+                              {p.seq_len, ranks}});
+        for (const LayoutKind layout :
+             {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped}) {
+          expect_covered({p, dense_pattern(p.seq_len), {p.seq_len, ranks, layout}});
+          expect_covered({p, sparse_pattern(24, 5), {p.seq_len, ranks, layout}});
+          expect_covered({p, {.branches = {{48, 5}}}, {p.seq_len, ranks, layout}});
+        }
+      }
+}
+
+TEST(Stratify, RanksThatDoNotRunHaveNoStrata) {
+  const ShardedProblem s{{.seq_len = 4096, .num_heads = 3, .num_kv_heads = 3},
+                         {.branches = {{256, 1}, {4096, 16}}},
+                         {4096, 8}};
+  const SampleChoice choice = stratify(s, choose_samples(s, 64), 1 << 20, {2, 5});
+  EXPECT_EQ(choice.strata, 2 * 3 + 2 * 3 + 2 * 2);
+  for (const QuerySample& q : choice.queries)
+    EXPECT_TRUE(q.token / 512 == 2 || q.token / 512 == 5) << q.token;
+}
+
+// The keys of one (branch, head) pair are missing everywhere: with 64 queries chosen without regard
+// to strata, some such pairs passed.
+TEST(Stratify, APairWithoutKeysIsFound) {
+  const auto expect_found = [](const DilatedPattern& pattern, bool causal, int ranks) {
+    const AttentionProblem p{
+        .seq_len = 2048, .num_heads = 12, .num_kv_heads = 12, .head_dim = 8, .causal = causal};
+    const ShardedProblem s{p, pattern, {p.seq_len, ranks}};
+    const auto right = expected_rows(p, pattern, stratify(s, choose_samples(s, 64), 2048).queries,
+                                     /*rounded=*/false);
+    for (size_t b = 0; b < pattern.branches.size(); ++b) {
+      DilatedPattern without = pattern;
+      without.branches.erase(without.branches.begin() + int64_t(b));
+      const auto wrong = reference_rows(p, without, right.samples);
+      for (int64_t h = 0; h < p.num_heads; ++h) {
+        std::vector<std::vector<float>> rows;
+        for (size_t i = 0; i < wrong.size(); ++i) {
+          const auto& o = right.samples[i].head == h ? wrong[i].o : right.rows[i].o;
+          rows.emplace_back(o.begin(), o.end());
+        }
+        const auto errors = compare_rows(right, [&](size_t i) { return OutputRow{rows[i], {}}; });
+        EXPECT_FALSE(judge(errors, 0, s).pass) << "branch " << b << ", head " << h;
+      }
+    }
+  };
+  // lm-32k, a sixteenth as long; figure 5's segments on 8 ranks
+  expect_found({.branches = {{128, 1}, {256, 2}, {512, 4}, {1024, 6}, {2048, 12}}}, true, 2);
+  expect_found({.branches = {{128, 1}, {256, 2}, {2048, 16}}}, false, 8);
+}
+
+TEST(CompareRows, ABadRunStaysTheWorst) {
+  SampleErrors worst{.queries = 2, .difference = 1, .worst_row = 0.5};
+  worst.keep_worst({.queries = 2, .difference = NAN, .worst_row = INFINITY});
+  worst.keep_worst({.queries = 2, .difference = 3, .norm = 4, .worst_lse = 2});
+  EXPECT_EQ(worst.queries, 2);
+  EXPECT_TRUE(std::isnan(worst.difference));
+  EXPECT_EQ(worst.worst_row, INFINITY);
+  EXPECT_EQ(worst.worst_lse, 2);
 }
 
 TEST(CompareRows, TheSpreadErrorIsThatOfSpreadRows) {

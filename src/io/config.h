@@ -159,10 +159,12 @@ struct MeasureConfig {
 struct CheckConfig {
   int64_t max_seq_len = 65536;  // `lnbench check` leaves longer points out; `run` checks all
   int64_t sampled_queries = 64;
-  double tolerance = 0;  // relative; 0: the kernel's own for its dtype
+  int64_t max_queries = 2048;  // with those that strata need
+  double tolerance = 0;        // relative; 0: the kernel's own for its dtype
   static void fields(auto& c, auto&& visit) {
     visit("max_seq_len", c.max_seq_len, {.unit = Unit::kTokens});
     visit("sampled_queries", c.sampled_queries, {.min = 1});
+    visit("max_queries", c.max_queries, {.min = 1});
     visit("tolerance", c.tolerance, {.min = 0});
   }
 };

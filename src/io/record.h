@@ -135,6 +135,7 @@ struct CheckRecord {
   int64_t queries = 0;
   double tolerance = kNotMeasured;
   int64_t runs = 0;  // whose output was checked: of all samples and the warm-up
+  int64_t strata = 0, strata_left_out = 0;  // (branch, head), (rank, head), (rank, branch)
   double poison_s = kNotMeasured, compare_s = kNotMeasured;  // of the slowest rank, never timed
   static void fields(auto& c, auto&& visit) {
     visit("status", c.status, {.words = {"pass", "fail", "not_run"}});
@@ -145,6 +146,8 @@ struct CheckRecord {
     visit("queries", c.queries);
     visit("tolerance", c.tolerance);
     visit("runs", c.runs, {.later = true});
+    visit("strata", c.strata, {.later = true});
+    visit("strata_left_out", c.strata_left_out, {.later = true});
     visit("poison_s", c.poison_s, {.min = 0, .later = true});
     visit("compare_s", c.compare_s, {.min = 0, .later = true});
   }

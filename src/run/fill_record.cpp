@@ -110,6 +110,18 @@ void set_check(PointRecord& record, const CheckOutcome& outcome) {
                     outcome.tolerance, "), ", outcome.nan_values, " values never written"));
 }
 
+void set_strata(PointRecord& record, const SampleChoice& choice, int64_t budget) {
+  const auto sampled = int64_t(choice.queries.size());
+  record.check.strata = choice.strata;
+  record.check.strata_left_out = choice.strata_left_out;
+  if (choice.strata_left_out > 0 && sampled < budget)
+    fail_check(record, concat(choice.strata_left_out, " of ", choice.strata,
+                              " strata (branch, head, rank) have no checked query"));
+  if (record.check.queries < sampled)
+    fail_check(record, concat("only ", record.check.queries, " of ", sampled,
+                              " sampled queries were compared"));
+}
+
 void record_per_rank(PointRecord& record, const Schedule& schedule, const SampleSet& samples,
                      Communicator& comm) {
   const auto ranks = size_t(comm.size()), mine = size_t(comm.rank());

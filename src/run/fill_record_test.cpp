@@ -45,6 +45,23 @@ TEST(FillRecord, AWrongOutputFailsThePoint) {
   EXPECT_THAT(record.reason, testing::HasSubstr("3 values never written"));
 }
 
+TEST(FillRecord, AnEmptyStratumFailsUnlessTheBudgetIsUsedUp) {
+  const SampleChoice choice{
+      .queries = std::vector<QuerySample>(8), .strata = 20, .strata_left_out = 3};
+  PointRecord record;
+  record.check.queries = 8;
+  set_strata(record, choice, 8);
+  EXPECT_EQ(record.status, PointStatus::kOk);
+  EXPECT_EQ(record.check.strata_left_out, 3);
+  set_strata(record, choice, 9);
+  EXPECT_THAT(record.reason, testing::HasSubstr("3 of 20 strata"));
+  record = {};
+  record.check.queries = 7;
+  set_strata(record, choice, 8);
+  EXPECT_EQ(record.status, PointStatus::kCheckFailed);
+  EXPECT_THAT(record.reason, testing::HasSubstr("only 7 of 8"));
+}
+
 TEST(FillRecord, ContentGoesThereAndBack) {
   const OutputSummary o{.rows = 8,
                         .absent_rows = 1,

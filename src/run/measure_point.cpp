@@ -63,10 +63,11 @@ bool refused(const std::function<void()>& body, const PointPlan& plan, PointReco
 class RunChecks {
  public:
   RunChecks(PointSession& session, const CheckConfig& config)
-      : executor_(session.executor()), worker_(session.worker()), tolerance_(config.tolerance) {
+      : executor_(session.executor()), worker_(session.worker()), config_(config) {
     const Stopwatch watch(compare_s_);
-    expected_ = expected_rows(executor_.bound(), executor_.sharded().problem,
-                              choose_samples(executor_.sharded(), config.sampled_queries));
+    const ShardedProblem& s = executor_.sharded();
+    choice_ = stratify(s, choose_samples(s, config.sampled_queries), config.max_queries);
+    expected_ = expected_rows(executor_.bound(), s.problem, choice_.queries);
   }
 
   // Before each run; a barrier must follow, since a rank that runs sends into the others' buffers.
@@ -79,7 +80,8 @@ class RunChecks {
   // Once, after the last run. Collective.
   void record(PointRecord& record, Communicator& comm) {
     check_last_run();
-    set_check(record, judge_together(executor_, errors_, nan_values_, comm, tolerance_));
+    set_check(record, judge_together(executor_, errors_, nan_values_, comm, config_.tolerance));
+    set_strata(record, choice_, config_.max_queries);
     record.check.runs = runs_;
     record.check.poison_s = comm.max_of(poison_s_);
     record.check.compare_s = comm.max_of(compare_s_);
@@ -94,7 +96,8 @@ class RunChecks {
 
   Executor& executor_;
   const RowWorker& worker_;
-  double tolerance_;
+  const CheckConfig& config_;
+  SampleChoice choice_;
   ExpectedRows expected_;
   SampleErrors errors_;
   int64_t runs_ = 0, nan_values_ = 0;

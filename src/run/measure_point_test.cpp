@@ -75,8 +75,21 @@ TEST(MeasurePoint, ATooStrictToleranceFailsThePoint) {
 TEST(MeasurePoint, EverySampleIsChecked) {
   const PointRecord r = measured(small_plan("ring", 2), quick_options());
   EXPECT_EQ(r.check.runs, 3);  // one of them warms up
+  EXPECT_EQ(r.check.strata, 4 + 2 * 4 + 2);
+  EXPECT_EQ(r.check.strata_left_out, 0);
   EXPECT_GT(r.check.poison_s, 0);
   EXPECT_GT(r.check.compare_s, 0);
+}
+
+TEST(MeasurePoint, StrataBeyondTheBudgetAreCounted) {
+  RunnerOptions options = quick_options();
+  options.ablations = false;
+  options.check.sampled_queries = options.check.max_queries = 3;
+  const PointRecord r = measured(small_plan("ring", 2), options);
+  EXPECT_EQ(r.status, PointStatus::kOk) << r.reason;
+  EXPECT_EQ(r.check.queries, 3);
+  EXPECT_EQ(r.check.strata, 14);
+  EXPECT_GE(r.check.strata_left_out, 14 - 3 * 3);
 }
 
 // The first run waits. Its messages are there when the second one reads them too early: the inputs

@@ -28,6 +28,8 @@ std::vector<WalkUnit> every_unit(const PointParams& p, int64_t at_once,
   return units;
 }
 
+int64_t fewest_samples(const CheckConfig& c) { return std::max(kFewestSamples, c.sampled_queries); }
+
 constexpr double kSecondsPerRate = 30;
 constexpr int kMaxCheckedRanks = 128;  // beyond, the proof of a schedule takes longer than a point
 
@@ -80,15 +82,17 @@ class Walker {
            .backend = backend_of(plan.point.params.kernel),
            .walks = int(options.measure.warmup + options.measure.min_samples),
            .sharded = make_schedule(plan.point.params).sharded},
-        queries_(std::max(kFewestSamples, options.check.sampled_queries)),
-        samples_(choose_samples(w_.sharded, queries_ / 2)) {
+        queries_(fewest_samples(options.check)) {
     w_.units = plan_units(w_.plan, run.replay);
+    const std::set<Rank> ranks = w_.units.ranks();
+    w_.choice = stratify(w_.sharded, choose_samples(w_.sharded, queries_ / 2),
+                         options.check.max_queries, {ranks.begin(), ranks.end()});
     const PointParams& p = params();
     walk_ = w_.backend.make_walk(
         p, [&p](int64_t batches) { return make_schedule(p, batches); }, ledger_);
     if (const std::string path = journal_path(plan, run); !path.empty()) {
       journal_ = std::make_unique<ShardJournal>(
-          path, plan.point.id, text_of(w_.units, w_.plan, w_.walks, queries_), w_.plan.share);
+          path, plan.point.id, text_of(w_.units, w_.plan, w_.walks, options.check), w_.plan.share);
       w_.lines = journal_->lines();
       w_.resumed_units = int64_t(w_.lines.size());
     }
@@ -137,7 +141,7 @@ class Walker {
     if (w_.plan.share < 1) return walk_->run_share(unit, w_.units.unit_share);
     const int64_t each = ceil_div(queries_, int64_t(w_.units.units.size()));
     return walk_->run(unit, choose_shard_samples(w_.sharded, unit.rank, unit.first_batch,
-                                                 unit.batches, samples_, each));
+                                                 unit.batches, w_.choice.queries, each));
   }
 
   // Beside the walk, in the same conditions: from time to time, and once at least.
@@ -160,7 +164,6 @@ class Walker {
 
   WalkData w_;
   int64_t queries_;
-  std::vector<QuerySample> samples_;
   MemoryLedger ledger_;
   std::unique_ptr<UnitWalk> walk_;
   std::unique_ptr<ShardJournal> journal_;
@@ -201,10 +204,11 @@ UnitPlan plan_units(const PointPlan& plan, const std::vector<Rank>& replay) {
   return u;
 }
 
-std::string text_of(const UnitPlan& units, const PointPlan& plan, int walks, int64_t queries) {
+std::string text_of(const UnitPlan& units, const PointPlan& plan, int walks,
+                    const CheckConfig& check) {
   std::string text = concat(canonical_params_json(plan.point.params), "; ", walks, " walks of ",
                             units.units.size(), " units of ", plan.batches_at_once, " sequences; ",
-                            queries, " samples; ranks");
+                            fewest_samples(check), " to ", check.max_queries, " samples; ranks");
   const std::set<Rank> ranks = units.ranks();
   if (int(ranks.size()) == plan.point.params.ranks) return text + " all";
   for (Rank r : ranks) text += concat(" ", r);

@@ -31,7 +31,8 @@ struct UnitPlan {
 UnitPlan plan_units(const PointPlan& plan, const std::vector<Rank>& replay);
 
 // Describes a walk as text: only a walk with the same text resumes a journal.
-std::string text_of(const UnitPlan& units, const PointPlan& plan, int walks, int64_t queries);
+std::string text_of(const UnitPlan& units, const PointPlan& plan, int walks,
+                    const CheckConfig& check);
 
 // "0,17,4095" as ranks in ascending order; throws UsageError.
 std::vector<Rank> parse_ranks(const std::string& text);
@@ -60,6 +61,7 @@ struct WalkData {
   int walks;
   ShardedProblem sharded;  // with the whole batch
   UnitPlan units{};
+  SampleChoice choice{};  // of the ranks that are walked
   std::vector<ShardLine> lines{};
   int64_t resumed_units = 0;                     // the first lines, which an earlier process wrote
   std::map<std::string, int64_t> held_by_tag{};  // peaks of this process

@@ -102,6 +102,7 @@ void fill_content(const WalkData& w, PointRecord& record) {
   set_content(record, output, input_digest);
   set_check(record, judge(worst, nan_values, w.sharded,
                           w.backend.walk_tolerance(w.options.check.tolerance)));
+  set_strata(record, w.choice, w.options.check.max_queries);
   record.check.runs = w.walks;
   record.check.poison_s = record.check.compare_s = 0;
   for (int walk = 0; walk < w.walks; ++walk) {
