@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""The table of planted faults against the sources: a fault whose line has changed is found at once, not at the next run.
+
+Run by ctest as `mutants`; needs Python 3.11 and nothing else. Nothing is built and no fault is planted.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import unittest
+
+from mutants import NOT_RUN, PAGE, ROOT, RUNS, Mutant, known_rows, page_text, parse_test, read_table
+
+FEWEST = 40
+TEST_NAME = re.compile(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.MULTILINE)
+MUTANTS, SETTINGS = read_table()
+
+
+def names_of_tests() -> set[str]:
+    return {f"{suite}.{name}" for file in ROOT.glob("src/**/*_test.cpp") for suite, name in TEST_NAME.findall(file.read_text())}
+
+
+class Table(unittest.TestCase):
+    def test_every_fault_fits_its_file(self) -> None:
+        for m in MUTANTS:
+            with self.subTest(id=m.id):
+                text = (ROOT / m.file).read_text(encoding="utf-8")
+                self.assertNotEqual(m.applied(text), text)
+
+    def test_ids_are_unique_and_there_are_enough(self) -> None:
+        self.assertEqual(len({m.id for m in MUTANTS}), len(MUTANTS))
+        self.assertGreaterEqual(len(MUTANTS), FEWEST)
+        self.assertTrue(all(m.tests and re.fullmatch(r"[a-z0-9-]+", m.id) for m in MUTANTS))
+
+    def test_tests_exist(self) -> None:
+        names = names_of_tests()
+        self.assertGreater(len(names), 100)
+        for text in {t for m in MUTANTS for t in m.tests}:
+            with self.subTest(test=text):
+                test = parse_test(text, SETTINGS)
+                word, _, rest = text.partition(" ")
+                if word.endswith(".py"):
+                    source = (ROOT / word).read_text(encoding="utf-8")
+                    self.assertIn(f"def {rest.rpartition('.')[2]}(" if "." in rest else "", source)
+                elif word.endswith("_tests"):
+                    for pattern in rest.split(":"):  # of "Kernels/MergePackTest.*/cpu", "MergePackTest.*"
+                        plain = re.sub(r"^\w+/|/\w+$", "", pattern)
+                        self.assertTrue(fnmatch.filter(names, plain), pattern)
+                self.assertTrue(test.command)
+
+    def test_a_fault_that_fits_twice_is_refused(self) -> None:
+        twice = Mutant("x", "", "x.cpp", "a", "b", ("threads exchange",))
+        self.assertEqual(twice.applied("cat"), "cbt")
+        for text in ("aa", "dog"):
+            with self.assertRaises(ValueError):
+                twice.applied(text)
+        with self.assertRaises(ValueError):
+            parse_test("unknown 1", SETTINGS)
+
+
+class Page(unittest.TestCase):
+    def test_hides_no_fault(self) -> None:
+        self.assertEqual(set(known_rows(PAGE.read_text(encoding="utf-8"))), {m.id for m in MUTANTS}, "run scripts/mutants.sh --page")
+
+    def test_keeps_the_rows_of_earlier_runs(self) -> None:
+        page = page_text(MUTANTS, None, "")
+        self.assertEqual(page.count(NOT_RUN), len(MUTANTS) + 1)
+        first = MUTANTS[0].id
+        ran = re.sub(rf"(\| `{first}` .*) {NOT_RUN} \| - \|", r"\1 caught by `a \\| b` | 0123abcd |", page)
+        self.assertEqual(known_rows(ran)[first], [r"caught by `a \| b`", "0123abcd"])
+        again = page_text(MUTANTS, None, ran)
+        self.assertIn("1 of 1 planted faults", again)
+        self.assertEqual(known_rows(again), known_rows(ran))
+
+    def test_runs_stand_apart(self) -> None:
+        self.assertTrue(any(t.partition(" ")[0] in RUNS for m in MUTANTS for t in m.tests))
+
+
+if __name__ == "__main__":
+    unittest.main()
