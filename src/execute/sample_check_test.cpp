@@ -257,6 +257,21 @@ TEST(CompareRows, TheSpreadErrorIsThatOfSpreadRows) {
   EXPECT_GT(outcome().spread_rel_l2_error, 0.1);
 }
 
+TEST(CheckSamples, EachLimitFailsAlone) {
+  const ShardedProblem s{{.seq_len = 64}, dense_pattern(64), {64, 1}};
+  const SampleErrors right{.queries = 64, .difference = 1e-14, .norm = 64, .worst_row = 1e-6};
+  const auto passes = [&](auto change, int64_t nan_values = 0) {
+    SampleErrors e = right;
+    change(e);
+    return judge(e, nan_values, s).pass;
+  };
+  EXPECT_TRUE(passes([](SampleErrors&) {}));
+  EXPECT_FALSE(passes([](SampleErrors&) {}, 1));
+  EXPECT_FALSE(passes([](SampleErrors& e) { e.difference = 1e-9; }));
+  EXPECT_FALSE(passes([](SampleErrors& e) { e.worst_row = 2e-5; }));
+  EXPECT_FALSE(passes([](SampleErrors& e) { e.worst_lse = 2e-5; }));
+}
+
 TEST(CheckSamples, FailsOnAWrongOutput) {
   const ShardedProblem s{{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2, .head_dim = 16},
                          dense_pattern(64),

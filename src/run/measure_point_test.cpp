@@ -1,6 +1,9 @@
 #include "run/measure_point.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "comm/testing/late_communicator.h"
 #include "comm/threads/thread_world.h"
@@ -127,6 +130,32 @@ TEST(WalkPoint, LeavesTheContentThatRanksLeave) {
     EXPECT_EQ(walked->memory.measured_peak_bytes, walked->memory.predicted_peak_bytes);
     EXPECT_EQ(walked->timing.reduction, "sum");
     EXPECT_EQ(walked->per_rank.size(), 4u);
+  }
+}
+
+// Stopped after each of its four units, of two ranks and two parts of the batch.
+TEST(WalkPoint, GoesOnWhereItWasStopped) {
+  Point point = small_point("ring", 2);
+  point.params.mode = Mode::kVirtual;
+  PointPlan plan = plan_point(point, {}, 1, 1);
+  plan.batches_at_once = 1;
+  RunnerOptions once = quick_options();
+  once.measure = {.warmup = 0, .min_samples = 1, .max_samples = 1};
+  const auto whole = walk_point(plan, once, {});
+  ASSERT_TRUE(whole);
+  for (const int units : {1, 2, 3}) {
+    const std::string folder = testing::TempDir() + "longnet-walk-" + std::to_string(getpid());
+    std::filesystem::create_directories(folder);
+    int asked = 0;
+    const VirtualRun stopped{.directory = folder, .stop = [&] { return asked++ == units; }};
+    EXPECT_FALSE(walk_point(plan, once, stopped));
+    const auto rest = walk_point(plan, once, {.directory = folder});
+    std::filesystem::remove_all(folder);
+    ASSERT_TRUE(rest);
+    EXPECT_EQ(rest->status, PointStatus::kOk) << rest->reason;
+    EXPECT_EQ(rest->metrics.at("walk_resumed_units"), units);
+    EXPECT_EQ(rest->content->output_digest, whole->content->output_digest);
+    EXPECT_EQ(rest->content->rows, whole->content->rows);
   }
 }
 

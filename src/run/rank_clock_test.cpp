@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -66,6 +67,20 @@ TEST(RankClock, SamplesOfEightRanksOnOneCore) {
     EXPECT_EQ(set.samples_s, sets[0].samples_s);
     for (const double s : set.samples_s) EXPECT_GE(s, kRanks * 0.002);
   }
+}
+
+// The last rank arrives late: no other one may begin a sample before.
+TEST(RankClock, NoRankBeginsASampleBeforeAllAreThere) {
+  constexpr int kRanks = 3;
+  std::atomic<int> arrived = 0;
+  run_on_threads(kRanks, [&](Communicator& comm) {
+    const RankClock clock(comm, places_of(kRanks, true));
+    const SampleHooks hooks = clock.hooks([] {});
+    if (comm.rank() == kRanks - 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ++arrived;
+    hooks.prepare();
+    EXPECT_EQ(arrived, kRanks);
+  });
 }
 
 }  // namespace
