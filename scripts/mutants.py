@@ -128,7 +128,7 @@ def sync_tree() -> None:
         path.write_bytes(content)
         path.chmod(mode)
     for path in TREE.rglob("*"):
-        if path.is_file() and path not in files and "__pycache__" not in path.parts:
+        if path.is_file() and path not in files:
             path.unlink()
 
 
@@ -151,6 +151,7 @@ def execute(test: Test, limit_s: float) -> tuple[int | None, str]:
     """Exit code, None past the time limit, and the output."""
     shutil.rmtree(PLACE / "run", ignore_errors=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # a fault of the same size and second would be taken for what is compiled
     process = subprocess.Popen(
         test.command, cwd=TREE, env={**environment, **dict(test.environment)}, text=True, errors="replace",
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
@@ -187,7 +188,8 @@ class Suite:
         self.runs, self.jobs, self.until = runs, jobs, until
         self.revision = git("rev-parse", "--short=10", "HEAD").decode().strip()
         listed = git("ls-tree", "-r", "HEAD", *SOURCES).decode().splitlines()
-        self.sources = "\n".join(line for line in listed if "scripts/mutants" not in line and not line.endswith(".md"))
+        self.sources = [line for line in listed if "scripts/mutants" not in line and not line.endswith(".md")]
+        self.programs = [line for line in self.sources if "\tscripts/" not in line]
         lines = JOURNAL.read_text(encoding="utf-8").splitlines() if JOURNAL.exists() else []
         self.results = {entry["key"]: entry for entry in map(json.loads, lines)}
 
@@ -195,7 +197,8 @@ class Suite:
         tests = what.tests if isinstance(what, Mutant) else (what,)
         settings = [self.runs.get(t.partition(" ")[2], "") for t in tests]
         planted = (what.file, what.old, what.new) if isinstance(what, Mutant) else ()
-        return hashlib.sha256(repr((self.sources, planted, tests, settings)).encode()).hexdigest()[:20]
+        sources = self.sources if any(".py" in t for t in tests) else self.programs
+        return hashlib.sha256(repr((sources, planted, tests, settings)).encode()).hexdigest()[:20]
 
     def note(self, what: Mutant | str, **result: object) -> dict:
         entry = {"key": self.key(what), "id": what if isinstance(what, str) else what.id, "revision": self.revision, **result}

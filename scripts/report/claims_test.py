@@ -281,6 +281,11 @@ class Claims(unittest.TestCase):
             claim([point("dilated", 8 * K, 1, source="simulated")], "equals the reference").status, NOT_TESTED
         )
 
+    def test_what_nobody_checked_agrees_with_nothing(self) -> None:
+        unchecked = point("dilated", 8 * K, 2)
+        unchecked["check"]["status"] = "not_run"
+        self.assertEqual(claim([unchecked], "equals the reference").status, NOT_TESTED)
+
     def test_exact_distributed_attention_refutes_the_negative_claim(self) -> None:
         self.assertEqual(claim([point("ring", 8 * K, 2)], "No distributed algorithm").status, NOT_SUPPORTED)
         self.assertEqual(claim([point("ring", 8 * K, 1)], "No distributed algorithm").status, NOT_TESTED)
