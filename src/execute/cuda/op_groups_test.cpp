@@ -212,6 +212,19 @@ TEST(FusibleMergesTest, FusedMergesGiveTheSameBits) {
   EXPECT_EQ(plain.output(), fused.output());
 }
 
+// A receive that waits until the attend has read its keys would come before an attend that runs
+// with its merge.
+TEST(FusibleMergesTest, AnAttendThatAnotherOpWaitsForIsNotFused) {
+  const SlotView keys{4, {}}, partial{3, {}}, output{kOutputSlot, {}};
+  RankProgram program;
+  program.ops = {{Attend{0, {}, {}, {}, keys, partial}, {}},
+                 {Recv{1, keys}, {}},
+                 {Merge{partial, output}, {0}}};
+  EXPECT_EQ(fusible_merges(program), (std::map<OpId, OpId>{{2, 0}}));
+  program.ops[1].after = {0};
+  EXPECT_TRUE(fusible_merges(program).empty());
+}
+
 TEST(FusibleMergesTest, AMergeOfOtherRowsIsNotFused) {
   const Schedule schedule = dilated_on_one_rank();
   RankProgram program = schedule.program(0);
