@@ -82,6 +82,20 @@ int check_forward(const AlgorithmInfo& algorithm, ShardedProblem s, const std::s
   return 1;
 }
 
+// MPI itself takes a message that is shorter than its receive.
+void check_short_message(Communicator& comm) {
+  if (comm.rank() > 1) return;
+  std::vector<std::byte> data(comm.rank() == 0 ? 8 : 16);
+  const auto request = comm.rank() == 0 ? comm.isend(1, data) : comm.irecv(0, data);
+  bool refused = false;
+  try {
+    comm.wait(request);
+  } catch (const Error&) {
+    refused = true;
+  }
+  check(refused == (comm.rank() == 1), "8 bytes were taken for 16");
+}
+
 // Checks one message and one gather of more bytes than an int counts.
 void check_large_messages(Communicator& comm) {
   constexpr size_t kBytes = (size_t{1} << 31) + 12;
@@ -167,6 +181,7 @@ void check_resident_memory(const AlgorithmInfo& algorithm, Communicator& comm) {
 
 void check_everything(Communicator& comm) {
   check_communicator(comm);
+  check_short_message(comm);
   if (comm.size() == 2) check_large_messages(comm);
   check_late_messages(comm);
   int forwards = 0;
