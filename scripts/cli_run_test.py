@@ -80,6 +80,9 @@ class Run(Case):
         self.assertEqual(self.result(folder)["summary"]["verdict"], "incomplete")
         self.expect(0, "run", self.config, "--ranks", "2", "--resume", folder)
         self.assertEqual(self.result(folder)["summary"]["verdict"], "pass")
+        lines = (self.path / "out/points.jsonl").read_text().splitlines()
+        ids = [json.loads(line)["id"] for line in lines]
+        self.assertEqual(len(set(ids)), len(ids), "what was finished is not measured again")
 
     def test_a_signal_finishes_the_point_and_keeps_it(self):
         long = dict(SMALL, measure={"warmup": 0, "min_samples": 2000, "max_samples": 2000})

@@ -35,7 +35,10 @@ TREE = PLACE / "tree"
 JOURNAL = PLACE / "results.jsonl"
 SOURCES = ("src", "bench", "configs", "scripts", "CMakeLists.txt")  # decide how a fault fares; not these scripts
 QUICK = ("-DCMAKE_BUILD_TYPE=Quick", "-DCMAKE_CXX_FLAGS_QUICK=-O1", "-DLONGNET_BENCHMARKS=OFF")
-CONFIGURATIONS = {"cpu": ("-DLONGNET_CUDA=OFF",), "gpu": ("-DLONGNET_CUDA=ON", "-DCMAKE_CUDA_ARCHITECTURES=80-virtual")}
+CONFIGURATIONS = {
+    "cpu": ("-DLONGNET_CUDA=OFF",),
+    "gpu": ("-DLONGNET_CUDA=ON", "-DCMAKE_CUDA_FLAGS_QUICK=-O1", "-DCMAKE_CUDA_ARCHITECTURES=80-virtual"),
+}
 MPIRUN = ("mpirun", "--oversubscribe", "--bind-to", "none", "-np")
 SAMPLES = ("measure.warmup=1", "measure.min_samples=3", "measure.max_samples=3")
 SLOWER, AT_LEAST_S = 10, 60  # time limit of a test: so many times what it takes without the fault, and so many seconds

@@ -65,6 +65,7 @@ TEST(Compare, ClassesOfPoints) {
   EXPECT_EQ(c.count(CompareClass::kMissing), 5);
   EXPECT_TRUE(c.regressed());
   EXPECT_FALSE(compare_results(base, base).regressed());
+  EXPECT_TRUE(compare_results(result({record("e", 1)}), result({failed})).regressed());
 }
 
 // Two samples against two can never differ certainly: that is not "same".

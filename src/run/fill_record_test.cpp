@@ -116,9 +116,12 @@ TEST(FillRecord, CountsAreHeldAgainstThePrediction) {
   EXPECT_EQ(right.comm.predicted_bytes_per_rank, right.comm.counted_bytes_per_rank);
   EXPECT_EQ(right.comm.predicted_messages_per_rank, 1);
   EXPECT_EQ(right.memory.measured_peak_bytes, right.memory.predicted_peak_bytes);
-  const PointRecord lost = record_of_ring([](FakeSession& s) { s.counted.bytes_received -= 4; });
-  EXPECT_EQ(lost.status, PointStatus::kCheckFailed);
-  EXPECT_THAT(lost.reason, testing::HasSubstr("bytes or messages"));
+  for (int64_t CommCounters::*const count :
+       {&CommCounters::bytes_sent, &CommCounters::messages_sent, &CommCounters::bytes_received}) {
+    const PointRecord lost = record_of_ring([&](FakeSession& s) { s.counted.*count -= 1; });
+    EXPECT_EQ(lost.status, PointStatus::kCheckFailed);
+    EXPECT_THAT(lost.reason, testing::HasSubstr("bytes or messages"));
+  }
 }
 
 TEST(FillRecord, MemoryIsHeldAgainstThePrediction) {
