@@ -9,10 +9,12 @@
 // after a barrier is used, which is the same as long as each rank has cores of its own.
 #pragma once
 #include <functional>
+#include <limits>
 #include <span>
 #include <string_view>
 
 #include "comm/communicator.h"
+#include "core/check.h"
 #include "measure/rank_place.h"
 #include "measure/sampler.h"
 
@@ -41,10 +43,19 @@ class RankClock {
     return seconds(own);
   }
 
-  SampleHooks hooks(std::function<void()> run) const {
-    return {.prepare = [this] { comm_.barrier(); },
+  // The clock must outlive them.
+  SampleHooks hooks(std::function<void()> run) {
+    return {.prepare =
+                [this] {
+                  arrived_s_ = steady_seconds();
+                  comm_.barrier();
+                },
             .run = std::move(run),
-            .over_ranks = [this](const RunSpan& own) { return seconds(own); },
+            .over_ranks =
+                [this](const RunSpan& own) {
+                  require_common_begin(own);
+                  return seconds(own);
+                },
             .broadcast_from_root = [this](bool go_on) { return comm_.broadcast_flag(go_on); },
             .now = steady_seconds};
   }
@@ -53,8 +64,18 @@ class RankClock {
   std::string_view reduction() const { return one_clock_ ? "span" : "max"; }
 
  private:
+  // Throws when a rank began before all had come to the barrier: on all of them. Collective.
+  void require_common_begin(const RunSpan& own) const {
+    if (!one_clock_) return;
+    double stamps[2] = {arrived_s_, -own.begin_s};
+    comm_.all_max(stamps);
+    check(stamps[0] <= -stamps[1], "a rank began its sample ", stamps[0] + stamps[1],
+          " s before the last one was there: the barrier does not hold");
+  }
+
   Communicator& comm_;
   bool one_clock_;
+  double arrived_s_ = std::numeric_limits<double>::infinity();  // at the last sample's barrier
 };
 
 }  // namespace longnet

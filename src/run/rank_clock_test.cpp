@@ -51,7 +51,7 @@ TEST(RankClock, SamplesOfEightRanksOnOneCore) {
   std::mutex core;
   std::vector<SampleSet> sets(kRanks);
   run_on_threads(kRanks, [&](Communicator& comm) {
-    const RankClock clock(comm, places_of(kRanks, true));
+    RankClock clock(comm, places_of(kRanks, true));
     SampleHooks hooks = clock.hooks([&] { std::this_thread::sleep_for(kWork); });
     hooks.prepare = [&] {
       comm.barrier();
@@ -74,12 +74,25 @@ TEST(RankClock, NoRankBeginsASampleBeforeAllAreThere) {
   constexpr int kRanks = 3;
   std::atomic<int> arrived = 0;
   run_on_threads(kRanks, [&](Communicator& comm) {
-    const RankClock clock(comm, places_of(kRanks, true));
+    RankClock clock(comm, places_of(kRanks, true));
     const SampleHooks hooks = clock.hooks([] {});
     if (comm.rank() == kRanks - 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     ++arrived;
     hooks.prepare();
     EXPECT_EQ(arrived, kRanks);
+  });
+}
+
+TEST(RankClock, ASampleThatBeginsBeforeItsBarrierIsAnError) {
+  run_on_threads(2, [&](Communicator& comm) {
+    RankClock clock(comm, places_of(2, true));
+    const SampleHooks hooks = clock.hooks([] {});
+    EXPECT_THROW(hooks.over_ranks({.begin_s = 1, .end_s = 2}), Error);  // never came to one
+    hooks.prepare();
+    const double now = steady_seconds();
+    EXPECT_GE(hooks.over_ranks({.begin_s = now, .end_s = now}), 0);
+    const double begin = comm.rank() == 0 ? now : now - 10;
+    EXPECT_THROW(hooks.over_ranks({.begin_s = begin, .end_s = now}), Error);
   });
 }
 
