@@ -59,7 +59,7 @@ class AttendSetup {
       const AttendGrid grid{device_task(stream)};
       if (merge) prepare_merge(stream, grid.task);
       const auto attend = kernel.prepare({&grid, 1}, options(merge), ledger_);
-      attend->launch(stream);
+      attend.launch(stream);
       stream.synchronize();
       compare(out, name, merge);
     });
@@ -75,7 +75,7 @@ class AttendSetup {
           grid.task.kv = piece;
           const auto attend =
               kernel.prepare({&grid, 1}, options(std::exchange(merge, true)), ledger_);
-          attend->launch(stream);
+          attend.launch(stream);
           stream.synchronize();
         }
       compare(out, name, false);
@@ -119,7 +119,7 @@ class AttendSetup {
                         .rows = rows.rows,
                         .out = buffer.data(),
                         .row_stride = stride};
-    const PreparedRows fill =
+    const Prepared fill =
         prepare_fill({&task, 1}, 3, d, half ? StoredAs::kFloat16 : StoredAs::kBFloat16, ledger_);
     fill.launch(stream);
     stream.synchronize();
@@ -209,7 +209,7 @@ void check_many_tasks(const DeviceKernel& kernel, Outcome& out, const std::strin
     for (AttendSetup& setup : setups) grids.push_back({setup.device_task(stream)});
     MemoryLedger ledger;
     const auto attend = kernel.prepare(grids, setups.front().options(false), ledger);
-    attend->launch(stream);
+    attend.launch(stream);
     stream.synchronize();
     for (AttendSetup& setup : setups) setup.compare(out, name, false);
   }

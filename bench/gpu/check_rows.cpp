@@ -28,7 +28,7 @@ void check_generator(Outcome& out, bool) {
                             .row_stride = stride};
         const Stream stream;
         stream.fill(buffer.data(), 0xFF, buffer.size());
-        const PreparedRows fill = prepare_fill({&task, 1}, 77, d, stored, ledger);
+        const Prepared fill = prepare_fill({&task, 1}, 77, d, stored, ledger);
         fill.launch(stream);
         stream.synchronize();
         const auto got = download<std::byte>(buffer.data(), buffer.size());
@@ -84,7 +84,7 @@ void check_convert(Outcome& out) {
     stream.fill(into.data(), 0xEE, into.size());
     const PackTask task{rounds ? wide_buffer.data() : narrow_buffer.data(), into.data(),
                         from_stride, into_stride, rows};
-    const PreparedRows convert = prepare_convert({&task, 1}, how, d, ledger);
+    const Prepared convert = prepare_convert({&task, 1}, how, d, ledger);
     convert.launch(stream);
     stream.synchronize();
     const auto rounded = download<uint16_t>(into.data(), rows * into_stride);
@@ -121,7 +121,7 @@ void check_widen(Outcome& out) {
     const WidenTask task{from_buffer.upload(from),
                          {reinterpret_cast<float*>(o.data()), lse_buffer.upload(lse), d + 1, 1},
                          rows};
-    const PreparedRows widen = prepare_widen({&task, 1}, d, stored, 0.5f, ledger);
+    const Prepared widen = prepare_widen({&task, 1}, d, stored, 0.5f, ledger);
     widen.launch(stream);
     stream.synchronize();
     const auto got = download<float>(o.data(), rows * (d + 1));
@@ -176,7 +176,7 @@ void check_rows(Outcome& out, bool) {
     from.upload(host);
     stream.fill(into.data(), 0xEE, into.size());
     const PackTask task{from.data(), into.data(), in_stride / 4, out_stride / 4, rows};
-    const PreparedRows pack = prepare_pack({&task, 1}, row_bytes, 4, ledger);
+    const Prepared pack = prepare_pack({&task, 1}, row_bytes, 4, ledger);
     pack.launch(stream);
     stream.synchronize();
     const auto got = download<std::byte>(into.data(), into.size());
@@ -210,7 +210,7 @@ void check_rows(Outcome& out, bool) {
         const auto [da, db] = parts(device.upload(host));
         const MergeTask wanted{a, b, rows}, task{da, db, rows};
         reference->merge({&wanted, 1}, rule, {.head_dim = d}, 1);
-        const PreparedRows merge = prepare_merge({&task, 1}, rule, d, ledger);
+        const Prepared merge = prepare_merge({&task, 1}, rule, d, ledger);
         merge.launch(stream);
         stream.synchronize();
         const auto got = download<float>(device.data(), int64_t(host.size()));

@@ -127,7 +127,7 @@ class Benchmark {
       const Stream stream;
       const DeviceTiming timing =
           time_on_device(stream, {.samples = quick_ ? 5 : 10, .budget_s = 1.5}, [&] {
-            attend->launch(stream);
+            attend.launch(stream);
             if (extra) extra(stream);
           });
       stream.synchronize();
@@ -220,7 +220,7 @@ class Benchmark {
       const Stream stream;
       const auto dense =
           kernel->prepare(tensors.branch(kRows, 1), {.head_dim = model.head_dim}, ledger);
-      dense->launch(stream);
+      dense.launch(stream);
       stream.synchronize();
     }
     Point p{"merge", "cuda fused", model.head_dim, kRows, kRate};
@@ -231,7 +231,7 @@ class Benchmark {
     for (size_t g = 0; g < compact.size(); ++g)
       for (int64_t i = 0; i < compact[g].size(); ++i)
         merges.push_back({compact[g].at(i).out, strided[g].at(i).out, compact[g].task.q.rows});
-    const PreparedRows separate = prepare_merge(merges, MergeRule::kLse, model.head_dim, ledger);
+    const Prepared separate = prepare_merge(merges, MergeRule::kLse, model.head_dim, ledger);
     p.kernel = "cuda + merge";
     measure(p, *kernel, compact, {}, [&](const Stream& stream) { separate.launch(stream); });
     p.kernel = "cuda alone";

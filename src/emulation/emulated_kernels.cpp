@@ -12,37 +12,18 @@
 namespace longnet {
 namespace {
 
-class PreparedOnCpu final : public PreparedAttend {
- public:
-  PreparedOnCpu(std::span<const AttendGrid> grids, const DeviceAttendOptions& options)
-      : grids_(grids.begin(), grids.end()), options_(options) {
-    for (AttendGrid& grid : grids_) grid.task.kv = lists_.emplace_back(grid.task.kv.list());
-  }
-  void launch(const Stream& stream) const override {
-    emulate_launch(stream, [this] {
-      for (const AttendGrid& grid : grids_)
-        for (int64_t i = 0; i < grid.size(); ++i) run(grid.at(i));
-    });
-  }
-
- private:
-  void run(AttendTask task) const {
-    const AttendOptions options{.head_dim = options_.head_dim,
-                                .dtype = DType::kBFloat16,
-                                .causal = options_.causal,
-                                .output_scale = options_.output_scale};
-    std::vector<float> o(size_t(task.q.rows * options_.head_dim)), lse(size_t(task.q.rows));
-    const MergeTask merge{.from = {o.data(), lse.data(), options_.head_dim, 1},
-                          .into = task.out,
-                          .rows = task.q.rows};
-    if (options_.merge) task.out = merge.from;
-    attend_on_cpu(task, options);
-    if (options_.merge) make_cpu_kernel()->merge({&merge, 1}, MergeRule::kLse, options, 1);
-  }
-  std::vector<AttendGrid> grids_;
-  KvLists lists_;
-  DeviceAttendOptions options_;
-};
+void attend(AttendTask task, const DeviceAttendOptions& device) {
+  const AttendOptions options{.head_dim = device.head_dim,
+                              .dtype = DType::kBFloat16,
+                              .causal = device.causal,
+                              .output_scale = device.output_scale};
+  std::vector<float> o(size_t(task.q.rows * options.head_dim)), lse(size_t(task.q.rows));
+  const MergeTask merge{
+      .from = {o.data(), lse.data(), options.head_dim, 1}, .into = task.out, .rows = task.q.rows};
+  if (device.merge) task.out = merge.from;
+  attend_on_cpu(task, options);
+  if (device.merge) make_cpu_kernel()->merge({&merge, 1}, MergeRule::kLse, options, 1);
+}
 
 class EmulatedKernel final : public DeviceKernel {
  public:
@@ -52,10 +33,24 @@ class EmulatedKernel final : public DeviceKernel {
   std::string why_unsupported(const DeviceAttendOptions& options) const override {
     return options.element == DeviceElement::kBFloat16 ? "" : "only bf16 is emulated";
   }
-  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendGrid> grids,
-                                          const DeviceAttendOptions& options,
-                                          MemoryLedger&) const override {
-    return std::make_unique<PreparedOnCpu>(grids, options);
+  Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
+                   MemoryLedger&) const override {
+    struct Tasks {
+      std::vector<AttendGrid> grids;
+      KvLists lists;
+    };
+    const auto tasks = std::make_shared<Tasks>();
+    for (AttendGrid grid : grids) {
+      grid.task.kv = tasks->lists.emplace_back(grid.task.kv.list());
+      tasks->grids.push_back(grid);
+    }
+    const auto do_all = [=] {
+      for (const AttendGrid& grid : tasks->grids)
+        for (int64_t i = 0; i < grid.size(); ++i) attend(grid.at(i), options);
+    };
+    Prepared work;
+    work.then([=](const Stream& stream) { emulate_launch(stream, do_all); });
+    return work;
   }
 
  private:
@@ -65,12 +60,14 @@ class EmulatedKernel final : public DeviceKernel {
 
 // Enqueues work(task) for each of the tasks, which a buffer stands for as on the device.
 template <class T, class F>
-PreparedRows prepared(std::span<const T> tasks, MemoryLedger& ledger, F work) {
-  const auto do_all = [=, list = std::vector<T>(tasks.begin(), tasks.end())] {
-    for (const T& task : list) work(task);
+Prepared prepared(std::span<const T> tasks, MemoryLedger& ledger, F work) {
+  Prepared all;
+  const T* const list = all.upload(std::vector(tasks.begin(), tasks.end()), ledger);
+  const auto do_all = [=, count = tasks.size()] {
+    for (const T& task : std::span(list, count)) work(task);
   };
-  return {.tasks = DeviceBuffer(ledger, "task_lists", int64_t(tasks.size_bytes())),
-          .enqueue = [=](const Stream& stream) { emulate_launch(stream, do_all); }};
+  all.then([=](const Stream& stream) { emulate_launch(stream, do_all); });
+  return all;
 }
 
 DType type_of(int64_t element_bytes) {
@@ -97,8 +94,8 @@ std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view) {
   return make_emulated_kernel("cuda_sm90a", true);
 }
 
-PreparedRows prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
-                          MemoryLedger& ledger) {
+Prepared prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
+                      MemoryLedger& ledger) {
   const AttendOptions options{.head_dim = row_bytes / element_bytes,
                               .dtype = type_of(element_bytes)};
   return prepared(tasks, ledger, [options](const PackTask& task) {
@@ -106,8 +103,8 @@ PreparedRows prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, in
   });
 }
 
-PreparedRows prepare_convert(std::span<const PackTask> tasks, Conversion how, int64_t head_dim,
-                             MemoryLedger& ledger) {
+Prepared prepare_convert(std::span<const PackTask> tasks, Conversion how, int64_t head_dim,
+                         MemoryLedger& ledger) {
   const AttendOptions options{.head_dim = head_dim, .dtype = DType::kBFloat16};
   return prepared(tasks, ledger, [options, how](const PackTask& task) {
     const auto kernel = make_reference_kernel();
@@ -116,15 +113,15 @@ PreparedRows prepare_convert(std::span<const PackTask> tasks, Conversion how, in
   });
 }
 
-PreparedRows prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
-                           MemoryLedger& ledger) {
+Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
+                       MemoryLedger& ledger) {
   return prepared(tasks, ledger, [=](const MergeTask& task) {
     make_reference_kernel()->merge({&task, 1}, rule, {.head_dim = head_dim}, 1);
   });
 }
 
-PreparedRows prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, StoredAs stored,
-                           float factor, MemoryLedger& ledger) {
+Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, StoredAs stored,
+                       float factor, MemoryLedger& ledger) {
   type_of(stored);
   return prepared(tasks, ledger, [=](const WidenTask& t) {
     for (int64_t row = 0; row < t.rows; ++row) {
@@ -138,8 +135,8 @@ PreparedRows prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, S
   });
 }
 
-PreparedRows prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
-                          StoredAs stored, MemoryLedger& ledger) {
+Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
+                      StoredAs stored, MemoryLedger& ledger) {
   const RowFormat format{.seed = seed, .head_dim = head_dim, .dtype = type_of(stored)};
   return prepared(tasks, ledger, [format](const FillRows& task) {
     make_cpu_row_worker()->fill({&task, 1}, format, 1);

@@ -29,10 +29,6 @@ AttendTask AttendGrid::at(const GridVector& place) const {
 
 namespace {
 
-int64_t bytes_between(const void* a, const void* b) {
-  return static_cast<const std::byte*>(b) - static_cast<const std::byte*>(a);
-}
-
 bool alike(const QueryRun& a, const QueryRun& b) {
   return a.rows == b.rows && a.row_stride == b.row_stride && a.token_step == b.token_step;
 }

@@ -26,6 +26,10 @@ inline int64_t along(const GridVector& place, const GridVector& step) {
   return std::inner_product(place.begin(), place.end(), step.begin(), int64_t{0});
 }
 
+inline int64_t bytes_between(const void* from, const void* to) {
+  return static_cast<const std::byte*>(to) - static_cast<const std::byte*>(from);
+}
+
 struct KvRun {
   const void* k = nullptr;
   const void* v = nullptr;  // same stride as k

@@ -17,36 +17,28 @@ namespace {
 constexpr int kTasksAtOnce = 16;
 
 // Packs, conversions, merges and resets of an op that computes.
-void prepare_rows(const BoundProgram& bound, OpId id, DeviceOp& op, MemoryLedger& ledger) {
+void prepare_rows(const BoundProgram& bound, OpId id, Prepared& work, MemoryLedger& ledger) {
   const BoundOp& b = bound.op(size_t(id));
   const AttentionProblem& p = bound.sharded().problem;
   const int64_t element = dtype_bytes(p.dtype), row = p.head_dim * element;
-  auto& rows = op.rows;
-  if (!b.packs.empty()) rows.push_back(prepare_pack(b.packs, row, element, ledger));
-  if (!b.float_packs.empty())
-    rows.push_back(prepare_pack(b.float_packs, p.head_dim * 4, 4, ledger));
-  if (!b.lse_packs.empty()) rows.push_back(prepare_pack(b.lse_packs, 4, 4, ledger));
+  if (!b.packs.empty()) work.then(prepare_pack(b.packs, row, element, ledger));
+  if (!b.float_packs.empty()) work.then(prepare_pack(b.float_packs, p.head_dim * 4, 4, ledger));
+  if (!b.lse_packs.empty()) work.then(prepare_pack(b.lse_packs, 4, 4, ledger));
   for (const auto& [list, how] :
        {std::pair{&b.rounds, Conversion::kRound}, std::pair{&b.widens, Conversion::kWiden}})
-    if (!list->empty()) rows.push_back(prepare_convert(*list, how, p.head_dim, ledger));
-  if (!b.merges.empty())
-    rows.push_back(prepare_merge(b.merges, bound.merge_rule(), p.head_dim, ledger));
-  op.zeros = b.zeros;
-  op.absent = b.absent;
+    if (!list->empty()) work.then(prepare_convert(*list, how, p.head_dim, ledger));
+  if (!b.merges.empty()) work.then(prepare_merge(b.merges, bound.merge_rule(), p.head_dim, ledger));
+  const auto fill = [&](std::span<const std::span<float>> parts, float value) {
+    for (const std::span<float> part : parts)
+      work.then([=](const Stream& stream) {
+        fill_floats(part.data(), int64_t(part.size()), value, stream);
+      });
+  };
+  fill(b.zeros, 0.0f);
+  fill(b.absent, -std::numeric_limits<float>::infinity());
 }
 
 }  // namespace
-
-void DeviceOp::enqueue(const Stream& stream) const {
-  if (attend) attend->launch(stream);
-  for (const PreparedRows& some : rows) some.launch(stream);
-  fill.launch(stream);
-  if (!own_from.empty()) stream.copy(own_into.data(), own_from.data(), int64_t(own_from.size()));
-  for (const std::span<float> part : zeros)
-    fill_floats(part.data(), int64_t(part.size()), 0.0f, stream);
-  for (const std::span<float> part : absent)
-    fill_floats(part.data(), int64_t(part.size()), -std::numeric_limits<float>::infinity(), stream);
-}
 
 struct DeviceExecutor::Round {
   std::vector<OpId> ops;
@@ -111,14 +103,15 @@ void DeviceExecutor::take_merges_into_attends() {
   for (const auto& [merge, attend] : fusible_merges(program())) {
     const auto fused = bound_->bind_fused(attend, merge);
     if (!fused) continue;
-    ops_[size_t(merge)].attend = prepare_attend(fused->attends, /*merge=*/true);
-    ops_[size_t(merge)].also_after = attend;
+    DeviceOp& op = ops_[size_t(merge)];
+    op.work = prepare_attend(fused->attends, /*merge=*/true);
+    op.attends = true;
+    op.also_after = attend;
     ops_[size_t(attend)].skipped = true;
   }
 }
 
-std::unique_ptr<PreparedAttend> DeviceExecutor::prepare_attend(std::span<const AttendGrid> grids,
-                                                               bool merge) const {
+Prepared DeviceExecutor::prepare_attend(std::span<const AttendGrid> grids, bool merge) const {
   const AttendOptions& o = bound_->options();
   check(o.dtype == DType::kBFloat16, "GPU kernels read bf16, not ", to_string(o.dtype));
   return kernel_.prepare(grids,
@@ -145,17 +138,21 @@ void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
     if (options_.virtual_ranks) {  // the rows that it would receive are generated in place
       const ReceivedRows received = received_rows(*bound_, size_t(id));
       const AttentionProblem& p = sharded().problem;
-      op.fill = prepare_fill(received.rows, p.seed, p.head_dim, StoredAs::kBFloat16, ledger_);
-      op.own_from = received.own_from, op.own_into = received.own_into;
+      op.work = prepare_fill(received.rows, p.seed, p.head_dim, StoredAs::kBFloat16, ledger_);
+      if (!received.own_from.empty())  // a rank's part for itself of an all-to-all
+        op.work.then([from = received.own_from, into = received.own_into](const Stream& stream) {
+          stream.copy(into.data(), from.data(), int64_t(from.size()));
+        });
       received_bytes_ += received.bytes;
     }
     return;
   }
-  if (op.skipped || op.attend) return;
+  if (op.skipped || op.attends) return;
   const auto& attends =
       options_.share < 1 ? choice.attends[size_t(id)] : bound_->op(size_t(id)).attends;
-  if (!attends.empty()) op.attend = prepare_attend(attends, /*merge=*/false);
-  prepare_rows(*bound_, id, op, ledger_);
+  op.attends = !attends.empty();
+  if (op.attends) op.work = prepare_attend(attends, /*merge=*/false);
+  prepare_rows(*bound_, id, op.work, ledger_);
 }
 
 void DeviceExecutor::fill_inputs() {
@@ -171,7 +168,7 @@ void DeviceExecutor::fill_inputs() {
   const AttentionProblem& p = sharded().problem;
   for (const TensorKind kind : {TensorKind::kQuery, TensorKind::kKeyValue}) {
     MemoryLedger lists;  // gone before anything is measured
-    const PreparedRows fill =
+    const Prepared fill =
         prepare_fill(input_rows(*bound_, kind), p.seed, p.head_dim, StoredAs::kBFloat16, lists);
     fill.launch(compute_);
     compute_.synchronize();
@@ -274,7 +271,7 @@ double DeviceExecutor::run(RunMode mode) {
       if (op.also_after >= 0) wait_for_messages(op.also_after);
     }
     note(op.begin, compute_);
-    if (!op.skipped) op.enqueue(compute_);
+    if (!op.skipped) op.work.launch(compute_);
     note(op.end, compute_);
     if (op.done) op.done->record(compute_);
     if (op.also_after >= 0 && ops_[size_t(op.also_after)].done)
@@ -297,7 +294,7 @@ double DeviceExecutor::replay() {
   if (!graph_)
     graph_ = std::make_unique<Graph>(compute_, [&] {
       for (const DeviceOp& op : ops_)
-        if (!op.skipped) op.enqueue(compute_);
+        if (!op.skipped) op.work.launch(compute_);
     });
   begin_.record(compute_);
   graph_->launch(compute_);
@@ -326,7 +323,7 @@ void DeviceExecutor::collect_times(RunMode mode) {
       times_[i].begin_s = times_[i].end_s;
     }
     const double took = op.end->seconds_since(*op.begin);
-    if (op.attend) phases_.attend_s += took;
+    if (op.attends) phases_.attend_s += took;
     if (is_communication(what))
       receive_s_ += took;
     else if (std::holds_alternative<Merge>(what) && op.also_after < 0)
@@ -372,8 +369,8 @@ SampleErrors DeviceExecutor::compare(const ExpectedRows& expected) const {
     lses.push_back({output_lse(bound, batch, q.head, q.token), at + count * d + i, 1, 1, 1});
   }
   // Both have lists, until the copies are done.
-  const PreparedRows pack_rows = prepare_pack(rows, d * int64_t{sizeof(float)}, 4, ledger);
-  const PreparedRows pack_lses = prepare_pack(lses, 4, 4, ledger);
+  const Prepared pack_rows = prepare_pack(rows, d * int64_t{sizeof(float)}, 4, ledger);
+  const Prepared pack_lses = prepare_pack(lses, 4, 4, ledger);
   pack_rows.launch(compute_);
   pack_lses.launch(compute_);
   std::vector<float> host(size_t(count * (d + 1)));

@@ -32,21 +32,14 @@ Tolerance device_tolerance(double given, bool rounded = false);
 
 // One op of a bound program, prepared for a GPU: its lists of tasks are in device memory.
 struct DeviceOp {
-  std::unique_ptr<PreparedAttend> attend;
-  std::vector<PreparedRows> rows;       // packs, conversions, merges
-  PreparedRows fill;                    // virtual ranks: what others would send
-  std::span<const std::byte> own_from;  // virtual ranks: a rank's part for itself of an all-to-all
-  std::span<std::byte> own_into;
-  std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills
-
+  Prepared work;  // of a communication of virtual ranks: making what others would send
+  bool attends = false;
   bool skipped = false;             // runs as part of a later op, or not at all
   OpId also_after = -1;             // the op that runs as part of this one
   int round = -1;                   // of a communication
   std::optional<Event> done;        // of computing ops that communications wait for
   std::optional<Event> begin, end;  // timing; of a computing op from when its messages are there
   std::optional<Event> asked;       // timing; before it waits for messages
-
-  void enqueue(const Stream& stream) const;
 };
 
 class DeviceExecutor final : public Executor {
@@ -104,8 +97,7 @@ class DeviceExecutor final : public Executor {
   void take_merges_into_attends();
   void prepare(OpId op, const ShareChoice& choice);
   // The tasks of `grids` as one attend. `merge`: into its results instead of overwriting them.
-  std::unique_ptr<PreparedAttend> prepare_attend(std::span<const AttendGrid> grids,
-                                                 bool merge) const;
+  Prepared prepare_attend(std::span<const AttendGrid> grids, bool merge) const;
   void post(size_t round, RunMode mode);
   void complete(Round& round);  // before what computes next
   void wait_for_messages(OpId op);

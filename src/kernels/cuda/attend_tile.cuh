@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     if (key == 0) rows.load_queries();
     rows.step(in, tile, stage, key, here);
   }
-  rows.finish(tile_rows(task, in), tile.row);
+  rows.finish(task, in, tile.row);
 }
 
 }  // namespace longnet

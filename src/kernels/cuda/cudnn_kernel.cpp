@@ -1,8 +1,8 @@
 #include <algorithm>
 
+#include "kernels/cuda/attend_plan.h"
 #include "kernels/cuda/cudnn_graph.h"
 #include "kernels/cuda/rows.h"
-#include "kernels/cuda/tile_plan.h"
 
 namespace longnet {
 namespace {
@@ -52,98 +52,60 @@ Sorted sort_grids(std::span<const AttendGrid> grids, bool causal) {
   return out;
 }
 
-// The views of one round, their 16-bit results, and how these reach the tasks' rows.
-class Round {
- public:
-  // The first round writes the results, the others are merged into them.
-  Round(const std::vector<StridedView>& views, bool first, const DeviceAttendOptions& options,
-        MemoryLedger& ledger) {
-    const int64_t d = options.head_dim;
-    int64_t rows = 0;
-    for (const StridedView& view : views) rows += view.grid.size() * view.grid.task.q.rows;
-    o_ = DeviceBuffer(ledger, "workspace", rows * d * 2);
+// The views of one round, their 16-bit results, and how these reach the tasks' rows: the first round
+// writes them, the others are merged into them.
+Prepared prepare_round(const std::vector<StridedView>& views, bool first,
+                       const DeviceAttendOptions& options, MemoryLedger& ledger) {
+  Prepared work;
+  const int64_t d = options.head_dim;
+  int64_t rows = 0;
+  for (const StridedView& view : views) rows += view.grid.size() * view.grid.task.q.rows;
+  std::byte* o = work.workspace(rows * d * 2, ledger);
+  PartialRun partial{.o_stride = d, .lse_stride = 1};  // the tasks' rows behind each other
+  if (!first) {
+    partial.o = reinterpret_cast<float*>(work.workspace(rows * d * int64_t{sizeof(float)}, ledger));
+    partial.lse = reinterpret_cast<float*>(work.workspace(rows * int64_t{sizeof(float)}, ledger));
+  }
+  std::vector<std::pair<const SdpaPlan*, SdpaPointers>> calls;
+  std::vector<MergeTask> merges;
+  std::vector<WidenTask> widens;
+  int64_t scratch_bytes = 0;
+  for (StridedView view : views) {
+    const AttendGrid target = view.grid;
+    const int64_t n = target.task.q.rows;
     if (!first) {
-      partial_o_ = DeviceBuffer(ledger, "workspace", rows * d * int64_t{sizeof(float)});
-      partial_lse_ = DeviceBuffer(ledger, "workspace", rows * int64_t{sizeof(float)});
+      view.grid.task.out = partial;
+      view.grid.lse_step = {n, n * target.count[0]};
+      view.grid.o_step = {n * d, n * d * target.count[0]};
+      partial.o += target.size() * n * d;
+      partial.lse += target.size() * n;
     }
-    std::vector<MergeTask> merges;
-    std::vector<WidenTask> widens;
-    int64_t at = 0, workspace = 0;
-    for (StridedView view : views) {
-      const AttendGrid target = view.grid;
-      const int64_t n = target.task.q.rows;
-      if (!first) {  // the tasks' rows behind each other
-        view.grid.task.out = {reinterpret_cast<float*>(partial_o_.data()) + at * d,
-                              reinterpret_cast<float*>(partial_lse_.data()) + at, d, 1};
-        view.grid.lse_step = {n, n * target.count[0]};
-        view.grid.o_step = {n * d, n * d * target.count[0]};
-      }
-      add_view(view, options, at);
-      workspace = std::max(workspace, views_.back().plan.workspace_bytes());
-      for (int64_t i = 0; i < target.size(); ++i, at += n) {
-        const PartialRun out = view.grid.at(i).out;
-        widens.push_back({.from = o_.data() + at * d * 2, .into = out, .rows = n});
-        if (!first) merges.push_back({.from = out, .into = target.at(i).out, .rows = n});
-      }
+    const SdpaPlan& plan = sdpa_plan(sdpa_shape(view, d, options.element));
+    calls.push_back({&plan,
+                     {.q = target.task.q.q,
+                      .k = view.kv.k,
+                      .v = view.kv.v,
+                      .o = o,
+                      .lse = view.grid.task.out.lse}});
+    scratch_bytes = std::max(scratch_bytes, plan.workspace_bytes());
+    for (int64_t i = 0; i < target.size(); ++i, o += n * d * 2) {
+      const PartialRun out = view.grid.at(i).out;
+      widens.push_back({.from = o, .into = out, .rows = n});
+      if (!first) merges.push_back({.from = out, .into = target.at(i).out, .rows = n});
     }
-    workspace_ = DeviceBuffer(ledger, "workspace", workspace);
-    widen_ = prepare_widen(
-        widens, d,
-        options.element == DeviceElement::kFloat16 ? StoredAs::kFloat16 : StoredAs::kBFloat16,
-        options.output_scale, ledger);
-    if (!merges.empty()) merge_ = prepare_merge(merges, MergeRule::kLse, d, ledger);
   }
-
-  void launch(const Stream& stream, bool only_attend) const {
-    for (const View& view : views_) view.plan.launch(view.at, workspace_.data(), stream);
-    if (only_attend) return;
-    widen_.launch(stream);
-    merge_.launch(stream);
-  }
-
- private:
-  struct View {
-    const SdpaPlan& plan;
-    SdpaPointers at;
-  };
-
-  // Results from row `at` of o_ on.
-  void add_view(const StridedView& view, const DeviceAttendOptions& options, int64_t at) {
-    const SdpaShape shape = sdpa_shape(view, options.head_dim, options.element);
-    views_.push_back({sdpa_plan(shape),
-                      {.q = view.grid.task.q.q,
-                       .k = view.kv.k,
-                       .v = view.kv.v,
-                       .o = o_.data() + at * options.head_dim * 2,
-                       .lse = view.grid.task.out.lse}});
-  }
-
-  DeviceBuffer o_, partial_o_, partial_lse_, workspace_;
-  std::vector<View> views_;
-  PreparedRows widen_, merge_;
-};
-
-class PreparedCudnn final : public PreparedAttend {
- public:
-  PreparedCudnn(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
-                MemoryLedger& ledger)
-      : only_attend_(options.keep_16_bits) {
-    const Sorted sorted = sort_grids(grids, options.causal);
-    check(!only_attend_ || sorted.rounds.size() <= 1, "16-bit results of several key runs");
-    for (size_t i = 0; i < sorted.rounds.size(); ++i)
-      rounds_.push_back(std::make_unique<Round>(sorted.rounds[i], i == 0, options, ledger));
-    if (!sorted.blind.empty()) blind_ = make_cuda_kernel()->prepare(sorted.blind, options, ledger);
-  }
-  void launch(const Stream& stream) const override {
-    for (const auto& round : rounds_) round->launch(stream, only_attend_);
-    if (blind_) blind_->launch(stream);
-  }
-
- private:
-  bool only_attend_;
-  std::vector<std::unique_ptr<Round>> rounds_;
-  std::unique_ptr<PreparedAttend> blind_;  // rows that see no key: O = 0, LSE = -inf
-};
+  work.then([calls, scratch = work.workspace(scratch_bytes, ledger)](const Stream& stream) {
+    for (const auto& [plan, at] : calls) plan->launch(at, scratch, stream);
+  });
+  Prepared widen = prepare_widen(
+      widens, d,
+      options.element == DeviceElement::kFloat16 ? StoredAs::kFloat16 : StoredAs::kBFloat16,
+      options.output_scale, ledger);
+  if (options.keep_16_bits) return work;
+  work.then(std::move(widen));
+  if (!merges.empty()) work.then(prepare_merge(merges, MergeRule::kLse, d, ledger));
+  return work;
+}
 
 class CudnnKernel final : public DeviceKernel {
  public:
@@ -152,15 +114,21 @@ class CudnnKernel final : public DeviceKernel {
   std::string why_unsupported(const DeviceAttendOptions& options) const override {
     return why_head_dim_unsupported(options.head_dim, kMaxHeadDim);
   }
-  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendGrid> grids,
-                                          const DeviceAttendOptions& options,
-                                          MemoryLedger& ledger) const override {
+  Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
+                   MemoryLedger& ledger) const override {
     std::string refusal = why_unsupported(options);
     if (refusal.empty()) refusal = why_cudnn_absent();
     if (refusal.empty()) refusal = why_misaligned(grids);
     check(refusal.empty(), "kernel cudnn: ", refusal);
     check(!options.merge, "kernel cudnn does not merge");
-    return std::make_unique<PreparedCudnn>(grids, options, ledger);
+    const Sorted sorted = sort_grids(grids, options.causal);
+    check(!options.keep_16_bits || sorted.rounds.size() <= 1, "16-bit results of several key runs");
+    Prepared work;
+    for (const auto& round : sorted.rounds)
+      work.then(prepare_round(round, &round == sorted.rounds.data(), options, ledger));
+    if (!sorted.blind.empty())  // rows that see no key: O = 0, LSE = -inf
+      work.then(make_cuda_kernel()->prepare(sorted.blind, options, ledger));
+    return work;
   }
 };
 

@@ -1,12 +1,11 @@
 // Attention on a GPU, by name: the device's side of attention_kernel.h.
 //
 // Grids of tasks are the same as on the CPU, with device addresses. They are prepared once (lists
-// are copied to the device, plans are made) and launched many times; a launch allocates nothing and
-// returns at once.
+// are copied to the device, plans are made) and launched many times.
 //
 //   const auto kernel = make_device_kernel("cuda");
-//   const auto attend = kernel->prepare(grids, {.head_dim = 64, .causal = true}, ledger);
-//   attend->launch(stream);
+//   const Prepared attend = kernel->prepare(grids, {.head_dim = 64, .causal = true}, ledger);
+//   attend.launch(stream);
 #pragma once
 #include <memory>
 #include <span>
@@ -14,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/cuda/device.h"
 #include "kernels/attention_kernel.h"
+#include "kernels/cuda/prepared.h"
 
 namespace longnet {
 
@@ -35,13 +34,6 @@ struct DeviceAttendOptions {
   bool keep_16_bits = false;
 };
 
-class PreparedAttend {
- public:
-  virtual ~PreparedAttend() = default;
-  // Enqueues all tasks. Each may be in flight once at a time: scratch memory is shared.
-  virtual void launch(const Stream& stream) const = 0;
-};
-
 class DeviceKernel {
  public:
   virtual ~DeviceKernel() = default;
@@ -52,9 +44,8 @@ class DeviceKernel {
   virtual bool merges() const = 0;
   // Scratch memory is booked as "workspace", lists as "task_lists". Throws Error for tasks that
   // this kernel cannot run, with the reason.
-  virtual std::unique_ptr<PreparedAttend> prepare(std::span<const AttendGrid> grids,
-                                                  const DeviceAttendOptions& options,
-                                                  MemoryLedger& ledger) const = 0;
+  virtual Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
+                           MemoryLedger& ledger) const = 0;
 };
 
 // "cuda" (own, mma.sync), "cudnn" (backend graph API), "gather" (pack, dense attention, scatter:

@@ -1,5 +1,4 @@
 #include <map>
-#include <set>
 
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/rows.h"
@@ -7,86 +6,14 @@
 namespace longnet {
 namespace {
 
-// Dense copies of every distinct run, and the tasks that read them.
-class PreparedGather final : public PreparedAttend {
- public:
-  PreparedGather(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
-                 const DeviceKernel& kernel, MemoryLedger& ledger) {
-    std::vector<AttendTask> tasks;
-    for (const AttendGrid& grid : grids)
-      for (int64_t i = 0; i < grid.size(); ++i) tasks.push_back(grid.at(i));
-    const int64_t d = options.head_dim, row_bytes = 2 * d;
-    int64_t q_rows = 0, kv_rows = 0;
-    std::map<std::pair<const void*, size_t>, int64_t> first_row;  // of key lists seen before
-    for (const AttendTask& task : tasks) {
-      q_rows += task.q.rows;
-      if (task.kv.empty() || !first_row.emplace(key_of(task), kv_rows).second) continue;
-      for (const KvRun run : task.kv) kv_rows += run.rows;
-    }
-    q_ = DeviceBuffer(ledger, "workspace", q_rows * row_bytes);
-    k_ = DeviceBuffer(ledger, "workspace", kv_rows * row_bytes);
-    v_ = DeviceBuffer(ledger, "workspace", kv_rows * row_bytes);
-    o_ = DeviceBuffer(ledger, "workspace", q_rows * d * int64_t{sizeof(float)});
-    lse_ = DeviceBuffer(ledger, "workspace", q_rows * int64_t{sizeof(float)});
+// What identifies a task's keys: their first run and the number of runs. Tasks with the same keys
+// (many query runs of a segment) share one copy.
+using KeysId = std::pair<const void*, size_t>;
+KeysId id_of(const KeyRuns& keys) { return {keys[0].k, keys.size()}; }
 
-    std::vector<PackTask> in, out, out_lse;
-    std::vector<AttendGrid> dense;
-    std::vector<std::vector<KvRun>> runs;
-    runs.reserve(tasks.size());
-    std::set<std::pair<const void*, size_t>> packed;
-    int64_t q_at = 0;
-    auto* const o = reinterpret_cast<float*>(o_.data());
-    auto* const lse = reinterpret_cast<float*>(lse_.data());
-    for (const AttendTask& task : tasks) {
-      auto& list = runs.emplace_back();
-      const bool again = task.kv.empty() || !packed.insert(key_of(task)).second;
-      int64_t at = task.kv.empty() ? 0 : first_row.at(key_of(task));
-      for (KvRun run : task.kv) {
-        std::byte *const k = k_.data() + at * row_bytes, *const v = v_.data() + at * row_bytes;
-        if (!again) {
-          in.push_back({run.k, k, run.row_stride, d, run.rows});
-          in.push_back({run.v, v, run.row_stride, d, run.rows});
-        }
-        at += run.rows;
-        run.k = k;
-        run.v = v;
-        run.row_stride = d;
-        list.push_back(run);
-      }
-      in.push_back({task.q.q, q_.data() + q_at * row_bytes, task.q.row_stride, d, task.q.rows});
-      AttendTask copy = task;
-      copy.q.q = q_.data() + q_at * row_bytes;
-      copy.q.row_stride = d;
-      copy.kv = list;
-      copy.out = {o + q_at * d, lse + q_at, d, 1};
-      dense.push_back({copy});
-      out.push_back({copy.out.o, task.out.o, d, task.out.o_stride, task.q.rows});
-      out_lse.push_back({copy.out.lse, task.out.lse, 1, task.out.lse_stride, task.q.rows});
-      q_at += task.q.rows;
-    }
-    pack_ = prepare_pack(in, row_bytes, 2, ledger);
-    attend_ = kernel.prepare(dense, options, ledger);
-    scatter_ = prepare_pack(out, d * int64_t{sizeof(float)}, 4, ledger);
-    scatter_lse_ = prepare_pack(out_lse, 4, 4, ledger);
-  }
-
-  void launch(const Stream& stream) const override {
-    pack_.launch(stream);
-    attend_->launch(stream);
-    scatter_.launch(stream);
-    scatter_lse_.launch(stream);
-  }
-
- private:
-  // Returns what identifies a task's keys: their first run and the number of runs. Tasks with the
-  // same keys (many query runs of a segment) share one copy.
-  static std::pair<const void*, size_t> key_of(const AttendTask& task) {
-    return {task.kv[0].k, task.kv.size()};
-  }
-
-  DeviceBuffer q_, k_, v_, o_, lse_;
-  PreparedRows pack_, scatter_, scatter_lse_;
-  std::unique_ptr<PreparedAttend> attend_;
+struct DenseKeys {
+  KeyRuns from;
+  int64_t first_row;
 };
 
 class GatherKernel final : public DeviceKernel {
@@ -97,11 +24,66 @@ class GatherKernel final : public DeviceKernel {
   std::string why_unsupported(const DeviceAttendOptions& options) const override {
     return dense_->why_unsupported(options);
   }
-  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendGrid> grids,
-                                          const DeviceAttendOptions& options,
-                                          MemoryLedger& ledger) const override {
+
+  Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
+                   MemoryLedger& ledger) const override {
     check(!options.merge, "kernel gather does not merge");
-    return std::make_unique<PreparedGather>(grids, options, *dense_, ledger);
+    const int64_t d = options.head_dim, row_bytes = 2 * d;
+    std::vector<AttendTask> tasks;
+    for (const AttendGrid& grid : grids)
+      for (int64_t i = 0; i < grid.size(); ++i) tasks.push_back(grid.at(i));
+    int64_t q_rows = 0, kv_rows = 0;
+    std::map<KeysId, DenseKeys> copies;
+    for (const AttendTask& task : tasks) {
+      q_rows += task.q.rows;
+      if (task.kv.empty() || !copies.emplace(id_of(task.kv), DenseKeys{task.kv, kv_rows}).second)
+        continue;
+      for (const KvRun run : task.kv) kv_rows += run.rows;
+    }
+    Prepared work;
+    std::byte* q = work.workspace(q_rows * row_bytes, ledger);
+    std::byte* const k = work.workspace(kv_rows * row_bytes, ledger);
+    std::byte* const v = work.workspace(kv_rows * row_bytes, ledger);
+    auto* o = reinterpret_cast<float*>(work.workspace(q_rows * d * int64_t{sizeof(float)}, ledger));
+    auto* lse = reinterpret_cast<float*>(work.workspace(q_rows * int64_t{sizeof(float)}, ledger));
+
+    std::vector<PackTask> in, out, out_lse;
+    for (const auto& [id, keys] : copies) {
+      int64_t at = keys.first_row * row_bytes;
+      for (const KvRun run : keys.from) {
+        in.push_back({run.k, k + at, run.row_stride, d, run.rows});
+        in.push_back({run.v, v + at, run.row_stride, d, run.rows});
+        at += run.rows * row_bytes;
+      }
+    }
+    std::vector<AttendGrid> dense;
+    KvLists lists;
+    for (const AttendTask& task : tasks) {
+      std::vector<KvRun>& runs = lists.emplace_back(task.kv.list());
+      int64_t at = runs.empty() ? 0 : copies.at(id_of(task.kv)).first_row * row_bytes;
+      for (KvRun& run : runs) {
+        run.k = k + at;
+        run.v = v + at;
+        run.row_stride = d;
+        at += run.rows * row_bytes;
+      }
+      AttendTask copy{.q = task.q, .kv = runs, .out = {o, lse, d, 1}};
+      copy.q.q = q;
+      copy.q.row_stride = d;
+      dense.push_back({copy});
+      const int64_t rows = task.q.rows;
+      in.push_back({task.q.q, q, task.q.row_stride, d, rows});
+      out.push_back({o, task.out.o, d, task.out.o_stride, rows});
+      out_lse.push_back({lse, task.out.lse, 1, task.out.lse_stride, rows});
+      q += rows * row_bytes;
+      o += rows * d;
+      lse += rows;
+    }
+    work.then(prepare_pack(in, row_bytes, 2, ledger));
+    work.then(dense_->prepare(dense, options, ledger));
+    work.then(prepare_pack(out, d * int64_t{sizeof(float)}, 4, ledger));
+    work.then(prepare_pack(out_lse, 4, 4, ledger));
+    return work;
   }
 
  private:

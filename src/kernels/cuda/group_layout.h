@@ -1,6 +1,6 @@
 // Inputs of the `cuda_sm90a` kernel, which the host plans, and the layout of its shared memory.
 //
-// Rows come by TMA: a box of up to 256 rows x 64 dims of a 5-D view (group_plan.h) lands as rows
+// Rows come by TMA: a box of up to 256 rows x 64 dims of a 5-D view (attend_plan.h) lands as rows
 // of 128 bytes whose 16-byte chunks are rotated by the row ("128-byte swizzle"); what lies outside
 // the view becomes zero. wgmma reads such tiles through descriptors.
 //
@@ -21,14 +21,8 @@ struct ViewPlace {
   int32_t at[3] = {0, 0, 0};
 };
 
-// One query run against a list of key runs; the form of AttendTask that this kernel takes.
-struct GroupTask {
-  float* o;    // row i at o + i * o_stride
-  float* lse;  // row i at lse[i * lse_stride]
-  int64_t o_stride, lse_stride;
+struct GroupTask : TaskRows {
   ViewPlace q;
-  int32_t rows;
-  int32_t first_run, num_runs;  // in GroupInputs::runs
 };
 struct GroupRun {
   ViewPlace k{}, v{};
@@ -60,7 +54,7 @@ struct GroupShape {
   static constexpr int kBarrierOffset = kQBytes + 2 * kStages * kTileBytes;
   static constexpr int kBarriers = 2 + 4 * kStages;
   static constexpr int kAlignment = 1024;  // of swizzled tiles
-  static constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers;
+  static constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers + kAlignment;  // any begin
   // 64 K registers per SM, in units of 8 per thread.
   static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
   static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;

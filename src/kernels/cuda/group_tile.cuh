@@ -318,7 +318,7 @@ __device__ __forceinline__ void consume(const BlockMemory<Shape> memory, const G
       memory.arrive(Shape::v_empty(place.stage));
       place.advance();
     }
-    rows.finish(tile_rows(task, in), tile.row);
+    rows.finish(task, in, tile.row);
   }
 }
 

@@ -20,29 +20,21 @@ std::vector<RowTile> row_tiles(std::span<const Task> tasks, int rows_per_tile) {
   return tiles;
 }
 
-template <class T>
-DeviceBuffer uploaded(const std::vector<T>& list, MemoryLedger& ledger) {
-  DeviceBuffer buffer(ledger, "task_lists", int64_t(list.size() * sizeof(T)));
-  buffer.upload(list);
-  return buffer;
-}
-
 // A launch of `kernel` with a block per tile of rows. The rest of its arguments follow the lists.
 template <class Task, class... Rest>
-PreparedRows prepared(std::span<const Task> tasks, int rows_per_tile, MemoryLedger& ledger,
-                      Located what, void (*kernel)(const Task*, const RowTile*, Rest...),
-                      std::type_identity_t<Rest>... rest) {
+Prepared prepared(std::span<const Task> tasks, int rows_per_tile, MemoryLedger& ledger,
+                  Located what, void (*kernel)(const Task*, const RowTile*, Rest...),
+                  std::type_identity_t<Rest>... rest) {
   const std::vector<RowTile> tiles = row_tiles(tasks, rows_per_tile);
-  PreparedRows rows{.tasks = uploaded(std::vector(tasks.begin(), tasks.end()), ledger),
-                    .tiles = uploaded(tiles, ledger)};
-  if (tiles.empty()) return rows;
-  const auto* const task_list = reinterpret_cast<const Task*>(rows.tasks.data());
-  const auto* const tile_list = reinterpret_cast<const RowTile*>(rows.tiles.data());
-  rows.enqueue = [=, blocks = unsigned(tiles.size())](const Stream& stream) {
+  Prepared work;
+  const Task* const task_list = work.upload(std::vector(tasks.begin(), tasks.end()), ledger);
+  const RowTile* const tile_list = work.upload(tiles, ledger);
+  if (tiles.empty()) return work;
+  work.then([=, blocks = unsigned(tiles.size())](const Stream& stream) {
     kernel<<<blocks, kThreads, 0, stream.handle()>>>(task_list, tile_list, rest...);
     check_cuda(cudaGetLastError(), what);
-  };
-  return rows;
+  });
+  return work;
 }
 
 bool multiple(const void* p, int64_t bytes) {
@@ -59,7 +51,7 @@ class DeviceRowWorker final : public RowWorker {
   void fill(std::span<const FillRows> tasks, const RowFormat& format, int threads,
             uint64_t* digest_sum) const override {
     MemoryLedger lists;
-    const PreparedRows fill = prepare_fill(
+    const Prepared fill = prepare_fill(
         tasks, format.seed, format.head_dim,
         format.dtype == DType::kFloat32 ? StoredAs::kFloat32 : StoredAs::kBFloat16, lists);
     fill.launch(stream_);
@@ -74,10 +66,9 @@ class DeviceRowWorker final : public RowWorker {
     MemoryLedger lists;
     const DeviceBuffer total(lists, "task_lists", sizeof sum);
     stream_.fill(total.data(), 0, total.size());
-    const PreparedRows digests =
-        prepared(tasks, kFillRows, lists, "launch of digest", digest_kernel,
-                 int(format.head_dim * element_bytes / 8), element_bytes,
-                 reinterpret_cast<unsigned long long*>(total.data()));
+    const Prepared digests = prepared(tasks, kFillRows, lists, "launch of digest", digest_kernel,
+                                      int(format.head_dim * element_bytes / 8), element_bytes,
+                                      reinterpret_cast<unsigned long long*>(total.data()));
     digests.launch(stream_);
     stream_.copy(&sum, total.data(), sizeof sum);
     stream_.synchronize();
@@ -93,9 +84,8 @@ class DeviceRowWorker final : public RowWorker {
     std::vector<TileSummary> host(tiles.size());
     MemoryLedger lists;
     const DeviceBuffer parts(lists, "task_lists", int64_t(tiles.size() * sizeof(TileSummary)));
-    const PreparedRows sums =
-        prepared(tasks, kFillRows, lists, "launch of summarize", summarize_kernel, int(head_dim),
-                 reinterpret_cast<TileSummary*>(parts.data()));
+    const Prepared sums = prepared(tasks, kFillRows, lists, "launch of summarize", summarize_kernel,
+                                   int(head_dim), reinterpret_cast<TileSummary*>(parts.data()));
     sums.launch(stream_);
     stream_.copy(host.data(), parts.data(), parts.size());
     stream_.synchronize();
@@ -124,8 +114,8 @@ class DeviceRowWorker final : public RowWorker {
 
 }  // namespace
 
-PreparedRows prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
-                          MemoryLedger& ledger) {
+Prepared prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
+                      MemoryLedger& ledger) {
   check(row_bytes % 4 == 0, "rows of ", row_bytes, " bytes");
   bool wide = row_bytes % 16 == 0;  // every row can be copied in 16-byte pieces
   for (const PackTask& t : tasks)
@@ -135,14 +125,14 @@ PreparedRows prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, in
                   wide ? pack_kernel<uint4> : pack_kernel<uint32_t>, row_bytes, element_bytes);
 }
 
-PreparedRows prepare_convert(std::span<const PackTask> tasks, Conversion conversion,
-                             int64_t head_dim, MemoryLedger& ledger) {
+Prepared prepare_convert(std::span<const PackTask> tasks, Conversion conversion, int64_t head_dim,
+                         MemoryLedger& ledger) {
   return prepared(tasks, kPackRows, ledger, "launch of convert", convert_kernel, int(head_dim),
                   conversion == Conversion::kRound);
 }
 
-PreparedRows prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
-                           MemoryLedger& ledger) {
+Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
+                       MemoryLedger& ledger) {
   bool wide = head_dim % 4 == 0;
   for (const MergeTask& t : tasks)
     for (const PartialRun& run : {t.from, t.into})
@@ -152,14 +142,14 @@ PreparedRows prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int
                   rule == MergeRule::kSum);
 }
 
-PreparedRows prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, StoredAs stored,
-                           float factor, MemoryLedger& ledger) {
+Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, StoredAs stored,
+                       float factor, MemoryLedger& ledger) {
   return prepared(tasks, kMergeRows, ledger, "launch of widen", widen_kernel, int(head_dim), stored,
                   factor);
 }
 
-PreparedRows prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
-                          StoredAs stored, MemoryLedger& ledger) {
+Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
+                      StoredAs stored, MemoryLedger& ledger) {
   check(head_dim % 4 == 0, "head_dim must be a multiple of 4, is ", head_dim);
   return prepared(tasks, kFillRows, ledger, "launch of the generator", generate_kernel,
                   int(head_dim), seed, stored);

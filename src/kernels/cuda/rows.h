@@ -4,13 +4,11 @@
 //   merge of 300 rows: four blocks of 64 rows and one of 44; a thread has four columns of a row
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
-#include <vector>
 
-#include "core/cuda/device.h"
 #include "kernels/attention_kernel.h"
+#include "kernels/cuda/prepared.h"
 #include "kernels/row_worker.h"
 
 namespace longnet {
@@ -21,27 +19,18 @@ struct RowTile {
   int64_t first;
 };
 
-// Work on rows that is prepared once and launched many times.
-struct PreparedRows {
-  DeviceBuffer tasks{}, tiles{};                    // lists that `enqueue` refers to
-  std::function<void(const Stream&)> enqueue = {};  // null: there is nothing to do
-  void launch(const Stream& stream) const {
-    if (enqueue) enqueue(stream);
-  }
-};
-
 // Copies rows between strided places. Strides of the tasks are in elements of `element_bytes`.
-PreparedRows prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
-                          MemoryLedger& ledger);
+Prepared prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
+                      MemoryLedger& ledger);
 
 // Copies rows of O between fp32 and bf16; strides in elements of each side.
 enum class Conversion { kRound, kWiden };
-PreparedRows prepare_convert(std::span<const PackTask> tasks, Conversion conversion,
-                             int64_t head_dim, MemoryLedger& ledger);
+Prepared prepare_convert(std::span<const PackTask> tasks, Conversion conversion, int64_t head_dim,
+                         MemoryLedger& ledger);
 
 // into = merge(into, from), row by row; the rows may not overlap.
-PreparedRows prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
-                           MemoryLedger& ledger);
+Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
+                       MemoryLedger& ledger);
 
 // Storage type of the rows.
 enum class StoredAs { kBFloat16, kFloat16, kFloat32 };
@@ -53,13 +42,13 @@ struct WidenTask {
   PartialRun into;
   int64_t rows;
 };
-PreparedRows prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, StoredAs stored,
-                           float factor, MemoryLedger& ledger);
+Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, StoredAs stored,
+                       float factor, MemoryLedger& ledger);
 
 // Rows of Q, K and V from the counter-based generator (core/random.h): the same bits as
 // generate_row() for fp32 and bf16. Addresses are the device's.
-PreparedRows prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
-                          StoredAs stored, MemoryLedger& ledger);
+Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
+                      StoredAs stored, MemoryLedger& ledger);
 
 // RowWorker on the calling thread's GPU: tasks hold addresses of the device. Calls return when the
 // device has finished; `threads` means nothing to it.

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/cuda/tile_layout.h"
 #include "kernels/cuda/warp_instructions.cuh"
 
 namespace longnet {
@@ -18,29 +19,6 @@ __device__ __forceinline__ int accumulator_row(int lane, int i) {
 }
 __device__ __forceinline__ int accumulator_column(int lane, int i) {
   return (lane & 3) * 2 + (i & 1);
-}
-
-// Destination of the rows of a tile.
-struct TileRows {
-  float* o;    // row i at o + i * o_stride
-  float* lse;  // row i at lse[i * lse_stride]
-  int64_t o_stride, lse_stride;
-  int32_t rows;      // of the task
-  int32_t head_dim;  // <= kDim
-  bool merge;        // fold into what `o` and `lse` hold, by LSE, instead of overwriting it
-  float output_scale;
-};
-
-template <class Task, class Inputs>
-__device__ __forceinline__ TileRows tile_rows(const Task& task, const Inputs& in) {
-  return {.o = task.o,
-          .lse = task.lse,
-          .o_stride = task.o_stride,
-          .lse_stride = task.lse_stride,
-          .rows = task.rows,
-          .head_dim = in.head_dim,
-          .merge = in.merge,
-          .output_scale = in.output_scale};
 }
 
 // kM: blocks of 16 query rows per warp.
@@ -146,8 +124,9 @@ class SoftmaxRows {
     }
   }
 
-  // Normalises and writes the rows. `tile_row`: of the task, the tile's first.
-  __device__ __forceinline__ void finish(const TileRows& to, int tile_row) {
+  // Normalises and writes the rows. `to` and `in` are copies, which stores cannot change. `tile_row`:
+  // of the task, the tile's first.
+  __device__ __forceinline__ void finish(const TaskRows to, const AttendInputs in, int tile_row) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -155,11 +134,11 @@ class SoftmaxRows {
         const int row = tile_row + row_of(m, h);
         const float sum = quad_sum(sum_[m][h]);
         float old = -INFINITY;
-        if (to.merge) {  // all four lanes of a row read its LSE before one of them writes it
+        if (in.merge) {  // all four lanes of a row read its LSE before one of them writes it
           if (row < to.rows) old = to.lse[row * to.lse_stride];
           __syncwarp();
         }
-        if (row < to.rows) finish_row(to, row, m, h, sum, old);
+        if (row < to.rows) finish_row(to, in, row, m, h, sum, old);
       }
     }
   }
@@ -171,12 +150,12 @@ class SoftmaxRows {
   float max_[kM][2], sum_[kM][2];
 
  private:
-  __device__ __forceinline__ void finish_row(const TileRows& to, int row, int m, int h, float sum,
-                                             float old) {
+  __device__ __forceinline__ void finish_row(const TaskRows& to, const AttendInputs& in, int row,
+                                             int m, int h, float sum, float old) {
     float lse = sum > 0.0f ? (max_[m][h] + log2f(sum)) * 0.69314718056f
                            : -INFINITY;  // max is in units of log2 by now
-    float scale = sum > 0.0f ? to.output_scale / sum : 0.0f, keep = 0.0f;
-    if (to.merge) {
+    float scale = sum > 0.0f ? in.output_scale / sum : 0.0f, keep = 0.0f;
+    if (in.merge) {
       const float top = fmaxf(lse, old);
       if (top == -INFINITY) return;  // neither saw a key: O and LSE stay
       const float mine = approximate_exp2((lse - top) * 1.44269504089f);
@@ -193,13 +172,13 @@ class SoftmaxRows {
     float before[kDim / 8][2];
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n) {
-      const bool want = to.merge && n * 8 < to.head_dim;
+      const bool want = in.merge && n * 8 < in.head_dim;
       before[n][0] = want ? out[n * 8] : 0.0f;
       before[n][1] = want ? out[n * 8 + 1] : 0.0f;
     }
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n)
-      if (n * 8 < to.head_dim)
+      if (n * 8 < in.head_dim)
         store_pair(out + n * 8, o[m][n][2 * h] * scale + keep * before[n][0],
                    o[m][n][2 * h + 1] * scale + keep * before[n][1]);
   }

@@ -10,13 +10,11 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <utility>
 
-#include "kernels/cuda/group_plan.h"
+#include "kernels/cuda/attend_plan.h"
 #include "kernels/cuda/launchers.h"
-#include "kernels/cuda/tile_plan.h"
 
 namespace longnet {
 namespace {
@@ -50,76 +48,16 @@ AttendInputs attend_inputs(const DeviceAttendOptions& options) {
           .output_scale = options.output_scale};
 }
 
-// Prepared: the kernel's PreparedAttend, made of grids, options, launcher and ledger.
-template <class Inputs, class Prepared>
-class ShapedKernel final : public DeviceKernel {
- public:
-  // `shape`: a launcher's name; empty: the default of each head_dim.
-  ShapedKernel(std::string name, std::span<const Launcher<Inputs>> launchers,
-               std::string_view shape)
-      : name_(std::move(name)), launchers_(launchers), shape_(shape) {}
-  std::string_view name() const override { return name_; }
-  bool merges() const override { return true; }
-
-  std::string why_unsupported(const DeviceAttendOptions& options) const override {
-    std::string why = why_head_dim_unsupported(options.head_dim, most_head_dim());
-    if (why.empty() && find(options) == nullptr)
-      why = concat("no tile shape ", shape_, " for head_dim ", options.head_dim);
-    return why;
-  }
-
-  std::unique_ptr<PreparedAttend> prepare(std::span<const AttendGrid> grids,
-                                          const DeviceAttendOptions& options,
-                                          MemoryLedger& ledger) const override {
-    std::string refusal = why_unsupported(options);
-    if (refusal.empty()) refusal = why_misaligned(grids);
-    check(refusal.empty(), "kernel ", name_, ": ", refusal);
-    return std::make_unique<Prepared>(grids, options, *find(options), ledger);
-  }
-
- private:
-  int64_t most_head_dim() const {
-    return std::ranges::max(launchers_, {}, &Launcher<Inputs>::head_dim).head_dim;
-  }
-  const Launcher<Inputs>* find(const DeviceAttendOptions& options) const {
-    for (const auto* l : fitting_launchers(launchers_, options.element, options.head_dim))
-      if (shape_.empty() || l->name == shape_) return l;
-    return nullptr;
-  }
-
-  std::string name_;
-  std::span<const Launcher<Inputs>> launchers_;
-  std::string shape_;
-};
-
-template <class T>
-const T* uploaded(DeviceBuffer& buffer, const std::vector<T>& list, MemoryLedger& ledger) {
-  buffer = DeviceBuffer(ledger, "task_lists", int64_t(list.size() * sizeof(T)));
-  return buffer.upload(list);
+Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
+                        const TileLauncher& launcher, MemoryLedger& ledger) {
+  const TilePlan plan = plan_tiles(grids, options.causal, launcher.rows);
+  Prepared work;
+  const TileInputs inputs{attend_inputs(options), work.upload(plan.tasks, ledger),
+                          work.upload(plan.runs, ledger), work.upload(plan.tiles, ledger)};
+  work.then([=, launch = launcher.launch, tiles = int64_t(plan.tiles.size())](
+                const Stream& stream) { launch(inputs, tiles, stream); });
+  return work;
 }
-
-// ---- cuda ----
-
-class PreparedTiles final : public PreparedAttend {
- public:
-  PreparedTiles(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
-                const TileLauncher& launcher, MemoryLedger& ledger)
-      : launcher_(launcher) {
-    const TilePlan plan = plan_tiles(grids, options.causal, launcher.rows);
-    num_tiles_ = int64_t(plan.tiles.size());
-    inputs_ = {attend_inputs(options), uploaded(tasks_, plan.tasks, ledger),
-               uploaded(runs_, plan.runs, ledger), uploaded(tiles_, plan.tiles, ledger)};
-  }
-  void launch(const Stream& stream) const override {
-    launcher_.launch(inputs_, num_tiles_, stream);
-  }
-
- private:
-  TileLauncher launcher_;
-  int64_t num_tiles_;
-  DeviceBuffer tasks_, runs_, tiles_;
-  TileInputs inputs_{};
-};
 
 // ---- cuda_sm90a ----
 
@@ -138,15 +76,11 @@ EncodeTiled find_encoder() {
   return reinterpret_cast<EncodeTiled>(found);
 }
 
-// A CUtensorMap: TMA instructions read it instead of an address. Lists of them lie on the device.
-struct alignas(64) TensorMap {
-  std::byte bits[128];
-};
-
 // [head_dim][rows][3 dimensions] of 16 bits, read in boxes of 64 dims x `box_rows`, swizzled by 128
-// bytes; what is outside reads as zero. Throws Error with the driver's refusal.
-TensorMap encode_tensor_map(const TensorView& view, DeviceElement element, int64_t head_dim,
-                            int box_rows) {
+// bytes; what is outside reads as zero. TMA instructions read it instead of an address. Throws Error
+// with the driver's refusal.
+CUtensorMap encode_tensor_map(const TensorView& view, DeviceElement element, int64_t head_dim,
+                              int box_rows) {
   static const EncodeTiled encode = find_encoder();
   std::array<cuuint64_t, 5> size{cuuint64_t(head_dim), cuuint64_t(view.rows)};
   // A dimension of one element has no stride that matters, but it must be a valid one.
@@ -169,39 +103,69 @@ TensorMap encode_tensor_map(const TensorView& view, DeviceElement element, int64
         int(result), ") rows ", view.rows, " x ", view.row_stride, ", counts ", view.count[0], " ",
         view.count[1], " ", view.count[2], ", steps ", view.step_bytes[0], " ", view.step_bytes[1],
         " ", view.step_bytes[2], " (bytes)");
-  return std::bit_cast<TensorMap>(map);
+  return map;
 }
 
-class PreparedGroups final : public PreparedAttend {
+Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
+                        const GroupLauncher& launcher, MemoryLedger& ledger) {
+  const int shares = options.concurrent ? kSharesWhenConcurrent : 1;
+  const GroupPlan plan = plan_groups(
+      grids, options.causal,
+      {.rows = launcher.rows, .keys = launcher.keys, .blocks = shares * current_multiprocessors()});
+  std::vector<CUtensorMap> maps;
+  for (const TensorView& view : plan.views)
+    maps.push_back(encode_tensor_map(view, options.element, options.head_dim,
+                                     view.of_queries ? launcher.rows : launcher.keys));
+  Prepared work;
+  const GroupInputs inputs{attend_inputs(options),
+                           work.upload(plan.tasks, ledger),
+                           work.upload(plan.runs, ledger),
+                           work.upload(plan.tiles, ledger),
+                           work.upload(plan.block_begin, ledger),
+                           work.upload(maps, ledger)};
+  work.then([=, launch = launcher.launch, blocks = int64_t(plan.block_begin.size()) - 1](
+                const Stream& stream) { launch(inputs, blocks, stream); });
+  return work;
+}
+
+template <class Inputs>
+class ShapedKernel final : public DeviceKernel {
  public:
-  PreparedGroups(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
-                 const GroupLauncher& launcher, MemoryLedger& ledger)
-      : launcher_(launcher) {
-    const int shares = options.concurrent ? kSharesWhenConcurrent : 1;
-    const GroupPlan plan = plan_groups(grids, options.causal,
-                                       {.rows = launcher.rows,
-                                        .keys = launcher.keys,
-                                        .blocks = shares * current_multiprocessors()});
-    blocks_ = int(plan.block_begin.size()) - 1;
-    if (blocks_ == 0) return;
-    std::vector<TensorMap> maps;
-    for (size_t i = 0; i < plan.views.size(); ++i)
-      maps.push_back(encode_tensor_map(plan.views[i], options.element, options.head_dim,
-                                       plan.of_queries[i] ? launcher.rows : launcher.keys));
-    inputs_ = {attend_inputs(options),
-               uploaded(tasks_, plan.tasks, ledger),
-               uploaded(runs_, plan.runs, ledger),
-               uploaded(tiles_, plan.tiles, ledger),
-               uploaded(block_begin_, plan.block_begin, ledger),
-               uploaded(maps_, maps, ledger)};
+  // `shape`: a launcher's name; empty: the default of each head_dim.
+  ShapedKernel(std::string name, std::span<const Launcher<Inputs>> launchers,
+               std::string_view shape)
+      : name_(std::move(name)), launchers_(launchers), shape_(shape) {}
+  std::string_view name() const override { return name_; }
+  bool merges() const override { return true; }
+
+  std::string why_unsupported(const DeviceAttendOptions& options) const override {
+    std::string why = why_head_dim_unsupported(options.head_dim, most_head_dim());
+    if (why.empty() && find(options) == nullptr)
+      why = concat("no tile shape ", shape_, " for head_dim ", options.head_dim);
+    return why;
   }
-  void launch(const Stream& stream) const override { launcher_.launch(inputs_, blocks_, stream); }
+
+  Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
+                   MemoryLedger& ledger) const override {
+    std::string refusal = why_unsupported(options);
+    if (refusal.empty()) refusal = why_misaligned(grids);
+    check(refusal.empty(), "kernel ", name_, ": ", refusal);
+    return prepare_launch(grids, options, *find(options), ledger);
+  }
 
  private:
-  GroupLauncher launcher_;
-  int blocks_ = 0;
-  DeviceBuffer tasks_, runs_, tiles_, block_begin_, maps_;
-  GroupInputs inputs_{};
+  int64_t most_head_dim() const {
+    return std::ranges::max(launchers_, {}, &Launcher<Inputs>::head_dim).head_dim;
+  }
+  const Launcher<Inputs>* find(const DeviceAttendOptions& options) const {
+    for (const auto* l : fitting_launchers(launchers_, options.element, options.head_dim))
+      if (shape_.empty() || l->name == shape_) return l;
+    return nullptr;
+  }
+
+  std::string name_;
+  std::span<const Launcher<Inputs>> launchers_;
+  std::string shape_;
 };
 
 }  // namespace
@@ -211,7 +175,7 @@ std::vector<std::string> cuda_kernel_shapes(int64_t head_dim) {
 }
 
 std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view shape) {
-  return std::make_unique<ShapedKernel<TileInputs, PreparedTiles>>("cuda", tile_launchers(), shape);
+  return std::make_unique<ShapedKernel<TileInputs>>("cuda", tile_launchers(), shape);
 }
 
 std::string why_sm90a_absent() {
@@ -228,8 +192,7 @@ std::vector<std::string> sm90a_kernel_shapes(int64_t head_dim) {
 }
 
 std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view shape) {
-  return std::make_unique<ShapedKernel<GroupInputs, PreparedGroups>>("cuda_sm90a",
-                                                                     group_launchers(), shape);
+  return std::make_unique<ShapedKernel<GroupInputs>>("cuda_sm90a", group_launchers(), shape);
 }
 
 }  // namespace longnet

@@ -25,7 +25,7 @@ LONGNET_HOST_DEVICE inline uint64_t divided(uint64_t x, uint64_t step, uint64_t 
 // Keys of a run that the rows of a task see under a causal mask: row i the first
 //   ahead + i * per_row + floor((rest + i * rest_per_row) / step)    (0 ... rows)
 // of them: floor((position of row i - first token) / step) + 1, from quotients and rests that the
-// host took (tile_plan.h). rest_per_row is 0 wherever rows and keys have one dilation rate.
+// host took (attend_plan.h). rest_per_row is 0 wherever rows and keys have one dilation rate.
 struct KeyLimit {
   int64_t ahead = 0, per_row = 0;
   uint64_t rest = 0, rest_per_row = 0;  // < step
@@ -40,14 +40,18 @@ struct KeyLimit {
   }
 };
 
-// One query run against a list of key runs; the device's form of AttendTask.
-struct TileTask {
-  const void* q;  // row i at q + i * q_stride elements of 16 bits
-  float* o;       // row i at o + i * o_stride
-  float* lse;     // row i at lse[i * lse_stride]
-  int64_t q_stride, o_stride, lse_stride;
+// One query run against a list of key runs, the device's form of AttendTask: what both kernels know
+// of it.
+struct TaskRows {
+  float* o;    // row i at o + i * o_stride
+  float* lse;  // row i at lse[i * lse_stride]
+  int64_t o_stride, lse_stride;
   int32_t rows;
-  int32_t first_run, num_runs;  // in TileInputs::runs
+  int32_t first_run, num_runs;  // in the list of runs
+};
+struct TileTask : TaskRows {
+  const void* q;  // row i at q + i * q_stride elements of 16 bits
+  int64_t q_stride;
 };
 struct TileRun {
   const void* k;

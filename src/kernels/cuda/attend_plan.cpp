@@ -1,0 +1,316 @@
+#include "kernels/cuda/attend_plan.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <map>
+#include <queue>
+#include <tuple>
+
+#include "core/check.h"
+#include "core/token_range.h"
+
+namespace longnet {
+namespace {
+
+int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+
+// Fills the plan of a kernel's `lists`: lists.enter(grid, its key runs that have rows), then for
+// each task its form, that of each key run, and its tiles.
+template <class Lists>
+void plan_tasks(std::span<const AttendGrid> grids, bool causal, Lists& lists) {
+  const auto keys_of = [](const AttendGrid* grid) {
+    int64_t keys = 0;
+    for (const KvRun run : grid->task.kv) keys += run.rows;
+    return keys;
+  };
+  std::vector<const AttendGrid*> order;
+  for (const AttendGrid& grid : grids)
+    if (grid.task.q.rows > 0) order.push_back(&grid);
+  std::ranges::stable_sort(order, std::greater<>{}, keys_of);
+
+  auto& plan = lists.plan;
+  for (const AttendGrid* const grid : order) {
+    const QueryRun& q = grid->task.q;
+    check(q.rows < (int64_t{1} << 30), "a task of ", q.rows, " rows");
+    std::vector<KvRun> runs = grid->task.kv.list();
+    std::erase_if(runs, [](const KvRun& run) { return run.rows == 0; });
+    std::vector<KeyLimit> limits;  // all tasks of a grid see their keys alike
+    for (const KvRun& run : runs) limits.push_back(key_limit(q, run, causal));
+    lists.enter(*grid, runs);
+    for (int64_t i = 0; i < grid->size(); ++i) {
+      const GridVector at = grid->place(i);
+      AttendTask task = grid->at(at);
+      task.kv = KeyRuns(runs).moved(at);
+      plan.tasks.push_back(lists.task({.o = task.out.o,
+                                       .lse = task.out.lse,
+                                       .o_stride = task.out.o_stride,
+                                       .lse_stride = task.out.lse_stride,
+                                       .rows = int32_t(q.rows),
+                                       .first_run = int32_t(plan.runs.size()),
+                                       .num_runs = int32_t(runs.size())},
+                                      task.q, at));
+      for (size_t r = 0; r < runs.size(); ++r)
+        plan.runs.push_back(lists.run(task.kv, r, at, limits[r]));
+      check(plan.runs.size() < (size_t{1} << 31), "too many key runs: ", plan.runs.size());
+      lists.add_tiles(int32_t(plan.tasks.size()) - 1);
+    }
+  }
+}
+
+// ---- cuda ----
+
+// Positions ascend through all runs: then the keys that a query sees are the first ones.
+bool ascending(std::span<const KvRun> runs) {
+  int64_t last = std::numeric_limits<int64_t>::min();
+  for (const KvRun& run : runs) {
+    if (run.first_token <= last) return false;
+    last = run.first_token + (run.rows - 1) * run.token_step;
+  }
+  return true;
+}
+
+class TileLists {
+ public:
+  TileLists(bool causal, int rows_per_tile) : causal_(causal), rows_per_tile_(rows_per_tile) {}
+  TilePlan plan;
+
+  void enter(const AttendGrid&, std::span<const KvRun> runs) {
+    prefix_ = causal_ && ascending(runs);
+  }
+  static TileTask task(const TaskRows& rows, const QueryRun& q, const GridVector&) {
+    return {rows, q.q, q.row_stride};
+  }
+  TileRun run(const KeyRuns& runs, size_t r, const GridVector&, const KeyLimit& limit) const {
+    const KvRun run = runs[r];
+    return {.k = run.k,
+            .v = run.v,
+            .stride = run.row_stride,
+            .begin = r == 0 ? 0 : plan.runs.back().begin + plan.runs.back().rows,
+            .rows = run.rows,
+            .limit = limit};
+  }
+  void add_tiles(int32_t index) {
+    const TileTask& task = plan.tasks[size_t(index)];
+    const std::span runs(plan.runs.data() + task.first_run, size_t(task.num_runs));
+    const int64_t all = runs.empty() ? 0 : runs.back().begin + runs.back().rows;
+    const auto count_up_to = [&](int64_t row) {
+      int64_t keys = 0;
+      for (const TileRun& run : runs) keys += run.limit.visible(int(row));
+      return keys;
+    };
+    for (int i = int(ceil_div(task.rows, rows_per_tile_)) - 1; i >= 0; --i) {
+      TileRef tile{.task = index, .row = i * rows_per_tile_, .keys = all, .unmasked = all};
+      if (causal_) tile.unmasked = prefix_ ? count_up_to(tile.row) : 0;
+      if (prefix_) tile.keys = count_up_to(std::min(tile.row + rows_per_tile_, task.rows) - 1);
+      plan.tiles.push_back(tile);
+    }
+  }
+
+ private:
+  bool causal_, prefix_ = false;  // what the grid's rows see are their tasks' first keys
+  int rows_per_tile_;
+};
+
+// ---- cuda_sm90a ----
+
+// One tensor's rows for all tasks of a grid, as views: a place in them is linear in the task's
+// place. Tasks that share their rows (a step of 0) share a place: tensor maps have no such steps.
+class GridViews {
+ public:
+  GridViews() = default;
+  // Appends to `views`.
+  GridViews(TensorView view, const GridVector& count, const GridVector& step_bytes,
+            std::vector<TensorView>& views)
+      : first_(int32_t(views.size())) {
+    for (size_t d = 0; d < 3; ++d) {
+      if (step_bytes[d] == 0) continue;
+      view.count[d] = count[d];
+      view.step_bytes[d] = step_bytes[d];
+      at_[d][d] = 1;
+    }
+    int64_t sequences = step_bytes[3] == 0 ? 1 : count[3];
+    if (step_bytes[3] != 0 && (count[0] == 1 || step_bytes[3] == count[0] * step_bytes[0])) {
+      if (count[0] == 1) view.step_bytes[0] = step_bytes[3];
+      view.count[0] *= sequences;
+      at_[0][3] = count[0];
+      sequences = 1;
+    }
+    views_[3] = sequences > 1 ? 1 : 0;
+    for (int64_t i = 0; i < sequences; ++i) {
+      views.push_back(view);
+      view.first = static_cast<const std::byte*>(view.first) + step_bytes[3];
+    }
+  }
+  ViewPlace place(const GridVector& task) const {
+    ViewPlace place{.view = first_ + int32_t(along(task, views_)), .at = {}};
+    for (size_t d = 0; d < 3; ++d) place.at[d] = int32_t(along(task, at_[d]));
+    return place;
+  }
+
+ private:
+  int32_t first_ = 0;
+  GridVector views_{}, at_[3]{};  // steps of a task's view, and of its place there
+};
+
+// Returns the number of leading runs at equal distances: those of many ranks in one gathered slot.
+size_t progression(std::span<const KvRun> runs) {
+  const auto follows = [&](const KvRun& b, const KvRun& a) {
+    const int64_t step = bytes_between(runs[0].k, runs[1].k);
+    return step > 0 && bytes_between(a.k, b.k) == step && bytes_between(a.v, b.v) == step &&
+           a.rows == b.rows && a.row_stride == b.row_stride && a.step_bytes == b.step_bytes;
+  };
+  size_t count = 1;
+  while (count < runs.size() && follows(runs[count], runs[count - 1])) ++count;
+  return count;
+}
+
+class GroupLists {
+ public:
+  GroupLists(bool causal, const GroupTiling& tiling)
+      : causal_(causal), tiling_(tiling), of_block_(size_t(tiling.blocks)) {
+    for (int b = 0; b < tiling.blocks; ++b) least_.emplace(0, b);
+  }
+  GroupPlan plan;
+
+  void enter(const AttendGrid& grid, std::span<const KvRun> runs) {
+    const QueryRun& q = grid.task.q;
+    queries_ =
+        GridViews({true, q.q, q.rows, q.row_stride}, grid.count, grid.q_step_bytes, plan.views);
+    runs_.clear();
+    while (!runs.empty()) {
+      GridVector count = grid.count, step = runs[0].step_bytes;
+      const size_t together = count[0] == 1 ? progression(runs) : 1;
+      if (together > 1) {
+        count[0] = int64_t(together);
+        step[0] = bytes_between(runs[0].k, runs[1].k);
+      }
+      const KeyViews views = key_views(runs[0], count, step);
+      for (size_t i = 0; i < together; ++i) runs_.push_back({views, int64_t(i)});
+      runs = runs.subspan(together);
+    }
+  }
+  GroupTask task(const TaskRows& rows, const QueryRun&, const GridVector& at) const {
+    return {rows, queries_.place(at)};
+  }
+  GroupRun run(const KeyRuns&, size_t r, GridVector at, const KeyLimit& limit) const {
+    at[0] += runs_[r].index;
+    return {.k = runs_[r].views.k.place(at), .v = runs_[r].views.v.place(at), .limit = limit};
+  }
+  void add_tiles(int32_t index) {
+    const GroupTask& task = plan.tasks[size_t(index)];
+    for (int i = int(ceil_div(task.rows, tiling_.rows)) - 1; i >= 0; --i) {
+      const int row = i * tiling_.rows, last = std::min(row + tiling_.rows, task.rows) - 1;
+      const auto [load, block] = least_.top();
+      least_.pop();
+      of_block_[size_t(block)].push_back({index, row});
+      least_.emplace(load + cost_of(task, last), block);
+    }
+  }
+  void finish() {
+    plan.block_begin.push_back(0);
+    for (const auto& tiles : of_block_) {
+      if (tiles.empty()) continue;
+      plan.tiles.insert(plan.tiles.end(), tiles.begin(), tiles.end());
+      check(plan.tiles.size() < (size_t{1} << 31),
+            "too many tiles for one launch: ", plan.tiles.size());
+      plan.block_begin.push_back(int32_t(plan.tiles.size()));
+    }
+  }
+
+ private:
+  struct KeyViews {
+    GridViews k, v;
+  };
+  struct Run {
+    KeyViews views;
+    int64_t index;  // in a progression, which takes the place of the grid's first dimension
+  };
+
+  // Equal runs of several grids share their views.
+  KeyViews key_views(const KvRun& run, const GridVector& count, const GridVector& step_bytes) {
+    const auto [known, added] =
+        known_.try_emplace({run.k, run.v, run.rows, run.row_stride, count, step_bytes}, KeyViews{});
+    if (added) {
+      const auto views_of = [&](const void* first) {
+        return GridViews({false, first, run.rows, run.row_stride}, count, step_bytes, plan.views);
+      };
+      known->second = {views_of(run.k), views_of(run.v)};
+    }
+    return known->second;
+  }
+
+  // Key tiles that a tile walks, and one for what it does before and after.
+  int64_t cost_of(const GroupTask& task, int last_row) const {
+    int64_t tiles = 1;
+    for (const GroupRun& run :
+         std::span(plan.runs).subspan(size_t(task.first_run), size_t(task.num_runs)))
+      tiles += ceil_div(causal_ ? run.limit.visible(last_row) : run.limit.rows, tiling_.keys);
+    return tiles;
+  }
+
+  bool causal_;
+  GroupTiling tiling_;
+  GridViews queries_;      // of the grid
+  std::vector<Run> runs_;  // of the grid
+  std::map<std::tuple<const void*, const void*, int64_t, int64_t, GridVector, GridVector>, KeyViews>
+      known_;
+  using Load = std::pair<int64_t, int>;  // so far, block
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> least_;
+  std::vector<std::vector<GroupTile>> of_block_;
+};
+
+}  // namespace
+
+KeyLimit key_limit(const QueryRun& q, const KvRun& run, bool causal) {
+  check(run.rows >= 0 && run.rows < (int64_t{1} << 30), "a run of ", run.rows, " rows");
+  KeyLimit limit{.rows = int32_t(run.rows)};
+  if (!causal) return limit;
+  const int64_t step = run.rows > 1 ? run.token_step : 1;
+  const int64_t row_step = q.rows > 1 ? q.token_step : 0;
+  check(step > 0 && row_step >= 0, "causal rows and keys must ascend");
+  const int64_t ahead = floor_div(q.first_token - run.first_token, step);
+  limit.ahead = ahead + 1;
+  limit.per_row = row_step / step;
+  limit.rest = uint64_t(q.first_token - run.first_token - ahead * step);
+  limit.rest_per_row = uint64_t(row_step % step);
+  limit.step = uint64_t(step);
+  limit.inverse = inverse_of(limit.step);
+  return limit;
+}
+
+TilePlan plan_tiles(std::span<const AttendGrid> grids, bool causal, int rows_per_tile) {
+  TileLists lists(causal, rows_per_tile);
+  plan_tasks(grids, causal, lists);
+  return std::move(lists.plan);
+}
+
+GroupPlan plan_groups(std::span<const AttendGrid> grids, bool causal, const GroupTiling& tiling) {
+  check(tiling.blocks > 0 && tiling.rows > 0 && tiling.keys > 0, "a tiling of ", tiling.rows, " x ",
+        tiling.keys, " on ", tiling.blocks, " blocks");
+  GroupLists lists(causal, tiling);
+  plan_tasks(grids, causal, lists);
+  lists.finish();
+  return std::move(lists.plan);
+}
+
+std::string why_misaligned(std::span<const AttendGrid> grids) {
+  const auto odd = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 != 0; };
+  const auto odd_steps = [](const GridVector& steps) {
+    return std::ranges::any_of(steps, [](int64_t bytes) { return bytes % 16 != 0; });
+  };
+  for (size_t i = 0; i < grids.size(); ++i) {
+    const AttendTask& t = grids[i].task;
+    if (odd(t.q.q) || odd_steps(grids[i].q_step_bytes) || (t.q.rows > 1 && t.q.row_stride % 8 != 0))
+      return concat("the queries of grid ", i, " are not 16-byte aligned (address ", t.q.q,
+                    ", row stride ", t.q.row_stride, " elements)");
+    for (const KvRun run : t.kv)
+      if (odd(run.k) || odd(run.v) || odd_steps(run.step_bytes) ||
+          (run.rows > 1 && run.row_stride % 8 != 0))
+        return concat("keys or values of grid ", i, " are not 16-byte aligned (addresses ", run.k,
+                      ", ", run.v, ", row stride ", run.row_stride, " elements)");
+  }
+  return "";
+}
+
+}  // namespace longnet
