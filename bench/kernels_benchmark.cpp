@@ -193,7 +193,7 @@ void run_pack(benchmark::State& state, int64_t rows, int64_t stride, DType dtype
                       .into_stride = kDim,
                       .rows = rows};
   for (auto _ : state) {
-    kernel->pack({&task, 1}, {.head_dim = kDim, .dtype = dtype}, 1);
+    kernel->pack({&task, 1}, Conversion::kNone, {.head_dim = kDim, .dtype = dtype}, 1);
     benchmark::ClobberMemory();
   }
   count_bytes(state, 2 * rows * row_bytes, machine);

@@ -99,17 +99,15 @@ Prepared prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, int64_
   const AttendOptions options{.head_dim = row_bytes / element_bytes,
                               .dtype = type_of(element_bytes)};
   return prepared(tasks, ledger, [options](const PackTask& task) {
-    make_reference_kernel()->pack({&task, 1}, options, 1);
+    make_reference_kernel()->pack({&task, 1}, Conversion::kNone, options, 1);
   });
 }
 
-Prepared prepare_convert(std::span<const PackTask> tasks, Conversion how, int64_t head_dim,
+Prepared prepare_convert(std::span<const PackTask> tasks, Conversion conversion, int64_t head_dim,
                          MemoryLedger& ledger) {
   const AttendOptions options{.head_dim = head_dim, .dtype = DType::kBFloat16};
-  return prepared(tasks, ledger, [options, how](const PackTask& task) {
-    const auto kernel = make_reference_kernel();
-    how == Conversion::kRound ? kernel->round({&task, 1}, options, 1)
-                              : kernel->widen({&task, 1}, options, 1);
+  return prepared(tasks, ledger, [=](const PackTask& task) {
+    make_reference_kernel()->pack({&task, 1}, conversion, options, 1);
   });
 }
 

@@ -20,10 +20,10 @@ void execute_rows(const AttentionKernel& kernel, const BoundProgram& bound, size
   const int threads = bound.threads();
   AttendOptions floats = options;
   floats.dtype = DType::kFloat32;
-  kernel.pack(b.packs, options, threads);
-  kernel.pack(b.float_packs, floats, threads);
-  kernel.round(b.rounds, options, threads);
-  kernel.widen(b.widens, options, threads);
+  kernel.pack(b.packs, Conversion::kNone, options, threads);
+  kernel.pack(b.float_packs, Conversion::kNone, floats, threads);
+  kernel.pack(b.rounds, Conversion::kRound, options, threads);
+  kernel.pack(b.widens, Conversion::kWiden, options, threads);
   for (const PackTask& lse : b.lse_packs)
     for (int64_t i = 0; i < lse.rows; ++i)
       static_cast<float*>(lse.into)[i * lse.into_stride] =

@@ -30,8 +30,11 @@ struct MergeTask {
 struct PackTask {
   const void* from = nullptr;
   void* into = nullptr;
-  int64_t from_stride = 0, into_stride = 0, rows = 0;  // strides in elements of the storage dtype
+  int64_t from_stride = 0, into_stride = 0, rows = 0;  // strides in elements of each side
 };
+// kNone: both sides have the storage dtype. kRound, kWiden: rows of O in fp32 become the storage
+// dtype (to nearest, ties to even), or the other way.
+enum class Conversion { kNone, kRound, kWiden };
 
 // kLse: one softmax over both key sets. kSum: O adds up, LSE as in kLse.
 enum class MergeRule { kLse, kSum };
@@ -61,14 +64,8 @@ class AttentionKernel {
                       std::span<std::byte> workspace) const = 0;
   virtual void merge(std::span<const MergeTask> tasks, MergeRule rule, const AttendOptions& options,
                      int threads) const = 0;
-  virtual void pack(std::span<const PackTask> tasks, const AttendOptions& options,
-                    int threads) const = 0;
-  // As pack, between O in fp32 and its storage type, each with its own strides: rounds to nearest,
-  // ties to even, or widens.
-  virtual void round(std::span<const PackTask> tasks, const AttendOptions& options,
-                     int threads) const = 0;
-  virtual void widen(std::span<const PackTask> tasks, const AttendOptions& options,
-                     int threads) const = 0;
+  virtual void pack(std::span<const PackTask> tasks, Conversion conversion,
+                    const AttendOptions& options, int threads) const = 0;
 };
 
 // Empty for a multiple of 8 from 8 to `most`, else why a kernel refuses this head_dim.

@@ -129,7 +129,7 @@ void expect_pack(const AttentionKernel& kernel, DType dtype, int threads) {
   for (size_t i = 0; i < from.size(); ++i) from[i] = Storage(i % 1000);
   const PackTask tasks[] = {{from.data(), into.data(), kFrom, kInto, 0},
                             {from.data(), into.data(), kFrom, kInto, kRows}};
-  kernel.pack(tasks, {.head_dim = kDim, .dtype = dtype}, threads);
+  kernel.pack(tasks, Conversion::kNone, {.head_dim = kDim, .dtype = dtype}, threads);
   for (int64_t i = 0; i < kRows; ++i) {
     for (int64_t c = 0; c < kInto; ++c) {
       const Storage expected = c < kDim ? from[size_t(i * kFrom + c)] : Storage(9);
@@ -161,8 +161,8 @@ TEST_P(MergePackTest, RoundsToStorageAndWidens) {
     void* const middle = bf16 ? static_cast<void*>(stored.data()) : same.data();
     const PackTask there{o.data(), middle, kPitch, kD, kRows};
     const PackTask again{middle, back.data(), kD, kD, kRows};
-    kernel_->round({&there, 1}, options, 2);
-    kernel_->widen({&again, 1}, options, 2);
+    kernel_->pack({&there, 1}, Conversion::kRound, options, 2);
+    kernel_->pack({&again, 1}, Conversion::kWiden, options, 2);
     for (int64_t i = 0; i < kRows; ++i)
       for (int64_t c = 0; c < kD; ++c) {
         const float x = o[size_t(i * kPitch + c)];

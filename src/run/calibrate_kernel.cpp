@@ -180,8 +180,8 @@ void measure_moves(KernelMeasurement& result, Communicator& comm, int threads,
     };
     merges.push_back({.from = partial(from), .into = partial(into), .rows = rows});
   }
-  const double packed =
-      kernel_seconds(comm, budget, threads, [&] { kernel->pack(packs, options, threads); });
+  const double packed = kernel_seconds(
+      comm, budget, threads, [&] { kernel->pack(packs, Conversion::kNone, options, threads); });
   const double merged = kernel_seconds(
       comm, budget, threads, [&] { kernel->merge(merges, MergeRule::kLse, options, threads); });
   result.pack_bytes_per_s = double(rows * kRow) * sizeof(float) / packed;

@@ -84,42 +84,23 @@ class CpuKernel final : public AttentionKernel {
                         });
   }
 
-  void pack(std::span<const PackTask> tasks, const AttendOptions& options,
+  void pack(std::span<const PackTask> tasks, Conversion conversion, const AttendOptions& options,
             int threads) const override {
-    const int64_t element = dtype_bytes(options.dtype);
-    copy(tasks, element, element, threads,
-         [&](const PackTask& piece) { pack_rows(piece, options.head_dim * element, element); });
-  }
-
-  void round(std::span<const PackTask> tasks, const AttendOptions& options,
-             int threads) const override {
-    if (options.dtype == DType::kFloat32) return pack(tasks, options, threads);
-    copy(tasks, sizeof(float), sizeof(uint16_t), threads,
-         [&](const PackTask& piece) { round_rows(piece, options.head_dim); });
-  }
-
-  void widen(std::span<const PackTask> tasks, const AttendOptions& options,
-             int threads) const override {
-    if (options.dtype == DType::kFloat32) return pack(tasks, options, threads);
-    copy(tasks, sizeof(uint16_t), sizeof(float), threads,
-         [&](const PackTask& piece) { widen_rows(piece, options.head_dim); });
-  }
-
- private:
-  // Cuts the tasks and calls fn(piece); elements of the two sides have their own sizes.
-  template <class Fn>
-  static void copy(std::span<const PackTask> tasks, int64_t from_bytes, int64_t into_bytes,
-                   int threads, Fn fn) {
+    if (options.dtype == DType::kFloat32) conversion = Conversion::kNone;
+    const int64_t element = dtype_bytes(options.dtype), wide = sizeof(float);
+    const int64_t from_bytes = conversion == Conversion::kRound ? wide : element;
+    const int64_t into_bytes = conversion == Conversion::kWiden ? wide : element;
     parallel_for_pieces(
         tasks, kPieceRows, threads, [&](PackTask piece, int64_t begin, int64_t rows) {
           piece.from =
               static_cast<const std::byte*>(piece.from) + begin * piece.from_stride * from_bytes;
           piece.into = static_cast<std::byte*>(piece.into) + begin * piece.into_stride * into_bytes;
           piece.rows = rows;
-          fn(piece);
+          pack_rows(piece, conversion, options.head_dim, element);
         });
   }
 
+ private:
   static PartialRun advanced(PartialRun run, int64_t rows) {
     run.o += rows * run.o_stride;
     run.lse += rows * run.lse_stride;

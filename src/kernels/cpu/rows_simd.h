@@ -1,5 +1,5 @@
-// Row-wise work on one core: the LSE merge and copies of strided rows (rows_simd.cpp), and what a
-// RowWorker does with a run of rows (row_work_simd.cpp).
+// Row-wise work on one core: the LSE merge and copies of strided rows, and what a RowWorker does
+// with a run of rows.
 #pragma once
 #include <cstdint>
 
@@ -13,12 +13,9 @@ namespace longnet {
 // exact identity.
 void merge_rows(const MergeTask& task, MergeRule rule, int64_t head_dim);
 
-// Rows of fp32 to bf16 (to nearest, ties to even), and back.
-void round_rows(const PackTask& task, int64_t head_dim);
-void widen_rows(const PackTask& task, int64_t head_dim);
-
-// Copies task.rows rows of row_bytes bytes; the strides of the task count elements.
-void pack_rows(const PackTask& task, int64_t row_bytes, int64_t element_bytes);
+// Copies rows, whose elements have `element_bytes`, or converts them between fp32 and bf16.
+void pack_rows(const PackTask& task, Conversion conversion, int64_t head_dim,
+               int64_t element_bytes);
 
 inline constexpr int64_t kMaxRowWords = 128;  // 64-bit words of the longest row, 256 fp32
 

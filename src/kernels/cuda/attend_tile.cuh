@@ -17,19 +17,15 @@ namespace longnet {
 // Addresses that a lane gives to ldmatrix.x4. Matrices come in the order in which the operands want
 // them.
 //   A (16 rows x 16 dims):  rows 0-7 | rows 8-15 of the first 8 dims, then of the last 8
+//   B of P V (16 keys x 16 dims), transposed on the way: dims 0-7: keys 0-7 | 8-15, then dims 8-15
 template <class Shape>
-__device__ __forceinline__ int query_address(int lane, int row, int chunk) {
+__device__ __forceinline__ int row_address(int lane, int row, int chunk) {
   return chunk_offset<Shape>(row + (lane & 15), chunk + (lane >> 4));
 }
 //   B of Q K^T (16 keys x 16 dims): keys 0-7: dims 0-7 | 8-15, then keys 8-15
 template <class Shape>
 __device__ __forceinline__ int key_address(int lane, int key, int chunk) {
   return chunk_offset<Shape>(key + (lane >> 4) * 8 + (lane & 7), chunk + (lane >> 3 & 1));
-}
-//   B of P V (16 keys x 16 dims), transposed on the way: dims 0-7: keys 0-7 | 8-15, then dims 8-15
-template <class Shape>
-__device__ __forceinline__ int value_address(int lane, int key, int chunk) {
-  return chunk_offset<Shape>(key + (lane & 15), chunk + (lane >> 4));
 }
 
 // Finds the run of ascending keys.
@@ -88,7 +84,7 @@ class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Elemen
 #pragma unroll
     for (int m = 0; m < kM; ++m)
       ldmatrix(q_[k][m],
-               shared_ + query_address<Shape>(lane_of_thread(), first_row_ + m * 16, k * 2));
+               shared_ + row_address<Shape>(lane_of_thread(), first_row_ + m * 16, k * 2));
   }
 
   // S = Q K^T
@@ -148,7 +144,7 @@ class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Elemen
         Fragment b;
         ldmatrix_transposed(
             b, shared_ + uint32_t(Shape::v_offset(stage) +
-                                  value_address<Shape>(lane_of_thread(), k * 16, n * 2)));
+                                  row_address<Shape>(lane_of_thread(), k * 16, n * 2)));
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
           mma<Element>(o[m][2 * n], a[m], b[0], b[1]);

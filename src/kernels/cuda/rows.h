@@ -23,8 +23,7 @@ struct RowTile {
 Prepared prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
                       MemoryLedger& ledger);
 
-// Copies rows of O between fp32 and bf16; strides in elements of each side.
-enum class Conversion { kRound, kWiden };
+// kRound or kWiden: copies rows of O between fp32 and bf16.
 Prepared prepare_convert(std::span<const PackTask> tasks, Conversion conversion, int64_t head_dim,
                          MemoryLedger& ledger);
 

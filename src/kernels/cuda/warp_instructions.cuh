@@ -24,22 +24,22 @@ __device__ __forceinline__ void ldmatrix_transposed(uint32_t (&out)[4], uint32_t
                : "r"(address));
 }
 
+// A multiplication of matrices of Element: the instruction before and behind the types of A and B,
+// and its operands.
+#define LONGNET_MULTIPLY(before, behind, ...)             \
+  if constexpr (std::is_same_v<Element, __half>)          \
+    asm volatile(before ".f16.f16" behind : __VA_ARGS__); \
+  else                                                    \
+    asm volatile(before ".bf16.bf16" behind : __VA_ARGS__)
+
 // C (16 x 8) += A (16 x 16) B (16 x 8).
 template <class Element>
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                     uint32_t b1) {
-  if constexpr (std::is_same_v<Element, __half>)
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  else
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  LONGNET_MULTIPLY("mma.sync.aligned.m16n8k16.row.col.f32",
+                   ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};", "+f"(c[0]),
+                   "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // 16 bytes into shared memory, asynchronously; zeros where `valid` is false.

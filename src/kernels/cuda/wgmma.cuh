@@ -4,10 +4,9 @@
 // PTX ISA 8.x, 9.7.15 (asynchronous warpgroup level matrix instructions). Element: __nv_bfloat16 or
 // __half.
 #pragma once
-#include <cuda_fp16.h>
-
 #include <cstdint>
-#include <type_traits>
+
+#include "kernels/cuda/warp_instructions.cuh"
 
 namespace longnet {
 
@@ -57,47 +56,26 @@ __device__ __forceinline__ void wgmma_wait() {
 template <class Element>
 __device__ __forceinline__ void wgmma_multiply(float (&c)[16][4], uint64_t a, uint64_t b,
                                                bool add) {
-#define LONGNET_WGMMA(type)                                                         \
-  asm volatile(                                                                     \
-      "{\n .reg .pred p;\n setp.ne.b32 p, %66, 0;\n"                                \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LONGNET_D64 \
-      "}, %64, %65, p, 1, 1, 0, 0;\n}"                                              \
-      : LONGNET_ACC16                                                               \
-      : "l"(a), "l"(b), "r"(int(add)))
-  if constexpr (std::is_same_v<Element, __half>)
-    LONGNET_WGMMA("f16");
-  else
-    LONGNET_WGMMA("bf16");
-#undef LONGNET_WGMMA
+  LONGNET_MULTIPLY(
+      "{\n .reg .pred p;\n setp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32",
+      " {" LONGNET_D64 "}, %64, %65, p, 1, 1, 0, 0;\n}", LONGNET_ACC16
+      : "l"(a), "l"(b), "r"(int(add)));
 }
 // C += A (registers) B, whose columns lie along the rows of shared memory.
 template <class Element>
 __device__ __forceinline__ void wgmma_multiply_add(float (&c)[8][4], const uint32_t (&a)[4],
                                                    uint64_t b) {
-#define LONGNET_WGMMA(type)                                                                 \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" LONGNET_D32 \
-               "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                                     \
-               : LONGNET_ACC8                                                               \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-  if constexpr (std::is_same_v<Element, __half>)
-    LONGNET_WGMMA("f16");
-  else
-    LONGNET_WGMMA("bf16");
-#undef LONGNET_WGMMA
+  LONGNET_MULTIPLY("wgmma.mma_async.sync.aligned.m64n64k16.f32",
+                   " {" LONGNET_D32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;", LONGNET_ACC8
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 template <class Element>
 __device__ __forceinline__ void wgmma_multiply_add(float (&c)[16][4], const uint32_t (&a)[4],
                                                    uint64_t b) {
-#define LONGNET_WGMMA(type)                                                                  \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" LONGNET_D64 \
-               "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"                                      \
-               : LONGNET_ACC16                                                               \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-  if constexpr (std::is_same_v<Element, __half>)
-    LONGNET_WGMMA("f16");
-  else
-    LONGNET_WGMMA("bf16");
-#undef LONGNET_WGMMA
+  LONGNET_MULTIPLY("wgmma.mma_async.sync.aligned.m64n128k16.f32",
+                   " {" LONGNET_D64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;", LONGNET_ACC16
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 #undef LONGNET_D64

@@ -1,5 +1,5 @@
 #include <cmath>
-#include <cstring>
+#include <functional>
 #include <limits>
 
 #include "core/random.h"
@@ -80,27 +80,18 @@ class ReferenceKernel final : public AttentionKernel {
     }
   }
 
-  void pack(std::span<const PackTask> tasks, const AttendOptions& options, int) const override {
-    const int64_t element = dtype_bytes(options.dtype);
-    for (const PackTask& task : tasks) {
-      for (int64_t i = 0; i < task.rows; ++i) {
-        std::memcpy(static_cast<std::byte*>(task.into) + i * task.into_stride * element,
-                    static_cast<const std::byte*>(task.from) + i * task.from_stride * element,
-                    size_t(options.head_dim * element));
-      }
+  void pack(std::span<const PackTask> tasks, Conversion conversion, const AttendOptions& options,
+            int) const override {
+    const int64_t d = options.head_dim;
+    if (options.dtype == DType::kFloat32) return convert<float, float>(tasks, d, std::identity{});
+    switch (conversion) {
+      case Conversion::kNone:
+        return convert<uint16_t, uint16_t>(tasks, d, std::identity{});
+      case Conversion::kRound:
+        return convert<float, uint16_t>(tasks, d, bf16_bits);
+      case Conversion::kWiden:
+        return convert<uint16_t, float>(tasks, d, bf16_value);
     }
-  }
-
-  void round(std::span<const PackTask> tasks, const AttendOptions& options,
-             int threads) const override {
-    if (options.dtype == DType::kFloat32) return pack(tasks, options, threads);
-    convert<float, uint16_t>(tasks, options.head_dim, bf16_bits);
-  }
-
-  void widen(std::span<const PackTask> tasks, const AttendOptions& options,
-             int threads) const override {
-    if (options.dtype == DType::kFloat32) return pack(tasks, options, threads);
-    convert<uint16_t, float>(tasks, options.head_dim, bf16_value);
   }
 
  private:
