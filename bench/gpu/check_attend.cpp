@@ -119,8 +119,8 @@ class AttendSetup {
                         .rows = rows.rows,
                         .out = buffer.data(),
                         .row_stride = stride};
-    const Prepared fill =
-        prepare_fill({&task, 1}, 3, d, half ? StoredAs::kFloat16 : StoredAs::kBFloat16, ledger_);
+    const Prepared fill = prepare_fill(
+        {&task, 1}, 3, d, half ? DeviceElement::kFloat16 : DeviceElement::kBFloat16, ledger_);
     fill.launch(stream);
     stream.synchronize();
     auto all = download<uint16_t>(buffer.data(), buffer.size() / 2);

@@ -15,9 +15,10 @@ namespace longnet::gpu {
 void check_generator(Outcome& out, bool) {
   for (const int64_t d : {8, 24, 64, 128, 256})
     for (const int64_t first : {int64_t{0}, int64_t{12345}, (int64_t{1} << 33) + 7})
-      for (const StoredAs stored : {StoredAs::kBFloat16, StoredAs::kFloat16, StoredAs::kFloat32}) {
+      for (const DeviceElement stored :
+           {DeviceElement::kBFloat16, DeviceElement::kFloat16, DeviceElement::kFloat32}) {
         MemoryLedger ledger;
-        const int64_t rows = 67, stride = 3 * d, bytes = stored == StoredAs::kFloat32 ? 4 : 2;
+        const int64_t rows = 67, stride = 3 * d, bytes = stored == DeviceElement::kFloat32 ? 4 : 2;
         DeviceBuffer buffer(ledger, "rows", rows * stride * bytes);
         const FillRows task{.tensor = Tensor::kKey,
                             .head = 5,
@@ -40,11 +41,11 @@ void check_generator(Outcome& out, bool) {
           generate_row(key, d, x.data());
           generate_row(key, d, bits.data());
           const std::byte* const row = got.data() + i * stride * bytes;
-          if (stored == StoredAs::kFloat32)
+          if (stored == DeviceElement::kFloat32)
             same = same && std::memcmp(row, x.data(), size_t(4 * d)) == 0;
-          if (stored == StoredAs::kBFloat16)
+          if (stored == DeviceElement::kBFloat16)
             same = same && std::memcmp(row, bits.data(), size_t(2 * d)) == 0;
-          for (int64_t c = 0; stored == StoredAs::kFloat16 && c < d; ++c) {
+          for (int64_t c = 0; stored == DeviceElement::kFloat16 && c < d; ++c) {
             uint16_t half = 0;
             std::memcpy(&half, row + 2 * c, 2);
             same = same && std::abs(half_value(half) - x[size_t(c)]) <=
@@ -84,7 +85,7 @@ void check_convert(Outcome& out) {
     stream.fill(into.data(), 0xEE, into.size());
     const PackTask task{rounds ? wide_buffer.data() : narrow_buffer.data(), into.data(),
                         from_stride, into_stride, rows};
-    const Prepared convert = prepare_convert({&task, 1}, how, d, ledger);
+    const Prepared convert = prepare_pack({&task, 1}, how, d, 2, ledger);
     convert.launch(stream);
     stream.synchronize();
     const auto rounded = download<uint16_t>(into.data(), rows * into_stride);
@@ -107,7 +108,7 @@ void check_convert(Outcome& out) {
 // Rows as cuDNN leaves them: those that saw no key become the identity of merge.
 void check_widen(Outcome& out) {
   const int64_t rows = 70, d = 24;
-  for (const StoredAs stored : {StoredAs::kBFloat16, StoredAs::kFloat16}) {
+  for (const DeviceElement stored : {DeviceElement::kBFloat16, DeviceElement::kFloat16}) {
     MemoryLedger ledger;
     const Stream stream;
     std::vector<uint16_t> from;
@@ -132,7 +133,7 @@ void check_widen(Outcome& out) {
       same = same && got_lse[size_t(i)] == (blind ? -INFINITY : lse[size_t(i)]);
       for (int64_t c = 0; c < d; ++c) {
         const uint16_t bits = from[size_t(i * d + c)];
-        const float x = stored == StoredAs::kFloat16 ? half_value(bits) : bf16_value(bits);
+        const float x = stored == DeviceElement::kFloat16 ? half_value(bits) : bf16_value(bits);
         same = same && got[size_t(i * (d + 1) + c)] == (blind ? 0.0f : x * 0.5f);
       }
       same = same && std::memcmp(&got[size_t(i * (d + 1) + d)], "\xEE\xEE\xEE\xEE", 4) == 0;
@@ -176,7 +177,7 @@ void check_rows(Outcome& out, bool) {
     from.upload(host);
     stream.fill(into.data(), 0xEE, into.size());
     const PackTask task{from.data(), into.data(), in_stride / 4, out_stride / 4, rows};
-    const Prepared pack = prepare_pack({&task, 1}, row_bytes, 4, ledger);
+    const Prepared pack = prepare_pack({&task, 1}, Conversion::kNone, row_bytes / 4, 4, ledger);
     pack.launch(stream);
     stream.synchronize();
     const auto got = download<std::byte>(into.data(), into.size());

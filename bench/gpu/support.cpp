@@ -168,7 +168,7 @@ PackedTensors::PackedTensors(int64_t tokens, int64_t heads, int64_t head_dim, Me
   fill(Tensor::kKey, k_);
   fill(Tensor::kValue, v_);
   const Stream stream;
-  const Prepared generator = prepare_fill(fills, 1, head_dim, StoredAs::kBFloat16, ledger);
+  const Prepared generator = prepare_fill(fills, 1, head_dim, DeviceElement::kBFloat16, ledger);
   generator.launch(stream);
   stream.fill(o_.data(), 0xFF, o_.size());
   stream.fill(lse_.data(), 0xFF, lse_.size());

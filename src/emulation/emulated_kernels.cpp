@@ -73,9 +73,9 @@ Prepared prepared(std::span<const T> tasks, MemoryLedger& ledger, F work) {
 DType type_of(int64_t element_bytes) {
   return element_bytes == 4 ? DType::kFloat32 : DType::kBFloat16;
 }
-DType type_of(StoredAs stored) {
-  check(stored != StoredAs::kFloat16, "the emulated device stores no rows of fp16");
-  return stored == StoredAs::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
+DType type_of(DeviceElement stored) {
+  check(stored != DeviceElement::kFloat16, "the emulated device stores no rows of fp16");
+  return stored == DeviceElement::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
 }
 
 }  // namespace
@@ -94,18 +94,9 @@ std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view) {
   return make_emulated_kernel("cuda_sm90a", true);
 }
 
-Prepared prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
-                      MemoryLedger& ledger) {
-  const AttendOptions options{.head_dim = row_bytes / element_bytes,
-                              .dtype = type_of(element_bytes)};
-  return prepared(tasks, ledger, [options](const PackTask& task) {
-    make_reference_kernel()->pack({&task, 1}, Conversion::kNone, options, 1);
-  });
-}
-
-Prepared prepare_convert(std::span<const PackTask> tasks, Conversion conversion, int64_t head_dim,
-                         MemoryLedger& ledger) {
-  const AttendOptions options{.head_dim = head_dim, .dtype = DType::kBFloat16};
+Prepared prepare_pack(std::span<const PackTask> tasks, Conversion conversion, int64_t head_dim,
+                      int64_t element_bytes, MemoryLedger& ledger) {
+  const AttendOptions options{.head_dim = head_dim, .dtype = type_of(element_bytes)};
   return prepared(tasks, ledger, [=](const PackTask& task) {
     make_reference_kernel()->pack({&task, 1}, conversion, options, 1);
   });
@@ -118,7 +109,7 @@ Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t
   });
 }
 
-Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, StoredAs stored,
+Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, DeviceElement stored,
                        float factor, MemoryLedger& ledger) {
   type_of(stored);
   return prepared(tasks, ledger, [=](const WidenTask& t) {
@@ -134,7 +125,7 @@ Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, Store
 }
 
 Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
-                      StoredAs stored, MemoryLedger& ledger) {
+                      DeviceElement stored, MemoryLedger& ledger) {
   const RowFormat format{.seed = seed, .head_dim = head_dim, .dtype = type_of(stored)};
   return prepared(tasks, ledger, [format](const FillRows& task) {
     make_cpu_row_worker()->fill({&task, 1}, format, 1);

@@ -20,13 +20,16 @@ constexpr int kTasksAtOnce = 16;
 void prepare_rows(const BoundProgram& bound, OpId id, Prepared& work, MemoryLedger& ledger) {
   const BoundOp& b = bound.op(size_t(id));
   const AttentionProblem& p = bound.sharded().problem;
-  const int64_t element = dtype_bytes(p.dtype), row = p.head_dim * element;
-  if (!b.packs.empty()) work.then(prepare_pack(b.packs, row, element, ledger));
-  if (!b.float_packs.empty()) work.then(prepare_pack(b.float_packs, p.head_dim * 4, 4, ledger));
-  if (!b.lse_packs.empty()) work.then(prepare_pack(b.lse_packs, 4, 4, ledger));
-  for (const auto& [list, how] :
-       {std::pair{&b.rounds, Conversion::kRound}, std::pair{&b.widens, Conversion::kWiden}})
-    if (!list->empty()) work.then(prepare_convert(*list, how, p.head_dim, ledger));
+  const int64_t element = dtype_bytes(p.dtype), d = p.head_dim;
+  const auto pack = [&](std::span<const PackTask> tasks, Conversion conversion, int64_t head_dim,
+                        int64_t element_bytes) {
+    if (!tasks.empty()) work.then(prepare_pack(tasks, conversion, head_dim, element_bytes, ledger));
+  };
+  pack(b.packs, Conversion::kNone, d, element);
+  pack(b.float_packs, Conversion::kNone, d, 4);
+  pack(b.lse_packs, Conversion::kNone, 1, 4);
+  pack(b.rounds, Conversion::kRound, d, element);
+  pack(b.widens, Conversion::kWiden, d, element);
   if (!b.merges.empty()) work.then(prepare_merge(b.merges, bound.merge_rule(), p.head_dim, ledger));
   const auto fill = [&](std::span<const std::span<float>> parts, float value) {
     for (const std::span<float> part : parts)
@@ -138,7 +141,7 @@ void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
     if (options_.virtual_ranks) {  // the rows that it would receive are generated in place
       const ReceivedRows received = received_rows(*bound_, size_t(id));
       const AttentionProblem& p = sharded().problem;
-      op.work = prepare_fill(received.rows, p.seed, p.head_dim, StoredAs::kBFloat16, ledger_);
+      op.work = prepare_fill(received.rows, p.seed, p.head_dim, DeviceElement::kBFloat16, ledger_);
       if (!received.own_from.empty())  // a rank's part for itself of an all-to-all
         op.work.then([from = received.own_from, into = received.own_into](const Stream& stream) {
           stream.copy(into.data(), from.data(), int64_t(from.size()));
@@ -168,8 +171,8 @@ void DeviceExecutor::fill_inputs() {
   const AttentionProblem& p = sharded().problem;
   for (const TensorKind kind : {TensorKind::kQuery, TensorKind::kKeyValue}) {
     MemoryLedger lists;  // gone before anything is measured
-    const Prepared fill =
-        prepare_fill(input_rows(*bound_, kind), p.seed, p.head_dim, StoredAs::kBFloat16, lists);
+    const Prepared fill = prepare_fill(input_rows(*bound_, kind), p.seed, p.head_dim,
+                                       DeviceElement::kBFloat16, lists);
     fill.launch(compute_);
     compute_.synchronize();
   }
@@ -369,8 +372,8 @@ SampleErrors DeviceExecutor::compare(const ExpectedRows& expected) const {
     lses.push_back({output_lse(bound, batch, q.head, q.token), at + count * d + i, 1, 1, 1});
   }
   // Both have lists, until the copies are done.
-  const Prepared pack_rows = prepare_pack(rows, d * int64_t{sizeof(float)}, 4, ledger);
-  const Prepared pack_lses = prepare_pack(lses, 4, 4, ledger);
+  const Prepared pack_rows = prepare_pack(rows, Conversion::kNone, d, 4, ledger);
+  const Prepared pack_lses = prepare_pack(lses, Conversion::kNone, 1, 4, ledger);
   pack_rows.launch(compute_);
   pack_lses.launch(compute_);
   std::vector<float> host(size_t(count * (d + 1)));

@@ -25,20 +25,17 @@ MaskKind mask_kind(const QueryRun& q, const KvRun& run, bool causal) {
   return kind;
 }
 
-std::vector<CutTask> parts_of(const AttendTask& task, bool causal) {
-  if (causal) return cut_at_diagonals(task);
-  return {{.q = task.q, .kv = task.kv.list(), .out = task.out}};
-}
-
 Sorted sort_grids(std::span<const AttendGrid> grids, bool causal) {
   Sorted out;
+  KvLists lists;
   for (const AttendGrid& grid : grids)
-    for (const CutTask& part : parts_of(grid.task, causal)) {
+    for (const AttendTask& part :
+         causal ? cut_at_diagonals(grid.task, lists) : std::vector{grid.task}) {
       if (part.q.rows == 0) continue;
       AttendGrid rows = grid;  // at the same distances
       rows.task = {.q = part.q, .kv = {}, .out = part.out};
       size_t round = 0;
-      for (const KvRun& run : part.kv) {
+      for (const KvRun run : part.kv) {
         if (run.rows == 0) continue;
         const MaskKind kind = mask_kind(part.q, run, causal);
         if (kind.is == MaskKind::Is::kNothing) continue;
@@ -97,10 +94,7 @@ Prepared prepare_round(const std::vector<StridedView>& views, bool first,
   work.then([calls, scratch = work.workspace(scratch_bytes, ledger)](const Stream& stream) {
     for (const auto& [plan, at] : calls) plan->launch(at, scratch, stream);
   });
-  Prepared widen = prepare_widen(
-      widens, d,
-      options.element == DeviceElement::kFloat16 ? StoredAs::kFloat16 : StoredAs::kBFloat16,
-      options.output_scale, ledger);
+  Prepared widen = prepare_widen(widens, d, options.element, options.output_scale, ledger);
   if (options.keep_16_bits) return work;
   work.then(std::move(widen));
   if (!merges.empty()) work.then(prepare_merge(merges, MergeRule::kLse, d, ledger));

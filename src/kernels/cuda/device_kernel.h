@@ -18,8 +18,8 @@
 
 namespace longnet {
 
-// Storage of Q, K and V. Configs and the generator know bf16; kernels take fp16 as well.
-enum class DeviceElement { kBFloat16, kFloat16 };
+// Storage of rows. Configs and the generator know bf16; kernels take fp16 as well.
+enum class DeviceElement { kBFloat16, kFloat16, kFloat32 };
 
 struct DeviceAttendOptions {
   int64_t head_dim = 64;

@@ -79,10 +79,10 @@ class GatherKernel final : public DeviceKernel {
       o += rows * d;
       lse += rows;
     }
-    work.then(prepare_pack(in, row_bytes, 2, ledger));
+    work.then(prepare_pack(in, Conversion::kNone, d, 2, ledger));
     work.then(dense_->prepare(dense, options, ledger));
-    work.then(prepare_pack(out, d * int64_t{sizeof(float)}, 4, ledger));
-    work.then(prepare_pack(out_lse, 4, 4, ledger));
+    work.then(prepare_pack(out, Conversion::kNone, d, 4, ledger));
+    work.then(prepare_pack(out_lse, Conversion::kNone, 1, 4, ledger));
     return work;
   }
 

@@ -53,7 +53,8 @@ class DeviceRowWorker final : public RowWorker {
     MemoryLedger lists;
     const Prepared fill = prepare_fill(
         tasks, format.seed, format.head_dim,
-        format.dtype == DType::kFloat32 ? StoredAs::kFloat32 : StoredAs::kBFloat16, lists);
+        format.dtype == DType::kFloat32 ? DeviceElement::kFloat32 : DeviceElement::kBFloat16,
+        lists);
     fill.launch(stream_);
     stream_.synchronize();
     if (digest_sum != nullptr) *digest_sum += digest(tasks, format, threads);
@@ -114,8 +115,12 @@ class DeviceRowWorker final : public RowWorker {
 
 }  // namespace
 
-Prepared prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
-                      MemoryLedger& ledger) {
+Prepared prepare_pack(std::span<const PackTask> tasks, Conversion conversion, int64_t head_dim,
+                      int64_t element_bytes, MemoryLedger& ledger) {
+  if (conversion != Conversion::kNone)
+    return prepared(tasks, kPackRows, ledger, "launch of convert", convert_kernel, int(head_dim),
+                    conversion == Conversion::kRound);
+  const int64_t row_bytes = head_dim * element_bytes;
   check(row_bytes % 4 == 0, "rows of ", row_bytes, " bytes");
   bool wide = row_bytes % 16 == 0;  // every row can be copied in 16-byte pieces
   for (const PackTask& t : tasks)
@@ -123,12 +128,6 @@ Prepared prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, int64_
            t.from_stride * element_bytes % 16 == 0 && t.into_stride * element_bytes % 16 == 0;
   return prepared(tasks, kPackRows, ledger, "launch of pack",
                   wide ? pack_kernel<uint4> : pack_kernel<uint32_t>, row_bytes, element_bytes);
-}
-
-Prepared prepare_convert(std::span<const PackTask> tasks, Conversion conversion, int64_t head_dim,
-                         MemoryLedger& ledger) {
-  return prepared(tasks, kPackRows, ledger, "launch of convert", convert_kernel, int(head_dim),
-                  conversion == Conversion::kRound);
 }
 
 Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
@@ -142,14 +141,14 @@ Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t
                   rule == MergeRule::kSum);
 }
 
-Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, StoredAs stored,
+Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, DeviceElement stored,
                        float factor, MemoryLedger& ledger) {
   return prepared(tasks, kMergeRows, ledger, "launch of widen", widen_kernel, int(head_dim), stored,
                   factor);
 }
 
 Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
-                      StoredAs stored, MemoryLedger& ledger) {
+                      DeviceElement stored, MemoryLedger& ledger) {
   check(head_dim % 4 == 0, "head_dim must be a multiple of 4, is ", head_dim);
   return prepared(tasks, kFillRows, ledger, "launch of the generator", generate_kernel,
                   int(head_dim), seed, stored);

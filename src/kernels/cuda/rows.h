@@ -7,8 +7,7 @@
 #include <memory>
 #include <span>
 
-#include "kernels/attention_kernel.h"
-#include "kernels/cuda/prepared.h"
+#include "kernels/cuda/device_kernel.h"
 #include "kernels/row_worker.h"
 
 namespace longnet {
@@ -19,20 +18,14 @@ struct RowTile {
   int64_t first;
 };
 
-// Copies rows between strided places. Strides of the tasks are in elements of `element_bytes`.
-Prepared prepare_pack(std::span<const PackTask> tasks, int64_t row_bytes, int64_t element_bytes,
-                      MemoryLedger& ledger);
-
-// kRound or kWiden: copies rows of O between fp32 and bf16.
-Prepared prepare_convert(std::span<const PackTask> tasks, Conversion conversion, int64_t head_dim,
-                         MemoryLedger& ledger);
+// Copies rows of head_dim elements between strided places, or converts them between fp32 and bf16.
+// `element_bytes`: of the storage.
+Prepared prepare_pack(std::span<const PackTask> tasks, Conversion conversion, int64_t head_dim,
+                      int64_t element_bytes, MemoryLedger& ledger);
 
 // into = merge(into, from), row by row; the rows may not overlap.
 Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
                        MemoryLedger& ledger);
-
-// Storage type of the rows.
-enum class StoredAs { kBFloat16, kFloat16, kFloat32 };
 
 // Dense 16-bit rows become the O of `into`, times a factor. A row whose LSE, already in its place,
 // is the lowest float's neighbourhood or NaN saw no key: it becomes O = 0, LSE = -inf.
@@ -41,13 +34,13 @@ struct WidenTask {
   PartialRun into;
   int64_t rows;
 };
-Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, StoredAs stored,
+Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, DeviceElement stored,
                        float factor, MemoryLedger& ledger);
 
 // Rows of Q, K and V from the counter-based generator (core/random.h): the same bits as
 // generate_row() for fp32 and bf16. Addresses are the device's.
 Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
-                      StoredAs stored, MemoryLedger& ledger);
+                      DeviceElement stored, MemoryLedger& ledger);
 
 // RowWorker on the calling thread's GPU: tasks hold addresses of the device. Calls return when the
 // device has finished; `threads` means nothing to it.

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    widen_kernel(const WidenTask* tasks, const RowTile* tiles, int head_dim, StoredAs stored,
+    widen_kernel(const WidenTask* tasks, const RowTile* tiles, int head_dim, DeviceElement stored,
                  float factor) {
   __shared__ bool blind[kMergeRows];
   const RowTile tile = tiles[blockIdx.x];
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t row = tile.first + in_tile;
     const uint16_t bits = static_cast<const uint16_t*>(task.from)[row * head_dim + at];
     const float x =
-        stored == StoredAs::kFloat16 ? __half2float(__ushort_as_half(bits)) : bf16_value(bits);
+        stored == DeviceElement::kFloat16 ? __half2float(__ushort_as_half(bits)) : bf16_value(bits);
     task.into.o[row * task.into.o_stride + at] = blind[in_tile] ? 0.0f : x * factor;
   }
 }
@@ -121,21 +121,21 @@ __device__ void generate(const FillRows& task, const RowTile& tile, int head_dim
 
 __global__ void __launch_bounds__(kThreads)
     generate_kernel(const FillRows* tasks, const RowTile* tiles, int head_dim, uint64_t seed,
-                    StoredAs stored) {
+                    DeviceElement stored) {
   const RowTile tile = tiles[blockIdx.x];
   const FillRows task = tasks[tile.task];
   const auto half_bits = [](float y) { return __half_as_ushort(__float2half_rn(y)); };
   switch (stored) {
-    case StoredAs::kFloat32:
+    case DeviceElement::kFloat32:
       return generate(task, tile, head_dim, seed, [&](int64_t at, const float* x) {
         *reinterpret_cast<float4*>(static_cast<float*>(task.out) + at) = {x[0], x[1], x[2], x[3]};
       });
-    case StoredAs::kBFloat16:
+    case DeviceElement::kBFloat16:
       return generate(task, tile, head_dim, seed, [&](int64_t at, const float* x) {
         *reinterpret_cast<ushort4*>(static_cast<uint16_t*>(task.out) + at) = {
             bf16_bits(x[0]), bf16_bits(x[1]), bf16_bits(x[2]), bf16_bits(x[3])};
       });
-    case StoredAs::kFloat16:
+    case DeviceElement::kFloat16:
       return generate(task, tile, head_dim, seed, [&](int64_t at, const float* x) {
         *reinterpret_cast<ushort4*>(static_cast<uint16_t*>(task.out) + at) = {
             half_bits(x[0]), half_bits(x[1]), half_bits(x[2]), half_bits(x[3])};

@@ -131,7 +131,7 @@ MaskKind causal_mask_kind(const QueryRun& q, const KvRun& kv) {
   return {Is::kOther};
 }
 
-std::vector<CutTask> cut_at_diagonals(const AttendTask& task) {
+std::vector<AttendTask> cut_at_diagonals(const AttendTask& task, KvLists& lists) {
   std::vector<int64_t> cuts{0, task.q.rows};
   for (const KvRun run : task.kv) {
     if (run.rows == 0 || causal_mask_kind(task.q, run).is != MaskKind::Is::kOther) continue;
@@ -140,25 +140,20 @@ std::vector<CutTask> cut_at_diagonals(const AttendTask& task) {
   }
   std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-  std::vector<CutTask> parts;
+  std::vector<AttendTask> parts;
   for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-    const int64_t first = cuts[i];
-    const AttendTask rows = rows_of(task, first, cuts[i + 1] - first, kElement);
-    CutTask part{.q = rows.q, .kv = {}, .out = rows.out};
+    AttendTask& part = parts.emplace_back(rows_of(task, cuts[i], cuts[i + 1] - cuts[i], kElement));
+    std::vector<KvRun>& keys = lists.emplace_back();
     for (const KvRun run : task.kv) {
       const int64_t step = common_step(part.q, run);
       const int64_t ahead = part.q.first_token - run.first_token;
       const bool cut = run.rows > 0 && step > 0 && ahead >= step &&
                        causal_mask_kind(part.q, run).is == MaskKind::Is::kOther;
-      if (!cut) {
-        part.kv.push_back(run);
-        continue;
-      }
-      const int64_t seen_by_all = ahead / step;
-      part.kv.push_back(keys_of(run, 0, seen_by_all));
-      part.kv.push_back(keys_of(run, seen_by_all, run.rows - seen_by_all));
+      const int64_t seen_by_all = cut ? ahead / step : 0;
+      if (cut) keys.push_back(keys_of(run, 0, seen_by_all));
+      keys.push_back(keys_of(run, seen_by_all, run.rows - seen_by_all));
     }
-    parts.push_back(std::move(part));
+    part.kv = keys;
   }
   return parts;
 }

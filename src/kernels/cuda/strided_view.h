@@ -29,7 +29,8 @@ struct StridedView {
 // The tasks of `grid` against the keys of `kv` alone.
 std::vector<StridedView> strided_views(const AttendGrid& grid, const KvRun& kv, ViewMask mask);
 
-// Scaled-dot-product attention that a cuDNN plan is made for: [outer][inner][rows][head_dim]; strides of the first three dimensions in elements. Lane stride 1.
+// Scaled-dot-product attention that a cuDNN plan is made for: [outer][inner][rows][head_dim];
+// strides of the first three dimensions in elements. Lane stride 1.
 struct SdpaShape {
   int64_t outer = 1, inner = 1, rows = 0, keys = 0, head_dim = 64;
   std::array<int64_t, 3> q{}, k{}, v{}, o{}, lse{};
@@ -53,17 +54,12 @@ struct MaskKind {
 };
 MaskKind causal_mask_kind(const QueryRun& q, const KvRun& kv);
 
-// A part of a causal task: some of its rows with the keys that they may see.
-struct CutTask {
-  QueryRun q;
-  std::vector<KvRun> kv;
-  PartialRun out;
-};
-// The task in parts whose masks are none, or one of the above: rows are cut where a run of keys
-// begins behind them, runs where the first row stops to see all of them. Only where rows and keys
-// are equally far apart; other masks stay kOther. Of 16-bit elements.
+// A causal task in parts, some of its rows with the keys that they may see (in `lists`), whose masks
+// are none, or one of the above: rows are cut where a run of keys begins behind them, runs where the
+// first row stops to see all of them. Only where rows and keys are equally far apart; other masks
+// stay kOther. Of 16-bit elements.
 //
 //   zigzag: rows at 8 .. 11, keys at 0 .. 15  ->  keys 0 .. 7 (all), 8 .. 15 (up to own)
-std::vector<CutTask> cut_at_diagonals(const AttendTask& task);
+std::vector<AttendTask> cut_at_diagonals(const AttendTask& task, KvLists& lists);
 
 }  // namespace longnet

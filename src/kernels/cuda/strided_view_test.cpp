@@ -91,10 +91,10 @@ TEST(CausalMaskKindTest, WhatTheViewSees) {
 }
 
 // Counts how often a list of parts covers each (row, key) position; "other" masks are failures.
-std::map<std::pair<int64_t, int64_t>, int> pairs_of(const std::vector<CutTask>& parts) {
+std::map<std::pair<int64_t, int64_t>, int> pairs_of(const std::vector<AttendTask>& parts) {
   std::map<std::pair<int64_t, int64_t>, int> pairs;
-  for (const CutTask& part : parts)
-    for (const KvRun& run : part.kv) {
+  for (const AttendTask& part : parts)
+    for (const KvRun run : part.kv) {
       if (run.rows == 0) continue;
       const MaskKind kind = causal_mask_kind(part.q, run);
       EXPECT_NE(int(kind.is), int(MaskKind::Is::kOther))
@@ -132,15 +132,16 @@ TEST(CutAtDiagonalsTest, EveryVisiblePairOnceAndNoOther) {
               for (int64_t j = 0; j < run.rows; ++j)
                 if (run.first_token + j * step <= first_q + i * step)
                   wanted[{first_q + i * step, run.first_token + j * step}] = 1;
-          const auto parts = cut_at_diagonals(task);
+          KvLists lists;
+          const auto parts = cut_at_diagonals(task, lists);
           EXPECT_EQ(pairs_of(parts), wanted)
               << step << " " << rows << " " << first_q << " " << first_k;
           int64_t row = 0;
-          for (const CutTask& part : parts) {  // rows follow each other, addresses with them
+          for (const AttendTask& part : parts) {  // rows follow each other, addresses with them
             EXPECT_EQ(part.q.q, q.data() + row * 16);
             EXPECT_EQ(part.out.o, o.data() + row * 24);
             EXPECT_EQ(part.out.lse, lse.data() + row * 2);
-            for (const KvRun& run : part.kv) {
+            for (const KvRun run : part.kv) {
               if (run.rows > 0 && run.first_token < first_k + 9 * step) {
                 EXPECT_EQ(run.k, k.data() + (run.first_token - first_k) / step * 16);
               }
@@ -153,9 +154,10 @@ TEST(CutAtDiagonalsTest, EveryVisiblePairOnceAndNoOther) {
 
 TEST(CutAtDiagonalsTest, OtherStepsStayAsTheyAre) {
   const std::vector<KvRun> runs{{nullptr, nullptr, 8, 10, 0, 2}};
-  const auto parts = cut_at_diagonals({.q = {nullptr, 8, 10, 7, 3}, .kv = runs, .out = {}});
+  KvLists lists;
+  const auto parts = cut_at_diagonals({.q = {nullptr, 8, 10, 7, 3}, .kv = runs, .out = {}}, lists);
   ASSERT_EQ(parts.size(), 1u);
-  EXPECT_EQ(int(causal_mask_kind(parts[0].q, parts[0].kv.at(0)).is), int(MaskKind::Is::kOther));
+  EXPECT_EQ(int(causal_mask_kind(parts[0].q, parts[0].kv[0]).is), int(MaskKind::Is::kOther));
 }
 
 }  // namespace
