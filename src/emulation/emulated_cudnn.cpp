@@ -26,9 +26,8 @@ void attend_view(const SdpaShape& s, const SdpaPointers& p) {
     const auto at = [&](const void* base, const std::array<int64_t, 3>& strides) {
       return static_cast<const uint16_t*>(base) + first(strides);
     };
-    check(s.k[2] == s.v[2], "keys and values with other strides");
     const KvRun run{.k = at(p.k, s.k),
-                    .v = at(p.v, s.v),
+                    .v = at(p.v, s.k),
                     .row_stride = s.k[2],
                     .rows = s.keys,
                     .first_token = s.mask == ViewMask::kBeforeOwn ? 1 : 0};

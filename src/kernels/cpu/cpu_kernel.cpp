@@ -20,14 +20,13 @@ constexpr int64_t kPieceRows = 512;
 constexpr int64_t kRowsPerPiece = 2048, kFewestRowsPerPiece = 256;
 
 void check_task(const AttendTask& task, const AttendOptions& options) {
-  check(task.q.rows >= 0, "query rows = ", task.q.rows);
-  check(!options.causal || task.q.rows <= 1 || task.q.token_step >= 1,
-        "a causal query run needs token_step >= 1, has ", task.q.token_step);
-  for (const KvRun& run : task.kv) {
-    check(run.rows >= 0, "key rows = ", run.rows);
-    check(!options.causal || run.rows <= 1 || run.token_step >= 1,
-          "a causal key run needs token_step >= 1, has ", run.token_step);
-  }
+  const auto check_run = [&](const char* what, int64_t rows, int64_t token_step) {
+    check(rows >= 0, what, " rows = ", rows);
+    check(!options.causal || rows <= 1 || token_step >= 1, "a causal ", what,
+          " run needs token_step >= 1, has ", token_step);
+  };
+  check_run("query", task.q.rows, task.q.token_step);
+  for (const KvRun run : task.kv) check_run("key", run.rows, run.token_step);
 }
 
 class CpuKernel final : public AttentionKernel {

@@ -149,13 +149,11 @@ struct ColumnGroups {
   int64_t width(int64_t g) const { return begin(g + 1) - begin(g); }
 };
 
-// Stands in for the keys that a panel lacks.
-alignas(64) constexpr float kZeroRow[kMaxHeadDim] = {};
-
+// Tiles read whole vectors of keys, which must hold numbers: the last key stands for those that a
+// panel lacks.
 template <class Storage>
 HWY_INLINE const Storage* key_row(const KeyPanel& panel, int64_t key) {
-  return key < panel.keys ? reinterpret_cast<const Storage*>(panel.k[size_t(key)])
-                          : reinterpret_cast<const Storage*>(kZeroRow);
+  return reinterpret_cast<const Storage*>(panel.k[size_t(HWY_MIN(key, panel.keys - 1))]);
 }
 
 HWY_INLINE float* key_column(float* k, int64_t head_dim, int64_t key) {
@@ -164,7 +162,7 @@ HWY_INLINE float* key_column(float* k, int64_t head_dim, int64_t key) {
 
 #if HWY_TARGET == HWY_SCALAR
 template <class Storage>
-HWY_INLINE void transpose_keys(const KeyPanel& panel, int64_t head_dim, float* HWY_RESTRICT k) {
+HWY_NOINLINE void pack_keys(const KeyPanel& panel, int64_t head_dim, float* HWY_RESTRICT k) {
   for (int64_t key = 0; key < panel.keys; ++key) {
     float* to = key_column(k, head_dim, key);
     for (int64_t c = 0; c < head_dim; ++c) {
@@ -173,12 +171,12 @@ HWY_INLINE void transpose_keys(const KeyPanel& panel, int64_t head_dim, float* H
   }
 }
 #else
-// 4 keys x 4 coordinates at a time; kTileWidth is a multiple of 4.
+// 4 keys x 4 coordinates at a time; vectors have a multiple of 4.
 template <class Storage>
-HWY_INLINE void transpose_keys(const KeyPanel& panel, int64_t head_dim, float* HWY_RESTRICT k) {
+HWY_NOINLINE void pack_keys(const KeyPanel& panel, int64_t head_dim, float* HWY_RESTRICT k) {
   const hn::FixedTag<float, 4> d4;
   const hn::RepartitionToWide<decltype(d4)> d2;
-  for (int64_t key = 0; key < panel.keys; key += 4) {
+  for (int64_t key = 0; key < round_up(panel.keys, kLanes); key += 4) {
     const Storage* rows[4];
     for (int64_t i = 0; i < 4; ++i) rows[i] = key_row<Storage>(panel, key + i);
     float* to = key_column(k, head_dim, key);
@@ -197,16 +195,6 @@ HWY_INLINE void transpose_keys(const KeyPanel& panel, int64_t head_dim, float* H
   }
 }
 #endif
-
-template <class Storage>
-HWY_NOINLINE void pack_keys(const KeyPanel& panel, int64_t head_dim, float* HWY_RESTRICT k) {
-  transpose_keys<Storage>(panel, head_dim, k);
-  // Columns up to the next whole vector are read by the tiles: they must hold numbers.
-  for (int64_t key = (panel.keys + 3) / 4 * 4; key % kLanes != 0; ++key) {
-    float* to = key_column(k, head_dim, key);
-    for (int64_t c = 0; c < head_dim; ++c) to[c * kTileWidth] = 0.0f;
-  }
-}
 
 template <class Storage>
 HWY_NOINLINE void pack_values(const KeyPanel& panel, int64_t head_dim, float* HWY_RESTRICT v) {

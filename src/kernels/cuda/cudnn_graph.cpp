@@ -137,7 +137,7 @@ Graph4D::Graph4D(const SdpaShape& s, int64_t lse_alignment, cudnnHandle_t handle
   const std::vector<int64_t> rows{s.outer, s.inner, s.rows, s.head_dim};
   Ref q = tensor(kQ, type, rows, with_lanes(s.q), {});
   Ref k = tensor(kK, type, {s.outer, s.inner, s.head_dim, s.keys}, {s.k[0], s.k[1], 1, s.k[2]}, {});
-  Ref v = tensor(kV, type, {s.outer, s.inner, s.keys, s.head_dim}, with_lanes(s.v), {});
+  Ref v = tensor(kV, type, {s.outer, s.inner, s.keys, s.head_dim}, with_lanes(s.k), {});
   Ref o = tensor(kO, type, rows, with_lanes(s.o), {});
   Ref lse = tensor(kLse, CUDNN_DATA_FLOAT, {s.outer, s.inner, s.rows, 1}, with_lanes(s.lse),
                    {.alignment = lse_alignment});
@@ -164,18 +164,17 @@ Graph4D::Graph4D(const SdpaShape& s, int64_t lse_alignment, cudnnHandle_t handle
   operations_->finalize("operation graph");
 }
 
-Descriptor device_from_json(const std::string& json) {
+// The device by its JSON text, or by its number.
+Descriptor describe_device(const std::string& json) {
   Descriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  return std::move(device
-                       .set_raw(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-                                json.size(), json.data())
-                       .finalize("device description"));
+  device.set_raw(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, json.size(),
+                 json.data());
+  return std::move(device.finalize("device description"));
 }
-
-Descriptor describe_device(int index) {
+Descriptor describe_device(int32_t index) {
   Descriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  return std::move(device.set(CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, int32_t{index})
-                       .finalize("device"));
+  device.set(CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, index);
+  return std::move(device.finalize("device"));
 }
 
 // Engine configurations in the order in which cuDNN would try them.
@@ -333,7 +332,7 @@ int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_j
   const std::string misaligned = why_misaligned(shape);
   check(misaligned.empty(), "cuDNN: ", misaligned);
   const Graph4D graph(shape, kLseAlignment, nullptr);
-  return int64_t(configurations(graph, device_from_json(device_json)).size());
+  return int64_t(configurations(graph, describe_device(device_json)).size());
 }
 
 const SdpaPlan& sdpa_plan(const SdpaShape& shape) {

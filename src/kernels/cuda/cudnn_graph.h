@@ -5,7 +5,6 @@
 // K is given with its last two dimensions swapped. The header-only frontend is not needed.
 #pragma once
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "core/cuda/device.h"

@@ -37,7 +37,6 @@ SdpaShape dilated(int64_t w, int64_t r, int64_t heads, int64_t d, ViewMask mask)
           .head_dim = d,
           .q = in,
           .k = in,
-          .v = in,
           .o = {inner * rows * d, rows * d, d},
           .lse = {w * heads, r == 1 ? 1 : heads + 1, r * heads},
           .mask = mask};

@@ -15,14 +15,13 @@ struct Sorted {
   std::vector<AttendGrid> blind;
 };
 
-// Returns the kind of mask of `q` over `run`. Throws Error for a mask that is not a triangle.
-MaskKind mask_kind(const QueryRun& q, const KvRun& run, bool causal) {
-  if (!causal) return {MaskKind::Is::kEverything};
-  const MaskKind kind = causal_mask_kind(q, run);
-  check(kind.is != MaskKind::Is::kOther, "kernel cudnn: a causal mask of query rows at ",
-        q.first_token, " + i ", q.token_step, " over keys at ", run.first_token, " + j ",
-        run.token_step, " is not a triangle of the view; use kernel cuda");
-  return kind;
+// Returns the mask of `q` over `run`. Throws Error for one that is not a triangle.
+ViewMask mask_of(const QueryRun& q, const KvRun& run, bool causal) {
+  const ViewMask mask = causal ? causal_mask(q, run) : ViewMask::kNone;
+  check(mask != ViewMask::kOther, "kernel cudnn: a causal mask of query rows at ", q.first_token,
+        " + i ", q.token_step, " over keys at ", run.first_token, " + j ", run.token_step,
+        " is not a triangle of the view; use kernel cuda");
+  return mask;
 }
 
 Sorted sort_grids(std::span<const AttendGrid> grids, bool causal) {
@@ -37,10 +36,10 @@ Sorted sort_grids(std::span<const AttendGrid> grids, bool causal) {
       size_t round = 0;
       for (const KvRun run : part.kv) {
         if (run.rows == 0) continue;
-        const MaskKind kind = mask_kind(part.q, run, causal);
-        if (kind.is == MaskKind::Is::kNothing) continue;
+        const ViewMask mask = mask_of(part.q, run, causal);
+        if (mask == ViewMask::kEverything) continue;
         if (out.rounds.size() <= round) out.rounds.emplace_back();
-        const auto views = strided_views(rows, run, kind.mask);
+        const auto views = strided_views(rows, run, mask);
         auto& all = out.rounds[round++];
         all.insert(all.end(), views.begin(), views.end());
       }

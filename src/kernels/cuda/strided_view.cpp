@@ -4,21 +4,13 @@
 #include <array>
 #include <cstddef>
 
+#include "core/token_range.h"
+
 namespace longnet {
 namespace {
 
 constexpr int64_t kElement = 2;      // bytes
 constexpr int64_t kLongest = 32768;  // of a dimension: grids have 65535 blocks in two directions
-
-// `count` tasks of one dimension of a grid, from number `first`.
-AttendGrid part_of(const AttendGrid& grid, size_t dimension, int64_t first, int64_t count) {
-  GridVector at{};
-  at[dimension] = first;
-  AttendGrid part = grid;
-  part.task = grid.at(at);
-  part.count[dimension] = count;
-  return part;
-}
 
 KvRun keys_of(const KvRun& kv, int64_t first, int64_t count) {
   const int64_t bytes = first * kv.row_stride * kElement;
@@ -39,37 +31,34 @@ int64_t common_step(const QueryRun& q, const KvRun& kv) {
 }  // namespace
 
 std::vector<StridedView> strided_views(const AttendGrid& grid, const KvRun& kv, ViewMask mask) {
-  std::vector<AttendGrid> grids{grid};
-  grids.front().task.kv = {&kv, 1};
-  const auto cut = [&](size_t dimension, int64_t longest) {
-    std::vector<AttendGrid> parts;
-    for (const AttendGrid& whole : grids)
-      for (int64_t at = 0; at < whole.count[dimension]; at += longest)
-        parts.push_back(
-            part_of(whole, dimension, at, std::min(longest, whole.count[dimension] - at)));
-    grids = std::move(parts);
-  };
+  GridVector piece{};  // tasks of a view
+  for (size_t d = 0; d < piece.size(); ++d)
+    piece[d] = kv.step_bytes[d] == 0 ? 1 : std::min(kLongest, grid.count[d]);
   std::array<size_t, kGridDimensions> dimensions{0, 1, 2, 3};
-  for (const size_t d : dimensions) cut(d, kv.step_bytes[d] == 0 ? 1 : kLongest);
-  std::ranges::sort(dimensions, {}, [count = grids.front().count](size_t d) { return count[d]; });
-  cut(dimensions[0], 1);
-  cut(dimensions[1], 1);
+  std::ranges::stable_sort(dimensions, {}, [&](size_t d) { return piece[d]; });
+  piece[dimensions[0]] = piece[dimensions[1]] = 1;
   std::ranges::sort(dimensions);
   // Dimensions of one task go to the end.
-  std::ranges::stable_partition(dimensions, [&](size_t d) { return grids.front().count[d] > 1; });
+  std::ranges::stable_partition(dimensions, [&](size_t d) { return piece[d] > 1; });
+  AttendGrid pieces;
+  for (size_t d = 0; d < piece.size(); ++d) pieces.count[d] = ceil_div(grid.count[d], piece[d]);
   std::vector<StridedView> views;
-  for (const AttendGrid& part : grids) {
-    StridedView view{part, part.task.kv[0], mask};
+  for (int64_t i = 0; i < pieces.size(); ++i) {
+    GridVector at = pieces.place(i);
+    for (size_t d = 0; d < at.size(); ++d) at[d] *= piece[d];
+    const AttendTask first = grid.at(at);
+    StridedView& view =
+        views.emplace_back(StridedView{.grid = {.task = {.q = first.q, .kv = {}, .out = first.out}},
+                                       .kv = KeyRuns(&kv, 1).moved(at)[0],
+                                       .mask = mask});
     for (size_t d = 0; d < dimensions.size(); ++d) {
       const size_t from = dimensions[d];
-      view.grid.count[d] = part.count[from];
-      view.grid.q_step_bytes[d] = part.q_step_bytes[from];
-      view.grid.o_step[d] = part.o_step[from];
-      view.grid.lse_step[d] = part.lse_step[from];
+      view.grid.count[d] = std::min(piece[from], grid.count[from] - at[from]);
+      view.grid.q_step_bytes[d] = grid.q_step_bytes[from];
+      view.grid.o_step[d] = grid.o_step[from];
+      view.grid.lse_step[d] = grid.lse_step[from];
       view.kv.step_bytes[d] = kv.step_bytes[from];
     }
-    view.grid.task.kv = {};
-    views.push_back(view);
   }
   return views;
 }
@@ -88,12 +77,11 @@ SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim, DeviceElement el
               .head_dim = d,
               .q = strides(g.q_step_bytes, kElement, t.q.row_stride),
               .k = strides(view.kv.step_bytes, kElement, view.kv.row_stride),
-              .v = strides(view.kv.step_bytes, kElement, view.kv.row_stride),
               .o = {g.count[0] * rows * d, rows * d, d},
               .lse = strides(g.lse_step, 1, t.out.lse_stride),
               .element = element,
               .mask = view.mask};
-  for (auto* tensor : {&s.q, &s.k, &s.v, &s.o, &s.lse}) {
+  for (auto* tensor : {&s.q, &s.k, &s.o, &s.lse}) {
     auto& [outer, inner, row] = *tensor;
     if (row == 0) row = d;
     if (inner == 0) inner = row * std::max(rows, s.keys);
@@ -106,7 +94,7 @@ std::string why_misaligned(const SdpaShape& s) {
   const struct {
     const char* name;
     const std::array<int64_t, 3>& strides;
-  } tensors[] = {{"Q", s.q}, {"K", s.k}, {"V", s.v}, {"O", s.o}};
+  } tensors[] = {{"Q", s.q}, {"K", s.k}, {"O", s.o}};
   if (s.head_dim % 8 != 0) return concat("head_dim ", s.head_dim, " is not a multiple of 8");
   const int64_t extent[3] = {s.outer, s.inner, std::max(s.rows, s.keys)};
   for (const auto& [name, strides] : tensors)
@@ -117,24 +105,23 @@ std::string why_misaligned(const SdpaShape& s) {
   return "";
 }
 
-MaskKind causal_mask_kind(const QueryRun& q, const KvRun& kv) {
+ViewMask causal_mask(const QueryRun& q, const KvRun& kv) {
   const int64_t last_q = q.first_token + (q.rows - 1) * q.token_step;
   const int64_t last_k = kv.first_token + (kv.rows - 1) * kv.token_step;
-  using Is = MaskKind::Is;
-  if (last_k <= q.first_token) return {Is::kEverything};
-  if (kv.first_token > last_q) return {Is::kNothing};
+  if (last_k <= q.first_token) return ViewMask::kNone;
+  if (kv.first_token > last_q) return ViewMask::kEverything;
   const int64_t step = common_step(q, kv);
   const int64_t ahead =
       q.first_token - kv.first_token;  // key j is seen when j step <= i step + ahead
-  if (ahead >= 0 && ahead < step) return {Is::kMask, ViewMask::kUpToOwn};
-  if (ahead < 0 && ahead >= -step) return {Is::kMask, ViewMask::kBeforeOwn};
-  return {Is::kOther};
+  if (ahead >= 0 && ahead < step) return ViewMask::kUpToOwn;
+  if (ahead < 0 && ahead >= -step) return ViewMask::kBeforeOwn;
+  return ViewMask::kOther;
 }
 
 std::vector<AttendTask> cut_at_diagonals(const AttendTask& task, KvLists& lists) {
   std::vector<int64_t> cuts{0, task.q.rows};
   for (const KvRun run : task.kv) {
-    if (run.rows == 0 || causal_mask_kind(task.q, run).is != MaskKind::Is::kOther) continue;
+    if (run.rows == 0 || causal_mask(task.q, run) != ViewMask::kOther) continue;
     const int64_t step = common_step(task.q, run), behind = run.first_token - task.q.first_token;
     if (step > 0 && behind > 0) cuts.push_back((behind + step - 1) / step);
   }
@@ -147,8 +134,8 @@ std::vector<AttendTask> cut_at_diagonals(const AttendTask& task, KvLists& lists)
     for (const KvRun run : task.kv) {
       const int64_t step = common_step(part.q, run);
       const int64_t ahead = part.q.first_token - run.first_token;
-      const bool cut = run.rows > 0 && step > 0 && ahead >= step &&
-                       causal_mask_kind(part.q, run).is == MaskKind::Is::kOther;
+      const bool cut =
+          run.rows > 0 && step > 0 && ahead >= step && causal_mask(part.q, run) == ViewMask::kOther;
       const int64_t seen_by_all = cut ? ahead / step : 0;
       if (cut) keys.push_back(keys_of(run, 0, seen_by_all));
       keys.push_back(keys_of(run, seen_by_all, run.rows - seen_by_all));

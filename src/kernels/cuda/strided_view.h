@@ -18,8 +18,9 @@
 
 namespace longnet {
 
-// Keys of a run that row i sees: all, those with index <= i, or those with index < i.
-enum class ViewMask { kNone, kUpToOwn, kBeforeOwn };
+// Which keys of a run a mask leaves to row i: all, those with index <= i, or those with index < i;
+// none at all; or what cuDNN has no mask for.
+enum class ViewMask { kNone, kUpToOwn, kBeforeOwn, kEverything, kOther };
 
 struct StridedView {
   AttendGrid grid;  // of two dimensions; its tasks have one key run each, which is `kv`
@@ -33,7 +34,7 @@ std::vector<StridedView> strided_views(const AttendGrid& grid, const KvRun& kv, 
 // strides of the first three dimensions in elements. Lane stride 1.
 struct SdpaShape {
   int64_t outer = 1, inner = 1, rows = 0, keys = 0, head_dim = 64;
-  std::array<int64_t, 3> q{}, k{}, v{}, o{}, lse{};
+  std::array<int64_t, 3> q{}, k{}, o{}, lse{};       // V: as K
   DeviceElement element = DeviceElement::kBFloat16;  // of Q, K, V and O; LSE is fp32
   ViewMask mask = ViewMask::kNone;
   auto operator<=>(const SdpaShape&) const = default;
@@ -47,12 +48,8 @@ SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim, DeviceElement el
 // are built without a word for others.
 std::string why_misaligned(const SdpaShape& shape);
 
-// Form that a causal mask in global positions takes over the indices of two runs.
-struct MaskKind {
-  enum class Is { kEverything, kNothing, kMask, kOther } is;
-  ViewMask mask = ViewMask::kNone;  // of kMask
-};
-MaskKind causal_mask_kind(const QueryRun& q, const KvRun& kv);
+// Returns the form that a causal mask in global positions takes over the indices of two runs.
+ViewMask causal_mask(const QueryRun& q, const KvRun& kv);
 
 // A causal task in parts, some of its rows with the keys that they may see (in `lists`), whose masks
 // are none, or one of the above: rows are cut where a run of keys begins behind them, runs where the

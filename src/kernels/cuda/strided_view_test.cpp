@@ -72,22 +72,21 @@ TEST(StridedViewTest, SequencesOfABatchAreViewsOfTheirOwn) {
   EXPECT_EQ(views.size(), 4u * 3u);  // 8 segments x 5 sequences for each offset and head
 }
 
-TEST(CausalMaskKindTest, WhatTheViewSees) {
-  using Is = MaskKind::Is;
+TEST(CausalMaskTest, WhatTheViewSees) {
   const QueryRun q{.rows = 10, .first_token = 100, .token_step = 4};
-  const auto kind = [&](int64_t first, int64_t step, int64_t rows = 10) {
-    return causal_mask_kind(q, {.rows = rows, .first_token = first, .token_step = step});
+  const auto mask = [&](int64_t first, int64_t step, int64_t rows = 10) {
+    return causal_mask(q, {.rows = rows, .first_token = first, .token_step = step});
   };
-  EXPECT_EQ(kind(0, 4).is, Is::kEverything);   // 0 .. 36
-  EXPECT_EQ(kind(64, 4).is, Is::kEverything);  // 64 .. 100: the first row sees the last key
-  EXPECT_EQ(kind(140, 4).is, Is::kNothing);    // rows end at 136
-  EXPECT_EQ(kind(100, 4).mask, ViewMask::kUpToOwn);
-  EXPECT_EQ(kind(98, 4).mask, ViewMask::kUpToOwn);
-  EXPECT_EQ(kind(101, 4).mask, ViewMask::kBeforeOwn);
-  EXPECT_EQ(kind(104, 4).mask, ViewMask::kBeforeOwn);
-  EXPECT_EQ(kind(105, 4).is, Is::kOther);
-  EXPECT_EQ(kind(96, 4).is, Is::kOther);
-  EXPECT_EQ(kind(100, 2).is, Is::kOther);
+  EXPECT_EQ(mask(0, 4), ViewMask::kNone);          // 0 .. 36
+  EXPECT_EQ(mask(64, 4), ViewMask::kNone);         // 64 .. 100: the first row sees the last key
+  EXPECT_EQ(mask(140, 4), ViewMask::kEverything);  // rows end at 136
+  EXPECT_EQ(mask(100, 4), ViewMask::kUpToOwn);
+  EXPECT_EQ(mask(98, 4), ViewMask::kUpToOwn);
+  EXPECT_EQ(mask(101, 4), ViewMask::kBeforeOwn);
+  EXPECT_EQ(mask(104, 4), ViewMask::kBeforeOwn);
+  EXPECT_EQ(mask(105, 4), ViewMask::kOther);
+  EXPECT_EQ(mask(96, 4), ViewMask::kOther);
+  EXPECT_EQ(mask(100, 2), ViewMask::kOther);
 }
 
 // Counts how often a list of parts covers each (row, key) position; "other" masks are failures.
@@ -96,15 +95,13 @@ std::map<std::pair<int64_t, int64_t>, int> pairs_of(const std::vector<AttendTask
   for (const AttendTask& part : parts)
     for (const KvRun run : part.kv) {
       if (run.rows == 0) continue;
-      const MaskKind kind = causal_mask_kind(part.q, run);
-      EXPECT_NE(int(kind.is), int(MaskKind::Is::kOther))
-          << part.q.first_token << " x " << part.q.rows << " over " << run.first_token << " x "
-          << run.rows;
+      const ViewMask mask = causal_mask(part.q, run);
+      EXPECT_NE(mask, ViewMask::kOther) << part.q.first_token << " x " << part.q.rows << " over "
+                                        << run.first_token << " x " << run.rows;
       for (int64_t i = 0; i < part.q.rows; ++i)
         for (int64_t j = 0; j < run.rows; ++j) {
-          const bool seen =
-              kind.is == MaskKind::Is::kEverything ||
-              (kind.is == MaskKind::Is::kMask && j <= i - (kind.mask == ViewMask::kBeforeOwn));
+          const bool seen = mask == ViewMask::kNone || (mask == ViewMask::kUpToOwn && j <= i) ||
+                            (mask == ViewMask::kBeforeOwn && j < i);
           if (seen)
             ++pairs[{part.q.first_token + i * part.q.token_step,
                      run.first_token + j * run.token_step}];
@@ -157,7 +154,7 @@ TEST(CutAtDiagonalsTest, OtherStepsStayAsTheyAre) {
   KvLists lists;
   const auto parts = cut_at_diagonals({.q = {nullptr, 8, 10, 7, 3}, .kv = runs, .out = {}}, lists);
   ASSERT_EQ(parts.size(), 1u);
-  EXPECT_EQ(int(causal_mask_kind(parts[0].q, parts[0].kv[0]).is), int(MaskKind::Is::kOther));
+  EXPECT_EQ(causal_mask(parts[0].q, parts[0].kv[0]), ViewMask::kOther);
 }
 
 }  // namespace
