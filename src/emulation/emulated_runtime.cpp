@@ -180,6 +180,10 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
                                size_t shared, cudaStream_t stream) {
   return launch(kernel, {grid, block, shared, stream}, arguments);
 }
+cudaError_t cudaLaunchKernel(const void* entry, dim3 grid, dim3 block, void** arguments,
+                             size_t shared, cudaStream_t stream) {
+  return launch(entry, {grid, block, shared, stream}, arguments);
+}
 cudaError_t cudaFuncSetAttribute(const void* entry, cudaFuncAttribute attribute, int value) {
   const std::scoped_lock lock(runtime().mutex);
   const auto found = runtime().functions.find(entry);

@@ -316,6 +316,12 @@ void vote_any(Block&, Warp& w, In in, uint32_t m) {
   set_predicate(w, in.operands[0].row, m, p != 0 ? kAll : 0);
 }
 
+// Wraps around: the sign does not matter.
+void multiply_add(Block&, Warp& w, In in, uint32_t m) {
+  apply<uint32_t, uint32_t, uint32_t, uint32_t>(
+      w, in, m, [](uint32_t a, uint32_t b, uint32_t c) { return a * b + c; });
+}
+
 constexpr Rule kArithmeticRules[] = {
     {"mov", move},
     {"cvta.to.global", move},
@@ -323,6 +329,7 @@ constexpr Rule kArithmeticRules[] = {
     {"sub", wrapping<std::minus<>>},
     {"mul", wrapping<std::multiplies<>>},
     {"mul.hi.u64", multiply_high},
+    {"mad.lo.s32", multiply_add},
     {"mul.wide.s32", multiply_wide<int32_t, int64_t>},
     {"mul.wide.u32", multiply_wide<uint32_t, uint64_t>},
     {"div", typed<Divide>},

@@ -12,10 +12,9 @@
 // (NH of Black et al., "UMAC: fast and secure message authentication", CRYPTO 1999), mixed with the
 // row's name by splitmix64's finaliser (Steele et al., OOPSLA 2014).
 #pragma once
-#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 
@@ -82,18 +81,17 @@ struct OutputSummary {
   int64_t absent_rows = 0;  // LSE = -inf: no branch selects them
   int64_t nan_values = 0;   // in O and LSE
   double sum = 0, sum_squares = 0;
-  double min = std::numeric_limits<double>::infinity();
-  double max = -std::numeric_limits<double>::infinity();
+  double min = INFINITY, max = -INFINITY;
   double lse_sum = 0;  // of rows that are not absent
   uint64_t digest = 0;
-  void add(const OutputSummary& o) {
+  LONGNET_HOST_DEVICE void add(const OutputSummary& o) {
     rows += o.rows;
     absent_rows += o.absent_rows;
     nan_values += o.nan_values;
     sum += o.sum;
     sum_squares += o.sum_squares;
-    min = std::min(min, o.min);
-    max = std::max(max, o.max);
+    min = fmin(min, o.min);
+    max = fmax(max, o.max);
     lse_sum += o.lse_sum;
     digest += o.digest;
   }

@@ -1,4 +1,4 @@
-// Register tiles, the exponential and the packing of keys, once per instruction set (included by foreach_target).
+// Register tiles, the exponential and the packing of keys, once per instruction set.
 //
 // Both products of attention are one shape, out[R][C vectors] (+)= a[R][depth] * b[depth][C
 // vectors]: C vectors of b are loaded and R scalars of a broadcast for R * C multiply-adds. R * C

@@ -175,8 +175,7 @@ class GroupLists {
 
   void enter(const AttendGrid& grid, std::span<const KvRun> runs) {
     const QueryRun& q = grid.task.q;
-    queries_ =
-        GridViews({true, q.q, q.rows, q.row_stride}, grid.count, grid.q_step_bytes, plan.views);
+    queries_ = views_of({true, q.q, q.rows, q.row_stride}, grid.count, grid.q_step_bytes);
     runs_.clear();
     while (!runs.empty()) {
       GridVector count = grid.count, step = runs[0].step_bytes;
@@ -185,8 +184,10 @@ class GroupLists {
         count[0] = int64_t(together);
         step[0] = bytes_between(runs[0].k, runs[1].k);
       }
-      const KeyViews views = key_views(runs[0], count, step);
-      for (size_t i = 0; i < together; ++i) runs_.push_back({views, int64_t(i)});
+      const KvRun& run = runs[0];
+      const GridViews k = views_of({false, run.k, run.rows, run.row_stride}, count, step);
+      const GridViews v = views_of({false, run.v, run.rows, run.row_stride}, count, step);
+      for (size_t i = 0; i < together; ++i) runs_.push_back({k, v, int64_t(i)});
       runs = runs.subspan(together);
     }
   }
@@ -195,7 +196,7 @@ class GroupLists {
   }
   GroupRun run(const KeyRuns&, size_t r, GridVector at, const KeyLimit& limit) const {
     at[0] += runs_[r].index;
-    return {.k = runs_[r].views.k.place(at), .v = runs_[r].views.v.place(at), .limit = limit};
+    return {.k = runs_[r].k.place(at), .v = runs_[r].v.place(at), .limit = limit};
   }
   void add_tiles(int32_t index) {
     const GroupTask& task = plan.tasks[size_t(index)];
@@ -219,24 +220,15 @@ class GroupLists {
   }
 
  private:
-  struct KeyViews {
-    GridViews k, v;
-  };
   struct Run {
-    KeyViews views;
+    GridViews k, v;
     int64_t index;  // in a progression, which takes the place of the grid's first dimension
   };
 
-  // Equal runs of several grids share their views.
-  KeyViews key_views(const KvRun& run, const GridVector& count, const GridVector& step_bytes) {
-    const auto [known, added] =
-        known_.try_emplace({run.k, run.v, run.rows, run.row_stride, count, step_bytes}, KeyViews{});
-    if (added) {
-      const auto views_of = [&](const void* first) {
-        return GridViews({false, first, run.rows, run.row_stride}, count, step_bytes, plan.views);
-      };
-      known->second = {views_of(run.k), views_of(run.v)};
-    }
+  // Equal rows of several grids share their views.
+  GridViews views_of(const TensorView& rows, const GridVector& count, const GridVector& step) {
+    const auto [known, added] = known_.try_emplace({rows, count, step});
+    if (added) known->second = GridViews(rows, count, step, plan.views);
     return known->second;
   }
 
@@ -253,8 +245,7 @@ class GroupLists {
   GroupTiling tiling_;
   GridViews queries_;      // of the grid
   std::vector<Run> runs_;  // of the grid
-  std::map<std::tuple<const void*, const void*, int64_t, int64_t, GridVector, GridVector>, KeyViews>
-      known_;
+  std::map<std::tuple<TensorView, GridVector, GridVector>, GridViews> known_;
   using Load = std::pair<int64_t, int>;  // so far, block
   std::priority_queue<Load, std::vector<Load>, std::greater<>> least_;
   std::vector<std::vector<GroupTile>> of_block_;

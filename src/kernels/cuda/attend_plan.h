@@ -7,6 +7,7 @@
 // Tasks with the most keys come first and, under a causal mask, the last rows of each: long tiles
 // that start late would keep the device waiting.
 #pragma once
+#include <compare>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,6 +43,7 @@ struct TensorView {
   const void* first = nullptr;
   int64_t rows = 0, row_stride = 0;
   int64_t count[3] = {1, 1, 1}, step_bytes[3] = {0, 0, 0};
+  auto operator<=>(const TensorView&) const = default;
 };
 struct GroupPlan {
   std::vector<TensorView> views;

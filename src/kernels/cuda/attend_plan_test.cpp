@@ -83,7 +83,7 @@ TEST(TileLayoutTest, MatricesHaveNoBankConflicts) {
 }
 
 GroupPlan plan_of(int64_t q_rows, int64_t k_rows, bool causal, const GroupTiling& tiling) {
-  const KvRun run{.k = kRow, .v = kRow, .row_stride = 64, .rows = k_rows};
+  const KvRun run{.k = kRow, .v = kRow + 8, .row_stride = 64, .rows = k_rows};
   const AttendGrid grid{
       {.q = {.q = kRow, .row_stride = 64, .rows = q_rows}, .kv = {&run, 1}, .out = {}}};
   return plan_groups({&grid, 1}, causal, tiling);

@@ -1,16 +1,16 @@
 // The compiled tile shapes of the `cuda_sm90a` kernel, for sm_90a alone.
+#include "kernels/cuda/compiled_shapes.h"
 #include "kernels/cuda/group_tile.cuh"
-#include "kernels/cuda/launch.cuh"
 
 namespace longnet {
 namespace {
 
 template <class Shape, class Element = __nv_bfloat16>
-constexpr GroupLauncher shape(std::string_view name) {
-  return launcher<Shape, Element, GroupInputs, attend_group_kernel<Shape, Element>>(name);
+constexpr CompiledShape<GroupInputs> shape(std::string_view name) {
+  return compiled_shape<Shape, Element>(name, attend_group_kernel<Shape, Element>);
 }
 
-constexpr GroupLauncher kLaunchers[] = {
+constexpr CompiledShape<GroupInputs> kShapes[] = {
     shape<Group64>("192x128-4t"),         shape<Group128>("128x128-3t"),
     shape<Group64, __half>("192x128-4t"), shape<Group128, __half>("128x128-3t"),
 #ifdef LONGNET_CUDA_VARIANTS
@@ -21,6 +21,6 @@ constexpr GroupLauncher kLaunchers[] = {
 
 }  // namespace
 
-std::span<const GroupLauncher> group_launchers() { return kLaunchers; }
+std::span<const CompiledShape<GroupInputs>> group_shapes() { return kShapes; }
 
 }  // namespace longnet

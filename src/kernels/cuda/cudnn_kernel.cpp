@@ -48,8 +48,8 @@ Sorted sort_grids(std::span<const AttendGrid> grids, bool causal) {
   return out;
 }
 
-// The views of one round, their 16-bit results, and how these reach the tasks' rows: the first round
-// writes them, the others are merged into them.
+// The views of one round, their 16-bit results, and how these reach the tasks' rows: the first
+// round writes them, the others are merged into them.
 Prepared prepare_round(const std::vector<StridedView>& views, bool first,
                        const DeviceAttendOptions& options, MemoryLedger& ledger) {
   Prepared work;

@@ -26,8 +26,7 @@ constexpr NamedKernel kKernels[] = {
 };
 
 const NamedKernel* find(std::string_view name) {
-  const auto at = std::find_if(std::begin(kKernels), std::end(kKernels),
-                               [&](auto& k) { return k.name == name; });
+  const auto* const at = std::ranges::find(kKernels, name, &NamedKernel::name);
   return at == std::end(kKernels) ? nullptr : at;
 }
 

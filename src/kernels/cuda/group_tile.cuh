@@ -16,7 +16,6 @@
 
 #include "kernels/cuda/group_layout.h"
 #include "kernels/cuda/softmax_rows.cuh"
-#include "kernels/cuda/wgmma.cuh"
 
 namespace longnet {
 

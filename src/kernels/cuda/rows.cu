@@ -82,26 +82,16 @@ class DeviceRowWorker final : public RowWorker {
           ", tasks: ", tasks.size());
     std::fill(summaries.begin(), summaries.end(), OutputSummary{});
     const std::vector<RowTile> tiles = row_tiles(tasks, kFillRows);
-    std::vector<TileSummary> host(tiles.size());
+    std::vector<OutputSummary> host(tiles.size());
     MemoryLedger lists;
-    const DeviceBuffer parts(lists, "task_lists", int64_t(tiles.size() * sizeof(TileSummary)));
+    const DeviceBuffer parts(lists, "task_lists", int64_t(tiles.size() * sizeof(OutputSummary)));
     const Prepared sums = prepared(tasks, kFillRows, lists, "launch of summarize", summarize_kernel,
-                                   int(head_dim), reinterpret_cast<TileSummary*>(parts.data()));
+                                   int(head_dim), reinterpret_cast<OutputSummary*>(parts.data()));
     sums.launch(stream_);
     stream_.copy(host.data(), parts.data(), parts.size());
     stream_.synchronize();
-    for (size_t i = 0; i < tiles.size(); ++i) {  // in order: the same bits in every run
-      const TileSummary& s = host[i];
-      summaries[size_t(tiles[i].task)].add({.rows = tiles[i].count,
-                                            .absent_rows = s.absent_rows,
-                                            .nan_values = s.nan_values,
-                                            .sum = s.sum,
-                                            .sum_squares = s.sum_squares,
-                                            .min = s.min,
-                                            .max = s.max,
-                                            .lse_sum = s.lse_sum,
-                                            .digest = s.digest});
-    }
+    for (size_t i = 0; i < tiles.size(); ++i)  // in order: the same bits in every run
+      summaries[size_t(tiles[i].task)].add(host[i]);
   }
 
   void poison(std::span<std::byte> bytes, int) const override {

@@ -193,26 +193,9 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) atomicAdd(total, mine);
 }
 
-// An OutputSummary of a tile; rows are the host's to count.
-struct TileSummary {
-  int64_t absent_rows, nan_values;
-  double sum, sum_squares, min, max, lse_sum;
-  unsigned long long digest;
-};
-
-__device__ void add(TileSummary& to, const TileSummary& from) {
-  to.absent_rows += from.absent_rows;
-  to.nan_values += from.nan_values;
-  to.sum += from.sum;
-  to.sum_squares += from.sum_squares;
-  to.min = fmin(to.min, from.min);
-  to.max = fmax(to.max, from.max);
-  to.lse_sum += from.lse_sum;
-  to.digest += from.digest;
-}
-
 // Returns the summary of one row; complete in lane 0 only. A row with a NaN has no sums or extrema.
-__device__ TileSummary summary_of_row(const OutputRows& task, int64_t row, int head_dim, int lane) {
+__device__ OutputSummary summary_of_row(const OutputRows& task, int64_t row, int head_dim,
+                                        int lane) {
   const auto* const at = reinterpret_cast<const float2*>(task.o + row * task.o_stride);
   unsigned long long hash = 0;
   double sum = 0, squares = 0;
@@ -235,7 +218,7 @@ __device__ TileSummary summary_of_row(const OutputRows& task, int64_t row, int h
   low = over_warp(low, [](float a, float b) { return fminf(a, b); });
   high = over_warp(high, [](float a, float b) { return fmaxf(a, b); });
   const float lse = task.lse == nullptr ? 0.0f : task.lse[row * task.lse_stride];
-  TileSummary s{0, nans, 0, 0, INFINITY, -INFINITY, 0, 0};
+  OutputSummary s{.rows = 1, .nan_values = nans};
   s.digest = output_row_hash(hash, __float_as_uint(lse), task.head,
                              task.first_token + row * task.token_step);
   if (nans == 0) s.sum = sum, s.sum_squares = squares, s.min = low, s.max = high;
@@ -250,18 +233,19 @@ __device__ TileSummary summary_of_row(const OutputRows& task, int64_t row, int h
 
 __global__ void __launch_bounds__(kThreads)
     summarize_kernel(const OutputRows* tasks, const RowTile* tiles, int head_dim,
-                     TileSummary* summaries) {
-  __shared__ TileSummary of_warp[kWarps];
+                     OutputSummary* summaries) {
+  __shared__ alignas(OutputSummary) unsigned char shared[kWarps * sizeof(OutputSummary)];
+  auto* const of_warp = reinterpret_cast<OutputSummary*>(shared);
   const RowTile tile = tiles[blockIdx.x];
   const OutputRows task = tasks[tile.task];
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
-  TileSummary mine{0, 0, 0, 0, INFINITY, -INFINITY, 0, 0};
+  OutputSummary mine;
   for (int i = warp; i < tile.count; i += kWarps)
-    add(mine, summary_of_row(task, tile.first + i, head_dim, lane));
+    mine.add(summary_of_row(task, tile.first + i, head_dim, lane));
   if (lane == 0) of_warp[warp] = mine;
   __syncthreads();
   if (threadIdx.x > 0) return;
-  for (int w = 1; w < kWarps; ++w) add(mine, of_warp[w]);
+  for (int w = 1; w < kWarps; ++w) mine.add(of_warp[w]);
   summaries[blockIdx.x] = mine;
 }
 

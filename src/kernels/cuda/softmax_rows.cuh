@@ -8,8 +8,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/cuda/instructions.cuh"
 #include "kernels/cuda/tile_layout.h"
-#include "kernels/cuda/warp_instructions.cuh"
 
 namespace longnet {
 
@@ -124,8 +124,8 @@ class SoftmaxRows {
     }
   }
 
-  // Normalises and writes the rows. `to` and `in` are copies, which stores cannot change. `tile_row`:
-  // of the task, the tile's first.
+  // Normalises and writes the rows. `to` and `in` are copies, which stores cannot change.
+  // `tile_row`: of the task, the tile's first.
   __device__ __forceinline__ void finish(const TaskRows to, const AttendInputs in, int tile_row) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {

@@ -51,10 +51,10 @@ std::string why_misaligned(const SdpaShape& shape);
 // Returns the form that a causal mask in global positions takes over the indices of two runs.
 ViewMask causal_mask(const QueryRun& q, const KvRun& kv);
 
-// A causal task in parts, some of its rows with the keys that they may see (in `lists`), whose masks
-// are none, or one of the above: rows are cut where a run of keys begins behind them, runs where the
-// first row stops to see all of them. Only where rows and keys are equally far apart; other masks
-// stay kOther. Of 16-bit elements.
+// A causal task in parts, some of its rows with the keys that they may see (in `lists`), whose
+// masks are none, or one of the above: rows are cut where a run of keys begins behind them, runs
+// where the first row stops to see all of them. Only where rows and keys are equally far apart;
+// other masks stay kOther. Of 16-bit elements.
 //
 //   zigzag: rows at 8 .. 11, keys at 0 .. 15  ->  keys 0 .. 7 (all), 8 .. 15 (up to own)
 std::vector<AttendTask> cut_at_diagonals(const AttendTask& task, KvLists& lists);

@@ -11,33 +11,52 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "kernels/cuda/attend_plan.h"
-#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/compiled_shapes.h"
 
 namespace longnet {
 namespace {
 
+template <class Inputs>
+using Shapes = std::span<const CompiledShape<Inputs>>;
+
 // Those of the smallest padded head dimension that fits.
 template <class Inputs>
-std::vector<const Launcher<Inputs>*> fitting_launchers(std::span<const Launcher<Inputs>> launchers,
-                                                       DeviceElement element, int64_t head_dim) {
-  std::vector<const Launcher<Inputs>*> found;
-  for (const Launcher<Inputs>& l : launchers)
-    if (l.element == element && l.head_dim >= head_dim &&
-        (found.empty() || found.front()->head_dim == l.head_dim))
-      found.push_back(&l);
+std::vector<CompiledShape<Inputs>> fitting_shapes(Shapes<Inputs> shapes, DeviceElement element,
+                                                  int64_t head_dim) {
+  std::vector<CompiledShape<Inputs>> found;
+  for (const CompiledShape<Inputs>& s : shapes)
+    if (s.element == element && s.head_dim >= head_dim &&
+        (found.empty() || found.front().head_dim == s.head_dim))
+      found.push_back(s);
   return found;
 }
 
 template <class Inputs>
-std::vector<std::string> launcher_names(std::span<const Launcher<Inputs>> launchers,
-                                        int64_t head_dim) {
+std::vector<std::string> shape_names(Shapes<Inputs> shapes, int64_t head_dim) {
   std::vector<std::string> names;
-  for (const auto* l : fitting_launchers(launchers, DeviceElement::kBFloat16, head_dim))
-    names.emplace_back(l->name);
+  for (const auto& s : fitting_shapes(shapes, DeviceElement::kBFloat16, head_dim))
+    names.emplace_back(s.name);
   return names;
+}
+
+template <class Inputs>
+void launch(const CompiledShape<Inputs>& shape, Inputs inputs, int64_t blocks,
+            const Stream& stream) {
+  check(blocks < (int64_t{1} << 31), "too many tiles for one launch: ", blocks);
+  if (blocks == 0) return;
+  const auto* const kernel = reinterpret_cast<const void*>(shape.kernel);
+  // Cheap, and needed once per device and kernel.
+  check_cuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes),
+      "shared memory of the attention kernel");
+  void* parameters[] = {&inputs};
+  check_cuda(cudaLaunchKernel(kernel, dim3(unsigned(blocks)), dim3(unsigned(shape.threads)),
+                              parameters, size_t(shape.shared_bytes), stream.handle()),
+             "launch of the attention kernel");
 }
 
 AttendInputs attend_inputs(const DeviceAttendOptions& options) {
@@ -49,13 +68,14 @@ AttendInputs attend_inputs(const DeviceAttendOptions& options) {
 }
 
 Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
-                        const TileLauncher& launcher, MemoryLedger& ledger) {
-  const TilePlan plan = plan_tiles(grids, options.causal, launcher.rows);
+                        const CompiledShape<TileInputs>& shape, MemoryLedger& ledger) {
+  const TilePlan plan = plan_tiles(grids, options.causal, shape.rows);
   Prepared work;
   const TileInputs inputs{attend_inputs(options), work.upload(plan.tasks, ledger),
                           work.upload(plan.runs, ledger), work.upload(plan.tiles, ledger)};
-  work.then([=, launch = launcher.launch, tiles = int64_t(plan.tiles.size())](
-                const Stream& stream) { launch(inputs, tiles, stream); });
+  work.then([=, blocks = int64_t(plan.tiles.size())](const Stream& stream) {
+    launch(shape, inputs, blocks, stream);
+  });
   return work;
 }
 
@@ -77,8 +97,8 @@ EncodeTiled find_encoder() {
 }
 
 // [head_dim][rows][3 dimensions] of 16 bits, read in boxes of 64 dims x `box_rows`, swizzled by 128
-// bytes; what is outside reads as zero. TMA instructions read it instead of an address. Throws Error
-// with the driver's refusal.
+// bytes; what is outside reads as zero. TMA instructions read it instead of an address. Throws
+// Error with the driver's refusal.
 CUtensorMap encode_tensor_map(const TensorView& view, DeviceElement element, int64_t head_dim,
                               int box_rows) {
   static const EncodeTiled encode = find_encoder();
@@ -107,15 +127,15 @@ CUtensorMap encode_tensor_map(const TensorView& view, DeviceElement element, int
 }
 
 Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
-                        const GroupLauncher& launcher, MemoryLedger& ledger) {
+                        const CompiledShape<GroupInputs>& shape, MemoryLedger& ledger) {
   const int shares = options.concurrent ? kSharesWhenConcurrent : 1;
   const GroupPlan plan = plan_groups(
       grids, options.causal,
-      {.rows = launcher.rows, .keys = launcher.keys, .blocks = shares * current_multiprocessors()});
+      {.rows = shape.rows, .keys = shape.keys, .blocks = shares * current_multiprocessors()});
   std::vector<CUtensorMap> maps;
   for (const TensorView& view : plan.views)
     maps.push_back(encode_tensor_map(view, options.element, options.head_dim,
-                                     view.of_queries ? launcher.rows : launcher.keys));
+                                     view.of_queries ? shape.rows : shape.keys));
   Prepared work;
   const GroupInputs inputs{attend_inputs(options),
                            work.upload(plan.tasks, ledger),
@@ -123,24 +143,24 @@ Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOpt
                            work.upload(plan.tiles, ledger),
                            work.upload(plan.block_begin, ledger),
                            work.upload(maps, ledger)};
-  work.then([=, launch = launcher.launch, blocks = int64_t(plan.block_begin.size()) - 1](
-                const Stream& stream) { launch(inputs, blocks, stream); });
+  work.then([=, blocks = int64_t(plan.block_begin.size()) - 1](const Stream& stream) {
+    launch(shape, inputs, blocks, stream);
+  });
   return work;
 }
 
 template <class Inputs>
 class ShapedKernel final : public DeviceKernel {
  public:
-  // `shape`: a launcher's name; empty: the default of each head_dim.
-  ShapedKernel(std::string name, std::span<const Launcher<Inputs>> launchers,
-               std::string_view shape)
-      : name_(std::move(name)), launchers_(launchers), shape_(shape) {}
+  // `shape`: a shape's name; empty: the default of each head_dim.
+  ShapedKernel(std::string name, Shapes<Inputs> shapes, std::string_view shape)
+      : name_(std::move(name)), shapes_(shapes), shape_(shape) {}
   std::string_view name() const override { return name_; }
   bool merges() const override { return true; }
 
   std::string why_unsupported(const DeviceAttendOptions& options) const override {
     std::string why = why_head_dim_unsupported(options.head_dim, most_head_dim());
-    if (why.empty() && find(options) == nullptr)
+    if (why.empty() && !find(options))
       why = concat("no tile shape ", shape_, " for head_dim ", options.head_dim);
     return why;
   }
@@ -155,27 +175,27 @@ class ShapedKernel final : public DeviceKernel {
 
  private:
   int64_t most_head_dim() const {
-    return std::ranges::max(launchers_, {}, &Launcher<Inputs>::head_dim).head_dim;
+    return std::ranges::max(shapes_, {}, &CompiledShape<Inputs>::head_dim).head_dim;
   }
-  const Launcher<Inputs>* find(const DeviceAttendOptions& options) const {
-    for (const auto* l : fitting_launchers(launchers_, options.element, options.head_dim))
-      if (shape_.empty() || l->name == shape_) return l;
-    return nullptr;
+  std::optional<CompiledShape<Inputs>> find(const DeviceAttendOptions& options) const {
+    for (const auto& s : fitting_shapes(shapes_, options.element, options.head_dim))
+      if (shape_.empty() || s.name == shape_) return s;
+    return std::nullopt;
   }
 
   std::string name_;
-  std::span<const Launcher<Inputs>> launchers_;
+  Shapes<Inputs> shapes_;
   std::string shape_;
 };
 
 }  // namespace
 
 std::vector<std::string> cuda_kernel_shapes(int64_t head_dim) {
-  return launcher_names(tile_launchers(), head_dim);
+  return shape_names(tile_shapes(), head_dim);
 }
 
 std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view shape) {
-  return std::make_unique<ShapedKernel<TileInputs>>("cuda", tile_launchers(), shape);
+  return std::make_unique<ShapedKernel<TileInputs>>("cuda", tile_shapes(), shape);
 }
 
 std::string why_sm90a_absent() {
@@ -188,11 +208,11 @@ std::string why_sm90a_absent() {
 }
 
 std::vector<std::string> sm90a_kernel_shapes(int64_t head_dim) {
-  return launcher_names(group_launchers(), head_dim);
+  return shape_names(group_shapes(), head_dim);
 }
 
 std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view shape) {
-  return std::make_unique<ShapedKernel<GroupInputs>>("cuda_sm90a", group_launchers(), shape);
+  return std::make_unique<ShapedKernel<GroupInputs>>("cuda_sm90a", group_shapes(), shape);
 }
 
 }  // namespace longnet

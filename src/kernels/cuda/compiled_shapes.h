@@ -1,0 +1,37 @@
+// The tile shapes that kernels `cuda` and `cuda_sm90a` are compiled for.
+#pragma once
+#include <cuda_fp16.h>
+
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+#include "kernels/cuda/device_kernel.h"
+#include "kernels/cuda/group_layout.h"
+#include "kernels/cuda/tile_layout.h"
+
+namespace longnet {
+
+template <class Inputs>
+struct CompiledShape {
+  std::string_view name;
+  DeviceElement element;
+  void (*kernel)(Inputs);     // a __global__ function
+  int head_dim;               // largest that fits
+  int rows, keys;             // of a tile
+  int threads, shared_bytes;  // of a block
+};
+template <class Shape, class Element, class Inputs>
+constexpr CompiledShape<Inputs> compiled_shape(std::string_view name, void (*kernel)(Inputs)) {
+  const auto element =
+      std::is_same_v<Element, __half> ? DeviceElement::kFloat16 : DeviceElement::kBFloat16;
+  return {name,         element,      kernel,          Shape::kDim,
+          Shape::kRows, Shape::kKeys, Shape::kThreads, Shape::kSharedBytes};
+}
+// The shapes of a kernel: defaults first, ascending head_dim. They are called rows x keys, "q" (Q
+// fragments stay in registers), blocks per SM ...
+std::span<const CompiledShape<TileInputs>> tile_shapes();
+// ... and rows x keys - stages of K and V, "t" (warpgroups take turns).
+std::span<const CompiledShape<GroupInputs>> group_shapes();
+
+}  // namespace longnet

@@ -1,0 +1,173 @@
+// Instructions by name: of a warp (sm_80 on: mma.sync, ldmatrix, cp.async) and of a warpgroup
+// (sm_90a: wgmma, its fences and its matrix descriptors). Element: __nv_bfloat16 or __half.
+//
+// PTX ISA 8.x; wgmma: 9.7.15 (asynchronous warpgroup level matrix instructions).
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace longnet {
+
+__device__ __forceinline__ int lane_of_thread() { return int(threadIdx.x & 31); }
+
+// Four 8 x 8 matrices of 16 bits; `address` in shared memory: lane 8 i + r gives row r of matrix i.
+__device__ __forceinline__ void ldmatrix(uint32_t (&out)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(address));
+}
+__device__ __forceinline__ void ldmatrix_transposed(uint32_t (&out)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(address));
+}
+
+// A multiplication of matrices of Element: the instruction before and behind the types of A and B,
+// and its operands.
+#define LONGNET_MULTIPLY(before, behind, ...)             \
+  if constexpr (std::is_same_v<Element, __half>)          \
+    asm volatile(before ".f16.f16" behind : __VA_ARGS__); \
+  else                                                    \
+    asm volatile(before ".bf16.bf16" behind : __VA_ARGS__)
+
+// C (16 x 8) += A (16 x 16) B (16 x 8).
+template <class Element>
+__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                    uint32_t b1) {
+  LONGNET_MULTIPLY("mma.sync.aligned.m16n8k16.row.col.f32",
+                   ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};", "+f"(c[0]),
+                   "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// 16 bytes into shared memory, asynchronously; zeros where `valid` is false.
+__device__ __forceinline__ void copy16(uint32_t into, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(into),
+               "l"(__cvta_generic_to_global(from)), "r"(valid ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
+
+// Over the four lanes of a quad, which share a row of accumulators.
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+  return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
+}
+
+__device__ __forceinline__ float approximate_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Two numbers rounded to 16 bits, in one word.
+template <class Element>
+__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
+  uint32_t word;
+  if constexpr (std::is_same_v<Element, __half>)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+__device__ __forceinline__ void store_pair(float* at, float x, float y) {
+  if ((reinterpret_cast<uintptr_t>(at) & 7) == 0) {
+    *reinterpret_cast<float2*>(at) = make_float2(x, y);
+  } else {  // pieces of a partial lie behind each other, LSEs between them
+    at[0] = x;
+    at[1] = y;
+  }
+}
+
+// ---- warpgroups: accumulators are groups of 8 columns, in the layout of mma.m16n8k16 ----
+
+// Matrix descriptor of a tile of 128-byte swizzled rows that starts at shared-memory byte `at`.
+// `leading`: bytes between slabs of 64 columns, where the operand is wider than one and its columns
+// lie along the rows (V); ignored otherwise.
+__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t at, uint32_t leading) {
+  constexpr uint64_t kEightRows = 8 * 128, kSwizzle128 = 1;
+  return uint64_t((at & 0x3FFFF) >> 4) | uint64_t((leading & 0x3FFFF) >> 4) << 16 |
+         (kEightRows >> 4) << 32 | kSwizzle128 << 62;
+}
+
+// Operand lists of wgmma: accumulators of 8 columns each.
+#define LONGNET_ACC(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define LONGNET_ACC4(n) LONGNET_ACC(n), LONGNET_ACC(n + 1), LONGNET_ACC(n + 2), LONGNET_ACC(n + 3)
+#define LONGNET_ACC8 LONGNET_ACC4(0), LONGNET_ACC4(4)
+#define LONGNET_ACC16 LONGNET_ACC8, LONGNET_ACC4(8), LONGNET_ACC4(12)
+#define LONGNET_D32                                                                                \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
+  "%26,%27,%28,%29,%30,%31"
+#define LONGNET_D64                                                                               \
+  LONGNET_D32                                                                                     \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
+  "%55,%56,%57,%58,%59,%60,%61,%62,%63"
+
+// The compiler may not move what touches these registers across this point.
+template <int n>
+__device__ __forceinline__ void keep_in_place(float (&c)[n][4]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) asm volatile("" : LONGNET_ACC(i)::"memory");
+}
+template <int n>
+__device__ __forceinline__ void wgmma_fence(float (&c)[n][4]) {
+  keep_in_place(c);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Blocks until at most kPending committed groups are in flight.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// C (64 x 128) = A (64 x 16) B (16 x 128) (+ C), both in shared memory.
+template <class Element>
+__device__ __forceinline__ void wgmma_multiply(float (&c)[16][4], uint64_t a, uint64_t b,
+                                               bool add) {
+  LONGNET_MULTIPLY(
+      "{\n .reg .pred p;\n setp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32",
+      " {" LONGNET_D64 "}, %64, %65, p, 1, 1, 0, 0;\n}", LONGNET_ACC16
+      : "l"(a), "l"(b), "r"(int(add)));
+}
+// C += A (registers) B, whose columns lie along the rows of shared memory.
+template <class Element>
+__device__ __forceinline__ void wgmma_multiply_add(float (&c)[8][4], const uint32_t (&a)[4],
+                                                   uint64_t b) {
+  LONGNET_MULTIPLY("wgmma.mma_async.sync.aligned.m64n64k16.f32",
+                   " {" LONGNET_D32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;", LONGNET_ACC8
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+template <class Element>
+__device__ __forceinline__ void wgmma_multiply_add(float (&c)[16][4], const uint32_t (&a)[4],
+                                                   uint64_t b) {
+  LONGNET_MULTIPLY("wgmma.mma_async.sync.aligned.m64n128k16.f32",
+                   " {" LONGNET_D64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;", LONGNET_ACC16
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+#undef LONGNET_D64
+#undef LONGNET_D32
+#undef LONGNET_ACC16
+#undef LONGNET_ACC8
+#undef LONGNET_ACC4
+#undef LONGNET_ACC
+
+}  // namespace longnet
