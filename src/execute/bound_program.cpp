@@ -42,28 +42,25 @@ void BoundProgram::bind(const Op& op, BoundOp& bound) {
     for (const auto& piece : map.pieces()) sizes.push_back(map.piece_bytes(piece));
     return sizes;
   };
-  std::visit(Overload{
-                 [&](const Pack& o) { bind_pack(o, bound); },
-                 [&](const Send& o) { bound.peer = o.to, bound.from = bytes_of(o.what); },
-                 [&](const Recv& o) { bound.peer = o.from, bound.into = bytes_of(o.what); },
-                 [&](const AllGather& o) {
-                   check(o.into.rows.owners == o.group, "pieces in another order than the group's");
-                   bound.group = o.group, bound.into = bytes_of(o.into);
-                   bound.into_counts = piece_sizes(o.into);
-                 },
-                 [&](const AllToAll& o) {
-                   bound.group = o.group;
-                   bound.from = bytes_of(o.from), bound.from_counts = piece_sizes(o.from);
-                   bound.into = bytes_of(o.into), bound.into_counts = piece_sizes(o.into);
-                 },
-                 [&](const ReduceScatter&) {
-                   check(false, "a reduce_scatter must be lowered before it runs");
-                 },
-                 [&](const Attend& o) { bind_attend(o, bound); },
-                 [&](const Merge& o) { bind_merge(o, bound); },
-                 [&](const Reset& o) { bind_reset(o, bound); },
-             },
-             op.what);
+  visit_op(
+      op.what, [&](const Pack& o) { bind_pack(o, bound); },
+      [&](const Send& o) { bound.peer = o.to, bound.from = bytes_of(o.what); },
+      [&](const Recv& o) { bound.peer = o.from, bound.into = bytes_of(o.what); },
+      [&](const AllGather& o) {
+        check(o.into.rows.owners == o.group, "pieces in another order than the group's");
+        bound.group = o.group, bound.into = bytes_of(o.into);
+        bound.into_counts = piece_sizes(o.into);
+      },
+      [&](const AllToAll& o) {
+        bound.group = o.group;
+        bound.from = bytes_of(o.from), bound.from_counts = piece_sizes(o.from);
+        bound.into = bytes_of(o.into), bound.into_counts = piece_sizes(o.into);
+      },
+      [&](const ReduceScatter&) {
+        check(false, "a reduce_scatter must be lowered before it runs");
+      },
+      [&](const Attend& o) { bind_attend(o, bound); },
+      [&](const Merge& o) { bind_merge(o, bound); }, [&](const Reset& o) { bind_reset(o, bound); });
 }
 
 PartialRun BoundProgram::partial_at(const SlotView& view, const RowMap::Piece& piece,

@@ -4,21 +4,6 @@
 
 namespace longnet {
 
-std::string_view to_string(PatternKind kind) {
-  constexpr std::string_view kNames[] = {"dense", "dilated", "sparse"};
-  return kNames[size_t(kind)];
-}
-
-std::string_view to_string(OffsetRule rule) {
-  constexpr std::string_view kNames[] = {"paper", "block", "none"};
-  return kNames[size_t(rule)];
-}
-
-std::string_view to_string(MixRule rule) {
-  constexpr std::string_view kNames[] = {"lse", "mean", "sum"};
-  return kNames[size_t(rule)];
-}
-
 DilatedPattern dense_pattern(int64_t seq_len) {
   return {.branches = {{seq_len, 1}}, .kind = PatternKind::kDense};
 }

@@ -42,9 +42,12 @@ enum class OffsetRule { kPaper, kBlock, kNone };
 // and sum.
 enum class MixRule { kLse, kMean, kSum };
 
-std::string_view to_string(PatternKind kind);  // "dense", "dilated", "sparse"
-std::string_view to_string(OffsetRule rule);   // "paper", "block", "none"
-std::string_view to_string(MixRule rule);      // "lse", "mean", "sum"
+inline constexpr std::string_view kPatternKinds[] = {"dense", "dilated", "sparse"};
+inline constexpr std::string_view kOffsetRules[] = {"paper", "block", "none"};
+inline constexpr std::string_view kMixRules[] = {"lse", "mean", "sum"};
+inline std::string_view to_string(PatternKind kind) { return kPatternKinds[size_t(kind)]; }
+inline std::string_view to_string(OffsetRule rule) { return kOffsetRules[size_t(rule)]; }
+inline std::string_view to_string(MixRule rule) { return kMixRules[size_t(rule)]; }
 
 struct DilatedPattern {
   std::vector<DilatedBranch> branches;

@@ -31,34 +31,6 @@ int64_t pairs_of_run(const ShardedProblem& s, const BranchRows& rows, const RowM
   return pairs;
 }
 
-// The tokens of a slice as a few ranges, when they are: one owner's, or an interval's.
-std::optional<std::vector<TokenRange>> few_ranges(const ShardedProblem& s, const Slice& slice) {
-  constexpr int kFew = 16;
-  const RankGroup& owners = slice.owners;
-  std::vector<TokenRange> ranges;
-  if (owners.count <= kFew) {
-    for (int i = 0; i < owners.count; ++i)
-      for (const TokenRange& r : owned_tokens(s, owners[i], slice.within)) {
-        if (!ranges.empty() && r.stride == 1 && ranges.back().stride == 1 &&
-            ranges.back().last() + 1 == r.first)
-          ranges.back().count += r.count;
-        else
-          ranges.push_back(r);
-      }
-    return ranges;
-  }
-  TokenInterval all{0, s.problem.seq_len};
-  if (owners.count < s.layout.world_size()) {
-    if (s.layout.kind() != LayoutKind::kContiguous || owners.stride != 1 || owners.inner_count != 0)
-      return std::nullopt;
-    all = {s.layout.interval(owners.first).begin,
-           s.layout.interval(owners.first + owners.count - 1).end};
-  }
-  const TokenInterval part = intersect(all, slice.within);
-  if (!part.empty()) ranges.push_back({part.begin, 1, part.length()});
-  return ranges;
-}
-
 // Queries of one head and branch against keys that hold every selected row of their segments.
 double pairs_in_segments(const BranchRows& rows, int64_t offset, TokenInterval queries,
                          bool causal) {
@@ -79,22 +51,22 @@ double pairs_in_segments(const BranchRows& rows, int64_t offset, TokenInterval q
 std::optional<double> pairs_in_closed_form(const ShardedProblem& s, const Attend& op) {
   const BranchRows rows(s.pattern, op.branch, s.problem);
   if (rows.is_summary() || s.pattern.phase_parts > 1) return std::nullopt;
-  const auto queries = few_ranges(s, op.q.rows), keys = few_ranges(s, op.kv.rows);
-  if (!queries || !keys) return std::nullopt;
+  const std::vector<TokenRange> queries = tokens_of(s, {.rows = op.q.rows});
+  const std::vector<TokenRange> keys = tokens_of(s, {.rows = op.kv.rows});
   const double batch = double(s.problem.batch);
   double pairs = 0;
   if (rows.dilation_rate() == 1 && rows.num_segments() == 1) {
-    for (const TokenRange& all : *queries)
-      for (const TokenRange& k : *keys)
+    for (const TokenRange& all : queries)
+      for (const TokenRange& k : keys)
         pairs += double(count_pairs(clip(all, op.queries), k, s.problem.causal));
     return pairs * double(op.heads.count) * batch;
   }
   std::map<int64_t, double> known;
-  for (const TokenRange& all : *queries) {
+  for (const TokenRange& all : queries) {
     const TokenRange q = clip(all, op.queries);
     if (q.empty()) continue;
-    if (q.stride != 1 || keys->size() != 1 || keys->front().stride != 1) return std::nullopt;
-    const TokenInterval key_tokens{keys->front().first, keys->front().last() + 1};
+    if (q.stride != 1 || keys.size() != 1 || keys.front().stride != 1) return std::nullopt;
+    const TokenInterval key_tokens{keys.front().first, keys.front().last() + 1};
     const TokenInterval query_tokens{q.first, q.last() + 1};
     for (const int64_t token : {q.first, q.last()})
       if (!key_tokens.contains(rows.segment(rows.segment_of(token)))) return std::nullopt;
@@ -161,38 +133,35 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
     return view_bytes(s, program.slots.at(size_t(view.slot)).kind, view);
   };
   for (const Op& op : program.ops)
-    std::visit(Overload{
-                   [&](const Pack& o) { a.packed_bytes += bytes_of(o.into); },
-                   [&](const Send& o) {
-                     a.bytes_sent += bytes_of(o.what);
-                     a.messages_sent += 1;
-                   },
-                   [&](const Recv& o) { a.bytes_received += bytes_of(o.what); },
-                   [&](const AllGather& o) {
-                     const int me = o.group.index_of(rank);
-                     check(me >= 0, "rank ", rank, " is not in its collective");
-                     const int64_t own = bytes_of(o.into.piece(me));
-                     a.bytes_sent += own * (o.group.count - 1);
-                     a.bytes_received += bytes_of(o.into) - own;
-                     if (own > 0) a.messages_sent += o.group.count - 1;
-                   },
-                   [&](const AllToAll& o) {
-                     for (int i = 0; i < o.group.count; ++i) {
-                       if (o.group[i] == rank) continue;
-                       const int64_t out = bytes_of(o.from.piece(i));
-                       a.bytes_sent += out;
-                       a.messages_sent += out > 0;
-                       a.bytes_received += bytes_of(o.into.piece(i));
-                     }
-                   },
-                   [](const ReduceScatter&) {
-                     check(false, "a reduce_scatter is lowered before it is counted");
-                   },
-                   [&](const Attend& o) { a.pairs += attended_pairs(s, o); },
-                   [&](const Merge&) { a.merges += 1; },
-                   [](const Reset&) {},
-               },
-               op.what);
+    visit_op(
+        op.what, [&](const Pack& o) { a.packed_bytes += bytes_of(o.into); },
+        [&](const Send& o) {
+          a.bytes_sent += bytes_of(o.what);
+          a.messages_sent += 1;
+        },
+        [&](const Recv& o) { a.bytes_received += bytes_of(o.what); },
+        [&](const AllGather& o) {
+          const int me = o.group.index_of(rank);
+          check(me >= 0, "rank ", rank, " is not in its collective");
+          const int64_t own = bytes_of(o.into.piece(me));
+          a.bytes_sent += own * (o.group.count - 1);
+          a.bytes_received += bytes_of(o.into) - own;
+          if (own > 0) a.messages_sent += o.group.count - 1;
+        },
+        [&](const AllToAll& o) {
+          for (int i = 0; i < o.group.count; ++i) {
+            if (o.group[i] == rank) continue;
+            const int64_t out = bytes_of(o.from.piece(i));
+            a.bytes_sent += out;
+            a.messages_sent += out > 0;
+            a.bytes_received += bytes_of(o.into.piece(i));
+          }
+        },
+        [](const ReduceScatter&) {
+          check(false, "a reduce_scatter is lowered before it is counted");
+        },
+        [&](const Attend& o) { a.pairs += attended_pairs(s, o); },
+        [&](const Merge&) { a.merges += 1; }, [](const Reset&) {});
   a.flops = pair_flops(a.pairs, s.problem.head_dim);
   return a;
 }

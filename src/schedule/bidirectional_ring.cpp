@@ -23,27 +23,21 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
   const int world = sharded.layout.world_size();
   const int64_t group = sharded.problem.num_heads / sharded.problem.num_kv_heads;
   const int64_t half = sharded.problem.num_kv_heads / 2 * group;
-  const HeadRange first{0, half}, second{half, sharded.problem.num_heads - half};
   ProgramBuilder build(sharded, rank);
-  const auto shard_of = [&](Rank r, HeadRange heads) {
-    return build.every_row_of({.first = r}, heads);
+  const auto stream = [&](HeadRange heads, int direction) {
+    const auto shard_of = [&build, heads](Rank r) {
+      return build.every_row_of({.first = r}, heads);
+    };
+    return Stream{heads, {{.count = world}, rank, shard_of, direction}};
   };
-  std::array<Stream, 2> streams{Stream{first,
-                                       {.members = {.count = world},
-                                        .position = rank,
-                                        .shard_of = [&](int i) { return shard_of(i, first); }}},
-                                Stream{second,
-                                       {.members = {.count = world},
-                                        .position = rank,
-                                        .shard_of = [&](int i) { return shard_of(i, second); },
-                                        .direction = -1}}};
+  std::array streams{stream({0, half}, 1), stream({half, sharded.problem.num_heads - half}, -1)};
   for (Stream& s : streams) {
     const int64_t bytes = build.largest_kv_bytes(world, s.ring.shard_of);
     for (ShardBuffer& buffer : s.ring.buffers)
       if (world > 1) buffer.slot = build.add_slot(TensorKind::kKeyValue, SlotTag::kKvBuffer, bytes);
     // The own shard holds all heads side by side; its half is packed to travel.
     ShardBuffer& packed = s.ring.buffers[1];
-    s.here = {{packed.slot, shard_of(rank, s.heads)}, -1, &packed};
+    s.here = {{packed.slot, s.ring.shard_of(rank)}, -1, &packed};
     if (world > 1 && !sharded.layout.shard(rank).empty())
       packed.uses = {s.here.ready = build.add(Pack{build.kv(), s.here.keys})};
   }

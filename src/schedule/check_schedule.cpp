@@ -39,20 +39,18 @@ struct Touch {
 
 std::vector<Touch> touches(const Op& op, const ShardedProblem& s) {
   const Region all{s.all_tokens(), s.all_heads()};
-  const Region written = std::visit(
-      Overload{
-          [&](const Pack& o) {
-            return o.into.slot == kOutputSlot ? Region{all.tokens, heads_of(o.from, 0)} : all;
-          },
-          [&](const Attend& o) {
-            return o.into.rows.branch == kEveryRow ? Region{o.queries, o.heads} : all;
-          },
-          [](const Merge& o) {
-            return Region{o.from.rows.within, o.from.rows.heads};
-          },
-          [&](const auto&) { return all; },
+  const Region written = visit_op(
+      op.what,
+      [&](const Pack& o) {
+        return o.into.slot == kOutputSlot ? Region{all.tokens, heads_of(o.from, 0)} : all;
       },
-      op.what);
+      [&](const Attend& o) {
+        return o.into.rows.branch == kEveryRow ? Region{o.queries, o.heads} : all;
+      },
+      [](const Merge& o) {
+        return Region{o.from.rows.within, o.from.rows.heads};
+      },
+      [&](const auto&) { return all; });
   std::vector<Touch> out;
   for_each_view(op.what, [&](const SlotView& view, bool writes) {
     out.push_back({view, writes, writes ? written : all});
@@ -77,21 +75,18 @@ void check_view(const Schedule& s, const RankProgram& p, Rank rank, OpId id, con
 void check_kinds(const RankProgram& p, Rank rank, OpId id, Faults& faults) {
   using enum TensorKind;
   const auto kind = [&](const SlotView& view) { return p.slots[size_t(view.slot)].kind; };
-  const bool fit = std::visit(
-      Overload{
-          [&](const Pack& o) {
-            return holds_o(kind(o.from)) ? holds_o(kind(o.into)) : kind(o.from) == kind(o.into);
-          },
-          [&](const AllToAll& o) { return kind(o.from) == kind(o.into); },
-          [&](const ReduceScatter& o) { return kind(o.what) == kPartial; },
-          [&](const Attend& o) {
-            return kind(o.q) == kQuery && kind(o.kv) == kKeyValue && kind(o.into) == kPartial;
-          },
-          [&](const Merge& o) { return kind(o.from) == kPartial && kind(o.into) == kPartial; },
-          [&](const Reset& o) { return kind(o.into) == kPartial; },
-          [](const auto&) { return true; },
+  const bool fit = visit_op(
+      p.ops[size_t(id)].what,
+      [&](const Pack& o) {
+        return holds_o(kind(o.from)) ? holds_o(kind(o.into)) : kind(o.from) == kind(o.into);
       },
-      p.ops[size_t(id)].what);
+      [&](const AllToAll& o) { return kind(o.from) == kind(o.into); },
+      [&](const ReduceScatter& o) { return kind(o.what) == kPartial; },
+      [&](const Attend& o) {
+        return kind(o.q) == kQuery && kind(o.kv) == kKeyValue && kind(o.into) == kPartial;
+      },
+      [&](const Merge& o) { return kind(o.from) == kPartial && kind(o.into) == kPartial; },
+      [&](const Reset& o) { return kind(o.into) == kPartial; }, [](const auto&) { return true; });
   if (!fit)
     faults.add(rank, id, "a slot holds another kind of tensor. ", to_text(p.ops[size_t(id)]));
 }
@@ -202,23 +197,22 @@ class SymbolicRun {
 
   void start(Rank r, OpId id) {
     const auto report = faults_.at(r, id);
-    std::visit(Overload{
-                   [&](const Send& o) {
-                     match({r, o.to}, {r, id, o.what, memory_[size_t(r)].read(o.what, report)},
-                           sends_, recvs_);
-                   },
-                   [&](const Recv& o) {
-                     match({o.from, r}, {r, id, o.what}, recvs_, sends_);
-                   },
-                   [&](const AllGather& o) { join(r, id, o.group, o.into); },
-                   [&](const AllToAll& o) { join(r, id, o.group, o.from); },
-                   [&](const ReduceScatter& o) { join(r, id, o.group, o.what); },
-                   [&](const auto& o) {
-                     memory_[size_t(r)].apply(o, report);
-                     done_[size_t(r)][size_t(id)] = true;
-                   },
-               },
-               programs_[size_t(r)].ops[size_t(id)].what);
+    visit_op(
+        programs_[size_t(r)].ops[size_t(id)].what,
+        [&](const Send& o) {
+          match({r, o.to}, {r, id, o.what, memory_[size_t(r)].read(o.what, report)}, sends_,
+                recvs_);
+        },
+        [&](const Recv& o) {
+          match({o.from, r}, {r, id, o.what}, recvs_, sends_);
+        },
+        [&](const AllGather& o) { join(r, id, o.group, o.into); },
+        [&](const AllToAll& o) { join(r, id, o.group, o.from); },
+        [&](const ReduceScatter& o) { join(r, id, o.group, o.what); },
+        [&](const auto& o) {
+          memory_[size_t(r)].apply(o, report);
+          done_[size_t(r)][size_t(id)] = true;
+        });
   }
 
   // True when the two ends of a message agree on owner, heads and rows of each piece.
@@ -278,34 +272,32 @@ class SymbolicRun {
 
   void complete(const Round& round, const RankGroup& group, const Posted& to) {
     const int me = group.index_of(to.rank);
-    std::visit(Overload{
-                   [&](const AllGather& o) {
-                     for (const Posted& from : round) {
-                       if (from.rank == to.rank) continue;
-                       const int piece = o.into.rows.owners.index_of(from.rank);
-                       if (piece < 0)
-                         return faults_.add(to.rank, to.op, "gathers ", to_text(o.into.rows),
-                                            " without rank ", from.rank);
-                       const SlotView sent =
-                           from.view.piece(std::max(0, from.view.rows.owners.index_of(from.rank)));
-                       deliver(from.sent, sent, to.rank, to.op, o.into.piece(piece), from.rank);
-                     }
-                   },
-                   [&](const AllToAll& o) {
-                     for (const Posted& from : round)
-                       deliver({from.sent.at(size_t(me))}, from.view.piece(me), to.rank, to.op,
-                               o.into.piece(group.index_of(from.rank)), from.rank);
-                   },
-                   [&](const ReduceScatter& o) {
-                     PieceState sum = to.sent.at(size_t(me));
-                     for (const Posted& from : round)
-                       if (from.rank != to.rank) sum.add(from.sent.at(size_t(me)).sum);
-                     memory_[size_t(to.rank)].write(o.what.piece(me), {sum},
-                                                    faults_.at(to.rank, to.op));
-                   },
-                   [](const auto&) {},
-               },
-               programs_[size_t(to.rank)].ops[size_t(to.op)].what);
+    visit_op(
+        programs_[size_t(to.rank)].ops[size_t(to.op)].what,
+        [&](const AllGather& o) {
+          for (const Posted& from : round) {
+            if (from.rank == to.rank) continue;
+            const int piece = o.into.rows.owners.index_of(from.rank);
+            if (piece < 0)
+              return faults_.add(to.rank, to.op, "gathers ", to_text(o.into.rows), " without rank ",
+                                 from.rank);
+            const SlotView sent =
+                from.view.piece(std::max(0, from.view.rows.owners.index_of(from.rank)));
+            deliver(from.sent, sent, to.rank, to.op, o.into.piece(piece), from.rank);
+          }
+        },
+        [&](const AllToAll& o) {
+          for (const Posted& from : round)
+            deliver({from.sent.at(size_t(me))}, from.view.piece(me), to.rank, to.op,
+                    o.into.piece(group.index_of(from.rank)), from.rank);
+        },
+        [&](const ReduceScatter& o) {
+          PieceState sum = to.sent.at(size_t(me));
+          for (const Posted& from : round)
+            if (from.rank != to.rank) sum.add(from.sent.at(size_t(me)).sum);
+          memory_[size_t(to.rank)].write(o.what.piece(me), {sum}, faults_.at(to.rank, to.op));
+        },
+        [](const auto&) {});
   }
 
   const ShardedProblem& sharded_;

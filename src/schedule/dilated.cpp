@@ -15,7 +15,9 @@
 // The first branch of rate 1 covers every row and writes the output in place; the others go through
 // a compact partial and are merged into the rows that they touch. A pattern without such a branch
 // begins with a reset.
+#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "core/check.h"
 #include "schedule/program_builder.h"
@@ -51,7 +53,16 @@ class DilatedProgram {
     if (shard_.empty()) return build_.take();
 
     if (direct < 0) output_ = {build_.add(Reset{build_.output()})};
-    attend_parts(parts, direct);
+    // Local parts run first, to hide the gathers; but a merge needs its rows in place, so the direct
+    // branch is complete before any other part is merged.
+    std::ranges::stable_sort(parts, {}, [&](const Part& part) {
+      return std::pair(part.branch != direct, part.group.has_value());
+    });
+    for (const Part& part : parts)
+      if (part.branch == direct)
+        output_.push_back(attend(part, build_.output(), -1));
+      else
+        attend_and_merge(part);
     return build_.take();
   }
 
@@ -108,18 +119,6 @@ class DilatedProgram {
     part.kv = build_.add_view(TensorKind::kKeyValue, SlotTag::kGathered, all);
     const OpId pack = build_.add(Pack{build_.kv(), part.kv.piece(part.group->index_of(rank_))});
     part.ready = build_.add(AllGather{*part.group, part.kv}, {pack});
-  }
-
-  // Local parts run first, to hide the gathers; but a merge needs its rows in place, so the direct
-  // branch is complete before any other part is merged.
-  void attend_parts(const std::vector<Part>& parts, int direct) {
-    for (const bool gathered : {false, true})
-      for (const Part& part : parts)
-        if (part.branch == direct && part.group.has_value() == gathered)
-          output_.push_back(attend(part, build_.output(), -1));
-    for (const bool gathered : {false, true})
-      for (const Part& part : parts)
-        if (part.branch != direct && part.group.has_value() == gathered) attend_and_merge(part);
   }
 
   OpId attend(const Part& part, const SlotView& into, OpId freed) {

@@ -30,11 +30,6 @@ int64_t TokenRanges::index_of(int64_t token) const {
   return -1;
 }
 
-std::string_view to_string(LayoutKind kind) {
-  constexpr std::string_view kNames[] = {"contiguous", "zigzag", "striped"};
-  return kNames[size_t(kind)];
-}
-
 LayoutKind parse_layout(std::string_view name) {
   for (LayoutKind kind : {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped})
     if (to_string(kind) == name) return kind;
@@ -100,38 +95,24 @@ std::map<std::string, int64_t> RankProgram::memory_by_tag(int64_t align) const {
   return bytes;
 }
 
-std::string_view to_string(SlotTag tag) {
-  constexpr std::string_view kNames[] = {"query",  "key_value", "output",  "kv_buffer",
-                                         "packed", "gathered",  "partial", "exchange"};
-  return kNames[size_t(tag)];
-}
-
 namespace {
 
 std::string view_text(const SlotView& view) {
-  static constexpr const char* kNames[] = {"q", "kv", "output"};
-  std::ostringstream out;
-  if (view.slot >= 0 && view.slot <= kOutputSlot)
-    out << kNames[view.slot];
-  else
-    out << "slot" << view.slot;
-  out << "[" << to_text(view.rows) << "]";
-  if (view.pieces != PieceRange{}) {
-    out << " piece " << view.first_piece();
-    if (view.num_pieces() > 1) out << ".." << view.first_piece() + view.num_pieces() - 1;
-  }
-  return out.str();
+  constexpr std::string_view kNames[] = {"q", "kv", "output"};
+  const bool named = view.slot >= 0 && view.slot <= kOutputSlot;
+  const int first = view.first_piece(), last = first + view.num_pieces() - 1;
+  std::string text = named ? std::string(kNames[view.slot]) : concat("slot", view.slot);
+  text += concat("[", to_text(view.rows), "]");
+  if (view.pieces != PieceRange{}) text += concat(" piece ", first);
+  if (view.pieces != PieceRange{} && last > first) text += concat("..", last);
+  return text;
 }
 
 std::string group_text(const RankGroup& g) {
-  std::ostringstream out;
-  out << g[0];
-  if (g.count > 1) out << ".." << g[g.count - 1];
-  if (g.inner_count > 0)
-    out << " node by node";
-  else if (g.rotation == 0 && g.count > 1 && g.stride != 1)
-    out << " by " << g.stride;
-  return out.str();
+  if (g.count == 1) return std::to_string(g[0]);
+  const std::string text = concat(g[0], "..", g[g.count - 1]);
+  if (g.inner_count > 0) return text + " node by node";
+  return g.rotation == 0 && g.stride != 1 ? concat(text, " by ", g.stride) : text;
 }
 
 std::string moved(const SlotView& from, const SlotView& into) {
@@ -142,36 +123,26 @@ std::string among(const RankGroup& group) { return " among ranks " + group_text(
 }  // namespace
 
 std::string to_text(const Slice& s) {
-  std::ostringstream out;
-  out << (s.branch == kEveryRow ? "rows" : "branch " + std::to_string(s.branch)) << " of "
-      << group_text(s.owners) << " in " << s.within.begin << ".." << s.within.end;
-  if (s.head_parts > 1) out << " in " << s.head_parts << " head parts";
-  return out.str();
+  return concat(s.branch == kEveryRow ? "rows" : "branch " + std::to_string(s.branch), " of ",
+                group_text(s.owners), " in ", s.within.begin, "..", s.within.end,
+                s.head_parts > 1 ? concat(" in ", s.head_parts, " head parts") : "");
 }
 
 std::string to_text(const Op& op) {
-  return std::visit(
-      Overload{
-          [](const Pack& o) { return "pack       " + moved(o.from, o.into); },
-          [](const Send& o) { return concat("send       ", view_text(o.what), " to rank ", o.to); },
-          [](const Recv& o) {
-            return concat("recv       ", view_text(o.what), " from rank ", o.from);
-          },
-          [](const AllGather& o) { return "all_gather " + view_text(o.into) + among(o.group); },
-          [](const AllToAll& o) { return "all_to_all " + moved(o.from, o.into) + among(o.group); },
-          [](const ReduceScatter& o) {
-            return "reduce_scatter " + view_text(o.what) + among(o.group);
-          },
-          [](const Attend& o) {
-            return concat("attend     branch ", o.branch, ", queries ", o.queries.begin, "..",
-                          o.queries.end, ", heads ", o.heads.first, "..",
-                          o.heads.first + o.heads.count, ": ", view_text(o.q), " x ",
-                          moved(o.kv, o.into));
-          },
-          [](const Merge& o) { return "merge      " + moved(o.from, o.into); },
-          [](const Reset& o) { return "reset      " + view_text(o.into); },
+  return visit_op(
+      op.what, [](const Pack& o) { return "pack       " + moved(o.from, o.into); },
+      [](const Send& o) { return concat("send       ", view_text(o.what), " to rank ", o.to); },
+      [](const Recv& o) { return concat("recv       ", view_text(o.what), " from rank ", o.from); },
+      [](const AllGather& o) { return "all_gather " + view_text(o.into) + among(o.group); },
+      [](const AllToAll& o) { return "all_to_all " + moved(o.from, o.into) + among(o.group); },
+      [](const ReduceScatter& o) { return "reduce_scatter " + view_text(o.what) + among(o.group); },
+      [](const Attend& o) {
+        return concat("attend     branch ", o.branch, ", queries ", o.queries.begin, "..",
+                      o.queries.end, ", heads ", o.heads.first, "..", o.heads.first + o.heads.count,
+                      ": ", view_text(o.q), " x ", moved(o.kv, o.into));
       },
-      op.what);
+      [](const Merge& o) { return "merge      " + moved(o.from, o.into); },
+      [](const Reset& o) { return "reset      " + view_text(o.into); });
 }
 
 std::string to_text(const ShardedProblem& sharded, const RankProgram& program, Rank rank) {

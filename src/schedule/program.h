@@ -68,7 +68,8 @@ struct TokenRanges {
 //                                 zigzag, R = 2        0000 2222 3333 1111
 //                                 striped              0123 0123 0123 0123
 enum class LayoutKind { kContiguous, kZigzag, kStriped };
-std::string_view to_string(LayoutKind kind);     // "contiguous", "zigzag", "striped"
+inline constexpr std::string_view kLayoutKinds[] = {"contiguous", "zigzag", "striped"};
+inline std::string_view to_string(LayoutKind kind) { return kLayoutKinds[size_t(kind)]; }
 LayoutKind parse_layout(std::string_view name);  // throws UsageError
 
 // Order of tokens over ranks.
@@ -148,7 +149,9 @@ enum class SlotTag {
   kPartial,
   kExchange
 };
-std::string_view to_string(SlotTag tag);
+inline constexpr std::string_view kSlotTags[] = {"query",  "key_value", "output",  "kv_buffer",
+                                                 "packed", "gathered",  "partial", "exchange"};
+inline std::string_view to_string(SlotTag tag) { return kSlotTags[size_t(tag)]; }
 
 struct Slot {
   TensorKind kind;
@@ -243,6 +246,12 @@ struct Overload : F... {
 };
 template <class... F>
 Overload(F...) -> Overload<F...>;
+
+// Calls the one of `cases` that takes this op: visit_op(op.what, [](const Send& o) {...}, ...).
+template <class... Case>
+decltype(auto) visit_op(const Action& what, Case... cases) {
+  return std::visit(Overload{cases...}, what);
+}
 
 // Calls fn(view, whether the op writes there) for each view of an op: first those that it reads.
 template <class MaybeConstAction, class Fn>

@@ -35,27 +35,19 @@ const std::vector<AlgorithmInfo>& algorithms();
 // Throws UsageError that lists the known names.
 const AlgorithmInfo& find_algorithm(std::string_view name);
 
-// One rank, no communication: the device's own attention, the baseline of all others.
-Schedule local_attention(const ShardedProblem& sharded);
-// Ring Attention (Liu et al., arXiv 2310.01889), two K/V buffers, any layout.
+// The files of this folder define these and describe them.
+Schedule local_attention(const ShardedProblem& sharded);  // ring.cpp: the baseline of all others
 Schedule ring_attention(const ShardedProblem& sharded);
-// All K/V rows on every rank (Llama 3), `head_slice` heads at a time.
 Schedule all_gather_attention(const ShardedProblem& sharded);
 int64_t all_gather_head_slice(const ShardedProblem& sharded);  // K/V heads at a time; 0: all
-// All-to-all over heads (DeepSpeed Ulysses).
-Schedule ulysses_attention(const ShardedProblem& sharded);
-// Ulysses inside groups of usp_degree ranks, a ring over the groups.
+Schedule ulysses_attention(const ShardedProblem& sharded);     // usp.cpp
 Schedule usp_attention(const ShardedProblem& sharded);
-int usp_degree(const ShardedProblem& sharded);
-// A ring in both directions, half of the K/V heads in each.
+int usp_degree(const ShardedProblem& sharded);  // Pu
 Schedule bidirectional_ring_attention(const ShardedProblem& sharded);
-// Rings inside nodes, a ring over nodes (LoongTrain).
 Schedule double_ring_attention(const ShardedProblem& sharded);
-int double_ring_inner(const ShardedProblem& sharded);
-// Moves queries and partial results instead of keys (Tree Attention's reduction).
+int double_ring_inner(const ShardedProblem& sharded);  // Pi
 Schedule query_gather_attention(const ShardedProblem& sharded);
-// LongNet (arXiv 2307.02486, section 3): all-gather of selected K/V rows inside each segment's
-// ranks. Also runs the Sparse Transformer's pattern, whose summary rows go to every rank.
+// Also the Sparse Transformer's pattern, whose summary rows go to every rank.
 Schedule dilated_attention(const ShardedProblem& sharded);
 
 }  // namespace longnet

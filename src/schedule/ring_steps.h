@@ -31,20 +31,6 @@ struct ShardVisit {
   ShardBuffer* in = nullptr;
 };
 
-inline void send_shard(ProgramBuilder& build, Rank to, const ShardVisit& visit) {
-  if (!build.is_empty(visit.keys.rows))
-    visit.in->uses.push_back(build.add(Send{to, visit.keys}, {visit.ready}));
-}
-
-inline ShardVisit receive_shard(ProgramBuilder& build, Rank from, const Slice& rows,
-                                ShardBuffer& buffer) {
-  ShardVisit visit{{buffer.slot, rows}, -1, &buffer};
-  if (build.is_empty(rows)) return visit;
-  visit.ready = build.add(Recv{from, visit.keys}, std::move(buffer.uses));
-  buffer.uses = {visit.ready};  // even if nobody reads it, the next one must wait for it
-  return visit;
-}
-
 struct Ring {
   RankGroup members;  // by position
   int position = 0;   // the own one
@@ -65,9 +51,15 @@ struct Ring {
 
 // Step `step`: the shard at hand goes on, the next one comes into buffer step % 2.
 inline ShardVisit pass_on(ProgramBuilder& build, Ring& ring, const ShardVisit& here, int step) {
-  send_shard(build, ring.members[ring.behind(ring.members.count - 1)], here);
-  return receive_shard(build, ring.members[ring.behind(1)], ring.shard_of(ring.behind(step + 1)),
-                       ring.buffers[size_t(step % 2)]);
+  const Rank to = ring.members[ring.behind(ring.members.count - 1)];
+  if (!build.is_empty(here.keys.rows))
+    here.in->uses.push_back(build.add(Send{to, here.keys}, {here.ready}));
+  ShardBuffer& buffer = ring.buffers[size_t(step % 2)];
+  ShardVisit next{{buffer.slot, ring.shard_of(ring.behind(step + 1))}, -1, &buffer};
+  if (build.is_empty(next.keys.rows)) return next;
+  next.ready = build.add(Recv{ring.members[ring.behind(1)], next.keys}, std::move(buffer.uses));
+  buffer.uses = {next.ready};  // even if nobody reads it, the next one must wait for it
+  return next;
 }
 
 // Runs all steps of a ring, from the shard `here` on: attend(visit) returns the op that reads the

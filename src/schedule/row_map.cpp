@@ -22,44 +22,48 @@ int64_t slice_bytes(const ShardedProblem& sharded, TensorKind kind, const Slice&
   return view_bytes(sharded, kind, {.rows = slice});
 }
 
-namespace {
-
-// True for owners whose shards follow each other: their tokens are one interval, or two when the
-// order begins in the middle.
-bool is_line_of_neighbours(const ShardedProblem& s, const RankGroup& owners) {
-  return s.layout.kind() == LayoutKind::kContiguous && owners.inner_count == 0 &&
-         (owners.stride == 1 || owners.count == 1);
-}
-
-std::vector<TokenInterval> intervals_of(const ShardedProblem& s, const SlotView& view) {
+std::vector<TokenRange> tokens_of(const ShardedProblem& s, const SlotView& view) {
   const RankGroup& owners = view.rows.owners;
-  const int first = (view.first_piece() + owners.rotation) % owners.count, n = view.num_pieces();
-  const auto of = [&](int from, int to) {  // members [from, to)
-    return TokenInterval{s.layout.interval(owners.first + from).begin,
-                         s.layout.interval(owners.first + to - 1).end};
+  std::vector<TokenRange> out;
+  const auto add = [&](const TokenRange& r) {
+    if (r.empty()) return;
+    if (!out.empty() && r.stride == 1 && out.back().stride == 1 && out.back().last() + 1 == r.first)
+      out.back().count += r.count;
+    else
+      out.push_back(r);
   };
-  if (n == 0) return {};
-  if (first + n <= owners.count) return {of(first, first + n)};
-  return {of(first, owners.count), of(0, first + n - owners.count)};
+  if (owners.count == s.layout.world_size() && view.num_pieces() == owners.count) {
+    add(clip({0, 1, s.problem.seq_len}, view.rows.within));
+  } else if (s.layout.kind() == LayoutKind::kContiguous && owners.inner_count == 0 &&
+             owners.stride == 1) {
+    // Shards of neighbours follow each other: one interval, or two when the order begins in the
+    // middle.
+    const int first = (view.first_piece() + owners.rotation) % owners.count;
+    const int end = first + view.num_pieces(), turn = std::min(end, owners.count);
+    for (const auto& [from, to] : {std::pair{first, turn}, std::pair{0, end - turn}})
+      if (from < to) {
+        const int64_t begin = s.layout.interval(owners.first + from).begin;
+        add(clip({begin, 1, s.layout.interval(owners.first + to - 1).end - begin},
+                 view.rows.within));
+      }
+  } else {
+    for (int i = 0; i < view.num_pieces(); ++i)
+      for (const TokenRange& r : owned_tokens(s, owners[view.first_piece() + i], view.rows.within))
+        add(r);
+  }
+  return out;
 }
-
-}  // namespace
 
 int64_t view_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotView& view) {
   const Slice& slice = view.rows;
   const RowCount rows(sharded, kind, slice);
   int64_t count = 0;
-  if (slice.head_parts == 1 && is_line_of_neighbours(sharded, slice.owners)) {
-    for (const TokenInterval& part : intervals_of(sharded, view)) {
-      const TokenInterval in = intersect(part, slice.within);
-      TokenRanges tokens;
-      tokens.add({in.begin, 1, in.length()});
-      count += rows.of(tokens, slice.heads);
-    }
-  } else {
+  if (slice.head_parts == 1)
+    for (const TokenRange& tokens : tokens_of(sharded, view))
+      count += rows.of({{tokens}, 1}, slice.heads);
+  else
     for (int i = 0; i < view.num_pieces(); ++i)
       count += rows.of(owned_tokens(sharded, owner_of(view, i), slice.within), heads_of(view, i));
-  }
   return count * sharded.problem.batch * row_bytes(sharded.problem, kind);
 }
 

@@ -123,6 +123,9 @@ int64_t row_bytes(const AttentionProblem& problem, TensorKind kind);
 int64_t slice_bytes(const ShardedProblem& sharded, TensorKind kind, const Slice& slice);
 // Bytes of the pieces that an op touches, without a map of all others.
 int64_t view_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotView& view);
+// The tokens of the pieces of `view`, whose heads are not split, as ranges: few where shards follow
+// each other, however many they are.
+std::vector<TokenRange> tokens_of(const ShardedProblem& sharded, const SlotView& view);
 // The tokens of `owner` inside `within`.
 TokenRanges owned_tokens(const ShardedProblem& sharded, Rank owner, TokenInterval within);
 HeadRange head_part(const Slice& slice, int part);

@@ -25,95 +25,64 @@
 namespace longnet {
 namespace {
 
-class UspProgram {
- public:
-  UspProgram(const ShardedProblem& sharded, Rank rank, int degree)
-      : sharded_(sharded),
-        rank_(rank),
-        degree_(degree),
-        rings_(sharded.layout.world_size() / degree),
-        heads_(head_part({kEveryRow, {}, {}, sharded.all_heads(), degree}, rank % degree)),
-        build_(sharded, rank) {}
-
-  RankProgram make() {
-    if (degree_ > 1) exchange_inputs();
-    ring();
-    if (degree_ > 1) exchange_output();
-    return build_.take();
-  }
-
- private:
+RankProgram usp_program(const ShardedProblem& sharded, Rank rank, int degree) {
+  const int rings = sharded.layout.world_size() / degree, position = rank / degree;
+  const HeadRange heads =
+      head_part({kEveryRow, {}, {}, sharded.all_heads(), degree}, rank % degree);
+  ProgramBuilder build(sharded, rank);
   // Ranks of the group at ring position g; all tokens of a group are on its ranks.
-  RankGroup group(int g) const { return {.first = g * degree_, .stride = 1, .count = degree_}; }
-  int position() const { return rank_ / degree_; }
-  Slice gathered(int g) const { return build_.every_row_of(group(g), heads_); }
-  Slice split() const {
-    Slice s = build_.own();
-    s.head_parts = degree_;
-    return s;
-  }
+  const auto group = [&](int g) { return RankGroup{.first = g * degree, .count = degree}; };
+  const auto gathered = [&](int g) { return build.every_row_of(group(g), heads); };
+  Slice split = build.own();
+  split.head_parts = degree;
 
-  // Packs the shard by head parts and exchanges them.
-  std::pair<SlotView, OpId> exchange(const SlotView& own, TensorKind kind) {
-    const SlotView packed = build_.add_view(kind, SlotTag::kPacked, split());
-    const SlotView all = build_.add_view(kind, SlotTag::kExchange, gathered(position()));
+  // Packs a part for each rank of the group and exchanges them: rows `packed` become rows `into`.
+  const auto exchange = [&](TensorKind kind, const auto& part_of, const Slice& packed,
+                            const Slice& into, OpId after) {
+    const SlotView out = build.add_view(kind, SlotTag::kPacked, packed);
+    const SlotView in = build.add_view(kind, SlotTag::kExchange, into);
     std::vector<OpId> ready;
-    for (int i = 0; i < degree_; ++i) ready.push_back(build_.add(Pack{own, packed.piece(i)}));
-    return {all, build_.add(AllToAll{group(position()), packed, all}, std::move(ready))};
+    for (int i = 0; i < degree; ++i)
+      ready.push_back(build.add(Pack{part_of(i), out.piece(i)}, {after}));
+    return std::pair{in, build.add(AllToAll{group(position), out, in}, std::move(ready))};
+  };
+
+  SlotView q = build.q(), kv = build.kv(), out = build.output();
+  OpId q_ready = -1, kv_ready = -1;
+  if (degree > 1) {
+    const Slice all = gathered(position);
+    std::tie(q, q_ready) = exchange(
+        TensorKind::kQuery, [&](int) { return build.q(); }, split, all, -1);
+    std::tie(kv, kv_ready) = exchange(
+        TensorKind::kKeyValue, [&](int) { return build.kv(); }, split, all, -1);
+    out = build.add_view(TensorKind::kPartial, SlotTag::kExchange, all);
   }
 
-  void exchange_inputs() {
-    std::tie(q_, q_ready_) = exchange(build_.q(), TensorKind::kQuery);
-    std::tie(kv_, kv_ready_) = exchange(build_.kv(), TensorKind::kKeyValue);
-    out_ = build_.add_view(TensorKind::kPartial, SlotTag::kExchange, gathered(position()));
-  }
+  Ring ring{.members = {.first = rank % degree, .stride = degree, .count = rings},
+            .position = position,
+            .shard_of = gathered};
+  ring.add_buffers(build, build.largest_kv_bytes(rings, ring.shard_of));
+  Accumulator output(build, out, rings > 1);
+  ShardBuffer own{kv.slot};
+  run_ring(build, ring, {kv, kv_ready, &own}, [&](const ShardVisit& visit) -> OpId {
+    if (!build.sees(group(position), visit.keys.rows.owners)) return -1;
+    return output.add({0, sharded.all_tokens(), heads, q, visit.keys, {}}, {q_ready, visit.ready});
+  });
+  if (degree == 1) return build.take();
 
-  void ring() {
-    Ring ring{.members = {.first = rank_ % degree_, .stride = degree_, .count = rings_},
-              .position = position(),
-              .shard_of = [&](int g) { return gathered(g); }};
-    ring.add_buffers(build_, build_.largest_kv_bytes(rings_, ring.shard_of));
-    Accumulator output(build_, out_, rings_ > 1);
-    ShardBuffer own{kv_.slot};
-    run_ring(build_, ring, {kv_, kv_ready_, &own}, [&](const ShardVisit& visit) -> OpId {
-      if (!build_.sees(group(position()), visit.keys.rows.owners)) return -1;
-      return output.add({0, sharded_.all_tokens(), heads_, q_, visit.keys, {}},
-                        {q_ready_, visit.ready});
-    });
-    computed_ = output.result();
-  }
-
-  void exchange_output() {
-    const SlotView rounded = build_.add_view(TensorKind::kResult, SlotTag::kPacked, out_.rows);
-    const SlotView back = build_.add_view(TensorKind::kResult, SlotTag::kExchange, split());
-    std::vector<OpId> ready;
-    for (int i = 0; i < degree_; ++i)
-      ready.push_back(build_.add(Pack{out_.piece(i), rounded.piece(i)}, {computed_}));
-    const OpId arrived = build_.add(AllToAll{group(position()), rounded, back}, std::move(ready));
-    for (int i = 0; i < degree_; ++i) {
-      Slice part = build_.own();
-      part.heads = head_part(split(), i);
-      if (part.heads.count > 0)
-        build_.add(Pack{back.piece(i), {kOutputSlot, build_.own()}}, {arrived});
-    }
-  }
-
-  const ShardedProblem& sharded_;
-  Rank rank_;
-  int degree_, rings_;
-  HeadRange heads_;
-  ProgramBuilder build_;
-  SlotView q_ = build_.q(), kv_ = build_.kv(), out_ = build_.output();
-  OpId q_ready_ = -1, kv_ready_ = -1, computed_ = -1;
-};
+  const auto [back, arrived] = exchange(
+      TensorKind::kResult, [&](int i) { return out.piece(i); }, out.rows, split, output.result());
+  for (int i = 0; i < degree; ++i)
+    if (head_part(split, i).count > 0) build.add(Pack{back.piece(i), build.output()}, {arrived});
+  return build.take();
+}
 
 Schedule usp_of_degree(std::string name, const ShardedProblem& sharded, int degree) {
   const int world = sharded.layout.world_size();
   check(degree >= 1 && world % degree == 0, "Pu = ", degree, " must divide P = ", world);
   ShardedProblem mine = sharded;
   mine.layout = sharded.layout.with_ring_size(world / degree);
-  return {std::move(name), mine,
-          [mine, degree](Rank r) { return UspProgram(mine, r, degree).make(); }};
+  return {std::move(name), mine, [mine, degree](Rank r) { return usp_program(mine, r, degree); }};
 }
 
 }  // namespace
