@@ -112,7 +112,6 @@ void Work::run_until(size_t position) {
 struct CUstream_st {
   std::shared_ptr<Work> work = std::make_shared<Work>();
   int device = this_device;
-  size_t recorded_from = 0;
   bool recorded = false;  // a graph is: nothing may wait, and nothing outside be waited for
 };
 struct CUevent_st {
@@ -281,24 +280,27 @@ double Event::seconds_since(const Event& begin) const {
   check(handle_->work->ends.size() >= handle_->position, "times of an event that is not over");
   return handle_->time() - begin.handle_->time();
 }
-// Starts recording: work enqueued between begin() and end() belongs to the graph, not the stream.
-void Graph::begin(const Stream& stream) {
-  const std::lock_guard lock(world());
-  stream.handle()->recorded_from = stream.handle()->work->queue.size();
-  stream.handle()->recorded = recording = true;
-}
-void Graph::abandon(const Stream& stream) noexcept {
-  const std::lock_guard lock(world());
-  stream.handle()->work->queue.resize(stream.handle()->recorded_from);
-  stream.handle()->recorded = recording = false;
-}
-void Graph::end(const Stream& stream) {
-  const std::lock_guard lock(world());
-  stream.handle()->recorded = recording = false;
-  auto& queue = stream.handle()->work->queue;
-  const auto first = queue.begin() + ptrdiff_t(stream.handle()->recorded_from);
-  handle_.reset(new CUgraphExec_st{{first, queue.end()}});
-  queue.erase(first, queue.end());
+// Work enqueued while `record` runs belongs to the graph, not the stream.
+Graph::Graph(const Stream& stream, const std::function<void()>& record) {
+  CUstream_st& on = *stream.handle();
+  std::unique_lock lock(world());
+  const auto begin = ptrdiff_t(on.work->queue.size());
+  const auto end = [&] {
+    lock.lock();
+    on.recorded = recording = false;
+    auto& queue = on.work->queue;
+    handle_.reset(new CUgraphExec_st{{queue.begin() + begin, queue.end()}});
+    queue.erase(queue.begin() + begin, queue.end());
+  };
+  on.recorded = recording = true;
+  lock.unlock();
+  try {
+    record();
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
 }
 void Graph::launch(const Stream& stream) const {
   for (const auto& work : handle_->work) emulate_launch(stream, work);

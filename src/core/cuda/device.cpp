@@ -193,18 +193,18 @@ Event Event::import_handle(const std::vector<std::byte>& bytes) {
   return Event(event);
 }
 
-void Graph::begin(const Stream& stream) {
+Graph::Graph(const Stream& stream, const std::function<void()>& record) {
   check_cuda(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal),
              "cudaStreamBeginCapture");
-}
-void Graph::abandon(const Stream& stream) noexcept {
   cudaGraph_t graph = nullptr;
-  cudaStreamEndCapture(stream.handle(), &graph);
-  if (graph) cudaGraphDestroy(graph);
-  cudaGetLastError();
-}
-void Graph::end(const Stream& stream) {
-  cudaGraph_t graph = nullptr;
+  try {
+    record();
+  } catch (...) {  // the stream would stay useless
+    cudaStreamEndCapture(stream.handle(), &graph);
+    if (graph) cudaGraphDestroy(graph);
+    cudaGetLastError();
+    throw;
+  }
   check_cuda(cudaStreamEndCapture(stream.handle(), &graph), "cudaStreamEndCapture");
   cudaGraphExec_t launchable = nullptr;
   const cudaError_t status = cudaGraphInstantiate(&launchable, graph, 0);

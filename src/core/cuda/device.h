@@ -10,6 +10,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <new>
 #include <string>
@@ -164,23 +165,10 @@ class Event {
 // The work enqueued on `stream` while `record` ran, launched as one.
 class Graph {
  public:
-  template <class F>
-  Graph(const Stream& stream, F record) {
-    begin(stream);
-    try {
-      record();
-    } catch (...) {
-      abandon(stream);  // else the stream would stay useless
-      throw;
-    }
-    end(stream);
-  }
+  Graph(const Stream& stream, const std::function<void()>& record);
   void launch(const Stream& stream) const;
 
  private:
-  static void begin(const Stream& stream);
-  static void abandon(const Stream& stream) noexcept;
-  void end(const Stream& stream);
   DeviceHandle<CUgraphExec_st> handle_;
 };
 
