@@ -74,13 +74,10 @@ std::byte known_byte(Rank from, Rank to, size_t i) {
                    0xFF);
 }
 
-void fill(std::span<std::byte> data, Rank from, Rank to) {
-  for (size_t i = 0; i < data.size(); ++i) data[i] = known_byte(from, to, i);
-}
-
-// Sets every byte to a wrong value, so that bytes that never arrive are found.
-void spoil(std::span<std::byte> data, Rank from, Rank to) {
-  for (size_t i = 0; i < data.size(); ++i) data[i] = ~known_byte(from, to, i);
+// `flipped`: every byte is wrong, so that bytes that never arrive are found.
+void fill(std::span<std::byte> data, Rank from, Rank to, bool flipped = false) {
+  const std::byte flip{static_cast<unsigned char>(flipped ? 0xFF : 0)};
+  for (size_t i = 0; i < data.size(); ++i) data[i] = known_byte(from, to, i) ^ flip;
 }
 
 std::string hex(std::byte value) {
@@ -122,11 +119,6 @@ void for_each_part(const std::vector<Rank>& ranks, std::span<std::byte> data, co
 
 }  // namespace
 
-std::string_view to_string(CommOperation what) {
-  constexpr std::string_view kNames[] = {"send_recv", "exchange", "all_gather", "all_to_all"};
-  return kNames[size_t(what)];
-}
-
 std::unique_ptr<CommOperations> make_host_operations(Communicator& comm, int64_t max_bytes) {
   return std::make_unique<HostOperations>(comm, max_bytes);
 }
@@ -163,10 +155,7 @@ void verify(CommOperations& operations, CommOperation what, int64_t bytes) {
   for_each_part(peers, data, [&](Rank to, std::span<std::byte> part) { fill(part, me, to); });
   operations.write(CommOperations::Buffer::kSource, data);
   for_each_part(peers, data, [&](Rank from, std::span<std::byte> part) {
-    if (gather && from == me)
-      fill(part, from, receiver);
-    else
-      spoil(part, from, receiver);
+    fill(part, from, receiver, /*flipped=*/!(gather && from == me));
   });
   operations.write(CommOperations::Buffer::kTarget, data);
   operations.stream_barrier();

@@ -25,7 +25,9 @@ enum class CommOperation {
 };
 inline constexpr std::array kCommOperations{CommOperation::kSendRecv, CommOperation::kExchange,
                                             CommOperation::kAllGather, CommOperation::kAllToAll};
-std::string_view to_string(CommOperation what);  // "send_recv", ...
+inline constexpr std::string_view kCommOperationNames[] = {"send_recv", "exchange", "all_gather",
+                                                           "all_to_all"};
+inline std::string_view to_string(CommOperation what) { return kCommOperationNames[size_t(what)]; }
 // True for operations that take part on ranks 0 and 1 alone.
 inline bool is_point_to_point(CommOperation what) {
   return what == CommOperation::kSendRecv || what == CommOperation::kExchange;

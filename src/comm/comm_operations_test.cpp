@@ -22,13 +22,6 @@ class Corrupting final : public Communicator {
   Rank rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
   std::string_view transport() const override { return inner_.transport(); }
-  Request isend(Rank to, std::span<const std::byte> data) override {
-    return inner_.isend(to, data);
-  }
-  Request irecv(Rank from, std::span<std::byte> into) override {
-    arriving_ = into;
-    return inner_.irecv(from, into);
-  }
   Request iall_gather(const RankGroup& group, std::span<std::byte> into,
                       std::span<const int64_t> counts) override {
     arriving_ = into;
@@ -61,6 +54,12 @@ class Corrupting final : public Communicator {
   void abort(const std::string& reason) override { inner_.abort(reason); }
 
  private:
+  Request start(std::span<const Transfer> transfers) override {
+    for (const Transfer& t : transfers)
+      if (t.kind == Transfer::Kind::kRecv) arriving_ = {t.data, size_t(t.bytes)};
+    return inner_.post(transfers);
+  }
+
   Communicator& inner_;
   Change change_;
   std::span<std::byte> arriving_;

@@ -17,11 +17,42 @@
 
 namespace longnet {
 
+// A message between this rank and a peer, whose bytes are in host memory or in a GPU's.
+struct Transfer {
+  enum class Kind { kSend, kRecv } kind;
+  Rank peer;
+  std::byte* data;
+  int64_t bytes;
+};
+using Transfers = std::vector<Transfer>;
+inline Transfer message_to(Rank peer, std::span<const std::byte> data) {
+  return {Transfer::Kind::kSend, peer, const_cast<std::byte*>(data.data()), int64_t(data.size())};
+}
+inline Transfer message_from(Rank peer, std::span<std::byte> into) {
+  return {Transfer::Kind::kRecv, peer, into.data(), int64_t(into.size())};
+}
+
 struct CommCounters {
   int64_t bytes_sent = 0, messages_sent = 0;
   int64_t bytes_received = 0;
   bool operator==(const CommCounters&) const = default;
+  void add(std::span<const Transfer> transfers);
 };
+
+// Part i of a buffer whose parts have these sizes.
+template <class Bytes>
+Bytes part_of(Bytes all, std::span<const int64_t> counts, int i) {
+  const int64_t begin = std::accumulate(counts.begin(), counts.begin() + i, int64_t{0});
+  return all.subspan(size_t(begin), size_t(counts[size_t(i)]));
+}
+// A rank's messages of an all-gather or an all-to-all (see Communicator), in place of what `out`
+// holds: without empty ones, and each rank begins with another peer. Throw Error unless `rank` is a
+// member and each member has a count.
+void list_all_gather(const RankGroup& group, Rank rank, std::span<std::byte> into,
+                     std::span<const int64_t> counts, Transfers& out);
+void list_all_to_all(const RankGroup& group, Rank rank, std::span<const std::byte> from,
+                     std::span<const int64_t> from_counts, std::span<std::byte> into,
+                     std::span<const int64_t> into_counts, Transfers& out);
 
 class Communicator {
  public:
@@ -33,17 +64,22 @@ class Communicator {
   virtual std::string_view transport() const = 0;  // "threads", "mpi"
 
   // ---- the timed path: allocates nothing once warm ----
-  virtual Request isend(Rank to, std::span<const std::byte> data) = 0;
-  virtual Request irecv(Rank from, std::span<std::byte> into) = 0;
+  // One request for several messages.
+  Request post(std::span<const Transfer> transfers) {
+    counters_.add(transfers);
+    return start(transfers);
+  }
+  Request isend(Rank to, std::span<const std::byte> data) { return post_one(message_to(to, data)); }
+  Request irecv(Rank from, std::span<std::byte> into) { return post_one(message_from(from, into)); }
   // Each member's part of `into` arrives on every member: in place, part i (counts[i] bytes) is
   // member i's, and the own part is there already. A member sends its part to each other member:
   // group size - 1 messages. Groups of collectives must have been opened.
   virtual Request iall_gather(const RankGroup& group, std::span<std::byte> into,
-                              std::span<const int64_t> counts) = 0;
+                              std::span<const int64_t> counts);
   // Part i of `from` (from_counts[i] bytes) goes to member i; part i of `into` comes from member i.
   virtual Request iall_to_all(const RankGroup& group, std::span<const std::byte> from,
                               std::span<const int64_t> from_counts, std::span<std::byte> into,
-                              std::span<const int64_t> into_counts) = 0;
+                              std::span<const int64_t> into_counts);
   // True once: the request is over and its number free again.
   virtual bool test(Request request) = 0;
   virtual void wait(Request request) = 0;
@@ -90,20 +126,16 @@ class Communicator {
   }
 
  protected:
-  // Part i of a buffer whose parts have these sizes.
-  template <class Bytes>
-  static Bytes part_of(Bytes all, std::span<const int64_t> counts, int i) {
-    const int64_t begin = std::accumulate(counts.begin(), counts.begin() + i, int64_t{0});
-    return all.subspan(size_t(begin), size_t(counts[size_t(i)]));
-  }
-  void count_send(size_t bytes, int64_t messages = 1) {
-    counters_.bytes_sent += int64_t(bytes) * messages;
-    if (bytes > 0) counters_.messages_sent += messages;
-  }
-  void count_receive(size_t bytes) { counters_.bytes_received += int64_t(bytes); }
+  void count(std::span<const Transfer> transfers) { counters_.add(transfers); }
+  Transfers collective_;  // messages of the last one; keeps its capacity
 
  private:
+  Request post_one(const Transfer& transfer) { return post({&transfer, 1}); }
+  virtual Request start(std::span<const Transfer> transfers) = 0;
   CommCounters counters_;
 };
+
+// Of this rank's machine: by it ranks learn which of them share one.
+std::string host_name();
 
 }  // namespace longnet

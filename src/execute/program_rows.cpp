@@ -1,7 +1,5 @@
 #include "execute/program_rows.h"
 
-#include <numeric>
-
 #include "core/check.h"
 
 namespace longnet {
@@ -64,13 +62,6 @@ int64_t output_index(const BoundProgram& bound, int64_t batch, int64_t head, int
   return (batch * mine.tokens() + at) * bound.sharded().problem.num_heads + head;
 }
 
-// The part of `bytes` that member `own` has.
-template <class Byte>
-std::span<Byte> own_part(std::span<Byte> bytes, const std::vector<int64_t>& counts, int own) {
-  const int64_t begin = std::accumulate(counts.begin(), counts.begin() + own, int64_t{0});
-  return bytes.subspan(size_t(begin), size_t(counts[size_t(own)]));
-}
-
 }  // namespace
 
 RowFormat row_format(const AttentionProblem& p) {
@@ -117,17 +108,16 @@ ReceivedRows received_rows(const BoundProgram& bound, size_t op) {
     make(view.range(0, own));
     make(view.range(own + 1, view.rows.num_pieces() - own - 1));
   };
-  std::visit(
-      Overload{[&](const Recv& o) { make(o.what); },
-               [&](const AllGather& o) { make_all_but(o.into, o.group.index_of(bound.rank())); },
-               [&](const AllToAll& o) {
-                 const int own = o.group.index_of(bound.rank());
-                 make_all_but(o.into, own);
-                 out.own_from = own_part(std::span<const std::byte>(b.from), b.from_counts, own);
-                 out.own_into = own_part(b.into, b.into_counts, own);
-               },
-               [](const auto&) {}},
-      bound.program().ops[op].what);
+  visit_op(
+      bound.program().ops[op].what, [&](const Recv& o) { make(o.what); },
+      [&](const AllGather& o) { make_all_but(o.into, o.group.index_of(bound.rank())); },
+      [&](const AllToAll& o) {
+        const int own = o.group.index_of(bound.rank());
+        make_all_but(o.into, own);
+        out.own_from = part_of(std::span<const std::byte>(b.from), b.from_counts, own);
+        out.own_into = part_of(b.into, b.into_counts, own);
+      },
+      [](const auto&) {});
   return out;
 }
 

@@ -1,7 +1,5 @@
 #include "run/world.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <sstream>
 
@@ -30,12 +28,6 @@ std::string links_of(const DeviceInfo& device) {
 }
 
 }  // namespace
-
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 World::World(int thread_ranks) : thread_ranks_(thread_ranks), local_ranks_(thread_ranks) {
   if (!launched_world_size()) return;

@@ -48,8 +48,6 @@ class World {
   int thread_ranks_, local_ranks_ = 1;
 };
 
-std::string host_name();
-
 // Share of the FMA peak that a forward pass can be expected to reach; used for estimates only.
 inline constexpr double kExpectedShareOfPeak = 0.7;
 

@@ -8,8 +8,6 @@
 namespace longnet {
 namespace {
 
-using Kind = Transfer::Kind;
-
 class DeviceOperations final : public CommOperations {
  public:
   DeviceOperations(std::unique_ptr<DeviceTransport> transport, int64_t max_bytes)
@@ -69,22 +67,19 @@ class DeviceOperations final : public CommOperations {
   void post(std::span<const Transfer> transfers) { over(transport_->post(transfers, stream_)); }
 
   void transfer(int64_t bytes, bool sends, bool receives) override {
-    const std::array both{Transfer{Kind::kSend, 1 - me(), source_.data(), bytes},
-                          Transfer{Kind::kRecv, 1 - me(), target_.data(), bytes}};
+    const std::array both{message_to(1 - me(), source_.bytes().first(size_t(bytes))),
+                          message_from(1 - me(), target_.bytes().first(size_t(bytes)))};
     post(std::span(both).subspan(sends ? 0 : 1, size_t(sends) + size_t(receives)));
   }
   void all_gather(int64_t part) override {
     const std::vector<int64_t> counts(size_t(all_.count), part);
-    over(transport_->post_gather(all_, target_.data(), counts, stream_));
+    over(transport_->post_gather({all_, target_.bytes(), counts}, stream_));
   }
   void all_to_all(int64_t part) override {
+    const std::vector<int64_t> counts(size_t(all_.count), part);
     stream_.copy(target_.data() + me() * part, source_.data() + me() * part, part);
-    std::vector<Transfer> transfers;
-    for (int i = 1; i < all_.count; ++i) {
-      const Rank to = (me() + i) % all_.count, from = (me() - i + all_.count) % all_.count;
-      transfers.push_back({Kind::kSend, to, source_.data() + to * part, part});
-      transfers.push_back({Kind::kRecv, from, target_.data() + from * part, part});
-    }
+    Transfers transfers;
+    list_all_to_all(all_, me(), source_.bytes(), counts, target_.bytes(), counts, transfers);
     post(transfers);
   }
 

@@ -1,7 +1,5 @@
 #include "comm/cuda/device_transport.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <set>
 #include <thread>
@@ -9,13 +7,8 @@
 #include "core/check.h"
 
 namespace longnet {
-namespace {
 
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
+namespace {
 
 // "host uuid" of the device of each rank's thread.
 std::vector<std::string> all_places(Communicator& host) {
@@ -24,44 +17,69 @@ std::vector<std::string> all_places(Communicator& host) {
   return host.all_texts(host_name() + " " + report.devices.at(size_t(current_device())).uuid);
 }
 
+// What the ranks' machines and devices allow.
 struct World {
+  int ranks;
   bool one_host, own_devices;
+  std::string no_nccl;  // why the ranks cannot use NCCL; empty on all of them or on none
 };
 
-World describe(const std::vector<std::string>& places) {
+World describe(Communicator& host) {
+  const auto places = all_places(host);
   std::set<std::string> hosts;
   for (const std::string& place : places) hosts.insert(place.substr(0, place.find(' ')));
-  return {.one_host = hosts.size() == 1,
-          .own_devices = std::set(places.begin(), places.end()).size() == places.size()};
+  std::string no_nccl = why_nccl_absent();
+  if (host.max_of(no_nccl.empty() ? 0.0 : 1.0) > 0 && no_nccl.empty())
+    no_nccl = "another rank's machine has no NCCL";
+  return {.ranks = host.size(),
+          .one_host = hosts.size() == 1,
+          .own_devices = std::set(places.begin(), places.end()).size() == places.size(),
+          .no_nccl = std::move(no_nccl)};
 }
 
-// Reason why the ranks cannot use NCCL, empty on all of them or on none. Collective.
-std::string why_no_nccl(Communicator& host) {
-  std::string why = why_nccl_absent();
-  if (host.max_of(why.empty() ? 0.0 : 1.0) > 0 && why.empty())
-    why = "another rank's machine has no NCCL";
-  return why;
-}
-
-std::string choose(std::string_view name, const World& world, const std::string& no_nccl,
-                   int ranks) {
+std::string choose(std::string_view name, const World& world) {
   if (name != "auto") return std::string(name);
-  if (ranks == 1) return "cuda_ipc";
-  if (world.own_devices && no_nccl.empty()) return "nccl";
+  if (world.ranks == 1) return "cuda_ipc";
+  if (world.own_devices && world.no_nccl.empty()) return "nccl";
   return world.one_host ? "cuda_ipc" : "mpi_host";
 }
 
 }  // namespace
 
-void DeviceTransport::count(std::span<const Transfer> transfers) {
-  for (const Transfer& t : transfers) {
-    if (t.kind == Transfer::Kind::kRecv) {
-      counters_.bytes_received += t.bytes;
-      continue;
-    }
-    counters_.bytes_sent += t.bytes;
-    if (t.bytes > 0) ++counters_.messages_sent;
-  }
+DeviceTransport::Post& DeviceTransport::next_post() {
+  if (used_posts_ == int(posts_.size())) posts_.emplace_back(Post{.ticket = used_posts_});
+  Post& post = posts_[size_t(used_posts_++)];
+  post.is_over = false;
+  return post;
+}
+
+DeviceTransport::Ticket DeviceTransport::post(std::span<const Transfer> transfers,
+                                              const Stream& stream) {
+  Post& post = next_post();
+  post.transfers.assign(transfers.begin(), transfers.end());
+  counters_.add(post.transfers);
+  if (post.transfers.empty())
+    post.end_on(stream);
+  else
+    start(post, stream);
+  return post.ticket;
+}
+
+DeviceTransport::Ticket DeviceTransport::post_gather(const Gather& gather, const Stream& stream) {
+  Post& post = next_post();
+  list_all_gather(gather.group, host_.rank(), gather.into, gather.counts, post.transfers);
+  counters_.add(post.transfers);
+  if (post.transfers.empty())
+    post.end_on(stream);
+  else
+    start_gather(post, gather, stream);
+  return post.ticket;
+}
+
+void DeviceTransport::complete(Ticket ticket, const Stream& waiting) {
+  Post& post = posts_.at(size_t(ticket));
+  if (!post.is_over) arrive(post);
+  waiting.wait(post.over);
 }
 
 void DeviceTransport::wait_for(const Event& event) {
@@ -78,25 +96,6 @@ void DeviceTransport::wait_for(const Event& event) {
     abort();
     throw;
   }
-}
-
-DeviceTransport::Ticket DeviceTransport::post_gather(const RankGroup& group, std::byte* into,
-                                                     std::span<const int64_t> counts,
-                                                     const Stream& stream) {
-  const int me = group.index_of(host().rank());
-  check(me >= 0 && int(counts.size()) == group.count, "not a gather of this rank");
-  std::vector<std::byte*> parts;
-  for (const int64_t bytes : counts) {
-    parts.push_back(into);
-    into += bytes;
-  }
-  std::vector<Transfer> transfers;
-  for (int i = 0; i < group.count; ++i) {
-    if (i == me) continue;
-    transfers.push_back({Transfer::Kind::kSend, group[i], parts[size_t(me)], counts[size_t(me)]});
-    transfers.push_back({Transfer::Kind::kRecv, group[i], parts[size_t(i)], counts[size_t(i)]});
-  }
-  return post(transfers, stream);
 }
 
 int device_of_rank(Communicator& host) {
@@ -116,18 +115,16 @@ DevicesInUse devices_in_use(Communicator& host) {
 }
 
 std::string resolve_device_transport(std::string_view name, Communicator& host) {
-  const World world = describe(all_places(host));
-  return choose(name, world, why_no_nccl(host), host.size());
+  return choose(name, describe(host));
 }
 
 std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Communicator& host) {
-  const World world = describe(all_places(host));
-  const std::string no_nccl = why_no_nccl(host);
-  const std::string chosen = choose(name, world, no_nccl, host.size());
+  const World world = describe(host);
+  const std::string chosen = choose(name, world);
   if (chosen == "nccl" || chosen == "nccl_registered") {
-    if (!no_nccl.empty())
+    if (!world.no_nccl.empty())
       throw UsageError(
-          concat("transport ", chosen, ": ", no_nccl, "\n  hint: use cuda_ipc or mpi_host"));
+          concat("transport ", chosen, ": ", world.no_nccl, "\n  hint: use cuda_ipc or mpi_host"));
     if (!world.own_devices)
       throw UsageError(concat("transport ", chosen, ": ", host.size(),
                               " ranks, but some share a GPU, which NCCL refuses\n  hint: start one "

@@ -13,6 +13,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,13 +24,6 @@
 #include "core/cuda/device.h"
 
 namespace longnet {
-
-struct Transfer {
-  enum class Kind { kSend, kRecv } kind;
-  Rank peer;
-  std::byte* data;  // on the device
-  int64_t bytes;
-};
 
 class DeviceTransport {
  public:
@@ -45,18 +39,22 @@ class DeviceTransport {
   virtual void open_group(const RankGroup& group) = 0;
   // Starts transfers; they see what was enqueued on `stream` before, and `stream` may stand still
   // until they are done.
-  virtual Ticket post(std::span<const Transfer> transfers, const Stream& stream) = 0;
+  Ticket post(std::span<const Transfer> transfers, const Stream& stream);
   // In place: part i of `into` (counts[i] bytes) is member i's; the own part is there already.
-  virtual Ticket post_gather(const RankGroup& group, std::byte* into,
-                             std::span<const int64_t> counts, const Stream& stream);
+  struct Gather {
+    const RankGroup& group;
+    std::span<std::byte> into;
+    std::span<const int64_t> counts;
+  };
+  Ticket post_gather(const Gather& gather, const Stream& stream);
   // Work that is enqueued on `waiting` from now on sees the transfers done. May block the calling
   // thread until the peers have come as far.
-  virtual void complete(Ticket ticket, const Stream& waiting) = 0;
+  void complete(Ticket ticket, const Stream& waiting);
   // A barrier on the device, if transfers can make one: later work on `stream` begins when all
   // ranks have come here. (A barrier of the host lets ranks go one after another.) Not counted.
   virtual void stream_barrier(const Stream&) {}
   // After a run, when all is complete: waits until peers have read everything, forgets all tickets.
-  virtual void finish() = 0;
+  virtual void finish() { used_posts_ = 0; }
   // Collective, after the last run and before buffers are freed: closes what peers have opened.
   virtual void close() {}
   // Called while a thread waits for transfers: throws when they will never end.
@@ -71,12 +69,33 @@ class DeviceTransport {
   Communicator& host() const { return host_; }
 
  protected:
+  // What one ticket stands for; it is used again, with its event, in the next run.
+  struct Post {
+    Ticket ticket;
+    Transfers transfers{};
+    Event over{};
+    bool is_over = false;  // the event has been recorded
+    void end_on(const Stream& stream) {
+      over.record(stream);
+      is_over = true;
+    }
+  };
   explicit DeviceTransport(Communicator& host) : host_(host) {}
-  void count(std::span<const Transfer> transfers);
-  CommCounters counters_;
 
  private:
+  // Starts the transfers of a post (at least one), and ends it where that needs no help of the host.
+  virtual void start(Post& post, const Stream& stream) = 0;
+  virtual void start_gather(Post& post, const Gather&, const Stream& stream) {
+    start(post, stream);
+  }
+  // Brings in what arrives and ends the post; called once, where `start` has not ended it.
+  virtual void arrive(Post&) {}
+  Post& next_post();
+
   Communicator& host_;
+  CommCounters counters_;
+  std::deque<Post> posts_;
+  int used_posts_ = 0;
 };
 
 // The device of a rank: ranks of a machine take its devices round robin. Collective.

@@ -8,9 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
-#include <map>
 
 #include "comm/cuda/device_transport.h"
 #include "core/check.h"
@@ -31,25 +29,12 @@ struct Notice {
   int64_t event;                  // in the ring of the rank that writes this
 };
 
-template <class T>
-std::vector<std::byte> bytes_of(const T& value) {
-  std::vector<std::byte> bytes(sizeof value);
-  std::memcpy(bytes.data(), &value, sizeof value);
-  return bytes;
-}
-
-std::string this_process() {
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
-  return concat(host, ":", getpid());
-}
-
 // Another rank's memory and events, as this process reaches them.
 struct Peer {
   std::vector<std::byte*> buffers;
   std::vector<void*> opened;         // to be closed
   std::vector<Event> imported;       // owned here
-  std::vector<const Event*> events;  // imported, or the other thread's own
+  const Event* events = nullptr;     // imported, or the other thread's own
   std::deque<Notice> offers, taken;  // arrived, not used yet
 };
 
@@ -66,7 +51,7 @@ class IpcTransport final : public DeviceTransport {
 
   void open(std::span<const std::span<std::byte>> buffers) override {
     own_.assign(buffers.begin(), buffers.end());
-    const auto processes = host().all_texts(this_process());
+    const auto processes = host().all_texts(concat(host_name(), ":", getpid()));
     const bool alone = std::ranges::count(processes, processes.front()) == host().size();
     if (alone)
       for (const std::string& text : host().all_texts(std::to_string(current_device())))
@@ -75,44 +60,16 @@ class IpcTransport final : public DeviceTransport {
     for (int i = 0; i < kEvents; ++i) events_.emplace_back(kind);
     if (host().size() == 1) return;
     peers_.resize(size_t(host().size()));
-    const auto tables = host().all_texts(my_table(alone));
-    for (size_t r = 0; r < tables.size(); ++r)
-      if (int(r) != host().rank()) read_table(tables[r], alone, peers_[r]);
-    host().barrier();
-  }
-
-  Ticket post(std::span<const Transfer> transfers, const Stream& stream) override {
-    count(transfers);
-    if (used_posts_ == int(posts_.size())) posts_.emplace_back();
-    const Ticket ticket = used_posts_++;
-    Post& post = posts_[size_t(ticket)];
-    post.transfers.assign(transfers.begin(), transfers.end());
-    post.done = false;
-    if (transfers.empty()) return ticket;
-    const int event = next_event();
-    events_[size_t(event)].record(stream);
-    post.ready = event;
-    for (const Transfer& t : transfers)
-      if (t.kind == Transfer::Kind::kSend) send_notice(t.peer, offer_of(t, event));
-    return ticket;
-  }
-
-  void complete(Ticket ticket, const Stream& waiting) override {
-    Post& post = posts_.at(size_t(ticket));
-    if (post.transfers.empty()) return;
-    if (!post.done) {
-      copying_.wait(events_[size_t(post.ready)]);  // the target may be written
-      for (const Transfer& t : post.transfers)
-        if (t.kind == Transfer::Kind::kRecv) receive(t);
-      for (const Transfer& t : post.transfers) {
-        if (t.kind != Transfer::Kind::kSend) continue;
-        const Notice taken = next_notice(t.peer, Kind::kTaken);
-        copying_.wait(*peers_[size_t(t.peer)].events[size_t(taken.event)]);
-      }
-      post.over.record(copying_);
-      post.done = true;
+    const auto tables =
+        host().all_texts(alone ? std::to_string(reinterpret_cast<uintptr_t>(this)) : handles());
+    for (size_t r = 0; r < tables.size(); ++r) {
+      if (int(r) == host().rank()) continue;
+      if (alone)
+        share(*reinterpret_cast<const IpcTransport*>(std::stoull(tables[r])), peers_[r]);
+      else
+        open_handles(tables[r], peers_[r]);
     }
-    waiting.wait(post.over);
+    host().barrier();
   }
 
   void finish() override {
@@ -120,8 +77,8 @@ class IpcTransport final : public DeviceTransport {
     notices_in_flight_.clear();
     notices_.clear();
     copying_.synchronize();
-    used_posts_ = 0;
     used_in_run_ = 0;
+    DeviceTransport::finish();
   }
 
  private:
@@ -131,12 +88,25 @@ class IpcTransport final : public DeviceTransport {
     peers_.clear();  // imported events before their owner destroys them
   }
 
-  struct Post {
-    std::vector<Transfer> transfers{};
-    int ready = -1;
-    bool done = false;
-    Event over{};
-  };
+  void start(Post& post, const Stream& stream) override {
+    if (size_t(post.ticket) >= ready_.size()) ready_.resize(size_t(post.ticket) + 1);
+    const int event = ready_[size_t(post.ticket)] = next_event();
+    events_[size_t(event)].record(stream);
+    for (const Transfer& t : post.transfers)
+      if (t.kind == Transfer::Kind::kSend) send_notice(t.peer, offer_of(t, event));
+  }
+
+  void arrive(Post& post) override {
+    copying_.wait(events_[size_t(ready_[size_t(post.ticket)])]);  // the target may be written
+    for (const Transfer& t : post.transfers)
+      if (t.kind == Transfer::Kind::kRecv) receive(t);
+    for (const Transfer& t : post.transfers) {
+      if (t.kind != Transfer::Kind::kSend) continue;
+      const Notice taken = next_notice(t.peer, Kind::kTaken);
+      copying_.wait(peers_[size_t(t.peer)].events[taken.event]);
+    }
+    post.end_on(copying_);
+  }
 
   int next_event() {
     check(++used_in_run_ <= kEvents / 2, "cuda_ipc: more than ", kEvents / 2,
@@ -144,44 +114,40 @@ class IpcTransport final : public DeviceTransport {
     return int(used_events_++ % kEvents);
   }
 
-  // What this rank gives others to reach its buffers, then its events, in entries of one size:
-  // addresses for threads of the same process (`alone`), handles for other processes.
-  std::string my_table(bool alone) const {
+  // What this rank gives to other processes: handles of its buffers (zeros for empty ones), then of
+  // its events.
+  std::string handles() const {
     std::string table;
-    const auto append = [&](const std::vector<std::byte>& entry) {
-      table.append(reinterpret_cast<const char*>(entry.data()), entry.size());
+    const auto append = [&](const std::vector<std::byte>& handle) {
+      table.append(reinterpret_cast<const char*>(handle.data()), handle.size());
     };
-    for (const auto& buffer : own_) {
-      if (alone)
-        append(bytes_of(buffer.data()));
-      else
-        append(buffer.empty() ? std::vector<std::byte>(kHandleBytes)
-                              : export_memory(buffer.data()));
-    }
-    for (const Event& event : events_) append(alone ? bytes_of(&event) : event.export_handle());
+    for (const auto& buffer : own_)
+      append(buffer.empty() ? std::vector<std::byte>(kHandleBytes) : export_memory(buffer.data()));
+    for (const Event& event : events_) append(event.export_handle());
     return table;
   }
 
-  static void read_table(const std::string& table, bool alone, Peer& peer) {
-    const size_t size = alone ? sizeof(void*) : kHandleBytes, entries = table.size() / size;
+  static void open_handles(const std::string& table, Peer& peer) {
+    const size_t entries = table.size() / kHandleBytes;
     for (size_t i = 0; i < entries; ++i) {
-      const auto* const at = reinterpret_cast<const std::byte*>(table.data() + i * size);
-      const std::vector<std::byte> entry(at, at + size);
-      const bool is_buffer = i < entries - kEvents;
-      if (!is_buffer && !alone) {
-        peer.imported.push_back(Event::import_handle(entry));
-      } else if (!is_buffer) {
-        std::memcpy(&peer.events.emplace_back(), at, size);
-      } else if (alone) {
-        std::memcpy(&peer.buffers.emplace_back(), at, size);
-      } else if (entry == std::vector<std::byte>(size)) {  // an empty buffer
+      const auto* const at = reinterpret_cast<const std::byte*>(table.data() + i * kHandleBytes);
+      const std::vector<std::byte> handle(at, at + kHandleBytes);
+      if (i >= entries - kEvents) {
+        peer.imported.push_back(Event::import_handle(handle));
+      } else if (handle == std::vector<std::byte>(kHandleBytes)) {
         peer.buffers.push_back(nullptr);
       } else {
-        peer.opened.push_back(import_memory(entry));
+        peer.opened.push_back(import_memory(handle));
         peer.buffers.push_back(static_cast<std::byte*>(peer.opened.back()));
       }
     }
-    for (const Event& event : peer.imported) peer.events.push_back(&event);
+    peer.events = peer.imported.data();
+  }
+
+  // The other thread's buffers and events as they are.
+  static void share(const IpcTransport& other, Peer& peer) {
+    for (const auto& buffer : other.own_) peer.buffers.push_back(buffer.data());
+    peer.events = other.events_.data();
   }
 
   Notice offer_of(const Transfer& t, int event) const {
@@ -217,7 +183,7 @@ class IpcTransport final : public DeviceTransport {
     check(offer.bytes == t.bytes, "rank ", t.peer, " sends ", offer.bytes, " bytes, ", t.bytes,
           " are expected");
     const Peer& peer = peers_[size_t(t.peer)];
-    copying_.wait(*peer.events[size_t(offer.event)]);
+    copying_.wait(peer.events[offer.event]);
     if (t.bytes > 0)
       copying_.copy(t.data, peer.buffers[size_t(offer.buffer)] + offer.offset, t.bytes);
     const int event = next_event();
@@ -229,8 +195,7 @@ class IpcTransport final : public DeviceTransport {
   std::vector<Event> events_;
   int64_t used_events_ = 0, used_in_run_ = 0;
   std::deque<Peer> peers_;
-  std::deque<Post> posts_;  // with their events, for the next run as well
-  int used_posts_ = 0;
+  std::vector<int> ready_;  // of each ticket: the event after which its buffers may be touched
   std::deque<Notice> notices_;
   std::vector<Communicator::Request> notices_in_flight_;
   Stream copying_{Stream::Priority::kHigh};

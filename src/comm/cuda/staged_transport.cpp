@@ -16,63 +16,49 @@ class StagedTransport final : public DeviceTransport {
   void open(std::span<const std::span<std::byte>>) override {}
   void open_group(const RankGroup&) override {}
 
-  Ticket post(std::span<const Transfer> transfers, const Stream& stream) override {
-    count(transfers);
-    if (used_posts_ == int(posts_.size())) posts_.emplace_back();
-    const Ticket ticket = used_posts_++;
-    Post& post = posts_[size_t(ticket)];
-    for (const Transfer& t : transfers) {
-      Part& part = post.parts.emplace_back(Part{.transfer = t, .staging = take(t.bytes)});
+  void finish() override {
+    landing_.synchronize();
+    for (auto& parts : staged_) {
+      for (Part& part : parts) free_.push_back(std::move(part.staging));
+      parts.clear();
+    }
+    DeviceTransport::finish();
+  }
+
+ private:
+  struct Part {
+    PinnedBuffer staging;
+    Communicator::Request request = -1;
+  };
+
+  void start(Post& post, const Stream& stream) override {
+    if (size_t(post.ticket) >= staged_.size()) staged_.resize(size_t(post.ticket) + 1);
+    auto& parts = staged_[size_t(post.ticket)];
+    for (const Transfer& t : post.transfers) {
+      Part& part = parts.emplace_back(Part{.staging = take(t.bytes)});
       if (t.kind == Transfer::Kind::kSend) stream.copy(part.staging.data(), t.data, t.bytes);
       if (t.kind == Transfer::Kind::kRecv)
         part.request = host().irecv(t.peer, {part.staging.data(), size_t(t.bytes)});
     }
     // The host sends what the device has written.
     stream.synchronize();
-    for (Part& part : post.parts)
-      if (part.transfer.kind == Transfer::Kind::kSend)
-        part.request =
-            host().isend(part.transfer.peer, {part.staging.data(), size_t(part.transfer.bytes)});
-    return ticket;
+    for (size_t i = 0; i < parts.size(); ++i)
+      if (const Transfer& t = post.transfers[i]; t.kind == Transfer::Kind::kSend)
+        parts[i].request = host().isend(t.peer, {parts[i].staging.data(), size_t(t.bytes)});
   }
 
-  void complete(Ticket ticket, const Stream& waiting) override {
-    Post& post = posts_.at(size_t(ticket));
-    if (!post.arrived) {
-      for (Part& part : post.parts) {
-        if (part.transfer.kind != Transfer::Kind::kRecv) continue;
-        host().wait(part.request);
-        landing_.copy(part.transfer.data, part.staging.data(), part.transfer.bytes);
-      }
-      post.landed.record(landing_);
-      for (Part& part : post.parts)
-        if (part.transfer.kind == Transfer::Kind::kSend) host().wait(part.request);
-      post.arrived = true;
+  void arrive(Post& post) override {
+    const auto& parts = staged_[size_t(post.ticket)];
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const Transfer& t = post.transfers[i];
+      if (t.kind != Transfer::Kind::kRecv) continue;
+      host().wait(parts[i].request);
+      landing_.copy(t.data, parts[i].staging.data(), t.bytes);
     }
-    waiting.wait(post.landed);
+    post.end_on(landing_);
+    for (size_t i = 0; i < parts.size(); ++i)
+      if (post.transfers[i].kind == Transfer::Kind::kSend) host().wait(parts[i].request);
   }
-
-  void finish() override {
-    landing_.synchronize();
-    for (Post& post : posts_) {
-      for (Part& part : post.parts) free_.push_back(std::move(part.staging));
-      post.parts.clear();
-      post.arrived = false;
-    }
-    used_posts_ = 0;
-  }
-
- private:
-  struct Part {
-    Transfer transfer;
-    PinnedBuffer staging;
-    Communicator::Request request = -1;
-  };
-  struct Post {
-    std::vector<Part> parts{};
-    Event landed{};
-    bool arrived = false;
-  };
 
   // The smallest free block that fits, else a new one: a warm run allocates none.
   PinnedBuffer take(int64_t bytes) {
@@ -86,8 +72,7 @@ class StagedTransport final : public DeviceTransport {
   }
 
   Stream landing_{Stream::Priority::kHigh};
-  std::deque<Post> posts_;  // with their events, for the next run as well
-  int used_posts_ = 0;
+  std::deque<std::vector<Part>> staged_;  // of each ticket
   std::vector<PinnedBuffer> free_;
 };
 

@@ -16,7 +16,7 @@
 namespace longnet {
 namespace {
 
-constexpr size_t kLargestMessage = size_t{1} << 30;  // MPI counts in ints: longer ones are split
+constexpr int64_t kLargestMessage = int64_t{1} << 30;  // MPI counts in ints: longer ones are split
 constexpr int kDataTag = 1, kGroupTag = 2;
 
 void require(int code, Located what) {
@@ -49,39 +49,14 @@ class MpiCommunicator final : public Communicator {
   int size() const override { return size_; }
   std::string_view transport() const override { return "mpi"; }
 
-  Request isend(Rank to, std::span<const std::byte> data) override {
-    count_send(data.size());
-    const Request id = new_request();
-    post_send(id, to, data);
-    return id;
-  }
-
-  Request irecv(Rank from, std::span<std::byte> into) override {
-    count_receive(into.size());
-    const Request id = new_request();
-    post_receive(id, from, into);
-    return id;
-  }
-
   Request iall_gather(const RankGroup& group, std::span<std::byte> into,
                       std::span<const int64_t> counts) override {
-    const int me = group.index_of(rank_);
-    check(me >= 0 && int(counts.size()) == group.count, "a gather needs one count per member");
-    const int64_t own = counts[size_t(me)];
-    count_send(size_t(own), group.count - 1);
-    count_receive(into.size() - size_t(own));
+    list_all_gather(group, rank_, into, counts, collective_);
     Collective& c = opened(group);
-    const Request id = new_request();
     const int64_t unit = common_unit(counts, int64_t(into.size()));
-    if (unit == 0) return id;  // all parts are empty
-    if (unit < 0) {
-      for (int i = 0; i < group.count; ++i) {
-        if (i == me) continue;
-        post_send(id, group[i], part_of(into, counts, me));
-        post_receive(id, group[i], part_of(into, counts, i));
-      }
-      return id;
-    }
+    if (unit <= 0) return post(collective_);
+    count(collective_);
+    const Request id = new_request();
     InFlight& f = in_flight(id);
     f.into.set(counts, unit);
     require(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, into.data(), f.into.counts.data(),
@@ -93,15 +68,8 @@ class MpiCommunicator final : public Communicator {
   Request iall_to_all(const RankGroup& group, std::span<const std::byte> from,
                       std::span<const int64_t> from_counts, std::span<std::byte> into,
                       std::span<const int64_t> into_counts) override {
-    const int me = group.index_of(rank_);
-    check(me >= 0 && int(from_counts.size()) == group.count &&
-              from_counts.size() == into_counts.size(),
-          "an all-to-all needs one count per member");
-    for (int i = 0; i < group.count; ++i) {
-      if (i == me) continue;
-      count_send(size_t(from_counts[size_t(i)]));
-      count_receive(size_t(into_counts[size_t(i)]));
-    }
+    list_all_to_all(group, rank_, from, from_counts, into, into_counts, collective_);
+    count(collective_);
     Collective& c = opened(group);
     const Request id = new_request();
     // Members see different counts, so the unit must not depend on them: rows are multiples of 4
@@ -169,7 +137,7 @@ class MpiCommunicator final : public Communicator {
   void all_sum(std::span<double> values) override { reduce(values, MPI_SUM); }
 
   void broadcast(std::span<std::byte> data, Rank root) override {
-    check(data.size() <= kLargestMessage, "broadcast of ", data.size(), " bytes");
+    check(int64_t(data.size()) <= kLargestMessage, "broadcast of ", data.size(), " bytes");
     require(MPI_Bcast(data.data(), int(data.size()), MPI_BYTE, root, comm_), "MPI_Bcast");
   }
 
@@ -290,21 +258,20 @@ class MpiCommunicator final : public Communicator {
     f.in_use = false;
   }
 
-  void post_send(Request id, Rank to, std::span<const std::byte> data) {
-    for (size_t at = 0; at < data.size(); at += kLargestMessage) {
-      const auto part = data.subspan(at, std::min(kLargestMessage, data.size() - at));
-      require(MPI_Isend(part.data(), int(part.size()), MPI_BYTE, to, kDataTag, comm_,
-                        in_flight(id).add(-1)),
-              "MPI_Isend");
-    }
-  }
-  void post_receive(Request id, Rank from, std::span<std::byte> into) {
-    for (size_t at = 0; at < into.size(); at += kLargestMessage) {
-      const auto part = into.subspan(at, std::min(kLargestMessage, into.size() - at));
-      require(MPI_Irecv(part.data(), int(part.size()), MPI_BYTE, from, kDataTag, comm_,
-                        in_flight(id).add(int(part.size()))),
-              "MPI_Irecv");
-    }
+  Request start(std::span<const Transfer> transfers) override {
+    const Request id = new_request();
+    InFlight& f = in_flight(id);
+    for (const Transfer& t : transfers)
+      for (int64_t at = 0; at < t.bytes; at += kLargestMessage) {
+        const int part = int(std::min(kLargestMessage, t.bytes - at));
+        if (t.kind == Transfer::Kind::kSend)
+          require(MPI_Isend(t.data + at, part, MPI_BYTE, t.peer, kDataTag, comm_, f.add(-1)),
+                  "MPI_Isend");
+        else
+          require(MPI_Irecv(t.data + at, part, MPI_BYTE, t.peer, kDataTag, comm_, f.add(part)),
+                  "MPI_Irecv");
+      }
+    return id;
   }
 
   void reduce(std::span<double> values, MPI_Op op) {

@@ -8,10 +8,8 @@
 // (ncclCommRegister, NCCL 2.19): NCCL may then read and write them in place, without its own
 // copies.
 #include <algorithm>
-#include <deque>
 #include <exception>
 #include <map>
-#include <numeric>
 
 #include "comm/cuda/device_transport.h"
 #include "comm/nccl/nccl_functions.h"
@@ -80,10 +78,7 @@ class NcclComm {
 class NcclTransport final : public DeviceTransport {
  public:
   NcclTransport(Communicator& host, NcclBuffers kind) : DeviceTransport(host), kind_(kind) {
-    ncclUniqueId id{};
-    if (host.rank() == 0) check_nccl(nccl().unique_id(&id), "ncclGetUniqueId");
-    host.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
-    world_ = std::make_unique<NcclComm>(id, host.size(), host.rank());
+    open_group(everyone_);
   }
   std::string_view name() const override {
     return kind_ == NcclBuffers::kRegistered ? "nccl_registered" : "nccl";
@@ -92,16 +87,16 @@ class NcclTransport final : public DeviceTransport {
   void open(std::span<const std::span<std::byte>> buffers) override {
     if (kind_ == NcclBuffers::kPlain) return;
     buffers_.assign(buffers.begin(), buffers.end());
-    world_->register_buffers(buffers_);
+    for (const auto& [unused, comm] : comms_) comm->register_buffers(buffers_);
   }
   void close() override {
-    world_->deregister_all();
-    for (const auto& [unused, group] : groups_) group->deregister_all();
+    for (const auto& [unused, comm] : comms_) comm->deregister_all();
   }
 
   void open_group(const RankGroup& group) override {
     const int me = group.index_of(host().rank());
-    if (me < 0 || group.count < 2 || groups_.contains(group)) return;
+    const bool alone = group.count < 2 && group != everyone_;
+    if (me < 0 || alone || comms_.contains(group)) return;
     ncclUniqueId id{};
     const auto bytes = std::as_writable_bytes(std::span(&id, 1));
     if (me == 0) {
@@ -110,91 +105,68 @@ class NcclTransport final : public DeviceTransport {
     } else {
       host().wait(host().irecv(group[0], bytes));
     }
-    groups_[group] = std::make_unique<NcclComm>(id, group.count, me);
-    groups_[group]->register_buffers(buffers_);
+    comms_[group] = std::make_unique<NcclComm>(id, group.count, me);
+    comms_[group]->register_buffers(buffers_);
   }
 
-  Ticket post(std::span<const Transfer> transfers, const Stream& stream) override {
-    count(transfers);
-    check_nccl(nccl().group_start(), "ncclGroupStart");
-    for (const Transfer& t : transfers) {
-      if (t.bytes == 0) continue;
-      const bool sends = t.kind == Transfer::Kind::kSend;
-      const auto call = [&](auto* function) {
-        return function(t.data, size_t(t.bytes), ncclUint8, t.peer, world_->get(), stream.handle());
-      };
-      check_nccl(sends ? call(nccl().send) : call(nccl().recv), sends ? "ncclSend" : "ncclRecv");
-    }
-    check_nccl(nccl().group_end(), "ncclGroupEnd");
-    return ticket_after(stream);
-  }
-
-  Ticket post_gather(const RankGroup& group, std::byte* into, std::span<const int64_t> counts,
-                     const Stream& stream) override {
-    const int me = group.index_of(host().rank());
-    check(me >= 0 && int(counts.size()) == group.count, "not a gather of this rank");
-    if (group.count < 2) return ticket_after(stream);
-    const int64_t own = counts[size_t(me)];
-    counters_.bytes_sent += own * (group.count - 1);
-    if (own > 0) counters_.messages_sent += group.count - 1;
-    counters_.bytes_received += std::accumulate(counts.begin(), counts.end(), -own);
-    const bool equal = std::ranges::all_of(counts, [&](int64_t bytes) { return bytes == own; });
-    const ncclComm_t comm = groups_.at(group)->get();
-    if (equal && own > 0) {
-      check_nccl(
-          nccl().all_gather(into + me * own, into, size_t(own), ncclUint8, comm, stream.handle()),
-          "ncclAllGather");
-      return ticket_after(stream);
-    }
-    check_nccl(nccl().group_start(), "ncclGroupStart");
-    for (int root = 0; root < group.count; ++root) {
-      const int64_t bytes = counts[size_t(root)];
-      if (bytes > 0)
-        check_nccl(
-            nccl().broadcast(into, into, size_t(bytes), ncclUint8, root, comm, stream.handle()),
-            "ncclBroadcast");
-      into += bytes;
-    }
-    check_nccl(nccl().group_end(), "ncclGroupEnd");
-    return ticket_after(stream);
-  }
-
-  void complete(Ticket ticket, const Stream& waiting) override {
-    waiting.wait(events_.at(size_t(ticket)));
-  }
   void stream_barrier(const Stream& stream) override {
     if (host().size() == 1) return;
     if (barrier_bytes_.size() == 0)
       barrier_bytes_ = DeviceBuffer(scratch_, "stream_barrier", host().size());
     check_nccl(nccl().all_gather(barrier_bytes_.data() + host().rank(), barrier_bytes_.data(), 1,
-                                 ncclUint8, world_->get(), stream.handle()),
+                                 ncclUint8, comms_.at(everyone_)->get(), stream.handle()),
                "ncclAllGather");
   }
-  void finish() override { used_ = 0; }
   void check_health() const override {
-    world_->check_health();
-    for (const auto& [unused, group] : groups_) group->check_health();
+    for (const auto& [unused, comm] : comms_) comm->check_health();
   }
   void abort() noexcept override {
-    for (const auto& [unused, group] : groups_) group->abort();
-    world_->abort();
+    for (const auto& [unused, comm] : comms_) comm->abort();
   }
 
  private:
-  Ticket ticket_after(const Stream& stream) {
-    if (used_ == int(events_.size())) events_.emplace_back();
-    events_[size_t(used_)].record(stream);
-    return used_++;
+  void start(Post& post, const Stream& stream) override {
+    check_nccl(nccl().group_start(), "ncclGroupStart");
+    for (const Transfer& t : post.transfers) {
+      if (t.bytes == 0) continue;
+      const bool sends = t.kind == Transfer::Kind::kSend;
+      const auto call = [&](auto* function) {
+        return function(t.data, size_t(t.bytes), ncclUint8, t.peer, comms_.at(everyone_)->get(),
+                        stream.handle());
+      };
+      check_nccl(sends ? call(nccl().send) : call(nccl().recv), sends ? "ncclSend" : "ncclRecv");
+    }
+    check_nccl(nccl().group_end(), "ncclGroupEnd");
+    post.end_on(stream);
   }
 
+  void start_gather(Post& post, const Gather& gather, const Stream& stream) override {
+    const auto& [group, into, counts] = gather;
+    const int64_t first = counts.front();
+    const ncclComm_t comm = comms_.at(group)->get();
+    if (std::ranges::count(counts, first) == group.count) {
+      const std::byte* const own = into.data() + group.index_of(host().rank()) * first;
+      check_nccl(
+          nccl().all_gather(own, into.data(), size_t(first), ncclUint8, comm, stream.handle()),
+          "ncclAllGather");
+    } else {
+      check_nccl(nccl().group_start(), "ncclGroupStart");
+      for (int root = 0; root < group.count; ++root)
+        if (const auto part = part_of(into, counts, root); !part.empty())
+          check_nccl(nccl().broadcast(part.data(), part.data(), part.size(), ncclUint8, root, comm,
+                                      stream.handle()),
+                     "ncclBroadcast");
+      check_nccl(nccl().group_end(), "ncclGroupEnd");
+    }
+    post.end_on(stream);
+  }
+
+  const RankGroup everyone_{.count = host().size()};
   NcclBuffers kind_;
   MemoryLedger scratch_;
   DeviceBuffer barrier_bytes_;                 // a byte of each rank
   std::vector<std::span<std::byte>> buffers_;  // registered ones
-  std::unique_ptr<NcclComm> world_;
-  std::map<RankGroup, std::unique_ptr<NcclComm>> groups_;
-  std::deque<Event> events_;  // one per post of a run, used again in the next
-  int used_ = 0;
+  std::map<RankGroup, std::unique_ptr<NcclComm>> comms_;
 };
 
 }  // namespace

@@ -18,12 +18,6 @@ class LateCommunicator final : public Communicator {
   int size() const override { return network_.size(); }
   std::string_view transport() const override { return network_.transport(); }
 
-  Request isend(Rank to, std::span<const std::byte> data) override {
-    return later([=, this] { return network_.isend(to, data); });
-  }
-  Request irecv(Rank from, std::span<std::byte> into) override {
-    return later([=, this] { return network_.irecv(from, into); });
-  }
   Request iall_gather(const RankGroup& group, std::span<std::byte> into,
                       std::span<const int64_t> counts) override {
     return later([=, this] { return network_.iall_gather(group, into, counts); });
@@ -56,6 +50,11 @@ class LateCommunicator final : public Communicator {
   void abort(const std::string& reason) override { network_.abort(reason); }
 
  private:
+  Request start(std::span<const Transfer> transfers) override {
+    return later([posted = Transfers(transfers.begin(), transfers.end()), this] {
+      return network_.post(posted);
+    });
+  }
   Request later(std::function<Request()> post) {
     if (prompt_ >= 0) return post();
     posts_.push_back(std::move(post));

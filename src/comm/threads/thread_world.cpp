@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -64,10 +65,7 @@ class ThreadState {
   std::string abort_reason;
   int arrived = 0;
   int64_t generation = 0;
-  // Scratch of the collectives outside of timed regions.
-  std::vector<double> numbers;
-  std::vector<std::byte> bytes;
-  std::vector<std::string> texts;
+  std::vector<std::string> texts;                 // being gathered by all_texts
   std::shared_ptr<ThreadState> part;              // being handed out by first_ranks
   std::vector<std::weak_ptr<ThreadState>> parts;  // all handed out: they are aborted with this one
 };
@@ -86,56 +84,6 @@ class ThreadCommunicator final : public Communicator {
   Rank rank() const override { return rank_; }
   int size() const override { return world_->ranks; }
   std::string_view transport() const override { return "threads"; }
-
-  Request isend(Rank to, std::span<const std::byte> data) override {
-    check(to >= 0 && to < size() && to != rank_, "cannot send to rank ", to);
-    count_send(data.size());
-    const Request id = new_request();
-    post_send(id, to, data);
-    return id;
-  }
-
-  Request irecv(Rank from, std::span<std::byte> into) override {
-    check(from >= 0 && from < size() && from != rank_, "cannot receive from rank ", from);
-    count_receive(into.size());
-    const Request id = new_request();
-    post_receive(id, from, into);
-    return id;
-  }
-
-  Request iall_gather(const RankGroup& group, std::span<std::byte> into,
-                      std::span<const int64_t> counts) override {
-    const int me = group.index_of(rank_);
-    check(me >= 0 && int(counts.size()) == group.count, "not a gather of this rank");
-    const std::span<std::byte> own = part_of(into, counts, me);
-    count_send(own.size(), group.count - 1);
-    count_receive(into.size() - own.size());
-    const Request id = new_request();
-    for (int i = 0; i < group.count; ++i)
-      if (i != me) exchange(id, group[i], own, part_of(into, counts, i));
-    return id;
-  }
-
-  Request iall_to_all(const RankGroup& group, std::span<const std::byte> from,
-                      std::span<const int64_t> from_counts, std::span<std::byte> into,
-                      std::span<const int64_t> into_counts) override {
-    const int me = group.index_of(rank_);
-    check(me >= 0 && int(from_counts.size()) == group.count, "not an all-to-all of this rank");
-    const Request id = new_request();
-    for (int i = 0; i < group.count; ++i) {
-      const auto out = part_of(from, from_counts, i);
-      const auto in = part_of(into, into_counts, i);
-      if (i == me) {
-        check(out.size() == in.size(), "own part has ", out.size(), " bytes, not ", in.size());
-        std::copy(out.begin(), out.end(), in.begin());
-        continue;
-      }
-      count_send(out.size());
-      count_receive(in.size());
-      exchange(id, group[i], out, in);
-    }
-    return id;
-  }
 
   bool test(Request request) override {
     progress();
@@ -175,11 +123,8 @@ class ThreadCommunicator final : public Communicator {
   }
 
   void broadcast(std::span<std::byte> data, Rank root) override {
-    world_->rendezvous([&] {
-      if (rank_ == root) world_->bytes.assign(data.begin(), data.end());
-    });
-    world_->rendezvous(
-        [&] { std::copy(world_->bytes.begin(), world_->bytes.end(), data.begin()); });
+    const auto all = all_texts(rank_ == root ? text_of(data) : "");
+    std::memcpy(data.data(), all[size_t(root)].data(), data.size());
   }
 
   std::vector<std::string> all_texts(const std::string& mine) override {
@@ -236,6 +181,20 @@ class ThreadCommunicator final : public Communicator {
     size_t message;  // of the request
   };
 
+  Request start(std::span<const Transfer> transfers) override {
+    const Request id = new_request();
+    for (const Transfer& t : transfers) {
+      check(t.peer >= 0 && t.peer < size() && t.peer != rank_, "rank ", rank_,
+            " exchanges messages with rank ", t.peer);
+      const std::span<std::byte> data{t.data, size_t(t.bytes)};
+      if (t.kind == Transfer::Kind::kSend)
+        post_send(id, t.peer, data);
+      else
+        post_receive(id, t.peer, data);
+    }
+    return id;
+  }
+
   InFlight& add_request(int messages) {
     requests_.emplace_back().messages.reserve(size_t(messages));
     return requests_.back();
@@ -251,12 +210,6 @@ class ThreadCommunicator final : public Communicator {
   }
   std::vector<Message>& messages_of(Request id) { return requests_[size_t(id)].messages; }
   Message& message(const Receive& r) { return messages_of(r.request)[r.message]; }
-
-  // Both directions with one partner.
-  void exchange(Request id, Rank with, std::span<const std::byte> out, std::span<std::byte> in) {
-    if (!out.empty()) post_send(id, with, out);
-    if (!in.empty()) post_receive(id, with, in);
-  }
 
   void post_send(Request id, Rank to, std::span<const std::byte> data) {
     std::lock_guard lock(world_->mutex);
@@ -338,17 +291,21 @@ class ThreadCommunicator final : public Communicator {
     return true;
   }
 
+  template <class T>
+  static std::string text_of(std::span<T> data) {
+    return {reinterpret_cast<const char*>(data.data()), data.size_bytes()};
+  }
+  // Combines in the order of the ranks.
   template <class Combine>
   void reduce(std::span<double> values, Combine combine) {
-    world_->rendezvous([&] {
-      auto& all = world_->numbers;
-      if (world_->arrived == 0)
-        all.assign(values.begin(), values.end());
-      else
-        for (size_t i = 0; i < values.size(); ++i) all[i] = combine(all[i], values[i]);
-    });
-    world_->rendezvous(
-        [&] { std::copy_n(world_->numbers.begin(), values.size(), values.begin()); });
+    const auto all = all_texts(text_of(values));
+    std::memcpy(values.data(), all[0].data(), values.size_bytes());
+    for (size_t r = 1; r < all.size(); ++r)
+      for (size_t i = 0; i < values.size(); ++i) {
+        double other = 0;
+        std::memcpy(&other, all[r].data() + i * sizeof other, sizeof other);
+        values[i] = combine(values[i], other);
+      }
   }
 
   std::shared_ptr<ThreadState> world_;

@@ -1,11 +1,11 @@
 #include "execute/cuda/device_executor.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <optional>
 
 #include "core/check.h"
-#include "execute/cuda/op_groups.h"
 #include "execute/program_rows.h"
 #include "kernels/cuda/rows.h"
 
@@ -41,28 +41,24 @@ void prepare_rows(const BoundProgram& bound, OpId id, Prepared& work, MemoryLedg
   fill(b.absent, -std::numeric_limits<float>::infinity());
 }
 
+// The messages of a send, a receive or an all-to-all, without empty ones.
+Transfers messages_of(const BoundOp& b, Rank me) {
+  Transfers list;
+  if (!b.from_counts.empty())
+    list_all_to_all(b.group, me, b.from, b.from_counts, b.into, b.into_counts, list);
+  else if (!b.from.empty())
+    list.push_back(message_to(b.peer, b.from));
+  else if (!b.into.empty())
+    list.push_back(message_from(b.peer, b.into));
+  return list;
+}
+
 }  // namespace
-
-struct DeviceExecutor::Round {
-  std::vector<OpId> ops;
-  OpId last = -1;
-  DeviceTransport::Ticket ticket = -1;
-  bool known_over = false;
-  std::optional<Event> begin, end;  // timing; the end is when an op first knew of it
-};
-
-DeviceExecutor::~DeviceExecutor() = default;
 
 DeviceExecutor::DeviceExecutor(const Schedule& schedule, Rank rank, const DeviceKernel& kernel,
                                DeviceTransport* transport, const Options& options,
                                MemoryLedger& ledger)
-    : kernel_(kernel),
-      transport_(transport),
-      options_(options),
-      ledger_(ledger),
-      comm_(Stream::Priority::kHigh),
-      begin_(Event::Kind::kTiming),
-      end_(Event::Kind::kTiming) {
+    : kernel_(kernel), transport_(transport), options_(options), ledger_(ledger) {
   check(transport_ != nullptr || options.virtual_ranks || schedule.sharded.layout.world_size() == 1,
         "several ranks need a transport");
   check(options_.share == 1 || options_.virtual_ranks, "only virtual ranks run in part");
@@ -93,12 +89,9 @@ void DeviceExecutor::bind(const Schedule& schedule, Rank rank) {
 }
 
 void DeviceExecutor::make_rounds() {
-  for (const CommRound& round : comm_rounds(program())) {
+  for (CommRound& round : comm_rounds(program())) {
     for (const OpId op : round) ops_[size_t(op)].round = int(rounds_.size());
-    Round& r = rounds_.emplace_back();
-    r.ops = round;
-    r.last = round.back();
-    if (options_.times) r.begin.emplace(Event::Kind::kTiming), r.end.emplace(Event::Kind::kTiming);
+    rounds_.push_back({.ops = std::move(round)});
   }
 }
 
@@ -178,37 +171,6 @@ void DeviceExecutor::fill_inputs() {
   }
 }
 
-std::vector<Transfer> DeviceExecutor::transfers_of(OpId id) const {
-  const BoundOp& b = bound_->op(size_t(id));
-  std::vector<Transfer> transfers;
-  std::visit(Overload{[&](const Send&) {
-                        transfers.push_back(
-                            {Transfer::Kind::kSend, b.peer, b.from.data(), int64_t(b.from.size())});
-                      },
-                      [&](const Recv&) {
-                        transfers.push_back(
-                            {Transfer::Kind::kRecv, b.peer, b.into.data(), int64_t(b.into.size())});
-                      },
-                      [&](const AllToAll&) {
-                        std::byte *from = b.from.data(), *into = b.into.data();
-                        for (int i = 0; i < b.group.count; ++i) {
-                          const int64_t out = b.from_counts[size_t(i)],
-                                        in = b.into_counts[size_t(i)];
-                          if (b.group[i] == bound_->rank()) {
-                            comm_.copy(into, from, out);
-                          } else {
-                            transfers.push_back({Transfer::Kind::kSend, b.group[i], from, out});
-                            transfers.push_back({Transfer::Kind::kRecv, b.group[i], into, in});
-                          }
-                          from += out;
-                          into += in;
-                        }
-                      },
-                      [](const auto&) {}},
-             program().ops[size_t(id)].what);
-  return transfers;
-}
-
 void DeviceExecutor::post(size_t index, RunMode mode) {
   Round& round = rounds_[index];
   for (const OpId op : round.ops)
@@ -221,16 +183,20 @@ void DeviceExecutor::post(size_t index, RunMode mode) {
         comm_.wait(*before.done);
       }
     }
-  note(round.begin, comm_);
-  const auto* const gather = std::get_if<AllGather>(&program().ops[size_t(round.last)].what);
-  if (gather != nullptr) {
-    const BoundOp& b = bound_->op(size_t(round.last));
-    round.ticket = transport_->post_gather(b.group, b.into.data(), b.into_counts, comm_);
+  note(ops_[size_t(round.last())].begin, comm_);
+  const BoundOp& last = bound_->op(size_t(round.last()));
+  if (std::holds_alternative<AllGather>(program().ops[size_t(round.last())].what)) {
+    round.ticket = transport_->post_gather({last.group, last.into, last.into_counts}, comm_);
   } else {
-    std::vector<Transfer> transfers;
+    Transfers transfers;
     for (const OpId op : round.ops) {
-      const auto some = transfers_of(op);
-      transfers.insert(transfers.end(), some.begin(), some.end());
+      const BoundOp& b = bound_->op(size_t(op));
+      if (!b.from_counts.empty()) {
+        const int me = b.group.index_of(bound_->rank());
+        const auto own = part_of(b.from, b.from_counts, me);
+        comm_.copy(part_of(b.into, b.into_counts, me).data(), own.data(), int64_t(own.size()));
+      }
+      std::ranges::copy(messages_of(b, bound_->rank()), std::back_inserter(transfers));
     }
     round.ticket = transport_->post(transfers, comm_);
   }
@@ -240,7 +206,7 @@ void DeviceExecutor::post(size_t index, RunMode mode) {
 void DeviceExecutor::complete(Round& round) {
   if (round.ticket < 0) return;
   transport_->complete(round.ticket, compute_);
-  if (!round.known_over) note(round.end, compute_);
+  if (!round.known_over) note(ops_[size_t(round.last())].end, compute_);
   round.known_over = true;
 }
 
@@ -259,7 +225,7 @@ double DeviceExecutor::run(RunMode mode) {
   for (size_t i = 0; i < ops_.size(); ++i) {
     DeviceOp& op = ops_[i];
     if (op.round >= 0 && communicates()) {
-      if (mode == RunMode::kComputeOnly || rounds_[size_t(op.round)].last != OpId(i)) continue;
+      if (mode == RunMode::kComputeOnly || rounds_[size_t(op.round)].last() != OpId(i)) continue;
       if (mode == RunMode::kSerialised) {
         end_.record(compute_);
         comm_.wait(end_);
@@ -315,8 +281,8 @@ void DeviceExecutor::collect_times(RunMode mode) {
     if (op.round >= 0 && communicates()) {
       times_[i] = {};
       if (mode == RunMode::kComputeOnly) continue;
-      const Round& round = rounds_[size_t(op.round)];
-      times_[i] = {round.begin->seconds_since(begin_), round.end->seconds_since(begin_)};
+      const DeviceOp& last = ops_[size_t(rounds_[size_t(op.round)].last())];
+      times_[i] = {last.begin->seconds_since(begin_), last.end->seconds_since(begin_)};
       continue;
     }
     times_[i] = {op.begin->seconds_since(begin_), op.end->seconds_since(begin_)};

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "comm/cuda/device_transport.h"
+#include "execute/cuda/op_groups.h"
 #include "execute/executor.h"
 #include "execute/virtual_walk.h"
 #include "kernels/cuda/device_kernel.h"
@@ -56,7 +57,6 @@ class DeviceExecutor final : public Executor {
   // `transport` may be null for one rank or virtual ranks; it, kernel and ledger outlive this.
   DeviceExecutor(const Schedule& schedule, Rank rank, const DeviceKernel& kernel,
                  DeviceTransport* transport, const Options& options, MemoryLedger& ledger);
-  ~DeviceExecutor() override;
 
   void fill_inputs() override;
   using Executor::run;
@@ -90,7 +90,12 @@ class DeviceExecutor final : public Executor {
   }
 
  private:
-  struct Round;
+  struct Round {
+    CommRound ops;
+    DeviceTransport::Ticket ticket = -1;
+    bool known_over = false;
+    OpId last() const { return ops.back(); }  // whose events time the round
+  };
   bool communicates() const { return transport_ != nullptr && !options_.virtual_ranks; }
   void bind(const Schedule& schedule, Rank rank);
   void make_rounds();
@@ -105,7 +110,6 @@ class DeviceExecutor final : public Executor {
   void note(const std::optional<Event>& event, const Stream& stream) const {
     if (timing_ && event) event->record(stream);
   }
-  std::vector<Transfer> transfers_of(OpId op) const;
 
   const DeviceKernel& kernel_;
   DeviceTransport* transport_;
@@ -113,8 +117,8 @@ class DeviceExecutor final : public Executor {
   bool timing_ = options_.times;
   MemoryLedger& ledger_;
   std::vector<DeviceBuffer> slots_;
-  Stream compute_, comm_;
-  Event begin_, end_;
+  Stream compute_, comm_{Stream::Priority::kHigh};
+  Event begin_{Event::Kind::kTiming}, end_{Event::Kind::kTiming};
   std::unique_ptr<Graph> graph_;
   std::vector<DeviceOp> ops_;
   std::vector<Round> rounds_;
