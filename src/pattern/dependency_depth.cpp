@@ -198,7 +198,7 @@ class SegmentTree {
   std::vector<Node> nodes_;
   std::vector<IntervalType> types_;
   std::unordered_map<const void*, int> type_at_;
-  std::unordered_map<Key, int, ListHash> type_by_content_, node_by_content_;
+  std::map<Key, int> type_by_content_, node_by_content_;
   Node root_;  // no branch: its children share no group
 };
 

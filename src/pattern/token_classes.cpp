@@ -166,13 +166,4 @@ bool BranchLayout::same_group(int64_t a, int64_t b) const {
   return false;
 }
 
-size_t ListHash::operator()(const std::vector<int64_t>& list) const {
-  uint64_t hash = 0x9E3779B97F4A7C15u;
-  for (const int64_t value : list) {
-    hash = (hash ^ uint64_t(value)) * 0xBF58476D1CE4E5B9u;
-    hash ^= hash >> 29;
-  }
-  return size_t(hash);
-}
-
 }  // namespace longnet

@@ -7,8 +7,8 @@
 //   {0,4}: offsets 0 0    {1,5}: offsets 0 1    {2,3,6,7}: offsets 0 and none.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "core/problem.h"
@@ -40,10 +40,6 @@ struct TokenClass {
 std::vector<TokenClass> token_classes(std::span<const Dilation> branches,
                                       std::span<const int64_t> phases, int64_t length);
 
-struct ListHash {
-  size_t operator()(const std::vector<int64_t>& list) const;
-};
-
 // The branches of a pattern (none of them a summary branch) over one sequence, which their segments
 // and the phase parts cut into intervals.
 class BranchLayout {
@@ -69,7 +65,7 @@ class BranchLayout {
   std::vector<BranchRows> rows_;
   std::vector<Dilation> dilations_;
   std::vector<int64_t> key_;
-  std::unordered_map<std::vector<int64_t>, std::vector<TokenClass>, ListHash> classes_;
+  std::map<std::vector<int64_t>, std::vector<TokenClass>> classes_;
 };
 
 }  // namespace longnet
