@@ -12,9 +12,8 @@
 namespace longnet {
 namespace {
 
-// One direction: its heads, its ring, and the shard at hand.
+// One direction: its ring, and the shard at hand.
 struct Stream {
-  HeadRange heads;
   Ring ring;
   ShardVisit here = {};
 };
@@ -28,7 +27,7 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
     const auto shard_of = [&build, heads](Rank r) {
       return build.every_row_of({.first = r}, heads);
     };
-    return Stream{heads, {{.count = world}, rank, shard_of, direction}};
+    return Stream{{{.count = world}, rank, shard_of, direction}};
   };
   std::array streams{stream({0, half}, 1), stream({half, sharded.problem.num_heads - half}, -1)};
   for (Stream& s : streams) {
@@ -48,7 +47,7 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
     for (Stream& s : streams) {
       if (!build.sees(s.here.keys.rows.owners)) continue;
       Attend attend = build.attend(s.here.keys);
-      attend.heads = s.heads;
+      attend.heads = s.here.keys.rows.heads;
       s.here.in->uses.push_back(output.add(attend, {s.here.ready}));
     }
   }

@@ -67,7 +67,7 @@ void check_view(const Schedule& s, const RankProgram& p, Rank rank, OpId id, con
   if (view.first_piece() < 0 || view.first_piece() + view.num_pieces() > view.rows.num_pieces())
     return faults.add(rank, id, "slot ", view.slot, " has no such pieces");
   const Slot& slot = p.slots[size_t(view.slot)];
-  const int64_t bytes = slice_bytes(s.sharded, slot.kind, view.rows);
+  const int64_t bytes = view_bytes(s.sharded, slot.kind, {.rows = view.rows});
   if (bytes > slot.bytes)
     faults.add(rank, id, "needs ", bytes, " bytes in slot ", view.slot, ", which has ", slot.bytes);
 }

@@ -130,8 +130,8 @@ class DilatedProgram {
   void attend_and_merge(const Part& part) {
     const Slice rows{part.branch, {rank_, 1, 1}, part.queries, sharded_.all_heads()};
     if (scratch_ < 0) scratch_ = build_.add_slot(TensorKind::kPartial, SlotTag::kPartial, rows);
-    build_.grow_slot(scratch_, slice_bytes(sharded_, TensorKind::kPartial, rows));
     const SlotView into{scratch_, rows};
+    build_.grow_slot(scratch_, view_bytes(sharded_, TensorKind::kPartial, into));
     std::vector<OpId> after = output_;
     after.push_back(attend(part, into, last_merge_));
     last_merge_ = build_.add(Merge{into, build_.output()}, std::move(after));

@@ -34,7 +34,7 @@ class ProgramBuilder {
   SlotView output() const { return {kOutputSlot, own()}; }
 
   int add_slot(TensorKind kind, SlotTag tag, const Slice& largest) {
-    return add_slot(kind, tag, slice_bytes(sharded_, kind, largest));
+    return add_slot(kind, tag, view_bytes(sharded_, kind, {.rows = largest}));
   }
   int add_slot(TensorKind kind, SlotTag tag, int64_t bytes) {
     program_.slots.push_back({kind, tag, bytes});
@@ -68,7 +68,7 @@ class ProgramBuilder {
     const int differing = sharded_.layout.kind() == LayoutKind::kZigzag ? count : 1;
     int64_t bytes = 0;
     for (int i = 0; i < differing; ++i)
-      bytes = std::max(bytes, slice_bytes(sharded_, TensorKind::kKeyValue, slice_of(i)));
+      bytes = std::max(bytes, view_bytes(sharded_, TensorKind::kKeyValue, {.rows = slice_of(i)}));
     return bytes;
   }
 

@@ -18,10 +18,6 @@ int64_t row_bytes(const AttentionProblem& problem, TensorKind kind) {
   }
 }
 
-int64_t slice_bytes(const ShardedProblem& sharded, TensorKind kind, const Slice& slice) {
-  return view_bytes(sharded, kind, {.rows = slice});
-}
-
 std::vector<TokenRange> tokens_of(const ShardedProblem& s, const SlotView& view) {
   const RankGroup& owners = view.rows.owners;
   std::vector<TokenRange> out;

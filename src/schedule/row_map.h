@@ -120,7 +120,6 @@ void RowMap::for_each_run(const Piece& piece, int branch, int64_t head, TokenInt
 
 // Bytes of a row: K and V together, or O and LSE together.
 int64_t row_bytes(const AttentionProblem& problem, TensorKind kind);
-int64_t slice_bytes(const ShardedProblem& sharded, TensorKind kind, const Slice& slice);
 // Bytes of the pieces that an op touches, without a map of all others.
 int64_t view_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotView& view);
 // The tokens of the pieces of `view`, whose heads are not split, as ranges: few where shards follow
