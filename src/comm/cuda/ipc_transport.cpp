@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <deque>
 
 #include "comm/cuda/device_transport.h"
@@ -32,10 +34,10 @@ struct Notice {
 // Another rank's memory and events, as this process reaches them.
 struct Peer {
   std::vector<std::byte*> buffers;
-  std::vector<void*> opened;         // to be closed
-  std::vector<Event> imported;       // owned here
-  const Event* events = nullptr;     // imported, or the other thread's own
-  std::deque<Notice> offers, taken;  // arrived, not used yet
+  std::vector<void*> opened;                  // to be closed
+  std::vector<Event> imported;                // owned here
+  const Event* events = nullptr;              // imported, or the other thread's own
+  std::array<std::deque<Notice>, 2> notices;  // by kind: arrived, not used yet
 };
 
 class IpcTransport final : public DeviceTransport {
@@ -60,12 +62,13 @@ class IpcTransport final : public DeviceTransport {
     for (int i = 0; i < kEvents; ++i) events_.emplace_back(kind);
     if (host().size() == 1) return;
     peers_.resize(size_t(host().size()));
-    const auto tables =
-        host().all_texts(alone ? std::to_string(reinterpret_cast<uintptr_t>(this)) : handles());
+    const IpcTransport* const self = this;
+    const std::string address(reinterpret_cast<const char*>(&self), sizeof self);
+    const auto tables = host().all_texts(alone ? address : handles());
     for (size_t r = 0; r < tables.size(); ++r) {
       if (int(r) == host().rank()) continue;
       if (alone)
-        share(*reinterpret_cast<const IpcTransport*>(std::stoull(tables[r])), peers_[r]);
+        share(tables[r], peers_[r]);
       else
         open_handles(tables[r], peers_[r]);
     }
@@ -145,9 +148,11 @@ class IpcTransport final : public DeviceTransport {
   }
 
   // The other thread's buffers and events as they are.
-  static void share(const IpcTransport& other, Peer& peer) {
-    for (const auto& buffer : other.own_) peer.buffers.push_back(buffer.data());
-    peer.events = other.events_.data();
+  static void share(const std::string& address, Peer& peer) {
+    const IpcTransport* other = nullptr;
+    std::memcpy(&other, address.data(), sizeof other);
+    for (const auto& buffer : other->own_) peer.buffers.push_back(buffer.data());
+    peer.events = other->events_.data();
   }
 
   Notice offer_of(const Transfer& t, int event) const {
@@ -167,11 +172,11 @@ class IpcTransport final : public DeviceTransport {
   // Offers and acknowledgements come on one channel, in the order in which the peer wrote them.
   Notice next_notice(Rank from, Kind kind) {
     Peer& peer = peers_[size_t(from)];
-    auto& wanted = kind == Kind::kOffer ? peer.offers : peer.taken;
+    auto& wanted = peer.notices[size_t(kind)];
     while (wanted.empty()) {
       Notice notice{};
       host().wait(host().irecv(from, std::as_writable_bytes(std::span(&notice, 1))));
-      (notice.kind == Kind::kOffer ? peer.offers : peer.taken).push_back(notice);
+      peer.notices[size_t(notice.kind)].push_back(notice);
     }
     const Notice notice = wanted.front();
     wanted.pop_front();

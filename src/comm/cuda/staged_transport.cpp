@@ -1,7 +1,7 @@
 // mpi_host: device -> page-locked host memory -> the host communicator -> page-locked -> device.
 // Never hands a device pointer to MPI, so it works with one that knows no CUDA.
-#include <algorithm>
 #include <deque>
+#include <map>
 
 #include "comm/cuda/device_transport.h"
 #include "core/check.h"
@@ -19,7 +19,7 @@ class StagedTransport final : public DeviceTransport {
   void finish() override {
     landing_.synchronize();
     for (auto& parts : staged_) {
-      for (Part& part : parts) free_.push_back(std::move(part.staging));
+      for (Part& part : parts) free_.emplace(part.staging.size(), std::move(part.staging));
       parts.clear();
     }
     DeviceTransport::finish();
@@ -62,18 +62,16 @@ class StagedTransport final : public DeviceTransport {
 
   // The smallest free block that fits, else a new one: a warm run allocates none.
   PinnedBuffer take(int64_t bytes) {
-    auto best = free_.end();
-    for (auto it = free_.begin(); it != free_.end(); ++it)
-      if (it->size() >= bytes && (best == free_.end() || it->size() < best->size())) best = it;
+    const auto best = free_.lower_bound(bytes);
     if (best == free_.end()) return PinnedBuffer(bytes);
-    PinnedBuffer taken = std::move(*best);
+    PinnedBuffer taken = std::move(best->second);
     free_.erase(best);
     return taken;
   }
 
   Stream landing_{Stream::Priority::kHigh};
-  std::deque<std::vector<Part>> staged_;  // of each ticket
-  std::vector<PinnedBuffer> free_;
+  std::deque<std::vector<Part>> staged_;       // of each ticket
+  std::multimap<int64_t, PinnedBuffer> free_;  // by size
 };
 
 }  // namespace
