@@ -12,15 +12,25 @@
 namespace longnet {
 namespace {
 
-// Sends that wait for their receiver, who copies straight from the sender's buffer (rendezvous).
-using PostedSends = std::vector<std::span<const std::byte>>;
-
-// Sends from one rank to another, numbered from 0; a ring that grows only while it warms up.
+// Sends from one rank to another, numbered from 0. They wait for their receiver, who copies straight
+// from the sender's buffer (rendezvous), in a ring that grows only while it warms up.
 struct Channel {
-  PostedSends ring = PostedSends(16);
+  using Ring = std::vector<std::span<const std::byte>>;
+  Ring ring = Ring(16);
   int64_t posted = 0;    // sends so far
   int64_t copied = 0;    // receives done so far: they complete in order
   int64_t received = 0;  // receives posted so far
+
+  std::span<const std::byte>& at(int64_t number) { return ring[size_t(number) % ring.size()]; }
+  int64_t post(std::span<const std::byte> data) {
+    if (posted - copied == int64_t(ring.size())) {
+      Ring larger(ring.size() * 2);
+      for (int64_t i = copied; i < posted; ++i) larger[size_t(i) % larger.size()] = at(i);
+      ring = std::move(larger);
+    }
+    at(posted) = data;
+    return posted++;
+  }
 };
 
 // State shared by the ranks of one communicator. One mutex: copies happen outside of it.
@@ -166,11 +176,10 @@ class ThreadCommunicator final : public Communicator {
 
   // A message of a request.
   struct Message {
-    bool sends = false;
-    Rank peer = -1;
-    int64_t number = 0;           // in its channel
-    std::span<std::byte> into{};  // of a receive
-    bool copied = false;          // of a receive
+    Transfer what;
+    int64_t number;       // in its channel
+    bool copied = false;  // of a receive
+    bool sends() const { return what.kind == Transfer::Kind::kSend; }
   };
   struct InFlight {
     bool in_use = false;
@@ -183,14 +192,17 @@ class ThreadCommunicator final : public Communicator {
 
   Request start(std::span<const Transfer> transfers) override {
     const Request id = new_request();
+    const std::lock_guard lock(world_->mutex);
+    world_->throw_if_aborted();
     for (const Transfer& t : transfers) {
       check(t.peer >= 0 && t.peer < size() && t.peer != rank_, "rank ", rank_,
             " exchanges messages with rank ", t.peer);
-      const std::span<std::byte> data{t.data, size_t(t.bytes)};
-      if (t.kind == Transfer::Kind::kSend)
-        post_send(id, t.peer, data);
-      else
-        post_receive(id, t.peer, data);
+      const bool sends = t.kind == Transfer::Kind::kSend;
+      if (!sends) receives_.push_back({id, messages_of(id).size()});
+      messages_of(id).push_back(
+          {t, sends ? world_->channel(rank_, t.peer).post({t.data, size_t(t.bytes)})
+                    : world_->channel(t.peer, rank_).received++});
+      if (sends) world_->changed.notify_all();
     }
     return id;
   }
@@ -211,33 +223,9 @@ class ThreadCommunicator final : public Communicator {
   std::vector<Message>& messages_of(Request id) { return requests_[size_t(id)].messages; }
   Message& message(const Receive& r) { return messages_of(r.request)[r.message]; }
 
-  void post_send(Request id, Rank to, std::span<const std::byte> data) {
-    std::lock_guard lock(world_->mutex);
-    world_->throw_if_aborted();
-    Channel& c = world_->channel(rank_, to);
-    if (c.posted - c.copied == int64_t(c.ring.size())) grow(c);
-    c.ring[size_t(c.posted) % c.ring.size()] = data;
-    messages_of(id).push_back({.sends = true, .peer = to, .number = c.posted++});
-    world_->changed.notify_all();
-  }
-
-  static void grow(Channel& c) {
-    PostedSends larger(c.ring.size() * 2);
-    for (int64_t i = c.copied; i < c.posted; ++i)
-      larger[size_t(i) % larger.size()] = c.ring[size_t(i) % c.ring.size()];
-    c.ring = std::move(larger);
-  }
-
-  void post_receive(Request id, Rank from, std::span<std::byte> into) {
-    std::lock_guard lock(world_->mutex);
-    receives_.push_back({id, messages_of(id).size()});
-    messages_of(id).push_back(
-        {.peer = from, .number = world_->channel(from, rank_).received++, .into = into});
-  }
-
   // The send that a receive waits for is there, and its turn.
   bool can_copy(const Message& m) const {
-    const Channel& c = world_->channel(m.peer, rank_);
+    const Channel& c = world_->channel(m.what.peer, rank_);
     return c.copied == m.number && c.posted > m.number;
   }
 
@@ -245,6 +233,7 @@ class ThreadCommunicator final : public Communicator {
   void progress() {
     for (size_t i = 0; i < receives_.size();) {
       Message& m = message(receives_[i]);
+      const Rank peer = m.what.peer;
       std::span<const std::byte> send;
       {
         std::lock_guard lock(world_->mutex);
@@ -253,19 +242,18 @@ class ThreadCommunicator final : public Communicator {
           continue;
         }
         world_->throw_if_aborted();
-        const Channel& c = world_->channel(m.peer, rank_);
-        send = c.ring[size_t(m.number) % c.ring.size()];
-        ++world_->being_copied[size_t(m.peer)];
+        send = world_->channel(peer, rank_).at(m.number);
+        ++world_->being_copied[size_t(peer)];
       }
-      const bool fits = send.size() == m.into.size();
-      if (fits) std::copy(send.begin(), send.end(), m.into.begin());
+      const bool fits = int64_t(send.size()) == m.what.bytes;
+      if (fits) std::copy(send.begin(), send.end(), m.what.data);
       {
         std::lock_guard lock(world_->mutex);
-        ++world_->channel(m.peer, rank_).copied;
-        --world_->being_copied[size_t(m.peer)];
+        ++world_->channel(peer, rank_).copied;
+        --world_->being_copied[size_t(peer)];
         world_->changed.notify_all();
       }
-      check(fits, "rank ", m.peer, " sent ", send.size(), " bytes, expected ", m.into.size());
+      check(fits, "rank ", peer, " sent ", send.size(), " bytes, expected ", m.what.bytes);
       m.copied = true;
       receives_.erase(receives_.begin() + std::ptrdiff_t(i));
       i = 0;  // the next receive of this channel may stand anywhere
@@ -274,7 +262,7 @@ class ThreadCommunicator final : public Communicator {
 
   bool done_locked(Request id) {
     return std::ranges::all_of(messages_of(id), [&](const Message& m) {
-      return m.sends ? world_->channel(rank_, m.peer).copied > m.number : m.copied;
+      return m.sends() ? world_->channel(rank_, m.what.peer).copied > m.number : m.copied;
     });
   }
 
