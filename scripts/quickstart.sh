@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to a finished report: installs what is missing, builds, measures for real under mpirun on
-# the CPU, walks sixteen million tokens on virtual ranks, simulates what is not here (64 GPUs), and prints where the
-# report is. Seven minutes on two quiet cores once built. Run it again at any time.
+# the CPU, takes the paper's figure 5 in small, walks sixteen million tokens on virtual ranks, simulates what is not here
+# (64 GPUs), and prints where the report is. Eight minutes on two quiet cores once built. Run it again at any time.
 #   scripts/quickstart.sh [CONFIG]        (default: configs/quick.json)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -23,11 +23,15 @@ mpirun -np "$ranks" "$lnbench" check "$config" --set check.max_seq_len=16K --fil
 result=results/$(date -u +%Y%m%dT%H%M%SZ)-$(basename "$config" .json)
 say "the sweep (mpirun -np $ranks lnbench run $config)"
 mpirun -np "$ranks" "$lnbench" run "$config" -o "$result" | grep -vE '^[^#].* skipped_excluded'
+figure5=results/$(date -u +%Y%m%dT%H%M%SZ)-figure5-small
+say "figure 5 in small: 32K tokens per batch, sequences of 2K to 32K (lnbench run configs/figure5-cpu.json)"
+mpirun -np "$ranks" "$lnbench" run configs/figure5-cpu.json --set sweep.batch.tokens_per_batch=32K --set sweep.ranks="$ranks" \
+  --set sweep.seq_len=2K,4K,8K,16K,32K --set measure.min_samples=3 --set measure.max_samples=3 -o "$figure5"
 walk=results/$(date -u +%Y%m%dT%H%M%SZ)-sixteen-million
 say "sixteen million tokens on one device in the place of 16 ranks (lnbench run configs/sixteen-million.json)"
 "$lnbench" run configs/sixteen-million.json -o "$walk"
 say "the same up to 1B tokens on 64 GPUs, simulated (lnbench simulate configs/quick-cluster.json)"
 "$lnbench" simulate configs/quick-cluster.json --cluster configs/clusters/h100-ndr400.json -o "$result-simulated"
 say "report: measured marks are filled, simulated ones hollow"
-"$lnbench" report "$result" "$walk" "$result-simulated" -o "$result/report.html"
+"$lnbench" report "$result" "$figure5" "$walk" "$result-simulated" -o "$result/report.html"
 printf '\nreport: %s\n' "$root/$result/report.html"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plots and one self-contained HTML report from result directories.
 
-    make_report.py RESULT_DIR... [-o FILE.html] [--plots-dir DIR] [--validation FILE.json]
+    make_report.py RESULT_DIR... [-o FILE.html] [--plots-dir DIR] [--validation FILE.json] [--comparison FILE.json]
 
 With one directory the report is RESULT_DIR/report.html and the pictures stand in RESULT_DIR/plots; with
 several, both stand in the folder `together` of the first, or beside FILE.html. Exit codes: 0 written · 2 usage, or no
@@ -22,6 +22,7 @@ if __package__ in (None, ""):
 
 from report.charts import build_figures, write_pictures  # noqa: E402
 from report.claims import judge  # noqa: E402
+from report.compare import load_comparison  # noqa: E402
 from report.model import ResultError, load_run  # noqa: E402
 from report.page import render_page  # noqa: E402
 from report.rows import Context  # noqa: E402
@@ -69,6 +70,9 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--validation", type=Path, metavar="FILE.json", help="errors of the simulator, as lnbench validate writes them"
     )
+    parser.add_argument(
+        "--comparison", type=Path, metavar="FILE.json", help="two results side by side: verdicts, as lnbench report --compare writes them"
+    )
     return parser.parse_args(argv)
 
 
@@ -94,10 +98,11 @@ def main(argv: list[str] | None = None) -> int:
     plots = arguments.plots_dir or output.parent / "plots"
     try:
         ctx = make_context(arguments.results)
-        figures = build_figures(ctx)
+        comparison = load_comparison(arguments.comparison) if arguments.comparison else None
+        figures = build_figures(ctx, compared=comparison is not None)
         pictures = write_pictures(figures, plots)
         validation = load_validation(arguments.validation) if arguments.validation else None
-        write_text(output, render_page(ctx, figures, judge(ctx), validation))
+        write_text(output, render_page(ctx, figures, judge(ctx), validation, comparison))
     except (ResultError, OSError) as error:
         print(f"make_report.py: {error}", file=sys.stderr)
         return EXIT_USAGE

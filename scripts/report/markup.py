@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import html
 import json
@@ -40,11 +41,26 @@ def definition_list(pairs: list[tuple[str, object]]) -> str:
     )
 
 
+def packed(name: str, content: str) -> str:
+    """Data that the page's program unpacks when it needs them: gzip in base64, a twentieth of the text."""
+    data = base64.b64encode(gzip.compress(content.encode(), 6, mtime=0)).decode()
+    return f'<script type="text/plain" id="{attribute(name)}">{data}</script>'
+
+
+def heading(level: int, anchor: str, content: str) -> str:
+    """A heading that can be linked to; `content` is HTML."""
+    return f'<h{level} id="{attribute(anchor)}">{content} <a class="anchor" href="#{attribute(anchor)}" aria-label="link to this place">#</a></h{level}>'
+
+
+def section(anchor: str, title: str, content: str) -> str:
+    return f'<section id="{attribute(anchor)}">{heading(2, f"{anchor}-title", escape(title))}{content}</section>'
+
+
 def scroll_table(label: str, heads: Iterable[str], body: str) -> str:
     """A table that scrolls inside its box; `body` is HTML."""
     head = "".join(f'<th scope="col">{escape(h)}</th>' for h in heads)
     box = f'<div class="scroll" tabindex="0" role="region" aria-label="{attribute(label)}">'
-    return f"{box}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    return f"{box}<table><caption>{escape(label)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def table_row(cells: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import claims, claims_pattern
-from .markup import escape
+from .markup import escape, section
 from .rows import Context
 from .tables import fit_table, recorded_fits
 
@@ -56,7 +56,8 @@ def bullets(texts: tuple[str, ...]) -> str:
 
 
 def method_section(ctx: Context) -> str:
-    return (
-        f'<section id="method"><h2>Method</h2>{bullets(RULES)}<h3>Thresholds of the claims</h3>{bullets(THRESHOLDS)}'
-        f"<h3>Fitted exponents</h3>{fit_table(ctx)}{recorded_fits(ctx)}</section>"
+    return section(
+        "method",
+        "Method",
+        f"{bullets(RULES)}<h3>Thresholds of the claims</h3>{bullets(THRESHOLDS)}<h3>Fitted exponents</h3>{fit_table(ctx)}{recorded_fits(ctx)}",
     )

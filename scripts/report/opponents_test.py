@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import unittest
@@ -14,7 +13,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import itertools
 
-from report.charts import Figure, build_figures
+from report.charts import WIDTH, Figure, build_figures
 from report.rows import PLOT_PX, side_by_side
 from report.synthetic_fixture import K, context, full_sweep, opponent, opponents_sweep, point
 from report.tables import COLUMNS
@@ -28,35 +27,36 @@ def rows_of(drawn: Figure) -> list[dict]:
     return drawn.spec["datasets"]["rows"]
 
 
+def panel(drawn: Figure, name: str) -> list[dict]:
+    return [row for row in rows_of(drawn) if row["panel"] == name]
+
+
 class Opponents(unittest.TestCase):
-    def test_a_crowded_figure_becomes_one_picture_per_rank_count(self) -> None:
+    def test_a_crowded_figure_gets_a_panel_per_rank_count(self) -> None:
         records = opponents_sweep()
-        drawn = {f.name: f for f in build_figures(context(records)) if not f.absent}
-        parts = [drawn[f"latency-{p}"] for p in (1, 2, 4, 8)]
-        self.assertNotIn("latency", drawn)
+        drawn = figure(records, "latency")
         native = [r for r in records if r["params"]["collective"] == "native"]  # the others have their own figure
         self.assertLess(len(native), len(records))
-        self.assertEqual(sum(len(rows_of(f)) for f in parts), len(native))
-        self.assertEqual(sum(f.count for f in parts), len(native))
-        for ranks, part in zip((1, 2, 4, 8), parts):
-            self.assertEqual({r["ranks"] for r in rows_of(part)}, {ranks})
-            self.assertIn(f"{ranks} rank", part.title)
-        self.assertIn("latency", {f.name for f in build_figures(context(full_sweep()))})
-        self.assertIn("skipped", [layer["name"] for layer in figure(full_sweep(), "latency").spec["layer"]])
+        self.assertEqual((len(rows_of(drawn)), drawn.count), (len(native), len(native)))
+        self.assertEqual(drawn.spec["facet"]["sort"], ["1 rank", "2 ranks", "4 ranks", "8 ranks"])
+        self.assertEqual({(r["ranks"], r["panel"]) for r in rows_of(drawn)}, set(zip((1, 2, 4, 8), drawn.spec["facet"]["sort"])))
+        whole = figure(full_sweep(), "latency").spec
+        self.assertNotIn("facet", whole)
+        self.assertIn("skipped", [layer["name"] for layer in whole["layer"]])
 
     def test_split_keeps_limits_and_says_what_it_leaves_out(self) -> None:
         records = [opponent(8 * K, p, algorithm=a) for p in range(1, 8) for a in ("ring", "ulysses", "usp")]
         for record in records:
             record["memory"]["device_bytes"] = 1 << 32
-        parts = [f for f in build_figures(context(records)) if f.name.startswith("memory-")]
-        self.assertEqual([f.name for f in parts], ["memory-1", "memory-3", "memory-5", "memory-7"])
-        for part in parts:
-            self.assertEqual(sum(r["status"] == "limit" for r in rows_of(part)), 1)
-            self.assertIn("Shown are 1 rank, 3 ranks, 5 ranks, 7 ranks", part.caption)
+        drawn = figure(records, "memory")
+        names = ["1 rank", "3 ranks", "5 ranks", "7 ranks"]
+        self.assertEqual(drawn.spec["facet"]["sort"], names)
+        self.assertEqual([r["panel"] for r in rows_of(drawn) if r["status"] == "limit"], names)  # one in each
+        self.assertIn("Panels: 1 rank, 3 ranks, 5 ranks, 7 ranks; the others", drawn.caption)
+        self.assertEqual({r["ranks"] for r in rows_of(drawn) if "ranks" in r}, {1, 3, 5, 7})
 
     def test_bytes_of_all_algorithms_lie_on_their_formula(self) -> None:
-        drawn = figure(opponents_sweep(), "communication_ranks-65536")
-        rows = rows_of(drawn)
+        rows = panel(figure(opponents_sweep(), "communication_ranks"), "64K tokens")
         exact = {r["series"] for r in rows} - {"dilated", "sparse"}
         self.assertGreaterEqual(len(exact), 9)
         for row in rows:
@@ -66,7 +66,7 @@ class Opponents(unittest.TestCase):
         self.assertEqual(ring, {p: (p - 1) * 2 * (64 * K // p) * 768 * 4 for p in (2, 4, 8)})  # (P-1)·2cGde
 
     def test_marks_that_coincide_stand_side_by_side(self) -> None:
-        rows = rows_of(figure(opponents_sweep(), "communication_ranks-65536"))
+        rows = panel(figure(opponents_sweep(), "communication_ranks"), "64K tokens")
         places = [(r["ranks"], round(math.log(r["value"]), 1), r["shift"]) for r in rows]
         self.assertEqual(len(set(places)), len(places))
         single = [r for r in rows if r["series"] == "dilated"]
@@ -89,8 +89,7 @@ class Opponents(unittest.TestCase):
         few = [{"series": s, "source": "m", "ranks": p, "value": 1.0} for p in (1, 2, 4, 8) for s in "ab"]
         side_by_side(few, "ranks", close=lambda a, b: True)
         self.assertEqual({r["shift"] for r in few}, {-4.5, 4.5})  # the usual distance where there is room
-        for name in ("error_ranks", "causal_balance", "communication_ranks"):
-            self.assertEqual(json.loads((ROOT / f"plots/{name}.vl.json").read_text())["width"], PLOT_PX)
+        self.assertEqual(WIDTH, PLOT_PX)
 
     def test_causal_balance(self) -> None:
         records = opponents_sweep()
@@ -133,9 +132,10 @@ class Opponents(unittest.TestCase):
         for key in ("communication_only_s", "single_attend_s"):
             record["ablations"][key] = None
         drawn = figure([record], "ablations")
-        self.assertEqual([r["part"] for r in rows_of(drawn)], ["full", "compute only", "serialised"])
-        self.assertEqual({(r["overlap"], r["fragmentation"]) for r in rows_of(drawn)}, {("–", "–")})
-        self.assertEqual([layer["name"] for layer in drawn.spec["layer"]], ["bars"])
+        self.assertEqual([r["part"] for r in rows_of(drawn) if "value" in r], ["full", "compute only", "serialised"])
+        self.assertEqual([r["untimed"] for r in rows_of(drawn) if "value" not in r], ["not timed"])  # said, not left blank
+        self.assertEqual({(r["overlap"], r["fragmentation"]) for r in rows_of(drawn) if "value" in r}, {("–", "–")})
+        self.assertEqual([layer["name"] for layer in drawn.spec["layer"]], ["bars", "untimed"])
         record["ablations"] = None
         self.assertTrue(figure([record], "ablations").absent)
         many = [r for r in opponents_sweep() if r["params"]["collective"] == "native"]
@@ -146,26 +146,31 @@ class Opponents(unittest.TestCase):
     def test_captions_say_what_a_sample_is(self) -> None:
         record, other = (opponent(8 * K, 4, algorithm=a) for a in ("ring", "ulysses"))
         record["timing"]["reduction"] = "span"
-        caption = figure([record], "phases").caption
-        self.assertIn("each sample is from the first rank's begin to the last one's end.", caption)
-        self.assertNotIn("maximum", caption)
-        self.assertIn("end or the maximum over ranks.", figure([record, other], "phases").caption)
+        text = figure([record], "phases").source_text
+        self.assertIn("Source: measured, 1 point, 10 samples each", text)
+        self.assertIn("a sample is from the first rank's begin to the last one's end.", text)
+        self.assertNotIn("maximum", text)
+        self.assertIn("end or the maximum over ranks.", figure([record, other], "phases").source_text)
+        record["timing"]["ci_level"], record["timing"]["reduction"] = 0, None  # one sample has no interval
+        text = figure([record], "phases").source_text
+        self.assertNotIn("interval", text)
+        self.assertNotIn("a sample is", text)
 
     def test_stacked_phases_add_up_to_the_full_time(self) -> None:
         record = opponent(8 * K, 4, algorithm="ring")
         record["timing"]["median_s"] = 1.1  # another moment than that of the ablations
         record["ablations"] |= {"full_s": 1.0, "compute_only_s": 0.75, "communication_only_s": 0.5}
         record["phases"] = {"compute_s": 0.5, "merge_s": 0.125, "communication_s": 0.5, "exposed_communication_s": 0.25}
-        wanted = {"compute": 0.5, "exposed communication": 0.25, "merge": 0.125, "rest": 0.125}
+        wanted = {"compute": 0.5, "exposed messages": 0.25, "merge": 0.125, "waiting": 0.125}
         drawn = figure([record], "phases")
         shares = {r["phase"]: r["share"] for r in rows_of(drawn)}
-        self.assertEqual(shares.pop("all communication"), 0.5)  # a mark, not in the stack
+        self.assertEqual(shares.pop("all messages"), 0.5)  # a mark, not in the stack
         self.assertEqual(shares, wanted)
         self.assertNotIn("Left out", drawn.caption)
         record["ablations"]["compute_only_s"] = 1.25  # noise
         shares = {r["phase"]: r["share"] for r in rows_of(figure([record], "phases"))}
-        self.assertEqual(shares.pop("all communication"), 0.5)
-        self.assertEqual(shares["exposed communication"], -0.25)
+        self.assertEqual(shares.pop("all messages"), 0.5)
+        self.assertEqual(shares["exposed messages"], -0.25)
         self.assertAlmostEqual(sum(shares.values()), 1)
         record["ablations"]["compute_only_s"] = 0.75
         record["phases"]["compute_s"] = 0.75  # contains what communication cost it: counted twice
@@ -184,7 +189,7 @@ class Opponents(unittest.TestCase):
         wanted = {(r["params"]["algorithm"], r["params"]["ranks"]): r["check"]["rel_l2_error"] for r in records[:6]}
         self.assertEqual(values, wanted)
         self.assertIn("wrong", [layer["name"] for layer in drawn.spec["layer"]])
-        self.assertIn("Length of the sequence: 8K.", drawn.caption)
+        self.assertIn("Tokens: 8K.", drawn.caption)
         self.assertNotIn("wrong", [layer["name"] for layer in figure(records[3:6], "error_ranks").spec["layer"]])
         records[0]["check"]["spread_rel_l2_error"] = 5e-7  # over rows that are the same for every P
         values = {(r["series"], r["ranks"]): r["value"] for r in rows_of(figure(records, "error_ranks"))}
@@ -229,7 +234,7 @@ class Opponents(unittest.TestCase):
                 del record["params"][name]  # as older results have it
         labels = [context(records).index.label(p) for p in context(records).points]
         gathers = ["all_gather · head slice 2 · via bruck", "all_gather"]
-        wanted = ["usp zigzag · Pu 2", *gathers, "local (dense)", "sparse"]
+        wanted = ["usp zigzag · ulysses degree 2", *gathers, "local (dense)", "sparse"]
         self.assertEqual([label.replace(" · causal", "") for label in labels], wanted)
 
     def test_degrees_that_follow_the_ranks_name_no_series(self) -> None:

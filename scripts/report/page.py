@@ -1,4 +1,4 @@
-"""The report as one HTML file: sections in reading order, styles, data and scripts inlined.
+"""The report as one HTML file: the answer first, then figures, claims and points; the runs and the method at the end.
 
 A Content-Security-Policy allows only the inlined scripts (by hash) and no network at all, so that a
 name or reason in a result can neither run code nor call out.
@@ -6,16 +6,29 @@ name or reason in a result can neither run code nor call out.
 
 from __future__ import annotations
 
-import copy
 import functools
+import json
 import shlex
 from pathlib import Path
 from typing import Any
 
-from .charts import VEGA_LITE, Figure
+from .answer import answer_section
+from .charts import VEGA_LITE, Figure, load_json
 from .clusters import clusters_section
+from .compare import compare_section
 from .evidence import NOT_TESTED, Claim, Evidence
-from .markup import attribute, definition_list, escape, json_block, script_hash, script_json, script_safe
+from .markup import (
+    attribute,
+    definition_list,
+    escape,
+    heading,
+    json_block,
+    packed,
+    script_hash,
+    script_json,
+    script_safe,
+    section,
+)
 from .method import method_section
 from .model import Run
 from .noise import disturbances
@@ -50,10 +63,6 @@ def command_of(run: Run) -> str:
     return str(run.get("run.command") or "not recorded")
 
 
-def revision_of(run: Run) -> object:
-    return run.get("build.revision") or run.get("run.revision")
-
-
 def counted(devices: list[object]) -> list[str]:
     """Equal ones once: "8 × NVIDIA H200, ..."."""
     number_of: dict[str, int] = {}
@@ -83,40 +92,66 @@ def points_of(run: Run) -> str:
     return f"{len(run.points):,}" + (f" of {planned:,} planned" if planned else "")
 
 
+def run_title(ctx: Context, place: int) -> str:
+    name = ctx.runs[place - 1].name
+    return f"Run {place}: {name}" if len(ctx.runs) > 1 else name
+
+
+def verdict_chip(run: Run) -> str:
+    verdict = run.verdict
+    warning = verdict in ("interrupted", "incomplete", "no results")
+    tone = "good" if verdict.lower() in GOOD_VERDICTS else "warn" if warning else "bad"
+    return f'<span class="verdict {tone}">verdict: <strong>{escape(verdict)}</strong></span>'
+
+
 def header(ctx: Context) -> str:
-    first = ctx.runs[0]
-    title = first.name if len(ctx.runs) == 1 else f"{len(ctx.runs)} runs"
-    cards = []
+    """Which runs, and what a reader must know of them before any number."""
+    runs, notes = "", []
     for place, run in enumerate(ctx.runs, 1):
-        verdict = run.verdict
-        tone = (
-            "good"
-            if verdict.lower() in GOOD_VERDICTS
-            else "warn"
-            if verdict in ("interrupted", "incomplete", "no results")
-            else "bad"
-        )
-        counts = "".join(
-            f'<li class="status {attribute(s)}">{integer_label(n)} {escape(s)}</li>' for s, n in run.counts.items()
-        )
-        notes = "".join(f'<p class="notice">{escape(n)}</p>' for n in [*run.notes, *disturbances(run)])
-        name = f"<h2>Run {place}: {escape(run.name)}</h2>" if len(ctx.runs) > 1 else ""
-        description = f"<p>{escape(run.get('run.description'))}</p>" if run.get("run.description") else ""
-        facts = definition_list(
-            [
-                ("started", run.get("run.started_utc")),
-                ("finished", run.get("run.finished_utc") or ("not finished" if run.interrupted else None)),
-                ("revision", revision_of(run)),
-                ("machine", machine_of(run)),
-                ("points", points_of(run)),
-                ("command", command_of(run)),
-            ]
-        )
-        cards.append(
-            f'<section class="run">{name}<p class="verdict {tone}">verdict: <strong>{escape(verdict)}</strong></p>{notes}{description}'
-            f'<ul class="counts">{counts}</ul>{facts}</section>'
-        )
-    return f'<header><p class="kind">LongNet-Bench report</p><h1>{escape(title)}</h1>{"".join(cards)}</header>'
+        name = run_title(ctx, place)
+        runs += f'<p class="run-line"><a href="#run-{place}">{escape(name)}</a> {verdict_chip(run)} {points_of(run)} points</p>'
+        which = f"Run {place}: " if len(ctx.runs) > 1 else ""
+        notes += [f'<p class="notice">{which}{escape(note)}</p>' for note in [*run.notes, *disturbances(run)]]
+    said = "".join(notes)
+    if len(notes) > 2:
+        said = f'<details><summary class="notice">{len(notes)} notes on how far these times can be trusted</summary>{said}</details>'
+    title = " · ".join(run.name for run in ctx.runs)
+    return f'<header><p class="kind">LongNet-Bench report</p><h1>{escape(title)}</h1>{runs}{said}</header>'
+
+
+def run_card(ctx: Context, place: int) -> str:
+    """Everything that is known of one run: what, when, where, and how to repeat it."""
+    run = ctx.runs[place - 1]
+    counts = "".join(f'<li class="status {attribute(s)}">{integer_label(n)} {escape(s)}</li>' for s, n in run.counts.items())
+    facts = definition_list(
+        [
+            ("started", run.get("run.started_utc")),
+            ("finished", run.get("run.finished_utc") or ("not finished" if run.interrupted else None)),
+            ("revision", run.get("build.revision") or run.get("run.revision")),
+            ("machine", machine_of(run)),
+            ("points", points_of(run)),
+            ("config", run.get("run.config_path")),
+            ("SHA-256 of the resolved config", run.get("run.config_sha256")),
+            ("cluster", run.get("run.cluster.name")),
+            ("SHA-256 of the cluster", run.get("run.cluster_sha256")),
+        ]
+    )
+    blocks = "".join(
+        f"<details><summary>{name}</summary>{json_block(run.get(key))}</details>"
+        for name, key in (("environment", "environment"), ("build", "build"), ("ranks", "ranks"), ("resolved config", "run.config"))
+        if run.get(key)
+    )
+    description = f"<p>{escape(run.get('run.description'))}</p>" if run.get("run.description") else ""
+    return (
+        f'<section class="run">{heading(3, f"run-{place}", escape(run_title(ctx, place)))}{verdict_chip(run)}{description}'
+        f'<ul class="counts">{counts}</ul><pre class="command">{escape(command_of(run))}</pre>{facts}{blocks}</section>'
+    )
+
+
+def runs_section(ctx: Context) -> str:
+    cards = "".join(run_card(ctx, place) for place in range(1, len(ctx.runs) + 1))
+    how = "<p>To repeat a run, check out its revision, build it, and run the command on the same kind of machine.</p>"
+    return section("runs", "Runs and their environment", how + cards)
 
 
 def figure_link(name: str, figures: list[Figure]) -> str:
@@ -147,39 +182,44 @@ def evidence_items(claim: Claim) -> str:
     return "".join(items)
 
 
-def claim_row(claim: Claim, figures: list[Figure]) -> str:
+def claim_row(number: int, claim: Claim, figures: list[Figure]) -> str:
     css = claim.status.replace(" ", "-")
     source = f'<span class="by">{escape(claim.source)}</span>' if claim.source else ""
     seen = evidence_items(claim) or "<li>no points</li>"
     links = ", ".join(link for link in (figure_link(n, figures) for n in claim.figures) if link) or "none"
     return (
-        f'<tr data-claim="{attribute(claim.title)}" data-status="{attribute(claim.status)}"><th scope="row">{escape(claim.title)}<p class="quote">{escape(claim.quote)}</p></th>'
+        f'<tr id="claim-{number}" data-claim="{attribute(claim.title)}" data-status="{attribute(claim.status)}"><th scope="row">{escape(claim.title)}<p class="quote">{escape(claim.quote)}</p></th>'
         f'<td class="verdict-cell"><span class="badge {css}">{escape(claim.status)}</span>{source}</td>'
         f"<td><ul>{seen}</ul></td><td>{escape(claim.test)}</td><td>{links}</td></tr>"
     )
 
 
 def claims_section(claims: list[Claim], figures: list[Figure]) -> str:
-    rows = "".join(claim_row(c, figures) for c in claims)
-    return (
-        '<section id="claims"><h2>The paper’s claims</h2><p>Each status is computed from the points of this report, one source at a time. The badge is that of the strongest '
+    rows = "".join(claim_row(number, c, figures) for number, c in enumerate(claims, 1))
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("claim", "status", "what was seen", "how it is tested", "figure"))
+    return section(
+        "claims",
+        "The paper’s claims",
+        "<p>Each status is computed from the points of this report, one source at a time. The badge is that of the strongest "
         'source that tested the claim: measured before replayed, extrapolated and simulated.</p><div class="scroll" tabindex="0" role="region" aria-label="claims">'
-        '<table class="claims"><thead><tr><th scope="col">claim</th><th scope="col">status</th><th scope="col">what was seen</th>'
-        f'<th scope="col">how it is tested</th><th scope="col">figure</th></tr></thead><tbody>{rows}</tbody></table></div></section>'
+        f'<table class="claims"><caption>the claims, and what this report’s points say of them</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>',
     )
 
 
 def figure_html(figure: Figure) -> str:
     name = attribute(figure.name)
-    chips = "".join(f'<span class="by">{escape(s)}</span>' for s in figure.sources)
+    chips = "".join(f' <span class="by">{escape(s)}</span>' for s in figure.sources)
+    says = f"{figure.title}. {figure.finding}".strip()
     return (
-        f'<figure id="figure-{name}"><h3>{escape(figure.title)} {chips}</h3><div class="card"><div class="chart" data-figure="{name}" role="img" '
-        f'aria-label="{attribute(figure.title)}"></div></div><figcaption>{escape(figure.caption)}</figcaption></figure>'
+        f'<figure>{heading(3, f"figure-{name}", escape(figure.title) + chips)}<div class="card"><div class="chart" data-figure="{name}" role="img" '
+        f'aria-label="{attribute(says)}"></div></div><figcaption><p><strong>{escape(figure.finding)}</strong> {escape(figure.source_text)}</p>'
+        f"<details><summary>how to read it</summary><p>{escape(figure.caption)}</p></details></figcaption></figure>"
+        f"{packed(f'data-{figure.name}', json.dumps(for_screen(figure)))}"
     )
 
 
 def figures_section(figures: list[Figure]) -> str:
-    drawn = [f for f in figures if not f.absent]
+    more = [f for f in figures if f.more]
     absent = "".join(
         f'<li data-absent="{attribute(f.name)}"><strong>{escape(f.title)}</strong>: {escape(f.absent)}</li>'
         for f in figures
@@ -190,65 +230,33 @@ def figures_section(figures: list[Figure]) -> str:
         f'<li><span class="mark {s}" aria-hidden="true"></span> <strong>{s}</strong>: {text}</li>'
         for s, text in SOURCE_MEANING.items()
     )
-    return (
-        '<section id="figures"><h2>Figures</h2><p>Click a legend entry to single out a series, again to release it; hover over a mark for exact values; '
-        f'the menu of a figure saves it as SVG or PNG.</p><ul class="key">{key}<li><span class="mark cross" aria-hidden="true">×</span> not run, or wrong</li></ul>'
-        f'<noscript><p class="notice">The figures need JavaScript; the same pictures are the SVG and PNG files written with this report.</p></noscript>'
-        f"{''.join(figure_html(f) for f in drawn)}{missing}</section>"
+    shown = "".join(figure_html(f) for f in figures if not f.more and not f.absent)
+    rest = "".join(map(figure_html, more))
+    behind = f'<details id="more"><summary>{plural(len(more), "more figure")}</summary>{rest}</details>' if more else ""
+    return section(
+        "figures",
+        "Figures",
+        "<p>Colour is the algorithm, dash the number of ranks, the fill of a mark its source. Click a legend entry to single out a series, again to release it; "
+        f'hover over a mark for exact values; the menu of a figure saves it.</p><ul class="key">{key}<li><span class="mark cross" aria-hidden="true">×</span> not run, or wrong</li></ul>'
+        f"{shown}{behind}{missing}",
     )
 
 
-def environment_section(ctx: Context) -> str:
-    parts = []
-    for place, run in enumerate(ctx.runs, 1):
-        name = f"<h3>Run {place}: {escape(run.name)}</h3>" if len(ctx.runs) > 1 else ""
-        blocks = "".join(
-            f"<details{' open' if key == 'environment' else ''}><summary>{key}</summary>{json_block(run.get(key))}</details>"
-            for key in ("environment", "build", "ranks")
-            if run.get(key)
-        )
-        parts.append(name + (blocks or "<p>Not recorded.</p>"))
-    return f'<section id="environment"><h2>Environment</h2>{"".join(parts)}</section>'
-
-
-def reproduce_section(ctx: Context) -> str:
-    parts = []
-    for place, run in enumerate(ctx.runs, 1):
-        name = f"<h3>Run {place}: {escape(run.name)}</h3>" if len(ctx.runs) > 1 else ""
-        facts = definition_list(
-            [
-                ("revision", revision_of(run)),
-                ("config", run.get("run.config_path")),
-                ("SHA-256 of the resolved config", run.get("run.config_sha256")),
-                ("cluster", run.get("run.cluster.name")),
-                ("SHA-256 of the cluster", run.get("run.cluster_sha256")),
-            ]
-        )
-        config = run.get("run.config")
-        shown = (
-            f"<details><summary>resolved config</summary>{json_block(config)}</details>"
-            if config is not None
-            else "<p>The resolved config is not recorded.</p>"
-        )
-        parts.append(f'{name}<pre class="command">{escape(command_of(run))}</pre>{facts}{shown}')
-    return f'<section id="reproduce"><h2>How to reproduce</h2><p>Check out the revision, build it, and run the command on the same kind of machine.</p>{"".join(parts)}</section>'
-
-
 def for_screen(figure: Figure) -> dict[str, Any]:
-    """The spec as embedded, compiled to Vega: as wide as its container, no title, since the page has one."""
-    import vl_convert
-
-    spec = copy.deepcopy(figure.spec)
-    spec["width"] = "container"
-    spec["autosize"] = {"type": "fit-x", "contains": "padding", "resize": True}
-    spec["title"] = {"text": spec["title"]["subtitle"], "fontSize": 12, "fontWeight": "normal", "color": "#555555"}
-    compiled = vl_convert.vegalite_to_vega(spec, vl_version=VEGA_LITE)
-    del compiled["$schema"]  # names an older Vega than the one inlined, which reads it all the same
-    return compiled
+    """The spec with those fields of its rows alone that it names."""
+    bare = {k: v for k, v in figure.spec.items() if k != "datasets"}
+    text = json.dumps(bare)
+    rows = figure.spec["datasets"]["rows"]
+    used = {name for name in {key for row in rows for key in row} if f'"{name}"' in text or f"datum.{name}" in text}
+    return bare | {"datasets": {"rows": [{k: v for k, v in row.items() if k in used} for row in rows]}}
 
 
 def render_page(
-    ctx: Context, figures: list[Figure], claims: list[Claim], validation: dict[str, Any] | None = None
+    ctx: Context,
+    figures: list[Figure],
+    claims: list[Claim],
+    validation: dict[str, Any] | None = None,
+    comparison: dict[str, Any] | None = None,
 ) -> str:
     styles = (ASSETS / "report.css").read_text(encoding="utf-8")
     program = script_safe((ASSETS / "report.js").read_text(encoding="utf-8"))
@@ -259,18 +267,25 @@ def render_page(
         "img-src data: blob:; connect-src 'none'; base-uri 'none'; form-action 'none'"
     )
     names = " · ".join(r.name for r in ctx.runs)
-    sections = (
-        ("claims", "Claims"),
-        ("figures", "Figures"),
-        ("table", "Table"),
-        ("skipped", "Skipped"),
-        *([("validation", "Validation")] if validation else []),
-        ("method", "Method"),
-        *([("clusters", "Clusters")] if any(isinstance(run.get("run.cluster"), dict) for run in ctx.runs) else []),
-        ("environment", "Environment"),
-        ("reproduce", "Reproduce"),
-    )
-    nav = "".join(f'<a href="#{anchor}">{text}</a>' for anchor, text in sections)
+    first = figure_html(drawn[0]) if drawn else ""
+    answer = compare_section(ctx, comparison) if comparison else answer_section(ctx, claims, first)
+    others = figures if comparison else [f for f in figures if not drawn or f is not drawn[0]]
+    noscript = '<noscript><p class="notice">The figures need JavaScript; the same pictures are the SVG and PNG files written with this report.</p></noscript>'
+    sections = [
+        noscript,
+        answer,
+        figures_section(others),
+        claims_section(claims, figures),
+        section("table", "All points", full_table(ctx)),
+        section("skipped", "Points without a result", skipped_table(ctx)),
+        validation_section(validation) if validation else "",
+        runs_section(ctx),
+        clusters_section(ctx),
+        method_section(ctx),
+    ]
+    anchors = ("answer", "figures", "claims", "table", "skipped", "validation", "runs", "clusters", "method")
+    body = "\n".join(sections)
+    nav = "".join(f'<a href="#{a}">{a.capitalize()}</a>' for a in anchors if f'<section id="{a}">' in body)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -283,20 +298,13 @@ def render_page(
 <style>{styles}</style>
 </head>
 <body>
+<a class="skip" href="#answer">Skip to the answer</a>
 <nav aria-label="sections">{nav}</nav>
 <main>
 {header(ctx)}
-{claims_section(claims, figures)}
-{figures_section(figures)}
-<section id="table"><h2>All points</h2>{full_table(ctx)}</section>
-<section id="skipped"><h2>Points without a result</h2>{skipped_table(ctx)}</section>
-{validation_section(validation) if validation else ""}
-{method_section(ctx)}
-{clusters_section(ctx)}
-{environment_section(ctx)}
-{reproduce_section(ctx)}
+{body}
 </main>
-<script type="application/json" id="figure-specs">{script_json({f.name: for_screen(f) for f in drawn})}</script>
+<script type="application/json" id="style">{script_json(load_json("style.json"))}</script>
 <script>{library}</script>
 <script>{program}</script>
 </body>

@@ -1,87 +1,189 @@
-// Behaviour of the report: draws the figures, sorts and filters the tables. No network, no storage.
+// Behaviour of the report: draws figures when they come near the window, fills, sorts and filters the tables.
+// No network, no storage. Data stand in the page as gzip in base64.
 "use strict";
 (() => {
-  const specs = JSON.parse(document.getElementById("figure-specs").textContent);
+  const style = JSON.parse(document.getElementById("style").textContent);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const charts = [...document.querySelectorAll(".chart")];
   const state = { views: {}, errors: [] };
   window.longnetReport = state; // figures by name, for the console and for tests
 
-  const phone = (box) => box.clientWidth < 560;
+  async function unpack(id) {
+    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  }
+
+  function wrapped(text, characters) {
+    return text.split(" ").reduce((lines, word) => {
+      if (`${lines.at(-1)} ${word}`.length > characters) lines.push(word);
+      else lines[lines.length - 1] = `${lines.at(-1)} ${word}`.trim();
+      return lines;
+    }, [""]);
+  }
+
+  // The spec at the size of its box, in the colours of the page.
+  function fitted(text, width) {
+    const colours = style.themes[dark.matches ? "dark" : "light"];
+    const spec = JSON.parse(text.replace(/"(@\w+|#[0-9A-Fa-f]{6})"/g, (found, name) => JSON.stringify(colours[name] ?? name)));
+    const config = JSON.parse(JSON.stringify(style.config).replace(/@\w+/g, (name) => colours[name]));
+    const phone = width < 560;
+    const columns = phone ? (spec.config.legend.columns < 4 ? 1 : 2) : spec.config.legend.columns;
+    spec.config = { ...config, legend: { ...config.legend, columns } };
+    spec.title = { ...spec.title, text: wrapped(spec.title.subtitle, width / 6.6), subtitle: null, fontSize: 12, fontWeight: "normal", color: colours["@soft"] };
+    if (spec.facet) {
+      spec.columns = phone ? 1 : spec.columns;
+      spec.spec.width = Math.floor((width - 100) / spec.columns) - 20;
+    } else {
+      Object.assign(spec, { width: "container", autosize: { type: "fit-x", contains: "padding", resize: true } });
+    }
+    if (phone) spec.params.forEach((p) => Object.assign(p, { mark_size: { value: 36 }, side_scale: { value: 0.45 } }[p.name]));
+    return spec;
+  }
 
   async function draw(box) {
-    const spec = specs[box.dataset.figure];
-    if (phone(box)) {
-      spec.config.legend.columns = spec.config.legend.columns < 4 ? 1 : 2; // fewer where labels are long
-      const named = spec.axes.filter((axis) => axis.labelLimit); // lanes and points by name
-      named.forEach((axis) => { axis.labelLimit = 150; });
-      if (named.length) Object.assign(spec.config.legend, { columns: 1, labelLimit: 150 });
-      const size = spec.signals.find((signal) => signal.name === "mark_size");
-      if (size) size.value = 36;
-      const side = spec.signals.find((signal) => signal.name === "side_scale"); // of marks beside each other
-      if (side) side.value = 0.45;
-      spec.title.text = spec.title.text.split(" · ");
-    }
+    const name = box.dataset.figure;
     try {
-      const result = await vegaEmbed(box, spec, {
-        mode: "vega", renderer: "svg", actions: { export: true, source: false, compiled: false, editor: false },
-        downloadFileName: box.dataset.figure, tooltip: { theme: "light" },
+      const result = await vegaEmbed(box, fitted(await unpack(`data-${name}`), box.clientWidth), {
+        mode: "vega-lite", renderer: "svg", actions: { export: true, source: false, compiled: false, editor: false },
+        downloadFileName: name, tooltip: { theme: dark.matches ? "dark" : "light" },
       });
-      state.views[box.dataset.figure] = result.view;
+      box.querySelector("svg").setAttribute("aria-hidden", "true"); // the box has the text
+      box.dataset.theme = dark.matches ? "dark" : "light";
+      state.views[name] = result.view;
     } catch (error) {
-      state.errors.push(`${box.dataset.figure}: ${error}`);
+      state.errors.push(`${name}: ${error}`);
       box.textContent = `This figure could not be drawn: ${error}`;
     }
   }
 
-  function sortKey(row, column) {
-    const cell = row.cells[column];
-    const text = cell.dataset.value;
-    if (cell.classList.contains("number")) return text === "" ? null : Number(text);
-    return text;
+  const begun = new Map();
+  const once = (box) => begun.get(box) ?? begun.set(box, draw(box)).get(box);
+  const near = new IntersectionObserver((entries) => entries.filter((e) => e.isIntersecting).forEach((e) => once(e.target)), { rootMargin: "400px" });
+  dark.addEventListener("change", () => [...begun.keys()].forEach(draw));
+  state.drawAll = () => Promise.all(charts.map(once));
+  // Those before "more", one by one, so that printing finds them.
+  async function drawLater() {
+    for (const box of charts.filter((c) => !c.closest("details"))) {
+      await new Promise((resume) => (window.requestIdleCallback ?? setTimeout)(resume));
+      await once(box);
+    }
   }
 
-  // Empty cells stay last in either direction; equal rows keep their order.
-  function sortBy(table, column, direction) {
-    const body = table.tBodies[0];
-    const rows = [...body.rows].map((row, place) => ({ row, place, key: sortKey(row, column) }));
-    const empty = (key) => key === null || key === "";
-    rows.sort((a, b) => {
-      if (empty(a.key) || empty(b.key)) return (empty(a.key) ? 1 : 0) - (empty(b.key) ? 1 : 0) || a.place - b.place;
-      const order = typeof a.key === "number" && typeof b.key === "number" ? a.key - b.key : String(a.key).localeCompare(String(b.key), "en");
-      return order * direction || a.place - b.place;
-    });
-    body.append(...rows.map((entry) => entry.row));
-  }
+  const PAGE = 100; // rows of a table before "all rows"
 
-  function makeSortable(table) {
-    const heads = [...table.tHead.rows[0].cells];
-    heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
-      const ascending = head.getAttribute("aria-sort") !== "ascending";
-      heads.forEach((other) => other.setAttribute("aria-sort", "none"));
-      head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
-      sortBy(table, column, ascending ? 1 : -1);
-    }));
-  }
+  function makeTable(section) {
+    const table = section.querySelector("table");
+    const groups = section.querySelector(".groups");
+    let data, shown, sorting = { column: -1, direction: 1 }, all = false;
 
-  function makeFilter(input) {
-    const status = document.getElementById("filter-state");
-    input.addEventListener("input", () => {
-      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-      let visible = 0, all = 0;
-      document.querySelectorAll("section.points").forEach((section) => {
-        section.querySelectorAll("tbody tr").forEach((row) => {
-          const cells = [...row.cells].map((cell) => cell.textContent.toLowerCase());
-          cells.push(section.dataset.source);
-          row.hidden = !words.every((word) => cells.some((text) => text.includes(word)));
-          all += 1;
-          visible += row.hidden ? 0 : 1;
-        });
+    function visible(column) {
+      const box = groups.querySelector(`[value="${column.group}"]`);
+      return !box || box.checked;
+    }
+
+    function head() {
+      const row = table.tHead.insertRow();
+      data.columns.forEach((column, place) => {
+        const cell = document.createElement("th");
+        cell.scope = "col";
+        cell.className = column.number ? "number" : "";
+        cell.setAttribute("aria-sort", "none");
+        const button = document.createElement("button");
+        button.type = "button";
+        button.textContent = column.title;
+        button.addEventListener("click", () => sortBy(place));
+        cell.append(button);
+        row.append(cell);
       });
-      status.textContent = words.length ? `${visible} of ${all} points` : "";
+    }
+
+    function body() {
+      const rows = shown.slice(0, all ? undefined : PAGE).map((place) => {
+        const row = document.createElement("tr");
+        data.columns.forEach((column, c) => {
+          const cell = document.createElement(c === 0 ? "th" : "td");
+          if (c === 0) cell.scope = "row";
+          const exact = data.exact[place][c];
+          cell.textContent = data.shown[place][c];
+          cell.dataset.value = exact ?? "";
+          if (column.number) Object.assign(cell, { className: "number", title: exact ?? "" });
+          if (column.css) cell.className = `${column.css} ${exact}`;
+          row.append(cell);
+        });
+        return row;
+      });
+      table.tBodies[0].replaceChildren(...rows);
+      [...table.rows].forEach((row) => data.columns.forEach((column, c) => { row.cells[c].hidden = !visible(column); }));
+      const rest = section.querySelector(".rest");
+      rest.hidden = all || shown.length <= PAGE;
+      rest.textContent = `Show all ${shown.length} rows`;
+    }
+
+    // Empty cells stay last in either direction; equal rows keep their order.
+    function sortBy(column) {
+      const heads = [...table.tHead.rows[0].cells];
+      const direction = heads[column].getAttribute("aria-sort") === "ascending" ? -1 : 1;
+      heads.forEach((h) => h.setAttribute("aria-sort", "none"));
+      heads[column].setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
+      sorting = { column, direction };
+      order();
+      body();
+    }
+
+    function order() {
+      if (sorting.column < 0) return;
+      const empty = (key) => key === null || key === "";
+      shown.sort((i, j) => {
+        const [a, b] = [data.exact[i][sorting.column], data.exact[j][sorting.column]];
+        if (empty(a) || empty(b)) return (empty(a) ? 1 : 0) - (empty(b) ? 1 : 0) || i - j;
+        const way = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en");
+        return way * sorting.direction || i - j;
+      });
+    }
+
+    async function fill() {
+      data = JSON.parse(await unpack(`points-${section.dataset.source}`));
+      shown = data.shown.map((_, place) => place);
+      head();
+      body();
+    }
+
+    function filter(words) {
+      shown = data.shown.map((_, place) => place).filter((place) => {
+        const cells = [...data.shown[place], section.dataset.source].map((text) => text.toLowerCase());
+        return words.every((word) => cells.some((text) => text.includes(word)));
+      });
+      order();
+      body();
+      return [shown.length, data.shown.length];
+    }
+
+    groups.addEventListener("change", body);
+    section.querySelector(".rest").addEventListener("click", () => { all = true; body(); });
+    section.querySelector(".csv").addEventListener("click", () => {
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([data.csv], { type: "text/csv" }));
+      link.download = `points-${section.dataset.source}.csv`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
     });
+    return { fill, filter, csv: () => data.csv };
   }
 
-  document.querySelectorAll("table.sortable").forEach(makeSortable);
-  const filter = document.getElementById("filter");
-  if (filter) makeFilter(filter);
-  state.ready = Promise.all([...document.querySelectorAll(".chart")].map(draw)).then(() => Object.keys(state.views).length);
+  state.tables = [...document.querySelectorAll("section.points")].map(makeTable);
+  document.getElementById("filter")?.addEventListener("input", (event) => {
+    const words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const counts = state.tables.map((table) => table.filter(words));
+    const sum = (place) => counts.reduce((total, count) => total + count[place], 0);
+    document.getElementById("filter-state").textContent = words.length ? `${sum(0)} of ${sum(1)} points` : "";
+  });
+
+  async function begin() {
+    if (charts.length) await once(charts[0]); // the answer
+    await Promise.all(state.tables.map((table) => table.fill()));
+    charts.forEach((box) => near.observe(box));
+    drawLater();
+    return charts.length;
+  }
+  state.ready = begin();
 })();

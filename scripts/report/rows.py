@@ -10,10 +10,11 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from .model import Point, Run
-from .series import DEFAULTS, SeriesIndex, collective_name
+from .series import DEFAULTS, SeriesIndex, collective_name, group_by
 from .units import MISSING, duration_label, percent_label, token_label
 
 Row = dict[str, Any]
@@ -28,7 +29,9 @@ class Drawing:
     suffix: str = ""  # of the file name and the anchor, when a figure has several pictures
     title: str = ""  # appended to the figure's title
     note: str = ""  # appended to the caption
+    finding: str = ""  # what it shows, where the ends of its lines do not say it
     params: dict[str, Any] = field(default_factory=dict)  # values of the spec's parameters
+    panels: list[str] = field(default_factory=list)  # names of the panels that its rows are in
 
 
 @dataclass
@@ -36,6 +39,12 @@ class Context:
     points: list[Point]
     runs: list[Run]
     index: SeriesIndex
+
+    @cached_property
+    def one_batch(self) -> set[tuple[Any, ...]]:
+        """Lines whose batch follows from the length, as with constant tokens: elsewhere each batch is a line."""
+        lines = group_by(self.points, lambda p: line_key(self, p))
+        return {key for (key,), some in lines.items() if all(len({p.batch for p in g}) == 1 for g in group_by(some, lambda p: p.seq_len).values())}
 
 
 Builder = Callable[[Context], list[Drawing]]
@@ -45,7 +54,7 @@ def interval_text(point: Point, scale: float = 1.0) -> str:
     low, high, level = (point.num(f"timing.{k}") for k in ("ci_low_s", "ci_high_s", "ci_level"))
     if low is None or high is None:
         return "none"
-    confidence = f" ({percent_label(level)})" if level is not None else ""
+    confidence = f" ({percent_label(level)})" if level else ""
     return f"{duration_label(low * scale, 5)} … {duration_label(high * scale, 5)}{confidence}"
 
 
@@ -61,6 +70,7 @@ def batch_text(point: Point) -> str:
 
 def base_row(ctx: Context, point: Point) -> Row:
     count = sample_count(point)
+    batch = "" if line_key(ctx, point) in ctx.one_batch else f" {point.batch}"
     return {
         "id": point.text("id"),
         "run": point.run,
@@ -72,7 +82,8 @@ def base_row(ctx: Context, point: Point) -> Row:
         "length_label": token_label(point.seq_len),
         "ranks": point.ranks,
         "ranks_label": ctx.index.rank_label(point.ranks),
-        "batch": point.batch,
+        "line": f"{point.source} {point.run} {point.ranks}{batch}",
+        "rank_line": f"{point.source} {point.run} {point.seq_len}{batch}",
         "batch_text": batch_text(point),
         "median": duration_label(point.median_s, 6),
         "interval": interval_text(point),
@@ -90,6 +101,30 @@ def timed_row(ctx: Context, point: Point, scale: float = 1.0) -> Row:
         if point.source == "simulated":  # a colour, not a scale: legends would fill their hollow marks
             row["band_colour"] = ctx.index.styles[ctx.index.label(point)].colour
     return row
+
+
+def asked(ctx: Context) -> dict[str, int]:
+    """What the runs swept, by the name of an axis: how many values the points of one run and source have."""
+    most: dict[str, int] = {}
+    for points in group_by([p for p in ctx.points if p.ok], lambda p: p.run, lambda p: p.source).values():
+        timed = [p for p in points if p.median_s and p.seq_len]
+        constant = group_by(timed, lambda p: line_key(ctx, p), lambda p: p.batch * (p.seq_len or 0))
+        found: dict[str, list[Any]] = {
+            "seq_len": [p.seq_len for p in points],
+            "ranks": [p.ranks for p in points],
+            "several_ranks": [p.group_ranks for p in points if p.group_ranks > 1],
+            "pattern": [p.pattern for p in points],
+            "exact": [(p.algorithm, p.text("params.layout")) for p in points if p.pattern == "dense" and p.group_ranks > 1],
+            "collective": [collective_of(p) for p in points],
+            "causal_ranks": [p.ranks for p in points if p.get("params.causal") is True and p.value("work.balance")],
+            "depth": [p.seq_len for p in points if p.num("metrics.dependency_depth_layers") is not None],
+            "peak": [True for p in points if p.value("work.share_of_peak")],
+            "phases": [True for p in points if p.value("phases.compute_s") is not None],
+            "ablations": [True for p in points if p.value("ablations.full_s")],
+            "constant_tokens": max(([p.seq_len for p in g] for g in constant.values()), key=lambda g: len(set(g)), default=[]),
+        }
+        most |= {name: max(most.get(name, 0), len(set(values))) for name, values in found.items()}
+    return most
 
 
 def timed_points(ctx: Context) -> list[Point]:
@@ -176,6 +211,18 @@ def side_by_side(rows: list[Row], *keys: str, close: Callable[[float, float], bo
             for position, row in enumerate(beside):
                 row["shift"] = step * (position - middle)
     return {"side_space": EDGE_PX + max((abs(row.get("shift", 0.0)) for row in rows), default=0.0)}
+
+
+def range_of(values: Sequence[float], label: Callable[[float], str]) -> str:
+    """ "2 % to 80 %", or one of them where both read alike."""
+    return " to ".join(dict.fromkeys((label(min(values)), label(max(values))))) if values else ""
+
+
+def per_source(points: list[Point], text: Callable[[list[Point]], str]) -> str:
+    """What a text says of the points of each source, apart: "2 % to 80 % (measured); 40 % (simulated)."."""
+    groups = group_by(points, lambda p: p.source).items()
+    said = [f"{words} ({source})" for (source,), some in groups if (words := text(some))]
+    return "; ".join(said) + "." if said else ""
 
 
 def single(rows: list[Row], points: list[Point], **extra: Any) -> list[Drawing]:

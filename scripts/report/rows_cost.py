@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any
 
 from .model import Point, Run
-from .rows import Context, Drawing, Row, base_row, side_by_side, single, spread, timed_points
-from .rows_time import point_label, point_order, shortened
+from .rows import Context, Drawing, Row, base_row, per_source, range_of, side_by_side, single, spread, timed_points
+from .rows_time import fairly, point_label, point_order, shortened
 from .series import group_by
 from .units import (
     MISSING,
     bytes_label,
     duration_label,
     integer_label,
+    listed,
     number,
     percent_label,
     plural,
@@ -21,10 +23,10 @@ from .units import (
     significant,
 )
 
-MAX_BARS = 28
-MAX_LANE_RANKS = 16
+MAX_BARS = 16
+MAX_LANE_RANKS = 4
 NEVER_PX = 7  # of the first cross, below the top edge
-PHASES = ("compute", "exposed communication", "merge", "rest")
+PHASES = ("compute", "exposed messages", "merge", "waiting")
 OVERLAP = 0.01  # of the full time: parts that pass it by more overlap
 
 
@@ -47,6 +49,8 @@ def communication_rows(ctx: Context, points: list[Point]) -> list[Row]:
             row["value"] = shown / point.group_batch
         if predicted or counted:
             row["predicted_value"] = (predicted or counted or 0) / point.group_batch
+        if "value" not in row:
+            row["uncounted"] = True
         rows.append(row)
     return rows
 
@@ -133,26 +137,22 @@ def memory(ctx: Context) -> list[Drawing]:
             row["value"] = peak_memory(point)
         if predicted:
             row["predicted_value"] = predicted
+        if "value" not in row:
+            row["uncounted"] = True
         rows.append(row)
     if not rows:
         return []
     for point in ctx.points:
         predicted = point.num("memory.predicted_peak_bytes")
         if point.status in ("skipped_memory", "oom") and point.seq_len and predicted:
-            row = base_row(ctx, point) | {"value": predicted, "predicted": exact_bytes(predicted)}
+            row = base_row(ctx, point) | {"value": predicted, "predicted": exact_bytes(predicted), "refused": True}
             rows.append(row | {"reason": point.text("reason") or "no reason given"})
     limits = device_limits(ctx, shown)
     for label, value in limits.items():
-        rows.append(
-            {
-                "status": "limit",
-                "label": label,
-                "value": value,
-                "text": exact_bytes(value),
-                "caption": f"{bytes_label(value, 3)}: {label}",
-            }
-        )
-    return single(rows, shown, note="" if limits else "The limit of the device is not recorded.")
+        rows.append({"status": "limit", "label": label, "value": value, "text": exact_bytes(value)})
+    named = [f"{bytes_label(value, 3)} ({label})" for label, value in sorted(limits.items(), key=lambda item: -item[1])]
+    note = f"Red lines, from the top: {', '.join(named)}." if named else "The limit of the device is not recorded."
+    return single(rows, shown, note=note)
 
 
 def share_of_peak(ctx: Context) -> list[Drawing]:
@@ -166,7 +166,8 @@ def share_of_peak(ctx: Context) -> list[Drawing]:
         )
     above = [r for r in rows if (r["value"] or 0) > 1]
     note = f"WARNING: {len(above)} points lie above 100 %: their peak or their time is wrong." if above else ""
-    return single(rows, shown, note=note)
+    finding = per_source(shown, lambda some: f"{range_of([p.num('work.share_of_peak') or 0 for p in some], percent_label)} of the peak")
+    return single(rows, shown, note=note, finding=finding)
 
 
 def disjoint_parts(point: Point) -> dict[str, float] | None:
@@ -182,15 +183,15 @@ def disjoint_parts(point: Point) -> dict[str, float] | None:
 def phases(ctx: Context) -> list[Drawing]:
     split = [p for p in timed_points(ctx) if p.value("phases.compute_s") is not None]
     able = [p for p in split if disjoint_parts(p)]
-    longest = sorted(able, key=lambda p: (p.ranks > 1, p.seq_len or 0, p.ranks), reverse=True)[:MAX_BARS]
-    shown = sorted(longest, key=lambda p: point_order(ctx, p))
+    longest = sorted(able, key=lambda p: (p.ranks > 1, p.seq_len or 0, p.ranks), reverse=True)
+    shown = sorted(fairly(longest, MAX_BARS), key=lambda p: point_order(ctx, p))
     rows: list[Row] = []
     for order, point in enumerate(shown):
         full = point.full_s or 1.0
         times = disjoint_parts(point) or {}
         everything = point.value("phases.communication_s")
         if everything:
-            times["all communication"] = everything
+            times["all messages"] = everything
         for phase_order, (phase, seconds) in enumerate(times.items()):
             rows.append(
                 {
@@ -206,13 +207,19 @@ def phases(ctx: Context) -> list[Drawing]:
                 }
             )
     note = (
-        f"Shown are {len(shown)} of {len(able)} points: the longest on the most ranks."
+        f"Shown are {len(shown)} of {len(able)} points: of each source the longest on the most ranks."
         if len(shown) < len(able)
         else ""
     )
     if len(able) < len(split):
         note += f" Left out: {plural(len(split) - len(able), 'point')} whose parts overlap, by their records."
-    return single(rows, shown, note=note.strip())
+
+    def typical(some: list[Point]) -> str:
+        parts = [(disjoint_parts(p) or {}, p.full_s or 1.0) for p in some]
+        shares = {phase: statistics.median(times[phase] / full for times, full in parts) for phase in PHASES}
+        return "at the median " + ", ".join(f"{phase} {percent_label(share)}" for phase, share in shares.items())
+
+    return single(rows, shown, note=note.strip(), finding=per_source(shown, typical))
 
 
 def coverage(ctx: Context) -> list[Drawing]:
@@ -238,6 +245,7 @@ def coverage(ctx: Context) -> list[Drawing]:
                         "value": value,
                         "value_text": percent_label(value),
                         "branch": f"branch {place + 1}",
+                        "line": f"{point.source} {point.run} {point.ranks} {place}",
                         "width": integer_label(number(branch.get("segment_length"))),
                         "rate": integer_label(number(branch.get("dilation_rate"))),
                     }
@@ -292,7 +300,12 @@ def dependency_depth(ctx: Context) -> list[Drawing]:
     )
     highest = max((row.get(key, 0) for row in rows for key in ("value", "bound")), default=0)
     note = f"Not computed, because the segments cut each other too irregularly: {plural(unknown, 'point')}." if unknown else ""
-    return single(rows, list(shown.values()), params=params | {"top": max(4, 1 + math.ceil(highest))}, note=note)
+    counted = [row["value"] for row in rows if "value" in row]
+    never = sum("never_px" in row for row in rows)
+    finding = f"{listed(counted, integer_label) or 'No'} layers until every token has heard from every other"
+    finding += f"; never for {plural(never, 'point')}." if never else "."
+    top = params | {"top": max(4, 1 + math.ceil(highest))}
+    return single(rows, list(shown.values()), note=note, finding=finding, params=top)
 
 
 def timeline(ctx: Context) -> list[Drawing]:
@@ -305,9 +318,11 @@ def timeline(ctx: Context) -> list[Drawing]:
         if rows:
             hidden = point.group_ranks - MAX_LANE_RANKS
             note = f"The first {MAX_LANE_RANKS} of {point.group_ranks} ranks." if hidden > 0 else ""
-            drawings.append(
-                Drawing(rows, [point], suffix=str(len(drawings) + 1), title=point_label(ctx, point), note=note)
-            )
+            title = point_label(ctx, point).replace("\n", " · ")
+            last = max(row["end_s"] for row in rows)
+            busy = sum(row["end_s"] - row["begin_s"] for row in rows if row["phase"] == "compute" and row["order"] < 100)
+            finding = f"The step ends after {duration_label(last)}; rank 0 computes for {percent_label(busy / (last or 1.0))} of it ({point.source})."
+            drawings.append(Drawing(rows, [point], str(len(drawings) + 1), title, note, finding))
     return drawings
 
 
@@ -317,6 +332,13 @@ def lane_order(lane: str) -> int:
     kinds = ("compute", "copy", "communication", "gather", "send", "receive")
     kind = kinds.index(name) if name in kinds else len(kinds)
     return kind * 10 + min(9, int(number_text) if number_text.isdigit() else 0)
+
+
+def phase_of(op: str) -> str:
+    """Which of the report's four colours an operation has."""
+    if op in ("attend", "pack", "select", "reset", "copy"):
+        return "compute"
+    return {"merge": "merge", "wait": "waiting"}.get(op, "exposed messages")
 
 
 def timeline_rows(point: Point) -> list[Row]:
@@ -333,6 +355,7 @@ def timeline_rows(point: Point) -> list[Row]:
                 "lane": f"rank {int(rank)} · {lane}",
                 "order": int(rank) * 100 + lane_order(lane),
                 "op": str(op.get("op") or "op"),
+                "phase": phase_of(str(op.get("op"))),
                 "detail": str(op.get("detail") or MISSING),
                 "begin_s": begin,
                 "end_s": end,

@@ -12,15 +12,17 @@ from .rows import (
     base_row,
     collective_of,
     interval_text,
+    per_source,
+    range_of,
     sample_count,
     side_by_side,
     single,
     timed_points,
     without_collective,
 )
-from .rows_time import point_label, point_order
+from .rows_time import fairly, point_label, point_order
 from .series import DEFAULTS, group_by, scalar_params
-from .units import MISSING, duration_label, percent_label, plural, significant, token_label
+from .units import MISSING, duration_label, listed, percent_label, plural, ratio_label, significant, token_label
 
 MAX_POINTS = 14  # of the ablations: four bars each
 CURVE_STEPS = 24  # of the closed form
@@ -45,8 +47,9 @@ def one_length(ctx: Context, points: list[Point]) -> tuple[list[Point], str]:
             lengths.values(), key=lambda g: (len({p.ranks for p in g}), common[g[0].seq_len], g[0].seq_len or 0)
         )
         kept += {p.ranks: p for p in reversed(best)}.values()
-    chosen = sorted({p.seq_len for p in kept if p.seq_len})
-    return kept, f"Length of the sequence: {', '.join(map(token_label, chosen))}."
+    chosen = [p.seq_len for p in kept if p.seq_len]
+    each = ", each line at one of them" if len(set(chosen)) > 1 else ""
+    return kept, f"Tokens: {listed(chosen, token_label)}{each}."
 
 
 def ring_balance(ranks: float) -> float:
@@ -84,18 +87,24 @@ def causal_balance(ctx: Context) -> list[Drawing]:
     if rings:
         worst = max(abs((p.value("work.balance") or 0) / ring_balance(p.ranks) - 1) for p in rings)
         note += f" The contiguous ring is within {percent_label(worst)} of P/(2P − 1)."
-    return single(rows, shown, note=note, params=params)
+    finding = per_source(shown, lambda some: f"balance {range_of([p.value('work.balance') or 0 for p in some], percent_label)}")
+    return single(rows, shown, note=note, finding=finding, params=params)
 
 
 def ablations(ctx: Context) -> list[Drawing]:
     """Four bars per point, as shares of its full time; of many points the longest on the most ranks."""
     able = [p for p in ctx.points if p.ok and p.seq_len and (p.value("ablations.full_s") or 0) > 0]
     able.sort(key=lambda p: (p.ranks > 1, p.seq_len or 0, p.ranks), reverse=True)
-    shown = sorted(able[:MAX_POINTS], key=lambda p: point_order(ctx, p))
+    shown = sorted(fairly(able, MAX_POINTS), key=lambda p: point_order(ctx, p))
     rows = [row for order, point in enumerate(shown) for row in ablation_rows(ctx, point, order)]
     left = len(able) - len(shown)
-    note = f"Shown are {len(shown)} of {len(able)} points: the longest on the most ranks." if left else ""
-    return single(rows, shown, note=note)
+    note = f"Shown are {len(shown)} of {len(able)} points: of each source the longest on the most ranks." if left else ""
+
+    def exposed(some: list[Point]) -> str:
+        shares = [p.exposed_s / p.full_s for p in some if p.exposed_s is not None and p.full_s and p.ranks > 1]
+        return f"exposed messages take {range_of(shares, percent_label)} of the full time on several ranks" if shares else ""
+
+    return single(rows, shown, note=note, finding=per_source(shown, exposed))
 
 
 def ablation_rows(ctx: Context, point: Point, order: int) -> list[Row]:
@@ -113,16 +122,13 @@ def ablation_rows(ctx: Context, point: Point, order: int) -> list[Row]:
         "fragmentation": f"{significant(compute / attend)}×" if compute and attend else MISSING,
     }
     rows: list[Row] = []
-    for part_order, (part, key) in enumerate(ABLATIONS):
+    for part, key in ABLATIONS:
         seconds = point.value(f"ablations.{key}")
+        row: Row = {"label": point_label(ctx, point), "order": order, "source": point.source, "part": part}
         if seconds is None:
+            rows.append(row | {"untimed": "no messages" if point.ranks == 1 else "not timed"})
             continue
-        row: Row = {
-            "label": point_label(ctx, point),
-            "order": order,
-            "source": point.source,
-            "part": part,
-            "part_order": part_order,
+        row |= {
             "value": seconds / whole,
             "share_text": percent_label(seconds / whole),
             "time": duration_label(seconds, 5),
@@ -190,7 +196,8 @@ def collectives(ctx: Context) -> list[Drawing]:
         note = f"{note} Without a native run the fastest collective is 1.".strip()
     ends = [row[key] for row in rows for key in ("low", "value", "high") if key in row]
     params = {"low": min([0.9, *(e - 0.05 for e in ends)]), "high": max([1.1, *(e + 0.05 for e in ends)])}
-    return single(rows, [p for g in chosen for p in g], note=note, params=params)
+    finding = per_source([p for g in chosen for p in g], lambda some: f"{range_of([r['value'] for r in rows if r['source'] == some[0].source], ratio_label)} the time of native")
+    return single(rows, [p for g in chosen for p in g], note=note, finding=finding, params=params)
 
 
 def choice_label(ctx: Context, point: Point) -> str:
@@ -209,6 +216,7 @@ def choice_row(ctx: Context, point: Point, base: Point, order: int) -> Row:
         "label": choice_label(ctx, point),
         "order": order,
         "source": point.source,
+        "algorithm": point.algorithm,
         "collective": collective_of(point),
         "baseline": collective_of(base),
         "value": (point.median_s or 0.0) * scale,

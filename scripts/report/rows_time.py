@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import textwrap
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -22,27 +25,29 @@ from .rows import (
     timed_row,
 )
 from .series import group_by, sources_of
-from .units import duration_label, plural, ratio_label, significant, token_label
+from .units import duration_label, listed, percent_label, plural, ratio_label, significant, token_label
 
-SLOT_PX = 11  # height of one row of × at the top edge
+SLOT_PX = 11  # height of one row of × in the strip above a plot
+STRIP_PX = 120  # at most, of all rows
 MAX_LENGTHS = 4  # lines per series in the scaling figures
-MAX_STRIPS = 60
+MAX_STRIPS = 30
+LABEL_CHARACTERS = 36  # of a line of a point's name
 
 TIE = 1.05  # about the median error of predictions on a calibrated machine, and of repeated measurements
 
 
-def stopped_rows(ctx: Context, missing: list[Point]) -> tuple[list[Row], int]:
-    """Rows of × at the top edge, a line of them for each series, and the space that they take."""
+def stopped_rows(ctx: Context, missing: list[Point]) -> tuple[list[Row], dict[str, int]]:
+    """Rows of × in a strip of their own above the values, a line of them for each series, and the strip's height."""
+    if not missing:
+        return [], {}
     lanes = sorted({ctx.index.label(p) for p in missing})
+    step = min(SLOT_PX, STRIP_PX / len(lanes))
     rows = [
         base_row(ctx, point)
-        | {
-            "slot": 7 + SLOT_PX * lanes.index(ctx.index.label(point)),
-            "reason": point.text("reason") or "no reason given",
-        }
+        | {"slot": 7 + step * lanes.index(ctx.index.label(point)), "reason": point.text("reason") or "no reason given"}
         for point in missing
     ]
-    return rows, 14 + SLOT_PX * len(lanes)
+    return [*rows, {"strip": True}], {"strip_px": round(14 + step * (len(lanes) - 1))}
 
 
 def latency(ctx: Context) -> list[Drawing]:
@@ -53,7 +58,7 @@ def latency(ctx: Context) -> list[Drawing]:
     rows = [timed_row(ctx, p, 1.0 / p.group_batch) for p in shown]
     if not rows:
         return []
-    stopped, space = stopped_rows(ctx, [p for p in ctx.points if not p.ok and p.seq_len])
+    stopped, params = stopped_rows(ctx, [p for p in ctx.points if not p.ok and p.seq_len])
     rows += stopped
     note = (
         "Points of a batch larger than 1 show the time of the batch divided by its sequences."
@@ -62,7 +67,7 @@ def latency(ctx: Context) -> list[Drawing]:
     )
     if any(p.replicas > 1 for p in shown):
         note += " Of ranks in groups that share the batch: the sequences of one group."
-    return single(rows, shown, note=note, params={"skip_space": space})
+    return single(rows, shown, note=note, params=params)
 
 
 def constant_token_lines(ctx: Context) -> list[list[Point]]:
@@ -75,19 +80,22 @@ def batch_runtime(ctx: Context) -> list[Drawing]:
     lines = constant_token_lines(ctx)
     shown = [p for line in lines for p in line]
     totals = sorted({p.batch * (p.seq_len or 0) for p in shown})
-    note = f"Tokens per batch: {', '.join(token_label(t) for t in totals)}."
+    note = f"Tokens per batch: {listed(totals, token_label)}."
     # Points without a time belong here when their run holds as many tokens per batch.
     held = {(p.run, p.batch * (p.seq_len or 0)) for p in shown}
     missing = [p for p in ctx.points if not p.ok and p.seq_len and (p.run, p.batch * p.seq_len) in held]
-    stopped, space = stopped_rows(ctx, missing)
-    return single([timed_row(ctx, p) for p in shown] + stopped, shown, note=note, params={"skip_space": space})
+    stopped, params = stopped_rows(ctx, missing)
+    return single([timed_row(ctx, p) for p in shown] + stopped, shown, note=note, params=params)
 
 
 def time_per_token(ctx: Context) -> list[Drawing]:
     constant = {id(p) for line in constant_token_lines(ctx) for p in line}
     lines = group_by([p for p in timed_points(ctx) if id(p) not in constant], lambda p: line_key(ctx, p))
     shown = [p for line in lines.values() if len({p.seq_len for p in line}) >= 2 for p in line]
-    return single([timed_row(ctx, p, 1.0 / (p.batch * (p.seq_len or 1))) for p in shown], shown)
+    rows = [timed_row(ctx, p, 1.0 / (p.batch * (p.seq_len or 1))) for p in shown]
+    for row in rows:
+        row["value_text"] = duration_label(row["value"], 4)
+    return single(rows, shown)
 
 
 SAME_PROBLEM = ("heads", "kv_heads", "head_dim", "dtype", "causal", "kernel", "mode", "transport", "cluster")
@@ -134,8 +142,8 @@ def largest_batches(members: list[Point]) -> list[Point]:
 
 
 def map_title(ctx: Context, run: int, source: str, cluster: str) -> str:
-    place = f"{source} on {cluster}" if cluster else source
-    return place if len(ctx.runs) == 1 else f"{place}, run {run + 1}"
+    place = f"{source} on {cluster}" if cluster else source if len(sources_of(ctx.points)) > 1 else ""
+    return ", ".join(filter(None, [place, f"run {run + 1}" if len(ctx.runs) > 1 else ""]))
 
 
 def map_suffix(source: str, run: int, number: int) -> str:
@@ -164,7 +172,11 @@ def crossover(ctx: Context) -> list[Drawing]:
         numbers[(run, source)] += 1
         points = [*best, *(pairs[id(p)] for p in best)]
         title = map_title(ctx, run, source, cluster)
-        drawings.append(Drawing(rows, points, suffix=map_suffix(source, run, number), title=title))
+        faster = sum(row["value"] > 1 for row in rows)
+        best_row = max(rows, key=lambda row: row["value"])
+        finding = f"Dilated attention is faster than the fastest exact algorithm in {faster} of {plural(len(rows), 'cell')}"
+        finding += f", by {ratio_label(best_row['value'])} at {best_row['length_label']} on {best_row['ranks_label']} ({source})."
+        drawings.append(Drawing(rows, points, map_suffix(source, run, number), title, finding=finding))
     return drawings
 
 
@@ -199,10 +211,12 @@ def winners(ctx: Context) -> list[Drawing]:
             numbers[(run, source)] += 1
             points = [p for places in ranked.values() for p in places[:2]]
             title = map_title(ctx, run, source, cluster)
-            title += "".join(f", {shape[place].replace('_', ' ')} {problem[place]}" for place in varied)
+            title = ", ".join(filter(None, [title, *(f"{shape[place].replace('_', ' ')} {problem[place]}" for place in varied)]))
             if ranked[next(iter(ranked))][0].get("params.causal"):
-                title += ", causal"
-            drawings.append(Drawing(rows, points, suffix=map_suffix(source, run, number), title=title))
+                title = ", ".join(filter(None, [title, "causal"]))
+            wins = Counter(row["winner"] for row in rows).most_common()
+            finding = f"Of {plural(len(rows), 'cell')}: " + ", ".join(f"{name} is fastest in {n}" for name, n in wins)
+            drawings.append(Drawing(rows, points, map_suffix(source, run, number), title, finding=f"{finding} ({source})."))
     return drawings
 
 
@@ -230,8 +244,7 @@ def winner_row(ctx: Context, cell: tuple[Any, ...], maps: dict[str, Any], cluste
         "value": factor,
         "value_text": f"≈ {ratio_label(factor)}" if is_tie(first, second) else ratio_label(factor),
         "flips": "; ".join(elsewhere) or "the same",
-        "flips_here": bool(elsewhere),
-    }
+    } | ({"flips_here": True} if elsewhere else {})
 
 
 def baseline_of(first: Point, candidates: list[Point], length: Callable[[Point], Any]) -> Point:
@@ -256,13 +269,14 @@ def scaling_rows(
         for point in ordered:
             ratio = (first.median_s or 0.0) / (point.median_s or 1.0)
             number = ratio * first.ranks if value == "speedup" else ratio
-            text = f"{significant(number)}×" if value == "speedup" else f"{significant(100 * number)} %"
+            text = f"{significant(number)}×" if value == "speedup" else percent_label(number)
             rows.append(
                 base_row(ctx, point)
                 | {
                     "value": number,
                     "value_text": text,
                     "per_rank": (point.seq_len or 0) // point.ranks,
+                    "rank_line": f"{point.source} {point.run} {point.batch} {length(point)}",
                     "baseline": f"{duration_label(first.median_s, 6)} of {ctx.index.label(first)} on {plural(first.ranks, 'rank')}",
                 }
             )
@@ -291,7 +305,7 @@ def ideal_rows(points: list[Point], value: str) -> list[Row]:
 def shortened(values: list[Any], kept: list[Any], what: str) -> str:
     if len(set(values)) <= len(kept):
         return ""
-    return f"Shown are {', '.join(token_label(v) for v in kept)} {what}; the other lengths are in the table."
+    return f"Shown are {', '.join(map(token_label, kept))} {what}; the others are in the table."
 
 
 def side_by_side_points(ctx: Context) -> list[Point]:
@@ -344,9 +358,11 @@ def weak_scaling(ctx: Context) -> list[Drawing]:
 
 
 def point_label(ctx: Context, point: Point) -> str:
-    batch = f", batch {point.batch}" if point.batch > 1 else ""
-    mark = "" if point.source == "measured" else f" ({point.source})"
-    return f"{ctx.index.label(point)}, {token_label(point.seq_len)}, P = {point.ranks}{batch}{mark}"
+    """Lines of text: what tells points apart first, then the series, wrapped."""
+    batch = f" · batch {point.batch}" if point.batch > 1 else ""
+    mark = "" if point.source == "measured" else f" · {point.source}"
+    name = textwrap.wrap(ctx.index.label(point), LABEL_CHARACTERS, break_long_words=False)
+    return "\n".join([f"{token_label(point.seq_len)} · P = {point.ranks}{batch}{mark}", *name])
 
 
 def point_order(ctx: Context, point: Point) -> tuple[Any, ...]:
@@ -357,6 +373,13 @@ def point_order(ctx: Context, point: Point) -> tuple[Any, ...]:
         point.seq_len or 0,
         point.batch,
     )
+
+
+def fairly(points: list[Point], limit: int) -> list[Point]:
+    """The first `limit` of the points, each source with its share of them: none crowds the others out."""
+    queues = list(group_by(points, lambda p: p.source).values())
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*queues))
+    return [p for p in turns if p is not None][:limit]
 
 
 def samples(ctx: Context) -> list[Drawing]:
@@ -380,5 +403,10 @@ def samples(ctx: Context) -> list[Drawing]:
                     "interval": interval_text(point),
                 }
             )
+    if not rows:
+        return []
+    ends = [row["ratio"] for row in rows]
     note = f"Shown are the {len(shown)} of {len(able)} points with the widest spread." if len(shown) < len(able) else ""
-    return single(rows, shown, note=note)
+    finding = f"The samples furthest from the median of their point are {significant(min(ends))} and {significant(max(ends))} times it."
+    params = {"low": min(0.8, *ends), "high": max(1.25, *ends)}  # a small spread looks small
+    return single(rows, shown, note=note, finding=finding, params=params)

@@ -3,51 +3,49 @@
 A series is an algorithm with everything that is not an axis: mode, transport, kernel, layout, shape. Ranks,
 their replicas, tokens and batch are axes. The label has the layout, degrees and collective that are not the default, and
 of the rest only what differs between the points of a report: "ring", "ring zigzag · via bruck", or
-"dilated · bf16" when types vary.
+"dilated · bf16" when types vary. Colour means algorithm, whatever its options; these have markers of their own.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .model import PATTERNS, SOURCES, Point, Run
 from .units import plural
 
 AXES = {"seq_len", "ranks", "replicas", "batch", "pattern", "branches", "threads", "phase_parts", "seed", "id"}
-DEFAULTS = {"layout": "contiguous", "collective": "native", "ulysses_degree": 0, "ring_inner": 0, "head_slice": 0, "node_size": 0}
-DEGREES = {"ulysses_degree": "Pu", "ring_inner": "Pi", "head_slice": "head slice"}
-# Okabe and Ito (2008); the yellow is left out, too pale on white, and Tol's wine stands in for it,
-# and his olive follows.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#882255", "#999933")
-COLOUR_OF = {
-    "dilated": 0,
-    "ring": 1,
-    "all_gather": 2,
-    "ulysses": 3,
-    "usp": 4,
-    "double_ring": 5,
-    "local": 6,
-    "sparse": 7,
-    "query_gather": 8,
-    "bidirectional_ring": 9,
-}
+SCHEMA = Path(__file__).resolve().parents[2] / "configs" / "schema" / "config.schema.json"
+
+
+def option_defaults() -> dict[str, Any]:
+    """Options of algorithms and their defaults, by the schema of configs: what a label leaves out."""
+    swept = json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]["sweep"]["properties"]
+    return {name: axis["default"] for name, axis in swept.items() if "default" in axis and name not in AXES}
+
+
+DEFAULTS = option_defaults()
+DEGREES = [name for name, default in DEFAULTS.items() if default == 0 and name != "node_size"]
 STAR = "M0,-1L0.23,-0.31L0.95,-0.31L0.36,0.12L0.59,0.81L0,0.38L-0.59,0.81L-0.36,0.12L-0.95,-0.31L-0.23,-0.31Z"
 HOURGLASS = "M-0.9,-0.9L0.9,-0.9L-0.9,0.9L0.9,0.9Z"
-SHAPES = (
-    "circle",
-    "square",
-    "triangle-up",
-    "diamond",
-    "triangle-down",
-    "triangle-right",
-    "triangle-left",
-    "cross",
-    HOURGLASS,
-    STAR,
-)
+# Okabe and Ito (2008); the yellow is left out, too pale on white, and Tol's wine stands in for it, and his olive follows.
+STYLES = {
+    "dilated": ("#0072B2", "circle"),
+    "ring": ("#D55E00", "square"),
+    "all_gather": ("#009E73", "triangle-up"),
+    "ulysses": ("#CC79A7", "diamond"),
+    "usp": ("#E69F00", "triangle-down"),
+    "double_ring": ("#56B4E9", "triangle-right"),
+    "local": ("#000000", "triangle-left"),
+    "sparse": ("#7F7F7F", "cross"),
+    "query_gather": ("#882255", HOURGLASS),
+    "bidirectional_ring": ("#999933", STAR),
+}
+SHAPES = [shape for _, shape in STYLES.values()]
 DASHES = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 4], [14, 3, 3, 3])
 
 
@@ -55,6 +53,10 @@ DASHES = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 4], [
 class Style:
     colour: str
     shape: str
+
+
+def colour_of(algorithm: str) -> str:
+    return STYLES.get(algorithm, STYLES["sparse"])[0]
 
 
 def scalar_params(point: Point) -> dict[str, Any]:
@@ -140,7 +142,7 @@ class SeriesIndex:
         params = self.params(point)
         if "layout" in params:
             parts[0] += f" {params['layout']}"
-        parts += [f"{word} {params[name]}" for name, word in DEGREES.items() if name in params]
+        parts += [f"{name.replace('_', ' ')} {params[name]}" for name in DEGREES if name in params]
         if "collective" in params:
             parts.append(f"via {collective_name(params)}")
         if point.in_turn:
@@ -158,31 +160,16 @@ class SeriesIndex:
         return " · ".join(parts)
 
     def _styles(self) -> dict[str, Style]:
-        """The usual algorithms keep their colour in every report; variants take the free ones."""
+        """The algorithm's colour; its first series has the algorithm's marker, the others take the next ones."""
         order = {pattern: place for place, pattern in enumerate(PATTERNS)}
         ordered = sorted(self.points, key=lambda p: (order.get(p.pattern, len(order)), self.label(p)))
-        first_of = {self.label(p): p.algorithm for p in ordered}
         styles: dict[str, Style] = {}
-        used: set[int] = set()
-        waiting: list[str] = []
-        for label, algorithm in first_of.items():
-            wanted = COLOUR_OF.get(algorithm)
-            if wanted is None or wanted in used:
-                waiting.append(label)
-                continue
-            used.add(wanted)
-            styles[label] = Style(PALETTE[wanted], SHAPES[wanted])
-        free = [i for i in range(len(PALETTE)) if i not in used]
         variants: dict[str, int] = defaultdict(int)
-        for turn, label in enumerate(waiting):
-            if len(waiting) <= len(free):
-                styles[label] = Style(PALETTE[free[turn]], SHAPES[free[turn]])
-                continue
-            # too many for a colour each: the algorithm's colour with another marker
-            variants[first_of[label]] += 1
-            colour = COLOUR_OF.get(first_of[label], COLOUR_OF["sparse"])
-            styles[label] = Style(PALETTE[colour], SHAPES[(colour + 2 * variants[first_of[label]]) % len(SHAPES)])
-        return {label: styles[label] for label in first_of}
+        for label, algorithm in {self.label(p): p.algorithm for p in ordered}.items():
+            first = SHAPES.index(STYLES.get(algorithm, STYLES["sparse"])[1])
+            styles[label] = Style(colour_of(algorithm), SHAPES[(first + variants[algorithm]) % len(SHAPES)])
+            variants[algorithm] += 1
+        return styles
 
     def rank_label(self, ranks: int) -> str:
         return plural(ranks, "rank")

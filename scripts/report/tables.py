@@ -5,21 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from .evidence import lines, span_text
 from .fits import fit_power_law
-from .markup import attribute, escape, scroll_table, table_row
+from .markup import attribute, escape, packed, scroll_table, table_row
 from .model import PATTERNS, Point
 from .rows import Context, sample_count
-from .series import sources_of
+from .series import DEFAULTS, group_by, sources_of
 from .units import (
     MISSING,
     bytes_label,
     duration_label,
     integer_label,
+    listed,
     percent_label,
     plural,
     rate_label,
@@ -34,25 +35,17 @@ Cell = str | float | int | None
 class Column:
     key: str  # header of the CSV, with the unit
     title: str  # header on the page
+    group: str  # "": always shown; else with the others of its group
     exact: Callable[[Point], Cell]
     shown: Callable[[Point], str] | None = None  # None: the exact value as text
 
 
-def number_column(key: str, title: str, path: str, label: Callable[[float | None], str]) -> Column:
-    return Column(key, title, lambda p: p.num(path), lambda p: label(p.num(path)))
+def number_column(group: str, key: str, title: str, path: str, label: Callable[[float | None], str]) -> Column:
+    return Column(key, title, group, lambda p: p.num(path), lambda p: label(p.num(path)))
 
 
-def text_column(key: str, title: str, path: str) -> Column:
-    return Column(key, title, lambda p: p.text(path))
-
-
-def degree_column(name: str) -> Column:
-    """A knob of one algorithm; 0 lets the algorithm choose and shows as missing."""
-
-    def value(point: Point) -> float | int | None:
-        return point.num(f"params.{name}") or None
-
-    return Column(name, name.replace("_", " "), value, lambda p: integer_label(value(p)))
+def text_column(group: str, key: str, title: str, path: str) -> Column:
+    return Column(key, title, group, lambda p: p.text(path))
 
 
 def branches_text(point: Point) -> str:
@@ -73,41 +66,39 @@ def branches_shown(point: Point) -> str:
     return ", ".join(labels) or MISSING
 
 
-def share_label(value: float | None) -> str:
-    """Shares of an extrapolation are often tiny: 2.5e-05 as 0.0025 %."""
-    return MISSING if value is None else f"{significant(100 * value)} %"
-
-
 def error_label(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2g}"
 
 
+def seconds(value: float | None) -> str:
+    return duration_label(value, 4)
+
+
+def count(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.3g}"
+
+
 COLUMNS: tuple[Column, ...] = (
-    text_column("id", "id", "id"),
-    text_column("status", "status", "status"),
-    text_column("algorithm", "algorithm", "params.algorithm"),
-    Column("seq_len", "tokens", lambda p: p.seq_len, lambda p: token_label(p.seq_len)),
-    Column("ranks", "ranks", lambda p: p.ranks, lambda p: str(p.ranks)),
-    degree_column("replicas"),
-    Column("batch", "batch", lambda p: p.batch, lambda p: integer_label(p.batch)),
-    number_column("median_s", "median", "timing.median_s", lambda v: duration_label(v, 4)),
-    number_column("ci_low_s", "interval from", "timing.ci_low_s", lambda v: duration_label(v, 4)),
-    number_column("ci_high_s", "to", "timing.ci_high_s", lambda v: duration_label(v, 4)),
-    number_column("ci_level", "level", "timing.ci_level", percent_label),
-    Column("samples", "n", lambda p: sample_count(p) or None, lambda p: integer_label(sample_count(p) or None)),
-    number_column("measured_share", "share measured", "metrics.measured_share", share_label),
-    number_column("measured_s", "time measured", "metrics.measured_s", lambda v: duration_label(v, 4)),
-    number_column("p95_s", "95th percentile", "timing.p95_s", lambda v: duration_label(v, 4)),
-    number_column("flops", "FLOPs", "work.flops", lambda v: MISSING if v is None else f"{v:.3g}"),
-    number_column("flops_per_s", "rate", "work.flops_per_s", rate_label),
-    number_column("share_of_peak", "share of peak", "work.share_of_peak", percent_label),
-    number_column("compute_s", "compute", "phases.compute_s", lambda v: duration_label(v, 4)),
-    number_column("communication_s", "communication", "phases.communication_s", lambda v: duration_label(v, 4)),
-    Column("exposed_communication_s", "exposed", lambda p: p.exposed_s, lambda p: duration_label(p.exposed_s, 4)),
-    number_column("merge_s", "merge", "phases.merge_s", lambda v: duration_label(v, 4)),
-    number_column("balance", "balance", "work.balance", percent_label),
+    text_column("", "id", "id", "id"),
+    text_column("", "status", "status", "status"),
+    text_column("", "algorithm", "algorithm", "params.algorithm"),
+    Column("seq_len", "tokens", "", lambda p: p.seq_len, lambda p: token_label(p.seq_len)),
+    Column("ranks", "ranks", "", lambda p: p.ranks, lambda p: str(p.ranks)),
+    Column("batch", "batch", "", lambda p: p.batch, lambda p: integer_label(p.batch)),
+    number_column("", "median_s", "median", "timing.median_s", seconds),
+    number_column("", "ci_low_s", "interval from", "timing.ci_low_s", seconds),
+    number_column("", "ci_high_s", "to", "timing.ci_high_s", seconds),
+    Column("samples", "n", "", lambda p: sample_count(p) or None, lambda p: integer_label(sample_count(p) or None)),
+    number_column("time", "ci_level", "level", "timing.ci_level", percent_label),
+    number_column("time", "p95_s", "95th percentile", "timing.p95_s", seconds),
+    number_column("time", "measured_share", "share measured", "metrics.measured_share", percent_label),
+    number_column("time", "measured_s", "time measured", "metrics.measured_s", seconds),
+    number_column("time", "compute_s", "compute", "phases.compute_s", seconds),
+    number_column("time", "communication_s", "communication", "phases.communication_s", seconds),
+    Column("exposed_communication_s", "exposed", "time", lambda p: p.exposed_s, lambda p: seconds(p.exposed_s)),
+    number_column("time", "merge_s", "merge", "phases.merge_s", seconds),
     *(
-        number_column(f"ablation_{key}", title, f"ablations.{key}", lambda v: duration_label(v, 4))
+        number_column("time", f"ablation_{key}", title, f"ablations.{key}", seconds)
         for key, title in (
             ("full_s", "full (ablation)"),
             ("compute_only_s", "compute only"),
@@ -116,47 +107,54 @@ COLUMNS: tuple[Column, ...] = (
             ("single_attend_s", "one big attend"),
         )
     ),
-    number_column("counted_bytes_per_rank", "bytes counted", "comm.counted_bytes_per_rank", bytes_label),
-    number_column("predicted_bytes_per_rank", "bytes predicted", "comm.predicted_bytes_per_rank", bytes_label),
-    number_column("counted_messages_per_rank", "messages counted", "comm.counted_messages_per_rank", integer_label),
-    number_column(
-        "predicted_messages_per_rank", "messages predicted", "comm.predicted_messages_per_rank", integer_label
+    number_column("work", "flops", "FLOPs", "work.flops", count),
+    number_column("work", "flops_per_s", "rate", "work.flops_per_s", rate_label),
+    number_column("work", "share_of_peak", "share of peak", "work.share_of_peak", percent_label),
+    number_column("work", "balance", "balance", "work.balance", percent_label),
+    *(
+        number_column("messages and memory", f"{key}_per_rank", title, f"comm.{key}_per_rank", label)
+        for key, title, label in (
+            ("counted_bytes", "bytes counted", bytes_label),
+            ("predicted_bytes", "bytes predicted", bytes_label),
+            ("counted_messages", "messages counted", integer_label),
+            ("predicted_messages", "messages predicted", integer_label),
+        )
     ),
-    number_column("measured_peak_bytes", "memory measured", "memory.measured_peak_bytes", bytes_label),
-    number_column("predicted_peak_bytes", "memory predicted", "memory.predicted_peak_bytes", bytes_label),
-    text_column("check_status", "check", "check.status"),
-    number_column("queries", "rows checked", "check.queries", integer_label),
-    number_column("strata", "strata", "check.strata", integer_label),
-    number_column("strata_left_out", "strata unchecked", "check.strata_left_out", integer_label),
-    number_column("rel_l2_error", "relative L2 error", "check.rel_l2_error", error_label),
-    number_column("max_rel_error", "largest relative error", "check.max_rel_error", error_label),
-    number_column("tolerance", "tolerance", "check.tolerance", error_label),
-    text_column("input_digest", "digest of inputs", "content.input_digest"),
-    text_column("output_digest", "digest of output", "content.output_digest"),
-    text_column("mode", "mode", "params.mode"),
-    text_column("transport", "transport", "params.transport"),
-    text_column("kernel", "kernel", "params.kernel"),
-    text_column("layout", "layout", "params.layout"),
-    text_column("collective", "collective", "params.collective"),
-    degree_column("ulysses_degree"),
-    degree_column("ring_inner"),
-    degree_column("head_slice"),
-    degree_column("node_size"),
-    text_column("dtype", "dtype", "params.dtype"),
-    number_column("heads", "heads", "params.heads", integer_label),
-    number_column("kv_heads", "kv_heads", "params.kv_heads", integer_label),
-    number_column("head_dim", "head_dim", "params.head_dim", integer_label),
-    text_column("causal", "causal", "params.causal"),
-    text_column("pattern", "pattern", "params.pattern"),
-    Column("branches_w_r", "branches w/r", branches_text, branches_shown),
-    text_column("reason", "reason", "reason"),
+    number_column("messages and memory", "measured_peak_bytes", "memory measured", "memory.measured_peak_bytes", bytes_label),
+    number_column("messages and memory", "predicted_peak_bytes", "memory predicted", "memory.predicted_peak_bytes", bytes_label),
+    text_column("check", "check_status", "check", "check.status"),
+    number_column("check", "queries", "rows checked", "check.queries", integer_label),
+    number_column("check", "strata", "strata", "check.strata", integer_label),
+    number_column("check", "strata_left_out", "strata unchecked", "check.strata_left_out", integer_label),
+    number_column("check", "rel_l2_error", "relative L2 error", "check.rel_l2_error", error_label),
+    number_column("check", "max_rel_error", "largest relative error", "check.max_rel_error", error_label),
+    number_column("check", "tolerance", "tolerance", "check.tolerance", error_label),
+    text_column("check", "input_digest", "digest of inputs", "content.input_digest"),
+    text_column("check", "output_digest", "digest of output", "content.output_digest"),
+    Column("branches_w_r", "branches w/r", "parameters", branches_text, branches_shown),
+    text_column("parameters", "reason", "reason", "reason"),
 )
+
+
+def parameter_column(name: str) -> Column:
+    """A parameter as the record has it; 0, where it lets the algorithm choose, shows as missing."""
+
+    def value(point: Point) -> Cell:
+        found = point.get(f"params.{name}")
+        if isinstance(found, (dict, list)) or (found == 0 and DEFAULTS.get(name) == 0):
+            return None
+        return str(found) if isinstance(found, bool) else found
+
+    return Column(name, name.replace("_", " "), "parameters", value)
 
 
 def columns_of(points: list[Point], several_runs: bool) -> list[Column]:
     """Columns in which some point has a value; the run is named when there are several."""
-    used = [c for c in COLUMNS if any(c.exact(p) not in (None, "") for p in points)]
-    return ([Column("run", "run", lambda p: p.run + 1)] if several_runs else []) + used
+    known = {c.key for c in COLUMNS}
+    params = dict.fromkeys(k for p in points if isinstance(p.get("params"), dict) for k in p.get("params") if k not in known)
+    found = [*COLUMNS, *map(parameter_column, params)]
+    used = [c for c in found if any(c.exact(p) not in (None, "") for p in points)]
+    return used[:1] + ([Column("run", "run", "", lambda p: p.run + 1)] if several_runs else []) + used[1:]
 
 
 def safe_cell(value: Cell) -> Cell:
@@ -174,41 +172,42 @@ def csv_text(points: list[Point], columns: list[Column]) -> str:
     return out.getvalue()
 
 
-def cell_html(column: Column, point: Point) -> str:
-    exact = column.exact(point)
-    if isinstance(exact, str):
-        shown = column.shown(point) if column.shown else exact or MISSING
-        css = (
-            f' class="status {attribute(point.status)}"'
-            if column.key == "status"
-            else ' class="long"'
-            if column.key == "reason"
-            else ""
-        )
-        return f'<td data-value="{attribute(exact)}"{css}>{escape(shown)}</td>'
-    value = "" if exact is None else json.dumps(exact)
-    shown = column.shown(point) if column.shown else value or MISSING
-    return f'<td class="number" data-value="{value}" title="{value}">{escape(shown)}</td>'
+def shown_cell(column: Column, point: Point) -> str:
+    if column.shown:
+        return column.shown(point)
+    value = column.exact(point)
+    return MISSING if value in (None, "") else str(value)
 
 
-def number_class(column: Column, points: list[Point]) -> str:
-    return "" if any(isinstance(column.exact(p), str) for p in points) else ' class="number"'
+def table_data(points: list[Point], columns: list[Column]) -> str:
+    """What the page's program fills a table from."""
+    exact = [[c.exact(p) for c in columns] for p in points]
+    heads = [
+        {
+            "title": c.title,
+            "group": c.group,
+            "number": not any(isinstance(row[i], str) for row in exact),
+            "css": {"status": "status", "reason": "long"}.get(c.key, ""),
+        }
+        for i, c in enumerate(columns)
+    ]
+    shown = [[shown_cell(c, p) for c in columns] for p in points]
+    return json.dumps({"columns": heads, "exact": exact, "shown": shown, "csv": csv_text(points, columns)})
 
 
 def source_table(points: list[Point], source: str, several_runs: bool) -> str:
     columns = columns_of(points, several_runs)
-    heads = "".join(
-        f'<th scope="col" aria-sort="none"{number_class(c, points)}><button type="button">{escape(c.title)}<span class="arrow" aria-hidden="true"></span></button></th>'
-        for c in columns
+    groups = "".join(
+        f'<label><input type="checkbox" value="{attribute(g)}"> {escape(g)}</label>' for g in dict.fromkeys(c.group for c in columns) if g
     )
-    body = "\n".join("<tr>" + "".join(cell_html(c, p) for c in columns) + "</tr>" for p in points)
-    data = quote(csv_text(points, columns), safe="")
     label = attribute(f"{source} points")
     return (
         f'<section class="points" data-source="{attribute(source)}">'
-        f'<div class="bar"><h3>{escape(source.capitalize())}: <span class="shown">{plural(len(points), "point")}</span></h3>'
-        f'<a class="button csv" download="points-{attribute(source)}.csv" href="data:text/csv;charset=utf-8,{data}">CSV of {plural(len(points), "row")}</a></div>'
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table class="sortable"><thead><tr>{heads}</tr></thead><tbody>\n{body}\n</tbody></table></div></section>'
+        f'<div class="bar"><h3>{escape(source.capitalize())}: {plural(len(points), "point")}</h3>'
+        f'<button type="button" class="button csv">CSV of {plural(len(points), "row")}, all columns</button></div>'
+        f'<fieldset class="groups"><legend>more columns</legend>{groups}</fieldset>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table class="sortable"><caption>{label}</caption><thead></thead><tbody></tbody></table></div>'
+        f'<button type="button" class="button rest" hidden></button></section>{packed(f"points-{source}", table_data(points, columns))}'
     )
 
 
@@ -223,7 +222,7 @@ def full_table(ctx: Context) -> str:
         "Branches are written segment_length/dilation_rate, those of summary tokens with +their number.</p>"
         '<p class="filter"><label for="filter">Filter</label> <input id="filter" type="search" autocomplete="off" '
         'placeholder="words that a row must contain, e.g. dilated 1M ok"> <span id="filter-state" role="status"></span></p>'
-        + tables
+        '<noscript><p class="notice">The tables need JavaScript; the same records are in result.json.</p></noscript>' + tables
     )
 
 
@@ -275,20 +274,22 @@ def fit_cell(value: object) -> str:
 
 
 def skipped_table(ctx: Context) -> str:
+    """Points of one status, series and kind of reason share a row: numbers apart, the reasons are the same."""
     missing = [p for p in ctx.points if not p.ok]
     if not missing:
         return "<p>Every point ran and was right.</p>"
     missing.sort(key=lambda p: (p.status, ctx.index.label(p), p.ranks, p.seq_len or 0))
-    heads = ("status", "series", "tokens", "ranks", "batch", "source", "reason")
-    return scroll_table("points without a result", heads, "".join(skipped_row(ctx, p) for p in missing))
+    groups = group_by(missing, lambda p: (p.status, ctx.index.label(p), p.source), lambda p: re.sub(r"[\d.,]+", "0", p.text("reason")))
+    heads = ("status", "series", "points", "tokens", "ranks", "source", "reason, of the first")
+    return scroll_table("points without a result", heads, "".join(skipped_row(ctx, some) for some in groups.values()))
 
 
-def skipped_row(ctx: Context, point: Point) -> str:
-    numbers = (token_label(point.seq_len), point.ranks, point.batch)
+def skipped_row(ctx: Context, points: list[Point]) -> str:
+    first = points[0]
+    texts = (str(len(points)), listed([p.seq_len or 0 for p in points], token_label), listed([p.ranks for p in points], str))
     return (
-        f'<tr><td class="status {attribute(point.status)}">{escape(point.status)}</td>'
-        f"<td>{escape(ctx.index.label(point))}</td>"
-        + "".join(f'<td class="number">{escape(n)}</td>' for n in numbers)
-        + f"<td>{escape(point.source)}</td>"
-        f'<td class="long">{escape(point.text("reason") or "no reason given")}</td></tr>'
+        f'<tr><td class="status {attribute(first.status)}">{escape(first.status)}</td>'
+        f"<td>{escape(ctx.index.label(first))}</td>"
+        + "".join(f'<td class="number">{escape(t)}</td>' for t in texts)
+        + f'<td>{escape(first.source)}</td><td class="long">{escape(first.text("reason") or "no reason given")}</td></tr>'
     )

@@ -7,6 +7,8 @@ Everything returns an en dash for a missing value, so that callers never test fo
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 MISSING = "–"
 TOKEN_UNITS = ((1 << 30, "B"), (1 << 20, "M"), (1 << 10, "K"))
@@ -21,7 +23,7 @@ def number(value: object) -> float | int | None:
 
 def significant(value: float, digits: int = 3) -> str:
     """Shortest decimal text with so many significant digits, never in exponent form below 1e15."""
-    if value == 0:
+    if abs(value) < 1e-300:
         return "0"
     decimals = digits - 1 - math.floor(math.log10(abs(value)))
     text = f"{round(value, decimals):.{max(decimals, 0)}f}"
@@ -55,6 +57,14 @@ def duration_label(seconds: float | None, digits: int = 3) -> str:
     return f"{significant(seconds * 1e9, digits)} ns"
 
 
+def spoken_duration(seconds: float | None) -> str:
+    """As in a sentence: minutes, hours, days and years where seconds say little."""
+    for unit, suffix in ((365.25 * 86400, "years"), (86400, "days"), (3600, "h"), (60, "min")):
+        if seconds is not None and seconds >= 2 * unit:
+            return f"{significant(seconds / unit)} {suffix}"
+    return duration_label(seconds)
+
+
 def bytes_label(count: float | None, digits: int = 4) -> str:
     if count is None:
         return MISSING
@@ -75,7 +85,24 @@ def rate_label(per_second: float | None) -> str:
 
 
 def percent_label(share: float | None) -> str:
-    return MISSING if share is None else f"{significant(100 * share)} %"
+    """Tiny shares in exponent form: 4.7e-08 %."""
+    if share is None:
+        return MISSING
+    return f"{100 * share:.2g} %" if 1e-12 < abs(share) < 1e-5 else f"{significant(100 * round(share, 12))} %"
+
+
+def number_label(value: float) -> str:
+    """A figure of a file: integers in full, others with a decimal exponent of a multiple of three: 989.4e12."""
+    if isinstance(value, int) and abs(value) < 1e9 or abs(value) < 1e6 and abs(value) >= 1e-3 or value == 0:
+        return f"{value:,}" if isinstance(value, int) else significant(value, 6)
+    exponent = 3 * (math.floor(math.log10(abs(value))) // 3)
+    return f"{significant(value / 10.0**exponent, 6)}e{exponent}"
+
+
+def listed(values: list[Any], label: Callable[[Any], str]) -> str:
+    """ "8K, 16K", or "8K to 1M" of more than three."""
+    ordered = sorted(set(values))
+    return ", ".join(map(label, ordered)) if len(ordered) <= 3 else f"{label(ordered[0])} to {label(ordered[-1])}"
 
 
 def plural(count: int, noun: str) -> str:

@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from .markup import attribute, escape, scroll_table, table_row
+from .markup import escape, scroll_table, section, table_row
 from .model import ResultError
 from .units import duration_label, plural
 
@@ -139,4 +139,4 @@ def validation_section(data: dict[str, Any]) -> str:
         )
     )
     table = scroll_table("errors of the simulator", ("against", "error", "of which"), rows)
-    return f'<section id="validation" data-verdict="{attribute(verdict)}"><h2>How right the simulator is</h2>{table}{real_part(real)}</section>'
+    return section("validation", "How right the simulator is", f"{table}{real_part(real)}")

@@ -1,0 +1,82 @@
+"""The first screen: one sentence in the report's own numbers, the figure that answers, and a word for each claim."""
+
+from __future__ import annotations
+
+from .evidence import Claim
+from .markup import attribute, escape
+from .model import Point
+from .rows import Context, timed_points
+from .rows_time import matched
+from .series import sources_of
+from .units import plural, ratio_label, spoken_duration, token_label
+
+
+def place_of(ctx: Context, point: Point) -> str:
+    """ "on 64 ranks of h100-ndr400 (simulated)", "on one device in the place of 16 ranks (measured)"."""
+    cluster = ctx.runs[point.run].get("run.cluster.name") if point.source == "simulated" else None
+    ranks = plural(point.ranks, "rank")
+    where = f"one device in the place of {ranks}" if point.in_turn else f"{ranks} of {cluster}" if cluster else ranks
+    return f"on {escape(where)} ({escape(point.source)})"
+
+
+def problem_of(point: Point) -> str:
+    if point.batch > 1:
+        return f"For {token_label(point.batch * (point.seq_len or 0))} tokens in sequences of {token_label(point.seq_len)}"
+    return f"At {token_label(point.seq_len)} tokens"
+
+
+def comparison(ctx: Context, source: str) -> tuple[int, str] | None:
+    """The longest sequence that dilated and exact attention both computed: its length, and what each took."""
+    pairs = [pair for pair in matched(ctx) if pair[0].source == source]
+    if not pairs:
+        return None
+    longest = max((p.seq_len or 0, p.ranks) for p, _ in pairs)
+    exact, dilated = min((pair for pair in pairs if ((pair[0].seq_len or 0), pair[0].ranks) == longest), key=lambda pair: pair[0].median_s or 0)
+    ratio = (exact.median_s or 0) / (dilated.median_s or 1)
+    text = (
+        f"{problem_of(exact)} {place_of(ctx, exact)} dilated attention takes <strong>{spoken_duration(dilated.median_s)}</strong>, "
+        f"exact attention ({escape(exact.algorithm)}) <strong>{spoken_duration(exact.median_s)}</strong>: {ratio_label(ratio)}."
+    )
+    return exact.seq_len or 0, text
+
+
+def longest_run(ctx: Context, source: str) -> tuple[int, str] | None:
+    """The longest sequence that one algorithm computed alone."""
+    able = [p for p in timed_points(ctx) if p.source == source]
+    if not able:
+        return None
+    point = max(able, key=lambda p: (p.pattern == "dilated", p.seq_len or 0, p.ranks))
+    per_token = spoken_duration((point.median_s or 0) / ((point.seq_len or 1) * point.batch))
+    text = (
+        f"{problem_of(point)} {place_of(ctx, point)} {escape(point.algorithm)} attention takes "
+        f"<strong>{spoken_duration(point.median_s)}</strong>, {per_token} per token."
+    )
+    return point.seq_len or 0, text
+
+
+def sentences(ctx: Context) -> list[str]:
+    """HTML, the longest sequence first; every source speaks for itself. A source adds its longest run alone only where
+    that is longer than what it compared."""
+    found: list[tuple[int, str]] = []
+    for source in sources_of(ctx.points):
+        pair, alone = comparison(ctx, source), longest_run(ctx, source)
+        if pair:
+            found.append(pair)
+        if alone and (pair is None or alone[0] >= 16 * pair[0]):
+            found.append(alone)
+    return [text for _, text in sorted(found, key=lambda item: -item[0])]
+
+
+def claims_strip(claims: list[Claim]) -> str:
+    items = "".join(
+        f'<li><a href="#claim-{number}"><span class="badge {claim.status.replace(" ", "-")}">{escape(claim.status)}</span> '
+        f'{escape(claim.title)}{f" <span class=by>{escape(claim.source)}</span>" if claim.source else ""}</a></li>'
+        for number, claim in enumerate(claims, 1)
+    )
+    return f'<div class="strip"><h2>The paper’s claims</h2><ul>{items}</ul></div>'
+
+
+def answer_section(ctx: Context, claims: list[Claim], figure: str) -> str:
+    said = sentences(ctx) or ["No point of this run has a time."]
+    text = "".join(f"<p>{sentence}</p>" for sentence in said[:3])
+    return f'<section id="answer"><div class="said">{text}</div><div class="first">{figure}{claims_strip(claims)}</div></section>'
