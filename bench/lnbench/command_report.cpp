@@ -4,6 +4,8 @@
 #include <cstdlib>
 
 #include "core/check.h"
+#include "io/compare.h"
+#include "io/units.h"
 #include "lnbench/terminal.h"
 
 namespace longnet {
@@ -48,6 +50,23 @@ std::string python_for(const fs::path& data) {
                           "name it in LONGNET_PYTHON"));
 }
 
+// Writes the verdicts on two results beside the report, for the script to show.
+fs::path write_comparison(const Options& options) {
+  if (options.result_dirs.size() != 2)
+    throw UsageError(
+        concat("--compare takes two result folders, not ", options.result_dirs.size()));
+  const fs::path folder = options.report_file.empty()
+                              ? fs::path(options.result_dirs[0]) / "together"
+                              : fs::path(options.report_file).parent_path();
+  const fs::path file = folder / "comparison.json";
+  if (!folder.empty()) fs::create_directories(folder);
+  const Comparison comparison =
+      compare_results(read_result(options.result_dirs[0]), read_result(options.result_dirs[1]),
+                      {.threshold = parse_fraction(options.threshold)});
+  write_file(file, dump_json(comparison_json(comparison), 1) + "\n");
+  return file;
+}
+
 }  // namespace
 
 int run_report(const Options& options) {
@@ -57,6 +76,8 @@ int run_report(const Options& options) {
   args.insert(args.end(), options.result_dirs.begin(), options.result_dirs.end());
   if (!options.report_file.empty()) args.insert(args.end(), {"-o", options.report_file});
   if (!options.validation.empty()) args.insert(args.end(), {"--validation", options.validation});
+  if (options.report_compares)
+    args.insert(args.end(), {"--comparison", write_comparison(options).string()});
   become(std::move(args));
 }
 

@@ -218,6 +218,8 @@ void add_report_options(CLI::App& command, Options& o) {
       "in the first)");
   command.add_option("--validation", o.validation,
                      "Errors of the simulator (lnbench validate --json): a section of the report");
+  command.add_flag("--compare", o.report_compares,
+                   "Two folders side by side, with the verdicts of lnbench compare");
 }
 
 struct Command {

@@ -53,6 +53,7 @@ struct Options : SweepRequest {
   // report.
   std::vector<std::string> result_dirs;
   std::string report_file, validation;
+  bool report_compares = false;
 };
 
 // Exit codes, as every command uses them.

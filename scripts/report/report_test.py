@@ -25,6 +25,7 @@ from report.charts import build_figures, encodings, load_specs
 from report.claims import judge
 from report.markup import script_json
 from report.model import load_run
+from report.design_test import Design  # noqa: F401  (runs it too)
 from report.opponents_test import Opponents, figure, rows_of  # noqa: F401  (runs them too)
 from report.page import render_page
 from report.synthetic_fixture import (

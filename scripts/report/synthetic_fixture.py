@@ -293,6 +293,22 @@ def opponents_sweep() -> list[dict[str, Any]]:
     return points
 
 
+def crossover_sweep() -> list[dict[str, Any]]:
+    """The size of the largest config: 3,000 simulated points over lengths, ranks, algorithms and clusters."""
+    points = []
+    for exponent in range(13, 27):
+        for ranks in (8 << i for i in range(10)):
+            for algorithm in ("dilated", "ring", "all_gather", "ulysses", "usp", "double_ring", "query_gather"):
+                for cluster in ("fast", "slow", "slower"):
+                    record = point(algorithm, 1 << exponent, ranks, source="simulated")
+                    time_s = record["timing"]["median_s"] * random.Random(f"{algorithm}{cluster}{exponent}").uniform(0.5, 2)
+                    record["timing"] |= {"median_s": time_s, "ci_low_s": 0.8 * time_s, "ci_high_s": 1.5 * time_s}
+                    record["params"] |= {"cluster": cluster, "mode": "simulated", "kernel": "modelled"}
+                    record["id"] = f"{random.Random(f'{algorithm}{exponent}{ranks}{cluster}').getrandbits(32):08x}"
+                    points.append(record)
+    return points
+
+
 EXPONENTS = {"local": 2.0, "ring": 2.0, "sparse": 1.5, "dilated": 1.0}
 
 

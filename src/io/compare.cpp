@@ -196,6 +196,30 @@ Comparison compare_results(const Result& base, const Result& now, const CompareO
   return c;
 }
 
+std::string_view conclusion(const Comparison& c) {
+  if (c.regressed()) return "REGRESSION";
+  if (c.compared() == 0) return "nothing could be compared";
+  return c.decided() == 0 ? "cannot decide: too few samples" : "no regression";
+}
+
+JsonNode comparison_json(const Comparison& c) {
+  JsonNode environment = JsonNode::array(), points = JsonNode::array();
+  for (const EnvironmentDifference& d : c.environment)
+    environment.push(JsonNode::object({{"what", d.what}, {"base", d.base}, {"now", d.now}}));
+  for (const ComparedPoint& p : c.points)
+    points.push(JsonNode::object({{"id", p.id},
+                                  {"base_s", p.base_s},
+                                  {"new_s", p.new_s},
+                                  {"ratio", p.ratio},
+                                  {"p_adjusted", p.p_adjusted},
+                                  {"verdict", to_string(p.verdict)},
+                                  {"note", p.note}}));
+  return JsonNode::object({{"threshold", c.options.threshold},
+                           {"summary", conclusion(c)},
+                           {"environment", environment},
+                           {"points", points}});
+}
+
 std::string comparison_table(const Comparison& c) {
   std::string text;
   for (const EnvironmentDifference& d : c.environment)
@@ -211,12 +235,7 @@ std::string comparison_table(const Comparison& c) {
   text += "#";
   for (int k = 0; k <= int(CompareClass::kMissing); ++k)
     text += concat(" ", to_string(CompareClass(k)), " ", c.count(CompareClass(k)));
-  return text + concat(" : ",
-                       c.regressed()       ? "REGRESSION"
-                       : c.compared() == 0 ? "nothing could be compared"
-                       : c.decided() == 0  ? "cannot decide: too few samples"
-                                           : "no regression",
-                       "\n");
+  return text + concat(" : ", conclusion(c), "\n");
 }
 
 }  // namespace longnet

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "io/result.h"
+#include "json/json_tree.h"
 
 namespace longnet {
 
@@ -61,6 +62,13 @@ struct Comparison {
 
 Comparison compare_results(const Result& base, const Result& now,
                            const CompareOptions& options = {});
+
+// "REGRESSION", "no regression", or why nothing could be said.
+std::string_view conclusion(const Comparison& comparison);
+
+// { "threshold", "summary", "environment": [{what, base, now}], "points": [{id, base_s, new_s, ratio,
+//   p_adjusted, verdict, note}] }, as the report reads it; a number that was not measured is null.
+JsonNode comparison_json(const Comparison& comparison);
 
 // '# ' lines (environment differences, legend), then one row per point, then '# ' counts.
 std::string comparison_table(const Comparison& comparison);

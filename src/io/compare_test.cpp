@@ -102,6 +102,20 @@ TEST(Compare, SimulatedPointsHaveNoNoise) {
             CompareClass::kSame);
 }
 
+TEST(Compare, JsonSaysWhatTheTableSays) {
+  const Comparison c =
+      compare_results(result({record("a", 1), record("b", 1)}), result({record("a", 2)}));
+  const JsonNode json = comparison_json(c);
+  EXPECT_EQ(json.text("summary"), conclusion(c));
+  EXPECT_EQ(json.real("threshold"), c.options.threshold);
+  const std::vector<JsonNode>& points = json.find("points")->items;
+  ASSERT_EQ(points.size(), 2u);
+  EXPECT_EQ(points[0].text("verdict"), to_string(c.points[0].verdict));
+  EXPECT_DOUBLE_EQ(points[0].real("ratio"), c.points[0].ratio);
+  EXPECT_EQ(points[1].text("verdict"), "missing");
+  EXPECT_TRUE(points[1].find("new_s")->is_null());
+}
+
 TEST(Compare, TableStartsWithTheEnvironment) {
   Result base = result({record("aaaaaaaa", 1)}), now = result({record("aaaaaaaa", 2, 0.01, 20, 2)});
   base.environment.cpu_model = "old";

@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""Tests of what the report promises its readers, on SYNTHETIC points: report_test.py runs them too."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from report.answer import sentences
+from report.charts import MAX_FIGURES, algorithm_scale, build_figures, encodings, log_ticks
+from report.compare import compare_section, load_comparison
+from report.model import ResultError
+from report.opponents_test import figure, rows_of
+from report.synthetic_fixture import (
+    K,
+    M,
+    batch_sweep,
+    context,
+    crossover_sweep,
+    full_sweep,
+    opponent,
+    opponents_sweep,
+    point,
+    refused,
+)
+from report.units import bytes_label, duration_label, listed, number_label, percent_label, spoken_duration
+
+
+def y_axis(drawn) -> dict:
+    return next(d for c, d in encodings(drawn.spec) if c == "y" and d.get("field") == "value")
+
+
+def ticks(drawn) -> list[str]:
+    return json.loads(y_axis(drawn)["axis"]["labelExpr"].split("[indexof")[0])
+
+
+class Design(unittest.TestCase):
+    def test_at_most_twelve_figures_stand_before_more(self) -> None:
+        for records in (full_sweep(), opponents_sweep(), crossover_sweep()[:600]):
+            drawn = [f for f in build_figures(context(records)) if not f.absent]
+            first = [f.name for f in drawn if not f.more]
+            self.assertTrue(1 <= len(first) <= MAX_FIGURES, first)
+            self.assertGreater(len(drawn), len(first))
+        self.assertEqual(build_figures(context(batch_sweep()))[0].name, "batch_runtime")
+        self.assertEqual(build_figures(context(crossover_sweep()))[0].name, "winners-simulated-1")
+        alone = build_figures(context([point("dilated", 8 * K, 1)]))
+        self.assertGreaterEqual(sum(not f.more and not f.absent for f in alone), 1)  # something to look at, whatever was asked
+
+    def test_a_small_spread_does_not_look_like_a_mountain(self) -> None:
+        drawn = figure([point("dilated", n * K, 1, time_s=1e-6 * n * K * f) for n, f in ((8, 1), (16, 1.03), (32, 1))], "time_per_token")
+        low, high = y_axis(drawn)["scale"]["domain"]
+        self.assertGreater(high / low, 10)
+        self.assertGreaterEqual(len(ticks(drawn)), 3)
+
+    def test_every_log_axis_has_three_ticks_or_more(self) -> None:
+        for records in (full_sweep(), opponents_sweep(), [opponent(8 * K, p, algorithm="ring") for p in (1, 2)]):
+            for drawn in build_figures(context(records)):
+                axes = [d for c, d in encodings(drawn.spec) if c == "y" and "domain" in (d.get("scale") or {}) and "axis" in d]
+                for axis in axes:
+                    self.assertTrue(3 <= len(axis["axis"]["values"]) <= 9, f"{drawn.name}: {axis['axis']['values']}")
+        for low, high in ((1, 10), (0.3, 3), (1e-9, 1e9), (7, 71)):
+            self.assertTrue(3 <= len(log_ticks(low, high, False)) <= 9)
+        self.assertEqual(log_ticks(1, 8, True), [1, 2, 4, 8])
+
+    def test_points_without_a_result_have_a_strip_of_their_own(self) -> None:
+        some = [point("dilated", n * K, 1, time_s=1e-3 * n) for n in (8, 16, 32)]
+        plain = figure(some, "latency")
+        drawn = figure([*some, *(refused(a, 64 * K, 1, "skipped_memory", "too large") for a in ("ring", "ulysses"))], "latency")
+        self.assertEqual(y_axis(plain)["scale"]["domain"][0], y_axis(plain)["scale"]["domain"][0])
+        low, high = (y_axis(drawn)["scale"]["domain"][i] / y_axis(plain)["scale"]["domain"][i] for i in (0, 1))
+        self.assertTrue(0.7 < low <= 1.01, "the strip is above the values, not on both sides")
+        self.assertTrue(1.0 < high < 2.0)
+        strip = next(p["value"] for p in drawn.spec["params"] if p["name"] == "strip_px")
+        self.assertLess(max(r["slot"] for r in rows_of(drawn) if "slot" in r), strip)
+        many = [refused(a, 64 * K, 1, "error", a) | {"id": a} for a in map(str, range(60))]
+        for number, record in enumerate(many):
+            record["params"]["algorithm"] = f"algorithm {number}"
+        strip = next(p["value"] for p in figure([*some, *many], "latency").spec["params"] if p["name"] == "strip_px")
+        self.assertLess(strip, 150)
+
+    def test_a_line_at_constant_tokens_is_a_line(self) -> None:
+        lines = {r["line"] for r in rows_of(figure(batch_sweep(), "share_of_peak")) if r["series"] == "ring"}
+        self.assertEqual(len(lines), 2)  # of two rank counts, not one for each batch
+        two = [point("ring", n * K, 2, batch=b) for n in (8, 16) for b in (1, 2)]
+        self.assertEqual(len({r["line"] for r in rows_of(figure(two, "share_of_peak"))}), 2)
+
+    def test_what_was_not_counted_is_drawn_by_formula(self) -> None:
+        record = point("dilated", M, 16)
+        record["params"]["mode"] = "virtual"
+        record["comm"]["counted_bytes_per_rank"] = None
+        record["memory"]["measured_peak_bytes"] = None
+        for name in ("communication_ranks", "memory"):
+            drawn = figure([record], name)
+            self.assertEqual([(r.get("value"), r["uncounted"]) for r in rows_of(drawn)], [(None, True)])
+            self.assertIn("by_formula", [layer["name"] for layer in drawn.spec["layer"]])
+            self.assertIn("not counted", drawn.spec["title"]["subtitle"])
+
+    def test_colour_means_algorithm(self) -> None:
+        index = context(opponents_sweep()).index
+        colours = {}
+        for p in index.points:
+            style = index.styles[index.label(p)]
+            self.assertEqual(colours.setdefault(p.algorithm, style.colour), style.colour)
+        self.assertEqual(len(set(colours.values())), len(colours))
+        self.assertEqual(len({(s.colour, s.shape) for s in index.styles.values()}), len(index.styles))
+        names, shown = algorithm_scale(["ring", "ring zigzag", "usp"])
+        self.assertEqual(len(set(shown)), len(names))
+        self.assertEqual(shown[0], colours["ring"])
+
+    def test_no_number_mixes_sources(self) -> None:
+        records = opponents_sweep()[:60] + [point("dilated", n * M, 64, source="simulated") for n in (1, 2, 4)]
+        for record in records[60:]:
+            record["work"]["share_of_peak"] = 0.001
+        for drawn in build_figures(context(records)):
+            if drawn.absent:
+                continue
+            self.assertTrue(drawn.source_text.startswith("Source: "), drawn.name)
+            for source in drawn.sources:
+                self.assertIn(source, drawn.source_text)
+        finding = figure(records, "share_of_peak").finding
+        self.assertIn("0.1 % of the peak (simulated)", finding)
+        self.assertNotIn("0.1 % to", finding)
+
+    def test_every_figure_says_what_it_shows(self) -> None:
+        for records in (full_sweep(), opponents_sweep(), batch_sweep()):
+            for drawn in build_figures(context(records)):
+                if not drawn.absent:
+                    self.assertRegex(drawn.finding, r"\d", drawn.name)
+                    for odd in ("not described", "None", "at 0 %", "nan", "e-1"):
+                        self.assertNotIn(odd, drawn.finding + drawn.source_text + drawn.caption, drawn.name)
+
+    def test_no_source_crowds_another_out(self) -> None:
+        records = [opponent(8 * K, p, algorithm="ring") for p in (2, 4)]
+        for n in range(20):
+            record = opponent(M << (n % 5), 64 << (n // 5), algorithm="ring")
+            records.append(record | {"source": "simulated"})
+        for name in ("ablations", "phases"):
+            found = {r["source"] for r in rows_of(figure(records, name))}
+            self.assertEqual(found, {"measured", "simulated"}, name)
+
+    def test_the_sentence_is_in_the_reports_own_numbers(self) -> None:
+        records = [point(a, 64 * K, 2, time_s=t) for a, t in (("dilated", 0.25), ("ring", 2.0), ("ulysses", 1.0))]
+        records += [point(a, 64 * M, 64, source="simulated", time_s=t) for a, t in (("dilated", 0.001), ("ring", 7200.0))]
+        said = [re.sub("<[^>]*>", "", s) for s in sentences(context(records))]
+        self.assertEqual(
+            said,
+            [
+                "At 64M tokens on 64 ranks (simulated) dilated attention takes 1 ms, exact attention (ring) 2 h: 7.2M×.",
+                "At 64K tokens on 2 ranks (measured) dilated attention takes 250 ms, exact attention (ulysses) 1 s: 4×.",
+            ],
+        )
+        (alone,) = sentences(context([point("dilated", M, 1, time_s=1.048576)]))
+        self.assertIn("1 µs per token", alone)
+        records = [point(a, 8 * K, 2, batch=4, time_s=1.0) for a in ("dilated", "ring")]
+        self.assertIn("For 32K tokens in sequences of 8K on 2 ranks", sentences(context(records))[0])
+        self.assertEqual(sentences(context([])), [])
+
+    def test_numbers_as_people_read_them(self) -> None:
+        self.assertEqual([percent_label(v) for v in (4.66e-10, 0.5, 0, 5.9e-17)], ["4.7e-08 %", "50 %", "0 %", "0 %"])
+        self.assertEqual([number_label(v) for v in (989.4e12, 8, 0.5, 1e-7)], ["989.4e12", "8", "0.5", "100e-9"])
+        self.assertEqual([spoken_duration(v) for v in (11167, 90, 0.0223, 1e9)], ["3.1 h", "90 s", "22.3 ms", "31.7 years"])
+        self.assertEqual(listed([4, 1, 2, 3], str), "1 to 4")
+        self.assertEqual((duration_label(1.5e-3), bytes_label(6291456)), ("1.5 ms", "6 MiB"))
+
+    def test_two_runs_are_compared(self) -> None:
+        records = [point("dilated", n * K, 2) for n in (8, 16)]
+        ctx = context(records)
+        verdicts = ("same", "slower")
+        points = [{"id": r["id"], "verdict": v, "base_s": 1.0, "new_s": 1.5, "ratio": 1.5, "note": "<b>"} for r, v in zip(records, verdicts)]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "comparison.json"
+            data = {"threshold": 0.05, "summary": "REGRESSION", "environment": [], "points": points}
+            path.write_text(json.dumps(data))
+            page = compare_section(ctx, load_comparison(path))
+            self.assertLess(page.index('data-verdict="slower"'), page.index('data-verdict="same"'))
+            for text in ("<strong>1</strong> slower", "REGRESSION", "beyond 5 %", "1.5×", "&lt;b&gt;", "16K"):
+                self.assertIn(text, page)
+            for wrong in ("{", "[]", '{"points": [{"verdict": 3}]}', json.dumps({"points": []})):
+                path.write_text(wrong)
+                with self.assertRaises(ResultError):
+                    load_comparison(path)
+
+
+if __name__ == "__main__":
+    unittest.main()
