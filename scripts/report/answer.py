@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .evidence import Claim
-from .markup import attribute, escape
+from .markup import escape
 from .model import Point
 from .rows import Context, timed_points
 from .rows_time import matched

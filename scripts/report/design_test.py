@@ -14,10 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report.answer import sentences
-from report.charts import MAX_FIGURES, algorithm_scale, build_figures, encodings, log_ticks
+from report.charts import MAX_FIGURES, build_figures
 from report.compare import compare_section, load_comparison
 from report.model import ResultError
 from report.opponents_test import figure, rows_of
+from report.specs import algorithm_scale, encodings, log_ticks
 from report.synthetic_fixture import (
     K,
     M,

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import itertools
 
-from report.charts import WIDTH, Figure, build_figures
+from report.charts import Figure, build_figures
 from report.rows import PLOT_PX, side_by_side
 from report.synthetic_fixture import K, context, full_sweep, opponent, opponents_sweep, point
 from report.tables import COLUMNS
@@ -89,7 +89,7 @@ class Opponents(unittest.TestCase):
         few = [{"series": s, "source": "m", "ranks": p, "value": 1.0} for p in (1, 2, 4, 8) for s in "ab"]
         side_by_side(few, "ranks", close=lambda a, b: True)
         self.assertEqual({r["shift"] for r in few}, {-4.5, 4.5})  # the usual distance where there is room
-        self.assertEqual(WIDTH, PLOT_PX)
+        self.assertEqual(figure(full_sweep(), "latency").spec["width"], PLOT_PX)
 
     def test_causal_balance(self) -> None:
         records = opponents_sweep()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .answer import answer_section
-from .charts import VEGA_LITE, Figure, load_json
+from .charts import VEGA_LITE, Figure
 from .clusters import clusters_section
 from .compare import compare_section
 from .evidence import NOT_TESTED, Claim, Evidence
@@ -34,6 +34,7 @@ from .model import Run
 from .noise import disturbances
 from .rows import Context
 from .rows_cost import host_memory
+from .specs import load_json
 from .tables import full_table, skipped_table
 from .units import bytes_label, integer_label, number, plural
 from .validation import validation_section

@@ -21,13 +21,15 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import jsonschema
 
 from report import make_report
-from report.charts import build_figures, encodings, load_specs
+from report.charts import build_figures
 from report.claims import judge
+from report.design_test import Design  # noqa: F401  (runs it too)
 from report.markup import script_json
 from report.model import load_run
-from report.design_test import Design  # noqa: F401  (runs it too)
 from report.opponents_test import Opponents, figure, rows_of  # noqa: F401  (runs them too)
 from report.page import render_page
+from report.series import sources_of
+from report.specs import encodings, load_specs
 from report.synthetic_fixture import (
     HOSTILE,
     OPPONENTS,
@@ -44,7 +46,6 @@ from report.synthetic_fixture import (
     write_interrupted,
     write_result,
 )
-from report.series import sources_of
 from report.tables import columns_of, csv_text, safe_cell
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from .model import Point, Run
-from .series import DEFAULTS, SeriesIndex, collective_name, group_by
+from .series import DEFAULTS, SeriesIndex, collective_name, group_by, sources_of
 from .units import MISSING, duration_label, percent_label, token_label
 
 Row = dict[str, Any]
@@ -174,6 +175,7 @@ def best_per_key(points: list[Point], key: Callable[[Point], Any]) -> list[Point
     return list(best.values())
 
 
+LABEL_CHARACTERS = 36  # of a line of a point's name
 SIDE_PX = 9  # between marks that would hide each other
 EDGE_PX = 14  # beside the outermost mark
 GAP_PX = 18  # at least, between the marks of two neighbours on the axis
@@ -223,6 +225,31 @@ def per_source(points: list[Point], text: Callable[[list[Point]], str]) -> str:
     groups = group_by(points, lambda p: p.source).items()
     said = [f"{words} ({source})" for (source,), some in groups if (words := text(some))]
     return "; ".join(said) + "." if said else ""
+
+
+def point_label(ctx: Context, point: Point) -> str:
+    """Lines of text: what tells points apart first, then the series, wrapped."""
+    batch = f" · batch {point.batch}" if point.batch > 1 else ""
+    mark = "" if point.source == "measured" else f" · {point.source}"
+    name = textwrap.wrap(ctx.index.label(point), LABEL_CHARACTERS, break_long_words=False)
+    return "\n".join([f"{token_label(point.seq_len)} · P = {point.ranks}{batch}{mark}", *name])
+
+
+def point_order(ctx: Context, point: Point) -> tuple[Any, ...]:
+    return (
+        sources_of(ctx.points).index(point.source),
+        ctx.index.label(point),
+        point.ranks,
+        point.seq_len or 0,
+        point.batch,
+    )
+
+
+def fairly(points: list[Point], limit: int) -> list[Point]:
+    """The first `limit` of the points, each source with its share of them: none crowds the others out."""
+    queues = list(group_by(points, lambda p: p.source).values())
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*queues))
+    return [p for p in turns if p is not None][:limit]
 
 
 def single(rows: list[Row], points: list[Point], **extra: Any) -> list[Drawing]:

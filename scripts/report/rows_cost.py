@@ -7,8 +7,22 @@ import statistics
 from typing import Any
 
 from .model import Point, Run
-from .rows import Context, Drawing, Row, base_row, per_source, range_of, side_by_side, single, spread, timed_points
-from .rows_time import fairly, point_label, point_order, shortened
+from .rows import (
+    Context,
+    Drawing,
+    Row,
+    base_row,
+    fairly,
+    per_source,
+    point_label,
+    point_order,
+    range_of,
+    side_by_side,
+    single,
+    spread,
+    timed_points,
+)
+from .rows_time import shortened
 from .series import group_by
 from .units import (
     MISSING,
@@ -338,7 +352,7 @@ def phase_of(op: str) -> str:
     """Which of the report's four colours an operation has."""
     if op in ("attend", "pack", "select", "reset", "copy"):
         return "compute"
-    return {"merge": "merge", "wait": "waiting"}.get(op, "exposed messages")
+    return {"merge": "merge", "wait": "waiting"}.get(op, "messages")
 
 
 def timeline_rows(point: Point) -> list[Row]:

@@ -11,8 +11,11 @@ from .rows import (
     Row,
     base_row,
     collective_of,
+    fairly,
     interval_text,
     per_source,
+    point_label,
+    point_order,
     range_of,
     sample_count,
     side_by_side,
@@ -20,7 +23,6 @@ from .rows import (
     timed_points,
     without_collective,
 )
-from .rows_time import fairly, point_label, point_order
 from .series import DEFAULTS, group_by, scalar_params
 from .units import MISSING, duration_label, listed, percent_label, plural, ratio_label, significant, token_label
 

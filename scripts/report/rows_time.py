@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +16,8 @@ from .rows import (
     best_per_key,
     interval_text,
     line_key,
+    point_label,
+    point_order,
     sample_count,
     single,
     spread,
@@ -31,7 +31,6 @@ SLOT_PX = 11  # height of one row of × in the strip above a plot
 STRIP_PX = 120  # at most, of all rows
 MAX_LENGTHS = 4  # lines per series in the scaling figures
 MAX_STRIPS = 30
-LABEL_CHARACTERS = 36  # of a line of a point's name
 
 TIE = 1.05  # about the median error of predictions on a calibrated machine, and of repeated measurements
 
@@ -355,31 +354,6 @@ def weak_scaling(ctx: Context) -> list[Drawing]:
     if not rows:
         return []
     return single(rows + ideal_rows(shown, "efficiency"), shown, note=shortened(widths, kept, "tokens per rank"))
-
-
-def point_label(ctx: Context, point: Point) -> str:
-    """Lines of text: what tells points apart first, then the series, wrapped."""
-    batch = f" · batch {point.batch}" if point.batch > 1 else ""
-    mark = "" if point.source == "measured" else f" · {point.source}"
-    name = textwrap.wrap(ctx.index.label(point), LABEL_CHARACTERS, break_long_words=False)
-    return "\n".join([f"{token_label(point.seq_len)} · P = {point.ranks}{batch}{mark}", *name])
-
-
-def point_order(ctx: Context, point: Point) -> tuple[Any, ...]:
-    return (
-        sources_of(ctx.points).index(point.source),
-        ctx.index.label(point),
-        point.ranks,
-        point.seq_len or 0,
-        point.batch,
-    )
-
-
-def fairly(points: list[Point], limit: int) -> list[Point]:
-    """The first `limit` of the points, each source with its share of them: none crowds the others out."""
-    queues = list(group_by(points, lambda p: p.source).values())
-    turns = itertools.chain.from_iterable(itertools.zip_longest(*queues))
-    return [p for p in turns if p is not None][:limit]
 
 
 def samples(ctx: Context) -> list[Drawing]:

@@ -93,7 +93,7 @@ def percent_label(share: float | None) -> str:
 
 def number_label(value: float) -> str:
     """A figure of a file: integers in full, others with a decimal exponent of a multiple of three: 989.4e12."""
-    if isinstance(value, int) and abs(value) < 1e9 or abs(value) < 1e6 and abs(value) >= 1e-3 or value == 0:
+    if (isinstance(value, int) and abs(value) < 1e9) or (abs(value) < 1e6 and abs(value) >= 1e-3) or value == 0:
         return f"{value:,}" if isinstance(value, int) else significant(value, 6)
     exponent = 3 * (math.floor(math.log10(abs(value))) // 3)
     return f"{significant(value / 10.0**exponent, 6)}e{exponent}"
