@@ -30,6 +30,10 @@ std::string status_text(const PointRecord& r) {
 
 bool has_noise(Source s) { return s == Source::kMeasured || s == Source::kReplayed; }
 
+bool is_skipped(const PointRecord& r) {
+  return r.status != PointStatus::kOk && !is_failure(r.status);
+}
+
 // Why the two cannot be compared, or "".
 std::string obstacle(const PointRecord& base, const PointRecord* now, const CompareOptions& o) {
   if (!now) return "not in the new result";
@@ -49,6 +53,7 @@ ComparedPoint compare_point(const PointRecord& base, const PointRecord* now,
   p.base_s = is_ok(base) ? base.timing.median_s : kNotMeasured;
   p.new_s = now && is_ok(*now) ? now->timing.median_s : kNotMeasured;
   p.note = obstacle(base, now, o);
+  if (now && is_skipped(base) && is_skipped(*now)) p.verdict = CompareClass::kSkipped;
   p.broken = now && is_ok(base) && is_failure(now->status);
   if (!p.note.empty()) return p;
   p.ratio = p.base_s > 0 ? p.new_s / p.base_s : kNotMeasured;
@@ -61,7 +66,7 @@ ComparedPoint compare_point(const PointRecord& base, const PointRecord* now,
 
 // `tested`: points that Holm's correction counts.
 CompareClass classify(const ComparedPoint& p, int64_t tested, const CompareOptions& o) {
-  if (!std::isfinite(p.ratio)) return CompareClass::kMissing;
+  if (!std::isfinite(p.ratio)) return p.verdict;  // skipped or missing
   const bool noise = p.smallest_p > 0;
   if (noise && !(p.smallest_p * double(tested) < o.alpha)) return CompareClass::kUndecided;
   const bool slower = p.ratio > 1 + o.threshold, faster = p.ratio < 1 / (1 + o.threshold);
@@ -160,7 +165,10 @@ int64_t Comparison::count(CompareClass c) const {
   return std::ranges::count(points, c, &ComparedPoint::verdict);
 }
 
-int Comparison::compared() const { return int(points.size()) - int(count(CompareClass::kMissing)); }
+int Comparison::compared() const {
+  return int(points.size()) - int(count(CompareClass::kMissing)) -
+         int(count(CompareClass::kSkipped));
+}
 
 int Comparison::decided() const { return compared() - int(count(CompareClass::kUndecided)); }
 

@@ -10,7 +10,8 @@
 //
 // Few samples cannot reach alpha, whatever they are: three against three give p = 0.1 at best, and
 // Holm's correction multiplies by the number of points. Points without noise (simulated) are judged
-// by the ratio alone.
+// by the ratio alone. A point that neither side ran, by its own choice or for memory, is skipped; one
+// that only one side has a time of is missing.
 #pragma once
 #include <string>
 #include <string_view>
@@ -27,10 +28,10 @@ struct CompareOptions {
   bool any_transport = false;  // compares points whose bytes went other ways
 };
 
-enum class CompareClass { kFaster, kSlower, kSame, kAmbiguous, kUndecided, kMissing };
+enum class CompareClass { kFaster, kSlower, kSame, kAmbiguous, kUndecided, kSkipped, kMissing };
 constexpr std::string_view to_string(CompareClass c) {
-  constexpr std::string_view kNames[] = {"faster",    "slower",    "same",
-                                         "ambiguous", "undecided", "missing"};
+  constexpr std::string_view kNames[] = {"faster",    "slower",  "same",   "ambiguous",
+                                         "undecided", "skipped", "missing"};
   return kNames[size_t(c)];
 }
 
@@ -43,7 +44,7 @@ struct ComparedPoint {
   double smallest_p = 0;  // that so many samples can reach; 0 without noise
   CompareClass verdict = CompareClass::kMissing;
   bool broken = false;  // was ok, and is now recorded as failed
-  std::string note{};   // why it is missing
+  std::string note{};   // why it is skipped or missing
 };
 
 struct EnvironmentDifference {

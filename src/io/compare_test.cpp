@@ -68,6 +68,28 @@ TEST(Compare, ClassesOfPoints) {
   EXPECT_TRUE(compare_results(result({record("e", 1)}), result({failed})).regressed());
 }
 
+TEST(Compare, WhatNeitherSideRanIsSkippedNotMissing) {
+  const auto with = [](PointStatus status) {
+    PointRecord r = record("a", 1);
+    r.status = status;
+    r.reason = "why";
+    return result({r, record("b", 1)});
+  };
+  const auto verdict = [&](PointStatus then, PointStatus now) {
+    return compare_results(with(then), with(now)).points[0].verdict;
+  };
+  using enum PointStatus;
+  EXPECT_EQ(verdict(kSkippedExcluded, kSkippedExcluded), CompareClass::kSkipped);
+  EXPECT_EQ(verdict(kSkippedMemory, kSkippedUnsupported), CompareClass::kSkipped);
+  EXPECT_EQ(verdict(kSkippedExcluded, kOk), CompareClass::kMissing);
+  EXPECT_EQ(verdict(kOk, kSkippedExcluded), CompareClass::kMissing);
+  EXPECT_EQ(verdict(kSkippedExcluded, kError), CompareClass::kMissing);
+  EXPECT_EQ(verdict(kOom, kOom), CompareClass::kMissing);  // a failure is no choice
+  const Comparison c = compare_results(with(kSkippedExcluded), with(kSkippedExcluded));
+  EXPECT_EQ(c.compared(), 1);
+  EXPECT_THAT(comparison_table(c), HasSubstr("skipped 1 missing 0 : no regression"));
+}
+
 // Two samples against two can never differ certainly: that is not "same".
 TEST(Compare, TooFewSamplesDecideNothing) {
   const auto run = [](int samples, uint32_t seed) {
