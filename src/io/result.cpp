@@ -224,9 +224,41 @@ void accept_changes(Result& then, const Result& now, bool allow_changed_machine)
   then.run.planned = std::max(then.run.planned, now.run.planned);
 }
 
-struct Series {
-  std::vector<double> seq_len, median_s;
-};
+// A fit never mixes batches: its points hold one number of sequences, or one number of tokens
+// (figure 5 of the paper), whichever makes fewer lines of a series.
+using BatchLines = std::map<std::string, std::vector<const PointRecord*>>;
+
+BatchLines lines_of(const std::string& series, const std::vector<const PointRecord*>& points) {
+  BatchLines by_batch, by_tokens;
+  for (const PointRecord* r : points) {
+    const int64_t batch = r->params.problem.batch, tokens = batch * r->params.problem.seq_len;
+    by_batch[concat(series, " batch=", batch)].push_back(r);
+    by_tokens[concat(series, " tokens_per_batch=", format_tokens(tokens))].push_back(r);
+  }
+  BatchLines& fewer = by_tokens.size() < by_batch.size() ? by_tokens : by_batch;
+  if (fewer.size() == 1) return {{series, points}};
+  return std::move(fewer);
+}
+
+void add_fits(Summary& s, const std::string& series, Source source,
+              const std::vector<const PointRecord*>& points) {
+  for (const auto& [name, line] : lines_of(series, points)) {
+    std::vector<double> seq_len, median_s;
+    for (const PointRecord* r : line) {
+      seq_len.push_back(double(r->params.problem.seq_len));
+      median_s.push_back(r->timing.median_s);
+    }
+    if (std::set(seq_len.begin(), seq_len.end()).size() < 3) continue;
+    const PowerFit fit = fit_power_law(seq_len, median_s);
+    s.fits.push_back({.series = name,
+                      .source = source,
+                      .exponent = fit.exponent,
+                      .r_squared = fit.r_squared,
+                      .points = fit.points,
+                      .seq_len_min = int64_t(fit.x_min),
+                      .seq_len_max = int64_t(fit.x_max)});
+  }
+}
 
 }  // namespace
 
@@ -235,26 +267,14 @@ Summary summarize(const std::vector<PointRecord>& points, int64_t planned) {
   s.planned = planned;
   for (const std::string& status : enum_names<PointStatus>()) s.counts[status] = 0;
   bool failed = false;
-  std::map<std::pair<std::string, Source>, Series> all;  // a fit never mixes sources
+  std::map<std::pair<std::string, Source>, std::vector<const PointRecord*>> all;
   for (const PointRecord& r : points) {
     ++s.counts[std::string(to_string(r.status))];
     failed = failed || is_failure(r.status);
-    if (r.status != PointStatus::kOk || !(r.timing.median_s > 0)) continue;
-    Series& series = all[{series_name(r.params), r.source}];
-    series.seq_len.push_back(double(r.params.problem.seq_len));
-    series.median_s.push_back(r.timing.median_s);
+    if (r.status == PointStatus::kOk && r.timing.median_s > 0)
+      all[{series_name(r.params), r.source}].push_back(&r);
   }
-  for (const auto& [key, series] : all) {
-    if (std::set(series.seq_len.begin(), series.seq_len.end()).size() < 3) continue;
-    const PowerFit fit = fit_power_law(series.seq_len, series.median_s);
-    s.fits.push_back({.series = key.first,
-                      .source = key.second,
-                      .exponent = fit.exponent,
-                      .r_squared = fit.r_squared,
-                      .points = fit.points,
-                      .seq_len_min = int64_t(fit.x_min),
-                      .seq_len_max = int64_t(fit.x_max)});
-  }
+  for (const auto& [key, line] : all) add_fits(s, key.first, key.second, line);
   // A run that has no result is no success, whatever the reasons for its skipped points.
   const bool nothing = s.counts["ok"] == 0 && planned > 0;
   s.verdict = failed ? "fail" : nothing || int64_t(points.size()) < planned ? "incomplete" : "pass";

@@ -91,7 +91,8 @@ struct Summary {
   std::string verdict;                    // pass, fail, incomplete
   std::map<std::string, int64_t> counts;  // every status, also those with 0
   int64_t planned = 0;
-  std::vector<FitRecord> fits;  // series of at least three ok points, never over two sources
+  std::vector<FitRecord>
+      fits;  // series of at least three ok points, never over two sources or batches
   static void fields(auto& s, auto&& visit) {
     visit("verdict", s.verdict);
     visit("planned", s.planned);

@@ -341,6 +341,31 @@ TEST(Summary, VerdictAndFits) {
   EXPECT_EQ(summarize(records, 7).verdict, "fail");
 }
 
+// Two batches of one series, whose times lie on two lines; then batches of a constant number of
+// tokens, which are one line: figure 5 of the paper.
+TEST(Summary, FitsNeverMixBatches) {
+  const auto record = [](int64_t seq_len, int64_t batch, double median_s) {
+    PointRecord r = ok_record(points()[0], 1);
+    r.params.problem.seq_len = seq_len;
+    r.params.problem.batch = batch;
+    r.timing.median_s = median_s;
+    return r;
+  };
+  std::vector<PointRecord> two, tokens;
+  for (const int64_t n : {1024, 2048, 4096}) {
+    two.push_back(record(n, 1, double(n)));
+    two.push_back(record(n, 8, n == 4096 ? 1 : 8 * double(n) * double(n)));
+    tokens.push_back(record(n, 4096 / n, 7));
+  }
+  const Summary apart = summarize(two, 6), together = summarize(tokens, 3);
+  ASSERT_EQ(apart.fits.size(), 2u);
+  EXPECT_NEAR(apart.fits[0].exponent, 1, 1e-9);
+  EXPECT_TRUE(apart.fits[0].series.ends_with(" batch=1"));
+  EXPECT_TRUE(apart.fits[1].series.ends_with(" batch=8"));
+  ASSERT_EQ(together.fits.size(), 1u);
+  EXPECT_NEAR(together.fits[0].exponent, 0, 1e-9);
+}
+
 TEST(Summary, ASeriesIsOneSetOfOptions) {
   PointRecord r = ok_record(points()[0], 1);
   std::vector<std::string> names{series_name(r.params)};
