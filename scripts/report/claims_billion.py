@@ -6,17 +6,27 @@ agree with the reference in double precision, the worst row 4e-7 off. That suppo
 
 from __future__ import annotations
 
+from .claims_pattern import depth_text
 from .evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, Evidence
 from .model import Point
 from .rows import Context
-from .units import bytes_label, duration_label, integer_label, token_label
+from .units import bytes_label, duration_label, integer_label, plural, token_label
 
 BILLION = 1 << 30
+PAPER_HEADS = 12  # of the paper's base model
 
 
 def place(ctx: Context, point: Point) -> str:
     ranks = ctx.index.rank_label(point.ranks)
-    return f"one device in the place of {ranks}" if point.in_turn else ranks
+    return f"one device in the place of {ranks} (no distributed system)" if point.in_turn else ranks
+
+
+def model_text(point: Point) -> str:
+    """ "attention's forward pass alone, one head of 64 in bf16 (the paper's base model has 12)"."""
+    heads = int(point.num("params.heads") or 0)
+    named = "one head" if heads == 1 else plural(heads, "head")
+    paper = "" if heads == PAPER_HEADS else f" (the paper's base model has {PAPER_HEADS})"
+    return f"attention's forward pass alone, {named} of {point.text('params.head_dim')} in {point.text('params.dtype')}{paper}"
 
 
 def billion_fits(ctx: Context, source: str) -> Evidence:
@@ -25,13 +35,15 @@ def billion_fits(ctx: Context, source: str) -> Evidence:
     ran = [p for p in long if p.ok]
     if ran:
         point = min(ran, key=lambda p: p.ranks)
+        verb = "ran" if source == "measured" else f"are {source}"
         peak = point.num("memory.measured_peak_bytes") or point.num("memory.predicted_peak_bytes")
         each = "" if point.in_turn else " per rank"
         memory = f", peak memory {bytes_label(peak)}{each}" if peak else ""
         return Evidence(
             source,
             SUPPORTED,
-            f"{token_label(point.seq_len)} tokens ran on {place(ctx, point)}{memory}.",
+            f"{token_label(point.seq_len)} tokens {verb} on {place(ctx, point)}{memory}: {model_text(point)}; "
+            f"{depth_text(point)}.",
         )
     refused = [p for p in long if p.status in ("skipped_memory", "oom")]
     if refused:
@@ -65,8 +77,9 @@ def billion_computed(ctx: Context, source: str) -> Evidence:
     return Evidence(
         source,
         SUPPORTED,
-        f"{token_label(point.seq_len)} tokens ({point.seq_len:,}) computed on {place(ctx, point)} in {duration_label(wall, 4)}: "
+        f"{token_label(point.seq_len)} tokens ({point.seq_len:,}) computed on {place(ctx, point)} in {duration_label(wall, 4)}: {model_text(point)}; "
         f"{integer_label(point.num('check.queries'))} sampled rows agree with the reference, worst row off by "
         f"{point.num('check.max_rel_error') or 0.0:.2g}, all by {point.num('check.rel_l2_error') or 0.0:.2g} "
-        f"(tolerance {point.num('check.tolerance') or 0.0:.2g}); no value of {integer_label(point.num('content.rows'))} rows left unwritten.",
+        f"(tolerance {point.num('check.tolerance') or 0.0:.2g}); no value of {integer_label(point.num('content.rows'))} rows left unwritten; "
+        f"{depth_text(point)}.",
     )

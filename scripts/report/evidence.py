@@ -71,7 +71,7 @@ def decide(source: str, verdicts: list[Verdict], nothing: str, noun: str = "line
 def lines(
     ctx: Context, source: str, pattern: str, axis: Callable[[Point], object], needs_time: bool = True
 ) -> list[list[Point]]:
-    """Right points of one pattern and source, grouped by series and what the line holds constant."""
+    """Right points of one pattern and source, grouped by series, batch and what the line holds constant."""
     able = [
         p
         for p in ctx.points
@@ -81,7 +81,14 @@ def lines(
         and p.seq_len
         and (p.time_decides or not needs_time)
     ]
-    return list(group_by(able, ctx.index.key, axis).values())
+    return [line for group in group_by(able, ctx.index.key, axis).values() for line in by_batch(group)]
+
+
+def by_batch(points: list[Point]) -> list[list[Point]]:
+    """Points of one batch, or of batches that hold one number of tokens (figure 5), whichever makes fewer lines."""
+    batches = group_by(points, lambda p: p.batch)
+    tokens = group_by(points, lambda p: p.batch * (p.seq_len or 0))
+    return list((tokens if len(tokens) < len(batches) else batches).values())
 
 
 def power(exponent: float) -> str:

@@ -1,11 +1,12 @@
 """Power laws: y = a·x^b by least squares of ln y on ln x.
 
-Example: time 1, 4, 16 s at 1K, 2K, 4K tokens fits b = 2 exactly. A fit never mixes sources: callers
-pass the points of one series and one source.
+Example: time 1, 4, 16 s at 1K, 2K, 4K tokens fits b = 2 exactly. A fit never mixes sources or batches: callers
+pass a line of evidence.lines().
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ class PowerLaw:
     x_min: float
     x_max: float
     y_ratio: float  # largest y over smallest y
+    y_rise: float  # largest y over the smallest one at the same or a smaller x: 1 where y only falls
 
     @property
     def x_span(self) -> float:
@@ -39,6 +41,8 @@ def fit_power_law(pairs: Iterable[tuple[float | None, float | None]]) -> PowerLa
     intercept = mean_y - exponent * mean_x
     residual = sum((y - intercept - exponent * x) ** 2 for x, y in zip(log_x, log_y))
     total = sum((y - mean_y) ** 2 for y in log_y)
+    ordered = sorted(data)
+    lowest = itertools.accumulate((y for _, y in ordered), min)
     return PowerLaw(
         exponent=exponent,
         prefactor=math.exp(intercept),
@@ -47,4 +51,5 @@ def fit_power_law(pairs: Iterable[tuple[float | None, float | None]]) -> PowerLa
         x_min=min(x for x, _ in data),
         x_max=max(x for x, _ in data),
         y_ratio=max(y for _, y in data) / min(y for _, y in data),
+        y_rise=max(y / low for (_, y), low in zip(ordered, lowest)),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import claims, claims_pattern
+from . import claims, claims_pattern, noise, paper_lines
 from .markup import escape, section
 from .rows import Context
 from .tables import fit_table, recorded_fits
@@ -31,22 +31,29 @@ RULES = (
     "Exponents are least squares of ln(time) on ln(tokens), within one series, one source and one rank count.",
 )
 THRESHOLDS = (
-    f"Nearly constant: |exponent of time per token| ≤ {claims.CONSTANT_EXPONENT:.2f}, that is at most 7 % per doubling, "
-    f"and slowest ÷ fastest ≤ {claims.CONSTANT_RATIO:g}, so that neither a steady drift nor one jump passes; or all "
-    f"times within a factor of {claims.CONSTANT_WITHIN:g}, because the exponent of a short line is uncertain.",
+    f"Nearly constant: exponent of time per token ≤ {claims.CONSTANT_EXPONENT:.2f}, that is at most 7 % per doubling, "
+    f"and no rise above {claims.CONSTANT_RATIO:g}×, so that neither a steady drift nor one jump passes; or no rise above "
+    f"{claims.CONSTANT_WITHIN:g}×. What falls with N passes. Judged are lines over a factor of {claims.CONSTANT_SPAN:g} whose branches "
+    f"beyond the first segment do {100 * paper_lines.SHARED_WORK:g} % of the FLOPs or more at each length.",
     f"Grows with N: exponent of time per token ≥ {claims.GROWING_EXPONENT:.2f}, half-way between linear (0) and "
     "quadratic (1) attention.",
-    f"Communication constant: most ÷ fewest bytes ≤ {claims.BYTES_RATIO:.2f} at fixed ranks (rounding of rows), "
-    f"≤ {claims.BYTES_RATIO_RANKS:.2f} at fixed tokens per rank, where (P−1)/P alone doubles the bytes from P = 2 on; "
+    f"Communication constant: bytes rise by no more than {claims.BYTES_RATIO:.2f}× at fixed ranks (rounding of rows), "
+    f"{claims.BYTES_RATIO_RANKS:.2f}× at fixed tokens per rank, where (P−1)/P alone doubles the bytes from P = 2 on; "
     "a ring would grow as P − 1.",
-    f"Complexity: exponent of the time within {claims_pattern.EXPONENT_WITHIN:.2f} of 2 (vanilla), 1.5 (sparse) and 1 (dilated), "
+    f"Complexity: exponent of the time within {claims_pattern.EXPONENT_WITHIN:.2f} of 2 (vanilla), and at most so much above 1.5 (sparse) "
+    "and 1 (dilated), "
     f"R² ≥ {claims_pattern.EXPONENT_R_SQUARED:g}, {claims_pattern.EXPONENT_LENGTHS} lengths over a factor of {claims_pattern.EXPONENT_SPAN:g}; only "
     "patterns that follow the paper's rule count (segments and keys per query ~ √N; rates ~ segments, within a factor of "
     f"{claims_pattern.RULE_WITHIN:g} for rounding).",
-    f"Dependency: at most {claims_pattern.DEPTH_EXTRA} layers more than the paper's estimate rounded up.",
+    f"Dependency: at most {claims_pattern.DEPTH_EXTRA} layers more than the paper's estimate rounded up, of patterns whose rates do not "
+    "exceed the next shorter segment.",
+    f"{paper_lines.FIGURE5_RULE} {paper_lines.FLOOR_RULE} One rule for all claims about times.",
+    f"A point is disturbed, and decides no claim about time, if its samples are more than {noise.SAMPLES_APART:g} times apart, if its "
+    f"ablations repeat the full step {noise.DISTURBED:g} times slower or faster, or if the same work as a single attend took more than "
+    f"{100 * (noise.SAME_WORK - 1):.0f} % longer than in another point.",
     "Points of more threads than cores, of more ranks than GPUs, or of a GPU that had slowed its clocks down decide no claim "
     "about time.",
-    f"A line of the other claims counts with {claims.MIN_LENGTHS} or more lengths over a factor of {claims.MIN_SPAN:g}; shorter lines test "
+    f"A line of the other claims counts with {paper_lines.MIN_LENGTHS} or more lengths over a factor of {paper_lines.MIN_SPAN:g}; shorter lines test "
     "nothing.",
 )
 

@@ -1,8 +1,9 @@
-"""Whether the machine of a run was busy with something else, and what its times then decide: nothing.
+"""Whether the machine was busy with something else, during a run or a point, and what its times then decide: nothing.
 
 Example: other programs used 40 % of the usable hardware threads just before the run began; of older results, a load
-average of 1.9 on 2 of them. Whatever its times seem to say of a claim, the status is "not tested: noisy machine". The
-rule is that of `lnbench env` (src/io/environment.cpp).
+average of 1.9 on 2 of them. Whatever its times seem to say of a claim, the status is "not decided: machine was busy".
+The rule is that of `lnbench env` (src/io/environment.cpp). A single point is disturbed when its own record says so: two
+measurements of the same work differ.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from collections.abc import Callable
 from .evidence import NOT_TESTED, Evidence
 from .model import Point, Run
 from .rows import Context
+from .series import group_by
 from .units import number, percent_label, plural, ratio_label, significant
 
 BUSY_SHARE = 0.15  # of the usable hardware threads, just before the run
 BUSY_LOAD = 0.25  # of the usable hardware threads, over the minute before the run
 DISTURBED = 1.25  # between two measurements of the same step, minutes apart at most
+SAMPLES_APART = 1.5  # slowest ÷ fastest sample; 1.4 at most on a quiet machine (results/reference)
+SAME_WORK = 1.10  # one rank's pairs as a single attend, between algorithms
 MODELLED = "simulated"  # its times come from no clock
+Key = tuple[int, str, str]  # run, id, source of a point
 
 
 def busy(run: Run) -> str:
@@ -41,6 +46,51 @@ def emulated(run: Run) -> str:
     return "the GPUs were emulated by a CPU" if played else ""
 
 
+def repeated(point: Point) -> float | None:
+    """The full step as the ablations took it ÷ as the samples did, or the reverse: at least 1."""
+    again, median = point.num("ablations.full_s"), point.median_s
+    return max(again / median, median / again) if again and median else None
+
+
+def samples_apart(point: Point) -> float | None:
+    return max(point.samples) / min(point.samples) if len(point.samples) > 1 else None
+
+
+def same_work(point: Point) -> tuple[object, ...] | None:
+    """What `single_attend_s` depends on: the busiest rank's pairs and how they are computed, not the algorithm."""
+    ranks = point.get("per_rank")
+    pairs = [number(r.get("pairs")) or 0 for r in ranks if isinstance(r, dict)] if isinstance(ranks, list) else []
+    if not any(pairs) or not point.num("ablations.single_attend_s"):
+        return None
+    shape = ("mode", "transport", "kernel", "threads", "dtype", "heads", "kv_heads", "head_dim", "causal")
+    return (point.run, point.source, point.ranks, point.seq_len, point.batch, max(pairs), *(point.text(f"params.{k}") for k in shape))
+
+
+def beyond_the_fastest(points: list[Point]) -> dict[Key, float]:
+    """`single_attend_s` ÷ the least of those that did the same work."""
+    found: dict[Key, float] = {}
+    for work, alike in group_by(points, same_work).items():
+        seconds = [p.num("ablations.single_attend_s") or 0 for p in alike] if work[0] else []
+        found |= {key_of(p): s / min(seconds) for p, s in zip(alike, seconds)}
+    return found
+
+
+def key_of(point: Point) -> Key:
+    return (point.run, point.text("id"), point.source)
+
+
+def disturbed(points: list[Point]) -> list[tuple[str, dict[Key, float]]]:
+    """Points whose own record says that something else ran beside them: how it shows, and by what ratio. The banner
+    names them, and no claim about time is decided from them."""
+    timed = [p for p in points if p.ok and p.time_decides and p.source != MODELLED]
+    kinds = (
+        ("took other times when their ablations repeated the full step", {key_of(p): repeated(p) for p in timed}, DISTURBED),
+        (f"have samples more than {SAMPLES_APART:g} times apart", {key_of(p): samples_apart(p) for p in timed}, SAMPLES_APART),
+        ("took more than 10 % longer than others for the same single attend", beyond_the_fastest(timed), SAME_WORK),
+    )
+    return [(what, {k: r for k, r in ratios.items() if r and r > limit}) for what, ratios, limit in kinds]
+
+
 def disturbances(run: Run) -> list[str]:
     """What a reader must know before looking at a time of this run."""
     notes = []
@@ -48,13 +98,13 @@ def disturbances(run: Run) -> list[str]:
         notes.append("The GPUs of this run are emulated: its times are those of the CPU that plays them, and decide no claim.")
     if (reason := busy(run)) and any(p.source != MODELLED for p in run.points):
         notes.append(f"The machine was busy when this run began: {reason}. Times are drawn, but decide no claim.")
-    ratios = {p.text("id"): max(r, 1 / r) for p in run.points if (r := repeated(p)) and not 1 / DISTURBED < r < DISTURBED}
-    if ratios:
-        worst = max(ratios, key=lambda i: ratios[i])
-        notes.append(
-            f"{plural(len(ratios), 'point')} took other times when their ablations repeated the full step, {worst} by "
-            f"{ratio_label(ratios[worst])}: something disturbed the machine in between. Measure them again."
-        )
+    for what, ratios in disturbed(run.points):
+        if ratios:
+            worst = max(ratios, key=lambda k: ratios[k])
+            notes.append(
+                f"{plural(len(ratios), 'point')} {what}, {worst[1]} by {ratio_label(ratios[worst])}: something disturbed the "
+                "machine. They are drawn, but decide no claim about time; measure them again."
+            )
     for points, what in (
         ([p for p in run.points if p.ok and p.shares_gpu], "ran on fewer GPUs than ranks"),
         ([p for p in run.points if p.ok and p.throttled], "ran while a GPU had slowed its clocks down"),
@@ -65,28 +115,24 @@ def disturbances(run: Run) -> list[str]:
     return notes
 
 
-def repeated(point: Point) -> float | None:
-    """The full step as the ablations took it ÷ as the samples did."""
-    again, median = point.num("ablations.full_s"), point.median_s
-    return again / median if again and median and point.ok and point.source != MODELLED else None
-
-
 def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, str], Evidence]:
-    """The same test of a claim about times, without the runs of busy machines."""
+    """The same test of a claim about times, without the runs of busy machines and the points that were disturbed."""
 
     def quiet(ctx: Context, source: str) -> Evidence:
         noise = {i: text for i, run in enumerate(ctx.runs) if (text := emulated(run) or busy(run))}
-        if source == MODELLED or not noise:
-            return test(ctx, source)
-        kept = [p for p in ctx.points if p.run not in noise]
+        hit = {key for _, ratios in disturbed(ctx.points) for key in ratios}
+        kept = [p for p in ctx.points if p.run not in noise and key_of(p) not in hit]
+        all_seen = test(ctx, source)
+        # What is missing is missing, noise or not.
+        if source == MODELLED or len(kept) == len(ctx.points) or all_seen.status == NOT_TESTED:
+            return all_seen
         seen = test(Context(kept, ctx.runs, ctx.index), source)
-        with_noise = test(ctx, source)
+        few = sum(1 for p in ctx.points if p.source == source and p.run not in noise and key_of(p) in hit)
         if seen.status != NOT_TESTED:
-            return seen
-        if with_noise.status == NOT_TESTED:  # what is missing is missing, noise or not
-            return with_noise
-        reasons = "; ".join(dict.fromkeys(noise.values()))
-        text = f"noisy machine: {reasons}, so its times decide nothing. Seen all the same: {with_noise.text}"
-        return Evidence(source, NOT_TESTED, text, with_noise.details)
+            without = f" Without {plural(few, 'point')} that something disturbed." if few else ""
+            return Evidence(source, seen.status, seen.text + without, seen.details)
+        reasons = list(dict.fromkeys(noise.values())) + ([f"{plural(few, 'point')} disturbed"] if few else [])
+        text = f"not decided: machine was busy ({'; '.join(reasons)}). Seen all the same: {all_seen.text}"
+        return Evidence(source, NOT_TESTED, text, all_seen.details)
 
     return quiet

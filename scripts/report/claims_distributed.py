@@ -1,0 +1,117 @@
+"""What only two or more ranks can show: dilated attention is right across ranks, and exact attention is distributed too.
+
+Example: ring on 8 ranks holds 32 % of the memory per rank that one rank needs for the same 4,096 tokens, moves real
+messages and agrees with the reference: longer sequences fit on more ranks, so the paper's sentence is not supported.
+"""
+
+from __future__ import annotations
+
+from .evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, Evidence
+from .model import Point
+from .rows import Context
+from .series import group_by
+from .units import integer_label, percent_label, plural, token_label
+
+NO_NUMBERS = Evidence("simulated", NOT_TESTED, "a simulation computes times, no attention")
+
+
+def distributed(point: Point) -> bool:
+    """Ranks that share a sequence, and messages that were counted where the transport moved them."""
+    return point.group_ranks >= 2 and not point.in_turn and (point.num("comm.counted_messages_per_rank") or 0) > 0
+
+
+def tolerances_text(points: list[Point]) -> str:
+    """The worst error by tolerance: kernels that round to 16 bits are allowed more."""
+    worst: dict[float, float] = {}
+    for point in points:
+        found, allowed = point.num("check.rel_l2_error"), point.num("check.tolerance")
+        if found is not None:
+            worst[allowed or 0] = max(found, worst.get(allowed or 0, 0))
+    errors = ", ".join(f"{e:.2g}" + (f" (tolerance {t:.2g})" if t else "") for t, e in sorted(worst.items()))
+    return f", largest relative L2 error {errors}" if worst else ""
+
+
+def equals_reference(ctx: Context, source: str) -> Evidence:
+    if source == "simulated":
+        return NO_NUMBERS
+    dilated = [p for p in ctx.points if p.pattern == "dilated" and p.source == source]
+    able = [p for p in dilated if distributed(p)]
+    passed = [p for p in able if p.text("check.status") == "pass"]
+    failed = [p for p in able if p.text("check.status") == "fail" or (p.status == "check_failed" and p not in passed)]
+    if failed:
+        point = failed[0]
+        detail = (
+            point.text("reason")
+            or f"relative L2 error {point.text('check.rel_l2_error')}, tolerance {point.text('check.tolerance')}"
+        )
+        checked = plural(len(failed) + len(passed), "checked point")
+        return Evidence(source, NOT_SUPPORTED, f"{len(failed)} of {checked} differ; first {point.text('id')}: {detail}.")
+    alone = sum(1 for p in dilated if not distributed(p) and p.text("check.status") == "pass")
+    if not passed:
+        others = f"; right on one rank, or without messages: {plural(alone, 'point')}" if alone else ""
+        return Evidence(source, NOT_TESTED, f"no dilated point moved messages between ranks and was checked{others}")
+    ranks = sorted({p.group_ranks for p in passed})
+    over = f"{ranks[0]} ranks" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]} ranks"
+    every, agree = ("all ", "agree") if len(passed) > 1 else ("", "agrees")
+    text = f"{every}{plural(len(passed), 'checked point')} on {over}, with messages between them, {agree} with the reference"
+    left_out = sum(int(p.num("check.strata_left_out") or 0) for p in passed)
+    beyond = f" {integer_label(left_out)} strata (branch, head, rank) beyond the budget have no checked row." if left_out else ""
+    return Evidence(source, SUPPORTED, f"{text}{tolerances_text(passed)}.{beyond}")
+
+
+PROBLEM = ("heads", "kv_heads", "head_dim", "dtype", "causal", "mode", "transport", "kernel")
+
+
+def memory_share(point: Point, exact: list[Point]) -> float | None:
+    """Peak memory per rank ÷ the least that an exact algorithm took for the same problem on the fewest ranks."""
+
+    def problem(p: Point) -> tuple[object, ...]:
+        return (p.run, p.seq_len, p.group_batch, *(p.text(f"params.{k}") for k in PROBLEM))
+
+    fewer = [p for p in exact if problem(p) == problem(point) and p.group_ranks < point.group_ranks]
+    least = min((p.group_ranks for p in fewer), default=0)
+    peaks = [p.num("memory.measured_peak_bytes") for p in fewer if p.group_ranks == least]
+    own, base = point.num("memory.measured_peak_bytes"), min((b for b in peaks if b), default=None)
+    return own / base if own and base else None
+
+
+def exact_distributed(ctx: Context, source: str) -> Evidence:
+    """The paper's negative claim: one exact algorithm whose ranks hold less than one rank does refutes it."""
+    if source == "simulated":
+        return NO_NUMBERS
+    exact = [p for p in ctx.points if p.pattern == "dense" and p.source == source and p.ok]
+    able = [p for p in exact if distributed(p)]
+    checked = [p for p in able if p.text("check.status") == "pass"]
+    shares = [(share, p) for p in checked if (share := memory_share(p, exact)) is not None and share < 1]
+    if not shares:
+        missing = (
+            "no exact algorithm ran on several ranks"
+            if not able
+            else "exact algorithms ran on several ranks, but none was checked"
+            if not checked
+            else f"{plural(len({p.algorithm for p in checked}), 'exact algorithm')} ran on several ranks and agreed with the reference, "
+            "but none beside the same length on fewer ranks with more memory per rank"
+        )
+        return Evidence(source, NOT_TESTED, missing)
+    series = group_by(shares, lambda sp: ctx.index.key(sp[1])).values()
+    largest = [max(group, key=lambda sp: (sp[1].ranks, sp[1].seq_len or 0)) for group in series]
+    listed = sorted(largest, key=lambda sp: (sp[0], ctx.index.label(sp[1])))
+    names = ", ".join(dict.fromkeys(p.algorithm for _, p in listed))
+    known = {p.algorithm for _, p in listed}
+    longest = max(p.seq_len or 0 for _, p in listed)
+    head = (
+        f"{plural(len(known), 'exact algorithm')} ran on several ranks, up to {token_label(longest)} tokens, agreed with the reference and "
+        f"held less memory per rank than the same tokens take on fewer ranks, so that longer sequences fit: {names}. Their work stays "
+        "quadratic: each rank computes N²/P pairs."
+    )
+    unchecked = ", ".join(sorted({p.algorithm for p in able} - {p.algorithm for p in checked}))
+    return Evidence(
+        source,
+        NOT_SUPPORTED,
+        f"{head} Ran unchecked: {unchecked}." if unchecked else head,
+        tuple(
+            f"{ctx.index.label(p)}: {token_label(p.seq_len)} tokens on {ctx.index.rank_label(p.ranks)}, {percent_label(share)} of the "
+            "memory per rank on the fewest ranks"
+            for share, p in listed
+        ),
+    )

@@ -1,0 +1,122 @@
+"""Which lines of points a sentence of the paper is about, and from which length on a line tells of the algorithm.
+
+Example: dilated attention at 8K ... 1M tokens on 2 ranks, branches {2048/1, N/2, N} at rates sqrt(w / 2048): the branches
+beyond the first do 60 % of the FLOPs, so the line tests the paper's constant latency. At rates w / 2048 they do 0.4 % of
+them at 1M tokens: such a line is shown, and decides nothing. A what-if, another collective than the library's own, fewer
+tokens per rank than the first segment: no line of the paper's figure 5.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+
+from .evidence import lines
+from .fits import PowerLaw, fit_power_law
+from .model import Point
+from .rows import Context
+from .units import number, percent_label, plural, token_label
+
+MIN_LENGTHS = 3  # different lengths of one line
+MIN_SPAN = 4.0  # longest over shortest
+COMPLEXITY = {"dense": 2.0, "sparse": 1.5, "dilated": 1.0}  # exponent of N in the paper's table 1
+FLOOR_SHARE = 0.5  # of that exponent, from one length to the next: a line that begins with less begins with latency
+GROWN_SHARE = 0.8  # ... and tells of the algorithm from where it grows by this much of it
+SHARED_WORK = 0.10  # of the FLOPs, in branches beyond the first segment: below, a line is attention to neighbours
+PUBLISHED = {"collective": "native", "offset": "paper", "mix": "lse"}  # of the paper's algorithm; older results: absent
+
+FIT_RULE = f"A line needs {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}."
+FLOOR_RULE = (
+    f"A line whose time grows by less than {FLOOR_SHARE:g} of its exponent in table 1 at first (N², N√N, N) counts from where it grows by "
+    f"{GROWN_SHARE:g} of it: shorter sequences show the latency of machine and network, not attention's."
+)
+FIGURE5_RULE = "Lines are those of figure 5: no what-if, the library's own collective, at least the first segment's tokens on each rank."
+
+
+def long_fit(points: Iterable[Point], value: Callable[[Point], float | None], span: float = MIN_SPAN) -> PowerLaw | None:
+    """The power law of a value against tokens, if the line is long enough to test anything."""
+    listed = list(points)
+    fit = fit_power_law((p.seq_len, value(p)) for p in listed)
+    enough = fit is not None and len({p.seq_len for p in listed}) >= MIN_LENGTHS and fit.x_span >= span
+    return fit if enough else None
+
+
+def time_per_token(point: Point) -> float | None:
+    return point.median_s / (point.batch * point.seq_len) if point.median_s and point.seq_len else None
+
+
+def tokens_per_rank(point: Point) -> float:
+    return (point.seq_len or 0) / point.group_ranks
+
+
+def widths_and_rates(point: Point) -> list[tuple[float, float]]:
+    """(segment length, dilation rate) of each branch, the shortest first; segments end with the sequence."""
+    known = [(number(b.get("segment_length")), number(b.get("dilation_rate"))) for b in point.branches]
+    return sorted((min(w, point.seq_len or w), r) for w, r in known if w and r)
+
+
+def shared_work(point: Point) -> float:
+    """The share of the FLOPs in branches beyond the shortest segment: ceil(w / r)^2 / w pairs a token of each."""
+    pairs = [(w, math.ceil(w / r) ** 2 / w) for w, r in widths_and_rates(point)]
+    total = sum(each for _, each in pairs)
+    return sum(each for w, each in pairs if w > pairs[0][0]) / total if total else 0.0
+
+
+def shared_work_text(line: list[Point]) -> str:
+    shares = sorted(shared_work(p) for p in line)
+    low, high = (percent_label(s) for s in (shares[0], shares[-1]))
+    return f"branches beyond the first do {low if low == high else f'{low} to {high}'} of the FLOPs"
+
+
+def as_published(point: Point) -> bool:
+    metrics = point.get("metrics")
+    changed = isinstance(metrics, dict) and any(k.startswith("what_if_") for k in metrics)
+    return not changed and all(point.text(f"params.{k}") in ("", v) for k, v in PUBLISHED.items())
+
+
+def on_figure5(point: Point) -> bool:
+    """As published, with at least the first segment on each rank (the paper: 2,048, tokens per device, N)."""
+    branches = widths_and_rates(point)
+    return as_published(point) and (point.pattern != "dilated" or not branches or tokens_per_rank(point) >= branches[0][0])
+
+
+def figure5_lines(
+    ctx: Context, source: str, pattern: str, axis: Callable[[Point], object], needs_time: bool = True
+) -> list[list[Point]]:
+    kept = Context([p for p in ctx.points if on_figure5(p)], ctx.runs, ctx.index)
+    return lines(kept, source, pattern, axis, needs_time)
+
+
+def timed_lines(
+    ctx: Context, source: str, pattern: str, axis: Callable[[Point], object]
+) -> list[tuple[list[Point], str]]:
+    """Lines of figure 5 without the points at which latency rules, and a note of how many lengths these are. Whether it
+    rules is seen along N at fixed ranks, whatever axis the line then has."""
+    at_ranks = figure5_lines(ctx, source, pattern, lambda p: p.ranks)
+    above = {id(p) for line in at_ranks for p in past_the_floor(line)}
+    found: list[tuple[list[Point], str]] = []
+    for line in figure5_lines(ctx, source, pattern, axis):
+        kept = [p for p in line if id(p) in above]
+        gone = {p.seq_len or 0 for p in line} - {p.seq_len or 0 for p in kept}
+        note = f"; without {plural(len(gone), 'length')} up to {token_label(max(gone))}, where latency rules" if gone else ""
+        if kept:
+            found.append((kept, note))
+    return found
+
+
+def past_the_floor(points: Iterable[Point]) -> list[Point]:
+    """A line without the short lengths at which latency rules; nothing of one that never grows.
+
+    Example: dilated in 1, 1.1, 1.3, 2, 3.7, 7.2 s at 1K ... 32K tokens grows by 0.14, 0.24, 0.62, 0.89, 0.96: three
+    lengths go.
+    """
+    timed = sorted((p for p in points if p.seq_len and time_per_token(p)), key=lambda p: p.seq_len or 0)
+    by_length = [(n, [p for p in timed if p.seq_len == n]) for n in sorted({p.seq_len or 0 for p in timed})]
+    times = [(n, sum((time_per_token(p) or 0) * n for p in some) / len(some)) for n, some in by_length]
+    growth = [math.log(t1 / t0) / math.log(n1 / n0) for (n0, t0), (n1, t1) in itertools.pairwise(times)]
+    expected = COMPLEXITY.get(timed[0].pattern, 1.0) if timed else 1.0
+    if not growth or growth[0] >= FLOOR_SHARE * expected:
+        return timed
+    grown = next((times[i][0] for i, g in enumerate(growth) if g >= GROWN_SHARE * expected), math.inf)
+    return [p for p in timed if (p.seq_len or 0) >= grown]
