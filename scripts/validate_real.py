@@ -10,10 +10,11 @@ scripts/validate_real.sh makes the folders. Standard library only.
 """
 import argparse
 import json
-import math
 import pathlib
 import statistics
 import sys
+
+from report.strata import HEADS, domain_text, percentile, stratum_rows
 
 # All other parameters make two points the same one.
 DIFFER = {"mode", "transport", "kernel", "threads", "cluster"}
@@ -27,12 +28,6 @@ def points_of(folder):
 
 def key_of(point):
     return json.dumps({k: v for k, v in point["params"].items() if k not in DIFFER}, sort_keys=True)
-
-
-def percentile(values, share):
-    """Nearest rank: the smallest value that at least `share` of all do not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(len(ordered) * share) - 1)]
 
 
 def compare(where, measured, simulated):
@@ -91,13 +86,6 @@ def run_compare(args):
     return 0 if met else 1
 
 
-def grouped(cases, key):
-    groups = {}
-    for case in cases:
-        groups.setdefault(case[key], []).append(abs(case["error"]))
-    return groups
-
-
 def percent(value):
     return "not compared" if value is None else f"{100 * value:.2g} %"
 
@@ -119,11 +107,9 @@ def page(validation):
     lines += [f"Goal for real runs: {percent(GOAL_MEDIAN)} in the median, {percent(GOAL_P95)} at the 95th percentile. "
               f"Measured on {setup['date']} at revision {setup['revision']}: {setup['cpu']}, {setup['usable_threads']} usable "
               f"threads, {setup['mpi']}, load average {setup['load_average'][0]:.2f} when it began.", ""]
-    for key in ("where", "algorithm", "dtype", "ranks"):
-        lines += [f"| {key} | points | median | largest |", "|---|---|---|---|"]
-        for name, errors in grouped(real["cases"], key).items():
-            lines.append(f"| {name} | {len(errors)} | {percent(statistics.median(errors))} | {percent(max(errors))} |")
-        lines.append("")
+    lines += [domain_text(real["cases"]), "", "Signed: predicted / measured - 1, positive where the simulator is too slow.", ""]
+    lines += ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
+    lines += ["| " + " | ".join(row) + " |" for row in stratum_rows(real["cases"])] + [""]
     lines += ["| where | algorithm | ranks | tokens | head_dim | dtype | causal | measured ms | predicted ms | error |",
               "|---|---|---|---|---|---|---|---|---|---|"]
     for c in real["cases"]:

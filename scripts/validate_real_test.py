@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import validate_json
 import validate_real
 from report.model import ResultError
+from report.strata import domain_text, stratum_rows
 from report.validation import load_validation, validation_section
 
 
@@ -102,6 +103,26 @@ class Shown(Folders):
         self.assertIn("+50.0 %", section)
         self.assertNotIn("<b>", section)
         self.assertEqual(section.count("<circle"), 3)  # the key and two points
+
+    def test_strata_keep_the_sign(self):
+        _, real = self.compare([point("ring", 1.0, head_dim=d, seq_len=n) for d in (48, 64) for n in (1024, 2048, 4096)],
+                               [point("ring", 1.1 if d == 48 else 0.9 + n / 20480, head_dim=d, seq_len=n)
+                                for d in (48, 64) for n in (1024, 2048, 4096)])
+        for case, where in zip(real["cases"], ["one host"] * 3 + ["two hosts, 400 Mbit/s"] * 3):
+            case["where"] = where
+        rows = {row[:2]: row[2:] for row in stratum_rows(real["cases"])}
+        self.assertEqual(rows["head_dim", "48"], ("3", "+10.0 %", "10 %", "10 %", "10 %"))
+        self.assertEqual(rows["head_dim", "64"], ("3", "+0.0 %", "5 %", "10 %", "10 %"))
+        self.assertEqual(rows["hosts", "two hosts"][:2], ("3", "+0.0 %"))
+        self.assertEqual([k for k in rows if k[0] == "rate of the link"], [("rate of the link", "400 Mbit/s")])
+        domain = domain_text(real["cases"])
+        for words in ("one host, two hosts (400 Mbit/s)", "1,024 to 4,096 tokens", "head_dim 48, 64", "ranks 2;"):
+            self.assertIn(words, domain)
+        path = self.validation(real)
+        for text in (validate_real.page(json.loads(path.read_text())), validation_section(load_validation(path))):
+            self.assertIn(domain, text)
+            self.assertIn("+10.0 %", text)
+            self.assertIn("rate of the link", text)
 
     def test_without_real_runs(self):
         path = self.validation({"points": None, "median_rel_error": None, "p95_rel_error": None, "reason": "nobody ran"})

@@ -206,8 +206,8 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"Time per token against N at fixed ranks, and time against N at fixed tokens per rank: exponent ≤ {CONSTANT_EXPONENT:.2f} "
             f"(7 % per doubling) and no rise above {CONSTANT_RATIO:g}×, or no rise above {CONSTANT_WITHIN:g}×, on every line. "
             f"A line counts if the branches beyond the first segment do at least {percent_label(SHARED_WORK)} of the FLOPs at each length: "
-            "the paper does not state the dilation rates of figure 5, and with rates that grow as the segments nearly all work is "
-            f"attention within the first one. {FIGURE5_RULE} A line needs {MIN_LENGTHS} lengths over a factor of {CONSTANT_SPAN:g}. {FLOOR_RULE}",
+            "the paper does not state the dilation rates of figure 5; with rates that grow as the segments nearly all work is "
+            f"attention within the first one, with smaller ones the gathered rows grow with N. {FIGURE5_RULE} A line needs {MIN_LENGTHS} lengths over a factor of {CONSTANT_SPAN:g}. {FLOOR_RULE}",
             ("batch_runtime", "time_per_token", "weak_scaling", "latency"),
         ),
         quiet_only(latency_constant),

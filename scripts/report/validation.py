@@ -12,6 +12,7 @@ from typing import Any
 
 from .markup import escape, scroll_table, section, table_row
 from .model import ResultError
+from .strata import HEADS, domain_text, stratum_rows
 from .units import duration_label, plural
 
 # Okabe-Ito, with a shape each, so that no place is told by colour alone.
@@ -111,11 +112,14 @@ def real_part(real: dict[str, Any]) -> str:
         )
         for c in real["cases"]
     )
+    strata = "".join(table_row(row) for row in stratum_rows(real["cases"]))
     left_out = "".join(f"<li>{escape(c['where'])}, {escape(c['algorithm'])}: {escape(c['reason'])}</li>" for c in real["left_out"])
     return (
         f"<figure><h3>Predicted against measured</h3><div class=\"card\">{scatter(real['cases'], goal)}</div><figcaption>"
         f"{plural(real['points'], 'point')} that no calibration has seen; each mark is the median of its samples against the simulated "
         f"time. Dashed: equal; grey: within {percent(goal)}.</figcaption></figure>"
+        f"<p>{escape(domain_text(real['cases']))} Signed errors: predicted ÷ measured − 1, positive where the simulator is too slow.</p>"
+        f"{scroll_table('errors by strata', HEADS, strata)}"
         f"{scroll_table('predicted against measured', heads, rows)}{f'<ul>{left_out}</ul>' if left_out else ''}"
     )
 
