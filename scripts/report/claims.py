@@ -145,7 +145,8 @@ def latency_constant(ctx: Context, source: str) -> Evidence:
     lead = f"{plural(len(local), 'line')} not judged, because nearly all work is that of the first segment: "
     aside = tuple(f"not judged: {text}" for text in rest.details)
     if not judged:
-        return Evidence(source, NOT_TESTED, f"{lead}{rest.text}", aside)
+        hint = " Lines that count: configs/constant-latency-shared-cpu.json."
+        return Evidence(source, NOT_TESTED, f"{lead}{rest.text}{hint}", aside)
     seen = decide(source, judged, "")
     return Evidence(source, seen.status, f"{seen.text} {lead}see below.", (*seen.details, *aside))
 

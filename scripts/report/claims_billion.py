@@ -38,7 +38,8 @@ def billion_fits(ctx: Context, source: str) -> Evidence:
         verb = "ran" if source == "measured" else f"are {source}"
         peak = point.num("memory.measured_peak_bytes") or point.num("memory.predicted_peak_bytes")
         each = "" if point.in_turn else " per rank"
-        memory = f", peak memory {bytes_label(peak)}{each}" if peak else ""
+        kind = "peak" if source == "measured" else "predicted peak"
+        memory = f", {kind} memory {bytes_label(peak)}{each}" if peak else ""
         return Evidence(
             source,
             SUPPORTED,
