@@ -77,7 +77,8 @@ def flat(fit: PowerLaw, what: str, where: str, note: str = "") -> Verdict:
     """Only growth counts: what falls with N is better than constant."""
     gentle = fit.exponent <= CONSTANT_EXPONENT and fit.y_rise <= CONSTANT_RATIO
     good = gentle or fit.y_rise <= CONSTANT_WITHIN
-    trend = " rises" if not good else " falls" if fit.exponent < -CONSTANT_EXPONENT else ""
+    steep = "rises" if fit.exponent > CONSTANT_EXPONENT else "jumps,"
+    trend = f" {steep}" if not good else " falls" if fit.exponent < -CONSTANT_EXPONENT else ""
     text = f"{where}: {what}{trend} ~ {power(fit.exponent)}, largest rise {significant(fit.y_rise)}× ({span_text(fit)}{note})"
     return Verdict(good, fit.exponent, text)
 
@@ -141,14 +142,15 @@ def latency_constant(ctx: Context, source: str) -> Evidence:
         (judged if carries else local).append(Verdict(verdict.good, verdict.badness, text))
     if not local:
         return decide(source, judged, f"no dilated line with {MIN_LENGTHS} lengths over a factor of {CONSTANT_SPAN:g}")
-    rest = decide(source, local, "")
-    lead = f"{plural(len(local), 'line')} not judged, because nearly all work is that of the first segment: "
-    aside = tuple(f"not judged: {text}" for text in rest.details)
+    steepest = sorted(local, key=lambda v: -v.badness)
+    lead = f"{plural(len(local), 'line')} not judged, because nearly all work is that of the first segment"
+    aside = tuple(f"not judged: {v.text}" for v in steepest)
     if not judged:
-        hint = " Lines that count: configs/constant-latency-shared-cpu.json."
-        return Evidence(source, NOT_TESTED, f"{lead}{rest.text}{hint}", aside)
+        shown = "the steepest" if len(local) > 1 else "it"
+        hint = "Lines that count: configs/constant-latency-shared-cpu.json."
+        return Evidence(source, NOT_TESTED, f"{lead}; {shown}: {steepest[0].text}. {hint}", aside)
     seen = decide(source, judged, "")
-    return Evidence(source, seen.status, f"{seen.text} {lead}see below.", (*seen.details, *aside))
+    return Evidence(source, seen.status, f"{seen.text} {lead}: see below.", (*seen.details, *aside))
 
 
 def vanilla_grows(ctx: Context, source: str) -> Evidence:
@@ -272,8 +274,8 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "No distributed algorithm takes vanilla attention past its length limit",
             "“Moreover, there is no distributed algorithm for vanilla attention to break sequence length limitation.” (section 3.2)",
             "The limit that ranks can lift is memory. One exact algorithm refutes the sentence that ran on two or more ranks with messages "
-            "between them, was checked, and held less memory per rank than the same sequence takes on fewer ranks; all that did are "
-            "listed. No algorithm lifts the quadratic work.",
+            "between them, was checked, and held at most half of the memory per rank that the same sequence takes on fewer ranks; all that did "
+            "are listed. No algorithm lifts the quadratic work.",
             ("memory", "latency", "error_ranks", "communication_ranks", "table"),
         ),
         exact_distributed,

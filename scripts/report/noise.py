@@ -123,16 +123,18 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
         hit = {key for _, ratios in disturbed(ctx.points) for key in ratios}
         kept = [p for p in ctx.points if p.run not in noise and key_of(p) not in hit]
         all_seen = test(ctx, source)
-        # What is missing is missing, noise or not.
-        if source == MODELLED or len(kept) == len(ctx.points) or all_seen.status == NOT_TESTED:
+        if source == MODELLED or len(kept) == len(ctx.points):
             return all_seen
-        seen = test(Context(kept, ctx.runs, ctx.index), source)
         few = sum(1 for p in ctx.points if p.source == source and p.run not in noise and key_of(p) in hit)
+        reasons = "; ".join([*dict.fromkeys(noise.values())] + ([f"{plural(few, 'point')} disturbed"] if few else []))
+        if all_seen.status == NOT_TESTED:  # what is missing is missing, noise or not
+            warned = f"{all_seen.text} Some of these times are of a busy machine ({reasons})." if all_seen.details else all_seen.text
+            return Evidence(source, NOT_TESTED, warned, all_seen.details)
+        seen = test(Context(kept, ctx.runs, ctx.index), source)
         if seen.status != NOT_TESTED:
             without = f" Without {plural(few, 'point')} that something disturbed." if few else ""
             return Evidence(source, seen.status, seen.text + without, seen.details)
-        reasons = list(dict.fromkeys(noise.values())) + ([f"{plural(few, 'point')} disturbed"] if few else [])
-        text = f"not decided: machine was busy ({'; '.join(reasons)}). Seen all the same: {all_seen.text}"
+        text = f"not decided: machine was busy ({reasons}). Seen all the same: {all_seen.text}"
         return Evidence(source, NOT_TESTED, text, all_seen.details)
 
     return quiet
