@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <ranges>
 
 #include "core/check.h"
@@ -95,59 +96,40 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
   std::vector<JsonNode*> stack_;
 };
 
-template <class Json>
-Json to_library(const JsonNode& n) {
-  switch (n.kind) {
-    case Kind::kNull:
-      return nullptr;
-    case Kind::kBool:
-      return n.boolean;
-    case Kind::kInteger:
-      return n.integer;
-    case Kind::kNumber:
-      return n.number;
-    case Kind::kString:
-      return n.string;
-    case Kind::kArray: {
-      Json out = Json::array();
-      for (const JsonNode& item : n.items) out.push_back(to_library<Json>(item));
-      return out;
-    }
-    case Kind::kObject: {
-      Json out = Json::object();
-      for (size_t i = 0; i < n.keys.size(); ++i) out[n.keys[i]] = to_library<Json>(n.items[i]);
-      return out;
-    }
-  }
-  return nullptr;
-}
+bool nests(const JsonNode& n) { return n.is_object() || n.is_array(); }
 
-template <class Json>  // nlohmann::json sorts keys, ordered_json keeps their order
-std::string one_line(const JsonNode& node) {
+// A key, or a value that holds no others, as the library writes it.
+std::string plain_text(const JsonNode& n) {
+  nlohmann::json value;
+  if (n.kind == Kind::kBool) value = n.boolean;
+  if (n.kind == Kind::kInteger) value = n.integer;
+  if (n.kind == Kind::kNumber) value = n.number;
+  if (n.kind == Kind::kString) value = n.string;
   // Bytes that are no UTF-8 (a stray environment variable) become U+FFFD instead of an exception.
-  return to_library<Json>(node).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-void write_lines(std::string& out, const JsonNode& node, int indent, int depth) {
-  const auto nests = [](const JsonNode& n) { return n.is_object() || n.is_array(); };
-  const bool plain =
-      node.is_object() ? node.items.empty() : std::ranges::none_of(node.items, nests);
-  if (plain) {
-    out += one_line<nlohmann::ordered_json>(node);
+void write(std::string& out, const JsonNode& n, int indent, bool sort_keys, int depth = 0) {
+  if (!nests(n)) {
+    out += plain_text(n);
     return;
   }
-  const std::string margin = "\n" + std::string(size_t(indent * depth), ' ');
-  out += node.is_object() ? "{" : "[";
-  for (size_t i = 0; i < node.items.size(); ++i) {
-    out += (i > 0 ? "," : "") + margin + std::string(size_t(indent), ' ');
-    if (node.is_object()) {
-      out += one_line<nlohmann::ordered_json>(node.keys[i]) + ": ";
-      write_lines(out, node.items[i], indent, depth + 1);
-    } else {
-      out += one_line<nlohmann::ordered_json>(node.items[i]);
-    }
+  const bool object = n.is_object();
+  const bool lines =
+      indent >= 0 && (object ? !n.items.empty() : std::ranges::any_of(n.items, nests));
+  const std::string edge = lines ? "\n" + std::string(size_t(indent * depth), ' ') : "";
+  const std::string margin = lines ? edge + std::string(size_t(indent), ' ') : "";
+  std::vector<size_t> order(n.items.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (object && sort_keys)
+    std::ranges::sort(order, [&](size_t a, size_t b) { return n.keys[a] < n.keys[b]; });
+  out += object ? "{" : "[";
+  for (size_t i = 0; i < order.size(); ++i) {
+    out += (i > 0 ? "," : "") + margin;
+    if (object) out += plain_text(n.keys[order[i]]) + (lines ? ": " : ":");
+    write(out, n.items[order[i]], object ? indent : -1, sort_keys, depth + 1);
   }
-  out += margin + (node.is_object() ? "}" : "]");
+  out += edge + (object ? "}" : "]");
 }
 
 }  // namespace
@@ -216,26 +198,6 @@ JsonNode JsonNode::take(std::string_view key) {
   return taken;
 }
 
-std::string JsonNode::text(std::string_view key) const {
-  const JsonNode* n = find(key);
-  return n ? n->string : "";
-}
-
-double JsonNode::real(std::string_view key) const {
-  const JsonNode* n = find(key);
-  return n && n->is_number() ? n->number : std::numeric_limits<double>::quiet_NaN();
-}
-
-int64_t JsonNode::whole(std::string_view key, int64_t other) const {
-  const JsonNode* n = find(key);
-  return n && n->kind == Kind::kInteger ? n->integer : other;
-}
-
-bool JsonNode::flag(std::string_view key) const {
-  const JsonNode* n = find(key);
-  return n && n->boolean;
-}
-
 std::string JsonNode::where() const {
   if (!file) return "?";
   return line > 0 ? concat(*file, ":", line) : *file;
@@ -254,10 +216,8 @@ JsonNode parse_json(std::string_view text, std::string_view file) {
 }
 
 std::string dump_json(const JsonNode& node, int indent, bool sort_keys) {
-  if (sort_keys) return one_line<nlohmann::json>(node);
-  if (indent < 0) return one_line<nlohmann::ordered_json>(node);
   std::string out;
-  write_lines(out, node, indent, 0);
+  write(out, node, sort_keys ? -1 : indent, sort_keys);
   return out;
 }
 

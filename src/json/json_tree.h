@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -54,12 +55,23 @@ struct JsonNode {
   JsonNode& push(JsonNode value);                  // to an array; returns *this
   JsonNode take(std::string_view key);             // removes it; null when absent
 
-  // Lenient access for files the suite wrote itself: absent, null or of another kind gives "", NaN,
-  // `other` or false.
-  std::string text(std::string_view key) const;
-  double real(std::string_view key) const;
-  int64_t whole(std::string_view key, int64_t other = 0) const;
-  bool flag(std::string_view key) const;
+  // For files of the suite itself: absent, null or of another kind gives "", NaN, `other` or false.
+  std::string text(std::string_view key) const {
+    const JsonNode* n = find(key);
+    return n ? n->string : "";
+  }
+  double real(std::string_view key) const {
+    const JsonNode* n = find(key);
+    return n && n->is_number() ? n->number : std::numeric_limits<double>::quiet_NaN();
+  }
+  int64_t whole(std::string_view key, int64_t other = 0) const {
+    const JsonNode* n = find(key);
+    return n && n->kind == Kind::kInteger ? n->integer : other;
+  }
+  bool flag(std::string_view key) const {
+    const JsonNode* n = find(key);
+    return n && n->boolean;
+  }
 
   std::string where() const;  // "quick.json:12", "--set sweep.ranks=1"
 };
