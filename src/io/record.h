@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/output_summary.h"
 #include "io/point.h"
 
 namespace longnet {
@@ -153,26 +154,12 @@ struct CheckRecord {
   }
 };
 
-// Inputs and output of all ranks together: the same for every way to run a point, up to fp32
-// rounding of the output. Digests do not depend on the order of rows.
-struct ContentRecord {
-  uint64_t input_digest = 0, output_digest = 0;
-  int64_t rows = 0;         // (sequence, token, head)
-  int64_t absent_rows = 0;  // that no branch selects
-  int64_t nan_values = 0;   // never written
-  double sum = 0, sum_squares = 0, min = kNotMeasured, max = kNotMeasured;  // of O
-  double lse_sum = 0;
+// Inputs and output of all ranks together. Digests do not depend on the order of rows.
+struct ContentRecord : OutputSummary {
+  uint64_t input_digest = 0;
   static void fields(auto& c, auto&& visit) {
     visit("input_digest", c.input_digest, {.omit = true});  // of all inputs: not of one head
-    visit("output_digest", c.output_digest);
-    visit("rows", c.rows);
-    visit("absent_rows", c.absent_rows);
-    visit("nan_values", c.nan_values);
-    visit("sum", c.sum);
-    visit("sum_squares", c.sum_squares);
-    visit("min", c.min);
-    visit("max", c.max);
-    visit("lse_sum", c.lse_sum);
+    OutputSummary::fields(c, visit);
   }
 };
 

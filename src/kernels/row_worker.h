@@ -12,12 +12,12 @@
 // (NH of Black et al., "UMAC: fast and secure message authentication", CRYPTO 1999), mixed with the
 // row's name by splitmix64's finaliser (Steele et al., OOPSLA 2014).
 #pragma once
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 
+#include "core/output_summary.h"
 #include "core/problem.h"
 #include "core/random.h"
 
@@ -72,30 +72,6 @@ struct OutputRows {
   const float* lse = nullptr;  // null: the output has none
   int64_t o_stride = 0, lse_stride = 0;
   int64_t head = 0, first_token = 0, token_step = 1, rows = 0;
-};
-
-// Sums of O, unless a name says otherwise. NaN values are counted and left out of the sums. min and
-// max of no values: +inf and -inf.
-struct OutputSummary {
-  int64_t rows = 0;
-  int64_t absent_rows = 0;  // LSE = -inf: no branch selects them
-  int64_t nan_values = 0;   // in O and LSE
-  double sum = 0, sum_squares = 0;
-  double min = INFINITY, max = -INFINITY;
-  double lse_sum = 0;  // of rows that are not absent
-  uint64_t digest = 0;
-  LONGNET_HOST_DEVICE void add(const OutputSummary& o) {
-    rows += o.rows;
-    absent_rows += o.absent_rows;
-    nan_values += o.nan_values;
-    sum += o.sum;
-    sum_squares += o.sum_squares;
-    min = fmin(min, o.min);
-    max = fmax(max, o.max);
-    lse_sum += o.lse_sum;
-    digest += o.digest;
-  }
-  bool operator==(const OutputSummary&) const = default;
 };
 
 struct RowFormat {

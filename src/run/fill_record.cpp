@@ -15,19 +15,6 @@
 namespace longnet {
 namespace {
 
-// The members that an OutputSummary and a ContentRecord share.
-template <class From, class To>
-To with_sums(const From& from, To to) {
-  to.rows = from.rows;
-  to.absent_rows = from.absent_rows;
-  to.nan_values = from.nan_values;
-  to.sum = from.sum;
-  to.sum_squares = from.sum_squares;
-  to.lse_sum = from.lse_sum;
-  if (from.rows > 0) to.min = from.min, to.max = from.max;
-  return to;
-}
-
 // " branch 2", " rank 3", or " -".
 std::string detail_of(const Action& what) {
   if (const auto* attend = std::get_if<Attend>(&what)) return concat(" branch ", attend->branch);
@@ -159,17 +146,8 @@ void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages)
   record.comm.predicted_messages_per_rank = messages;
 }
 
-ContentRecord to_content(const OutputSummary& output) {
-  return with_sums(output, ContentRecord{.output_digest = output.digest});
-}
-
-OutputSummary to_summary(const ContentRecord& content) {
-  return with_sums(content, OutputSummary{.digest = content.output_digest});
-}
-
 void set_content(PointRecord& record, const OutputSummary& output, uint64_t input_digest) {
-  record.content = to_content(output);
-  record.content->input_digest = input_digest;
+  record.content = ContentRecord{output, input_digest};
 }
 
 void record_content(PointRecord& record, const Executor& executor, const RowWorker& worker,

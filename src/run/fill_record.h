@@ -29,8 +29,6 @@ void set_check(PointRecord& record, const CheckOutcome& outcome);
 // allowed one, or a sampled query was not compared. After set_check.
 void set_strata(PointRecord& record, const SampleChoice& choice, int64_t budget);
 void set_content(PointRecord& record, const OutputSummary& output, uint64_t input_digest);
-ContentRecord to_content(const OutputSummary& output);
-OutputSummary to_summary(const ContentRecord& content);
 
 // Returns the reason of a point whose allocation failed: the GPU's own message, or "the machine
 // refused 12.0 GiB per rank".

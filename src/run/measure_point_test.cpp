@@ -124,7 +124,7 @@ TEST(WalkPoint, LeavesTheContentThatRanksLeave) {
     ASSERT_TRUE(walked);
     EXPECT_EQ(walked->status, PointStatus::kOk) << walked->reason;
     EXPECT_EQ(walked->content->input_digest, real.content->input_digest);
-    EXPECT_EQ(walked->content->output_digest, real.content->output_digest);
+    EXPECT_EQ(walked->content->digest, real.content->digest);
     EXPECT_EQ(walked->content->rows, real.content->rows);
     EXPECT_EQ(walked->comm.predicted_bytes_per_rank, real.comm.predicted_bytes_per_rank);
     EXPECT_EQ(walked->memory.measured_peak_bytes, walked->memory.predicted_peak_bytes);
@@ -154,7 +154,7 @@ TEST(WalkPoint, GoesOnWhereItWasStopped) {
     ASSERT_TRUE(rest);
     EXPECT_EQ(rest->status, PointStatus::kOk) << rest->reason;
     EXPECT_EQ(rest->metrics.at("walk_resumed_units"), units);
-    EXPECT_EQ(rest->content->output_digest, whole->content->output_digest);
+    EXPECT_EQ(rest->content->digest, whole->content->digest);
     EXPECT_EQ(rest->content->rows, whole->content->rows);
   }
 }

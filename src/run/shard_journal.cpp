@@ -10,16 +10,6 @@
 
 namespace longnet {
 
-JsonNode to_json(const OutputSummary& output, const Field&) {
-  return write_fields(to_content(output));
-}
-
-void from_json(const JsonNode& node, OutputSummary& out, const Field&) {
-  ContentRecord content;
-  read_fields(node, content);
-  out = to_summary(content);
-}
-
 namespace {
 
 constexpr int kVersion = 2;  // the first had other names for the digests of heads

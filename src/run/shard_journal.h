@@ -20,10 +20,6 @@
 
 namespace longnet {
 
-// A head's sums, with the keys of a record's content.
-JsonNode to_json(const OutputSummary& output, const Field& field = {});
-void from_json(const JsonNode& node, OutputSummary& out, const Field& field = {});
-
 struct ShardLine {
   int walk = 0;  // which sample
   WalkUnit unit{};
