@@ -29,10 +29,8 @@ struct CompareOptions {
 };
 
 enum class CompareClass { kFaster, kSlower, kSame, kAmbiguous, kUndecided, kSkipped, kMissing };
-constexpr std::string_view to_string(CompareClass c) {
-  constexpr std::string_view kNames[] = {"faster",    "slower",  "same",   "ambiguous",
-                                         "undecided", "skipped", "missing"};
-  return kNames[size_t(c)];
+constexpr auto texts_of(CompareClass) {
+  return texts("faster", "slower", "same", "ambiguous", "undecided", "skipped", "missing");
 }
 
 struct ComparedPoint {

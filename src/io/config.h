@@ -32,17 +32,10 @@ struct AxisValues {
 };
 
 enum class RatioRule { kGeometric, kSqrt, kList, kCapped };
-constexpr RatioRule last_value(RatioRule) { return RatioRule::kCapped; }
-constexpr std::string_view to_string(RatioRule rule) {
-  constexpr std::string_view kNames[] = {"geometric", "sqrt", "list", "capped"};
-  return kNames[size_t(rule)];
-}
+constexpr auto texts_of(RatioRule) { return texts("geometric", "sqrt", "list", "capped"); }
 // Where the selection restarts: at each segment, or at each rank's shard as well.
 enum class DilationPhase { kSegment, kShard };
-constexpr DilationPhase last_value(DilationPhase) { return DilationPhase::kShard; }
-constexpr std::string_view to_string(DilationPhase phase) {
-  return phase == DilationPhase::kSegment ? "segment" : "shard";
-}
+constexpr auto texts_of(DilationPhase) { return texts("segment", "shard"); }
 
 // Words in place of a segment length: ceil(N / P) tokens, and all N of them.
 inline const std::string kPerRank = "per_rank", kSequence = "sequence";

@@ -10,6 +10,7 @@
 // Visitors: FieldReader (io/config_reader.h) reads a config strictly, write_fields and read_fields
 // (below) write and read results, journals and resolved configs, schema_test.cpp makes the JSON
 // Schemas.
+#include <array>
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -50,6 +51,21 @@ struct Field {
 constexpr DType last_value(DType) { return DType::kBFloat16; }
 constexpr OffsetRule last_value(OffsetRule) { return OffsetRule::kNone; }
 constexpr PatternKind last_value(PatternKind) { return PatternKind::kSparse; }
+// An enum of this room lists the names of its values, in order: texts_of(Mode).
+template <class Enum>
+concept HasTexts = requires(Enum e) {
+  texts_of(e);
+};
+constexpr std::string_view to_string(HasTexts auto e) { return texts_of(e)[size_t(e)]; }
+template <HasTexts Enum>
+constexpr Enum last_value(Enum e) {
+  return Enum(texts_of(e).size() - 1);
+}
+template <class... Text>
+constexpr std::array<std::string_view, sizeof...(Text)> texts(const Text&... names) {
+  return {names...};
+}
+
 constexpr MixRule last_value(MixRule) { return MixRule::kSum; }
 
 // In the order of the enum.

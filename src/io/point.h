@@ -21,12 +21,9 @@ enum class PointStatus {
   kCheckFailed,
   kError
 };
-constexpr PointStatus last_value(PointStatus) { return PointStatus::kError; }
-constexpr std::string_view to_string(PointStatus s) {
-  constexpr std::string_view kNames[] = {
-      "ok",  "skipped_memory", "skipped_excluded", "skipped_unsupported",
-      "oom", "timeout",        "check_failed",     "error"};
-  return kNames[size_t(s)];
+constexpr auto texts_of(PointStatus) {
+  return texts("ok", "skipped_memory", "skipped_excluded", "skipped_unsupported", "oom", "timeout",
+               "check_failed", "error");
 }
 // The point was wrong or broke.
 constexpr bool is_failure(PointStatus s) { return s >= PointStatus::kOom; }
@@ -34,11 +31,7 @@ constexpr bool is_failure(PointStatus s) { return s >= PointStatus::kOom; }
 // Ranks that run at once; one device in the place of all ranks, one after another; a modelled
 // cluster.
 enum class Mode { kReal, kVirtual, kSimulated };
-constexpr Mode last_value(Mode) { return Mode::kSimulated; }
-constexpr std::string_view to_string(Mode m) {
-  constexpr std::string_view kNames[] = {"real", "virtual", "simulated"};
-  return kNames[size_t(m)];
-}
+constexpr auto texts_of(Mode) { return texts("real", "virtual", "simulated"); }
 
 // io/axes.cpp has a row for each of these but the branches and the cluster: name, default, where it
 // is read from.

@@ -19,10 +19,8 @@ namespace longnet {
 inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 enum class Source { kMeasured, kSimulated, kReplayed, kExtrapolated };
-constexpr Source last_value(Source) { return Source::kExtrapolated; }
-constexpr std::string_view to_string(Source s) {
-  constexpr std::string_view kNames[] = {"measured", "simulated", "replayed", "extrapolated"};
-  return kNames[size_t(s)];
+constexpr auto texts_of(Source) {
+  return texts("measured", "simulated", "replayed", "extrapolated");
 }
 
 struct TimingRecord {
