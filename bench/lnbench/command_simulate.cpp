@@ -91,8 +91,9 @@ int run_simulate(const Options& options) {
   check_trace(options, points);
   const ClusterSpec& cluster = variants[0].cluster;
   RunInfo run = run_info(config, options, points.size());
-  run.cluster_json = cluster_to_json(simulated);
-  run.cluster_sha256 = sha256_hex(run.cluster_json);
+  const std::string cluster_text = cluster_to_json(simulated);
+  run.cluster = parse_json(cluster_text, "cluster");
+  run.cluster_sha256 = sha256_hex(cluster_text);
   run.mode = "simulated";
   run.world_size = cluster.num_gpus();
   ResultWriter writer = ResultWriter::create(

@@ -71,10 +71,10 @@ RunInfo run_info(const Config& config, const Options& options, size_t points) {
           .description = config.description,
           .command = options.command_line,
           .config_path = config.path,
-          .config_json = resolved_config_json(config),
           .config_sha256 = config_sha256(config),
           .planned = int64_t(points),
-          .filter = options.filter};
+          .filter = options.filter,
+          .config = parse_json(resolved_config_json(config), "config")};
 }
 
 void print_summary(const Summary& summary, std::string_view remark, const std::string& directory) {

@@ -153,7 +153,9 @@ JsonNode to_json(const T& v, const Field& field = {}) {
 template <class T>
 void from_json(const JsonNode& n, T& out, const Field& field = {}) {
   using Kind = JsonNode::Kind;
-  if constexpr (std::is_enum_v<T>) {
+  if constexpr (std::is_same_v<T, JsonNode>) {
+    out = n;
+  } else if constexpr (std::is_enum_v<T>) {
     out = parse_enum<T>(n.string);
   } else if constexpr (std::is_same_v<T, double>) {
     out = n.is_number() ? n.number : field.null_is;
@@ -182,6 +184,8 @@ template <class T>
 bool is_zero(const T& value) {
   if constexpr (requires { value.empty(); })
     return value.empty();
+  else if constexpr (std::is_same_v<T, JsonNode>)
+    return value.is_null();
   else if constexpr (IsOptional<T>)
     return !value.has_value();
   else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>)

@@ -15,40 +15,15 @@
 #include "io/units.h"
 #include "json/json_reader.h"
 #include "json/text.h"
-#include "measure/statistics.h"
 
 namespace longnet {
 namespace {
 
 namespace fs = std::filesystem;
 
-JsonNode run_node(const RunInfo& r) {
-  JsonNode n = write_fields(r);
-  n.set("config", r.config_json.empty() ? JsonNode() : parse_json(r.config_json, "config"));
-  return r.cluster_json.empty() ? n : n.set("cluster", parse_json(r.cluster_json, "cluster"));
-}
-
-RunInfo run_from(const JsonNode& n) {
-  RunInfo r;
-  read_fields(n, r);
-  if (const JsonNode* config = n.find("config"); config && config->is_object())
-    r.config_json = dump_json(*config, 2);
-  if (const JsonNode* cluster = n.find("cluster"); cluster && cluster->is_object())
-    r.cluster_json = dump_json(*cluster, 2);
-  if (r.transport == "virtual" || r.transport == "simulated") {  // before there were modes
-    r.mode = r.transport;
-    r.transport.clear();
-  }
-  return r;
-}
-
 // run.json: everything but points and summary.
 JsonNode head_node(const Result& r) {
-  return JsonNode::object({{"schema_version", 1},
-                           {"run", run_node(r.run)},
-                           {"build", to_json(r.build)},
-                           {"environment", to_json(r.environment)},
-                           {"ranks", to_json(r.ranks)}});
+  return write_fields(r, JsonNode::object({{"schema_version", 1}}));
 }
 
 Result head_from(const JsonNode& n) {
@@ -56,10 +31,12 @@ Result head_from(const JsonNode& n) {
     throw UsageError(concat(n.where(),
                             ": this is no result of lnbench (schema_version 1)\n  hint: name a "
                             "folder under results/ or its result.json"));
-  Result r{.run = run_from(*n.find("run")), .build = {}};
-  if (const JsonNode* build = n.find("build")) from_json(*build, r.build);
-  if (const JsonNode* env = n.find("environment")) from_json(*env, r.environment);
-  if (const JsonNode* ranks = n.find("ranks")) from_json(*ranks, r.ranks);
+  Result r{.build = {}};
+  read_fields(n, r);
+  if (r.run.transport == "virtual" || r.run.transport == "simulated") {  // before there were modes
+    r.run.mode = r.run.transport;
+    r.run.transport.clear();
+  }
   return r;
 }
 
@@ -84,16 +61,18 @@ std::string timelines_to_lines(const Result& result) {
   return lines;
 }
 
-// The whole lines of a points.jsonl; a torn last line is left out, and good_bytes ends before it.
-struct PointLines {
-  std::vector<PointRecord> points;
-  int64_t good_bytes = 0;
-};
+// Replaces the record with the same id, else appends.
+PointRecord& put_record(std::vector<PointRecord>& records, PointRecord record) {
+  const auto old = std::ranges::find(records, record.id, &PointRecord::id);
+  if (old == records.end()) return records.emplace_back(std::move(record));
+  return *old = std::move(record);
+}
 
-PointLines read_point_lines(const fs::path& folder) {
+// Reads the whole lines of a points.jsonl. A torn last line is left out; returns the bytes before.
+int64_t read_point_lines(const fs::path& folder, std::vector<PointRecord>& records) {
   const std::string path = (folder / "points.jsonl").string();
-  PointLines lines;
-  if (!fs::exists(path)) return lines;
+  int64_t good_bytes = 0;
+  if (!fs::exists(path)) return good_bytes;
   const std::string text = read_text(path);
   int number = 0;
   for (size_t begin = 0; begin < text.size();) {
@@ -102,7 +81,7 @@ PointLines read_point_lines(const fs::path& folder) {
     if (end == std::string::npos) break;  // torn: the writer was killed inside this line
     const std::string line = text.substr(begin, end - begin);
     try {
-      if (!line.empty()) lines.points.push_back(record_from_json(line));
+      if (!line.empty()) put_record(records, record_from_json(line));
     } catch (const UsageError& e) {
       if (end + 1 < text.size())  // damage in the middle is no torn write
         throw UsageError(concat(path, ":", number, ": damaged line ", number,
@@ -111,16 +90,9 @@ PointLines read_point_lines(const fs::path& folder) {
       break;
     }
     begin = end + 1;
-    lines.good_bytes = int64_t(begin);
+    good_bytes = int64_t(begin);
   }
-  return lines;
-}
-
-// Replaces the record with the same id, else appends.
-PointRecord& put_record(std::vector<PointRecord>& records, PointRecord record) {
-  const auto old = std::ranges::find(records, record.id, &PointRecord::id);
-  if (old == records.end()) return records.emplace_back(std::move(record));
-  return *old = std::move(record);
+  return good_bytes;
 }
 
 // Id -> timeline, from the lines of a timelines.jsonl; none where there is no such file.
@@ -249,14 +221,7 @@ void add_fits(Summary& s, const std::string& series, Source source,
       median_s.push_back(r->timing.median_s);
     }
     if (std::set(seq_len.begin(), seq_len.end()).size() < 3) continue;
-    const PowerFit fit = fit_power_law(seq_len, median_s);
-    s.fits.push_back({.series = name,
-                      .source = source,
-                      .exponent = fit.exponent,
-                      .r_squared = fit.r_squared,
-                      .points = fit.points,
-                      .seq_len_min = int64_t(fit.x_min),
-                      .seq_len_max = int64_t(fit.x_max)});
+    s.fits.push_back({fit_power_law(seq_len, median_s), name, source});
   }
 }
 
@@ -299,7 +264,7 @@ Result read_result(const std::string& path) {
   Result r = ended ? read_result_file(file) : read_manifest(path);
   r.path = path;
   if (ended) return r;
-  for (PointRecord& p : read_point_lines(path).points) put_record(r.points, std::move(p));
+  read_point_lines(path, r.points);
   const int64_t unknown = int64_t(r.points.size()) + 1;
   r.summary = summarize(r.points, r.run.planned > 0 ? r.run.planned : unknown);
   return r;
@@ -333,12 +298,11 @@ ResultWriter ResultWriter::resume(const std::string& directory, const Result& no
   then.path = directory;
   const std::string before = manifest_to_json(then);
   accept_changes(then, now, allow_changed_machine);
-  PointLines read = read_point_lines(directory);
+  const int64_t good_bytes = read_point_lines(directory, then.points);
   if (const std::string after = manifest_to_json(then); after != before)
     replace_file(directory, "run.json", after);
-  for (PointRecord& p : read.points) put_record(then.points, std::move(p));
   ResultWriter writer(std::move(then));
-  writer.lines_->truncate(read.good_bytes);
+  writer.lines_->truncate(good_bytes);
   return writer;
 }
 

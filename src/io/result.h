@@ -20,6 +20,7 @@
 #include "io/durable_file.h"
 #include "io/environment.h"
 #include "io/record.h"
+#include "measure/statistics.h"
 
 namespace longnet {
 
@@ -28,9 +29,7 @@ struct RunInfo {
   std::string description{};
   std::string command{};  // as typed
   std::string config_path{};
-  std::string config_json{};  // resolved
   std::string config_sha256{};
-  std::string cluster_json{};  // that was simulated, before any what-if; "" for real runs
   std::string cluster_sha256{};
   std::string mode = "real";  // or "virtual", "simulated"
   std::string transport{};    // "mpi", "threads"; "" where nothing moves
@@ -39,7 +38,8 @@ struct RunInfo {
   std::string filter{};                // --filter, "" when there was none
   std::vector<std::string> resumed{};  // per resume that changed something: when and what
   std::string started_utc{}, finished_utc{};  // RFC 3339, set by create and by finish
-  // config_json and cluster_json apart, which are JSON themselves.
+  JsonNode config{};                          // resolved
+  JsonNode cluster{};  // that was simulated, before any what-if; null for real runs
   static void fields(auto& r, auto&& visit) {
     visit("name", r.name);
     visit("description", r.description);
@@ -55,6 +55,8 @@ struct RunInfo {
     visit("resumed", r.resumed, {.omit = true});
     visit("started_utc", r.started_utc);
     visit("finished_utc", r.finished_utc, {.null = true});
+    visit("config", r.config);
+    visit("cluster", r.cluster, {.omit = true});
   }
 };
 
@@ -71,19 +73,17 @@ struct RankInfo {
   }
 };
 
-struct FitRecord {     // of median_s against seq_len
-  std::string series;  // "dilated mpi cpu ranks=2 ..."
+struct FitRecord : PowerFit {  // of median_s against seq_len
+  std::string series{};        // "dilated mpi cpu ranks=2 ..."
   Source source = Source::kMeasured;
-  double exponent = 0, r_squared = 0;
-  int64_t points = 0, seq_len_min = 0, seq_len_max = 0;
   static void fields(auto& f, auto&& visit) {
     visit("series", f.series);
     visit("source", f.source);
     visit("exponent", f.exponent);
     visit("r_squared", f.r_squared);
     visit("points", f.points);
-    visit("seq_len_min", f.seq_len_min);
-    visit("seq_len_max", f.seq_len_max);
+    visit("seq_len_min", f.x_min, {.unit = Unit::kCount});
+    visit("seq_len_max", f.x_max, {.unit = Unit::kCount});
   }
 };
 
@@ -91,8 +91,7 @@ struct Summary {
   std::string verdict;                    // pass, fail, incomplete
   std::map<std::string, int64_t> counts;  // every status, also those with 0
   int64_t planned = 0;
-  std::vector<FitRecord>
-      fits;  // series of at least three ok points, never over two sources or batches
+  std::vector<FitRecord> fits;  // of at least three ok points, never over two sources or batches
   static void fields(auto& s, auto&& visit) {
     visit("verdict", s.verdict);
     visit("planned", s.planned);
@@ -112,6 +111,12 @@ struct Result {
   Environment environment{};
   std::vector<RankInfo> ranks{};
   std::vector<PointRecord> points{};
+  static void fields(auto& r, auto&& visit) {  // of its head
+    visit("run", r.run);
+    visit("build", r.build);
+    visit("environment", r.environment);
+    visit("ranks", r.ranks);
+  }
   Summary summary{};
 };
 

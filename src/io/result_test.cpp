@@ -40,11 +40,11 @@ Result head() {
   o.run = {.name = c.name,
            .command = "lnbench run demo.json",
            .config_path = "demo.json",
-           .config_json = resolved_config_json(c),
            .config_sha256 = config_sha256(c),
            .transport = "threads",
            .world_size = 2,
-           .planned = 6};
+           .planned = 6,
+           .config = parse_json(resolved_config_json(c), "config")};
   o.environment = capture_environment({.mpi_version = "Open MPI 4.1.4"});
   o.ranks = {{.rank = 0, .hostname = "a", .cores = 1},
              {.rank = 1, .hostname = "b", .cores = 1, .device = "gpu 0"}};
@@ -83,7 +83,7 @@ TEST(ResultWriter, WritesManifestLinesAndResult) {
   EXPECT_THAT(n.keys, ElementsAre("schema_version", "run", "build", "environment", "ranks",
                                   "points", "summary"));
   // The config inside the result is the resolved one, whose hash is the one beside it.
-  EXPECT_EQ(config_sha256(parse_config(r.run.config_json, "x.json")), r.run.config_sha256);
+  EXPECT_EQ(config_sha256(parse_config(dump_json(r.run.config), "x.json")), r.run.config_sha256);
 }
 
 std::vector<double> timeline_ends(const std::string& path) {  // 0: the point has no timeline
@@ -147,13 +147,14 @@ TEST(ReadResult, TakesTimelinesThatStandInTheResult) {  // as those of older res
 TEST(ResultWriter, ASimulatedRunKeepsItsCluster) {
   const TemporaryFolder folder;
   Result options = head();
-  options.run.cluster_json = R"({"name": "two nodes", "nodes": {"value": 2, "source": "chosen"}})";
+  options.run.cluster =
+      parse_json(R"({"name": "two nodes", "nodes": {"value": 2, "source": "chosen"}})", "c");
   options.run.cluster_sha256 = std::string(64, 'a');
   auto writer = ResultWriter::create(options, folder.path("results"));
   writer.append(ok_record(points()[0], 1));
   writer.finish(1);
   const Result r = read_result(writer.directory());
-  EXPECT_EQ(parse_json(r.run.cluster_json, "c").text("name"), "two nodes");
+  EXPECT_EQ(r.run.cluster.text("name"), "two nodes");
   EXPECT_EQ(r.run.cluster_sha256, options.run.cluster_sha256);
 }
 
