@@ -224,12 +224,10 @@ struct Rules {
   }
 
   void check_name() const {
-    const auto allowed = [](char x) {
-      return (x >= 'a' && x <= 'z') || (x >= 'A' && x <= 'Z') || (x >= '0' && x <= '9') ||
-             x == '-' || x == '_' || x == '.';
-    };
+    constexpr std::string_view kAllowed =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
     if (c.name.empty() || c.name[0] == '.' || c.name.size() > 100 ||
-        !std::ranges::all_of(c.name, allowed))
+        c.name.find_first_not_of(kAllowed) != std::string::npos)
       add("name", concat("'", c.name, "' cannot be part of a folder's name"),
           "use letters, digits, '-', '_' and '.'");
   }

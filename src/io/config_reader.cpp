@@ -9,25 +9,20 @@
 namespace longnet {
 namespace {
 
-std::string or_words(const Field& field, std::string_view before = " or ") {
+// How a whole number of each Unit is called, and how it is written.
+struct WholeNumber {
+  std::string_view name, hint;
+};
+constexpr WholeNumber kWholeNumbers[] = {
+    {"an integer", "write a whole number without quotes"},
+    {"a number of tokens", "write 8192, \"8K\", \"1M\" or \"1B\" (2^10, 2^20, 2^30)"},
+    {"a number of bytes", "write 8589934592 or \"8GiB\""},
+    {"an integer", "write a whole number without quotes"}};
+
+std::string or_words(const Field& field, std::string_view before) {
   std::string text;
   for (const std::string& word : field.words) text += concat(before, "\"", word, "\"");
   return text;
-}
-
-std::string expected_integer(const Field& field) {
-  return concat(field.unit == Unit::kTokens  ? "a number of tokens"
-                : field.unit == Unit::kBytes ? "a number of bytes"
-                                             : "an integer",
-                or_words(field));
-}
-
-std::string integer_hint(const Field& field) {
-  return concat(field.unit == Unit::kTokens  ? "write 8192, \"8K\", \"1M\" or \"1B\" (2^10, 2^20, "
-                                               "2^30)"
-                : field.unit == Unit::kBytes ? "write 8589934592 or \"8GiB\""
-                                             : "write a whole number without quotes",
-                or_words(field, ", or "));
 }
 
 std::optional<int64_t> whole_number(const JsonNode& node, Unit unit) {
@@ -87,8 +82,10 @@ bool read_value(const JsonNode& node, const std::string& path, const Field& fiel
   }
   const std::optional<int64_t> value = whole_number(node, field.unit);
   if (!value) {
-    problems.add(node, path, concat("must be ", expected_integer(field), ", is ", shown(node)),
-                 integer_hint(field));
+    const WholeNumber& whole = kWholeNumbers[size_t(field.unit)];
+    problems.add(node, path,
+                 concat("must be ", whole.name, or_words(field, " or "), ", is ", shown(node)),
+                 concat(whole.hint, or_words(field, ", or ")));
     return false;
   }
   const double least = std::max(0.0, field.min);

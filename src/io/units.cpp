@@ -1,11 +1,13 @@
 #include "io/units.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <limits>
+#include <span>
 
 #include "core/check.h"
 
@@ -17,13 +19,16 @@ struct Suffix {
   double factor;
 };
 
-// "12.5 GiB" -> 12.5 and "GiB"; false when there is no number in front.
-bool split_number(std::string_view text, double& number, std::string_view& rest) {
+// "12.5 GiB" -> 12.5 x the factor of "GiB". Nothing without a number >= 0, or with another suffix.
+std::optional<double> scaled(std::string_view text, std::span<const Suffix> suffixes) {
+  double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !std::isfinite(number)) return false;
-  rest = text.substr(size_t(end - text.data()));
-  while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
-  return true;
+  if (error != std::errc() || !std::isfinite(number) || number < 0) return std::nullopt;
+  std::string_view rest = text.substr(size_t(end - text.data()));
+  while (rest.starts_with(' ')) rest.remove_prefix(1);
+  const auto suffix = std::ranges::find(suffixes, rest, &Suffix::text);
+  if (suffix == suffixes.end()) return std::nullopt;
+  return number * suffix->factor;
 }
 
 std::string print(const char* format, double value) {
@@ -77,12 +82,9 @@ std::optional<int64_t> try_parse_bytes(std::string_view text) {
       {"", 1},      {"B", 1},        {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
       {"KB", 1e3},  {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9},     {"TiB", 0x1p40},
       {"TB", 1e12}, {"PiB", 0x1p50}, {"PB", 1e15}};
-  double number = 0;
-  std::string_view rest;
-  if (!split_number(text, number, rest) || number < 0) return std::nullopt;
-  for (const Suffix& s : kSuffixes)
-    if (rest == s.text && number * s.factor < 9e18) return int64_t(std::llround(number * s.factor));
-  return std::nullopt;
+  const std::optional<double> bytes = scaled(text, kSuffixes);
+  if (!bytes || !(*bytes < 9e18)) return std::nullopt;
+  return std::llround(*bytes);
 }
 
 std::string format_bytes(double bytes) {
@@ -121,19 +123,14 @@ std::string format_si(double value, std::string_view unit) {
 double parse_duration(std::string_view text) {
   static constexpr Suffix kSuffixes[]{{"", 1},   {"s", 1},    {"ms", 1e-3},
                                       {"m", 60}, {"min", 60}, {"h", 3600}};
-  double number = 0;
-  std::string_view rest;
-  if (split_number(text, number, rest) && number >= 0)
-    for (const Suffix& s : kSuffixes)
-      if (rest == s.text) return number * s.factor;
+  if (const auto seconds = scaled(text, kSuffixes)) return *seconds;
   throw UsageError(concat("'", text, "' is no duration: write 90s, 30m, 1.5h or 250ms"));
 }
 
 double parse_fraction(std::string_view text) {
-  double number = 0;
-  std::string_view rest;
-  if (split_number(text, number, rest) && number >= 0 && (rest.empty() || rest == "%"))
-    return rest == "%" ? number / 100 : number;
+  static constexpr Suffix kSuffixes[]{{"", 1}, {"%", 1}};
+  if (const auto number = scaled(text, kSuffixes))
+    return text.ends_with('%') ? *number / 100 : *number;
   throw UsageError(concat("'", text, "' is no fraction: write 5% or 0.05"));
 }
 
