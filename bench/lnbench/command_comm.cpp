@@ -200,9 +200,9 @@ int run_comm(const Options& options) {
     why_not = concat("--transport ", options.comm_transport, ": ", report.unusable);
   for (const std::string& text : world.all_texts(why_not))  // a reason of some rank stops all
     if (!text.empty()) throw UsageError(text);
-  CommResult result{.ranks = describe_ranks(world, world.threads_per_rank(), on_devices)};
+  const auto ranks = describe_ranks(world, world.threads_per_rank(), on_devices);
   Watchdog watchdog(world.rank());
-  world.run(world.size(), [&](Communicator& comm) {
+  const CommResult result = world.run([&](Communicator& comm) {
     const auto operations = on_devices
                                 ? operations_on_device(options.comm_transport, comm, max_bytes)
                                 : make_host_operations(comm, max_bytes);
@@ -218,10 +218,7 @@ int run_comm(const Options& options) {
                 << "# what            bytes     time_us   algbw_GBs   busbw_GBs       n   ci_pct\n";
     CommBench bench(*operations, watchdog);
     for (const CommOperation what : kCommOperations) bench.measure(what, max_bytes);
-    if (comm.rank() != 0) return;
-    result.transport = operations->transport();
-    result.gpus = gpus;
-    result.rows = bench.rows();
+    return CommResult{std::string(operations->transport()), ranks, gpus, bench.rows()};
   });
   if (world.is_root() && !options.json.empty()) write_json(options.json, world, busy, result);
   return kOk;

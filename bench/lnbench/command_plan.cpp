@@ -64,7 +64,7 @@ int run_plan(const Options& options) {
   scale_batch_to_device(config);
   // The same defaults as `run` without a launcher.
   const int usable = std::max(1, capture_environment().usable_threads);
-  const std::string transport = transport_of(config, "threads");
+  const std::string transport = transport_of(config, /*launched=*/false);
   const int world = options.ranks > 0 ? options.ranks : default_world_size(config);
   const int threads = config.run.mode == Mode::kVirtual ? usable : std::max(1, usable / world);
   auto points = read_points(config, {.world_size = world,

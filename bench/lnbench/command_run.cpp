@@ -43,31 +43,31 @@ void stop_gently_on_signals() {
 // Nothing when a walk over virtual ranks was stopped early.
 std::optional<PointRecord> run_here(World& world, const PointPlan& plan,
                                     const RunnerOptions& runner, const VirtualRun& walk) {
+  const PointParams& p = plan.point.params;
+  if (plan.point.status == PointStatus::kOk) {
+    if (is_virtual(p)) return walk_point(plan, runner, walk);
+    return world.run(p.ranks,
+                     [&](Communicator& comm) { return measure_point(plan, runner, comm); });
+  }
   PointRecord record = make_record(plan.point);
   if (plan.point.status == PointStatus::kSkippedMemory)
     record.memory.predicted_peak_bytes = plan.memory_bytes();
-  if (is_virtual(plan.point.params)) {
-    if (plan.point.status != PointStatus::kOk) return record;
-    return walk_point(plan, runner, walk);
-  }
-  const bool on_device = on_gpu(plan.point.params) && runner.device_transport != "auto";
-  record.params.transport = on_device ? runner.device_transport : world.transport();
-  if (plan.point.status != PointStatus::kOk) return record;  // nothing to run
-  world.run(plan.point.params.ranks, [&](Communicator& comm) {
-    PointRecord mine = measure_point(plan, runner, comm);
-    if (comm.rank() == 0) record = std::move(mine);
-  });
+  if (!is_virtual(p))
+    record.params.transport = on_gpu(p) && runner.device_transport != "auto"
+                                  ? runner.device_transport
+                                  : world.transport();
   return record;
 }
 
-Result head_of(const Options& options, const Sweep& sweep, World& world) {
+Result head_of(const Options& options, const Sweep& sweep, const Plan& plan, World& world) {
   RunInfo run = run_info(sweep.config, options, sweep.points.size());
   run.mode = to_string(sweep.config.run.mode);
   run.transport = sweep.transport;
   run.world_size = world.size();
   return {.path = options.output,
           .run = run,
-          .environment = environment_of(world, sweep.busy_share, on_devices(sweep))};
+          .environment = environment_of(world, sweep.busy_share, sweep.on_devices()),
+          .ranks = describe_ranks(world, plan.threads, sweep.on_devices())};
 }
 
 void print_head(const Sweep& sweep, const Plan& plan, World& world, const Options& options) {
@@ -206,11 +206,10 @@ class SweepRun {
     } catch (const std::exception& e) {
       watchdog_.rest();
       // Whichever rank broke writes it down: the others may never hear of it.
-      const bool by_mpi = world_.transport() == "mpi";
-      if (by_mpi)
-        std::cerr << "error: rank " << world_.rank() << ", " << what << ": " << e.what() << "\n";
-      else
+      if (world_.is_one_process())
         progress_.note("error: " + what + ": " + e.what());
+      else
+        std::cerr << "error: rank " << world_.rank() << ", " << what << ": " << e.what() << "\n";
       try {
         if (!writer_)
           writer_ = ResultWriter::resume(directory_, now_, /*allow_changed_machine=*/true);
@@ -218,7 +217,7 @@ class SweepRun {
       } catch (const std::exception& second) {  // a folder that only rank 0 has
         std::cerr << "error: it is not in the result: " << second.what() << "\n";
       }
-      if (by_mpi) {  // the other ranks are stuck in this point
+      if (!world_.is_one_process()) {  // the other ranks are stuck in this point
         std::cerr << "error: points that were finished are in " << directory_
                   << "; mend this, then add --resume " << directory_ << "\n";
         throw;
@@ -298,8 +297,7 @@ int run_points(const Options& options) {
   World world(sweep.is_virtual() ? 1 : sweep.world_size);
   stop_gently_on_signals();
   const Plan plan = make_plan(sweep, world);
-  Result now = head_of(options, sweep, world);
-  now.ranks = describe_ranks(world, plan.threads, on_devices(sweep));
+  const Result now = head_of(options, sweep, plan, world);
   return SweepRun(options, sweep, world, plan, now).run();
 }
 
@@ -334,7 +332,7 @@ int run_check(const Options& options) {
     } catch (const UsageError&) {
       throw;
     } catch (const std::exception& e) {
-      if (world.transport() == "mpi") throw;  // the other ranks are stuck in this point
+      if (!world.is_one_process()) throw;  // the other ranks are stuck in this point
       record = failed_record(point, e.what());
     }
     watchdog.rest();

@@ -48,7 +48,7 @@ class HostSession final : public PointSession {
   // Records, for ranks that are MPI processes, the growth of their resident memory: the system's
   // view beside the ledger's.
   void record_conditions(PointRecord& record) override {
-    if (comm_.transport() == "mpi")
+    if (comm_.transport() != "threads")
       record.metrics["resident_growth_bytes"] =
           comm_.max_of(peak_resident_bytes() - resident_before_);
   }

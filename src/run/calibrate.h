@@ -26,6 +26,19 @@ struct Effort {
   int max_runs = 300;
 };
 
+struct CalibrationBudget {
+  bool quick = false;                                    // fewer and smaller shapes of attends
+  Effort kernel{}, link{.seconds = 0.4, .min_runs = 7};  // of a shape; of a size
+  Effort overlap{.seconds = 0.5, .min_runs = 9};
+  std::vector<int64_t> head_dims{32, 64, 128};
+  double largest_message_s = 0.25;  // sizes end where one exchange takes longer
+  int64_t max_message_bytes = int64_t{16} << 20, bandwidth_array = int64_t{128} << 20;
+  int64_t overlap_rows = 2048;
+  int alone_rounds = 9;
+};
+// `quick`: seconds instead of two minutes.
+CalibrationBudget calibration_budget(bool quick);
+
 // CPU seconds of the calling thread: time that other processes take of its core does not count.
 inline double thread_cpu_seconds() {
   timespec t{};
@@ -33,9 +46,8 @@ inline double thread_cpu_seconds() {
   return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
-// The faster quartile of the slowest rank's seconds (a disturbed run says nothing about the
-// machine), after one run that does not count. Collective: rank 0 says when it is enough. `clock`:
-// what a run is timed by.
+// The faster quartile of the slowest rank's seconds by `clock` (a disturbed run says nothing about
+// the machine), after one run that does not count. Collective: rank 0 says when it is enough.
 template <class Run>
 double quartile_seconds(Communicator& comm, const Effort& effort, const Run& run,
                         double (*clock)() = steady_seconds) {
@@ -62,12 +74,6 @@ double quartile_seconds(Communicator& comm, const Effort& effort, const Run& run
 //   1 x 2048 x 2048, 1 x 2048 x 512, 4 x 128 x 1024, 16 x 64 x 64 ...; causal: whole sequences
 // Rows lie four heads apart, as in a tensor [token][4 heads][head_dim].
 
-struct KernelBudget {
-  Effort effort{};
-  std::vector<int64_t> head_dims{32, 64, 128};
-  bool quick = false;  // fewer and smaller shapes
-};
-
 struct AttendMeasurement {
   int64_t head_dim = 64;
   DType dtype = DType::kFloat32;
@@ -84,21 +90,14 @@ struct KernelMeasurement {
 };
 
 // Collective over the ranks of `comm`, all at work at the same time. `threads` of each rank.
-KernelMeasurement measure_kernels(Communicator& comm, int threads, const KernelBudget& budget);
+KernelMeasurement measure_kernels(Communicator& comm, int threads, const CalibrationBudget& budget);
 
-// Seconds of one attend of 2048 x 2048 rows, head_dim 64, fp32: to compare a rank that is alone
-// with ranks that are all at work.
-double measure_one_attend(Communicator& comm, int threads, const KernelBudget& budget);
+// Seconds of one attend of 2048 x 2048 rows, head_dim 64, fp32: of a rank alone, or all at work.
+double measure_one_attend(Communicator& comm, int threads, const CalibrationBudget& budget);
 
 inline constexpr int64_t kQueryBlockRows = 2048;  // most queries that the executor gives a task
 
 // ---- messages between two ranks, alone and while ranks compute (calibrate_links.cpp) ----
-
-struct LinkBudget {
-  Effort effort{.seconds = 0.4, .min_runs = 7};  // per size
-  double largest_message_s = 0.25;               // sizes end where one exchange takes longer
-  int64_t max_bytes = int64_t{16} << 20;
-};
 
 struct LinkMeasurement {
   std::vector<MessageTime> one_way{};   // half a round trip
@@ -107,10 +106,9 @@ struct LinkMeasurement {
 };
 
 // Between ranks `a` and `b`; the others wait. Collective.
-LinkMeasurement measure_link(Communicator& comm, Rank a, Rank b, const LinkBudget& budget);
+LinkMeasurement measure_link(Communicator& comm, Rank a, Rank b, const CalibrationBudget& budget);
 
-// Ring attention in four ways (ProgramExecutor): all, only compute, only messages, and what compute
-// took while messages moved.
+// Ring attention: all, only compute, only messages, and what compute took while messages moved.
 struct OverlapMeasurement {
   int64_t seq_len = 0;
   double ranks = 0, message_bytes = 0;
@@ -119,49 +117,39 @@ struct OverlapMeasurement {
 
   // Too short to be told apart from the noise of compute.
   bool too_short() const { return communication_s < 0.05 * compute_s; }
-  double hidden_s() const;  // of the messages' time, behind compute
-  // Bytes per second of a rank's messages (in and out together) while it computes: they are in
-  // flight during all attends but the last one.
-  double bytes_per_s_without_progress() const;
-  double efficiency() const;  // speed of compute beside messages, at most 1
+  double hidden_s() const {  // of the messages' time, behind compute
+    return std::clamp(communication_s - (full_s - compute_in_full_s), 0.0, communication_s);
+  }
+  // Of a rank's messages, in and out, while it computes: in flight during all attends but the last.
+  double bytes_per_s_without_progress() const {
+    if (too_short()) return 0;
+    const double bytes = 2 * (ranks - 1) * message_bytes * hidden_s() / communication_s;
+    return bytes / (compute_in_full_s * (ranks - 1) / ranks);
+  }
+  double efficiency() const {  // speed of compute beside messages, at most 1
+    return too_short() ? 1 : std::clamp(compute_s / compute_in_full_s, 0.1, 1.0);
+  }
 };
-// `rows` tokens per rank. Collective.
-OverlapMeasurement measure_overlap(Communicator& comm, int threads, int64_t rows,
-                                   const Effort& effort);
+// Collective.
+OverlapMeasurement measure_overlap(Communicator& comm, int threads,
+                                   const CalibrationBudget& budget);
 
 // ---- the machine as a cluster (calibrate_cluster.cpp) ----
 
-struct CalibrationNodes {
-  int count = 1, size = 1;
-};
-
 struct Calibration {
-  CalibrationNodes nodes{};
-  int threads = 1;
+  int nodes = 1, ranks_per_node = 1, threads = 1;
   double peak = 0, bandwidth = 0, alone_speed = 1;
   KernelMeasurement kernel{};
   LinkMeasurement intra{}, inter{};
   OverlapMeasurement overlap{};
-  bool has_intra() const { return nodes.size > 1; }
-  bool has_inter() const { return nodes.count > 1; }
+  bool has_intra() const { return ranks_per_node > 1; }
+  bool has_inter() const { return nodes > 1; }
 };
-
-struct CalibrationBudget {
-  KernelBudget kernel{};
-  LinkBudget link{};
-  int64_t bandwidth_array = int64_t{128} << 20, overlap_rows = 2048;
-  int alone_rounds = 9;
-  Effort overlap{.seconds = 0.5, .min_runs = 9};
-};
-
-// `quick`: seconds instead of two minutes.
-CalibrationBudget calibration_budget(bool quick);
 
 // "off by 1.2 % in the median, 3 % at most"
 std::string off_text(double median_rel_error, double max_rel_error);
 
-// Collective over the processes of `world`; on rank 0 the result, on the others something
-// incomplete. `say`: hears of each step.
+// Collective; on rank 0 the result, on the others something incomplete. `say`: hears of each step.
 Calibration calibrate(World& world, const CalibrationBudget& budget,
                       const std::function<void(const std::string&)>& say);
 // Returns the measurements as a cluster.
@@ -176,10 +164,9 @@ ClusterSpec to_cluster(const Calibration& calibration, const World& world, const
 ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
                                     const std::string& kernel);
 
-// `base` with the latency and bandwidth of the link between ranks 0 and 1 of `file`, what `lnbench
-// comm --transport ... --json` wrote of GPUs: fitted to messages in both directions at once, as
-// rings use links. Ranks of one host are the link inside a node, else that between nodes. Throws
-// UsageError when the file holds no such figures.
+// `base` with the link between ranks 0 and 1 of `file`, what `lnbench comm --transport ... --json`
+// wrote of GPUs: fitted to messages in both directions at once, as rings use links. On one host it
+// is the link inside a node, else that between nodes. Throws UsageError without such figures.
 ClusterSpec with_measured_link(ClusterSpec base, const std::string& file);
 
 }  // namespace longnet

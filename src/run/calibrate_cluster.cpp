@@ -17,14 +17,13 @@ std::string host_identity() {
   return concat(host_name(), " ", network.string());
 }
 
-CalibrationNodes find_nodes(World& world) {
-  if (world.transport() != "mpi") return {1, world.size()};
+int count_nodes(World& world) {
   const std::vector<std::string> where = world.all_texts(host_identity());
-  CalibrationNodes nodes{0, 0};
-  for (size_t r = 0; r < where.size(); ++r) nodes.count += r == 0 || where[r] != where[r - 1];
-  nodes.size = int(where.size()) / nodes.count;
+  int nodes = 1;
+  for (size_t r = 1; r < where.size(); ++r) nodes += where[r] != where[r - 1];
+  const size_t each = where.size() / size_t(nodes);
   for (size_t r = 0; r < where.size(); ++r)
-    if (where[r] != where[r / size_t(nodes.size) * size_t(nodes.size)])
+    if (where[r] != where[r / each * each])
       throw UsageError(
           "calibrate needs the same number of ranks on each host, one host after the other "
           "(mpirun --map-by slot, equal slots)");
@@ -35,10 +34,9 @@ double measure_alone_speed(World& world, int threads, const CalibrationBudget& b
   std::vector<double> alone, together;
   for (int i = 0; i < budget.alone_rounds; ++i)
     for (auto* times : {&together, &alone})
-      world.run(times == &alone ? 1 : world.size(), [&](Communicator& comm) {
-        const double seconds = measure_one_attend(comm, threads, budget.kernel);
-        if (comm.rank() == 0) times->push_back(seconds);
-      });
+      times->push_back(world.run(times == &alone ? 1 : world.size(), [&](Communicator& comm) {
+        return measure_one_attend(comm, threads, budget);
+      }));
   // The best of each: what disturbs one round says nothing of the machine.
   return world.is_root() ? *std::min_element(together.begin(), together.end()) /
                                *std::min_element(alone.begin(), alone.end())
@@ -63,8 +61,8 @@ class ClusterWriter {
                why_busy(env_).empty() ? "."
                                       : concat(". The machine was busy (", why_busy(env_),
                                                "): its figures deserve little trust."));
-    c.nodes = counted(m_.nodes.count, "hosts that the ranks were on");
-    c.gpus_per_node = counted(m_.nodes.size, "ranks per host; each is a device");
+    c.nodes = {double(m_.nodes), "hosts that the ranks were on"};
+    c.gpus_per_node = {double(m_.ranks_per_node), "ranks per host; each is a device"};
     c.device = device();
     c.intra = m_.has_intra() ? link(m_.intra, true) : no_link(m_.has_inter() ? &m_.inter : nullptr);
     c.inter =
@@ -83,7 +81,6 @@ class ClusterWriter {
   }
 
  private:
-  static Quantity counted(int n, const std::string& what) { return {double(n), what}; }
   Quantity measured(double value, const std::string& what) const { return {value, by_ + what}; }
 
   DeviceSpec device() const {
@@ -91,7 +88,7 @@ class ClusterWriter {
     d.peak_flops[DType::kFloat32] = measured(m_.peak, "fused multiply-adds in registers, per rank");
     d.peak_flops[DType::kBFloat16] =
         measured(m_.peak, "as fp32: bf16 is storage, arithmetic is fp32");
-    d.memory_bytes = {double(env_.memory_limit_bytes) / m_.nodes.size,
+    d.memory_bytes = {double(env_.memory_limit_bytes) / m_.ranks_per_node,
                       by_ + "the memory limit of the system over the ranks of a node"};
     d.memory_bandwidth_bytes_per_s =
         measured(m_.bandwidth, "a[i] += s * b[i] beyond the caches, per rank, all at once");
@@ -143,7 +140,7 @@ class ClusterWriter {
                  concat(by_, "both directions at once, ", sizes, ", less the overhead of two posts",
                         off(both))};
     s.overhead_s = measured(l.overhead_s, "16 exchanges of 1 KiB at once against one, per post");
-    s.ports_per_node = counted(m_.nodes.size, "one per rank");
+    s.ports_per_node = {double(m_.ranks_per_node), "one per rank"};
     if (inside) {
       s.bandwidth_bytes_per_s =
           measured(one.bytes_per_s, concat("one direction at a time, ", sizes, off(one)));
@@ -165,7 +162,7 @@ class ClusterWriter {
                                   : "one rank only: assumed, for the format only";
     if (!other) s.bandwidth_bytes_per_s.value = m_.bandwidth;
     s.alpha_s.source = s.bandwidth_bytes_per_s.source = why;
-    s.ports_per_node = {double(m_.nodes.size), why};
+    s.ports_per_node = {double(m_.ranks_per_node), why};
     s.overhead_s = s.shared_bytes_per_s = {};
     return s;
   }
@@ -206,50 +203,46 @@ std::string off_text(double median_rel_error, double max_rel_error) {
 }
 
 CalibrationBudget calibration_budget(bool quick) {
-  CalibrationBudget b;
-  if (!quick) return b;
-  b.kernel = {.effort = {.seconds = 0.01, .min_runs = 3}, .head_dims = {64}, .quick = true};
-  b.link = {.effort = {.seconds = 0.02, .min_runs = 3},
-            .largest_message_s = 0.02,
-            .max_bytes = int64_t{1} << 20};
-  b.bandwidth_array = int64_t{8} << 20;
-  b.overlap_rows = 512;
-  b.alone_rounds = 1;
-  b.overlap = {.seconds = 0.02, .min_runs = 3};
-  return b;
+  if (!quick) return {};
+  constexpr Effort kShort{.seconds = 0.02, .min_runs = 3};
+  return {.quick = true,
+          .kernel = {.seconds = 0.01, .min_runs = 3},
+          .link = kShort,
+          .overlap = kShort,
+          .head_dims = {64},
+          .largest_message_s = 0.02,
+          .max_message_bytes = int64_t{1} << 20,
+          .bandwidth_array = int64_t{8} << 20,
+          .overlap_rows = 512,
+          .alone_rounds = 1};
 }
 
 Calibration calibrate(World& world, const CalibrationBudget& budget,
                       const std::function<void(const std::string&)>& say) {
-  Calibration m{.nodes = find_nodes(world)};
+  Calibration m{.nodes = count_nodes(world)};
+  m.ranks_per_node = world.size() / m.nodes;
   m.threads = int(world.smallest(world.threads_per_rank()));
-  say(concat(world.size(), " ranks (", world.transport(), ") on ", m.nodes.count, " node(s), ",
-             m.threads, " thread(s) each: peak and memory bandwidth"));
+  say(concat(world.size(), " ranks (", world.transport(), ") on ", m.nodes, " node(s), ", m.threads,
+             " thread(s) each: peak and memory bandwidth"));
   m.peak = measure_peak_per_rank(world, m.threads);
-  world.run(world.size(), [&](Communicator& comm) {
+  m.bandwidth = world.run([&](Communicator& comm) {
     comm.barrier();
-    const double mine = measure_memory_bandwidth(m.threads, budget.bandwidth_array);
-    const double mean = comm.sum_of(mine) / comm.size();
-    if (comm.rank() == 0) m.bandwidth = mean;
+    return comm.sum_of(measure_memory_bandwidth(m.threads, budget.bandwidth_array)) / comm.size();
   });
   say("kernels");
-  world.run(world.size(), [&](Communicator& comm) {
-    KernelMeasurement k = measure_kernels(comm, m.threads, budget.kernel);
-    if (comm.rank() == 0) m.kernel = std::move(k);
-  });
+  m.kernel =
+      world.run([&](Communicator& comm) { return measure_kernels(comm, m.threads, budget); });
   say("one rank alone against all at work");
   if (world.size() > 1) m.alone_speed = measure_alone_speed(world, m.threads, budget);
   if (world.size() == 1) return m;
   say("links, and messages while ranks compute");
-  world.run(world.size(), [&](Communicator& comm) {
-    LinkMeasurement intra, inter;
-    if (m.has_intra()) intra = measure_link(comm, 0, 1, budget.link);
-    if (m.has_inter()) inter = measure_link(comm, 0, m.nodes.size, budget.link);
-    OverlapMeasurement overlap =
-        measure_overlap(comm, m.threads, budget.overlap_rows, budget.overlap);
-    if (comm.rank() != 0) return;
-    m.intra = std::move(intra), m.inter = std::move(inter), m.overlap = overlap;
-  });
+  const auto link_to = [&](Rank other) {
+    return world.run([&](Communicator& comm) { return measure_link(comm, 0, other, budget); });
+  };
+  if (m.has_intra()) m.intra = link_to(1);
+  if (m.has_inter()) m.inter = link_to(m.ranks_per_node);
+  m.overlap =
+      world.run([&](Communicator& comm) { return measure_overlap(comm, m.threads, budget); });
   return m;
 }
 

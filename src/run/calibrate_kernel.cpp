@@ -1,9 +1,8 @@
 #include <algorithm>
 
-#include "core/random.h"
-#include "core/tagged_memory.h"
 #include "execute/program_executor.h"
 #include "kernels/attention_kernel.h"
+#include "kernels/row_worker.h"
 #include "run/calibrate.h"
 #include "schedule/registry.h"
 
@@ -18,8 +17,9 @@ constexpr int64_t kHeads = 4;  // rows of one head lie this many heads apart
 // One thread is timed by its own CPU time, so that other processes affect the kernel only through
 // the caches. Several threads are timed by wall-clock time.
 template <class Run>
-double kernel_seconds(Communicator& comm, const KernelBudget& budget, int threads, const Run& run) {
-  return quartile_seconds(comm, budget.effort, run,
+double kernel_seconds(Communicator& comm, const CalibrationBudget& budget, int threads,
+                      const Run& run) {
+  return quartile_seconds(comm, budget.kernel, run,
                           threads == 1 ? thread_cpu_seconds : steady_seconds);
 }
 
@@ -42,17 +42,16 @@ class AttendTimer {
         out_(ledger_, "out", rows_ * (row_ + kHeads) * int64_t(sizeof(float))),
         workspace_(ledger_, "workspace", kernel_->workspace_bytes(options_, threads)) {
     std::fill_n(out_.data(), out_.size(), std::byte{0});  // the pages are there when time runs
-    const Tensor tensors[] = {Tensor::kQuery, Tensor::kKey, Tensor::kValue};
-    std::byte* const data[] = {q_.data(), k_.data(), v_.data()};
-    for (int t = 0; t < 3; ++t)
-      for (int64_t i = 0; i < rows_ * kHeads; ++i) {
-        const RowKey key{1, tensors[t], i / kHeads, i % kHeads};
-        std::byte* const at = data[t] + i * m.head_dim * dtype_bytes(m.dtype);
-        if (m.dtype == DType::kFloat32)
-          generate_row(key, m.head_dim, reinterpret_cast<float*>(at));
-        else
-          generate_row(key, m.head_dim, reinterpret_cast<uint16_t*>(at));
-      }
+    std::vector<FillRows> fills;
+    for (int64_t head = 0; head < kHeads; ++head)
+      for (const auto& [tensor, rows] :
+           {std::pair(Tensor::kQuery, &q_), {Tensor::kKey, &k_}, {Tensor::kValue, &v_}})
+        fills.push_back({.tensor = tensor,
+                         .head = head,
+                         .rows = rows_,
+                         .out = rows->data() + head * m.head_dim * dtype_bytes(m.dtype),
+                         .row_stride = row_});
+    make_cpu_row_worker()->fill(fills, {.head_dim = m.head_dim, .dtype = m.dtype}, threads);
   }
 
   // The counts of all threads' tasks together; a rank's seconds are theirs over its threads.
@@ -66,8 +65,7 @@ class AttendTimer {
     keys_.reserve(size_t(copies_ * per_copy_));
     AttendCounts counts;
     for (int64_t i = 0; i < copies_ * per_copy_; ++i) {
-      // Queries stand at the end of their keys: under a causal mask block after block of a
-      // sequence.
+      // Queries stand at the end of their keys: causal, block after block of a sequence.
       const int64_t copy = i / per_copy_, task = i % per_copy_;
       const int64_t head = copy / copies_per_head, first = copy % copies_per_head * rows_per_copy;
       const int64_t keys = options_.causal ? (task / threads_ + 1) * shape.keys : shape.keys;
@@ -132,7 +130,7 @@ std::vector<Shape> shapes_of(bool causal, bool quick) {
 }
 
 AttendMeasurement measure_attends(AttendMeasurement m, Communicator& comm, int threads,
-                                  const KernelBudget& budget) {
+                                  const CalibrationBudget& budget) {
   const std::vector<Shape> shapes = shapes_of(m.causal, budget.quick);
   int64_t rows = 0;
   for (const Shape& s : shapes)
@@ -152,10 +150,9 @@ AttendMeasurement measure_attends(AttendMeasurement m, Communicator& comm, int t
   return m;
 }
 
-// Rows of a branch with rate 2 are packed, and partials of as many rows merged; rows of a head lie
-// kHeads apart, as in programs.
+// Rows of a branch with rate 2 are packed, and as many merged; kHeads apart, as in programs.
 void measure_moves(KernelMeasurement& result, Communicator& comm, int threads,
-                   const KernelBudget& budget) {
+                   const CalibrationBudget& budget) {
   constexpr int64_t kDim = 64, kRow = kHeads * kDim;
   const int64_t rows = budget.quick ? 1024 : 8192;
   const auto kernel = make_kernel("cpu");
@@ -189,7 +186,7 @@ void measure_moves(KernelMeasurement& result, Communicator& comm, int threads,
 }
 
 // A program of one attend of eight rows: its kernel takes less than what is around it.
-double measure_launch(Communicator& comm, int threads, const KernelBudget& budget) {
+double measure_launch(Communicator& comm, int threads, const CalibrationBudget& budget) {
   const AttentionProblem problem{
       .seq_len = 8 * int64_t{comm.size()}, .num_heads = 1, .num_kv_heads = 1};
   const ShardedProblem sharded{
@@ -215,7 +212,8 @@ double measure_launch(Communicator& comm, int threads, const KernelBudget& budge
 
 }  // namespace
 
-KernelMeasurement measure_kernels(Communicator& comm, int threads, const KernelBudget& budget) {
+KernelMeasurement measure_kernels(Communicator& comm, int threads,
+                                  const CalibrationBudget& budget) {
   KernelMeasurement result;
   for (const int64_t head_dim : budget.head_dims)
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
@@ -227,7 +225,7 @@ KernelMeasurement measure_kernels(Communicator& comm, int threads, const KernelB
   return result;
 }
 
-double measure_one_attend(Communicator& comm, int threads, const KernelBudget& budget) {
+double measure_one_attend(Communicator& comm, int threads, const CalibrationBudget& budget) {
   const int64_t rows = budget.quick ? 512 : 2048;
   AttendTimer timer({}, threads, rows * threads);
   timer.prepare({1, rows, rows});

@@ -8,17 +8,17 @@
 
 namespace longnet {
 
-LinkMeasurement measure_link(Communicator& comm, Rank a, Rank b, const LinkBudget& budget) {
+LinkMeasurement measure_link(Communicator& comm, Rank a, Rank b, const CalibrationBudget& budget) {
   constexpr int64_t kSmallMessage = 1024;
   const bool first = comm.rank() == a, takes_part = first || comm.rank() == b;
   const Rank other = first ? b : a;
-  std::vector<std::byte> out(size_t(budget.max_bytes), std::byte{1}), in(out.size());
+  std::vector<std::byte> out(size_t(budget.max_message_bytes), std::byte{1}), in(out.size());
   const auto send = [&](int64_t n) { return comm.isend(other, std::span(out).first(size_t(n))); };
   const auto receive = [&](int64_t n) { return comm.irecv(other, std::span(in).first(size_t(n))); };
   // Seconds of one run; `run` is one side's part, repeated so that clocks see enough.
   const auto time = [&](double expected_s, const auto& run) {
     const int repeats = std::clamp(int(100e-6 / std::max(expected_s, 1e-7)), 1, 100);
-    return quartile_seconds(comm, budget.effort,
+    return quartile_seconds(comm, budget.link,
                             [&] {
                               for (int i = 0; takes_part && i < repeats; ++i) run();
                             }) /
@@ -46,7 +46,7 @@ LinkMeasurement measure_link(Communicator& comm, Rank a, Rank b, const LinkBudge
   LinkMeasurement result;
   double last = 1e-6;
   exchange(kSmallMessage, 1, last);  // connects
-  for (int64_t bytes = kSmallMessage; bytes <= budget.max_bytes; bytes *= 4) {
+  for (int64_t bytes = kSmallMessage; bytes <= budget.max_message_bytes; bytes *= 4) {
     const double one = one_way(bytes, last), both = exchange(bytes, 1, last);
     result.one_way.push_back({double(bytes), one});
     result.exchange.push_back({double(bytes), both});
@@ -61,23 +61,9 @@ LinkMeasurement measure_link(Communicator& comm, Rank a, Rank b, const LinkBudge
   return result;
 }
 
-double OverlapMeasurement::hidden_s() const {
-  return std::clamp(communication_s - (full_s - compute_in_full_s), 0.0, communication_s);
-}
-
-double OverlapMeasurement::bytes_per_s_without_progress() const {
-  if (too_short()) return 0;
-  const double bytes = 2 * (ranks - 1) * message_bytes * hidden_s() / communication_s;
-  return bytes / (compute_in_full_s * (ranks - 1) / ranks);
-}
-
-double OverlapMeasurement::efficiency() const {
-  return too_short() ? 1 : std::clamp(compute_s / compute_in_full_s, 0.1, 1.0);
-}
-
-OverlapMeasurement measure_overlap(Communicator& comm, int threads, int64_t rows,
-                                   const Effort& effort) {
-  const int64_t seq_len = rows * comm.size();
+OverlapMeasurement measure_overlap(Communicator& comm, int threads,
+                                   const CalibrationBudget& budget) {
+  const int64_t seq_len = budget.overlap_rows * comm.size();
   const AttentionProblem problem{.seq_len = seq_len, .num_heads = 4, .num_kv_heads = 4};
   const ShardedProblem sharded{problem, dense_pattern(seq_len), {seq_len, comm.size()}};
   const auto kernel = make_kernel("cpu");
@@ -87,7 +73,7 @@ OverlapMeasurement measure_overlap(Communicator& comm, int threads, int64_t rows
   std::vector<double> computes;
   const auto time = [&](RunMode mode) {
     computes.clear();
-    return quartile_seconds(comm, effort, [&] {
+    return quartile_seconds(comm, budget.overlap, [&] {
       executor.run(mode);
       computes.push_back(executor.phases().compute_s);
     });

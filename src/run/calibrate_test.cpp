@@ -30,17 +30,18 @@ TEST(Calibrate, WhatOfTheMessagesHidesBehindCompute) {
 
 TEST(Calibrate, LinksAndKernelsAreMeasured) {
   run_on_threads(2, [&](Communicator& comm) {
-    const LinkMeasurement link =
-        measure_link(comm, 0, 1, {.effort = kOnce, .largest_message_s = 1, .max_bytes = 16 << 10});
+    const LinkMeasurement link = measure_link(
+        comm, 0, 1, {.link = kOnce, .largest_message_s = 1, .max_message_bytes = 16 << 10});
     ASSERT_EQ(link.exchange.size(), 3u);  // 1, 4 and 16 KiB
     EXPECT_EQ(link.exchange.back().bytes, 16 << 10);
     for (const MessageTime& t : link.one_way) EXPECT_GT(t.seconds, 0);
     EXPECT_GE(link.overhead_s, 0);
-    const OverlapMeasurement overlap = measure_overlap(comm, 1, 64, kOnce);
+    const OverlapMeasurement overlap =
+        measure_overlap(comm, 1, {.overlap = kOnce, .overlap_rows = 64});
     EXPECT_EQ(overlap.seq_len, 128);
     EXPECT_EQ(overlap.message_bytes, 2.0 * 64 * 4 * 64 * 4);
     EXPECT_GT(overlap.full_s, 0);
-    EXPECT_GT(measure_one_attend(comm, 1, {.effort = kOnce, .quick = true}), 0);
+    EXPECT_GT(measure_one_attend(comm, 1, {.quick = true, .kernel = kOnce}), 0);
   });
 }
 
@@ -62,7 +63,12 @@ TEST(Calibrate, AWorldOfThreadsKnowsItsRanks) {
 }
 
 TEST(Calibrate, AClusterIsWhatWasMeasured) {
-  Calibration c{.nodes = {1, 2}, .threads = 3, .peak = 1e11, .bandwidth = 2e10, .alone_speed = 1.5};
+  Calibration c{.nodes = 1,
+                .ranks_per_node = 2,
+                .threads = 3,
+                .peak = 1e11,
+                .bandwidth = 2e10,
+                .alone_speed = 1.5};
   c.kernel.launch_s = 1e-6;
   c.kernel.pack_bytes_per_s = 1e9, c.kernel.merge_bytes_per_s = 2e9;
   AttendMeasurement& attends = c.kernel.attends.emplace_back();

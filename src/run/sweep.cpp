@@ -22,8 +22,7 @@
 namespace longnet {
 namespace {
 
-// GPUs that the ranks of this machine see together: a launcher may show each process its own alone.
-// The least over the machines.
+// GPUs that a machine's ranks see together (a launcher may show each its own); of all, the least.
 int devices_per_machine(World& world) {
   const std::string host = capture_environment().hostname + "\n";
   std::string mine = host;
@@ -102,9 +101,9 @@ Config read_config(const SweepRequest& request) {
   return config;
 }
 
-std::string transport_of(const Config& config, const std::string& launched) {
-  if (config.run.mode != Mode::kVirtual) return launched;
-  if (launched == "mpi")
+std::string transport_of(const Config& config, bool launched) {
+  if (config.run.mode != Mode::kVirtual) return launched ? "mpi" : "threads";
+  if (launched)
     throw UsageError("virtual ranks are walked by one process\n  hint: start it without mpirun");
   return "";
 }
@@ -154,7 +153,7 @@ Sweep read_sweep(const SweepRequest& request) {
   sweep.world_size = launched
                          ? *launched_world_size()
                          : (request.ranks > 0 ? request.ranks : default_world_size(sweep.config));
-  sweep.transport = transport_of(sweep.config, launched ? "mpi" : "threads");
+  sweep.transport = transport_of(sweep.config, launched);
   constexpr int kMostThreadRanks = 1024;  // each pair of them has a channel
   if (!launched && !sweep.is_virtual() && sweep.world_size > kMostThreadRanks)
     throw UsageError(concat("--ranks ", sweep.world_size, ": at most ", kMostThreadRanks,
@@ -177,10 +176,6 @@ Sweep read_sweep(const SweepRequest& request) {
   return sweep;
 }
 
-bool on_devices(const Sweep& sweep) {
-  return std::ranges::any_of(sweep.points, on_gpu, &Point::params);
-}
-
 Plan make_plan(const Sweep& sweep, World& world) {
   const std::string tokens = std::to_string(sweep.config.sweep.batch.tokens_per_batch);
   for (const std::string& other : world.all_texts(tokens))
@@ -192,11 +187,9 @@ Plan make_plan(const Sweep& sweep, World& world) {
   plan.threads = int(world.smallest(world.threads_per_rank()));
   const double peak = measure_peak_per_rank(world, plan.threads);
   std::string device_transport = sweep.config.run.transport;
-  if (on_devices(sweep) && !sweep.is_virtual())
-    world.run(world.size(), [&](Communicator& comm) {
-      const std::string chosen = transport_of_run(sweep.config.run.transport, comm);
-      if (comm.rank() == 0 || comm.transport() == "mpi") device_transport = chosen;
-    });
+  if (sweep.on_devices() && !sweep.is_virtual())
+    device_transport = world.run(
+        [&](Communicator& comm) { return transport_of_run(sweep.config.run.transport, comm); });
   plan.runner = {.measure = sweep.config.measure,
                  .check = sweep.config.check,
                  .peak_flops_per_thread = peak / plan.threads,
@@ -207,10 +200,9 @@ Plan make_plan(const Sweep& sweep, World& world) {
   limits.flops_per_rank = world.smallest(limits.flops_per_rank);
   limits.device_memory_bytes = int64_t(world.smallest(double(limits.device_memory_bytes)));
   limits.device_flops = world.smallest(limits.device_flops);
-  if (on_devices(sweep) && limits.devices > 0) limits.devices = devices_per_machine(world);
+  if (sweep.on_devices() && limits.devices > 0) limits.devices = devices_per_machine(world);
   limits.to_run = true;
-  if (world.transport() == "threads")
-    limits.cores = std::max(1, capture_environment().usable_threads);
+  if (world.is_one_process()) limits.cores = std::max(1, capture_environment().usable_threads);
   const int ranks_here = -int(world.smallest(-world.ranks_on_this_machine()));
   for (const Point& point : sweep.points)
     plan.points.push_back(plan_point(point, limits, plan.threads, ranks_here));

@@ -1,12 +1,13 @@
 // The points of a configuration, with the names that this build knows, and their plans, on which
 // all ranks agree before the run.
 #pragma once
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "io/expand.h"
-#include "run/measure_point.h"
+#include "run/backend.h"
 
 namespace longnet {
 
@@ -26,11 +27,10 @@ KnownNames known_names();
 Config read_config(const SweepRequest& request);
 // The points of a config, by the names and the algorithms that this build knows.
 std::vector<Point> read_points(const Config& config, ExpandOptions options);
-// Returns the transport: `launched`, or "" in the mode virtual. That mode throws UsageError under
-// mpirun.
-std::string transport_of(const Config& config, const std::string& launched);
-// Throws UsageError where run.transport moves the memory of GPUs and a point's kernel works on the
-// CPU.
+// What moves bytes between ranks on the host; "" in the mode virtual, which throws UsageError when
+// this process was `launched` by mpirun.
+std::string transport_of(const Config& config, bool launched);
+// Throws UsageError where run.transport moves the memory of GPUs and a kernel works on the CPU.
 void require_fitting_transport(const Config& config, const std::vector<Point>& points);
 
 // The sweep as known before any rank starts. Errors in it are found before MPI starts.
@@ -43,13 +43,12 @@ struct Sweep {
   double stop_at_s = std::numeric_limits<double>::infinity();  // on the clock of steady_seconds
   double busy_share = std::numeric_limits<double>::quiet_NaN();
   bool is_virtual() const { return config.run.mode == Mode::kVirtual; }
+  bool on_devices() const { return std::ranges::any_of(points, on_gpu, &Point::params); }
 };
 Sweep read_sweep(const SweepRequest& request);
 // Where the config leaves a batch's tokens to the device: the largest power of two up to 2^30 with
 // which every point of the shortest sequence fits on one GPU of this machine, if it has any.
 void scale_batch_to_device(Config& config);
-// True when some points run on GPUs.
-bool on_devices(const Sweep& sweep);
 
 // The points as they will run here. Ranks on unequal machines agree on the least of each limit, so
 // that all skip the same points.

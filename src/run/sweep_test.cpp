@@ -58,10 +58,10 @@ TEST(SweepPoints, FilterAndWorldDecideWhatRuns) {
 }
 
 TEST(SweepPoints, VirtualRanksNeedNoLauncher) {
-  EXPECT_EQ(transport_of(config_of(""), "mpi"), "mpi");
+  EXPECT_EQ(transport_of(config_of(""), true), "mpi");
   const Config config = config_of(R"(, "run": {"mode": "virtual"})");
-  EXPECT_EQ(transport_of(config, "threads"), "");
-  EXPECT_THROW(transport_of(config, "mpi"), UsageError);
+  EXPECT_EQ(transport_of(config, false), "");
+  EXPECT_THROW(transport_of(config, true), UsageError);
 }
 
 TEST(SweepPoints, ADeviceTransportMovesNoHostMemory) {

@@ -39,33 +39,20 @@ World::World(int thread_ranks) : thread_ranks_(thread_ranks), local_ranks_(threa
 World::~World() = default;
 
 Communicator* World::mpi() const { return mpi_ ? &mpi_->communicator() : nullptr; }
-int World::rank() const { return mpi_ ? mpi()->rank() : 0; }
-bool World::is_root() const { return rank() == 0; }
-int World::size() const { return mpi_ ? mpi()->size() : thread_ranks_; }
-std::string World::transport() const { return mpi_ ? "mpi" : "threads"; }
 std::string World::mpi_version() const { return mpi_ ? mpi_->library_version() : ""; }
 
 int World::threads_per_rank() const {
   const int usable = capture_environment().usable_threads;
-  // A launcher that binds leaves each process its own cores; one that does not shows all of them to
-  // each.
+  // A launcher that binds leaves each process its own cores; another shows all of them to each.
   const bool bound = mpi_ && usable < int(sysconf(_SC_NPROCESSORS_ONLN));
   return std::max(1, bound ? usable : usable / local_ranks_);
 }
 
-void World::run(int ranks, const std::function<void(Communicator&)>& rank_main) {
+void World::run_ranks(int ranks, const std::function<void(Communicator&)>& rank_main) {
   check(ranks <= size(), "a point of ", ranks, " ranks in a world of ", size());
   if (!mpi_) return run_on_threads(ranks, rank_main);
   if (const auto part = mpi()->first_ranks(ranks)) rank_main(*part);
   mpi()->resting_barrier();
-}
-
-bool World::agree(bool root_flag) { return mpi_ ? mpi()->broadcast_flag(root_flag) : root_flag; }
-double World::smallest(double value) { return mpi_ ? -mpi()->max_of(-value) : value; }
-std::string World::root_text(const std::string& text) { return all_texts(text).front(); }
-
-std::vector<std::string> World::all_texts(const std::string& mine) {
-  return mpi_ ? mpi()->all_texts(mine) : std::vector<std::string>(size_t(thread_ranks_), mine);
 }
 
 int default_world_size(const Config& config) {
@@ -100,15 +87,11 @@ MachineLimits machine_limits(const Config& config, double peak_flops_per_rank) {
 }
 
 double measure_peak_per_rank(World& world, int threads) {
-  double peak = 0;
-  world.run(world.size(), [&](Communicator& comm) {
+  // Other processes slow down single ranks: the highest rate is the machine's.
+  return world.run([&](Communicator& comm) {
     comm.barrier();
-    const double mine = measure_fma_peak_flops(threads, 0.25);
-    // Other processes slow down single ranks: the highest rate is the machine's.
-    const double best = comm.max_of(mine);
-    if (comm.rank() == 0 || comm.transport() == "mpi") peak = best;
+    return comm.max_of(measure_fma_peak_flops(threads, 0.25));
   });
-  return peak;
 }
 
 std::vector<RankPlace> gather_places(Communicator& comm) {
@@ -122,17 +105,14 @@ std::vector<RankInfo> describe_ranks(World& world, int threads, bool on_devices)
   std::string mine = capture_environment().hostname + " " + std::to_string(threads);
   if (on_devices)
     for (const DeviceInfo& device : describe_devices().devices) mine += "\n" + device.name;
-  const auto texts = world.all_texts(mine);
   std::vector<RankInfo> ranks;
   std::map<std::string, int> on_host;
-  for (size_t r = 0; r < texts.size(); ++r) {
-    RankInfo info{.rank = int(r)};
-    std::istringstream text(texts[r]);
-    std::string line;
-    std::getline(text, line);
-    std::istringstream(line) >> info.hostname >> info.cores;
+  for (const std::string& text : world.all_texts(mine)) {
+    RankInfo info{.rank = int(ranks.size())};
+    std::istringstream lines(text);
+    lines >> info.hostname >> info.cores >> std::ws;
     std::vector<std::string> devices;
-    while (std::getline(text, line)) devices.push_back(line);
+    for (std::string line; std::getline(lines, line);) devices.push_back(line);
     const int here = on_host[info.hostname]++;  // as device_of_rank
     if (!devices.empty()) {
       const size_t device = size_t(here) % devices.size();

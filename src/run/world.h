@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -18,31 +20,52 @@ class MpiWorld;
 
 class World {
  public:
-  // `thread_ranks`: ranks of the threads transport; ignored under a launcher. Throws when the
-  // launcher's world is not MPI's.
+  // `thread_ranks`: ignored under a launcher. Throws when the launcher's world is not MPI's.
   explicit World(int thread_ranks);
   ~World();
 
-  bool is_root() const;
-  int size() const;                 // most ranks a point may have
-  std::string transport() const;    // "mpi" or "threads"
+  int rank() const { return mpi_ ? mpi()->rank() : 0; }
+  bool is_root() const { return rank() == 0; }
+  int size() const { return mpi_ ? mpi()->size() : thread_ranks_; }  // most ranks a point may have
+  bool is_one_process() const { return mpi_ == nullptr; }            // its ranks are threads
+  std::string transport() const { return mpi_ ? "mpi" : "threads"; }
   std::string mpi_version() const;  // "" without MPI
   int threads_per_rank() const;     // cores of this process over its ranks on this machine
 
-  // Runs `rank_main` on the first `ranks` ranks; returns on every process when all have ended. What
-  // a rank throws is thrown again (threads), or ends the job (MPI).
-  void run(int ranks, const std::function<void(Communicator&)>& rank_main);
+  // Runs `rank_main` on the first `ranks` ranks; returns on every process when all have ended, with
+  // what it returned on rank 0 (threads) or on this process's rank (MPI; nothing where that has no
+  // part). What a rank throws is thrown again (threads), or ends the job (MPI).
+  template <class RankMain>
+  auto run(int ranks, const RankMain& rank_main) {
+    using Returned = std::invoke_result_t<RankMain, Communicator&>;
+    if constexpr (std::is_void_v<Returned>) {
+      run_ranks(ranks, rank_main);
+    } else {
+      Returned returned{};
+      run_ranks(ranks, [&](Communicator& comm) {
+        Returned own = rank_main(comm);
+        if (comm.rank() == rank()) returned = std::move(own);
+      });
+      return returned;
+    }
+  }
+  template <class RankMain>
+  auto run(const RankMain& rank_main) {  // on all
+    return run(size(), rank_main);
+  }
   // Rank 0's flag, on every process.
-  bool agree(bool root_flag);
+  bool agree(bool root_flag) { return mpi_ ? mpi()->broadcast_flag(root_flag) : root_flag; }
   // The smallest value of all processes, and rank 0's text, on every process.
-  double smallest(double value);
-  std::string root_text(const std::string& text);
-  int rank() const;
+  double smallest(double value) { return mpi_ ? -mpi()->max_of(-value) : value; }
+  std::string root_text(const std::string& text) { return all_texts(text).front(); }
   // One text per rank: host name and cores.
-  std::vector<std::string> all_texts(const std::string& mine);
+  std::vector<std::string> all_texts(const std::string& mine) {
+    return mpi_ ? mpi()->all_texts(mine) : std::vector<std::string>(size_t(thread_ranks_), mine);
+  }
   int ranks_on_this_machine() const { return local_ranks_; }
 
  private:
+  void run_ranks(int ranks, const std::function<void(Communicator&)>& rank_main);
   Communicator* mpi() const;  // null without a launcher
   std::unique_ptr<MpiWorld> mpi_;
   int thread_ranks_, local_ranks_ = 1;
@@ -68,8 +91,7 @@ struct MachineLimits {
 };
 
 MachineLimits machine_limits(const Config& config, double peak_flops_per_rank);
-// Ranks that a run without mpirun starts as threads: one per usable core, or per GPU where every
-// kernel of the configuration runs on GPUs.
+// Ranks of a run without mpirun: one per usable core, or per GPU where every kernel runs on GPUs.
 int default_world_size(const Config& config);
 
 // Fused multiply-adds per second times 2 that one rank reaches with `threads` threads while all
