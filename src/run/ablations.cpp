@@ -36,8 +36,7 @@ RunPhases busiest_rank(const Executor& executor, Communicator& comm) {
   return most;
 }
 
-// Returns the index of the round with the median time. For an even number of rounds, of the two in
-// the middle the faster.
+// Returns the index of the round with the median time; of two in the middle, of the faster.
 size_t median_round(const std::vector<double>& seconds) {
   std::vector<double> sorted = seconds;
   std::sort(sorted.begin(), sorted.end());
@@ -55,32 +54,38 @@ void set_phases(PointRecord& record, const RunPhases& busy, bool alone) {
 class ModeRuns {
  public:
   ModeRuns(PointSession& session, bool ablations, Communicator& comm)
-      : session_(session), comm_(comm), alone_(comm.size() == 1) {
-    if (!executor().times_every_run()) modes_.push_back(AblationMode::kTimedOps);
+      : session_(session), comm_(comm) {
+    const bool alone = comm.size() == 1;
+    const AblationMode computing = alone ? AblationMode::kFull : AblationMode::kComputeOnly;
+    phases_mode_ = executor().times_every_run() ? computing : AblationMode::kTimedOps;
+    if (phases_mode_ == AblationMode::kTimedOps)
+      add(AblationMode::kTimedOps, alone ? RunMode::kFull : RunMode::kComputeOnly);
     if (!ablations) return;
     single_ = executor().single_attend();
-    if (single_) modes_.insert(modes_.end(), {AblationMode::kFull, AblationMode::kSingleAttend});
-    if (alone_) return;
-    if (!single_) modes_.push_back(AblationMode::kFull);
-    modes_.insert(modes_.end(), {AblationMode::kComputeOnly, AblationMode::kCommunicationOnly,
-                                 AblationMode::kSerialised});
+    if (single_ || !alone) add(AblationMode::kFull, RunMode::kFull);
+    if (single_)
+      modes_.emplace_back(AblationMode::kSingleAttend, [this] { return executor().run(*single_); });
+    if (alone) return;
+    add(AblationMode::kComputeOnly, RunMode::kComputeOnly);
+    add(AblationMode::kCommunicationOnly, RunMode::kCommunicationOnly);
+    add(AblationMode::kSerialised, RunMode::kSerialised);
   }
 
   void take(int rounds) {
-    for (const AblationMode mode : modes_)  // warms up what has not run yet
-      if (mode == AblationMode::kCommunicationOnly || !executor().times_every_run()) run(mode);
+    for (const auto& [mode, run] : modes_)  // warms up what has not run yet
+      if (mode == AblationMode::kCommunicationOnly || !executor().times_every_run()) run();
     seconds_ = take_rounds(int(modes_.size()), rounds, [&](int i) {
-      const AblationMode mode = modes_[size_t(i)];
+      const auto& [mode, run] = modes_[size_t(i)];
       executor().time_ops(mode == AblationMode::kTimedOps);
-      const double took = session_.time([&] { return run(mode); });
-      if (mode == phases_mode()) busy_.push_back(busiest_rank(executor(), comm_));
+      const double took = session_.time(run);
+      if (mode == phases_mode_) busy_.push_back(busiest_rank(executor(), comm_));
       return took;
     });
     executor().time_ops(false);
   }
 
-  RunPhases busy() const { return busy_[median_round(of(phases_mode()))]; }
-  bool has(AblationMode mode) const { return std::ranges::count(modes_, mode) > 0; }
+  RunPhases busy() const { return busy_[median_round(of(phases_mode_))]; }
+  bool has(AblationMode mode) const { return std::ranges::count(modes_, mode, &Mode::first) > 0; }
   bool empty() const { return modes_.empty(); }
   double median_s(AblationMode mode) const { return median(of(mode)); }
   // Listed pairs over the program's, of all ranks: the big attend has a few more.
@@ -91,30 +96,21 @@ class ModeRuns {
   }
 
  private:
+  using Mode = std::pair<AblationMode, std::function<double()>>;
+
   Executor& executor() const { return session_.executor(); }
-  // Mode whose op times become the phases.
-  AblationMode phases_mode() const {
-    if (!executor().times_every_run()) return AblationMode::kTimedOps;
-    return alone_ ? AblationMode::kFull : AblationMode::kComputeOnly;
-  }
-  double run(AblationMode mode) {
-    if (mode == AblationMode::kSingleAttend) return executor().run(*single_);
-    if (mode == AblationMode::kTimedOps)
-      mode = alone_ ? AblationMode::kFull : AblationMode::kComputeOnly;
-    return executor().run(mode == AblationMode::kComputeOnly         ? RunMode::kComputeOnly
-                          : mode == AblationMode::kCommunicationOnly ? RunMode::kCommunicationOnly
-                          : mode == AblationMode::kSerialised        ? RunMode::kSerialised
-                                                                     : RunMode::kFull);
+  void add(AblationMode mode, RunMode how) {
+    modes_.emplace_back(mode, [this, how] { return executor().run(how); });
   }
   const std::vector<double>& of(AblationMode mode) const {
-    return seconds_[size_t(std::ranges::find(modes_, mode) - modes_.begin())];
+    return seconds_[size_t(std::ranges::find(modes_, mode, &Mode::first) - modes_.begin())];
   }
 
   PointSession& session_;
   Communicator& comm_;
-  bool alone_;
+  AblationMode phases_mode_;  // whose op times become the phases
   std::optional<SingleAttend> single_;
-  std::vector<AblationMode> modes_;
+  std::vector<Mode> modes_;
   std::vector<std::vector<double>> seconds_;  // by mode and round
   std::vector<RunPhases> busy_;               // by round
 };

@@ -13,8 +13,7 @@
 namespace longnet {
 namespace {
 
-// Beyond this many ranks an account looks at a few of them: their maxima, and the pattern's own
-// pair count.
+// Beyond so many ranks an account takes a few ranks' maxima, and the pattern's own pair count.
 constexpr int kMaxAccountedRanks = 64;
 
 std::string why_unsupported(const PointParams& p) {
@@ -77,8 +76,6 @@ void plan_walk(PointPlan& plan, const MachineLimits& limits) {
 
 }  // namespace
 
-bool is_virtual(const PointParams& p) { return p.mode == Mode::kVirtual; }
-
 void resolve_options(PointParams& p) {
   p.options = find_algorithm(p.algorithm).effective_options(sharded_problem(p));
 }
@@ -107,10 +104,6 @@ Schedule make_schedule(const PointParams& p) {
 Schedule make_schedule(PointParams p, int64_t batch) {
   p.problem.batch = batch;
   return make_schedule(p);
-}
-
-AttendOptions attend_options(const PointParams& p) {
-  return {.head_dim = p.problem.head_dim, .dtype = p.problem.dtype, .causal = p.problem.causal};
 }
 
 int64_t predicted_slots(const Schedule& schedule, int period) {
@@ -182,11 +175,13 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
   };
   if (point.status != PointStatus::kOk) return plan;
   const PointParams& p = plan.point.params;
-  if (const std::string why = why_unsupported(p); !why.empty()) {
+  const Backend& backend = backend_of(p.kernel);
+  std::string why = why_unsupported(p);
+  if (why.empty() && machine.to_run) why = backend.why_absent(p);
+  if (!why.empty()) {
     skip(PointStatus::kSkippedUnsupported, why);
     return plan;
   }
-  const Backend& backend = backend_of(p.kernel);
   const bool on_gpu = backend.on_gpu();
   const int ranks_at_once = is_virtual(p) ? 1 : std::max(1, std::min(p.ranks, ranks_here));
   const int sharers =
@@ -196,11 +191,6 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
     limits.memory_bytes = machine.device_memory_bytes;
     limits.flops_per_rank = machine.device_flops / sharers;
   }
-  if (limits.to_run)
-    if (const std::string why = backend.why_absent(p); !why.empty()) {
-      skip(PointStatus::kSkippedUnsupported, why);
-      return plan;
-    }
   plan.account = account(make_schedule(p), kMaxAccountedRanks);
   plan.collectives_used =
       collectives_used(find_algorithm(p.algorithm).make(sharded_problem(p)), collective_choice(p));

@@ -17,7 +17,7 @@
 
 namespace longnet {
 
-bool is_virtual(const PointParams& params);
+inline bool is_virtual(const PointParams& params) { return params.mode == Mode::kVirtual; }
 // Replaces options that the algorithm chooses or limits itself by their actual values.
 void resolve_options(PointParams& params);
 // Returns the problem of one group of ranks (PointParams::replicas): their batch and shards.
@@ -25,7 +25,9 @@ ShardedProblem sharded_problem(const PointParams& params);
 CollectiveChoice collective_choice(const PointParams& params);
 Schedule make_schedule(const PointParams& params);
 Schedule make_schedule(PointParams params, int64_t batch);  // with so many sequences
-AttendOptions attend_options(const PointParams& params);
+inline AttendOptions attend_options(const PointParams& p) {
+  return {.head_dim = p.problem.head_dim, .dtype = p.problem.dtype, .causal = p.problem.causal};
+}
 
 struct PointPlan {
   Point point;                                  // status and reason filled in
