@@ -93,7 +93,7 @@ int run_plan(const Options& options) {
     if (limits.device_flops > 0)
       std::cout << ", estimated at " << format_si(limits.device_flops, "FLOP/s") << " each";
   }
-  std::cout << "\n" << plan_header() << "\n";
+  std::cout << "\n" << kPlanHeader << "\n";
   double seconds = 0;
   int runnable = 0, unknown = 0, crowded = 0;
   Progress progress(options, true, int(points.size()));

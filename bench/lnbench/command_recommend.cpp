@@ -1,8 +1,6 @@
-// `lnbench recommend`: which algorithm for this problem on that cluster? Simulates every algorithm
-// with its options and ranks them.
+// `lnbench recommend`: simulates every algorithm with its options on a cluster, and ranks them.
 #include <algorithm>
 #include <cmath>
-#include <iomanip>
 #include <iostream>
 
 #include "core/check.h"
@@ -14,13 +12,16 @@
 namespace longnet {
 namespace {
 
-// Programs of ranks that all differ are made one by one: larger sets than this take too long to
-// answer a question.
+// Programs of ranks that all differ are made one by one: larger sets take too long for an answer.
 constexpr int64_t kMaxProgramBytes = int64_t{512} << 20;
 
 // Differences below this are a tie: about the median error of predictions on a calibrated machine
 // (results/reference/validation.md), and published figures are worse.
 constexpr double kSure = 0.05;
+
+constexpr std::string_view kHeader =
+    "#   algorithm                              time         band                     "
+    "memory     sent       why";
 
 JsonNode words(const std::vector<std::string>& list) { return to_json(list); }
 
@@ -90,18 +91,17 @@ void print_ranking(const char* title, std::vector<PointRecord> records, int top)
   });
   std::cout << "# " << title << "\n";
   if (records.empty()) std::cout << "# none fits\n";
-  const auto cell = [](const std::string& text, int width) {
-    std::cout << std::left << std::setw(width) << text << ' ';
-  };
   for (size_t i = 0; i < records.size() && int(i) < top; ++i) {
     const PointRecord& r = records[i];
-    cell(std::to_string(i + 1), 3);
-    cell(variant(r.params), 38);
-    cell(format_seconds(r.timing.median_s), 12);
-    cell(concat(format_seconds(r.timing.ci_low_s), " - ", format_seconds(r.timing.ci_high_s)), 24);
-    cell(format_bytes(double(r.memory.predicted_peak_bytes.value_or(0))), 10);
-    cell(format_bytes(double(r.comm.predicted_bytes_per_rank.value_or(0))), 10);
-    std::cout << reason(r, records[0].timing.median_s) << "\n";
+    std::cout << table_row(
+                     kHeader,
+                     {std::to_string(i + 1), variant(r.params), format_seconds(r.timing.median_s),
+                      concat(format_seconds(r.timing.ci_low_s), " - ",
+                             format_seconds(r.timing.ci_high_s)),
+                      format_bytes(double(r.memory.predicted_peak_bytes.value_or(0))),
+                      format_bytes(double(r.comm.predicted_bytes_per_rank.value_or(0))),
+                      reason(r, records[0].timing.median_s)})
+              << "\n";
   }
 }
 
@@ -162,8 +162,7 @@ int run_recommend(const Options& options) {
             << " GPUs of " << how.cluster.name
             << (what_if.is_plain() ? "" : " with " + what_if.text()) << " (simulated)\n"
             << "# a tie: less than " << 100 * kSure << " % apart, which predictions cannot tell\n"
-            << "#   algorithm                              time         band                     "
-               "memory     sent       why\n";
+            << kHeader << "\n";
   print_ranking("exact attention", exact, options.top);
   print_ranking("dilated attention: another result, LongNet's approximation", dilated, options.top);
   print_stopped(stopped);

@@ -90,7 +90,7 @@ void print_head(const Sweep& sweep, const Plan& plan, World& world, const Option
   else
     std::cout << threads_text << " thread(s) each; peak of a core "
               << format_si(plan.runner.peak_flops_per_thread, "FLOP/s");
-  std::cout << "\n" << result_header() << "\n" << std::flush;
+  std::cout << "\n" << kResultHeader << "\n" << std::flush;
 }
 
 // Returns the options that select the same points, quoted for a shell.
@@ -234,10 +234,10 @@ class SweepRun {
   void write(size_t i, const std::string& what, PointRecord record, double took) {
     const bool runs = plan_.points[i].point.status == PointStatus::kOk;
     const PointRecord& written = writer_->append(std::move(record));
-    const std::string status(to_string(written.status));
-    std::cout << colored(result_row(written), status, color_) << "\n" << std::flush;
-    progress_.done(what + "  " + status + (runs ? "  " + format_seconds(took) : ""), took,
-                   plan_.cost(i), plan_.cost_after(i, todo_));
+    print_result(written, color_);
+    progress_.done(
+        concat(what, "  ", to_string(written.status), runs ? "  " + format_seconds(took) : ""),
+        took, plan_.cost(i), plan_.cost_after(i, todo_));
   }
 
   int finish() {  // rank 0's
@@ -320,7 +320,7 @@ int run_check(const Options& options) {
                format_tokens(sweep.config.check.max_seq_len), ", which --set can raise"));
   int64_t wrong = 0;
   const bool root = world.is_root(), color = use_color(options, 1);
-  if (root) std::cout << result_header() << "\n";
+  if (root) std::cout << kResultHeader << "\n";
   Watchdog watchdog(world.rank());
   for (const PointPlan& point : plan.points) {
     if (!short_enough(point)) continue;
@@ -339,7 +339,7 @@ int run_check(const Options& options) {
     if (!root) continue;
     validate_record(record);
     wrong += record.status != PointStatus::kOk;
-    std::cout << colored(result_row(record), to_string(record.status), color) << "\n" << std::flush;
+    print_result(record, color);
   }
   if (root)
     std::cout << "# " << to_check << " points checked against the reference in double, " << wrong

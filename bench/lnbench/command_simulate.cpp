@@ -107,7 +107,7 @@ int run_simulate(const Options& options) {
             << (replicas ? "# replicas: one group of ranks is simulated, on links of "
                            "its own; the others do the same\n"
                          : "")
-            << result_header() << "\n";
+            << kResultHeader << "\n";
   Progress progress(options, true, int(points.size()));
   const bool color = use_color(options, 1);
   int64_t messages = 0;
@@ -121,8 +121,7 @@ int run_simulate(const Options& options) {
     simulation_s += done.simulation_s;
     if (!options.trace.empty() && done.record.status == PointStatus::kOk)
       write_trace(options.trace, done);
-    const PointRecord& written = writer.append(std::move(done.record));
-    std::cout << colored(result_row(written), to_string(written.status), color) << "\n";
+    print_result(writer.append(std::move(done.record)), color);
   }
   const Summary summary = writer.finish(int64_t(points.size()));
   std::cout << "# " << messages << " messages in " << format_seconds(simulation_s);

@@ -21,18 +21,38 @@ bool is_terminal(int file_descriptor) {
   return !launched_world_size() && isatty(file_descriptor) != 0;
 }
 
-// Cells with their widths; a long one never runs into the next.
-std::string cells(std::initializer_list<std::pair<int, std::string>> row) {
-  std::ostringstream out;
-  for (const auto& [width, text] : row) out << std::left << std::setw(width) << text << ' ';
-  return out.str();
-}
-
 std::string number(double value, int digits) {
   if (!std::isfinite(value)) return "-";
   std::ostringstream out;
   out << std::setprecision(digits) << value;
   return out.str();
+}
+
+std::string result_row(const PointRecord& r) {
+  const PointParams& p = r.params;
+  // Counted and predicted are equal where both are known, or the point has failed.
+  const auto bytes = r.comm.counted_bytes_per_rank ? r.comm.counted_bytes_per_rank
+                                                   : r.comm.predicted_bytes_per_rank;
+  std::string options = options_text(p);
+  if (const size_t changes = p.cluster.find(' '); changes != std::string::npos)
+    options += (options.empty() ? "" : " ") + p.cluster.substr(changes + 1);
+  std::string row =
+      table_row(kResultHeader,
+                {r.id, std::string(to_string(r.status)), p.algorithm, concat(p.ranks),
+                 concat(p.problem.seq_len), concat(p.problem.batch), number(r.timing.median_s, 5),
+                 number(r.timing.ci_low_s, 5), number(r.timing.ci_high_s, 5),
+                 concat(r.timing.samples_s.size()), number(r.work.flops_per_s / 1e9, 4),
+                 number(r.work.share_of_peak, 3), bytes ? concat(*bytes) : "-",
+                 number(r.check.rel_l2_error, 2), options.empty() ? "-" : options});
+  if (r.source == Source::kExtrapolated) row += " # extrapolated";
+  if (const auto share = r.metrics.find("measured_share");
+      r.source == Source::kExtrapolated && share != r.metrics.end())
+    row += concat(" from ", number(100 * share->second, share->second < 0.1 ? 2 : 3), " %");
+  if (r.source == Source::kReplayed) row += " # replayed";
+  if (r.check.strata_left_out > 0)
+    row += concat(" # ", r.check.strata_left_out, " of ", r.check.strata,
+                  " strata beyond check.max_queries");
+  return r.reason.empty() ? row : concat(row, " # ", r.reason);
 }
 
 }  // namespace
@@ -52,12 +72,6 @@ bool use_color(const Options& options, int file_descriptor) {
   if (options.color == "always") return true;
   if (options.color == "never" || std::getenv("NO_COLOR") != nullptr) return false;
   return is_terminal(file_descriptor);
-}
-
-std::string colored(std::string_view text, std::string_view status, bool color) {
-  if (!color) return std::string(text);
-  const char* code = status == "ok" ? "32" : status.substr(0, 7) == "skipped" ? "33" : "31";
-  return concat("\x1b[", code, "m", text, "\x1b[0m");
 }
 
 void print_notes(const Options& options, const Config& config) {
@@ -133,9 +147,17 @@ void Progress::note(const std::string& line) {
   std::cerr << line << "\n";
 }
 
-std::string plan_header() {
-  return "# no. id       algorithm ranks seq_len    batch  flops      bytes/rank messages "
-         "memory/rank  balance estimate   options          status";
+std::string table_row(std::string_view header, const std::vector<std::string>& cells) {
+  std::string row;
+  size_t at = 0;  // where the column begins; "# no." is its first word
+  for (const std::string& cell : cells) {
+    const size_t next = header.find_first_not_of(' ', header.find(' ', std::max<size_t>(at, 2)));
+    row += cell;
+    if (next != std::string_view::npos)
+      row += std::string(size_t(std::max(1, int(next - at) - int(cell.size()))), ' ');
+    at = next;
+  }
+  return row;
 }
 
 std::string plan_row(int no, const PointPlan& plan) {
@@ -143,61 +165,24 @@ std::string plan_row(int no, const PointPlan& plan) {
   const WorldAccount& a = plan.account;
   const bool known = a.pairs > 0;
   const std::string options = options_text(p);
-  const std::string row = cells({{5, concat(no)},
-                                 {8, plan.point.id},
-                                 {9, p.algorithm},
-                                 {5, concat(p.ranks)},
-                                 {10, concat(p.problem.seq_len)},
-                                 {6, concat(p.problem.batch)},
-                                 {10, known ? number(a.flops, 4) : "-"},
-                                 {10, known ? concat(a.max_bytes_sent) : "-"},
-                                 {8, known ? concat(a.max_messages_sent) : "-"},
-                                 {12, known ? concat(plan.memory_bytes()) : "-"},
-                                 {7, known ? number(a.balance(p.group_ranks()), 4) : "-"},
-                                 {10, known ? number(plan.estimated_s, 3) : "-"},
-                                 {16, options.empty() ? "-" : options}});
-  return concat(row, to_string(plan.point.status), plan.point.reason.empty() ? "" : "  # ",
-                plan.point.reason);
+  return table_row(
+      kPlanHeader,
+      {concat(no), plan.point.id, p.algorithm, concat(p.ranks), concat(p.problem.seq_len),
+       concat(p.problem.batch), known ? number(a.flops, 4) : "-",
+       known ? concat(a.max_bytes_sent) : "-", known ? concat(a.max_messages_sent) : "-",
+       known ? concat(plan.memory_bytes()) : "-",
+       known ? number(a.balance(p.group_ranks()), 4) : "-",
+       known ? number(plan.estimated_s, 3) : "-", options.empty() ? "-" : options,
+       concat(to_string(plan.point.status), plan.point.reason.empty() ? "" : "  # ",
+              plan.point.reason)});
 }
 
-std::string result_header() {
-  return "# id     status       algorithm ranks seq_len    batch  median_s   ci_low_s   ci_high_s  "
-         "n   gflops/s  "
-         "of_peak bytes/rank rel_l2_err options";
-}
-
-std::string result_row(const PointRecord& r) {
-  const PointParams& p = r.params;
-  // Counted and predicted are equal where both are known, or the point has failed.
-  const auto bytes = r.comm.counted_bytes_per_rank ? r.comm.counted_bytes_per_rank
-                                                   : r.comm.predicted_bytes_per_rank;
-  std::string row = cells({{8, r.id},
-                           {12, std::string(to_string(r.status))},
-                           {9, p.algorithm},
-                           {5, concat(p.ranks)},
-                           {10, concat(p.problem.seq_len)},
-                           {6, concat(p.problem.batch)},
-                           {10, number(r.timing.median_s, 5)},
-                           {10, number(r.timing.ci_low_s, 5)},
-                           {10, number(r.timing.ci_high_s, 5)},
-                           {3, concat(r.timing.samples_s.size())},
-                           {9, number(r.work.flops_per_s / 1e9, 4)},
-                           {7, number(r.work.share_of_peak, 3)},
-                           {10, bytes ? concat(*bytes) : "-"},
-                           {10, number(r.check.rel_l2_error, 2)}});
-  std::string options = options_text(p);
-  if (const size_t changes = p.cluster.find(' '); changes != std::string::npos)
-    options += (options.empty() ? "" : " ") + p.cluster.substr(changes + 1);
-  row += options.empty() ? "-" : options;
-  if (r.source == Source::kExtrapolated) row += " # extrapolated";
-  if (const auto share = r.metrics.find("measured_share");
-      r.source == Source::kExtrapolated && share != r.metrics.end())
-    row += concat(" from ", number(100 * share->second, share->second < 0.1 ? 2 : 3), " %");
-  if (r.source == Source::kReplayed) row += " # replayed";
-  if (r.check.strata_left_out > 0)
-    row += concat(" # ", r.check.strata_left_out, " of ", r.check.strata,
-                  " strata beyond check.max_queries");
-  return r.reason.empty() ? row : concat(row, " # ", r.reason);
+void print_result(const PointRecord& record, bool color) {
+  const char* code = record.status == PointStatus::kOk ? "32"
+                     : is_failure(record.status)       ? "31"
+                                                       : "33";
+  const std::string row = result_row(record);
+  std::cout << (color ? concat("\x1b[", code, "m", row, "\x1b[0m") : row) << "\n" << std::flush;
 }
 
 }  // namespace longnet

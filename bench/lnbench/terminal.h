@@ -5,6 +5,7 @@
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lnbench/options.h"
 
@@ -17,16 +18,22 @@ void write_file(const std::filesystem::path& path, const std::string& text,
 
 // True on a terminal without NO_COLOR, or with --color always.
 bool use_color(const Options& options, int file_descriptor);
-std::string colored(std::string_view text, std::string_view status, bool color);
 
 // Prints notes on stderr about settings of the config that an algorithm handles differently.
 void print_notes(const Options& options, const Config& config);
 
-// Rows of points on stdout, as awk and gnuplot read them: comment lines begin with '#'.
-std::string plan_header();
+// Tables on stdout, as awk and gnuplot read them: comment lines begin with '#'. Cells begin where the
+// words of the header do; a longer one never runs into the next.
+std::string table_row(std::string_view header, const std::vector<std::string>& cells);
+
+inline constexpr std::string_view kPlanHeader =
+    "# no. id       algorithm ranks seq_len    batch  flops      bytes/rank messages "
+    "memory/rank  balance estimate   options          status";
 std::string plan_row(int number, const PointPlan& plan);
-std::string result_header();
-std::string result_row(const PointRecord& record);
+inline constexpr std::string_view kResultHeader =
+    "# id     status       algorithm ranks seq_len    batch  median_s   ci_low_s   ci_high_s  n   "
+    "gflops/s  of_peak bytes/rank rel_l2_err options";
+void print_result(const PointRecord& record, bool color);
 
 // What every kind of run says of itself. `points`: of the sweep, those skipped included.
 RunInfo run_info(const Config& config, const Options& options, size_t points);
