@@ -136,16 +136,6 @@ PointParams standard_params() {
   return p;
 }
 
-PatternKind KnownNames::pattern_of(std::string_view algorithm) const {
-  const auto found = patterns.find(algorithm);
-  return found == patterns.end() ? PatternKind::kDense : found->second;
-}
-
-std::vector<std::string> KnownNames::values_of(const Axis& axis) const {
-  const auto found = names.find(axis.key);
-  return found == names.end() ? axis.field.words : found->second;
-}
-
 bool reads(const Axis& axis, const Value& value, const PointParams& p, const KnownNames& known) {
   const Readers& r = axis.readers;
   if ((r.pattern && *r.pattern != known.pattern_of(p.algorithm)) ||

@@ -91,8 +91,14 @@ struct KnownNames {
   // Returns the reason why a cluster.what_if is invalid, "" when it is valid. Empty: no check.
   std::function<std::string(const std::string&)> why_bad_what_if{};
 
-  PatternKind pattern_of(std::string_view algorithm) const;
-  std::vector<std::string> values_of(const Axis& axis) const;  // empty: any
+  PatternKind pattern_of(std::string_view algorithm) const {
+    const auto found = patterns.find(algorithm);
+    return found == patterns.end() ? PatternKind::kDense : found->second;
+  }
+  std::vector<std::string> values_of(const Axis& axis) const {  // empty: any
+    const auto found = names.find(axis.key);
+    return found == names.end() ? axis.field.words : found->second;
+  }
 };
 
 // True when the point's algorithm reads this value: it may have some collectives and not others.

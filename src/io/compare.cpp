@@ -161,23 +161,6 @@ std::string aligned(const std::vector<Row>& rows) {
 
 }  // namespace
 
-int64_t Comparison::count(CompareClass c) const {
-  return std::ranges::count(points, c, &ComparedPoint::verdict);
-}
-
-int Comparison::compared() const {
-  return int(points.size()) - int(count(CompareClass::kMissing)) -
-         int(count(CompareClass::kSkipped));
-}
-
-int Comparison::decided() const { return compared() - int(count(CompareClass::kUndecided)); }
-
-bool Comparison::regressed() const {
-  return std::ranges::any_of(points, [](const ComparedPoint& p) {
-    return p.broken || p.verdict == CompareClass::kSlower;
-  });
-}
-
 Comparison compare_results(const Result& base, const Result& now, const CompareOptions& options) {
   Comparison c;
   c.options = options;

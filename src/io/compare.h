@@ -13,6 +13,7 @@
 // by the ratio alone. A point that neither side ran, by its own choice or for memory, is skipped; one
 // that only one side has a time of is missing.
 #pragma once
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,10 +54,17 @@ struct Comparison {
   std::vector<EnvironmentDifference> environment;
   std::vector<ComparedPoint> points;  // in the order of the base, then those only in the new result
   CompareOptions options;
-  int64_t count(CompareClass c) const;
-  bool regressed() const;  // anything slower or broken
-  int compared() const;    // points that have a time on both sides
-  int decided() const;     // those with enough samples
+  int64_t count(CompareClass c) const {
+    return std::ranges::count(points, c, &ComparedPoint::verdict);
+  }
+  bool regressed() const {  // anything slower or broken
+    return count(CompareClass::kSlower) > 0 || std::ranges::any_of(points, &ComparedPoint::broken);
+  }
+  // Points that have a time on both sides, and those of them with enough samples.
+  int64_t compared() const {
+    return int64_t(points.size()) - count(CompareClass::kMissing) - count(CompareClass::kSkipped);
+  }
+  int64_t decided() const { return compared() - count(CompareClass::kUndecided); }
 };
 
 Comparison compare_results(const Result& base, const Result& now,

@@ -104,8 +104,6 @@ bool validate_record(PointRecord& r) {
            fail(PointStatus::kCheckFailed, check_contradiction(r)));
 }
 
-std::string record_to_json(const PointRecord& record) { return dump_json(write_fields(record)); }
-
 PointRecord record_from(const JsonNode& n) {
   if (!n.is_object() || n.text("id").empty() || !n.find("params"))
     throw UsageError(
@@ -113,10 +111,6 @@ PointRecord record_from(const JsonNode& n) {
   PointRecord r;
   read_fields(n, r);
   return r;
-}
-
-PointRecord record_from_json(std::string_view text) {
-  return record_from(parse_json(text, "record"));
 }
 
 }  // namespace longnet

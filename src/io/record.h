@@ -225,8 +225,12 @@ void set_timing(PointRecord& record, const std::vector<double>& samples_s, int w
 // ablations too), anything else without a reason. Returns true if it was consistent.
 bool validate_record(PointRecord& record);
 
-std::string record_to_json(const PointRecord& record);  // one line
-PointRecord record_from(const JsonNode& node);          // throws UsageError, as the next
-PointRecord record_from_json(std::string_view text);
+inline std::string record_to_json(const PointRecord& record) {  // one line
+  return dump_json(write_fields(record));
+}
+PointRecord record_from(const JsonNode& node);  // throws UsageError, as the next
+inline PointRecord record_from_json(std::string_view text) {
+  return record_from(parse_json(text, "record"));
+}
 
 }  // namespace longnet

@@ -116,23 +116,6 @@ bool read_real(const JsonNode& node, const std::string& path, const Limits& limi
   return false;
 }
 
-void JsonReader::text(std::string_view key, std::string& out) {
-  if (const JsonNode* n = take(key)) read_text(*n, path_of(key), problems_, out);
-}
-
-void JsonReader::boolean(std::string_view key, bool& out) {
-  if (const JsonNode* n = take(key)) read_bool(*n, path_of(key), problems_, out);
-}
-
-void JsonReader::real(std::string_view key, double& out, const Limits& limits) {
-  if (const JsonNode* n = take(key)) read_real(*n, path_of(key), limits, problems_, out);
-}
-
-void JsonReader::choice(std::string_view key, std::string& out,
-                        std::span<const std::string> names) {
-  if (const JsonNode* n = take(key)) read_name(*n, path_of(key), names, problems_, out);
-}
-
 void JsonReader::unknown_keys() {
   for (size_t i = 0; i < node_->keys.size(); ++i) {
     const std::string& key = node_->keys[i];

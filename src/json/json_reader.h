@@ -32,6 +32,14 @@ struct Limits {
   bool min_excluded = false;
 };
 
+// Each reports a problem and leaves `out` as it is when `node` is something else.
+bool read_text(const JsonNode& node, const std::string& path, Problems& problems, std::string& out);
+bool read_bool(const JsonNode& node, const std::string& path, Problems& problems, bool& out);
+bool read_real(const JsonNode& node, const std::string& path, const Limits& limits,
+               Problems& problems, double& out);
+bool read_name(const JsonNode& node, const std::string& path, std::span<const std::string> known,
+               Problems& problems, std::string& out);
+
 class JsonReader {
  public:
   // A node that is no object is a problem, and then reads as an empty one. `node` may be null.
@@ -43,10 +51,18 @@ class JsonReader {
   const JsonNode& node() const { return *node_; }
 
   // Each leaves `out` as it is when the key is absent or wrong.
-  void text(std::string_view key, std::string& out);
-  void boolean(std::string_view key, bool& out);
-  void real(std::string_view key, double& out, const Limits& limits);
-  void choice(std::string_view key, std::string& out, std::span<const std::string> names);
+  void text(std::string_view key, std::string& out) {
+    if (const JsonNode* n = take(key)) read_text(*n, path_of(key), problems_, out);
+  }
+  void boolean(std::string_view key, bool& out) {
+    if (const JsonNode* n = take(key)) read_bool(*n, path_of(key), problems_, out);
+  }
+  void real(std::string_view key, double& out, const Limits& limits) {
+    if (const JsonNode* n = take(key)) read_real(*n, path_of(key), limits, problems_, out);
+  }
+  void choice(std::string_view key, std::string& out, std::span<const std::string> names) {
+    if (const JsonNode* n = take(key)) read_name(*n, path_of(key), names, problems_, out);
+  }
   void unknown_keys();  // reports the keys that were not taken; call it last
 
  private:
@@ -55,14 +71,6 @@ class JsonReader {
   Problems& problems_;
   std::vector<std::string> known_;
 };
-
-// Each reports a problem and leaves `out` as it is when `node` is something else.
-bool read_text(const JsonNode& node, const std::string& path, Problems& problems, std::string& out);
-bool read_bool(const JsonNode& node, const std::string& path, Problems& problems, bool& out);
-bool read_real(const JsonNode& node, const std::string& path, const Limits& limits,
-               Problems& problems, double& out);
-bool read_name(const JsonNode& node, const std::string& path, std::span<const std::string> known,
-               Problems& problems, std::string& out);
 
 // The items of a list, or the value itself as the only one. An empty list is a problem.
 std::vector<const JsonNode*> as_list(const JsonNode& node, const std::string& path,
