@@ -1,5 +1,4 @@
-// `lnbench depth`: for each pattern of a config, the layers until every token has heard from every
-// other, beside the paper's estimate. Nothing runs.
+// `lnbench depth`: layers until every token has heard from every other, for each pattern.
 #include <cmath>
 #include <iomanip>
 #include <iostream>
@@ -69,8 +68,7 @@ int run_depth(const Options& options) {
     const AttentionProblem& problem = point.params.problem;
     const DilatedPattern& pattern = point.params.pattern;
     const double begin = steady_seconds();
-    // Higher limits than for a point of a sweep: exact, token by token, up to 1M tokens; about a
-    // minute beyond.
+    // Higher limits than for a point of a sweep: exact up to 1M tokens, about a minute beyond.
     DepthOptions limits;
     limits.max_steps *= 10;
     if (problem.seq_len <= int64_t{1} << 20)

@@ -1,5 +1,4 @@
-// `lnbench plan`: what would run, what it costs, what does not fit; and a rank's program. No MPI,
-// no GPU.
+// `lnbench plan`: what would run, its cost, what does not fit; a rank's program. No MPI, no GPU.
 #include <algorithm>
 #include <iostream>
 

@@ -18,8 +18,7 @@ struct Simulated {
   Point point;
 };
 
-// The command line's cluster, else the config's: a path from where one stands, or from the
-// config's folder.
+// The command line's cluster, else the config's: a path from here, or from the config's folder.
 ClusterSpec read_cluster(const Options& options, const Config& config) {
   namespace fs = std::filesystem;
   if (!options.cluster.empty()) return load_cluster(options.cluster);

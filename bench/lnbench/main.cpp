@@ -1,5 +1,4 @@
-// lnbench: one program for the whole study. Parses the command line; the commands are in
-// command_*.cpp.
+// lnbench, one program for the whole study: its command line. The commands are in command_*.cpp.
 #include <CLI/CLI.hpp>
 #include <iostream>
 

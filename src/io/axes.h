@@ -28,8 +28,7 @@ using Value = std::variant<int64_t, bool, std::string>;
 JsonNode to_node(const Value& value);
 std::string to_text(const Value& value);
 
-// Words in place of numbers: all ranks there are; each divisor of a point's ranks; as many groups
-// as divide both the batch and the ranks.
+// Words for numbers: all ranks; each divisor of a point's ranks; gcd of the batch and the ranks.
 inline const std::string kWorld = "world", kDivisors = "divisors", kMostReplicas = "auto";
 // Longer sequences overflow what counts their bytes and pairs.
 inline constexpr int64_t kMaxSeqLen = int64_t{1} << 40;
@@ -43,8 +42,7 @@ struct Readers {
   std::string_view collective{};  // and only with this one
 };
 
-// Form of a parameter in the name of a series: absent, its value alone, key=value, or key=value
-// where it is not the default.
+// In the name of a series: absent, its value, key=value, or key=value where it is not the default.
 enum class Naming { kNever, kValue, kAlways, kChanged };
 
 // A member of PointParams.
@@ -105,8 +103,7 @@ struct KnownNames {
 bool reads(const Axis& axis, const Value& value, const PointParams& params,
            const KnownNames& known);
 
-// "zigzag Pu=2": what is not as usual of the problem, its kernel and its algorithm; without
-// `with_sections`, of the algorithm alone.
+// "zigzag Pu=2": what is not as usual; without `with_sections`, of the algorithm alone.
 std::string options_text(const PointParams& params, bool with_sections = true);
 std::string describe(const PointParams& params);     // "usp Pu=2 bf16 N=8K P=2 batch=2"
 std::string series_name(const PointParams& params);  // what is the same along a curve over seq_len

@@ -190,8 +190,7 @@ struct Config {
   ClusterConfig cluster;
   std::string path;  // as the user gave it
 
-  // The values that an axis asks for, ascending for ranges and divisors, no duplicates; or the
-  // default. kMostReplicas is 0: it depends on the batch.
+  // Distinct values of an axis, ascending for ranges and divisors; kMostReplicas is 0.
   std::vector<Value> values_of(const Axis& axis, int64_t world_size, int64_t ranks = 1) const;
 };
 
@@ -205,8 +204,7 @@ Config load_config(const std::string& path, const LoadOptions& options = {});
 Config parse_config(std::string_view text, const std::string& path,
                     const LoadOptions& options = {});
 
-// Every key with its value, defaults included and `extends` resolved; parses back to the same
-// points.
+// Every key, with defaults and `extends` resolved; parses back to the same points.
 std::string resolved_config_json(const Config& config, int indent = 2);
 std::string config_sha256(const Config& config);  // of the canonical resolved text
 

@@ -1,7 +1,4 @@
 // Reading a config key by key (json/json_reader.h), as its fields and axes say.
-//
-//   quick.json:12: measure.warmup: must be at least 0, is -3
-//     hint: use 0 or more
 #pragma once
 #include <optional>
 #include <span>
@@ -14,8 +11,8 @@
 
 namespace longnet {
 
-// A value of the type that `out` has; for a number also one of the field's words. Reports a problem
-// and leaves `out` as it is when `node` is something else.
+// A value of the type of `out`; for a number also one of the field's words. False: a problem, and
+// `out` as it was.
 bool read_value(const JsonNode& node, const std::string& path, const Field& field,
                 Problems& problems, Value& out);
 

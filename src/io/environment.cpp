@@ -41,8 +41,7 @@ int64_t bytes_in(const std::string& path) {
   return std::stoll(line);
 }
 
-// The tightest limit on the way from this process's cgroup (v2) up to the root; v1's single file
-// else.
+// The tightest limit from this process's cgroup (v2) up to the root, and that of v1's single file.
 int64_t cgroup_limit() {
   const std::string root = "/sys/fs/cgroup";
   int64_t limit = 0;

@@ -76,8 +76,7 @@ Environment capture_environment(Environment known = {});
 // that holds TOKEN, SECRET, KEY or PASS.
 bool environment_variable_allowed(std::string_view name);
 
-// "load average 3 on 2 usable hardware threads over the last minute", or by the share measured when
-// there is one; empty for a quiet machine.
+// "load average 3 on 2 usable ...", or by the share measured, where it was; "" for a quiet machine.
 std::string why_busy(const Environment& env);
 
 // Reasons, one sentence each, why numbers taken here deserve little trust.
@@ -86,10 +85,9 @@ std::vector<std::string> fitness_warnings(const Environment& env,
 
 // Above, times deserve little trust: on two cores a third of one is somebody else's.
 inline constexpr double kBusyShare = 0.15;
-// Share in [0, 1] of the hardware threads that this process may use which are at work while it
-// sleeps that long; NaN where the system does not tell. Load averages remember minutes, so that a
-// build just ended would make every machine look busy. Ranks of a job that measure at the same time
-// do not disturb each other.
+// Share in [0, 1] of this process's hardware threads at work while it sleeps that long; NaN where
+// the system does not tell. Load averages remember minutes: after a build each machine looks busy.
+// Ranks of a job that measure at the same time do not disturb each other.
 double measure_busy_share(double seconds = 0.4);
 // The same from two texts of /proc/stat, for these hardware threads; NaN without a difference.
 double busy_share_between(std::string_view before, std::string_view after,

@@ -80,8 +80,7 @@ struct Product {
     return values;
   }
 
-  // Sets the parameters that depend on several axes, then visits the point. `p` is a copy, because
-  // walk() reuses its own.
+  // Sets what depends on several axes, then visits the point. A copy: walk() reuses its own.
   void finish(PointParams p) const {
     AttentionProblem& problem = p.problem;
     const BatchConfig& batch = c.sweep.batch;

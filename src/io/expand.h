@@ -36,9 +36,8 @@ struct ExpandOptions {
 // gets the default: "no collective linear for all_gather, ring: native instead".
 std::vector<std::string> replaced_choices(const Config& config, const KnownNames& known);
 
-// Throws UsageError when no runnable point remains, saying what removed them. `threads` stays 0
-// where the config leaves it to the launcher, and the id is made with that 0: a point has one id on
-// every machine.
+// Throws UsageError when no runnable point remains, saying what removed them. `threads` stays 0, in
+// the id too, where the config leaves it to the launcher: a point has one id on every machine.
 std::vector<Point> expand(const Config& config, const ExpandOptions& options = {});
 
 // The branches of a point, by the rules of configs/schema/config.schema.json:

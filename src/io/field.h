@@ -7,11 +7,10 @@
 //     }
 //   };
 //
-// Visitors: FieldReader (io/config_reader.h) reads a config strictly, write_fields and read_fields
-// (below) write and read results, journals and resolved configs, schema_test.cpp makes the JSON
-// Schemas.
-#include <array>
+// Visitors: FieldReader (io/config_reader.h) reads configs strictly, write_fields and read_fields
+// (below) write and read results, journals and resolved configs; schema_test.cpp makes the Schemas.
 #pragma once
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -37,8 +36,7 @@ struct Field {
   bool min_excluded = false;
   int64_t multiple_of = 1;
   Unit unit = Unit::kNone;
-  // For a text or an enum: its legal values; empty: any text. For a number: words that may replace
-  // it.
+  // For a text or an enum: its legal values (none: any text). For a number: words in place of it.
   std::vector<std::string> words{};
   bool omit = false;   // left out where it is empty, zero, or (of an axis) at its default
   bool null = false;   // an empty text is null
@@ -51,6 +49,8 @@ struct Field {
 constexpr DType last_value(DType) { return DType::kBFloat16; }
 constexpr OffsetRule last_value(OffsetRule) { return OffsetRule::kNone; }
 constexpr PatternKind last_value(PatternKind) { return PatternKind::kSparse; }
+constexpr MixRule last_value(MixRule) { return MixRule::kSum; }
+
 // An enum of this room lists the names of its values, in order: texts_of(Mode).
 template <class Enum>
 concept HasTexts = requires(Enum e) {
@@ -65,8 +65,6 @@ template <class... Text>
 constexpr std::array<std::string_view, sizeof...(Text)> texts(const Text&... names) {
   return {names...};
 }
-
-constexpr MixRule last_value(MixRule) { return MixRule::kSum; }
 
 // In the order of the enum.
 template <class Enum>
@@ -184,10 +182,10 @@ template <class T>
 bool is_zero(const T& value) {
   if constexpr (requires { value.empty(); })
     return value.empty();
-  else if constexpr (std::is_same_v<T, JsonNode>)
-    return value.is_null();
   else if constexpr (IsOptional<T>)
     return !value.has_value();
+  else if constexpr (std::is_same_v<T, JsonNode>)
+    return value.is_null();
   else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>)
     return value == T{};
   else

@@ -17,8 +17,8 @@ namespace longnet {
 
 using Filter = std::function<bool(const Point&)>;
 
-// Of an empty text: matches everything. Throws UsageError that shows the text with a caret under the
-// mistake. A value outside those known for its key is one.
+// Of an empty text: matches everything. Throws UsageError with a caret under the mistake; a value
+// outside those known for its key is one.
 Filter parse_filter(std::string_view text, const KnownNames& known = {});
 
 std::vector<std::string> filter_keys();

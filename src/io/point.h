@@ -28,13 +28,11 @@ constexpr auto texts_of(PointStatus) {
 // The point was wrong or broke.
 constexpr bool is_failure(PointStatus s) { return s >= PointStatus::kOom; }
 
-// Ranks that run at once; one device in the place of all ranks, one after another; a modelled
-// cluster.
+// Ranks that run at once; one device in their place, one after another; a modelled cluster.
 enum class Mode { kReal, kVirtual, kSimulated };
 constexpr auto texts_of(Mode) { return texts("real", "virtual", "simulated"); }
 
-// io/axes.cpp has a row for each of these but the branches and the cluster: name, default, where it
-// is read from.
+// io/axes.cpp has a row for each of these but the branches and the cluster.
 struct PointParams {
   std::string algorithm;  // a name of the schedule registry: "local", "dilated", "ring", ...
   Mode mode = Mode::kReal;
@@ -69,8 +67,7 @@ struct Point {
 };
 
 JsonNode to_json(const PointParams& params, const Field& field = {});
-// Lenient on absent keys; throws UsageError on bad names. Results of before there were modes say
-// "virtual" or "simulated" in place of a transport.
+// Lenient on absent keys; throws UsageError on bad names. In old results a mode is a transport.
 void from_json(const JsonNode& node, PointParams& out, const Field& field = {});
 
 // The canonical JSON of params (sorted keys, neither mode nor transport) and the id: first 8 hex

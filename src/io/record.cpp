@@ -31,8 +31,8 @@ std::string contradiction(const PointRecord& r) {
   return "";
 }
 
-// The first part of a measured point that computes faster than its cores can, or "": a time that
-// was not taken over all ranks, or on a clock that jumped.
+// The first part of a measured point that computes faster than its cores can (not timed over all
+// ranks, or on a clock that jumped), or "".
 std::string impossible_ablation(const PointRecord& r) {
   if (!r.ablations || r.source != Source::kMeasured) return "";
   const AblationsRecord& a = *r.ablations;

@@ -100,8 +100,7 @@ struct Summary {
   }
 };
 
-// Fail: a point was wrong or broke (oom, timeout, check_failed, error). Incomplete: fewer records
-// than planned.
+// Fail: a point was wrong or broke (is_failure). Incomplete: fewer records than planned.
 Summary summarize(const std::vector<PointRecord>& points, int64_t planned);
 
 struct Result {
@@ -111,17 +110,16 @@ struct Result {
   Environment environment{};
   std::vector<RankInfo> ranks{};
   std::vector<PointRecord> points{};
+  Summary summary{};
   static void fields(auto& r, auto&& visit) {  // of its head
     visit("run", r.run);
     visit("build", r.build);
     visit("environment", r.environment);
     visit("ranks", r.ranks);
   }
-  Summary summary{};
 };
 
-// A folder (result.json, or run.json + points.jsonl while running) or a result.json. Throws
-// UsageError.
+// Of a folder (result.json; while running run.json + points.jsonl) or a file; throws UsageError.
 Result read_result(const std::string& path);
 std::string result_to_json(const Result& result);  // one line a point, no timelines
 
@@ -143,12 +141,10 @@ class ResultWriter {
   // The last one per id, in the order of first appearance.
   const std::vector<PointRecord>& records() const { return result_.points; }
 
-  // Validates, writes one line, flushes it to the disk. Returns what was written (validation may
-  // change it).
+  // Validates, writes a line, flushes it to the disk. Returns what was written: the validated one.
   const PointRecord& append(PointRecord record);
-  // Writes timelines.jsonl and result.json; may be called again after more points. A run that was
-  // started with more points than `planned` (another filter) stays incomplete until that many are
-  // recorded.
+  // Writes timelines.jsonl and result.json; may be called again after more points. A run that began
+  // with more points than `planned` (another filter) is incomplete until those are recorded.
   Summary finish(int64_t planned);
 
  private:

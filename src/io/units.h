@@ -10,8 +10,7 @@
 
 namespace longnet {
 
-// "8192", "8K", "64k", "1M", "1B" (2^10, 2^20, 2^30). Nothing on anything else, on overflow
-// or on < 0.
+// "8192", "8K", "64k", "1M", "1B" (2^10, 2^20, 2^30). Nothing on anything else, overflow or < 0.
 std::optional<int64_t> try_parse_tokens(std::string_view text);
 // The shortest text that parses back to the same number: "8K", "1500", "1M".
 std::string format_tokens(int64_t tokens);

@@ -12,8 +12,7 @@
 namespace longnet {
 namespace {
 
-// Measuring on the cores of the host: ranks are threads or processes of MPI, timed by their steady
-// clocks.
+// Measuring on the cores of the host: ranks are threads or processes, timed by their steady clocks.
 class HostSession final : public PointSession {
  public:
   HostSession(const PointParams& p, double peak_flops_per_thread, Communicator& comm)

@@ -102,9 +102,8 @@ class GpuPlanning : public Backend {
   double fill_s_per_value() const override { return 0; }  // a GPU generates in no time
 };
 
-// Returns the transport that "auto" resolves to for all ranks of a run, so that all points use the
-// same one. Other names are returned unchanged, and so is "auto" where some rank has no GPU.
-// Collective.
+// Returns the transport that "auto" is for all ranks of a run, so that all points use the same one;
+// other names unchanged, and "auto" where some rank has no GPU. Collective.
 std::string transport_of_run(const std::string& name, Communicator& comm);
 
 // Returns the operations that `lnbench comm` times, on each rank's device. `transport`: a name, or

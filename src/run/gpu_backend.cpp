@@ -24,16 +24,14 @@ constexpr double kReplayBelow_s = 2e-4;
 // Of the calling thread.
 DeviceInfo own_device() { return describe_devices().devices.at(size_t(current_device())); }
 
-// The dense 16-bit peak of the calling thread's tensor cores at the highest clock, in FLOP/s; 0 for
-// architectures whose rate is not known here.
+// Dense 16-bit FLOP/s of the calling thread's device at its highest clock; 0: not known here.
 double device_peak_flops() {
   const DeviceInfo d = own_device();
   return tensor_flops_per_clock(d) * d.multiprocessors * d.clock_khz * 1e3;
 }
 
-// A GPU's clocks, power and temperature while something is measured on it. Looks at the calling
-// thread's device right after each sample, while it is still warm: reasons to slow down are known
-// for that moment only.
+// Clocks, power and temperature of the calling thread's device while something is measured on it.
+// Looks right after each sample, while it is warm: reasons to slow down are known for that moment.
 class ClockWatch {
  public:
   void look() {
@@ -48,8 +46,7 @@ class ClockWatch {
     known_ = true;
   }
 
-  // Metrics of the lowest clock and the highest of the others over the ranks of `comm`, which may
-  // be null; none where some rank's NVML does not tell.
+  // The lowest clock and the highest of the others, over the ranks of `comm` (null: of this one).
   void write(PointRecord& record, Communicator* comm) const {
     const bool counted = known_ && !std::isnan(slowed_s_);
     double values[7] = {known_ ? 0.0 : 1.0,           double(-worst_.sm_mhz), worst_.power_w,
@@ -67,8 +64,7 @@ class ClockWatch {
  private:
   DeviceClocks worst_{};
   bool known_ = false, throttled_ = false;
-  // By the driver's own count, which misses nothing between two looks: before the first of them,
-  // and since.
+  // By the driver's own count, which misses nothing: before the first look, and since.
   double slowed_before_s_ = 0, slowed_s_ = 0;
 };
 
@@ -77,8 +73,7 @@ int64_t free_bytes_of_own_device(Communicator& comm) {
   return device_free_bytes();
 }
 
-// Measuring on GPUs: each rank works on one of its machine, in turn. Seconds are the device's own,
-// between the first and the last op.
+// Measuring on GPUs, one for each rank in turn. Seconds are the device's, from first to last op.
 class GpuSession final : public PointSession {
  public:
   GpuSession(const PointPlan& plan, const RunnerOptions& options, Communicator& comm)

@@ -47,12 +47,10 @@ struct PointPlan {
 // the most ranks that share this machine's memory.
 PointPlan plan_point(const Point& point, const MachineLimits& limits, int threads, int ranks_here);
 
-// Bytes of the largest rank's slots, from a few ranks alone: cheap at any P.
-// `period`: of the schedule (AlgorithmInfo::period), where ranks that do the same need no second
-// look; 0: not known.
+// Bytes of the largest rank's slots, from a few ranks alone: cheap at any P. `period`: of the
+// schedule (AlgorithmInfo::period), where ranks that do the same need no second look; 0: not known.
 int64_t predicted_slots(const Schedule& schedule, int period = 0);
-// The cheapest change (halving or doubling one thing) that makes a point fit: "batch=2"; "" if
-// none.
+// The cheapest halving or doubling of one thing that makes a point fit: "batch=2"; "" if none.
 std::string cheapest_change(const PointParams& original,
                             const std::function<bool(const PointParams&)>& fits);
 

@@ -1,5 +1,4 @@
-// Ends a run that makes no progress: a rank that never arrives would keep all others waiting for
-// ever.
+// Ends a run that makes no progress: others would wait for ever for a rank that never arrives.
 #pragma once
 #include <chrono>
 #include <condition_variable>
