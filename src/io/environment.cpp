@@ -206,29 +206,25 @@ std::string why_busy(const Environment& env) {
 
 std::vector<std::string> fitness_warnings(const Environment& env, const BuildInfo& build) {
   std::vector<std::string> warnings;
-  const bool bound = is_bound(env);
+  const auto warn = [&](const auto&... parts) { warnings.push_back(concat(parts...)); };
   const int threads = shared_threads(env);
   if (const std::string why = why_busy(env); !why.empty())
-    warnings.push_back(
-        concat("The machine is busy: ", why,
-               "; the report will decide no claim about time. Stop what else runs."));
+    warn("The machine is busy: ", why,
+         "; the report will decide no claim about time. Stop what else runs.");
   if (!env.governor.empty() && env.governor != "performance")
-    warnings.push_back(concat("The CPU governor is '", env.governor,
-                              "': clocks may lag behind; 'performance' is steadier."));
+    warn("The CPU governor is '", env.governor,
+         "': clocks may lag behind; 'performance' is steadier.");
   if (threads < 4)
-    warnings.push_back(concat("Only ", threads, " hardware thread", threads == 1 ? " is" : "s are",
-                              " usable: the system's own work disturbs the measurement."));
-  if (env.threads > env.usable_threads && env.usable_threads > 0 && !bound)
-    warnings.push_back(concat("This process may use ", env.usable_threads, " of ", env.threads,
-                              " hardware threads."));
-  if (build.build_type != "Release" && build.build_type != "RelWithDebInfo")
-    warnings.push_back(concat("This is a ",
-                              build.build_type.empty() ? "build without a type" : build.build_type,
-                              build.build_type.empty() ? "" : " build",
-                              ": its times mean nothing; use the release preset."));
+    warn("Only ", threads, " hardware thread", threads == 1 ? " is" : "s are",
+         " usable: the system's own work disturbs the measurement.");
+  if (env.threads > env.usable_threads && env.usable_threads > 0 && !is_bound(env))
+    warn("This process may use ", env.usable_threads, " of ", env.threads, " hardware threads.");
+  if (build.build_type.empty())
+    warn("This is a build without a type: its times mean nothing; use the release preset.");
+  else if (build.build_type != "Release" && build.build_type != "RelWithDebInfo")
+    warn("This is a ", build.build_type, " build: its times mean nothing; use the release preset.");
   if (!build.sanitizer.empty())
-    warnings.push_back(
-        concat("Built with -fsanitize=", build.sanitizer, ": its times mean nothing."));
+    warn("Built with -fsanitize=", build.sanitizer, ": its times mean nothing.");
   return warnings;
 }
 
