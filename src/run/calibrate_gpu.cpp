@@ -59,10 +59,14 @@ ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
   }
   std::erase_if(base.device.attend, [&](const KernelRow& old) {
     return std::any_of(measured.rows.begin(), measured.rows.end(), [&](const KernelRow& now) {
-      return old.dtype == now.dtype && old.head_dim == now.head_dim && old.causal == now.causal;
+      return old.kernel == base.device.kernel && old.dtype == now.dtype &&
+             old.head_dim == now.head_dim && old.causal == now.causal;
     });
   });
-  base.device.attend.insert(base.device.attend.end(), measured.rows.begin(), measured.rows.end());
+  for (KernelRow row : measured.rows) {
+    row.kernel = base.device.kernel;  // in its place
+    base.device.attend.push_back(std::move(row));
+  }
   base.description += concat("; speed of attention measured on ", device, " with kernel ", kernel);
   return base;
 }
@@ -96,6 +100,7 @@ ClusterSpec with_measured_link(ClusterSpec base, const std::string& file) {
   LinkSpec& link = inside ? base.intra : base.inter;
   link.alpha_s = {.seconds = {fit.alpha_s, fit.alpha_s, fit.alpha_s}, .source = by};
   link.bandwidth_bytes_per_s = {fit.bytes_per_s, by};
+  link.call_s = link.channel_bytes_per_s = {};  // both are in the measured times
   base.description += concat("; links ", inside ? "inside" : "between", " nodes measured with ",
                              root.text("transport"));
   return base;

@@ -129,7 +129,7 @@ TEST(Calibrate, MeasuredAttentionReplacesPublishedRows) {
   const ClusterSpec now = with_measured_attention(h100(), file.path(), "cuda");
   int rows = 0;
   for (const KernelRow& row : now.device.attend)
-    if (row.dtype == DType::kBFloat16 && row.head_dim == 64 && !row.causal) {
+    if (row.kernel == now.device.kernel && row.head_dim == 64 && !row.causal) {
       EXPECT_EQ(row.flops_per_s, 5e14);
       EXPECT_EQ(row.rows, 4096);
       ++rows;

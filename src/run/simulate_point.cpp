@@ -197,6 +197,8 @@ void record_timeline(PointRecord& r, const SimulatedRun& run) {
 
 void record_metrics(SimulatedPoint& out, const SimulatePoint& options, const ProgramSet& programs) {
   auto& m = out.record.metrics;
+  if (!CostModel::covers(options.cluster, out.record.params.problem))
+    m["head_dim_beyond_table"] = 1;
   m["simulated_messages"] = double(out.messages);
   m["simulated_ranks"] = double(out.run.ranks.size());
   m["simulation_s"] = out.simulation_s;

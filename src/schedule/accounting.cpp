@@ -134,7 +134,8 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
   };
   for (const Op& op : program.ops)
     visit_op(
-        op.what, [&](const Pack& o) { a.packed_bytes += bytes_of(o.into); },
+        op.what,
+        [&](const Pack& o) { a.packed_bytes += std::min(bytes_of(o.from), bytes_of(o.into)); },
         [&](const Send& o) {
           a.bytes_sent += bytes_of(o.what);
           a.messages_sent += 1;

@@ -45,12 +45,15 @@ struct LinkSpec {
   Quantity bandwidth_bytes_per_s{};  // of one port, each direction
   Quantity ports_per_node{};         // ranks of a node share them in order
   Quantity overhead_s{};             // time of the rank itself per message posted
+  Quantity call_s{};                 // of a call of send and receive, besides the latency
+  Quantity channel_bytes_per_s{};    // of one of the channels that a pair of ranks gets; 0: any
   Quantity shared_bytes_per_s{};     // of all such traffic of a node together; 0: no such limit
 };
 
-// Speed of attention: one measured or published figure. Interpolated in log2(rows) and head_dim.
+// Speed of attention: one measured or published figure.
 struct KernelRow {
-  double rows = 0;  // keys that a query sees (of a full mask)
+  std::string kernel{};  // "" where a device has one
+  double rows = 0;       // keys that a query sees (of a full mask)
   double head_dim = 0;
   DType dtype = DType::kBFloat16;
   bool causal = false;
@@ -76,6 +79,7 @@ struct DeviceSpec {
   std::map<DType, Quantity> peak_flops{};
   Quantity memory_bytes{}, memory_bandwidth_bytes_per_s{};
   std::vector<KernelRow> attend{};
+  std::string kernel{};  // that runs: one of those in `attend`
   std::vector<AttendModel> attend_model{};
   Quantity launch_s{};           // of every attend, pack and merge
   Quantity fill_rows{};          // query rows (x heads x batch) that keep it busy; 0: one
@@ -108,6 +112,14 @@ struct TopologySpec {
 enum class ExecutionKind { kStreams, kInOrder };
 std::string_view to_string(ExecutionKind kind);
 
+// How a partial is folded into the output. `kernel`: by one kernel, which reads both and writes one.
+// `fused`: by the attend that computes it, which reads and writes the output once more. `eager`: by
+// framework operators one at a time, each through memory: cast, difference, product with the
+// sigmoid of the LSEs, sum, 38 bytes a value (ring-flash-attention, utils.py, _update_out_and_lse).
+enum class MergeKind { kKernel, kFused, kEager };
+std::string_view to_string(MergeKind kind);
+MergeKind parse_merge_kind(std::string_view name);  // throws UsageError
+
 // The algorithms of `native` collectives: a lowering of schedule/lower_collectives.h, or a named
 // formula (simulate/cost_model.h).
 struct CollectiveNames {
@@ -124,6 +136,8 @@ struct ClusterSpec {
   CollectiveNames collectives{};
   ExecutionKind execution = ExecutionKind::kStreams;
   std::string execution_source{};
+  MergeKind merge = MergeKind::kKernel;
+  std::string merge_source{};
   // false: messages move only while both ranks wait for communication.
   bool async_progress = true;
   std::string async_progress_source{};
@@ -161,11 +175,13 @@ struct WhatIf {
   double bandwidth = 1, inter_bandwidth = 1, latency = 1;  // factors on links
   std::optional<double> taper{}, gpus_per_node{}, nodes{}, overlap_efficiency{};
   Straggler straggler{};
+  std::string kernel{};  // another of the device's kernels; "": the file's
+  std::optional<MergeKind> merge{};
   bool is_plain() const;
   std::string text() const;                      // "bandwidth=0.5 taper=2", "" when plain
-  std::map<std::string, double> values() const;  // the same, by name
+  std::map<std::string, double> values() const;  // its numbers, by name
 };
-// "bandwidth=0.5,taper=2"; throws UsageError that lists the known names. Slow ranks: straggler=0.2
+// "bandwidth=0.5,taper=2,kernel=fa3"; throws UsageError that lists the known names. Slow ranks: straggler=0.2
 // is rank 0, 20 % slower; straggler=0.2@17 rank 17; straggler=0.2x8 eight ranks, spread evenly.
 WhatIf parse_what_if(std::string_view text);
 ClusterSpec apply(const ClusterSpec& cluster, const WhatIf& what_if);

@@ -15,6 +15,7 @@ namespace {
 using Names = std::vector<std::string>;
 const Names kTopologies{"single_switch", "fat_tree", "rail_optimised", "torus", "dragonfly"};
 const Names kExecutions{"streams", "in_order"};
+const Names kMergeKinds{"kernel", "fused", "eager"};
 const Names kDtypes{"fp32", "bf16"};
 const Names kAllGathers{"ring",     "recursive_doubling", "bruck", "hierarchical", "nccl_ring",
                         "nccl_pat", "multi_channel_ring"};
@@ -181,6 +182,8 @@ void fields(File& f, LinkSpec& link) {
   quantity(f, "bandwidth_bytes_per_s", link.bandwidth_bytes_per_s, {});
   quantity(f, "ports_per_node", link.ports_per_node, {.whole = true});
   quantity(f, "overhead_s", link.overhead_s, kOptionalOrZero);
+  quantity(f, "call_s", link.call_s, kOptionalOrZero);
+  quantity(f, "channel_bytes_per_s", link.channel_bytes_per_s, kOptional);
   quantity(f, "shared_bytes_per_s", link.shared_bytes_per_s, kOptional);
 }
 
@@ -188,6 +191,7 @@ template <class File>
 void fields(File& f, KernelRow& row) {
   f.require({"rows", "head_dim", "dtype", "causal", "flops_per_s"},
             "every row of the table has it");
+  if (f.has("kernel", !row.kernel.empty())) f.text("kernel", row.kernel);
   f.real("rows", row.rows, kPositive);
   f.real("head_dim", row.head_dim, kPositive);
   f.choice("dtype", row.dtype, kDtypes);
@@ -231,6 +235,7 @@ void fields(File& f, DeviceSpec& d) {
   f.list("attend", d.attend, "a list of { rows, head_dim, dtype, causal, flops_per_s, source }",
          item);
   f.list("attend_model", d.attend_model, "", item);
+  if (f.has("kernel", !d.kernel.empty())) f.text("kernel", d.kernel);
 }
 
 template <class File>
@@ -282,6 +287,11 @@ void fields(File& f, ClusterSpec& c) {
     execution.choice("value", c.execution, kExecutions);
     execution.source(c.execution_source);
   });
+  if (f.has("merge", !c.merge_source.empty()))
+    f.object("merge", [&](auto& merge) {
+      merge.choice("value", c.merge, kMergeKinds);
+      merge.source(c.merge_source);
+    });
   f.object("async_progress", [&](auto& async) {
     async.boolean("value", c.async_progress);
     async.source(c.async_progress_source);
@@ -299,6 +309,11 @@ void check_sizes(const JsonReader& r, const ClusterSpec& c, Problems& problems) 
   if (c.async_progress && c.async_bytes_per_s.value > 0)
     problems.add(*r.node().find("async_bytes_per_s"), "async_bytes_per_s",
                  "has no meaning with async_progress", "leave it out, or set async_progress false");
+  if (std::ranges::find(c.device.attend, c.device.kernel, &KernelRow::kernel) ==
+      c.device.attend.end())
+    problems.add(*r.node().find("device"), "device.kernel",
+                 concat("no row of device.attend is of '", c.device.kernel, "'"),
+                 "name the kernel of some rows, or leave it out of all");
   if (const std::string why = why_not_formula(c, c.collectives.all_gather); !why.empty())
     problems.add(*r.node().find("collectives"), "collectives.all_gather", why,
                  "use nccl_ring, or ask for it with sweep.collective");
@@ -333,6 +348,14 @@ AlphaSet parse_alpha_set(std::string_view name) {
 }
 
 std::string_view to_string(TopologyKind kind) { return kTopologies[size_t(kind)]; }
+std::string_view to_string(MergeKind kind) { return kMergeKinds[size_t(kind)]; }
+
+MergeKind parse_merge_kind(std::string_view name) {
+  for (size_t i = 0; i < kMergeKinds.size(); ++i)
+    if (kMergeKinds[i] == name) return MergeKind(i);
+  throw UsageError(concat("unknown merge '", name, "': use kernel, fused or eager"));
+}
+
 std::string_view to_string(ExecutionKind kind) { return kExecutions[size_t(kind)]; }
 
 ClusterSpec parse_cluster(std::string_view text, const std::string& path) {

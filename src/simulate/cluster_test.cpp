@@ -38,7 +38,7 @@ TEST(Cluster, EveryShippedFileLoadsAndIsWrittenBackUnchanged) {
 TEST(Cluster, ReadsNumbersWithTheirSources) {
   const ClusterSpec c = parse_cluster(h100(), "h100");
   EXPECT_EQ(c.num_gpus(), 4096);
-  EXPECT_EQ(c.inter.bandwidth_bytes_per_s.value, 50e9);
+  EXPECT_EQ(c.inter.bandwidth_bytes_per_s.value, 48.5e9);
   EXPECT_THAT(c.inter.bandwidth_bytes_per_s.source, HasSubstr("NDR"));
   EXPECT_EQ(c.inter.alpha_s.of(AlphaSet::kNcclSimple), 14e-6);
   EXPECT_EQ(c.topology.kind, TopologyKind::kFatTree);
@@ -54,7 +54,7 @@ TEST(Cluster, ReportsEveryProblemWithItsPlace) {
       error_of(replaced(h100(), "\"source\": \"NVIDIA DGX H100 data sheet\"", "\"source\": \"\"")),
       HasSubstr("gpus_per_node.source: is missing"));
   EXPECT_THAT(
-      error_of(replaced(h100(), "\"value\": 50000000000.0", "\"value\": 0")),
+      error_of(replaced(h100(), "\"value\": 48500000000.0", "\"value\": 0")),
       HasSubstr("links.inter.bandwidth_bytes_per_s.value: must be a number greater than 0"));
   EXPECT_THAT(error_of(replaced(h100(), "\"value\": 512", "\"value\": 512.5")),
               HasSubstr("nodes.value: must be whole"));
@@ -72,7 +72,7 @@ TEST(Cluster, WhatIfScalesOrReplaces) {
   const WhatIf w = parse_what_if("bandwidth=0.5,taper=2,gpus_per_node=4,straggler=0.2");
   EXPECT_EQ(w.text(), "bandwidth=0.5 gpus_per_node=4 straggler=0.2 taper=2");
   const ClusterSpec changed = apply(c, w);
-  EXPECT_EQ(changed.inter.bandwidth_bytes_per_s.value, 25e9);
+  EXPECT_EQ(changed.inter.bandwidth_bytes_per_s.value, 24.25e9);
   EXPECT_EQ(changed.topology.taper.value, 2);
   EXPECT_EQ(changed.num_gpus(), 4096);
   EXPECT_EQ(changed.inter.ports_per_node.value, 4);

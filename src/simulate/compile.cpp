@@ -46,7 +46,11 @@ class Compiler {
     };
     std::visit(
         Overload{
-            [&](const Pack& o) { put(OpKind::kPack, -1, cost_.pack_s(bytes_of(o.into))); },
+            [&](const Pack& o) {
+              const int64_t bytes = std::min(bytes_of(o.from), bytes_of(o.into));
+              put(OpKind::kPack, -1,
+                  continues_pack(program, op) ? cost_.pack_bytes_s(bytes) : cost_.pack_s(bytes));
+            },
             [&](const Send& o) {
               const int64_t bytes = bytes_of(o.what);
               totals.bytes_sent += bytes;
@@ -76,6 +80,14 @@ class Compiler {
             [&](const Reset& o) { put(OpKind::kReset, -1, cost_.reset_s(bytes_of(o.into))); },
         },
         op.what);
+  }
+
+  // Devices permute all pieces of an exchange in one kernel; threads loop over them.
+  bool continues_pack(const RankProgram& program, const Op& op) const {
+    if (cluster_.execution != ExecutionKind::kStreams || &op == &program.ops.front()) return false;
+    const Pack* last = std::get_if<Pack>(&(&op - 1)->what);
+    const Pack& now = std::get<Pack>(op.what);
+    return last && last->from.slot == now.from.slot && last->into.slot == now.into.slot;
   }
 
   std::array<double, 3> gather_seconds(const RankGroup& group, double bytes) const {

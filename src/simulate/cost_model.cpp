@@ -53,6 +53,7 @@ std::optional<AttendModel> find_attend_model(const DeviceSpec& device, const Att
 AttendCounts count_attend(const ShardedProblem& s, const Attend& op, double block_rows) {
   AttendCounts c{.queries = attended_queries(s, op), .pairs = attended_pairs(s, op)};
   if (c.pairs == 0) return {};
+  c.most_keys = c.pairs / c.queries;
   // Runs of all (sequence, head) pairs; heads whose offset selects nothing make this an average.
   const double runs = count_runs(s, op) * double(op.heads.count) * double(s.problem.batch);
   const double per_run = c.queries / runs;
@@ -62,7 +63,7 @@ AttendCounts count_attend(const ShardedProblem& s, const Attend& op, double bloc
   if (s.problem.causal) {
     ShardedProblem unmasked = s;
     unmasked.problem.causal = false;
-    const double most = attended_pairs(unmasked, op) / c.queries;
+    const double most = c.most_keys = attended_pairs(unmasked, op) / c.queries;
     c.masked = c.pairs < most * c.queries;
     // A block needs the keys that its last query sees: half a block more than the mean.
     if (c.masked) keys = std::min(most, keys + (per_block - 1) / 2);
@@ -75,20 +76,47 @@ double attend_seconds(const AttendModel& m, const AttendCounts& c) {
   return c.blocks * m.block_s + c.queries * m.query_s + c.key_rows * m.key_s + c.pairs * m.pair_s;
 }
 
-double CostModel::Curve::at(double x) const {
-  if (x <= points.front().first) return points.front().second;
-  for (size_t i = 1; i < points.size(); ++i)
-    if (x <= points[i].first)
-      return interpolate(x, points[i - 1].first, points[i - 1].second, points[i].first,
-                         points[i].second);
-  return points.back().second;
+double CostModel::Curve::at(double keys) const {
+  const double x = 1 / std::max(1.0, keys);
+  if (points.size() == 1) return points[0].second;
+  size_t i = 1;  // points by ascending 1 / rows
+  while (i + 1 < points.size() && points[i].first < x) ++i;
+  const auto &longer = points[i - 1], &shorter = points[i];
+  // Measured speeds that fall with length are held at the ends.
+  if (shorter.second < longer.second)
+    return interpolate(std::clamp(x, longer.first, shorter.first), longer.first, longer.second,
+                       shorter.first, shorter.second);
+  return interpolate(x, longer.first, longer.second, shorter.first, shorter.second);
+}
+
+double CostModel::read(const Table& table, double keys, double d) {
+  const Curve &first = table.front(), &last = table.back();
+  if (d >= last.head_dim) return last.at(keys) * d / last.head_dim;
+  size_t i = 1;
+  while (i + 1 < table.size() && table[i].head_dim < d) ++i;
+  const double line = table.size() == 1
+                          ? 0
+                          : interpolate(d, table[i - 1].head_dim, table[i - 1].at(keys),
+                                        table[i].head_dim, table[i].at(keys));
+  // Small heads are no faster per FLOP than the smallest one of the table.
+  return d < first.head_dim ? std::max(line, first.at(keys) * d / first.head_dim) : line;
 }
 
 std::string CostModel::why_unsupported(const ClusterSpec& c, const AttentionProblem& p) {
   for (const KernelRow& row : c.device.attend)
-    if (row.dtype == p.dtype && row.causal == p.causal) return {};
+    if (row.dtype == p.dtype && row.causal == p.causal && row.kernel == c.device.kernel) return {};
   return concat(c.name, " has no speed of ", p.causal ? "causal " : "", "attention in ",
                 to_string(p.dtype), "; add rows to device.attend, or take another model.dtype");
+}
+
+bool CostModel::covers(const ClusterSpec& c, const AttentionProblem& p) {
+  bool below = !c.device.attend_model.empty(), above = below;  // has its own interpolation
+  for (const KernelRow& row : c.device.attend) {
+    if (row.dtype != p.dtype || row.kernel != c.device.kernel) continue;
+    below |= row.head_dim <= double(p.head_dim);
+    above |= row.head_dim >= double(p.head_dim);
+  }
+  return below && above;
 }
 
 CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
@@ -98,54 +126,58 @@ CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
               find_attend_model(cluster.device, sharded.problem, true)} {
   const AttentionProblem& p = sharded.problem;
   for (const KernelRow& row : cluster.device.attend) {
-    if (row.dtype != p.dtype || row.causal != p.causal) continue;
-    auto curve = std::ranges::find(curves_, row.head_dim, &Curve::head_dim);
-    if (curve == curves_.end()) curve = curves_.insert(curves_.end(), {row.head_dim, {}});
-    curve->points.emplace_back(std::log2(row.rows), row.flops_per_s);
+    if (row.dtype != p.dtype || row.kernel != cluster.device.kernel) continue;
+    Table& table = tables_[row.causal];
+    auto curve = std::ranges::find(table, row.head_dim, &Curve::head_dim);
+    if (curve == table.end()) curve = table.insert(table.end(), {row.head_dim, {}});
+    curve->points.emplace_back(1 / row.rows,
+                               pair_flops(1.0, int64_t(row.head_dim)) / row.flops_per_s);
   }
-  if (curves_.empty()) throw UsageError(why_unsupported(cluster, p));
+  if (tables_[p.causal].empty()) throw UsageError(why_unsupported(cluster, p));
+  if (tables_[0].empty()) tables_[0] = tables_[1];
   const int all = cluster.num_gpus(), busy = sharded.layout.world_size();
   if (cluster.device.alone_speed.value > 0 && all > 1)
     speed_ = interpolate(std::min(busy, all), 1, cluster.device.alone_speed.value, all, 1);
-  for (Curve& c : curves_) std::sort(c.points.begin(), c.points.end());
-  std::ranges::sort(curves_, {}, &Curve::head_dim);
+  for (Table& table : tables_) {
+    for (Curve& c : table) std::sort(c.points.begin(), c.points.end());
+    std::ranges::sort(table, {}, &Curve::head_dim);
+  }
 }
 
-double CostModel::attend_flops_per_s(double keys) const {
-  const double x = std::log2(std::max(1.0, keys)), d = double(sharded_.problem.head_dim);
-  if (d <= curves_.front().head_dim) return curves_.front().at(x);
-  for (size_t i = 1; i < curves_.size(); ++i)
-    if (d <= curves_[i].head_dim)
-      return interpolate(d, curves_[i - 1].head_dim, curves_[i - 1].at(x), curves_[i].head_dim,
-                         curves_[i].at(x));
-  return curves_.back().at(x);
+// Of an attend that a mask cuts, the table's causal entries price the triangle: half of the keys
+// are seen. Between that and all keys, in proportion.
+double CostModel::seconds_per_pair(const AttendCounts& c) const {
+  const double d = double(sharded_.problem.head_dim);
+  const double unmasked = read(tables_[0], c.most_keys, d);
+  if (!c.masked) return unmasked;
+  const double seen = c.pairs / c.queries, half = std::max(0.5, seen / c.most_keys);
+  const double triangle = read(tables_[1], std::min(c.most_keys, 2 * seen), d);
+  return interpolate(half, 0.5, triangle, 1, unmasked);
 }
 
 CostModel::AttendCost CostModel::attend(const Attend& op) const {
   const AttentionProblem& p = sharded_.problem;
   const DeviceSpec& device = cluster_.device;
-  if (const auto& any = models_[p.causal]) {
-    const AttendCounts counts = count_attend(sharded_, op, any->block_rows);
-    const AttendModel& model = models_[counts.masked] ? *models_[counts.masked] : *any;
-    return {attend_seconds(model, counts) / speed_ + device.launch_s.value, counts.pairs};
+  const auto& any = models_[p.causal];
+  const AttendCounts c = count_attend(sharded_, op, any ? any->block_rows : kOneBlock);
+  if (any) {
+    const AttendModel& model = models_[c.masked] ? *models_[c.masked] : *any;
+    return {attend_seconds(model, c) / speed_ + device.launch_s.value, c.pairs};
   }
-  const double pairs = attended_pairs(sharded_, op), queries = attended_queries(sharded_, op);
-  if (pairs == 0) return {device.launch_s.value, 0};
-  const double keys = pairs / queries * (p.causal ? 2 : 1);
+  if (c.pairs == 0) return {device.launch_s.value, 0};
   const double busy =
-      device.fill_rows.value > 0 ? std::min(1.0, queries / device.fill_rows.value) : 1.0;
-  const double compute = pair_flops(pairs, p.head_dim) / (attend_flops_per_s(keys) * busy);
+      device.fill_rows.value > 0 ? std::min(1.0, c.queries / device.fill_rows.value) : 1.0;
+  const double compute = c.pairs * seconds_per_pair(c) / busy;
   // Memory is read and written at least for Q, the result and each K and V row that queries see;
   // heads that share K and V may read them together.
   const double row = double(p.head_dim * dtype_bytes(p.dtype));
-  const double kv_rows =
-      count_attend(sharded_, op, kOneBlock).key_rows / double(p.num_heads / p.num_kv_heads);
+  const double kv_rows = c.key_rows / double(p.num_heads / p.num_kv_heads);
   const double kv_bytes =
       std::min(2 * row * kv_rows, double(view_bytes(sharded_, TensorKind::kKeyValue, op.kv)));
-  const double bytes = queries * (row + 4.0 * double(p.head_dim + 1)) + kv_bytes;
+  const double bytes = c.queries * (row + 4.0 * double(p.head_dim + 1)) + kv_bytes;
   return {
       std::max(compute, bytes / device.memory_bandwidth_bytes_per_s.value) + device.launch_s.value,
-      pairs};
+      c.pairs};
 }
 
 double CostModel::copy_s(int64_t bytes, const Quantity& speed, double passes) const {
@@ -158,8 +190,21 @@ double CostModel::copy_s(int64_t bytes, const Quantity& speed, double passes) co
 double CostModel::pack_s(int64_t bytes) const {
   return copy_s(bytes, cluster_.device.pack_bytes_per_s, 2);  // read, written
 }
+double CostModel::pack_bytes_s(int64_t bytes) const {
+  return pack_s(bytes) - cluster_.device.launch_s.value;
+}
 double CostModel::merge_s(int64_t bytes) const {
-  return copy_s(bytes, cluster_.device.merge_bytes_per_s, 3);  // two read, one written
+  switch (cluster_.merge) {
+    case MergeKind::kKernel:
+      return copy_s(bytes, cluster_.device.merge_bytes_per_s, 3);  // two read, one written
+    case MergeKind::kFused:  // the output read and written again, no partial
+      return copy_s(bytes, {}, 2) - cluster_.device.launch_s.value;
+    case MergeKind::kEager:
+      break;
+  }
+  constexpr double kEagerBytes = 38, kEagerOperators = 4;  // of a value of 4 bytes
+  return copy_s(bytes, {}, kEagerBytes / 4) +
+         (kEagerOperators - 1) * cluster_.device.launch_s.value;
 }
 double CostModel::reset_s(int64_t bytes) const { return copy_s(bytes, {}, 1); }
 
@@ -168,19 +213,23 @@ namespace {
 // Seconds, of one protocol of NCCL 2.28's ring.
 struct Protocol {
   double base, intra, inter, overhead;
-  double exposed_inter;  // where each rank has a node of its own
-  double share, most;    // of the bandwidth; bytes per second beyond two nodes, 0: no limit
+  double exposed_inter;        // where each rank has a node of its own
+  double share, alone;         // of the bandwidth; where each rank has a node of its own
+  std::array<double, 3> most;  // bytes per second on one, two and more nodes (llMaxBws); 0: any
 };
 // The overhead per step is 1 us with Intel's CPUs (2 with AMD's), three times that for Simple.
-constexpr Protocol kLl{6.6e-6, 0.6e-6, 2.7e-6, 1e-6, 5e-6, 0.5, 20e9};
-constexpr Protocol kLl128{14e-6, 1.9e-6, 4e-6, 1e-6, 8.5e-6, 120.0 / 128, 0};
-constexpr Protocol kSimple{8.4e-6, 3.4e-6, 14e-6, 3e-6, 14e-6, 1, 0};
+constexpr Protocol kLl{6.6e-6, 0.6e-6, 2.7e-6, 1e-6, 5e-6, 0.5, 0.5, {87.7e9, 39e9, 20.4e9}};
+constexpr Protocol kLl128{14e-6, 1.9e-6, 4e-6, 1e-6, 8.5e-6, 0.92, 0.7, {}};
+constexpr Protocol kSimple{8.4e-6, 3.4e-6, 14e-6, 3e-6, 14e-6, 1, 1, {}};
 
 double seconds(const Protocol& p, const GatherShape& s, double bandwidth, double latency) {
-  bandwidth *= p.share;
-  if (p.most > 0 && s.nodes > 2) bandwidth = std::min(bandwidth, p.most);
-  return latency * (p.base + (s.members - s.nodes) * std::max(p.intra, p.overhead) +
-                    (s.nodes - 1) * (s.members == s.nodes ? p.exposed_inter : p.inter)) +
+  const bool alone = s.members == s.nodes;
+  bandwidth *= alone ? p.alone : p.share;
+  if (const double most = p.most[size_t(std::min(s.nodes, 3) - 1)]; most > 0)
+    bandwidth = std::min(bandwidth, most);
+  const double intra = s.nodes > 1 ? std::max(p.intra, p.overhead) : p.intra;
+  return latency * (p.base + (s.members - s.nodes) * intra +
+                    (s.nodes - 1) * (alone ? p.exposed_inter : p.inter)) +
          s.bytes * (s.members - 1) / s.members / bandwidth;
 }
 
@@ -204,7 +253,8 @@ double nccl_ring_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {
   if (s.members < 2) return 0;
   if (set == AlphaSet::kIdeal) return multi_channel_ring_s(c, s, set);
   const auto by = [&](const Protocol& p) {
-    return seconds(p, s, ring_bandwidth(c, s), c.latency_factor);
+    return seconds(p, s, ring_bandwidth(c, s), c.latency_factor) +
+           (s.nodes > 1 ? c.inter.call_s.value : 0);
   };
   return set == AlphaSet::kNcclSimple ? by(kSimple) : std::min({by(kLl), by(kLl128), by(kSimple)});
 }

@@ -1,13 +1,17 @@
 // Seconds that a device takes for one op of a program, and a library for an all-gather.
 //
-// Where a device has an attend model, that prices an attend (AttendCounts). Else an attend runs
-// at the speed that the cluster's table gives for the keys that a query of it sees, interpolated in
-// log2(rows) and in head_dim and constant beyond the table's ends; slower in proportion when it has
-// fewer query rows than keep the device busy; and never faster than memory delivers its operands.
-// Packs and merges move bytes.
+// Where a device has an attend model, that prices an attend (AttendCounts). Else an attend takes
+// the seconds per (query, key) pair that the table of the cluster's kernel gives; longer in
+// proportion when it has fewer query rows than keep the device busy; and never less than memory
+// needs for its operands. Packs and merges move bytes.
 //
-//   h100-ndr400, d = 64, bf16: 8192 queries x 8192 keys x 12 heads = 2.06e11 FLOP; the table has
-//   395 TFLOP/s at 2048 rows and 413 at 16384, so 407 at 8192: 507 us and 5 us to launch.
+// The table is read as a + b / rows (each query costs something besides its keys: prologue, tail,
+// the masked half of diagonal tiles) and as c + e head_dim (exponentials, then products), by lines
+// through its entries; beyond its ends by the same lines, where they rise towards short rows and
+// small heads. An attend that causality does not cut takes the unmasked entries.
+//
+//   h100-ndr400, d = 64, bf16: 8192 queries x 8192 keys x 12 heads = 2.06e11 FLOP; cuDNN runs at
+//   412 TFLOP/s with 8192 rows: 500 us and 5 us to launch.
 #pragma once
 #include <array>
 #include <optional>
@@ -27,9 +31,10 @@ namespace longnet {
 //   block packs the keys 0 .. 2047, the second one all: blocks 2, key rows 2048 + 4096.
 struct AttendCounts {
   double blocks = 0, queries = 0;
-  double key_rows = 0;  // keys of all blocks
-  double pairs = 0;     // (query, key) pairs that the mask lets through
-  bool masked = false;  // by causality: not all queries see all keys
+  double key_rows = 0;   // keys of all blocks
+  double pairs = 0;      // (query, key) pairs that the mask lets through
+  bool masked = false;   // by causality: not all queries see all keys
+  double most_keys = 0;  // of a query, were there no mask
 };
 // From averages in closed form: exact where all runs of queries of the op are equally long.
 AttendCounts count_attend(const ShardedProblem& sharded, const Attend& op, double block_rows);
@@ -47,22 +52,26 @@ class CostModel {
   };
   AttendCost attend(const Attend& op) const;
   double pack_s(int64_t bytes) const;
-  double merge_s(int64_t bytes) const;  // of the partial that is folded in
+  double pack_bytes_s(int64_t bytes) const;  // of a further piece that a launched pack moves
+  double merge_s(int64_t bytes) const;       // of the partial that is folded in
   double reset_s(int64_t bytes) const;
-  // FLOP/s of attention whose queries see `keys` keys each (twice what a causal mask leaves).
-  double attend_flops_per_s(double keys) const;
+  // Whether the device's table has entries on both sides of the problem's head_dim; true of models.
+  static bool covers(const ClusterSpec& cluster, const AttentionProblem& problem);
 
  private:
   // A launch and `bytes` at `speed`; unknown: at the memory's bandwidth over `passes`.
   double copy_s(int64_t bytes, const Quantity& speed, double passes) const;
+  double seconds_per_pair(const AttendCounts& counts) const;
   const ClusterSpec& cluster_;
   const ShardedProblem& sharded_;
   struct Curve {  // over rows, at one head_dim
     double head_dim;
-    std::vector<std::pair<double, double>> points;  // log2 rows, FLOP/s
-    double at(double log2_rows) const;
+    std::vector<std::pair<double, double>> points;  // 1 / rows, seconds per pair
+    double at(double keys) const;
   };
-  std::vector<Curve> curves_;
+  using Table = std::vector<Curve>;  // by head_dim
+  static double read(const Table& table, double keys, double head_dim);
+  std::array<Table, 2> tables_;                       // of attends without a mask and with one
   std::array<std::optional<AttendModel>, 2> models_;  // of attends without a mask and with one
   double speed_ = 1;  // of compute, over that of a cluster whose ranks are all at work
 };
@@ -74,8 +83,10 @@ class CostModel {
 //
 // nccl_ring: NCCL's own tuning model (src/graph/tuning.cc, v2.28), a ring over the GPUs in which
 // each of a node's cards carries a channel. Latency = base + (P - nodes) max(intra, overhead) +
-// (nodes - 1) inter, for the protocols LL, LL128 and Simple; the fastest one is taken, as NCCL's
-// tuner does. LL moves at most half of the bandwidth, and 20 GB/s beyond two nodes. nccl_simple
+// (nodes - 1) inter, for the protocols LL, LL128 and Simple, overhead between nodes only; the
+// fastest one is taken, as NCCL's tuner does. LL moves at most half of the bandwidth, and 88, 39 and
+// 20 GB/s on one, two and more nodes; LL128 0.92 of it. A call between nodes costs the link's call_s
+// besides. nccl_simple
 // takes Simple alone; ideal has the cluster's own latencies. Where each rank has a node of its own,
 // network latencies are exposed in full and the tuner takes its trees' (5, 8.5, 14 us).
 //

@@ -11,6 +11,11 @@ FairShare::FairShare(std::vector<double> capacities) : links_(capacities.size())
   for (size_t i = 0; i < capacities.size(); ++i) links_[i].capacity = capacities[i];
 }
 
+int FairShare::add_link(double capacity) {
+  links_.emplace_back().capacity = capacity;
+  return int(links_.size()) - 1;
+}
+
 void FairShare::touch(int link) {
   Link& l = links_[size_t(link)];
   if (l.dirty) return;

@@ -17,6 +17,8 @@ class FairShare {
   using Flow = uint32_t;
   explicit FairShare(std::vector<double> capacities);
 
+  int add_link(double capacity);  // its number
+
   // A flow that uses a link twice (in a collapsed topology) takes twice its rate from it.
   Flow add(std::span<const int> links);
   void remove(Flow flow);

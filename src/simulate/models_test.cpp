@@ -76,7 +76,12 @@ ShardedProblem dense(int64_t n, int ranks, int64_t head_dim, bool causal = false
           {n, ranks}};
 }
 
-TEST(CostModel, InterpolatesInRowsAndHeadDimAndIsConstantBeyondTheTable) {
+Attend whole(const ShardedProblem& s) {
+  const Slice all{kEveryRow, {.first = 0}, s.all_tokens(), s.all_heads()};
+  return {0, s.all_tokens(), s.all_heads(), {kQuerySlot, all}, {kKvSlot, all}, {kOutputSlot, all}};
+}
+
+TEST(CostModel, ReadsTheTableAsLinesInOneOverRowsAndInHeadDim) {
   ClusterSpec c = plain_cluster();
   c.device.attend.clear();
   for (const auto& [rows, d, speed] : {std::tuple{1024.0, 64.0, 1e14},
@@ -85,20 +90,49 @@ TEST(CostModel, InterpolatesInRowsAndHeadDimAndIsConstantBeyondTheTable) {
                                        {4096.0, 128.0, 6e14}})
     c.device.attend.push_back(
         {.rows = rows, .head_dim = d, .causal = false, .flops_per_s = speed, .source = "test"});
-  const auto speed = [&](int64_t head_dim, double keys) {
-    const ShardedProblem s = dense(64, 1, head_dim);
-    return CostModel(c, s).attend_flops_per_s(keys);
+  const auto speed = [&](int64_t head_dim, int64_t keys) {
+    const ShardedProblem s = dense(keys, 1, head_dim);
+    return 4.0 * double(head_dim * keys * keys) * 4 / CostModel(c, s).attend(whole(s)).seconds;
   };
-  EXPECT_DOUBLE_EQ(speed(64, 2048), 2e14);
-  EXPECT_DOUBLE_EQ(speed(128, 2048), 4e14);
-  EXPECT_DOUBLE_EQ(speed(96, 2048), 3e14);
-  EXPECT_DOUBLE_EQ(speed(64, 16), 1e14);
-  EXPECT_DOUBLE_EQ(speed(256, 1e6), 6e14);
+  EXPECT_NEAR(speed(64, 1024), 1e14, 1e4);
+  EXPECT_NEAR(speed(64, 2048), 1.8e14, 1e4);  // 1/3 of the way: (2/3) / 3e14 + (1/3) / 1e14
+  EXPECT_NEAR(speed(128, 2048), 3.6e14, 1e4);
+  EXPECT_NEAR(speed(64, 16384), 6e14, 1e4);  // the same line: 1 / 6e14
+  // 64 and 128 take equally long per pair, so 96 and 32 do too.
+  EXPECT_NEAR(speed(96, 4096), 4.5e14, 1e4);
+  EXPECT_NEAR(speed(32, 4096), 1.5e14, 1e4);
+  EXPECT_NEAR(speed(256, 4096), 6e14, 1e4);
+  EXPECT_TRUE(CostModel::covers(c, dense(64, 1, 96).problem));
+  EXPECT_FALSE(CostModel::covers(c, dense(64, 1, 32).problem));
 }
 
-Attend whole(const ShardedProblem& s) {
-  const Slice all{kEveryRow, {.first = 0}, s.all_tokens(), s.all_heads()};
-  return {0, s.all_tokens(), s.all_heads(), {kQuerySlot, all}, {kKvSlot, all}, {kOutputSlot, all}};
+TEST(CostModel, WhatAMaskDoesNotCutTakesTheUnmaskedSpeed) {
+  ClusterSpec c = plain_cluster();
+  c.device.attend = {
+      {.rows = 1024, .head_dim = 64, .flops_per_s = 4e14, .source = "test"},
+      {.rows = 1024, .head_dim = 64, .causal = true, .flops_per_s = 1e14, .source = "test"}};
+  const ShardedProblem s = dense(8192, 2, 64, true);
+  const CostModel cost(c, s);
+  std::vector<double> seconds;
+  for (const Op& op : ring_attention(s).program(1).ops)
+    if (const auto* a = std::get_if<Attend>(&op.what)) seconds.push_back(cost.attend(*a).seconds);
+  const double block = 4.0 * 64 * 4096 * 4096 * 4;
+  ASSERT_EQ(seconds.size(), 2u);
+  EXPECT_NEAR(seconds[0], block / 2 / 1e14, 1e-3 * seconds[0]);  // its own shard: a triangle
+  EXPECT_NEAR(seconds[1], block / 4e14, 1e-12);
+}
+
+TEST(CostModel, AMergeIsAKernelPartOfTheAttendOrOperators) {
+  ClusterSpec c = plain_cluster();
+  c.device.launch_s = {1e-6, "test"};
+  const ShardedProblem s = dense(64, 1, 64);
+  const auto seconds = [&](MergeKind kind) {
+    c.merge = kind;
+    return CostModel(c, s).merge_s(4000);
+  };
+  EXPECT_DOUBLE_EQ(seconds(MergeKind::kKernel), 1e-6 + 12000 / 1e12);
+  EXPECT_NEAR(seconds(MergeKind::kFused), 8000 / 1e12, 1e-18);
+  EXPECT_DOUBLE_EQ(seconds(MergeKind::kEager), 4e-6 + 38000 / 1e12);
 }
 
 TEST(CostModel, AnAttendTakesItsFlopsAtTheTablesSpeed) {

@@ -33,13 +33,16 @@ uint32_t Network::add_channel(Rank from, Rank to) {
   const Route route = topology_.route(from, to);
   double rate = std::numeric_limits<double>::infinity();
   for (const int link : route) rate = std::min(rate, topology_.capacity(link));
+  const double most = topology_.pair_bytes_per_s(route);
+  const bool limited = most > 0 && most < rate;
   channels_.push_back({.from = from,
                        .to = to,
                        .sender = uint32_t(from % simulated_),
                        .receiver = uint32_t(to % simulated_),
                        .alpha = topology_.alpha_s(route, alpha_),
-                       .seconds_per_byte = 1 / rate,
-                       .overhead = topology_.overhead_s(route)});
+                       .seconds_per_byte = 1 / (limited ? most : rate),
+                       .overhead = topology_.overhead_s(route),
+                       .limited = limited});
   return uint32_t(channels_.size()) - 1;
 }
 
@@ -60,8 +63,9 @@ void Network::seal() {
     c.alone = kind_.alone_is_fast && std::all_of(route.begin(), route.end(), own);
     if (c.alone) continue;
     c.first_link = uint32_t(links_.size());
-    c.num_links = uint32_t(route.count);
     links_.insert(links_.end(), route.begin(), route.end());
+    if (c.limited) links_.push_back(share_.add_link(1 / c.seconds_per_byte));
+    c.num_links = uint32_t(links_.size()) - c.first_link;
   }
 }
 

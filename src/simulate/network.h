@@ -60,7 +60,7 @@ class Network {
     uint32_t first = kNoSlot, last = kNoSlot;              // posted sides without a partner
     uint32_t queue_first = kNoSlot, queue_last = kNoSlot;  // messages whose latency is over
     uint32_t first_link = 0, num_links = 0;                // in links_, unless it is alone
-    bool holds_sends = false, alone = false, busy = false;
+    bool holds_sends = false, alone = false, busy = false, limited = false;
   };
   struct Posted {
     MessageSide side;

@@ -159,7 +159,16 @@ Route Topology::route(Rank from, Rank to) const {
 
 double Topology::alpha_s(const Route& route, AlphaSet set) const {
   const LinkSpec& link = route.inside_node ? cluster_.intra : cluster_.inter;
-  return link.alpha_s.of(set) + route.extra_hops * cluster_.topology.hop_s.value;
+  return link.alpha_s.of(set) + (set == AlphaSet::kIdeal ? 0 : link.call_s.value) +
+         route.extra_hops * cluster_.topology.hop_s.value;
+}
+
+double Topology::pair_bytes_per_s(const Route& route) const {
+  // NCCL's ncclTopoGetNchannels (src/graph/paths.cc, v2.28): two channels for a peer behind the
+  // network, and one where two would put more than 4 operations on each of the 16 channels.
+  constexpr int kChannels = 16;
+  const LinkSpec& link = route.inside_node ? cluster_.intra : cluster_.inter;
+  return link.channel_bytes_per_s.value * (2 * ranks_ > 4 * kChannels ? 1 : 2);
 }
 
 double Topology::overhead_s(const Route& route) const {

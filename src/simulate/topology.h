@@ -43,7 +43,10 @@ class Topology {
   int num_links() const { return int(capacity_.size()); }
   double capacity(int link) const { return capacity_[size_t(link)]; }  // bytes per second
   Route route(Rank from, Rank to) const;
+  // Latency of a message with the call that sends it; `ideal` is the wire's only.
   double alpha_s(const Route& route, AlphaSet set) const;
+  // Of one pair of ranks: NCCL gives it channels, 0 where nothing limits it.
+  double pair_bytes_per_s(const Route& route) const;
   double overhead_s(const Route& route) const;
 
   // Ranks p and p + period() have the same view of the machine, in the whole ring of ranks: a shift

@@ -1,4 +1,5 @@
 // "What if the network were half as fast?": reads such questions and applies them to a cluster.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
@@ -11,8 +12,9 @@
 namespace longnet {
 namespace {
 
-const std::vector<std::string> kNames{"bandwidth",     "inter_bandwidth", "latency", "taper",
-                                      "gpus_per_node", "nodes",           "overlap", "straggler"};
+const std::vector<std::string> kNames{
+    "bandwidth", "inter_bandwidth", "latency",   "taper",  "gpus_per_node",
+    "nodes",     "overlap",         "straggler", "kernel", "merge"};
 const std::pair<const char*, double WhatIf::*> kFactors[] = {
     {"bandwidth", &WhatIf::bandwidth},
     {"inter_bandwidth", &WhatIf::inter_bandwidth},
@@ -61,6 +63,8 @@ void set(WhatIf& w, const std::string& name, double value) {
 void scale(LinkSpec& link, double bandwidth, double latency) {
   link.bandwidth_bytes_per_s.value *= bandwidth;
   link.shared_bytes_per_s.value *= bandwidth;
+  link.call_s.value *= latency;
+  link.channel_bytes_per_s.value *= bandwidth;
   for (double& a : link.alpha_s.seconds) a *= latency;
 }
 
@@ -80,7 +84,7 @@ int Straggler::period(int ranks) const {
   return count > 1 && ranks % count == 0 ? ranks / count : ranks;
 }
 
-bool WhatIf::is_plain() const { return values().empty(); }
+bool WhatIf::is_plain() const { return text().empty(); }
 
 std::map<std::string, double> WhatIf::values() const {
   std::map<std::string, double> v;
@@ -104,6 +108,8 @@ std::string WhatIf::text() const {
     else
       out += concat(out.empty() ? "" : " ", name, "=", value);
   }
+  if (!kernel.empty()) out += concat(out.empty() ? "" : " ", "kernel=", kernel);
+  if (merge) out += concat(out.empty() ? "" : " ", "merge=", to_string(*merge));
   return out;
 }
 
@@ -123,6 +129,13 @@ WhatIf parse_what_if(std::string_view text) {
     const std::string number = equals == std::string::npos ? "" : part.substr(equals + 1);
     if (name == "straggler") {
       w.straggler = parse_straggler(part, number);
+      continue;
+    }
+    if (name == "kernel" || name == "merge") {
+      if (name == "kernel")
+        w.kernel = number;
+      else
+        w.merge = parse_merge_kind(number);
       continue;
     }
     const auto value = parse_number(number);
@@ -163,6 +176,15 @@ ClusterSpec apply(const ClusterSpec& cluster, const WhatIf& w) {
   if (w.nodes) c.nodes = {*w.nodes, "what if"};
   if (c.topology.kind == TopologyKind::kTorus && (w.nodes || w.gpus_per_node))
     throw UsageError("what if nodes: a torus has fixed dimensions; change them in its file");
+  if (!w.kernel.empty()) {
+    std::vector<std::string> known;
+    for (const KernelRow& row : c.device.attend)
+      if (!row.kernel.empty()) known.push_back(row.kernel);
+    if (std::ranges::find(known, w.kernel) == known.end())
+      throw UsageError(concat("what if kernel: ", c.name, ": ", name_hint(w.kernel, known)));
+    c.device.kernel = w.kernel;
+  }
+  if (w.merge) c.merge = *w.merge;
   if (w.overlap_efficiency) c.overlap_efficiency = {*w.overlap_efficiency, "what if"};
   return c;
 }
