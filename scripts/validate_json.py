@@ -5,7 +5,7 @@
 
 A folder stands for its run.json, points.jsonl, timelines.jsonl and result.json; a *.jsonl file is checked line by
 line, as timelines where it is called so, else as points; a file with "run" and "points" is a result, one with "run" alone a manifest, one with "device" and "links" a
-cluster, one with "closed_form" a validation, anything else a config.
+cluster, one with "closed_form" a validation, one with "cases" published measurements, anything else a config.
 The config inside a result is checked as well.
 Exit code: 0 all valid, 1 something is not, 2 it could not be checked.
 """
@@ -75,6 +75,8 @@ def load_validators():
     result = json.loads((SCHEMAS / "result.schema.json").read_text())
     cluster = json.loads((SCHEMAS / "cluster.schema.json").read_text())
     validation = json.loads((SCHEMAS / "validation.schema.json").read_text())
+    published = json.loads((SCHEMAS / "published.schema.json").read_text())
+    Draft202012Validator.check_schema(published)
     Draft202012Validator.check_schema(validation)
     Draft202012Validator.check_schema(config)
     Draft202012Validator.check_schema(cluster)
@@ -84,7 +86,8 @@ def load_validators():
         return Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": result["$defs"]})
 
     return {"config": Draft202012Validator(config), "cluster": Draft202012Validator(cluster),
-            "validation": Draft202012Validator(validation), "result": Draft202012Validator(result),
+            "validation": Draft202012Validator(validation), "published": Draft202012Validator(published),
+            "result": Draft202012Validator(result),
             "manifest": part("manifest"), "point": part("point"), "timeline_line": part("timeline_line")}
 
 
@@ -98,6 +101,8 @@ def kind_of(value):
         return "cluster"
     if isinstance(value, dict) and "closed_form" in value:
         return "validation"
+    if isinstance(value, dict) and "cases" in value:
+        return "published"
     return "config"
 
 

@@ -55,6 +55,9 @@ class Configs(unittest.TestCase):
         self.assertGreaterEqual(len(files), 9)
         self.assertEqual(check(*files), (0, ""))
 
+    def test_shipped_published_measurements_are_valid(self):
+        self.assertEqual(check(*(ROOT / "configs" / "published").glob("*.json")), (0, ""))
+
     def test_shipped_clusters_are_valid(self):
         files = sorted((ROOT / "configs" / "clusters").glob("*.json"))
         self.assertGreaterEqual(len(files), 4)

@@ -1,4 +1,5 @@
-// `lnbench validate`: errors of the simulator against closed forms, SimGrid and real runs.
+// `lnbench validate`: errors of the simulator against closed forms, SimGrid, real runs and published
+// measurements.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include "core/check.h"
 #include "json/json_reader.h"
 #include "lnbench/terminal.h"
+#include "run/published.h"
 #include "simulate/closed_forms.h"
 
 namespace longnet {
@@ -16,6 +18,7 @@ namespace {
 
 constexpr double kClosedForm = 1e-9, kUncontended = 1e-6, kContended = 0.02;
 constexpr double kRealMedian = 0.05, kRealP95 = 0.15;
+constexpr double kMessages = 0.1, kSmallMessages = 0.3, kOrdered = 0.95;  // of published cases
 
 struct Section {
   JsonNode node = JsonNode::object();
@@ -97,17 +100,87 @@ Section real_section(const std::string& path) {
   return s;
 }
 
+JsonNode published_case(const PublishedCase& c, const Prediction& p) {
+  const auto number = [&](double v) { return p.reason.empty() ? JsonNode(v) : JsonNode(); };
+  JsonNode n = JsonNode::object({{"id", c.id},
+                                 {"source", c.source},
+                                 {"family", c.family()},
+                                 {"size", c.size()},
+                                 {"ranks", c.ranks},
+                                 {"published_s", c.published_s},
+                                 {"predicted_s", number(p.seconds)},
+                                 {"low_s", number(p.low_s)},
+                                 {"high_s", number(p.high_s)},
+                                 {"error", number(p.seconds / c.published_s - 1)},
+                                 {"tolerance", c.tolerance},
+                                 {"held_out", c.held_out}});
+  return n.set("reason", p.reason.empty() ? JsonNode() : JsonNode(p.reason));
+}
+
+void print_case(const PublishedCase& c, const Prediction& p) {
+  std::cout << std::left << std::setw(44) << c.id << std::setw(14) << c.published_s;
+  if (!p.reason.empty())
+    std::cout << p.reason << "\n";
+  else
+    std::cout << std::setw(14) << p.seconds << std::showpos << std::fixed << std::setprecision(1)
+              << 100 * (p.seconds / c.published_s - 1) << " %\n"
+              << std::noshowpos << std::defaultfloat << std::setprecision(6);
+}
+
+// Errors against published measurements, and whether they reach the goals.
+Section published_section(const std::string& folder) {
+  Section s;
+  const std::vector<PublishedCase> cases = load_published(folder);
+  std::vector<Prediction> predictions;
+  JsonNode list = JsonNode::array(), groups = JsonNode::array();
+  std::cout << "# published measurements: case, published s, predicted s, error\n";
+  for (const PublishedCase& c : cases) {
+    predictions.push_back(predict(c));
+    print_case(c, predictions.back());
+    list.push(published_case(c, predictions.back()));
+  }
+  std::cout << "# group, cases, median error %, 95th percentile %, bias %\n"
+            << std::fixed << std::setprecision(1);
+  for (const PublishedErrors& e : errors_of(cases, predictions)) {
+    std::cout << std::setw(44) << e.name << std::setw(6) << e.cases << std::setw(8)
+              << 100 * e.median << std::setw(8) << 100 * e.p95 << std::showpos << 100 * e.bias
+              << std::noshowpos << "\n";
+    groups.push(JsonNode::object({{"name", e.name},
+                                  {"cases", e.cases},
+                                  {"median_rel_error", e.median},
+                                  {"p95_rel_error", e.p95},
+                                  {"bias", e.bias}}));
+    if (e.name == "attention") s.good &= e.median <= kRealMedian && e.p95 <= kRealP95;
+    if (e.name == "messages, 16 MB and more") s.good &= e.median <= kMessages;
+    if (e.name == "messages, below 16 MB") s.good &= e.median <= kSmallMessages;
+  }
+  std::cout << std::defaultfloat << std::setprecision(6);
+  const PublishedOrder order = order_of(cases, predictions);
+  std::cout << "# pairs of algorithms more than 5 % apart: " << order.right << " of " << order.pairs
+            << " in the right order\n";
+  s.good &= order.right >= kOrdered * order.pairs;
+  s.node.set("cases", list).set("groups", groups);
+  s.node.set("pairs", order.pairs).set("pairs_in_order", order.right);
+  return s;
+}
+
 }  // namespace
 
 int run_validate(const Options& options) {
   const Section closed = closed_form_section(), simgrid = simgrid_section(),
                 real = real_section(options.real);
-  const JsonNode root = JsonNode::object({{"schema_version", 1},
-                                          {"closed_form", closed.node},
-                                          {"simgrid", simgrid.node},
-                                          {"real", real.node}});
+  JsonNode root = JsonNode::object({{"schema_version", 1},
+                                    {"closed_form", closed.node},
+                                    {"simgrid", simgrid.node},
+                                    {"real", real.node}});
+  bool good = closed.good && simgrid.good && real.good;
+  if (!options.published.empty()) {
+    const Section published = published_section(options.published);
+    root.set("published", published.node);
+    good &= published.good;
+  }
   if (!options.json.empty()) write_file(options.json, dump_json(root, 1) + "\n");
-  return closed.good && simgrid.good && real.good ? kOk : kFailed;
+  return good ? kOk : kFailed;
 }
 
 }  // namespace longnet

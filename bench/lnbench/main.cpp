@@ -63,7 +63,8 @@ void add_cluster(CLI::App& command, Options& o, bool required) {
       .add_option("--what-if", o.what_if,
                   "Change it: bandwidth=0.5, inter_bandwidth=2, latency=2 (factors), taper=2, "
                   "gpus_per_node=4, nodes=1024, overlap=0.56, straggler=0.2 (rank 0 computes 20 % "
-                  "slower; 0.2@17: rank 17; 0.2x8: eight ranks), several with commas; repeatable, "
+                  "slower; 0.2@17: rank 17; 0.2x8: eight ranks), kernel=fa3 (of the device's), "
+                  "merge=kernel|fused|eager, several with commas; repeatable, "
                   "each makes points of its own (simulate: default the config's cluster.what_if)")
       ->allow_extra_args(false);
   command
@@ -160,6 +161,11 @@ void add_validate_options(CLI::App& command, Options& o) {
   command.add_option("--json", o.json, "Write the errors to this file");
   command.add_option("--real", o.real,
                      "Real runs compared by scripts/validate_real.sh (real.json)");
+  command
+      .add_option("--published", o.published,
+                  "Predict the published measurements of this folder (configs/published)")
+      ->expected(0, 1)
+      ->default_str("configs/published");
   add_common(command, o);
 }
 

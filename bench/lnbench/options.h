@@ -43,7 +43,7 @@ struct Options : SweepRequest {
   std::string max_bytes;  // "": by the transport
   std::string comm_transport = "host";
   // validate.
-  std::string real;
+  std::string real, published;
   // calibrate.
   bool quick = false;
   std::string gpu_kernels, gpu_kernel = "cuda", gpu_comm;

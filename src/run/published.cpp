@@ -1,0 +1,215 @@
+#include "run/published.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "core/check.h"
+#include "io/axes.h"
+#include "json/json_reader.h"
+#include "measure/statistics.h"
+#include "simulate/cost_model.h"
+
+namespace longnet {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr double kApart = 1.05;  // of a pair that must be ordered
+constexpr double kLarge = 16e6;  // bytes of a message
+
+const std::vector<std::string> kOperations{"all_gather", "all_to_all", "send_recv"};
+const std::vector<std::string> kUnits{"s", "ms", "us"};
+
+// The cluster of a file: beside the folder of the cases.
+SimulatePoint read_cluster(JsonReader& r, const fs::path& file) {
+  std::string name, what_if;
+  r.text("cluster", name);
+  r.text("what_if", what_if);
+  SimulatePoint how{
+      .cluster =
+          load_cluster((file.parent_path().parent_path() / "clusters" / (name + ".json")).string()),
+      .what_if = parse_what_if(what_if),
+      .communication_alone = false};
+  how.cluster = apply(how.cluster, how.what_if);
+  return how;
+}
+
+// `common`: keys of all cases of the file, which a case may replace.
+void read_setup(JsonReader& r, const JsonNode* common, PublishedCase& out) {
+  JsonNode all = JsonNode::object();
+  for (const JsonNode* part : {common, r.take("setup")})
+    for (size_t i = 0; part && i < part->keys.size(); ++i) all.set(part->keys[i], part->items[i]);
+  JsonReader setup(&all, r.path_of("setup"), r.problems());
+  setup.choice("operation", out.operation, kOperations);
+  setup.real("bytes", out.bytes, {.min = 1});
+  out.params = standard_params();
+  out.params.problem.dtype = DType::kBFloat16;
+  from_json(all, out.params);
+  for (const Axis& axis : axes()) setup.take(axis.key);
+  setup.unknown_keys();
+  AttentionProblem& p = out.params.problem;
+  if (p.num_kv_heads == 0) p.num_kv_heads = p.num_heads;
+  out.params.pattern = dense_pattern(p.seq_len);
+  out.ranks = out.params.ranks;
+}
+
+void read_case(JsonReader& r, const JsonNode* common, PublishedCase& out) {
+  double value = 0;
+  std::string unit = "s";
+  r.text("id", out.id);
+  read_setup(r, common, out);
+  r.real("value", value, {.min = 0, .min_excluded = true});
+  r.choice("unit", unit, kUnits);
+  out.published_s = value * (unit == "us" ? 1e-6 : unit == "ms" ? 1e-3 : 1);
+  r.unknown_keys();
+}
+
+void read_file(const fs::path& file, std::vector<PublishedCase>& out) {
+  const JsonNode root = parse_json(read_file_text(file.string(), ""), file.string());
+  Problems problems;
+  JsonReader r(&root, "", problems);
+  for (const char* text : {"schema_version", "url", "title"}) r.take(text);
+  PublishedCase like;
+  r.text("source", like.source);
+  like.how = read_cluster(r, file);
+  JsonReader tolerance(r.take("tolerance"), "tolerance", problems);
+  tolerance.real("value", like.tolerance, {.min = 0});
+  tolerance.take("source");
+  const JsonNode *informs = r.take("informs"), *common = r.take("setup"), *cases = r.take("cases");
+  like.held_out = !informs || informs->items.empty();
+  for (size_t i = 0; cases && i < cases->items.size(); ++i) {
+    JsonReader one(&cases->items[i], concat("cases[", i, "]"), problems);
+    read_case(one, common, out.emplace_back(like));
+  }
+  r.unknown_keys();
+  problems.throw_if_any();
+}
+
+// Every rank sends to the next one, or a piece to every other one.
+ProgramSet messages_of(const PublishedCase& c) {
+  std::vector<LooseProgram> programs{size_t(c.ranks)};
+  const bool ring = c.operation == "send_recv";
+  const double bytes = ring ? c.bytes : c.bytes / c.ranks;
+  for (int p = 0; p < c.ranks; ++p)
+    for (int k = 1; k < (ring ? 2 : c.ranks); ++k) {
+      programs[size_t(p)].add(OpKind::kSend, (p + k) % c.ranks, bytes);
+      programs[size_t(p)].add(OpKind::kRecv, (p + c.ranks - k) % c.ranks, bytes);
+    }
+  return pack_all(programs, c.how.cluster.execution);
+}
+
+Prediction predict_operation(const PublishedCase& c) {
+  const ClusterSpec& cluster = c.how.cluster;
+  std::array<double, 3> seconds{};
+  if (c.operation == "all_gather") {
+    const int nodes = (c.ranks + cluster.node_size() - 1) / cluster.node_size();
+    seconds = gather_seconds(cluster, cluster.collectives.all_gather, {c.ranks, nodes, c.bytes});
+  } else {
+    const ProgramSet programs = messages_of(c);
+    for (const AlphaSet set : kAlphaSets)
+      seconds[size_t(set)] =
+          simulate(programs, Topology(cluster, c.ranks), cluster, {.alpha = set}).makespan_s;
+  }
+  return {seconds[size_t(AlphaSet::kNcclLl)], *std::ranges::min_element(seconds),
+          *std::ranges::max_element(seconds)};
+}
+
+double ratio(const PublishedCase& c, const Prediction& p) { return p.seconds / c.published_s; }
+
+// Everything but what the algorithms choose.
+std::string problem_of(const PublishedCase& c) {
+  PointParams p = c.params;
+  p.algorithm = p.layout = "";
+  p.options = {};
+  return c.source + canonical_params_json(p);
+}
+
+}  // namespace
+
+std::string PublishedCase::kind() const {
+  if (!operation.empty()) return "messages, " + size();
+  const bool short_steps = how.cluster.merge == MergeKind::kEager && size().starts_with("below");
+  return short_steps ? "attention, host-bound" : "attention";
+}
+
+std::string PublishedCase::size() const {
+  if (!operation.empty()) return bytes < kLarge ? "below 16 MB" : "16 MB and more";
+  const double tokens = double(params.problem.seq_len * params.problem.batch) / ranks;
+  return tokens < 4096     ? "below 4K tokens a rank"
+         : tokens <= 16384 ? "4K to 16K tokens a rank"
+                           : "above 16K tokens a rank";
+}
+
+std::vector<PublishedCase> load_published(const std::string& folder) {
+  if (!fs::is_directory(folder))
+    throw UsageError(concat(folder, ": is no folder\n  hint: configs/published holds the suite's"));
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  std::ranges::sort(files);
+  std::vector<PublishedCase> cases;
+  for (const fs::path& file : files) read_file(file, cases);
+  if (cases.empty()) throw UsageError(concat(folder, ": holds no cases"));
+  return cases;
+}
+
+Prediction predict(const PublishedCase& c) {
+  if (!c.operation.empty()) return predict_operation(c);
+  Point point{.params = c.params};
+  const std::vector<Point> points = on_cluster({point}, c.how);
+  const PointRecord record = simulate_point(points.front(), c.how).record;
+  if (record.status != PointStatus::kOk) return {.reason = record.reason};
+  return {record.timing.median_s, record.timing.ci_low_s, record.timing.ci_high_s};
+}
+
+std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
+                                       const std::vector<Prediction>& predictions) {
+  std::vector<std::string> names;
+  std::map<std::string, std::vector<double>> ratios;
+  const auto add = [&](const std::string& name, double value) {
+    if (ratios[name].empty()) names.push_back(name);
+    ratios[name].push_back(value);
+  };
+  for (int pass = 0; pass < 4; ++pass)
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const PublishedCase& c = cases[i];
+      if (!predictions[i].reason.empty()) continue;
+      const std::string kind = c.kind();
+      if (pass == 0) add(kind, ratio(c, predictions[i]));
+      if (pass == 1 && c.held_out) add(kind + ", held out", ratio(c, predictions[i]));
+      if (pass == 2) add(c.source, ratio(c, predictions[i]));
+      if (pass == 3) add(concat(c.family(), ", ", c.size()), ratio(c, predictions[i]));
+    }
+  std::vector<PublishedErrors> out;
+  for (const std::string& name : names) {
+    std::vector<double> errors;
+    double log_sum = 0;
+    for (const double r : ratios[name]) {
+      errors.push_back(std::abs(r - 1));
+      log_sum += std::log(r);
+    }
+    out.push_back({name, int(errors.size()), median(errors), quantile(errors, 0.95),
+                   std::exp(log_sum / double(errors.size())) - 1});
+  }
+  return out;
+}
+
+PublishedOrder order_of(const std::vector<PublishedCase>& cases,
+                        const std::vector<Prediction>& predictions) {
+  PublishedOrder order;
+  for (size_t a = 0; a < cases.size(); ++a)
+    for (size_t b = a + 1; b < cases.size(); ++b) {
+      const double apart = cases[a].published_s / cases[b].published_s;
+      if (!cases[a].operation.empty() || !cases[b].operation.empty() ||
+          std::max(apart, 1 / apart) <= kApart || !predictions[a].reason.empty() ||
+          !predictions[b].reason.empty() || problem_of(cases[a]) != problem_of(cases[b]) ||
+          point_id(cases[a].params) == point_id(cases[b].params))
+        continue;
+      ++order.pairs;
+      order.right += (apart < 1) == (predictions[a].seconds < predictions[b].seconds);
+    }
+  return order;
+}
+
+}  // namespace longnet

@@ -1,0 +1,60 @@
+// Published measurements of others, as data, against the simulator.
+//
+//   configs/published/usp-a100.json ─> load_published ─> predict ─> errors_of (by family and size)
+//
+// A file holds the cases of one source: setup, value, unit, tolerance, and the cluster that they ran
+// on with the software's kernel and merge as what-ifs. Nothing of a case enters the model. Where a
+// number of a cluster file comes from the same source, the file says so (`informs`), and its cases
+// are not held out. Schema: configs/schema/published.schema.json.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "run/simulate_point.h"
+
+namespace longnet {
+
+struct PublishedCase {
+  std::string id, source;
+  SimulatePoint how{};
+  std::string operation{};  // all_gather, all_to_all or send_recv; "": attention, by `params`
+  PointParams params{};
+  int ranks = 1;
+  double bytes = 0;  // of an operation, as nccl-tests counts them
+  double published_s = 0, tolerance = 0;
+  bool held_out = true;
+
+  std::string family() const { return operation.empty() ? params.algorithm : operation; }
+  std::string size() const;  // "4K to 16K tokens a rank", "16 MB and more"
+  // "attention"; "attention, host-bound" where a framework takes longer to issue its operators than
+  // the device to execute them, which is not modelled; "messages, " and the size.
+  std::string kind() const;
+};
+
+struct Prediction {
+  double seconds = 0, low_s = 0, high_s = 0;
+  std::string reason{};  // why there is none
+};
+
+struct PublishedErrors {
+  std::string name;
+  int cases = 0;
+  double median = 0, p95 = 0;  // of |predicted / published - 1|
+  double bias = 0;             // geometric mean of predicted / published, less 1
+};
+
+struct PublishedOrder {
+  int pairs = 0, right = 0;
+};
+
+// All cases of the folder's files, in the order of their names. Throws UsageError.
+std::vector<PublishedCase> load_published(const std::string& folder);
+Prediction predict(const PublishedCase& published);
+// Of each kind, all and held out; then of each source, family and size.
+std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
+                                       const std::vector<Prediction>& predictions);
+// Pairs of algorithms on one problem that are more than 5 % apart.
+PublishedOrder order_of(const std::vector<PublishedCase>& cases,
+                        const std::vector<Prediction>& predictions);
+
+}  // namespace longnet

@@ -1,0 +1,80 @@
+// The suite's own cases load and can all be predicted; errors and orders of made-up ones.
+#include "run/published.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+const std::string kFolder = LONGNET_SOURCE_DIR "/configs/published";
+
+TEST(Published, EveryCaseOfTheSuiteIsOneThatTheSimulatorCanPredict) {
+  const std::vector<PublishedCase> cases = load_published(kFolder);
+  EXPECT_GE(cases.size(), 60u);
+  for (const PublishedCase& c : cases) {
+    EXPECT_GT(c.published_s, 0) << c.id;
+    EXPECT_GT(c.tolerance, 0) << c.id;
+    if (c.ranks > 8) continue;
+    const Prediction p = predict(c);
+    EXPECT_EQ(p.reason, "") << c.id;
+    EXPECT_GT(p.seconds, 0) << c.id;
+    EXPECT_LE(p.low_s, p.seconds) << c.id;
+    EXPECT_GE(p.high_s, p.seconds) << c.id;
+  }
+}
+
+PublishedCase made_up(const std::string& algorithm, double published_s, bool held_out) {
+  PublishedCase c{.id = algorithm, .source = "test", .ranks = 8};
+  c.params.algorithm = algorithm;
+  c.params.problem = {.seq_len = 65536};
+  c.params.ranks = 8;
+  c.published_s = published_s;
+  c.held_out = held_out;
+  return c;
+}
+
+TEST(Published, ErrorsAreRelativeAndPairsOrderedFromFivePercentOn) {
+  const std::vector<PublishedCase> cases{made_up("ring", 1, true), made_up("usp", 2, false),
+                                         made_up("ulysses", 2.04, true)};
+  const std::vector<Prediction> predictions{{.seconds = 1.1}, {.seconds = 1}, {.seconds = 4.08}};
+  const std::vector<PublishedErrors> errors = errors_of(cases, predictions);
+  ASSERT_EQ(errors[0].name, "attention");
+  EXPECT_EQ(errors[0].cases, 3);
+  EXPECT_DOUBLE_EQ(errors[0].median, 0.5);
+  EXPECT_NEAR(errors[0].bias, std::cbrt(1.1 * 0.5 * 2) - 1, 1e-12);
+  ASSERT_EQ(errors[1].name, "attention, held out");
+  EXPECT_NEAR(errors[1].median, 0.55, 1e-12);
+  // ring before ulysses is right, ring before usp is not; usp and ulysses are 2 % apart.
+  const PublishedOrder order = order_of(cases, predictions);
+  EXPECT_EQ(order.pairs, 2);
+  EXPECT_EQ(order.right, 1);
+}
+
+TEST(Published, AFileWithAnUnknownKeyIsRefused) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / "published_test/cases";
+  fs::create_directories(folder);
+  fs::create_directories(folder.parent_path() / "clusters");
+  fs::copy_file(LONGNET_SOURCE_DIR "/configs/clusters/h100-ndr400.json",
+                folder.parent_path() / "clusters/h100-ndr400.json",
+                fs::copy_options::overwrite_existing);
+  std::ofstream(folder / "a.json")
+      << R"({"schema_version": 1, "source": "x", "url": "u", "title": "t", "cluster": "h100-ndr400",
+             "tolerance": {"value": 0.1, "source": "s"},
+             "cases": [{"id": "a", "setup": {"algoritm": "ring"}, "value": 1}]})";
+  try {
+    load_published(folder.string());
+    ADD_FAILURE() << "no error";
+  } catch (const UsageError& e) {
+    EXPECT_THAT(e.what(), testing::HasSubstr("algoritm"));
+  }
+  EXPECT_THROW(load_published("/nowhere"), UsageError);
+}
+
+}  // namespace
+}  // namespace longnet
