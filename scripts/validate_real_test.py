@@ -14,6 +14,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import validate_json
 import validate_real
 from report.model import ResultError
+from report.rows import Context
+from report.rows_published import published
 from report.strata import domain_text, stratum_rows
 from report.validation import load_validation, validation_section
 
@@ -99,7 +101,7 @@ class Shown(Folders):
         self.assertIn("| here | ring | 2 | 1024 |", page)
         self.assertIn("+50.0 %", page)
         section = validation_section(load_validation(path))
-        self.assertIn('data-verdict="goals missed"', section)
+        self.assertIn("goals missed", section)
         self.assertIn("+50.0 %", section)
         self.assertNotIn("<b>", section)
         self.assertEqual(section.count("<circle"), 3)  # the key and two points
@@ -130,6 +132,22 @@ class Shown(Folders):
             self.assertEqual(validate_json.main([str(path)]), 0)
         self.assertIn("nobody ran", validate_real.page(json.loads(path.read_text())))
         self.assertIn("nobody ran", validation_section(load_validation(path)))
+
+    def test_published_measurements_are_drawn_over_their_predictions(self):
+        case = {"id": "a", "source": "s", "family": "ring", "size": "4K", "ranks": 8, "published_s": 2e-3, "predicted_s": 1e-3,
+                "low_s": 1e-3, "high_s": 1e-3, "error": -0.5, "tolerance": 0.01, "held_out": True, "reason": None}
+        group = {"name": "attention", "cases": 1, "median_rel_error": 0.5, "p95_rel_error": 0.5, "bias": -0.5}
+        path = self.validation({"points": None, "median_rel_error": None, "p95_rel_error": None, "reason": "nobody ran"})
+        found = json.loads(path.read_text())
+        found["published"] = {"cases": [case, case | {"predicted_s": None, "low_s": None, "high_s": None, "error": None, "reason": "no"}],
+                              "groups": [group], "pairs": 3, "pairs_in_order": 2}
+        path.write_text(json.dumps(found))
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(validate_json.main([str(path)]), 0)
+        [drawing] = published(Context([], [], None, load_validation(path)))
+        self.assertEqual([(r["label"], r["value"], r["error_text"]) for r in drawing.rows], [("a", 0.5, "-50.0 %")])
+        self.assertIn("2 of 3 pairs", drawing.finding)
+        self.assertEqual(published(Context([], [], None)), [])
 
     def test_a_broken_validation_is_refused(self):
         path = self.validation({"median_rel_error": 0.1})

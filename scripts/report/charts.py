@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import rows_cost, rows_opponents, rows_time
+from . import rows_cost, rows_opponents, rows_published, rows_time
 from .model import Point
 from .rows import PLOT_PX, Builder, Context, Drawing, Row, asked, main_points, sample_count, spread
 from .series import group_by, sources_of
@@ -21,7 +21,7 @@ from .specs import KINDS, PLOTS, Kind, encodings, expand, fill_log_axis, fill_sc
 from .units import percent_label, plural, token_label
 
 VEGA_LITE = "6.4"
-ROW_MODULES = (rows_time, rows_cost, rows_opponents)  # hold the row builders by name
+ROW_MODULES = (rows_time, rows_cost, rows_opponents, rows_published)  # hold the row builders by name
 MAX_FIGURES = 12  # before "more"
 MAX_LINES = 12  # of one picture that can be split
 MAX_PANELS = 4
@@ -58,7 +58,8 @@ class Figure:
 def key_of_marks(spec: dict[str, Any], drawing: Drawing) -> str:
     """Says in the picture itself which source it shows, and how."""
     sources = sources_of(drawing.points)
-    parts = [MARK_TEXT.get(s, s) for s in sources] if "points" in spec["layer"] else ["source: " + ", ".join(sources)]
+    marks = "points" in spec["layer"] or not sources
+    parts = [MARK_TEXT.get(s, s) for s in sources] if marks else ["source: " + ", ".join(sources)]
     if stated := spec["usermeta"]["figure"].get("key"):
         parts.append(stated)
     if any("slot" in row for row in drawing.rows):
@@ -102,7 +103,7 @@ def source_text(meta: dict[str, Any], drawing: Drawing) -> str:
         statistics_of(source, points, banded) if meta.get("statistics") else f"{source}, {plural(len(points), 'point')}"
         for (source,), points in group_by(drawing.points, lambda p: p.source).items()
     ]
-    return f"Source: {'; '.join(texts)}."
+    return f"Source: {'; '.join(texts) or 'simulated and published, ' + plural(len(drawing.rows), 'case')}."
 
 
 def finding_of(kind: Kind | None, axis: str | None, drawing: Drawing) -> str:

@@ -98,11 +98,11 @@ def main(argv: list[str] | None = None) -> int:
     plots = arguments.plots_dir or output.parent / "plots"
     try:
         ctx = make_context(arguments.results)
+        ctx.validation = load_validation(arguments.validation) if arguments.validation else None
         comparison = load_comparison(arguments.comparison) if arguments.comparison else None
         figures = build_figures(ctx, compared=comparison is not None)
         pictures = write_pictures(figures, plots)
-        validation = load_validation(arguments.validation) if arguments.validation else None
-        write_text(output, render_page(ctx, figures, judge(ctx), validation, comparison))
+        write_text(output, render_page(ctx, figures, judge(ctx), comparison))
     except (ResultError, OSError) as error:
         print(f"make_report.py: {error}", file=sys.stderr)
         return EXIT_USAGE

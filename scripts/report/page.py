@@ -256,7 +256,6 @@ def render_page(
     ctx: Context,
     figures: list[Figure],
     claims: list[Claim],
-    validation: dict[str, Any] | None = None,
     comparison: dict[str, Any] | None = None,
 ) -> str:
     styles = (ASSETS / "report.css").read_text(encoding="utf-8")
@@ -279,7 +278,7 @@ def render_page(
         claims_section(claims, figures),
         section("table", "All points", full_table(ctx)),
         section("skipped", "Points without a result", skipped_table(ctx)),
-        validation_section(validation) if validation else "",
+        validation_section(ctx.validation) if ctx.validation else "",
         runs_section(ctx),
         clusters_section(ctx),
         method_section(ctx),

@@ -40,6 +40,7 @@ class Context:
     points: list[Point]
     runs: list[Run]
     index: SeriesIndex
+    validation: dict[str, Any] | None = None  # what `lnbench validate --json` wrote
 
     @cached_property
     def one_batch(self) -> set[tuple[Any, ...]]:
@@ -125,6 +126,7 @@ def asked(ctx: Context) -> dict[str, int]:
             "constant_tokens": max(([p.seq_len for p in g] for g in constant.values()), key=lambda g: len(set(g)), default=[]),
         }
         most |= {name: max(most.get(name, 0), len(set(values))) for name, values in found.items()}
+    most["published"] = len(((ctx.validation or {}).get("published") or {}).get("cases", []))
     return most
 
 
@@ -149,7 +151,7 @@ def main_points(ctx: Context) -> Context:
 
     native = {case(p) for p in ctx.points if collective_of(p) == DEFAULTS["collective"]}
     kept = [p for p in ctx.points if collective_of(p) == DEFAULTS["collective"] or case(p) not in native]
-    return Context(kept, ctx.runs, ctx.index)
+    return Context(kept, ctx.runs, ctx.index, ctx.validation)
 
 
 def line_key(ctx: Context, point: Point) -> tuple[Any, ...]:
