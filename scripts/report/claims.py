@@ -66,10 +66,13 @@ def time_per_sequence(point: Point) -> float | None:
 
 
 def bytes_per_sequence(point: Point) -> float | None:
-    """Counted bytes; of a modelled point without a count, the predicted ones."""
-    counted = point.value("comm.counted_bytes_per_rank")
+    """Counted bytes; of a modelled point without a count, the predicted ones. A count that differs from the prediction is
+    a fault of the suite, and evidence of nothing."""
+    counted, predicted = (point.value(f"comm.{k}_bytes_per_rank") for k in ("counted", "predicted"))
+    if counted and predicted and counted != predicted:
+        return None
     if not counted and point.source != "measured":
-        counted = point.value("comm.predicted_bytes_per_rank")
+        counted = predicted
     return counted / point.group_batch if counted else None
 
 

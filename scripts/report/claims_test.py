@@ -310,7 +310,8 @@ class Claims(unittest.TestCase):
     def test_communication_is_judged_where_rates_follow_segments(self) -> None:
         records = self.line("dilated", 0.0)
         for record in records:  # sqrt(w w_0) rows
-            record["comm"]["counted_bytes_per_rank"] = math.isqrt(record["params"]["seq_len"]) * 1000
+            rows = math.isqrt(record["params"]["seq_len"]) * 1000
+            record["comm"] |= {"counted_bytes_per_rank": rows, "predicted_bytes_per_rank": rows}
         found = claim(records, "Communication")
         self.assertEqual(found.status, NOT_TESTED)
         self.assertIn("1 line not judged: rates that grow more slowly", found.evidence[0].text)
@@ -324,8 +325,11 @@ class Claims(unittest.TestCase):
             )
         self.assertEqual(claim(records, "Communication").status, NOT_SUPPORTED)
         for place, record in enumerate(records):  # falls: better than constant
-            record["comm"]["counted_bytes_per_rank"] = 8 * M >> place
+            record["comm"] |= dict.fromkeys(("counted_bytes_per_rank", "predicted_bytes_per_rank"), 8 * M >> place)
         self.assertEqual(claim(records, "Communication").status, SUPPORTED)
+        for record in records[:2]:  # of four lengths
+            record["comm"]["counted_bytes_per_rank"] += 8
+        self.assertEqual(claim(records, "Communication").status, NOT_TESTED)
         self.assertEqual(
             claim([point("dilated", n * K, 1) for n in (8, 16, 32, 64)], "Communication").status, NOT_TESTED
         )
