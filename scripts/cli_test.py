@@ -28,7 +28,7 @@ class Usage(Case):
     def test_mistakes_on_the_command_line(self):
         for args in ((), ("dance",), ("run",), ("run", self.config, "--ranks", "0"), ("plan", self.config, "--dot"),
                      ("run", self.config, "--progress", "fancy"), ("run", self.config, "--max-time", "soon"),
-                     ("comm", "--max-bytes", "much"), ("comm", "--ranks", "1"), ("--bogus",)):
+                     ("comm", "--max-bytes", "much"), ("comm", "--ranks", "1"), ("report", "--compare", "one"), ("--bogus",)):
             done = self.expect(2, *args)
             self.assertTrue(done.stderr.strip(), f"{args}: no message")
 
