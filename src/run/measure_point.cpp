@@ -59,15 +59,21 @@ bool refused(const std::function<void()>& body, const PointPlan& plan, PointReco
 }
 
 // Proves every run of a point, beside the timing: what a run must write is poisoned before it, and
-// sampled rows of what it wrote are held against the definition, which recomputes them once.
+// sampled rows of what it wrote are held against the definition, which recomputes them once. An
+// output that nobody wrote must fail: a check that passes it proves nothing.
 class RunChecks {
  public:
-  RunChecks(PointSession& session, const CheckConfig& config)
+  // Collective.
+  RunChecks(PointSession& session, const CheckConfig& config, Communicator& comm)
       : executor_(session.executor()), worker_(session.worker()), config_(config) {
     const Stopwatch watch(compare_s_);
     const ShardedProblem& s = executor_.sharded();
     choice_ = stratify(s, choose_samples(s, config.sampled_queries), config.max_queries);
     expected_ = expected_rows(executor_.bound(), s.problem, choice_.queries);
+    executor_.poison(worker_);
+    passes_poison_ = judge_together(executor_, executor_.compare(expected_), executor_.count_nan(),
+                                    comm, config_.tolerance)
+                         .pass;
   }
 
   // Before each run; a barrier must follow, since a rank that runs sends into the others' buffers.
@@ -81,6 +87,7 @@ class RunChecks {
   void record(PointRecord& record, Communicator& comm) {
     check_last_run();
     set_check(record, judge_together(executor_, errors_, nan_values_, comm, config_.tolerance));
+    if (passes_poison_) fail_check(record, "the check passes an output that nobody wrote");
     set_strata(record, choice_, config_.max_queries);
     record.check.runs = runs_;
     record.check.poison_s = comm.max_of(poison_s_);
@@ -100,6 +107,7 @@ class RunChecks {
   SampleChoice choice_;
   ExpectedRows expected_;
   SampleErrors errors_;
+  bool passes_poison_ = false;
   int64_t runs_ = 0, nan_values_ = 0;
   double poison_s_ = 0, compare_s_ = 0;
 };
@@ -149,7 +157,7 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
   if (!refused(fill, plan, record, comm)) {
     session->warm_up(record);
     session->reset_counters();
-    RunChecks checks(*session, options.check);
+    RunChecks checks(*session, options.check, comm);
     const SampleSet samples = take_samples(*session, options.measure, checks);
     session->record_conditions(record);
     if (samples.samples_s.empty()) {
