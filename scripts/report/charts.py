@@ -138,7 +138,6 @@ def legend_columns(rows: list[Row]) -> int:
 
 
 def complete(spec: dict[str, Any], parts: dict[str, Any], ctx: Context, drawing: Drawing) -> dict[str, Any]:
-    meta = spec["usermeta"]["figure"]
     kind = KINDS.get(spec["encoding"]["y"].get("use"))
     full = expand({k: v for k, v in spec.items() if k not in ("usermeta", "params")}, parts, drawing.rows)
     values = {p["name"]: p["value"] for p in [*parts["params"], *spec.get("params", [])]} | drawing.params
@@ -155,7 +154,7 @@ def complete(spec: dict[str, Any], parts: dict[str, Any], ctx: Context, drawing:
     fill_scales(full, ctx, drawing)
     if drawing.panels:
         unit = {key: full.pop(key) for key in ("height", "encoding", "layer")}
-        if meta["split"] == "ranks":
+        if drawing.panels[0].endswith(("rank", "ranks")):  # the panel says what the dash would
             for _, definition in encodings(unit):
                 definition.get("legend") and definition.update(legend=None)
         facet = {"field": "panel", "type": "nominal", "title": None, "sort": drawing.panels}
