@@ -68,11 +68,12 @@ class CommBench {
  private:
   SampleHooks hooks(CommOperation what, int64_t bytes, int runs) {
     SampleHooks hooks = clock_.hooks([=, this] { operations_.run(what, bytes, runs); });
-    hooks.prepare = [this] { operations_.stream_barrier(); };
-    if (operations_.device_seconds())  // each device has a clock of its own
+    if (operations_.device_seconds()) {  // each device has a clock of its own
+      hooks.prepare = [this] { operations_.stream_barrier(); };
       hooks.over_ranks = [this](const RunSpan&) {
         return operations_.host().max_of(*operations_.device_seconds());
       };
+    }
     return hooks;
   }
 
