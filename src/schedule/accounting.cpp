@@ -135,6 +135,7 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
   for (const Op& op : program.ops)
     visit_op(
         op.what,
+        // One of the two may be a whole slot of which a piece is moved.
         [&](const Pack& o) { a.packed_bytes += std::min(bytes_of(o.from), bytes_of(o.into)); },
         [&](const Send& o) {
           a.bytes_sent += bytes_of(o.what);
