@@ -34,6 +34,13 @@ void release(void* p) {
   const auto at = size_t(align);
   return counted(std::aligned_alloc(at, (size + at - 1) / at * at));
 }
+[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(size);  // of std::stable_sort's buffer, for one
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 [[gnu::noinline]] void operator delete(void* p) noexcept { release(p); }
 [[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { release(p); }
 [[gnu::noinline]] void operator delete(void* p, size_t, std::align_val_t) noexcept { release(p); }
