@@ -289,7 +289,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "“Comparison of computation complexity among different methods.” (table 1: vanilla O(N²d), sparse O(N√N d), dilated O(Nd))",
             f"Exponent of the time of a sequence against N at fixed ranks; the exponent of the counted FLOPs stands beside it. Vanilla (every exact "
             f"algorithm): within {EXPONENT_WITHIN:.2f} of 2. Sparse (segments and keys per query ~ √N) and dilated attention (rates ~ segments): "
-            f"at most {EXPONENT_WITHIN:.2f} above 1.5 and 1. R² ≥ {EXPONENT_R_SQUARED:g}, on every line of "
+            f"at most {EXPONENT_WITHIN:.2f} above 1.5 and 1. Judged is every line with R² ≥ {EXPONENT_R_SQUARED:g} of "
             f"{EXPONENT_LENGTHS} or more lengths over a factor of {EXPONENT_SPAN:g} or more; supported only if all three were tested. {FIGURE5_RULE} {FLOOR_RULE}",
             ("latency", "time_per_token", "table"),
         ),

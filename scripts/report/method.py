@@ -42,7 +42,8 @@ THRESHOLDS = (
     "a ring would grow as P − 1.",
     f"Complexity: exponent of the time within {claims_pattern.EXPONENT_WITHIN:.2f} of 2 (vanilla), and at most so much above 1.5 (sparse) "
     "and 1 (dilated), "
-    f"R² ≥ {claims_pattern.EXPONENT_R_SQUARED:g}, {claims_pattern.EXPONENT_LENGTHS} lengths over a factor of {claims_pattern.EXPONENT_SPAN:g}; only "
+    f"of lines with R² ≥ {claims_pattern.EXPONENT_R_SQUARED:g} (times that follow no power law have no exponent) and {claims_pattern.EXPONENT_LENGTHS} lengths "
+    f"over a factor of {claims_pattern.EXPONENT_SPAN:g}; only "
     "patterns that follow the paper's rule count (segments and keys per query ~ √N; rates ~ segments, within a factor of "
     f"{claims_pattern.RULE_WITHIN:g} for rounding).",
     f"Dependency: at most {claims_pattern.DEPTH_EXTRA} layers more than the paper's estimate rounded up, of patterns whose rates do not "

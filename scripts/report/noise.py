@@ -84,9 +84,9 @@ def disturbed(points: list[Point]) -> list[tuple[str, dict[Key, float]]]:
     names them, and no claim about time is decided from them."""
     timed = [p for p in points if p.ok and p.time_decides and p.source != MODELLED]
     kinds = (
-        ("took other times when their ablations repeated the full step", {key_of(p): repeated(p) for p in timed}, DISTURBED),
-        (f"have samples more than {SAMPLES_APART:g} times apart", {key_of(p): samples_apart(p) for p in timed}, SAMPLES_APART),
-        ("took more than 10 % longer than others for the same single attend", beyond_the_fastest(timed), SAME_WORK),
+        ("with other times when ablations repeated the full step", {key_of(p): repeated(p) for p in timed}, DISTURBED),
+        (f"with samples more than {SAMPLES_APART:g} times apart", {key_of(p): samples_apart(p) for p in timed}, SAMPLES_APART),
+        ("with more than 10 % longer times than others for the same single attend", beyond_the_fastest(timed), SAME_WORK),
     )
     return [(what, {k: r for k, r in ratios.items() if r and r > limit}) for what, ratios, limit in kinds]
 
@@ -103,7 +103,7 @@ def disturbances(run: Run) -> list[str]:
             worst = max(ratios, key=lambda k: ratios[k])
             notes.append(
                 f"{plural(len(ratios), 'point')} {what}, {worst[1]} by {ratio_label(ratios[worst])}: something disturbed the "
-                "machine. They are drawn, but decide no claim about time; measure them again."
+                "machine. Such points are drawn, but decide no claim about time; measure them again."
             )
     for points, what in (
         ([p for p in run.points if p.ok and p.shares_gpu], "ran on fewer GPUs than ranks"),

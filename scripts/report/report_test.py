@@ -279,7 +279,7 @@ class Results(unittest.TestCase):
 
     def test_a_disturbed_run_says_so_at_the_top(self) -> None:
         records = full_sweep()[:4]
-        self.assertNotIn("took other times", self.page(write_result(self.folder / "quiet", records)))
+        self.assertNotIn("with other times", self.page(write_result(self.folder / "quiet", records)))
         records[1]["ablations"] = {"full_s": 1.9 * records[1]["timing"]["median_s"]}
         directory = write_result(self.folder / "loud", records)
         result = json.loads((directory / "result.json").read_text())
@@ -287,7 +287,7 @@ class Results(unittest.TestCase):
         (directory / "result.json").write_text(json.dumps(result))
         page = self.page(directory)
         self.assertIn("The machine was busy when this run began: other programs used 40", page)
-        self.assertIn(f"1 point took other times when their ablations repeated the full step, {records[1]['id']} by 1.9", page)
+        self.assertIn(f"1 point with other times when ablations repeated the full step, {records[1]['id']} by 1.9", page)
 
     def test_pictures_and_stale_pictures(self) -> None:
         directory = write_result(self.folder / "run", [point("dilated", n * K, p) for n in (8, 16) for p in (1, 2)])
