@@ -13,6 +13,7 @@
 #include "core/cuda/device.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
+#include "measure/machine_load.h"
 #include "run/backend.h"
 #include "run/rank_clock.h"
 #include "run/watchdog.h"

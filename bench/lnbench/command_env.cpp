@@ -9,6 +9,7 @@
 #include "kernels/cpu/machine_peak.h"
 #include "kernels/cuda/device_kernel.h"
 #include "lnbench/terminal.h"
+#include "measure/machine_load.h"
 
 namespace longnet {
 namespace {

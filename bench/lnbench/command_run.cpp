@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <csignal>
 #include <iomanip>
 #include <iostream>
@@ -14,6 +13,7 @@
 #include "core/check.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
+#include "measure/machine_load.h"
 #include "measure/sampler.h"
 #include "run/walk_point.h"
 #include "run/watchdog.h"
@@ -160,7 +160,6 @@ class SweepRun {
                     ? ResultWriter::create(now_)
                     : ResultWriter::resume(options_.resume, now_, options_.allow_changed_machine);
       print_head(sweep_, plan_, world_, options_);
-      if (!options_.resume.empty()) note_other_peak();
     }
     directory_ = world_.root_text(root ? writer_->directory() : "");
     todo_.resize(plan_.points.size());
@@ -171,24 +170,6 @@ class SweepRun {
              .config = sweep_.config.virtual_ranks,
              .progress = [this](const WalkProgress& w) { progress_.step(to_text(w)); },
              .stop = [this] { return stop_requested != 0 || steady_seconds() > sweep_.stop_at_s; }};
-  }
-
-  // Shares of peak before and after a resume are of the peaks measured then and now.
-  void note_other_peak() {
-    for (const PointRecord& r : writer_->records()) {
-      const auto cores = r.metrics.find("usable_cores");
-      if (cores == r.metrics.end() || !(r.work.share_of_peak > 0)) continue;
-      const double then = r.work.flops_per_s / r.work.share_of_peak / cores->second;
-      const double change = plan_.runner.peak_flops_per_thread / then - 1;
-      if (std::abs(change) > 0.05)
-        progress_.note(
-            concat("warning: the peak of a core is ",
-                   format_si(plan_.runner.peak_flops_per_thread, "FLOP/s"), " now and was ",
-                   format_si(then, "FLOP/s"),
-                   " before: shares of peak are not comparable; start a new run on a quiet "
-                   "machine"));
-      return;
-    }
   }
 
   void run_one(size_t i) {

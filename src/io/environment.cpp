@@ -6,20 +6,18 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
-#include <thread>
 
 #include "build_info.h"
 #include "build_revision.h"
 #include "core/check.h"
 #include "io/units.h"
-#include "measure/rank_place.h"
+#include "measure/machine_load.h"
 
 extern char** environ;
 
@@ -127,35 +125,6 @@ int shared_threads(const Environment& env) {
   return std::max(1, env.usable_threads > 0 && !is_bound(env) ? env.usable_threads : env.threads);
 }
 
-struct Ticks {
-  double all = 0, idle = 0;
-};
-
-// Of these hardware threads together.
-// "cpu3 user nice system idle iowait irq softirq steal guest guest_nice": guests are in user.
-Ticks ticks_of(std::string_view text, const std::set<int>& threads) {
-  Ticks sum;
-  std::istringstream lines{std::string(text)};
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with("cpu") || line.size() < 4 || line[3] == ' ') continue;
-    std::istringstream words(line.substr(3));
-    int thread = 0;
-    words >> thread;
-    double value = 0;
-    for (int column = 0; column < 8 && threads.contains(thread) && words >> value; ++column) {
-      sum.all += value;
-      if (column == 3 || column == 4) sum.idle += value;
-    }
-  }
-  return sum;
-}
-
-std::string proc_stat() {
-  std::ostringstream text;
-  text << std::ifstream("/proc/stat").rdbuf();
-  return text.str();
-}
-
 }  // namespace
 
 BuildInfo build_info() {
@@ -226,21 +195,6 @@ std::vector<std::string> fitness_warnings(const Environment& env, const BuildInf
   if (!build.sanitizer.empty())
     warn("Built with -fsanitize=", build.sanitizer, ": its times mean nothing.");
   return warnings;
-}
-
-double busy_share_between(std::string_view before, std::string_view after,
-                          const std::set<int>& threads) {
-  const Ticks then = ticks_of(before, threads), now = ticks_of(after, threads);
-  const double passed = now.all - then.all;
-  return passed > 0 ? 1 - (now.idle - then.idle) / passed
-                    : std::numeric_limits<double>::quiet_NaN();
-}
-
-double measure_busy_share(double seconds) {
-  const std::set<int> threads = this_place().cpus;
-  const std::string before = proc_stat();
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-  return busy_share_between(before, proc_stat(), threads);
 }
 
 }  // namespace longnet

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -82,15 +81,5 @@ std::string why_busy(const Environment& env);
 // Reasons, one sentence each, why numbers taken here deserve little trust.
 std::vector<std::string> fitness_warnings(const Environment& env,
                                           const BuildInfo& build = build_info());
-
-// Above, times deserve little trust: on two cores a third of one is somebody else's.
-inline constexpr double kBusyShare = 0.15;
-// Share in [0, 1] of this process's hardware threads at work while it sleeps that long; NaN where
-// the system does not tell. Load averages remember minutes: after a build each machine looks busy.
-// Ranks of a job that measure at the same time do not disturb each other.
-double measure_busy_share(double seconds = 0.4);
-// The same from two texts of /proc/stat, for these hardware threads; NaN without a difference.
-double busy_share_between(std::string_view before, std::string_view after,
-                          const std::set<int>& threads);
 
 }  // namespace longnet

@@ -3,9 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
-#include <thread>
 
 #include "io/field.h"
 
@@ -92,46 +90,6 @@ TEST(Fitness, AMeasuredShareDecidesBeforeTheLoadOfTheLastMinute) {
   EXPECT_EQ(why_busy(env), "other programs used 30 % of 4 usable hardware threads");
   EXPECT_THAT(fitness_warnings(env, {.build_type = "Release"}), Contains(HasSubstr("30 %")));
   EXPECT_EQ(parsed<Environment>(dump_json(to_json(env))).busy_share, 0.3);
-}
-
-constexpr const char* kBefore =
-    "cpu  0 0 0 0\n"
-    "cpu0 100 10 20 1000 50 0 5 0 0 0\n"
-    "cpu1 200 0 0 500 0 0 0 0 0 0\n"
-    "cpu12 5 0 0 5 0 0 0 0 0 0\n"
-    "intr 12345\n";
-constexpr const char* kAfter =
-    "cpu  0 0 0 0\n"
-    "cpu0 110 10 25 1030 55 0 5 0 0 0\n"  // 50 ticks, 35 of them idle or waiting for a disk
-    "cpu1 250 0 0 500 0 0 0 0 9 0\n"      // 50 ticks, none idle; a guest's are the user's
-    "cpu12 5 0 0 105 0 0 0 0 0 0\n"
-    "intr 99999\n";
-
-TEST(BusyShare, IsThatOfTheThreadsAskedFor) {
-  EXPECT_DOUBLE_EQ(busy_share_between(kBefore, kAfter, {0}), 0.3);
-  EXPECT_DOUBLE_EQ(busy_share_between(kBefore, kAfter, {1}), 1.0);
-  EXPECT_DOUBLE_EQ(busy_share_between(kBefore, kAfter, {0, 1}), 0.65);
-  EXPECT_DOUBLE_EQ(busy_share_between(kBefore, kAfter, {12}), 0.0);
-}
-
-TEST(BusyShare, UnknownIsNaN) {
-  EXPECT_TRUE(std::isnan(busy_share_between(kBefore, kAfter, {7})));
-  EXPECT_TRUE(std::isnan(busy_share_between(kBefore, kBefore, {0})));
-  EXPECT_TRUE(std::isnan(busy_share_between("", "garbage\ncpu\ncpux 1 2\n", {0})));
-}
-
-TEST(BusyShare, SeesAThreadAtWork) {
-  if (std::isnan(measure_busy_share(0.1))) GTEST_SKIP() << "no /proc/stat";
-  std::atomic<bool> stop{false};
-  std::thread worker([&] {
-    while (!stop) {
-    }
-  });
-  const double share = measure_busy_share(0.3);
-  stop = true;
-  worker.join();
-  EXPECT_GT(share, 0.3 / double(std::max(1u, std::thread::hardware_concurrency())));
-  EXPECT_LE(share, 1.0);
 }
 
 }  // namespace

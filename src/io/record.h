@@ -87,6 +87,7 @@ struct WorkRecord {
   double flops = kNotMeasured;  // 4 d per (query, key) pair; may pass 2^63, hence double
   double paper_macs = kNotMeasured;
   double flops_per_s = kNotMeasured, share_of_peak = kNotMeasured;
+  double peak_flops_per_s = kNotMeasured;  // beside the samples
   std::vector<double> coverage{};  // per branch: share of (token, head) pairs that it updates
   double balance = kNotMeasured;   // mean over maximum of the ranks' pairs; 1: all do the same
   static void fields(auto& w, auto&& visit) {
@@ -95,6 +96,7 @@ struct WorkRecord {
     visit("paper_macs", w.paper_macs, {.unit = Unit::kCount});
     visit("flops_per_s", w.flops_per_s);
     visit("share_of_peak", w.share_of_peak);
+    visit("peak_flops_per_s", w.peak_flops_per_s, {.min = 0, .later = true});
     visit("coverage", w.coverage, {.min = 0, .max = 1});
     visit("balance", w.balance, {.min = 0, .max = 1, .later = true});
   }

@@ -1,10 +1,19 @@
 #include "run/backend.h"
 
+#include <unistd.h>
+
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+
 #include "core/tagged_memory.h"
 #include "execute/program_executor.h"
 #include "kernels/attention_kernel.h"
+#include "kernels/cpu/machine_peak.h"
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/row_worker.h"
+#include "measure/machine_load.h"
 #include "measure/rank_place.h"
 #include "run/fill_record.h"
 #include "run/rank_clock.h"
@@ -28,7 +37,14 @@ class HostSession final : public PointSession {
   }
 
   std::string_view transport() const override { return comm_.transport(); }
-  double peak_flops() const override { return peak_flops_per_thread_ * cores_; }
+  double peak_now(double seconds) override {
+    double flops = 0;
+    const double took = time([&] {
+      flops = run_fma(threads_, seconds * peak_flops_per_thread_ * cores_ / comm_.size());
+      return 0.0;
+    });
+    return flops * comm_.size() / took;
+  }
   void record_machine(PointRecord& record) const override {
     record.metrics["usable_cores"] = cores_;
   }
@@ -38,27 +54,55 @@ class HostSession final : public PointSession {
   const CommCounters& counters() const override { return comm_.counters(); }
   void reset_counters() override { comm_.reset_counters(); }
   SampleHooks sample_hooks() override {
+    load_.emplace(cpus_here());
     return clock_.hooks([this] { executor_->run(); });
   }
   std::string_view reduction() const override { return clock_.reduction(); }
   double time(const std::function<double()>& run) override {
     return clock_.time([&] { run(); });
   }
-  // Records, for ranks that are MPI processes, the growth of their resident memory: the system's
-  // view beside the ledger's.
+  // Records what others used of the cores and, for ranks that are MPI processes, the growth of their
+  // resident memory: the system's view beside the ledger's.
   void record_conditions(PointRecord& record) override {
+    const double busy = busy_share();
+    if (busy >= 0) record.metrics["busy_share"] = busy;
     if (comm_.transport() != "threads")
       record.metrics["resident_growth_bytes"] =
           comm_.max_of(peak_resident_bytes() - resident_before_);
   }
 
  private:
+  // Of all ranks on this rank's machine.
+  std::set<int> cpus_here() const {
+    std::set<int> cpus;
+    for (const RankPlace& p : places_)
+      if (p.machine == places_[size_t(comm_.rank())].machine)
+        cpus.insert(p.cpus.begin(), p.cpus.end());
+    return cpus;
+  }
+
+  // Share of the cores that worked for others since the samples began, of all machines the largest;
+  // negative: not known.
+  double busy_share() const {
+    const std::string machine = places_[size_t(comm_.rank())].machine;
+    std::map<std::string, double> own_s;  // of each process: ranks may be threads of one
+    for (const std::string& text :
+         comm_.all_texts(concat(machine, " ", getpid(), " ", load_->own_s())))
+      if (const size_t end = text.rfind(' '); text.starts_with(machine + " "))
+        own_s[text.substr(0, end)] = std::stod(text.substr(end));
+    double all_s = 0;
+    for (const auto& [process, seconds] : own_s) all_s += seconds;
+    const double share = load_->share(all_s);
+    return comm_.max_of(std::isnan(share) ? -1 : share);
+  }
+
   Communicator& comm_;
   std::vector<RankPlace> places_;
   RankClock clock_;
   std::unique_ptr<AttentionKernel> kernel_;
   int threads_, cores_;
   double peak_flops_per_thread_, resident_before_;
+  std::optional<OtherLoad> load_;
 };
 
 // FLOP/s (4 d per pair) of the kernel on segments of 2048 rows, all threads at work, as
@@ -126,13 +170,23 @@ class HostBackend final : public Backend {
     options.causal = false;
     return measure_attend_rate(*make_kernel(p.kernel), options, p.threads);
   }
-  double record_walking_device(PointRecord& record, const RunnerOptions& options) const override {
-    const RankPlace here = this_place();
-    const int cores = usable_cores({&here, 1}, record.params.threads);
-    record.metrics["usable_cores"] = cores;
-    return options.peak_flops_per_thread * cores;
+  double peak_now(const PointParams& p, double seconds,
+                  const RunnerOptions& options) const override {
+    const double begin = steady_seconds();
+    const double flops =
+        run_fma(p.threads, seconds * options.peak_flops_per_thread * cores_here(p.threads));
+    return flops / (steady_seconds() - begin);
+  }
+  void record_walking_device(PointRecord& record) const override {
+    record.metrics["usable_cores"] = cores_here(record.params.threads);
   }
   Tolerance walk_tolerance(double given) const override { return {.rel_l2 = given}; }
+
+ private:
+  static int cores_here(int threads) {
+    const RankPlace here = this_place();
+    return usable_cores({&here, 1}, threads);
+  }
 };
 
 }  // namespace

@@ -24,8 +24,9 @@ class PointSession {
   virtual ~PointSession() = default;
 
   virtual std::string_view transport() const = 0;
-  // FLOP/s of all ranks' hardware together; 0: not known.
-  virtual double peak_flops() const = 0;
+  // FLOP/s of all ranks' hardware together at this moment: of cores measured in a window of about
+  // `seconds`, of GPUs their data sheet's. 0: not known. Collective.
+  virtual double peak_now(double seconds) = 0;
   // Metrics of what the ranks run on.
   virtual void record_machine(PointRecord& record) const = 0;
 
@@ -80,8 +81,11 @@ class Backend {
   // FLOP/s (4 d per pair) of the point's kernel on dense segments of 2048 rows, to which a walk is
   // compared. Takes half a second at most on a quiet core.
   virtual double attend_rate(const PointParams& params) const = 0;
-  // FLOP/s of the device that walks, which it describes in the record.
-  virtual double record_walking_device(PointRecord& record, const RunnerOptions& options) const = 0;
+  // As PointSession::peak_now, of the device that walks.
+  virtual double peak_now(const PointParams& params, double seconds,
+                          const RunnerOptions& options) const = 0;
+  // Describes the device that walks in the record.
+  virtual void record_walking_device(PointRecord& record) const = 0;
   // Tolerance of the check in a walk. `given`: check.tolerance, 0 for the default.
   virtual Tolerance walk_tolerance(double given) const = 0;
 };

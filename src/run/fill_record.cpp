@@ -121,24 +121,34 @@ void record_per_rank(PointRecord& record, const Schedule& schedule, const Sample
     record.per_rank.push_back({.rank = int(r), .median_s = values[r], .pairs = values[ranks + r]});
 }
 
-void set_work(PointRecord& record, const WorkRecord& work, double peak_flops) {
+void set_work(PointRecord& record, const WorkRecord& work) {
   const PointParams& p = record.params;
   WorkRecord& r = record.work = work;
   r.tokens = p.problem.seq_len * p.problem.batch;
   for (int b = 0; b < int(p.pattern.branches.size()); ++b)
     r.coverage.push_back(coverage(p.problem, p.pattern, b));
-  if (!(record.timing.median_s > 0)) return;
-  r.flops_per_s = r.flops / record.timing.median_s;
-  if (peak_flops > 0) r.share_of_peak = r.flops_per_s / peak_flops;
+  if (record.timing.median_s > 0) r.flops_per_s = r.flops / record.timing.median_s;
 }
 
-void record_work(PointRecord& record, const PointPlan& plan, double peak_flops) {
+void record_work(PointRecord& record, const PointPlan& plan) {
   const WorldAccount& a = plan.account;
   set_work(record,
            {.flops = a.flops,
             .paper_macs = a.paper_macs,
-            .balance = a.max_rank_flops > 0 ? a.balance(record.params.ranks) : kNotMeasured},
-           peak_flops);
+            .balance = a.max_rank_flops > 0 ? a.balance(record.params.ranks) : kNotMeasured});
+}
+
+void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per_s,
+                       const std::vector<double>& peak) {
+  std::vector<double> shares, known;
+  for (size_t i = 0; i < flops_per_s.size(); ++i) {
+    if (!(peak[i] > 0)) continue;
+    shares.push_back(flops_per_s[i] / peak[i]);
+    known.push_back(peak[i]);
+  }
+  if (shares.empty()) return;
+  record.work.share_of_peak = median(shares);
+  record.work.peak_flops_per_s = median(known);
 }
 
 void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages) {

@@ -16,11 +16,14 @@ namespace longnet {
 // The point is check_failed; a reason that is there stays, before this one.
 void fail_check(PointRecord& record, const std::string& reason);
 
-// `work` with tokens and coverage; after timing also rates. `peak_flops`: of all hardware that is at
-// work at the same time; 0: not known.
-void set_work(PointRecord& record, const WorkRecord& work, double peak_flops);
+// `work` with tokens and coverage; after timing also its rate.
+void set_work(PointRecord& record, const WorkRecord& work);
 // The same of a plan.
-void record_work(PointRecord& record, const PointPlan& plan, double peak_flops);
+void record_work(PointRecord& record, const PointPlan& plan);
+// The share of the peak is the median of the samples' own: `flops_per_s` of each and `peak` (FLOP/s)
+// of the hardware beside it, 0 where it is not known. After the work.
+void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per_s,
+                       const std::vector<double>& peak);
 void record_depth(PointRecord& record, const PointParams& params);
 void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages);
 // The check; a wrong output makes the point check_failed, with the figures as its reason.

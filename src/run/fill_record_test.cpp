@@ -16,15 +16,26 @@ namespace {
 
 TEST(FillRecord, WorkIsTokensCoverageAndRates) {
   PointRecord record = make_record(small_point("dilated", 1));
-  set_work(record, {.flops = 8e9, .paper_macs = 1, .balance = 0.5}, 4e9);
+  set_work(record, {.flops = 8e9, .paper_macs = 1, .balance = 0.5});
   EXPECT_EQ(record.work.tokens, 512);
   EXPECT_EQ(record.work.coverage, (std::vector<double>{1, 0.25}));
   EXPECT_TRUE(std::isnan(record.work.flops_per_s));  // before timing
   record.timing.median_s = 4;
-  set_work(record, {.flops = 8e9, .paper_macs = 1, .balance = 0.5}, 4e9);
+  set_work(record, {.flops = 8e9, .paper_macs = 1, .balance = 0.5});
   EXPECT_EQ(record.work.flops_per_s, 2e9);
-  EXPECT_EQ(record.work.share_of_peak, 0.5);
   EXPECT_EQ(record.work.coverage.size(), 2u);
+}
+
+// Others halve the machine beside the second and third sample: the best peak would make 0.4 of what
+// was 0.8 of the peak at that moment.
+TEST(FillRecord, AShareOfPeakIsTheMedianOfTheSamplesOwn) {
+  PointRecord record;
+  set_share_of_peak(record, {8e9, 4e9, 4e9, 1e9}, {10e9, 5e9, 5e9, 0});
+  EXPECT_DOUBLE_EQ(record.work.share_of_peak, 0.8);
+  EXPECT_DOUBLE_EQ(record.work.peak_flops_per_s, 5e9);
+  PointRecord unknown;
+  set_share_of_peak(unknown, {8e9}, {0});
+  EXPECT_TRUE(std::isnan(unknown.work.share_of_peak));
 }
 
 TEST(FillRecord, EveryFailedCheckIsNamed) {

@@ -88,7 +88,7 @@ class GpuSession final : public PointSession {
   }
 
   std::string_view transport() const override { return transport_->name(); }
-  double peak_flops() const override { return device_peak_flops() * use_.devices; }
+  double peak_now(double) override { return device_peak_flops() * use_.devices; }
   void record_machine(PointRecord& record) const override {
     record.metrics["devices"] = use_.devices;
     record.metrics["device_peak_flops"] = device_peak_flops();
@@ -214,14 +214,15 @@ class GpuBackend final : public GpuPlanning {
     for (int i = 0; i < 3; ++i) seconds += executor.run() / 3;
     return account(segments, executor.program(), 0).flops / seconds;
   }
-  double record_walking_device(PointRecord& record, const RunnerOptions&) const override {
-    const double peak = device_peak_flops();
-    record.metrics["device_peak_flops"] = peak;
+  double peak_now(const PointParams&, double, const RunnerOptions&) const override {
+    return device_peak_flops();
+  }
+  void record_walking_device(PointRecord& record) const override {
+    record.metrics["device_peak_flops"] = device_peak_flops();
     record.memory.device_bytes = own_device().memory_bytes;
     ClockWatch clocks;
     clocks.look();
     clocks.write(record, nullptr);
-    return peak;
   }
   Tolerance walk_tolerance(double given) const override { return device_tolerance(given); }
 };

@@ -19,7 +19,8 @@ class AbsentGpus final : public GpuPlanning {
     refuse();
   }
   double attend_rate(const PointParams&) const override { refuse(); }
-  double record_walking_device(PointRecord&, const RunnerOptions&) const override { refuse(); }
+  double peak_now(const PointParams&, double, const RunnerOptions&) const override { refuse(); }
+  void record_walking_device(PointRecord&) const override { refuse(); }
   Tolerance walk_tolerance(double) const override { refuse(); }
 };
 

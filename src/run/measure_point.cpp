@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <new>
+#include <utility>
 
 #include "core/check.h"
 #include "core/stopwatch.h"
@@ -112,18 +113,50 @@ class RunChecks {
   double poison_s_ = 0, compare_s_ = 0;
 };
 
-SampleSet take_samples(PointSession& session, const MeasureConfig& measure, RunChecks& checks) {
+// Windows in which the hardware shows its peak, right before and right after each run: others may
+// slow both down, and do not change the share of the peak.
+class PeakWindows {
+ public:
+  PeakWindows(PointSession& session, double run_s)
+      : session_(session), seconds_(std::clamp(0.05 * run_s, 1e-3, 50e-3)) {}
+
+  void take() { peaks_.push_back(session_.peak_now(seconds_)); }
+
+  // After the last run's second window.
+  void record(PointRecord& record, const SampleSet& samples) const {
+    std::vector<double> rates, peaks;
+    for (size_t i = 0; i < samples.samples_s.size(); ++i) {
+      const size_t before = 2 * (size_t(samples.warmup) + i);
+      rates.push_back(record.work.flops / samples.samples_s[i]);
+      peaks.push_back((peaks_[before] + peaks_[before + 1]) / 2);
+    }
+    set_share_of_peak(record, rates, peaks);
+  }
+
+ private:
+  PointSession& session_;
+  double seconds_;
+  std::vector<double> peaks_;
+};
+
+SampleSet take_samples(PointSession& session, const MeasureConfig& measure, RunChecks& checks,
+                       PeakWindows& windows) {
   SampleHooks hooks = session.sample_hooks();
-  hooks.prepare = [&checks, start = std::move(hooks.prepare)] {
+  bool first = true;
+  hooks.prepare = [&, start = std::move(hooks.prepare)] {
+    if (!std::exchange(first, false)) windows.take();
     checks.prepare_run();
+    windows.take();
     start();
   };
-  return sample({.warmup = int(measure.warmup),
-                 .min_samples = int(measure.min_samples),
-                 .max_samples = int(measure.max_samples),
-                 .target_ci = measure.target_ci,
-                 .time_budget_s = measure.point_timeout_s},
-                hooks);
+  SampleSet samples = sample({.warmup = int(measure.warmup),
+                              .min_samples = int(measure.min_samples),
+                              .max_samples = int(measure.max_samples),
+                              .target_ci = measure.target_ci,
+                              .time_budget_s = measure.point_timeout_s},
+                             hooks);
+  windows.take();
+  return samples;
 }
 
 // Records the last sample: its output, its inputs and the times of its ops.
@@ -145,7 +178,7 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
   const PointParams& p = plan.point.params;
   const auto session = open_session(plan, options, record, comm);
   if (!session) return record;
-  record_work(record, plan, session->peak_flops());
+  record_work(record, plan);
   record.comm.collectives_used = plan.collectives_used;
   if (comm.rank() == 0) record_depth(record, p);
   const Schedule schedule = make_schedule(p);
@@ -158,7 +191,8 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
     session->warm_up(record);
     session->reset_counters();
     RunChecks checks(*session, options.check, comm);
-    const SampleSet samples = take_samples(*session, options.measure, checks);
+    PeakWindows windows(*session, plan.estimated_s);
+    const SampleSet samples = take_samples(*session, options.measure, checks, windows);
     session->record_conditions(record);
     if (samples.samples_s.empty()) {
       record.status = PointStatus::kTimeout;
@@ -173,7 +207,8 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
       checks.record(record, comm);
       record_last_run(record, *session, comm);
       record_phases(record, *session, options.ablations, comm);  // last: it spoils the buffers
-      record_work(record, plan, session->peak_flops());
+      record_work(record, plan);
+      windows.record(record, samples);
     }
   }
   session->close();

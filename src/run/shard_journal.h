@@ -29,7 +29,10 @@ struct ShardLine {
   int64_t held_bytes = 0, resident_bytes = 0;  // peaks of the process so far
   int64_t unit_bytes = 0;                      // of this unit alone
   double kernel_flops_per_s = 0;  // of the attend kernel alone, measured after the unit; 0: not
-  double attended_share = 1;      // of the pairs of its program
+  double peak_flops_per_s =
+      0;  // of the device, right before and right after the unit; 0: not known
+  double busy_share = std::numeric_limits<double>::quiet_NaN();  // of the cores, by others
+  double attended_share = 1;                                     // of the pairs of its program
   uint64_t input_digest = 0;
   std::vector<OutputSummary> heads{};  // per query head
   SampleErrors errors{};
@@ -46,6 +49,8 @@ struct ShardLine {
     visit("resident_bytes", l.resident_bytes);
     visit("unit_bytes", l.unit_bytes);
     visit("kernel_flops_per_s", l.kernel_flops_per_s);
+    visit("peak_flops_per_s", l.peak_flops_per_s, {.later = true});
+    visit("busy_share", l.busy_share, {.later = true});
     visit("received_bytes", l.received_bytes);
     visit("attended_share", l.attended_share);
     visit("input_digest", l.input_digest);

@@ -111,8 +111,9 @@ void record_account(PointRecord& r, const ProgramSet& programs, const ClusterSpe
   set_work(r,
            {.flops = p.replicas * pair_flops(pairs, p.problem.head_dim),
             .paper_macs = paper_macs(p.problem, p.pattern),
-            .balance = most_pairs > 0 ? std::min(1.0, pairs / (most_pairs * programs.ranks)) : 1},
-           peak == cluster.device.peak_flops.end() ? 0 : peak->second.value * p.ranks);
+            .balance = most_pairs > 0 ? std::min(1.0, pairs / (most_pairs * programs.ranks)) : 1});
+  if (peak != cluster.device.peak_flops.end())
+    set_share_of_peak(r, {r.work.flops_per_s}, {peak->second.value * p.ranks});
 }
 
 // Parts of the rank that computes most: they do not overlap and add up to the makespan. Selects

@@ -9,6 +9,8 @@
 
 #include "core/check.h"
 #include "io/units.h"
+#include "measure/machine_load.h"
+#include "measure/rank_place.h"
 #include "measure/sampler.h"
 #include "run/fill_record.h"
 #include "schedule/check_schedule.h"
@@ -115,7 +117,11 @@ class Walker {
     for (const auto& [w, i] : todo) {
       const WalkUnit& unit = w_.units.units[i];
       if (w_.run.stop && w_.run.stop()) return false;
+      const OtherLoad load(this_place().cpus);
+      const double before = peak_now(i);
       ShardLine line = to_line(run_unit(unit), w, ledger_);
+      line.peak_flops_per_s = (before + peak_now(i)) / 2;
+      line.busy_share = load.share(load.own_s());
       line.kernel_flops_per_s = kernel_rate();
       if (journal_) journal_->append(line);
       w_.lines.push_back(std::move(line));
@@ -142,6 +148,12 @@ class Walker {
     const int64_t each = ceil_div(queries_, int64_t(w_.units.units.size()));
     return walk_->run(unit, choose_shard_samples(w_.sharded, unit.rank, unit.first_batch,
                                                  unit.batches, w_.choice.queries, each));
+  }
+
+  // In a window of a twentieth of the unit's time.
+  double peak_now(size_t unit) const {
+    const double run_s = w_.plan.estimated_s * w_.units.accounts[unit].flops / w_.units.flops;
+    return w_.backend.peak_now(params(), std::clamp(0.05 * run_s, 1e-3, 50e-3), w_.options);
   }
 
   // Beside the walk, in the same conditions: from time to time, and once at least.
@@ -234,7 +246,7 @@ std::optional<PointRecord> walk_point(const PointPlan& plan, const RunnerOptions
     if (r >= p.ranks)
       throw UsageError(concat("--replay ", r, ": this point has the ranks 0 to ", p.ranks - 1));
   PointRecord record = make_record(plan.point);
-  record_work(record, plan, 0);
+  record_work(record, plan);
   record_depth(record, p);
   if (p.ranks <= kMaxCheckedRanks) require_correct(make_schedule(p));
   try {
@@ -246,8 +258,7 @@ std::optional<PointRecord> walk_point(const PointPlan& plan, const RunnerOptions
     record.reason = out_of_memory_reason(e, plan, "");
     return record;
   }
-  const double peak = backend_of(p.kernel).record_walking_device(record, options);
-  record_work(record, plan, peak * (run.replay.empty() ? 1 : p.ranks));
+  backend_of(p.kernel).record_walking_device(record);
   return record;
 }
 

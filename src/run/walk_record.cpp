@@ -3,6 +3,7 @@
 #include <set>
 
 #include "core/check.h"
+#include "measure/machine_load.h"
 #include "measure/statistics.h"
 #include "run/fill_record.h"
 #include "run/walk_point.h"
@@ -147,6 +148,28 @@ void fill_memory(const WalkData& w, PointRecord& record) {
                concat("the walk made ", received, " bytes of messages, predicted ", expected));
 }
 
+// The share of the peak is the median of the units' own; what others used of the cores is the mean
+// over their time.
+void fill_conditions(const WalkData& w, PointRecord& record) {
+  std::vector<double> rates, peaks;
+  double busy_s = 0, wall_s = 0;
+  int64_t busy_units = 0;
+  for (size_t i = 0; i < w.lines.size(); ++i) {
+    const ShardLine& l = w.lines[i];
+    if (l.walk < w.warmup()) continue;
+    rates.push_back(w.units.accounts[i % w.units.accounts.size()].flops / l.seconds.at("forward"));
+    peaks.push_back(l.peak_flops_per_s);
+    if (std::isnan(l.busy_share)) continue;
+    busy_s += l.busy_share * l.seconds.at("wall");
+    wall_s += l.seconds.at("wall");
+    busy_units += l.busy_share > kBusyShare;
+  }
+  set_share_of_peak(record, rates, peaks);
+  if (!(wall_s > 0)) return;
+  record.metrics["busy_share"] = busy_s / wall_s;
+  record.metrics["busy_units"] = double(busy_units);
+}
+
 void fill_metrics(const WalkData& w, PointRecord& record) {
   auto& m = record.metrics;
   for (const char* what : {"bind", "poison", "generate", "receive", "attend", "pack", "merge",
@@ -185,6 +208,8 @@ void fill_walk_record(const WalkData& w, PointRecord& record) {
     fill_content(w, record);
   }
   if (!w.run.replay.empty()) fill_replayed(w, record);
+  record_work(record, w.plan);
+  fill_conditions(w, record);
   fill_metrics(w, record);
   record.comm.collectives_used = w.plan.collectives_used;
   set_predicted_traffic(record, w.plan.account.max_bytes_sent, w.plan.account.max_messages_sent);

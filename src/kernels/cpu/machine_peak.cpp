@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "kernels/cpu/highway_targets.h"
+#include "kernels/cpu/parallel_for.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/machine_peak.cpp"
@@ -125,6 +126,17 @@ double measure_fma_peak_flops(int threads, double seconds) {
     HWY_DYNAMIC_DISPATCH(run_multiply_adds)(rounds, sink);
   });
   return per_round * double(rounds) * threads / windows.front();
+}
+
+double run_fma(int threads, double flops) {
+  float probe[3] = {0.999f, 0.001f, 0.0f};
+  const double per_round = HWY_DYNAMIC_DISPATCH(run_multiply_adds)(1, probe);
+  const auto rounds = int64_t(flops / threads / per_round) + 1;
+  parallel_for(threads, threads, [rounds](int64_t, int) {
+    float sink[3] = {0.999f, 0.001f, 0.0f};
+    HWY_DYNAMIC_DISPATCH(run_multiply_adds)(rounds, sink);
+  });
+  return per_round * double(rounds) * threads;
 }
 
 double measure_memory_bandwidth(int threads, int64_t array_bytes) {

@@ -1,0 +1,44 @@
+// How busy hardware threads are with what is not measured.
+#pragma once
+#include <chrono>
+#include <set>
+#include <string>
+#include <string_view>
+
+namespace longnet {
+
+// Above, times deserve little trust: on two cores a third of one is somebody else's.
+inline constexpr double kBusyShare = 0.15;
+
+// Share in [0, 1] of this process's hardware threads at work while it sleeps that long; NaN where
+// the system does not tell. Load averages remember minutes: after a build each machine looks busy.
+// Ranks of a job that measure at the same time do not disturb each other.
+double measure_busy_share(double seconds = 0.4);
+
+// The same beside this process's own work, since the object was made.
+class OtherLoad {
+ public:
+  // Shorter spans say nothing: the system counts in ticks of 10 ms.
+  static constexpr double kShortest_s = 0.5;
+
+  explicit OtherLoad(std::set<int> cpus);
+  // CPU seconds of this process.
+  double own_s() const;
+  // Share of the hardware threads that worked for others than those who took `own_s` CPU seconds.
+  // NaN where the span is too short, or the system does not tell.
+  double share(double own_s) const;
+
+ private:
+  std::set<int> cpus_;
+  std::string before_;
+  double own_before_s_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+// Share of these hardware threads that was at work between two texts of /proc/stat, `own_ticks`
+// aside; NaN without a difference. Interrupts count for nobody: they serve this process's messages
+// as well.
+double busy_share_between(std::string_view before, std::string_view after,
+                          const std::set<int>& threads, double own_ticks = 0);
+
+}  // namespace longnet
