@@ -22,7 +22,7 @@ SMALL = {
     "model": {"heads": 2, "head_dim": 16, "dtype": "fp32"},
     "dilated": {"segments": [64, "per_rank", "sequence"]},
     "sweep": {"algorithm": ["dilated", "ring", "local"], "seq_len": [256, "1K"], "ranks": [1, 2]},
-    "measure": {"warmup": 1, "min_samples": 3, "max_samples": 3},
+    "measure": {"warmup": 1, "min_samples": 3, "max_samples": 3, "disturbed_budget": 0},
 }
 
 

@@ -43,6 +43,25 @@ class Run(Case):
         error = self.expect(2, "run", self.config, "--ranks", "2", "--resume", folder, "--set", "model.heads=4").stderr
         self.assertIn("config", error)
 
+    def test_a_disturbed_point_is_measured_again(self):
+        """Two other programs take half of each core: every time is measured three times, and decides nothing."""
+        others = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in os.sched_getaffinity(0)]
+        try:
+            folder, done = self.run_small("--set", "sweep.algorithm=local", "--set", "sweep.seq_len=8K", "--set", "sweep.ranks=1",
+                                          "--set", "measure.max_samples=20", "--set", "measure.min_samples=20",
+                                          "--set", "measure.disturbed_budget=100")
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
+        result = self.result(folder)
+        (point,) = result["points"]
+        self.assertEqual(point["metrics"]["times_measured"], 3)
+        self.assertEqual(list(result["summary"]["disturbed"]), [point["id"]])
+        self.assertEqual(done.stderr.count("measured again"), 2)
+        self.assertIn("# disturbed, decides no claim about time: " + point["id"], done.stdout)
+        self.assert_valid(folder)
+
     def test_more_ranks_than_cores(self):
         folder = str(self.path / "out")
         done = self.expect(0, "run", self.config, "-o", folder, "--ranks", "8", "--set", "sweep.ranks=1,8",

@@ -95,8 +95,10 @@ void print_summary(const Summary& summary, std::string_view remark, const std::s
   std::cout << "#";
   for (const auto& [status, count] : summary.counts)
     if (count > 0) std::cout << " " << count << " " << status;
-  std::cout << remark << "; verdict: " << summary.verdict << "\n# result: " << directory << "\n"
-            << std::flush;
+  std::cout << remark << "; verdict: " << summary.verdict << "\n";
+  for (const auto& [id, why] : summary.disturbed)
+    std::cout << "# disturbed, decides no claim about time: " << id << ": " << why << "\n";
+  std::cout << "# result: " << directory << "\n" << std::flush;
 }
 
 Progress::Progress(const Options& options, bool is_root, int points)

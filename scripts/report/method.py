@@ -49,9 +49,11 @@ THRESHOLDS = (
     f"Dependency: at most {claims_pattern.DEPTH_EXTRA} layers more than the paper's estimate rounded up, of patterns whose rates do not "
     "exceed the next shorter segment.",
     f"{paper_lines.FIGURE5_RULE} {paper_lines.FLOOR_RULE} One rule for all claims about times.",
-    f"A point is disturbed, and decides no claim about time, if its samples are more than {noise.SAMPLES_APART:g} times apart, if its "
-    f"ablations repeat the full step {noise.DISTURBED:g} times slower or faster, or if the same work as a single attend took more than "
-    f"{100 * (noise.SAME_WORK - 1):.0f} % longer than in another point.",
+    "A point is disturbed, and decides no claim about time, if its samples are more than 1.5 times apart, if its ablations repeat the "
+    "full step 1.25 times slower or faster, if the same work as a single attend took more than 10 % longer than in another point, "
+    "or if other programs used more than 15 % of the cores beside its samples. Such points are measured again, twice at most, "
+    "within measure.disturbed_budget; the last time counts. Of a run that began on a busy machine, points beside which nobody "
+    "looked decide nothing.",
     "Points of more threads than cores, of more ranks than GPUs, or of a GPU that had slowed its clocks down decide no claim "
     "about time.",
     f"A line of the other claims counts with {paper_lines.MIN_LENGTHS} or more lengths over a factor of {paper_lines.MIN_SPAN:g}; shorter lines test "

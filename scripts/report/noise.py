@@ -1,9 +1,8 @@
 """Whether the machine was busy with something else, during a run or a point, and what its times then decide: nothing.
 
 Example: other programs used 40 % of the usable hardware threads just before the run began; of older results, a load
-average of 1.9 on 2 of them. Whatever its times seem to say of a claim, the status is "not decided: machine was busy".
-The rule is that of `lnbench env` (src/io/environment.cpp). A single point is disturbed when its own record says so: two
-measurements of the same work differ.
+average of 1.9 on 2 of them. Whatever the times of points seem to say beside which nobody looked, the status of a claim is
+"not decided: machine was busy". The rule is that of `lnbench env` (src/io/environment.cpp).
 """
 
 from __future__ import annotations
@@ -13,14 +12,10 @@ from collections.abc import Callable
 from .evidence import NOT_TESTED, Evidence
 from .model import Point, Run
 from .rows import Context
-from .series import group_by
-from .units import number, percent_label, plural, ratio_label, significant
+from .units import number, percent_label, plural, significant
 
 BUSY_SHARE = 0.15  # of the usable hardware threads, just before the run
 BUSY_LOAD = 0.25  # of the usable hardware threads, over the minute before the run
-DISTURBED = 1.25  # between two measurements of the same step, minutes apart at most
-SAMPLES_APART = 1.5  # slowest ÷ fastest sample; 1.4 at most on a quiet machine (results/reference)
-SAME_WORK = 1.10  # one rank's pairs as a single attend, between algorithms
 MODELLED = "simulated"  # its times come from no clock
 Key = tuple[int, str, str]  # run, id, source of a point
 
@@ -46,49 +41,21 @@ def emulated(run: Run) -> str:
     return "the GPUs were emulated by a CPU" if played else ""
 
 
-def repeated(point: Point) -> float | None:
-    """The full step as the ablations took it ÷ as the samples did, or the reverse: at least 1."""
-    again, median = point.num("ablations.full_s"), point.median_s
-    return max(again / median, median / again) if again and median else None
-
-
-def samples_apart(point: Point) -> float | None:
-    return max(point.samples) / min(point.samples) if len(point.samples) > 1 else None
-
-
-def same_work(point: Point) -> tuple[object, ...] | None:
-    """What `single_attend_s` depends on: the busiest rank's pairs and how they are computed, not the algorithm."""
-    ranks = point.get("per_rank")
-    pairs = [number(r.get("pairs")) or 0 for r in ranks if isinstance(r, dict)] if isinstance(ranks, list) else []
-    if not any(pairs) or not point.num("ablations.single_attend_s"):
-        return None
-    shape = ("mode", "transport", "kernel", "threads", "dtype", "heads", "kv_heads", "head_dim", "causal")
-    return (point.run, point.source, point.ranks, point.seq_len, point.batch, max(pairs), *(point.text(f"params.{k}") for k in shape))
-
-
-def beyond_the_fastest(points: list[Point]) -> dict[Key, float]:
-    """`single_attend_s` ÷ the least of those that did the same work."""
-    found: dict[Key, float] = {}
-    for work, alike in group_by(points, same_work).items():
-        seconds = [p.num("ablations.single_attend_s") or 0 for p in alike] if work[0] else []
-        found |= {key_of(p): s / min(seconds) for p, s in zip(alike, seconds)}
-    return found
+def watched(point: Point) -> bool:
+    """What other programs used was sampled beside its own samples, which take half a second or more."""
+    return point.num("metrics.busy_share") is not None
 
 
 def key_of(point: Point) -> Key:
     return (point.run, point.text("id"), point.source)
 
 
-def disturbed(points: list[Point]) -> list[tuple[str, dict[Key, float]]]:
-    """Points whose own record says that something else ran beside them: how it shows, and by what ratio. The banner
-    names them, and no claim about time is decided from them."""
-    timed = [p for p in points if p.ok and p.time_decides and p.source != MODELLED]
-    kinds = (
-        ("with other times when ablations repeated the full step", {key_of(p): repeated(p) for p in timed}, DISTURBED),
-        (f"with samples more than {SAMPLES_APART:g} times apart", {key_of(p): samples_apart(p) for p in timed}, SAMPLES_APART),
-        ("with more than 10 % longer times than others for the same single attend", beyond_the_fastest(timed), SAME_WORK),
-    )
-    return [(what, {k: r for k, r in ratios.items() if r and r > limit}) for what, ratios, limit in kinds]
+def disturbed(run: Run, points: list[Point]) -> dict[Key, str]:
+    """Points whose own records say that something else ran beside them, and how it shows: as lnbench found when the run ended
+    (src/io/disturbed.cpp). The banner names them, and no claim about time is decided from them."""
+    found = run.get("summary.disturbed")
+    reasons = found if isinstance(found, dict) else {}
+    return {key_of(p): str(reasons[p.text("id")]) for p in points if p.time_decides and p.text("id") in reasons}
 
 
 def disturbances(run: Run) -> list[str]:
@@ -97,14 +64,13 @@ def disturbances(run: Run) -> list[str]:
     if emulated(run):
         notes.append("The GPUs of this run are emulated: its times are those of the CPU that plays them, and decide no claim.")
     if (reason := busy(run)) and any(p.source != MODELLED for p in run.points):
-        notes.append(f"The machine was busy when this run began: {reason}. Times are drawn, but decide no claim.")
-    for what, ratios in disturbed(run.points):
-        if ratios:
-            worst = max(ratios, key=lambda k: ratios[k])
-            notes.append(
-                f"{plural(len(ratios), 'point')} {what}, {worst[1]} by {ratio_label(ratios[worst])}: something disturbed the "
-                "machine. Such points are drawn, but decide no claim about time; measure them again."
-            )
+        notes.append(f"The machine was busy when this run began: {reason}. Times beside which nobody looked decide no claim.")
+    if found := disturbed(run, run.points):
+        few = "; ".join(f"{key[1]}: {why}" for key, why in list(found.items())[:3]) + ("; …" if len(found) > 3 else "")
+        notes.append(
+            f"Something disturbed {plural(len(found), 'point')} ({few}). Such points are drawn, but decide no claim about time; "
+            "measure them again."
+        )
     for points, what in (
         ([p for p in run.points if p.ok and p.shares_gpu], "ran on fewer GPUs than ranks"),
         ([p for p in run.points if p.ok and p.throttled], "ran while a GPU had slowed its clocks down"),
@@ -120,13 +86,14 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
 
     def quiet(ctx: Context, source: str) -> Evidence:
         noise = {i: text for i, run in enumerate(ctx.runs) if (text := emulated(run) or busy(run))}
-        hit = {key for _, ratios in disturbed(ctx.points) for key in ratios}
-        kept = [p for p in ctx.points if p.run not in noise and key_of(p) not in hit]
+        noisy = {key_of(p) for p in ctx.points if p.run in noise and (emulated(ctx.runs[p.run]) or not watched(p))}
+        hit = {key for i, run in enumerate(ctx.runs) for key in disturbed(run, [p for p in ctx.points if p.run == i])}
+        kept = [p for p in ctx.points if key_of(p) not in noisy | hit]
         all_seen = test(ctx, source)
         if source == MODELLED or len(kept) == len(ctx.points):
             return all_seen
-        few = sum(1 for p in ctx.points if p.source == source and p.run not in noise and key_of(p) in hit)
-        reasons = "; ".join([*dict.fromkeys(noise.values())] + ([f"{plural(few, 'point')} disturbed"] if few else []))
+        few = sum(1 for p in ctx.points if p.source == source and key_of(p) in hit - noisy)
+        reasons = "; ".join([*dict.fromkeys(noise[key[0]] for key in sorted(noisy))] + ([f"{plural(few, 'point')} disturbed"] if few else []))
         if all_seen.status == NOT_TESTED:  # what is missing is missing, noise or not
             warned = f"{all_seen.text} Some of these times are of a busy machine ({reasons})." if all_seen.details else all_seen.text
             return Evidence(source, NOT_TESTED, warned, all_seen.details)

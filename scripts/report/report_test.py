@@ -279,15 +279,15 @@ class Results(unittest.TestCase):
 
     def test_a_disturbed_run_says_so_at_the_top(self) -> None:
         records = full_sweep()[:4]
-        self.assertNotIn("with other times", self.page(write_result(self.folder / "quiet", records)))
-        records[1]["ablations"] = {"full_s": 1.9 * records[1]["timing"]["median_s"]}
+        self.assertNotIn("Something disturbed", self.page(write_result(self.folder / "quiet", records)))
         directory = write_result(self.folder / "loud", records)
         result = json.loads((directory / "result.json").read_text())
         result["environment"]["busy_share"] = 0.4
+        result["summary"]["disturbed"] = {records[1]["id"]: "samples are 1.9 times apart"}
         (directory / "result.json").write_text(json.dumps(result))
         page = self.page(directory)
         self.assertIn("The machine was busy when this run began: other programs used 40", page)
-        self.assertIn(f"1 point with other times when ablations repeated the full step, {records[1]['id']} by 1.9", page)
+        self.assertIn(f"Something disturbed 1 point ({records[1]['id']}: samples are 1.9 times apart)", page)
 
     def test_pictures_and_stale_pictures(self) -> None:
         directory = write_result(self.folder / "run", [point("dilated", n * K, p) for n in (8, 16) for p in (1, 2)])

@@ -140,12 +140,14 @@ struct MeasureConfig {
   int64_t max_samples = 50;
   double target_ci = 0.025;
   double point_timeout_s = 600;
+  double disturbed_budget = 0.2;  // share of a run's time for measuring disturbed points again
   static void fields(auto& m, auto&& visit) {
     visit("warmup", m.warmup, {.max = 1e6});
     visit("min_samples", m.min_samples, {.min = 1, .max = 1e6});
     visit("max_samples", m.max_samples, {.min = 1, .max = 1e6});
     visit("target_ci", m.target_ci, {.min = 0, .max = 1});
     visit("point_timeout_s", m.point_timeout_s, {.min = 0, .min_excluded = true});
+    visit("disturbed_budget", m.disturbed_budget, {.min = 0, .max = 100});
   }
 };
 

@@ -19,15 +19,22 @@ bool unequal(const std::optional<T>& a, const std::optional<T>& b) {
   return a && b && *a != *b;
 }
 
+// The rate at which the work is done in `seconds` over the highest peak of its hardware; of older
+// records over the only one. NaN where neither is known.
+double times_peak(const PointRecord& r, double seconds) {
+  const WorkRecord& w = r.work;
+  return w.peak_flops_per_s > 0 ? w.flops / seconds / w.peak_flops_per_s
+                                : w.share_of_peak * r.timing.median_s / seconds;
+}
+
 // Returns the reason why a record cannot have status ok, or "".
 std::string contradiction(const PointRecord& r) {
   if (!std::isfinite(r.timing.median_s)) return "ok without a median time";
   if (r.timing.median_s < 0)
     return concat("ok with a negative median time, ", r.timing.median_s, " s");
-  if (r.work.share_of_peak > kMaxShareOfPeak)
+  if (const double times = times_peak(r, r.timing.median_s); times > kMaxShareOfPeak)
     return concat("faster than the machine's peak: ", format_si(r.work.flops_per_s, "FLOP/s"),
-                  " is ", r.work.share_of_peak,
-                  " of it; something was not computed, or the peak is wrong");
+                  " is ", times, " of it; something was not computed, or the peak is wrong");
   return "";
 }
 
@@ -41,7 +48,7 @@ std::string impossible_ablation(const PointRecord& r) {
                                                {"serialised_s", a.serialised_s},
                                                {"single_attend_s", a.single_attend_s}};
   for (const auto& [name, seconds] : parts) {
-    const double share = r.work.share_of_peak * r.timing.median_s / seconds;
+    const double share = times_peak(r, seconds);
     if (share > kMaxShareOfPeak)
       return concat("a failed measurement: ablations.", name, " = ", seconds, " s means ",
                     format_si(r.work.flops / seconds, "FLOP/s"), ", ", share,

@@ -87,7 +87,7 @@ struct WorkRecord {
   double flops = kNotMeasured;  // 4 d per (query, key) pair; may pass 2^63, hence double
   double paper_macs = kNotMeasured;
   double flops_per_s = kNotMeasured, share_of_peak = kNotMeasured;
-  double peak_flops_per_s = kNotMeasured;  // beside the samples
+  double peak_flops_per_s = kNotMeasured;  // the highest that its hardware showed
   std::vector<double> coverage{};  // per branch: share of (token, head) pairs that it updates
   double balance = kNotMeasured;   // mean over maximum of the ranks' pairs; 1: all do the same
   static void fields(auto& w, auto&& visit) {

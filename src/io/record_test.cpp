@@ -84,8 +84,9 @@ TEST(Record, HasTheKeysThatToolsRelyOn) {
                                           "ci_level", "p95_s", "min_s", "warmup", "reduction"));
   EXPECT_THAT(keys("phases"),
               ElementsAre("compute_s", "communication_s", "exposed_communication_s", "merge_s"));
-  EXPECT_THAT(keys("work"), ElementsAre("tokens", "flops", "paper_macs", "flops_per_s",
-                                        "share_of_peak", "peak_flops_per_s", "coverage", "balance"));
+  EXPECT_THAT(keys("work"),
+              ElementsAre("tokens", "flops", "paper_macs", "flops_per_s", "share_of_peak",
+                          "peak_flops_per_s", "coverage", "balance"));
   EXPECT_THAT(keys("ablations"), ElementsAre("full_s", "compute_only_s", "communication_only_s",
                                              "serialised_s", "single_attend_s"));
   EXPECT_TRUE(n.find("ablations")->find("serialised_s")->is_null());

@@ -12,6 +12,7 @@
 
 #include "core/check.h"
 #include "io/axes.h"
+#include "io/disturbed.h"
 #include "io/units.h"
 #include "json/json_reader.h"
 #include "json/text.h"
@@ -239,6 +240,7 @@ Summary summarize(const std::vector<PointRecord>& points, int64_t planned) {
     if (r.status == PointStatus::kOk && r.timing.median_s > 0)
       all[{series_name(r.params), r.source}].push_back(&r);
   }
+  s.disturbed = disturbed_points(points);
   for (const auto& [key, line] : all) add_fits(s, key.first, key.second, line);
   // A run that has no result is no success, whatever the reasons for its skipped points.
   const bool nothing = s.counts["ok"] == 0 && planned > 0;

@@ -92,11 +92,13 @@ struct Summary {
   std::map<std::string, int64_t> counts;  // every status, also those with 0
   int64_t planned = 0;
   std::vector<FitRecord> fits;  // of at least three ok points, never over two sources or batches
+  std::map<std::string, std::string> disturbed;  // disturbed_points()
   static void fields(auto& s, auto&& visit) {
     visit("verdict", s.verdict);
     visit("planned", s.planned);
     visit("counts", s.counts);
     visit("fits", s.fits);
+    visit("disturbed", s.disturbed, {.later = true});
   }
 };
 

@@ -5,6 +5,7 @@
 #include "measure/sampler.h"
 #include "measure/statistics.h"
 #include "run/backend.h"
+#include "run/fill_record.h"
 
 namespace longnet {
 namespace {
@@ -78,12 +79,17 @@ class ModeRuns {
       const auto& [mode, run] = modes_[size_t(i)];
       executor().time_ops(mode == AblationMode::kTimedOps);
       const double took = session_.time(run);
-      if (mode == phases_mode_) busy_.push_back(busiest_rank(executor(), comm_));
+      if (mode == phases_mode_) {
+        busy_.push_back(busiest_rank(executor(), comm_));
+        merges_untimed_ |= merges() && !(executor().phases().merge_s > 0);
+      }
       return took;
     });
     executor().time_ops(false);
   }
 
+  // On some rank. Collective.
+  bool merges_took_no_time() const { return comm_.max_of(merges_untimed_ ? 1.0 : 0.0) > 0; }
   RunPhases busy() const { return busy_[median_round(of(phases_mode_))]; }
   bool has(AblationMode mode) const { return std::ranges::count(modes_, mode, &Mode::first) > 0; }
   bool empty() const { return modes_.empty(); }
@@ -99,6 +105,11 @@ class ModeRuns {
   using Mode = std::pair<AblationMode, std::function<double()>>;
 
   Executor& executor() const { return session_.executor(); }
+  // On GPUs attends may hold the merges.
+  bool merges() const {
+    const auto is_merge = [](const Op& op) { return std::holds_alternative<Merge>(op.what); };
+    return executor().times_every_run() && std::ranges::any_of(executor().program().ops, is_merge);
+  }
   void add(AblationMode mode, RunMode how) {
     modes_.emplace_back(mode, [this, how] { return executor().run(how); });
   }
@@ -113,6 +124,7 @@ class ModeRuns {
   std::vector<Mode> modes_;
   std::vector<std::vector<double>> seconds_;  // by mode and round
   std::vector<RunPhases> busy_;               // by round
+  bool merges_untimed_ = false;
 };
 
 }  // namespace
@@ -128,6 +140,7 @@ void record_phases(PointRecord& record, PointSession& session, bool ablations, C
     return set_phases(record, busiest_rank(session.executor(), comm), alone);
   runs.take(ablations ? worthwhile_rounds(record.timing.median_s) : 1);
   set_phases(record, runs.busy(), alone);
+  if (runs.merges_took_no_time()) fail_check(record, "the program merges, and that took no time");
   if (!runs.has(AblationMode::kFull)) return;
   AblationsRecord& a = record.ablations.emplace();
   a.full_s = runs.median_s(AblationMode::kFull);

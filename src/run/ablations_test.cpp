@@ -48,6 +48,12 @@ TEST(Ablations, WhatOverlapHides) {
   EXPECT_EQ(r.metrics.at("attend_s"), 1.75);
 }
 
+TEST(Ablations, MergesThatTakeNoTimeFailThePoint) {
+  const PointRecord r = phases_of(2, true, [](FakeExecutor& fake) { fake.of_phases.merge_s = 0; });
+  EXPECT_EQ(r.status, PointStatus::kCheckFailed);
+  EXPECT_NE(r.reason.find("merges"), std::string::npos);
+}
+
 TEST(Ablations, OneRankHasNothingToLeaveOutButFragments) {
   const PointRecord r = phases_of(1, true, [](FakeExecutor&) {});
   ASSERT_TRUE(r.ablations);

@@ -37,10 +37,11 @@ class HostSession final : public PointSession {
   }
 
   std::string_view transport() const override { return comm_.transport(); }
+  double peak_flops() const override { return peak_flops_per_thread_ * cores_; }
   double peak_now(double seconds) override {
     double flops = 0;
     const double took = time([&] {
-      flops = run_fma(threads_, seconds * peak_flops_per_thread_ * cores_ / comm_.size());
+      flops = run_fma(threads_, seconds * peak_flops() / comm_.size());
       return 0.0;
     });
     return flops * comm_.size() / took;

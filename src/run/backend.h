@@ -24,7 +24,9 @@ class PointSession {
   virtual ~PointSession() = default;
 
   virtual std::string_view transport() const = 0;
-  // FLOP/s of all ranks' hardware together at this moment: of cores measured in a window of about
+  // FLOP/s of all ranks' hardware together when nothing else runs; 0: not known.
+  virtual double peak_flops() const = 0;
+  // The same at this moment: of cores measured in a window of about
   // `seconds`, of GPUs their data sheet's. 0: not known. Collective.
   virtual double peak_now(double seconds) = 0;
   // Metrics of what the ranks run on.

@@ -1,5 +1,6 @@
 #include "run/fill_record.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <sstream>
@@ -148,7 +149,7 @@ void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per
   }
   if (shares.empty()) return;
   record.work.share_of_peak = median(shares);
-  record.work.peak_flops_per_s = median(known);
+  record.work.peak_flops_per_s = std::ranges::max(known);
 }
 
 void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages) {

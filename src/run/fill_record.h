@@ -21,7 +21,7 @@ void set_work(PointRecord& record, const WorkRecord& work);
 // The same of a plan.
 void record_work(PointRecord& record, const PointPlan& plan);
 // The share of the peak is the median of the samples' own: `flops_per_s` of each and `peak` (FLOP/s)
-// of the hardware beside it, 0 where it is not known. After the work.
+// of the hardware beside it, 0 where it is not known. Also records the highest peak.
 void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per_s,
                        const std::vector<double>& peak);
 void record_depth(PointRecord& record, const PointParams& params);

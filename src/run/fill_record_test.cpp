@@ -32,7 +32,7 @@ TEST(FillRecord, AShareOfPeakIsTheMedianOfTheSamplesOwn) {
   PointRecord record;
   set_share_of_peak(record, {8e9, 4e9, 4e9, 1e9}, {10e9, 5e9, 5e9, 0});
   EXPECT_DOUBLE_EQ(record.work.share_of_peak, 0.8);
-  EXPECT_DOUBLE_EQ(record.work.peak_flops_per_s, 5e9);
+  EXPECT_DOUBLE_EQ(record.work.peak_flops_per_s, 10e9);
   PointRecord unknown;
   set_share_of_peak(unknown, {8e9}, {0});
   EXPECT_TRUE(std::isnan(unknown.work.share_of_peak));

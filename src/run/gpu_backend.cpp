@@ -88,7 +88,8 @@ class GpuSession final : public PointSession {
   }
 
   std::string_view transport() const override { return transport_->name(); }
-  double peak_now(double) override { return device_peak_flops() * use_.devices; }
+  double peak_flops() const override { return device_peak_flops() * use_.devices; }
+  double peak_now(double) override { return peak_flops(); }
   void record_machine(PointRecord& record) const override {
     record.metrics["devices"] = use_.devices;
     record.metrics["device_peak_flops"] = device_peak_flops();

@@ -131,6 +131,8 @@ class PeakWindows {
       peaks.push_back((peaks_[before] + peaks_[before + 1]) / 2);
     }
     set_share_of_peak(record, rates, peaks);
+    if (const double best = session_.peak_flops(); best > record.work.peak_flops_per_s)
+      record.work.peak_flops_per_s = best;  // the windows may all be disturbed
   }
 
  private:

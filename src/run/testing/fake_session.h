@@ -62,6 +62,7 @@ class FakeSession final : public PointSession {
  public:
   explicit FakeSession(Communicator& comm) : comm_(comm) { worker_ = make_cpu_row_worker(); }
   std::string_view transport() const override { return "fake"; }
+  double peak_flops() const override { return 0; }
   double peak_now(double) override { return 0; }
   void record_machine(PointRecord&) const override {}
   void bind(const Schedule& schedule) override {
