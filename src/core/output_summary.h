@@ -1,4 +1,4 @@
-// What an output is, too large to keep: the same for every way to run a point, up to fp32 rounding.
+// Summary of an output too large to keep: equal for every way to run a point up to fp32 rounding.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -15,7 +15,7 @@ struct OutputSummary {
   int64_t nan_values = 0;   // in O and LSE
   double sum = 0, sum_squares = 0;
   double min = INFINITY, max = -INFINITY;
-  double lse_sum = 0;  // of rows that are not absent
+  double lse_sum = 0;  // over rows that are not absent
   uint64_t digest = 0;
   LONGNET_HOST_DEVICE void add(const OutputSummary& o) {
     rows += o.rows;

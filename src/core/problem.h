@@ -30,7 +30,7 @@ struct AttentionProblem {
   int64_t batch = 1;              // sequences
   DType dtype = DType::kFloat32;  // storage of Q, K and V
   bool causal = false;  // a query sees the keys at positions <= its own, in global positions
-  uint64_t seed = 1;    // of the generator that fills Q, K and V
+  uint64_t seed = 1;    // seed of the generator that fills Q, K and V
   bool operator==(const AttentionProblem&) const = default;
 
   int64_t kv_head_of(int64_t head) const { return head / (num_heads / num_kv_heads); }

@@ -1,4 +1,4 @@
-// Adds the time of its life, or until stop(), to a number of seconds.
+// Adds the time from its construction to stop() or its destruction to a number of seconds.
 #pragma once
 #include <chrono>
 

@@ -9,7 +9,7 @@
 
 namespace longnet {
 
-// Counts the bytes of the living buffers. Not shared between threads: one ledger per rank.
+// Counts the bytes of the allocated buffers. Not shared between threads: one ledger per rank.
 class MemoryLedger {
  public:
   int64_t now_bytes() const { return now_; }
@@ -40,7 +40,7 @@ struct FreeCounted {
   }
 };
 
-// A block of memory that a ledger counts until the end of its life.
+// A block of memory that a ledger counts until it is freed.
 class LedgerBuffer {
  public:
   LedgerBuffer() = default;

@@ -91,7 +91,7 @@ void free_on_device(void* data) {
   if (cudaFree(data) != cudaSuccess) cudaGetLastError();
 }
 
-// As bytes that another process turns back into the handle.
+// Returns the bytes of a handle, from which another process rebuilds it (handle_of).
 template <class Handle>
 std::vector<std::byte> bytes_of(const Handle& handle) {
   const auto* const first = reinterpret_cast<const std::byte*>(&handle);
@@ -199,7 +199,7 @@ Graph::Graph(const Stream& stream, const std::function<void()>& record) {
   cudaGraph_t graph = nullptr;
   try {
     record();
-  } catch (...) {  // the stream would stay useless
+  } catch (...) {  // else the stream would stay in capture mode
     cudaStreamEndCapture(stream.handle(), &graph);
     if (graph) cudaGraphDestroy(graph);
     cudaGetLastError();

@@ -47,7 +47,7 @@ inline double tensor_flops_per_clock(const DeviceInfo& d) {
 // The devices found, for `lnbench env` and for reasons why a point cannot run. Never throws.
 struct DeviceReport {
   bool built_in = false;   // built with CUDA
-  int toolkit = 0;         // of the build, e.g. 13000
+  int toolkit = 0;         // CUDA version of the build, e.g. 13000
   int driver = 0;          // CUDA version that the driver supports, 0 without one
   std::string unusable{};  // empty when there is at least one device, else why not
   std::vector<DeviceInfo> devices{};
@@ -102,7 +102,7 @@ class DeviceBuffer : public LedgerBuffer {
   void upload_bytes(const void* from, int64_t bytes);
 };
 
-// Destroys what a handle of the runtime stands for, and frees page-locked memory.
+// Destroys the object behind a handle of the runtime, and frees page-locked memory.
 struct DestroyHandle {
   void operator()(std::byte* page_locked) const noexcept;
   void operator()(CUstream_st* stream) const noexcept;
@@ -182,7 +182,7 @@ void reach_device(int other);
 
 std::string device_bus_id(int device);  // "0000:1b:00.0", or "" when there is none
 int current_device();                   // of the calling thread
-int current_multiprocessors();          // of its device
+int current_multiprocessors();          // of the calling thread's device
 int64_t device_free_bytes();            // of the current device, as the driver counts it
 
 }  // namespace longnet

@@ -19,7 +19,7 @@ class DynamicLibrary {
     }
   };
 
-  // Where the loader does not find it, is_open() is false and error() is the reason.
+  // Opens the library. If the loader does not find it, is_open() is false and error() says why.
   explicit DynamicLibrary(const char* name)
       : handle_(dlopen(name, RTLD_NOW | RTLD_GLOBAL)), name_(name) {
     if (handle_ != nullptr) return;
@@ -39,7 +39,7 @@ class DynamicLibrary {
   }
 
  private:
-  void* handle_;  // never closed: GPU libraries do not like to be unloaded
+  void* handle_;  // never closed: unloading GPU libraries is not safe
   std::string name_, error_;
 };
 

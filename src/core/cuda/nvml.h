@@ -16,7 +16,7 @@ struct DeviceClocks {
   // Seconds since the driver started that power or heat kept the clocks low; NaN: not counted here.
   double slowed_s = std::numeric_limits<double>::quiet_NaN();
   // True under limits that slow a measurement down: power cap, thermal, hardware slowdown. Not when
-  // idle, nor under clocks that somebody has set.
+  // idle, nor under clocks that a user has set.
   bool throttled() const { return limits_text() != "none"; }
   std::string limits_text() const;  // "none", "power cap", ...
 };
