@@ -1,9 +1,9 @@
-// A JSON value that remembers where it was written, so that an error can name file and line.
+// A JSON value with the place where it was written, so that an error can name file and line.
 //
 //   parse_json(R"({ "sweep": { "ranks": [1, 2] } })", "quick.json")
 //   -> find("sweep")->find("ranks")->items[1]:  integer 2, file "quick.json", line 1
 //
-// The one place that knows the JSON library is json_tree.cpp.
+// Only json_tree.cpp uses the JSON library.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -22,11 +22,11 @@ struct JsonNode {
 
   Kind kind = Kind::kNull;
   bool boolean = false;
-  int64_t integer = 0;  // of kInteger
-  double number = 0;    // of kInteger and kNumber
+  int64_t integer = 0;  // value of kInteger
+  double number = 0;    // value of kInteger and kNumber
   std::string string;
-  std::vector<std::string> keys;  // of an object, parallel to items, in the order written
-  std::vector<JsonNode> items;    // of an array or an object
+  std::vector<std::string> keys;  // keys of an object, parallel to items, in the order written
+  std::vector<JsonNode> items;    // items of an array, values of an object
   int line = 0;                   // 0: made by the program
   std::shared_ptr<const std::string> file;
 
