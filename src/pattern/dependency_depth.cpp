@@ -26,7 +26,7 @@ struct IntervalType {
   bool isolated_token = false;
 };
 
-bool within(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {  // a's groups are b's
+bool within(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {  // a is a subset of b
   for (size_t i = 0; i < a.size(); ++i)
     if (a[i] != kNoOffset && a[i] != b[i]) return false;
   return true;
@@ -53,9 +53,9 @@ IntervalType interval_type(const std::vector<TokenClass>& classes) {
 // The intervals as a tree. Level d takes the branch with the d-th longest segments away; each set
 // of intervals that the branches of deeper levels still connect is one child, and a leaf is one
 // interval. Children of equal content (interval types, and segments of the branches above) are
-// twins: exchanging them changes nothing. A path between two tokens needs no third twin, since what
-// it crosses there it can cross in the twin of either end, so that two of each are enough; and
-// where the target is in another twin than the source, one of each further down.
+// interchangeable: swapping two leaves the graph as it is. merge_twins keeps two of each: whatever
+// a path between two tokens crosses in a third one, it can cross in the one that holds either end.
+// Where source and target lie in different ones, one of each is enough at the levels below.
 //   N = 2^30, w = 2048, 2^27 and N: 524288 intervals become a few dozen.
 class SegmentTree {
  public:
@@ -80,10 +80,10 @@ class SegmentTree {
 
  private:
   struct Node {
-    int64_t segments = 0;                           // of this level's branch
-    std::vector<std::pair<int, int64_t>> children;  // index of a node, how many of it to keep
-    int type = -1;                                  // of a leaf
-    std::vector<int64_t> segment_of;                // of a leaf: per level, counted from the node's
+    int64_t segments = 0;                           // number of segments of this level's branch
+    std::vector<std::pair<int, int64_t>> children;  // index of a node, copies of it to keep
+    int type = -1;                                  // interval type of a leaf
+    std::vector<int64_t> segment_of;                // leaf: segment per level, from node's first
   };
 
   // Intervals [lo, hi).
@@ -98,7 +98,7 @@ class SegmentTree {
 
   // Cuts [lo, hi) where all branches of `level` and deeper begin a segment.
   Node with_children(Node node, size_t level, size_t lo, size_t hi) {
-    std::map<int, int64_t> copies;  // by index
+    std::map<int, int64_t> copies;  // copies of each child, by its index
     for (size_t begin = lo; begin < hi;) {
       size_t end = begin + 1;
       while (end < hi && !separates(level, borders_[end])) ++end;
@@ -202,7 +202,7 @@ class SegmentTree {
   Node root_;  // no branch: its children share no group
 };
 
-// Neighbours must share a group, for nothing lies between them; and then everything hears.
+// True when neighbours share a group: necessary, as nothing lies between them, and sufficient.
 bool neighbours_share_groups(const BranchLayout& layout, const std::vector<int64_t>& borders) {
   const auto& d = layout.dilations();
   const bool whole = std::ranges::any_of(d, [](const Dilation& b) { return b.rate == 1; });
@@ -246,8 +246,8 @@ DependencyDepth causal_depth(BranchLayout& layout, const DepthOptions& options) 
   return causal_depth_of(graph, options.max_steps, options.progress);
 }
 
-// The Sparse Transformer's fixed pattern: within a segment one layer, into another one by way of
-// the own segment's summary tokens.
+// Depth of the Sparse Transformer's fixed pattern: one layer within a segment, two into another one
+// by way of the own segment's summary tokens.
 DependencyDepth sparse_depth(const AttentionProblem& problem, const DilatedPattern& pattern) {
   const DilatedBranch& local = pattern.branches.front();
   const DilatedBranch& summary = pattern.branches.back();
@@ -262,7 +262,7 @@ DependencyDepth sparse_depth(const AttentionProblem& problem, const DilatedPatte
   if (problem.seq_len <= w || begin <= 0) return {.layers = 1, .reachable_layers = 1};
   const int64_t last_length = problem.seq_len - (problem.seq_len - 1) / w * w;
   if (problem.causal || last_length > begin) return {.layers = 2, .reachable_layers = 2};
-  return {.layers = DependencyDepth::kNever, .reachable_layers = 2};  // the short one is not heard
+  return {.layers = DependencyDepth::kNever, .reachable_layers = 2};  // the last segment is unheard
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Number of layers until every token can have heard from every other, from the pattern alone.
 //
 // In one layer a query hears from every key that some head sees in some branch (the output
-// projection mixes the heads) and keeps what it knows (the residual connection). So tokens are the
+// projection mixes the heads) and keeps what it had (the residual connection). So tokens are the
 // vertices of a graph, "some group holds both" its edges, where a group is (branch, segment,
 // offset), and the depth is its diameter; with a causal mask edges point forward only and later
 // tokens alone must hear.
@@ -33,7 +33,7 @@ struct DependencyDepth {
 using DepthProgress = std::function<void(double done)>;  // share of the sources, in (0, 1]
 
 struct DepthOptions {
-  bool merge_twins = true;  // keep two of any number of interchangeable segments: the same depth
+  bool merge_twins = true;  // keep two of each kind of interchangeable segments: the same depth
   // Limits of effort: a few seconds of one core and about 1 GB. Beyond them are irregular patterns:
   // many short segments that do not nest, or rates that do not divide them on many levels.
   int64_t max_intervals = int64_t{1} << 22;  // pieces into which segments cut the sequence

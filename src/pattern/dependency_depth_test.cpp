@@ -135,7 +135,7 @@ TEST(DependencyDepth, IsTheDiameterOfRandomPatterns) {
     DilatedPattern pattern{.branches = {},
                            .offset = OffsetRule(pick(0, 2)),
                            .phase_parts = pick(0, 3) == 0 ? pick(2, 9) : 1};
-    const bool nested = pick(0, 1) == 1;  // many twins on several levels
+    const bool nested = pick(0, 1) == 1;  // many interchangeable segments on several levels
     int64_t w = pick(1, 6);
     for (int64_t b = pick(1, 5); b > 0; --b) {
       pattern.branches.push_back({w, pick(0, 2) == 0 ? 1 : pick(1, 12)});
@@ -243,7 +243,7 @@ TEST(TokenClasses, OffsetsAreThoseOfTheHeads) {
 // The classes by definition, token by token.
 std::vector<TokenClass> classes_by_token(const std::vector<Dilation>& branches,
                                          const std::vector<int64_t>& phases, int64_t length) {
-  std::map<std::vector<int32_t>, TokenInterval> found;  // [first, last] of each
+  std::map<std::vector<int32_t>, TokenInterval> found;  // first and last token by offsets
   for (int64_t x = 0; x < length; ++x) {
     std::vector<int32_t> offsets;
     for (size_t b = 0; b < branches.size(); ++b) {

@@ -14,7 +14,7 @@ void GroupLists::add(std::span<const int32_t> groups) {
 GroupLists GroupLists::inverse(int64_t num_groups) const {
   GroupLists out;
   out.groups_.resize(groups_.size());
-  std::vector<size_t> at(size_t(num_groups) + 1);  // where the next list of each group goes
+  std::vector<size_t> at(size_t(num_groups) + 1);  // place of the next list of each group
   for (const int32_t g : groups_) ++at[size_t(g) + 1];
   std::partial_sum(at.begin(), at.end(), at.begin());
   out.ends_.assign(at.begin() + 1, at.end());
@@ -177,7 +177,7 @@ DependencyDepth depth_of(const DepthGraph& graph, int64_t max_steps,
   OpenSources open(graph);
   const int64_t all = open.size(), visits = graph.targets.total() + 2 * graph.joins.total();
   int64_t steps_left = max_steps;
-  // That a token never hears is certain even where the rest takes too long.
+  // Result where the search takes too long: kNever is certain even then.
   const auto too_long = [&] {
     return DependencyDepth{.layers = graph.isolated_token || !open.all_heard()
                                          ? DependencyDepth::kNever
@@ -229,7 +229,7 @@ DependencyDepth causal_depth_of(const CausalGraph& graph, int64_t max_steps,
     for (int64_t layer = 1;; ++layer) {
       steps_left -= 2 * graph.groups.total();
       if (steps_left <= 0) return {};
-      std::vector<SourceMask> heard(size_t(graph.num_groups));  // from tokens up to here
+      std::vector<SourceMask> heard(size_t(graph.num_groups));  // by tokens up to here
       SourceMask earlier;                                       // the sources before this token
       bool missing = false;
       size_t passed = 0;

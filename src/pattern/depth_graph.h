@@ -17,7 +17,7 @@ using SourceMask = std::bitset<kSources>;
 class GroupLists {
  public:
   void add(std::span<const int32_t> groups);
-  // For each of `num_groups` groups the lists that hold it.
+  // Returns for each of `num_groups` groups the lists that hold it.
   GroupLists inverse(int64_t num_groups) const;
   int64_t size() const { return int64_t(ends_.size()); }
   int64_t total() const { return int64_t(groups_.size()); }
@@ -38,7 +38,7 @@ struct DepthGraph {
   bool isolated_token = false;   // some token is in no group
   GroupLists joins;              // classes of tokens through which groups hear from one another
   GroupLists targets;            // classes that must hear from every source
-  std::vector<int32_t> sources;  // those of the targets that stand for all sources
+  std::vector<int32_t> sources;  // indices of the targets that represent all sources
 };
 
 // Breadth-first from every source, 256 at once: O(layers * (joins + targets) * sources / 256).
@@ -50,12 +50,12 @@ DependencyDepth depth_of(const DepthGraph& graph, int64_t max_steps,
 // one before it: `tokens` are the outermost tokens of each class in ascending order.
 struct CausalToken {
   int64_t position = 0;
-  bool is_first = false, is_last = false;  // of its class
+  bool is_first = false, is_last = false;  // first or last token of its class
 };
 struct CausalGraph {
   int64_t num_groups = 0;
   std::vector<CausalToken> tokens;
-  GroupLists groups;  // of each token
+  GroupLists groups;  // groups of each token
 };
 DependencyDepth causal_depth_of(const CausalGraph& graph, int64_t max_steps,
                                 const DepthProgress& progress = {});

@@ -8,7 +8,7 @@
 //                                      head 0 selects    0   2     4   6     8
 //                                      head 1 selects      1   3     5   7     9
 //
-// Dense ("vanilla") attention is the one branch {N, 1}. This module knows no ranks.
+// Dense ("vanilla") attention is the one branch {N, 1}. This module has no ranks.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -20,11 +20,11 @@
 
 namespace longnet {
 
-// With summary_tokens = c > 0 the branch is the other half of the Sparse Transformer's fixed
-// pattern (Child et al., arXiv 1904.10509) instead: every query sees, of each *other* segment, c
-// tokens near its end; head j takes the sub-block [w - c (s + 1), w - c s) with s = offset of the
-// head, so that heads look at distinct ones. Together with the branch {w, 1} of whole segments it
-// is one softmax over the union: no key counts twice.
+// A branch of the pattern. With summary_tokens = c > 0 it is the other half of the Sparse
+// Transformer's fixed pattern (Child et al., arXiv 1904.10509) instead: every query sees, of each
+// *other* segment, c tokens near its end; head j takes the sub-block [w - c (s + 1), w - c s) with
+// s = offset of the head, so that heads see distinct ones. Together with the branch {w, 1} of whole
+// segments it is one softmax over the union: no key counts twice.
 struct DilatedBranch {
   int64_t segment_length = 0;  // w; longer than the sequence means the sequence
   int64_t dilation_rate = 1;   // r; 1 in a summary branch
