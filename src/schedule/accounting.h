@@ -38,7 +38,7 @@ void for_each_query_range(const ShardedProblem& sharded, const Attend& op, Fn fn
 // count their own messages.
 RankAccount account(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
 
-// Over ranks: sums of work, maxima of bytes, messages and memory.
+// Totals over ranks: sums of work, maxima of bytes, messages and memory.
 struct WorldAccount {
   double flops = 0, paper_macs = 0;
   double pairs = 0;
@@ -49,12 +49,12 @@ struct WorldAccount {
     return max_rank_flops > 0 ? flops / (world_size * max_rank_flops) : 1.0;
   }
 };
-// Ranks that stand for a world: all of them, or five from the first to the last when there are
+// Ranks that represent a world: all of them, or five from the first to the last when there are
 // more than `max_ranks` (0: no limit).
 std::vector<Rank> accounted_ranks(int world_size, int max_ranks);
 
-// Over at most `max_ranks` ranks spread over the world (0: all): maxima are then of those, and work
-// is the pattern's.
+// Accounts at most `max_ranks` ranks spread over the world (0: all). If ranks are left out, maxima
+// are over the others, and work is computed from the pattern.
 WorldAccount account(const Schedule& schedule, int max_ranks = 0);
 
 }  // namespace longnet

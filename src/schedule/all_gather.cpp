@@ -2,7 +2,7 @@
 // section 3.3.2).
 //
 // One gather and one attend, at the price of O(N) memory. `head_slice` = s bounds it: K/V heads are
-// gathered s at a time into two buffers in turn, so that slice i + 1 travels while slice i is
+// gathered s at a time into two buffers in turn, so that slice i + 1 is sent while slice i is
 // attended to.
 //
 //   Hkv = 4, s = 2:   gather heads 0 1 -> A   gather heads 2 3 -> B

@@ -1,4 +1,4 @@
-// A ring in both directions: half of the K/V heads travel to the next rank, the other half to the
+// A ring in both directions: half of the K/V heads go to the next rank, the other half to the
 // previous one, so that links which carry both ways at once are used both ways. Same bytes, steps
 // and memory as the ring, and each message is half as large.
 //
@@ -34,7 +34,7 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
     const int64_t bytes = build.largest_kv_bytes(world, s.ring.shard_of);
     for (ShardBuffer& buffer : s.ring.buffers)
       if (world > 1) buffer.slot = build.add_slot(TensorKind::kKeyValue, SlotTag::kKvBuffer, bytes);
-    // The own shard holds all heads side by side; its half is packed to travel.
+    // The own shard holds all heads side by side; its half is packed to be sent.
     ShardBuffer& packed = s.ring.buffers[1];
     s.here = {{packed.slot, s.ring.shard_of(rank)}, -1, &packed};
     if (world > 1 && !sharded.layout.shard(rank).empty())

@@ -34,7 +34,7 @@ class Faults {
 struct Touch {
   SlotView view;
   bool writes;
-  Region region;  // of slots with fixed rows; elsewhere everything
+  Region region;  // rows touched in slots with fixed rows; elsewhere everything
 };
 
 std::vector<Touch> touches(const Op& op, const ShardedProblem& s) {

@@ -104,7 +104,7 @@ void gather_only(RankProgram& p, TokenInterval within) {
       attend->kv.rows.within = within;
 }
 
-TEST(CheckSchedule, ShortGather) {  // all ranks forget the last shard
+TEST(CheckSchedule, ShortGather) {  // all ranks leave out the last shard
   Schedule s = dilated_attention(dilated_problem());
   for (Rank r = 0; r < 4; ++r)
     s = with_fault(s, r, [](RankProgram& p) { gather_only(p, {0, 48}); });
@@ -119,7 +119,7 @@ TEST(CheckSchedule, GatherOfFewerRowsThanTheOthers) {
                "expects");
 }
 
-TEST(CheckSchedule, GatherWithoutTheOwnPiece) {  // nobody packed it
+TEST(CheckSchedule, GatherWithoutTheOwnPiece) {  // no op packs it
   expect_fault(with_fault(dilated_attention(dilated_problem()), 1,
                           [](RankProgram& p) { first<Pack>(p).into.pieces.first = 2; }),
                "cannot pack");
@@ -135,7 +135,7 @@ TEST(CheckSchedule, Deadlock) {  // every rank waits for its predecessor before 
   expect_fault(s, "deadlock");
 }
 
-TEST(CheckSchedule, ReceiveWithoutSend) {  // rank 3 forgets its last send, so rank 0 waits
+TEST(CheckSchedule, ReceiveWithoutSend) {  // rank 3 lacks its last send, so rank 0 waits
   expect_fault(
       with_fault(ring_attention(ring_problem()), 3,
                  [](RankProgram& p) {

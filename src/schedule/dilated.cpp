@@ -1,5 +1,5 @@
 // LongNet's distributed dilated attention (arXiv 2307.02486, section 3): K/V rows are selected
-// before they travel.
+// before they are sent.
 //
 // A segment that lies inside one shard is local. A segment that crosses a border of shards is
 // shared by a group of neighbouring ranks: each packs the K/V rows that the branch selects, the
@@ -30,10 +30,10 @@ namespace {
 struct Part {
   int branch;
   TokenInterval queries;
-  std::optional<RankGroup> group;  // of the ranks that gather; none for local segments
+  std::optional<RankGroup> group;  // ranks that gather; none for local segments
   TokenInterval gathered;          // tokens that the gather covers
   SlotView kv{};
-  OpId ready = -1;  // the gather
+  OpId ready = -1;  // op that gathers the rows
 };
 
 class DilatedProgram {

@@ -34,7 +34,7 @@ RankProgram double_ring_program(const ShardedProblem& sharded, Rank rank, int in
     from_node = start.keys.rows.owners.first / inner;
     run_ring(build, inside, start,
              [&](const ShardVisit& visit) { return output.add_shard(visit); });
-    return -1;  // the inner ring has noted what reads the start
+    return -1;  // the inner ring has listed the op that reads the start
   });
   return build.take();
 }

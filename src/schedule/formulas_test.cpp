@@ -63,7 +63,7 @@ TEST(Formulas, AllGather) {
         ShardedProblem s = problem(p, g, layout);
         expect_sent("all_gather", s, (p - 1) * kv_bytes(kN / p, g), p - 1);
         if (g < 4) continue;
-        s.options.head_slice = 2;  // as many bytes, in a gather per slice
+        s.options.head_slice = 2;  // the same bytes, one gather per slice
         expect_sent("all_gather", s, (p - 1) * kv_bytes(kN / p, g), g / 2 * (p - 1));
       }
       ShardedProblem s = problem(p, g);
@@ -116,7 +116,7 @@ TEST(Formulas, Dilated) {
       }
 }
 
-TEST(Formulas, DoubleRing) {  // as ring, of which (Po - 1) 2 c G d e leave the node
+TEST(Formulas, DoubleRing) {  // bytes of the ring; (Po - 1) 2 c G d e leave the node
   for (const int inner : {1, 2, 4, 8}) {
     ShardedProblem s = problem(8, 4);
     s.options.ring_inner = inner;

@@ -12,7 +12,7 @@
 namespace longnet {
 namespace {
 
-// In the order of the enumerations.
+// Names in the order of the enumerations.
 constexpr std::array<std::string_view, 5> kAllGathers{"native", "ring", "recursive_doubling",
                                                       "bruck", "hierarchical"};
 constexpr std::array<std::string_view, 3> kAllToAlls{"native", "pairwise", "linear"};
@@ -177,8 +177,8 @@ class Lowering {
     std::erase(ops, -1);
     return ops.empty() ? otherwise : ops;
   }
-  // Receives `incoming` once its scratch is free (after op `merged`) and merges it into `into`, of
-  // which it is the only end.
+  // Receives `incoming` once its scratch is free (after op `merged`) and merges it into `into`.
+  // Only the merge, not the receive, stays in `current_`.
   OpId recv_and_merge(Rank from, const SlotView& incoming, const SlotView& into, OpId merged,
                       std::vector<OpId> after) {
     const OpId got = recv(from, incoming, {merged});
@@ -310,8 +310,8 @@ class Lowering {
   RankProgram in_, out_;
   Rank rank_;
   CollectiveChoice choice_;
-  std::vector<std::vector<OpId>> ends_;  // of each op of the input
-  std::vector<OpId> current_;            // ends of the op that is being lowered
+  std::vector<std::vector<OpId>> ends_;  // last ops of each op of the input
+  std::vector<OpId> current_;            // last ops of the op that is being lowered
 };
 
 }  // namespace
@@ -348,7 +348,7 @@ std::vector<std::string> collectives_used(const Schedule& schedule,
 std::string why_not_collective(const Schedule& schedule, std::string_view name,
                                const CollectiveChoice& choice) {
   if (name == "native") return {};
-  std::map<int, std::string> instead;  // by group size
+  std::map<int, std::string> instead;  // what runs instead, by group size
   for (const auto& [size, kind, algorithm] : used_by(schedule, choice)) {
     if (name == algorithm) return {};
     instead[size] = concat(kind, " runs by ", algorithm);

@@ -1,6 +1,6 @@
 // A distributed attention algorithm as data: a Schedule gives each rank a RankProgram, buffer slots
 // and ops with dependencies. The checker, the accountant, the printer and every executor read the
-// same program; none of them knows an algorithm.
+// same program; none of them depends on an algorithm.
 //
 //   ring, P = 4, rank 1 (its own K/V rows are in slot kv, buffers A and B take the others'):
 //     0 attend q x kv(1) -> output                 3 attend q x A(0) -> partial   (after 2)
@@ -131,7 +131,7 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 };
 
-// kPartial: O and LSE, fp32. kResult: O alone, rounded to the storage type, as it travels when
+// kPartial: O and LSE, fp32. kResult: O alone, rounded to the storage type, as it is sent when
 // nothing is merged into it any more.
 enum class TensorKind { kQuery, kKeyValue, kPartial, kResult };
 inline bool holds_o(TensorKind kind) {
@@ -195,7 +195,7 @@ struct Recv {
   Rank from;
   SlotView what;
 };
-// In place: piece i of `into` belongs to member i, and the own piece is there already.
+// Gathers in place: piece i of `into` belongs to member i; the own piece is there already.
 struct AllGather {
   RankGroup group;
   SlotView into;
@@ -205,8 +205,8 @@ struct AllToAll {
   RankGroup group;
   SlotView from, into;
 };
-// In place, on partials: piece i of `what` of all members is merged on member i. Always lowered
-// before it runs.
+// Merges partials in place: piece i of `what` of all members, on member i. Always lowered before it
+// runs.
 struct ReduceScatter {
   RankGroup group;
   SlotView what;

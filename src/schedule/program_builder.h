@@ -64,7 +64,7 @@ class ProgramBuilder {
   // Bytes of the largest K/V slice among slice_of(0 .. count - 1).
   template <class SliceOf>
   int64_t largest_kv_bytes(int count, const SliceOf& slice_of) const {
-    // In other layouts than the zigzag none has more than the first.
+    // Only in a zigzag layout can a slice be larger than the first.
     const int differing = sharded_.layout.kind() == LayoutKind::kZigzag ? count : 1;
     int64_t bytes = 0;
     for (int i = 0; i < differing; ++i)
@@ -83,7 +83,7 @@ class ProgramBuilder {
   RankProgram take() { return std::move(program_); }
 
  private:
-  // From the first token of some ranks to their last one.
+  // Returns the interval from the first token of some ranks to their last one.
   TokenInterval span_of(const RankGroup& ranks) const {
     TokenInterval span{sharded_.problem.seq_len, 0};
     for (int i = 0; i < ranks.count; ++i)

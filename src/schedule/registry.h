@@ -15,7 +15,7 @@ enum class CollectiveUse { kNone, kAllGather, kAllToAll };
 struct AlgorithmInfo {
   std::string_view name;
   std::string_view summary;  // one line for --help
-  PatternKind pattern;       // of a config: the one that it computes
+  PatternKind pattern;       // kind of pattern that it computes
   CollectiveUse collectives;
   Schedule (*make)(const ShardedProblem&);
   // Empty when the algorithm can run this, else the reason.
@@ -24,8 +24,8 @@ struct AlgorithmInfo {
   // rank moved by k around the ring of P: same ops, bytes and pairs. P when no two ranks are alike.
   // A test holds it against the programs (simulate/period_test.cpp).
   int (*period)(const ShardedProblem&);
-  // Its options with what it really uses in place of 0 ("the algorithm chooses") and of values that
-  // change nothing; as given where they are not supported.
+  // Returns the options with the values really used in place of 0 ("the algorithm chooses") and of
+  // values that change nothing; as given where they are not supported.
   AlgorithmOptions (*effective_options)(const ShardedProblem&) = [](const ShardedProblem& s) {
     return s.options;
   };
@@ -47,7 +47,7 @@ Schedule bidirectional_ring_attention(const ShardedProblem& sharded);
 Schedule double_ring_attention(const ShardedProblem& sharded);
 int double_ring_inner(const ShardedProblem& sharded);  // Pi
 Schedule query_gather_attention(const ShardedProblem& sharded);
-// Also the Sparse Transformer's pattern, whose summary rows go to every rank.
+// Computes the Sparse Transformer's pattern too, whose summary rows go to every rank.
 Schedule dilated_attention(const ShardedProblem& sharded);
 
 }  // namespace longnet

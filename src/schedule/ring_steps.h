@@ -18,7 +18,7 @@
 
 namespace longnet {
 
-// A slot that shards come into, and the ops that the next arrival must wait for.
+// A slot that receives shards, and the ops that the next arrival must wait for.
 struct ShardBuffer {
   int slot = -1;
   std::vector<OpId> uses = {};
@@ -32,8 +32,8 @@ struct ShardVisit {
 };
 
 struct Ring {
-  RankGroup members;  // by position
-  int position = 0;   // the own one
+  RankGroup members;  // ranks of the ring, by position
+  int position = 0;   // position of this rank
   std::function<Slice(int)> shard_of;
   int direction = 1;  // -1: shards travel to lower positions
   std::array<ShardBuffer, 2> buffers = {};
@@ -42,7 +42,7 @@ struct Ring {
   int behind(int steps) const {
     return (position + members.count - direction * steps) % members.count;
   }
-  // As many buffers as the ring needs, each for the largest shard.
+  // Adds as many buffers as the ring needs, each for the largest shard.
   void add_buffers(ProgramBuilder& build, int64_t bytes) {
     for (int i = 0; i < std::min(2, members.count - 1); ++i)
       buffers[size_t(i)].slot = build.add_slot(TensorKind::kKeyValue, SlotTag::kKvBuffer, bytes);
@@ -58,7 +58,7 @@ inline ShardVisit pass_on(ProgramBuilder& build, Ring& ring, const ShardVisit& h
   ShardVisit next{{buffer.slot, ring.shard_of(ring.behind(step + 1))}, -1, &buffer};
   if (build.is_empty(next.keys.rows)) return next;
   next.ready = build.add(Recv{ring.members[ring.behind(1)], next.keys}, std::move(buffer.uses));
-  buffer.uses = {next.ready};  // even if nobody reads it, the next one must wait for it
+  buffer.uses = {next.ready};  // the next receive waits for it even if no op reads it
   return next;
 }
 

@@ -1,4 +1,4 @@
-// Memory layout of the rows of a Slice: the one place that knows it.
+// Memory layout of the rows of a Slice, defined here alone.
 //
 // A slice is stored piece after piece, one per owner (and head part). Inside a piece everything is
 // counted in rows:
@@ -46,9 +46,9 @@ class RowMap {
     Rank owner;
     HeadRange heads;
     TokenRanges tokens;
-    int64_t byte_offset = 0;    // in the slot
-    int64_t rows = 0;           // of one tensor: all sequences of the batch, all heads or streams
-    int64_t rows_per_item = 0;  // of one sequence
+    int64_t byte_offset = 0;    // offset in the slot
+    int64_t rows = 0;           // rows of one tensor: the whole batch, all heads or streams
+    int64_t rows_per_item = 0;  // rows of one sequence
     std::vector<int64_t> stream_begin = {};  // first row of each stream; empty for kEveryRow
   };
   const std::vector<Piece>& pieces() const { return pieces_; }

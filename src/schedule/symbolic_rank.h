@@ -26,7 +26,7 @@ struct Region {
 // Content of a piece; the lists are for partials only.
 struct PieceState {
   bool valid = false;
-  bool has_lse = true;  // of a partial: false when it was made of a result
+  bool has_lse = true;  // partials: false when made from a result
   std::vector<Contribution> sum;
   std::vector<Region> initialised;
   void add(const std::vector<Contribution>& more) {
@@ -66,7 +66,7 @@ class SymbolicRank {
   const ShardedProblem& sharded_;
   Rank rank_;
   std::vector<SlotState> slots_;
-  std::vector<TensorKind> kinds_;  // of the slots
+  std::vector<TensorKind> kinds_;  // kinds of the slots
 };
 
 }  // namespace longnet

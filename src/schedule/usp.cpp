@@ -2,8 +2,8 @@
 // ranks, a ring over the Pr = P / Pu groups. Pu = P is Ulysses (Jacobs et al., arXiv 2309.14509).
 //
 // Inside a group an all-to-all turns "my tokens, all heads" into "the group's tokens, my heads";
-// attention then needs no other rank's heads; a second all-to-all turns the output back. With K/V
-// rows of other groups left, they travel around the ring of ranks that hold the same heads.
+// attention then needs no other rank's heads; a second all-to-all turns the output back. K/V rows
+// of other groups go around the ring of ranks that hold the same heads.
 //
 //   P = 4, Pu = 2, H = 4                     rank 0   rank 1   rank 2   rank 3
 //     before:            tokens of ranks     0        1        2        3         all heads
@@ -12,7 +12,7 @@
 //     ring step:         K/V of ranks        2 3      2 3      0 1      0 1       the same heads
 //
 // The output comes back as a result: O in the storage type, as implementations send it. Its LSE
-// stays on the rank that attended (where a backward pass wants it).
+// stays on the rank that attended (where a backward pass needs it).
 //
 // Pu need not divide H: rank i of a group has part i of the heads (part_begin). A K/V head that
 // query heads of two ranks share goes to both.
