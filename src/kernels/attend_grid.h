@@ -35,7 +35,7 @@ struct KvRun {
   const void* v = nullptr;  // same stride as k
   int64_t row_stride = 0, rows = 0;
   int64_t first_token = 0, token_step = 1;
-  GridVector step_bytes{};  // from this run of a task to that of the next one in the grid
+  GridVector step_bytes{};  // distance to the same run of the grid's next task
 };
 
 // Row i of O at o + i * o_stride (floats), its LSE at lse[i * lse_stride].
@@ -113,7 +113,7 @@ struct AttendGrid {
   GridVector q_step_bytes{}, o_step{}, lse_step{};  // bytes, floats, floats; keys: KvRun
 
   int64_t size() const { return count[0] * count[1] * count[2] * count[3]; }
-  GridVector place(int64_t i) const;  // of task number i; the first dimension fastest
+  GridVector place(int64_t i) const;  // place of task i; the first dimension fastest
   AttendTask at(const GridVector& place) const;
   AttendTask at(int64_t i) const { return at(place(i)); }
 };

@@ -1,6 +1,6 @@
 // Kernels of one device on rows that are already there: attend, merge, pack.
 //
-// The kernels know rows, strides and positions, and nothing of branches, ranks or schedules. A
+// The kernels use rows, strides and positions, and nothing of branches, ranks or schedules. A
 // dilated segment of head j is a QueryRun and a KvRun with row_stride = dilation_rate * num_heads *
 // head_dim: no copy. Rows that were gathered from several ranks are several KvRuns of one task.
 //
@@ -74,12 +74,11 @@ inline std::string why_head_dim_unsupported(int64_t head_dim, int64_t most) {
   return concat("head_dim must be a multiple of 8 from 8 to ", most, ", is ", head_dim);
 }
 
-// Simple enough to be obviously right: reference/row_oracle.h for each query row. Slow; allocates.
+// reference/row_oracle.h for each query row: simple enough to be obviously right. Slow; allocates.
 std::unique_ptr<AttentionKernel> make_reference_kernel();
 // Exact, tiled, fp32 arithmetic over fp32 or bf16 storage (see cpu/attend_simd.h).
 std::unique_ptr<AttentionKernel> make_cpu_kernel();
-// Kernels by name: "reference" (double arithmetic, slow, obvious) and "cpu" (Highway, the fast
-// one).
+// Names of the kernels: "reference" (double arithmetic, slow) and "cpu" (Highway, fast).
 std::vector<std::string> kernel_names();
 // Throws UsageError naming the known kernels when `name` is not one of them.
 std::unique_ptr<AttentionKernel> make_kernel(std::string_view name);

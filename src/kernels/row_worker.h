@@ -48,7 +48,7 @@ LONGNET_HOST_DEVICE inline uint64_t row_name(uint32_t tensor, int64_t head, int6
   return mix64(uint64_t(token) * 0x9E3779B97F4A7C15u + (uint64_t(head) << 2 | tensor));
 }
 
-inline constexpr uint32_t kOutputTensor = 3;  // beside those of enum Tensor
+inline constexpr uint32_t kOutputTensor = 3;  // follows the values of enum Tensor
 
 // Hash of an output row whose words hash to `words` and whose LSE has these bits (0 without one).
 LONGNET_HOST_DEVICE inline uint64_t output_row_hash(uint64_t words, uint32_t lse_bits, int64_t head,
@@ -95,7 +95,7 @@ class RowWorker {
   virtual void poison(std::span<std::byte> bytes, int threads) const = 0;
 };
 
-// For rows in the memory of the host.
+// Makes the worker for rows in host memory.
 std::unique_ptr<RowWorker> make_cpu_row_worker();
 
 }  // namespace longnet

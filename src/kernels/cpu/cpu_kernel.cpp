@@ -110,7 +110,7 @@ class CpuKernel final : public AttentionKernel {
 // ---- RowWorker: cuts rows into pieces that stay in a cache between fill and digest ----
 
 constexpr int64_t kWorkRows = 1024;                 // 128 KB of bf16 at d = 64: half of an L2
-constexpr int64_t kPoisonBytes = int64_t{4} << 20;  // of poison
+constexpr int64_t kPoisonBytes = int64_t{4} << 20;  // bytes of one call of memset
 
 class CpuRowWorker final : public RowWorker {
  public:
@@ -133,7 +133,7 @@ class CpuRowWorker final : public RowWorker {
                  std::span<OutputSummary> summaries) const override {
     check(summaries.size() == tasks.size(), "summaries: ", summaries.size(),
           ", tasks: ", tasks.size());
-    std::vector<std::pair<size_t, OutputRows>> pieces;  // of tasks, by their numbers
+    std::vector<std::pair<size_t, OutputRows>> pieces;  // (number of the task, some of its rows)
     for (size_t t = 0; t < tasks.size(); ++t)
       for (int64_t at = 0; at < tasks[t].rows; at += kWorkRows) {
         OutputRows& rows = pieces.emplace_back(t, tasks[t]).second;

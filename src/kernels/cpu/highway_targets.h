@@ -1,6 +1,6 @@
 // Included before <hwy/highway.h> in each file of this folder: the instruction sets to compile for.
 // On x86: AVX-512 ("AVX3"), AVX2 and, for CPUs without either, plain scalar code; SSE has no FMA.
-// Vectors of unknown size (SVE, RVV) cannot stand in arrays, which the register tiles need.
+// Vectors of unknown size (SVE, RVV) cannot be in arrays, which the register tiles need.
 #pragma once
 
 #define HWY_DISABLED_TARGETS \

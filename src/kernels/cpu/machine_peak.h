@@ -1,5 +1,5 @@
-// What this machine's cores can do: their instruction sets, and their peak arithmetic and memory
-// bandwidth, measured: the base of every "share of peak".
+// Instruction sets of this machine's cores, and their peak arithmetic and memory bandwidth,
+// measured: the base of every "share of peak".
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,8 +14,8 @@ std::vector<std::string> simd_targets();
 // The instruction set that the cpu kernel runs on now.
 std::string simd_target();
 
-// While it lives, the whole process uses the named instruction set. Throws UsageError on a name
-// that simd_targets() does not list. Not for use while kernels run.
+// Makes the whole process use the named instruction set until it is destroyed. Throws UsageError on
+// a name that simd_targets() does not list. Not for use while kernels run.
 class ScopedSimdTarget {
  public:
   explicit ScopedSimdTarget(const std::string& name);

@@ -119,7 +119,7 @@ HWY_INLINE TileFunction tile_function(int64_t rows, int64_t vectors) {
 
 // ---- keys of a panel, packed as fp32 for the register tiles ----
 //
-// K is transposed, so that a vector holds one coordinate of kLanes keys; columns stand in groups of
+// K is transposed, so that a vector holds one coordinate of kLanes keys; columns lie in groups of
 // kTileWidth: k[group][head_dim][kTileWidth]. V keeps its rows: v[group][kPanelKeys][group width].
 // The cost is that of about 4 query rows per panel.
 
@@ -149,7 +149,7 @@ struct ColumnGroups {
   int64_t width(int64_t g) const { return begin(g + 1) - begin(g); }
 };
 
-// Tiles read whole vectors of keys, which must hold numbers: the last key stands for those that a
+// Tiles read whole vectors of keys, which must hold numbers: the last key replaces those that a
 // panel lacks.
 template <class Storage>
 HWY_INLINE const Storage* key_row(const KeyPanel& panel, int64_t key) {

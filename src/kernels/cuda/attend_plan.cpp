@@ -35,7 +35,7 @@ void plan_tasks(std::span<const AttendGrid> grids, bool causal, Lists& lists) {
     check(q.rows < (int64_t{1} << 30), "a task of ", q.rows, " rows");
     std::vector<KvRun> runs = grid->task.kv.list();
     std::erase_if(runs, [](const KvRun& run) { return run.rows == 0; });
-    std::vector<KeyLimit> limits;  // all tasks of a grid see their keys alike
+    std::vector<KeyLimit> limits;  // the same for all tasks of a grid
     for (const KvRun& run : runs) limits.push_back(key_limit(q, run, causal));
     lists.enter(*grid, runs);
     for (int64_t i = 0; i < grid->size(); ++i) {
@@ -60,7 +60,7 @@ void plan_tasks(std::span<const AttendGrid> grids, bool causal, Lists& lists) {
 
 // ---- cuda ----
 
-// Positions ascend through all runs: then the keys that a query sees are the first ones.
+// True when positions ascend through all runs: a query then sees the first keys.
 bool ascending(std::span<const KvRun> runs) {
   int64_t last = std::numeric_limits<int64_t>::min();
   for (const KvRun& run : runs) {
@@ -108,7 +108,7 @@ class TileLists {
   }
 
  private:
-  bool causal_, prefix_ = false;  // what the grid's rows see are their tasks' first keys
+  bool causal_, prefix_ = false;  // prefix_: rows see the first keys of their task
   int rows_per_tile_;
 };
 
@@ -222,7 +222,7 @@ class GroupLists {
  private:
   struct Run {
     GridViews k, v;
-    int64_t index;  // in a progression, which takes the place of the grid's first dimension
+    int64_t index;  // in a progression, which replaces the grid's first dimension
   };
 
   // Equal rows of several grids share their views.
@@ -243,10 +243,10 @@ class GroupLists {
 
   bool causal_;
   GroupTiling tiling_;
-  GridViews queries_;      // of the grid
-  std::vector<Run> runs_;  // of the grid
+  GridViews queries_;      // views of the grid's queries
+  std::vector<Run> runs_;  // key runs of the grid
   std::map<std::tuple<TensorView, GridVector, GridVector>, GridViews> known_;
-  using Load = std::pair<int64_t, int>;  // so far, block
+  using Load = std::pair<int64_t, int>;  // cost of the tiles so far, block
   std::priority_queue<Load, std::vector<Load>, std::greater<>> least_;
   std::vector<std::vector<GroupTile>> of_block_;
 };

@@ -39,7 +39,7 @@ TilePlan plan_tiles(std::span<const AttendGrid> grids, bool causal, int rows_per
 // offset]. Segments of the next sequence of a batch go on where those of the last one end; where
 // they do not, each sequence has a view of its own.
 struct TensorView {
-  bool of_queries = false;  // else of keys or values
+  bool of_queries = false;  // false: of keys or values
   const void* first = nullptr;
   int64_t rows = 0, row_stride = 0;
   int64_t count[3] = {1, 1, 1}, step_bytes[3] = {0, 0, 0};
@@ -53,8 +53,8 @@ struct GroupPlan {
   std::vector<int32_t> block_begin;
 };
 struct GroupTiling {
-  int rows, keys;  // of a tile
-  int blocks;      // at most
+  int rows, keys;  // per tile
+  int blocks;      // maximum
 };
 // Tiles are given, in order, each to the block with the least to do so far: neighbours in that
 // order run at the same time and share their keys in the L2 cache. Throws Error as plan_tiles.

@@ -108,7 +108,7 @@ TEST(GroupPlanTest, NoMoreBlocksThanTiles) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(plan.views[i].of_queries, i == 0);
 }
 
-// Where a view's place leads, in bytes from its first row.
+// Returns the address of a place in a view.
 const void* address(const GroupPlan& plan, const ViewPlace& place) {
   const TensorView& view = plan.views.at(size_t(place.view));
   const auto* at = static_cast<const std::byte*>(view.first);

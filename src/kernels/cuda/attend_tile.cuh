@@ -14,8 +14,7 @@
 
 namespace longnet {
 
-// Addresses that a lane gives to ldmatrix.x4. Matrices come in the order in which the operands want
-// them.
+// Addresses that a lane gives to ldmatrix.x4. Matrices come in the order of the operands.
 //   A (16 rows x 16 dims):  rows 0-7 | rows 8-15 of the first 8 dims, then of the last 8
 //   B of P V (16 keys x 16 dims), transposed on the way: dims 0-7: keys 0-7 | 8-15, then dims 8-15
 template <class Shape>
@@ -67,7 +66,7 @@ class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Elemen
     }
   }
 
-  // Keys [key, key + kKeys) of the task are in stage `stage`; `cursor` stands at or before them.
+  // Keys [key, key + kKeys) of the task are in stage `stage`; `cursor` is at or before them.
   __device__ __forceinline__ void step(const TileInputs& in, const TileRef& tile, int stage,
                                        int64_t key, const RunCursor& cursor) {
     Scores s;
@@ -228,7 +227,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
   int stage = 0;
   for (int64_t key = 0; key < tile.keys; key += Shape::kKeys, stage ^= 1) {
     wait_for_copies();
-    __syncthreads();  // the tile has arrived for all, and nobody reads the other stage any more
+    __syncthreads();  // the tile has arrived for all, and no warp reads the other stage now
     if (key + Shape::kKeys < tile.keys) {
       ahead.advance_to(key + Shape::kKeys);
       load_keys<Shape>(shared, in, tile, stage ^ 1, key + Shape::kKeys, ahead);

@@ -17,9 +17,9 @@ struct CompiledShape {
   std::string_view name;
   DeviceElement element;
   void (*kernel)(Inputs);     // a __global__ function
-  int head_dim;               // largest that fits
-  int rows, keys;             // of a tile
-  int threads, shared_bytes;  // of a block
+  int head_dim;               // the largest that fits
+  int rows, keys;             // per tile
+  int threads, shared_bytes;  // per block
 };
 template <class Shape, class Element, class Inputs>
 constexpr CompiledShape<Inputs> compiled_shape(std::string_view name, void (*kernel)(Inputs)) {

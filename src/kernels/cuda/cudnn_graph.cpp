@@ -51,7 +51,7 @@ class Graph4D {
   Ref scalar(Uid uid) {
     return tensor(uid, CUDNN_DATA_FLOAT, {1, 1, 1, 1}, {1, 1, 1, 1}, {.by_value = true});
   }
-  // A virtual [outer][inner][rows][columns].
+  // A virtual tensor [outer][inner][rows][columns].
   Ref between(cudnnDataType_t type, int64_t columns) {
     return tensor(next_uid_++, type, {s_.outer, s_.inner, s_.rows, columns},
                   {s_.inner * s_.rows * columns, s_.rows * columns, columns, 1},
@@ -126,7 +126,7 @@ class Graph4D {
 
   SdpaShape s_;
   int64_t next_uid_ = kFirstVirtual;
-  std::deque<Descriptor> keep_;  // which stay where they are
+  std::deque<Descriptor> keep_;  // a deque: pointers to them stay valid
   std::vector<cudnnBackendDescriptor_t> ops_;
   Descriptor* operations_ = nullptr;
 };
@@ -221,7 +221,7 @@ std::string version_text(int64_t v) {  // 90800 -> "9.8.0"
 // description of the device.
 class GraphPlan final : public SdpaPlan {
  public:
-  // `lse_alignment`: that the plan may rely on.
+  // `lse_alignment`: bytes that the plan may rely on.
   GraphPlan(const SdpaShape& shape, int64_t lse_alignment, bool by_handle)
       : shape_(shape),
         lse_alignment_(lse_alignment),

@@ -1,6 +1,6 @@
-// Does cuDNN offer engines for every dilated view on H200 and A100? Device descriptions stand in
-// for the devices; nothing is run. Needs libcudnn.so.9 and a libcuda.so.1, if only the toolkit's
-// stub: ctest puts that on the library path (see kernels/CMakeLists.txt).
+// Tests that cuDNN offers engines for every dilated view on H200 and A100. Device descriptions
+// replace the devices; nothing is run. Needs libcudnn.so.9 and a libcuda.so.1, if only the
+// toolkit's stub: ctest puts that on the library path (see kernels/CMakeLists.txt).
 #include "kernels/cuda/cudnn_graph.h"
 
 #include <gtest/gtest.h>

@@ -18,7 +18,7 @@
 
 namespace longnet {
 
-// Storage of rows. Configs and the generator know bf16; kernels take fp16 as well.
+// Storage of rows. Configs and the generator use bf16; kernels take fp16 as well.
 enum class DeviceElement { kBFloat16, kFloat16, kFloat32 };
 
 struct DeviceAttendOptions {
@@ -38,7 +38,7 @@ class DeviceKernel {
  public:
   virtual ~DeviceKernel() = default;
   virtual std::string_view name() const = 0;
-  // Empty when the kernel can do it, else the reason, for people. Looks at no device.
+  // Empty when the kernel supports these options, else the reason. Uses no device.
   virtual std::string why_unsupported(const DeviceAttendOptions& options) const = 0;
   // True when options.merge is taken; else the caller merges with its own launch.
   virtual bool merges() const = 0;
@@ -48,9 +48,9 @@ class DeviceKernel {
                            MemoryLedger& ledger) const = 0;
 };
 
-// "cuda" (own, mma.sync), "cudnn" (backend graph API), "gather" (pack, dense attention, scatter:
-// the ablation that shows what the strided view saves), and, in builds with
-// LONGNET_CUDA_SM90A alone, "cuda_sm90a" (own, TMA and wgmma). Builds without CUDA know the others.
+// Names of the kernels: "cuda" (own, mma.sync), "cudnn" (backend graph API), "gather" (pack, dense
+// attention, scatter: the ablation that shows what the strided view saves) and, in builds with
+// LONGNET_CUDA_SM90A alone, "cuda_sm90a" (own, TMA and wgmma). Builds without CUDA list the others.
 std::vector<std::string> device_kernel_names();
 bool is_device_kernel(std::string_view name);
 // Empty when the kernel can run such attention, else why not. Needs neither a device nor a build
@@ -74,14 +74,14 @@ std::string why_sm90a_absent();
 std::vector<std::string> sm90a_kernel_shapes(int64_t head_dim);
 std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view shape = {});
 
-// `cudnn`: scaled-dot-product attention of cuDNN on strided views, as a yardstick. Empty when the
+// `cudnn`: scaled-dot-product attention of cuDNN on strided views, to compare with. Empty when the
 // library is there, of the headers' major version and 9.8 or newer, else why not and what to do.
 std::string why_cudnn_absent();
 // "9.14.0 (headers 9.14.0)", or why not.
 std::string describe_cudnn();
 std::unique_ptr<DeviceKernel> make_cudnn_kernel();
 
-// `gather`: what published implementations do. Q, K and V rows of each task are packed into dense
+// `gather`, as published implementations do it: Q, K and V rows of each task are packed into dense
 // buffers, which `dense` attends to, O and LSE are scattered back. It exists to be compared with.
 std::unique_ptr<DeviceKernel> make_gather_kernel(std::unique_ptr<DeviceKernel> dense);
 

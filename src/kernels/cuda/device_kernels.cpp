@@ -10,16 +10,16 @@ namespace {
 struct NamedKernel {
   std::string_view name;
   int64_t max_head_dim;
-  std::string (*why_absent)();  // on this machine; empty: it is there
+  std::string (*why_absent)();  // reason on this machine; empty: it is present
   std::unique_ptr<DeviceKernel> (*make)();
 };
 
-std::string never() { return ""; }
+std::string always_present() { return ""; }
 
 constexpr NamedKernel kKernels[] = {
-    {"cuda", 256, never, [] { return make_cuda_kernel(); }},
+    {"cuda", 256, always_present, [] { return make_cuda_kernel(); }},
     {"cudnn", 128, why_cudnn_absent, make_cudnn_kernel},
-    {"gather", 256, never, [] { return make_gather_kernel(make_cuda_kernel()); }},
+    {"gather", 256, always_present, [] { return make_gather_kernel(make_cuda_kernel()); }},
 #ifdef LONGNET_CUDA_SM90A
     {"cuda_sm90a", 128, why_sm90a_absent, [] { return make_sm90a_kernel(); }},
 #endif

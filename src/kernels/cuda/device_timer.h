@@ -22,7 +22,7 @@ struct TimerOptions {
 };
 
 struct DeviceTiming {
-  std::vector<double> samples_s;  // of one launch
+  std::vector<double> samples_s;  // seconds of one launch
   double median_s = 0, min_s = 0;
   int launches_per_sample = 1;
   bool graph = false;

@@ -6,7 +6,7 @@
 namespace longnet {
 namespace {
 
-// What identifies a task's keys: their first run and the number of runs. Tasks with the same keys
+// Identifies a task's keys by their first run and the number of runs. Tasks with the same keys
 // (many query runs of a segment) share one copy.
 using KeysId = std::pair<const void*, size_t>;
 KeysId id_of(const KeyRuns& keys) { return {keys[0].k, keys.size()}; }

@@ -51,7 +51,7 @@ class KeyTiles {
   __device__ __forceinline__ const GroupRun& run(const GroupInputs& in) const {
     return in.runs[run_];
   }
-  __device__ __forceinline__ int key() const { return key_; }  // of the run, the tile's first
+  __device__ __forceinline__ int key() const { return key_; }  // the tile's first key in the run
   __device__ __forceinline__ bool all_visible() const { return key_ + kKeys <= seen_by_all_; }
   // Columns of the tile that `row` of the task sees; may be negative or beyond kKeys.
   __device__ __forceinline__ int limit(const GroupInputs& in, int row) const {
@@ -103,7 +103,7 @@ struct BlockMemory {
           : "memory");
     } while (done == 0);
   }
-  // By one lane of each warp.
+  // Arrives at a barrier by one lane of each warp.
   __device__ __forceinline__ void arrive(int barrier) const {
     if (threadIdx.x % 32 == 0)
       asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at(barrier)) : "memory");
@@ -132,7 +132,7 @@ class Producer : public BlockMemory<Shape> {
       const GroupTile tile = in.tiles[i];
       const GroupTask& task = in.tasks[tile.task];
       KeyTiles<Shape::kKeys> keys(task, tile.row, last_row(task, tile.row, Shape::kRows));
-      // In the order in which the consumers want them: K0 Q K1 V0 K2 V1 ... A place for values is
+      // Loads in the order in which consumers use them: K0 Q K1 V0 K2 V1 ... A place for values is
       // free later than one for keys, which must not wait for it.
       bool first = true;
       RingPlace<Shape::kStages> last{};
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                                  Shape::kAlignment};
   if (threadIdx.x == 0) block.init_all();
   __syncthreads();
-  const int group = __shfl_sync(0xFFFFFFFFu, int(threadIdx.x) / 128, 0);  // one per warp: says it
+  const int group = __shfl_sync(0xFFFFFFFFu, int(threadIdx.x) / 128, 0);  // uniform per warp
   if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kProducerRegisters));
     if (threadIdx.x == 0) Producer<Shape>(block.shared, in.maps).run(in);

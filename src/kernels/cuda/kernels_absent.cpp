@@ -1,4 +1,4 @@
-// Builds without CUDA: the names are known, nothing can be made.
+// Builds without CUDA: the names are listed, no kernel can be made.
 #include "kernels/cuda/device_kernel.h"
 
 namespace longnet {

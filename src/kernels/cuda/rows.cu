@@ -7,7 +7,7 @@
 namespace longnet {
 namespace {
 
-constexpr int64_t kMostBlocks = 4096;  // of kernels that loop over a flat range
+constexpr int64_t kMostBlocks = 4096;  // in kernels that loop over a flat range
 
 template <class Task>
 std::vector<RowTile> row_tiles(std::span<const Task> tasks, int rows_per_tile) {

@@ -28,7 +28,7 @@ Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t
                        MemoryLedger& ledger);
 
 // Dense 16-bit rows become the O of `into`, times a factor. A row whose LSE, already in its place,
-// is the lowest float's neighbourhood or NaN saw no key: it becomes O = 0, LSE = -inf.
+// is NaN or next to the lowest float saw no key: it becomes O = 0, LSE = -inf.
 struct WidenTask {
   const void* from;
   PartialRun into;
@@ -43,7 +43,7 @@ Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t he
                       DeviceElement stored, MemoryLedger& ledger);
 
 // RowWorker on the calling thread's GPU: tasks hold addresses of the device. Calls return when the
-// device has finished; `threads` means nothing to it.
+// device has finished; `threads` is ignored.
 std::unique_ptr<RowWorker> make_device_row_worker();
 
 void fill_floats(float* at, int64_t count, float value, const Stream& stream);

@@ -10,7 +10,7 @@ namespace longnet {
 namespace {
 
 constexpr int64_t kElement = 2;      // bytes
-constexpr int64_t kLongest = 32768;  // of a dimension: grids have 65535 blocks in two directions
+constexpr int64_t kLongest = 32768;  // per dimension: grids have 65535 blocks in two directions
 
 KvRun keys_of(const KvRun& kv, int64_t first, int64_t count) {
   const int64_t bytes = first * kv.row_stride * kElement;

@@ -1,7 +1,7 @@
 // Grids of attention tasks as cuDNN takes them: one query run against one key run, masks by index,
 // on a 4-D strided view.
 //
-// cuDNN wants [batch][heads][rows][head_dim] with any strides. Segments, offsets, heads and
+// cuDNN takes [batch][heads][rows][head_dim] with any strides. Segments, offsets, heads and
 // sequences are four dimensions beside the rows: each place along the shorter ones is a view of its
 // own.
 //
@@ -18,12 +18,12 @@
 
 namespace longnet {
 
-// Which keys of a run a mask leaves to row i: all, those with index <= i, or those with index < i;
-// none at all; or what cuDNN has no mask for.
+// The keys of a run that a mask leaves to row i: all, those with index <= i, those with index < i,
+// or none. kOther: a mask that cuDNN does not have.
 enum class ViewMask { kNone, kUpToOwn, kBeforeOwn, kEverything, kOther };
 
 struct StridedView {
-  AttendGrid grid;  // of two dimensions; its tasks have one key run each, which is `kv`
+  AttendGrid grid;  // two dimensions; its tasks have one key run each, which is `kv`
   KvRun kv;
   ViewMask mask = ViewMask::kNone;
 };
@@ -35,7 +35,7 @@ std::vector<StridedView> strided_views(const AttendGrid& grid, const KvRun& kv, 
 struct SdpaShape {
   int64_t outer = 1, inner = 1, rows = 0, keys = 0, head_dim = 64;
   std::array<int64_t, 3> q{}, k{}, o{}, lse{};       // V: as K
-  DeviceElement element = DeviceElement::kBFloat16;  // of Q, K, V and O; LSE is fp32
+  DeviceElement element = DeviceElement::kBFloat16;  // type of Q, K, V and O; LSE is fp32
   ViewMask mask = ViewMask::kNone;
   auto operator<=>(const SdpaShape&) const = default;
 };
@@ -44,17 +44,17 @@ struct SdpaShape {
 // stride of a dimension of one element does not matter, but cuDNN requires a positive one.
 SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim, DeviceElement element);
 
-// Empty when every address that the strides reach is 16-byte aligned, given aligned pointers: plans
-// are built without a word for others.
+// Empty when every address that the strides reach is 16-byte aligned, given aligned pointers: cuDNN
+// builds plans for others without an error.
 std::string why_misaligned(const SdpaShape& shape);
 
 // Returns the form that a causal mask in global positions takes over the indices of two runs.
 ViewMask causal_mask(const QueryRun& q, const KvRun& kv);
 
-// A causal task in parts, some of its rows with the keys that they may see (in `lists`), whose
-// masks are none, or one of the above: rows are cut where a run of keys begins behind them, runs
-// where the first row stops to see all of them. Only where rows and keys are equally far apart;
-// other masks stay kOther. Of 16-bit elements.
+// Cuts a causal task into parts: some of its rows with the keys that they may see (in `lists`),
+// masked as kNone or by index. Rows are cut where a run of keys begins behind them, runs where the
+// first row stops to see all of them. Only where rows and keys are equally far apart; other masks
+// stay kOther. Elements have 16 bits.
 //
 //   zigzag: rows at 8 .. 11, keys at 0 .. 15  ->  keys 0 .. 7 (all), 8 .. 15 (up to own)
 std::vector<AttendTask> cut_at_diagonals(const AttendTask& task, KvLists& lists);

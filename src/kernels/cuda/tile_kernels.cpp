@@ -23,7 +23,7 @@ namespace {
 template <class Inputs>
 using Shapes = std::span<const CompiledShape<Inputs>>;
 
-// Those of the smallest padded head dimension that fits.
+// Returns the shapes of the smallest padded head dimension that fits.
 template <class Inputs>
 std::vector<CompiledShape<Inputs>> fitting_shapes(Shapes<Inputs> shapes, DeviceElement element,
                                                   int64_t head_dim) {
@@ -82,7 +82,7 @@ Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOpt
 // ---- cuda_sm90a ----
 
 constexpr int kSharesWhenConcurrent = 4;  // blocks per multiprocessor, one after the other
-constexpr uint32_t kBoxDims = 64;         // of 16 bits: the 128 bytes of the swizzle
+constexpr uint32_t kBoxDims = 64;         // elements of 16 bits: the 128 bytes of the swizzle
 
 // The driver is opened at run time: programs start without one.
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);

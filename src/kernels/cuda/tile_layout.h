@@ -8,7 +8,7 @@
 
 namespace longnet {
 
-// floor(2^64 / step), as far as 64 bits can say it.
+// floor(2^64 / step), at most 2^64 - 1.
 constexpr uint64_t inverse_of(uint64_t step) {
   return step == 1 ? ~uint64_t{0} : ~uint64_t{0} / step + (~uint64_t{0} % step == step - 1 ? 1 : 0);
 }
@@ -30,7 +30,7 @@ struct KeyLimit {
   int64_t ahead = 0, per_row = 0;
   uint64_t rest = 0, rest_per_row = 0;  // < step
   uint64_t step = 1, inverse = 0;       // inverse_of(step)
-  int32_t rows = 0;                     // of the run
+  int32_t rows = 0;                     // keys in the run
 
   LONGNET_HOST_DEVICE int32_t visible(int row) const {
     int64_t seen = ahead + row * per_row;
@@ -40,8 +40,8 @@ struct KeyLimit {
   }
 };
 
-// One query run against a list of key runs, the device's form of AttendTask: what both kernels know
-// of it.
+// One query run against a list of key runs, the device's form of AttendTask: the fields of both
+// kernels.
 struct TaskRows {
   float* o;    // row i at o + i * o_stride
   float* lse;  // row i at lse[i * lse_stride]
@@ -66,7 +66,7 @@ struct TileRef {
   int64_t keys;      // keys that at least one row of the tile may see: the first ones of the task
   int64_t unmasked;  // keys that all rows see
 };
-// What all tasks of a launch share.
+// Parameters that all tasks of a launch share.
 struct AttendInputs {
   int32_t head_dim;  // <= Shape::kDim; a row's other lanes are zero
   bool causal;

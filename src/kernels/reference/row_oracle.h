@@ -7,7 +7,7 @@
 //                                                // lse = ln(e^s0 + e^s1)
 //
 // s_i = q . k_i / sqrt(head_dim). Online softmax (Milakov & Gimelshein, arXiv 1805.02867), so that
-// millions of keys need no memory. It knows no mask: the caller adds the visible keys only, in any
+// millions of keys need no memory. It has no mask: the caller adds the visible keys only, in any
 // order. A key that is added twice counts twice (the multiset of a mixture). Without keys o = 0 and
 // lse = -inf.
 #pragma once

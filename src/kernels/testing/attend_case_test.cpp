@@ -1,4 +1,4 @@
-// The implementation of attend_case.h stands in a *_test.cpp: it belongs to the test program only.
+// The implementation of attend_case.h is in a *_test.cpp: it belongs to the test program only.
 #include "kernels/testing/attend_case.h"
 
 #include <gtest/gtest.h>
