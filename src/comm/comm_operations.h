@@ -45,7 +45,7 @@ class CommOperations {
   virtual void run(CommOperation what, int64_t bytes, int repeats);
   // Duration of the last run by this rank's device; none where the host's clock times it.
   virtual std::optional<double> device_seconds() const { return std::nullopt; }
-  // Between this and a run, ranks start together; outside of what is timed.
+  // A barrier before a run, so that ranks start together; not timed.
   virtual void stream_barrier() { host().barrier(); }
   // Number of operations in a timed run: one short operation takes less time than starting it.
   virtual int repeats_of(int64_t bytes) const = 0;

@@ -1,4 +1,4 @@
-// Bytes between ranks. Knows neither kernels nor schedules.
+// Messages between ranks, independent of kernels and schedules.
 //
 // Non-blocking operations return a request; buffers belong to the communicator until it has
 // completed. Messages between two ranks arrive in the order in which they were sent. Every byte
@@ -83,7 +83,7 @@ class Communicator {
   // True once: the request is over and its number free again.
   virtual bool test(Request request) = 0;
   virtual void wait(Request request) = 0;
-  // Called before buffers of requests in flight are freed (a rank that failed): returns when nobody
+  // Called before buffers of requests in flight are freed (a rank that failed): returns when none
   // reads them any more; the other ranks will fail too.
   virtual void abandon() = 0;
   // Throws when another rank is known to have failed; ranks that are processes are ended by their
@@ -135,7 +135,7 @@ class Communicator {
   CommCounters counters_;
 };
 
-// Of this rank's machine: by it ranks learn which of them share one.
+// Returns the name of this rank's machine, which tells ranks which of them share one.
 std::string host_name();
 
 }  // namespace longnet

@@ -21,7 +21,7 @@ class DeviceOperations final : public CommOperations {
     transport_->open_group(all_);
   }
   ~DeviceOperations() override {
-    if (std::uncaught_exceptions() > 0) return;  // peers may never come
+    if (std::uncaught_exceptions() > 0) return;  // peers may never call close()
     try {
       transport_->close();
     } catch (const std::exception&) {  // a peer has failed and reports it
@@ -29,8 +29,8 @@ class DeviceOperations final : public CommOperations {
   }
   std::string_view transport() const override { return transport_->name(); }
   Communicator& host() const override { return transport_->host(); }
-  // As nccl-tests do; the ring of events of cuda_ipc holds 512 posts and receives of a run, and
-  // mpi_host keeps a page-locked copy of each message until the run ends.
+  // Returns 20, as nccl-tests do, or less: the ring of events of cuda_ipc holds 512 posts and
+  // receives of a run, and mpi_host keeps a page-locked copy of each message until the run ends.
   int repeats_of(int64_t bytes) const override {
     if (transport_->name() == "mpi_host" && bytes >= 1 << 16) return 1;
     return std::clamp(500 / host().size(), 1, bytes < 16 << 20 ? 20 : 5);

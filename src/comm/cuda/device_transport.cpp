@@ -17,7 +17,7 @@ std::vector<std::string> all_places(Communicator& host) {
   return host.all_texts(host_name() + " " + report.devices.at(size_t(current_device())).uuid);
 }
 
-// What the ranks' machines and devices allow.
+// Properties of the ranks' machines and devices, by which transports are possible or not.
 struct World {
   int ranks;
   bool one_host, own_devices;

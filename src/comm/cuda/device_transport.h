@@ -1,4 +1,4 @@
-// Bytes between ranks whose buffers are in GPU memory. Knows neither kernels nor schedules.
+// Messages between ranks whose buffers are in GPU memory, independent of kernels and schedules.
 //
 //   nccl              one GPU per rank; NCCL's own paths between them
 //   nccl_registered   the same with registered buffers, which NCCL may use in place
@@ -37,10 +37,10 @@ class DeviceTransport {
   virtual void open(std::span<const std::span<std::byte>> buffers) = 0;
   // Prepares gathers in a group; called by all its members, in the same order.
   virtual void open_group(const RankGroup& group) = 0;
-  // Starts transfers; they see what was enqueued on `stream` before, and `stream` may stand still
+  // Starts transfers; they see what was enqueued on `stream` before, and `stream` may be blocked
   // until they are done.
   Ticket post(std::span<const Transfer> transfers, const Stream& stream);
-  // In place: part i of `into` (counts[i] bytes) is member i's; the own part is there already.
+  // In-place gather: part i of `into` (counts[i] bytes) is member i's; the own part is set.
   struct Gather {
     const RankGroup& group;
     std::span<std::byte> into;
@@ -51,9 +51,9 @@ class DeviceTransport {
   // thread until the peers have come as far.
   void complete(Ticket ticket, const Stream& waiting);
   // A barrier on the device, if transfers can make one: later work on `stream` begins when all
-  // ranks have come here. (A barrier of the host lets ranks go one after another.) Not counted.
+  // ranks have reached it. (A barrier of the host lets ranks go one after another.) Not counted.
   virtual void stream_barrier(const Stream&) {}
-  // After a run, when all is complete: waits until peers have read everything, forgets all tickets.
+  // After a run, when all is complete: waits until peers have read everything, drops all tickets.
   virtual void finish() { used_posts_ = 0; }
   // Collective, after the last run and before buffers are freed: closes what peers have opened.
   virtual void close() {}
@@ -69,7 +69,7 @@ class DeviceTransport {
   Communicator& host() const { return host_; }
 
  protected:
-  // What one ticket stands for; it is used again, with its event, in the next run.
+  // The transfers of one ticket; used again, with their event, in the next run.
   struct Post {
     Ticket ticket;
     Transfers transfers{};
@@ -88,7 +88,7 @@ class DeviceTransport {
   virtual void start_gather(Post& post, const Gather&, const Stream& stream) {
     start(post, stream);
   }
-  // Brings in what arrives and ends the post; called once, where `start` has not ended it.
+  // Receives what arrives and ends the post; called once, where `start` has not ended it.
   virtual void arrive(Post&) {}
   Post& next_post();
 

@@ -21,14 +21,14 @@ namespace {
 // Events of a rank, used in turn. A peer may still wait for one of the run before, so a run uses at
 // most half of them.
 constexpr int kEvents = 1024;
-constexpr size_t kHandleBytes = 64;  // of memory and events, for other processes
+constexpr size_t kHandleBytes = 64;  // size of a handle of memory or of an event
 
 enum class Kind : int64_t { kOffer, kTaken };
 // A message between hosts.
 struct Notice {
   Kind kind;
-  int64_t buffer, offset, bytes;  // of an offer: in the sender's list of buffers
-  int64_t event;                  // in the ring of the rank that writes this
+  int64_t buffer, offset, bytes;  // offers only; `buffer`: index in the sender's list
+  int64_t event;                  // index in the writer's ring of events
 };
 
 // Another rank's memory and events, as this process reaches them.
@@ -117,8 +117,8 @@ class IpcTransport final : public DeviceTransport {
     return int(used_events_++ % kEvents);
   }
 
-  // What this rank gives to other processes: handles of its buffers (zeros for empty ones), then of
-  // its events.
+  // Returns the handles that other processes open: of this rank's buffers (zeros for empty ones),
+  // then of its events.
   std::string handles() const {
     std::string table;
     const auto append = [&](const std::vector<std::byte>& handle) {
@@ -200,7 +200,7 @@ class IpcTransport final : public DeviceTransport {
   std::vector<Event> events_;
   int64_t used_events_ = 0, used_in_run_ = 0;
   std::deque<Peer> peers_;
-  std::vector<int> ready_;  // of each ticket: the event after which its buffers may be touched
+  std::vector<int> ready_;  // per ticket: the event after which its buffers may be touched
   std::deque<Notice> notices_;
   std::vector<Communicator::Request> notices_in_flight_;
   Stream copying_{Stream::Priority::kHigh};

@@ -1,5 +1,5 @@
 // mpi_host: device -> page-locked host memory -> the host communicator -> page-locked -> device.
-// Never hands a device pointer to MPI, so it works with one that knows no CUDA.
+// MPI never gets a device pointer, so it needs no support for CUDA.
 #include <deque>
 #include <map>
 
@@ -70,8 +70,8 @@ class StagedTransport final : public DeviceTransport {
   }
 
   Stream landing_{Stream::Priority::kHigh};
-  std::deque<std::vector<Part>> staged_;       // of each ticket
-  std::multimap<int64_t, PinnedBuffer> free_;  // by size
+  std::deque<std::vector<Part>> staged_;       // parts of each ticket
+  std::multimap<int64_t, PinnedBuffer> free_;  // free blocks by size
 };
 
 }  // namespace

@@ -167,7 +167,7 @@ class MpiCommunicator final : public Communicator {
   void abort(const std::string&) override { MPI_Abort(comm_, 1); }
 
  private:
-  // Counts and displacements as MPI wants them: ints, in units of some bytes.
+  // Counts and displacements as MPI takes them: ints, in units of some bytes.
   struct Parts {
     std::vector<int> counts, begins;
     void set(std::span<const int64_t> bytes, int64_t unit) {
@@ -184,7 +184,7 @@ class MpiCommunicator final : public Communicator {
   // A sub-communicator and the types of its collectives, made ahead of timed regions.
   struct Collective {
     MPI_Comm comm = MPI_COMM_NULL;
-    std::map<int64_t, MPI_Datatype> types;  // by unit
+    std::map<int64_t, MPI_Datatype> types;  // types by unit
     MPI_Datatype type_of(int64_t unit) {
       auto [it, is_new] = types.try_emplace(unit, MPI_DATATYPE_NULL);
       if (is_new) {

@@ -34,7 +34,7 @@ inline int launched_rank() {
   return 0;
 }
 
-// Initialises MPI (thread level: funneled) and finalises it at the end of its life. Throws Error
+// Initialises MPI (thread level: funneled) and finalises it when destroyed. Throws Error
 // when MPI sees another world than the launcher announced: the sign of a program linked with
 // another MPI.
 class MpiWorld {

@@ -36,7 +36,7 @@ class NcclComm {
     check_nccl(nccl_.init(&handle_, size, id, rank), "ncclCommInitRank");
   }
   ~NcclComm() {
-    if (std::uncaught_exceptions() > 0) abort();  // peers may never come: destroy would wait
+    if (std::uncaught_exceptions() > 0) abort();  // destroy would wait for peers for ever
     if (handle_ == nullptr) return;
     for (void* const buffer : registered_) nccl_.deregister_buffer(handle_, buffer);
     nccl_.destroy(handle_);
@@ -62,7 +62,7 @@ class NcclComm {
       registered_.push_back(registered);
     }
   }
-  // Before the buffers go.
+  // Called before the buffers are freed.
   void deregister_all() {
     for (void* const buffer : registered_)
       check_nccl(nccl_.deregister_buffer(handle_, buffer), "ncclCommDeregister");

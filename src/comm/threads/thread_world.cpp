@@ -12,8 +12,8 @@
 namespace longnet {
 namespace {
 
-// Sends from one rank to another, numbered from 0. They wait for their receiver, who copies straight
-// from the sender's buffer (rendezvous), in a ring that grows only while it warms up.
+// Sends from one rank to another, numbered from 0. They wait for the receiver, which copies
+// straight from the sender's buffer (rendezvous), in a ring that grows only while it warms up.
 struct Channel {
   using Ring = std::vector<std::span<const std::byte>>;
   Ring ring = Ring(16);
@@ -76,8 +76,8 @@ class ThreadState {
   int arrived = 0;
   int64_t generation = 0;
   std::vector<std::string> texts;                 // being gathered by all_texts
-  std::shared_ptr<ThreadState> part;              // being handed out by first_ranks
-  std::vector<std::weak_ptr<ThreadState>> parts;  // all handed out: they are aborted with this one
+  std::shared_ptr<ThreadState> part;              // result of first_ranks in progress
+  std::vector<std::weak_ptr<ThreadState>> parts;  // all results: they are aborted with this one
 };
 
 class ThreadCommunicator final : public Communicator {
@@ -177,8 +177,8 @@ class ThreadCommunicator final : public Communicator {
   // A message of a request.
   struct Message {
     Transfer what;
-    int64_t number;       // in its channel
-    bool copied = false;  // of a receive
+    int64_t number;       // number in its channel
+    bool copied = false;  // receives only
     bool sends() const { return what.kind == Transfer::Kind::kSend; }
   };
   struct InFlight {
@@ -187,7 +187,7 @@ class ThreadCommunicator final : public Communicator {
   };
   struct Receive {
     Request request;
-    size_t message;  // of the request
+    size_t message;  // index in the request
   };
 
   Request start(std::span<const Transfer> transfers) override {
@@ -223,7 +223,7 @@ class ThreadCommunicator final : public Communicator {
   std::vector<Message>& messages_of(Request id) { return requests_[size_t(id)].messages; }
   Message& message(const Receive& r) { return messages_of(r.request)[r.message]; }
 
-  // The send that a receive waits for is there, and its turn.
+  // True when the send that a receive waits for has been posted and is the next one.
   bool can_copy(const Message& m) const {
     const Channel& c = world_->channel(m.what.peer, rank_);
     return c.copied == m.number && c.posted > m.number;
@@ -256,7 +256,7 @@ class ThreadCommunicator final : public Communicator {
       check(fits, "rank ", peer, " sent ", send.size(), " bytes, expected ", m.what.bytes);
       m.copied = true;
       receives_.erase(receives_.begin() + std::ptrdiff_t(i));
-      i = 0;  // the next receive of this channel may stand anywhere
+      i = 0;  // the next receive of this channel may be anywhere
     }
   }
 
