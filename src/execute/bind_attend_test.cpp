@@ -1,4 +1,4 @@
-// Attends as grids: how few, and that their tasks are those of the definition.
+// Tests that attends become few grids, whose tasks are those of the definition.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -9,7 +9,7 @@
 namespace longnet {
 namespace {
 
-// A program bound to addresses that nobody reads.
+// A program bound to addresses that are never read.
 class Bound {
  public:
   Bound(const Schedule& schedule, Rank rank) {

@@ -361,7 +361,7 @@ std::vector<AttendGrid> BoundProgram::attends_of_batch(const Attend& op, int64_t
       grids.push_back(grid_of(run, head, lists.of_segment(run.segment, run.segments)));
     most = std::max(most, grids.size());
   }
-  std::vector<AttendGrid> side_by_side;  // the i-th of every head, then the next
+  std::vector<AttendGrid> side_by_side;  // the first grid of every head, then the second, ...
   for (size_t i = 0; i < most; ++i)
     for (const auto& grids : of_heads)
       if (i < grids.size()) side_by_side.push_back(grids[i]);

@@ -19,11 +19,11 @@ namespace longnet {
 // Tasks, byte ranges and peers of one op, computed before the program runs.
 struct BoundOp {
   std::vector<AttendGrid> attends;
-  KvLists kv_runs;  // that the attends refer to
+  KvLists kv_runs;  // key runs that `attends` refers to
   std::vector<MergeTask> merges;
-  std::vector<PackTask> packs, float_packs;     // of Q, K, V and results; of O
-  std::vector<PackTask> rounds, widens;         // of O into results, and back
-  std::vector<PackTask> lse_packs;              // of single floats
+  std::vector<PackTask> packs, float_packs;     // copies of Q, K, V and results; of O
+  std::vector<PackTask> rounds, widens;         // copies of O into results, and back
+  std::vector<PackTask> lse_packs;              // copies of LSEs, which are single floats
   std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills
   // Communications.
   Rank peer = -1;
@@ -36,8 +36,8 @@ struct BoundOp {
 // The rank whose program is bound, its threads, and the first sequence of its batch.
 struct BindOptions {
   Rank rank = 0;
-  int threads = 1;          // that run its ops
-  int64_t first_batch = 0;  // of the problem: the batch's first sequence
+  int threads = 1;          // threads that run its ops
+  int64_t first_batch = 0;  // the batch's first sequence, in the problem
 };
 // The piece of `view` with the rows of an owner and a query head; throws Error when there is none.
 const RowMap::Piece& piece_of(const RowMap& map, const SlotView& view, Rank owner, int64_t head);

@@ -143,7 +143,7 @@ void fold_keys(const AttentionProblem& p, const BranchDefinition& branch, const 
   const int64_t begin = branch.first_key(group.segment);
   int64_t end = branch.end_of_keys(group.segment);
   if (p.causal) end = std::min(end, last + 1);
-  // Without restarts the selected tokens lie r apart: the others need not be looked at.
+  // In a regular branch the selected tokens lie r apart: the others are skipped.
   const int64_t first = branch.is_regular() ? begin + group.offset : begin;
   for (int64_t t = first; t < end; t += branch.is_regular() ? branch.rate() : 1) {
     if (!branch.sees_segment(group.segment, branch.segment(t)) ||

@@ -1,11 +1,11 @@
-// The definition of attention under a pattern, query by query and key by key: what sampled outputs
-// are held against.
+// The definition of attention under a pattern, query by query and key by key: the reference of
+// sampled outputs.
 //
 // It is written out from the papers (LongNet, arXiv 2307.02486, section 2; the Sparse Transformer,
-// arXiv 1904.10509) and stands alone: of `pattern` it reads the structs, no function, and it knows
-// neither schedules nor slices. What it shares with the code that it checks is the generator of the
-// inputs. A wrong offset, K/V head, segment or part elsewhere is a difference here;
-// scripts/layering_test.py holds its source to that.
+// arXiv 1904.10509) and is independent: it uses the structs of `pattern` but no function, and no
+// schedules or slices. It shares only the generator of the inputs with the code that it checks. A
+// wrong offset, K/V head, segment or part elsewhere is a difference here; scripts/layering_test.py
+// checks that its source is independent.
 //
 //   N = 10, branch (w, r) = (4, 2), head 1 of two: query 5 is selected and sees keys 5 and 7.
 #pragma once

@@ -34,9 +34,9 @@ struct SingleAttend {
   SingleAttend() = default;
   SingleAttend(SingleAttend&&) = default;
   SingleAttend& operator=(SingleAttend&&) = default;
-  std::vector<std::vector<KvRun>> keys;  // of each task
+  std::vector<std::vector<KvRun>> keys;  // key runs of each task
   std::vector<AttendGrid> tasks;
-  double pairs = 0, listed_pairs = 0;  // of the program, of the tasks
+  double pairs = 0, listed_pairs = 0;  // of the program; of the tasks
 };
 
 class Executor {
@@ -48,14 +48,14 @@ class Executor {
   virtual void fill_inputs() = 0;
   // Makes every buffer but the inputs NaN again: rows of an earlier run cannot pass for the next's.
   virtual void poison(const RowWorker& worker) { longnet::poison(*bound_, worker); }
-  // Returns when the run is over: its seconds by the clock of whatever runs it.
+  // Returns when the run is over: its seconds by the clock of the device that runs it.
   virtual double run(RunMode mode) = 0;
   double run() { return run(RunMode::kFull); }
 
   // Phases and op times of the last run whose ops were timed.
   virtual RunPhases phases() const = 0;
   virtual std::span<const OpTime> op_times() const = 0;
-  // Whether the next runs note the times of their ops, where that costs time.
+  // Turns the timing of ops in the next runs on or off, where it costs time.
   virtual void time_ops(bool) {}
   virtual bool times_every_run() const { return true; }
 

@@ -145,7 +145,7 @@ void ProgramExecutor::wait_for_communications_before(size_t op) {
 }
 
 void ProgramExecutor::test_in_flight() {
-  constexpr double kBetween_s = 200e-6;  // a look may cost a few microseconds
+  constexpr double kBetween_s = 200e-6;  // a test may cost a few microseconds
   if (in_flight_.empty() || elapsed() - tested_s_ < kBetween_s) return;
   tested_s_ = elapsed();
   std::erase_if(in_flight_, [&](size_t op) {
@@ -173,7 +173,7 @@ std::optional<SingleAttend> ProgramExecutor::single_attend() {
   if (rows == 0 || pairs == 0) return single;
   const double own_pairs = rows * rows * double(p.num_heads) * double(p.batch);
   const BoundOp bound = bound_->bind_own_attend();
-  // As many queries as the pairs ask for, or each list of keys as often.
+  // Takes tasks until they have `pairs` pairs; each list of keys is repeated if all have too few.
   const int64_t repeats = std::max<int64_t>(1, int64_t(std::ceil(pairs / own_pairs)));
   for (const AttendGrid& grid : bound.attends)
     for (int64_t t = 0; t < grid.size() && single.listed_pairs < pairs; ++t) {

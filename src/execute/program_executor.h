@@ -1,7 +1,7 @@
 // Runs one rank's program for real: comm x kernels.
 //
 // Ops run in program order. A communication is posted when its dependencies are over and waited for
-// when an op needs it, so that it overlaps with what stands between; while kernels work, the
+// when an op needs it, so that it overlaps with the ops between; while kernels work, the
 // executor tests messages in flight from time to time, because MPI may make no progress by itself.
 // Buffers, tasks and groups are prepared when the program is bound; run() allocates nothing.
 #pragma once
@@ -24,8 +24,8 @@ void execute_rows(const AttentionKernel& kernel, const BoundProgram& bound, size
 
 class ProgramExecutor final : public Executor {
  public:
-  // Allocates and binds the program of comm.rank(); talks to nobody, so that a rank that has too
-  // little memory can say so. The kernel, communicator and ledger must outlive the executor.
+  // Allocates and binds the program of comm.rank(); does not communicate, so that a rank with
+  // too little memory can report it. The kernel, communicator and ledger must outlive the executor.
   ProgramExecutor(const Schedule& schedule, const AttentionKernel& kernel, int threads,
                   Communicator& comm, MemoryLedger& ledger);
   ~ProgramExecutor() override;
@@ -49,8 +49,8 @@ class ProgramExecutor final : public Executor {
   void execute(size_t op);
   void post(size_t op);
   void wait_for(size_t op);
-  // Without the computing ops their own dependencies still hold: waits for the communications that
-  // the op depends on, also through ops that compute. Each of those is looked at once a run.
+  // Used where computing ops are left out: waits for the communications that the op depends on,
+  // also through ops that compute. Each of those is visited once a run.
   void wait_for_communications_before(size_t op);
   void test_in_flight();
   double elapsed() const;

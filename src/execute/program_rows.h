@@ -25,7 +25,7 @@ std::vector<FillRows> input_rows(const BoundProgram& bound, TensorKind kind);
 // can make again, and the part of an all-to-all that a rank sends to itself.
 struct ReceivedRows {
   std::vector<FillRows> rows;
-  int64_t bytes = 0;  // of the rows: what messages would have brought
+  int64_t bytes = 0;  // of the rows, which messages would have carried
   std::span<const std::byte> own_from;
   std::span<std::byte> own_into;
 };

@@ -13,10 +13,10 @@
 namespace longnet {
 namespace {
 
-constexpr uint32_t kSampleKey = 0x5A5A5A5A;  // of the generator, not of the inputs
+constexpr uint32_t kSampleKey = 0x5A5A5A5A;  // key of the samples; the inputs have another
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-double relative_error(double difference, double norm) {  // of sums of squares
+double relative_error(double difference, double norm) {  // from sums of squares
   return norm > 0 ? std::sqrt(difference / norm) : difference > 0 ? kInfinity : 0;
 }
 
@@ -25,7 +25,7 @@ int64_t token_at(const TokenRanges& shard, int64_t index) {
   return index < a.count ? a[index] : shard.range[1][index - a.count];
 }
 
-// What the queries of a stratum see of its branch. One that sees its own key alone, as the first
+// Keys of its branch that a query of a stratum sees. One that sees its own key alone, as the first
 // of a causal segment, may be right although keys are missing.
 enum Keys { kNothing, kOwn, kOthers };
 
@@ -231,7 +231,7 @@ std::vector<QuerySample> choose_shard_samples(const ShardedProblem& s, Rank rank
     const int64_t batch = first_batch + int64_t(x.word[1] % uint64_t(batches));
     int64_t token =
         token_at(shard, int64_t((uint64_t{x.word[2]} << 32 | x.word[3]) % uint64_t(tokens)));
-    // In turn: any row, a row that a branch selects, both sides of a border of its segments.
+    // Takes in turn any row, a row that a branch selects, both sides of a border of its segments.
     const DilatedBranch& b = s.pattern.branches[i / 4 % s.pattern.branches.size()];
     const int64_t w = std::min(b.segment_length, p.seq_len), begin = token / w * w;
     const int64_t offset = head_offset(s.pattern.offset, head, p.num_heads, b.dilation_rate);

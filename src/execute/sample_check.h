@@ -1,5 +1,5 @@
-// Is the output right? Which queries are sampled, and how far they are from the definition
-// (definition.h), which recomputes them in double.
+// Checks an output: chooses queries and compares their rows with the definition (definition.h),
+// which recomputes them in double.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -50,34 +50,34 @@ struct SampleErrors {
   double difference = 0, norm = 0;                // sums of squares over all rows
   double spread_difference = 0, spread_norm = 0;  // over the spread samples alone
   double worst_row = 0;                           // relative L2 error
-  double worst_lse = 0;                           // of max(1, |LSE|); of outputs that have one
-  bool rounded = false;                           // the output travelled in bf16
+  double worst_lse = 0;                           // relative to max(1, |LSE|), if there is one
+  bool rounded = false;                           // the output was sent in bf16
   void add(const SampleErrors& other);
-  // Of runs of the same samples: the largest of each error.
+  // Keeps the larger of each error, for runs of the same samples.
   void keep_worst(const SampleErrors& other);
 };
 
-// Rows by the definition, made once and held against the outputs of any number of runs.
+// Rows by the definition, made once and compared with the outputs of any number of runs.
 struct ExpectedRows {
   std::vector<QuerySample> samples;
   std::vector<ReferenceRow> rows;
-  bool rounded = false;  // to bf16, in which the output travels
+  bool rounded = false;  // to bf16, as the output was sent
 };
 ExpectedRows expected_rows(const AttentionProblem& problem, const DilatedPattern& pattern,
                            std::vector<QuerySample> samples, bool rounded);
-// Those of the samples that lie in the shard and the sequences of `bound`. `problem`: the
+// Returns the rows of the samples in the shard and the sequences of `bound`. `problem`: the
 // program's, or one whose batch contains the program's batch.
 ExpectedRows expected_rows(const BoundProgram& bound, const AttentionProblem& problem,
                            const std::vector<QuerySample>& samples);
 
-// Rows that something has computed for the samples, in their order, against the expected ones.
+// A row computed for a sample; compare_rows takes one for each sample.
 struct OutputRow {
   std::span<const float> o;
   std::optional<float> lse;  // nothing when the output has none
 };
 SampleErrors compare_rows(const ExpectedRows& expected,
                           const std::function<OutputRow(size_t sample)>& computed);
-// The output of `bound`, in host memory.
+// Compares the output of `bound`, in host memory.
 SampleErrors compare_samples(const BoundProgram& bound, const ExpectedRows& expected);
 
 struct CheckOutcome {
@@ -94,14 +94,14 @@ struct CheckOutcome {
 // Largest rel_l2_error that counts as right: 1e-6 up to 64K keys a query, 5e-6 beyond, and for
 // exact attention on many ranks at least 2.5e-7 sqrt(P), the rounding of P merges (fp32 arithmetic;
 // bf16 storage is read by both sides, so it adds nothing). A row may be 10 times as far off, an LSE
-// 1e-5 of its size. An output that travelled in bf16 (`rounded`) is held against the reference
+// 1e-5 of its size. An output that was sent in bf16 (`rounded`) is compared with the reference
 // rounded likewise, where few values fall on the other side of a tie: 5e-4.
 double check_tolerance(const ShardedProblem& sharded, bool rounded = false);
 
 // Largest errors that pass the check.
 struct Tolerance {
   double rel_l2 = 0;  // 0: check_tolerance
-  double lse = 1e-5;  // of max(1, |LSE|)
+  double lse = 1e-5;  // relative to max(1, |LSE|)
 };
 CheckOutcome judge(const SampleErrors& errors, int64_t nan_values, const ShardedProblem& sharded,
                    const Tolerance& tolerance = {});

@@ -1,4 +1,4 @@
-// Which queries are sampled, and that the check can fail.
+// Tests which queries are sampled, and that the check can fail.
 #include "execute/sample_check.h"
 
 #include <gtest/gtest.h>
@@ -93,7 +93,7 @@ TEST(ChooseSamples, TheSpreadOnesDependOnNoRanks) {
   EXPECT_EQ(spread_of(1, LayoutKind::kContiguous, 32).size(), 16u);
 }
 
-// Which queries see keys of which branch (1), and of other tokens than their own (2), by the
+// Marks the queries that see keys of a branch (1), and of other tokens than their own (2), by the
 // reference of one branch alone.
 class Seen {
  public:
@@ -112,7 +112,7 @@ class Seen {
         seen_.back().push_back(rows[i].lse == -INFINITY ? 0 : rows[i].lse == own[i].lse ? 1 : 2);
     }
   }
-  // What `queries` see in each stratum; of all tokens when it is null.
+  // Returns what `queries` see in each stratum; null: the queries of all tokens.
   Strata strata(const std::vector<QuerySample>* queries) const {
     Strata out;
     const int64_t n = s_.problem.seq_len;

@@ -188,14 +188,14 @@ ShareChoice choose_share(const BoundProgram& bound, double share, int at_once) {
   const double wanted = share * double(attends.size());
   const auto chosen = evenly(size_t(std::ceil(wanted)), attends.size());
   const double of_tasks = wanted / double(chosen.size());
-  // By slot, messages that nobody has needed so far. Those of other rows replace them.
+  // Messages that no attend has read so far, by slot. Messages of other rows replace them.
   struct Message {
     size_t op;
     Slice rows;
   };
   std::map<int, std::vector<Message>> pending;
-  size_t turn = 0;     // among the chosen attends
-  bool fresh = false;  // the last attend runs, so its merge does
+  size_t turn = 0;     // index among the chosen attends
+  bool fresh = false;  // the last attend runs, and so does its merge
   for (size_t i = 0; i < ops.size(); ++i) {
     const Action& what = ops[i].what;
     if (is_communication(what))
@@ -213,7 +213,7 @@ ShareChoice choose_share(const BoundProgram& bound, double share, int at_once) {
         for (const Message& m : pending[slot]) out.runs[m.op] = true;
         pending[slot].clear();
       }
-      // As many as keep the device busy to the end, as it is when all tasks run.
+      // Runs whole rounds of tasks: they keep the device busy to the end, as all tasks together do.
       const Pieces tasks(bound.op(i).attends, dtype_bytes(bound.options().dtype));
       const auto round = size_t(at_once);
       const size_t rounds = std::max<size_t>(

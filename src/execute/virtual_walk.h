@@ -36,17 +36,17 @@ namespace longnet {
 //   tasks as many as make 0.64 of it, in rounds of `at_once`; the receives that fill its keys, and
 //   the merge that follows it.
 
-// Seconds of what was run stand for those of everything, kind by kind.
+// Pairs and merges of what was run, and of everything: seconds scale by their ratios.
 struct WalkShare {
   double pairs = 0, all_pairs = 0;
   int64_t merges = 0, all_merges = 0;
-  // The forward pass, had everything been run.
+  // Seconds of the forward pass, had everything been run.
   double forward_s(double attend_s, double merge_s, double pack_s) const;
 };
 
 struct ShareChoice {
-  std::vector<bool> runs;                        // by op
-  std::vector<std::vector<AttendGrid>> attends;  // by op: what to run of an attend that runs
+  std::vector<bool> runs;                        // true for the ops to run
+  std::vector<std::vector<AttendGrid>> attends;  // by op: the tasks to run of an attend
   WalkShare share;
 };
 
@@ -72,9 +72,9 @@ struct WalkTimes {
 
 struct ShardOutcome {
   WalkUnit unit;
-  WalkShare share;  // below all: no output, hence no summary, digest or sample
+  WalkShare share;  // if not all: no output, hence no summary, digest or sample
   WalkTimes times;
-  int64_t received_bytes = 0;  // what the program's messages would have brought
+  int64_t received_bytes = 0;  // bytes that the program's messages would carry
   int64_t unit_bytes = 0;      // of the unit's slots and the kernel's workspace
   uint64_t input_digest = 0;   // of the shard's Q, K and V
   std::vector<OutputSummary> heads;
@@ -125,12 +125,12 @@ class UnitWalk {
   std::map<int64_t, Schedule> schedules_;  // by number of sequences
 };
 
-// On the CPU. Memory grows to what the largest unit so far needed and is used again.
+// Walks on the CPU. Memory grows to what the largest unit so far needed and is used again.
 std::unique_ptr<UnitWalk> make_virtual_walk(const AttentionProblem& problem,
                                             UnitWalk::MakeSchedule make_schedule,
                                             std::shared_ptr<const AttentionKernel> kernel,
                                             int threads, MemoryLedger& ledger);
-// On the calling thread's GPU (cuda/device_walk.cpp). `worker` is one for the device's rows.
+// Walks on the calling thread's GPU (cuda/device_walk.cpp). `worker` is one for the device's rows.
 class DeviceKernel;
 std::unique_ptr<UnitWalk> make_device_walk(const AttentionProblem& problem,
                                            UnitWalk::MakeSchedule make_schedule,

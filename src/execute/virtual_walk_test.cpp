@@ -191,7 +191,7 @@ TEST(VirtualWalk, AShareStandsForTheWhole) {
   EXPECT_DOUBLE_EQ(share.forward_s(times.attend_s, times.merge_s, times.pack_s), 8 + 1.5 + 0.25);
 }
 
-TEST(VirtualWalk, AShareKeepsAllThreadsBusy) {  // half of them idle would count as slow tasks
+TEST(VirtualWalk, AShareKeepsAllThreadsBusy) {  // idle threads would count as slow tasks
   const Case c{.problem = {.seq_len = 12 * 64, .head_dim = 8},
                .pattern = {.branches = {{64, 1}}}};  // 12 tasks
   for (const int threads : {1, 2, 3}) {

@@ -163,7 +163,7 @@ void DeviceExecutor::fill_inputs() {
   for (const DeviceBuffer& slot : slots_) compute_.fill(slot.data(), 0xFF, slot.size());
   const AttentionProblem& p = sharded().problem;
   for (const TensorKind kind : {TensorKind::kQuery, TensorKind::kKeyValue}) {
-    MemoryLedger lists;  // gone before anything is measured
+    MemoryLedger lists;  // freed before anything is measured
     const Prepared fill = prepare_fill(input_rows(*bound_, kind), p.seed, p.head_dim,
                                        DeviceElement::kBFloat16, lists);
     fill.launch(compute_);
@@ -249,7 +249,7 @@ double DeviceExecutor::run(RunMode mode) {
   for (Round& round : rounds_) complete(round);
   end_.record(compute_);
   if (communicates()) {
-    transport_->wait_for(end_);  // where a rank has failed, its end would never come
+    transport_->wait_for(end_);  // throws when a rank has failed: end_ would not come
     transport_->finish();
   } else {
     end_.synchronize();

@@ -33,27 +33,27 @@ Tolerance device_tolerance(double given, bool rounded = false);
 
 // One op of a bound program, prepared for a GPU: its lists of tasks are in device memory.
 struct DeviceOp {
-  Prepared work;  // of a communication of virtual ranks: making what others would send
+  Prepared work;  // communication of virtual ranks: generates what others would send
   bool attends = false;
   bool skipped = false;             // runs as part of a later op, or not at all
   OpId also_after = -1;             // the op that runs as part of this one
-  int round = -1;                   // of a communication
-  std::optional<Event> done;        // of computing ops that communications wait for
-  std::optional<Event> begin, end;  // timing; of a computing op from when its messages are there
-  std::optional<Event> asked;       // timing; before it waits for messages
+  int round = -1;                   // round of a communication; -1: none
+  std::optional<Event> done;        // end of a computing op that communications wait for
+  std::optional<Event> begin, end;  // timing; computing ops begin when their messages are there
+  std::optional<Event> asked;       // timing; recorded before it waits for messages
 };
 
 class DeviceExecutor final : public Executor {
  public:
   struct Options {
-    bool times = true;  // of every op; two events each
+    bool times = true;  // note the times of every op: two events each
     bool virtual_ranks = false;
-    int64_t first_batch = 0;  // of the problem: the batch's first sequence
+    int64_t first_batch = 0;  // the batch's first sequence, in the problem
     // Below 1, with virtual ranks: only this share of the pairs (choose_share). Merges are not
     // fused then, so that they can be scaled by themselves.
     double share = 1;
   };
-  // Allocates and binds on the calling thread's device; talks to nobody. Throws DeviceOutOfMemory.
+  // Allocates and binds on the calling thread's device; sends nothing. Throws DeviceOutOfMemory.
   // `transport` may be null for one rank or virtual ranks; it, kernel and ledger outlive this.
   DeviceExecutor(const Schedule& schedule, Rank rank, const DeviceKernel& kernel,
                  DeviceTransport* transport, const Options& options, MemoryLedger& ledger);
@@ -71,7 +71,7 @@ class DeviceExecutor final : public Executor {
   // The stream that computes. Work enqueued here runs before the next run and is not timed.
   const Stream& compute_stream() const { return compute_; }
 
-  // With Options::times: whether the next runs note the times of their ops (at first they do).
+  // Turns the timing of ops in the next runs on (the default) or off; needs Options::times.
   // Events cost the host a microsecond each, which short runs show.
   void time_ops(bool on) override { timing_ = on && options_.times; }
   bool times_every_run() const override { return false; }
@@ -79,7 +79,7 @@ class DeviceExecutor final : public Executor {
   // there was none.
   RunPhases phases() const override { return phases_; }
   std::span<const OpTime> op_times() const override { return times_; }
-  double receive_s() const { return receive_s_; }  // virtual ranks: making messages again
+  double receive_s() const { return receive_s_; }             // virtual ranks: generating messages
   int64_t received_bytes() const { return received_bytes_; }  // virtual ranks: of a run
   const WalkShare& share() const { return share_; }           // zeros when everything runs
 
@@ -94,7 +94,7 @@ class DeviceExecutor final : public Executor {
     CommRound ops;
     DeviceTransport::Ticket ticket = -1;
     bool known_over = false;
-    OpId last() const { return ops.back(); }  // whose events time the round
+    OpId last() const { return ops.back(); }  // its events time the round
   };
   bool communicates() const { return transport_ != nullptr && !options_.virtual_ranks; }
   void bind(const Schedule& schedule, Rank rank);
@@ -104,7 +104,7 @@ class DeviceExecutor final : public Executor {
   // The tasks of `grids` as one attend. `merge`: into its results instead of overwriting them.
   Prepared prepare_attend(std::span<const AttendGrid> grids, bool merge) const;
   void post(size_t round, RunMode mode);
-  void complete(Round& round);  // before what computes next
+  void complete(Round& round);  // before the next op that computes
   void wait_for_messages(OpId op);
   void collect_times(RunMode mode);
   void note(const std::optional<Event>& event, const Stream& stream) const {

@@ -1,5 +1,5 @@
 // Streams, events, transports and fused merges of the device executor on an emulated device, every
-// algorithm. What a real device computes is gpu_check's business.
+// algorithm. gpu_check tests what a real device computes.
 #include "execute/cuda/device_executor.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Rounds in order must never deadlock, as NCCL runs them: a rank's round ends when all its
-// transfers have met theirs in the peers' current rounds, and only then does its next one begin.
-// Merges taken into attends against the program as it stands, on the CPU: the same bits.
+// transfers have their other sides in the peers' current rounds; only then its next one begins.
+// Attends with fused merges give the same bits as the program without fusion, on the CPU.
 #include "execute/cuda/op_groups.h"
 
 #include <gtest/gtest.h>
@@ -155,7 +155,7 @@ class Walk {
     }
   }
 
-  // As the device does it: attends in the place of the merges that they feed.
+  // Runs as the device does: attends take the place of the merges that they feed.
   int run_fused() {
     std::map<OpId, BoundOp> fused;
     std::map<OpId, bool> skipped;

@@ -36,7 +36,7 @@ void release(void* p) {
 }
 [[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
   try {
-    return operator new(size);  // of std::stable_sort's buffer, for one
+    return operator new(size);  // e.g. the buffer of std::stable_sort
   } catch (const std::bad_alloc&) {
     return nullptr;
   }

@@ -5,8 +5,8 @@
 
 namespace longnet {
 int64_t allocations_so_far();
-// Bytes of blocks that are alive.
+// Bytes of blocks that are allocated now.
 int64_t allocated_bytes();
-// operator new throws std::bad_alloc where more than `bytes` would be alive; 0: no limit.
+// operator new throws std::bad_alloc where more than `bytes` would be allocated; 0: no limit.
 void limit_allocated_bytes(int64_t bytes);
 }  // namespace longnet

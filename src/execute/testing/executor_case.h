@@ -127,7 +127,7 @@ inline std::vector<std::pair<AttentionProblem, DilatedPattern>> shapes() {
       {P{.seq_len = 70, .num_heads = 2, .num_kv_heads = 2, .head_dim = 256},
        {.branches = {{16, 1}, {70, 4}}}},
   };
-#if !defined(__SANITIZE_THREAD__)  // more arithmetic, nothing new between threads: minutes there
+#if !defined(__SANITIZE_THREAD__)  // minutes there, for nothing new between threads
   // one K/V head for five, head_dims between and at the powers of two
   all.push_back({P{.seq_len = 151, .num_heads = 5, .num_kv_heads = 1, .head_dim = 96},
                  {.branches = {{19, 1}, {76, 3}, {151, 8}}}});
