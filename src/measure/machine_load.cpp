@@ -21,7 +21,7 @@ struct Ticks {
   double all = 0, busy = 0;
 };
 
-// Of these hardware threads together.
+// Returns the ticks of these hardware threads together, from lines such as
 // "cpu3 user nice system idle iowait irq softirq steal guest guest_nice": guests are in user.
 Ticks ticks_of(std::string_view text, const std::set<int>& threads) {
   constexpr bool kBusy[8] = {true, true, true, false, false, false, false, true};

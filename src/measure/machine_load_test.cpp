@@ -43,7 +43,7 @@ TEST(BusyShare, UnknownIsNaN) {
   EXPECT_TRUE(std::isnan(busy_share_between("", "garbage\ncpu\ncpux 1 2\n", {0})));
 }
 
-// A thread of this process, once as somebody else's work and once as the process's own.
+// A thread of this process, counted once as other work and once as the process's own.
 TEST(BusyShare, SeesAThreadAtWork) {
   if (std::isnan(measure_busy_share(0.1))) GTEST_SKIP() << "no /proc/stat";
   std::atomic<bool> stop{false};

@@ -14,7 +14,7 @@ namespace longnet {
 struct RankPlace {
   std::string machine;  // one boot of one kernel: Linux's boot id
   std::string clock;    // ranks of equal text read the same CLOCK_MONOTONIC
-  std::set<int> cpus;   // that this rank may run on
+  std::set<int> cpus;   // hardware threads that this rank may run on
 };
 
 // The place of the calling thread. Without Linux's /proc the process is a machine of its own.

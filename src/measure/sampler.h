@@ -31,14 +31,14 @@ struct SampleOptions {
 // broadcast_from_root.
 struct SampleHooks {
   std::function<void()> prepare;  // resets the step, then a barrier: ends as ranks start
-  std::function<void()> run;      // what is timed; returns when this rank is done
+  std::function<void()> run;      // the step to time; returns when this rank is done
   std::function<double(const RunSpan&)> over_ranks;  // collective; seconds of all ranks' run
   std::function<bool(bool)> broadcast_from_root;     // collective; rank 0's argument wins
   std::function<double()> now;                       // seconds, monotonic
 };
 
 struct SampleSet {
-  std::vector<double> samples_s;  // of all ranks, as taken; empty if warm-up used the budget up
+  std::vector<double> samples_s;  // over all ranks, in order; empty if warm-up used the budget up
   std::vector<double> own_s;      // this rank's own durations of the same samples
   int warmup = 0;                 // runs before the first sample
   MedianInterval interval;        // of samples_s; zeros when empty
@@ -56,7 +56,7 @@ int worthwhile_rounds(double run_s);
 // Several things timed against each other: in rounds, so that a machine that slows down in the
 // meantime slows all of them and not their differences. Three modes a, b, c in three rounds:
 //   a b c | b c a | c a b
-// Each mode stands at each place as often as the rounds allow. `time_mode(mode)` gives the seconds
+// Each mode takes each place as often as the rounds allow. `time_mode(mode)` gives the seconds
 // of one run of modes 0 .. modes - 1. Returns seconds[mode][round]. Throws Error unless both
 // numbers are positive.
 std::vector<std::vector<double>> take_rounds(int modes, int rounds,

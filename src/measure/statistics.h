@@ -34,9 +34,9 @@ MedianInterval median_interval_sorted(std::span<const double> sorted, double lev
 
 // Two-sided Mann-Whitney U test of "a and b come from one distribution".
 struct MannWhitney {
-  double u = 0;  // of the first sample: pairs (x in a, y in b) with x > y, ties count half
+  double u = 0;  // U of the first sample: pairs (x in a, y in b) with x > y, ties count half
   double p_value = 1;
-  // By counting arrangements (no ties, n_a n_b <= 2500), else normal with tie correction.
+  // True: by counting arrangements (no ties, n_a n_b <= 2500); else normal with tie correction.
   bool exact = false;
 };
 MannWhitney mann_whitney(std::span<const double> a, std::span<const double> b);
@@ -45,7 +45,7 @@ MannWhitney mann_whitney(std::span<const double> a, std::span<const double> b);
 double smallest_p_value(size_t n_a, size_t n_b);
 
 // Holm's step-down adjustment for testing several hypotheses at once; keeps the order of the input.
-// NaN stands for "not tested": it stays NaN and does not count.
+// NaN means "not tested": it stays NaN and does not count.
 std::vector<double> holm_adjust(std::span<const double> p_values);
 
 // y = factor * x^exponent by least squares on logarithms. Needs three points with x, y > 0 and two
