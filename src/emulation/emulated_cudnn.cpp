@@ -64,7 +64,7 @@ const SdpaPlan& sdpa_plan(const SdpaShape& shape) {
   check(misaligned.empty(), "cuDNN: ", misaligned);
   check(shape.element == DeviceElement::kBFloat16, "cuDNN is emulated for bf16");
   using Plans = std::map<SdpaShape, EmulatedPlan>;
-  static thread_local Plans& plans = *std::make_unique<Plans>().release();  // as the real ones
+  static thread_local Plans& plans = *std::make_unique<Plans>().release();  // never freed
   return plans.try_emplace(shape, shape).first->second;
 }
 

@@ -30,16 +30,16 @@ int64_t from_environment(const char* name, int64_t otherwise) {
 }
 int device_count = int(from_environment("LONGNET_EMULATED_GPUS", 1));
 const int64_t device_bytes = from_environment("LONGNET_EMULATED_GPU_BYTES", int64_t{4} << 30);
-std::map<int, int64_t> taken_bytes;  // by device
+std::map<int, int64_t> taken_bytes;  // bytes in use, by device
 struct Block {
   int device;
   int64_t bytes;
 };
 std::map<const std::byte*, Block> buffers;  // by their first byte
 thread_local int this_device = 0;
-thread_local bool recording = false;  // a graph, by this thread
+thread_local bool recording = false;  // this thread records a graph
 
-// Does `work`, again and again while another rank has not come far enough. Not for use in work.
+// Does `work`, and repeats it while it throws NotYet. Not for use in work.
 void until_done(const std::function<void()>& work) {
   std::unique_lock lock(world());
   for (;;) {
@@ -61,7 +61,7 @@ double seconds() {
 // it, and begins when the work that it waits for has ended.
 struct Work {
   std::deque<std::function<void()>> queue;
-  std::vector<double> ends;  // of what is done
+  std::vector<double> ends;  // end times of the items done
   double clock = 0;
   bool busy = false;
 
@@ -112,7 +112,7 @@ void Work::run_until(size_t position) {
 struct CUstream_st {
   std::shared_ptr<Work> work = std::make_shared<Work>();
   int device = this_device;
-  bool recorded = false;  // a graph is: nothing may wait, and nothing outside be waited for
+  bool recorded = false;  // into a graph: no waits on the host or for other streams
 };
 struct CUevent_st {
   int device = this_device;
@@ -226,7 +226,7 @@ void Stream::wait(const Event& event) const {
   const std::lock_guard lock(world());
   check(!handle_->recorded || event.handle()->work == handle_->work,
         "a graph that waits for an event outside of it");
-  const CUevent_st now = *event.handle();  // the record that is there now, as CUDA does it
+  const CUevent_st now = *event.handle();  // the latest record, as on CUDA
   if (now.work) emulate_launch(*this, [now] { now.work->run_until(now.position); });
 }
 void Stream::copy(void* into, const void* from, int64_t bytes) const {

@@ -1,7 +1,7 @@
 // An emulated CUDA device for tests: core/cuda/device.h on the CPU. Streams are lists of closures,
 // memory is the host's.
 //
-// Work on a stream is done as late as it may be: when somebody waits for it. A stream whose event
+// Work on a stream is done as late as it may be: when something waits for it. A stream whose event
 // was not waited for stays behind for ever, so a missing dependency between streams gives NaN or
 // old values, and a circular one throws. Times are those that the host needs for the work, laid
 // side by side as streams and events allow.
@@ -27,13 +27,13 @@ void emulate_devices(int count);
 // Returns the bounds [begin, end) of the buffer that contains `at`; empty when there is none.
 std::pair<const std::byte*, const std::byte*> emulated_buffer(const void* at);
 
-// Work that needs something of another rank may throw this before it does anything: whoever waits
-// for it tries again when another thread has enqueued more, and gives up when none does for long.
+// Work that needs something of another rank may throw this before it does anything: the caller that
+// waits tries again when another thread has enqueued more, and gives up when none does for long.
 struct NotYet : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Does what `stream` had been given when this was called, and what that waits for. For use in work.
+// The result does all work on `stream` so far, and what that waits for. For use in work.
 std::function<void()> emulate_all_before(CUstream_st* stream);
 
 // Attends to all rows of a task now, by the CPU's kernel.
@@ -48,13 +48,13 @@ std::unique_ptr<DeviceKernel> make_emulated_kernel(std::string name, bool merges
 //   - a group of calls is one kernel: it begins when all before it on its stream is done, and a
 //     message moves when the kernels of both its ends have begun;
 //   - calls of a communicator match in the order in which each rank made them, or throw;
-//   - ncclGroupEnd waits on the host until the peers that it talks to for the first time connect;
+//   - ncclGroupEnd waits on the host until the peers of every first exchange have connected;
 //   - ncclCommInitRank waits on the host until all ranks have called, each from its own device.
 // A call that waits for itself throws; one whose peer does not arrive throws after 20 s.
 struct NcclUse {
   int64_t kernels = 0;             // groups, and calls outside of groups
   int64_t calls = 0;               // sends, receives, gathers, broadcasts
-  int64_t registered_calls = 0;    // of these, with all their memory registered
+  int64_t registered_calls = 0;    // calls with all their memory registered
   int64_t registered_buffers = 0;  // now
 };
 // Returns the counts over all ranks since the program began.

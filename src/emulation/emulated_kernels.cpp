@@ -58,7 +58,7 @@ class EmulatedKernel final : public DeviceKernel {
   bool merges_;
 };
 
-// Enqueues work(task) for each of the tasks, which a buffer stands for as on the device.
+// Enqueues work(task) for each of the tasks, which are uploaded as to the device.
 template <class T, class F>
 Prepared prepared(std::span<const T> tasks, MemoryLedger& ledger, F work) {
   Prepared all;

@@ -23,7 +23,7 @@ struct Call {
   enum class Kind { kSend, kRecv, kAllGather, kBroadcast } kind;
   const std::byte* from = nullptr;
   std::byte* into = nullptr;
-  size_t bytes = 0;  // of an all-gather: a rank's
+  size_t bytes = 0;  // in an all-gather: bytes of one rank
   int peer = 0;      // or root
   std::function<void()> begin{};
   bool moved = false;
@@ -50,7 +50,7 @@ struct ncclComm {
 
 namespace {
 
-// After the lock of the streams, where both are held.
+// Taken after the lock of the streams, where both are held.
 std::mutex& state() {
   static std::mutex mutex;
   return mutex;
@@ -99,8 +99,8 @@ Calls& own_list(Shared& shared, const Call& call, int me) {
   return shared.collectives[me];
 }
 
-// The lists whose calls of one number belong together: of a message's sender and receiver, or of
-// all ranks.
+// Returns lists whose calls of one number belong together: those of a message's sender and of its
+// receiver, or of all ranks.
 std::vector<Calls*> matching_lists(Shared& shared, const Call& call, int me) {
   const bool sends = call.kind == Call::Kind::kSend;
   const std::pair ends = sends ? std::pair(me, call.peer) : std::pair(call.peer, me);

@@ -1,5 +1,5 @@
 // For tests: libnvidia-ml.so.1 of a machine of emulated GPUs, each an H200 by its links. With
-// LONGNET_EMULATED_THROTTLE=1 their power cap slows them down, a millisecond from look to look.
+// LONGNET_EMULATED_THROTTLE=1 their power cap slows them down, a millisecond per reading.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>

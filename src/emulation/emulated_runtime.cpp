@@ -62,7 +62,7 @@ struct Function {
   Module* module = nullptr;
   std::string name{};
   size_t most_shared = kSharedWithoutAsking;
-  unsigned launches = 0;  // which take the orders in turn
+  unsigned launches = 0;  // number so far; they take the orders in turn
 };
 
 struct Runtime {
@@ -111,8 +111,8 @@ cudaError_t launch(const void* entry, const Configuration& c, void** arguments) 
   return cudaSuccess;
 }
 
-// Refuses what the CUDA driver API's page says is refused, but for the page's sentence that each
-// stride is a multiple of the one before, which the driver does not insist on for others' views.
+// Refuses what the page of the CUDA driver API refuses, except a stride that is no multiple of the
+// one before: the driver accepts those of other libraries' views.
 CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
                       const cuuint64_t* size, const cuuint64_t* stride, const cuuint32_t* box,
                       const cuuint32_t* every, CUtensorMapInterleave interleave,

@@ -44,7 +44,7 @@ Row<T>* out_row(Warp& w, const PtxOperand& o) {
   return const_cast<Row<T>*>(in_row<T>(w, o));
 }
 
-// f of the operands behind the first one, which becomes the result.
+// Applies f to the operands behind the first one, which gets the result.
 template <class R, class... T, class F>
 void apply(Warp& w, In in, uint32_t m, F f) {
   auto* const d = out_row<R>(w, in.operands[0]);
@@ -65,7 +65,7 @@ template <class T, class R = T, class F>
 void binary(Warp& w, In in, uint32_t m, F f) {
   apply<R, T, T>(w, in, m, f);
 }
-// As a conversion reads it: of a wider register the low bits.
+// Applies f to the operand as a conversion reads it: the low bits of a wider register.
 template <class T, class R, class F>
 void converted(Warp& w, In in, uint32_t m, F f) {
   auto* const d = out_row<R>(w, in.operands[0]);
@@ -100,7 +100,7 @@ struct Divide {
   }
 };
 template <bool kMost>
-struct Extreme {  // a number goes before NaN
+struct Extreme {  // NaN only if both are NaN
   template <class T>
   T operator()(T a, T b) const {
     if constexpr (std::is_floating_point_v<T>) return kMost ? std::fmax(a, b) : std::fmin(a, b);

@@ -14,7 +14,7 @@ namespace {
 
 using In = const PtxInstruction&;
 
-// As badly aligned as its declaration allows, in half of the orders.
+// First byte of dynamic memory: as badly aligned as declared, in half of the orders.
 int64_t first_dynamic(const PtxKernel& kernel, const PtxLaunch& launch) {
   const int64_t unit = kernel.dynamic_alignment;
   const int64_t at = (kernel.shared_bytes + unit - 1) / unit * unit;
@@ -168,7 +168,7 @@ void make_barriers(Block& b, Warp& w, In in, uint32_t m) {
 Barrier& barrier_at(Block& b, Warp& w, uint32_t address) {
   const auto found = b.barriers.find(address);
   check(found != b.barriers.end(), "no barrier was made at ", address);
-  b.shared.read(address, 8, w.index);  // what makes it must come before
+  b.shared.read(address, 8, w.index);  // its initialisation must come before
   return found->second;
 }
 
@@ -180,7 +180,7 @@ void complete(Block& b, Barrier& barrier) {
   barrier.done.join(std::exchange(barrier.gathered, {}));
 }
 
-// With or without bytes that are expected.
+// mbarrier.arrive, with or without expect_tx.
 void arrive_at_barriers(Block& b, Warp& w, In in, uint32_t m) {
   for_lanes(m, [&](int l) {
     const uint32_t at = address(w, in.operands[1], l);

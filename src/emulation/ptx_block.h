@@ -76,8 +76,8 @@ struct Warp {
   std::array<Asynchronous, kLanes> copies{};
   Asynchronous products{};
 
-  // When instructions wrote rows of registers, products of wgmma aside, and when the last
-  // wgmma.fence was: in steps of this warp.
+  // Steps of this warp in which instructions wrote rows of registers, products of wgmma aside, and
+  // the step of the last wgmma.fence.
   std::vector<uint32_t> written{};
   uint32_t steps = 0, fenced = 0;
   uint32_t written_at(PtxRow row) const { return row.at < 0 ? 0 : written[size_t(row.at) / 32]; }
@@ -111,13 +111,13 @@ using Execute = void (*)(Block&, Warp&, const PtxInstruction&, uint32_t mask);
 
 struct Rule {
   enum class Kind { kEachLane, kWholeWarp, kProduct, kBranch, kReturn };
-  std::string_view name;  // "mul.wide": of instructions that begin with these words; longest first
+  std::string_view name;      // "mul.wide": instructions that begin with these words; longest first
   Execute execute = nullptr;  // null: refused
   Kind kind = Kind::kEachLane;
   bool whole_warp() const { return kind == Kind::kWholeWarp || kind == Kind::kProduct; }
 };
 inline constexpr auto kWholeWarp = Rule::Kind::kWholeWarp;
-// Of instructions that touch nothing but a warp's registers, and of the others.
+// Rules of instructions that use nothing but a warp's registers, and of the others.
 std::span<const Rule> arithmetic_rules();
 std::span<const Rule> block_rules();
 
@@ -138,9 +138,9 @@ class VectorClock {
   std::vector<uint32_t> done_;
 };
 
-// Shared memory of a block, and who may touch it when.
+// Shared memory of a block, with a check for races between warps.
 //
-// Every access is held against those before it: two of different warps, one of them writing, must
+// Every access is compared with those before it: two of different warps, one of them writing, must
 // be ordered by a barrier between them, or it is a race, whatever the values say (vector clocks, as
 // in FastTrack, Flanagan and Freund 2009). A bulk copy writes at any time between its issue and its
 // barrier's completion; the copies of one barrier are an agent of their own.
@@ -151,11 +151,11 @@ class SharedMemory {
   // Places to read from, or write to. Throw Error outside of the memory, and for a race.
   std::byte* read(uint64_t at, int64_t bytes, int warp);
   std::byte* write(uint64_t at, int64_t bytes, int warp);
-  // By a bulk copy on barrier `number` that began when `then` was known.
+  // Writes by a bulk copy on barrier `number` that was issued at the clock `then`.
   std::byte* write_bulk(uint64_t at, int64_t bytes, int number, const VectorClock& then);
 
   const VectorClock& clock(int warp) const { return clocks_[size_t(warp)]; }
-  // Returns the warp's clock: who acquires it comes after the warp's accesses so far.
+  // Returns the warp's clock: a warp that acquires it comes after the warp's accesses so far.
   VectorClock release(int warp);
   VectorClock release_bulk(int number, const VectorClock& then);
   void acquire(int warp, const VectorClock& clock) { clocks_[size_t(warp)].join(clock); }
@@ -179,13 +179,13 @@ class SharedMemory {
   std::vector<Cell> cells_;
   std::vector<uint32_t> reads_;  // [cell][warp]
   std::vector<VectorClock> clocks_;
-  std::map<int, uint32_t> bulk_copies_;  // that landed, by barrier
+  std::map<int, uint32_t> bulk_copies_;  // copies that have arrived, by barrier
 };
 
 struct Barrier {  // mbarrier
   int number = 0, arrivals = 0, pending = 0, phase = 0;
   int64_t bytes = 0;
-  int unseen = 0;  // bulk copies that nobody has waited for yet
+  int unseen = 0;  // bulk copies that no warp has waited for yet
   int64_t made_at = 0;
   std::vector<std::function<void()>> copies{};
   VectorClock gathered{}, done{};  // in this phase, and in those that are over
@@ -211,11 +211,11 @@ struct Block {
   std::map<uint32_t, Barrier> barriers;
   std::map<int, NamedBarrier> named;
   std::set<uint64_t> fenced_maps;
-  std::pair<const std::byte*, const std::byte*> known_buffers[4] = {};  // touched before
+  std::pair<const std::byte*, const std::byte*> known_buffers[4] = {};  // buffers accessed before
   unsigned next_known = 0;
   int64_t proxy_fences = 0;
-  int64_t events = 0;   // whatever another warp may wait for
-  bool yields = false;  // the last instruction waits in vain: others should have their turn
+  int64_t events = 0;   // number of events that another warp may wait for
+  bool yields = false;  // the last instruction must wait: other warps run next
 };
 
 // ---- matrices: tensor cores and their loads, by the PTX manual's pictures of fragments ----

@@ -103,7 +103,7 @@ class BlockRun {
     return text;
   }
 
-  // Lanes that stand at the lowest place, and may go on.
+  // Returns the lanes that are at the lowest place and may go on.
   uint32_t choose(Warp& warp, int32_t& at) const {
     uint32_t free = warp.live & ~warp.waiting;
     if (free == 0) {  // others may have ended since: do all that are left wait for the same?
@@ -177,7 +177,7 @@ class BlockRun {
         leave();
         return;
       }
-      if (group != warp.live) {  // others may stand there already
+      if (group != warp.live) {  // others may be there already
         leave();
         group = choose(warp, at);
       }

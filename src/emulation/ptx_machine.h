@@ -32,7 +32,7 @@ namespace longnet {
 
 // ".b32" and its like are those of numbers without a sign.
 struct PtxType {
-  char kind = 0;  // u, s or f; p of a predicate, 0 of nothing
+  char kind = 0;  // u, s or f; p: a predicate, 0: none
   int bytes = 4;  // in memory
   bool operator==(const PtxType&) const = default;
 };
@@ -42,29 +42,29 @@ enum class PtxSpace : uint8_t { kGeneric, kGlobal, kShared, kParam, kLocal };
 // A row of a warp's registers: 32 values of 4 or 8 bytes, or the 32 bits of a predicate.
 struct PtxRow {
   int32_t at = -1;    // byte of the warp's registers; -1: nothing ("_")
-  uint8_t bytes = 0;  // of a lane; 0: a predicate
+  uint8_t bytes = 0;  // per lane; 0: a predicate
 };
 
 struct PtxOperand {
   PtxRow row{};
-  int64_t offset = 0;               // of an address [row + offset]
-  bool negated = false;             // of a predicate
-  std::vector<PtxOperand> parts{};  // of {a, b, ...} and of the coordinates of a bulk copy
+  int64_t offset = 0;               // in an address [row + offset]
+  bool negated = false;             // the predicate is negated
+  std::vector<PtxOperand> parts{};  // parts of {a, b, ...}, coordinates of a bulk copy
 };
 
 struct PtxInstruction {
   std::string op{};                  // "setp.lt.s32"
-  std::vector<std::string> words{};  // of it: "setp", "lt", "s32"
-  PtxType type, from;                // the last of them; the other one of cvt
+  std::vector<std::string> words{};  // words of op: "setp", "lt", "s32"
+  PtxType type, from;                // the type word; of cvt the result's, then the operand's
   PtxSpace space = PtxSpace::kGeneric;
   int vector = 1;  // v2, v4
   PtxRow guard{};
   bool guard_negated = false;
   std::vector<PtxOperand> operands{};
   PtxRow second{};      // the predicate of a shuffle (d|p)
-  int32_t target = -1;  // of a branch
+  int32_t target = -1;  // index of a branch's target
   int line = 0;
-  const ptx::Rule* rule = nullptr;  // for whoever runs it
+  const ptx::Rule* rule = nullptr;  // how to execute it
 
   bool has(std::string_view word) const;
 };
@@ -72,7 +72,7 @@ struct PtxInstruction {
 // A value that is the same in all lanes of a warp, or known before the warp starts.
 struct PtxConstant {
   enum class Kind { kValue, kTidX, kCtaidX, kNtidX, kNctaidX, kParam, kLocal, kDynamicShared } kind;
-  uint64_t value = 0;  // or the byte of the parameters or of local memory
+  uint64_t value = 0;  // the value, or a byte of the parameters or of local memory
   PtxRow row{};
 };
 
@@ -85,7 +85,7 @@ struct PtxKernel {
   std::vector<PtxParameter> parameters{};
   std::vector<PtxInstruction> instructions{};
   std::vector<PtxConstant> constants{};
-  int64_t register_bytes = 0;  // of a warp
+  int64_t register_bytes = 0;  // per warp
   int64_t parameter_bytes = 0, local_bytes = 0;
   int64_t shared_bytes = 0;  // static; dynamic shared memory begins behind it
   int64_t dynamic_alignment = 1;

@@ -256,8 +256,8 @@ $L__waits:
                 testing::HasSubstr("makes no progress: warp 1 at line 41 (mbarrier.try"));
 }
 
-// A tile of 64 x 64 arrives by a bulk copy, and one warpgroup multiplies it by itself. What comes out
-// is for gpu_check to compare, on whole kernels.
+// A tile of 64 x 64 arrives by a bulk copy, and one warpgroup multiplies it by itself. Its result
+// is not compared here: gpu_check does that, on whole kernels.
 TEST(PtxMachineTest, MissingFencesAndWaitsAreSeen) {
   std::string accumulators = "%f1";
   for (int i = 2; i <= 32; ++i) accumulators += concat(",%f", i);

@@ -36,7 +36,7 @@ std::vector<std::string> split(std::string_view text, char at) {
   return parts;
 }
 
-// At commas outside of brackets and braces.
+// Splits at commas outside of brackets and braces.
 std::vector<std::string_view> split_operands(std::string_view text) {
   std::vector<std::string_view> parts;
   int depth = 0;

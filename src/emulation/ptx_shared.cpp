@@ -33,7 +33,7 @@ SharedMemory::SharedMemory(int64_t bytes, int warps)
       reads_(cells_.size() * size_t(warps)),
       clocks_(size_t(warps)) {
   for (int w = 0; w < warps; ++w)
-    clocks_[size_t(w)].set(w, 1);  // what it does now is not known to others yet
+    clocks_[size_t(w)].set(w, 1);  // other warps have not seen its accesses yet
 }
 
 std::byte* SharedMemory::place(uint64_t at, int64_t bytes) {

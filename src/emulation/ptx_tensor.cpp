@@ -68,9 +68,9 @@ void accumulate(Warp& w, const MatrixA& a, const std::vector<float>& b, const Pt
 
 // Operands of a wgmma instruction other than registers, with their values at issue.
 struct GroupProduct {
-  bool from_registers = false;             // A
+  bool from_registers = false;             // A is in registers
   uint64_t a = 0, b = 0;                   // matrix descriptors
-  bool add = false, b_along_rows = false;  // ... or B's columns are the rows of shared memory
+  bool add = false, b_along_rows = false;  // b_along_rows: B's columns are rows of memory
 };
 
 // PTX ISA, wgmma.m64nNk16: warp i of a warpgroup has rows 16 i to 16 i + 15.
