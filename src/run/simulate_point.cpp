@@ -198,8 +198,9 @@ void record_timeline(PointRecord& r, const SimulatedRun& run) {
 
 void record_metrics(SimulatedPoint& out, const SimulatePoint& options, const ProgramSet& programs) {
   auto& m = out.record.metrics;
-  if (!CostModel::covers(options.cluster, out.record.params.problem))
-    m["head_dim_beyond_table"] = 1;
+  if (std::ranges::any_of(programs.classes, &CompactProgram::beyond_table))
+    m["beyond_kernel_table"] = 1;
+  if (options.cluster.error.value > 0) m["error"] = options.cluster.error.value;
   m["simulated_messages"] = double(out.messages);
   m["simulated_ranks"] = double(out.run.ranks.size());
   m["simulation_s"] = out.simulation_s;
@@ -229,6 +230,9 @@ void record_band(SimulatedPoint& out, const ProgramSet& programs, const Topology
       t.ci_low_s = std::min(t.ci_low_s, s);
       t.ci_high_s = std::max(t.ci_high_s, s);
     }
+  const double error = options.cluster.error.value;
+  t.ci_low_s /= 1 + error;
+  t.ci_high_s *= 1 + error;
   if (options.communication_alone && out.record.params.group_ranks() > 1) {
     how.without_compute = true;
     const double alone = also(how);

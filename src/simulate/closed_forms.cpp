@@ -129,7 +129,8 @@ ClusterSpec plain_cluster(const PlainCluster& s) {
   c.intra = {.alpha_s = {{s.intra_alpha, s.intra_alpha, s.intra_alpha}, "chosen"},
              .bandwidth_bytes_per_s = q(s.intra_bandwidth),
              .ports_per_node = q(s.gpus_per_node),
-             .overhead_s = q(s.overhead_s)};
+             .overhead_s = q(s.overhead_s),
+             .ll_bytes_per_s = q(141e9)};
   c.inter = {.alpha_s = {{s.inter_alpha, s.inter_alpha, s.inter_alpha}, "chosen"},
              .bandwidth_bytes_per_s = q(s.inter_bandwidth),
              .ports_per_node = q(s.cards > 0 ? s.cards : s.gpus_per_node),

@@ -48,6 +48,7 @@ struct LinkSpec {
   Quantity call_s{};                 // of a call of send and receive, besides the latency
   Quantity channel_bytes_per_s{};    // of one of the channels that a pair of ranks gets; 0: any
   Quantity shared_bytes_per_s{};     // of all such traffic of a node together; 0: no such limit
+  Quantity ll_bytes_per_s{};         // most that NCCL's LL protocol moves in one node; 0: any
 };
 
 // Speed of attention: one measured or published figure.
@@ -57,8 +58,12 @@ struct KernelRow {
   double head_dim = 0;
   DType dtype = DType::kBFloat16;
   bool causal = false;
-  double flops_per_s = 0;  // 4 head_dim per (query, key) pair
+  bool backward = false;   // data for training; no forward is priced by it
+  double flops_per_s = 0;  // 4 head_dim per (query, key) pair, 10 backward
   std::string source{};
+  bool prices(const std::string& name, DType type) const {
+    return kernel == name && dtype == type && !backward;
+  }
 };
 
 // Speed of attention on a machine that takes queries block by block, packing the keys anew for each
@@ -115,7 +120,8 @@ std::string_view to_string(ExecutionKind kind);
 // How a partial is folded into the output. `kernel`: by one kernel, which reads both and writes one.
 // `fused`: by the attend that computes it, which reads and writes the output once more. `eager`: by
 // framework operators one at a time, each through memory: cast, difference, product with the
-// sigmoid of the LSEs, sum, 38 bytes a value (ring-flash-attention, utils.py, _update_out_and_lse).
+// sigmoid of the LSEs, sum, 38 bytes a value; 8 more to write a slice of the output back
+// (ring-flash-attention, utils.py, _update_out_and_lse and update_out_and_lse).
 enum class MergeKind { kKernel, kFused, kEager };
 std::string_view to_string(MergeKind kind);
 MergeKind parse_merge_kind(std::string_view name);  // throws UsageError
@@ -145,6 +151,9 @@ struct ClusterSpec {
   // polls them from time to time; 0: none.
   Quantity async_bytes_per_s{};
   Quantity overlap_efficiency{.value = 1};  // speed of compute while messages of the rank move
+  // Seconds that the host takes to issue one operator of a framework; it never waits for the device.
+  Quantity host_s{};
+  Quantity error{};           // share by which predictions may be off; a point's interval holds it
   double latency_factor = 1;  // of a "what if", for latencies that no file has (NCCL's model)
 
   int num_nodes() const { return int(nodes.value); }
@@ -173,7 +182,7 @@ struct Straggler {
 // A "what if" question: factors that scale figures of a cluster, and values that replace them.
 struct WhatIf {
   double bandwidth = 1, inter_bandwidth = 1, latency = 1;  // factors on links
-  std::optional<double> taper{}, gpus_per_node{}, nodes{}, overlap_efficiency{};
+  std::optional<double> taper{}, gpus_per_node{}, nodes{}, overlap_efficiency{}, host_s{};
   Straggler straggler{};
   std::string kernel{};  // another of the device's kernels; "": the file's
   std::optional<MergeKind> merge{};

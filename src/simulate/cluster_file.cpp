@@ -185,6 +185,7 @@ void fields(File& f, LinkSpec& link) {
   quantity(f, "call_s", link.call_s, kOptionalOrZero);
   quantity(f, "channel_bytes_per_s", link.channel_bytes_per_s, kOptional);
   quantity(f, "shared_bytes_per_s", link.shared_bytes_per_s, kOptional);
+  quantity(f, "ll_bytes_per_s", link.ll_bytes_per_s, kOptional);
 }
 
 template <class File>
@@ -196,6 +197,7 @@ void fields(File& f, KernelRow& row) {
   f.real("head_dim", row.head_dim, kPositive);
   f.choice("dtype", row.dtype, kDtypes);
   f.boolean("causal", row.causal);
+  if (f.has("backward", row.backward)) f.boolean("backward", row.backward);
   f.real("flops_per_s", row.flops_per_s, kPositive);
   f.source(row.source);
 }
@@ -299,6 +301,8 @@ void fields(File& f, ClusterSpec& c) {
   quantity(f, "async_bytes_per_s", c.async_bytes_per_s, kOptionalOrZero);
   quantity(f, "overlap_efficiency", c.overlap_efficiency,
            {.limits = {.min = 0, .max = 1, .min_excluded = true}});
+  quantity(f, "host_s", c.host_s, kOptional);
+  quantity(f, "error", c.error, kOptional);
 }
 
 void check_sizes(const JsonReader& r, const ClusterSpec& c, Problems& problems) {

@@ -76,6 +76,7 @@ TEST(Cluster, WhatIfScalesOrReplaces) {
   EXPECT_EQ(changed.topology.taper.value, 2);
   EXPECT_EQ(changed.num_gpus(), 4096);
   EXPECT_EQ(changed.inter.ports_per_node.value, 4);
+  EXPECT_EQ(apply(c, parse_what_if("host=4.5e-05")).host_s.value, 4.5e-5);
   EXPECT_TRUE(parse_what_if("").is_plain());
   for (const char* wrong : {"bandwith=1", "bandwidth", "bandwidth=x", "bandwidth=0", "overlap=2",
                             "nodes=1.5", "latency=-1", "straggler=0.2@", "straggler=0.2@1.5",

@@ -51,6 +51,7 @@ class Packer {
       ++packed.needs;
     }
     ops.push_back(packed);
+    if (op.issued_s > 0) out_.issued_s[size_t(lane)].push_back(op.issued_s);
   }
 
   int peer_index(Rank peer, std::vector<int>& offsets) const {

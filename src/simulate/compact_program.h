@@ -51,6 +51,9 @@ struct CompactProgram {
   // Ranks that messages go to and come from, as distances around the ring: (peer - own) mod P.
   std::vector<int> out_offsets{}, in_offsets{};
   std::vector<CompactCollective> collectives{};
+  // When the host has issued each op, where it takes time to (ClusterSpec::host_s); else empty.
+  std::array<std::vector<double>, kLanes> issued_s{};
+  bool beyond_table = false;  // an attend that no row of the device's table covers
   // Totals of one run of this program.
   int64_t bytes_sent = 0, messages_sent = 0, memory_bytes = 0;
   double pairs = 0;
@@ -72,6 +75,7 @@ struct LooseOp {
   Rank peer = -1;     // of a message; of a collective: index into LooseProgram::collectives
   double amount = 0;  // seconds or bytes
   std::vector<int> after{};
+  double issued_s = 0;
 };
 struct LooseProgram {
   std::vector<LooseOp> ops{};

@@ -26,13 +26,18 @@ class Compiler {
     LooseProgram loose;
     loose.ops.reserve(program.ops.size());
     CompactProgram totals;
-    for (const Op& op : program.ops) add(program, op, loose, totals);
+    double operators = 0;
+    for (const Op& op : program.ops) {
+      add(program, op, loose, totals);
+      loose.ops.back().issued_s = cluster_.host_s.value * (operators += operators_of(program, op));
+    }
     CompactProgram packed = pack(loose, rank, sharded_.layout.world_size(), cluster_.execution);
     packed.memory_by_tag = program.memory_by_tag();
     for (const auto& [tag, bytes] : packed.memory_by_tag) packed.memory_bytes += bytes;
     packed.bytes_sent = totals.bytes_sent;
     packed.messages_sent = totals.messages_sent;
     packed.pairs = totals.pairs;
+    packed.beyond_table = totals.beyond_table;
     return packed;
   }
 
@@ -74,12 +79,32 @@ class Compiler {
             [&](const Attend& o) {
               const CostModel::AttendCost c = cost_.attend(o);
               totals.pairs += c.pairs;
+              totals.beyond_table |= c.beyond_table;
               put(OpKind::kAttend, o.branch, c.seconds);
             },
-            [&](const Merge& o) { put(OpKind::kMerge, -1, cost_.merge_s(bytes_of(o.from))); },
+            [&](const Merge& o) {
+              // Striped partials lack a row: frameworks fold them into a slice and copy it back.
+              const bool slice = sharded_.layout.kind() == LayoutKind::kStriped;
+              put(OpKind::kMerge, -1, cost_.merge_s(bytes_of(o.from), slice));
+            },
             [&](const Reset& o) { put(OpKind::kReset, -1, cost_.reset_s(bytes_of(o.into))); },
         },
         op.what);
+  }
+
+  // That a framework issues for `op`: K and V are two tensors. An eager merge: to, transpose,
+  // unsqueeze, three of the output, five of the LSE (ring-flash-attention, utils.py,
+  // _update_out_and_lse).
+  double operators_of(const RankProgram& program, const Op& op) const {
+    constexpr double kEagerMerge = 11;
+    const auto tensors = [&](const SlotView& view) {
+      return program.slots[size_t(view.slot)].kind == TensorKind::kKeyValue ? 2.0 : 1.0;
+    };
+    if (const auto* send = std::get_if<Send>(&op.what)) return tensors(send->what);
+    if (const auto* recv = std::get_if<Recv>(&op.what)) return tensors(recv->what);
+    if (std::holds_alternative<Merge>(op.what) && cluster_.merge != MergeKind::kKernel)
+      return cluster_.merge == MergeKind::kEager ? kEagerMerge : 0;
+    return std::holds_alternative<Pack>(op.what) && continues_pack(program, op) ? 0 : 1;
   }
 
   // Devices permute all pieces of an exchange in one kernel; threads loop over them.

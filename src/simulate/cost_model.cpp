@@ -104,19 +104,21 @@ double CostModel::read(const Table& table, double keys, double d) {
 
 std::string CostModel::why_unsupported(const ClusterSpec& c, const AttentionProblem& p) {
   for (const KernelRow& row : c.device.attend)
-    if (row.dtype == p.dtype && row.causal == p.causal && row.kernel == c.device.kernel) return {};
+    if (row.prices(c.device.kernel, p.dtype) && row.causal == p.causal) return {};
   return concat(c.name, " has no speed of ", p.causal ? "causal " : "", "attention in ",
                 to_string(p.dtype), "; add rows to device.attend, or take another model.dtype");
 }
 
-bool CostModel::covers(const ClusterSpec& c, const AttentionProblem& p) {
-  bool below = !c.device.attend_model.empty(), above = below;  // has its own interpolation
-  for (const KernelRow& row : c.device.attend) {
-    if (row.dtype != p.dtype || row.kernel != c.device.kernel) continue;
-    below |= row.head_dim <= double(p.head_dim);
-    above |= row.head_dim >= double(p.head_dim);
-  }
-  return below && above;
+// Longer rows than the table's are read off its line in 1 / rows, which they hardly move along.
+bool CostModel::is_beyond_table(const AttendCounts& c) const {
+  const Table& table = tables_[c.masked];
+  const double d = double(sharded_.problem.head_dim);
+  const auto above = std::ranges::lower_bound(table, d, {}, &Curve::head_dim);
+  if (above == table.end() || (above == table.begin() && above->head_dim > d)) return true;
+  const auto is_shorter = [&](const Curve& curve) {
+    return c.most_keys < (1 - 1e-9) / curve.points.back().first;
+  };
+  return is_shorter(*above) || (above->head_dim > d && is_shorter(*std::prev(above)));
 }
 
 CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
@@ -126,7 +128,7 @@ CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
               find_attend_model(cluster.device, sharded.problem, true)} {
   const AttentionProblem& p = sharded.problem;
   for (const KernelRow& row : cluster.device.attend) {
-    if (row.dtype != p.dtype || row.kernel != cluster.device.kernel) continue;
+    if (!row.prices(cluster.device.kernel, p.dtype)) continue;
     Table& table = tables_[row.causal];
     auto curve = std::ranges::find(table, row.head_dim, &Curve::head_dim);
     if (curve == table.end()) curve = table.insert(table.end(), {row.head_dim, {}});
@@ -162,9 +164,9 @@ CostModel::AttendCost CostModel::attend(const Attend& op) const {
   const AttendCounts c = count_attend(sharded_, op, any ? any->block_rows : kOneBlock);
   if (any) {
     const AttendModel& model = models_[c.masked] ? *models_[c.masked] : *any;
-    return {attend_seconds(model, c) / speed_ + device.launch_s.value, c.pairs};
+    return {attend_seconds(model, c) / speed_ + device.launch_s.value, c.pairs, false};
   }
-  if (c.pairs == 0) return {device.launch_s.value, 0};
+  if (c.pairs == 0) return {device.launch_s.value, 0, false};
   const double busy =
       device.fill_rows.value > 0 ? std::min(1.0, c.queries / device.fill_rows.value) : 1.0;
   const double compute = c.pairs * seconds_per_pair(c) / busy;
@@ -177,7 +179,7 @@ CostModel::AttendCost CostModel::attend(const Attend& op) const {
   const double bytes = c.queries * (row + 4.0 * double(p.head_dim + 1)) + kv_bytes;
   return {
       std::max(compute, bytes / device.memory_bandwidth_bytes_per_s.value) + device.launch_s.value,
-      c.pairs};
+      c.pairs, is_beyond_table(c)};
 }
 
 double CostModel::copy_s(int64_t bytes, const Quantity& speed, double passes) const {
@@ -193,7 +195,7 @@ double CostModel::pack_s(int64_t bytes) const {
 double CostModel::pack_bytes_s(int64_t bytes) const {
   return pack_s(bytes) - cluster_.device.launch_s.value;
 }
-double CostModel::merge_s(int64_t bytes) const {
+double CostModel::merge_s(int64_t bytes, bool slice) const {
   switch (cluster_.merge) {
     case MergeKind::kKernel:
       return copy_s(bytes, cluster_.device.merge_bytes_per_s, 3);  // two read, one written
@@ -202,29 +204,31 @@ double CostModel::merge_s(int64_t bytes) const {
     case MergeKind::kEager:
       break;
   }
-  constexpr double kEagerBytes = 38, kEagerOperators = 4;  // of a value of 4 bytes
-  return copy_s(bytes, {}, kEagerBytes / 4) +
+  const double eager_bytes = slice ? 46 : 38;  // of a value of 4 bytes
+  constexpr double kEagerOperators = 4;
+  return copy_s(bytes, {}, eager_bytes / 4) +
          (kEagerOperators - 1) * cluster_.device.launch_s.value;
 }
 double CostModel::reset_s(int64_t bytes) const { return copy_s(bytes, {}, 1); }
 
 namespace {
 
-// Seconds, of one protocol of NCCL 2.28's ring.
+// Seconds, of one protocol of NCCL 2.28's ring: baseLatencies and hwLatencies of src/graph/tuning.cc.
 struct Protocol {
   double base, intra, inter, overhead;
-  double exposed_inter;        // where each rank has a node of its own
-  double share, alone;         // of the bandwidth; where each rank has a node of its own
-  std::array<double, 3> most;  // bytes per second on one, two and more nodes (llMaxBws); 0: any
+  double exposed_inter;        // where each rank has a node of its own: that of its trees
+  double share;                // of the bandwidth (ncclTopoTuneModel)
+  std::array<double, 3> most;  // bytes per second on one, two and more nodes; 0: any
 };
-// The overhead per step is 1 us with Intel's CPUs (2 with AMD's), three times that for Simple.
-constexpr Protocol kLl{6.6e-6, 0.6e-6, 2.7e-6, 1e-6, 5e-6, 0.5, 0.5, {87.7e9, 39e9, 20.4e9}};
-constexpr Protocol kLl128{14e-6, 1.9e-6, 4e-6, 1e-6, 8.5e-6, 0.92, 0.7, {}};
-constexpr Protocol kSimple{8.4e-6, 3.4e-6, 14e-6, 3e-6, 14e-6, 1, 1, {}};
+// getNetOverhead: 1 us a step with Intel's CPUs (2 with AMD's), three times that for Simple.
+// llMaxBws: Intel's on two and more nodes; on one the GPU's, which its file has.
+constexpr Protocol kLl{6.6e-6, 0.6e-6, 2.7e-6, 1e-6, 5e-6, 0.5, {0, 39e9, 20.4e9}};
+constexpr Protocol kLl128{14e-6, 1.9e-6, 4e-6, 1e-6, 8.5e-6, 0.92, {}};
+constexpr Protocol kSimple{8.4e-6, 3.4e-6, 14e-6, 3e-6, 14e-6, 1, {}};
 
 double seconds(const Protocol& p, const GatherShape& s, double bandwidth, double latency) {
   const bool alone = s.members == s.nodes;
-  bandwidth *= alone ? p.alone : p.share;
+  bandwidth *= p.share;
   if (const double most = p.most[size_t(std::min(s.nodes, 3) - 1)]; most > 0)
     bandwidth = std::min(bandwidth, most);
   const double intra = s.nodes > 1 ? std::max(p.intra, p.overhead) : p.intra;
@@ -256,7 +260,9 @@ double nccl_ring_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {
     return seconds(p, s, ring_bandwidth(c, s), c.latency_factor) +
            (s.nodes > 1 ? c.inter.call_s.value : 0);
   };
-  return set == AlphaSet::kNcclSimple ? by(kSimple) : std::min({by(kLl), by(kLl128), by(kSimple)});
+  Protocol ll = kLl;
+  ll.most[0] = c.intra.ll_bytes_per_s.value;
+  return set == AlphaSet::kNcclSimple ? by(kSimple) : std::min({by(ll), by(kLl128), by(kSimple)});
 }
 
 double nccl_pat_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {

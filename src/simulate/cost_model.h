@@ -49,19 +49,20 @@ class CostModel {
 
   struct AttendCost {
     double seconds, pairs;
+    bool beyond_table;  // fewer keys a query, or another head_dim, than any row of it has
   };
   AttendCost attend(const Attend& op) const;
   double pack_s(int64_t bytes) const;
   double pack_bytes_s(int64_t bytes) const;  // of a further piece that a launched pack moves
-  double merge_s(int64_t bytes) const;       // of the partial that is folded in
+  // Of the partial that is folded in; `slice`: into a part of the output.
+  double merge_s(int64_t bytes, bool slice = false) const;
   double reset_s(int64_t bytes) const;
-  // Whether the device's table has entries on both sides of the problem's head_dim; true of models.
-  static bool covers(const ClusterSpec& cluster, const AttentionProblem& problem);
 
  private:
   // A launch and `bytes` at `speed`; unknown: at the memory's bandwidth over `passes`.
   double copy_s(int64_t bytes, const Quantity& speed, double passes) const;
   double seconds_per_pair(const AttendCounts& counts) const;
+  bool is_beyond_table(const AttendCounts& counts) const;
   const ClusterSpec& cluster_;
   const ShardedProblem& sharded_;
   struct Curve {  // over rows, at one head_dim
@@ -84,8 +85,8 @@ class CostModel {
 // nccl_ring: NCCL's own tuning model (src/graph/tuning.cc, v2.28), a ring over the GPUs in which
 // each of a node's cards carries a channel. Latency = base + (P - nodes) max(intra, overhead) +
 // (nodes - 1) inter, for the protocols LL, LL128 and Simple, overhead between nodes only; the
-// fastest one is taken, as NCCL's tuner does. LL moves at most half of the bandwidth, and 88, 39 and
-// 20 GB/s on one, two and more nodes; LL128 0.92 of it. A call between nodes costs the link's call_s
+// fastest one is taken, as NCCL's tuner does. LL moves at most half of the bandwidth, and the link's
+// ll_bytes_per_s on one node, 39 GB/s on two, 20 GB/s on more; LL128 0.92 of it. A call between nodes costs the link's call_s
 // besides. nccl_simple
 // takes Simple alone; ideal has the cluster's own latencies. Where each rank has a node of its own,
 // network latencies are exposed in full and the tuner takes its trees' (5, 8.5, 14 us).

@@ -139,10 +139,13 @@ class Engine {
   void advance(uint32_t id, double now) {
     Lane& lane = lanes_[id];
     const std::vector<CompactOp>& ops = lane.ops();
+    const std::vector<double>& issued = lane.program->issued_s[lane.lane];
     while (lane.cursor < ops.size() && !lane.busy) {
       Slot& slot = slots_[lane.slots + (lane.cursor & lane.mask)];
       if (slot.arrived != ops[lane.cursor].needs) return;
-      const double begin = std::max({lane.free, slot.ready, timed_ ? now : 0.0});
+      const double from = issued.empty() ? 0 : issued[lane.cursor];
+      if (timed_ && from > now) return network_.events().push(from, EventKind::kIssued, id);
+      const double begin = std::max({lane.free, slot.ready, timed_ ? now : from});
       slot = {};
       execute(id, lane.cursor++, begin);
     }
@@ -315,6 +318,8 @@ class Engine {
         return network_.flow_ends(e.id, e.version, now);
       case EventKind::kLaneEnds:
         return lane_ends(e.id, e.version, now);
+      case EventKind::kIssued:
+        return wake(e.id);
       case EventKind::kCollectiveEnds:
         return gathered(e.id, now);
     }

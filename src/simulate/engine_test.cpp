@@ -39,6 +39,18 @@ TEST(Engine, OneMessageTakesItsLatencyAndItsBytes) {  // alpha + m / beta
   expect_near(makespan(messages(16, {{0, 4}}, 4e6), c), 2e-6 + 4e6 / 5e10);
 }
 
+TEST(Engine,
+     AnOpWaitsUntilTheHostHasIssuedIt) {  // max(0.5 + 1, 3) + 0.1, also where events time it
+  std::vector<LooseProgram> p{size_t{1}};
+  for (const double seconds : {1.0, 0.1}) p[0].add(OpKind::kAttend, 0, seconds);
+  p[0].ops[0].issued_s = 0.5;
+  p[0].ops[1].issued_s = 3;
+  ClusterSpec c = plain_cluster();
+  expect_near(makespan(p, c), 3.1);
+  c.overlap_efficiency = {0.5, "test"};
+  expect_near(makespan(p, c), 3.1);
+}
+
 TEST(Engine, TwoFlowsShareALinkAndTheShorterLeavesFirst) {
   // 0 sends m to 1 and 3 m to 2: m each at half speed until 2 m / beta, then 2 m more.
   const ClusterSpec c = plain_cluster();

@@ -16,7 +16,7 @@
 
 namespace longnet {
 
-enum class EventKind : uint32_t { kLatencyOver, kFlowEnds, kLaneEnds, kCollectiveEnds };
+enum class EventKind : uint32_t { kLatencyOver, kFlowEnds, kLaneEnds, kIssued, kCollectiveEnds };
 
 struct Event {
   EventKind kind;

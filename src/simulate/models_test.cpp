@@ -50,6 +50,15 @@ TEST(CollectiveModel, NcclsPatByItsTuningModel) {
             1.5 * seconds(4096, AlphaSet::kNcclLl));
 }
 
+TEST(CollectiveModel,
+     LlMovesNoMoreThanItsCapInOneNode) {  // 1 MB on 8 GPUs: 6.6 + 7 x 0.6 us, bytes
+  ClusterSpec c = plain_cluster({.nodes = 1, .gpus_per_node = 8});
+  for (const double most : {141e9, 87.7e9}) {
+    c.intra.ll_bytes_per_s.value = most;
+    EXPECT_NEAR(nccl_ring_s(c, {8, 1, 1e6}, AlphaSet::kNcclLl), 10.8e-6 + 0.875e6 / most, 1e-12);
+  }
+}
+
 TEST(CollectiveModel, PatNeedsANodeForEachRank) {
   const ClusterSpec c = plain_cluster({.nodes = 8, .gpus_per_node = 8});
   EXPECT_NE(why_not_formula(c, "nccl_pat").find("one GPU per node"), std::string::npos);
@@ -102,8 +111,15 @@ TEST(CostModel, ReadsTheTableAsLinesInOneOverRowsAndInHeadDim) {
   EXPECT_NEAR(speed(96, 4096), 4.5e14, 1e4);
   EXPECT_NEAR(speed(32, 4096), 1.5e14, 1e4);
   EXPECT_NEAR(speed(256, 4096), 6e14, 1e4);
-  EXPECT_TRUE(CostModel::covers(c, dense(64, 1, 96).problem));
-  EXPECT_FALSE(CostModel::covers(c, dense(64, 1, 32).problem));
+  const auto is_beyond = [&](int64_t head_dim, int64_t keys) {
+    const ShardedProblem s = dense(keys, 1, head_dim);
+    return CostModel(c, s).attend(whole(s)).beyond_table;
+  };
+  EXPECT_FALSE(is_beyond(96, 1024));
+  EXPECT_FALSE(is_beyond(128, 16384));
+  EXPECT_TRUE(is_beyond(32, 1024));
+  EXPECT_TRUE(is_beyond(256, 1024));
+  EXPECT_TRUE(is_beyond(64, 1000));
 }
 
 TEST(CostModel, WhatAMaskDoesNotCutTakesTheUnmaskedSpeed) {
@@ -133,6 +149,7 @@ TEST(CostModel, AMergeIsAKernelPartOfTheAttendOrOperators) {
   EXPECT_DOUBLE_EQ(seconds(MergeKind::kKernel), 1e-6 + 12000 / 1e12);
   EXPECT_NEAR(seconds(MergeKind::kFused), 8000 / 1e12, 1e-18);
   EXPECT_DOUBLE_EQ(seconds(MergeKind::kEager), 4e-6 + 38000 / 1e12);
+  EXPECT_DOUBLE_EQ(CostModel(c, s).merge_s(4000, true), 4e-6 + 46000 / 1e12);
 }
 
 TEST(CostModel, AnAttendTakesItsFlopsAtTheTablesSpeed) {
@@ -167,6 +184,8 @@ TEST(CostModel, UnsupportedProblemsHaveAReason) {
   std::erase_if(c.device.attend, [](const KernelRow& r) { return r.causal; });
   EXPECT_EQ(CostModel::why_unsupported(c, dense(8, 1, 64).problem), "");
   EXPECT_NE(CostModel::why_unsupported(c, dense(8, 1, 64, true).problem), "");
+  for (KernelRow& row : c.device.attend) row.backward = true;  // prices no forward
+  EXPECT_NE(CostModel::why_unsupported(c, dense(8, 1, 64).problem), "");
 }
 
 }  // namespace

@@ -12,9 +12,9 @@
 namespace longnet {
 namespace {
 
-const std::vector<std::string> kNames{
-    "bandwidth", "inter_bandwidth", "latency",   "taper",  "gpus_per_node",
-    "nodes",     "overlap",         "straggler", "kernel", "merge"};
+const std::vector<std::string> kNames{"bandwidth",     "inter_bandwidth", "latency", "taper",
+                                      "gpus_per_node", "nodes",           "overlap", "host",
+                                      "straggler",     "kernel",          "merge"};
 const std::pair<const char*, double WhatIf::*> kFactors[] = {
     {"bandwidth", &WhatIf::bandwidth},
     {"inter_bandwidth", &WhatIf::inter_bandwidth},
@@ -23,7 +23,8 @@ const std::pair<const char*, std::optional<double> WhatIf::*> kReplacements[] = 
     {"taper", &WhatIf::taper},
     {"gpus_per_node", &WhatIf::gpus_per_node},
     {"nodes", &WhatIf::nodes},
-    {"overlap", &WhatIf::overlap_efficiency}};
+    {"overlap", &WhatIf::overlap_efficiency},
+    {"host", &WhatIf::host_s}};
 constexpr double kMaxRanks = 1 << 24;
 
 std::optional<double> parse_number(const std::string& text) {
@@ -65,6 +66,7 @@ void scale(LinkSpec& link, double bandwidth, double latency) {
   link.shared_bytes_per_s.value *= bandwidth;
   link.call_s.value *= latency;
   link.channel_bytes_per_s.value *= bandwidth;
+  link.ll_bytes_per_s.value *= bandwidth;
   for (double& a : link.alpha_s.seconds) a *= latency;
 }
 
@@ -185,6 +187,7 @@ ClusterSpec apply(const ClusterSpec& cluster, const WhatIf& w) {
     c.device.kernel = w.kernel;
   }
   if (w.merge) c.merge = *w.merge;
+  if (w.host_s) c.host_s = {*w.host_s, "what if"};
   if (w.overlap_efficiency) c.overlap_efficiency = {*w.overlap_efficiency, "what if"};
   return c;
 }
