@@ -231,7 +231,7 @@ class Simulate(Case):
         kernels, made = self.write("kernels.json", report), self.path / "measured.json"
         args = ("calibrate", "--cluster", self.CLUSTER, "--gpu-kernels")
         self.expect(0, *args, kernels, "-o", str(made))
-        device = json.loads(made.read_text())["device"]  # measured rows take the place of the default kernel's
+        device = json.loads(made.read_text())["device"]  # measured rows are those of their own kernel, which the cluster takes
         rows = device["attend"]
 
         def replaced(r):

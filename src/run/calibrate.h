@@ -159,8 +159,8 @@ ClusterSpec to_cluster(const Calibration& calibration, const World& world, const
 // ---- what GPUs have measured (calibrate_gpu.cpp) ----
 
 // `base` with the figures of `file`, what gpu_kernels_benchmark --json wrote, for `kernel` ("cuda",
-// "cudnn"): dense attention in bf16. Of a head_dim and mask that were measured, published rows give
-// way; others stay. Throws UsageError when the file holds no such figures.
+// "cudnn"), which becomes the cluster's: dense attention in bf16. Published rows of that kernel give
+// way where a head_dim and mask were measured; others stay. Throws UsageError when the file holds no such figures.
 ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
                                     const std::string& kernel);
 

@@ -29,7 +29,8 @@ Measured read_rows(const JsonNode& root, const std::string& kernel, const std::s
     out.kernels.insert(p.text("kernel"));
     if (p.text("kernel") != kernel) continue;
     out.rows.push_back(
-        {.rows = double(p.whole("rows")),
+        {.kernel = kernel,
+         .rows = double(p.whole("rows")),
          .head_dim = double(p.whole("head_dim")),
          .dtype = DType::kBFloat16,
          .causal = p.flag("causal"),
@@ -59,14 +60,12 @@ ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
   }
   std::erase_if(base.device.attend, [&](const KernelRow& old) {
     return std::any_of(measured.rows.begin(), measured.rows.end(), [&](const KernelRow& now) {
-      return old.kernel == base.device.kernel && old.dtype == now.dtype &&
-             old.head_dim == now.head_dim && old.causal == now.causal;
+      return old.kernel == kernel && old.dtype == now.dtype && old.head_dim == now.head_dim &&
+             old.causal == now.causal;
     });
   });
-  for (KernelRow row : measured.rows) {
-    row.kernel = base.device.kernel;  // in its place
-    base.device.attend.push_back(std::move(row));
-  }
+  base.device.attend.insert(base.device.attend.end(), measured.rows.begin(), measured.rows.end());
+  base.device.kernel = kernel;
   base.description += concat("; speed of attention measured on ", device, " with kernel ", kernel);
   return base;
 }

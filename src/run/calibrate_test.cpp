@@ -135,6 +135,8 @@ TEST(Calibrate, MeasuredAttentionReplacesPublishedRows) {
       ++rows;
     }
   EXPECT_EQ(rows, 1);
+  EXPECT_EQ(now.device.kernel, "cuda");
+  EXPECT_EQ(now.device.attend.size(), h100().device.attend.size() + 1);
   EXPECT_NE(now.description.find("GPU X"), std::string::npos);
   EXPECT_THROW(with_measured_attention(h100(), file.path(), "cudnn"), UsageError);
   EXPECT_THROW(with_measured_link(h100(), file.path()), UsageError);
