@@ -93,7 +93,7 @@ def statistics_of(source: str, points: list[Point], banded: bool) -> str:
         if texts:
             parts.append("a sample is " + " or ".join(texts))
     elif banded:
-        parts.append("a band from no latency but the wire's to that of NCCL's Simple protocol")
+        parts.append("a band from no latency but the wire's to that of NCCL's Simple protocol, and the error of predictions")
     return ", ".join(parts)
 
 

@@ -69,7 +69,7 @@ void read_file(const fs::path& file, std::vector<PublishedCase>& out) {
   const JsonNode root = parse_json(read_file_text(file.string(), ""), file.string());
   Problems problems;
   JsonReader r(&root, "", problems);
-  for (const char* text : {"schema_version", "url", "title"}) r.take(text);
+  for (const char* text : {"schema_version", "url", "title", "verified"}) r.take(text);
   PublishedCase like;
   r.text("source", like.source);
   like.how = read_cluster(r, file);
@@ -111,8 +111,9 @@ Prediction predict_operation(const PublishedCase& c) {
       seconds[size_t(set)] =
           simulate(programs, Topology(cluster, c.ranks), cluster, {.alpha = set}).makespan_s;
   }
-  return {seconds[size_t(AlphaSet::kNcclLl)], *std::ranges::min_element(seconds),
-          *std::ranges::max_element(seconds)};
+  return {seconds[size_t(AlphaSet::kNcclLl)],
+          *std::ranges::min_element(seconds) / (1 + cluster.error.value),
+          *std::ranges::max_element(seconds) * (1 + cluster.error.value)};
 }
 
 double ratio(const PublishedCase& c, const Prediction& p) { return p.seconds / c.published_s; }
@@ -128,9 +129,14 @@ std::string problem_of(const PublishedCase& c) {
 }  // namespace
 
 std::string PublishedCase::kind() const {
-  if (!operation.empty()) return "messages, " + size();
-  const bool short_steps = how.cluster.merge == MergeKind::kEager && size().starts_with("below");
-  return short_steps ? "attention, host-bound" : "attention";
+  return operation.empty() ? "attention" : "messages, " + size();
+}
+
+std::string PublishedCase::kindred() const {
+  if (!operation.empty()) return "messages";
+  return params.algorithm == "local"                          ? "one GPU"
+         : params.algorithm.find("ring") != std::string::npos ? "rings"
+                                                              : "gathers and all-to-alls";
 }
 
 std::string PublishedCase::size() const {
@@ -166,31 +172,36 @@ Prediction predict(const PublishedCase& c) {
 std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
                                        const std::vector<Prediction>& predictions) {
   std::vector<std::string> names;
-  std::map<std::string, std::vector<double>> ratios;
-  const auto add = [&](const std::string& name, double value) {
-    if (ratios[name].empty()) names.push_back(name);
-    ratios[name].push_back(value);
+  std::map<std::string, std::vector<size_t>> members;
+  const auto add = [&](const std::string& name, size_t i) {
+    if (members[name].empty()) names.push_back(name);
+    members[name].push_back(i);
   };
-  for (int pass = 0; pass < 4; ++pass)
+  for (int pass = 0; pass < 5; ++pass)
     for (size_t i = 0; i < cases.size(); ++i) {
       const PublishedCase& c = cases[i];
       if (!predictions[i].reason.empty()) continue;
-      const std::string kind = c.kind();
-      if (pass == 0) add(kind, ratio(c, predictions[i]));
-      if (pass == 1 && c.held_out) add(kind + ", held out", ratio(c, predictions[i]));
-      if (pass == 2) add(c.source, ratio(c, predictions[i]));
-      if (pass == 3) add(concat(c.family(), ", ", c.size()), ratio(c, predictions[i]));
+      if (pass == 0) add(c.kind(), i);
+      if (pass == 1 && c.held_out) add(c.kind() + ", held out", i);
+      if (pass == 2) add(c.kindred(), i);
+      if (pass == 3) add(c.source, i);
+      if (pass == 4) add(concat(c.family(), ", ", c.size()), i);
     }
   std::vector<PublishedErrors> out;
   for (const std::string& name : names) {
     std::vector<double> errors;
+    PublishedErrors e{.name = name, .cases = int(members[name].size())};
     double log_sum = 0;
-    for (const double r : ratios[name]) {
+    for (const size_t i : members[name]) {
+      const double r = ratio(cases[i], predictions[i]), published = cases[i].published_s;
       errors.push_back(std::abs(r - 1));
       log_sum += std::log(r);
+      e.inside += predictions[i].low_s <= published && published <= predictions[i].high_s;
     }
-    out.push_back({name, int(errors.size()), median(errors), quantile(errors, 0.95),
-                   std::exp(log_sum / double(errors.size())) - 1});
+    e.median = median(errors);
+    e.p95 = quantile(errors, 0.95);
+    e.bias = std::exp(log_sum / e.cases) - 1;
+    out.push_back(e);
   }
   return out;
 }

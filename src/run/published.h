@@ -25,10 +25,9 @@ struct PublishedCase {
   bool held_out = true;
 
   std::string family() const { return operation.empty() ? params.algorithm : operation; }
-  std::string size() const;  // "4K to 16K tokens a rank", "16 MB and more"
-  // "attention"; "attention, host-bound" where a framework takes longer to issue its operators than
-  // the device to execute them, which is not modelled; "messages, " and the size.
-  std::string kind() const;
+  std::string size() const;     // "4K to 16K tokens a rank", "16 MB and more"
+  std::string kind() const;     // "attention", "messages, 16 MB and more"
+  std::string kindred() const;  // "rings", "gathers and all-to-alls", "one GPU"; "messages"
 };
 
 struct Prediction {
@@ -41,6 +40,7 @@ struct PublishedErrors {
   int cases = 0;
   double median = 0, p95 = 0;  // of |predicted / published - 1|
   double bias = 0;             // geometric mean of predicted / published, less 1
+  int inside = 0;              // cases in the interval of their prediction
 };
 
 struct PublishedOrder {
@@ -50,7 +50,7 @@ struct PublishedOrder {
 // All cases of the folder's files, in the order of their names. Throws UsageError.
 std::vector<PublishedCase> load_published(const std::string& folder);
 Prediction predict(const PublishedCase& published);
-// Of each kind, all and held out; then of each source, family and size.
+// Of each kind, all and held out; then of kindred algorithms, each source, family and size.
 std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
                                        const std::vector<Prediction>& predictions);
 // Pairs of algorithms on one problem that are more than 5 % apart.

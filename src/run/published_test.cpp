@@ -41,14 +41,20 @@ PublishedCase made_up(const std::string& algorithm, double published_s, bool hel
 TEST(Published, ErrorsAreRelativeAndPairsOrderedFromFivePercentOn) {
   const std::vector<PublishedCase> cases{made_up("ring", 1, true), made_up("usp", 2, false),
                                          made_up("ulysses", 2.04, true)};
-  const std::vector<Prediction> predictions{{.seconds = 1.1}, {.seconds = 1}, {.seconds = 4.08}};
+  const std::vector<Prediction> predictions{
+      {.seconds = 1.1, .low_s = 0.9, .high_s = 1.2}, {.seconds = 1}, {.seconds = 4.08}};
   const std::vector<PublishedErrors> errors = errors_of(cases, predictions);
   ASSERT_EQ(errors[0].name, "attention");
   EXPECT_EQ(errors[0].cases, 3);
   EXPECT_DOUBLE_EQ(errors[0].median, 0.5);
+  EXPECT_EQ(errors[0].inside, 1);
   EXPECT_NEAR(errors[0].bias, std::cbrt(1.1 * 0.5 * 2) - 1, 1e-12);
   ASSERT_EQ(errors[1].name, "attention, held out");
   EXPECT_NEAR(errors[1].median, 0.55, 1e-12);
+  ASSERT_EQ(errors[2].name, "rings");
+  EXPECT_EQ(errors[2].cases, 1);
+  ASSERT_EQ(errors[3].name, "gathers and all-to-alls");
+  EXPECT_EQ(errors[3].cases, 2);
   // ring before ulysses is right, ring before usp is not; usp and ulysses are 2 % apart.
   const PublishedOrder order = order_of(cases, predictions);
   EXPECT_EQ(order.pairs, 2);
@@ -64,7 +70,7 @@ TEST(Published, AFileWithAnUnknownKeyIsRefused) {
                 folder.parent_path() / "clusters/h100-ndr400.json",
                 fs::copy_options::overwrite_existing);
   std::ofstream(folder / "a.json")
-      << R"({"schema_version": 1, "source": "x", "url": "u", "title": "t", "cluster": "h100-ndr400",
+      << R"({"schema_version": 1, "source": "x", "url": "u", "title": "t", "verified": "no", "cluster": "h100-ndr400",
              "tolerance": {"value": 0.1, "source": "s"},
              "cases": [{"id": "a", "setup": {"algoritm": "ring"}, "value": 1}]})";
   try {
