@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""How much the simulator's agreement with published measurements rests on each source.
+
+Scales the parameters that published figures inform (PARAMETERS) to fit the cases of configs/published, once to all
+sources and once without each of them, and prints the errors of the shipped values, of the fit, and of every case
+predicted by the fit that has not seen its source. Predictions are linear in the logarithms of the scales: their
+sensitivities take one run of `lnbench validate --published` a parameter, each fit one more to check it.
+
+    scripts/published_refit.py build/release/bin/lnbench
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import pathlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+STEP = 0.05  # of a logarithm, for sensitivities
+ERROR = 0.05  # of a case that is fitted
+PRIOR = 0.2  # of a scale: how far the shipped value may be off
+
+Json = dict[str, Any]
+
+
+def rows(*kernels: str) -> Callable[[Json, float], None]:
+    def scale(cluster: Json, by: float) -> None:
+        for row in cluster["device"]["attend"]:
+            if f"{cluster['name'].split('-')[0]} {row.get('kernel')}" in kernels:
+                row["flops_per_s"] *= by
+
+    return scale
+
+
+def value(*path: str) -> Callable[[Json, float], None]:
+    def scale(cluster: Json, by: float) -> None:
+        node = cluster
+        for key in path:
+            node = node.get(key, {})
+        if "value" in node:
+            node["value"] *= by
+
+    return scale
+
+
+PARAMETERS: dict[str, Callable[[Json, float], None]] = {
+    "FA2 on A100, A800": rows("a100 fa2", "a800 fa2"),
+    "FA2 on H800": rows("h800 fa2"),
+    "FA3 on H100": rows("h100 fa3"),
+    "memory bandwidth (merges, packs)": value("device", "memory_bandwidth_bytes_per_s"),
+    "NVLink payload": value("links", "intra", "bandwidth_bytes_per_s"),
+    "call inside a node": value("links", "intra", "call_s"),
+    "network payload": value("links", "inter", "bandwidth_bytes_per_s"),
+    "call between nodes": value("links", "inter", "call_s"),
+    "overhead a message": value("links", "inter", "overhead_s"),
+    "a channel": value("links", "inter", "channel_bytes_per_s"),
+    "host": value(),  # of --what-if host, in the cases
+}
+
+
+class Predictor:
+    def __init__(self, lnbench: pathlib.Path, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self.lnbench = shutil.copy(lnbench, folder)  # away from simgrid_oracle, which takes a minute
+
+    def cases(self, logs: dict[str, float]) -> list[Json]:
+        """The cases with every parameter scaled by exp(logs)."""
+        for kind in ("clusters", "published"):
+            shutil.rmtree(self.folder / kind, ignore_errors=True)
+            (self.folder / kind).mkdir()
+        for path in (ROOT / "configs/clusters").glob("*.json"):
+            cluster = json.loads(path.read_text())
+            for name, scale in PARAMETERS.items():
+                scale(cluster, math.exp(logs.get(name, 0.0)))
+            (self.folder / "clusters" / path.name).write_text(json.dumps(cluster))
+        for path in (ROOT / "configs/published").glob("*.json"):
+            source = json.loads(path.read_text())
+            changes = dict(c.split("=") for c in source.get("what_if", "").split(",") if c)
+            if "host" in changes:
+                changes["host"] = str(float(changes["host"]) * math.exp(logs.get("host", 0.0)))
+            source["what_if"] = ",".join(f"{key}={text}" for key, text in changes.items())
+            (self.folder / "published" / path.name).write_text(json.dumps(source))
+        out = self.folder / "out.json"
+        command = [str(self.lnbench), "validate", "--published", str(self.folder / "published"), "--json", str(out)]
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return json.loads(out.read_text())["published"]["cases"]
+
+
+def solve(a: list[list[float]], b: list[float]) -> list[float]:
+    """x of a x = b by Gaussian elimination; a is symmetric and positive."""
+    n = len(b)
+    m = [[*row, y] for row, y in zip(a, b)]
+    for i in range(n):
+        for j in range(i + 1, n):
+            f = m[j][i] / m[i][i]
+            m[j] = [x - f * y for x, y in zip(m[j], m[i])]
+    x = [0.0] * n
+    for i in reversed(range(n)):
+        x[i] = (m[i][n] - sum(m[i][j] * x[j] for j in range(i + 1, n))) / m[i][i]
+    return x
+
+
+def fit(errors: list[float], slopes: list[list[float]]) -> dict[str, float]:
+    """Logarithms of the scales that make errors + slopes . logs least, with PRIOR on each."""
+    n = len(PARAMETERS)
+    a = [[sum(s[i] * s[j] for s in slopes) / ERROR**2 + (i == j) / PRIOR**2 for j in range(n)] for i in range(n)]
+    b = [-sum(s[i] * e for s, e in zip(slopes, errors)) / ERROR**2 for i in range(n)]
+    return dict(zip(PARAMETERS, solve(a, b)))
+
+
+def log_errors(cases: list[Json]) -> list[float]:
+    return [math.log(c["predicted_s"] / c["published_s"]) for c in cases]
+
+
+def quantile(values: list[float], q: float) -> float:
+    values = sorted(values)
+    at = q * (len(values) - 1)
+    low = int(at)
+    return values[low] + (at - low) * (values[min(low + 1, len(values) - 1)] - values[low])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lnbench", type=pathlib.Path)
+    lnbench = parser.parse_args().lnbench
+    with tempfile.TemporaryDirectory() as folder:
+        predictor = Predictor(lnbench, pathlib.Path(folder))
+        shipped = predictor.cases({})
+        errors = log_errors(shipped)
+        columns = []
+        for name in PARAMETERS:
+            moved = log_errors(predictor.cases({name: STEP}))
+            columns.append([(m - e) / STEP for m, e in zip(moved, errors)])
+        slopes = [list(row) for row in zip(*columns)]
+        every = fit(errors, slopes)
+        fitted = log_errors(predictor.cases(every))
+        left_out = list(errors)
+        for source in dict.fromkeys(c["source"] for c in shipped):
+            seen = [i for i, c in enumerate(shipped) if c["source"] != source]
+            logs = fit([errors[i] for i in seen], [slopes[i] for i in seen])
+            held = log_errors(predictor.cases(logs))
+            for i, c in enumerate(shipped):
+                if c["source"] == source:
+                    left_out[i] = held[i]
+    print("parameter, scale of the fit to all sources")
+    for name, log in every.items():
+        print(f"{name:<36}{math.exp(log):6.3f}")
+    print("cases, their number; median and 95th percentile of the error in %: shipped, fitted, source left out")
+    kinds = [f"messages, {c['size']}" if "MB" in c["size"] else "attention" for c in shipped]
+    for group in [*dict.fromkeys(kinds), "all"]:
+        chosen = [i for i, kind in enumerate(kinds) if group in (kind, "all")]
+        text = f"{group:<26}{len(chosen):4}"
+        for values in (errors, fitted, left_out):
+            off = [abs(math.expm1(values[i])) for i in chosen]
+            text += f"   {100 * quantile(off, 0.5):5.1f} {100 * quantile(off, 0.95):5.1f}"
+        print(text)
+
+
+if __name__ == "__main__":
+    main()
