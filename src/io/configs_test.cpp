@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "core/check.h"
 #include "io/config.h"
@@ -133,6 +134,24 @@ TEST(Configs, BalanceHoldsTheLayouts) {
     EXPECT_EQ(p.count(concat("algorithm == ring && layout == ", layout)), 6);
   EXPECT_EQ(p.count("algorithm == all_gather"), 6);
   EXPECT_LT(p.seconds(), 180);
+}
+
+TEST(Configs, SlurmHoldsExactAlgorithmsOnNodes) {
+  const Preset p = preset("slurm-64.json");
+  const auto count = [&](const std::string& algorithm, int ranks, const char* more) {
+    return p.count(
+        concat("algorithm == ", algorithm, " && ranks == ", ranks,
+               " && seq_len == 1M && heads == 32 && kv_heads == 8 && head_dim == 128 && ", more));
+  };
+  const std::map<std::string, int> fewest_ranks = {
+      {"ring", 8}, {"ulysses", 8}, {"double_ring", 16}, {"usp", 16}};
+  for (const auto& [algorithm, fewest] : fewest_ranks)
+    for (const int ranks : {8, 16, 32}) {
+      const int there = ranks >= fewest;
+      EXPECT_EQ(count(algorithm, ranks, "causal && layout == zigzag"), there) << algorithm;
+      EXPECT_EQ(count(algorithm, ranks, "!causal && layout == contiguous"), there) << algorithm;
+    }
+  EXPECT_EQ(count("dilated", 8, "causal") + count("dilated", 32, "!causal"), 2);
 }
 
 TEST(Configs, GqaGoesDownToOneKvHead) {
