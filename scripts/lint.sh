@@ -15,7 +15,7 @@ lint_format() {
 lint_ruff() { "$tools/ruff" check --quiet .; }
 
 lint_shellcheck() {
-  git ls-files '*.sh' '*.sbatch' '*.pbs' .ci/run | xargs "$tools/shellcheck"
+  git ls-files '*.sh' '*.sbatch' '*.pbs' '*.env' .ci/run | xargs "$tools/shellcheck"
 }
 
 lint_tidy() {

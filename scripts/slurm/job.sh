@@ -1,0 +1,68 @@
+# shellcheck shell=bash
+# The common part of lnbench.sbatch, lnbench.pbs and lnbench_mpirun.sh, which source it in the project's folder:
+# settings, preflight, the run or its resumption, the report. Variables besides those of site.env:
+#   CONFIG    the JSON to run        (default: configs/slurm-64.json)
+#   LNBENCH   the program            (default: build/release/bin/lnbench)
+#   RESULT    folder of the result   (each twin has its default)
+#   SITE      the site's settings    (default: scripts/slurm/site.env)
+# Beside the result stand RESULT.job.txt (what the preflight said at each start) and, with GPUs,
+# RESULT.nccl-topology.xml (what NCCL sees on rank 0's node).
+export CONFIG=${CONFIG:-configs/slurm-64.json} LNBENCH=${LNBENCH:-build/release/bin/lnbench}
+export SITE=${SITE:-scripts/slurm/site.env}
+# shellcheck source=site.env
+source "$SITE" || exit
+
+# launch COMMAND... runs it on all ranks, on_each_node COMMAND... once per node. The sbatch twin has its own.
+hosts=(${HOSTFILE:+--hostfile "$HOSTFILE"})
+launch() {
+  # shellcheck disable=SC2086  # a list of options
+  mpirun -np "$RANKS" $MPIRUN_BIND "${hosts[@]}" "$@"
+}
+on_each_node() { mpirun --map-by ppr:1:node --bind-to none "${hosts[@]}" "$@"; }
+
+# shellcheck disable=SC2016  # expanded on the node
+topology='hostname; lscpu | grep -E "^(Model name|Thread|Core|Socket|NUMA)"
+for tool in "numactl --hardware" "nvidia-smi topo -m" "ibv_devinfo -l"; do
+  command -v "${tool%% *}" >/dev/null && echo "\$ $tool" && $tool
+done; true'
+
+load_modules() {
+  [ -n "$MODULES" ] || return 0
+  set +u  # neither profiles nor modules are written for it
+  [ -n "$(type -t module)" ] || source /etc/profile
+  local name
+  for name in $MODULES; do module load "$name" || exit; done
+  set -u
+}
+
+preflight() {
+  local gpu=()
+  [ "$GPUS_PER_NODE" -gt 0 ] && gpu=(--transport gpu)
+  printf '\n== %s: job %s, %s on %s\n' "$(date -u +%FT%TZ)" "${SLURM_JOB_ID:-${PBS_JOBID:-none}}" "$CONFIG" "$(hostname)"
+  echo "srun: $SRUN_BIND; mpirun: $MPIRUN_BIND"
+  on_each_node bash -c "$topology"
+  on_each_node "$LNBENCH" env --check || [ "$STRICT" != 1 ] || return 3
+  launch "$LNBENCH" comm --max-bytes 1MiB "${gpu[@]}"
+}
+
+# One start of `lnbench run`, from preflight to report; no point is begun that would end later than limit_s, if set, after
+# the start of the script. `again`, which each twin defines, goes on after a run that was stopped early.
+job() {
+  load_modules
+  mkdir -p "$(dirname "$RESULT")"
+  preflight >>"$RESULT.job.txt" 2>&1 || { echo "error: preflight failed, see $RESULT.job.txt" >&2; exit 3; }
+  [ "$GPUS_PER_NODE" -gt 0 ] && export NCCL_TOPO_DUMP_FILE=$RESULT.nccl-topology.xml
+  local where=(-o "$RESULT") code=0
+  [ -e "$RESULT/run.json" ] && where=(--resume "$RESULT" --allow-changed-machine)  # other nodes, as a rule
+  [ -n "${limit_s:-}" ] && where+=(--max-time "$((limit_s > SECONDS ? limit_s - SECONDS : 1))s")
+  launch "$LNBENCH" run "$CONFIG" "${where[@]}" || code=$?
+  if [ $code -eq 4 ]; then
+    echo "lnbench run ended with 4: stopped early, going on with $RESULT"
+    again
+  else
+    # srun has returned 0 for ranks that it could not start.
+    [ $code -ne 0 ] || grep -q '"verdict": "pass"' "$RESULT/result.json" || code=1
+    "$LNBENCH" report "$RESULT"
+  fi
+  exit $code
+}
