@@ -61,18 +61,17 @@ class JobCase(unittest.TestCase):
             "run": {"kernel": "reference"},
             "measure": {"warmup": 1, "min_samples": 3, "max_samples": 1000000, "target_ci": 1e-9, "point_timeout_s": seconds}}))
 
-    def submit(self, script, *options, **variables):
+    def submit(self, script, *options, code=0, **variables):
         done = subprocess.run([ROOT / "scripts/slurm" / script, *options], env=self.env | variables, cwd=self.folder,
                               capture_output=True, text=True, timeout=120)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        return done.stdout
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
 
     def check_result(self, points, least_starts):
         """All points are there once and ok, measured in several starts, each after a preflight, and reported."""
-        lines = [json.loads(line) for line in (self.result / "points.jsonl").read_text().splitlines()]
-        self.assertEqual([p["status"] for p in lines if "status" in p].count("ok"), points)
-        self.assertEqual(len({p["id"] for p in lines if "id" in p}), points)
-        self.assertEqual(json.loads((self.result / "result.json").read_text())["summary"]["verdict"], "pass")
+        result = json.loads((self.result / "result.json").read_text())
+        self.assertEqual([p["status"] for p in result["points"]], ["ok"] * points)
+        self.assertEqual(result["summary"]["verdict"], "pass")
         self.assertIn("NCCL_ALGO", (self.result / "run.json").read_text())
         self.assertIn("LongNet-Bench report", (self.result / "report.html").read_text())
         said = pathlib.Path(f"{self.result}.job.txt").read_text()
@@ -132,6 +131,11 @@ class Mpirun(JobCase):
         said = self.submit("lnbench_mpirun.sh", MINUTES="0")
         self.assertEqual(said.count("lnbench run ended with 4"), 1)
         self.check_result(2, 2)
+
+    def test_nothing_is_measured_where_ranks_cannot_speak(self):
+        said = self.submit("lnbench_mpirun.sh", code=3, LNBENCH="/bin/false")
+        self.assertIn(f"preflight failed, see {self.result}.job.txt", said)
+        self.assertFalse(self.result.exists())
 
 
 if __name__ == "__main__":
