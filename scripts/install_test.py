@@ -1,17 +1,28 @@
 #!/usr/bin/env python3
-"""`cmake --install` gives a tree that can be moved and used from the PATH, with no trace of where it was built.
+"""An installed tree can be moved and used from the PATH, with no trace of where it was built, and its Python environment
+is made without a network.
 
-  install_test.py BUILD_FOLDER PYTHON     PYTHON has the report's packages
+  install_test.py BUILD_FOLDER
 """
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-BUILD, PYTHON = map(os.path.abspath, sys.argv[1:3])
+BUILD = os.path.abspath(sys.argv[1])
+
+# LAYER SOURCE FOLDER COMMANDS: the commands, in SOURCE, over the root folder with changes kept in LAYER until they end.
+CHROOT = ["unshare", "--mount", "bash", "-euc", """
+mount -t tmpfs layer "$0"
+mkdir "$0"/upper "$0"/work "$0"/root
+mount -t overlay overlay -o "lowerdir=/,upperdir=$0/upper,workdir=$0/work" "$0/root"
+for name in /proc /dev "$1" "$2/wheels"; do mkdir -p "$0/root$name"; mount --rbind "$name" "$0/root$name"; done
+chroot "$0/root" bash -euc "cd '$1'; $3"
+"""]
 
 
 class Installed(unittest.TestCase):
@@ -21,7 +32,11 @@ class Installed(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
         prefix = cls.folder / "first"
-        subprocess.run(["cmake", "--install", BUILD, "--prefix", str(prefix)], check=True, capture_output=True)
+        wheels = cls.folder / "wheels"
+        wheels.mkdir()
+        subprocess.run([SOURCE / "scripts/install/wheelhouse.sh", wheels], check=True)
+        cls.offline = os.environ | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "LONGNET_BUILD": BUILD}
+        subprocess.run([SOURCE / "scripts/install/install.sh", prefix], env=cls.offline, check=True, stdout=subprocess.DEVNULL)
         cls.tree = prefix.rename(cls.folder / "second")
         cls.share = cls.tree / "share" / "longnet-bench"
         cls.path = cls.folder / "path"
@@ -35,8 +50,11 @@ class Installed(unittest.TestCase):
         self.assertEqual(done.returncode, code, f"{args}\n{done.stdout}\n{done.stderr}")
         return done
 
+    def files(self):
+        return [f for f in self.tree.rglob("*") if f.is_file() and ".venv" not in f.parts]
+
     def test_no_file_names_the_source_or_the_build(self):
-        files = [f for f in self.tree.rglob("*") if f.is_file()]
+        files = self.files()
         self.assertGreater(len(files), 60)
         for file in files:
             content = file.read_bytes()
@@ -44,14 +62,14 @@ class Installed(unittest.TestCase):
                 self.assertNotIn(path.encode(), content, file)
 
     def test_tests_are_not_installed(self):
-        self.assertEqual([*self.tree.rglob("*_test.py"), *self.tree.rglob("*_fixture.py")], [])
+        self.assertEqual([f for f in self.files() if f.name.endswith(("_test.py", "_fixture.py"))], [])
 
     def test_version_plan_simulate_and_report(self):
         self.assertIn("lnbench", self.lnbench("--version").stdout)
         self.assertIn("dilated", self.lnbench("plan", self.share / "configs" / "quick.json").stdout)
         self.lnbench("simulate", self.share / "configs" / "quick-cluster.json", "--cluster",
                      self.share / "configs" / "clusters" / "h100-ndr400.json", "-o", "result", "--progress", "none")
-        self.lnbench("report", "result", LONGNET_PYTHON=PYTHON)
+        self.lnbench("report", "result")
         self.assertIn("LongNet-Bench report", (self.folder / "result" / "report.html").read_text())
         self.assertTrue(list((self.folder / "result" / "plots").glob("*.svg")))
 
@@ -59,6 +77,9 @@ class Installed(unittest.TestCase):
         bare = self.folder / "bare_python"
         bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
         bare.chmod(0o755)
+        venv = self.share / ".venv"
+        aside = venv.rename(self.folder / "venv")
+        self.addCleanup(aside.rename, venv)
         said = self.lnbench("report", "result", code=1, LONGNET_PYTHON=str(bare)).stderr
         self.assertIn(f"{self.share}/scripts/python_env.sh", said)
         self.assertTrue((self.share / "scripts" / "python_env.sh").exists())
@@ -74,6 +95,23 @@ class Installed(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn(f"in any folder above {alone.parent}", done.stderr)
         self.assertIn("holds no scripts/report", self.lnbench("report", "result", code=2, LONGNET_HOME="/nowhere").stderr)
+
+    def test_commands_of_the_containers(self):
+        """The Dockerfile's commands, which are the Apptainer recipe's, in a chroot over this machine's files that keeps no
+        change: all but the image they start from, and with what is built already."""
+        layer = self.folder / "layer"
+        layer.mkdir()
+        chroot = [*CHROOT, layer, SOURCE, self.folder]
+        if os.geteuid() != 0 or subprocess.run([*chroot, "true"], capture_output=True).returncode != 0:
+            self.skipTest("needs root, and a kernel with overlay mounts")
+        steps = re.findall(r"^RUN (.*)", (SOURCE / "scripts/install/Dockerfile").read_text(), re.MULTILINE)
+        used = ["cd /root", "export PATH=/opt/longnet-bench/bin:$PATH configs=/opt/longnet-bench/share/longnet-bench/configs",
+                "lnbench simulate $configs/quick-cluster.json --cluster $configs/clusters/h100-ndr400.json -o result -q",
+                "lnbench report result"]
+        done = subprocess.run([*chroot, "\n".join(["set -o pipefail", *steps, *used])], env=self.offline, capture_output=True,
+                              text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertFalse(pathlib.Path("/opt/longnet-bench").exists())
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Checks sources with tools of fixed versions (scripts/lint_requirements.txt) and fails on any finding:
-#   scripts/lint.sh [format|ruff|shellcheck|tidy ...]     (default: all four)
-# format: C++ and CUDA files are as clang-format leaves them. ruff: Python. shellcheck: shell scripts.
+#   scripts/lint.sh [format|ruff|shellcheck|hadolint|tidy ...]     (default: all five)
+# format: C++ and CUDA files are as clang-format leaves them. ruff: Python. shellcheck: shell scripts. hadolint: the Dockerfile.
 # tidy: clang-tidy over the product's C++ and its headers, not over tests, test machinery and .cu files.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 parts=("$@")
-[ $# -eq 0 ] && parts=(format ruff shellcheck tidy)
+[ $# -eq 0 ] && parts=(format ruff shellcheck hadolint tidy)
 
 lint_format() {
   git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -P "$(nproc)" -n 100 "$tools/clang-format" --dry-run --Werror
@@ -17,6 +17,8 @@ lint_ruff() { "$tools/ruff" check --quiet .; }
 lint_shellcheck() {
   git ls-files '*.sh' '*.sbatch' '*.pbs' '*.env' .ci/run | xargs "$tools/shellcheck"
 }
+
+lint_hadolint() { git ls-files '*Dockerfile' | xargs "$tools/hadolint"; }
 
 lint_tidy() {
   install_packages "${build_packages[@]}"
@@ -33,8 +35,8 @@ failed=()
 for part in "${parts[@]}"; do
   say "checking: $part"
   case $part in
-    format | ruff | shellcheck | tidy) "lint_$part" || failed+=("$part") ;;
-    *) fail "unknown part '$part': use format, ruff, shellcheck or tidy" ;;
+    format | ruff | shellcheck | hadolint | tidy) "lint_$part" || failed+=("$part") ;;
+    *) fail "unknown part '$part': use format, ruff, shellcheck, hadolint or tidy" ;;
   esac
 done
 [ ${#failed[@]} -eq 0 ] || fail "findings of: ${failed[*]}"
