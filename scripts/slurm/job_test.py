@@ -89,7 +89,7 @@ class Slurm(JobCase):
     def test_time_limit_signal_requeue_resume_report(self):
         # A minute is Slurm's shortest limit, and it looks for jobs near theirs every half a minute, first thirty
         # seconds after its start: the points take longer than that, those left for the second start a few seconds.
-        points = 15
+        points = 14
         self.write_config(points, 2)
         output = self.folder / "output"
         self.submit("lnbench.sbatch", f"--output={output}", MINUTES="1", MARGIN_S="30", PARTITION="debug")
