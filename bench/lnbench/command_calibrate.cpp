@@ -7,11 +7,9 @@
 #include <iostream>
 
 #include "core/check.h"
-#include "io/units.h"
 #include "lnbench/terminal.h"
 #include "measure/machine_load.h"
 #include "measure/sampler.h"
-#include "measure/statistics.h"
 #include "run/calibrate.h"
 #include "simulate/cluster.h"
 

@@ -5,7 +5,6 @@
 // Every failure carries the values that broke the condition. Its rank is added where that is known:
 // by run_on_threads (comm/threads) for ranks that are threads, and in main for processes.
 #pragma once
-#include <cstdint>
 #include <source_location>
 #include <sstream>
 #include <stdexcept>

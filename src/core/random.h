@@ -6,7 +6,6 @@
 // rounded multiplication, so CPU and GPU agree in every bit: the sum of its four bytes is nearly
 // normal (Irwin-Hall), has mean 510 and variance 4 (256^2 - 1) / 12, and is scaled to variance 1.
 #pragma once
-#include <array>
 #include <cstdint>
 
 #if defined(__CUDACC__)

@@ -17,7 +17,6 @@
 #include <variant>
 #include <vector>
 
-#include "core/check.h"
 #include "io/point.h"
 #include "json/json_tree.h"
 

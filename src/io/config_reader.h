@@ -1,10 +1,8 @@
 // Reading a config key by key (json/json_reader.h), as its fields and axes say.
 #pragma once
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "io/config.h"
 #include "json/json_reader.h"

@@ -9,7 +9,6 @@
 //   - every row of the output is initialised once, and each (query, key, head) pair is attended
 //     exactly as often as the pattern says.
 #pragma once
-#include <functional>
 #include <string>
 #include <vector>
 

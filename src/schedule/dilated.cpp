@@ -19,7 +19,6 @@
 #include <optional>
 #include <utility>
 
-#include "core/check.h"
 #include "schedule/program_builder.h"
 #include "schedule/registry.h"
 

@@ -18,7 +18,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "comm/communicator.h"
 #include "core/cuda/device.h"

@@ -4,7 +4,6 @@
 #include <map>
 
 #include "comm/cuda/device_transport.h"
-#include "core/check.h"
 
 namespace longnet {
 namespace {

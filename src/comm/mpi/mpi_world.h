@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdlib>
 #include <exception>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>

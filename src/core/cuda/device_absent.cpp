@@ -1,5 +1,4 @@
 // Builds without CUDA: no device is found.
-#include "core/check.h"
 #include "core/cuda/device.h"
 
 namespace longnet {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <optional>
 
 #include "core/check.h"
 #include "execute/program_rows.h"
