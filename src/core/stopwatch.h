@@ -1,9 +1,18 @@
-// Adds the time from its construction to stop() or its destruction to a number of seconds.
+// Clocks of this process, in seconds.
 #pragma once
 #include <chrono>
+#include <ctime>
 
 namespace longnet {
 
+// CPU seconds of the calling thread: time that other processes take of its core does not count.
+inline double thread_cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+// Adds the time from its construction to stop() or its destruction to a number of seconds.
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds), begin_(Clock::now()) {}

@@ -5,7 +5,6 @@
 // (and one network namespace) make a node; links inside and between nodes are measured apart.
 #pragma once
 #include <algorithm>
-#include <ctime>
 #include <functional>
 #include <string>
 #include <vector>
@@ -38,13 +37,6 @@ struct CalibrationBudget {
 };
 // `quick`: seconds instead of two minutes.
 CalibrationBudget calibration_budget(bool quick);
-
-// CPU seconds of the calling thread: time that other processes take of its core does not count.
-inline double thread_cpu_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-}
 
 // The faster quartile of the slowest rank's seconds by `clock` (a disturbed run says nothing about
 // the machine), after one run that does not count. Collective: rank 0 says when it is enough.
@@ -147,7 +139,7 @@ struct Calibration {
 };
 
 // "off by 1.2 % in the median, 3 % at most"
-std::string off_text(double median_rel_error, double max_rel_error);
+std::string off_text(const FitErrors& errors);
 
 // Collective; on rank 0 the result, on the others something incomplete. `say`: hears of each step.
 Calibration calibrate(World& world, const CalibrationBudget& budget,

@@ -112,17 +112,16 @@ class ClusterWriter {
       d.attend.push_back(row);
     }
     const AttendFit fit = fit_attend(a.times);
-    d.attend_model.push_back(
-        {.head_dim = double(a.head_dim),
-         .dtype = a.dtype,
-         .causal = a.causal,
-         .block_rows = double(kQueryBlockRows),
-         .block_s = fit.block_s,
-         .query_s = fit.query_s,
-         .key_s = fit.key_s,
-         .pair_s = fit.pair_s,
-         .source = concat(by_, "fitted to ", a.times.size(), " shapes of 16 to 4096 rows; ",
-                          off_text(fit.median_rel_error, fit.max_rel_error))});
+    d.attend_model.push_back({.head_dim = double(a.head_dim),
+                              .dtype = a.dtype,
+                              .causal = a.causal,
+                              .block_rows = double(kQueryBlockRows),
+                              .block_s = fit.block_s,
+                              .query_s = fit.query_s,
+                              .key_s = fit.key_s,
+                              .pair_s = fit.pair_s,
+                              .source = concat(by_, "fitted to ", a.times.size(),
+                                               " shapes of 16 to 4096 rows; ", off_text(fit))});
   }
 
   LinkSpec link(const LinkMeasurement& l, bool inside) const {
@@ -130,25 +129,24 @@ class ClusterWriter {
     const std::string sizes =
         concat("fitted to messages of ", format_bytes(l.exchange.front().bytes), " to ",
                format_bytes(l.exchange.back().bytes));
-    const auto off = [](const LinkFit& f) {
-      return "; " + off_text(f.median_rel_error, f.max_rel_error);
-    };
     LinkSpec s;
     // A rank posts two messages per exchange, and the simulator counts those by themselves.
     const double alpha = std::max(0.0, both.alpha_s - 2 * l.overhead_s);
     s.alpha_s = {{alpha, alpha, alpha},
                  concat(by_, "both directions at once, ", sizes, ", less the overhead of two posts",
-                        off(both))};
+                        "; ", off_text(both))};
     s.overhead_s = measured(l.overhead_s, "16 exchanges of 1 KiB at once against one, per post");
     s.ports_per_node = {double(m_.ranks_per_node), "one per rank"};
     if (inside) {
-      s.bandwidth_bytes_per_s =
-          measured(one.bytes_per_s, concat("one direction at a time, ", sizes, off(one)));
-      s.shared_bytes_per_s = measured(
-          2 * both.bytes_per_s, concat("both directions of a pair together, ", sizes, off(both)));
+      s.bandwidth_bytes_per_s = measured(
+          one.bytes_per_s, concat("one direction at a time, ", sizes, "; ", off_text(one)));
+      s.shared_bytes_per_s =
+          measured(2 * both.bytes_per_s,
+                   concat("both directions of a pair together, ", sizes, "; ", off_text(both)));
     } else {
       s.bandwidth_bytes_per_s =
-          measured(both.bytes_per_s, concat("each of both directions at once, ", sizes, off(both)));
+          measured(both.bytes_per_s,
+                   concat("each of both directions at once, ", sizes, "; ", off_text(both)));
     }
     return s;
   }
@@ -197,9 +195,9 @@ class ClusterWriter {
 
 }  // namespace
 
-std::string off_text(double median_rel_error, double max_rel_error) {
-  return concat("off by ", percent(median_rel_error), " in the median, ", percent(max_rel_error),
-                " at most");
+std::string off_text(const FitErrors& errors) {
+  return concat("off by ", percent(errors.median_rel_error), " in the median, ",
+                percent(errors.max_rel_error), " at most");
 }
 
 CalibrationBudget calibration_budget(bool quick) {

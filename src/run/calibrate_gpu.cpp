@@ -90,12 +90,11 @@ ClusterSpec with_measured_link(ClusterSpec base, const std::string& file) {
                             ": ranks 0 and 1 shared a GPU: what was timed are copies inside it",
                             hint, " where there are two"));
   const LinkFit fit = fit_link(times);
-  const std::string by =
-      concat("measured between ", first.text("device"), " and ", second.text("device"),
-             inside ? " of one host" : " of two hosts", " by lnbench comm, ",
-             root.text("transport"), ": fitted to messages of ", format_bytes(times.front().bytes),
-             " to ", format_bytes(times.back().bytes), " in both directions at once; ",
-             off_text(fit.median_rel_error, fit.max_rel_error));
+  const std::string by = concat(
+      "measured between ", first.text("device"), " and ", second.text("device"),
+      inside ? " of one host" : " of two hosts", " by lnbench comm, ", root.text("transport"),
+      ": fitted to messages of ", format_bytes(times.front().bytes), " to ",
+      format_bytes(times.back().bytes), " in both directions at once; ", off_text(fit));
   LinkSpec& link = inside ? base.intra : base.inter;
   link.alpha_s = {.seconds = {fit.alpha_s, fit.alpha_s, fit.alpha_s}, .source = by};
   link.bandwidth_bytes_per_s = {fit.bytes_per_s, by};

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/stopwatch.h"
 #include "execute/program_executor.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/row_worker.h"

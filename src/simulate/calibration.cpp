@@ -76,9 +76,8 @@ std::vector<double> fit_subset(const std::vector<std::vector<double>>& rows,
   return coefficients;
 }
 
-struct Fit {
+struct Fit : FitErrors {
   std::vector<double> coefficients{};
-  double median_rel_error = 0, max_rel_error = 0;
 };
 // counts_of(a measurement) are its counts, a few; its seconds are positive. Unknown `positive`
 // (-1: none) may not be 0. Throws Error when there are fewer measurements than unknowns.
@@ -123,7 +122,7 @@ LinkFit fit_link(std::span<const MessageTime> times) {
   check(fit.coefficients[1] > 0,
         "messages take no longer when they are larger: ", times.front().bytes, " bytes take ",
         times.front().seconds, " s, ", times.back().bytes, " bytes ", times.back().seconds, " s");
-  return {fit.coefficients[0], 1 / fit.coefficients[1], fit.median_rel_error, fit.max_rel_error};
+  return {fit, fit.coefficients[0], 1 / fit.coefficients[1]};
 }
 
 AttendFit fit_attend(std::span<const AttendTime> times) {
@@ -133,7 +132,7 @@ AttendFit fit_attend(std::span<const AttendTime> times) {
   };
   const Fit fit = fit_nonnegative(times, counts_of, /*positive=*/3);
   const std::vector<double>& c = fit.coefficients;
-  return {c[0], c[1], c[2], c[3], fit.median_rel_error, fit.max_rel_error};
+  return {fit, c[0], c[1], c[2], c[3]};
 }
 
 }  // namespace longnet

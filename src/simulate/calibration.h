@@ -10,7 +10,6 @@
 //   fit_link({{1000, 11e-6}, {1e6, 1010e-6}})    // alpha 10 us, 1 GB/s
 #pragma once
 #include <span>
-#include <vector>
 
 #include "simulate/cost_model.h"
 
@@ -19,9 +18,11 @@ namespace longnet {
 struct MessageTime {
   double bytes = 0, seconds = 0;
 };
-struct LinkFit {
-  double alpha_s = 0, bytes_per_s = 0;
+struct FitErrors {
   double median_rel_error = 0, max_rel_error = 0;  // |fitted - measured| / measured
+};
+struct LinkFit : FitErrors {
+  double alpha_s = 0, bytes_per_s = 0;
 };
 // Needs two sizes. Throws Error when there is one measurement, or time does not grow with size.
 LinkFit fit_link(std::span<const MessageTime> times);
@@ -30,9 +31,8 @@ struct AttendTime {
   AttendCounts counts{};
   double seconds = 0;
 };
-struct AttendFit {
+struct AttendFit : FitErrors {
   double block_s = 0, query_s = 0, key_s = 0, pair_s = 0;
-  double median_rel_error = 0, max_rel_error = 0;
 };
 // Needs four measurements, else throws Error. pair_s is positive.
 AttendFit fit_attend(std::span<const AttendTime> times);

@@ -1,10 +1,10 @@
 #include "simulate/engine.h"
 
 #include <algorithm>
-#include <ctime>
 #include <numeric>
 
 #include "core/check.h"
+#include "core/stopwatch.h"
 #include "simulate/gatherings.h"
 #include "simulate/network.h"
 
@@ -12,12 +12,6 @@ namespace longnet {
 namespace {
 
 constexpr uint32_t kFirstWindow = 8;  // slots of a lane for the waits of coming ops, at first
-
-double cpu_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-}
 
 class Engine {
  public:
@@ -57,7 +51,7 @@ class Engine {
   }
 
   SimulatedRun run() {
-    const double begin = cpu_seconds();
+    const double begin = thread_cpu_seconds();
     for (uint32_t i = 0; i < lanes_.size(); ++i) wake(i);
     drain(0);
     EventQueue& events = network_.events();
@@ -77,7 +71,7 @@ class Engine {
       run_.makespan_s = std::max(run_.makespan_s, r.finish_s);
     run_.messages = network_.messages;
     run_.shared_messages = network_.shared_messages;
-    run_.cpu_s = cpu_seconds() - begin;
+    run_.cpu_s = thread_cpu_seconds() - begin;
     return std::move(run_);
   }
 
