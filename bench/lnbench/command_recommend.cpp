@@ -123,7 +123,7 @@ void print_stopped(const std::vector<PointRecord>& stopped) {
 int run_recommend(const Options& options) {
   const WhatIf what_if = parse_what_if(options.what_if.empty() ? "" : options.what_if[0]);
   SimulatePoint how{.cluster = apply(load_cluster(options.cluster), what_if), .what_if = what_if};
-  if (options.alpha != "band") how.alpha = parse_alpha_set(options.alpha);
+  if (options.alpha != "band") how.alpha = parse_enum<AlphaSet>(options.alpha);
   how.communication_alone = false;
   how.max_program_bytes = kMaxProgramBytes;
   if (options.ranks > how.cluster.num_gpus())

@@ -46,7 +46,7 @@ std::vector<SimulatePoint> read_variants(const Options& options, const Config& c
     how.cluster = apply(cluster, how.what_if);
     how.memory_fraction = config.memory.limit_fraction;
     how.collapse = !options.no_collapse;
-    if (options.alpha != "band") how.alpha = parse_alpha_set(options.alpha);
+    if (options.alpha != "band") how.alpha = parse_enum<AlphaSet>(options.alpha);
     variants.push_back(std::move(how));
   }
   return variants;

@@ -5,7 +5,6 @@
 //   verify(*ops, CommOperation::kAllGather, 4096);     // once, on data that the receivers know
 //   ops->run(CommOperation::kAllGather, 4096, 10);     // ten gathers of 4096 bytes, on every rank
 #pragma once
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,6 +13,7 @@
 #include <string_view>
 
 #include "comm/communicator.h"
+#include "core/enum_names.h"
 
 namespace longnet {
 
@@ -23,11 +23,10 @@ enum class CommOperation {
   kAllGather,  // in place in the target: part i is rank i's
   kAllToAll    // part i of the source goes to rank i, part i of the target comes from it
 };
-inline constexpr std::array kCommOperations{CommOperation::kSendRecv, CommOperation::kExchange,
-                                            CommOperation::kAllGather, CommOperation::kAllToAll};
-inline constexpr std::string_view kCommOperationNames[] = {"send_recv", "exchange", "all_gather",
-                                                           "all_to_all"};
-inline std::string_view to_string(CommOperation what) { return kCommOperationNames[size_t(what)]; }
+constexpr auto texts_of(CommOperation) {
+  return texts("send_recv", "exchange", "all_gather", "all_to_all");
+}
+inline constexpr auto kCommOperations = enum_values<CommOperation>();
 // True for operations that take part on ranks 0 and 1 alone.
 inline bool is_point_to_point(CommOperation what) {
   return what == CommOperation::kSendRecv || what == CommOperation::kExchange;

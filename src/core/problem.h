@@ -1,23 +1,15 @@
 // One forward pass of multi-head attention: the shapes every module agrees on.
 #pragma once
 #include <cstdint>
-#include <string>
-#include <string_view>
 
 #include "core/check.h"
+#include "core/enum_names.h"
 
 namespace longnet {
 
 enum class DType { kFloat32, kBFloat16 };
-
+constexpr auto texts_of(DType) { return texts("fp32", "bf16"); }
 inline int64_t dtype_bytes(DType t) { return t == DType::kFloat32 ? 4 : 2; }
-// The names in configs and results.
-inline std::string_view to_string(DType t) { return t == DType::kFloat32 ? "fp32" : "bf16"; }
-inline DType parse_dtype(std::string_view name) {
-  if (name == "fp32") return DType::kFloat32;
-  if (name == "bf16") return DType::kBFloat16;
-  throw UsageError(concat("unknown dtype '", name, "': use fp32 or bf16"));
-}
 
 // Q is [batch][seq_len][num_heads][head_dim]; K and V are [batch][seq_len][num_kv_heads][head_dim].
 // Query head j reads key/value head j / (num_heads / num_kv_heads) (grouped-query attention).

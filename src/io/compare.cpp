@@ -6,7 +6,6 @@
 #include <cstdio>
 
 #include "core/check.h"
-#include "io/units.h"
 #include "json/text.h"
 #include "measure/statistics.h"
 
@@ -224,8 +223,8 @@ std::string comparison_table(const Comparison& c) {
   for (const ComparedPoint& p : c.points) rows.push_back(row_of(p));
   text += aligned(rows);
   text += "#";
-  for (int k = 0; k <= int(CompareClass::kMissing); ++k)
-    text += concat(" ", to_string(CompareClass(k)), " ", c.count(CompareClass(k)));
+  for (const CompareClass k : enum_values<CompareClass>())
+    text += concat(" ", to_string(k), " ", c.count(k));
   return text + concat(" : ", conclusion(c), "\n");
 }
 

@@ -10,7 +10,6 @@
 // Visitors: FieldReader (io/config_reader.h) reads configs strictly, write_fields and read_fields
 // (below) write and read results, journals and resolved configs; schema_test.cpp makes the Schemas.
 #pragma once
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -19,10 +18,8 @@
 #include <variant>
 #include <vector>
 
-#include "core/check.h"
 #include "json/json_tree.h"
 #include "json/text.h"
-#include "pattern/dilated_pattern.h"
 
 namespace longnet {
 
@@ -44,43 +41,6 @@ struct Field {
   double null_is = std::numeric_limits<double>::quiet_NaN();  // a double that is written as null
   std::string_view schema{};  // written by hand: a name in the schema's $defs
 };
-
-// The last value of each enum that has names.
-constexpr DType last_value(DType) { return DType::kBFloat16; }
-constexpr OffsetRule last_value(OffsetRule) { return OffsetRule::kNone; }
-constexpr PatternKind last_value(PatternKind) { return PatternKind::kSparse; }
-constexpr MixRule last_value(MixRule) { return MixRule::kSum; }
-
-// An enum of this room lists the names of its values, in order: texts_of(Mode).
-template <class Enum>
-concept HasTexts = requires(Enum e) {
-  texts_of(e);
-};
-constexpr std::string_view to_string(HasTexts auto e) { return texts_of(e)[size_t(e)]; }
-template <HasTexts Enum>
-constexpr Enum last_value(Enum e) {
-  return Enum(texts_of(e).size() - 1);
-}
-template <class... Text>
-constexpr std::array<std::string_view, sizeof...(Text)> texts(const Text&... names) {
-  return {names...};
-}
-
-// In the order of the enum.
-template <class Enum>
-std::vector<std::string> enum_names() {
-  std::vector<std::string> names;
-  for (int i = 0; i <= int(last_value(Enum{})); ++i) names.emplace_back(to_string(Enum(i)));
-  return names;
-}
-
-// Throws UsageError on a name that the enum does not have.
-template <class Enum>
-Enum parse_enum(std::string_view name) {
-  for (int i = 0; i <= int(last_value(Enum{})); ++i)
-    if (to_string(Enum(i)) == name) return Enum(i);
-  throw UsageError(concat("unknown name '", name, "': ", name_hint(name, enum_names<Enum>())));
-}
 
 struct AnyVisitor {
   void operator()(std::string_view, auto&, const Field& = {}) const {}

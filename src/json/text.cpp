@@ -5,8 +5,6 @@
 #include <cstdlib>
 #include <vector>
 
-#include "core/check.h"
-
 namespace longnet {
 
 int edit_distance(std::string_view a, std::string_view b) {

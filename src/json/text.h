@@ -6,6 +6,9 @@
 #include <string_view>
 #include <utility>
 
+#include "core/check.h"
+#include "core/enum_names.h"
+
 namespace longnet {
 
 // Insertions, deletions, substitutions and swaps of neighbours that turn a into b.
@@ -16,6 +19,14 @@ std::string closest_match(std::string_view word, std::span<const std::string> ca
 
 // "did you mean 'seq_len'?" or, where nothing is near, "known: a, b, c".
 std::string name_hint(std::string_view word, std::span<const std::string> candidates);
+
+// Throws UsageError on a name that the enum does not have.
+template <HasTexts Enum>
+Enum parse_enum(std::string_view name) {
+  for (const Enum value : enum_values<Enum>())
+    if (to_string(value) == name) return value;
+  throw UsageError(concat("unknown name '", name, "': ", name_hint(name, enum_names<Enum>())));
+}
 
 // 16 hex digits, and back (0 when it is no hex number).
 std::string to_hex(uint64_t value);

@@ -42,12 +42,9 @@ enum class OffsetRule { kPaper, kBlock, kNone };
 // and sum.
 enum class MixRule { kLse, kMean, kSum };
 
-inline constexpr std::string_view kPatternKinds[] = {"dense", "dilated", "sparse"};
-inline constexpr std::string_view kOffsetRules[] = {"paper", "block", "none"};
-inline constexpr std::string_view kMixRules[] = {"lse", "mean", "sum"};
-inline std::string_view to_string(PatternKind kind) { return kPatternKinds[size_t(kind)]; }
-inline std::string_view to_string(OffsetRule rule) { return kOffsetRules[size_t(rule)]; }
-inline std::string_view to_string(MixRule rule) { return kMixRules[size_t(rule)]; }
+constexpr auto texts_of(PatternKind) { return texts("dense", "dilated", "sparse"); }
+constexpr auto texts_of(OffsetRule) { return texts("paper", "block", "none"); }
+constexpr auto texts_of(MixRule) { return texts("lse", "mean", "sum"); }
 
 struct DilatedPattern {
   std::vector<DilatedBranch> branches;

@@ -85,7 +85,7 @@ ShardedProblem sharded_problem(const PointParams& p) {
   problem.batch = p.group_batch();
   return {problem,
           p.pattern,
-          {p.problem.seq_len, p.group_ranks(), parse_layout(p.layout)},
+          {p.problem.seq_len, p.group_ranks(), parse_enum<LayoutKind>(p.layout)},
           p.gather_scope == "world" ? GatherScope::kWholeWorld : GatherScope::kSegmentGroup,
           p.options};
 }

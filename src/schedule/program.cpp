@@ -30,12 +30,6 @@ int64_t TokenRanges::index_of(int64_t token) const {
   return -1;
 }
 
-LayoutKind parse_layout(std::string_view name) {
-  for (LayoutKind kind : {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped})
-    if (to_string(kind) == name) return kind;
-  throw UsageError(concat("unknown layout '", name, "': use contiguous, zigzag or striped"));
-}
-
 namespace {
 
 TokenRange as_range(TokenInterval i) { return {i.begin, 1, i.length()}; }

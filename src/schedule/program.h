@@ -68,9 +68,7 @@ struct TokenRanges {
 //                                 zigzag, R = 2        0000 2222 3333 1111
 //                                 striped              0123 0123 0123 0123
 enum class LayoutKind { kContiguous, kZigzag, kStriped };
-inline constexpr std::string_view kLayoutKinds[] = {"contiguous", "zigzag", "striped"};
-inline std::string_view to_string(LayoutKind kind) { return kLayoutKinds[size_t(kind)]; }
-LayoutKind parse_layout(std::string_view name);  // throws UsageError
+constexpr auto texts_of(LayoutKind) { return texts("contiguous", "zigzag", "striped"); }
 
 // Order of tokens over ranks.
 class SequenceLayout {
@@ -149,9 +147,10 @@ enum class SlotTag {
   kPartial,
   kExchange
 };
-inline constexpr std::string_view kSlotTags[] = {"query",  "key_value", "output",  "kv_buffer",
-                                                 "packed", "gathered",  "partial", "exchange"};
-inline std::string_view to_string(SlotTag tag) { return kSlotTags[size_t(tag)]; }
+constexpr auto texts_of(SlotTag) {
+  return texts("query", "key_value", "output", "kv_buffer", "packed", "gathered", "partial",
+               "exchange");
+}
 
 struct Slot {
   TensorKind kind;

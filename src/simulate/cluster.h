@@ -27,10 +27,8 @@ struct Quantity {
 // Latencies of a message, from optimistic to pessimistic. A measured machine has one value for all
 // three. NCCL's tuner uses the second and third per step of its LL and Simple protocols.
 enum class AlphaSet { kIdeal, kNcclLl, kNcclSimple };
-inline constexpr std::array<AlphaSet, 3> kAlphaSets{AlphaSet::kIdeal, AlphaSet::kNcclLl,
-                                                    AlphaSet::kNcclSimple};
-std::string_view to_string(AlphaSet set);         // "ideal", "nccl_ll", "nccl_simple"
-AlphaSet parse_alpha_set(std::string_view name);  // throws UsageError
+constexpr auto texts_of(AlphaSet) { return texts("ideal", "nccl_ll", "nccl_simple"); }
+inline constexpr auto kAlphaSets = enum_values<AlphaSet>();
 
 struct AlphaBand {
   std::array<double, 3> seconds{};  // by AlphaSet
@@ -96,7 +94,9 @@ struct DeviceSpec {
 };
 
 enum class TopologyKind { kSingleSwitch, kFatTree, kRailOptimised, kTorus, kDragonfly };
-std::string_view to_string(TopologyKind kind);
+constexpr auto texts_of(TopologyKind) {
+  return texts("single_switch", "fat_tree", "rail_optimised", "torus", "dragonfly");
+}
 
 struct TopologySpec {
   TopologyKind kind = TopologyKind::kSingleSwitch;
@@ -115,7 +115,7 @@ struct TopologySpec {
 // dependencies are over. `streams`: attention, copies and communication each have an in-order
 // queue, as on GPUs.
 enum class ExecutionKind { kStreams, kInOrder };
-std::string_view to_string(ExecutionKind kind);
+constexpr auto texts_of(ExecutionKind) { return texts("streams", "in_order"); }
 
 // How a partial is folded into the output. `kernel`: by one kernel, which reads both and writes one.
 // `fused`: by the attend that computes it, which reads and writes the output once more. `eager`: by
@@ -123,8 +123,7 @@ std::string_view to_string(ExecutionKind kind);
 // sigmoid of the LSEs, sum, 38 bytes a value; 8 more to write a slice of the output back
 // (ring-flash-attention, utils.py, _update_out_and_lse and update_out_and_lse).
 enum class MergeKind { kKernel, kFused, kEager };
-std::string_view to_string(MergeKind kind);
-MergeKind parse_merge_kind(std::string_view name);  // throws UsageError
+constexpr auto texts_of(MergeKind) { return texts("kernel", "fused", "eager"); }
 
 // The algorithms of `native` collectives: a lowering of schedule/lower_collectives.h, or a named
 // formula (simulate/cost_model.h).

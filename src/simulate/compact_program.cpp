@@ -1,7 +1,6 @@
 #include "simulate/compact_program.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/check.h"
 
@@ -87,12 +86,6 @@ class Packer {
 };
 
 }  // namespace
-
-std::string_view to_string(OpKind kind) {
-  static constexpr std::string_view kNames[] = {"attend", "merge", "reset",     "pack",
-                                                "send",   "recv",  "all_gather"};
-  return kNames[size_t(kind)];
-}
 
 int64_t CompactProgram::num_ops() const {
   int64_t n = 0;

@@ -24,7 +24,9 @@
 namespace longnet {
 
 enum class OpKind : uint8_t { kAttend, kMerge, kReset, kPack, kSend, kRecv, kCollective };
-std::string_view to_string(OpKind kind);
+constexpr auto texts_of(OpKind) {
+  return texts("attend", "merge", "reset", "pack", "send", "recv", "all_gather");
+}
 inline bool is_communication(OpKind kind) { return kind >= OpKind::kSend; }
 
 inline constexpr int kLanes = 3;

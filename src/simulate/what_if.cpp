@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <functional>
 #include <set>
 
 #include "core/check.h"
@@ -51,12 +50,21 @@ Straggler parse_straggler(const std::string& part, const std::string& text) {
              : Straggler{.slower = *slower, .count = int(*which)};
 }
 
-void set(WhatIf& w, const std::string& name, double value) {
+// `part` is "name=number".
+void set(WhatIf& w, const std::string& part, const std::string& name, const std::string& number) {
+  const auto value = parse_number(number);
+  if (!value || *value < 0 || (*value == 0 && name != "latency") ||
+      (name == "overlap" && *value > 1))
+    throw UsageError(concat("what if '", part, "': write ", name,
+                            "=NUMBER, e.g. bandwidth=0.5 (a factor), taper=2, overlap=0.56; ",
+                            name == "latency"   ? "latency is 0 or more"
+                            : name == "overlap" ? "overlap is above 0 and at most 1"
+                                                : "it is above 0"));
   const bool whole = name == "gpus_per_node" || name == "nodes";
-  if (whole && value != std::floor(value))
-    throw UsageError(concat("what if ", name, " = ", value, ": must be whole"));
+  if (whole && *value != std::floor(*value))
+    throw UsageError(concat("what if ", name, " = ", *value, ": must be whole"));
   for (const auto& [known, factor] : kFactors)
-    if (name == known) w.*factor = value;
+    if (name == known) w.*factor = *value;
   for (const auto& [known, replacement] : kReplacements)
     if (name == known) w.*replacement = value;
 }
@@ -129,26 +137,14 @@ WhatIf parse_what_if(std::string_view text) {
     if (std::find(kNames.begin(), kNames.end(), name) == kNames.end())
       throw UsageError(concat("what if '", part, "': ", name_hint(name, kNames)));
     const std::string number = equals == std::string::npos ? "" : part.substr(equals + 1);
-    if (name == "straggler") {
+    if (name == "straggler")
       w.straggler = parse_straggler(part, number);
-      continue;
-    }
-    if (name == "kernel" || name == "merge") {
-      if (name == "kernel")
-        w.kernel = number;
-      else
-        w.merge = parse_merge_kind(number);
-      continue;
-    }
-    const auto value = parse_number(number);
-    if (!value || *value < 0 || (*value == 0 && name != "latency") ||
-        (name == "overlap" && *value > 1))
-      throw UsageError(concat("what if '", part, "': write ", name,
-                              "=NUMBER, e.g. bandwidth=0.5 (a factor), taper=2, overlap=0.56; ",
-                              name == "latency"   ? "latency is 0 or more"
-                              : name == "overlap" ? "overlap is above 0 and at most 1"
-                                                  : "it is above 0"));
-    set(w, name, *value);
+    else if (name == "kernel")
+      w.kernel = number;
+    else if (name == "merge")
+      w.merge = parse_enum<MergeKind>(number);
+    else
+      set(w, part, name, number);
   }
   return w;
 }
