@@ -4,6 +4,7 @@
 //   A dense shard has stride 1; a dilated selection has stride = dilation_rate.
 #pragma once
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 
 namespace longnet {
@@ -25,7 +26,7 @@ struct TokenInterval {
   bool contains(const TokenInterval& o) const {
     return o.empty() || (begin <= o.begin && o.end <= end);
   }
-  bool operator==(const TokenInterval&) const = default;
+  auto operator<=>(const TokenInterval&) const = default;
 };
 
 inline TokenInterval intersect(TokenInterval a, TokenInterval b) {

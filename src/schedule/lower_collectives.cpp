@@ -166,12 +166,18 @@ class Lowering {
   int64_t bytes(const SlotView& view) const {
     return view_bytes(sharded_, out_.slots.at(size_t(view.slot)).kind, view);
   }
+  // Looks at one piece after the other: the first one decides nearly always, and there are many.
+  bool has_rows(const SlotView& view) const {
+    for (int i = 0; i < view.num_pieces(); ++i)
+      if (bytes(view.piece(view.first_piece() + i)) > 0) return true;
+    return false;
+  }
   // Empty messages are left out on both sides; -1 then.
   OpId send(Rank to, const SlotView& what, std::vector<OpId> after) {
-    return bytes(what) > 0 ? add(Send{to, what}, std::move(after)) : -1;
+    return has_rows(what) ? add(Send{to, what}, std::move(after)) : -1;
   }
   OpId recv(Rank from, const SlotView& what, std::vector<OpId> after) {
-    return bytes(what) > 0 ? add(Recv{from, what}, std::move(after)) : -1;
+    return has_rows(what) ? add(Recv{from, what}, std::move(after)) : -1;
   }
   static std::vector<OpId> known(std::vector<OpId> ops, const std::vector<OpId>& otherwise) {
     std::erase(ops, -1);

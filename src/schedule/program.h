@@ -34,7 +34,7 @@ struct HeadRange {
   bool contains(const HeadRange& o) const {
     return o.count == 0 || (first <= o.first && o.end() <= end());
   }
-  bool operator==(const HeadRange&) const = default;
+  auto operator<=>(const HeadRange&) const = default;
 };
 HeadRange intersect(const HeadRange& a, const HeadRange& b);
 
@@ -126,7 +126,7 @@ struct Slice {
   HeadRange heads;
   int head_parts = 1;
   int num_pieces() const { return owners.count * head_parts; }
-  bool operator==(const Slice&) const = default;
+  auto operator<=>(const Slice&) const = default;
 };
 
 // kPartial: O and LSE, fp32. kResult: O alone, rounded to the storage type, as it is sent when
@@ -164,7 +164,7 @@ inline constexpr int kQuerySlot = 0, kKvSlot = 1, kOutputSlot = 2;
 // Some pieces of a slice, in its order.
 struct PieceRange {
   int first = 0, count = -1;  // -1: all
-  bool operator==(const PieceRange&) const = default;
+  auto operator<=>(const PieceRange&) const = default;
 };
 
 // A slot, the slice that it is laid out for, and the pieces of it that an op touches.

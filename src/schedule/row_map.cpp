@@ -1,5 +1,6 @@
 #include "schedule/row_map.h"
 
+#include <algorithm>
 #include <set>
 
 #include "core/check.h"
@@ -79,15 +80,16 @@ RowCount::RowCount(const ShardedProblem& sharded, TensorKind kind, const Slice& 
   if (slice.branch == kEveryRow) return;
   check(slice.head_parts == 1, "a branch's rows are not split by heads");
   rows_ = branch_rows(sharded, kind, slice.branch);
-  if (kind == TensorKind::kKeyValue) {
-    streams_ =
-        kv_streams(problem_, sharded.pattern, slice.branch, slice.heads.first, slice.heads.count);
-    return;
-  }
-  for (int64_t head = slice.heads.first; head < slice.heads.end(); ++head) {
-    streams_.of_head.push_back(int(streams_.streams.size()));
-    streams_.streams.push_back({problem_.kv_head_of(head), rows_->offset_of(head)});
-  }
+  const HeadRange& heads = slice.heads;
+  if (kind == TensorKind::kKeyValue)
+    streams_ = kv_streams(problem_, sharded.pattern, slice.branch, heads.first, heads.count);
+  else
+    for (int64_t head = heads.first; head < heads.end(); ++head) {
+      streams_.of_head.push_back(int(streams_.streams.size()));
+      streams_.streams.push_back({problem_.kv_head_of(head), rows_->offset_of(head)});
+    }
+  for (const KvStream& stream : streams_.streams) offsets_.push_back(stream.offset);
+  std::ranges::sort(offsets_);
 }
 
 int64_t RowCount::of_token(const HeadRange& heads) const {
@@ -95,11 +97,11 @@ int64_t RowCount::of_token(const HeadRange& heads) const {
   return problem_.kv_head_of(heads.end() - 1) - problem_.kv_head_of(heads.first) + 1;
 }
 
-int64_t RowCount::of_stream(const KvStream& stream, const TokenRanges& tokens) const {
+int64_t RowCount::at_offset(int64_t offset, const TokenRanges& tokens) const {
   int64_t count = 0;
   for (const TokenRange& r : tokens) {
     check(r.stride == 1 || rows_->num_offsets() == 1, "strided shards cannot be thinned further");
-    count += r.stride == 1 ? rows_->count(stream.offset, {r.first, r.first + r.count}) : r.count;
+    count += r.stride == 1 ? rows_->count(offset, {r.first, r.first + r.count}) : r.count;
   }
   return count;
 }
@@ -107,7 +109,10 @@ int64_t RowCount::of_stream(const KvStream& stream, const TokenRanges& tokens) c
 int64_t RowCount::of(const TokenRanges& tokens, const HeadRange& heads) const {
   if (!rows_) return tokens.tokens() * of_token(heads);
   int64_t sum = 0;
-  for (const KvStream& stream : streams_.streams) sum += of_stream(stream, tokens);
+  for (auto at = offsets_.begin(), next = at; at != offsets_.end(); at = next) {
+    next = std::upper_bound(at, offsets_.end(), *at);
+    sum += (next - at) * at_offset(*at, tokens);
+  }
   return sum;
 }
 
@@ -126,7 +131,7 @@ RowMap::RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slic
                 .byte_offset = bytes_};
     for (const KvStream& stream : count_.streams().streams) {
       piece.stream_begin.push_back(piece.rows_per_item);
-      piece.rows_per_item += count_.of_stream(stream, piece.tokens);
+      piece.rows_per_item += count_.at_offset(stream.offset, piece.tokens);
     }
     if (slice.branch == kEveryRow) piece.rows_per_item = count_.of(piece.tokens, piece.heads);
     piece.rows = piece.rows_per_item * sharded.problem.batch;
@@ -183,7 +188,7 @@ RowMap::Place RowMap::locate(const Piece& piece, int64_t batch, int64_t head,
   TokenRanges earlier;
   for (const TokenRange& r : piece.tokens) earlier.add(clip(r, {r.first, run.first}));
   return {item + piece.stream_begin[stream] +
-              count_.of_stream(count_.streams().streams[stream], earlier),
+              count_.at_offset(count_.streams().streams[stream].offset, earlier),
           1};
 }
 

@@ -25,7 +25,8 @@ class RowCount {
   RowCount(const ShardedProblem& sharded, TensorKind kind, const Slice& slice);
   // Rows of `tokens`, in one sequence of the batch.
   int64_t of(const TokenRanges& tokens, const HeadRange& heads) const;
-  int64_t of_stream(const KvStream& stream, const TokenRanges& tokens) const;
+  // Rows of a stream: only its offset decides.
+  int64_t at_offset(int64_t offset, const TokenRanges& tokens) const;
   // Rows of one token: of query heads, or of the kv heads that they read.
   int64_t of_token(const HeadRange& heads) const;
   // One stream per query head; of K/V two heads may share one. Empty for kEveryRow.
@@ -36,6 +37,7 @@ class RowCount {
   TensorKind kind_;
   std::optional<BranchRows> rows_;
   KvStreams streams_;
+  std::vector<int64_t> offsets_;  // of the streams, sorted
 };
 
 class RowMap {

@@ -19,6 +19,7 @@ class Packer {
       : in_(in), rank_(rank), ranks_(ranks), execution_(execution) {}
 
   CompactProgram run() {
+    static_cast<ProgramTotals&>(out_) = in_;
     out_.collectives = in_.collectives;
     waited_.resize(in_.ops.size());
     place_.resize(in_.ops.size());

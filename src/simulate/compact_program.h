@@ -47,7 +47,15 @@ struct CompactCollective {
   std::array<double, 3> seconds{};  // by AlphaSet
 };
 
-struct CompactProgram {
+// Of one run of a program.
+struct ProgramTotals {
+  int64_t bytes_sent = 0, messages_sent = 0, memory_bytes = 0;
+  double pairs = 0;
+  bool beyond_table = false;  // an attend that no row of the device's table covers
+  std::map<std::string, int64_t> memory_by_tag{};
+};
+
+struct CompactProgram : ProgramTotals {
   std::array<std::vector<CompactOp>, kLanes> lanes{};
   std::vector<uint32_t> next{};  // lane << kLaneShift | index in the lane
   // Ranks that messages go to and come from, as distances around the ring: (peer - own) mod P.
@@ -55,11 +63,6 @@ struct CompactProgram {
   std::vector<CompactCollective> collectives{};
   // When the host has issued each op, where it takes time to (ClusterSpec::host_s); else empty.
   std::array<std::vector<double>, kLanes> issued_s{};
-  bool beyond_table = false;  // an attend that no row of the device's table covers
-  // Totals of one run of this program.
-  int64_t bytes_sent = 0, messages_sent = 0, memory_bytes = 0;
-  double pairs = 0;
-  std::map<std::string, int64_t> memory_by_tag{};
 
   int64_t num_ops() const;
   int64_t storage_bytes() const;
@@ -79,7 +82,7 @@ struct LooseOp {
   std::vector<int> after{};
   double issued_s = 0;
 };
-struct LooseProgram {
+struct LooseProgram : ProgramTotals {
   std::vector<LooseOp> ops{};
   std::vector<CompactCollective> collectives{};
   int add(OpKind kind, Rank peer, double amount, std::vector<int> after = {});

@@ -1,7 +1,9 @@
 // Compiles a schedule to compact programs: lowers its collectives and prices its ops.
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "core/check.h"
 #include "schedule/row_map.h"
@@ -25,71 +27,73 @@ class Compiler {
         lower_collectives(sharded_, schedule_.program(rank), rank, plan_.lowering);
     LooseProgram loose;
     loose.ops.reserve(program.ops.size());
-    CompactProgram totals;
+    loose.memory_by_tag = program.memory_by_tag();
+    for (const auto& [tag, bytes] : loose.memory_by_tag) loose.memory_bytes += bytes;
     double operators = 0;
     for (const Op& op : program.ops) {
-      add(program, op, loose, totals);
+      add(program, op, loose);
       loose.ops.back().issued_s = cluster_.host_s.value * (operators += operators_of(program, op));
     }
-    CompactProgram packed = pack(loose, rank, sharded_.layout.world_size(), cluster_.execution);
-    packed.memory_by_tag = program.memory_by_tag();
-    for (const auto& [tag, bytes] : packed.memory_by_tag) packed.memory_bytes += bytes;
-    packed.bytes_sent = totals.bytes_sent;
-    packed.messages_sent = totals.messages_sent;
-    packed.pairs = totals.pairs;
-    packed.beyond_table = totals.beyond_table;
-    return packed;
+    return pack(loose, rank, sharded_.layout.world_size(), cluster_.execution);
   }
 
  private:
-  void add(const RankProgram& program, const Op& op, LooseProgram& out, CompactProgram& totals) {
+  void add(const RankProgram& program, const Op& op, LooseProgram& out) {
     const auto bytes_of = [&](const SlotView& view) {
-      return view_bytes(sharded_, program.slots[size_t(view.slot)].kind, view);
+      return known_bytes(program.slots[size_t(view.slot)].kind, view);
     };
     const auto put = [&](OpKind kind, Rank peer, double amount) {
       out.add(kind, peer, amount, op.after);
     };
-    std::visit(
-        Overload{
-            [&](const Pack& o) {
-              const int64_t bytes = std::min(bytes_of(o.from), bytes_of(o.into));
-              put(OpKind::kPack, -1,
-                  continues_pack(program, op) ? cost_.pack_bytes_s(bytes) : cost_.pack_s(bytes));
-            },
-            [&](const Send& o) {
-              const int64_t bytes = bytes_of(o.what);
-              totals.bytes_sent += bytes;
-              ++totals.messages_sent;
-              put(OpKind::kSend, o.to, double(bytes));
-            },
-            [&](const Recv& o) { put(OpKind::kRecv, o.from, double(bytes_of(o.what))); },
-            [&](const AllGather& o) {
-              const int64_t all = bytes_of(o.into);
-              // Rings and trees pass on rows of others: each rank sends an equal part of all bytes
-              // that must arrive, however few are its own.
-              totals.bytes_sent += all * (o.group.count - 1) / o.group.count;
-              totals.messages_sent += o.group.count - 1;
-              put(OpKind::kCollective, int(out.collectives.size()), 0);
-              out.collectives.push_back({o.group, gather_seconds(o.group, double(all))});
-            },
-            [](const AllToAll&) { check(false, "an all_to_all is lowered before it is timed"); },
-            [](const ReduceScatter&) {
-              check(false, "a reduce_scatter is lowered before it is timed");
-            },
-            [&](const Attend& o) {
-              const CostModel::AttendCost c = cost_.attend(o);
-              totals.pairs += c.pairs;
-              totals.beyond_table |= c.beyond_table;
-              put(OpKind::kAttend, o.branch, c.seconds);
-            },
-            [&](const Merge& o) {
-              // Striped partials lack a row: frameworks fold them into a slice and copy it back.
-              const bool slice = sharded_.layout.kind() == LayoutKind::kStriped;
-              put(OpKind::kMerge, -1, cost_.merge_s(bytes_of(o.from), slice));
-            },
-            [&](const Reset& o) { put(OpKind::kReset, -1, cost_.reset_s(bytes_of(o.into))); },
+    visit_op(
+        op.what,
+        [&](const Pack& o) {
+          const int64_t bytes = std::min(bytes_of(o.from), bytes_of(o.into));
+          put(OpKind::kPack, -1,
+              continues_pack(program, op) ? cost_.pack_bytes_s(bytes) : cost_.pack_s(bytes));
         },
-        op.what);
+        [&](const Send& o) {
+          const int64_t bytes = bytes_of(o.what);
+          out.bytes_sent += bytes;
+          ++out.messages_sent;
+          put(OpKind::kSend, o.to, double(bytes));
+        },
+        [&](const Recv& o) { put(OpKind::kRecv, o.from, double(bytes_of(o.what))); },
+        [&](const AllGather& o) {
+          const int64_t all = bytes_of(o.into);
+          // Rings and trees pass on rows of others: each rank sends an equal part of all bytes
+          // that must arrive, however few are its own.
+          out.bytes_sent += all * (o.group.count - 1) / o.group.count;
+          out.messages_sent += o.group.count - 1;
+          put(OpKind::kCollective, int(out.collectives.size()), 0);
+          out.collectives.push_back({o.group, gather_seconds(o.group, double(all))});
+        },
+        [](const AllToAll&) { check(false, "an all_to_all is lowered before it is timed"); },
+        [](const ReduceScatter&) {
+          check(false, "a reduce_scatter is lowered before it is timed");
+        },
+        [&](const Attend& o) {
+          const CostModel::AttendCost c = cost_.attend(o);
+          out.pairs += c.pairs;
+          out.beyond_table |= c.beyond_table;
+          put(OpKind::kAttend, o.branch, c.seconds);
+        },
+        [&](const Merge& o) {
+          // Striped partials lack a row: frameworks fold them into a slice and copy it back.
+          const bool slice = sharded_.layout.kind() == LayoutKind::kStriped;
+          put(OpKind::kMerge, -1, cost_.merge_s(bytes_of(o.from), slice));
+        },
+        [&](const Reset& o) { put(OpKind::kReset, -1, cost_.reset_s(bytes_of(o.into))); });
+  }
+
+  // Ranks of a node pass on the same pieces of a branch, one after the other: counts them once.
+  int64_t known_bytes(TensorKind kind, const SlotView& view) {
+    if (view.rows.branch == kEveryRow || view.num_pieces() == 1)
+      return view_bytes(sharded_, kind, view);
+    const auto [known, is_new] =
+        bytes_of_pieces_.try_emplace(std::tuple(kind, view.rows, view.pieces), 0);
+    if (is_new) known->second = view_bytes(sharded_, kind, view);
+    return known->second;
   }
 
   // That a framework issues for `op`: K and V are two tensors. An eager merge: to, transpose,
@@ -132,6 +136,7 @@ class Compiler {
   const ClusterSpec& cluster_;
   const CollectivePlan& plan_;
   CostModel cost_;
+  std::map<std::tuple<TensorKind, Slice, PieceRange>, int64_t> bytes_of_pieces_;
 };
 
 }  // namespace
