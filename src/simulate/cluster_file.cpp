@@ -74,10 +74,6 @@ class FileObject : public JsonReader {
     if (!node().find("source") || value.empty())
       missing("source", "say where the number comes from: a measurement, a data sheet, a paper");
   }
-  void check_whole(std::string_view key, double value) {
-    if (value != std::floor(value))
-      problems().add(node(), path_of(key), concat("must be whole, is ", value), "count them");
-  }
   void integers(std::string_view key, std::vector<int>& values, std::string_view hint) {
     const JsonNode* list = take(key);
     for (size_t i = 0; list && list->is_array() && i < list->items.size(); ++i) {
@@ -130,7 +126,9 @@ void quantity(FileObject& f, std::string_view key, Quantity& q, const Kind& kind
   f.object(key, [&](FileObject& inner) {
     inner.real("value", q.value, kind.limits);
     if (given && given->is_object()) inner.require({"value"}, "a number");
-    if (kind.whole) inner.check_whole("value", q.value);
+    if (kind.whole && q.value != std::floor(q.value))
+      inner.problems().add(inner.node(), inner.path_of("value"),
+                           concat("must be whole, is ", q.value), "count them");
     inner.source(q.source);
   });
 }

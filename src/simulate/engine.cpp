@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "core/check.h"
 #include "core/stopwatch.h"
@@ -32,10 +33,13 @@ class Engine {
         lanes_(size_t(ranks_) * kLanes),
         slots_(lanes_.size() * kFirstWindow) {
     for (size_t i = 0; i < lanes_.size(); ++i) {
-      lanes_[i].rank = uint32_t(i / kLanes);
-      lanes_[i].program = &programs.of(Rank(lanes_[i].rank));
-      lanes_[i].lane = uint32_t(i % kLanes);
-      lanes_[i].slots = uint32_t(i) * kFirstWindow;
+      Lane& lane = lanes_[i];
+      lane.rank = uint32_t(i / kLanes);
+      lane.lane = uint32_t(i % kLanes);
+      lane.slots = uint32_t(i) * kFirstWindow;
+      const CompactProgram& program = programs.of(Rank(lane.rank));
+      lane.ops = program.lanes[lane.lane];
+      lane.next = program.next.data();
     }
     run_.ranks.resize(size_t(ranks_));
     for (Rank p = 0; p < ranks_; ++p) slow_.push_back(options.straggler.is(p, programs.ranks));
@@ -82,7 +86,8 @@ class Engine {
     uint32_t arrived = 0;  // number of these
   };
   struct Lane {
-    const CompactProgram* program = nullptr;
+    std::span<const CompactOp> ops{};  // of its program, as `next`
+    const uint32_t* next = nullptr;
     double free = 0;  // when it can take the next op
     uint32_t cursor = 0, mask = kFirstWindow - 1, slots = 0;
     uint32_t rank = 0, lane = 0;
@@ -90,29 +95,27 @@ class Engine {
     // The op at work, where events time it (timed_).
     double left = 0, rate = 1, since = 0, begun = 0;
     uint32_t version = 0;
-    const std::vector<CompactOp>& ops() const { return program->lanes[lane]; }
   };
 
   void add_channels() {
     uint32_t channels = 0;
-    out_base_.resize(size_t(ranks_));
     for (Rank p = 0; p < ranks_; ++p) {
-      out_base_[size_t(p)] = channels;
+      out_base_.push_back(channels);
       for (const int offset : programs_.of(p).out_offsets)
         channels = network_.add_channel(p, (p + offset) % programs_.ranks) + 1;
     }
     network_.seal();
-    in_channel_.resize(size_t(ranks_));
-    for (Rank p = 0; p < ranks_; ++p)
+    for (Rank p = 0; p < ranks_; ++p) {
+      in_base_.push_back(uint32_t(in_channels_.size()));
       for (const int offset : programs_.of(p).in_offsets) {
         const Rank sender = (p + offset) % programs_.ranks % ranks_;
         const auto& outs = programs_.of(sender).out_offsets;
-        const auto at =
-            std::find(outs.begin(), outs.end(), (programs_.ranks - offset) % programs_.ranks);
+        const auto at = std::ranges::find(outs, (programs_.ranks - offset) % programs_.ranks);
         check(at != outs.end(), "rank ", p, " receives from rank ", sender,
               ", which never sends to it");
-        in_channel_[size_t(p)].push_back(out_base_[size_t(sender)] + uint32_t(at - outs.begin()));
+        in_channels_.push_back(out_base_[size_t(sender)] + uint32_t(at - outs.begin()));
       }
+    }
   }
 
   void wake(uint32_t lane) {
@@ -132,11 +135,10 @@ class Engine {
 
   void advance(uint32_t id, double now) {
     Lane& lane = lanes_[id];
-    const std::vector<CompactOp>& ops = lane.ops();
     const std::vector<double>& issued = lane.program->issued_s[lane.lane];
-    while (lane.cursor < ops.size() && !lane.busy) {
+    while (lane.cursor < lane.ops.size() && !lane.busy) {
       Slot& slot = slots_[lane.slots + (lane.cursor & lane.mask)];
-      if (slot.arrived != ops[lane.cursor].needs) return;
+      if (slot.arrived != lane.ops[lane.cursor].needs) return;
       const double from = issued.empty() ? 0 : issued[lane.cursor];
       if (timed_ && from > now) return network_.events().push(from, EventKind::kIssued, id);
       const double begin = std::max({lane.free, slot.ready, timed_ ? now : from});
@@ -153,7 +155,7 @@ class Engine {
 
   void execute(uint32_t id, uint32_t index, double begin) {
     Lane& lane = lanes_[id];
-    const CompactOp& op = lane.ops()[index];
+    const CompactOp& op = lane.ops[index];
     if (op.kind == OpKind::kCollective) {
       lane.free = begin;
       gather(id, index, begin);
@@ -172,21 +174,22 @@ class Engine {
 
   uint32_t channel_of(const Lane& lane, const CompactOp& op) const {
     return op.kind == OpKind::kSend ? out_base_[lane.rank] + uint32_t(op.peer)
-                                    : in_channel_[lane.rank][size_t(op.peer)];
+                                    : in_channels_[in_base_[lane.rank] + uint32_t(op.peer)];
   }
 
   void post(const Lane& lane, uint32_t index, double at) {
-    const CompactOp& op = lane.ops()[index];
+    const CompactOp& op = lane.ops[index];
     network_.post(channel_of(lane, op), {lane.rank, index, at}, op.amount,
                   op.kind == OpKind::kSend);
   }
 
   void gather(uint32_t id, uint32_t index, double at) {
     const Lane& lane = lanes_[id];
-    const CompactOp& op = lane.ops()[index];
+    const CompactOp& op = lane.ops[index];
     const uint32_t number = gatherings_.number_of(lane.rank, op.peer);
     if (!gatherings_.arrive(number, {id, index, at})) return;
-    const CompactCollective& collective = lane.program->collectives[size_t(op.peer)];
+    const CompactCollective& collective =
+        programs_.of(Rank(lane.rank)).collectives[size_t(op.peer)];
     const double end = gatherings_[number].ready_s + collective.seconds[size_t(options_.alpha)];
     if (!timed_) return gathered(number, end);
     for (const auto& member : gatherings_[number].members)
@@ -198,7 +201,7 @@ class Engine {
     const Gatherings::Gathering& g = gatherings_[number];
     for (const Gatherings::Member& member : g.members) {
       const Lane& lane = lanes_[member.lane];
-      const CompactOp& op = lane.ops()[member.index];
+      const CompactOp& op = lane.ops[member.index];
       if (timed_) network_.count_flowing(Rank(lane.rank), -1, end);
       record({.rank = Rank(lane.rank),
               .kind = op.kind,
@@ -212,7 +215,7 @@ class Engine {
   void message_done(const MessageSide& send, const MessageSide& recv, double end) {
     for (const MessageSide* side : {&send, &recv}) {
       const Lane& l = lanes_[side->rank * kLanes + message_lane_];
-      const CompactOp& op = l.ops()[side->index];
+      const CompactOp& op = l.ops[side->index];
       record({.rank = Rank(side->rank),
               .kind = op.kind,
               .posted_s = side->posted_s,
@@ -225,7 +228,7 @@ class Engine {
   }
 
   void compute_done(const Lane& lane, uint32_t index, double begin, double end) {
-    const CompactOp& op = lane.ops()[index];
+    const CompactOp& op = lane.ops[index];
     SimulatedRank& rank = run_.ranks[lane.rank];
     (op.kind == OpKind::kMerge  ? rank.merge_s
      : op.kind == OpKind::kPack ? rank.pack_s
@@ -241,7 +244,7 @@ class Engine {
 
   void complete(const Lane& lane, const CompactOp& op, double end) {
     run_.ranks[lane.rank].finish_s = std::max(run_.ranks[lane.rank].finish_s, end);
-    const uint32_t* next = lane.program->next.data() + op.first_next;
+    const uint32_t* next = lane.next + op.first_next;
     for (uint32_t i = 0; i < op.num_next; ++i) {
       const uint32_t id = lane.rank * kLanes + (next[i] >> kLaneShift);
       arrive(id, next[i] & kIndexMask, end);
@@ -297,7 +300,7 @@ class Engine {
     lane.free = now;
     const uint32_t index = lane.cursor - 1;
     if (!async_) network_.set_progress(Rank(lane.rank), true, now);
-    if (is_communication(lane.ops()[index].kind))
+    if (is_communication(lane.ops[index].kind))
       post(lane, index, now);
     else
       compute_done(lane, index, lane.begun, now);
@@ -325,7 +328,7 @@ class Engine {
 
   void check_all_done() const {
     for (const Lane& lane : lanes_) {
-      const auto& ops = lane.ops();
+      const auto& ops = lane.ops;
       check(lane.cursor == ops.size() && !lane.busy, "deadlock: rank ", lane.rank, " waits in op ",
             lane.cursor, " of ", ops.size(), " of lane ", lane.lane, " (",
             lane.cursor < ops.size() ? to_string(ops[lane.cursor].kind) : "end", ")");
@@ -344,8 +347,9 @@ class Engine {
   std::vector<Lane> lanes_;
   std::vector<bool> slow_;  // by rank
   std::vector<Slot> slots_;
-  std::vector<uint32_t> awake_, out_base_;
-  std::vector<std::vector<uint32_t>> in_channel_;
+  std::vector<uint32_t> awake_;
+  // Channels: a rank's outgoing ones follow each other, its incoming ones are listed.
+  std::vector<uint32_t> out_base_, in_base_, in_channels_;
   SimulatedRun run_;
 };
 

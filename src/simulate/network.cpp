@@ -2,21 +2,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "core/check.h"
 #include "simulate/pool.h"
 
 namespace longnet {
-namespace {
-
-std::vector<double> capacities(const Topology& t, int simulated, double slow_bytes_per_s) {
-  std::vector<double> out;
-  for (int i = 0; i < t.num_links(); ++i) out.push_back(t.capacity(i));
-  if (slow_bytes_per_s > 0) out.resize(out.size() + size_t(simulated), slow_bytes_per_s);
-  return out;
-}
-
-}  // namespace
 
 Network::Network(const Topology& topology, AlphaSet alpha, int simulated, const Kind& kind)
     : topology_(topology),
@@ -24,49 +15,48 @@ Network::Network(const Topology& topology, AlphaSet alpha, int simulated, const 
       simulated_(simulated),
       kind_(kind),
       first_slow_link_(topology.num_links()),
-      flows_of_(size_t(simulated)),
+      flowing_of_(size_t(simulated)),
       progresses_(size_t(simulated), true),
       flowing_(size_t(simulated), 0),
-      share_(capacities(topology, simulated, kind.bytes_per_s_without_progress)) {}
+      share_(topology.capacities()) {
+  for (int i = 0; is_slowed() && i < simulated; ++i)
+    share_.add_link(kind.bytes_per_s_without_progress);
+}
 
 uint32_t Network::add_channel(Rank from, Rank to) {
   const Route route = topology_.route(from, to);
+  const auto first_link = uint32_t(links_.size());
   double rate = std::numeric_limits<double>::infinity();
-  for (const int link : route) rate = std::min(rate, topology_.capacity(link));
+  for (const int link : route) {
+    rate = std::min(rate, topology_.capacity(link));
+    links_.push_back(topology_.representative(link, simulated_));
+  }
   const double most = topology_.pair_bytes_per_s(route);
   const bool limited = most > 0 && most < rate;
+  const double seconds_per_byte = 1 / (limited ? most : rate);
+  if (limited) links_.push_back(share_.add_link(1 / seconds_per_byte));
   channels_.push_back({.from = from,
                        .to = to,
                        .sender = uint32_t(from % simulated_),
                        .receiver = uint32_t(to % simulated_),
                        .alpha = topology_.alpha_s(route, alpha_),
-                       .seconds_per_byte = 1 / (limited ? most : rate),
+                       .seconds_per_byte = seconds_per_byte,
                        .overhead = topology_.overhead_s(route),
-                       .limited = limited});
+                       .first_link = first_link,
+                       .num_links = uint32_t(links_.size()) - first_link});
   return uint32_t(channels_.size()) - 1;
 }
 
-Route Network::route_of(const Channel& c) const {
-  Route route = topology_.route(c.from, c.to);
-  for (int i = 0; i < route.count; ++i)
-    route.links[size_t(i)] = topology_.representative(route.links[size_t(i)], simulated_);
-  return route;
-}
-
 void Network::seal() {
-  std::vector<int> users(size_t(topology_.num_links()), 0);
-  for (const Channel& c : channels_)
-    for (const int link : route_of(c)) ++users[size_t(link)];
-  for (Channel& c : channels_) {
-    const Route route = route_of(c);
-    const auto own = [&](int link) { return users[size_t(link)] == 1; };
-    c.alone = kind_.alone_is_fast && std::all_of(route.begin(), route.end(), own);
-    if (c.alone) continue;
-    c.first_link = uint32_t(links_.size());
-    links_.insert(links_.end(), route.begin(), route.end());
-    if (c.limited) links_.push_back(share_.add_link(1 / c.seconds_per_byte));
-    c.num_links = uint32_t(links_.size()) - c.first_link;
+  std::vector<int> users;
+  for (const int link : links_) {
+    if (size_t(link) >= users.size()) users.resize(size_t(link) + 1);
+    ++users[size_t(link)];
   }
+  const auto own = [&](int link) { return users[size_t(link)] == 1; };
+  for (Channel& c : channels_)
+    c.alone = kind_.alone_is_fast &&
+              std::ranges::all_of(std::span(links_).subspan(c.first_link, c.num_links), own);
 }
 
 void Network::post(uint32_t channel, const MessageSide& side, double bytes, bool is_send) {
@@ -99,7 +89,9 @@ void Network::start(uint32_t channel, const MessageSide& send, const MessageSide
   }
   ++shared_messages;
   const uint32_t id = take_slot(messages_, free_messages_);
-  messages_[id] = {send, recv, bytes, channel, kNoSlot};
+  Message& message = messages_[id];
+  message = {
+      .send = send, .recv = recv, .bytes = bytes, .channel = channel, .version = message.version};
   events_.push(ready, EventKind::kLatencyOver, id);
 }
 
@@ -114,42 +106,39 @@ void Network::latency_over(uint32_t message, double now) {
 }
 
 void Network::begin_flow(uint32_t message, double now) {
-  const uint32_t flow = take_slot(flows_, free_flows_);
-  const Channel& c = channels_[messages_[message].channel];
-  Flow& f = flows_[flow];
-  f.message = message;
-  f.left = messages_[message].bytes;
-  f.share = kNoSlot;
+  Message& m = messages_[message];
+  const Channel& c = channels_[m.channel];
+  m.left = m.bytes;
   if (kind_.pauses) {
-    flows_of_[c.sender].push_back(flow);
-    flows_of_[c.receiver].push_back(flow);
+    flowing_of_[c.sender].push_back(message);
+    flowing_of_[c.receiver].push_back(message);
   }
-  if (may_flow(c)) run_flow(flow, now);
+  if (may_flow(c)) run_flow(message, now);
 }
 
-void Network::run_flow(uint32_t flow, double now) {
-  Flow& f = flows_[flow];
-  const Channel& c = channels_[messages_[f.message].channel];
+void Network::run_flow(uint32_t message, double now) {
+  Message& m = messages_[message];
+  const Channel& c = channels_[m.channel];
   crossed_.assign(links_.begin() + c.first_link, links_.begin() + c.first_link + c.num_links);
   if (is_slowed())
     for (const uint32_t rank : {c.sender, c.receiver})
       if (!progresses_[rank]) crossed_.push_back(first_slow_link_ + int(rank));
-  f.share = share_.add(crossed_);
-  f.rate = 0;
-  f.since = now;
-  if (f.share >= flow_of_share_.size()) flow_of_share_.resize(f.share + 1);
-  flow_of_share_[f.share] = flow;
+  m.share = share_.add(crossed_);
+  m.rate = 0;
+  m.since = now;
+  if (m.share >= message_of_share_.size()) message_of_share_.resize(m.share + 1);
+  message_of_share_[m.share] = message;
   count_flowing(Rank(c.sender), 1, now);
   count_flowing(Rank(c.receiver), 1, now);
 }
 
-void Network::pause_flow(uint32_t flow, double now) {
-  Flow& f = flows_[flow];
-  const Channel& c = channels_[messages_[f.message].channel];
-  f.left -= f.rate * (now - f.since);
-  share_.remove(f.share);
-  f.share = kNoSlot;
-  ++f.version;  // its end is not known any more
+void Network::pause_flow(uint32_t message, double now) {
+  Message& m = messages_[message];
+  const Channel& c = channels_[m.channel];
+  m.left -= m.rate * (now - m.since);
+  share_.remove(m.share);
+  m.share = kNoSlot;
+  ++m.version;  // its end is not known any more
   count_flowing(Rank(c.sender), -1, now);
   count_flowing(Rank(c.receiver), -1, now);
 }
@@ -161,18 +150,16 @@ void Network::count_flowing(Rank rank, int change, double now) {
   if (before != (count > 0) && flowing_changed) flowing_changed(rank, now);
 }
 
-void Network::flow_ends(uint32_t flow, uint32_t version, double now) {
-  if (flows_[flow].version != version) return;
-  const uint32_t message = flows_[flow].message;
+void Network::flow_ends(uint32_t message, uint32_t version, double now) {
+  if (messages_[message].version != version) return;
   const Message m = messages_[message];
   Channel& c = channels_[m.channel];
-  pause_flow(flow, now);
+  pause_flow(message, now);
   if (kind_.pauses)
     for (const uint32_t rank : {c.sender, c.receiver}) {
-      auto& list = flows_of_[rank];
-      list.erase(std::find(list.begin(), list.end(), flow));
+      auto& list = flowing_of_[rank];
+      list.erase(std::ranges::find(list, message));
     }
-  free_flows_.push_back(flow);
   free_messages_.push_back(message);
   c.busy = c.queue_first != kNoSlot;
   if (c.busy) {
@@ -185,28 +172,27 @@ void Network::flow_ends(uint32_t flow, uint32_t version, double now) {
 
 void Network::settle(double now) {
   for (const FairShare::Flow share : share_.update()) {
-    const uint32_t flow = flow_of_share_[share];
-    Flow& f = flows_[flow];
-    f.left = std::max(0.0, f.left - f.rate * (now - f.since));
-    f.since = now;
-    f.rate = share_.rate(share);
-    events_.push(now + f.left / f.rate, EventKind::kFlowEnds, flow, ++f.version);
+    const uint32_t message = message_of_share_[share];
+    Message& m = messages_[message];
+    m.left = std::max(0.0, m.left - m.rate * (now - m.since));
+    m.since = now;
+    m.rate = share_.rate(share);
+    events_.push(now + m.left / m.rate, EventKind::kFlowEnds, message, ++m.version);
   }
 }
 
 void Network::set_progress(Rank rank, bool progresses, double now) {
   if (progresses_[size_t(rank)] == progresses) return;
   progresses_[size_t(rank)] = progresses;
-  for (const uint32_t flow : flows_of_[size_t(rank)]) {
-    const Flow& f = flows_[flow];
-    const Message& message = messages_[f.message];
+  for (const uint32_t message : flowing_of_[size_t(rank)]) {
+    const Message& m = messages_[message];
     // Over at this very moment, but for rounding: its end is the next event.
-    const double left = f.left - f.rate * (now - f.since);
-    if (f.share != kNoSlot && left <= 1e-9 * message.bytes) continue;
-    const bool may = may_flow(channels_[message.channel]);
-    if (is_slowed()) pause_flow(flow, now);  // its links change
-    if (may && f.share == kNoSlot) run_flow(flow, now);
-    if (!may && f.share != kNoSlot) pause_flow(flow, now);
+    const double left = m.left - m.rate * (now - m.since);
+    if (m.share != kNoSlot && left <= 1e-9 * m.bytes) continue;
+    const bool may = may_flow(channels_[m.channel]);
+    if (is_slowed()) pause_flow(message, now);  // its links change
+    if (may && m.share == kNoSlot) run_flow(message, now);
+    if (!may && m.share != kNoSlot) pause_flow(message, now);
   }
 }
 

@@ -36,7 +36,7 @@ class Network {
 
   // Time-ordered part; the engine puts its own events into the same queue.
   void latency_over(uint32_t message, double now);
-  void flow_ends(uint32_t flow, uint32_t version, double now);
+  void flow_ends(uint32_t message, uint32_t version, double now);
   void settle(double now);  // new rates, before the clock moves on
 
   // A rank that computes and cannot progress its messages meanwhile, or that can again.
@@ -59,8 +59,8 @@ class Network {
     double free_at = 0;                                    // when the message before is over
     uint32_t first = kNoSlot, last = kNoSlot;              // posted sides without a partner
     uint32_t queue_first = kNoSlot, queue_last = kNoSlot;  // messages whose latency is over
-    uint32_t first_link = 0, num_links = 0;                // in links_, unless it is alone
-    bool holds_sends = false, alone = false, busy = false, limited = false;
+    uint32_t first_link = 0, num_links = 0;                // in links_
+    bool holds_sends = false, alone = false, busy = false;
   };
   struct Posted {
     MessageSide side;
@@ -70,22 +70,21 @@ class Network {
   struct Message {
     MessageSide send, recv;
     double bytes;
-    uint32_t channel, next;
-  };
-  struct Flow {
-    uint32_t message = kNoSlot, share = kNoSlot, version = 0;
+    uint32_t channel, next = kNoSlot;
+    // It flows once its latency is over and its channel is free. The version counts the ends that
+    // have been foretold, over all messages of the slot; only the last one is true.
+    uint32_t share = kNoSlot, version = 0;
     double left = 0, rate = 0, since = 0;
   };
 
   void start(uint32_t channel, const MessageSide& send, const MessageSide& recv, double bytes);
   void begin_flow(uint32_t message, double now);
+  void run_flow(uint32_t message, double now);
+  void pause_flow(uint32_t message, double now);
   bool is_slowed() const { return kind_.bytes_per_s_without_progress > 0; }
   bool may_flow(const Channel& c) const {
     return is_slowed() || (progresses_[c.sender] && progresses_[c.receiver]);
   }
-  void run_flow(uint32_t flow, double now);
-  void pause_flow(uint32_t flow, double now);
-  Route route_of(const Channel& c) const;
 
   const Topology& topology_;
   AlphaSet alpha_;
@@ -97,10 +96,9 @@ class Network {
   std::vector<int> crossed_;  // links of the flow that begins
   std::vector<Posted> posted_;
   std::vector<Message> messages_;
-  std::vector<Flow> flows_;
-  std::vector<uint32_t> free_posted_, free_messages_, free_flows_;
-  std::vector<uint32_t> flow_of_share_;
-  std::vector<std::vector<uint32_t>> flows_of_;  // by simulated rank
+  std::vector<uint32_t> free_posted_, free_messages_;
+  std::vector<uint32_t> message_of_share_;
+  std::vector<std::vector<uint32_t>> flowing_of_;  // messages, by simulated rank
   std::vector<bool> progresses_;
   std::vector<int> flowing_;
   FairShare share_;

@@ -41,7 +41,8 @@ class Topology {
   int node_of(Rank rank) const { return rank / node_size_; }
   int num_nodes() const { return (ranks_ + node_size_ - 1) / node_size_; }
   int num_links() const { return int(capacity_.size()); }
-  double capacity(int link) const { return capacity_[size_t(link)]; }  // bytes per second
+  const std::vector<double>& capacities() const { return capacity_; }  // bytes per second, by link
+  double capacity(int link) const { return capacity_[size_t(link)]; }
   Route route(Rank from, Rank to) const;
   // Latency of a message with the call that sends it; `ideal` is the wire's only.
   double alpha_s(const Route& route, AlphaSet set) const;
