@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <set>
 
 #include "core/check.h"
 #include "io/units.h"
@@ -88,9 +89,7 @@ std::string reason(const PointRecord& r, double fastest, double error) {
 }
 
 void print_ranking(const char* title, std::vector<PointRecord> records, int top, double error) {
-  std::stable_sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
-    return a.timing.median_s < b.timing.median_s;
-  });
+  std::ranges::stable_sort(records, {}, [](const PointRecord& r) { return r.timing.median_s; });
   std::cout << "# " << title << "\n";
   if (records.empty()) std::cout << "# none fits\n";
   for (size_t i = 0; i < records.size() && int(i) < top; ++i) {
@@ -109,12 +108,10 @@ void print_ranking(const char* title, std::vector<PointRecord> records, int top,
 
 // One line for each reason, with who it stops.
 void print_stopped(const std::vector<PointRecord>& stopped) {
-  std::vector<std::string> said;
+  std::set<std::string> said;
   for (const PointRecord& r : stopped) {
     const std::string line = concat("# not possible: ", r.params.algorithm, ": ", r.reason);
-    if (std::find(said.begin(), said.end(), line) != said.end()) continue;
-    said.push_back(line);
-    std::cout << line << "\n";
+    if (said.insert(line).second) std::cout << line << "\n";
   }
 }
 

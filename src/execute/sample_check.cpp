@@ -150,8 +150,7 @@ std::vector<QuerySample> choose_samples(const ShardedProblem& s, int64_t count) 
   bool spread = true;
   const auto add = [&](int64_t batch, int64_t head, int64_t token) {
     const QuerySample q{batch, head, std::clamp<int64_t>(token, 0, p.seq_len - 1), spread};
-    if (int64_t(samples.size()) < count &&
-        std::find(samples.begin(), samples.end(), q) == samples.end())
+    if (int64_t(samples.size()) < count && std::ranges::count(samples, q) == 0)
       samples.push_back(q);
   };
   add(0, 0, 0);
@@ -215,7 +214,7 @@ std::vector<QuerySample> choose_shard_samples(const ShardedProblem& s, Rank rank
   std::vector<QuerySample> mine;
   const auto add = [&](const QuerySample& q) {
     if (q.batch >= first_batch && q.batch < first_batch + batches && shard.index_of(q.token) >= 0 &&
-        std::find(mine.begin(), mine.end(), q) == mine.end())
+        std::ranges::count(mine, q) == 0)
       mine.push_back(q);
   };
   for (const QuerySample& q : all) add(q);

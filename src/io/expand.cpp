@@ -17,8 +17,7 @@ int64_t geometric_ratio(int64_t w, int64_t w0) {
 
 int64_t sqrt_ratio(int64_t w, int64_t w0) {
   int shift = 0;  // the smallest 2^shift with 4^shift w0 >= w
-  while (shift < 31 && (w >> (2 * shift)) + ((w & ((int64_t{1} << (2 * shift)) - 1)) != 0) > w0)
-    ++shift;
+  while (shift < 31 && ceil_div(w, int64_t{1} << 2 * shift) > w0) ++shift;
   return int64_t{1} << shift;
 }
 

@@ -149,8 +149,7 @@ std::vector<double> holm_adjust(std::span<const double> p_values) {
   std::vector<size_t> order;
   for (size_t i = 0; i < p_values.size(); ++i)
     if (!std::isnan(p_values[i])) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t i, size_t j) { return p_values[i] < p_values[j]; });
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return p_values[i]; });
   std::vector<double> adjusted(p_values.begin(), p_values.end());
   double running = 0;
   for (size_t k = 0; k < order.size(); ++k) {

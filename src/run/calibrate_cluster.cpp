@@ -38,9 +38,7 @@ double measure_alone_speed(World& world, int threads, const CalibrationBudget& b
         return measure_one_attend(comm, threads, budget);
       }));
   // The best of each: what disturbs one round says nothing of the machine.
-  return world.is_root() ? *std::min_element(together.begin(), together.end()) /
-                               *std::min_element(alone.begin(), alone.end())
-                         : 1;
+  return world.is_root() ? std::ranges::min(together) / std::ranges::min(alone) : 1;
 }
 
 std::string percent(double x) { return concat(double(std::lround(1000 * x)) / 10, " %"); }

@@ -155,17 +155,16 @@ struct TrackedItem {
 std::vector<TrackedItem> on_tracks(const SimulatedRun& run) {
   std::vector<TrackedItem> out;
   for (const TimelineItem& item : run.timeline) out.push_back({&item, {}});
-  std::stable_sort(out.begin(), out.end(), [](const TrackedItem& a, const TrackedItem& b) {
-    return std::pair(a.item->posted_s, a.item->end_s) < std::pair(b.item->posted_s, b.item->end_s);
-  });
+  std::ranges::stable_sort(
+      out, {}, [](const TrackedItem& t) { return std::pair(t.item->posted_s, t.item->end_s); });
   std::map<std::pair<Rank, std::string_view>, std::vector<double>> ends;  // of each track
   std::map<std::pair<Rank, int>, int> attends;                            // by branch
   for (TrackedItem& t : out) {
     if (t.item->branch >= 0) t.step = attends[{t.item->rank, t.item->branch}]++;
     const std::string_view name = track_of(t.item->kind);
     auto& until = ends[{t.item->rank, name}];
-    const auto free = std::find_if(until.begin(), until.end(),
-                                   [&](double end) { return end <= t.item->posted_s; });
+    const auto free =
+        std::ranges::find_if(until, [&](double end) { return end <= t.item->posted_s; });
     const auto number = free - until.begin();
     if (free == until.end())
       until.push_back(t.item->end_s);
@@ -253,8 +252,7 @@ std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePo
     if (options.alpha) point.params.cluster += concat(" alpha=", to_string(*options.alpha));
     point.params.threads = std::max(1, point.params.threads);
     point.id = point_id(point.params);
-    const auto same = [&](const Point& other) { return other.id == point.id; };
-    if (std::any_of(out.begin(), out.end(), same)) continue;  // kernels differed
+    if (std::ranges::count(out, point.id, &Point::id) > 0) continue;  // kernels differed
     if (point.status == PointStatus::kOk) check_support(point, options);
     out.push_back(std::move(point));
   }

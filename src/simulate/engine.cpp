@@ -39,6 +39,7 @@ class Engine {
       lane.slots = uint32_t(i) * kFirstWindow;
       const CompactProgram& program = programs.of(Rank(lane.rank));
       lane.ops = program.lanes[lane.lane];
+      lane.issued_s = program.issued_s[lane.lane];
       lane.next = program.next.data();
     }
     run_.ranks.resize(size_t(ranks_));
@@ -87,6 +88,7 @@ class Engine {
   };
   struct Lane {
     std::span<const CompactOp> ops{};  // of its program, as `next`
+    std::span<const double> issued_s{};
     const uint32_t* next = nullptr;
     double free = 0;  // when it can take the next op
     uint32_t cursor = 0, mask = kFirstWindow - 1, slots = 0;
@@ -135,11 +137,10 @@ class Engine {
 
   void advance(uint32_t id, double now) {
     Lane& lane = lanes_[id];
-    const std::vector<double>& issued = lane.program->issued_s[lane.lane];
     while (lane.cursor < lane.ops.size() && !lane.busy) {
       Slot& slot = slots_[lane.slots + (lane.cursor & lane.mask)];
       if (slot.arrived != lane.ops[lane.cursor].needs) return;
-      const double from = issued.empty() ? 0 : issued[lane.cursor];
+      const double from = lane.issued_s.empty() ? 0 : lane.issued_s[lane.cursor];
       if (timed_ && from > now) return network_.events().push(from, EventKind::kIssued, id);
       const double begin = std::max({lane.free, slot.ready, timed_ ? now : from});
       slot = {};

@@ -110,8 +110,7 @@ DevicesInUse devices_in_use(Communicator& host);
 inline constexpr std::array<std::string_view, 4> kDeviceTransports{"nccl", "nccl_registered",
                                                                    "cuda_ipc", "mpi_host"};
 inline bool is_device_transport(std::string_view name) {
-  return std::find(kDeviceTransports.begin(), kDeviceTransports.end(), name) !=
-         kDeviceTransports.end();
+  return std::ranges::count(kDeviceTransports, name) > 0;
 }
 // `name`: one of them, or "auto": nccl where every rank has a GPU of its own, cuda_ipc where all
 // share this machine, else mpi_host. Collective; the calling thread's device is its rank's. Throws
