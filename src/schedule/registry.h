@@ -1,5 +1,5 @@
 // The algorithms by name. To add one: a file in this folder, a line in registry.cpp, its closed
-// form in formulas_test.cpp; registry_test.cpp runs whatever is registered.
+// form in closed_form_counts.cpp; registry_test.cpp runs whatever is registered.
 #pragma once
 #include <string>
 #include <string_view>

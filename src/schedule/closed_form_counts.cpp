@@ -1,0 +1,382 @@
+#include "schedule/closed_form_counts.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+using Sizes = std::vector<int64_t>;  // bytes that each member of a group holds
+
+// Of n items cut into nearly equal parts, the longer ones first: those of part i, those before it.
+int64_t size_of_part(int64_t n, int64_t parts, int64_t i) {
+  return n / parts + (i < n % parts ? 1 : 0);
+}
+int64_t start_of_part(int64_t n, int64_t parts, int64_t i) {
+  return i * (n / parts) + std::min(i, n % parts);
+}
+
+int64_t rounded_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+Sizes times(Sizes sizes, int64_t factor) {
+  for (int64_t& size : sizes) size *= factor;
+  return sizes;
+}
+
+// The divisor of n next to its root from below.
+int root_divisor(int n) {
+  int found = 1;
+  for (int d = 1; d * d <= n; ++d)
+    if (n % d == 0) found = d;
+  return found;
+}
+
+// Costs of messages and collectives, as seen by one rank.
+class Costs {
+ public:
+  ClosedFormCounts counts;
+
+  void send(int64_t bytes) {
+    counts.bytes_sent += bytes;
+    if (bytes > 0) ++counts.messages_sent;
+  }
+  void receive(int64_t bytes) { counts.bytes_received += bytes; }
+  void hold(int64_t bytes) { counts.memory_bytes += bytes; }
+
+  // Once around a ring: all pieces pass by but the one that ends at the next member, and the one
+  // that the own member began with.
+  void around(const Sizes& pieces, int not_sent, int not_received) {
+    const int n = int(pieces.size());
+    for (int i = 0; i < n; ++i) {
+      if (i != (not_sent + n) % n) send(pieces[size_t(i)]);
+      if (i != (not_received + n) % n) receive(pieces[size_t(i)]);
+    }
+  }
+  void shards_around(const Sizes& shards, int me, int direction = 1) {
+    around(shards, me + direction, me);
+  }
+
+  // `first`: the group's first rank.
+  void all_gather(const Sizes& pieces, int me, int first, const CollectiveChoice& choice) {
+    using enum AllGatherAlgorithm;
+    const int n = int(pieces.size());
+    if (n == 1) return;
+    const bool power_of_two = (n & (n - 1)) == 0;
+    const int node = node_size(n, first, choice);
+    if (choice.all_gather == kBruck || (choice.all_gather == kRecursiveDoubling && !power_of_two))
+      return bruck(pieces, me);
+    if (choice.all_gather == kRing || (choice.all_gather == kHierarchical && node == 0))
+      return shards_around(pieces, me);
+    if (choice.all_gather == kHierarchical) return hierarchical(pieces, me, node);
+    receive(sum(pieces, 0, n) - pieces[size_t(me)]);
+    if (choice.all_gather == kRecursiveDoubling)
+      for (int size = 1; size < n; size *= 2) send(sum(pieces, me / size * size, size));
+    else  // native: the least that must be delivered
+      for (int i = 1; i < n; ++i) send(pieces[size_t(me)]);
+  }
+
+  // Partials that are merged on their way, and a buffer for what arrives.
+  void reduce_scatter(const Sizes& pieces, int me, const CollectiveChoice& choice) {
+    const int n = int(pieces.size());
+    const bool halves =
+        choice.reduce_scatter == ReduceScatterAlgorithm::kRecursiveHalving && (n & (n - 1)) == 0;
+    const int width = halves ? n / 2 : 1;
+    int64_t scratch = 0;
+    for (int i = 0; i + width <= n; ++i) scratch = std::max(scratch, sum(pieces, i, width));
+    hold(scratch);
+    if (!halves) return around(pieces, me, me - 1);
+    for (int size = n / 2; size >= 1; size /= 2) {
+      const int mine = me / size * size;
+      receive(sum(pieces, mine, size));
+      send(sum(pieces, mine / size % 2 == 0 ? mine + size : mine - size, size));
+    }
+  }
+
+ private:
+  static int64_t sum(const Sizes& pieces, int begin, int count) {
+    int64_t all = 0;
+    for (int i = 0; i < count; ++i) all += pieces[size_t(begin + i) % pieces.size()];
+    return all;
+  }
+  // Ranks of a node, where the group is made of several whole ones; else 0.
+  static int node_size(int n, int first, const CollectiveChoice& choice) {
+    const int size = choice.node_size > 0 ? choice.node_size : root_divisor(n);
+    const bool begins = choice.node_size == 0 || first % size == 0;
+    return size > 1 && size < n && n % size == 0 && begins ? size : 0;
+  }
+  // Step k sends the first 2^k pieces, counted from the own one on.
+  void bruck(const Sizes& pieces, int me) {
+    const int n = int(pieces.size());
+    receive(sum(pieces, 0, n) - pieces[size_t(me)]);
+    for (int size = 1; size < n; size *= 2) send(sum(pieces, me, std::min(size, n - size)));
+  }
+  // Bruck among equal places of all nodes, then whole places around the node.
+  void hierarchical(const Sizes& pieces, int me, int node) {
+    Sizes of_place(static_cast<size_t>(node), 0), across;
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      of_place[i % size_t(node)] += pieces[i];
+      if (i % size_t(node) == size_t(me % node)) across.push_back(pieces[i]);
+    }
+    bruck(across, me / node);
+    shards_around(of_place, me % node);
+  }
+};
+
+// One algorithm each. q_, kv_ and o_ are bytes of a token and head, of all sequences of the batch: of
+// Q or a result, of K and V, of O in fp32 with its LSE.
+class ClosedForms {
+ public:
+  ClosedForms(const ShardedProblem& s, const CollectiveChoice& choice, int ring_size, Rank rank)
+      : s_(s),
+        choice_(choice),
+        n_(s.problem.seq_len),
+        heads_(s.problem.num_heads),
+        kv_heads_(s.problem.num_kv_heads),
+        world_(s.layout.world_size()),
+        me_(rank),
+        q_(s.problem.batch * s.problem.head_dim * (s.problem.dtype == DType::kFloat32 ? 4 : 2)),
+        kv_(2 * q_),
+        o_(s.problem.batch * (s.problem.head_dim + 1) * 4) {
+    const bool zigzag = s.layout.kind() == LayoutKind::kZigzag;
+    const int sharers = world_ / ring_size;
+    for (int p = 0; p < world_; ++p) {
+      const int64_t chunks = 2 * int64_t{ring_size}, i = p / sharers;
+      const int64_t both = size_of_part(n_, chunks, i) + size_of_part(n_, chunks, chunks - 1 - i);
+      tokens_.push_back(zigzag ? size_of_part(both, sharers, p % sharers)
+                               : size_of_part(n_, world_, p));
+    }
+    largest_ = std::ranges::max(tokens_);
+    mine_ = tokens_[size_t(rank)];
+    costs_.hold(mine_ * (heads_ * (q_ + o_) + kv_heads_ * kv_));  // Q, output; K and V
+  }
+  const ClosedFormCounts& counts() const { return costs_.counts; }
+
+  // Liu et al.: P - 1 shards pass through two buffers; a partial is merged into the output.
+  void ring() {
+    costs_.shards_around(times(tokens_, kv_heads_ * kv_), me_);
+    hold_ring(std::min(2, world_ - 1));
+  }
+  // Half of the heads each way, each with two buffers of its own.
+  void bidirectional_ring() {
+    const int64_t half = kv_heads_ / 2;
+    costs_.shards_around(times(tokens_, half * kv_), me_, 1);
+    costs_.shards_around(times(tokens_, (kv_heads_ - half) * kv_), me_, -1);
+    hold_ring(world_ > 1 ? 2 : 0);
+  }
+  // Each of Po nodes' shards goes around the inner ring of Pi, the own place's around the outer.
+  void double_ring() {
+    const int inner = s_.options.ring_inner > 0 ? s_.options.ring_inner : root_divisor(world_);
+    const int outer = world_ / inner, place = me_ % inner;
+    const Sizes shards = times(tokens_, kv_heads_ * kv_);
+    Sizes of_place;
+    for (int node = 0; node < outer; ++node) {
+      of_place.push_back(shards[size_t(node * inner + place)]);
+      const auto begin = shards.begin() + int64_t{node} * inner;
+      costs_.shards_around({begin, begin + inner}, place);
+    }
+    costs_.shards_around(of_place, me_ / inner);
+    hold_ring(std::min(2, inner - 1) + std::min(2, outer - 1));
+  }
+  // Llama 3: 2 N G d e; by slices of s heads two buffers of 2 N s d e.
+  void all_gather() {
+    if (world_ == 1) return;
+    const int64_t asked = s_.options.head_slice;
+    const int64_t width = asked > 0 && asked < kv_heads_ ? asked : kv_heads_;
+    for (int64_t first = 0; first < kv_heads_; first += width)
+      costs_.all_gather(times(tokens_, std::min(width, kv_heads_ - first) * kv_), me_, 0, choice_);
+    costs_.hold(n_ * width * kv_ * (width < kv_heads_ ? 2 : 1));
+  }
+  // All queries come, all partials go.
+  void query_gather() {
+    if (world_ == 1) return;
+    costs_.all_gather(times(tokens_, heads_ * q_), me_, 0, choice_);
+    costs_.hold(n_ * heads_ * (q_ + o_));
+    costs_.reduce_scatter(times(tokens_, heads_ * o_), me_, choice_);
+  }
+  // Jacobs et al., Fang and Zhao: in groups of Pu ranks three all-to-alls, of Q, of K with V, of the
+  // result; around Pr = P / Pu groups a ring of K and V.
+  void usp(int degree) {
+    const int group = me_ / degree, place = me_ % degree, rings = world_ / degree;
+    Sizes of_group(static_cast<size_t>(rings), 0);
+    for (int p = 0; p < world_; ++p) of_group[size_t(p / degree)] += tokens_[size_t(p)];
+    const int64_t here = of_group[size_t(group)], h = heads_at(degree, place),
+                  g = kv_heads_at(degree, place);
+    int64_t packed_kv = 0;  // a K/V head that ranks share goes to each of them
+    for (int i = 0; i < degree; ++i) packed_kv += kv_heads_at(degree, i);
+    for (int i = 0; i < degree; ++i) {
+      if (i == place) continue;
+      const int64_t theirs = tokens_[size_t(group * degree + i)];
+      costs_.send(mine_ * heads_at(degree, i) * q_);
+      costs_.send(mine_ * kv_heads_at(degree, i) * kv_);
+      costs_.send(theirs * h * q_);
+      costs_.receive(theirs * (h * q_ + g * kv_) + mine_ * heads_at(degree, i) * q_);
+    }
+    if (degree > 1)
+      costs_.hold(2 * (mine_ * heads_ + here * h) * q_ + (mine_ * packed_kv + here * g) * kv_ +
+                  here * h * o_);
+    costs_.shards_around(times(of_group, g * kv_), group);
+    if (rings > 1)
+      costs_.hold(std::min(2, rings - 1) * std::ranges::max(of_group) * g * kv_ + here * h * o_);
+  }
+  void dilated() {
+    const int64_t begin = start_of_part(n_, world_, me_), end = begin + mine_;
+    int direct = -1;  // the branch that is written in place
+    for (int b = int(s_.pattern.branches.size()) - 1; b >= 0; --b)
+      if (s_.pattern.branches[size_t(b)].dilation_rate == 1) direct = b;
+    int64_t partial = 0;  // one buffer, for the largest part
+    for (int b = 0; b < int(s_.pattern.branches.size()); ++b)
+      for (const auto& [from, to] : attended_parts(s_.pattern.branches[size_t(b)], begin, end))
+        if (b != direct)
+          partial = std::max(partial, query_rows(s_.pattern.branches[size_t(b)], from, to) * o_);
+    costs_.hold(partial);
+  }
+
+ private:
+  using Interval = std::pair<int64_t, int64_t>;
+
+  void hold_ring(int buffers) {
+    costs_.hold(buffers * largest_ * kv_heads_ * kv_ + (world_ > 1 ? mine_ * heads_ * o_ : 0));
+  }
+  int64_t heads_at(int degree, int place) const { return size_of_part(heads_, degree, place); }
+  int64_t kv_heads_at(int degree, int place) const {
+    const int64_t first = start_of_part(heads_, degree, place), count = heads_at(degree, place);
+    const int64_t shared_by = heads_ / kv_heads_;
+    return count == 0 ? 0 : (first + count - 1) / shared_by - first / shared_by + 1;
+  }
+
+  // ---- dilated ----
+
+  int64_t segment_length(const DilatedBranch& b) const {
+    return b.summary_tokens > 0 ? b.segment_length : std::min(b.segment_length, n_);
+  }
+  // LongNet: o_j = j mod r. Sparse Transformer: the sub-block that head j looks at.
+  int64_t offset(const DilatedBranch& b, int64_t head) const {
+    const int64_t all = b.summary_tokens > 0
+                            ? std::max<int64_t>(1, b.segment_length / b.summary_tokens)
+                            : b.dilation_rate;
+    if (s_.pattern.offset == OffsetRule::kNone) return 0;
+    return s_.pattern.offset == OffsetRule::kBlock ? head / rounded_up(heads_, all) : head % all;
+  }
+  // Selected tokens among the first `length` of a segment, and of a sequence.
+  static int64_t selected(const DilatedBranch& b, int64_t at, int64_t length) {
+    if (b.summary_tokens > 0)
+      return std::clamp<int64_t>(length - (b.segment_length - b.summary_tokens * (at + 1)), 0,
+                                 b.summary_tokens);
+    return length > at ? rounded_up(length - at, b.dilation_rate) : 0;
+  }
+  int64_t selected_before(const DilatedBranch& b, int64_t at, int64_t end) const {
+    const int64_t w = segment_length(b);
+    return end / w * selected(b, at, w) + selected(b, at, end % w);
+  }
+  int64_t query_rows(const DilatedBranch& b, int64_t from, int64_t to) const {
+    if (b.summary_tokens > 0) return (to - from) * heads_;
+    int64_t rows = 0;
+    for (int64_t j = 0; j < heads_; ++j)
+      rows += selected_before(b, offset(b, j), to) - selected_before(b, offset(b, j), from);
+    return rows;
+  }
+
+  // Gathers what `b` selects in [from, to) among the ranks that own some of it, or among all.
+  void gather(const DilatedBranch& b, int64_t from, int64_t to, bool among_all) {
+    // Heads that share a K/V head and an offset share rows.
+    std::set<std::pair<int64_t, int64_t>> streams;
+    for (int64_t j = 0; j < heads_; ++j) streams.emplace(j / (heads_ / kv_heads_), offset(b, j));
+    Sizes pieces;
+    int first = -1;
+    for (int p = 0; p < world_; ++p) {
+      const int64_t begin = std::max(from, start_of_part(n_, world_, p));
+      const int64_t end = std::min(to, start_of_part(n_, world_, p + 1));
+      if (begin >= end && !among_all) continue;
+      if (first < 0) first = p;
+      int64_t rows = 0;
+      for (const auto& [unused, at] : streams)
+        rows += selected_before(b, at, end) - selected_before(b, at, begin);
+      pieces.push_back(rows * kv_);
+    }
+    costs_.hold(std::accumulate(pieces.begin(), pieces.end(), int64_t{0}));
+    costs_.all_gather(pieces, me_ - first, first, choice_);
+  }
+  bool gathers_from_all(const DilatedBranch& b) const {
+    if (b.summary_tokens > 0) return world_ > 1;
+    if (s_.gather_scope != GatherScope::kWholeWorld) return false;
+    for (int p = 1; p < world_; ++p)
+      if (tokens_[size_t(p)] > 0 && start_of_part(n_, world_, p) % segment_length(b) != 0)
+        return true;
+    return false;
+  }
+  // Queries of the shard [begin, end) that are attended together: those of segments that lie inside
+  // it, and of each that crosses its border, which is gathered.
+  std::vector<Interval> attended_parts(const DilatedBranch& b, int64_t begin, int64_t end) {
+    if (gathers_from_all(b)) gather(b, 0, n_, true);
+    if (begin == end) return {};
+    if (gathers_from_all(b) || b.summary_tokens > 0) return {{begin, end}};
+    std::vector<Interval> parts;
+    int64_t local = begin;
+    const int64_t w = segment_length(b);
+    for (int64_t at = begin; at < end;) {
+      const int64_t from = at / w * w, to = std::min(from + w, n_);
+      const bool inside = from >= begin && to <= end;
+      if (!inside) {
+        gather(b, from, to, false);
+        if (local < at) parts.emplace_back(local, at);
+        parts.emplace_back(at, std::min(to, end));
+        local = std::min(to, end);
+      }
+      // Between the first and the last segment all lie inside.
+      at = inside && at > begin ? std::max(to, (end - 1) / w * w) : to;
+    }
+    if (local < end) parts.emplace_back(local, end);
+    return parts;
+  }
+
+  const ShardedProblem& s_;
+  const CollectiveChoice& choice_;
+  int64_t n_, heads_, kv_heads_;
+  int world_, me_;
+  int64_t q_, kv_, o_;
+  Sizes tokens_;  // of each rank
+  int64_t largest_ = 0, mine_ = 0;
+  Costs costs_;
+};
+
+}  // namespace
+
+std::string to_text(const ClosedFormCounts& c) {
+  return concat(c.bytes_sent, " B sent in ", c.messages_sent, " messages, ", c.bytes_received,
+                " B received, ", c.memory_bytes, " B held");
+}
+
+std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
+                                                   const ShardedProblem& s,
+                                                   const CollectiveChoice& choice, Rank rank) {
+  const int world = s.layout.world_size();
+  int degree = 1;  // Pu
+  if (algorithm == "ulysses") degree = world;
+  if (algorithm == "usp")
+    degree = s.options.ulysses_degree > 0 ? s.options.ulysses_degree
+                                          : int(std::gcd(int64_t{world}, s.problem.num_kv_heads));
+  ClosedForms forms(s, choice, world / degree, rank);
+  if (algorithm == "local" || algorithm == "ring")
+    forms.ring();
+  else if (algorithm == "bidirectional_ring")
+    forms.bidirectional_ring();
+  else if (algorithm == "double_ring")
+    forms.double_ring();
+  else if (algorithm == "all_gather")
+    forms.all_gather();
+  else if (algorithm == "query_gather")
+    forms.query_gather();
+  else if (algorithm == "ulysses" || algorithm == "usp")
+    forms.usp(degree);
+  else if ((algorithm == "dilated" || algorithm == "sparse") && s.pattern.phase_parts == 1)
+    forms.dilated();
+  else
+    return std::nullopt;
+  return forms.counts();
+}
+
+}  // namespace longnet
