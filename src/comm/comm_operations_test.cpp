@@ -54,7 +54,7 @@ class Corrupting final : public Communicator {
   void abort(const std::string& reason) override { inner_.abort(reason); }
 
  private:
-  Request start(std::span<const Transfer> transfers) override {
+  Request post(std::span<const Transfer> transfers) override {
     for (const Transfer& t : transfers)
       if (t.kind == Transfer::Kind::kRecv) arriving_ = {t.data, size_t(t.bytes)};
     return inner_.post(transfers);

@@ -43,12 +43,11 @@ std::string host_name() {
   return name;
 }
 
-void CommCounters::add(std::span<const Transfer> transfers) {
-  for (const Transfer& t : transfers) {
-    const bool sends = t.kind == Transfer::Kind::kSend;
-    (sends ? bytes_sent : bytes_received) += t.bytes;
-    if (sends && t.bytes > 0) ++messages_sent;
-  }
+void CommCounters::modelled(std::span<const Transfer> transfers) {
+  const int64_t bytes = bytes_sent, messages = messages_sent;
+  for (const Transfer& t : transfers) moved(t);
+  modelled_bytes_sent += bytes_sent - bytes;
+  modelled_messages_sent += messages_sent - messages;
 }
 
 void list_all_gather(const RankGroup& group, Rank rank, std::span<std::byte> into,

@@ -57,7 +57,6 @@ DeviceTransport::Ticket DeviceTransport::post(std::span<const Transfer> transfer
                                               const Stream& stream) {
   Post& post = next_post();
   post.transfers.assign(transfers.begin(), transfers.end());
-  counters_.add(post.transfers);
   if (post.transfers.empty())
     post.end_on(stream);
   else
@@ -68,7 +67,6 @@ DeviceTransport::Ticket DeviceTransport::post(std::span<const Transfer> transfer
 DeviceTransport::Ticket DeviceTransport::post_gather(const Gather& gather, const Stream& stream) {
   Post& post = next_post();
   list_all_gather(gather.group, host_.rank(), gather.into, gather.counts, post.transfers);
-  counters_.add(post.transfers);
   if (post.transfers.empty())
     post.end_on(stream);
   else

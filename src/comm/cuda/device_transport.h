@@ -80,6 +80,7 @@ class DeviceTransport {
     }
   };
   explicit DeviceTransport(Communicator& host) : host_(host) {}
+  CommCounters counters_;
 
  private:
   // Starts the transfers of a post (at least one), and ends it where that needs no help of the host.
@@ -92,7 +93,6 @@ class DeviceTransport {
   Post& next_post();
 
   Communicator& host_;
-  CommCounters counters_;
   std::deque<Post> posts_;
   int used_posts_ = 0;
 };

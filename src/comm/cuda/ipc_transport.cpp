@@ -27,8 +27,9 @@ enum class Kind : int64_t { kOffer, kTaken };
 // A message between hosts.
 struct Notice {
   Kind kind;
-  int64_t buffer, offset, bytes;  // offers only; `buffer`: index in the sender's list
-  int64_t event;                  // index in the writer's ring of events
+  int64_t buffer, offset;  // offers only; `buffer`: index in the sender's list
+  int64_t bytes;           // offered, or copied by the receiver
+  int64_t event;           // index in the writer's ring of events
 };
 
 // Another rank's memory and events, as this process reaches them.
@@ -107,6 +108,7 @@ class IpcTransport final : public DeviceTransport {
       if (t.kind != Transfer::Kind::kSend) continue;
       const Notice taken = next_notice(t.peer, Kind::kTaken);
       copying_.wait(peers_[size_t(t.peer)].events[taken.event]);
+      counters_.sent(taken.bytes);
     }
     post.end_on(copying_);
   }
@@ -191,9 +193,10 @@ class IpcTransport final : public DeviceTransport {
     copying_.wait(peer.events[offer.event]);
     if (t.bytes > 0)
       copying_.copy(t.data, peer.buffers[size_t(offer.buffer)] + offer.offset, t.bytes);
+    counters_.received(t.bytes);
     const int event = next_event();
     events_[size_t(event)].record(copying_);
-    send_notice(t.peer, {Kind::kTaken, 0, 0, 0, event});
+    send_notice(t.peer, {Kind::kTaken, 0, 0, t.bytes, event});
   }
 
   std::vector<std::span<std::byte>> own_;

@@ -53,10 +53,14 @@ class StagedTransport final : public DeviceTransport {
       if (t.kind != Transfer::Kind::kRecv) continue;
       host().wait(parts[i].request);
       landing_.copy(t.data, parts[i].staging.data(), t.bytes);
+      counters_.received(t.bytes);
     }
     post.end_on(landing_);
-    for (size_t i = 0; i < parts.size(); ++i)
-      if (post.transfers[i].kind == Transfer::Kind::kSend) host().wait(parts[i].request);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (post.transfers[i].kind != Transfer::Kind::kSend) continue;
+      host().wait(parts[i].request);
+      counters_.sent(post.transfers[i].bytes);
+    }
   }
 
   // The smallest free block that fits, else a new one: a warm run allocates none.

@@ -55,12 +55,12 @@ class MpiCommunicator final : public Communicator {
     Collective& c = opened(group);
     const int64_t unit = common_unit(counts, int64_t(into.size()));
     if (unit <= 0) return post(collective_);
-    count(collective_);
+    counters_.modelled(collective_);
     const Request id = new_request();
     InFlight& f = in_flight(id);
     f.into.set(counts, unit);
     require(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, into.data(), f.into.counts.data(),
-                            f.into.begins.data(), c.type_of(unit), c.comm, f.add(-1)),
+                            f.into.begins.data(), c.type_of(unit), c.comm, f.add({})),
             "MPI_Iallgatherv");
     return id;
   }
@@ -69,7 +69,7 @@ class MpiCommunicator final : public Communicator {
                       std::span<const int64_t> from_counts, std::span<std::byte> into,
                       std::span<const int64_t> into_counts) override {
     list_all_to_all(group, rank_, from, from_counts, into, into_counts, collective_);
-    count(collective_);
+    counters_.modelled(collective_);
     Collective& c = opened(group);
     const Request id = new_request();
     // Members see different counts, so the unit must not depend on them: rows are multiples of 4
@@ -84,8 +84,27 @@ class MpiCommunicator final : public Communicator {
     const MPI_Datatype type = c.type_of(kUnit);
     require(
         MPI_Ialltoallv(from.data(), f.from.counts.data(), f.from.begins.data(), type, into.data(),
-                       f.into.counts.data(), f.into.begins.data(), type, c.comm, f.add(-1)),
+                       f.into.counts.data(), f.into.begins.data(), type, c.comm, f.add({})),
         "MPI_Ialltoallv");
+    return id;
+  }
+
+  Request post(std::span<const Transfer> transfers) override {
+    const Request id = new_request();
+    InFlight& f = in_flight(id);
+    for (const Transfer& t : transfers)
+      for (int64_t at = 0; at < t.bytes; at += kLargestMessage) {
+        const int bytes = int(std::min(kLargestMessage, t.bytes - at));
+        const int64_t ended = at + bytes == t.bytes ? t.bytes : 0;
+        if (t.kind == Transfer::Kind::kSend)
+          require(MPI_Isend(t.data + at, bytes, MPI_BYTE, t.peer, kDataTag, comm_,
+                            f.add({Part::Kind::kSend, bytes, ended})),
+                  "MPI_Isend");
+        else
+          require(MPI_Irecv(t.data + at, bytes, MPI_BYTE, t.peer, kDataTag, comm_,
+                            f.add({Part::Kind::kRecv, bytes, ended})),
+                  "MPI_Irecv");
+      }
     return id;
   }
 
@@ -208,16 +227,23 @@ class MpiCommunicator final : public Communicator {
     for (int64_t c : counts) unit = std::gcd(unit, c);
     return unit == 0 || (total / unit <= INT_MAX && unit <= INT_MAX) ? unit : -1;
   }
+  // What one MPI request moves: the end of a message, or an earlier part of a long one; of a
+  // collective it is not known.
+  struct Part {
+    enum class Kind { kCollective, kSend, kRecv } kind = Kind::kCollective;
+    int bytes = 0;
+    int64_t message_bytes = 0;  // of the message that ends here; 0: it goes on
+  };
   // One operation of a Communicator: its MPI requests and the data that they need while they are in
   // flight. Vectors keep their capacity, so that a warm region allocates nothing.
   struct InFlight {
     bool in_use = false;
     std::vector<MPI_Request> parts;
     std::vector<MPI_Status> statuses;
-    std::vector<int> expected;  // bytes that a receive must bring; -1 for everything else
-    Parts from, into;           // MPI may read counts until a collective has ended
-    MPI_Request* add(int bytes) {
-      expected.push_back(bytes);
+    std::vector<Part> moved;
+    Parts from, into;  // MPI may read counts until a collective has ended
+    MPI_Request* add(const Part& part) {
+      moved.push_back(part);
       statuses.emplace_back();
       return &parts.emplace_back(MPI_REQUEST_NULL);
     }
@@ -228,7 +254,7 @@ class MpiCommunicator final : public Communicator {
     InFlight& f = requests_.emplace_back();
     f.parts.reserve(8);
     f.statuses.reserve(8);
-    f.expected.reserve(8);
+    f.moved.reserve(8);
     for (Parts* parts : {&f.from, &f.into}) {
       parts->counts.reserve(size_t(size_));
       parts->begins.reserve(size_t(size_));
@@ -244,34 +270,23 @@ class MpiCommunicator final : public Communicator {
     add_in_flight().in_use = true;
     return Request(requests_.size()) - 1;
   }
-  // Checks the length of what arrived: MPI would accept a shorter message silently.
+  // Counts what MPI has moved, and checks the length of what arrived: MPI would accept a shorter
+  // message silently.
   void finish(InFlight& f) {
-    for (size_t i = 0; i < f.expected.size(); ++i) {
-      if (f.expected[i] < 0) continue;
+    for (size_t i = 0; i < f.moved.size(); ++i) {
+      const Part& part = f.moved[i];
+      if (part.kind == Part::Kind::kSend && part.message_bytes > 0)
+        counters_.sent(part.message_bytes);
+      if (part.kind != Part::Kind::kRecv) continue;
       int got = 0;
       require(MPI_Get_count(&f.statuses[i], MPI_BYTE, &got), "MPI_Get_count");
-      check(got == f.expected[i], "received ", got, " bytes, expected ", f.expected[i]);
+      check(got == part.bytes, "received ", got, " bytes, expected ", part.bytes);
+      counters_.received(got);
     }
     f.parts.clear();
     f.statuses.clear();
-    f.expected.clear();
+    f.moved.clear();
     f.in_use = false;
-  }
-
-  Request start(std::span<const Transfer> transfers) override {
-    const Request id = new_request();
-    InFlight& f = in_flight(id);
-    for (const Transfer& t : transfers)
-      for (int64_t at = 0; at < t.bytes; at += kLargestMessage) {
-        const int part = int(std::min(kLargestMessage, t.bytes - at));
-        if (t.kind == Transfer::Kind::kSend)
-          require(MPI_Isend(t.data + at, part, MPI_BYTE, t.peer, kDataTag, comm_, f.add(-1)),
-                  "MPI_Isend");
-        else
-          require(MPI_Irecv(t.data + at, part, MPI_BYTE, t.peer, kDataTag, comm_, f.add(part)),
-                  "MPI_Irecv");
-      }
-    return id;
   }
 
   void reduce(std::span<double> values, MPI_Op op) {

@@ -135,6 +135,7 @@ class NcclTransport final : public DeviceTransport {
                         stream.handle());
       };
       check_nccl(sends ? call(nccl().send) : call(nccl().recv), sends ? "ncclSend" : "ncclRecv");
+      counters_.moved(t);
     }
     check_nccl(nccl().group_end(), "ncclGroupEnd");
     post.end_on(stream);
@@ -144,6 +145,7 @@ class NcclTransport final : public DeviceTransport {
     const auto& [group, into, counts] = gather;
     const int64_t first = counts.front();
     const ncclComm_t comm = comms_.at(group)->get();
+    counters_.modelled(post.transfers);
     if (std::ranges::count(counts, first) == group.count) {
       const std::byte* const own = into.data() + group.index_of(host().rank()) * first;
       check_nccl(

@@ -95,6 +95,23 @@ class ThreadCommunicator final : public Communicator {
   int size() const override { return world_->ranks; }
   std::string_view transport() const override { return "threads"; }
 
+  Request post(std::span<const Transfer> transfers) override {
+    const Request id = new_request();
+    const std::lock_guard lock(world_->mutex);
+    world_->throw_if_aborted();
+    for (const Transfer& t : transfers) {
+      check(t.peer >= 0 && t.peer < size() && t.peer != rank_, "rank ", rank_,
+            " exchanges messages with rank ", t.peer);
+      const bool sends = t.kind == Transfer::Kind::kSend;
+      if (!sends) receives_.push_back({id, messages_of(id).size()});
+      messages_of(id).push_back(
+          {t, sends ? world_->channel(rank_, t.peer).post({t.data, size_t(t.bytes)})
+                    : world_->channel(t.peer, rank_).received++});
+      if (sends) world_->changed.notify_all();
+    }
+    return id;
+  }
+
   bool test(Request request) override {
     progress();
     return finish(request);
@@ -190,23 +207,6 @@ class ThreadCommunicator final : public Communicator {
     size_t message;  // index in the request
   };
 
-  Request start(std::span<const Transfer> transfers) override {
-    const Request id = new_request();
-    const std::lock_guard lock(world_->mutex);
-    world_->throw_if_aborted();
-    for (const Transfer& t : transfers) {
-      check(t.peer >= 0 && t.peer < size() && t.peer != rank_, "rank ", rank_,
-            " exchanges messages with rank ", t.peer);
-      const bool sends = t.kind == Transfer::Kind::kSend;
-      if (!sends) receives_.push_back({id, messages_of(id).size()});
-      messages_of(id).push_back(
-          {t, sends ? world_->channel(rank_, t.peer).post({t.data, size_t(t.bytes)})
-                    : world_->channel(t.peer, rank_).received++});
-      if (sends) world_->changed.notify_all();
-    }
-    return id;
-  }
-
   InFlight& add_request(int messages) {
     requests_.emplace_back().messages.reserve(size_t(messages));
     return requests_.back();
@@ -254,6 +254,7 @@ class ThreadCommunicator final : public Communicator {
         world_->changed.notify_all();
       }
       check(fits, "rank ", peer, " sent ", send.size(), " bytes, expected ", m.what.bytes);
+      counters_.received(int64_t(send.size()));
       m.copied = true;
       receives_.erase(receives_.begin() + std::ptrdiff_t(i));
       i = 0;  // the next receive of this channel may be anywhere
@@ -274,6 +275,8 @@ class ThreadCommunicator final : public Communicator {
       world_->throw_if_aborted();
       if (!done_locked(id)) return false;
     }
+    for (const Message& m : messages_of(id))
+      if (m.sends()) counters_.sent(m.what.bytes);  // its receiver has copied it
     messages_of(id).clear();
     requests_[size_t(id)].in_use = false;
     return true;
