@@ -4,7 +4,6 @@
 // memory with the prediction.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <string>
 #include <string_view>
 
@@ -15,6 +14,7 @@
 #include "execute/program_executor.h"
 #include "execute/sample_check.h"
 #include "execute/testing/allocation_counter.h"
+#include "measure/resident_memory.h"
 #include "run/measure_point.h"
 #include "run/testing/points.h"
 #include "schedule/accounting.h"
@@ -134,14 +134,6 @@ void check_late_messages(Communicator& comm) {
   }
 }
 
-// A line of /proc/self/status, e.g. "VmHWM:    81920 kB", in bytes.
-int64_t process_memory(const std::string& key) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with(key + ":")) return 1024 * std::stoll(line.substr(key.size() + 1));
-  throw Error(concat("/proc/self/status has no ", key));
-}
-
 // Memory of MPI itself: fragments and shared segments of the first messages, and pages of code.
 // Less than the smallest buffer of the problem below, 8.4 MB, so that no buffer can be missed.
 constexpr int64_t kResidentSlack = int64_t{6} << 20;
@@ -158,13 +150,13 @@ void check_resident_memory(const AlgorithmInfo& algorithm, Communicator& comm) {
   const Schedule schedule = lower_collectives(algorithm.make(s), {});
   const auto kernel = make_kernel("cpu");
   comm.barrier();
-  const int64_t before = process_memory("VmRSS");
+  const int64_t before = *resident_bytes();
   MemoryLedger ledger;
   ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
   executor.fill_inputs();
   executor.run();
   executor.run();
-  const int64_t grown = process_memory("VmHWM") - before;
+  const int64_t grown = *peak_resident_bytes() - before;
   const AttendOptions options{.head_dim = s.problem.head_dim, .dtype = s.problem.dtype};
   const int64_t predicted =
       account(executor.sharded(), executor.program(), comm.rank()).memory_bytes() +

@@ -27,7 +27,9 @@ class Gpu(Case):
     def assert_all_ok(self, points):
         for p in points:
             self.assertEqual((p["status"], p["check"]["status"]), ("ok", "pass"), p)
-            self.assertEqual(p["comm"]["counted_bytes_per_rank"], p["comm"]["predicted_bytes_per_rank"])
+            comm = p["comm"]
+            self.assertEqual(comm["counted_bytes_per_rank"] + comm.get("modelled_bytes_per_rank", 0), comm["predicted_bytes_per_rank"])
+            self.assertEqual(comm["closed_form_bytes_per_rank"], comm["predicted_bytes_per_rank"])
             self.assertLess(p["check"]["rel_l2_error"], 4e-3)
 
     def test_every_algorithm_by_nccl_on_a_gpu_each(self):

@@ -27,7 +27,11 @@ class Run(Case):
             self.assertEqual(p["check"]["status"], "pass")
             self.assertGreaterEqual(p["check"]["queries"], 64)
             self.assertEqual(p["comm"]["counted_bytes_per_rank"], p["comm"]["predicted_bytes_per_rank"])
+            self.assertEqual(p["comm"]["closed_form_bytes_per_rank"], p["comm"]["predicted_bytes_per_rank"])
+            self.assertEqual(p["comm"]["closed_form_messages_per_rank"], p["comm"]["predicted_messages_per_rank"])
+            self.assertNotIn("modelled_bytes_per_rank", p["comm"])
             self.assertEqual(p["memory"]["measured_peak_bytes"], p["memory"]["predicted_peak_bytes"])
+            self.assertLessEqual(p["memory"]["closed_form_bytes"], p["memory"]["predicted_peak_bytes"])
             self.assertEqual(len(p["timing"]["samples_s"]), 3)
         self.assertEqual({p["reason"] is None for p in ok}, {True})
         rows = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
@@ -162,6 +166,12 @@ class Mpi(Case):
         ok = [p for p in result["points"] if p["status"] == "ok"]
         self.assertEqual(len(ok), 14)
         self.assertEqual({p["params"]["transport"] for p in ok}, {"mpi"})
+        for p in ok:  # dilated gathers by MPI_Iallgatherv, which nobody can count; ring sends
+            comm, moved = p["comm"], "modelled" if p["params"]["algorithm"] == "dilated" else "counted"
+            for what in ("bytes", "messages"):
+                sent = {k: comm.get(f"{k}_{what}_per_rank", 0) for k in ("modelled", "counted")}
+                self.assertEqual(sent, {"modelled": 0, "counted": 0} | {moved: comm[f"predicted_{what}_per_rank"]})
+                self.assertEqual(comm[f"closed_form_{what}_per_rank"], comm[f"predicted_{what}_per_rank"])
         self.assertEqual(done.stdout.count("# result:"), 1)
         self.assertIn("mpirun -np 3", result["run"]["argv"] if isinstance(result["run"].get("argv"), str)
                       else json.dumps(result["run"]))

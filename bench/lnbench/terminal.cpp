@@ -31,8 +31,8 @@ std::string number(double value, int digits) {
 std::string result_row(const PointRecord& r) {
   const PointParams& p = r.params;
   // Counted and predicted are equal where both are known, or the point has failed.
-  const auto bytes = r.comm.counted_bytes_per_rank ? r.comm.counted_bytes_per_rank
-                                                   : r.comm.predicted_bytes_per_rank;
+  const auto bytes =
+      r.comm.bytes_per_rank() ? r.comm.bytes_per_rank() : r.comm.predicted_bytes_per_rank;
   std::string options = options_text(p);
   if (const size_t changes = p.cluster.find(' '); changes != std::string::npos)
     options += (options.empty() ? "" : " ") + p.cluster.substr(changes + 1);
@@ -52,6 +52,11 @@ std::string result_row(const PointRecord& r) {
   if (r.check.strata_left_out > 0)
     row += concat(" # ", r.check.strata_left_out, " of ", r.check.strata,
                   " strata beyond check.max_queries");
+  if (std::abs(r.memory.resident_difference) > kNotedResidentDifference)
+    row += concat(" # resident memory grew by ",
+                  format_bytes(double(r.memory.resident_growth_bytes.value_or(0))), ", ",
+                  number(100 * std::abs(r.memory.resident_difference), 3), " % ",
+                  r.memory.resident_difference > 0 ? "more" : "less", " than the buffers");
   return r.reason.empty() ? row : concat(row, " # ", r.reason);
 }
 

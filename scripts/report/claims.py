@@ -66,9 +66,9 @@ def time_per_sequence(point: Point) -> float | None:
 
 
 def bytes_per_sequence(point: Point) -> float | None:
-    """Counted bytes; of a modelled point without a count, the predicted ones. A count that differs from the prediction is
-    a fault of the suite, and evidence of nothing."""
-    counted, predicted = (point.value(f"comm.{k}_bytes_per_rank") for k in ("counted", "predicted"))
+    """Counted bytes, with those that a library's collectives must have moved; of a modelled point without a count, the
+    predicted ones. A count that differs from the prediction is a fault of the suite, and evidence of nothing."""
+    counted, predicted = point.sent("bytes") if point.ok else None, point.value("comm.predicted_bytes_per_rank")
     if counted and predicted and counted != predicted:
         return None
     if not counted and point.source != "measured":
@@ -234,7 +234,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "Communication per rank is constant",
             "“Different from vanilla attention, both sizes of K̃ᵢ and Ṽᵢ are independent of the sequence length N, making the "
             "communication cost constant.” (section 3.1)",
-            f"Bytes that a rank sends per sequence (counted; of modelled points predicted), two or more ranks: no rise above {BYTES_RATIO:.2f}× as N grows at "
+            f"Bytes that a rank sends per sequence (counted; what a library's collectives move, by the messages that they must deliver; of modelled points predicted), two or more ranks: no rise above {BYTES_RATIO:.2f}× as N grows at "
             f"fixed ranks, above {BYTES_RATIO_RANKS:.2f}× at fixed tokens per rank (the factor (P−1)/P alone reaches 2), on every line whose "
             f"rates grow as its segments. {FIGURE5_RULE} {FIT_RULE}",
             ("communication_ranks", "communication_tokens"),

@@ -17,8 +17,8 @@ NO_NUMBERS = Evidence("simulated", NOT_TESTED, "a simulation computes times, no 
 
 
 def distributed(point: Point) -> bool:
-    """Ranks that share a sequence, and messages that were counted where the transport moved them."""
-    return point.group_ranks >= 2 and not point.in_turn and (point.num("comm.counted_messages_per_rank") or 0) > 0
+    """Ranks that share a sequence, and messages that the transport, or a library's collectives, moved between them."""
+    return point.group_ranks >= 2 and not point.in_turn and (point.sent("messages") or 0) > 0
 
 
 def tolerances_text(points: list[Point]) -> str:

@@ -322,6 +322,9 @@ class Claims(unittest.TestCase):
         for place, record in enumerate(records):  # falls: better than constant
             record["comm"] |= dict.fromkeys(("counted_bytes_per_rank", "predicted_bytes_per_rank"), 8 * M >> place)
         self.assertEqual(claim(records, "Communication").status, SUPPORTED)
+        for place, record in enumerate(records):  # moved by MPI's own collectives
+            record["comm"] |= {"counted_bytes_per_rank": 0, "modelled_bytes_per_rank": 8 * M >> place}
+        self.assertEqual(claim(records, "Communication").status, SUPPORTED)
         for record in records[:2]:  # of four lengths
             record["comm"]["counted_bytes_per_rank"] += 8
         self.assertEqual(claim(records, "Communication").status, NOT_TESTED)
@@ -416,6 +419,9 @@ class Claims(unittest.TestCase):
         self.assertEqual(claim([good], "equals the reference").status, SUPPORTED)
         silent = point("dilated", 8 * K, 2)
         silent["comm"]["counted_messages_per_rank"] = 0
+        modelled = point("dilated", 8 * K, 2)
+        modelled["comm"] |= {"counted_messages_per_rank": 0, "modelled_messages_per_rank": 2}
+        self.assertEqual(claim([modelled], "equals the reference").status, SUPPORTED)
         walked = point("dilated", 8 * K, 2)
         walked["params"]["mode"] = "virtual"
         for alone in (point("dilated", 8 * K, 1), silent, walked):

@@ -103,6 +103,22 @@ class Design(unittest.TestCase):
             self.assertIn("by_formula", [layer["name"] for layer in drawn.spec["layer"]])
             self.assertIn("not counted", drawn.spec["title"]["subtitle"])
 
+    def test_what_a_library_moved_is_called_modelled(self) -> None:
+        record = point("dilated", M, 16)
+        sent = record["comm"]["counted_bytes_per_rank"]
+        record["comm"] |= {"counted_bytes_per_rank": 0, "modelled_bytes_per_rank": sent}
+        row = rows_of(figure([record], "communication_ranks"))[0]
+        self.assertEqual(row["value"], row["predicted_value"])
+        self.assertRegex(row["counted"], "^0 B .* modelled, by a library's collectives$")
+
+    def test_resident_memory_beyond_its_bound_is_said(self) -> None:
+        records = [point("dilated", n * M, 2) for n in (1, 2)]
+        self.assertNotIn("Resident", figure(records, "memory").caption)
+        for record, difference in zip(records, (0.02, -0.3)):
+            record["memory"]["resident_difference"] = difference
+        said = figure(records, "memory").caption
+        self.assertIn("WARNING: of 1 by more than 10 %, 30 % at most", said)
+
     def test_colour_means_algorithm(self) -> None:
         index = context(opponents_sweep()).index
         colours = {}

@@ -21,7 +21,8 @@ RULES = (
     "the big attend has as many pairs and reads the rank's own K and V again and again, which may stay in a cache.",
     "Balance is the work of all ranks ÷ (P · the work of the busiest rank), in exact (query, key) pairs.",
     "A result counts only if it was checked against the reference where the check applies, and if the bytes counted "
-    "equal the bytes predicted.",
+    "equal the bytes predicted from the program and, where one is known, by the algorithm's closed form. What the "
+    "collectives of MPI or NCCL themselves move is modelled, not counted.",
     "FLOPs are exact: 4·head_dim for each (query, key) pair that the pattern attends. Lengths are global, never per "
     "rank. Tokens: K = 2^10, M = 2^20, B = 2^30.",
     "Bytes per rank are the maximum over ranks of the bytes sent in one forward.",

@@ -158,6 +158,11 @@ class Point:
         """Median of one forward divided by the batch: comparable between batch sizes."""
         return None if self.median_s is None else self.median_s / self.batch
 
+    def sent(self, what: str) -> float | None:
+        """`bytes` or `messages` of a rank: counted by the transport, and modelled where a library's collectives moved them."""
+        counted = self.num(f"comm.counted_{what}_per_rank")
+        return None if counted is None else counted + (self.num(f"comm.modelled_{what}_per_rank") or 0)
+
     def value(self, path: str) -> float | int | None:
         """A number of a point that ran and was right; None otherwise."""
         return self.num(path) if self.ok else None

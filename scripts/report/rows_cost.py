@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 from .model import Point, Run
@@ -48,15 +49,23 @@ def exact_bytes(count: float | None) -> str:
     return "none" if count is None else f"{int(count):,} B ({bytes_label(count)})"
 
 
+RESIDENT_NOTED = 0.1  # of a process's buffers: beyond, its resident memory is said to differ
+
+
+def sent_text(point: Point, what: str, label: Callable[[float | None], str]) -> str:
+    modelled = point.num(f"comm.modelled_{what}_per_rank")
+    counted = label(point.num(f"comm.counted_{what}_per_rank"))
+    return f"{counted} and {label(modelled)} modelled, by a library's collectives" if modelled else counted
+
+
 def communication_rows(ctx: Context, points: list[Point]) -> list[Row]:
     rows = []
     for point in points:
-        counted, predicted = (point.value(f"comm.{k}_bytes_per_rank") for k in ("counted", "predicted"))
-        messages = point.value("comm.counted_messages_per_rank")
+        counted, predicted = point.sent("bytes") if point.ok else None, point.value("comm.predicted_bytes_per_rank")
         row = base_row(ctx, point) | {
-            "counted": exact_bytes(counted),
+            "counted": sent_text(point, "bytes", exact_bytes),
             "predicted": exact_bytes(predicted),
-            "messages": integer_label(messages),
+            "messages": sent_text(point, "messages", integer_label),
         }
         shown = counted or (None if point.source == "measured" else predicted)  # a model counts by its formula
         if shown:
@@ -77,7 +86,7 @@ def communicating(ctx: Context) -> list[Point]:
         if p.ok
         and p.seq_len
         and p.group_ranks >= 2
-        and (p.value("comm.counted_bytes_per_rank") or p.value("comm.predicted_bytes_per_rank"))
+        and (p.sent("bytes") or p.num("comm.predicted_bytes_per_rank"))
     ]
 
 
@@ -141,6 +150,16 @@ def device_limits(ctx: Context, points: list[Point]) -> dict[str, float]:
     return limits
 
 
+def resident_note(points: list[Point]) -> str:
+    """What the system says of processes whose buffers are large enough to tell."""
+    told = [abs(d) for p in points if (d := p.num("memory.resident_difference")) is not None]
+    if not told:
+        return ""
+    beyond = sum(1 for d in told if d > RESIDENT_NOTED)
+    judged = f"WARNING: of {beyond} by more than {percent_label(RESIDENT_NOTED)}, " if beyond else ""
+    return f"Resident memory of the processes of {plural(len(told), 'point')} differs from their buffers: {judged}{percent_label(max(told))} at most."
+
+
 def memory(ctx: Context) -> list[Drawing]:
     shown = [p for p in ctx.points if p.ok and p.seq_len and (peak_memory(p) or p.value("memory.predicted_peak_bytes"))]
     rows: list[Row] = []
@@ -166,7 +185,7 @@ def memory(ctx: Context) -> list[Drawing]:
         rows.append({"status": "limit", "label": label, "value": value, "text": exact_bytes(value)})
     named = [f"{bytes_label(value, 3)} ({label})" for label, value in sorted(limits.items(), key=lambda item: -item[1])]
     note = f"Red lines, from the top: {', '.join(named)}." if named else "The limit of the device is not recorded."
-    return single(rows, shown, note=note)
+    return single(rows, shown, note=" ".join(filter(None, (note, resident_note(shown)))))
 
 
 def share_of_peak(ctx: Context) -> list[Drawing]:

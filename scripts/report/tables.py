@@ -115,13 +115,20 @@ COLUMNS: tuple[Column, ...] = (
         number_column("messages and memory", f"{key}_per_rank", title, f"comm.{key}_per_rank", label)
         for key, title, label in (
             ("counted_bytes", "bytes counted", bytes_label),
+            ("modelled_bytes", "bytes modelled", bytes_label),
             ("predicted_bytes", "bytes predicted", bytes_label),
+            ("closed_form_bytes", "bytes by closed form", bytes_label),
             ("counted_messages", "messages counted", integer_label),
+            ("modelled_messages", "messages modelled", integer_label),
             ("predicted_messages", "messages predicted", integer_label),
+            ("closed_form_messages", "messages by closed form", integer_label),
         )
     ),
     number_column("messages and memory", "measured_peak_bytes", "memory measured", "memory.measured_peak_bytes", bytes_label),
     number_column("messages and memory", "predicted_peak_bytes", "memory predicted", "memory.predicted_peak_bytes", bytes_label),
+    number_column("messages and memory", "closed_form_memory", "memory by closed form", "memory.closed_form_bytes", bytes_label),
+    number_column("messages and memory", "resident_growth_bytes", "resident growth", "memory.resident_growth_bytes", bytes_label),
+    number_column("messages and memory", "resident_difference", "resident less buffers", "memory.resident_difference", percent_label),
     text_column("check", "check_status", "check", "check.status"),
     number_column("check", "queries", "rows checked", "check.queries", integer_label),
     number_column("check", "strata", "strata", "check.strata", integer_label),

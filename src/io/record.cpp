@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "core/check.h"
@@ -60,12 +61,17 @@ std::string impossible_ablation(const PointRecord& r) {
 std::string check_contradiction(const PointRecord& r) {
   if (r.check.status == "fail")
     return concat("the result is wrong: relative error ", r.check.max_rel_error);
-  if (unequal(r.comm.counted_bytes_per_rank, r.comm.predicted_bytes_per_rank))
-    return concat("counted ", *r.comm.counted_bytes_per_rank, " bytes per rank, predicted ",
-                  *r.comm.predicted_bytes_per_rank);
-  if (unequal(r.comm.counted_messages_per_rank, r.comm.predicted_messages_per_rank))
-    return concat("counted ", *r.comm.counted_messages_per_rank, " messages per rank, predicted ",
-                  *r.comm.predicted_messages_per_rank);
+  const CommRecord& c = r.comm;
+  const std::tuple<const char*, std::optional<int64_t>, std::optional<int64_t>, const char*>
+      pairs[]{{"counted ", c.bytes_per_rank(), c.predicted_bytes_per_rank, " bytes"},
+              {"counted ", c.messages_per_rank(), c.predicted_messages_per_rank, " messages"},
+              {"a closed form says ", c.closed_form_bytes_per_rank, c.predicted_bytes_per_rank,
+               " bytes"},
+              {"a closed form says ", c.closed_form_messages_per_rank,
+               c.predicted_messages_per_rank, " messages"}};
+  for (const auto& [says, found, predicted, what] : pairs)
+    if (unequal(found, predicted))
+      return concat(says, *found, what, " per rank, predicted ", *predicted);
   return "";
 }
 

@@ -105,23 +105,49 @@ struct WorkRecord {
 struct CommRecord {  // maxima over ranks of what a rank sends
   std::optional<int64_t> counted_bytes_per_rank, predicted_bytes_per_rank;
   std::optional<int64_t> counted_messages_per_rank, predicted_messages_per_rank;
+  // What a library's own collectives moved, unseen, beside what was counted; empty: nothing.
+  std::optional<int64_t> modelled_bytes_per_rank{}, modelled_messages_per_rank{};
+  std::optional<int64_t> closed_form_bytes_per_rank{}, closed_form_messages_per_rank{};
   std::vector<std::string> collectives_used{};  // "all_gather: bruck"
+  // Counted and modelled together; empty: not counted.
+  std::optional<int64_t> bytes_per_rank() const {
+    if (!counted_bytes_per_rank) return {};
+    return *counted_bytes_per_rank + modelled_bytes_per_rank.value_or(0);
+  }
+  std::optional<int64_t> messages_per_rank() const {
+    if (!counted_messages_per_rank) return {};
+    return *counted_messages_per_rank + modelled_messages_per_rank.value_or(0);
+  }
   static void fields(auto& c, auto&& visit) {
     visit("counted_bytes_per_rank", c.counted_bytes_per_rank);
     visit("predicted_bytes_per_rank", c.predicted_bytes_per_rank);
     visit("counted_messages_per_rank", c.counted_messages_per_rank);
     visit("predicted_messages_per_rank", c.predicted_messages_per_rank);
+    visit("modelled_bytes_per_rank", c.modelled_bytes_per_rank, {.omit = true});
+    visit("modelled_messages_per_rank", c.modelled_messages_per_rank, {.omit = true});
+    visit("closed_form_bytes_per_rank", c.closed_form_bytes_per_rank, {.later = true});
+    visit("closed_form_messages_per_rank", c.closed_form_messages_per_rank, {.later = true});
     visit("collectives_used", c.collectives_used, {.omit = true, .schema = "collectives_used"});
   }
 };
 
+// Of a process's resident memory, so much more or less than its ranks' buffers is said aloud.
+inline constexpr double kNotedResidentDifference = 0.1;
+
 struct MemoryRecord {
   std::optional<int64_t> measured_peak_bytes, predicted_peak_bytes;
+  std::optional<int64_t> closed_form_bytes{};  // of the slots
+  // Of the process where they differ most: growth, and growth over its ranks' buffers, less 1.
+  std::optional<int64_t> resident_growth_bytes{};
+  double resident_difference = kNotMeasured;
   std::map<std::string, int64_t> by_tag{};
   std::optional<int64_t> device_bytes{};  // of a GPU: what it has for each rank that it serves
   static void fields(auto& m, auto&& visit) {
     visit("measured_peak_bytes", m.measured_peak_bytes);
     visit("predicted_peak_bytes", m.predicted_peak_bytes);
+    visit("closed_form_bytes", m.closed_form_bytes, {.later = true});
+    visit("resident_growth_bytes", m.resident_growth_bytes, {.later = true});
+    visit("resident_difference", m.resident_difference, {.later = true});
     visit("by_tag", m.by_tag);
     visit("device_bytes", m.device_bytes, {.omit = true});
   }

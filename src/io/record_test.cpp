@@ -49,9 +49,12 @@ PointRecord full_record() {
             .coverage = {1.0, 1.0 / 512},
             .balance = 0.75};
   r.ablations = {.full_s = 2, .compute_only_s = 1.25, .communication_only_s = 0.5};
-  r.comm = {100, 100, 4, 4, {"all_gather: bruck"}};
+  r.comm = {100, 100, 4, 4, 0, 0, 100, 4, {"all_gather: bruck"}};
   r.memory = {.measured_peak_bytes = 1000,
               .predicted_peak_bytes = 900,
+              .closed_form_bytes = 800,
+              .resident_growth_bytes = 1100,
+              .resident_difference = 0.1,
               .by_tag = {{"kv", 5}, {"q", 7}},
               .device_bytes = 2000};
   r.check = {.status = "pass",
@@ -92,9 +95,12 @@ TEST(Record, HasTheKeysThatToolsRelyOn) {
   EXPECT_TRUE(n.find("ablations")->find("serialised_s")->is_null());
   EXPECT_THAT(keys("comm"), ElementsAre("counted_bytes_per_rank", "predicted_bytes_per_rank",
                                         "counted_messages_per_rank", "predicted_messages_per_rank",
-                                        "collectives_used"));
-  EXPECT_THAT(keys("memory"),
-              ElementsAre("measured_peak_bytes", "predicted_peak_bytes", "by_tag", "device_bytes"));
+                                        "modelled_bytes_per_rank", "modelled_messages_per_rank",
+                                        "closed_form_bytes_per_rank",
+                                        "closed_form_messages_per_rank", "collectives_used"));
+  EXPECT_THAT(keys("memory"), ElementsAre("measured_peak_bytes", "predicted_peak_bytes",
+                                          "closed_form_bytes", "resident_growth_bytes",
+                                          "resident_difference", "by_tag", "device_bytes"));
   EXPECT_THAT(keys("check"), ElementsAre("status", "reference", "max_rel_error", "rel_l2_error",
                                          "spread_rel_l2_error", "queries", "tolerance", "runs",
                                          "strata", "strata_left_out", "poison_s", "compare_s"));
@@ -303,6 +309,13 @@ TEST(Validate, RefusesContradictions) {
               testing::FieldsAre(false, PointStatus::kCheckFailed, HasSubstr("messages")));
   EXPECT_EQ(std::get<0>(judged([](PointRecord& r) { r.comm.counted_bytes_per_rank.reset(); })),
             true);
+  EXPECT_EQ(std::get<0>(judged([](PointRecord& r) {  // what is modelled counts as well
+              r.comm.counted_bytes_per_rank = 40;
+              r.comm.modelled_bytes_per_rank = 60;
+            })),
+            true);
+  EXPECT_THAT(judged([](PointRecord& r) { r.comm.closed_form_bytes_per_rank = 101; }),
+              testing::FieldsAre(false, PointStatus::kCheckFailed, HasSubstr("closed form")));
   EXPECT_THAT(judged([](PointRecord& r) { r.check.status = "fail"; }),
               testing::FieldsAre(false, PointStatus::kCheckFailed, HasSubstr("wrong")));
   EXPECT_THAT(judged([](PointRecord& r) { r.status = PointStatus::kOom; }),

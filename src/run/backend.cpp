@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <sstream>
 
 #include "core/tagged_memory.h"
 #include "execute/program_executor.h"
@@ -15,6 +16,7 @@
 #include "kernels/row_worker.h"
 #include "measure/machine_load.h"
 #include "measure/rank_place.h"
+#include "measure/resident_memory.h"
 #include "run/fill_record.h"
 #include "run/rank_clock.h"
 
@@ -31,9 +33,11 @@ class HostSession final : public PointSession {
         kernel_(make_kernel(p.kernel)),
         threads_(p.threads),
         cores_(usable_cores(places_, p.threads)),
-        peak_flops_per_thread_(peak_flops_per_thread),
-        resident_before_(peak_resident_bytes()) {
+        peak_flops_per_thread_(peak_flops_per_thread) {
     worker_ = make_cpu_row_worker();
+    comm.resting_barrier();  // nobody allocates yet
+    if (!in_one_process() || comm.rank() == 0) resident_.emplace();
+    comm.resting_barrier();
   }
 
   std::string_view transport() const override { return comm_.transport(); }
@@ -62,17 +66,24 @@ class HostSession final : public PointSession {
   double time(const std::function<double()>& run) override {
     return clock_.time([&] { run(); });
   }
-  // Records what others used of the cores and, for ranks that are MPI processes, the growth of their
-  // resident memory: the system's view beside the ledger's.
+  // Records what others used of the cores, and the growth of each process's resident memory: the
+  // system's view beside the ledgers'.
   void record_conditions(PointRecord& record) override {
     const double busy = busy_share();
     if (busy >= 0) record.metrics["busy_share"] = busy;
-    if (comm_.transport() != "threads")
-      record.metrics["resident_growth_bytes"] =
-          comm_.max_of(peak_resident_bytes() - resident_before_);
+    const double mine = double(ledger_.peak_bytes()), all = comm_.sum_of(mine);
+    const std::optional<int64_t> growth = resident_ ? resident_->bytes() : std::nullopt;
+    const double held = in_one_process() ? all : mine;
+    for (const std::string& text :
+         comm_.all_texts(growth ? concat(*growth, " ", int64_t(held)) : "")) {
+      std::istringstream figures(text);
+      int64_t grown = 0, buffers = 0;
+      if (figures >> grown >> buffers) set_resident_memory(record, grown, buffers);
+    }
   }
 
  private:
+  bool in_one_process() const { return comm_.transport() == "threads"; }
   // Of all ranks on this rank's machine.
   std::set<int> cpus_here() const {
     std::set<int> cpus;
@@ -102,8 +113,9 @@ class HostSession final : public PointSession {
   RankClock clock_;
   std::unique_ptr<AttentionKernel> kernel_;
   int threads_, cores_;
-  double peak_flops_per_thread_, resident_before_;
+  double peak_flops_per_thread_;
   std::optional<OtherLoad> load_;
+  std::optional<ResidentGrowth> resident_;  // of this process, on one of its ranks
 };
 
 // FLOP/s (4 d per pair) of the kernel on segments of 2048 rows, all threads at work, as

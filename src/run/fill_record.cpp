@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <sstream>
 
 #include "core/check.h"
@@ -11,7 +10,9 @@
 #include "measure/statistics.h"
 #include "pattern/dependency_depth.h"
 #include "pattern/dilated_pattern.h"
+#include "run/plan_point.h"
 #include "schedule/accounting.h"
+#include "schedule/closed_form_counts.h"
 
 namespace longnet {
 namespace {
@@ -32,6 +33,14 @@ uint64_t sum_modulo(uint64_t mine, Communicator& comm) {
   uint64_t sum = 0;
   for (int i = 0; i < 4; ++i) sum += uint64_t(digits[i]) << (16 * i);
   return sum;
+}
+
+// Bytes of slots and of the kernel's scratch memory, but not the lists of tasks that a GPU holds.
+std::pair<int64_t, int64_t> slots_and_workspace(const MemoryLedger& ledger) {
+  int64_t slots = 0, workspace = 0;
+  for (const auto& [tag, bytes] : ledger.peak_by_tag())
+    if (tag != "task_lists") (tag == "workspace" ? workspace : slots) += bytes;
+  return {slots, workspace};
 }
 
 // Tags of the rank whose peak is the largest (the first of them), on every rank.
@@ -66,11 +75,13 @@ std::string out_of_memory_reason(const std::bad_alloc& error, const PointPlan& p
   return concat("the machine refused ", format_bytes(double(plan.memory_bytes())), of_whom);
 }
 
-double peak_resident_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.rfind("VmHWM:", 0) == 0) return std::stod(line.substr(6)) * 1024;
-  return 0;
+void set_resident_memory(PointRecord& record, int64_t growth, int64_t held) {
+  if (held < kLeastHeldToTell) return;
+  const double difference = double(growth) / double(held) - 1;
+  MemoryRecord& m = record.memory;
+  if (m.resident_growth_bytes && std::abs(difference) <= std::abs(m.resident_difference)) return;
+  m.resident_growth_bytes = std::max<int64_t>(growth, 0);
+  m.resident_difference = difference;
 }
 
 void record_depth(PointRecord& record, const PointParams& p) {
@@ -217,12 +228,22 @@ void record_communication(PointRecord& record, PointSession& session, const Samp
   const bool equal = c.bytes_sent == runs * expected.bytes_sent &&
                      c.messages_sent == runs * expected.messages_sent &&
                      c.bytes_received == runs * expected.bytes_received;
-  double values[5] = {double(c.bytes_sent) / double(runs), double(expected.bytes_sent),
-                      double(c.messages_sent) / double(runs), double(expected.messages_sent),
+  const double sent = double(c.bytes_sent) / double(runs);
+  const double messages = double(c.messages_sent) / double(runs);
+  double values[5] = {sent, double(expected.bytes_sent), messages, double(expected.messages_sent),
                       equal ? 0.0 : 1.0};
   comm.all_max(values);
-  record.comm.counted_bytes_per_rank = std::llround(values[0]);
-  record.comm.counted_messages_per_rank = std::llround(values[2]);
+  // Of a rank that sends most.
+  double modelled[2] = {
+      sent == values[0] ? double(c.modelled_bytes_sent) / double(runs) : 0.0,
+      messages == values[2] ? double(c.modelled_messages_sent) / double(runs) : 0.0};
+  comm.all_max(modelled);
+  record.comm.counted_bytes_per_rank = std::llround(values[0] - modelled[0]);
+  record.comm.counted_messages_per_rank = std::llround(values[2] - modelled[1]);
+  if (modelled[1] > 0) {
+    record.comm.modelled_bytes_per_rank = std::llround(modelled[0]);
+    record.comm.modelled_messages_per_rank = std::llround(modelled[1]);
+  }
   set_predicted_traffic(record, std::llround(values[1]), std::llround(values[3]));
   if (values[4] > 0) fail_check(record, "counted bytes or messages differ from the predicted ones");
 }
@@ -230,9 +251,7 @@ void record_communication(PointRecord& record, PointSession& session, const Samp
 void record_memory(PointRecord& record, PointSession& session, const PointPlan& plan,
                    Communicator& comm) {
   const Executor& executor = session.executor();
-  int64_t slots = 0, workspace = 0;
-  for (const auto& [tag, bytes] : session.ledger().peak_by_tag())
-    if (tag != "task_lists") (tag == "workspace" ? workspace : slots) += bytes;
+  const auto [slots, workspace] = slots_and_workspace(session.ledger());
   const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
   const bool equal = slots == expected.memory_bytes() &&
                      (plan.workspace_bytes == 0 || workspace == plan.workspace_bytes);
@@ -242,6 +261,37 @@ void record_memory(PointRecord& record, PointSession& session, const PointPlan& 
   record.memory.predicted_peak_bytes = plan.memory_bytes();
   record.memory.by_tag = heaviest_ranks_tags(session.ledger(), comm);
   if (values[1] > 0) fail_check(record, "measured memory differs from the predicted");
+}
+
+void record_closed_forms(PointRecord& record, PointSession& session, const SampleSet& samples,
+                         Communicator& comm) {
+  const PointParams& p = record.params;
+  const auto form =
+      closed_form_counts(p.algorithm, sharded_problem(p), collective_choice(p), comm.rank());
+  if (!form) return;  // on no rank
+  const Executor& executor = session.executor();
+  const RankAccount a = account(executor.sharded(), executor.program(), comm.rank());
+  const CommCounters& c = session.counters();
+  const int64_t runs = samples.warmup + int64_t(samples.samples_s.size());
+  const ClosedFormCounts program{a.bytes_sent, a.messages_sent, a.bytes_received, a.memory_bytes()};
+  const ClosedFormCounts counted{c.bytes_sent / runs, c.messages_sent / runs,
+                                 c.bytes_received / runs,
+                                 slots_and_workspace(session.ledger()).first};
+  std::string differs;
+  if (*form != program || *form != counted)
+    differs = concat("a closed form says of rank ", comm.rank(), ": ", to_text(*form),
+                     "; its program says ", to_text(program), "; counted: ", to_text(counted));
+  for (const std::string& text : comm.all_texts(differs)) {
+    if (text.empty()) continue;
+    fail_check(record, text);
+    break;
+  }
+  double values[3] = {double(form->bytes_sent), double(form->messages_sent),
+                      double(form->memory_bytes)};
+  comm.all_max(values);
+  record.comm.closed_form_bytes_per_rank = std::llround(values[0]);
+  record.comm.closed_form_messages_per_rank = std::llround(values[1]);
+  record.memory.closed_form_bytes = std::llround(values[2]);
 }
 
 }  // namespace longnet

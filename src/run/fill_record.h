@@ -37,8 +37,10 @@ void set_content(PointRecord& record, const OutputSummary& output, uint64_t inpu
 // refused 12.0 GiB per rank".
 std::string out_of_memory_reason(const std::bad_alloc& error, const PointPlan& plan,
                                  const std::string& of_whom);
-// The largest resident size that this process has had, in bytes (Linux; else 0).
-double peak_resident_bytes();
+// Growth of a process's resident memory beside what its ranks' buffers took, where that is enough
+// to tell; of several processes the one that differs most stays.
+void set_resident_memory(PointRecord& record, int64_t growth, int64_t held);
+inline constexpr int64_t kLeastHeldToTell = int64_t{256} << 20;
 
 // Limits of a readable timeline: larger ones are dropped, unless a simulation is asked to keep it.
 inline constexpr int kTimelineOps = 64, kTimelineRanks = 8;
@@ -55,6 +57,10 @@ void record_communication(PointRecord& record, PointSession& session, const Samp
 // the lists of tasks that a GPU holds beside follow from its kernel.
 void record_memory(PointRecord& record, PointSession& session, const PointPlan& plan,
                    Communicator& comm);
+// The closed forms of each rank's bytes, messages and slots against its program and its counts.
+// Fails the point where they differ; without a closed form the record has none.
+void record_closed_forms(PointRecord& record, PointSession& session, const SampleSet& samples,
+                         Communicator& comm);
 // Sums and digests of all ranks' output and inputs.
 void record_content(PointRecord& record, const Executor& executor, const RowWorker& worker,
                     Communicator& comm);

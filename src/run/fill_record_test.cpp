@@ -98,13 +98,16 @@ TEST(FillRecord, OutOfMemorySaysHowMuch) {
   EXPECT_EQ(out_of_memory_reason(DeviceOutOfMemory("full"), plan, " per rank"), "full");
 }
 
-// A ring of two: one message of K and V of a shard. `change` may spoil what was counted or held.
-PointRecord record_of_ring(const std::function<void(FakeSession&)>& change) {
+// A ring of two: one message of K and V of a shard. `change` may spoil what was counted or held;
+// `told` is what the record says that ran.
+PointRecord record_of_ring(const std::function<void(FakeSession&)>& change,
+                           const PointParams& told = small_point("ring", 2).params) {
   const PointPlan plan = small_plan("ring", 2);
   const Schedule schedule = make_schedule(plan.point.params);
   PointRecord root;
   run_on_threads(2, [&](Communicator& comm) {
     PointRecord record = make_record(plan.point);
+    record.params = told;
     FakeSession session(comm);
     session.bind(schedule);
     const TaggedBuffer workspace(session.own_ledger(), "workspace", plan.workspace_bytes);
@@ -118,6 +121,7 @@ PointRecord record_of_ring(const std::function<void(FakeSession&)>& change) {
     samples.warmup = 1;
     record_communication(record, session, samples, comm);
     record_memory(record, session, plan, comm);
+    record_closed_forms(record, session, samples, comm);
     if (comm.rank() == 0) root = record;
   });
   return root;
@@ -128,7 +132,9 @@ TEST(FillRecord, CountsAreHeldAgainstThePrediction) {
   EXPECT_EQ(right.status, PointStatus::kOk) << right.reason;
   EXPECT_EQ(right.comm.counted_bytes_per_rank, 2 * 2 * 128 * 4 * 16 * 4);  // K, V, batch, rows
   EXPECT_EQ(right.comm.predicted_bytes_per_rank, right.comm.counted_bytes_per_rank);
+  EXPECT_EQ(right.comm.closed_form_bytes_per_rank, right.comm.counted_bytes_per_rank);
   EXPECT_EQ(right.comm.predicted_messages_per_rank, 1);
+  EXPECT_EQ(right.comm.closed_form_messages_per_rank, 1);
   EXPECT_EQ(right.memory.measured_peak_bytes, right.memory.predicted_peak_bytes);
   for (int64_t CommCounters::*const count :
        {&CommCounters::bytes_sent, &CommCounters::messages_sent, &CommCounters::bytes_received}) {
@@ -136,6 +142,53 @@ TEST(FillRecord, CountsAreHeldAgainstThePrediction) {
     EXPECT_EQ(lost.status, PointStatus::kCheckFailed);
     EXPECT_THAT(lost.reason, testing::HasSubstr("bytes or messages"));
   }
+}
+
+TEST(FillRecord, WhatALibraryMovedIsModelled) {
+  EXPECT_FALSE(record_of_ring([](FakeSession&) {}).comm.modelled_bytes_per_rank);
+  // Of rank 1; of the ranks that send most, the one with most of that.
+  const PointRecord some = record_of_ring([](FakeSession& s) {
+    s.counted.modelled_bytes_sent = s.counted.bytes_sent;
+    s.counted.modelled_messages_sent = s.counted.messages_sent;
+  });
+  EXPECT_EQ(some.status, PointStatus::kOk) << some.reason;
+  EXPECT_EQ(some.comm.counted_bytes_per_rank, 0);
+  EXPECT_EQ(some.comm.counted_messages_per_rank, 0);
+  EXPECT_EQ(some.comm.modelled_bytes_per_rank, some.comm.predicted_bytes_per_rank);
+  EXPECT_EQ(some.comm.modelled_messages_per_rank, 1);
+}
+
+// Counts and program agree, and both are those of something else.
+TEST(FillRecord, ClosedFormsAreHeldAgainstProgramAndCounts) {
+  PointParams other = small_point("ring", 2).params;
+  other.problem.num_kv_heads = 2;  // half the bytes
+  const PointRecord bytes = record_of_ring([](FakeSession&) {}, other);
+  EXPECT_EQ(bytes.status, PointStatus::kCheckFailed);
+  EXPECT_THAT(bytes.reason,
+              testing::StartsWith("a closed form says of rank 0: 65536 B sent in 1 "));
+  const PointRecord memory =
+      record_of_ring([](FakeSession&) {}, small_point("all_gather", 2).params);
+  EXPECT_EQ(memory.status, PointStatus::kCheckFailed);
+  EXPECT_THAT(memory.reason, testing::StartsWith("a closed form says"));
+  // Where none is known the record says so.
+  other = small_point("dilated", 2).params;
+  other.pattern.phase_parts = 2;
+  const PointRecord none = record_of_ring([](FakeSession&) {}, other);
+  EXPECT_EQ(none.status, PointStatus::kOk) << none.reason;
+  EXPECT_FALSE(none.comm.closed_form_bytes_per_rank || none.comm.closed_form_messages_per_rank ||
+               none.memory.closed_form_bytes);
+}
+
+TEST(FillRecord, ResidentMemoryIsOfTheProcessThatDiffersMost) {
+  constexpr int64_t kGiB = 1 << 30;
+  PointRecord record;
+  set_resident_memory(record, kGiB, kLeastHeldToTell - 1);
+  EXPECT_FALSE(record.memory.resident_growth_bytes);  // too little to tell
+  set_resident_memory(record, kGiB + kGiB / 8, kGiB);
+  set_resident_memory(record, kGiB - kGiB / 4, kGiB);
+  set_resident_memory(record, kGiB, kGiB);
+  EXPECT_EQ(record.memory.resident_growth_bytes, kGiB - kGiB / 4);
+  EXPECT_EQ(record.memory.resident_difference, -0.25);
 }
 
 TEST(FillRecord, MemoryIsHeldAgainstThePrediction) {

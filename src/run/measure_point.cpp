@@ -206,6 +206,7 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
       record_communication(record, *session, samples, comm);
       record_per_rank(record, schedule, samples, comm);
       record_memory(record, *session, plan, comm);
+      record_closed_forms(record, *session, samples, comm);
       checks.record(record, comm);
       record_last_run(record, *session, comm);
       record_phases(record, *session, options.ablations, comm);  // last: it spoils the buffers

@@ -13,9 +13,6 @@
 namespace longnet {
 namespace {
 
-// Beyond so many ranks an account takes a few ranks' maxima, and the pattern's own pair count.
-constexpr int kMaxAccountedRanks = 64;
-
 std::string why_unsupported(const PointParams& p) {
   if (p.replicas > 1)
     return concat("ranks in ", p.replicas,

@@ -20,6 +20,9 @@ namespace longnet {
 inline bool is_virtual(const PointParams& params) { return params.mode == Mode::kVirtual; }
 // Replaces options that the algorithm chooses or limits itself by their actual values.
 void resolve_options(PointParams& params);
+// Beyond so many ranks an account takes a few ranks' maxima, and the pattern's own pair count.
+inline constexpr int kMaxAccountedRanks = 64;
+
 // Returns the problem of one group of ranks (PointParams::replicas): their batch and shards.
 ShardedProblem sharded_problem(const PointParams& params);
 CollectiveChoice collective_choice(const PointParams& params);

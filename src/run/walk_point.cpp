@@ -11,6 +11,7 @@
 #include "io/units.h"
 #include "measure/machine_load.h"
 #include "measure/rank_place.h"
+#include "measure/resident_memory.h"
 #include "measure/sampler.h"
 #include "run/fill_record.h"
 #include "schedule/check_schedule.h"
@@ -54,7 +55,7 @@ ShardLine to_line(const ShardOutcome& o, int walk, const MemoryLedger& ledger) {
                  .seconds = to_seconds(o),
                  .received_bytes = o.received_bytes,
                  .held_bytes = ledger.peak_bytes(),
-                 .resident_bytes = int64_t(peak_resident_bytes()),
+                 .resident_bytes = peak_resident_bytes().value_or(0),
                  .unit_bytes = o.unit_bytes,
                  .input_digest = o.input_digest,
                  .heads = o.heads,
@@ -134,6 +135,8 @@ class Walker {
 
   const WalkData& data() {
     w_.held_by_tag = ledger_.peak_by_tag();
+    w_.resident_growth_bytes = resident_.bytes();
+    w_.held_bytes = ledger_.peak_bytes();
     return w_;
   }
 
@@ -176,6 +179,7 @@ class Walker {
 
   WalkData w_;
   int64_t queries_;
+  ResidentGrowth resident_;
   MemoryLedger ledger_;
   std::unique_ptr<UnitWalk> walk_;
   std::unique_ptr<ShardJournal> journal_;

@@ -65,6 +65,8 @@ struct WalkData {
   std::vector<ShardLine> lines{};
   int64_t resumed_units = 0;                     // the first lines, which an earlier process wrote
   std::map<std::string, int64_t> held_by_tag{};  // peaks of this process
+  int64_t held_bytes = 0;                        // the same of all tags together
+  std::optional<int64_t> resident_growth_bytes{};
   int warmup() const { return int(options.measure.warmup); }
 };
 

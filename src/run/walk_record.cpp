@@ -7,6 +7,7 @@
 #include "measure/statistics.h"
 #include "run/fill_record.h"
 #include "run/walk_point.h"
+#include "schedule/closed_form_counts.h"
 
 namespace longnet {
 namespace {
@@ -135,6 +136,8 @@ void fill_memory(const WalkData& w, PointRecord& record) {
   record.memory.predicted_peak_bytes = predicted;
   record.memory.by_tag = w.resumed_units > 0 ? by_tag : w.held_by_tag;
   record.metrics["resident_peak_bytes"] = double(resident);
+  if (w.resident_growth_bytes && !w.backend.on_gpu())
+    set_resident_memory(record, *w.resident_growth_bytes, w.held_bytes);
   record.metrics["received_bytes"] = double(received) / w.walks;
   // A resumed walk may have held less in each of its parts; a GPU holds lists of tasks beside.
   if (w.backend.on_gpu()) {
@@ -168,6 +171,36 @@ void fill_conditions(const WalkData& w, PointRecord& record) {
   if (!(wall_s > 0)) return;
   record.metrics["busy_share"] = busy_s / wall_s;
   record.metrics["busy_units"] = double(busy_units);
+}
+
+// The closed forms of what ranks send against the plan, and of what the walk made in their place.
+void fill_closed_forms(const WalkData& w, PointRecord& record) {
+  const PointParams& p = record.params;
+  ShardedProblem sharded = sharded_problem(p);
+  const CollectiveChoice choice = collective_choice(p);
+  ClosedFormCounts most;
+  for (const Rank r : accounted_ranks(p.ranks, kMaxAccountedRanks)) {
+    const auto form = closed_form_counts(p.algorithm, sharded, choice, r);
+    if (!form) return;  // of no rank
+    most.bytes_sent = std::max(most.bytes_sent, form->bytes_sent);
+    most.messages_sent = std::max(most.messages_sent, form->messages_sent);
+  }
+  record.comm.closed_form_bytes_per_rank = most.bytes_sent;
+  record.comm.closed_form_messages_per_rank = most.messages_sent;
+  if (w.plan.share < 1) return;
+  std::map<std::pair<Rank, int64_t>, int64_t> known;  // bytes of a rank and a part of the batch
+  int64_t expected = 0, received = 0;
+  for (const WalkUnit& unit : w.units.units) {
+    const auto [at, is_new] = known.try_emplace({unit.rank, unit.batches}, 0);
+    sharded.problem.batch = unit.batches;
+    if (is_new)
+      at->second = closed_form_counts(p.algorithm, sharded, choice, unit.rank)->bytes_received;
+    expected += at->second * w.walks;
+  }
+  for (const ShardLine& l : w.lines) received += l.received_bytes;
+  if (received != expected)
+    fail_check(record, concat("the walk made ", received, " bytes of messages, a closed form says ",
+                              expected));
 }
 
 void fill_metrics(const WalkData& w, PointRecord& record) {
@@ -212,6 +245,7 @@ void fill_walk_record(const WalkData& w, PointRecord& record) {
   fill_conditions(w, record);
   fill_metrics(w, record);
   record.comm.collectives_used = w.plan.collectives_used;
+  fill_closed_forms(w, record);
   set_predicted_traffic(record, w.plan.account.max_bytes_sent, w.plan.account.max_messages_sent);
 }
 
