@@ -18,6 +18,7 @@ from report.charts import MAX_FIGURES, build_figures
 from report.compare import compare_section, load_comparison
 from report.model import ResultError
 from report.opponents_test import figure, rows_of
+from report.series import STYLES, colour_of
 from report.specs import algorithm_scale, encodings, log_ticks
 from report.synthetic_fixture import (
     K,
@@ -127,6 +128,7 @@ class Design(unittest.TestCase):
             self.assertEqual(colours.setdefault(p.algorithm, style.colour), style.colour)
         self.assertEqual(len(set(colours.values())), len(colours))
         self.assertEqual(len({(s.colour, s.shape) for s in index.styles.values()}), len(index.styles))
+        self.assertNotIn(colour_of("new"), set(colours.values()) | {colour for colour, _ in STYLES.values()})
         names, shown = algorithm_scale(["ring", "ring zigzag", "usp"])
         self.assertEqual(len(set(shown)), len(names))
         self.assertEqual(shown[0], colours["ring"])

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +29,7 @@ from report.markup import script_json
 from report.model import load_run
 from report.opponents_test import Opponents, figure, rows_of  # noqa: F401  (runs them too)
 from report.page import render_page
-from report.series import sources_of
+from report.series import DEFAULTS, sources_of
 from report.specs import encodings, load_specs
 from report.synthetic_fixture import (
     HOSTILE,
@@ -191,6 +192,14 @@ class Figures(unittest.TestCase):
         records[1]["params"] |= {"layout": "zigzag", "causal": True}
         index = context(records).index
         self.assertEqual(sorted(set(index.labels.values())), ["ring", "ring zigzag · causal"])
+
+    def test_labels_name_every_option_whatever_its_default(self) -> None:
+        with unittest.mock.patch.dict(DEFAULTS, {"chunk_order": "auto", "chunks": 4}):
+            records = [point("ring", 8 * K, 2) for _ in range(3)]
+            records[1]["params"] |= {"chunk_order": "inner", "chunks": 4}
+            records[2]["params"] |= {"chunk_order": "auto", "chunks": 8}
+            index = context(records).index
+        self.assertEqual(sorted(set(index.labels.values())), ["ring", "ring · chunk order inner", "ring · chunks 8"])
 
     def test_threads_name_a_series_only_at_equal_ranks(self) -> None:
         records = [point("dilated", 8 * K, p) for p in (1, 2)]

@@ -1,7 +1,7 @@
-"""Which points belong to one line, how the line is called, and its colour, marker and dash.
+"""Series of points that belong to one line: key, label, colour, marker and dash.
 
 A series is an algorithm with everything that is not an axis: mode, transport, kernel, layout, shape. Ranks,
-their replicas, tokens and batch are axes. The label has the layout, degrees and collective that are not the default, and
+their replicas, tokens and batch are axes. The label has the layout, options and collective that are not the default, and
 of the rest only what differs between the points of a report: "ring", "ring zigzag · via bruck", or
 "dilated · bf16" when types vary. Colour means algorithm, whatever its options; these have markers of their own.
 """
@@ -29,7 +29,7 @@ def option_defaults() -> dict[str, Any]:
 
 
 DEFAULTS = option_defaults()
-DEGREES = [name for name, default in DEFAULTS.items() if default == 0 and name != "node_size"]
+LABELLED_APART = {"layout", "collective", "node_size"}  # every other option shows in a label as its name and value
 STAR = "M0,-1L0.23,-0.31L0.95,-0.31L0.36,0.12L0.59,0.81L0,0.38L-0.59,0.81L-0.36,0.12L-0.95,-0.31L-0.23,-0.31Z"
 HOURGLASS = "M-0.9,-0.9L0.9,-0.9L-0.9,0.9L0.9,0.9Z"
 # Okabe and Ito (2008); the yellow is left out, too pale on white, and Tol's wine stands in for it, and his olive follows.
@@ -45,6 +45,7 @@ STYLES = {
     "query_gather": ("#882255", HOURGLASS),
     "bidirectional_ring": ("#999933", STAR),
 }
+UNKNOWN = ("#332288", "cross")  # of an algorithm without a row above: a colour that no other has
 SHAPES = [shape for _, shape in STYLES.values()]
 DASHES = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 4], [14, 3, 3, 3])
 
@@ -56,7 +57,7 @@ class Style:
 
 
 def colour_of(algorithm: str) -> str:
-    return STYLES.get(algorithm, STYLES["sparse"])[0]
+    return STYLES.get(algorithm, UNKNOWN)[0]
 
 
 def scalar_params(point: Point) -> dict[str, Any]:
@@ -88,7 +89,7 @@ class SeriesIndex:
         self.points = list(points)
         self.runs = runs
         self.threads_named = self._threads_vary()
-        self.follow_ranks = self._degrees_that_follow()
+        self.follow_ranks = self._options_that_follow()
         self.varying = self._varying()
         self.labels = {self.key(p): self._label(p) for p in self.points}
         self.styles = self._styles()
@@ -109,16 +110,16 @@ class SeriesIndex:
             found[problem].add(p.text("params.threads"))
         return any(len(counts) > 1 for counts in found.values())
 
-    def _degrees_that_follow(self) -> set[tuple[str, str]]:
-        """Degrees, by algorithm, that the ranks decide: they name no series, or each P would have its own."""
+    def _options_that_follow(self) -> set[tuple[str, str]]:
+        """Options, by algorithm, that the ranks decide: they name no series, or each P would have its own."""
         at_ranks: dict[Any, set[str]] = defaultdict(set)
         overall: dict[tuple[str, str], set[str]] = defaultdict(set)
         for p in self.points:
             named = scalar_params(p)
-            for degree in DEGREES:
-                value = str(named.get(degree, DEFAULTS[degree]))
-                at_ranks[p.algorithm, degree, p.run, p.source, p.group_ranks].add(value)
-                overall[p.algorithm, degree].add(value)
+            for option in DEFAULTS.keys() - LABELLED_APART:
+                value = str(named.get(option, DEFAULTS[option]))
+                at_ranks[p.algorithm, option, p.run, p.source, p.group_ranks].add(value)
+                overall[p.algorithm, option].add(value)
         several = {key[:2] for key, found in at_ranks.items() if len(found) > 1}
         return {key for key, found in overall.items() if len(found) > 1 and key not in several}
 
@@ -142,7 +143,7 @@ class SeriesIndex:
         params = self.params(point)
         if "layout" in params:
             parts[0] += f" {params['layout']}"
-        parts += [f"{name.replace('_', ' ')} {params[name]}" for name in DEGREES if name in params]
+        parts += [f"{name.replace('_', ' ')} {params[name]}" for name in DEFAULTS if name in params and name not in LABELLED_APART]
         if "collective" in params:
             parts.append(f"via {collective_name(params)}")
         if point.in_turn:
@@ -166,7 +167,7 @@ class SeriesIndex:
         styles: dict[str, Style] = {}
         variants: dict[str, int] = defaultdict(int)
         for label, algorithm in {self.label(p): p.algorithm for p in ordered}.items():
-            first = SHAPES.index(STYLES.get(algorithm, STYLES["sparse"])[1])
+            first = SHAPES.index(STYLES.get(algorithm, UNKNOWN)[1])
             styles[label] = Style(colour_of(algorithm), SHAPES[(first + variants[algorithm]) % len(SHAPES)])
             variants[algorithm] += 1
         return styles
