@@ -90,7 +90,7 @@ class Gpu(Case):
         self.assertIn("1 points have more ranks than this machine's 2 GPU(s)", self.expect(0, *plan, LONGNET_EMULATED_GPUS="2").stdout)
         self.assertIn("nccl refuses", self.expect(0, *plan, "--transport", "nccl", LONGNET_EMULATED_GPUS="2").stdout)
         self.assertNotIn("more ranks than", self.expect(0, *plan, LONGNET_EMULATED_GPUS="4").stdout)
-        # What a named transport cannot do is left out, with the reason; the rest is measured.
+        # Points that a named transport cannot run are left out, with the reason; the rest is measured.
         result, _ = self.run_config("h100-8", *sweep, "--transport", "nccl_registered", gpus=2, out="named")
         self.assertEqual([p["status"] for p in result["points"]], ["ok", "ok", "skipped_unsupported"])
         self.assertEqual({p["params"]["transport"] for p in result["points"]}, {"nccl_registered"})

@@ -64,7 +64,7 @@ class Mutant:
 
 @dataclasses.dataclass(frozen=True)
 class Test:
-    """What to build, where anything is, and the command that fails when it catches a fault."""
+    """Targets to build, if any, and the command that fails when it catches a fault."""
 
     command: tuple[str, ...]
     configuration: str = ""

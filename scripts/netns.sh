@@ -86,8 +86,8 @@ up() {
   trap - ERR
 }
 
-# What still runs in a namespace: asked to end, then made to. A launcher whose daemons are gone waits
-# for ever.
+# Ends the processes that still run in a namespace, by SIGTERM, then SIGKILL. A launcher whose daemons
+# are gone waits for ever.
 end_processes() {
   local signal tries pids
   for signal in TERM KILL; do

@@ -56,7 +56,7 @@ def summary(points, left_out, setup):
 
 
 def setup_of(folder):
-    """What the measuring machine was, for the page; nothing that names it."""
+    """Description of the measuring machine for the page; nothing that names it."""
     result = json.loads((pathlib.Path(folder) / "result.json").read_text())
     env = result["environment"]
     return {"date": result["run"]["started_utc"][:10], "revision": result["build"]["revision"], "cpu": env["cpu"]["model"],

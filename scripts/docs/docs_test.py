@@ -78,7 +78,7 @@ def unknown_files(path: Path, text: str) -> list[str]:
 
 
 def first_words(text: str, heading: str) -> set[str]:
-    """Of the indented lines below a heading, up to the next empty line."""
+    """First words of the indented lines below a heading, up to the next empty line."""
     return set(re.findall(r"^  ([a-z_]+) +\S", text.partition(heading)[2].partition("\n\n")[0], re.MULTILINE))
 
 

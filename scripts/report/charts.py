@@ -26,7 +26,7 @@ MAX_FIGURES = 12  # before "more"
 MAX_LINES = 12  # of one picture that can be split
 MAX_PANELS = 4
 PANEL_WIDTH, PANEL_HEIGHT = 330, 230  # of pictures; a page is as wide as its window
-# What a row and its point must agree on to stand in the same panel, and the name of that panel.
+# Value that a row and its point share in one panel, and the name of that panel.
 SPLITS: dict[str, tuple[Callable[[Point], Any], Callable[[int], str]]] = {
     "ranks": (lambda p: p.ranks, lambda value: plural(value, "rank")),
     "seq_len": (lambda p: p.seq_len, lambda value: f"{token_label(value)} tokens"),
@@ -197,7 +197,7 @@ def builder_of(name: str) -> Builder:
 
 
 def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) -> list[Figure]:
-    """Those that the run asked for first, at most MAX_FIGURES of them; then the others, then those without data."""
+    """Figures: those that the run asked for first, at most MAX_FIGURES of them; then the others, then those without data."""
     parts = load_json("parts.json", folder)
     figures: list[Figure] = []
     main = main_points(ctx)

@@ -61,7 +61,7 @@ BYTES_RATIO_RANKS = 2.05  # the same when ranks vary: the factor (P-1)/P alone r
 
 
 def time_per_sequence(point: Point) -> float | None:
-    """Of one sequence on the ranks that share it."""
+    """Seconds of one sequence on the ranks that share it."""
     return point.median_s / point.group_batch if point.median_s else None
 
 

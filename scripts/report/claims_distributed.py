@@ -1,4 +1,4 @@
-"""What only two or more ranks can show: dilated attention is right across ranks, and exact attention is distributed too.
+"""Claims that only two or more ranks can show: dilated attention is right across ranks, and exact attention is distributed too.
 
 Example: ring on 8 ranks holds 32 % of the memory per rank that one rank needs for the same 4,096 tokens, moves real
 messages and agrees with the reference: twice the length fits, so the paper's sentence is not supported.

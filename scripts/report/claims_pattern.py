@@ -95,7 +95,7 @@ def complexity_table(ctx: Context, source: str) -> Evidence:
 
 
 def depth_text(point: Point) -> str:
-    """What the record says of its pattern's dependency depth, as part of a sentence."""
+    """The dependency depth of the record's pattern, as part of a sentence."""
     layers = point.num("metrics.dependency_depth_layers")
     if layers is None:
         return "its dependency depth is not stated"

@@ -48,5 +48,5 @@ def clusters_section(ctx: Context) -> str:
         )
     if not parts:
         return ""
-    intro = "<p>What the simulator knew of the machines that were not there. Simulated times are as good as these figures; what-ifs change them point by point.</p>"
+    intro = "<p>What the simulator knew of the machines that it modelled. Simulated times are as good as these figures; what-ifs change them point by point.</p>"
     return section("clusters", "Clusters", intro + "".join(parts))

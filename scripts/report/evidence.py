@@ -1,4 +1,4 @@
-"""What a claim of the paper is decided from: the lines of one source, their verdicts, the evidence.
+"""Evidence for a claim of the paper: the lines of one source, their verdicts, the status.
 
 A claim whose data are too few is "not tested". It takes the status of the strongest source that tested
 it: measured, then replayed, extrapolated, simulated. One line that fails is enough for "not supported".

@@ -195,7 +195,7 @@ class Run:
 
     @property
     def verdict(self) -> str:
-        """What the run itself says; else what its points say."""
+        """The run's own verdict; else that of its points."""
         if self.interrupted:
             return "interrupted"
         stated = self.get("summary.verdict")

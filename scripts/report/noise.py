@@ -35,10 +35,10 @@ def busy(run: Run) -> str:
 
 
 def emulated(run: Run) -> str:
-    """Not empty where a CPU played the GPUs, as in tests."""
+    """Not empty where a CPU emulated the GPUs, as in tests."""
     devices = run.get("environment.devices")
-    played = isinstance(devices, list) and any(str(d).startswith("emulated") for d in devices)
-    return "the GPUs were emulated by a CPU" if played else ""
+    by_cpu = isinstance(devices, list) and any(str(d).startswith("emulated") for d in devices)
+    return "the GPUs were emulated by a CPU" if by_cpu else ""
 
 
 def watched(point: Point) -> bool:
@@ -59,10 +59,10 @@ def disturbed(run: Run, points: list[Point]) -> dict[Key, str]:
 
 
 def disturbances(run: Run) -> list[str]:
-    """What a reader must know before looking at a time of this run."""
+    """Warnings that a reader needs before looking at a time of this run."""
     notes = []
     if emulated(run):
-        notes.append("The GPUs of this run are emulated: its times are those of the CPU that plays them, and decide no claim.")
+        notes.append("The GPUs of this run are emulated: its times are those of the CPU that emulates them, and decide no claim.")
     if (reason := busy(run)) and any(p.source != MODELLED for p in run.points):
         notes.append(f"The machine was busy when this run began: {reason}. Times beside which nobody looked decide no claim.")
     if found := disturbed(run, run.points):

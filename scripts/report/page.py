@@ -106,7 +106,7 @@ def verdict_chip(run: Run) -> str:
 
 
 def header(ctx: Context) -> str:
-    """Which runs, and what a reader must know of them before any number."""
+    """The runs, and what a reader must know of them before any number."""
     runs, notes = "", []
     for place, run in enumerate(ctx.runs, 1):
         name = run_title(ctx, place)

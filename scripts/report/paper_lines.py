@@ -1,4 +1,4 @@
-"""Which lines of points a sentence of the paper is about, and from which length on a line tells of the algorithm.
+"""Lines of points that a sentence of the paper is about, and the length from which a line tells of the algorithm.
 
 Example: dilated attention at 8K ... 1M tokens on 2 ranks, branches {2048/1, N/2, N} at rates sqrt(w / 2048): the branches
 beyond the first do 60 % of the FLOPs, so the line tests the paper's constant latency. At rates w / 2048 they do 0.4 % of

@@ -106,7 +106,7 @@ def timed_row(ctx: Context, point: Point, scale: float = 1.0) -> Row:
 
 
 def asked(ctx: Context) -> dict[str, int]:
-    """What the runs swept, by the name of an axis: how many values the points of one run and source have."""
+    """Number of values that the points of one run and source have, by the name of an axis: what the runs swept."""
     most: dict[str, int] = {}
     for points in group_by([p for p in ctx.points if p.ok], lambda p: p.run, lambda p: p.source).values():
         timed = [p for p in points if p.median_s and p.seq_len]
@@ -186,7 +186,7 @@ PLOT_PX = 720  # width of the pictures that set marks side by side
 
 
 def side_limits(places: list[float]) -> dict[float, float]:
-    """How far marks may move to either side of each place (> 0) of a log axis without meeting the next place's."""
+    """Largest shift of marks to either side of each place (> 0) of a log axis that does not reach the next place's."""
     ordered = sorted(set(places))
     if len(ordered) < 2:
         return dict.fromkeys(ordered, MOST_SIDE_PX)
@@ -223,7 +223,7 @@ def range_of(values: Sequence[float], label: Callable[[float], str]) -> str:
 
 
 def per_source(points: list[Point], text: Callable[[list[Point]], str]) -> str:
-    """What a text says of the points of each source, apart: "2 % to 80 % (measured); 40 % (simulated)."."""
+    """The text for the points of each source, apart: "2 % to 80 % (measured); 40 % (simulated)."."""
     groups = group_by(points, lambda p: p.source).items()
     said = [f"{words} ({source})" for (source,), some in groups if (words := text(some))]
     return "; ".join(said) + "." if said else ""

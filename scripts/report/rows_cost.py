@@ -120,7 +120,7 @@ def peak_memory(point: Point) -> float | int | None:
 
 
 def host_memory(run: Run) -> float | None:
-    """What the processes of the host may use: the limit of the container where it is lower."""
+    """Memory that the processes of the host may use: the limit of the container where it is lower."""
     sizes = (number(run.get(f"environment.memory.{key}")) for key in ("total_bytes", "limit_bytes"))
     known = [size for size in sizes if size]
     return min(known) if known else number(run.get("environment.memory_bytes"))
@@ -368,7 +368,7 @@ def lane_order(lane: str) -> int:
 
 
 def phase_of(op: str) -> str:
-    """Which of the report's four colours an operation has."""
+    """One of the report's four colours, by operation."""
     if op in ("attend", "pack", "select", "reset", "copy"):
         return "compute"
     return {"merge": "merge", "wait": "waiting"}.get(op, "messages")

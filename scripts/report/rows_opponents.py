@@ -38,7 +38,7 @@ ABLATIONS = (
 
 
 def one_length(ctx: Context, points: list[Point]) -> tuple[list[Point], str]:
-    """Of each series and source the points of one length: with the most rank counts, then the commonest, longest."""
+    """The points of one length for each series and source: with the most rank counts, then the commonest, longest."""
     common: dict[int | None, int] = {}
     for point in points:
         common[point.seq_len] = common.get(point.seq_len, 0) + 1

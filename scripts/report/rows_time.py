@@ -105,7 +105,7 @@ def problem_shape(point: Point) -> tuple[Any, ...]:
 
 
 def problem_key(point: Point) -> tuple[Any, ...]:
-    """What must agree before the times of two algorithms are compared."""
+    """Parameters that must agree before the times of two algorithms are compared."""
     return (*problem_shape(point), point.seq_len, point.ranks, point.replicas)
 
 
@@ -248,7 +248,7 @@ def winner_row(ctx: Context, cell: tuple[Any, ...], maps: dict[str, Any], cluste
 
 
 def baseline_of(first: Point, candidates: list[Point], length: Callable[[Point], Any]) -> Point:
-    """What a series is compared with. All exact algorithms compute the same, so they share one: the fastest on the
+    """The baseline of a series. All exact algorithms compute the same, so they share one: the fastest on the
     fewest ranks that any of them ran on (one rank: usually local). Else the slowest to start would look best."""
     if first.pattern != "dense":
         return first
@@ -285,7 +285,7 @@ def scaling_rows(
 
 
 def most_complete(ctx: Context, groups: list[list[Point]]) -> list[list[Point]]:
-    """Of each series and source, the groups that ran on the most rank counts, if that is two or more."""
+    """The groups of each series and source that ran on the most rank counts, if that is two or more."""
 
     def width(group: list[Point]) -> int:
         return len({p.ranks for p in group})
@@ -309,7 +309,7 @@ def shortened(values: list[Any], kept: list[Any], what: str) -> str:
 
 
 def side_by_side_points(ctx: Context) -> list[Point]:
-    """Those whose ranks ran at the same time: a device that walks all ranks in turn does not scale with them."""
+    """Timed points whose ranks ran at the same time: a device that walks all ranks in turn does not scale with them."""
     return [p for p in timed_points(ctx) if not p.in_turn]
 
 

@@ -64,7 +64,7 @@ def stratum_rows(cases: list[Case]) -> list[tuple[str, ...]]:
 
 
 def domain_text(cases: list[Case]) -> str:
-    """What the compared points span: beyond it nothing is known of the error."""
+    """Span of the compared points: beyond it nothing is known of the error."""
 
     def span(key: str) -> str:
         values = sorted({c[key] for c in cases})

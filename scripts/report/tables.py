@@ -187,7 +187,7 @@ def shown_cell(column: Column, point: Point) -> str:
 
 
 def table_data(points: list[Point], columns: list[Column]) -> str:
-    """What the page's program fills a table from."""
+    """The data that the page's program fills a table from."""
     exact = [[c.exact(p) for c in columns] for p in points]
     heads = [
         {
