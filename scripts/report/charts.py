@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -193,7 +193,18 @@ def in_panels(meta: dict[str, Any], drawing: Drawing, several_runs: bool) -> Dra
 
 
 def builder_of(name: str) -> Builder:
-    return next(getattr(module, name) for module in ROW_MODULES if hasattr(module, name))
+    found = [getattr(module, name) for module in ROW_MODULES if hasattr(module, name)]
+    if not found:
+        raise ValueError(f'no row builder "{name}" in {", ".join(m.__name__ for m in ROW_MODULES)}')
+    return found[0]
+
+
+def check_figure(name: str, meta: dict[str, Any], axes: Iterable[str]) -> None:
+    """Raises ValueError where a specification says what the report cannot hold, with what it can."""
+    if "-" in name:
+        raise ValueError(f'plots/{name}.vl.json: "-" stands between a figure\'s name and its pictures\' suffix: write "_"')
+    if unknown := sorted(set(meta["asks"]) - set(axes)):
+        raise ValueError(f"plots/{name}.vl.json asks for {', '.join(unknown)}: known are {', '.join(sorted(axes))}")
 
 
 def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) -> list[Figure]:
@@ -204,10 +215,11 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
     swept = asked(ctx)
     for name, spec in load_specs(folder):
         meta = spec["usermeta"]["figure"]
+        check_figure(name, meta, swept)
         drawings = builder_of(meta["rows"])(ctx if meta.get("collectives") == "all" else main)
         if not drawings:
             figures.append(Figure(name, meta["title"], absent=meta["absent"]))
-        wanted = all(swept.get(axis, 0) >= least for axis, least in meta["asks"].items())
+        wanted = all(swept[axis] >= least for axis, least in meta["asks"].items())
         for whole in drawings:
             drawing = in_panels(meta, whole, compared)
             title = f"{meta['title']}: {drawing.title}" if drawing.title else meta["title"]

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import jsonschema
 
 from report import make_report
-from report.charts import build_figures
+from report.charts import build_figures, builder_of, check_figure
 from report.claims import judge
 from report.design_test import Design  # noqa: F401  (runs it too)
 from report.markup import script_json
@@ -64,6 +64,15 @@ class Figures(unittest.TestCase):
             meta = spec["usermeta"]["figure"]
             self.assertTrue(meta["title"] and meta["caption"] and meta["absent"], name)
             self.assertEqual(spec["data"], {"name": "rows"}, name)
+
+    def test_specs_that_cannot_be_drawn_are_refused(self) -> None:
+        known = {"ranks": 2}
+        check_figure("latency_ranks", {"asks": {"ranks": 2}}, known)
+        for name, asks, error in (("latency-ranks", {}, 'write "_"'), ("latency", {"rank": 2}, "asks for rank: known are ranks")):
+            with self.assertRaisesRegex(ValueError, error):
+                check_figure(name, {"asks": asks}, known)
+        with self.assertRaisesRegex(ValueError, 'no row builder "latencies"'):
+            builder_of("latencies")
 
     def test_figures_without_data_say_why(self) -> None:
         absent = {f.name: f.absent for f in build_figures(context([point("dilated", 8 * K, 1)]))}

@@ -107,8 +107,8 @@ def timed_row(ctx: Context, point: Point, scale: float = 1.0) -> Row:
 
 def asked(ctx: Context) -> dict[str, int]:
     """Number of values that the points of one run and source have, by the name of an axis: what the runs swept."""
-    most: dict[str, int] = {}
-    for points in group_by([p for p in ctx.points if p.ok], lambda p: p.run, lambda p: p.source).values():
+    most: dict[str, int] = {"more": 0}  # no run sweeps it: a figure that asks for it stands behind "more"
+    for points in group_by([p for p in ctx.points if p.ok], lambda p: p.run, lambda p: p.source).values() or [[]]:
         timed = [p for p in points if p.median_s and p.seq_len]
         constant = group_by(timed, lambda p: line_key(ctx, p), lambda p: p.batch * (p.seq_len or 0))
         found: dict[str, list[Any]] = {

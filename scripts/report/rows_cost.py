@@ -140,7 +140,7 @@ def device_limits(ctx: Context, points: list[Point]) -> dict[str, float]:
         on_host = [
             1 if p.mode == "virtual" else p.ranks  # a walk holds one rank at a time
             for p in points
-            if p.run == place and p.source == "measured" and p.text("params.kernel") in ("cpu", "reference", "")
+            if p.run == place and p.source == "measured" and not p.num("metrics.device_peak_flops")
         ]
         host = host_memory(run)
         if not host:
