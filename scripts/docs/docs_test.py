@@ -22,6 +22,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 CONFIG_PATH = re.compile(r"\bconfigs/[\w./-]+\.json\b")
 SOURCE = re.compile(r"`([\w*./-]+\.(?:h|cpp|cu|cuh|py|sh|txt))`")
 EXAMPLE_SOURCES = {"x.h", "x.cpp", "x_test.cpp", "my_algorithm.cpp"}
+METRIC = re.compile(r'\b(?:metrics|m)\["(\w+)"\]')
 COMMAND = re.compile(r"\blnbench ([a-z]+)\b")
 
 
@@ -117,10 +118,17 @@ class Documents(unittest.TestCase):
         page = (ROOT / "docs/measurement.md").read_text(encoding="utf-8")
         results = list((ROOT / "results/reference").glob("*/result.json"))
         self.assertGreater(len(results), 2)
-        for result in results:
-            points = json.loads(result.read_text(encoding="utf-8"))["points"]
-            for metric in sorted({name for point in points for name in point.get("metrics", {})}):
-                self.assertIn(f"`{metric}`", page, f"{result.parent.name}: docs/measurement.md describes all metrics")
+        found = {
+            name: result.parent.name
+            for result in results
+            for point in json.loads(result.read_text(encoding="utf-8"))["points"]
+            for name in point.get("metrics", {})
+        }
+        sources = [p for p in (ROOT / "src/run").glob("*.cpp") if not p.name.endswith("_test.cpp")]
+        written = {name: p.name for p in sources for name in METRIC.findall(p.read_text(encoding="utf-8"))}
+        self.assertGreater(len(written), 30)
+        for metric, place in sorted((found | written).items()):
+            self.assertIn(f"`{metric}`", page, f"{place}: docs/measurement.md describes all metrics")
 
     @unittest.skipUnless("LNBENCH" in os.environ, "LNBENCH is not set")
     def test_commands(self) -> None:

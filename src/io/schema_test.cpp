@@ -201,7 +201,7 @@ JsonNode params_schema() {
   }
   properties.set("branches", reference("branches"));
   properties.set("cluster",
-                 object({{"description", "Of simulated points: the cluster's name and changes."},
+                 object({{"description", "Simulated points: the cluster's name and changes."},
                          {"type", "string"},
                          {"minLength", 1}}));
   required.push("branches");

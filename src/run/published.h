@@ -1,6 +1,6 @@
 // Published measurements of others, as data, against the simulator.
 //
-//   configs/published/usp-a100.json ─> load_published ─> predict ─> errors_of (by family and size)
+//   configs/published/usp.json ─> load_published ─> predict ─> errors_of (by family and size)
 //
 // A file holds the cases of one source: setup, value, unit, tolerance, and the cluster that they ran
 // on with the software's kernel and merge as what-ifs. Nothing of a case enters the model. Where a

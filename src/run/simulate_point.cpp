@@ -116,7 +116,7 @@ void record_account(PointRecord& r, const ProgramSet& programs, const ClusterSpe
     set_share_of_peak(r, {r.work.flops_per_s}, {peak->second.value * p.ranks});
 }
 
-// Parts of the rank that computes most: they do not overlap and add up to the makespan. Selects
+// Parts of the rank that computes most: they do not overlap and add up to the makespan. Packs
 // take turns with attends where a rank has one lane; on a lane of their own they hide behind them,
 // and what does not hide is waited for like communication.
 void record_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind execution) {

@@ -1,7 +1,7 @@
 // A machine that the simulator knows: devices, links, topology, collectives of its libraries.
 //
 //   ClusterSpec c = load_cluster("configs/clusters/h100-ndr400.json");
-//   c.inter.bandwidth_bytes_per_s.value    // 5e10; .source names where it comes from
+//   c.inter.bandwidth_bytes_per_s.value    // 4.85e10; .source names where it comes from
 //
 // Every number carries where it comes from: a measurement, a data sheet, a paper, or "chosen" and
 // "assumed" where nobody measured it. The file format is strict, like configs (unknown keys are

@@ -22,7 +22,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
-TEST(Cluster, EveryShippedFileLoadsAndIsWrittenBackUnchanged) {
+TEST(Cluster, EveryShippedFileLoadsAndRoundTrips) {
   int files = 0;
   for (const auto& entry : fs::directory_iterator(clusters())) {
     if (entry.path().extension() != ".json") continue;
