@@ -62,7 +62,7 @@ bool run_device_case(const DeviceCase& c) {
                               << outcome.max_rel_error << " lse " << outcome.max_lse_error
                               << " NaN " << outcome.nan_values;
     EXPECT_LE(outcome.rel_l2_error, executor.program().output_is_partial() ? 1e-5 : 4e-3);
-    const RankAccount expected = account(s, executor.program(), comm.rank());
+    const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
     EXPECT_EQ(transport->counters().bytes_sent, 3 * expected.bytes_sent);
     EXPECT_EQ(transport->counters().bytes_received, 3 * expected.bytes_received);
     EXPECT_EQ(transport->counters().messages_sent, 3 * expected.messages_sent);

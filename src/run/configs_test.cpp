@@ -12,6 +12,7 @@
 #include "io/filter.h"
 #include "measure/statistics.h"
 #include "pattern/dependency_depth.h"
+#include "run/sweep.h"
 
 namespace longnet {
 namespace {
@@ -20,16 +21,7 @@ namespace fs = std::filesystem;
 
 fs::path configs() { return fs::path(LONGNET_SOURCE_DIR) / "configs"; }
 
-LoadOptions known() {
-  return {.known = {.names = {{"algorithm",
-                               {"local", "ring", "all_gather", "ulysses", "usp", "double_ring",
-                                "bidirectional_ring", "query_gather", "dilated", "sparse"}},
-                              {"kernel", {"cpu", "reference", "cuda", "cudnn", "gather"}},
-                              {"layout", {"contiguous", "zigzag", "striped"}},
-                              {"collective",
-                               {"native", "ring", "recursive_doubling", "bruck", "hierarchical",
-                                "pairwise", "nccl_ring", "nccl_pat", "multi_channel_ring"}}}}};
-}
+LoadOptions known() { return {.known = known_names()}; }
 
 int64_t pairs(const Point& p) {
   int64_t sum = 0;
