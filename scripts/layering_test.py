@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails when a file includes what its module may not know (see src/README.md).
+"""Fails when a file includes what its module may not know (see src/README.md), or CMake compiles another room's source.
 
 Run by ctest; `layering_test.py --self-test` shows that it finds planted faults.
 """
@@ -51,6 +51,7 @@ STANDS_ALONE |= {f"src/schedule/closed_form_counts.{end}": CLOSED_FORMS_MAY_INCL
 JUDGED = ("src/core/token_range.h", "src/core/rank_group.h", "src/pattern", "src/schedule")
 FREE_FUNCTION_OR_CLASS = re.compile(r"^(?:inline |constexpr |template[^\n]*\n)*(?:class (\w+)|[A-Za-z][\w:<>,& ]* [&*]?(\w+)\()", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
+FOREIGN_SOURCE = re.compile(r"[^\s\"()]*(?:\bsrc/|\.\./)[^\s\"()]*\.(?:cpp|cuh?|h)\b")  # of another folder
 BACKEND_SWITCH = re.compile(r"^\s*#\s*if.*\b(LONGNET_MPI|LONGNET_CUDA|LONGNET_NCCL)\b", re.M)
 
 
@@ -92,7 +93,16 @@ def faults_of(path, text):
     return found
 
 
+def faults_of_build(path, text):
+    """A room links the libraries of others, and compiles no source of theirs."""
+    code = re.sub(r"#.*", "", text)
+    return [f"{path}: names {source}, a source of another room" for source in FOREIGN_SOURCE.findall(code)]
+
+
 def self_test(judged):
+    for text in ("add_executable(x x.cpp ${PROJECT_SOURCE_DIR}/src/execute/testing/y.cpp)", "target_sources(x PRIVATE ../comm/y.cu)"):
+        assert faults_of_build("bench/CMakeLists.txt", text), f"missed: {text}"
+    assert not faults_of_build("src/comm/CMakeLists.txt", "add_library(x testing/y.cpp)  # see ../kernels/z.cpp")
     for text in ("x = head_offset(a, b);", "p.kv_head_of(3)", "BranchRows rows;", '#include "schedule/row_map.h"'):
         assert all(faults_of_reference(path, text, judged) for path in STANDS_ALONE), f"missed: {text}"
     planted = [
@@ -126,6 +136,9 @@ def main():
     files = [p for folder in ("src", "bench") for p in (root / folder).rglob("*") if p.suffix in {".h", ".cpp", ".cu", ".cuh"}]
     assert len(files) > 20, "found too few sources: wrong folder?"
     found = [f for p in files for f in faults_of(p.relative_to(root).as_posix(), p.read_text())]
+    builds = [p for folder in ("src", "bench") for name in ("CMakeLists.txt", "*.cmake") for p in (root / folder).rglob(name)]
+    assert len(builds) > 12, "found too few build files"
+    found += [f for p in builds for f in faults_of_build(p.relative_to(root).as_posix(), p.read_text())]
     for path in STANDS_ALONE:
         found += faults_of_reference(path, (root / path).read_text(), judged)
     print("\n".join(found) or f"layering is kept in {len(files)} files")

@@ -1,6 +1,7 @@
 # longnet_module(NAME [HOT] [DEPS modules...] [LIBS libraries...] [EXCLUDE files...] [SEPARATE regexes...])
 # One module of src/: every *.cpp of its folder and below becomes the library
-# longnet_NAME, every *_test.cpp one test program NAME_tests. The link graph is the layering.
+# longnet_NAME, every *_test.cpp one test program NAME_tests, and what stands in testing/ the library
+# longnet_NAME_testing, for tests and bench. The link graph is the layering.
 # Tests are compiled eight files at a time, and the library too: most of the time goes into the same
 # headers. Files that match SEPARATE, because their unnamed namespaces hold the same names or they include
 # themselves, are compiled alone. HOT: what is timed, or computes for long, is here; such a library is
@@ -37,6 +38,9 @@ function(longnet_module name)
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  set(testing ${sources})
+  list(FILTER sources EXCLUDE REGEX "/testing/[^/]+$")
+  list(FILTER testing INCLUDE REGEX "/testing/[^/]+$")
   list(TRANSFORM ARG_DEPS PREPEND longnet_)
   if(NOT LONGNET_HAS_CUDA)  # programs leave in the libraries what would need a device
     list(APPEND ARG_SEPARATE cuda/.*)
@@ -56,9 +60,15 @@ function(longnet_module name)
     set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ON)
   endif()
 
+  if(testing)
+    add_library(longnet_${name}_testing STATIC EXCLUDE_FROM_ALL ${testing})
+    target_link_libraries(longnet_${name}_testing PUBLIC longnet_${name})
+  endif()
+
   if(tests AND NOT LONGNET_GPU_ONLY)
     add_executable(${name}_tests ${tests})
-    target_link_libraries(${name}_tests PRIVATE longnet_${name} GTest::gmock_main)
+    target_link_libraries(${name}_tests PRIVATE $<TARGET_NAME_IF_EXISTS:longnet_${name}_testing> longnet_${name}
+                          GTest::gmock_main)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
       # GCC 12 takes vectors in nested designated initialisers, which tests are full of, for uninitialised.
       target_compile_options(${name}_tests PRIVATE -Wno-maybe-uninitialized)

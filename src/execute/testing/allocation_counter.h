@@ -1,5 +1,5 @@
 // Counts this process's calls of operator new (a timed region must make none) and its live bytes.
-// For programs that link allocation_counter.cpp, which replaces the global operator new.
+// For programs that link longnet_execute_testing: it replaces the global operator new.
 #pragma once
 #include <cstdint>
 
