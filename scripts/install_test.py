@@ -61,6 +61,11 @@ class Installed(unittest.TestCase):
             for path in (str(SOURCE), BUILD, str(self.folder / "first")):
                 self.assertNotIn(path.encode(), content, file)
 
+    def test_the_readme_links_to_installed_pages(self):
+        links = re.findall(r"\]\((docs/[^)#]+)", (self.share / "README.md").read_text())
+        self.assertGreater(len(links), 10)
+        self.assertEqual([link for link in links if not (self.share / link).is_file()], [])
+
     def test_tests_are_not_installed(self):
         self.assertEqual([f for f in self.files() if f.name.endswith(("_test.py", "_fixture.py"))], [])
 

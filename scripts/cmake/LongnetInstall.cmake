@@ -1,7 +1,7 @@
 # cmake --install BUILD --prefix DIR: a tree that can be moved.
 #
 #   DIR/bin/lnbench                       finds the folder below from where it stands (bench/lnbench/command_report.cpp)
-#   DIR/share/longnet-bench/              configs, plots, scripts/report, and scripts/python_env.sh, which the report needs
+#   DIR/share/longnet-bench/              README.md, docs, configs, plots, scripts/report, and scripts/python_env.sh, which the report needs
 install(TARGETS lnbench RUNTIME DESTINATION bin)
 set_target_properties(lnbench PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # an MPI that stands elsewhere
 if(TARGET simgrid_oracle)  # `lnbench validate` asks it
@@ -9,9 +9,9 @@ if(TARGET simgrid_oracle)  # `lnbench validate` asks it
 endif()
 
 set(share share/longnet-bench)
-install(DIRECTORY configs plots DESTINATION ${share})
+install(DIRECTORY configs docs plots DESTINATION ${share})
 install(DIRECTORY scripts/report DESTINATION ${share}/scripts
         PATTERN "*_test.py" EXCLUDE PATTERN "*_fixture.py" EXCLUDE PATTERN "__pycache__" EXCLUDE)
 install(PROGRAMS scripts/python_env.sh DESTINATION ${share}/scripts)
 install(FILES scripts/requirements.txt DESTINATION ${share}/scripts)
-install(FILES README.md LICENSE DESTINATION ${share})
+install(FILES README.md LICENSE CHANGELOG.md CITATION.cff DESTINATION ${share})
