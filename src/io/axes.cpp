@@ -68,7 +68,7 @@ const Axis kAxes[] = {
      {.max = kMostRanks, .words = {kDivisors}}, {.algorithms = {"double_ring"}}, {.label = "Pi="}},
     {"head_slice", 0, member<&PointParams::options, &AlgorithmOptions::head_slice>(),
      "all_gather: K/V heads gathered at a time; 0 gathers all.",
-     {}, {.algorithms = {"all_gather"}}, {.label = "slice="}},
+     {.max = kMostHeads}, {.algorithms = {"all_gather"}}, {.label = "slice="}},
     {"node_size", 0, member<&PointParams::node_size>(),
      "Hierarchical collective: ranks of a node; 0: the divisor next to the group's root.",
      {.max = kMostRanks}, {.collective = "hierarchical"}, {.label = "nodes of "}},

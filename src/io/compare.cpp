@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <unordered_map>
 
 #include "core/check.h"
 #include "json/text.h"
@@ -12,9 +13,17 @@
 namespace longnet {
 namespace {
 
-const PointRecord* find_id(const std::vector<PointRecord>& points, const std::string& id) {
-  const auto found = std::ranges::find(points, id, &PointRecord::id);
-  return found == points.end() ? nullptr : &*found;
+using PointsById = std::unordered_map<std::string_view, const PointRecord*>;
+
+PointsById by_id(const std::vector<PointRecord>& points) {
+  PointsById all;
+  for (const PointRecord& r : points) all.emplace(r.id, &r);
+  return all;
+}
+
+const PointRecord* find_id(const PointsById& points, const std::string& id) {
+  const auto found = points.find(id);
+  return found == points.end() ? nullptr : found->second;
 }
 
 bool is_ok(const PointRecord& r) {
@@ -164,9 +173,10 @@ Comparison compare_results(const Result& base, const Result& now, const CompareO
   Comparison c;
   c.options = options;
   c.environment = environment_differences(base, now);
+  const PointsById in_base = by_id(base.points), in_now = by_id(now.points);
   std::vector<double> p_values;
   for (const PointRecord& r : base.points) {
-    c.points.push_back(compare_point(r, find_id(now.points, r.id), options));
+    c.points.push_back(compare_point(r, find_id(in_now, r.id), options));
     p_values.push_back(c.points.back().p_value);
   }
   const std::vector<double> adjusted = holm_adjust(p_values);
@@ -177,7 +187,7 @@ Comparison compare_results(const Result& base, const Result& now, const CompareO
     c.points[i].verdict = classify(c.points[i], tested, options);
   }
   for (const PointRecord& r : now.points) {
-    if (find_id(base.points, r.id)) continue;
+    if (find_id(in_base, r.id)) continue;
     c.points.push_back({.id = r.id,
                         .params = r.params,
                         .new_s = is_ok(r) ? r.timing.median_s : kNotMeasured,

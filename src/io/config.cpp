@@ -13,13 +13,13 @@ namespace longnet {
 
 namespace {
 
-constexpr int64_t kMaxAxisValues = 10000;
+constexpr int64_t kMaxBatch = int64_t{1} << 40;
 
 void read_batch(FieldReader r, BatchConfig& batch) {
   std::string rule = "fixed";
   r("rule", rule, {.words = {"fixed", "constant_tokens"}});
   batch.constant_tokens = rule == "constant_tokens";
-  r("size", batch.size, {.min = 1});
+  r("size", batch.size, {.min = 1, .max = double(kMaxBatch)});
   Value given = 0;
   r("tokens_per_batch", given,
     {.min = 1, .max = kMaxSeqLen, .unit = Unit::kTokens, .words = {"device"}});
@@ -160,8 +160,11 @@ std::vector<Value> Config::values_of(const Axis& of, int64_t world_size, int64_t
   if (!axis.is_range) {
     for (const Value& v : axis.values) {
       if (v == Value(kDivisors)) {
-        for (int64_t d = 1; d <= ranks; ++d)
+        int64_t d = 1;
+        for (; d * d < ranks; ++d)
           if (ranks % d == 0) add(d);
+        for (; d >= 1; --d)
+          if (ranks % d == 0) add(ranks / d);
       } else {
         add(v == Value(kMostReplicas) ? Value(0) : of_world(v));
       }
@@ -169,14 +172,18 @@ std::vector<Value> Config::values_of(const Axis& of, int64_t world_size, int64_t
     return values;
   }
   const int64_t to = std::get<int64_t>(of_world(axis.to));
-  int64_t last = 0;
-  for (double v = double(axis.from); std::llround(v) <= to;) {
-    if (int64_t(values.size()) >= kMaxAxisValues)
+  // A step is added to integers: a double beyond 2^53 would not grow by it.
+  const int64_t step = std::max<int64_t>(1, axis.step);
+  int64_t last = axis.from, products = 0;
+  for (double v = double(axis.from); last <= to;) {
+    if (int64_t(values.size()) >= kMaxAxisValues || ++products > 100 * kMaxAxisValues)
       throw UsageError(concat("a range from ", axis.from, " to ", to, " has more than ",
-                              kMaxAxisValues, " values\n  hint: use a greater step or a factor"));
-    const int64_t whole = std::llround(v);
-    if (values.empty() || whole > last) values.emplace_back(last = whole);
-    v = axis.factor > 0 ? v * axis.factor : v + double(std::max<int64_t>(1, axis.step));
+                              kMaxAxisValues,
+                              " values, or no end\n  hint: use a greater step or a factor"));
+    if (values.empty() || Value(last) != values.back()) values.emplace_back(last);
+    v = axis.factor > 0 ? v * axis.factor : v;
+    if (axis.factor > 0 ? v > double(to) + 0.5 || v >= 0x1p63 : last > to - step) break;
+    last = axis.factor > 0 ? std::llround(v) : last + step;
   }
   return values;
 }

@@ -31,6 +31,8 @@ struct AxisValues {
   int64_t step = 0;
 };
 
+inline constexpr int64_t kMaxAxisValues = 10000;
+
 enum class RatioRule { kGeometric, kSqrt, kList, kCapped };
 constexpr auto texts_of(RatioRule) { return texts("geometric", "sqrt", "list", "capped"); }
 // Where the selection restarts: at each segment, or at each rank's shard as well.
@@ -48,9 +50,13 @@ struct DilatedConfig {
   DilationPhase phase = DilationPhase::kSegment;
   static void fields(auto& d, auto&& visit) {
     visit("segments", d.segments,
-          {.min = 1, .unit = Unit::kTokens, .words = {kPerRank, kSequence}, .schema = "segments"});
+          {.min = 1,
+           .max = kMaxSeqLen,
+           .unit = Unit::kTokens,
+           .words = {kPerRank, kSequence},
+           .schema = "segments"});
     visit("ratio_rule", d.ratio_rule);
-    visit("ratios", d.ratios, {.min = 1, .omit = true});
+    visit("ratios", d.ratios, {.min = 1, .max = kMaxSeqLen, .omit = true});
     visit("phase", d.phase);
   }
 };
@@ -156,10 +162,11 @@ struct CheckConfig {
   int64_t sampled_queries = 64;
   int64_t max_queries = 2048;  // with those that strata need
   double tolerance = 0;        // relative; 0: the kernel's own for its dtype
+  static constexpr double kMostQueries = 1 << 30;
   static void fields(auto& c, auto&& visit) {
     visit("max_seq_len", c.max_seq_len, {.unit = Unit::kTokens});
-    visit("sampled_queries", c.sampled_queries, {.min = 1});
-    visit("max_queries", c.max_queries, {.min = 1});
+    visit("sampled_queries", c.sampled_queries, {.min = 1, .max = kMostQueries});
+    visit("max_queries", c.max_queries, {.min = 1, .max = kMostQueries});
     visit("tolerance", c.tolerance, {.min = 0});
   }
 };
@@ -170,7 +177,8 @@ struct MemoryConfig {
   std::string on_exceed = "skip";
   static void fields(auto& m, auto&& visit) {
     visit("limit_fraction", m.limit_fraction, {.min = 0, .max = 1, .min_excluded = true});
-    visit("limit_bytes", m.limit_bytes, {.min = 1, .unit = Unit::kBytes, .omit = true});
+    visit("limit_bytes", m.limit_bytes,
+          {.min = 1, .max = 0x1p60, .unit = Unit::kBytes, .omit = true});
     visit("on_exceed", m.on_exceed, {.words = {"skip"}});
   }
 };

@@ -40,7 +40,8 @@ void merge(JsonNode& base, JsonNode over) {
 
 JsonNode load_tree(std::string_view text, const std::string& path,
                    std::vector<std::string>& chain) {
-  const std::string self = fs::weakly_canonical(path).string();
+  std::error_code error;  // of a name that is too long: reading it says so
+  const std::string self = fs::weakly_canonical(path, error).string();
   JsonNode node = parse_json(text, path);
   if (!node.is_object())
     throw UsageError(concat(node.where(), ": a config is an object, this is ", node.kind_name(),
@@ -52,7 +53,7 @@ JsonNode load_tree(std::string_view text, const std::string& path,
                             extends->kind_name(), "\n  hint: name one file"));
   chain.push_back(self);
   const fs::path base_path = fs::path(path).parent_path() / extends->string;
-  const std::string base_self = fs::weakly_canonical(base_path).string();
+  const std::string base_self = fs::weakly_canonical(base_path, error).string();
   if (std::find(chain.begin(), chain.end(), base_self) != chain.end())
     throw UsageError(
         concat(extends->where(), ": extends: '", extends->string,
@@ -91,8 +92,11 @@ JsonNode override_value(const std::string& text) {
   return list;
 }
 
+constexpr size_t kLongestLabel = 200;
+
 void apply_override(JsonNode& root, const std::string& text) {
-  const auto label = std::make_shared<const std::string>("--set " + text);
+  const auto label =
+      std::make_shared<const std::string>("--set " + printable(text.substr(0, kLongestLabel)));
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
     throw UsageError(concat(*label, ": needs the form KEY=VALUE\n  hint: --set sweep.ranks=1,2,4"));
@@ -211,7 +215,6 @@ struct Rules {
     constexpr int64_t kMaxPoints = 100000;
     double points = 1;
     for (const Axis& axis : axes()) {
-      if (axis.key == "ranks") continue;
       try {
         points *= double(c.values_of(axis, 1).size());
       } catch (const UsageError& e) {
@@ -219,7 +222,7 @@ struct Rules {
       }
     }
     if (points > kMaxPoints)
-      add("sweep", concat("makes ", points, " combinations for each number of ranks"),
+      add("sweep", concat("makes ", points, " combinations"),
           concat("stay below ", kMaxPoints, ": use ranges with a factor"));
   }
 

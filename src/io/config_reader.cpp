@@ -118,6 +118,9 @@ void FieldReader::axis(const Axis& axis, const KnownNames& known, SweepConfig& o
   }
   Field field = axis.field;
   field.words = known.values_of(axis);
+  if (n->items.size() > size_t(kMaxAxisValues))
+    return problems().add(*n, path, concat("has ", n->items.size(), " values"),
+                          concat("give at most ", kMaxAxisValues));
   for (const JsonNode* item : as_list(*n, path, problems()))
     if (Value value = axis.standard; read_value(*item, path, field, problems(), value))
       values.values.push_back(value);

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "core/testing/test_support.h"
 #include "io/expand.h"
 
@@ -326,6 +329,34 @@ TEST(Config, EachMistakeNamesFileLinePathAndHint) {
     EXPECT_THAT(error, HasSubstr("hint: ")) << m.text;
     EXPECT_THAT(error, HasSubstr(m.hint)) << m.text;
   }
+}
+
+TEST(Config, EndsAtTwentyProblems) {
+  std::string keys;
+  for (int i = 0; i < 500; ++i) keys += concat("\"wrong", i, "\": 1,\n");
+  const std::string text =
+      usage_error([&] { parse_config("{" + keys + "\"schema_version\": 1}", "x.json"); });
+  EXPECT_EQ(std::ranges::count(text, '\n'), 2 * 20);
+  EXPECT_THAT(text, testing::EndsWith("more problems"));
+}
+
+TEST(Config, EveryRangeEnds) {
+  const auto seeds = [](const std::string& range) {
+    return whole_values(
+        parse_config(
+            R"({"schema_version": 1, "sweep": {"algorithm": "ring", "seq_len": 64, "seed": )" +
+                range + "}}",
+            "x.json"),
+        "seed", 1, 1);
+  };
+  const int64_t grain = int64_t{1} << 53, last = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(seeds(concat("{\"from\": ", grain, ", \"to\": ", grain + 3, ", \"step\": 1}")),
+              testing::ElementsAre(grain, grain + 1, grain + 2, grain + 3));
+  EXPECT_THAT(seeds(concat("{\"from\": ", last - 3, ", \"to\": ", last, ", \"step\": 2}")),
+              testing::ElementsAre(last - 3, last - 1));
+  for (const char* range : {"{\"from\": 0, \"to\": 8, \"factor\": 2}",
+                            "{\"from\": 1, \"to\": 8, \"factor\": 1.0000000000000002}"})
+    EXPECT_THAT(usage_error([&] { seeds(range); }), HasSubstr("no end")) << range;
 }
 
 TEST(Config, ReportsAllProblemsAtOnce) {

@@ -1,6 +1,7 @@
 #include "io/expand.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -40,8 +41,8 @@ int64_t resolve_length(const Value& segment, int64_t seq_len, int64_t ranks) {
   return segment == Value(kPerRank) ? ceil_div(seq_len, ranks) : seq_len;
 }
 
-int64_t total_pairs(const AttentionProblem& problem, const DilatedPattern& pattern) {
-  int64_t pairs = 0;
+double total_pairs(const AttentionProblem& problem, const DilatedPattern& pattern) {
+  double pairs = 0;
   for (int b = 0; b < int(pattern.branches.size()); ++b) pairs += branch_pairs(problem, pattern, b);
   return pairs;
 }
@@ -250,7 +251,7 @@ DilatedPattern resolve_sparse(const SparseConfig& sparse, const AttentionProblem
   const int64_t w =
       std::min(sparse.segment.value_or(sqrt_power_of_two(problem.seq_len)), problem.seq_len);
   if (sparse.summary) return sparse_pattern(w, std::min(*sparse.summary, w));
-  const int64_t target = total_pairs(problem, dilated);
+  const double target = total_pairs(problem, dilated);
   const auto pairs = [&](int64_t c) { return total_pairs(problem, sparse_pattern(w, c)); };
   int64_t low = 1, high = w;  // the smallest c with at least as many pairs, or w
   while (low < high) {

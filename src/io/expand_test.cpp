@@ -220,6 +220,15 @@ TEST(Expand, CollectivesConcernTheAlgorithmsThatHaveThem) {
       ElementsAre("ring:1:contiguous:native:0:0:0"));
 }
 
+// Pairs of 2^33 tokens pass 2^63: the summary is still the one nearest to dilated attention's.
+TEST(Expand, SparsePairsPassSixtyThreeBits) {
+  const AttentionProblem problem{.seq_len = int64_t{1} << 33, .num_heads = 2};
+  const DilatedPattern dilated{.branches = {{256, 1}, {int64_t{1} << 33, 1 << 25}}};
+  EXPECT_EQ(resolve_sparse({}, problem, dilated).branches.back().summary_tokens, 1);
+  EXPECT_THAT(usage_error([&] { resolve_sparse({.segment = 2}, problem, dilated); }),
+              HasSubstr("use longer segments"));
+}
+
 TEST(Expand, OptionsConcernOneAlgorithmEach) {
   EXPECT_THAT(
       options_of(expand(config(

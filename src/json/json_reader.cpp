@@ -26,6 +26,10 @@ std::string shown(const JsonNode& node) {
 
 void Problems::add(const JsonNode& where, std::string_view path, std::string_view what,
                    std::string_view hint) {
+  if (texts_.size() >= kMost) {
+    ++more_;
+    return;
+  }
   std::string text =
       concat(where.where(), ": ", path.empty() ? "" : path, path.empty() ? "" : ": ", what);
   if (!hint.empty()) text += concat("\n  hint: ", hint);
@@ -33,7 +37,9 @@ void Problems::add(const JsonNode& where, std::string_view path, std::string_vie
 }
 
 void Problems::throw_if_any() const {
-  if (!texts_.empty()) throw UsageError(join(texts_, "\n"));
+  if (texts_.empty()) return;
+  const std::string more = more_ > 0 ? concat("\n... and ", more_, " more problems") : "";
+  throw UsageError(join(texts_, "\n") + more);
 }
 
 bool read_name(const JsonNode& node, const std::string& path, std::span<const std::string> known,
@@ -125,12 +131,16 @@ void JsonReader::unknown_keys() {
 }
 
 std::string read_file_text(const std::string& path, std::string_view hint) {
-  std::ifstream file(path, std::ios::binary);
+  std::error_code error;
   std::ostringstream text;
-  const bool folder = std::filesystem::is_directory(path);
-  if (file && !folder) text << file.rdbuf();
-  if (!file || folder) throw UsageError(concat("cannot read '", path, "'\n  hint: ", hint));
-  return text.str();
+  if (std::filesystem::is_regular_file(path, error)) {
+    std::ifstream file(path, std::ios::binary);
+    if (file && (file.peek() == std::ifstream::traits_type::eof() || text << file.rdbuf()))
+      return text.str();
+  }
+  throw UsageError(concat("cannot read '", path, "'",
+                          std::filesystem::is_other(path, error) ? ": it is no regular file" : "",
+                          "\n  hint: ", hint));
 }
 
 }  // namespace longnet

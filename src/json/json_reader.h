@@ -20,10 +20,12 @@ class Problems {
   void add(const JsonNode& where, std::string_view path, std::string_view what,
            std::string_view hint);
   bool empty() const { return texts_.empty(); }
-  void throw_if_any() const;  // UsageError with all of them
+  void throw_if_any() const;  // UsageError with the first 20
 
  private:
+  static constexpr size_t kMost = 20;  // of a file that is none of the suite's, the rest is noise
   std::vector<std::string> texts_;
+  int64_t more_ = 0;
 };
 
 struct Limits {
@@ -79,7 +81,7 @@ std::vector<const JsonNode*> as_list(const JsonNode& node, const std::string& pa
 // The text of a value, short enough for a message.
 std::string shown(const JsonNode& node);
 
-// The text of a file. Throws UsageError with `hint`.
+// The text of a regular file (a pipe or a device may never end). Throws UsageError with `hint`.
 std::string read_file_text(const std::string& path, std::string_view hint);
 
 }  // namespace longnet

@@ -8,6 +8,7 @@
 #include <ranges>
 
 #include "core/check.h"
+#include "json/text.h"
 
 namespace longnet {
 namespace {
@@ -19,6 +20,9 @@ struct Cursor {
   int line = 1;
   char last = 0;
 };
+
+// Every reader recurses into the tree, and looks keys up one by one.
+constexpr size_t kMaxDepth = 100, kMaxKeys = 10000;
 
 // Builds the tree from parse events.
 class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
@@ -39,13 +43,16 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(number_float_t v, const string_t&) override {
     return add(JsonNode(double(v)), number_line());
   }
-  bool string(string_t& v) override { return add(JsonNode(std::move(v)), cursor_.line); }
+  bool string(string_t& v) override { return add(JsonNode(printable(std::move(v))), cursor_.line); }
   bool binary(binary_t&) override { return false; }
   bool start_object(std::size_t) override { return open(JsonNode::object()); }
   bool start_array(std::size_t) override { return open(JsonNode::array()); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& v) override {
+    v = printable(std::move(v));
+    if (stack_.back()->keys.size() >= kMaxKeys)
+      refuse("an object of more than ", kMaxKeys, " keys");
     if (const JsonNode* first = stack_.back()->find(v))
       throw UsageError(concat(*file_, ":", cursor_.line, ": key '", v,
                               "' occurs twice in one object\n  hint: the first stands in line ",
@@ -80,8 +87,14 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
     place(std::move(node), line);
     return true;
   }
+  template <class... Text>
+  [[noreturn]] void refuse(const Text&... what) const {
+    throw UsageError(concat(*file_, ":", cursor_.line, ": ", what...,
+                            "\n  hint: no file of the suite has them; is it one?"));
+  }
   // Pointers on the stack stay valid: a parent's items grow only after its child is closed.
   bool open(JsonNode node) {
+    if (stack_.size() >= kMaxDepth) refuse("nested deeper than ", kMaxDepth, " levels");
     stack_.push_back(place(std::move(node), cursor_.line));
     return true;
   }

@@ -77,7 +77,8 @@ struct JsonNode {
 };
 
 // Strict JSON plus // and /* */ comments. Throws UsageError with file, line and column on a syntax
-// error, and with both lines on a key that occurs twice.
+// error, on nesting beyond 100 levels and objects of more than 10000 keys, and with both lines on a
+// key that occurs twice. Control characters in strings are replaced (`printable`).
 JsonNode parse_json(std::string_view text, std::string_view file);
 
 // indent < 0: one line. Else a line for each member of an object and for each item of an array,

@@ -1,5 +1,6 @@
 #include "json/json_tree.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -102,6 +103,29 @@ TEST(JsonTree, BadUtf8DoesNotThrow) {
   n.set("x", std::string("a\xff"
                          "b"));
   EXPECT_NE(dump_json(n).find("a"), std::string::npos);
+}
+
+TEST(JsonTree, RefusesWhatNoReaderCanWalk) {
+  const auto nested = [](size_t levels, const std::string& open, const std::string& close) {
+    std::string text = "1";
+    for (size_t i = 0; i < levels; ++i) text = open + text + close;
+    return text;
+  };
+  EXPECT_NO_THROW(parse_json(nested(100, "[", "]"), "x"));
+  for (const auto& [open, close] : {std::pair("[", "]"), std::pair("{\"a\":", "}")})
+    EXPECT_THAT(usage_error([&, o = open, c = close] { parse_json(nested(101, o, c), "x"); }),
+                testing::HasSubstr("x:1: nested deeper than 100 levels"));
+  EXPECT_THAT(usage_error([] { parse_json(std::string(100000, '['), "x"); }),
+              testing::HasSubstr("nested"));
+  std::string keys = "{";
+  for (int i = 0; i < 10001; ++i) keys += concat("\"", i, "\":1,");
+  EXPECT_THAT(usage_error([&] { parse_json(keys + "\"z\":1}", "x"); }),
+              testing::HasSubstr("more than 10000 keys"));
+}
+
+TEST(JsonTree, ControlCharactersOfStringsAreReplaced) {
+  const JsonNode n = parse_json("{\"a\": \"\\u001b[31m\\n\\t\\u009b\\u0085 \\u00e9\"}", "x");
+  EXPECT_EQ(n.text("a"), "\uFFFD[31m\n\t\uFFFD\uFFFD \u00e9");
 }
 
 }  // namespace

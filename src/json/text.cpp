@@ -26,6 +26,7 @@ int edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string closest_match(std::string_view word, std::span<const std::string> candidates) {
+  if (word.size() > 100) return "";  // no misspelt name
   // One error per three letters: 'sqe_len' finds seq_len, 'cat' does not find 'cpu'.
   int best = int(word.size()) / 3 + 1;
   std::string match;
@@ -44,6 +45,16 @@ std::string name_hint(std::string_view word, std::span<const std::string> candid
   if (const std::string match = closest_match(word, candidates); !match.empty())
     return concat("did you mean '", match, "'?");
   return "known: " + join(candidates, ", ");
+}
+
+std::string printable(std::string text) {
+  const auto at = [&text](size_t i) { return static_cast<unsigned char>(text[i]); };
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool c1 = at(i) == 0xC2 && i + 1 < text.size() && at(i + 1) < 0xA0;  // U+0080 to U+009F
+    if (c1 || at(i) == 0x7F || (at(i) < 0x20 && text[i] != '\n' && text[i] != '\t'))
+      text.replace(i, c1 ? 2 : 1, "\uFFFD");
+  }
+  return text;
 }
 
 std::string to_hex(uint64_t value) {

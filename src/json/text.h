@@ -27,6 +27,8 @@ Enum parse_enum(std::string_view name) {
     if (to_string(value) == name) return value;
   throw UsageError(concat("unknown name '", name, "': ", name_hint(name, enum_names<Enum>())));
 }
+// Control characters, which a terminal would obey, become U+FFFD; newline and tab stay.
+std::string printable(std::string text);
 
 // 16 hex digits, and back (0 when it is no hex number).
 std::string to_hex(uint64_t value);

@@ -19,6 +19,21 @@ int64_t num_offsets(const DilatedBranch& branch) {
              : branch.dilation_rate;
 }
 
+namespace {
+
+// Segments that differ are counted one by one, for each head.
+void check_segments(const DilatedPattern& pattern, const AttentionProblem& problem, int branch) {
+  constexpr double kMost = 1 << 26;
+  const DilatedBranch& b = pattern.branches[size_t(branch)];
+  const bool differ = b.summary_tokens > 0 || pattern.phase_parts > 1;
+  const double segments = double(problem.seq_len) / double(std::max<int64_t>(1, b.segment_length));
+  if (differ && segments * double(problem.num_heads) > kMost)
+    throw UsageError(concat("branch ", branch, ": ", segments, " segments of ", problem.num_heads,
+                            " heads, at most ", kMost, " are counted: use longer segments"));
+}
+
+}  // namespace
+
 void check_pattern(const DilatedPattern& pattern, const AttentionProblem& problem) {
   if (pattern.branches.empty()) throw UsageError("a pattern needs at least one branch");
   for (size_t b = 0; b < pattern.branches.size(); ++b) {
@@ -34,6 +49,7 @@ void check_pattern(const DilatedPattern& pattern, const AttentionProblem& proble
   if (pattern.phase_parts < 1)
     throw UsageError(concat("phase_parts must be at least 1, is ", pattern.phase_parts));
   check_problem(problem);
+  for (int b = 0; b < int(pattern.branches.size()); ++b) check_segments(pattern, problem, b);
 }
 
 int64_t head_offset(OffsetRule rule, int64_t head, int64_t num_heads, int64_t offsets) {
@@ -162,19 +178,21 @@ int64_t count_pairs(const TokenRange& queries, const TokenRange& keys, bool caus
 namespace {
 // Each query sees the selected keys of all other segments; causal: of the earlier ones, which lie
 // wholly before it.
-int64_t summary_pairs(const BranchRows& rows, int64_t offset, const AttentionProblem& problem) {
+double summary_pairs(const BranchRows& rows, int64_t offset, const AttentionProblem& problem) {
   const int64_t all = rows.count(offset, {0, problem.seq_len});
-  int64_t pairs = 0, before = 0;
+  int64_t before = 0;
+  __int128 pairs = 0;  // of 2^40 tokens up to 2^80
   for (int64_t i = 0; i < rows.num_segments(); ++i) {
     const int64_t own = rows.count(offset, rows.segment(i));
-    pairs += rows.segment(i).length() * (problem.causal ? before : all - own);
+    pairs += __int128{rows.segment(i).length()} * (problem.causal ? before : all - own);
     before += own;
   }
-  return pairs;
+  return double(pairs);
 }
 }  // namespace
 
 double branch_pairs(const AttentionProblem& problem, const DilatedPattern& pattern, int branch) {
+  check_segments(pattern, problem, branch);
   const BranchRows rows(pattern, branch, problem);
   const auto pairs_of = [&](int64_t n) {
     return problem.causal ? double(n) * double(n + 1) / 2 : double(n) * double(n);
@@ -183,7 +201,7 @@ double branch_pairs(const AttentionProblem& problem, const DilatedPattern& patte
   for (int64_t head = 0; head < problem.num_heads; ++head) {
     const int64_t offset = rows.offset_of(head);
     if (rows.is_summary()) {
-      pairs += double(summary_pairs(rows, offset, problem));
+      pairs += summary_pairs(rows, offset, problem);
     } else if (pattern.phase_parts > 1) {  // segments differ
       for (int64_t i = 0; i < rows.num_segments(); ++i)
         pairs += pairs_of(rows.count(offset, rows.segment(i)));

@@ -188,9 +188,14 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
     limits.memory_bytes = machine.device_memory_bytes;
     limits.flops_per_rank = machine.device_flops / sharers;
   }
-  plan.account = account(make_schedule(p), kMaxAccountedRanks);
-  plan.collectives_used =
-      collectives_used(find_algorithm(p.algorithm).make(sharded_problem(p)), collective_choice(p));
+  try {
+    plan.account = account(make_schedule(p), kMaxAccountedRanks);
+    plan.collectives_used = collectives_used(find_algorithm(p.algorithm).make(sharded_problem(p)),
+                                             collective_choice(p));
+  } catch (const UsageError& e) {
+    skip(PointStatus::kSkippedUnsupported, e.what());
+    return plan;
+  }
   // More threads than cores take turns.
   const double per_core = double(ranks_at_once) * p.threads / std::max(1, machine.cores);
   if (!on_gpu && machine.cores > 0 && per_core > 1) limits.flops_per_rank /= per_core;

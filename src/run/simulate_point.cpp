@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "core/check.h"
 #include "io/expand.h"
@@ -243,6 +244,7 @@ void record_band(SimulatedPoint& out, const ProgramSet& programs, const Topology
 
 std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePoint& options) {
   std::vector<Point> out;
+  std::set<std::string> seen;
   for (Point point : points) {
     point.params.mode = Mode::kSimulated;
     point.params.transport.clear();
@@ -252,7 +254,7 @@ std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePo
     if (options.alpha) point.params.cluster += concat(" alpha=", to_string(*options.alpha));
     point.params.threads = std::max(1, point.params.threads);
     point.id = point_id(point.params);
-    if (std::ranges::count(out, point.id, &Point::id) > 0) continue;  // kernels differed
+    if (!seen.insert(point.id).second) continue;  // kernels differed
     if (point.status == PointStatus::kOk) check_support(point, options);
     out.push_back(std::move(point));
   }

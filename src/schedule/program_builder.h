@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/check.h"
 #include "schedule/program.h"
 #include "schedule/row_map.h"
 
@@ -10,6 +11,8 @@ namespace longnet {
 
 class ProgramBuilder {
  public:
+  static constexpr size_t kMostOps = size_t{6} << 20;  // of one rank: over a GiB of them
+
   // Starts with the three slots that every program has.
   ProgramBuilder(const ShardedProblem& sharded, Rank rank) : sharded_(sharded), rank_(rank) {
     add_slot(TensorKind::kQuery, SlotTag::kQuery, own());
@@ -52,6 +55,9 @@ class ProgramBuilder {
   // Dependencies of -1 mean "none" and are left out.
   OpId add(Action what, std::vector<OpId> after = {}) {
     std::erase(after, -1);
+    if (program_.ops.size() >= kMostOps)
+      throw UsageError(
+          concat("the program of a rank has more than ", kMostOps, " ops: use fewer ranks"));
     program_.ops.push_back({std::move(what), std::move(after)});
     return OpId(program_.ops.size()) - 1;
   }

@@ -18,12 +18,16 @@ const Names kAllGathers{"ring",     "recursive_doubling", "bruck", "hierarchical
 const Names kAllToAlls{"pairwise", "linear"};
 const Names kReduceScatters{"ring", "recursive_doubling"};
 
-constexpr Limits kPositive{.min = 0, .min_excluded = true}, kNotNegative{.min = 0};
+// Beyond these a sum of a simulation is no number any more, or an int overflows.
+constexpr double kMostGpus = 1 << 24, kGreatest = 1e30;
+constexpr Limits kPositive{.min = 0, .max = kGreatest, .min_excluded = true},
+    kNotNegative{.min = 0, .max = kGreatest};
 
 struct Kind {
   Limits limits = kPositive;
   bool required = true, whole = false;
 };
+constexpr Kind kCount{.limits = {.min = 1, .max = kMostGpus}, .whole = true};
 constexpr Kind kOptional{.required = false};
 constexpr Kind kOptionalOrZero{.limits = kNotNegative, .required = false};
 
@@ -78,7 +82,7 @@ class FileObject : public JsonReader {
     const JsonNode* list = take(key);
     for (size_t i = 0; list && list->is_array() && i < list->items.size(); ++i) {
       double value = 0;
-      read_real(list->items[i], path_of(key), {.min = 1}, problems(), value);
+      read_real(list->items[i], path_of(key), kCount.limits, problems(), value);
       values.push_back(int(value));
     }
     if (values.empty()) missing(key, hint);
@@ -153,7 +157,7 @@ void alpha(FileObject& f, AlphaBand& a) {
 void fields(FileObject& f, LinkSpec& link) {
   alpha(f, link.alpha_s);
   quantity(f, "bandwidth_bytes_per_s", link.bandwidth_bytes_per_s, {});
-  quantity(f, "ports_per_node", link.ports_per_node, {.whole = true});
+  quantity(f, "ports_per_node", link.ports_per_node, kCount);
   quantity(f, "overhead_s", link.overhead_s, kOptionalOrZero);
   quantity(f, "call_s", link.call_s, kOptionalOrZero);
   quantity(f, "channel_bytes_per_s", link.channel_bytes_per_s, kOptional);
@@ -180,7 +184,7 @@ void fields(FileObject& f, AttendModel& m) {
   f.real("head_dim", m.head_dim, kPositive);
   f.choice("dtype", m.dtype);
   f.boolean("causal", m.causal);
-  f.real("block_rows", m.block_rows, {.min = 1});
+  f.real("block_rows", m.block_rows, kCount.limits);
   f.real("block_s", m.block_s, kNotNegative);
   f.real("query_s", m.query_s, kNotNegative);
   f.real("key_s", m.key_s, kNotNegative);
@@ -211,7 +215,7 @@ void fields(FileObject& f, DeviceSpec& d) {
 void fields(FileObject& f, TopologySpec& t) {
   f.choice("kind", t.kind);
   if (t.kind == TopologyKind::kFatTree || t.kind == TopologyKind::kRailOptimised) {
-    quantity(f, "nodes_per_leaf", t.nodes_per_leaf, {.whole = true});
+    quantity(f, "nodes_per_leaf", t.nodes_per_leaf, kCount);
     quantity(f, "taper", t.taper, {});
   } else if (t.kind == TopologyKind::kTorus) {
     if (f.has("dimensions", true))
@@ -223,7 +227,7 @@ void fields(FileObject& f, TopologySpec& t) {
       f.missing("dimensions", "{ \"value\": [4, 4, 4], \"source\": \"...\" }");
     quantity(f, "link_bytes_per_s", t.link_bytes_per_s, {});
   } else if (t.kind == TopologyKind::kDragonfly) {
-    quantity(f, "nodes_per_group", t.nodes_per_group, {.whole = true});
+    quantity(f, "nodes_per_group", t.nodes_per_group, kCount);
     quantity(f, "global_bytes_per_s", t.global_bytes_per_s, {});
   }
   quantity(f, "hop_s", t.hop_s, kOptionalOrZero);
@@ -241,8 +245,8 @@ void fields(FileObject& f, ClusterSpec& c) {
     file.object(key, [&](FileObject& inner) { fields(inner, spec); });
   };
   f.text("description", c.description);
-  quantity(f, "nodes", c.nodes, {.whole = true});
-  quantity(f, "gpus_per_node", c.gpus_per_node, {.whole = true});
+  quantity(f, "nodes", c.nodes, kCount);
+  quantity(f, "gpus_per_node", c.gpus_per_node, kCount);
   part(f, "device", c.device);
   f.object("links", [&](FileObject& links) {
     part(links, "intra", c.intra);
@@ -274,6 +278,9 @@ void check_sizes(FileObject& f, const ClusterSpec& c) {
   const auto add = [&](std::string_view path, std::string_view what, std::string_view hint) {
     f.problems().add(*f.node().find(path.substr(0, path.find('.'))), path, what, hint);
   };
+  if (c.nodes.value * c.gpus_per_node.value > kMostGpus)
+    add("nodes", concat("of ", c.gpus_per_node.value, " GPUs are more than ", int(kMostGpus)),
+        "larger clusters cannot be simulated");
   if (!c.async_progress && c.execution == ExecutionKind::kStreams)
     add("async_progress", "false needs \"execution\": in_order",
         "queues of a device progress by themselves; a thread that computes does not");

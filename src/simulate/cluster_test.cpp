@@ -65,6 +65,9 @@ TEST(Cluster, ReportsEveryProblemWithItsPlace) {
   EXPECT_THAT(error_of(replaced(h100(), "\"nccl_ring\"", "\"nccl_pat\"")),
               HasSubstr("collectives.all_gather: NCCL's PAT needs one GPU per node"));
   EXPECT_THAT(error_of("{}"), HasSubstr("schema_version: is missing"));
+  for (const char* nodes : {"3e9", "1e300", "4000000"})
+    EXPECT_NE(error_of(replaced(h100(), "\"value\": 512", concat("\"value\": ", nodes))), "")
+        << nodes;
 }
 
 TEST(Cluster, WhatIfScalesOrReplaces) {
@@ -78,10 +81,13 @@ TEST(Cluster, WhatIfScalesOrReplaces) {
   EXPECT_EQ(changed.inter.ports_per_node.value, 4);
   EXPECT_EQ(apply(c, parse_what_if("host=4.5e-05")).host_s.value, 4.5e-5);
   EXPECT_TRUE(parse_what_if("").is_plain());
-  for (const char* wrong : {"bandwith=1", "bandwidth", "bandwidth=x", "bandwidth=0", "overlap=2",
-                            "nodes=1.5", "latency=-1", "straggler=0.2@", "straggler=0.2@1.5",
-                            "straggler=0.2x0", "straggler=-1", "straggler=x8", "straggler=0.2@-1"})
+  for (const char* wrong :
+       {"bandwith=1", "bandwidth", "bandwidth=x", "bandwidth=0", "overlap=2", "nodes=1.5",
+        "latency=-1", "straggler=0.2@", "straggler=0.2@1.5", "straggler=0.2x0", "straggler=-1",
+        "straggler=x8", "straggler=0.2@-1", "nodes=1e9", "gpus_per_node=9e18", "bandwidth=1e300"})
     EXPECT_NE(usage_error([&] { parse_what_if(wrong); }), "") << wrong;
+  for (const char* large : {"nodes=16777216", "nodes=16777216,gpus_per_node=16777216"})
+    EXPECT_NE(usage_error([&] { apply(c, parse_what_if(large)); }), "") << large;
 }
 
 TEST(Cluster, StragglersAreNamedOrCounted) {

@@ -8,6 +8,13 @@
 
 namespace longnet {
 
+namespace {
+
+constexpr int64_t kMostLinks = 1 << 26;  // 512 MiB of their capacities
+constexpr int kMostGroups = 4096;
+
+}  // namespace
+
 void Route::add(int link) {
   check(count < kMaxLinks, "a route of more than ", kMaxLinks, " links: the torus is too long");
   links[size_t(count++)] = link;
@@ -44,6 +51,9 @@ Topology::Family Topology::add_family(int ranks_per_block, int links_per_block, 
                                       int blocks) {
   const Family f{num_links(), ranks_per_block, links_per_block};
   if (blocks == 0) blocks = int(ceil_div(ranks_, ranks_per_block));
+  if (int64_t{blocks} * links_per_block > kMostLinks)
+    throw UsageError(concat(blocks, " blocks of ", links_per_block, " links are more than ",
+                            kMostLinks, "\n  hint: fewer ports_per_node, or fewer ranks"));
   capacity_.insert(capacity_.end(), size_t(blocks) * size_t(links_per_block), capacity);
   families_.push_back(f);
   return f;
@@ -55,7 +65,7 @@ void Topology::add_topology(const TopologySpec& t, double port, int ports) {
       break;
     case TopologyKind::kFatTree:
     case TopologyKind::kRailOptimised: {
-      nodes_per_leaf_ = int(t.nodes_per_leaf.value);
+      nodes_per_leaf_ = std::min(int(t.nodes_per_leaf.value), num_nodes());
       // Without taper the cards below a leaf fill its links at most: those never decide.
       if (t.taper.value <= 1 || num_nodes() <= nodes_per_leaf_) break;
       const bool rails = t.kind == TopologyKind::kRailOptimised;
@@ -70,8 +80,10 @@ void Topology::add_topology(const TopologySpec& t, double port, int ports) {
                           cluster_.num_nodes());
       break;
     case TopologyKind::kDragonfly: {
-      nodes_per_group_ = int(t.nodes_per_group.value);
+      nodes_per_group_ = std::min(int(t.nodes_per_group.value), num_nodes());
       const int groups = int(ceil_div(num_nodes(), nodes_per_group_));
+      if (groups > kMostGroups)
+        throw UsageError(concat(groups, " groups of a dragonfly; at most ", kMostGroups));
       if (groups > 1) global_ = add_family(ranks_, groups * groups, t.global_bytes_per_s.value);
       break;
     }

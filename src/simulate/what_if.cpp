@@ -24,12 +24,12 @@ const std::pair<const char*, std::optional<double> WhatIf::*> kReplacements[] = 
     {"nodes", &WhatIf::nodes},
     {"overlap", &WhatIf::overlap_efficiency},
     {"host", &WhatIf::host_s}};
-constexpr double kMaxRanks = 1 << 24;
+constexpr double kMaxRanks = 1 << 24, kMaxNumber = 1e12;
 
 std::optional<double> parse_number(const std::string& text) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !std::isfinite(value)) return std::nullopt;
+  if (text.empty() || *end != '\0' || !(std::abs(value) <= kMaxNumber)) return std::nullopt;
   return value;
 }
 
@@ -61,8 +61,9 @@ void set(WhatIf& w, const std::string& part, const std::string& name, const std:
                             : name == "overlap" ? "overlap is above 0 and at most 1"
                                                 : "it is above 0"));
   const bool whole = name == "gpus_per_node" || name == "nodes";
-  if (whole && *value != std::floor(*value))
-    throw UsageError(concat("what if ", name, " = ", *value, ": must be whole"));
+  if (whole && (*value != std::floor(*value) || *value > kMaxRanks))
+    throw UsageError(
+        concat("what if ", name, " = ", *value, ": must be whole, at most ", int(kMaxRanks)));
   for (const auto& [known, factor] : kFactors)
     if (name == known) w.*factor = *value;
   for (const auto& [known, replacement] : kReplacements)
@@ -169,9 +170,13 @@ ClusterSpec apply(const ClusterSpec& cluster, const WhatIf& w) {
     c.gpus_per_node = {*w.gpus_per_node, "what if"};
     c.nodes = {std::ceil(gpus / *w.gpus_per_node), "what if"};
     for (LinkSpec* link : {&c.intra, &c.inter})
-      link->ports_per_node.value = std::max(1.0, std::round(link->ports_per_node.value * factor));
+      link->ports_per_node.value =
+          std::clamp(std::round(link->ports_per_node.value * factor), 1.0, kMaxRanks);
   }
   if (w.nodes) c.nodes = {*w.nodes, "what if"};
+  if (c.nodes.value * c.gpus_per_node.value > kMaxRanks)
+    throw UsageError(concat("what if: ", c.nodes.value, " nodes of ", c.gpus_per_node.value,
+                            " GPUs are more than ", int(kMaxRanks)));
   if (c.topology.kind == TopologyKind::kTorus && (w.nodes || w.gpus_per_node))
     throw UsageError("what if nodes: a torus has fixed dimensions; change them in its file");
   if (!w.kernel.empty()) {
