@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <ctime>
+#include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <optional>
@@ -10,6 +12,7 @@
 #include <sstream>
 
 #include "comm/mpi/mpi_world.h"
+#include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "io/disturbed.h"
 #include "io/units.h"
@@ -22,10 +25,28 @@
 namespace longnet {
 namespace {
 
+// How much longer than its timeout a point may keep the others waiting.
+constexpr double kGraceSeconds = 30;
+
 volatile std::sig_atomic_t stop_requested = 0;
 
-// Says so, since what is at work may take minutes; pressed again, the default: the end, now.
+double now_in_handler() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+// Says so, since what is at work may take minutes; pressed again, the default: the end, now. Launchers
+// may pass one SIGTERM on twice at once: the second counts a second later.
 void request_stop(int signal) {
+  static volatile double first_term_s = 0;
+  if (signal == SIGTERM) {
+    if (first_term_s > 0 && now_in_handler() > first_term_s + 1) {
+      std::signal(SIGTERM, SIG_DFL);
+      raise(SIGTERM);
+    }
+    if (!(first_term_s > 0)) first_term_s = now_in_handler();
+  }
   if (signal == SIGINT) {
     static constexpr char kText[] =
         "\nstopping when the point or shard at work is finished; Ctrl-C again: now (what is "
@@ -46,6 +67,7 @@ std::optional<PointRecord> run_here(World& world, const PointPlan& plan,
                                     const RunnerOptions& runner, const VirtualRun& walk) {
   const PointParams& p = plan.point.params;
   if (plan.point.status == PointStatus::kOk) {
+    require_threads(p.threads * (is_virtual(p) || !world.is_one_process() ? 1 : p.ranks));
     if (is_virtual(p)) return walk_point(plan, runner, walk);
     return world.run(p.ranks,
                      [&](Communicator& comm) { return measure_point(plan, runner, comm); });
@@ -127,7 +149,7 @@ PointRecord failed_record(const PointPlan& plan, const std::string& what) {
 class SweepRun {
  public:
   SweepRun(const Options& options, const Sweep& sweep, World& world, const Plan& plan,
-           const Result& now)
+           const Result& now, Watchdog& watchdog)
       : options_(options),
         sweep_(sweep),
         world_(world),
@@ -135,7 +157,7 @@ class SweepRun {
         now_(now),
         color_(use_color(options, 1)),
         progress_(options, world.is_root(), int(plan.points.size())),
-        watchdog_(world.rank(), "; a rank did not arrive. Giving up") {
+        watchdog_(watchdog) {
     open_result();
   }
 
@@ -148,6 +170,7 @@ class SweepRun {
       if (!stopped_ && todo_[i]) run_one(i);
     }
     if (!stopped_ && !sweep_.is_virtual()) measure_disturbed_again();
+    watchdog_.expect("the end of the run", limit_s());
     const int code = world_.is_root() ? finish() : int(kOk);
     const bool failed = world_.agree(code == kFailed), early = world_.agree(code == kStoppedEarly);
     return early ? kStoppedEarly : failed ? kFailed : kOk;
@@ -163,7 +186,15 @@ class SweepRun {
                     : ResultWriter::resume(options_.resume, now_, options_.allow_changed_machine);
       print_head(sweep_, plan_, world_, options_);
     }
+    if (root && !world_.is_one_process()) {  // the others may join
+      writer_->lock(/*alone=*/false);
+      std::filesystem::remove(beats_file(writer_->directory()));
+    }
     directory_ = world_.root_text(root ? writer_->directory() : "");
+    if (!world_.is_one_process()) {
+      if (!root) joined_ = join_run(directory_);
+      watchdog_.join(beats_file(directory_));
+    }
     todo_.resize(plan_.points.size());
     for (size_t i = 0; i < todo_.size(); ++i)
       todo_[i] = world_.agree(root && !writer_->finished(plan_.points[i].point.id));
@@ -194,13 +225,16 @@ class SweepRun {
       }
     }
   }
+  static std::string beats_file(const std::string& directory) { return directory + "/ranks.alive"; }
+
+  // A run of a point takes no longer than its timeout, by the estimate that let it begin.
+  double limit_s() const { return sweep_.config.measure.point_timeout_s + kGraceSeconds; }
 
   void run_one(size_t i) {
     const PointPlan& point = plan_.points[i];
     const std::string what = describe(point.point.params);
     progress_.start(int(i) + 1, what, plan_.cost(i));
-    if (!sweep_.is_virtual())  // one process waits for nobody
-      watchdog_.expect(what, 2 * sweep_.config.measure.point_timeout_s + plan_.cost(i) + 60);
+    if (!sweep_.is_virtual()) watchdog_.expect(what, limit_s());
     const double begin = steady_seconds();
     std::optional<PointRecord> record;
     try {
@@ -216,7 +250,8 @@ class SweepRun {
         std::cerr << "error: rank " << world_.rank() << ", " << what << ": " << e.what() << "\n";
       try {
         if (!writer_)
-          writer_ = ResultWriter::resume(directory_, now_, /*allow_changed_machine=*/true);
+          writer_ = ResultWriter::resume(directory_, now_, /*allow_changed_machine=*/true,
+                                         /*alone=*/false);
         writer_->append(failed_record(point, e.what()));
       } catch (const std::exception& second) {  // a folder that only rank 0 has
         std::cerr << "error: it is not in the result: " << second.what() << "\n";
@@ -228,7 +263,7 @@ class SweepRun {
       }
       return;
     }
-    watchdog_.rest();
+    if (!sweep_.is_virtual()) watchdog_.expect("the end of " + what, limit_s());
     stopped_ = !record;
     if (stopped_) return;
     taken_ += point.point.status == PointStatus::kOk;
@@ -248,6 +283,7 @@ class SweepRun {
 
   int finish() {  // rank 0's
     const Summary summary = writer_->finish(int64_t(plan_.points.size()));
+    std::filesystem::remove(beats_file(directory_));
     const bool none = summary.counts.at("ok") == 0 && summary.verdict == "incomplete";
     print_summary(summary,
                   !none                        ? ""
@@ -283,12 +319,13 @@ class SweepRun {
   World& world_;
   const Plan& plan_;
   const Result& now_;
-  std::optional<ResultWriter> writer_;  // rank 0's, or that of a rank that broke
+  std::optional<ResultWriter> writer_;   // rank 0's, or that of a rank that broke
+  std::unique_ptr<DurableFile> joined_;  // other ranks': the lock of the folder
   std::string directory_;
   std::vector<bool> todo_;
   bool color_;
   Progress progress_;
-  Watchdog watchdog_;
+  Watchdog& watchdog_;
   VirtualRun walk_;
   bool stopped_ = false;
   int taken_ = 0;           // points that ran
@@ -302,18 +339,26 @@ int run_points(const Options& options) {
   Sweep sweep = read_sweep(options);
   print_notes(options, sweep.config);
   sweep.busy_share = measure_busy_share();  // before MPI's threads and waits are there
+  Watchdog watchdog(launched_rank(), "; a rank did not arrive. Giving up");
+  if (!sweep.is_virtual())  // one process waits for nobody
+    watchdog.expect("the start", sweep.config.measure.point_timeout_s + kGraceSeconds);
   World world(sweep.is_virtual() ? 1 : sweep.world_size);
   stop_gently_on_signals();
-  const Plan plan = make_plan(sweep, world);
+  Plan plan = make_plan(sweep, world);
+  plan.runner.progress = [&watchdog] { watchdog.progress(); };
   const Result now = head_of(options, sweep, plan, world);
-  return SweepRun(options, sweep, world, plan, now).run();
+  return SweepRun(options, sweep, world, plan, now, watchdog).run();
 }
 
 int run_check(const Options& options) {
   const Sweep sweep = read_sweep(options);
   print_notes(options, sweep.config);
+  Watchdog watchdog(launched_rank());
+  const double limit_s = sweep.config.measure.point_timeout_s + kGraceSeconds;
+  if (!sweep.is_virtual()) watchdog.expect("the start", limit_s);
   World world(sweep.is_virtual() ? 1 : sweep.world_size);
   Plan plan = make_plan(sweep, world);
+  plan.runner.progress = [&watchdog] { watchdog.progress(); };
   plan.runner.measure.warmup = 0;
   plan.runner.measure.min_samples = plan.runner.measure.max_samples = 1;
   plan.runner.ablations = false;
@@ -329,11 +374,9 @@ int run_check(const Options& options) {
   int64_t wrong = 0;
   const bool root = world.is_root(), color = use_color(options, 1);
   if (root) std::cout << kResultHeader << "\n";
-  Watchdog watchdog(world.rank());
   for (const PointPlan& point : plan.points) {
     if (!short_enough(point)) continue;
-    if (!sweep.is_virtual())
-      watchdog.expect(describe(point.point.params), 2 * sweep.config.measure.point_timeout_s + 60);
+    if (!sweep.is_virtual()) watchdog.expect(describe(point.point.params), limit_s);
     PointRecord record;
     try {
       record = run_here(world, point, plan.runner, {}).value();
@@ -343,7 +386,6 @@ int run_check(const Options& options) {
       if (!world.is_one_process()) throw;  // the other ranks are stuck in this point
       record = failed_record(point, e.what());
     }
-    watchdog.rest();
     if (!root) continue;
     validate_record(record);
     wrong += record.status != PointStatus::kOk;

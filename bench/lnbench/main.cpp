@@ -1,5 +1,9 @@
 // lnbench, one program for the whole study: its command line. The commands are in command_*.cpp.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 
 #include "comm/mpi/mpi_world.h"
@@ -292,24 +296,43 @@ int dispatch(int argc, char** argv) {
   throw Error("no command was given");  // the parser requires one
 }
 
+// A file opened later must not get the number of a stream that the caller has closed: what is printed
+// would go into it.
+void open_standard_streams() {
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDWR);
+  if (fd >= 0) ::close(fd);
+}
+
+int run_command(int argc, char** argv) {
+  try {
+    return dispatch(argc, argv);
+  } catch (const UsageError& e) {
+    if (launched_rank() == 0) std::cerr << "error: " << printable(e.what()) << "\n";
+    return kUsage;
+  } catch (const std::filesystem::filesystem_error& e) {
+    std::cerr << "error: " << printable(e.what()) << "\n";
+    return kUsage;
+  } catch (const std::exception& e) {
+    std::cerr << "error: rank " << launched_rank() << ": " << printable(e.what()) << "\n";
+    return kUnusable;
+  }
+}
+
 }  // namespace
 }  // namespace longnet
 
 int main(int argc, char** argv) {
   using namespace longnet;
-  int code = kUnusable;
-  try {
-    return dispatch(argc, argv);
-  } catch (const UsageError& e) {
-    if (launched_rank() == 0) std::cerr << "error: " << e.what() << "\n";
-    code = kUsage;
-  } catch (const std::exception& e) {
-    std::cerr << "error: rank " << launched_rank() << ": " << e.what() << "\n";
+  open_standard_streams();
+  int code = run_command(argc, argv);
+  if (!std::cout.flush()) {
+    std::cerr << "error: standard output could not be written (is the disk full?)\n";
+    if (code == kOk) code = kUnusable;
   }
   // Under a launcher other ranks may be waiting for this one. MPI was left unfinalised (see
   // ~MpiWorld), so that the launcher ends them, with this exit code.
   std::cerr << std::flush;
-  std::cout << std::flush;
   if (launched_world_size()) std::_Exit(code);
   return code;
 }

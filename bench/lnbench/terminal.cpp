@@ -18,7 +18,9 @@ namespace {
 
 // Open MPI gives its processes a pseudo-terminal even when mpirun's own output goes to a file.
 bool is_terminal(int file_descriptor) {
-  return !launched_world_size() && isatty(file_descriptor) != 0;
+  const char* const kind = std::getenv("TERM");
+  return !launched_world_size() && isatty(file_descriptor) != 0 &&
+         (kind == nullptr || std::string_view(kind) != "dumb");
 }
 
 std::string number(double value, int digits) {

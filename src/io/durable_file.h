@@ -11,14 +11,18 @@ namespace longnet {
 
 class DurableFile {
  public:
-  // `flags` as for open(2). Every call throws Error when the system refuses.
+  // `flags` as for open(2); links are not followed. Every call throws Error when the system refuses.
   DurableFile(const std::string& path, int flags);
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;
   ~DurableFile();
 
+  // All of it or nothing: half a line, on a full disk, is cut off again.
   void write_all(std::string_view text);
   void truncate(int64_t bytes);
+  // With others that share, or alone; false: someone else has it. Ends with this object, and where
+  // the file system knows no locks there is none.
+  bool lock(bool alone);
 
  private:
   std::string path_;

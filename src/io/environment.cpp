@@ -39,7 +39,7 @@ int64_t bytes_in(const std::string& path) {
   return std::stoll(line);
 }
 
-// The tightest limit from this process's cgroup (v2) up to the root, and that of v1's single file.
+// The tightest limit from this process's cgroup (v2, or v1's for memory) up to the root.
 int64_t cgroup_limit() {
   const std::string root = "/sys/fs/cgroup";
   int64_t limit = 0;
@@ -48,13 +48,16 @@ int64_t cgroup_limit() {
   };
   std::ifstream own("/proc/self/cgroup");
   for (std::string line; std::getline(own, line);) {
-    if (!line.starts_with("0::")) continue;
-    for (std::filesystem::path at = root + line.substr(3);; at = at.parent_path()) {
-      tighten(bytes_in(at / "memory.max"));
-      if (at == root) break;
+    const bool v1 = line.find(":memory:/") != std::string::npos;
+    if (!v1 && !line.starts_with("0::/")) continue;
+    const std::filesystem::path top = v1 ? root + "/memory" : root;
+    // In a container the path may be the host's, and not there.
+    for (std::filesystem::path at = top.string() + line.substr(line.find(":/") + 1);;
+         at = at.parent_path()) {
+      tighten(bytes_in(at / (v1 ? "memory.limit_in_bytes" : "memory.max")));
+      if (at == top || !at.has_relative_path()) break;
     }
   }
-  tighten(bytes_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
   return limit;
 }
 

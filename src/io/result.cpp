@@ -13,6 +13,7 @@
 #include "core/check.h"
 #include "io/axes.h"
 #include "io/disturbed.h"
+#include "io/sha256.h"
 #include "io/units.h"
 #include "json/json_reader.h"
 #include "json/text.h"
@@ -69,8 +70,20 @@ PointRecord& put_record(std::vector<PointRecord>& records, PointRecord record) {
   return *old = std::move(record);
 }
 
+// Throws UsageError when a line was changed after it was written. `strict`: also without a seal (of an
+// older build), or when its id is not that of its parameters.
+void check_line(const std::string& line, const PointRecord& record, bool strict) {
+  if (!seal_holds(line).value_or(!strict))
+    throw UsageError("it was changed after it was written, or an older build wrote it");
+  PointParams planned = record.params;
+  planned.threads = 0;  // left to the launcher, which chose some
+  if (strict && record.id != point_id(record.params) && record.id != point_id(planned))
+    throw UsageError(concat("the id ", record.id, " is not that of its params"));
+}
+
 // Reads the whole lines of a points.jsonl. A torn last line is left out; returns the bytes before.
-int64_t read_point_lines(const fs::path& folder, std::vector<PointRecord>& records) {
+int64_t read_point_lines(const fs::path& folder, std::vector<PointRecord>& records,
+                         bool strict = false) {
   const std::string path = (folder / "points.jsonl").string();
   int64_t good_bytes = 0;
   if (!fs::exists(path)) return good_bytes;
@@ -82,9 +95,13 @@ int64_t read_point_lines(const fs::path& folder, std::vector<PointRecord>& recor
     if (end == std::string::npos) break;  // torn: the writer was killed inside this line
     const std::string line = text.substr(begin, end - begin);
     try {
-      if (!line.empty()) put_record(records, record_from_json(line));
+      if (!line.empty()) {
+        const PointRecord record = record_from_json(line);
+        check_line(line, record, strict);
+        put_record(records, record);
+      }
     } catch (const UsageError& e) {
-      if (end + 1 < text.size())  // damage in the middle is no torn write
+      if (end + 1 < text.size() || seal_holds(line))  // no torn write
         throw UsageError(concat(path, ":", number, ": damaged line ", number,
                                 " of points.jsonl; delete that line to measure the point again\n  ",
                                 e.what()));
@@ -139,9 +156,16 @@ void replace_file(const std::string& directory, const std::string& name, const s
   sync_folder(directory);
 }
 
+// A run that was killed before its run.json stood may have left half of it.
+bool is_empty_folder(const fs::path& path) {
+  return fs::is_directory(path) &&
+         std::ranges::all_of(fs::directory_iterator(path),
+                             [](const auto& e) { return e.path().filename() == "run.json.tmp"; });
+}
+
 std::string fresh_directory(const Result& head, const std::string& root) {
   if (const std::string& own = head.path; !own.empty()) {
-    if (fs::exists(own) && (!fs::is_directory(own) || !fs::is_empty(own)))
+    if (fs::exists(own) && !is_empty_folder(own))
       throw UsageError(concat("'", own,
                               "' is not empty\n  hint: results are never overwritten; name "
                               "another folder, or go on with --resume ",
@@ -277,6 +301,23 @@ ResultWriter::ResultWriter(Result result) : result_(std::move(result)) {
   lines_ = std::make_unique<DurableFile>(path, O_WRONLY | O_CREAT | O_APPEND);
 }
 
+void ResultWriter::lock(bool alone) {
+  if (!lines_->lock(alone))
+    throw UsageError(
+        concat("'", directory(),
+               "' is in use: another lnbench, or a rank that one left over, still works "
+               "on it\n  hint: wait for it, or end it (fuser ",
+               directory(), "/points.jsonl names it)"));
+}
+
+std::unique_ptr<DurableFile> join_run(const std::string& directory) {
+  const std::string path = (fs::path(directory) / "points.jsonl").string();
+  if (!fs::exists(path)) return nullptr;
+  auto lines = std::make_unique<DurableFile>(path, O_RDONLY);
+  lines->lock(/*alone=*/false);
+  return lines;
+}
+
 ResultWriter ResultWriter::create(Result head, const std::string& root) {
   try {
     head.path = fresh_directory(head, root);
@@ -286,11 +327,13 @@ ResultWriter ResultWriter::create(Result head, const std::string& root) {
   }
   head.run.started_utc = utc_rfc3339();
   replace_file(head.path, "run.json", manifest_to_json(head));
-  return ResultWriter(std::move(head));
+  ResultWriter writer(std::move(head));
+  writer.lock(/*alone=*/true);
+  return writer;
 }
 
 ResultWriter ResultWriter::resume(const std::string& directory, const Result& now,
-                                  bool allow_changed_machine) {
+                                  bool allow_changed_machine, bool alone) {
   if (!fs::exists(fs::path(directory) / "run.json"))
     throw UsageError(concat("'", directory,
                             "' holds no run.json, so there is nothing to resume\n  hint: "
@@ -298,12 +341,18 @@ ResultWriter ResultWriter::resume(const std::string& directory, const Result& no
   // run.json, not result.json: points.jsonl is the truth.
   Result then = read_manifest(directory);
   then.path = directory;
+  ResultWriter writer(then);
+  writer.lock(alone);
+  if (sha256_hex(dump_json(then.run.config, -1, true)) != then.run.config_sha256)
+    throw UsageError(concat("'", directory,
+                            "/run.json' is damaged: its config_sha256 is not that of ",
+                            "its config\n  hint: start a new run"));
   const std::string before = manifest_to_json(then);
   accept_changes(then, now, allow_changed_machine);
-  const int64_t good_bytes = read_point_lines(directory, then.points);
+  const int64_t good_bytes = read_point_lines(directory, then.points, /*strict=*/true);
   if (const std::string after = manifest_to_json(then); after != before)
     replace_file(directory, "run.json", after);
-  ResultWriter writer(std::move(then));
+  writer.result_ = std::move(then);
   writer.lines_->truncate(good_bytes);
   return writer;
 }
@@ -315,7 +364,7 @@ bool ResultWriter::finished(std::string_view id) const {
 
 const PointRecord& ResultWriter::append(PointRecord record) {
   validate_record(record);
-  lines_->write_all(record_to_json(record) + "\n");
+  lines_->write_all(sealed(record_to_json(record)) + "\n");
   return put_record(result_.points, std::move(record));
 }
 

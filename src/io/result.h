@@ -1,4 +1,4 @@
-// One run on disk: run.json first, then a line of points.jsonl per point as it ends; at the end
+// One run on disk: run.json first, then a sealed line of points.jsonl per point as it ends; at the end
 // timelines.jsonl, {"id": ..., "timeline": [...]} a line, and result.json, which holds the points
 // without their timelines.
 //
@@ -125,6 +125,10 @@ struct Result {
 Result read_result(const std::string& path);
 std::string result_to_json(const Result& result);  // one line a point, no timelines
 
+// Holds the folder of a run for a rank that does not write, until the file is closed: nobody else may
+// resume it meanwhile. Null where this machine does not see the folder.
+std::unique_ptr<DurableFile> join_run(const std::string& directory);
+
 class ResultWriter {
  public:
   // What a run knows before its first point; begun in `head.path`, which must be absent or empty, or
@@ -134,12 +138,16 @@ class ResultWriter {
   // UsageError when the config differs from the one the run was started with; and, unless
   // `allow_changed_machine`, when transport, world size, host or revision do: numbers of two
   // machines do not belong into one result. Changes that are let through stand in run.resumed.
+  // `alone`: refused while another process works on the folder; false: with the other ranks.
   static ResultWriter resume(const std::string& directory, const Result& now,
-                             bool allow_changed_machine = false);
+                             bool allow_changed_machine = false, bool alone = true);
 
   const std::string& directory() const { return result_.path; }
   // Recorded before, and not an `error` (those are worth another try).
   bool finished(std::string_view id) const;
+  // A writer begins alone, and shares with the other ranks of its run (join_run) before they join.
+  // Throws UsageError when someone else has the folder.
+  void lock(bool alone);
   // The last one per id, in the order of first appearance.
   const std::vector<PointRecord>& records() const { return result_.points; }
 

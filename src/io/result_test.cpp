@@ -1,11 +1,16 @@
 #include "io/result.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
+#include <fstream>
+#include <functional>
 
 #include "core/testing/test_support.h"
 #include "io/axes.h"
@@ -13,6 +18,7 @@
 #include "io/config.h"
 #include "io/expand.h"
 #include "io/field.h"
+#include "io/sha256.h"
 #include "json/json_reader.h"
 #include "json/json_tree.h"
 
@@ -208,13 +214,105 @@ TEST(ResultWriter, ResumesAfterATornLine) {
 
 TEST(ResultWriter, ResumeRefusesWhatIsNotItsOwn) {
   const TemporaryFolder folder;
-  auto writer = ResultWriter::create(head(), folder.path("results"));
+  const std::string directory = ResultWriter::create(head(), folder.path("results")).directory();
   Result now = head();
   now.run.config_sha256 = std::string(64, '0');
-  EXPECT_THAT(usage_error([&] { ResultWriter::resume(writer.directory(), now, true); }),
+  EXPECT_THAT(usage_error([&] { ResultWriter::resume(directory, now, true); }),
               HasSubstr("started with another config"));
   EXPECT_THAT(usage_error([&] { ResultWriter::resume(folder.path("none"), now); }),
               HasSubstr("holds no run.json"));
+}
+
+// What points.jsonl holds after `change` of the text of two records, the last one whole.
+std::string refusal_after(const std::function<void(std::string&)>& change) {
+  const TemporaryFolder folder;
+  std::string directory;
+  {
+    auto writer = ResultWriter::create(head(), folder.path("results"));
+    directory = writer.directory();
+    for (int i : {0, 1}) writer.append(ok_record(points()[size_t(i)], 0.25));
+  }
+  std::string text = read_file_text(directory + "/points.jsonl", "");
+  change(text);
+  std::ofstream(directory + "/points.jsonl") << text;
+  return usage_error([&] { ResultWriter::resume(directory, head()); });
+}
+
+TEST(ResultWriter, ResumeRefusesLinesThatWereChanged) {
+  EXPECT_EQ(refusal_after([](std::string&) {}), "");
+  EXPECT_EQ(refusal_after([](std::string& text) { text.pop_back(); }), "");  // torn: measured again
+  const auto edit = [](size_t at, std::string& text) { text.replace(at, 4, "0.20"); };
+  EXPECT_THAT(refusal_after([&](std::string& text) { edit(text.find("0.25"), text); }),
+              HasSubstr("damaged line 1 of points.jsonl"));
+  EXPECT_THAT(refusal_after([&](std::string& text) { edit(text.rfind("0.25"), text); }),
+              HasSubstr("damaged line 2 of points.jsonl"));
+  const auto reseal = [](std::string& text, const std::string& id) {
+    PointRecord r = ok_record(points()[0], 0.25);
+    r.id = id;
+    text = sealed(record_to_json(r)) + "\n" + text;
+  };
+  EXPECT_THAT(refusal_after([&](std::string& text) { reseal(text, points()[1].id); }),
+              HasSubstr("is not that of its params"));
+  EXPECT_THAT(refusal_after([](std::string& text) {
+                text = record_to_json(ok_record(points()[0], 0.25)) + "\n" + text;
+              }),
+              HasSubstr("changed after it was written, or an older build"));
+}
+
+TEST(ResultWriter, ResumeRefusesAChangedManifest) {
+  const TemporaryFolder folder;
+  const std::string directory = ResultWriter::create(head(), folder.path("results")).directory();
+  std::string text = read_file_text(directory + "/run.json", "");
+  const std::string wanted = "\"warmup\": ";
+  text.insert(text.find(wanted) + wanted.size(), "1");
+  std::ofstream(directory + "/run.json") << text;
+  EXPECT_THAT(usage_error([&] { ResultWriter::resume(directory, head()); }),
+              HasSubstr("run.json' is damaged"));
+}
+
+TEST(ResultWriter, AFolderHasOneRun) {
+  const TemporaryFolder folder;
+  std::string directory;
+  std::unique_ptr<DurableFile> left_over;
+  {
+    auto writer = ResultWriter::create(head(), folder.path("results"));
+    directory = writer.directory();
+    EXPECT_THAT(usage_error([&] { ResultWriter::resume(directory, head()); }), HasSubstr("in use"));
+    writer.lock(/*alone=*/false);
+    left_over = join_run(directory);
+    ResultWriter::resume(directory, head(), true, /*alone=*/false);  // a rank that broke
+    EXPECT_THAT(usage_error([&] { ResultWriter::resume(directory, head()); }), HasSubstr("in use"));
+  }
+  EXPECT_THAT(usage_error([&] { ResultWriter::resume(directory, head()); }),
+              HasSubstr("left over"));
+  left_over.reset();
+  EXPECT_EQ(usage_error([&] { ResultWriter::resume(directory, head()); }), "");
+}
+
+TEST(ResultWriter, FollowsNoLinks) {
+  const TemporaryFolder folder;
+  const std::string directory = ResultWriter::create(head(), folder.path("results")).directory();
+  const std::string target = folder.write("elsewhere", "");
+  std::filesystem::remove(directory + "/points.jsonl");
+  std::filesystem::create_symlink(target, directory + "/points.jsonl");
+  EXPECT_THROW(ResultWriter::resume(directory, head()), Error);
+}
+
+TEST(DurableFile, AFullDiskLeavesNoHalfLine) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("lines");
+  rlimit old{};
+  getrlimit(RLIMIT_FSIZE, &old);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  DurableFile file(path, O_WRONLY | O_CREAT | O_APPEND);
+  file.write_all("first\n");
+  rlimit small = old;
+  small.rlim_cur = 10;
+  setrlimit(RLIMIT_FSIZE, &small);
+  EXPECT_THROW(file.write_all("second\n"), Error);
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(read_file_text(path, ""), "first\n");
 }
 
 TEST(ResultWriter, ResumeRefusesAnotherMachineUnlessAllowed) {
@@ -313,13 +411,17 @@ TEST(ReadResult, RefusesForeignFilesAndDamage) {
   EXPECT_THAT(usage_error([&] { read_result(folder.path("none")); }), HasSubstr("cannot read"));
   EXPECT_THAT(usage_error([&] { read_result(folder.write("a.json", "{}")); }),
               HasSubstr("no result of lnbench"));
-  auto writer = ResultWriter::create(head(), folder.path("results"));
-  writer.append(ok_record(points()[0], 1));
-  std::ofstream(writer.directory() + "/points.jsonl", std::ios::app)
+  std::string directory;
+  {
+    auto writer = ResultWriter::create(head(), folder.path("results"));
+    directory = writer.directory();
+    writer.append(ok_record(points()[0], 1));
+  }
+  std::ofstream(directory + "/points.jsonl", std::ios::app)
       << "{ damaged }\n"
       << record_to_json(ok_record(points()[1], 1)) << "\n";
-  EXPECT_THAT(usage_error([&] { read_result(writer.directory()); }), HasSubstr("points.jsonl:2:"));
-  EXPECT_THAT(usage_error([&] { ResultWriter::resume(writer.directory(), head()); }),
+  EXPECT_THAT(usage_error([&] { read_result(directory); }), HasSubstr("points.jsonl:2:"));
+  EXPECT_THAT(usage_error([&] { ResultWriter::resume(directory, head()); }),
               HasSubstr("damaged line 2 of points.jsonl; delete that line to measure the point "
                         "again"));
 }

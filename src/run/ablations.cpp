@@ -77,6 +77,7 @@ class ModeRuns {
       if (mode == AblationMode::kCommunicationOnly || !executor().times_every_run()) run();
     seconds_ = take_rounds(int(modes_.size()), rounds, [&](int i) {
       const auto& [mode, run] = modes_[size_t(i)];
+      session_.progress();
       executor().time_ops(mode == AblationMode::kTimedOps);
       const double took = session_.time(run);
       if (mode == phases_mode_) {

@@ -37,6 +37,7 @@ class PointSession {
   Executor& executor() { return *executor_; }
   const MemoryLedger& ledger() const { return ledger_; }
   const RowWorker& worker() const { return *worker_; }
+  std::function<void()> progress = [] {};  // RunnerOptions::progress
 
   // Does the work that must not count in the first sample. Collective, as all that follows.
   virtual void warm_up(PointRecord&) {}

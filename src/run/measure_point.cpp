@@ -146,6 +146,7 @@ SampleSet take_samples(PointSession& session, const MeasureConfig& measure, RunC
   SampleHooks hooks = session.sample_hooks();
   bool first = true;
   hooks.prepare = [&, start = std::move(hooks.prepare)] {
+    session.progress();
     if (!std::exchange(first, false)) windows.take();
     checks.prepare_run();
     windows.take();
@@ -180,6 +181,7 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
   const PointParams& p = plan.point.params;
   const auto session = open_session(plan, options, record, comm);
   if (!session) return record;
+  session->progress = options.progress;
   record_work(record, plan);
   record.comm.collectives_used = plan.collectives_used;
   if (comm.rank() == 0) record_depth(record, p);

@@ -1,5 +1,7 @@
 // Measures one point on its ranks, checks it, and says both in a record: on the host or on GPUs.
 #pragma once
+#include <functional>
+
 #include "comm/communicator.h"
 #include "run/plan_point.h"
 
@@ -11,7 +13,8 @@ struct RunnerOptions {
   MeasureConfig measure;
   CheckConfig check;
   double peak_flops_per_thread = 0;  // measured FMA peak of a core, with all ranks' threads at work
-  std::string device_transport = "auto";  // of points on GPUs
+  std::string device_transport = "auto";   // of points on GPUs
+  std::function<void()> progress = [] {};  // called before each run of a program, on each rank
   bool ablations = true;  // also time compute alone, communication alone, and one after the other
 };
 

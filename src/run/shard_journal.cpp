@@ -12,26 +12,20 @@ namespace longnet {
 
 namespace {
 
-constexpr int kVersion = 2;  // the first had other names for the digests of heads
+// The first had other names for the digests of heads, the second a header without a seal.
+constexpr int kVersion = 3;
 
 std::string header(const std::string& point, const std::string& plan, double share) {
   JsonNode n = JsonNode::object();
-  return dump_json(
-             n.set("journal", kVersion).set("point", point).set("plan", plan).set("share", share)) +
+  return sealed(dump_json(n.set("journal", kVersion)
+                              .set("point", point)
+                              .set("plan", plan)
+                              .set("share", share))) +
          "\n";
 }
 
-constexpr std::string_view kSeal = ",\"sha256\":\"";
-
-// {"walk":0,...} becomes {"walk":0,...,"sha256":"first 16 digits, of what stands before"}.
-std::string sealed(const std::string& line) {
-  const std::string body = line.substr(0, line.size() - 1);
-  return concat(body, kSeal, sha256_hex(body).substr(0, 16), "\"}");
-}
-
 void check_seal(const std::string& line) {
-  const size_t at = line.rfind(kSeal);
-  if (at == std::string::npos || line != sealed(line.substr(0, at) + "}"))
+  if (!seal_holds(line).value_or(false))
     throw UsageError("the line was changed after it was written");
 }
 
@@ -41,9 +35,11 @@ double ShardJournal::share_of(const std::string& path, double otherwise) {
   std::ifstream old(path, std::ios::binary);
   std::string line;
   if (!old || !std::getline(old, line) || old.eof()) return otherwise;
-  const JsonNode first = parse_json(line, path);
-  const JsonNode* share = first.find("share");
-  return share == nullptr ? otherwise : first.real("share");
+  const double share = parse_json(line, path).real("share");
+  if (share > 0 && share <= 1 && seal_holds(line).value_or(false)) return share;
+  throw UsageError(concat("'", path,
+                          "', line 1: no header of this build\n  hint: remove the file: ",
+                          "its shards are walked again"));
 }
 
 ShardJournal::ShardJournal(const std::string& path, const std::string& point,

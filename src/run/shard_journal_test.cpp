@@ -8,6 +8,8 @@
 
 #include "core/check.h"
 #include "core/testing/test_support.h"
+#include "io/sha256.h"
+#include "json/json_reader.h"
 
 namespace longnet {
 namespace {
@@ -107,6 +109,22 @@ TEST(ShardJournal, RefusesALineThatWasChanged) {
     EXPECT_NE(std::string(e.what()).find("line 2"), std::string::npos) << e.what();
   }
   std::filesystem::remove(path);
+}
+
+TEST(ShardJournal, AShareIsAsItWasWritten) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("journal");
+  EXPECT_EQ(ShardJournal::share_of(path, 0.5), 0.5);
+  ShardJournal(path, "abc", "plan", 0.25);
+  EXPECT_EQ(ShardJournal::share_of(path, 0.5), 0.25);
+  std::string text = read_file_text(path, "");
+  text.replace(text.find("0.25"), 4, "0.20");
+  for (const std::string& header :
+       {text, sealed(R"({"journal":3,"share":-1e308})") + "\n", sealed(R"({"share":"x"})") + "\n",
+        std::string("{\"journal\":2,\"share\":0.25}\n")}) {
+    folder.write("journal", header);
+    EXPECT_THROW(ShardJournal::share_of(path, 0.5), UsageError) << header;
+  }
 }
 
 }  // namespace

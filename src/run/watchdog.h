@@ -1,9 +1,13 @@
 // Ends a run that makes no progress: others would wait for ever for a rank that never arrives.
+//
+//   Watchdog watchdog(rank);                  // first thing in main
+//   watchdog.expect("the start", 90);         // a step begins, and ends or makes progress within that
+//   watchdog.join(folder + "/ranks", size);   // from now on each rank sees how far the others are
+//   watchdog.progress();                      // the step goes on: its time begins anew
 #pragma once
-#include <chrono>
+#include <atomic>
 #include <condition_variable>
-#include <cstdlib>
-#include <iostream>
+#include <cstdint>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -12,48 +16,36 @@ namespace longnet {
 
 class Watchdog {
  public:
-  // What was watched and `verdict` are printed; the process then ends with exit code 3.
-  explicit Watchdog(int rank, std::string verdict = "")
-      : rank_(rank),
-        verdict_(std::move(verdict)),
-        thread_([this](const std::stop_token& stop) { watch(stop); }) {}
+  // What was watched, who is missing and `verdict` are printed; the process then ends with exit
+  // code 3.
+  explicit Watchdog(int rank, std::string verdict = "");
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
 
-  void expect(const std::string& what, double within_s) {
-    std::lock_guard lock(mutex_);
-    what_ = what;
-    deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                   std::chrono::duration<double>(within_s));
-    changed_.notify_all();
-  }
-  void rest() {
-    std::lock_guard lock(mutex_);
-    deadline_ = kNever;
-    changed_.notify_all();
-  }
+  void expect(const std::string& what, double within_s);
+  void progress() { begin_s_ = now_s(); }
+  void rest() { within_s_ = kForever; }
+  // Every rank writes into `file`, once a second, that it lives and how many steps it has begun.
+  void join(const std::string& file);
 
  private:
-  using Clock = std::chrono::steady_clock;
-  static constexpr Clock::time_point kNever{std::chrono::hours(1 << 20)};
-  void watch(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    while (!stop.stop_requested()) {
-      const auto deadline = deadline_;
-      const bool in_time =
-          changed_.wait_until(lock, stop, deadline, [&] { return deadline_ != deadline; });
-      if (!in_time && !stop.stop_requested()) {
-        std::cerr << "\nerror: rank " << rank_ << " waited too long in '" << what_ << "'"
-                  << verdict_ << ", exit 3\n";
-        std::_Exit(3);
-      }
-    }
-  }
+  static constexpr double kForever = 1e300;
+  struct Beat {
+    int64_t unix_ms = 0, steps = 0;
+  };
+  static double now_s();
+  void watch(const std::stop_token& stop);
+  Beat beat() const;
+  std::string missing() const;  // "; rank 1 gave no sign of life for 31 s"
 
-  int rank_;
+  int rank_, fd_ = -1;
   std::string verdict_;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;  // wakes up for a stop request too
+  std::atomic<double> begin_s_ = 0, within_s_ = kForever;
+  std::atomic<int64_t> steps_ = 0;
+  mutable std::mutex mutex_;             // of what_ and fd_
+  std::condition_variable_any stopped_;  // wakes up for a stop request
   std::string what_;
-  Clock::time_point deadline_ = kNever;
   std::jthread thread_;  // last: it uses all the others
 };
 

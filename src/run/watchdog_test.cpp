@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <fstream>
+
+#include "core/testing/test_support.h"
+
 namespace longnet {
 namespace {
 
@@ -14,6 +19,35 @@ TEST(WatchdogDeathTest, EndsWhatWaitsTooLong) {
         std::this_thread::sleep_for(std::chrono::seconds(60));
       },
       testing::ExitedWithCode(3), "rank 7 waited too long in 'a point'; late, exit 3");
+}
+
+void wait_beside_silent_ranks() {
+  const TemporaryFolder folder;
+  // When it was heard of in milliseconds, and its steps: rank 3 is ahead.
+  const int64_t beats[] = {0, 0, 1000, 1, int64_t{1} << 60, 0, int64_t{1} << 60, 9};
+  std::ofstream(folder.path("ranks"), std::ios::binary)
+      .write(reinterpret_cast<const char*>(beats), sizeof beats);
+  Watchdog watchdog(0);
+  watchdog.join(folder.path("ranks"));
+  watchdog.expect("a point", 1e-3);
+  std::this_thread::sleep_for(std::chrono::seconds(60));
+}
+
+TEST(WatchdogDeathTest, NamesTheRankThatIsMissing) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      wait_beside_silent_ranks(), testing::ExitedWithCode(3),
+      "in 'a point'; rank 1 gave no sign of life for [0-9]+ s; rank 2 has not come so far, exit 3");
+}
+
+TEST(Watchdog, ProgressAndLongLimitsKeepItQuiet) {
+  Watchdog watchdog(0);
+  watchdog.expect("years", 1e300);
+  watchdog.expect("a point", 0.3);
+  for (int i = 0; i < 30; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    watchdog.progress();
+  }
 }
 
 TEST(Watchdog, RestsWhenAllIsWell) {

@@ -1,6 +1,7 @@
 #include "run/world.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <sstream>
 
 #include "comm/cuda/device_transport.h"
@@ -30,6 +31,11 @@ std::string links_of(const DeviceInfo& device) {
 }  // namespace
 
 World::World(int thread_ranks) : thread_ranks_(thread_ranks), local_ranks_(thread_ranks) {
+  const char* const tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  if (!launched_world_size() && tasks != nullptr && std::atoi(tasks) > 1)
+    throw UsageError(
+        concat("srun started ", tasks,
+               " tasks that do not see each other\n  hint: srun --mpi=pmix, or mpirun"));
   if (!launched_world_size()) return;
   mpi_ = std::make_unique<MpiWorld>(nullptr, nullptr);
   const auto hosts = mpi()->all_texts(host_name());
@@ -88,6 +94,7 @@ MachineLimits machine_limits(const Config& config, double peak_flops_per_rank) {
 
 double measure_peak_per_rank(World& world, int threads) {
   // Other processes slow down single ranks: the highest rate is the machine's.
+  require_threads(threads * (world.is_one_process() ? world.size() : 1));
   return world.run([&](Communicator& comm) {
     comm.barrier();
     return comm.max_of(measure_fma_peak_flops(threads, 0.25));

@@ -4,7 +4,9 @@
 #include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <latch>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "core/check.h"
@@ -79,6 +81,14 @@ class ThreadState {
   std::shared_ptr<ThreadState> part;              // result of first_ranks in progress
   std::vector<std::weak_ptr<ThreadState>> parts;  // all results: they are aborted with this one
 };
+
+void abort_world(ThreadState& world, const std::string& reason) {
+  std::lock_guard lock(world.mutex);
+  if (world.abort_reason.empty()) world.abort_reason = reason;
+  for (const auto& part : world.parts)
+    if (const auto alive = part.lock()) abort_world(*alive, reason);
+  world.changed.notify_all();
+}
 
 class ThreadCommunicator final : public Communicator {
  public:
@@ -183,14 +193,6 @@ class ThreadCommunicator final : public Communicator {
   }
 
  private:
-  static void abort_world(ThreadState& world, const std::string& reason) {
-    std::lock_guard lock(world.mutex);
-    if (world.abort_reason.empty()) world.abort_reason = reason;
-    for (const auto& part : world.parts)
-      if (const auto alive = part.lock()) abort_world(*alive, reason);
-    world.changed.notify_all();
-  }
-
   // A message of a request.
   struct Message {
     Transfer what;
@@ -313,30 +315,56 @@ void run_on_threads(int ranks, const std::function<void(Communicator&)>& rank_ma
   std::mutex mutex;
   std::exception_ptr first;
   Rank failed = -1;
+  const auto fail = [&](Rank r, const char* what) {
+    {
+      std::lock_guard lock(mutex);
+      if (!first) first = std::current_exception(), failed = r;
+    }
+    abort_world(*world, what);
+  };
   {
     std::vector<std::jthread> threads;
-    for (Rank r = 0; r < ranks; ++r)
-      threads.emplace_back([&, r] {
-        ThreadCommunicator comm(world, r);
-        try {
-          rank_main(comm);
-        } catch (const std::exception& e) {
-          {
-            std::lock_guard lock(mutex);
-            if (!first) first = std::current_exception(), failed = r;
+    try {
+      while (int(threads.size()) < ranks)
+        threads.emplace_back([&, r = Rank(threads.size())] {
+          try {
+            ThreadCommunicator comm(world, r);
+            rank_main(comm);
+          } catch (const std::exception& e) {
+            fail(r, e.what());
           }
-          comm.abort(e.what());
-        }
-      });
+        });
+    } catch (const std::system_error& e) {  // the ranks that have started would wait for this one
+      fail(Rank(threads.size()), e.what());
+    }
   }
   if (!first) return;
   try {
     std::rethrow_exception(first);
   } catch (const UsageError&) {
     throw;
+  } catch (const std::system_error& e) {
+    throw Error(concat("rank ", failed, ": its thread could not start: ", e.what(),
+                       "; take fewer ranks, or raise the limits (ulimit -u, ulimit -v)"));
   } catch (const std::exception& e) {
     throw Error(concat("rank ", failed, ": ", e.what()));
   }
+}
+
+void require_threads(int count) {
+  std::latch all(1);
+  std::vector<std::jthread> threads;
+  std::string why;
+  try {
+    while (int(threads.size()) < count) threads.emplace_back([&all] { all.wait(); });
+  } catch (const std::system_error& e) {
+    why = e.what();
+  }
+  all.count_down();
+  if (!why.empty())
+    throw Error(
+        concat("only ", threads.size(), " of ", count, " threads could start: ", why,
+               "; take fewer threads or ranks, or raise the limits (ulimit -u, ulimit -v)"));
 }
 
 }  // namespace longnet

@@ -1,0 +1,89 @@
+#include "run/watchdog.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <utility>
+
+#include "core/check.h"
+
+namespace longnet {
+
+Watchdog::Watchdog(int rank, std::string verdict)
+    : rank_(rank),
+      verdict_(std::move(verdict)),
+      thread_([this](const std::stop_token& stop) { watch(stop); }) {}
+
+Watchdog::~Watchdog() {
+  thread_ = {};  // joined
+  if (fd_ >= 0) ::close(fd_);
+}
+
+double Watchdog::now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void Watchdog::expect(const std::string& what, double within_s) {
+  {
+    const std::lock_guard lock(mutex_);
+    what_ = what;
+  }
+  ++steps_;
+  within_s_ = kForever;
+  progress();
+  within_s_ = within_s;
+}
+
+void Watchdog::join(const std::string& file) {
+  const std::lock_guard lock(mutex_);
+  // A machine that does not see the folder watches alone.
+  fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+}
+
+Watchdog::Beat Watchdog::beat() const {
+  const auto unix = std::chrono::system_clock::now().time_since_epoch();
+  return {std::chrono::duration_cast<std::chrono::milliseconds>(unix).count(), steps_};
+}
+
+std::string Watchdog::missing() const {
+  constexpr int64_t kSilentMs = 5000;
+  std::string text;
+  const Beat mine = beat();
+  Beat other;
+  for (int r = 0;
+       fd_ >= 0 && ::pread(fd_, &other, sizeof other, off_t(sizeof other) * r) == sizeof other;
+       ++r) {
+    if (r == rank_ || other.unix_ms == 0) continue;
+    if (const int64_t silent = mine.unix_ms - other.unix_ms; silent > kSilentMs)
+      text += concat("; rank ", r, " gave no sign of life for ", silent / 1000, " s");
+    else if (other.steps < mine.steps)
+      text += concat("; rank ", r, " has not come so far");
+  }
+  return text;
+}
+
+// Looks once a second instead of being told of progress: a wake-up would disturb what is measured.
+void Watchdog::watch(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    const double left_s = begin_s_ + within_s_ - now_s();
+    stopped_.wait_for(lock, stop, std::chrono::duration<double>(std::clamp(left_s, 0.0, 1.0)),
+                      [] { return false; });
+    if (stop.stop_requested()) return;
+    const Beat mine = beat();
+    if (fd_ >= 0 && ::pwrite(fd_, &mine, sizeof mine, off_t(sizeof mine) * rank_) < 0) {
+      ::close(fd_);  // a full disk: the others see this rank as silent, which it is
+      fd_ = -1;
+    }
+    if (now_s() < begin_s_ + within_s_) continue;
+    std::cerr << concat("\nerror: rank ", rank_, " waited too long in '", what_, "'", missing(),
+                        verdict_, ", exit 3\n");
+    std::_Exit(3);
+  }
+}
+
+}  // namespace longnet
