@@ -192,7 +192,9 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
   if (refused([&] { session->bind(schedule); }, plan, record, comm)) return record;
   const auto fill = [&] { session->executor().fill_inputs(); };
   if (!refused(fill, plan, record, comm)) {
+    session->progress();
     session->warm_up(record);
+    session->progress();
     session->reset_counters();
     RunChecks checks(*session, options.check, comm);
     PeakWindows windows(*session, plan.estimated_s);
