@@ -35,6 +35,10 @@ install_packages() {
 
 # configure_preset PRESET: configures build/PRESET.
 configure_preset() {
+  local cache=build/$1/CMakeCache.txt
+  if [ -f "$cache" ] && ! grep -qx "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$cache"; then
+    fail "build/$1 was configured where this checkout stood before: rm -r '$root/build/$1'"
+  fi
   cmake --preset "$1" -DPython3_EXECUTABLE="$root/.venv/bin/python" >"$root/build/$1-configure.log" 2>&1 ||
     { cat "$root/build/$1-configure.log"; fail "cmake --preset $1 failed"; }
 }

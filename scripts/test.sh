@@ -6,6 +6,9 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 parts=("$@")
 [ $# -eq 0 ] && parts=(lint release asan tsan)
+for part in "${parts[@]}"; do
+  [[ $part =~ ^(lint|release|asan|tsan)$ ]] || fail "unknown part '$part': use lint, release, asan or tsan"
+done
 
 install_packages "${build_packages[@]}" "${test_packages[@]}"
 say "preparing the Python environment"
@@ -29,7 +32,6 @@ for part in "${parts[@]}"; do
     take_time lint
     continue
   fi
-  [ -n "${targets[$part]:-}" ] || fail "unknown part '$part': use lint, release, asan or tsan"
   # shellcheck disable=SC2086  # a list of targets
   build_preset "$part" ${targets[$part]} || { failed+=("$part (build)"); continue; }
   take_time "$part: build"

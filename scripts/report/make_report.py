@@ -106,6 +106,16 @@ def main(argv: list[str] | None = None) -> int:
     except (ResultError, OSError) as error:
         print(f"make_report.py: {error}", file=sys.stderr)
         return EXIT_USAGE
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
+        if os.environ.get("LONGNET_TRACEBACK"):
+            raise
+        print(
+            f"make_report.py: a value of the results is not what it should be ({type(error).__name__}: {error})\n"
+            f"  hint: scripts/validate_json.py {' '.join(map(str, arguments.results))} names it; "
+            "LONGNET_TRACEBACK=1 shows where it broke the report",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
     absent = sum(1 for f in figures if f.absent)
     print(
         f"{output}: {len(ctx.points)} points, {len(figures) - absent} figures ({absent} without data); {len(pictures)} pictures in {plots}"

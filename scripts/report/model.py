@@ -22,7 +22,10 @@ class ResultError(Exception):
 
 
 def parse_json(text: str) -> Any:
-    return json.loads(text, parse_constant=lambda _: None)  # NaN and Infinity are null
+    try:
+        return json.loads(text, parse_constant=lambda _: None)  # NaN and Infinity are null
+    except RecursionError:
+        raise json.JSONDecodeError("nested too deeply", text, 0) from None
 
 
 @dataclass(frozen=True)
@@ -296,7 +299,7 @@ def load_run(directory: Path, index: int) -> Run:
         try:
             parsed = parse_json(manifest.read_text(encoding="utf-8"))
             record = parsed if isinstance(parsed, dict) else {}
-        except json.JSONDecodeError:
+        except ValueError:  # no JSON, or no UTF-8
             notes.append("run.json is torn; the header is incomplete.")
     if "run" not in record:  # a manifest may hold the fields of `run` directly
         record = {**record, "run": {k: v for k, v in record.items() if k not in ("build", "environment", "ranks")}}

@@ -54,6 +54,22 @@ class Layouts(unittest.TestCase):
             load_run(self.folder, 0)
         self.assertEqual(make_report.main([str(self.folder)]), 2)
 
+    def test_damaged_results_are_errors_and_no_tracebacks(self) -> None:
+        good = json.dumps(result(full_sweep()))
+        damaged = {
+            "deep": "[" * 100_000 + "]" * 100_000,
+            "latin": good.encode().replace(b"synthetic", b"synth\xe9tic", 1),
+            "types": good.replace('"run": {', '"run": [], "old": {', 1),
+            "points": good.replace('"timing": {', '"timing": 3, "old": {'),
+        }
+        for name, text in damaged.items():
+            folder = self.folder / name
+            folder.mkdir()
+            (folder / "result.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+            self.assertIn(make_report.main([str(folder)]), (0, 2), name)
+        (self.folder / "deep" / "result.json").rename(self.folder / "deep" / "run.json")
+        self.assertIn(make_report.main([str(self.folder / "deep")]), (0, 2))
+
 
 class ModeAndPattern(unittest.TestCase):
     def params(self, **given: object) -> dict[str, object]:
