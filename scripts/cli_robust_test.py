@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Unkind surroundings: closed streams, full disks, few threads, two at once, devices in the place of files. Run by ctest."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import unittest
+
+from cli_case import LNBENCH, ROOT, SMALL, Case, lnbench
+
+CLUSTER = str(ROOT / "configs/clusters/h100-ndr400.json")
+
+
+def in_shell(script, *args, timeout=60):
+    """The program and `args` as "$@" of a shell."""
+    return subprocess.run(["bash", "-c", script, "bash", LNBENCH, *args], capture_output=True, text=True, timeout=timeout,
+                          env=dict(os.environ, OMP_NUM_THREADS="1"))
+
+
+class Robust(Case):
+    def test_closed_streams_leave_the_journal_alone(self):
+        for closed in (">&-", "2>&-", ">&- 2>&- <&-"):
+            folder = self.path / closed.replace(">", "o").replace("<", "i").replace("&", "")
+            done = in_shell(f'"$@" {closed}', "simulate", self.config, "--set", "model.dtype=bf16", "--cluster", CLUSTER, "-o", folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            lines = (folder / "points.jsonl").read_text().splitlines()
+            self.assertEqual(len({json.loads(line)["id"] for line in lines}), len(lines))
+            self.assertEqual(len(lines), len(self.result(folder)["points"]))
+
+    def test_a_full_disk_is_said(self):
+        done = in_shell('"$@" >/dev/full', "plan", self.config)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("standard output could not be written", done.stderr)
+
+    def test_what_is_too_deep_is_refused(self):
+        deep = self.write("deep.json", "[" * 100_000 + "]" * 100_000)
+        for args in (("plan", deep), ("recommend", "--cluster", deep, "--seq-len", "1M", "--ranks", "8"), ("compare", deep, deep),
+                     ("validate", "--real", deep)):
+            self.assertIn("nested deeper", self.expect(2, *args).stderr)
+        self.assertLess(len(self.expect(2, "plan", self.config, "--set", "sweep.ranks=" + "[" * 60_000).stderr), 1000)
+
+    def test_devices_and_pipes_are_no_files(self):
+        fifo = str(self.path / "fifo")
+        os.mkfifo(fifo)
+        for name in (fifo, "/dev/zero"):
+            self.assertIn("no regular file", self.expect(2, "plan", name).stderr)
+        self.expect(2, "compare", "x" * 5000, "y")
+
+    def test_threads_that_cannot_start_are_errors(self):
+        started = time.monotonic()
+        done = in_shell('ulimit -v 400000; "$@"', "run", self.config, "--ranks", "64", "--set", "sweep.ranks=64", "-o", self.path / "a")
+        self.assertIn(done.returncode, (1, 3), done.stderr)
+        self.assertIn("could", done.stderr)
+        self.assertLess(time.monotonic() - started, 30)
+        done = in_shell('ulimit -v 1500000; "$@"', "run", self.config, "--ranks", "1", "--set", "run.threads=4000", "--set",
+                        "sweep.ranks=1", "--filter", "algorithm==local && seq_len==256", "-o", self.path / "b")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("threads could start", self.result(self.path / "b")["points"][0]["reason"])
+
+    def test_tasks_that_do_not_see_each_other(self):
+        done = lnbench("run", self.config, "-o", str(self.path / "x"), SLURM_STEP_NUM_TASKS="4")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("srun started 4 tasks that do not see each other", done.stderr)
+
+    def start_long(self, folder):
+        config = self.write("long.json", dict(SMALL, measure={"warmup": 0, "min_samples": 100000, "max_samples": 100000}))
+        process = subprocess.Popen([LNBENCH, "run", config, "-o", str(folder), "--ranks", "2"], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        self.addCleanup(process.kill)
+        for _ in range(600):
+            if (folder / "points.jsonl").exists():
+                break
+            time.sleep(0.1)
+        return process, config
+
+    def test_a_folder_has_one_run(self):
+        process, config = self.start_long(self.path / "out")
+        done = self.expect(2, "run", config, "--ranks", "2", "--resume", str(self.path / "out"))
+        self.assertIn("is in use", done.stderr)
+        process.kill()
+        process.wait()
+
+    def test_a_second_sigterm_means_now(self):
+        process, _ = self.start_long(self.path / "out")
+        process.send_signal(signal.SIGTERM)
+        time.sleep(1.5)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=10), -signal.SIGTERM)
+
+    def test_an_edited_median_is_refused(self):
+        folder = self.path / "out"
+        self.expect(0, "run", self.config, "-o", str(folder), "--ranks", "2")
+        points = folder / "points.jsonl"
+        text = points.read_text()
+        points.write_text(text.replace('"median_s":', '"median_s":1', 1))
+        error = self.expect(2, "run", self.config, "--ranks", "2", "--resume", str(folder)).stderr
+        self.assertIn("damaged line", error)
+        for damaged in ("", "{", "[]", '{"schema_version": 1, "run": 3}'):
+            pathlib.Path(folder, "run.json").write_text(damaged)
+            self.assertIn("run.json", self.expect(2, "run", self.config, "--ranks", "2", "--resume", str(folder)).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
