@@ -15,7 +15,7 @@ failures=0
 cat >"$work/points.json" <<'JSON'
 {"schema_version": 1, "model": {"heads": 2, "head_dim": 16}, "dilated": {"segments": [64, "sequence"]},
  "sweep": {"algorithm": ["dilated", "ring", "all_gather"], "seq_len": [64, 96, 128, 192], "ranks": [1, 2]}, "run": {"kernel": "reference"},
- "measure": {"warmup": 1, "min_samples": 3, "max_samples": 3, "point_timeout_s": 5}}
+ "measure": {"warmup": 1, "min_samples": 3, "max_samples": 3, "point_timeout_s": 5, "disturbed_budget": 0}}
 JSON
 cat >"$work/walk.json" <<'JSON'
 {"schema_version": 1, "model": {"heads": 2, "head_dim": 16}, "dilated": {"segments": [64, "sequence"]}, "run": {"mode": "virtual"},
