@@ -16,6 +16,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LNBENCH = os.environ["LNBENCH"]
 MPIRUN = os.environ.get("MPIRUN", "")
 CANARY = "c4n4ry-value-of-a-secret"
+SECRETS = ("LONGNET_TEST_TOKEN", "NCCL_COOKIE", "NCCL_PROXY_AUTH", "OMPI_MCA_btl_pwd")  # and, where no launcher sets it:
+LAUNCHERS_ADDRESS = "OMPI_MCA_orte_hnp_uri"
 SMALL = {
     "schema_version": 1,
     "name": "small",
@@ -27,8 +29,8 @@ SMALL = {
 
 
 def lnbench(*args, ranks=0, **variables):
-    env = dict(os.environ, LONGNET_TEST_TOKEN=CANARY, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-               OMP_NUM_THREADS="1", **variables)
+    secrets = dict.fromkeys(SECRETS if ranks else (*SECRETS, LAUNCHERS_ADDRESS), CANARY)
+    env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_NUM_THREADS="1", **secrets, **variables)
     launcher = [MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", str(ranks)] if ranks else []
     done = subprocess.run([*launcher, LNBENCH, *args], capture_output=True, text=True, env=env, timeout=300, cwd=ROOT)
     assert CANARY not in done.stdout + done.stderr, "a secret was printed"
@@ -65,6 +67,12 @@ class Case(unittest.TestCase):
 
     def result(self, folder):
         return json.loads((pathlib.Path(folder) / "result.json").read_text())
+
+    def assert_no_secret(self, folder):
+        for file in folder.iterdir():
+            text = file.read_text()
+            for secret in (CANARY, LAUNCHERS_ADDRESS, *SECRETS):
+                self.assertNotIn(secret, text, file)
 
     def assert_valid(self, *paths):
         done = subprocess.run([sys.executable, str(ROOT / "scripts/validate_json.py"), *paths], capture_output=True, text=True)

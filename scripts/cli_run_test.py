@@ -7,7 +7,7 @@ import re
 import subprocess
 import unittest
 
-from cli_case import CANARY, LNBENCH, MPIRUN, SMALL, Case, lnbench
+from cli_case import LNBENCH, MPIRUN, SMALL, Case, lnbench
 
 
 class Run(Case):
@@ -38,8 +38,7 @@ class Run(Case):
         self.assertEqual(len(rows), 12)
         self.assertNotIn("\x1b", done.stdout + done.stderr)
         self.assert_valid(folder)
-        for file in pathlib.Path(folder).iterdir():
-            self.assertNotIn(CANARY, file.read_text())
+        self.assert_no_secret(pathlib.Path(folder))
         # The same points from disk, again and again: nothing is left to do.
         before = (pathlib.Path(folder) / "points.jsonl").read_text()
         self.expect(0, "run", self.config, "--ranks", "2", "--resume", folder)
@@ -152,7 +151,7 @@ class Run(Case):
         file = self.path / "env.json"
         out = self.expect(0, "env", "--json", str(file)).stdout
         self.assertIn("fma peak", out)
-        self.assertNotIn(CANARY, file.read_text())
+        self.assert_no_secret(self.path)
         self.assertIn("cpu", json.loads(file.read_text()))
 
 
@@ -172,6 +171,7 @@ class Mpi(Case):
                 sent = {k: comm.get(f"{k}_{what}_per_rank", 0) for k in ("modelled", "counted")}
                 self.assertEqual(sent, {"modelled": 0, "counted": 0} | {moved: comm[f"predicted_{what}_per_rank"]})
                 self.assertEqual(comm[f"closed_form_{what}_per_rank"], comm[f"predicted_{what}_per_rank"])
+        self.assert_no_secret(self.path / "mpi")
         self.assertEqual(done.stdout.count("# result:"), 1)
         self.assertIn("mpirun -np 3", result["run"]["argv"] if isinstance(result["run"].get("argv"), str)
                       else json.dumps(result["run"]))

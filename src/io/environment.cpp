@@ -120,7 +120,41 @@ void capture_system(Environment& env) {
   for (int i = 0; i < loads; ++i) env.load_average.push_back(load[size_t(i)]);
 }
 
-char upper(char c) { return c >= 'a' && c <= 'z' ? char(c - 'a' + 'A') : c; }
+// Settings that change a time, sorted. Whole names: a prefix lets addresses and keys of the job
+// through (OMPI_MCA_orte_hnp_uri, NCCL_COOKIE).
+// clang-format off
+constexpr std::string_view kVariables[] = {
+    "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES",
+    "GOMP_CPU_AFFINITY", "GOMP_SPINCOUNT", "GOMP_STACKSIZE",
+    "NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_COLLNET_ENABLE", "NCCL_CROSS_NIC", "NCCL_CUMEM_ENABLE",
+    "NCCL_DEBUG", "NCCL_DMABUF_ENABLE", "NCCL_GDRCOPY_ENABLE", "NCCL_GRAPH_REGISTER",
+    "NCCL_IB_ADAPTIVE_ROUTING", "NCCL_IB_AR_THRESHOLD", "NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX",
+    "NCCL_IB_HCA", "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_IB_QPS_PER_CONNECTION",
+    "NCCL_IB_RETRY_CNT", "NCCL_IB_SL", "NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_IB_TC",
+    "NCCL_IB_TIMEOUT", "NCCL_IGNORE_CPU_AFFINITY", "NCCL_LAUNCH_MODE", "NCCL_LOCAL_REGISTER",
+    "NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MIN_NCHANNELS",
+    "NCCL_MNNVL_ENABLE", "NCCL_NCHANNELS_PER_NET_PEER", "NCCL_NET", "NCCL_NET_GDR_C2C",
+    "NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_NET_PLUGIN", "NCCL_NET_SHARED_BUFFERS",
+    "NCCL_NSOCKS_PERTHREAD", "NCCL_NTHREADS", "NCCL_NVLS_ENABLE", "NCCL_P2P_DIRECT_DISABLE",
+    "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_P2P_PXN_LEVEL",
+    "NCCL_PROTO", "NCCL_PXN_DISABLE", "NCCL_RUNTIME_CONNECT", "NCCL_SHM_DISABLE",
+    "NCCL_SOCKET_FAMILY", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_NTHREADS",
+    "OMPI_MCA_btl", "OMPI_MCA_btl_tcp_eager_limit", "OMPI_MCA_btl_tcp_links",
+    "OMPI_MCA_btl_vader_eager_limit", "OMPI_MCA_btl_vader_single_copy_mechanism", "OMPI_MCA_coll",
+    "OMPI_MCA_coll_hcoll_enable", "OMPI_MCA_coll_tuned_allgather_algorithm",
+    "OMPI_MCA_coll_tuned_alltoall_algorithm", "OMPI_MCA_coll_tuned_use_dynamic_rules",
+    "OMPI_MCA_hwloc_base_binding_policy", "OMPI_MCA_mpi_leave_pinned",
+    "OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_mtl", "OMPI_MCA_osc", "OMPI_MCA_pml",
+    "OMPI_MCA_rmaps_base_mapping_policy", "OMPI_MCA_rmaps_base_oversubscribe",
+    "OMPI_MCA_rmaps_base_ranking_policy",
+    "OMP_DISPLAY_ENV", "OMP_DYNAMIC", "OMP_MAX_ACTIVE_LEVELS", "OMP_NUM_THREADS", "OMP_PLACES",
+    "OMP_PROC_BIND", "OMP_SCHEDULE", "OMP_STACKSIZE", "OMP_THREAD_LIMIT", "OMP_WAIT_POLICY",
+    "PBS_NUM_NODES", "PBS_NUM_PPN",
+    "SLURM_CPUS_PER_TASK", "SLURM_GPUS_PER_NODE", "SLURM_JOB_ID", "SLURM_JOB_PARTITION",
+    "SLURM_NNODES", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "UCX_NET_DEVICES", "UCX_TLS"};
+// clang-format on
+static_assert(std::ranges::is_sorted(kVariables));
 
 // Under a launcher each rank is bound to its own cores, and the machine is what its ranks share.
 bool is_bound(const Environment& env) { return !env.mpi_version.empty(); }
@@ -140,15 +174,14 @@ BuildInfo build_info() {
 }
 
 bool environment_variable_allowed(std::string_view name) {
-  for (const std::string_view secret : {"TOKEN", "SECRET", "KEY", "PASS", "CREDENTIAL"})
-    if (!std::ranges::search(name, secret, {}, upper).empty()) return false;
-  for (const char* prefix : {"OMP_", "GOMP_", "OMPI_MCA_", "NCCL_"})
-    if (name.starts_with(prefix)) return true;
-  for (const char* exact : {"SLURM_JOB_ID", "SLURM_NNODES", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE",
-                            "SLURM_CPUS_PER_TASK", "SLURM_JOB_PARTITION", "PBS_JOBID",
-                            "PBS_NUM_NODES", "CUDA_VISIBLE_DEVICES"})
-    if (name == exact) return true;
-  return false;
+  return std::ranges::binary_search(kVariables, name);
+}
+
+std::string recorded_value(std::string_view value) {
+  const bool ip = std::ranges::count(value, '.') >= 3;
+  for (const std::string_view part : {"/", "@", "::"})
+    if (ip || value.find(part) != std::string_view::npos) return "(not recorded)";
+  return std::string(value);
 }
 
 Environment capture_environment(Environment env) {
@@ -159,7 +192,7 @@ Environment capture_environment(Environment env) {
     const std::string_view text(*entry);
     const size_t equals = text.find('=');
     if (equals != std::string_view::npos && environment_variable_allowed(text.substr(0, equals)))
-      env.variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+      env.variables.emplace(text.substr(0, equals), recorded_value(text.substr(equals + 1)));
   }
   return env;
 }

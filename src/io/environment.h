@@ -71,9 +71,11 @@ struct Environment {
 // Fills in all but the first four members.
 Environment capture_environment(Environment known = {});
 
-// OMP_*, OMPI_MCA_*, GOMP_*, NCCL_*, a few SLURM_* and PBS_* and CUDA_VISIBLE_DEVICES; never a name
-// that holds TOKEN, SECRET, KEY or PASS.
+// Whole names of settings of OpenMP, Open MPI, NCCL, CUDA and of a job's size; everything else,
+// also what a launcher tells its processes, stays private.
 bool environment_variable_allowed(std::string_view name);
+// The value, or "(not recorded)" for a path, an address of a host or of a user.
+std::string recorded_value(std::string_view value);
 
 // "load average 3 on 2 usable ...", or by the share measured, where it was; "" for a quiet machine.
 std::string why_busy(const Environment& env);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 
 #include "io/field.h"
 
@@ -12,6 +13,7 @@ namespace {
 
 using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 
 template <class T>
 T parsed(std::string_view text) {
@@ -49,9 +51,41 @@ TEST(Environment, OnlyListedVariables) {
   for (const char* name : {"OMP_NUM_THREADS", "OMPI_MCA_btl", "SLURM_JOB_ID", "SLURM_NNODES",
                            "CUDA_VISIBLE_DEVICES", "NCCL_P2P_DISABLE"})
     EXPECT_TRUE(environment_variable_allowed(name)) << name;
-  for (const char* name : {"PATH", "HOME", "OMPI_MCA_auth_token", "OMP_SECRET", "OMPI_MCA_KEYfile",
-                           "OMP_Passphrase", "SLURM_JWT", "USER", "XOMP_NUM_THREADS", ""})
+  for (const char* name : {"PATH", "HOME", "USER", "SLURM_JWT", "XOMP_NUM_THREADS", "OMP_", "",
+                           "NCCL_COMM_ID", "OMPI_MCA_btl_tcp_if_include", "PBS_JOBID"})
     EXPECT_FALSE(environment_variable_allowed(name)) << name;
+}
+
+TEST(Environment, KeepsNoAddressKeyOrSessionFolder) {
+  const std::string canary = "c4n4ry";
+  const std::vector<const char*> names{
+      "OMPI_MCA_orte_hnp_uri",   "OMPI_MCA_orte_precondition_transports",
+      "OMPI_MCA_orte_ess_jobid", "OMPI_MCA_orte_top_session_dir",
+      "OMPI_MCA_btl_pwd",        "NCCL_COOKIE",
+      "NCCL_PROXY_AUTH",         "NCCL_COMM_ID",
+      "OMP_TOOL_LIBRARIES"};
+  for (const char* name : names) setenv(name, canary.c_str(), 1);
+  setenv("NCCL_IB_HCA", "mlx5_0", 1);
+  setenv("NCCL_SOCKET_IFNAME", "tcp://10.1.2.3:99", 1);
+  const std::string text = dump_json(to_json(capture_environment()));
+  for (const char* name : names) {
+    EXPECT_THAT(text, Not(HasSubstr(name)));
+    unsetenv(name);
+  }
+  EXPECT_THAT(text, Not(HasSubstr(canary)));
+  EXPECT_THAT(text, Not(HasSubstr("10.1.2.3")));
+  EXPECT_THAT(text, HasSubstr("mlx5_0"));
+  unsetenv("NCCL_IB_HCA");
+  unsetenv("NCCL_SOCKET_IFNAME");
+}
+
+TEST(Environment, RecordsNoValueThatNamesAPlace) {
+  for (const char* value :
+       {"", "4", "{0:4},{4:4}", "0-3 8-11", "^mlx5_1", "tcp,self", "2.5", "1.2.3"})
+    EXPECT_EQ(recorded_value(value), value);
+  for (const char* value : {"192.168.0.1", "a=10.0.0.0/24", "/tmp/ompi.node.0", "user@host",
+                            "fe80::1", "tcp://node:4000"})
+    EXPECT_EQ(recorded_value(value), "(not recorded)") << value;
 }
 
 TEST(BuildInfo, IsFilledIn) {
