@@ -208,7 +208,7 @@ Config parse_config(std::string_view text, const std::string& path, const LoadOp
     problems.add(root, "schema_version", "is missing", "add \"schema_version\": 1");
   r("name", c.name);
   r("description", c.description);
-  r.take("extends");
+  for (const char* key : {"extends", "$schema"}) r.take(key);  // the latter is for editors
   section("model");
   section("dilated", &c.dilated);
   section("sparse", &c.sparse);

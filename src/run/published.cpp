@@ -69,7 +69,7 @@ void read_file(const fs::path& file, std::vector<PublishedCase>& out) {
   const JsonNode root = parse_json(read_file_text(file.string(), ""), file.string());
   Problems problems;
   JsonReader r(&root, "", problems);
-  for (const char* text : {"schema_version", "url", "title", "verified"}) r.take(text);
+  for (const char* text : {"$schema", "schema_version", "url", "title", "verified"}) r.take(text);
   PublishedCase like;
   r.text("source", like.source);
   like.how = read_cluster(r, file);

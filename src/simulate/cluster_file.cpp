@@ -318,6 +318,7 @@ ClusterSpec parse_cluster(std::string_view text, const std::string& path) {
   ClusterSpec c;
   FileObject f(&root, "", problems, /*writing=*/false);
   double version = 0;
+  f.take("$schema");  // for editors
   f.real("schema_version", version, {.min = 1, .max = 1});
   f.require({"schema_version"}, "add \"schema_version\": 1");
   f.text("name", c.name);
