@@ -2,6 +2,7 @@
 
 With MPIRUN=path what is asked for on ranks runs there.
 """
+import csv
 import json
 import os
 import pathlib
@@ -53,6 +54,10 @@ class Case(unittest.TestCase):
         done = lnbench(*args, **more)
         self.assertEqual(done.returncode, code, f"{args}\n{done.stdout}\n{done.stderr}")
         return done
+
+    def rows(self, *args, code=0, **more):
+        """The table that a command prints, a dictionary a row."""
+        return list(csv.DictReader(self.expect(code, *args, "--format", "csv", **more).stdout.splitlines()))
 
     def stopped_after_a_point(self, process, folder):
         """Sends SIGUSR1 once a point is on the disk; the run must end as stopped early. Returns points.jsonl."""

@@ -119,10 +119,9 @@ class Gpu(Case):
     def test_a_batch_as_large_as_the_device(self):
         tokens = {}
         for gigabytes in (42, 85, 150, 170, 100000):
-            out = self.expect(0, "plan", "configs/figure5-gpu.json", "--set", "sweep.seq_len=8K", "--set", "sweep.ranks=1",
-                              LONGNET_EMULATED_GPU_BYTES=str(gigabytes * 10**9)).stdout
-            rows = [line.split() for line in out.splitlines() if " dilated " in line]
-            tokens[gigabytes] = int(rows[0][5]) * 8192
+            rows = self.rows("plan", "configs/figure5-gpu.json", "--set", "sweep.seq_len=8K", "--set", "sweep.ranks=1",
+                             LONGNET_EMULATED_GPU_BYTES=str(gigabytes * 10**9))
+            tokens[gigabytes] = next(int(row["batch"]) for row in rows if row["algorithm"] == "dilated") * 8192
         self.assertEqual(tokens, {42: 4 << 20, 85: 8 << 20, 150: 8 << 20, 170: 16 << 20, 100000: 1 << 30})
         result, _ = self.run_config("figure5-gpu", *MODEL, "--set", "sweep.algorithm=dilated", "--set", "sweep.seq_len=512,1K",
                                     LONGNET_EMULATED_GPU_BYTES="12000000")

@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 """Real runs by the command line, on threads and on MPI ranks: results, stops, resumes, errors. Run by ctest."""
+import csv
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import re
+import select
+import struct
 import subprocess
+import termios
 import unittest
 
-from cli_case import LNBENCH, MPIRUN, SMALL, Case, lnbench
+from cli_case import LNBENCH, MPIRUN, ROOT, SMALL, Case, lnbench
 
 
 class Run(Case):
@@ -34,8 +40,8 @@ class Run(Case):
             self.assertLessEqual(p["memory"]["closed_form_bytes"], p["memory"]["predicted_peak_bytes"])
             self.assertEqual(len(p["timing"]["samples_s"]), 3)
         self.assertEqual({p["reason"] is None for p in ok}, {True})
-        rows = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
-        self.assertEqual(len(rows), 12)
+        self.assertEqual(sum(not line.startswith("#") for line in done.stdout.splitlines()), 12)
+        self.assertLessEqual(max(map(len, done.stdout.splitlines()[:-1])), 100)  # the last one is a path
         self.assertNotIn("\x1b", done.stdout + done.stderr)
         self.assert_valid(folder)
         self.assert_no_secret(pathlib.Path(folder))
@@ -124,6 +130,59 @@ class Run(Case):
         self.assertIn("are allowed", skipped[0]["reason"])
         self.assert_valid(folder)
 
+    def test_progress_and_rows_have_lines_of_their_own(self):
+        # Both on one terminal of 90 columns, which progress must not fill.
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 90, 0, 0))
+        for command in (["run", self.config, "--ranks", "2", "-o", str(self.path / "pty")],
+                        ["simulate", self.config, "--cluster", "h100", "--set", "model.dtype=bf16", "-o", str(self.path / "sim")],
+                        ["plan", self.config], ["depth", self.config],
+                        ["recommend", "--cluster", "h100", "--seq-len", "64K", "--ranks", "8"]):
+            process = subprocess.Popen([LNBENCH, *command], stdout=slave, stderr=slave, cwd=ROOT)
+            text = b""
+            while process.poll() is None or select.select([master], [], [], 0)[0]:
+                if select.select([master], [], [], 0.1)[0]:
+                    text += os.read(master, 65536)
+            self.assertEqual(process.returncode, 0, text.decode())
+            shown = re.sub("\x1b\\[[0-9]*m", "", text.decode())
+            self.assertGreater(shown.count("\r\x1b[K[") + shown.count("\r\x1b[K#"), 0, "no progress was shown")
+            for line in shown.split("\n"):
+                for part in line.rstrip("\r").split("\r\x1b[K"):  # each is taken away before the next
+                    if part.startswith("["):
+                        self.assertIsNone(re.search("[0-9a-f]{8} ", part), f"{command[0]}: {part!r}")
+                        self.assertTrue(len(part) < 90 or part == line.rstrip("\r").split("\r\x1b[K")[-1], part)
+                    else:
+                        self.assertNotRegex(part, r"\[[0-9]+/[0-9]+\]", command[0])
+        os.close(master)
+        os.close(slave)
+
+    def test_what_a_sweep_needs_and_this_machine_lacks_is_one_error(self):
+        if "none: " in self.expect(0, "env").stdout:
+            error = self.expect(2, "run", "h100-8", "--ranks", "8", "-o", str(self.path / "x")).stderr
+            self.assertIn("need GPUs", error)
+            self.assertLess(error.count("\n"), 4)
+        error = self.expect(2, "run", "quick-cluster", "--ranks", "2", "-o", str(self.path / "x")).stderr
+        self.assertIn("lnbench simulate", error)
+        self.assertFalse((self.path / "x").exists())
+        config = self.write("both.json", dict(SMALL, cluster={"file": "configs/clusters/h100-ndr400.json"}))
+        self.assertIn("names the cluster", self.expect(0, "check", config, "--ranks", "2").stderr)
+
+    def test_export(self):
+        folder, _ = self.run_small()
+        points = self.result(folder)["points"]
+        rows = list(csv.DictReader(self.expect(0, "export", folder).stdout.splitlines()))
+        self.assertEqual([row["id"] for row in rows], [p["id"] for p in points])
+        for row, p in zip(rows, points, strict=True):
+            self.assertEqual(row["params.seq_len"], str(p["params"]["seq_len"]))
+            if p["status"] == "ok":
+                self.assertEqual(float(row["timing.median_s"]), p["timing"]["median_s"])
+        file = self.path / "both.jsonl"
+        self.expect(0, "export", folder, folder, "--format", "jsonl", "-o", str(file))
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        self.assertEqual(len(lines), 2 * len(points))
+        self.assertEqual(lines[0]["timing.samples_s"], points[0]["timing"]["samples_s"])
+        self.expect(2, "export", str(self.path / "nothing"))
+
     def test_check_alone(self):
         out = self.expect(0, "check", self.config, "--ranks", "2").stdout
         self.assertIn("10 points checked", out)
@@ -209,18 +268,17 @@ class Mpi(Case):
 
     def test_comm(self):
         file = self.path / "comm.json"
-        out = self.expect(0, "comm", "--max-bytes", "64KiB", "--json", file, ranks=3).stdout
-        rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
-        self.assertEqual({row[0] for row in rows}, {"send_recv", "exchange", "all_gather", "all_to_all"})
+        rows = self.rows("comm", "--max-bytes", "64KiB", "--json", file, ranks=3)
+        self.assertEqual({row["operation"] for row in rows}, {"send_recv", "exchange", "all_gather", "all_to_all"})
         written = json.loads(file.read_text())
         self.assertEqual((written["transport"], written["ranks"]), ("mpi", 3))
         self.assertEqual([p["rank"] for p in written["places"]], [0, 1, 2])
         for row, kept in zip(rows, written["rows"], strict=True):
-            self.assertEqual((row[0], int(row[1])), (kept["operation"], kept["bytes"]))
-            self.assertGreater(float(row[2]), 0)
-            self.assertAlmostEqual(float(row[2]), kept["median_s"] * 1e6, delta=1e-3 * float(row[2]))
+            self.assertEqual((row["operation"], int(row["bytes"])), (kept["operation"], kept["bytes"]))
+            self.assertEqual(float(row["median_s"]), kept["median_s"])
+            self.assertGreater(kept["median_s"], 0)
             bus = kept["bus_bytes_per_s"] / kept["algorithm_bytes_per_s"]
-            self.assertAlmostEqual(bus, 1 if row[0] in ("send_recv", "exchange") else 2 / 3)
+            self.assertAlmostEqual(bus, 1 if row["operation"] in ("send_recv", "exchange") else 2 / 3)
         refused = self.expect(2, "comm", "--json", self.path / "absent" / "comm.json")
         self.assertIn("there is no folder", refused.stderr)
 

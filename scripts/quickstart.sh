@@ -16,13 +16,15 @@ lnbench=build/release/bin/lnbench
 
 say "this machine (lnbench env)"
 "$lnbench" env
+# Leaves out points that the config excludes, and the reasons below their rows.
+without_excluded() { grep -vE '^[^#].* skipped_excluded|^#      '; }
 say "what will run (lnbench plan $config)"
-"$lnbench" plan "$config" | grep -vE '^[^#].* skipped_excluded'
+"$lnbench" plan "$config" | without_excluded
 say "correctness first (mpirun -np $ranks lnbench check, points up to 16K tokens)"
 mpirun -np "$ranks" "$lnbench" check "$config" --set check.max_seq_len=16K --filter 'seq_len<=16K'
 result=results/$(date -u +%Y%m%dT%H%M%SZ)-$(basename "$config" .json)
 say "the sweep (mpirun -np $ranks lnbench run $config)"
-mpirun -np "$ranks" "$lnbench" run "$config" -o "$result" | grep -vE '^[^#].* skipped_excluded'
+mpirun -np "$ranks" "$lnbench" run "$config" -o "$result" | without_excluded
 figure5=results/$(date -u +%Y%m%dT%H%M%SZ)-figure5-small
 say "figure 5 in small: 32K tokens per batch, sequences of 2K to 32K (lnbench run configs/figure5-cpu.json)"
 mpirun -np "$ranks" "$lnbench" run configs/figure5-cpu.json --set sweep.batch.tokens_per_batch=32K --set sweep.ranks="$ranks" \

@@ -11,6 +11,7 @@
 #include "measure/machine_load.h"
 #include "measure/sampler.h"
 #include "run/calibrate.h"
+#include "run/shipped.h"
 #include "simulate/cluster.h"
 
 namespace longnet {
@@ -40,7 +41,7 @@ void write_cluster(const std::filesystem::path& file, const ClusterSpec& cluster
 int calibrate_from_files(const Options& options, const std::filesystem::path& file) {
   if (options.gpu_kernels.empty() && options.gpu_comm.empty())
     throw UsageError("--cluster: what has to go into it? Add --gpu-kernels or --gpu-comm");
-  ClusterSpec cluster = load_cluster(options.cluster);
+  ClusterSpec cluster = load_cluster(find_shipped("clusters", options.cluster));
   if (!options.gpu_kernels.empty())
     cluster = with_measured_attention(std::move(cluster), options.gpu_kernels, options.gpu_kernel);
   if (!options.gpu_comm.empty()) cluster = with_measured_link(std::move(cluster), options.gpu_comm);

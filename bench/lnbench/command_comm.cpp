@@ -5,8 +5,6 @@
 // Every operation and size is first run once on known data: what arrives wrong ends the command.
 #include <algorithm>
 #include <filesystem>
-#include <iomanip>
-#include <iostream>
 
 #include "comm/comm_operations.h"
 #include "core/check.h"
@@ -35,11 +33,36 @@ struct CommRow {
   double algorithm_bytes_per_s() const { return double(bytes) / seconds(); }
 };
 
+std::vector<Column<CommRow>> comm_columns() {
+  using enum Shown;
+  using R = const CommRow&;
+  const auto timed = [](R r) { return !r.samples.samples_s.empty(); };
+  return {
+      {"operation", "", kText, 11, 0, [](R r) { return to_string(r.operation); }},
+      {"bytes", "size", kBytes, 8, 0, [](R r) { return r.bytes; }},
+      {"median_s", "time", kSeconds, 9, 0,
+       [=](R r) { return timed(r) ? JsonNode(r.seconds()) : JsonNode(); }},
+      {"algorithm_bytes_per_s", "algbw B/s", kCount, 10, 0,
+       [=](R r) { return timed(r) ? JsonNode(r.algorithm_bytes_per_s()) : JsonNode(); }},
+      {"bus_bytes_per_s", "busbw B/s", kCount, 10, 0,
+       [=](R r) { return timed(r) ? JsonNode(r.algorithm_bytes_per_s() * r.bus) : JsonNode(); }},
+      {"samples", "n", kNumber, 4, 0, [](R r) { return r.samples.samples_s.size(); }},
+      {"ci_share", "ci", kPercent, 7, 0,
+       [](R r) {  // one sample says nothing about the next
+         return r.samples.samples_s.size() > 1 ? JsonNode(r.samples.interval.relative_half_width())
+                                               : JsonNode();
+       }},
+      {"note", "", kNote, 0, 0,
+       [=](R r) { return timed(r) ? "" : "no sample within the time budget"; }},
+  };
+}
+
 class CommBench {
  public:
-  CommBench(CommOperations& operations, Watchdog& watchdog)
+  CommBench(CommOperations& operations, Watchdog& watchdog, Table<CommRow>& table)
       : operations_(operations),
         watchdog_(watchdog),
+        table_(table),
         clock_(operations.host(), gather_places(operations.host())) {}
 
   // Sizes from the smallest to `max_bytes`, each four times the one before.
@@ -59,7 +82,7 @@ class CommBench {
                             .time_budget_s = kTimeBudget_s},
                            hooks(what, bytes, runs));
       watchdog_.rest();
-      if (operations_.host().rank() == 0) print(row);
+      if (operations_.host().rank() == 0) table_.add(row);
       rows_.push_back(std::move(row));
     }
   }
@@ -78,28 +101,9 @@ class CommBench {
     return hooks;
   }
 
-  static void print(const CommRow& row) {
-    if (row.samples.samples_s.empty()) {
-      std::cout << "# " << to_string(row.operation) << " of " << row.bytes
-                << " bytes: no sample within the time budget\n"
-                << std::flush;
-      return;
-    }
-    const double rate = row.algorithm_bytes_per_s() / 1e9;
-    std::cout << std::left << std::setw(11) << to_string(row.operation) << std::right
-              << std::setw(12) << row.bytes << std::setw(12) << std::setprecision(4)
-              << row.seconds() * 1e6 << std::setw(12) << rate << std::setw(12) << rate * row.bus
-              << std::setw(8) << row.samples.samples_s.size() << std::setw(10)
-              << std::setprecision(3);
-    if (row.samples.samples_s.size() > 1)
-      std::cout << 100 * row.samples.interval.relative_half_width();
-    else
-      std::cout << "-";  // one sample says nothing about the next
-    std::cout << "\n" << std::flush;
-  }
-
   CommOperations& operations_;
   Watchdog& watchdog_;
+  Table<CommRow>& table_;
   RankClock clock_;
   std::vector<CommRow> rows_;
 };
@@ -210,16 +214,18 @@ int run_comm(const Options& options) {
                                 : make_host_operations(comm, max_bytes);
     watchdog.rest();
     const auto gpus = on_devices ? devices_of_ranks(comm) : std::vector<std::string>();
-    if (comm.rank() == 0)
-      std::cout << "# " << comm.size() << " ranks (" << operations->transport() << "); time is "
-                << (on_devices
-                        ? "the median over runs, of the device that took longest;\n"
-                        : "the median over runs, from the first rank's begin to the last one's "
-                          "end;\n")
-                << "# the data of every line were verified before it was timed\n"
-                << "# what            bytes     time_us   algbw_GBs   busbw_GBs       n   ci_pct\n";
-    CommBench bench(*operations, watchdog);
+    Table<CommRow> table(comm_columns(), table_style(options));
+    if (comm.rank() == 0) {
+      table.note(concat(comm.size(), " ranks (", operations->transport(),
+                        "); time is the median over runs, ",
+                        on_devices ? "of the device that took longest"
+                                   : "from the first rank's begin to the last one's end"));
+      table.note("the data of every line were verified before it was timed");
+      table.head();
+    }
+    CommBench bench(*operations, watchdog, table);
     for (const CommOperation what : kCommOperations) bench.measure(what, max_bytes);
+    if (comm.rank() == 0) table.finish();
     return CommResult{std::string(operations->transport()), ranks, gpus, bench.rows()};
   });
   if (world.is_root() && !options.json.empty()) write_json(options.json, world, busy, result);

@@ -1,9 +1,7 @@
 // `lnbench compare`: did anything get slower between two results?
-#include <iostream>
-
 #include "io/compare.h"
 #include "io/units.h"
-#include "lnbench/options.h"
+#include "lnbench/terminal.h"
 
 namespace longnet {
 
@@ -11,7 +9,7 @@ int run_compare(const Options& options) {
   const Comparison comparison = compare_results(
       read_result(options.base), read_result(options.now),
       {.threshold = parse_fraction(options.threshold), .any_transport = options.any_transport});
-  std::cout << comparison_table(comparison);
+  write_comparison(comparison, table_style(options));
   if (comparison.regressed()) return kRegression;
   return comparison.decided() > 0 ? kOk : kFailed;
 }

@@ -1,7 +1,5 @@
 // `lnbench depth`: layers until every token has heard from every other, for each pattern.
 #include <cmath>
-#include <iomanip>
-#include <iostream>
 #include <limits>
 #include <set>
 
@@ -14,9 +12,9 @@
 namespace longnet {
 namespace {
 
-std::string layers_text(int64_t layers) {
+JsonNode layers_node(int64_t layers) {
   if (layers == DependencyDepth::kUnknown) return "unknown";
-  return layers == DependencyDepth::kNever ? "never" : std::to_string(layers);
+  return layers == DependencyDepth::kNever ? JsonNode("never") : JsonNode(layers);
 }
 
 std::string branches_text(const DilatedPattern& pattern) {
@@ -27,6 +25,33 @@ std::string branches_text(const DilatedPattern& pattern) {
     if (b.summary_tokens > 0) text += concat("+", b.summary_tokens);
   }
   return text;
+}
+
+struct DepthRow {
+  const AttentionProblem& problem;
+  const DilatedPattern& pattern;
+  DependencyDepth depth;
+  double took_s;
+};
+
+std::vector<Column<DepthRow>> depth_columns() {
+  using enum Shown;
+  using R = const DepthRow&;
+  return {
+      {"seq_len", "tokens", kTokens, 10, 0, [](R r) { return r.problem.seq_len; }},
+      {"heads", "", kNumber, 5, 0, [](R r) { return r.problem.num_heads; }},
+      {"mask", "", kText, 6, 0, [](R r) { return r.problem.causal ? "causal" : "none"; }},
+      {"layers", "", kNumber, 7, 0, [](R r) { return layers_node(r.depth.layers); }},
+      {"reachable", "", kNumber, 9, 0,
+       [](R r) {
+         const bool unasked = r.problem.causal && r.depth.layers == DependencyDepth::kNever;
+         return unasked ? JsonNode() : layers_node(r.depth.reachable_layers);
+       }},
+      {"paper", "", kNumber, 7, 0,
+       [](R r) { return std::round(100 * paper_depth_bound(r.pattern, r.problem.seq_len)) / 100; }},
+      {"took_s", "time", kSeconds, 9, 0, [](R r) { return r.took_s; }},
+      {"branches", "branches w/r", kText, 12, 0, [](R r) { return branches_text(r.pattern); }},
+  };
 }
 
 // Returns one point for each pattern, of those that differ only in ranks, kernel or algorithm.
@@ -53,16 +78,20 @@ int run_depth(const Options& options) {
       distinct_patterns(expand(config, {.world_size = options.ranks > 0 ? options.ranks : 2,
                                         .filter = options.filter,
                                         .known = known_names()}));
-  std::cout
-      << "# dependency depth of the patterns of " << config.path << "\n"
-      << "# never: two neighbours are enough, such as tokens 2047 and 2048 under a causal mask, "
-         "where no branch joins them\n"
-         "# reachable: between tokens that do hear from each other (- : not looked for under a "
-         "mask); paper: the estimate of section 2.4\n"
-      << "# unknown: beyond 1M tokens, segments that cut each other so irregularly that a minute "
-         "does not suffice\n"
-      << "#   tokens heads  mask   layers reachable   paper  time      branches w/r\n";
   Progress progress(options, true, int(points.size()));
+  Table<DepthRow> table(depth_columns(), table_style(options, &progress));
+  table.note("dependency depth of the patterns of " + config.path);
+  table.note(
+      "never: two neighbours are enough, such as tokens 2047 and 2048 under a causal mask, where "
+      "no "
+      "branch joins them");
+  table.note(
+      "reachable: between tokens that do hear from each other (- : not looked for under a mask); "
+      "paper: the estimate of section 2.4");
+  table.note(
+      "unknown: beyond 1M tokens, segments that cut each other so irregularly that a minute does "
+      "not suffice");
+  table.head();
   int number = 0;
   for (const Point& point : points) {
     const AttentionProblem& problem = point.params.problem;
@@ -80,20 +109,9 @@ int run_depth(const Options& options) {
     };
     progress.start(++number, describe(point.params), 0);
     const DependencyDepth depth = dependency_depth(problem, pattern, limits);
-    progress.clear();
-    const double took = steady_seconds() - begin;
-    const double bound = paper_depth_bound(pattern, problem.seq_len);
-    std::cout << std::setw(10) << format_tokens(problem.seq_len) << std::setw(6)
-              << problem.num_heads << "  " << (problem.causal ? "causal" : "none  ") << std::setw(8)
-              << layers_text(depth.layers) << std::setw(10)
-              << (problem.causal && depth.layers == DependencyDepth::kNever
-                      ? "-"
-                      : layers_text(depth.reachable_layers))
-              << std::setw(8) << (std::isnan(bound) ? "-" : concat(std::round(100 * bound) / 100))
-              << "  " << std::left << std::setw(10) << format_seconds(took) << std::right
-              << branches_text(pattern) << "\n"
-              << std::flush;
+    table.add({problem, pattern, depth, steady_seconds() - begin});
   }
+  table.finish();
   return kOk;
 }
 

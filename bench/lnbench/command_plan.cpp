@@ -1,12 +1,15 @@
 // `lnbench plan`: what would run, its cost, what does not fit; a rank's program. No MPI, no GPU.
 #include <algorithm>
 #include <iostream>
+#include <optional>
 
 #include "core/check.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
 #include "lnbench/terminal.h"
 #include "run/backend.h"
+#include "run/shipped.h"
+#include "run/simulate_point.h"
 #include "schedule/check_schedule.h"
 
 namespace longnet {
@@ -45,14 +48,115 @@ int print_schedule(const Options& options, const Point& point) {
   return faults.empty() ? kOk : kFailed;
 }
 
-void print_branches(const PointPlan& plan) {
+void note_branches(TableWriter& table, const PointPlan& plan) {
   const ShardedProblem s = sharded_problem(plan.point.params);
   for (int b = 0; b < int(s.pattern.branches.size()); ++b) {
     const BranchRows rows(s.pattern, b, s.problem);
-    std::cout << "#      branch " << b << ": w=" << s.pattern.branches[size_t(b)].segment_length
-              << " r=" << rows.dilation_rate() << " coverage=" << coverage(s.problem, s.pattern, b)
-              << " rows/segment=" << rows.count(0, rows.segment(0)) << "\n";
+    table.note(concat("     branch ", b, ": w=", s.pattern.branches[size_t(b)].segment_length,
+                      " r=", rows.dilation_rate(), " coverage=", coverage(s.problem, s.pattern, b),
+                      " rows/segment=", rows.count(0, rows.segment(0))));
   }
+}
+
+struct PlanRow {
+  int number;
+  const Point& point;  // with its status
+  std::optional<double> flops{}, balance{}, seconds{}, gpu_hours{};
+  std::optional<int64_t> bytes_sent{}, messages{}, memory_bytes{};
+};
+
+// `on_cluster`: of what GPUs take, else of what this machine takes.
+std::vector<Column<PlanRow>> plan_columns(bool on_cluster) {
+  using enum Shown;
+  using R = const PlanRow&;
+  std::vector<Column<PlanRow>> columns{
+      {"no", "no", kNumber, 4, 0, [](R r) { return r.number; }},
+      {"id", "", kText, 8, 0, [](R r) { return r.point.id; }},
+      {"status", "", kText, 6, 0, [](R r) { return to_string(r.point.status); }},
+      {"algorithm", "", kText, 12, 0, [](R r) { return r.point.params.algorithm; }},
+      {"kernel", "", kText, 9, 4, [](R r) { return r.point.params.kernel; }},
+      {"ranks", "", kNumber, 5, 0, [](R r) { return r.point.params.ranks; }},
+      {"seq_len", "", kTokens, 7, 0, [](R r) { return r.point.params.problem.seq_len; }},
+      {"batch", "", kNumber, 6, 0, [](R r) { return r.point.params.problem.batch; }},
+      {"flops", "FLOP", kCount, 6, 1, [](R r) { return to_json(r.flops); }},
+      {"bytes_per_rank", "sent", kBytes, 8, 1, [](R r) { return to_json(r.bytes_sent); }},
+      {"messages", "", kNumber, 8, 3, [](R r) { return to_json(r.messages); }},
+      {"memory_bytes", "memory", kBytes, 8, 0, [](R r) { return to_json(r.memory_bytes); }},
+      {"balance", "", kNumber, 7, 3, [](R r) { return to_json(r.balance); }},
+      {"estimate_s", "time", kSeconds, 8, 0, [](R r) { return to_json(r.seconds); }},
+      {"options", "", kText, on_cluster ? 16 : 10, 0,
+       [](R r) { return shown_options(r.point.params); }},
+      {"note", "", kNote, 0, 0, [](R r) { return r.point.reason; }},
+  };
+  if (on_cluster) {
+    std::erase_if(columns, [](const auto& c) { return c.name == "flops" || c.name == "balance"; });
+    std::ranges::find(columns, "bytes_per_rank", &Column<PlanRow>::name)->priority = 3;
+    columns.insert(columns.end() - 2,
+                   {"gpu_hours", "GPU-h", kNumber, 7, 0, [](R r) { return to_json(r.gpu_hours); }});
+  }
+  return columns;
+}
+
+PlanRow row_of(int number, const PointPlan& plan) {
+  const WorldAccount& a = plan.account;
+  PlanRow row{.number = number, .point = plan.point};
+  if (a.pairs <= 0) return row;
+  row.flops = a.flops;
+  row.bytes_sent = a.max_bytes_sent;
+  row.messages = a.max_messages_sent;
+  row.memory_bytes = plan.memory_bytes();
+  row.balance = a.balance(plan.point.params.group_ranks());
+  if (plan.estimated_s > 0) row.seconds = plan.estimated_s;
+  return row;
+}
+
+// What the points cost on a cluster: simulated times, and GPU-hours to measure each there.
+int plan_on_cluster(const Options& options, const Config& config) {
+  SimulatePoint how{.cluster = load_cluster(find_shipped("clusters", options.cluster)),
+                    .memory_fraction = config.memory.limit_fraction,
+                    .communication_alone = false};
+  const auto points = on_cluster(read_points(config, {.world_size = how.cluster.num_gpus(),
+                                                      .filter = options.filter,
+                                                      .mode = Mode::kSimulated,
+                                                      .transport = ""}),
+                                 how);
+  how.alpha = AlphaSet::kNcclLl;  // of the points too it would change the ids
+  Progress progress(options, true, int(points.size()));
+  Table<PlanRow> table(plan_columns(true), table_style(options, &progress));
+  table.note(concat("plan of ", config.path, " on ", how.cluster.name, ": ", points.size(),
+                    " points; ", format_bytes(how.cluster.device.memory_bytes.value),
+                    " on each of ", how.cluster.num_gpus(), " ", how.cluster.device.name));
+  table.head();
+  ClusterCost all;
+  int fitting = 0, most_ranks = 0;
+  for (size_t i = 0; i < points.size(); ++i) {
+    progress.start(int(i) + 1, describe(points[i].params), 0);
+    const PointRecord r = simulate_point(points[i], how).record;
+    Point point{r.id, r.params, r.status, r.reason};
+    PlanRow row{.number = int(i) + 1, .point = point};
+    if (r.status == PointStatus::kOk) {
+      const ClusterCost cost = cost_on_cluster(r, config.measure);
+      row.bytes_sent = r.comm.predicted_bytes_per_rank;
+      row.messages = r.comm.predicted_messages_per_rank;
+      row.memory_bytes = r.memory.predicted_peak_bytes;
+      row.seconds = r.timing.median_s;
+      row.gpu_hours = cost.gpu_hours;
+      all.seconds += cost.seconds;
+      all.gpu_hours += cost.gpu_hours;
+      most_ranks = std::max(most_ranks, r.params.ranks);
+      ++fitting;
+    }
+    table.add(row);
+  }
+  table.finish();
+  table.note(concat(fitting, " of ", points.size(), " points fit; time: one forward, simulated; ",
+                    "GPU-h: to measure it (", config.measure.warmup, " + ",
+                    config.measure.min_samples, " runs or more, and its parts alone)"));
+  table.note(concat("all of them: ", format_seconds(all.seconds), ", ",
+                    human(all.gpu_hours, Shown::kNumber), " GPU-hours point by point, ",
+                    human(all.seconds * most_ranks / 3600, Shown::kNumber), " in one job of ",
+                    most_ranks, " GPUs"));
+  return fitting > 0 ? kOk : kFailed;
 }
 
 }  // namespace
@@ -60,6 +164,8 @@ void print_branches(const PointPlan& plan) {
 int run_plan(const Options& options) {
   Config config = read_config(options);
   print_notes(options, config);
+  if (!options.cluster.empty() && options.schedule_of.empty())
+    return plan_on_cluster(options, config);
   scale_batch_to_device(config);
   // The same defaults as `run` without a launcher.
   const int usable = std::max(1, capture_environment().usable_threads);
@@ -84,24 +190,23 @@ int run_plan(const Options& options) {
   MachineLimits limits = machine_limits(config, peak * threads);
   limits.cores = usable;
   const auto gpus = std::ranges::count_if(points, on_gpu, &Point::params);
-  std::cout << "# plan of " << config.path << ": " << points.size() << " points";
+  Progress progress(options, true, int(points.size()));
+  Table<PlanRow> table(plan_columns(false), table_style(options, &progress));
+  std::string head = concat("plan of ", config.path, ": ", points.size(), " points");
   if (size_t(gpus) < points.size())
-    std::cout << "; " << format_si(peak, "FLOP/s") << " FMA peak per core measured here";
-  if (gpus > 0) {
-    std::cout << "; " << devices_text();
-    if (limits.device_flops > 0)
-      std::cout << ", estimated at " << format_si(limits.device_flops, "FLOP/s") << " each";
-  }
-  std::cout << "\n" << kPlanHeader << "\n";
+    head += concat("; ", format_si(peak, "FLOP/s"), " FMA peak per core measured here");
+  if (gpus > 0) head += "; " + devices_text();
+  if (gpus > 0 && limits.device_flops > 0)
+    head += concat(", estimated at ", format_si(limits.device_flops, "FLOP/s"), " each");
+  table.note(head);
+  table.head();
   double seconds = 0;
   int runnable = 0, unknown = 0, crowded = 0;
-  Progress progress(options, true, int(points.size()));
   for (size_t i = 0; i < points.size(); ++i) {
     progress.start(int(i) + 1, describe(points[i].params), 0);
     const PointPlan plan = plan_point(points[i], limits, threads, points[i].params.ranks);
-    progress.clear();
-    std::cout << plan_row(int(i) + 1, plan) << "\n" << std::flush;
-    if (options.verbose > 0 && plan.account.pairs > 0) print_branches(plan);
+    table.add(row_of(int(i) + 1, plan));
+    if (options.verbose > 0 && plan.account.pairs > 0) note_branches(table, plan);
     if (plan.point.status != PointStatus::kOk) continue;
     ++runnable;
     seconds += point_cost(plan, config.measure);
@@ -109,23 +214,22 @@ int run_plan(const Options& options) {
     crowded += on_gpu(plan.point.params) && !is_virtual(plan.point.params) &&
                plan.point.params.ranks > limits.devices && limits.devices > 0;
   }
-  std::cout << "# " << runnable << " of " << points.size() << " points can run; at least "
-            << format_seconds(seconds)
-            << (size_t(gpus) < points.size()
-                    ? concat(" with ", threads, " thread(s) per rank on ", usable, " core(s)")
-                    : "")
-            << (unknown > 0 ? concat(", without the forwards of ", unknown,
-                                     " points: no GPU here tells its speed")
-                            : std::string())
-            << "; estimate: seconds of one forward; above 64 ranks, maxima are over 5 of "
-               "them\n";
+  table.finish();
+  table.note(concat(
+      runnable, " of ", points.size(), " points can run; at least ", format_seconds(seconds),
+      size_t(gpus) < points.size()
+          ? concat(" with ", threads, " thread(s) per rank on ", usable, " core(s)")
+          : "",
+      unknown > 0
+          ? concat(", without the forwards of ", unknown, " points: no GPU here tells its speed")
+          : "",
+      "; time: of one forward; above 64 ranks, maxima are over 5 of them"));
   if (crowded > 0)
-    std::cout << "# " << crowded << " points have more ranks than this machine's " << limits.devices
-              << " GPU(s): on this machine alone, ranks share GPUs, which "
-              << (config.run.transport.starts_with("nccl")
-                      ? concat(config.run.transport, " refuses: they will be skipped")
-                      : std::string("shows in their times"))
-              << "\n";
+    table.note(concat(crowded, " points have more ranks than this machine's ", limits.devices,
+                      " GPU(s): on this machine alone, ranks share GPUs, which ",
+                      config.run.transport.starts_with("nccl")
+                          ? concat(config.run.transport, " refuses: they will be skipped")
+                          : "shows in their times"));
   return kOk;
 }
 

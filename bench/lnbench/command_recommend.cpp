@@ -1,12 +1,12 @@
 // `lnbench recommend`: simulates every algorithm with its options on a cluster, and ranks them.
 #include <algorithm>
 #include <cmath>
-#include <iostream>
 #include <set>
 
 #include "core/check.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
+#include "run/shipped.h"
 #include "run/simulate_point.h"
 #include "schedule/registry.h"
 
@@ -20,10 +20,6 @@ constexpr int64_t kMaxProgramBytes = int64_t{512} << 20;
 // the median error on a calibrated machine (results/reference/validation.md).
 constexpr double kSure = 0.05;
 double sure(const ClusterSpec& c) { return c.error.value > 0 ? c.error.value : kSure; }
-
-constexpr std::string_view kHeader =
-    "#   algorithm                              time         band                     "
-    "memory     sent       why";
 
 JsonNode words(const std::vector<std::string>& list) { return to_json(list); }
 
@@ -88,38 +84,57 @@ std::string reason(const PointRecord& r, double fastest, double error) {
   return text;
 }
 
-void print_ranking(const char* title, std::vector<PointRecord> records, int top, double error) {
+struct Choice {
+  size_t place;
+  std::string kind;  // "exact", "dilated"
+  const PointRecord& record;
+  double fastest_s, error;  // a tie: as much apart
+};
+
+std::vector<Column<Choice>> choice_columns() {
+  using enum Shown;
+  using C = const Choice&;
+  return {
+      {"attention", "", kText, 9, 1, [](C c) { return c.kind; }},
+      {"place", "", kNumber, 5, 0, [](C c) { return c.place; }},
+      {"algorithm", "", kText, 32, 0, [](C c) { return variant(c.record.params); }},
+      {"median_s", "time", kSeconds, 9, 0, [](C c) { return c.record.timing.median_s; }},
+      {"ci_low_s", "low", kSeconds, 9, 0, [](C c) { return c.record.timing.ci_low_s; }},
+      {"ci_high_s", "high", kSeconds, 9, 0, [](C c) { return c.record.timing.ci_high_s; }},
+      {"memory_bytes", "memory", kBytes, 8, 0,
+       [](C c) { return to_json(c.record.memory.predicted_peak_bytes); }},
+      {"bytes_per_rank", "sent", kBytes, 8, 0,
+       [](C c) { return to_json(c.record.comm.predicted_bytes_per_rank); }},
+      {"why", "", kNote, 0, 0, [](C c) { return reason(c.record, c.fastest_s, c.error); }},
+  };
+}
+
+void add_ranking(Table<Choice>& table, const char* title, const char* kind,
+                 std::vector<PointRecord> records, int top, double error) {
   std::ranges::stable_sort(records, {}, [](const PointRecord& r) { return r.timing.median_s; });
-  std::cout << "# " << title << "\n";
-  if (records.empty()) std::cout << "# none fits\n";
-  for (size_t i = 0; i < records.size() && int(i) < top; ++i) {
-    const PointRecord& r = records[i];
-    std::cout << table_row(
-                     kHeader,
-                     {std::to_string(i + 1), variant(r.params), format_seconds(r.timing.median_s),
-                      concat(format_seconds(r.timing.ci_low_s), " - ",
-                             format_seconds(r.timing.ci_high_s)),
-                      format_bytes(double(r.memory.predicted_peak_bytes.value_or(0))),
-                      format_bytes(double(r.comm.predicted_bytes_per_rank.value_or(0))),
-                      reason(r, records[0].timing.median_s, error)})
-              << "\n";
-  }
+  table.note(title);
+  if (records.empty()) table.note("none fits");
+  for (size_t i = 0; i < records.size() && int(i) < top; ++i)
+    table.add({i + 1, kind, records[i], records[0].timing.median_s, error});
 }
 
 // One line for each reason, with who it stops.
-void print_stopped(const std::vector<PointRecord>& stopped) {
+void note_stopped(TableWriter& table, const std::vector<PointRecord>& stopped) {
   std::set<std::string> said;
-  for (const PointRecord& r : stopped) {
-    const std::string line = concat("# not possible: ", r.params.algorithm, ": ", r.reason);
-    if (said.insert(line).second) std::cout << line << "\n";
-  }
+  for (const PointRecord& r : stopped)
+    if (const std::string why = concat(r.params.algorithm, ": ", r.reason); said.insert(why).second)
+      table.note("not possible: " + why);
 }
 
 }  // namespace
 
 int run_recommend(const Options& options) {
+  if (options.what_if.size() > 1)
+    throw UsageError("one --what-if at a time: several changes of it with commas");
   const WhatIf what_if = parse_what_if(options.what_if.empty() ? "" : options.what_if[0]);
-  SimulatePoint how{.cluster = apply(load_cluster(options.cluster), what_if), .what_if = what_if};
+  SimulatePoint how{
+      .cluster = apply(load_cluster(find_shipped("clusters", options.cluster)), what_if),
+      .what_if = what_if};
   if (options.alpha != "band") how.alpha = parse_enum<AlphaSet>(options.alpha);
   how.communication_alone = false;
   how.max_program_bytes = kMaxProgramBytes;
@@ -156,17 +171,19 @@ int run_recommend(const Options& options) {
     const auto& any = !exact.empty() ? exact : !dilated.empty() ? dilated : stopped;
     return any.at(0).params.problem;
   }();
-  std::cout << "# " << format_tokens(p.seq_len) << " tokens x batch " << p.batch << ", "
-            << p.num_heads << " heads (" << p.num_kv_heads << " K/V) of " << p.head_dim << ", "
-            << to_string(p.dtype) << (p.causal ? ", causal" : "") << ", on " << options.ranks
-            << " GPUs of " << how.cluster.name
-            << (what_if.is_plain() ? "" : " with " + what_if.text()) << " (simulated)\n"
-            << "# a tie: less than " << 100 * error << " % apart, which predictions cannot tell\n"
-            << kHeader << "\n";
-  print_ranking("exact attention", exact, options.top, error);
-  print_ranking("dilated attention: another result, LongNet's approximation", dilated, options.top,
-                error);
-  print_stopped(stopped);
+  Table<Choice> table(choice_columns(), table_style(options));
+  table.note(concat(format_tokens(p.seq_len), " tokens x batch ", p.batch, ", ", p.num_heads,
+                    " heads (", p.num_kv_heads, " K/V) of ", p.head_dim, ", ", to_string(p.dtype),
+                    p.causal ? ", causal" : "", ", on ", options.ranks, " GPUs of ",
+                    how.cluster.name, what_if.is_plain() ? "" : " with " + what_if.text(),
+                    " (simulated)"));
+  table.note(concat("a tie: less than ", 100 * error, " % apart, which predictions cannot tell"));
+  table.head();
+  add_ranking(table, "exact attention", "exact", exact, options.top, error);
+  add_ranking(table, "dilated attention: another result, LongNet's approximation", "dilated",
+              dilated, options.top, error);
+  table.finish();
+  note_stopped(table, stopped);
   return exact.empty() && dilated.empty() ? kFailed : kOk;
 }
 

@@ -7,30 +7,12 @@
 #include "io/compare.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
+#include "run/shipped.h"
 
 namespace longnet {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The folder that holds scripts/report; LONGNET_HOME names it for a build outside the source tree.
-// Searches upwards from the program, follows links:
-//   build/release/bin/lnbench   the source tree above it, which holds scripts/report and plots
-//   <prefix>/bin/lnbench        <prefix>/share/longnet-bench, where `cmake --install` puts them
-fs::path data_folder() {
-  const fs::path wanted = "scripts/report/make_report.py";
-  if (const char* const home = std::getenv("LONGNET_HOME")) {
-    if (fs::exists(home / wanted)) return home;
-    throw UsageError(concat("LONGNET_HOME is ", home, ", which holds no ", wanted.string()));
-  }
-  const fs::path program = program_folder();
-  for (fs::path at = program; at.has_relative_path(); at = at.parent_path())
-    for (const fs::path& folder : {at / "share/longnet-bench", at})
-      if (fs::exists(folder / wanted)) return folder;
-  throw UsageError(concat("no ", wanted.string(), " in any folder above ", program.string(),
-                          "\n  hint: name the source tree in LONGNET_HOME, or install lnbench with "
-                          "`cmake --install`"));
-}
 
 // The interpreter with the report's packages: LONGNET_PYTHON, else the environment that
 // scripts/python_env.sh makes, else whatever python3 is on the path (the script says what it lacks).
@@ -70,9 +52,8 @@ fs::path write_comparison(const Options& options) {
 }  // namespace
 
 int run_report(const Options& options) {
-  const fs::path data = data_folder();
-  std::vector<std::string> args{python_for(data),
-                                (data / "scripts/report/make_report.py").string()};
+  const fs::path script = "scripts/report/make_report.py", data = data_folder(script);
+  std::vector<std::string> args{python_for(data), (data / script).string()};
   args.insert(args.end(), options.result_dirs.begin(), options.result_dirs.end());
   if (!options.report_file.empty()) args.insert(args.end(), {"-o", options.report_file});
   if (!options.validation.empty()) args.insert(args.end(), {"--validation", options.validation});

@@ -93,7 +93,8 @@ Result head_of(const Options& options, const Sweep& sweep, const Plan& plan, Wor
           .ranks = describe_ranks(world, plan.threads, sweep.on_devices())};
 }
 
-void print_head(const Sweep& sweep, const Plan& plan, World& world, const Options& options) {
+void print_head(TableWriter& table, const Sweep& sweep, const Plan& plan, World& world,
+                const Options& options) {
   if (!options.quiet)
     for (const std::string& line : fitness_warnings(environment_of(world, sweep.busy_share)))
       std::cerr << "warning: " << line << "\n";
@@ -105,15 +106,20 @@ void print_head(const Sweep& sweep, const Plan& plan, World& world, const Option
   }
   std::string threads_text;
   for (const int t : threads) threads_text += concat(threads_text.empty() ? "" : " or ", t);
-  std::cout << "# " << sweep.config.name << ": " << plan.points.size() << " points on up to "
-            << most_ranks << " ranks (" << (sweep.is_virtual() ? "virtual" : sweep.transport)
-            << "), ";
-  if (std::ranges::all_of(sweep.points, on_gpu, &Point::params))
-    std::cout << devices_text();
-  else
-    std::cout << threads_text << " thread(s) each; peak of a core "
-              << format_si(plan.runner.peak_flops_per_thread, "FLOP/s");
-  std::cout << "\n" << kResultHeader << "\n" << std::flush;
+  table.note(concat(sweep.config.name, ": ", plan.points.size(), " points on up to ", most_ranks,
+                    " ranks (", sweep.is_virtual() ? "virtual" : sweep.transport, "), ",
+                    std::ranges::all_of(sweep.points, on_gpu, &Point::params)
+                        ? devices_text()
+                        : concat(threads_text, " thread(s) each; peak of a core ",
+                                 format_si(plan.runner.peak_flops_per_thread, "FLOP/s"))));
+  table.head();
+}
+
+// `run` measures here whatever cluster a config names.
+void print_cluster_note(const Options& options, const Config& config) {
+  if (!config.cluster.file.empty() && !options.quiet && launched_rank() == 0)
+    std::cerr << "note: " << config.path << " names the cluster " << config.cluster.file
+              << ", which `lnbench simulate` takes; this measures on this machine\n";
 }
 
 // Returns the options that select the same points, quoted for a shell.
@@ -157,6 +163,7 @@ class SweepRun {
         now_(now),
         color_(use_color(options, 1)),
         progress_(options, world.is_root(), int(plan.points.size())),
+        table_(record_columns(), table_style(options, &progress_)),
         watchdog_(watchdog) {
     open_result();
   }
@@ -184,7 +191,7 @@ class SweepRun {
       writer_ = options_.resume.empty()
                     ? ResultWriter::create(now_)
                     : ResultWriter::resume(options_.resume, now_, options_.allow_changed_machine);
-      print_head(sweep_, plan_, world_, options_);
+      print_head(table_, sweep_, plan_, world_, options_);
     }
     if (root && !world_.is_one_process()) {  // the others may join
       writer_->lock(/*alone=*/false);
@@ -275,7 +282,7 @@ class SweepRun {
   void write(size_t i, const std::string& what, PointRecord record, double took) {
     const bool runs = plan_.points[i].point.status == PointStatus::kOk;
     const PointRecord& written = writer_->append(std::move(record));
-    print_result(written, color_);
+    add_record(table_, written, color_);
     progress_.done(
         concat(what, "  ", to_string(written.status), runs ? "  " + format_seconds(took) : ""),
         took, plan_.cost(i), plan_.cost_after(i, todo_));
@@ -285,7 +292,8 @@ class SweepRun {
     const Summary summary = writer_->finish(int64_t(plan_.points.size()));
     std::filesystem::remove(beats_file(directory_));
     const bool none = summary.counts.at("ok") == 0 && summary.verdict == "incomplete";
-    print_summary(summary,
+    table_.finish();
+    print_summary(table_, summary,
                   !none                        ? ""
                   : writer_->records().empty() ? " nothing was measured"
                                                : " nothing was measured, the points say why",
@@ -300,7 +308,7 @@ class SweepRun {
   }
 
   // Points that only more ranks can run are no failure, but easily overlooked.
-  void print_ranks_missing() const {
+  void print_ranks_missing() {
     int64_t points = 0;
     int ranks = 0;
     for (const PointPlan& p : plan_.points)
@@ -309,9 +317,9 @@ class SweepRun {
         ranks = std::max(ranks, p.point.params.ranks);
       }
     if (points > 0)
-      std::cout << "# " << points << " points need more ranks than the " << sweep_.world_size
-                << " there are: " << (launched_world_size() ? "mpirun -np " : "--ranks ") << ranks
-                << "\n";
+      table_.note(concat(points, " points need more ranks than the ", sweep_.world_size,
+                         " there are: ", launched_world_size() ? "mpirun -np " : "--ranks ",
+                         ranks));
   }
 
   const Options& options_;
@@ -325,6 +333,7 @@ class SweepRun {
   std::vector<bool> todo_;
   bool color_;
   Progress progress_;
+  Table<PointRecord> table_;
   Watchdog& watchdog_;
   VirtualRun walk_;
   bool stopped_ = false;
@@ -338,6 +347,7 @@ class SweepRun {
 int run_points(const Options& options) {
   Sweep sweep = read_sweep(options);
   print_notes(options, sweep.config);
+  print_cluster_note(options, sweep.config);
   sweep.busy_share = measure_busy_share();  // before MPI's threads and waits are there
   Watchdog watchdog(launched_rank(), "; a rank did not arrive. Giving up");
   if (!sweep.is_virtual())  // one process waits for nobody
@@ -353,6 +363,7 @@ int run_points(const Options& options) {
 int run_check(const Options& options) {
   const Sweep sweep = read_sweep(options);
   print_notes(options, sweep.config);
+  print_cluster_note(options, sweep.config);
   Watchdog watchdog(launched_rank());
   const double limit_s = sweep.config.measure.point_timeout_s + kGraceSeconds;
   if (!sweep.is_virtual()) watchdog.expect("the start", limit_s);
@@ -373,7 +384,8 @@ int run_check(const Options& options) {
                format_tokens(sweep.config.check.max_seq_len), ", which --set can raise"));
   int64_t wrong = 0;
   const bool root = world.is_root(), color = use_color(options, 1);
-  if (root) std::cout << kResultHeader << "\n";
+  Table<PointRecord> table(record_columns(), table_style(options));
+  if (root) table.head();
   for (const PointPlan& point : plan.points) {
     if (!short_enough(point)) continue;
     if (!sweep.is_virtual()) watchdog.expect(describe(point.point.params), limit_s);
@@ -389,13 +401,15 @@ int run_check(const Options& options) {
     if (!root) continue;
     validate_record(record);
     wrong += record.status != PointStatus::kOk;
-    print_result(record, color);
+    add_record(table, record, color);
   }
-  if (root)
-    std::cout << "# " << to_check << " points checked against the reference in double, " << wrong
-              << " wrong, " << int64_t(plan.points.size()) - to_check
-              << " left out (skipped, or longer than check.max_seq_len = "
-              << format_tokens(sweep.config.check.max_seq_len) << ")\n";
+  if (root) {
+    table.finish();
+    table.note(concat(to_check, " points checked against the reference in double, ", wrong,
+                      " wrong, ", int64_t(plan.points.size()) - to_check,
+                      " left out (skipped, or longer than check.max_seq_len = ",
+                      format_tokens(sweep.config.check.max_seq_len), ")"));
+  }
   return world.agree(wrong > 0) ? kFailed : kOk;
 }
 

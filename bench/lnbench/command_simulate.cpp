@@ -1,13 +1,13 @@
 // `lnbench simulate`: the points of a config on a modelled cluster. No MPI, no GPU.
 #include <algorithm>
 #include <filesystem>
-#include <iostream>
 
 #include "core/check.h"
 #include "io/sha256.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
 #include "measure/sampler.h"
+#include "run/shipped.h"
 #include "run/simulate_point.h"
 
 namespace longnet {
@@ -21,11 +21,11 @@ struct Simulated {
 // The command line's cluster, else the config's: a path from here, or from the config's folder.
 ClusterSpec read_cluster(const Options& options, const Config& config) {
   namespace fs = std::filesystem;
-  if (!options.cluster.empty()) return load_cluster(options.cluster);
+  if (!options.cluster.empty()) return load_cluster(find_shipped("clusters", options.cluster));
   if (config.cluster.file.empty())
     throw UsageError(
-        concat("no cluster to simulate\n  hint: --cluster "
-               "configs/clusters/h100-ndr400.json, or \"cluster\": {\"file\": ...} in ",
+        concat("no cluster to simulate\n  hint: --cluster h100-ndr400 "
+               "(`lnbench list clusters` has all), or \"cluster\": {\"file\": ...} in ",
                config.path));
   const fs::path beside = fs::path(config.path).parent_path() / config.cluster.file;
   return load_cluster(!fs::exists(config.cluster.file) && fs::exists(beside) ? beside.string()
@@ -66,9 +66,9 @@ std::vector<Simulated> points_of(const std::vector<SimulatePoint>& variants, con
   return all;
 }
 
-void write_trace(const std::string& path, const SimulatedPoint& point) {
+void write_trace(TableWriter& table, const std::string& path, const SimulatedPoint& point) {
   write_file(path, chrome_trace(point.run, describe(point.record.params)) + "\n");
-  std::cout << "# trace: " << path << " (chrome://tracing, ui.perfetto.dev)\n";
+  table.note(concat("trace: ", path, " (chrome://tracing, ui.perfetto.dev)"));
 }
 
 void check_trace(const Options& options, const std::vector<Simulated>& points) {
@@ -99,15 +99,17 @@ int run_simulate(const Options& options) {
       {.path = options.output, .run = run, .environment = capture_environment()});
   const bool replicas =
       std::ranges::any_of(points, [](const Simulated& s) { return s.point.params.replicas > 1; });
-  std::cout << "# " << config.name << ": " << points.size() << " points simulated on "
-            << cluster.name << " (" << cluster.num_nodes() << " nodes of " << cluster.node_size()
-            << " x " << cluster.device.name << ", " << to_string(cluster.topology.kind)
-            << "); latencies " << (options.alpha == "band" ? "as a band" : options.alpha) << "\n"
-            << (replicas ? "# replicas: one group of ranks is simulated, on links of "
-                           "its own; the others do the same\n"
-                         : "")
-            << kResultHeader << "\n";
   Progress progress(options, true, int(points.size()));
+  Table<PointRecord> table(record_columns(), table_style(options, &progress));
+  table.note(concat(config.name, ": ", points.size(), " points simulated on ", cluster.name, " (",
+                    cluster.num_nodes(), " nodes of ", cluster.node_size(), " x ",
+                    cluster.device.name, ", ", to_string(cluster.topology.kind), "); latencies ",
+                    options.alpha == "band" ? "as a band" : options.alpha));
+  if (replicas)
+    table.note(
+        "replicas: one group of ranks is simulated, on links of its own; the others do the "
+        "same");
+  table.head();
   const bool color = use_color(options, 1);
   int64_t messages = 0;
   double simulation_s = 0;
@@ -119,15 +121,16 @@ int run_simulate(const Options& options) {
     messages += done.messages;
     simulation_s += done.simulation_s;
     if (!options.trace.empty() && done.record.status == PointStatus::kOk)
-      write_trace(options.trace, done);
-    print_result(writer.append(std::move(done.record)), color);
+      write_trace(table, options.trace, done);
+    add_record(table, writer.append(std::move(done.record)), color);
   }
   const Summary summary = writer.finish(int64_t(points.size()));
-  std::cout << "# " << messages << " messages in " << format_seconds(simulation_s);
-  if (messages > 0)
-    std::cout << ", messages_per_s " << format_si(double(messages) / simulation_s, "");
-  std::cout << "; all in " << format_seconds(steady_seconds() - begin) << "\n";
-  print_summary(summary,
+  table.finish();
+  table.note(concat(
+      messages, " messages in ", format_seconds(simulation_s),
+      messages > 0 ? ", messages_per_s " + format_si(double(messages) / simulation_s, "") : "",
+      "; all in ", format_seconds(steady_seconds() - begin)));
+  print_summary(table, summary,
                 summary.counts.at("ok") == 0 ? "; no point could be simulated, they say why" : "",
                 writer.directory());
   return summary.verdict == "pass" ? kOk : kFailed;

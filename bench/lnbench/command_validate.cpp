@@ -4,13 +4,13 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <iomanip>
 #include <iostream>
 
 #include "core/check.h"
 #include "json/json_reader.h"
 #include "lnbench/terminal.h"
 #include "run/published.h"
+#include "run/shipped.h"
 #include "simulate/closed_forms.h"
 
 namespace longnet {
@@ -31,11 +31,18 @@ Section closed_form_section() {
   Section s;
   double largest = 0;
   JsonNode cases = JsonNode::array();
-  std::cout << "# closed forms (allowed: " << kClosedForm << ")\n";
+  using enum Shown;
+  using C = const ClosedForm&;
+  Table<ClosedForm> table(
+      {{"name", "", kText, 30, 0, [](C c) { return c.name; }},
+       {"simulated_s", "simulated", kSeconds, 9, 0, [](C c) { return c.simulated_s; }},
+       {"rel_error", "error", kNumber, 8, 0, [](C c) { return c.rel_error(); }},
+       {"equation", "", kText, 10, 0, [](C c) { return c.equation; }}},
+      table_style({}));
+  table.note(concat("closed forms (allowed: ", kClosedForm, ")"));
   for (const ClosedForm& c : closed_forms()) {
     largest = std::max(largest, c.rel_error());
-    std::cout << std::left << std::setw(32) << c.name << std::setw(14) << c.simulated_s
-              << std::setw(14) << c.rel_error() << c.equation << "\n";
+    table.add(c);
     cases.push(JsonNode::object({{"name", c.name},
                                  {"equation", c.equation},
                                  {"expected_s", c.expected_s},
@@ -119,14 +126,31 @@ JsonNode published_case(const PublishedCase& c, const Prediction& p) {
   return n.set("reason", p.reason.empty() ? JsonNode() : JsonNode(p.reason));
 }
 
-void print_case(const PublishedCase& c, const Prediction& p) {
-  std::cout << std::left << std::setw(44) << c.id << std::setw(14) << c.published_s;
-  if (!p.reason.empty())
-    std::cout << p.reason << "\n";
-  else
-    std::cout << std::setw(14) << p.seconds << std::showpos << std::fixed << std::setprecision(1)
-              << 100 * (p.seconds / c.published_s - 1) << " %\n"
-              << std::noshowpos << std::defaultfloat << std::setprecision(6);
+using Predicted = std::pair<const PublishedCase&, const Prediction&>;
+std::vector<Column<Predicted>> predicted_columns() {
+  using enum Shown;
+  using P = const Predicted&;
+  const auto known = [](P p, double v) {
+    return p.second.reason.empty() ? JsonNode(v) : JsonNode();
+  };
+  return {
+      {"case", "", kText, 44, 0, [](P p) { return p.first.id; }},
+      {"published_s", "published", kSeconds, 9, 0, [](P p) { return p.first.published_s; }},
+      {"predicted_s", "predicted", kSeconds, 9, 0, [=](P p) { return known(p, p.second.seconds); }},
+      {"error", "", kPercent, 8, 0,
+       [=](P p) { return known(p, p.second.seconds / p.first.published_s - 1); }},
+      {"note", "", kNote, 0, 0, [](P p) { return p.second.reason; }}};
+}
+
+std::vector<Column<PublishedErrors>> error_columns() {
+  using enum Shown;
+  using E = const PublishedErrors&;
+  return {{"group", "", kText, 44, 0, [](E e) { return e.name; }},
+          {"cases", "", kNumber, 5, 0, [](E e) { return e.cases; }},
+          {"median_error", "median", kPercent, 8, 0, [](E e) { return e.median; }},
+          {"p95_error", "95th", kPercent, 8, 0, [](E e) { return e.p95; }},
+          {"bias", "", kPercent, 8, 0, [](E e) { return e.bias; }},
+          {"inside", "", kNumber, 6, 0, [](E e) { return e.inside; }}};
 }
 
 // Errors against published measurements, and whether they reach the goals.
@@ -135,18 +159,16 @@ Section published_section(const std::string& folder) {
   const std::vector<PublishedCase> cases = load_published(folder);
   std::vector<Prediction> predictions;
   JsonNode list = JsonNode::array(), groups = JsonNode::array();
-  std::cout << "# published measurements: case, published s, predicted s, error\n";
+  Table<Predicted> table(predicted_columns(), table_style({}));
+  table.note("published measurements");
   for (const PublishedCase& c : cases) {
     predictions.push_back(predict(c));
-    print_case(c, predictions.back());
+    table.add({c, predictions.back()});
     list.push(published_case(c, predictions.back()));
   }
-  std::cout << "# group, cases, median error %, 95th percentile %, bias %, inside the interval\n"
-            << std::fixed << std::setprecision(1);
+  Table<PublishedErrors> errors(error_columns(), table_style({}));
   for (const PublishedErrors& e : errors_of(cases, predictions)) {
-    std::cout << std::setw(44) << e.name << std::setw(6) << e.cases << std::setw(8)
-              << 100 * e.median << std::setw(8) << 100 * e.p95 << std::showpos << std::setw(8)
-              << 100 * e.bias << std::noshowpos << e.inside << "\n";
+    errors.add(e);
     groups.push(JsonNode::object({{"name", e.name},
                                   {"cases", e.cases},
                                   {"median_rel_error", e.median},
@@ -159,7 +181,6 @@ Section published_section(const std::string& folder) {
     if (e.name == "messages, 16 MB and more") s.good &= e.median <= kMessages;
     if (e.name == "messages, below 16 MB") s.good &= e.median <= kSmallMessages;
   }
-  std::cout << std::defaultfloat << std::setprecision(6);
   const PublishedOrder order = order_of(cases, predictions);
   std::cout << "# pairs of algorithms more than 5 % apart: " << order.right << " of " << order.pairs
             << " in the right order\n";

@@ -9,31 +9,73 @@
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
 #include "json/text.h"
+#include "lnbench/completion.h"
 #include "lnbench/options.h"
+#include "run/shipped.h"
 #include "schedule/registry.h"
 
 namespace longnet {
 namespace {
 
-void add_common(CLI::App& command, Options& o) {
+// Each option only where it works.
+void add_quiet(CLI::App& command, Options& o) {
   command.add_flag("-q,--quiet", o.quiet, "Only results and errors");
-  command.add_flag("-v,--verbose", o.verbose, "More detail");
+}
+
+void add_color(CLI::App& command, Options& o) {
   command.add_option("--color", o.color, "auto, always or never; NO_COLOR is honoured")
       ->check(CLI::IsMember({"auto", "always", "never"}));
 }
 
-void add_sweep(CLI::App& command, Options& o) {
-  command.add_option("CONFIG", o.config, "A JSON config, e.g. configs/quick.json")->required();
+void add_progress(CLI::App& command, Options& o) {
+  const std::map<std::string, ProgressStyle> styles{{"auto", ProgressStyle::kAuto},
+                                                    {"plain", ProgressStyle::kPlain},
+                                                    {"none", ProgressStyle::kNone}};
+  command
+      .add_option("--progress", o.progress, "auto (a rewritten line on a terminal), plain or none")
+      ->transform(CLI::CheckedTransformer(styles, CLI::ignore_case));
+}
+
+void add_format(CLI::App& command, Options& o, std::vector<std::string> names) {
+  command
+      .add_option_function<std::string>(
+          "--format", [&o](const std::string& name) { o.format = parse_enum<TableFormat>(name); },
+          "Of the table on stdout; all but text leave notes to stderr")
+      ->check(CLI::IsMember(std::move(names)));
+}
+
+void add_table(CLI::App& command, Options& o) {
+  add_format(command, o, {"text", "csv", "md", "json"});
+  command.add_flag("--wide", o.wide, "All columns, whatever the width");
+}
+
+// Points of a config.
+void add_points(CLI::App& command, Options& o) {
+  command
+      .add_option("CONFIG", o.config,
+                  "A JSON config, e.g. configs/quick.json, or the name of a shipped one: quick")
+      ->required();
   command.add_option("--set", o.sets, "Override a key: --set sweep.ranks=1,2,4 (repeatable)")
       ->allow_extra_args(false);
   command.add_option("--filter", o.filter,
                      "Keep matching points: 'algorithm==dilated && seq_len<=1M'");
+  add_quiet(command, o);
+  add_table(command, o);
+}
+
+void add_ranks(CLI::App& command, Options& o) {
   command
       .add_option("--ranks", o.ranks,
                   "Ranks as threads when no mpirun is used (default: one per usable core, or per "
                   "GPU for GPU kernels); with "
                   "--mode virtual: sweep.ranks")
       ->check(CLI::Range(1, 1 << 24));
+}
+
+// How the points of a config run on this machine.
+void add_sweep(CLI::App& command, Options& o) {
+  add_points(command, o);
+  add_ranks(command, o);
   command
       .add_option("--mode", o.mode,
                   "real (ranks that run at once) or virtual: one device walks all ranks")
@@ -47,20 +89,13 @@ void add_sweep(CLI::App& command, Options& o) {
         return name == "virtual" ? "virtual is a mode, no transport: use --mode virtual" : "";
       })
       ->check(CLI::IsMember({"auto", "nccl", "nccl_registered", "cuda_ipc", "mpi_host"}));
-  const std::map<std::string, ProgressStyle> styles{{"auto", ProgressStyle::kAuto},
-                                                    {"plain", ProgressStyle::kPlain},
-                                                    {"none", ProgressStyle::kNone}};
-  command
-      .add_option("--progress", o.progress, "auto (a rewritten line on a terminal), plain or none")
-      ->transform(CLI::CheckedTransformer(styles, CLI::ignore_case));
-  add_common(command, o);
 }
 
 // `required`: no config can name one instead.
 void add_cluster(CLI::App& command, Options& o, bool required) {
   command
       .add_option("--cluster", o.cluster,
-                  "A cluster, e.g. configs/clusters/h100-ndr400.json (simulate: default the "
+                  "A cluster file, or the name of a shipped one: h100 (simulate: default the "
                   "config's cluster.file)")
       ->required(required);
   command
@@ -69,7 +104,8 @@ void add_cluster(CLI::App& command, Options& o, bool required) {
                   "gpus_per_node=4, nodes=1024, overlap=0.56, straggler=0.2 (rank 0 computes 20 % "
                   "slower; 0.2@17: rank 17; 0.2x8: eight ranks), kernel=fa3 (of the device's), "
                   "merge=kernel|fused|eager, several with commas; repeatable, "
-                  "each makes points of its own (simulate: default the config's cluster.what_if)")
+                  "each makes points of its own (recommend takes one; simulate: default the "
+                  "config's cluster.what_if)")
       ->allow_extra_args(false);
   command
       .add_option("--alpha", o.alpha,
@@ -103,11 +139,17 @@ void add_env_options(CLI::App& command, Options& o) {
   command.add_option("--json", o.json, "Write the environment to this file");
   command.add_flag("--check", o.fitness_check,
                    "Exit 3 when there is a reason to distrust measurements here");
-  add_common(command, o);
+  add_quiet(command, o);
 }
 
 void add_plan_options(CLI::App& command, Options& o) {
   add_sweep(command, o);
+  add_progress(command, o);
+  command.add_flag("-v,--verbose", o.verbose, "The branches of each point");
+  command.add_option(
+      "--cluster", o.cluster,
+      "Plan for a cluster, a file or a shipped one's name: simulated time, GPU-hours, "
+      "memory, what does not fit");
   auto* schedule = command.add_option("--schedule", o.schedule_of,
                                       "Print the program of this point (id or number)");
   command.add_option("--rank", o.schedule_rank, "Whose program to print")->needs(schedule);
@@ -117,6 +159,8 @@ void add_plan_options(CLI::App& command, Options& o) {
 
 void add_run_options(CLI::App& command, Options& o) {
   add_sweep(command, o);
+  add_progress(command, o);
+  add_color(command, o);
   auto* output = command.add_option("-o,--output", o.output,
                                     "Folder of the result (default: results/<utc>-<name>-<rev>)");
   command.add_option("--resume", o.resume, "Go on with an interrupted result folder")
@@ -130,7 +174,9 @@ void add_run_options(CLI::App& command, Options& o) {
 }
 
 void add_simulate_options(CLI::App& command, Options& o) {
-  add_sweep(command, o);
+  add_points(command, o);
+  add_progress(command, o);
+  add_color(command, o);
   add_cluster(command, o, /*required=*/false);
   command.add_option("-o,--output", o.output,
                      "Folder of the result (default: results/<utc>-<name>-<rev>)");
@@ -158,7 +204,9 @@ void add_recommend_options(CLI::App& command, Options& o) {
                   "Segments of dilated attention (default 2048,per_rank,sequence)")
       ->delimiter(',');
   command.add_option("--top", o.top, "Rows of each list (default 10)")->check(CLI::PositiveNumber);
-  add_common(command, o);
+  add_quiet(command, o);
+  add_progress(command, o);
+  add_table(command, o);
 }
 
 void add_validate_options(CLI::App& command, Options& o) {
@@ -170,7 +218,6 @@ void add_validate_options(CLI::App& command, Options& o) {
                   "Predict the published measurements of this folder (configs/published)")
       ->expected(0, 1)
       ->default_str("configs/published");
-  add_common(command, o);
 }
 
 void add_comm_options(CLI::App& command, Options& o) {
@@ -184,7 +231,7 @@ void add_comm_options(CLI::App& command, Options& o) {
   command.add_option("--max-bytes", o.max_bytes,
                      "Largest message, e.g. 4MiB (default: 4MiB, between GPUs 256MiB)");
   command.add_option("--json", o.json, "Write the rows, with their samples, to this file");
-  add_common(command, o);
+  add_table(command, o);
 }
 
 void add_calibrate_options(CLI::App& command, Options& o) {
@@ -206,7 +253,7 @@ void add_calibrate_options(CLI::App& command, Options& o) {
   links->needs(cluster);
   command.add_option("--kernel", o.gpu_kernel, "Of --gpu-kernels: cuda (default), cudnn, gather")
       ->needs(kernels);
-  add_common(command, o);
+  add_quiet(command, o);
 }
 
 void add_compare_options(CLI::App& command, Options& o) {
@@ -216,7 +263,7 @@ void add_compare_options(CLI::App& command, Options& o) {
   command.add_flag(
       "--any-transport", o.any_transport,
       "Compare points of different transports as well: nccl with nccl_registered, say");
-  add_common(command, o);
+  add_table(command, o);
 }
 
 void add_report_options(CLI::App& command, Options& o) {
@@ -231,12 +278,35 @@ void add_report_options(CLI::App& command, Options& o) {
                    "Two folders side by side, with the verdicts of lnbench compare");
 }
 
+void add_check_options(CLI::App& command, Options& o) {
+  add_sweep(command, o);
+  add_color(command, o);
+}
+
+void add_depth_options(CLI::App& command, Options& o) {
+  add_points(command, o);
+  add_ranks(command, o);
+  add_progress(command, o);
+}
+
+void add_list_options(CLI::App& command, Options& o) {
+  command.add_option("KIND", o.list_kind, "One kind alone")
+      ->check(CLI::IsMember({"configs", "algorithms", "kernels", "transports", "clusters"}));
+  add_table(command, o);
+}
+
+void add_export_options(CLI::App& command, Options& o) {
+  command.add_option("DIR", o.result_dirs, "Result folders")->required();
+  add_format(command, o, {"csv", "jsonl"});
+  command.add_option("-o,--output", o.output, "The file (default: stdout)");
+}
+
 struct Command {
   const char* name;
   const char* summary;
   void (*add_options)(CLI::App& command, Options& options);
-  int (*run)(const Options&);
-  bool on_all_ranks = false;  // else, under a launcher, only the first rank speaks
+  int (*run)(const Options&);  // null: of the command line itself
+  bool on_all_ranks = false;   // else, under a launcher, only the first rank speaks
 };
 constexpr Command kCommands[] = {
     {"env", "What this machine is, and whether it is fit to measure", add_env_options, run_env},
@@ -251,9 +321,9 @@ constexpr Command kCommands[] = {
     {"validate", "How right the simulator is: against equations, SimGrid and real runs",
      add_validate_options, run_validate},
     {"check", "Correctness only: every point up to check.max_seq_len against the reference",
-     add_sweep, run_check, true},
+     add_check_options, run_check, true},
     {"depth", "Layers until every token has heard from every other, from the pattern alone",
-     add_sweep, run_depth},
+     add_depth_options, run_depth},
     {"comm", "What moves bytes between ranks, alone: latency, bandwidth, collectives",
      add_comm_options, run_comm, true},
     {"calibrate", "This machine as a cluster file for simulate: kernels, memory, links, measured",
@@ -261,6 +331,12 @@ constexpr Command kCommands[] = {
     {"compare", "Did anything get slower between two results? (Mann-Whitney, Holm)",
      add_compare_options, run_compare},
     {"report", "Plots and one self-contained report.html", add_report_options, run_report},
+    {"export", "The points of results as CSV or JSON Lines, for pandas and spreadsheets",
+     add_export_options, run_export},
+    {"list", "Configs, algorithms, kernels, transports and clusters, one line each",
+     add_list_options, run_list},
+    {"completion", "A script that completes lnbench in bash: source <(lnbench completion)",
+     [](CLI::App&, Options&) {}, nullptr},
 };
 
 // As a user would type it again.
@@ -288,7 +364,15 @@ int dispatch(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (launched_rank() != 0) return e.get_exit_code() == 0 ? kOk : kUsage;
+    if (e.get_exit_code() != 0)
+      if (const std::string text = explain_mistake(app, e, argc, argv); !text.empty())
+        throw UsageError(text);
     return app.exit(e) == 0 ? kOk : kUsage;
+  }
+  if (!o.config.empty()) o.config = find_shipped("configs", o.config);
+  if (app.got_subcommand("completion")) {
+    std::cout << bash_completion(app);
+    return kOk;
   }
   for (const Command& command : kCommands)
     if (app.got_subcommand(command.name))

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "io/table.h"
 #include "run/sweep.h"
 
 namespace longnet {
@@ -16,6 +17,8 @@ struct Options : SweepRequest {
   int verbose = 0;
   ProgressStyle progress = ProgressStyle::kAuto;
   std::string color = "auto";  // auto, always, never
+  TableFormat format = TableFormat::kText;
+  bool wide = false;
   // run.
   std::string output;  // folder of the result
   std::string resume;
@@ -24,7 +27,7 @@ struct Options : SweepRequest {
   std::string schedule_of;  // a point's id or number
   int schedule_rank = 0;
   bool dot = false;
-  // simulate, recommend.
+  // simulate, recommend, plan.
   std::string cluster;
   std::vector<std::string> what_if;
   std::string alpha = "band";  // or ideal, nccl_ll, nccl_simple
@@ -50,7 +53,9 @@ struct Options : SweepRequest {
   // compare.
   std::string base, now, threshold = "5%";
   bool any_transport = false;
-  // report.
+  // list: "" or one kind.
+  std::string list_kind;
+  // report, export.
   std::vector<std::string> result_dirs;
   std::string report_file, validation;
   bool report_compares = false;
@@ -78,5 +83,7 @@ int run_comm(const Options& options);
 int run_calibrate(const Options& options);
 int run_compare(const Options& options);
 int run_report(const Options& options);
+int run_list(const Options& options);
+int run_export(const Options& options);
 
 }  // namespace longnet

@@ -1,13 +1,11 @@
 #include "lnbench/terminal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <iomanip>
 #include <iostream>
-#include <sstream>
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
@@ -23,51 +21,13 @@ bool is_terminal(int file_descriptor) {
          (kind == nullptr || std::string_view(kind) != "dumb");
 }
 
-std::string number(double value, int digits) {
-  if (!std::isfinite(value)) return "-";
-  std::ostringstream out;
-  out << std::setprecision(digits) << value;
-  return out.str();
-}
-
-std::string result_row(const PointRecord& r) {
-  const PointParams& p = r.params;
-  // Counted and predicted are equal where both are known, or the point has failed.
-  const auto bytes =
-      r.comm.bytes_per_rank() ? r.comm.bytes_per_rank() : r.comm.predicted_bytes_per_rank;
-  std::string options = options_text(p);
-  if (const size_t changes = p.cluster.find(' '); changes != std::string::npos)
-    options += (options.empty() ? "" : " ") + p.cluster.substr(changes + 1);
-  std::string row =
-      table_row(kResultHeader,
-                {r.id, std::string(to_string(r.status)), p.algorithm, concat(p.ranks),
-                 concat(p.problem.seq_len), concat(p.problem.batch), number(r.timing.median_s, 5),
-                 number(r.timing.ci_low_s, 5), number(r.timing.ci_high_s, 5),
-                 concat(r.timing.samples_s.size()), number(r.work.flops_per_s / 1e9, 4),
-                 number(r.work.share_of_peak, 3), bytes ? concat(*bytes) : "-",
-                 number(r.check.rel_l2_error, 2), options.empty() ? "-" : options});
-  if (r.source == Source::kExtrapolated) row += " # extrapolated";
-  if (const auto share = r.metrics.find("measured_share");
-      r.source == Source::kExtrapolated && share != r.metrics.end())
-    row += concat(" from ", number(100 * share->second, share->second < 0.1 ? 2 : 3), " %");
-  if (r.source == Source::kReplayed) row += " # replayed";
-  if (r.check.strata_left_out > 0)
-    row += concat(" # ", r.check.strata_left_out, " of ", r.check.strata,
-                  " strata beyond check.max_queries");
-  if (std::abs(r.memory.resident_difference) > kNotedResidentDifference)
-    row += concat(" # resident memory grew by ",
-                  format_bytes(double(r.memory.resident_growth_bytes.value_or(0))), ", ",
-                  number(100 * std::abs(r.memory.resident_difference), 3), " % ",
-                  r.memory.resident_difference > 0 ? "more" : "less", " than the buffers");
-  return r.reason.empty() ? row : concat(row, " # ", r.reason);
+// Columns of the terminal; a longer line would wrap, and only its last part be taken away.
+size_t terminal_columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 }  // namespace
-
-std::filesystem::path program_folder() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-}
 
 void write_file(const std::filesystem::path& path, const std::string& text, std::string_view hint) {
   std::ofstream file(path);
@@ -98,14 +58,29 @@ RunInfo run_info(const Config& config, const Options& options, size_t points) {
           .config = parse_json(resolved_config_json(config), "config")};
 }
 
-void print_summary(const Summary& summary, std::string_view remark, const std::string& directory) {
-  std::cout << "#";
+void print_summary(TableWriter& table, const Summary& summary, std::string_view remark,
+                   const std::string& directory) {
+  std::string counts;
   for (const auto& [status, count] : summary.counts)
-    if (count > 0) std::cout << " " << count << " " << status;
-  std::cout << remark << "; verdict: " << summary.verdict << "\n";
+    if (count > 0) counts += concat(counts.empty() ? "" : " ", count, " ", status);
+  table.note(concat(counts, remark, "; verdict: ", summary.verdict));
   for (const auto& [id, why] : summary.disturbed)
-    std::cout << "# disturbed, decides no claim about time: " << id << ": " << why << "\n";
-  std::cout << "# result: " << directory << "\n" << std::flush;
+    table.note(concat("disturbed, decides no claim about time: ", id, ": ", why));
+  table.note("result: " + directory);
+}
+
+TableStyle table_style(const Options& options, Progress* progress) {
+  return {.format = options.format,
+          .wide = options.wide,
+          .out = &std::cout,
+          .notes = &std::cerr,
+          .before_line = [progress] {
+            if (progress) progress->clear();
+          }};
+}
+
+void add_record(Table<PointRecord>& table, const PointRecord& record, bool color) {
+  table.add(record, color ? colour_of(record.status) : "");
 }
 
 Progress::Progress(const Options& options, bool is_root, int points)
@@ -117,9 +92,11 @@ void Progress::clear() {
   if (enabled_ && rewrite_) std::cerr << "\r\x1b[K" << std::flush;
 }
 
-std::ostream& Progress::begin_line() {
+void Progress::write_line(const std::string& text, bool stays) {
   clear();
-  return std::cerr << "[" << index_ << "/" << points_ << "] ";
+  std::string line = concat("[", index_, "/", points_, "] ", text);
+  if (rewrite_ && !stays) line = line.substr(0, terminal_columns() - 1);
+  std::cerr << line << (rewrite_ && !stays ? "" : "\n") << std::flush;
 }
 
 void Progress::start(int index, const std::string& what, double estimated_s) {
@@ -127,16 +104,15 @@ void Progress::start(int index, const std::string& what, double estimated_s) {
   what_ = what;
   last_step_ = std::chrono::steady_clock::now();
   if (!enabled_ || !rewrite_) return;
-  begin_line() << what;
-  if (estimated_s > 0) std::cerr << "  (about " << format_seconds(estimated_s) << ")";
-  std::cerr << std::flush;
+  write_line(concat(what, estimated_s > 0 ? "  (about " + format_seconds(estimated_s) + ")" : ""),
+             false);
 }
 
 void Progress::step(const std::string& text) {
   const auto now = std::chrono::steady_clock::now();
   if (!enabled_ || (!rewrite_ && now - last_step_ < std::chrono::seconds(30))) return;
   last_step_ = now;
-  begin_line() << what_ << "  " << text << (rewrite_ ? "" : "\n") << std::flush;
+  write_line(what_ + "  " + text, false);
 }
 
 void Progress::done(const std::string& outcome, double took_s, double estimated_s,
@@ -144,54 +120,17 @@ void Progress::done(const std::string& outcome, double took_s, double estimated_
   took_s_ += took_s;
   estimated_s_ += estimated_s;
   if (!enabled_) return;
-  begin_line() << outcome;
-  if (estimated_s_ > 0 && estimated_left_s > 0)
-    std::cerr << "  ETA " << format_seconds(estimated_left_s * took_s_ / estimated_s_);
-  std::cerr << "\n";
+  const bool left = estimated_s_ > 0 && estimated_left_s > 0;
+  write_line(
+      concat(outcome,
+             left ? "  ETA " + format_seconds(estimated_left_s * took_s_ / estimated_s_) : ""),
+      true);
 }
 
 void Progress::note(const std::string& line) {
   if (!enabled_) return;
   clear();
   std::cerr << line << "\n";
-}
-
-std::string table_row(std::string_view header, const std::vector<std::string>& cells) {
-  std::string row;
-  size_t at = 0;  // where the column begins; "# no." is its first word
-  for (const std::string& cell : cells) {
-    const size_t next = header.find_first_not_of(' ', header.find(' ', std::max<size_t>(at, 2)));
-    row += cell;
-    if (next != std::string_view::npos)
-      row += std::string(size_t(std::max(1, int(next - at) - int(cell.size()))), ' ');
-    at = next;
-  }
-  return row;
-}
-
-std::string plan_row(int no, const PointPlan& plan) {
-  const PointParams& p = plan.point.params;
-  const WorldAccount& a = plan.account;
-  const bool known = a.pairs > 0;
-  const std::string options = options_text(p);
-  return table_row(
-      kPlanHeader,
-      {concat(no), plan.point.id, p.algorithm, concat(p.ranks), concat(p.problem.seq_len),
-       concat(p.problem.batch), known ? number(a.flops, 4) : "-",
-       known ? concat(a.max_bytes_sent) : "-", known ? concat(a.max_messages_sent) : "-",
-       known ? concat(plan.memory_bytes()) : "-",
-       known ? number(a.balance(p.group_ranks()), 4) : "-",
-       known ? number(plan.estimated_s, 3) : "-", options.empty() ? "-" : options,
-       concat(to_string(plan.point.status), plan.point.reason.empty() ? "" : "  # ",
-              plan.point.reason)});
-}
-
-void print_result(const PointRecord& record, bool color) {
-  const char* code = record.status == PointStatus::kOk ? "32"
-                     : is_failure(record.status)       ? "31"
-                                                       : "33";
-  const std::string row = result_row(record);
-  std::cout << (color ? concat("\x1b[", code, "m", row, "\x1b[0m") : row) << "\n" << std::flush;
 }
 
 }  // namespace longnet

@@ -1,4 +1,4 @@
-// What commands print and write: rows of points, progress with ETA, notes, colour, files.
+// What commands print and write: tables, progress with ETA, notes, colour, files.
 #pragma once
 #include <chrono>
 #include <filesystem>
@@ -7,11 +7,11 @@
 #include <string_view>
 #include <vector>
 
+#include "io/record_table.h"
 #include "lnbench/options.h"
 
 namespace longnet {
 
-std::filesystem::path program_folder();  // of the running program; "" where the system is silent
 // Throws UsageError, with `hint` behind it.
 void write_file(const std::filesystem::path& path, const std::string& text,
                 std::string_view hint = "");
@@ -22,23 +22,18 @@ bool use_color(const Options& options, int file_descriptor);
 // Prints notes on stderr about settings of the config that an algorithm handles differently.
 void print_notes(const Options& options, const Config& config);
 
-// Tables on stdout, as awk and gnuplot read them: comment lines begin with '#'. Cells begin where the
-// words of the header do; a longer one never runs into the next.
-std::string table_row(std::string_view header, const std::vector<std::string>& cells);
-
-inline constexpr std::string_view kPlanHeader =
-    "# no. id       algorithm ranks seq_len    batch  flops      bytes/rank messages "
-    "memory/rank  balance estimate   options          status";
-std::string plan_row(int number, const PointPlan& plan);
-inline constexpr std::string_view kResultHeader =
-    "# id     status       algorithm ranks seq_len    batch  median_s   ci_low_s   ci_high_s  n   "
-    "gflops/s  of_peak bytes/rank rel_l2_err options";
-void print_result(const PointRecord& record, bool color);
+class Progress;
+// --format and --wide, on stdout; notes of other formats than text go to stderr. A line of
+// `progress` is taken away before a row is written.
+TableStyle table_style(const Options& options, Progress* progress = nullptr);
+// In colour on a terminal.
+void add_record(Table<PointRecord>& table, const PointRecord& record, bool color);
 
 // What every kind of run says of itself. `points`: of the sweep, those skipped included.
 RunInfo run_info(const Config& config, const Options& options, size_t points);
 // How many points ended how, the verdict, and where the result is. `remark`: after the counts.
-void print_summary(const Summary& summary, std::string_view remark, const std::string& directory);
+void print_summary(TableWriter& table, const Summary& summary, std::string_view remark,
+                   const std::string& directory);
 
 // One line per point: rewritten on a terminal, appended elsewhere. Silent on ranks other than 0.
 class Progress {
@@ -53,7 +48,7 @@ class Progress {
   void clear();                        // before something else is printed
 
  private:
-  std::ostream& begin_line();  // "[3/40] "
+  void write_line(const std::string& text, bool stays);  // behind "[3/40] "
   bool enabled_, rewrite_;
   int points_, index_ = 0;
   std::string what_;  // the point at hand

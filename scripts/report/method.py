@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import claims, claims_pattern, noise, paper_lines
+from . import claims, claims_pattern, paper_lines
 from .markup import escape, section
 from .rows import Context
 from .tables import fit_table, recorded_fits

@@ -1,12 +1,11 @@
 #include "io/compare.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <unordered_map>
 
 #include "core/check.h"
+#include "io/record_table.h"
 #include "json/text.h"
 #include "measure/statistics.h"
 
@@ -123,48 +122,25 @@ std::vector<EnvironmentDifference> environment_differences(const Result& a, cons
   return differences;
 }
 
-using Row = std::vector<std::string>;
-
-std::string number(const char* format, double v) {
-  if (!std::isfinite(v)) return "-";
-  std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), format, v);
-  return text.data();
-}
-
-// One word per column, so that awk and gnuplot can read the table; the note comes last.
-Row row_of(const ComparedPoint& p) {
-  const AttentionProblem& q = p.params.problem;
-  return {p.id,
-          p.params.algorithm,
-          p.params.kernel,
-          std::to_string(q.seq_len),
-          std::to_string(p.params.ranks),
-          std::to_string(q.batch),
-          std::string(to_string(q.dtype)),
-          number("%.6g", p.base_s),
-          number("%.6g", p.new_s),
-          number("%.3f", p.ratio),
-          number("%.2g", p.p_adjusted),
-          p.broken ? "broken" : std::string(to_string(p.verdict)),
-          p.note.empty() ? "" : "# " + p.note};
-}
-
-std::string aligned(const std::vector<Row>& rows) {
-  std::vector<size_t> widths(rows[0].size());
-  for (const Row& r : rows)
-    for (size_t i = 0; i < r.size(); ++i) widths[i] = std::max(widths[i], r[i].size());
-  std::string text;
-  for (const Row& r : rows) {
-    std::string line;
-    for (size_t i = 0; i < r.size(); ++i) {
-      line += r[i];
-      if (i + 1 < r.size()) line += std::string(widths[i] - r[i].size() + 2, ' ');
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
+std::vector<Column<ComparedPoint>> columns() {
+  using enum Shown;
+  using P = const ComparedPoint&;
+  return {
+      {"id", "", kText, 8, 0, [](P p) { return p.id; }},
+      {"algorithm", "", kText, 12, 0, [](P p) { return p.params.algorithm; }},
+      {"kernel", "", kText, 9, 3, [](P p) { return p.params.kernel; }},
+      {"seq_len", "", kTokens, 7, 0, [](P p) { return p.params.problem.seq_len; }},
+      {"ranks", "", kNumber, 5, 0, [](P p) { return p.params.ranks; }},
+      {"batch", "", kNumber, 6, 0, [](P p) { return p.params.problem.batch; }},
+      {"base_s", "base", kSeconds, 9, 0, [](P p) { return p.base_s; }},
+      {"new_s", "new", kSeconds, 9, 0, [](P p) { return p.new_s; }},
+      {"ratio", "", kNumber, 6, 0, [](P p) { return p.ratio; }},
+      {"p_adjusted", "p", kNumber, 7, 1, [](P p) { return p.p_adjusted; }},
+      {"class", "", kText, 9, 0,
+       [](P p) { return p.broken ? "broken" : std::string(to_string(p.verdict)); }},
+      {"options", "", kText, 10, 2, [](P p) { return shown_options(p.params); }},
+      {"note", "", kNote, 0, 0, [](P p) { return p.note; }},
+  };
 }
 
 }  // namespace
@@ -220,22 +196,19 @@ JsonNode comparison_json(const Comparison& c) {
                            {"points", points}});
 }
 
-std::string comparison_table(const Comparison& c) {
-  std::string text;
+void write_comparison(const Comparison& c, const TableStyle& style) {
+  Table<ComparedPoint> table(columns(), style);
   for (const EnvironmentDifference& d : c.environment)
-    text += concat("# differs: ", d.what, ": ", d.base, " -> ", d.now, "\n");
-  if (c.environment.empty()) text += "# environments are alike\n";
-  text += concat("# slower or faster: ratio of medians beyond ",
-                 number("%g", 100 * c.options.threshold), " % and Holm-adjusted p < ",
-                 c.options.alpha, "\n");
-  std::vector<Row> rows{{"# id", "algorithm", "kernel", "seq_len", "ranks", "batch", "dtype",
-                         "base_s", "new_s", "ratio", "p_adjusted", "class", ""}};
-  for (const ComparedPoint& p : c.points) rows.push_back(row_of(p));
-  text += aligned(rows);
-  text += "#";
+    table.note(concat("differs: ", d.what, ": ", d.base, " -> ", d.now));
+  if (c.environment.empty()) table.note("environments are alike");
+  table.note(concat("slower or faster: ratio of medians beyond ", 100 * c.options.threshold,
+                    " % and Holm-adjusted p < ", c.options.alpha));
+  for (const ComparedPoint& p : c.points) table.add(p);
+  table.finish();
+  std::string counts;
   for (const CompareClass k : enum_values<CompareClass>())
-    text += concat(" ", to_string(k), " ", c.count(k));
-  return text + concat(" : ", conclusion(c), "\n");
+    counts += concat(to_string(k), " ", c.count(k), " ");
+  table.note(concat(counts, ": ", conclusion(c)));
 }
 
 }  // namespace longnet

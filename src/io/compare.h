@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "io/result.h"
+#include "io/table.h"
 #include "json/json_tree.h"
 
 namespace longnet {
@@ -77,7 +78,7 @@ std::string_view conclusion(const Comparison& comparison);
 //   p_adjusted, verdict, note}] }, as the report reads it; a number that was not measured is null.
 JsonNode comparison_json(const Comparison& comparison);
 
-// '# ' lines (environment differences, legend), then one row per point, then '# ' counts.
-std::string comparison_table(const Comparison& comparison);
+// Notes on the environments and the threshold, one row per point, a note of the counts.
+void write_comparison(const Comparison& comparison, const TableStyle& style);
 
 }  // namespace longnet

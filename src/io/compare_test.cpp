@@ -35,6 +35,12 @@ Result result(std::vector<PointRecord> points) {
   return r;
 }
 
+std::string table_of(const Comparison& comparison, bool wide = true) {
+  std::ostringstream out;
+  write_comparison(comparison, {.wide = wide, .out = &out});
+  return out.str();
+}
+
 TEST(Compare, ClassesOfPoints) {
   PointRecord failed = record("e", 1), base_failed = record("f", 1), simulated = record("g", 1);
   failed.status = PointStatus::kCheckFailed;
@@ -87,7 +93,7 @@ TEST(Compare, WhatNeitherSideRanIsSkippedNotMissing) {
   EXPECT_EQ(verdict(kOom, kOom), CompareClass::kMissing);  // a failure is no choice
   const Comparison c = compare_results(with(kSkippedExcluded), with(kSkippedExcluded));
   EXPECT_EQ(c.compared(), 1);
-  EXPECT_THAT(comparison_table(c), HasSubstr("skipped 1 missing 0 : no regression"));
+  EXPECT_THAT(table_of(c), HasSubstr("skipped 1 missing 0 : no regression"));
 }
 
 // Two samples against two can never differ certainly: that is not "same".
@@ -99,7 +105,7 @@ TEST(Compare, TooFewSamplesDecideNothing) {
     const Comparison c = compare_results(run(n, 1), run(n, 7));
     EXPECT_EQ(c.count(CompareClass::kUndecided), 2) << n;
     EXPECT_EQ(c.decided(), 0);
-    EXPECT_THAT(comparison_table(c), HasSubstr("cannot decide: too few samples"));
+    EXPECT_THAT(table_of(c), HasSubstr("cannot decide: too few samples"));
   }
   EXPECT_EQ(compare_results(run(5, 1), run(5, 7)).count(CompareClass::kSame), 2);
 }
@@ -143,7 +149,7 @@ TEST(Compare, TableStartsWithTheEnvironment) {
   base.environment.cpu_model = "old";
   now.environment.cpu_model = "new";
   now.environment.variables["OMP_NUM_THREADS"] = "2";
-  const std::string table = comparison_table(compare_results(base, now));
+  const std::string table = table_of(compare_results(base, now), /*wide=*/false);
   EXPECT_THAT(table, testing::StartsWith("# differs: cpu: old -> new\n"));
   EXPECT_THAT(table, HasSubstr("# differs: OMP_NUM_THREADS: - -> 2\n"));
   EXPECT_THAT(table, HasSubstr("# id "));
@@ -151,12 +157,8 @@ TEST(Compare, TableStartsWithTheEnvironment) {
   std::istringstream lines(table);
   int rows = 0;
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with('#')) continue;
-    ++rows;
-    std::istringstream words(line);
-    int columns = 0;
-    for (std::string word; words >> word && word != "#";) ++columns;
-    EXPECT_EQ(columns, 12) << line;
+    EXPECT_LE(line.size(), 100U) << line;
+    rows += !line.starts_with('#');
   }
   EXPECT_EQ(rows, 1);
 }

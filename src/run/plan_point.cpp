@@ -133,7 +133,7 @@ std::string cheapest_change(const PointParams& original,
       [](PointParams& p) {
         p.ranks *= 2;
         if (p.algorithm == "local" || p.ranks > 1024) return std::string();
-        return concat("ranks=", p.ranks, is_virtual(p) ? "" : " on machines of their own");
+        return concat("ranks=", p.ranks, p.mode == Mode::kReal ? " on machines of their own" : "");
       },
       [](PointParams& p) {
         p.problem.seq_len /= 2;

@@ -299,6 +299,15 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   return out;
 }
 
+ClusterCost cost_on_cluster(const PointRecord& simulated, const MeasureConfig& measure) {
+  PointPlan plan{.point = {simulated.id, simulated.params, simulated.status, simulated.reason},
+                 .estimated_s = simulated.timing.median_s};
+  plan.point.params.kernel = "cuda";
+  plan.point.params.mode = Mode::kReal;
+  const double seconds = point_cost(plan, measure);
+  return {seconds, seconds * simulated.params.ranks / 3600};
+}
+
 std::string chrome_trace(const SimulatedRun& run, const std::string& title) {
   JsonNode events = JsonNode::array();
   const auto name = [&](const char* what, Rank rank, int64_t track, const std::string& text) {

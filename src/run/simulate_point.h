@@ -39,6 +39,12 @@ std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePo
 SimulatedPoint simulate_point(const Point& point, const SimulatePoint& options,
                               bool timeline = false);
 
+// What it takes to measure a simulated point for real: all its runs, and these hours times ranks.
+struct ClusterCost {
+  double seconds = 0, gpu_hours = 0;
+};
+ClusterCost cost_on_cluster(const PointRecord& simulated, const MeasureConfig& measure);
+
 // Returns the run as a trace for Chrome and Perfetto: a process per rank, a thread per lane.
 std::string chrome_trace(const SimulatedRun& run, const std::string& title);
 

@@ -56,6 +56,27 @@ void agree_on_refusals(std::vector<PointPlan>& plans, World& world) {
   }
 }
 
+// Throws where a sweep as a whole is for another machine: one error instead of a row per point.
+void require_this_machine(const Sweep& sweep, const Plan& plan, World& world) {
+  const Config& config = sweep.config;
+  const auto runs = [](const PointPlan& p) { return p.point.status == PointStatus::kOk; };
+  if (plan.points.empty() || std::ranges::any_of(plan.points, runs)) return;
+  if (!config.cluster.file.empty())
+    throw UsageError(concat(config.path, ": none of its ", plan.points.size(),
+                            " points can run here: ", plan.points[0].point.reason,
+                            "\n  hint: it names the cluster ", config.cluster.file,
+                            ": lnbench simulate ", config.path));
+  if (!std::ranges::all_of(sweep.points, on_gpu, &Point::params)) return;
+  const auto missing = world.all_texts(describe_devices().unusable);
+  for (size_t rank = 0; rank < missing.size(); ++rank)
+    if (!missing[rank].empty())
+      throw UsageError(concat(config.path, ": all of its ", plan.points.size(),
+                              " points need GPUs, and rank ", rank, " has none: ", missing[rank],
+                              "\n  hint: --set ", config.sweep.find("kernel") ? "sweep" : "run",
+                              ".kernel=cpu measures on the cores; lnbench plan and lnbench "
+                              "simulate need no GPU"));
+}
+
 }  // namespace
 
 KnownNames known_names() {
@@ -207,6 +228,7 @@ Plan make_plan(const Sweep& sweep, World& world) {
   for (const Point& point : sweep.points)
     plan.points.push_back(plan_point(point, limits, plan.threads, ranks_here));
   agree_on_refusals(plan.points, world);
+  require_this_machine(sweep, plan, world);
   return plan;
 }
 

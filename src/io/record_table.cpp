@@ -1,0 +1,109 @@
+#include "io/record_table.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "io/axes.h"
+#include "io/units.h"
+
+namespace longnet {
+namespace {
+
+std::string note_of(const PointRecord& r) {
+  std::vector<std::string> notes;
+  if (r.source == Source::kReplayed) notes.emplace_back("replayed");
+  if (r.source == Source::kExtrapolated) {
+    const auto share = r.metrics.find("measured_share");
+    notes.push_back(share == r.metrics.end()
+                        ? "extrapolated"
+                        : "extrapolated from " + human(share->second, Shown::kPercent));
+  }
+  if (r.check.strata_left_out > 0)
+    notes.push_back(concat(r.check.strata_left_out, " of ", r.check.strata,
+                           " strata beyond check.max_queries"));
+  if (const double more = r.memory.resident_difference; std::abs(more) > kNotedResidentDifference)
+    notes.push_back(concat("resident memory grew by ",
+                           format_bytes(double(r.memory.resident_growth_bytes.value_or(0))), ", ",
+                           human(std::abs(more), Shown::kPercent), more > 0 ? " more" : " less",
+                           " than the buffers"));
+  if (!r.reason.empty()) notes.push_back(r.reason);
+  return join(notes, "; ");
+}
+
+JsonNode optional(const std::optional<int64_t>& known, const std::optional<int64_t>& other) {
+  return known ? to_json(*known) : to_json(other);
+}
+
+void flatten(const std::string& path, const JsonNode& node, FlatRecord& out) {
+  if (!node.is_object()) return out.emplace_back(path, node), void();
+  for (size_t i = 0; i < node.keys.size(); ++i)
+    flatten(path.empty() ? node.keys[i] : concat(path, ".", node.keys[i]), node.items[i], out);
+}
+
+}  // namespace
+
+std::string shown_options(const PointParams& params) {
+  PointParams p = params;
+  if (p.mode == Mode::kSimulated) find_axis("kernel")->member.set(p, find_axis("kernel")->standard);
+  std::string text = options_text(p);
+  if (const size_t changes = p.cluster.find(' '); changes != std::string::npos)
+    text += (text.empty() ? "" : " ") + p.cluster.substr(changes + 1);
+  return text;
+}
+
+std::vector<Column<PointRecord>> record_columns() {
+  using enum Shown;
+  using R = const PointRecord&;
+  return {
+      {"id", "", kText, 8, 0, [](R r) { return r.id; }},
+      {"status", "", kText, 8, 0, [](R r) { return to_string(r.status); }},
+      {"source", "", kText, 12, 4, [](R r) { return to_string(r.source); }},
+      {"algorithm", "", kText, 12, 0, [](R r) { return r.params.algorithm; }},
+      {"kernel", "", kText, 9, 4, [](R r) { return r.params.kernel; }},
+      {"ranks", "", kNumber, 5, 0, [](R r) { return r.params.ranks; }},
+      {"seq_len", "", kTokens, 7, 0, [](R r) { return r.params.problem.seq_len; }},
+      {"batch", "", kNumber, 6, 0, [](R r) { return r.params.problem.batch; }},
+      {"median_s", "time", kSeconds, 9, 0, [](R r) { return r.timing.median_s; }},
+      {"ci_low_s", "low", kSeconds, 9, 3, [](R r) { return r.timing.ci_low_s; }},
+      {"ci_high_s", "high", kSeconds, 9, 3, [](R r) { return r.timing.ci_high_s; }},
+      {"samples", "n", kNumber, 4, 3, [](R r) { return r.timing.samples_s.size(); }},
+      {"flops_per_s", "FLOP/s", kCount, 7, 3, [](R r) { return r.work.flops_per_s; }},
+      {"share_of_peak", "of peak", kPercent, 7, 1, [](R r) { return r.work.share_of_peak; }},
+      // Counted and predicted are equal where both are known, or the point has failed.
+      {"bytes_per_rank", "sent", kBytes, 8, 1,
+       [](R r) { return optional(r.comm.bytes_per_rank(), r.comm.predicted_bytes_per_rank); }},
+      {"memory_bytes", "memory", kBytes, 8, 2,
+       [](R r) { return optional(r.memory.measured_peak_bytes, r.memory.predicted_peak_bytes); }},
+      {"rel_l2_error", "error", kNumber, 7, 3, [](R r) { return r.check.rel_l2_error; }},
+      {"options", "", kText, 16, 0, [](R r) { return shown_options(r.params); }},
+      {"note", "", kNote, 0, 0, [](R r) { return note_of(r); }},
+  };
+}
+
+std::string_view colour_of(PointStatus status) {
+  return status == PointStatus::kOk ? "32" : is_failure(status) ? "31" : "33";
+}
+
+FlatRecord flat_record(const PointRecord& record) {
+  FlatRecord out;
+  flatten("", write_fields(record), out);
+  return out;
+}
+
+std::vector<Column<FlatRecord>> flat_columns(const std::vector<FlatRecord>& records,
+                                             bool with_lists) {
+  std::vector<Column<FlatRecord>> columns;
+  for (const FlatRecord& record : records)
+    for (const auto& [path, value] : record) {
+      if (value.is_array() && !with_lists) continue;
+      if (std::ranges::find(columns, path, &Column<FlatRecord>::name) != columns.end()) continue;
+      columns.push_back({.name = path, .value = [path](const FlatRecord& r) {
+                           const auto at =
+                               std::ranges::find(r, path, &FlatRecord::value_type::first);
+                           return at == r.end() ? JsonNode() : at->second;
+                         }});
+    }
+  return columns;
+}
+
+}  // namespace longnet

@@ -1,0 +1,162 @@
+#include "io/table.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "core/testing/test_support.h"
+#include "io/record_table.h"
+
+namespace longnet {
+namespace {
+
+struct TableRow {
+  int ranks;
+  double seconds;
+  std::string options, note;
+};
+
+std::vector<Column<TableRow>> test_columns() {
+  return {{"ranks", "", Shown::kNumber, 5, 0, [](const TableRow& r) { return r.ranks; }},
+          {"median_s", "time", Shown::kSeconds, 8, 0, [](const TableRow& r) { return r.seconds; }},
+          {"ci_low_s", "low", Shown::kSeconds, 80, 3, [](const TableRow&) { return 0.5; }},
+          {"options", "", Shown::kText, 10, 0, [](const TableRow& r) { return r.options; }},
+          {"note", "", Shown::kNote, 0, 0, [](const TableRow& r) { return r.note; }}};
+}
+
+const std::vector<TableRow> kRows{
+    {2, 0.00123, "", ""}, {16, NAN, "d=128, \"bf16\"", "a|b"}, {32, 7300, "", "a|b"}};
+
+std::string written(TableStyle style, const std::vector<TableRow>& rows = kRows,
+                    std::string* notes = nullptr) {
+  std::ostringstream out, aside;
+  style.out = &out;
+  style.notes = &aside;
+  Table<TableRow> table(test_columns(), style);
+  table.note("hello");
+  for (const TableRow& row : rows) table.add(row);
+  table.finish();
+  if (notes) *notes = aside.str();
+  return out.str();
+}
+
+TEST(Table, TextHasHumanUnitsAndNotes) {
+  EXPECT_EQ(written({}),
+            "# hello\n"
+            "# ranks     time options\n"
+            "      2  1.23 ms -\n"
+            "     16        - d=128, \"bf16\"  # a|b\n"
+            "     32 2 h 1 min -  # as above\n");
+}
+
+TEST(Table, CsvHasAllColumnsAndRawValues) {
+  std::string notes;
+  EXPECT_EQ(written({.format = TableFormat::kCsv}, kRows, &notes),
+            "ranks,median_s,ci_low_s,options,note\n"
+            "2,0.00123,0.5,,\n"
+            "16,,0.5,\"d=128, \"\"bf16\"\"\",a|b\n"
+            "32,7300.0,0.5,,a|b\n");
+  EXPECT_EQ(notes, "# hello\n");
+}
+
+TEST(Table, MarkdownEscapesItsBars) {
+  EXPECT_EQ(written({.format = TableFormat::kMarkdown}, {kRows[1]}),
+            "| ranks | time | options | note |\n"
+            "|---:|---:|---|---|\n"
+            "| 16 | - | d=128, \"bf16\" | a\\|b |\n");
+}
+
+TEST(Table, JsonIsOneValue) {
+  const JsonNode all = parse_json(written({.format = TableFormat::kJson}), "test");
+  ASSERT_EQ(all.items.size(), 3U);
+  EXPECT_EQ(all.items[0].real("median_s"), 0.00123);
+  EXPECT_TRUE(all.items[1].find("median_s")->is_null());
+  EXPECT_EQ(all.items[1].text("options"), "d=128, \"bf16\"");
+  EXPECT_TRUE(parse_json(written({.format = TableFormat::kJson}, {}), "test").items.empty());
+  std::istringstream lines(written({.format = TableFormat::kJsonLines}));
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) parse_json(line, "test");
+  EXPECT_EQ(count, 3);
+}
+
+TEST(Table, WideShowsAllOnOneLine) {
+  const std::string text = written({.wide = true}, {{2, 1, std::string(90, 'x'), "why"}});
+  EXPECT_NE(text.find("low"), std::string::npos);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
+}
+
+// Whatever the cells hold, what is too long stands below its row.
+TEST(Table, NoLineIsLongerThanAHundred) {
+  const std::string reason =
+      "needs 3 GiB per rank, 2 GiB are allowed on this machine of ours; "
+      "fits with batch=2, which is the cheapest change that there is";
+  const std::string text = written({}, {{2, 1, std::string(90, 'x'), reason}, {4, 1, "", reason}});
+  std::istringstream lines(text);
+  std::vector<std::string> all;
+  for (std::string line; std::getline(lines, line);) all.push_back(line);
+  ASSERT_EQ(all.size(), 7U) << text;
+  for (const std::string& line : all) EXPECT_LE(line.size(), 100U) << line;
+  EXPECT_EQ(all[2].substr(all[2].size() - 4), " ...");
+  EXPECT_EQ(all[3], "#      " + std::string(90, 'x'));
+  EXPECT_EQ(all[4].substr(0, 20), "#      needs 3 GiB p");
+  EXPECT_NE(all[6].find("# as above"), std::string::npos);
+}
+
+TEST(Table, LinesBeginOnAClearedLine) {
+  std::ostringstream out;
+  Table<TableRow> table(test_columns(), {.out = &out, .before_line = [&] { out << "<"; }});
+  table.add(kRows[0]);
+  table.note("x");
+  EXPECT_EQ(out.str(), "<# ranks     time options\n<      2  1.23 ms -\n<# x\n");
+}
+
+TEST(RecordTable, FitsIntoAHundredColumns) {
+  PointRecord r;
+  r.id = "0123abcd";
+  r.params.algorithm = "query_gather";
+  r.params.ranks = 4096;
+  r.params.problem.seq_len = int64_t{1} << 30;
+  r.params.problem.batch = 131072;
+  r.timing.median_s = 1234;
+  r.work.share_of_peak = 0.123456;
+  r.comm.counted_bytes_per_rank = int64_t{270582939648};
+  r.check.rel_l2_error = 3.7e-7;
+  for (const PointStatus status : {PointStatus::kOk, PointStatus::kSkippedUnsupported}) {
+    r.status = status;
+    r.reason = status == PointStatus::kOk ? "" : "needs 4096 ranks, there are 2";
+    std::ostringstream out;
+    Table<PointRecord> table(record_columns(), {.out = &out});
+    table.add(r);
+    EXPECT_NE(out.str().find("252 GiB"), std::string::npos);
+    EXPECT_NE(out.str().find("12.3 %"), std::string::npos);
+    std::istringstream lines(out.str());
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
+  }
+}
+
+TEST(RecordTable, ExportHoldsEveryValueOnce) {
+  PointRecord a, b;
+  a.id = "a", b.id = "b";
+  a.timing.median_s = 2;
+  a.timing.samples_s = {1, 2, 3};
+  b.metrics["device_power_w"] = 600;
+  const std::vector<FlatRecord> all{flat_record(a), flat_record(b)};
+  for (const bool with_lists : {false, true}) {
+    std::ostringstream out;
+    Table<FlatRecord> table(flat_columns(all, with_lists),
+                            {.format = TableFormat::kJsonLines, .out = &out});
+    for (const FlatRecord& record : all) table.add(record);
+    std::istringstream lines(out.str());
+    std::string first, second;
+    std::getline(lines, first), std::getline(lines, second);
+    const JsonNode row = parse_json(first, "test"), other = parse_json(second, "test");
+    EXPECT_EQ(row.real("timing.median_s"), 2);
+    EXPECT_TRUE(row.find("metrics.device_power_w")->is_null());
+    EXPECT_EQ(other.real("metrics.device_power_w"), 600);
+    EXPECT_EQ(row.find("timing.samples_s") != nullptr, with_lists);
+    EXPECT_EQ(row.keys, other.keys);
+  }
+}
+
+}  // namespace
+}  // namespace longnet
