@@ -136,7 +136,7 @@ class Shown(Folders):
     def test_published_measurements_are_drawn_over_their_predictions(self):
         case = {"id": "a", "source": "s", "family": "ring", "size": "4K", "ranks": 8, "published_s": 2e-3, "predicted_s": 1e-3,
                 "low_s": 1e-3, "high_s": 1e-3, "error": -0.5, "tolerance": 0.01, "held_out": True, "reason": None}
-        group = {"name": "attention", "cases": 1, "median_rel_error": 0.5, "p95_rel_error": 0.5, "bias": -0.5}
+        group = {"name": "attention", "cases": 1, "median_rel_error": 0.5, "p95_rel_error": 0.5, "bias": -0.5, "inside": 0}
         path = self.validation({"points": None, "median_rel_error": None, "p95_rel_error": None, "reason": "nobody ran"})
         found = json.loads(path.read_text())
         found["published"] = {"cases": [case, case | {"predicted_s": None, "low_s": None, "high_s": None, "error": None, "reason": "no"}],

@@ -168,6 +168,8 @@ void fill_conditions(const WalkData& w, PointRecord& record) {
     busy_units += l.busy_share > kBusyShare;
   }
   set_share_of_peak(record, rates, peaks);
+  // Replayed ranks stand for all, each on a device of its own.
+  if (!w.run.replay.empty()) record.work.peak_flops_per_s *= record.params.ranks;
   if (!(wall_s > 0)) return;
   record.metrics["busy_share"] = busy_s / wall_s;
   record.metrics["busy_units"] = double(busy_units);
