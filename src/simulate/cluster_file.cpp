@@ -51,15 +51,15 @@ class FileObject : public JsonReader {
       if (!node().find(key)) missing(key, hint);
   }
 
-  void text(std::string_view key, std::string& value) {
+  void field(std::string_view key, std::string& value) {
     JsonReader::text(key, value);
     write(key, value);
   }
-  void boolean(std::string_view key, bool& value) {
+  void field(std::string_view key, bool& value) {
     JsonReader::boolean(key, value);
     write(key, value);
   }
-  void real(std::string_view key, double& value, const Limits& limits) {
+  void field(std::string_view key, double& value, const Limits& limits) {
     JsonReader::real(key, value, limits);
     write(key, value);
   }
@@ -74,7 +74,7 @@ class FileObject : public JsonReader {
     value = parse_enum<Enum>(name);
   }
   void source(std::string& value) {
-    text("source", value);
+    field("source", value);
     if (!node().find("source") || value.empty())
       missing("source", "say where the number comes from: a measurement, a data sheet, a paper");
   }
@@ -128,7 +128,7 @@ void quantity(FileObject& f, std::string_view key, Quantity& q, const Kind& kind
   }
   const JsonNode* given = f.node().find(key);
   f.object(key, [&](FileObject& inner) {
-    inner.real("value", q.value, kind.limits);
+    inner.field("value", q.value, kind.limits);
     if (given && given->is_object()) inner.require({"value"}, "a number");
     if (kind.whole && q.value != std::floor(q.value))
       inner.problems().add(inner.node(), inner.path_of("value"),
@@ -142,11 +142,11 @@ void alpha(FileObject& f, AlphaBand& a) {
     return f.missing("alpha_s", "write { \"value\": 1e-6, \"source\": \"...\" }");
   f.object("alpha_s", [&](FileObject& inner) {
     if (inner.has("value", !a.is_band())) {
-      inner.real("value", a.seconds[0], kNotNegative);
+      inner.field("value", a.seconds[0], kNotNegative);
       a.seconds[1] = a.seconds[2] = a.seconds[0];
     } else {
       for (const AlphaSet set : kAlphaSets) {
-        inner.real(to_string(set), a.seconds[size_t(set)], kNotNegative);
+        inner.field(to_string(set), a.seconds[size_t(set)], kNotNegative);
         inner.require({to_string(set)}, "give all three, or one \"value\"");
       }
     }
@@ -168,32 +168,32 @@ void fields(FileObject& f, LinkSpec& link) {
 void fields(FileObject& f, KernelRow& row) {
   f.require({"rows", "head_dim", "dtype", "causal", "flops_per_s"},
             "every row of the table has it");
-  if (f.has("kernel", !row.kernel.empty())) f.text("kernel", row.kernel);
-  f.real("rows", row.rows, kPositive);
-  f.real("head_dim", row.head_dim, kPositive);
+  if (f.has("kernel", !row.kernel.empty())) f.field("kernel", row.kernel);
+  f.field("rows", row.rows, kPositive);
+  f.field("head_dim", row.head_dim, kPositive);
   f.choice("dtype", row.dtype);
-  f.boolean("causal", row.causal);
-  if (f.has("backward", row.backward)) f.boolean("backward", row.backward);
-  f.real("flops_per_s", row.flops_per_s, kPositive);
+  f.field("causal", row.causal);
+  if (f.has("backward", row.backward)) f.field("backward", row.backward);
+  f.field("flops_per_s", row.flops_per_s, kPositive);
   f.source(row.source);
 }
 
 void fields(FileObject& f, AttendModel& m) {
   f.require({"head_dim", "dtype", "causal", "block_rows", "block_s", "query_s", "key_s", "pair_s"},
             "every model has it; lnbench calibrate writes them");
-  f.real("head_dim", m.head_dim, kPositive);
+  f.field("head_dim", m.head_dim, kPositive);
   f.choice("dtype", m.dtype);
-  f.boolean("causal", m.causal);
-  f.real("block_rows", m.block_rows, kCount.limits);
-  f.real("block_s", m.block_s, kNotNegative);
-  f.real("query_s", m.query_s, kNotNegative);
-  f.real("key_s", m.key_s, kNotNegative);
-  f.real("pair_s", m.pair_s, kPositive);
+  f.field("causal", m.causal);
+  f.field("block_rows", m.block_rows, kCount.limits);
+  f.field("block_s", m.block_s, kNotNegative);
+  f.field("query_s", m.query_s, kNotNegative);
+  f.field("key_s", m.key_s, kNotNegative);
+  f.field("pair_s", m.pair_s, kPositive);
   f.source(m.source);
 }
 
 void fields(FileObject& f, DeviceSpec& d) {
-  f.text("name", d.name);
+  f.field("name", d.name);
   f.object("peak_flops", [&](FileObject& peaks) {
     for (const DType dtype : enum_values<DType>())
       if (peaks.has(to_string(dtype), d.peak_flops.contains(dtype)))
@@ -209,7 +209,7 @@ void fields(FileObject& f, DeviceSpec& d) {
   quantity(f, "alone_speed", d.alone_speed, kOptional);
   f.list("attend", d.attend, "a list of { rows, head_dim, dtype, causal, flops_per_s, source }");
   f.list("attend_model", d.attend_model, "");
-  if (f.has("kernel", !d.kernel.empty())) f.text("kernel", d.kernel);
+  if (f.has("kernel", !d.kernel.empty())) f.field("kernel", d.kernel);
 }
 
 void fields(FileObject& f, TopologySpec& t) {
@@ -244,7 +244,7 @@ void fields(FileObject& f, ClusterSpec& c) {
   const auto part = [&](FileObject& file, const char* key, auto& spec) {
     file.object(key, [&](FileObject& inner) { fields(inner, spec); });
   };
-  f.text("description", c.description);
+  f.field("description", c.description);
   quantity(f, "nodes", c.nodes, kCount);
   quantity(f, "gpus_per_node", c.gpus_per_node, kCount);
   part(f, "device", c.device);
@@ -264,7 +264,7 @@ void fields(FileObject& f, ClusterSpec& c) {
       merge.source(c.merge_source);
     });
   f.object("async_progress", [&](FileObject& async) {
-    async.boolean("value", c.async_progress);
+    async.field("value", c.async_progress);
     async.source(c.async_progress_source);
   });
   quantity(f, "async_bytes_per_s", c.async_bytes_per_s, kOptionalOrZero);
@@ -319,9 +319,9 @@ ClusterSpec parse_cluster(std::string_view text, const std::string& path) {
   FileObject f(&root, "", problems, /*writing=*/false);
   double version = 0;
   f.take("$schema");  // for editors
-  f.real("schema_version", version, {.min = 1, .max = 1});
+  f.field("schema_version", version, {.min = 1, .max = 1});
   f.require({"schema_version"}, "add \"schema_version\": 1");
-  f.text("name", c.name);
+  f.field("name", c.name);
   if (c.name.empty()) f.missing("name", "results and plots show it");
   fields(f, c);
   f.unknown_keys();
