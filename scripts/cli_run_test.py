@@ -56,8 +56,8 @@ class Run(Case):
         """Two other programs take half of each core: every time is measured three times, and decides nothing."""
         others = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in os.sched_getaffinity(0)]
         try:
-            folder, done = self.run_small("--set", "sweep.algorithm=local", "--set", "sweep.seq_len=8K", "--set", "sweep.ranks=1",
-                                          "--set", "measure.max_samples=20", "--set", "measure.min_samples=20",
+            folder, done = self.run_small("--set", "sweep.algorithm=local", "--set", "sweep.seq_len=4K", "--set", "sweep.ranks=1",
+                                          "--set", "measure.max_samples=30", "--set", "measure.min_samples=30",
                                           "--set", "measure.disturbed_budget=100")
         finally:
             for other in others:
