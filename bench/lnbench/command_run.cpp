@@ -1,4 +1,4 @@
-// `lnbench run` and `lnbench check`: points for real, on threads or under mpirun.
+// `lnbench run`: points for real, on threads or under mpirun.
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +12,6 @@
 #include <sstream>
 
 #include "comm/mpi/mpi_world.h"
-#include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "io/disturbed.h"
 #include "io/units.h"
@@ -24,9 +23,6 @@
 
 namespace longnet {
 namespace {
-
-// How much longer than its timeout a point may keep the others waiting.
-constexpr double kGraceSeconds = 30;
 
 volatile std::sig_atomic_t stop_requested = 0;
 
@@ -62,26 +58,6 @@ void stop_gently_on_signals() {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, request_stop);
 }
 
-// Nothing when a walk over virtual ranks was stopped early.
-std::optional<PointRecord> run_here(World& world, const PointPlan& plan,
-                                    const RunnerOptions& runner, const VirtualRun& walk) {
-  const PointParams& p = plan.point.params;
-  if (plan.point.status == PointStatus::kOk) {
-    require_threads(p.threads * (is_virtual(p) || !world.is_one_process() ? 1 : p.ranks));
-    if (is_virtual(p)) return walk_point(plan, runner, walk);
-    return world.run(p.ranks,
-                     [&](Communicator& comm) { return measure_point(plan, runner, comm); });
-  }
-  PointRecord record = make_record(plan.point);
-  if (plan.point.status == PointStatus::kSkippedMemory)
-    record.memory.predicted_peak_bytes = plan.memory_bytes();
-  if (!is_virtual(p))
-    record.params.transport = on_gpu(p) && runner.device_transport != "auto"
-                                  ? runner.device_transport
-                                  : world.transport();
-  return record;
-}
-
 Result head_of(const Options& options, const Sweep& sweep, const Plan& plan, World& world) {
   RunInfo run = run_info(sweep.config, options, sweep.points.size());
   run.mode = to_string(sweep.config.run.mode);
@@ -115,13 +91,6 @@ void print_head(TableWriter& table, const Sweep& sweep, const Plan& plan, World&
   table.head();
 }
 
-// `run` measures here whatever cluster a config names.
-void print_cluster_note(const Options& options, const Config& config) {
-  if (!config.cluster.file.empty() && !options.quiet && launched_rank() == 0)
-    std::cerr << "note: " << config.path << " names the cluster " << config.cluster.file
-              << ", which `lnbench simulate` takes; this measures on this machine\n";
-}
-
 // Returns the options that select the same points, quoted for a shell.
 std::string same_options(const Options& o) {
   std::string text;
@@ -142,13 +111,6 @@ std::string to_text(const WalkProgress& w) {
   share << std::fixed << std::setprecision(1) << 100 * w.share_done;
   return concat("shard ", w.units_done, " of ", w.units, ", ", share.str(), "%, ",
                 format_si(w.tokens_per_s, "tokens/s"), ", ETA ", format_seconds(w.left_s));
-}
-
-PointRecord failed_record(const PointPlan& plan, const std::string& what) {
-  PointRecord record = make_record(plan.point);
-  record.status = PointStatus::kError;
-  record.reason = what;
-  return record;
 }
 
 // The points of a sweep, one after another, on all ranks of the world; rank 0 writes.
@@ -245,7 +207,7 @@ class SweepRun {
     const double begin = steady_seconds();
     std::optional<PointRecord> record;
     try {
-      record = run_here(world_, point, plan_.runner, walk_);
+      record = run_point(world_, point, plan_.runner, walk_);
     } catch (const UsageError&) {
       throw;
     } catch (const std::exception& e) {
@@ -358,59 +320,6 @@ int run_points(const Options& options) {
   plan.runner.progress = [&watchdog] { watchdog.progress(); };
   const Result now = head_of(options, sweep, plan, world);
   return SweepRun(options, sweep, world, plan, now, watchdog).run();
-}
-
-int run_check(const Options& options) {
-  const Sweep sweep = read_sweep(options);
-  print_notes(options, sweep.config);
-  print_cluster_note(options, sweep.config);
-  Watchdog watchdog(launched_rank());
-  const double limit_s = sweep.config.measure.point_timeout_s + kGraceSeconds;
-  if (!sweep.is_virtual()) watchdog.expect("the start", limit_s);
-  World world(sweep.is_virtual() ? 1 : sweep.world_size);
-  Plan plan = make_plan(sweep, world);
-  plan.runner.progress = [&watchdog] { watchdog.progress(); };
-  plan.runner.measure.warmup = 0;
-  plan.runner.measure.min_samples = plan.runner.measure.max_samples = 1;
-  plan.runner.ablations = false;
-  const auto short_enough = [&](const PointPlan& p) {
-    return p.point.status == PointStatus::kOk &&
-           p.point.params.problem.seq_len <= sweep.config.check.max_seq_len;
-  };
-  const int64_t to_check = std::count_if(plan.points.begin(), plan.points.end(), short_enough);
-  if (to_check == 0)
-    throw UsageError(
-        concat("no point can be checked: all are skipped, or longer than check.max_seq_len = ",
-               format_tokens(sweep.config.check.max_seq_len), ", which --set can raise"));
-  int64_t wrong = 0;
-  const bool root = world.is_root(), color = use_color(options, 1);
-  Table<PointRecord> table(record_columns(), table_style(options));
-  if (root) table.head();
-  for (const PointPlan& point : plan.points) {
-    if (!short_enough(point)) continue;
-    if (!sweep.is_virtual()) watchdog.expect(describe(point.point.params), limit_s);
-    PointRecord record;
-    try {
-      record = run_here(world, point, plan.runner, {}).value();
-    } catch (const UsageError&) {
-      throw;
-    } catch (const std::exception& e) {
-      if (!world.is_one_process()) throw;  // the other ranks are stuck in this point
-      record = failed_record(point, e.what());
-    }
-    if (!root) continue;
-    validate_record(record);
-    wrong += record.status != PointStatus::kOk;
-    add_record(table, record, color);
-  }
-  if (root) {
-    table.finish();
-    table.note(concat(to_check, " points checked against the reference in double, ", wrong,
-                      " wrong, ", int64_t(plan.points.size()) - to_check,
-                      " left out (skipped, or longer than check.max_seq_len = ",
-                      format_tokens(sweep.config.check.max_seq_len), ")"));
-  }
-  return world.agree(wrong > 0) ? kFailed : kOk;
 }
 
 }  // namespace longnet

@@ -47,6 +47,12 @@ void print_notes(const Options& options, const Config& config) {
     std::cerr << "note: " << note << "\n";
 }
 
+void print_cluster_note(const Options& options, const Config& config) {
+  if (!config.cluster.file.empty() && !options.quiet && launched_rank() == 0)
+    std::cerr << "note: " << config.path << " names the cluster " << config.cluster.file
+              << ", which `lnbench simulate` takes; this measures on this machine\n";
+}
+
 RunInfo run_info(const Config& config, const Options& options, size_t points) {
   return {.name = config.name,
           .description = config.description,

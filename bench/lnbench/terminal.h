@@ -21,6 +21,8 @@ bool use_color(const Options& options, int file_descriptor);
 
 // Prints notes on stderr about settings of the config that an algorithm handles differently.
 void print_notes(const Options& options, const Config& config);
+// Notes, for a command that measures, that the config names a cluster to be simulated.
+void print_cluster_note(const Options& options, const Config& config);
 
 class Progress;
 // --format and --wide, on stdout; notes of other formats than text go to stderr. A line of

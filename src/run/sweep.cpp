@@ -7,6 +7,7 @@
 
 #include "comm/cuda/device_transport.h"
 #include "comm/mpi/mpi_world.h"
+#include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
 #include "io/units.h"
@@ -230,6 +231,32 @@ Plan make_plan(const Sweep& sweep, World& world) {
   agree_on_refusals(plan.points, world);
   require_this_machine(sweep, plan, world);
   return plan;
+}
+
+std::optional<PointRecord> run_point(World& world, const PointPlan& plan,
+                                     const RunnerOptions& runner, const VirtualRun& walk) {
+  const PointParams& p = plan.point.params;
+  if (plan.point.status == PointStatus::kOk) {
+    require_threads(p.threads * (is_virtual(p) || !world.is_one_process() ? 1 : p.ranks));
+    if (is_virtual(p)) return walk_point(plan, runner, walk);
+    return world.run(p.ranks,
+                     [&](Communicator& comm) { return measure_point(plan, runner, comm); });
+  }
+  PointRecord record = make_record(plan.point);
+  if (plan.point.status == PointStatus::kSkippedMemory)
+    record.memory.predicted_peak_bytes = plan.memory_bytes();
+  if (!is_virtual(p))
+    record.params.transport = on_gpu(p) && runner.device_transport != "auto"
+                                  ? runner.device_transport
+                                  : world.transport();
+  return record;
+}
+
+PointRecord failed_record(const PointPlan& plan, const std::string& what) {
+  PointRecord record = make_record(plan.point);
+  record.status = PointStatus::kError;
+  record.reason = what;
+  return record;
 }
 
 }  // namespace longnet

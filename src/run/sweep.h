@@ -3,11 +3,12 @@
 #pragma once
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "io/expand.h"
-#include "run/backend.h"
+#include "run/walk_point.h"
 
 namespace longnet {
 
@@ -66,5 +67,12 @@ struct Plan {
   }
 };
 Plan make_plan(const Sweep& sweep, World& world);
+
+// Measures or walks a point, or says why it is skipped. Collective over the world; nothing when a walk
+// over virtual ranks was stopped early.
+std::optional<PointRecord> run_point(World& world, const PointPlan& plan,
+                                     const RunnerOptions& runner, const VirtualRun& walk);
+// The record of a point that broke.
+PointRecord failed_record(const PointPlan& plan, const std::string& what);
 
 }  // namespace longnet

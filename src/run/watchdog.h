@@ -14,6 +14,9 @@
 
 namespace longnet {
 
+// How much longer than its timeout a point may keep the others waiting.
+inline constexpr double kGraceSeconds = 30;
+
 class Watchdog {
  public:
   // What was watched, who is missing and `verdict` are printed; the process then ends with exit

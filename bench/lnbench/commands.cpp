@@ -1,0 +1,307 @@
+#include "lnbench/commands.h"
+
+#include "lnbench/completion.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+// Each option only where it works.
+void add_quiet(CLI::App& command, Options& o) {
+  command.add_flag("-q,--quiet", o.quiet, "Only results and errors");
+}
+
+void add_color(CLI::App& command, Options& o) {
+  command.add_option("--color", o.color, "auto, always or never; NO_COLOR is honoured")
+      ->check(CLI::IsMember({"auto", "always", "never"}));
+}
+
+void add_progress(CLI::App& command, Options& o) {
+  const std::map<std::string, ProgressStyle> styles{{"auto", ProgressStyle::kAuto},
+                                                    {"plain", ProgressStyle::kPlain},
+                                                    {"none", ProgressStyle::kNone}};
+  command
+      .add_option("--progress", o.progress, "auto (a rewritten line on a terminal), plain or none")
+      ->transform(CLI::CheckedTransformer(styles, CLI::ignore_case));
+}
+
+void add_format(CLI::App& command, Options& o, std::vector<std::string> names) {
+  command
+      .add_option_function<std::string>(
+          "--format", [&o](const std::string& name) { o.format = parse_enum<TableFormat>(name); },
+          "Of the table on stdout; all but text leave notes to stderr")
+      ->check(CLI::IsMember(std::move(names)));
+}
+
+void add_table(CLI::App& command, Options& o) {
+  add_format(command, o, {"text", "csv", "md", "json"});
+  command.add_flag("--wide", o.wide, "All columns, whatever the width");
+}
+
+// Points of a config.
+void add_points(CLI::App& command, Options& o) {
+  command
+      .add_option("CONFIG", o.config,
+                  "A JSON config, e.g. configs/quick.json, or the name of a shipped one: quick")
+      ->required();
+  command.add_option("--set", o.sets, "Override a key: --set sweep.ranks=1,2,4 (repeatable)")
+      ->allow_extra_args(false);
+  command.add_option("--filter", o.filter,
+                     "Keep matching points: 'algorithm==dilated && seq_len<=1M'");
+  add_quiet(command, o);
+  add_table(command, o);
+}
+
+void add_ranks(CLI::App& command, Options& o) {
+  command
+      .add_option("--ranks", o.ranks,
+                  "Ranks as threads when no mpirun is used (default: one per usable core, or per "
+                  "GPU for GPU kernels); with "
+                  "--mode virtual: sweep.ranks")
+      ->check(CLI::Range(1, 1 << 24));
+}
+
+// How the points of a config run on this machine.
+void add_sweep(CLI::App& command, Options& o) {
+  add_points(command, o);
+  add_ranks(command, o);
+  command
+      .add_option("--mode", o.mode,
+                  "real (ranks that run at once) or virtual: one device walks all ranks")
+      ->check(CLI::IsMember({"real", "virtual"}));
+  command
+      .add_option(
+          "--transport", o.transport,
+          "auto (mpirun's ranks, else threads); for GPU kernels also nccl, nccl_registered, "
+          "cuda_ipc or mpi_host")
+      ->check([](const std::string& name) {
+        return name == "virtual" ? "virtual is a mode, no transport: use --mode virtual" : "";
+      })
+      ->check(CLI::IsMember({"auto", "nccl", "nccl_registered", "cuda_ipc", "mpi_host"}));
+}
+
+// `required`: no config can name one instead.
+void add_cluster(CLI::App& command, Options& o, bool required) {
+  command
+      .add_option("--cluster", o.cluster,
+                  "A cluster file, or the name of a shipped one: h100 (simulate: default the "
+                  "config's cluster.file)")
+      ->required(required);
+  command
+      .add_option("--what-if", o.what_if,
+                  "Change it: bandwidth=0.5, inter_bandwidth=2, latency=2 (factors), taper=2, "
+                  "gpus_per_node=4, nodes=1024, overlap=0.56, straggler=0.2 (rank 0 computes 20 % "
+                  "slower; 0.2@17: rank 17; 0.2x8: eight ranks), kernel=fa3 (of the device's), "
+                  "merge=kernel|fused|eager, several with commas; repeatable, "
+                  "each makes points of its own (recommend takes one; simulate: default the "
+                  "config's cluster.what_if)")
+      ->allow_extra_args(false);
+  command
+      .add_option("--alpha", o.alpha,
+                  "Latencies: band (nccl_ll, and all three as an interval), ideal, nccl_ll or "
+                  "nccl_simple")
+      ->check(CLI::IsMember({"band", "ideal", "nccl_ll", "nccl_simple"}));
+}
+
+void add_env_options(CLI::App& command, Options& o) {
+  command.add_option("--json", o.json, "Write the environment to this file");
+  command.add_flag("--check", o.fitness_check,
+                   "Exit 3 when there is a reason to distrust measurements here");
+  add_quiet(command, o);
+}
+
+void add_plan_options(CLI::App& command, Options& o) {
+  add_sweep(command, o);
+  add_progress(command, o);
+  command.add_flag("-v,--verbose", o.verbose, "The branches of each point");
+  command.add_option(
+      "--cluster", o.cluster,
+      "Plan for a cluster, a file or a shipped one's name: simulated time, GPU-hours, "
+      "memory, what does not fit");
+  auto* schedule = command.add_option("--schedule", o.schedule_of,
+                                      "Print the program of this point (id or number)");
+  command.add_option("--rank", o.schedule_rank, "Whose program to print")->needs(schedule);
+  command.add_flag("--dot", o.dot, "As Graphviz, up to 8 ranks with their messages")
+      ->needs(schedule);
+}
+
+void add_run_options(CLI::App& command, Options& o) {
+  add_sweep(command, o);
+  add_progress(command, o);
+  add_color(command, o);
+  auto* output = command.add_option("-o,--output", o.output,
+                                    "Folder of the result (default: results/<utc>-<name>-<rev>)");
+  command.add_option("--resume", o.resume, "Go on with an interrupted result folder")
+      ->excludes(output);
+  command.add_flag(
+      "--allow-changed-machine", o.allow_changed_machine,
+      "Resume on another host, transport or number of ranks (the result then mixes them)");
+  command.add_option("--max-time", o.max_time,
+                     "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
+  command.add_option("--replay", o.replay, "With --mode virtual: only these ranks, e.g. 0,17,4095");
+}
+
+void add_simulate_options(CLI::App& command, Options& o) {
+  add_points(command, o);
+  add_progress(command, o);
+  add_color(command, o);
+  add_cluster(command, o, /*required=*/false);
+  command.add_option("-o,--output", o.output,
+                     "Folder of the result (default: results/<utc>-<name>-<rev>)");
+  command.add_flag("--no-collapse", o.no_collapse,
+                   "Walk every rank, also those that do the same as others");
+  command.add_option("--trace", o.trace,
+                     "Write what every rank does when, for chrome://tracing or Perfetto (needs a "
+                     "--filter that leaves one point)");
+}
+
+void add_recommend_options(CLI::App& command, Options& o) {
+  add_cluster(command, o, /*required=*/true);
+  command.add_option("--seq-len", o.seq_len, "Tokens of one sequence, e.g. 16M")->required();
+  command.add_option("--ranks", o.ranks, "GPUs")->required()->check(CLI::Range(1, 1 << 20));
+  command.add_option("--heads", o.heads, "Query heads (default 12)")->check(CLI::PositiveNumber);
+  command.add_option("--kv-heads", o.kv_heads, "K/V heads (default: as many as heads)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--head-dim", o.head_dim, "Lanes of a head (default 64)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--batch", o.batch, "Sequences (default 1)")->check(CLI::PositiveNumber);
+  command.add_option("--dtype", o.dtype, "bf16 or fp32")->check(CLI::IsMember({"bf16", "fp32"}));
+  command.add_flag("--causal", o.causal, "A query sees the keys at positions up to its own");
+  command
+      .add_option("--dilated-segments", o.dilated_segments,
+                  "Segments of dilated attention (default 2048,per_rank,sequence)")
+      ->delimiter(',');
+  command.add_option("--top", o.top, "Rows of each list (default 10)")->check(CLI::PositiveNumber);
+  add_quiet(command, o);
+  add_progress(command, o);
+  add_table(command, o);
+}
+
+void add_validate_options(CLI::App& command, Options& o) {
+  command.add_option("--json", o.json, "Write the errors to this file");
+  command.add_option("--real", o.real,
+                     "Real runs compared by scripts/validate_real.sh (real.json)");
+  command
+      .add_option("--published", o.published,
+                  "Predict the published measurements of this folder (configs/published)")
+      ->expected(0, 1)
+      ->default_str("configs/published");
+}
+
+void add_comm_options(CLI::App& command, Options& o) {
+  command.add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
+      ->check(CLI::Range(1, 1024));
+  command
+      .add_option("--transport", o.comm_transport,
+                  "host (default: MPI under mpirun, else threads), or between GPUs: gpu (what "
+                  "auto is for GPU kernels), nccl, nccl_registered, cuda_ipc or mpi_host")
+      ->check(CLI::IsMember({"host", "gpu", "nccl", "nccl_registered", "cuda_ipc", "mpi_host"}));
+  command.add_option("--max-bytes", o.max_bytes,
+                     "Largest message, e.g. 4MiB (default: 4MiB, between GPUs 256MiB)");
+  command.add_option("--json", o.json, "Write the rows, with their samples, to this file");
+  add_table(command, o);
+}
+
+void add_calibrate_options(CLI::App& command, Options& o) {
+  command.add_option("-o,--output", o.output, "The cluster file (default: cluster.json)");
+  command.add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
+      ->check(CLI::Range(1, 1024));
+  command.add_flag("--quick", o.quick, "Seconds instead of two minutes; to try it, not to trust");
+  auto* kernels =
+      command.add_option("--gpu-kernels", o.gpu_kernels,
+                         "Measure nothing: write --cluster again with the speeds of attention that "
+                         "gpu_kernels_benchmark --json measured");
+  auto* links = command.add_option(
+      "--gpu-comm", o.gpu_comm,
+      "Likewise, with the link that lnbench comm --transport gpu --json measured: inside a node, "
+      "or between nodes when its ranks 0 and 1 were on two");
+  auto* cluster = command.add_option("--cluster", o.cluster,
+                                     "The cluster that --gpu-kernels and --gpu-comm go into");
+  kernels->needs(cluster);
+  links->needs(cluster);
+  command.add_option("--kernel", o.gpu_kernel, "Of --gpu-kernels: cuda (default), cudnn, gather")
+      ->needs(kernels);
+  add_quiet(command, o);
+}
+
+void add_compare_options(CLI::App& command, Options& o) {
+  command.add_option("BASE", o.base, "Result folder or result.json")->required();
+  command.add_option("NEW", o.now, "Result folder or result.json")->required();
+  command.add_option("--threshold", o.threshold, "Smallest change that matters, e.g. 5%");
+  command.add_flag(
+      "--any-transport", o.any_transport,
+      "Compare points of different transports as well: nccl with nccl_registered, say");
+  add_table(command, o);
+}
+
+void add_report_options(CLI::App& command, Options& o) {
+  command.add_option("DIR", o.result_dirs, "Result folders")->required();
+  command.add_option(
+      "-o,--output", o.report_file,
+      "The HTML file (default: report.html in the folder; of several, together/report.html "
+      "in the first)");
+  command.add_option("--validation", o.validation,
+                     "Errors of the simulator (lnbench validate --json): a section of the report");
+  command.add_flag("--compare", o.report_compares,
+                   "Two folders side by side, with the verdicts of lnbench compare");
+}
+
+void add_check_options(CLI::App& command, Options& o) {
+  add_sweep(command, o);
+  add_color(command, o);
+}
+
+void add_depth_options(CLI::App& command, Options& o) {
+  add_points(command, o);
+  add_ranks(command, o);
+  add_progress(command, o);
+}
+
+void add_list_options(CLI::App& command, Options& o) {
+  command.add_option("KIND", o.list_kind, "One kind alone")
+      ->check(CLI::IsMember({"configs", "algorithms", "kernels", "transports", "clusters"}));
+  add_table(command, o);
+}
+
+void add_export_options(CLI::App& command, Options& o) {
+  command.add_option("DIR", o.result_dirs, "Result folders")->required();
+  add_format(command, o, {"csv", "jsonl"});
+  command.add_option("-o,--output", o.output, "The file (default: stdout)");
+}
+
+constexpr Command kCommands[] = {
+    {"env", "What this machine is, and whether it is fit to measure", add_env_options, run_env},
+    {"plan", "Points, FLOPs, bytes, memory, estimated time, skips; or one rank's program",
+     add_plan_options, run_plan},
+    {"run", "Measure and check every point, for real (under mpirun: MPI ranks; else threads)",
+     add_run_options, run_points, true},
+    {"simulate", "The same points on a modelled cluster: any number of ranks, no MPI, no GPU",
+     add_simulate_options, run_simulate},
+    {"recommend", "Which algorithm for this problem on that cluster? A ranked list",
+     add_recommend_options, run_recommend},
+    {"validate", "How right the simulator is: against equations, SimGrid and real runs",
+     add_validate_options, run_validate},
+    {"check", "Correctness only: every point up to check.max_seq_len against the reference",
+     add_check_options, run_check, true},
+    {"depth", "Layers until every token has heard from every other, from the pattern alone",
+     add_depth_options, run_depth},
+    {"comm", "What moves bytes between ranks, alone: latency, bandwidth, collectives",
+     add_comm_options, run_comm, true},
+    {"calibrate", "This machine as a cluster file for simulate: kernels, memory, links, measured",
+     add_calibrate_options, run_calibrate, true},
+    {"compare", "Did anything get slower between two results? (Mann-Whitney, Holm)",
+     add_compare_options, run_compare},
+    {"report", "Plots and one self-contained report.html", add_report_options, run_report},
+    {"export", "The points of results as CSV or JSON Lines, for pandas and spreadsheets",
+     add_export_options, run_export},
+    {"list", "Configs, algorithms, kernels, transports and clusters, one line each",
+     add_list_options, run_list},
+    {"completion", "A script that completes lnbench in bash: source <(lnbench completion)",
+     [](CLI::App&, Options&) {}, nullptr},
+};
+
+}  // namespace
+
+std::span<const Command> commands() { return kCommands; }
+
+}  // namespace longnet
