@@ -17,8 +17,9 @@ scripts/python_env.sh
 # The thread sanitizer is for code that shares memory between ranks; the rest has no threads.
 declare -A targets=([release]="all" [asan]="all" [tsan]="comm_tests execute_tests measure_tests")
 declare -A tests=([release]="." [asan]="." [tsan]="^(comm|execute|measure)\.")
-# Tests of other languages, long simulations and measurements, and checks of numbers alone run once, in release.
-left_out_asan="report_|netns|validate_|reference_results|layering|docs|python_env|command_line_(configs|simulate|calibrate|virtual)|kernels.AccuracyTest"
+# Tests of other languages, long simulations and measurements, checks of numbers alone, and tests that limit memory or
+# kill processes run once, in release.
+left_out_asan="report_|netns|validate_|reference_results|layering|docs|python_env|command_line_(configs|simulate|calibrate|virtual|robust)|kills|kernels.AccuracyTest"
 declare -A left_out=([release]="^$" [asan]="^($left_out_asan)" [tsan]="^$")
 failed=() times=()
 
