@@ -18,9 +18,11 @@ scripts/python_env.sh
 declare -A targets=([release]="all" [asan]="all" [tsan]="comm_tests execute_tests measure_tests")
 declare -A tests=([release]="." [asan]="." [tsan]="^(comm|execute|measure)\.")
 # Tests of other languages, long simulations and measurements, checks of numbers alone, and tests that limit memory or
-# kill processes run once, in release.
-left_out_asan="report_|netns|validate_|reference_results|layering|docs|python_env|command_line_(configs|simulate|calibrate|virtual|robust)|kills|kernels.AccuracyTest"
-declare -A left_out=([release]="^$" [asan]="^($left_out_asan)" [tsan]="^$")
+# kill processes run once, in release; the reference kernel, which takes the same rows as the fast one, in its room.
+left_out_asan="report_|netns|validate_|reference_results|layering|docs|python_env|command_line_(configs|simulate|calibrate|virtual|robust)|kills|kernels.AccuracyTest|measure.ResidentGrowth|execute.*TheReferenceKernel"
+# Walks and the choice of samples run on one thread.
+left_out_tsan="measure.ResidentGrowth|execute.(Stratify|VirtualWalk|Executor.*TheReferenceKernel)"
+declare -A left_out=([release]="^$" [asan]="^($left_out_asan)" [tsan]="^($left_out_tsan)")
 failed=() times=()
 
 # take_time WHAT: notes the seconds since the call before.
