@@ -43,7 +43,7 @@ void run_bounded(const Case& c) {
 
 TEST(ManyRanks, EveryAlgorithmHoldsLittleBesideItsSlots) {
   int ran = 0;
-  const std::vector<int> rank_counts = some_of({16, 32, 64});
+  const std::vector<int> rank_counts = some_of<int>({16, 32, 64});
   for (const int ranks : rank_counts)
     for (const AlgorithmInfo& algorithm : algorithms()) {
       const Case c = case_of(algorithm, ranks);

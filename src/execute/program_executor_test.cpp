@@ -35,7 +35,7 @@ TEST(Executor, EveryLayout) {
   for (const auto& [problem, pattern] : shapes())
     for (const AlgorithmInfo& algorithm : algorithms())
       for (const LayoutKind layout : {LayoutKind::kZigzag, LayoutKind::kStriped})
-        for (const int ranks : some_of({2, 3, 5, 8})) {
+        for (const int ranks : some_of<int>({2, 3, 5, 8})) {
           Case c{std::string(algorithm.name), problem, pattern, ranks};
           c.problem.causal = true;
           c.layout = layout;
@@ -56,7 +56,7 @@ TEST(Executor, EveryCollective) {
     for (const char* algorithm :
          {"dilated", "sparse", "all_gather", "ulysses", "usp", "query_gather"})
       for (const std::string& collective : collective_names())
-        for (const int ranks : some_of({3, 4, 6}))
+        for (const int ranks : some_of<int>({3, 4, 6}))
           for (const bool causal : {false, true}) {  // with the layout that balances a mask
             Case c{algorithm, problem, pattern, ranks};
             c.collective = collective;
@@ -100,7 +100,7 @@ TEST(Executor, EveryDegree) {
 TEST(Executor, EveryOptionOfTheMixture) {
   for (const auto& [problem, pattern] : shapes())
     for (const int ranks : some_of(kOneToNine))
-      for (const MixRule mix : {MixRule::kLse, MixRule::kMean, MixRule::kSum})
+      for (const MixRule mix : some_of<MixRule>({MixRule::kLse, MixRule::kMean, MixRule::kSum}))
         for (const OffsetRule offset : {OffsetRule::kPaper, OffsetRule::kBlock, OffsetRule::kNone})
           for (const bool shard_phase : {false, true})
             for (const GatherScope scope : {GatherScope::kSegmentGroup, GatherScope::kWholeWorld}) {

@@ -16,16 +16,17 @@
 namespace longnet {
 
 // ThreadSanitizer makes runs thirty times slower, AddressSanitizer ten times; what they look for
-// does not need every number of ranks.
-inline std::vector<int> some_of(const std::vector<int>& rank_counts) {
+// does not need every number of ranks, nor every rule of the mixture.
+template <typename T>
+std::vector<T> some_of(const std::vector<T>& all) {
 #if defined(__SANITIZE_THREAD__)
-  return {rank_counts.front(), rank_counts[rank_counts.size() / 2]};
+  return {all.front(), all[all.size() / 2]};
 #elif defined(__SANITIZE_ADDRESS__)
-  std::vector<int> some;
-  for (size_t i = 0; i < rank_counts.size(); i += 3) some.push_back(rank_counts[i]);
+  std::vector<T> some;
+  for (size_t i = 0; i < all.size(); i += 3) some.push_back(all[i]);
   return some;
 #else
-  return rank_counts;
+  return all;
 #endif
 }
 
