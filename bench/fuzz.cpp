@@ -43,8 +43,8 @@ namespace fs = std::filesystem;
 using Random = std::mt19937_64;
 size_t below(Random& random, size_t n) { return n == 0 ? 0 : size_t(random() % n); }
 
-// What a reader may not expect, between blanks.
-const std::vector<std::string> kNasty = [] {
+// Tokens that break careless parsers, separated by blanks.
+const std::vector<std::string> kHostileTokens = [] {
   std::istringstream words(
       "0 -1 1e308 -1e308 1e-308 9223372036854775807 9223372036854775808 -9223372036854775808 "
       "4294967296 2147483647 1e400 0.1 null true {} [] \"\" \"world\" \"8K\" "
@@ -65,7 +65,7 @@ void replace_word(std::string& text, Random& random) {
   size_t end = begin;
   while (in_word(end)) ++end;
   while (begin > 0 && in_word(begin - 1)) --begin;
-  text.replace(begin, end - begin, kNasty[below(random, kNasty.size())]);
+  text.replace(begin, end - begin, kHostileTokens[below(random, kHostileTokens.size())]);
 }
 
 void mutate(std::string& text, const std::string& other, Random& random) {
@@ -82,7 +82,7 @@ void mutate(std::string& text, const std::string& other, Random& random) {
       text.insert(at, text.substr(at, length));
       break;
     case 3:
-      text.insert(at, kNasty[below(random, kNasty.size())]);
+      text.insert(at, kHostileTokens[below(random, kHostileTokens.size())]);
       break;
     case 4:
       text.replace(at, length, other.substr(below(random, other.size()), below(random, 200)));

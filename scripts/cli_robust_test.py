@@ -66,13 +66,14 @@ class Robust(Case):
 
     def start_long(self, folder):
         config = self.write("long.json", dict(SMALL, measure={"warmup": 0, "min_samples": 100000, "max_samples": 100000}))
-        process = subprocess.Popen([LNBENCH, "run", config, "-o", str(folder), "--ranks", "2"], stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL)
+        process = subprocess.Popen([LNBENCH, "run", config, "-o", str(folder), "--ranks", "2"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, text=True)
+        self.addCleanup(process.stdout.close)
         self.addCleanup(process.kill)
-        for _ in range(600):
-            if (folder / "points.jsonl").exists():
+        for line in process.stdout:  # the table's head comes with the first point
+            if line.startswith("# id"):
                 break
-            time.sleep(0.1)
+        time.sleep(0.5)
         return process, config
 
     def test_a_folder_has_one_run(self):

@@ -11,7 +11,7 @@ struct Listed {
   std::string kind, name, about;
 };
 
-// What the registries of kernels and transports do not say.
+// Descriptions that the registries of kernels and transports do not hold.
 const Listed kAbout[] = {
     {"kernel", "reference", "the host, double precision, obvious and slow"},
     {"kernel", "cpu", "the host's cores, SIMD by Highway, OpenMP threads"},
@@ -41,7 +41,7 @@ std::vector<Listed> everything() {
   const KnownNames known = known_names();
   for (const std::string& name : known.names.at("kernel")) {
     const auto* const at = std::ranges::find(kAbout, name, &Listed::name);
-    check(at != std::end(kAbout), "nothing is said of kernel ", name);
+    check(at != std::end(kAbout), "command_list.cpp has no description of kernel ", name);
     all.push_back(*at);
   }
   for (const Listed& l : kAbout)

@@ -18,7 +18,8 @@ namespace {
 
 constexpr double kClosedForm = 1e-9, kUncontended = 1e-6, kContended = 0.02;
 constexpr double kRealMedian = 0.05, kRealP95 = 0.15;
-// Of published cases.
+// Published cases: median errors of large and small messages, pairs in the right order, the largest
+// bias of a family, cases inside their bands.
 constexpr double kMessages = 0.1, kSmallMessages = 0.3, kOrdered = 0.95, kBias = 0.05,
                  kInside = 0.8;
 

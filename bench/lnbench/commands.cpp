@@ -29,7 +29,7 @@ void add_format(CLI::App& command, Options& o, std::vector<std::string> names) {
   command
       .add_option_function<std::string>(
           "--format", [&o](const std::string& name) { o.format = parse_enum<TableFormat>(name); },
-          "Of the table on stdout; all but text leave notes to stderr")
+          "Format of the table on stdout; except for text, notes go to stderr")
       ->check(CLI::IsMember(std::move(names)));
 }
 
@@ -162,7 +162,7 @@ void add_recommend_options(CLI::App& command, Options& o) {
   command.add_option("--heads", o.heads, "Query heads (default 12)")->check(CLI::PositiveNumber);
   command.add_option("--kv-heads", o.kv_heads, "K/V heads (default: as many as heads)")
       ->check(CLI::PositiveNumber);
-  command.add_option("--head-dim", o.head_dim, "Lanes of a head (default 64)")
+  command.add_option("--head-dim", o.head_dim, "Size of a head (default 64)")
       ->check(CLI::PositiveNumber);
   command.add_option("--batch", o.batch, "Sequences (default 1)")->check(CLI::PositiveNumber);
   command.add_option("--dtype", o.dtype, "bf16 or fp32")->check(CLI::IsMember({"bf16", "fp32"}));
@@ -219,7 +219,9 @@ void add_calibrate_options(CLI::App& command, Options& o) {
                                      "The cluster that --gpu-kernels and --gpu-comm go into");
   kernels->needs(cluster);
   links->needs(cluster);
-  command.add_option("--kernel", o.gpu_kernel, "Of --gpu-kernels: cuda (default), cudnn, gather")
+  command
+      .add_option("--kernel", o.gpu_kernel,
+                  "Kernel of the --gpu-kernels file: cuda (default), cuda_sm90a, cudnn or gather")
       ->needs(kernels);
   add_quiet(command, o);
 }

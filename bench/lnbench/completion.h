@@ -1,4 +1,5 @@
-// Of the command line as CLI11 knows it: what a mistyped word may have meant, and completion.
+// Shell completion and explanations of mistyped commands, from CLI11's description of the command
+// line.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <string>

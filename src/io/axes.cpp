@@ -43,7 +43,7 @@ const Axis kAxes[] = {
      "Key and value heads, a divisor of the heads; by default as many.",
      {.min = 1, .max = kMostHeads}, {}, {.section = "model", .label = "G="}},
     {"head_dim", 64, member<&PointParams::problem, &AttentionProblem::head_dim>(),
-     "Numbers in a row of one head.",
+     "Size of one head (d).",
      {.min = 8, .max = 256, .multiple_of = 8}, {}, {.section = "model", .label = "d="}},
     {"dtype", "fp32", member<&PointParams::problem, &AttentionProblem::dtype>(),
      "Storage of Q, K and V; sums are fp32.",

@@ -17,8 +17,8 @@ namespace longnet {
 
 using Filter = std::function<bool(const Point&)>;
 
-// Of an empty text: matches everything. Throws UsageError with a caret under the mistake; a value
-// outside those known for its key is one.
+// Parses a filter; an empty text matches every point. Throws UsageError with a caret under the
+// mistake, also for a value that is not known for its key.
 Filter parse_filter(std::string_view text, const KnownNames& known = {});
 
 std::vector<std::string> filter_keys();

@@ -131,13 +131,13 @@ struct CommRecord {  // maxima over ranks of what a rank sends
   }
 };
 
-// Of a process's resident memory, so much more or less than its ranks' buffers is said aloud.
+// Relative difference between resident memory and the ranks' buffers above which a note is printed.
 inline constexpr double kNotedResidentDifference = 0.1;
 
 struct MemoryRecord {
-  std::optional<int64_t> measured_peak_bytes, predicted_peak_bytes;
+  std::optional<int64_t> measured_peak_bytes{}, predicted_peak_bytes{};
   std::optional<int64_t> closed_form_bytes{};  // of the slots
-  // Of the process where they differ most: growth, and growth over its ranks' buffers, less 1.
+  // Of the process where they differ most: bytes, and bytes over its ranks' buffers, less 1.
   std::optional<int64_t> resident_growth_bytes{};
   double resident_difference = kNotMeasured;
   std::map<std::string, int64_t> by_tag{};

@@ -121,7 +121,8 @@ struct Result {
   }
 };
 
-// Of a folder (result.json; while running run.json + points.jsonl) or a file; throws UsageError.
+// Reads the result in a folder (result.json; while running run.json + points.jsonl) or a file.
+// Throws UsageError.
 Result read_result(const std::string& path);
 std::string result_to_json(const Result& result);  // one line a point, no timelines
 
@@ -131,8 +132,8 @@ std::unique_ptr<DurableFile> join_run(const std::string& directory);
 
 class ResultWriter {
  public:
-  // What a run knows before its first point; begun in `head.path`, which must be absent or empty, or
-  // where that is "" in a new folder <utc>-<name>-<rev> of `root`.
+  // Starts a result in `head.path`, which must be absent or empty, or where that is "" in a new
+  // folder <utc>-<name>-<rev> of `root`. `head`: what is known before the first point.
   static ResultWriter create(Result head, const std::string& root = "results");
   // Goes on in `directory`; `now` is what create would be given (its path unused). Throws
   // UsageError when the config differs from the one the run was started with; and, unless

@@ -26,8 +26,8 @@ class PointSession {
   virtual std::string_view transport() const = 0;
   // FLOP/s of all ranks' hardware together when nothing else runs; 0: not known.
   virtual double peak_flops() const = 0;
-  // The same at this moment: of cores measured in a window of about
-  // `seconds`, of GPUs their data sheet's. 0: not known. Collective.
+  // The peak at this moment, FLOP/s: cores are measured for about `seconds`, GPUs have their data
+  // sheet's. 0: not known. Collective.
   virtual double peak_now(double seconds) = 0;
   // Metrics of what the ranks run on.
   virtual void record_machine(PointRecord& record) const = 0;

@@ -112,7 +112,8 @@ struct OverlapMeasurement {
   double hidden_s() const {  // of the messages' time, behind compute
     return std::clamp(communication_s - (full_s - compute_in_full_s), 0.0, communication_s);
   }
-  // Of a rank's messages, in and out, while it computes: in flight during all attends but the last.
+  // Bytes per second that a rank's messages move, in and out, while it computes: they are in flight
+  // during all attends but the last.
   double bytes_per_s_without_progress() const {
     if (too_short()) return 0;
     const double bytes = 2 * (ranks - 1) * message_bytes * hidden_s() / communication_s;
@@ -141,7 +142,8 @@ struct Calibration {
 // "off by 1.2 % in the median, 3 % at most"
 std::string off_text(const FitErrors& errors);
 
-// Collective; on rank 0 the result, on the others something incomplete. `say`: hears of each step.
+// Collective; on rank 0 the result, on the others something incomplete. `say` is called with the
+// name of each step.
 Calibration calibrate(World& world, const CalibrationBudget& budget,
                       const std::function<void(const std::string&)>& say);
 // Returns the measurements as a cluster.
@@ -152,7 +154,8 @@ ClusterSpec to_cluster(const Calibration& calibration, const World& world, const
 
 // `base` with the figures of `file`, what gpu_kernels_benchmark --json wrote, for `kernel` ("cuda",
 // "cudnn"), which becomes the cluster's: dense attention in bf16. Published rows of that kernel give
-// way where a head_dim and mask were measured; others stay. Throws UsageError when the file holds no such figures.
+// way where a head_dim and mask were measured; others stay. Throws UsageError when the file holds no
+// such figures.
 ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
                                     const std::string& kernel);
 

@@ -168,6 +168,12 @@ void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages)
   record.comm.predicted_messages_per_rank = messages;
 }
 
+void set_memory(PointRecord& record, const MemoryRecord& memory) {
+  record.memory.measured_peak_bytes = memory.measured_peak_bytes;
+  record.memory.predicted_peak_bytes = memory.predicted_peak_bytes;
+  record.memory.by_tag = memory.by_tag;
+}
+
 void set_content(PointRecord& record, const OutputSummary& output, uint64_t input_digest) {
   record.content = ContentRecord{output, input_digest};
 }
@@ -233,7 +239,7 @@ void record_communication(PointRecord& record, PointSession& session, const Samp
   double values[5] = {sent, double(expected.bytes_sent), messages, double(expected.messages_sent),
                       equal ? 0.0 : 1.0};
   comm.all_max(values);
-  // Of a rank that sends most.
+  // Modelled counts of the rank that sends most; 0 on the others.
   double modelled[2] = {
       sent == values[0] ? double(c.modelled_bytes_sent) / double(runs) : 0.0,
       messages == values[2] ? double(c.modelled_messages_sent) / double(runs) : 0.0};
@@ -257,9 +263,9 @@ void record_memory(PointRecord& record, PointSession& session, const PointPlan& 
                      (plan.workspace_bytes == 0 || workspace == plan.workspace_bytes);
   double values[2] = {double(session.ledger().peak_bytes()), equal ? 0.0 : 1.0};
   comm.all_max(values);
-  record.memory.measured_peak_bytes = std::llround(values[0]);
-  record.memory.predicted_peak_bytes = plan.memory_bytes();
-  record.memory.by_tag = heaviest_ranks_tags(session.ledger(), comm);
+  set_memory(record, {.measured_peak_bytes = std::llround(values[0]),
+                      .predicted_peak_bytes = plan.memory_bytes(),
+                      .by_tag = heaviest_ranks_tags(session.ledger(), comm)});
   if (values[1] > 0) fail_check(record, "measured memory differs from the predicted");
 }
 

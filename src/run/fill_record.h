@@ -18,7 +18,7 @@ void fail_check(PointRecord& record, const std::string& reason);
 
 // `work` with tokens and coverage; after timing also its rate.
 void set_work(PointRecord& record, const WorkRecord& work);
-// The same of a plan.
+// Fills `work` from the prediction of a plan.
 void record_work(PointRecord& record, const PointPlan& plan);
 // The share of the peak is the median of the samples' own: `flops_per_s` of each and `peak` (FLOP/s)
 // of the hardware beside it, 0 where it is not known. Also records the highest peak.
@@ -26,6 +26,8 @@ void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per
                        const std::vector<double>& peak);
 void record_depth(PointRecord& record, const PointParams& params);
 void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages);
+// Measured and predicted peak with the parts by tag; what else `record.memory` holds stays.
+void set_memory(PointRecord& record, const MemoryRecord& memory);
 // The check; a wrong output makes the point check_failed, with the figures as its reason.
 void set_check(PointRecord& record, const CheckOutcome& outcome);
 // What the check covers. Fails the point where a stratum has no checked query although the budget

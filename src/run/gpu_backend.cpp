@@ -21,7 +21,7 @@ namespace {
 // Runs that are shorter than this are replayed from a CUDA graph, where one rank runs alone.
 constexpr double kReplayBelow_s = 2e-4;
 
-// Of the calling thread.
+// Returns the device of the calling thread.
 DeviceInfo own_device() { return describe_devices().devices.at(size_t(current_device())); }
 
 // Dense 16-bit FLOP/s of the calling thread's device at its highest clock; 0: not known here.

@@ -53,7 +53,7 @@ bool refused(const std::function<void()>& body, const PointPlan& plan, PointReco
     if (text.empty()) continue;
     record.status = text.starts_with("oom ") ? PointStatus::kOom : PointStatus::kError;
     record.reason = text.substr(text.find(' ') + 1);
-    record.memory.predicted_peak_bytes = plan.memory_bytes();
+    set_memory(record, {.predicted_peak_bytes = plan.memory_bytes()});
     return true;
   }
   return false;

@@ -50,7 +50,8 @@ struct PublishedOrder {
 // All cases of the folder's files, in the order of their names. Throws UsageError.
 std::vector<PublishedCase> load_published(const std::string& folder);
 Prediction predict(const PublishedCase& published);
-// Of each kind, all and held out; then of kindred algorithms, each source, family and size.
+// Returns the errors per kind of case (all, held out), then per group of algorithms, source, family
+// and size.
 std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
                                        const std::vector<Prediction>& predictions);
 // Pairs of algorithms on one problem that are more than 5 % apart.

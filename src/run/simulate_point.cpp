@@ -106,8 +106,7 @@ void record_account(PointRecord& r, const ProgramSet& programs, const ClusterSpe
     pairs += c.pairs * (programs.ranks / programs.period);
   }
   set_predicted_traffic(r, bytes, messages);
-  r.memory.predicted_peak_bytes = largest->memory_bytes;
-  r.memory.by_tag = largest->memory_by_tag;
+  set_memory(r, {.predicted_peak_bytes = largest->memory_bytes, .by_tag = largest->memory_by_tag});
   const auto peak = cluster.device.peak_flops.find(p.problem.dtype);
   set_work(r,
            {.flops = p.replicas * pair_flops(pairs, p.problem.head_dim),
@@ -120,7 +119,7 @@ void record_account(PointRecord& r, const ProgramSet& programs, const ClusterSpe
 // Parts of the rank that computes most: they do not overlap and add up to the makespan. Packs
 // take turns with attends where a rank has one lane; on a lane of their own they hide behind them,
 // and what does not hide is waited for like communication.
-void record_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind execution) {
+void record_simulated_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind execution) {
   double busiest = -1, idle = 0;
   for (const SimulatedRank& rank : run.ranks) {
     const double compute = rank.attend_s + (execution == ExecutionKind::kInOrder ? rank.pack_s : 0);
@@ -176,7 +175,7 @@ std::vector<TrackedItem> on_tracks(const SimulatedRun& run) {
   return out;
 }
 
-void record_timeline(PointRecord& r, const SimulatedRun& run) {
+void record_simulated_timeline(PointRecord& r, const SimulatedRun& run) {
   if (r.params.group_ranks() > kTimelineRanks ||
       run.timeline.size() > size_t(kTimelineOps) * run.ranks.size())
     return;
@@ -289,8 +288,8 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   out.run = simulate(programs, topology, options.cluster, how);
   out.simulation_s = out.run.cpu_s;
   out.messages = out.run.messages;
-  record_phases(out.record, out.run, options.cluster.execution);
-  record_timeline(out.record, out.run);
+  record_simulated_phases(out.record, out.run, options.cluster.execution);
+  record_simulated_timeline(out.record, out.run);
   record_band(out, programs, topology, options, how);
   record_account(out.record, programs, options.cluster);
   for (size_t r = 0; r < out.run.ranks.size() && p.group_ranks() <= kRanksInRecord; ++r)

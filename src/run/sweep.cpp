@@ -244,7 +244,7 @@ std::optional<PointRecord> run_point(World& world, const PointPlan& plan,
   }
   PointRecord record = make_record(plan.point);
   if (plan.point.status == PointStatus::kSkippedMemory)
-    record.memory.predicted_peak_bytes = plan.memory_bytes();
+    set_memory(record, {.predicted_peak_bytes = plan.memory_bytes()});
   if (!is_virtual(p))
     record.params.transport = on_gpu(p) && runner.device_transport != "auto"
                                   ? runner.device_transport

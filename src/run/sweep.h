@@ -28,8 +28,8 @@ KnownNames known_names();
 Config read_config(const SweepRequest& request);
 // The points of a config, by the names and the algorithms that this build knows.
 std::vector<Point> read_points(const Config& config, ExpandOptions options);
-// What moves bytes between ranks on the host; "" in the mode virtual, which throws UsageError when
-// this process was `launched` by mpirun.
+// Returns the name of the host's transport, "mpi" or "threads"; "" in the mode virtual, which throws
+// UsageError when this process was `launched` by mpirun.
 std::string transport_of(const Config& config, bool launched);
 // Throws UsageError where run.transport moves the memory of GPUs and a kernel works on the CPU.
 void require_fitting_transport(const Config& config, const std::vector<Point>& points);

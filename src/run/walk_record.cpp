@@ -132,20 +132,18 @@ void fill_memory(const WalkData& w, PointRecord& record) {
     received += l.received_bytes;
   }
   for (const RankAccount& a : w.units.accounts) expected += a.bytes_received * w.walks;
-  record.memory.measured_peak_bytes = measured;
-  record.memory.predicted_peak_bytes = predicted;
-  record.memory.by_tag = w.resumed_units > 0 ? by_tag : w.held_by_tag;
+  // A resumed walk may have held less in each of its parts; a GPU holds lists of tasks beside.
+  const bool as_planned = w.resumed_units > 0 && !w.backend.on_gpu();
+  set_memory(record, {.measured_peak_bytes = measured,
+                      .predicted_peak_bytes = predicted,
+                      .by_tag = as_planned ? by_tag : w.held_by_tag});
   record.metrics["resident_peak_bytes"] = double(resident);
   if (w.resident_growth_bytes && !w.backend.on_gpu())
     set_resident_memory(record, *w.resident_growth_bytes, w.held_bytes);
   record.metrics["received_bytes"] = double(received) / w.walks;
-  // A resumed walk may have held less in each of its parts; a GPU holds lists of tasks beside.
-  if (w.backend.on_gpu()) {
-    record.memory.by_tag = w.held_by_tag;
-  } else if (w.resumed_units > 0 ? measured > predicted : measured != predicted) {
+  if (!w.backend.on_gpu() && (w.resumed_units > 0 ? measured > predicted : measured != predicted))
     fail_check(record, concat("measured memory differs from the predicted: ", measured, " and ",
                               predicted, " bytes"));
-  }
   if (w.plan.share >= 1 && received != expected)
     fail_check(record,
                concat("the walk made ", received, " bytes of messages, predicted ", expected));

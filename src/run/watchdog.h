@@ -19,8 +19,8 @@ inline constexpr double kGraceSeconds = 30;
 
 class Watchdog {
  public:
-  // What was watched, who is missing and `verdict` are printed; the process then ends with exit
-  // code 3.
+  // When a step takes too long, prints the step, the missing ranks and `verdict`, and ends the process
+  // with exit code 3.
   explicit Watchdog(int rank, std::string verdict = "");
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;

@@ -47,7 +47,7 @@ struct CompactCollective {
   std::array<double, 3> seconds{};  // by AlphaSet
 };
 
-// Of one run of a program.
+// Totals of one run of a program.
 struct ProgramTotals {
   int64_t bytes_sent = 0, messages_sent = 0, memory_bytes = 0;
   double pairs = 0;
@@ -74,7 +74,7 @@ struct ProgramSet {
   const CompactProgram& of(Rank rank) const { return classes[size_t(rank % period)]; }
 };
 
-// An op before it is packed.
+// An op before programs are made compact.
 struct LooseOp {
   OpKind kind;
   Rank peer = -1;     // of a message; of a collective: index into LooseProgram::collectives

@@ -96,7 +96,7 @@ class Compiler {
     return known->second;
   }
 
-  // That a framework issues for `op`: K and V are two tensors. An eager merge: to, transpose,
+  // Number of operators that a framework issues for `op`: K and V are two tensors. An eager merge: to, transpose,
   // unsqueeze, three of the output, five of the LSE (ring-flash-attention, utils.py,
   // _update_out_and_lse).
   double operators_of(const RankProgram& program, const Op& op) const {

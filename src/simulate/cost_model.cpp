@@ -146,8 +146,8 @@ CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
   }
 }
 
-// Of an attend that a mask cuts, the table's causal entries price the triangle: half of the keys
-// are seen. Between that and all keys, in proportion.
+// For an attend that a mask cuts, the table's causal rows give the cost of the triangle (half of the
+// keys are seen); between that and all keys, in proportion.
 double CostModel::seconds_per_pair(const AttendCounts& c) const {
   const double d = double(sharded_.problem.head_dim);
   const double unmasked = read(tables_[0], c.most_keys, d);

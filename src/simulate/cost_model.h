@@ -54,7 +54,7 @@ class CostModel {
   AttendCost attend(const Attend& op) const;
   double pack_s(int64_t bytes) const;
   double pack_bytes_s(int64_t bytes) const;  // of a further piece that a launched pack moves
-  // Of the partial that is folded in; `slice`: into a part of the output.
+  // Seconds to merge a partial of `bytes`; `slice`: into a part of the output.
   double merge_s(int64_t bytes, bool slice = false) const;
   double reset_s(int64_t bytes) const;
 
@@ -86,10 +86,10 @@ class CostModel {
 // each of a node's cards carries a channel. Latency = base + (P - nodes) max(intra, overhead) +
 // (nodes - 1) inter, for the protocols LL, LL128 and Simple, overhead between nodes only; the
 // fastest one is taken, as NCCL's tuner does. LL moves at most half of the bandwidth, and the link's
-// ll_bytes_per_s on one node, 39 GB/s on two, 20 GB/s on more; LL128 0.92 of it. A call between nodes costs the link's call_s
-// besides. nccl_simple
-// takes Simple alone; ideal has the cluster's own latencies. Where each rank has a node of its own,
-// network latencies are exposed in full and the tuner takes its trees' (5, 8.5, 14 us).
+// ll_bytes_per_s on one node, 39 GB/s on two, 20 GB/s on more; LL128 0.92 of it. A call between nodes costs the
+// link's call_s besides. nccl_simple takes Simple alone; ideal has the cluster's own latencies.
+// Where each rank has a node of its own, network latencies are exposed in full and the tuner takes
+// its trees' (5, 8.5, 14 us).
 //
 // nccl_pat: NCCL's tree for all-gathers (parallel aggregated trees, since 2.23) by the same model,
 // 8 us + floor(log2 nodes) 14 us / 3.5 + P 2.8 us, at 0.75 of a card's bandwidth. Simple protocol
