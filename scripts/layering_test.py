@@ -46,6 +46,7 @@ DEFINITION_MAY_INCLUDE = {
     "pattern/dilated_pattern.h",
 }
 CLOSED_FORMS_MAY_INCLUDE = {"schedule/closed_form_counts.h", "schedule/lower_collectives.h", "core/check.h"}
+LONGEST_FILE = 400  # lines of a file of the product
 STANDS_ALONE = {f"src/execute/definition.{end}": DEFINITION_MAY_INCLUDE for end in ("h", "cpp")}
 STANDS_ALONE |= {f"src/schedule/closed_form_counts.{end}": CLOSED_FORMS_MAY_INCLUDE for end in ("h", "cpp")}
 JUDGED = ("src/core/token_range.h", "src/core/rank_group.h", "src/pattern", "src/schedule")
@@ -90,6 +91,8 @@ def faults_of(path, text):
             found.append(f"{path}: module {module} may not include {other} ({header})")
     if BACKEND_SWITCH.search(text):
         found.append(f"{path}: a switch on a backend belongs into CMake or a registry")
+    if not is_test(path) and module != "emulation" and (lines := text.count("\n")) > LONGEST_FILE:
+        found.append(f"{path}: {lines} lines; more than {LONGEST_FILE} are two files")
     return found
 
 
@@ -115,6 +118,7 @@ def self_test(judged):
         ("src/io/x.cpp", '#include "execute/program_executor.h"'),
         ("src/execute/x.cpp", "#include <cuda_runtime.h>"),
         ("src/io/x.cpp", '#include "run/plan_point.h"'),
+        ("src/io/x.cpp", "\n" * (LONGEST_FILE + 1)),
         ("bench/gpu/check_main.cpp", "#include <cudnn.h>"),
         ("src/comm/cuda/device_transport.cpp", "#include <nccl.h>"),
         ("src/comm/cuda/x.cpp", '#include "kernels/cuda/rows.h"'),

@@ -110,7 +110,7 @@ PlanRow row_of(int number, const PointPlan& plan) {
   return row;
 }
 
-// What the points cost on a cluster: simulated times, and GPU-hours to measure each there.
+// Cost of the points on a cluster: simulated times, and GPU-hours to measure each there.
 int plan_on_cluster(const Options& options, const Config& config) {
   SimulatePoint how{.cluster = load_cluster(find_shipped("clusters", options.cluster)),
                     .memory_fraction = config.memory.limit_fraction,

@@ -156,19 +156,20 @@ void add_simulate_options(CLI::App& command, Options& o) {
 }
 
 void add_recommend_options(CLI::App& command, Options& o) {
+  Question& q = o.question;
   add_cluster(command, o, /*required=*/true);
-  command.add_option("--seq-len", o.seq_len, "Tokens of one sequence, e.g. 16M")->required();
-  command.add_option("--ranks", o.ranks, "GPUs")->required()->check(CLI::Range(1, 1 << 20));
-  command.add_option("--heads", o.heads, "Query heads (default 12)")->check(CLI::PositiveNumber);
-  command.add_option("--kv-heads", o.kv_heads, "K/V heads (default: as many as heads)")
+  command.add_option("--seq-len", q.seq_len, "Tokens of one sequence, e.g. 16M")->required();
+  command.add_option("--ranks", q.ranks, "GPUs")->required()->check(CLI::Range(1, 1 << 20));
+  command.add_option("--heads", q.heads, "Query heads (default 12)")->check(CLI::PositiveNumber);
+  command.add_option("--kv-heads", q.kv_heads, "K/V heads (default: as many as heads)")
       ->check(CLI::PositiveNumber);
-  command.add_option("--head-dim", o.head_dim, "Size of a head (default 64)")
+  command.add_option("--head-dim", q.head_dim, "Size of a head (default 64)")
       ->check(CLI::PositiveNumber);
-  command.add_option("--batch", o.batch, "Sequences (default 1)")->check(CLI::PositiveNumber);
-  command.add_option("--dtype", o.dtype, "bf16 or fp32")->check(CLI::IsMember({"bf16", "fp32"}));
-  command.add_flag("--causal", o.causal, "A query sees the keys at positions up to its own");
+  command.add_option("--batch", q.batch, "Sequences (default 1)")->check(CLI::PositiveNumber);
+  command.add_option("--dtype", q.dtype, "bf16 or fp32")->check(CLI::IsMember({"bf16", "fp32"}));
+  command.add_flag("--causal", q.causal, "A query sees the keys at positions up to its own");
   command
-      .add_option("--dilated-segments", o.dilated_segments,
+      .add_option("--dilated-segments", q.dilated_segments,
                   "Segments of dilated attention (default 2048,per_rank,sequence)")
       ->delimiter(',');
   command.add_option("--top", o.top, "Rows of each list (default 10)")->check(CLI::PositiveNumber);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "io/table.h"
+#include "run/recommend.h"
 #include "run/sweep.h"
 
 namespace longnet {
@@ -34,10 +35,7 @@ struct Options : SweepRequest {
   bool no_collapse = false;
   std::string trace;
   // recommend.
-  std::string seq_len, dtype = "bf16";
-  int64_t heads = 12, kv_heads = 0, head_dim = 64, batch = 1;
-  bool causal = false;
-  std::vector<std::string> dilated_segments;
+  Question question;
   int top = 10;
   // env.
   std::string json;

@@ -1,4 +1,4 @@
-// What commands print and write: tables, progress with ETA, notes, colour, files.
+// Output of commands: tables, progress with ETA, notes, colour, files.
 #pragma once
 #include <chrono>
 #include <filesystem>
@@ -31,7 +31,7 @@ TableStyle table_style(const Options& options, Progress* progress = nullptr);
 // In colour on a terminal.
 void add_record(Table<PointRecord>& table, const PointRecord& record, bool color);
 
-// What every kind of run says of itself. `points`: of the sweep, those skipped included.
+// Returns what every kind of run says of itself. `points`: of the sweep, those skipped included.
 RunInfo run_info(const Config& config, const Options& options, size_t points);
 // How many points ended how, the verdict, and where the result is. `remark`: after the counts.
 void print_summary(TableWriter& table, const Summary& summary, std::string_view remark,

@@ -105,7 +105,7 @@ struct WorkRecord {
 struct CommRecord {  // maxima over ranks of what a rank sends
   std::optional<int64_t> counted_bytes_per_rank, predicted_bytes_per_rank;
   std::optional<int64_t> counted_messages_per_rank, predicted_messages_per_rank;
-  // What a library's own collectives moved, unseen, beside what was counted; empty: nothing.
+  // Moved by a library's own collectives, unseen, beside what was counted; empty: nothing.
   std::optional<int64_t> modelled_bytes_per_rank{}, modelled_messages_per_rank{};
   std::optional<int64_t> closed_form_bytes_per_rank{}, closed_form_messages_per_rank{};
   std::vector<std::string> collectives_used{};  // "all_gather: bruck"
@@ -137,7 +137,7 @@ inline constexpr double kNotedResidentDifference = 0.1;
 struct MemoryRecord {
   std::optional<int64_t> measured_peak_bytes{}, predicted_peak_bytes{};
   std::optional<int64_t> closed_form_bytes{};  // of the slots
-  // Of the process where they differ most: bytes, and bytes over its ranks' buffers, less 1.
+  // In the process where they differ most: bytes, and bytes over its ranks' buffers, less 1.
   std::optional<int64_t> resident_growth_bytes{};
   double resident_difference = kNotMeasured;
   std::map<std::string, int64_t> by_tag{};

@@ -28,7 +28,7 @@ namespace longnet {
 enum class TableFormat { kText, kCsv, kMarkdown, kJson, kJsonLines };
 constexpr auto texts_of(TableFormat) { return texts("text", "csv", "md", "json", "jsonl"); }
 
-// What a value is, and so how people read it. A summary is cut where a line ends; a note is no
+// Kind of a value, by which it is formatted for people. A summary is cut where a line ends; a note is no
 // column of text: it stands behind its row, or below it.
 enum class Shown {
   kText,

@@ -84,7 +84,7 @@ class HostSession final : public PointSession {
 
  private:
   bool in_one_process() const { return comm_.transport() == "threads"; }
-  // Of all ranks on this rank's machine.
+  // Cores of all ranks on this rank's machine.
   std::set<int> cpus_here() const {
     std::set<int> cpus;
     for (const RankPlace& p : places_)

@@ -30,7 +30,7 @@ void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages)
 void set_memory(PointRecord& record, const MemoryRecord& memory);
 // The check; a wrong output makes the point check_failed, with the figures as its reason.
 void set_check(PointRecord& record, const CheckOutcome& outcome);
-// What the check covers. Fails the point where a stratum has no checked query although the budget
+// Records what the check covers. Fails the point where a stratum has no checked query although the budget
 // allowed one, or a sampled query was not compared. After set_check.
 void set_strata(PointRecord& record, const SampleChoice& choice, int64_t budget);
 void set_content(PointRecord& record, const OutputSummary& output, uint64_t input_digest);

@@ -223,4 +223,18 @@ PublishedOrder order_of(const std::vector<PublishedCase>& cases,
   return order;
 }
 
+bool reach_goals(const std::vector<PublishedErrors>& errors, const PublishedOrder& order) {
+  constexpr double kMedian = 0.05, kP95 = 0.15, kInside = 0.8, kBias = 0.05, kMessages = 0.1,
+                   kSmallMessages = 0.3, kOrdered = 0.95;
+  bool good = order.right >= kOrdered * order.pairs;
+  for (const PublishedErrors& e : errors) {
+    if (e.name == "attention")
+      good &= e.median <= kMedian && e.p95 <= kP95 && e.inside >= kInside * e.cases;
+    if (e.name == "rings" || e.name.starts_with("gathers")) good &= std::abs(e.bias) <= kBias;
+    if (e.name == "messages, 16 MB and more") good &= e.median <= kMessages;
+    if (e.name == "messages, below 16 MB") good &= e.median <= kSmallMessages;
+  }
+  return good;
+}
+
 }  // namespace longnet

@@ -57,5 +57,7 @@ std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
 // Pairs of algorithms on one problem that are more than 5 % apart.
 PublishedOrder order_of(const std::vector<PublishedCase>& cases,
                         const std::vector<Prediction>& predictions);
+// True when the errors keep the goals: attention, messages, bias of a group of algorithms, order.
+bool reach_goals(const std::vector<PublishedErrors>& errors, const PublishedOrder& order);
 
 }  // namespace longnet

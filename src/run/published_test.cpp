@@ -82,5 +82,29 @@ TEST(Published, AFileWithAnUnknownKeyIsRefused) {
   EXPECT_THROW(load_published("/nowhere"), UsageError);
 }
 
+TEST(Published, EveryGoalCanBeMissed) {
+  const std::vector<PublishedErrors> good{
+      {.name = "attention", .cases = 10, .median = 0.04, .p95 = 0.14, .inside = 8},
+      {.name = "rings", .bias = -0.04},
+      {.name = "gathers and all-to-alls", .bias = 0.04},
+      {.name = "messages, 16 MB and more", .median = 0.09},
+      {.name = "messages, below 16 MB", .median = 0.29}};
+  const PublishedOrder order{.pairs = 20, .right = 19};
+  EXPECT_TRUE(reach_goals(good, order));
+  EXPECT_FALSE(reach_goals(good, {.pairs = 20, .right = 18}));
+  const auto missed = [&](size_t group, auto&& worsen) {
+    std::vector<PublishedErrors> errors = good;
+    worsen(errors[group]);
+    return !reach_goals(errors, order);
+  };
+  EXPECT_TRUE(missed(0, [](PublishedErrors& e) { e.median = 0.06; }));
+  EXPECT_TRUE(missed(0, [](PublishedErrors& e) { e.p95 = 0.16; }));
+  EXPECT_TRUE(missed(0, [](PublishedErrors& e) { e.inside = 7; }));
+  EXPECT_TRUE(missed(1, [](PublishedErrors& e) { e.bias = -0.06; }));
+  EXPECT_TRUE(missed(2, [](PublishedErrors& e) { e.bias = 0.06; }));
+  EXPECT_TRUE(missed(3, [](PublishedErrors& e) { e.median = 0.11; }));
+  EXPECT_TRUE(missed(4, [](PublishedErrors& e) { e.median = 0.31; }));
+}
+
 }  // namespace
 }  // namespace longnet

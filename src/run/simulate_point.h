@@ -39,7 +39,7 @@ std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePo
 SimulatedPoint simulate_point(const Point& point, const SimulatePoint& options,
                               bool timeline = false);
 
-// What it takes to measure a simulated point for real: all its runs, and these hours times ranks.
+// Cost of measuring a simulated point for real: seconds of all its runs, and hours times ranks.
 struct ClusterCost {
   double seconds = 0, gpu_hours = 0;
 };

@@ -12,7 +12,7 @@ namespace {
 
 using Sizes = std::vector<int64_t>;  // bytes that each member of a group holds
 
-// Of n items cut into nearly equal parts, the longer ones first: those of part i, those before it.
+// Items of part i, and items before it, of n in nearly equal parts, the longer parts first.
 int64_t size_of_part(int64_t n, int64_t parts, int64_t i) {
   return n / parts + (i < n % parts ? 1 : 0);
 }

@@ -23,7 +23,7 @@ struct ClosedFormCounts {
 // "6144 B sent in 3 messages, 6144 B received, 16384 B held"
 std::string to_text(const ClosedFormCounts& counts);
 
-// Of one forward. Nothing where no closed form is known: dilation that restarts inside the
+// Returns the counts of one forward pass, or nothing where no closed form is known: dilation that restarts inside the
 // sequence (phase_parts > 1), and algorithms that have none yet.
 std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
                                                    const ShardedProblem& sharded,

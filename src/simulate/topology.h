@@ -46,7 +46,7 @@ class Topology {
   Route route(Rank from, Rank to) const;
   // Latency of a message with the call that sends it; `ideal` is the wire's only.
   double alpha_s(const Route& route, AlphaSet set) const;
-  // What one pair of ranks can use of it, by its NCCL channels; 0: no limit.
+  // Bytes per second that one pair of ranks can use, by its NCCL channels; 0: no limit.
   double pair_bytes_per_s(const Route& route) const;
   double overhead_s(const Route& route) const;
 

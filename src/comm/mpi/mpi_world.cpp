@@ -227,8 +227,8 @@ class MpiCommunicator final : public Communicator {
     for (int64_t c : counts) unit = std::gcd(unit, c);
     return unit == 0 || (total / unit <= INT_MAX && unit <= INT_MAX) ? unit : -1;
   }
-  // What one MPI request moves: the end of a message, or an earlier part of a long one; of a
-  // collective it is not known.
+  // One MPI request: the end of a message, or an earlier part of a long one; a collective does not
+  // tell its bytes.
   struct Part {
     enum class Kind { kCollective, kSend, kRecv } kind = Kind::kCollective;
     int bytes = 0;

@@ -1,0 +1,109 @@
+#include "run/recommend.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/check.h"
+#include "io/axes.h"
+#include "io/units.h"
+#include "json/json_reader.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+// Differences below this are a tie on a cluster that does not say how far predictions may be off:
+// the median error on a calibrated machine (results/reference/validation.md).
+constexpr double kSure = 0.05;
+
+JsonNode words(const std::vector<std::string>& list) { return to_json(list); }
+
+}  // namespace
+
+double tie_share(const ClusterSpec& cluster) {
+  return cluster.error.value > 0 ? cluster.error.value : kSure;
+}
+
+std::string question_config(const Question& o, const ClusterSpec& cluster) {
+  std::vector<std::string> names;
+  for (const AlgorithmInfo& a : algorithms())
+    if (a.pattern != PatternKind::kSparse) names.emplace_back(a.name);
+  JsonNode sweep =
+      JsonNode::object({{"algorithm", words(names)},
+                        {"seq_len", o.seq_len},
+                        {"ranks", o.ranks},
+                        {"batch", JsonNode::object({{"rule", "fixed"}, {"size", o.batch}})},
+                        {"collective", words({"native", "recursive_doubling", "hierarchical"})},
+                        {"ulysses_degree", "divisors"}});
+  if (o.causal) sweep.set("layout", words({"contiguous", "zigzag", "striped"}));
+  if (o.ranks % cluster.node_size() == 0 && o.ranks > cluster.node_size())
+    sweep.set("ring_inner", cluster.node_size());
+  JsonNode segments = JsonNode::array(), dilated = JsonNode::object();
+  for (const std::string& text : o.dilated_segments) {
+    const auto tokens = try_parse_tokens(text);
+    segments.push(tokens ? JsonNode(*tokens) : JsonNode(text));
+  }
+  if (!o.dilated_segments.empty()) dilated.set("segments", segments);
+  return dump_json(JsonNode::object(
+      {{"schema_version", 1},
+       {"name", "question"},
+       {"model", JsonNode::object({{"heads", o.heads},
+                                   {"kv_heads", o.kv_heads > 0 ? o.kv_heads : o.heads},
+                                   {"head_dim", o.head_dim},
+                                   {"dtype", o.dtype},
+                                   {"causal", o.causal}})},
+       {"dilated", dilated},
+       {"sweep", sweep}}));
+}
+
+std::string choice_text(const PointParams& p) {
+  const std::string options = options_text(p, /*with_sections=*/false);
+  return options.empty() ? p.algorithm : p.algorithm + " " + options;
+}
+
+std::string reason_text(const PointRecord& r, double fastest_s, double tie) {
+  const double total = r.timing.median_s;
+  const double waits = r.phases.exposed_communication_s / total;
+  std::string text;
+  if (waits < 0.02)
+    text = "attention decides, communication is hidden";
+  else
+    text = concat("waits ", std::lround(100 * waits), " % of the time for others");
+  if (r.work.balance < 0.95)
+    text += concat("; ",
+                   r.params.problem.causal && r.params.layout == "contiguous"
+                       ? "the mask"
+                       : "unequal parts of tokens or heads",
+                   " may leave ranks idle, balance ", std::round(100 * r.work.balance) / 100);
+  if (total > 1.1 * fastest_s)
+    text += concat("; ", std::round(100 * total / fastest_s) / 100, " x the first");
+  else if (total > 1.0005 * fastest_s)
+    text += concat("; ", std::round(1000 * (total / fastest_s - 1)) / 10, " % behind the first");
+  if (total > 1.0005 * fastest_s && total <= (1 + tie) * fastest_s) text += ": a tie";
+  if (r.metrics.contains("beyond_kernel_table")) text += "; no measured kernel covers this size";
+  return text;
+}
+
+void Ranking::add(PointRecord record) {
+  const AlgorithmInfo& algorithm = find_algorithm(record.params.algorithm);
+  if (record.status == PointStatus::kOk)
+    (algorithm.pattern == PatternKind::kDilated ? dilated : exact).push_back(std::move(record));
+  else if (algorithm.name != "local")  // which runs on one rank alone
+    stopped.push_back(std::move(record));
+}
+
+void Ranking::sort() {
+  for (std::vector<PointRecord>* records : {&exact, &dilated})
+    std::ranges::stable_sort(*records, {}, [](const PointRecord& r) { return r.timing.median_s; });
+}
+
+std::vector<std::string> Ranking::reasons_of_stopped() const {
+  std::vector<std::string> lines;
+  for (const PointRecord& r : stopped) {
+    std::string line = concat(r.params.algorithm, ": ", r.reason);
+    if (std::ranges::find(lines, line) == lines.end()) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+}  // namespace longnet
