@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from .evidence import Claim
-from .markup import escape
+from .markup import css_class, escape
 from .model import Point
-from .rows import Context, timed_points
+from .rows import Context, heads_text, timed_points
 from .rows_time import matched
 from .series import sources_of
-from .units import plural, ratio_label, spoken_duration, token_label
+from .units import percent_label, plural, ratio_label, spoken_duration, token_label
 
 
 def place_of(ctx: Context, point: Point) -> str:
@@ -20,9 +20,17 @@ def place_of(ctx: Context, point: Point) -> str:
 
 
 def problem_of(point: Point) -> str:
+    heads = heads_text(point)
     if point.batch > 1:
-        return f"For {token_label(point.batch * (point.seq_len or 0))} tokens in sequences of {token_label(point.seq_len)}"
-    return f"At {token_label(point.seq_len)} tokens"
+        return f"For {token_label(point.batch * (point.seq_len or 0))} tokens in sequences of {token_label(point.seq_len)} with {heads}"
+    return f"At {token_label(point.seq_len)} tokens with {heads}"
+
+
+def pairs_text(exact: Point, dilated: Point) -> str:
+    """ ", with 4.9 % of its pairs, which is another function"."""
+    every, some = exact.value("work.flops"), dilated.value("work.flops")
+    share = f"with {percent_label(some / every)} of its pairs" if every and some else "with fewer pairs"
+    return f"{share}, which is another function"
 
 
 def comparison(ctx: Context, source: str) -> tuple[int, str] | None:
@@ -35,7 +43,7 @@ def comparison(ctx: Context, source: str) -> tuple[int, str] | None:
     ratio = (exact.median_s or 0) / (dilated.median_s or 1)
     text = (
         f"{problem_of(exact)} {place_of(ctx, exact)} dilated attention takes <strong>{spoken_duration(dilated.median_s)}</strong>, "
-        f"exact attention ({escape(exact.algorithm)}) <strong>{spoken_duration(exact.median_s)}</strong>: {ratio_label(ratio)}."
+        f"exact attention ({escape(exact.algorithm)}) <strong>{spoken_duration(exact.median_s)}</strong>: {ratio_label(ratio)}, {pairs_text(exact, dilated)}."
     )
     return exact.seq_len or 0, text
 
@@ -69,7 +77,7 @@ def sentences(ctx: Context) -> list[str]:
 
 def claims_strip(claims: list[Claim]) -> str:
     items = "".join(
-        f'<li><a href="#claim-{number}"><span class="badge {claim.status.replace(" ", "-")}">{escape(claim.status)}</span> '
+        f'<li><a href="#claim-{number}"><span class="badge {css_class(claim.status)}">{escape(claim.status)}</span> '
         f'{escape(claim.title)}{f" <span class=by>{escape(claim.source)}</span>" if claim.source else ""}</a></li>'
         for number, claim in enumerate(claims, 1)
     )

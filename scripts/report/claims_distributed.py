@@ -10,7 +10,7 @@ from .evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, Evidence
 from .model import Point
 from .rows import Context
 from .series import group_by
-from .units import integer_label, percent_label, plural, token_label
+from .units import integer_label, number, percent_label, plural, token_label
 
 MEMORY_SHARE = 0.5  # of the memory per rank on fewer ranks, at most: a sequence twice as long fits
 NO_NUMBERS = Evidence("simulated", NOT_TESTED, "a simulation computes times, no attention")
@@ -19,6 +19,26 @@ NO_NUMBERS = Evidence("simulated", NOT_TESTED, "a simulation computes times, no 
 def distributed(point: Point) -> bool:
     """Ranks that share a sequence, and messages that the transport, or a library's collectives, moved between them."""
     return point.group_ranks >= 2 and not point.in_turn and (point.sent("messages") or 0) > 0
+
+
+CARRIERS = {"threads": "threads of one process", "mpi": "MPI processes"}
+
+
+def ranks_text(points: list[Point]) -> str:
+    ranks = sorted({p.group_ranks for p in points})
+    return f"{ranks[0]} ranks" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]} ranks"
+
+
+def machine_text(ctx: Context, points: list[Point]) -> str:
+    """What the ranks were: "threads of one process, one host, 2 cores"."""
+    carriers = sorted({CARRIERS.get(p.text("params.transport"), f"GPUs over {p.text('params.transport') or 'an unnamed transport'}") for p in points})
+    runs = [ctx.runs[i] for i in sorted({p.run for p in points})]
+    listed = [r for run in runs if isinstance(found := run.get("ranks"), list) for r in found if isinstance(r, dict)]
+    hosts = len({str(r.get("hostname")) for r in listed}) or 1
+    cores = sorted({int(n) for run in runs if (n := number(run.get("environment.cpu.cores")))})
+    each = " each" if hosts > 1 else ""
+    known = [" and ".join(carriers), "one host" if hosts == 1 else f"{hosts} hosts", *(f"{plural(n, 'core')}{each}" for n in cores[:1])]
+    return ", ".join(known)
 
 
 def tolerances_text(points: list[Point]) -> str:
@@ -51,8 +71,7 @@ def equals_reference(ctx: Context, source: str) -> Evidence:
     if not passed:
         others = f"; right on one rank, or without messages: {plural(alone, 'point')}" if alone else ""
         return Evidence(source, NOT_TESTED, f"no dilated point moved messages between ranks and was checked{others}")
-    ranks = sorted({p.group_ranks for p in passed})
-    over = f"{ranks[0]} ranks" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]} ranks"
+    over = f"{ranks_text(passed)} ({machine_text(ctx, passed)})"
     every, agree = ("all ", "agree") if len(passed) > 1 else ("", "agrees")
     text = f"{every}{plural(len(passed), 'checked point')} on {over}, with messages between them, {agree} with the reference"
     left_out = sum(int(p.num("check.strata_left_out") or 0) for p in passed)
@@ -108,7 +127,8 @@ def exact_distributed(ctx: Context, source: str) -> Evidence:
     head = (
         f"{plural(len(known), 'exact algorithm')} ran on several ranks, up to {token_label(longest)} tokens, agreed with the reference and "
         f"held at most {percent_label(MEMORY_SHARE)} of the memory per rank that the same tokens take on fewer ranks, so that twice the length "
-        f"fits: {names}. The work stays quadratic: each rank computes N²/P pairs."
+        f"fits: {names}. Shown on {ranks_text([p for _, p in halved])} ({machine_text(ctx, [p for _, p in halved])}), at lengths that "
+        "fewer ranks hold as well, not at one that is too long for one device. The work stays quadratic: each rank computes N²/P pairs."
     )
     unchecked = ", ".join(sorted({p.algorithm for p in able} - {p.algorithm for p in checked}))
     return Evidence(

@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 
-from .evidence import NOT_TESTED, SUPPORTED, Evidence, Verdict, decide, power, span_text
-from .fits import fit_power_law
+from .evidence import NOT_TESTED, SUPPORTED, Evidence, Unjudged, Verdict, decide, power, span_text
+from .fits import PowerLaw, fit_power_law
 from .model import Point
-from .paper_lines import COMPLEXITY, timed_lines, widths_and_rates
+from .paper_lines import COMPLEXITY, TimedLine, shared_work_text, timed_lines, widths_and_rates
 from .rows import Context
 from .units import number, plural, significant, token_label
 
@@ -22,6 +22,7 @@ EXPONENT_LENGTHS = 4
 EXPONENT_SPAN = 8.0
 EXPONENT_R_SQUARED = 0.98  # below, time follows no power law and the exponent says nothing
 RULE_WITHIN = 2.0  # of a pattern's rule: rounding of segments and rates to powers of two
+SKIPS = "a dilation rate exceeds the next shorter segment, so that whole segments are skipped, which the paper's estimate leaves out"
 DEPTH_EXTRA = 2  # layers: a local hop before and after the long way that the paper counts
 
 
@@ -56,21 +57,34 @@ def rates_follow_segments(point: Point) -> bool:
     return bool(pairs) and all(r * pairs[0][0] * RULE_WITHIN >= w * pairs[0][1] for w, r in pairs)
 
 
-def complexity_verdict(ctx: Context, points: list[Point], note: str) -> Verdict | None:
+def complexity_fit(points: list[Point]) -> PowerLaw | None:
+    """The power law of the time of a sequence, if the line is long enough for an exponent."""
     fit = fit_power_law((p.seq_len, p.time_per_sequence_s) for p in points)
-    if fit is None or len({p.seq_len for p in points}) < EXPONENT_LENGTHS or fit.x_span < EXPONENT_SPAN:
+    enough = fit is not None and len({p.seq_len for p in points}) >= EXPONENT_LENGTHS and fit.x_span >= EXPONENT_SPAN
+    return fit if enough else None
+
+
+def complexity_verdict(ctx: Context, line: TimedLine, unjudged: list[Unjudged]) -> Verdict | None:
+    first, points = line.whole[0], line.kept
+    pattern = first.pattern
+    where = f"{PAPER_NAMES[pattern]}, {ctx.index.label(first)} on {ctx.index.rank_label(first.ranks)}"
+    fit = line.fit(complexity_fit, where, unjudged)
+    if fit is None:
+        return None
+    if not follows_its_rule(points):
+        unjudged.append(Unjudged("another pattern than table 1 is about", f"{where} ({span_text(fit)})"))
         return None
     if fit.r_squared < EXPONENT_R_SQUARED:
+        unjudged.append(Unjudged("times follow no power law", f"{where} (R² {fit.r_squared:.4f}; {span_text(fit)})"))
         return None
-    pattern = points[0].pattern
     expected = COMPLEXITY[pattern]
     away = fit.exponent - expected
     away = abs(away) if pattern == "dense" else away  # O(): what grows more slowly keeps the bound
     flops = fit_power_law((p.seq_len, (p.value("work.flops") or 0) / p.batch) for p in points)
     counted = f", FLOPs ~ {power(flops.exponent)}" if flops and flops.count == fit.count else ""
+    work = f"; {shared_work_text(points)}" if pattern == "dilated" else ""
     text = (
-        f"{PAPER_NAMES[pattern]}, {ctx.index.label(points[0])} on {ctx.index.rank_label(points[0].ranks)}: time ~ "
-        f"{power(fit.exponent)} (expected {power(expected)}; R² {fit.r_squared:.4f}{counted}; {span_text(fit)}{note})"
+        f"{where}: time ~ {power(fit.exponent)} (expected {power(expected)}; R² {fit.r_squared:.4f}{counted}; {span_text(fit)}{line.note}){work}"
     )
     return Verdict(round(away, 9) <= EXPONENT_WITHIN, away, text)
 
@@ -78,15 +92,16 @@ def complexity_verdict(ctx: Context, points: list[Point], note: str) -> Verdict 
 def complexity_table(ctx: Context, source: str) -> Evidence:
     """Supported needs a line of each of the three methods; one line that fails is enough against it."""
     verdicts: list[Verdict] = []
+    unjudged: list[Unjudged] = []
     tested: set[str] = set()
     for pattern in COMPLEXITY:
-        for group, note in timed_lines(ctx, source, pattern, lambda p: p.ranks):
-            verdict = complexity_verdict(ctx, group, note) if follows_its_rule(group) else None
+        for line in timed_lines(ctx, source, pattern, lambda p: p.ranks):
+            verdict = complexity_verdict(ctx, line, unjudged)
             if verdict:
                 verdicts.append(verdict)
                 tested.add(pattern)
     nothing = f"no line with {EXPONENT_LENGTHS} lengths over a factor of {EXPONENT_SPAN:g} that follows a power law"
-    seen = decide(source, verdicts, nothing)
+    seen = decide(source, verdicts, nothing, unjudged=unjudged)
     missing = ", ".join(PAPER_NAMES[pattern] for pattern in COMPLEXITY if pattern not in tested)
     if not verdicts or not missing:
         return seen
@@ -110,37 +125,43 @@ def skips_segments(point: Point) -> bool:
     return any(rate > width for (width, _), (_, rate) in itertools.pairwise(pairs))
 
 
+def depth_against_estimate(point: Point, layers: float, bound: float | None) -> str:
+    """ "5 layers, 2 layers more than the paper's estimate of 3"."""
+    estimate = "" if bound is None else f"the paper's estimate of {significant(bound)}"
+    if bound is not None and significant(bound) != str(whole_layers(bound)):
+        estimate += f", rounded up to {whole_layers(bound)}"
+    if layers < 0:
+        causal = ", as neighbours across a segment's border where no branch joins them" if point.get("params.causal") is True else ""
+        return f"some token never hears from some other{causal}" + (f", against {estimate}" if estimate else "")
+    extra = int(layers) - whole_layers(bound or 0)
+    return f"{plural(int(layers), 'layer')}, {plural(extra, 'layer') + ' more' if extra > 0 else 'no more'} than {estimate}"
+
+
+def whole_layers(bound: float) -> int:
+    return math.ceil(round(bound, 9))
+
+
 def depth_logarithmic(ctx: Context, source: str) -> Evidence:
-    """Layers counted on each different pattern; what the paper's formula is not defined for is left out."""
+    """Layers computed from each different pattern, whatever the source of its point; what the paper's formula is not
+    defined for is left out."""
     verdicts: dict[tuple[object, ...], Verdict] = {}
-    skipping: dict[tuple[object, ...], str] = {}
+    skipping: dict[tuple[object, ...], Unjudged] = {}
     for point in ctx.points:
         layers, bound = (point.num(f"metrics.dependency_depth_{key}layers") for key in ("", "bound_"))
-        if point.pattern != "dilated" or point.source != source or layers is None or not point.seq_len:
+        if point.pattern != "dilated" or layers is None or not point.seq_len:
             continue
         never = layers < 0
         if bound is None and not never:
             continue
         shape = (point.seq_len, *(point.text(f"params.{k}") for k in ("heads", "causal", "offset", "phase_parts", "branches")))
-        causal = point.get("params.causal") is True
-        mask = " under a causal mask" if causal else ""
-        estimate = "" if bound is None else f", the paper estimates {significant(bound)}"
-        missed = "some token never hears from some other"
-        missed += ", as neighbours across a segment's border where no branch joins them" if causal else ""
-        reached = missed if never else plural(int(layers), "layer")
-        text = f"{ctx.index.label(point)}, {token_label(point.seq_len)} tokens{mask}: {reached}{estimate}"
+        mask = " under a causal mask" if point.get("params.causal") is True else ""
+        text = f"{ctx.index.label(point)}, {token_label(point.seq_len)} tokens{mask}: {depth_against_estimate(point, layers, bound)}"
         if skips_segments(point):
-            skipping[shape] = f"not judged, a rate exceeds the next shorter segment: {text}"
+            skipping.setdefault(shape, Unjudged(SKIPS, text))
             continue
         beyond = math.inf if never else layers - (bound or 0)
-        good = not never and layers <= math.ceil(round(bound or 0, 9)) + DEPTH_EXTRA
+        good = not never and layers <= whole_layers(bound or 0) + DEPTH_EXTRA
         verdicts.setdefault(shape, Verdict(good, beyond, text))
-    nothing = "no dilated point states the dependency depth of its pattern"
-    skipped = (
-        f" {plural(len(skipping), 'pattern')} not judged: a dilation rate exceeds the next shorter segment, so that whole segments "
-        "are skipped. The paper's estimate leaves this out, and the patterns that it states have no such rate."
-        if skipping
-        else ""
-    )
-    seen = decide(source, list(verdicts.values()), "none judged." if skipping else nothing, "pattern")
-    return Evidence(source, seen.status, seen.text + skipped, (*seen.details, *skipping.values()))
+    nothing = "none judged" if skipping else "no dilated point states the dependency depth of its pattern"
+    within = f"{DEPTH_EXTRA} layers of the paper's estimate rounded up"
+    return decide(source, list(verdicts.values()), nothing, "pattern", unjudged=list(skipping.values()), within=within)

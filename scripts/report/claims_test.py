@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report.claims import judge
-from report.evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, Claim
+from report.evidence import COMPUTED, NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED, Claim
 from report.fits import fit_power_law
 from report.model import Point, Run
 from report.noise import disturbances
@@ -136,16 +136,66 @@ class Claims(unittest.TestCase):
 
     def test_branches_without_work_decide_no_constant_latency(self) -> None:
         """Rates that grow as the segments: beyond 64K tokens the first segment does nearly all."""
-        for exponent in (0.0, 1.0):
+        for exponent, words in ((0.0, ("Constant", "as support")), (1.0, ("Not constant", "against it"))):
             records = [point("dilated", n * K, 2, time_s=1e-6 * n * K * n**exponent) for n in (8, 16, 32, 64, 128)]
             found = claim(records, "dilated attention is nearly")
-            self.assertEqual(found.status, NOT_TESTED)
-            self.assertIn("nearly all work is that of the first segment", found.evidence[0].text)
-            self.assertRegex(found.evidence[0].text, "branches beyond the first do 4.4[0-9] % to 42.9 % of the FLOPs")
+            self.assertEqual((found.status, found.source), (SEEN, "measured"))
+            self.assertTrue(found.deciding.text.startswith(f"{words[0]} at rates as in section 2.4: "), found)
+            self.assertIn("largest rise 1×" if exponent == 0 else "largest rise 16×", found.deciding.text)
+            self.assertIn(
+                f"Not counted {words[1]}, because 85.71 % to 98.5 % of that work is attention within the tokens of one rank",
+                found.deciding.text,
+            )
         both = records + [r | {"params": r["params"] | {"dtype": "bf16"}, "id": f"b{i}"} for i, r in enumerate(self.line("dilated", 0.0))]
         found = claim(both, "dilated attention is nearly")
         self.assertEqual(found.status, SUPPORTED)
-        self.assertIn("1 line not judged", found.deciding.text)
+        self.assertIn("1 line not judged, long branches do less than 10 % of the FLOPs at some length", found.deciding.text)
+
+    def test_a_branch_that_no_ranks_share_is_no_long_one(self) -> None:
+        """A dense segment as long as a rank's tokens: on two ranks it is local, on one device it is long."""
+        records = [point("dilated", n * K, 2, time_s=1e-6 * n * K) for n in (8, 16, 32, 64, 128)]
+        for record in records:
+            n = record["params"]["seq_len"]
+            widths = ((2 * K, 1), (n // 2, math.isqrt(n // 4096)), (n, n // 1024))
+            record["params"]["branches"] = [{"segment_length": w, "dilation_rate": r} for w, r in widths]
+        self.assertEqual(claim(records, "dilated attention is nearly").status, SEEN)
+        for record in records:
+            record["params"]["branches"][2]["dilation_rate"] = math.isqrt(record["params"]["seq_len"] // 2048)
+        found = claim(records, "dilated attention is nearly")
+        self.assertEqual(found.status, SUPPORTED)
+        self.assertIn("branches that ranks share do 25 % to 50 % of the FLOPs", found.deciding.text)
+        for record in records:
+            record["params"] |= {"mode": "virtual", "branches": record["params"]["branches"][:2]}
+        found = claim(records, "dilated attention is nearly")
+        self.assertEqual(found.status, SUPPORTED)
+        self.assertIn("branches beyond the first segment do 50 %", found.deciding.text)
+
+    def test_what_was_only_seen_gives_way_to_what_was_judged(self) -> None:
+        seen = [point("dilated", n * K, 2, time_s=1e-6 * n * K) for n in (8, 16, 32, 64, 128)]
+        title = "dilated attention is nearly"
+        both = claim(seen + self.line("dilated", 0.5, source="simulated"), title)
+        self.assertEqual((both.status, both.source), (NOT_SUPPORTED, "simulated"))
+        steep = [r | {"id": f"b{i}", "params": r["params"] | {"dtype": "bf16"}} for i, r in enumerate(self.line("dilated", 1.0))]
+        disturbed = claim(seen + steep, title, {r["id"]: "samples are 5 times apart" for r in steep})
+        self.assertEqual(disturbed.status, NOT_TESTED)
+        self.assertIn("not decided: machine was busy (5 points disturbed)", disturbed.evidence[0].text)
+
+    def test_long_lines_that_are_not_judged_are_listed(self) -> None:
+        lengths = [8 * 2**i for i in range(12)]
+        for name, title in (("dilated", "dilated attention is nearly"), ("ring", "vanilla attention grows"), ("ring", "Complexity")):
+            floor = [point(name, n * K, 4, time_s=1e-3 * (1 + n / 1e9)) for n in lengths]
+            evidence = claim(equal_work(floor) if name == "dilated" else floor, title).evidence[0]
+            self.assertEqual(evidence.status, NOT_TESTED)
+            self.assertRegex(evidence.text, rf"1 line not judged, latency rules at too many of its lengths: .*{name} on 4 ranks \(8K … 16M, n = 12\)")
+            self.assertTrue(evidence.details[0].startswith("not judged, latency rules"), evidence.details)
+            judged = self.line(name, 0.0 if name == "dilated" else 1.0)
+            for record in judged:
+                record["params"]["dtype"] = "bf16"
+                record["id"] = f"b{record['id']}"
+            if title != "Complexity":
+                found = claim(floor + judged, title)
+                self.assertEqual(found.status, SUPPORTED)
+                self.assertIn("1 line not judged, latency rules", found.deciding.text)
 
     def test_only_lines_of_figure_5_are_judged(self) -> None:
         def changed(**changes: object) -> list[dict]:
@@ -309,7 +359,7 @@ class Claims(unittest.TestCase):
             record["comm"] |= {"counted_bytes_per_rank": rows, "predicted_bytes_per_rank": rows}
         found = claim(records, "Communication")
         self.assertEqual(found.status, NOT_TESTED)
-        self.assertIn("1 line not judged: rates that grow more slowly", found.evidence[0].text)
+        self.assertIn("1 line not judged, rates grow more slowly than segments", found.evidence[0].text)
 
     def test_communication(self) -> None:
         records = self.paper_line()
@@ -334,7 +384,10 @@ class Claims(unittest.TestCase):
 
     def test_communication_over_ranks(self) -> None:
         weak = [point("dilated", p * 8 * K, p) for p in (2, 4, 8, 16)]  # (P-1)/P of a constant
-        self.assertEqual(claim(weak, "Communication").status, SUPPORTED)
+        found = claim(weak, "Communication")
+        self.assertEqual(found.status, SUPPORTED)
+        self.assertIn("largest rise 1.88×, of which (P−1)/P alone explains 1.88× (16K … 128K", found.deciding.text)
+        self.assertNotIn("alone explains", claim(self.paper_line(), "Communication").deciding.text)
         for record in weak:  # a ring: (P-1) shards
             record["comm"]["counted_bytes_per_rank"] = record["comm"]["predicted_bytes_per_rank"] = (
                 record["params"]["ranks"] - 1
@@ -351,6 +404,21 @@ class Claims(unittest.TestCase):
             claim([refused("dilated", B, 64, "skipped_excluded", "too slow")], "billion").status, NOT_TESTED
         )
         self.assertEqual(claim([point("ring", B, 64)], "billion").status, NOT_TESTED)
+
+    def test_a_billion_on_one_device_is_no_distributed_system(self) -> None:
+        walked = point("dilated", B, 128, time_s=3000.0)
+        walked["params"]["mode"] = "virtual"
+        found = claim([walked], "tokens fit")
+        self.assertEqual((found.status, found.source), (SEEN, "measured"))
+        self.assertIn("of one rank's shard at a time (the output is not kept)", found.deciding.text)
+        self.assertEqual(claim([point("dilated", B, 1)], "tokens fit").status, SEEN)
+        ranks = claim([walked, point("dilated", B, 64)], "tokens fit")
+        self.assertEqual(ranks.status, SUPPORTED)
+        self.assertIn("ran on 64 ranks, peak memory", ranks.deciding.text)
+        alone = refused("dilated", B, 64, "skipped_memory", "too large")
+        self.assertEqual(claim([walked, alone], "tokens fit").status, NOT_SUPPORTED)
+        alone["params"]["mode"] = "virtual"
+        self.assertEqual(claim([alone], "tokens fit").status, NOT_TESTED)
 
     def test_a_computed_billion(self) -> None:
         def walked(**changes: object) -> dict:
@@ -403,6 +471,25 @@ class Claims(unittest.TestCase):
         records[2]["params"]["branches"][1]["dilation_rate"] = 8  # another model
         self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_TESTED)
 
+    def test_walks_begin_where_latency_no_longer_rules(self) -> None:
+        """Four runs of the same branches: their time grows with N from 64K on alone."""
+        def walks(first: int) -> list[dict]:
+            records = [point("dilated", n * K, ranks, time_s=1e-6 * K * max(n, first)) for n, ranks in ((8, 1), (64, 1), (256, 2), (1024, 4), (4096, 8))]
+            for record in records:
+                n = record["params"]["seq_len"]
+                branches = [{"segment_length": min(w, n), "dilation_rate": r} for w, r in ((2 * K, 1), (4 * M, 4))]
+                record["params"] |= {"mode": "virtual", "branches": branches, "batch": 1, "threads": 2}
+            return records
+
+        title = "dilated attention is nearly"
+        found = claim(walks(64), title)
+        self.assertEqual(found.status, SUPPORTED)
+        self.assertIn("without 1 length up to 8K, where latency rules", found.deciding.text)
+        self.assertIn("64K … 4M, n = 4", found.deciding.text)
+        never = claim(walks(8192), title)
+        self.assertEqual(never.status, NOT_TESTED)
+        self.assertIn("1 line not judged, latency rules at too many of its lengths: dilated with the same branches", never.evidence[0].text)
+
     def test_ranks_that_share_cores_decide_nothing_about_time(self) -> None:
         records = self.line("ring", 0.3)
         self.assertEqual(claim(records, "vanilla attention grows").status, NOT_SUPPORTED)
@@ -417,6 +504,11 @@ class Claims(unittest.TestCase):
     def test_reference(self) -> None:
         good, bad = point("dilated", 8 * K, 2), point("dilated", 16 * K, 2)
         self.assertEqual(claim([good], "equals the reference").status, SUPPORTED)
+        self.assertIn("on 2 ranks (MPI processes, one host),", claim([good], "equals the reference").deciding.text)
+        threads = point("dilated", 8 * K, 4)
+        threads["params"]["transport"] = "threads"
+        cores = {"cpu": {"cores": 2, "threads": 2}}
+        self.assertIn("on 4 ranks (threads of one process, one host, 2 cores),", claim([threads], "equals the reference", **cores).deciding.text)
         silent = point("dilated", 8 * K, 2)
         silent["comm"]["counted_messages_per_rank"] = 0
         modelled = point("dilated", 8 * K, 2)
@@ -451,6 +543,8 @@ class Claims(unittest.TestCase):
         self.assertEqual(found.status, NOT_SUPPORTED)
         self.assertIn("up to 8K tokens", found.deciding.text)
         self.assertIn("each rank computes N²/P pairs", found.deciding.text)
+        self.assertIn("Shown on 2 ranks (MPI processes, one host), at lengths that fewer ranks hold as well", found.deciding.text)
+        self.assertIn("The sentence is of July 2023; Ring Attention (arXiv 2310.01889) came later.", found.test)
         self.assertRegex(found.deciding.details[0], r"8K tokens on 2 ranks, 50 % of the memory per rank")
         self.assertEqual(claim([two], title).status, NOT_TESTED)  # beside nothing
         self.assertEqual(claim([one], title).status, NOT_TESTED)
@@ -486,6 +580,7 @@ class Claims(unittest.TestCase):
         for text in ("vanilla, local (dense) on 1 rank: time ~ N^2.00", "sparse, sparse on 2 ranks: time ~ N^1.50"):
             self.assertTrue(any(text in d for d in row.deciding.details), row.deciding.details)
         self.assertTrue(all("R² 1.0000" in d and "4K … 64K, n = 5" in d for d in row.deciding.details))
+        self.assertEqual([d.endswith("branches that ranks share do 2.86 % to 33.3 % of the FLOPs") for d in row.deciding.details].count(True), 1)
         wrong = (("local", 1.8), ("ring", 2.2), ("sparse", 1.7), ("dilated", 1.2))
         for off in ({name: exponent} for name, exponent in wrong):
             self.assertEqual(claim(complexity_sweep(**off), "Complexity").status, NOT_SUPPORTED, off)
@@ -519,6 +614,7 @@ class Claims(unittest.TestCase):
         row = claim(records, "Complexity")
         self.assertEqual(row.status, NOT_TESTED)
         self.assertIn("No such line: sparse", row.evidence[0].text)
+        self.assertRegex(row.evidence[0].text, r"1 line not judged, times follow no power law: sparse, sparse on 2 ranks \(R² 0\.[0-9]{4}; 4K … 64K, n = 5\)")
 
     def test_only_patterns_of_the_papers_rule_have_its_complexity(self) -> None:
         records = complexity_sweep()
@@ -527,6 +623,7 @@ class Claims(unittest.TestCase):
                 for branch in record["params"]["branches"]:
                     branch["segment_length"] = 256
         self.assertIn("No such line: sparse", claim(records, "Complexity").evidence[0].text)
+        self.assertIn("1 line not judged, another pattern than table 1 is about: sparse,", claim(records, "Complexity").evidence[0].text)
         records = complexity_sweep()
         for record in records:
             if record["params"]["algorithm"] == "sparse":  # as many keys as dilated attention has: linear
@@ -552,7 +649,19 @@ class Claims(unittest.TestCase):
             listed = [point("dilated", 8 * K << i, 1) for i in range(len(pairs))]
             return claim([with_depth(r, *pair) for r, pair in zip(listed, pairs)], "dependency")
 
-        self.assertEqual(depths((3, 1.0), (3, 2.2), (4, 6.0)).status, SUPPORTED)
+        found = depths((3, 1.0), (3, 2.2), (4, 6.0))
+        self.assertEqual((found.status, found.source), (SUPPORTED, COMPUTED))
+        self.assertIn("3 of 3 patterns within 2 layers of the paper's estimate rounded up", found.deciding.text)
+        self.assertEqual(
+            [d.partition("tokens: ")[2] for d in found.deciding.details],
+            [
+                "3 layers, 2 layers more than the paper's estimate of 1",
+                "3 layers, no more than the paper's estimate of 2.2, rounded up to 3",
+                "4 layers, no more than the paper's estimate of 6",
+            ],
+        )
+        simulated = with_depth(point("dilated", 8 * K, 1, source="simulated"), 3, 1.0)
+        self.assertEqual(claim([simulated], "dependency").source, COMPUTED)  # whatever the source of its times
         self.assertEqual(depths((3, 1.0), (4, 1.0)).status, NOT_SUPPORTED)  # 4 > 1 + 2
         self.assertEqual(depths((5, 2.2)).status, SUPPORTED)  # rounded up: 3 + 2
         self.assertEqual(depths((6, 2.2)).status, NOT_SUPPORTED)
@@ -566,7 +675,7 @@ class Claims(unittest.TestCase):
         skipping["params"]["branches"][-1]["dilation_rate"] = 4096  # over the first segment's 2048 tokens
         seen = claim([skipping], "dependency")
         self.assertEqual(seen.status, NOT_TESTED)
-        self.assertIn("1 pattern not judged: a dilation rate exceeds the next shorter segment", seen.evidence[0].text)
+        self.assertIn("1 pattern not judged, a dilation rate exceeds the next shorter segment", seen.evidence[0].text)
         skipping["params"]["branches"][-1]["dilation_rate"] = 2048
         self.assertEqual(claim([skipping], "dependency").status, NOT_SUPPORTED)
         same = [with_depth(point("dilated", 8 * K, 1), 3, 1.0) for _ in range(2)]
@@ -580,6 +689,14 @@ class Quotes(unittest.TestCase):
             quoted = re.match("“([^”]+)” \\((?:section|table|abstract)", c.quote)
             self.assertIsNotNone(quoted, c.quote)
             self.assertTrue(quoted[1][0].isupper() and quoted[1].endswith("."), c.quote)
+            for part in re.findall("“([^”]+)”", c.quote):
+                self.assertGreaterEqual(len(part.split()), 7, part)  # no fragment
+
+    def test_both_claims_of_constancy_name_the_rates_that_they_need(self) -> None:
+        for title in ("dilated attention is nearly", "Communication"):
+            text = claim([], title).test
+            self.assertIn("constant latency is judged where branches that ranks share carry work, so that gathers grow with N", text.lower().replace("n;", "N;"))
+            self.assertIn("constant communication where gathers do not grow, so that long branches do little work", text)
 
 
 if __name__ == "__main__":

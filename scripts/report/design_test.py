@@ -170,14 +170,16 @@ class Design(unittest.TestCase):
         self.assertEqual(
             said,
             [
-                "At 64M tokens on 64 ranks (simulated) dilated attention takes 1 ms, exact attention (ring) 2 h: 7.2M×.",
-                "At 64K tokens on 2 ranks (measured) dilated attention takes 250 ms, exact attention (ulysses) 1 s: 4×.",
+                "At 64M tokens with 12 heads on 64 ranks (simulated) dilated attention takes 1 ms, exact attention (ring) 2 h: 7.2M×, "
+                "with 0.00305 % of its pairs, which is another function.",
+                "At 64K tokens with 12 heads on 2 ranks (measured) dilated attention takes 250 ms, exact attention (ulysses) 1 s: 4×, "
+                "with 3.12 % of its pairs, which is another function.",
             ],
         )
         (alone,) = sentences(context([point("dilated", M, 1, time_s=1.048576)]))
         self.assertIn("1 µs per token", alone)
         records = [point(a, 8 * K, 2, batch=4, time_s=1.0) for a in ("dilated", "ring")]
-        self.assertIn("For 32K tokens in sequences of 8K on 2 ranks", sentences(context(records))[0])
+        self.assertIn("For 32K tokens in sequences of 8K with 12 heads on 2 ranks", sentences(context(records))[0])
         self.assertEqual(sentences(context([])), [])
 
     def test_numbers_as_people_read_them(self) -> None:

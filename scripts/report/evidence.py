@@ -1,12 +1,13 @@
 """Evidence for a claim of the paper: the lines of one source, their verdicts, the status.
 
-A claim whose data are too few is "not tested". It takes the status of the strongest source that tested
-it: measured, then replayed, extrapolated, simulated. One line that fails is enough for "not supported".
+A claim whose data are too few is "not tested"; one whose data are there, but are not what its sentence is about, is "seen,
+not judged". It takes the status of the strongest source that tested it: measured, then replayed, extrapolated, simulated.
+One line that fails is enough for "not supported". A line that is long enough and yet not judged is listed, with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .fits import PowerLaw
@@ -16,6 +17,8 @@ from .series import group_by
 from .units import plural, token_label
 
 SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "not supported", "not tested"
+SEEN = "seen, not judged"
+COMPUTED = "computed"  # source of a claim about the patterns themselves: nothing is timed
 
 @dataclass(frozen=True)
 class Evidence:
@@ -31,11 +34,13 @@ class Claim:
     quote: str  # what the paper says
     test: str  # how it is tested, with the thresholds
     figures: tuple[str, ...]
+    about: str = ""  # COMPUTED, of a claim that takes the points of all sources together
     evidence: list[Evidence] = field(default_factory=list)
 
     @property
     def deciding(self) -> Evidence | None:
-        tested = [e for e in self.evidence if e.status != NOT_TESTED]
+        seen = [e for e in self.evidence if e.status != NOT_TESTED]
+        tested = [e for e in seen if e.status != SEEN] or seen
         order = {name: i for i, name in enumerate(SOURCES)}
         return min(tested, key=lambda e: order.get(e.source, len(order))) if tested else None
 
@@ -57,15 +62,42 @@ class Verdict:
     text: str
 
 
-def decide(source: str, verdicts: list[Verdict], nothing: str, noun: str = "line") -> Evidence:
-    """One line that fails decides; the text shows the worst line."""
+@dataclass(frozen=True)
+class Unjudged:
+    """A line that is long enough, and yet decides nothing."""
+
+    why: str  # the same words for all lines of one reason
+    text: str
+
+
+def left_out_text(unjudged: Sequence[Unjudged], noun: str = "line") -> str:
+    """ " 2 lines not judged, times follow no power law: see below." """
+    text = ""
+    for why in dict.fromkeys(u.why for u in unjudged):
+        same = [u for u in unjudged if u.why == why]
+        text += f" {plural(len(same), noun)} not judged, {why}: {same[0].text if len(same) == 1 else 'see below'}."
+    return text
+
+
+def decide(
+    source: str,
+    verdicts: list[Verdict],
+    nothing: str,
+    noun: str = "line",
+    *,
+    unjudged: Sequence[Unjudged] = (),
+    within: str = "the threshold",
+) -> Evidence:
+    """One line that fails decides; the text shows the worst line, and how many are not judged."""
+    left_out = left_out_text(unjudged, noun)
+    listed = tuple(f"not judged, {u.why}: {u.text}" for u in unjudged)
     if not verdicts:
-        return Evidence(source, NOT_TESTED, nothing)
+        return Evidence(source, NOT_TESTED, f"{nothing}.{left_out}" if left_out else nothing, listed)
     ordered = sorted(verdicts, key=lambda v: (v.good, -v.badness))
     passed = sum(1 for v in verdicts if v.good)
     status = SUPPORTED if passed == len(verdicts) else NOT_SUPPORTED
-    head = f"{passed} of {plural(len(verdicts), noun)} within the threshold; the worst: " if len(verdicts) > 1 else ""
-    return Evidence(source, status, f"{head}{ordered[0].text}.", tuple(v.text for v in ordered))
+    head = f"{passed} of {plural(len(verdicts), noun)} within {within}; the worst: " if len(verdicts) > 1 else ""
+    return Evidence(source, status, f"{head}{ordered[0].text}.{left_out}", (*(v.text for v in ordered), *listed))
 
 
 def lines(

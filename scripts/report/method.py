@@ -34,8 +34,9 @@ RULES = (
 THRESHOLDS = (
     f"Nearly constant: exponent of time per token ≤ {claims.CONSTANT_EXPONENT:.2f}, that is at most 7 % per doubling, "
     f"and no rise above {claims.CONSTANT_RATIO:g}×, so that neither a steady drift nor one jump passes; or no rise above "
-    f"{claims.CONSTANT_WITHIN:g}×. What falls with N passes. Judged are lines over a factor of {claims.CONSTANT_SPAN:g} whose branches "
-    f"beyond the first segment do {100 * paper_lines.SHARED_WORK:g} % of the FLOPs or more at each length.",
+    f"{claims.CONSTANT_WITHIN:g}×. What falls with N passes. Judged are lines over a factor of {claims.CONSTANT_SPAN:g} of which the "
+    f"branches that ranks share (on one rank and in walks: those beyond the first segment) do {100 * paper_lines.SHARED_WORK:g} % of the FLOPs "
+    "or more at each length.",
     f"Grows with N: exponent of time per token ≥ {claims.GROWING_EXPONENT:.2f}, half-way between linear (0) and "
     "quadratic (1) attention.",
     f"Communication constant: bytes rise by no more than {claims.BYTES_RATIO:.2f}× at fixed ranks (rounding of rows), "
@@ -49,7 +50,8 @@ THRESHOLDS = (
     f"{claims_pattern.RULE_WITHIN:g} for rounding).",
     f"Dependency: at most {claims_pattern.DEPTH_EXTRA} layers more than the paper's estimate rounded up, of patterns whose rates do not "
     "exceed the next shorter segment.",
-    f"{paper_lines.FIGURE5_RULE} {paper_lines.FLOOR_RULE} One rule for all claims about times.",
+    f"{paper_lines.FIGURE5_RULE} {paper_lines.FLOOR_RULE} One rule for all claims about times, walks included. Lines that are long enough and "
+    "yet not judged are listed with the reason.",
     "A point is disturbed, and decides no claim about time, if its samples are more than 1.5 times apart, if its ablations repeat the "
     "full step 1.25 times slower or faster, if the same work as a single attend took more than 10 % longer than in another point, "
     "or if other programs used more than 15 % of the cores beside its samples. Such points are measured again, twice at most, "

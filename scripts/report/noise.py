@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .evidence import NOT_TESTED, Evidence
+from .evidence import NOT_TESTED, SEEN, Evidence
 from .model import Point, Run
 from .rows import Context
 from .units import number, percent_label, plural, significant
@@ -98,7 +98,7 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
             warned = f"{all_seen.text} Some of these times are of a busy machine ({reasons})." if all_seen.details else all_seen.text
             return Evidence(source, NOT_TESTED, warned, all_seen.details)
         seen = test(Context(kept, ctx.runs, ctx.index), source)
-        if seen.status != NOT_TESTED:
+        if seen.status == all_seen.status or seen.status not in (NOT_TESTED, SEEN):
             without = f" Without {plural(few, 'point')} that something disturbed." if few else ""
             return Evidence(source, seen.status, seen.text + without, seen.details)
         text = f"not decided: machine was busy ({reasons}). Seen all the same: {all_seen.text}"

@@ -19,6 +19,7 @@ from .compare import compare_section
 from .evidence import NOT_TESTED, Claim, Evidence
 from .markup import (
     attribute,
+    css_class,
     definition_list,
     escape,
     heading,
@@ -178,19 +179,18 @@ def evidence_items(claim: Claim) -> str:
             else ""
         )
         items.append(
-            f'<li>{chips} <span class="mini {e.status.replace(" ", "-")}">{escape(e.status)}</span> {escape(e.text)}{more}</li>'
+            f'<li>{chips} <span class="mini {css_class(e.status)}">{escape(e.status)}</span> {escape(e.text)}{more}</li>'
         )
     return "".join(items)
 
 
 def claim_row(number: int, claim: Claim, figures: list[Figure]) -> str:
-    css = claim.status.replace(" ", "-")
     source = f'<span class="by">{escape(claim.source)}</span>' if claim.source else ""
     seen = evidence_items(claim) or "<li>no points</li>"
     links = ", ".join(link for link in (figure_link(n, figures) for n in claim.figures) if link) or "none"
     return (
         f'<tr id="claim-{number}" data-claim="{attribute(claim.title)}" data-status="{attribute(claim.status)}"><th scope="row">{escape(claim.title)}<p class="quote">{escape(claim.quote)}</p></th>'
-        f'<td class="verdict-cell"><span class="badge {css}">{escape(claim.status)}</span>{source}</td>'
+        f'<td class="verdict-cell"><span class="badge {css_class(claim.status)}">{escape(claim.status)}</span>{source}</td>'
         f"<td><ul>{seen}</ul></td><td>{escape(claim.test)}</td><td>{links}</td></tr>"
     )
 
@@ -202,7 +202,7 @@ def claims_section(claims: list[Claim], figures: list[Figure]) -> str:
         "claims",
         "The paper’s claims",
         "<p>Each status is computed from the points of this report, one source at a time. The badge is that of the strongest "
-        'source that tested the claim: measured before replayed, extrapolated and simulated.</p><div class="scroll" tabindex="0" role="region" aria-label="claims">'
+        'source that tested the claim: measured before replayed, extrapolated and simulated. “Seen, not judged”: the points are there, but are not what the sentence is about; “computed”: nothing is timed.</p><div class="scroll" tabindex="0" role="region" aria-label="claims">'
         f'<table class="claims"><caption>the claims, and what this report’s points say of them</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>',
     )
 

@@ -1,8 +1,8 @@
 """Lines of points that a sentence of the paper is about, and the length from which a line tells of the algorithm.
 
-Example: dilated attention at 8K ... 1M tokens on 2 ranks, branches {2048/1, N/2, N} at rates sqrt(w / 2048): the branches
-beyond the first do 60 % of the FLOPs, so the line tests the paper's constant latency. At rates w / 2048 they do 0.4 % of
-them at 1M tokens: such a line is shown, and decides nothing. A what-if, another collective than the library's own, fewer
+Example: dilated attention at 8K ... 1M tokens on 2 ranks, branches {2048/1, N/2, N} at rates sqrt(w / 2048): the branch
+that the ranks share does 33 % of the FLOPs, so the line tests the paper's constant latency. At rates w / 2048 it does 0.2 %
+of them at 1M tokens: such a line is shown, and decides nothing. A what-if, another collective than the library's own, fewer
 tokens per rank than the first segment: no line of the paper's figure 5.
 """
 
@@ -11,11 +11,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
-from .evidence import lines
+from .evidence import Unjudged, lines, span_text
 from .fits import PowerLaw, fit_power_law
 from .model import Point
 from .rows import Context
+from .series import group_by
 from .units import number, percent_label, plural, token_label
 
 MIN_LENGTHS = 3  # different lengths of one line
@@ -23,7 +26,9 @@ MIN_SPAN = 4.0  # longest over shortest
 COMPLEXITY = {"dense": 2.0, "sparse": 1.5, "dilated": 1.0}  # exponent of N in the paper's table 1
 FLOOR_SHARE = 0.5  # of that exponent, from one length to the next: a line that begins with less begins with latency
 GROWN_SHARE = 0.8  # ... and tells of the algorithm from where it grows by this much of it
-SHARED_WORK = 0.10  # of the FLOPs, in branches beyond the first segment: below, a line is attention to neighbours
+SHARED_WORK = 0.10  # of the FLOPs, in branches that ranks share: below, a line is attention to neighbours
+LATENCY_RULES = "latency rules at too many of its lengths"
+BRANCH = ("segment_length", "dilation_rate", "summary_tokens")
 PUBLISHED = {"collective": "native", "offset": "paper", "mix": "lse"}  # of the paper's algorithm; older results: absent
 
 FIT_RULE = f"A line needs {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}."
@@ -56,17 +61,40 @@ def widths_and_rates(point: Point) -> list[tuple[float, float]]:
     return sorted((min(w, point.seq_len or w), r) for w, r in known if w and r)
 
 
+def shares_branches(point: Point) -> bool:
+    """Ranks hold parts of one sequence, each with a time of its own: a branch longer than a rank's tokens is shared."""
+    return point.group_ranks > 1 and not point.in_turn
+
+
 def shared_work(point: Point) -> float:
-    """The share of the FLOPs in branches beyond the shortest segment: ceil(w / r)^2 / w pairs a token of each."""
+    """The share of the FLOPs in branches that ranks share; on one rank, and of a walk, whose time is the sum over ranks, in
+    those beyond the shortest segment: ceil(w / r)^2 / w pairs a token of each."""
     pairs = [(w, math.ceil(w / r) ** 2 / w) for w, r in widths_and_rates(point)]
     total = sum(each for _, each in pairs)
-    return sum(each for w, each in pairs if w > pairs[0][0]) / total if total else 0.0
+    own = max(tokens_per_rank(point) if shares_branches(point) else 0, pairs[0][0]) if pairs else 0
+    return sum(each for w, each in pairs if w > own) / total if total else 0.0
+
+
+def which_branches(line: list[Point]) -> str:
+    shared = set(map(shares_branches, line))
+    if len(shared) > 1:
+        return "branches that ranks share (on one rank: beyond the first segment)"
+    return "branches that ranks share" if True in shared else "branches beyond the first segment"
 
 
 def shared_work_text(line: list[Point]) -> str:
     shares = sorted(shared_work(p) for p in line)
     low, high = (percent_label(s) for s in (shares[0], shares[-1]))
-    return f"branches beyond the first do {low if low == high else f'{low} to {high}'} of the FLOPs"
+    return f"{which_branches(line)} do {low if low == high else f'{low} to {high}'} of the FLOPs"
+
+
+def local_work_text(line: list[Point]) -> str:
+    """The rest of the FLOPs, rounded down: 99.95 % is not 100 %."""
+    shares = sorted(1 - shared_work(p) for p in line)
+    low, high = (f"{math.floor(10_000 * s + 1e-6) / 100:g} %" for s in (shares[0], shares[-1]))
+    first = max(widths_and_rates(p)[0][0] for p in line)
+    where = "within the tokens of one rank" if any(map(shares_branches, line)) else f"within {first:,.0f} tokens"
+    return f"{low if low == high else f'{low} to {high}'} of that work is attention {where}"
 
 
 def as_published(point: Point) -> bool:
@@ -88,20 +116,53 @@ def figure5_lines(
     return lines(kept, source, pattern, axis, needs_time)
 
 
-def timed_lines(
-    ctx: Context, source: str, pattern: str, axis: Callable[[Point], object]
-) -> list[tuple[list[Point], str]]:
-    """Lines of figure 5 without the points at which latency rules, and a note of how many lengths these are. Whether it
-    rules is seen along N at fixed ranks, whatever axis the line then has."""
+@dataclass(frozen=True)
+class TimedLine:
+    whole: list[Point]
+    kept: list[Point]  # without the lengths at which latency rules
+
+    @property
+    def note(self) -> str:
+        gone = {p.seq_len or 0 for p in self.whole} - {p.seq_len or 0 for p in self.kept}
+        return f"; without {plural(len(gone), 'length')} up to {token_label(max(gone))}, where latency rules" if gone else ""
+
+    def fit(self, law: Callable[[list[Point]], PowerLaw | None], where: str, unjudged: list[Unjudged]) -> PowerLaw | None:
+        """The law of what is kept; a line that is long enough only as a whole is added to those not judged."""
+        fit, whole = law(self.kept), law(self.whole)
+        if fit is None and whole:
+            unjudged.append(Unjudged(LATENCY_RULES, f"{where} ({span_text(whole)})"))
+        return fit
+
+
+def timed_lines(ctx: Context, source: str, pattern: str, axis: Callable[[Point], object]) -> list[TimedLine]:
+    """Lines of figure 5. Whether latency rules is seen along N at fixed ranks, whatever axis the line then has."""
     at_ranks = figure5_lines(ctx, source, pattern, lambda p: p.ranks)
     above = {id(p) for line in at_ranks for p in past_the_floor(line)}
-    found: list[tuple[list[Point], str]] = []
-    for line in figure5_lines(ctx, source, pattern, axis):
-        kept = [p for p in line if id(p) in above]
-        gone = {p.seq_len or 0 for p in line} - {p.seq_len or 0 for p in kept}
-        note = f"; without {plural(len(gone), 'length')} up to {token_label(max(gone))}, where latency rules" if gone else ""
-        if kept:
-            found.append((kept, note))
+    return [TimedLine(line, [p for p in line if id(p) in above]) for line in figure5_lines(ctx, source, pattern, axis)]
+
+
+def cut_to(branches: list[dict[str, Any]], seq_len: int) -> list[tuple[float, ...]]:
+    """Branches of a sequence of that length: segments end with it."""
+    return [tuple(min(b.get(k) or 0, seq_len) if k == "segment_length" else b.get(k) or 0 for k in BRANCH) for b in branches]
+
+
+def walked_lines(ctx: Context, source: str) -> list[TimedLine]:
+    """Points that one machine walked with the same branches, whatever the run and the number of ranks in whose place it
+    stood: its time is the sum over ranks. A shorter sequence cuts the branches off."""
+    walked = [p for group in figure5_lines(ctx, source, "dilated", lambda p: p.ranks) for p in group if p.in_turn and p.seq_len]
+    found: list[TimedLine] = []
+    shape = ("heads", "kv_heads", "head_dim", "dtype", "causal", "kernel", "threads", "mix", "offset")
+    machine = ("environment.hostname", "environment.cpu.model")
+    alike = group_by(
+        walked,
+        lambda p: tuple(p.text(f"params.{k}") for k in shape),
+        lambda p: tuple(str(ctx.runs[p.run].get(k)) for k in machine),
+    )
+    for group in alike.values():
+        longest = max(group, key=lambda p: p.seq_len or 0)
+        line = [p for p in group if cut_to(longest.branches, p.seq_len or 0) == cut_to(p.branches, p.seq_len or 0)]
+        if len({(p.run, p.ranks) for p in line}) > 1:  # else it is one of figure5_lines()
+            found.append(TimedLine(line, past_the_floor(line)))
     return found
 
 

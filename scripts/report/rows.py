@@ -16,7 +16,7 @@ from typing import Any
 
 from .model import Point, Run
 from .series import DEFAULTS, SeriesIndex, collective_name, group_by, sources_of
-from .units import MISSING, duration_label, percent_label, token_label
+from .units import MISSING, duration_label, percent_label, plural, token_label
 
 Row = dict[str, Any]
 
@@ -128,6 +128,11 @@ def asked(ctx: Context) -> dict[str, int]:
         most |= {name: max(most.get(name, 0), len(set(values))) for name, values in found.items()}
     most["published"] = len(((ctx.validation or {}).get("published") or {}).get("cases", []))
     return most
+
+
+def heads_text(point: Point) -> str:
+    heads = int(point.num("params.heads") or 0)
+    return "one head" if heads == 1 else plural(heads, "head")
 
 
 def timed_points(ctx: Context) -> list[Point]:
