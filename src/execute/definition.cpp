@@ -187,7 +187,7 @@ std::vector<ReferenceRow> reference_rows(const AttentionProblem& p, const Dilate
   for (size_t b = 0; b < pattern.branches.size(); ++b) branches.emplace_back(pattern, b, p);
   std::map<KeyGroup, std::vector<Reader>> groups;
   for (size_t i = 0; i < queries.size(); ++i) {
-    const auto [batch, head, token, spread] = queries[i];
+    const auto [batch, head, token, spread, extra] = queries[i];
     std::vector<float> q;
     load_row(p, Tensor::kQuery, batch, token, head, q);
     // H / Hkv neighbouring query heads share a K/V head.

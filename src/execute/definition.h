@@ -22,6 +22,7 @@ struct QuerySample {
   // One of a set that follows from problem and pattern alone: over these, errors on different
   // numbers of ranks and in different layouts are errors of the same rows.
   bool spread = false;
+  bool extra = false;  // of one unit of a walk, beside the samples of the point
   bool operator==(const QuerySample& o) const {
     return batch == o.batch && head == o.head && token == o.token;
   }

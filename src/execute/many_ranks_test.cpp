@@ -1,5 +1,5 @@
-// Every algorithm on 16, 32 and 64 ranks: what an executor holds beside its slots stays small, and
-// communication alone takes no more than a run of everything.
+// Every algorithm on 16, 32 and 64 ranks: of all that operator new gives, what an executor holds beside
+// its slots stays small.
 #include "execute/testing/allocation_counter.h"
 #include "execute/testing/executor_case.h"
 

@@ -126,7 +126,10 @@ SampleChoice stratify(const ShardedProblem& sharded, const std::vector<QuerySamp
   Strata strata(sharded, ranks);
   SampleChoice out;
   for (const QuerySample& q : samples)
-    if (strata.cover(q)) out.queries.push_back(q);
+    if (strata.cover(q))
+      out.queries.push_back(q);
+    else
+      check(int(ranks.size()) < sharded.layout.world_size(), "no rank has token ", q.token);
   strata.complete(out, budget);
   return out;
 }
@@ -212,12 +215,13 @@ std::vector<QuerySample> choose_shard_samples(const ShardedProblem& s, Rank rank
   const AttentionProblem& p = s.problem;
   const TokenRanges shard = s.layout.shard(rank);
   std::vector<QuerySample> mine;
-  const auto add = [&](const QuerySample& q) {
+  const auto add = [&](QuerySample q, bool extra = true) {
+    q.extra = extra;
     if (q.batch >= first_batch && q.batch < first_batch + batches && shard.index_of(q.token) >= 0 &&
         std::ranges::count(mine, q) == 0)
       mine.push_back(q);
   };
-  for (const QuerySample& q : all) add(q);
+  for (const QuerySample& q : all) add(q, false);
   if (shard.empty()) return mine;
   add({first_batch, 0, shard.first()});
   add({first_batch + batches - 1, p.num_heads - 1, shard.last()});
@@ -244,6 +248,7 @@ std::vector<QuerySample> choose_shard_samples(const ShardedProblem& s, Rank rank
 
 void SampleErrors::add(const SampleErrors& o) {
   queries += o.queries;
+  chosen += o.chosen;
   difference += o.difference;
   norm += o.norm;
   spread_difference += o.spread_difference;
@@ -255,7 +260,8 @@ void SampleErrors::add(const SampleErrors& o) {
 
 void SampleErrors::keep_worst(const SampleErrors& o) {
   const auto keep = [](double& a, double b) { a = std::isnan(a) || a >= b ? a : b; };
-  queries = std::max(queries, o.queries);
+  queries = std::min(queries, o.queries);
+  chosen = std::min(chosen, o.chosen);
   rounded = rounded || o.rounded;
   keep(difference, o.difference);
   keep(norm, o.norm);
@@ -289,10 +295,10 @@ ExpectedRows expected_rows(const BoundProgram& bound, const AttentionProblem& pr
 
 SampleErrors compare_samples(const BoundProgram& bound, const ExpectedRows& expected) {
   return compare_rows(expected, [&](size_t i) {
-    const auto [sequence, head, token, spread] = expected.samples[i];
-    const int64_t batch = sequence - bound.first_batch();
-    OutputRow row{output_row(bound, batch, head, token), {}};
-    if (bound.program().output_is_partial()) row.lse = *output_lse(bound, batch, head, token);
+    const QuerySample& q = expected.samples[i];
+    const int64_t batch = q.batch - bound.first_batch();
+    OutputRow row{output_row(bound, batch, q.head, q.token), {}};
+    if (bound.program().output_is_partial()) row.lse = *output_lse(bound, batch, q.head, q.token);
     return row;
   });
 }
@@ -302,6 +308,7 @@ SampleErrors compare_rows(const ExpectedRows& all,
   const std::vector<ReferenceRow>& expected = all.rows;
   SampleErrors e{.queries = int64_t(expected.size()), .rounded = all.rounded};
   for (size_t i = 0; i < expected.size(); ++i) {
+    e.chosen += !all.samples[i].extra;
     const auto [row, lse] = computed(i);
     double row_difference = 0, row_norm = 0;
     for (size_t c = 0; c < row.size(); ++c) {
@@ -328,7 +335,7 @@ SampleErrors compare_rows(const ExpectedRows& all,
 
 CheckOutcome judge(const SampleErrors& e, int64_t nan_values, const ShardedProblem& s,
                    const Tolerance& tolerance) {
-  CheckOutcome out{.queries = e.queries, .nan_values = nan_values};
+  CheckOutcome out{.queries = e.queries, .chosen = e.chosen, .nan_values = nan_values};
   out.rel_l2_error = relative_error(e.difference, e.norm);
   out.spread_rel_l2_error = std::sqrt(e.spread_difference / e.spread_norm);
   out.max_rel_error = e.worst_row;
@@ -341,12 +348,14 @@ CheckOutcome judge(const SampleErrors& e, int64_t nan_values, const ShardedProbl
 
 CheckOutcome judge_together(const Executor& executor, const SampleErrors& mine, int64_t nan_values,
                             Communicator& comm, double tolerance) {
-  double sums[6] = {double(mine.queries), mine.difference,        mine.norm,
-                    double(nan_values),   mine.spread_difference, mine.spread_norm};
+  double sums[7] = {double(mine.queries), mine.difference,        mine.norm,
+                    double(nan_values),   mine.spread_difference, mine.spread_norm,
+                    double(mine.chosen)};
   double maxima[3] = {mine.worst_row, mine.worst_lse, mine.rounded ? 1.0 : 0.0};
   comm.all_sum(sums);
   comm.all_max(maxima);
   return judge({.queries = int64_t(sums[0]),
+                .chosen = int64_t(sums[6]),
                 .difference = sums[1],
                 .norm = sums[2],
                 .spread_difference = sums[4],

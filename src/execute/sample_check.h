@@ -29,7 +29,8 @@ struct SampleChoice {
   int64_t strata_left_out = 0;  // without a sampled query
 };
 // Adds to `samples` one query of each stratum that they leave out, as long as there are less than
-// `budget`. `ranks`: those that run; samples of others are dropped.
+// `budget`. `ranks`: those that run; samples of others are dropped. Throws Error where all run and
+// none has a sample's token.
 //
 //   12 heads on 8 ranks, 3 branches: 36 + 96 + 24 strata, covered by about 96 queries
 SampleChoice stratify(const ShardedProblem& sharded, const std::vector<QuerySample>& samples,
@@ -38,22 +39,22 @@ SampleChoice stratify(const ShardedProblem& sharded, const std::vector<QuerySamp
                       int64_t budget);  // on all ranks
 
 // Samples of one rank's shard and the sequences [first_batch, first_batch + batches): those of
-// `all` that lie there, the first and the last token of the shard, rows on both sides of a border
-// and a selected row of each branch; at least `count` where there are so many rows.
+// `all` that lie there, and extra ones: the first and the last token of the shard, rows on both sides
+// of a border and a selected row of each branch; at least `count` where there are so many rows.
 std::vector<QuerySample> choose_shard_samples(const ShardedProblem& sharded, Rank rank,
                                               int64_t first_batch, int64_t batches,
                                               const std::vector<QuerySample>& all, int64_t count);
 
 // Errors of some samples; those of several sets add up.
 struct SampleErrors {
-  int64_t queries = 0;
+  int64_t queries = 0, chosen = 0;                // chosen: without a walk's extra ones
   double difference = 0, norm = 0;                // sums of squares over all rows
   double spread_difference = 0, spread_norm = 0;  // over the spread samples alone
   double worst_row = 0;                           // relative L2 error
   double worst_lse = 0;                           // relative to max(1, |LSE|), if there is one
   bool rounded = false;                           // the output was sent in bf16
   void add(const SampleErrors& other);
-  // Keeps the larger of each error, for runs of the same samples.
+  // Keeps the larger of each error and the smaller number of samples, for runs of the same samples.
   void keep_worst(const SampleErrors& other);
 };
 
@@ -81,7 +82,7 @@ SampleErrors compare_rows(const ExpectedRows& expected,
 SampleErrors compare_samples(const BoundProgram& bound, const ExpectedRows& expected);
 
 struct CheckOutcome {
-  int64_t queries = 0;
+  int64_t queries = 0, chosen = 0;
   int64_t nan_values = 0;          // in the whole output, of all ranks: rows never written
   double rel_l2_error = 0;         // ||out - ref|| / ||ref|| over all sampled rows
   double spread_rel_l2_error = 0;  // the same over the spread samples; NaN without any

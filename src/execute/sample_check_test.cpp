@@ -32,7 +32,8 @@ TEST(ChooseShardSamples, CoverTheShardsEndsBordersAndBranches) {
   EXPECT_TRUE(has({1, 0, 3 * 8192}));
   EXPECT_TRUE(has({2, 2, 4 * 8192 - 1}));
   int64_t borders = 0, selected[3] = {};
-  for (const auto& [batch, head, token, spread] : samples) {
+  for (const auto& [batch, head, token, spread, extra] : samples) {
+    EXPECT_EQ(extra, QuerySample(batch, head, token) != given);
     EXPECT_TRUE(batch == 1 || batch == 2);
     EXPECT_TRUE(token >= 3 * 8192 && token < 4 * 8192) << token;
     borders += token % 256 == 0 || token % 256 == 255;
@@ -196,6 +197,13 @@ TEST(Stratify, RanksThatDoNotRunHaveNoStrata) {
 
 // The keys of one (branch, head) pair are missing everywhere: with 64 queries chosen without regard
 // to strata, some such pairs passed.
+TEST(Stratify, ATokenThatNoRankHasIsRefused) {
+  const ShardedProblem s{{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2},
+                         {.branches = {{16, 1}}},
+                         SequenceLayout(60, 4)};
+  EXPECT_THROW(stratify(s, choose_samples(s, 8), 1 << 20), Error);
+}
+
 TEST(Stratify, APairWithoutKeysIsFound) {
   const auto expect_found = [](const DilatedPattern& pattern, bool causal, int ranks) {
     const AttentionProblem p{
@@ -226,8 +234,8 @@ TEST(Stratify, APairWithoutKeysIsFound) {
 TEST(CompareRows, ABadRunStaysTheWorst) {
   SampleErrors worst{.queries = 2, .difference = 1, .worst_row = 0.5};
   worst.keep_worst({.queries = 2, .difference = NAN, .worst_row = INFINITY});
-  worst.keep_worst({.queries = 2, .difference = 3, .norm = 4, .worst_lse = 2});
-  EXPECT_EQ(worst.queries, 2);
+  worst.keep_worst({.queries = 1, .difference = 3, .norm = 4, .worst_lse = 2});
+  EXPECT_EQ(worst.queries, 1);  // of the run in which fewer were compared
   EXPECT_TRUE(std::isnan(worst.difference));
   EXPECT_EQ(worst.worst_row, INFINITY);
   EXPECT_EQ(worst.worst_lse, 2);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/check.h"
 #include "core/stopwatch.h"
@@ -69,8 +70,16 @@ class VirtualWalk final : public UnitWalk {
         threads_(threads) {}
 
  private:
-  void execute(const std::vector<QuerySample>* samples, double share, ShardOutcome& out) override {
+  void execute(const Samples* samples, double share, ShardOutcome& out) override {
     const auto bound = prepare(out);
+    const Compare compare = [&](const AttentionProblem& p, const Samples& of) {
+      return compare_samples(*bound, expected_rows(*bound, p, of));
+    };
+    if (samples) inspect_poisoned(*samples, compare, out);
+    {
+      Stopwatch watch(out.times.generate_s);
+      out.input_digest = fill_inputs(*bound, *worker_);
+    }
     ShareChoice choice;
     if (!samples) choice = choose_share(*bound, share, threads_);
     out.share = choice.share;
@@ -79,13 +88,7 @@ class VirtualWalk final : public UnitWalk {
         run_op(*bound, i, bound->op(i).attends, out);
       else if (choice.runs[i])
         run_op(*bound, i, choice.attends[i], out);
-    if (samples)
-      inspect(
-          *bound,
-          [&](const AttentionProblem& p) {
-            return compare_samples(*bound, expected_rows(*bound, p, *samples));
-          },
-          out);
+    if (samples) inspect(*bound, *samples, compare, out);
   }
 
   std::unique_ptr<BoundProgram> prepare(ShardOutcome& out) {
@@ -107,13 +110,9 @@ class VirtualWalk final : public UnitWalk {
                                   kernel_->workspace_bytes(bound->options(), threads_));
       out.unit_bytes += workspace_.size();
     }
-    {
-      Stopwatch watch(out.times.poison_s);
-      poison(*bound, *worker_);
-      worker_->poison(workspace_.bytes(), threads_);
-    }
-    Stopwatch watch(out.times.generate_s);
-    out.input_digest = fill_inputs(*bound, *worker_);
+    Stopwatch watch(out.times.poison_s);
+    poison(*bound, *worker_);
+    worker_->poison(workspace_.bytes(), threads_);
     return bound;
   }
 
@@ -248,8 +247,7 @@ std::string why_not_virtual(const RankProgram& program) {
          "generated again";
 }
 
-ShardOutcome UnitWalk::walk(const WalkUnit& unit, const std::vector<QuerySample>* samples,
-                            double share) {
+ShardOutcome UnitWalk::walk(const WalkUnit& unit, const Samples* samples, double share) {
   ShardOutcome out;
   out.unit = unit;
   Stopwatch wall(out.times.wall_s);
@@ -265,13 +263,22 @@ const Schedule& UnitWalk::schedule_for(const WalkUnit& unit) {
   return schedule->second;
 }
 
-void UnitWalk::inspect(const BoundProgram& bound, const Compare& compare, ShardOutcome& out) const {
+void UnitWalk::inspect_poisoned(const Samples& samples, const Compare& compare, ShardOutcome& out) {
+  if (samples.empty() || std::exchange(poisoned_inspected_, true)) return;
+  Stopwatch watch(out.times.check_s);
+  out.poisoned = compare(problem_, {samples.front()});
+}
+
+void UnitWalk::inspect(const BoundProgram& bound, const Samples& samples, const Compare& compare,
+                       ShardOutcome& out) const {
+  for (int slot = 0; slot < int(bound.program().slots.size()); ++slot)
+    out.slot_bytes += int64_t(bound.memory(slot).size());
   {
     Stopwatch watch(out.times.summarize_s);
     out.heads = summarize_output(bound, *worker_);
   }
   Stopwatch watch(out.times.check_s);
-  out.errors = compare(problem_);
+  out.errors = compare(problem_, samples);
 }
 
 std::unique_ptr<UnitWalk> make_virtual_walk(const AttentionProblem& problem,

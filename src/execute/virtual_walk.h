@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,10 @@ struct ShardOutcome {
   uint64_t input_digest = 0;   // of the shard's Q, K and V
   std::vector<OutputSummary> heads;
   SampleErrors errors;
+  int64_t slot_bytes = 0;  // of the unit's slots
+  // Of one sample before anything wrote the output, in the walk's first unit that has samples: a check
+  // that passes these proves nothing.
+  std::optional<SampleErrors> poisoned;
 };
 
 // Bytes that a walk holds for one rank's slots, by tag: each slot is rounded up to 64.
@@ -107,22 +112,27 @@ class UnitWalk {
   ShardOutcome run_share(const WalkUnit& unit, double share) { return walk(unit, nullptr, share); }
 
  protected:
-  using Compare = std::function<SampleErrors(const AttentionProblem& problem)>;
+  using Samples = std::vector<QuerySample>;
+  using Compare =
+      std::function<SampleErrors(const AttentionProblem& problem, const Samples& samples)>;
   // Runs the unit and inspects its output. `samples` null: runs `share` of its pairs.
-  virtual void execute(const std::vector<QuerySample>* samples, double share,
-                       ShardOutcome& out) = 0;
+  virtual void execute(const Samples* samples, double share, ShardOutcome& out) = 0;
   const Schedule& schedule_for(const WalkUnit& unit);
-  void inspect(const BoundProgram& bound, const Compare& compare, ShardOutcome& out) const;
+  // Between poisoning and running the unit, and after it.
+  void inspect_poisoned(const Samples& samples, const Compare& compare, ShardOutcome& out);
+  void inspect(const BoundProgram& bound, const Samples& samples, const Compare& compare,
+               ShardOutcome& out) const;
 
   std::shared_ptr<const RowWorker> worker_;
   MemoryLedger& ledger_;
 
  private:
-  ShardOutcome walk(const WalkUnit& unit, const std::vector<QuerySample>* samples, double share);
+  ShardOutcome walk(const WalkUnit& unit, const Samples* samples, double share);
 
   AttentionProblem problem_;
   MakeSchedule make_schedule_;
   std::map<int64_t, Schedule> schedules_;  // by number of sequences
+  bool poisoned_inspected_ = false;
 };
 
 // Walks on the CPU. Memory grows to what the largest unit so far needed and is used again.

@@ -63,6 +63,7 @@ Total walk(const Case& c, int ranks, int64_t batches_at_once, int threads = 1) {
   const ShardedProblem s = schedule_of(c, ranks, c.problem.batch).sharded;
   const auto samples = choose_samples(s, 1 << 20);
   Total total;
+  int poisoned = 0;
   for (int64_t first = 0; first < c.problem.batch; first += batches_at_once)
     for (Rank r = 0; r < ranks; ++r) {
       const int64_t batches = std::min(batches_at_once, c.problem.batch - first);
@@ -70,10 +71,15 @@ Total walk(const Case& c, int ranks, int64_t batches_at_once, int threads = 1) {
       const Schedule schedule = schedule_of(c, ranks, batches);
       const RankAccount expected = account(schedule.sharded, schedule.program(r), r);
       EXPECT_EQ(out.received_bytes, expected.bytes_received) << c.algorithm << " rank " << r;
+      EXPECT_EQ(out.slot_bytes, expected.memory_bytes()) << c.algorithm << " rank " << r;
       for (const OutputSummary& head : out.heads) total.output.add(head);
       total.input_digest += out.input_digest;
       total.errors.add(out.errors);
+      if (!out.poisoned) continue;
+      ++poisoned;
+      EXPECT_FALSE(judge(*out.poisoned, 0, s).pass) << c.algorithm;
     }
+  EXPECT_EQ(poisoned, 1);
   const AttentionProblem& p = c.problem;
   EXPECT_EQ(total.errors.queries, p.seq_len * p.num_heads * p.batch) << c.algorithm;
   EXPECT_EQ(total.output.rows, p.seq_len * p.num_heads * p.batch) << c.algorithm;

@@ -222,7 +222,8 @@ void accept_changes(Result& then, const Result& now, bool allow_changed_machine)
 }
 
 // A fit never mixes batches: its points hold one number of sequences, or one number of tokens
-// (figure 5 of the paper), whichever makes fewer lines of a series.
+// (figure 5 of the paper), whichever makes fewer lines of a series. A line of the latter says so even
+// alone: its exponent is not that of a sequence's time.
 using BatchLines = std::map<std::string, std::vector<const PointRecord*>>;
 
 BatchLines lines_of(const std::string& series, const std::vector<const PointRecord*>& points) {
@@ -232,9 +233,9 @@ BatchLines lines_of(const std::string& series, const std::vector<const PointReco
     by_batch[concat(series, " batch=", batch)].push_back(r);
     by_tokens[concat(series, " tokens_per_batch=", format_tokens(tokens))].push_back(r);
   }
-  BatchLines& fewer = by_tokens.size() < by_batch.size() ? by_tokens : by_batch;
-  if (fewer.size() == 1) return {{series, points}};
-  return std::move(fewer);
+  if (by_tokens.size() < by_batch.size()) return by_tokens;
+  if (by_batch.size() == 1) return {{series, points}};
+  return by_batch;
 }
 
 void add_fits(Summary& s, const std::string& series, Source source,

@@ -467,6 +467,7 @@ TEST(Summary, FitsNeverMixBatches) {
   EXPECT_TRUE(apart.fits[1].series.ends_with(" batch=8"));
   ASSERT_EQ(together.fits.size(), 1u);
   EXPECT_NEAR(together.fits[0].exponent, 0, 1e-9);
+  EXPECT_TRUE(together.fits[0].series.ends_with(" tokens_per_batch=4K"));
 }
 
 TEST(Summary, ASeriesIsOneSetOfOptions) {

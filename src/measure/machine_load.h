@@ -22,6 +22,7 @@ class OtherLoad {
   static constexpr double kShortest_s = 0.5;
 
   explicit OtherLoad(std::set<int> cpus);
+  double passed_s() const;
   // CPU seconds of this process.
   double own_s() const;
   // Share of the hardware threads at work, less the `own_s` CPU seconds of the measured processes.

@@ -1,11 +1,6 @@
 #include "run/backend.h"
 
-#include <unistd.h>
-
-#include <cmath>
-#include <map>
 #include <optional>
-#include <set>
 #include <sstream>
 
 #include "core/tagged_memory.h"
@@ -59,7 +54,7 @@ class HostSession final : public PointSession {
   const CommCounters& counters() const override { return comm_.counters(); }
   void reset_counters() override { comm_.reset_counters(); }
   SampleHooks sample_hooks() override {
-    load_.emplace(cpus_here());
+    load_.emplace(cpus_here(places_));
     return clock_.hooks([this] { executor_->run(); });
   }
   std::string_view reduction() const override { return clock_.reduction(); }
@@ -69,7 +64,7 @@ class HostSession final : public PointSession {
   // Records what others used of the cores, and the growth of each process's resident memory: the
   // system's view beside the ledgers'.
   void record_conditions(PointRecord& record) override {
-    const double busy = busy_share();
+    const double busy = busy_share(*load_, comm_);
     if (busy >= 0) record.metrics["busy_share"] = busy;
     const double mine = double(ledger_.peak_bytes()), all = comm_.sum_of(mine);
     const std::optional<int64_t> growth = resident_ ? resident_->bytes() : std::nullopt;
@@ -84,29 +79,6 @@ class HostSession final : public PointSession {
 
  private:
   bool in_one_process() const { return comm_.transport() == "threads"; }
-  // Cores of all ranks on this rank's machine.
-  std::set<int> cpus_here() const {
-    std::set<int> cpus;
-    for (const RankPlace& p : places_)
-      if (p.machine == places_[size_t(comm_.rank())].machine)
-        cpus.insert(p.cpus.begin(), p.cpus.end());
-    return cpus;
-  }
-
-  // Share of the cores that worked for others since the samples began, of all machines the largest;
-  // negative: not known.
-  double busy_share() const {
-    const std::string machine = places_[size_t(comm_.rank())].machine;
-    std::map<std::string, double> own_s;  // of each process: ranks may be threads of one
-    for (const std::string& text :
-         comm_.all_texts(concat(machine, " ", getpid(), " ", load_->own_s())))
-      if (const size_t end = text.rfind(' '); text.starts_with(machine + " "))
-        own_s[text.substr(0, end)] = std::stod(text.substr(end));
-    double all_s = 0;
-    for (const auto& [process, seconds] : own_s) all_s += seconds;
-    const double share = load_->share(all_s);
-    return comm_.max_of(std::isnan(share) ? -1 : share);
-  }
 
   Communicator& comm_;
   std::vector<RankPlace> places_;

@@ -94,7 +94,7 @@ void record_depth(PointRecord& record, const PointParams& p) {
   if (!std::isnan(estimate)) record.metrics["dependency_depth_bound_layers"] = estimate;
 }
 
-void set_check(PointRecord& record, const CheckOutcome& outcome) {
+void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poison) {
   record.check = {.status = outcome.pass ? "pass" : "fail",
                   .reference = "double",
                   .max_rel_error = outcome.max_rel_error,
@@ -102,6 +102,7 @@ void set_check(PointRecord& record, const CheckOutcome& outcome) {
                   .spread_rel_l2_error = outcome.spread_rel_l2_error,
                   .queries = outcome.queries,
                   .tolerance = outcome.tolerance};
+  if (passes_poison) fail_check(record, "the check passes an output that nobody wrote");
   if (outcome.pass) return;
   fail_check(record,
              concat("the output is wrong: relative L2 error ", outcome.rel_l2_error, ", worst row ",
@@ -109,16 +110,15 @@ void set_check(PointRecord& record, const CheckOutcome& outcome) {
                     outcome.tolerance, "), ", outcome.nan_values, " values never written"));
 }
 
-void set_strata(PointRecord& record, const SampleChoice& choice, int64_t budget) {
+void set_strata(PointRecord& record, const SampleChoice& choice, int64_t compared, int64_t budget) {
   const auto sampled = int64_t(choice.queries.size());
   record.check.strata = choice.strata;
   record.check.strata_left_out = choice.strata_left_out;
   if (choice.strata_left_out > 0 && sampled < budget)
     fail_check(record, concat(choice.strata_left_out, " of ", choice.strata,
                               " strata (branch, head, rank) have no checked query"));
-  if (record.check.queries < sampled)
-    fail_check(record, concat("only ", record.check.queries, " of ", sampled,
-                              " sampled queries were compared"));
+  if (compared != sampled)
+    fail_check(record, concat(compared, " of ", sampled, " sampled queries were compared"));
 }
 
 void record_per_rank(PointRecord& record, const Schedule& schedule, const SampleSet& samples,
@@ -174,12 +174,16 @@ void set_memory(PointRecord& record, const MemoryRecord& memory) {
   record.memory.by_tag = memory.by_tag;
 }
 
-void set_content(PointRecord& record, const OutputSummary& output, uint64_t input_digest) {
+void set_content(PointRecord& record, const OutputSummary& output, uint64_t input_digest,
+                 int64_t rows) {
   record.content = ContentRecord{output, input_digest};
+  if (output.rows != rows)
+    fail_check(record, concat("the output has ", output.rows, " rows, there should be ", rows));
 }
 
 void record_content(PointRecord& record, const Executor& executor, const RowWorker& worker,
                     Communicator& comm) {
+  const AttentionProblem& problem = record.params.problem;
   OutputSummary mine;
   for (const OutputSummary& head : executor.summarize_output(worker)) mine.add(head);
   double sums[6] = {double(mine.rows), double(mine.absent_rows), double(mine.nan_values),
@@ -197,7 +201,8 @@ void record_content(PointRecord& record, const Executor& executor, const RowWork
                .max = extremes[1],
                .lse_sum = sums[5],
                .digest = sum_modulo(mine.digest, comm)},
-              sum_modulo(executor.digest_inputs(worker), comm));
+              sum_modulo(executor.digest_inputs(worker), comm),
+              problem.seq_len * problem.num_heads * problem.batch);
 }
 
 void record_timeline(PointRecord& record, const Executor& executor, Communicator& comm) {

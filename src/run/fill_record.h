@@ -28,12 +28,15 @@ void record_depth(PointRecord& record, const PointParams& params);
 void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages);
 // Measured and predicted peak with the parts by tag; what else `record.memory` holds stays.
 void set_memory(PointRecord& record, const MemoryRecord& memory);
-// The check; a wrong output makes the point check_failed, with the figures as its reason.
-void set_check(PointRecord& record, const CheckOutcome& outcome);
+// The check; a wrong output makes the point check_failed, with the figures as its reason, and so does
+// a check that passes a poisoned output, which nobody wrote.
+void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poison);
 // Records what the check covers. Fails the point where a stratum has no checked query although the budget
-// allowed one, or a sampled query was not compared. After set_check.
-void set_strata(PointRecord& record, const SampleChoice& choice, int64_t budget);
-void set_content(PointRecord& record, const OutputSummary& output, uint64_t input_digest);
+// allowed one, or others than the chosen queries were `compared`.
+void set_strata(PointRecord& record, const SampleChoice& choice, int64_t compared, int64_t budget);
+// Fails the point where the output has not that many `rows`.
+void set_content(PointRecord& record, const OutputSummary& output, uint64_t input_digest,
+                 int64_t rows);
 
 // Returns the reason of a point whose allocation failed: the GPU's own message, or "the machine
 // refused 12.0 GiB per rank".

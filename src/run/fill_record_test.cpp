@@ -48,29 +48,32 @@ TEST(FillRecord, EveryFailedCheckIsNamed) {
 
 TEST(FillRecord, AWrongOutputFailsThePoint) {
   PointRecord record;
-  set_check(record, {.queries = 4, .rel_l2_error = 1e-7, .tolerance = 1e-6, .pass = true});
+  set_check(record, {.queries = 4, .rel_l2_error = 1e-7, .tolerance = 1e-6, .pass = true}, false);
   EXPECT_EQ(record.status, PointStatus::kOk);
   EXPECT_EQ(record.check.status, "pass");
-  set_check(record, {.nan_values = 3, .rel_l2_error = 0.5, .tolerance = 1e-6});
+  set_check(record, {.nan_values = 3, .rel_l2_error = 0.5, .tolerance = 1e-6}, false);
   EXPECT_EQ(record.status, PointStatus::kCheckFailed);
   EXPECT_THAT(record.reason, testing::HasSubstr("3 values never written"));
+  record = {};
+  set_check(record, {.pass = true}, /*passes_poison=*/true);
+  EXPECT_EQ(record.reason, "the check passes an output that nobody wrote");
 }
 
 TEST(FillRecord, AnEmptyStratumFailsUnlessTheBudgetIsUsedUp) {
   const SampleChoice choice{
       .queries = std::vector<QuerySample>(8), .strata = 20, .strata_left_out = 3};
   PointRecord record;
-  record.check.queries = 8;
-  set_strata(record, choice, 8);
+  set_strata(record, choice, 8, 8);
   EXPECT_EQ(record.status, PointStatus::kOk);
   EXPECT_EQ(record.check.strata_left_out, 3);
-  set_strata(record, choice, 9);
+  set_strata(record, choice, 8, 9);
   EXPECT_THAT(record.reason, testing::HasSubstr("3 of 20 strata"));
-  record = {};
-  record.check.queries = 7;
-  set_strata(record, choice, 8);
-  EXPECT_EQ(record.status, PointStatus::kCheckFailed);
-  EXPECT_THAT(record.reason, testing::HasSubstr("only 7 of 8"));
+  for (const int64_t compared : {7, 9}) {
+    record = {};
+    set_strata(record, choice, compared, 8);
+    EXPECT_EQ(record.status, PointStatus::kCheckFailed);
+    EXPECT_EQ(record.reason, concat(compared, " of 8 sampled queries were compared"));
+  }
 }
 
 TEST(FillRecord, ContentGoesThereAndBack) {
@@ -224,6 +227,10 @@ TEST(FillRecord, ContentAndRanksAreOfAllRanks) {
   const PointRecord one = content(1, make_schedule(small_point("local", 1).params));
   EXPECT_EQ(two.content->input_digest, one.content->input_digest);
   EXPECT_EQ(two.content->rows, 2 * 256 * 4);
+  EXPECT_EQ(two.status, PointStatus::kOk) << two.reason;
+  // A layout that loses half of the tokens.
+  EXPECT_EQ(content(2, make_schedule(small_point("ring", 2, 128).params)).reason,
+            "the output has 1024 rows, there should be 2048");
   ASSERT_EQ(two.per_rank.size(), 2u);
   EXPECT_EQ(two.per_rank[1].median_s, 2);
   EXPECT_EQ(two.per_rank[0].pairs + two.per_rank[1].pairs, 2.0 * 4 * 256 * 256);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "core/check.h"
@@ -87,9 +88,10 @@ class RunChecks {
   // Once, after the last run. Collective.
   void record(PointRecord& record, Communicator& comm) {
     check_last_run();
-    set_check(record, judge_together(executor_, errors_, nan_values_, comm, config_.tolerance));
-    if (passes_poison_) fail_check(record, "the check passes an output that nobody wrote");
-    set_strata(record, choice_, config_.max_queries);
+    const CheckOutcome outcome =
+        judge_together(executor_, *errors_, nan_values_, comm, config_.tolerance);
+    set_check(record, outcome, passes_poison_);
+    set_strata(record, choice_, outcome.chosen, config_.max_queries);
     record.check.runs = runs_;
     record.check.poison_s = comm.max_of(poison_s_);
     record.check.compare_s = comm.max_of(compare_s_);
@@ -98,7 +100,8 @@ class RunChecks {
  private:
   void check_last_run() {
     const Stopwatch watch(compare_s_);
-    errors_.keep_worst(executor_.compare(expected_));
+    const SampleErrors errors = executor_.compare(expected_);
+    errors_ ? errors_->keep_worst(errors) : void(errors_ = errors);
     nan_values_ = std::max(nan_values_, executor_.count_nan());
   }
 
@@ -107,7 +110,7 @@ class RunChecks {
   const CheckConfig& config_;
   SampleChoice choice_;
   ExpectedRows expected_;
-  SampleErrors errors_;
+  std::optional<SampleErrors> errors_;  // the worst so far
   bool passes_poison_ = false;
   int64_t runs_ = 0, nan_values_ = 0;
   double poison_s_ = 0, compare_s_ = 0;

@@ -1,12 +1,14 @@
 #include "run/measure_point.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "comm/testing/late_communicator.h"
 #include "comm/threads/thread_world.h"
+#include "io/sha256.h"
 #include "run/testing/points.h"
 #include "run/walk_point.h"
 
@@ -130,32 +132,71 @@ TEST(WalkPoint, LeavesTheContentThatRanksLeave) {
     EXPECT_EQ(walked->memory.measured_peak_bytes, walked->memory.predicted_peak_bytes);
     EXPECT_EQ(walked->timing.reduction, "sum");
     EXPECT_EQ(walked->per_rank.size(), 4u);
+    EXPECT_EQ(walked->memory.closed_form_bytes, real.memory.closed_form_bytes);
+    EXPECT_GT(walked->check.poison_s, 0);
   }
 }
 
-// Stopped after each of its four units, of two ranks and two parts of the batch.
-TEST(WalkPoint, GoesOnWhereItWasStopped) {
+// One walk of four units, of two ranks and two parts of the batch.
+RunnerOptions one_walk() {
+  RunnerOptions options = quick_options();
+  options.measure = {.warmup = 0, .min_samples = 1, .max_samples = 1};
+  return options;
+}
+PointPlan four_units() {
   Point point = small_point("ring", 2);
   point.params.mode = Mode::kVirtual;
   PointPlan plan = plan_point(point, {}, 1, 1);
   plan.batches_at_once = 1;
-  RunnerOptions once = quick_options();
-  once.measure = {.warmup = 0, .min_samples = 1, .max_samples = 1};
-  const auto whole = walk_point(plan, once, {});
+  return plan;
+}
+// Stopped after some of its units, the first of which are changed in the journal.
+std::optional<PointRecord> resumed_after(int units, void (*change)(ShardLine&)) {
+  const std::string folder = testing::TempDir() + "longnet-walk-" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  int asked = 0;
+  const VirtualRun stopped{.directory = folder, .stop = [&] { return asked++ == units; }};
+  EXPECT_FALSE(walk_point(four_units(), one_walk(), stopped));
+  const std::string path = std::filesystem::directory_iterator(folder)->path();
+  std::string header, first, rest;
+  std::ifstream before(path);
+  std::getline(before, header);
+  std::getline(before, first);
+  std::getline(before, rest, '\0');
+  ShardLine line;
+  read_fields(parse_json(first, path), line);
+  change(line);
+  std::ofstream(path) << header << "\n" << sealed(dump_json(write_fields(line))) << "\n" << rest;
+  auto record = walk_point(four_units(), one_walk(), {.directory = folder});
+  std::filesystem::remove_all(folder);
+  return record;
+}
+
+TEST(WalkPoint, GoesOnWhereItWasStopped) {
+  const auto whole = walk_point(four_units(), one_walk(), {});
   ASSERT_TRUE(whole);
   for (const int units : {1, 2, 3}) {
-    const std::string folder = testing::TempDir() + "longnet-walk-" + std::to_string(getpid());
-    std::filesystem::create_directories(folder);
-    int asked = 0;
-    const VirtualRun stopped{.directory = folder, .stop = [&] { return asked++ == units; }};
-    EXPECT_FALSE(walk_point(plan, once, stopped));
-    const auto rest = walk_point(plan, once, {.directory = folder});
-    std::filesystem::remove_all(folder);
+    const auto rest = resumed_after(units, [](ShardLine&) {});
     ASSERT_TRUE(rest);
     EXPECT_EQ(rest->status, PointStatus::kOk) << rest->reason;
     EXPECT_EQ(rest->metrics.at("walk_resumed_units"), units);
     EXPECT_EQ(rest->content->digest, whole->content->digest);
     EXPECT_EQ(rest->content->rows, whole->content->rows);
+  }
+}
+
+TEST(WalkPoint, WhatOneUnitGotWrongFailsThePoint) {
+  const std::pair<const char*, void (*)(ShardLine&)> faults[] = {
+      {"sampled queries were compared", [](ShardLine& l) { --l.errors.chosen; }},
+      {"rows, there should be", [](ShardLine& l) { --l.heads[0].rows; }},
+      {"passes an output that nobody wrote", [](ShardLine& l) { l.passes_poison = true; }},
+      {"a closed form says", [](ShardLine& l) { l.slot_bytes += 64; }},
+      {"a closed form says", [](ShardLine& l) { l.received_bytes -= 4; }}};
+  for (const auto& [reason, fault] : faults) {
+    const auto record = resumed_after(1, fault);
+    ASSERT_TRUE(record);
+    EXPECT_EQ(record->status, PointStatus::kCheckFailed) << reason;
+    EXPECT_THAT(record->reason, testing::HasSubstr(reason));
   }
 }
 

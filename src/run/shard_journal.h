@@ -2,7 +2,7 @@
 // be cut at any moment and loses at most the unit in work.
 //
 //   <result>/shards-9c41d07b.jsonl
-//     {"journal":2,"point":"9c41d07b","plan":"128 ranks, 1 sequences at once, ...","share":1}
+//     {"journal":4,"point":"9c41d07b","plan":"128 ranks, 1 sequences at once, ...","share":1}
 //     {"walk":0,"rank":0,"first_batch":0,"batches":1,"seconds":{"attend":19.8},"heads":[...],...}
 //
 // A line that was cut in half by a kill is dropped when the journal is opened again. Each line ends
@@ -28,6 +28,7 @@ struct ShardLine {
   int64_t received_bytes = 0;
   int64_t held_bytes = 0, resident_bytes = 0;  // peaks of the process so far
   int64_t unit_bytes = 0;                      // of this unit alone
+  int64_t slot_bytes = 0;                      // of these, of its slots
   double kernel_flops_per_s = 0;  // of the attend kernel alone, measured after the unit; 0: not
   double peak_flops_per_s =
       0;  // of the device, right before and right after the unit; 0: not known
@@ -36,6 +37,7 @@ struct ShardLine {
   uint64_t input_digest = 0;
   std::vector<OutputSummary> heads{};  // per query head
   SampleErrors errors{};
+  bool passes_poison = false;  // the check, of an output that nobody wrote; asked of a first unit
   static void fields(auto& l, auto&& visit) {
     // JSON has no infinity: an error that is null was one.
     const Field error{.null_is = std::numeric_limits<double>::infinity()};
@@ -48,6 +50,7 @@ struct ShardLine {
     visit("held_bytes", l.held_bytes);
     visit("resident_bytes", l.resident_bytes);
     visit("unit_bytes", l.unit_bytes);
+    visit("slot_bytes", l.slot_bytes);
     visit("kernel_flops_per_s", l.kernel_flops_per_s);
     visit("peak_flops_per_s", l.peak_flops_per_s, {.later = true});
     visit("busy_share", l.busy_share, {.later = true});
@@ -56,12 +59,14 @@ struct ShardLine {
     visit("input_digest", l.input_digest);
     visit("heads", l.heads);
     visit("queries", l.errors.queries);
+    visit("chosen", l.errors.chosen);
     visit("difference", l.errors.difference, error);
     visit("norm", l.errors.norm);
     visit("spread_difference", l.errors.spread_difference, error);
     visit("spread_norm", l.errors.spread_norm, error);
     visit("worst_row", l.errors.worst_row, error);
     visit("worst_lse", l.errors.worst_lse, error);
+    visit("passes_poison", l.passes_poison);
   }
 };
 

@@ -206,6 +206,7 @@ Plan make_plan(const Sweep& sweep, World& world) {
           "tokens_per_batch is \"device\", which is ", tokens, " here and ", other,
           " on another rank\n  hint: --set sweep.batch.tokens_per_batch=", "the smaller one"));
   Plan plan;
+  world.mark_load();  // for the first points
   plan.threads = int(world.smallest(world.threads_per_rank()));
   const double peak = measure_peak_per_rank(world, plan.threads);
   std::string device_transport = sweep.config.run.transport;
@@ -239,8 +240,14 @@ std::optional<PointRecord> run_point(World& world, const PointPlan& plan,
   if (plan.point.status == PointStatus::kOk) {
     require_threads(p.threads * (is_virtual(p) || !world.is_one_process() ? 1 : p.ranks));
     if (is_virtual(p)) return walk_point(plan, runner, walk);
-    return world.run(p.ranks,
-                     [&](Communicator& comm) { return measure_point(plan, runner, comm); });
+    const auto measure = [&](Communicator& comm) { return measure_point(plan, runner, comm); };
+    if (on_gpu(p)) return world.run(p.ranks, measure);
+    world.mark_load();
+    PointRecord record = world.run(p.ranks, measure);
+    // Where the samples alone were too short to tell.
+    if (const double busy = world.busy_share(); busy >= 0)
+      record.metrics.try_emplace("busy_share", busy);
+    return record;
   }
   PointRecord record = make_record(plan.point);
   if (plan.point.status == PointStatus::kSkippedMemory)

@@ -2,6 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <cmath>
+#include <thread>
+
 #include "core/check.h"
 #include "io/axes.h"
 #include "run/backend.h"
@@ -96,6 +100,22 @@ TEST(Backend, KernelsRunOnHostOrGpu) {
   EXPECT_NE(backend_of("cuda").why_unsupported(p), "");  // fp32
   EXPECT_EQ(backend_of("cuda").workspace_bytes(p, 2), 0);
   EXPECT_EQ(backend_of("cpu").walk_tolerance(1e-3).rel_l2, 1e-3);
+}
+
+// The samples of a point take milliseconds: others are seen beside all of it and what came before.
+TEST(RunPoint, ShortPointsTellWhatOthersUsed) {
+  if (std::isnan(measure_busy_share(OtherLoad::kShortest_s))) GTEST_SKIP() << "no /proc/stat";
+  World world(2);
+  world.mark_load();
+  std::this_thread::sleep_for(std::chrono::duration<double>(1.2 * OtherLoad::kShortest_s));
+  RunnerOptions options;
+  options.measure = {.warmup = 0, .min_samples = 1, .max_samples = 1};
+  options.ablations = false;
+  for (int point = 0; point < 3; ++point) {
+    const auto record = run_point(world, small_plan("ring", 1 + point % 2), options, {});
+    EXPECT_TRUE(record->metrics.contains("busy_share")) << point;
+    EXPECT_LE(record->metrics.at("busy_share"), 1);
+  }
 }
 
 TEST(PointText, OnlyWhatIsNotAsUsual) {

@@ -57,6 +57,7 @@ ShardLine to_line(const ShardOutcome& o, int walk, const MemoryLedger& ledger) {
                  .held_bytes = ledger.peak_bytes(),
                  .resident_bytes = peak_resident_bytes().value_or(0),
                  .unit_bytes = o.unit_bytes,
+                 .slot_bytes = o.slot_bytes,
                  .input_digest = o.input_digest,
                  .heads = o.heads,
                  .errors = o.errors};
@@ -120,7 +121,9 @@ class Walker {
       if (w_.run.stop && w_.run.stop()) return false;
       const OtherLoad load(this_place().cpus);
       const double before = peak_now(i);
-      ShardLine line = to_line(run_unit(unit), w, ledger_);
+      const ShardOutcome outcome = run_unit(unit);
+      ShardLine line = to_line(outcome, w, ledger_);
+      line.passes_poison = outcome.poisoned && w_.judged(*outcome.poisoned, 0).pass;
       line.peak_flops_per_s = (before + peak_now(i)) / 2;
       line.busy_share = load.share(load.own_s());
       line.kernel_flops_per_s = kernel_rate();

@@ -68,6 +68,9 @@ struct WalkData {
   int64_t held_bytes = 0;                        // the same of all tags together
   std::optional<int64_t> resident_growth_bytes{};
   int warmup() const { return int(options.measure.warmup); }
+  CheckOutcome judged(const SampleErrors& errors, int64_t nan_values) const {
+    return judge(errors, nan_values, sharded, backend.walk_tolerance(options.check.tolerance));
+  }
 };
 
 // From the journal of a walk to the record of its point: timing, content, check, memory and

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 
 #include "core/check.h"
@@ -86,7 +87,7 @@ void fill_replayed(const WalkData& w, PointRecord& record) {
 void fill_content(const WalkData& w, PointRecord& record) {
   OutputSummary output;  // of the last walk
   uint64_t input_digest = 0;
-  SampleErrors worst;
+  std::optional<SampleErrors> worst;
   int64_t nan_values = 0;
   for (int walk = 0; walk < w.walks; ++walk) {
     SampleErrors errors;
@@ -98,25 +99,25 @@ void fill_content(const WalkData& w, PointRecord& record) {
       errors.add(l.errors);
       for (const OutputSummary& head : l.heads) output.add(head);
     }
-    worst.keep_worst(errors);
+    worst ? worst->keep_worst(errors) : void(worst = errors);
     nan_values = std::max(nan_values, output.nan_values);
   }
-  set_content(record, output, input_digest);
-  set_check(record, judge(worst, nan_values, w.sharded,
-                          w.backend.walk_tolerance(w.options.check.tolerance)));
-  set_strata(record, w.choice, w.options.check.max_queries);
+  int64_t tokens = record.work.tokens;
+  if (!w.run.replay.empty()) {
+    tokens = 0;
+    for (const WalkUnit& unit : w.units.units)
+      tokens += w.sharded.layout.shard(unit.rank).tokens() * unit.batches;
+  }
+  set_content(record, output, input_digest, tokens * record.params.problem.num_heads);
+  set_check(record, w.judged(worst.value(), nan_values),
+            std::ranges::any_of(w.lines, &ShardLine::passes_poison));
+  set_strata(record, w.choice, worst->chosen, w.options.check.max_queries);
   record.check.runs = w.walks;
   record.check.poison_s = record.check.compare_s = 0;
   for (int walk = 0; walk < w.walks; ++walk) {
     record.check.poison_s += total(w, "poison", walk);
     record.check.compare_s += total(w, "check", walk);
   }
-  int64_t rows = 0;
-  for (const WalkUnit& unit : w.units.units)
-    rows += w.sharded.layout.shard(unit.rank).tokens() * w.plan.point.params.problem.num_heads *
-            unit.batches;
-  if (output.rows != rows)
-    fail_check(record, concat("the walk saw ", output.rows, " rows of output, there are ", rows));
 }
 
 void fill_memory(const WalkData& w, PointRecord& record) {
@@ -188,19 +189,19 @@ void fill_closed_forms(const WalkData& w, PointRecord& record) {
   record.comm.closed_form_bytes_per_rank = most.bytes_sent;
   record.comm.closed_form_messages_per_rank = most.messages_sent;
   if (w.plan.share < 1) return;
-  std::map<std::pair<Rank, int64_t>, int64_t> known;  // bytes of a rank and a part of the batch
-  int64_t expected = 0, received = 0;
-  for (const WalkUnit& unit : w.units.units) {
-    const auto [at, is_new] = known.try_emplace({unit.rank, unit.batches}, 0);
-    sharded.problem.batch = unit.batches;
-    if (is_new)
-      at->second = closed_form_counts(p.algorithm, sharded, choice, unit.rank)->bytes_received;
-    expected += at->second * w.walks;
+  std::map<std::pair<Rank, int64_t>, ClosedFormCounts> known;  // of a rank and a part of the batch
+  record.memory.closed_form_bytes = 0;
+  for (const ShardLine& l : w.lines) {
+    const auto [at, is_new] = known.try_emplace({l.unit.rank, l.unit.batches});
+    sharded.problem.batch = l.unit.batches;
+    if (is_new) at->second = *closed_form_counts(p.algorithm, sharded, choice, l.unit.rank);
+    const auto& [key, form] = *at;
+    record.memory.closed_form_bytes = std::max(*record.memory.closed_form_bytes, form.memory_bytes);
+    if (l.received_bytes == form.bytes_received && l.slot_bytes == form.memory_bytes) continue;
+    return fail_check(record, concat("of rank ", l.unit.rank, " a closed form says ", to_text(form),
+                                     "; its unit made ", l.received_bytes,
+                                     " bytes of messages and held ", l.slot_bytes, " in slots"));
   }
-  for (const ShardLine& l : w.lines) received += l.received_bytes;
-  if (received != expected)
-    fail_check(record, concat("the walk made ", received, " bytes of messages, a closed form says ",
-                              expected));
 }
 
 void fill_metrics(const WalkData& w, PointRecord& record) {

@@ -1,6 +1,9 @@
 #include "run/world.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <sstream>
 
@@ -61,6 +64,22 @@ void World::run_ranks(int ranks, const std::function<void(Communicator&)>& rank_
   mpi()->resting_barrier();
 }
 
+// Threads share a process, which has but one load.
+void World::mark_load() {
+  if (next_load_ && smallest(next_load_->passed_s()) < OtherLoad::kShortest_s) return;
+  load_ = next_load_;
+  next_load_.emplace(
+      run(mpi_ ? size() : 1, [](Communicator& comm) { return cpus_here(gather_places(comm)); }));
+  if (!load_) load_ = next_load_;
+}
+
+double World::busy_share() {
+  const OtherLoad& load =
+      smallest(next_load_->passed_s()) < OtherLoad::kShortest_s ? *load_ : *next_load_;
+  return run(mpi_ ? size() : 1,
+             [&load](Communicator& comm) { return longnet::busy_share(load, comm); });
+}
+
 int default_world_size(const Config& config) {
   const bool devices_only =
       std::ranges::all_of(config.values_of(*find_axis("kernel"), 1),
@@ -106,6 +125,26 @@ std::vector<RankPlace> gather_places(Communicator& comm) {
   for (const std::string& text : comm.all_texts(to_text(this_place())))
     places.push_back(place_from_text(text));
   return places;
+}
+
+std::set<int> cpus_here(std::span<const RankPlace> places) {
+  const std::string machine = this_place().machine;
+  std::set<int> cpus;
+  for (const RankPlace& p : places)
+    if (p.machine == machine) cpus.insert(p.cpus.begin(), p.cpus.end());
+  return cpus;
+}
+
+double busy_share(const OtherLoad& load, Communicator& comm) {
+  const std::string machine = this_place().machine;
+  std::map<std::string, double> own_s;  // of each process: ranks may be threads of one
+  for (const std::string& text : comm.all_texts(concat(machine, " ", getpid(), " ", load.own_s())))
+    if (const size_t end = text.rfind(' '); text.starts_with(machine + " "))
+      own_s[text.substr(0, end)] = std::stod(text.substr(end));
+  double all_s = 0;
+  for (const auto& [process, seconds] : own_s) all_s += seconds;
+  const double share = load.share(all_s);
+  return comm.max_of(std::isnan(share) ? -1 : share);
 }
 
 std::vector<RankInfo> describe_ranks(World& world, int threads, bool on_devices) {

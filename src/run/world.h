@@ -4,6 +4,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -12,6 +15,7 @@
 #include "comm/communicator.h"
 #include "io/config.h"
 #include "io/result.h"
+#include "measure/machine_load.h"
 #include "measure/rank_place.h"
 
 namespace longnet {
@@ -64,11 +68,18 @@ class World {
   }
   int ranks_on_this_machine() const { return local_ranks_; }
 
+  // Marks a moment: before each point. Collective.
+  void mark_load();
+  // Of the time since the last such moment that was OtherLoad::kShortest_s ago: short points have a
+  // share together with those before them. Negative: not known. Collective.
+  double busy_share();
+
  private:
   void run_ranks(int ranks, const std::function<void(Communicator&)>& rank_main);
   Communicator* mpi() const;  // null without a launcher
   std::unique_ptr<MpiWorld> mpi_;
   int thread_ranks_, local_ranks_ = 1;
+  std::optional<OtherLoad> load_, next_load_;  // since the last two moments that were far apart
 };
 
 // Share of the FMA peak that a forward pass can be expected to reach; used for estimates only.
@@ -100,6 +111,11 @@ double measure_peak_per_rank(World& world, int threads);
 
 // Returns the places of all ranks of `comm`, in rank order, on every rank. Collective.
 std::vector<RankPlace> gather_places(Communicator& comm);
+// The hardware threads of those on the caller's machine.
+std::set<int> cpus_here(std::span<const RankPlace> places);
+// Share of the cores that worked for others than the processes of `comm` since `load` was made, of all
+// machines the largest; negative: not known. Collective.
+double busy_share(const OtherLoad& load, Communicator& comm);
 
 // `on_devices`: ranks go round the GPUs of their machine, and say which they have.
 std::vector<RankInfo> describe_ranks(World& world, int threads, bool on_devices);

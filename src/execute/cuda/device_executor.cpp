@@ -160,6 +160,10 @@ void DeviceExecutor::fill_inputs() {
         transport_->open_group(gather->group);
   }
   for (const DeviceBuffer& slot : slots_) compute_.fill(slot.data(), 0xFF, slot.size());
+  generate_inputs();
+}
+
+void DeviceExecutor::generate_inputs() {
   const AttentionProblem& p = sharded().problem;
   for (const TensorKind kind : {TensorKind::kQuery, TensorKind::kKeyValue}) {
     MemoryLedger lists;  // freed before anything is measured

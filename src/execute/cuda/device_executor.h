@@ -59,6 +59,7 @@ class DeviceExecutor final : public Executor {
                  DeviceTransport* transport, const Options& options, MemoryLedger& ledger);
 
   void fill_inputs() override;
+  void generate_inputs();  // without what fill_inputs does beside it
   using Executor::run;
   // Returns when the device has finished: seconds between the first and the last op, by events.
   double run(RunMode mode) override;

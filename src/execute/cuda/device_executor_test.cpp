@@ -88,6 +88,12 @@ TEST(DeviceWalkTest, LeavesWhatAWalkOnTheCpuLeaves) {
       EXPECT_EQ(got.input_digest, want.input_digest);
       EXPECT_EQ(got.received_bytes, want.received_bytes);
       EXPECT_EQ(got.errors.queries, want.errors.queries);
+      EXPECT_EQ(got.slot_bytes, want.slot_bytes);
+      EXPECT_GT(got.times.poison_s, 0);
+      for (const ShardOutcome* out : {&got, &want}) {
+        ASSERT_EQ(out->poisoned.has_value(), unit.rank == 0);
+        if (out->poisoned) EXPECT_FALSE(judge(*out->poisoned, 0, s, {.rel_l2 = 1e-5}).pass);
+      }
       EXPECT_TRUE(judge(got.errors, 0, s, {.rel_l2 = 1e-5}).pass);
       ASSERT_EQ(got.heads.size(), want.heads.size());
       for (size_t h = 0; h < got.heads.size(); ++h) {

@@ -17,7 +17,7 @@ class DeviceWalk final : public UnitWalk {
         kernel_(std::move(kernel)) {}
 
  private:
-  void execute(const std::vector<QuerySample>* samples, double share, ShardOutcome& out) override {
+  void execute(const Samples* samples, double share, ShardOutcome& out) override {
     std::unique_ptr<DeviceExecutor> executor;
     {
       Stopwatch watch(out.times.bind_s);
@@ -31,8 +31,16 @@ class DeviceWalk final : public UnitWalk {
           ledger_);
     }
     {
+      Stopwatch watch(out.times.poison_s);
+      executor->poison(*worker_);
+    }
+    const Compare compare = [&](const AttentionProblem& p, const Samples& of) {
+      return executor->compare(expected_rows(executor->bound(), p, of));
+    };
+    if (samples) inspect_poisoned(*samples, compare, out);
+    {
       Stopwatch watch(out.times.generate_s);
-      executor->fill_inputs();
+      executor->generate_inputs();
       out.input_digest = executor->digest_inputs(*worker_);
     }
     out.unit_bytes = ledger_.now_bytes();
@@ -44,13 +52,7 @@ class DeviceWalk final : public UnitWalk {
     t.pack_s = std::max(0.0, all - t.receive_s - t.attend_s - t.merge_s);
     out.received_bytes = executor->received_bytes();
     out.share = executor->share();
-    if (samples)
-      inspect(
-          executor->bound(),
-          [&](const AttentionProblem& p) {
-            return executor->compare(expected_rows(executor->bound(), p, *samples));
-          },
-          out);
+    if (samples) inspect(executor->bound(), *samples, compare, out);
   }
 
   std::shared_ptr<const DeviceKernel> kernel_;
