@@ -92,7 +92,7 @@ TEST(DeviceWalkTest, LeavesWhatAWalkOnTheCpuLeaves) {
       EXPECT_GT(got.times.poison_s, 0);
       for (const ShardOutcome* out : {&got, &want}) {
         ASSERT_EQ(out->poisoned.has_value(), unit.rank == 0);
-        if (out->poisoned) EXPECT_FALSE(judge(*out->poisoned, 0, s, {.rel_l2 = 1e-5}).pass);
+        EXPECT_FALSE(out->poisoned && judge(*out->poisoned, 0, s, {.rel_l2 = 1e-5}).pass);
       }
       EXPECT_TRUE(judge(got.errors, 0, s, {.rel_l2 = 1e-5}).pass);
       ASSERT_EQ(got.heads.size(), want.heads.size());
