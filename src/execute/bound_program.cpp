@@ -60,7 +60,9 @@ void BoundProgram::bind(const Op& op, BoundOp& bound) {
         check(false, "a reduce_scatter must be lowered before it runs");
       },
       [&](const Attend& o) { bind_attend(o, bound); },
-      [&](const Merge& o) { bind_merge(o, bound); }, [&](const Reset& o) { bind_reset(o, bound); });
+      [&](const AttendBackward& o) { bind_backward(o, bound); },
+      [&](const Delta& o) { bind_delta(o, bound); }, [&](const Merge& o) { bind_merge(o, bound); },
+      [&](const Reset& o) { bind_reset(o, bound); });
 }
 
 PartialRun BoundProgram::partial_at(const SlotView& view, const RowMap::Piece& piece,
@@ -82,17 +84,29 @@ const RowMap::Piece& piece_of(const RowMap& map, const SlotView& view, Rank owne
 }
 
 void BoundProgram::bind_merge(const Merge& op, BoundOp& bound) {
-  const RowMap from(sharded_, TensorKind::kPartial, op.from.rows),
-      into(sharded_, TensorKind::kPartial, op.into.rows);
+  const TensorKind kind = program_.slots[size_t(op.from.slot)].kind;
+  const RowMap from(sharded_, kind, op.from.rows), into(sharded_, kind, op.into.rows);
+  const auto add = [&](const RowMap::Piece& a, const RowMap::Piece& b, RowMap::Place x,
+                       RowMap::Place y, int64_t rows) {
+    if (!holds_gradient(kind)) {
+      bound.merges.push_back(
+          {.from = partial_at(op.from, a, x), .into = partial_at(op.into, b, y), .rows = rows});
+      return;
+    }
+    for (const int tensor : {0, 1}) {  // gradients of V lie behind those of K
+      if (tensor == 1 && !holds_keys(kind)) continue;
+      const RowMap::Place k{x.row + tensor * a.rows, x.step}, l{y.row + tensor * b.rows, y.step};
+      const PartialRun source = partial_at(op.from, a, k), target = partial_at(op.into, b, l);
+      bound.sums.push_back({source.o, target.o, source.o_stride, target.o_stride, rows});
+    }
+  };
   for (int i = 0; i < op.from.num_pieces(); ++i) {
     const auto& a = from.pieces()[size_t(op.from.first_piece() + i)];
     const auto& b = piece_of(into, op.into, a.owner, a.heads.first);
     for (int64_t batch = 0; batch < sharded_.problem.batch; ++batch)
-      for (int64_t head = a.heads.first; head < a.heads.end(); ++head)
+      for (const int64_t head : from.heads_with_rows(a.heads))
         from.for_each_run(a, head, [&](const TokenRange& run) {
-          bound.merges.push_back({.from = partial_at(op.from, a, from.locate(a, batch, head, run)),
-                                  .into = partial_at(op.into, b, into.locate(b, batch, head, run)),
-                                  .rows = run.count});
+          add(a, b, from.locate(a, batch, head, run), into.locate(b, batch, head, run), run.count);
         });
   }
 }
@@ -137,7 +151,14 @@ void BoundProgram::bind_pack(const Pack& op, BoundOp& bound) {
 }
 
 void BoundProgram::bind_reset(const Reset& op, BoundOp& bound) {
-  const RowMap map(sharded_, TensorKind::kPartial, op.into.rows);
+  const TensorKind kind = program_.slots[size_t(op.into.slot)].kind;
+  const RowMap map(sharded_, kind, op.into.rows);
+  if (holds_gradient(kind)) {
+    auto* const first =
+        reinterpret_cast<float*>(memory_[size_t(op.into.slot)].data() + map.begin_byte(op.into));
+    bound.zeros.push_back({first, size_t(map.num_bytes(op.into)) / sizeof(float)});
+    return;
+  }
   for (const auto& piece : map.pieces()) {
     auto* const o =
         reinterpret_cast<float*>(memory_[size_t(op.into.slot)].data() + piece.byte_offset);
@@ -307,7 +328,7 @@ std::vector<AttendGrid> BoundProgram::attends_of_batch(const Attend& op, int64_t
   const AttentionProblem& p = sharded_.problem;
   const RowMap queries(sharded_, TensorKind::kQuery, op.q.rows);
   const RowMap keys(sharded_, TensorKind::kKeyValue, op.kv.rows);
-  const RowMap out(sharded_, TensorKind::kPartial, op.into.rows);
+  const RowMap out(sharded_, program_.slots[size_t(op.into.slot)].kind, op.into.rows);
   const BranchRows rows(sharded_.pattern, op.branch, p);
   const int64_t row = p.head_dim * dtype_bytes(p.dtype);
   const std::byte* const q_base = memory_[size_t(op.q.slot)].data();
@@ -376,6 +397,43 @@ void BoundProgram::bind_attend(const Attend& op, BoundOp& bound) const {
   for (size_t i = 0; i < second.size(); ++i) {
     AttendGrid& grid = bound.attends.at(i);
     grid = repeated(grid, 3, batches, step_between(grid, second[i]).value(), bound.kv_runs);
+  }
+}
+
+// The grids of the forward pass with dQ in the place of O. All else that belongs to a row of Q, or of
+// K and V, is the row of the same number in its slot.
+void BoundProgram::bind_backward(const AttendBackward& op, BoundOp& bound) const {
+  bind_attend(op.attend(), bound);
+  const auto slot = [&](const SlotView& view) { return memory_[size_t(view.slot)].data(); };
+  const auto floats = [&](const SlotView& view) { return reinterpret_cast<float*>(slot(view)); };
+  for (AttendGrid& grid : bound.attends) {
+    PartialRun& rows = grid.task.out;
+    rows.lse = floats(op.statistics) + (rows.o - floats(op.into_q)) / options_.head_dim * 2;
+    rows.lse_stride *= 2;
+    for (int64_t& step : grid.lse_step) step *= 2;
+    bound.backwards.push_back(
+        {.attend = grid,
+         .grad_out = slot(op.grad_out) + bytes_between(slot(op.q), grid.task.q.q),
+         .keys = slot(op.kv),
+         .grad_keys = floats(op.into_kv)});
+  }
+  bound.attends.clear();
+}
+
+void BoundProgram::bind_delta(const Delta& op, BoundOp& bound) const {
+  const RowMap partials(sharded_, TensorKind::kPartial, op.output.rows),
+      grad_out(sharded_, TensorKind::kGradOut, op.grad_out.rows),
+      statistics(sharded_, TensorKind::kStatistics, op.into.rows);
+  for (int i = 0; i < op.into.num_pieces(); ++i) {
+    const size_t at = size_t(op.into.first_piece() + i);
+    const RowMap::Piece& piece = partials.pieces()[at];
+    bound.deltas.push_back(
+        {.out = partial_at(op.output, piece, {0, 1}),
+         .grad_out = memory_[size_t(op.grad_out.slot)].data() + grad_out.pieces()[at].byte_offset,
+         .statistics = reinterpret_cast<float*>(memory_[size_t(op.into.slot)].data() +
+                                                statistics.pieces()[at].byte_offset),
+         .grad_out_stride = options_.head_dim,
+         .rows = piece.rows});
   }
 }
 
