@@ -16,7 +16,8 @@
 
 namespace longnet {
 
-enum class Tensor : uint32_t { kQuery = 0, kKey = 1, kValue = 2 };
+// 3 is the output's place among digests (kernels/row_worker.h).
+enum class Tensor : uint32_t { kQuery = 0, kKey = 1, kValue = 2, kGradOut = 4 };
 
 struct PhiloxBlock {
   uint32_t word[4];

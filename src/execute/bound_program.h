@@ -19,11 +19,14 @@ namespace longnet {
 // Tasks, byte ranges and peers of one op, computed before the program runs.
 struct BoundOp {
   std::vector<AttendGrid> attends;
-  KvLists kv_runs;  // key runs that `attends` refers to
+  std::vector<BackwardGrid> backwards;
+  KvLists kv_runs;  // key runs that `attends` and `backwards` refer to
+  std::vector<DeltaTask> deltas;
   std::vector<MergeTask> merges;
   std::vector<PackTask> packs, float_packs;     // copies of Q, K, V and results; of O
   std::vector<PackTask> rounds, widens;         // copies of O into results, and back
   std::vector<PackTask> lse_packs;              // copies of LSEs, which are single floats
+  std::vector<PackTask> sums;                   // gradients that are added to others
   std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills
   // Communications.
   Rank peer = -1;
@@ -74,6 +77,8 @@ class BoundProgram {
   void bind(const Op& op, BoundOp& bound);
   void bind_attend(const Attend& op, BoundOp& bound) const;
   std::vector<AttendGrid> attends_of_batch(const Attend& op, int64_t batch, BoundOp& bound) const;
+  void bind_backward(const AttendBackward& op, BoundOp& bound) const;
+  void bind_delta(const Delta& op, BoundOp& bound) const;
   void bind_merge(const Merge& op, BoundOp& bound);
   void bind_pack(const Pack& op, BoundOp& bound);
   void bind_reset(const Reset& op, BoundOp& bound);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include "core/random.h"
 #include "kernels/reference/row_oracle.h"
@@ -206,6 +207,56 @@ std::vector<ReferenceRow> reference_rows(const AttentionProblem& p, const Dilate
   std::vector<ReferenceRow> rows;
   for (const auto& parts : partial) rows.push_back(mix(parts, pattern, size_t(p.head_dim)));
   return rows;
+}
+
+ReferenceGradients reference_gradients(const AttentionProblem& p, const DilatedPattern& pattern) {
+  const auto all_rows = [&](Tensor tensor, int64_t heads) {
+    std::vector<std::vector<float>> rows(size_t(p.batch * p.seq_len * heads));
+    for (size_t i = 0; i < rows.size(); ++i)
+      load_row(p, tensor, 0, int64_t(i) / heads, int64_t(i) % heads, rows[i]);
+    return rows;
+  };
+  const auto q = all_rows(Tensor::kQuery, p.num_heads), k = all_rows(Tensor::kKey, p.num_kv_heads),
+             v = all_rows(Tensor::kValue, p.num_kv_heads),
+             grad_out = all_rows(Tensor::kGradOut, p.num_heads);
+  const size_t d = size_t(p.head_dim);
+  const double scale = 1 / std::sqrt(double(d));
+  ReferenceGradients out{std::vector<double>(q.size() * d), std::vector<double>(k.size() * d),
+                         std::vector<double>(k.size() * d)};
+  const auto dot = [&](const auto& a, const auto& b) {
+    return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+  };
+  // One pair of a query with these statistics.
+  const auto add = [&](size_t i, size_t j, double lse, double delta) {
+    const double weight = std::exp(dot(q[i], k[j]) * scale - lse);
+    const double slope = weight * (dot(grad_out[i], v[j]) - delta) * scale;
+    for (size_t c = 0; c < d; ++c) {
+      out.q[i * d + c] += slope * k[j][c];
+      out.k[j * d + c] += slope * q[i][c];
+      out.v[j * d + c] += weight * grad_out[i][c];
+    }
+  };
+  std::vector<QuerySample> queries;
+  for (size_t i = 0; i < q.size(); ++i) {
+    const int64_t token = int64_t(i) / p.num_heads;
+    queries.push_back({token / p.seq_len, int64_t(i) % p.num_heads, token % p.seq_len});
+  }
+  const std::vector<ReferenceRow> rows = reference_rows(p, pattern, queries);
+  for (size_t b = 0; b < pattern.branches.size(); ++b) {
+    const BranchDefinition branch(pattern, b, p);
+    for (size_t i = 0; i < q.size(); ++i) {
+      const auto [batch, head, token, spread] = queries[i];
+      const int64_t offset = branch.offset(head), kv_head = head * p.num_kv_heads / p.num_heads;
+      if (!branch.selects_query(token, offset)) continue;
+      const double delta = dot(grad_out[i], rows[i].o);
+      const int64_t own = branch.segment(token),
+                    end = p.causal ? token + 1 : branch.end_of_keys(own);
+      for (int64_t t = branch.first_key(own); t < end; ++t)
+        if (branch.sees_segment(own, branch.segment(t)) && branch.selects_key(t, offset))
+          add(i, size_t((batch * p.seq_len + t) * p.num_kv_heads + kv_head), rows[i].lse, delta);
+    }
+  }
+  return out;
 }
 
 }  // namespace longnet

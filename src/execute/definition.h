@@ -43,6 +43,14 @@ inline ReferenceRow reference_row(const AttentionProblem& problem, const Dilated
   return reference_rows(problem, pattern, {query}).front();
 }
 
+// The gradients of sum(dO . O) for a mixture by LSE: of Q [batch][seq_len][num_heads][head_dim], of K
+// and V [batch][seq_len][num_kv_heads][head_dim]. Takes one step for each pair.
+struct ReferenceGradients {
+  std::vector<double> q, k, v;
+};
+ReferenceGradients reference_gradients(const AttentionProblem& problem,
+                                       const DilatedPattern& pattern);
+
 // Keys of a branch, or those among them that are not of the query's own token.
 struct SeenKeys {
   size_t branch = 0;

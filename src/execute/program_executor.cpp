@@ -10,7 +10,9 @@
 namespace longnet {
 
 void require_supported(const AttentionKernel& kernel, const BoundProgram& bound) {
-  const std::string refusal = kernel.why_unsupported(bound.options());
+  const bool backward = bound.program().pass() == Pass::kBackward;
+  const std::string refusal = backward ? kernel.why_backward_unsupported(bound.options())
+                                       : kernel.why_unsupported(bound.options());
   check(refusal.empty(), "kernel ", kernel.name(), ": ", refusal);
 }
 
@@ -29,6 +31,12 @@ void execute_rows(const AttentionKernel& kernel, const BoundProgram& bound, size
       static_cast<float*>(lse.into)[i * lse.into_stride] =
           static_cast<const float*>(lse.from)[i * lse.from_stride];
   kernel.merge(b.merges, bound.merge_rule(), options, threads);
+  for (const PackTask& sum : b.sums)
+    for (int64_t i = 0; i < sum.rows; ++i)
+      for (int64_t c = 0; c < options.head_dim; ++c)
+        static_cast<float*>(sum.into)[i * sum.into_stride + c] +=
+            static_cast<const float*>(sum.from)[i * sum.from_stride + c];
+  if (!b.deltas.empty()) kernel.delta(b.deltas, options, threads);
   for (auto values : b.zeros) std::ranges::fill(values, 0.0f);
   for (auto values : b.absent) std::ranges::fill(values, -std::numeric_limits<float>::infinity());
 }
@@ -47,8 +55,10 @@ ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel
                                           BindOptions{.rank = comm.rank(), .threads = threads},
                                           std::move(memory));
   require_supported(kernel, *bound_);
-  workspace_ =
-      TaggedBuffer(ledger, "workspace", kernel.workspace_bytes(bound_->options(), threads));
+  const bool backward = bound_->program().pass() == Pass::kBackward;
+  workspace_ = TaggedBuffer(ledger, "workspace",
+                            backward ? kernel.backward_workspace_bytes(bound_->options(), threads)
+                                     : kernel.workspace_bytes(bound_->options(), threads));
   const auto& ops = this->program().ops;
   times_.resize(ops.size());
   in_flight_.reserve(ops.size());
@@ -162,6 +172,9 @@ void ProgramExecutor::execute(size_t op) {
   options.progress_hook = &test_in_flight_;
   const auto& attends = bound_->op(op).attends;
   if (!attends.empty()) kernel_.attend(attends, options, bound_->threads(), workspace_.bytes());
+  const auto& backwards = bound_->op(op).backwards;
+  if (!backwards.empty())
+    kernel_.attend_backward(backwards, options, bound_->threads(), workspace_.bytes());
 }
 
 std::optional<SingleAttend> ProgramExecutor::single_attend() {
@@ -208,7 +221,8 @@ RunPhases ProgramExecutor::phases() const {
     if (is_communication(what)) continue;
     const double took = times_[i].end_s - times_[i].begin_s;
     (std::holds_alternative<Merge>(what) ? phases.merge_s : phases.compute_s) += took;
-    if (std::holds_alternative<Attend>(what)) phases.attend_s += took;
+    if (std::holds_alternative<Attend>(what) || std::holds_alternative<AttendBackward>(what))
+      phases.attend_s += took;
   }
   return phases;
 }

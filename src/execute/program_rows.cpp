@@ -5,7 +5,11 @@
 namespace longnet {
 namespace {
 
-constexpr TensorKind kInputs[] = {TensorKind::kQuery, TensorKind::kKeyValue};
+std::vector<TensorKind> made_inputs(const BoundProgram& bound) {
+  std::vector<TensorKind> kinds{TensorKind::kQuery, TensorKind::kKeyValue};
+  if (bound.program().pass() == Pass::kBackward) kinds.push_back(TensorKind::kGradOut);
+  return kinds;
+}
 
 // The rows of the pieces of `view`, of Q or of K and V. A K/V row that several query heads share
 // comes once.
@@ -13,7 +17,8 @@ constexpr TensorKind kInputs[] = {TensorKind::kQuery, TensorKind::kKeyValue};
 //   holds the keys 0 and 2, which gives {key, head 0, tokens 0 2} and the same of V behind them.
 std::vector<FillRows> fill_tasks(const BoundProgram& bound, const SlotView& view) {
   const TensorKind kind = bound.program().slots[size_t(view.slot)].kind;
-  check(!holds_o(kind), "the generator makes Q, K and V, no results");
+  check(kind == TensorKind::kQuery || kind == TensorKind::kKeyValue || kind == TensorKind::kGradOut,
+        "the generator makes Q, K, V and dO, no results");
   const AttentionProblem& p = bound.sharded().problem;
   const RowMap map(bound.sharded(), kind, view.rows);
   const int64_t row_size = p.head_dim * dtype_bytes(p.dtype);
@@ -26,7 +31,7 @@ std::vector<FillRows> fill_tasks(const BoundProgram& bound, const SlotView& view
       for (int64_t head : heads)
         map.for_each_run(piece, head, [&](const TokenRange& run) {
           const auto place = map.locate(piece, batch, head, run);
-          FillRows rows{.tensor = Tensor::kQuery,
+          FillRows rows{.tensor = kind == TensorKind::kGradOut ? Tensor::kGradOut : Tensor::kQuery,
                         .head = head,
                         .first_token = (bound.first_batch() + batch) * p.seq_len + run.first,
                         .token_step = run.stride,
@@ -71,25 +76,30 @@ RowFormat row_format(const AttentionProblem& p) {
 std::vector<FillRows> input_rows(const BoundProgram& bound, TensorKind kind) {
   const ShardedProblem& s = bound.sharded();
   const Slice own{kEveryRow, {.first = bound.rank()}, s.all_tokens(), s.all_heads()};
-  return fill_tasks(bound, {kind == TensorKind::kQuery ? kQuerySlot : kKvSlot, own});
+  const int slot = kind == TensorKind::kQuery     ? kQuerySlot
+                   : kind == TensorKind::kGradOut ? kGradOutSlot
+                                                  : kKvSlot;
+  return fill_tasks(bound, {slot, own});
 }
 
 uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker) {
   uint64_t digest = 0;
-  for (const TensorKind kind : kInputs)
+  for (const TensorKind kind : made_inputs(bound))
     worker.fill(input_rows(bound, kind), row_format(bound.sharded().problem), bound.threads(),
                 &digest);
   return digest;
 }
 
 void poison(const BoundProgram& bound, const RowWorker& worker) {
-  for (int slot = kOutputSlot; slot < int(bound.program().slots.size()); ++slot)
+  const int first =
+      bound.program().pass() == Pass::kBackward ? kStatisticsSlot : kOutputSlot;  // no input
+  for (int slot = first; slot < int(bound.program().slots.size()); ++slot)
     worker.poison(bound.memory(slot), bound.threads());
 }
 
 uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker) {
   uint64_t digest = 0;
-  for (const TensorKind kind : kInputs)
+  for (const TensorKind kind : made_inputs(bound))
     digest += worker.digest(input_rows(bound, kind), row_format(bound.sharded().problem),
                             bound.threads());
   return digest;

@@ -12,13 +12,14 @@ namespace longnet {
 
 RowFormat row_format(const AttentionProblem& problem);
 
-// Fills Q, K and V of the shard from the generator. Returns their digest (kernels/row_worker.h).
+// Fills Q, K and V of the shard, and dO of a backward pass, from the generator; its other input, the
+// output of the forward pass, comes from there. Returns their digest (kernels/row_worker.h).
 uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker);
 // Fills every slot but the inputs with NaN: what a run has not written cannot pass for its output.
 void poison(const BoundProgram& bound, const RowWorker& worker);
-// The digest of Q, K and V as they are in memory.
+// The digest of these as they are in memory.
 uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker);
-// The rows of Q (kind kQuery) or of K and V (kKeyValue) of the shard.
+// The rows of Q (kind kQuery), of K and V (kKeyValue) or of dO (kGradOut) of the shard.
 std::vector<FillRows> input_rows(const BoundProgram& bound, TensorKind kind);
 
 // Rows that a communication receives, without the other ranks: rows of Q, K or V that the generator

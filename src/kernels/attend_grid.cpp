@@ -27,6 +27,18 @@ AttendTask AttendGrid::at(const GridVector& place) const {
   return moved;
 }
 
+BackwardTask BackwardGrid::at(const GridVector& place) const {
+  const AttendTask task = attend.at(place);
+  return {.q = task.q,
+          .grad_out = static_cast<const std::byte*>(grad_out) + along(place, attend.q_step_bytes),
+          .statistics = task.out.lse,
+          .statistics_stride = task.out.lse_stride,
+          .grad_q = task.out.o,
+          .kv = task.kv,
+          .keys = keys,
+          .grad_keys = grad_keys};
+}
+
 namespace {
 
 bool alike(const QueryRun& a, const QueryRun& b) {

@@ -118,6 +118,37 @@ struct AttendGrid {
   AttendTask at(int64_t i) const { return at(place(i)); }
 };
 
+// The backward pass of an AttendTask: it adds to dQ, dK and dV, which are fp32. dO lies row for row
+// as Q does, and so does dQ; dK and dV lie as K and V do, at equal distances in elements.
+struct BackwardTask {
+  QueryRun q;
+  const void* grad_out = nullptr;     // dO of the first row, row_stride as of Q
+  const float* statistics = nullptr;  // of the first row: L, and delta right behind it
+  int64_t statistics_stride = 2;      // floats
+  float* grad_q = nullptr;            // of the first row, row_stride as of Q
+  KeyRuns kv;
+  const void* keys = nullptr;  // the element of K or V here has its gradient at grad_keys
+  float* grad_keys = nullptr;
+
+  // Where the gradient of an element of K or V is. Rows keep their distances in elements.
+  float* gradient_of(const void* k_or_v, int64_t element_bytes) const {
+    return grad_keys + bytes_between(keys, k_or_v) / element_bytes;
+  }
+};
+
+// The same for a grid. dQ rows of two tasks are disjoint; their key runs are the same rows or
+// disjoint ones: query heads that share a K/V head, and pieces of a causal shard, add to the same.
+struct BackwardGrid {
+  AttendGrid attend;               // Q and keys; `out`: dQ as its O, the statistics as its LSE
+  const void* grad_out = nullptr;  // of the first row of the first task, steps as of Q
+  const void* keys = nullptr;      // of all tasks, see BackwardTask
+  float* grad_keys = nullptr;
+
+  int64_t size() const { return attend.size(); }
+  BackwardTask at(const GridVector& place) const;
+  BackwardTask at(int64_t i) const { return at(attend.place(i)); }
+};
+
 // Distances from the tasks of a grid to those of the next one: bytes, floats, floats, bytes of each
 // key run.
 struct GridStep {

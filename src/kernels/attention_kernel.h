@@ -26,6 +26,15 @@ struct MergeTask {
   int64_t rows = 0;
 };
 
+// The statistics of rows for their backward pass: L, the LSE of the forward pass, and right behind
+// it delta = dO . O, the sum over a row.
+struct DeltaTask {
+  PartialRun out;                  // O and LSE
+  const void* grad_out = nullptr;  // dO
+  float* statistics = nullptr;
+  int64_t grad_out_stride = 0, statistics_stride = 2, rows = 0;  // elements, floats
+};
+
 // Copies rows of head_dim elements from a strided place to another.
 struct PackTask {
   const void* from = nullptr;
@@ -43,7 +52,8 @@ struct AttendOptions {
   int64_t head_dim = 64;
   DType dtype = DType::kFloat32;
   bool causal = false;
-  float output_scale = 1.0f;  // O is multiplied by it (a mixture by mean: 1 / branches)
+  // O, and in a backward pass dO, is multiplied by it (a mixture by mean: 1 / branches).
+  float output_scale = 1.0f;
   // Called about every millisecond by the thread that called attend().
   const std::function<void()>* progress_hook = nullptr;
 };
@@ -62,6 +72,23 @@ class AttentionKernel {
   // each other. The result of a task does not depend on `threads` nor on the other tasks.
   virtual void attend(std::span<const AttendGrid> grids, const AttendOptions& options, int threads,
                       std::span<std::byte> workspace) const = 0;
+  // The backward pass of all tasks of all grids, with P = exp(q . k / sqrt(d) - L) for each pair:
+  //   dV += P dO      dS = P (dO . V - delta)      dQ += dS K / sqrt(d)      dK += dS Q / sqrt(d)
+  // With L and delta of the merged rows it is one branch's part of the exact gradient of a mixture
+  // by LSE; with those of the branch itself, of a mixture by sum or mean. L = -inf counts as +inf.
+  // The result does not depend on `threads`. Allocates nothing.
+  virtual void attend_backward(std::span<const BackwardGrid>, const AttendOptions&, int,
+                               std::span<std::byte>) const {
+    check(false, "", why_backward_unsupported({}));
+  }
+  // The same as of attend().
+  virtual std::string why_backward_unsupported(const AttendOptions&) const {
+    return concat("the kernel ", name(), " has no backward pass");
+  }
+  virtual int64_t backward_workspace_bytes(const AttendOptions&, int) const { return 0; }
+  virtual void delta(std::span<const DeltaTask>, const AttendOptions&, int) const {
+    check(false, "", why_backward_unsupported({}));
+  }
   virtual void merge(std::span<const MergeTask> tasks, MergeRule rule, const AttendOptions& options,
                      int threads) const = 0;
   virtual void pack(std::span<const PackTask> tasks, Conversion conversion,

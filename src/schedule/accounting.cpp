@@ -120,6 +120,15 @@ double attended_pairs_by_runs(const ShardedProblem& s, const Attend& op) {
   return pairs * double(s.problem.batch);
 }
 
+namespace {
+
+// A backward pass has five products a pair where a forward pass has two.
+double pass_flops(Pass pass, double pairs, int64_t head_dim) {
+  return pair_flops(pairs, head_dim) * (pass == Pass::kBackward ? 2.5 : 1.0);
+}
+
+}  // namespace
+
 int64_t RankAccount::memory_bytes() const {
   int64_t sum = 0;
   for (const auto& [tag, bytes] : memory_by_tag) sum += bytes;
@@ -163,8 +172,9 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
           check(false, "a reduce_scatter is lowered before it is counted");
         },
         [&](const Attend& o) { a.pairs += attended_pairs(s, o); },
-        [&](const Merge&) { a.merges += 1; }, [](const Reset&) {});
-  a.flops = pair_flops(a.pairs, s.problem.head_dim);
+        [&](const AttendBackward& o) { a.pairs += attended_pairs(s, o.attend()); },
+        [&](const Merge&) { a.merges += 1; }, [](const Reset&) {}, [](const Delta&) {});
+  a.flops = pass_flops(program.pass(), a.pairs, s.problem.head_dim);
   return a;
 }
 
@@ -182,8 +192,11 @@ WorldAccount account(const Schedule& schedule, int max_ranks) {
   const int world = s.layout.world_size();
   const std::vector<Rank> ranks = accounted_ranks(world, max_ranks);
   WorldAccount w;
+  Pass pass = Pass::kForward;
   for (const Rank p : ranks) {
-    const RankAccount a = account(s, schedule.program(p), p);
+    const RankProgram program = schedule.program(p);
+    const RankAccount a = account(s, program, p);
+    pass = program.pass();
     w.flops += a.flops;
     w.pairs += a.pairs;
     w.max_rank_flops = std::max(w.max_rank_flops, a.flops);
@@ -198,7 +211,7 @@ WorldAccount account(const Schedule& schedule, int max_ranks) {
     w.pairs = 0;
     for (int b = 0; b < int(s.pattern.branches.size()); ++b)
       w.pairs += branch_pairs(s.problem, s.pattern, b) * double(s.problem.batch);
-    w.flops = pair_flops(w.pairs, s.problem.head_dim);
+    w.flops = pass_flops(pass, w.pairs, s.problem.head_dim);
   }
   w.paper_macs = paper_macs(s.problem, s.pattern);
   return w;

@@ -10,7 +10,7 @@ namespace longnet {
 
 struct RankAccount {
   double pairs = 0;  // (query, key, head) pairs, whole batch
-  double flops = 0;  // 4 head_dim per pair
+  double flops = 0;  // 4 head_dim per pair, 10 head_dim in a backward pass
   int64_t bytes_sent = 0, bytes_received = 0;
   int64_t messages_sent = 0;  // non-empty ones
   int64_t packed_bytes = 0;   // copied by Pack

@@ -7,7 +7,10 @@
 //
 //   Hkv = 4, s = 2:   gather heads 0 1 -> A   gather heads 2 3 -> B
 //                                             attend to A             attend to B
+//
+// Backward, the same with gradients of all rows, which are summed and scattered slice by slice.
 #include <array>
+#include <optional>
 
 #include "schedule/program_builder.h"
 #include "schedule/registry.h"
@@ -15,11 +18,15 @@
 namespace longnet {
 namespace {
 
-RankProgram all_gather_program(const ShardedProblem& sharded, Rank rank) {
+RankProgram all_gather_program(const ShardedProblem& sharded, Rank rank, Pass pass) {
   const int world = sharded.layout.world_size();
-  ProgramBuilder build(sharded, rank);
+  const bool backward = pass == Pass::kBackward;
+  ProgramBuilder build(sharded, rank, pass);
+  std::optional<GradientSum> sum;
+  if (backward) sum.emplace(build, build.own());
   if (world == 1) {
-    build.add(build.attend(build.kv(), build.output()));
+    const Attend attend = build.attend(build.kv(), build.output());
+    backward ? sum->add_own(attend) : build.add(attend);
     return build.take();
   }
   const AttentionProblem& p = sharded.problem;
@@ -32,11 +39,15 @@ RankProgram all_gather_program(const ShardedProblem& sharded, Rank rank) {
   };
 
   const RankGroup everyone{.first = 0, .stride = 1, .count = world};
-  std::array<int, 2> buffer{-1, -1};
-  std::array<OpId, 2> freed{-1, -1};  // the op after which a buffer may be filled again
-  for (int i = 0; i < std::min<int64_t>(2, slices); ++i)
-    buffer[size_t(i)] = build.add_slot(TensorKind::kKeyValue, SlotTag::kGathered,
-                                       build.every_row_of(everyone, heads_of(0)));
+  std::array<int, 2> buffer{-1, -1}, gradients{-1, -1};
+  std::array<OpId, 2> freed{-1, -1},
+      summed{-1, -1};  // ops after which a buffer may be filled again
+  for (size_t i = 0; i < size_t(std::min<int64_t>(2, slices)); ++i) {
+    const Slice largest = build.every_row_of(everyone, heads_of(0));
+    buffer[i] = build.add_slot(TensorKind::kKeyValue, SlotTag::kGathered, largest);
+    if (backward)
+      gradients[i] = build.add_slot(TensorKind::kGradKeyValue, SlotTag::kPartial, largest);
+  }
   const auto start_gather = [&](int64_t slice) {
     const size_t b = size_t(slice % 2);
     const SlotView all{buffer[b], build.every_row_of(everyone, heads_of(slice))};
@@ -49,10 +60,19 @@ RankProgram all_gather_program(const ShardedProblem& sharded, Rank rank) {
     if (slice + 1 < slices) next = start_gather(slice + 1);
     OpId& free = freed[size_t(slice % 2)];
     free = ready;  // a rank without queries still waits for its gather
-    if (sharded.layout.shard(rank).empty()) continue;
+    const bool empty = sharded.layout.shard(rank).empty();
     Attend attend = build.attend(keys, build.output());
     attend.heads = heads_of(slice);
-    free = build.add(attend, {ready});
+    if (!backward) {
+      if (!empty) free = build.add(attend, {ready});
+      continue;
+    }
+    OpId& summed_before = summed[size_t(slice % 2)];
+    const SlotView rows{gradients[size_t(slice % 2)], keys.rows};
+    OpId added = build.add(Reset{rows}, {summed_before});
+    if (!empty) added = free = sum->add(attend, rows, {ready, added});
+    summed_before = build.add(ReduceScatter{everyone, rows}, {added});
+    if (!empty) summed_before = sum->merge_own(rows.piece(rank), summed_before);
   }
   return build.take();
 }
@@ -65,7 +85,13 @@ int64_t all_gather_head_slice(const ShardedProblem& sharded) {
 }
 
 Schedule all_gather_attention(const ShardedProblem& sharded) {
-  return {"all_gather", sharded, [sharded](Rank r) { return all_gather_program(sharded, r); }};
+  return {"all_gather", sharded,
+          [sharded](Rank r) { return all_gather_program(sharded, r, Pass::kForward); }};
+}
+
+Schedule all_gather_backward(const ShardedProblem& sharded) {
+  return {"all_gather", sharded,
+          [sharded](Rank r) { return all_gather_program(sharded, r, Pass::kBackward); }};
 }
 
 }  // namespace longnet

@@ -37,9 +37,10 @@ struct Touch {
   Region region;  // rows touched in slots with fixed rows; elsewhere everything
 };
 
-std::vector<Touch> touches(const Op& op, const ShardedProblem& s) {
+std::vector<Touch> touches(const RankProgram& p, const Op& op, const ShardedProblem& s) {
   const Region all{s.all_tokens(), s.all_heads()};
-  const Region written = visit_op(
+  const int64_t group = s.problem.num_heads / s.problem.num_kv_heads;
+  Region written = visit_op(
       op.what,
       [&](const Pack& o) {
         return o.into.slot == kOutputSlot ? Region{all.tokens, heads_of(o.from, 0)} : all;
@@ -50,10 +51,20 @@ std::vector<Touch> touches(const Op& op, const ShardedProblem& s) {
       [](const Merge& o) {
         return Region{o.from.rows.within, o.from.rows.heads};
       },
+      [&](const AttendBackward& o) {
+        return o.into_q.rows.branch == kEveryRow ? Region{o.queries, o.heads} : all;
+      },
       [&](const auto&) { return all; });
   std::vector<Touch> out;
   for_each_view(op.what, [&](const SlotView& view, bool writes) {
     out.push_back({view, writes, writes ? written : all});
+    Region& region = out.back().region;
+    const bool exists = view.slot >= 0 && view.slot < int(p.slots.size());
+    if (!writes || !exists || !holds_keys(p.slots[size_t(view.slot)].kind)) return;
+    // Query heads of a group share their K/V head's rows; queries write to keys anywhere.
+    if (std::holds_alternative<AttendBackward>(op.what)) region.tokens = all.tokens;
+    const int64_t first = region.heads.first / group * group;
+    region.heads = {first, ceil_div(region.heads.end(), group) * group - first};
   });
   return out;
 }
@@ -75,18 +86,31 @@ void check_view(const Schedule& s, const RankProgram& p, Rank rank, OpId id, con
 void check_kinds(const RankProgram& p, Rank rank, OpId id, Faults& faults) {
   using enum TensorKind;
   const auto kind = [&](const SlotView& view) { return p.slots[size_t(view.slot)].kind; };
+  const auto sums = [&](const SlotView& view) {
+    return kind(view) == kPartial || holds_gradient(kind(view));
+  };
   const bool fit = visit_op(
       p.ops[size_t(id)].what,
       [&](const Pack& o) {
         return holds_o(kind(o.from)) ? holds_o(kind(o.into)) : kind(o.from) == kind(o.into);
       },
       [&](const AllToAll& o) { return kind(o.from) == kind(o.into); },
-      [&](const ReduceScatter& o) { return kind(o.what) == kPartial; },
+      [&](const ReduceScatter& o) { return sums(o.what); },
       [&](const Attend& o) {
         return kind(o.q) == kQuery && kind(o.kv) == kKeyValue && kind(o.into) == kPartial;
       },
-      [&](const Merge& o) { return kind(o.from) == kPartial && kind(o.into) == kPartial; },
-      [&](const Reset& o) { return kind(o.into) == kPartial; }, [](const auto&) { return true; });
+      [&](const Merge& o) { return sums(o.from) && kind(o.from) == kind(o.into); },
+      [&](const Reset& o) { return sums(o.into); },
+      [&](const Delta& o) {
+        return kind(o.output) == kPartial && kind(o.grad_out) == kGradOut &&
+               kind(o.into) == kStatistics;
+      },
+      [&](const AttendBackward& o) {
+        return kind(o.q) == kQuery && kind(o.kv) == kKeyValue && kind(o.grad_out) == kGradOut &&
+               kind(o.statistics) == kStatistics && kind(o.into_q) == kGradQuery &&
+               kind(o.into_kv) == kGradKeyValue;
+      },
+      [](const auto&) { return true; });
   if (!fit)
     faults.add(rank, id, "a slot holds another kind of tensor. ", to_text(p.ops[size_t(id)]));
 }
@@ -96,7 +120,7 @@ void check_structure(const Schedule& s, const RankProgram& p, Rank rank, Faults&
     for (OpId a : p.ops[i].after)
       if (a < 0 || a >= OpId(i))
         faults.add(rank, OpId(i), "depends on op ", a, ", which does not come before it");
-    for (const Touch& t : touches(p.ops[i], s.sharded))
+    for (const Touch& t : touches(p, p.ops[i], s.sharded))
       check_view(s, p, rank, OpId(i), t.view, faults);
     if (!faults.any()) check_kinds(p, rank, OpId(i), faults);
   }
@@ -131,7 +155,7 @@ void check_races(const Schedule& s, const RankProgram& p, Rank rank, Faults& fau
   const auto before = finished_before(p);
   std::map<int, std::vector<std::pair<OpId, Touch>>> by_slot;
   for (size_t j = 0; j < p.ops.size(); ++j)
-    for (const Touch& now : touches(p.ops[j], s.sharded)) {
+    for (const Touch& now : touches(p, p.ops[j], s.sharded)) {
       for (const auto& [i, earlier] : by_slot[now.view.slot]) {
         if (size_t(i) == j || !(now.writes || earlier.writes)) continue;
         if (before[j][size_t(i)] || !overlap(now, earlier)) continue;

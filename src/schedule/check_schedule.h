@@ -7,7 +7,9 @@
 //     them;
 //   - two ops that touch the same rows of a slot, one of them writing, are ordered by dependencies;
 //   - every row of the output is initialised once, and each (query, key, head) pair is attended
-//     exactly as often as the pattern says.
+//     exactly as often as the pattern says;
+//   - of a backward pass: dQ of every own query has each of its keys once, dK and dV of every own
+//     key, summed over all ranks, each query that sees it once.
 #pragma once
 #include <string>
 #include <vector>

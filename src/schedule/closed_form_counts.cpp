@@ -126,11 +126,12 @@ class Costs {
   }
 };
 
-// One algorithm each. q_, kv_ and o_ are bytes of a token and head, of all sequences of the batch: of
-// Q or a result, of K and V, of O in fp32 with its LSE.
+// One algorithm each. q_, kv_, o_ and grad_kv_ are bytes of a token and head, of all sequences of the
+// batch: of Q, dO or a result, of K and V, of O in fp32 with its LSE, of dK and dV in fp32.
 class ClosedForms {
  public:
-  ClosedForms(const ShardedProblem& s, const CollectiveChoice& choice, int ring_size, Rank rank)
+  ClosedForms(const ShardedProblem& s, const CollectiveChoice& choice, int ring_size, Rank rank,
+              Pass pass)
       : s_(s),
         choice_(choice),
         n_(s.problem.seq_len),
@@ -140,7 +141,9 @@ class ClosedForms {
         me_(rank),
         q_(s.problem.batch * s.problem.head_dim * (s.problem.dtype == DType::kFloat32 ? 4 : 2)),
         kv_(2 * q_),
-        o_(s.problem.batch * (s.problem.head_dim + 1) * 4) {
+        o_(s.problem.batch * (s.problem.head_dim + 1) * 4),
+        grad_kv_(pass == Pass::kBackward ? s.problem.batch * 2 * s.problem.head_dim * 4 : 0),
+        backward_(pass == Pass::kBackward) {
     const bool zigzag = s.layout.kind() == LayoutKind::kZigzag;
     const int sharers = world_ / ring_size;
     for (int p = 0; p < world_; ++p) {
@@ -152,13 +155,21 @@ class ClosedForms {
     largest_ = std::ranges::max(tokens_);
     mine_ = tokens_[size_t(rank)];
     costs_.hold(mine_ * (heads_ * (q_ + o_) + kv_heads_ * kv_));  // Q, output; K and V
+    // dO, L and delta, dQ; dK and dV.
+    if (backward_)
+      costs_.hold(mine_ *
+                  (heads_ * (q_ + s.problem.batch * 8 + grad_kv_ / 2) + kv_heads_ * grad_kv_));
   }
   const ClosedFormCounts& counts() const { return costs_.counts; }
 
   // Liu et al.: P - 1 shards pass through two buffers; a partial is merged into the output.
   void ring() {
     costs_.shards_around(times(tokens_, kv_heads_ * kv_), me_);
-    hold_ring(std::min(2, world_ - 1));
+    const int buffers = std::min(2, world_ - 1);
+    if (!backward_) return hold_ring(buffers);
+    // P - 1 hops of the sums, which end at home; two parts of the own and one sum that arrives.
+    costs_.around(times(tokens_, kv_heads_ * grad_kv_), me_, me_ - 1);
+    costs_.hold(largest_ * kv_heads_ * (buffers * kv_ + (world_ > 1 ? buffers + 1 : 0) * grad_kv_));
   }
   // Half of the heads each way, each with two buffers of its own.
   void bidirectional_ring() {
@@ -186,9 +197,12 @@ class ClosedForms {
     if (world_ == 1) return;
     const int64_t asked = s_.options.head_slice;
     const int64_t width = asked > 0 && asked < kv_heads_ ? asked : kv_heads_;
-    for (int64_t first = 0; first < kv_heads_; first += width)
-      costs_.all_gather(times(tokens_, std::min(width, kv_heads_ - first) * kv_), me_, 0, choice_);
-    costs_.hold(n_ * width * kv_ * (width < kv_heads_ ? 2 : 1));
+    for (int64_t first = 0; first < kv_heads_; first += width) {
+      const int64_t heads = std::min(width, kv_heads_ - first);
+      costs_.all_gather(times(tokens_, heads * kv_), me_, 0, choice_);
+      if (backward_) costs_.reduce_scatter(times(tokens_, heads * grad_kv_), me_, choice_);
+    }
+    costs_.hold(n_ * width * (kv_ + grad_kv_) * (width < kv_heads_ ? 2 : 1));
   }
   // All queries come, all partials go.
   void query_gather() {
@@ -232,7 +246,7 @@ class ClosedForms {
       for (const auto& [from, to] : attended_parts(s_.pattern.branches[size_t(b)], begin, end))
         if (b != direct)
           partial = std::max(partial, query_rows(s_.pattern.branches[size_t(b)], from, to) * o_);
-    costs_.hold(partial);
+    if (!backward_) costs_.hold(partial);
   }
 
  private:
@@ -295,10 +309,11 @@ class ClosedForms {
       int64_t rows = 0;
       for (const auto& [unused, at] : streams)
         rows += selected_before(b, at, end) - selected_before(b, at, begin);
-      pieces.push_back(rows * kv_);
+      pieces.push_back(rows);
     }
-    costs_.hold(std::accumulate(pieces.begin(), pieces.end(), int64_t{0}));
-    costs_.all_gather(pieces, me_ - first, first, choice_);
+    costs_.hold(std::accumulate(pieces.begin(), pieces.end(), int64_t{0}) * (kv_ + grad_kv_));
+    costs_.all_gather(times(pieces, kv_), me_ - first, first, choice_);
+    if (backward_) costs_.reduce_scatter(times(pieces, grad_kv_), me_ - first, choice_);
   }
   bool gathers_from_all(const DilatedBranch& b) const {
     if (b.summary_tokens > 0) return world_ > 1;
@@ -337,7 +352,8 @@ class ClosedForms {
   const CollectiveChoice& choice_;
   int64_t n_, heads_, kv_heads_;
   int world_, me_;
-  int64_t q_, kv_, o_;
+  int64_t q_, kv_, o_, grad_kv_;
+  bool backward_;
   Sizes tokens_;  // of each rank
   int64_t largest_ = 0, mine_ = 0;
   Costs costs_;
@@ -352,25 +368,27 @@ std::string to_text(const ClosedFormCounts& c) {
 
 std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
                                                    const ShardedProblem& s,
-                                                   const CollectiveChoice& choice, Rank rank) {
+                                                   const CollectiveChoice& choice, Rank rank,
+                                                   Pass pass) {
   const int world = s.layout.world_size();
   int degree = 1;  // Pu
   if (algorithm == "ulysses") degree = world;
   if (algorithm == "usp")
     degree = s.options.ulysses_degree > 0 ? s.options.ulysses_degree
                                           : int(std::gcd(int64_t{world}, s.problem.num_kv_heads));
-  ClosedForms forms(s, choice, world / degree, rank);
+  ClosedForms forms(s, choice, world / degree, rank, pass);
+  const bool forward = pass == Pass::kForward;
   if (algorithm == "local" || algorithm == "ring")
     forms.ring();
-  else if (algorithm == "bidirectional_ring")
+  else if (forward && algorithm == "bidirectional_ring")
     forms.bidirectional_ring();
-  else if (algorithm == "double_ring")
+  else if (forward && algorithm == "double_ring")
     forms.double_ring();
   else if (algorithm == "all_gather")
     forms.all_gather();
-  else if (algorithm == "query_gather")
+  else if (forward && algorithm == "query_gather")
     forms.query_gather();
-  else if (algorithm == "ulysses" || algorithm == "usp")
+  else if (forward && (algorithm == "ulysses" || algorithm == "usp"))
     forms.usp(degree);
   else if ((algorithm == "dilated" || algorithm == "sparse") && s.pattern.phase_parts == 1)
     forms.dilated();

@@ -23,10 +23,11 @@ struct ClosedFormCounts {
 // "6144 B sent in 3 messages, 6144 B received, 16384 B held"
 std::string to_text(const ClosedFormCounts& counts);
 
-// Returns the counts of one forward pass, or nothing where no closed form is known: dilation that restarts inside the
-// sequence (phase_parts > 1), and algorithms that have none yet.
+// Returns the counts of one pass, or nothing where no closed form is known: dilation that restarts
+// inside the sequence (phase_parts > 1), and algorithms that have none yet.
 std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
                                                    const ShardedProblem& sharded,
-                                                   const CollectiveChoice& choice, Rank rank);
+                                                   const CollectiveChoice& choice, Rank rank,
+                                                   Pass pass = Pass::kForward);
 
 }  // namespace longnet

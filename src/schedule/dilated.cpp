@@ -15,6 +15,10 @@
 // The first branch of rate 1 covers every row and writes the output in place; the others go through
 // a compact partial and are merged into the rows that they touch. A pattern without such a branch
 // begins with a reset.
+//
+// Backward, the same parts run again on the gathered rows. The gradients of a segment that crosses
+// borders are summed and scattered in its group (reduce_scatter): a rank gets back as many rows as
+// it has given.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -37,18 +41,15 @@ struct Part {
 
 class DilatedProgram {
  public:
-  DilatedProgram(const ShardedProblem& sharded, Rank rank)
+  DilatedProgram(const ShardedProblem& sharded, Rank rank, Pass pass)
       : sharded_(sharded),
         rank_(rank),
         shard_(sharded.layout.interval(rank)),
-        build_(sharded, rank) {}
+        build_(sharded, rank, pass) {}
 
   RankProgram make() {
     const int direct = branch_that_covers_all();
-    std::vector<Part> parts;
-    for (int b = 0; b < int(sharded_.pattern.branches.size()); ++b) add_parts(b, parts);
-    for (Part& part : parts)
-      if (part.group) start_gather(part);
+    std::vector<Part> parts = gathered_parts();
     if (shard_.empty()) return build_.take();
 
     if (direct < 0) output_ = {build_.add(Reset{build_.output()})};
@@ -65,7 +66,38 @@ class DilatedProgram {
     return build_.take();
   }
 
+  RankProgram make_backward() {
+    std::vector<Part> parts = gathered_parts();
+    GradientSum sum(build_, build_.own());
+    std::ranges::stable_sort(parts, {}, [](const Part& part) { return part.group.has_value(); });
+    std::vector<std::pair<SlotView, OpId>> reduced;
+    for (const Part& part : parts) {
+      const Attend attend = attend_of(part, {});
+      if (!part.group) {
+        sum.add_own(attend);
+        continue;
+      }
+      const SlotView rows =
+          build_.add_view(TensorKind::kGradKeyValue, SlotTag::kPartial, part.kv.rows);
+      OpId added = build_.add(Reset{rows});
+      if (!shard_.empty()) added = sum.add(attend, rows, {part.ready, added});
+      reduced.emplace_back(rows.piece(part.group->index_of(rank_)),
+                           build_.add(ReduceScatter{*part.group, rows}, {added}));
+    }
+    if (!shard_.empty())
+      for (const auto& [rows, ready] : reduced) sum.merge_own(rows, ready);
+    return build_.take();
+  }
+
  private:
+  std::vector<Part> gathered_parts() {
+    std::vector<Part> parts;
+    for (int b = 0; b < int(sharded_.pattern.branches.size()); ++b) add_parts(b, parts);
+    for (Part& part : parts)
+      if (part.group) start_gather(part);
+    return parts;
+  }
+
   int branch_that_covers_all() const {
     for (size_t b = 0; b < sharded_.pattern.branches.size(); ++b)
       if (sharded_.pattern.branches[b].dilation_rate == 1) return int(b);
@@ -120,10 +152,11 @@ class DilatedProgram {
     part.ready = build_.add(AllGather{*part.group, part.kv}, {pack});
   }
 
+  Attend attend_of(const Part& part, const SlotView& into) const {
+    return {part.branch, part.queries, sharded_.all_heads(), build_.q(), part.kv, into};
+  }
   OpId attend(const Part& part, const SlotView& into, OpId freed) {
-    return build_.add(
-        Attend{part.branch, part.queries, sharded_.all_heads(), build_.q(), part.kv, into},
-        {part.ready, freed});
+    return build_.add(attend_of(part, into), {part.ready, freed});
   }
 
   void attend_and_merge(const Part& part) {
@@ -150,7 +183,13 @@ class DilatedProgram {
 
 Schedule dilated_attention(const ShardedProblem& sharded) {
   return {"dilated", sharded,
-          [sharded](Rank rank) { return DilatedProgram(sharded, rank).make(); }};
+          [sharded](Rank rank) { return DilatedProgram(sharded, rank, Pass::kForward).make(); }};
+}
+
+Schedule dilated_backward(const ShardedProblem& sharded) {
+  return {"dilated", sharded, [sharded](Rank rank) {
+            return DilatedProgram(sharded, rank, Pass::kBackward).make_backward();
+          }};
 }
 
 }  // namespace longnet

@@ -112,6 +112,12 @@ class Lowering {
     for (const Op& op : in_.ops)
       if (const auto* g = std::get_if<AllGather>(&op.what))
         orders.push_back({g->into, ordered(g->group)});
+    const size_t gathers = orders.size();
+    for (const Op& op : in_.ops)  // gradients lie as their keys do
+      if (const auto* b = std::get_if<AttendBackward>(&op.what))
+        for (size_t i = 0; i < gathers; ++i)
+          if (orders[i].first.slot == b->kv.slot && orders[i].first.rows == b->kv.rows)
+            orders.push_back({b->into_kv, orders[i].second});
     const auto reorder = [&](SlotView& view) {
       for (const auto& [gathered, order] : orders) {
         if (view.slot != gathered.slot || view.rows != gathered.rows) continue;
@@ -134,7 +140,8 @@ class Lowering {
       switch (g->group.count == 1 ? AllGatherAlgorithm::kRing : gather_in(g->group, choice_)) {
         case AllGatherAlgorithm::kRing:
           return ring_gather(
-              g->group, [&](int member) { return piece_of(*g, member); }, after, after);
+              g->group, [&](int member) { return piece_of(g->into, g->group[member]); }, after,
+              after);
         case AllGatherAlgorithm::kRecursiveDoubling:
           return doubling_gather(*g, after);
         case AllGatherAlgorithm::kBruck:
@@ -194,8 +201,8 @@ class Lowering {
     return add(Merge{incoming, into}, std::move(after));
   }
 
-  static SlotView piece_of(const AllGather& op, int member) {
-    return op.into.piece(op.into.rows.owners.index_of(op.group[member]));
+  static SlotView piece_of(const SlotView& view, Rank owner) {
+    return view.piece(view.rows.owners.index_of(owner));
   }
   // Step s: the pieces of member me - s go to the next member, those of me - s - 1 come from the
   // one before. The own are there after `first`; messages may come after `after`.
@@ -266,7 +273,7 @@ class Lowering {
     int64_t largest = 0;
     for (int first = 0; first + count <= like.rows.num_pieces(); ++first)
       largest = std::max(largest, bytes(like.range(first, count)));
-    out_.slots.push_back({TensorKind::kPartial, SlotTag::kPartial, largest});
+    out_.slots.push_back({out_.slots[size_t(like.slot)].kind, SlotTag::kPartial, largest});
     return int(out_.slots.size()) - 1;
   }
   // The same pieces, laid out alone.
@@ -286,10 +293,10 @@ class Lowering {
     OpId merged = -1;
     for (int s = 0; s + 1 < n; ++s) {
       const int out = (me + 2 * n - s - 1) % n, in = (me + 2 * n - s - 2) % n;
-      send(op.group[(me + 1) % n], op.what.piece(out), have);
-      const SlotView incoming = alone(op.what, in, 1, scratch);
-      const OpId done =
-          recv_and_merge(op.group[(me + n - 1) % n], incoming, op.what.piece(in), merged, after);
+      send(op.group[(me + 1) % n], piece_of(op.what, op.group[out]), have);
+      const SlotView own = piece_of(op.what, op.group[in]);
+      const SlotView incoming = alone(op.what, own.first_piece(), 1, scratch);
+      const OpId done = recv_and_merge(op.group[(me + n - 1) % n], incoming, own, merged, after);
       if (done >= 0) merged = done;
       have = known({done}, after);
     }

@@ -74,6 +74,12 @@ Rank SequenceLayout::owner(int64_t token) const {
   return Rank(part_index(seq_len_, world_size_, token));
 }
 
+Pass RankProgram::pass() const {
+  const bool backward =
+      slots.size() > size_t(kGradOutSlot) && slots[kGradOutSlot].tag == SlotTag::kGradOut;
+  return backward ? Pass::kBackward : Pass::kForward;
+}
+
 bool RankProgram::output_is_partial() const {
   return std::ranges::none_of(ops, [&](const Op& op) {
     const auto* pack = std::get_if<Pack>(&op.what);
@@ -112,6 +118,10 @@ std::string group_text(const RankGroup& g) {
 std::string moved(const SlotView& from, const SlotView& into) {
   return view_text(from) + " -> " + view_text(into);
 }
+std::string attend_text(const Attend& o) {
+  return concat("branch ", o.branch, ", queries ", o.queries.begin, "..", o.queries.end, ", heads ",
+                o.heads.first, "..", o.heads.end(), ": ", view_text(o.q), " x ", view_text(o.kv));
+}
 std::string among(const RankGroup& group) { return " among ranks " + group_text(group); }
 
 }  // namespace
@@ -130,13 +140,16 @@ std::string to_text(const Op& op) {
       [](const AllGather& o) { return "all_gather " + view_text(o.into) + among(o.group); },
       [](const AllToAll& o) { return "all_to_all " + moved(o.from, o.into) + among(o.group); },
       [](const ReduceScatter& o) { return "reduce_scatter " + view_text(o.what) + among(o.group); },
-      [](const Attend& o) {
-        return concat("attend     branch ", o.branch, ", queries ", o.queries.begin, "..",
-                      o.queries.end, ", heads ", o.heads.first, "..", o.heads.first + o.heads.count,
-                      ": ", view_text(o.q), " x ", moved(o.kv, o.into));
-      },
+      [](const Attend& o) { return "attend     " + attend_text(o) + " -> " + view_text(o.into); },
       [](const Merge& o) { return "merge      " + moved(o.from, o.into); },
-      [](const Reset& o) { return "reset      " + view_text(o.into); });
+      [](const Reset& o) { return "reset      " + view_text(o.into); },
+      [](const Delta& o) {
+        return concat("delta      ", view_text(o.grad_out), " x ", moved(o.output, o.into));
+      },
+      [](const AttendBackward& o) {
+        return concat("attend_backward ", attend_text(o.attend()), " -> ", view_text(o.into_q),
+                      ", ", view_text(o.into_kv));
+      });
 }
 
 std::string to_text(const ShardedProblem& sharded, const RankProgram& program, Rank rank) {

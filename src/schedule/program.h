@@ -130,10 +130,27 @@ struct Slice {
 };
 
 // kPartial: O and LSE, fp32. kResult: O alone, rounded to the storage type, as it is sent when
-// nothing is merged into it any more.
-enum class TensorKind { kQuery, kKeyValue, kPartial, kResult };
+// nothing is merged into it any more. Of a backward pass: kGradOut, dO as it is stored; kStatistics,
+// L and delta of each query row, fp32; kGradQuery and kGradKeyValue, sums of dQ and of dK and dV,
+// fp32. They lie as Q, and as K and V, row for row.
+enum class TensorKind {
+  kQuery,
+  kKeyValue,
+  kPartial,
+  kResult,
+  kGradOut,
+  kStatistics,
+  kGradQuery,
+  kGradKeyValue
+};
 inline bool holds_o(TensorKind kind) {
   return kind == TensorKind::kPartial || kind == TensorKind::kResult;
+}
+inline bool holds_keys(TensorKind kind) {  // rows of K/V heads, of two tensors
+  return kind == TensorKind::kKeyValue || kind == TensorKind::kGradKeyValue;
+}
+inline bool holds_gradient(TensorKind kind) {  // sums
+  return kind == TensorKind::kGradQuery || kind == TensorKind::kGradKeyValue;
 }
 
 // Purpose of a slot; memory is measured and predicted by these tags.
@@ -145,11 +162,15 @@ enum class SlotTag {
   kPacked,
   kGathered,
   kPartial,
-  kExchange
+  kExchange,
+  kGradOut,
+  kStatistics,
+  kGradQuery,
+  kGradKeyValue
 };
 constexpr auto texts_of(SlotTag) {
   return texts("query", "key_value", "output", "kv_buffer", "packed", "gathered", "partial",
-               "exchange");
+               "exchange", "grad_out", "statistics", "grad_query", "grad_key_value");
 }
 
 struct Slot {
@@ -160,6 +181,10 @@ struct Slot {
 
 // Slots that every program has: its shard of Q, of K and V, and of the output.
 inline constexpr int kQuerySlot = 0, kKvSlot = 1, kOutputSlot = 2;
+// The program of a backward pass has its shard of dO, statistics, dQ, and dK and dV as well. Its
+// inputs are Q, K, V, dO and the output.
+inline constexpr int kGradOutSlot = 3, kStatisticsSlot = 4, kGradQuerySlot = 5, kGradKvSlot = 6;
+enum class Pass { kForward, kBackward };
 
 // Some pieces of a slice, in its order.
 struct PieceRange {
@@ -218,17 +243,31 @@ struct Attend {
   HeadRange heads;
   SlotView q, kv, into;
 };
-// Folds all rows of `from` into the same rows of `into`.
+// Folds all rows of `from` into the same rows of `into`: partials by LSE, gradients as a sum.
 struct Merge {
   SlotView from, into;
 };
-// Sets every row to the identity (0, -inf).
+// Sets every row to the identity: (0, -inf), or a gradient of 0.
 struct Reset {
   SlotView into;
 };
+// L and delta = dO . O of each row.
+struct Delta {
+  SlotView output, grad_out, into;
+};
+// The backward pass of the attend with these queries and keys: adds to the same rows of `into_q`,
+// and to those of `into_kv` that they see. What belongs to Q has the layout of `q`, what belongs to
+// K and V that of `kv`.
+struct AttendBackward {
+  int branch;
+  TokenInterval queries;
+  HeadRange heads;
+  SlotView q, kv, grad_out, statistics, into_q, into_kv;
+  Attend attend() const { return {branch, queries, heads, q, kv, into_q}; }
+};
 
-using Action =
-    std::variant<Pack, Send, Recv, AllGather, AllToAll, ReduceScatter, Attend, Merge, Reset>;
+using Action = std::variant<Pack, Send, Recv, AllGather, AllToAll, ReduceScatter, Attend, Merge,
+                            Reset, Delta, AttendBackward>;
 
 inline bool is_collective(const Action& a) {
   return std::holds_alternative<AllGather>(a) || std::holds_alternative<AllToAll>(a) ||
@@ -259,10 +298,14 @@ void for_each_view(MaybeConstAction& what, Fn fn) {
     if constexpr (requires { op.q; }) fn(op.q, false);
     if constexpr (requires { op.kv; }) fn(op.kv, false);
     if constexpr (requires { op.from.slot; }) fn(op.from, false);
+    if constexpr (requires { op.output; }) fn(op.output, false);
+    if constexpr (requires { op.grad_out; }) fn(op.grad_out, false);
+    if constexpr (requires { op.statistics; }) fn(op.statistics, false);
     if constexpr (requires { op.what; })
       fn(
           op.what, !requires { op.to; });
     if constexpr (requires { op.into; }) fn(op.into, true);
+    if constexpr (requires { op.into_q; }) fn(op.into_q, true), fn(op.into_kv, true);
   };
   std::visit(visit_views, what);
 }
@@ -275,6 +318,7 @@ struct Op {
 struct RankProgram {
   std::vector<Slot> slots;
   std::vector<Op> ops;
+  Pass pass() const;
   // True when the output gets its LSE and O in full fp32: it does not come as a result.
   bool output_is_partial() const;
   // Bytes of the slots by their tags, each slot rounded up to a multiple of `align`.

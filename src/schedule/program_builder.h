@@ -13,11 +13,17 @@ class ProgramBuilder {
  public:
   static constexpr size_t kMostOps = size_t{6} << 20;  // of one rank: over a GiB of them
 
-  // Starts with the three slots that every program has.
-  ProgramBuilder(const ShardedProblem& sharded, Rank rank) : sharded_(sharded), rank_(rank) {
+  // Starts with the slots that every program of the pass has.
+  ProgramBuilder(const ShardedProblem& sharded, Rank rank, Pass pass = Pass::kForward)
+      : sharded_(sharded), rank_(rank) {
     add_slot(TensorKind::kQuery, SlotTag::kQuery, own());
     add_slot(TensorKind::kKeyValue, SlotTag::kKeyValue, own());
     add_slot(TensorKind::kPartial, SlotTag::kOutput, own());
+    if (pass == Pass::kForward) return;
+    add_slot(TensorKind::kGradOut, SlotTag::kGradOut, own());
+    add_slot(TensorKind::kStatistics, SlotTag::kStatistics, own());
+    add_slot(TensorKind::kGradQuery, SlotTag::kGradQuery, own());
+    add_slot(TensorKind::kGradKeyValue, SlotTag::kGradKeyValue, own());
   }
 
   Slice own() const { return every_row_of(rank_); }
@@ -35,6 +41,7 @@ class ProgramBuilder {
   SlotView q() const { return {kQuerySlot, own()}; }
   SlotView kv() const { return {kKvSlot, own()}; }
   SlotView output() const { return {kOutputSlot, own()}; }
+  SlotView grad_kv() const { return {kGradKvSlot, own()}; }
 
   int add_slot(TensorKind kind, SlotTag tag, const Slice& largest) {
     return add_slot(kind, tag, view_bytes(sharded_, kind, {.rows = largest}));
@@ -67,14 +74,15 @@ class ProgramBuilder {
     return {0, sharded_.all_tokens(), sharded_.all_heads(), q(), keys, into};
   }
 
-  // Bytes of the largest K/V slice among slice_of(0 .. count - 1).
+  // Bytes of the largest K/V slice among slice_of(0 .. count - 1), or of its gradient.
   template <class SliceOf>
-  int64_t largest_kv_bytes(int count, const SliceOf& slice_of) const {
+  int64_t largest_kv_bytes(int count, const SliceOf& slice_of,
+                           TensorKind kind = TensorKind::kKeyValue) const {
     // Only in a zigzag layout can a slice be larger than the first.
     const int differing = sharded_.layout.kind() == LayoutKind::kZigzag ? count : 1;
     int64_t bytes = 0;
     for (int i = 0; i < differing; ++i)
-      bytes = std::max(bytes, view_bytes(sharded_, TensorKind::kKeyValue, {.rows = slice_of(i)}));
+      bytes = std::max(bytes, view_bytes(sharded_, kind, {.rows = slice_of(i)}));
     return bytes;
   }
 
@@ -101,6 +109,49 @@ class ProgramBuilder {
   const ShardedProblem& sharded_;
   Rank rank_;
   RankProgram program_;
+};
+
+// The backward passes of attends, which add to one dQ and to gradients of K and V, one after the
+// other: a sum in fp32 depends on its order.
+class GradientSum {
+ public:
+  // Starts with the statistics of the own rows, and with dQ, dK and dV of 0.
+  GradientSum(ProgramBuilder& build, const Slice& own) : build_(build), own_(own) {
+    if (build.is_empty(own)) return;
+    const OpId delta = build.add(Delta{build.output(), grad_out(), statistics()});
+    const OpId zero = build.add(Reset{grad_q()});
+    own_keys_ = build.add(Reset{build.grad_kv()});
+    ready_ = {delta, zero};
+  }
+
+  // Adds the gradients of `attend`, whose target they have no use for.
+  OpId add(const Attend& attend, const SlotView& into_kv, std::vector<OpId> after) {
+    after.insert(after.end(), ready_.begin(), ready_.end());
+    const OpId done =
+        build_.add(AttendBackward{attend.branch, attend.queries, attend.heads, attend.q, attend.kv,
+                                  grad_out(), statistics(), grad_q(), into_kv},
+                   std::move(after));
+    ready_ = {done};
+    return done;
+  }
+  // The same straight into the gradients of the own keys.
+  OpId add_own(const Attend& attend) {
+    return own_keys_ = add(attend, build_.grad_kv(), {own_keys_});
+  }
+  // Adds a sum of other ranks, complete after `ready`.
+  OpId merge_own(const SlotView& sum, OpId ready) {
+    return own_keys_ = build_.add(Merge{sum, build_.grad_kv()}, {ready, own_keys_});
+  }
+
+ private:
+  SlotView grad_out() const { return {kGradOutSlot, own_}; }
+  SlotView statistics() const { return {kStatisticsSlot, own_}; }
+  SlotView grad_q() const { return {kGradQuerySlot, own_}; }
+
+  ProgramBuilder& build_;
+  Slice own_;
+  std::vector<OpId> ready_;  // ops that the next attend must wait for
+  OpId own_keys_ = -1;       // the last op that wrote the gradients of the own keys
 };
 
 }  // namespace longnet

@@ -72,6 +72,8 @@ int dilated_period(const ShardedProblem& s) {
 
 // ---- options ----
 
+AlgorithmOptions options_as_given(const ShardedProblem& s) { return s.options; }
+
 // The options of `s`, one of them with the value that the algorithm uses.
 template <auto kOption, auto kUsed>
 AlgorithmOptions options_with(const ShardedProblem& s) {
@@ -134,12 +136,12 @@ const std::vector<AlgorithmInfo>& algorithms() {
   using enum CollectiveUse;
   static const std::vector<AlgorithmInfo> kAll{
       {"local", "exact, on one rank, no communication", kDense, kNone, local_attention,
-       why_not_one_rank, one_if_equal_shards},
+       why_not_one_rank, one_if_equal_shards, options_as_given, ring_backward},
       {"ring", "exact: K/V shards travel around a ring of ranks", kDense, kNone, ring_attention,
-       always_supported, one_if_equal_shards},
+       always_supported, one_if_equal_shards, options_as_given, ring_backward},
       {"all_gather", "exact: all K/V rows on every rank", kDense, kAllGather, all_gather_attention,
        always_supported, one_if_equal_shards,
-       options_with<&AlgorithmOptions::head_slice, all_gather_head_slice>},
+       options_with<&AlgorithmOptions::head_slice, all_gather_head_slice>, all_gather_backward},
       {"ulysses", "exact: an all-to-all gives each rank some heads of all tokens", kDense,
        kAllToAll, ulysses_attention, why_not_ulysses, ulysses_period},
       {"usp", "exact: Ulysses inside groups, a ring over the groups", kDense, kAllToAll,
@@ -153,11 +155,21 @@ const std::vector<AlgorithmInfo>& algorithms() {
       {"query_gather", "exact: queries travel, partial results are reduced", kDense, kAllGather,
        query_gather_attention, always_supported, one_if_equal_shards},
       {"dilated", "LongNet: sparse rows gathered inside each segment's ranks", kDilated, kAllGather,
-       dilated_attention, why_not_contiguous, dilated_period},
+       dilated_attention, why_not_contiguous, dilated_period, options_as_given, dilated_backward},
       {"sparse", "Sparse Transformer's fixed pattern: local blocks and summary tokens", kSparse,
-       kAllGather, dilated_attention, why_not_contiguous, no_period},
+       kAllGather, dilated_attention, why_not_contiguous, no_period, options_as_given,
+       dilated_backward},
   };
   return kAll;
+}
+
+std::string why_no_backward(const AlgorithmInfo& algorithm, const ShardedProblem& s) {
+  if (algorithm.make_backward == nullptr)
+    return concat(algorithm.name, " has no backward pass yet");
+  if (s.pattern.mix != MixRule::kLse && algorithm.pattern == PatternKind::kDilated)
+    return concat("a mixture by ", to_string(s.pattern.mix),
+                  " needs O and LSE of each branch for its backward pass, which no program keeps");
+  return algorithm.why_unsupported(s);
 }
 
 const AlgorithmInfo& find_algorithm(std::string_view name) {

@@ -29,16 +29,22 @@ struct AlgorithmInfo {
   AlgorithmOptions (*effective_options)(const ShardedProblem&) = [](const ShardedProblem& s) {
     return s.options;
   };
+  // The backward pass; null where there is none yet.
+  Schedule (*make_backward)(const ShardedProblem&) = nullptr;
 };
 
 const std::vector<AlgorithmInfo>& algorithms();
+// Empty when the algorithm has a backward pass of this, else the reason.
+std::string why_no_backward(const AlgorithmInfo& algorithm, const ShardedProblem& sharded);
 // Throws UsageError that lists the known names.
 const AlgorithmInfo& find_algorithm(std::string_view name);
 
 // The files of this folder define these and describe them.
 Schedule local_attention(const ShardedProblem& sharded);  // ring.cpp: the baseline of all others
 Schedule ring_attention(const ShardedProblem& sharded);
+Schedule ring_backward(const ShardedProblem& sharded);  // on one rank also of local
 Schedule all_gather_attention(const ShardedProblem& sharded);
+Schedule all_gather_backward(const ShardedProblem& sharded);
 int64_t all_gather_head_slice(const ShardedProblem& sharded);  // K/V heads at a time; 0: all
 Schedule ulysses_attention(const ShardedProblem& sharded);     // usp.cpp
 Schedule usp_attention(const ShardedProblem& sharded);
@@ -49,5 +55,6 @@ int double_ring_inner(const ShardedProblem& sharded);  // Pi
 Schedule query_gather_attention(const ShardedProblem& sharded);
 // Computes the Sparse Transformer's pattern too, whose summary rows go to every rank.
 Schedule dilated_attention(const ShardedProblem& sharded);
+Schedule dilated_backward(const ShardedProblem& sharded);
 
 }  // namespace longnet

@@ -7,6 +7,8 @@
 // efficiency of P / (2P - 1); zigzag and striped shards balance.
 //
 // On one rank, as `local`, it is {attend q x kv -> output}.
+//
+// Backward, K and V make the same trip, and the sums of their gradients follow (GradientRing).
 #include "core/check.h"
 #include "schedule/registry.h"
 #include "schedule/ring_steps.h"
@@ -28,6 +30,23 @@ RankProgram ring_program(const ShardedProblem& sharded, Rank rank) {
   return build.take();
 }
 
+RankProgram ring_backward_program(const ShardedProblem& sharded, Rank rank) {
+  const int world = sharded.layout.world_size();
+  ProgramBuilder build(sharded, rank, Pass::kBackward);
+  Ring ring{.members = {.count = world}, .position = rank, .shard_of = [&](int position) {
+              return build.every_row_of(position);
+            }};
+  ring.add_buffers(build, build.largest_kv_bytes(world, ring.shard_of));
+  GradientSum sum(build, build.own());
+  GradientRing gradients(build, ring, sum,
+                         build.largest_kv_bytes(world, ring.shard_of, TensorKind::kGradKeyValue));
+  ShardBuffer own{kKvSlot};
+  run_ring(build, ring, {build.kv(), -1, &own}, [&](const ShardVisit& visit) {
+    return gradients.add(visit, build.sees(visit.keys.rows.owners));
+  });
+  return build.take();
+}
+
 }  // namespace
 
 Schedule local_attention(const ShardedProblem& sharded) {
@@ -39,6 +58,10 @@ Schedule local_attention(const ShardedProblem& sharded) {
 
 Schedule ring_attention(const ShardedProblem& sharded) {
   return {"ring", sharded, [sharded](Rank rank) { return ring_program(sharded, rank); }};
+}
+
+Schedule ring_backward(const ShardedProblem& sharded) {
+  return {"ring", sharded, [sharded](Rank rank) { return ring_backward_program(sharded, rank); }};
 }
 
 }  // namespace longnet

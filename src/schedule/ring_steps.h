@@ -75,6 +75,63 @@ void run_ring(ProgramBuilder& build, Ring& ring, ShardVisit here, AttendFn atten
   }
 }
 
+// Sums of dK and dV that follow their shards around the ring. A rank adds its part to the own
+// shard's gradient in place; that of another shard it computes alone, adds what has come from the
+// rank behind, and sends it on, while it computes the next one. The sum of a shard begins at the
+// next rank and comes home after R - 1 hops, one fewer than a sum that begins at home.
+//
+//   R = 4, position 1:   step 0   step 1       step 2          step 3           end
+//     shard              1        0            3               2                1
+//     its sum            in place begins here  of 0, then 1    of 3, 0, then 1  of 2, 3, 0 comes
+class GradientRing {
+ public:
+  GradientRing(ProgramBuilder& build, const Ring& ring, GradientSum& sum, int64_t bytes)
+      : build_(build), ring_(ring), sum_(sum) {
+    const int others = ring.members.count - 1;
+    for (int i = 0; i < std::min(2, others); ++i) partials_[size_t(i)].slot = add_slot(bytes);
+    if (others > 0) arrival_ = add_slot(bytes);
+  }
+
+  // One step, after pass_on: adds the gradients of `attend` (nothing: no own query sees the shard)
+  // and returns the op that reads it, or -1. The last step adds the sum that comes home.
+  OpId add(const ShardVisit& visit, bool sees) {
+    const int step = step_++;
+    const Slice& rows = visit.keys.rows;
+    OpId read = -1;
+    if (step == 0) {
+      if (sees) sum_.add_own(build_.attend(visit.keys));
+    } else if (!build_.is_empty(rows)) {
+      ShardBuffer& partial = partials_[size_t((step - 1) % 2)];
+      const SlotView sum{partial.slot, rows};
+      OpId done = build_.add(Reset{sum}, std::move(partial.uses));
+      if (sees) done = read = sum_.add(build_.attend(visit.keys), sum, {visit.ready, done});
+      if (step > 1) done = merged_ = build_.add(Merge{{arrival_, rows}, sum}, {done, arrived_});
+      partial.uses = {
+          build_.add(Send{ring_.members[ring_.behind(ring_.members.count - 1)], sum}, {done})};
+    }
+    if (step > 0) receive(step);
+    return read;
+  }
+
+ private:
+  int add_slot(int64_t bytes) {
+    return build_.add_slot(TensorKind::kGradKeyValue, SlotTag::kPartial, bytes);
+  }
+  void receive(int step) {
+    const SlotView sum{arrival_, ring_.shard_of(ring_.behind(step + 1))};
+    if (build_.is_empty(sum.rows)) return;
+    arrived_ = build_.add(Recv{ring_.members[ring_.behind(1)], sum}, {merged_});
+    if (step + 1 == ring_.members.count) sum_.merge_own(sum, arrived_);
+  }
+
+  ProgramBuilder& build_;
+  const Ring& ring_;
+  GradientSum& sum_;
+  std::array<ShardBuffer, 2> partials_ = {};
+  int arrival_ = -1, step_ = 0;
+  OpId arrived_ = -1, merged_ = -1;  // merged: the arrival buffer is free again
+};
+
 // Folds attends into one partial: the first, of all its heads, is written in place; the others go
 // through a scratch slot and are merged.
 class Accumulator {

@@ -11,9 +11,16 @@ int64_t row_bytes(const AttentionProblem& problem, TensorKind kind) {
   switch (kind) {
     case TensorKind::kQuery:
     case TensorKind::kResult:
+    case TensorKind::kGradOut:
       return problem.head_dim * dtype_bytes(problem.dtype);
     case TensorKind::kKeyValue:
       return 2 * problem.head_dim * dtype_bytes(problem.dtype);
+    case TensorKind::kStatistics:
+      return 2 * int64_t{sizeof(float)};
+    case TensorKind::kGradQuery:
+      return problem.head_dim * int64_t{sizeof(float)};
+    case TensorKind::kGradKeyValue:
+      return 2 * problem.head_dim * int64_t{sizeof(float)};
     default:
       return (problem.head_dim + 1) * int64_t{sizeof(float)};
   }
@@ -81,7 +88,7 @@ RowCount::RowCount(const ShardedProblem& sharded, TensorKind kind, const Slice& 
   check(slice.head_parts == 1, "a branch's rows are not split by heads");
   rows_ = branch_rows(sharded, kind, slice.branch);
   const HeadRange& heads = slice.heads;
-  if (kind == TensorKind::kKeyValue)
+  if (holds_keys(kind))
     streams_ = kv_streams(problem_, sharded.pattern, slice.branch, heads.first, heads.count);
   else
     for (int64_t head = heads.first; head < heads.end(); ++head) {
@@ -93,7 +100,7 @@ RowCount::RowCount(const ShardedProblem& sharded, TensorKind kind, const Slice& 
 }
 
 int64_t RowCount::of_token(const HeadRange& heads) const {
-  if (kind_ != TensorKind::kKeyValue || heads.count == 0) return heads.count;
+  if (!holds_keys(kind_) || heads.count == 0) return heads.count;
   return problem_.kv_head_of(heads.end() - 1) - problem_.kv_head_of(heads.first) + 1;
 }
 
@@ -157,7 +164,7 @@ std::vector<int64_t> RowMap::heads_with_rows(const HeadRange& range) const {
   std::set<int64_t> seen;
   for (int64_t head = range.first; head < range.end(); ++head) {
     int64_t rows = head;
-    if (kind_ == TensorKind::kKeyValue)
+    if (holds_keys(kind_))
       rows = slice_.branch == kEveryRow
                  ? sharded_.problem.kv_head_of(head)
                  : count_.streams().of_head[size_t(head - slice_.heads.first)];
@@ -175,9 +182,8 @@ RowMap::Place RowMap::locate(const Piece& piece, int64_t batch, int64_t head,
   if (slice_.branch == kEveryRow) {
     const AttentionProblem& p = sharded_.problem;
     const int64_t width = count_.of_token(piece.heads);
-    const int64_t column = kind_ == TensorKind::kKeyValue
-                               ? p.kv_head_of(head) - p.kv_head_of(piece.heads.first)
-                               : head - piece.heads.first;
+    const int64_t column = holds_keys(kind_) ? p.kv_head_of(head) - p.kv_head_of(piece.heads.first)
+                                             : head - piece.heads.first;
     const int64_t stride = run.first >= piece.tokens.range[1].first && piece.tokens.count > 1
                                ? piece.tokens.range[1].stride
                                : piece.tokens.range[0].stride;

@@ -4,8 +4,8 @@
 // counted in rows:
 //   kEveryRow   [batch][token][head]              Q, output: query heads;           K/V: kv heads
 //   a branch    [batch][stream][selected token]   Q, partial: a stream a query head; K/V: KvStreams
-// K/V pieces hold all K rows, then all V rows; partial pieces all O rows (fp32), then one LSE a
-// row.
+// K/V pieces hold all K rows, then all V rows, and so do their gradients; partial pieces all O rows
+// (fp32), then one LSE a row; statistics L and delta side by side.
 //
 //   N = 8, P = 2, branch {8, 2}, H = Hkv = 2:   piece of      rank 0        rank 1
 //                                               K, tokens     0 2   1 3     4 6   5 7
@@ -95,7 +95,7 @@ class RowMap {
 // The rows of a branch that a slice of this kind holds: keys, or queries.
 inline BranchRows branch_rows(const ShardedProblem& sharded, TensorKind kind, int branch) {
   const BranchRows keys(sharded.pattern, branch, sharded.problem);
-  return kind == TensorKind::kKeyValue ? keys : keys.queries();
+  return holds_keys(kind) ? keys : keys.queries();
 }
 
 template <class Fn>
@@ -120,7 +120,7 @@ void RowMap::for_each_run(const Piece& piece, int branch, int64_t head, TokenInt
   }
 }
 
-// Bytes of a row: K and V together, or O and LSE together.
+// Bytes of a row: K and V together, O and LSE together, L and delta together.
 int64_t row_bytes(const AttentionProblem& problem, TensorKind kind);
 // Bytes of the pieces that an op touches, without a map of all others.
 int64_t view_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotView& view);

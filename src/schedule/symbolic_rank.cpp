@@ -53,12 +53,18 @@ bool same_tokens(std::vector<TokenRange> a, std::vector<TokenRange> b) {
 }  // namespace
 
 SymbolicRank::SymbolicRank(const ShardedProblem& sharded, const RankProgram& program, Rank rank)
-    : sharded_(sharded), rank_(rank), slots_(std::max(program.slots.size(), size_t{3})) {
+    : sharded_(sharded),
+      rank_(rank),
+      slots_(std::max(program.slots.size(), size_t{3})),
+      pass_(program.pass()) {
   for (const Slot& slot : program.slots) kinds_.push_back(slot.kind);
   const Slice own{kEveryRow, {.first = rank}, sharded.all_tokens(), sharded.all_heads()};
-  for (const int slot : {kQuerySlot, kKvSlot, kOutputSlot})
-    slots_[size_t(slot)] = {
-        own, {PieceState{.valid = slot != kOutputSlot, .sum = {}, .initialised = {}}}};
+  const bool backward = pass_ == Pass::kBackward;
+  for (int slot = kQuerySlot; slot <= (backward ? kGradKvSlot : kOutputSlot); ++slot) {
+    const bool valid =
+        slot <= kKvSlot || (backward && (slot == kOutputSlot || slot == kGradOutSlot));
+    slots_[size_t(slot)] = {own, {PieceState{.valid = valid, .sum = {}, .initialised = {}}}};
+  }
 }
 
 // The slot laid out for `view`; what another layout held is gone.
@@ -93,7 +99,10 @@ std::vector<PieceState> SymbolicRank::read(const SlotView& view, const Report& r
 
 void SymbolicRank::write(const SlotView& view, std::vector<PieceState> states,
                          const Report& report) {
-  if (view.slot == kQuerySlot || view.slot == kKvSlot) report("overwrites an input");
+  const bool backward_input = view.slot == kOutputSlot || view.slot == kGradOutSlot;
+  if (view.slot == kQuerySlot || view.slot == kKvSlot ||
+      (pass_ == Pass::kBackward && backward_input))
+    report("overwrites an input");
   SlotState& slot = laid_out_for(view);
   for (size_t i = 0; i < states.size(); ++i) {
     states[i].valid = true;
@@ -169,8 +178,47 @@ void SymbolicRank::apply(const Attend& op, const Report& report) {
   }
 }
 
+void SymbolicRank::apply(const Delta& op, const Report& report) {
+  read(op.output, report);
+  read(op.grad_out, report);
+  if (op.output.rows != op.into.rows || op.grad_out.rows != op.into.rows)
+    report("statistics, outputs and gradients do not belong together");
+  write(op.into, std::vector<PieceState>(size_t(op.into.num_pieces())), report);
+}
+
+void SymbolicRank::apply(const AttendBackward& op, const Report& report) {
+  for (const SlotView& view : {op.q, op.kv, op.grad_out, op.statistics}) read(view, report);
+  for (const SlotView& view : {op.grad_out, op.statistics, op.into_q})
+    if (view.rows != op.q.rows) report("rows of queries do not belong together");
+  if (op.into_kv.rows != op.kv.rows) report("keys and their gradients do not belong together");
+  for (const SlotView& view : {op.q, op.kv})
+    if (view.rows.branch != kEveryRow && view.rows.branch != op.branch)
+      report("mixes rows of different branches");
+  if (!op.q.rows.heads.contains(op.heads) || !op.kv.rows.heads.contains(op.heads))
+    return report("queries and keys do not belong together");
+  add_gradient(op.into_q, {op.queries, op.heads}, {op.branch, op.queries, op.heads, op.kv.rows},
+               report);
+  Slice queries = op.q.rows;
+  queries.within = intersect(queries.within, op.queries);
+  const Region keys{op.kv.rows.within, op.heads};
+  add_gradient(op.into_kv, keys, {op.branch, keys.tokens, op.heads, queries}, report);
+}
+
+void SymbolicRank::add_gradient(const SlotView& into, const Region& region,
+                                const Contribution& what, const Report& report) {
+  SlotState& slot = laid_out_for(into);
+  for (int i = 0; i < into.num_pieces(); ++i) {
+    PieceState& piece = slot.pieces.at(size_t(into.first_piece() + i));
+    const Rank owner = owner_of(into, i);
+    if (area(owner, piece.initialised, region) < area(owner, {region}, region))
+      report("adds to gradients that hold nothing yet");
+    piece.add({what});
+  }
+}
+
 void SymbolicRank::apply(const Merge& op, const Report& report) {
   const std::vector<PieceState> from = read(op.from, report);
+  const bool gradient = holds_gradient(kinds_.at(size_t(op.from.slot)));
   SlotState& into = laid_out_for(op.into);
   for (int i = 0; i < op.from.num_pieces(); ++i) {
     const PieceState& part = from[size_t(i)];
@@ -181,7 +229,7 @@ void SymbolicRank::apply(const Merge& op, const Report& report) {
         target = j;
     if (target < 0)
       return report(concat("merges rows of rank ", owner, ", which the target does not hold"));
-    if (part.valid && part.sum.empty())
+    if (!gradient && part.valid && part.sum.empty())
       report("a merge reads a partial that holds no result or was merged already");
     PieceState& piece = into.pieces.at(size_t(op.into.first_piece() + target));
     if (!piece.has_lse || !part.has_lse)
@@ -190,7 +238,9 @@ void SymbolicRank::apply(const Merge& op, const Report& report) {
       if (area(owner, piece.initialised, r) < area(owner, part.initialised, r))
         report("a merge adds to rows that hold nothing yet");
     piece.add(part.sum);
-    slots_[size_t(op.from.slot)].pieces.at(size_t(op.from.first_piece() + i)).sum.clear();
+    // A gradient may be 0, and stays where it is: a second merge of it shows in the sums.
+    if (!gradient)
+      slots_[size_t(op.from.slot)].pieces.at(size_t(op.from.first_piece() + i)).sum.clear();
   }
 }
 
@@ -202,18 +252,23 @@ void SymbolicRank::apply(const Reset& op, const Report&) {
 }
 
 void SymbolicRank::check_output(const Report& report) {
+  if (pass_ == Pass::kForward) return check_rows(kOutputSlot, report);
+  check_rows(kGradQuerySlot, report);
+  check_rows(kGradKvSlot, report);
+}
+
+void SymbolicRank::check_rows(int slot, const Report& report) {
   const int64_t rows = sharded_.layout.shard(rank_).tokens() * sharded_.problem.num_heads;
-  const int64_t initialised = area(rank_, slots_[kOutputSlot].pieces.at(0).initialised,
+  const int64_t initialised = area(rank_, slots_[size_t(slot)].pieces.at(0).initialised,
                                    {sharded_.all_tokens(), sharded_.all_heads()});
   if (rows != initialised)
     report(concat("the output initialises ", initialised, " of ", rows, " rows"));
-  for (int b = 0; b < int(sharded_.pattern.branches.size()); ++b) check_branch(b, report);
+  for (int b = 0; b < int(sharded_.pattern.branches.size()); ++b) check_branch(slot, b, report);
 }
 
-void SymbolicRank::check_branch(int b, const Report& report) {
-  const SlotView own{kQuerySlot, slots_[kQuerySlot].rows};
-  const RowMap queries(sharded_, TensorKind::kQuery, own.rows);
-  const auto& sum = slots_[kOutputSlot].pieces.at(0).sum;
+void SymbolicRank::check_branch(int slot, int b, const Report& report) {
+  const RowMap own(sharded_, kinds_[size_t(slot)], slots_[kQuerySlot].rows);
+  const auto& sum = slots_[size_t(slot)].pieces.at(0).sum;
   const bool heads_alike =
       std::ranges::count(sum, sharded_.all_heads(), &Contribution::heads) == std::ssize(sum);
   const BranchRows rows(sharded_.pattern, b, sharded_.problem);
@@ -221,40 +276,48 @@ void SymbolicRank::check_branch(int b, const Report& report) {
   int faults = 0;
   for (int64_t head = 0; head < sharded_.problem.num_heads && faults < 5; ++head) {
     if (heads_alike && !offsets_done.insert(rows.offset_of(head)).second) continue;
-    queries.for_each_run(
-        queries.pieces()[0], b, head, sharded_.all_tokens(),
+    own.for_each_run(
+        own.pieces()[0], b, head, sharded_.all_tokens(),
         [&](const TokenRange& run, int64_t segment) {
-          if (faults >= 5 || right_keys(b, head, segment, run)) return;
+          if (faults >= 5 || right_pairs(slot, b, head, segment, run)) return;
           ++faults;
           report(concat("branch ", b, ", head ", head, ", segment ", segment,
-                        ": the keys attended to are not the pattern's, each once"));
+                        slot == kGradKvSlot
+                            ? ": the queries whose gradients arrived are not the pattern's"
+                            : ": the keys attended to are not the pattern's",
+                        ", each once"));
         });
   }
 }
 
-// True when the output's contributions for these queries are the pattern's keys, each once. Keys
-// after the last visible one may be there or not: no query of the run sees them.
-bool SymbolicRank::right_keys(int b, int64_t head, int64_t segment, const TokenRange& run) const {
+// True when the contributions to these rows are the pattern's keys, each once; to gradients of K and
+// V, its queries. Rows that the mask hides from all of the run may be there or not.
+bool SymbolicRank::right_pairs(int slot, int b, int64_t head, int64_t segment,
+                               const TokenRange& run) const {
+  const bool own_keys = slot == kGradKvSlot;
+  const TensorKind others_kind = own_keys ? TensorKind::kQuery : TensorKind::kKeyValue;
   const BranchRows rows(sharded_.pattern, b, sharded_.problem);
-  const TokenInterval visible{0,
-                              sharded_.problem.causal ? run.last() + 1 : sharded_.problem.seq_len};
-  std::vector<TokenRange> expected, keys;
+  const BranchRows others = branch_rows(sharded_, others_kind, b);
+  TokenInterval visible = sharded_.all_tokens();
+  if (sharded_.problem.causal)
+    (own_keys ? visible.begin : visible.end) = own_keys ? run.first : run.last() + 1;
+  std::vector<TokenRange> expected, found;
   for (const TokenInterval& scope : rows.key_scope(segment)) {
     const TokenInterval seen = intersect(scope, visible);
-    rows.for_each_run(rows.offset_of(head), seen,
-                      [&](int64_t, const TokenRange& r) { expected.push_back(r); });
-    for (const Contribution& c : slots_[kOutputSlot].pieces.at(0).sum) {
+    others.for_each_run(others.offset_of(head), seen,
+                        [&](int64_t, const TokenRange& r) { expected.push_back(r); });
+    for (const Contribution& c : slots_[size_t(slot)].pieces.at(0).sum) {
       if (c.branch != b || !c.heads.contains(head)) continue;
-      const bool first = c.queries.contains(run.first), last = c.queries.contains(run.last());
-      if (first != last) return false;  // an attend takes only some queries of a run
+      const bool first = c.rows.contains(run.first), last = c.rows.contains(run.last());
+      if (first != last) return false;  // an attend takes only some rows of a run
       if (!first) continue;
-      const RowMap map(sharded_, TensorKind::kKeyValue, c.kv);
+      const RowMap map(sharded_, others_kind, c.others);
       for (const auto& piece : map.pieces())
         map.for_each_run(piece, b, head, scope,
-                         [&](const TokenRange& k, int64_t) { keys.push_back(clip(k, seen)); });
+                         [&](const TokenRange& r, int64_t) { found.push_back(clip(r, seen)); });
     }
   }
-  return same_tokens(std::move(keys), std::move(expected));
+  return same_tokens(std::move(found), std::move(expected));
 }
 
 }  // namespace longnet

@@ -9,12 +9,13 @@
 
 namespace longnet {
 
-// "The rows of `branch` in `queries`, for `heads`, have attended to the keys of `kv`."
+// "The rows of `branch` in `rows`, for `heads`, have attended to the keys of `others`"; of gradients
+// of K and V: "... have been attended to by the queries of `others`."
 struct Contribution {
   int branch;
-  TokenInterval queries;
+  TokenInterval rows;
   HeadRange heads;
-  Slice kv;
+  Slice others;
 };
 
 // Rows of a partial that hold a value.
@@ -23,7 +24,7 @@ struct Region {
   HeadRange heads;
 };
 
-// Content of a piece; the lists are for partials only.
+// Content of a piece; the lists are for partials and gradients only.
 struct PieceState {
   bool valid = false;
   bool has_lse = true;  // partials: false when made from a result
@@ -45,12 +46,14 @@ class SymbolicRank {
   void apply(const Attend& op, const Report& report);
   void apply(const Merge& op, const Report& report);
   void apply(const Reset& op, const Report& report);
+  void apply(const Delta& op, const Report& report);
+  void apply(const AttendBackward& op, const Report& report);
 
   // The content that a message carries (reports pieces that are not there), and its arrival.
   std::vector<PieceState> read(const SlotView& view, const Report& report);
   void write(const SlotView& view, std::vector<PieceState> states, const Report& report);
 
-  // Reports when the output does not hold exactly the pattern's pairs.
+  // Reports when the output, or the gradients, do not hold exactly the pattern's pairs.
   void check_output(const Report& report);
 
  private:
@@ -60,13 +63,18 @@ class SymbolicRank {
   };
   SlotState& laid_out_for(const SlotView& view);
   int64_t area(Rank owner, const std::vector<Region>& regions, const Region& within) const;
-  void check_branch(int branch, const Report& report);
-  bool right_keys(int branch, int64_t head, int64_t segment, const TokenRange& queries) const;
+  void add_gradient(const SlotView& into, const Region& region, const Contribution& what,
+                    const Report& report);
+  void check_rows(int slot, const Report& report);
+  void check_branch(int slot, int branch, const Report& report);
+  bool right_pairs(int slot, int branch, int64_t head, int64_t segment,
+                   const TokenRange& run) const;
 
   const ShardedProblem& sharded_;
   Rank rank_;
   std::vector<SlotState> slots_;
   std::vector<TensorKind> kinds_;  // kinds of the slots
+  Pass pass_;
 };
 
 }  // namespace longnet

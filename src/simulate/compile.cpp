@@ -83,7 +83,9 @@ class Compiler {
           const bool slice = sharded_.layout.kind() == LayoutKind::kStriped;
           put(OpKind::kMerge, -1, cost_.merge_s(bytes_of(o.from), slice));
         },
-        [&](const Reset& o) { put(OpKind::kReset, -1, cost_.reset_s(bytes_of(o.into))); });
+        [&](const Reset& o) { put(OpKind::kReset, -1, cost_.reset_s(bytes_of(o.into))); },
+        [](const Delta&) { check(false, "no model of a backward pass"); },
+        [](const AttendBackward&) { check(false, "no model of a backward pass"); });
   }
 
   // Ranks of a node pass on the same pieces of a branch, one after the other: counts them once.

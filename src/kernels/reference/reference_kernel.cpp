@@ -1,6 +1,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "core/random.h"
 #include "kernels/attention_kernel.h"
@@ -39,6 +40,51 @@ void attend_row(const AttendTask& task, int64_t i, const AttendOptions& options)
   task.out.lse[i * task.out.lse_stride] = float(row.lse);
 }
 
+double dot(const std::vector<float>& a, const std::vector<float>& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+void add_scaled(std::vector<double>& sum, double factor, const std::vector<float>& x) {
+  for (size_t c = 0; c < sum.size(); ++c) sum[c] += factor * x[c];
+}
+
+void add_row(const std::vector<double>& sum, float* into) {
+  for (size_t c = 0; c < sum.size(); ++c) into[c] = float(into[c] + sum[c]);
+}
+
+void attend_backward(const BackwardTask& task, const AttendOptions& options) {
+  const double scale = 1 / std::sqrt(double(options.head_dim));
+  const std::vector<double> zeros(size_t(options.head_dim), 0.0);
+  std::vector<std::vector<float>> q, grad_out;
+  for (int64_t i = 0; i < task.q.rows; ++i) {
+    q.push_back(load_row(task.q.q, task.q.row_stride, i, options));
+    grad_out.push_back(load_row(task.grad_out, task.q.row_stride, i, options));
+  }
+  std::vector<std::vector<double>> grad_q(q.size(), zeros);
+  for (const KvRun run : task.kv)
+    for (int64_t j = 0; j < run.rows; ++j) {
+      const auto k = load_row(run.k, run.row_stride, j, options),
+                 v = load_row(run.v, run.row_stride, j, options);
+      std::vector<double> grad_k = zeros, grad_v = zeros;
+      for (size_t i = 0; i < q.size(); ++i) {
+        const float* const statistics = task.statistics + int64_t(i) * task.statistics_stride;
+        const int64_t token = task.q.first_token + int64_t(i) * task.q.token_step;
+        const bool hidden = options.causal && run.first_token + j * run.token_step > token;
+        if (hidden || statistics[0] == -std::numeric_limits<float>::infinity()) continue;
+        const double p = std::exp(dot(q[i], k) * scale - statistics[0]);
+        const double ds = p * (options.output_scale * dot(grad_out[i], v) - statistics[1]);
+        add_scaled(grad_v, p * options.output_scale, grad_out[i]);
+        add_scaled(grad_k, ds * scale, q[i]);
+        add_scaled(grad_q[i], ds * scale, k);
+      }
+      const int64_t bytes = dtype_bytes(options.dtype);
+      add_row(grad_k, task.gradient_of(run.k, bytes) + j * run.row_stride);
+      add_row(grad_v, task.gradient_of(run.v, bytes) + j * run.row_stride);
+    }
+  for (size_t i = 0; i < q.size(); ++i)
+    add_row(grad_q[i], task.grad_q + int64_t(i) * task.q.row_stride);
+}
+
 void merge_row(const MergeTask& task, int64_t i, MergeRule rule, int64_t head_dim) {
   const double from = task.from.lse[i * task.from.lse_stride];
   float& into = task.into.lse[i * task.into.lse_stride];
@@ -71,6 +117,27 @@ class ReferenceKernel final : public AttentionKernel {
     for (const AttendGrid& grid : grids)
       for (int64_t t = 0; t < grid.size(); ++t)
         for (int64_t i = 0; i < grid.task.q.rows; ++i) attend_row(grid.at(t), i, options);
+  }
+
+  std::string why_backward_unsupported(const AttendOptions& options) const override {
+    return why_unsupported(options);
+  }
+
+  void attend_backward(std::span<const BackwardGrid> grids, const AttendOptions& options, int,
+                       std::span<std::byte>) const override {
+    for (const BackwardGrid& grid : grids)
+      for (int64_t t = 0; t < grid.size(); ++t) longnet::attend_backward(grid.at(t), options);
+  }
+
+  void delta(std::span<const DeltaTask> tasks, const AttendOptions& options, int) const override {
+    for (const DeltaTask& task : tasks)
+      for (int64_t i = 0; i < task.rows; ++i) {
+        const auto grad_out = load_row(task.grad_out, task.grad_out_stride, i, options);
+        float* const statistics = task.statistics + i * task.statistics_stride;
+        statistics[0] = task.out.lse[i * task.out.lse_stride];
+        statistics[1] = float(std::inner_product(grad_out.begin(), grad_out.end(),
+                                                 task.out.o + i * task.out.o_stride, 0.0));
+      }
   }
 
   void merge(std::span<const MergeTask> tasks, MergeRule rule, const AttendOptions& options,

@@ -41,4 +41,21 @@ std::vector<AttendGrid> branch_grids(const PackedAttention& p, int64_t w, int64_
   return joined(joined(grids, 1, lists), 2, lists);
 }
 
+std::vector<BackwardGrid> backward_grids(const PackedAttention& p, const void* grad_out,
+                                         float* grad_keys, int64_t w, int64_t r, KvLists& lists) {
+  std::vector<BackwardGrid> out;
+  for (AttendGrid grid : branch_grids(p, w, r, lists)) {
+    PartialRun& rows = grid.task.out;
+    rows.lse += rows.lse - p.lse;  // two numbers a row
+    rows.lse_stride *= 2;
+    for (int64_t& step : grid.lse_step) step *= 2;
+    out.push_back(
+        {.attend = grid,
+         .grad_out = static_cast<const std::byte*>(grad_out) + bytes_between(p.q, grid.task.q.q),
+         .keys = p.k,
+         .grad_keys = grad_keys});
+  }
+  return out;
+}
+
 }  // namespace longnet

@@ -1,0 +1,264 @@
+// Backward programs on ranks as threads: odd shapes, layouts, 1..9 ranks, against the definition in
+// double; what each run counted against its account and closed form; laws that hold for any input.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "core/random.h"
+#include "core/testing/test_support.h"
+#include "execute/definition.h"
+#include "execute/testing/executor_case.h"
+#include "schedule/closed_form_counts.h"
+
+namespace longnet {
+namespace {
+
+// Tensors of the whole problem: O, dQ [batch][seq_len][num_heads][head_dim]; dK, dV with K/V heads.
+struct BackwardRun {
+  std::vector<float> o, q, k, v;
+  bool operator==(const BackwardRun&) const = default;
+};
+
+Schedule backward_of(const Case& c) {
+  return lower_collectives(find_algorithm(c.algorithm).make_backward(sharded(c)),
+                           parse_collective(c.collective));
+}
+
+// Copies rows of a shard, [batch][its token][head][head_dim] from `first` on, to their places.
+void copy_rows(const Executor& executor, const float* first, int64_t heads,
+               std::vector<float>& into) {
+  const AttentionProblem& p = executor.sharded().problem;
+  const int64_t row = heads * p.head_dim;
+  for (int64_t batch = 0; batch < p.batch; ++batch)
+    for (const TokenRange& range : executor.shard())
+      for (int64_t i = 0; i < range.count; ++i, first += row)
+        std::copy_n(first, row, into.begin() + (batch * p.seq_len + range[i]) * row);
+}
+
+void expect_predicted(const Case& c, const ProgramExecutor& executor, Communicator& comm,
+                      const MemoryLedger& ledger, int64_t workspace) {
+  const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
+  const ClosedFormCounts counted{comm.counters().bytes_sent, comm.counters().messages_sent,
+                                 comm.counters().bytes_received, ledger.peak_bytes() - workspace};
+  const ClosedFormCounts accounted{expected.bytes_sent, expected.messages_sent,
+                                   expected.bytes_received, expected.memory_bytes()};
+  check(counted == accounted, "counted ", to_text(counted), ", predicted ", to_text(accounted));
+  const auto form =
+      closed_form_counts(c.algorithm, executor.sharded(), parse_collective(c.collective),
+                         comm.rank(), Pass::kBackward);
+  check(!form || *form == counted, "counted ", to_text(counted), ", closed form ", to_text(*form));
+}
+
+BackwardRun run_backward(const Case& c, int threads = 1) {
+  const Schedule forward = schedule_of(c), backward = backward_of(c);
+  require_correct(backward);
+  const auto kernel = make_kernel(c.kernel);
+  const AttentionProblem& p = c.problem;
+  const size_t tokens = size_t(p.batch * p.seq_len * p.head_dim);
+  BackwardRun out;
+  out.o.resize(tokens * size_t(p.num_heads));
+  out.q = out.o;
+  out.k.resize(tokens * size_t(p.num_kv_heads));
+  out.v = out.k;
+  run_on_threads(c.ranks, [&](Communicator& comm) {
+    MemoryLedger forward_ledger, ledger;
+    ProgramExecutor before(forward, *kernel, threads, comm, forward_ledger);
+    before.fill_inputs();
+    before.run();
+    ProgramExecutor executor(backward, *kernel, threads, comm, ledger);
+    executor.fill_inputs();
+    std::ranges::copy(before.bound().memory(kOutputSlot),
+                      executor.bound().memory(kOutputSlot).begin());
+    executor.run();  // twice: sums of the first run must not matter
+    comm.reset_counters();
+    executor.run();
+    expect_predicted(c, executor, comm, ledger,
+                     kernel->backward_workspace_bytes(executor.bound().options(), threads));
+    const auto slot = [&](int i) {
+      return reinterpret_cast<const float*>(executor.bound().memory(i).data());
+    };
+    const int64_t keys = p.batch * executor.shard().tokens() * p.num_kv_heads * p.head_dim;
+    copy_rows(executor, slot(kOutputSlot), p.num_heads, out.o);
+    copy_rows(executor, slot(kGradQuerySlot), p.num_heads, out.q);
+    copy_rows(executor, slot(kGradKvSlot), p.num_kv_heads, out.k);
+    copy_rows(executor, slot(kGradKvSlot) + keys, p.num_kv_heads, out.v);
+  });
+  return out;
+}
+
+// An absolute floor, for gradients that are 0: one token's dQ and dK.
+void expect_near(const std::vector<float>& a, const std::vector<double>& b,
+                 const std::string& what) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  EXPECT_LE(std::sqrt(difference), 2e-6 * std::sqrt(norm) + 1e-6) << what;
+}
+
+// Sum of a * b by element, and of their absolute values.
+struct Products {
+  double sum = 0, absolute = 0;
+  Products(const std::vector<float>& a, const std::vector<float>& b) {
+    for (size_t i = 0; i < a.size(); ++i) {
+      sum += double(a[i]) * b[i];
+      absolute += std::fabs(double(a[i]) * b[i]);
+    }
+  }
+};
+
+std::vector<float> made(const AttentionProblem& p, Tensor tensor, int64_t heads) {
+  std::vector<float> out;
+  std::vector<float> row(static_cast<size_t>(p.head_dim));
+  for (int64_t i = 0; i < p.batch * p.seq_len * heads; ++i) {
+    generate_row({p.seed, tensor, i / heads, i % heads}, p.head_dim, row.data());
+    if (p.dtype == DType::kBFloat16)
+      for (float& x : row) x = bf16_value(bf16_bits(x));
+    out.insert(out.end(), row.begin(), row.end());
+  }
+  return out;
+}
+
+// Scaling Q up or K down changes no score; adding to all of K's rows changes no weight; V enters
+// linearly.
+void expect_conserved(const Case& c, const BackwardRun& run) {
+  const AttentionProblem& p = c.problem;
+  const auto equal = [&](const Products& a, const Products& b, const char* law) {
+    EXPECT_NEAR(a.sum, b.sum, 1e-6 * (a.absolute + b.absolute) + 1e-6) << law << " " << describe(c);
+  };
+  equal(Products(made(p, Tensor::kQuery, p.num_heads), run.q),
+        Products(made(p, Tensor::kKey, p.num_kv_heads), run.k), "<Q,dQ> = <K,dK>");
+  equal(Products(made(p, Tensor::kValue, p.num_kv_heads), run.v),
+        Products(made(p, Tensor::kGradOut, p.num_heads), run.o), "<V,dV> = <O,dO>");
+  const size_t row = size_t(p.num_kv_heads * p.head_dim), item = size_t(p.seq_len) * row;
+  for (size_t first = 0; first < run.k.size(); first += item)
+    for (size_t column = 0; column < row; ++column) {
+      double sum = 0, absolute = 0;
+      for (size_t i = first + column; i < first + item; i += row) {
+        sum += run.k[i];
+        absolute += std::fabs(double(run.k[i]));
+      }
+      EXPECT_NEAR(sum, 0, 2e-6 * absolute + 1e-6) << "sum of dK " << describe(c);
+    }
+}
+
+// False when the algorithm has no backward pass of this, or the kernel none at all.
+bool expect_backward_right(const Case& c, std::map<std::string, ReferenceGradients>& known) {
+  const ShardedProblem s = sharded(c);
+  if (!why_no_backward(find_algorithm(c.algorithm), s).empty()) return false;
+  const std::string name =
+      concat(describe({.algorithm = "", .problem = c.problem}),
+             to_string(find_algorithm(c.algorithm).pattern), s.pattern.phase_parts);
+  auto [reference, is_new] = known.try_emplace(name);
+  if (is_new) reference->second = reference_gradients(c.problem, s.pattern);
+  const BackwardRun run = run_backward(c);
+  expect_near(run.q, reference->second.q, "dQ " + describe(c));
+  expect_near(run.k, reference->second.k, "dK " + describe(c));
+  expect_near(run.v, reference->second.v, "dV " + describe(c));
+  expect_conserved(c, run);
+  return true;
+}
+
+std::vector<std::pair<AttentionProblem, DilatedPattern>> small_shapes() {
+  using P = AttentionProblem;
+  return {
+      {P{.seq_len = 48, .num_heads = 4, .num_kv_heads = 2, .head_dim = 16},
+       {.branches = {{12, 1}, {24, 2}, {48, 4}}}},
+      // an odd number of tokens, segments over a non-integer number of ranks, rates that divide
+      // nothing
+      {P{.seq_len = 53, .num_heads = 6, .num_kv_heads = 2, .head_dim = 24},
+       {.branches = {{9, 1}, {22, 6}, {53, 5}}}},
+      // no branch covers every row
+      {P{.seq_len = 37, .num_heads = 3, .num_kv_heads = 3, .head_dim = 8},
+       {.branches = {{8, 5}, {37, 7}}}},
+      // P > N, one token, a batch
+      {P{.seq_len = 5, .num_heads = 5, .num_kv_heads = 1, .head_dim = 40},
+       {.branches = {{2, 1}, {900, 2}}}},
+      {P{.seq_len = 1, .num_heads = 2, .num_kv_heads = 2, .head_dim = 8}, {.branches = {{1, 1}}}},
+      {P{.seq_len = 30, .num_heads = 4, .num_kv_heads = 2, .head_dim = 16, .batch = 2},
+       {.branches = {{12, 2}, {30, 1}, {30, 3}}, .offset = OffsetRule::kBlock}},
+  };
+}
+
+std::vector<std::string> backward_kernels() {
+  std::vector<std::string> names;
+  for (const std::string& name : kernel_names())
+    if (make_kernel(name)->why_backward_unsupported({}).empty()) names.push_back(name);
+  return names;
+}
+
+TEST(Backward, EveryShapeOnOneToNineRanks) {
+  CasesRun ran;
+  std::map<std::string, ReferenceGradients> known;
+  for (const std::string& kernel : backward_kernels())
+    for (auto [problem, pattern] : small_shapes())
+      for (const AlgorithmInfo& algorithm : algorithms())
+        for (const int ranks : some_of<int>({1, 2, 3, 4, 5, 6, 7, 8, 9}))
+          for (const bool causal : {false, true})
+            for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+              problem.causal = causal;
+              problem.dtype = dtype;
+              const bool right = expect_backward_right({.algorithm = std::string(algorithm.name),
+                                                        .problem = problem,
+                                                        .pattern = pattern,
+                                                        .ranks = ranks,
+                                                        .kernel = kernel},
+                                                       known);
+              if (algorithm.make_backward) ran.add(concat(algorithm.name, " ", kernel), right);
+            }
+  ran.expect_some_of_each();
+}
+
+TEST(Backward, EveryLayoutCollectiveAndOption) {
+  CasesRun ran;
+  std::map<std::string, ReferenceGradients> known;
+  for (auto [problem, pattern] : small_shapes())
+    for (const AlgorithmInfo& algorithm : algorithms())
+      for (const int ranks : some_of<int>({2, 3, 4, 6, 8}))
+        for (const std::string& collective : collective_names())
+          for (const LayoutKind layout :
+               {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped}) {
+            const bool gathers = algorithm.collectives == CollectiveUse::kAllGather;
+            if (!gathers && collective != "native") continue;
+            Case c{.algorithm = std::string(algorithm.name),
+                   .problem = problem,
+                   .pattern = pattern,
+                   .ranks = ranks,
+                   .scope = ranks % 4 == 0 ? GatherScope::kWholeWorld : GatherScope::kSegmentGroup,
+                   .kernel = "reference",
+                   .layout = layout,
+                   .collective = collective,
+                   .options = {.head_slice = ranks % 3}};
+            c.problem.causal = ranks % 2 == 0;
+            if (ranks == 3) c.pattern.phase_parts = ranks;
+            const bool right = expect_backward_right(c, known);
+            if (algorithm.make_backward && algorithm.pattern == PatternKind::kDense &&
+                algorithm.name != "local")
+              ran.add(concat(algorithm.name, " ", collective, " ", to_string(layout)), right);
+          }
+  ran.expect_some_of_each();
+}
+
+TEST(Backward, SameBitsForAnyNumberOfThreadsAndInReruns) {
+  for (const std::string& kernel : backward_kernels())
+    for (const AlgorithmInfo& algorithm : algorithms()) {
+      if (algorithm.make_backward == nullptr) continue;
+      const Case c{.algorithm = std::string(algorithm.name),
+                   .problem = {.seq_len = 120,
+                               .num_heads = 4,
+                               .num_kv_heads = 2,
+                               .head_dim = 16,
+                               .causal = true},
+                   .pattern = {.branches = {{30, 1}, {120, 4}}},
+                   .ranks = algorithm.name == "local" ? 1 : 3,
+                   .kernel = kernel};
+      const BackwardRun once = run_backward(c);
+      for (const int threads : {1, 2, 4}) EXPECT_EQ(run_backward(c, threads), once) << describe(c);
+    }
+}
+
+}  // namespace
+}  // namespace longnet

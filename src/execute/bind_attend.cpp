@@ -1,0 +1,243 @@
+// Part of BoundProgram: which rows of which slot each task reads and writes, as grids of tasks at equal
+// distances.
+//
+// N = 16, P = 4, branch {8, 2}, rank 1 (tokens 4 to 7), head 0: its queries 4 and 6 become one
+// task; the task's keys 0 2 4 6 lie in a gathered slot as two runs, 0 2 (of rank 0) and 4 6 (of
+// rank 1). Two heads and segments of 2 tokens would make a grid of 2 segments x 2 heads.
+#include <algorithm>
+
+#include "core/check.h"
+#include "execute/bound_program.h"
+
+namespace longnet {
+namespace {
+
+// Whole segments that differ by their place alone: `tokens` are those of the first one.
+struct Stretch {
+  TokenInterval tokens;
+  int64_t segments = 1;
+};
+
+bool holds(const RowMap& map, TokenInterval tokens) {
+  for (const auto& piece : map.pieces())
+    for (const TokenRange& range : piece.tokens)
+      if (range.stride == 1 && range.first <= tokens.begin && range.last() + 1 >= tokens.end)
+        return true;
+  return false;
+}
+
+// `within`, cut where tasks stop to repeat from segment to segment: queries in `range`, keys of the
+// same segments in one piece.
+std::vector<Stretch> stretches(const ShardedProblem& s, const BranchRows& rows, const RowMap& keys,
+                               const TokenRange& range, TokenInterval within) {
+  const TokenInterval part = intersect({range.first, range.last() + 1}, within);
+  const int64_t w = rows.segment_length();
+  const int64_t begin = ceil_div(part.begin, w) * w, segments = (part.end - begin) / w;
+  const TokenInterval whole{begin, begin + segments * w};
+  if (part.empty() || range.stride != 1 || rows.is_summary() || s.pattern.phase_parts > 1 ||
+      segments < 2 || !holds(keys, whole))
+    return {{part}};
+  std::vector<Stretch> out;
+  if (part.begin < whole.begin) out.push_back({{part.begin, whole.begin}});
+  out.push_back({{whole.begin, whole.begin + w}, segments});
+  if (whole.end < part.end) out.push_back({{whole.end, part.end}});
+  return out;
+}
+
+// Query rows of one head that lie at equal distances in both slots.
+struct LocatedRun {
+  TokenRange tokens;
+  int64_t segment, segments;
+  RowMap::Place q, out;
+  size_t piece;
+};
+
+// Phase parts cut a segment's rows; those that continue each other become one run again.
+bool continues(const LocatedRun& a, const LocatedRun& b) {
+  return a.segments == 1 && b.segments == 1 && a.piece == b.piece && a.segment == b.segment &&
+         a.tokens.stride == b.tokens.stride && a.tokens[a.tokens.count] == b.tokens.first &&
+         a.q.step == b.q.step && a.q.row + a.tokens.count * a.q.step == b.q.row;
+}
+
+}  // namespace
+
+// The key runs of one (sequence, head), segment by segment, in lists that `bound` keeps.
+struct BoundProgram::KeyLists {
+  const BoundProgram& program;
+  const Attend& op;
+  const RowMap& map;
+  const BranchRows& rows;
+  int64_t batch, head;
+  BoundOp& bound;
+  int64_t last_segment = -1;
+  KeyRuns last_runs = {};
+  std::vector<KvRun>* twice = nullptr;
+  std::vector<size_t> begin = {};  // in `twice`, of the segments 0 .. n-1, 0 .. n-2, and the end
+
+  // Returns the key runs of `segment`, which stands for `segments` segments of the same shape.
+  KeyRuns of_segment(int64_t segment, int64_t segments) {
+    if (rows.is_summary()) return all_but(segment);
+    if (segment != last_segment) {
+      last_segment = segment;
+      auto& list = bound.kv_runs.emplace_back();
+      append(list, rows.segment(segment), segments);
+      last_runs = list;
+    }
+    return last_runs;
+  }
+
+  void append(std::vector<KvRun>& list, TokenInterval within, int64_t segments) const {
+    const AttentionProblem& p = program.sharded_.problem;
+    const int64_t row = p.head_dim * dtype_bytes(p.dtype);
+    const std::byte* const base = program.memory_[size_t(op.kv.slot)].data();
+    for (const auto& piece : map.pieces())
+      map.for_each_run(piece, op.branch, head, within, [&](const TokenRange& k, int64_t) {
+        const auto place = map.locate(piece, batch, head, k);
+        const std::byte* const at = base + piece.byte_offset + place.row * row;
+        list.push_back({.k = at,
+                        .v = at + piece.rows * row,
+                        .row_stride = place.step * p.head_dim,
+                        .rows = k.count,
+                        .first_token = k.first,
+                        .token_step = k.stride});
+        if (segments == 1) return;
+        TokenRange next = k;
+        next.first += rows.segment_length();
+        list.back().step_bytes[0] = (map.locate(piece, batch, head, next).row - place.row) * row;
+      });
+  }
+
+  // A summary branch has one list for all segments, put down twice, so that "all but one segment"
+  // is a contiguous part of it.
+  KeyRuns all_but(int64_t segment) {
+    const int64_t segments = rows.num_segments();
+    if (begin.empty()) {
+      twice = &bound.kv_runs.emplace_back();
+      for (const int round : {0, 1})
+        for (int64_t s = 0; s < segments - round; ++s) {
+          begin.push_back(twice->size());
+          append(*twice, rows.segment(s), 1);
+        }
+      begin.push_back(twice->size());
+    }
+    const size_t from = size_t((segment + 1) % segments), to = from + size_t(segments) - 1;
+    return {twice->data() + begin[from], begin[to] - begin[from]};
+  }
+};
+
+// The grids of one sequence: a head's first, then heads at equal distances together.
+std::vector<AttendGrid> BoundProgram::attends_of_batch(const Attend& op, int64_t batch,
+                                                       BoundOp& bound) const {
+  const AttentionProblem& p = sharded_.problem;
+  const RowMap queries(sharded_, TensorKind::kQuery, op.q.rows);
+  const RowMap keys(sharded_, TensorKind::kKeyValue, op.kv.rows);
+  const RowMap out(sharded_, program_.slots[size_t(op.into.slot)].kind, op.into.rows);
+  const BranchRows rows(sharded_.pattern, op.branch, p);
+  const int64_t row = p.head_dim * dtype_bytes(p.dtype);
+  const std::byte* const q_base = memory_[size_t(op.q.slot)].data();
+
+  // Pieces of queries and results belong together by owner; gathers may have ordered the queries.
+  const auto out_of = [&](size_t q_piece, int64_t head) -> const RowMap::Piece& {
+    return piece_of(out, op.into, queries.pieces()[q_piece].owner, head);
+  };
+  const auto grid_of = [&](const LocatedRun& run, int64_t head, const KeyRuns& kv) {
+    const auto &q_piece = queries.pieces()[run.piece], &out_piece = out_of(run.piece, head);
+    AttendGrid grid{.task = {.q = {.q = q_base + q_piece.byte_offset + run.q.row * row,
+                                   .row_stride = run.q.step * p.head_dim,
+                                   .rows = run.tokens.count,
+                                   .first_token = run.tokens.first,
+                                   .token_step = run.tokens.stride},
+                             .kv = kv,
+                             .out = partial_at(op.into, out_piece, run.out)}};
+    if (run.segments == 1) return grid;
+    TokenRange next = run.tokens;
+    next.first += rows.segment_length();
+    grid.count[0] = run.segments;
+    grid.q_step_bytes[0] = (queries.locate(q_piece, batch, head, next).row - run.q.row) * row;
+    grid.lse_step[0] = out.locate(out_piece, batch, head, next).row - run.out.row;
+    grid.o_step[0] = grid.lse_step[0] * p.head_dim;
+    return grid;
+  };
+
+  std::vector<std::vector<AttendGrid>> of_heads;
+  size_t most = 0;
+  for (int64_t head = op.heads.first; head < op.heads.end(); ++head) {
+    std::vector<LocatedRun> runs;
+    for (size_t i = 0; i < queries.pieces().size(); ++i) {
+      const RowMap::Piece& piece = queries.pieces()[i];
+      for (const TokenRange& range : piece.tokens)
+        for (const auto& [within, segments] : stretches(sharded_, rows, keys, range, op.queries)) {
+          const auto add = [&, repeats = segments](const TokenRange& tokens, int64_t segment) {
+            const auto q = queries.locate(piece, batch, head, tokens);
+            const auto o = out.locate(out_of(i, head), batch, head, tokens);
+            const LocatedRun run{tokens, segment, repeats, q, o, i};
+            if (!runs.empty() && continues(runs.back(), run))
+              runs.back().tokens.count += tokens.count;
+            else
+              runs.push_back(run);
+          };
+          queries.for_each_run(piece, op.branch, head, within, add);
+        }
+    }
+    KeyLists lists{*this, op, keys, rows, batch, head, bound};
+    auto& grids = of_heads.emplace_back();
+    for (const LocatedRun& run : runs)
+      grids.push_back(grid_of(run, head, lists.of_segment(run.segment, run.segments)));
+    most = std::max(most, grids.size());
+  }
+  std::vector<AttendGrid> side_by_side;  // the first grid of every head, then the second, ...
+  for (size_t i = 0; i < most; ++i)
+    for (const auto& grids : of_heads)
+      if (i < grids.size()) side_by_side.push_back(grids[i]);
+  return joined(joined(side_by_side, 1, bound.kv_runs), 2, bound.kv_runs);
+}
+
+void BoundProgram::bind_attend(const Attend& op, BoundOp& bound) const {
+  const int64_t batches = sharded_.problem.batch;
+  bound.attends = attends_of_batch(op, 0, bound);
+  if (batches == 1) return;
+  const auto second = attends_of_batch(op, 1, bound);
+  for (size_t i = 0; i < second.size(); ++i) {
+    AttendGrid& grid = bound.attends.at(i);
+    grid = repeated(grid, 3, batches, step_between(grid, second[i]).value(), bound.kv_runs);
+  }
+}
+
+// The grids of the forward pass with dQ in the place of O. All else that belongs to a row of Q, or of
+// K and V, is the row of the same number in its slot.
+void BoundProgram::bind_backward(const AttendBackward& op, BoundOp& bound) const {
+  bind_attend(op.attend(), bound);
+  const auto slot = [&](const SlotView& view) { return memory_[size_t(view.slot)].data(); };
+  const auto floats = [&](const SlotView& view) { return reinterpret_cast<float*>(slot(view)); };
+  for (AttendGrid& grid : bound.attends) {
+    PartialRun& rows = grid.task.out;
+    rows.lse = floats(op.statistics) + (rows.o - floats(op.into_q)) / options_.head_dim * 2;
+    rows.lse_stride *= 2;
+    for (int64_t& step : grid.lse_step) step *= 2;
+    bound.backwards.push_back(
+        {.attend = grid,
+         .grad_out = slot(op.grad_out) + bytes_between(slot(op.q), grid.task.q.q),
+         .keys = slot(op.kv),
+         .grad_keys = floats(op.into_kv)});
+  }
+  bound.attends.clear();
+}
+
+void BoundProgram::bind_delta(const Delta& op, BoundOp& bound) const {
+  const RowMap partials(sharded_, TensorKind::kPartial, op.output.rows),
+      grad_out(sharded_, TensorKind::kGradOut, op.grad_out.rows),
+      statistics(sharded_, TensorKind::kStatistics, op.into.rows);
+  for (int i = 0; i < op.into.num_pieces(); ++i) {
+    const size_t at = size_t(op.into.first_piece() + i);
+    const RowMap::Piece& piece = partials.pieces()[at];
+    bound.deltas.push_back(
+        {.out = partial_at(op.output, piece, {0, 1}),
+         .grad_out = memory_[size_t(op.grad_out.slot)].data() + grad_out.pieces()[at].byte_offset,
+         .statistics = reinterpret_cast<float*>(memory_[size_t(op.into.slot)].data() +
+                                                statistics.pieces()[at].byte_offset),
+         .grad_out_stride = options_.head_dim,
+         .rows = piece.rows});
+  }
+}
+
+}  // namespace longnet

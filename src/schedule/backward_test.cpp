@@ -1,0 +1,239 @@
+// The backward programs: shapes x 1..9 ranks x layouts x collectives through check_schedule, and the
+// faults that it must find in them.
+#include <gtest/gtest.h>
+
+#include "core/check.h"
+#include "core/testing/test_support.h"
+#include "schedule/accounting.h"
+#include "schedule/check_schedule.h"
+#include "schedule/closed_form_counts.h"
+#include "schedule/lower_collectives.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+constexpr LayoutKind kEveryLayout[] = {LayoutKind::kContiguous, LayoutKind::kZigzag,
+                                       LayoutKind::kStriped};
+
+std::vector<std::pair<AttentionProblem, DilatedPattern>> backward_shapes() {
+  using P = AttentionProblem;
+  return {
+      {P{.seq_len = 64, .num_heads = 4, .num_kv_heads = 4},
+       {.branches = {{16, 1}, {32, 2}, {64, 4}}}},
+      {P{.seq_len = 97, .num_heads = 6, .num_kv_heads = 2},
+       {.branches = {{16, 1}, {40, 6}, {97, 5}}}},
+      {P{.seq_len = 40, .num_heads = 1, .num_kv_heads = 1}, {.branches = {{8, 16}, {40, 64}}}},
+      {P{.seq_len = 33, .num_heads = 5, .num_kv_heads = 1}, {.branches = {{100, 1}}}},
+      {P{.seq_len = 5, .num_heads = 2, .num_kv_heads = 2}, {.branches = {{2, 1}, {5, 2}}}},
+      {P{.seq_len = 60, .num_heads = 4, .num_kv_heads = 2, .batch = 2},
+       {.branches = {{12, 2}, {60, 1}, {60, 3}}, .offset = OffsetRule::kBlock}},
+  };
+}
+
+// False when the algorithm cannot run this.
+bool expect_backward(const AlgorithmInfo& algorithm, ShardedProblem s,
+                     const std::string& collective = "native") {
+  if (algorithm.pattern == PatternKind::kDense) s.pattern = dense_pattern(s.problem.seq_len);
+  if (algorithm.pattern == PatternKind::kSparse) s.pattern = sparse_pattern(11, 3);
+  if (!why_no_backward(algorithm, s).empty()) return false;
+  const CollectiveChoice choice = parse_collective(collective);
+  const Schedule schedule = lower_collectives(algorithm.make_backward(s), choice);
+  const auto where = [&] {
+    return concat(algorithm.name, " N=", s.problem.seq_len, " P=", s.layout.world_size(),
+                  " causal=", s.problem.causal, " ", to_string(s.layout.kind()), " ", collective,
+                  ": ");
+  };
+  const auto faults = check_schedule(schedule);
+  EXPECT_TRUE(faults.empty()) << where() << (faults.empty() ? "" : faults.front());
+  const WorldAccount forward = account(lower_collectives(algorithm.make(s), choice));
+  const WorldAccount backward = account(schedule);
+  EXPECT_EQ(backward.pairs, forward.pairs) << where();
+  EXPECT_EQ(backward.flops, 2.5 * forward.flops) << where();
+  for (Rank r = 0; r < s.layout.world_size(); ++r) {
+    const auto form = closed_form_counts(algorithm.name, s, choice, r, Pass::kBackward);
+    EXPECT_EQ(form.has_value(), s.pattern.phase_parts == 1) << where();
+    if (!form) continue;
+    const RankAccount a = account(s, schedule.program(r), r);
+    const ClosedFormCounts counted{a.bytes_sent, a.messages_sent, a.bytes_received,
+                                   a.memory_bytes()};
+    EXPECT_EQ(to_text(*form), to_text(counted)) << where() << "rank " << r;
+  }
+  return true;
+}
+
+TEST(BackwardPrograms, AreCorrectForEveryShape) {
+  CasesRun ran;
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (auto [problem, pattern] : backward_shapes())
+      for (int ranks = 1; ranks <= 9; ++ranks)
+        for (const bool causal : {false, true})
+          for (const LayoutKind layout : kEveryLayout) {
+            problem.causal = causal;
+            const bool right =
+                expect_backward(algorithm, {problem, pattern, {problem.seq_len, ranks, layout}});
+            if (algorithm.make_backward) ran.add(std::string(algorithm.name), right);
+          }
+  ran.expect_some_of_each();
+}
+
+TEST(BackwardPrograms, OfEveryCollectiveAndOption) {
+  CasesRun ran;
+  for (const char* name : {"dilated", "sparse", "all_gather"})
+    for (auto [problem, pattern] : backward_shapes())
+      for (const int ranks : {2, 3, 4, 6, 8})
+        for (const std::string& collective : collective_names())
+          for (const GatherScope scope : {GatherScope::kSegmentGroup, GatherScope::kWholeWorld}) {
+            pattern.phase_parts = ranks % 2 == 0 ? ranks : 1;
+            ShardedProblem s{problem, pattern, {problem.seq_len, ranks}, scope};
+            s.options.head_slice = ranks % 3;
+            ran.add(concat(name, " ", collective),
+                    expect_backward(find_algorithm(name), s, collective));
+          }
+  ran.expect_some_of_each();
+}
+
+TEST(BackwardPrograms, AnAlgorithmWithoutOneSaysWhy) {
+  const ShardedProblem s{{.seq_len = 64}, {.branches = {{16, 1}}, .mix = MixRule::kMean}, {64, 2}};
+  EXPECT_NE(why_no_backward(find_algorithm("query_gather"), s), "");
+  EXPECT_NE(why_no_backward(find_algorithm("dilated"), s).find("mixture by mean"),
+            std::string::npos);
+}
+
+// P = 8, c = 512 tokens a rank, H = 16, G = 4, d = 64, fp32: a token has 4096 bytes of Q, dO or dQ,
+// 2048 of K and V, 2048 of dK and dV, 4160 of O and LSE, 128 of statistics.
+TEST(BackwardPrograms, CountsWorkedOutByHand) {
+  constexpr int64_t c = 512, kv = 2048, grad = 2048, own = c * (3 * 4096 + kv + grad + 4160 + 128);
+  ShardedProblem s{
+      {.seq_len = 8 * c, .num_heads = 16, .num_kv_heads = 4}, dense_pattern(8 * c), {8 * c, 8}};
+  const auto form = [&](const char* algorithm) {
+    return *closed_form_counts(algorithm, s, {}, 1, Pass::kBackward);
+  };
+  // Half of the bytes are gradients, in as many hops as the keys take.
+  const int64_t sent = 7 * c * (kv + grad);
+  EXPECT_EQ(form("ring"), (ClosedFormCounts{sent, 14, sent, own + c * (2 * kv + 3 * grad)}));
+  EXPECT_EQ(form("all_gather"),
+            (ClosedFormCounts{sent, 14, sent, own + c * (8 * kv + 8 * grad + grad)}));
+  // Rows 0, 8, 16, ... of 4 offsets among 4 ranks: half of the shard's bytes.
+  s.pattern = {.branches = {{c / 2, 1}, {4 * c, 8}}};
+  EXPECT_EQ(form("dilated"), (ClosedFormCounts{3 * c * (kv + grad) / 2, 6, 3 * c * (kv + grad) / 2,
+                                               own + c * (4 * kv + 5 * grad) / 2}));
+  EXPECT_FALSE(closed_form_counts("query_gather", s, {}, 1, Pass::kBackward));
+}
+
+// ---- planted faults ----
+
+template <class Change>
+Schedule changed(Schedule schedule, Rank victim, Change change) {
+  auto program = schedule.program;
+  schedule.program = [program, victim, change](Rank r) {
+    RankProgram p = program(r);
+    if (r == victim) change(p);
+    return p;
+  };
+  return schedule;
+}
+
+template <class Action>
+Op& nth(RankProgram& p, int skip = 0) {
+  for (Op& op : p.ops)
+    if (std::holds_alternative<Action>(op.what) && skip-- == 0) return op;
+  throw Error("no such op");
+}
+template <class Action>
+Action& nth_action(RankProgram& p, int skip = 0) {
+  return std::get<Action>(nth<Action>(p, skip).what);
+}
+
+// Takes an op out: what depended on it depends on what it depended on.
+void remove(RankProgram& p, OpId victim) {
+  const std::vector<OpId> before = p.ops[size_t(victim)].after;
+  p.ops.erase(p.ops.begin() + victim);
+  for (Op& op : p.ops) {
+    if (std::erase(op.after, victim) > 0)
+      op.after.insert(op.after.end(), before.begin(), before.end());
+    for (OpId& a : op.after) a -= a > victim;
+  }
+}
+template <class Action>
+void remove_nth(RankProgram& p, int skip = 0) {
+  remove(p, OpId(&nth<Action>(p, skip) - p.ops.data()));
+}
+
+void expect_found(const Schedule& schedule, const std::string& text) {
+  const auto faults = check_schedule(schedule);
+  for (const std::string& line : faults)
+    if (line.find(text) != std::string::npos) return;
+  FAIL() << "expected '" << text << "', got " << faults.size()
+         << " faults: " << (faults.empty() ? "" : faults[0]);
+}
+
+Schedule ring_of(int ranks) {
+  return ring_backward(
+      {{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2}, dense_pattern(64), {64, ranks}});
+}
+Schedule dilated_of_four() {
+  return dilated_backward({{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2},
+                           {.branches = {{16, 1}, {64, 2}}},
+                           {64, 4}});
+}
+
+TEST(BackwardFaults, AMissingHop) {  // what has come from behind is not added to the sum
+  expect_found(changed(ring_of(4), 2, [](RankProgram& p) { remove_nth<Merge>(p); }),
+               "the queries whose gradients arrived are not the pattern's");
+}
+
+TEST(BackwardFaults, TheSumThatComesHomeIsDropped) {
+  expect_found(changed(ring_of(3), 0, [](RankProgram& p) { remove_nth<Merge>(p, 1); }),
+               "the queries whose gradients arrived are not the pattern's");
+}
+
+TEST(BackwardFaults, ADoubledPiece) {
+  expect_found(changed(dilated_of_four(), 1,
+                       [](RankProgram& p) {
+                         const Merge merge = nth_action<Merge>(p);
+                         p.ops.push_back({merge, {OpId(p.ops.size()) - 1}});
+                       }),
+               "the queries whose gradients arrived are not the pattern's");
+}
+
+TEST(BackwardFaults, APartThatIsLeftOut) {
+  const Schedule s =
+      changed(dilated_of_four(), 3, [](RankProgram& p) { remove_nth<AttendBackward>(p, 1); });
+  expect_found(s, "the keys attended to are not the pattern's");
+  expect_found(s, "the queries whose gradients arrived are not the pattern's");
+}
+
+TEST(BackwardFaults, AWrongOwner) {
+  expect_found(changed(ring_of(4), 1,
+                       [](RankProgram& p) { nth_action<Merge>(p).from.rows.owners.first = 2; }),
+               "holds rows of");
+  expect_found(changed(dilated_of_four(), 1,
+                       [](RankProgram& p) { nth_action<Merge>(p).from.pieces.first = 0; }),
+               "which the target does not hold");
+}
+
+TEST(BackwardFaults, ASumThatIsNotCleared) {  // the second shard of a partial finds the first one's
+  expect_found(changed(ring_of(4), 0, [](RankProgram& p) { remove_nth<Reset>(p, 4); }),
+               "adds to gradients that hold nothing yet");
+  expect_found(changed(dilated_of_four(), 0, [](RankProgram& p) { remove_nth<Reset>(p); }),
+               "adds to gradients that hold nothing yet");
+}
+
+TEST(BackwardFaults, TwoSumsIntoOneSlotWithoutAnOrder) {
+  expect_found(changed(dilated_of_four(), 0,
+                       [](RankProgram& p) {
+                         Op& second = nth<AttendBackward>(p, 1);
+                         std::erase(second.after, OpId(&nth<AttendBackward>(p) - p.ops.data()));
+                       }),
+               "races with op");
+}
+
+TEST(BackwardFaults, AnInputIsOverwritten) {
+  expect_found(
+      changed(ring_of(2), 0, [](RankProgram& p) { nth_action<Recv>(p).what.slot = kKvSlot; }),
+      "overwrites an input");
+}
+
+}  // namespace
+}  // namespace longnet
