@@ -1,4 +1,5 @@
-// Speed of the cpu kernel (attend, merge, pack) and of the row worker beside the machine's peaks.
+// Speed of the cpu kernel (attend, its backward pass, merge, pack) and of the row worker beside the
+// machine's peaks.
 //
 //   kernels_benchmark --benchmark_filter=attend/fp32 --benchmark_out=kernels.json
 //
@@ -6,7 +7,9 @@
 //                   share_of_peak: of the multiply-add peak of the same instruction set and number
 //                   of threads, measured in this process before the benchmarks run. `stride` counts
 //                   heads: rows lie stride * d elements apart (12: a [tokens][12][d] tensor; 16:
-//                   r = 16 of one head).
+//                   r = 16 of one head). interleaved_p50, _p90: percentiles of the share of the
+//                   peak that the same threads reach right after each iteration.
+// backward          the same of the backward pass: 10 * d operations per visible pair.
 // merge, pack       bytes_per_second: every byte read once and written once. share_of_bandwidth: of
 //                   the memory bandwidth on one thread; above 1 for sizes that stay in caches.
 // fill, fill_and_digest, summarize
@@ -16,16 +19,16 @@
 // one: other processes cost only the caches that they take. Repetitions report median, min and max:
 // on a shared machine read the min of times and the max of shares.
 #include <benchmark/benchmark.h>
+#include <time.h>
 
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <new>
 #include <thread>
 #include <vector>
 
+#include "attend_setup.h"
 #include "core/check.h"
-#include "core/random.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cpu/machine_peak.h"
 #include "kernels/row_worker.h"
@@ -52,110 +55,49 @@ Machine measure_machine() {
   return machine;
 }
 
-class Workspace {
- public:
-  explicit Workspace(int64_t bytes)
-      : bytes_(size_t(bytes)),
-        data_(static_cast<std::byte*>(::operator new (bytes_, std::align_val_t{64}))) {}
-  ~Workspace() { ::operator delete (data_, std::align_val_t{64}); }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-  std::span<std::byte> bytes() const { return {data_, bytes_}; }
-
- private:
-  size_t bytes_;
-  std::byte* data_;
-};
-
-struct AttendPoint {
-  DType dtype = DType::kFloat32;
-  int64_t head_dim = 64, rows = 2048, stride = 1;
-  bool causal = false;
-  std::string target = {};  // empty: the best
-  int64_t segments = 1;     // tasks of `rows` rows each
-  int threads = 1;
-};
-
 std::string name_of(const AttendPoint& p) {
-  std::string name = concat("attend/", to_string(p.dtype), "/d:", p.head_dim, "/rows:", p.rows,
-                            "/stride:", p.stride, "/causal:", int(p.causal));
+  std::string name =
+      concat(p.backward ? "backward/" : "attend/", to_string(p.dtype), "/d:", p.head_dim,
+             "/rows:", p.rows, "/stride:", p.stride, "/causal:", int(p.causal));
   if (p.segments > 1) name += concat("/tasks:", p.segments);
   if (!p.target.empty()) name += "/simd:" + p.target;
   return name + concat("/threads:", p.threads);
 }
 
-// Q, K, V and O of `segments` equal tasks, each with its own rows.
-class AttendSetup {
- public:
-  explicit AttendSetup(const AttendPoint& p)
-      : kernel_(make_kernel("cpu")),
-        options_{.head_dim = p.head_dim, .dtype = p.dtype, .causal = p.causal},
-        threads_(p.threads),
-        workspace_(kernel_->workspace_bytes(options_, p.threads)) {
-    const int64_t total = p.segments * p.rows, row_stride = p.stride * p.head_dim;
-    for (auto* tensor : {&q_, &k_, &v_}) {
-      tensor->resize(size_t(total * row_stride * dtype_bytes(p.dtype)) / sizeof(float));
-    }
-    fill(p, Tensor::kQuery, q_);
-    fill(p, Tensor::kKey, k_);
-    fill(p, Tensor::kValue, v_);
-    o_.resize(size_t(total * p.head_dim));
-    lse_.resize(size_t(total));
-    kv_.resize(size_t(p.segments));
-    const auto at = [&](std::vector<float>& x, int64_t row) {
-      return reinterpret_cast<std::byte*>(x.data()) + row * row_stride * dtype_bytes(p.dtype);
-    };
-    for (int64_t s = 0; s < p.segments; ++s) {
-      const int64_t row = s * p.rows;
-      kv_[size_t(s)] = {
-          .k = at(k_, row), .v = at(v_, row), .row_stride = row_stride, .rows = p.rows};
-      tasks_.push_back({{.q = {.q = at(q_, row), .row_stride = row_stride, .rows = p.rows},
-                         .kv = {&kv_[size_t(s)], 1},
-                         .out = {.o = o_.data() + row * p.head_dim,
-                                 .lse = lse_.data() + row,
-                                 .o_stride = p.head_dim,
-                                 .lse_stride = 1}}});
-    }
-  }
-
-  void run() {
-    kernel_->attend(tasks_, options_, threads_, workspace_.bytes());
-    benchmark::DoNotOptimize(o_.data());
-    benchmark::ClobberMemory();
-  }
-
- private:
-  static void fill(const AttendPoint& p, Tensor tensor, std::vector<float>& rows) {
-    for (int64_t i = 0; i < p.segments * p.rows; ++i) {
-      const RowKey key{.seed = 1, .tensor = tensor, .token = i, .head = 0};
-      const int64_t at = i * p.stride * p.head_dim;
-      if (p.dtype == DType::kFloat32) {
-        generate_row(key, p.head_dim, rows.data() + at);
-      } else {
-        generate_row(key, p.head_dim, reinterpret_cast<uint16_t*>(rows.data()) + at);
-      }
-    }
-  }
-
-  std::unique_ptr<AttentionKernel> kernel_;
-  AttendOptions options_;
-  int threads_;
-  Workspace workspace_;
-  std::vector<float> q_, k_, v_, o_, lse_;
-  std::vector<KvRun> kv_;
-  std::vector<AttendGrid> tasks_;
-};
-
 double flops_of(const AttendPoint& p) {
   const double n = double(p.rows), pairs = p.causal ? n * (n + 1) / 2 : n * n;
-  return 4.0 * double(p.head_dim) * pairs * double(p.segments);
+  return (p.backward ? 10.0 : 4.0) * double(p.head_dim) * pairs * double(p.segments);
+}
+
+// CPU time of this thread: a wall clock would count other processes into either side of the ratio.
+template <class Body>
+double seconds_of(const Body& body) {
+  const auto now = [] {
+    timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+  };
+  const double start = now();
+  body();
+  return now() - start;
 }
 
 void run_attend(benchmark::State& state, const AttendPoint& p, const Machine& machine) {
   const std::string target = p.target.empty() ? simd_target() : p.target;
   const ScopedSimdTarget use(target);
   AttendSetup setup(p);
-  for (auto _ : state) setup.run();
+  std::vector<double> shares;
+  for (auto _ : state) {
+    const double seconds = seconds_of([&] { setup.run(); });
+    state.PauseTiming();
+    double flops = 0;
+    const double fma_seconds = seconds_of([&] { flops = run_fma(p.threads, flops_of(p) / 2); });
+    shares.push_back(flops_of(p) / seconds / (flops / fma_seconds));
+    state.ResumeTiming();
+  }
+  std::sort(shares.begin(), shares.end());
+  state.counters["interleaved_p50"] = shares[shares.size() / 2];
+  state.counters["interleaved_p90"] = shares[shares.size() * 9 / 10];
   const double peak = p.threads == 1 ? machine.flops_per_core.at(target) : machine.flops_all;
   using Counter = benchmark::Counter;
   state.counters["gflops"] = Counter(flops_of(p) * 1e-9, Counter::kIsIterationInvariantRate);
@@ -245,6 +187,7 @@ std::vector<AttendPoint> attend_points(const Machine& machine) {
   }
   for (const int64_t d : {24, 48, 80, 96, 128, 256}) points.push_back({.head_dim = d});
   for (const int64_t rows : {64, 256, 1024}) points.push_back({.rows = rows});
+  points.push_back({.head_dim = 128, .causal = true});
   for (const std::string& target : simd_targets()) {
     if (target == simd_target() || target == "SCALAR") continue;
     points.push_back({.target = target});
@@ -255,6 +198,10 @@ std::vector<AttendPoint> attend_points(const Machine& machine) {
   }
   if (machine.cores > 1)
     points.push_back({.segments = 4 * int64_t{machine.cores}, .threads = machine.cores});
+  for (size_t i = 0, forward = points.size(); i < forward; ++i) {
+    points.push_back(points[i]);
+    points.back().backward = true;
+  }
   return points;
 }
 

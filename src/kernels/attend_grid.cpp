@@ -2,13 +2,33 @@
 
 namespace longnet {
 
+namespace {
+
+QueryRun rows_of(const QueryRun& run, int64_t first, int64_t rows, int64_t element_bytes) {
+  QueryRun part = run;
+  part.q = static_cast<const std::byte*>(run.q) + first * run.row_stride * element_bytes;
+  part.first_token += first * run.token_step;
+  part.rows = rows;
+  return part;
+}
+
+}  // namespace
+
 AttendTask rows_of(const AttendTask& task, int64_t first, int64_t rows, int64_t element_bytes) {
   AttendTask part = task;
-  part.q.q = static_cast<const std::byte*>(task.q.q) + first * task.q.row_stride * element_bytes;
-  part.q.first_token += first * task.q.token_step;
-  part.q.rows = rows;
+  part.q = rows_of(task.q, first, rows, element_bytes);
   part.out.o += first * task.out.o_stride;
   part.out.lse += first * task.out.lse_stride;
+  return part;
+}
+
+BackwardTask rows_of(const BackwardTask& task, int64_t first, int64_t rows, int64_t element_bytes) {
+  BackwardTask part = task;
+  const int64_t elements = first * task.q.row_stride;
+  part.q = rows_of(task.q, first, rows, element_bytes);
+  part.grad_out = static_cast<const std::byte*>(task.grad_out) + elements * element_bytes;
+  part.grad_q += elements;
+  part.statistics += first * task.statistics_stride;
   return part;
 }
 

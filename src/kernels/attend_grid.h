@@ -136,6 +136,9 @@ struct BackwardTask {
   }
 };
 
+// The rows [first, first + rows) of a task, as above.
+BackwardTask rows_of(const BackwardTask& task, int64_t first, int64_t rows, int64_t element_bytes);
+
 // The same for a grid. dQ rows of two tasks are disjoint; their key runs are the same rows or
 // disjoint ones: query heads that share a K/V head, and pieces of a causal shard, add to the same.
 struct BackwardGrid {

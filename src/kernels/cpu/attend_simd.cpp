@@ -8,7 +8,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attend_simd.cpp"
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "kernels/cpu/tile_kernels-inl.h"
@@ -111,15 +110,13 @@ class ChunkRows {
 
  private:
   static void clear(float* x, int64_t count) { std::fill(x, x + count, 0.0f); }
-  static void hide(float* scores, int64_t begin, int64_t end) {
-    std::fill(scores + begin, scores + end, -std::numeric_limits<float>::infinity());
-  }
 
   void multiply_by_keys(int64_t begin, int64_t rows, int64_t vectors) {
     for (int64_t r = 0; r < rows; r += kTileHeight) {
       for (int64_t c = 0; c < vectors; c += kTileVectors) {
         const TileArgs args{.a = ws_.q + (begin + r) * ws_.head_dim,
                             .a_pitch = ws_.head_dim,
+                            .a_step = 1,
                             .b = ws_.k + c * kLanes * ws_.head_dim,
                             .b_pitch = kTileWidth,
                             .depth = ws_.head_dim,
@@ -137,6 +134,7 @@ class ChunkRows {
         const int64_t column = columns_.begin(g) * kLanes;
         const TileArgs args{.a = ws_.s + r * kPanelKeys,
                             .a_pitch = kPanelKeys,
+                            .a_step = 1,
                             .b = ws_.v + column * kPanelKeys,
                             .b_pitch = columns_.width(g) * kLanes,
                             .depth = keys,
@@ -145,15 +143,6 @@ class ChunkRows {
         tile_function<true>(HWY_MIN(rows - r, kTileHeight), columns_.width(g))(args);
       }
     }
-  }
-
-  // Sets the scores of keys that a query at `token` does not see to -inf.
-  static void mask_row(const KeyPanel& panel, int64_t token, int64_t width, float* scores) {
-    for (const PanelSegment& s : panel.active()) {
-      const int64_t visible = visible_rows(s.first_token, s.token_step, s.keys, token);
-      hide(scores, HWY_MIN(s.begin + visible, width), HWY_MIN(s.begin + s.keys, width));
-    }
-    hide(scores, HWY_MIN(panel.keys, width), width);
   }
 
   // scores -> 2^(scores - m), summed into l. kVectors = 0: `vectors` at run time.
@@ -192,18 +181,6 @@ class ChunkRows {
   const int64_t rows_;
 };
 
-// Strided rows defeat hardware prefetchers: each tile fetches its share of the next panel (rows
-// [begin, end) of K and V). Worth 2 to 3 % of the peak for dilated rows that come from memory.
-HWY_INLINE void prefetch_rows(const KeyPanel& panel, int64_t begin, int64_t end,
-                              int64_t row_bytes) {
-  for (int64_t row = begin; row < end; ++row) {
-    for (int64_t at = 0; at < row_bytes; at += 64) {
-      hwy::Prefetch(panel.k[size_t(row)] + at);
-      hwy::Prefetch(panel.v[size_t(row)] + at);
-    }
-  }
-}
-
 template <class Storage>
 void attend_chunk(const AttendTask& task, const AttendOptions& options, const AttendWorkspace& ws) {
   const QueryRun& q = task.q;
@@ -218,8 +195,8 @@ void attend_chunk(const AttendTask& task, const AttendOptions& options, const At
     const KeyPanel& panel = two[n % 2];
     KeyPanel& following = two[(n + 1) % 2];
     panels.next(following);
-    pack_keys<Storage>(panel, ws.head_dim, ws.k);
-    pack_values<Storage>(panel, ws.head_dim, ws.v);
+    pack_transposed<Storage>(panel.k, panel.keys, ws.head_dim, ws.k);
+    pack_grouped<Storage>(panel.v, panel.keys, ws.head_dim, ws.v);
     for (int64_t begin = 0; begin < q.rows; begin += kTileRows) {
       const int64_t rows = HWY_MIN(kTileRows, q.rows - begin);
       prefetch_rows(following, following.keys * begin / q.rows,

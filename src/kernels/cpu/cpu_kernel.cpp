@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "core/token_range.h"
+#include "kernels/cpu/attend_backward_simd.h"
 #include "kernels/cpu/attend_simd.h"
+#include "kernels/cpu/backward_schedule.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/rows_simd.h"
 
@@ -43,21 +45,14 @@ class CpuKernel final : public AttentionKernel {
 
   void attend(std::span<const AttendGrid> grids, const AttendOptions& options, int threads,
               std::span<std::byte> workspace) const override {
-    const std::string reason = why_unsupported(options);
-    check(reason.empty(), "cpu kernel: ", reason);
+    check_call(options, threads, workspace_bytes(options, threads), workspace);
     const int64_t per_thread = attend_workspace_bytes(options.head_dim);
-    check(int64_t(workspace.size()) >= workspace_bytes(options, threads), "workspace of ",
-          workspace.size(), " bytes is too small for ", threads, " threads, needed: ", per_thread,
-          " each");
-    check(reinterpret_cast<uintptr_t>(workspace.data()) % 64 == 0, "workspace at ",
-          static_cast<const void*>(workspace.data()), " is not 64-byte aligned");
     int64_t rows = 0;
     for (const AttendGrid& grid : grids) {
       check_task(grid.task, options);
       rows += grid.size() * grid.task.q.rows;
     }
-    AttendOptions elsewhere = options;
-    elsewhere.progress_hook = nullptr;
+    const AttendOptions elsewhere = without_hook(options);
     const int64_t piece =
         std::clamp(ceil_div(rows, int64_t{threads}), kFewestRowsPerPiece, kRowsPerPiece);
     const auto pieces = [&](const AttendGrid& grid) { return ceil_div(grid.task.q.rows, piece); };
@@ -69,6 +64,48 @@ class CpuKernel final : public AttentionKernel {
               rows_of(grid.at(i / pieces(grid)), begin, std::min(piece, grid.task.q.rows - begin),
                       dtype_bytes(options.dtype)),
               thread == 0 ? options : elsewhere, workspace.data() + thread * per_thread);
+        });
+  }
+
+  std::string why_backward_unsupported(const AttendOptions& options) const override {
+    return why_unsupported(options);
+  }
+
+  int64_t backward_workspace_bytes(const AttendOptions& options, int threads) const override {
+    return backward_block_bytes(options.head_dim) * std::max(threads, 1);
+  }
+
+  // Grid after grid, since two of them may share keys, and step after step.
+  void attend_backward(std::span<const BackwardGrid> grids, const AttendOptions& options,
+                       int threads, std::span<std::byte> workspace) const override {
+    check_call(options, threads, backward_workspace_bytes(options, threads), workspace);
+    const int64_t per_thread = backward_block_bytes(options.head_dim);
+    const int64_t element = dtype_bytes(options.dtype);
+    const AttendOptions elsewhere = without_hook(options);
+    for (const BackwardGrid& grid : grids) {
+      check_task(grid.attend.task, options);
+      const BackwardSchedule schedule(grid.attend, element, options.head_dim);
+      for (int64_t step = 0; step < schedule.steps(); ++step)
+        parallel_for(schedule.blocks(), threads, [&](int64_t i, int thread) {
+          const auto block = schedule.block(step, i);
+          if (block)
+            backward_block(rows_of(grid.at(block->place), block->first_row, block->rows, element),
+                           block->keys, thread == 0 ? options : elsewhere,
+                           workspace.data() + thread * per_thread);
+        });
+    }
+  }
+
+  void delta(std::span<const DeltaTask> tasks, const AttendOptions& options,
+             int threads) const override {
+    parallel_for_pieces(
+        tasks, kPieceRows, threads, [&](DeltaTask piece, int64_t begin, int64_t rows) {
+          piece.out = advanced(piece.out, begin);
+          piece.grad_out = static_cast<const std::byte*>(piece.grad_out) +
+                           begin * piece.grad_out_stride * dtype_bytes(options.dtype);
+          piece.statistics += begin * piece.statistics_stride;
+          piece.rows = rows;
+          delta_rows(piece, options);
         });
   }
 
@@ -100,6 +137,21 @@ class CpuKernel final : public AttentionKernel {
   }
 
  private:
+  void check_call(const AttendOptions& options, int threads, int64_t needed,
+                  std::span<const std::byte> workspace) const {
+    const std::string reason = why_unsupported(options);
+    check(reason.empty(), "cpu kernel: ", reason);
+    check(int64_t(workspace.size()) >= needed, "workspace of ", workspace.size(),
+          " bytes is too small for ", threads, " threads, needed: ", needed);
+    check(reinterpret_cast<uintptr_t>(workspace.data()) % 64 == 0, "workspace at ",
+          static_cast<const void*>(workspace.data()), " is not 64-byte aligned");
+  }
+
+  static AttendOptions without_hook(AttendOptions options) {
+    options.progress_hook = nullptr;
+    return options;
+  }
+
   static PartialRun advanced(PartialRun run, int64_t rows) {
     run.o += rows * run.o_stride;
     run.lse += rows * run.lse_stride;

@@ -35,11 +35,13 @@ struct PanelSegment {
   int64_t begin, keys;  // the keys [begin, begin + keys) of the panel
 };
 
+using PanelRows = std::array<const std::byte*, kPanelKeys>;
+
 struct KeyPanel {
   int64_t keys = 0, num_segments = 0;
   int64_t min_token = 0, max_token = 0;  // over all keys
   std::array<PanelSegment, kPanelKeys> segments;
-  std::array<const std::byte*, kPanelKeys> k, v;  // rows of the storage dtype
+  PanelRows k, v;  // rows of the storage dtype
 
   std::span<const PanelSegment> active() const { return {segments.data(), size_t(num_segments)}; }
 
@@ -55,11 +57,16 @@ struct KeyPanel {
   }
 };
 
+// The keys [begin, end) of the runs of a task, counted over all runs.
+struct KeyRange {
+  int64_t begin = 0, end = std::numeric_limits<int64_t>::max();
+};
+
 class KeyPanels {
  public:
-  // Yields the keys of `runs` at positions <= last_token (kAllTokens: all).
-  KeyPanels(const KeyRuns& runs, int64_t element_bytes, int64_t last_token)
-      : runs_(runs), element_bytes_(element_bytes), last_token_(last_token) {}
+  // Yields the keys of `runs` at positions <= last_token (kAllTokens: all) that `range` holds.
+  KeyPanels(const KeyRuns& runs, int64_t element_bytes, int64_t last_token, KeyRange range = {})
+      : runs_(runs), element_bytes_(element_bytes), last_token_(last_token), range_(range) {}
 
   // Fills `panel` with the next keys; false when there are none.
   bool next(KeyPanel& panel) {
@@ -68,12 +75,16 @@ class KeyPanels {
     panel.max_token = std::numeric_limits<int64_t>::min();
     while (run_ < runs_.size() && panel.keys < kPanelKeys) {
       const KvRun run = runs_[run_];
-      const int64_t visible = visible_rows(run.first_token, run.token_step, run.rows, last_token_);
+      const int64_t visible =
+          std::min(visible_rows(run.first_token, run.token_step, run.rows, last_token_),
+                   range_.end - keys_before_);
+      row_ = std::max(row_, range_.begin - keys_before_);
       const int64_t take = std::min(kPanelKeys - panel.keys, visible - row_);
       if (take > 0) append(panel, run, take);
       if (row_ >= visible) {
         ++run_;
         row_ = 0;
+        keys_before_ += run.rows;
       }
     }
     return panel.keys > 0;
@@ -96,8 +107,9 @@ class KeyPanels {
 
   KeyRuns runs_;
   int64_t element_bytes_, last_token_;
+  KeyRange range_;
   size_t run_ = 0;
-  int64_t row_ = 0;
+  int64_t row_ = 0, keys_before_ = 0;  // of this run; of the runs before it
 };
 
 }  // namespace longnet

@@ -16,8 +16,9 @@ TEST(VisibleRowsTest, CountsPositionsUpToTheToken) {
   EXPECT_EQ(visible_rows(3, 4, 0, 99), 0);
 }
 
-std::vector<int64_t> panel_sizes(std::span<const KvRun> runs, int64_t last_token) {
-  KeyPanels panels(runs, 4, last_token);
+std::vector<int64_t> panel_sizes(std::span<const KvRun> runs, int64_t last_token,
+                                 KeyRange range = {}) {
+  KeyPanels panels(runs, 4, last_token, range);
   KeyPanel panel;
   std::vector<int64_t> sizes;
   while (panels.next(panel)) sizes.push_back(panel.keys);
@@ -38,6 +39,10 @@ TEST(KeyPanelsTest, PanelsCrossTheBordersOfRuns) {
   EXPECT_THAT(panel_sizes(runs, 1000), ElementsAre(101));  // one key of the last run
   EXPECT_THAT(panel_sizes(runs, 9), ElementsAre(10));
   EXPECT_THAT(panel_sizes(runs, -1), ElementsAre());
+  EXPECT_THAT(panel_sizes(runs, kAllTokens, {90, 240}),
+              ElementsAre(128, 22));  // 10 of the first run
+  EXPECT_THAT(panel_sizes(runs, 1020, {101, 240}), ElementsAre(2));
+  EXPECT_THAT(panel_sizes(runs, 1020, {110, 240}), ElementsAre());
 
   KeyPanels panels(std::span<const KvRun>(runs), 4, kAllTokens);
   KeyPanel panel;

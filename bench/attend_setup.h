@@ -1,0 +1,133 @@
+// Attention tasks of the cpu kernel for benchmarks: the shape, and tensors and tasks of that shape.
+#pragma once
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "core/random.h"
+#include "kernels/attention_kernel.h"
+
+namespace longnet {
+
+class Workspace {
+ public:
+  explicit Workspace(int64_t bytes)
+      : bytes_(size_t(bytes)),
+        data_(static_cast<std::byte*>(::operator new (bytes_, std::align_val_t{64}))) {}
+  ~Workspace() { ::operator delete (data_, std::align_val_t{64}); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  std::span<std::byte> bytes() const { return {data_, bytes_}; }
+
+ private:
+  size_t bytes_;
+  std::byte* data_;
+};
+
+struct AttendPoint {
+  DType dtype = DType::kFloat32;
+  int64_t head_dim = 64, rows = 2048, stride = 1;
+  bool causal = false;
+  std::string target = {};  // empty: the best
+  int64_t segments = 1;     // tasks of `rows` rows each
+  int threads = 1;
+  bool backward = false;
+};
+
+// Q, K, V and O of `segments` equal tasks, each with its own rows, and for the backward pass dO, dQ,
+// dK and dV.
+class AttendSetup {
+ public:
+  explicit AttendSetup(const AttendPoint& p)
+      : kernel_(make_kernel("cpu")),
+        options_{.head_dim = p.head_dim, .dtype = p.dtype, .causal = p.causal},
+        threads_(p.threads),
+        workspace_(std::max(kernel_->workspace_bytes(options_, p.threads),
+                            kernel_->backward_workspace_bytes(options_, p.threads))) {
+    const int64_t total = p.segments * p.rows, row_stride = p.stride * p.head_dim;
+    fill(p, Tensor::kQuery, total, q_);
+    fill(p, Tensor::kKey, 2 * total, kv_);                          // K, then V
+    const int64_t o_stride = p.backward ? row_stride : p.head_dim;  // dQ lies as Q
+    o_.resize(size_t(total * o_stride));
+    lse_.resize(size_t(total));
+    runs_.resize(size_t(p.segments));
+    const auto at = [&](std::vector<float>& x, int64_t row) {
+      return reinterpret_cast<std::byte*>(x.data()) + row * row_stride * dtype_bytes(p.dtype);
+    };
+    for (int64_t s = 0; s < p.segments; ++s) {
+      const int64_t row = s * p.rows;
+      runs_[size_t(s)] = {
+          .k = at(kv_, row), .v = at(kv_, total + row), .row_stride = row_stride, .rows = p.rows};
+      tasks_.push_back({{.q = {.q = at(q_, row), .row_stride = row_stride, .rows = p.rows},
+                         .kv = {&runs_[size_t(s)], 1},
+                         .out = {.o = o_.data() + row * o_stride,
+                                 .lse = lse_.data() + row,
+                                 .o_stride = o_stride,
+                                 .lse_stride = 1}}});
+    }
+    if (p.backward) add_backward(p);
+  }
+
+  void run() {
+    if (backward_.empty()) {
+      kernel_->attend(tasks_, options_, threads_, workspace_.bytes());
+    } else {
+      kernel_->attend_backward(backward_, options_, threads_, workspace_.bytes());
+    }
+    benchmark::DoNotOptimize(o_.data());
+    benchmark::ClobberMemory();
+  }
+
+ private:
+  static void fill(const AttendPoint& p, Tensor tensor, int64_t rows, std::vector<float>& into) {
+    into.resize(size_t(rows * p.stride * p.head_dim * dtype_bytes(p.dtype)) / sizeof(float));
+    for (int64_t i = 0; i < rows; ++i) {
+      const RowKey key{.seed = 1, .tensor = tensor, .token = i, .head = 0};
+      const int64_t at = i * p.stride * p.head_dim;
+      if (p.dtype == DType::kFloat32) {
+        generate_row(key, p.head_dim, into.data() + at);
+      } else {
+        generate_row(key, p.head_dim, reinterpret_cast<uint16_t*>(into.data()) + at);
+      }
+    }
+  }
+
+  void add_backward(const AttendPoint& p) {
+    run();  // O and L
+    fill(p, Tensor::kValue, p.segments * p.rows, grad_out_);
+    statistics_.resize(2 * lse_.size());
+    const DeltaTask delta{.out = tasks_[0].task.out,
+                          .grad_out = grad_out_.data(),
+                          .statistics = statistics_.data(),
+                          .grad_out_stride = p.stride * p.head_dim,
+                          .rows = std::ssize(lse_)};
+    kernel_->delta({&delta, 1}, options_, threads_);
+    grad_kv_.resize(size_t(2 * p.segments * p.rows * p.stride * p.head_dim));
+    for (const AttendGrid& forward : tasks_) {
+      BackwardGrid& grid = backward_.emplace_back();
+      const auto& task = forward.task;
+      grid.attend = forward;
+      grid.attend.task.out.lse = statistics_.data() + 2 * (task.out.lse - lse_.data());
+      grid.attend.task.out.lse_stride = 2;
+      grid.grad_out =
+          reinterpret_cast<std::byte*>(grad_out_.data()) + bytes_between(q_.data(), task.q.q);
+      grid.keys = kv_.data();
+      grid.grad_keys = grad_kv_.data();
+    }
+  }
+
+  std::unique_ptr<AttentionKernel> kernel_;
+  AttendOptions options_;
+  int threads_;
+  Workspace workspace_;
+  std::vector<float> q_, kv_, o_, lse_, grad_out_, statistics_, grad_kv_;  // o_: O, then dQ
+  std::vector<KvRun> runs_;
+  std::vector<AttendGrid> tasks_;
+  std::vector<BackwardGrid> backward_;
+};
+
+}  // namespace longnet
