@@ -245,7 +245,7 @@ ReferenceGradients reference_gradients(const AttentionProblem& p, const DilatedP
   for (size_t b = 0; b < pattern.branches.size(); ++b) {
     const BranchDefinition branch(pattern, b, p);
     for (size_t i = 0; i < q.size(); ++i) {
-      const auto [batch, head, token, spread] = queries[i];
+      const auto [batch, head, token, spread, extra] = queries[i];
       const int64_t offset = branch.offset(head), kv_head = head * p.num_kv_heads / p.num_heads;
       if (!branch.selects_query(token, offset)) continue;
       const double delta = dot(grad_out[i], rows[i].o);

@@ -38,8 +38,7 @@ TEST(Recommend, AsksEveryAlgorithmOnOneLengthAndNumberOfRanks) {
                           .dilated_segments = {"2048", "sequence"}};
   const std::string text = question_config(question, nodes_of(8));
   EXPECT_NO_THROW(parse_config(text, "question", {.known = known_names()}));
-  for (const char* part :
-       {"\"heads\":6", "\"kv_heads\":6", "\"ring_inner\":8", "zigzag", "2048"})
+  for (const char* part : {"\"heads\":6", "\"kv_heads\":6", "\"ring_inner\":8", "zigzag", "2048"})
     EXPECT_THAT(text, HasSubstr(part));
   // Eight ranks fill one node: there is no ring of rings.
   EXPECT_THAT(question_config({.seq_len = "64K", .ranks = 8}, nodes_of(8)),
