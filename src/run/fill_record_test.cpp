@@ -30,7 +30,7 @@ TEST(FillRecord, WorkIsTokensCoverageAndRates) {
 // was 0.8 of the peak at that moment.
 TEST(FillRecord, AShareOfPeakIsTheMedianOfTheSamplesOwn) {
   PointRecord record;
-  set_share_of_peak(record, {8e9, 4e9, 4e9, 1e9}, {10e9, 5e9, 5e9, 0});
+  set_share_of_peak(record, {9e9, 4e9, 3.5e9, 1e9}, {10e9, 5e9, 5e9, 0});
   EXPECT_DOUBLE_EQ(record.work.share_of_peak, 0.8);
   EXPECT_DOUBLE_EQ(record.work.peak_flops_per_s, 10e9);
   PointRecord unknown;
