@@ -195,8 +195,6 @@ TEST(Stratify, RanksThatDoNotRunHaveNoStrata) {
     EXPECT_TRUE(q.token / 512 == 2 || q.token / 512 == 5) << q.token;
 }
 
-// The keys of one (branch, head) pair are missing everywhere: with 64 queries chosen without regard
-// to strata, some such pairs passed.
 TEST(Stratify, ATokenThatNoRankHasIsRefused) {
   const ShardedProblem s{{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2},
                          {.branches = {{16, 1}}},
@@ -204,6 +202,8 @@ TEST(Stratify, ATokenThatNoRankHasIsRefused) {
   EXPECT_THROW(stratify(s, choose_samples(s, 8), 1 << 20), Error);
 }
 
+// The keys of one (branch, head) pair are missing everywhere: with 64 queries chosen without regard
+// to strata, some such pairs passed.
 TEST(Stratify, APairWithoutKeysIsFound) {
   const auto expect_found = [](const DilatedPattern& pattern, bool causal, int ranks) {
     const AttentionProblem p{

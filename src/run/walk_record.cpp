@@ -191,17 +191,20 @@ void fill_closed_forms(const WalkData& w, PointRecord& record) {
   if (w.plan.share < 1) return;
   std::map<std::pair<Rank, int64_t>, ClosedFormCounts> known;  // of a rank and a part of the batch
   record.memory.closed_form_bytes = 0;
+  std::string wrong;  // the first
   for (const ShardLine& l : w.lines) {
     const auto [at, is_new] = known.try_emplace({l.unit.rank, l.unit.batches});
     sharded.problem.batch = l.unit.batches;
     if (is_new) at->second = *closed_form_counts(p.algorithm, sharded, choice, l.unit.rank);
     const auto& [key, form] = *at;
     record.memory.closed_form_bytes = std::max(*record.memory.closed_form_bytes, form.memory_bytes);
-    if (l.received_bytes == form.bytes_received && l.slot_bytes == form.memory_bytes) continue;
-    return fail_check(record, concat("of rank ", l.unit.rank, " a closed form says ", to_text(form),
-                                     "; its unit made ", l.received_bytes,
-                                     " bytes of messages and held ", l.slot_bytes, " in slots"));
+    if (wrong.empty() &&
+        (l.received_bytes != form.bytes_received || l.slot_bytes != form.memory_bytes))
+      wrong =
+          concat("of rank ", l.unit.rank, " a closed form says ", to_text(form), "; its unit made ",
+                 l.received_bytes, " bytes of messages and held ", l.slot_bytes, " in slots");
   }
+  if (!wrong.empty()) fail_check(record, wrong);
 }
 
 void fill_metrics(const WalkData& w, PointRecord& record) {

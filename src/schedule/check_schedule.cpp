@@ -89,12 +89,16 @@ void check_kinds(const RankProgram& p, Rank rank, OpId id, Faults& faults) {
   const auto sums = [&](const SlotView& view) {
     return kind(view) == kPartial || holds_gradient(kind(view));
   };
+  const auto forward = [&](const SlotView& view) {
+    return kind(view) == kQuery || kind(view) == kKeyValue || holds_o(kind(view));
+  };
   const bool fit = visit_op(
       p.ops[size_t(id)].what,
       [&](const Pack& o) {
+        if (!forward(o.from)) return false;  // executors pack no gradients yet
         return holds_o(kind(o.from)) ? holds_o(kind(o.into)) : kind(o.from) == kind(o.into);
       },
-      [&](const AllToAll& o) { return kind(o.from) == kind(o.into); },
+      [&](const AllToAll& o) { return forward(o.from) && kind(o.from) == kind(o.into); },
       [&](const ReduceScatter& o) { return sums(o.what); },
       [&](const Attend& o) {
         return kind(o.q) == kQuery && kind(o.kv) == kKeyValue && kind(o.into) == kPartial;

@@ -55,7 +55,7 @@ bool same_tokens(std::vector<TokenRange> a, std::vector<TokenRange> b) {
 SymbolicRank::SymbolicRank(const ShardedProblem& sharded, const RankProgram& program, Rank rank)
     : sharded_(sharded),
       rank_(rank),
-      slots_(std::max(program.slots.size(), size_t{3})),
+      slots_(std::max(program.slots.size(), size_t{kGradKvSlot + 1})),
       pass_(program.pass()) {
   for (const Slot& slot : program.slots) kinds_.push_back(slot.kind);
   const Slice own{kEveryRow, {.first = rank}, sharded.all_tokens(), sharded.all_heads()};

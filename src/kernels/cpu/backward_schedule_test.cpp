@@ -107,7 +107,8 @@ TEST(BackwardScheduleTest, TasksWhoseKeysAreNotKnownToDifferRunOneByOne) {
 
 TEST(BackwardScheduleTest, NothingToDo) {
   EXPECT_EQ(check_schedule(grid_of({}, 2)), 0u);
-  AttendGrid grid = grid_of(two_runs(1000, 0), 1);
+  const std::vector<KvRun> runs = two_runs(1000, 0);
+  AttendGrid grid = grid_of(runs, 1);
   grid.task.q.rows = 0;
   EXPECT_EQ(check_schedule(grid), 0u);
 }

@@ -98,6 +98,8 @@ class CpuKernel final : public AttentionKernel {
 
   void delta(std::span<const DeltaTask> tasks, const AttendOptions& options,
              int threads) const override {
+    const std::string why = why_backward_unsupported(options);
+    check(why.empty(), "cpu: ", why);
     parallel_for_pieces(
         tasks, kPieceRows, threads, [&](DeltaTask piece, int64_t begin, int64_t rows) {
           piece.out = advanced(piece.out, begin);
