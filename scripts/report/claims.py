@@ -278,7 +278,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
         Claim(
             "No distributed algorithm takes vanilla attention past its length limit",
             "“Moreover, there is no distributed algorithm for vanilla attention to break sequence length limitation.” (section 3.2)",
-            "The sentence is of July 2023; Ring Attention (arXiv 2310.01889) came later. The limit that ranks can lift is memory. One exact algorithm refutes the sentence that ran on two or more ranks with messages "
+            "The sentence is of July 2023; Ring Attention (arXiv 2310.01889) came later. The limit that ranks can lift is memory. One exact algorithm speaks against the sentence if it ran on two or more ranks with messages "
             "between them, was checked, and held at most half of the memory per rank that the same sequence takes on fewer ranks; all that did "
             "are listed. No algorithm lifts the quadratic work.",
             ("memory", "latency", "error_ranks", "communication_ranks", "table"),

@@ -64,7 +64,7 @@ def disturbances(run: Run) -> list[str]:
     if emulated(run):
         notes.append("The GPUs of this run are emulated: its times are those of the CPU that emulates them, and decide no claim.")
     if (reason := busy(run)) and any(p.source != MODELLED for p in run.points):
-        notes.append(f"The machine was busy when this run began: {reason}. Times beside which nobody looked decide no claim.")
+        notes.append(f"The machine was busy when this run began: {reason}. Times without a load check beside their samples decide no claim.")
     if found := disturbed(run, run.points):
         few = "; ".join(f"{key[1]}: {why}" for key, why in list(found.items())[:3]) + ("; …" if len(found) > 3 else "")
         notes.append(
