@@ -4,29 +4,14 @@
 
 #include <algorithm>
 #include <memory>
-#include <new>
 #include <string>
 #include <vector>
 
 #include "core/random.h"
+#include "core/tagged_memory.h"
 #include "kernels/attention_kernel.h"
 
 namespace longnet {
-
-class Workspace {
- public:
-  explicit Workspace(int64_t bytes)
-      : bytes_(size_t(bytes)),
-        data_(static_cast<std::byte*>(::operator new (bytes_, std::align_val_t{64}))) {}
-  ~Workspace() { ::operator delete (data_, std::align_val_t{64}); }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-  std::span<std::byte> bytes() const { return {data_, bytes_}; }
-
- private:
-  size_t bytes_;
-  std::byte* data_;
-};
 
 struct AttendPoint {
   DType dtype = DType::kFloat32;
@@ -46,7 +31,8 @@ class AttendSetup {
       : kernel_(make_kernel("cpu")),
         options_{.head_dim = p.head_dim, .dtype = p.dtype, .causal = p.causal},
         threads_(p.threads),
-        workspace_(std::max(kernel_->workspace_bytes(options_, p.threads),
+        workspace_(ledger_, "workspace",
+                   std::max(kernel_->workspace_bytes(options_, p.threads),
                             kernel_->backward_workspace_bytes(options_, p.threads))) {
     const int64_t total = p.segments * p.rows, row_stride = p.stride * p.head_dim;
     fill(p, Tensor::kQuery, total, q_);
@@ -123,7 +109,8 @@ class AttendSetup {
   std::unique_ptr<AttentionKernel> kernel_;
   AttendOptions options_;
   int threads_;
-  Workspace workspace_;
+  MemoryLedger ledger_;
+  TaggedBuffer workspace_;
   std::vector<float> q_, kv_, o_, lse_, grad_out_, statistics_, grad_kv_;  // o_: O, then dQ
   std::vector<KvRun> runs_;
   std::vector<AttendGrid> tasks_;

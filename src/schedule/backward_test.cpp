@@ -9,6 +9,7 @@
 #include "schedule/closed_form_counts.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
+#include "schedule/testing/planted_fault.h"
 
 namespace longnet {
 namespace {
@@ -123,28 +124,6 @@ TEST(BackwardPrograms, CountsWorkedOutByHand) {
 
 // ---- planted faults ----
 
-template <class Change>
-Schedule changed(Schedule schedule, Rank victim, Change change) {
-  auto program = schedule.program;
-  schedule.program = [program, victim, change](Rank r) {
-    RankProgram p = program(r);
-    if (r == victim) change(p);
-    return p;
-  };
-  return schedule;
-}
-
-template <class Action>
-Op& nth(RankProgram& p, int skip = 0) {
-  for (Op& op : p.ops)
-    if (std::holds_alternative<Action>(op.what) && skip-- == 0) return op;
-  throw Error("no such op");
-}
-template <class Action>
-Action& nth_action(RankProgram& p, int skip = 0) {
-  return std::get<Action>(nth<Action>(p, skip).what);
-}
-
 // Takes an op out: what depended on it depends on what it depended on.
 void remove(RankProgram& p, OpId victim) {
   const std::vector<OpId> before = p.ops[size_t(victim)].after;
@@ -156,8 +135,8 @@ void remove(RankProgram& p, OpId victim) {
   }
 }
 template <class Action>
-void remove_nth(RankProgram& p, int skip = 0) {
-  remove(p, OpId(&nth<Action>(p, skip) - p.ops.data()));
+void remove_first(RankProgram& p, int skip = 0) {
+  remove(p, OpId(&first_op<Action>(p, skip) - p.ops.data()));
 }
 
 void expect_found(const Schedule& schedule, const std::string& text) {
@@ -179,59 +158,60 @@ Schedule dilated_of_four() {
 }
 
 TEST(BackwardFaults, AMissingHop) {  // what has come from behind is not added to the sum
-  expect_found(changed(ring_of(4), 2, [](RankProgram& p) { remove_nth<Merge>(p); }),
+  expect_found(with_fault(ring_of(4), 2, [](RankProgram& p) { remove_first<Merge>(p); }),
                "the queries whose gradients arrived are not the pattern's");
 }
 
 TEST(BackwardFaults, TheSumThatComesHomeIsDropped) {
-  expect_found(changed(ring_of(3), 0, [](RankProgram& p) { remove_nth<Merge>(p, 1); }),
+  expect_found(with_fault(ring_of(3), 0, [](RankProgram& p) { remove_first<Merge>(p, 1); }),
                "the queries whose gradients arrived are not the pattern's");
 }
 
 TEST(BackwardFaults, ADoubledPiece) {
-  expect_found(changed(dilated_of_four(), 1,
-                       [](RankProgram& p) {
-                         const Merge merge = nth_action<Merge>(p);
-                         p.ops.push_back({merge, {OpId(p.ops.size()) - 1}});
-                       }),
+  expect_found(with_fault(dilated_of_four(), 1,
+                          [](RankProgram& p) {
+                            const Merge merge = first<Merge>(p);
+                            p.ops.push_back({merge, {OpId(p.ops.size()) - 1}});
+                          }),
                "the queries whose gradients arrived are not the pattern's");
 }
 
 TEST(BackwardFaults, APartThatIsLeftOut) {
   const Schedule s =
-      changed(dilated_of_four(), 3, [](RankProgram& p) { remove_nth<AttendBackward>(p, 1); });
+      with_fault(dilated_of_four(), 3, [](RankProgram& p) { remove_first<AttendBackward>(p, 1); });
   expect_found(s, "the keys attended to are not the pattern's");
   expect_found(s, "the queries whose gradients arrived are not the pattern's");
 }
 
 TEST(BackwardFaults, AWrongOwner) {
-  expect_found(changed(ring_of(4), 1,
-                       [](RankProgram& p) { nth_action<Merge>(p).from.rows.owners.first = 2; }),
-               "holds rows of");
-  expect_found(changed(dilated_of_four(), 1,
-                       [](RankProgram& p) { nth_action<Merge>(p).from.pieces.first = 0; }),
+  expect_found(
+      with_fault(ring_of(4), 1, [](RankProgram& p) { first<Merge>(p).from.rows.owners.first = 2; }),
+      "holds rows of");
+  expect_found(with_fault(dilated_of_four(), 1,
+                          [](RankProgram& p) { first<Merge>(p).from.pieces.first = 0; }),
                "which the target does not hold");
 }
 
 TEST(BackwardFaults, ASumThatIsNotCleared) {  // the second shard of a partial finds the first one's
-  expect_found(changed(ring_of(4), 0, [](RankProgram& p) { remove_nth<Reset>(p, 4); }),
+  expect_found(with_fault(ring_of(4), 0, [](RankProgram& p) { remove_first<Reset>(p, 4); }),
                "adds to gradients that hold nothing yet");
-  expect_found(changed(dilated_of_four(), 0, [](RankProgram& p) { remove_nth<Reset>(p); }),
+  expect_found(with_fault(dilated_of_four(), 0, [](RankProgram& p) { remove_first<Reset>(p); }),
                "adds to gradients that hold nothing yet");
 }
 
 TEST(BackwardFaults, TwoSumsIntoOneSlotWithoutAnOrder) {
-  expect_found(changed(dilated_of_four(), 0,
-                       [](RankProgram& p) {
-                         Op& second = nth<AttendBackward>(p, 1);
-                         std::erase(second.after, OpId(&nth<AttendBackward>(p) - p.ops.data()));
-                       }),
+  expect_found(with_fault(dilated_of_four(), 0,
+                          [](RankProgram& p) {
+                            Op& second = first_op<AttendBackward>(p, 1);
+                            std::erase(second.after,
+                                       OpId(&first_op<AttendBackward>(p) - p.ops.data()));
+                          }),
                "races with op");
 }
 
 TEST(BackwardFaults, AnInputIsOverwritten) {
   expect_found(
-      changed(ring_of(2), 0, [](RankProgram& p) { nth_action<Recv>(p).what.slot = kKvSlot; }),
+      with_fault(ring_of(2), 0, [](RankProgram& p) { first<Recv>(p).what.slot = kKvSlot; }),
       "overwrites an input");
 }
 

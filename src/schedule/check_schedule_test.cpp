@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "schedule/registry.h"
 #include "schedule/row_map.h"
+#include "schedule/testing/planted_fault.h"
 
 namespace longnet {
 namespace {
@@ -17,31 +18,6 @@ ShardedProblem dilated_problem() {
   return {{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2},
           {.branches = {{16, 1}, {64, 2}}},
           {64, 4}};
-}
-
-// The schedule with rank `victim`'s program changed.
-template <class Change>
-Schedule with_fault(Schedule schedule, Rank victim, Change change) {
-  auto program = schedule.program;
-  schedule.program = [program, victim, change](Rank r) {
-    RankProgram p = program(r);
-    if (r == victim) change(p);
-    return p;
-  };
-  return schedule;
-}
-
-template <class Action>
-Action& first(RankProgram& p, int skip = 0) {
-  for (Op& op : p.ops)
-    if (auto* a = std::get_if<Action>(&op.what); a && skip-- == 0) return *a;
-  throw Error("no such op");
-}
-template <class Action>
-Op& first_op(RankProgram& p, int skip = 0) {
-  for (Op& op : p.ops)
-    if (std::holds_alternative<Action>(op.what) && skip-- == 0) return op;
-  throw Error("no such op");
 }
 
 void expect_fault(const Schedule& schedule, const std::string& text) {

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <new>
 
 #include "core/random.h"
 #include "kernels/cpu/machine_peak.h"
@@ -16,23 +15,6 @@ namespace longnet {
 namespace {
 
 constexpr float kGuard = 12345.0f;
-
-class Workspace {
- public:
-  explicit Workspace(int64_t bytes)
-      : bytes_(size_t(bytes)),
-        data_(static_cast<std::byte*>(::operator new (bytes_, std::align_val_t{64}))) {
-    std::fill_n(data_, bytes_, std::byte{0xFF});  // fp32 0xFFFFFFFF is a NaN
-  }
-  ~Workspace() { ::operator delete (data_, std::align_val_t{64}); }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-  std::span<std::byte> bytes() const { return {data_, bytes_}; }
-
- private:
-  size_t bytes_;
-  std::byte* data_;
-};
 
 // Elements of a tensor in its storage type; NaN where no row has been made.
 struct Elements {
@@ -133,7 +115,7 @@ class BackwardCase {
     grid.task.out = {out.q.data() + kOffset, const_cast<float*>(statistics_.data()), 0, 2};
     const BackwardGrid backward{
         .attend = grid, .grad_out = grad_out_first_, .keys = keys_, .grad_keys = out.kv.data()};
-    const Workspace workspace(kernel.backward_workspace_bytes(options(), threads));
+    const PoisonedWorkspace workspace(kernel.backward_workspace_bytes(options(), threads));
     for (int i = 0; i < times; ++i)
       kernel.attend_backward({&backward, 1}, options(), threads, workspace.bytes());
     Gradients rest = out;
@@ -357,7 +339,7 @@ TEST_F(CpuBackwardTest, DilatedBranchesWithTheSameBitsOnAnyThreads) {
                                          .element_bytes = 4},
                                         g.at(0), out.kv.data(), s.w, s.r, lists);
       const AttendOptions options{.head_dim = d};
-      const Workspace workspace(kernel.backward_workspace_bytes(options, threads));
+      const PoisonedWorkspace workspace(kernel.backward_workspace_bytes(options, threads));
       kernel.attend_backward(grids, options, threads, workspace.bytes());
       return out;
     };

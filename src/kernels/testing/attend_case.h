@@ -3,15 +3,36 @@
 // Rows start at odd addresses, the gaps between rows hold NaN, the workspace starts as NaN, and the
 // memory around the output rows is checked after each run.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/attention_kernel.h"
 
 namespace longnet {
+
+// Aligned as kernels ask for, and NaN wherever it is read before it is written.
+class PoisonedWorkspace {
+ public:
+  explicit PoisonedWorkspace(int64_t bytes)
+      : bytes_(size_t(bytes)),
+        data_(static_cast<std::byte*>(::operator new (bytes_, std::align_val_t{64}))) {
+    std::fill(data_, data_ + bytes_, std::byte{0xFF});  // fp32 0xFFFFFFFF is a NaN
+  }
+  ~PoisonedWorkspace() { ::operator delete (data_, std::align_val_t{64}); }
+  PoisonedWorkspace(const PoisonedWorkspace&) = delete;
+  PoisonedWorkspace& operator=(const PoisonedWorkspace&) = delete;
+  std::span<std::byte> bytes() const { return {data_, bytes_}; }
+
+ private:
+  size_t bytes_;
+  std::byte* data_;
+};
 
 struct RunSpec {
   int64_t rows = 0, first_token = 0, token_step = 1;

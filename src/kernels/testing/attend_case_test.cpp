@@ -19,23 +19,6 @@ constexpr float kGuard = 12345.0f;
 constexpr int64_t kOffset = 3;  // rows start at an odd multiple of the element
 constexpr int64_t kOutGap = 5, kLseStride = 3;
 
-class PoisonedWorkspace {
- public:
-  explicit PoisonedWorkspace(int64_t bytes)
-      : bytes_(size_t(bytes)),
-        data_(static_cast<std::byte*>(::operator new (bytes_, std::align_val_t{64}))) {
-    std::fill(data_, data_ + bytes_, std::byte{0xFF});  // fp32 0xFFFFFFFF is a NaN
-  }
-  ~PoisonedWorkspace() { ::operator delete (data_, std::align_val_t{64}); }
-  PoisonedWorkspace(const PoisonedWorkspace&) = delete;
-  PoisonedWorkspace& operator=(const PoisonedWorkspace&) = delete;
-  std::span<std::byte> bytes() const { return {data_, bytes_}; }
-
- private:
-  size_t bytes_;
-  std::byte* data_;
-};
-
 struct GuardedOutput {
   int64_t rows, head_dim, o_stride;
   std::vector<float> o, lse;
