@@ -16,41 +16,15 @@ import unittest
 from cli_case import LNBENCH, MPIRUN, ROOT, SMALL, Case, lnbench
 
 
-class Run(Case):
+class SmallRun(Case):
     def run_small(self, *args, code=0, out="out", **more):
         folder = str(self.path / out)
         done = self.expect(code, "run", self.config, "-o", folder, "--ranks", "2", *args, **more)
         return folder, done
 
-    def test_a_sweep_on_threads(self):
-        folder, done = self.run_small()
-        result = self.result(folder)
-        self.assertEqual(result["summary"]["verdict"], "pass")
-        ok = [p for p in result["points"] if p["status"] == "ok"]
-        self.assertEqual(len(ok), 10)
-        for p in ok:
-            self.assertEqual(p["params"]["transport"], "threads")
-            self.assertEqual(p["check"]["status"], "pass")
-            self.assertGreaterEqual(p["check"]["queries"], 64)
-            self.assertEqual(p["comm"]["counted_bytes_per_rank"], p["comm"]["predicted_bytes_per_rank"])
-            self.assertEqual(p["comm"]["closed_form_bytes_per_rank"], p["comm"]["predicted_bytes_per_rank"])
-            self.assertEqual(p["comm"]["closed_form_messages_per_rank"], p["comm"]["predicted_messages_per_rank"])
-            self.assertNotIn("modelled_bytes_per_rank", p["comm"])
-            self.assertEqual(p["memory"]["measured_peak_bytes"], p["memory"]["predicted_peak_bytes"])
-            self.assertLessEqual(p["memory"]["closed_form_bytes"], p["memory"]["predicted_peak_bytes"])
-            self.assertEqual(len(p["timing"]["samples_s"]), 3)
-        self.assertEqual({p["reason"] is None for p in ok}, {True})
-        self.assertEqual(sum(not line.startswith("#") for line in done.stdout.splitlines()), 12)
-        self.assertLessEqual(max(map(len, done.stdout.splitlines()[:-1])), 100)  # the last one is a path
-        self.assertNotIn("\x1b", done.stdout + done.stderr)
-        self.assert_valid(folder)
-        self.assert_no_secret(pathlib.Path(folder))
-        # The same points from disk, again and again: nothing is left to do.
-        before = (pathlib.Path(folder) / "points.jsonl").read_text()
-        self.expect(0, "run", self.config, "--ranks", "2", "--resume", folder)
-        self.assertEqual(before, (pathlib.Path(folder) / "points.jsonl").read_text())
-        error = self.expect(2, "run", self.config, "--ranks", "2", "--resume", folder, "--set", "model.heads=4").stderr
-        self.assertIn("config", error)
+
+class Measured(SmallRun):
+    """Whose times are compared: with every core to itself."""
 
     def test_a_disturbed_point_is_measured_again(self):
         """Two other programs take half of each core: every time is measured three times, and decides nothing."""
@@ -96,6 +70,38 @@ class Run(Case):
                 self.assertLess(p["work"]["flops"] / p["ablations"][part], 1.06 * peak * used, part)
             self.assertLess(p["work"]["peak_flops_per_s"], 1.5 * peak * used)  # of the cores, not of the ranks
             self.assertLess(0, p["work"]["share_of_peak"])
+
+
+class Run(SmallRun):
+    def test_a_sweep_on_threads(self):
+        folder, done = self.run_small()
+        result = self.result(folder)
+        self.assertEqual(result["summary"]["verdict"], "pass")
+        ok = [p for p in result["points"] if p["status"] == "ok"]
+        self.assertEqual(len(ok), 10)
+        for p in ok:
+            self.assertEqual(p["params"]["transport"], "threads")
+            self.assertEqual(p["check"]["status"], "pass")
+            self.assertGreaterEqual(p["check"]["queries"], 64)
+            self.assertEqual(p["comm"]["counted_bytes_per_rank"], p["comm"]["predicted_bytes_per_rank"])
+            self.assertEqual(p["comm"]["closed_form_bytes_per_rank"], p["comm"]["predicted_bytes_per_rank"])
+            self.assertEqual(p["comm"]["closed_form_messages_per_rank"], p["comm"]["predicted_messages_per_rank"])
+            self.assertNotIn("modelled_bytes_per_rank", p["comm"])
+            self.assertEqual(p["memory"]["measured_peak_bytes"], p["memory"]["predicted_peak_bytes"])
+            self.assertLessEqual(p["memory"]["closed_form_bytes"], p["memory"]["predicted_peak_bytes"])
+            self.assertEqual(len(p["timing"]["samples_s"]), 3)
+        self.assertEqual({p["reason"] is None for p in ok}, {True})
+        self.assertEqual(sum(not line.startswith("#") for line in done.stdout.splitlines()), 12)
+        self.assertLessEqual(max(map(len, done.stdout.splitlines()[:-1])), 100)  # the last one is a path
+        self.assertNotIn("\x1b", done.stdout + done.stderr)
+        self.assert_valid(folder)
+        self.assert_no_secret(pathlib.Path(folder))
+        # The same points from disk, again and again: nothing is left to do.
+        before = (pathlib.Path(folder) / "points.jsonl").read_text()
+        self.expect(0, "run", self.config, "--ranks", "2", "--resume", folder)
+        self.assertEqual(before, (pathlib.Path(folder) / "points.jsonl").read_text())
+        error = self.expect(2, "run", self.config, "--ranks", "2", "--resume", folder, "--set", "model.heads=4").stderr
+        self.assertIn("config", error)
 
     def test_a_wrong_result_is_never_accepted(self):
         folder, _ = self.run_small("--set", "check.tolerance=1e-12", code=1)
