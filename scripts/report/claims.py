@@ -17,6 +17,7 @@ from .claims_billion import BILLION, billion_computed, billion_fits
 from .claims_distributed import equals_reference, exact_distributed
 from .claims_pattern import (
     DEPTH_EXTRA,
+    DEPTH_SPREAD,
     EXPONENT_LENGTHS,
     EXPONENT_R_SQUARED,
     EXPONENT_SPAN,
@@ -29,7 +30,7 @@ from .claims_pattern import (
 from .evidence import COMPUTED, SEEN, Claim, Evidence, Unjudged, Verdict, decide, left_out_text, power, span_text
 from .fits import PowerLaw
 from .model import Point
-from .noise import quiet_only
+from .noise import busy, quiet_only
 from .paper_lines import (
     FIGURE5_RULE,
     FIT_RULE,
@@ -62,7 +63,7 @@ BYTES_RATIO_RANKS = 2.05  # the same when ranks vary: the factor (P-1)/P alone r
 LITTLE_SHARED = f"long branches do less than {percent_label(SHARED_WORK)} of the FLOPs at some length"
 TWO_RATES = (
     "The paper does not state the rates of figure 5. Constant latency is judged where branches that ranks share carry work, so that "
-    "gathers grow with N; constant communication where gathers do not grow, so that long branches do little work."
+    "gathers grow with N; constant communication and complexity where rates grow as segments, so that long branches do little work."
 )
 
 
@@ -109,7 +110,8 @@ def latency_lines(ctx: Context, source: str, unjudged: list[Unjudged]) -> list[t
         return long_fit(points, time_per_sequence, CONSTANT_SPAN) if enough else None
 
     for line in walked_lines(ctx, source):
-        add(line, over_tokens, "time per token", "dilated with the same branches, one device in the place of all ranks")
+        where = f"dilated with the same branches, one device in the place of all ranks{began_busy(ctx, line.kept)}"
+        add(line, over_tokens, "time per token", where)
     for line in timed_lines(ctx, source, "dilated", lambda p: p.ranks):
         first = line.whole[0]
         add(line, over_tokens, "time per token", f"{ctx.index.label(first)} on {ctx.index.rank_label(first.ranks)}")
@@ -120,6 +122,12 @@ def latency_lines(ctx: Context, source: str, unjudged: list[Unjudged]) -> list[t
     return found
 
 
+def began_busy(ctx: Context, line: list[Point]) -> str:
+    """ " (the run of 1B tokens began beside other programs)": its points count, since each knows what ran beside it."""
+    tokens = ", ".join(token_label(p.seq_len) for p in line if busy(ctx.runs[p.run]))
+    return f" (the run of {tokens} tokens began beside other programs)" if tokens else ""
+
+
 def latency_constant(ctx: Context, source: str) -> Evidence:
     """Decided on lines whose shared branches carry work; the others show how attention to neighbours scales."""
     judged: list[Verdict] = []
@@ -127,13 +135,21 @@ def latency_constant(ctx: Context, source: str) -> Evidence:
     floor: list[Unjudged] = []
     for line, verdict in latency_lines(ctx, source, floor):
         if min(map(shared_work, line)) >= SHARED_WORK:
-            judged.append(Verdict(verdict.good, verdict.badness, f"{verdict.text}; {shared_work_text(line)}; {depth_of(line)}"))
+            text = f"{verdict.text}; {shared_work_text(line)}{gathers_text(line)}; {depth_of(line)}"
+            judged.append(Verdict(verdict.good, verdict.badness, text))
         else:
             local.append((line, verdict))
     local.sort(key=lambda found: (found[1].good, -found[1].badness))
     aside = [Unjudged(LITTLE_SHARED, f"{v.text}; {local_work_text(line)}; {depth_of(line)}") for line, v in local] + floor
     seen = decide(source, judged, f"no dilated line with {MIN_LENGTHS} lengths over a factor of {CONSTANT_SPAN:g}", unjudged=aside)
     return Evidence(source, SEEN, local_text(local) + left_out_text(floor), seen.details) if local and not judged else seen
+
+
+def gathers_text(line: list[Point]) -> str:
+    """ ", and a rank sends 1 MiB to 4 MiB a sequence"."""
+    sent = sorted(found for p in line if (found := bytes_per_sequence(p)))
+    low, high = (bytes_label(b) for b in (sent[0], sent[-1])) if sent else ("", "")
+    return f", and a rank sends {low if low == high else f'{low} to {high}'} a sequence" if sent else ""
 
 
 def depth_of(line: list[Point]) -> str:
@@ -153,8 +169,15 @@ def local_text(local: list[tuple[list[Point], Verdict]]) -> str:
     )
 
 
+def on_ranks(points: list[Point]) -> str:
+    """ ", on 1 and 2 ranks"."""
+    ranks = [str(n) for n in sorted({p.ranks for p in points})]
+    return f", on {' and '.join([*([', '.join(ranks[:-1])] if ranks[1:] else []), *ranks[-1:]])} {'rank' if ranks == ['1'] else 'ranks'}" if ranks else ""
+
+
 def vanilla_grows(ctx: Context, source: str) -> Evidence:
     verdicts: list[Verdict] = []
+    judged: list[Point] = []
     floor: list[Unjudged] = []
     for line in timed_lines(ctx, source, "dense", lambda p: p.ranks):
         where = f"{ctx.index.label(line.whole[0])} on {ctx.index.rank_label(line.whole[0].ranks)}"
@@ -163,8 +186,9 @@ def vanilla_grows(ctx: Context, source: str) -> Evidence:
             laws = f"time per token ~ {power(fit.exponent)}, so time of one sequence ~ {power(fit.exponent + 1)}"
             text = f"{where}: {laws} ({span_text(fit)}{line.note})"
             verdicts.append(Verdict(fit.exponent >= GROWING_EXPONENT, -fit.exponent, text))
+            judged += line.kept
     nothing = f"no exact algorithm with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}"
-    return decide(source, verdicts, nothing, unjudged=floor)
+    return decide(source, verdicts, nothing, unjudged=floor, within=f"the threshold{on_ranks(judged)}")
 
 
 def explained_by_ranks(points: list[Point]) -> str:
@@ -214,7 +238,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"Time per token against N at fixed ranks, and time against N at fixed tokens per rank: exponent ≤ {CONSTANT_EXPONENT:.2f} "
             f"(7 % per doubling) and no rise above {CONSTANT_RATIO:g}×, or no rise above {CONSTANT_WITHIN:g}×, on every line. "
             "A line counts if the branches that ranks share (on one rank and in walks: those beyond the first segment) do at least "
-            f"{percent_label(SHARED_WORK)} of the FLOPs at each length. {TWO_RATES} {FIGURE5_RULE} A line needs {MIN_LENGTHS} lengths over a factor of {CONSTANT_SPAN:g}. {FLOOR_RULE}",
+            f"{percent_label(SHARED_WORK)} of the FLOPs at each length. These thresholds are ours: the paper names none. {TWO_RATES} {FIGURE5_RULE} A line needs {MIN_LENGTHS} lengths over a factor of {CONSTANT_SPAN:g}. {FLOOR_RULE}",
             ("batch_runtime", "time_per_token", "weak_scaling", "latency"),
         ),
         quiet_only(latency_constant),
@@ -247,8 +271,8 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "One billion tokens fit",
             "“By partitioning the sequence dimension, it can leverage the distributed systems to scale the sequence length to 1 billion "
             "tokens.” (section 3.2)",
-            f"A dilated point with at least {BILLION:,} tokens that ran on two or more ranks; refused for memory on every rank count tried: "
-            "not supported. One device in the place of all ranks is no distributed system: seen, not judged.",
+            f"A dilated point with at least {BILLION:,} tokens that ran on two or more ranks; refused for memory: not tested, as more "
+            "memory may exist. One device in the place of all ranks is no distributed system: seen, not judged.",
             ("memory", "latency"),
         ),
         billion_fits,
@@ -258,8 +282,8 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "One billion tokens are computed",
             "“In this work, we successfully scale the sequence length to 1 billion tokens.” (section 1)",
             f"A measured dilated point with at least {BILLION:,} tokens: every query and every key of every branch, no row "
-            "approximated, no value of the output left unwritten, and its sampled rows agree with the reference in double precision. "
-            "Replayed, extrapolated and simulated points do not count. Attention alone: no layers, no training.",
+            "approximated, no value of the output left unwritten, and its sampled rows agree with the reference in double precision; on two or "
+            "more ranks. One device in the place of all ranks: seen, not judged. Replayed, extrapolated and simulated points do not count. Attention alone: no layers, no training.",
             ("latency", "table"),
         ),
         billion_computed,
@@ -280,7 +304,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "“Moreover, there is no distributed algorithm for vanilla attention to break sequence length limitation.” (section 3.2)",
             "The sentence is of July 2023; Ring Attention (arXiv 2310.01889) came later. The limit that ranks can lift is memory. One exact algorithm speaks against the sentence if it ran on two or more ranks with messages "
             "between them, was checked, and held at most half of the memory per rank that the same sequence takes on fewer ranks; all that did "
-            "are listed. No algorithm lifts the quadratic work.",
+            "are listed. Memory over all ranks does not fall, and no algorithm lifts the quadratic work.",
             ("memory", "latency", "error_ranks", "communication_ranks", "table"),
         ),
         exact_distributed,
@@ -291,7 +315,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "“Comparison of computation complexity among different methods.” (table 1: vanilla O(N²d), sparse O(N√N d), dilated O(Nd))",
             f"Exponent of the time of a sequence against N at fixed ranks; the exponent of the counted FLOPs stands beside it. Vanilla (every exact "
             f"algorithm): within {EXPONENT_WITHIN:.2f} of 2. Sparse (segments and keys per query ~ √N) and dilated attention (rates ~ segments): "
-            f"at most {EXPONENT_WITHIN:.2f} above 1.5 and 1. Judged is every line with R² ≥ {EXPONENT_R_SQUARED:g} of "
+            f"at most {EXPONENT_WITHIN:.2f} above 1.5 and 1. {TWO_RATES} Judged is every line with R² ≥ {EXPONENT_R_SQUARED:g} of "
             f"{EXPONENT_LENGTHS} or more lengths over a factor of {EXPONENT_SPAN:g} or more, others are listed; supported only if all three were tested. {FIGURE5_RULE} {FLOOR_RULE}",
             ("latency", "time_per_token", "table"),
         ),
@@ -304,8 +328,8 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "proves that the token dependency is approximate to O(log N).” (section 2.4; the abstract: “it has a linear computation complexity and a "
             "logarithm dependency between any two tokens in a sequence”)",
             "Layers until every token has heard from every other, computed from each pattern (nothing is timed), against the paper's estimate: at most "
-            f"{DEPTH_EXTRA} more than the estimate rounded up (a local hop at either end), and no pair that never meets. Judged are patterns "
-            "whose rates do not exceed the next shorter segment.",
+            f"{DEPTH_EXTRA} more than the estimate rounded up (a local hop at either end), and no pair that never meets. Judged are patterns of one "
+            f"first segment and one α whose estimates are {DEPTH_SPREAD:g} or more layers apart, and whose rates do not exceed the next shorter segment.",
             ("dependency_depth",),
             COMPUTED,
         ),

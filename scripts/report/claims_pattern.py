@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 
-from .evidence import NOT_TESTED, SUPPORTED, Evidence, Unjudged, Verdict, decide, power, span_text
+from .evidence import NOT_TESTED, SEEN, SUPPORTED, Evidence, Unjudged, Verdict, decide, power, span_text
 from .fits import PowerLaw, fit_power_law
 from .model import Point
 from .paper_lines import COMPLEXITY, TimedLine, shared_work_text, timed_lines, widths_and_rates
@@ -24,6 +25,8 @@ EXPONENT_R_SQUARED = 0.98  # below, time follows no power law and the exponent s
 RULE_WITHIN = 2.0  # of a pattern's rule: rounding of segments and rates to powers of two
 SKIPS = "a dilation rate exceeds the next shorter segment, so that whole segments are skipped, which the paper's estimate leaves out"
 DEPTH_EXTRA = 2  # layers: a local hop before and after the long way that the paper counts
+DEPTH_SPREAD = 4.0  # layers between the estimates of a line, at least: twice what is allowed beside them
+NEAR = f"estimates with one first segment and one α are less than {DEPTH_SPREAD:g} layers apart, which does not tell log N from a constant"
 
 
 def over_root(point: Point) -> tuple[float | None, float | None]:
@@ -141,27 +144,59 @@ def whole_layers(bound: float) -> int:
     return math.ceil(round(bound, 9))
 
 
+@dataclass(frozen=True)
+class Depth:
+    """Layers of one pattern beside the paper's estimate; layers < 0: some token never hears from some other."""
+
+    layers: float
+    estimate: float
+    text: str
+
+    @property
+    def verdict(self) -> Verdict:
+        good = 0 <= self.layers <= whole_layers(self.estimate) + DEPTH_EXTRA
+        return Verdict(good, math.inf if self.layers < 0 else self.layers - self.estimate, self.text)
+
+
+def span_of(values: list[float]) -> str:
+    low, high = significant(min(values)), significant(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def first_and_ratio(point: Point) -> tuple[float, float]:
+    """Shortest segment w₀, and α: the mean ratio of one segment to the next."""
+    widths = sorted({w for w, _ in widths_and_rates(point)})
+    return widths[0], round((widths[-1] / widths[0]) ** (1 / max(1, len(widths) - 1)), 3)
+
+
 def depth_logarithmic(ctx: Context, source: str) -> Evidence:
     """Layers computed from each different pattern, whatever the source of its point; what the paper's formula is not
-    defined for is left out."""
-    verdicts: dict[tuple[object, ...], Verdict] = {}
+    defined for is left out. Patterns of one w₀ and one α, as the paper's formula has them, are a line."""
+    lines: dict[tuple[object, ...], dict[int, Depth]] = {}
     skipping: dict[tuple[object, ...], Unjudged] = {}
     for point in ctx.points:
         layers, bound = (point.num(f"metrics.dependency_depth_{key}layers") for key in ("", "bound_"))
-        if point.pattern != "dilated" or layers is None or not point.seq_len:
+        if point.pattern != "dilated" or layers is None or not point.seq_len or (bound is None and layers >= 0):
             continue
-        never = layers < 0
-        if bound is None and not never:
-            continue
-        shape = (point.seq_len, *(point.text(f"params.{k}") for k in ("heads", "causal", "offset", "phase_parts", "branches")))
+        same = tuple(point.text(f"params.{k}") for k in ("heads", "causal", "offset", "phase_parts"))
         mask = " under a causal mask" if point.get("params.causal") is True else ""
         text = f"{ctx.index.label(point)}, {token_label(point.seq_len)} tokens{mask}: {depth_against_estimate(point, layers, bound)}"
         if skips_segments(point):
-            skipping.setdefault(shape, Unjudged(SKIPS, text))
-            continue
-        beyond = math.inf if never else layers - (bound or 0)
-        good = not never and layers <= whole_layers(bound or 0) + DEPTH_EXTRA
-        verdicts.setdefault(shape, Verdict(good, beyond, text))
-    nothing = "none judged" if skipping else "no dilated point states the dependency depth of its pattern"
+            skipping.setdefault((point.seq_len, point.text("params.branches"), *same), Unjudged(SKIPS, text))
+        else:
+            lines.setdefault((*first_and_ratio(point), *same), {}).setdefault(point.seq_len, Depth(layers, bound or 0, text))
+    verdicts: list[Verdict] = []
+    unjudged: list[Unjudged] = []
+    for line in lines.values():
+        estimates = [depth.estimate for depth in line.values()]
+        wide = max(estimates) - min(estimates) >= DEPTH_SPREAD
+        verdicts += [d.verdict for d in line.values() if wide or d.layers < 0]
+        unjudged += [Unjudged(NEAR, d.text) for d in line.values() if not wide and d.layers >= 0]
+    unjudged += skipping.values()
     within = f"{DEPTH_EXTRA} layers of the paper's estimate rounded up"
-    return decide(source, list(verdicts.values()), nothing, "pattern", unjudged=list(skipping.values()), within=within)
+    known = [depth for line in lines.values() for depth in line.values()]
+    nothing = "no pattern judged" if unjudged else "no dilated point states the dependency depth of its pattern"
+    if known:
+        nothing += f": {span_of([d.layers for d in known])} layers beside estimates of {span_of([d.estimate for d in known])}"
+    seen = decide(source, verdicts, nothing, "pattern", unjudged=unjudged, within=within)
+    return Evidence(source, SEEN, seen.text, seen.details) if unjudged and not verdicts else seen

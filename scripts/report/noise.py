@@ -12,7 +12,7 @@ from collections.abc import Callable
 from .evidence import NOT_TESTED, SEEN, Evidence
 from .model import Point, Run
 from .rows import Context
-from .units import number, percent_label, plural, significant
+from .units import number, percent_label, plural, significant, token_label
 
 BUSY_SHARE = 0.15  # of the usable hardware threads, just before the run
 BUSY_LOAD = 0.25  # of the usable hardware threads, over the minute before the run
@@ -92,14 +92,15 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
         all_seen = test(ctx, source)
         if source == MODELLED or len(kept) == len(ctx.points):
             return all_seen
-        few = sum(1 for p in ctx.points if p.source == source and key_of(p) in hit - noisy)
-        reasons = "; ".join([*dict.fromkeys(noise[key[0]] for key in sorted(noisy))] + ([f"{plural(few, 'point')} disturbed"] if few else []))
+        gone = [p for p in ctx.points if p.source == source and key_of(p) in hit - noisy]
+        reasons = "; ".join([*dict.fromkeys(noise[key[0]] for key in sorted(noisy))] + ([f"{plural(len(gone), 'point')} disturbed"] if gone else []))
         if all_seen.status == NOT_TESTED:  # what is missing is missing, noise or not
             warned = f"{all_seen.text} Some of these times are of a busy machine ({reasons})." if all_seen.details else all_seen.text
             return Evidence(source, NOT_TESTED, warned, all_seen.details)
         seen = test(Context(kept, ctx.runs, ctx.index), source)
         if seen.status == all_seen.status or seen.status not in (NOT_TESTED, SEEN):
-            without = f" Without {plural(few, 'point')} that something disturbed." if few else ""
+            names = ", ".join(sorted({f"{p.algorithm} at {token_label(p.seq_len)} on {ctx.index.rank_label(p.ranks)}" for p in gone}))
+            without = f" Without {plural(len(gone), 'point')} that something disturbed ({names})." if gone else ""
             return Evidence(source, seen.status, seen.text + without, seen.details)
         text = f"not decided: machine was busy ({reasons}). Seen all the same: {all_seen.text}"
         return Evidence(source, NOT_TESTED, text, all_seen.details)
