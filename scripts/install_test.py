@@ -66,6 +66,12 @@ class Installed(unittest.TestCase):
         self.assertGreater(len(links), 10)
         self.assertEqual([link for link in links if not (self.share / link).is_file()], [])
 
+    def test_bash_completes_the_commands(self):
+        file = self.tree / "share/bash-completion/completions/lnbench"
+        said = subprocess.run(["bash", "-c", f"source '{file}'; COMP_WORDS=(lnbench reco); COMP_CWORD=1; _lnbench; echo ${{COMPREPLY[@]}}"],
+                              env=os.environ | {"PATH": f"{self.path}:{os.environ['PATH']}"}, capture_output=True, text=True)
+        self.assertEqual(said.stdout.strip(), "recommend", said.stderr)
+
     def test_tests_are_not_installed(self):
         self.assertEqual([f for f in self.files() if f.name.endswith(("_test.py", "_fixture.py"))], [])
 

@@ -15,3 +15,8 @@ install(DIRECTORY scripts/report DESTINATION ${share}/scripts
 install(PROGRAMS scripts/python_env.sh DESTINATION ${share}/scripts)
 install(FILES scripts/requirements.txt DESTINATION ${share}/scripts)
 install(FILES README.md LICENSE CHANGELOG.md CITATION.cff DESTINATION ${share})
+
+# Where bash-completion looks for it by the command's name.
+install(CODE "execute_process(COMMAND $<TARGET_FILE:lnbench> completion OUTPUT_FILE ${CMAKE_BINARY_DIR}/lnbench.bash
+              COMMAND_ERROR_IS_FATAL ANY)")
+install(FILES ${CMAKE_BINARY_DIR}/lnbench.bash DESTINATION share/bash-completion/completions RENAME lnbench)

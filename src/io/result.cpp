@@ -63,11 +63,12 @@ std::string timelines_to_lines(const Result& result) {
   return lines;
 }
 
-// Replaces the record with the same id, else appends.
-PointRecord& put_record(std::vector<PointRecord>& records, PointRecord record) {
-  const auto old = std::ranges::find(records, record.id, &PointRecord::id);
-  if (old == records.end()) return records.emplace_back(std::move(record));
-  return *old = std::move(record);
+// Replaces the record with the same id, else appends. `places`: of each id in `records`.
+PointRecord& put_record(std::vector<PointRecord>& records, RecordPlaces& places,
+                        PointRecord record) {
+  const auto [place, is_new] = places.try_emplace(record.id, records.size());
+  if (is_new) return records.emplace_back(std::move(record));
+  return records[place->second] = std::move(record);
 }
 
 // Throws UsageError when a line was changed after it was written. `strict`: also without a seal (of an
@@ -83,7 +84,7 @@ void check_line(const std::string& line, const PointRecord& record, bool strict)
 
 // Reads the whole lines of a points.jsonl. A torn last line is left out; returns the bytes before.
 int64_t read_point_lines(const fs::path& folder, std::vector<PointRecord>& records,
-                         bool strict = false) {
+                         RecordPlaces& places, bool strict = false) {
   const std::string path = (folder / "points.jsonl").string();
   int64_t good_bytes = 0;
   if (!fs::exists(path)) return good_bytes;
@@ -98,7 +99,7 @@ int64_t read_point_lines(const fs::path& folder, std::vector<PointRecord>& recor
       if (!line.empty()) {
         const PointRecord record = record_from_json(line);
         check_line(line, record, strict);
-        put_record(records, record);
+        put_record(records, places, record);
       }
     } catch (const UsageError& e) {
       if (end + 1 < text.size() || seal_holds(line))  // no torn write
@@ -291,7 +292,8 @@ Result read_result(const std::string& path) {
   Result r = ended ? read_result_file(file) : read_manifest(path);
   r.path = path;
   if (ended) return r;
-  read_point_lines(path, r.points);
+  RecordPlaces places;
+  read_point_lines(path, r.points, places);
   const int64_t unknown = int64_t(r.points.size()) + 1;
   r.summary = summarize(r.points, r.run.planned > 0 ? r.run.planned : unknown);
   return r;
@@ -350,7 +352,8 @@ ResultWriter ResultWriter::resume(const std::string& directory, const Result& no
                             "its config\n  hint: start a new run"));
   const std::string before = manifest_to_json(then);
   accept_changes(then, now, allow_changed_machine);
-  const int64_t good_bytes = read_point_lines(directory, then.points, /*strict=*/true);
+  const int64_t good_bytes =
+      read_point_lines(directory, then.points, writer.places_, /*strict=*/true);
   if (const std::string after = manifest_to_json(then); after != before)
     replace_file(directory, "run.json", after);
   writer.result_ = std::move(then);
@@ -359,14 +362,14 @@ ResultWriter ResultWriter::resume(const std::string& directory, const Result& no
 }
 
 bool ResultWriter::finished(std::string_view id) const {
-  const auto found = std::ranges::find(records(), id, &PointRecord::id);
-  return found != records().end() && found->status != PointStatus::kError;
+  const auto found = places_.find(std::string(id));
+  return found != places_.end() && records()[found->second].status != PointStatus::kError;
 }
 
 const PointRecord& ResultWriter::append(PointRecord record) {
   validate_record(record);
   lines_->write_all(sealed(record_to_json(record)) + "\n");
-  return put_record(result_.points, std::move(record));
+  return put_record(result_.points, places_, std::move(record));
 }
 
 Summary ResultWriter::finish(int64_t planned) {

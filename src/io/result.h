@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "io/durable_file.h"
@@ -130,6 +131,8 @@ std::string result_to_json(const Result& result);  // one line a point, no timel
 // resume it meanwhile. Null where this machine does not see the folder.
 std::unique_ptr<DurableFile> join_run(const std::string& directory);
 
+using RecordPlaces = std::unordered_map<std::string, size_t>;  // id -> index
+
 class ResultWriter {
  public:
   // Starts a result in `head.path`, which must be absent or empty, or where that is "" in a new
@@ -161,6 +164,7 @@ class ResultWriter {
  private:
   explicit ResultWriter(Result result);
   Result result_;
+  RecordPlaces places_;
   std::unique_ptr<DurableFile> lines_;
 };
 

@@ -211,6 +211,7 @@ void TableWriter::row(const std::vector<JsonNode>& cells, std::string_view colou
 
 void TableWriter::finish() {
   head();
+  is_finished_ = true;
   if (style_.format == TableFormat::kJson) line() << (has_row_ ? "\n]\n" : "]\n") << std::flush;
 }
 

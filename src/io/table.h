@@ -64,6 +64,10 @@ struct TableStyle {
 class TableWriter {
  public:
   TableWriter(std::vector<ColumnHead> heads, TableStyle style);
+  TableWriter(const TableWriter&) = delete;
+  ~TableWriter() {  // of a command that an error ends: what stands there is JSON all the same
+    if (has_head_ && !is_finished_) finish();
+  }
   void note(std::string_view text);  // no row: "# text", of text on lines of 100 characters
   void head();                       // names of columns; the first row does it otherwise
   // `cells`: one per column. `colour`: "31" and the like, of a row of text.
@@ -78,7 +82,7 @@ class TableWriter {
   std::vector<ColumnHead> heads_;
   TableStyle style_;
   std::vector<size_t> columns_;  // that are shown, notes left out
-  bool has_head_ = false, has_row_ = false;
+  bool has_head_ = false, has_row_ = false, is_finished_ = false;
   std::string last_note_;
 };
 

@@ -66,6 +66,18 @@ TEST(Table, MarkdownEscapesItsBars) {
             "| 16 | - | d=128, \"bf16\" | a\\|b |\n");
 }
 
+TEST(Table, JsonIsClosedWhereAnErrorEndsTheCommand) {
+  std::ostringstream out;
+  EXPECT_THROW(
+      {
+        Table<TableRow> table(test_columns(), {.format = TableFormat::kJson, .out = &out});
+        table.add(kRows[0]);
+        throw std::runtime_error("disk full");
+      },
+      std::runtime_error);
+  EXPECT_EQ(parse_json(out.str(), "test").items.size(), 1U);
+}
+
 TEST(Table, JsonIsOneValue) {
   const JsonNode all = parse_json(written({.format = TableFormat::kJson}), "test");
   ASSERT_EQ(all.items.size(), 3U);

@@ -12,6 +12,9 @@
 #include "core/check.h"
 
 namespace longnet {
+namespace {
+constexpr double kStoppedSeconds = 3;  // between two looks, which are one apart
+}
 
 Watchdog::Watchdog(int rank, std::string verdict)
     : rank_(rank),
@@ -69,11 +72,16 @@ std::string Watchdog::missing() const {
 // Looks once a second instead of being told of progress: a wake-up would disturb what is measured.
 void Watchdog::watch(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
+  double looked_s = now_s();
   while (!stop.stop_requested()) {
     const double left_s = begin_s_ + within_s_ - now_s();
     stopped_.wait_for(lock, stop, std::chrono::duration<double>(std::clamp(left_s, 0.0, 1.0)),
                       [] { return false; });
     if (stop.stop_requested()) return;
+    // A process that was itself stopped (SIGSTOP, a sleeping machine) accuses nobody: it was the missing one.
+    if (const double slept_s = now_s() - looked_s; slept_s > kStoppedSeconds)
+      begin_s_ = begin_s_ + slept_s;
+    looked_s = now_s();
     const Beat mine = beat();
     if (fd_ >= 0 && ::pwrite(fd_, &mine, sizeof mine, off_t(sizeof mine) * rank_) < 0) {
       ::close(fd_);  // a full disk: the others see this rank as silent, which it is

@@ -1,8 +1,12 @@
 #include "run/watchdog.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <fstream>
 
 #include "core/testing/test_support.h"
@@ -38,6 +42,24 @@ TEST(WatchdogDeathTest, NamesTheRankThatIsMissing) {
   EXPECT_EXIT(
       wait_beside_silent_ranks(), testing::ExitedWithCode(3),
       "in 'a point'; rank 1 gave no sign of life for [0-9]+ s; rank 2 has not come so far, exit 3");
+}
+
+TEST(Watchdog, AProcessThatWasStoppedAccusesNobody) {
+  const pid_t child = fork();
+  if (child == 0) {
+    Watchdog watchdog(1);
+    watchdog.expect("a point", 2);
+    raise(SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    std::_Exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  std::this_thread::sleep_for(std::chrono::milliseconds(3500));
+  kill(child, SIGCONT);
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(Watchdog, ProgressAndLongLimitsKeepItQuiet) {
