@@ -158,6 +158,12 @@ class Depth:
         return Verdict(good, math.inf if self.layers < 0 else self.layers - self.estimate, self.text)
 
 
+def near_text(near: list[Depth]) -> str:
+    layers, estimates = ([getattr(d, name) for d in near] for name in ("layers", "estimate"))
+    each = f"{span_of(layers)} layers beside estimates of {span_of(estimates)}" if near else ""
+    return f" {plural(len(near), 'pattern')} not judged, {NEAR}: {each}." if near else ""
+
+
 def span_of(values: list[float]) -> str:
     low, high = significant(min(values)), significant(max(values))
     return low if low == high else f"{low} to {high}"
@@ -186,17 +192,15 @@ def depth_logarithmic(ctx: Context, source: str) -> Evidence:
         else:
             lines.setdefault((*first_and_ratio(point), *same), {}).setdefault(point.seq_len, Depth(layers, bound or 0, text))
     verdicts: list[Verdict] = []
-    unjudged: list[Unjudged] = []
+    near: list[Depth] = []
     for line in lines.values():
         estimates = [depth.estimate for depth in line.values()]
         wide = max(estimates) - min(estimates) >= DEPTH_SPREAD
         verdicts += [d.verdict for d in line.values() if wide or d.layers < 0]
-        unjudged += [Unjudged(NEAR, d.text) for d in line.values() if not wide and d.layers >= 0]
-    unjudged += skipping.values()
+        near += [d for d in line.values() if not wide and d.layers >= 0]
     within = f"{DEPTH_EXTRA} layers of the paper's estimate rounded up"
-    known = [depth for line in lines.values() for depth in line.values()]
-    nothing = "no pattern judged" if unjudged else "no dilated point states the dependency depth of its pattern"
-    if known:
-        nothing += f": {span_of([d.layers for d in known])} layers beside estimates of {span_of([d.estimate for d in known])}"
-    seen = decide(source, verdicts, nothing, "pattern", unjudged=unjudged, within=within)
-    return Evidence(source, SEEN, seen.text, seen.details) if unjudged and not verdicts else seen
+    nothing = "no pattern judged" if near or skipping else "no dilated point states the dependency depth of its pattern"
+    seen = decide(source, verdicts, nothing, "pattern", unjudged=list(skipping.values()), within=within)
+    status = SEEN if (near or skipping) and not verdicts else seen.status
+    text = seen.text.removesuffix(".") + "." + near_text(near) if near else seen.text
+    return Evidence(source, status, text, seen.details)

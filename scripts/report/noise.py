@@ -86,7 +86,7 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
 
     def quiet(ctx: Context, source: str) -> Evidence:
         noise = {i: text for i, run in enumerate(ctx.runs) if (text := emulated(run) or busy(run))}
-        noisy = {key_of(p) for p in ctx.points if p.run in noise and (emulated(ctx.runs[p.run]) or not watched(p))}
+        noisy = {key_of(p) for p in ctx.points if p.source == source and p.run in noise and (emulated(ctx.runs[p.run]) or not watched(p))}
         hit = {key for i, run in enumerate(ctx.runs) for key in disturbed(run, [p for p in ctx.points if p.run == i])}
         kept = [p for p in ctx.points if key_of(p) not in noisy | hit]
         all_seen = test(ctx, source)
