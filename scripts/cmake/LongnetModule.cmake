@@ -1,11 +1,12 @@
-# longnet_module(NAME [HOT] [DEPS modules...] [LIBS libraries...] [EXCLUDE files...] [SEPARATE regexes...])
+# longnet_module(NAME [HOT|COLD] [DEPS modules...] [LIBS libraries...] [EXCLUDE files...] [SEPARATE regexes...])
 # One module of src/: every *.cpp of its folder and below becomes the library
 # longnet_NAME, every *_test.cpp one test program NAME_tests, and what stands in testing/ the library
 # longnet_NAME_testing, for tests and bench. The link graph is the layering.
 # Tests are compiled eight files at a time, and the library too: most of the time goes into the same
 # headers. Files that match SEPARATE, because their unnamed namespaces hold the same names or they include
 # themselves, are compiled alone. HOT: what is timed, or computes for long, is here; such a library is
-# compiled file by file (but where LONGNET_UNITY is on) and optimised under the sanitizers, too.
+# compiled file by file (but where LONGNET_UNITY is on) and optimised under the sanitizers, too. COLD: reads, writes and
+# arranges; the compiler's best takes longer than it ever saves.
 add_library(longnet_options INTERFACE)
 target_compile_options(longnet_options INTERFACE
                        $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor>)
@@ -32,7 +33,7 @@ target_include_directories(longnet_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(longnet_options INTERFACE Threads::Threads)
 
 function(longnet_module name)
-  cmake_parse_arguments(ARG "HOT" "" "DEPS;LIBS;EXCLUDE;SEPARATE" ${ARGN})
+  cmake_parse_arguments(ARG "HOT;COLD" "" "DEPS;LIBS;EXCLUDE;SEPARATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   foreach(excluded IN LISTS ARG_EXCLUDE)
     list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${excluded})
@@ -62,6 +63,9 @@ function(longnet_module name)
   else()
     set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ON)
     target_compile_options(longnet_${name} PRIVATE ${LONGNET_SANITIZE_LESS})
+    if(ARG_COLD)
+      target_compile_options(longnet_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+    endif()
     set(tests_optimised -O0)
   endif()
 

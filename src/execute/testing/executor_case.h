@@ -15,12 +15,13 @@
 
 namespace longnet {
 
-// ThreadSanitizer makes runs thirty times slower, AddressSanitizer ten times; what they look for
-// does not need every number of ranks, nor every rule of the mixture.
+// ThreadSanitizer makes runs thirty times slower, AddressSanitizer ten times. Whether two ranks race
+// does not hang on how many there are, nor on the rule of the mixture: one number is enough. What
+// lies where does, a little.
 template <typename T>
 std::vector<T> some_of(const std::vector<T>& all) {
 #if defined(__SANITIZE_THREAD__)
-  return {all.front(), all[all.size() / 2]};
+  return {all[all.size() / 2]};
 #elif defined(__SANITIZE_ADDRESS__)
   std::vector<T> some;
   for (size_t i = 0; i < all.size(); i += 3) some.push_back(all[i]);
