@@ -45,10 +45,11 @@ DEFINITION_MAY_INCLUDE = {
     "kernels/reference/row_oracle.h",
     "pattern/dilated_pattern.h",
 }
-CLOSED_FORMS_MAY_INCLUDE = {"schedule/closed_form_counts.h", "schedule/lower_collectives.h", "core/check.h"}
+CLOSED_FORMS = ("src/schedule/closed_form_counts.h", "src/schedule/closed_form_counts.cpp", "src/schedule/message_costs.h")
+CLOSED_FORMS_MAY_INCLUDE = {"schedule/closed_form_counts.h", "schedule/message_costs.h", "schedule/lower_collectives.h", "core/check.h"}
 LONGEST_FILE = 400  # lines of a file of the product
 STANDS_ALONE = {f"src/execute/definition.{end}": DEFINITION_MAY_INCLUDE for end in ("h", "cpp")}
-STANDS_ALONE |= {f"src/schedule/closed_form_counts.{end}": CLOSED_FORMS_MAY_INCLUDE for end in ("h", "cpp")}
+STANDS_ALONE |= dict.fromkeys(CLOSED_FORMS, CLOSED_FORMS_MAY_INCLUDE)
 JUDGED = ("src/core/token_range.h", "src/core/rank_group.h", "src/pattern", "src/schedule")
 FREE_FUNCTION_OR_CLASS = re.compile(r"^(?:inline |constexpr |template[^\n]*\n)*(?:class (\w+)|[A-Za-z][\w:<>,& ]* [&*]?(\w+)\()", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
