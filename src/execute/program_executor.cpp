@@ -10,7 +10,7 @@
 namespace longnet {
 
 void require_supported(const AttentionKernel& kernel, const BoundProgram& bound) {
-  const bool backward = bound.program().pass() == Pass::kBackward;
+  const bool backward = bound.program().pass == Pass::kBackward;
   const std::string refusal = backward ? kernel.why_backward_unsupported(bound.options())
                                        : kernel.why_unsupported(bound.options());
   check(refusal.empty(), "kernel ", kernel.name(), ": ", refusal);
@@ -55,7 +55,7 @@ ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel
                                           BindOptions{.rank = comm.rank(), .threads = threads},
                                           std::move(memory));
   require_supported(kernel, *bound_);
-  const bool backward = bound_->program().pass() == Pass::kBackward;
+  const bool backward = bound_->program().pass == Pass::kBackward;
   workspace_ = TaggedBuffer(ledger, "workspace",
                             backward ? kernel.backward_workspace_bytes(bound_->options(), threads)
                                      : kernel.workspace_bytes(bound_->options(), threads));

@@ -7,7 +7,7 @@ namespace {
 
 std::vector<TensorKind> made_inputs(const BoundProgram& bound) {
   std::vector<TensorKind> kinds{TensorKind::kQuery, TensorKind::kKeyValue};
-  if (bound.program().pass() == Pass::kBackward) kinds.push_back(TensorKind::kGradOut);
+  if (bound.program().pass == Pass::kBackward) kinds.push_back(TensorKind::kGradOut);
   return kinds;
 }
 
@@ -92,7 +92,7 @@ uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker) {
 
 void poison(const BoundProgram& bound, const RowWorker& worker) {
   const int first =
-      bound.program().pass() == Pass::kBackward ? kStatisticsSlot : kOutputSlot;  // no input
+      bound.program().pass == Pass::kBackward ? kStatisticsSlot : kOutputSlot;  // no input
   for (int slot = first; slot < int(bound.program().slots.size()); ++slot)
     worker.poison(bound.memory(slot), bound.threads());
 }

@@ -174,7 +174,7 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
         [&](const Attend& o) { a.pairs += attended_pairs(s, o); },
         [&](const AttendBackward& o) { a.pairs += attended_pairs(s, o.attend()); },
         [&](const Merge&) { a.merges += 1; }, [](const Reset&) {}, [](const Delta&) {});
-  a.flops = pass_flops(program.pass(), a.pairs, s.problem.head_dim);
+  a.flops = pass_flops(program.pass, a.pairs, s.problem.head_dim);
   return a;
 }
 
@@ -196,7 +196,7 @@ WorldAccount account(const Schedule& schedule, int max_ranks) {
   for (const Rank p : ranks) {
     const RankProgram program = schedule.program(p);
     const RankAccount a = account(s, program, p);
-    pass = program.pass();
+    pass = program.pass;
     w.flops += a.flops;
     w.pairs += a.pairs;
     w.max_rank_flops = std::max(w.max_rank_flops, a.flops);

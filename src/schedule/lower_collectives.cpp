@@ -76,6 +76,7 @@ class Lowering {
     if (std::ranges::none_of(in_.ops, [](const Op& op) { return is_collective(op.what); }))
       return std::move(in_);
     choose_orders();
+    out_.pass = in_.pass;
     out_.slots = in_.slots;
     for (Op& op : in_.ops) {
       std::vector<OpId> after;

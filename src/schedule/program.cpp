@@ -74,12 +74,6 @@ Rank SequenceLayout::owner(int64_t token) const {
   return Rank(part_index(seq_len_, world_size_, token));
 }
 
-Pass RankProgram::pass() const {
-  const bool backward =
-      slots.size() > size_t(kGradOutSlot) && slots[kGradOutSlot].tag == SlotTag::kGradOut;
-  return backward ? Pass::kBackward : Pass::kForward;
-}
-
 bool RankProgram::output_is_partial() const {
   return std::ranges::none_of(ops, [&](const Op& op) {
     const auto* pack = std::get_if<Pack>(&op.what);

@@ -316,9 +316,9 @@ struct Op {
 };
 
 struct RankProgram {
+  Pass pass = Pass::kForward;
   std::vector<Slot> slots;
   std::vector<Op> ops;
-  Pass pass() const;
   // True when the output gets its LSE and O in full fp32: it does not come as a result.
   bool output_is_partial() const;
   // Bytes of the slots by their tags, each slot rounded up to a multiple of `align`.

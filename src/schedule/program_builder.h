@@ -16,6 +16,7 @@ class ProgramBuilder {
   // Starts with the slots that every program of the pass has.
   ProgramBuilder(const ShardedProblem& sharded, Rank rank, Pass pass = Pass::kForward)
       : sharded_(sharded), rank_(rank) {
+    program_.pass = pass;
     add_slot(TensorKind::kQuery, SlotTag::kQuery, own());
     add_slot(TensorKind::kKeyValue, SlotTag::kKeyValue, own());
     add_slot(TensorKind::kPartial, SlotTag::kOutput, own());

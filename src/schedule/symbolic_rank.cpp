@@ -56,7 +56,7 @@ SymbolicRank::SymbolicRank(const ShardedProblem& sharded, const RankProgram& pro
     : sharded_(sharded),
       rank_(rank),
       slots_(std::max(program.slots.size(), size_t{kGradKvSlot + 1})),
-      pass_(program.pass()) {
+      pass_(program.pass) {
   for (const Slot& slot : program.slots) kinds_.push_back(slot.kind);
   const Slice own{kEveryRow, {.first = rank}, sharded.all_tokens(), sharded.all_heads()};
   const bool backward = pass_ == Pass::kBackward;

@@ -74,7 +74,7 @@ DeviceExecutor::DeviceExecutor(const Schedule& schedule, Rank rank, const Device
 
 void DeviceExecutor::bind(const Schedule& schedule, Rank rank) {
   RankProgram program = schedule.program(rank);
-  check(program.pass() == Pass::kForward, "no backward pass on a GPU yet");
+  check(program.pass == Pass::kForward, "no backward pass on a GPU yet");
   BoundProgram::Memory memory;
   const auto kind = communicates() ? DeviceBuffer::Kind::kShared : DeviceBuffer::Kind::kPrivate;
   for (const Slot& slot : program.slots) {
