@@ -10,7 +10,6 @@
 //
 // Backward, the same with gradients of all rows, which are summed and scattered slice by slice.
 #include <array>
-#include <optional>
 
 #include "schedule/program_builder.h"
 #include "schedule/registry.h"
@@ -22,11 +21,10 @@ RankProgram all_gather_program(const ShardedProblem& sharded, Rank rank, Pass pa
   const int world = sharded.layout.world_size();
   const bool backward = pass == Pass::kBackward;
   ProgramBuilder build(sharded, rank, pass);
-  std::optional<GradientSum> sum;
-  if (backward) sum.emplace(build, build.own());
+  GradientSum sum(build);
   if (world == 1) {
     const Attend attend = build.attend(build.kv(), build.output());
-    backward ? sum->add_own(attend) : build.add(attend);
+    backward ? sum.add(attend, sum.own_keys()) : build.add(attend);
     return build.take();
   }
   const AttentionProblem& p = sharded.problem;
@@ -61,18 +59,17 @@ RankProgram all_gather_program(const ShardedProblem& sharded, Rank rank, Pass pa
     OpId& free = freed[size_t(slice % 2)];
     free = ready;  // a rank without queries still waits for its gather
     const bool empty = sharded.layout.shard(rank).empty();
-    Attend attend = build.attend(keys, build.output());
-    attend.heads = heads_of(slice);
+    const Attend attend = build.attend(keys, build.output());
     if (!backward) {
       if (!empty) free = build.add(attend, {ready});
       continue;
     }
     OpId& summed_before = summed[size_t(slice % 2)];
     const SlotView rows{gradients[size_t(slice % 2)], keys.rows};
-    OpId added = build.add(Reset{rows}, {summed_before});
-    if (!empty) added = free = sum->add(attend, rows, {ready, added});
-    summed_before = build.add(ReduceScatter{everyone, rows}, {added});
-    if (!empty) summed_before = sum->merge_own(rows.piece(rank), summed_before);
+    KeyGradients part{rows, build.add(Reset{rows}, {summed_before})};
+    if (!empty) free = sum.add(attend, part, ready);
+    summed_before = build.add(ReduceScatter{everyone, rows}, {part.last});
+    if (!empty) summed_before = sum.merge(rows.piece(rank), summed_before, sum.own_keys());
   }
   return build.take();
 }

@@ -68,24 +68,24 @@ class DilatedProgram {
 
   RankProgram make_backward() {
     std::vector<Part> parts = gathered_parts();
-    GradientSum sum(build_, build_.own());
+    GradientSum sum(build_);
     std::ranges::stable_sort(parts, {}, [](const Part& part) { return part.group.has_value(); });
     std::vector<std::pair<SlotView, OpId>> reduced;
     for (const Part& part : parts) {
       const Attend attend = attend_of(part, {});
       if (!part.group) {
-        sum.add_own(attend);
+        sum.add(attend, sum.own_keys());
         continue;
       }
       const SlotView rows =
           build_.add_view(TensorKind::kGradKeyValue, SlotTag::kPartial, part.kv.rows);
-      OpId added = build_.add(Reset{rows});
-      if (!shard_.empty()) added = sum.add(attend, rows, {part.ready, added});
+      KeyGradients gradients{rows, build_.add(Reset{rows})};
+      if (!shard_.empty()) sum.add(attend, gradients, part.ready);
       reduced.emplace_back(rows.piece(part.group->index_of(rank_)),
-                           build_.add(ReduceScatter{*part.group, rows}, {added}));
+                           build_.add(ReduceScatter{*part.group, rows}, {gradients.last}));
     }
     if (!shard_.empty())
-      for (const auto& [rows, ready] : reduced) sum.merge_own(rows, ready);
+      for (const auto& [rows, ready] : reduced) sum.merge(rows, ready, sum.own_keys());
     return build_.take();
   }
 

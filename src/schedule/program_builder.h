@@ -70,9 +70,9 @@ class ProgramBuilder {
     return OpId(program_.ops.size()) - 1;
   }
 
-  // Exact attention of all own queries, all heads.
+  // Exact attention of all own queries, of the heads of the keys.
   Attend attend(const SlotView& keys, const SlotView& into = {}) const {
-    return {0, sharded_.all_tokens(), sharded_.all_heads(), q(), keys, into};
+    return {0, sharded_.all_tokens(), keys.rows.heads, q(), keys, into};
   }
 
   // Bytes of the largest K/V slice among slice_of(0 .. count - 1), or of its gradient.
@@ -112,47 +112,49 @@ class ProgramBuilder {
   RankProgram program_;
 };
 
+// Gradients of the K and V rows of a slot, and the last op that wrote them.
+struct KeyGradients {
+  SlotView rows;
+  OpId last = -1;
+};
+
 // The backward passes of attends, which add to one dQ and to gradients of K and V, one after the
 // other: a sum in fp32 depends on its order.
 class GradientSum {
  public:
-  // Starts with the statistics of the own rows, and with dQ, dK and dV of 0.
-  GradientSum(ProgramBuilder& build, const Slice& own) : build_(build), own_(own) {
-    if (build.is_empty(own)) return;
-    const OpId delta = build.add(Delta{build.output(), grad_out(), statistics()});
-    const OpId zero = build.add(Reset{grad_q()});
-    own_keys_ = build.add(Reset{build.grad_kv()});
-    ready_ = {delta, zero};
-  }
+  explicit GradientSum(ProgramBuilder& build) : build_(build), own_keys_{build.grad_kv()} {}
 
-  // Adds the gradients of `attend`, whose target they have no use for.
-  OpId add(const Attend& attend, const SlotView& into_kv, std::vector<OpId> after) {
-    after.insert(after.end(), ready_.begin(), ready_.end());
-    const OpId done =
-        build_.add(AttendBackward{attend.branch, attend.queries, attend.heads, attend.q, attend.kv,
-                                  grad_out(), statistics(), grad_q(), into_kv},
-                   std::move(after));
-    ready_ = {done};
-    return done;
-  }
-  // The same straight into the gradients of the own keys.
-  OpId add_own(const Attend& attend) {
-    return own_keys_ = add(attend, build_.grad_kv(), {own_keys_});
+  // Adds the gradients of `attend`, whose target they have no use for. Before the first come the
+  // statistics of the own rows, and dQ, dK and dV of 0: messages posted so far need not wait.
+  OpId add(const Attend& attend, KeyGradients& into, OpId ready = -1) {
+    if (ready_.empty()) begin();
+    std::vector<OpId> after = ready_;
+    after.insert(after.end(), {ready, into.last});
+    into.last = build_.add(
+        AttendBackward{attend.branch, attend.queries, attend.heads, attend.q, attend.kv,
+                       own(kGradOutSlot), own(kStatisticsSlot), own(kGradQuerySlot), into.rows},
+        std::move(after));
+    ready_ = {into.last};
+    return into.last;
   }
   // Adds a sum of other ranks, complete after `ready`.
-  OpId merge_own(const SlotView& sum, OpId ready) {
-    return own_keys_ = build_.add(Merge{sum, build_.grad_kv()}, {ready, own_keys_});
+  OpId merge(const SlotView& sum, OpId ready, KeyGradients& into) {
+    return into.last = build_.add(Merge{sum, into.rows}, {ready, into.last});
   }
+  // dK and dV of the own shard.
+  KeyGradients& own_keys() { return own_keys_; }
 
  private:
-  SlotView grad_out() const { return {kGradOutSlot, own_}; }
-  SlotView statistics() const { return {kStatisticsSlot, own_}; }
-  SlotView grad_q() const { return {kGradQuerySlot, own_}; }
+  void begin() {
+    const OpId delta = build_.add(Delta{build_.output(), own(kGradOutSlot), own(kStatisticsSlot)});
+    ready_ = {delta, build_.add(Reset{own(kGradQuerySlot)})};
+    own_keys_.last = build_.add(Reset{own_keys_.rows});
+  }
+  SlotView own(int slot) const { return {slot, build_.own()}; }
 
   ProgramBuilder& build_;
-  Slice own_;
+  KeyGradients own_keys_;
   std::vector<OpId> ready_;  // ops that the next attend must wait for
-  OpId own_keys_ = -1;       // the last op that wrote the gradients of the own keys
 };
 
 }  // namespace longnet

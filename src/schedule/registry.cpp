@@ -136,7 +136,7 @@ const std::vector<AlgorithmInfo>& algorithms() {
   using enum CollectiveUse;
   static const std::vector<AlgorithmInfo> kAll{
       {"local", "exact, on one rank, no communication", kDense, kNone, local_attention,
-       why_not_one_rank, one_if_equal_shards, options_as_given, ring_backward},
+       why_not_one_rank, one_if_equal_shards, options_as_given, local_backward},
       {"ring", "exact: K/V shards travel around a ring of ranks", kDense, kNone, ring_attention,
        always_supported, one_if_equal_shards, options_as_given, ring_backward},
       {"all_gather", "exact: all K/V rows on every rank", kDense, kAllGather, all_gather_attention,

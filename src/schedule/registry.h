@@ -41,8 +41,9 @@ const AlgorithmInfo& find_algorithm(std::string_view name);
 
 // The files of this folder define these and describe them.
 Schedule local_attention(const ShardedProblem& sharded);  // ring.cpp: the baseline of all others
+Schedule local_backward(const ShardedProblem& sharded);
 Schedule ring_attention(const ShardedProblem& sharded);
-Schedule ring_backward(const ShardedProblem& sharded);  // on one rank also of local
+Schedule ring_backward(const ShardedProblem& sharded);
 Schedule all_gather_attention(const ShardedProblem& sharded);
 Schedule all_gather_backward(const ShardedProblem& sharded);
 int64_t all_gather_head_slice(const ShardedProblem& sharded);  // K/V heads at a time; 0: all

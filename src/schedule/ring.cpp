@@ -16,52 +16,46 @@
 namespace longnet {
 namespace {
 
-RankProgram ring_program(const ShardedProblem& sharded, Rank rank) {
+RankProgram ring_program(const ShardedProblem& sharded, Rank rank, Pass pass) {
   const int world = sharded.layout.world_size();
-  ProgramBuilder build(sharded, rank);
+  ProgramBuilder build(sharded, rank, pass);
   Ring ring{.members = {.count = world}, .position = rank, .shard_of = [&](int position) {
               return build.every_row_of(position);
             }};
   ring.add_buffers(build, build.largest_kv_bytes(world, ring.shard_of));
-  Accumulator output(build, build.output(), world > 1);
   ShardBuffer own{kKvSlot};
-  run_ring(build, ring, {build.kv(), -1, &own},
-           [&](const ShardVisit& visit) { return output.add_shard(visit); });
+  const ShardVisit start{build.kv(), -1, &own};
+  if (pass == Pass::kForward) {
+    Accumulator output(build, build.output(), world > 1);
+    run_ring(build, ring, start, [&](const ShardVisit& visit) { return output.add_shard(visit); });
+  } else {
+    GradientSum sum(build);
+    GradientRing gradients(build, ring, sum,
+                           build.largest_kv_bytes(world, ring.shard_of, TensorKind::kGradKeyValue));
+    gradients.begin(sum.own_keys());
+    run_ring(build, ring, start,
+             [&](const ShardVisit& visit) { return gradients.add_shard(visit); });
+  }
   return build.take();
 }
 
-RankProgram ring_backward_program(const ShardedProblem& sharded, Rank rank) {
-  const int world = sharded.layout.world_size();
-  ProgramBuilder build(sharded, rank, Pass::kBackward);
-  Ring ring{.members = {.count = world}, .position = rank, .shard_of = [&](int position) {
-              return build.every_row_of(position);
-            }};
-  ring.add_buffers(build, build.largest_kv_bytes(world, ring.shard_of));
-  GradientSum sum(build, build.own());
-  GradientRing gradients(build, ring, sum,
-                         build.largest_kv_bytes(world, ring.shard_of, TensorKind::kGradKeyValue));
-  ShardBuffer own{kKvSlot};
-  run_ring(build, ring, {build.kv(), -1, &own}, [&](const ShardVisit& visit) {
-    return gradients.add(visit, build.sees(visit.keys.rows.owners));
-  });
-  return build.take();
+Schedule local_schedule(const ShardedProblem& sharded, Pass pass) {
+  return {"local", sharded, [sharded, pass](Rank rank) {
+            check(sharded.layout.world_size() == 1, "local runs on one rank");
+            return ring_program(sharded, rank, pass);
+          }};
+}
+
+Schedule ring_schedule(const ShardedProblem& sharded, Pass pass) {
+  return {"ring", sharded,
+          [sharded, pass](Rank rank) { return ring_program(sharded, rank, pass); }};
 }
 
 }  // namespace
 
-Schedule local_attention(const ShardedProblem& sharded) {
-  return {"local", sharded, [sharded](Rank rank) {
-            check(sharded.layout.world_size() == 1, "local runs on one rank");
-            return ring_program(sharded, rank);
-          }};
-}
-
-Schedule ring_attention(const ShardedProblem& sharded) {
-  return {"ring", sharded, [sharded](Rank rank) { return ring_program(sharded, rank); }};
-}
-
-Schedule ring_backward(const ShardedProblem& sharded) {
-  return {"ring", sharded, [sharded](Rank rank) { return ring_backward_program(sharded, rank); }};
-}
+Schedule local_attention(const ShardedProblem& s) { return local_schedule(s, Pass::kForward); }
+Schedule local_backward(const ShardedProblem& s) { return local_schedule(s, Pass::kBackward); }
+Schedule ring_attention(const ShardedProblem& s) { return ring_schedule(s, Pass::kForward); }
+Schedule ring_backward(const ShardedProblem& s) { return ring_schedule(s, Pass::kBackward); }
 
 }  // namespace longnet

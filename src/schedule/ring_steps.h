@@ -75,10 +75,10 @@ void run_ring(ProgramBuilder& build, Ring& ring, ShardVisit here, AttendFn atten
   }
 }
 
-// Sums of dK and dV that follow their shards around the ring. A rank adds its part to the own
-// shard's gradient in place; that of another shard it computes alone, adds what has come from the
-// rank behind, and sends it on, while it computes the next one. The sum of a shard begins at the
-// next rank and comes home after R - 1 hops, one fewer than a sum that begins at home.
+// Sums of dK and dV that follow their shards around the ring. A rank adds its part to the first
+// shard's gradient in place, at `home`; that of another shard it computes alone, adds what has come
+// from the rank behind, and sends it on, while it computes the next one. The sum of a shard begins
+// at the next rank and comes home after R - 1 hops, one fewer than a sum that begins at home.
 //
 //   R = 4, position 1:   step 0   step 1       step 2          step 3           end
 //     shard              1        0            3               2                1
@@ -92,24 +92,41 @@ class GradientRing {
     if (others > 0) arrival_ = add_slot(bytes);
   }
 
-  // One step, after pass_on: adds the gradients of `attend` (nothing: no own query sees the shard)
-  // and returns the op that reads it, or -1. The last step adds the sum that comes home.
-  OpId add(const ShardVisit& visit, bool sees) {
+  // Before step 0 of each trip.
+  void begin(KeyGradients& home) {
+    home_ = &home;
+    step_ = 0;
+  }
+  // A step: returns where the gradients of `shard` are added ...
+  KeyGradients& start(const Slice& shard) {
+    if (step_ == 0) return *home_;
+    ShardBuffer& partial = partials_[size_t((step_ - 1) % 2)];
+    part_ = {{partial.slot, shard}};
+    if (!build_.is_empty(shard))
+      part_.last = build_.add(Reset{part_.rows}, std::move(partial.uses));
+    return part_;
+  }
+  // ... and, when they are, sends them on. The last step adds the sum that comes home.
+  void finish() {
     const int step = step_++;
-    const Slice& rows = visit.keys.rows;
-    OpId read = -1;
-    if (step == 0) {
-      if (sees) sum_.add_own(build_.attend(visit.keys));
-    } else if (!build_.is_empty(rows)) {
-      ShardBuffer& partial = partials_[size_t((step - 1) % 2)];
-      const SlotView sum{partial.slot, rows};
-      OpId done = build_.add(Reset{sum}, std::move(partial.uses));
-      if (sees) done = read = sum_.add(build_.attend(visit.keys), sum, {visit.ready, done});
-      if (step > 1) done = merged_ = build_.add(Merge{{arrival_, rows}, sum}, {done, arrived_});
-      partial.uses = {
-          build_.add(Send{ring_.members[ring_.behind(ring_.members.count - 1)], sum}, {done})};
+    if (step == 0) return;
+    if (!build_.is_empty(part_.rows.rows)) {
+      if (step > 1) merged_ = sum_.merge({arrival_, part_.rows.rows}, arrived_, part_);
+      partials_[size_t((step - 1) % 2)].uses = {build_.add(
+          Send{ring_.members[ring_.behind(ring_.members.count - 1)], part_.rows}, {part_.last})};
     }
-    if (step > 0) receive(step);
+    const SlotView next{arrival_, ring_.shard_of(ring_.behind(step + 1))};
+    if (build_.is_empty(next.rows)) return;
+    arrived_ = build_.add(Recv{ring_.members[ring_.behind(1)], next}, {merged_});
+    if (step + 1 == ring_.members.count) merged_ = sum_.merge(next, arrived_, *home_);
+  }
+
+  // A step with one attend (none: no own query sees the shard): returns the op that reads it, or -1.
+  OpId add_shard(const ShardVisit& visit) {
+    KeyGradients& part = start(visit.keys.rows);
+    const bool sees = build_.sees(visit.keys.rows.owners);
+    const OpId read = sees ? sum_.add(build_.attend(visit.keys), part, visit.ready) : -1;
+    finish();
     return read;
   }
 
@@ -117,16 +134,12 @@ class GradientRing {
   int add_slot(int64_t bytes) {
     return build_.add_slot(TensorKind::kGradKeyValue, SlotTag::kPartial, bytes);
   }
-  void receive(int step) {
-    const SlotView sum{arrival_, ring_.shard_of(ring_.behind(step + 1))};
-    if (build_.is_empty(sum.rows)) return;
-    arrived_ = build_.add(Recv{ring_.members[ring_.behind(1)], sum}, {merged_});
-    if (step + 1 == ring_.members.count) sum_.merge_own(sum, arrived_);
-  }
 
   ProgramBuilder& build_;
   const Ring& ring_;
   GradientSum& sum_;
+  KeyGradients* home_ = nullptr;
+  KeyGradients part_;  // of the shard at hand
   std::array<ShardBuffer, 2> partials_ = {};
   int arrival_ = -1, step_ = 0;
   OpId arrived_ = -1, merged_ = -1;  // merged: the arrival buffer is free again
