@@ -223,15 +223,16 @@ TEST(Backward, EveryLayoutCollectiveAndOption) {
                {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped}) {
             const bool gathers = algorithm.collectives == CollectiveUse::kAllGather;
             if (!gathers && collective != "native") continue;
-            Case c{.algorithm = std::string(algorithm.name),
-                   .problem = problem,
-                   .pattern = pattern,
-                   .ranks = ranks,
-                   .scope = ranks % 4 == 0 ? GatherScope::kWholeWorld : GatherScope::kSegmentGroup,
-                   .kernel = "reference",
-                   .layout = layout,
-                   .collective = collective,
-                   .options = {.head_slice = ranks % 3}};
+            Case c{
+                .algorithm = std::string(algorithm.name),
+                .problem = problem,
+                .pattern = pattern,
+                .ranks = ranks,
+                .scope = ranks % 4 == 0 ? GatherScope::kWholeWorld : GatherScope::kSegmentGroup,
+                .kernel = "reference",
+                .layout = layout,
+                .collective = collective,
+                .options = {.ring_inner = ranks % 4 == 0 ? ranks / 2 : 0, .head_slice = ranks % 3}};
             c.problem.causal = ranks % 2 == 0;
             if (ranks == 3) c.pattern.phase_parts = ranks;
             const bool right = expect_backward_right(c, known);

@@ -2,6 +2,8 @@
 // faults that it must find in them.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "core/check.h"
 #include "core/testing/test_support.h"
 #include "schedule/accounting.h"
@@ -30,6 +32,16 @@ std::vector<std::pair<AttentionProblem, DilatedPattern>> backward_shapes() {
       {P{.seq_len = 60, .num_heads = 4, .num_kv_heads = 2, .batch = 2},
        {.branches = {{12, 2}, {60, 1}, {60, 3}}, .offset = OffsetRule::kBlock}},
   };
+}
+
+// Two heads of 64 tokens.
+Schedule backward_of(std::string_view name, int ranks) {
+  const AlgorithmInfo& algorithm = find_algorithm(name);
+  ShardedProblem s{
+      {.seq_len = 64, .num_heads = 2, .num_kv_heads = 2}, dense_pattern(64), {64, ranks}};
+  if (algorithm.pattern == PatternKind::kDilated) s.pattern = {.branches = {{16, 1}, {64, 2}}};
+  if (algorithm.pattern == PatternKind::kSparse) s.pattern = sparse_pattern(11, 3);
+  return algorithm.make_backward(s);
 }
 
 // False when the algorithm cannot run this.
@@ -94,6 +106,30 @@ TEST(BackwardPrograms, OfEveryCollectiveAndOption) {
   ran.expect_some_of_each();
 }
 
+TEST(BackwardPrograms, OfEveryInnerRing) {
+  for (auto [problem, pattern] : backward_shapes())
+    for (const int ranks : {4, 6, 8, 9})
+      for (const LayoutKind layout : kEveryLayout)
+        for (int inner = 1; inner <= ranks; ++inner) {
+          if (ranks % inner != 0) continue;
+          ShardedProblem s{problem, pattern, {problem.seq_len, ranks, layout}};
+          s.problem.causal = inner % 2 == 0;
+          s.options.ring_inner = inner;
+          EXPECT_TRUE(expect_backward(find_algorithm("double_ring"), s));
+        }
+}
+
+// A message that is posted after a kernel waits for it.
+TEST(BackwardPrograms, TheFirstMessageStartsBeforeAnyKernel) {
+  for (const char* name :
+       {"ring", "bidirectional_ring", "double_ring", "all_gather", "dilated", "sparse"}) {
+    const RankProgram program = backward_of(name, 4).program(1);
+    const Op& first = *std::ranges::find_if_not(
+        program.ops, [](const Op& op) { return std::holds_alternative<Pack>(op.what); });
+    EXPECT_TRUE(is_communication(first.what)) << name << ": " << to_text(first);
+  }
+}
+
 TEST(BackwardPrograms, AnAlgorithmWithoutOneSaysWhy) {
   const ShardedProblem s{{.seq_len = 64}, {.branches = {{16, 1}}, .mix = MixRule::kMean}, {64, 2}};
   EXPECT_NE(why_no_backward(find_algorithm("query_gather"), s), "");
@@ -113,6 +149,10 @@ TEST(BackwardPrograms, CountsWorkedOutByHand) {
   // Half of the bytes are gradients, in as many hops as the keys take.
   const int64_t sent = 7 * c * (kv + grad);
   EXPECT_EQ(form("ring"), (ClosedFormCounts{sent, 14, sent, own + c * (2 * kv + 3 * grad)}));
+  EXPECT_EQ(form("bidirectional_ring"),
+            (ClosedFormCounts{sent, 28, sent, own + c * (2 * kv + 3 * grad)}));
+  // Pi = 2: one buffer of K and V and two of gradients inside, two and three across.
+  EXPECT_EQ(form("double_ring"), (ClosedFormCounts{sent, 14, sent, own + c * (3 * kv + 5 * grad)}));
   EXPECT_EQ(form("all_gather"),
             (ClosedFormCounts{sent, 14, sent, own + c * (8 * kv + 8 * grad + grad)}));
   // Rows 0, 8, 16, ... of 4 offsets among 4 ranks: half of the shard's bytes.
@@ -147,28 +187,32 @@ void expect_found(const Schedule& schedule, const std::string& text) {
          << " faults: " << (faults.empty() ? "" : faults[0]);
 }
 
-Schedule ring_of(int ranks) {
-  return ring_backward(
-      {{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2}, dense_pattern(64), {64, ranks}});
-}
-Schedule dilated_of_four() {
-  return dilated_backward({{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2},
-                           {.branches = {{16, 1}, {64, 2}}},
-                           {64, 4}});
+// The merges of a ring of four: two sums on their way, one that comes home; of a ring each way, all
+// of these twice; of rings of two in two nodes, in step 0 and 1 a node's sum, then one that comes
+// home.
+const std::map<std::string, int> kMerges{
+    {"ring", 3}, {"bidirectional_ring", 6}, {"double_ring", 3}};
+
+TEST(BackwardFaults, AMissingHop) {  // a sum that has come is not added
+  for (const auto& [name, merges] : kMerges)
+    for (int i = 0; i < merges; ++i)
+      expect_found(
+          with_fault(backward_of(name, 4), 2, [i](RankProgram& p) { remove_first<Merge>(p, i); }),
+          "the queries whose gradients arrived are not the pattern's");
 }
 
-TEST(BackwardFaults, AMissingHop) {  // what has come from behind is not added to the sum
-  expect_found(with_fault(ring_of(4), 2, [](RankProgram& p) { remove_first<Merge>(p); }),
-               "the queries whose gradients arrived are not the pattern's");
-}
-
-TEST(BackwardFaults, TheSumThatComesHomeIsDropped) {
-  expect_found(with_fault(ring_of(3), 0, [](RankProgram& p) { remove_first<Merge>(p, 1); }),
-               "the queries whose gradients arrived are not the pattern's");
+TEST(BackwardFaults, ASumThatIsAddedElsewhere) {  // of a node to the own, of heads to other heads
+  expect_found(with_fault(backward_of("double_ring", 4), 1,
+                          [](RankProgram& p) { first<Merge>(p, 1).into = first<Merge>(p).into; }),
+               "which the target does not hold");
+  expect_found(
+      with_fault(backward_of("bidirectional_ring", 4), 1,
+                 [](RankProgram& p) { first<Merge>(p, 0).from = first<Merge>(p, 1).from; }),
+      "which the target does not hold");
 }
 
 TEST(BackwardFaults, ADoubledPiece) {
-  expect_found(with_fault(dilated_of_four(), 1,
+  expect_found(with_fault(backward_of("dilated", 4), 1,
                           [](RankProgram& p) {
                             const Merge merge = first<Merge>(p);
                             p.ops.push_back({merge, {OpId(p.ops.size()) - 1}});
@@ -177,30 +221,34 @@ TEST(BackwardFaults, ADoubledPiece) {
 }
 
 TEST(BackwardFaults, APartThatIsLeftOut) {
-  const Schedule s =
-      with_fault(dilated_of_four(), 3, [](RankProgram& p) { remove_first<AttendBackward>(p, 1); });
+  const Schedule s = with_fault(backward_of("dilated", 4), 3,
+                                [](RankProgram& p) { remove_first<AttendBackward>(p, 1); });
   expect_found(s, "the keys attended to are not the pattern's");
   expect_found(s, "the queries whose gradients arrived are not the pattern's");
 }
 
 TEST(BackwardFaults, AWrongOwner) {
-  expect_found(
-      with_fault(ring_of(4), 1, [](RankProgram& p) { first<Merge>(p).from.rows.owners.first = 2; }),
-      "holds rows of");
-  expect_found(with_fault(dilated_of_four(), 1,
+  for (const auto& [name, merges] : kMerges)
+    expect_found(with_fault(backward_of(name, 4), 1,
+                            [](RankProgram& p) { first<Merge>(p).from.rows.owners.first ^= 1; }),
+                 "holds rows of");
+  expect_found(with_fault(backward_of("dilated", 4), 1,
                           [](RankProgram& p) { first<Merge>(p).from.pieces.first = 0; }),
                "which the target does not hold");
 }
 
 TEST(BackwardFaults, ASumThatIsNotCleared) {  // the second shard of a partial finds the first one's
-  expect_found(with_fault(ring_of(4), 0, [](RankProgram& p) { remove_first<Reset>(p, 4); }),
-               "adds to gradients that hold nothing yet");
-  expect_found(with_fault(dilated_of_four(), 0, [](RankProgram& p) { remove_first<Reset>(p); }),
-               "adds to gradients that hold nothing yet");
+  for (const auto& [name, merges] : kMerges)
+    expect_found(
+        with_fault(backward_of(name, 4), 0, [](RankProgram& p) { remove_first<Reset>(p, 4); }),
+        "adds to gradients that hold nothing yet");
+  expect_found(
+      with_fault(backward_of("dilated", 4), 0, [](RankProgram& p) { remove_first<Reset>(p); }),
+      "adds to gradients that hold nothing yet");
 }
 
 TEST(BackwardFaults, TwoSumsIntoOneSlotWithoutAnOrder) {
-  expect_found(with_fault(dilated_of_four(), 0,
+  expect_found(with_fault(backward_of("dilated", 4), 0,
                           [](RankProgram& p) {
                             Op& second = first_op<AttendBackward>(p, 1);
                             std::erase(second.after,
@@ -210,9 +258,9 @@ TEST(BackwardFaults, TwoSumsIntoOneSlotWithoutAnOrder) {
 }
 
 TEST(BackwardFaults, AnInputIsOverwritten) {
-  expect_found(
-      with_fault(ring_of(2), 0, [](RankProgram& p) { first<Recv>(p).what.slot = kKvSlot; }),
-      "overwrites an input");
+  expect_found(with_fault(backward_of("ring", 2), 0,
+                          [](RankProgram& p) { first<Recv>(p).what.slot = kKvSlot; }),
+               "overwrites an input");
 }
 
 }  // namespace

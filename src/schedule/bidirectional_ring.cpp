@@ -4,6 +4,8 @@
 //
 //   P = 4, rank 1, two K/V heads:   head 0 sees the shards 1 0 3 2
 //                                   head 1 sees the shards 1 2 3 0
+//
+// Backward, the sums of each half of the gradients follow their shards.
 #include <array>
 
 #include "schedule/registry.h"
@@ -18,11 +20,31 @@ struct Stream {
   ShardVisit here = {};
 };
 
-RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
+// Runs all steps: attend_own() once, then results[i] gets each shard of stream i.
+template <class AttendOwn, class Results>
+void run_streams(ProgramBuilder& build, std::array<Stream, 2>& streams, AttendOwn attend_own,
+                 std::array<Results*, 2> results) {
+  const int steps = streams[0].ring.members.count;
+  for (int step = 0; step < steps; ++step) {
+    std::array<ShardVisit, 2> next;
+    for (size_t i : {0, 1})
+      if (step + 1 < steps) next[i] = pass_on(build, streams[i].ring, streams[i].here, step);
+    if (step == 0) attend_own();
+    for (size_t i : {0, 1}) {
+      ShardVisit& here = streams[i].here;
+      if (const OpId read = step > 0 ? results[i]->add_shard(here) : -1; read >= 0)
+        here.in->uses.push_back(read);
+      here = next[i];
+    }
+  }
+}
+
+RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank, Pass pass) {
   const int world = sharded.layout.world_size();
   const int64_t group = sharded.problem.num_heads / sharded.problem.num_kv_heads;
   const int64_t half = sharded.problem.num_kv_heads / 2 * group;
-  ProgramBuilder build(sharded, rank);
+  const bool empty = sharded.layout.shard(rank).empty();
+  ProgramBuilder build(sharded, rank, pass);
   const auto stream = [&](HeadRange heads, int direction) {
     const auto shard_of = [&build, heads](Rank r) {
       return build.every_row_of({.first = r}, heads);
@@ -37,20 +59,31 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
     // The own shard holds all heads side by side; its half is packed to be sent.
     ShardBuffer& packed = s.ring.buffers[1];
     s.here = {{packed.slot, s.ring.shard_of(rank)}, -1, &packed};
-    if (world > 1 && !sharded.layout.shard(rank).empty())
+    if (world > 1 && !empty)
       packed.uses = {s.here.ready = build.add(Pack{build.kv(), s.here.keys})};
   }
-  Accumulator output(build, build.output(), world > 1);
-  if (!sharded.layout.shard(rank).empty()) output.add(build.attend(build.kv()), {});
-  for (int step = 0; step + 1 < world; ++step) {
-    for (Stream& s : streams) s.here = pass_on(build, s.ring, s.here, step);
-    for (Stream& s : streams) {
-      if (!build.sees(s.here.keys.rows.owners)) continue;
-      Attend attend = build.attend(s.here.keys);
-      attend.heads = s.here.keys.rows.heads;
-      s.here.in->uses.push_back(output.add(attend, {s.here.ready}));
-    }
+  if (pass == Pass::kForward) {
+    Accumulator output(build, build.output(), world > 1);
+    const auto attend_own = [&] {
+      if (!empty) output.add(build.attend(build.kv()), {});
+    };
+    run_streams(build, streams, attend_own, std::array{&output, &output});
+    return build.take();
   }
+  GradientSum sum(build);
+  const auto gradients_of = [&](const Ring& ring) {
+    return GradientRing(build, ring, sum,
+                        build.largest_kv_bytes(world, ring.shard_of, TensorKind::kGradKeyValue));
+  };
+  std::array gradients{gradients_of(streams[0].ring), gradients_of(streams[1].ring)};
+  const auto attend_own = [&] {  // all heads at once, in place
+    if (!empty) sum.add(build.attend(build.kv()), sum.own_keys());
+    for (GradientRing& of_half : gradients) {
+      of_half.begin(sum.own_keys());
+      of_half.finish();
+    }
+  };
+  run_streams(build, streams, attend_own, std::array{&gradients[0], &gradients[1]});
   return build.take();
 }
 
@@ -58,7 +91,12 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank) {
 
 Schedule bidirectional_ring_attention(const ShardedProblem& sharded) {
   return {"bidirectional_ring", sharded,
-          [sharded](Rank r) { return bidirectional_program(sharded, r); }};
+          [sharded](Rank r) { return bidirectional_program(sharded, r, Pass::kForward); }};
+}
+
+Schedule bidirectional_ring_backward(const ShardedProblem& sharded) {
+  return {"bidirectional_ring", sharded,
+          [sharded](Rank r) { return bidirectional_program(sharded, r, Pass::kBackward); }};
 }
 
 }  // namespace longnet

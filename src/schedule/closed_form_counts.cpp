@@ -58,33 +58,28 @@ class ClosedForms {
 
   // Liu et al.: P - 1 shards pass through two buffers; a partial is merged into the output.
   void ring() {
-    costs_.shards_around(times(tokens_, kv_heads_ * kv_), me_);
-    const int buffers = std::min(2, world_ - 1);
-    if (!backward_) return hold_ring(buffers);
-    // P - 1 hops of the sums, which end at home; two parts of the own and one sum that arrives.
-    costs_.around(times(tokens_, kv_heads_ * grad_kv_), me_, me_ - 1);
-    costs_.hold(largest_ * kv_heads_ * (buffers * kv_ + (world_ > 1 ? buffers + 1 : 0) * grad_kv_));
+    keys_around(tokens_, kv_heads_, me_);
+    hold_ring(buffers(world_), gradient_buffers(world_));
   }
   // Half of the heads each way, each with two buffers of its own.
   void bidirectional_ring() {
     const int64_t half = kv_heads_ / 2;
-    costs_.shards_around(times(tokens_, half * kv_), me_, 1);
-    costs_.shards_around(times(tokens_, (kv_heads_ - half) * kv_), me_, -1);
-    hold_ring(world_ > 1 ? 2 : 0);
+    keys_around(tokens_, half, me_);
+    keys_around(tokens_, kv_heads_ - half, me_, -1);
+    hold_ring(world_ > 1 ? 2 : 0, gradient_buffers(world_));
   }
   // Each of Po nodes' shards goes around the inner ring of Pi, the own place's around the outer.
   void double_ring() {
     const int inner = s_.options.ring_inner > 0 ? s_.options.ring_inner : root_divisor(world_);
     const int outer = world_ / inner, place = me_ % inner;
-    const Sizes shards = times(tokens_, kv_heads_ * kv_);
     Sizes of_place;
     for (int node = 0; node < outer; ++node) {
-      of_place.push_back(shards[size_t(node * inner + place)]);
-      const auto begin = shards.begin() + int64_t{node} * inner;
-      costs_.shards_around({begin, begin + inner}, place);
+      of_place.push_back(tokens_[size_t(node * inner + place)]);
+      const auto begin = tokens_.begin() + int64_t{node} * inner;
+      keys_around({begin, begin + inner}, kv_heads_, place);
     }
-    costs_.shards_around(of_place, me_ / inner);
-    hold_ring(std::min(2, inner - 1) + std::min(2, outer - 1));
+    keys_around(of_place, kv_heads_, me_ / inner);
+    hold_ring(buffers(inner) + buffers(outer), gradient_buffers(inner) + gradient_buffers(outer));
   }
   // Llama 3: 2 N G d e; by slices of s heads two buffers of 2 N s d e.
   void all_gather() {
@@ -146,8 +141,18 @@ class ClosedForms {
  private:
   using Interval = std::pair<int64_t, int64_t>;
 
-  void hold_ring(int buffers) {
-    costs_.hold(buffers * largest_ * kv_heads_ * kv_ + (world_ > 1 ? mine_ * heads_ * o_ : 0));
+  // K and V of `tokens` go around a ring, then the sums of their gradients: P - 1 hops, which end
+  // at home.
+  void keys_around(const Sizes& tokens, int64_t kv_heads, int me, int direction = 1) {
+    costs_.shards_around(times(tokens, kv_heads * kv_), me, direction);
+    costs_.around(times(tokens, kv_heads * grad_kv_), me, me - direction);
+  }
+  static int buffers(int members) { return std::min(2, members - 1); }
+  // Two parts of the own and one sum that arrives.
+  static int gradient_buffers(int members) { return members > 1 ? buffers(members) + 1 : 0; }
+  void hold_ring(int keys, int gradients) {
+    costs_.hold(largest_ * kv_heads_ * (keys * kv_ + gradients * grad_kv_));
+    if (!backward_ && world_ > 1) costs_.hold(mine_ * heads_ * o_);
   }
   int64_t heads_at(int degree, int place) const { return size_of_part(heads_, degree, place); }
   int64_t kv_heads_at(int degree, int place) const {
@@ -274,9 +279,9 @@ std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
   const bool forward = pass == Pass::kForward;
   if (algorithm == "local" || algorithm == "ring")
     forms.ring();
-  else if (forward && algorithm == "bidirectional_ring")
+  else if (algorithm == "bidirectional_ring")
     forms.bidirectional_ring();
-  else if (forward && algorithm == "double_ring")
+  else if (algorithm == "double_ring")
     forms.double_ring();
   else if (algorithm == "all_gather")
     forms.all_gather();

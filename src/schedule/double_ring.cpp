@@ -6,6 +6,9 @@
 // already sends it on to node n + 1, while Pi inner steps pass the shards of node n - o around.
 //
 //   P = 4, Pi = 2:   rank 0 sees the shards 0 1 | 2 3,   rank 1 sees 1 0 | 3 2
+//
+// Backward, a node's sum of a shard's gradients is made around its inner ring, at the place where
+// the shard came in, while the sum of the nodes before comes across: Po - 1 of P - 1 hops again.
 #include "core/check.h"
 #include "schedule/registry.h"
 #include "schedule/ring_steps.h"
@@ -13,12 +16,14 @@
 namespace longnet {
 namespace {
 
-RankProgram double_ring_program(const ShardedProblem& sharded, Rank rank, int inner) {
+RankProgram double_ring_program(const ShardedProblem& sharded, Rank rank, int inner, Pass pass) {
   const int world = sharded.layout.world_size();
   const int outer = world / inner, node = rank / inner, place = rank % inner;
-  ProgramBuilder build(sharded, rank);
-  const int64_t bytes =
-      build.largest_kv_bytes(world, [&](Rank r) { return build.every_row_of(r); });
+  ProgramBuilder build(sharded, rank, pass);
+  const auto largest = [&](TensorKind kind) {
+    return build.largest_kv_bytes(
+        world, [&](Rank r) { return build.every_row_of(r); }, kind);
+  };
   int from_node = node;  // the node whose shards go around the inner ring
   Ring inside{.members = {.first = node * inner, .count = inner},
               .position = place,
@@ -26,15 +31,30 @@ RankProgram double_ring_program(const ShardedProblem& sharded, Rank rank, int in
   Ring across{.members = {.first = place, .stride = inner, .count = outer},
               .position = node,
               .shard_of = [&](int n) { return build.every_row_of(n * inner + place); }};
-  inside.add_buffers(build, bytes);
-  across.add_buffers(build, bytes);
-  Accumulator output(build, build.output(), world > 1);
+  for (Ring* ring : {&inside, &across}) ring->add_buffers(build, largest(TensorKind::kKeyValue));
   ShardBuffer own{kKvSlot};
-  run_ring(build, across, {build.kv(), -1, &own}, [&](const ShardVisit& start) -> OpId {
+  const ShardVisit own_shard{build.kv(), -1, &own};
+  const auto run_inside = [&](const ShardVisit& start, auto& results) {
     from_node = start.keys.rows.owners.first / inner;
     run_ring(build, inside, start,
-             [&](const ShardVisit& visit) { return output.add_shard(visit); });
-    return -1;  // the inner ring has listed the op that reads the start
+             [&](const ShardVisit& visit) { return results.add_shard(visit); });
+    return OpId{-1};  // the inner ring has listed the op that reads the start
+  };
+  if (pass == Pass::kForward) {
+    Accumulator output(build, build.output(), world > 1);
+    run_ring(build, across, own_shard,
+             [&](const ShardVisit& start) { return run_inside(start, output); });
+    return build.take();
+  }
+  GradientSum sum(build);
+  const int64_t bytes = largest(TensorKind::kGradKeyValue);
+  GradientRing of_node(build, inside, sum, bytes), of_all(build, across, sum, bytes);
+  of_all.begin(sum.own_keys());
+  run_ring(build, across, own_shard, [&](const ShardVisit& start) {
+    of_node.begin(of_all.start(start.keys.rows));
+    run_inside(start, of_node);
+    of_all.finish();
+    return OpId{-1};
   });
   return build.take();
 }
@@ -49,12 +69,23 @@ int double_ring_inner(const ShardedProblem& sharded) {
   return inner;
 }
 
-Schedule double_ring_attention(const ShardedProblem& sharded) {
+namespace {
+
+Schedule double_ring_schedule(const ShardedProblem& sharded, Pass pass) {
   const int inner = double_ring_inner(sharded);
   check(sharded.layout.world_size() % inner == 0, "Pi = ", inner,
         " must divide P = ", sharded.layout.world_size());
   return {"double_ring", sharded,
-          [sharded, inner](Rank r) { return double_ring_program(sharded, r, inner); }};
+          [sharded, inner, pass](Rank r) { return double_ring_program(sharded, r, inner, pass); }};
+}
+
+}  // namespace
+
+Schedule double_ring_attention(const ShardedProblem& s) {
+  return double_ring_schedule(s, Pass::kForward);
+}
+Schedule double_ring_backward(const ShardedProblem& s) {
+  return double_ring_schedule(s, Pass::kBackward);
 }
 
 }  // namespace longnet

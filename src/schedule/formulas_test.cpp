@@ -163,13 +163,15 @@ TEST(Formulas, DoubleRing) {  // (Po - 1) 2 c G d e of its bytes leave the node
   for (const int inner : {1, 2, 4, 8}) {
     ShardedProblem s = problem(8, 4);
     s.options.ring_inner = inner;
-    const Schedule schedule = double_ring_attention(s);
-    const int64_t shard = 2 * (kN / 8) * 4 * kD * 4;
-    int64_t leaving = 0;
-    for (const Op& op : schedule.program(1).ops)
-      if (const auto* send = std::get_if<Send>(&op.what); send && send->to / inner != 1 / inner)
-        leaving += shard;
-    EXPECT_EQ(leaving, (8 / inner - 1) * shard);
+    const int64_t shard = 2 * (kN / 8) * 4 * kD * 4;  // as many bytes of gradients
+    for (const bool backward : {false, true}) {
+      const Schedule schedule = backward ? double_ring_backward(s) : double_ring_attention(s);
+      int64_t leaving = 0;
+      for (const Op& op : schedule.program(1).ops)
+        if (const auto* send = std::get_if<Send>(&op.what); send && send->to / inner != 1 / inner)
+          leaving += shard;
+      EXPECT_EQ(leaving, (8 / inner - 1) * shard * (backward ? 2 : 1));
+    }
   }
 }
 

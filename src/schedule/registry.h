@@ -51,7 +51,9 @@ Schedule ulysses_attention(const ShardedProblem& sharded);     // usp.cpp
 Schedule usp_attention(const ShardedProblem& sharded);
 int usp_degree(const ShardedProblem& sharded);  // Pu
 Schedule bidirectional_ring_attention(const ShardedProblem& sharded);
+Schedule bidirectional_ring_backward(const ShardedProblem& sharded);
 Schedule double_ring_attention(const ShardedProblem& sharded);
+Schedule double_ring_backward(const ShardedProblem& sharded);
 int double_ring_inner(const ShardedProblem& sharded);  // Pi
 Schedule query_gather_attention(const ShardedProblem& sharded);
 // Computes the Sparse Transformer's pattern too, whose summary rows go to every rank.
