@@ -97,8 +97,8 @@ class AttendSetup {
       BackwardGrid& grid = backward_.emplace_back();
       const auto& task = forward.task;
       grid.attend = forward;
-      grid.attend.task.out.lse = statistics_.data() + 2 * (task.out.lse - lse_.data());
-      grid.attend.task.out.lse_stride = 2;
+      grid.grad_q = task.out.o;
+      grid.statistics = statistics_.data() + 2 * (task.out.lse - lse_.data());
       grid.grad_out =
           reinterpret_cast<std::byte*>(grad_out_.data()) + bytes_between(q_.data(), task.q.q);
       grid.keys = kv_.data();

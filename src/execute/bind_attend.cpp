@@ -48,7 +48,7 @@ std::vector<Stretch> stretches(const ShardedProblem& s, const BranchRows& rows, 
 struct LocatedRun {
   TokenRange tokens;
   int64_t segment, segments;
-  RowMap::Place q, out;
+  RowMap::Place q, out;  // out: where there are results
   size_t piece;
 };
 
@@ -131,30 +131,33 @@ std::vector<AttendGrid> BoundProgram::attends_of_batch(const Attend& op, int64_t
   const AttentionProblem& p = sharded_.problem;
   const RowMap queries(sharded_, TensorKind::kQuery, op.q.rows);
   const RowMap keys(sharded_, TensorKind::kKeyValue, op.kv.rows);
-  const RowMap out(sharded_, program_.slots[size_t(op.into.slot)].kind, op.into.rows);
+  std::optional<RowMap> out;  // none in a backward pass
+  if (op.into.slot >= 0) out.emplace(sharded_, TensorKind::kPartial, op.into.rows);
   const BranchRows rows(sharded_.pattern, op.branch, p);
   const int64_t row = p.head_dim * dtype_bytes(p.dtype);
   const std::byte* const q_base = memory_[size_t(op.q.slot)].data();
 
   // Pieces of queries and results belong together by owner; gathers may have ordered the queries.
   const auto out_of = [&](size_t q_piece, int64_t head) -> const RowMap::Piece& {
-    return piece_of(out, op.into, queries.pieces()[q_piece].owner, head);
+    return piece_of(*out, op.into, queries.pieces()[q_piece].owner, head);
   };
   const auto grid_of = [&](const LocatedRun& run, int64_t head, const KeyRuns& kv) {
-    const auto &q_piece = queries.pieces()[run.piece], &out_piece = out_of(run.piece, head);
+    const RowMap::Piece& q_piece = queries.pieces()[run.piece];
     AttendGrid grid{.task = {.q = {.q = q_base + q_piece.byte_offset + run.q.row * row,
                                    .row_stride = run.q.step * p.head_dim,
                                    .rows = run.tokens.count,
                                    .first_token = run.tokens.first,
                                    .token_step = run.tokens.stride},
                              .kv = kv,
-                             .out = partial_at(op.into, out_piece, run.out)}};
+                             .out = {}}};
+    if (out) grid.task.out = partial_at(op.into, out_of(run.piece, head), run.out);
     if (run.segments == 1) return grid;
     TokenRange next = run.tokens;
     next.first += rows.segment_length();
     grid.count[0] = run.segments;
     grid.q_step_bytes[0] = (queries.locate(q_piece, batch, head, next).row - run.q.row) * row;
-    grid.lse_step[0] = out.locate(out_piece, batch, head, next).row - run.out.row;
+    if (!out) return grid;
+    grid.lse_step[0] = out->locate(out_of(run.piece, head), batch, head, next).row - run.out.row;
     grid.o_step[0] = grid.lse_step[0] * p.head_dim;
     return grid;
   };
@@ -169,7 +172,7 @@ std::vector<AttendGrid> BoundProgram::attends_of_batch(const Attend& op, int64_t
         for (const auto& [within, segments] : stretches(sharded_, rows, keys, range, op.queries)) {
           const auto add = [&, repeats = segments](const TokenRange& tokens, int64_t segment) {
             const auto q = queries.locate(piece, batch, head, tokens);
-            const auto o = out.locate(out_of(i, head), batch, head, tokens);
+            const auto o = out ? out->locate(out_of(i, head), batch, head, tokens) : q;
             const LocatedRun run{tokens, segment, repeats, q, o, i};
             if (!runs.empty() && continues(runs.back(), run))
               runs.back().tokens.count += tokens.count;
@@ -203,22 +206,28 @@ void BoundProgram::bind_attend(const Attend& op, BoundOp& bound) const {
   }
 }
 
-// The grids of the forward pass with dQ in the place of O. All else that belongs to a row of Q, or of
-// K and V, is the row of the same number in its slot.
+// The grids of the forward pass without results. What belongs to a row of Q, or of K and V, is the
+// row of the same number in its slot.
 void BoundProgram::bind_backward(const AttendBackward& op, BoundOp& bound) const {
-  bind_attend(op.attend(), bound);
+  Attend attend = op.attend();
+  attend.into.slot = -1;
+  bind_attend(attend, bound);
+  const int64_t d = options_.head_dim, q_row = d * dtype_bytes(options_.dtype);
   const auto slot = [&](const SlotView& view) { return memory_[size_t(view.slot)].data(); };
   const auto floats = [&](const SlotView& view) { return reinterpret_cast<float*>(slot(view)); };
-  for (AttendGrid& grid : bound.attends) {
-    PartialRun& rows = grid.task.out;
-    rows.lse = floats(op.statistics) + (rows.o - floats(op.into_q)) / options_.head_dim * 2;
-    rows.lse_stride *= 2;
-    for (int64_t& step : grid.lse_step) step *= 2;
-    bound.backwards.push_back(
-        {.attend = grid,
-         .grad_out = slot(op.grad_out) + bytes_between(slot(op.q), grid.task.q.q),
-         .keys = slot(op.kv),
-         .grad_keys = floats(op.into_kv)});
+  for (const AttendGrid& grid : bound.attends) {
+    const QueryRun& q = grid.task.q;
+    const int64_t row = bytes_between(slot(op.q), q.q) / q_row;
+    BackwardGrid& backward = bound.backwards.emplace_back();
+    backward = {.attend = grid,
+                .grad_out = slot(op.grad_out) + row * q_row,
+                .grad_q = floats(op.into_q) + row * d,
+                .statistics = floats(op.statistics) + row * 2,
+                .statistics_stride = q.row_stride / d * 2,
+                .keys = slot(op.kv),
+                .grad_keys = floats(op.into_kv)};
+    for (size_t i = 0; i < grid.q_step_bytes.size(); ++i)
+      backward.statistics_step[i] = grid.q_step_bytes[i] / q_row * 2;
   }
   bound.attends.clear();
 }

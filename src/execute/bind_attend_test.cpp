@@ -1,6 +1,8 @@
 // Tests that attends become few grids, whose tasks are those of the definition.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "execute/bound_program.h"
@@ -29,6 +31,13 @@ class Bound {
       if (!bound_->op(i).attends.empty()) all.push_back(bound_->op(i).attends);
     return all;
   }
+  std::vector<BackwardGrid> backwards() const {
+    std::vector<BackwardGrid> all;
+    for (size_t i = 0; i < bound_->program().ops.size(); ++i)
+      std::ranges::copy(bound_->op(i).backwards, std::back_inserter(all));
+    return all;
+  }
+  const void* slot(int i) const { return bound_->memory(i).data(); }
 
  private:
   std::unique_ptr<BoundProgram> bound_;
@@ -96,6 +105,25 @@ TEST(BindAttendTest, TasksAreTheDefinitions) {
     EXPECT_EQ(int64_t(rows.size()), wanted_rows);
     for (const auto& [row, times] : rows) EXPECT_EQ(times, 1);
     EXPECT_EQ(pairs, wanted_pairs);
+  }
+}
+
+// Row i of Q's slot has its dO, dQ and statistics in row i of theirs.
+TEST(BindAttendTest, WhatBelongsToAQueryIsTheRowOfItsNumber) {
+  const DilatedPattern pattern{.branches = {{100, 1}, {300, 2}, {64, 7}}};
+  const Bound bound(dilated_backward({problem(1000, 5, 3), pattern, {1000, 1}}), 0);
+  const auto grids = bound.backwards();
+  ASSERT_GE(grids.size(), 3u);
+  for (const BackwardGrid& grid : grids) {
+    EXPECT_EQ(grid.attend.task.out.o, nullptr);
+    for (int64_t t = 0; t < grid.size(); ++t) {
+      const BackwardTask task = grid.at(t, 2);
+      const int64_t row = bytes_between(bound.slot(kQuerySlot), task.q.q) / (64 * 2);
+      EXPECT_EQ(bytes_between(bound.slot(kGradOutSlot), task.grad_out), row * 64 * 2);
+      EXPECT_EQ(bytes_between(bound.slot(kGradQuerySlot), task.grad_q), row * 64 * 4);
+      EXPECT_EQ(bytes_between(bound.slot(kStatisticsSlot), task.statistics), row * 2 * 4);
+      EXPECT_EQ(task.statistics_stride, task.q.row_stride / 64 * 2);
+    }
   }
 }
 

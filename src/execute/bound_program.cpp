@@ -65,13 +65,16 @@ void BoundProgram::bind(const Op& op, BoundOp& bound) {
       [&](const Reset& o) { bind_reset(o, bound); });
 }
 
+float* BoundProgram::row_at(const SlotView& view, const RowMap::Piece& piece, int64_t row) const {
+  std::byte* const first = memory_[size_t(view.slot)].data() + piece.byte_offset;
+  return reinterpret_cast<float*>(first) + row * options_.head_dim;
+}
+
 PartialRun BoundProgram::partial_at(const SlotView& view, const RowMap::Piece& piece,
                                     RowMap::Place place) const {
-  const int64_t d = sharded_.problem.head_dim;
-  auto* const o = reinterpret_cast<float*>(memory_[size_t(view.slot)].data() + piece.byte_offset);
-  return {.o = o + place.row * d,
-          .lse = o + piece.rows * d + place.row,
-          .o_stride = place.step * d,
+  return {.o = row_at(view, piece, place.row),
+          .lse = row_at(view, piece, piece.rows) + place.row,
+          .o_stride = place.step * options_.head_dim,
           .lse_stride = place.step};
 }
 
@@ -95,9 +98,11 @@ void BoundProgram::bind_merge(const Merge& op, BoundOp& bound) {
     }
     for (const int tensor : {0, 1}) {  // gradients of V lie behind those of K
       if (tensor == 1 && !holds_keys(kind)) continue;
-      const RowMap::Place k{x.row + tensor * a.rows, x.step}, l{y.row + tensor * b.rows, y.step};
-      const PartialRun source = partial_at(op.from, a, k), target = partial_at(op.into, b, l);
-      bound.sums.push_back({source.o, target.o, source.o_stride, target.o_stride, rows});
+      bound.sums.push_back({.from = row_at(op.from, a, x.row + tensor * a.rows),
+                            .into = row_at(op.into, b, y.row + tensor * b.rows),
+                            .from_stride = x.step * options_.head_dim,
+                            .into_stride = y.step * options_.head_dim,
+                            .rows = rows});
     }
   };
   for (int i = 0; i < op.from.num_pieces(); ++i) {

@@ -82,6 +82,8 @@ class BoundProgram {
   void bind_merge(const Merge& op, BoundOp& bound);
   void bind_pack(const Pack& op, BoundOp& bound);
   void bind_reset(const Reset& op, BoundOp& bound);
+  // Row `row` of a piece of O, or of gradients.
+  float* row_at(const SlotView& view, const RowMap::Piece& piece, int64_t row) const;
   PartialRun partial_at(const SlotView& view, const RowMap::Piece& piece,
                         RowMap::Place place) const;
 

@@ -47,13 +47,14 @@ AttendTask AttendGrid::at(const GridVector& place) const {
   return moved;
 }
 
-BackwardTask BackwardGrid::at(const GridVector& place) const {
+BackwardTask BackwardGrid::at(const GridVector& place, int64_t element_bytes) const {
   const AttendTask task = attend.at(place);
+  const int64_t q_bytes = along(place, attend.q_step_bytes);
   return {.q = task.q,
-          .grad_out = static_cast<const std::byte*>(grad_out) + along(place, attend.q_step_bytes),
-          .statistics = task.out.lse,
-          .statistics_stride = task.out.lse_stride,
-          .grad_q = task.out.o,
+          .grad_out = static_cast<const std::byte*>(grad_out) + q_bytes,
+          .statistics = statistics + along(place, statistics_step),
+          .statistics_stride = statistics_stride,
+          .grad_q = grad_q + q_bytes / element_bytes,
           .kv = task.kv,
           .keys = keys,
           .grad_keys = grad_keys};
@@ -82,7 +83,7 @@ std::optional<GridStep> step_between(const AttendGrid& a, const AttendGrid& b) {
   const AttendTask &x = a.task, &y = b.task;
   GridStep step{
       .q = bytes_between(x.q.q, y.q.q), .o = y.out.o - x.out.o, .lse = y.out.lse - x.out.lse};
-  if (step.q <= 0 || step.o <= 0 || step.lse <= 0) return std::nullopt;
+  if (step.q <= 0 || (x.out.o != nullptr && (step.o <= 0 || step.lse <= 0))) return std::nullopt;
   for (size_t i = 0; i < x.kv.size(); ++i) {
     const KvRun k = x.kv[i], l = y.kv[i];
     step.keys.push_back(bytes_between(k.k, l.k));

@@ -142,14 +142,22 @@ BackwardTask rows_of(const BackwardTask& task, int64_t first, int64_t rows, int6
 // The same for a grid. dQ rows of two tasks are disjoint; their key runs are the same rows or
 // disjoint ones: query heads that share a K/V head, and pieces of a causal shard, add to the same.
 struct BackwardGrid {
-  AttendGrid attend;               // Q and keys; `out`: dQ as its O, the statistics as its LSE
-  const void* grad_out = nullptr;  // of the first row of the first task, steps as of Q
-  const void* keys = nullptr;      // of all tasks, see BackwardTask
+  AttendGrid attend;  // Q and keys; it has no results
+  // Of the first row of the first task; dO and dQ have the steps of Q.
+  const void* grad_out = nullptr;
+  float* grad_q = nullptr;
+  const float* statistics = nullptr;
+  int64_t statistics_stride = 2;  // floats
+  GridVector statistics_step{};   // floats
+  // Of all tasks, see BackwardTask.
+  const void* keys = nullptr;
   float* grad_keys = nullptr;
 
   int64_t size() const { return attend.size(); }
-  BackwardTask at(const GridVector& place) const;
-  BackwardTask at(int64_t i) const { return at(attend.place(i)); }
+  BackwardTask at(const GridVector& place, int64_t element_bytes) const;
+  BackwardTask at(int64_t i, int64_t element_bytes) const {
+    return at(attend.place(i), element_bytes);
+  }
 };
 
 // Distances from the tasks of a grid to those of the next one: bytes, floats, floats, bytes of each
@@ -160,6 +168,7 @@ struct GridStep {
   bool operator==(const GridStep&) const = default;
 };
 // Nothing when the grids differ by more than their place, or the second one lies before the first.
+// Those of grids without results are the steps of Q and keys alone.
 std::optional<GridStep> step_between(const AttendGrid& a, const AttendGrid& b);
 
 // Lists of key runs that grids refer to; they stay where they are when another one is added.

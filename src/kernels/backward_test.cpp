@@ -236,8 +236,10 @@ TEST(Backward, AnAbsentRowHasNoGradient) {
   const KvRun run{.k = kv.data(), .v = kv.data() + 16, .row_stride = 8, .rows = 2};
   BackwardGrid grid{.attend = {.task = {.q = {.q = rows.data(), .row_stride = 8, .rows = 2},
                                         .kv = {&run, 1},
-                                        .out = {grad_q.data(), statistics.data(), 8, 2}}},
+                                        .out = {}}},
                     .grad_out = rows.data(),
+                    .grad_q = grad_q.data(),
+                    .statistics = statistics.data(),
                     .keys = kv.data(),
                     .grad_keys = grad_kv.data()};
   make_reference_kernel()->attend_backward({&grid, 1}, {.head_dim = 8}, 1, {});

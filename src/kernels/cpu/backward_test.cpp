@@ -111,10 +111,12 @@ class BackwardCase {
     for_each_row([&](bool of_q, int64_t element) {
       std::fill_n((of_q ? out.q : out.kv).begin() + element, spec_.head_dim, 0.0f);
     });
-    AttendGrid grid = attend_;
-    grid.task.out = {out.q.data() + kOffset, const_cast<float*>(statistics_.data()), 0, 2};
-    const BackwardGrid backward{
-        .attend = grid, .grad_out = grad_out_first_, .keys = keys_, .grad_keys = out.kv.data()};
+    const BackwardGrid backward{.attend = attend_,
+                                .grad_out = grad_out_first_,
+                                .grad_q = out.q.data() + kOffset,
+                                .statistics = statistics_.data(),
+                                .keys = keys_,
+                                .grad_keys = out.kv.data()};
     const PoisonedWorkspace workspace(kernel.backward_workspace_bytes(options(), threads));
     for (int i = 0; i < times; ++i)
       kernel.attend_backward({&backward, 1}, options(), threads, workspace.bytes());

@@ -89,9 +89,10 @@ class CpuKernel final : public AttentionKernel {
         parallel_for(schedule.blocks(), threads, [&](int64_t i, int thread) {
           const auto block = schedule.block(step, i);
           if (block)
-            backward_block(rows_of(grid.at(block->place), block->first_row, block->rows, element),
-                           block->keys, thread == 0 ? options : elsewhere,
-                           workspace.data() + thread * per_thread);
+            backward_block(
+                rows_of(grid.at(block->place, element), block->first_row, block->rows, element),
+                block->keys, thread == 0 ? options : elsewhere,
+                workspace.data() + thread * per_thread);
         });
     }
   }

@@ -126,7 +126,8 @@ class ReferenceKernel final : public AttentionKernel {
   void attend_backward(std::span<const BackwardGrid> grids, const AttendOptions& options, int,
                        std::span<std::byte>) const override {
     for (const BackwardGrid& grid : grids)
-      for (int64_t t = 0; t < grid.size(); ++t) longnet::attend_backward(grid.at(t), options);
+      for (int64_t t = 0; t < grid.size(); ++t)
+        longnet::attend_backward(grid.at(t, dtype_bytes(options.dtype)), options);
   }
 
   void delta(std::span<const DeltaTask> tasks, const AttendOptions& options, int) const override {

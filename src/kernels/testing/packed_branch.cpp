@@ -1,5 +1,7 @@
 #include "kernels/testing/packed_branch.h"
 
+#include <utility>
+
 namespace longnet {
 
 std::vector<AttendGrid> branch_grids(const PackedAttention& p, int64_t w, int64_t r,
@@ -45,13 +47,17 @@ std::vector<BackwardGrid> backward_grids(const PackedAttention& p, const void* g
                                          float* grad_keys, int64_t w, int64_t r, KvLists& lists) {
   std::vector<BackwardGrid> out;
   for (AttendGrid grid : branch_grids(p, w, r, lists)) {
-    PartialRun& rows = grid.task.out;
-    rows.lse += rows.lse - p.lse;  // two numbers a row
-    rows.lse_stride *= 2;
-    for (int64_t& step : grid.lse_step) step *= 2;
+    const PartialRun rows = std::exchange(grid.task.out, {});
+    GridVector statistics_step = std::exchange(grid.lse_step, {});
+    for (int64_t& step : statistics_step) step *= 2;  // two numbers a row
+    grid.o_step = {};
     out.push_back(
         {.attend = grid,
          .grad_out = static_cast<const std::byte*>(grad_out) + bytes_between(p.q, grid.task.q.q),
+         .grad_q = rows.o,
+         .statistics = rows.lse + (rows.lse - p.lse),
+         .statistics_stride = 2 * rows.lse_stride,
+         .statistics_step = statistics_step,
          .keys = p.k,
          .grad_keys = grad_keys});
   }
