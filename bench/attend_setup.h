@@ -97,6 +97,7 @@ class AttendSetup {
       BackwardGrid& grid = backward_.emplace_back();
       const auto& task = forward.task;
       grid.attend = forward;
+      grid.attend.task.out = {};
       grid.grad_q = task.out.o;
       grid.statistics = statistics_.data() + 2 * (task.out.lse - lse_.data());
       grid.grad_out =

@@ -1,4 +1,4 @@
-// Speed of the cpu kernel (attend, its backward pass, merge, pack) and of the row worker beside the
+// Speed of the cpu kernel (attend, its backward pass, merge, add, reset, pack) and of the row worker beside the
 // machine's peaks.
 //
 //   kernels_benchmark --benchmark_filter=attend/fp32 --benchmark_out=kernels.json
@@ -10,7 +10,8 @@
 //                   r = 16 of one head). interleaved_p50, _p90: percentiles of the share of the
 //                   peak that the same threads reach right after each iteration.
 // backward          the same of the backward pass: 10 * d operations per visible pair.
-// merge, pack       bytes_per_second: every byte read once and written once. share_of_bandwidth: of
+// merge, add, reset, pack
+//                   bytes_per_second: every byte read once and written once. share_of_bandwidth: of
 //                   the memory bandwidth on one thread; above 1 for sizes that stay in caches.
 // fill, fill_and_digest, summarize
 //                   work of a virtual walk beside attending; items_per_second counts values.
@@ -123,6 +124,23 @@ void run_merge(benchmark::State& state, int64_t rows, MergeRule rule, const Mach
   count_bytes(state, rows * 3 * (kDim + 1) * int64_t(sizeof(float)), machine);  // 2 read, 1 written
 }
 
+void run_add(benchmark::State& state, int64_t rows, int threads, const Machine& machine) {
+  constexpr int64_t kDim = 64;
+  const auto kernel = make_kernel("cpu");
+  std::vector<float> from(size_t(rows * kDim), 1.0f), into = from;
+  const PackTask task{from.data(), into.data(), kDim, kDim, rows};
+  for (auto _ : state) kernel->add({&task, 1}, {.head_dim = kDim}, threads);
+  count_bytes(state, rows * 3 * kDim * int64_t(sizeof(float)), machine);  // 2 read, 1 written
+}
+
+void run_reset(benchmark::State& state, int64_t floats, int threads, const Machine& machine) {
+  const auto kernel = make_kernel("cpu");
+  std::vector<float> values(static_cast<size_t>(floats));
+  const std::span<float> range(values);
+  for (auto _ : state) kernel->fill({&range, 1}, 0.0f, threads);
+  count_bytes(state, floats * int64_t(sizeof(float)), machine);
+}
+
 void run_pack(benchmark::State& state, int64_t rows, int64_t stride, DType dtype,
               const Machine& machine) {
   constexpr int64_t kDim = 64;
@@ -230,6 +248,13 @@ void register_rows(const Machine& machine) {
       add(concat("merge/", rule == MergeRule::kLse ? "lse" : "sum", "/d:64/rows:", rows),
           [=, &machine](benchmark::State& state) { run_merge(state, rows, rule, machine); });
     }
+  }
+  for (const int threads : {1, machine.cores}) {
+    constexpr int64_t kRows = 262144;
+    add(concat("add/d:64/rows:", kRows, "/threads:", threads),
+        [=, &machine](benchmark::State& state) { run_add(state, kRows, threads, machine); });
+    add(concat("reset/floats:", kRows * 64, "/threads:", threads),
+        [=, &machine](benchmark::State& state) { run_reset(state, kRows * 64, threads, machine); });
   }
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const int64_t stride : {1, 12, 48}) {

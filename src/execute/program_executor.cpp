@@ -31,14 +31,10 @@ void execute_rows(const AttentionKernel& kernel, const BoundProgram& bound, size
       static_cast<float*>(lse.into)[i * lse.into_stride] =
           static_cast<const float*>(lse.from)[i * lse.from_stride];
   kernel.merge(b.merges, bound.merge_rule(), options, threads);
-  for (const PackTask& sum : b.sums)
-    for (int64_t i = 0; i < sum.rows; ++i)
-      for (int64_t c = 0; c < options.head_dim; ++c)
-        static_cast<float*>(sum.into)[i * sum.into_stride + c] +=
-            static_cast<const float*>(sum.from)[i * sum.from_stride + c];
+  kernel.add(b.sums, options, threads);
   if (!b.deltas.empty()) kernel.delta(b.deltas, options, threads);
-  for (auto values : b.zeros) std::ranges::fill(values, 0.0f);
-  for (auto values : b.absent) std::ranges::fill(values, -std::numeric_limits<float>::infinity());
+  kernel.fill(b.zeros, 0.0f, threads);
+  kernel.fill(b.absent, -std::numeric_limits<float>::infinity(), threads);
 }
 
 ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel& kernel,

@@ -1,4 +1,4 @@
-// Kernels of one device on rows that are already there: attend, merge, pack.
+// Kernels of one device on rows that are already there: attend, merge, add, pack, fill.
 //
 // The kernels use rows, strides and positions, and nothing of branches, ranks or schedules. A
 // dilated segment of head j is a QueryRun and a KvRun with row_stride = dilation_rate * num_heads *
@@ -35,7 +35,7 @@ struct DeltaTask {
   int64_t grad_out_stride = 0, statistics_stride = 2, rows = 0;  // elements, floats
 };
 
-// Copies rows of head_dim elements from a strided place to another.
+// Copies rows of head_dim elements from a strided place to another, or adds them to those there.
 struct PackTask {
   const void* from = nullptr;
   void* into = nullptr;
@@ -91,8 +91,12 @@ class AttentionKernel {
   }
   virtual void merge(std::span<const MergeTask> tasks, MergeRule rule, const AttendOptions& options,
                      int threads) const = 0;
+  // into += from, both fp32: sums of gradients.
+  virtual void add(std::span<const PackTask> tasks, const AttendOptions& options,
+                   int threads) const = 0;
   virtual void pack(std::span<const PackTask> tasks, Conversion conversion,
                     const AttendOptions& options, int threads) const = 0;
+  virtual void fill(std::span<const std::span<float>> ranges, float value, int threads) const = 0;
 };
 
 // Empty for a multiple of 8 from 8 to `most`, else why a kernel refuses this head_dim.

@@ -1,6 +1,7 @@
-// Tests merge and pack of every kernel.
+// Tests merge, add, pack and fill of every kernel.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -119,6 +120,39 @@ TEST_P(MergePackTest, StridedMergeTouchesItsRowsOnly) {
     for (size_t c = 0; c < 11; ++c) EXPECT_EQ(o[i * 11 + c], c < 8 ? from.o[i * 8 + c] : 7.0f);
     EXPECT_EQ(lse[2 * i], from.lse[i]);
     EXPECT_EQ(lse[2 * i + 1], 7.0f);
+  }
+}
+
+// Strided rows, element by element in fp32, whatever the storage type.
+TEST_P(MergePackTest, AddsRowsOnAnyThreads) {
+  constexpr int64_t kDim = 24, kRows = 1030, kFrom = 29, kInto = 26;
+  std::vector<float> from(kRows * kFrom), before(kRows * kInto);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = float(i % 1000) * 0.1f;
+  for (size_t i = 0; i < before.size(); ++i) before[i] = float(i % 777) * 1e-3f;
+  for (const int threads : {1, 2, 3}) {
+    std::vector<float> into = before;
+    const PackTask tasks[] = {{from.data(), into.data(), kFrom, kInto, 0},
+                              {from.data(), into.data(), kFrom, kInto, kRows}};
+    kernel_->add(tasks, {.head_dim = kDim, .dtype = DType::kBFloat16}, threads);
+    for (int64_t i = 0; i < kRows; ++i)
+      for (int64_t c = 0; c < kInto; ++c) {
+        const float added = c < kDim ? from[size_t(i * kFrom + c)] : 0.0f;
+        ASSERT_EQ(into[size_t(i * kInto + c)], before[size_t(i * kInto + c)] + added) << i;
+      }
+  }
+}
+
+TEST_P(MergePackTest, FillsRangesOnAnyThreads) {
+  for (const int threads : {1, 2}) {
+    std::vector<float> values(3 << 18, 1.0f);
+    const std::span<float> all(values);
+    const std::span<float> ranges[] = {all.subspan(5, (2 << 18) - 1), all.subspan(7, 0),
+                                       all.last(9)};
+    kernel_->fill(ranges, kMinusInfinity, threads);
+    EXPECT_EQ(std::ranges::count(values, kMinusInfinity), (2 << 18) - 1 + 9);
+    EXPECT_EQ(std::ranges::count(values, 1.0f), (1 << 18) + 1 - 9);
+    EXPECT_EQ(values[4], 1.0f);
+    EXPECT_EQ(values[5 + (2 << 18) - 1], 1.0f);
   }
 }
 

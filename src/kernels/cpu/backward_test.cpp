@@ -174,6 +174,7 @@ class BackwardCase {
                          .grad_out_stride = d + spec_.q.gap,
                          .rows = rows};
     reference->delta({&task, 1}, options(), 1);
+    attend_.task.out = {};
     std::vector<float> fast(statistics_.size());
     DeltaTask again = task;
     again.statistics = fast.data();

@@ -123,19 +123,36 @@ class CpuKernel final : public AttentionKernel {
                         });
   }
 
+  void add(std::span<const PackTask> tasks, const AttendOptions& options,
+           int threads) const override {
+    parallel_for_pieces(
+        tasks, kPieceRows, threads, [&](const PackTask& task, int64_t begin, int64_t rows) {
+          add_rows(part_of(task, begin, rows, sizeof(float), sizeof(float)), options.head_dim);
+        });
+  }
+
   void pack(std::span<const PackTask> tasks, Conversion conversion, const AttendOptions& options,
             int threads) const override {
     if (options.dtype == DType::kFloat32) conversion = Conversion::kNone;
     const int64_t element = dtype_bytes(options.dtype), wide = sizeof(float);
     const int64_t from_bytes = conversion == Conversion::kRound ? wide : element;
     const int64_t into_bytes = conversion == Conversion::kWiden ? wide : element;
-    parallel_for_pieces(
-        tasks, kPieceRows, threads, [&](PackTask piece, int64_t begin, int64_t rows) {
-          piece.from =
-              static_cast<const std::byte*>(piece.from) + begin * piece.from_stride * from_bytes;
-          piece.into = static_cast<std::byte*>(piece.into) + begin * piece.into_stride * into_bytes;
-          piece.rows = rows;
-          pack_rows(piece, conversion, options.head_dim, element);
+    parallel_for_pieces(tasks, kPieceRows, threads,
+                        [&](const PackTask& task, int64_t begin, int64_t rows) {
+                          pack_rows(part_of(task, begin, rows, from_bytes, into_bytes), conversion,
+                                    options.head_dim, element);
+                        });
+  }
+
+  void fill(std::span<const std::span<float>> ranges, float value, int threads) const override {
+    constexpr int64_t kPieceFloats = int64_t{1} << 18;
+    parallel_for_lists(
+        ranges, threads,
+        [](std::span<float> range) { return ceil_div(std::ssize(range), kPieceFloats); },
+        [&](std::span<float> range, int64_t piece, int) {
+          const int64_t begin = piece * kPieceFloats;
+          std::fill_n(range.data() + begin, std::min(kPieceFloats, std::ssize(range) - begin),
+                      value);
         });
   }
 
@@ -155,6 +172,13 @@ class CpuKernel final : public AttentionKernel {
     return options;
   }
 
+  static PackTask part_of(PackTask task, int64_t begin, int64_t rows, int64_t from_bytes,
+                          int64_t into_bytes) {
+    task.from = static_cast<const std::byte*>(task.from) + begin * task.from_stride * from_bytes;
+    task.into = static_cast<std::byte*>(task.into) + begin * task.into_stride * into_bytes;
+    task.rows = rows;
+    return task;
+  }
   static PartialRun advanced(PartialRun run, int64_t rows) {
     run.o += rows * run.o_stride;
     run.lse += rows * run.lse_stride;

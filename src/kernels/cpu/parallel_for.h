@@ -16,7 +16,7 @@ template <class List, class Items, class Body>
 void parallel_for_lists(std::span<const List> lists, int threads, const Items& items,
                         const Body& body) {
 #if defined(_OPENMP)
-  if (threads > 1) {
+  if (threads > 1 && !lists.empty()) {
 #pragma omp parallel num_threads(threads)
     for (const List& list : lists) {
       const int64_t count = items(list);

@@ -78,6 +78,19 @@ void merge_on_target(const MergeTask& task, MergeRule rule, int64_t head_dim) {
   }
 }
 
+void add_on_target(const PackTask& task, int64_t head_dim) {
+  const float* from = static_cast<const float*>(task.from);
+  float* into = static_cast<float*>(task.into);
+  const int64_t row_bytes = head_dim * int64_t(sizeof(float));
+  for (int64_t i = 0; i < task.rows; ++i, from += task.from_stride, into += task.into_stride) {
+    if (i + kRowsAhead < task.rows) {
+      prefetch_row(from + kRowsAhead * task.from_stride, row_bytes);
+      prefetch_row(into + kRowsAhead * task.into_stride, row_bytes);
+    }
+    blend_row(from, 1.0f, into, 1.0f, head_dim);  // exact: 1 * into + 1 * from rounds once
+  }
+}
+
 // bf16_bits of core/random.h, of floats given as their bits, in the low 16 bits of each lane.
 template <class D>
 HWY_INLINE hn::Vec<D> rounded(D du, hn::Vec<D> bits) {
@@ -357,6 +370,7 @@ HWY_AFTER_NAMESPACE();
 namespace longnet {
 
 HWY_EXPORT(merge_on_target);
+HWY_EXPORT(add_on_target);
 HWY_EXPORT(pack_on_target);
 HWY_EXPORT(fill_on_target);
 HWY_EXPORT(digest_on_target);
@@ -364,6 +378,9 @@ HWY_EXPORT(summarize_on_target);
 
 void merge_rows(const MergeTask& task, MergeRule rule, int64_t head_dim) {
   HWY_DYNAMIC_DISPATCH(merge_on_target)(task, rule, head_dim);
+}
+void add_rows(const PackTask& task, int64_t head_dim) {
+  HWY_DYNAMIC_DISPATCH(add_on_target)(task, head_dim);
 }
 void pack_rows(const PackTask& task, Conversion conversion, int64_t head_dim,
                int64_t element_bytes) {

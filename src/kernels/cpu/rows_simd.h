@@ -1,4 +1,4 @@
-// Row-wise work on one core: the LSE merge and copies of strided rows, and what a RowWorker does
+// Row-wise work on one core: the LSE merge, sums and copies of strided rows, and what a RowWorker does
 // with a run of rows.
 #pragma once
 #include <cstdint>
@@ -12,6 +12,9 @@ namespace longnet {
 // other e^-d / (1 + e^-d), and lse = max + ln(1 + e^-d): nothing overflows, and (0, -inf) is an
 // exact identity.
 void merge_rows(const MergeTask& task, MergeRule rule, int64_t head_dim);
+
+// into += from, rows of fp32.
+void add_rows(const PackTask& task, int64_t head_dim);
 
 // Copies rows, whose elements have `element_bytes`, or converts them between fp32 and bf16.
 void pack_rows(const PackTask& task, Conversion conversion, int64_t head_dim,

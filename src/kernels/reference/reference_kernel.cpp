@@ -1,5 +1,5 @@
+#include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -148,28 +148,38 @@ class ReferenceKernel final : public AttentionKernel {
     }
   }
 
+  void add(std::span<const PackTask> tasks, const AttendOptions& options, int) const override {
+    for_each<float, float>(tasks, options.head_dim, [](float from, float& into) { into += from; });
+  }
+
   void pack(std::span<const PackTask> tasks, Conversion conversion, const AttendOptions& options,
             int) const override {
     const int64_t d = options.head_dim;
-    if (options.dtype == DType::kFloat32) return convert<float, float>(tasks, d, std::identity{});
+    const auto copy = [](auto from, auto& into) { into = from; };
+    if (options.dtype == DType::kFloat32) return for_each<float, float>(tasks, d, copy);
     switch (conversion) {
       case Conversion::kNone:
-        return convert<uint16_t, uint16_t>(tasks, d, std::identity{});
+        return for_each<uint16_t, uint16_t>(tasks, d, copy);
       case Conversion::kRound:
-        return convert<float, uint16_t>(tasks, d, bf16_bits);
+        return for_each<float, uint16_t>(tasks, d, [](float x, auto& y) { y = bf16_bits(x); });
       case Conversion::kWiden:
-        return convert<uint16_t, float>(tasks, d, bf16_value);
+        return for_each<uint16_t, float>(tasks, d, [](auto x, float& y) { y = bf16_value(x); });
     }
   }
 
+  void fill(std::span<const std::span<float>> ranges, float value, int) const override {
+    for (const std::span<float> range : ranges) std::ranges::fill(range, value);
+  }
+
  private:
+  // fn(element of `from`, element of `into`)
   template <class From, class Into, class Fn>
-  static void convert(std::span<const PackTask> tasks, int64_t head_dim, Fn fn) {
+  static void for_each(std::span<const PackTask> tasks, int64_t head_dim, Fn fn) {
     for (const PackTask& task : tasks)
       for (int64_t i = 0; i < task.rows; ++i)
         for (int64_t c = 0; c < head_dim; ++c)
-          static_cast<Into*>(task.into)[i * task.into_stride + c] =
-              fn(static_cast<const From*>(task.from)[i * task.from_stride + c]);
+          fn(static_cast<const From*>(task.from)[i * task.from_stride + c],
+             static_cast<Into*>(task.into)[i * task.into_stride + c]);
   }
 };
 
