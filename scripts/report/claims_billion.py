@@ -11,7 +11,7 @@ from .claims_pattern import depth_text
 from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED, Evidence
 from .model import Point
 from .rows import Context, heads_text
-from .units import bytes_label, duration_label, integer_label, token_label
+from .units import bytes_label, duration_label, integer_label, significant, token_label
 
 BILLION = 1 << 30
 PAPER_HEADS = 12  # of the paper's base model
@@ -27,8 +27,10 @@ def memory_text(point: Point) -> str:
     if not peak:
         return ""
     kind = "peak memory" if point.source == "measured" else "predicted peak memory"
-    of = ", of one rank's shard at a time (the output is not kept)" if point.in_turn else " per rank"
-    return f", {kind} {bytes_label(peak)}{of}"
+    of = ", of one rank's shard at a time (whose output is checked, then dropped)" if point.in_turn else " per rank"
+    heads = point.num("params.heads") or PAPER_HEADS
+    all_heads = "" if heads >= PAPER_HEADS else f"; {PAPER_HEADS} heads take about {significant(PAPER_HEADS / heads)} times as much"
+    return f", {kind} {bytes_label(peak)}{of}{all_heads}"
 
 
 def model_text(point: Point) -> str:
@@ -47,11 +49,16 @@ def on_several_ranks(point: Point) -> bool:
     return point.group_ranks >= 2 and not point.in_turn
 
 
+def joins_all(point: Point) -> bool:
+    """Whether every token hears from every other at some depth, as far as the record knows."""
+    return (point.num("metrics.dependency_depth_layers") or 0) >= 0
+
+
 def billion_fits(ctx: Context, source: str) -> Evidence:
     able = [p for p in ctx.points if p.pattern == "dilated" and p.source == source and p.seq_len]
     long = [p for p in able if (p.seq_len or 0) >= BILLION]
     ran = [p for p in long if p.ok]
-    shared = [p for p in ran if on_several_ranks(p)]
+    shared = [p for p in ran if on_several_ranks(p) and joins_all(p)]
     refused = [p for p in long if p.status in ("skipped_memory", "oom") and on_several_ranks(p)]
     if ran:
         point = min(shared or ran, key=lambda p: p.ranks)
@@ -73,7 +80,7 @@ def billion_fits(ctx: Context, source: str) -> Evidence:
 
 def billion_computed(ctx: Context, source: str) -> Evidence:
     if source != "measured":
-        return Evidence(source, NOT_TESTED, f"{source} points do not hold the whole output")
+        return Evidence(source, NOT_TESTED, f"{source} points compute no output")
     long = [p for p in ctx.points if p.pattern == "dilated" and p.source == source and (p.seq_len or 0) >= BILLION]
     wrong = [p for p in long if p.text("check.status") == "fail" or p.status == "check_failed"]
     if wrong:
@@ -88,7 +95,7 @@ def billion_computed(ctx: Context, source: str) -> Evidence:
         SUPPORTED if on_several_ranks(point) else SEEN,
         f"{token_label(point.seq_len)} tokens ({point.seq_len:,}) computed on {place(ctx, point)} in {wall_text(point)}: {model_text(point)}; "
         f"{integer_label(point.num('check.queries'))} sampled rows agree with the reference, together off by "
-        f"{point.num('check.rel_l2_error') or 0.0:.2g} (tolerance {point.num('check.tolerance') or 0.0:.2g}), the worst row alone by "
+        f"{point.num('check.rel_l2_error') or 0.0:.2g} (tolerance {point.num('check.tolerance') or 0.0:.2g} for all together), the worst row alone by "
         f"{point.num('check.max_rel_error') or 0.0:.3g}; no value of {integer_label(point.num('content.rows'))} rows left unwritten; "
         f"{depth_text(point)}.",
     )

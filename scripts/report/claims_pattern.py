@@ -10,12 +10,12 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from .evidence import NOT_TESTED, SEEN, SUPPORTED, Evidence, Unjudged, Verdict, decide, power, span_text
+from .evidence import SEEN, SUPPORTED, Evidence, Unjudged, Verdict, decide, power, span_text
 from .fits import PowerLaw, fit_power_law
 from .model import Point
-from .paper_lines import COMPLEXITY, TimedLine, shared_work_text, timed_lines, widths_and_rates
+from .paper_lines import COMPLEXITY, TimedLine, ranks_of, shared_work_text, timed_lines, widths_and_rates
 from .rows import Context
-from .units import number, plural, significant, token_label
+from .units import number, plural, significant, span_label, token_label
 
 PAPER_NAMES = {"dense": "vanilla", "sparse": "sparse", "dilated": "dilated"}
 EXPONENT_WITHIN = 0.15  # of the expected exponent
@@ -23,7 +23,11 @@ EXPONENT_LENGTHS = 4
 EXPONENT_SPAN = 8.0
 EXPONENT_R_SQUARED = 0.98  # below, time follows no power law and the exponent says nothing
 RULE_WITHIN = 2.0  # of a pattern's rule: rounding of segments and rates to powers of two
-SKIPS = "a dilation rate exceeds the next shorter segment, so that whole segments are skipped, which the paper's estimate leaves out"
+SKIPS = "a dilation rate exceeds the next shorter segment, so that its branch skips some, which the paper's estimate leaves out"
+RATES_DIFFER = {
+    "dilated": "its rates do not grow as its segments, by which the paper derives O(Nd)",
+    "sparse": "its segments and keys per query do not grow as √N",
+}
 DEPTH_EXTRA = 2  # layers: a local hop before and after the long way that the paper counts
 DEPTH_SPREAD = 4.0  # layers between the estimates of a line, at least: twice what is allowed beside them
 NEAR = f"estimates with one first segment and one α are less than {DEPTH_SPREAD:g} layers apart, which does not tell log N from a constant"
@@ -57,7 +61,8 @@ def rates_follow_segments(point: Point) -> bool:
     """Rates grow as the segments do, so that every segment keeps as many rows as the first (section 2.4: one ratio α
     for both)."""
     pairs = widths_and_rates(point)
-    return bool(pairs) and all(r * pairs[0][0] * RULE_WITHIN >= w * pairs[0][1] for w, r in pairs)
+    growth = [(r / pairs[0][1]) / (w / pairs[0][0]) for w, r in pairs]
+    return bool(growth) and min(growth) >= 1 / RULE_WITHIN and max(growth) <= RULE_WITHIN
 
 
 def complexity_fit(points: list[Point]) -> PowerLaw | None:
@@ -70,12 +75,12 @@ def complexity_fit(points: list[Point]) -> PowerLaw | None:
 def complexity_verdict(ctx: Context, line: TimedLine, unjudged: list[Unjudged]) -> Verdict | None:
     first, points = line.whole[0], line.kept
     pattern = first.pattern
-    where = f"{PAPER_NAMES[pattern]}, {ctx.index.label(first)} on {ctx.index.rank_label(first.ranks)}"
+    where = f"{PAPER_NAMES[pattern]}, {ctx.index.label(first)} on {ranks_of(ctx, line.whole)}"
     fit = line.fit(complexity_fit, where, unjudged)
     if fit is None:
         return None
     if not follows_its_rule(points):
-        unjudged.append(Unjudged("another pattern than table 1 is about", f"{where} ({span_text(fit)})"))
+        unjudged.append(Unjudged(RATES_DIFFER[pattern], f"{where} ({span_text(fit)}): time ~ {power(fit.exponent)}"))
         return None
     if fit.r_squared < EXPONENT_R_SQUARED:
         unjudged.append(Unjudged("times follow no power law", f"{where} (R² {fit.r_squared:.4f}; {span_text(fit)})"))
@@ -108,8 +113,8 @@ def complexity_table(ctx: Context, source: str) -> Evidence:
     missing = ", ".join(PAPER_NAMES[pattern] for pattern in COMPLEXITY if pattern not in tested)
     if not verdicts or not missing:
         return seen
-    status = NOT_TESTED if seen.status == SUPPORTED else seen.status
-    return Evidence(source, status, f"{seen.text} No such line: {missing}.", seen.details)
+    status = SEEN if seen.status == SUPPORTED else seen.status
+    return Evidence(source, status, f"{seen.text} The table is not judged without: {missing}.", seen.details)
 
 
 def depth_text(point: Point) -> str:
@@ -158,21 +163,23 @@ class Depth:
         return Verdict(good, math.inf if self.layers < 0 else self.layers - self.estimate, self.text)
 
 
+def judged_text(judged: list[Depth]) -> str:
+    """ " 3 layers beside estimates of 2 to 9: an upper bound that holds; growth was not seen." """
+    layers, estimates = ([getattr(d, name) for d in judged] for name in ("layers", "estimate"))
+    grown = "" if len(set(layers)) > 1 else "; growth was not seen"
+    return f" {span_label(layers)} layers beside estimates of {span_label(estimates)}, an upper bound{grown}." if judged else ""
+
+
 def near_text(near: list[Depth]) -> str:
     layers, estimates = ([getattr(d, name) for d in near] for name in ("layers", "estimate"))
-    each = f"{span_of(layers)} layers beside estimates of {span_of(estimates)}" if near else ""
+    each = f"{span_label(layers)} layers beside estimates of {span_label(estimates)}" if near else ""
     return f" {plural(len(near), 'pattern')} not judged, {NEAR}: {each}." if near else ""
 
 
-def span_of(values: list[float]) -> str:
-    low, high = significant(min(values)), significant(max(values))
-    return low if low == high else f"{low} to {high}"
-
-
-def first_and_ratio(point: Point) -> tuple[float, float]:
-    """Shortest segment w₀, and α: the mean ratio of one segment to the next."""
+def first_and_ratio(point: Point) -> tuple[float, float, bool]:
+    """Shortest segment w₀, and α: the mean ratio of one segment to the next; whether the rates have it, too."""
     widths = sorted({w for w, _ in widths_and_rates(point)})
-    return widths[0], round((widths[-1] / widths[0]) ** (1 / max(1, len(widths) - 1)), 3)
+    return widths[0], round((widths[-1] / widths[0]) ** (1 / max(1, len(widths) - 1)), 3), rates_follow_segments(point)
 
 
 def depth_logarithmic(ctx: Context, source: str) -> Evidence:
@@ -192,15 +199,17 @@ def depth_logarithmic(ctx: Context, source: str) -> Evidence:
         else:
             lines.setdefault((*first_and_ratio(point), *same), {}).setdefault(point.seq_len, Depth(layers, bound or 0, text))
     verdicts: list[Verdict] = []
+    judged: list[Depth] = []
     near: list[Depth] = []
     for line in lines.values():
         estimates = [depth.estimate for depth in line.values()]
         wide = max(estimates) - min(estimates) >= DEPTH_SPREAD
         verdicts += [d.verdict for d in line.values() if wide or d.layers < 0]
+        judged += line.values() if wide and min(d.layers for d in line.values()) >= 0 else []
         near += [d for d in line.values() if not wide and d.layers >= 0]
     within = f"{DEPTH_EXTRA} layers of the paper's estimate rounded up"
     nothing = "no pattern judged" if near or skipping else "no dilated point states the dependency depth of its pattern"
     seen = decide(source, verdicts, nothing, "pattern", unjudged=list(skipping.values()), within=within)
     status = SEEN if (near or skipping) and not verdicts else seen.status
-    text = seen.text.removesuffix(".") + "." + near_text(near) if near else seen.text
+    text = seen.text.removesuffix(".") + "." + judged_text(judged) + near_text(near) if near or judged else seen.text
     return Evidence(source, status, text, seen.details)

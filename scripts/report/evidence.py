@@ -14,11 +14,11 @@ from .fits import PowerLaw
 from .model import SOURCES, Point
 from .rows import Context
 from .series import group_by
-from .units import plural, token_label
+from .units import number, plural, token_label
 
 SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "not supported", "not tested"
 SEEN = "seen, not judged"
-COMPUTED = "computed"  # source of a claim about the patterns themselves: nothing is timed
+COMPUTED = "computed"  # from patterns and programs: nothing was timed or counted
 
 @dataclass(frozen=True)
 class Evidence:
@@ -41,7 +41,7 @@ class Claim:
     def deciding(self) -> Evidence | None:
         seen = [e for e in self.evidence if e.status != NOT_TESTED]
         tested = [e for e in seen if e.status != SEEN] or seen
-        order = {name: i for i, name in enumerate(SOURCES)}
+        order = {name: i for i, name in enumerate((SOURCES[0], COMPUTED, *SOURCES[1:]))}
         return min(tested, key=lambda e: order.get(e.source, len(order))) if tested else None
 
     @property
@@ -121,6 +121,26 @@ def by_batch(points: list[Point]) -> list[list[Point]]:
     batches = group_by(points, lambda p: p.batch)
     tokens = group_by(points, lambda p: p.batch * (p.seq_len or 0))
     return list((tokens if len(tokens) < len(batches) else batches).values())
+
+
+CARRIERS = {"threads": "threads of one process", "mpi": "MPI processes"}
+
+
+def ranks_text(points: list[Point]) -> str:
+    ranks = sorted({p.group_ranks for p in points})
+    return f"{ranks[0]} ranks" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]} ranks"
+
+
+def machine_text(ctx: Context, points: list[Point]) -> str:
+    """What the ranks were: "threads of one process, one host, 2 cores"."""
+    carriers = sorted({CARRIERS.get(p.text("params.transport"), f"GPUs over {p.text('params.transport') or 'an unnamed transport'}") for p in points})
+    runs = [ctx.runs[i] for i in sorted({p.run for p in points})]
+    listed = [r for run in runs if isinstance(found := run.get("ranks"), list) for r in found if isinstance(r, dict)]
+    hosts = len({str(r.get("hostname")) for r in listed}) or 1
+    cores = sorted({int(n) for run in runs if (n := number(run.get("environment.cpu.cores")))})
+    each = " each" if hosts > 1 else ""
+    known = [" and ".join(carriers), "one host" if hosts == 1 else f"{hosts} hosts", *(f"{plural(n, 'core')}{each}" for n in cores[:1])]
+    return ", ".join(known)
 
 
 def power(exponent: float) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .evidence import Unjudged, lines, span_text
+from .evidence import Unjudged, lines, machine_text, span_text
 from .fits import PowerLaw, fit_power_law
 from .model import Point
 from .rows import Context
@@ -34,9 +34,9 @@ PUBLISHED = {"collective": "native", "offset": "paper", "mix": "lse"}  # of the 
 FIT_RULE = f"A line needs {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}."
 FLOOR_RULE = (
     f"A line whose time grows by less than {FLOOR_SHARE:g} of its exponent in table 1 at first (N², N√N, N) counts from where it grows by "
-    f"{GROWN_SHARE:g} of it: shorter sequences show the latency of machine and network, not attention's."
+    f"{GROWN_SHARE:g} of it: shorter sequences show the latency of machine and network, not attention's. One that never does is listed, not judged."
 )
-FIGURE5_RULE = "Lines are those of figure 5: no what-if, the library's own collective, at least the first segment's tokens on each rank."
+FIGURE5_RULE = "Lines are like those of figure 5: no what-if, the library's own collective, at least the first segment's tokens on each rank."
 
 
 def long_fit(points: Iterable[Point], value: Callable[[Point], float | None], span: float = MIN_SPAN) -> PowerLaw | None:
@@ -88,13 +88,24 @@ def shared_work_text(line: list[Point]) -> str:
     return f"{which_branches(line)} do {low if low == high else f'{low} to {high}'} of the FLOPs"
 
 
-def local_work_text(line: list[Point]) -> str:
-    """The rest of the FLOPs, rounded down: 99.95 % is not 100 %."""
-    shares = sorted(1 - shared_work(p) for p in line)
-    low, high = (f"{math.floor(10_000 * s + 1e-6) / 100:g} %" for s in (shares[0], shares[-1]))
-    first = max(widths_and_rates(p)[0][0] for p in line)
-    where = "within the tokens of one rank" if any(map(shares_branches, line)) else f"within {first:,.0f} tokens"
-    return f"{low if low == high else f'{low} to {high}'} of that work is attention {where}"
+def branches_text(line: list[Point]) -> str:
+    """ "segments 2,048, 131,072 and 262,144 at rates 1, 8 and 16 at 256K tokens"."""
+    longest = max(line, key=lambda p: p.seq_len or 0)
+    pairs = widths_and_rates(longest)
+    widths, rates = (and_text([f"{x:,.0f}" for x in values]) for values in zip(*pairs)) if pairs else ("", "")
+    return f"segments {widths} at rates {rates} at {token_label(longest.seq_len)} tokens" if pairs else ""
+
+
+def and_text(items: list[str]) -> str:
+    return " and ".join([*([", ".join(items[:-1])] if items[1:] else []), *items[-1:]])
+
+
+def ranks_of(ctx: Context, line: list[Point]) -> str:
+    """ "2 ranks (MPI processes, one host, 2 cores)"; "64 ranks, a sequence on 1 to 64 of them": replicas share no sequence."""
+    first, groups = line[0], sorted({p.group_ranks for p in line})
+    each = "" if len(groups) == 1 else f", a sequence on {groups[0]} to {groups[-1]} of them"
+    on = f" ({machine_text(ctx, line)})" if first.source == "measured" and first.ranks > 1 and not first.in_turn else ""
+    return ctx.index.rank_label(first.ranks) + on + each
 
 
 def as_published(point: Point) -> bool:

@@ -57,6 +57,12 @@ def duration_label(seconds: float | None, digits: int = 3) -> str:
     return f"{significant(seconds * 1e9, digits)} ns"
 
 
+def span_label(values: list[float]) -> str:
+    """ "2 to 9", or "3" where all are."""
+    low, high = significant(min(values)), significant(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
 def spoken_duration(seconds: float | None) -> str:
     """As in a sentence: minutes, hours, days and years where seconds say little."""
     for unit, suffix in ((365.25 * 86400, "years"), (86400, "days"), (3600, "h"), (60, "min")):

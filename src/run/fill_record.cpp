@@ -8,7 +8,6 @@
 #include "core/cuda/device.h"
 #include "io/units.h"
 #include "measure/statistics.h"
-#include "pattern/dependency_depth.h"
 #include "pattern/dilated_pattern.h"
 #include "run/plan_point.h"
 #include "schedule/accounting.h"
@@ -84,8 +83,8 @@ void set_resident_memory(PointRecord& record, int64_t growth, int64_t held) {
   m.resident_difference = difference;
 }
 
-void record_depth(PointRecord& record, const PointParams& p) {
-  const DependencyDepth depth = dependency_depth(p.problem, p.pattern);
+void record_depth(PointRecord& record, const PointParams& p, const DepthOptions& options) {
+  const DependencyDepth depth = dependency_depth(p.problem, p.pattern, options);
   const double estimate = paper_depth_bound(p.pattern, p.problem.seq_len);
   if (depth.layers != DependencyDepth::kUnknown)
     record.metrics["dependency_depth_layers"] = double(depth.layers);  // -1: never

@@ -7,6 +7,7 @@
 #include "execute/sample_check.h"
 #include "kernels/row_worker.h"
 #include "measure/sampler.h"
+#include "pattern/dependency_depth.h"
 #include "run/backend.h"
 
 namespace longnet {
@@ -24,7 +25,7 @@ void record_work(PointRecord& record, const PointPlan& plan);
 // of the hardware beside it, 0 where it is not known. Also records the highest peak.
 void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per_s,
                        const std::vector<double>& peak);
-void record_depth(PointRecord& record, const PointParams& params);
+void record_depth(PointRecord& record, const PointParams& params, const DepthOptions& options = {});
 void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages);
 // Measured and predicted peak with the parts by tag; what else `record.memory` holds stays.
 void set_memory(PointRecord& record, const MemoryRecord& memory);

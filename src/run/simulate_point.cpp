@@ -16,6 +16,7 @@ namespace longnet {
 namespace {
 
 constexpr int kRanksInRecord = 64;
+constexpr int64_t kDepthSteps = int64_t{1} << 24;  // 0.1 s: simulations have many points
 
 CollectivePlan plan_of(const PointParams& p, const ClusterSpec& cluster) {
   CollectivePlan plan = plan_collectives(cluster, p.collective, p.group_ranks());
@@ -295,6 +296,7 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   for (size_t r = 0; r < out.run.ranks.size() && p.group_ranks() <= kRanksInRecord; ++r)
     out.record.per_rank.push_back({.rank = int(r), .median_s = out.run.ranks[r].finish_s});
   record_metrics(out, options, programs);
+  record_depth(out.record, p, {.max_steps = kDepthSteps});
   return out;
 }
 
