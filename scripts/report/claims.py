@@ -64,13 +64,14 @@ BYTES_RATIO = 1.10  # rise of the bytes at a fixed number of ranks
 BYTES_RATIO_RANKS = 2.05  # the same when ranks vary: the factor (P-1)/P alone reaches 2
 LITTLE_SHARED = f"long branches do less than {percent_label(SHARED_WORK)} of the FLOPs at some length"
 TWO_RATES = (
-    "The paper lets segments and rates grow geometrically (section 2.2), both with one ratio (section 2.4), and does not state those of figure 5. "
-    "Three segments with such rates leave the long branches little work: then constant communication and complexity are judged. Constant "
-    "latency is judged where branches that ranks share carry work, whose gathers grow with N."
+    "The paper lets segments and rates grow geometrically (section 2.2), both with one ratio (section 2.4); it states the segments of figure 5 "
+    "(up to three: 2,048, tokens per device, N), not their rates. Three segments with such rates leave the long branches little work: then "
+    "constant communication and complexity are judged. Constant latency is judged where long branches carry work: three segments at slower "
+    "rates, whose gathers grow with N, or a segment at every power of the ratio. No one line of three segments supports both."
 )
 
 
-BY_PROGRAM = " by the program (what MPI's own collectives move is not counted)"
+BY_PROGRAM = " by the formula (what MPI's own collectives move is not counted)"
 
 
 def time_per_sequence(point: Point) -> float | None:
@@ -157,7 +158,13 @@ def gathers_text(line: list[Point]) -> str:
     """ ", and a rank sends 1 MiB to 4 MiB a sequence, which grows with N"."""
     sent = sorted(found for p in line if (found := bytes_per_sequence(p)))
     low, high = (bytes_label(b) for b in (sent[0], sent[-1])) if sent else ("", "")
-    return f", and a rank sends {low if low == high else f'{low} to {high}'} a sequence{'' if low == high else ', which grows with N'}" if sent else ""
+    span, grows = (low, "") if low == high else (f"{low} to {high}", ", which grows with N")
+    return f", and a rank sends {span} a sequence{by_program(line)}{grows}" if sent else ""
+
+
+def by_program(line: list[Point]) -> str:
+    counted = all(p.value("comm.counted_bytes_per_rank") for p in line if p.group_ranks > 1)
+    return "" if line[0].source != "measured" or counted else BY_PROGRAM
 
 
 def depth_of(line: list[Point]) -> str:
@@ -216,9 +223,7 @@ def bytes_verdicts(
         fit = long_fit(able, bytes_per_sequence)
         if fit:
             most = bytes_label(max(bytes_per_sequence(p) or 0 for p in able))
-            counted = all(p.value("comm.counted_bytes_per_rank") for p in able)
-            how = "" if source != "measured" or counted else BY_PROGRAM
-            head = f"{ctx.index.label(able[0])} {what(able[0])}: at most {most} per rank and sequence{how}"
+            head = f"{ctx.index.label(able[0])} {what(able[0])}: at most {most} per rank and sequence{by_program(able)}"
             text = f"{head}, largest rise {significant(fit.y_rise)}×{explained_by_ranks(able)} ({span_text(fit)})"
             verdicts.append((all(map(rates_follow_segments, able)), Verdict(fit.y_rise <= limit, fit.y_rise, text)))
     return verdicts
@@ -273,7 +278,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "communication cost constant.” (section 3.1)",
             f"Bytes that a rank sends per sequence (counted; what a library's collectives move, by the messages that they must deliver; of modelled points predicted), two or more ranks: no rise above {BYTES_RATIO:.2f}× as N grows at "
             f"fixed ranks, above {BYTES_RATIO_RANKS:.2f}× at fixed tokens per rank (the factor (P−1)/P alone reaches 2), on every line whose "
-            f"rates grow as its segments. For such patterns it follows from the formulas; the run shows that no more is sent. {TWO_RATES} {FIGURE5_RULE} {FIT_RULE}",
+            f"rates grow as its segments. For such patterns it follows from the formulas; a run that counts its bytes shows that no more is sent. {TWO_RATES} {FIGURE5_RULE} {FIT_RULE}",
             ("communication_ranks", "communication_tokens"),
         ),
         communication_constant,
@@ -283,9 +288,9 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "One billion tokens fit",
             "“By partitioning the sequence dimension, it can leverage the distributed systems to scale the sequence length to 1 billion "
             "tokens.” (section 3.2)",
-            f"A dilated point with at least {BILLION:,} tokens that ran on two or more ranks, in a pattern that joins all tokens at some depth. "
-            "One device in the place of all ranks is no distributed system, and a pattern that leaves tokens apart is none of section 2.4: seen, "
-            "not judged. Nothing here can speak against it: where it does not fit, more memory may exist.",
+            f"A measured dilated point with at least {BILLION:,} tokens on two or more ranks, in a pattern that joins all tokens at some depth. "
+            "One device in the place of all ranks is no distributed system, a simulation holds nothing, and a pattern that leaves tokens apart is "
+            "none of section 2.4: seen, not judged. Nothing here can speak against it: where it does not fit, more memory may exist.",
             ("memory", "latency"),
         ),
         billion_fits,

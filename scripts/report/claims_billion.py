@@ -11,7 +11,7 @@ from .claims_pattern import depth_text
 from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED, Evidence
 from .model import Point
 from .rows import Context, heads_text
-from .units import bytes_label, duration_label, integer_label, significant, token_label
+from .units import bytes_label, duration_label, integer_label, token_label
 
 BILLION = 1 << 30
 PAPER_HEADS = 12  # of the paper's base model
@@ -29,7 +29,7 @@ def memory_text(point: Point) -> str:
     kind = "peak memory" if point.source == "measured" else "predicted peak memory"
     of = ", of one rank's shard at a time (whose output is checked, then dropped)" if point.in_turn else " per rank"
     heads = point.num("params.heads") or PAPER_HEADS
-    all_heads = "" if heads >= PAPER_HEADS else f"; {PAPER_HEADS} heads take about {significant(PAPER_HEADS / heads)} times as much"
+    all_heads = "" if heads >= PAPER_HEADS else f" ({PAPER_HEADS} heads: about {bytes_label(peak * PAPER_HEADS / heads)})"
     return f", {kind} {bytes_label(peak)}{of}{all_heads}"
 
 
@@ -58,7 +58,7 @@ def billion_fits(ctx: Context, source: str) -> Evidence:
     able = [p for p in ctx.points if p.pattern == "dilated" and p.source == source and p.seq_len]
     long = [p for p in able if (p.seq_len or 0) >= BILLION]
     ran = [p for p in long if p.ok]
-    shared = [p for p in ran if on_several_ranks(p) and joins_all(p)]
+    shared = [p for p in ran if on_several_ranks(p) and joins_all(p) and source == "measured"]
     refused = [p for p in long if p.status in ("skipped_memory", "oom") and on_several_ranks(p)]
     if ran:
         point = min(shared or ran, key=lambda p: p.ranks)

@@ -176,16 +176,17 @@ def near_text(near: list[Depth]) -> str:
     return f" {plural(len(near), 'pattern')} not judged, {NEAR}: {each}." if near else ""
 
 
-def first_and_ratio(point: Point) -> tuple[float, float, bool]:
-    """Shortest segment w₀, and α: the mean ratio of one segment to the next; whether the rates have it, too."""
-    widths = sorted({w for w, _ in widths_and_rates(point)})
-    return widths[0], round((widths[-1] / widths[0]) ** (1 / max(1, len(widths) - 1)), 3), rates_follow_segments(point)
+def first_and_ratios(point: Point) -> tuple[float, ...]:
+    """Shortest segment w₀, and α: the mean ratio of one segment to the next, and of one rate."""
+    pairs = [next(same) for _, same in itertools.groupby(widths_and_rates(point), key=lambda pair: pair[0])]
+    steps = max(1, len(pairs) - 1)
+    return pairs[0][0], *(round((last / first) ** (1 / steps), 3) for first, last in zip(pairs[0], pairs[-1]))
 
 
 def depth_logarithmic(ctx: Context, source: str) -> Evidence:
     """Layers computed from each different pattern, whatever the source of its point; what the paper's formula is not
     defined for is left out. Patterns of one w₀ and one α, as the paper's formula has them, are a line."""
-    lines: dict[tuple[object, ...], dict[int, Depth]] = {}
+    lines: dict[tuple[object, ...], dict[tuple[int, str], Depth]] = {}
     skipping: dict[tuple[object, ...], Unjudged] = {}
     for point in ctx.points:
         layers, bound = (point.num(f"metrics.dependency_depth_{key}layers") for key in ("", "bound_"))
@@ -197,7 +198,8 @@ def depth_logarithmic(ctx: Context, source: str) -> Evidence:
         if skips_segments(point):
             skipping.setdefault((point.seq_len, point.text("params.branches"), *same), Unjudged(SKIPS, text))
         else:
-            lines.setdefault((*first_and_ratio(point), *same), {}).setdefault(point.seq_len, Depth(layers, bound or 0, text))
+            line = lines.setdefault((*first_and_ratios(point), *same), {})
+            line.setdefault((point.seq_len, point.text("params.branches")), Depth(layers, bound or 0, text))
     verdicts: list[Verdict] = []
     judged: list[Depth] = []
     near: list[Depth] = []

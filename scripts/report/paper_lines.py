@@ -34,9 +34,9 @@ PUBLISHED = {"collective": "native", "offset": "paper", "mix": "lse"}  # of the 
 FIT_RULE = f"A line needs {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}."
 FLOOR_RULE = (
     f"A line whose time grows by less than {FLOOR_SHARE:g} of its exponent in table 1 at first (N², N√N, N) counts from where it grows by "
-    f"{GROWN_SHARE:g} of it: shorter sequences show the latency of machine and network, not attention's. One that never does is listed, not judged."
+    f"{GROWN_SHARE:g} of it: shorter sequences show the latency of machine and network, not attention's. One that never does is listed, not judged. Times of more ranks than cores decide nothing."
 )
-FIGURE5_RULE = "Lines are like those of figure 5: no what-if, the library's own collective, at least the first segment's tokens on each rank."
+FIGURE5_RULE = "As in figure 5, a line has no what-if, the library's own collective and at least the first segment's tokens on each rank; segments may be more."
 
 
 def long_fit(points: Iterable[Point], value: Callable[[Point], float | None], span: float = MIN_SPAN) -> PowerLaw | None:
@@ -93,7 +93,9 @@ def branches_text(line: list[Point]) -> str:
     longest = max(line, key=lambda p: p.seq_len or 0)
     pairs = widths_and_rates(longest)
     widths, rates = (and_text([f"{x:,.0f}" for x in values]) for values in zip(*pairs)) if pairs else ("", "")
-    return f"segments {widths} at rates {rates} at {token_label(longest.seq_len)} tokens" if pairs else ""
+    equal = any(a[0] < b[0] and a[1] == b[1] for p in line for a, b in itertools.pairwise(widths_and_rates(p)))
+    note = " (at some lengths two rates are equal; in section 2.2 each exceeds the last)" if equal else ""
+    return f"segments {widths} at rates {rates} at {token_label(longest.seq_len)} tokens{note}" if pairs else ""
 
 
 def and_text(items: list[str]) -> str:
