@@ -26,8 +26,8 @@ double tie_share(const ClusterSpec& cluster) {
 
 std::string question_config(const Question& o, const ClusterSpec& cluster) {
   std::vector<std::string> names;
-  for (const AlgorithmInfo& a : algorithms())
-    if (a.pattern != PatternKind::kSparse) names.emplace_back(a.name);
+  for (const AlgorithmInfo& a : algorithms())  // query_ring: forward, it is the ring
+    if (a.pattern != PatternKind::kSparse && a.name != "query_ring") names.emplace_back(a.name);
   JsonNode sweep =
       JsonNode::object({{"algorithm", words(names)},
                         {"seq_len", o.seq_len},

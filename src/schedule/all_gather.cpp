@@ -66,10 +66,10 @@ RankProgram all_gather_program(const ShardedProblem& sharded, Rank rank, Pass pa
     }
     OpId& summed_before = summed[size_t(slice % 2)];
     const SlotView rows{gradients[size_t(slice % 2)], keys.rows};
-    KeyGradients part{rows, build.add(Reset{rows}, {summed_before})};
+    Gradients part{rows, build.add(Reset{rows}, {summed_before})};
     if (!empty) free = sum.add(attend, part, ready);
     summed_before = build.add(ReduceScatter{everyone, rows}, {part.last});
-    if (!empty) summed_before = sum.merge(rows.piece(rank), summed_before, sum.own_keys());
+    if (!empty) summed_before = build.merge(rows.piece(rank), summed_before, sum.own_keys());
   }
   return build.take();
 }

@@ -121,8 +121,8 @@ TEST(BackwardPrograms, OfEveryInnerRing) {
 
 // A message that is posted after a kernel waits for it.
 TEST(BackwardPrograms, TheFirstMessageStartsBeforeAnyKernel) {
-  for (const char* name :
-       {"ring", "bidirectional_ring", "double_ring", "all_gather", "dilated", "sparse"}) {
+  for (const char* name : {"ring", "bidirectional_ring", "double_ring", "query_ring", "all_gather",
+                           "dilated", "sparse"}) {
     const RankProgram program = backward_of(name, 4).program(1);
     const Op& first = *std::ranges::find_if_not(
         program.ops, [](const Op& op) { return std::holds_alternative<Pack>(op.what); });
@@ -153,6 +153,11 @@ TEST(BackwardPrograms, CountsWorkedOutByHand) {
             (ClosedFormCounts{sent, 28, sent, own + c * (2 * kv + 3 * grad)}));
   // Pi = 2: one buffer of K and V and two of gradients inside, two and three across.
   EXPECT_EQ(form("double_ring"), (ClosedFormCounts{sent, 14, sent, own + c * (3 * kv + 5 * grad)}));
+  // Q, dO, statistics and dQ of 16 heads instead of K, V and their gradients of 4.
+  constexpr int64_t queries = 2 * 4096 + 128, grad_q = 4096;
+  const int64_t queries_sent = 7 * c * (queries + grad_q);
+  EXPECT_EQ(form("query_ring"), (ClosedFormCounts{queries_sent, 28, queries_sent,
+                                                  own + c * (2 * queries + 3 * grad_q)}));
   EXPECT_EQ(form("all_gather"),
             (ClosedFormCounts{sent, 14, sent, own + c * (8 * kv + 8 * grad + grad)}));
   // Rows 0, 8, 16, ... of 4 offsets among 4 ranks: half of the shard's bytes.
@@ -191,14 +196,15 @@ void expect_found(const Schedule& schedule, const std::string& text) {
 // of these twice; of rings of two in two nodes, in step 0 and 1 a node's sum, then one that comes
 // home.
 const std::map<std::string, int> kMerges{
-    {"ring", 3}, {"bidirectional_ring", 6}, {"double_ring", 3}};
+    {"ring", 3}, {"bidirectional_ring", 6}, {"double_ring", 3}, {"query_ring", 3}};
 
 TEST(BackwardFaults, AMissingHop) {  // a sum that has come is not added
   for (const auto& [name, merges] : kMerges)
     for (int i = 0; i < merges; ++i)
       expect_found(
           with_fault(backward_of(name, 4), 2, [i](RankProgram& p) { remove_first<Merge>(p, i); }),
-          "the queries whose gradients arrived are not the pattern's");
+          name == "query_ring" ? "the keys attended to are not the pattern's"
+                               : "the queries whose gradients arrived are not the pattern's");
 }
 
 TEST(BackwardFaults, ASumThatIsAddedElsewhere) {  // of a node to the own, of heads to other heads
@@ -255,6 +261,15 @@ TEST(BackwardFaults, TwoSumsIntoOneSlotWithoutAnOrder) {
                                        OpId(&first_op<AttendBackward>(p) - p.ops.data()));
                           }),
                "races with op");
+}
+
+TEST(BackwardFaults, StatisticsOfOtherQueries) {
+  expect_found(with_fault(backward_of("query_ring", 4), 0,
+                          [](RankProgram& p) {
+                            AttendBackward& attend = first<AttendBackward>(p, 1);
+                            attend.statistics = first<AttendBackward>(p).statistics;
+                          }),
+               "rows of queries do not belong together");
 }
 
 TEST(BackwardFaults, AnInputIsOverwritten) {

@@ -53,14 +53,14 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank, Pass
   };
   std::array streams{stream({0, half}, 1), stream({half, sharded.problem.num_heads - half}, -1)};
   for (Stream& s : streams) {
-    const int64_t bytes = build.largest_kv_bytes(world, s.ring.shard_of);
+    const int64_t bytes = build.largest_bytes(world, s.ring.shard_of);
     for (ShardBuffer& buffer : s.ring.buffers)
       if (world > 1) buffer.slot = build.add_slot(TensorKind::kKeyValue, SlotTag::kKvBuffer, bytes);
     // The own shard holds all heads side by side; its half is packed to be sent.
     ShardBuffer& packed = s.ring.buffers[1];
     s.here = {{packed.slot, s.ring.shard_of(rank)}, -1, &packed};
     if (world > 1 && !empty)
-      packed.uses = {s.here.ready = build.add(Pack{build.kv(), s.here.keys})};
+      packed.uses = {s.here.ready = build.add(Pack{build.kv(), s.here.shard})};
   }
   if (pass == Pass::kForward) {
     Accumulator output(build, build.output(), world > 1);
@@ -73,7 +73,7 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank, Pass
   GradientSum sum(build);
   const auto gradients_of = [&](const Ring& ring) {
     return GradientRing(build, ring, sum,
-                        build.largest_kv_bytes(world, ring.shard_of, TensorKind::kGradKeyValue));
+                        build.largest_bytes(world, ring.shard_of, TensorKind::kGradKeyValue));
   };
   std::array gradients{gradients_of(streams[0].ring), gradients_of(streams[1].ring)};
   const auto attend_own = [&] {  // all heads at once, in place

@@ -59,14 +59,23 @@ class ClosedForms {
   // Liu et al.: P - 1 shards pass through two buffers; a partial is merged into the output.
   void ring() {
     keys_around(tokens_, kv_heads_, me_);
-    hold_ring(buffers(world_), gradient_buffers(world_));
+    hold_ring(buffers(world_), sum_buffers(world_));
+  }
+  // Backward Q, dO, L and delta pass through two buffers each, and the sums of dQ follow.
+  void query_ring() {
+    if (!backward_) return ring();
+    const int64_t q = heads_ * q_, statistics = heads_ * s_.problem.batch * 8,
+                  grad_q = heads_ * grad_kv_ / 2;
+    for (const int64_t row : {q, q, statistics}) costs_.shards_around(times(tokens_, row), me_);
+    sums_around(times(tokens_, grad_q), me_);
+    costs_.hold(largest_ * (buffers(world_) * (2 * q + statistics) + sum_buffers(world_) * grad_q));
   }
   // Half of the heads each way, each with two buffers of its own.
   void bidirectional_ring() {
     const int64_t half = kv_heads_ / 2;
     keys_around(tokens_, half, me_);
     keys_around(tokens_, kv_heads_ - half, me_, -1);
-    hold_ring(world_ > 1 ? 2 : 0, gradient_buffers(world_));
+    hold_ring(world_ > 1 ? 2 : 0, sum_buffers(world_));
   }
   // Each of Po nodes' shards goes around the inner ring of Pi, the own place's around the outer.
   void double_ring() {
@@ -79,7 +88,7 @@ class ClosedForms {
       keys_around({begin, begin + inner}, kv_heads_, place);
     }
     keys_around(of_place, kv_heads_, me_ / inner);
-    hold_ring(buffers(inner) + buffers(outer), gradient_buffers(inner) + gradient_buffers(outer));
+    hold_ring(buffers(inner) + buffers(outer), sum_buffers(inner) + sum_buffers(outer));
   }
   // Llama 3: 2 N G d e; by slices of s heads two buffers of 2 N s d e.
   void all_gather() {
@@ -141,17 +150,20 @@ class ClosedForms {
  private:
   using Interval = std::pair<int64_t, int64_t>;
 
-  // K and V of `tokens` go around a ring, then the sums of their gradients: P - 1 hops, which end
-  // at home.
+  // P - 1 hops, which end at home.
+  void sums_around(const Sizes& sums, int me, int direction = 1) {
+    costs_.around(sums, me, me - direction);
+  }
+  // K and V of `tokens` go around a ring, backward the sums of their gradients too.
   void keys_around(const Sizes& tokens, int64_t kv_heads, int me, int direction = 1) {
     costs_.shards_around(times(tokens, kv_heads * kv_), me, direction);
-    costs_.around(times(tokens, kv_heads * grad_kv_), me, me - direction);
+    sums_around(times(tokens, kv_heads * grad_kv_), me, direction);
   }
   static int buffers(int members) { return std::min(2, members - 1); }
   // Two parts of the own and one sum that arrives.
-  static int gradient_buffers(int members) { return members > 1 ? buffers(members) + 1 : 0; }
-  void hold_ring(int keys, int gradients) {
-    costs_.hold(largest_ * kv_heads_ * (keys * kv_ + gradients * grad_kv_));
+  static int sum_buffers(int members) { return members > 1 ? buffers(members) + 1 : 0; }
+  void hold_ring(int keys, int sums) {
+    costs_.hold(largest_ * kv_heads_ * (keys * kv_ + sums * grad_kv_));
     if (!backward_ && world_ > 1) costs_.hold(mine_ * heads_ * o_);
   }
   int64_t heads_at(int degree, int place) const { return size_of_part(heads_, degree, place); }
@@ -279,6 +291,8 @@ std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
   const bool forward = pass == Pass::kForward;
   if (algorithm == "local" || algorithm == "ring")
     forms.ring();
+  else if (algorithm == "query_ring")
+    forms.query_ring();
   else if (algorithm == "bidirectional_ring")
     forms.bidirectional_ring();
   else if (algorithm == "double_ring")

@@ -79,13 +79,13 @@ class DilatedProgram {
       }
       const SlotView rows =
           build_.add_view(TensorKind::kGradKeyValue, SlotTag::kPartial, part.kv.rows);
-      KeyGradients gradients{rows, build_.add(Reset{rows})};
+      Gradients gradients{rows, build_.add(Reset{rows})};
       if (!shard_.empty()) sum.add(attend, gradients, part.ready);
       reduced.emplace_back(rows.piece(part.group->index_of(rank_)),
                            build_.add(ReduceScatter{*part.group, rows}, {gradients.last}));
     }
     if (!shard_.empty())
-      for (const auto& [rows, ready] : reduced) sum.merge(rows, ready, sum.own_keys());
+      for (const auto& [rows, ready] : reduced) build_.merge(rows, ready, sum.own_keys());
     return build_.take();
   }
 

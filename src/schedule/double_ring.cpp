@@ -21,7 +21,7 @@ RankProgram double_ring_program(const ShardedProblem& sharded, Rank rank, int in
   const int outer = world / inner, node = rank / inner, place = rank % inner;
   ProgramBuilder build(sharded, rank, pass);
   const auto largest = [&](TensorKind kind) {
-    return build.largest_kv_bytes(
+    return build.largest_bytes(
         world, [&](Rank r) { return build.every_row_of(r); }, kind);
   };
   int from_node = node;  // the node whose shards go around the inner ring
@@ -35,7 +35,7 @@ RankProgram double_ring_program(const ShardedProblem& sharded, Rank rank, int in
   ShardBuffer own{kKvSlot};
   const ShardVisit own_shard{build.kv(), -1, &own};
   const auto run_inside = [&](const ShardVisit& start, auto& results) {
-    from_node = start.keys.rows.owners.first / inner;
+    from_node = start.shard.rows.owners.first / inner;
     run_ring(build, inside, start,
              [&](const ShardVisit& visit) { return results.add_shard(visit); });
     return OpId{-1};  // the inner ring has listed the op that reads the start
@@ -48,10 +48,11 @@ RankProgram double_ring_program(const ShardedProblem& sharded, Rank rank, int in
   }
   GradientSum sum(build);
   const int64_t bytes = largest(TensorKind::kGradKeyValue);
-  GradientRing of_node(build, inside, sum, bytes), of_all(build, across, sum, bytes);
+  GradientRing of_node(build, inside, sum, bytes);
+  SumRing of_all(build, across, bytes);
   of_all.begin(sum.own_keys());
   run_ring(build, across, own_shard, [&](const ShardVisit& start) {
-    of_node.begin(of_all.start(start.keys.rows));
+    of_node.begin(of_all.start(start.shard.rows));
     run_inside(start, of_node);
     of_all.finish();
     return OpId{-1};

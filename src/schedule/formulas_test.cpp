@@ -50,8 +50,8 @@ constexpr LayoutKind kLayouts[] = {LayoutKind::kContiguous, LayoutKind::kZigzag,
 
 TEST(Formulas, ExactAlgorithms) {
   CasesRun ran;
-  for (const char* name : {"local", "ring", "bidirectional_ring", "double_ring", "all_gather",
-                           "ulysses", "usp", "query_gather"})
+  for (const char* name : {"local", "ring", "bidirectional_ring", "double_ring", "query_ring",
+                           "all_gather", "ulysses", "usp", "query_gather"})
     for (const int ranks : {1, 2, 4, 8, 16})
       for (const int64_t g : {16, 4, 2, 1})
         for (const bool causal : {false, true})

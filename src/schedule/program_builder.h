@@ -9,6 +9,12 @@
 
 namespace longnet {
 
+// Gradients in a slot, and the last op that wrote them.
+struct Gradients {
+  SlotView rows;
+  OpId last = -1;
+};
+
 class ProgramBuilder {
  public:
   static constexpr size_t kMostOps = size_t{6} << 20;  // of one rank: over a GiB of them
@@ -70,15 +76,20 @@ class ProgramBuilder {
     return OpId(program_.ops.size()) - 1;
   }
 
+  // Adds a sum of other ranks, complete after `ready`.
+  OpId merge(const SlotView& sum, OpId ready, Gradients& into) {
+    return into.last = add(Merge{sum, into.rows}, {ready, into.last});
+  }
+
   // Exact attention of all own queries, of the heads of the keys.
   Attend attend(const SlotView& keys, const SlotView& into = {}) const {
     return {0, sharded_.all_tokens(), keys.rows.heads, q(), keys, into};
   }
 
-  // Bytes of the largest K/V slice among slice_of(0 .. count - 1), or of its gradient.
+  // Bytes of the largest slice among slice_of(0 .. count - 1): of K and V, or of another tensor.
   template <class SliceOf>
-  int64_t largest_kv_bytes(int count, const SliceOf& slice_of,
-                           TensorKind kind = TensorKind::kKeyValue) const {
+  int64_t largest_bytes(int count, const SliceOf& slice_of,
+                        TensorKind kind = TensorKind::kKeyValue) const {
     // Only in a zigzag layout can a slice be larger than the first.
     const int differing = sharded_.layout.kind() == LayoutKind::kZigzag ? count : 1;
     int64_t bytes = 0;
@@ -112,12 +123,6 @@ class ProgramBuilder {
   RankProgram program_;
 };
 
-// Gradients of the K and V rows of a slot, and the last op that wrote them.
-struct KeyGradients {
-  SlotView rows;
-  OpId last = -1;
-};
-
 // The backward passes of attends, which add to one dQ and to gradients of K and V, one after the
 // other: a sum in fp32 depends on its order.
 class GradientSum {
@@ -126,7 +131,7 @@ class GradientSum {
 
   // Adds the gradients of `attend`, whose target they have no use for. Before the first come the
   // statistics of the own rows, and dQ, dK and dV of 0: messages posted so far need not wait.
-  OpId add(const Attend& attend, KeyGradients& into, OpId ready = -1) {
+  OpId add(const Attend& attend, Gradients& into, OpId ready = -1) {
     if (ready_.empty()) begin();
     std::vector<OpId> after = ready_;
     after.insert(after.end(), {ready, into.last});
@@ -137,12 +142,8 @@ class GradientSum {
     ready_ = {into.last};
     return into.last;
   }
-  // Adds a sum of other ranks, complete after `ready`.
-  OpId merge(const SlotView& sum, OpId ready, KeyGradients& into) {
-    return into.last = build_.add(Merge{sum, into.rows}, {ready, into.last});
-  }
   // dK and dV of the own shard.
-  KeyGradients& own_keys() { return own_keys_; }
+  Gradients& own_keys() { return own_keys_; }
 
  private:
   void begin() {
@@ -153,7 +154,7 @@ class GradientSum {
   SlotView own(int slot) const { return {slot, build_.own()}; }
 
   ProgramBuilder& build_;
-  KeyGradients own_keys_;
+  Gradients own_keys_;
   std::vector<OpId> ready_;  // ops that the next attend must wait for
 };
 

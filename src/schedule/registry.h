@@ -55,6 +55,8 @@ Schedule bidirectional_ring_backward(const ShardedProblem& sharded);
 Schedule double_ring_attention(const ShardedProblem& sharded);
 Schedule double_ring_backward(const ShardedProblem& sharded);
 int double_ring_inner(const ShardedProblem& sharded);  // Pi
+Schedule query_ring_attention(const ShardedProblem& sharded);
+Schedule query_ring_backward(const ShardedProblem& sharded);
 Schedule query_gather_attention(const ShardedProblem& sharded);
 // Computes the Sparse Transformer's pattern too, whose summary rows go to every rank.
 Schedule dilated_attention(const ShardedProblem& sharded);

@@ -22,7 +22,7 @@ RankProgram ring_program(const ShardedProblem& sharded, Rank rank, Pass pass) {
   Ring ring{.members = {.count = world}, .position = rank, .shard_of = [&](int position) {
               return build.every_row_of(position);
             }};
-  ring.add_buffers(build, build.largest_kv_bytes(world, ring.shard_of));
+  ring.add_buffers(build, build.largest_bytes(world, ring.shard_of));
   ShardBuffer own{kKvSlot};
   const ShardVisit start{build.kv(), -1, &own};
   if (pass == Pass::kForward) {
@@ -31,7 +31,7 @@ RankProgram ring_program(const ShardedProblem& sharded, Rank rank, Pass pass) {
   } else {
     GradientSum sum(build);
     GradientRing gradients(build, ring, sum,
-                           build.largest_kv_bytes(world, ring.shard_of, TensorKind::kGradKeyValue));
+                           build.largest_bytes(world, ring.shard_of, TensorKind::kGradKeyValue));
     gradients.begin(sum.own_keys());
     run_ring(build, ring, start,
              [&](const ShardVisit& visit) { return gradients.add_shard(visit); });

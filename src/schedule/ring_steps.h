@@ -24,9 +24,9 @@ struct ShardBuffer {
   std::vector<OpId> uses = {};
 };
 
-// K/V rows on this rank: where, since which op (-1: from the start), in which buffer.
+// A shard on this rank: where, since which op (-1: from the start), in which buffer.
 struct ShardVisit {
-  SlotView keys;
+  SlotView shard;
   OpId ready = -1;
   ShardBuffer* in = nullptr;
 };
@@ -43,21 +43,22 @@ struct Ring {
     return (position + members.count - direction * steps) % members.count;
   }
   // Adds as many buffers as the ring needs, each for the largest shard.
-  void add_buffers(ProgramBuilder& build, int64_t bytes) {
+  void add_buffers(ProgramBuilder& build, int64_t bytes, TensorKind kind = TensorKind::kKeyValue,
+                   SlotTag tag = SlotTag::kKvBuffer) {
     for (int i = 0; i < std::min(2, members.count - 1); ++i)
-      buffers[size_t(i)].slot = build.add_slot(TensorKind::kKeyValue, SlotTag::kKvBuffer, bytes);
+      buffers[size_t(i)].slot = build.add_slot(kind, tag, bytes);
   }
 };
 
 // Step `step`: the shard at hand goes on, the next one comes into buffer step % 2.
 inline ShardVisit pass_on(ProgramBuilder& build, Ring& ring, const ShardVisit& here, int step) {
   const Rank to = ring.members[ring.behind(ring.members.count - 1)];
-  if (!build.is_empty(here.keys.rows))
-    here.in->uses.push_back(build.add(Send{to, here.keys}, {here.ready}));
+  if (!build.is_empty(here.shard.rows))
+    here.in->uses.push_back(build.add(Send{to, here.shard}, {here.ready}));
   ShardBuffer& buffer = ring.buffers[size_t(step % 2)];
   ShardVisit next{{buffer.slot, ring.shard_of(ring.behind(step + 1))}, -1, &buffer};
-  if (build.is_empty(next.keys.rows)) return next;
-  next.ready = build.add(Recv{ring.members[ring.behind(1)], next.keys}, std::move(buffer.uses));
+  if (build.is_empty(next.shard.rows)) return next;
+  next.ready = build.add(Recv{ring.members[ring.behind(1)], next.shard}, std::move(buffer.uses));
   buffer.uses = {next.ready};  // the next receive waits for it even if no op reads it
   return next;
 }
@@ -75,7 +76,7 @@ void run_ring(ProgramBuilder& build, Ring& ring, ShardVisit here, AttendFn atten
   }
 }
 
-// Sums of dK and dV that follow their shards around the ring. A rank adds its part to the first
+// Sums of gradients that follow their shards around the ring. A rank adds its part to the first
 // shard's gradient in place, at `home`; that of another shard it computes alone, adds what has come
 // from the rank behind, and sends it on, while it computes the next one. The sum of a shard begins
 // at the next rank and comes home after R - 1 hops, one fewer than a sum that begins at home.
@@ -83,22 +84,24 @@ void run_ring(ProgramBuilder& build, Ring& ring, ShardVisit here, AttendFn atten
 //   R = 4, position 1:   step 0   step 1       step 2          step 3           end
 //     shard              1        0            3               2                1
 //     its sum            in place begins here  of 0, then 1    of 3, 0, then 1  of 2, 3, 0 comes
-class GradientRing {
+class SumRing {
  public:
-  GradientRing(ProgramBuilder& build, const Ring& ring, GradientSum& sum, int64_t bytes)
-      : build_(build), ring_(ring), sum_(sum) {
+  SumRing(ProgramBuilder& build, const Ring& ring, int64_t bytes,
+          TensorKind kind = TensorKind::kGradKeyValue)
+      : build_(build), ring_(ring) {
     const int others = ring.members.count - 1;
-    for (int i = 0; i < std::min(2, others); ++i) partials_[size_t(i)].slot = add_slot(bytes);
-    if (others > 0) arrival_ = add_slot(bytes);
+    const auto add_slot = [&] { return build.add_slot(kind, SlotTag::kPartial, bytes); };
+    for (int i = 0; i < std::min(2, others); ++i) partials_[size_t(i)].slot = add_slot();
+    if (others > 0) arrival_ = add_slot();
   }
 
   // Before step 0 of each trip.
-  void begin(KeyGradients& home) {
+  void begin(Gradients& home) {
     home_ = &home;
     step_ = 0;
   }
   // A step: returns where the gradients of `shard` are added ...
-  KeyGradients& start(const Slice& shard) {
+  Gradients& start(const Slice& shard) {
     if (step_ == 0) return *home_;
     ShardBuffer& partial = partials_[size_t((step_ - 1) % 2)];
     part_ = {{partial.slot, shard}};
@@ -111,38 +114,45 @@ class GradientRing {
     const int step = step_++;
     if (step == 0) return;
     if (!build_.is_empty(part_.rows.rows)) {
-      if (step > 1) merged_ = sum_.merge({arrival_, part_.rows.rows}, arrived_, part_);
+      if (step > 1) merged_ = build_.merge({arrival_, part_.rows.rows}, arrived_, part_);
       partials_[size_t((step - 1) % 2)].uses = {build_.add(
           Send{ring_.members[ring_.behind(ring_.members.count - 1)], part_.rows}, {part_.last})};
     }
     const SlotView next{arrival_, ring_.shard_of(ring_.behind(step + 1))};
     if (build_.is_empty(next.rows)) return;
     arrived_ = build_.add(Recv{ring_.members[ring_.behind(1)], next}, {merged_});
-    if (step + 1 == ring_.members.count) merged_ = sum_.merge(next, arrived_, *home_);
+    if (step + 1 == ring_.members.count) merged_ = build_.merge(next, arrived_, *home_);
   }
 
-  // A step with one attend (none: no own query sees the shard): returns the op that reads it, or -1.
+ protected:
+  ProgramBuilder& build_;
+
+ private:
+  const Ring& ring_;
+  Gradients* home_ = nullptr;
+  Gradients part_;  // of the shard at hand
+  std::array<ShardBuffer, 2> partials_ = {};
+  int arrival_ = -1, step_ = 0;
+  OpId arrived_ = -1, merged_ = -1;  // merged: the arrival buffer is free again
+};
+
+// Sums of dK and dV, one attend a step.
+class GradientRing : public SumRing {
+ public:
+  GradientRing(ProgramBuilder& build, const Ring& ring, GradientSum& sum, int64_t bytes)
+      : SumRing(build, ring, bytes), sum_(sum) {}
+
+  // Returns the op that reads the shard; -1, and no attend, when no own query sees it.
   OpId add_shard(const ShardVisit& visit) {
-    KeyGradients& part = start(visit.keys.rows);
-    const bool sees = build_.sees(visit.keys.rows.owners);
-    const OpId read = sees ? sum_.add(build_.attend(visit.keys), part, visit.ready) : -1;
+    Gradients& part = start(visit.shard.rows);
+    const bool sees = build_.sees(visit.shard.rows.owners);
+    const OpId read = sees ? sum_.add(build_.attend(visit.shard), part, visit.ready) : -1;
     finish();
     return read;
   }
 
  private:
-  int add_slot(int64_t bytes) {
-    return build_.add_slot(TensorKind::kGradKeyValue, SlotTag::kPartial, bytes);
-  }
-
-  ProgramBuilder& build_;
-  const Ring& ring_;
   GradientSum& sum_;
-  KeyGradients* home_ = nullptr;
-  KeyGradients part_;  // of the shard at hand
-  std::array<ShardBuffer, 2> partials_ = {};
-  int arrival_ = -1, step_ = 0;
-  OpId arrived_ = -1, merged_ = -1;  // merged: the arrival buffer is free again
 };
 
 // Folds attends into one partial: the first, of all its heads, is written in place; the others go
@@ -170,8 +180,8 @@ class Accumulator {
   }
   // The same for a K/V shard of all heads; -1, and no op, when no own query sees it.
   OpId add_shard(const ShardVisit& visit) {
-    if (!build_.sees(visit.keys.rows.owners)) return -1;
-    return add(build_.attend(visit.keys), {visit.ready});
+    if (!build_.sees(visit.shard.rows.owners)) return -1;
+    return add(build_.attend(visit.shard), {visit.ready});
   }
   OpId result() const { return result_; }  // the op that completes the partial; -1: nothing added
 

@@ -61,12 +61,12 @@ RankProgram usp_program(const ShardedProblem& sharded, Rank rank, int degree) {
   Ring ring{.members = {.first = rank % degree, .stride = degree, .count = rings},
             .position = position,
             .shard_of = gathered};
-  ring.add_buffers(build, build.largest_kv_bytes(rings, ring.shard_of));
+  ring.add_buffers(build, build.largest_bytes(rings, ring.shard_of));
   Accumulator output(build, out, rings > 1);
   ShardBuffer own{kv.slot};
   run_ring(build, ring, {kv, kv_ready, &own}, [&](const ShardVisit& visit) -> OpId {
-    if (!build.sees(group(position), visit.keys.rows.owners)) return -1;
-    return output.add({0, sharded.all_tokens(), heads, q, visit.keys, {}}, {q_ready, visit.ready});
+    if (!build.sees(group(position), visit.shard.rows.owners)) return -1;
+    return output.add({0, sharded.all_tokens(), heads, q, visit.shard, {}}, {q_ready, visit.ready});
   });
   if (degree == 1) return build.take();
 
