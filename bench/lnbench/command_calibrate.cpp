@@ -57,9 +57,8 @@ int calibrate_from_files(const Options& options, const std::filesystem::path& fi
 int run_calibrate(const Options& options) {
   const std::filesystem::path file = options.output.empty() ? "cluster.json" : options.output;
   if (file.has_parent_path() && !std::filesystem::is_directory(file.parent_path()))
-    throw UsageError(concat("cannot write ", file.string(), ": there is no folder ",
-                            file.parent_path().string(),
-                            "\n  hint: make it, or choose another -o"));
+    throw UsageError("cannot write ", file.string(), ": there is no folder ",
+                     file.parent_path().string(), "\n  hint: make it, or choose another -o");
   if (!options.cluster.empty()) return calibrate_from_files(options, file);
   const double busy = measure_busy_share();  // before MPI's threads and waits are there
   World world(options.ranks > 0 ? options.ranks

@@ -31,8 +31,8 @@ int run_check(const Options& options) {
   const int64_t to_check = std::count_if(plan.points.begin(), plan.points.end(), short_enough);
   if (to_check == 0)
     throw UsageError(
-        concat("no point can be checked: all are skipped, or longer than check.max_seq_len = ",
-               format_tokens(sweep.config.check.max_seq_len), ", which --set can raise"));
+        "no point can be checked: all are skipped, or longer than check.max_seq_len = ",
+        format_tokens(sweep.config.check.max_seq_len), ", which --set can raise");
   int64_t wrong = 0;
   const bool root = world.is_root(), color = use_color(options, 1);
   Table<PointRecord> table(record_columns(), table_style(options));

@@ -163,8 +163,8 @@ int64_t max_bytes_of(const Options& options, bool on_devices) {
                                                       : "4MiB";
   const auto bytes = try_parse_bytes(text);
   if (!bytes || *bytes < 4)
-    throw UsageError(concat("--max-bytes ", text,
-                            ": write a size of at least 4 bytes with its unit, e.g. 4KiB or 4MiB"));
+    throw UsageError("--max-bytes ", text,
+                     ": write a size of at least 4 bytes with its unit, e.g. 4KiB or 4MiB");
   return *bytes;
 }
 

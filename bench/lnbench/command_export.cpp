@@ -24,8 +24,7 @@ int run_export(const Options& options) {
   Table<FlatRecord> table(flat_columns(records, style.format == TableFormat::kJsonLines), style);
   for (const FlatRecord& record : records) table.add(record);
   table.finish();
-  if (!options.output.empty() && !file.flush())
-    throw UsageError(concat("cannot write ", options.output));
+  if (!options.output.empty() && !file.flush()) throw UsageError("cannot write ", options.output);
   return kOk;
 }
 

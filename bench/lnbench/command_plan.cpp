@@ -18,8 +18,8 @@ namespace {
 const Point& find_point(const std::vector<Point>& points, const std::string& which) {
   for (size_t i = 0; i < points.size(); ++i)
     if (points[i].id == which || std::to_string(i + 1) == which) return points[i];
-  throw UsageError(concat("no point '", which, "': give its id or its number (1 to ", points.size(),
-                          ") as `lnbench plan` without --schedule lists them"));
+  throw UsageError("no point '", which, "': give its id or its number (1 to ", points.size(),
+                   ") as `lnbench plan` without --schedule lists them");
 }
 
 int print_schedule(const Options& options, const Point& point) {
@@ -30,8 +30,8 @@ int print_schedule(const Options& options, const Point& point) {
     return kOk;
   }
   if (options.schedule_rank < 0 || options.schedule_rank >= world)
-    throw UsageError(
-        concat("--rank ", options.schedule_rank, ": this point has the ranks 0 to ", world - 1));
+    throw UsageError("--rank ", options.schedule_rank, ": this point has the ranks 0 to ",
+                     world - 1);
   std::cout << "# " << describe(point.params) << "\n";
   for (size_t b = 0; b < point.params.pattern.branches.size(); ++b)
     std::cout << "# branch " << b << ": segment_length "

@@ -58,16 +58,15 @@ int run_recommend(const Options& options) {
   how.max_program_bytes = kMaxProgramBytes;
   if (options.question.ranks > how.cluster.num_gpus())
     throw UsageError(
-        concat("--ranks ", options.question.ranks, ": ", how.cluster.name, " has ",
-               how.cluster.num_gpus(), " GPUs; --what-if nodes=",
-               (options.question.ranks + how.cluster.node_size() - 1) / how.cluster.node_size(),
-               " adds some"));
+        "--ranks ", options.question.ranks, ": ", how.cluster.name, " has ", how.cluster.num_gpus(),
+        " GPUs; --what-if nodes=",
+        (options.question.ranks + how.cluster.node_size() - 1) / how.cluster.node_size(),
+        " adds some");
   if (const auto tokens = try_parse_tokens(options.question.seq_len);
       tokens && *tokens < options.question.ranks)
-    throw UsageError(concat("--seq-len ", options.question.seq_len, " on --ranks ",
-                            options.question.ranks,
-                            ": most ranks would have no token\n  hint: at most ", *tokens,
-                            " ranks, or data parallelism (sweep.replicas)"));
+    throw UsageError("--seq-len ", options.question.seq_len, " on --ranks ", options.question.ranks,
+                     ": most ranks would have no token\n  hint: at most ", *tokens,
+                     " ranks, or data parallelism (sweep.replicas)");
   const Config config = parse_config(question_config(options.question, how.cluster),
                                      "the command line", {.known = known_names()});
   print_notes(options, config);

@@ -27,16 +27,14 @@ std::string python_for(const fs::path& data) {
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
   execvp(argv[0], argv.data());
-  throw UsageError(concat("cannot run '", args[0],
-                          "'\n  hint: install Python 3.11 or newer, or "
-                          "name it in LONGNET_PYTHON"));
+  throw UsageError("cannot run '", args[0],
+                   "'\n  hint: install Python 3.11 or newer, or name it in LONGNET_PYTHON");
 }
 
 // Writes the verdicts on two results beside the report, for the script to show.
 fs::path write_comparison(const Options& options) {
   if (options.result_dirs.size() != 2)
-    throw UsageError(
-        concat("--compare takes two result folders, not ", options.result_dirs.size()));
+    throw UsageError("--compare takes two result folders, not ", options.result_dirs.size());
   const fs::path folder = options.report_file.empty()
                               ? fs::path(options.result_dirs[0]) / "together"
                               : fs::path(options.report_file).parent_path();

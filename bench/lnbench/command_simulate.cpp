@@ -24,9 +24,9 @@ ClusterSpec read_cluster(const Options& options, const Config& config) {
   if (!options.cluster.empty()) return load_cluster(find_shipped("clusters", options.cluster));
   if (config.cluster.file.empty())
     throw UsageError(
-        concat("no cluster to simulate\n  hint: --cluster h100-ndr400 "
-               "(`lnbench list clusters` has all), or \"cluster\": {\"file\": ...} in ",
-               config.path));
+        "no cluster to simulate\n  hint: --cluster h100-ndr400 (`lnbench list clusters` has all), "
+        "or \"cluster\": {\"file\": ...} in ",
+        config.path);
   const fs::path beside = fs::path(config.path).parent_path() / config.cluster.file;
   return load_cluster(!fs::exists(config.cluster.file) && fs::exists(beside) ? beside.string()
                                                                              : config.cluster.file);
@@ -42,7 +42,7 @@ std::vector<SimulatePoint> read_variants(const Options& options, const Config& c
     SimulatePoint how{.cluster = cluster, .what_if = parse_what_if(text)};
     for (const SimulatePoint& earlier : variants)
       if (earlier.what_if.text() == how.what_if.text())
-        throw UsageError(concat("--what-if '", text, "' is there twice\n  hint: leave one out"));
+        throw UsageError("--what-if '", text, "' is there twice\n  hint: leave one out");
     how.cluster = apply(cluster, how.what_if);
     how.memory_fraction = config.memory.limit_fraction;
     how.collapse = !options.no_collapse;
@@ -75,8 +75,8 @@ void check_trace(const Options& options, const std::vector<Simulated>& points) {
   const auto runnable = std::ranges::count(points, PointStatus::kOk,
                                            [](const Simulated& s) { return s.point.status; });
   if (!options.trace.empty() && runnable != 1)
-    throw UsageError(concat("--trace shows one point, ", runnable,
-                            " are left\n  hint: --filter 'algorithm==ring && ranks==8'"));
+    throw UsageError("--trace shows one point, ", runnable,
+                     " are left\n  hint: --filter 'algorithm==ring && ranks==8'");
 }
 
 }  // namespace
@@ -107,8 +107,7 @@ int run_simulate(const Options& options) {
                     options.alpha == "band" ? "as a band" : options.alpha));
   if (replicas)
     table.note(
-        "replicas: one group of ranks is simulated, on links of its own; the others do the "
-        "same");
+        "replicas: one group of ranks is simulated, on links of its own; the others do the same");
   table.head();
   const bool color = use_color(options, 1);
   int64_t messages = 0;

@@ -96,8 +96,8 @@ Section real_section(const std::string& path) {
   s.node = parse_json(read_file_text(path, "scripts/validate_real.sh writes it"), path);
   for (const char* key : {"points", "median_rel_error", "p95_rel_error", "cases"})
     if (!s.node.find(key))
-      throw UsageError(concat(path, ": has no \"", key,
-                              "\"\n  hint: --real takes what validate_real.py compare writes"));
+      throw UsageError(path, ": has no \"", key,
+                       "\"\n  hint: --real takes what validate_real.py compare writes");
   const double middle = s.node.real("median_rel_error"), p95 = s.node.real("p95_rel_error");
   s.good = middle <= kRealMedian && p95 <= kRealP95;
   std::cout << "# real runs: " << s.node.whole("points") << " points that no calibration has seen: "

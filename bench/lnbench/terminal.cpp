@@ -32,7 +32,7 @@ size_t terminal_columns() {
 void write_file(const std::filesystem::path& path, const std::string& text, std::string_view hint) {
   std::ofstream file(path);
   file << text;
-  if (!file.flush()) throw UsageError(concat("cannot write ", path.string(), hint));
+  if (!file.flush()) throw UsageError("cannot write ", path.string(), hint);
 }
 
 bool use_color(const Options& options, int file_descriptor) {

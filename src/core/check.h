@@ -13,10 +13,19 @@
 
 namespace longnet {
 
-// A broken internal rule or a failed library call: a bug, or a machine that misbehaves.
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream out;
+  static_cast<void>((out << ... << parts));
+  return out.str();
+}
+
+// A broken internal rule or a failed library call: a bug, or a machine that misbehaves. Its text is
+// the parts behind each other, as of UsageError.
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  template <class... Parts>
+  explicit Error(const Parts&... parts) : std::runtime_error(concat(parts...)) {}
 };
 
 // A request of the user that cannot be done: shown without a source location, exit code 2.
@@ -34,18 +43,11 @@ struct Located {
       : text(t), where(w) {}
 };
 
-template <class... Parts>
-std::string concat(const Parts&... parts) {
-  std::ostringstream out;
-  static_cast<void>((out << ... << parts));
-  return out.str();
-}
-
 [[noreturn]] inline void fail_at(const std::string& message, std::source_location where) {
   std::string_view file = where.file_name();
   if (const auto src = file.rfind("/src/"); src != std::string_view::npos)
     file.remove_prefix(src + 1);
-  throw Error(concat(message, " (", file, ':', where.line(), ')'));
+  throw Error(message, " (", file, ':', where.line(), ')');
 }
 
 // Throws Error with `what` followed by `values` when `ok` is false.

@@ -83,7 +83,7 @@ const RowMap::Piece& piece_of(const RowMap& map, const SlotView& view, Rank owne
     const auto& piece = map.pieces()[size_t(view.first_piece() + i)];
     if (piece.owner == owner && piece.heads.contains(head)) return piece;
   }
-  throw Error(concat("slot ", view.slot, " holds no rows of rank ", owner, " and head ", head));
+  throw Error("slot ", view.slot, " holds no rows of rank ", owner, " and head ", head);
 }
 
 void BoundProgram::bind_merge(const Merge& op, BoundOp& bound) {

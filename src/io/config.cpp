@@ -177,9 +177,8 @@ std::vector<Value> Config::values_of(const Axis& of, int64_t world_size, int64_t
   int64_t last = axis.from, products = 0;
   for (double v = double(axis.from); last <= to;) {
     if (int64_t(values.size()) >= kMaxAxisValues || ++products > 100 * kMaxAxisValues)
-      throw UsageError(concat("a range from ", axis.from, " to ", to, " has more than ",
-                              kMaxAxisValues,
-                              " values, or no end\n  hint: use a greater step or a factor"));
+      throw UsageError("a range from ", axis.from, " to ", to, " has more than ", kMaxAxisValues,
+                       " values, or no end\n  hint: use a greater step or a factor");
     if (values.empty() || Value(last) != values.back()) values.emplace_back(last);
     v = axis.factor > 0 ? v * axis.factor : v;
     if (axis.factor > 0 ? v > double(to) + 0.5 || v >= 0x1p63 : last > to - step) break;

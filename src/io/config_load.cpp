@@ -18,7 +18,7 @@ std::string read_text(const fs::path& path, const JsonNode* asked_by) {
     return read_file_text(path.string(),
                           "the path counts from the folder of the file that extends");
   } catch (const UsageError& e) {
-    throw UsageError(concat(asked_by->where(), ": extends: ", e.what()));
+    throw UsageError(asked_by->where(), ": extends: ", e.what());
   }
 }
 
@@ -44,20 +44,19 @@ JsonNode load_tree(std::string_view text, const std::string& path,
   const std::string self = fs::weakly_canonical(path, error).string();
   JsonNode node = parse_json(text, path);
   if (!node.is_object())
-    throw UsageError(concat(node.where(), ": a config is an object, this is ", node.kind_name(),
-                            "\n  hint: start with {"));
+    throw UsageError(node.where(), ": a config is an object, this is ", node.kind_name(),
+                     "\n  hint: start with {");
   const JsonNode* extends = node.find("extends");
   if (!extends) return node;
   if (!extends->is_string())
-    throw UsageError(concat(extends->where(), ": extends: must be a string, is ",
-                            extends->kind_name(), "\n  hint: name one file"));
+    throw UsageError(extends->where(), ": extends: must be a string, is ", extends->kind_name(),
+                     "\n  hint: name one file");
   chain.push_back(self);
   const fs::path base_path = fs::path(path).parent_path() / extends->string;
   const std::string base_self = fs::weakly_canonical(base_path, error).string();
   if (std::find(chain.begin(), chain.end(), base_self) != chain.end())
-    throw UsageError(
-        concat(extends->where(), ": extends: '", extends->string,
-               "' leads back to itself\n  hint: a file cannot extend one that extends it"));
+    throw UsageError(extends->where(), ": extends: '", extends->string,
+                     "' leads back to itself\n  hint: a file cannot extend one that extends it");
   JsonNode base = load_tree(read_text(base_path, extends), base_path.string(), chain);
   merge(base, std::move(node));
   return base;
@@ -99,7 +98,7 @@ void apply_override(JsonNode& root, const std::string& text) {
       std::make_shared<const std::string>("--set " + printable(text.substr(0, kLongestLabel)));
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
-    throw UsageError(concat(*label, ": needs the form KEY=VALUE\n  hint: --set sweep.ranks=1,2,4"));
+    throw UsageError(*label, ": needs the form KEY=VALUE\n  hint: --set sweep.ranks=1,2,4");
   JsonNode value = override_value(text.substr(equals + 1));
   relabel(value, label);
 
@@ -117,8 +116,8 @@ void apply_override(JsonNode& root, const std::string& text) {
     }
     at = at->find(keys[i]);
     if (!at->is_object())
-      throw UsageError(concat(*label, ": ", walked, " is ", at->kind_name(), ", it has no key '",
-                              keys[i + 1], "'\n  hint: replace the whole of ", walked));
+      throw UsageError(*label, ": ", walked, " is ", at->kind_name(), ", it has no key '",
+                       keys[i + 1], "'\n  hint: replace the whole of ", walked);
   }
   at->set(keys.back(), std::move(value));
 }

@@ -148,7 +148,7 @@ struct Tally {
   if (t.all == 0)
     text += "\n  an axis of the sweep has no value, e.g. ranks from 4 to \"world\" = 2";
   if (t.too_many_ranks > 0 && !c.cluster.file.empty())
-    throw UsageError(concat(text, "\n  hint: it is made for a cluster: lnbench simulate ", c.path));
+    throw UsageError(text, "\n  hint: it is made for a cluster: lnbench simulate ", c.path);
   throw UsageError(text + "\n  hint: `lnbench plan` without --filter lists every point");
 }
 

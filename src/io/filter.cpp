@@ -49,8 +49,8 @@ class Parser {
   static constexpr int kMaxDepth = 200;  // deeper input would only exhaust the stack
 
   [[noreturn]] void fail(size_t at, std::string_view what, std::string_view hint) const {
-    throw UsageError(concat("filter, column ", at + 1, ": ", what, "\n    ", text_, "\n    ",
-                            std::string(at, ' '), "^\n  hint: ", hint));
+    throw UsageError("filter, column ", at + 1, ": ", what, "\n    ", text_, "\n    ",
+                     std::string(at, ' '), "^\n  hint: ", hint);
   }
 
   static bool is_word(char c) {

@@ -119,8 +119,7 @@ bool validate_record(PointRecord& r) {
 
 PointRecord record_from(const JsonNode& n) {
   if (!n.is_object() || n.text("id").empty() || !n.find("params"))
-    throw UsageError(
-        concat(n.where(), ": this is no point of a result: it has no id or no params"));
+    throw UsageError(n.where(), ": this is no point of a result: it has no id or no params");
   PointRecord r;
   read_fields(n, r);
   return r;

@@ -30,9 +30,9 @@ JsonNode head_node(const Result& r) {
 
 Result head_from(const JsonNode& n) {
   if (n.whole("schema_version") != 1 || !n.find("run"))
-    throw UsageError(concat(n.where(),
-                            ": this is no result of lnbench (schema_version 1)\n  hint: name a "
-                            "folder under results/ or its result.json"));
+    throw UsageError(n.where(),
+                     ": this is no result of lnbench (schema_version 1)\n  hint: name a folder "
+                     "under results/ or its result.json");
   Result r{.build = {}};
   read_fields(n, r);
   if (r.run.transport == "virtual" || r.run.transport == "simulated") {  // before there were modes
@@ -79,7 +79,7 @@ void check_line(const std::string& line, const PointRecord& record, bool strict)
   PointParams planned = record.params;
   planned.threads = 0;  // left to the launcher, which chose some
   if (strict && record.id != point_id(record.params) && record.id != point_id(planned))
-    throw UsageError(concat("the id ", record.id, " is not that of its params"));
+    throw UsageError("the id ", record.id, " is not that of its params");
 }
 
 // Reads the whole lines of a points.jsonl. A torn last line is left out; returns the bytes before.
@@ -103,9 +103,9 @@ int64_t read_point_lines(const fs::path& folder, std::vector<PointRecord>& recor
       }
     } catch (const UsageError& e) {
       if (end + 1 < text.size() || seal_holds(line))  // no torn write
-        throw UsageError(concat(path, ":", number, ": damaged line ", number,
-                                " of points.jsonl; delete that line to measure the point again\n  ",
-                                e.what()));
+        throw UsageError(path, ":", number, ": damaged line ", number,
+                         " of points.jsonl; delete that line to measure the point again\n  ",
+                         e.what());
       break;
     }
     begin = end + 1;
@@ -167,10 +167,10 @@ bool is_empty_folder(const fs::path& path) {
 std::string fresh_directory(const Result& head, const std::string& root) {
   if (const std::string& own = head.path; !own.empty()) {
     if (fs::exists(own) && !is_empty_folder(own))
-      throw UsageError(concat("'", own,
-                              "' is not empty\n  hint: results are never overwritten; name "
-                              "another folder, or go on with --resume ",
-                              own));
+      throw UsageError("'", own,
+                       "' is not empty\n  hint: results are never overwritten; name another "
+                       "folder, or go on with --resume ",
+                       own);
     fs::create_directories(own);
     return own;
   }
@@ -205,17 +205,16 @@ std::vector<std::string> machine_changes(const Result& then, const Result& now) 
 // Refuses what must not change, and notes in the manifest what did.
 void accept_changes(Result& then, const Result& now, bool allow_changed_machine) {
   if (then.run.config_sha256 != now.run.config_sha256)
-    throw UsageError(concat(
+    throw UsageError(
         "'", then.path, "' was started with another config (SHA-256 ",
         then.run.config_sha256.substr(0, 12), "..., now ", now.run.config_sha256.substr(0, 12),
-        "...)\n  hint: use the same file, --set, --mode and --transport, or start a new "
-        "run"));
+        "...)\n  hint: use the same file, --set, --mode and --transport, or start a new run");
   std::vector<std::string> changes = machine_changes(then, now);
   if (!changes.empty() && !allow_changed_machine)
-    throw UsageError(concat("'", then.path, "' was started on another machine or build\n  ",
-                            join(changes, "\n  "),
-                            "\n  hint: launch it as before, or start a new run; "
-                            "--allow-changed-machine mixes both in one result"));
+    throw UsageError("'", then.path, "' was started on another machine or build\n  ",
+                     join(changes, "\n  "),
+                     "\n  hint: launch it as before, or start a new run; --allow-changed-machine "
+                     "mixes both in one result");
   if (then.run.filter != now.run.filter)
     changes.push_back(concat("filter: '", then.run.filter, "', now '", now.run.filter, "'"));
   if (!changes.empty()) then.run.resumed.push_back(concat(utc_rfc3339(), " ", join(changes, "; ")));
@@ -306,11 +305,10 @@ ResultWriter::ResultWriter(Result result) : result_(std::move(result)) {
 
 void ResultWriter::lock(bool alone) {
   if (!lines_->lock(alone))
-    throw UsageError(
-        concat("'", directory(),
-               "' is in use: another lnbench, or a rank that one left over, still works "
-               "on it\n  hint: wait for it, or end it (fuser ",
-               directory(), "/points.jsonl names it)"));
+    throw UsageError("'", directory(),
+                     "' is in use: another lnbench, or a rank that one left over, still works on "
+                     "it\n  hint: wait for it, or end it (fuser ",
+                     directory(), "/points.jsonl names it)");
 }
 
 std::unique_ptr<DurableFile> join_run(const std::string& directory) {
@@ -325,8 +323,8 @@ ResultWriter ResultWriter::create(Result head, const std::string& root) {
   try {
     head.path = fresh_directory(head, root);
   } catch (const fs::filesystem_error& e) {
-    throw UsageError(concat("cannot create the folder of results: ", e.what(),
-                            "\n  hint: name a writable one with -o"));
+    throw UsageError("cannot create the folder of results: ", e.what(),
+                     "\n  hint: name a writable one with -o");
   }
   head.run.started_utc = utc_rfc3339();
   replace_file(head.path, "run.json", manifest_to_json(head));
@@ -338,18 +336,17 @@ ResultWriter ResultWriter::create(Result head, const std::string& root) {
 ResultWriter ResultWriter::resume(const std::string& directory, const Result& now,
                                   bool allow_changed_machine, bool alone) {
   if (!fs::exists(fs::path(directory) / "run.json"))
-    throw UsageError(concat("'", directory,
-                            "' holds no run.json, so there is nothing to resume\n  hint: "
-                            "name the folder that a run printed, e.g. results/<utc>-<name>-<rev>"));
+    throw UsageError("'", directory,
+                     "' holds no run.json, so there is nothing to resume\n  hint: name the folder "
+                     "that a run printed, e.g. results/<utc>-<name>-<rev>");
   // run.json, not result.json: points.jsonl is the truth.
   Result then = read_manifest(directory);
   then.path = directory;
   ResultWriter writer(then);
   writer.lock(alone);
   if (sha256_hex(dump_json(then.run.config, -1, true)) != then.run.config_sha256)
-    throw UsageError(concat("'", directory,
-                            "/run.json' is damaged: its config_sha256 is not that of ",
-                            "its config\n  hint: start a new run"));
+    throw UsageError("'", directory, "/run.json' is damaged: its config_sha256 is not that of ",
+                     "its config\n  hint: start a new run");
   const std::string before = manifest_to_json(then);
   accept_changes(then, now, allow_changed_machine);
   const int64_t good_bytes =

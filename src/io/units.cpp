@@ -124,14 +124,14 @@ double parse_duration(std::string_view text) {
   static constexpr Suffix kSuffixes[]{{"", 1},   {"s", 1},    {"ms", 1e-3},
                                       {"m", 60}, {"min", 60}, {"h", 3600}};
   if (const auto seconds = scaled(text, kSuffixes)) return *seconds;
-  throw UsageError(concat("'", text, "' is no duration: write 90s, 30m, 1.5h or 250ms"));
+  throw UsageError("'", text, "' is no duration: write 90s, 30m, 1.5h or 250ms");
 }
 
 double parse_fraction(std::string_view text) {
   static constexpr Suffix kSuffixes[]{{"", 1}, {"%", 1}};
   if (const auto number = scaled(text, kSuffixes))
     return text.ends_with('%') ? *number / 100 : *number;
-  throw UsageError(concat("'", text, "' is no fraction: write 5% or 0.05"));
+  throw UsageError("'", text, "' is no fraction: write 5% or 0.05");
 }
 
 std::string utc_rfc3339() { return utc("%Y-%m-%dT%H:%M:%SZ"); }

@@ -138,9 +138,9 @@ std::string read_file_text(const std::string& path, std::string_view hint) {
     if (file && (file.peek() == std::ifstream::traits_type::eof() || text << file.rdbuf()))
       return text.str();
   }
-  throw UsageError(concat("cannot read '", path, "'",
-                          std::filesystem::is_other(path, error) ? ": it is no regular file" : "",
-                          "\n  hint: ", hint));
+  throw UsageError("cannot read '", path, "'",
+                   std::filesystem::is_other(path, error) ? ": it is no regular file" : "",
+                   "\n  hint: ", hint);
 }
 
 }  // namespace longnet

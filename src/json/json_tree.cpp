@@ -54,9 +54,9 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
     if (stack_.back()->keys.size() >= kMaxKeys)
       refuse("an object of more than ", kMaxKeys, " keys");
     if (const JsonNode* first = stack_.back()->find(v))
-      throw UsageError(concat(*file_, ":", cursor_.line, ": key '", v,
-                              "' occurs twice in one object\n  hint: the first stands in line ",
-                              first->line, "; keep one of them"));
+      throw UsageError(*file_, ":", cursor_.line, ": key '", v,
+                       "' occurs twice in one object\n  hint: the first stands in line ",
+                       first->line, "; keep one of them");
     stack_.back()->keys.push_back(v);
     return true;
   }
@@ -64,9 +64,8 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
     // "[json.exception.parse_error.101] parse error at line 1, column 5: ..."
     std::string what = e.what();
     if (const auto colon = what.find(": "); colon != std::string::npos) what.erase(0, colon + 2);
-    throw UsageError(
-        concat(*file_, ":", number_line(), ": not valid JSON: ", what,
-               "\n  hint: look for a missing or extra comma, quote or bracket just before"));
+    throw UsageError(*file_, ":", number_line(), ": not valid JSON: ", what,
+                     "\n  hint: look for a missing or extra comma, quote or bracket just before");
   }
 
  private:
@@ -89,8 +88,8 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
   template <class... Text>
   [[noreturn]] void refuse(const Text&... what) const {
-    throw UsageError(concat(*file_, ":", cursor_.line, ": ", what...,
-                            "\n  hint: no file of the suite has them; is it one?"));
+    throw UsageError(*file_, ":", cursor_.line, ": ", what...,
+                     "\n  hint: no file of the suite has them; is it one?");
   }
   // Pointers on the stack stay valid: a parent's items grow only after its child is closed.
   bool open(JsonNode node) {

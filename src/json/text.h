@@ -25,7 +25,7 @@ template <HasTexts Enum>
 Enum parse_enum(std::string_view name) {
   for (const Enum value : enum_values<Enum>())
     if (to_string(value) == name) return value;
-  throw UsageError(concat("unknown name '", name, "': ", name_hint(name, enum_names<Enum>())));
+  throw UsageError("unknown name '", name, "': ", name_hint(name, enum_names<Enum>()));
 }
 // Control characters, which a terminal would obey, become U+FFFD; newline and tab stay.
 std::string printable(std::string text);

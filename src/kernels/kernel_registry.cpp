@@ -28,7 +28,7 @@ std::unique_ptr<AttentionKernel> make_kernel(std::string_view name) {
     if (kernel.name == name) return kernel.make();
     known += (known.empty() ? "" : ", ") + std::string(kernel.name);
   }
-  throw UsageError(concat("unknown kernel '", name, "': use one of ", known));
+  throw UsageError("unknown kernel '", name, "': use one of ", known);
 }
 
 }  // namespace longnet

@@ -28,8 +28,8 @@ void check_segments(const DilatedPattern& pattern, const AttentionProblem& probl
   const bool differ = b.summary_tokens > 0 || pattern.phase_parts > 1;
   const double segments = double(problem.seq_len) / double(std::max<int64_t>(1, b.segment_length));
   if (differ && segments * double(problem.num_heads) > kMost)
-    throw UsageError(concat("branch ", branch, ": ", segments, " segments of ", problem.num_heads,
-                            " heads, at most ", kMost, " are counted: use longer segments"));
+    throw UsageError("branch ", branch, ": ", segments, " segments of ", problem.num_heads,
+                     " heads, at most ", kMost, " are counted: use longer segments");
 }
 
 }  // namespace
@@ -38,16 +38,15 @@ void check_pattern(const DilatedPattern& pattern, const AttentionProblem& proble
   if (pattern.branches.empty()) throw UsageError("a pattern needs at least one branch");
   for (size_t b = 0; b < pattern.branches.size(); ++b) {
     const auto [w, r, c] = pattern.branches[b];
-    if (w < 1)
-      throw UsageError(concat("branch ", b, ": segment_length must be at least 1, is ", w));
-    if (r < 1) throw UsageError(concat("branch ", b, ": dilation_rate must be at least 1, is ", r));
+    if (w < 1) throw UsageError("branch ", b, ": segment_length must be at least 1, is ", w);
+    if (r < 1) throw UsageError("branch ", b, ": dilation_rate must be at least 1, is ", r);
     if (c > 0 && (r != 1 || c > w))
-      throw UsageError(concat(
+      throw UsageError(
           "a summary branch has dilation_rate 1 and at most segment_length summary tokens, not ", r,
-          " and ", c, " of ", w));
+          " and ", c, " of ", w);
   }
   if (pattern.phase_parts < 1)
-    throw UsageError(concat("phase_parts must be at least 1, is ", pattern.phase_parts));
+    throw UsageError("phase_parts must be at least 1, is ", pattern.phase_parts);
   check_problem(problem);
   for (int b = 0; b < int(pattern.branches.size()); ++b) check_segments(pattern, problem, b);
 }

@@ -46,17 +46,16 @@ ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
                                     const std::string& kernel) {
   const JsonNode root = parse_json(read_file_text(file, "is it a folder of results?"), file);
   if (!root.is_object() || root.text("program") != "gpu_kernels_benchmark")
-    throw UsageError(concat(file, ": these are no figures of kernels\n",
-                            "  hint: gpu_kernels_benchmark --json FILE writes them"));
+    throw UsageError(file, ": these are no figures of kernels\n",
+                     "  hint: gpu_kernels_benchmark --json FILE writes them");
   const JsonNode* described = root.find("device");
   const std::string device = described ? described->text("name") : "a GPU without a name";
   const Measured measured = read_rows(root, kernel, device);
   if (measured.rows.empty()) {
     const std::string known =
         join(std::vector<std::string>(measured.kernels.begin(), measured.kernels.end()), ", ");
-    throw UsageError(concat(
-        file, ": no measured speed of kernel '", kernel,
-        "'\n  hint: ", known.empty() ? "its sweep holds no figure at all" : "it has " + known));
+    throw UsageError(file, ": no measured speed of kernel '", kernel, "'\n  hint: ",
+                     known.empty() ? "its sweep holds no figure at all" : "it has " + known);
   }
   std::erase_if(base.device.attend, [&](const KernelRow& old) {
     return std::any_of(measured.rows.begin(), measured.rows.end(), [&](const KernelRow& now) {
@@ -75,20 +74,19 @@ ClusterSpec with_measured_link(ClusterSpec base, const std::string& file) {
   const std::string_view hint = "\n  hint: lnbench comm --transport gpu --json FILE writes them";
   if (!root.is_object() || root.text("program") != "lnbench comm" ||
       !is_device_transport(root.text("transport")))
-    throw UsageError(concat(file, ": these are no times of messages between GPUs", hint));
+    throw UsageError(file, ": these are no times of messages between GPUs", hint);
   const JsonNode *places = root.find("places"), *rows = root.find("rows");
   std::vector<MessageTime> times;
   for (const JsonNode& row : rows ? rows->items : std::vector<JsonNode>{})
     if (row.text("operation") == "exchange" && row.real("median_s") > 0)
       times.push_back({double(row.whole("bytes")), row.real("median_s")});
   if (!places || places->items.size() < 2 || times.size() < 2)
-    throw UsageError(concat(file, ": fewer than two sizes of \"exchange\" were timed", hint));
+    throw UsageError(file, ": fewer than two sizes of \"exchange\" were timed", hint);
   const JsonNode &first = places->items[0], &second = places->items[1];
   const bool inside = first.text("hostname") == second.text("hostname");
   if (inside && first.text("gpu") == second.text("gpu"))
-    throw UsageError(concat(file,
-                            ": ranks 0 and 1 shared a GPU: what was timed are copies inside it",
-                            hint, " where there are two"));
+    throw UsageError(file, ": ranks 0 and 1 shared a GPU: what was timed are copies inside it",
+                     hint, " where there are two");
   const LinkFit fit = fit_link(times);
   const std::string by = concat(
       "measured between ", first.text("device"), " and ", second.text("device"),

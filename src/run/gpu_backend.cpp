@@ -249,9 +249,9 @@ std::unique_ptr<CommOperations> operations_on_device(const std::string& transpor
   const double lacking = double(devices_in_use(comm).ranks_on_mine) * double(needed) -
                          0.95 * double(device_free_bytes());
   if (comm.max_of(lacking) > 0)
-    throw UsageError(concat("--max-bytes ", format_bytes(double(max_bytes)),
-                            ": two such buffers per rank do not fit into a GPU's memory\n  hint: "
-                            "choose a smaller one"));
+    throw UsageError("--max-bytes ", format_bytes(double(max_bytes)),
+                     ": two such buffers per rank do not fit into a GPU's memory\n  hint: "
+                     "choose a smaller one");
   return make_device_operations(std::move(moves), max_bytes);
 }
 

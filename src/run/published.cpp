@@ -149,14 +149,14 @@ std::string PublishedCase::size() const {
 
 std::vector<PublishedCase> load_published(const std::string& folder) {
   if (!fs::is_directory(folder))
-    throw UsageError(concat(folder, ": is no folder\n  hint: configs/published holds the suite's"));
+    throw UsageError(folder, ": is no folder\n  hint: configs/published holds the suite's");
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder))
     if (entry.path().extension() == ".json") files.push_back(entry.path());
   std::ranges::sort(files);
   std::vector<PublishedCase> cases;
   for (const fs::path& file : files) read_file(file, cases);
-  if (cases.empty()) throw UsageError(concat(folder, ": holds no cases"));
+  if (cases.empty()) throw UsageError(folder, ": holds no cases");
   return cases;
 }
 

@@ -38,9 +38,8 @@ double ShardJournal::share_of(const std::string& path, double otherwise) {
   if (!old || !std::getline(old, line) || old.eof()) return otherwise;
   const double share = parse_json(line, path).real("share");
   if (share > 0 && share <= 1 && seal_holds(line).value_or(false)) return share;
-  throw UsageError(concat("'", path,
-                          "', line 1: no header of this build\n  hint: remove the file: ",
-                          "its shards are walked again"));
+  throw UsageError("'", path, "', line 1: no header of this build\n  hint: remove the file: ",
+                   "its shards are walked again");
 }
 
 ShardJournal::ShardJournal(const std::string& path, const std::string& point,
@@ -53,18 +52,17 @@ ShardJournal::ShardJournal(const std::string& path, const std::string& point,
     ++number;
     if (good_bytes == 0) {
       if (line + "\n" != first)
-        throw UsageError(concat("'", path, "' holds the shards of another plan: ", line,
-                                "\n  now: ", first,
-                                "  hint: resume with the same memory limit, "
-                                "--replay and build, or start a new run"));
+        throw UsageError(
+            "'", path, "' holds the shards of another plan: ", line, "\n  now: ", first,
+            "  hint: resume with the same memory limit, --replay and build, or start a new run");
     } else {
       try {
         read_fields(parse_json(line, path), lines_.emplace_back());
         check_seal(line);
       } catch (const UsageError& e) {
-        throw UsageError(concat("'", path, "', line ", number, ": ", e.what(),
-                                "\n  hint: cut the file off before this line: what stands there "
-                                "and after it is walked again"));
+        throw UsageError("'", path, "', line ", number, ": ", e.what(),
+                         "\n  hint: cut the file off before this line: what stands there and after "
+                         "it is walked again");
       }
     }
     good_bytes += int64_t(line.size()) + 1;

@@ -29,15 +29,15 @@ fs::path program_folder() {
 fs::path data_folder(const fs::path& wanted) {
   if (const char* const home = std::getenv("LONGNET_HOME")) {
     if (fs::exists(home / wanted)) return home;
-    throw UsageError(concat("LONGNET_HOME is ", home, ", which holds no ", wanted.string()));
+    throw UsageError("LONGNET_HOME is ", home, ", which holds no ", wanted.string());
   }
   const fs::path program = program_folder();
   for (fs::path at = program; at.has_relative_path(); at = at.parent_path())
     for (const fs::path& folder : {at / "share/longnet-bench", at})
       if (fs::exists(folder / wanted)) return folder;
-  throw UsageError(concat("no ", wanted.string(), " in any folder above ", program.string(),
-                          "\n  hint: name the source tree in LONGNET_HOME, or install lnbench with "
-                          "`cmake --install`"));
+  throw UsageError("no ", wanted.string(), " in any folder above ", program.string(),
+                   "\n  hint: name the source tree in LONGNET_HOME, or install lnbench with "
+                   "`cmake --install`");
 }
 
 std::vector<ShippedFile> shipped_files(const std::string& kind) {
@@ -72,11 +72,10 @@ std::string find_shipped(const std::string& kind, const std::string& given) {
     if (file.name.starts_with(given)) beginning.push_back(file.name);
   }
   if (beginning.size() == 1) return path_of(beginning[0]);
-  throw UsageError(
-      concat("there is no file ", given, ", and ",
-             beginning.empty() ? "none of the shipped " : "several of the shipped ", kind,
-             beginning.empty() ? " has that name" : " begin so", "\n  hint: ",
-             beginning.empty() ? name_hint(given, names) : "known: " + join(beginning, ", ")));
+  throw UsageError("there is no file ", given, ", and ",
+                   beginning.empty() ? "none of the shipped " : "several of the shipped ", kind,
+                   beginning.empty() ? " has that name" : " begin so", "\n  hint: ",
+                   beginning.empty() ? name_hint(given, names) : "known: " + join(beginning, ", "));
 }
 
 }  // namespace longnet

@@ -63,19 +63,19 @@ void require_this_machine(const Sweep& sweep, const Plan& plan, World& world) {
   const auto runs = [](const PointPlan& p) { return p.point.status == PointStatus::kOk; };
   if (plan.points.empty() || std::ranges::any_of(plan.points, runs)) return;
   if (!config.cluster.file.empty())
-    throw UsageError(concat(config.path, ": none of its ", plan.points.size(),
-                            " points can run here: ", plan.points[0].point.reason,
-                            "\n  hint: it names the cluster ", config.cluster.file,
-                            ": lnbench simulate ", config.path));
+    throw UsageError(config.path, ": none of its ", plan.points.size(),
+                     " points can run here: ", plan.points[0].point.reason,
+                     "\n  hint: it names the cluster ", config.cluster.file, ": lnbench simulate ",
+                     config.path);
   if (!std::ranges::all_of(sweep.points, on_gpu, &Point::params)) return;
   const auto missing = world.all_texts(describe_devices().unusable);
   for (size_t rank = 0; rank < missing.size(); ++rank)
     if (!missing[rank].empty())
-      throw UsageError(concat(config.path, ": all of its ", plan.points.size(),
-                              " points need GPUs, and rank ", rank, " has none: ", missing[rank],
-                              "\n  hint: --set ", config.sweep.find("kernel") ? "sweep" : "run",
-                              ".kernel=cpu measures on the cores; lnbench plan and lnbench "
-                              "simulate need no GPU"));
+      throw UsageError(config.path, ": all of its ", plan.points.size(),
+                       " points need GPUs, and rank ", rank, " has none: ", missing[rank],
+                       "\n  hint: --set ", config.sweep.find("kernel") ? "sweep" : "run",
+                       ".kernel=cpu measures on the cores; lnbench plan and lnbench "
+                       "simulate need no GPU");
 }
 
 }  // namespace
@@ -140,10 +140,10 @@ void require_fitting_transport(const Config& config, const std::vector<Point>& p
   if (!is_device_transport(config.run.transport)) return;
   for (const Point& point : points)
     if (!on_gpu(point.params))
-      throw UsageError(concat("transport ", config.run.transport,
-                              " moves the memory of GPUs, and kernel ", point.params.kernel,
-                              " works on the CPU\n  hint: --set run.kernel=cuda, or leave "
-                              "the transport out"));
+      throw UsageError("transport ", config.run.transport, " moves the memory of GPUs, and kernel ",
+                       point.params.kernel,
+                       " works on the CPU\n  hint: --set run.kernel=cuda, or leave "
+                       "the transport out");
 }
 
 void scale_batch_to_device(Config& config) {
@@ -178,9 +178,9 @@ Sweep read_sweep(const SweepRequest& request) {
   sweep.transport = transport_of(sweep.config, launched);
   constexpr int kMostThreadRanks = 1024;  // each pair of them has a channel
   if (!launched && !sweep.is_virtual() && sweep.world_size > kMostThreadRanks)
-    throw UsageError(concat("--ranks ", sweep.world_size, ": at most ", kMostThreadRanks,
-                            " ranks run as threads of one process\n  hint: use mpirun, "
-                            "--mode virtual, or lnbench simulate"));
+    throw UsageError("--ranks ", sweep.world_size, ": at most ", kMostThreadRanks,
+                     " ranks run as threads of one process\n  hint: use mpirun, "
+                     "--mode virtual, or lnbench simulate");
   sweep.points = read_points(sweep.config, {.world_size = sweep.world_size,
                                             .max_ranks = sweep.is_virtual() ? 0 : sweep.world_size,
                                             .filter = request.filter,
@@ -192,9 +192,9 @@ Sweep read_sweep(const SweepRequest& request) {
   sweep.replay = parse_ranks(request.replay);
   for (const Point& point : sweep.points)
     if (!sweep.replay.empty() && sweep.replay.back() >= point.params.ranks)
-      throw UsageError(concat("--replay ", sweep.replay.back(), ": ", describe(point.params),
-                              " has the ranks 0 to ", point.params.ranks - 1,
-                              "\n  hint: --filter leaves points out"));
+      throw UsageError("--replay ", sweep.replay.back(), ": ", describe(point.params),
+                       " has the ranks 0 to ", point.params.ranks - 1,
+                       "\n  hint: --filter leaves points out");
   return sweep;
 }
 
@@ -202,9 +202,9 @@ Plan make_plan(const Sweep& sweep, World& world) {
   const std::string tokens = std::to_string(sweep.config.sweep.batch.tokens_per_batch);
   for (const std::string& other : world.all_texts(tokens))
     if (other != tokens)  // of unequal GPUs
-      throw UsageError(concat(
+      throw UsageError(
           "tokens_per_batch is \"device\", which is ", tokens, " here and ", other,
-          " on another rank\n  hint: --set sweep.batch.tokens_per_batch=", "the smaller one"));
+          " on another rank\n  hint: --set sweep.batch.tokens_per_batch=", "the smaller one");
   Plan plan;
   world.mark_load();  // for the first points
   plan.threads = int(world.smallest(world.threads_per_rank()));

@@ -240,7 +240,7 @@ std::vector<Rank> parse_ranks(const std::string& text) {
   for (std::string item; std::getline(list, item, ',');) {
     if (item.empty() || item.size() >= 9 ||
         item.find_first_not_of("0123456789") != std::string::npos)
-      throw UsageError(concat("'", text, "' is no list of ranks\n  hint: e.g. --replay 0,17,4095"));
+      throw UsageError("'", text, "' is no list of ranks\n  hint: e.g. --replay 0,17,4095");
     ranks.insert(std::stoi(item));
   }
   return {ranks.begin(), ranks.end()};
@@ -251,7 +251,7 @@ std::optional<PointRecord> walk_point(const PointPlan& plan, const RunnerOptions
   const PointParams& p = plan.point.params;
   for (Rank r : run.replay)
     if (r >= p.ranks)
-      throw UsageError(concat("--replay ", r, ": this point has the ranks 0 to ", p.ranks - 1));
+      throw UsageError("--replay ", r, ": this point has the ranks 0 to ", p.ranks - 1);
   PointRecord record = make_record(plan.point);
   record_work(record, plan);
   record_depth(record, p);

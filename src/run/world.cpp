@@ -36,9 +36,8 @@ std::string links_of(const DeviceInfo& device) {
 World::World(int thread_ranks) : thread_ranks_(thread_ranks), local_ranks_(thread_ranks) {
   const char* const tasks = std::getenv("SLURM_STEP_NUM_TASKS");
   if (!launched_world_size() && tasks != nullptr && std::atoi(tasks) > 1)
-    throw UsageError(
-        concat("srun started ", tasks,
-               " tasks that do not see each other\n  hint: srun --mpi=pmix, or mpirun"));
+    throw UsageError("srun started ", tasks,
+                     " tasks that do not see each other\n  hint: srun --mpi=pmix, or mpirun");
   if (!launched_world_size()) return;
   mpi_ = std::make_unique<MpiWorld>(nullptr, nullptr);
   const auto hosts = mpi()->all_texts(host_name());

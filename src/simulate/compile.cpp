@@ -189,9 +189,9 @@ ProgramSet compile(const Schedule& schedule, int period, const ClusterSpec& clus
     if (p != 0) continue;
     const double predicted = double(set.classes[0].storage_bytes()) * period;
     if (predicted > double(max_bytes))
-      throw UsageError(concat("no two ranks do the same here: ", period, " programs of ",
-                              set.classes[0].num_ops(), " ops would take ", predicted / 1e9,
-                              " GB, ", double(max_bytes) / 1e9, " GB are allowed"));
+      throw UsageError("no two ranks do the same here: ", period, " programs of ",
+                       set.classes[0].num_ops(), " ops would take ", predicted / 1e9, " GB, ",
+                       double(max_bytes) / 1e9, " GB are allowed");
   }
   return set;
 }

@@ -27,9 +27,8 @@ Topology::Topology(const ClusterSpec& cluster, int ranks)
       intra_ports_(int(cluster.intra.ports_per_node.value)),
       inter_ports_(int(cluster.inter.ports_per_node.value)) {
   if (ranks > cluster.num_gpus())
-    throw UsageError(concat(ranks, " ranks: ", cluster.name, " has ", cluster.num_nodes(),
-                            " nodes of ", node_size_,
-                            "; --what-if nodes=", ceil_div(ranks, node_size_), " adds some"));
+    throw UsageError(ranks, " ranks: ", cluster.name, " has ", cluster.num_nodes(), " nodes of ",
+                     node_size_, "; --what-if nodes=", ceil_div(ranks, node_size_), " adds some");
   const double port = cluster.intra.bandwidth_bytes_per_s.value;
   // One node of one port per GPU looks the same from everywhere.
   const bool alike = ranks <= node_size_ && intra_ports_ == node_size_;
@@ -52,8 +51,8 @@ Topology::Family Topology::add_family(int ranks_per_block, int links_per_block, 
   const Family f{num_links(), ranks_per_block, links_per_block};
   if (blocks == 0) blocks = int(ceil_div(ranks_, ranks_per_block));
   if (int64_t{blocks} * links_per_block > kMostLinks)
-    throw UsageError(concat(blocks, " blocks of ", links_per_block, " links are more than ",
-                            kMostLinks, "\n  hint: fewer ports_per_node, or fewer ranks"));
+    throw UsageError(blocks, " blocks of ", links_per_block, " links are more than ", kMostLinks,
+                     "\n  hint: fewer ports_per_node, or fewer ranks");
   capacity_.insert(capacity_.end(), size_t(blocks) * size_t(links_per_block), capacity);
   families_.push_back(f);
   return f;
@@ -83,7 +82,7 @@ void Topology::add_topology(const TopologySpec& t, double port, int ports) {
       nodes_per_group_ = std::min(int(t.nodes_per_group.value), num_nodes());
       const int groups = int(ceil_div(num_nodes(), nodes_per_group_));
       if (groups > kMostGroups)
-        throw UsageError(concat(groups, " groups of a dragonfly; at most ", kMostGroups));
+        throw UsageError(groups, " groups of a dragonfly; at most ", kMostGroups);
       if (groups > 1) global_ = add_family(ranks_, groups * groups, t.global_bytes_per_s.value);
       break;
     }

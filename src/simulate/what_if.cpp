@@ -42,9 +42,9 @@ Straggler parse_straggler(const std::string& part, const std::string& text) {
       mark == std::string::npos ? std::optional(0.0) : parse_number(text.substr(mark + 1));
   if (!slower || *slower < 0 || !which || *which != std::floor(*which) || *which > kMaxRanks ||
       *which < (one ? 0 : 1))
-    throw UsageError(concat("what if '", part,
-                            "': write straggler=0.2 (rank 0 computes 20 % slower), "
-                            "straggler=0.2@17 (rank 17) or straggler=0.2x8 (eight ranks)"));
+    throw UsageError("what if '", part,
+                     "': write straggler=0.2 (rank 0 computes 20 % slower), "
+                     "straggler=0.2@17 (rank 17) or straggler=0.2x8 (eight ranks)");
   if (*slower == 0) return {};
   return one ? Straggler{.slower = *slower, .rank = Rank(*which)}
              : Straggler{.slower = *slower, .count = int(*which)};
@@ -55,15 +55,14 @@ void set(WhatIf& w, const std::string& part, const std::string& name, const std:
   const auto value = parse_number(number);
   if (!value || *value < 0 || (*value == 0 && name != "latency") ||
       (name == "overlap" && *value > 1))
-    throw UsageError(concat("what if '", part, "': write ", name,
-                            "=NUMBER, e.g. bandwidth=0.5 (a factor), taper=2, overlap=0.56; ",
-                            name == "latency"   ? "latency is 0 or more"
-                            : name == "overlap" ? "overlap is above 0 and at most 1"
-                                                : "it is above 0"));
+    throw UsageError("what if '", part, "': write ", name,
+                     "=NUMBER, e.g. bandwidth=0.5 (a factor), taper=2, overlap=0.56; ",
+                     name == "latency"   ? "latency is 0 or more"
+                     : name == "overlap" ? "overlap is above 0 and at most 1"
+                                         : "it is above 0");
   const bool whole = name == "gpus_per_node" || name == "nodes";
   if (whole && (*value != std::floor(*value) || *value > kMaxRanks))
-    throw UsageError(
-        concat("what if ", name, " = ", *value, ": must be whole, at most ", int(kMaxRanks)));
+    throw UsageError("what if ", name, " = ", *value, ": must be whole, at most ", int(kMaxRanks));
   for (const auto& [known, factor] : kFactors)
     if (name == known) w.*factor = *value;
   for (const auto& [known, replacement] : kReplacements)
@@ -134,9 +133,9 @@ WhatIf parse_what_if(std::string_view text) {
     const size_t equals = part.find('=');
     const std::string name = part.substr(0, equals);
     if (!seen.insert(name).second)
-      throw UsageError(concat("what if '", part, "': ", name, " is there twice"));
+      throw UsageError("what if '", part, "': ", name, " is there twice");
     if (std::find(kNames.begin(), kNames.end(), name) == kNames.end())
-      throw UsageError(concat("what if '", part, "': ", name_hint(name, kNames)));
+      throw UsageError("what if '", part, "': ", name_hint(name, kNames));
     const std::string number = equals == std::string::npos ? "" : part.substr(equals + 1);
     if (name == "straggler")
       w.straggler = parse_straggler(part, number);
@@ -161,7 +160,7 @@ ClusterSpec apply(const ClusterSpec& cluster, const WhatIf& w) {
   if (w.taper) {
     const TopologyKind kind = c.topology.kind;
     if (kind != TopologyKind::kFatTree && kind != TopologyKind::kRailOptimised)
-      throw UsageError(concat("what if taper: a ", to_string(kind), " has none"));
+      throw UsageError("what if taper: a ", to_string(kind), " has none");
     c.topology.taper = {*w.taper, "what if"};
   }
   const int gpus = c.num_gpus();
@@ -175,8 +174,8 @@ ClusterSpec apply(const ClusterSpec& cluster, const WhatIf& w) {
   }
   if (w.nodes) c.nodes = {*w.nodes, "what if"};
   if (c.nodes.value * c.gpus_per_node.value > kMaxRanks)
-    throw UsageError(concat("what if: ", c.nodes.value, " nodes of ", c.gpus_per_node.value,
-                            " GPUs are more than ", int(kMaxRanks)));
+    throw UsageError("what if: ", c.nodes.value, " nodes of ", c.gpus_per_node.value,
+                     " GPUs are more than ", int(kMaxRanks));
   if (c.topology.kind == TopologyKind::kTorus && (w.nodes || w.gpus_per_node))
     throw UsageError("what if nodes: a torus has fixed dimensions; change them in its file");
   if (!w.kernel.empty()) {
@@ -184,7 +183,7 @@ ClusterSpec apply(const ClusterSpec& cluster, const WhatIf& w) {
     for (const KernelRow& row : c.device.attend)
       if (!row.kernel.empty()) known.push_back(row.kernel);
     if (std::ranges::find(known, w.kernel) == known.end())
-      throw UsageError(concat("what if kernel: ", c.name, ": ", name_hint(w.kernel, known)));
+      throw UsageError("what if kernel: ", c.name, ": ", name_hint(w.kernel, known));
     c.device.kernel = w.kernel;
   }
   if (w.merge) c.merge = *w.merge;

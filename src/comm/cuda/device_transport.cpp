@@ -121,12 +121,12 @@ std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Co
   const std::string chosen = choose(name, world);
   if (chosen == "nccl" || chosen == "nccl_registered") {
     if (!world.no_nccl.empty())
-      throw UsageError(
-          concat("transport ", chosen, ": ", world.no_nccl, "\n  hint: use cuda_ipc or mpi_host"));
+      throw UsageError("transport ", chosen, ": ", world.no_nccl,
+                       "\n  hint: use cuda_ipc or mpi_host");
     if (!world.own_devices)
-      throw UsageError(concat("transport ", chosen, ": ", host.size(),
-                              " ranks, but some share a GPU, which NCCL refuses\n  hint: start one "
-                              "rank per GPU, or use cuda_ipc (one machine) or mpi_host"));
+      throw UsageError("transport ", chosen, ": ", host.size(),
+                       " ranks, but some share a GPU, which NCCL refuses\n  hint: start one "
+                       "rank per GPU, or use cuda_ipc (one machine) or mpi_host");
     return make_nccl_transport(host,
                                chosen == "nccl" ? NcclBuffers::kPlain : NcclBuffers::kRegistered);
   }
@@ -139,7 +139,7 @@ std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Co
   if (chosen == "mpi_host") return make_staged_transport(host);
   std::string known;
   for (const std::string_view n : kDeviceTransports) known += concat(", ", n);
-  throw UsageError(concat("unknown GPU transport '", name, "': use one of auto", known));
+  throw UsageError("unknown GPU transport '", name, "': use one of auto", known);
 }
 
 }  // namespace longnet

@@ -313,9 +313,9 @@ MpiWorld::MpiWorld(int* argc, char*** argv) {
   communicator_ = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, /*owned=*/false);
   const int expected = launched_world_size().value_or(1), seen = communicator_->size();
   if (expected != seen)
-    throw Error(concat("the launcher started ", expected, " ranks but MPI sees ", seen,
-                       ": this program is linked with another MPI (", library_version(),
-                       "); start it with that one's mpirun"));
+    throw Error("the launcher started ", expected, " ranks but MPI sees ", seen,
+                ": this program is linked with another MPI (", library_version(),
+                "); start it with that one's mpirun");
 }
 
 MpiWorld::~MpiWorld() {

@@ -344,10 +344,10 @@ void run_on_threads(int ranks, const std::function<void(Communicator&)>& rank_ma
   } catch (const UsageError&) {
     throw;
   } catch (const std::system_error& e) {
-    throw Error(concat("rank ", failed, ": its thread could not start: ", e.what(),
-                       "; take fewer ranks, or raise the limits (ulimit -u, ulimit -v)"));
+    throw Error("rank ", failed, ": its thread could not start: ", e.what(),
+                "; take fewer ranks, or raise the limits (ulimit -u, ulimit -v)");
   } catch (const std::exception& e) {
-    throw Error(concat("rank ", failed, ": ", e.what()));
+    throw Error("rank ", failed, ": ", e.what());
   }
 }
 
@@ -362,9 +362,8 @@ void require_threads(int count) {
   }
   all.count_down();
   if (!why.empty())
-    throw Error(
-        concat("only ", threads.size(), " of ", count, " threads could start: ", why,
-               "; take fewer threads or ranks, or raise the limits (ulimit -u, ulimit -v)"));
+    throw Error("only ", threads.size(), " of ", count, " threads could start: ", why,
+                "; take fewer threads or ranks, or raise the limits (ulimit -u, ulimit -v)");
 }
 
 }  // namespace longnet

@@ -301,9 +301,9 @@ std::unique_ptr<const SdpaPlan> make_plan(const SdpaShape& shape) {
       } catch (const Error& e) {
         GraphPlan::add_reason(reasons, e);
       }
-  throw Error(concat("cuDNN offers no plan for attention of ", shape.outer, " x ", shape.inner,
-                     " x ", shape.rows, " rows, ", shape.keys, " keys, head_dim ", shape.head_dim,
-                     reasons.empty() ? "" : ": ", reasons));
+  throw Error("cuDNN offers no plan for attention of ", shape.outer, " x ", shape.inner, " x ",
+              shape.rows, " rows, ", shape.keys, " keys, head_dim ", shape.head_dim,
+              reasons.empty() ? "" : ": ", reasons);
 }
 
 }  // namespace

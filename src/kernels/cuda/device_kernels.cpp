@@ -68,7 +68,7 @@ std::unique_ptr<DeviceKernel> make_device_kernel(std::string_view name) {
     std::string known;
     for (const NamedKernel& k : kKernels)
       known += (known.empty() ? "" : ", ") + std::string(k.name);
-    throw UsageError(concat("unknown GPU kernel '", name, "': use one of ", known));
+    throw UsageError("unknown GPU kernel '", name, "': use one of ", known);
   }
   return kernel->make();
 }
