@@ -1,6 +1,5 @@
 // `lnbench check`: points on threads or under mpirun against the reference, once each.
 #include <algorithm>
-#include <iostream>
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"

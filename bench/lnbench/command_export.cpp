@@ -1,6 +1,5 @@
 // `lnbench export`: the points of results as one table, every value of a record in a column.
 #include <fstream>
-#include <iostream>
 
 #include "core/check.h"
 #include "lnbench/terminal.h"

@@ -9,6 +9,7 @@
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
+#include "core/stopwatch.h"
 #include "io/units.h"
 
 namespace longnet {
@@ -108,16 +109,15 @@ void Progress::write_line(const std::string& text, bool stays) {
 void Progress::start(int index, const std::string& what, double estimated_s) {
   index_ = index;
   what_ = what;
-  last_step_ = std::chrono::steady_clock::now();
+  last_step_s_ = steady_seconds();
   if (!enabled_ || !rewrite_) return;
   write_line(concat(what, estimated_s > 0 ? "  (about " + format_seconds(estimated_s) + ")" : ""),
              false);
 }
 
 void Progress::step(const std::string& text) {
-  const auto now = std::chrono::steady_clock::now();
-  if (!enabled_ || (!rewrite_ && now - last_step_ < std::chrono::seconds(30))) return;
-  last_step_ = now;
+  if (!enabled_ || (!rewrite_ && steady_seconds() - last_step_s_ < 30)) return;
+  last_step_s_ = steady_seconds();
   write_line(what_ + "  " + text, false);
 }
 

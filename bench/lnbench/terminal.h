@@ -1,11 +1,8 @@
 // Output of commands: tables, progress with ETA, notes, colour, files.
 #pragma once
-#include <chrono>
 #include <filesystem>
-#include <ostream>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "io/record_table.h"
 #include "lnbench/options.h"
@@ -54,7 +51,7 @@ class Progress {
   bool enabled_, rewrite_;
   int points_, index_ = 0;
   std::string what_;  // the point at hand
-  std::chrono::steady_clock::time_point last_step_{};
+  double last_step_s_ = 0;
   double took_s_ = 0, estimated_s_ = 0;  // so far: their ratio corrects the estimates
 };
 

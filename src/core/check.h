@@ -20,6 +20,17 @@ std::string concat(const Parts&... parts) {
   return out.str();
 }
 
+template <class Words>
+std::string join(const Words& words, std::string_view separator) {
+  std::string text;
+  std::string_view between;
+  for (const auto& word : words) {
+    text.append(between).append(word);
+    between = separator;
+  }
+  return text;
+}
+
 // A broken internal rule or a failed library call: a bug, or a machine that misbehaves. Its text is
 // the parts behind each other, as of UsageError.
 class Error : public std::runtime_error {

@@ -5,6 +5,10 @@
 
 namespace longnet {
 
+inline double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 // CPU seconds of the calling thread: time that other processes take of its core does not count.
 inline double thread_cpu_seconds() {
   timespec t{};

@@ -167,7 +167,6 @@ DeviceReport describe_devices(bool) {
     info.clock_khz = 1'000'000;
     info.memory_bytes = info.free_bytes = device_bytes;
     info.l2_bytes = int64_t{1} << 20;
-    info.shared_bytes_per_block = 227 * 1024;
     report.devices.push_back(info);
   }
   return report;

@@ -19,10 +19,9 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, void** handle) {
   *handle = &device;
   return std::strncmp(bus, "emulated:", 9) == 0 ? kOk : kInvalidArgument;
 }
-int nvmlDeviceGetClockInfo(void*, unsigned type, unsigned* mhz) {
-  return *mhz = type == 1 ? (throttled() ? 1500 : 1980) : 3201, kOk;
+int nvmlDeviceGetClockInfo(void*, unsigned, unsigned* mhz) {
+  return *mhz = throttled() ? 1500 : 1980, kOk;
 }
-int nvmlDeviceGetMaxClockInfo(void*, unsigned, unsigned* mhz) { return *mhz = 1980, kOk; }
 int nvmlDeviceGetTemperature(void*, unsigned, unsigned* celsius) { return *celsius = 41, kOk; }
 int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) { return *milliwatts = 612500, kOk; }
 int nvmlDeviceGetCurrentClocksEventReasons(void*, unsigned long long* reasons) {

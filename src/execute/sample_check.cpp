@@ -122,7 +122,11 @@ class Strata {
 }  // namespace
 
 SampleChoice stratify(const ShardedProblem& sharded, const std::vector<QuerySample>& samples,
-                      int64_t budget, const std::vector<Rank>& ranks) {
+                      int64_t budget, std::vector<Rank> ranks) {
+  if (ranks.empty()) {
+    ranks.resize(size_t(sharded.layout.world_size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
   Strata strata(sharded, ranks);
   SampleChoice out;
   for (const QuerySample& q : samples)
@@ -132,13 +136,6 @@ SampleChoice stratify(const ShardedProblem& sharded, const std::vector<QuerySamp
       check(int(ranks.size()) < sharded.layout.world_size(), "no rank has token ", q.token);
   strata.complete(out, budget);
   return out;
-}
-
-SampleChoice stratify(const ShardedProblem& sharded, const std::vector<QuerySample>& samples,
-                      int64_t budget) {
-  std::vector<Rank> all(size_t(sharded.layout.world_size()));
-  std::iota(all.begin(), all.end(), 0);
-  return stratify(sharded, samples, budget, all);
 }
 
 std::vector<QuerySample> choose_samples(const ShardedProblem& s, int64_t count) {

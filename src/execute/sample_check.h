@@ -29,14 +29,12 @@ struct SampleChoice {
   int64_t strata_left_out = 0;  // without a sampled query
 };
 // Adds to `samples` one query of each stratum that they leave out, as long as there are less than
-// `budget`. `ranks`: those that run; samples of others are dropped. Throws Error where all run and
-// none has a sample's token.
+// `budget`. `ranks`: those that run, empty: all; samples of others are dropped. Throws Error where
+// all run and none has a sample's token.
 //
 //   12 heads on 8 ranks, 3 branches: 36 + 96 + 24 strata, covered by about 96 queries
 SampleChoice stratify(const ShardedProblem& sharded, const std::vector<QuerySample>& samples,
-                      int64_t budget, const std::vector<Rank>& ranks);
-SampleChoice stratify(const ShardedProblem& sharded, const std::vector<QuerySample>& samples,
-                      int64_t budget);  // on all ranks
+                      int64_t budget, std::vector<Rank> ranks = {});
 
 // Samples of one rank's shard and the sequences [first_batch, first_batch + batches): those of
 // `all` that lie there, and extra ones: the first and the last token of the shard, rows on both sides

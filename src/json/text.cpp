@@ -76,13 +76,4 @@ std::string two_columns(std::span<const std::pair<std::string, std::string>> row
   return text;
 }
 
-std::string join(std::span<const std::string> words, std::string_view separator) {
-  std::string text;
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (i > 0) text += separator;
-    text += words[i];
-  }
-  return text;
-}
-
 }  // namespace longnet

@@ -37,6 +37,4 @@ uint64_t from_hex(std::string_view text);
 // One indented line per (name, meaning), the meanings below each other.
 std::string two_columns(std::span<const std::pair<std::string, std::string>> rows);
 
-std::string join(std::span<const std::string> words, std::string_view separator);
-
 }  // namespace longnet

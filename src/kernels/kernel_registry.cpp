@@ -23,12 +23,9 @@ std::vector<std::string> kernel_names() {
 }
 
 std::unique_ptr<AttentionKernel> make_kernel(std::string_view name) {
-  std::string known;
-  for (const NamedKernel& kernel : kKernels) {
+  for (const NamedKernel& kernel : kKernels)
     if (kernel.name == name) return kernel.make();
-    known += (known.empty() ? "" : ", ") + std::string(kernel.name);
-  }
-  throw UsageError("unknown kernel '", name, "': use one of ", known);
+  throw UsageError("unknown kernel '", name, "': use one of ", join(kernel_names(), ", "));
 }
 
 }  // namespace longnet

@@ -76,10 +76,6 @@ OtherLoad::OtherLoad(std::set<int> cpus)
 
 double OtherLoad::own_s() const { return process_cpu_s() - own_before_s_; }
 
-double OtherLoad::passed_s() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-}
-
 double OtherLoad::share(double own_s) const {
   if (passed_s() < kShortest_s) return kUnknown;
   return busy_share_between(before_, proc_stat(), cpus_, own_s * double(sysconf(_SC_CLK_TCK)));

@@ -1,9 +1,10 @@
 // Load on hardware threads by work that is not measured.
 #pragma once
-#include <chrono>
 #include <set>
 #include <string>
 #include <string_view>
+
+#include "core/stopwatch.h"
 
 namespace longnet {
 
@@ -22,7 +23,7 @@ class OtherLoad {
   static constexpr double kShortest_s = 0.5;
 
   explicit OtherLoad(std::set<int> cpus);
-  double passed_s() const;
+  double passed_s() const { return steady_seconds() - begin_s_; }
   // CPU seconds of this process.
   double own_s() const;
   // Share of the hardware threads at work, less the `own_s` CPU seconds of the measured processes.
@@ -33,7 +34,7 @@ class OtherLoad {
   std::set<int> cpus_;
   std::string before_;
   double own_before_s_;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  double begin_s_ = steady_seconds();
 };
 
 // Share of these hardware threads that was at work between two texts of /proc/stat, `own_ticks`

@@ -1,7 +1,6 @@
 #include "measure/sampler.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "core/check.h"
 
@@ -53,10 +52,6 @@ SampleSet sample(const SampleOptions& options, const SampleHooks& hooks) {
   }
   if (!sorted.empty()) set.interval = median_interval_sorted(sorted);
   return set;
-}
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 int worthwhile_rounds(double run_s) { return run_s < 0.3 ? 5 : run_s < 3 ? 3 : 2; }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/stopwatch.h"
 #include "measure/statistics.h"
 
 namespace longnet {
@@ -47,8 +48,6 @@ struct SampleSet {
 // Collective over the ranks. Throws Error when options make no sense or a clock runs backwards;
 // exceptions of the hooks pass through.
 SampleSet sample(const SampleOptions& options, const SampleHooks& hooks);
-
-double steady_seconds();
 
 // Number of rounds for runs of `run_s` seconds: 5 below 0.3 s, 3 below 3 s, else 2.
 int worthwhile_rounds(double run_s);

@@ -52,8 +52,7 @@ ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
   const std::string device = described ? described->text("name") : "a GPU without a name";
   const Measured measured = read_rows(root, kernel, device);
   if (measured.rows.empty()) {
-    const std::string known =
-        join(std::vector<std::string>(measured.kernels.begin(), measured.kernels.end()), ", ");
+    const std::string known = join(measured.kernels, ", ");
     throw UsageError(file, ": no measured speed of kernel '", kernel, "'\n  hint: ",
                      known.empty() ? "its sweep holds no figure at all" : "it has " + known);
   }

@@ -6,7 +6,6 @@
 
 #include "core/check.h"
 #include "io/sha256.h"
-#include "run/fill_record.h"
 
 namespace longnet {
 

@@ -26,10 +26,6 @@ Watchdog::~Watchdog() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-double Watchdog::now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 void Watchdog::expect(const std::string& what, double within_s) {
   {
     const std::lock_guard lock(mutex_);
@@ -72,22 +68,22 @@ std::string Watchdog::missing() const {
 // Looks once a second instead of being told of progress: a wake-up would disturb what is measured.
 void Watchdog::watch(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  double looked_s = now_s();
+  double looked_s = steady_seconds();
   while (!stop.stop_requested()) {
-    const double left_s = begin_s_ + within_s_ - now_s();
+    const double left_s = begin_s_ + within_s_ - steady_seconds();
     stopped_.wait_for(lock, stop, std::chrono::duration<double>(std::clamp(left_s, 0.0, 1.0)),
                       [] { return false; });
     if (stop.stop_requested()) return;
     // A process that was itself stopped (SIGSTOP, a sleeping machine) accuses nobody: it was the missing one.
-    if (const double slept_s = now_s() - looked_s; slept_s > kStoppedSeconds)
+    if (const double slept_s = steady_seconds() - looked_s; slept_s > kStoppedSeconds)
       begin_s_ = begin_s_ + slept_s;
-    looked_s = now_s();
+    looked_s = steady_seconds();
     const Beat mine = beat();
     if (fd_ >= 0 && ::pwrite(fd_, &mine, sizeof mine, off_t(sizeof mine) * rank_) < 0) {
       ::close(fd_);  // a full disk: the others see this rank as silent, which it is
       fd_ = -1;
     }
-    if (now_s() < begin_s_ + within_s_) continue;
+    if (steady_seconds() < begin_s_ + within_s_) continue;
     std::cerr << concat("\nerror: rank ", rank_, " waited too long in '", what_, "'", missing(),
                         verdict_, ", exit 3\n");
     std::_Exit(3);

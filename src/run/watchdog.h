@@ -12,6 +12,8 @@
 #include <string>
 #include <thread>
 
+#include "core/stopwatch.h"
+
 namespace longnet {
 
 // How much longer than its timeout a point may keep the others waiting.
@@ -27,7 +29,7 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   void expect(const std::string& what, double within_s);
-  void progress() { begin_s_ = now_s(); }
+  void progress() { begin_s_ = steady_seconds(); }
   void rest() { within_s_ = kForever; }
   // Every rank writes into `file`, once a second, that it lives and how many steps it has begun.
   void join(const std::string& file);
@@ -37,7 +39,6 @@ class Watchdog {
   struct Beat {
     int64_t unix_ms = 0, steps = 0;
   };
-  static double now_s();
   void watch(const std::stop_token& stop);
   Beat beat() const;
   std::string missing() const;  // "; rank 1 gave no sign of life for 31 s"

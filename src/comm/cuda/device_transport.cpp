@@ -137,9 +137,8 @@ std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Co
     return make_ipc_transport(host);
   }
   if (chosen == "mpi_host") return make_staged_transport(host);
-  std::string known;
-  for (const std::string_view n : kDeviceTransports) known += concat(", ", n);
-  throw UsageError("unknown GPU transport '", name, "': use one of auto", known);
+  throw UsageError("unknown GPU transport '", name, "': use one of auto, ",
+                   join(kDeviceTransports, ", "));
 }
 
 }  // namespace longnet

@@ -44,8 +44,7 @@ DeviceReport describe_devices(bool with_free_memory) {
                     .minor = p.minor,
                     .multiprocessors = p.multiProcessorCount,
                     .memory_bytes = int64_t(p.totalGlobalMem),
-                    .l2_bytes = p.l2CacheSize,
-                    .shared_bytes_per_block = int64_t(p.sharedMemPerBlockOptin)};
+                    .l2_bytes = p.l2CacheSize};
     for (const char byte : p.uuid.bytes) {
       char text[3];
       std::snprintf(text, sizeof text, "%02x", unsigned(static_cast<unsigned char>(byte)));

@@ -34,7 +34,7 @@ struct DeviceInfo {
   std::string name{}, uuid{};  // equal uuid: the same device
   int major = 0, minor = 0;    // compute capability
   int multiprocessors = 0, clock_khz = 0;
-  int64_t memory_bytes = 0, free_bytes = 0, l2_bytes = 0, shared_bytes_per_block = 0;
+  int64_t memory_bytes = 0, free_bytes = 0, l2_bytes = 0;
 };
 
 // Dense 16-bit FLOP per clock and multiprocessor of the tensor cores: NVIDIA's architecture white

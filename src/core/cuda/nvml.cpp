@@ -21,7 +21,7 @@ constexpr struct {
                {0x20, "software thermal"},
                {0x40, "hardware thermal"},
                {0x80, "power brake"}};
-constexpr unsigned kSmClock = 1, kMemoryClock = 2, kGpuTemperature = 0;
+constexpr unsigned kSmClock = 1, kGpuTemperature = 0;
 constexpr unsigned kPowerPolicy = 0, kThermalPolicy = 1, kMostLinks = 18;
 struct ViolationTime {
   unsigned long long reference_us, violation_ns;
@@ -32,7 +32,6 @@ struct Nvml {
   int (*init)() = library.find("nvmlInit_v2");
   int (*by_bus)(const char*, NvmlDevice*) = library.find("nvmlDeviceGetHandleByPciBusId_v2");
   int (*clock)(NvmlDevice, unsigned, unsigned*) = library.find("nvmlDeviceGetClockInfo");
-  int (*max_clock)(NvmlDevice, unsigned, unsigned*) = library.find("nvmlDeviceGetMaxClockInfo");
   int (*temperature)(NvmlDevice, unsigned, unsigned*) = library.find("nvmlDeviceGetTemperature");
   int (*power)(NvmlDevice, unsigned*) = library.find("nvmlDeviceGetPowerUsage");
   int (*limits)(NvmlDevice,
@@ -49,7 +48,7 @@ struct Nvml {
   Nvml() {
     if (limits == nullptr)  // before driver 535
       limits = library.find("nvmlDeviceGetCurrentClocksThrottleReasons");
-    ready = init && by_bus && clock && max_clock && temperature && power && limits && init() == 0;
+    ready = init && by_bus && clock && temperature && power && limits && init() == 0;
   }
 
   // Null when NVML or the device is not there.
@@ -98,8 +97,6 @@ DeviceClocks read_device_clocks(int device) {
   const NvmlDevice handle = Nvml::device(device);
   if (handle == nullptr) return now;
   now.sm_mhz = number(nvml.clock, handle, kSmClock);
-  now.sm_max_mhz = number(nvml.max_clock, handle, kSmClock);
-  now.memory_mhz = number(nvml.clock, handle, kMemoryClock);
   now.temperature_c = number(nvml.temperature, handle, kGpuTemperature);
   now.power_w = number(nvml.power, handle) / 1000.0;
   unsigned long long limits = 0;

@@ -9,8 +9,7 @@ namespace longnet {
 
 struct DeviceClocks {
   bool known = false;  // NVML is there and answered
-  int sm_mhz = 0, sm_max_mhz = 0, memory_mhz = 0;
-  int temperature_c = 0;
+  int sm_mhz = 0, temperature_c = 0;
   double power_w = 0;
   uint64_t limits = 0;  // reasons of nvmlClocksEventReasons*, 0: none
   // Seconds since the driver started that power or heat kept the clocks low; NaN: not counted here.

@@ -122,8 +122,7 @@ Prepared DeviceExecutor::prepare_attend(std::span<const AttendGrid> grids, bool 
 void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
   DeviceOp& op = ops_[size_t(id)];
   const Op& what = program().ops[size_t(id)];
-  if (options_.times)
-    for (auto* event : {&op.begin, &op.end, &op.asked}) event->emplace(Event::Kind::kTiming);
+  for (auto* event : {&op.begin, &op.end, &op.asked}) event->emplace(Event::Kind::kTiming);
   if (options_.share < 1 && !choice.runs[size_t(id)]) {
     op.skipped = true;
     return;

@@ -46,7 +46,6 @@ struct DeviceOp {
 class DeviceExecutor final : public Executor {
  public:
   struct Options {
-    bool times = true;  // note the times of every op: two events each
     bool virtual_ranks = false;
     int64_t first_batch = 0;  // the batch's first sequence, in the problem
     // Below 1, with virtual ranks: only this share of the pairs (choose_share). Merges are not
@@ -72,9 +71,9 @@ class DeviceExecutor final : public Executor {
   // The stream that computes. Work enqueued here runs before the next run and is not timed.
   const Stream& compute_stream() const { return compute_; }
 
-  // Turns the timing of ops in the next runs on (the default) or off; needs Options::times.
+  // Turns the timing of ops in the next runs on (the default) or off: two events each.
   // Events cost the host a microsecond each, which short runs show.
-  void time_ops(bool on) override { timing_ = on && options_.times; }
+  void time_ops(bool on) override { timing_ = on; }
   bool times_every_run() const override { return false; }
   // Phases of the last run that noted times (a full one, or one that only computes); zeros when
   // there was none.
@@ -115,7 +114,7 @@ class DeviceExecutor final : public Executor {
   const DeviceKernel& kernel_;
   DeviceTransport* transport_;
   Options options_;
-  bool timing_ = options_.times;
+  bool timing_ = true;
   MemoryLedger& ledger_;
   std::vector<DeviceBuffer> slots_;
   Stream compute_, comm_{Stream::Priority::kHigh};

@@ -64,12 +64,9 @@ std::string why_device_kernel_absent(std::string_view name) {
 
 std::unique_ptr<DeviceKernel> make_device_kernel(std::string_view name) {
   const NamedKernel* const kernel = find(name);
-  if (kernel == nullptr) {
-    std::string known;
-    for (const NamedKernel& k : kKernels)
-      known += (known.empty() ? "" : ", ") + std::string(k.name);
-    throw UsageError("unknown GPU kernel '", name, "': use one of ", known);
-  }
+  if (kernel == nullptr)
+    throw UsageError("unknown GPU kernel '", name, "': use one of ",
+                     join(device_kernel_names(), ", "));
   return kernel->make();
 }
 

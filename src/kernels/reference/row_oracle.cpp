@@ -9,7 +9,6 @@ void RowOracle::add_key(const float* k, const float* v) {
   for (size_t c = 0; c < q_.size(); ++c) score += q_[c] * k[c];
   score /= std::sqrt(double(q_.size()));
 
-  ++keys_;
   if (score > max_) {
     const double shrink = std::exp(max_ - score);  // exp(-inf) = 0 at the first key
     for (double& x : sum_) x *= shrink;
@@ -23,7 +22,7 @@ void RowOracle::add_key(const float* k, const float* v) {
 
 RowOracle::Row RowOracle::finish() const {
   Row row{.o = sum_, .lse = -std::numeric_limits<double>::infinity()};
-  if (keys_ == 0) return row;
+  if (norm_ == 0) return row;
   for (double& x : row.o) x /= norm_;
   row.lse = max_ + std::log(norm_);
   return row;

@@ -29,14 +29,12 @@ class RowOracle {
 
   void add_key(const float* k /*[head_dim]*/, const float* v /*[head_dim]*/);
   Row finish() const;
-  int64_t keys() const { return keys_; }
 
  private:
   std::vector<double> q_;    // [head_dim]
   std::vector<double> sum_;  // [head_dim], sum of exp(s - max_) * v
   double max_ = -std::numeric_limits<double>::infinity();
-  double norm_ = 0.0;  // sum of exp(s - max_)
-  int64_t keys_ = 0;
+  double norm_ = 0.0;  // sum of exp(s - max_), at least 1 with a key
 };
 
 }  // namespace longnet
