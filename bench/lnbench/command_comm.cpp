@@ -63,7 +63,7 @@ class CommBench {
       : operations_(operations),
         watchdog_(watchdog),
         table_(table),
-        clock_(operations.host(), gather_places(operations.host())) {}
+        clock_(operations.host(), gather(operations.host(), this_place())) {}
 
   // Sizes from the smallest to `max_bytes`, each four times the one before.
   void measure(CommOperation what, int64_t max_bytes) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -345,22 +346,14 @@ CheckOutcome judge(const SampleErrors& e, int64_t nan_values, const ShardedProbl
 
 CheckOutcome judge_together(const Executor& executor, const SampleErrors& mine, int64_t nan_values,
                             Communicator& comm, double tolerance) {
-  double sums[7] = {double(mine.queries), mine.difference,        mine.norm,
-                    double(nan_values),   mine.spread_difference, mine.spread_norm,
-                    double(mine.chosen)};
-  double maxima[3] = {mine.worst_row, mine.worst_lse, mine.rounded ? 1.0 : 0.0};
-  comm.all_sum(sums);
-  comm.all_max(maxima);
-  return judge({.queries = int64_t(sums[0]),
-                .chosen = int64_t(sums[6]),
-                .difference = sums[1],
-                .norm = sums[2],
-                .spread_difference = sums[4],
-                .spread_norm = sums[5],
-                .worst_row = maxima[0],
-                .worst_lse = maxima[1],
-                .rounded = maxima[2] > 0},
-               int64_t(sums[3]), executor.sharded(), executor.tolerance(tolerance, mine.rounded));
+  SampleErrors all, one;
+  const std::string bytes(reinterpret_cast<const char*>(&mine), sizeof mine);
+  for (const std::string& told : comm.all_texts(bytes)) {
+    std::memcpy(&one, told.data(), sizeof one);
+    all.add(one);
+  }
+  return judge(all, int64_t(comm.sum_of(double(nan_values))), executor.sharded(),
+               executor.tolerance(tolerance, mine.rounded));
 }
 
 CheckOutcome check_samples(const Executor& executor, const std::vector<QuerySample>& samples,

@@ -41,7 +41,7 @@ class FieldReader : public JsonReader {
         out.reset();
         if (const auto* number = std::get_if<int64_t>(&word)) out = *number;
       }
-    } else if constexpr (IsVector<T>) {
+    } else if constexpr (IsList<T>) {
       T items;
       for (const JsonNode* item : as_list(n, path, problems()))
         if (typename T::value_type value{}; read_one(*item, path, field, value))

@@ -54,14 +54,15 @@ template <class T>
 concept IsOptional = requires(T& t) {
   t.has_value();
 };
-template <class T>
-concept IsVector = requires(T& t) {
-  t.emplace_back();
-};
 // A text -> value map.
 template <class T>
 concept IsMap = requires {
   typename T::mapped_type;
+};
+// A vector or a set.
+template <class T>
+concept IsList = !IsMap<T> && !std::is_same_v<T, std::string> && requires(T & t) {
+  t.insert(t.end(), typename T::value_type{});
 };
 
 // ---- structs with a list of fields to JSON and back ----
@@ -93,7 +94,7 @@ JsonNode to_json(const T& v, const Field& field = {}) {
   } else if constexpr (IsOptional<T>) {
     if (!v && !field.words.empty()) return JsonNode(field.words[0]);
     return v ? to_json(*v) : JsonNode();
-  } else if constexpr (IsVector<T>) {
+  } else if constexpr (IsList<T>) {
     JsonNode list = JsonNode::array();
     for (const auto& item : v) list.push(to_json(item));
     return list;
@@ -128,9 +129,13 @@ void from_json(const JsonNode& n, T& out, const Field& field = {}) {
   } else if constexpr (IsOptional<T>) {
     if (n.is_null()) return out.reset();
     from_json(n, out.emplace());
-  } else if constexpr (IsVector<T>) {
+  } else if constexpr (IsList<T>) {
     out.clear();
-    for (const JsonNode& item : n.items) from_json(item, out.emplace_back());
+    for (const JsonNode& item : n.items) {
+      typename T::value_type value{};
+      from_json(item, value);
+      out.insert(out.end(), std::move(value));
+    }
   } else if constexpr (IsMap<T>) {
     for (size_t i = 0; i < n.keys.size(); ++i) from_json(n.items[i], out[n.keys[i]]);
   } else {

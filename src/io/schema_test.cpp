@@ -108,7 +108,7 @@ JsonNode value_schema(const Field& field, File file, bool or_null = false) {
   } else if constexpr (IsOptional<T>) {
     return value_schema<typename T::value_type>(field, file,
                                                 file == File::kOfResult && !field.omit);
-  } else if constexpr (IsVector<T>) {
+  } else if constexpr (IsList<T>) {
     JsonNode item = value_schema<typename T::value_type>(field, file);
     JsonNode items = object({{"type", "array"}, {"items", item}});
     return file == File::kOfResult ? items : either({item, items.set("minItems", 1)});

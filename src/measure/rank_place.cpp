@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
 
 #include "core/check.h"
 
@@ -52,29 +51,6 @@ RankPlace this_place() {
   const std::string machine = boot_id();
   return {
       .machine = machine, .clock = concat(machine, "/", time_namespace()), .cpus = allowed_cpus()};
-}
-
-std::string to_text(const RankPlace& place) {
-  std::ostringstream out;
-  out << place.machine << ' ' << place.clock << ' ';
-  for (const int cpu : place.cpus) out << (cpu == *place.cpus.begin() ? "" : ",") << cpu;
-  return out.str();
-}
-
-RankPlace place_from_text(const std::string& text) {
-  RankPlace place;
-  std::string cpus, rest;
-  std::istringstream words(text);
-  check(bool(words >> place.machine >> place.clock >> cpus) && !(words >> rest),
-        "a rank's place is machine, clock and CPUs, not '", text, "'");
-  std::istringstream numbers(cpus);
-  for (std::string number; std::getline(numbers, number, ',');) {
-    check(!number.empty() && number.size() < 7 &&
-              number.find_first_not_of("0123456789") == std::string::npos,
-          "CPUs of a rank's place are numbers, not '", cpus, "'");
-    place.cpus.insert(std::stoi(number));
-  }
-  return place;
 }
 
 bool one_clock(std::span<const RankPlace> places) {

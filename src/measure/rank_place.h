@@ -2,7 +2,7 @@
 // compared.
 //
 // Eight ranks of one thread each, as threads of a process that may use CPUs 0 and 1:
-//   to_text of each: "<boot id> time:[4026531834] 0,1"  ->  usable_cores = min(8 x 1, 2) = 2
+//   each {"<boot id>", "<boot id>/time:[4026531834]", {0, 1}}  ->  usable_cores = min(8 x 1, 2) = 2
 // Two machines with four such ranks each: 2 + 2 cores, two clocks.
 #pragma once
 #include <set>
@@ -12,17 +12,18 @@
 namespace longnet {
 
 struct RankPlace {
-  std::string machine;  // one boot of one kernel: Linux's boot id
-  std::string clock;    // ranks of equal text read the same CLOCK_MONOTONIC
-  std::set<int> cpus;   // hardware threads that this rank may run on
+  std::string machine;                         // one boot of one kernel: Linux's boot id
+  std::string clock;                           // ranks of equal text read the same CLOCK_MONOTONIC
+  std::set<int> cpus;                          // hardware threads that this rank may run on
+  static void fields(auto& p, auto&& visit) {  // for ranks to tell each other: io/field.h
+    visit("machine", p.machine);
+    visit("clock", p.clock);
+    visit("cpus", p.cpus);
+  }
 };
 
 // The place of the calling thread. Without Linux's /proc the process is a machine of its own.
 RankPlace this_place();
-
-// One line without spaces inside its three words; place_from_text throws Error on anything else.
-std::string to_text(const RankPlace& place);
-RankPlace place_from_text(const std::string& text);
 
 // True when the steady clocks of all ranks show the same time.
 bool one_clock(std::span<const RankPlace> places);

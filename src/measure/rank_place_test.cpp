@@ -5,8 +5,6 @@
 #include <thread>
 #include <vector>
 
-#include "core/check.h"
-
 namespace longnet {
 namespace {
 
@@ -44,18 +42,6 @@ TEST(RankPlace, ContainersOfOneMachineShareCoresButNotAlwaysTheClock) {
   places.back().clock = "a/time:[2]";
   EXPECT_FALSE(one_clock(places));
   EXPECT_EQ(usable_cores(places, 2), 2);
-}
-
-TEST(RankPlace, IsReadBackFromText) {
-  const RankPlace here = this_place();
-  EXPECT_GE(here.cpus.size(), 1u);
-  const RankPlace back = place_from_text(to_text(here));
-  EXPECT_EQ(back.machine, here.machine);
-  EXPECT_EQ(back.clock, here.clock);
-  EXPECT_EQ(back.cpus, here.cpus);
-  EXPECT_EQ(to_text({"m", "c", {0, 3}}), "m c 0,3");
-  for (const char* bad : {"", "m c", "m c 0,x", "m c 1,,2", "m c 0 more"})
-    EXPECT_THROW(place_from_text(bad), Error) << bad;
 }
 
 TEST(RankPlace, ThreadsOfOneProcessShareItsClock) {

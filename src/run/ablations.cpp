@@ -25,15 +25,10 @@ enum class AblationMode {
 // The rank that computed longest in the last run.
 RunPhases busiest_rank(const Executor& executor, Communicator& comm) {
   const RunPhases own = executor.phases();
-  std::vector<double> all(3 * size_t(comm.size()), 0.0);
-  double* const mine = &all[3 * size_t(comm.rank())];
-  mine[0] = own.compute_s, mine[1] = own.merge_s, mine[2] = own.attend_s;
-  comm.all_sum(all);
   RunPhases most;
-  for (size_t i = 0; i < all.size(); i += 3) {
-    const RunPhases one{.compute_s = all[i], .merge_s = all[i + 1], .attend_s = all[i + 2]};
-    if (one.compute_s + one.merge_s > most.compute_s + most.merge_s) most = one;
-  }
+  for (const auto& s : gather(comm, std::vector{own.compute_s, own.merge_s, own.attend_s}))
+    if (s[0] + s[1] > most.compute_s + most.merge_s)
+      most = {.compute_s = s[0], .merge_s = s[1], .attend_s = s[2]};
   return most;
 }
 
@@ -97,9 +92,8 @@ class ModeRuns {
   double median_s(AblationMode mode) const { return median(of(mode)); }
   // Listed pairs over the program's, of all ranks: the big attend has a few more.
   double single_attend_s() {
-    double pairs[2] = {single_->pairs, single_->listed_pairs};
-    comm_.all_sum(pairs);
-    return median_s(AblationMode::kSingleAttend) * (pairs[1] > 0 ? pairs[0] / pairs[1] : 1);
+    const double pairs = comm_.sum_of(single_->pairs), listed = comm_.sum_of(single_->listed_pairs);
+    return median_s(AblationMode::kSingleAttend) * (listed > 0 ? pairs / listed : 1);
   }
 
  private:

@@ -1,7 +1,6 @@
 #include "run/backend.h"
 
 #include <optional>
-#include <sstream>
 
 #include "core/tagged_memory.h"
 #include "execute/program_executor.h"
@@ -23,7 +22,7 @@ class HostSession final : public PointSession {
  public:
   HostSession(const PointParams& p, double peak_flops_per_thread, Communicator& comm)
       : comm_(comm),
-        places_(gather_places(comm)),
+        places_(gather(comm, this_place())),
         clock_(comm, places_),
         kernel_(make_kernel(p.kernel)),
         threads_(p.threads),
@@ -68,13 +67,10 @@ class HostSession final : public PointSession {
     if (busy >= 0) record.metrics["busy_share"] = busy;
     const double mine = double(ledger_.peak_bytes()), all = comm_.sum_of(mine);
     const std::optional<int64_t> growth = resident_ ? resident_->bytes() : std::nullopt;
-    const double held = in_one_process() ? all : mine;
-    for (const std::string& text :
-         comm_.all_texts(growth ? concat(*growth, " ", int64_t(held)) : "")) {
-      std::istringstream figures(text);
-      int64_t grown = 0, buffers = 0;
-      if (figures >> grown >> buffers) set_resident_memory(record, grown, buffers);
-    }
+    std::vector<int64_t> figures;
+    if (growth) figures = {*growth, int64_t(in_one_process() ? all : mine)};
+    for (const auto& told : gather(comm_, figures))
+      if (!told.empty()) set_resident_memory(record, told[0], told[1]);
   }
 
  private:

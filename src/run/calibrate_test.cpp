@@ -62,6 +62,18 @@ TEST(Calibrate, AWorldOfThreadsKnowsItsRanks) {
   EXPECT_EQ(ranks[2].device, "");
 }
 
+TEST(Calibrate, RanksTellEachOtherTheirPlaces) {
+  run_on_threads(3, [](Communicator& comm) {
+    const RankPlace mine{"machine", concat("clock ", comm.rank()), {comm.rank(), 7}};
+    const auto all = gather(comm, mine);
+    ASSERT_EQ(all.size(), 3u);
+    EXPECT_EQ(all[2].machine, "machine");
+    EXPECT_EQ(all[2].clock, "clock 2");
+    EXPECT_EQ(all[2].cpus, (std::set<int>{2, 7}));
+    EXPECT_EQ(gather(comm, std::vector<double>{0.1 * comm.rank()})[1], std::vector<double>{0.1});
+  });
+}
+
 TEST(Calibrate, AClusterIsWhatWasMeasured) {
   Calibration c{.nodes = 1,
                 .ranks_per_node = 2,

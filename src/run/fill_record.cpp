@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 
 #include "core/check.h"
 #include "core/cuda/device.h"
@@ -16,22 +15,12 @@
 namespace longnet {
 namespace {
 
-// " branch 2", " rank 3", or " -".
+// "branch 2", "rank 3", or "".
 std::string detail_of(const Action& what) {
-  if (const auto* attend = std::get_if<Attend>(&what)) return concat(" branch ", attend->branch);
-  if (const auto* send = std::get_if<Send>(&what)) return concat(" rank ", send->to);
-  if (const auto* recv = std::get_if<Recv>(&what)) return concat(" rank ", recv->from);
-  return " -";
-}
-
-// Digests are sums modulo 2^64: they travel as four digits of 16 bits each.
-uint64_t sum_modulo(uint64_t mine, Communicator& comm) {
-  double digits[4];
-  for (int i = 0; i < 4; ++i) digits[i] = double(mine >> (16 * i) & 0xFFFF);
-  comm.all_sum(digits);
-  uint64_t sum = 0;
-  for (int i = 0; i < 4; ++i) sum += uint64_t(digits[i]) << (16 * i);
-  return sum;
+  if (const auto* attend = std::get_if<Attend>(&what)) return concat("branch ", attend->branch);
+  if (const auto* send = std::get_if<Send>(&what)) return concat("rank ", send->to);
+  if (const auto* recv = std::get_if<Recv>(&what)) return concat("rank ", recv->from);
+  return "";
 }
 
 // Bytes of slots and of the kernel's scratch memory, but not the lists of tasks that a GPU holds.
@@ -40,25 +29,6 @@ std::pair<int64_t, int64_t> slots_and_workspace(const MemoryLedger& ledger) {
   for (const auto& [tag, bytes] : ledger.peak_by_tag())
     if (tag != "task_lists") (tag == "workspace" ? workspace : slots) += bytes;
   return {slots, workspace};
-}
-
-// Tags of the rank whose peak is the largest (the first of them), on every rank.
-std::map<std::string, int64_t> heaviest_ranks_tags(const MemoryLedger& ledger, Communicator& comm) {
-  std::ostringstream mine;
-  mine << ledger.peak_bytes() << '\n';
-  for (const auto& [tag, bytes] : ledger.peak_by_tag()) mine << tag << ' ' << bytes << '\n';
-  int64_t most = -1;
-  std::map<std::string, int64_t> tags;
-  for (const std::string& text : comm.all_texts(mine.str())) {
-    std::istringstream lines(text);
-    int64_t peak = 0, bytes = 0;
-    lines >> peak;
-    if (peak <= most) continue;
-    most = peak;
-    tags.clear();
-    for (std::string tag; lines >> tag >> bytes;) tags[tag] = bytes;
-  }
-  return tags;
 }
 
 }  // namespace
@@ -122,14 +92,11 @@ void set_strata(PointRecord& record, const SampleChoice& choice, int64_t compare
 
 void record_per_rank(PointRecord& record, const Schedule& schedule, const SampleSet& samples,
                      Communicator& comm) {
-  const auto ranks = size_t(comm.size()), mine = size_t(comm.rank());
-  std::vector<double> values(2 * ranks, 0.0);
-  if (!samples.own_s.empty()) values[mine] = median(samples.own_s);
-  values[ranks + mine] =
-      account(schedule.sharded, schedule.program(comm.rank()), comm.rank()).pairs;
-  comm.all_sum(values);
-  for (size_t r = 0; r < ranks; ++r)
-    record.per_rank.push_back({.rank = int(r), .median_s = values[r], .pairs = values[ranks + r]});
+  const Rank rank = comm.rank();
+  record.per_rank = gather(
+      comm, RankRecord{.rank = rank,
+                       .median_s = samples.own_s.empty() ? 0 : median(samples.own_s),
+                       .pairs = account(schedule.sharded, schedule.program(rank), rank).pairs});
 }
 
 void set_work(PointRecord& record, const WorkRecord& work) {
@@ -173,60 +140,41 @@ void set_memory(PointRecord& record, const MemoryRecord& memory) {
   record.memory.by_tag = memory.by_tag;
 }
 
-void set_content(PointRecord& record, const OutputSummary& output, uint64_t input_digest,
-                 int64_t rows) {
-  record.content = ContentRecord{output, input_digest};
-  if (output.rows != rows)
-    fail_check(record, concat("the output has ", output.rows, " rows, there should be ", rows));
+void set_content(PointRecord& record, const ContentRecord& content, int64_t rows) {
+  record.content = content;
+  if (content.rows != rows)
+    fail_check(record, concat("the output has ", content.rows, " rows, there should be ", rows));
 }
 
 void record_content(PointRecord& record, const Executor& executor, const RowWorker& worker,
                     Communicator& comm) {
   const AttentionProblem& problem = record.params.problem;
-  OutputSummary mine;
+  ContentRecord mine, all;
+  mine.input_digest = executor.digest_inputs(worker);
   for (const OutputSummary& head : executor.summarize_output(worker)) mine.add(head);
-  double sums[6] = {double(mine.rows), double(mine.absent_rows), double(mine.nan_values),
-                    mine.sum,          mine.sum_squares,         mine.lse_sum};
-  double extremes[2] = {-mine.min, mine.max};
-  comm.all_sum(sums);
-  comm.all_max(extremes);
-  set_content(record,
-              {.rows = std::llround(sums[0]),
-               .absent_rows = std::llround(sums[1]),
-               .nan_values = std::llround(sums[2]),
-               .sum = sums[3],
-               .sum_squares = sums[4],
-               .min = -extremes[0],
-               .max = extremes[1],
-               .lse_sum = sums[5],
-               .digest = sum_modulo(mine.digest, comm)},
-              sum_modulo(executor.digest_inputs(worker), comm),
-              problem.seq_len * problem.num_heads * problem.batch);
+  for (const ContentRecord& rank : gather(comm, mine)) {
+    all.add(rank);
+    all.input_digest += rank.input_digest;
+  }
+  set_content(record, all, problem.seq_len * problem.num_heads * problem.batch);
 }
 
 void record_timeline(PointRecord& record, const Executor& executor, Communicator& comm) {
   const auto& ops = executor.program().ops;
   const auto times = executor.op_times();
   if (comm.max_of(double(ops.size())) > kTimelineOps || comm.size() > kTimelineRanks) return;
-  std::ostringstream mine;
-  mine.precision(9);
+  std::vector<TimelineEntry> mine;
   for (size_t i = 0; i < ops.size(); ++i) {
     const std::string text = to_text(ops[i]);
-    const bool compute = !is_communication(ops[i].what);
-    mine << (compute ? "compute" : "communication") << ' ' << times[i].begin_s << ' '
-         << times[i].end_s << ' ' << text.substr(0, text.find(' ')) << detail_of(ops[i].what)
-         << '\n';
+    mine.push_back({.rank = comm.rank(),
+                    .lane = is_communication(ops[i].what) ? "communication" : "compute",
+                    .op = text.substr(0, text.find(' ')),
+                    .begin_s = times[i].begin_s,
+                    .end_s = times[i].end_s,
+                    .detail = detail_of(ops[i].what)});
   }
-  const auto all = comm.all_texts(mine.str());
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    std::istringstream lines(all[rank]);
-    TimelineEntry entry{.rank = int(rank), .lane = {}, .op = {}};
-    while (lines >> entry.lane >> entry.begin_s >> entry.end_s >> entry.op) {
-      std::getline(lines >> std::ws, entry.detail);
-      if (entry.detail == "-") entry.detail.clear();
-      record.timeline.push_back(entry);
-    }
-  }
+  for (const auto& entries : gather(comm, mine))
+    record.timeline.insert(record.timeline.end(), entries.begin(), entries.end());
 }
 
 void record_communication(PointRecord& record, PointSession& session, const SampleSet& samples,
@@ -238,24 +186,25 @@ void record_communication(PointRecord& record, PointSession& session, const Samp
   const bool equal = c.bytes_sent == runs * expected.bytes_sent &&
                      c.messages_sent == runs * expected.messages_sent &&
                      c.bytes_received == runs * expected.bytes_received;
-  const double sent = double(c.bytes_sent) / double(runs);
+  const double sent = double(c.bytes_sent) / double(runs), most_sent = comm.max_of(sent);
   const double messages = double(c.messages_sent) / double(runs);
-  double values[5] = {sent, double(expected.bytes_sent), messages, double(expected.messages_sent),
-                      equal ? 0.0 : 1.0};
-  comm.all_max(values);
+  const double most_messages = comm.max_of(messages);
   // Modelled counts of the rank that sends most; 0 on the others.
-  double modelled[2] = {
-      sent == values[0] ? double(c.modelled_bytes_sent) / double(runs) : 0.0,
-      messages == values[2] ? double(c.modelled_messages_sent) / double(runs) : 0.0};
-  comm.all_max(modelled);
-  record.comm.counted_bytes_per_rank = std::llround(values[0] - modelled[0]);
-  record.comm.counted_messages_per_rank = std::llround(values[2] - modelled[1]);
-  if (modelled[1] > 0) {
-    record.comm.modelled_bytes_per_rank = std::llround(modelled[0]);
-    record.comm.modelled_messages_per_rank = std::llround(modelled[1]);
+  const auto modelled = [&](bool most, int64_t count) {
+    return comm.max_of(most ? double(count) / double(runs) : 0.0);
+  };
+  const double modelled_bytes = modelled(sent == most_sent, c.modelled_bytes_sent);
+  const double modelled_messages = modelled(messages == most_messages, c.modelled_messages_sent);
+  record.comm.counted_bytes_per_rank = std::llround(most_sent - modelled_bytes);
+  record.comm.counted_messages_per_rank = std::llround(most_messages - modelled_messages);
+  if (modelled_messages > 0) {
+    record.comm.modelled_bytes_per_rank = std::llround(modelled_bytes);
+    record.comm.modelled_messages_per_rank = std::llround(modelled_messages);
   }
-  set_predicted_traffic(record, std::llround(values[1]), std::llround(values[3]));
-  if (values[4] > 0) fail_check(record, "counted bytes or messages differ from the predicted ones");
+  set_predicted_traffic(record, std::llround(comm.max_of(double(expected.bytes_sent))),
+                        std::llround(comm.max_of(double(expected.messages_sent))));
+  if (comm.max_of(equal ? 0.0 : 1.0) > 0)
+    fail_check(record, "counted bytes or messages differ from the predicted ones");
 }
 
 void record_memory(PointRecord& record, PointSession& session, const PointPlan& plan,
@@ -265,12 +214,14 @@ void record_memory(PointRecord& record, PointSession& session, const PointPlan& 
   const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
   const bool equal = slots == expected.memory_bytes() &&
                      (plan.workspace_bytes == 0 || workspace == plan.workspace_bytes);
-  double values[2] = {double(session.ledger().peak_bytes()), equal ? 0.0 : 1.0};
-  comm.all_max(values);
-  set_memory(record, {.measured_peak_bytes = std::llround(values[0]),
-                      .predicted_peak_bytes = plan.memory_bytes(),
-                      .by_tag = heaviest_ranks_tags(session.ledger(), comm)});
-  if (values[1] > 0) fail_check(record, "measured memory differs from the predicted");
+  const auto all = gather(comm, MemoryRecord{.measured_peak_bytes = session.ledger().peak_bytes(),
+                                             .by_tag = session.ledger().peak_by_tag()});
+  // The rank whose peak is the largest, the first of them.
+  MemoryRecord memory = *std::ranges::max_element(all, {}, &MemoryRecord::measured_peak_bytes);
+  memory.predicted_peak_bytes = plan.memory_bytes();
+  set_memory(record, memory);
+  if (comm.max_of(equal ? 0.0 : 1.0) > 0)
+    fail_check(record, "measured memory differs from the predicted");
 }
 
 void record_closed_forms(PointRecord& record, PointSession& session, const SampleSet& samples,
@@ -296,12 +247,10 @@ void record_closed_forms(PointRecord& record, PointSession& session, const Sampl
     fail_check(record, text);
     break;
   }
-  double values[3] = {double(form->bytes_sent), double(form->messages_sent),
-                      double(form->memory_bytes)};
-  comm.all_max(values);
-  record.comm.closed_form_bytes_per_rank = std::llround(values[0]);
-  record.comm.closed_form_messages_per_rank = std::llround(values[1]);
-  record.memory.closed_form_bytes = std::llround(values[2]);
+  const auto most = [&](int64_t count) { return std::llround(comm.max_of(double(count))); };
+  record.comm.closed_form_bytes_per_rank = most(form->bytes_sent);
+  record.comm.closed_form_messages_per_rank = most(form->messages_sent);
+  record.memory.closed_form_bytes = most(form->memory_bytes);
 }
 
 }  // namespace longnet

@@ -36,8 +36,7 @@ void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poi
 // allowed one, or others than the chosen queries were `compared`.
 void set_strata(PointRecord& record, const SampleChoice& choice, int64_t compared, int64_t budget);
 // Fails the point where the output has not that many `rows`.
-void set_content(PointRecord& record, const OutputSummary& output, uint64_t input_digest,
-                 int64_t rows);
+void set_content(PointRecord& record, const ContentRecord& content, int64_t rows);
 
 // Returns the reason of a point whose allocation failed: the GPU's own message, or "the machine
 // refused 12.0 GiB per rank".

@@ -48,17 +48,14 @@ class ClockWatch {
 
   // The lowest clock and the highest of the others, over the ranks of `comm` (null: of this one).
   void write(PointRecord& record, Communicator* comm) const {
-    const bool counted = known_ && !std::isnan(slowed_s_);
-    double values[7] = {known_ ? 0.0 : 1.0,           double(-worst_.sm_mhz), worst_.power_w,
-                        double(worst_.temperature_c), throttled_ ? 1.0 : 0.0, counted ? 0.0 : 1.0,
-                        counted ? slowed_s_ : 0.0};
-    if (comm != nullptr) comm->all_max(values);
-    if (values[0] > 0) return;  // some rank's NVML does not tell
-    record.metrics["device_sm_mhz"] = -values[1];
-    record.metrics["device_power_w"] = values[2];
-    record.metrics["device_temperature_c"] = values[3];
-    record.metrics["device_throttled"] = values[4];
-    if (values[5] == 0) record.metrics["device_slowed_s"] = values[6];
+    const auto most = [&](double own) { return comm != nullptr ? comm->max_of(own) : own; };
+    if (most(known_ ? 0 : 1) > 0) return;  // some rank's NVML does not tell
+    record.metrics["device_sm_mhz"] = -most(-double(worst_.sm_mhz));
+    record.metrics["device_power_w"] = most(worst_.power_w);
+    record.metrics["device_temperature_c"] = most(double(worst_.temperature_c));
+    record.metrics["device_throttled"] = most(throttled_ ? 1 : 0);
+    if (most(std::isnan(slowed_s_) ? 1 : 0) == 0)
+      record.metrics["device_slowed_s"] = most(slowed_s_);
   }
 
  private:
@@ -146,12 +143,11 @@ class GpuSession final : public PointSession {
 
   void record_conditions(PointRecord& record) override {
     // With what the transport and lazily loaded kernels took.
-    const double growth = double(free_before_ - device_free_bytes() - flush_.size());
+    const double growth = comm_.max_of(double(free_before_ - device_free_bytes() - flush_.size()));
     clocks_.write(record, &comm_);
-    double values[2] = {growth, double(use_.ranks_on_mine)};
-    comm_.all_max(values);
     // By cudaMemGetInfo, which counts all that use the device.
-    if (values[1] == 1) record.metrics["device_memory_growth_bytes"] = values[0];
+    if (comm_.max_of(use_.ranks_on_mine) == 1)
+      record.metrics["device_memory_growth_bytes"] = growth;
   }
   void close() override { transport_->close(); }
 

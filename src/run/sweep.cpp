@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "comm/cuda/device_transport.h"
@@ -25,36 +24,30 @@ namespace {
 
 // GPUs that a machine's ranks see together (a launcher may show each its own); of all, the least.
 int devices_per_machine(World& world) {
-  const std::string host = capture_environment().hostname + "\n";
-  std::string mine = host;
-  for (const DeviceInfo& device : describe_devices().devices) mine += device.uuid + "\n";
+  std::vector<std::string> mine{capture_environment().hostname};  // and the devices' uuids
+  for (const DeviceInfo& device : describe_devices().devices) mine.push_back(device.uuid);
   std::set<std::string> seen;
-  for (const std::string& text : world.all_texts(mine)) {
-    if (!text.starts_with(host)) continue;
-    std::istringstream uuids(text.substr(host.size()));
-    for (std::string uuid; std::getline(uuids, uuid);) seen.insert(uuid);
-  }
+  for (const auto& told : gather(world, mine))
+    if (told[0] == mine[0]) seen.insert(told.begin() + 1, told.end());
   return int(world.smallest(double(seen.size())));
 }
 
 // Refuses on every rank the points that some rank refuses, e.g. where its machine lacks a driver.
 void agree_on_refusals(std::vector<PointPlan>& plans, World& world) {
-  std::string mine;
-  for (const PointPlan& p : plans)
-    mine += p.point.status == PointStatus::kOk
-                ? "\n"
-                : concat(to_string(p.point.status), " ", p.point.reason, "\n");
-  const auto texts = world.all_texts(mine);
-  for (size_t rank = 0; rank < texts.size(); ++rank) {
-    std::istringstream lines(texts[rank]);
-    std::string line;
-    for (size_t i = 0; i < plans.size() && std::getline(lines, line); ++i) {
-      Point& point = plans[i].point;
-      if (line.empty() || point.status != PointStatus::kOk) continue;
-      point.status = parse_enum<PointStatus>(line.substr(0, line.find(' ')));
-      point.reason = concat("rank ", rank, ": ", line.substr(line.find(' ') + 1));
-    }
+  std::vector<std::string> mine;  // "" or status and reason
+  for (const PointPlan& p : plans) {
+    const bool runs = p.point.status == PointStatus::kOk;
+    mine.push_back(runs ? "" : concat(to_string(p.point.status), " ", p.point.reason));
   }
+  const auto told = gather(world, mine);
+  for (size_t rank = 0; rank < told.size(); ++rank)
+    for (size_t i = 0; i < plans.size(); ++i) {
+      const std::string& text = told[rank][i];
+      Point& point = plans[i].point;
+      if (text.empty() || point.status != PointStatus::kOk) continue;
+      point.status = parse_enum<PointStatus>(text.substr(0, text.find(' ')));
+      point.reason = concat("rank ", rank, ": ", text.substr(text.find(' ') + 1));
+    }
 }
 
 // Throws where a sweep as a whole is for another machine: one error instead of a row per point.

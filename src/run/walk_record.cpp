@@ -85,22 +85,20 @@ void fill_replayed(const WalkData& w, PointRecord& record) {
 }
 
 void fill_content(const WalkData& w, PointRecord& record) {
-  OutputSummary output;  // of the last walk
-  uint64_t input_digest = 0;
+  ContentRecord content;  // of the last walk
   std::optional<SampleErrors> worst;
   int64_t nan_values = 0;
   for (int walk = 0; walk < w.walks; ++walk) {
     SampleErrors errors;
-    output = {};
-    input_digest = 0;
+    content = {};
     for (const ShardLine& l : w.lines) {
       if (l.walk != walk) continue;
-      input_digest += l.input_digest;
+      content.input_digest += l.input_digest;
       errors.add(l.errors);
-      for (const OutputSummary& head : l.heads) output.add(head);
+      for (const OutputSummary& head : l.heads) content.add(head);
     }
     worst ? worst->keep_worst(errors) : void(worst = errors);
-    nan_values = std::max(nan_values, output.nan_values);
+    nan_values = std::max(nan_values, content.nan_values);
   }
   int64_t tokens = record.work.tokens;
   if (!w.run.replay.empty()) {
@@ -108,7 +106,7 @@ void fill_content(const WalkData& w, PointRecord& record) {
     for (const WalkUnit& unit : w.units.units)
       tokens += w.sharded.layout.shard(unit.rank).tokens() * unit.batches;
   }
-  set_content(record, output, input_digest, tokens * record.params.problem.num_heads);
+  set_content(record, content, tokens * record.params.problem.num_heads);
   set_check(record, w.judged(worst.value(), nan_values),
             std::ranges::any_of(w.lines, &ShardLine::passes_poison));
   set_strata(record, w.choice, worst->chosen, w.options.check.max_queries);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <sstream>
 
 #include "comm/cuda/device_transport.h"
 #include "comm/mpi/mpi_world.h"
@@ -20,18 +19,9 @@
 
 namespace longnet {
 
-namespace {
-
-// As kExpectedShareOfPeak, of a GPU's tensor cores: attention spends as long on exponentials as on products.
+// As kExpectedShareOfPeak, of a GPU's tensor cores: attention spends as long on exponentials as on
+// products.
 constexpr double kExpectedShareOfDevicePeak = 0.3;
-
-// ", 18 NVLinks, PCIe 5 x16", where NVML tells.
-std::string links_of(const DeviceInfo& device) {
-  const std::string links = to_string(read_device_links(device.index));
-  return links.empty() ? "" : ", " + links;
-}
-
-}  // namespace
 
 World::World(int thread_ranks) : thread_ranks_(thread_ranks), local_ranks_(thread_ranks) {
   const char* const tasks = std::getenv("SLURM_STEP_NUM_TASKS");
@@ -67,8 +57,8 @@ void World::run_ranks(int ranks, const std::function<void(Communicator&)>& rank_
 void World::mark_load() {
   if (next_load_ && smallest(next_load_->passed_s()) < OtherLoad::kShortest_s) return;
   load_ = next_load_;
-  next_load_.emplace(
-      run(mpi_ ? size() : 1, [](Communicator& comm) { return cpus_here(gather_places(comm)); }));
+  next_load_.emplace(run(mpi_ ? size() : 1,
+                         [](Communicator& comm) { return cpus_here(gather(comm, this_place())); }));
   if (!load_) load_ = next_load_;
 }
 
@@ -119,13 +109,6 @@ double measure_peak_per_rank(World& world, int threads) {
   });
 }
 
-std::vector<RankPlace> gather_places(Communicator& comm) {
-  std::vector<RankPlace> places;
-  for (const std::string& text : comm.all_texts(to_text(this_place())))
-    places.push_back(place_from_text(text));
-  return places;
-}
-
 std::set<int> cpus_here(std::span<const RankPlace> places) {
   const std::string machine = this_place().machine;
   std::set<int> cpus;
@@ -137,9 +120,9 @@ std::set<int> cpus_here(std::span<const RankPlace> places) {
 double busy_share(const OtherLoad& load, Communicator& comm) {
   const std::string machine = this_place().machine;
   std::map<std::string, double> own_s;  // of each process: ranks may be threads of one
-  for (const std::string& text : comm.all_texts(concat(machine, " ", getpid(), " ", load.own_s())))
-    if (const size_t end = text.rfind(' '); text.starts_with(machine + " "))
-      own_s[text.substr(0, end)] = std::stod(text.substr(end));
+  const std::map<std::string, double> mine{{concat(machine, " ", getpid()), load.own_s()}};
+  for (const auto& told : gather(comm, mine))
+    if (told.begin()->first.starts_with(machine + " ")) own_s.insert(told.begin(), told.end());
   double all_s = 0;
   for (const auto& [process, seconds] : own_s) all_s += seconds;
   const double share = load.share(all_s);
@@ -147,22 +130,16 @@ double busy_share(const OtherLoad& load, Communicator& comm) {
 }
 
 std::vector<RankInfo> describe_ranks(World& world, int threads, bool on_devices) {
-  std::string mine = capture_environment().hostname + " " + std::to_string(threads);
+  std::vector<std::string> mine{capture_environment().hostname, std::to_string(threads)};
   if (on_devices)
-    for (const DeviceInfo& device : describe_devices().devices) mine += "\n" + device.name;
+    for (const DeviceInfo& device : describe_devices().devices) mine.push_back(device.name);
   std::vector<RankInfo> ranks;
-  std::map<std::string, int> on_host;
-  for (const std::string& text : world.all_texts(mine)) {
-    RankInfo info{.rank = int(ranks.size())};
-    std::istringstream lines(text);
-    lines >> info.hostname >> info.cores >> std::ws;
-    std::vector<std::string> devices;
-    for (std::string line; std::getline(lines, line);) devices.push_back(line);
-    const int here = on_host[info.hostname]++;  // as device_of_rank
-    if (!devices.empty()) {
-      const size_t device = size_t(here) % devices.size();
-      info.device = concat(device, ": ", devices[device]);
-    }
+  std::map<std::string, size_t> on_host;
+  for (const auto& told : gather(world, mine)) {
+    RankInfo info{.rank = int(ranks.size()), .hostname = told[0], .cores = std::stoi(told[1])};
+    const size_t here = on_host[info.hostname]++;  // as device_of_rank
+    if (const size_t devices = told.size() - 2; devices > 0)
+      info.device = concat(here % devices, ": ", told[2 + here % devices]);
     ranks.push_back(info);
   }
   return ranks;
@@ -176,10 +153,12 @@ std::string devices_text() {
 
 std::vector<std::string> device_lines() {
   std::vector<std::string> lines;
-  for (const DeviceInfo& d : describe_devices().devices)
+  for (const DeviceInfo& d : describe_devices().devices) {
+    const std::string links = to_string(read_device_links(d.index));
     lines.push_back(concat(d.name, ", compute capability ", d.major, ".", d.minor, ", ",
                            d.multiprocessors, " SMs, ", format_bytes(double(d.memory_bytes)),
-                           links_of(d)));
+                           links.empty() ? "" : ", ", links));
+  }
   return lines;
 }
 

@@ -109,8 +109,15 @@ int default_world_size(const Config& config);
 // ranks of the world work at once. Shares of peak are relative to it.
 double measure_peak_per_rank(World& world, int threads);
 
-// Returns the places of all ranks of `comm`, in rank order, on every rank. Collective.
-std::vector<RankPlace> gather_places(Communicator& comm);
+// Returns the values of all ranks (of a World or a Communicator), in rank order, on every rank. They
+// travel as JSON: T is a struct with a list of fields, or a list or map of such values. Collective.
+template <class Ranks, class T>
+std::vector<T> gather(Ranks& ranks, const T& mine) {
+  std::vector<T> all;
+  for (const std::string& text : ranks.all_texts(dump_json(to_json(mine))))
+    from_json(parse_json(text, "a rank's value"), all.emplace_back());
+  return all;
+}
 // The hardware threads of those on the caller's machine.
 std::set<int> cpus_here(std::span<const RankPlace> places);
 // Share of the cores that worked for others than the processes of `comm` since `load` was made, of all

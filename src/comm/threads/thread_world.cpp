@@ -293,12 +293,11 @@ class ThreadCommunicator final : public Communicator {
   void reduce(std::span<double> values, Combine combine) {
     const auto all = all_texts(text_of(values));
     std::memcpy(values.data(), all[0].data(), values.size_bytes());
-    for (size_t r = 1; r < all.size(); ++r)
-      for (size_t i = 0; i < values.size(); ++i) {
-        double other = 0;
-        std::memcpy(&other, all[r].data() + i * sizeof other, sizeof other);
-        values[i] = combine(values[i], other);
-      }
+    std::vector<double> others(values.size());
+    for (size_t r = 1; r < all.size(); ++r) {
+      std::memcpy(others.data(), all[r].data(), values.size_bytes());
+      std::ranges::transform(values, others, values.begin(), combine);
+    }
   }
 
   std::shared_ptr<ThreadState> world_;
