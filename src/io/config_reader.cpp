@@ -68,11 +68,11 @@ AxisValues read_range(FieldReader range, const std::string& path, const Field& f
 
 bool read_value(const JsonNode& node, const std::string& path, const Field& field,
                 Problems& problems, Value& out) {
-  if (auto* flag = std::get_if<bool>(&out)) return read_bool(node, path, problems, *flag);
+  if (auto* flag = std::get_if<bool>(&out)) return read_json(node, path, problems, *flag);
   if (auto* text = std::get_if<std::string>(&out)) {
-    if (!field.words.empty()) return read_name(node, path, field.words, problems, *text);
+    if (!field.words.empty()) return read_json(node, path, problems, *text, field.words);
     if (!(field.min > 0) || !node.is_string() || !node.string.empty())
-      return read_text(node, path, problems, *text);
+      return read_json(node, path, problems, *text);
     problems.add(node, path, "is empty", "write something, or leave the key out");
     return false;
   }

@@ -57,7 +57,7 @@ class FieldReader : public JsonReader {
     if constexpr (std::is_same_v<T, Value>) {
       return read_value(n, path, of, problems(), out);
     } else if constexpr (std::is_same_v<T, double>) {
-      return read_real(n, path, {of.min, of.max, of.min_excluded}, problems(), out);
+      return read_json(n, path, problems(), out, {of.min, of.max, of.min_excluded});
     } else {
       Value value = to_value(out);
       if constexpr (std::is_enum_v<T>) {

@@ -42,8 +42,8 @@ void Problems::throw_if_any() const {
   throw UsageError(join(texts_, "\n") + more);
 }
 
-bool read_name(const JsonNode& node, const std::string& path, std::span<const std::string> known,
-               Problems& problems, std::string& out) {
+bool read_json(const JsonNode& node, const std::string& path, Problems& problems, std::string& out,
+               const std::vector<std::string>& known) {
   if (!node.is_string() || node.string.empty()) {
     problems.add(node, path, concat("must be a name, is ", shown(node)),
                  known.empty() ? "write it in double quotes" : "known: " + join(known, ", "));
@@ -87,7 +87,7 @@ std::string JsonReader::path_of(std::string_view key) const {
   return path_.empty() ? std::string(key) : concat(path_, ".", key);
 }
 
-bool read_text(const JsonNode& node, const std::string& path, Problems& problems,
+bool read_json(const JsonNode& node, const std::string& path, Problems& problems,
                std::string& out) {
   if (node.is_string())
     out = node.string;
@@ -97,7 +97,7 @@ bool read_text(const JsonNode& node, const std::string& path, Problems& problems
   return node.is_string();
 }
 
-bool read_bool(const JsonNode& node, const std::string& path, Problems& problems, bool& out) {
+bool read_json(const JsonNode& node, const std::string& path, Problems& problems, bool& out) {
   const bool good = node.kind == JsonNode::Kind::kBool;
   if (good)
     out = node.boolean;
@@ -107,8 +107,8 @@ bool read_bool(const JsonNode& node, const std::string& path, Problems& problems
   return good;
 }
 
-bool read_real(const JsonNode& node, const std::string& path, const Limits& limits,
-               Problems& problems, double& out) {
+bool read_json(const JsonNode& node, const std::string& path, Problems& problems, double& out,
+               const Limits& limits) {
   const bool inside = node.is_number() && node.number <= limits.max &&
                       (limits.min_excluded ? node.number > limits.min : node.number >= limits.min);
   if (inside) {

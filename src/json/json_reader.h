@@ -5,7 +5,6 @@
 //     hint: runs before the first sample; 0 is allowed
 #pragma once
 #include <limits>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,12 +34,12 @@ struct Limits {
 };
 
 // Each reports a problem and leaves `out` as it is when `node` is something else.
-bool read_text(const JsonNode& node, const std::string& path, Problems& problems, std::string& out);
-bool read_bool(const JsonNode& node, const std::string& path, Problems& problems, bool& out);
-bool read_real(const JsonNode& node, const std::string& path, const Limits& limits,
-               Problems& problems, double& out);
-bool read_name(const JsonNode& node, const std::string& path, std::span<const std::string> known,
-               Problems& problems, std::string& out);
+bool read_json(const JsonNode& node, const std::string& path, Problems& problems, std::string& out);
+bool read_json(const JsonNode& node, const std::string& path, Problems& problems, bool& out);
+bool read_json(const JsonNode& node, const std::string& path, Problems& problems, double& out,
+               const Limits& limits);
+bool read_json(const JsonNode& node, const std::string& path, Problems& problems, std::string& out,
+               const std::vector<std::string>& known);
 
 class JsonReader {
  public:
@@ -53,17 +52,13 @@ class JsonReader {
   const JsonNode& node() const { return *node_; }
 
   // Each leaves `out` as it is when the key is absent or wrong.
-  void text(std::string_view key, std::string& out) {
-    if (const JsonNode* n = take(key)) read_text(*n, path_of(key), problems_, out);
+  template <class T>
+  void field(std::string_view key, T& out) {
+    if (const JsonNode* n = take(key)) read_json(*n, path_of(key), problems_, out);
   }
-  void boolean(std::string_view key, bool& out) {
-    if (const JsonNode* n = take(key)) read_bool(*n, path_of(key), problems_, out);
-  }
-  void real(std::string_view key, double& out, const Limits& limits) {
-    if (const JsonNode* n = take(key)) read_real(*n, path_of(key), limits, problems_, out);
-  }
-  void choice(std::string_view key, std::string& out, std::span<const std::string> names) {
-    if (const JsonNode* n = take(key)) read_name(*n, path_of(key), names, problems_, out);
+  template <class T, class Rule = Limits>  // of a number; of a text: the legal ones
+  void field(std::string_view key, T& out, const Rule& rule) {
+    if (const JsonNode* n = take(key)) read_json(*n, path_of(key), problems_, out, rule);
   }
   void unknown_keys();  // reports the keys that were not taken; call it last
 

@@ -9,6 +9,7 @@
 #include "io/axes.h"
 #include "json/json_reader.h"
 #include "measure/statistics.h"
+#include "schedule/registry.h"
 #include "simulate/cost_model.h"
 
 namespace longnet {
@@ -24,8 +25,8 @@ const std::vector<std::string> kUnits{"s", "ms", "us"};
 // The cluster of a file: beside the folder of the cases.
 SimulatePoint read_cluster(JsonReader& r, const fs::path& file) {
   std::string name, what_if;
-  r.text("cluster", name);
-  r.text("what_if", what_if);
+  r.field("cluster", name);
+  r.field("what_if", what_if);
   SimulatePoint how{
       .cluster =
           load_cluster((file.parent_path().parent_path() / "clusters" / (name + ".json")).string()),
@@ -41,8 +42,8 @@ void read_setup(JsonReader& r, const JsonNode* common, PublishedCase& out) {
   for (const JsonNode* part : {common, r.take("setup")})
     for (size_t i = 0; part && i < part->keys.size(); ++i) all.set(part->keys[i], part->items[i]);
   JsonReader setup(&all, r.path_of("setup"), r.problems());
-  setup.choice("operation", out.operation, kOperations);
-  setup.real("bytes", out.bytes, {.min = 1});
+  setup.field("operation", out.operation, kOperations);
+  setup.field("bytes", out.bytes, {.min = 1});
   out.params = standard_params();
   out.params.problem.dtype = DType::kBFloat16;
   from_json(all, out.params);
@@ -57,10 +58,10 @@ void read_setup(JsonReader& r, const JsonNode* common, PublishedCase& out) {
 void read_case(JsonReader& r, const JsonNode* common, PublishedCase& out) {
   double value = 0;
   std::string unit = "s";
-  r.text("id", out.id);
+  r.field("id", out.id);
   read_setup(r, common, out);
-  r.real("value", value, {.min = 0, .min_excluded = true});
-  r.choice("unit", unit, kUnits);
+  r.field("value", value, {.min = 0, .min_excluded = true});
+  r.field("unit", unit, kUnits);
   out.published_s = value * (unit == "us" ? 1e-6 : unit == "ms" ? 1e-3 : 1);
   r.unknown_keys();
 }
@@ -71,10 +72,10 @@ void read_file(const fs::path& file, std::vector<PublishedCase>& out) {
   JsonReader r(&root, "", problems);
   for (const char* text : {"$schema", "schema_version", "url", "title", "verified"}) r.take(text);
   PublishedCase like;
-  r.text("source", like.source);
+  r.field("source", like.source);
   like.how = read_cluster(r, file);
   JsonReader tolerance(r.take("tolerance"), "tolerance", problems);
-  tolerance.real("value", like.tolerance, {.min = 0});
+  tolerance.field("value", like.tolerance, {.min = 0});
   tolerance.take("source");
   const JsonNode *informs = r.take("informs"), *common = r.take("setup"), *cases = r.take("cases");
   like.held_out = !informs || informs->items.empty();
@@ -134,9 +135,10 @@ std::string PublishedCase::kind() const {
 
 std::string PublishedCase::kindred() const {
   if (!operation.empty()) return "messages";
-  return params.algorithm == "local"                          ? "one GPU"
-         : params.algorithm.find("ring") != std::string::npos ? "rings"
-                                                              : "gathers and all-to-alls";
+  if (ranks == 1) return "one GPU";
+  return find_algorithm(params.algorithm).collectives == CollectiveUse::kNone
+             ? "rings"
+             : "gathers and all-to-alls";
 }
 
 std::string PublishedCase::size() const {

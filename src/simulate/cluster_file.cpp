@@ -51,27 +51,29 @@ class FileObject : public JsonReader {
       if (!node().find(key)) missing(key, hint);
   }
 
-  void field(std::string_view key, std::string& value) {
-    JsonReader::text(key, value);
+  template <class T>
+  void field(std::string_view key, T& value) {
+    JsonReader::field(key, value);
     write(key, value);
   }
-  void field(std::string_view key, bool& value) {
-    JsonReader::boolean(key, value);
-    write(key, value);
-  }
-  void field(std::string_view key, double& value, const Limits& limits) {
-    JsonReader::real(key, value, limits);
-    write(key, value);
-  }
-  void choice(std::string_view key, std::string& value, const Names& names) {
-    JsonReader::choice(key, value, names);
+  template <class T, class Rule = Limits>
+  void field(std::string_view key, T& value, const Rule& rule) {
+    JsonReader::field(key, value, rule);
     write(key, value);
   }
   template <HasTexts Enum>
-  void choice(std::string_view key, Enum& value) {
+  void field(std::string_view key, Enum& value) {
     std::string name(to_string(value));
-    choice(key, name, enum_names<Enum>());
+    field(key, name, enum_names<Enum>());
     value = parse_enum<Enum>(name);
+  }
+  // { "value": ..., "source": "..." }
+  template <class T>
+  void sourced(std::string_view key, T& value, std::string& source_of_value) {
+    object(key, [&](FileObject& inner) {
+      inner.field("value", value);
+      inner.source(source_of_value);
+    });
   }
   void source(std::string& value) {
     field("source", value);
@@ -82,7 +84,7 @@ class FileObject : public JsonReader {
     const JsonNode* list = take(key);
     for (size_t i = 0; list && list->is_array() && i < list->items.size(); ++i) {
       double value = 0;
-      read_real(list->items[i], path_of(key), kCount.limits, problems(), value);
+      read_json(list->items[i], path_of(key), problems(), value, kCount.limits);
       values.push_back(int(value));
     }
     if (values.empty()) missing(key, hint);
@@ -171,7 +173,7 @@ void fields(FileObject& f, KernelRow& row) {
   if (f.has("kernel", !row.kernel.empty())) f.field("kernel", row.kernel);
   f.field("rows", row.rows, kPositive);
   f.field("head_dim", row.head_dim, kPositive);
-  f.choice("dtype", row.dtype);
+  f.field("dtype", row.dtype);
   f.field("causal", row.causal);
   if (f.has("backward", row.backward)) f.field("backward", row.backward);
   f.field("flops_per_s", row.flops_per_s, kPositive);
@@ -182,7 +184,7 @@ void fields(FileObject& f, AttendModel& m) {
   f.require({"head_dim", "dtype", "causal", "block_rows", "block_s", "query_s", "key_s", "pair_s"},
             "every model has it; lnbench calibrate writes them");
   f.field("head_dim", m.head_dim, kPositive);
-  f.choice("dtype", m.dtype);
+  f.field("dtype", m.dtype);
   f.field("causal", m.causal);
   f.field("block_rows", m.block_rows, kCount.limits);
   f.field("block_s", m.block_s, kNotNegative);
@@ -213,7 +215,7 @@ void fields(FileObject& f, DeviceSpec& d) {
 }
 
 void fields(FileObject& f, TopologySpec& t) {
-  f.choice("kind", t.kind);
+  f.field("kind", t.kind);
   if (t.kind == TopologyKind::kFatTree || t.kind == TopologyKind::kRailOptimised) {
     quantity(f, "nodes_per_leaf", t.nodes_per_leaf, kCount);
     quantity(f, "taper", t.taper, {});
@@ -234,9 +236,9 @@ void fields(FileObject& f, TopologySpec& t) {
 }
 
 void fields(FileObject& f, CollectiveNames& c) {
-  f.choice("all_gather", c.all_gather, kAllGathers);
-  f.choice("all_to_all", c.all_to_all, kAllToAlls);
-  f.choice("reduce_scatter", c.reduce_scatter, kReduceScatters);
+  f.field("all_gather", c.all_gather, kAllGathers);
+  f.field("all_to_all", c.all_to_all, kAllToAlls);
+  f.field("reduce_scatter", c.reduce_scatter, kReduceScatters);
   f.source(c.source);
 }
 
@@ -254,19 +256,9 @@ void fields(FileObject& f, ClusterSpec& c) {
   });
   part(f, "topology", c.topology);
   part(f, "collectives", c.collectives);
-  f.object("execution", [&](FileObject& execution) {
-    execution.choice("value", c.execution);
-    execution.source(c.execution_source);
-  });
-  if (f.has("merge", !c.merge_source.empty()))
-    f.object("merge", [&](FileObject& merge) {
-      merge.choice("value", c.merge);
-      merge.source(c.merge_source);
-    });
-  f.object("async_progress", [&](FileObject& async) {
-    async.field("value", c.async_progress);
-    async.source(c.async_progress_source);
-  });
+  f.sourced("execution", c.execution, c.execution_source);
+  if (f.has("merge", !c.merge_source.empty())) f.sourced("merge", c.merge, c.merge_source);
+  f.sourced("async_progress", c.async_progress, c.async_progress_source);
   quantity(f, "async_bytes_per_s", c.async_bytes_per_s, kOptionalOrZero);
   quantity(f, "overlap_efficiency", c.overlap_efficiency,
            {.limits = {.min = 0, .max = 1, .min_excluded = true}});
