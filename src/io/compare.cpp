@@ -20,11 +20,6 @@ PointsById by_id(const std::vector<PointRecord>& points) {
   return all;
 }
 
-const PointRecord* find_id(const PointsById& points, const std::string& id) {
-  const auto found = points.find(id);
-  return found == points.end() ? nullptr : found->second;
-}
-
 bool is_ok(const PointRecord& r) {
   return r.status == PointStatus::kOk && std::isfinite(r.timing.median_s);
 }
@@ -84,7 +79,8 @@ CompareClass classify(const ComparedPoint& p, int64_t tested, const CompareOptio
 
 std::vector<EnvironmentDifference> environment_differences(const Result& a, const Result& b) {
   std::vector<EnvironmentDifference> differences;
-  const auto compare_text = [&](const char* what, const std::string& x, const std::string& y) {
+  const auto compare = [&](const std::string& what, const auto& then, const auto& now) {
+    const std::string x = concat(then), y = concat(now);
     if (x != y) differences.push_back({what, x.empty() ? "-" : x, y.empty() ? "-" : y});
   };
   using Texts = std::map<std::string, std::string>;
@@ -92,32 +88,30 @@ std::vector<EnvironmentDifference> environment_differences(const Result& a, cons
     std::map<std::string, std::pair<std::string, std::string>> both;
     for (const auto& [name, value] : then) both[name].first = value;
     for (const auto& [name, value] : now) both[name].second = value;
-    for (const auto& [name, values] : both) compare_text(name.c_str(), values.first, values.second);
+    for (const auto& [name, values] : both) compare(name, values.first, values.second);
   };
   const Environment &x = a.environment, &y = b.environment;
-  compare_text("config", a.run.config_sha256.substr(0, 12), b.run.config_sha256.substr(0, 12));
-  compare_text("revision", a.build.revision, b.build.revision);
-  compare_text("compiler", a.build.compiler, b.build.compiler);
-  compare_text("flags", a.build.flags, b.build.flags);
-  compare_text("build type", a.build.build_type, b.build.build_type);
-  compare_text("sanitizer", a.build.sanitizer, b.build.sanitizer);
-  compare_text("hostname", x.hostname, y.hostname);
-  compare_text("os", x.os, y.os);
-  compare_text("kernel", x.kernel, y.kernel);
-  compare_text("cpu", x.cpu_model, y.cpu_model);
-  compare_text("cores", std::to_string(x.cores), std::to_string(y.cores));
-  compare_text("usable threads", std::to_string(x.usable_threads),
-               std::to_string(y.usable_threads));
-  compare_text("memory limit bytes", std::to_string(x.memory_limit_bytes),
-               std::to_string(y.memory_limit_bytes));
-  compare_text("governor", x.governor, y.governor);
-  compare_text("turbo", x.turbo, y.turbo);
-  compare_text("mpi", x.mpi_version, y.mpi_version);
-  compare_text("GPUs", join(x.devices, "; "), join(y.devices, "; "));
+  compare("config", a.run.config_sha256.substr(0, 12), b.run.config_sha256.substr(0, 12));
+  compare("revision", a.build.revision, b.build.revision);
+  compare("compiler", a.build.compiler, b.build.compiler);
+  compare("flags", a.build.flags, b.build.flags);
+  compare("build type", a.build.build_type, b.build.build_type);
+  compare("sanitizer", a.build.sanitizer, b.build.sanitizer);
+  compare("hostname", x.hostname, y.hostname);
+  compare("os", x.os, y.os);
+  compare("kernel", x.kernel, y.kernel);
+  compare("cpu", x.cpu_model, y.cpu_model);
+  compare("cores", x.cores, y.cores);
+  compare("usable threads", x.usable_threads, y.usable_threads);
+  compare("memory limit bytes", x.memory_limit_bytes, y.memory_limit_bytes);
+  compare("governor", x.governor, y.governor);
+  compare("turbo", x.turbo, y.turbo);
+  compare("mpi", x.mpi_version, y.mpi_version);
+  compare("GPUs", join(x.devices, "; "), join(y.devices, "; "));
   compare_texts(x.device_software, y.device_software);
-  compare_text("mode", a.run.mode, b.run.mode);
-  compare_text("transport", a.run.transport, b.run.transport);
-  compare_text("world size", std::to_string(a.run.world_size), std::to_string(b.run.world_size));
+  compare("mode", a.run.mode, b.run.mode);
+  compare("transport", a.run.transport, b.run.transport);
+  compare("world size", a.run.world_size, b.run.world_size);
   compare_texts(x.variables, y.variables);
   return differences;
 }
@@ -149,10 +143,10 @@ Comparison compare_results(const Result& base, const Result& now, const CompareO
   Comparison c;
   c.options = options;
   c.environment = environment_differences(base, now);
-  const PointsById in_base = by_id(base.points), in_now = by_id(now.points);
+  PointsById in_base = by_id(base.points), in_now = by_id(now.points);
   std::vector<double> p_values;
   for (const PointRecord& r : base.points) {
-    c.points.push_back(compare_point(r, find_id(in_now, r.id), options));
+    c.points.push_back(compare_point(r, in_now[r.id], options));
     p_values.push_back(c.points.back().p_value);
   }
   const std::vector<double> adjusted = holm_adjust(p_values);
@@ -163,7 +157,7 @@ Comparison compare_results(const Result& base, const Result& now, const CompareO
     c.points[i].verdict = classify(c.points[i], tested, options);
   }
   for (const PointRecord& r : now.points) {
-    if (find_id(in_base, r.id)) continue;
+    if (in_base[r.id]) continue;
     c.points.push_back({.id = r.id,
                         .params = r.params,
                         .new_s = is_ok(r) ? r.timing.median_s : kNotMeasured,

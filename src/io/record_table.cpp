@@ -97,7 +97,7 @@ std::vector<Column<FlatRecord>> flat_columns(const std::vector<FlatRecord>& reco
     for (const auto& [path, value] : record) {
       if (value.is_array() && !with_lists) continue;
       if (std::ranges::find(columns, path, &Column<FlatRecord>::name) != columns.end()) continue;
-      columns.push_back({.name = path, .value = [path](const FlatRecord& r) {
+      columns.push_back({{path}, [path](const FlatRecord& r) {
                            const auto at =
                                std::ranges::find(r, path, &FlatRecord::value_type::first);
                            return at == r.end() ? JsonNode() : at->second;

@@ -1,8 +1,8 @@
 // A table whose rows come one at a time: aligned text for people, or CSV, Markdown and JSON. A
 // command gives columns and rows; what is shown of them, and how, is decided here.
 //
-//   Table<Row> table({{.name = "ranks", .shown = Shown::kNumber, .value = [](auto& r) { return r.p; }},
-//                     {.name = "median_s", .title = "time", .shown = Shown::kSeconds, .width = 8, ...}},
+//   Table<Row> table({{"ranks", "", Shown::kNumber, 5, 0, [](const Row& r) { return r.p; }},
+//                     {"median_s", "time", Shown::kSeconds, 8, 0, ...}},
 //                    {.format = TableFormat::kText, .out = &std::cout, .notes = &std::cout});
 //   table.note("two points");
 //   table.add(row);
@@ -87,10 +87,7 @@ class TableWriter {
 };
 
 template <class Row>
-struct Column {
-  std::string name, title{};
-  Shown shown = Shown::kText;
-  int width = 0, priority = 0;
+struct Column : ColumnHead {
   std::function<JsonNode(const Row&)> value;
 };
 
@@ -98,7 +95,8 @@ template <class Row>
 class Table : public TableWriter {
  public:
   Table(std::vector<Column<Row>> columns, TableStyle style)
-      : TableWriter(heads_of(columns), std::move(style)), columns_(std::move(columns)) {}
+      : TableWriter({columns.begin(), columns.end()}, std::move(style)),
+        columns_(std::move(columns)) {}
   void add(const Row& row, std::string_view colour = "") {
     std::vector<JsonNode> cells;
     for (const Column<Row>& column : columns_) cells.push_back(column.value(row));
@@ -106,11 +104,6 @@ class Table : public TableWriter {
   }
 
  private:
-  static std::vector<ColumnHead> heads_of(const std::vector<Column<Row>>& columns) {
-    std::vector<ColumnHead> heads;
-    for (const auto& c : columns) heads.push_back({c.name, c.title, c.shown, c.width, c.priority});
-    return heads;
-  }
   std::vector<Column<Row>> columns_;
 };
 
