@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <vector>
+#include <string>
 
 #include "core/check.h"
 #include "gpu/check.h"
@@ -24,11 +24,11 @@ class Line {
   ~Line() { ::close(socket_); }
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
-  void send(const std::vector<std::byte>& bytes) const {
+  void send(const std::string& bytes) const {
     check(write(socket_, bytes.data(), bytes.size()) == ssize_t(bytes.size()), "a closed line");
   }
-  std::vector<std::byte> receive(size_t bytes) const {
-    std::vector<std::byte> all(bytes);
+  std::string receive(size_t bytes) const {
+    std::string all(bytes, '\0');
     for (size_t at = 0; at < bytes;) {
       const ssize_t got = read(socket_, all.data() + at, bytes - at);
       check(got > 0, "the other process is gone");
@@ -51,7 +51,7 @@ bool exchange(const Line& line, float mine, float theirs) {
   const Event filled(Event::Kind::kShared);
   fill_floats(reinterpret_cast<float*>(out.data()), kFloats, mine, stream);
   filled.record(stream);
-  const std::vector<std::byte> memory = export_memory(out.data()), event = filled.export_handle();
+  const std::string memory = export_memory(out.data()), event = filled.export_handle();
   line.send(memory);
   line.send(event);
   void* const other = import_memory(line.receive(memory.size()));
@@ -59,7 +59,7 @@ bool exchange(const Line& line, float mine, float theirs) {
   stream.wait(other_filled);
   stream.copy(in.data(), other, in.size());
   stream.synchronize();
-  line.send({std::byte{1}});  // the other may free its memory
+  line.send("1");  // the other may free its memory
   line.receive(1);
   close_memory(other);
   for (const float x : download<float>(in.data(), kFloats))

@@ -309,10 +309,10 @@ namespace {
 [[noreturn]] void refuse() { throw Error("only one process sees an emulated GPU"); }
 }  // namespace
 
-std::vector<std::byte> Event::export_handle() const { refuse(); }
-Event Event::import_handle(const std::vector<std::byte>&) { refuse(); }
-std::vector<std::byte> export_memory(const void*) { refuse(); }
-void* import_memory(const std::vector<std::byte>&) { refuse(); }
+std::string Event::export_handle() const { refuse(); }
+Event Event::import_handle(const std::string&) { refuse(); }
+std::string export_memory(const void*) { refuse(); }
+void* import_memory(const std::string&) { refuse(); }
 void close_memory(void*) noexcept {}
 
 std::string device_bus_id(int device) { return concat("emulated:", device); }

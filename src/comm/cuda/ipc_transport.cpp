@@ -22,6 +22,7 @@ namespace {
 // most half of them.
 constexpr int kEvents = 1024;
 constexpr size_t kHandleBytes = 64;  // size of a handle of memory or of an event
+const std::string kNoHandle(kHandleBytes, '\0');
 
 enum class Kind : int64_t { kOffer, kTaken };
 // A message between hosts.
@@ -123,23 +124,19 @@ class IpcTransport final : public DeviceTransport {
   // then of its events.
   std::string handles() const {
     std::string table;
-    const auto append = [&](const std::vector<std::byte>& handle) {
-      table.append(reinterpret_cast<const char*>(handle.data()), handle.size());
-    };
     for (const auto& buffer : own_)
-      append(buffer.empty() ? std::vector<std::byte>(kHandleBytes) : export_memory(buffer.data()));
-    for (const Event& event : events_) append(event.export_handle());
+      table += buffer.empty() ? kNoHandle : export_memory(buffer.data());
+    for (const Event& event : events_) table += event.export_handle();
     return table;
   }
 
   static void open_handles(const std::string& table, Peer& peer) {
     const size_t entries = table.size() / kHandleBytes;
     for (size_t i = 0; i < entries; ++i) {
-      const auto* const at = reinterpret_cast<const std::byte*>(table.data() + i * kHandleBytes);
-      const std::vector<std::byte> handle(at, at + kHandleBytes);
+      const std::string handle = table.substr(i * kHandleBytes, kHandleBytes);
       if (i >= entries - kEvents) {
         peer.imported.push_back(Event::import_handle(handle));
-      } else if (handle == std::vector<std::byte>(kHandleBytes)) {
+      } else if (handle == kNoHandle) {
         peer.buffers.push_back(nullptr);
       } else {
         peer.opened.push_back(import_memory(handle));

@@ -25,8 +25,10 @@ void check_nccl(ncclResult_t status, Located what) {
           what.where);
 }
 
-std::string version_text(int v) {  // 22809 -> 2.28.9
-  return concat(v / 10000, ".", v / 100 % 100, ".", v % 100);
+int library_version() {
+  int version = 0;
+  check_nccl(nccl().version(&version), "ncclGetVersion");
+  return version;
 }
 
 class NcclComm {
@@ -175,11 +177,11 @@ class NcclTransport final : public DeviceTransport {
 
 std::string why_nccl_absent() {
   if (!nccl().missing.empty()) return nccl().missing;
-  int version = 0;
-  check_nccl(nccl().version(&version), "ncclGetVersion");
+  const int version = library_version();
   if (version / 10000 != NCCL_MAJOR || version / 100 < NCCL_VERSION_CODE / 100)
-    return concat("NCCL ", version_text(version), " was found, but this build's headers are ",
-                  version_text(NCCL_VERSION_CODE), ": use that version or a newer one of ",
+    return concat("NCCL ", library_version_text(version),
+                  " was found, but this build's headers are ",
+                  library_version_text(NCCL_VERSION_CODE), ": use that version or a newer one of ",
                   NCCL_MAJOR);
   return "";
 }
@@ -187,9 +189,8 @@ std::string why_nccl_absent() {
 std::string describe_nccl() {
   std::string why = why_nccl_absent();
   if (!why.empty()) return why;
-  int version = 0;
-  check_nccl(nccl().version(&version), "ncclGetVersion");
-  return concat(version_text(version), " (headers ", version_text(NCCL_VERSION_CODE), ")");
+  return concat(library_version_text(library_version()), " (headers ",
+                library_version_text(NCCL_VERSION_CODE), ")");
 }
 
 std::unique_ptr<DeviceTransport> make_nccl_transport(Communicator& host, NcclBuffers kind) {

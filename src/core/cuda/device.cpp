@@ -92,12 +92,11 @@ void free_on_device(void* data) {
 
 // Returns the bytes of a handle, from which another process rebuilds it (handle_of).
 template <class Handle>
-std::vector<std::byte> bytes_of(const Handle& handle) {
-  const auto* const first = reinterpret_cast<const std::byte*>(&handle);
-  return {first, first + sizeof handle};
+std::string bytes_of(const Handle& handle) {
+  return {reinterpret_cast<const char*>(&handle), sizeof handle};
 }
 template <class Handle>
-Handle handle_of(const std::vector<std::byte>& bytes, const char* what) {
+Handle handle_of(const std::string& bytes, const char* what) {
   Handle handle;
   check(bytes.size() == sizeof handle, what, " handle of ", bytes.size(), " bytes");
   std::memcpy(&handle, bytes.data(), sizeof handle);
@@ -180,12 +179,12 @@ double Event::seconds_since(const Event& begin) const {
   check_cuda(cudaEventElapsedTime(&milliseconds, begin.handle(), handle()), "cudaEventElapsedTime");
   return double(milliseconds) * 1e-3;
 }
-std::vector<std::byte> Event::export_handle() const {
+std::string Event::export_handle() const {
   cudaIpcEventHandle_t shared;
   check_cuda(cudaIpcGetEventHandle(&shared, handle()), "cudaIpcGetEventHandle");
   return bytes_of(shared);
 }
-Event Event::import_handle(const std::vector<std::byte>& bytes) {
+Event Event::import_handle(const std::string& bytes) {
   cudaEvent_t event = nullptr;
   check_cuda(cudaIpcOpenEventHandle(&event, handle_of<cudaIpcEventHandle_t>(bytes, "an event")),
              "cudaIpcOpenEventHandle");
@@ -215,12 +214,12 @@ void Graph::launch(const Stream& stream) const {
   check_cuda(cudaGraphLaunch(handle_.get(), stream.handle()), "cudaGraphLaunch");
 }
 
-std::vector<std::byte> export_memory(const void* allocation) {
+std::string export_memory(const void* allocation) {
   cudaIpcMemHandle_t handle;
   check_cuda(cudaIpcGetMemHandle(&handle, const_cast<void*>(allocation)), "cudaIpcGetMemHandle");
   return bytes_of(handle);
 }
-void* import_memory(const std::vector<std::byte>& bytes) {
+void* import_memory(const std::string& bytes) {
   void* at = nullptr;
   check_cuda(cudaIpcOpenMemHandle(&at, handle_of<cudaIpcMemHandle_t>(bytes, "a memory"),
                                   cudaIpcMemLazyEnablePeerAccess),

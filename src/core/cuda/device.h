@@ -60,6 +60,11 @@ inline std::string cuda_version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
+// Of NCCL's and cuDNN's: 22809 -> "2.28.9".
+inline std::string library_version_text(int version) {
+  return concat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
 // The calling thread works on this device from now on. There is no way back: setting a device makes
 // a context there, which takes hundreds of megabytes.
 void use_device(int device);
@@ -154,8 +159,8 @@ class Event {
   CUevent_st* handle() const { return handle_.get(); }
 
   // 64 bytes that open the same event in another process.
-  std::vector<std::byte> export_handle() const;
-  static Event import_handle(const std::vector<std::byte>& handle);
+  std::string export_handle() const;
+  static Event import_handle(const std::string& handle);
 
  private:
   explicit Event(CUevent_st* handle) : handle_(handle) {}
@@ -173,8 +178,8 @@ class Graph {
 };
 
 // Device memory of one process, for another one on the same machine.
-std::vector<std::byte> export_memory(const void* allocation);  // begin of a kShared DeviceBuffer
-void* import_memory(const std::vector<std::byte>& handle);
+std::string export_memory(const void* allocation);  // begin of a kShared DeviceBuffer
+void* import_memory(const std::string& handle);
 void close_memory(void* imported) noexcept;
 // Makes copies from `other`'s memory by this thread's device go straight, where the machine can;
 // else they go through the host.

@@ -213,10 +213,6 @@ cudnnHandle_t handle_of_this_thread() {
   return handle.get();
 }
 
-std::string version_text(int64_t v) {  // 90800 -> "9.8.0"
-  return concat(v / 10000, ".", v / 100 % 100, ".", v % 100);
-}
-
 // A plan is made with a handle, as all of cuDNN's users do, or where that is refused from the
 // description of the device.
 class GraphPlan final : public SdpaPlan {
@@ -312,10 +308,10 @@ std::string why_cudnn_absent() {
   if (!cudnn().library.is_open())
     return concat("cuDNN is not on the library path: ", cudnn().library.error(),
                   "; use kernel cuda");
-  const auto version = int64_t(cudnn().version());
+  const auto version = int(cudnn().version());
   if (version / 10000 != CUDNN_MAJOR || version < 90800)
-    return concat("cuDNN ", version_text(version), " was found, this build needs ", CUDNN_MAJOR,
-                  ".8 or a newer ", CUDNN_MAJOR,
+    return concat("cuDNN ", library_version_text(version), " was found, this build needs ",
+                  CUDNN_MAJOR, ".8 or a newer ", CUDNN_MAJOR,
                   ": put one on the library path, or use kernel cuda");
   return "";
 }
@@ -323,9 +319,8 @@ std::string why_cudnn_absent() {
 std::string describe_cudnn() {
   std::string why = why_cudnn_absent();
   if (!why.empty()) return why;
-  const auto v = int64_t(cudnn().version());
-  return concat(version_text(v), " (headers ", CUDNN_MAJOR, ".", CUDNN_MINOR, ".", CUDNN_PATCHLEVEL,
-                ")");
+  return concat(library_version_text(int(cudnn().version())), " (headers ", CUDNN_MAJOR, ".",
+                CUDNN_MINOR, ".", CUDNN_PATCHLEVEL, ")");
 }
 
 int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_json) {
