@@ -40,7 +40,7 @@ std::function<void()> emulate_all_before(CUstream_st* stream);
 void attend_on_cpu(const AttendTask& task, const AttendOptions& options);
 // The CPU's attention kernel behind the device's interface, for bf16. `merges`: takes
 // DeviceAttendOptions::merge.
-std::unique_ptr<DeviceKernel> make_emulated_kernel(std::string name, bool merges);
+std::unique_ptr<DeviceKernel> make_emulated_kernel(bool merges);
 
 // ---- NCCL among threads on emulated devices, in the place of comm/nccl/nccl_functions.cpp.
 //

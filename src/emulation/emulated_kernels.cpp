@@ -27,12 +27,8 @@ void attend(AttendTask task, const DeviceAttendOptions& device) {
 
 class EmulatedKernel final : public DeviceKernel {
  public:
-  EmulatedKernel(std::string name, bool merges) : name_(std::move(name)), merges_(merges) {}
-  std::string_view name() const override { return name_; }
+  explicit EmulatedKernel(bool merges) : merges_(merges) {}
   bool merges() const override { return merges_; }
-  std::string why_unsupported(const DeviceAttendOptions& options) const override {
-    return options.element == DeviceElement::kBFloat16 ? "" : "only bf16 is emulated";
-  }
   Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
                    MemoryLedger&) const override {
     struct Tasks {
@@ -54,7 +50,6 @@ class EmulatedKernel final : public DeviceKernel {
   }
 
  private:
-  std::string name_;
   bool merges_;
 };
 
@@ -80,18 +75,18 @@ DType type_of(DeviceElement stored) {
 
 }  // namespace
 
-std::unique_ptr<DeviceKernel> make_emulated_kernel(std::string name, bool merges) {
-  return std::make_unique<EmulatedKernel>(std::move(name), merges);
+std::unique_ptr<DeviceKernel> make_emulated_kernel(bool merges) {
+  return std::make_unique<EmulatedKernel>(merges);
 }
 
 std::vector<std::string> cuda_kernel_shapes(int64_t) { return {"emulated"}; }
 std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view) {
-  return make_emulated_kernel("cuda", true);
+  return make_emulated_kernel(true);
 }
 std::string why_sm90a_absent() { return ""; }
 std::vector<std::string> sm90a_kernel_shapes(int64_t) { return {"emulated"}; }
 std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view) {
-  return make_emulated_kernel("cuda_sm90a", true);
+  return make_emulated_kernel(true);
 }
 
 Prepared prepare_pack(std::span<const PackTask> tasks, Conversion conversion, int64_t head_dim,

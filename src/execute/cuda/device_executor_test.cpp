@@ -48,7 +48,7 @@ TEST(DeviceExecutorTest, OneDeviceInThePlaceOfFiveRanks) {
     const DeviceCase c{.algorithm = name, .ranks = 5};
     const ShardedProblem s = device_problem(c);
     const Schedule schedule = find_algorithm(name).make(s);
-    const auto kernel = make_emulated_kernel("emulated", true);
+    const auto kernel = make_emulated_kernel(true);
     SampleErrors errors;
     int64_t nan_values = 0;
     for (Rank rank = 0; rank < 5; ++rank) {
@@ -75,9 +75,8 @@ TEST(DeviceWalkTest, LeavesWhatAWalkOnTheCpuLeaves) {
       return find_algorithm(name).make(part);
     };
     MemoryLedger device_ledger, host_ledger;
-    const auto on_device =
-        make_device_walk(s.problem, schedule_for, make_emulated_kernel("emulated", true),
-                         make_cpu_row_worker(), device_ledger);
+    const auto on_device = make_device_walk(s.problem, schedule_for, make_emulated_kernel(true),
+                                            make_cpu_row_worker(), device_ledger);
     const auto on_host =
         make_virtual_walk(s.problem, schedule_for, make_kernel("cpu"), 1, host_ledger);
     for (const WalkUnit unit : {WalkUnit{0, 0, 2}, WalkUnit{3, 1, 1}, WalkUnit{4, 0, 1}}) {

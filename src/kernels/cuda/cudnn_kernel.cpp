@@ -102,14 +102,10 @@ Prepared prepare_round(const std::vector<StridedView>& views, bool first,
 
 class CudnnKernel final : public DeviceKernel {
  public:
-  std::string_view name() const override { return "cudnn"; }
   bool merges() const override { return false; }
-  std::string why_unsupported(const DeviceAttendOptions& options) const override {
-    return why_head_dim_unsupported(options.head_dim, kMaxHeadDim);
-  }
   Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
                    MemoryLedger& ledger) const override {
-    std::string refusal = why_unsupported(options);
+    std::string refusal = why_head_dim_unsupported(options.head_dim, kMaxHeadDim);
     if (refusal.empty()) refusal = why_cudnn_absent();
     if (refusal.empty()) refusal = why_misaligned(grids);
     check(refusal.empty(), "kernel cudnn: ", refusal);

@@ -37,9 +37,6 @@ struct DeviceAttendOptions {
 class DeviceKernel {
  public:
   virtual ~DeviceKernel() = default;
-  virtual std::string_view name() const = 0;
-  // Empty when the kernel supports these options, else the reason. Uses no device.
-  virtual std::string why_unsupported(const DeviceAttendOptions& options) const = 0;
   // True when options.merge is taken; else the caller merges with its own launch.
   virtual bool merges() const = 0;
   // Scratch memory is booked as "workspace", lists as "task_lists". Throws Error for tasks that

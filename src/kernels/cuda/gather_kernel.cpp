@@ -19,12 +19,7 @@ struct DenseKeys {
 class GatherKernel final : public DeviceKernel {
  public:
   explicit GatherKernel(std::unique_ptr<DeviceKernel> dense) : dense_(std::move(dense)) {}
-  std::string_view name() const override { return "gather"; }
   bool merges() const override { return false; }
-  std::string why_unsupported(const DeviceAttendOptions& options) const override {
-    return dense_->why_unsupported(options);
-  }
-
   Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
                    MemoryLedger& ledger) const override {
     check(!options.merge, "kernel gather does not merge");

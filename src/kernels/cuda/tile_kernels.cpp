@@ -155,22 +155,16 @@ class ShapedKernel final : public DeviceKernel {
   // `shape`: a shape's name; empty: the default of each head_dim.
   ShapedKernel(std::string name, Shapes<Inputs> shapes, std::string_view shape)
       : name_(std::move(name)), shapes_(shapes), shape_(shape) {}
-  std::string_view name() const override { return name_; }
   bool merges() const override { return true; }
-
-  std::string why_unsupported(const DeviceAttendOptions& options) const override {
-    std::string why = why_head_dim_unsupported(options.head_dim, most_head_dim());
-    if (why.empty() && !find(options))
-      why = concat("no tile shape ", shape_, " for head_dim ", options.head_dim);
-    return why;
-  }
-
   Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
                    MemoryLedger& ledger) const override {
-    std::string refusal = why_unsupported(options);
+    const auto shape = find(options);
+    std::string refusal = why_head_dim_unsupported(options.head_dim, most_head_dim());
+    if (refusal.empty() && !shape)
+      refusal = concat("no tile shape ", shape_, " for head_dim ", options.head_dim);
     if (refusal.empty()) refusal = why_misaligned(grids);
     check(refusal.empty(), "kernel ", name_, ": ", refusal);
-    return prepare_launch(grids, options, *find(options), ledger);
+    return prepare_launch(grids, options, *shape, ledger);
   }
 
  private:

@@ -40,7 +40,7 @@ bool run_device_case(const DeviceCase& c) {
   emulate_devices(c.devices);
   run_on_threads(c.ranks, [&](Communicator& comm) {
     use_device(device_of_rank(comm));
-    auto kernel = make_emulated_kernel("emulated", c.merges);
+    auto kernel = make_emulated_kernel(c.merges);
     if (c.gather) kernel = make_gather_kernel(std::move(kernel));
     const auto transport = make_device_transport(c.transport, comm);
     MemoryLedger ledger;
