@@ -72,18 +72,18 @@ struct WalkTimes {
 };
 
 struct ShardOutcome {
-  WalkUnit unit;
-  WalkShare share;  // if not all: no output, hence no summary, digest or sample
-  WalkTimes times;
-  int64_t received_bytes = 0;  // bytes that the program's messages would carry
-  int64_t unit_bytes = 0;      // of the unit's slots and the kernel's workspace
-  uint64_t input_digest = 0;   // of the shard's Q, K and V
-  std::vector<OutputSummary> heads;
-  SampleErrors errors;
+  WalkUnit unit{};
+  WalkShare share{};  // if not all: no output, hence no summary, digest or sample
+  WalkTimes times{};
+  int64_t received_bytes = 0;          // bytes that the program's messages would carry
+  int64_t unit_bytes = 0;              // of the unit's slots and the kernel's workspace
+  uint64_t input_digest = 0;           // of the shard's Q, K and V
+  std::vector<OutputSummary> heads{};  // per query head
+  SampleErrors errors{};
   int64_t slot_bytes = 0;  // of the unit's slots
   // Of one sample before anything wrote the output, in the walk's first unit that has samples: a check
   // that passes these proves nothing.
-  std::optional<SampleErrors> poisoned;
+  std::optional<SampleErrors> poisoned{};
 };
 
 // Bytes that a walk holds for one rank's slots, by tag: each slot is rounded up to 64.

@@ -24,11 +24,6 @@ std::string header(const std::string& point, const std::string& plan, double sha
          "\n";
 }
 
-void check_seal(const std::string& line) {
-  if (!seal_holds(line).value_or(false))
-    throw UsageError("the line was changed after it was written");
-}
-
 }  // namespace
 
 double ShardJournal::share_of(const std::string& path, double otherwise) {
@@ -57,7 +52,8 @@ ShardJournal::ShardJournal(const std::string& path, const std::string& point,
     } else {
       try {
         read_fields(parse_json(line, path), lines_.emplace_back());
-        check_seal(line);
+        if (!seal_holds(line).value_or(false))
+          throw UsageError("the line was changed after it was written");
       } catch (const UsageError& e) {
         throw UsageError("'", path, "', line ", number, ": ", e.what(),
                          "\n  hint: cut the file off before this line: what stands there and after "

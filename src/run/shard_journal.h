@@ -20,23 +20,16 @@
 
 namespace longnet {
 
-struct ShardLine {
+struct ShardLine : ShardOutcome {
   int walk = 0;  // which sample
-  WalkUnit unit{};
   std::string finished_utc{};
   std::map<std::string, double> seconds{};
-  int64_t received_bytes = 0;
   int64_t held_bytes = 0, resident_bytes = 0;  // peaks of the process so far
-  int64_t unit_bytes = 0;                      // of this unit alone
-  int64_t slot_bytes = 0;                      // of these, of its slots
   double kernel_flops_per_s = 0;  // of the attend kernel alone, measured after the unit; 0: not
   double peak_flops_per_s =
       0;  // of the device, right before and right after the unit; 0: not known
   double busy_share = std::numeric_limits<double>::quiet_NaN();  // of the cores, by others
   double attended_share = 1;                                     // of the pairs of its program
-  uint64_t input_digest = 0;
-  std::vector<OutputSummary> heads{};  // per query head
-  SampleErrors errors{};
   bool passes_poison = false;  // the check, of an output that nobody wrote; asked of a first unit
   static void fields(auto& l, auto&& visit) {
     // JSON has no infinity: an error that is null was one.

@@ -15,20 +15,20 @@ namespace longnet {
 namespace {
 
 ShardLine line(int rank) {
-  return {.walk = 0,
-          .unit = {.rank = rank},
-          .finished_utc = "2026-01-01T00:00:00Z",
-          .seconds = {{"attend", 0.1 * rank}},
-          .received_bytes = int64_t{1} << 40,
-          .input_digest = 0xFFFFFFFFFFFFFFFFu - uint64_t(rank),
-          .heads = {{.rows = 7,
-                     .sum = 1.0 / 3,
-                     .sum_squares = 1e-300,
-                     .min = -2.5,
-                     .max = 1e300,
-                     .lse_sum = -0.1,
-                     .digest = 0x8000000000000001u}},
-          .errors = {.queries = 3, .difference = 1e-17, .norm = 2}};
+  return {{.unit = {.rank = rank},
+           .received_bytes = int64_t{1} << 40,
+           .input_digest = 0xFFFFFFFFFFFFFFFFu - uint64_t(rank),
+           .heads = {{.rows = 7,
+                      .sum = 1.0 / 3,
+                      .sum_squares = 1e-300,
+                      .min = -2.5,
+                      .max = 1e300,
+                      .lse_sum = -0.1,
+                      .digest = 0x8000000000000001u}},
+           .errors = {.queries = 3, .difference = 1e-17, .norm = 2}},
+          /*walk=*/0,
+          /*finished_utc=*/"2026-01-01T00:00:00Z",
+          /*seconds=*/{{"attend", 0.1 * rank}}};
 }
 
 std::string text(const std::vector<ShardLine>& lines) {

@@ -49,18 +49,9 @@ std::map<std::string, double> to_seconds(const ShardOutcome& o) {
 }
 
 ShardLine to_line(const ShardOutcome& o, int walk, const MemoryLedger& ledger) {
-  ShardLine line{.walk = walk,
-                 .unit = o.unit,
-                 .finished_utc = utc_rfc3339(),
-                 .seconds = to_seconds(o),
-                 .received_bytes = o.received_bytes,
-                 .held_bytes = ledger.peak_bytes(),
-                 .resident_bytes = peak_resident_bytes().value_or(0),
-                 .unit_bytes = o.unit_bytes,
-                 .slot_bytes = o.slot_bytes,
-                 .input_digest = o.input_digest,
-                 .heads = o.heads,
-                 .errors = o.errors};
+  ShardLine line{o, walk, utc_rfc3339(), to_seconds(o)};
+  line.held_bytes = ledger.peak_bytes();
+  line.resident_bytes = peak_resident_bytes().value_or(0);
   line.errors.rounded = false;  // the tolerance of a walk is its backend's
   if (o.share.all_pairs > 0) line.attended_share = o.share.pairs / o.share.all_pairs;
   return line;
@@ -121,9 +112,8 @@ class Walker {
       if (w_.run.stop && w_.run.stop()) return false;
       const OtherLoad load(this_place().cpus);
       const double before = peak_now(i);
-      const ShardOutcome outcome = run_unit(unit);
-      ShardLine line = to_line(outcome, w, ledger_);
-      line.passes_poison = outcome.poisoned && w_.judged(*outcome.poisoned, 0).pass;
+      ShardLine line = to_line(run_unit(unit), w, ledger_);
+      line.passes_poison = line.poisoned && w_.judged(*line.poisoned, 0).pass;
       line.peak_flops_per_s = (before + peak_now(i)) / 2;
       line.busy_share = load.share(load.own_s());
       line.kernel_flops_per_s = kernel_rate();
@@ -249,9 +239,6 @@ std::vector<Rank> parse_ranks(const std::string& text) {
 std::optional<PointRecord> walk_point(const PointPlan& plan, const RunnerOptions& options,
                                       const VirtualRun& run) {
   const PointParams& p = plan.point.params;
-  for (Rank r : run.replay)
-    if (r >= p.ranks)
-      throw UsageError("--replay ", r, ": this point has the ranks 0 to ", p.ranks - 1);
   PointRecord record = make_record(plan.point);
   record_work(record, plan);
   record_depth(record, p);
