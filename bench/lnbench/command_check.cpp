@@ -12,8 +12,7 @@ namespace longnet {
 
 int run_check(const Options& options) {
   const Sweep sweep = read_sweep(options);
-  print_notes(options, sweep.config);
-  print_cluster_note(options, sweep.config);
+  print_notes(options, sweep.config, /*measures=*/true);
   Watchdog watchdog(launched_rank());
   const double limit_s = sweep.config.measure.point_timeout_s + kGraceSeconds;
   if (!sweep.is_virtual()) watchdog.expect("the start", limit_s);

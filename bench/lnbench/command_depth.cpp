@@ -83,8 +83,7 @@ int run_depth(const Options& options) {
   table.note("dependency depth of the patterns of " + config.path);
   table.note(
       "never: two neighbours are enough, such as tokens 2047 and 2048 under a causal mask, where "
-      "no "
-      "branch joins them");
+      "no branch joins them");
   table.note(
       "reachable: between tokens that do hear from each other (- : not looked for under a mask); "
       "paper: the estimate of section 2.4");

@@ -115,11 +115,7 @@ int plan_on_cluster(const Options& options, const Config& config) {
   SimulatePoint how{.cluster = load_cluster(find_shipped("clusters", options.cluster)),
                     .memory_fraction = config.memory.limit_fraction,
                     .communication_alone = false};
-  const auto points = on_cluster(read_points(config, {.world_size = how.cluster.num_gpus(),
-                                                      .filter = options.filter,
-                                                      .mode = Mode::kSimulated,
-                                                      .transport = ""}),
-                                 how);
+  const auto points = on_cluster(config, how, options.filter);
   how.alpha = AlphaSet::kNcclLl;  // of the points too it would change the ids
   Progress progress(options, true, int(points.size()));
   Table<PlanRow> table(plan_columns(true), table_style(options, &progress));

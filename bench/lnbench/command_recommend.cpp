@@ -70,10 +70,7 @@ int run_recommend(const Options& options) {
   const Config config = parse_config(question_config(options.question, how.cluster),
                                      "the command line", {.known = known_names()});
   print_notes(options, config);
-  const auto points = on_cluster(read_points(config, {.world_size = options.question.ranks,
-                                                      .mode = Mode::kSimulated,
-                                                      .transport = ""}),
-                                 how);
+  const auto points = on_cluster(config, how);
   Progress progress(options, true, int(points.size()));
   Ranking ranking;
   int number = 0;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <ctime>
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
@@ -26,22 +25,17 @@ namespace {
 
 volatile std::sig_atomic_t stop_requested = 0;
 
-double now_in_handler() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-}
-
 // Says so, since what is at work may take minutes; pressed again, the default: the end, now. Launchers
-// may pass one SIGTERM on twice at once: the second counts a second later.
+// may pass one SIGTERM on twice at once: the second counts a second later. (steady_seconds() is
+// clock_gettime(), which a handler may call.)
 void request_stop(int signal) {
   static volatile double first_term_s = 0;
   if (signal == SIGTERM) {
-    if (first_term_s > 0 && now_in_handler() > first_term_s + 1) {
+    if (first_term_s > 0 && steady_seconds() > first_term_s + 1) {
       std::signal(SIGTERM, SIG_DFL);
       raise(SIGTERM);
     }
-    if (!(first_term_s > 0)) first_term_s = now_in_handler();
+    if (!(first_term_s > 0)) first_term_s = steady_seconds();
   }
   if (signal == SIGINT) {
     static constexpr char kText[] =
@@ -308,8 +302,7 @@ class SweepRun {
 
 int run_points(const Options& options) {
   Sweep sweep = read_sweep(options);
-  print_notes(options, sweep.config);
-  print_cluster_note(options, sweep.config);
+  print_notes(options, sweep.config, /*measures=*/true);
   sweep.busy_share = measure_busy_share();  // before MPI's threads and waits are there
   Watchdog watchdog(launched_rank(), "; a rank did not arrive. Giving up");
   if (!sweep.is_virtual())  // one process waits for nobody

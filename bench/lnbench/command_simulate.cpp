@@ -57,12 +57,7 @@ std::vector<Simulated> points_of(const std::vector<SimulatePoint>& variants, con
                                  const std::string& filter) {
   std::vector<Simulated> all;
   for (const SimulatePoint& how : variants)
-    for (Point& point : on_cluster(read_points(config, {.world_size = how.cluster.num_gpus(),
-                                                       .filter = filter,
-                                                       .mode = Mode::kSimulated,
-                                                       .transport = ""}),
-                                   how))
-      all.push_back({&how, std::move(point)});
+    for (Point& point : on_cluster(config, how, filter)) all.push_back({&how, std::move(point)});
   return all;
 }
 

@@ -1,6 +1,5 @@
 #include "lnbench/commands.h"
 
-#include "lnbench/completion.h"
 #include "schedule/registry.h"
 
 namespace longnet {
@@ -56,8 +55,7 @@ void add_ranks(CLI::App& command, Options& o) {
   command
       .add_option("--ranks", o.ranks,
                   "Ranks as threads when no mpirun is used (default: one per usable core, or per "
-                  "GPU for GPU kernels); with "
-                  "--mode virtual: sweep.ranks")
+                  "GPU for GPU kernels); with --mode virtual: sweep.ranks")
       ->check(CLI::Range(1, 1 << 24));
 }
 
@@ -70,10 +68,9 @@ void add_sweep(CLI::App& command, Options& o) {
                   "real (ranks that run at once) or virtual: one device walks all ranks")
       ->check(CLI::IsMember({"real", "virtual"}));
   command
-      .add_option(
-          "--transport", o.transport,
-          "auto (mpirun's ranks, else threads); for GPU kernels also nccl, nccl_registered, "
-          "cuda_ipc or mpi_host")
+      .add_option("--transport", o.transport,
+                  "auto (mpirun's ranks, else threads); for GPU kernels also nccl, "
+                  "nccl_registered, cuda_ipc or mpi_host")
       ->check([](const std::string& name) {
         return name == "virtual" ? "virtual is a mode, no transport: use --mode virtual" : "";
       })
@@ -92,14 +89,13 @@ void add_cluster(CLI::App& command, Options& o, bool required) {
                   "Change it: bandwidth=0.5, inter_bandwidth=2, latency=2 (factors), taper=2, "
                   "gpus_per_node=4, nodes=1024, overlap=0.56, straggler=0.2 (rank 0 computes 20 % "
                   "slower; 0.2@17: rank 17; 0.2x8: eight ranks), kernel=fa3 (of the device's), "
-                  "merge=kernel|fused|eager, several with commas; repeatable, "
-                  "each makes points of its own (recommend takes one; simulate: default the "
-                  "config's cluster.what_if)")
+                  "merge=kernel|fused|eager, several with commas; repeatable, each makes points of "
+                  "its own (recommend takes one; simulate: default the config's cluster.what_if)")
       ->allow_extra_args(false);
   command
-      .add_option("--alpha", o.alpha,
-                  "Latencies: band (nccl_ll, and all three as an interval), ideal, nccl_ll or "
-                  "nccl_simple")
+      .add_option(
+          "--alpha", o.alpha,
+          "Latencies: band (nccl_ll, and all three as an interval), ideal, nccl_ll or nccl_simple")
       ->check(CLI::IsMember({"band", "ideal", "nccl_ll", "nccl_simple"}));
 }
 
@@ -114,10 +110,9 @@ void add_plan_options(CLI::App& command, Options& o) {
   add_sweep(command, o);
   add_progress(command, o);
   command.add_flag("-v,--verbose", o.verbose, "The branches of each point");
-  command.add_option(
-      "--cluster", o.cluster,
-      "Plan for a cluster, a file or a shipped one's name: simulated time, GPU-hours, "
-      "memory, what does not fit");
+  command.add_option("--cluster", o.cluster,
+                     "Plan for a cluster, a file or a shipped one's name: simulated time, "
+                     "GPU-hours, memory, what does not fit");
   auto* schedule = command.add_option("--schedule", o.schedule_of,
                                       "Print the program of this point (id or number)");
   command.add_option("--rank", o.schedule_rank, "Whose program to print")->needs(schedule);
@@ -194,8 +189,8 @@ void add_comm_options(CLI::App& command, Options& o) {
       ->check(CLI::Range(1, 1024));
   command
       .add_option("--transport", o.comm_transport,
-                  "host (default: MPI under mpirun, else threads), or between GPUs: gpu (what "
-                  "auto is for GPU kernels), nccl, nccl_registered, cuda_ipc or mpi_host")
+                  "host (default: MPI under mpirun, else threads), or between GPUs: gpu (what auto "
+                  "is for GPU kernels), nccl, nccl_registered, cuda_ipc or mpi_host")
       ->check(CLI::IsMember({"host", "gpu", "nccl", "nccl_registered", "cuda_ipc", "mpi_host"}));
   command.add_option("--max-bytes", o.max_bytes,
                      "Largest message, e.g. 4MiB (default: 4MiB, between GPUs 256MiB)");
@@ -208,10 +203,9 @@ void add_calibrate_options(CLI::App& command, Options& o) {
   command.add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
       ->check(CLI::Range(1, 1024));
   command.add_flag("--quick", o.quick, "Seconds instead of two minutes; to try it, not to trust");
-  auto* kernels =
-      command.add_option("--gpu-kernels", o.gpu_kernels,
-                         "Measure nothing: write --cluster again with the speeds of attention that "
-                         "gpu_kernels_benchmark --json measured");
+  auto* kernels = command.add_option("--gpu-kernels", o.gpu_kernels,
+                                     "Measure nothing: write --cluster again with the speeds of "
+                                     "attention that gpu_kernels_benchmark --json measured");
   auto* links = command.add_option(
       "--gpu-comm", o.gpu_comm,
       "Likewise, with the link that lnbench comm --transport gpu --json measured: inside a node, "
@@ -239,10 +233,9 @@ void add_compare_options(CLI::App& command, Options& o) {
 
 void add_report_options(CLI::App& command, Options& o) {
   command.add_option("DIR", o.result_dirs, "Result folders")->required();
-  command.add_option(
-      "-o,--output", o.report_file,
-      "The HTML file (default: report.html in the folder; of several, together/report.html "
-      "in the first)");
+  command.add_option("-o,--output", o.report_file,
+                     "The HTML file (default: report.html in the folder; of several, "
+                     "together/report.html in the first)");
   command.add_option("--validation", o.validation,
                      "Errors of the simulator (lnbench validate --json): a section of the report");
   command.add_flag("--compare", o.report_compares,

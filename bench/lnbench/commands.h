@@ -1,7 +1,9 @@
-// The commands of lnbench, and the options of each.
+// The commands of lnbench, and the options of each; shell completion and explanations of mistyped
+// commands from CLI11's description of them.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <span>
+#include <string>
 
 #include "lnbench/options.h"
 
@@ -16,5 +18,12 @@ struct Command {
 };
 
 std::span<const Command> commands();
+
+// A script for bash: commands, options, words of options, names of shipped files.
+std::string bash_completion(const CLI::App& app);
+// "there is no command 'rnu'; did you mean 'run'?"; "" where CLI11's own words are best.
+std::string explain_mistake(CLI::App& app, const CLI::ParseError& error, int argc, char** argv);
+// The commands, one line each.
+std::string command_list(const CLI::App& app);
 
 }  // namespace longnet

@@ -1,7 +1,6 @@
-#include "lnbench/completion.h"
-
 #include "core/check.h"
 #include "json/text.h"
+#include "lnbench/commands.h"
 #include "run/shipped.h"
 
 namespace longnet {

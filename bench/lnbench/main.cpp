@@ -11,7 +11,6 @@
 #include "core/check.h"
 #include "json/text.h"
 #include "lnbench/commands.h"
-#include "lnbench/completion.h"
 #include "run/shipped.h"
 #include "schedule/registry.h"
 

@@ -42,14 +42,11 @@ bool use_color(const Options& options, int file_descriptor) {
   return is_terminal(file_descriptor);
 }
 
-void print_notes(const Options& options, const Config& config) {
+void print_notes(const Options& options, const Config& config, bool measures) {
   if (options.quiet || launched_rank() != 0) return;
   for (const std::string& note : replaced_choices(config, known_names()))
     std::cerr << "note: " << note << "\n";
-}
-
-void print_cluster_note(const Options& options, const Config& config) {
-  if (!config.cluster.file.empty() && !options.quiet && launched_rank() == 0)
+  if (measures && !config.cluster.file.empty())
     std::cerr << "note: " << config.path << " names the cluster " << config.cluster.file
               << ", which `lnbench simulate` takes; this measures on this machine\n";
 }

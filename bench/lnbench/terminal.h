@@ -16,10 +16,9 @@ void write_file(const std::filesystem::path& path, const std::string& text,
 // True on a terminal without NO_COLOR, or with --color always.
 bool use_color(const Options& options, int file_descriptor);
 
-// Prints notes on stderr about settings of the config that an algorithm handles differently.
-void print_notes(const Options& options, const Config& config);
-// Notes, for a command that measures, that the config names a cluster to be simulated.
-void print_cluster_note(const Options& options, const Config& config);
+// Prints notes on stderr about settings of the config that an algorithm handles differently, and,
+// for a command that measures, about a cluster that is to be simulated.
+void print_notes(const Options& options, const Config& config, bool measures = false);
 
 class Progress;
 // --format and --wide, on stdout; notes of other formats than text go to stderr. A line of

@@ -9,6 +9,7 @@
 #include "io/units.h"
 #include "json/json_tree.h"
 #include "run/fill_record.h"
+#include "run/sweep.h"
 #include "schedule/registry.h"
 #include "simulate/cost_model.h"
 
@@ -259,6 +260,15 @@ std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePo
     out.push_back(std::move(point));
   }
   return out;
+}
+
+std::vector<Point> on_cluster(const Config& config, const SimulatePoint& options,
+                              const std::string& filter) {
+  return on_cluster(read_points(config, {.world_size = options.cluster.num_gpus(),
+                                         .filter = filter,
+                                         .mode = Mode::kSimulated,
+                                         .transport = ""}),
+                    options);
 }
 
 SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, bool timeline) {

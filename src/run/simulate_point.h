@@ -28,6 +28,8 @@ struct SimulatedPoint {
 // The points of a config on a cluster: mode "simulated", kernel "modelled", its name in
 // params.cluster, and ids accordingly; those that cannot run there are skipped with a reason.
 std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePoint& options);
+std::vector<Point> on_cluster(const Config& config, const SimulatePoint& options,
+                              const std::string& filter = "");
 
 // Simulates one of the replicas (PointParams), as ranks 0, 1, ... of the cluster: replicas do the
 // same work and exchange nothing. FLOPs, their rate and share of the peak are of all ranks
