@@ -1,7 +1,6 @@
 #include "kernels/attend_grid.h"
 
 namespace longnet {
-
 namespace {
 
 QueryRun rows_of(const QueryRun& run, int64_t first, int64_t rows, int64_t element_bytes) {
@@ -10,6 +9,20 @@ QueryRun rows_of(const QueryRun& run, int64_t first, int64_t rows, int64_t eleme
   part.first_token += first * run.token_step;
   part.rows = rows;
   return part;
+}
+
+bool alike(const QueryRun& a, const QueryRun& b) {
+  return a.rows == b.rows && a.row_stride == b.row_stride && a.token_step == b.token_step;
+}
+bool alike(const KvRun& a, const KvRun& b) {
+  return a.rows == b.rows && a.row_stride == b.row_stride && a.token_step == b.token_step &&
+         a.step_bytes == b.step_bytes;
+}
+bool alike(const AttendGrid& a, const AttendGrid& b) {
+  return alike(a.task.q, b.task.q) && a.task.kv.size() == b.task.kv.size() && a.count == b.count &&
+         a.q_step_bytes == b.q_step_bytes && a.o_step == b.o_step && a.lse_step == b.lse_step &&
+         a.task.out.o_stride == b.task.out.o_stride &&
+         a.task.out.lse_stride == b.task.out.lse_stride;
 }
 
 }  // namespace
@@ -59,24 +72,6 @@ BackwardTask BackwardGrid::at(const GridVector& place, int64_t element_bytes) co
           .keys = keys,
           .grad_keys = grad_keys};
 }
-
-namespace {
-
-bool alike(const QueryRun& a, const QueryRun& b) {
-  return a.rows == b.rows && a.row_stride == b.row_stride && a.token_step == b.token_step;
-}
-bool alike(const KvRun& a, const KvRun& b) {
-  return a.rows == b.rows && a.row_stride == b.row_stride && a.token_step == b.token_step &&
-         a.step_bytes == b.step_bytes;
-}
-bool alike(const AttendGrid& a, const AttendGrid& b) {
-  return alike(a.task.q, b.task.q) && a.task.kv.size() == b.task.kv.size() && a.count == b.count &&
-         a.q_step_bytes == b.q_step_bytes && a.o_step == b.o_step && a.lse_step == b.lse_step &&
-         a.task.out.o_stride == b.task.out.o_stride &&
-         a.task.out.lse_stride == b.task.out.lse_stride;
-}
-
-}  // namespace
 
 std::optional<GridStep> step_between(const AttendGrid& a, const AttendGrid& b) {
   if (!alike(a, b)) return std::nullopt;

@@ -3,6 +3,53 @@
 #include "core/check.h"
 
 namespace longnet {
+namespace {
+
+// Segments that differ are counted one by one, for each head.
+void check_segments(const DilatedPattern& pattern, const AttentionProblem& problem, int branch) {
+  constexpr double kMost = 1 << 26;
+  const DilatedBranch& b = pattern.branches[size_t(branch)];
+  const bool differ = b.summary_tokens > 0 || pattern.phase_parts > 1;
+  const double segments = double(problem.seq_len) / double(std::max<int64_t>(1, b.segment_length));
+  if (differ && segments * double(problem.num_heads) > kMost)
+    throw UsageError("branch ", branch, ": ", segments, " segments of ", problem.num_heads,
+                     " heads, at most ", kMost, " are counted: use longer segments");
+}
+
+// Sum of floor((a i + b) / m) for i in [0, n); a, b >= 0, m >= 1 (a Euclid-like descent, O(log m)).
+__int128 floor_sum(int64_t n, int64_t m, int64_t a, int64_t b) {
+  check(n >= 0 && m >= 1 && a >= 0 && b >= 0, "floor_sum needs n, a, b >= 0 and m >= 1: ", n, ' ',
+        m, ' ', a, ' ', b);
+  __int128 sum = 0, count = n, modulus = m, slope = a, start = b;
+  while (count > 0) {
+    sum += (count - 1) * count / 2 * (slope / modulus) + count * (start / modulus);
+    slope %= modulus;
+    start %= modulus;
+    const __int128 top = slope * count + start;
+    if (top < modulus) break;
+    // Count the same lattice points column-wise: swaps slope and modulus, as in Euclid's algorithm.
+    count = top / modulus;
+    start = top % modulus;
+    std::swap(modulus, slope);
+  }
+  return sum;
+}
+
+// Each query sees the selected keys of all other segments; causal: of the earlier ones, which lie
+// wholly before it.
+double summary_pairs(const BranchRows& rows, int64_t offset, const AttentionProblem& problem) {
+  const int64_t all = rows.count(offset, {0, problem.seq_len});
+  int64_t before = 0;
+  __int128 pairs = 0;  // of 2^40 tokens up to 2^80
+  for (int64_t i = 0; i < rows.num_segments(); ++i) {
+    const int64_t own = rows.count(offset, rows.segment(i));
+    pairs += __int128{rows.segment(i).length()} * (problem.causal ? before : all - own);
+    before += own;
+  }
+  return double(pairs);
+}
+
+}  // namespace
 
 DilatedPattern dense_pattern(int64_t seq_len) {
   return {.branches = {{seq_len, 1}}, .kind = PatternKind::kDense};
@@ -18,21 +65,6 @@ int64_t num_offsets(const DilatedBranch& branch) {
              ? std::max<int64_t>(1, branch.segment_length / branch.summary_tokens)
              : branch.dilation_rate;
 }
-
-namespace {
-
-// Segments that differ are counted one by one, for each head.
-void check_segments(const DilatedPattern& pattern, const AttentionProblem& problem, int branch) {
-  constexpr double kMost = 1 << 26;
-  const DilatedBranch& b = pattern.branches[size_t(branch)];
-  const bool differ = b.summary_tokens > 0 || pattern.phase_parts > 1;
-  const double segments = double(problem.seq_len) / double(std::max<int64_t>(1, b.segment_length));
-  if (differ && segments * double(problem.num_heads) > kMost)
-    throw UsageError("branch ", branch, ": ", segments, " segments of ", problem.num_heads,
-                     " heads, at most ", kMost, " are counted: use longer segments");
-}
-
-}  // namespace
 
 void check_pattern(const DilatedPattern& pattern, const AttentionProblem& problem) {
   if (pattern.branches.empty()) throw UsageError("a pattern needs at least one branch");
@@ -133,29 +165,6 @@ double coverage(const AttentionProblem& problem, const DilatedPattern& pattern, 
   return selected / (double(problem.seq_len) * double(problem.num_heads));
 }
 
-namespace {
-
-// Sum of floor((a i + b) / m) for i in [0, n); a, b >= 0, m >= 1 (a Euclid-like descent, O(log m)).
-__int128 floor_sum(int64_t n, int64_t m, int64_t a, int64_t b) {
-  check(n >= 0 && m >= 1 && a >= 0 && b >= 0, "floor_sum needs n, a, b >= 0 and m >= 1: ", n, ' ',
-        m, ' ', a, ' ', b);
-  __int128 sum = 0, count = n, modulus = m, slope = a, start = b;
-  while (count > 0) {
-    sum += (count - 1) * count / 2 * (slope / modulus) + count * (start / modulus);
-    slope %= modulus;
-    start %= modulus;
-    const __int128 top = slope * count + start;
-    if (top < modulus) break;
-    // Count the same lattice points column-wise: swaps slope and modulus, as in Euclid's algorithm.
-    count = top / modulus;
-    start = top % modulus;
-    std::swap(modulus, slope);
-  }
-  return sum;
-}
-
-}  // namespace
-
 int64_t count_pairs(const TokenRange& queries, const TokenRange& keys, bool causal) {
   if (queries.empty() || keys.empty()) return 0;
   if (!causal) return queries.count * keys.count;
@@ -173,22 +182,6 @@ int64_t count_pairs(const TokenRange& queries, const TokenRange& keys, bool caus
                  : 0;
   return int64_t(between) + (queries.count - high) * keys.count;
 }
-
-namespace {
-// Each query sees the selected keys of all other segments; causal: of the earlier ones, which lie
-// wholly before it.
-double summary_pairs(const BranchRows& rows, int64_t offset, const AttentionProblem& problem) {
-  const int64_t all = rows.count(offset, {0, problem.seq_len});
-  int64_t before = 0;
-  __int128 pairs = 0;  // of 2^40 tokens up to 2^80
-  for (int64_t i = 0; i < rows.num_segments(); ++i) {
-    const int64_t own = rows.count(offset, rows.segment(i));
-    pairs += __int128{rows.segment(i).length()} * (problem.causal ? before : all - own);
-    before += own;
-  }
-  return double(pairs);
-}
-}  // namespace
 
 double branch_pairs(const AttentionProblem& problem, const DilatedPattern& pattern, int branch) {
   check_segments(pattern, problem, branch);

@@ -48,6 +48,30 @@ std::optional<AttendModel> find_attend_model(const DeviceSpec& device, const Att
   return model;
 }
 
+// Seconds, of one protocol of NCCL 2.28's ring: baseLatencies and hwLatencies of src/graph/tuning.cc.
+struct Protocol {
+  double base, intra, inter, overhead;
+  double exposed_inter;        // where each rank has a node of its own: that of its trees
+  double share;                // of the bandwidth (ncclTopoTuneModel)
+  std::array<double, 3> most;  // bytes per second on one, two and more nodes; 0: any
+};
+// getNetOverhead: 1 us a step with Intel's CPUs (2 with AMD's), three times that for Simple.
+// llMaxBws: Intel's on two and more nodes; on one the GPU's, which its file has.
+constexpr Protocol kLl{6.6e-6, 0.6e-6, 2.7e-6, 1e-6, 5e-6, 0.5, {0, 39e9, 20.4e9}};
+constexpr Protocol kLl128{14e-6, 1.9e-6, 4e-6, 1e-6, 8.5e-6, 0.92, {}};
+constexpr Protocol kSimple{8.4e-6, 3.4e-6, 14e-6, 3e-6, 14e-6, 1, {}};
+
+double seconds(const Protocol& p, const GatherShape& s, double bandwidth, double latency) {
+  const bool alone = s.members == s.nodes;
+  bandwidth *= p.share;
+  if (const double most = p.most[size_t(std::min(s.nodes, 3) - 1)]; most > 0)
+    bandwidth = std::min(bandwidth, most);
+  const double intra = s.nodes > 1 ? std::max(p.intra, p.overhead) : p.intra;
+  return latency * (p.base + (s.members - s.nodes) * intra +
+                    (s.nodes - 1) * (alone ? p.exposed_inter : p.inter)) +
+         s.bytes * (s.members - 1) / s.members / bandwidth;
+}
+
 }  // namespace
 
 AttendCounts count_attend(const ShardedProblem& s, const Attend& op, double block_rows) {
@@ -210,34 +234,6 @@ double CostModel::merge_s(int64_t bytes, bool slice) const {
          (kEagerOperators - 1) * cluster_.device.launch_s.value;
 }
 double CostModel::reset_s(int64_t bytes) const { return copy_s(bytes, {}, 1); }
-
-namespace {
-
-// Seconds, of one protocol of NCCL 2.28's ring: baseLatencies and hwLatencies of src/graph/tuning.cc.
-struct Protocol {
-  double base, intra, inter, overhead;
-  double exposed_inter;        // where each rank has a node of its own: that of its trees
-  double share;                // of the bandwidth (ncclTopoTuneModel)
-  std::array<double, 3> most;  // bytes per second on one, two and more nodes; 0: any
-};
-// getNetOverhead: 1 us a step with Intel's CPUs (2 with AMD's), three times that for Simple.
-// llMaxBws: Intel's on two and more nodes; on one the GPU's, which its file has.
-constexpr Protocol kLl{6.6e-6, 0.6e-6, 2.7e-6, 1e-6, 5e-6, 0.5, {0, 39e9, 20.4e9}};
-constexpr Protocol kLl128{14e-6, 1.9e-6, 4e-6, 1e-6, 8.5e-6, 0.92, {}};
-constexpr Protocol kSimple{8.4e-6, 3.4e-6, 14e-6, 3e-6, 14e-6, 1, {}};
-
-double seconds(const Protocol& p, const GatherShape& s, double bandwidth, double latency) {
-  const bool alone = s.members == s.nodes;
-  bandwidth *= p.share;
-  if (const double most = p.most[size_t(std::min(s.nodes, 3) - 1)]; most > 0)
-    bandwidth = std::min(bandwidth, most);
-  const double intra = s.nodes > 1 ? std::max(p.intra, p.overhead) : p.intra;
-  return latency * (p.base + (s.members - s.nodes) * intra +
-                    (s.nodes - 1) * (alone ? p.exposed_inter : p.inter)) +
-         s.bytes * (s.members - 1) / s.members / bandwidth;
-}
-
-}  // namespace
 
 double ring_bandwidth(const ClusterSpec& c, const GatherShape& s) {
   const double port = c.intra.bandwidth_bytes_per_s.value;
