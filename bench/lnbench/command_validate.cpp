@@ -11,7 +11,7 @@
 #include "lnbench/terminal.h"
 #include "run/published.h"
 #include "run/shipped.h"
-#include "simulate/closed_forms.h"
+#include "simulate/closed_form_times.h"
 
 namespace longnet {
 namespace {
@@ -29,15 +29,15 @@ Section closed_form_section() {
   double largest = 0;
   JsonNode cases = JsonNode::array();
   using enum Shown;
-  using C = const ClosedForm&;
-  Table<ClosedForm> table(
+  using C = const ClosedFormTime&;
+  Table<ClosedFormTime> table(
       {{"name", "", kText, 30, 0, [](C c) { return c.name; }},
        {"simulated_s", "simulated", kSeconds, 9, 0, [](C c) { return c.simulated_s; }},
        {"rel_error", "error", kNumber, 8, 0, [](C c) { return c.rel_error(); }},
        {"equation", "", kText, 10, 0, [](C c) { return c.equation; }}},
       table_style({}));
   table.note(concat("closed forms (allowed: ", kClosedForm, ")"));
-  for (const ClosedForm& c : closed_forms()) {
+  for (const ClosedFormTime& c : closed_form_times()) {
     largest = std::max(largest, c.rel_error());
     table.add(c);
     cases.push(JsonNode::object({{"name", c.name},

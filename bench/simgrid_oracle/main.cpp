@@ -15,7 +15,7 @@
 #include "json/json_tree.h"
 #include "schedule/registry.h"
 #include "simgrid_oracle/simgrid_replay.h"
-#include "simulate/closed_forms.h"
+#include "simulate/closed_form_times.h"
 #include "simulate/engine.h"
 
 namespace longnet {

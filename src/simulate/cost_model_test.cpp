@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "schedule/registry.h"
-#include "simulate/closed_forms.h"
+#include "simulate/closed_form_times.h"
 
 namespace longnet {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "core/testing/test_support.h"
 #include "schedule/registry.h"
-#include "simulate/closed_forms.h"
+#include "simulate/closed_form_times.h"
 
 namespace longnet {
 namespace {

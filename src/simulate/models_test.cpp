@@ -1,14 +1,14 @@
 // Closed forms, NCCL's ring, and costs of kernels.
 #include <gtest/gtest.h>
 
-#include "simulate/closed_forms.h"
+#include "simulate/closed_form_times.h"
 #include "simulate/cost_model.h"
 
 namespace longnet {
 namespace {
 
 TEST(ClosedForms, AreReproduced) {
-  for (const ClosedForm& c : closed_forms())
+  for (const ClosedFormTime& c : closed_form_times())
     EXPECT_LT(c.rel_error(), 1e-9) << c.name << ": " << c.simulated_s << " for " << c.expected_s;
 }
 

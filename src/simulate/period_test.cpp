@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "schedule/registry.h"
-#include "simulate/closed_forms.h"
+#include "simulate/closed_form_times.h"
 #include "simulate/cluster.h"
 #include "simulate/compact_program.h"
 

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "core/testing/test_support.h"
-#include "simulate/closed_forms.h"
+#include "simulate/closed_form_times.h"
 #include "simulate/fair_share.h"
 
 namespace longnet {

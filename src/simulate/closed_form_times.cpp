@@ -1,6 +1,4 @@
-#include "simulate/closed_forms.h"
-
-#include <cmath>
+#include "simulate/closed_form_times.h"
 
 #include "schedule/registry.h"
 #include "simulate/engine.h"
@@ -33,7 +31,7 @@ double time_of(const char* algorithm, int ranks, const char* collective, double 
       compile(info.make(s), ranks, cluster, plan_collectives(cluster, collective, ranks)), cluster);
 }
 
-ClosedForm ring(double bandwidth, const char* what) {
+ClosedFormTime ring(double bandwidth, const char* what) {
   constexpr int kRanks = 8;
   const double rows = double(kTokens) / kRanks;
   const double block = 4.0 * kDim * rows * rows * kHeads / kSpeed;
@@ -47,7 +45,7 @@ ClosedForm ring(double bandwidth, const char* what) {
           expected, time_of("ring", kRanks, "ring", bandwidth)};
 }
 
-ClosedForm all_gather() {
+ClosedFormTime all_gather() {
   constexpr int kRanks = 8;
   const double shard = 2.0 * kTokens / kRanks * kHeads * kDim * kBytes;
   const double pack = shard / (kMemory / 2);
@@ -58,7 +56,7 @@ ClosedForm all_gather() {
 }
 
 // Every rank has m for every other.
-ClosedForm all_to_all(bool pairwise) {
+ClosedFormTime all_to_all(bool pairwise) {
   constexpr int kRanks = 8;
   constexpr double kPiece = 1e6;
   std::vector<LooseProgram> programs{size_t{kRanks}};
@@ -81,7 +79,7 @@ ClosedForm all_to_all(bool pairwise) {
           kAlpha + (kRanks - 1) * kPiece / kBeta, simulated};
 }
 
-ClosedForm two_flows() {
+ClosedFormTime two_flows() {
   constexpr double kM = 4e8;
   std::vector<LooseProgram> p{size_t{3}};
   p[0].add(OpKind::kSend, 1, kM);
@@ -93,7 +91,7 @@ ClosedForm two_flows() {
           kAlpha + 4 * kM / kBeta, time_of(pack_all(p, ExecutionKind::kStreams), c)};
 }
 
-ClosedForm tapered_tree() {
+ClosedFormTime tapered_tree() {
   constexpr double kM = 1e8, kTaper = 4;
   constexpr int kBelow = 8;  // ranks of a leaf: two nodes of four
   std::vector<LooseProgram> p{size_t{2 * kBelow}};
@@ -142,9 +140,7 @@ ClusterSpec plain_cluster(const PlainCluster& s) {
   return c;
 }
 
-double ClosedForm::rel_error() const { return std::abs(simulated_s - expected_s) / expected_s; }
-
-std::vector<ClosedForm> closed_forms() {
+std::vector<ClosedFormTime> closed_form_times() {
   return {ring(kBeta, "compute-bound"),
           ring(1e9, "link-bound"),
           all_gather(),
