@@ -1,4 +1,4 @@
-// One forward pass of multi-head attention: the shapes every module agrees on.
+// One forward pass of multi-head attention: the shapes every room agrees on.
 #pragma once
 #include <cstdint>
 

@@ -76,7 +76,7 @@ std::span<const Axis> axes();
 const Axis* find_axis(std::string_view key);  // null when there is none
 PointParams standard_params();                // every parameter at its default
 
-// Names that other modules own; io only compares.
+// Names that other rooms own; io only compares.
 struct KnownNames {
   using Names = std::map<std::string, std::vector<std::string>, std::less<>>;
   Names names{};  // legal values by key: algorithm, kernel, layout, collective; absent: any

@@ -8,7 +8,7 @@
 //                                      head 0 selects    0   2     4   6     8
 //                                      head 1 selects      1   3     5   7     9
 //
-// Dense ("vanilla") attention is the one branch {N, 1}. This module has no ranks.
+// Dense ("vanilla") attention is the one branch {N, 1}. This room has no ranks.
 #pragma once
 #include <array>
 #include <cstdint>

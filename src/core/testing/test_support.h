@@ -1,4 +1,4 @@
-// Helpers for the tests of several modules.
+// Helpers for the tests of several rooms.
 #pragma once
 #include <gtest/gtest.h>
 #include <unistd.h>

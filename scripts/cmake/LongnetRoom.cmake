@@ -1,5 +1,5 @@
-# longnet_module(NAME [HOT|COLD] [DEPS modules...] [LIBS libraries...] [EXCLUDE files...] [SEPARATE regexes...])
-# One module of src/: every *.cpp of its folder and below becomes the library
+# longnet_room(NAME [HOT|COLD] [DEPS rooms...] [LIBS libraries...] [EXCLUDE files...] [SEPARATE regexes...])
+# One room of src/: every *.cpp of its folder and below becomes the library
 # longnet_NAME, every *_test.cpp one test program NAME_tests, and what stands in testing/ the library
 # longnet_NAME_testing, for tests and bench. The link graph is the layering.
 # Tests are compiled eight files at a time, and the library too: most of the time goes into the same
@@ -32,7 +32,7 @@ endif()
 target_include_directories(longnet_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(longnet_options INTERFACE Threads::Threads)
 
-function(longnet_module name)
+function(longnet_room name)
   cmake_parse_arguments(ARG "HOT;COLD" "" "DEPS;LIBS;EXCLUDE;SEPARATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   foreach(excluded IN LISTS ARG_EXCLUDE)
