@@ -14,7 +14,10 @@ install(DIRECTORY scripts/report DESTINATION ${share}/scripts
         PATTERN "*_test.py" EXCLUDE PATTERN "*_fixture.py" EXCLUDE PATTERN "__pycache__" EXCLUDE)
 install(PROGRAMS scripts/python_env.sh DESTINATION ${share}/scripts)
 install(FILES scripts/requirements.txt DESTINATION ${share}/scripts)
-install(FILES README.md LICENSE CHANGELOG.md CITATION.cff DESTINATION ${share})
+install(FILES README.md LICENSE CHANGELOG.md CITATION.cff CONTRIBUTING.md DESTINATION ${share})
+foreach(folder src src/schedule results/reference)  # README.md links their pages
+  install(FILES ${folder}/README.md DESTINATION ${share}/${folder})
+endforeach()
 
 # Where bash-completion looks for it by the command's name.
 install(CODE "execute_process(COMMAND $<TARGET_FILE:lnbench> completion OUTPUT_FILE ${CMAKE_BINARY_DIR}/lnbench.bash
