@@ -266,7 +266,9 @@ Target make_target(const std::string& name, const Scratch& scratch) {
   }
   if (name != "journal") throw UsageError(concat("no target is named '", name, "'"));
   scratch.put("run.json", read_file_text(folder + "run.json", ""));
-  ShardLine line{{}, 0, "2026-01-01T00:00:00Z", {{"attend", 0.5}}};
+  ShardLine line;
+  line.finished_utc = "2026-01-01T00:00:00Z";
+  line.seconds["attend"] = 0.5;
   line.heads = {{.rows = 7, .sum = 0.5}};
   Target target{
       name,

@@ -67,7 +67,7 @@ TWO_RATES = (
     "The paper lets segments and rates grow geometrically (section 2.2), both with one ratio (section 2.4); it states the segments of figure 5 "
     "(up to three: 2,048, tokens per device, N), not their rates. Three segments with such rates leave the long branches little work: then "
     "constant communication and complexity are judged. Constant latency is judged where long branches carry work: three segments at slower "
-    "rates, whose gathers grow with N, or a segment at every power of the ratio. No one line of three segments supports both."
+    "rates, whose gathers grow with N, or a segment at every power of the ratio. Our threshold for that work (10 % of the FLOPs) decides which lines count for what."
 )
 
 

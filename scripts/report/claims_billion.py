@@ -11,7 +11,7 @@ from .claims_pattern import depth_text
 from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED, Evidence
 from .model import Point
 from .rows import Context, heads_text
-from .units import bytes_label, duration_label, integer_label, token_label
+from .units import bytes_label, duration_label, integer_label, number, token_label
 
 BILLION = 1 << 30
 PAPER_HEADS = 12  # of the paper's base model
@@ -22,14 +22,17 @@ def place(ctx: Context, point: Point) -> str:
     return f"one device in the place of {ranks} (no distributed system)" if point.in_turn else ranks
 
 
-def memory_text(point: Point) -> str:
+def memory_text(ctx: Context, point: Point) -> str:
+    """ ", predicted peak memory 10 GiB per rank (12 heads: about 121 GiB; the device has 74.5 GiB)"."""
     peak = point.num("memory.measured_peak_bytes") or point.num("memory.predicted_peak_bytes")
     if not peak:
         return ""
     kind = "peak memory" if point.source == "measured" else "predicted peak memory"
     of = ", of one rank's shard at a time (whose output is checked, then dropped)" if point.in_turn else " per rank"
     heads = point.num("params.heads") or PAPER_HEADS
-    all_heads = "" if heads >= PAPER_HEADS else f" ({PAPER_HEADS} heads: about {bytes_label(peak * PAPER_HEADS / heads)})"
+    has = number(ctx.runs[point.run].get("run.cluster.device.memory_bytes.value"))
+    device = f"; the device has {bytes_label(has)}" if has else ""
+    all_heads = "" if heads >= PAPER_HEADS else f" ({PAPER_HEADS} heads: about {bytes_label(peak * PAPER_HEADS / heads)}{device})"
     return f", {kind} {bytes_label(peak)}{of}{all_heads}"
 
 
@@ -63,7 +66,7 @@ def billion_fits(ctx: Context, source: str) -> Evidence:
     if ran:
         point = min(shared or ran, key=lambda p: p.ranks)
         verb = "ran" if source == "measured" else f"are {source}"
-        text = f"{token_label(point.seq_len)} tokens {verb} on {place(ctx, point)}{memory_text(point)}; {model_text(point)}; {depth_text(point)}."
+        text = f"{token_label(point.seq_len)} tokens {verb} on {place(ctx, point)}{memory_text(ctx, point)}; {model_text(point)}; {depth_text(point)}."
         return Evidence(source, SUPPORTED if shared else SEEN, text)
     if refused:  # a larger machine may hold them
         why = refused[0].text("reason") or "no reason given"

@@ -6,11 +6,12 @@ the paper's sentence. That it holds 32 % of the memory per rank at a length whic
 
 from __future__ import annotations
 
+from .claims_billion import memory_text, model_text
 from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED, Evidence, machine_text, ranks_text
 from .model import Point
 from .rows import Context
 from .series import group_by
-from .units import bytes_label, integer_label, percent_label, plural, span_label, token_label
+from .units import integer_label, percent_label, plural, span_label, token_label
 
 MEMORY_SHARE = 0.5  # of the memory per rank on fewer ranks, at most
 QUADRATIC = "the work stays quadratic: each rank computes N²/P pairs"
@@ -101,9 +102,8 @@ def simulated_exact(exact: list[Point], ctx: Context) -> Evidence:
     if not able:
         return NO_NUMBERS
     point = max(able, key=lambda p: (p.seq_len or 0, -p.ranks))
-    peak = bytes_label(point.num("memory.predicted_peak_bytes"))
     where = f"{point.algorithm} at {token_label(point.seq_len)} tokens on {ctx.index.rank_label(point.ranks)}"
-    return Evidence("simulated", SEEN, f"{where}: predicted peak memory {peak} per rank; nothing was computed or checked")
+    return Evidence("simulated", SEEN, f"{where}{memory_text(ctx, point)}; {model_text(point)}; nothing was computed or checked")
 
 
 def exact_distributed(ctx: Context, source: str) -> Evidence:

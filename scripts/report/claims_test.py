@@ -553,7 +553,7 @@ class Claims(unittest.TestCase):
         self.assertEqual(claim([none, wrong], title).status, NOT_TESTED)
         simulated = claim([point("ring", B, 64, source="simulated")], title)
         self.assertEqual(simulated.status, SEEN)
-        self.assertIn("ring at 1B tokens on 64 ranks: predicted peak memory", simulated.deciding.text)
+        self.assertIn("ring at 1B tokens on 64 ranks, predicted peak memory", simulated.deciding.text)
 
     def test_exact_attention_in_less_memory_per_rank_is_seen(self) -> None:
         title = "No distributed algorithm"
