@@ -163,8 +163,46 @@ TEST(BackwardPrograms, CountsWorkedOutByHand) {
   // Rows 0, 8, 16, ... of 4 offsets among 4 ranks: half of the shard's bytes.
   s.pattern = {.branches = {{c / 2, 1}, {4 * c, 8}}};
   EXPECT_EQ(form("dilated"), (ClosedFormCounts{3 * c * (kv + grad) / 2, 6, 3 * c * (kv + grad) / 2,
-                                               own + c * (4 * kv + 5 * grad) / 2}));
+                                               own + c * (4 * kv + (4 + 3) * grad) / 2}));
   EXPECT_FALSE(closed_form_counts("query_gather", s, {}, 1, Pass::kBackward));
+}
+
+// The ops of a program in a few letters: G posts a message of the gather, r one of gradients, L and
+// X attend to local keys and to gathered ones, m merges.
+std::string letters(const Schedule& schedule, Rank rank) {
+  const RankProgram p = lower_collectives(schedule, {}).program(rank);
+  std::string out;
+  for (const Op& op : p.ops)
+    out += visit_op(
+        op.what, [](const AllGather&) { return "G"; }, [](const Send&) { return "r"; },
+        [](const AttendBackward& o) { return o.kv.slot == kKvSlot ? "L" : "X"; },
+        [](const Merge&) { return "m"; }, [](const auto&) { return ""; });
+  return out;
+}
+
+// Both messages of a segment that crosses borders are under way while local segments run: half of
+// the pairs each in fp32, as many bytes; twice as many behind it in bf16, whose gradients are twice
+// as long. A segment that cannot be cut hides the gradients.
+TEST(BackwardPrograms, LocalSegmentsHideBothMessagesOfDilated) {
+  ShardedProblem s{
+      {.seq_len = 96, .num_heads = 4, .num_kv_heads = 4}, {.branches = {{4, 1}, {96, 4}}}, {96, 4}};
+  const auto local_queries = [&] {
+    std::vector<int64_t> tokens;
+    for (const Op& op : dilated_backward(s).program(1).ops)
+      if (const auto* o = std::get_if<AttendBackward>(&op.what); o && o->kv.slot == kKvSlot)
+        tokens.push_back(o->queries.length());
+    return tokens;
+  };
+  EXPECT_EQ(letters(dilated_backward(s), 1), "GLXrrrLmmmm");
+  EXPECT_EQ(local_queries(), (std::vector<int64_t>{12, 12}));
+  s.problem.dtype = DType::kBFloat16;
+  EXPECT_EQ(local_queries(), (std::vector<int64_t>{8, 16}));
+  s.pattern = {.branches = {{24, 1}, {48, 2}, {96, 4}}};
+  EXPECT_EQ(letters(dilated_backward(s), 1), "GGXrXrrrLmmmmmm");
+  s.pattern = {.branches = {{24, 1}, {12, 1}, {96, 4}}};
+  EXPECT_EQ(letters(dilated_backward(s), 1), "GLXrrrLmmmm");
+  s.pattern = {.branches = {{24, 1}, {12, 1}}};
+  EXPECT_EQ(letters(dilated_backward(s), 1), "LL");
 }
 
 // ---- planted faults ----

@@ -98,7 +98,7 @@ class ClosedForms {
     for (int64_t first = 0; first < kv_heads_; first += width) {
       const int64_t heads = std::min(width, kv_heads_ - first);
       costs_.all_gather(times(tokens_, heads * kv_), me_, 0, choice_);
-      if (backward_) costs_.reduce_scatter(times(tokens_, heads * grad_kv_), me_, choice_);
+      if (backward_) costs_.reduce_scatter(times(tokens_, heads * grad_kv_), me_, choice_, false);
     }
     costs_.hold(n_ * width * (kv_ + grad_kv_) * (width < kv_heads_ ? 2 : 1));
   }
@@ -107,7 +107,7 @@ class ClosedForms {
     if (world_ == 1) return;
     costs_.all_gather(times(tokens_, heads_ * q_), me_, 0, choice_);
     costs_.hold(n_ * heads_ * (q_ + o_));
-    costs_.reduce_scatter(times(tokens_, heads_ * o_), me_, choice_);
+    costs_.reduce_scatter(times(tokens_, heads_ * o_), me_, choice_, false);
   }
   // Jacobs et al., Fang and Zhao: in groups of Pu ranks three all-to-alls, of Q, of K with V, of the
   // result; around Pr = P / Pu groups a ring of K and V.
@@ -224,7 +224,7 @@ class ClosedForms {
     }
     costs_.hold(std::accumulate(pieces.begin(), pieces.end(), int64_t{0}) * (kv_ + grad_kv_));
     costs_.all_gather(times(pieces, kv_), me_ - first, first, choice_);
-    if (backward_) costs_.reduce_scatter(times(pieces, grad_kv_), me_ - first, choice_);
+    if (backward_) costs_.reduce_scatter(times(pieces, grad_kv_), me_ - first, choice_, true);
   }
   bool gathers_from_all(const DilatedBranch& b) const {
     if (b.summary_tokens > 0) return world_ > 1;

@@ -18,8 +18,10 @@
 //
 // Backward, the same parts run again on the gathered rows. The gradients of a segment that crosses
 // borders are summed and scattered in its group (reduce_scatter): a rank gets back as many rows as
-// it has given.
+// it has given. Some local segments run before the parts that cross, and hide the gathers; the
+// others behind them, and hide the reduce_scatters.
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -67,23 +69,21 @@ class DilatedProgram {
   }
 
   RankProgram make_backward() {
-    std::vector<Part> parts = gathered_parts();
+    const std::vector<Part> parts = gathered_parts();
+    const auto [first, last] = local_halves(parts);
     GradientSum sum(build_);
-    std::ranges::stable_sort(parts, {}, [](const Part& part) { return part.group.has_value(); });
+    for (const Part& part : first) sum.add(attend_of(part, {}), sum.own_keys());
     std::vector<std::pair<SlotView, OpId>> reduced;
     for (const Part& part : parts) {
-      const Attend attend = attend_of(part, {});
-      if (!part.group) {
-        sum.add(attend, sum.own_keys());
-        continue;
-      }
+      if (!part.group) continue;
       const SlotView rows =
           build_.add_view(TensorKind::kGradKeyValue, SlotTag::kPartial, part.kv.rows);
       Gradients gradients{rows, build_.add(Reset{rows})};
-      if (!shard_.empty()) sum.add(attend, gradients, part.ready);
+      if (!shard_.empty()) sum.add(attend_of(part, {}), gradients, part.ready);
       reduced.emplace_back(rows.piece(part.group->index_of(rank_)),
                            build_.add(ReduceScatter{*part.group, rows}, {gradients.last}));
     }
+    for (const Part& part : last) sum.add(attend_of(part, {}), sum.own_keys());
     if (!shard_.empty())
       for (const auto& [rows, ready] : reduced) build_.merge(rows, ready, sum.own_keys());
     return build_.take();
@@ -129,6 +129,38 @@ class DilatedProgram {
                               last_crosses ? rows.segment(last).begin : shard_.end};
     if (!local.empty()) parts.push_back({b, local, std::nullopt, {}, build_.kv()});
     if (last_crosses && last != first) parts.push_back(crossing(b, rows.segment(last)));
+  }
+
+  // The local parts that run before those that cross borders, and behind them, cut between segments.
+  // Their pairs are shared out as the bytes of the messages that they hide: 4 of a gradient for 2 or
+  // 4 of a key. What cannot be cut runs behind.
+  std::array<std::vector<Part>, 2> local_halves(const std::vector<Part>& parts) const {
+    const auto segment_length = [&](const Part& part) {
+      return BranchRows(sharded_.pattern, part.branch, sharded_.problem).segment_length();
+    };
+    const auto pairs = [&](const Part& part) {  // of a head
+      const double rate = double(sharded_.pattern.branches[size_t(part.branch)].dilation_rate);
+      return double(part.queries.length()) * double(segment_length(part)) / (rate * rate);
+    };
+    double left = 0, key_bytes = double(dtype_bytes(sharded_.problem.dtype));
+    bool crosses = false;
+    for (const Part& part : parts) {
+      crosses = crosses || part.group;
+      if (!part.group) left += pairs(part);
+    }
+    left *= crosses ? key_bytes / (key_bytes + sizeof(float)) : 2;
+    std::array<std::vector<Part>, 2> halves;
+    for (const Part& part : parts) {
+      if (part.group) continue;
+      int64_t tokens = int64_t(std::min(1.0, left / pairs(part)) * double(part.queries.length()));
+      if (tokens < part.queries.length()) tokens -= tokens % segment_length(part);
+      Part before = part, behind = part;
+      before.queries.end = behind.queries.begin = part.queries.begin + tokens;
+      left -= pairs(before);
+      if (!before.queries.empty()) halves[0].push_back(before);
+      if (!behind.queries.empty()) halves[1].push_back(behind);
+    }
+    return halves;
   }
 
   bool crosses_somewhere(const BranchRows& rows) const {

@@ -1,45 +1,15 @@
 #include "schedule/lower_collectives.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <map>
 #include <set>
 
 #include "core/check.h"
+#include "schedule/collective_choice.h"
 #include "schedule/row_map.h"
 
 namespace longnet {
 namespace {
-
-// Names in the order of the enumerations.
-constexpr std::array<std::string_view, 5> kAllGathers{"native", "ring", "recursive_doubling",
-                                                      "bruck", "hierarchical"};
-constexpr std::array<std::string_view, 3> kAllToAlls{"native", "pairwise", "linear"};
-constexpr std::array<std::string_view, 2> kReduceScatters{"ring", "recursive_halving"};
-
-int node_size_in(const RankGroup& g, const CollectiveChoice& choice) {
-  int size = choice.node_size;
-  if (size == 0)
-    for (int d = 2; d * d <= g.count; ++d)
-      if (g.count % d == 0) size = d;
-  const bool whole_nodes = size > 1 && size < g.count && g.count % size == 0 && g.stride == 1 &&
-                           (choice.node_size == 0 || g.first % size == 0);
-  return whole_nodes ? size : 0;
-}
-
-AllGatherAlgorithm gather_in(const RankGroup& g, const CollectiveChoice& choice) {
-  using enum AllGatherAlgorithm;
-  if (choice.all_gather == kRecursiveDoubling && !std::has_single_bit(unsigned(g.count)))
-    return kBruck;
-  if (choice.all_gather == kHierarchical && node_size_in(g, choice) == 0) return kRing;
-  return choice.all_gather;
-}
-
-ReduceScatterAlgorithm reduce_in(const RankGroup& g, const CollectiveChoice& choice) {
-  return std::has_single_bit(unsigned(g.count)) ? choice.reduce_scatter
-                                                : ReduceScatterAlgorithm::kRing;
-}
 
 struct UsedCollective {
   int group_size;
@@ -58,8 +28,8 @@ std::vector<UsedCollective> used_by(const Schedule& schedule, const CollectiveCh
       else if (const auto* a = std::get_if<AllToAll>(&op.what))
         out.push_back({a->group.count, "all_to_all", kAllToAlls[size_t(choice.all_to_all)]});
       else if (const auto* r = std::get_if<ReduceScatter>(&op.what))
-        out.push_back({r->group.count, "reduce_scatter",
-                       kReduceScatters[size_t(reduce_in(r->group, choice))]});
+        out.push_back(
+            {r->group.count, "reduce_scatter", kReduceScatters[size_t(reduce_in(*r, choice))]});
     }
   std::erase_if(out, [](const UsedCollective& used) { return used.group_size == 1; });
   return out;
@@ -80,12 +50,15 @@ class Lowering {
     out_.slots = in_.slots;
     for (Op& op : in_.ops) {
       std::vector<OpId> after;
-      for (OpId a : op.after)
+      for (OpId a : op.after) {
+        merge_late(a);
         after.insert(after.end(), ends_[size_t(a)].begin(), ends_[size_t(a)].end());
+      }
       current_.clear();
       lower(op.what, after);
       ends_.push_back(current_.empty() ? after : current_);
     }
+    while (!late_.empty()) merge_late(late_.begin()->first);
     return std::move(out_);
   }
 
@@ -158,9 +131,14 @@ class Lowering {
       return exchange(*a, after);
     if (const auto* r = std::get_if<ReduceScatter>(&what)) {
       if (r->group.count == 1) return;
-      return reduce_in(r->group, choice_) == ReduceScatterAlgorithm::kRecursiveHalving
-                 ? halving_reduce(*r, after)
-                 : ring_reduce(*r, after);
+      switch (reduce_in(*r, choice_)) {
+        case ReduceScatterAlgorithm::kRing:
+          return ring_reduce(*r, after);
+        case ReduceScatterAlgorithm::kRecursiveHalving:
+          return halving_reduce(*r, after);
+        case ReduceScatterAlgorithm::kLinear:
+          return linear_reduce(*r, after);
+      }
     }
     add(what, after);
   }
@@ -269,13 +247,16 @@ class Lowering {
     }
   }
 
+  int add_scratch(const SlotView& like, int64_t size) {
+    out_.slots.push_back({out_.slots[size_t(like.slot)].kind, SlotTag::kPartial, size});
+    return int(out_.slots.size()) - 1;
+  }
   // A slot that takes the partials of `count` members, the largest such range.
-  int add_scratch(const SlotView& like, int count) {
+  int add_largest_scratch(const SlotView& like, int count) {
     int64_t largest = 0;
     for (int first = 0; first + count <= like.rows.num_pieces(); ++first)
       largest = std::max(largest, bytes(like.range(first, count)));
-    out_.slots.push_back({out_.slots[size_t(like.slot)].kind, SlotTag::kPartial, largest});
-    return int(out_.slots.size()) - 1;
+    return add_scratch(like, largest);
   }
   // The same pieces, laid out alone.
   static SlotView alone(const SlotView& whole, int first, int count, int slot) {
@@ -289,7 +270,7 @@ class Lowering {
   // last are the own.
   void ring_reduce(const ReduceScatter& op, const std::vector<OpId>& after) {
     const int n = op.group.count, me = op.group.index_of(rank_);
-    const int scratch = add_scratch(op.what, 1);
+    const int scratch = add_largest_scratch(op.what, 1);
     std::vector<OpId> have = after;
     OpId merged = -1;
     for (int s = 0; s + 1 < n; ++s) {
@@ -306,7 +287,7 @@ class Lowering {
   // The range that still concerns this member halves: the other half goes to the partner across it.
   void halving_reduce(const ReduceScatter& op, const std::vector<OpId>& after) {
     const int n = op.group.count, me = op.group.index_of(rank_);
-    const int scratch = add_scratch(op.what, n / 2);
+    const int scratch = add_largest_scratch(op.what, n / 2);
     std::vector<OpId> have = after;
     OpId merged = -1;
     for (int size = n / 2; size >= 1; size /= 2) {
@@ -320,12 +301,39 @@ class Lowering {
     }
   }
 
+  // Each piece goes straight to its owner. What comes is merged when an op needs it.
+  void linear_reduce(const ReduceScatter& op, const std::vector<OpId>& after) {
+    const int n = op.group.count, me = op.group.index_of(rank_);
+    const SlotView own = piece_of(op.what, rank_);
+    auto& merges = late_[OpId(ends_.size())];
+    for (int k = 1; k < n; ++k)
+      send(op.group[(me + k) % n], piece_of(op.what, op.group[(me + k) % n]), after);
+    for (int from = 0; from < n; ++from) {
+      if (from == me || bytes(own) == 0) continue;
+      const SlotView incoming = alone(op.what, own.first_piece(), 1, add_scratch(own, bytes(own)));
+      std::vector<OpId> there = after;
+      there.push_back(recv(op.group[from], incoming, {}));
+      merges.push_back({Merge{incoming, own}, std::move(there)});
+    }
+  }
+  void merge_late(OpId reduced) {
+    const auto late = late_.extract(reduced);
+    if (late.empty()) return;
+    OpId merged = -1;
+    for (Op& op : late.mapped()) {
+      op.after.push_back(merged);
+      merged = add(std::move(op.what), std::move(op.after));
+    }
+    if (merged >= 0) ends_[size_t(reduced)].push_back(merged);
+  }
+
   const ShardedProblem& sharded_;
   RankProgram in_, out_;
   Rank rank_;
   CollectiveChoice choice_;
-  std::vector<std::vector<OpId>> ends_;  // last ops of each op of the input
-  std::vector<OpId> current_;            // last ops of the op that is being lowered
+  std::vector<std::vector<OpId>> ends_;   // last ops of each op of the input
+  std::vector<OpId> current_;             // last ops of the op that is being lowered
+  std::map<OpId, std::vector<Op>> late_;  // merges of linear reduce_scatters that are still to come
 };
 
 }  // namespace

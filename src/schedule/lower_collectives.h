@@ -11,10 +11,15 @@
 //   reduce_scatter  ring                 P - 1 steps; merges partials by LSE, so that it is always
 //                                        lowered
 //                   recursive_halving    log2 P exchanges; P a power of two
+//                   linear               all at once, merged at the end, in rank order
+//
+// Rows of a branch are few. Their reduce_scatter is linear, at the price of P - 1 pieces of memory:
+// no message waits for a merge, and merges come where the program needs the sum, so that the ops
+// between hide them all.
 //
 // A gather whose group does not suit the algorithm (its size is no power of two, or it is not made
 // of whole nodes) takes another, as libraries do: recursive doubling falls back to bruck,
-// hierarchical and halving to ring. collectives_used names what really runs.
+// hierarchical and halving to ring (or linear). collectives_used names what really runs.
 #pragma once
 #include <string>
 #include <string_view>
@@ -26,7 +31,7 @@ namespace longnet {
 
 enum class AllGatherAlgorithm { kNative, kRing, kRecursiveDoubling, kBruck, kHierarchical };
 enum class AllToAllAlgorithm { kNative, kPairwise, kLinear };
-enum class ReduceScatterAlgorithm { kRing, kRecursiveHalving };
+enum class ReduceScatterAlgorithm { kRing, kRecursiveHalving, kLinear };
 
 struct CollectiveChoice {
   AllGatherAlgorithm all_gather = AllGatherAlgorithm::kNative;

@@ -34,6 +34,9 @@ TEST(CollectivesUsed, NamesTheAlgorithmThatRunsInstead) {
               ElementsAre("all_gather: native", "reduce_scatter: ring"));
   EXPECT_THAT(collectives_used(schedule("ulysses", 4), parse_collective("pairwise")),
               ElementsAre("all_to_all: pairwise"));
+  ShardedProblem sparse{{.seq_len = 96}, {.branches = {{96, 4}}}, {96, 6}};  // rows of a branch
+  EXPECT_THAT(collectives_used(dilated_backward(sparse), doubling),
+              ElementsAre("all_gather: bruck", "reduce_scatter: linear"));
   EXPECT_THAT(collectives_used(schedule("ring", 4), doubling), IsEmpty());
   EXPECT_THAT(collectives_used(schedule("all_gather", 1), doubling), IsEmpty());
 }

@@ -71,10 +71,12 @@ class Costs {
   }
 
   // Partials that are merged on their way, and a buffer for what arrives.
-  void reduce_scatter(const Sizes& pieces, int me, const CollectiveChoice& choice) {
+  // `few`: rows of a branch.
+  void reduce_scatter(const Sizes& pieces, int me, const CollectiveChoice& choice, bool few) {
     const int n = int(pieces.size());
     const bool halves =
         choice.reduce_scatter == ReduceScatterAlgorithm::kRecursiveHalving && (n & (n - 1)) == 0;
+    if (few && !halves) return linear_reduce_scatter(pieces, me);
     const int width = halves ? n / 2 : 1;
     int64_t scratch = 0;
     for (int i = 0; i + width <= n; ++i) scratch = std::max(scratch, sum(pieces, i, width));
@@ -85,6 +87,15 @@ class Costs {
       receive(sum(pieces, mine, size));
       send(sum(pieces, mine / size % 2 == 0 ? mine + size : mine - size, size));
     }
+  }
+
+  // Each piece straight to its owner, which keeps those of all others until it merges them.
+  void linear_reduce_scatter(const Sizes& pieces, int me) {
+    const int64_t others = int64_t(pieces.size()) - 1;
+    hold(others * pieces[size_t(me)]);
+    receive(others * pieces[size_t(me)]);
+    for (size_t i = 0; i < pieces.size(); ++i)
+      if (i != size_t(me)) send(pieces[i]);
   }
 
  private:
