@@ -17,6 +17,7 @@ struct QueryRun {
   const void* q = nullptr;
   int64_t row_stride = 0, rows = 0;
   int64_t first_token = 0, token_step = 1;
+  int64_t last_token() const { return first_token + (rows - 1) * token_step; }
 };
 
 // One number for each dimension of a grid of tasks (AttendGrid).

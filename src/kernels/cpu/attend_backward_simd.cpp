@@ -23,26 +23,18 @@ constexpr int64_t kStep = int64_t(hn::MaxLanes(EightFloats()));
 // The query rows of a block and one panel of keys.
 class Block {
  public:
-  Block(const BackwardWorkspace& ws, int64_t rows) : ws_(ws), columns_(ws.head_dim), rows_(rows) {}
+  static constexpr int64_t kRows = kBackwardTileRows;
+
+  Block(const BackwardWorkspace& ws, const BackwardTask& task, float output_scale)
+      : ws_(ws),
+        columns_(ws.head_dim),
+        task_(task),
+        rows_(task.q.rows),
+        output_scale_(output_scale) {}
 
   template <class Storage>
-  void load_queries(const BackwardTask& task, float output_scale) {
-    const double log2e = 1.4426950408889634;
-    const float scale = float(log2e / std::sqrt(double(ws_.head_dim)));
-    load_rows(static_cast<const Storage*>(task.q.q), task.q.row_stride, scale, ws_.q);
-    load_rows(static_cast<const Storage*>(task.grad_out), task.q.row_stride, output_scale,
-              ws_.grad_out);
-    constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    for (int64_t i = 0; i < rows_; ++i) {
-      const float* statistics = task.statistics + i * task.statistics_stride;
-      ws_.lse[i] = statistics[0] == -kInfinity ? kInfinity : float(statistics[0] * log2e);
-      ws_.delta[i] = statistics[1];
-    }
-    std::fill_n(ws_.grad_q, rows_ * ws_.pitch, 0.0f);
-  }
-
-  template <class Storage>
-  void load_panel(const KeyPanel& panel) {
+  void begin_panel(const KeyPanel& panel) {
+    if (!loaded_) load_queries<Storage>();  // causal blocks may see no key
     pack_transposed<Storage>(panel.k, panel.keys, ws_.head_dim, ws_.k_columns);
     pack_transposed<Storage>(panel.v, panel.keys, ws_.head_dim, ws_.v_columns);
     pack_grouped<Storage>(panel.k, panel.keys, ws_.head_dim, ws_.k);
@@ -90,27 +82,44 @@ class Block {
   }
 
   template <class Storage>
-  void add_to_keys(const BackwardTask& task, const KeyPanel& panel) const {
+  void end_panel(const KeyPanel& panel) const {
     const float ln2 = 0.6931471805599453f;
     for (int64_t key = 0; key < panel.keys; ++key) {
       add_row(ws_.grad_k + key * ws_.pitch, ln2,
-              task.gradient_of(panel.k[size_t(key)], sizeof(Storage)));
+              task_.gradient_of(panel.k[size_t(key)], sizeof(Storage)));
       add_row(ws_.grad_v + key * ws_.pitch, 1.0f,
-              task.gradient_of(panel.v[size_t(key)], sizeof(Storage)));
+              task_.gradient_of(panel.v[size_t(key)], sizeof(Storage)));
     }
   }
 
-  void add_to_queries(const BackwardTask& task) const {
+  void add_to_queries() const {
+    if (!loaded_) return;
     const float scale = float(1.0 / std::sqrt(double(ws_.head_dim)));
     for (int64_t i = 0; i < rows_; ++i)
-      add_row(ws_.grad_q + i * ws_.pitch, scale, task.grad_q + i * task.q.row_stride);
+      add_row(ws_.grad_q + i * ws_.pitch, scale, task_.grad_q + i * task_.q.row_stride);
   }
 
  private:
   template <class Storage>
-  void load_rows(const Storage* from, int64_t stride, float factor, float* HWY_RESTRICT to) {
+  void load_queries() {
+    loaded_ = true;
+    const double log2e = 1.4426950408889634;
+    const float scale = float(log2e / std::sqrt(double(ws_.head_dim)));
+    load_rows(static_cast<const Storage*>(task_.q.q), scale, ws_.q);
+    load_rows(static_cast<const Storage*>(task_.grad_out), output_scale_, ws_.grad_out);
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    for (int64_t i = 0; i < rows_; ++i) {
+      const float* statistics = task_.statistics + i * task_.statistics_stride;
+      ws_.lse[i] = statistics[0] == -kInfinity ? kInfinity : float(statistics[0] * log2e);
+      ws_.delta[i] = statistics[1];
+    }
+    std::fill_n(ws_.grad_q, rows_ * ws_.pitch, 0.0f);
+  }
+
+  template <class Storage>
+  void load_rows(const Storage* from, float factor, float* HWY_RESTRICT to) {
     const EightFloats d8;
-    for (int64_t i = 0; i < rows_; ++i, from += stride, to += ws_.pitch) {
+    for (int64_t i = 0; i < rows_; ++i, from += task_.q.row_stride, to += ws_.pitch) {
       for (int64_t c = 0; c < ws_.head_dim; c += kStep)
         hn::Store(hn::Mul(hn::Set(d8, factor), load_floats(d8, from + c)), d8, to + c);
       for (int64_t c = ws_.head_dim; c < columns_.vectors * kLanes; ++c) to[c] = 0.0f;
@@ -153,44 +162,21 @@ class Block {
 
   const BackwardWorkspace& ws_;
   const ColumnGroups columns_;
+  const BackwardTask& task_;
   const int64_t rows_;
+  const float output_scale_;
+  bool loaded_ = false;
 };
 
 template <class Storage>
 void backward_storage(const BackwardTask& task, KeyRange range, const AttendOptions& options,
                       std::byte* workspace) {
   const BackwardWorkspace ws(workspace, options.head_dim);
-  const QueryRun& q = task.q;
-  const auto token = [&](int64_t row) { return q.first_token + row * q.token_step; };
-  KeyPanels panels(task.kv, sizeof(Storage), options.causal ? token(q.rows - 1) : kAllTokens,
-                   range);
-  KeyPanel two[2];
-  if (!panels.next(two[0])) return;
-  Block block(ws, q.rows);
-  block.load_queries<Storage>(task, options.output_scale);
-  for (int64_t n = 0; two[n % 2].keys > 0; ++n) {
-    const KeyPanel& panel = two[n % 2];
-    KeyPanel& following = two[(n + 1) % 2];
-    panels.next(following);
-    block.load_panel<Storage>(panel);
-    for (int64_t begin = 0; begin < q.rows; begin += kBackwardTileRows) {
-      const int64_t rows = HWY_MIN(kBackwardTileRows, q.rows - begin);
-      prefetch_rows(following, following.keys * begin / q.rows,
-                    following.keys * (begin + rows) / q.rows,
-                    ws.head_dim * int64_t(sizeof(Storage)));
-      if (!options.causal || token(begin) >= panel.max_token) {
-        block.attend_tile(panel, begin, rows, panel.keys, nullptr);
-        continue;
-      }
-      const int64_t blind = visible_rows(token(begin), q.token_step, rows, panel.min_token - 1);
-      if (blind < rows)
-        block.attend_tile(panel, begin + blind, rows - blind,
-                          panel.visible_end(token(begin + rows - 1)), &q);
-    }
-    block.add_to_keys<Storage>(task, panel);
-    if (options.progress_hook != nullptr) (*options.progress_hook)();
-  }
-  block.add_to_queries(task);
+  Block block(ws, task, options.output_scale);
+  for_each_panel<Storage>(
+      KeyPanels(task.kv, sizeof(Storage), options.causal ? task.q.last_token() : kAllTokens, range),
+      task.q, options, block);
+  block.add_to_queries();
 }
 
 void backward_on_target(const BackwardTask& task, KeyRange range, const AttendOptions& options,

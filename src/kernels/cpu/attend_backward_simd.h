@@ -47,25 +47,21 @@ struct BackwardWorkspace {
   static constexpr int64_t kScorePitch = kPanelKeys + kMaxLanes;
 
   BackwardWorkspace(std::byte* base, int64_t d)
-      : head_dim(d), pitch((round_up(d, kMaxLanes) / kMaxLanes | 1) * kMaxLanes), floats(0) {
-    float* start = reinterpret_cast<float*>(base);
-    const auto take = [&](int64_t count) {
-      float* at = start == nullptr ? nullptr : start + floats;  // null: only the size is asked
-      floats += round_up(count, kMaxLanes);
-      return at;
-    };
-    q = take(kBackwardRows * pitch);
-    grad_out = take(kBackwardRows * pitch);
-    grad_q = take(kBackwardRows * pitch);
-    lse = take(kBackwardRows);
-    delta = take(kBackwardRows);
-    k_columns = take(d * kPanelKeys);
-    v_columns = take(d * kPanelKeys);
-    k = take(kPanelKeys * round_up(d, kMaxLanes));
-    grad_k = take(kPanelKeys * pitch);
-    grad_v = take(kPanelKeys * pitch);
-    p = take(kBackwardTileRows * kScorePitch);
-    ds = take(kBackwardTileRows * kScorePitch);
+      : head_dim(d), pitch((round_up(d, kMaxLanes) / kMaxLanes | 1) * kMaxLanes) {
+    ScratchFloats scratch(base);
+    q = scratch.take(kBackwardRows * pitch);
+    grad_out = scratch.take(kBackwardRows * pitch);
+    grad_q = scratch.take(kBackwardRows * pitch);
+    lse = scratch.take(kBackwardRows);
+    delta = scratch.take(kBackwardRows);
+    k_columns = scratch.take(d * kPanelKeys);
+    v_columns = scratch.take(d * kPanelKeys);
+    k = scratch.take(kPanelKeys * round_up(d, kMaxLanes));
+    grad_k = scratch.take(kPanelKeys * pitch);
+    grad_v = scratch.take(kPanelKeys * pitch);
+    p = scratch.take(kBackwardTileRows * kScorePitch);
+    ds = scratch.take(kBackwardTileRows * kScorePitch);
+    floats = scratch.floats;
   }
 };
 

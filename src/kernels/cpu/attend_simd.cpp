@@ -40,6 +40,8 @@ HWY_INLINE void add_and_clear(float* into, float* from, int64_t count) {
 // The query rows of one chunk and their sums.
 class ChunkRows {
  public:
+  static constexpr int64_t kRows = kTileRows;
+
   ChunkRows(const AttendWorkspace& ws, int64_t rows)
       : ws_(ws), columns_(ws.head_dim), rows_(rows) {}
 
@@ -59,6 +61,12 @@ class ChunkRows {
     clear(ws_.l, rows_ * kLanes);
     clear(ws_.l_outer, rows_ * kLanes);
     for (int64_t i = 0; i < rows_; ++i) ws_.m[i] = kNoMaximum;
+  }
+
+  template <class Storage>
+  void begin_panel(const KeyPanel& panel) {
+    pack_transposed<Storage>(panel.k, panel.keys, ws_.head_dim, ws_.k);
+    pack_grouped<Storage>(panel.v, panel.keys, ws_.head_dim, ws_.v);
   }
 
   // Attends rows [begin, begin + rows) to the first `keys` keys of the packed panel. With
@@ -83,6 +91,11 @@ class ChunkRows {
       }
     }
     multiply_by_values(begin, rows, keys);
+  }
+
+  template <class Storage>
+  void end_panel(const KeyPanel&) {
+    if (++panels_ % kPanelsPerGroup == 0) close_group();
   }
 
   // Closes a group of panels: its sums become one term of the outer sums.
@@ -179,6 +192,7 @@ class ChunkRows {
   const AttendWorkspace& ws_;
   const ColumnGroups columns_;
   const int64_t rows_;
+  int64_t panels_ = 0;  // that have been attended to
 };
 
 template <class Storage>
@@ -186,31 +200,9 @@ void attend_chunk(const AttendTask& task, const AttendOptions& options, const At
   const QueryRun& q = task.q;
   ChunkRows chunk(ws, q.rows);
   chunk.load_queries(static_cast<const Storage*>(q.q), q.row_stride);
-  const auto token = [&](int64_t row) { return q.first_token + row * q.token_step; };
-
-  KeyPanels panels(task.kv, sizeof(Storage), options.causal ? token(q.rows - 1) : kAllTokens);
-  KeyPanel two[2];
-  panels.next(two[0]);
-  for (int64_t n = 0; two[n % 2].keys > 0; ++n) {
-    const KeyPanel& panel = two[n % 2];
-    KeyPanel& following = two[(n + 1) % 2];
-    panels.next(following);
-    pack_transposed<Storage>(panel.k, panel.keys, ws.head_dim, ws.k);
-    pack_grouped<Storage>(panel.v, panel.keys, ws.head_dim, ws.v);
-    for (int64_t begin = 0; begin < q.rows; begin += kTileRows) {
-      const int64_t rows = HWY_MIN(kTileRows, q.rows - begin);
-      prefetch_rows(following, following.keys * begin / q.rows,
-                    following.keys * (begin + rows) / q.rows,
-                    ws.head_dim * int64_t(sizeof(Storage)));
-      if (!options.causal || token(begin) >= panel.max_token) {
-        chunk.attend_tile(panel, begin, rows, panel.keys, nullptr);
-      } else if (token(begin + rows - 1) >= panel.min_token) {
-        chunk.attend_tile(panel, begin, rows, panel.visible_end(token(begin + rows - 1)), &q);
-      }
-    }
-    if (n % kPanelsPerGroup == kPanelsPerGroup - 1) chunk.close_group();
-    if (options.progress_hook != nullptr) (*options.progress_hook)();
-  }
+  for_each_panel<Storage>(
+      KeyPanels(task.kv, sizeof(Storage), options.causal ? q.last_token() : kAllTokens), q, options,
+      chunk);
   chunk.close_group();
   chunk.store(task.out, options.output_scale);
 }

@@ -30,6 +30,20 @@ inline int64_t round_up(int64_t x, int64_t multiple) {
   return (x + multiple - 1) / multiple * multiple;
 }
 
+// Hands out parts of a block of scratch memory, each at a multiple of 64 bytes. Without a block (null)
+// only the size is asked.
+struct ScratchFloats {
+  float* start;
+  int64_t floats = 0;
+
+  explicit ScratchFloats(std::byte* base) : start(reinterpret_cast<float*>(base)) {}
+  float* take(int64_t count) {
+    float* const at = start == nullptr ? nullptr : start + floats;
+    floats += round_up(count, kMaxLanes);
+    return at;
+  }
+};
+
 // Layout of a task's scratch memory: state of a chunk of query rows, packed panel, tile of scores.
 // Rows of O are padded to whole vectors, `padded` floats. [..] are sizes in floats, row-major.
 struct AttendWorkspace {
@@ -45,23 +59,18 @@ struct AttendWorkspace {
   float* s;        // [kTileRows][kPanelKeys], scores, then powers
   int64_t floats;  // size of the whole
 
-  AttendWorkspace(std::byte* base, int64_t d)
-      : head_dim(d), padded(round_up(d, kMaxLanes)), floats(0) {
-    float* start = reinterpret_cast<float*>(base);
-    const auto take = [&](int64_t count) {
-      float* at = start == nullptr ? nullptr : start + floats;  // null: only the size is asked
-      floats += round_up(count, kMaxLanes);
-      return at;
-    };
-    q = take(kChunkRows * d);
-    o = take(kChunkRows * padded);
-    o_outer = take(kChunkRows * padded);
-    l = take(kChunkRows * kMaxLanes);
-    l_outer = take(kChunkRows * kMaxLanes);
-    m = take(kChunkRows);
-    k = take(d * kPanelKeys);
-    v = take(kPanelKeys * padded);
-    s = take(kTileRows * kPanelKeys);
+  AttendWorkspace(std::byte* base, int64_t d) : head_dim(d), padded(round_up(d, kMaxLanes)) {
+    ScratchFloats scratch(base);
+    q = scratch.take(kChunkRows * d);
+    o = scratch.take(kChunkRows * padded);
+    o_outer = scratch.take(kChunkRows * padded);
+    l = scratch.take(kChunkRows * kMaxLanes);
+    l_outer = scratch.take(kChunkRows * kMaxLanes);
+    m = scratch.take(kChunkRows);
+    k = scratch.take(d * kPanelKeys);
+    v = scratch.take(kPanelKeys * padded);
+    s = scratch.take(kTileRows * kPanelKeys);
+    floats = scratch.floats;
   }
 };
 

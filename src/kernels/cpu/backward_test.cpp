@@ -203,13 +203,8 @@ class CpuBackwardTest : public testing::Test {
     }
   }
 
-  void expect_like_reference_all_ways(AttendSpec spec) {
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
-      for (const bool causal : {false, true}) {
-        spec.dtype = dtype;
-        spec.causal = causal;
-        expect_like_reference(spec);
-      }
+  void expect_like_reference_all_ways(const AttendSpec& all) {
+    in_every_way(all, [&](const AttendSpec& spec) { expect_like_reference(spec); });
   }
 
   const std::unique_ptr<AttentionKernel> cpu_ = make_kernel("cpu");

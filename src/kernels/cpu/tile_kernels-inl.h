@@ -258,6 +258,43 @@ HWY_INLINE void prefetch_rows(const KeyPanel& panel, int64_t begin, int64_t end,
   }
 }
 
+// Walks the keys of `kv` in panels, and the queries in tiles of Work::kRows:
+//
+//   for each panel       work.template begin_panel<Storage>(panel)
+//     for each tile        work.attend_tile(panel, first row, rows, keys, masked)
+//                        work.template end_panel<Storage>(panel)
+//
+// `masked`: null where each row sees each of the first `keys` keys. Rows that see none are left out.
+template <class Storage, class Work>
+HWY_INLINE void for_each_panel(KeyPanels panels, const QueryRun& q, const AttendOptions& options,
+                               Work& work) {
+  const auto token = [&](int64_t row) { return q.first_token + row * q.token_step; };
+  KeyPanel two[2];
+  panels.next(two[0]);
+  for (int64_t n = 0; two[n % 2].keys > 0; ++n) {
+    const KeyPanel& panel = two[n % 2];
+    KeyPanel& following = two[(n + 1) % 2];
+    panels.next(following);
+    work.template begin_panel<Storage>(panel);
+    for (int64_t begin = 0; begin < q.rows; begin += Work::kRows) {
+      const int64_t rows = HWY_MIN(Work::kRows, q.rows - begin);
+      prefetch_rows(following, following.keys * begin / q.rows,
+                    following.keys * (begin + rows) / q.rows,
+                    options.head_dim * int64_t(sizeof(Storage)));
+      if (!options.causal || token(begin) >= panel.max_token) {
+        work.attend_tile(panel, begin, rows, panel.keys, nullptr);
+        continue;
+      }
+      const int64_t blind = visible_rows(token(begin), q.token_step, rows, panel.min_token - 1);
+      if (blind < rows)
+        work.attend_tile(panel, begin + blind, rows - blind,
+                         panel.visible_end(token(begin + rows - 1)), &q);
+    }
+    work.template end_panel<Storage>(panel);
+    if (options.progress_hook != nullptr) (*options.progress_hook)();
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace longnet
 HWY_AFTER_NAMESPACE();

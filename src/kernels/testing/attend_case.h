@@ -52,6 +52,17 @@ struct AttendSpec {
 
 std::string to_string(const AttendSpec& spec);
 
+// expect(spec) in both storage types, causal and not.
+template <class Expect>
+void in_every_way(AttendSpec spec, const Expect& expect) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for (const bool causal : {false, true}) {
+      spec.dtype = dtype;
+      spec.causal = causal;
+      expect(spec);
+    }
+}
+
 struct AttendResult {
   std::vector<float> o;    // [rows][head_dim]
   std::vector<float> lse;  // [rows]
