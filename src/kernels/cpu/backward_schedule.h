@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "core/check.h"
 #include "core/token_range.h"
 #include "kernels/attend_grid.h"
 #include "kernels/cpu/attend_backward_simd.h"
@@ -77,6 +78,8 @@ struct KeySharing {
   bool tangled = false;  // or some in ways that are not looked into
 };
 
+// Throws Error where a task's keys lie before those of the task before it: grids are made ascending
+// (step_between), and what descends would pass for shared.
 inline KeySharing key_sharing(const AttendGrid& grid, int64_t element_bytes, int64_t head_dim) {
   KeySharing out;
   const auto longest_step = [&](size_t d) {
@@ -84,6 +87,9 @@ inline KeySharing key_sharing(const AttendGrid& grid, int64_t element_bytes, int
     for (const KvRun run : grid.task.kv) longest = std::max(longest, run.step_bytes[d]);
     return longest;
   };
+  for (const KvRun run : grid.task.kv)
+    for (const int64_t step : run.step_bytes)
+      check(step >= 0, "keys of the next task lie ", step, " bytes behind: tasks must ascend");
   for (int d = 0; d < kGridDimensions; ++d)
     if (grid.count[size_t(d)] > 1 && longest_step(size_t(d)) > 0) out.independent |= 1u << d;
   while (!distinct_keys(grid, out.independent, element_bytes, head_dim * element_bytes)) {
@@ -99,12 +105,15 @@ inline KeySharing key_sharing(const AttendGrid& grid, int64_t element_bytes, int
   return out;
 }
 
-// Blocks of `rows` rows: 4 of a short task, so that a few threads share it evenly, but not below
-// 512 rows, because every block copies its queries and packs its keys anew.
-inline int64_t block_rows(int64_t rows, int64_t multiple) {
-  constexpr int64_t kFew = 4, kShort = 512, kLong = 2048;
+// Rows of a block. Every block copies its queries and packs its keys anew: at 512 rows that takes a
+// few percent, below it is not worth a thread. Blocks are as long as caches allow (2048), and as
+// short where the groups are too few to keep 32 threads busy. The number of threads itself may not
+// matter: it would change the sums.
+inline int64_t block_rows(int64_t rows, int64_t groups, int64_t multiple) {
+  constexpr int64_t kThreads = 32, kShort = 512, kLong = 2048;
+  const int64_t wanted = ceil_div(kThreads, std::max<int64_t>(groups, 1));
   const int64_t blocks =
-      std::max({int64_t{1}, std::min(kFew, ceil_div(rows, kShort)), ceil_div(rows, kLong)});
+      std::max({int64_t{1}, std::min(wanted, ceil_div(rows, kShort)), ceil_div(rows, kLong)});
   return std::max(multiple, round_up(ceil_div(rows, blocks), multiple));
 }
 
@@ -124,8 +133,9 @@ class BackwardSchedule {
     int64_t tasks = 1;  // of a group
     for (int d = 0; d < kGridDimensions; ++d)
       (contains(independent_, d) ? groups_ : tasks) *= count_[size_t(d)];
-    rows_per_block_ = block_rows(rows_, kBackwardTileRows);
-    keys_per_block_ = sharing.tangled ? std::max<int64_t>(keys_, 1) : block_rows(keys_, kPanelKeys);
+    rows_per_block_ = block_rows(rows_, groups_, kBackwardTileRows);
+    keys_per_block_ =
+        sharing.tangled ? std::max<int64_t>(keys_, 1) : block_rows(keys_, groups_, kPanelKeys);
     row_blocks_ = ceil_div(rows_, rows_per_block_);
     key_blocks_ = ceil_div(keys_, keys_per_block_);
     query_blocks_ = tasks * row_blocks_;

@@ -74,7 +74,8 @@ TEST(BackwardScheduleTest, RunsSegmentsOffsetsAndKvHeadsInParallel) {
 TEST(BackwardScheduleTest, CutsOneTaskIntoALatinSquare) {
   EXPECT_EQ(check_branch(unread_packed(513, 1, 1), 513, 1), std::vector<size_t>{2});
   EXPECT_EQ(check_branch(unread_packed(2048, 2, 1), 2048, 1), std::vector<size_t>{4});
-  EXPECT_EQ(check_branch(unread_packed(10000, 1, 1), 10000, 1), std::vector<size_t>{5});
+  EXPECT_EQ(check_branch(unread_packed(10000, 1, 1), 10000, 1), std::vector<size_t>{19});
+  EXPECT_EQ(check_branch(unread_packed(20000, 1, 1), 20000, 1), std::vector<size_t>{30});
 }
 
 AttendGrid grid_of(const std::vector<KvRun>& runs, int64_t tasks) {
@@ -103,6 +104,16 @@ TEST(BackwardScheduleTest, TasksWhoseKeysAreNotKnownToDifferRunOneByOne) {
   EXPECT_EQ(check_schedule(grid_of(two_runs(600, 600), 3)), 1u);  // a window over its predecessor
   EXPECT_EQ(check_schedule(grid_of(two_runs(0, 0), 1)), 1u);      // a run listed twice
   EXPECT_EQ(check_schedule(grid_of(two_runs(100000, 300), 3)), 1u);  // steps shorter than runs
+}
+
+TEST(BackwardScheduleTest, ManyGroupsGetLongBlocks) {
+  EXPECT_EQ(check_branch(unread_packed(2048, 12, 12), 2048, 1), std::vector<size_t>{12 * 3});
+  EXPECT_EQ(check_branch(unread_packed(2048, 32, 32), 2048, 1), std::vector<size_t>{32});
+}
+
+TEST(BackwardScheduleTest, TasksThatDescendAreRefused) {
+  const std::vector<KvRun> runs = two_runs(100000, -1000);
+  EXPECT_THROW(BackwardSchedule(grid_of(runs, 3), kElement, kHeadDim), Error);
 }
 
 TEST(BackwardScheduleTest, NothingToDo) {

@@ -291,12 +291,18 @@ TEST_F(CpuBackwardTest, ScalesTheOutputGradientAndAddsToGradients) {
   expect_doubled(once.kv, twice.kv);
 }
 
-TEST_F(CpuBackwardTest, TheProgressHookIsCalledOncePerPanelOfKeys) {
+TEST_F(CpuBackwardTest, TheProgressHookIsCalledBetweenPanelsAndInLongOnes) {
   int calls = 0;
   const std::function<void()> progress_hook = [&] { ++calls; };
-  BackwardCase({.q = {.rows = 50}, .kv = {{.rows = 300}}, .progress_hook = &progress_hook})
-      .run(*cpu_);
-  EXPECT_EQ(calls, 3);
+  const auto run = [&](int64_t d) {
+    calls = 0;
+    BackwardCase(
+        {.head_dim = d, .q = {.rows = 480}, .kv = {{.rows = 300}}, .progress_hook = &progress_hook})
+        .run(*cpu_);
+    return calls;
+  };
+  EXPECT_EQ(run(64), 3);       // panels of 128 keys
+  EXPECT_EQ(run(256), 3 * 4);  // 144 queries have 36864 numbers
 }
 
 TEST_F(CpuBackwardTest, UnsupportedOptionsHaveAReason) {

@@ -265,10 +265,17 @@ HWY_INLINE void prefetch_rows(const KeyPanel& panel, int64_t begin, int64_t end,
 //                        work.template end_panel<Storage>(panel)
 //
 // `masked`: null where each row sees each of the first `keys` keys. Rows that see none are left out.
+// The progress hook is called behind each panel and between so many numbers of Q that a core needs
+// 0.1 to 0.3 ms for a panel's products with them: a panel of 2048 rows at d = 256 takes 3 ms.
+constexpr int64_t kNumbersBetweenHooks = 32768;
+
 template <class Storage, class Work>
 HWY_INLINE void for_each_panel(KeyPanels panels, const QueryRun& q, const AttendOptions& options,
                                Work& work) {
   const auto token = [&](int64_t row) { return q.first_token + row * q.token_step; };
+  const auto call_hook = [&] {
+    if (options.progress_hook != nullptr) (*options.progress_hook)();
+  };
   KeyPanel two[2];
   panels.next(two[0]);
   for (int64_t n = 0; two[n % 2].keys > 0; ++n) {
@@ -276,8 +283,11 @@ HWY_INLINE void for_each_panel(KeyPanels panels, const QueryRun& q, const Attend
     KeyPanel& following = two[(n + 1) % 2];
     panels.next(following);
     work.template begin_panel<Storage>(panel);
+    int64_t numbers = 0;  // since the last call of the hook
     for (int64_t begin = 0; begin < q.rows; begin += Work::kRows) {
       const int64_t rows = HWY_MIN(Work::kRows, q.rows - begin);
+      if (numbers >= kNumbersBetweenHooks) call_hook(), numbers = 0;
+      numbers += rows * options.head_dim;
       prefetch_rows(following, following.keys * begin / q.rows,
                     following.keys * (begin + rows) / q.rows,
                     options.head_dim * int64_t(sizeof(Storage)));
@@ -291,7 +301,7 @@ HWY_INLINE void for_each_panel(KeyPanels panels, const QueryRun& q, const Attend
                          panel.visible_end(token(begin + rows - 1)), &q);
     }
     work.template end_panel<Storage>(panel);
-    if (options.progress_hook != nullptr) (*options.progress_hook)();
+    call_hook();
   }
 }
 
