@@ -84,7 +84,13 @@ class Block {
   template <class Storage>
   void end_panel(const KeyPanel& panel) const {
     const float ln2 = 0.6931471805599453f;
+    const int64_t bytes = ws_.head_dim * int64_t(sizeof(float));
     for (int64_t key = 0; key < panel.keys; ++key) {
+      if (key + kRowsAhead < panel.keys) {
+        const size_t ahead = size_t(key + kRowsAhead);
+        prefetch_row(task_.gradient_of(panel.k[ahead], sizeof(Storage)), bytes);
+        prefetch_row(task_.gradient_of(panel.v[ahead], sizeof(Storage)), bytes);
+      }
       add_row(ws_.grad_k + key * ws_.pitch, ln2,
               task_.gradient_of(panel.k[size_t(key)], sizeof(Storage)));
       add_row(ws_.grad_v + key * ws_.pitch, 1.0f,
@@ -95,8 +101,12 @@ class Block {
   void add_to_queries() const {
     if (!loaded_) return;
     const float scale = float(1.0 / std::sqrt(double(ws_.head_dim)));
-    for (int64_t i = 0; i < rows_; ++i)
-      add_row(ws_.grad_q + i * ws_.pitch, scale, task_.grad_q + i * task_.q.row_stride);
+    const int64_t stride = task_.q.row_stride, bytes = ws_.head_dim * int64_t(sizeof(float));
+    float* into = task_.grad_q;
+    for (int64_t i = 0; i < rows_; ++i, into += stride) {
+      if (i + kRowsAhead < rows_) prefetch_row(into + kRowsAhead * stride, bytes);
+      add_row(ws_.grad_q + i * ws_.pitch, scale, into);
+    }
   }
 
  private:
@@ -119,7 +129,9 @@ class Block {
   template <class Storage>
   void load_rows(const Storage* from, float factor, float* HWY_RESTRICT to) {
     const EightFloats d8;
-    for (int64_t i = 0; i < rows_; ++i, from += task_.q.row_stride, to += ws_.pitch) {
+    const int64_t stride = task_.q.row_stride, bytes = ws_.head_dim * int64_t(sizeof(Storage));
+    for (int64_t i = 0; i < rows_; ++i, from += stride, to += ws_.pitch) {
+      if (i + kRowsAhead < rows_) prefetch_row(from + kRowsAhead * stride, bytes);
       for (int64_t c = 0; c < ws_.head_dim; c += kStep)
         hn::Store(hn::Mul(hn::Set(d8, factor), load_floats(d8, from + c)), d8, to + c);
       for (int64_t c = ws_.head_dim; c < columns_.vectors * kLanes; ++c) to[c] = 0.0f;

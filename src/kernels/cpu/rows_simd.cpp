@@ -5,10 +5,10 @@
 #include <limits>
 
 #include "kernels/cpu/highway_targets.h"
+#include "kernels/cpu/prefetch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rows_simd.cpp"
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
@@ -35,14 +35,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using EightFloats = hn::CappedTag<float, 8>;  // at most: rows are multiples of 8
 constexpr int64_t kFloats = int64_t(hn::MaxLanes(EightFloats()));
 
-// Prefetches of strided rows, which hardware prefetchers do not follow.
-constexpr int64_t kRowsAhead = 16;  // this far ahead hides the latency of memory
-
-HWY_INLINE void prefetch_row(const void* row, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(static_cast<const char*>(row) + at);
-}
-
-HWY_INLINE void prefetch_row(const PartialRun& run, int64_t row, int64_t head_dim) {
+HWY_INLINE void prefetch_partial(const PartialRun& run, int64_t row, int64_t head_dim) {
   prefetch_row(run.o + row * run.o_stride, head_dim * int64_t(sizeof(float)));
   hwy::Prefetch(run.lse + row * run.lse_stride);
 }
@@ -61,8 +54,8 @@ void blend_row(const float* HWY_RESTRICT from, float from_weight, float* HWY_RES
 void merge_on_target(const MergeTask& task, MergeRule rule, int64_t head_dim) {
   for (int64_t i = 0; i < task.rows; ++i) {
     if (i + kRowsAhead < task.rows) {
-      prefetch_row(task.from, i + kRowsAhead, head_dim);
-      prefetch_row(task.into, i + kRowsAhead, head_dim);
+      prefetch_partial(task.from, i + kRowsAhead, head_dim);
+      prefetch_partial(task.into, i + kRowsAhead, head_dim);
     }
     const float from = task.from.lse[i * task.from.lse_stride];
     float& into = task.into.lse[i * task.into.lse_stride];
