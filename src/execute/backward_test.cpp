@@ -243,22 +243,29 @@ TEST(Backward, EveryLayoutCollectiveAndOption) {
   ran.expect_some_of_each();
 }
 
+void expect_same_bits(const AttentionProblem& problem, const DilatedPattern& pattern,
+                      const std::string& kernel) {
+  for (const AlgorithmInfo& algorithm : algorithms()) {
+    const Case c{.algorithm = std::string(algorithm.name),
+                 .problem = problem,
+                 .pattern = pattern,
+                 .ranks = algorithm.name == "local" ? 1 : 3,
+                 .kernel = kernel};
+    if (!why_no_backward(algorithm, sharded(c)).empty()) continue;
+    const BackwardRun once = run_backward(c);
+    for (const int threads : {1, 2, 4}) EXPECT_EQ(run_backward(c, threads), once) << describe(c);
+  }
+}
+
 TEST(Backward, SameBitsForAnyNumberOfThreadsAndInReruns) {
   for (const std::string& kernel : backward_kernels())
-    for (const AlgorithmInfo& algorithm : algorithms()) {
-      if (algorithm.make_backward == nullptr) continue;
-      const Case c{.algorithm = std::string(algorithm.name),
-                   .problem = {.seq_len = 120,
-                               .num_heads = 4,
-                               .num_kv_heads = 2,
-                               .head_dim = 16,
-                               .causal = true},
-                   .pattern = {.branches = {{30, 1}, {120, 4}}},
-                   .ranks = algorithm.name == "local" ? 1 : 3,
-                   .kernel = kernel};
-      const BackwardRun once = run_backward(c);
-      for (const int threads : {1, 2, 4}) EXPECT_EQ(run_backward(c, threads), once) << describe(c);
-    }
+    expect_same_bits(
+        {.seq_len = 120, .num_heads = 4, .num_kv_heads = 2, .head_dim = 16, .causal = true},
+        {.branches = {{30, 1}, {120, 4}}}, kernel);
+  // Tasks of several blocks (of at least 512 queries or keys), which threads share.
+  expect_same_bits(
+      {.seq_len = 1400, .num_heads = 2, .num_kv_heads = 1, .head_dim = 8, .causal = true},
+      {.branches = {{1400, 1}, {1400, 2}}}, "cpu");
 }
 
 }  // namespace

@@ -291,6 +291,68 @@ TEST(BackwardFaults, ASumThatIsNotCleared) {  // the second shard of a partial f
       "adds to gradients that hold nothing yet");
 }
 
+TEST(BackwardFaults, AResetAtTheWrongTime) {
+  // Of what goes to other ranks, of dQ, of dK and dV: none; beside the sums; dQ's after them.
+  for (const int skip : {0, 1, 2})
+    expect_found(with_fault(backward_of("dilated", 4), 0,
+                            [&](RankProgram& p) { remove_first<Reset>(p, skip); }),
+                 "adds to gradients that hold nothing yet");
+  expect_found(with_fault(backward_of("dilated", 4), 2,
+                          [](RankProgram& p) {
+                            const Reset reset = first<Reset>(p, 1);
+                            p.ops.push_back({reset, {OpId(p.ops.size()) - 1}});
+                          }),
+               "the keys attended to are not the pattern's");
+  for (const int skip : {0, 1, 2})
+    expect_found(with_fault(backward_of("dilated", 4), 1,
+                            [&](RankProgram& p) {
+                              const OpId reset = OpId(&first_op<Reset>(p, skip) - p.ops.data());
+                              for (Op& op : p.ops) std::erase(op.after, reset);
+                            }),
+                 "races with op");
+}
+
+TEST(BackwardFaults, StatisticsThatAreNotThere) {
+  for (const Schedule& s : {backward_of("dilated", 4), backward_of("ring", 3)}) {
+    expect_found(with_fault(s, 1, [](RankProgram& p) { remove_first<Delta>(p); }),
+                 "reads piece 0 of slot 4 before it is there");
+    expect_found(with_fault(s, 1,
+                            [](RankProgram& p) {
+                              const OpId delta = OpId(&first_op<Delta>(p) - p.ops.data());
+                              for (Op& op : p.ops) std::erase(op.after, delta);
+                            }),
+                 "races with op");
+    expect_found(
+        with_fault(s, 1, [](RankProgram& p) { first<Delta>(p).grad_out.rows.within.end = 20; }),
+        "statistics, outputs and gradients do not belong together");
+  }
+}
+
+TEST(BackwardFaults, AReduceScatter) {
+  expect_found(with_fault(backward_of("dilated", 4), 2,
+                          [](RankProgram& p) { remove_first<ReduceScatter>(p); }),
+               "deadlock");
+  expect_found(with_fault(backward_of("dilated", 4), 1,
+                          [](RankProgram& p) { first_op<ReduceScatter>(p).after.clear(); }),
+               "races with op");
+  expect_found(with_fault(backward_of("dilated", 4), 1,
+                          [](RankProgram& p) { first<ReduceScatter>(p).group.first = 2; }),
+               "takes part in a collective of ranks it is not among");
+  // As messages: a piece that stays behind, a piece that another rank owns, a sum that is read before
+  // all have come.
+  const Schedule lowered = lower_collectives(backward_of("dilated", 4), {});
+  expect_found(with_fault(lowered, 1, [](RankProgram& p) { remove_first<Merge>(p, 1); }),
+               "the queries whose gradients arrived are not the pattern's");
+  expect_found(with_fault(lowered, 1, [](RankProgram& p) { first<Send>(p).what.pieces.first = 0; }),
+               "expects");
+  expect_found(with_fault(lowered, 1,
+                          [](RankProgram& p) {
+                            const OpId last = OpId(&first_op<Merge>(p, 2) - p.ops.data());
+                            for (Op& op : p.ops) std::erase(op.after, last);
+                          }),
+               "races with op");
+}
+
 TEST(BackwardFaults, TwoSumsIntoOneSlotWithoutAnOrder) {
   expect_found(with_fault(backward_of("dilated", 4), 0,
                           [](RankProgram& p) {

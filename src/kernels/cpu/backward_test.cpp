@@ -175,12 +175,6 @@ class BackwardCase {
                          .rows = rows};
     reference->delta({&task, 1}, options(), 1);
     attend_.task.out = {};
-    std::vector<float> fast(statistics_.size());
-    DeltaTask again = task;
-    again.statistics = fast.data();
-    make_cpu_kernel()->delta({&again, 1}, options(), 2);
-    for (size_t i = 0; i < fast.size(); ++i)
-      EXPECT_TRUE(fast[i] == statistics_[i] || std::fabs(fast[i] - statistics_[i]) < 1e-5);
   }
 
   AttendSpec spec_;
@@ -210,6 +204,45 @@ class CpuBackwardTest : public testing::Test {
   const std::unique_ptr<AttentionKernel> cpu_ = make_kernel("cpu");
   const std::unique_ptr<AttentionKernel> reference_ = make_kernel("reference");
 };
+
+// Rows apart, of a few pieces for threads; L, -inf too, goes through as it is.
+TEST_F(CpuBackwardTest, DeltaIsTheReferencesOnEveryTarget) {
+  constexpr int64_t kRows = 1030, kGap = 5, kStride = 3;
+  for (const int64_t d : {8, 24, 64, 256})
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      Elements o(kRows * (d + kGap), DType::kFloat32), grad_out(kRows * (d + kGap), dtype);
+      std::vector<float> lse(kRows, 1.5f);
+      lse[7] = -INFINITY;
+      for (int64_t i = 0; i < kRows; ++i) {
+        o.make_row(i * (d + kGap), 1, i, d, 1);
+        grad_out.make_row(i * (d + kGap), 2, i, d, 1);
+      }
+      const auto statistics = [&](const AttentionKernel& kernel, int threads) {
+        std::vector<float> out(kRows * kStride, kGuard);
+        const DeltaTask task{.out = {o.fp32.data(), lse.data(), d + kGap, 1},
+                             .grad_out = grad_out.at(0),
+                             .statistics = out.data(),
+                             .grad_out_stride = d + kGap,
+                             .statistics_stride = kStride,
+                             .rows = kRows};
+        kernel.delta({&task, 1}, {.head_dim = d, .dtype = dtype}, threads);
+        return out;
+      };
+      const std::vector<float> expected = statistics(*reference_, 1);
+      for (const std::string& target : simd_targets()) {
+        const ScopedSimdTarget use(target);
+        const std::vector<float> got = statistics(*cpu_, 1);
+        for (size_t i = 0; i < got.size(); ++i) {
+          if (i % kStride != 1)
+            ASSERT_EQ(got[i], expected[i]) << target << " " << i;
+          else
+            ASSERT_NEAR(got[i], expected[i], 1e-6 * (10 + std::fabs(expected[i])))
+                << target << " " << i;
+        }
+        EXPECT_EQ(statistics(*cpu_, 2), got) << target;
+      }
+    }
+}
 
 TEST_F(CpuBackwardTest, OddShapes) {
   for (const int64_t d : {8, 64, 80, 256})
@@ -297,12 +330,12 @@ TEST_F(CpuBackwardTest, TheProgressHookIsCalledBetweenPanelsAndInLongOnes) {
   const auto run = [&](int64_t d) {
     calls = 0;
     BackwardCase(
-        {.head_dim = d, .q = {.rows = 480}, .kv = {{.rows = 300}}, .progress_hook = &progress_hook})
+        {.head_dim = d, .q = {.rows = 300}, .kv = {{.rows = 200}}, .progress_hook = &progress_hook})
         .run(*cpu_);
     return calls;
   };
-  EXPECT_EQ(run(64), 3);       // panels of 128 keys
-  EXPECT_EQ(run(256), 3 * 4);  // 144 queries have 36864 numbers
+  EXPECT_EQ(run(64), 2);       // panels of 128 keys
+  EXPECT_EQ(run(256), 2 * 3);  // 144 queries have 36864 numbers
 }
 
 TEST_F(CpuBackwardTest, UnsupportedOptionsHaveAReason) {
