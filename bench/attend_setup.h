@@ -38,11 +38,11 @@ class AttendSetup {
     fill(p, Tensor::kQuery, total, q_);
     fill(p, Tensor::kKey, 2 * total, kv_);                          // K, then V
     const int64_t o_stride = p.backward ? row_stride : p.head_dim;  // dQ lies as Q
-    o_.resize(size_t(total * o_stride));
-    lse_.resize(size_t(total));
+    o_ = zeros(total * o_stride);
+    lse_ = zeros(total);
     runs_.resize(size_t(p.segments));
-    const auto at = [&](std::vector<float>& x, int64_t row) {
-      return reinterpret_cast<std::byte*>(x.data()) + row * row_stride * dtype_bytes(p.dtype);
+    const auto at = [&](const TaggedBuffer& x, int64_t row) {
+      return x.data() + row * row_stride * dtype_bytes(p.dtype);
     };
     for (int64_t s = 0; s < p.segments; ++s) {
       const int64_t row = s * p.rows;
@@ -50,8 +50,8 @@ class AttendSetup {
           .k = at(kv_, row), .v = at(kv_, total + row), .row_stride = row_stride, .rows = p.rows};
       tasks_.push_back({{.q = {.q = at(q_, row), .row_stride = row_stride, .rows = p.rows},
                          .kv = {&runs_[size_t(s)], 1},
-                         .out = {.o = o_.data() + row * o_stride,
-                                 .lse = lse_.data() + row,
+                         .out = {.o = floats(o_) + row * o_stride,
+                                 .lse = floats(lse_) + row,
                                  .o_stride = o_stride,
                                  .lse_stride = 1}}});
     }
@@ -69,13 +69,23 @@ class AttendSetup {
   }
 
  private:
-  static void fill(const AttendPoint& p, Tensor tensor, int64_t rows, std::vector<float>& into) {
-    into.resize(size_t(rows * p.stride * p.head_dim * dtype_bytes(p.dtype)) / sizeof(float));
+  // Memory as executors have it: in huge pages where it is large.
+  TaggedBuffer zeros(int64_t count) {
+    TaggedBuffer buffer(ledger_, "tensor", count * int64_t(sizeof(float)));
+    std::fill_n(floats(buffer), count, 0.0f);
+    return buffer;
+  }
+  static float* floats(const TaggedBuffer& buffer) {
+    return reinterpret_cast<float*>(buffer.data());
+  }
+
+  void fill(const AttendPoint& p, Tensor tensor, int64_t rows, TaggedBuffer& into) {
+    into = zeros(rows * p.stride * p.head_dim * dtype_bytes(p.dtype) / int64_t(sizeof(float)));
     for (int64_t i = 0; i < rows; ++i) {
       const RowKey key{.seed = 1, .tensor = tensor, .token = i, .head = 0};
       const int64_t at = i * p.stride * p.head_dim;
       if (p.dtype == DType::kFloat32) {
-        generate_row(key, p.head_dim, into.data() + at);
+        generate_row(key, p.head_dim, floats(into) + at);
       } else {
         generate_row(key, p.head_dim, reinterpret_cast<uint16_t*>(into.data()) + at);
       }
@@ -85,25 +95,25 @@ class AttendSetup {
   void add_backward(const AttendPoint& p) {
     run();  // O and L
     fill(p, Tensor::kValue, p.segments * p.rows, grad_out_);
-    statistics_.resize(2 * lse_.size());
+    const int64_t total = p.segments * p.rows;
+    statistics_ = zeros(2 * total);
     const DeltaTask delta{.out = tasks_[0].task.out,
                           .grad_out = grad_out_.data(),
-                          .statistics = statistics_.data(),
+                          .statistics = floats(statistics_),
                           .grad_out_stride = p.stride * p.head_dim,
-                          .rows = std::ssize(lse_)};
+                          .rows = total};
     kernel_->delta({&delta, 1}, options_, threads_);
-    grad_kv_.resize(size_t(2 * p.segments * p.rows * p.stride * p.head_dim));
+    grad_kv_ = zeros(2 * total * p.stride * p.head_dim);
     for (const AttendGrid& forward : tasks_) {
       BackwardGrid& grid = backward_.emplace_back();
       const auto& task = forward.task;
       grid.attend = forward;
       grid.attend.task.out = {};
       grid.grad_q = task.out.o;
-      grid.statistics = statistics_.data() + 2 * (task.out.lse - lse_.data());
-      grid.grad_out =
-          reinterpret_cast<std::byte*>(grad_out_.data()) + bytes_between(q_.data(), task.q.q);
+      grid.statistics = floats(statistics_) + 2 * (task.out.lse - floats(lse_));
+      grid.grad_out = grad_out_.data() + bytes_between(q_.data(), task.q.q);
       grid.keys = kv_.data();
-      grid.grad_keys = grad_kv_.data();
+      grid.grad_keys = floats(grad_kv_);
     }
   }
 
@@ -112,7 +122,7 @@ class AttendSetup {
   int threads_;
   MemoryLedger ledger_;
   TaggedBuffer workspace_;
-  std::vector<float> q_, kv_, o_, lse_, grad_out_, statistics_, grad_kv_;  // o_: O, then dQ
+  TaggedBuffer q_, kv_, o_, lse_, grad_out_, statistics_, grad_kv_;  // o_: O, then dQ
   std::vector<KvRun> runs_;
   std::vector<AttendGrid> tasks_;
   std::vector<BackwardGrid> backward_;
