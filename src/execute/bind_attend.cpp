@@ -237,15 +237,18 @@ void BoundProgram::bind_delta(const Delta& op, BoundOp& bound) const {
       grad_out(sharded_, TensorKind::kGradOut, op.grad_out.rows),
       statistics(sharded_, TensorKind::kStatistics, op.into.rows);
   for (int i = 0; i < op.into.num_pieces(); ++i) {
-    const size_t at = size_t(op.into.first_piece() + i);
-    const RowMap::Piece& piece = partials.pieces()[at];
-    bound.deltas.push_back(
-        {.out = partial_at(op.output, piece, {0, 1}),
-         .grad_out = memory_[size_t(op.grad_out.slot)].data() + grad_out.pieces()[at].byte_offset,
-         .statistics = reinterpret_cast<float*>(memory_[size_t(op.into.slot)].data() +
-                                                statistics.pieces()[at].byte_offset),
-         .grad_out_stride = options_.head_dim,
-         .rows = piece.rows});
+    const auto piece_at = [&](const RowMap& map, const SlotView& view) -> const RowMap::Piece& {
+      return map.pieces()[size_t(view.first_piece() + i)];
+    };
+    const auto address = [&](const RowMap& map, const SlotView& view) {
+      return memory_[size_t(view.slot)].data() + piece_at(map, view).byte_offset;
+    };
+    const RowMap::Piece& piece = piece_at(partials, op.output);
+    bound.deltas.push_back({.out = partial_at(op.output, piece, {0, 1}),
+                            .grad_out = address(grad_out, op.grad_out),
+                            .statistics = reinterpret_cast<float*>(address(statistics, op.into)),
+                            .grad_out_stride = options_.head_dim,
+                            .rows = piece.rows});
   }
 }
 

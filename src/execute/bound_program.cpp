@@ -125,13 +125,16 @@ void BoundProgram::bind_pack(const Pack& op, BoundOp& bound) {
              &b = into.pieces()[size_t(op.into.first_piece())];
   std::byte* const source = memory_[size_t(op.from.slot)].data() + a.byte_offset;
   std::byte* const target = memory_[size_t(op.into.slot)].data() + b.byte_offset;
-  const auto o_bytes = [&](TensorKind k) {
-    return k == TensorKind::kPartial ? int64_t{sizeof(float)} : dtype_bytes(p.dtype);
+  const auto in_floats = [](TensorKind k) {
+    return k == TensorKind::kPartial || holds_gradient(k);
   };
-  const int64_t from_row = p.head_dim * o_bytes(kind), into_row = p.head_dim * o_bytes(into_kind);
+  const auto row_of = [&](TensorKind k) {
+    return p.head_dim * (in_floats(k) ? int64_t{sizeof(float)} : dtype_bytes(p.dtype));
+  };
+  const int64_t from_row = row_of(kind), into_row = row_of(into_kind);
   const bool partial = kind == TensorKind::kPartial && into_kind == kind;
   auto& packs = kind != into_kind ? (kind == TensorKind::kPartial ? bound.rounds : bound.widens)
-                : partial         ? bound.float_packs
+                : in_floats(kind) ? bound.float_packs
                                   : bound.packs;
   const auto copy = [&](int64_t batch, int64_t head, const TokenRange& run) {
     const auto x = from.locate(a, batch, head, run), y = into.locate(b, batch, head, run);
@@ -143,7 +146,7 @@ void BoundProgram::bind_pack(const Pack& op, BoundOp& bound) {
                        .rows = run.count});
     };
     pack(0, 0);
-    if (kind == TensorKind::kKeyValue) pack(a.rows, b.rows);  // V lies behind all K
+    if (holds_keys(kind)) pack(a.rows, b.rows);  // V lies behind all K
     if (partial)
       bound.lse_packs.push_back({reinterpret_cast<const float*>(source + a.rows * from_row) + x.row,
                                  reinterpret_cast<float*>(target + b.rows * into_row) + y.row,

@@ -23,7 +23,7 @@ struct BoundOp {
   KvLists kv_runs;  // key runs that `attends` and `backwards` refer to
   std::vector<DeltaTask> deltas;
   std::vector<MergeTask> merges;
-  std::vector<PackTask> packs, float_packs;     // copies of Q, K, V and results; of O
+  std::vector<PackTask> packs, float_packs;     // copies of inputs and results; of O and gradients
   std::vector<PackTask> rounds, widens;         // copies of O into results, and back
   std::vector<PackTask> lse_packs;              // copies of LSEs, which are single floats
   std::vector<PackTask> sums;                   // gradients that are added to others

@@ -1,5 +1,7 @@
 #include "execute/program_rows.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 
 namespace longnet {
@@ -91,10 +93,14 @@ uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker) {
 }
 
 void poison(const BoundProgram& bound, const RowWorker& worker) {
-  const int first =
-      bound.program().pass == Pass::kBackward ? kStatisticsSlot : kOutputSlot;  // no input
-  for (int slot = first; slot < int(bound.program().slots.size()); ++slot)
-    worker.poison(bound.memory(slot), bound.threads());
+  for (int slot = 0; slot < int(bound.program().slots.size()); ++slot)
+    if (!bound.program().is_input(slot)) worker.poison(bound.memory(slot), bound.threads());
+}
+
+void hand_over(const BoundProgram& forward, const BoundProgram& backward) {
+  std::ranges::copy(forward.memory(kOutputSlot), backward.memory(kOutputSlot).begin());
+  for (const auto& [from, view] : backward.program().kept)
+    std::ranges::copy(forward.memory(from), backward.memory(view.slot).begin());
 }
 
 uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker) {

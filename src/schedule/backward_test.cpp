@@ -44,6 +44,21 @@ Schedule backward_of(std::string_view name, int ranks) {
   return algorithm.make_backward(s);
 }
 
+// What a backward program keeps lies in the forward one's slot as the last op that writes it left it.
+void expect_kept(const RankProgram& forward, const RankProgram& backward) {
+  for (const auto& [from, view] : backward.kept) {
+    const Slot &slot = forward.slots.at(size_t(from)), &kept = backward.slots.at(size_t(view.slot));
+    EXPECT_EQ(slot.kind, kept.kind);
+    EXPECT_EQ(slot.bytes, kept.bytes);
+    SlotView last;
+    for (const Op& op : forward.ops)
+      for_each_view(op.what, [&, slot_index = from](const SlotView& v, bool writes) {
+        if (writes && v.slot == slot_index) last = v;
+      });
+    EXPECT_TRUE(last.rows == view.rows || kept.bytes == 0) << to_text(last.rows);
+  }
+}
+
 // False when the algorithm cannot run this.
 bool expect_backward(const AlgorithmInfo& algorithm, ShardedProblem s,
                      const std::string& collective = "native") {
@@ -59,15 +74,18 @@ bool expect_backward(const AlgorithmInfo& algorithm, ShardedProblem s,
   };
   const auto faults = check_schedule(schedule);
   EXPECT_TRUE(faults.empty()) << where() << (faults.empty() ? "" : faults.front());
-  const WorldAccount forward = account(lower_collectives(algorithm.make(s), choice));
+  const Schedule before = lower_collectives(algorithm.make(s), choice);
+  const WorldAccount forward = account(before);
   const WorldAccount backward = account(schedule);
   EXPECT_EQ(backward.pairs, forward.pairs) << where();
   EXPECT_EQ(backward.flops, 2.5 * forward.flops) << where();
   for (Rank r = 0; r < s.layout.world_size(); ++r) {
+    const RankProgram program = schedule.program(r);
+    if (!program.kept.empty()) expect_kept(before.program(r), program);
     const auto form = closed_form_counts(algorithm.name, s, choice, r, Pass::kBackward);
     EXPECT_EQ(form.has_value(), s.pattern.phase_parts == 1) << where();
     if (!form) continue;
-    const RankAccount a = account(s, schedule.program(r), r);
+    const RankAccount a = account(schedule.sharded, program, r);
     const ClosedFormCounts counted{a.bytes_sent, a.messages_sent, a.bytes_received,
                                    a.memory_bytes()};
     EXPECT_EQ(to_text(*form), to_text(counted)) << where() << "rank " << r;
@@ -92,14 +110,14 @@ TEST(BackwardPrograms, AreCorrectForEveryShape) {
 
 TEST(BackwardPrograms, OfEveryCollectiveAndOption) {
   CasesRun ran;
-  for (const char* name : {"dilated", "sparse", "all_gather"})
+  for (const char* name : {"dilated", "sparse", "all_gather", "query_gather", "ulysses", "usp"})
     for (auto [problem, pattern] : backward_shapes())
       for (const int ranks : {2, 3, 4, 6, 8})
         for (const std::string& collective : collective_names())
           for (const GatherScope scope : {GatherScope::kSegmentGroup, GatherScope::kWholeWorld}) {
             pattern.phase_parts = ranks % 2 == 0 ? ranks : 1;
             ShardedProblem s{problem, pattern, {problem.seq_len, ranks}, scope};
-            s.options.head_slice = ranks % 3;
+            s.options = {.ulysses_degree = ranks % 4 == 0 ? 2 : 0, .head_slice = ranks % 3};
             ran.add(concat(name, " ", collective),
                     expect_backward(find_algorithm(name), s, collective));
           }
@@ -122,7 +140,7 @@ TEST(BackwardPrograms, OfEveryInnerRing) {
 // A message that is posted after a kernel waits for it.
 TEST(BackwardPrograms, TheFirstMessageStartsBeforeAnyKernel) {
   for (const char* name : {"ring", "bidirectional_ring", "double_ring", "query_ring", "all_gather",
-                           "dilated", "sparse"}) {
+                           "dilated", "sparse", "query_gather"}) {
     const RankProgram program = backward_of(name, 4).program(1);
     const Op& first = *std::ranges::find_if_not(
         program.ops, [](const Op& op) { return std::holds_alternative<Pack>(op.what); });
@@ -132,7 +150,9 @@ TEST(BackwardPrograms, TheFirstMessageStartsBeforeAnyKernel) {
 
 TEST(BackwardPrograms, AnAlgorithmWithoutOneSaysWhy) {
   const ShardedProblem s{{.seq_len = 64}, {.branches = {{16, 1}}, .mix = MixRule::kMean}, {64, 2}};
-  EXPECT_NE(why_no_backward(find_algorithm("query_gather"), s), "");
+  AlgorithmInfo forward_only = find_algorithm("ring");
+  forward_only.make_backward = nullptr;
+  EXPECT_NE(why_no_backward(forward_only, s).find("no backward pass yet"), std::string::npos);
   EXPECT_NE(why_no_backward(find_algorithm("dilated"), s).find("mixture by mean"),
             std::string::npos);
 }
@@ -160,11 +180,19 @@ TEST(BackwardPrograms, CountsWorkedOutByHand) {
                                                   own + c * (2 * queries + 3 * grad_q)}));
   EXPECT_EQ(form("all_gather"),
             (ClosedFormCounts{sent, 14, sent, own + c * (8 * kv + 8 * grad + grad)}));
+  // dO goes out, dQ, dK and dV come back, of 8 K/V heads instead of 4; Q, K, V and O are kept.
+  const int64_t exchanged = 7 * c * 2 * (4096 + grad) / 8;
+  EXPECT_EQ(form("ulysses"), (ClosedFormCounts{exchanged, 21, exchanged,
+                                               own + c * (4096 + 2 * kv + 4160) +
+                                                   c * (4 * 4096 + 128 + 2 * 2 * grad)}));
+  // Q, dO and the statistics come, dQ goes.
+  const int64_t gathered = 7 * c * (3 * 4096 + 128);
+  EXPECT_EQ(form("query_gather"),
+            (ClosedFormCounts{gathered, 28, gathered, own + 8 * c * (3 * 4096 + 128) + c * 4096}));
   // Rows 0, 8, 16, ... of 4 offsets among 4 ranks: half of the shard's bytes.
   s.pattern = {.branches = {{c / 2, 1}, {4 * c, 8}}};
   EXPECT_EQ(form("dilated"), (ClosedFormCounts{3 * c * (kv + grad) / 2, 6, 3 * c * (kv + grad) / 2,
                                                own + c * (4 * kv + (4 + 3) * grad) / 2}));
-  EXPECT_FALSE(closed_form_counts("query_gather", s, {}, 1, Pass::kBackward));
 }
 
 // The ops of a program in a few letters: G posts a message of the gather, r one of gradients, L and
@@ -281,6 +309,36 @@ TEST(BackwardFaults, AWrongOwner) {
                "which the target does not hold");
 }
 
+// Two ranks share each K/V head. Ops of rank 1: 4 packs of dO, then a pack of dQ and a merge of dK
+// and dV for each rank.
+TEST(BackwardFaults, GradientsOfAHeadSkippedOrDoubled) {
+  const Schedule right = ulysses_backward(
+      {{.seq_len = 64, .num_heads = 4, .num_kv_heads = 2}, dense_pattern(64), {64, 4}});
+  const char* const missing = "the queries whose gradients arrived are not the pattern's";
+  for (int i = 0; i < 4; ++i) {
+    expect_found(with_fault(right, 1, [i](RankProgram& p) { remove_first<Merge>(p, i); }), missing);
+    expect_found(with_fault(right, 1, [i](RankProgram& p) { remove_first<Pack>(p, 4 + i); }),
+                 "initialises 48 of 64 rows");
+    expect_found(with_fault(right, 1,
+                            [i](RankProgram& p) {
+                              p.ops.push_back({first<Merge>(p, i), {OpId(p.ops.size()) - 1}});
+                            }),
+                 missing);
+  }
+  const Schedule gathered = backward_of("query_gather", 4);
+  const Schedule skipped =
+      with_fault(gathered, 2, [](RankProgram& p) { --first<AttendBackward>(p).heads.count; });
+  expect_found(skipped, missing);
+  expect_found(skipped, "the keys attended to are not the pattern's");
+  expect_found(with_fault(gathered, 2,
+                          [](RankProgram& p) {
+                            const Op& once = first_op<AttendBackward>(p);
+                            const Op again{once.what, {OpId(&once - p.ops.data())}};
+                            p.ops.push_back(again);
+                          }),
+               missing);
+}
+
 TEST(BackwardFaults, ASumThatIsNotCleared) {  // the second shard of a partial finds the first one's
   for (const auto& [name, merges] : kMerges)
     expect_found(
@@ -376,6 +434,10 @@ TEST(BackwardFaults, AnInputIsOverwritten) {
   expect_found(with_fault(backward_of("ring", 2), 0,
                           [](RankProgram& p) { first<Recv>(p).what.slot = kKvSlot; }),
                "overwrites an input");
+  expect_found(
+      with_fault(backward_of("usp", 4), 0,
+                 [](RankProgram& p) { first<Recv>(p).what.slot = p.kept.at(1).view.slot; }),
+      "overwrites an input");
 }
 
 }  // namespace

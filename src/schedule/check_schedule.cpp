@@ -43,7 +43,7 @@ std::vector<Touch> touches(const RankProgram& p, const Op& op, const ShardedProb
   Region written = visit_op(
       op.what,
       [&](const Pack& o) {
-        return o.into.slot == kOutputSlot ? Region{all.tokens, heads_of(o.from, 0)} : all;
+        return Region{all.tokens, intersect(heads_of(o.from, 0), heads_of(o.into, 0))};
       },
       [&](const Attend& o) {
         return o.into.rows.branch == kEveryRow ? Region{o.queries, o.heads} : all;
@@ -89,16 +89,13 @@ void check_kinds(const RankProgram& p, Rank rank, OpId id, Faults& faults) {
   const auto sums = [&](const SlotView& view) {
     return kind(view) == kPartial || holds_gradient(kind(view));
   };
-  const auto forward = [&](const SlotView& view) {
-    return kind(view) == kQuery || kind(view) == kKeyValue || holds_o(kind(view));
-  };
   const bool fit = visit_op(
       p.ops[size_t(id)].what,
       [&](const Pack& o) {
-        if (!forward(o.from)) return false;  // executors pack no gradients yet
+        if (kind(o.from) == kStatistics) return false;  // executors pack rows of head_dim
         return holds_o(kind(o.from)) ? holds_o(kind(o.into)) : kind(o.from) == kind(o.into);
       },
-      [&](const AllToAll& o) { return forward(o.from) && kind(o.from) == kind(o.into); },
+      [&](const AllToAll& o) { return kind(o.from) == kind(o.into); },
       [&](const ReduceScatter& o) { return sums(o.what); },
       [&](const Attend& o) {
         return kind(o.q) == kQuery && kind(o.kv) == kKeyValue && kind(o.into) == kPartial;
@@ -243,15 +240,6 @@ class SymbolicRun {
         });
   }
 
-  // True when the two ends of a message agree on owner, heads and rows of each piece.
-  static bool same_rows(const SlotView& a, const SlotView& b) {
-    if (a.num_pieces() != b.num_pieces() || a.rows.branch != b.rows.branch ||
-        a.rows.within != b.rows.within)
-      return false;
-    for (int i = 0; i < a.num_pieces(); ++i)
-      if (owner_of(a, i) != owner_of(b, i) || heads_of(a, i) != heads_of(b, i)) return false;
-    return true;
-  }
   void deliver(const std::vector<PieceState>& what, const SlotView& sent, Rank to, OpId op,
                const SlotView& into, Rank from) {
     if (!same_rows(sent, into))

@@ -20,8 +20,9 @@ int64_t start_of_part(int64_t n, int64_t parts, int64_t i) {
 
 int64_t rounded_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// One algorithm each. q_, kv_, o_ and grad_kv_ are bytes of a token and head, of all sequences of the
-// batch: of Q, dO or a result, of K and V, of O in fp32 with its LSE, of dK and dV in fp32.
+// One algorithm each. q_, kv_, o_, statistics_ and grad_kv_ are bytes of a token and head, of all
+// sequences of the batch: of Q, dO or a result, of K and V, of O in fp32 with its LSE, of L and delta,
+// of dK and dV in fp32.
 class ClosedForms {
  public:
   ClosedForms(const ShardedProblem& s, const CollectiveChoice& choice, int ring_size, Rank rank,
@@ -36,6 +37,7 @@ class ClosedForms {
         q_(s.problem.batch * s.problem.head_dim * (s.problem.dtype == DType::kFloat32 ? 4 : 2)),
         kv_(2 * q_),
         o_(s.problem.batch * (s.problem.head_dim + 1) * 4),
+        statistics_(s.problem.batch * 8),
         grad_kv_(pass == Pass::kBackward ? s.problem.batch * 2 * s.problem.head_dim * 4 : 0),
         backward_(pass == Pass::kBackward) {
     const bool zigzag = s.layout.kind() == LayoutKind::kZigzag;
@@ -51,8 +53,7 @@ class ClosedForms {
     costs_.hold(mine_ * (heads_ * (q_ + o_) + kv_heads_ * kv_));  // Q, output; K and V
     // dO, L and delta, dQ; dK and dV.
     if (backward_)
-      costs_.hold(mine_ *
-                  (heads_ * (q_ + s.problem.batch * 8 + grad_kv_ / 2) + kv_heads_ * grad_kv_));
+      costs_.hold(mine_ * (heads_ * (q_ + statistics_ + grad_kv_ / 2) + kv_heads_ * grad_kv_));
   }
   const ClosedFormCounts& counts() const { return costs_.counts; }
 
@@ -102,15 +103,22 @@ class ClosedForms {
     }
     costs_.hold(n_ * width * (kv_ + grad_kv_) * (width < kv_heads_ ? 2 : 1));
   }
-  // All queries come, all partials go.
+  // All queries come, all partials go; backward also dO, L and delta come, and dQ goes.
   void query_gather() {
     if (world_ == 1) return;
-    costs_.all_gather(times(tokens_, heads_ * q_), me_, 0, choice_);
-    costs_.hold(n_ * heads_ * (q_ + o_));
-    costs_.reduce_scatter(times(tokens_, heads_ * o_), me_, choice_, false);
+    const int64_t summed = backward_ ? grad_kv_ / 2 : o_;
+    const auto gather = [&](int64_t row) {
+      costs_.all_gather(times(tokens_, heads_ * row), me_, 0, choice_);
+      costs_.hold(n_ * heads_ * row);
+    };
+    gather(q_);
+    if (backward_) gather(q_), gather(statistics_);
+    costs_.hold(n_ * heads_ * summed);
+    costs_.reduce_scatter(times(tokens_, heads_ * summed), me_, choice_, false);
   }
   // Jacobs et al., Fang and Zhao: in groups of Pu ranks three all-to-alls, of Q, of K with V, of the
-  // result; around Pr = P / Pu groups a ring of K and V.
+  // result; around Pr = P / Pu groups a ring of K and V. Backward dO goes out, dQ, dK with dV come
+  // back, and Q, K, V and O are kept.
   void usp(int degree) {
     const int group = me_ / degree, place = me_ % degree, rings = world_ / degree;
     Sizes of_group(static_cast<size_t>(rings), 0);
@@ -119,20 +127,27 @@ class ClosedForms {
                   g = kv_heads_at(degree, place);
     int64_t packed_kv = 0;  // a K/V head that ranks share goes to each of them
     for (int i = 0; i < degree; ++i) packed_kv += kv_heads_at(degree, i);
+    const int64_t out_kv = backward_ ? 0 : kv_, back_q = backward_ ? grad_kv_ / 2 : q_;
     for (int i = 0; i < degree; ++i) {
       if (i == place) continue;
       const int64_t theirs = tokens_[size_t(group * degree + i)];
-      costs_.send(mine_ * heads_at(degree, i) * q_);
-      costs_.send(mine_ * kv_heads_at(degree, i) * kv_);
-      costs_.send(theirs * h * q_);
-      costs_.receive(theirs * (h * q_ + g * kv_) + mine_ * heads_at(degree, i) * q_);
+      const int64_t h_there = heads_at(degree, i), g_there = kv_heads_at(degree, i);
+      costs_.send(mine_ * h_there * q_);
+      costs_.send(mine_ * g_there * out_kv);
+      costs_.send(theirs * h * back_q);
+      costs_.send(theirs * g * grad_kv_);
+      costs_.receive(theirs * (h * q_ + g * out_kv) +
+                     mine_ * (h_there * back_q + g_there * grad_kv_));
     }
-    if (degree > 1)
-      costs_.hold(2 * (mine_ * heads_ + here * h) * q_ + (mine_ * packed_kv + here * g) * kv_ +
-                  here * h * o_);
-    costs_.shards_around(times(of_group, g * kv_), group);
-    if (rings > 1)
-      costs_.hold(std::min(2, rings - 1) * std::ranges::max(of_group) * g * kv_ + here * h * o_);
+    if (degree > 1) {
+      costs_.hold((mine_ * heads_ + here * h) * (q_ + back_q) +
+                  (mine_ * packed_kv + here * g) * (out_kv + grad_kv_) + here * h * o_);
+      if (backward_) costs_.hold(here * (h * (q_ + statistics_) + g * kv_));
+    }
+    keys_around(of_group, g, group);
+    costs_.hold(std::ranges::max(of_group) * g *
+                (buffers(rings) * kv_ + sum_buffers(rings) * grad_kv_));
+    if (rings > 1 && !backward_) costs_.hold(here * h * o_);
   }
   void dilated() {
     const int64_t begin = start_of_part(n_, world_, me_), end = begin + mine_;
@@ -263,7 +278,7 @@ class ClosedForms {
   const CollectiveChoice& choice_;
   int64_t n_, heads_, kv_heads_;
   int world_, me_;
-  int64_t q_, kv_, o_, grad_kv_;
+  int64_t q_, kv_, o_, statistics_, grad_kv_;
   bool backward_;
   Sizes tokens_;  // of each rank
   int64_t largest_ = 0, mine_ = 0;
@@ -288,7 +303,6 @@ std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
     degree = s.options.ulysses_degree > 0 ? s.options.ulysses_degree
                                           : int(std::gcd(int64_t{world}, s.problem.num_kv_heads));
   ClosedForms forms(s, choice, world / degree, rank, pass);
-  const bool forward = pass == Pass::kForward;
   if (algorithm == "local" || algorithm == "ring")
     forms.ring();
   else if (algorithm == "query_ring")
@@ -299,9 +313,9 @@ std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
     forms.double_ring();
   else if (algorithm == "all_gather")
     forms.all_gather();
-  else if (forward && algorithm == "query_gather")
+  else if (algorithm == "query_gather")
     forms.query_gather();
-  else if (forward && (algorithm == "ulysses" || algorithm == "usp"))
+  else if (algorithm == "ulysses" || algorithm == "usp")
     forms.usp(degree);
   else if ((algorithm == "dilated" || algorithm == "sparse") && s.pattern.phase_parts == 1)
     forms.dilated();

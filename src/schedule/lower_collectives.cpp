@@ -48,6 +48,7 @@ class Lowering {
     choose_orders();
     out_.pass = in_.pass;
     out_.slots = in_.slots;
+    out_.kept = in_.kept;
     for (Op& op : in_.ops) {
       std::vector<OpId> after;
       for (OpId a : op.after) {
@@ -87,11 +88,13 @@ class Lowering {
       if (const auto* g = std::get_if<AllGather>(&op.what))
         orders.push_back({g->into, ordered(g->group)});
     const size_t gathers = orders.size();
-    for (const Op& op : in_.ops)  // gradients lie as their keys do
+    for (const Op& op : in_.ops)  // gradients lie as their keys and queries do
       if (const auto* b = std::get_if<AttendBackward>(&op.what))
-        for (size_t i = 0; i < gathers; ++i)
-          if (orders[i].first.slot == b->kv.slot && orders[i].first.rows == b->kv.rows)
-            orders.push_back({b->into_kv, orders[i].second});
+        for (const auto& [view, gradient] :
+             {std::pair{b->q, b->into_q}, std::pair{b->kv, b->into_kv}})
+          for (size_t i = 0; i < gathers; ++i)
+            if (orders[i].first.slot == view.slot && orders[i].first.rows == view.rows)
+              orders.push_back({gradient, orders[i].second});
     const auto reorder = [&](SlotView& view) {
       for (const auto& [gathered, order] : orders) {
         if (view.slot != gathered.slot || view.rows != gathered.rows) continue;

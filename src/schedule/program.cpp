@@ -74,6 +74,12 @@ Rank SequenceLayout::owner(int64_t token) const {
   return Rank(part_index(seq_len_, world_size_, token));
 }
 
+bool RankProgram::is_input(int slot) const {
+  const bool of_backward = slot == kOutputSlot || slot == kGradOutSlot;
+  return slot == kQuerySlot || slot == kKvSlot || (pass == Pass::kBackward && of_backward) ||
+         std::ranges::any_of(kept, [&](const Kept& k) { return k.view.slot == slot; });
+}
+
 bool RankProgram::output_is_partial() const {
   return std::ranges::none_of(ops, [&](const Op& op) {
     const auto* pack = std::get_if<Pack>(&op.what);
@@ -154,9 +160,13 @@ std::string to_text(const ShardedProblem& sharded, const RankProgram& program, R
     if (r.stride > 1) out << " by " << r.stride;
   }
   out << "\n";
-  for (size_t i = 0; i < program.slots.size(); ++i)
+  for (size_t i = 0; i < program.slots.size(); ++i) {
     out << "# slot " << i << "  " << to_string(program.slots[i].tag) << "  "
-        << program.slots[i].bytes << " bytes\n";
+        << program.slots[i].bytes << " bytes";
+    for (const Kept& kept : program.kept)
+      if (kept.view.slot == int(i)) out << ", as slot " << kept.forward << " of the forward pass";
+    out << "\n";
+  }
   for (size_t i = 0; i < program.ops.size(); ++i) {
     out << i << "  " << to_text(program.ops[i]);
     if (!program.ops[i].after.empty()) {

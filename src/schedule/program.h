@@ -182,7 +182,7 @@ struct Slot {
 // Slots that every program has: its shard of Q, of K and V, and of the output.
 inline constexpr int kQuerySlot = 0, kKvSlot = 1, kOutputSlot = 2;
 // The program of a backward pass has its shard of dO, statistics, dQ, and dK and dV as well. Its
-// inputs are Q, K, V, dO and the output.
+// inputs are Q, K, V, dO, the output, and what it has kept (RankProgram::kept).
 inline constexpr int kGradOutSlot = 3, kStatisticsSlot = 4, kGradQuerySlot = 5, kGradKvSlot = 6;
 enum class Pass { kForward, kBackward };
 
@@ -315,10 +315,20 @@ struct Op {
   std::vector<OpId> after = {};  // ops of the same rank that must finish before this one starts
 };
 
+// Rows of a backward pass that begin as the forward pass of the rank leaves them in its slot
+// `forward`, with the same layout.
+struct Kept {
+  int forward;
+  SlotView view;
+};
+
 struct RankProgram {
   Pass pass = Pass::kForward;
   std::vector<Slot> slots;
   std::vector<Op> ops;
+  std::vector<Kept> kept = {};
+  // True for a slot that the program reads and never writes.
+  bool is_input(int slot) const;
   // True when the output gets its LSE and O in full fp32: it does not come as a result.
   bool output_is_partial() const;
   // Bytes of the slots by their tags, each slot rounded up to a multiple of `align`.

@@ -15,6 +15,11 @@ struct Gradients {
   OpId last = -1;
 };
 
+// Slots of a backward pass with the same queries, and the gradients of their keys.
+struct BackwardRows {
+  SlotView q, output, grad_out, statistics, grad_q, grad_kv;
+};
+
 class ProgramBuilder {
  public:
   static constexpr size_t kMostOps = size_t{6} << 20;  // of one rank: over a GiB of them
@@ -49,6 +54,12 @@ class ProgramBuilder {
   SlotView kv() const { return {kKvSlot, own()}; }
   SlotView output() const { return {kOutputSlot, own()}; }
   SlotView grad_kv() const { return {kGradKvSlot, own()}; }
+  BackwardRows backward_rows() const {
+    const auto own_of = [&](int slot) { return SlotView{slot, own()}; };
+    return {
+        q(),      output(), own_of(kGradOutSlot), own_of(kStatisticsSlot), own_of(kGradQuerySlot),
+        grad_kv()};
+  }
 
   int add_slot(TensorKind kind, SlotTag tag, const Slice& largest) {
     return add_slot(kind, tag, view_bytes(sharded_, kind, {.rows = largest}));
@@ -60,6 +71,11 @@ class ProgramBuilder {
   // A new slot laid out for `rows`.
   SlotView add_view(TensorKind kind, SlotTag tag, const Slice& rows) {
     return {add_slot(kind, tag, rows), rows};
+  }
+  // The same, with what the forward pass leaves in its slot `forward`.
+  SlotView keep(int forward, TensorKind kind, SlotTag tag, const Slice& rows) {
+    program_.kept.push_back({forward, add_view(kind, tag, rows)});
+    return program_.kept.back().view;
   }
   void grow_slot(int slot, int64_t bytes) {
     int64_t& capacity = program_.slots.at(size_t(slot)).bytes;
@@ -127,34 +143,43 @@ class ProgramBuilder {
 // other: a sum in fp32 depends on its order.
 class GradientSum {
  public:
-  explicit GradientSum(ProgramBuilder& build) : build_(build), own_keys_{build.grad_kv()} {}
+  explicit GradientSum(ProgramBuilder& build) : GradientSum(build, build.backward_rows()) {}
+  // Of these rows, whose dO is there after `ready`.
+  GradientSum(ProgramBuilder& build, const BackwardRows& rows, OpId ready = -1)
+      : build_(build), rows_(rows), own_keys_{rows.grad_kv}, grad_out_ready_(ready) {}
 
   // Adds the gradients of `attend`, whose target they have no use for. Before the first come the
-  // statistics of the own rows, and dQ, dK and dV of 0: messages posted so far need not wait.
+  // statistics of the rows, and dQ, dK and dV of 0: messages posted so far need not wait.
   OpId add(const Attend& attend, Gradients& into, OpId ready = -1) {
     if (ready_.empty()) begin();
     std::vector<OpId> after = ready_;
     after.insert(after.end(), {ready, into.last});
-    into.last = build_.add(
-        AttendBackward{attend.branch, attend.queries, attend.heads, attend.q, attend.kv,
-                       own(kGradOutSlot), own(kStatisticsSlot), own(kGradQuerySlot), into.rows},
-        std::move(after));
+    into.last =
+        build_.add(AttendBackward{attend.branch, attend.queries, attend.heads, rows_.q, attend.kv,
+                                  rows_.grad_out, rows_.statistics, rows_.grad_q, into.rows},
+                   std::move(after));
     ready_ = {into.last};
     return into.last;
   }
-  // dK and dV of the own shard.
+  // dK and dV of the own keys.
   Gradients& own_keys() { return own_keys_; }
+  // Ops that complete dQ.
+  const std::vector<OpId>& queries_done() const { return ready_; }
+  // False when the causal mask hides every key of `keys`.
+  bool sees(const RankGroup& keys) const { return build_.sees(rows_.q.rows.owners, keys); }
 
  private:
   void begin() {
-    const OpId delta = build_.add(Delta{build_.output(), own(kGradOutSlot), own(kStatisticsSlot)});
-    ready_ = {delta, build_.add(Reset{own(kGradQuerySlot)})};
+    const OpId delta =
+        build_.add(Delta{rows_.output, rows_.grad_out, rows_.statistics}, {grad_out_ready_});
+    ready_ = {delta, build_.add(Reset{rows_.grad_q})};
     own_keys_.last = build_.add(Reset{own_keys_.rows});
   }
-  SlotView own(int slot) const { return {slot, build_.own()}; }
 
   ProgramBuilder& build_;
+  BackwardRows rows_;
   Gradients own_keys_;
+  OpId grad_out_ready_;
   std::vector<OpId> ready_;  // ops that the next attend must wait for
 };
 

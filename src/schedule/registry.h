@@ -48,7 +48,9 @@ Schedule all_gather_attention(const ShardedProblem& sharded);
 Schedule all_gather_backward(const ShardedProblem& sharded);
 int64_t all_gather_head_slice(const ShardedProblem& sharded);  // K/V heads at a time; 0: all
 Schedule ulysses_attention(const ShardedProblem& sharded);     // usp.cpp
+Schedule ulysses_backward(const ShardedProblem& sharded);
 Schedule usp_attention(const ShardedProblem& sharded);
+Schedule usp_backward(const ShardedProblem& sharded);
 int usp_degree(const ShardedProblem& sharded);  // Pu
 Schedule bidirectional_ring_attention(const ShardedProblem& sharded);
 Schedule bidirectional_ring_backward(const ShardedProblem& sharded);
@@ -58,6 +60,7 @@ int double_ring_inner(const ShardedProblem& sharded);  // Pi
 Schedule query_ring_attention(const ShardedProblem& sharded);
 Schedule query_ring_backward(const ShardedProblem& sharded);
 Schedule query_gather_attention(const ShardedProblem& sharded);
+Schedule query_gather_backward(const ShardedProblem& sharded);
 // Computes the Sparse Transformer's pattern too, whose summary rows go to every rank.
 Schedule dilated_attention(const ShardedProblem& sharded);
 Schedule dilated_backward(const ShardedProblem& sharded);

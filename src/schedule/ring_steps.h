@@ -145,7 +145,7 @@ class GradientRing : public SumRing {
   // Returns the op that reads the shard; -1, and no attend, when no own query sees it.
   OpId add_shard(const ShardVisit& visit) {
     Gradients& part = start(visit.shard.rows);
-    const bool sees = build_.sees(visit.shard.rows.owners);
+    const bool sees = sum_.sees(visit.shard.rows.owners);
     const OpId read = sees ? sum_.add(build_.attend(visit.shard), part, visit.ready) : -1;
     finish();
     return read;

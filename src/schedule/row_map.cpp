@@ -82,6 +82,15 @@ HeadRange head_part(const Slice& s, int part) {
   return {s.heads.first + begin, part_begin(s.heads.count, s.head_parts, part + 1) - begin};
 }
 
+bool same_rows(const SlotView& a, const SlotView& b) {
+  if (a.num_pieces() != b.num_pieces() || a.rows.branch != b.rows.branch ||
+      a.rows.within != b.rows.within)
+    return false;
+  for (int i = 0; i < a.num_pieces(); ++i)
+    if (owner_of(a, i) != owner_of(b, i) || heads_of(a, i) != heads_of(b, i)) return false;
+  return true;
+}
+
 RowCount::RowCount(const ShardedProblem& sharded, TensorKind kind, const Slice& slice)
     : problem_(sharded.problem), kind_(kind) {
   if (slice.branch == kEveryRow) return;

@@ -137,5 +137,7 @@ inline Rank owner_of(const SlotView& view, int i) {
 inline HeadRange heads_of(const SlotView& view, int i) {
   return head_part(view.rows, (view.first_piece() + i) % view.rows.head_parts);
 }
+// True when the two views agree on owner, heads and rows of each piece.
+bool same_rows(const SlotView& a, const SlotView& b);
 
 }  // namespace longnet

@@ -59,12 +59,14 @@ SymbolicRank::SymbolicRank(const ShardedProblem& sharded, const RankProgram& pro
       pass_(program.pass) {
   for (const Slot& slot : program.slots) kinds_.push_back(slot.kind);
   const Slice own{kEveryRow, {.first = rank}, sharded.all_tokens(), sharded.all_heads()};
-  const bool backward = pass_ == Pass::kBackward;
-  for (int slot = kQuerySlot; slot <= (backward ? kGradKvSlot : kOutputSlot); ++slot) {
-    const bool valid =
-        slot <= kKvSlot || (backward && (slot == kOutputSlot || slot == kGradOutSlot));
-    slots_[size_t(slot)] = {own, {PieceState{.valid = valid, .sum = {}, .initialised = {}}}};
-  }
+  const auto begin_with = [&](int slot, const Slice& rows) {
+    slots_[size_t(slot)] = {rows, std::vector<PieceState>(size_t(rows.num_pieces()))};
+    for (PieceState& piece : slots_[size_t(slot)].pieces) piece.valid = program.is_input(slot);
+  };
+  const int last = pass_ == Pass::kBackward ? kGradKvSlot : kOutputSlot;
+  for (int slot = kQuerySlot; slot <= last; ++slot) begin_with(slot, own);
+  for (const auto& [forward, view] : program.kept) begin_with(view.slot, view.rows);
+  for (size_t i = 0; i < kinds_.size(); ++i) inputs_.push_back(program.is_input(int(i)));
 }
 
 // The slot laid out for `view`; what another layout held is gone.
@@ -99,10 +101,7 @@ std::vector<PieceState> SymbolicRank::read(const SlotView& view, const Report& r
 
 void SymbolicRank::write(const SlotView& view, std::vector<PieceState> states,
                          const Report& report) {
-  const bool backward_input = view.slot == kOutputSlot || view.slot == kGradOutSlot;
-  if (view.slot == kQuerySlot || view.slot == kKvSlot ||
-      (pass_ == Pass::kBackward && backward_input))
-    report("overwrites an input");
+  if (inputs_.at(size_t(view.slot))) report("overwrites an input");
   SlotState& slot = laid_out_for(view);
   for (size_t i = 0; i < states.size(); ++i) {
     states[i].valid = true;
@@ -181,7 +180,7 @@ void SymbolicRank::apply(const Attend& op, const Report& report) {
 void SymbolicRank::apply(const Delta& op, const Report& report) {
   read(op.output, report);
   read(op.grad_out, report);
-  if (op.output.rows != op.into.rows || op.grad_out.rows != op.into.rows)
+  if (!same_rows(op.output, op.into) || !same_rows(op.grad_out, op.into))
     report("statistics, outputs and gradients do not belong together");
   write(op.into, std::vector<PieceState>(size_t(op.into.num_pieces())), report);
 }

@@ -74,6 +74,7 @@ class SymbolicRank {
   Rank rank_;
   std::vector<SlotState> slots_;
   std::vector<TensorKind> kinds_;  // kinds of the slots
+  std::vector<bool> inputs_;       // the slots that are inputs
   Pass pass_;
 };
 

@@ -12,7 +12,11 @@
 //     ring step:         K/V of ranks        2 3      2 3      0 1      0 1       the same heads
 //
 // The output comes back as a result: O in the storage type, as implementations send it. Its LSE
-// stays on the rank that attended (where a backward pass needs it).
+// stays on the rank that attended.
+//
+// Backward, that rank still has Q, K, V and O of its heads: dO comes by an all-to-all, the sums of
+// dK and dV follow the ring (GradientRing), and dQ, dK and dV go back by an all-to-all each. Where
+// ranks share a K/V head, its owner adds up what each of them sends.
 //
 // Pu need not divide H: rank i of a group has part i of the heads (part_begin). A K/V head that
 // query heads of two ranks share goes to both.
@@ -25,70 +29,149 @@
 namespace longnet {
 namespace {
 
-RankProgram usp_program(const ShardedProblem& sharded, Rank rank, int degree) {
-  const int rings = sharded.layout.world_size() / degree, position = rank / degree;
-  const HeadRange heads =
-      head_part({kEveryRow, {}, {}, sharded.all_heads(), degree}, rank % degree);
-  ProgramBuilder build(sharded, rank);
-  // Ranks of the group at ring position g; all tokens of a group are on its ranks.
-  const auto group = [&](int g) { return RankGroup{.first = g * degree, .count = degree}; };
-  const auto gathered = [&](int g) { return build.every_row_of(group(g), heads); };
-  Slice split = build.own();
-  split.head_parts = degree;
+// Slots of a forward program of Pu > 1 that the backward pass takes over.
+constexpr int kExchangedQuery = 4, kExchangedKv = 6, kAttended = 7;
 
-  // Packs a part for each rank of the group and exchanges them: rows `packed` become rows `into`.
-  const auto exchange = [&](TensorKind kind, const auto& part_of, const Slice& packed,
-                            const Slice& into, OpId after) {
-    const SlotView out = build.add_view(kind, SlotTag::kPacked, packed);
-    const SlotView in = build.add_view(kind, SlotTag::kExchange, into);
-    std::vector<OpId> ready;
-    for (int i = 0; i < degree; ++i)
-      ready.push_back(build.add(Pack{part_of(i), out.piece(i)}, {after}));
-    return std::pair{in, build.add(AllToAll{group(position), out, in}, std::move(ready))};
-  };
+class UspProgram {
+ public:
+  UspProgram(const ShardedProblem& sharded, Rank rank, int degree, Pass pass)
+      : degree_(degree),
+        position_(rank / degree),
+        heads_(head_part({kEveryRow, {}, {}, sharded.all_heads(), degree}, rank % degree)),
+        build_(sharded, rank, pass),
+        split_(build_.own()),
+        ring_{.members = {.first = rank % degree,
+                          .stride = degree,
+                          .count = sharded.layout.world_size() / degree},
+              .position = position_,
+              .shard_of = [this](int position) { return gathered(position); }} {
+    split_.head_parts = degree;
+  }
+  UspProgram(const UspProgram&) = delete;  // shard_of
+  UspProgram& operator=(const UspProgram&) = delete;
 
-  SlotView q = build.q(), kv = build.kv(), out = build.output();
-  OpId q_ready = -1, kv_ready = -1;
-  if (degree > 1) {
-    const Slice all = gathered(position);
-    std::tie(q, q_ready) = exchange(
-        TensorKind::kQuery, [&](int) { return build.q(); }, split, all, -1);
-    std::tie(kv, kv_ready) = exchange(
-        TensorKind::kKeyValue, [&](int) { return build.kv(); }, split, all, -1);
-    out = build.add_view(TensorKind::kPartial, SlotTag::kExchange, all);
+  RankProgram make() {
+    SlotView q = build_.q(), kv = build_.kv(), out = build_.output();
+    OpId q_ready = -1, kv_ready = -1;
+    if (degree_ > 1) {
+      const Slice all = gathered(position_);
+      std::tie(q, q_ready) = distribute(TensorKind::kQuery, q);
+      std::tie(kv, kv_ready) = distribute(TensorKind::kKeyValue, kv);
+      out = build_.add_view(TensorKind::kPartial, SlotTag::kExchange, all);
+    }
+    ring_.add_buffers(build_, largest_bytes(TensorKind::kKeyValue));
+    Accumulator output(build_, out, ring_.members.count > 1);
+    ShardBuffer own{kv.slot};
+    run_ring(build_, ring_, {kv, kv_ready, &own}, [&](const ShardVisit& visit) -> OpId {
+      if (!build_.sees(group(position_), visit.shard.rows.owners)) return -1;
+      Attend attend = build_.attend(visit.shard);
+      attend.q = q;
+      return output.add(attend, {q_ready, visit.ready});
+    });
+    if (degree_ == 1) return build_.take();
+
+    const auto [back, arrived] = pack_and_exchange(
+        TensorKind::kResult, [&](int i) { return out.piece(i); }, out.rows, split_,
+        output.result());
+    for (int i = 0; i < degree_; ++i)
+      if (head_part(split_, i).count > 0)
+        build_.add(Pack{back.piece(i), build_.output()}, {arrived});
+    return build_.take();
   }
 
-  Ring ring{.members = {.first = rank % degree, .stride = degree, .count = rings},
-            .position = position,
-            .shard_of = gathered};
-  ring.add_buffers(build, build.largest_bytes(rings, ring.shard_of));
-  Accumulator output(build, out, rings > 1);
-  ShardBuffer own{kv.slot};
-  run_ring(build, ring, {kv, kv_ready, &own}, [&](const ShardVisit& visit) -> OpId {
-    if (!build.sees(group(position), visit.shard.rows.owners)) return -1;
-    return output.add({0, sharded.all_tokens(), heads, q, visit.shard, {}}, {q_ready, visit.ready});
-  });
-  if (degree == 1) return build.take();
+  RankProgram make_backward() {
+    BackwardRows rows = build_.backward_rows();
+    SlotView kv = build_.kv();
+    OpId ready = -1;
+    if (degree_ > 1) {
+      using enum TensorKind;
+      const Slice all = gathered(position_);
+      rows.q = build_.keep(kExchangedQuery, kQuery, SlotTag::kExchange, all);
+      kv = build_.keep(kExchangedKv, kKeyValue, SlotTag::kExchange, all);
+      rows.output = build_.keep(kAttended, kPartial, SlotTag::kExchange, all);
+      std::tie(rows.grad_out, ready) = distribute(kGradOut, rows.grad_out);
+      rows.statistics = build_.add_view(kStatistics, SlotTag::kStatistics, all);
+      rows.grad_q = build_.add_view(kGradQuery, SlotTag::kPartial, all);
+      rows.grad_kv = build_.add_view(kGradKeyValue, SlotTag::kPartial, all);
+    }
+    ring_.add_buffers(build_, largest_bytes(TensorKind::kKeyValue));
+    GradientSum sum(build_, rows, ready);
+    GradientRing gradients(build_, ring_, sum, largest_bytes(TensorKind::kGradKeyValue));
+    gradients.begin(sum.own_keys());
+    ShardBuffer own{kv.slot};
+    run_ring(build_, ring_, {kv, -1, &own},
+             [&](const ShardVisit& visit) { return gradients.add_shard(visit); });
+    if (degree_ == 1) return build_.take();
 
-  const auto [back, arrived] = exchange(
-      TensorKind::kResult, [&](int i) { return out.piece(i); }, out.rows, split, output.result());
-  for (int i = 0; i < degree; ++i)
-    if (head_part(split, i).count > 0) build.add(Pack{back.piece(i), build.output()}, {arrived});
-  return build.take();
-}
+    const auto [dq, dq_arrived] =
+        exchange(TensorKind::kGradQuery, rows.grad_q, split_, sum.queries_done());
+    const auto [dkv, dkv_arrived] =
+        exchange(TensorKind::kGradKeyValue, rows.grad_kv, split_, {sum.own_keys().last});
+    const BackwardRows own_rows = build_.backward_rows();
+    OpId added = build_.add(Reset{own_rows.grad_kv});
+    for (int i = 0; i < degree_; ++i) {
+      build_.add(Pack{dq.piece(i), own_rows.grad_q}, {dq_arrived});
+      added = build_.add(Merge{dkv.piece(i), own_rows.grad_kv}, {dkv_arrived, added});
+    }
+    return build_.take();
+  }
 
-Schedule usp_of_degree(std::string name, const ShardedProblem& sharded, int degree) {
+ private:
+  // Ranks of the group at ring position g; all tokens of a group are on its ranks.
+  RankGroup group(int g) const { return {.first = g * degree_, .count = degree_}; }
+  Slice gathered(int g) const { return build_.every_row_of(group(g), heads_); }
+  int64_t largest_bytes(TensorKind kind) const {
+    return build_.largest_bytes(ring_.members.count, ring_.shard_of, kind);
+  }
+
+  // All-to-all in the group: piece i of `from` goes to its rank i, rows `into` come.
+  std::pair<SlotView, OpId> exchange(TensorKind kind, const SlotView& from, const Slice& into,
+                                     std::vector<OpId> ready) {
+    const SlotView in = build_.add_view(kind, SlotTag::kExchange, into);
+    return {in, build_.add(AllToAll{group(position_), from, in}, std::move(ready))};
+  }
+  // Packs a part for each rank of the group first: rows `packed`.
+  template <class PartOf>
+  std::pair<SlotView, OpId> pack_and_exchange(TensorKind kind, PartOf part_of, const Slice& packed,
+                                              const Slice& into, OpId after) {
+    const SlotView out = build_.add_view(kind, SlotTag::kPacked, packed);
+    std::vector<OpId> ready;
+    for (int i = 0; i < degree_; ++i)
+      ready.push_back(build_.add(Pack{part_of(i), out.piece(i)}, {after}));
+    return exchange(kind, out, into, std::move(ready));
+  }
+  // From my tokens of all heads to the group's tokens of my heads.
+  std::pair<SlotView, OpId> distribute(TensorKind kind, const SlotView& own) {
+    return pack_and_exchange(
+        kind, [&](int) { return own; }, split_, gathered(position_), -1);
+  }
+
+  int degree_, position_;
+  HeadRange heads_;
+  ProgramBuilder build_;
+  Slice split_;  // the own rows, one head part for each rank of the group
+  Ring ring_;    // of the ranks that hold the same heads
+};
+
+Schedule usp_of_degree(std::string name, const ShardedProblem& sharded, int degree, Pass pass) {
   const int world = sharded.layout.world_size();
   check(degree >= 1 && world % degree == 0, "Pu = ", degree, " must divide P = ", world);
   ShardedProblem mine = sharded;
   mine.layout = sharded.layout.with_ring_size(world / degree);
-  return {std::move(name), mine, [mine, degree](Rank r) { return usp_program(mine, r, degree); }};
+  return {std::move(name), mine, [mine, degree, pass](Rank r) {
+            UspProgram program(mine, r, degree, pass);
+            return pass == Pass::kForward ? program.make() : program.make_backward();
+          }};
 }
 
 }  // namespace
 
 Schedule ulysses_attention(const ShardedProblem& sharded) {
-  return usp_of_degree("ulysses", sharded, sharded.layout.world_size());
+  return usp_of_degree("ulysses", sharded, sharded.layout.world_size(), Pass::kForward);
+}
+
+Schedule ulysses_backward(const ShardedProblem& sharded) {
+  return usp_of_degree("ulysses", sharded, sharded.layout.world_size(), Pass::kBackward);
 }
 
 int usp_degree(const ShardedProblem& sharded) {
@@ -99,7 +182,11 @@ int usp_degree(const ShardedProblem& sharded) {
 }
 
 Schedule usp_attention(const ShardedProblem& sharded) {
-  return usp_of_degree("usp", sharded, usp_degree(sharded));
+  return usp_of_degree("usp", sharded, usp_degree(sharded), Pass::kForward);
+}
+
+Schedule usp_backward(const ShardedProblem& sharded) {
+  return usp_of_degree("usp", sharded, usp_degree(sharded), Pass::kBackward);
 }
 
 }  // namespace longnet
