@@ -216,6 +216,20 @@ TEST(Backward, EveryShapeOnOneToNineRanks) {
   ran.expect_some_of_each();
 }
 
+TEST(Backward, MixturesBySumAndMean) {
+  std::map<std::string, ReferenceGradients> known;
+  for (const std::string& kernel : backward_kernels())
+    for (auto [problem, pattern] : small_shapes())
+      for (const int ranks : some_of<int>({1, 2, 3, 5, 8}))
+        for (const MixRule mix : {MixRule::kMean, MixRule::kSum}) {
+          problem.causal = ranks % 2 == 0;
+          problem.dtype = ranks % 3 == 0 ? DType::kBFloat16 : DType::kFloat32;
+          pattern.mix = mix;
+          const Case c{.problem = problem, .pattern = pattern, .ranks = ranks, .kernel = kernel};
+          EXPECT_TRUE(expect_backward_right(c, known));
+        }
+}
+
 // True for native and for what changes the algorithm's programs.
 bool carries(const AlgorithmInfo& algorithm, const std::string& collective) {
   const CollectiveChoice choice = parse_collective(collective);

@@ -236,19 +236,36 @@ void BoundProgram::bind_delta(const Delta& op, BoundOp& bound) const {
   const RowMap partials(sharded_, TensorKind::kPartial, op.output.rows),
       grad_out(sharded_, TensorKind::kGradOut, op.grad_out.rows),
       statistics(sharded_, TensorKind::kStatistics, op.into.rows);
+  const int64_t d = options_.head_dim;
   for (int i = 0; i < op.into.num_pieces(); ++i) {
     const auto piece_at = [&](const RowMap& map, const SlotView& view) -> const RowMap::Piece& {
       return map.pieces()[size_t(view.first_piece() + i)];
     };
-    const auto address = [&](const RowMap& map, const SlotView& view) {
-      return memory_[size_t(view.slot)].data() + piece_at(map, view).byte_offset;
+    const RowMap::Piece &from = piece_at(partials, op.output),
+                        &gradients = piece_at(grad_out, op.grad_out),
+                        &into = piece_at(statistics, op.into);
+    std::byte* const first_gradient =
+        memory_[size_t(op.grad_out.slot)].data() + gradients.byte_offset;
+    auto* const first_statistics =
+        reinterpret_cast<float*>(memory_[size_t(op.into.slot)].data() + into.byte_offset);
+    const auto add = [&](RowMap::Place o, RowMap::Place g, RowMap::Place s, int64_t rows) {
+      bound.deltas.push_back({.out = partial_at(op.output, from, o),
+                              .grad_out = first_gradient + g.row * d * dtype_bytes(options_.dtype),
+                              .statistics = first_statistics + 2 * s.row,
+                              .grad_out_stride = g.step * d,
+                              .statistics_stride = 2 * s.step,
+                              .rows = rows});
     };
-    const RowMap::Piece& piece = piece_at(partials, op.output);
-    bound.deltas.push_back({.out = partial_at(op.output, piece, {0, 1}),
-                            .grad_out = address(grad_out, op.grad_out),
-                            .statistics = reinterpret_cast<float*>(address(statistics, op.into)),
-                            .grad_out_stride = options_.head_dim,
-                            .rows = piece.rows});
+    if (op.output.rows.branch == op.into.rows.branch) {
+      add({0, 1}, {0, 1}, {0, 1}, from.rows);
+      continue;
+    }
+    for (int64_t batch = 0; batch < sharded_.problem.batch; ++batch)
+      for (int64_t head = from.heads.first; head < from.heads.end(); ++head)
+        partials.for_each_run(from, head, [&](const TokenRange& run) {
+          add(partials.locate(from, batch, head, run), grad_out.locate(gradients, batch, head, run),
+              statistics.locate(into, batch, head, run), run.count);
+        });
   }
 }
 

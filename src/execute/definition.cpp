@@ -174,6 +174,24 @@ ReferenceRow mix(const std::vector<RowOracle::Row>& branches, const DilatedPatte
   return out;
 }
 
+// Of a mixture by sum or mean, whose branches have softmaxes of their own.
+ReferenceGradients sum_of_branches(const AttentionProblem& p, const DilatedPattern& pattern) {
+  const double share = pattern.mix == MixRule::kMean ? 1.0 / double(pattern.branches.size()) : 1.0;
+  DilatedPattern alone = pattern;
+  alone.mix = MixRule::kLse;
+  ReferenceGradients out;
+  for (const DilatedBranch& branch : pattern.branches) {
+    alone.branches = {branch};
+    const ReferenceGradients more = reference_gradients(p, alone);
+    for (auto tensor : {&ReferenceGradients::q, &ReferenceGradients::k, &ReferenceGradients::v}) {
+      std::vector<double>& sum = out.*tensor;
+      sum.resize((more.*tensor).size());
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += share * (more.*tensor)[i];
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 int64_t first_seeing_query(const AttentionProblem& problem, const DilatedPattern& pattern,
@@ -210,6 +228,7 @@ std::vector<ReferenceRow> reference_rows(const AttentionProblem& p, const Dilate
 }
 
 ReferenceGradients reference_gradients(const AttentionProblem& p, const DilatedPattern& pattern) {
+  if (pattern.mix != MixRule::kLse) return sum_of_branches(p, pattern);
   const auto all_rows = [&](Tensor tensor, int64_t heads) {
     std::vector<std::vector<float>> rows(size_t(p.batch * p.seq_len * heads));
     for (size_t i = 0; i < rows.size(); ++i)

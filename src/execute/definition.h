@@ -43,7 +43,7 @@ inline ReferenceRow reference_row(const AttentionProblem& problem, const Dilated
   return reference_rows(problem, pattern, {query}).front();
 }
 
-// The gradients of sum(dO . O) for a mixture by LSE: of Q [batch][seq_len][num_heads][head_dim], of K
+// The gradients of sum(dO . O): of Q [batch][seq_len][num_heads][head_dim], of K
 // and V [batch][seq_len][num_kv_heads][head_dim]. Takes one step for each pair.
 struct ReferenceGradients {
   std::vector<double> q, k, v;

@@ -17,7 +17,7 @@ RowFormat row_format(const AttentionProblem& problem);
 uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker);
 // Fills every slot but the inputs with NaN: what a run has not written cannot pass for its output.
 void poison(const BoundProgram& bound, const RowWorker& worker);
-// Copies what the forward pass of a rank leaves to its backward pass: the output, and what that keeps.
+// Copies the output of a rank's forward pass, and what its backward pass keeps of it.
 void hand_over(const BoundProgram& forward, const BoundProgram& backward);
 // The digest of these as they are in memory.
 uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker);

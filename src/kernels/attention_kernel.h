@@ -85,6 +85,7 @@ class AttentionKernel {
   virtual std::string why_backward_unsupported(const AttendOptions&) const {
     return concat("the kernel ", name(), " has no backward pass");
   }
+  // Enough for attend() too: mixtures by sum and mean attend once more.
   virtual int64_t backward_workspace_bytes(const AttendOptions&, int) const { return 0; }
   virtual void delta(std::span<const DeltaTask>, const AttendOptions&, int) const {
     check(false, "", why_backward_unsupported({}));

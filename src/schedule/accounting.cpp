@@ -122,9 +122,11 @@ double attended_pairs_by_runs(const ShardedProblem& s, const Attend& op) {
 
 namespace {
 
-// A backward pass has five products a pair where a forward pass has two.
-double pass_flops(Pass pass, double pairs, int64_t head_dim) {
-  return pair_flops(pairs, head_dim) * (pass == Pass::kBackward ? 2.5 : 1.0);
+// A backward pass has five products a pair where a forward pass has two, and those two again where
+// it needs L and delta of each branch alone.
+double pass_flops(const ShardedProblem& s, Pass pass, double pairs) {
+  const double backward = s.pattern.mix == MixRule::kLse ? 2.5 : 3.5;
+  return pair_flops(pairs, s.problem.head_dim) * (pass == Pass::kBackward ? backward : 1.0);
 }
 
 }  // namespace
@@ -138,6 +140,7 @@ int64_t RankAccount::memory_bytes() const {
 RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank rank) {
   RankAccount a;
   a.memory_by_tag = program.memory_by_tag();
+  double attended = 0, differentiated = 0;
   const auto bytes_of = [&](const SlotView& view) {
     return view_bytes(s, program.slots.at(size_t(view.slot)).kind, view);
   };
@@ -171,10 +174,11 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
         [](const ReduceScatter&) {
           check(false, "a reduce_scatter is lowered before it is counted");
         },
-        [&](const Attend& o) { a.pairs += attended_pairs(s, o); },
-        [&](const AttendBackward& o) { a.pairs += attended_pairs(s, o.attend()); },
+        [&](const Attend& o) { attended += attended_pairs(s, o); },
+        [&](const AttendBackward& o) { differentiated += attended_pairs(s, o.attend()); },
         [&](const Merge&) { a.merges += 1; }, [](const Reset&) {}, [](const Delta&) {});
-  a.flops = pass_flops(program.pass, a.pairs, s.problem.head_dim);
+  a.pairs = program.pass == Pass::kBackward ? differentiated : attended;
+  a.flops = pair_flops(attended + 2.5 * differentiated, s.problem.head_dim);
   return a;
 }
 
@@ -211,7 +215,7 @@ WorldAccount account(const Schedule& schedule, int max_ranks) {
     w.pairs = 0;
     for (int b = 0; b < int(s.pattern.branches.size()); ++b)
       w.pairs += branch_pairs(s.problem, s.pattern, b) * double(s.problem.batch);
-    w.flops = pass_flops(pass, w.pairs, s.problem.head_dim);
+    w.flops = pass_flops(s, pass, w.pairs);
   }
   w.paper_macs = paper_macs(s.problem, s.pattern);
   return w;

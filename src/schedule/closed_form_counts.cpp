@@ -21,8 +21,8 @@ int64_t start_of_part(int64_t n, int64_t parts, int64_t i) {
 int64_t rounded_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // One algorithm each. q_, kv_, o_, statistics_ and grad_kv_ are bytes of a token and head, of all
-// sequences of the batch: of Q, dO or a result, of K and V, of O in fp32 with its LSE, of L and delta,
-// of dK and dV in fp32.
+// sequences of the batch: of Q, dO or a result, of K and V, of O in fp32 with its LSE, of L and
+// delta, of dK and dV in fp32.
 class ClosedForms {
  public:
   ClosedForms(const ShardedProblem& s, const CollectiveChoice& choice, int ring_size, Rank rank,
@@ -157,9 +157,9 @@ class ClosedForms {
     int64_t partial = 0;  // one buffer, for the largest part
     for (int b = 0; b < int(s_.pattern.branches.size()); ++b)
       for (const auto& [from, to] : attended_parts(s_.pattern.branches[size_t(b)], begin, end))
-        if (b != direct)
+        if (b != direct || backward_)
           partial = std::max(partial, query_rows(s_.pattern.branches[size_t(b)], from, to) * o_);
-    if (!backward_) costs_.hold(partial);
+    if (!backward_ || s_.pattern.mix != MixRule::kLse) costs_.hold(partial);
   }
 
  private:

@@ -19,7 +19,9 @@
 // Backward, the same parts run again on the gathered rows. The gradients of a segment that crosses
 // borders are summed and scattered in its group (reduce_scatter): a rank gets back as many rows as
 // it has given. Some local segments run before the parts that cross, and hide the gathers; the
-// others behind them, and hide the reduce_scatters.
+// others behind them, and hide the reduce_scatters. A mixture by sum or mean needs L and delta of
+// each branch alone: its part attends once more, into the scratch of the forward pass, before its
+// gradients are computed.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -72,18 +74,26 @@ class DilatedProgram {
     const std::vector<Part> parts = gathered_parts();
     const auto [first, last] = local_halves(parts);
     GradientSum sum(build_);
-    for (const Part& part : first) sum.add(attend_of(part, {}), sum.own_keys());
+    const auto add = [&](const Part& part, Gradients& gradients) {
+      if (shard_.empty()) return;
+      if (sharded_.pattern.mix != MixRule::kLse) {
+        const SlotView alone = scratch_for(part);
+        freed_ = sum.use_statistics_of(alone, attend(part, alone, freed_));
+      }
+      sum.add(attend_of(part, {}), gradients, part.ready);
+    };
+    for (const Part& part : first) add(part, sum.own_keys());
     std::vector<std::pair<SlotView, OpId>> reduced;
     for (const Part& part : parts) {
       if (!part.group) continue;
       const SlotView rows =
           build_.add_view(TensorKind::kGradKeyValue, SlotTag::kPartial, part.kv.rows);
       Gradients gradients{rows, build_.add(Reset{rows})};
-      if (!shard_.empty()) sum.add(attend_of(part, {}), gradients, part.ready);
+      add(part, gradients);
       reduced.emplace_back(rows.piece(part.group->index_of(rank_)),
                            build_.add(ReduceScatter{*part.group, rows}, {gradients.last}));
     }
-    for (const Part& part : last) sum.add(attend_of(part, {}), sum.own_keys());
+    for (const Part& part : last) add(part, sum.own_keys());
     if (!shard_.empty())
       for (const auto& [rows, ready] : reduced) build_.merge(rows, ready, sum.own_keys());
     return build_.take();
@@ -191,15 +201,20 @@ class DilatedProgram {
     return build_.add(attend_of(part, into), {part.ready, freed});
   }
 
-  void attend_and_merge(const Part& part) {
+  // The scratch slot for the results of the part alone.
+  SlotView scratch_for(const Part& part) {
     const Slice rows{part.branch, {rank_, 1, 1}, part.queries, sharded_.all_heads()};
     if (scratch_ < 0) scratch_ = build_.add_slot(TensorKind::kPartial, SlotTag::kPartial, rows);
     const SlotView into{scratch_, rows};
     build_.grow_slot(scratch_, view_bytes(sharded_, TensorKind::kPartial, into));
+    return into;
+  }
+  void attend_and_merge(const Part& part) {
+    const SlotView into = scratch_for(part);
     std::vector<OpId> after = output_;
-    after.push_back(attend(part, into, last_merge_));
-    last_merge_ = build_.add(Merge{into, build_.output()}, std::move(after));
-    output_ = {last_merge_};
+    after.push_back(attend(part, into, freed_));
+    freed_ = build_.add(Merge{into, build_.output()}, std::move(after));
+    output_ = {freed_};
   }
 
   const ShardedProblem& sharded_;
@@ -207,8 +222,8 @@ class DilatedProgram {
   TokenInterval shard_;
   ProgramBuilder build_;
   std::vector<OpId> output_;  // ops that the next merge into the output must wait for
-  OpId last_merge_ = -1;
   int scratch_ = -1;
+  OpId freed_ = -1;  // op after which the scratch may be written again
 };
 
 }  // namespace

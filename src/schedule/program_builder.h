@@ -151,7 +151,7 @@ class GradientSum {
   // Adds the gradients of `attend`, whose target they have no use for. Before the first come the
   // statistics of the rows, and dQ, dK and dV of 0: messages posted so far need not wait.
   OpId add(const Attend& attend, Gradients& into, OpId ready = -1) {
-    if (ready_.empty()) begin();
+    if (ready_.empty()) begin(rows_.output, grad_out_ready_);
     std::vector<OpId> after = ready_;
     after.insert(after.end(), {ready, into.last});
     into.last =
@@ -161,6 +161,18 @@ class GradientSum {
     ready_ = {into.last};
     return into.last;
   }
+  // Makes the statistics of the next attends those of `alone`, complete after `ready`, instead of
+  // the output's. Returns the op that reads it.
+  OpId use_statistics_of(const SlotView& alone, OpId ready) {
+    if (ready_.empty()) {
+      begin(alone, ready);
+      return ready_[0];
+    }
+    ready_.push_back(ready);
+    const OpId delta = build_.add(Delta{alone, rows_.grad_out, rows_.statistics}, ready_);
+    ready_ = {delta};
+    return delta;
+  }
   // dK and dV of the own keys.
   Gradients& own_keys() { return own_keys_; }
   // Ops that complete dQ.
@@ -169,9 +181,8 @@ class GradientSum {
   bool sees(const RankGroup& keys) const { return build_.sees(rows_.q.rows.owners, keys); }
 
  private:
-  void begin() {
-    const OpId delta =
-        build_.add(Delta{rows_.output, rows_.grad_out, rows_.statistics}, {grad_out_ready_});
+  void begin(const SlotView& output, OpId ready) {
+    const OpId delta = build_.add(Delta{output, rows_.grad_out, rows_.statistics}, {ready});
     ready_ = {delta, build_.add(Reset{rows_.grad_q})};
     own_keys_.last = build_.add(Reset{own_keys_.rows});
   }

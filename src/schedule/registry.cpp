@@ -172,9 +172,6 @@ const std::vector<AlgorithmInfo>& algorithms() {
 std::string why_no_backward(const AlgorithmInfo& algorithm, const ShardedProblem& s) {
   if (algorithm.make_backward == nullptr)
     return concat(algorithm.name, " has no backward pass yet");
-  if (s.pattern.mix != MixRule::kLse && algorithm.pattern == PatternKind::kDilated)
-    return concat("a mixture by ", to_string(s.pattern.mix),
-                  " needs O and LSE of each branch for its backward pass, which no program keeps");
   return algorithm.why_unsupported(s);
 }
 

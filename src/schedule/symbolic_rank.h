@@ -16,6 +16,7 @@ struct Contribution {
   TokenInterval rows;
   HeadRange heads;
   Slice others;
+  bool operator==(const Contribution&) const = default;
 };
 
 // Rows of a partial that hold a value.
@@ -24,7 +25,8 @@ struct Region {
   HeadRange heads;
 };
 
-// Content of a piece; the lists are for partials and gradients only.
+// Content of a piece; the lists are for partials and gradients only. Statistics of a branch alone
+// have the `sum` of the partial that they were made of.
 struct PieceState {
   bool valid = false;
   bool has_lse = true;  // partials: false when made from a result

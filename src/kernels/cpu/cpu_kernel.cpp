@@ -72,7 +72,9 @@ class CpuKernel final : public AttentionKernel {
   }
 
   int64_t backward_workspace_bytes(const AttendOptions& options, int threads) const override {
-    return backward_block_bytes(options.head_dim) * std::max(threads, 1);
+    return std::max(backward_block_bytes(options.head_dim),
+                    attend_workspace_bytes(options.head_dim)) *
+           std::max(threads, 1);
   }
 
   // Grid after grid, since two of them may share keys, and step after step.
