@@ -1,4 +1,4 @@
-// One forward pass of multi-head attention: the shapes every room agrees on.
+// Multi-head attention, forward and backward: the shapes every room agrees on.
 #pragma once
 #include <cstdint>
 
@@ -6,6 +6,12 @@
 #include "core/enum_names.h"
 
 namespace longnet {
+
+// What a point or a program computes: O; dQ, dK and dV from O and dO; or one after the other.
+enum class Pass { kForward, kBackward, kForwardBackward };
+constexpr auto texts_of(Pass) { return texts("forward", "backward", "forward_backward"); }
+constexpr bool has_forward(Pass p) { return p != Pass::kBackward; }
+constexpr bool has_backward(Pass p) { return p != Pass::kForward; }
 
 enum class DType { kFloat32, kBFloat16 };
 constexpr auto texts_of(DType) { return texts("fp32", "bf16"); }

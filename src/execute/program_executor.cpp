@@ -10,9 +10,7 @@
 namespace longnet {
 
 void require_supported(const AttentionKernel& kernel, const BoundProgram& bound) {
-  const bool backward = bound.program().pass == Pass::kBackward;
-  const std::string refusal = backward ? kernel.why_backward_unsupported(bound.options())
-                                       : kernel.why_unsupported(bound.options());
+  const std::string refusal = kernel.why_unsupported(bound.options(), bound.program().pass);
   check(refusal.empty(), "kernel ", kernel.name(), ": ", refusal);
 }
 
@@ -51,10 +49,9 @@ ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel
                                           BindOptions{.rank = comm.rank(), .threads = threads},
                                           std::move(memory));
   require_supported(kernel, *bound_);
-  const bool backward = bound_->program().pass == Pass::kBackward;
-  workspace_ = TaggedBuffer(ledger, "workspace",
-                            backward ? kernel.backward_workspace_bytes(bound_->options(), threads)
-                                     : kernel.workspace_bytes(bound_->options(), threads));
+  workspace_ =
+      TaggedBuffer(ledger, "workspace",
+                   kernel.workspace_bytes(bound_->options(), threads, this->program().pass));
   const auto& ops = this->program().ops;
   times_.resize(ops.size());
   in_flight_.reserve(ops.size());
@@ -174,6 +171,7 @@ void ProgramExecutor::execute(size_t op) {
 }
 
 std::optional<SingleAttend> ProgramExecutor::single_attend() {
+  if (has_backward(program().pass)) return {};  // it takes the kernel of the forward pass
   const AttentionProblem& p = sharded().problem;
   const double pairs = account(sharded(), program(), comm_.rank()).pairs;
   const double rows = double(shard().tokens());
@@ -224,7 +222,10 @@ RunPhases ProgramExecutor::phases() const {
 }
 
 int64_t ProgramExecutor::count_nan() const {
-  return std::ranges::count_if(output_values(*bound_), [](float x) { return std::isnan(x); });
+  int64_t count = 0;
+  for (const auto values : made_values(*bound_))
+    count += std::ranges::count_if(values, [](float x) { return std::isnan(x); });
+  return count;
 }
 
 }  // namespace longnet

@@ -9,21 +9,20 @@ namespace {
 
 std::vector<TensorKind> made_inputs(const BoundProgram& bound) {
   std::vector<TensorKind> kinds{TensorKind::kQuery, TensorKind::kKeyValue};
-  if (bound.program().pass == Pass::kBackward) kinds.push_back(TensorKind::kGradOut);
+  if (has_backward(bound.program().pass)) kinds.push_back(TensorKind::kGradOut);
   return kinds;
 }
 
-// The rows of the pieces of `view`, of Q or of K and V. A K/V row that several query heads share
+// The rows of the pieces of `view`. A K/V row that several query heads share
 // comes once.
 //   P = 2, N = 8, one head, rank 1's gathered slot of branch {8, 2}: its first piece (of rank 0)
 //   holds the keys 0 and 2, which gives {key, head 0, tokens 0 2} and the same of V behind them.
 std::vector<FillRows> fill_tasks(const BoundProgram& bound, const SlotView& view) {
   const TensorKind kind = bound.program().slots[size_t(view.slot)].kind;
-  check(kind == TensorKind::kQuery || kind == TensorKind::kKeyValue || kind == TensorKind::kGradOut,
-        "the generator makes Q, K, V and dO, no results");
+  check(!holds_o(kind) && kind != TensorKind::kStatistics, "rows of Q, K, V or gradients");
   const AttentionProblem& p = bound.sharded().problem;
   const RowMap map(bound.sharded(), kind, view.rows);
-  const int64_t row_size = p.head_dim * dtype_bytes(p.dtype);
+  const int64_t row_size = row_bytes(p, kind) / (holds_keys(kind) ? 2 : 1);
   std::vector<FillRows> tasks;
   for (int i = 0; i < view.num_pieces(); ++i) {
     const RowMap::Piece& piece = map.pieces()[size_t(view.first_piece() + i)];
@@ -40,7 +39,7 @@ std::vector<FillRows> fill_tasks(const BoundProgram& bound, const SlotView& view
                         .rows = run.count,
                         .out = base + place.row * row_size,
                         .row_stride = place.step * p.head_dim};
-          if (kind == TensorKind::kKeyValue) {
+          if (holds_keys(kind)) {
             rows.tensor = Tensor::kKey;
             rows.head = p.kv_head_of(head);
             tasks.push_back(rows);
@@ -53,20 +52,26 @@ std::vector<FillRows> fill_tasks(const BoundProgram& bound, const SlotView& view
   return tasks;
 }
 
-const float* output(const BoundProgram& bound) {
-  return reinterpret_cast<const float*>(bound.memory(kOutputSlot).data());
+std::span<const float> floats(const BoundProgram& bound, int slot) {
+  const std::span<const std::byte> bytes = bound.memory(slot);
+  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
 }
+const float* output(const BoundProgram& bound) { return floats(bound, kOutputSlot).data(); }
 
 int64_t output_rows(const BoundProgram& bound) {
   const AttentionProblem& p = bound.sharded().problem;
   return p.batch * bound.shard().tokens() * p.num_heads;
 }
 
-int64_t output_index(const BoundProgram& bound, int64_t batch, int64_t head, int64_t token) {
+int64_t row_index(const BoundProgram& bound, int64_t heads, int64_t batch, int64_t head,
+                  int64_t token) {
   const TokenRanges mine = bound.shard();
   const int64_t at = mine.index_of(token);
   check(at >= 0, "token ", token, " is not on this rank");
-  return (batch * mine.tokens() + at) * bound.sharded().problem.num_heads + head;
+  return (batch * mine.tokens() + at) * heads + head;
+}
+int64_t output_index(const BoundProgram& bound, int64_t batch, int64_t head, int64_t token) {
+  return row_index(bound, bound.sharded().problem.num_heads, batch, head, token);
 }
 
 }  // namespace
@@ -75,19 +80,21 @@ RowFormat row_format(const AttentionProblem& p) {
   return {.seed = p.seed, .head_dim = p.head_dim, .dtype = p.dtype};
 }
 
-std::vector<FillRows> input_rows(const BoundProgram& bound, TensorKind kind) {
+std::vector<FillRows> shard_rows(const BoundProgram& bound, TensorKind kind) {
   const ShardedProblem& s = bound.sharded();
   const Slice own{kEveryRow, {.first = bound.rank()}, s.all_tokens(), s.all_heads()};
-  const int slot = kind == TensorKind::kQuery     ? kQuerySlot
-                   : kind == TensorKind::kGradOut ? kGradOutSlot
-                                                  : kKvSlot;
+  int slot = kQuerySlot;
+  if (kind == TensorKind::kKeyValue) slot = kKvSlot;
+  if (kind == TensorKind::kGradOut) slot = kGradOutSlot;
+  if (kind == TensorKind::kGradQuery) slot = kGradQuerySlot;
+  if (kind == TensorKind::kGradKeyValue) slot = kGradKvSlot;
   return fill_tasks(bound, {slot, own});
 }
 
 uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker) {
   uint64_t digest = 0;
   for (const TensorKind kind : made_inputs(bound))
-    worker.fill(input_rows(bound, kind), row_format(bound.sharded().problem), bound.threads(),
+    worker.fill(shard_rows(bound, kind), row_format(bound.sharded().problem), bound.threads(),
                 &digest);
   return digest;
 }
@@ -106,7 +113,7 @@ void hand_over(const BoundProgram& forward, const BoundProgram& backward) {
 uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker) {
   uint64_t digest = 0;
   for (const TensorKind kind : made_inputs(bound))
-    digest += worker.digest(input_rows(bound, kind), row_format(bound.sharded().problem),
+    digest += worker.digest(shard_rows(bound, kind), row_format(bound.sharded().problem),
                             bound.threads());
   return digest;
 }
@@ -116,6 +123,8 @@ ReceivedRows received_rows(const BoundProgram& bound, size_t op) {
   const AttentionProblem& p = bound.sharded().problem;
   const BoundOp& b = bound.op(op);
   const auto make = [&](const SlotView& view) {
+    check(!holds_gradient(bound.program().slots[size_t(view.slot)].kind),
+          "the generator makes Q, K, V and dO, no results");
     const auto rows = fill_tasks(bound, view);
     for (const FillRows& r : rows) out.bytes += r.rows * p.head_dim * dtype_bytes(p.dtype);
     out.rows.insert(out.rows.end(), rows.begin(), rows.end());
@@ -170,9 +179,34 @@ const float* output_lse(const BoundProgram& bound, int64_t batch, int64_t head, 
          output_index(bound, batch, head, token);
 }
 
-std::span<const float> output_values(const BoundProgram& bound) {
+std::vector<std::span<const float>> made_values(const BoundProgram& bound) {
   const int64_t values = bound.sharded().problem.head_dim + bound.program().output_is_partial();
-  return {output(bound), size_t(output_rows(bound) * values)};
+  std::vector<std::span<const float>> made{{output(bound), size_t(output_rows(bound) * values)}};
+  if (has_backward(bound.program().pass))
+    for (const int slot : {kGradQuerySlot, kGradKvSlot}) made.push_back(floats(bound, slot));
+  return made;
+}
+
+std::span<const float> gradient_row(const BoundProgram& bound, Tensor tensor, int64_t batch,
+                                    int64_t head, int64_t token) {
+  const AttentionProblem& p = bound.sharded().problem;
+  const bool of_query = tensor == Tensor::kQuery;
+  const auto values = floats(bound, of_query ? kGradQuerySlot : kGradKvSlot);
+  const int64_t heads = of_query ? p.num_heads : p.num_kv_heads;
+  int64_t row = row_index(bound, heads, batch, head, token);
+  if (tensor == Tensor::kValue) row += p.batch * bound.shard().tokens() * heads;  // behind all dK
+  return values.subspan(size_t(row * p.head_dim), size_t(p.head_dim));
+}
+
+std::array<uint64_t, 3> digest_gradients(const BoundProgram& bound, const RowWorker& worker) {
+  const AttentionProblem& p = bound.sharded().problem;
+  std::array<std::vector<FillRows>, 3> rows;  // by Tensor: kQuery, kKey, kValue
+  for (const TensorKind kind : {TensorKind::kGradQuery, TensorKind::kGradKeyValue})
+    for (const FillRows& run : shard_rows(bound, kind)) rows[size_t(run.tensor)].push_back(run);
+  std::array<uint64_t, 3> digests{};
+  for (size_t i = 0; i < rows.size(); ++i)
+    digests[i] = worker.digest(rows[i], {.head_dim = p.head_dim}, bound.threads());
+  return digests;
 }
 
 }  // namespace longnet

@@ -1,6 +1,7 @@
 // Rows of a bound program outside its ops: inputs, rows that other ranks would send, and the
 // output. A RowWorker reads and writes them in place, on host or GPU.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -21,8 +22,9 @@ void poison(const BoundProgram& bound, const RowWorker& worker);
 void hand_over(const BoundProgram& forward, const BoundProgram& backward);
 // The digest of these as they are in memory.
 uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker);
-// The rows of Q (kind kQuery), of K and V (kKeyValue) or of dO (kGradOut) of the shard.
-std::vector<FillRows> input_rows(const BoundProgram& bound, TensorKind kind);
+// The rows of Q (kind kQuery), of K and V (kKeyValue) or of dO (kGradOut) of the shard; of dQ
+// (kGradQuery) named as those of Q, and of dK and dV (kGradKeyValue) as those of K and V.
+std::vector<FillRows> shard_rows(const BoundProgram& bound, TensorKind kind);
 
 // Rows that a communication receives, without the other ranks: rows of Q, K or V that the generator
 // can make again, and the part of an all-to-all that a rank sends to itself.
@@ -42,7 +44,12 @@ std::span<const float> output_row(const BoundProgram& bound, int64_t batch, int6
                                   int64_t token);
 // NaN unless RankProgram::output_is_partial.
 const float* output_lse(const BoundProgram& bound, int64_t batch, int64_t head, int64_t token);
-// All values of the output: O, and LSE where it has one.
-std::span<const float> output_values(const BoundProgram& bound);
+// All values that a run makes: O, and LSE where the output has one; gradients.
+std::vector<std::span<const float>> made_values(const BoundProgram& bound);
+// The same of one row of dQ, or, by K/V head, of dK (tensor kKey) or dV (kValue).
+std::span<const float> gradient_row(const BoundProgram& bound, Tensor tensor, int64_t batch,
+                                    int64_t head, int64_t token);
+// Digests of all rows of dQ, dK and dV.
+std::array<uint64_t, 3> digest_gradients(const BoundProgram& bound, const RowWorker& worker);
 
 }  // namespace longnet

@@ -235,7 +235,7 @@ std::map<std::string, int64_t> walk_memory(const RankProgram& program) {
 }
 
 std::string why_not_virtual(const RankProgram& program) {
-  if (program.pass == Pass::kBackward) return "a walk has no backward pass yet";
+  if (has_backward(program.pass)) return "a walk has no backward pass yet";
   bool moves_results = false;
   for (const Op& op : program.ops)
     for_each_view(op.what, [&](const SlotView& view, bool writes) {

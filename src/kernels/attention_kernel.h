@@ -7,6 +7,7 @@
 // Partial results follow FlashAttention-2 (Dao, 2023): O is normalised, LSE = ln sum exp(score),
 // both fp32; a row that sees no key has O = 0 and LSE = -inf, the identity of merge.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -87,6 +88,15 @@ class AttentionKernel {
   }
   // Enough for attend() too: mixtures by sum and mean attend once more.
   virtual int64_t backward_workspace_bytes(const AttendOptions&, int) const { return 0; }
+  // The same of a pass.
+  std::string why_unsupported(const AttendOptions& options, Pass pass) const {
+    const std::string why = has_forward(pass) ? why_unsupported(options) : "";
+    return why.empty() && has_backward(pass) ? why_backward_unsupported(options) : why;
+  }
+  int64_t workspace_bytes(const AttendOptions& options, int threads, Pass pass) const {
+    return std::max(has_forward(pass) ? workspace_bytes(options, threads) : 0,
+                    has_backward(pass) ? backward_workspace_bytes(options, threads) : 0);
+  }
   virtual void delta(std::span<const DeltaTask>, const AttendOptions&, int) const {
     check(false, "", why_backward_unsupported({}));
   }

@@ -126,7 +126,8 @@ namespace {
 // it needs L and delta of each branch alone.
 double pass_flops(const ShardedProblem& s, Pass pass, double pairs) {
   const double backward = s.pattern.mix == MixRule::kLse ? 2.5 : 3.5;
-  return pair_flops(pairs, s.problem.head_dim) * (pass == Pass::kBackward ? backward : 1.0);
+  return pair_flops(pairs, s.problem.head_dim) *
+         (1.0 * has_forward(pass) + backward * has_backward(pass));
 }
 
 }  // namespace
@@ -177,7 +178,7 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
         [&](const Attend& o) { attended += attended_pairs(s, o); },
         [&](const AttendBackward& o) { differentiated += attended_pairs(s, o.attend()); },
         [&](const Merge&) { a.merges += 1; }, [](const Reset&) {}, [](const Delta&) {});
-  a.pairs = program.pass == Pass::kBackward ? differentiated : attended;
+  a.pairs = has_backward(program.pass) ? differentiated : attended;
   a.flops = pair_flops(attended + 2.5 * differentiated, s.problem.head_dim);
   return a;
 }

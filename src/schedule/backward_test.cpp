@@ -59,31 +59,30 @@ void expect_kept(const RankProgram& forward, const RankProgram& backward) {
   }
 }
 
-// False when the algorithm cannot run this.
-bool expect_backward(const AlgorithmInfo& algorithm, ShardedProblem s,
-                     const std::string& collective = "native") {
+bool expect_pass(const AlgorithmInfo& algorithm, ShardedProblem s, const std::string& collective,
+                 Pass pass) {
   if (algorithm.pattern == PatternKind::kDense) s.pattern = dense_pattern(s.problem.seq_len);
   if (algorithm.pattern == PatternKind::kSparse) s.pattern = sparse_pattern(11, 3);
   if (!why_no_backward(algorithm, s).empty()) return false;
   const CollectiveChoice choice = parse_collective(collective);
-  const Schedule schedule = lower_collectives(algorithm.make_backward(s), choice);
+  const Schedule schedule = lower_collectives(make_schedule(algorithm, s, pass), choice);
   const auto where = [&] {
-    return concat(algorithm.name, " N=", s.problem.seq_len, " P=", s.layout.world_size(),
-                  " causal=", s.problem.causal, " ", to_string(s.layout.kind()), " ", collective,
-                  ": ");
+    return concat(algorithm.name, " ", to_string(pass), " N=", s.problem.seq_len,
+                  " P=", s.layout.world_size(), " causal=", s.problem.causal, " ",
+                  to_string(s.layout.kind()), " ", collective, ": ");
   };
   const auto faults = check_schedule(schedule);
   EXPECT_TRUE(faults.empty()) << where() << (faults.empty() ? "" : faults.front());
   const Schedule before = lower_collectives(algorithm.make(s), choice);
   const WorldAccount forward = account(before);
-  const WorldAccount backward = account(schedule);
-  EXPECT_EQ(backward.pairs, forward.pairs) << where();
+  const WorldAccount all = account(schedule);
+  EXPECT_EQ(all.pairs, forward.pairs) << where();
   const bool alone = s.pattern.mix != MixRule::kLse;  // attends once more
-  EXPECT_EQ(backward.flops, (alone ? 3.5 : 2.5) * forward.flops) << where();
+  EXPECT_EQ(all.flops, (2.5 + alone + has_forward(pass)) * forward.flops) << where();
   for (Rank r = 0; r < s.layout.world_size(); ++r) {
     const RankProgram program = schedule.program(r);
     if (!program.kept.empty()) expect_kept(before.program(r), program);
-    const auto form = closed_form_counts(algorithm.name, s, choice, r, Pass::kBackward);
+    const auto form = closed_form_counts(algorithm.name, s, choice, r, pass);
     EXPECT_EQ(form.has_value(), s.pattern.phase_parts == 1) << where();
     if (!form) continue;
     const RankAccount a = account(schedule.sharded, program, r);
@@ -92,6 +91,13 @@ bool expect_backward(const AlgorithmInfo& algorithm, ShardedProblem s,
     EXPECT_EQ(to_text(*form), to_text(counted)) << where() << "rank " << r;
   }
   return true;
+}
+
+// False when the algorithm cannot run this.
+bool expect_backward(const AlgorithmInfo& algorithm, const ShardedProblem& s,
+                     const std::string& collective = "native") {
+  return expect_pass(algorithm, s, collective, Pass::kForwardBackward) &&
+         expect_pass(algorithm, s, collective, Pass::kBackward);
 }
 
 TEST(BackwardPrograms, AreCorrectForEveryShape) {

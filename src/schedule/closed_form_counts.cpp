@@ -50,12 +50,15 @@ class ClosedForms {
     }
     largest_ = std::ranges::max(tokens_);
     mine_ = tokens_[size_t(rank)];
-    costs_.hold(mine_ * (heads_ * (q_ + o_) + kv_heads_ * kv_));  // Q, output; K and V
+    from_forward_ = mine_ * (heads_ * (q_ + o_) + kv_heads_ * kv_);  // Q, output; K and V
+    costs_.hold(from_forward_);
     // dO, L and delta, dQ; dK and dV.
     if (backward_)
       costs_.hold(mine_ * (heads_ * (q_ + statistics_ + grad_kv_ / 2) + kv_heads_ * grad_kv_));
   }
   const ClosedFormCounts& counts() const { return costs_.counts; }
+  // Of a backward pass: bytes that it holds, and that the forward pass holds too.
+  int64_t from_forward() const { return from_forward_; }
 
   // Liu et al.: P - 1 shards pass through two buffers; a partial is merged into the output.
   void ring() {
@@ -143,6 +146,7 @@ class ClosedForms {
       costs_.hold((mine_ * heads_ + here * h) * (q_ + back_q) +
                   (mine_ * packed_kv + here * g) * (out_kv + grad_kv_) + here * h * o_);
       if (backward_) costs_.hold(here * (h * (q_ + statistics_) + g * kv_));
+      from_forward_ += here * (h * (q_ + o_) + g * kv_);  // Q, K, V and O of the attended heads
     }
     keys_around(of_group, g, group);
     costs_.hold(std::ranges::max(of_group) * g *
@@ -281,21 +285,12 @@ class ClosedForms {
   int64_t q_, kv_, o_, statistics_, grad_kv_;
   bool backward_;
   Sizes tokens_;  // of each rank
-  int64_t largest_ = 0, mine_ = 0;
+  int64_t largest_ = 0, mine_ = 0, from_forward_ = 0;
   Costs costs_;
 };
 
-}  // namespace
-
-std::string to_text(const ClosedFormCounts& c) {
-  return concat(c.bytes_sent, " B sent in ", c.messages_sent, " messages, ", c.bytes_received,
-                " B received, ", c.memory_bytes, " B held");
-}
-
-std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
-                                                   const ShardedProblem& s,
-                                                   const CollectiveChoice& choice, Rank rank,
-                                                   Pass pass) {
+std::optional<ClosedForms> forms_of(std::string_view algorithm, const ShardedProblem& s,
+                                    const CollectiveChoice& choice, Rank rank, Pass pass) {
   const int world = s.layout.world_size();
   int degree = 1;  // Pu
   if (algorithm == "ulysses") degree = world;
@@ -321,7 +316,34 @@ std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
     forms.dilated();
   else
     return std::nullopt;
-  return forms.counts();
+  return forms;
+}
+
+}  // namespace
+
+std::string to_text(const ClosedFormCounts& c) {
+  return concat(c.bytes_sent, " B sent in ", c.messages_sent, " messages, ", c.bytes_received,
+                " B received, ", c.memory_bytes, " B held");
+}
+
+std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
+                                                   const ShardedProblem& s,
+                                                   const CollectiveChoice& choice, Rank rank,
+                                                   Pass pass) {
+  if (pass != Pass::kForwardBackward) {
+    const auto forms = forms_of(algorithm, s, choice, rank, pass);
+    return forms ? std::optional(forms->counts()) : std::nullopt;
+  }
+  const auto forward = forms_of(algorithm, s, choice, rank, Pass::kForward);
+  const auto backward = forms_of(algorithm, s, choice, rank, Pass::kBackward);
+  if (!forward || !backward) return std::nullopt;
+  ClosedFormCounts both = forward->counts();
+  const ClosedFormCounts& then = backward->counts();
+  both.bytes_sent += then.bytes_sent;
+  both.messages_sent += then.messages_sent;
+  both.bytes_received += then.bytes_received;
+  both.memory_bytes += then.memory_bytes - backward->from_forward();
+  return both;
 }
 
 }  // namespace longnet

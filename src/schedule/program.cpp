@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
+#include <map>
 #include <sstream>
+#include <utility>
 
 #include "core/check.h"
 
@@ -75,9 +78,40 @@ Rank SequenceLayout::owner(int64_t token) const {
 }
 
 bool RankProgram::is_input(int slot) const {
-  const bool of_backward = slot == kOutputSlot || slot == kGradOutSlot;
-  return slot == kQuerySlot || slot == kKvSlot || (pass == Pass::kBackward && of_backward) ||
+  return slot == kQuerySlot || slot == kKvSlot || (slot == kOutputSlot && !has_forward(pass)) ||
+         (slot == kGradOutSlot && has_backward(pass)) ||
          std::ranges::any_of(kept, [&](const Kept& k) { return k.view.slot == slot; });
+}
+
+RankProgram one_after_the_other(RankProgram forward, RankProgram backward) {
+  const auto ops = OpId(forward.ops.size());
+  const int shared = int(backward.slots.size());  // or of the backward pass alone
+  std::vector<int> place(forward.slots.size(), -1);
+  for (const int slot : {kQuerySlot, kKvSlot, kOutputSlot}) place[size_t(slot)] = slot;
+  for (const Kept& kept : backward.kept) place[size_t(kept.forward)] = kept.view.slot;
+  for (size_t slot = 0; slot < place.size(); ++slot)
+    if (place[slot] < 0) {
+      place[slot] = int(backward.slots.size());
+      backward.slots.push_back(forward.slots[slot]);
+    }
+  std::map<int, std::vector<OpId>> makers;  // forward ops, by the slot that the backward pass reads
+  for (OpId i = 0; i < ops; ++i)
+    for_each_view(forward.ops[size_t(i)].what, [&](SlotView& view, bool) {
+      view.slot = place[size_t(view.slot)];
+      if (view.slot > kKvSlot && view.slot < shared) makers[view.slot].push_back(i);
+    });
+  for (Op& op : backward.ops) {
+    for (OpId& a : op.after) a += ops;
+    for_each_view(std::as_const(op.what), [&](const SlotView& view, bool) {
+      const std::vector<OpId>& before = makers[view.slot];
+      op.after.insert(op.after.end(), before.begin(), before.end());
+    });
+  }
+  backward.ops.insert(backward.ops.begin(), std::make_move_iterator(forward.ops.begin()),
+                      std::make_move_iterator(forward.ops.end()));
+  backward.kept.clear();
+  backward.pass = Pass::kForwardBackward;
+  return backward;
 }
 
 bool RankProgram::output_is_partial() const {

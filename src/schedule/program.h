@@ -182,9 +182,9 @@ struct Slot {
 // Slots that every program has: its shard of Q, of K and V, and of the output.
 inline constexpr int kQuerySlot = 0, kKvSlot = 1, kOutputSlot = 2;
 // The program of a backward pass has its shard of dO, statistics, dQ, and dK and dV as well. Its
-// inputs are Q, K, V, dO, the output, and what it has kept (RankProgram::kept).
+// inputs are Q, K, V, dO, the output, and what it has kept (RankProgram::kept). Both passes as one
+// program make these last two.
 inline constexpr int kGradOutSlot = 3, kStatisticsSlot = 4, kGradQuerySlot = 5, kGradKvSlot = 6;
-enum class Pass { kForward, kBackward };
 
 // Some pieces of a slice, in its order.
 struct PieceRange {
@@ -334,6 +334,10 @@ struct RankProgram {
   // Bytes of the slots by their tags, each slot rounded up to a multiple of `align`.
   std::map<std::string, int64_t> memory_by_tag(int64_t align = 1) const;
 };
+
+// Both passes as one program: `backward` begins where `forward` has completed the output. The slots
+// that both have are shared; the others of `forward` lie behind those of `backward`.
+RankProgram one_after_the_other(RankProgram forward, RankProgram backward);
 
 struct Schedule {
   std::string algorithm;

@@ -175,6 +175,22 @@ std::string why_no_backward(const AlgorithmInfo& algorithm, const ShardedProblem
   return algorithm.why_unsupported(s);
 }
 
+std::string why_unsupported(const AlgorithmInfo& algorithm, const ShardedProblem& sharded,
+                            Pass pass) {
+  return has_backward(pass) ? why_no_backward(algorithm, sharded)
+                            : algorithm.why_unsupported(sharded);
+}
+
+Schedule make_schedule(const AlgorithmInfo& algorithm, const ShardedProblem& sharded, Pass pass) {
+  if (pass == Pass::kForward) return algorithm.make(sharded);
+  const Schedule backward = algorithm.make_backward(sharded);
+  if (pass == Pass::kBackward) return backward;
+  return {backward.algorithm, backward.sharded,
+          [first = algorithm.make(sharded).program, then = backward.program](Rank rank) {
+            return one_after_the_other(first(rank), then(rank));
+          }};
+}
+
 const AlgorithmInfo& find_algorithm(std::string_view name) {
   std::string known;
   for (const AlgorithmInfo& a : algorithms()) {

@@ -36,6 +36,11 @@ struct AlgorithmInfo {
 const std::vector<AlgorithmInfo>& algorithms();
 // Empty when the algorithm has a backward pass of this, else the reason.
 std::string why_no_backward(const AlgorithmInfo& algorithm, const ShardedProblem& sharded);
+// The same of a pass, and its schedule: of both passes the forward program, then the backward one on
+// the same shard of Q, K, V and the output.
+std::string why_unsupported(const AlgorithmInfo& algorithm, const ShardedProblem& sharded,
+                            Pass pass);
+Schedule make_schedule(const AlgorithmInfo& algorithm, const ShardedProblem& sharded, Pass pass);
 // Throws UsageError that lists the known names.
 const AlgorithmInfo& find_algorithm(std::string_view name);
 

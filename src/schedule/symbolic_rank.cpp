@@ -63,7 +63,7 @@ SymbolicRank::SymbolicRank(const ShardedProblem& sharded, const RankProgram& pro
     slots_[size_t(slot)] = {rows, std::vector<PieceState>(size_t(rows.num_pieces()))};
     for (PieceState& piece : slots_[size_t(slot)].pieces) piece.valid = program.is_input(slot);
   };
-  const int last = pass_ == Pass::kBackward ? kGradKvSlot : kOutputSlot;
+  const int last = has_backward(pass_) ? kGradKvSlot : kOutputSlot;
   for (int slot = kQuerySlot; slot <= last; ++slot) begin_with(slot, own);
   for (const auto& [forward, view] : program.kept) begin_with(view.slot, view.rows);
   for (size_t i = 0; i < kinds_.size(); ++i) inputs_.push_back(program.is_input(int(i)));
@@ -180,7 +180,9 @@ void SymbolicRank::apply(const Attend& op, const Report& report) {
 void SymbolicRank::apply(const Delta& op, const Report& report) {
   read(op.output, report);
   read(op.grad_out, report);
-  SlotView output = op.output;  // rows of a branch go to their places among all
+  if (has_forward(pass_) && op.output.slot == kOutputSlot)
+    check_rows(kOutputSlot, report);  // complete, so early
+  SlotView output = op.output;        // rows of a branch go to their places among all
   if (op.into.rows.branch == kEveryRow)
     output.rows.branch = kEveryRow, output.rows.within = op.into.rows.within;
   if (!same_rows(output, op.into) || !same_rows(op.grad_out, op.into))
@@ -262,7 +264,8 @@ void SymbolicRank::apply(const Reset& op, const Report&) {
 }
 
 void SymbolicRank::check_output(const Report& report) {
-  if (pass_ == Pass::kForward) return check_rows(kOutputSlot, report);
+  if (has_forward(pass_)) check_rows(kOutputSlot, report);
+  if (!has_backward(pass_)) return;
   check_rows(kGradQuerySlot, report);
   check_rows(kGradKvSlot, report);
 }

@@ -167,7 +167,7 @@ void DeviceExecutor::generate_inputs() {
   const AttentionProblem& p = sharded().problem;
   for (const TensorKind kind : {TensorKind::kQuery, TensorKind::kKeyValue}) {
     MemoryLedger lists;  // freed before anything is measured
-    const Prepared fill = prepare_fill(input_rows(*bound_, kind), p.seed, p.head_dim,
+    const Prepared fill = prepare_fill(shard_rows(*bound_, kind), p.seed, p.head_dim,
                                        DeviceElement::kBFloat16, lists);
     fill.launch(compute_);
     compute_.synchronize();
@@ -316,7 +316,7 @@ int64_t DeviceExecutor::count_nan() const {
   MemoryLedger ledger;
   DeviceBuffer total(ledger, "check", sizeof(unsigned long long));
   compute_.fill(total.data(), 0, total.size());
-  const std::span<const float> values = output_values(*bound_);
+  const std::span<const float> values = made_values(*bound_).front();
   longnet::count_nan(values.data(), int64_t(values.size()),
                      reinterpret_cast<unsigned long long*>(total.data()), compute_);
   unsigned long long count = 0;
