@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "core/random.h"
 #include "kernels/reference/row_oracle.h"
@@ -131,16 +132,40 @@ struct KeyGroup {
   size_t branch;
   auto operator<=>(const KeyGroup&) const = default;
 };
-struct Reader {
-  size_t query;  // index into the samples
-  RowOracle oracle;
-};
 
-void fold_keys(const AttentionProblem& p, const BranchDefinition& branch, const KeyGroup& group,
-               std::vector<Reader>& readers, const std::vector<QuerySample>& queries) {
+std::vector<BranchDefinition> branch_definitions(const AttentionProblem& p,
+                                                 const DilatedPattern& pattern) {
+  std::vector<BranchDefinition> branches;
+  for (size_t b = 0; b < pattern.branches.size(); ++b) branches.emplace_back(pattern, b, p);
+  return branches;
+}
+
+// The queries, by index, that see the keys of each group.
+std::map<KeyGroup, std::vector<size_t>> key_groups(const AttentionProblem& p,
+                                                   const std::vector<BranchDefinition>& branches,
+                                                   const std::vector<QuerySample>& queries) {
+  std::map<KeyGroup, std::vector<size_t>> groups;
+  for (size_t i = 0; i < queries.size(); ++i) {
+    const auto [batch, head, token, spread, extra] = queries[i];
+    // H / Hkv neighbouring query heads share a K/V head.
+    const int64_t kv_head = head * p.num_kv_heads / p.num_heads;
+    for (size_t b = 0; b < branches.size(); ++b) {
+      const int64_t offset = branches[b].offset(head);
+      if (branches[b].selects_query(token, offset))
+        groups[{batch, kv_head, offset, branches[b].segment(token), b}].push_back(i);
+    }
+  }
+  return groups;
+}
+
+// Calls see(i, k, v) for each key of the group and each i-th of its queries that sees it.
+template <class See>
+void for_each_pair(const AttentionProblem& p, const BranchDefinition& branch, const KeyGroup& group,
+                   const std::vector<size_t>& readers, const std::vector<QuerySample>& queries,
+                   See see) {
   std::vector<float> k, v;
   int64_t last = 0;
-  for (const Reader& r : readers) last = std::max(last, queries[r.query].token);
+  for (const size_t query : readers) last = std::max(last, queries[query].token);
   const int64_t begin = branch.first_key(group.segment);
   int64_t end = branch.end_of_keys(group.segment);
   if (p.causal) end = std::min(end, last + 1);
@@ -152,8 +177,8 @@ void fold_keys(const AttentionProblem& p, const BranchDefinition& branch, const 
       continue;
     load_row(p, Tensor::kKey, group.batch, t, group.kv_head, k);
     load_row(p, Tensor::kValue, group.batch, t, group.kv_head, v);
-    for (Reader& r : readers)
-      if (!p.causal || t <= queries[r.query].token) r.oracle.add_key(k.data(), v.data());
+    for (size_t i = 0; i < readers.size(); ++i)
+      if (!p.causal || t <= queries[readers[i]].token) see(i, k, v);
   }
 }
 
@@ -174,23 +199,56 @@ ReferenceRow mix(const std::vector<RowOracle::Row>& branches, const DilatedPatte
   return out;
 }
 
-// Of a mixture by sum or mean, whose branches have softmaxes of their own.
-ReferenceGradients sum_of_branches(const AttentionProblem& p, const DilatedPattern& pattern) {
+// Calls add(branch alone, its share) for each branch of a mixture by sum or mean, whose branches have
+// softmaxes of their own: gradients are the sum of theirs.
+template <class Add>
+void for_each_branch_alone(const DilatedPattern& pattern, Add add) {
   const double share = pattern.mix == MixRule::kMean ? 1.0 / double(pattern.branches.size()) : 1.0;
   DilatedPattern alone = pattern;
   alone.mix = MixRule::kLse;
-  ReferenceGradients out;
   for (const DilatedBranch& branch : pattern.branches) {
     alone.branches = {branch};
+    add(std::as_const(alone), share);
+  }
+}
+
+ReferenceGradients sum_of_branches(const AttentionProblem& p, const DilatedPattern& pattern) {
+  ReferenceGradients out;
+  for_each_branch_alone(pattern, [&](const DilatedPattern& alone, double share) {
     const ReferenceGradients more = reference_gradients(p, alone);
     for (auto tensor : {&ReferenceGradients::q, &ReferenceGradients::k, &ReferenceGradients::v}) {
       std::vector<double>& sum = out.*tensor;
       sum.resize((more.*tensor).size());
       for (size_t i = 0; i < sum.size(); ++i) sum[i] += share * (more.*tensor)[i];
     }
-  }
+  });
   return out;
 }
+
+template <class A, class B>
+double dot(const A& a, const B& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+void add_scaled(double factor, const std::vector<float>& row, std::vector<double>& sum) {
+  for (size_t c = 0; c < sum.size(); ++c) sum[c] += factor * row[c];
+}
+
+// A query's side of its pairs in the backward pass.
+struct BackwardRow {
+  std::vector<float> q, grad_out;
+  RowStatistics statistics{};
+
+  BackwardRow(const AttentionProblem& p, const QuerySample& query) {
+    load_row(p, Tensor::kQuery, query.batch, query.token, query.head, q);
+    load_row(p, Tensor::kGradOut, query.batch, query.token, query.head, grad_out);
+  }
+  // P and dS / sqrt(d).
+  std::pair<double, double> pair(const std::vector<float>& k, const std::vector<float>& v) const {
+    const double scale = 1 / std::sqrt(double(q.size()));
+    const double weight = std::exp(dot(q, k) * scale - statistics.lse);
+    return {weight, weight * (dot(grad_out, v) - statistics.delta) * scale};
+  }
+};
 
 }  // namespace
 
@@ -202,78 +260,114 @@ int64_t first_seeing_query(const AttentionProblem& problem, const DilatedPattern
 
 std::vector<ReferenceRow> reference_rows(const AttentionProblem& p, const DilatedPattern& pattern,
                                          const std::vector<QuerySample>& queries) {
-  std::vector<BranchDefinition> branches;
-  for (size_t b = 0; b < pattern.branches.size(); ++b) branches.emplace_back(pattern, b, p);
-  std::map<KeyGroup, std::vector<Reader>> groups;
-  for (size_t i = 0; i < queries.size(); ++i) {
-    const auto [batch, head, token, spread, extra] = queries[i];
-    std::vector<float> q;
-    load_row(p, Tensor::kQuery, batch, token, head, q);
-    // H / Hkv neighbouring query heads share a K/V head.
-    const int64_t kv_head = head * p.num_kv_heads / p.num_heads;
-    for (size_t b = 0; b < branches.size(); ++b) {
-      const int64_t offset = branches[b].offset(head);
-      if (!branches[b].selects_query(token, offset)) continue;
-      groups[{batch, kv_head, offset, branches[b].segment(token), b}].push_back({i, RowOracle(q)});
-    }
-  }
+  const std::vector<BranchDefinition> branches = branch_definitions(p, pattern);
   std::vector<std::vector<RowOracle::Row>> partial(queries.size());
-  for (auto& [group, readers] : groups) {
-    fold_keys(p, branches[group.branch], group, readers, queries);
-    for (const Reader& r : readers) partial[r.query].push_back(r.oracle.finish());
+  std::vector<float> q;
+  for (const auto& [group, readers] : key_groups(p, branches, queries)) {
+    std::vector<RowOracle> oracles;
+    for (const size_t query : readers) {
+      load_row(p, Tensor::kQuery, group.batch, queries[query].token, queries[query].head, q);
+      oracles.emplace_back(q);
+    }
+    for_each_pair(p, branches[group.branch], group, readers, queries,
+                  [&](size_t i, const std::vector<float>& k, const std::vector<float>& v) {
+                    oracles[i].add_key(k.data(), v.data());
+                  });
+    for (size_t i = 0; i < readers.size(); ++i) partial[readers[i]].push_back(oracles[i].finish());
   }
   std::vector<ReferenceRow> rows;
   for (const auto& parts : partial) rows.push_back(mix(parts, pattern, size_t(p.head_dim)));
   return rows;
 }
 
-ReferenceGradients reference_gradients(const AttentionProblem& p, const DilatedPattern& pattern) {
-  if (pattern.mix != MixRule::kLse) return sum_of_branches(p, pattern);
-  const auto all_rows = [&](Tensor tensor, int64_t heads) {
-    std::vector<std::vector<float>> rows(size_t(p.batch * p.seq_len * heads));
-    for (size_t i = 0; i < rows.size(); ++i)
-      load_row(p, tensor, 0, int64_t(i) / heads, int64_t(i) % heads, rows[i]);
-    return rows;
-  };
-  const auto q = all_rows(Tensor::kQuery, p.num_heads), k = all_rows(Tensor::kKey, p.num_kv_heads),
-             v = all_rows(Tensor::kValue, p.num_kv_heads),
-             grad_out = all_rows(Tensor::kGradOut, p.num_heads);
-  const size_t d = size_t(p.head_dim);
-  const double scale = 1 / std::sqrt(double(d));
-  ReferenceGradients out{std::vector<double>(q.size() * d), std::vector<double>(k.size() * d),
-                         std::vector<double>(k.size() * d)};
-  const auto dot = [&](const auto& a, const auto& b) {
-    return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
-  };
-  // One pair of a query with these statistics.
-  const auto add = [&](size_t i, size_t j, double lse, double delta) {
-    const double weight = std::exp(dot(q[i], k[j]) * scale - lse);
-    const double slope = weight * (dot(grad_out[i], v[j]) - delta) * scale;
-    for (size_t c = 0; c < d; ++c) {
-      out.q[i * d + c] += slope * k[j][c];
-      out.k[j * d + c] += slope * q[i][c];
-      out.v[j * d + c] += weight * grad_out[i][c];
-    }
-  };
-  std::vector<QuerySample> queries;
-  for (size_t i = 0; i < q.size(); ++i) {
-    const int64_t token = int64_t(i) / p.num_heads;
-    queries.push_back({token / p.seq_len, int64_t(i) % p.num_heads, token % p.seq_len});
+std::vector<std::vector<double>> reference_query_gradients(
+    const AttentionProblem& p, const DilatedPattern& pattern,
+    const std::vector<QuerySample>& queries) {
+  std::vector<std::vector<double>> out(queries.size(), std::vector<double>(size_t(p.head_dim)));
+  if (pattern.mix != MixRule::kLse) {
+    for_each_branch_alone(pattern, [&](const DilatedPattern& alone, double share) {
+      const auto rows = reference_query_gradients(p, alone, queries);
+      for (size_t i = 0; i < rows.size(); ++i)
+        for (size_t c = 0; c < rows[i].size(); ++c) out[i][c] += share * rows[i][c];
+    });
+    return out;
   }
   const std::vector<ReferenceRow> rows = reference_rows(p, pattern, queries);
-  for (size_t b = 0; b < pattern.branches.size(); ++b) {
-    const BranchDefinition branch(pattern, b, p);
-    for (size_t i = 0; i < q.size(); ++i) {
-      const auto [batch, head, token, spread, extra] = queries[i];
-      const int64_t offset = branch.offset(head), kv_head = head * p.num_kv_heads / p.num_heads;
-      if (!branch.selects_query(token, offset)) continue;
-      const double delta = dot(grad_out[i], rows[i].o);
-      const int64_t own = branch.segment(token),
-                    end = p.causal ? token + 1 : branch.end_of_keys(own);
-      for (int64_t t = branch.first_key(own); t < end; ++t)
-        if (branch.sees_segment(own, branch.segment(t)) && branch.selects_key(t, offset))
-          add(i, size_t((batch * p.seq_len + t) * p.num_kv_heads + kv_head), rows[i].lse, delta);
+  const std::vector<BranchDefinition> branches = branch_definitions(p, pattern);
+  for (const auto& [group, readers] : key_groups(p, branches, queries)) {
+    std::vector<BackwardRow> backward;
+    for (const size_t query : readers) {
+      backward.emplace_back(p, queries[query]);
+      const std::vector<float>& grad_out = backward.back().grad_out;
+      backward.back().statistics = {rows[query].lse, dot(grad_out, rows[query].o)};
     }
+    for_each_pair(p, branches[group.branch], group, readers, queries,
+                  [&](size_t i, const std::vector<float>& k, const std::vector<float>& v) {
+                    const auto [weight, slope] = backward[i].pair(k, v);
+                    add_scaled(slope, k, out[readers[i]]);
+                  });
+  }
+  return out;
+}
+
+void add_key_gradients(const AttentionProblem& p, const DilatedPattern& pattern,
+                       const QueryRows& queries, const std::vector<KeySample>& keys,
+                       std::vector<KeyGradient>& sums) {
+  std::vector<float> k, v;
+  const int64_t shared_by = p.num_heads / p.num_kv_heads;
+  for (size_t j = 0; j < keys.size(); ++j) {
+    const auto [batch, kv_head, token] = keys[j];
+    load_row(p, Tensor::kKey, batch, token, kv_head, k);
+    load_row(p, Tensor::kValue, batch, token, kv_head, v);
+    for (const BranchDefinition& branch : branch_definitions(p, pattern))
+      for (int64_t head = std::max(kv_head * shared_by, queries.first_head);
+           head < std::min((kv_head + 1) * shared_by, queries.end_of_heads); ++head) {
+        const int64_t offset = branch.offset(head), segment = branch.segment(token);
+        if (!branch.selects_key(token, offset)) continue;
+        const int64_t step = queries.token_step,
+                      begin = branch.is_summary() ? 0 : branch.first_key(segment);
+        int64_t t = queries.first_token,
+                end = branch.is_summary() ? p.seq_len : branch.end_of_keys(segment);
+        end = std::min(end, t + queries.count * step);
+        if (t < begin) t += (begin - t + step - 1) / step * step;
+        for (; t < end; t += step) {
+          if ((p.causal && t < token) || !branch.sees_segment(branch.segment(t), segment) ||
+              !branch.selects_query(t, offset))
+            continue;
+          BackwardRow row(p, {batch, head, t});
+          row.statistics = queries.statistics({batch, head, t}, row.grad_out);
+          const auto [weight, slope] = row.pair(k, v);
+          add_scaled(slope, row.q, sums[j].k);
+          add_scaled(weight, row.grad_out, sums[j].v);
+        }
+      }
+  }
+}
+
+ReferenceGradients reference_gradients(const AttentionProblem& p, const DilatedPattern& pattern) {
+  if (pattern.mix != MixRule::kLse) return sum_of_branches(p, pattern);
+  const size_t d = size_t(p.head_dim);
+  ReferenceGradients out;
+  std::vector<QuerySample> queries;
+  std::vector<KeySample> keys;
+  for (int64_t batch = 0; batch < p.batch; ++batch)
+    for (int64_t token = 0; token < p.seq_len; ++token) {
+      for (int64_t head = 0; head < p.num_heads; ++head) queries.push_back({batch, head, token});
+      for (int64_t head = 0; head < p.num_kv_heads; ++head) keys.push_back({batch, head, token});
+    }
+  for (const std::vector<double>& row : reference_query_gradients(p, pattern, queries))
+    out.q.insert(out.q.end(), row.begin(), row.end());
+  const std::vector<ReferenceRow> rows = reference_rows(p, pattern, queries);
+  std::vector<KeyGradient> sums(keys.size(), {std::vector<double>(d), std::vector<double>(d)});
+  const auto statistics = [&](const QuerySample& query, const std::vector<float>& grad_out) {
+    const ReferenceRow& row =
+        rows[size_t((query.batch * p.seq_len + query.token) * p.num_heads + query.head)];
+    return RowStatistics{row.lse, dot(grad_out, row.o)};
+  };
+  add_key_gradients(p, pattern, {0, p.num_heads, 0, 1, p.seq_len, statistics}, keys, sums);
+  for (const KeyGradient& sum : sums) {
+    out.k.insert(out.k.end(), sum.k.begin(), sum.k.end());
+    out.v.insert(out.v.end(), sum.v.begin(), sum.v.end());
   }
   return out;
 }

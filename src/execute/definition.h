@@ -10,6 +10,7 @@
 //   N = 10, branch (w, r) = (4, 2), head 1 of two: query 5 is selected and sees keys 5 and 7.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "core/problem.h"
@@ -43,7 +44,35 @@ inline ReferenceRow reference_row(const AttentionProblem& problem, const Dilated
   return reference_rows(problem, pattern, {query}).front();
 }
 
-// The gradients of sum(dO . O): of Q [batch][seq_len][num_heads][head_dim], of K
+// ---- the backward pass: gradients of sum(dO . O) ----
+
+// dQ of each query, in their order, from statistics of its own.
+std::vector<std::vector<double>> reference_query_gradients(const AttentionProblem& problem,
+                                                           const DilatedPattern& pattern,
+                                                           const std::vector<QuerySample>& queries);
+
+struct KeySample {
+  int64_t batch, kv_head, token;
+};
+struct KeyGradient {
+  std::vector<double> k, v;  // [head_dim]
+};
+struct RowStatistics {
+  double lse, delta;  // delta: dO . O
+};
+// The queries first_token + i * token_step of some heads and every sequence, and their statistics:
+// who has them need not compute them again from all their keys.
+struct QueryRows {
+  int64_t first_head, end_of_heads;
+  int64_t first_token, token_step, count;
+  std::function<RowStatistics(const QuerySample&, const std::vector<float>& grad_out)> statistics;
+};
+// Adds what these queries give to dK and dV of each key, in a mixture by LSE.
+void add_key_gradients(const AttentionProblem& problem, const DilatedPattern& pattern,
+                       const QueryRows& queries, const std::vector<KeySample>& keys,
+                       std::vector<KeyGradient>& sums);
+
+// All rows: of Q [batch][seq_len][num_heads][head_dim], of K
 // and V [batch][seq_len][num_kv_heads][head_dim]. Takes one step for each pair.
 struct ReferenceGradients {
   std::vector<double> q, k, v;

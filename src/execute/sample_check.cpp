@@ -313,13 +313,14 @@ SampleErrors compare_rows(const ExpectedRows& all,
       row_difference += (row[c] - expected[i].o[c]) * (row[c] - expected[i].o[c]);
       row_norm += expected[i].o[c] * expected[i].o[c];
     }
-    e.difference += row_difference;
-    e.norm += row_norm;
+    constexpr double kZero = 1e-6;
+    const double least = all.least_norm * all.least_norm;
+    if (row_norm >= kZero * kZero * least) e.difference += row_difference, e.norm += row_norm;
     if (all.samples[i].spread) {
       e.spread_difference += row_difference;
       e.spread_norm += row_norm;
     }
-    const double relative = relative_error(row_difference, row_norm);
+    const double relative = relative_error(row_difference, std::max(row_norm, least));
     e.worst_row = std::isnan(relative) ? kInfinity : std::max(e.worst_row, relative);
     if (!lse) continue;
     if (double(*lse) != expected[i].lse) {  // also equal infinities

@@ -61,6 +61,8 @@ struct ExpectedRows {
   std::vector<QuerySample> samples;
   std::vector<ReferenceRow> rows;
   bool rounded = false;  // to bf16, as the output was sent
+  // Errors of shorter rows are relative to this: a gradient may be 0, and is not where it is rounded.
+  double least_norm = 0;
 };
 ExpectedRows expected_rows(const AttentionProblem& problem, const DilatedPattern& pattern,
                            std::vector<QuerySample> samples, bool rounded);
