@@ -50,7 +50,7 @@ def compare_row(ctx: Context, compared: dict[str, Any], named: dict[str, Point])
 def compare_section(ctx: Context, comparison: dict[str, Any]) -> str:
     points = sorted(comparison["points"], key=lambda p: ORDER.index(p["verdict"]) if p["verdict"] in ORDER else len(ORDER))
     counts = Counter(p["verdict"] for p in points)
-    named = {p.text("id"): p for p in reversed(ctx.points)}
+    named = {p.text("id"): p for p in reversed(ctx.every)}
     said = ", ".join(f"<strong>{counts[word]}</strong> {word}" for word in ORDER if counts[word]) or "no point in both"
     threshold = significant(100 * (number(comparison["threshold"]) or 0))
     differs = "".join(

@@ -118,7 +118,7 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_USAGE
     absent = sum(1 for f in figures if f.absent)
     print(
-        f"{output}: {len(ctx.points)} points, {len(figures) - absent} figures ({absent} without data); {len(pictures)} pictures in {plots}"
+        f"{output}: {len(ctx.every)} points, {len(figures) - absent} figures ({absent} without data); {len(pictures)} pictures in {plots}"
     )
     return 0
 

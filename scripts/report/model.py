@@ -14,6 +14,7 @@ from typing import Any
 from .units import number
 
 SOURCES = ("measured", "replayed", "extrapolated", "simulated")  # strongest evidence first
+FORWARD = "forward"
 PATTERNS = ("dilated", "dense", "sparse")  # in the order of legends and tables
 
 
@@ -91,6 +92,11 @@ class Point:
     def replicas(self) -> int:
         """Groups of ranks that each took their share of the batch; most points have one."""
         return int(self.num("params.replicas") or 1)
+
+    @property
+    def compute_pass(self) -> str:
+        """`forward`, `backward` or `forward_backward`: most points, and all older ones, are forward."""
+        return self.text("params.pass") or FORWARD
 
     @property
     def group_ranks(self) -> int:

@@ -104,6 +104,29 @@ class Figures(unittest.TestCase):
         self.assertIn("simulated, 2 points, a band from no latency", drawn.source_text)
         self.assertNotIn("band", [layer["name"] for layer in figure(records[::2], "latency").spec["layer"]])
 
+    def test_passes_have_lines_of_their_own_and_only_one_figure(self) -> None:
+        records = [point(name, n * K, 2) for name in ("dilated", "ring", "ulysses") for n in (8, 16)]
+        forward = len(records)
+        for record in records[:4]:  # ulysses is forward alone
+            for name, factor in (("backward", 2.5), ("forward_backward", 3.5)):
+                other = json.loads(json.dumps(record))
+                other["id"] = f"{name[:4]}{record['id'][4:]}{factor}"
+                other["params"]["pass"] = name
+                other["timing"] = {key: v * factor if key.endswith("_s") and isinstance(v, float) else v for key, v in record["timing"].items()}
+                records.append(other)
+        drawn = figure(records, "passes")
+        rows = rows_of(drawn)
+        self.assertEqual(len(rows), 12)
+        self.assertEqual({r["series"] for r in rows}, {f"{a}{p}" for a in ("dilated", "ring") for p in ("", " · backward", " · forward and backward")})
+        self.assertIn("3.5 ×", drawn.finding)
+        self.assertEqual(len(rows_of(figure(records, "latency"))), forward)
+        ctx = context(records)
+        self.assertEqual((len(ctx.points), len(ctx.every)), (forward, 14))
+        self.assertEqual([c.status for c in judge(ctx)], [c.status for c in judge(context(records[:forward]))])
+        self.assertTrue(figure(records[:forward], "passes").absent)
+        only = [r for r in records if r["params"].get("pass") == "backward"]
+        self.assertIn("backward", render_page(context(only), build_figures(context(only)), judge(context(only))))
+
     def test_latency_shows_points_without_result_as_crosses(self) -> None:
         records = full_sweep()
         rows = rows_of(figure(records, "latency"))

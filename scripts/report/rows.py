@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .model import Point, Run
+from .model import FORWARD, Point, Run
 from .series import DEFAULTS, SeriesIndex, collective_name, group_by, sources_of
 from .units import MISSING, duration_label, percent_label, plural, token_label
 
@@ -41,6 +41,12 @@ class Context:
     runs: list[Run]
     index: SeriesIndex
     validation: dict[str, Any] | None = None  # what `lnbench validate --json` wrote
+    every: list[Point] = field(default_factory=list)  # also of backward passes; `points`: forward alone, as claims are
+
+    def __post_init__(self) -> None:
+        if not self.every:
+            self.every = self.points
+            self.points = [p for p in self.every if p.compute_pass == FORWARD]
 
     @cached_property
     def one_batch(self) -> set[tuple[Any, ...]]:
@@ -126,6 +132,7 @@ def asked(ctx: Context) -> dict[str, int]:
             "constant_tokens": max(([p.seq_len for p in g] for g in constant.values()), key=lambda g: len(set(g)), default=[]),
         }
         most |= {name: max(most.get(name, 0), len(set(values))) for name, values in found.items()}
+    most["passes"] = len({p.compute_pass for p in ctx.every if p.ok})
     most["published"] = len(((ctx.validation or {}).get("published") or {}).get("cases", []))
     return most
 
@@ -156,7 +163,7 @@ def main_points(ctx: Context) -> Context:
 
     native = {case(p) for p in ctx.points if collective_of(p) == DEFAULTS["collective"]}
     kept = [p for p in ctx.points if collective_of(p) == DEFAULTS["collective"] or case(p) not in native]
-    return Context(kept, ctx.runs, ctx.index, ctx.validation)
+    return Context(kept, ctx.runs, ctx.index, ctx.validation, ctx.every)
 
 
 def line_key(ctx: Context, point: Point) -> tuple[Any, ...]:

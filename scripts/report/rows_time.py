@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from .model import Point
+from .model import FORWARD, Point
 from .rows import (
     Context,
     Drawing,
@@ -18,6 +18,7 @@ from .rows import (
     line_key,
     point_label,
     point_order,
+    range_of,
     sample_count,
     single,
     spread,
@@ -67,6 +68,28 @@ def latency(ctx: Context) -> list[Drawing]:
     if any(p.replicas > 1 for p in shown):
         note += " Of ranks in groups that share the batch: the sequences of one group."
     return single(rows, shown, note=note, params=params)
+
+
+def passes(ctx: Context) -> list[Drawing]:
+    """Times of a forward, a backward and both, of the algorithms and kernels that have a backward pass."""
+    timed = [p for p in ctx.every if p.ok and p.median_s is not None and p.seq_len]
+    trained = {(p.run, p.source, p.algorithm, p.text("params.kernel")) for p in timed if p.compute_pass != FORWARD}
+    shown = [p for p in timed if (p.run, p.source, p.algorithm, p.text("params.kernel")) in trained]
+    return single([timed_row(ctx, p, 1.0 / p.group_batch) for p in shown], shown, finding=passes_finding(ctx, shown))
+
+
+def passes_finding(ctx: Context, shown: list[Point]) -> str:
+    """How many forwards both passes take: 3.5 by their multiply-adds."""
+
+    def problem(point: Point) -> tuple[Any, ...]:
+        return (*problem_key(point), point.algorithm, point.pattern, point.text("params.layout"))
+
+    forward = {problem(p): p.median_s for p in shown if p.compute_pass == FORWARD}
+    both = [p for p in shown if p.compute_pass == "forward_backward" and problem(p) in forward]
+    ratios = [(p.median_s or 0.0) / (forward[problem(p)] or 1.0) for p in both]
+    if not ratios:
+        return ""
+    return f"both passes take {range_of(ratios, ratio_label)} the time of a forward, 3.5 × by their multiply-adds."
 
 
 def constant_token_lines(ctx: Context) -> list[list[Point]]:

@@ -219,10 +219,10 @@ def source_table(points: list[Point], source: str, several_runs: bool) -> str:
 
 
 def full_table(ctx: Context) -> str:
-    if not ctx.points:
+    if not ctx.every:
         return "<p>No point was recorded.</p>"
     tables = "\n".join(
-        source_table([p for p in ctx.points if p.source == s], s, len(ctx.runs) > 1) for s in sources_of(ctx.points)
+        source_table([p for p in ctx.every if p.source == s], s, len(ctx.runs) > 1) for s in sources_of(ctx.every)
     )
     return (
         "<p>One table per source. Click a header to sort, again to reverse; hover over a number for its exact value. "
@@ -282,7 +282,7 @@ def fit_cell(value: object) -> str:
 
 def skipped_table(ctx: Context) -> str:
     """Points of one status, series and kind of reason share a row: numbers apart, the reasons are the same."""
-    missing = [p for p in ctx.points if not p.ok]
+    missing = [p for p in ctx.every if not p.ok]
     if not missing:
         return "<p>Every point ran and was right.</p>"
     missing.sort(key=lambda p: (p.status, ctx.index.label(p), p.ranks, p.seq_len or 0))
