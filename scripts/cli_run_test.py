@@ -23,6 +23,22 @@ class SmallRun(Case):
         return folder, done
 
 
+    def assert_right_pass(self, p, forward, name):
+        """`forward`: the point of the same problem."""
+        factor = {"forward": 1, "backward": 2.5, "forward_backward": 3.5}[name]
+        self.assertEqual(p["work"]["flops"], factor * forward["work"]["flops"])
+        self.assertEqual(p["comm"]["closed_form_bytes_per_rank"], p["comm"]["predicted_bytes_per_rank"])
+        self.assertEqual(p["memory"]["measured_peak_bytes"], p["memory"]["predicted_peak_bytes"])
+        self.assertEqual(p["content"]["output_digest"], forward["content"]["output_digest"])
+        gradients = p["check"].get("gradients")
+        self.assertEqual(gradients is None, name == "forward")
+        if gradients:
+            for law in ("sum_dk", "q_dq_k_dk", "v_dv_o_do"):
+                self.assertLessEqual(gradients[law], gradients["law_tolerance"])
+            self.assertLessEqual(gradients["dk_rel_l2_error"], p["check"]["tolerance"])
+            self.assertTrue(p["content"]["dq_digest"])
+
+
 class Measured(SmallRun):
     """Whose times are compared: with every core to itself."""
 
@@ -102,6 +118,28 @@ class Run(SmallRun):
         self.assertEqual(before, (pathlib.Path(folder) / "points.jsonl").read_text())
         error = self.expect(2, "run", self.config, "--ranks", "2", "--resume", folder, "--set", "model.heads=4").stderr
         self.assertIn("config", error)
+
+    def test_passes(self):
+        folder, done = self.run_small("--set", "sweep.pass=forward,backward,forward_backward", "--set", "sweep.seq_len=256",
+                                      "--set", "sweep.algorithm=dilated,ring,query_gather", "--set", "sweep.ranks=2")
+        points = {(p["params"]["algorithm"], p["params"].get("pass", "forward")): p for p in self.result(folder)["points"]}
+        self.assertEqual(len(points), 9)
+        for (algorithm, name), p in points.items():
+            forward = points[algorithm, "forward"]
+            if p["status"] != "ok":
+                self.assertIn("no backward pass yet", p["reason"])
+                continue
+            self.assert_right_pass(p, forward, name)
+        self.assertIn("backward", done.stdout)
+        self.assert_valid(folder)
+        for words in (("run", self.config, "--mode", "virtual"), ("simulate", self.config, "--cluster", "h100-ndr400")):
+            error = self.expect(2, *words, "--set", "sweep.pass=backward").stderr
+            self.assertRegex(error, "sweep.pass: 'backward' cannot be (walked|simulated).*\n *hint: ")
+
+    def test_a_wrong_gradient_is_never_accepted(self):
+        folder, _ = self.run_small("--set", "check.tolerance=1e-12", "--set", "sweep.pass=backward", "--set", "sweep.seq_len=256",
+                                   "--set", "sweep.algorithm=ring", code=1)
+        self.assertEqual({p["status"] for p in self.result(folder)["points"]}, {"check_failed"})
 
     def test_a_wrong_result_is_never_accepted(self):
         folder, _ = self.run_small("--set", "check.tolerance=1e-12", code=1)
@@ -224,7 +262,7 @@ class Run(SmallRun):
 
 
 @unittest.skipUnless(MPIRUN, "no MPI in this build")
-class Mpi(Case):
+class Mpi(SmallRun):
     def test_a_sweep_under_mpirun(self):
         folder = str(self.path / "mpi")
         done = self.expect(0, "run", self.config, "-o", folder, "--set", "sweep.ranks=1,2,3", ranks=3)
@@ -243,6 +281,15 @@ class Mpi(Case):
         self.assertEqual(done.stdout.count("# result:"), 1)
         self.assertIn("mpirun -np 3", result["run"]["argv"] if isinstance(result["run"].get("argv"), str)
                       else json.dumps(result["run"]))
+
+    def test_passes_under_mpirun(self):
+        folder = str(self.path / "mpi")
+        self.expect(0, "run", self.config, "-o", folder, "--set", "sweep.ranks=3", "--set", "sweep.seq_len=256",
+                    "--set", "sweep.algorithm=dilated,ring", "--set", "sweep.pass=forward,backward,forward_backward", ranks=3)
+        points = {(p["params"]["algorithm"], p["params"].get("pass", "forward")): p for p in self.result(folder)["points"]}
+        self.assertEqual({p["status"] for p in points.values()}, {"ok"})
+        for (algorithm, name), p in points.items():
+            self.assert_right_pass(p, points[algorithm, "forward"], name)
 
     def test_errors_speak_once_and_keep_their_exit_code(self):
         done = lnbench("run", "nowhere.json", ranks=2)

@@ -419,7 +419,21 @@ TEST(Expand, EveryOptionChangesTheId) {
   add([](PointParams& p) { p.options.head_slice = 2; });
   add([](PointParams& p) { p.node_size = 2; });
   add([](PointParams& p) { p.replicas = 2; });
+  add([](PointParams& p) { p.pass = Pass::kBackward; });
   add([](PointParams& p) { p.pattern.branches[1].summary_tokens = 3; });
+}
+
+TEST(Expand, PassesAreAnAxisThatForwardPointsDoNotShow) {
+  const auto points = expand(config(
+      R"("algorithm": "ring", "seq_len": 8, "pass": ["forward", "backward", "forward_backward"])"));
+  ASSERT_EQ(points.size(), 3u);
+  const auto without = expand(config(R"("algorithm": "ring", "seq_len": 8)"));
+  EXPECT_EQ(points[0].id, without[0].id);
+  EXPECT_EQ(canonical_params_json(points[0].params), canonical_params_json(without[0].params));
+  EXPECT_EQ(points[1].params.pass, Pass::kBackward);
+  EXPECT_EQ(series_name(points[0].params), series_name(without[0].params));
+  EXPECT_THAT(series_name(points[1].params), HasSubstr("pass=backward"));
+  EXPECT_THAT(describe(points[2].params), HasSubstr("ring forward_backward"));
 }
 
 TEST(Expand, ExcludeKeepsAPointWithItsReason) {

@@ -179,7 +179,8 @@ TEST(Filter, ValuesOutsideTheKnownOnesAreMistakes) {
 TEST(Filter, EveryKeyIsUsable) {
   for (const std::string& key : filter_keys()) {
     bool parsed = false;
-    for (const char* value : {"x", "1", "true", "real", "world", "fp32", "paper", "lse", "dense"}) {
+    for (const char* value :
+         {"x", "1", "true", "real", "world", "fp32", "paper", "lse", "dense", "forward"}) {
       try {
         parse_filter(concat(key, " == ", value));
         parsed = true;

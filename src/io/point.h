@@ -47,6 +47,7 @@ struct PointParams {
   int node_size = 0;  // collective hierarchical: ranks of a node; 0: near the root of the group
   // Groups of ranks, each with its share of the batch; they do the same and exchange nothing.
   int replicas = 1;
+  Pass pass = Pass::kForward;
   int threads = 1;        // OpenMP threads per rank
   std::string cluster{};  // simulated: its name and what was changed, "h100-ndr400 bandwidth=0.5"
 

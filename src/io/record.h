@@ -84,7 +84,8 @@ struct RankRecord {
 
 struct WorkRecord {
   int64_t tokens = 0;
-  double flops = kNotMeasured;  // 4 d per (query, key) pair; may pass 2^63, hence double
+  double flops =
+      kNotMeasured;  // 4 d per (query, key) pair forward, 10 d backward; may pass 2^63, hence double
   double paper_macs = kNotMeasured;
   double flops_per_s = kNotMeasured, share_of_peak = kNotMeasured;
   double peak_flops_per_s = kNotMeasured;  // the highest that its hardware showed
@@ -153,6 +154,25 @@ struct MemoryRecord {
   }
 };
 
+// Gradients of a backward pass: sampled rows of each, and laws of conservation over all.
+struct GradientRecord {
+  double dq_rel_l2_error = kNotMeasured, dk_rel_l2_error = kNotMeasured;
+  double dv_rel_l2_error = kNotMeasured;
+  int64_t keys = 0;  // whose dK and dV are compared
+  double sum_dk = kNotMeasured, q_dq_k_dk = kNotMeasured, v_dv_o_do = kNotMeasured;
+  double law_tolerance = kNotMeasured;
+  static void fields(auto& g, auto&& visit) {
+    visit("dq_rel_l2_error", g.dq_rel_l2_error, {.min = 0});
+    visit("dk_rel_l2_error", g.dk_rel_l2_error, {.min = 0});
+    visit("dv_rel_l2_error", g.dv_rel_l2_error, {.min = 0});
+    visit("keys", g.keys);
+    visit("sum_dk", g.sum_dk, {.min = 0});
+    visit("q_dq_k_dk", g.q_dq_k_dk, {.min = 0});
+    visit("v_dv_o_do", g.v_dv_o_do, {.min = 0});
+    visit("law_tolerance", g.law_tolerance, {.min = 0});
+  }
+};
+
 struct CheckRecord {
   std::string status = "not_run";
   std::string reference{};  // "double"
@@ -164,6 +184,7 @@ struct CheckRecord {
   int64_t runs = 0;  // whose output was checked: of all samples and the warm-up
   int64_t strata = 0, strata_left_out = 0;  // (branch, head), (rank, head), (rank, branch)
   double poison_s = kNotMeasured, compare_s = kNotMeasured;  // of the slowest rank, never timed
+  std::optional<GradientRecord> gradients{};
   static void fields(auto& c, auto&& visit) {
     visit("status", c.status, {.words = {"pass", "fail", "not_run"}});
     visit("reference", c.reference, {.null = true});
@@ -177,14 +198,19 @@ struct CheckRecord {
     visit("strata_left_out", c.strata_left_out, {.later = true});
     visit("poison_s", c.poison_s, {.min = 0, .later = true});
     visit("compare_s", c.compare_s, {.min = 0, .later = true});
+    visit("gradients", c.gradients, {.omit = true});
   }
 };
 
 // Inputs and output of all ranks together. Digests do not depend on the order of rows.
 struct ContentRecord : OutputSummary {
   uint64_t input_digest = 0;
+  uint64_t dq_digest = 0, dk_digest = 0, dv_digest = 0;  // of a backward pass
   static void fields(auto& c, auto&& visit) {
     visit("input_digest", c.input_digest, {.omit = true});  // of all inputs: not of one head
+    visit("dq_digest", c.dq_digest, {.omit = true});
+    visit("dk_digest", c.dk_digest, {.omit = true});
+    visit("dv_digest", c.dv_digest, {.omit = true});
     OutputSummary::fields(c, visit);
   }
 };

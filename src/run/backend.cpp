@@ -48,6 +48,8 @@ class HostSession final : public PointSession {
     record.metrics["usable_cores"] = cores_;
   }
   void bind(const Schedule& schedule) override {
+    executor_.reset();
+    ledger_ = {};
     executor_ = std::make_unique<ProgramExecutor>(schedule, *kernel_, threads_, comm_, ledger_);
   }
   const CommCounters& counters() const override { return comm_.counters(); }
@@ -131,10 +133,10 @@ class HostBackend final : public Backend {
  public:
   bool on_gpu() const override { return false; }
   std::string why_unsupported(const PointParams& p) const override {
-    return make_kernel(p.kernel)->why_unsupported(attend_options(p));
+    return make_kernel(p.kernel)->why_unsupported(attend_options(p), p.pass);
   }
   int64_t workspace_bytes(const PointParams& p, int threads) const override {
-    return make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads);
+    return make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads, p.pass);
   }
   double fill_s_per_value() const override { return 3e-8; }
   std::unique_ptr<PointSession> open(const PointPlan& plan, const RunnerOptions& options,
@@ -173,6 +175,7 @@ class HostBackend final : public Backend {
 }  // namespace
 
 std::string GpuPlanning::why_unsupported(const PointParams& p) const {
+  if (has_backward(p.pass)) return concat("the kernel ", p.kernel, " has no backward pass yet");
   return why_device_kernel_unsupported(p.kernel, attend_options(p));
 }
 

@@ -32,7 +32,8 @@ class PointSession {
   // Metrics of what the ranks run on.
   virtual void record_machine(PointRecord& record) const = 0;
 
-  // Makes the executor. Not collective; throws std::bad_alloc or Error on a rank that cannot.
+  // Makes the executor, in the place of one before it and its memory. Not collective; throws
+  // std::bad_alloc or Error on a rank that cannot.
   virtual void bind(const Schedule& schedule) = 0;
   Executor& executor() { return *executor_; }
   const MemoryLedger& ledger() const { return ledger_; }

@@ -79,6 +79,25 @@ void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poi
                     outcome.tolerance, "), ", outcome.nan_values, " values never written"));
 }
 
+void set_gradients(PointRecord& record, const std::array<CheckOutcome, 3>& outcomes,
+                   const Conservation& laws) {
+  record.check.gradients = GradientRecord{.dq_rel_l2_error = outcomes[0].rel_l2_error,
+                                          .dk_rel_l2_error = outcomes[1].rel_l2_error,
+                                          .dv_rel_l2_error = outcomes[2].rel_l2_error,
+                                          .keys = outcomes[1].queries,
+                                          .sum_dk = laws.keys,
+                                          .q_dq_k_dk = laws.scores,
+                                          .v_dv_o_do = laws.values,
+                                          .law_tolerance = kLawTolerance};
+  const std::pair<const char*, double> all[]{{"the sum of dK is not 0", laws.keys},
+                                             {"<Q, dQ> is not <K, dK>", laws.scores},
+                                             {"<V, dV> is not <O, dO>", laws.values}};
+  for (const auto& [what, deviation] : all)
+    if (!(deviation <= kLawTolerance))
+      fail_check(record, concat("a law of conservation is broken: ", what, ", by ", deviation,
+                                " of the terms (allowed ", kLawTolerance, ")"));
+}
+
 void set_strata(PointRecord& record, const SampleChoice& choice, int64_t compared, int64_t budget) {
   const auto sampled = int64_t(choice.queries.size());
   record.check.strata = choice.strata;
@@ -152,9 +171,16 @@ void record_content(PointRecord& record, const Executor& executor, const RowWork
   ContentRecord mine, all;
   mine.input_digest = executor.digest_inputs(worker);
   for (const OutputSummary& head : executor.summarize_output(worker)) mine.add(head);
+  if (has_backward(executor.program().pass)) {
+    const auto digests = digest_gradients(executor.bound(), worker);
+    mine.dq_digest = digests[0], mine.dk_digest = digests[1], mine.dv_digest = digests[2];
+  }
   for (const ContentRecord& rank : gather(comm, mine)) {
     all.add(rank);
     all.input_digest += rank.input_digest;
+    all.dq_digest += rank.dq_digest;
+    all.dk_digest += rank.dk_digest;
+    all.dv_digest += rank.dv_digest;
   }
   set_content(record, all, problem.seq_len * problem.num_heads * problem.batch);
 }
@@ -227,8 +253,8 @@ void record_memory(PointRecord& record, PointSession& session, const PointPlan& 
 void record_closed_forms(PointRecord& record, PointSession& session, const SampleSet& samples,
                          Communicator& comm) {
   const PointParams& p = record.params;
-  const auto form =
-      closed_form_counts(p.algorithm, sharded_problem(p), collective_choice(p), comm.rank());
+  const auto form = closed_form_counts(p.algorithm, sharded_problem(p), collective_choice(p),
+                                       comm.rank(), p.pass);
   if (!form) return;  // on no rank
   const Executor& executor = session.executor();
   const RankAccount a = account(executor.sharded(), executor.program(), comm.rank());

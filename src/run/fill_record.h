@@ -1,10 +1,11 @@
 // The parts of a record, each filled in one place: from plain figures, whoever has them (ranks of a
 // run, a walk, a simulation), or from the ranks of a run, which first agree on the figures.
 #pragma once
+#include <array>
 #include <new>
 
 #include "comm/communicator.h"
-#include "execute/sample_check.h"
+#include "execute/gradient_check.h"
 #include "kernels/row_worker.h"
 #include "measure/sampler.h"
 #include "pattern/dependency_depth.h"
@@ -32,6 +33,9 @@ void set_memory(PointRecord& record, const MemoryRecord& memory);
 // The check; a wrong output makes the point check_failed, with the figures as its reason, and so does
 // a check that passes a poisoned output, which nobody wrote.
 void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poison);
+// Records what was found of the gradients, and fails the point where a law of conservation is broken.
+void set_gradients(PointRecord& record, const std::array<CheckOutcome, 3>& outcomes,
+                   const Conservation& laws);
 // Records what the check covers. Fails the point where a stratum has no checked query although the budget
 // allowed one, or others than the chosen queries were `compared`.
 void set_strata(PointRecord& record, const SampleChoice& choice, int64_t compared, int64_t budget);

@@ -1,10 +1,12 @@
 #include "run/measure_point.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "core/check.h"
 #include "core/stopwatch.h"
@@ -60,22 +62,55 @@ bool refused(const std::function<void()>& body, const PointPlan& plan, PointReco
   return false;
 }
 
+// False, with the status in the record of every rank, when some rank cannot. A backward pass starts
+// from the output of a forward one, which runs here once.
+bool bind_and_fill(PointSession& session, const PointPlan& plan, const Schedule& schedule,
+                   PointRecord& record, Communicator& comm) {
+  const auto ready = [&](const Schedule& of_pass) {
+    return !refused([&] { session.bind(of_pass); }, plan, record, comm) &&
+           !refused([&] { session.executor().fill_inputs(); }, plan, record, comm);
+  };
+  if (has_forward(plan.point.params.pass)) return ready(schedule);
+  PointParams forward = plan.point.params;
+  forward.pass = Pass::kForward;
+  if (!ready(make_schedule(forward))) return false;
+  session.executor().run();
+  std::vector<std::byte> output;
+  const auto copy = [&](auto&& from) { output.assign(from.begin(), from.end()); };
+  if (refused([&] { copy(session.executor().bound().memory(kOutputSlot)); }, plan, record, comm) ||
+      !ready(schedule))
+    return false;
+  std::ranges::copy(output, session.executor().bound().memory(kOutputSlot).begin());
+  return true;
+}
+
+// Errors of a run's output, and of its gradients in a backward pass.
+struct RunErrors {
+  SampleErrors output;
+  GradientErrors gradients{};
+  void keep_worst(const RunErrors& other) {
+    output.keep_worst(other.output);
+    for (size_t i = 0; i < gradients.size(); ++i) gradients[i].keep_worst(other.gradients[i]);
+  }
+};
+
 // Proves every run of a point, beside the timing: what a run must write is poisoned before it, and
 // sampled rows of what it wrote are held against the definition, which recomputes them once. An
 // output that nobody wrote must fail: a check that passes it proves nothing.
 class RunChecks {
  public:
-  // Collective.
+  // Runs the program once where the check of gradients needs an output. Collective.
   RunChecks(PointSession& session, const CheckConfig& config, Communicator& comm)
       : executor_(session.executor()), worker_(session.worker()), config_(config) {
     const Stopwatch watch(compare_s_);
     const ShardedProblem& s = executor_.sharded();
     choice_ = stratify(s, choose_samples(s, config.sampled_queries), config.max_queries);
     expected_ = expected_rows(executor_.bound(), s.problem, choice_.queries);
+    const Pass pass = executor_.program().pass;
+    if (has_backward(pass) && has_forward(pass)) executor_.run();
+    if (has_backward(pass)) gradients_.emplace(executor_, choice_.queries, comm);
     executor_.poison(worker_);
-    passes_poison_ = judge_together(executor_, executor_.compare(expected_), executor_.count_nan(),
-                                    comm, config_.tolerance)
-                         .pass;
+    passes_poison_ = judge(errors_of_run(), executor_.count_nan(), comm).all.pass;
   }
 
   // Before each run; a barrier must follow, since a rank that runs sends into the others' buffers.
@@ -88,19 +123,42 @@ class RunChecks {
   // Once, after the last run. Collective.
   void record(PointRecord& record, Communicator& comm) {
     check_last_run();
-    const CheckOutcome outcome =
-        judge_together(executor_, *errors_, nan_values_, comm, config_.tolerance);
-    set_check(record, outcome, passes_poison_);
-    set_strata(record, choice_, outcome.chosen, config_.max_queries);
+    const Judged judged = judge(*errors_, nan_values_, comm);
+    set_check(record, judged.all, passes_poison_);
+    set_strata(record, choice_, judged.all.chosen, config_.max_queries);
+    if (gradients_) set_gradients(record, judged.gradients, conservation(executor_.bound(), comm));
     record.check.runs = runs_;
     record.check.poison_s = comm.max_of(poison_s_);
     record.check.compare_s = comm.max_of(compare_s_);
   }
 
  private:
+  struct Judged {
+    CheckOutcome all;  // the worst of the output and the gradients
+    std::array<CheckOutcome, 3> gradients{};
+  };
+
+  RunErrors errors_of_run() const {
+    RunErrors errors{executor_.compare(expected_)};
+    if (gradients_) errors.gradients = gradients_->compare();
+    return errors;
+  }
+  Judged judge(const RunErrors& errors, int64_t nan_values, Communicator& comm) const {
+    Judged judged{judge_together(executor_, errors.output, nan_values, comm, config_.tolerance)};
+    if (!gradients_) return judged;
+    judged.gradients = gradients_->judge_together(errors.gradients, comm, config_.tolerance);
+    CheckOutcome& all = judged.all;
+    all.tolerance = judged.gradients[0].tolerance;
+    for (const CheckOutcome& one : judged.gradients) {
+      all.pass = all.pass && one.pass;
+      all.rel_l2_error = std::max(all.rel_l2_error, one.rel_l2_error);
+      all.max_rel_error = std::max(all.max_rel_error, one.max_rel_error);
+    }
+    return judged;
+  }
   void check_last_run() {
     const Stopwatch watch(compare_s_);
-    const SampleErrors errors = executor_.compare(expected_);
+    const RunErrors errors = errors_of_run();
     errors_ ? errors_->keep_worst(errors) : void(errors_ = errors);
     nan_values_ = std::max(nan_values_, executor_.count_nan());
   }
@@ -110,7 +168,8 @@ class RunChecks {
   const CheckConfig& config_;
   SampleChoice choice_;
   ExpectedRows expected_;
-  std::optional<SampleErrors> errors_;  // the worst so far
+  std::optional<GradientCheck> gradients_;
+  std::optional<RunErrors> errors_;  // the worst so far
   bool passes_poison_ = false;
   int64_t runs_ = 0, nan_values_ = 0;
   double poison_s_ = 0, compare_s_ = 0;
@@ -192,14 +251,12 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
   // Every rank checks, so that all fail together; beyond 64 ranks only the first one has the time.
   if (comm.size() <= 64 || comm.rank() == 0) require_correct(schedule);
 
-  if (refused([&] { session->bind(schedule); }, plan, record, comm)) return record;
-  const auto fill = [&] { session->executor().fill_inputs(); };
-  if (!refused(fill, plan, record, comm)) {
+  if (bind_and_fill(*session, plan, schedule, record, comm)) {
     session->progress();
     session->warm_up(record);
     session->progress();
-    session->reset_counters();
     RunChecks checks(*session, options.check, comm);
+    session->reset_counters();
     PeakWindows windows(*session, plan.estimated_s);
     const SampleSet samples = take_samples(*session, options.measure, checks, windows);
     session->record_conditions(record);

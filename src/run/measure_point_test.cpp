@@ -60,6 +60,48 @@ TEST(MeasurePoint, ContentDoesNotDependOnRanks) {
   EXPECT_EQ(one.content->absent_rows, three.content->absent_rows);
 }
 
+PointRecord measured_pass(const std::string& algorithm, int ranks, Pass pass, int threads = 1) {
+  RunnerOptions options = quick_options();
+  options.ablations = ranks > 1;
+  Point point = small_point(algorithm, ranks);
+  point.params.pass = pass;
+  const PointRecord r = measured(plan_point(point, {}, threads, ranks), options);
+  EXPECT_EQ(r.status, PointStatus::kOk) << algorithm << " " << to_string(pass) << ": " << r.reason;
+  return r;
+}
+
+TEST(MeasurePoint, GradientsAreCheckedAndRecorded) {
+  for (const char* algorithm : {"ring", "dilated"}) {
+    const PointRecord r = measured_pass(algorithm, 2, Pass::kBackward);
+    EXPECT_EQ(r.comm.closed_form_bytes_per_rank, r.comm.counted_bytes_per_rank);
+    EXPECT_EQ(r.memory.measured_peak_bytes, r.memory.predicted_peak_bytes);
+    ASSERT_TRUE(r.check.gradients);
+    EXPECT_GT(r.check.gradients->keys, 10);
+    EXPECT_GT(r.check.gradients->dk_rel_l2_error, 0);
+    EXPECT_LE(r.check.gradients->dv_rel_l2_error, r.check.tolerance);
+    EXPECT_LE(r.check.gradients->sum_dk, r.check.gradients->law_tolerance);
+    EXPECT_EQ(r.check.runs, 3);
+    ASSERT_TRUE(r.ablations);
+    EXPECT_TRUE(std::isnan(r.ablations->single_attend_s));
+    EXPECT_EQ(measured_pass(algorithm, 2, Pass::kForward).content->digest, r.content->digest);
+  }
+}
+
+TEST(MeasurePoint, GradientsHaveTheSameBitsForAnyThreadsAndInBothPasses) {
+  const ContentRecord once = *measured_pass("dilated", 2, Pass::kBackward).content;
+  const auto expect_same = [&](Pass pass, int threads) {
+    const ContentRecord other = *measured_pass("dilated", 2, pass, threads).content;
+    EXPECT_EQ(other.dq_digest, once.dq_digest);
+    EXPECT_EQ(other.dk_digest, once.dk_digest);
+    EXPECT_EQ(other.dv_digest, once.dv_digest);
+    EXPECT_EQ(other.digest, once.digest);
+    EXPECT_EQ(other.input_digest, once.input_digest);
+  };
+  for (const int threads : {2, 4}) expect_same(Pass::kBackward, threads);
+  for (const int threads : {1, 2}) expect_same(Pass::kForwardBackward, threads);
+  EXPECT_NE(once.dk_digest, once.dv_digest);
+}
+
 TEST(MeasurePoint, WithoutTimeThereIsNoSample) {
   RunnerOptions options = quick_options();
   options.measure.point_timeout_s = 1e-9;

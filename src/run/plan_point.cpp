@@ -13,6 +13,11 @@
 namespace longnet {
 namespace {
 
+// Not lowered yet.
+Schedule with_collectives(const PointParams& p) {
+  return make_schedule(find_algorithm(p.algorithm), sharded_problem(p), p.pass);
+}
+
 std::string why_unsupported(const PointParams& p) {
   if (p.replicas > 1)
     return concat("ranks in ", p.replicas,
@@ -21,11 +26,12 @@ std::string why_unsupported(const PointParams& p) {
                   p.group_ranks(), ", batch ", p.group_batch());
   if (is_formula(p.collective))
     return concat(p.collective, " is a model of NCCL: `lnbench simulate` knows its time");
-  if (const std::string why = find_algorithm(p.algorithm).why_unsupported(sharded_problem(p));
+  if (const std::string why =
+          why_unsupported(find_algorithm(p.algorithm), sharded_problem(p), p.pass);
       !why.empty())
     return why;
-  if (const std::string why = why_not_collective(
-          find_algorithm(p.algorithm).make(sharded_problem(p)), p.collective, collective_choice(p));
+  if (const std::string why =
+          why_not_collective(with_collectives(p), p.collective, collective_choice(p));
       !why.empty())
     return why;
   if (is_virtual(p))
@@ -94,8 +100,7 @@ CollectiveChoice collective_choice(const PointParams& p) {
 }
 
 Schedule make_schedule(const PointParams& p) {
-  return lower_collectives(find_algorithm(p.algorithm).make(sharded_problem(p)),
-                           collective_choice(p));
+  return lower_collectives(with_collectives(p), collective_choice(p));
 }
 
 Schedule make_schedule(PointParams p, int64_t batch) {
@@ -190,8 +195,7 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
   }
   try {
     plan.account = account(make_schedule(p), kMaxAccountedRanks);
-    plan.collectives_used = collectives_used(find_algorithm(p.algorithm).make(sharded_problem(p)),
-                                             collective_choice(p));
+    plan.collectives_used = collectives_used(with_collectives(p), collective_choice(p));
   } catch (const UsageError& e) {
     skip(PointStatus::kSkippedUnsupported, e.what());
     return plan;
@@ -217,7 +221,7 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
                 " are allowed", change.empty() ? "" : concat("; fits with ", change)));
   } else if (limits.point_timeout_s > 0 && plan.estimated_s > limits.point_timeout_s) {
     skip(PointStatus::kTimeout,
-         concat("one forward is estimated at ", format_seconds(plan.estimated_s),
+         concat("one ", to_string(p.pass), " is estimated at ", format_seconds(plan.estimated_s),
                 ", measure.point_timeout_s is ", limits.point_timeout_s));
   }
   return plan;
@@ -235,8 +239,12 @@ double point_cost(const PointPlan& plan, const MeasureConfig& measure) {
       backend_of(p.kernel).fill_s_per_value() *
       double(p.problem.seq_len * p.problem.batch * p.problem.num_heads * p.problem.head_dim) /
       p.ranks;
-  return plan.estimated_s * (samples + ablation_runs(plan.estimated_s, p.ranks)) + fill +
-         5e-6 * keys * double(p.problem.num_heads);
+  double runs = samples + ablation_runs(plan.estimated_s, p.ranks), references = 1;
+  if (has_backward(p.pass)) {  // the output is made once before; dQ takes the keys twice more
+    runs += has_forward(p.pass) ? 1 : 0.4;
+    references = 3;
+  }
+  return plan.estimated_s * runs + fill + 5e-6 * references * keys * double(p.problem.num_heads);
 }
 
 }  // namespace longnet

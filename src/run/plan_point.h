@@ -39,7 +39,7 @@ struct PointPlan {
   int64_t workspace_bytes = 0;                  // of the kernel, per rank
   int64_t device_limit_bytes = 0;               // that a rank on a GPU may take; 0: what there is
   int64_t memory_bytes() const { return account.max_memory_bytes + workspace_bytes; }  // per rank
-  double estimated_s = 0;  // one forward, from the machine's peak
+  double estimated_s = 0;  // one run, from the machine's peak
   // Virtual ranks: sequences of the batch that are walked together, and the share of the pairs that
   // is run (exact algorithms; below 1 the point is extrapolated).
   int64_t batches_at_once = 0;

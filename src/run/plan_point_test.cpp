@@ -64,6 +64,36 @@ TEST(PlanPoint, TimeAndSupportAreLimits) {
   EXPECT_THAT(plan_point(replicas, {}, 1, 4).point.reason, testing::HasSubstr("simulate"));
 }
 
+TEST(PlanPoint, APassIsWhatItsProgramsDo) {
+  const auto planned = [](const std::string& algorithm, Pass pass, auto change) {
+    Point point = small_point(algorithm, 2);
+    point.params.pass = pass;
+    change(point.params);
+    return plan_point(point, {}, 1, 2);
+  };
+  const auto as_it_is = [](PointParams&) {};
+  const PointPlan forward = planned("dilated", Pass::kForward, as_it_is);
+  const PointPlan backward = planned("dilated", Pass::kBackward, as_it_is);
+  const PointPlan both = planned("dilated", Pass::kForwardBackward, as_it_is);
+  EXPECT_DOUBLE_EQ(backward.account.flops, 2.5 * forward.account.flops);
+  EXPECT_DOUBLE_EQ(both.account.flops, 3.5 * forward.account.flops);
+  EXPECT_EQ(both.account.max_bytes_sent,
+            forward.account.max_bytes_sent + backward.account.max_bytes_sent);
+  EXPECT_GT(both.memory_bytes(), backward.memory_bytes());
+  EXPECT_THAT(both.collectives_used, testing::Contains(testing::HasSubstr("reduce_scatter")));
+  const auto reason = [&](auto change) {
+    const PointPlan plan = planned("dilated", Pass::kBackward, change);
+    EXPECT_EQ(plan.point.status, PointStatus::kSkippedUnsupported);
+    return plan.point.reason;
+  };
+  EXPECT_THAT(reason([](PointParams& p) { p.pattern.mix = MixRule::kMean; }),
+              testing::HasSubstr("mixture by mean"));
+  EXPECT_THAT(reason([](PointParams& p) { p.kernel = "cudnn"; }),
+              testing::HasSubstr("no backward pass"));
+  EXPECT_THAT(reason([](PointParams& p) { p.mode = Mode::kVirtual; }),
+              testing::HasSubstr("no backward pass"));
+}
+
 TEST(PlanPoint, AWalkTakesWhatFits) {
   Point point = small_point("ring", 4);
   point.params.mode = Mode::kVirtual;

@@ -43,6 +43,7 @@ void check_support(Point& point, const SimulatePoint& options) {
   const ClusterSpec& cluster = options.cluster;
   const PointParams& p = point.params;
   std::string why = find_algorithm(p.algorithm).why_unsupported(sharded_problem(p));
+  if (has_backward(p.pass)) why = "the simulator has no backward pass yet";
   if (why.empty()) why = CostModel::why_unsupported(cluster, p.problem);
   if (why.empty() && p.ranks > cluster.num_gpus())
     why = concat("needs ", p.ranks, " GPUs, ", cluster.name, " has ", cluster.num_gpus());

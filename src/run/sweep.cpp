@@ -71,6 +71,18 @@ void require_this_machine(const Sweep& sweep, const Plan& plan, World& world) {
                        "simulate need no GPU");
 }
 
+// Walks and simulations have forward passes only: no other point may get the number of one.
+void require_known_pass(const Config& config, Mode mode) {
+  const AxisValues* asked = config.sweep.find("pass");
+  if (mode == Mode::kReal || asked == nullptr) return;
+  for (const Value& pass : asked->values)
+    if (pass != find_axis("pass")->standard)
+      throw UsageError(concat(config.path, ": sweep.pass: '", to_text(pass), "' cannot be ",
+                              mode == Mode::kVirtual ? "walked on virtual ranks" : "simulated",
+                              " yet\n  hint: lnbench run measures it on ranks; --set "
+                              "sweep.pass=forward leaves it out"));
+}
+
 }  // namespace
 
 KnownNames known_names() {
@@ -124,6 +136,7 @@ std::string transport_of(const Config& config, bool launched) {
 }
 
 std::vector<Point> read_points(const Config& config, ExpandOptions options) {
+  require_known_pass(config, options.mode);
   options.known = known_names();
   options.resolve = resolve_options;
   return expand(config, options);

@@ -61,6 +61,19 @@ TEST(SweepPoints, FilterAndWorldDecideWhatRuns) {
   EXPECT_EQ(unlimited[0].params.mode, Mode::kVirtual);
 }
 
+TEST(SweepPoints, OnlyRanksThatRunHaveABackwardPass) {
+  Config config = config_of("");
+  config.sweep.axes["pass"].values = {std::string("forward"), std::string("backward")};
+  EXPECT_EQ(read_points(config, {.world_size = 4}).size(), 16u);
+  for (const Mode mode : {Mode::kVirtual, Mode::kSimulated}) try {
+      read_points(config, {.world_size = 4, .mode = mode});
+      ADD_FAILURE() << to_string(mode);
+    } catch (const UsageError& e) {
+      EXPECT_THAT(e.what(), testing::HasSubstr("small.json: sweep.pass: 'backward' cannot be"));
+      EXPECT_THAT(e.what(), testing::HasSubstr("hint: "));
+    }
+}
+
 TEST(SweepPoints, VirtualRanksNeedNoLauncher) {
   EXPECT_EQ(transport_of(config_of(""), true), "mpi");
   const Config config = config_of(R"(, "run": {"mode": "virtual"})");
