@@ -183,7 +183,7 @@ std::string why_unsupported(const AlgorithmInfo& algorithm, const ShardedProblem
 
 Schedule make_schedule(const AlgorithmInfo& algorithm, const ShardedProblem& sharded, Pass pass) {
   if (pass == Pass::kForward) return algorithm.make(sharded);
-  const Schedule backward = algorithm.make_backward(sharded);
+  Schedule backward = algorithm.make_backward(sharded);
   if (pass == Pass::kBackward) return backward;
   return {backward.algorithm, backward.sharded,
           [first = algorithm.make(sharded).program, then = backward.program](Rank rank) {
