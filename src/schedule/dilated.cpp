@@ -19,9 +19,9 @@
 // Backward, the same parts run again on the gathered rows. The gradients of a segment that crosses
 // borders are summed and scattered in its group (reduce_scatter): a rank gets back as many rows as
 // it has given. Some local segments run before the parts that cross, and hide the gathers; the
-// others behind them, and hide the reduce_scatters. A mixture by sum or mean needs L and delta of
-// each branch alone: its part attends once more, into the scratch of the forward pass, before its
-// gradients are computed.
+// others behind them, and hide the reduce_scatters.
+// A mixture by sum or mean needs L and delta of each branch alone: its part attends once more, into
+// the scratch of the forward pass, before its gradients are computed.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -74,26 +74,20 @@ class DilatedProgram {
     const std::vector<Part> parts = gathered_parts();
     const auto [first, last] = local_halves(parts);
     GradientSum sum(build_);
-    const auto add = [&](const Part& part, Gradients& gradients) {
-      if (shard_.empty()) return;
-      if (sharded_.pattern.mix != MixRule::kLse) {
-        const SlotView alone = scratch_for(part);
-        freed_ = sum.use_statistics_of(alone, attend(part, alone, freed_));
-      }
-      sum.add(attend_of(part, {}), gradients, part.ready);
-    };
-    for (const Part& part : first) add(part, sum.own_keys());
+    if (by_branch() && !shard_.empty())
+      for (const Part& part : parts) scratch_for(part);  // halves need no more
+    for (const Part& part : first) add_gradients(sum, part, sum.own_keys());
     std::vector<std::pair<SlotView, OpId>> reduced;
     for (const Part& part : parts) {
       if (!part.group) continue;
       const SlotView rows =
           build_.add_view(TensorKind::kGradKeyValue, SlotTag::kPartial, part.kv.rows);
       Gradients gradients{rows, build_.add(Reset{rows})};
-      add(part, gradients);
+      if (!shard_.empty()) add_gradients(sum, part, gradients);
       reduced.emplace_back(rows.piece(part.group->index_of(rank_)),
                            build_.add(ReduceScatter{*part.group, rows}, {gradients.last}));
     }
-    for (const Part& part : last) add(part, sum.own_keys());
+    for (const Part& part : last) add_gradients(sum, part, sum.own_keys());
     if (!shard_.empty())
       for (const auto& [rows, ready] : reduced) build_.merge(rows, ready, sum.own_keys());
     return build_.take();
@@ -199,6 +193,15 @@ class DilatedProgram {
   }
   OpId attend(const Part& part, const SlotView& into, OpId freed) {
     return build_.add(attend_of(part, into), {part.ready, freed});
+  }
+
+  bool by_branch() const { return sharded_.pattern.mix != MixRule::kLse; }
+  void add_gradients(GradientSum& sum, const Part& part, Gradients& into) {
+    if (by_branch()) {
+      const SlotView alone = scratch_for(part);
+      freed_ = sum.use_statistics_of(alone, attend(part, alone, freed_));
+    }
+    sum.add(attend_of(part, {}), into, part.ready);
   }
 
   // The scratch slot for the results of the part alone.
