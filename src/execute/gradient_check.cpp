@@ -189,6 +189,8 @@ Conservation conservation(const BoundProgram& bound, Communicator& comm) {
   const auto over = [](double difference, double terms) { return std::fabs(difference) / terms; };
   Conservation laws{.scores = over(totals[0], totals[1] + rounding),
                     .values = over(totals[2], totals[3] + rounding)};
+  if (!bound.program().output_is_partial() && p.dtype == DType::kBFloat16)
+    laws.values_tolerance = check_tolerance(bound.sharded(), /*rounded=*/true);
   const std::span<const double> all(sums);
   for (size_t at = 0; at < sums.size(); at += 2 * size_t(d)) {
     const double one = over(length(all.subspan(at, size_t(d))),

@@ -63,7 +63,7 @@ bool refused(const std::function<void()>& body, const PointPlan& plan, PointReco
 }
 
 // False, with the status in the record of every rank, when some rank cannot. A backward pass starts
-// from the output of a forward one, which runs here once.
+// from the output of a forward one and what that keeps, so a forward runs here once.
 bool bind_and_fill(PointSession& session, const PointPlan& plan, const Schedule& schedule,
                    PointRecord& record, Communicator& comm) {
   const auto ready = [&](const Schedule& of_pass) {
@@ -75,12 +75,18 @@ bool bind_and_fill(PointSession& session, const PointPlan& plan, const Schedule&
   forward.pass = Pass::kForward;
   if (!ready(make_schedule(forward))) return false;
   session.executor().run();
-  std::vector<std::byte> output;
-  const auto copy = [&](auto&& from) { output.assign(from.begin(), from.end()); };
-  if (refused([&] { copy(session.executor().bound().memory(kOutputSlot)); }, plan, record, comm) ||
-      !ready(schedule))
-    return false;
-  std::ranges::copy(output, session.executor().bound().memory(kOutputSlot).begin());
+  std::vector<Kept> kept = schedule.program(comm.rank()).kept;
+  kept.push_back({kOutputSlot, {.slot = kOutputSlot, .rows = {}}});
+  std::vector<std::vector<std::byte>> rows;
+  const auto copy = [&] {
+    for (const Kept& k : kept) {
+      const auto memory = session.executor().bound().memory(k.forward);
+      rows.emplace_back(memory.begin(), memory.end());
+    }
+  };
+  if (refused(copy, plan, record, comm) || !ready(schedule)) return false;
+  for (size_t i = 0; i < kept.size(); ++i)
+    std::ranges::copy(rows[i], session.executor().bound().memory(kept[i].view.slot).begin());
   return true;
 }
 

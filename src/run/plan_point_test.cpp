@@ -86,8 +86,6 @@ TEST(PlanPoint, APassIsWhatItsProgramsDo) {
     EXPECT_EQ(plan.point.status, PointStatus::kSkippedUnsupported);
     return plan.point.reason;
   };
-  EXPECT_THAT(reason([](PointParams& p) { p.pattern.mix = MixRule::kMean; }),
-              testing::HasSubstr("mixture by mean"));
   EXPECT_THAT(reason([](PointParams& p) { p.kernel = "cudnn"; }),
               testing::HasSubstr("no backward pass"));
   EXPECT_THAT(reason([](PointParams& p) { p.mode = Mode::kVirtual; }),
