@@ -19,7 +19,9 @@ constexpr double kStoppedSeconds = 3;  // between two looks, which are one apart
 Watchdog::Watchdog(int rank, std::string verdict)
     : rank_(rank),
       verdict_(std::move(verdict)),
-      thread_([this](const std::stop_token& stop) { watch(stop); }) {}
+      thread_([this, begin_s = steady_seconds()](const std::stop_token& stop) {
+        watch(stop, begin_s);  // which may run late
+      }) {}
 
 Watchdog::~Watchdog() {
   thread_ = {};  // joined
@@ -66,9 +68,8 @@ std::string Watchdog::missing() const {
 }
 
 // Looks once a second instead of being told of progress: a wake-up would disturb what is measured.
-void Watchdog::watch(const std::stop_token& stop) {
+void Watchdog::watch(const std::stop_token& stop, double looked_s) {
   std::unique_lock lock(mutex_);
-  double looked_s = steady_seconds();
   while (!stop.stop_requested()) {
     const double left_s = begin_s_ + within_s_ - steady_seconds();
     stopped_.wait_for(lock, stop, std::chrono::duration<double>(std::clamp(left_s, 0.0, 1.0)),

@@ -39,7 +39,7 @@ class Watchdog {
   struct Beat {
     int64_t unix_ms = 0, steps = 0;
   };
-  void watch(const std::stop_token& stop);
+  void watch(const std::stop_token& stop, double looked_s);
   Beat beat() const;
   std::string missing() const;  // "; rank 1 gave no sign of life for 31 s"
 
