@@ -143,17 +143,18 @@ TEST_P(MergePackTest, AddsRowsOnAnyThreads) {
 }
 
 TEST_P(MergePackTest, FillsRangesOnAnyThreads) {
-  for (const int threads : {1, 2}) {
-    std::vector<float> values(3 << 18, 1.0f);
-    const std::span<float> all(values);
-    const std::span<float> ranges[] = {all.subspan(5, (2 << 18) - 1), all.subspan(7, 0),
-                                       all.last(9)};
-    kernel_->fill(ranges, kMinusInfinity, threads);
-    EXPECT_EQ(std::ranges::count(values, kMinusInfinity), (2 << 18) - 1 + 9);
-    EXPECT_EQ(std::ranges::count(values, 1.0f), (1 << 18) + 1 - 9);
-    EXPECT_EQ(values[4], 1.0f);
-    EXPECT_EQ(values[5 + (2 << 18) - 1], 1.0f);
-  }
+  for (const float value : {kMinusInfinity, 0.0f})
+    for (const int threads : {1, 2}) {
+      std::vector<float> values(3 << 18, 1.0f);
+      const std::span<float> all(values);
+      const std::span<float> ranges[] = {all.subspan(5, (2 << 18) - 1), all.subspan(7, 0),
+                                         all.last(9)};
+      kernel_->fill(ranges, value, threads);
+      EXPECT_EQ(std::ranges::count(values, value), (2 << 18) - 1 + 9);
+      EXPECT_EQ(std::ranges::count(values, 1.0f), (1 << 18) + 1 - 9);
+      EXPECT_EQ(values[4], 1.0f);
+      EXPECT_EQ(values[5 + (2 << 18) - 1], 1.0f);
+    }
 }
 
 template <class Storage>

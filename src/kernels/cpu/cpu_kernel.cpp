@@ -146,15 +146,23 @@ class CpuKernel final : public AttentionKernel {
                         });
   }
 
+  // In pieces as long as there are threads for: memset goes around the caches for long ones, which is
+  // twice as fast in memory.
   void fill(std::span<const std::span<float>> ranges, float value, int threads) const override {
-    constexpr int64_t kPieceFloats = int64_t{1} << 18;
+    constexpr int64_t kFewestFloats = int64_t{1} << 18;
+    const auto piece_of = [&](std::span<float> range) {
+      return std::max(kFewestFloats, ceil_div(std::ssize(range), int64_t{threads}));
+    };
     parallel_for_lists(
         ranges, threads,
-        [](std::span<float> range) { return ceil_div(std::ssize(range), kPieceFloats); },
-        [&](std::span<float> range, int64_t piece, int) {
-          const int64_t begin = piece * kPieceFloats;
-          std::fill_n(range.data() + begin, std::min(kPieceFloats, std::ssize(range) - begin),
-                      value);
+        [&](std::span<float> range) { return ceil_div(std::ssize(range), piece_of(range)); },
+        [&](std::span<float> range, int64_t i, int) {
+          float* const first = range.data() + i * piece_of(range);
+          const int64_t count = std::min(piece_of(range), std::ssize(range) - i * piece_of(range));
+          if (value == 0.0f)
+            std::memset(first, 0, size_t(count) * sizeof(float));
+          else
+            std::fill_n(first, count, value);
         });
   }
 
