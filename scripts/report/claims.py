@@ -12,6 +12,7 @@ whole sentences.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from .claims_billion import BILLION, billion_computed, billion_fits
 from .claims_distributed import equals_reference, exact_distributed
@@ -27,9 +28,22 @@ from .claims_pattern import (
     depth_text,
     rates_follow_segments,
 )
-from .evidence import COMPUTED, SEEN, Claim, Evidence, Unjudged, Verdict, decide, left_out_text, power, span_text
+from .evidence import (
+    COMPUTED,
+    NOT_SUPPORTED,
+    NOT_TESTED,
+    SEEN,
+    Claim,
+    Evidence,
+    Unjudged,
+    Verdict,
+    decide,
+    left_out_text,
+    power,
+    span_text,
+)
 from .fits import PowerLaw
-from .model import Point
+from .model import BACKWARD, Point
 from .noise import busy, quiet_only
 from .paper_lines import (
     FIGURE5_RULE,
@@ -53,7 +67,7 @@ from .paper_lines import (
 )
 from .rows import Context
 from .series import sources_of
-from .units import bytes_label, percent_label, significant, token_label
+from .units import bytes_label, percent_label, plural, significant, token_label
 
 CONSTANT_SPAN = 16.0  # longest over shortest: a line of 1K to 4K tokens shows no constancy
 CONSTANT_EXPONENT = 0.10  # b of time per token ~ N^b, at most: 7 % per doubling
@@ -240,11 +254,31 @@ def communication_constant(ctx: Context, source: str) -> Evidence:
         BYTES_RATIO_RANKS,
         lambda p: f"at {token_label(tokens_per_rank(p))} tokens per rank",
     )
-    missing = f"no dilated line on two or more ranks with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}"
+    return bytes_evidence(source, found, "dilated line")
+
+
+def bytes_evidence(source: str, found: list[tuple[bool, Verdict]], what: str) -> Evidence:
+    missing = f"no {what} on two or more ranks with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}"
     others = [Unjudged("rates grow more slowly than segments, so that gathers grow with N", v.text) for follows, v in found if not follows]
     seen = decide(source, [v for follows, v in found if follows], missing, unjudged=others)
     uncounted = source == "measured" and seen.details and all(BY_PROGRAM in text for text in seen.details)
     return Evidence(COMPUTED, seen.status, seen.text, seen.details) if uncounted else seen
+
+
+def backward_reduce_scatters(ctx: Context, source: str) -> Evidence:
+    """Bytes of backward passes, which gather keys as the forward pass does, and reduce and scatter their gradients."""
+    back = replace(ctx, points=[p for p in ctx.every if p.compute_pass == BACKWARD])
+    found = bytes_verdicts(back, source, lambda p: p.group_ranks, BYTES_RATIO, lambda p: f"on {ctx.index.rank_label(p.group_ranks)}")
+    seen = bytes_evidence(source, found, "backward pass of a dilated line")
+    able = [p for p in back.points if p.ok and p.source == source and p.pattern == "dilated" and p.group_ranks > 1 and bytes_per_sequence(p)]
+    other = [p for p in able if "reduce_scatter" not in p.text("comm.collectives_used")]
+    if seen.status == NOT_TESTED or not able:
+        return seen
+    if other:
+        return Evidence(source, NOT_SUPPORTED, f"{plural(len(other), 'backward point')} without a reduce-scatter", seen.details)
+    errors = [e for p in able for name in ("dq", "dk", "dv") if (e := p.num(f"check.gradients.{name}_rel_l2_error")) is not None]
+    right = f" dQ, dK and dV of sampled rows off by at most {max(errors):.2g}." if errors else ""
+    return Evidence(seen.source, seen.status, f"{seen.text.removesuffix('.')}; gradients summed by reduce-scatter.{right}", seen.details)
 
 
 CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
@@ -282,6 +316,18 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             ("communication_ranks", "communication_tokens"),
         ),
         communication_constant,
+    ),
+    (
+        Claim(
+            "Backward is a reduce-scatter, of constant bytes per rank",
+            "“Note that the all-gather operation in the backward becomes a reduce-scatter operation.” (section 3.1)",
+            "Backward passes of dilated attention on two or more ranks: their programs sum the gradients of gathered keys and values by a "
+            "reduce-scatter, sampled rows of dQ, dK and dV agree with the definition in double precision, and the bytes that a rank sends, of "
+            f"gathers and of gradients in fp32, do not rise above {BYTES_RATIO:.2f}× as N grows at fixed ranks, on every line whose rates grow as "
+            f"its segments. {FIGURE5_RULE} {FIT_RULE}",
+            ("passes",),
+        ),
+        backward_reduce_scatters,
     ),
     (
         Claim(
@@ -359,7 +405,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
 
 
 def judge(ctx: Context) -> list[Claim]:
-    sources = sources_of(ctx.points)
+    sources = sources_of(ctx.every)
     return [
         Claim(c.title, c.quote, c.test, c.figures, c.about, [test(ctx, s) for s in ([c.about] if c.about else sources)])
         for c, test in CATALOGUE

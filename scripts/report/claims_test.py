@@ -394,6 +394,29 @@ class Claims(unittest.TestCase):
             ) * M
         self.assertEqual(claim(weak, "Communication").status, NOT_SUPPORTED)
 
+    def test_backward_passes_scatter_sums_of_constant_bytes(self) -> None:
+        def backward(record: dict) -> dict:
+            record["params"]["pass"] = "backward"
+            record["comm"]["collectives_used"] = ["all_gather: native", "reduce_scatter: linear"]
+            record["check"]["gradients"] = {"dq_rel_l2_error": 5e-7, "dk_rel_l2_error": 4e-7, "dv_rel_l2_error": 3e-7}
+            return record
+
+        def line() -> list[dict]:
+            return [backward(point("dilated", n * K, 2)) for n in (8, 16, 32, 64, 128)]
+
+        title = "Backward is a reduce-scatter"
+        found = claim(line(), title)
+        self.assertEqual((found.status, found.source), (SUPPORTED, "measured"))
+        self.assertIn("gradients summed by reduce-scatter. dQ, dK and dV of sampled rows off by at most 5e-07.", found.deciding.text)
+        self.assertEqual(claim(line(), "Communication").status, NOT_TESTED)  # of forward passes
+        self.assertEqual(claim(self.paper_line(), title).status, NOT_TESTED)
+        more = line()
+        more[-1]["comm"]["counted_bytes_per_rank"] = more[-1]["comm"]["predicted_bytes_per_rank"] = 4 * more[0]["comm"]["predicted_bytes_per_rank"]
+        self.assertEqual(claim(more, title).status, NOT_SUPPORTED)
+        gathers = line()
+        gathers[0]["comm"]["collectives_used"] = ["all_gather: native"]
+        self.assertIn("1 backward point without a reduce-scatter", claim(gathers, title).deciding.text)
+
     def test_one_billion(self) -> None:
         self.assertEqual(claim([point("dilated", 512 * M, 64)], "billion").status, NOT_TESTED)
         simulated = claim([point("dilated", B, 64, source="simulated")], "billion")

@@ -14,7 +14,7 @@ from typing import Any
 from .units import number
 
 SOURCES = ("measured", "replayed", "extrapolated", "simulated")  # strongest evidence first
-FORWARD = "forward"
+FORWARD, BACKWARD = "forward", "backward"
 PATTERNS = ("dilated", "dense", "sparse")  # in the order of legends and tables
 
 

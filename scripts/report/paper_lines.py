@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .evidence import Unjudged, lines, machine_text, span_text
@@ -125,8 +125,7 @@ def on_figure5(point: Point) -> bool:
 def figure5_lines(
     ctx: Context, source: str, pattern: str, axis: Callable[[Point], object], needs_time: bool = True
 ) -> list[list[Point]]:
-    kept = Context([p for p in ctx.points if on_figure5(p)], ctx.runs, ctx.index)
-    return lines(kept, source, pattern, axis, needs_time)
+    return lines(replace(ctx, points=[p for p in ctx.points if on_figure5(p)]), source, pattern, axis, needs_time)
 
 
 @dataclass(frozen=True)
