@@ -46,9 +46,6 @@ from .fits import PowerLaw
 from .model import BACKWARD, Point
 from .noise import busy, quiet_only
 from .paper_lines import (
-    FIGURE5_RULE,
-    FIT_RULE,
-    FLOOR_RULE,
     MIN_LENGTHS,
     MIN_SPAN,
     SHARED_WORK,
@@ -77,14 +74,6 @@ GROWING_EXPONENT = 1 - EXPONENT_WITHIN  # b of time per token; quadratic attenti
 BYTES_RATIO = 1.10  # rise of the bytes at a fixed number of ranks
 BYTES_RATIO_RANKS = 2.05  # the same when ranks vary: the factor (P-1)/P alone reaches 2
 LITTLE_SHARED = f"long branches do less than {percent_label(SHARED_WORK)} of the FLOPs at some length"
-TWO_RATES = (
-    "The paper lets segments and rates grow geometrically (section 2.2), both with one ratio (section 2.4); it states the segments of figure 5 "
-    "(up to three: 2,048, tokens per device, N), not their rates. Three segments with such rates leave the long branches little work: then "
-    "constant communication and complexity are judged. Constant latency is judged where long branches carry work: three segments at slower "
-    "rates, whose gathers grow with N, or a segment at every power of the ratio. Our threshold for that work (10 % of the FLOPs) decides which lines count for what."
-)
-
-
 BY_PROGRAM = " by the formula (what MPI's own collectives move is not counted)"
 
 
@@ -289,8 +278,9 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"Time per token against N at fixed ranks, and time against N at fixed tokens per rank: exponent ≤ {CONSTANT_EXPONENT:.2f} "
             f"(7 % per doubling) and no rise above {CONSTANT_RATIO:g}×, or no rise above {CONSTANT_WITHIN:g}×, on every line. "
             "A line counts if the branches that ranks share (on one rank and in walks: those beyond the first segment) do at least "
-            f"{percent_label(SHARED_WORK)} of the FLOPs at each length. These thresholds are ours: the paper names none. {TWO_RATES} {FIGURE5_RULE} A line needs {MIN_LENGTHS} lengths over a factor of {CONSTANT_SPAN:g}. {FLOOR_RULE}",
+            f"{percent_label(SHARED_WORK)} of the FLOPs at each length. These thresholds are ours: the paper names none. A line needs {MIN_LENGTHS} lengths over a factor of {CONSTANT_SPAN:g}.",
             ("batch_runtime", "time_per_token", "weak_scaling", "latency"),
+            rules=("rates", "lines", "short lengths"),
         ),
         quiet_only(latency_constant),
     ),
@@ -300,8 +290,9 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "“In contrast, vanilla attention suffers from the quadratic dependency on the sequence length. Its latency dramatically "
             "increases as the length grows.” (section 3.2)",
             f"Exponent of time per token against N at fixed ranks, for exact algorithms: at least {GROWING_EXPONENT:.2f} on every line "
-            f"(quadratic attention: 1; linear: 0), as table 1 is judged. {FIGURE5_RULE} {FIT_RULE} {FLOOR_RULE}",
+            f"(quadratic attention: 1; linear: 0), as table 1 is judged.",
             ("batch_runtime", "time_per_token", "latency"),
+            rules=("lines", "lengths", "short lengths"),
         ),
         quiet_only(vanilla_grows),
     ),
@@ -312,8 +303,9 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "communication cost constant.” (section 3.1)",
             f"Bytes that a rank sends per sequence (counted; what a library's collectives move, by the messages that they must deliver; of modelled points predicted), two or more ranks: no rise above {BYTES_RATIO:.2f}× as N grows at "
             f"fixed ranks, above {BYTES_RATIO_RANKS:.2f}× at fixed tokens per rank (the factor (P−1)/P alone reaches 2), on every line whose "
-            f"rates grow as its segments. For such patterns it follows from the formulas; a run that counts its bytes shows that no more is sent. {TWO_RATES} {FIGURE5_RULE} {FIT_RULE}",
+            f"rates grow as its segments. For such patterns it follows from the formulas; a run that counts its bytes shows that no more is sent.",
             ("communication_ranks", "communication_tokens"),
+            rules=("rates", "lines", "lengths"),
         ),
         communication_constant,
     ),
@@ -324,8 +316,9 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "Backward passes of dilated attention on two or more ranks: their programs sum the gradients of gathered keys and values by a "
             "reduce-scatter, sampled rows of dQ, dK and dV agree with the definition in double precision, and the bytes that a rank sends, of "
             f"gathers and of gradients in fp32, do not rise above {BYTES_RATIO:.2f}× as N grows at fixed ranks, on every line whose rates grow as "
-            f"its segments. {FIGURE5_RULE} {FIT_RULE}",
+            "its segments.",
             ("passes",),
+            rules=("lines", "lengths"),
         ),
         backward_reduce_scatters,
     ),
@@ -380,9 +373,10 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "“Comparison of computation complexity among different methods.” (table 1: vanilla O(N²d), sparse O(N√N d), dilated O(Nd))",
             f"Exponent of the time of a sequence against N at fixed ranks; the exponent of the counted FLOPs stands beside it. Vanilla (every exact "
             f"algorithm): within {EXPONENT_WITHIN:.2f} of 2. Sparse (segments and keys per query ~ √N) and dilated attention (rates ~ segments): "
-            f"at most {EXPONENT_WITHIN:.2f} above 1.5 and 1. {TWO_RATES} Judged is every line with R² ≥ {EXPONENT_R_SQUARED:g} of "
-            f"{EXPONENT_LENGTHS} or more lengths over a factor of {EXPONENT_SPAN:g} or more, others that are long enough are listed; judged only if all three were run. {FIGURE5_RULE} {FLOOR_RULE}",
+            f"at most {EXPONENT_WITHIN:.2f} above 1.5 and 1. Judged is every line with R² ≥ {EXPONENT_R_SQUARED:g} of "
+            f"{EXPONENT_LENGTHS} or more lengths over a factor of {EXPONENT_SPAN:g} or more, others that are long enough are listed; judged only if all three were run.",
             ("latency", "time_per_token", "table"),
+            rules=("rates", "lines", "short lengths"),
         ),
         quiet_only(complexity_table),
     ),
@@ -407,6 +401,6 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
 def judge(ctx: Context) -> list[Claim]:
     sources = sources_of(ctx.every)
     return [
-        Claim(c.title, c.quote, c.test, c.figures, c.about, [test(ctx, s) for s in ([c.about] if c.about else sources)])
+        replace(c, evidence=[test(ctx, s) for s in ([c.about] if c.about else sources)])
         for c, test in CATALOGUE
     ]

@@ -35,6 +35,7 @@ class Claim:
     test: str  # how it is tested, with the thresholds
     figures: tuple[str, ...]
     about: str = ""  # COMPUTED, of a claim that takes the points of all sources together
+    rules: tuple[str, ...] = ()  # names of RULES (paper_lines.py), which several claims share
     evidence: list[Evidence] = field(default_factory=list)
 
     @property

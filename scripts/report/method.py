@@ -1,8 +1,7 @@
-"""The method section: rules of measuring, thresholds of the claims, fitted exponents."""
+"""The method section: rules of measuring, fitted exponents. What claims ask of lines stands beside them."""
 
 from __future__ import annotations
 
-from . import claims, claims_pattern, paper_lines
 from .markup import escape, section
 from .rows import Context
 from .tables import fit_table, recorded_fits
@@ -30,28 +29,6 @@ RULES = (
     "the sum of their attends, packs and merges, its memory that of one rank at a time. What other ranks would send is "
     "generated again where it would arrive; that, making inputs, digests and checks are timed apart.",
     "Exponents are least squares of ln(time) on ln(tokens), within one series, one source and one rank count.",
-)
-THRESHOLDS = (
-    f"Nearly constant: exponent of time per token ≤ {claims.CONSTANT_EXPONENT:.2f}, that is at most 7 % per doubling, "
-    f"and no rise above {claims.CONSTANT_RATIO:g}×, so that neither a steady drift nor one jump passes; or no rise above "
-    f"{claims.CONSTANT_WITHIN:g}×. What falls with N passes. Judged are lines over a factor of {claims.CONSTANT_SPAN:g} of which the "
-    f"branches that ranks share (on one rank and in walks: those beyond the first segment) do {100 * paper_lines.SHARED_WORK:g} % of the FLOPs "
-    "or more at each length.",
-    f"Grows with N: exponent of time per token ≥ {claims.GROWING_EXPONENT:.2f}, half-way between linear (0) and "
-    "quadratic (1) attention.",
-    f"Communication constant: bytes rise by no more than {claims.BYTES_RATIO:.2f}× at fixed ranks (rounding of rows), "
-    f"{claims.BYTES_RATIO_RANKS:.2f}× at fixed tokens per rank, where (P−1)/P alone doubles the bytes from P = 2 on; "
-    "a ring would grow as P − 1.",
-    f"Complexity: exponent of the time within {claims_pattern.EXPONENT_WITHIN:.2f} of 2 (vanilla), and at most so much above 1.5 (sparse) "
-    "and 1 (dilated), "
-    f"of lines with R² ≥ {claims_pattern.EXPONENT_R_SQUARED:g} (times that follow no power law have no exponent) and {claims_pattern.EXPONENT_LENGTHS} lengths "
-    f"over a factor of {claims_pattern.EXPONENT_SPAN:g}; only "
-    "patterns that follow the paper's rule count (segments and keys per query ~ √N; rates ~ segments, within a factor of "
-    f"{claims_pattern.RULE_WITHIN:g} for rounding).",
-    f"Dependency: at most {claims_pattern.DEPTH_EXTRA} layers more than the paper's estimate rounded up, of patterns whose rates do not "
-    "exceed the next shorter segment.",
-    f"{paper_lines.FIGURE5_RULE} {paper_lines.FLOOR_RULE} One rule for all claims about times, walks included. Lines that are long enough and "
-    "yet not judged are listed with the reason.",
     "A point is disturbed, and decides no claim about time, if its samples are more than 1.5 times apart, if its ablations repeat the "
     "full step 1.25 times slower or faster, if the same work as a single attend took more than 10 % longer than in another point, "
     "or if other programs used more than 15 % of the cores beside its samples. Such points are measured again, twice at most, "
@@ -59,8 +36,6 @@ THRESHOLDS = (
     "looked decide nothing.",
     "Points of more threads than cores, of more ranks than GPUs, or of a GPU that had slowed its clocks down decide no claim "
     "about time.",
-    f"A line of the other claims counts with {paper_lines.MIN_LENGTHS} or more lengths over a factor of {paper_lines.MIN_SPAN:g}; shorter lines test "
-    "nothing.",
 )
 
 
@@ -72,5 +47,5 @@ def method_section(ctx: Context) -> str:
     return section(
         "method",
         "Method",
-        f"{bullets(RULES)}<h3>Thresholds of the claims</h3>{bullets(THRESHOLDS)}<h3>Fitted exponents</h3>{fit_table(ctx)}{recorded_fits(ctx)}",
+        f"{bullets(RULES)}<h3>Fitted exponents</h3>{fit_table(ctx)}{recorded_fits(ctx)}",
     )

@@ -33,6 +33,7 @@ from .markup import (
 from .method import method_section
 from .model import Run
 from .noise import disturbances
+from .paper_lines import RULES
 from .rows import Context
 from .rows_cost import host_memory
 from .specs import load_json
@@ -188,10 +189,11 @@ def claim_row(number: int, claim: Claim, figures: list[Figure]) -> str:
     source = f'<span class="by">{escape(claim.source)}</span>' if claim.source else ""
     seen = evidence_items(claim) or "<li>no points</li>"
     links = ", ".join(link for link in (figure_link(n, figures) for n in claim.figures) if link) or "none"
+    rules = f" Rules below: {escape(', '.join(claim.rules))}." if claim.rules else ""
     return (
         f'<tr id="claim-{number}" data-claim="{attribute(claim.title)}" data-status="{attribute(claim.status)}"><th scope="row">{escape(claim.title)}<p class="quote">{escape(claim.quote)}</p></th>'
         f'<td class="verdict-cell"><span class="badge {css_class(claim.status)}">{escape(claim.status)}</span>{source}</td>'
-        f"<td><ul>{seen}</ul></td><td>{escape(claim.test)}</td><td>{links}</td></tr>"
+        f"<td><ul>{seen}</ul></td><td>{escape(claim.test)}{rules}</td><td>{links}</td></tr>"
     )
 
 
@@ -203,7 +205,8 @@ def claims_section(claims: list[Claim], figures: list[Figure]) -> str:
         "The paper’s claims",
         "<p>Each status is computed from the points of this report, one source at a time. The badge is that of the strongest "
         'source that tested the claim: measured before replayed, extrapolated and simulated. “Seen, not judged”: the points are there, but are not what the sentence is about; “computed”: nothing is timed.</p><div class="scroll" tabindex="0" role="region" aria-label="claims">'
-        f'<table class="claims"><caption>the claims, and what this report’s points say of them</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>',
+        f'<table class="claims"><caption>the claims, and what this report’s points say of them</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+        f"<ul>{''.join(f'<li><b>{escape(name)}</b>: {escape(text)}</li>' for name, text in RULES.items())}</ul>",
     )
 
 

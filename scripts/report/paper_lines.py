@@ -31,12 +31,19 @@ LATENCY_RULES = "latency rules at too many of its lengths"
 BRANCH = ("segment_length", "dilation_rate", "summary_tokens")
 PUBLISHED = {"collective": "native", "offset": "paper", "mix": "lse"}  # of the paper's algorithm; older results: absent
 
-FIT_RULE = f"A line needs {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}."
-FLOOR_RULE = (
-    f"A line whose time grows by less than {FLOOR_SHARE:g} of its exponent in table 1 at first (N², N√N, N) counts from where it grows by "
-    f"{GROWN_SHARE:g} of it: shorter sequences show the latency of machine and network, not attention's. One that never does is listed, not judged. Times of more ranks than cores decide nothing."
-)
-FIGURE5_RULE = "As in figure 5, a line has no what-if, the library's own collective and at least the first segment's tokens on each rank; segments may be more."
+RULES = {  # that several claims share
+    "rates": "The paper lets segments and rates grow geometrically (section 2.2), both with one ratio (section 2.4); it states the segments of "
+    "figure 5 (up to three: 2,048, tokens per device, N), not their rates. Three segments with such rates leave the long branches little work: "
+    "then constant communication and complexity are judged. Constant latency is judged where long branches carry work: three segments at "
+    f"slower rates, whose gathers grow with N, or a segment at every power of the ratio. Our threshold for that work ({percent_label(SHARED_WORK)} "
+    "of the FLOPs) decides which lines count for what.",
+    "lines": "As in figure 5, a line has no what-if, the library's own collective and at least the first segment's tokens on each rank; "
+    "segments may be more.",
+    "lengths": f"A line needs {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}.",
+    "short lengths": f"A line whose time grows by less than {FLOOR_SHARE:g} of its exponent in table 1 at first (N², N√N, N) counts from where it "
+    f"grows by {GROWN_SHARE:g} of it: shorter sequences show the latency of machine and network, not attention's. One that never does is listed, "
+    "not judged. Times of more ranks than cores decide nothing.",
+}
 
 
 def long_fit(points: Iterable[Point], value: Callable[[Point], float | None], span: float = MIN_SPAN) -> PowerLaw | None:
