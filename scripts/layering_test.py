@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails when a file includes what its module may not know (see src/README.md), or CMake compiles another room's source.
+"""Fails when a file includes what its room may not know (see src/README.md), or CMake compiles another room's source.
 
 Run by ctest; `layering_test.py --self-test` shows that it finds planted faults.
 """
@@ -80,7 +80,7 @@ def is_test(path):
 def faults_of(path, text):
     """path: relative to the repository, with slashes."""
     found = []
-    module = path.split("/")[1] if path.startswith("src/") else None
+    room = path.split("/")[1] if path.startswith("src/") else None
     for header in INCLUDE.findall(text):
         for pattern, home in LIBRARY_HOMES.items():
             if re.fullmatch(pattern, header) and not re.fullmatch(home, path):
@@ -88,11 +88,11 @@ def faults_of(path, text):
         other = header.split("/")[0]
         if other == "emulation" and is_test(path):
             continue
-        if module in MAY_INCLUDE and other in MAY_INCLUDE and other != module and other not in MAY_INCLUDE[module]:
-            found.append(f"{path}: module {module} may not include {other} ({header})")
+        if room in MAY_INCLUDE and other in MAY_INCLUDE and other != room and other not in MAY_INCLUDE[room]:
+            found.append(f"{path}: room {room} may not include {other} ({header})")
     if BACKEND_SWITCH.search(text):
         found.append(f"{path}: a switch on a backend belongs into CMake or a registry")
-    if not is_test(path) and module != "emulation" and (lines := text.count("\n")) > LONGEST_FILE:
+    if not is_test(path) and room != "emulation" and (lines := text.count("\n")) > LONGEST_FILE:
         found.append(f"{path}: {lines} lines; more than {LONGEST_FILE} are two files")
     return found
 

@@ -18,8 +18,9 @@ scripts/python_env.sh
 declare -A targets=([release]="all" [asan]="all" [tsan]="comm_tests execute_tests measure_tests")
 declare -A tests=([release]="." [asan]="." [tsan]="^(comm|execute|measure)\.")
 # Tests of other languages, long simulations and measurements, checks of numbers alone, and tests that limit memory or
-# kill processes run once, in release; the reference kernel, which takes the same rows as the fast one, in its room.
-left_out_asan="report_|netns|validate_|reference_results|layering|docs|python_env|command_line_(configs|simulate|calibrate|virtual|robust)|kills|kernels.AccuracyTest|measure.ResidentGrowth|pattern.DependencyDepth.(Irregular|OneBillion)|execute.*TheReferenceKernel"
+# kill processes run once, in release; the reference kernel, which takes the same rows as the fast one, in its room;
+# backward programs where they are executed.
+left_out_asan="report_|netns|validate_|reference_results|layering|docs|python_env|command_line_(configs|simulate|calibrate|virtual|robust)|kills|kernels.AccuracyTest|kernels.Backward.*CentralDifferences|measure.ResidentGrowth|pattern.DependencyDepth.(Irregular|OneBillion)|schedule.BackwardPrograms.(AreCorrect|OfEvery)|execute.*TheReferenceKernel|execute.Stratify"
 # Walks and the choice of samples run on one thread.
 left_out_tsan="measure.ResidentGrowth|execute.(Stratify|VirtualWalk|Executor.*TheReferenceKernel)"
 declare -A left_out=([release]="^$" [asan]="^($left_out_asan)" [tsan]="^($left_out_tsan)")

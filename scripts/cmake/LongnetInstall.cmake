@@ -1,6 +1,6 @@
 # cmake --install BUILD --prefix DIR: a tree that can be moved.
 #
-#   DIR/bin/lnbench                       finds the folder below from where it stands (bench/lnbench/command_report.cpp)
+#   DIR/bin/lnbench                       finds the folder below from where it stands (src/run/shipped.cpp)
 #   DIR/share/longnet-bench/              README.md, docs, configs, plots, scripts/report, and scripts/python_env.sh, which the report needs
 install(TARGETS lnbench RUNTIME DESTINATION bin)
 set_target_properties(lnbench PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # an MPI that stands elsewhere

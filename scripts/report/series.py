@@ -44,6 +44,7 @@ STYLES = {
     "sparse": ("#7F7F7F", "cross"),
     "query_gather": ("#882255", HOURGLASS),
     "bidirectional_ring": ("#999933", STAR),
+    "query_ring": ("#6A3D9A", "triangle-up"),
 }
 UNKNOWN = ("#332288", "cross")  # of an algorithm without a row above: a colour that no other has
 SHAPES = [shape for _, shape in STYLES.values()]

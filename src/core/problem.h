@@ -7,7 +7,7 @@
 
 namespace longnet {
 
-// What a point or a program computes: O; dQ, dK and dV from O and dO; or one after the other.
+// The result of a point or a program: O; dQ, dK and dV from O and dO; or one after the other.
 enum class Pass { kForward, kBackward, kForwardBackward };
 constexpr auto texts_of(Pass) { return texts("forward", "backward", "forward_backward"); }
 constexpr bool has_forward(Pass p) { return p != Pass::kBackward; }

@@ -188,6 +188,9 @@ std::vector<std::pair<AttentionProblem, DilatedPattern>> small_shapes() {
 }
 
 std::vector<std::string> backward_kernels() {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  return {"cpu"};  // the reference kernel takes the same rows
+#endif
   std::vector<std::string> names;
   for (const std::string& name : kernel_names())
     if (make_kernel(name)->why_backward_unsupported({}).empty()) names.push_back(name);
@@ -201,18 +204,17 @@ TEST(Backward, EveryShapeOnOneToNineRanks) {
     for (auto [problem, pattern] : small_shapes())
       for (const AlgorithmInfo& algorithm : algorithms())
         for (const int ranks : some_of<int>({1, 2, 3, 4, 5, 6, 7, 8, 9}))
-          for (const bool causal : {false, true})
-            for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-              problem.causal = causal;
-              problem.dtype = dtype;
-              const bool right = expect_backward_right({.algorithm = std::string(algorithm.name),
-                                                        .problem = problem,
-                                                        .pattern = pattern,
-                                                        .ranks = ranks,
-                                                        .kernel = kernel},
-                                                       known);
-              if (algorithm.make_backward) ran.add(concat(algorithm.name, " ", kernel), right);
-            }
+          for (const bool causal : {false, true}) {
+            problem.causal = causal;  // the elements in turn
+            problem.dtype = ranks % 2 == int(causal) ? DType::kFloat32 : DType::kBFloat16;
+            const bool right = expect_backward_right({.algorithm = std::string(algorithm.name),
+                                                      .problem = problem,
+                                                      .pattern = pattern,
+                                                      .ranks = ranks,
+                                                      .kernel = kernel},
+                                                     known);
+            if (algorithm.make_backward) ran.add(concat(algorithm.name, " ", kernel), right);
+          }
   ran.expect_some_of_each();
 }
 

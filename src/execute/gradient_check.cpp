@@ -158,7 +158,7 @@ Conservation conservation(const BoundProgram& bound, Communicator& comm) {
   const AttentionProblem& p = bound.sharded().problem;
   const int64_t d = p.head_dim;
   Products queries(d), keys(d), values(d), outputs(d);
-  // Of each sequence and K/V head the sum of dK, then of its absolute values.
+  // For each sequence and K/V head: the sum of dK, then the sum of its absolute values.
   std::vector<double> sums(size_t(2 * p.batch * p.num_kv_heads * d));
   for_each_row(p, shard_rows(bound, kQuery), shard_rows(bound, kGradQuery),
                [&](auto q, auto grad, const FillRows&, int64_t) { queries.add(q, grad); });

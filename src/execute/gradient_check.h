@@ -49,7 +49,7 @@ struct Conservation {
     return keys <= kLawTolerance && scores <= kLawTolerance && values <= values_tolerance;
   }
 };
-// Of the last run. Collective.
+// The laws on the gradients of the last run. Collective.
 Conservation conservation(const BoundProgram& bound, Communicator& comm);
 
 }  // namespace longnet

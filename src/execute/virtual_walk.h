@@ -81,8 +81,8 @@ struct ShardOutcome {
   std::vector<OutputSummary> heads{};  // per query head
   SampleErrors errors{};
   int64_t slot_bytes = 0;  // of the unit's slots
-  // Of one sample before anything wrote the output, in the walk's first unit that has samples: a check
-  // that passes these proves nothing.
+  // The errors of one sample before anything wrote the output, in the walk's first unit that has
+  // samples: a check that passes these proves nothing.
   std::optional<SampleErrors> poisoned{};
 };
 

@@ -223,7 +223,7 @@ TEST(ResultWriter, ResumeRefusesWhatIsNotItsOwn) {
               HasSubstr("holds no run.json"));
 }
 
-// What points.jsonl holds after `change` of the text of two records, the last one whole.
+// The error of reading points.jsonl after `change` of two records' text, the last one whole.
 std::string refusal_after(const std::function<void(std::string&)>& change) {
   const TemporaryFolder folder;
   std::string directory;

@@ -144,13 +144,13 @@ BackwardTask rows_of(const BackwardTask& task, int64_t first, int64_t rows, int6
 // disjoint ones: query heads that share a K/V head, and pieces of a causal shard, add to the same.
 struct BackwardGrid {
   AttendGrid attend;  // Q and keys; it has no results
-  // Of the first row of the first task; dO and dQ have the steps of Q.
+  // The first row of the first task; dO and dQ have the steps of Q.
   const void* grad_out = nullptr;
   float* grad_q = nullptr;
   const float* statistics = nullptr;
   int64_t statistics_stride = 2;  // floats
   GridVector statistics_step{};   // floats
-  // Of all tasks, see BackwardTask.
+  // The rows of all tasks, see BackwardTask.
   const void* keys = nullptr;
   float* grad_keys = nullptr;
 

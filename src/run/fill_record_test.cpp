@@ -149,7 +149,7 @@ TEST(FillRecord, CountsAreHeldAgainstThePrediction) {
 
 TEST(FillRecord, WhatALibraryMovedIsModelled) {
   EXPECT_FALSE(record_of_ring([](FakeSession&) {}).comm.modelled_bytes_per_rank);
-  // Of rank 1; of the ranks that send most, the one with most of that.
+  // Rank 1's: of the ranks that send most, the one with most of that.
   const PointRecord some = record_of_ring([](FakeSession& s) {
     s.counted.modelled_bytes_sent = s.counted.bytes_sent;
     s.counted.modelled_messages_sent = s.counted.messages_sent;

@@ -70,8 +70,8 @@ class World {
 
   // Marks a moment: before each point. Collective.
   void mark_load();
-  // Of the time since the last such moment that was OtherLoad::kShortest_s ago: short points have a
-  // share together with those before them. Negative: not known. Collective.
+  // The share that other programs took since the last such moment OtherLoad::kShortest_s ago: short
+  // points have one together with those before them. Negative: not known. Collective.
   double busy_share();
 
  private:

@@ -44,7 +44,8 @@ Schedule backward_of(std::string_view name, int ranks) {
   return algorithm.make_backward(s);
 }
 
-// What a backward program keeps lies as the last op of the forward one that writes it leaves it.
+// Kept slots of a backward program lie as the last op of the forward one that writes them leaves
+// them.
 void expect_kept(const RankProgram& forward, const RankProgram& backward) {
   for (const auto& [from, view] : backward.kept) {
     const Slot &slot = forward.slots.at(size_t(from)), &kept = backward.slots.at(size_t(view.slot));
@@ -274,9 +275,8 @@ void expect_found(const Schedule& schedule, const std::string& text) {
          << " faults: " << (faults.empty() ? "" : faults[0]);
 }
 
-// The merges of a ring of four: two sums on their way, one that comes home; of a ring each way, all
-// of these twice; of rings of two in two nodes, in step 0 and 1 a node's sum, then one that comes
-// home.
+// The merges of a ring of four: two sums on their way, one at the owner; of a ring each way, all of
+// these twice; of rings of two in two nodes, in step 0 and 1 a node's sum, then one at the owner.
 const std::map<std::string, int> kMerges{
     {"ring", 3}, {"bidirectional_ring", 6}, {"double_ring", 3}, {"query_ring", 3}};
 

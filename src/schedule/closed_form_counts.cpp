@@ -57,7 +57,7 @@ class ClosedForms {
       costs_.hold(mine_ * (heads_ * (q_ + statistics_ + grad_kv_ / 2) + kv_heads_ * grad_kv_));
   }
   const ClosedFormCounts& counts() const { return costs_.counts; }
-  // Of a backward pass: bytes that it holds, and that the forward pass holds too.
+  // Bytes that a backward pass holds and the forward pass holds too.
   int64_t from_forward() const { return from_forward_; }
 
   // Liu et al.: P - 1 shards pass through two buffers; a partial is merged into the output.
@@ -169,7 +169,7 @@ class ClosedForms {
  private:
   using Interval = std::pair<int64_t, int64_t>;
 
-  // P - 1 hops, which end at home.
+  // P - 1 hops, which end at the owner.
   void sums_around(const Sizes& sums, int me, int direction = 1) {
     costs_.around(sums, me, me - direction);
   }

@@ -144,7 +144,7 @@ class ProgramBuilder {
 class GradientSum {
  public:
   explicit GradientSum(ProgramBuilder& build) : GradientSum(build, build.backward_rows()) {}
-  // Of these rows, whose dO is there after `ready`.
+  // The sum of gradients of these rows, whose dO is there after `ready`.
   GradientSum(ProgramBuilder& build, const BackwardRows& rows, OpId ready = -1)
       : build_(build), rows_(rows), own_keys_{rows.grad_kv}, grad_out_ready_(ready) {}
 

@@ -6,7 +6,7 @@
 //
 //   P = 4, rank 1:   step 0   step 1       step 2          step 3           end
 //     queries of     1        0            3               2
-//     their dQ       in place begins here  of 0, then 1    of 3, 0, then 1  the own comes home
+//     their dQ       in place begins here  of 0, then 1    of 3, 0, then 1  the own arrives
 #include <array>
 
 #include "schedule/registry.h"

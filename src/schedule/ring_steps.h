@@ -77,9 +77,9 @@ void run_ring(ProgramBuilder& build, Ring& ring, ShardVisit here, AttendFn atten
 }
 
 // Sums of gradients that follow their shards around the ring. A rank adds its part to the first
-// shard's gradient in place, at `home`; that of another shard it computes alone, adds what has come
+// shard's gradient in place, in `own`; that of another shard it computes alone, adds what has come
 // from the rank behind, and sends it on, while it computes the next one. The sum of a shard begins
-// at the next rank and comes home after R - 1 hops, one fewer than a sum that begins at home.
+// at the next rank and reaches its owner after R - 1 hops, one fewer than a sum that begins there.
 //
 //   R = 4, position 1:   step 0   step 1       step 2          step 3           end
 //     shard              1        0            3               2                1
@@ -96,20 +96,20 @@ class SumRing {
   }
 
   // Before step 0 of each trip.
-  void begin(Gradients& home) {
-    home_ = &home;
+  void begin(Gradients& own) {
+    own_ = &own;
     step_ = 0;
   }
   // A step: returns where the gradients of `shard` are added ...
   Gradients& start(const Slice& shard) {
-    if (step_ == 0) return *home_;
+    if (step_ == 0) return *own_;
     ShardBuffer& partial = partials_[size_t((step_ - 1) % 2)];
     part_ = {{partial.slot, shard}};
     if (!build_.is_empty(shard))
       part_.last = build_.add(Reset{part_.rows}, std::move(partial.uses));
     return part_;
   }
-  // ... and, when they are, sends them on. The last step adds the sum that comes home.
+  // ... and, when they are, sends them on. The last step adds the sum that reaches its owner.
   void finish() {
     const int step = step_++;
     if (step == 0) return;
@@ -121,7 +121,7 @@ class SumRing {
     const SlotView next{arrival_, ring_.shard_of(ring_.behind(step + 1))};
     if (build_.is_empty(next.rows)) return;
     arrived_ = build_.add(Recv{ring_.members[ring_.behind(1)], next}, {merged_});
-    if (step + 1 == ring_.members.count) merged_ = build_.merge(next, arrived_, *home_);
+    if (step + 1 == ring_.members.count) merged_ = build_.merge(next, arrived_, *own_);
   }
 
  protected:
@@ -129,7 +129,7 @@ class SumRing {
 
  private:
   const Ring& ring_;
-  Gradients* home_ = nullptr;
+  Gradients* own_ = nullptr;
   Gradients part_;  // of the shard at hand
   std::array<ShardBuffer, 2> partials_ = {};
   int arrival_ = -1, step_ = 0;

@@ -60,7 +60,7 @@ inline std::string cuda_version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// Of NCCL's and cuDNN's: 22809 -> "2.28.9".
+// The version of NCCL or cuDNN as text: 22809 -> "2.28.9".
 inline std::string library_version_text(int version) {
   return concat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
