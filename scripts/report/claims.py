@@ -259,12 +259,13 @@ def backward_reduce_scatters(ctx: Context, source: str) -> Evidence:
     back = replace(ctx, points=[p for p in ctx.every if p.compute_pass == BACKWARD])
     found = bytes_verdicts(back, source, lambda p: p.group_ranks, BYTES_RATIO, lambda p: f"on {ctx.index.rank_label(p.group_ranks)}")
     seen = bytes_evidence(source, found, "backward pass of a dilated line")
-    able = [p for p in back.points if p.ok and p.source == source and p.pattern == "dilated" and p.group_ranks > 1 and bytes_per_sequence(p)]
-    other = [p for p in able if "reduce_scatter" not in p.text("comm.collectives_used")]
-    if seen.status == NOT_TESTED or not able:
-        return seen
-    if other:
-        return Evidence(source, NOT_SUPPORTED, f"{plural(len(other), 'backward point')} without a reduce-scatter", seen.details)
+    dilated = [p for p in back.points if p.source == source and p.pattern == "dilated" and p.group_ranks > 1]
+    if wrong := [p for p in dilated if p.status == "check_failed"]:
+        why = wrong[0].text("reason") or "its check failed"
+        return Evidence(source, NOT_SUPPORTED, f"{len(wrong)} of {plural(len(dilated), 'backward point')} wrong; first {wrong[0].text('id')}: {why}", seen.details)
+    able = [p for p in dilated if p.ok and bytes_per_sequence(p)]
+    if seen.status == NOT_TESTED or not all("reduce_scatter" in p.text("comm.collectives_used") for p in able):
+        return Evidence(source, NOT_TESTED, seen.text if seen.status == NOT_TESTED else "programs without a reduce-scatter", seen.details)
     errors = [e for p in able for name in ("dq", "dk", "dv") if (e := p.num(f"check.gradients.{name}_rel_l2_error")) is not None]
     right = f" dQ, dK and dV of sampled rows off by at most {max(errors):.2g}." if errors else ""
     return Evidence(seen.source, seen.status, f"{seen.text.removesuffix('.')}; gradients summed by reduce-scatter.{right}", seen.details)
@@ -312,13 +313,14 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
     (
         Claim(
             "Backward is a reduce-scatter, of constant bytes per rank",
-            "“Note that the all-gather operation in the backward becomes a reduce-scatter operation.” (section 3.1)",
+            "“Note that the all-gather operation in the backward becomes a reduce-scatter operation. Different from vanilla attention, both sizes "
+            "of K̃ᵢ and Ṽᵢ are independent of the sequence length N, making the communication cost constant.” (section 3.1)",
             "Backward passes of dilated attention on two or more ranks: their programs sum the gradients of gathered keys and values by a "
             "reduce-scatter, sampled rows of dQ, dK and dV agree with the definition in double precision, and the bytes that a rank sends, of "
             f"gathers and of gradients in fp32, do not rise above {BYTES_RATIO:.2f}× as N grows at fixed ranks, on every line whose rates grow as "
             "its segments.",
             ("passes",),
-            rules=("lines", "lengths"),
+            rules=("rates", "lines", "lengths"),
         ),
         backward_reduce_scatters,
     ),

@@ -89,12 +89,10 @@ def why_not_shown(able: list[Point], checked: list[Point], shares: list[float]) 
     return f"{ran}, in {percent_label(min(shares))} or more of the memory per rank that the same tokens take on fewer ranks{few}"
 
 
-def refused_by_fewer(point: Point, ctx: Context) -> bool:
-    """An exact algorithm had no memory for the same problem on fewer ranks of the same run."""
-    return any(
-        p.pattern == "dense" and p.status in ("skipped_memory", "oom") and problem(p) == problem(point) and p.group_ranks < point.group_ranks
-        for p in ctx.points
-    )
+def refused_by_fewer(point: Point, ctx: Context) -> str:
+    """How an exact algorithm had no memory for the same problem on fewer ranks of the same run: oom, skipped_memory (predicted), ""."""
+    fewer = [p for p in ctx.points if p.pattern == "dense" and problem(p) == problem(point) and p.group_ranks < point.group_ranks]
+    return next((status for status in ("oom", "skipped_memory") if any(p.status == status for p in fewer)), "")
 
 
 def simulated_exact(exact: list[Point], ctx: Context) -> Evidence:
@@ -115,10 +113,12 @@ def exact_distributed(ctx: Context, source: str) -> Evidence:
     checked = [p for p in able if p.text("check.status") == "pass"]
     beyond = [p for p in checked if refused_by_fewer(p, ctx)]
     if beyond:
+        seen = any(refused_by_fewer(p, ctx) == "oom" for p in beyond)
+        status, memory = (NOT_SUPPORTED, "fewer ranks had no memory") if seen else (SEEN, "fewer ranks are predicted to have no memory")
         listed = [f"{ctx.index.label(p)}: {token_label(p.seq_len)} tokens on {ctx.index.rank_label(p.ranks)}, refused for memory on fewer" for p in beyond]
         where = f"{ranks_text(beyond)} ({machine_text(ctx, beyond)})"
-        text = f"{', '.join(sorted({p.algorithm for p in beyond}))} ran on {where} and agreed with the reference at lengths that fewer ranks have no memory for; {QUADRATIC}."
-        return Evidence(source, NOT_SUPPORTED, text, tuple(listed))
+        text = f"{', '.join(sorted({p.algorithm for p in beyond}))} ran on {where} and agreed with the reference at lengths for which {memory}; {QUADRATIC}."
+        return Evidence(source, status, text, tuple(listed))
     shares = [(*found, p) for p in checked if (found := memory_shares(p, exact))]
     halved = [(share, total, p) for share, total, p in shares if share <= MEMORY_SHARE]
     if not halved:

@@ -416,7 +416,11 @@ class Claims(unittest.TestCase):
         self.assertEqual(claim(more, title).status, NOT_SUPPORTED)
         gathers = line()
         gathers[0]["comm"]["collectives_used"] = ["all_gather: native"]
-        self.assertIn("1 backward point without a reduce-scatter", claim(gathers, title).deciding.text)
+        self.assertEqual(claim(gathers, title).status, NOT_TESTED)  # another algorithm than the sentence's
+        wrong = line()
+        wrong[2]["status"] = "check_failed"
+        self.assertIn("1 of 5 backward points wrong", claim(wrong, title).deciding.text)
+        self.assertEqual(claim(wrong, title).status, NOT_SUPPORTED)
 
     def test_one_billion(self) -> None:
         self.assertEqual(claim([point("dilated", 512 * M, 64)], "billion").status, NOT_TESTED)
@@ -566,10 +570,13 @@ class Claims(unittest.TestCase):
 
     def test_exact_attention_where_fewer_ranks_have_no_memory_speaks_against_the_negative_claim(self) -> None:
         title = "No distributed algorithm"
-        none, ran = slim([refused("local", 8 * K, 1, "skipped_memory", "too large"), point("ring", 8 * K, 2)])
+        none, ran = slim([refused("local", 8 * K, 1, "oom", "too large"), point("ring", 8 * K, 2)])
         found = claim([none, ran], title)
         self.assertEqual(found.status, NOT_SUPPORTED)
-        self.assertIn("ring ran on 2 ranks (MPI processes, one host) and agreed with the reference at lengths that fewer ranks", found.deciding.text)
+        self.assertIn("ring ran on 2 ranks (MPI processes, one host) and agreed with the reference at lengths for which fewer ranks had", found.deciding.text)
+        predicted = claim([none | {"status": "skipped_memory"}, ran], title)
+        self.assertEqual(predicted.status, SEEN)
+        self.assertIn("for which fewer ranks are predicted to have no memory", predicted.deciding.text)
         for other in (none | {"status": "skipped_excluded"}, none | {"params": none["params"] | {"seq_len": 4 * K}},
                       none | {"params": none["params"] | {"ranks": 4}}):
             self.assertEqual(claim([other, ran], title).status, NOT_TESTED)
