@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import io
 import json
@@ -72,8 +73,8 @@ class Test:
     environment: tuple[tuple[str, str], ...] = ()
 
 
-def read_table(path: Path = TABLE) -> tuple[list[Mutant], dict[str, list[str]]]:
-    table = tomllib.loads(path.read_text(encoding="utf-8"))
+def read_table(text: str = "") -> tuple[list[Mutant], dict[str, list[str]]]:
+    table = tomllib.loads(text or TABLE.read_text(encoding="utf-8"))
     return [Mutant(**{**m, "tests": tuple(m["tests"])}) for m in table["mutant"]], table["runs"]
 
 
@@ -285,6 +286,18 @@ def known_rows(page: str) -> dict[str, list[str]]:
     return {row[0].strip("`"): row[-2:] for row in rows}
 
 
+@functools.cache
+def table_at(revision: str) -> dict[str, Mutant]:
+    """The faults as they were planted then; empty where that revision is not known here."""
+    shown = subprocess.run(("git", "-C", str(ROOT), "show", f"{revision}:{TABLE.relative_to(ROOT)}"), capture_output=True, text=True)
+    return {m.id: m for m in read_table(shown.stdout)[0]} if shown.returncode == 0 else {}
+
+
+def is_the_same(mutant: Mutant, revision: str) -> bool:
+    then = table_at(revision).get(mutant.id, mutant)
+    return (then.file, then.old, then.new, then.tests) == (mutant.file, mutant.old, mutant.new, mutant.tests)
+
+
 def result_of(mutant: Mutant, entry: dict) -> str:
     if entry["status"] == CAUGHT:
         return cell(CAUGHT + " by " + "; ".join(f"`{t}`" for t in entry["by"]))
@@ -296,7 +309,8 @@ def page_text(mutants: list[Mutant], suite: Suite | None, before: str) -> str:
     known, rows = known_rows(before), {}
     for m in mutants:
         entry = suite.results.get(suite.key(m)) if suite else None
-        rows[m.id] = [result_of(m, entry), entry["revision"]] if entry else known.get(m.id, [NOT_RUN, "-"])
+        row = [result_of(m, entry), entry["revision"]] if entry else known.get(m.id, [NOT_RUN, "-"])
+        rows[m.id] = row if is_the_same(m, row[1]) else [NOT_RUN, "-"]  # of another fault, or other tests, under this id
     count = {s: sum(r[0].startswith(s) for r in rows.values()) for s in (CAUGHT, SURVIVED, NOT_BUILT, NOT_RUN)}
     ran = len(mutants) - count[NOT_RUN]
     lines = [

@@ -6,15 +6,18 @@ Run by ctest as `mutants`; needs Python 3.11 and nothing else. Nothing is built 
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import re
 import unittest
 
+import mutants
 from mutants import NOT_RUN, PAGE, ROOT, RUNS, Mutant, known_rows, page_text, parse_test, read_table
 
 FEWEST = 40
 TEST_NAME = re.compile(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.MULTILINE)
 MUTANTS, SETTINGS = read_table()
+TABLE_AT = mutants.table_at
 
 
 def names_of_tests() -> set[str]:
@@ -72,6 +75,17 @@ class Page(unittest.TestCase):
         again = page_text(MUTANTS, None, ran)
         self.assertIn("1 of 1 planted faults", again)
         self.assertEqual(known_rows(again), known_rows(ran))
+
+    def test_rows_of_another_fault_of_that_name_go(self) -> None:
+        first = MUTANTS[0]
+        page = f"| `{first.id}` | x.cpp | a fault | caught by `a` | 0123abcd |"
+        try:
+            mutants.table_at = lambda revision: {first.id: dataclasses.replace(first, new="another")}
+            self.assertEqual(known_rows(page_text(MUTANTS, None, page))[first.id], [NOT_RUN, "-"])
+            mutants.table_at = lambda revision: {first.id: first}
+            self.assertEqual(known_rows(page_text(MUTANTS, None, page))[first.id][1], "0123abcd")
+        finally:
+            mutants.table_at = TABLE_AT
 
     def test_runs_stand_apart(self) -> None:
         self.assertTrue(any(t.partition(" ")[0] in RUNS for m in MUTANTS for t in m.tests))
