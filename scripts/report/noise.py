@@ -99,7 +99,8 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
             return Evidence(source, NOT_TESTED, warned, all_seen.details)
         seen = test(Context(kept, ctx.runs, ctx.index), source)
         if seen.status == all_seen.status or seen.status not in (NOT_TESTED, SEEN):
-            names = ", ".join(sorted({f"{p.algorithm} at {token_label(p.seq_len)} on {ctx.index.rank_label(p.ranks)}" for p in gone}))
+            named = sorted({f"{p.algorithm} at {token_label(p.seq_len)} on {ctx.index.rank_label(p.ranks)}" for p in gone})
+            names = ", ".join(named[:4]) + (", …" if named[4:] else "")
             without = f" Without {plural(len(gone), 'point')} that something disturbed ({names})." if gone else ""
             return Evidence(source, seen.status, seen.text + without, seen.details)
         text = f"not decided: machine was busy ({reasons}). Seen all the same: {all_seen.text}"
