@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/memory_tags.h"
 #include "core/random.h"
 #include "core/tagged_memory.h"
 #include "kernels/attention_kernel.h"
@@ -23,15 +24,15 @@ struct AttendPoint {
   bool backward = false;
 };
 
-// Q, K, V and O of `segments` equal tasks, each with its own rows, and for the backward pass dO, dQ,
-// dK and dV.
+// Q, K, V and O of `segments` equal tasks, each with its own rows, and for the backward pass dO,
+// dQ, dK and dV.
 class AttendSetup {
  public:
   explicit AttendSetup(const AttendPoint& p)
       : kernel_(make_kernel("cpu")),
         options_{.head_dim = p.head_dim, .dtype = p.dtype, .causal = p.causal},
         threads_(p.threads),
-        workspace_(ledger_, "workspace",
+        workspace_(ledger_, kWorkspaceTag,
                    std::max(kernel_->workspace_bytes(options_, p.threads),
                             kernel_->backward_workspace_bytes(options_, p.threads))) {
     const int64_t total = p.segments * p.rows, row_stride = p.stride * p.head_dim;

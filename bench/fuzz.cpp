@@ -345,7 +345,7 @@ int fuzz(const FuzzOptions& o) {
       if (!survives(target, run, accepted)) return 1;
     return 0;
   }
-  for (const std::string& whole : target.corpus) {  // what ships is no damage
+  for (const std::string& whole : target.corpus) {  // shipped files are undamaged
     input_at_work = whole;
     if (!survives(target, 1, accepted)) return 1;
   }

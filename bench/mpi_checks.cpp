@@ -68,7 +68,9 @@ int check_forward(const AlgorithmInfo& algorithm, ShardedProblem s, const std::s
   const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
   check(comm.counters().bytes_sent == expected.bytes_sent &&
             comm.counters().messages_sent == expected.messages_sent &&
-            comm.counters().bytes_received == expected.bytes_received,
+            comm.counters().bytes_received == expected.bytes_received &&
+            comm.counters().messages_received ==
+                received_messages(executor.sharded(), executor.program(), comm.rank()),
         "counted and predicted differ: ", algorithm.name, " counted ", comm.counters().bytes_sent,
         " bytes, predicted ", expected.bytes_sent);
   executor.run();
@@ -181,8 +183,9 @@ void check_everything(Communicator& comm) {
     for (const ShardedProblem& s : shapes(comm.size()))
       forwards += check_forward(algorithm, s, "native", comm);
   for (const std::string& collective : collective_names())
-    for (const char* name : {"dilated", "all_gather", "ulysses", "usp", "query_gather"})
-      forwards += check_forward(find_algorithm(name), shapes(comm.size())[2], collective, comm);
+    for (const AlgorithmInfo& algorithm : algorithms())
+      if (algorithm.collectives != CollectiveUse::kNone)
+        forwards += check_forward(algorithm, shapes(comm.size())[2], collective, comm);
   for (const LayoutKind layout : {LayoutKind::kZigzag, LayoutKind::kStriped})
     for (const AlgorithmInfo& algorithm : algorithms()) {
       ShardedProblem s = shapes(comm.size())[3];

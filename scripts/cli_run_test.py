@@ -130,9 +130,6 @@ class Run(SmallRun):
             self.assert_right_pass(p, forward, name)
         self.assertIn("backward", done.stdout)
         self.assert_valid(folder)
-        for words in (("run", self.config, "--mode", "virtual"), ("simulate", self.config, "--cluster", "h100-ndr400")):
-            error = self.expect(2, *words, "--set", "sweep.pass=backward").stderr
-            self.assertRegex(error, "sweep.pass: 'backward' cannot be (walked|simulated).*\n *hint: ")
 
     def test_a_wrong_gradient_is_never_accepted(self):
         folder, _ = self.run_small("--set", "check.tolerance=1e-12", "--set", "sweep.pass=backward", "--set", "sweep.seq_len=256",
@@ -159,7 +156,7 @@ class Run(SmallRun):
         self.assertEqual(len(set(ids)), len(ids), "what was finished is not measured again")
 
     def test_a_signal_finishes_the_point_and_keeps_it(self):
-        long = dict(SMALL, measure={"warmup": 0, "min_samples": 2000, "max_samples": 2000})
+        long = dict(SMALL, measure={"warmup": 0, "min_samples": 400, "max_samples": 400})
         config, folder = self.write("long.json", long), self.path / "out"
         process = subprocess.Popen([LNBENCH, "run", config, "-o", str(folder), "--ranks", "2"], stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL)
@@ -305,7 +302,7 @@ class Mpi(SmallRun):
             self.assertIn("error:", done.stderr)
 
     def test_a_signal_to_mpirun_finishes_the_point(self):
-        long = dict(SMALL, measure={"warmup": 0, "min_samples": 2000, "max_samples": 2000})
+        long = dict(SMALL, measure={"warmup": 0, "min_samples": 400, "max_samples": 400})
         config, folder = self.write("long.json", long), self.path / "out"
         env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_NUM_THREADS="1")
         process = subprocess.Popen([MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", "2", LNBENCH, "run", config, "-o",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The command line as a user meets it: exit codes, errors, files, plans, simulations, calibration. Run by ctest."""
+"""The command line as a user sees it: exit codes, errors, files, plans, simulations, calibration. Run by ctest."""
 import collections
 import itertools
 import json
@@ -235,6 +235,30 @@ class Simulate(Case):
         ran = {p["params"].get("replicas", 1): p["status"] for p in self.result(self.path / "run")["points"]}
         self.assertEqual(ran, {1: "ok", 2: "skipped_unsupported"})
 
+    def test_passes_are_points_of_their_own(self):
+        folder = self.path / "out"
+        sets = ["--set", "sweep.pass=forward,backward,forward_backward", "--set", "sweep.algorithm=ring", "--set", "sweep.ranks=8",
+                "--set", "sweep.seq_len=64K"]
+        self.simulate(*sets, "-o", str(folder))
+        points = {p["params"].get("pass", "forward"): p for p in self.result(folder)["points"]}
+        self.assertEqual({p["status"] for p in points.values()}, {"ok"})
+        flops, seconds = ({name: value(p) for name, p in points.items()}
+                          for value in (lambda p: p["work"]["flops"], lambda p: p["timing"]["median_s"]))
+        self.assertEqual([flops["backward"], flops["forward_backward"]], [2.5 * flops["forward"], 3.5 * flops["forward"]])
+        self.assertGreater(seconds["backward"], 1.5 * seconds["forward"])
+        self.assertAlmostEqual(seconds["forward_backward"] / (seconds["forward"] + seconds["backward"]), 1, places=1)
+        self.assert_valid(str(folder))
+        # A cluster without rows of backward passes is refused, not guessed.
+        cluster = json.loads(pathlib.Path(self.CLUSTER).read_text())
+        rows = cluster["device"]["attend"]
+        cluster["device"]["attend"] = [row for row in rows if not row.get("backward")]
+        plain = self.write("plain.json", cluster)
+        none = self.path / "none"
+        self.expect(1, "simulate", self.config, "--cluster", plain, "--set", "model.dtype=bf16", *sets[2:], "--set", "sweep.pass=backward",
+                    "-o", str(none))
+        (point,) = self.result(none)["points"]
+        self.assertRegex(point["reason"], "no speed of the backward pass of attention in bf16.*sweep.pass=forward")
+
     def test_what_cannot_run_says_why(self):
         folder = self.path / "out"
         self.simulate("--set", "sweep.ranks=8,8192", "-o", str(folder))
@@ -384,6 +408,8 @@ class Simulate(Case):
         self.assertLessEqual(max(map(len, out.splitlines())), 100)
         rows = self.rows("recommend", "--cluster", "h100", "--seq-len", "1M", "--ranks", "64", "--top", "2")
         self.assertEqual([(row["attention"], row["place"]) for row in rows], [("exact", "1"), ("exact", "2"), ("dilated", "1"), ("dilated", "2")])
+        rows = self.rows("recommend", "--cluster", "h100", "--seq-len", "1M", "--ranks", "64", "--pass", "forward_backward", "--top", "20")
+        self.assertTrue(any(row["algorithm"].startswith("query_ring") for row in rows), rows)
         self.assertIn("one --what-if", self.expect(2, "recommend", "--cluster", "h100", "--seq-len", "1M", "--ranks", "64", "--what-if",
                                                    "latency=2", "--what-if", "taper=2").stderr)
         self.assertIn("has 4096 GPUs", self.expect(2, "recommend", "--cluster", self.CLUSTER, "--seq-len", "1M", "--ranks", "5000").stderr)

@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import pathlib
+import re
+import shlex
 import signal
 import subprocess
 import time
@@ -82,13 +84,10 @@ class Virtual(Case):
                 self.assert_same_content(virtual[key]["content"], p["content"], (transport, key))
         self.assert_valid(folder, str(self.path / "threads"))
 
-    def test_a_killed_walk_goes_on_where_it_was(self):
-        config = self.write("walk.json", dict(SMALL, run={"threads": 1}, sweep={"algorithm": "dilated", "seq_len": "64K", "ranks": 64},
-                                              measure={"warmup": 0, "min_samples": 2, "max_samples": 2}))
-        whole, _ = self.walk(config=config, out="whole")
-        folder = self.path / "cut"
-        process = subprocess.Popen([LNBENCH, "run", config, "--mode", "virtual", "-o", str(folder)], stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    def killed_walk(self, config, folder, *options):
+        """Ends a walk once five of its shards stand in the journal, and returns the journal."""
+        process = subprocess.Popen([LNBENCH, "run", config, "--mode", "virtual", "-o", str(folder), *options],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1"))
         lines = 0
         while process.poll() is None and lines < 5:
             journal = list(folder.glob("shards-*.jsonl"))
@@ -96,11 +95,20 @@ class Virtual(Case):
             time.sleep(0.002)
         process.kill()
         process.wait()
-        journal = next(folder.glob("shards-*.jsonl"))
+        (journal,) = folder.glob("shards-*.jsonl")
+        return journal
+
+    def test_a_killed_walk_goes_on_where_it_was(self):
+        config = self.write("walk.json", dict(SMALL, run={"threads": 1}, sweep={"algorithm": "dilated", "seq_len": "64K", "ranks": 64},
+                                              measure={"warmup": 0, "min_samples": 2, "max_samples": 2}))
+        whole, _ = self.walk(config=config, out="whole")
+        folder = self.path / "cut"
+        journal = self.killed_walk(config, folder)
         before = journal.read_text()
         self.assertLess(before.count("\n"), 129, "it was too fast to be killed")
-        self.expect(4, "run", config, "--mode", "virtual", "--resume", str(folder), "--max-time", "0s")
-        self.expect(0, "run", config, "--mode", "virtual", "--resume", str(folder))
+        stopped = self.expect(4, "run", config, "--mode", "virtual", "--resume", str(folder), "--max-time", "0s")
+        (line,) = re.findall("go on with: lnbench (.*)", stopped.stderr)
+        self.expect(0, *shlex.split(line))
         after = journal.read_text()
         self.assertTrue(after.startswith(before[: before.rfind("\n") + 1]), "finished shards were walked again")
         self.assertEqual(after.count("\n"), 129)
@@ -118,6 +126,45 @@ class Virtual(Case):
         self.assertIn("another plan", self.expect(2, "run", config, "--mode", "virtual", "--resume", str(folder),
                                                   "--allow-changed-machine", "--replay", "3").stderr
                       if self.forget(folder) else "")
+
+    def test_gradients_are_those_of_real_ranks_and_go_on_after_a_kill(self):
+        sweep = {"algorithm": "dilated", "seq_len": "8K", "ranks": [1, 2, 16], "pass": ["backward", "forward_backward"]}
+        config = self.write("backward.json", dict(SMALL, run={"threads": 1}, sweep=sweep, dilated={"segments": [64, 256, "sequence"]},
+                                                  measure={"warmup": 0, "min_samples": 1, "max_samples": 1}))
+        folder, _ = self.walk(config=config, out="whole")
+        self.expect(0, "run", config, "-o", str(self.path / "threads"), "--ranks", "2")
+        points = self.result(folder)["points"]
+        real = [p for p in self.result(self.path / "threads")["points"] if p["status"] == "ok"]
+        self.assertEqual((len(points), len(real)), (6, 4))
+        for p in points:
+            self.assertEqual(p["status"], "ok", p["reason"])
+            self.assertEqual(p["memory"]["measured_peak_bytes"], p["memory"]["predicted_peak_bytes"])
+            gradients = p["check"]["gradients"]
+            self.assertGreater(gradients["keys"], 4)
+            self.assertLess(max(gradients[k] for k in ("dq_rel_l2_error", "dk_rel_l2_error", "dv_rel_l2_error")), 2e-6)
+            self.assertLess(max(gradients[k] for k in ("sum_dk", "q_dq_k_dk", "v_dv_o_do")), 1e-6)
+            self.assert_same_content(points[0]["content"], p["content"], (p["params"]["ranks"], p["params"]["pass"]))
+            self.assertEqual("shared_gradients" in p["memory"]["by_tag"], p["params"]["ranks"] > 1)
+        for p in real:
+            self.assert_same_content(points[0]["content"], p["content"], "threads")
+        alone = [p for p in points + real if p["params"]["ranks"] == 1]  # the same bits wherever nothing is shared
+        for key in ("output_digest", "dq_digest", "dk_digest", "dv_digest"):
+            self.assertEqual(len({p["content"][key] for p in alone}), 1, key)
+        self.assert_valid(folder)
+        cut = pathlib.Path(folder)
+        self.assertFalse(list(cut.glob("*.sums*")))  # nothing is left to add to
+        self.assertIn("--replay", self.walk("--replay", "1", "--ranks", "2", config=config, out="replayed", code=1)[1].stdout)
+        out = self.path / "cut"
+        journal = self.killed_walk(config, out, "--filter", "ranks == 16")
+        before = journal.read_text()
+        self.assertLess(before.count("\n"), 17, "it was too fast to be killed")
+        self.assertTrue(list(out.glob("*.sums*")))
+        self.expect(0, "run", config, "--mode", "virtual", "--resume", str(out), "--filter", "ranks == 16")
+        self.assertTrue(journal.read_text().startswith(before[: before.rfind("\n") + 1]), "finished shards were walked again")
+        whole = {p["id"]: p for p in points}
+        for p in self.result(out)["points"]:
+            self.assertEqual(p["content"], whole[p["id"]]["content"])  # every bit
+            self.assertEqual(p["check"]["gradients"], whole[p["id"]]["check"]["gradients"])
 
     def test_an_extrapolated_walk_goes_on_where_it_was(self):
         # Its share follows from the peak that is measured at each start.

@@ -176,7 +176,7 @@ sanitize() {  # SECTION TOOL
 }
 compute_capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1)
 
-stage check_kernels 80 $bin/gpu_check --only generator,rows,summaries,attend --json "$out/check_kernels.json"
+stage check_kernels 80 $bin/gpu_check --only generator,rows,summaries,attend,backward --json "$out/check_kernels.json"
 stage kernels 110 $bin/gpu_kernels_benchmark --seconds "$(plan 110)" --json "$out/kernels.json"
 # The kernel that no GPU has run yet: in processes of its own, so that a hang costs its time alone.
 if [ "$compute_capability" = 9.0 ]; then
@@ -189,7 +189,7 @@ if [ "$compute_capability" = 9.0 ]; then
 else
   left_out+=("cuda_sm90a: needs compute capability 9.0, this GPU has ${compute_capability:-an unknown one}")
 fi
-stage check_programs 90 $bin/gpu_check --only programs,virtual,refusals --json "$out/check_programs.json"
+stage check_programs 90 $bin/gpu_check --only programs,virtual,refusals,programs_backward --json "$out/check_programs.json"
 sanitize attend memcheck
 stage check_ipc 20 $bin/gpu_check --only ipc --json "$out/check_ipc.json"
 stage check_cudnn 90 $bin/gpu_check --only cudnn --json "$out/check_cudnn.json"

@@ -61,10 +61,12 @@ class Installed(unittest.TestCase):
             for path in (str(SOURCE), BUILD, str(self.folder / "first")):
                 self.assertNotIn(path.encode(), content, file)
 
-    def test_the_readme_links_to_installed_pages(self):
-        links = re.findall(r"\]\(((?!https:)[^)#]+)", (self.share / "README.md").read_text())
-        self.assertGreater(len(links), 10)
-        self.assertEqual([link for link in links if not (self.share / link).is_file()], [])
+    def test_pages_link_to_installed_pages(self):
+        pages = [f for f in self.files() if f.suffix == ".md"]
+        links = [(page, link) for page in pages for link in re.findall(r"\]\(((?!https?:)[^)#]+)", page.read_text())]
+        self.assertGreater(len(pages), 25)
+        self.assertGreater(len(links), 80)
+        self.assertEqual([f"{page.relative_to(self.share)}: {link}" for page, link in links if not (page.parent / link).exists()], [])
 
     def test_bash_completes_the_commands(self):
         file = self.tree / "share/bash-completion/completions/lnbench"

@@ -19,6 +19,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -43,7 +44,7 @@ CONFIGURATIONS = {
 MPIRUN = ("mpirun", "--oversubscribe", "--bind-to", "none", "-np")
 SAMPLES = ("measure.warmup=1", "measure.min_samples=3", "measure.max_samples=3")
 SLOWER, AT_LEAST_S = 10, 60  # time limit of a test: so many times what it takes without the fault, and so many seconds
-RUNS = ("threads", "mpi", "walk", "gpu")
+RUNS = ("threads", "mpi", "walk", "gpu", "resume")
 CAUGHT, SURVIVED, NOT_BUILT, NOT_RUN = "caught", "**survived**", "did not build", "not run yet"
 
 
@@ -79,23 +80,29 @@ def read_table(text: str = "") -> tuple[list[Mutant], dict[str, list[str]]]:
 
 
 def lnbench_run(way: str, settings: list[str]) -> Test:
-    """Two ranks: threads, processes of MPI, emulated GPUs, or one process that walks both."""
+    """Two ranks: threads, processes of MPI (resume: stopped after a point and gone on with), emulated GPUs, or one process
+    that walks both."""
     on_gpu = ("model.dtype=bf16", "run.kernel=cuda") if way == "gpu" else ()
     configuration, program, target = "cpu", PLACE / "cpu/bin/lnbench", "lnbench"
     if way == "gpu":
         configuration, program, target = "gpu", PLACE / "gpu/bin/emulated_gpu/lnbench", "emulated_gpu_lnbench"
-    command = [str(program), "run", str(TREE / "configs/quick.json"), "-q", "-o", str(PLACE / "run")]
-    for setting in (*SAMPLES, *settings, *on_gpu):
+    command = [str(program), "run", str(TREE / "configs/quick.json"), "-q"]
+    for setting in (*SAMPLES, *on_gpu, *settings):
         command += ["--set", setting]
     if way == "walk":
         command += ["--mode", "virtual"]
-    command = [*MPIRUN, "2", *command] if way == "mpi" else [*command, "--ranks", "2"]
-    return Test(tuple(command), configuration, target, (("LONGNET_EMULATED_GPUS", "2"),))
+    command = [*MPIRUN, "2", *command] if way in ("mpi", "resume") else [*command, "--ranks", "2"]
+    folder = str(PLACE / "run")
+    whole = [*command, "-o", folder]
+    if way == "resume":
+        stopped, rest = shlex.join([*whole, "--max-time", "0s"]), shlex.join([*command, "--resume", folder])
+        whole = ["sh", "-c", f"{stopped}; {rest}"]
+    return Test(tuple(whole), configuration, target, (("LONGNET_EMULATED_GPUS", "2"),))
 
 
 def parse_test(text: str, runs: dict[str, list[str]]) -> Test:
-    """Reads "threads RUN", "mpi RUN", "walk RUN", "gpu RUN" (of the table's runs), "ROOM_tests FILTER", "mpi_checks RANKS",
-    "gpu_check PARTS" or "PATH.py TESTS"."""
+    """Reads "threads RUN", "mpi RUN", "walk RUN", "gpu RUN", "resume RUN" (of the table's runs), "ROOM_tests FILTER",
+    "mpi_checks RANKS", "gpu_check PARTS" or "PATH.py TESTS"."""
     word, _, rest = text.partition(" ")
     cpu, gpu = PLACE / "cpu/bin", PLACE / "gpu/bin/emulated_gpu"
     if word in RUNS:
@@ -288,14 +295,16 @@ def known_rows(page: str) -> dict[str, list[str]]:
 
 @functools.cache
 def table_at(revision: str) -> dict[str, Mutant]:
-    """The faults as they were planted then; empty where that revision is not known here."""
+    """The faults as they were planted then; empty where that revision is not of this history."""
+    if subprocess.run(("git", "-C", str(ROOT), "merge-base", "--is-ancestor", revision, "HEAD"), capture_output=True).returncode != 0:
+        return {}
     shown = subprocess.run(("git", "-C", str(ROOT), "show", f"{revision}:{TABLE.relative_to(ROOT)}"), capture_output=True, text=True)
     return {m.id: m for m in read_table(shown.stdout)[0]} if shown.returncode == 0 else {}
 
 
 def is_the_same(mutant: Mutant, revision: str) -> bool:
-    then = table_at(revision).get(mutant.id, mutant)
-    return (then.file, then.old, then.new, then.tests) == (mutant.file, mutant.old, mutant.new, mutant.tests)
+    then = table_at(revision).get(mutant.id)
+    return then is not None and (then.file, then.old, then.new, then.tests) == (mutant.file, mutant.old, mutant.new, mutant.tests)
 
 
 def result_of(mutant: Mutant, entry: dict) -> str:
@@ -317,7 +326,8 @@ def page_text(mutants: list[Mutant], suite: Suite | None, before: str) -> str:
         "# Planted faults", "",
         "Written by `scripts/mutants.sh`, which plants the faults of `scripts/mutants.toml` one at a time, builds what it must and runs",
         "the tests that should catch each: `threads`, `mpi`, `walk` and `gpu` are an `lnbench run` of two ranks (on emulated devices),",
-        "which must end as failed; the others are tests. A fault is caught when every test named for it fails.", "",
+        "`resume` one of MPI that is stopped and resumed, which must end as failed; the others are tests. A fault is caught when every",
+        "test named for it fails.", "",
         f"**{count[CAUGHT]} of {ran} planted faults are caught**" + (f" ({count[CAUGHT] / ran:.0%})" if ran else "")
         + f"; {count[SURVIVED]} survived, {count[NOT_BUILT]} did not build, {count[NOT_RUN]} of {len(mutants)} were not run yet.", "",
     ]  # fmt: skip

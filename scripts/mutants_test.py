@@ -72,9 +72,14 @@ class Page(unittest.TestCase):
         first = MUTANTS[0].id
         ran = re.sub(rf"(\| `{first}` .*) {NOT_RUN} \| - \|", r"\1 caught by `a \\| b` | 0123abcd |", page)
         self.assertEqual(known_rows(ran)[first], [r"caught by `a \| b`", "0123abcd"])
-        again = page_text(MUTANTS, None, ran)
+        try:
+            mutants.table_at = lambda revision: {first: MUTANTS[0]} if revision == "0123abcd" else {}
+            again = page_text(MUTANTS, None, ran)
+        finally:
+            mutants.table_at = TABLE_AT
         self.assertIn("1 of 1 planted faults", again)
         self.assertEqual(known_rows(again), known_rows(ran))
+        self.assertIn("0 of 0 planted faults", page_text(MUTANTS, None, ran), "a revision that is not of this history")
 
     def test_rows_of_another_fault_of_that_name_go(self) -> None:
         first = MUTANTS[0]

@@ -11,7 +11,7 @@ command -v mpirun >/dev/null || { echo "skipped: no mpirun here" >&2; exit 77; }
 trap 'scripts/netns.sh down' EXIT
 none_left() { ! ip netns list | grep -q "^$NETNS_PREFIX" || fail "namespaces stay behind $1"; }
 
-output=$(timeout 60 scripts/netns.sh with 200mbit "$LNBENCH" comm --max-bytes 256KiB --format csv 2>/dev/null)
+output=$(timeout 150 scripts/netns.sh with 200mbit "$LNBENCH" comm --max-bytes 256KiB --format csv 2>/dev/null)
 none_left "after a run"
 # 25 MB/s; the bucket lets 16 KB pass at once.
 awk -F, '$1 == "send_recv" && $2 == 262144 { found = 1; if ($4 > 30e6) exit 2 } END { if (!found) exit 3 }' <<<"$output" ||

@@ -14,7 +14,7 @@ import pathlib
 import statistics
 import sys
 
-from report.strata import HEADS, domain_text, percentile, stratum_rows
+from report.strata import HEADS, domain_text, percentile, program_of, stratum_rows
 
 # All other parameters make two points the same one.
 DIFFER = {"mode", "transport", "kernel", "threads", "cluster"}
@@ -35,7 +35,7 @@ def compare(where, measured, simulated):
     compared, left_out = [], []
     for point in measured:
         prediction = predictions.get(key_of(point))
-        shown = {"where": where, **{k: point["params"][k] for k in SHOWN}}
+        shown = {"where": where, **{k: point["params"][k] for k in SHOWN}, "pass": point["params"].get("pass", "forward")}
         if point["status"] != "ok":
             left_out.append({**shown, "reason": f"{point['status']}: {point['reason']}"})
         elif prediction is None or prediction["status"] != "ok":
@@ -77,7 +77,7 @@ def run_compare(args):
     real = summary(points, left_out, setup)
     pathlib.Path(args.output).write_text(json.dumps(real, indent=1) + "\n")
     for p in points:
-        print(f"{p['where']:<28}{p['algorithm']:<14}{p['ranks']:>2}{p['seq_len']:>8}{p['head_dim']:>5} {p['dtype']:<5}"
+        print(f"{p['where']:<28}{program_of(p):<32}{p['ranks']:>2}{p['seq_len']:>8}{p['head_dim']:>5} {p['dtype']:<5}"
               f"{'causal' if p['causal'] else 'full':<7}{p['measured_s'] * 1e3:>10.3f}{p['predicted_s'] * 1e3:>10.3f} ms"
               f"{100 * p['error']:>+8.1f} %")
     print(f"# {len(points)} points: median error {100 * real['median_rel_error']:.1f} % (goal {100 * GOAL_MEDIAN:g}), "
@@ -113,11 +113,11 @@ def page(validation):
     lines += ["| where | algorithm | ranks | tokens | head_dim | dtype | causal | measured ms | predicted ms | error |",
               "|---|---|---|---|---|---|---|---|---|---|"]
     for c in real["cases"]:
-        lines.append(f"| {c['where']} | {c['algorithm']} | {c['ranks']} | {c['seq_len']} | {c['head_dim']} | {c['dtype']} | "
+        lines.append(f"| {c['where']} | {program_of(c)} | {c['ranks']} | {c['seq_len']} | {c['head_dim']} | {c['dtype']} | "
                      f"{'yes' if c['causal'] else 'no'} | {c['measured_s'] * 1e3:.3f} | {c['predicted_s'] * 1e3:.3f} | "
                      f"{100 * c['error']:+.1f} % |")
     for c in real["left_out"]:
-        lines.append(f"\nLeft out: {c['where']}, {c['algorithm']}, {c['ranks']} ranks, {c['seq_len']} tokens: {c['reason']}")
+        lines.append(f"\nLeft out: {c['where']}, {program_of(c)}, {c['ranks']} ranks, {c['seq_len']} tokens: {c['reason']}")
     return "\n".join(lines) + "\n"
 
 

@@ -126,6 +126,17 @@ class Shown(Folders):
             self.assertIn("+10.0 %", text)
             self.assertIn("rate of the link", text)
 
+    def test_passes_are_told_apart(self):
+        measured, predicted = ([point("ring", s), point("ring", 3 * s, **{"pass": "backward"})] for s in (1.0, 1.1))
+        _, real = self.compare(measured, [*predicted[:1], point("ring", 3.0, **{"pass": "backward"})])
+        rows = {row[:2]: row[3] for row in stratum_rows(real["cases"])}
+        self.assertEqual((rows["pass", "forward"], rows["pass", "backward"]), ("+10.0 %", "+0.0 %"))
+        path = self.validation(real)
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(validate_json.main([str(path)]), 0)
+        self.assertIn("| here | ring backward | 2 |", validate_real.page(json.loads(path.read_text())))
+        self.assertIn("ring backward", validation_section(load_validation(path)))
+
     def test_without_real_runs(self):
         path = self.validation({"points": None, "median_rel_error": None, "p95_rel_error": None, "reason": "nobody ran"})
         with contextlib.redirect_stdout(io.StringIO()):

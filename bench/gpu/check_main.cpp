@@ -35,8 +35,8 @@ constexpr const char* kUsage =
 
   gpu_check [--json FILE] [--small] [--only SECTION,SECTION...]
 
-  --only   of: ipc, generator, rows, summaries, attend, sm90a, cudnn, programs, programs_sm90a, virtual,
-           refusals
+  --only   of: ipc, generator, rows, summaries, attend, backward, sm90a, cudnn, programs,
+           programs_backward, programs_sm90a, virtual, refusals
   --small  shapes for compute-sanitizer, which slows a kernel down a hundredfold
   --json   what was checked and how far off it was, renewed after every section
 
@@ -53,9 +53,11 @@ constexpr Section kSections[] = {
     {"rows", check_rows},
     {"summaries", check_summaries},
     {"attend", check_attend},
+    {"backward", check_backward},
     {"sm90a", check_sm90a},
     {"cudnn", check_cudnn},
     {"programs", check_programs},
+    {"programs_backward", check_programs_backward},
     {"programs_sm90a", check_programs_sm90a},
     {"virtual", check_virtual},
     {"refusals", check_refusals},

@@ -6,6 +6,7 @@
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "execute/cuda/device_executor.h"
+#include "execute/gradient_check.h"
 #include "gpu/check.h"
 #include "gpu/support.h"
 #include "kernels/cuda/device_kernel.h"
@@ -18,7 +19,7 @@ namespace {
 
 // Compared with the reference per program, which costs a second for ten thousand; NaN is looked for
 // in every row.
-constexpr int64_t kQueries = 2000;
+constexpr int64_t kQueries = 2000, kGradients = 60;
 
 struct ProgramCase {
   std::string algorithm, kernel, transport, collective = "native";
@@ -26,19 +27,36 @@ struct ProgramCase {
   DilatedPattern pattern;
   int ranks = 1;
   LayoutKind layout = LayoutKind::kContiguous;
+  Pass pass = Pass::kForward;
 };
 
 std::string to_string(const ProgramCase& c) {
   return concat(c.algorithm, " ", c.collective, " ", c.kernel, " ", c.transport, " on ", c.ranks,
                 " ranks, N ", c.problem.seq_len, " causal ", c.problem.causal, " ",
-                longnet::to_string(c.layout));
+                longnet::to_string(c.layout), " ", longnet::to_string(c.pass));
+}
+
+// Empty when the gradients of the last run are right.
+std::string why_gradients_wrong(const Executor& executor, Communicator& comm, double& error) {
+  const GradientCheck check(executor, choose_samples(executor.sharded(), kGradients), comm);
+  const auto outcomes = check.judge_together(check.compare(), comm, 0);
+  const Conservation laws = conservation(executor, comm);
+  std::string why;
+  for (const CheckOutcome& one : outcomes) {
+    error = std::max(error, one.rel_l2_error);
+    if (!one.pass)
+      why += concat(" gradients: rel_l2 ", one.rel_l2_error, ", worst row ", one.max_rel_error);
+  }
+  if (!laws.hold()) why += concat(" laws: ", laws.keys, " ", laws.scores, " ", laws.values);
+  return why;
 }
 
 void run_program_case(const ProgramCase& c, Outcome& out) {
   const ShardedProblem s{c.problem, c.pattern, {c.problem.seq_len, c.ranks, c.layout}};
   const AlgorithmInfo& algorithm = find_algorithm(c.algorithm);
-  if (!algorithm.why_unsupported(s).empty()) return;
-  const Schedule schedule = lower_collectives(algorithm.make(s), parse_collective(c.collective));
+  if (!why_unsupported(algorithm, s, c.pass).empty()) return;
+  const Schedule schedule =
+      lower_collectives(make_schedule(algorithm, s, c.pass), parse_collective(c.collective));
   note_work(to_string(c));
   std::string failure;
   double error = 0;
@@ -56,16 +74,22 @@ void run_program_case(const ProgramCase& c, Outcome& out) {
       const CheckOutcome result = check_samples(executor, choose_samples(s, kQueries), comm);
       const RankAccount expected = account(s, executor.program(), comm.rank());
       const CommCounters& counted = transport->counters();
-      const bool bytes = counted.bytes_sent == 2 * expected.bytes_sent &&
-                         counted.bytes_received == 2 * expected.bytes_received &&
-                         counted.messages_sent == 2 * expected.messages_sent;
+      const bool bytes =
+          counted.bytes_sent == 2 * expected.bytes_sent &&
+          counted.bytes_received == 2 * expected.bytes_received &&
+          counted.messages_sent == 2 * expected.messages_sent &&
+          counted.messages_received == 2 * received_messages(s, executor.program(), comm.rank());
       const double wrong_bytes = comm.sum_of(bytes ? 0.0 : 1.0);
+      double gradient_error = 0;
+      const std::string gradients =
+          has_backward(c.pass) ? why_gradients_wrong(executor, comm, gradient_error) : "";
       if (comm.rank() != 0) return;
-      error = result.rel_l2_error;
+      error = std::max(result.rel_l2_error, gradient_error);
       if (!result.pass)
         failure = concat("rel_l2 ", result.rel_l2_error, ", worst row ", result.max_rel_error,
                          ", lse ", result.max_lse_error, ", NaN ", result.nan_values);
       if (wrong_bytes > 0) failure += " counted bytes differ from the predicted";
+      failure += gradients;
     });
   } catch (const std::exception& e) {
     failure = e.what();
@@ -123,7 +147,7 @@ void check_programs(Outcome& out, bool small) {
         if (algorithm.pattern == PatternKind::kSparse) c.pattern = sparse_pattern(n / 9, 5);
         run_program_case(c, out);
         if (ranks != 2 && ranks != 3) continue;
-        if (!small) {  // what a transport does to kernels needs their real speed
+        if (!small) {  // how a transport slows kernels shows at their real speed alone
           c.transport = "mpi_host";
           run_program_case(c, out);
           c.transport = "cuda_ipc";
@@ -143,6 +167,25 @@ void check_programs(Outcome& out, bool small) {
   nccl.transport = "nccl";
   run_program_case(nccl, out);
   check_registered_buffer(out);
+}
+
+// Both passes as one program.
+void check_programs_backward(Outcome& out, bool small) {
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (const int ranks : {1, 2, 3}) {
+      const bool ring = algorithm.name == "ring", dilated = algorithm.name == "dilated";
+      if (small && (ranks != 2 || !(ring || dilated))) continue;
+      ProgramCase c = dilated_case(small, "cuda", ranks);
+      const int64_t n = c.problem.seq_len;
+      c.algorithm = algorithm.name;
+      c.pass = Pass::kForwardBackward;
+      c.problem.causal = ranks != 1;
+      if (algorithm.pattern == PatternKind::kDense) c.pattern = dense_pattern(n);
+      if (algorithm.pattern == PatternKind::kSparse) c.pattern = sparse_pattern(n / 9, 5);
+      if (ring) c.layout = LayoutKind::kZigzag;
+      if (dilated && ranks == 1) c.pattern.mix = MixRule::kMean;
+      run_program_case(c, out);
+    }
 }
 
 void check_programs_sm90a(Outcome& out, bool small) {

@@ -142,6 +142,27 @@ void check_widen(Outcome& out) {
   }
 }
 
+void check_sums(Outcome& out) {
+  const Stream stream;
+  for (const int64_t d : {8, 66})
+    for (const int64_t gap : {0, 1}) {  // rows at addresses of 16 bytes, or not
+      MemoryLedger ledger;
+      const int64_t rows = 70, stride = d + gap;
+      std::vector<float> from = numbers(size_t(rows * stride), 1),
+                         into = numbers(size_t(rows * stride), 2);
+      DeviceBuffer a(ledger, "a", 4 * rows * stride), b(ledger, "b", 4 * rows * stride);
+      const PackTask task{a.upload(from), b.upload(into), stride, stride, rows};
+      const Prepared add = prepare_add({&task, 1}, d, ledger);
+      add.launch(stream);
+      stream.synchronize();
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t c = 0; c < d; ++c)
+          into[size_t(i * stride + c)] += from[size_t(i * stride + c)];
+      out.expect(download<float>(b.data(), rows * stride) == into,
+                 concat("sums of rows of ", d, " gap ", gap));
+    }
+}
+
 void check_flat_ranges(Outcome& out) {
   MemoryLedger ledger;
   const Stream stream;
@@ -191,6 +212,7 @@ void check_rows(Outcome& out, bool) {
   }
   check_convert(out);
   check_widen(out);
+  check_sums(out);
   check_flat_ranges(out);
   const auto reference = make_reference_kernel();
   for (const int64_t d : {8, 24, 64, 128})

@@ -87,7 +87,7 @@ class Benchmark {
     int64_t head_dim, rows, dilation_rate = 1;
     bool causal = false;
     std::string shape{};   // tile shape of an own kernel
-    bool standard = true;  // what the kernel does unless asked for another shape
+    bool standard = true;  // the shape that the kernel takes by itself
     std::string label() const {
       return shape.empty() ? kernel : kernel + (standard ? " " : "/") + shape;
     }

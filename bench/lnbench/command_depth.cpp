@@ -1,7 +1,6 @@
 // `lnbench depth`: layers until every token has heard from every other, for each pattern.
 #include <cmath>
 #include <limits>
-#include <set>
 
 #include "core/check.h"
 #include "io/units.h"
@@ -52,22 +51,6 @@ std::vector<Column<DepthRow>> depth_columns() {
       {"took_s", "time", kSeconds, 9, 0, [](R r) { return r.took_s; }},
       {"branches", "branches w/r", kText, 12, 0, [](R r) { return branches_text(r.pattern); }},
   };
-}
-
-// Returns one point for each pattern, of those that differ only in ranks, kernel or algorithm.
-std::vector<Point> distinct_patterns(const std::vector<Point>& points) {
-  std::set<std::string> seen;
-  std::vector<Point> out;
-  for (const Point& point : points) {
-    const AttentionProblem& problem = point.params.problem;
-    const DilatedPattern& pattern = point.params.pattern;
-    if (seen.insert(concat(problem.seq_len, " ", problem.num_heads, " ", problem.causal, " ",
-                           branches_text(pattern), " ", to_string(pattern.offset), " ",
-                           pattern.phase_parts))
-            .second)
-      out.push_back(point);
-  }
-  return out;
 }
 
 }  // namespace

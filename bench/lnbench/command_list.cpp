@@ -1,5 +1,7 @@
 // `lnbench list`: what a config or an option can name, one line each.
-#include "core/check.h"
+#include "core/transports.h"
+#include "kernels/attention_kernel.h"
+#include "kernels/cuda/device_kernel.h"
 #include "lnbench/terminal.h"
 #include "run/shipped.h"
 #include "schedule/registry.h"
@@ -11,21 +13,6 @@ struct Listed {
   std::string kind, name, about;
 };
 
-// Descriptions that the registries of kernels and transports do not hold.
-const Listed kAbout[] = {
-    {"kernel", "reference", "the host, double precision, obvious and slow"},
-    {"kernel", "cpu", "the host's cores, SIMD by Highway, OpenMP threads"},
-    {"kernel", "cuda", "a GPU from compute capability 8.0, own kernel on strided views"},
-    {"kernel", "cuda_sm90a", "Hopper, own kernel with TMA and wgmma"},
-    {"kernel", "cudnn", "cuDNN's attention on strided views, as a yardstick"},
-    {"kernel", "gather", "pack, dense attention, scatter: what strided views save"},
-    {"transport", "auto", "MPI under mpirun, else threads; between GPUs the fastest that works"},
-    {"transport", "nccl", "NCCL, one GPU per rank"},
-    {"transport", "nccl_registered", "NCCL on registered buffers, which it may use in place"},
-    {"transport", "cuda_ipc", "copies between ranks of one machine, which may share a GPU"},
-    {"transport", "mpi_host", "through page-locked host memory and MPI, between any GPUs"},
-};
-
 // Up to the end of the first sentence.
 std::string first_sentence(const std::string& text) {
   const size_t end = text.find(". ");
@@ -34,20 +21,18 @@ std::string first_sentence(const std::string& text) {
 
 std::vector<Listed> everything() {
   std::vector<Listed> all;
+  const auto add = [&](const char* kind, std::string_view name, std::string_view about) {
+    all.push_back({kind, std::string(name), std::string(about)});
+  };
   for (const ShippedFile& file : shipped_files("configs"))
-    all.push_back({"config", file.name, first_sentence(file.about)});
-  for (const AlgorithmInfo& a : algorithms())
-    all.push_back({"algorithm", std::string(a.name), std::string(a.summary)});
-  const KnownNames known = known_names();
-  for (const std::string& name : known.names.at("kernel")) {
-    const auto* const at = std::ranges::find(kAbout, name, &Listed::name);
-    check(at != std::end(kAbout), "command_list.cpp has no description of kernel ", name);
-    all.push_back(*at);
-  }
-  for (const Listed& l : kAbout)
-    if (l.kind == "transport") all.push_back(l);
+    add("config", file.name, first_sentence(file.about));
+  for (const AlgorithmInfo& a : algorithms()) add("algorithm", a.name, a.summary);
+  for (const KernelInfo& k : kernels()) add("kernel", k.name, k.about);
+  for (const DeviceKernelInfo& k : device_kernels()) add("kernel", k.name, k.about);
+  for (const auto kind : enum_values<DeviceTransportKind>())
+    add("transport", to_string(kind), about(kind));
   for (const ShippedFile& file : shipped_files("clusters"))
-    all.push_back({"cluster", file.name, first_sentence(file.about)});
+    add("cluster", file.name, first_sentence(file.about));
   return all;
 }
 

@@ -4,6 +4,8 @@
 #include <optional>
 
 #include "core/check.h"
+#include "core/transports.h"
+#include "io/expand.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
 #include "lnbench/terminal.h"
@@ -116,7 +118,7 @@ int plan_on_cluster(const Options& options, const Config& config) {
                     .memory_fraction = config.memory.limit_fraction,
                     .communication_alone = false};
   const auto points = on_cluster(config, how, options.filter);
-  how.alpha = AlphaSet::kNcclLl;  // of the points too it would change the ids
+  how.alpha = AlphaSet::kNcclLl;  // after on_cluster(): it would change the points' ids
   Progress progress(options, true, int(points.size()));
   Table<PlanRow> table(plan_columns(true), table_style(options, &progress));
   table.note(concat("plan of ", config.path, " on ", how.cluster.name, ": ", points.size(),
@@ -145,7 +147,7 @@ int plan_on_cluster(const Options& options, const Config& config) {
     table.add(row);
   }
   table.finish();
-  table.note(concat(fitting, " of ", points.size(), " points fit; time: one forward, simulated; ",
+  table.note(concat(fitting, " of ", points.size(), " points fit; time: of one pass, simulated; ",
                     "GPU-h: to measure it (", config.measure.warmup, " + ",
                     config.measure.min_samples, " runs or more, and its parts alone)"));
   table.note(concat("all of them: ", format_seconds(all.seconds), ", ",
@@ -173,13 +175,8 @@ int run_plan(const Options& options) {
                                      .mode = config.run.mode,
                                      .transport = transport});
   if (config.cluster.file.empty()) require_fitting_transport(config, points);
-  if (options.ranks > 0 && config.run.mode != Mode::kVirtual && config.cluster.file.empty())
-    for (Point& point : points)
-      if (point.status == PointStatus::kOk &&
-          point.params.ranks > options.ranks) {  // as `run` does
-        point.status = PointStatus::kSkippedUnsupported;
-        point.reason = concat("needs ", point.params.ranks, " ranks, there are ", options.ranks);
-      }
+  if (config.run.mode != Mode::kVirtual && config.cluster.file.empty())  // as `run` does
+    for (Point& point : points) skip_too_many_ranks(point, options.ranks);
   if (!options.schedule_of.empty())
     return print_schedule(options, find_point(points, options.schedule_of));
   const double peak = measure_fma_peak_flops(1, 0.1);
@@ -223,7 +220,7 @@ int run_plan(const Options& options) {
   if (crowded > 0)
     table.note(concat(crowded, " points have more ranks than this machine's ", limits.devices,
                       " GPU(s): on this machine alone, ranks share GPUs, which ",
-                      config.run.transport.starts_with("nccl")
+                      needs_gpu_per_rank(config.run.transport)
                           ? concat(config.run.transport, " refuses: they will be skipped")
                           : "shows in their times"));
   return kOk;

@@ -85,9 +85,10 @@ int run_recommend(const Options& options) {
   Table<Choice> table(choice_columns(), table_style(options));
   table.note(concat(format_tokens(p.seq_len), " tokens x batch ", p.batch, ", ", p.num_heads,
                     " heads (", p.num_kv_heads, " K/V) of ", p.head_dim, ", ", to_string(p.dtype),
-                    p.causal ? ", causal" : "", ", on ", options.question.ranks, " GPUs of ",
-                    how.cluster.name, what_if.is_plain() ? "" : " with " + what_if.text(),
-                    " (simulated)"));
+                    p.causal ? ", causal" : "",
+                    options.question.pass == "forward" ? "" : ", " + options.question.pass, ", on ",
+                    options.question.ranks, " GPUs of ", how.cluster.name,
+                    what_if.is_plain() ? "" : " with " + what_if.text(), " (simulated)"));
   table.note(concat("a tie: less than ", 100 * error, " % apart, which predictions cannot tell"));
   table.head();
   add_ranking(table, "exact attention", "exact", ranking.exact, options.top, error);

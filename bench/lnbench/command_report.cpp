@@ -15,7 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // The interpreter with the report's packages: LONGNET_PYTHON, else the environment that
-// scripts/python_env.sh makes, else whatever python3 is on the path (the script says what it lacks).
+// scripts/python_env.sh makes, else whatever python3 is on the path (the script says what it
+// lacks).
 std::string python_for(const fs::path& data) {
   if (const char* const stated = std::getenv("LONGNET_PYTHON")) return stated;
   const fs::path own = data / ".venv/bin/python";

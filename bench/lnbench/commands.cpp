@@ -1,9 +1,23 @@
 #include "lnbench/commands.h"
 
-#include "schedule/registry.h"
+#include "core/transports.h"
+#include "kernels/cuda/device_kernel.h"
 
 namespace longnet {
 namespace {
+
+// "a, b or c"
+std::string any_of(std::vector<std::string> names) {
+  const std::string last = names.back();
+  names.pop_back();
+  return concat(join(names, ", "), " or ", last);
+}
+
+std::vector<std::string> with(std::vector<std::string> names,
+                              const std::vector<std::string>& more) {
+  names.insert(names.end(), more.begin(), more.end());
+  return names;
+}
 
 // Each option only where it works.
 void add_quiet(CLI::App& command, Options& o) {
@@ -69,12 +83,12 @@ void add_sweep(CLI::App& command, Options& o) {
       ->check(CLI::IsMember({"real", "virtual"}));
   command
       .add_option("--transport", o.transport,
-                  "auto (mpirun's ranks, else threads); for GPU kernels also nccl, "
-                  "nccl_registered, cuda_ipc or mpi_host")
+                  concat("auto (mpirun's ranks, else threads); for GPU kernels also ",
+                         any_of(device_transport_names())))
       ->check([](const std::string& name) {
         return name == "virtual" ? "virtual is a mode, no transport: use --mode virtual" : "";
       })
-      ->check(CLI::IsMember({"auto", "nccl", "nccl_registered", "cuda_ipc", "mpi_host"}));
+      ->check(CLI::IsMember(enum_names<DeviceTransportKind>()));
 }
 
 // `required`: no config can name one instead.
@@ -93,10 +107,10 @@ void add_cluster(CLI::App& command, Options& o, bool required) {
                   "its own (recommend takes one; simulate: default the config's cluster.what_if)")
       ->allow_extra_args(false);
   command
-      .add_option(
-          "--alpha", o.alpha,
-          "Latencies: band (nccl_ll, and all three as an interval), ideal, nccl_ll or nccl_simple")
-      ->check(CLI::IsMember({"band", "ideal", "nccl_ll", "nccl_simple"}));
+      .add_option("--alpha", o.alpha,
+                  concat("Latencies: band (nccl_ll, and all three as an interval), ",
+                         any_of(enum_names<AlphaSet>())))
+      ->check(CLI::IsMember(with({"band"}, enum_names<AlphaSet>())));
 }
 
 void add_env_options(CLI::App& command, Options& o) {
@@ -155,14 +169,19 @@ void add_recommend_options(CLI::App& command, Options& o) {
   add_cluster(command, o, /*required=*/true);
   command.add_option("--seq-len", q.seq_len, "Tokens of one sequence, e.g. 16M")->required();
   command.add_option("--ranks", q.ranks, "GPUs")->required()->check(CLI::Range(1, 1 << 20));
-  command.add_option("--heads", q.heads, "Query heads (default 12)")->check(CLI::PositiveNumber);
+  command.add_option("--heads", q.heads, concat("Query heads (default ", q.heads, ")"))
+      ->check(CLI::PositiveNumber);
   command.add_option("--kv-heads", q.kv_heads, "K/V heads (default: as many as heads)")
       ->check(CLI::PositiveNumber);
-  command.add_option("--head-dim", q.head_dim, "Size of a head (default 64)")
+  command.add_option("--head-dim", q.head_dim, concat("Size of a head (default ", q.head_dim, ")"))
       ->check(CLI::PositiveNumber);
-  command.add_option("--batch", q.batch, "Sequences (default 1)")->check(CLI::PositiveNumber);
-  command.add_option("--dtype", q.dtype, "bf16 or fp32")->check(CLI::IsMember({"bf16", "fp32"}));
+  command.add_option("--batch", q.batch, concat("Sequences (default ", q.batch, ")"))
+      ->check(CLI::PositiveNumber);
+  command.add_option("--dtype", q.dtype, any_of(enum_names<DType>()))
+      ->check(CLI::IsMember(enum_names<DType>()));
   command.add_flag("--causal", q.causal, "A query sees the keys at positions up to its own");
+  command.add_option("--pass", q.pass, "forward, backward or forward_backward (default forward)")
+      ->check(CLI::IsMember(enum_names<Pass>()));
   command
       .add_option("--dilated-segments", q.dilated_segments,
                   "Segments of dilated attention (default 2048,per_rank,sequence)")
@@ -189,9 +208,10 @@ void add_comm_options(CLI::App& command, Options& o) {
       ->check(CLI::Range(1, 1024));
   command
       .add_option("--transport", o.comm_transport,
-                  "host (default: MPI under mpirun, else threads), or between GPUs: gpu (what auto "
-                  "is for GPU kernels), nccl, nccl_registered, cuda_ipc or mpi_host")
-      ->check(CLI::IsMember({"host", "gpu", "nccl", "nccl_registered", "cuda_ipc", "mpi_host"}));
+                  concat("host (default: MPI under mpirun, else threads), or between GPUs: gpu "
+                         "(what auto is for GPU kernels), ",
+                         any_of(device_transport_names())))
+      ->check(CLI::IsMember(with({"host", "gpu"}, device_transport_names())));
   command.add_option("--max-bytes", o.max_bytes,
                      "Largest message, e.g. 4MiB (default: 4MiB, between GPUs 256MiB)");
   command.add_option("--json", o.json, "Write the rows, with their samples, to this file");
@@ -216,7 +236,8 @@ void add_calibrate_options(CLI::App& command, Options& o) {
   links->needs(cluster);
   command
       .add_option("--kernel", o.gpu_kernel,
-                  "Kernel of the --gpu-kernels file: cuda (default), cuda_sm90a, cudnn or gather")
+                  concat("Kernel of the --gpu-kernels file (default: cuda): ",
+                         any_of(names_of(device_kernels()))))
       ->needs(kernels);
   add_quiet(command, o);
 }

@@ -1,5 +1,5 @@
-// lnbench, one program for the whole study: its command line. The commands are in command_*.cpp, their
-// options in commands.cpp.
+// lnbench, one program for the whole study: its command line. The commands are in command_*.cpp,
+// their options in commands.cpp.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -50,7 +50,7 @@ int dispatch(int argc, char** argv) {
   o.command_line = command_line_text(argc, argv);
   CLI::App app{"LongNet-Bench: dilated and exact distributed attention, measured and checked.",
                "lnbench"};
-  app.footer(kNotes);  // of every command
+  app.footer(kNotes);  // below the help of every command
   app.require_subcommand(1);
   const BuildInfo build = build_info();
   app.set_version_flag("--version", concat("lnbench ", build.version, " (", build.revision, ")"));
@@ -79,8 +79,8 @@ int dispatch(int argc, char** argv) {
   throw Error("no command was given");  // the parser requires one
 }
 
-// A file opened later must not get the number of a stream that the caller has closed: what is printed
-// would go into it.
+// A file opened later must not get the number of a stream that the caller has closed: what is
+// printed would go into it.
 void open_standard_streams() {
   int fd = 0;
   while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDWR);

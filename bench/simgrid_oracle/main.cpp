@@ -64,10 +64,17 @@ ShardedProblem problem_of(const AlgorithmInfo& a, int ranks) {
 }
 
 std::vector<std::string> collectives_of(const AlgorithmInfo& a) {
-  if (a.collectives == CollectiveUse::kAllGather)
-    return {"ring", "recursive_doubling", "bruck", "hierarchical"};
-  if (a.collectives == CollectiveUse::kAllToAll) return {"pairwise", "linear"};
-  return {"ring"};
+  if (a.collectives == CollectiveUse::kNone) return {"ring"};
+  return lowerings_of(a.collectives);
+}
+
+// True where the number of messages is not P squared, for which SimGrid would take minutes.
+bool has_few_messages(const Schedule& schedule, const CollectiveChoice& choice) {
+  if (choice.reduce_scatter == ReduceScatterAlgorithm::kRecursiveHalving) return true;
+  return choice.all_gather != AllGatherAlgorithm::kRing &&
+         std::ranges::none_of(schedule.program(0).ops, [](const Op& op) {
+           return std::holds_alternative<ReduceScatter>(op.what);
+         });
 }
 
 std::vector<Case> cases(bool quick) {
@@ -77,15 +84,12 @@ std::vector<Case> cases(bool quick) {
       for (const int ranks : {1, 2, 3, 8, 16, 32, 64, 512}) {
         if (quick && ranks > 16) continue;
         for (const std::string& collective : collectives_of(a)) {
-          // The number of messages is not P squared, for which SimGrid would take minutes.
-          const bool few =
-              a.collectives == CollectiveUse::kAllGather &&
-              (collective == "recursive_doubling" ||
-               (collective != "ring" && a.name != "query_gather"));  // which reduces around a ring
-          if (ranks == 512 && (!few || machine != "switch")) continue;
           if (ranks > 16 && cluster.execution == ExecutionKind::kInOrder) continue;
           const ShardedProblem s = problem_of(a, ranks);
           if (!a.why_unsupported(s).empty()) continue;
+          if (ranks == 512 && (machine != "switch" || a.collectives != CollectiveUse::kAllGather ||
+                               !has_few_messages(a.make(s), parse_collective(collective))))
+            continue;
           out.push_back({std::string(a.name), collective, machine, s, cluster});
         }
       }

@@ -1,7 +1,7 @@
 # cmake --install BUILD --prefix DIR: a tree that can be moved.
 #
 #   DIR/bin/lnbench                       finds the folder below from where it stands (src/run/shipped.cpp)
-#   DIR/share/longnet-bench/              README.md, docs, configs, plots, scripts/report, and scripts/python_env.sh, which the report needs
+#   DIR/share/longnet-bench/              pages, docs, configs, plots, scripts/report, and scripts/python_env.sh, which the report needs
 install(TARGETS lnbench RUNTIME DESTINATION bin)
 set_target_properties(lnbench PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # an MPI that stands elsewhere
 if(TARGET simgrid_oracle)  # `lnbench validate` asks it
@@ -15,8 +15,11 @@ install(DIRECTORY scripts/report DESTINATION ${share}/scripts
 install(PROGRAMS scripts/python_env.sh DESTINATION ${share}/scripts)
 install(FILES scripts/requirements.txt DESTINATION ${share}/scripts)
 install(FILES README.md LICENSE CHANGELOG.md CITATION.cff CONTRIBUTING.md DESTINATION ${share})
-foreach(folder src src/schedule results/reference)  # README.md links their pages
-  install(FILES ${folder}/README.md DESTINATION ${share}/${folder})
+file(GLOB linked RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS bench/README.md scripts/README.md src/README.md src/*/README.md
+     results/README.md results/reference/*.md results/reference/values.json)
+foreach(page ${linked})  # README.md and docs link them, or they each other
+  cmake_path(GET page PARENT_PATH folder)
+  install(FILES ${page} DESTINATION ${share}/${folder})
 endforeach()
 
 # Where bash-completion looks for it by the command's name.

@@ -1,4 +1,4 @@
-# longnet_room(NAME [HOT|COLD] [DEPS rooms...] [LIBS libraries...] [EXCLUDE files...] [SEPARATE regexes...])
+# longnet_room(NAME [HOT|COLD] [ROWS] [DEPS rooms...] [LIBS libraries...] [EXCLUDE files...] [SEPARATE regexes...])
 # One room of src/: every *.cpp of its folder and below becomes the library
 # longnet_NAME, every *_test.cpp one test program NAME_tests, and what stands in testing/ the library
 # longnet_NAME_testing, for tests and bench. The link graph is the layering.
@@ -6,7 +6,7 @@
 # headers. Files that match SEPARATE, because their unnamed namespaces hold the same names or they include
 # themselves, are compiled alone. HOT: what is timed, or computes for long, is here; such a library is
 # compiled file by file (but where LONGNET_UNITY is on) and optimised under the sanitizers, too. COLD: reads, writes and
-# arranges; the compiler's best takes longer than it ever saves.
+# arranges; the compiler's best takes longer than it ever saves. ROWS: holds rows of bytes, by pointers.
 add_library(longnet_options INTERFACE)
 target_compile_options(longnet_options INTERFACE
                        $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor>)
@@ -25,15 +25,16 @@ if(LONGNET_SANITIZE)
   # Null pointers and accesses beyond an object stop at the address sanitizer; looking twice takes long.
   target_compile_options(longnet_options INTERFACE -fsanitize=${LONGNET_SANITIZE}
                          -fno-sanitize=null,object-size -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  # Casts and arithmetic of pointers are for code that holds rows of bytes; elsewhere they are a third of the build.
+  target_compile_options(longnet_options INTERFACE
+                         $<$<NOT:$<BOOL:$<TARGET_PROPERTY:LONGNET_ROWS>>>:-fno-sanitize=alignment,pointer-overflow>)
   target_link_options(longnet_options INTERFACE -fsanitize=${LONGNET_SANITIZE})
-  # Casts and arithmetic of pointers are for code that holds rows of bytes; elsewhere they are a quarter of the build.
-  set(LONGNET_SANITIZE_LESS -fno-sanitize=alignment,pointer-overflow)
 endif()
 target_include_directories(longnet_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(longnet_options INTERFACE Threads::Threads)
 
 function(longnet_room name)
-  cmake_parse_arguments(ARG "HOT;COLD" "" "DEPS;LIBS;EXCLUDE;SEPARATE" ${ARGN})
+  cmake_parse_arguments(ARG "HOT;COLD;ROWS" "" "DEPS;LIBS;EXCLUDE;SEPARATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   foreach(excluded IN LISTS ARG_EXCLUDE)
     list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${excluded})
@@ -55,6 +56,7 @@ function(longnet_room name)
   endforeach()
 
   add_library(longnet_${name} STATIC ${sources})
+  set_target_properties(longnet_${name} PROPERTIES LONGNET_ROWS ${ARG_ROWS})
   target_link_libraries(longnet_${name} PUBLIC longnet_options ${ARG_DEPS} PRIVATE ${ARG_LIBS})
   if(ARG_HOT)
     set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ${LONGNET_UNITY})
@@ -62,7 +64,6 @@ function(longnet_room name)
     set(tests_optimised -O1)  # they run for seconds and take minutes to compile
   else()
     set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ON)
-    target_compile_options(longnet_${name} PRIVATE ${LONGNET_SANITIZE_LESS})
     if(ARG_COLD)
       target_compile_options(longnet_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
     endif()
@@ -82,7 +83,7 @@ function(longnet_room name)
       # GCC 12 takes vectors in nested designated initialisers, which tests are full of, for uninitialised.
       target_compile_options(${name}_tests PRIVATE -Wno-maybe-uninitialized)
     endif()
-    target_compile_options(${name}_tests PRIVATE $<$<CONFIG:Release>:${tests_optimised}> ${LONGNET_SANITIZE_LESS})
+    target_compile_options(${name}_tests PRIVATE $<$<CONFIG:Release>:${tests_optimised}>)
     set_target_properties(${name}_tests PROPERTIES UNITY_BUILD ON)
     gtest_discover_tests(${name}_tests TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
                          PROPERTIES TIMEOUT 1200)

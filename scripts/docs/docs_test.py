@@ -78,6 +78,16 @@ def unknown_files(path: Path, text: str) -> list[str]:
     )
 
 
+def rows_without_head(text: str) -> list[str]:
+    """First rows of tables without a separator row below them, such as a row that an empty line cuts off."""
+    lines = ["", *without_code(text).splitlines(), ""]
+    return [
+        row
+        for above, row, below in zip(lines, lines[1:], lines[2:], strict=False)
+        if row.startswith("|") and not above.startswith("|") and not re.fullmatch(r"\|[ :|-]+\|", below)
+    ]
+
+
 def first_words(text: str, heading: str) -> set[str]:
     """First words of the indented lines below a heading, up to the next empty line."""
     return set(re.findall(r"^  ([a-z_]+) +\S", text.partition(heading)[2].partition("\n\n")[0], re.MULTILINE))
@@ -95,6 +105,7 @@ class Documents(unittest.TestCase):
             with self.subTest(document=str(path.relative_to(ROOT))):
                 self.assertEqual(dead_links(path, text), [])
                 self.assertEqual(unknown_configs(text), [])
+                self.assertEqual(rows_without_head(text), [])
 
     def test_rooms_name_files_that_exist(self) -> None:
         rooms = [ROOT / "CONTRIBUTING.md", *(p for p in documents() if p.name == "README.md" and p.parent != ROOT)]
@@ -116,6 +127,7 @@ class Documents(unittest.TestCase):
 
     def test_every_metric_is_described(self) -> None:
         page = (ROOT / "docs/measurement.md").read_text(encoding="utf-8")
+        table = page.partition("\n## Metrics\n")[2].partition("\n## ")[0]
         results = list((ROOT / "results/reference").glob("*/result.json"))
         self.assertGreater(len(results), 2)
         found = {
@@ -128,7 +140,7 @@ class Documents(unittest.TestCase):
         written = {name: p.name for p in sources for name in METRIC.findall(p.read_text(encoding="utf-8"))}
         self.assertGreater(len(written), 30)
         for metric, place in sorted((found | written).items()):
-            self.assertIn(f"`{metric}`", page, f"{place}: docs/measurement.md describes all metrics")
+            self.assertIn(f"`{metric}`", table, f"{place}: docs/measurement.md describes all metrics")
 
     @unittest.skipUnless("LNBENCH" in os.environ, "LNBENCH is not set")
     def test_commands(self) -> None:
@@ -162,6 +174,11 @@ class PlantedFaults(unittest.TestCase):
         self.assertEqual(dead_links(readme, "[a](docs/none.md) [b](#none) [c](LICENSE)\n"), ["docs/none.md", "#none"])
         self.assertEqual(dead_links(readme, "## A b\n[a](#a-b) [c](https://example.org/x)\n"), [])
         self.assertEqual(unknown_configs("lnbench run configs/none.json and configs/quick.json"), ["configs/none.json"])
+
+    def test_rows_without_head(self) -> None:
+        table = "a\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n"
+        self.assertEqual(rows_without_head(f"{table}\n{table}```\n\n| code |\n```\n"), [])
+        self.assertEqual(rows_without_head(table + "\n| 3 | 4 |\n"), ["| 3 | 4 |"])
 
     def test_unknown_files(self) -> None:
         readme = ROOT / "src/schedule/README.md"

@@ -84,7 +84,17 @@ def claims_strip(claims: list[Claim]) -> str:
     return f'<div class="strip"><h2>The paper’s claims</h2><ul>{items}</ul></div>'
 
 
+def sentence_of_other_passes(ctx: Context) -> list[str]:
+    """The longest sequence of a run without forward passes alone."""
+    timed = [p for p in ctx.every if p.ok and p.median_s is not None and p.seq_len]
+    if not timed:
+        return ["No point of this run has a time."]
+    longest = max(timed, key=lambda p: (p.seq_len or 0, -(p.median_s or 0.0)))
+    name = f"{longest.algorithm} attention, {longest.compute_pass.replace('_', ' and ')},"
+    return [f"{problem_of(longest)} {escape(name)} takes {spoken_duration(longest.median_s or 0.0)} {place_of(ctx, longest)}."]
+
+
 def answer_section(ctx: Context, claims: list[Claim], figure: str) -> str:
-    said = sentences(ctx) or ["No point of this run has a time."]
+    said = sentences(ctx) or sentence_of_other_passes(ctx)
     text = "".join(f"<p>{sentence}</p>" for sentence in said[:3])
     return f'<section id="answer"><div class="said">{text}</div><div class="first">{figure}{claims_strip(claims)}</div></section>'

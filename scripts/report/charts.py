@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import rows_cost, rows_opponents, rows_published, rows_time
-from .model import Point
+from . import rows_cost, rows_opponents, rows_pattern, rows_published, rows_scaling, rows_time
+from .model import PASSES, Point
 from .rows import PLOT_PX, Builder, Context, Drawing, Row, asked, main_points, sample_count, spread
 from .series import group_by, sources_of
 from .specs import KINDS, PLOTS, Kind, encodings, expand, fill_log_axis, fill_scales, load_json, load_specs
 from .units import percent_label, plural, token_label
 
 VEGA_LITE = "6.4"
-ROW_MODULES = (rows_time, rows_cost, rows_opponents, rows_published)  # hold the row builders by name
+ROW_MODULES = (rows_time, rows_scaling, rows_cost, rows_pattern, rows_opponents, rows_published)  # hold the row builders by name
 MAX_FIGURES = 12  # before "more"
 MAX_LINES = 12  # of one picture that can be split
 MAX_PANELS = 4
@@ -31,6 +31,7 @@ SPLITS: dict[str, tuple[Callable[[Point], Any], Callable[[int], str]]] = {
     "ranks": (lambda p: p.ranks, lambda value: plural(value, "rank")),
     "seq_len": (lambda p: p.seq_len, lambda value: f"{token_label(value)} tokens"),
     "per_rank": (lambda p: (p.seq_len or 0) // p.ranks, lambda value: f"{token_label(value)} tokens per rank"),
+    "pass": (lambda p: p.pass_order, lambda value: (*PASSES, "unknown pass")[value].replace("_", " and ")),
     "run": (lambda p: p.run, lambda value: f"run {value + 1}"),
 }
 MARK_TEXT = {

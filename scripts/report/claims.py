@@ -15,6 +15,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .claims_billion import BILLION, billion_computed, billion_fits
+from .claims_communication import (
+    BYTES_RATIO,
+    BYTES_RATIO_RANKS,
+    backward_reduce_scatters,
+    by_program,
+    bytes_per_sequence,
+    communication_constant,
+)
 from .claims_distributed import equals_reference, exact_distributed
 from .claims_pattern import (
     DEPTH_EXTRA,
@@ -28,22 +36,9 @@ from .claims_pattern import (
     depth_text,
     rates_follow_segments,
 )
-from .evidence import (
-    COMPUTED,
-    NOT_SUPPORTED,
-    NOT_TESTED,
-    SEEN,
-    Claim,
-    Evidence,
-    Unjudged,
-    Verdict,
-    decide,
-    left_out_text,
-    power,
-    span_text,
-)
+from .evidence import COMPUTED, SEEN, Claim, Evidence, Unjudged, Verdict, decide, left_out_text, power, span_text
 from .fits import PowerLaw
-from .model import BACKWARD, Point
+from .model import Point
 from .noise import busy, quiet_only
 from .paper_lines import (
     MIN_LENGTHS,
@@ -52,7 +47,6 @@ from .paper_lines import (
     TimedLine,
     and_text,
     branches_text,
-    figure5_lines,
     long_fit,
     ranks_of,
     shared_work,
@@ -64,33 +58,19 @@ from .paper_lines import (
 )
 from .rows import Context
 from .series import sources_of
-from .units import bytes_label, percent_label, plural, significant, token_label
+from .units import bytes_label, percent_label, significant, token_label
 
 CONSTANT_SPAN = 16.0  # longest over shortest: a line of 1K to 4K tokens shows no constancy
 CONSTANT_EXPONENT = 0.10  # b of time per token ~ N^b, at most: 7 % per doubling
 CONSTANT_WITHIN = 1.25  # rise of the time per token that is constant whatever the exponent (short lines)
 CONSTANT_RATIO = 2.0  # rise of the time per token on the line, at most
 GROWING_EXPONENT = 1 - EXPONENT_WITHIN  # b of time per token; quadratic attention has 1
-BYTES_RATIO = 1.10  # rise of the bytes at a fixed number of ranks
-BYTES_RATIO_RANKS = 2.05  # the same when ranks vary: the factor (P-1)/P alone reaches 2
 LITTLE_SHARED = f"long branches do less than {percent_label(SHARED_WORK)} of the FLOPs at some length"
-BY_PROGRAM = " by the formula (what MPI's own collectives move is not counted)"
 
 
 def time_per_sequence(point: Point) -> float | None:
     """Seconds of one sequence on the ranks that share it."""
     return point.median_s / point.group_batch if point.median_s else None
-
-
-def bytes_per_sequence(point: Point) -> float | None:
-    """Counted bytes, with those that a library's collectives must have moved; of a modelled point without a count, the
-    predicted ones. A count that differs from the prediction is a fault of the suite, and evidence of nothing."""
-    counted, predicted = point.sent("bytes") if point.ok else None, point.value("comm.predicted_bytes_per_rank")
-    if counted and predicted and counted != predicted:
-        return None
-    if not counted and point.source != "measured":
-        counted = predicted
-    return counted / point.group_batch if counted else None
 
 
 def flat(fit: PowerLaw, what: str, where: str, note: str = "") -> Verdict:
@@ -132,9 +112,8 @@ def latency_lines(ctx: Context, source: str, unjudged: list[Unjudged]) -> list[t
 
 
 def began_busy(ctx: Context, line: list[Point]) -> str:
-    """ " (the run of 1B tokens began beside other programs)": its points count, since each knows what ran beside it."""
-    tokens = ", ".join(token_label(p.seq_len) for p in line if busy(ctx.runs[p.run]))
-    return f" (the run of {tokens} tokens began beside other programs)" if tokens else ""
+    """ " (the run began beside other programs)": its points count, since each knows what ran beside it."""
+    return " (the run began beside other programs)" if line and busy(ctx.runs[line[0].run]) else ""
 
 
 def latency_constant(ctx: Context, source: str) -> Evidence:
@@ -163,11 +142,6 @@ def gathers_text(line: list[Point]) -> str:
     low, high = (bytes_label(b) for b in (sent[0], sent[-1])) if sent else ("", "")
     span, grows = (low, "") if low == high else (f"{low} to {high}", ", which grows with N")
     return f", and a rank sends {span} a sequence{by_program(line)}{grows}" if sent else ""
-
-
-def by_program(line: list[Point]) -> str:
-    counted = all(p.value("comm.counted_bytes_per_rank") for p in line if p.group_ranks > 1)
-    return "" if line[0].source != "measured" or counted else BY_PROGRAM
 
 
 def depth_of(line: list[Point]) -> str:
@@ -207,68 +181,6 @@ def vanilla_grows(ctx: Context, source: str) -> Evidence:
             judged += line.kept
     nothing = f"no exact algorithm with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}"
     return decide(source, verdicts, nothing, unjudged=floor, within=f"the threshold{on_ranks(judged)}")
-
-
-def explained_by_ranks(points: list[Point]) -> str:
-    """A rank receives (P - 1) / P of what is gathered: from 2 to 8 ranks that alone is a rise of 1.75×."""
-    few, many = min(p.group_ranks for p in points), max(p.group_ranks for p in points)
-    factor = (1 - 1 / many) / (1 - 1 / few)
-    return "" if few == many else f", of which (P−1)/P alone explains {significant(factor)}×"
-
-
-def bytes_verdicts(
-    ctx: Context, source: str, axis: Callable[[Point], object], limit: float, what: Callable[[Point], str]
-) -> list[tuple[bool, Verdict]]:
-    """Each line with whether its rates follow its segments, without which the paper's statement is not meant."""
-    verdicts: list[tuple[bool, Verdict]] = []
-    for group in figure5_lines(ctx, source, "dilated", axis, needs_time=False):
-        able = [p for p in group if p.group_ranks >= 2 and bytes_per_sequence(p)]
-        fit = long_fit(able, bytes_per_sequence)
-        if fit:
-            most = bytes_label(max(bytes_per_sequence(p) or 0 for p in able))
-            head = f"{ctx.index.label(able[0])} {what(able[0])}: at most {most} per rank and sequence{by_program(able)}"
-            text = f"{head}, largest rise {significant(fit.y_rise)}×{explained_by_ranks(able)} ({span_text(fit)})"
-            verdicts.append((all(map(rates_follow_segments, able)), Verdict(fit.y_rise <= limit, fit.y_rise, text)))
-    return verdicts
-
-
-def communication_constant(ctx: Context, source: str) -> Evidence:
-    found = bytes_verdicts(
-        ctx, source, lambda p: p.group_ranks, BYTES_RATIO, lambda p: f"on {ctx.index.rank_label(p.group_ranks)}"
-    )
-    found += bytes_verdicts(
-        ctx,
-        source,
-        lambda p: tokens_per_rank(p) if p.group_ranks > 1 else None,
-        BYTES_RATIO_RANKS,
-        lambda p: f"at {token_label(tokens_per_rank(p))} tokens per rank",
-    )
-    return bytes_evidence(source, found, "dilated line")
-
-
-def bytes_evidence(source: str, found: list[tuple[bool, Verdict]], what: str) -> Evidence:
-    missing = f"no {what} on two or more ranks with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}"
-    others = [Unjudged("rates grow more slowly than segments, so that gathers grow with N", v.text) for follows, v in found if not follows]
-    seen = decide(source, [v for follows, v in found if follows], missing, unjudged=others)
-    uncounted = source == "measured" and seen.details and all(BY_PROGRAM in text for text in seen.details)
-    return Evidence(COMPUTED, seen.status, seen.text, seen.details) if uncounted else seen
-
-
-def backward_reduce_scatters(ctx: Context, source: str) -> Evidence:
-    """Bytes of backward passes, which gather keys as the forward pass does, and reduce and scatter their gradients."""
-    back = replace(ctx, points=[p for p in ctx.every if p.compute_pass == BACKWARD])
-    found = bytes_verdicts(back, source, lambda p: p.group_ranks, BYTES_RATIO, lambda p: f"on {ctx.index.rank_label(p.group_ranks)}")
-    seen = bytes_evidence(source, found, "backward pass of a dilated line")
-    dilated = [p for p in back.points if p.source == source and p.pattern == "dilated" and p.group_ranks > 1]
-    if wrong := [p for p in dilated if p.status == "check_failed"]:
-        why = wrong[0].text("reason") or "its check failed"
-        return Evidence(source, NOT_SUPPORTED, f"{len(wrong)} of {plural(len(dilated), 'backward point')} wrong; first {wrong[0].text('id')}: {why}", seen.details)
-    able = [p for p in dilated if p.ok and bytes_per_sequence(p)]
-    if seen.status == NOT_TESTED or not all("reduce_scatter" in p.text("comm.collectives_used") for p in able):
-        return Evidence(source, NOT_TESTED, seen.text if seen.status == NOT_TESTED else "programs without a reduce-scatter", seen.details)
-    errors = [e for p in able for name in ("dq", "dk", "dv") if (e := p.num(f"check.gradients.{name}_rel_l2_error")) is not None]
-    right = f" dQ, dK and dV of sampled rows off by at most {max(errors):.2g}." if errors else ""
-    return Evidence(seen.source, seen.status, f"{seen.text.removesuffix('.')}; gradients summed by reduce-scatter.{right}", seen.details)
 
 
 CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
@@ -318,7 +230,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "Backward passes of dilated attention on two or more ranks: their programs sum the gradients of gathered keys and values by a "
             "reduce-scatter, sampled rows of dQ, dK and dV agree with the definition in double precision, and the bytes that a rank sends, of "
             f"gathers and of gradients in fp32, do not rise above {BYTES_RATIO:.2f}× as N grows at fixed ranks, on every line whose rates grow as "
-            "its segments.",
+            "its segments. A simulation computes no gradients: seen, not judged.",
             ("passes",),
             rules=("rates", "lines", "lengths"),
         ),
@@ -342,7 +254,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "“In this work, we successfully scale the sequence length to 1 billion tokens.” (section 1)",
             f"A measured dilated point with at least {BILLION:,} tokens: every query and every key of every branch, no row "
             "approximated, no value of the output left unwritten, and its sampled rows agree with the reference in double precision; on two or "
-            "more ranks. One device in the place of all ranks: seen, not judged. Replayed, extrapolated and simulated points do not count. Attention alone: no layers, no training.",
+            "more ranks, in a pattern that joins all tokens at some depth. One device in the place of all ranks, or a pattern that leaves tokens apart: seen, not judged. Replayed, extrapolated and simulated points do not count. Attention alone: no layers, no training.",
             ("latency", "table"),
         ),
         billion_computed,

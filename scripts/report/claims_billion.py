@@ -57,11 +57,16 @@ def joins_all(point: Point) -> bool:
     return (point.num("metrics.dependency_depth_layers") or 0) >= 0
 
 
+def shared_whole(points: list[Point]) -> list[Point]:
+    """Points that decide: on ranks of a distributed system, in a pattern that leaves no tokens apart."""
+    return [p for p in points if on_several_ranks(p) and joins_all(p)]
+
+
 def billion_fits(ctx: Context, source: str) -> Evidence:
     able = [p for p in ctx.points if p.pattern == "dilated" and p.source == source and p.seq_len]
     long = [p for p in able if (p.seq_len or 0) >= BILLION]
     ran = [p for p in long if p.ok]
-    shared = [p for p in ran if on_several_ranks(p) and joins_all(p) and source == "measured"]
+    shared = shared_whole(ran) if source == "measured" else []
     refused = [p for p in long if p.status in ("skipped_memory", "oom") and on_several_ranks(p)]
     if ran:
         point = min(shared or ran, key=lambda p: p.ranks)
@@ -92,10 +97,11 @@ def billion_computed(ctx: Context, source: str) -> Evidence:
     right = [p for p in long if p.ok and p.text("check.status") == "pass" and p.num("content.nan_values") == 0]
     if not right:
         return Evidence(source, NOT_TESTED, "no dilated point of so many tokens was computed and checked")
-    point = min(right, key=lambda p: p.median_s or 0.0)
+    shared = shared_whole(right)
+    point = min(shared or right, key=lambda p: p.median_s or 0.0)
     return Evidence(
         source,
-        SUPPORTED if on_several_ranks(point) else SEEN,
+        SUPPORTED if shared else SEEN,
         f"{token_label(point.seq_len)} tokens ({point.seq_len:,}) computed on {place(ctx, point)} in {wall_text(point)}: {model_text(point)}; "
         f"{integer_label(point.num('check.queries'))} sampled rows agree with the reference, together off by "
         f"{point.num('check.rel_l2_error') or 0.0:.2g} (tolerance {point.num('check.tolerance') or 0.0:.2g} for all together), the worst row alone by "

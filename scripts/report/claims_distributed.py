@@ -6,7 +6,7 @@ the paper's sentence. That it holds 32 % of the memory per rank at a length whic
 
 from __future__ import annotations
 
-from .claims_billion import memory_text, model_text
+from .claims_billion import memory_text, model_text, on_several_ranks
 from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED, Evidence, machine_text, ranks_text
 from .model import Point
 from .rows import Context
@@ -20,7 +20,7 @@ NO_NUMBERS = Evidence("simulated", NOT_TESTED, "a simulation computes times, no 
 
 def distributed(point: Point) -> bool:
     """Ranks that share a sequence, and messages that the transport, or a library's collectives, moved between them."""
-    return point.group_ranks >= 2 and not point.in_turn and (point.sent("messages") or 0) > 0
+    return on_several_ranks(point) and (point.sent("messages") or 0) > 0
 
 
 def tolerances_text(points: list[Point]) -> str:
@@ -39,8 +39,8 @@ def equals_reference(ctx: Context, source: str) -> Evidence:
         return NO_NUMBERS
     dilated = [p for p in ctx.points if p.pattern == "dilated" and p.source == source]
     able = [p for p in dilated if distributed(p)]
-    passed = [p for p in able if p.text("check.status") == "pass"]
-    failed = [p for p in able if p.text("check.status") == "fail" or (p.status == "check_failed" and p not in passed)]
+    passed = [p for p in able if p.ok and p.text("check.status") == "pass"]
+    failed = [p for p in dilated if on_several_ranks(p) and (p.text("check.status") == "fail" or p.status == "check_failed")]
     if failed:
         point = failed[0]
         detail = (
@@ -49,7 +49,7 @@ def equals_reference(ctx: Context, source: str) -> Evidence:
         )
         checked = plural(len(failed) + len(passed), "checked point")
         return Evidence(source, NOT_SUPPORTED, f"{len(failed)} of {checked} differ; first {point.text('id')}: {detail}.")
-    alone = sum(1 for p in dilated if not distributed(p) and p.text("check.status") == "pass")
+    alone = sum(1 for p in dilated if not distributed(p) and p.ok and p.text("check.status") == "pass")
     if not passed:
         others = f"; right on one rank, or without messages: {plural(alone, 'point')}" if alone else ""
         return Evidence(source, NOT_TESTED, f"no dilated point moved messages between ranks and was checked{others}")

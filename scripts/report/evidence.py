@@ -133,7 +133,7 @@ def ranks_text(points: list[Point]) -> str:
 
 
 def machine_text(ctx: Context, points: list[Point]) -> str:
-    """What the ranks were: "threads of one process, one host, 2 cores"."""
+    """Describes the ranks: "threads of one process, one host, 2 cores"."""
     carriers = sorted({CARRIERS.get(p.text("params.transport"), f"GPUs over {p.text('params.transport') or 'an unnamed transport'}") for p in points})
     runs = [ctx.runs[i] for i in sorted({p.run for p in points})]
     listed = [r for run in runs if isinstance(found := run.get("ranks"), list) for r in found if isinstance(r, dict)]

@@ -14,7 +14,7 @@ from typing import Any
 from .units import number
 
 SOURCES = ("measured", "replayed", "extrapolated", "simulated")  # strongest evidence first
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD, BACKWARD, BOTH = PASSES = ("forward", "backward", "forward_backward")
 PATTERNS = ("dilated", "dense", "sparse")  # in the order of legends and tables
 
 
@@ -95,8 +95,12 @@ class Point:
 
     @property
     def compute_pass(self) -> str:
-        """`forward`, `backward` or `forward_backward`: most points, and all older ones, are forward."""
+        """One of PASSES: most points, and all older ones, are forward."""
         return self.text("params.pass") or FORWARD
+
+    @property
+    def pass_order(self) -> int:
+        return PASSES.index(self.compute_pass) if self.compute_pass in PASSES else len(PASSES)
 
     @property
     def group_ranks(self) -> int:

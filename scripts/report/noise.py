@@ -41,8 +41,13 @@ def emulated(run: Run) -> str:
     return "the GPUs were emulated by a CPU" if by_cpu else ""
 
 
+def undecided(run: Run) -> str:
+    """Why none of the run's times decides, whatever was sampled beside them. lnbench looks for disturbed points as a run ends."""
+    return emulated(run) or ("the run was interrupted before it looked for disturbed points" if run.interrupted else "")
+
+
 def watched(point: Point) -> bool:
-    """What other programs used was sampled beside its own samples, which take half a second or more."""
+    """True when the load of other programs was sampled beside its samples, which then take half a second or more."""
     return point.num("metrics.busy_share") is not None
 
 
@@ -63,6 +68,8 @@ def disturbances(run: Run) -> list[str]:
     notes = []
     if emulated(run):
         notes.append("The GPUs of this run are emulated: its times are those of the CPU that emulates them, and decide no claim.")
+    if run.interrupted and any(p.source != MODELLED for p in run.points):
+        notes.append("This run ended before it looked for points that something disturbed: its times decide no claim.")
     if (reason := busy(run)) and any(p.source != MODELLED for p in run.points):
         notes.append(f"The machine was busy when this run began: {reason}. Times without a load check beside their samples decide no claim.")
     if found := disturbed(run, run.points):
@@ -85,8 +92,8 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
     """The same test of a claim about times, without the runs of busy machines and the points that were disturbed."""
 
     def quiet(ctx: Context, source: str) -> Evidence:
-        noise = {i: text for i, run in enumerate(ctx.runs) if (text := emulated(run) or busy(run))}
-        noisy = {key_of(p) for p in ctx.points if p.source == source and p.run in noise and (emulated(ctx.runs[p.run]) or not watched(p))}
+        noise = {i: text for i, run in enumerate(ctx.runs) if (text := undecided(run) or busy(run))}
+        noisy = {key_of(p) for p in ctx.points if p.source == source and p.run in noise and (undecided(ctx.runs[p.run]) or not watched(p))}
         hit = {key for i, run in enumerate(ctx.runs) for key in disturbed(run, [p for p in ctx.points if p.run == i])}
         kept = [p for p in ctx.points if key_of(p) not in noisy | hit]
         all_seen = test(ctx, source)
@@ -94,8 +101,9 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
             return all_seen
         gone = [p for p in ctx.points if p.source == source and key_of(p) in hit - noisy]
         reasons = "; ".join([*dict.fromkeys(noise[key[0]] for key in sorted(noisy))] + ([f"{plural(len(gone), 'point')} disturbed"] if gone else []))
+        loud = gone or any(not undecided(ctx.runs[key[0]]) for key in noisy)
         if all_seen.status == NOT_TESTED:  # what is missing is missing, noise or not
-            warned = f"{all_seen.text} Some of these times are of a busy machine ({reasons})." if all_seen.details else all_seen.text
+            warned = f"{all_seen.text} Some of these times {'are of a busy machine' if loud else 'decide nothing'} ({reasons})." if all_seen.details else all_seen.text
             return Evidence(source, NOT_TESTED, warned, all_seen.details)
         seen = test(Context(kept, ctx.runs, ctx.index), source)
         if seen.status == all_seen.status or seen.status not in (NOT_TESTED, SEEN):
@@ -103,7 +111,7 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
             names = ", ".join(named[:4]) + (", …" if named[4:] else "")
             without = f" Without {plural(len(gone), 'point')} that something disturbed ({names})." if gone else ""
             return Evidence(source, seen.status, seen.text + without, seen.details)
-        text = f"not decided: machine was busy ({reasons}). Seen all the same: {all_seen.text}"
+        text = f"not decided: {f'machine was busy ({reasons})' if loud else reasons}. Seen all the same: {all_seen.text}"
         return Evidence(source, NOT_TESTED, text, all_seen.details)
 
     return quiet

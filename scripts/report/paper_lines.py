@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .evidence import Unjudged, lines, machine_text, span_text
+from .evidence import Unjudged, by_batch, lines, machine_text, span_text
 from .fits import PowerLaw, fit_power_law
 from .model import Point
 from .rows import Context
@@ -166,21 +166,16 @@ def cut_to(branches: list[dict[str, Any]], seq_len: int) -> list[tuple[float, ..
 
 
 def walked_lines(ctx: Context, source: str) -> list[TimedLine]:
-    """Points that one machine walked with the same branches, whatever the run and the number of ranks in whose place it
-    stood: its time is the sum over ranks. A shorter sequence cuts the branches off."""
+    """Points that one run walked with the same branches, whatever the number of ranks in whose place the machine stood:
+    its time is the sum over ranks. A shorter sequence cuts the branches off. No line mixes batches."""
     walked = [p for group in figure5_lines(ctx, source, "dilated", lambda p: p.ranks) for p in group if p.in_turn and p.seq_len]
     found: list[TimedLine] = []
     shape = ("heads", "kv_heads", "head_dim", "dtype", "causal", "kernel", "threads", "mix", "offset")
-    machine = ("environment.hostname", "environment.cpu.model")
-    alike = group_by(
-        walked,
-        lambda p: tuple(p.text(f"params.{k}") for k in shape),
-        lambda p: tuple(str(ctx.runs[p.run].get(k)) for k in machine),
-    )
-    for group in alike.values():
+    alike = group_by(walked, lambda p: p.run, lambda p: tuple(p.text(f"params.{k}") for k in shape))
+    for group in (batch for run in alike.values() for batch in by_batch(run)):
         longest = max(group, key=lambda p: p.seq_len or 0)
         line = [p for p in group if cut_to(longest.branches, p.seq_len or 0) == cut_to(p.branches, p.seq_len or 0)]
-        if len({(p.run, p.ranks) for p in line}) > 1:  # else it is one of figure5_lines()
+        if len({p.ranks for p in line}) > 1:  # else it is one of figure5_lines()
             found.append(TimedLine(line, past_the_floor(line)))
     return found
 

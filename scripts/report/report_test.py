@@ -104,7 +104,7 @@ class Figures(unittest.TestCase):
         self.assertIn("simulated, 2 points, a band from no latency", drawn.source_text)
         self.assertNotIn("band", [layer["name"] for layer in figure(records[::2], "latency").spec["layer"]])
 
-    def test_passes_have_lines_of_their_own_and_only_one_figure(self) -> None:
+    def test_passes_have_panels_of_their_own_and_figures_of_their_own(self) -> None:
         records = [point(name, n * K, 2) for name in ("dilated", "ring", "ulysses") for n in (8, 16)]
         forward = len(records)
         for record in records[:4]:  # ulysses is forward alone
@@ -117,7 +117,11 @@ class Figures(unittest.TestCase):
         drawn = figure(records, "passes")
         rows = rows_of(drawn)
         self.assertEqual(len(rows), 12)
-        self.assertEqual({r["series"] for r in rows}, {f"{a}{p}" for a in ("dilated", "ring") for p in ("", " · backward", " · forward and backward")})
+        self.assertEqual({r["series"] for r in rows}, {"dilated", "ring"})
+        self.assertEqual([r["panel"] for r in rows[::4]], ["forward", "backward", "forward and backward"])
+        self.assertEqual(len(rows_of(figure(records, "passes_bytes"))), 12)
+        batches = [{**r, "params": {**r["params"], "batch": 16 * K // r["params"]["seq_len"]}} for r in records]
+        self.assertEqual(len({r["line"] for r in rows_of(figure(batches, "passes"))}), len({r["line"] for r in rows}))
         self.assertIn("3.5 ×", drawn.finding)
         self.assertEqual(len(rows_of(figure(records, "latency"))), forward)
         ctx = context(records)
@@ -125,7 +129,8 @@ class Figures(unittest.TestCase):
         self.assertEqual([c.status for c in judge(ctx)], [c.status for c in judge(context(records[:forward]))])
         self.assertTrue(figure(records[:forward], "passes").absent)
         only = [r for r in records if r["params"].get("pass") == "backward"]
-        self.assertIn("backward", render_page(context(only), build_figures(context(only)), judge(context(only))))
+        page = render_page(context(only), build_figures(context(only)), judge(context(only)))
+        self.assertRegex(page, "16K tokens with .* attention, backward, takes .*measured")
 
     def test_latency_shows_points_without_result_as_crosses(self) -> None:
         records = full_sweep()

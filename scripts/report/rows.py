@@ -51,7 +51,7 @@ class Context:
     @cached_property
     def one_batch(self) -> set[tuple[Any, ...]]:
         """Lines whose batch follows from the length, as with constant tokens: elsewhere each batch is a line."""
-        lines = group_by(self.points, lambda p: line_key(self, p))
+        lines = group_by(self.every, lambda p: line_key(self, p))
         return {key for (key,), some in lines.items() if all(len({p.batch for p in g}) == 1 for g in group_by(some, lambda p: p.seq_len).values())}
 
 
@@ -90,6 +90,7 @@ def base_row(ctx: Context, point: Point) -> Row:
         "length_label": token_label(point.seq_len),
         "ranks": point.ranks,
         "ranks_label": ctx.index.rank_label(point.ranks),
+        "pass": point.pass_order,
         "line": f"{point.source} {point.run} {point.ranks}{batch}",
         "rank_line": f"{point.source} {point.run} {point.seq_len}{batch}",
         "batch_text": batch_text(point),
@@ -146,6 +147,16 @@ def timed_points(ctx: Context) -> list[Point]:
     return [p for p in ctx.points if p.ok and p.median_s is not None and p.seq_len]
 
 
+def trained_points(ctx: Context) -> list[Point]:
+    """Points of every pass of the algorithms and kernels that have a backward one."""
+
+    def trained(point: Point) -> tuple[Any, ...]:
+        return (point.run, point.source, point.algorithm, point.text("params.kernel"))
+
+    able = {trained(p) for p in ctx.every if p.ok and p.compute_pass != FORWARD}
+    return [p for p in ctx.every if p.ok and trained(p) in able]
+
+
 def collective_of(point: Point) -> str:
     return collective_name(point.get("params"))
 
@@ -167,8 +178,8 @@ def main_points(ctx: Context) -> Context:
 
 
 def line_key(ctx: Context, point: Point) -> tuple[Any, ...]:
-    """Points of one line against tokens: never two sources, never two rank counts."""
-    return (ctx.index.key(point), point.source, point.ranks)
+    """Points of one line against tokens: never two sources, rank counts or passes."""
+    return (ctx.index.key(point), point.source, point.ranks, point.compute_pass)
 
 
 def spread(values: Sequence[Any], limit: int) -> list[Any]:

@@ -1,11 +1,9 @@
-"""Rows of the figures about bytes, memory, FLOPs, phases, coverage and the timeline of a step."""
+"""Rows of the figures about bytes, memory, FLOPs, phases and the timeline of a step."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable
-from typing import Any
 
 from .model import Point, Run
 from .rows import (
@@ -22,25 +20,23 @@ from .rows import (
     single,
     spread,
     timed_points,
+    trained_points,
 )
-from .rows_time import shortened
+from .rows_scaling import shortened
 from .series import group_by
 from .units import (
     MISSING,
     bytes_label,
     duration_label,
     integer_label,
-    listed,
     number,
     percent_label,
     plural,
     rate_label,
-    significant,
 )
 
 MAX_BARS = 16
 MAX_LANE_RANKS = 4
-NEVER_PX = 7  # of the first cross, below the top edge
 PHASES = ("compute", "exposed messages", "merge", "waiting")
 OVERLAP = 0.01  # of the full time: parts that pass it by more overlap
 
@@ -78,11 +74,11 @@ def communication_rows(ctx: Context, points: list[Point]) -> list[Row]:
     return rows
 
 
-def communicating(ctx: Context) -> list[Point]:
+def communicating(points: list[Point]) -> list[Point]:
     """Points on several ranks with a positive count or prediction; a log axis holds no zero."""
     return [
         p
-        for p in ctx.points
+        for p in points
         if p.ok
         and p.seq_len
         and p.group_ranks >= 2
@@ -91,7 +87,7 @@ def communicating(ctx: Context) -> list[Point]:
 
 
 def communication_ranks(ctx: Context) -> list[Drawing]:
-    points = communicating(ctx)
+    points = communicating(ctx.points)
     kept = sorted(
         {
             n
@@ -107,7 +103,15 @@ def communication_ranks(ctx: Context) -> list[Drawing]:
 
 
 def communication_tokens(ctx: Context) -> list[Drawing]:
-    points = communicating(ctx)
+    return bytes_over_tokens(ctx, communicating(ctx.points))
+
+
+def passes_bytes(ctx: Context) -> list[Drawing]:
+    """Bytes that a forward, a backward and both send, for the algorithms and kernels that have a backward pass."""
+    return bytes_over_tokens(ctx, communicating(trained_points(ctx)))
+
+
+def bytes_over_tokens(ctx: Context, points: list[Point]) -> list[Drawing]:
     if len({p.seq_len for p in points}) < 2:
         return []
     return single(communication_rows(ctx, points), points)
@@ -151,7 +155,7 @@ def device_limits(ctx: Context, points: list[Point]) -> dict[str, float]:
 
 
 def resident_note(points: list[Point]) -> str:
-    """What the system says of processes whose buffers are large enough to tell."""
+    """A note on resident memory by the system beside the buffers, of processes whose buffers are large enough to tell."""
     told = [abs(d) for p in points if (d := p.num("memory.resident_difference")) is not None]
     if not told:
         return ""
@@ -255,92 +259,6 @@ def phases(ctx: Context) -> list[Drawing]:
     return single(rows, shown, note=note.strip(), finding=per_source(shown, typical))
 
 
-def coverage(ctx: Context) -> list[Drawing]:
-    rows: list[Row] = []
-    shown: list[Point] = []
-    seen: set[tuple[Any, ...]] = set()
-    for point in ctx.points:
-        values = point.get("work.coverage")
-        if not point.ok or point.pattern != "dilated" or not point.seq_len or not isinstance(values, list):
-            continue
-        key = (ctx.index.key(point), point.source, point.ranks, point.seq_len)
-        if key in seen:
-            continue
-        seen.add(key)
-        shown.append(point)
-        for place, entry in enumerate(values[: len(point.branches) or None]):
-            value = number(entry.get("coverage")) if isinstance(entry, dict) else number(entry)
-            branch = point.branches[place] if place < len(point.branches) else {}
-            if value:
-                rows.append(
-                    base_row(ctx, point)
-                    | {
-                        "value": value,
-                        "value_text": percent_label(value),
-                        "branch": f"branch {place + 1}",
-                        "line": f"{point.source} {point.run} {point.ranks} {place}",
-                        "width": integer_label(number(branch.get("segment_length"))),
-                        "rate": integer_label(number(branch.get("dilation_rate"))),
-                    }
-                )
-    return single(rows, shown)
-
-
-def layers_label(layers: float | None) -> str:
-    if layers is None:
-        return "not computed"
-    return "never" if layers < 0 else integer_label(layers)
-
-
-def dependency_depth(ctx: Context) -> list[Drawing]:
-    """A property of the pattern: also points that did not run have it; -1 is never, absent is not computed."""
-    rows: list[Row] = []
-    lanes: dict[str, int] = {}  # of the crosses: one per series
-    unknown = 0
-    shown: dict[tuple[Any, ...], Point] = {}
-    for point in ctx.points:
-        layers = point.num("metrics.dependency_depth_layers")
-        if layers is not None and point.seq_len and point.pattern != "dense":
-            shown.setdefault((ctx.index.key(point), point.source, point.ranks, point.seq_len), point)
-        elif point.pattern != "dense" and point.num("metrics.dependency_depth_bound_layers") is not None:
-            unknown += 1
-    for point in shown.values():
-        layers, reachable, bound = (
-            point.num(f"metrics.dependency_depth_{key}layers") for key in ("", "reachable_", "bound_")
-        )
-        row = base_row(ctx, point) | {
-            "layers": layers_label(layers),
-            "reachable": layers_label(reachable),
-            "bound_text": MISSING if bound is None else significant(bound),
-            "branches": ", ".join(
-                f"{integer_label(number(b.get('segment_length')))}/{integer_label(number(b.get('dilation_rate')))}"
-                for b in point.branches
-            ),
-        }
-        if layers is not None and layers >= 0:
-            row["value"] = layers
-        else:
-            row["never_px"] = NEVER_PX * (1 + 2 * lanes.setdefault(row["series"], len(lanes)))
-        if bound is not None:
-            row["bound"] = bound
-        rows.append(row)
-    marks: dict[tuple[Any, ...], Row] = {}  # one for all ranks with the same depth
-    for row in rows:
-        first = marks.setdefault(tuple(row.get(k) for k in ("series", "source", "run", "seq_len", "value")), row)
-        first["marked_ranks"] = ", ".join(dict.fromkeys([*filter(None, [first.get("marked_ranks")]), row["ranks_label"]]))
-    params = side_by_side(
-        [r for r in marks.values() if r.get("value") is not None], "seq_len", close=lambda a, b: a == b
-    )
-    highest = max((row.get(key, 0) for row in rows for key in ("value", "bound")), default=0)
-    note = f"Not computed, because the segments cut each other too irregularly: {plural(unknown, 'point')}." if unknown else ""
-    counted = [row["value"] for row in rows if "value" in row]
-    never = sum("never_px" in row for row in rows)
-    finding = f"{listed(counted, integer_label) or 'No'} layers until every token has heard from every other"
-    finding += f"; never for {plural(never, 'point')}." if never else "."
-    top = params | {"top": max(4, 1 + math.ceil(highest))}
-    return single(rows, list(shown.values()), note=note, finding=finding, params=top)
-
-
 def timeline(ctx: Context) -> list[Drawing]:
     """One picture per algorithm and source: the longest point that carries a timeline."""
     able = [p for p in ctx.points if p.ok and isinstance(p.get("timeline"), list) and p.get("timeline")]
@@ -369,7 +287,7 @@ def lane_order(lane: str) -> int:
 
 def phase_of(op: str) -> str:
     """One of the report's four colours, by operation."""
-    if op in ("attend", "pack", "select", "reset", "copy"):
+    if op in ("attend", "attend_backward", "delta", "pack", "select", "reset", "copy"):
         return "compute"
     return {"merge": "merge", "wait": "waiting"}.get(op, "messages")
 

@@ -85,10 +85,10 @@ def causal_balance(ctx: Context) -> list[Drawing]:
         ranks = min(counts) * (max(counts) / min(counts)) ** (step / CURVE_STEPS)
         rows.append({"status": "ideal", "ranks": ranks, "value": 1.0})
         rows.append({"status": "closed form", "ranks": ranks, "value": ring_balance(ranks)})
-    rings = [p for p in shown if p.algorithm == "ring" and "layout" not in scalar_params(p)]
-    if rings:
-        worst = max(abs((p.value("work.balance") or 0) / ring_balance(p.ranks) - 1) for p in rings)
-        note += f" The contiguous ring is within {percent_label(worst)} of P/(2P − 1)."
+    plain = [p for p in shown if p.pattern == "dense" and not DEFAULTS.keys() & scalar_params(p).keys()]
+    if plain:
+        worst = max(min(abs((p.value("work.balance") or 0) / form - 1) for form in (ring_balance(p.ranks), 1)) for p in plain)
+        note += f" Contiguous shards are within {percent_label(worst)} of P/(2P − 1), or of 1 where heads are split."
     finding = per_source(shown, lambda some: f"balance {range_of([p.value('work.balance') or 0 for p in some], percent_label)}")
     return single(rows, shown, note=note, finding=finding, params=params)
 

@@ -1,13 +1,12 @@
-"""Rows of the figures about time: latency, runtime per batch, per token, ratios, scaling, samples."""
+"""Rows of the figures about time: latency, runtime per batch, per token, ratios, samples."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
-from .model import FORWARD, Point
+from .model import BOTH, FORWARD, Point
 from .rows import (
     Context,
     Drawing,
@@ -21,16 +20,15 @@ from .rows import (
     range_of,
     sample_count,
     single,
-    spread,
     timed_points,
     timed_row,
+    trained_points,
 )
 from .series import group_by, sources_of
-from .units import duration_label, listed, percent_label, plural, ratio_label, significant, token_label
+from .units import duration_label, listed, plural, ratio_label, significant, token_label
 
 SLOT_PX = 11  # height of one row of × in the strip above a plot
 STRIP_PX = 120  # at most, of all rows
-MAX_LENGTHS = 4  # lines per series in the scaling figures
 MAX_STRIPS = 30
 
 TIE = 1.05  # about the median error of predictions on a calibrated machine, and of repeated measurements
@@ -72,9 +70,7 @@ def latency(ctx: Context) -> list[Drawing]:
 
 def passes(ctx: Context) -> list[Drawing]:
     """Times of a forward, a backward and both, of the algorithms and kernels that have a backward pass."""
-    timed = [p for p in ctx.every if p.ok and p.median_s is not None and p.seq_len]
-    trained = {(p.run, p.source, p.algorithm, p.text("params.kernel")) for p in timed if p.compute_pass != FORWARD}
-    shown = [p for p in timed if (p.run, p.source, p.algorithm, p.text("params.kernel")) in trained]
+    shown = [p for p in trained_points(ctx) if p.median_s is not None and p.seq_len]
     return single([timed_row(ctx, p, 1.0 / p.group_batch) for p in shown], shown, finding=passes_finding(ctx, shown))
 
 
@@ -85,7 +81,7 @@ def passes_finding(ctx: Context, shown: list[Point]) -> str:
         return (*problem_key(point), point.algorithm, point.pattern, point.text("params.layout"))
 
     forward = {problem(p): p.median_s for p in shown if p.compute_pass == FORWARD}
-    both = [p for p in shown if p.compute_pass == "forward_backward" and problem(p) in forward]
+    both = [p for p in shown if p.compute_pass == BOTH and problem(p) in forward]
     ratios = [(p.median_s or 0.0) / (forward[problem(p)] or 1.0) for p in both]
     if not ratios:
         return ""
@@ -268,116 +264,6 @@ def winner_row(ctx: Context, cell: tuple[Any, ...], maps: dict[str, Any], cluste
         "value_text": f"≈ {ratio_label(factor)}" if is_tie(first, second) else ratio_label(factor),
         "flips": "; ".join(elsewhere) or "the same",
     } | ({"flips_here": True} if elsewhere else {})
-
-
-def baseline_of(first: Point, candidates: list[Point], length: Callable[[Point], Any]) -> Point:
-    """The baseline of a series. All exact algorithms compute the same, so they share one: the fastest on the
-    fewest ranks that any of them ran on (one rank: usually local). Else the slowest to start would look best."""
-    if first.pattern != "dense":
-        return first
-
-    wanted = (*problem_shape(first), length(first))
-    alike = [p for p in candidates if p.pattern == "dense" and (*problem_shape(p), length(p)) == wanted]
-    return min(alike, key=lambda p: (p.ranks, p.median_s))
-
-
-def scaling_rows(
-    ctx: Context, groups: list[list[Point]], value: str, candidates: list[Point], length: Callable[[Point], Any]
-) -> tuple[list[Row], list[Point], set[int]]:
-    rows, shown, baselines = [], [], set()
-    for group in groups:
-        ordered = sorted(best_per_key(group, lambda p: p.ranks), key=lambda p: p.ranks)
-        first = baseline_of(ordered[0], candidates, length)
-        baselines.add(first.ranks)
-        for point in ordered:
-            ratio = (first.median_s or 0.0) / (point.median_s or 1.0)
-            number = ratio * first.ranks if value == "speedup" else ratio
-            text = f"{significant(number)}×" if value == "speedup" else percent_label(number)
-            rows.append(
-                base_row(ctx, point)
-                | {
-                    "value": number,
-                    "value_text": text,
-                    "per_rank": (point.seq_len or 0) // point.ranks,
-                    "rank_line": f"{point.source} {point.run} {point.batch} {length(point)}",
-                    "baseline": f"{duration_label(first.median_s, 6)} of {ctx.index.label(first)} on {plural(first.ranks, 'rank')}",
-                }
-            )
-            shown.append(point)
-    return rows, shown, baselines
-
-
-def most_complete(ctx: Context, groups: list[list[Point]]) -> list[list[Point]]:
-    """The groups of each series and source that ran on the most rank counts, if that is two or more."""
-
-    def width(group: list[Point]) -> int:
-        return len({p.ranks for p in group})
-
-    widest: dict[Any, int] = {}
-    for group in groups:
-        key = (ctx.index.key(group[0]), group[0].source)
-        widest[key] = max(widest.get(key, 2), width(group))
-    return [g for g in groups if width(g) == widest[(ctx.index.key(g[0]), g[0].source)]]
-
-
-def ideal_rows(points: list[Point], value: str) -> list[Row]:
-    counts = sorted({p.ranks for p in points})
-    return [{"status": "ideal", "ranks": r, "value": r if value == "speedup" else 1} for r in counts]
-
-
-def shortened(values: list[Any], kept: list[Any], what: str) -> str:
-    if len(set(values)) <= len(kept):
-        return ""
-    return f"Shown are {', '.join(map(token_label, kept))} {what}; the others are in the table."
-
-
-def side_by_side_points(ctx: Context) -> list[Point]:
-    """Timed points whose ranks ran at the same time: a device that walks all ranks in turn does not scale with them."""
-    return [p for p in timed_points(ctx) if not p.in_turn]
-
-
-def strong_scaling(ctx: Context) -> list[Drawing]:
-    groups = most_complete(
-        ctx,
-        list(
-            group_by(
-                side_by_side_points(ctx), lambda p: (ctx.index.key(p), p.source), lambda p: p.seq_len, lambda p: p.batch
-            ).values()
-        ),
-    )
-    lengths = [g[0].seq_len for g in groups]
-    kept = spread(lengths, MAX_LENGTHS)
-    chosen = [g for g in groups if g[0].seq_len in kept]
-    rows, shown, baselines = scaling_rows(ctx, chosen, "speedup", side_by_side_points(ctx), lambda p: p.seq_len)
-    if not rows:
-        return []
-    note = shortened(lengths, kept, "tokens")
-    return single(
-        rows + ideal_rows(shown, "speedup"),
-        shown,
-        note=f"Fewest ranks: {', '.join(map(str, sorted(baselines)))}. {note}".strip(),
-    )
-
-
-def weak_scaling(ctx: Context) -> list[Drawing]:
-    even = [p for p in side_by_side_points(ctx) if (p.seq_len or 0) % p.ranks == 0]
-    groups = most_complete(
-        ctx,
-        list(
-            group_by(
-                even, lambda p: (ctx.index.key(p), p.source), lambda p: (p.seq_len or 0) // p.ranks, lambda p: p.batch
-            ).values()
-        ),
-    )
-    widths = [(g[0].seq_len or 0) // g[0].ranks for g in groups]
-    kept = spread(widths, 3)
-    chosen = [g for g in groups if (g[0].seq_len or 0) // g[0].ranks in kept]
-    rows, shown, _ = scaling_rows(ctx, chosen, "efficiency", even, lambda p: (p.seq_len or 0) // p.ranks)
-    for row in rows:
-        row["length_label"] = token_label(row["per_rank"])
-    if not rows:
-        return []
-    return single(rows + ideal_rows(shown, "efficiency"), shown, note=shortened(widths, kept, "tokens per rank"))
 
 
 def samples(ctx: Context) -> list[Drawing]:

@@ -29,7 +29,7 @@ def option_defaults() -> dict[str, Any]:
 
 
 DEFAULTS = option_defaults()
-LABELLED_APART = {"layout", "collective", "node_size", "pass"}  # every other option shows in a label as its name and value
+LABELLED_APART = {"layout", "collective", "node_size", "pass"}  # the last one by panels; every other option shows in a label
 STAR = "M0,-1L0.23,-0.31L0.95,-0.31L0.36,0.12L0.59,0.81L0,0.38L-0.59,0.81L-0.36,0.12L-0.95,-0.31L-0.23,-0.31Z"
 HOURGLASS = "M-0.9,-0.9L0.9,-0.9L-0.9,0.9L0.9,0.9Z"
 # Okabe and Ito (2008); the yellow is left out, too pale on white, and Tol's wine stands in for it, and his olive follows.
@@ -67,7 +67,7 @@ def scalar_params(point: Point) -> dict[str, Any]:
     if not isinstance(params, dict):
         return {}
     named = {k: v for k, v in params.items() if k not in AXES and isinstance(v, (str, int, float, bool))}
-    named = {k: v for k, v in named.items() if v != DEFAULTS.get(k, ...)}
+    named = {k: v for k, v in named.items() if v != DEFAULTS.get(k, ...) and k != "pass"}
     if params.get("phase_parts", 1) != 1:
         named["phase"] = "shard phase"
     if "cluster" in named:  # says it all: kernel "modelled", mode "simulated"
@@ -145,8 +145,6 @@ class SeriesIndex:
         if "layout" in params:
             parts[0] += f" {params['layout']}"
         parts += [f"{name.replace('_', ' ')} {params[name]}" for name in DEFAULTS if name in params and name not in LABELLED_APART]
-        if "pass" in params:
-            parts.append(params["pass"].replace("_", " and "))
         if "collective" in params:
             parts.append(f"via {collective_name(params)}")
         if point.in_turn:

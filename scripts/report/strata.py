@@ -28,6 +28,12 @@ def hosts_of(case: Case) -> str:
     return str(case["where"]).split(",")[0]
 
 
+def program_of(case: Case) -> str:
+    """ "ring", or "ring backward" of another pass than the forward."""
+    name = case.get("pass", "forward")
+    return str(case["algorithm"]) + ("" if name == "forward" else " " + str(name).replace("_", " and "))
+
+
 def rate_of(case: Case) -> str | None:
     found = re.search(r"[\d.]+ [kMG]?bit/s", str(case["where"]))
     return found[0] if found else None
@@ -38,6 +44,7 @@ STRATA: tuple[tuple[str, Callable[[Case], object]], ...] = (
     ("rate of the link", rate_of),
     ("head_dim", lambda c: c["head_dim"]),
     ("algorithm", lambda c: c["algorithm"]),
+    ("pass", lambda c: c.get("pass")),
     ("dtype", lambda c: c["dtype"]),
     ("mask", lambda c: "causal" if c["causal"] else "none"),
     ("ranks", lambda c: c["ranks"]),

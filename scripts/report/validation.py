@@ -12,7 +12,7 @@ from typing import Any
 
 from .markup import escape, scroll_table, section, table_row
 from .model import ResultError
-from .strata import HEADS, domain_text, stratum_rows
+from .strata import HEADS, domain_text, program_of, stratum_rows
 from .units import duration_label, plural
 
 # Okabe-Ito, with a shape each, so that no place is told by colour alone.
@@ -85,9 +85,9 @@ def scatter(cases: list[dict[str, Any]], goal: float) -> str:
         parts.append(marker(shape, LEFT + across + 20, at_y - 4, colour))
         parts.append(f'<text x="{LEFT + across + 32}" y="{at_y}">{escape(place)}</text>')
         for c in (c for c in cases if c["where"] == place):
-            name = f"{c['algorithm']}, {c['ranks']} ranks, {c['seq_len']} tokens, {c['dtype']}: {100 * c['error']:+.1f} %"
+            name = f"{program_of(c)}, {c['ranks']} ranks, {c['seq_len']} tokens, {c['dtype']}: {100 * c['error']:+.1f} %"
             parts.append(f"<g><title>{escape(name)}</title>{marker(shape, x_of(c['measured_s']), y_of(c['predicted_s']), colour)}</g>")
-    parts.append(f'<text x="{LEFT + across / 2:.0f}" y="{HEIGHT - 8}" text-anchor="middle">measured time of one forward</text>')
+    parts.append(f'<text x="{LEFT + across / 2:.0f}" y="{HEIGHT - 8}" text-anchor="middle">measured time</text>')
     parts.append(f'<text transform="translate(14,{TOP + up / 2:.0f}) rotate(-90)" text-anchor="middle">predicted time</text>')
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="predicted against measured time" '
@@ -103,7 +103,9 @@ def real_part(real: dict[str, Any]) -> str:
     rows = "".join(
         table_row(
             (
-                *(c[key] for key in ("where", "algorithm", "ranks", "seq_len", "head_dim", "dtype")),
+                c["where"],
+                program_of(c),
+                *(c[key] for key in ("ranks", "seq_len", "head_dim", "dtype")),
                 "yes" if c["causal"] else "no",
                 duration_label(c["measured_s"], 4),
                 duration_label(c["predicted_s"], 4),
@@ -113,7 +115,7 @@ def real_part(real: dict[str, Any]) -> str:
         for c in real["cases"]
     )
     strata = "".join(table_row(row) for row in stratum_rows(real["cases"]))
-    left_out = "".join(f"<li>{escape(c['where'])}, {escape(c['algorithm'])}: {escape(c['reason'])}</li>" for c in real["left_out"])
+    left_out = "".join(f"<li>{escape(c['where'])}, {escape(program_of(c))}: {escape(c['reason'])}</li>" for c in real["left_out"])
     return (
         f"<figure><h3>Predicted against measured</h3><div class=\"card\">{scatter(real['cases'], goal)}</div><figcaption>"
         f"{plural(real['points'], 'point')} that no calibration has seen; each mark is the median of its samples against the simulated "

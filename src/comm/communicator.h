@@ -33,18 +33,21 @@ inline Transfer message_from(Rank peer, std::span<std::byte> into) {
 }
 
 // A transport counts a message when it has moved it: of a send, when the transport is done with its
-// bytes. What a library's own collectives move (MPI_Iallgatherv, ncclAllGather) cannot be seen: it is
-// modelled as the messages that must be delivered at least.
+// bytes. What a library's own collectives move (MPI_Iallgatherv, ncclAllGather) cannot be seen: it
+// is modelled as the messages that must be delivered at least.
 struct CommCounters {
   int64_t bytes_sent = 0, messages_sent = 0;  // messages: non-empty ones
-  int64_t bytes_received = 0;
+  int64_t bytes_received = 0, messages_received = 0;
   int64_t modelled_bytes_sent = 0, modelled_messages_sent = 0;  // of those above
   bool operator==(const CommCounters&) const = default;
   void sent(int64_t bytes) {
     bytes_sent += bytes;
     if (bytes > 0) ++messages_sent;
   }
-  void received(int64_t bytes) { bytes_received += bytes; }
+  void received(int64_t bytes) {
+    bytes_received += bytes;
+    if (bytes > 0) ++messages_received;
+  }
   void moved(const Transfer& t) {
     t.kind == Transfer::Kind::kSend ? sent(t.bytes) : received(t.bytes);
   }
@@ -73,7 +76,7 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string_view transport() const = 0;  // "threads", "mpi"
+  virtual std::string_view transport() const = 0;  // a HostTransportKind's name
 
   // ---- the timed path: allocates nothing once warm ----
   // One request for several messages.

@@ -1,4 +1,5 @@
-// The contract of every transport, on ranks as threads; bench/mpi_checks.cpp runs the same under mpirun.
+// The contract of every transport, on ranks as threads; bench/mpi_checks.cpp runs the same under
+// mpirun.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

@@ -36,4 +36,11 @@ std::vector<std::string> enum_names() {
   return {names.begin(), names.end()};
 }
 
+// Names of the rows of a registry.
+std::vector<std::string> names_of(const auto& rows) {
+  std::vector<std::string> names;
+  for (const auto& row : rows) names.emplace_back(row.name);
+  return names;
+}
+
 }  // namespace longnet

@@ -46,8 +46,8 @@ inline void check_problem(const AttentionProblem& p) {
 }
 
 // Options that one algorithm or another reads; 0 where it chooses itself (head_slice: all at once).
-// src/io/axes.cpp holds the row of each: where it is read from, which algorithms read it, what it is
-// called in tables.
+// src/io/axes.cpp holds the row of each: where it is read from, which algorithms read it, what it
+// is called in tables.
 struct AlgorithmOptions {
   int ulysses_degree = 0;  // usp: ranks that exchange heads (Pu)
   int ring_inner = 0;      // double_ring: ranks of an inner ring (Pi)

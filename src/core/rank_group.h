@@ -1,10 +1,30 @@
-// Ranks that act together, in an order.
+// Ranks that act together, in an order, and the ways in which they share tokens.
 #pragma once
 #include <compare>
+
+#include "core/enum_names.h"
 
 namespace longnet {
 
 using Rank = int;
+
+// kContiguous: rank p owns the p-th of P nearly equal parts.
+// kZigzag:     ring position i of R owns the chunks i and 2R - 1 - i of 2R, which balances a causal
+//              mask; the P / R ranks of a position share its tokens in order. (R = P in Llama 3 and
+//              in ring-flash-attention.)
+// kStriped:    rank p owns the tokens p, p + P, ... (Brandon et al., Striped Attention,
+//              arXiv 2311.09431).
+//
+//   owners of 16 tokens, P = 4:   contiguous           0000 1111 2222 3333
+//                                 zigzag, R = 4        0011 2233 3322 1100
+//                                 zigzag, R = 2        0000 2222 3333 1111
+//                                 striped              0123 0123 0123 0123
+enum class LayoutKind { kContiguous, kZigzag, kStriped };
+constexpr auto texts_of(LayoutKind) { return texts("contiguous", "zigzag", "striped"); }
+
+// The ranks that gather a branch's rows: those that share a segment, or the whole world.
+enum class GatherScope { kSegmentGroup, kWholeWorld };
+constexpr auto texts_of(GatherScope) { return texts("segment_group", "world"); }
 
 // The ranks first, first + stride, ..., count of them. With inner_count > 0 they form a table of
 // rows of inner_count ranks, outer_stride apart, and each row begins at its member inner_rotation.

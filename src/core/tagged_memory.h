@@ -14,6 +14,10 @@ class MemoryLedger {
  public:
   int64_t now_bytes() const { return now_; }
   int64_t peak_bytes() const { return peak_; }
+  int64_t peak_bytes(const std::string& tag) const {
+    const auto it = peak_by_tag_.find(tag);
+    return it == peak_by_tag_.end() ? 0 : it->second;
+  }
   const std::map<std::string, int64_t>& peak_by_tag() const { return peak_by_tag_; }
   // Device buffers beyond this number of bytes are refused (DeviceOutOfMemory); 0: no limit.
   void set_limit(int64_t bytes) { limit_ = bytes; }
@@ -64,6 +68,14 @@ class TaggedBuffer : public LedgerBuffer {
  public:
   TaggedBuffer() = default;
   TaggedBuffer(MemoryLedger& ledger, const std::string& tag, int64_t bytes);
+};
+
+// Counts bytes that have another owner, from `first` on: what lists hold.
+class CountedBytes : public LedgerBuffer {
+ public:
+  CountedBytes() = default;
+  CountedBytes(MemoryLedger& ledger, const std::string& tag, int64_t bytes, void* first)
+      : LedgerBuffer(ledger, tag, bytes, first, [](void*) {}) {}
 };
 
 }  // namespace longnet

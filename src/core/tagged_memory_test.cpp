@@ -20,6 +20,8 @@ TEST(TaggedMemory, PeaksCountBuffersThatLiveTogether) {
   EXPECT_EQ(ledger.peak_bytes(), 150);
   EXPECT_EQ(ledger.peak_by_tag().at("kv"), 150);
   EXPECT_EQ(ledger.peak_by_tag().at("output"), 120);
+  EXPECT_EQ(ledger.peak_bytes("output"), 120);
+  EXPECT_EQ(ledger.peak_bytes("unheard of"), 0);
 }
 
 }  // namespace

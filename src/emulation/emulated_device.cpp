@@ -11,6 +11,8 @@
 #include <mutex>
 #include <utility>
 
+#include "core/memory_tags.h"
+
 namespace {
 
 constexpr std::chrono::seconds kPatience{20};
@@ -146,7 +148,7 @@ void emulate_devices(int count) { device_count = count; }
 void attend_on_cpu(const AttendTask& task, const AttendOptions& options) {
   const auto kernel = make_kernel("cpu");
   MemoryLedger ledger;
-  const TaggedBuffer workspace(ledger, "workspace", kernel->workspace_bytes(options, 1));
+  const TaggedBuffer workspace(ledger, kWorkspaceTag, kernel->workspace_bytes(options, 1));
   const AttendGrid grid{task};
   kernel->attend({&grid, 1}, options, 1, workspace.bytes());
 }

@@ -1,22 +1,27 @@
-// This project's kernels and row functions on the emulated device, computed by the CPU's kernels: for
-// programs that run whole sweeps, where executing the kernels' PTX would take too long.
+// This project's kernels and row functions on the emulated device, computed by the CPU's kernels:
+// for programs that run whole sweeps, where executing the kernels' PTX would take too long.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 #include <vector>
 
+#include "core/memory_tags.h"
 #include "emulation/emulated_device.h"
 #include "kernels/cuda/rows.h"
 
 namespace longnet {
 namespace {
 
+AttendOptions options_of(const DeviceAttendOptions& device) {
+  return {.head_dim = device.head_dim,
+          .dtype = DType::kBFloat16,
+          .causal = device.causal,
+          .output_scale = device.output_scale};
+}
+
 void attend(AttendTask task, const DeviceAttendOptions& device) {
-  const AttendOptions options{.head_dim = device.head_dim,
-                              .dtype = DType::kBFloat16,
-                              .causal = device.causal,
-                              .output_scale = device.output_scale};
+  const AttendOptions options = options_of(device);
   std::vector<float> o(size_t(task.q.rows * options.head_dim)), lse(size_t(task.q.rows));
   const MergeTask merge{
       .from = {o.data(), lse.data(), options.head_dim, 1}, .into = task.out, .rows = task.q.rows};
@@ -31,15 +36,8 @@ class EmulatedKernel final : public DeviceKernel {
   bool merges() const override { return merges_; }
   Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
                    MemoryLedger&) const override {
-    struct Tasks {
-      std::vector<AttendGrid> grids;
-      KvLists lists;
-    };
-    const auto tasks = std::make_shared<Tasks>();
-    for (AttendGrid grid : grids) {
-      grid.task.kv = tasks->lists.emplace_back(grid.task.kv.list());
-      tasks->grids.push_back(grid);
-    }
+    const auto tasks = kept(grids);
+    for (AttendGrid& grid : tasks->grids) tasks->keep_keys(grid);
     const auto do_all = [=] {
       for (const AttendGrid& grid : tasks->grids)
         for (int64_t i = 0; i < grid.size(); ++i) attend(grid.at(i), options);
@@ -48,8 +46,35 @@ class EmulatedKernel final : public DeviceKernel {
     work.then([=](const Stream& stream) { emulate_launch(stream, do_all); });
     return work;
   }
+  Prepared prepare_backward(std::span<const BackwardGrid> grids, const DeviceAttendOptions& options,
+                            MemoryLedger&) const override {
+    const auto tasks = kept(grids);
+    for (BackwardGrid& grid : tasks->grids) tasks->keep_keys(grid.attend);
+    const auto do_all = [=] {
+      const auto kernel = make_cpu_kernel();
+      const AttendOptions how = options_of(options);
+      MemoryLedger ledger;
+      const TaggedBuffer workspace(ledger, kWorkspaceTag, kernel->backward_workspace_bytes(how, 1));
+      kernel->attend_backward(tasks->grids, how, 1, workspace.bytes());
+    };
+    Prepared work;
+    work.then([=](const Stream& stream) { emulate_launch(stream, do_all); });
+    return work;
+  }
 
  private:
+  // Grids and their key runs, until they are launched for the last time.
+  template <class Grid>
+  struct Tasks {
+    std::vector<Grid> grids;
+    KvLists lists;
+    void keep_keys(AttendGrid& grid) { grid.task.kv = lists.emplace_back(grid.task.kv.list()); }
+  };
+  template <class Grid>
+  static std::shared_ptr<Tasks<Grid>> kept(std::span<const Grid> grids) {
+    return std::make_shared<Tasks<Grid>>(Tasks<Grid>{{grids.begin(), grids.end()}, {}});
+  }
+
   bool merges_;
 };
 
@@ -101,6 +126,20 @@ Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t
                        MemoryLedger& ledger) {
   return prepared(tasks, ledger, [=](const MergeTask& task) {
     make_reference_kernel()->merge({&task, 1}, rule, {.head_dim = head_dim}, 1);
+  });
+}
+
+Prepared prepare_add(std::span<const PackTask> tasks, int64_t head_dim, MemoryLedger& ledger) {
+  return prepared(tasks, ledger, [=](const PackTask& task) {
+    make_reference_kernel()->add({&task, 1}, {.head_dim = head_dim}, 1);
+  });
+}
+
+Prepared prepare_delta(std::span<const DeltaTask> tasks, int64_t head_dim, DeviceElement stored,
+                       MemoryLedger& ledger) {
+  const AttendOptions options{.head_dim = head_dim, .dtype = type_of(stored)};
+  return prepared(tasks, ledger, [=](const DeltaTask& task) {
+    make_reference_kernel()->delta({&task, 1}, options, 1);
   });
 }
 

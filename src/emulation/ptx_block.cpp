@@ -92,13 +92,14 @@ void copy_async(Block& b, Warp& w, In in, uint32_t m) {
   const auto& o = in.operands;
   for_lanes(m, [&](int l) {
     const uint64_t into = address64(w, o[0], l), from = address64(w, o[1], l);
-    const auto bytes = o.size() > 3 ? w.value(o[3].row, l) : 16;
-    check(w.value(o[2].row, l) == 16 && bytes <= 16, "cp.async.cg takes 16 bytes");
-    check(into % 16 == 0 && (bytes == 0 || from % 16 == 0),
+    const auto size = w.value(o[2].row, l), bytes = o.size() > 3 ? w.value(o[3].row, l) : size;
+    check((size == 16 || (size == 8 && in.has("ca"))) && bytes <= size,
+          "cp.async takes 16 bytes, or through the first cache 8");
+    check(into % size == 0 && (bytes == 0 || from % size == 0),
           "an address that is not aligned: ", into, " or ", from);
-    const auto copy = [&b, &w, into, from, bytes] {
-      std::byte* const to = b.shared.write(into, 16, w.index);
-      std::memset(to, 0, 16);
+    const auto copy = [&b, &w, into, from, size, bytes] {
+      std::byte* const to = b.shared.write(into, int64_t(size), w.index);
+      std::memset(to, 0, size);
       if (bytes > 0) std::memcpy(to, reachable<const std::byte>(b, from, int64_t(bytes)), bytes);
     };
     start(w.copies[size_t(l)], b.launch.order.copies_land_late, copy);
@@ -297,6 +298,7 @@ constexpr Rule kBlockRules[] = {
      [](Block&, Warp& w, In in, uint32_t) { multiply(w, in); }, kWholeWarp},
     {"ldmatrix.sync.aligned.m8n8.x4",
      [](Block& b, Warp& w, In in, uint32_t) { load_matrices(w, in, b.shared); }, kWholeWarp},
+    {"cp.async.ca.shared.global", copy_async},
     {"cp.async.cg.shared.global", copy_async},
     {"cp.async.commit_group", commit_copies},
     {"cp.async.wait_group", wait_for_copies},

@@ -42,10 +42,14 @@ void copy_rows(const Executor& executor, const float* first, int64_t heads,
 void expect_predicted(const Case& c, const ProgramExecutor& executor, Communicator& comm,
                       const MemoryLedger& ledger, int64_t workspace) {
   const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
-  const ClosedFormCounts counted{comm.counters().bytes_sent, comm.counters().messages_sent,
-                                 comm.counters().bytes_received, ledger.peak_bytes() - workspace};
-  const ClosedFormCounts accounted{expected.bytes_sent, expected.messages_sent,
-                                   expected.bytes_received, expected.memory_bytes()};
+  const CommCounters& moved = comm.counters();
+  const ClosedFormCounts counted{
+      moved.bytes_sent, moved.messages_sent, moved.bytes_received, moved.messages_received,
+      ledger.peak_bytes() - ledger.peak_bytes(kProgramLists) - workspace};
+  const ClosedFormCounts accounted{
+      expected.bytes_sent, expected.messages_sent, expected.bytes_received,
+      received_messages(executor.sharded(), executor.program(), comm.rank()),
+      expected.memory_bytes()};
   check(counted == accounted, "counted ", to_text(counted), ", predicted ", to_text(accounted));
   const auto form =
       closed_form_counts(c.algorithm, executor.sharded(), parse_collective(c.collective),
@@ -192,7 +196,7 @@ std::vector<std::string> backward_kernels() {
   return {"cpu"};  // the reference kernel takes the same rows
 #endif
   std::vector<std::string> names;
-  for (const std::string& name : kernel_names())
+  for (const std::string& name : names_of(kernels()))
     if (make_kernel(name)->why_backward_unsupported({}).empty()) names.push_back(name);
   return names;
 }

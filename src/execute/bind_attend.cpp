@@ -1,5 +1,5 @@
-// Part of BoundProgram: which rows of which slot each task reads and writes, as grids of tasks at equal
-// distances.
+// Part of BoundProgram: which rows of which slot each task reads and writes, as grids of tasks at
+// equal distances.
 //
 // N = 16, P = 4, branch {8, 2}, rank 1 (tokens 4 to 7), head 0: its queries 4 and 6 become one
 // task; the task's keys 0 2 4 6 lie in a gathered slot as two runs, 0 2 (of rank 0) and 4 6 (of

@@ -65,6 +65,21 @@ void BoundProgram::bind(const Op& op, BoundOp& bound) {
       [&](const Reset& o) { bind_reset(o, bound); });
 }
 
+int64_t BoundProgram::list_bytes() const {
+  const auto of = [](const auto&... lists) {
+    return (int64_t(lists.capacity() * sizeof(lists[0])) + ...);
+  };
+  int64_t bytes = of(program_.slots, program_.ops, program_.kept, memory_, ops_);
+  for (const Op& op : program_.ops) bytes += of(op.after);
+  for (const BoundOp& b : ops_) {
+    bytes += of(b.attends, b.backwards, b.deltas, b.merges, b.packs, b.float_packs, b.rounds,
+                b.widens, b.lse_packs, b.sums, b.zeros, b.absent, b.from_counts, b.into_counts);
+    for (const std::vector<KvRun>& runs : b.kv_runs)
+      bytes += int64_t(sizeof(std::vector<KvRun>)) + of(runs);
+  }
+  return bytes;
+}
+
 float* BoundProgram::row_at(const SlotView& view, const RowMap::Piece& piece, int64_t row) const {
   std::byte* const first = memory_[size_t(view.slot)].data() + piece.byte_offset;
   return reinterpret_cast<float*>(first) + row * options_.head_dim;

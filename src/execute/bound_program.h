@@ -1,15 +1,16 @@
 // One rank's program, bound to memory: for each op the tasks, runs and byte ranges that it stands
-// for. program_executor.cpp runs them on the host, cuda/device_executor.cpp on a GPU; program_rows.h
-// makes the inputs and reads the output.
+// for. program_executor.cpp runs them on the host, cuda/device_executor.cpp on a GPU;
+// program_rows.h makes the inputs and reads the output.
 //
 //   attend q x kv -> output   becomes   AttendGrid{{q, {k, v}, o}, 1 x 12 heads}
 //   all_gather into slot 3    becomes   the bytes of slot 3, and how many each member owns
 #pragma once
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "core/rank_group.h"
 #include "kernels/attention_kernel.h"
 #include "schedule/program.h"
 #include "schedule/row_map.h"
@@ -33,7 +34,6 @@ struct BoundOp {
   RankGroup group;
   std::span<std::byte> from, into;
   std::vector<int64_t> from_counts, into_counts;
-  Communicator::Request request = -1;
 };
 
 // The rank whose program is bound, its threads, and the first sequence of its batch.
@@ -52,6 +52,14 @@ class BoundProgram {
   using Memory = std::vector<std::span<std::byte>>;
   BoundProgram(const Schedule& schedule, RankProgram program, const BindOptions& how,
                Memory memory);
+  // The rows of another one, elsewhere: no op is bound.
+  BoundProgram(const BoundProgram& of, Memory memory)
+      : sharded_(of.sharded_),
+        program_(of.program_),
+        how_(of.how_),
+        memory_(std::move(memory)),
+        options_(of.options_),
+        merge_rule_(of.merge_rule_) {}
 
   const RankProgram& program() const { return program_; }
   const ShardedProblem& sharded() const { return sharded_; }
@@ -61,9 +69,10 @@ class BoundProgram {
   int64_t first_batch() const { return how_.first_batch; }
   const AttendOptions& options() const { return options_; }
   MergeRule merge_rule() const { return merge_rule_; }
-  BoundOp& op(size_t i) { return ops_[i]; }
   const BoundOp& op(size_t i) const { return ops_[i]; }
   std::span<std::byte> memory(int slot) const { return memory_[size_t(slot)]; }
+  // Bytes of the program and of the tasks that its ops are bound to.
+  int64_t list_bytes() const;
 
   // The tasks of dense attention of own queries against own keys.
   BoundOp bind_own_attend();

@@ -80,8 +80,6 @@ class BranchDefinition {
     const bool own = !is_summary() && segment < p_.seq_len / b_.segment_length;
     return own ? (segment + 1) * b_.segment_length : p_.seq_len;
   }
-
- private:
   // The first selected token of [token, end), of a branch that is no summary; `end`: none.
   int64_t first_selected(int64_t token, int64_t offset, int64_t end) const {
     while (token < end && !selects_key(token, offset)) {
@@ -96,6 +94,8 @@ class BranchDefinition {
     }
     return std::min(token, end);
   }
+
+ private:
   bool sees_keys(int64_t query, int64_t offset, bool others) const {
     const int64_t own = segment(query);
     const int64_t end = p_.causal ? query + 1 : end_of_keys(own);
@@ -199,8 +199,8 @@ ReferenceRow mix(const std::vector<RowOracle::Row>& branches, const DilatedPatte
   return out;
 }
 
-// Calls add(branch alone, its share) for each branch of a mixture by sum or mean, whose branches have
-// softmaxes of their own: gradients are the sum of theirs.
+// Calls add(branch alone, its share) for each branch of a mixture by sum or mean, whose branches
+// have softmaxes of their own: gradients are the sum of theirs.
 template <class Add>
 void for_each_branch_alone(const DilatedPattern& pattern, Add add) {
   const double share = pattern.mix == MixRule::kMean ? 1.0 / double(pattern.branches.size()) : 1.0;
@@ -331,6 +331,8 @@ void add_key_gradients(const AttentionProblem& p, const DilatedPattern& pattern,
         end = std::min(end, t + queries.count * step);
         if (t < begin) t += (begin - t + step - 1) / step * step;
         for (; t < end; t += step) {
+          if (step == 1 && !branch.is_summary()) t = branch.first_selected(t, offset, end);
+          if (t == end) break;
           if ((p.causal && t < token) || !branch.sees_segment(branch.segment(t), segment) ||
               !branch.selects_query(t, offset))
             continue;

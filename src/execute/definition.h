@@ -23,7 +23,7 @@ struct QuerySample {
   // One of a set that follows from problem and pattern alone: over these, errors on different
   // numbers of ranks and in different layouts are errors of the same rows.
   bool spread = false;
-  bool extra = false;  // of one unit of a walk, beside the samples of the point
+  bool extra = false;  // a sample of one unit of a walk alone, beside those of the point
   bool operator==(const QuerySample& o) const {
     return batch == o.batch && head == o.head && token == o.token;
   }
@@ -72,8 +72,8 @@ void add_key_gradients(const AttentionProblem& problem, const DilatedPattern& pa
                        const QueryRows& queries, const std::vector<KeySample>& keys,
                        std::vector<KeyGradient>& sums);
 
-// All rows: of Q [batch][seq_len][num_heads][head_dim], of K
-// and V [batch][seq_len][num_kv_heads][head_dim]. Takes one step for each pair.
+// Gradients of all rows: of Q [batch][seq_len][num_heads][head_dim], of K and V
+// [batch][seq_len][num_kv_heads][head_dim]. Takes one step for each pair.
 struct ReferenceGradients {
   std::vector<double> q, k, v;
 };

@@ -1,6 +1,7 @@
 // Executor of one rank's program: the interface that measurements use, whether the program runs on
 // the host (program_executor.h) or on a GPU (cuda/device_executor.h).
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,6 +40,8 @@ struct SingleAttend {
   double pairs = 0, listed_pairs = 0;  // of the program; of the tasks
 };
 
+inline constexpr double kLawTolerance = 1e-6;
+
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -58,6 +61,11 @@ class Executor {
   // Turns the timing of ops in the next runs on or off, where it costs time.
   virtual void time_ops(bool) {}
   virtual bool times_every_run() const { return true; }
+  // True when phases must tell of merges: some have a time of their own.
+  virtual bool times_merges() const {
+    return std::ranges::any_of(program().ops,
+                               [](const Op& op) { return std::holds_alternative<Merge>(op.what); });
+  }
 
   // Own queries against own keys, listed as often as needed. What the program's compute takes
   // beyond it is lost to many small attends and merges. Running it overwrites the output. Nothing
@@ -72,6 +80,20 @@ class Executor {
   // Returns the largest errors that pass the check. `given`: the relative L2 error, 0 for the
   // default.
   virtual Tolerance tolerance(double given, bool rounded) const = 0;
+  // The same of the relative L2 error of gradients, and of laws of conservation (gradient_check.h).
+  virtual double gradient_tolerance() const { return 2 * check_tolerance(sharded()); }
+  virtual double law_tolerance() const { return kLawTolerance; }
+  // The program over memory that the host reads: its own, or a copy of these slots as they are now.
+  virtual std::shared_ptr<const BoundProgram> on_host(std::span<const int>) const {
+    return {std::shared_ptr<void>(), bound_.get()};
+  }
+  // Copies of parts of its memory, to the host and back.
+  virtual void read(std::span<const std::byte> from, std::byte* into) const {
+    std::ranges::copy(from, into);
+  }
+  virtual void write(std::span<const std::byte> from, std::span<std::byte> into) {
+    std::ranges::copy(from, into.begin());
+  }
   uint64_t digest_inputs(const RowWorker& worker) const {
     return longnet::digest_inputs(*bound_, worker);
   }

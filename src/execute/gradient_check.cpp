@@ -17,70 +17,6 @@ constexpr Tensor kTensors[] = {Tensor::kQuery, Tensor::kKey, Tensor::kValue};
 // query with one key is 0, and rounding makes a few 1e-7 of it.
 constexpr double kLeastNorm = 0.25;
 
-bool owns(const BoundProgram& bound, int64_t token) { return bound.shard().index_of(token) >= 0; }
-
-std::vector<KeySample> keys_of(const std::vector<QuerySample>& queries, const AttentionProblem& p) {
-  std::vector<KeySample> keys;
-  const size_t step = std::max<size_t>(1, queries.size() / GradientCheck::kMostKeys);
-  for (size_t i = 0; i < queries.size() && keys.size() < GradientCheck::kMostKeys; i += step)
-    keys.push_back({queries[i].batch, p.kv_head_of(queries[i].head), queries[i].token});
-  return keys;
-}
-
-// dK and dV of the keys, on every rank, from O and L of the rows whose delta the program takes: each
-// query is on one rank.
-std::vector<KeyGradient> key_gradients(const BoundProgram& bound,
-                                       const std::vector<KeySample>& keys, Communicator& comm) {
-  const ShardedProblem& s = bound.sharded();
-  const auto d = static_cast<size_t>(s.problem.head_dim);
-  std::vector<KeyGradient> sums(keys.size(), {std::vector<double>(d), std::vector<double>(d)});
-  for (const Op& op : bound.program().ops) {
-    const auto* delta = std::get_if<Delta>(&op.what);
-    if (delta == nullptr) continue;
-    const SlotView& view = delta->output;
-    const RowMap rows(s, TensorKind::kPartial, view.rows);
-    for (int i = 0; i < view.num_pieces(); ++i) {
-      const RowMap::Piece& piece = rows.pieces()[size_t(view.first_piece() + i)];
-      const auto* o =
-          reinterpret_cast<const float*>(bound.memory(view.slot).data() + piece.byte_offset);
-      const auto statistics = [&](const QuerySample& q, const std::vector<float>& grad_out) {
-        const int64_t row = rows.locate(piece, q.batch, q.head, {q.token, 1, 1}).row;
-        return RowStatistics{
-            o[piece.rows * int64_t(d) + row],
-            std::inner_product(grad_out.begin(), grad_out.end(), o + row * int64_t(d), 0.0)};
-      };
-      for (const TokenRange& run : piece.tokens)
-        add_key_gradients(
-            s.problem, s.pattern,
-            {piece.heads.first, piece.heads.end(), run.first, run.stride, run.count, statistics},
-            keys, sums);
-    }
-  }
-  for (KeyGradient& sum : sums) {
-    comm.all_sum(sum.k);
-    comm.all_sum(sum.v);
-  }
-  return sums;
-}
-
-// a . b and |a| . |b| of rows, column by column.
-class Products {
- public:
-  explicit Products(int64_t head_dim) : sums_(size_t(head_dim)), absolute_(size_t(head_dim)) {}
-  void add(std::span<const float> a, std::span<const float> b) {
-    for (size_t c = 0; c < sums_.size(); ++c) {
-      const double product = double(a[c]) * double(b[c]);
-      sums_[c] += product;
-      absolute_[c] += std::fabs(product);
-    }
-  }
-  double sum() const { return std::accumulate(sums_.begin(), sums_.end(), 0.0); }
-  double absolute() const { return std::accumulate(absolute_.begin(), absolute_.end(), 0.0); }
-
- private:
-  std::vector<double> sums_, absolute_;
-};
-
 // Calls visit(input, gradient, run, i) for the i-th row of each run of an input's rows, as floats,
 // and for the row of `gradients` beside it, whose runs are the same.
 template <class Visit>
@@ -111,93 +47,255 @@ double length(std::span<const double> v) {
 
 }  // namespace
 
+bool has_row(const BoundProgram& bound, int64_t batch, int64_t token) {
+  const int64_t at = batch - bound.first_batch();
+  return at >= 0 && at < bound.sharded().problem.batch && bound.shard().index_of(token) >= 0;
+}
+
+std::vector<KeySample> keys_of(const std::vector<QuerySample>& queries, const AttentionProblem& p,
+                               int64_t most) {
+  std::vector<KeySample> keys;
+  const size_t step = std::max<size_t>(1, queries.size() / size_t(most));
+  for (size_t i = 0; i < queries.size() && int64_t(keys.size()) < most; i += step)
+    keys.push_back(
+        {queries[i].batch, queries[i].head / (p.num_heads / p.num_kv_heads), queries[i].token});
+  return keys;
+}
+
+std::vector<KeyGradient> gradients_of_own_queries(const BoundProgram& bound,
+                                                  const AttentionProblem& problem,
+                                                  const std::vector<KeySample>& keys) {
+  const ShardedProblem& s = bound.sharded();
+  const auto d = static_cast<size_t>(s.problem.head_dim);
+  std::vector<KeyGradient> sums(keys.size(), {std::vector<double>(d), std::vector<double>(d)});
+  for (const Op& op : bound.program().ops) {
+    const auto* delta = std::get_if<Delta>(&op.what);
+    if (delta == nullptr) continue;
+    const SlotView& view = delta->output;
+    const RowMap rows(s, TensorKind::kPartial, view.rows);
+    for (int i = 0; i < view.num_pieces(); ++i) {
+      const RowMap::Piece& piece = rows.pieces()[size_t(view.first_piece() + i)];
+      const auto* o =
+          reinterpret_cast<const float*>(bound.memory(view.slot).data() + piece.byte_offset);
+      const auto statistics = [&](const QuerySample& q, const std::vector<float>& grad_out) {
+        const int64_t batch = q.batch - bound.first_batch();
+        const int64_t row = rows.locate(piece, batch, q.head, {q.token, 1, 1}).row;
+        return RowStatistics{
+            o[piece.rows * int64_t(d) + row],
+            std::inner_product(grad_out.begin(), grad_out.end(), o + row * int64_t(d), 0.0)};
+      };
+      for (const TokenRange& run : piece.tokens)
+        add_key_gradients(
+            problem, s.pattern,
+            {piece.heads.first, piece.heads.end(), run.first, run.stride, run.count, statistics},
+            keys, sums);
+    }
+  }
+  return sums;
+}
+
+ExpectedRows expected_keys(const std::vector<KeySample>& keys,
+                           const std::vector<KeyGradient>& gradients, Tensor tensor) {
+  ExpectedRows rows;
+  rows.least_norm = kLeastNorm;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    rows.samples.push_back({keys[i].batch, keys[i].kv_head, keys[i].token});
+    rows.rows.push_back({tensor == Tensor::kKey ? gradients[i].k : gradients[i].v, 0});
+  }
+  return rows;
+}
+
+ExpectedGradients expected_gradients(const BoundProgram& bound, const AttentionProblem& problem,
+                                     const std::vector<QuerySample>& queries,
+                                     const std::vector<KeySample>& keys,
+                                     const std::vector<KeyGradient>& gradients) {
+  ExpectedGradients expected;
+  expected[0].least_norm = kLeastNorm;
+  for (const QuerySample& q : queries)
+    if (has_row(bound, q.batch, q.token)) expected[0].samples.push_back(q);
+  for (std::vector<double>& row :
+       reference_query_gradients(problem, bound.sharded().pattern, expected[0].samples))
+    expected[0].rows.push_back({std::move(row), 0});
+  std::vector<KeySample> own;
+  std::vector<KeyGradient> of_own;
+  for (size_t i = 0; i < keys.size(); ++i)
+    if (has_row(bound, keys[i].batch, keys[i].token))
+      own.push_back(keys[i]), of_own.push_back(gradients[i]);
+  for (const Tensor tensor : {Tensor::kKey, Tensor::kValue})
+    expected[size_t(tensor)] = expected_keys(own, of_own, tensor);
+  return expected;
+}
+
+GradientErrors compare_gradients(const BoundProgram& bound, const ExpectedGradients& expected,
+                                 const FetchRow& fetch) {
+  GradientErrors errors;
+  for (size_t i = 0; i < errors.size(); ++i)
+    errors[i] = compare_rows(expected[i], [&](size_t sample) {
+      const QuerySample& q = expected[i].samples[sample];
+      const auto row =
+          gradient_row(bound, kTensors[i], q.batch - bound.first_batch(), q.head, q.token);
+      return OutputRow{fetch ? fetch(row) : row, {}};
+    });
+  return errors;
+}
+
+std::array<CheckOutcome, 3> judge_gradients(const GradientErrors& errors,
+                                            const ShardedProblem& sharded, double tolerance) {
+  if (tolerance <= 0) tolerance = 2 * check_tolerance(sharded);
+  std::array<CheckOutcome, 3> outcomes;
+  for (size_t i = 0; i < errors.size(); ++i)
+    outcomes[i] = judge(errors[i], 0, sharded, {.rel_l2 = tolerance});
+  return outcomes;
+}
+
+CheckOutcome worst_of(CheckOutcome all, const std::array<CheckOutcome, 3>& gradients) {
+  all.tolerance = gradients[0].tolerance;
+  for (const CheckOutcome& one : gradients) {
+    all.pass = all.pass && one.pass;
+    all.rel_l2_error = std::max(all.rel_l2_error, one.rel_l2_error);
+    all.max_rel_error = std::max(all.max_rel_error, one.max_rel_error);
+  }
+  return all;
+}
+
 GradientCheck::GradientCheck(const Executor& executor, const std::vector<QuerySample>& queries,
                              Communicator& comm)
     : executor_(executor) {
-  const BoundProgram& bound = executor.bound();
+  std::vector<int> outputs;  // slots of O from which the program takes delta
+  for (const Op& op : executor.program().ops)
+    if (const auto* delta = std::get_if<Delta>(&op.what)) outputs.push_back(delta->output.slot);
+  const auto on_host = executor.on_host(outputs);
+  const BoundProgram& bound = *on_host;
   const ShardedProblem& s = bound.sharded();
-  for (ExpectedRows& rows : expected_) rows.least_norm = kLeastNorm;
-  for (const QuerySample& q : queries)
-    if (owns(bound, q.token)) expected_[0].samples.push_back(q);
-  for (std::vector<double>& row :
-       reference_query_gradients(s.problem, s.pattern, expected_[0].samples))
-    expected_[0].rows.push_back({std::move(row), 0});
-  if (s.pattern.mix != MixRule::kLse) return;  // a branch's own L and delta do not last
-  const std::vector<KeySample> keys = keys_of(queries, s.problem);
-  const std::vector<KeyGradient> sums = key_gradients(bound, keys, comm);
-  for (size_t i = 0; i < keys.size(); ++i)
-    for (const int tensor : {1, 2}) {
-      if (!owns(bound, keys[i].token)) continue;
-      expected_[size_t(tensor)].samples.push_back({keys[i].batch, keys[i].kv_head, keys[i].token});
-      expected_[size_t(tensor)].rows.push_back({tensor == 1 ? sums[i].k : sums[i].v, 0});
-    }
+  std::vector<KeySample> keys;
+  if (s.pattern.mix == MixRule::kLse)  // else a branch's own L and delta do not last
+    keys = keys_of(queries, s.problem, kMostKeys);
+  std::vector<KeyGradient> sums = gradients_of_own_queries(bound, s.problem, keys);
+  for (KeyGradient& sum : sums) {  // each query is on one rank
+    comm.all_sum(sum.k);
+    comm.all_sum(sum.v);
+  }
+  expected_ = expected_gradients(bound, s.problem, queries, keys, sums);
 }
 
 GradientErrors GradientCheck::compare() const {
-  GradientErrors errors;
-  for (size_t i = 0; i < errors.size(); ++i)
-    errors[i] = compare_rows(expected_[i], [&](size_t sample) {
-      const auto& [batch, head, token, spread, extra] = expected_[i].samples[sample];
-      return OutputRow{gradient_row(executor_.bound(), kTensors[i], batch, head, token), {}};
-    });
-  return errors;
+  std::vector<float> row(size_t(executor_.sharded().problem.head_dim));
+  return compare_gradients(executor_.bound(), expected_, [&](std::span<const float> from) {
+    executor_.read(std::as_bytes(from), reinterpret_cast<std::byte*>(row.data()));
+    return std::span<const float>(row);
+  });
 }
 
 std::array<CheckOutcome, 3> GradientCheck::judge_together(const GradientErrors& mine,
                                                           Communicator& comm,
                                                           double tolerance) const {
-  if (tolerance <= 0) tolerance = 2 * check_tolerance(executor_.sharded());
+  if (tolerance <= 0) tolerance = executor_.gradient_tolerance();
   std::array<CheckOutcome, 3> outcomes;
   for (size_t i = 0; i < mine.size(); ++i)
     outcomes[i] = longnet::judge_together(executor_, mine[i], 0, comm, tolerance);
   return outcomes;
 }
 
-Conservation conservation(const BoundProgram& bound, Communicator& comm) {
+void LawTerms::add(const LawTerms& other, size_t at) {
+  for (size_t i = 0; i < products.size(); ++i) products[i] += other.products[i];
+  keys.resize(std::max(keys.size(), at + other.keys.size()));
+  for (size_t i = 0; i < other.keys.size(); ++i) keys[at + i] += other.keys[i];
+}
+
+void LawSums::Products::add(std::span<const float> a, std::span<const float> b) {
+  for (size_t c = 0; c < sums_.size(); ++c) {
+    const double product = double(a[c]) * double(b[c]);
+    sums_[c] += product;
+    absolute_[c] += std::fabs(product);
+  }
+}
+double LawSums::Products::sum() const { return std::accumulate(sums_.begin(), sums_.end(), 0.0); }
+double LawSums::Products::absolute() const {
+  return std::accumulate(absolute_.begin(), absolute_.end(), 0.0);
+}
+
+LawSums::LawSums(const AttentionProblem& problem, int64_t first_batch)
+    : problem_(problem),
+      first_batch_(first_batch),
+      queries_(problem.head_dim),
+      keys_(problem.head_dim),
+      values_(problem.head_dim),
+      outputs_(problem.head_dim),
+      key_sums_(size_t(2 * problem.batch * problem.num_kv_heads * problem.head_dim)) {}
+
+void LawSums::add_keys(const std::vector<FillRows>& rows, const std::vector<FillRows>& gradients) {
+  const int64_t d = problem_.head_dim;
+  for_each_row(problem_, rows, gradients, [&](auto row, auto grad, const FillRows& run, int64_t i) {
+    (run.tensor == Tensor::kKey ? keys_ : values_).add(row, grad);
+    if (run.tensor != Tensor::kKey) return;
+    const int64_t token = run.first_token + i * run.token_step;
+    const int64_t batch = token / problem_.seq_len - first_batch_;
+    double* const sum = &key_sums_[size_t(2 * (batch * problem_.num_kv_heads + run.head) * d)];
+    for (int64_t c = 0; c < d; ++c) {
+      sum[c] += grad[size_t(c)];
+      sum[d + c] += std::fabs(grad[size_t(c)]);
+    }
+  });
+}
+
+void LawSums::add(const BoundProgram& bound) {
   using enum TensorKind;
-  const AttentionProblem& p = bound.sharded().problem;
-  const int64_t d = p.head_dim;
-  Products queries(d), keys(d), values(d), outputs(d);
-  // For each sequence and K/V head: the sum of dK, then the sum of its absolute values.
-  std::vector<double> sums(size_t(2 * p.batch * p.num_kv_heads * d));
-  for_each_row(p, shard_rows(bound, kQuery), shard_rows(bound, kGradQuery),
-               [&](auto q, auto grad, const FillRows&, int64_t) { queries.add(q, grad); });
-  for_each_row(p, shard_rows(bound, kKeyValue), shard_rows(bound, kGradKeyValue),
-               [&](auto row, auto grad, const FillRows& run, int64_t) {
-                 (run.tensor == Tensor::kKey ? keys : values).add(row, grad);
-                 if (run.tensor != Tensor::kKey) return;
-                 const int64_t batch = run.first_token / p.seq_len - bound.first_batch();
-                 double* const sum = &sums[size_t(2 * (batch * p.num_kv_heads + run.head) * d)];
-                 for (int64_t c = 0; c < d; ++c) {
-                   sum[c] += grad[size_t(c)];
-                   sum[d + c] += std::fabs(grad[size_t(c)]);
-                 }
-               });
-  for_each_row(p, shard_rows(bound, kGradOut), {},
+  for_each_row(problem_, shard_rows(bound, kQuery), shard_rows(bound, kGradQuery),
+               [&](auto q, auto grad, const FillRows&, int64_t) { queries_.add(q, grad); });
+  add_keys(shard_rows(bound, kKeyValue), shard_rows(bound, kGradKeyValue));
+  for_each_row(problem_, shard_rows(bound, kGradOut), {},
                [&](auto grad, auto, const FillRows& run, int64_t i) {
                  const int64_t token = run.first_token + i * run.token_step;
-                 const int64_t batch = token / p.seq_len;
-                 outputs.add(grad, output_row(bound, batch - bound.first_batch(), run.head,
-                                              token - batch * p.seq_len));
+                 const int64_t batch = token / problem_.seq_len;
+                 outputs_.add(grad, output_row(bound, batch - first_batch_, run.head,
+                                               token - batch * problem_.seq_len));
                });
-  double totals[] = {queries.sum() - keys.sum(), queries.absolute() + keys.absolute(),
-                     values.sum() - outputs.sum(), values.absolute() + outputs.absolute()};
-  comm.all_sum(totals);
-  comm.all_sum(sums);
+}
+
+LawTerms LawSums::terms() const {
+  return {{queries_.sum(), keys_.sum(), values_.sum(), outputs_.sum(), queries_.absolute(),
+           keys_.absolute(), values_.absolute(), outputs_.absolute()},
+          key_sums_};
+}
+
+void Conservation::keep_worst(const Conservation& other) {
+  for (double Conservation::*const law :
+       {&Conservation::keys, &Conservation::scores, &Conservation::values})
+    if (!std::isnan(this->*law) && !(this->*law >= other.*law)) this->*law = other.*law;
+}
+
+Conservation conservation(const LawTerms& terms, const ShardedProblem& s, bool output_is_partial,
+                          double tolerance) {
+  const AttentionProblem& p = s.problem;
+  const std::vector<double>& x = terms.products;
   // Terms may all be 0 up to rounding, where each query sees one key.
   const double rounding = std::sqrt(double(p.seq_len));
-  const auto over = [](double difference, double terms) { return std::fabs(difference) / terms; };
-  Conservation laws{.scores = over(totals[0], totals[1] + rounding),
-                    .values = over(totals[2], totals[3] + rounding)};
-  if (!bound.program().output_is_partial() && p.dtype == DType::kBFloat16)
-    laws.values_tolerance = check_tolerance(bound.sharded(), /*rounded=*/true);
-  const std::span<const double> all(sums);
-  for (size_t at = 0; at < sums.size(); at += 2 * size_t(d)) {
-    const double one = over(length(all.subspan(at, size_t(d))),
-                            length(all.subspan(at + size_t(d), size_t(d))) + rounding);
+  const auto over = [](double difference, double of) { return std::fabs(difference) / of; };
+  Conservation laws{.scores = over(x[0] - x[1], x[4] + x[5] + rounding),
+                    .values = over(x[2] - x[3], x[6] + x[7] + rounding),
+                    .tolerance = tolerance};
+  if (!output_is_partial && p.dtype == DType::kBFloat16)
+    laws.values_tolerance = std::max(tolerance, check_tolerance(s, /*rounded=*/true));
+  const std::span<const double> all(terms.keys);
+  const auto d = static_cast<size_t>(p.head_dim);
+  for (size_t at = 0; at < all.size(); at += 2 * d) {
+    const double one = over(length(all.subspan(at, d)), length(all.subspan(at + d, d)) + rounding);
     if (std::isnan(one) || one > laws.keys) laws.keys = one;
   }
   return laws;
+}
+
+Conservation conservation(const Executor& executor, Communicator& comm) {
+  const auto on_host = executor.on_host(
+      std::array{kQuerySlot, kKvSlot, kOutputSlot, kGradOutSlot, kGradQuerySlot, kGradKvSlot});
+  const BoundProgram& bound = *on_host;
+  LawSums sums(bound.sharded().problem, bound.first_batch());
+  sums.add(bound);
+  LawTerms terms = sums.terms();
+  comm.all_sum(terms.products);
+  comm.all_sum(terms.keys);
+  return conservation(terms, bound.sharded(), bound.program().output_is_partial(),
+                      executor.law_tolerance());
 }
 
 }  // namespace longnet

@@ -1,20 +1,54 @@
 // Checks the gradients of a backward pass: sampled rows of dQ, dK and dV against the definition
 // (definition.h), and laws of conservation over all rows.
 //
-// A row of dQ is computed from all keys of its query. A row of dK and dV is a sum over queries whose
-// LSE would each take all keys again, so it takes O and L of the run, of which the rows of dQ are
-// samples; each rank adds what its own queries give. In a mixture by sum or mean, whose branches have
-// each their own O and L, dK and dV have the laws alone.
+// A row of dQ is computed from all keys of its query. A row of dK and dV is a sum over queries
+// whose LSE would each take all keys again, so it takes O and L of the run, of which the rows of dQ
+// are samples; each rank adds what its own queries give. In a mixture by sum or mean, whose
+// branches have each their own O and L, dK and dV have the laws alone.
 #pragma once
 #include <array>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "execute/executor.h"
 #include "execute/sample_check.h"
+#include "kernels/row_worker.h"
 
 namespace longnet {
 
-using GradientErrors = std::array<SampleErrors, 3>;  // of dQ, dK and dV
+using ExpectedGradients = std::array<ExpectedRows, 3>;  // of dQ, dK and dV
+using GradientErrors = std::array<SampleErrors, 3>;
+
+// True when the token is in the rank's shard and the program has its sequence.
+bool has_row(const BoundProgram& bound, int64_t batch, int64_t token);
+// K/V heads and tokens of some of these queries, `most` at most.
+std::vector<KeySample> keys_of(const std::vector<QuerySample>& queries, const AttentionProblem& p,
+                               int64_t most);
+// Returns the part of the keys' dK and dV that the rank's own queries add, from O and L of the rows
+// whose delta the program takes. `problem`: the program's, or one whose batch contains its batch.
+std::vector<KeyGradient> gradients_of_own_queries(const BoundProgram& bound,
+                                                  const AttentionProblem& problem,
+                                                  const std::vector<KeySample>& keys);
+// Gradients of keys as rows to compare, `tensor` kKey or kValue.
+ExpectedRows expected_keys(const std::vector<KeySample>& keys,
+                           const std::vector<KeyGradient>& gradients, Tensor tensor);
+// dQ of the queries, and dK and dV of the keys, which have these gradients: those that the rank has.
+ExpectedGradients expected_gradients(const BoundProgram& bound, const AttentionProblem& problem,
+                                     const std::vector<QuerySample>& queries,
+                                     const std::vector<KeySample>& keys,
+                                     const std::vector<KeyGradient>& gradients);
+// `fetch`, where it is given, returns rows of the program that the host cannot read.
+using FetchRow = std::function<std::span<const float>(std::span<const float>)>;
+GradientErrors compare_gradients(const BoundProgram& bound, const ExpectedGradients& expected,
+                                 const FetchRow& fetch = {});
+// Outcomes of gradients, whose tolerance is twice that of an output where it is not given: a gradient
+// is a product of more factors.
+std::array<CheckOutcome, 3> judge_gradients(const GradientErrors& errors,
+                                            const ShardedProblem& sharded, double tolerance);
+// The outcome of an output together with those of its gradients: the worst of each figure.
+CheckOutcome worst_of(CheckOutcome output, const std::array<CheckOutcome, 3>& gradients);
 
 class GradientCheck {
  public:
@@ -26,30 +60,71 @@ class GradientCheck {
                 Communicator& comm);
 
   GradientErrors compare() const;  // of the last run
-  // Every rank gets the outcomes of all ranks' errors. `tolerance` 0: twice that of an output, as a
-  // gradient is a product of more factors.
+  // Every rank gets the outcomes of all ranks' errors (judge_gradients).
   std::array<CheckOutcome, 3> judge_together(const GradientErrors& mine, Communicator& comm,
                                              double tolerance) const;
 
  private:
   const Executor& executor_;
-  std::array<ExpectedRows, 3> expected_;
+  ExpectedGradients expected_;
 };
 
-inline constexpr double kLawTolerance = 1e-6;
 // Laws that hold for any input: adding a vector to all keys changes no output, scaling Q up and K
 // down neither, and the output is linear in V. Each is the difference of what should be equal over
-// the sum of the absolute terms of all ranks, and is right up to kLawTolerance.
+// the sum of the absolute terms of all ranks, and is right up to the executor's tolerance.
 struct Conservation {
   double keys = 0;    // the sum of dK of a sequence and K/V head is 0; the worst one
   double scores = 0;  // <Q, dQ> = <K, dK>
   double values = 0;  // <V, dV> = <O, dO>
-  double values_tolerance = kLawTolerance;  // of `values`: more where O was sent in bf16
+  double tolerance = kLawTolerance;
+  double values_tolerance = tolerance;  // for `values`: more where O was sent in bf16
   bool hold() const {
-    return keys <= kLawTolerance && scores <= kLawTolerance && values <= values_tolerance;
+    return keys <= tolerance && scores <= tolerance && values <= values_tolerance;
+  }
+  void keep_worst(const Conservation& other);  // the larger of each law, NaN the largest
+};
+// Sums of the laws' terms. Those of several shards add up.
+struct LawTerms {
+  // <Q, dQ>, <K, dK>, <V, dV>, <O, dO>, then the same of absolute terms.
+  std::vector<double> products = std::vector<double>(8);
+  // Sums of dK by sequence and K/V head, each followed by that of its absolute values [head_dim].
+  std::vector<double> keys{};
+  // Adds terms; those of their first sequence lie at `at` in `keys`.
+  void add(const LawTerms& other, size_t at);
+  static void fields(auto& t, auto&& visit) {
+    visit("products", t.products);
+    visit("keys", t.keys);
   }
 };
+class LawSums {
+ public:
+  // `problem`: with as many sequences as there are, `first_batch` and on.
+  LawSums(const AttentionProblem& problem, int64_t first_batch);
+  void add(const BoundProgram& bound);  // all rows of a rank
+  // Rows of K and V beside their gradients, as in shard_rows.
+  void add_keys(const std::vector<FillRows>& rows, const std::vector<FillRows>& gradients);
+  LawTerms terms() const;
+
+ private:
+  // a . b and |a| . |b| of rows, column by column.
+  class Products {
+   public:
+    explicit Products(int64_t head_dim) : sums_(size_t(head_dim)), absolute_(size_t(head_dim)) {}
+    void add(std::span<const float> a, std::span<const float> b);
+    double sum() const;
+    double absolute() const;
+
+   private:
+    std::vector<double> sums_, absolute_;
+  };
+  AttentionProblem problem_;
+  int64_t first_batch_;
+  Products queries_, keys_, values_, outputs_;
+  std::vector<double> key_sums_;
+};
+Conservation conservation(const LawTerms& terms, const ShardedProblem& sharded,
+                          bool output_is_partial, double tolerance = kLawTolerance);
 // The laws on the gradients of the last run. Collective.
-Conservation conservation(const BoundProgram& bound, Communicator& comm);
+Conservation conservation(const Executor& executor, Communicator& comm);
 
 }  // namespace longnet

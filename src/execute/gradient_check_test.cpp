@@ -34,7 +34,7 @@ Found check_gradients(const Schedule& right, const Schedule& schedule, const std
     comm.barrier();
     const GradientCheck check(before, choose_samples(right.sharded, 40), comm);
     executor.run();
-    const Conservation laws = conservation(executor.bound(), comm);
+    const Conservation laws = conservation(executor, comm);
     // The check looks at the rows of the executor that it was made for.
     for (const int slot : {kGradQuerySlot, kGradKvSlot})
       std::ranges::copy(executor.bound().memory(slot), before.bound().memory(slot).begin());
@@ -53,7 +53,7 @@ const DilatedPattern kGradientPattern{.branches = {{24, 1}, {96, 3}}};
 TEST(GradientCheck, PassesWhatIsRight) {
   CasesRun ran;
   for (const AlgorithmInfo& algorithm : algorithms())
-    for (const std::string& kernel : kernel_names())
+    for (const std::string& kernel : names_of(kernels()))
       for (const int ranks : some_of<int>({2, 3, 1}))
         for (const bool causal : {false, true}) {
           Case c{.algorithm = std::string(algorithm.name),
@@ -84,7 +84,7 @@ TEST(GradientCheck, FindsFaults) {
     EXPECT_FALSE(found.gradients) << algorithm;
     EXPECT_FALSE(found.laws.hold()) << algorithm;
   };
-  // What other ranks have summed for the own keys is added to itself, and so lost.
+  // The sum of other ranks for the own keys is added to itself, and so lost.
   const auto dropped = [](RankProgram& p) {
     for (Op& op : p.ops)
       if (auto* merge = std::get_if<Merge>(&op.what); merge && merge->into.slot == kGradKvSlot) {
@@ -117,7 +117,7 @@ TEST(GradientCheck, LawsSeeEveryRow) {
       auto* const at = const_cast<float*>(row(tensor).data());
       std::vector<float> kept(at, at + kGradientProblem.head_dim);
       std::fill_n(at, kGradientProblem.head_dim, 0.0f);
-      const Conservation laws = conservation(executor.bound(), comm);
+      const Conservation laws = conservation(executor, comm);
       std::ranges::copy(kept, at);
       return laws;
     };
@@ -125,7 +125,7 @@ TEST(GradientCheck, LawsSeeEveryRow) {
     EXPECT_GT(broken_without(Tensor::kKey).keys, kLawTolerance);
     EXPECT_GT(broken_without(Tensor::kKey).scores, kLawTolerance);
     EXPECT_GT(broken_without(Tensor::kValue).values, kLawTolerance);
-    const Conservation right = conservation(executor.bound(), comm);
+    const Conservation right = conservation(executor, comm);
     EXPECT_LE(std::max({right.keys, right.scores, right.values}), kLawTolerance);
   });
 }

@@ -50,12 +50,14 @@ ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel
                                           std::move(memory));
   require_supported(kernel, *bound_);
   workspace_ =
-      TaggedBuffer(ledger, "workspace",
+      TaggedBuffer(ledger, kWorkspaceTag,
                    kernel.workspace_bytes(bound_->options(), threads, this->program().pass));
   const auto& ops = this->program().ops;
   times_.resize(ops.size());
   in_flight_.reserve(ops.size());
   passed_.resize(ops.size());
+  const auto beside = int64_t(ops.size() * (sizeof(OpTime) + sizeof(size_t)) + ops.size() / 8);
+  lists_ = CountedBytes(ledger, kProgramLists, bound_->list_bytes() + beside, this);
 }
 
 ProgramExecutor::~ProgramExecutor() {
@@ -94,7 +96,7 @@ double ProgramExecutor::run(RunMode mode) {
     else
       for (OpId a : program().ops[i].after) wait_for(size_t(a));
     if (mode == RunMode::kSerialised && !communicates)
-      while (!in_flight_.empty()) wait_for(in_flight_.front());
+      while (!in_flight_.empty()) wait_for(in_flight_.front().op);
     times_[i].begin_s = elapsed();
     if (communicates) {
       post(i);
@@ -106,32 +108,32 @@ double ProgramExecutor::run(RunMode mode) {
     }
   }
   const double before = elapsed();
-  while (!in_flight_.empty()) wait_for(in_flight_.front());
+  while (!in_flight_.empty()) wait_for(in_flight_.front().op);
   const double end = elapsed();
   waited_s_ += end - before;
   return end;
 }
 
 void ProgramExecutor::post(size_t op) {
-  BoundOp& b = bound_->op(op);
-  std::visit(
+  const BoundOp& b = bound_->op(op);
+  const auto request = std::visit(
       Overload{
-          [&](const Send&) { b.request = comm_.isend(b.peer, b.from); },
-          [&](const Recv&) { b.request = comm_.irecv(b.peer, b.into); },
-          [&](const AllGather&) { b.request = comm_.iall_gather(b.group, b.into, b.into_counts); },
+          [&](const Send&) { return comm_.isend(b.peer, b.from); },
+          [&](const Recv&) { return comm_.irecv(b.peer, b.into); },
+          [&](const AllGather&) { return comm_.iall_gather(b.group, b.into, b.into_counts); },
           [&](const AllToAll&) {
-            b.request = comm_.iall_to_all(b.group, b.from, b.from_counts, b.into, b.into_counts);
+            return comm_.iall_to_all(b.group, b.from, b.from_counts, b.into, b.into_counts);
           },
-          [](const auto&) {},
+          [](const auto&) { return Communicator::Request{-1}; },
       },
       program().ops[op].what);
-  in_flight_.push_back(op);
+  in_flight_.push_back({op, request});
 }
 
 void ProgramExecutor::wait_for(size_t op) {
-  const auto it = std::find(in_flight_.begin(), in_flight_.end(), op);
+  const auto it = std::ranges::find(in_flight_, op, &Posted::op);
   if (it == in_flight_.end()) return;
-  comm_.wait(bound_->op(op).request);
+  comm_.wait(it->request);
   times_[op].end_s = elapsed();
   in_flight_.erase(it);
 }
@@ -151,9 +153,9 @@ void ProgramExecutor::test_in_flight() {
   constexpr double kBetween_s = 200e-6;  // a test may cost a few microseconds
   if (in_flight_.empty() || elapsed() - tested_s_ < kBetween_s) return;
   tested_s_ = elapsed();
-  std::erase_if(in_flight_, [&](size_t op) {
-    if (!comm_.test(bound_->op(op).request)) return false;
-    times_[op].end_s = elapsed();
+  std::erase_if(in_flight_, [&](const Posted& posted) {
+    if (!comm_.test(posted.request)) return false;
+    times_[posted.op].end_s = elapsed();
     return true;
   });
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "core/memory_tags.h"
 #include "core/tagged_memory.h"
 #include "execute/executor.h"
 #include "kernels/attention_kernel.h"
@@ -60,9 +61,14 @@ class ProgramExecutor final : public Executor {
   std::vector<TaggedBuffer> slots_;
   TaggedBuffer workspace_;
   std::vector<OpTime> times_;
-  std::vector<size_t> in_flight_;  // ops whose communication has been posted
+  struct Posted {
+    size_t op;
+    Communicator::Request request;
+  };
+  std::vector<Posted> in_flight_;
   // Communication alone: computing ops whose communications have been waited for in this run.
   std::vector<bool> passed_;
+  CountedBytes lists_;
   double waited_s_ = 0, tested_s_ = 0;
   const std::function<void()> test_in_flight_ = [this] { test_in_flight(); };
   std::chrono::steady_clock::time_point start_;

@@ -2,10 +2,39 @@
 
 #include <algorithm>
 
+#include "comm/communicator.h"
 #include "core/check.h"
 
 namespace longnet {
 namespace {
+
+std::span<const float> floats(const BoundProgram& bound, int slot) {
+  const std::span<const std::byte> bytes = bound.memory(slot);
+  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+const float* output(const BoundProgram& bound) { return floats(bound, kOutputSlot).data(); }
+
+int64_t output_rows(const BoundProgram& bound) {
+  const AttentionProblem& p = bound.sharded().problem;
+  return p.batch * bound.shard().tokens() * p.num_heads;
+}
+
+int64_t row_index(const BoundProgram& bound, int64_t heads, int64_t batch, int64_t head,
+                  int64_t token) {
+  const TokenRanges mine = bound.shard();
+  const int64_t at = mine.index_of(token);
+  check(at >= 0, "token ", token, " is not on this rank");
+  return (batch * mine.tokens() + at) * heads + head;
+}
+int64_t output_index(const BoundProgram& bound, int64_t batch, int64_t head, int64_t token) {
+  return row_index(bound, bound.sharded().problem.num_heads, batch, head, token);
+}
+
+}  // namespace
+
+RowFormat row_format(const AttentionProblem& p) {
+  return {.seed = p.seed, .head_dim = p.head_dim, .dtype = p.dtype};
+}
 
 std::vector<TensorKind> made_inputs(const BoundProgram& bound) {
   std::vector<TensorKind> kinds{TensorKind::kQuery, TensorKind::kKeyValue};
@@ -13,11 +42,7 @@ std::vector<TensorKind> made_inputs(const BoundProgram& bound) {
   return kinds;
 }
 
-// The rows of the pieces of `view`. A K/V row that several query heads share
-// comes once.
-//   P = 2, N = 8, one head, rank 1's gathered slot of branch {8, 2}: its first piece (of rank 0)
-//   holds the keys 0 and 2, which gives {key, head 0, tokens 0 2} and the same of V behind them.
-std::vector<FillRows> fill_tasks(const BoundProgram& bound, const SlotView& view) {
+std::vector<FillRows> view_rows(const BoundProgram& bound, const SlotView& view) {
   const TensorKind kind = bound.program().slots[size_t(view.slot)].kind;
   check(!holds_o(kind) && kind != TensorKind::kStatistics, "rows of Q, K, V or gradients");
   const AttentionProblem& p = bound.sharded().problem;
@@ -52,34 +77,6 @@ std::vector<FillRows> fill_tasks(const BoundProgram& bound, const SlotView& view
   return tasks;
 }
 
-std::span<const float> floats(const BoundProgram& bound, int slot) {
-  const std::span<const std::byte> bytes = bound.memory(slot);
-  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
-}
-const float* output(const BoundProgram& bound) { return floats(bound, kOutputSlot).data(); }
-
-int64_t output_rows(const BoundProgram& bound) {
-  const AttentionProblem& p = bound.sharded().problem;
-  return p.batch * bound.shard().tokens() * p.num_heads;
-}
-
-int64_t row_index(const BoundProgram& bound, int64_t heads, int64_t batch, int64_t head,
-                  int64_t token) {
-  const TokenRanges mine = bound.shard();
-  const int64_t at = mine.index_of(token);
-  check(at >= 0, "token ", token, " is not on this rank");
-  return (batch * mine.tokens() + at) * heads + head;
-}
-int64_t output_index(const BoundProgram& bound, int64_t batch, int64_t head, int64_t token) {
-  return row_index(bound, bound.sharded().problem.num_heads, batch, head, token);
-}
-
-}  // namespace
-
-RowFormat row_format(const AttentionProblem& p) {
-  return {.seed = p.seed, .head_dim = p.head_dim, .dtype = p.dtype};
-}
-
 std::vector<FillRows> shard_rows(const BoundProgram& bound, TensorKind kind) {
   const ShardedProblem& s = bound.sharded();
   const Slice own{kEveryRow, {.first = bound.rank()}, s.all_tokens(), s.all_heads()};
@@ -88,7 +85,7 @@ std::vector<FillRows> shard_rows(const BoundProgram& bound, TensorKind kind) {
   if (kind == TensorKind::kGradOut) slot = kGradOutSlot;
   if (kind == TensorKind::kGradQuery) slot = kGradQuerySlot;
   if (kind == TensorKind::kGradKeyValue) slot = kGradKvSlot;
-  return fill_tasks(bound, {slot, own});
+  return view_rows(bound, {slot, own});
 }
 
 uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker) {
@@ -125,7 +122,7 @@ ReceivedRows received_rows(const BoundProgram& bound, size_t op) {
   const auto make = [&](const SlotView& view) {
     check(!holds_gradient(bound.program().slots[size_t(view.slot)].kind),
           "the generator makes Q, K, V and dO, no results");
-    const auto rows = fill_tasks(bound, view);
+    const auto rows = view_rows(bound, view);
     for (const FillRows& r : rows) out.bytes += r.rows * p.head_dim * dtype_bytes(p.dtype);
     out.rows.insert(out.rows.end(), rows.begin(), rows.end());
   };

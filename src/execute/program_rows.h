@@ -12,9 +12,11 @@
 namespace longnet {
 
 RowFormat row_format(const AttentionProblem& problem);
+// The inputs that the generator makes: Q, K and V, and dO of a backward pass.
+std::vector<TensorKind> made_inputs(const BoundProgram& bound);
 
-// Fills Q, K and V of the shard, and dO of a backward pass, from the generator; its other input, the
-// output of the forward pass, comes from there. Returns their digest (kernels/row_worker.h).
+// Fills Q, K and V of the shard, and dO of a backward pass, from the generator; its other input,
+// the output of the forward pass, comes from there. Returns their digest (kernels/row_worker.h).
 uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker);
 // Fills every slot but the inputs with NaN: what a run has not written cannot pass for its output.
 void poison(const BoundProgram& bound, const RowWorker& worker);
@@ -22,6 +24,11 @@ void poison(const BoundProgram& bound, const RowWorker& worker);
 void hand_over(const BoundProgram& forward, const BoundProgram& backward);
 // The digest of these as they are in memory.
 uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker);
+// The rows of the pieces of `view`, of Q, K, V, dO or gradients. A K/V row that several query heads
+// share comes once.
+//   P = 2, N = 8, one head, rank 1's gathered slot of branch {8, 2}: its first piece (of rank 0)
+//   holds the keys 0 and 2, which gives {key, head 0, tokens 0 2} and the same of V behind them.
+std::vector<FillRows> view_rows(const BoundProgram& bound, const SlotView& view);
 // The rows of Q (kind kQuery), of K and V (kKeyValue) or of dO (kGradOut) of the shard; of dQ
 // (kGradQuery) named as those of Q, and of dK and dV (kGradKeyValue) as those of K and V.
 std::vector<FillRows> shard_rows(const BoundProgram& bound, TensorKind kind);

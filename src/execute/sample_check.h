@@ -1,6 +1,7 @@
 // Checks an output: chooses queries and compares their rows with the definition (definition.h),
 // which recomputes them in double.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -20,9 +21,9 @@ class Executor;
 // when there are not more than `count`.
 std::vector<QuerySample> choose_samples(const ShardedProblem& sharded, int64_t count);
 
-// Samples, and what they cover of a point's strata: its pairs (branch, head), (rank, head) and (rank,
-// branch) that have a query. With a branch it is one that sees keys of it, and not its own token's
-// alone where there is such a query.
+// Samples, and what they cover of a point's strata: its pairs (branch, head), (rank, head) and
+// (rank, branch) that have a query. With a branch it is one that sees keys of it, and not its own
+// token's alone where there is such a query.
 struct SampleChoice {
   std::vector<QuerySample> queries;
   int64_t strata = 0;
@@ -37,8 +38,9 @@ SampleChoice stratify(const ShardedProblem& sharded, const std::vector<QuerySamp
                       int64_t budget, std::vector<Rank> ranks = {});
 
 // Samples of one rank's shard and the sequences [first_batch, first_batch + batches): those of
-// `all` that lie there, and extra ones: the first and the last token of the shard, rows on both sides
-// of a border and a selected row of each branch; at least `count` where there are so many rows.
+// `all` that lie there, and extra ones: the first and the last token of the shard, rows on both
+// sides of a border and a selected row of each branch; at least `count` where there are so many
+// rows.
 std::vector<QuerySample> choose_shard_samples(const ShardedProblem& sharded, Rank rank,
                                               int64_t first_batch, int64_t batches,
                                               const std::vector<QuerySample>& all, int64_t count);
@@ -54,6 +56,17 @@ struct SampleErrors {
   void add(const SampleErrors& other);
   // Keeps the larger of each error and the smaller number of samples, for runs of the same samples.
   void keep_worst(const SampleErrors& other);
+  static void fields(auto& e,
+                     auto&& visit) {  // JSON has no infinity: an error that is null was one
+    visit("queries", e.queries);
+    visit("chosen", e.chosen);
+    visit("difference", e.difference, {.null_is = INFINITY});
+    visit("norm", e.norm, {.null_is = INFINITY});
+    visit("spread_difference", e.spread_difference, {.null_is = INFINITY});
+    visit("spread_norm", e.spread_norm, {.null_is = INFINITY});
+    visit("worst_row", e.worst_row, {.null_is = INFINITY});
+    visit("worst_lse", e.worst_lse, {.null_is = INFINITY});
+  }
 };
 
 // Rows by the definition, made once and compared with the outputs of any number of runs.
@@ -61,7 +74,8 @@ struct ExpectedRows {
   std::vector<QuerySample> samples;
   std::vector<ReferenceRow> rows;
   bool rounded = false;  // to bf16, as the output was sent
-  // Errors of shorter rows are relative to this: a gradient may be 0, and is not where it is rounded.
+  // Errors of shorter rows are relative to this: a gradient may be 0, and is not where it is
+  // rounded.
   double least_norm = 0;
 };
 ExpectedRows expected_rows(const AttentionProblem& problem, const DilatedPattern& pattern,

@@ -1,65 +1,38 @@
 #include "execute/virtual_walk.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "core/check.h"
 #include "core/stopwatch.h"
 #include "execute/program_executor.h"
 #include "execute/program_rows.h"
+#include "execute/shared_gradients.h"
 
 namespace longnet {
 namespace {
 
-// Returns `wanted` indices below `all`, spread evenly.
-std::vector<size_t> evenly(size_t wanted, size_t all) {
-  std::vector<size_t> chosen;
-  for (size_t i = 0; i < wanted; ++i) chosen.push_back((2 * i + 1) * all / (2 * wanted));
-  return chosen;
-}
-
-double pairs_of(const AttendTask& task, bool causal) {
-  int64_t pairs = 0;
-  const TokenRange q{task.q.first_token, task.q.token_step, task.q.rows};
-  for (const KvRun& kv : task.kv)
-    pairs += count_pairs(q, {kv.first_token, kv.token_step, kv.rows}, causal);
-  return double(pairs);
-}
-
-double pairs_of(const std::vector<AttendGrid>& grids, bool causal) {
-  double pairs = 0;
-  for (const AttendGrid& grid : grids) pairs += double(grid.size()) * pairs_of(grid.task, causal);
-  return pairs;
-}
-
-// Tasks in pieces of at most kRowsPerPiece queries.
-class Pieces {
- public:
-  Pieces(const std::vector<AttendGrid>& grids, int64_t element_bytes)
-      : grids_(grids), element_bytes_(element_bytes) {
-    for (const AttendGrid& grid : grids)
-      end_.push_back(int64_t(size()) + grid.size() * ceil_div(grid.task.q.rows, kRowsPerPiece));
-  }
-  size_t size() const { return end_.empty() ? 0 : size_t(end_.back()); }
-  AttendGrid operator[](size_t i) const {
-    const auto found = std::ranges::upper_bound(end_, int64_t(i));
-    const AttendGrid& grid = grids_[size_t(found - end_.begin())];
-    const int64_t rows = grid.task.q.rows, pieces = ceil_div(rows, kRowsPerPiece);
-    const int64_t at = int64_t(i) - (found == end_.begin() ? 0 : *(found - 1));
-    const int64_t first = at % pieces * kRowsPerPiece;
-    return {.task = rows_of(grid.at(at / pieces), first, std::min(kRowsPerPiece, rows - first),
-                            element_bytes_)};
-  }
-
- private:
-  static constexpr int64_t kRowsPerPiece = 2048;
-  const std::vector<AttendGrid>& grids_;
-  int64_t element_bytes_;
-  std::vector<int64_t> end_;  // one past the last piece of each grid
-};
-
 constexpr int64_t kAlign = 64;
+
+// Each tag's larger figure.
+void raise(std::map<std::string, int64_t>& most, const std::map<std::string, int64_t>& bytes) {
+  for (const auto& [tag, held] : bytes) most[tag] = std::max(most[tag], held);
+}
+
+// Bytes of a rank's slots by tag; for a backward pass alone also of the forward pass before it.
+std::map<std::string, int64_t> slot_memory(const Schedule& schedule, Rank rank) {
+  auto most = schedule.program(rank).memory_by_tag(kAlign);
+  if (schedule.forward) raise(most, schedule.forward(rank).memory_by_tag(kAlign));
+  return most;
+}
+
+// Sends or receives sums of dK and dV.
+bool moves_gradients(const RankProgram& program, const Action& what) {
+  const SlotView* view = nullptr;
+  if (const auto* send = std::get_if<Send>(&what)) view = &send->what;
+  if (const auto* recv = std::get_if<Recv>(&what)) view = &recv->what;
+  return view && program.slots[size_t(view->slot)].kind == TensorKind::kGradKeyValue;
+}
 
 class VirtualWalk final : public UnitWalk {
  public:
@@ -70,8 +43,13 @@ class VirtualWalk final : public UnitWalk {
         threads_(threads) {}
 
  private:
+  // For a backward pass alone also the forward pass that makes its output, in the same memory.
+  struct Programs {
+    std::unique_ptr<BoundProgram> bound, forward;
+  };
+
   void execute(const Samples* samples, double share, ShardOutcome& out) override {
-    const auto bound = prepare(out);
+    const auto [bound, forward] = prepare(out);
     const Compare compare = [&](const AttentionProblem& p, const Samples& of) {
       return compare_samples(*bound, expected_rows(*bound, p, of));
     };
@@ -80,6 +58,7 @@ class VirtualWalk final : public UnitWalk {
       Stopwatch watch(out.times.generate_s);
       out.input_digest = fill_inputs(*bound, *worker_);
     }
+    if (forward) make_output(*forward, *bound, out);
     ShareChoice choice;
     if (!samples) choice = choose_share(*bound, share, threads_);
     out.share = choice.share;
@@ -89,58 +68,99 @@ class VirtualWalk final : public UnitWalk {
       else if (choice.runs[i])
         run_op(*bound, i, choice.attends[i], out);
     if (samples) inspect(*bound, *samples, compare, out);
+    if (samples && shared_) inspect_gradients(*bound, *samples, out);
   }
 
-  std::unique_ptr<BoundProgram> prepare(ShardOutcome& out) {
-    std::unique_ptr<BoundProgram> bound;
+  Programs prepare(ShardOutcome& out) {
+    Programs programs;
     {
       Stopwatch watch(out.times.bind_s);
       const Schedule& schedule = schedule_for(out.unit);
       RankProgram program = schedule.program(out.unit.rank);
       const std::string refusal = why_not_virtual(program);
       check(refusal.empty(), "no virtual ranks: ", refusal);
-      for (const auto& [tag, bytes] : walk_memory(program)) out.unit_bytes += bytes;
-      auto memory = place(program);
+      const auto needed = slot_memory(schedule, out.unit.rank);
+      grow(needed);
+      for (const auto& [tag, bytes] : needed) out.unit_bytes += bytes;
       const BindOptions how{
           .rank = out.unit.rank, .threads = threads_, .first_batch = out.unit.first_batch};
-      bound = std::make_unique<BoundProgram>(schedule, std::move(program), how, std::move(memory));
-      require_supported(*kernel_, *bound);
+      const auto bind = [&](RankProgram bindable) {
+        auto memory = place(bindable);
+        return std::make_unique<BoundProgram>(schedule, std::move(bindable), how,
+                                              std::move(memory));
+      };
+      const Pass pass = program.pass;
+      if (has_backward(pass)) sums_after(out.unit);
+      if (out.unit.rank == 0 && shared_) shared_->clear();
+      programs.bound = bind(std::move(program));
+      if (schedule.forward) programs.forward = bind(schedule.forward(out.unit.rank));
+      require_supported(*kernel_, *programs.bound);
       if (workspace_.size() == 0)
-        workspace_ = TaggedBuffer(ledger_, "workspace",
-                                  kernel_->workspace_bytes(bound->options(), threads_));
+        workspace_ = TaggedBuffer(
+            ledger_, kWorkspaceTag,
+            kernel_->workspace_bytes(programs.bound->options(), threads_,
+                                     has_backward(pass) ? Pass::kForwardBackward : pass));
       out.unit_bytes += workspace_.size();
     }
     Stopwatch watch(out.times.poison_s);
-    poison(*bound, *worker_);
+    poison(programs.forward ? *programs.forward : *programs.bound, *worker_);
     worker_->poison(workspace_.bytes(), threads_);
-    return bound;
+    return programs;
+  }
+
+  void make_output(const BoundProgram& forward, const BoundProgram& backward, ShardOutcome& out) {
+    ShardOutcome aside;
+    Stopwatch watch(out.times.output_s);
+    for (size_t i = 0; i < forward.program().ops.size(); ++i)
+      run_op(forward, i, forward.op(i).attends, aside);
+    watch.stop();
+    Stopwatch poisoning(out.times.poison_s);
+    poison(backward, *worker_);
+    worker_->poison(workspace_.bytes(), threads_);
+  }
+
+  // Before any slot is placed: buffers that grow lose what they hold.
+  void grow(const std::map<std::string, int64_t>& needed) {
+    for (const auto& [tag, bytes] : needed) {
+      TaggedBuffer& buffer = memory_[tag];
+      if (bytes <= buffer.size()) continue;
+      buffer = TaggedBuffer();  // first, so that old and new are never held together
+      buffer = TaggedBuffer(ledger_, tag, bytes);
+    }
   }
 
   BoundProgram::Memory place(const RankProgram& program) {
-    for (const Slot& slot : program.slots) memory_.try_emplace(slot.tag);
-    const auto needed = walk_memory(program);
-    for (auto& [tag, buffer] : memory_) {
-      const std::string name(to_string(tag));
-      const auto it = needed.find(name);
-      if (it == needed.end() || it->second <= buffer.size()) continue;
-      buffer = TaggedBuffer();  // first, so that old and new are never held together
-      buffer = TaggedBuffer(ledger_, name, it->second);
-    }
     std::map<SlotTag, int64_t> used;
     BoundProgram::Memory memory;
     for (const Slot& slot : program.slots) {
       int64_t& at = used[slot.tag];
-      memory.push_back(memory_[slot.tag].bytes().subspan(size_t(at), size_t(slot.bytes)));
+      memory.push_back(memory_[std::string(to_string(slot.tag))].bytes().subspan(
+          size_t(at), size_t(slot.bytes)));
       at += ceil_div(slot.bytes, kAlign) * kAlign;
     }
     return memory;
+  }
+
+  std::span<std::byte> sums_after(const WalkUnit& unit) override {
+    if (!shared_ || shared_batches_ != unit.batches) {
+      shared_.reset();  // first, as above
+      shared_ = std::make_unique<SharedGradients>(schedule_for(unit), ledger_);
+      shared_batches_ = unit.batches;
+    }
+    shared_->set_first_batch(unit.first_batch);
+    return shared_->memory();
   }
 
   // `attends`: those of its tasks that run.
   void run_op(const BoundProgram& bound, size_t op, std::span<const AttendGrid> attends,
               ShardOutcome& out) {
     const Action& what = bound.program().ops[op].what;
-    if (is_communication(what)) {
+    if (moves_gradients(bound.program(), what)) {
+      Stopwatch watch(out.times.receive_s);
+      if (const auto* send = std::get_if<Send>(&what)) shared_->add(view_rows(bound, send->what));
+      std::ranges::fill(bound.op(op).into, std::byte{0});  // nothing comes from other ranks
+      out.received_bytes += int64_t(bound.op(op).into.size());
+    } else if (is_communication(what)) {
       Stopwatch watch(out.times.receive_s);
       const ReceivedRows received = received_rows(bound, op);
       worker_->fill(received.rows, row_format(bound.sharded().problem), threads_);
@@ -149,98 +169,107 @@ class VirtualWalk final : public UnitWalk {
     } else if (std::holds_alternative<Attend>(what)) {
       Stopwatch watch(out.times.attend_s);
       if (!attends.empty()) kernel_->attend(attends, bound.options(), threads_, workspace_.bytes());
+    } else if (std::holds_alternative<AttendBackward>(what)) {
+      Stopwatch watch(out.times.attend_backward_s);
+      if (const auto& backwards = bound.op(op).backwards; !backwards.empty())
+        kernel_->attend_backward(backwards, bound.options(), threads_, workspace_.bytes());
     } else {
       Stopwatch watch(std::holds_alternative<Merge>(what) ? out.times.merge_s : out.times.pack_s);
       execute_rows(*kernel_, bound, op);
     }
   }
 
+  void inspect_gradients(const BoundProgram& bound, const Samples& samples, ShardOutcome& out) {
+    GradientOutcome& g = out.gradients.emplace();
+    {
+      Stopwatch watch(out.times.check_s);
+      const ShardedProblem& s = bound.sharded();
+      Samples local;  // whose keys no other rank adds to
+      for (const QuerySample& q : samples)
+        if (s.pattern.mix == MixRule::kLse && has_row(bound, q.batch, q.token) &&
+            !shared_->has(s.problem.kv_head_of(q.head), q.token))
+          local.push_back(q);
+      const std::vector<KeySample> keys = keys_of(local, s.problem, kKeysPerUnit);
+      g.errors = compare_gradients(
+          bound, expected_gradients(bound, problem(), samples, keys,
+                                    gradients_of_own_queries(bound, problem(), keys)));
+      shared_->add_expected(bound, problem());
+    }
+    LawSums laws(bound.sharded().problem, bound.first_batch());
+    {
+      Stopwatch watch(out.times.summarize_s);
+      g.digests = digest_gradients(bound, *worker_);
+      const std::vector<FillRows> moved = shared_->rows_of(bound);
+      add_digests(moved, ~uint64_t{0}, g);
+      shared_->add(moved);
+      for (const FillRows& row : moved)
+        std::fill_n(static_cast<float*>(row.out), problem().head_dim, 0.0f);
+      laws.add(bound);
+    }
+    if (out.unit.rank == bound.sharded().layout.world_size() - 1) complete(laws, out);
+    g.laws = laws.terms();
+  }
+
+  // Adds `times` the digests of rows of dK and dV.
+  void add_digests(const std::vector<FillRows>& rows, uint64_t times, GradientOutcome& g) const {
+    std::array<std::vector<FillRows>, 3> of;
+    for (const FillRows& row : rows) of[size_t(row.tensor)].push_back(row);
+    for (const Tensor tensor : {Tensor::kKey, Tensor::kValue})
+      g.digests[size_t(tensor)] +=
+          times * worker_->digest(of[size_t(tensor)], {.head_dim = problem().head_dim}, threads_);
+  }
+
+  // The rows that all ranks have added to.
+  void complete(LawSums& laws, ShardOutcome& out) const {
+    GradientOutcome& g = *out.gradients;
+    {
+      Stopwatch watch(out.times.check_s);
+      const auto errors = shared_->compare();
+      g.errors[1].add(errors[0]);
+      g.errors[2].add(errors[1]);
+    }
+    Stopwatch watch(out.times.summarize_s);
+    std::vector<std::byte> inputs;
+    shared_->for_each_rounded([&](const std::vector<FillRows>& gradients) {
+      add_digests(gradients, 1, g);
+      const int64_t row_bytes = problem().head_dim * dtype_bytes(problem().dtype);
+      inputs.resize(gradients.size() * size_t(row_bytes));
+      std::vector<FillRows> rows = gradients;
+      for (size_t i = 0; i < rows.size(); ++i) rows[i].out = &inputs[i * size_t(row_bytes)];
+      worker_->fill(rows, row_format(problem()), threads_);
+      laws.add_keys(rows, gradients);
+    });
+  }
+
+  static constexpr int64_t kKeysPerUnit = 8;
   std::shared_ptr<const AttentionKernel> kernel_;
   int threads_;
-  std::map<SlotTag, TaggedBuffer> memory_;
+  std::map<std::string, TaggedBuffer> memory_;  // by tag
   TaggedBuffer workspace_;
+  std::unique_ptr<SharedGradients> shared_;  // of a backward pass
+  int64_t shared_batches_ = 0;
 };
 
 }  // namespace
 
-double WalkShare::forward_s(double attend_s, double merge_s, double pack_s) const {
-  const double attends = pairs > 0 ? all_pairs / pairs : 1;
-  const double folds = merges > 0 ? double(all_merges) / double(merges) : 1;
-  return attend_s * attends + merge_s * folds + pack_s;
-}
-
-ShareChoice choose_share(const BoundProgram& bound, double share, int at_once) {
-  check(share > 0 && share <= 1, "a share of ", share);
-  const auto& ops = bound.program().ops;
-  const bool causal = bound.options().causal;
-  ShareChoice out{.runs = std::vector<bool>(ops.size(), false),
-                  .attends = std::vector<std::vector<AttendGrid>>(ops.size()),
-                  .share = {}};
-  std::vector<size_t> attends;
-  for (size_t i = 0; i < ops.size(); ++i) {
-    if (std::holds_alternative<Merge>(ops[i].what)) ++out.share.all_merges;
-    if (!std::holds_alternative<Attend>(ops[i].what) || bound.op(i).attends.empty()) continue;
-    attends.push_back(i);
-    out.share.all_pairs += pairs_of(bound.op(i).attends, causal);
-  }
-  if (attends.empty()) return out;
-  const double wanted = share * double(attends.size());
-  const auto chosen = evenly(size_t(std::ceil(wanted)), attends.size());
-  const double of_tasks = wanted / double(chosen.size());
-  // Messages that no attend has read so far, by slot. Messages of other rows replace them.
-  struct Message {
-    size_t op;
-    Slice rows;
-  };
-  std::map<int, std::vector<Message>> pending;
-  size_t turn = 0;     // index among the chosen attends
-  bool fresh = false;  // the last attend runs, and so does its merge
-  for (size_t i = 0; i < ops.size(); ++i) {
-    const Action& what = ops[i].what;
-    if (is_communication(what))
-      for_each_view(what, [&](const SlotView& view, bool writes) {
-        if (!writes) return;
-        auto& messages = pending[view.slot];
-        if (!messages.empty() && messages.front().rows != view.rows) messages.clear();
-        messages.push_back({i, view.rows});
-      });
-    if (const auto* attend = std::get_if<Attend>(&what)) {
-      fresh = turn < chosen.size() && attends[chosen[turn]] == i;
-      if (!fresh) continue;
-      ++turn;
-      for (const int slot : {attend->q.slot, attend->kv.slot}) {
-        for (const Message& m : pending[slot]) out.runs[m.op] = true;
-        pending[slot].clear();
-      }
-      // Runs whole rounds of tasks: they keep the device busy to the end, as all tasks together do.
-      const Pieces tasks(bound.op(i).attends, dtype_bytes(bound.options().dtype));
-      const auto round = size_t(at_once);
-      const size_t rounds = std::max<size_t>(
-          1, size_t(std::llround(of_tasks * double(tasks.size()) / double(round))));
-      for (const size_t t : evenly(std::min(rounds * round, tasks.size()), tasks.size()))
-        out.attends[i].push_back(tasks[t]);
-      out.share.pairs += pairs_of(out.attends[i], causal);
-      out.runs[i] = true;
-    } else if (!is_communication(what)) {
-      const bool merge = std::holds_alternative<Merge>(what);
-      out.runs[i] = !merge || fresh;
-      out.share.merges += merge && fresh;
-    }
-  }
-  return out;
-}
-
-std::map<std::string, int64_t> walk_memory(const RankProgram& program) {
-  return program.memory_by_tag(kAlign);
+std::map<std::string, int64_t> walk_memory(const Schedule& schedule,
+                                           const std::vector<Rank>& ranks) {
+  std::map<std::string, int64_t> most;
+  for (const Rank rank : ranks) raise(most, slot_memory(schedule, rank));
+  if (!ranks.empty() && has_backward(schedule.program(ranks[0]).pass))
+    if (const int64_t bytes = SharedGradients::bytes(schedule); bytes > 0)
+      most[SharedGradients::kTag] = bytes;
+  return most;
 }
 
 std::string why_not_virtual(const RankProgram& program) {
-  if (has_backward(program.pass)) return "a walk has no backward pass yet";
-  bool moves_results = false;
+  bool moves_results = !program.kept.empty();
   for (const Op& op : program.ops)
     for_each_view(op.what, [&](const SlotView& view, bool writes) {
-      moves_results |=
-          is_communication(op.what) && writes && holds_o(program.slots[size_t(view.slot)].kind);
+      using enum TensorKind;
+      const TensorKind kind = program.slots[size_t(view.slot)].kind;
+      moves_results |= is_communication(op.what) && writes && kind != kQuery && kind != kKeyValue &&
+                       !moves_gradients(program, op.what);
     });
   if (!moves_results) return {};
   return "its ranks exchange results, which one device that walks them in turn would have to keep "

@@ -4,7 +4,8 @@
 // The programs, their binding and the kernels are those of real ranks. What another rank would send
 // is made again by the generator, in the very place where the message would have arrived, so every
 // attend sees every row that it sees on a cluster. Partial results cannot be made again: an
-// algorithm whose ranks exchange them is refused (why_not_virtual).
+// algorithm whose ranks exchange them is refused (why_not_virtual). Of gradients the rows that ranks
+// exchange are kept until all have been walked (shared_gradients.h).
 //
 //   N = 2^30, one head of 64, P = 128: shards of 2^23 tokens, 5 GiB with K, V and O; rank 5 gathers
 //   the 2048 rows of the branch w = N from all ranks' tokens: 2032 of them are generated here.
@@ -12,6 +13,7 @@
 // The output is not kept: each unit (a rank's shard of some sequences of the batch) leaves sums,
 // digests and the errors of sampled rows.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -22,6 +24,7 @@
 
 #include "core/tagged_memory.h"
 #include "execute/bound_program.h"
+#include "execute/gradient_check.h"
 #include "execute/sample_check.h"
 #include "kernels/row_worker.h"
 
@@ -66,9 +69,28 @@ struct WalkUnit {
 // other ranks would send.
 struct WalkTimes {
   double bind_s = 0, poison_s = 0, generate_s = 0, receive_s = 0;
-  double attend_s = 0, pack_s = 0, merge_s = 0;  // the forward pass; pack: also resets
+  double output_s = 0;  // the forward pass before a backward pass alone
+  // The pass itself; pack: also resets and deltas.
+  double attend_s = 0, attend_backward_s = 0, pack_s = 0, merge_s = 0;
   double summarize_s = 0, check_s = 0, wall_s = 0;
-  double forward_s() const { return attend_s + pack_s + merge_s; }
+  double pass_s() const { return attend_s + attend_backward_s + pack_s + merge_s; }
+};
+
+// Digests, errors and laws of a unit's gradients: of all rows of dQ, and of those of dK and dV that
+// are complete. A sequence's last rank completes the others.
+struct GradientOutcome {
+  std::array<uint64_t, 3> digests{};  // of dQ, dK and dV
+  GradientErrors errors{};
+  LawTerms laws{};
+  static void fields(auto& g, auto&& visit) {
+    visit("dq_digest", g.digests[0]);
+    visit("dk_digest", g.digests[1]);
+    visit("dv_digest", g.digests[2]);
+    visit("dq", g.errors[0]);
+    visit("dk", g.errors[1]);
+    visit("dv", g.errors[2]);
+    visit("laws", g.laws);
+  }
 };
 
 struct ShardOutcome {
@@ -84,10 +106,13 @@ struct ShardOutcome {
   // The errors of one sample before anything wrote the output, in the walk's first unit that has
   // samples: a check that passes these proves nothing.
   std::optional<SampleErrors> poisoned{};
+  std::optional<GradientOutcome> gradients{};
 };
 
-// Bytes that a walk holds for one rank's slots, by tag: each slot is rounded up to 64.
-std::map<std::string, int64_t> walk_memory(const RankProgram& program);
+// Bytes that a walk of these ranks holds for one rank's slots and for gradients that ranks share, by
+// tag: each slot is rounded up to 64.
+std::map<std::string, int64_t> walk_memory(const Schedule& schedule,
+                                           const std::vector<Rank>& ranks);
 
 // Empty when one device can walk this rank's program.
 std::string why_not_virtual(const RankProgram& program);
@@ -110,6 +135,9 @@ class UnitWalk {
   }
   // Runs about this share of the unit's pairs (choose_share). Only what these read is received.
   ShardOutcome run_share(const WalkUnit& unit, double share) { return walk(unit, nullptr, share); }
+  // The sums to which units of one part of the batch add, from the first rank to the last. They must
+  // be there when the rank after `unit` runs: another process that goes on restores them first.
+  virtual std::span<std::byte> sums_after(const WalkUnit&) { return {}; }
 
  protected:
   using Samples = std::vector<QuerySample>;
@@ -118,6 +146,7 @@ class UnitWalk {
   // Runs the unit and inspects its output. `samples` null: runs `share` of its pairs.
   virtual void execute(const Samples* samples, double share, ShardOutcome& out) = 0;
   const Schedule& schedule_for(const WalkUnit& unit);
+  const AttentionProblem& problem() const { return problem_; }
   // Between poisoning and running the unit, and after it.
   void inspect_poisoned(const Samples& samples, const Compare& compare, ShardOutcome& out);
   void inspect(const BoundProgram& bound, const Samples& samples, const Compare& compare,

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <mutex>
+#include <numeric>
 
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
@@ -141,12 +142,10 @@ void expect_same(const Total& a, const Total& b, const std::string& what) {
   EXPECT_NEAR(a.output.lse_sum, b.output.lse_sum, 1e-6 * std::abs(a.output.lse_sum)) << what;
 }
 
-Total real_ranks(const Case& c, int ranks) {
-  const Schedule schedule = schedule_of(c, ranks, c.problem.batch);
+// Calls use(executor), one rank at a time, after each of the real ranks has run.
+template <class F>
+void on_real_ranks(const Schedule& schedule, int ranks, F use) {
   const auto kernel = make_kernel("cpu");
-  const auto worker = make_cpu_row_worker();
-  const auto samples = choose_samples(schedule.sharded, 1 << 20);
-  Total total;
   std::mutex lock;
   run_on_threads(ranks, [&](Communicator& comm) {
     MemoryLedger ledger;
@@ -154,6 +153,16 @@ Total real_ranks(const Case& c, int ranks) {
     executor.fill_inputs();
     executor.run();
     const std::lock_guard hold(lock);
+    use(executor);
+  });
+}
+
+Total real_ranks(const Case& c, int ranks) {
+  const Schedule schedule = schedule_of(c, ranks, c.problem.batch);
+  const auto worker = make_cpu_row_worker();
+  const auto samples = choose_samples(schedule.sharded, 1 << 20);
+  Total total;
+  on_real_ranks(schedule, ranks, [&](ProgramExecutor& executor) {
     total.input_digest += executor.digest_inputs(*worker);
     for (const OutputSummary& head : executor.summarize_output(*worker)) total.output.add(head);
     total.errors.add(executor.compare(expected_rows(executor.bound(), c.problem, samples)));
@@ -175,6 +184,133 @@ TEST(VirtualWalk, AnyNumberOfRanksGivesTheSame) {
   expect_same(one, real_ranks(c, 2), "two real ranks");
   c.problem.seed = 2;
   EXPECT_NE(walk(c, 1, 1).input_digest, one.input_digest);
+}
+
+// ---- backward ----
+
+// The gradients of a walk, and of the same program on ranks as threads.
+struct WalkedGradients {
+  std::array<uint64_t, 3> digests{};
+  std::array<CheckOutcome, 3> outcomes{};
+  LawTerms laws;
+  Conservation conserved;
+};
+
+ShardedProblem backward_problem(const Case& c, int ranks, int64_t batches) {
+  ShardedProblem s = sharded_of(c, ranks, batches);
+  s.pattern.mix = c.pattern.mix;
+  return s;
+}
+
+Schedule backward_schedule(const Case& c, int ranks, int64_t batches, Pass pass) {
+  return lower_collectives(
+      make_schedule(find_algorithm(c.algorithm), backward_problem(c, ranks, batches), pass),
+      parse_collective(c.collective));
+}
+
+// `cut`: after each unit another walk goes on, with the sums that this one leaves.
+WalkedGradients walk_gradients(const Case& c, int ranks, Pass pass, int64_t batches_at_once = 1,
+                               int threads = 1, bool cut = false) {
+  const AttentionProblem& p = c.problem;
+  const auto make = [&](int64_t batches) { return backward_schedule(c, ranks, batches, pass); };
+  MemoryLedger ledger;
+  auto walk = make_virtual_walk(p, make, make_kernel("cpu"), threads, ledger);
+  const ShardedProblem whole = backward_problem(c, ranks, p.batch);
+  const auto samples = choose_samples(whole, 60);
+  WalkedGradients found;
+  GradientErrors errors;
+  std::vector<Rank> all(static_cast<size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  for (int64_t first = 0; first < p.batch; first += batches_at_once)
+    for (const Rank r : all) {
+      const WalkUnit unit{r, first, std::min(batches_at_once, p.batch - first)};
+      const ShardOutcome out = walk->run(unit, samples);
+      const Schedule schedule = make(unit.batches);
+      const RankAccount expected = account(schedule.sharded, schedule.program(r), r);
+      EXPECT_EQ(out.received_bytes, expected.bytes_received) << c.algorithm << " rank " << r;
+      EXPECT_EQ(out.slot_bytes, expected.memory_bytes()) << c.algorithm << " rank " << r;
+      const GradientOutcome& g = out.gradients.value();
+      for (size_t i = 0; i < errors.size(); ++i) {
+        found.digests[i] += g.digests[i];
+        errors[i].add(g.errors[i]);
+      }
+      found.laws.add(g.laws, size_t(2 * first * p.num_kv_heads * p.head_dim));
+      if (!cut) continue;
+      const auto left = walk->sums_after(unit);
+      const std::vector<std::byte> sums(left.begin(), left.end());
+      walk = make_virtual_walk(p, make, make_kernel("cpu"), threads, ledger);
+      std::ranges::copy(sums, walk->sums_after(unit).begin());
+    }
+  if (!cut && batches_at_once == p.batch) {
+    auto predicted = walk_memory(make(p.batch), all);
+    predicted[kWorkspaceTag] = make_kernel("cpu")->workspace_bytes({.head_dim = p.head_dim},
+                                                                   threads, Pass::kForwardBackward);
+    EXPECT_EQ(ledger.peak_by_tag(), predicted) << c.algorithm;
+  }
+  found.outcomes = judge_gradients(errors, whole, 0);
+  found.conserved = conservation(found.laws, whole, true);
+  return found;
+}
+
+// The same of real ranks: sums of all rows that hold for both up to fp32 rounding.
+LawTerms terms_of_real_ranks(const Case& c, int ranks) {
+  LawTerms terms;
+  on_real_ranks(backward_schedule(c, ranks, c.problem.batch, Pass::kForwardBackward), ranks,
+                [&](const ProgramExecutor& executor) {
+                  LawSums sums(c.problem, 0);
+                  sums.add(executor.bound());
+                  terms.add(sums.terms(), 0);
+                });
+  return terms;
+}
+
+void expect_same_terms(const LawTerms& a, const LawTerms& b, const std::string& what) {
+  for (size_t i = 0; i < a.products.size(); ++i)
+    EXPECT_NEAR(a.products[i], b.products[i], 2e-6 * a.products[4 + i % 4]) << what << " " << i;
+}
+
+void expect_gradients_right(const Case& c, int ranks, Pass pass, int64_t batches_at_once) {
+  const std::string what = concat(c.algorithm, " on ", ranks, " ", to_string(pass));
+  const WalkedGradients walked = walk_gradients(c, ranks, pass, batches_at_once);
+  for (const CheckOutcome& one : walked.outcomes) {
+    EXPECT_TRUE(one.pass) << what << ": rel_l2 " << one.rel_l2_error << ", worst row "
+                          << one.max_rel_error << ", tolerance " << one.tolerance;
+    EXPECT_TRUE(one.queries > 0 || c.pattern.mix != MixRule::kLse) << what;
+  }
+  EXPECT_TRUE(walked.conserved.hold()) << what << ": " << walked.conserved.keys << " "
+                                       << walked.conserved.scores << " " << walked.conserved.values;
+  expect_same_terms(terms_of_real_ranks(c, ranks), walked.laws, what);
+}
+
+TEST(VirtualWalk, GradientsOfAnyNumberOfRanks) {
+  Case c;
+  c.problem.batch = 2;
+  for (const int ranks : {1, 2, 5, 9}) {
+    c.problem.causal = ranks == 5;
+    expect_gradients_right(c, ranks, Pass::kForwardBackward, ranks == 9 ? 1 : 2);
+    expect_gradients_right(c, ranks, Pass::kBackward, 2);
+  }
+  c.problem.dtype = DType::kBFloat16;
+  c.problem.causal = false;
+  for (const MixRule mix : {MixRule::kMean, MixRule::kSum}) {
+    c.pattern.mix = mix;
+    expect_gradients_right(c, 4, Pass::kBackward, 2);
+  }
+  c.pattern.mix = MixRule::kLse;
+  c.collective = "recursive_doubling";
+  expect_gradients_right(c, 8, Pass::kBackward, 2);
+  for (const char* algorithm :
+       {"ring", "bidirectional_ring", "double_ring", "all_gather", "sparse"})
+    expect_gradients_right({.algorithm = algorithm, .problem = c.problem}, 4, Pass::kBackward, 2);
+}
+
+TEST(VirtualWalk, GradientsAreTheSameBitsAfterACutAndOnMoreThreads) {
+  const Case c;
+  const WalkedGradients whole = walk_gradients(c, 5, Pass::kForwardBackward);
+  EXPECT_EQ(walk_gradients(c, 5, Pass::kForwardBackward, 1, 1, /*cut=*/true).digests,
+            whole.digests);
+  EXPECT_EQ(walk_gradients(c, 5, Pass::kBackward, 1, 2).digests, whole.digests);
+  EXPECT_EQ(walk_gradients(c, 5, Pass::kBackward, 3).digests, whole.digests);
 }
 
 // A share runs about so many pairs, spread over ring steps and query blocks, receives only what
@@ -238,13 +374,9 @@ TEST(VirtualWalk, HoldsOneRankAtATime) {
   const auto walk = make_virtual_walk(
       c.problem, [&](int64_t batches) { return schedule_of(c, 7, batches); }, make_kernel("cpu"), 1,
       ledger);
-  std::map<std::string, int64_t> predicted;
-  for (Rank r = 0; r < 7; ++r) {
-    walk->run({r, 0, 3}, {});
-    for (const auto& [tag, bytes] : walk_memory(schedule_of(c, 7, 3).program(r)))
-      predicted[tag] = std::max(predicted[tag], bytes);
-  }
-  predicted["workspace"] = kernel->workspace_bytes({.head_dim = 24}, 1);
+  for (Rank r = 0; r < 7; ++r) walk->run({r, 0, 3}, {});
+  auto predicted = walk_memory(schedule_of(c, 7, 3), {0, 1, 2, 3, 4, 5, 6});
+  predicted[kWorkspaceTag] = kernel->workspace_bytes({.head_dim = 24}, 1);
   EXPECT_EQ(ledger.peak_by_tag(), predicted);
 }
 

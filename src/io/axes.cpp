@@ -12,6 +12,8 @@ constexpr double kMostHeads = 16384;  // a schedule lists what each one selects
 constexpr double kMostRanks = 1 << 24;
 constexpr double kMostThreads = 4096;
 
+const PointParams kPlain{};  // has the defaults of texts
+
 using enum Naming;
 using enum PatternKind;
 
@@ -24,16 +26,17 @@ const Axis kAxes[] = {
     {"mode", "real", member<&PointParams::mode>(),
      "real: ranks at once; virtual: one device walks all ranks; simulated: a modelled cluster.",
      {.words = enum_names<Mode>()}, {}, {.swept = false, .naming = kNever, .in_id = false}},
-    {"transport", "threads", member<&PointParams::transport>(),
+    {"transport", kPlain.transport, member<&PointParams::transport>(),
      "Carrier of bytes between ranks: threads, mpi, nccl, cuda_ipc, ...; null where nothing moves.",
      {.null = true}, {}, {.swept = false, .naming = kNever, .in_id = false}},
-    {"kernel", "cpu", member<&PointParams::kernel>(),
-     "Attention on one device: reference, cpu, cuda, cuda_sm90a, cudnn, gather; or modelled.",
+    {"kernel", kPlain.kernel, member<&PointParams::kernel>(),
+     "Attention on one device, as `lnbench list kernels` shows; or modelled.",
      {.min = 1}, {}, {.section = "run", .naming = kValue, .label = ""}},
     {"layout", "contiguous", member<&PointParams::layout>(),
-     "Order of tokens over the ranks of exact algorithms: contiguous, zigzag or striped.",
-     {.min = 1}, {.pattern = kDense, .except = "local"}, {.label = ""}},
-    {"collective", "native", member<&PointParams::collective>(),
+     "Order of tokens over the ranks of exact algorithms.",
+     {.words = enum_names<LayoutKind>()}, {.pattern = kDense, .several_ranks = true},
+     {.label = ""}},
+    {"collective", kPlain.collective, member<&PointParams::collective>(),
      "native, or a lowering to sends and receives where the algorithm has such a collective.",
      {.min = 1}, {}, {.label = "via "}},
     {"heads", 12, member<&PointParams::problem, &AttentionProblem::num_heads>(),
@@ -82,7 +85,7 @@ const Axis kAxes[] = {
      {.words = enum_names<Pass>(), .omit = true}, {}, {.label = ""}},
     {"gather_scope", "segment_group", member<&PointParams::gather_scope>(),
      "Ranks that gather a branch's rows: those that share a segment, or all.",
-     {.words = {"segment_group", "world"}}, {.pattern = kDilated},
+     {.words = enum_names<GatherScope>()}, {.pattern = kDilated},
      {.section = "dilated", .swept = false}},
     {"offset", "paper", member<&PointParams::pattern, &DilatedPattern::offset>(),
      "First selected token of head j: j mod r (paper), j / ceil(H / r) (block) or 0 (none).",
@@ -141,15 +144,14 @@ PointParams standard_params() {
 
 bool reads(const Axis& axis, const Value& value, const PointParams& p, const KnownNames& known) {
   const Readers& r = axis.readers;
-  if ((r.pattern && *r.pattern != known.pattern_of(p.algorithm)) ||
+  const KnownAlgorithm algorithm = known.algorithm(p.algorithm);
+  if ((r.pattern && *r.pattern != algorithm.pattern) ||
       (!r.algorithms.empty() && std::ranges::count(r.algorithms, p.algorithm) == 0) ||
-      (!r.except.empty() && r.except == p.algorithm) ||
+      (r.several_ranks && algorithm.one_rank_only) ||
       (!r.collective.empty() && r.collective != p.collective))
     return false;
-  if (axis.key != "collective" || known.collectives_of.empty() || value == axis.standard)
-    return true;
-  const auto of = known.collectives_of.find(p.algorithm);
-  return of != known.collectives_of.end() && std::ranges::count(of->second, to_text(value)) > 0;
+  return axis.key != "collective" || known.algorithms.empty() || value == axis.standard ||
+         std::ranges::count(algorithm.collectives, to_text(value)) > 0;
 }
 
 std::string options_text(const PointParams& p, bool with_sections) {

@@ -32,12 +32,12 @@ inline const std::string kWorld = "world", kDivisors = "divisors", kMostReplicas
 // Longer sequences overflow what counts their bytes and pairs.
 inline constexpr int64_t kMaxSeqLen = int64_t{1} << 40;
 
-// The algorithms that read a parameter: those of a pattern or those named, apart from one; all
-// where nothing is said. For the others it keeps its default.
+// The algorithms that read a parameter: those of a pattern, those named, or those that run on several
+// ranks; all where nothing is said. For the others it keeps its default.
 struct Readers {
   std::optional<PatternKind> pattern{};
   std::vector<std::string_view> algorithms{};
-  std::string_view except{};
+  bool several_ranks = false;
   std::string_view collective{};  // and only with this one
 };
 
@@ -76,21 +76,28 @@ std::span<const Axis> axes();
 const Axis* find_axis(std::string_view key);  // null when there is none
 PointParams standard_params();                // every parameter at its default
 
+// Properties of one algorithm in the registry.
+struct KnownAlgorithm {
+  PatternKind pattern = PatternKind::kDense;
+  bool one_rank_only = false;
+  std::vector<std::string> collectives{};  // that change its program, apart from "native"
+};
+
 // Names that other rooms own; io only compares.
 struct KnownNames {
   using Names = std::map<std::string, std::vector<std::string>, std::less<>>;
-  Names names{};  // legal values by key: algorithm, kernel, layout, collective; absent: any
-  // Algorithm -> the pattern that it computes. Algorithms not listed get the dense pattern.
-  std::map<std::string, PatternKind, std::less<>> patterns{{"dilated", PatternKind::kDilated},
-                                                           {"sparse", PatternKind::kSparse}};
-  // Algorithm -> collectives that change its program, apart from "native". Empty: all for each.
-  Names collectives_of{};
+  Names names{};  // legal values by key: algorithm, kernel, collective; absent: any
+  std::map<std::string, KnownAlgorithm, std::less<>>
+      algorithms{};  // empty: all collectives for each
   // Returns the reason why a cluster.what_if is invalid, "" when it is valid. Empty: no check.
   std::function<std::string(const std::string&)> why_bad_what_if{};
 
-  PatternKind pattern_of(std::string_view algorithm) const {
-    const auto found = patterns.find(algorithm);
-    return found == patterns.end() ? PatternKind::kDense : found->second;
+  // One that is not listed computes the pattern of its name, else the dense one.
+  KnownAlgorithm algorithm(std::string_view name) const {
+    if (const auto found = algorithms.find(name); found != algorithms.end()) return found->second;
+    for (const PatternKind kind : enum_values<PatternKind>())
+      if (to_string(kind) == name) return {.pattern = kind};
+    return {};
   }
   std::vector<std::string> values_of(const Axis& axis) const {  // empty: any
     const auto found = names.find(axis.key);
@@ -105,7 +112,7 @@ bool reads(const Axis& axis, const Value& value, const PointParams& params,
 // "zigzag Pu=2": what is not as usual; without `with_sections`, of the algorithm alone.
 std::string options_text(const PointParams& params, bool with_sections = true);
 std::string describe(const PointParams& params);     // "usp Pu=2 bf16 N=8K P=2 batch=2"
-std::string series_name(const PointParams& params);  // what is the same along a curve over seq_len
+std::string series_name(const PointParams& params);  // a curve's name: what its points share
 
 template <class T>
 Value to_value(const T& member) {

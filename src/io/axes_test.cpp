@@ -37,7 +37,7 @@ TEST(Axes, EachNamesAMemberOfItsOwn) {
 }
 
 TEST(Axes, ReadersAreOfAPatternOrByName) {
-  const KnownNames known;
+  const KnownNames known{.algorithms = {{"local", {.one_rank_only = true}}}};
   const auto readers = [&](const char* key, const std::string& collective = "native") {
     std::vector<std::string> names;
     for (const char* name : {"local", "ring", "usp", "dilated", "sparse"}) {
@@ -62,7 +62,7 @@ TEST(Axes, TextsNameWhatIsNotTheDefault) {
   p.algorithm = "usp";
   EXPECT_EQ(options_text(p), "");
   EXPECT_EQ(series_name(p), "usp threads cpu ranks=1");
-  p.layout = "zigzag";
+  p.layout = LayoutKind::kZigzag;
   p.problem.causal = true;
   p.problem.num_kv_heads = p.problem.num_heads;  // as many as heads: the default
   p.options.ulysses_degree = 2;

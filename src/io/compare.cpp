@@ -30,7 +30,7 @@ std::string status_text(const PointRecord& r) {
                           : concat(to_string(r.status), ": ", r.reason);
 }
 
-bool has_noise(Source s) { return s == Source::kMeasured || s == Source::kReplayed; }
+bool has_noise(Source s) { return s != Source::kSimulated; }
 
 bool is_skipped(const PointRecord& r) {
   return r.status != PointStatus::kOk && !is_failure(r.status);

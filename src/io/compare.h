@@ -10,8 +10,8 @@
 //
 // Few samples cannot reach alpha, whatever they are: three against three give p = 0.1 at best, and
 // Holm's correction multiplies by the number of points. Points without noise (simulated) are judged
-// by the ratio alone. A point that neither side ran, by its own choice or for memory, is skipped; one
-// that only one side has a time of is missing.
+// by the ratio alone. A point that neither side ran, by its own choice or for memory, is skipped;
+// one that only one side has a time of is missing.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -74,8 +74,9 @@ Comparison compare_results(const Result& base, const Result& now,
 // "REGRESSION", "no regression", or why nothing could be said.
 std::string_view conclusion(const Comparison& comparison);
 
-// { "threshold", "summary", "environment": [{what, base, now}], "points": [{id, base_s, new_s, ratio,
-//   p_adjusted, verdict, note}] }, as the report reads it; a number that was not measured is null.
+// { "threshold", "summary", "environment": [{what, base, now}],
+//   "points": [{id, base_s, new_s, ratio, p_adjusted, verdict, note}] }
+// as the report reads it; a number that was not measured is null.
 JsonNode comparison_json(const Comparison& comparison);
 
 // Notes on the environments and the threshold, one row per point, a note of the counts.

@@ -110,6 +110,17 @@ TEST(Compare, TooFewSamplesDecideNothing) {
   EXPECT_EQ(compare_results(run(5, 1), run(5, 7)).count(CompareClass::kSame), 2);
 }
 
+TEST(Compare, EveryTimeThatAClockTookHasNoise) {
+  for (const Source source : {Source::kMeasured, Source::kReplayed, Source::kExtrapolated})
+    for (const double now : {1.0, 1.01, 2.0}) {
+      PointRecord a = record("a", 1, 0, 1), b = record("a", now, 0, 1);
+      a.source = b.source = source;
+      EXPECT_EQ(compare_results(result({a}), result({b})).points[0].verdict,
+                CompareClass::kUndecided)
+          << to_string(source) << " " << now;
+    }
+}
+
 TEST(Compare, HolmGuardsAgainstManyPoints) {
   std::vector<PointRecord> a, b;
   for (int i = 0; i < 200; ++i) {

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/transports.h"
 #include "io/axes.h"
 
 namespace longnet {
@@ -75,8 +76,8 @@ struct SparseConfig {
 
 struct BatchConfig {
   bool constant_tokens = false;  // rule: "constant_tokens", else "fixed"
-  int64_t size = 1;              // of "fixed"
-  int64_t tokens_per_batch = 0;  // of "constant_tokens": batch = max(1, tokens_per_batch / seq_len)
+  int64_t size = 1;              // "fixed": sequences
+  int64_t tokens_per_batch = 0;  // "constant_tokens": batch = max(1, this / seq_len)
   // "device": as many as one holds, which only a machine knows; until it says, kTokensOfNoDevice.
   bool tokens_of_device = false;
   static constexpr int64_t kTokensOfNoDevice = int64_t{8} << 20;
@@ -98,8 +99,7 @@ struct RunConfig {
   std::string transport = "auto";  // mpi under a launcher, else threads; or one between GPUs
   static void fields(auto& r, auto&& visit) {
     visit("mode", r.mode, {.words = {"real", "virtual"}, .omit = true});
-    visit("transport", r.transport,
-          {.words = {"auto", "nccl", "nccl_registered", "cuda_ipc", "mpi_host"}});
+    visit("transport", r.transport, {.words = enum_names<DeviceTransportKind>()});
   }
 };
 

@@ -40,7 +40,7 @@ void merge(JsonNode& base, JsonNode over) {
 
 JsonNode load_tree(std::string_view text, const std::string& path,
                    std::vector<std::string>& chain) {
-  std::error_code error;  // of a name that is too long: reading it says so
+  std::error_code error;  // ignored: a name that is too long is refused when it is read
   const std::string self = fs::weakly_canonical(path, error).string();
   JsonNode node = parse_json(text, path);
   if (!node.is_object())

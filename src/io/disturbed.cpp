@@ -28,8 +28,8 @@ bool has_own_clock(const PointRecord& r) {
 
 double rounded(double ratio) { return std::round(100 * ratio) / 100; }
 
-// Everything that the time of a single attend depends on: the busiest rank's pairs and how they are computed,
-// not the algorithm.
+// Everything that the time of a single attend depends on: the busiest rank's pairs and how they are
+// computed, not the algorithm.
 std::string work_of(const PointRecord& r) {
   double most_pairs = 0;
   for (const RankRecord& rank : r.per_rank) most_pairs = std::max(most_pairs, rank.pairs);

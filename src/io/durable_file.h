@@ -11,7 +11,8 @@ namespace longnet {
 
 class DurableFile {
  public:
-  // `flags` as for open(2); links are not followed. Every call throws Error when the system refuses.
+  // `flags` as for open(2); links are not followed. Every call throws Error when the system
+  // refuses.
   DurableFile(const std::string& path, int flags);
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;

@@ -108,7 +108,7 @@ struct Product {
   }
 
   void set_pattern(PointParams& p) const {
-    const PatternKind kind = o.known.pattern_of(p.algorithm);
+    const PatternKind kind = o.known.algorithm(p.algorithm).pattern;
     if (kind == PatternKind::kDense) {
       p.pattern = dense_pattern(p.problem.seq_len);
       return;
@@ -188,6 +188,14 @@ std::vector<std::string> replaced_choices(const Config& c, const KnownNames& kno
   return notes;
 }
 
+bool skip_too_many_ranks(Point& point, int64_t max_ranks) {
+  if (point.status != PointStatus::kOk || max_ranks <= 0 || point.params.ranks <= max_ranks)
+    return false;
+  set_status(point, PointStatus::kSkippedUnsupported,
+             concat("needs ", point.params.ranks, " ranks, there are ", max_ranks));
+  return true;
+}
+
 std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
   const Filter matches = parse_filter(options.filter, options.known);
   std::vector<Filter> excludes;
@@ -206,8 +214,7 @@ std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
           return;
         }
         const auto skip = [&point](PointStatus status, const std::string& why, int64_t& count) {
-          point.status = status;
-          point.reason = why;
+          set_status(point, status, why);
           ++count;
         };
         for (size_t i = 0; i < excludes.size() && point.status == PointStatus::kOk; ++i) {
@@ -215,11 +222,7 @@ std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
           skip(PointStatus::kSkippedExcluded, config.exclude[i].reason, tally.excluded[i]);
           if (config.exclude[i].omit) return;
         }
-        if (point.status == PointStatus::kOk && options.max_ranks > 0 &&
-            params.ranks > options.max_ranks)
-          skip(PointStatus::kSkippedUnsupported,
-               concat("needs ", params.ranks, " ranks, there are ", options.max_ranks),
-               tally.too_many_ranks);
+        tally.too_many_ranks += skip_too_many_ranks(point, options.max_ranks);
         if (const std::string why = why_uneven(params);
             point.status == PointStatus::kOk && !why.empty())
           skip(PointStatus::kSkippedUnsupported, why, tally.uneven);

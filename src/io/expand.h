@@ -21,12 +21,12 @@
 namespace longnet {
 
 struct ExpandOptions {
-  int64_t world_size = 1;  // what "world" means
+  int64_t world_size = 1;  // the number that "world" stands for
   int64_t max_ranks = 0;   // points with more ranks become skipped_unsupported; 0: no limit
   std::string filter{};    // --filter: points that do not match are dropped; "" keeps all
   Mode mode = Mode::kReal;
   std::string transport = "threads";  // "" where nothing moves bytes
-  KnownNames known{};  // which axes concern which algorithm, and what a filter may name
+  KnownNames known{};                 // the axes of each algorithm, and names for filters
   // Puts what an algorithm will really use in place of options that it chooses or limits itself.
   // Called before ids, so that a record says what ran, and points that are alike appear once.
   std::function<void(PointParams&)> resolve{};
@@ -39,6 +39,9 @@ std::vector<std::string> replaced_choices(const Config& config, const KnownNames
 // Throws UsageError when no runnable point remains, saying what removed them. `threads` stays 0, in
 // the id too, where the config leaves it to the launcher: a point has one id on every machine.
 std::vector<Point> expand(const Config& config, const ExpandOptions& options = {});
+
+// Makes a runnable point of more ranks skipped_unsupported (0: no limit). True when it did.
+bool skip_too_many_ranks(Point& point, int64_t max_ranks);
 
 // The branches of a point, by the rules of configs/schema/config.schema.json:
 // per_rank = ceil(N / P), sequence = N, numbers are clipped to N; the first segment is w_0 and

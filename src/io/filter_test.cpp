@@ -154,7 +154,7 @@ TEST(Filter, NeverCrashesOnNoise) {
 
 TEST(Filter, OptionsOfAlgorithmsAreKeys) {
   Point p = point("usp", 8, 4);
-  p.params.layout = "zigzag";
+  p.params.layout = LayoutKind::kZigzag;
   p.params.collective = "pairwise";
   p.params.options.ulysses_degree = 2;
   p.params.options.ring_inner = 3;
@@ -179,8 +179,8 @@ TEST(Filter, ValuesOutsideTheKnownOnesAreMistakes) {
 TEST(Filter, EveryKeyIsUsable) {
   for (const std::string& key : filter_keys()) {
     bool parsed = false;
-    for (const char* value :
-         {"x", "1", "true", "real", "world", "fp32", "paper", "lse", "dense", "forward"}) {
+    for (const char* value : {"x", "1", "true", "real", "world", "fp32", "paper", "lse", "dense",
+                              "forward", "zigzag"}) {
       try {
         parse_filter(concat(key, " == ", value));
         parsed = true;

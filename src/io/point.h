@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "core/problem.h"
+#include "core/rank_group.h"
 #include "io/field.h"
 #include "pattern/dilated_pattern.h"
 
@@ -33,16 +35,16 @@ constexpr auto texts_of(Mode) { return texts("real", "virtual", "simulated"); }
 
 // io/axes.cpp has a row for each of these but the branches and the cluster.
 struct PointParams {
-  std::string algorithm;  // a name of the schedule registry: "local", "dilated", "ring", ...
+  std::string algorithm;  // a name of the schedule registry
   Mode mode = Mode::kReal;
   std::string transport = "threads";  // what moves bytes between ranks; "" where nothing does
   std::string kernel = "cpu";
-  std::string layout = "contiguous";           // order of tokens over ranks
-  std::string gather_scope = "segment_group";  // or "world"
+  LayoutKind layout = LayoutKind::kContiguous;
+  GatherScope gather_scope = GatherScope::kSegmentGroup;
   AttentionProblem problem;
   DilatedPattern pattern;  // resolved branches; the dense branch for exact algorithms
   int ranks = 1;
-  std::string collective = "native";  // or a lowering: ring, recursive_doubling, bruck, ...
+  std::string collective = "native";  // or a lowering
   AlgorithmOptions options;
   int node_size = 0;  // collective hierarchical: ranks of a node; 0: near the root of the group
   // Groups of ranks, each with its share of the batch; they do the same and exchange nothing.
@@ -63,8 +65,14 @@ struct Point {
   std::string id{};  // 8 hex digits: a hash of the canonical JSON of `params` (point_id)
   PointParams params{};
   PointStatus status = PointStatus::kOk;  // kSkippedExcluded when the config excludes it
-  std::string reason{};                   // of anything but ok
+  std::string reason{};                   // why, of any status but ok
 };
+
+// Sets the status of a point or of its record.
+void set_status(auto& of, PointStatus status, std::string reason) {
+  of.status = status;
+  of.reason = std::move(reason);
+}
 
 JsonNode to_json(const PointParams& params, const Field& field = {});
 // Lenient on absent keys; throws UsageError on bad names. In old results a mode is a transport.

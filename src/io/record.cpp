@@ -7,7 +7,6 @@
 
 #include "core/check.h"
 #include "io/units.h"
-#include "measure/statistics.h"
 
 namespace longnet {
 namespace {
@@ -81,35 +80,41 @@ PointRecord make_record(const Point& point, Source source) {
   PointRecord r;
   r.id = point.id;
   r.source = source;
-  r.status = point.status;
-  r.reason = point.reason;
+  set_status(r, point.status, point.reason);
   r.params = point.params;
   r.work.tokens = point.params.problem.seq_len * point.params.problem.batch;
   return r;
 }
 
-void set_timing(PointRecord& record, const std::vector<double>& samples_s, int warmup) {
+void set_timing(PointRecord& record, const std::vector<double>& samples_s, int warmup,
+                std::string_view reduction) {
   TimingRecord& t = record.timing;
   t.samples_s = samples_s;
   t.warmup = warmup;
+  t.reduction = reduction;
   if (samples_s.empty()) return;
-  const MedianInterval interval = median_interval(samples_s);
+  set_interval(record, median_interval(samples_s), std::ranges::min(samples_s));
+  t.p95_s = quantile(samples_s, 0.95);
+}
+
+void set_interval(PointRecord& record, const MedianInterval& interval, double min_s) {
+  TimingRecord& t = record.timing;
   t.median_s = interval.median;
   t.ci_low_s = interval.low;
   t.ci_high_s = interval.high;
   t.ci_level = interval.level;
-  t.p95_s = quantile(samples_s, 0.95);
-  t.min_s = std::ranges::min(samples_s);
+  t.min_s = min_s;
+  if (t.median_s > 0) record.work.flops_per_s = record.work.flops / t.median_s;
 }
 
 bool validate_record(PointRecord& r) {
   if (r.status != PointStatus::kOk) {
     if (!r.reason.empty()) return true;
-    r.reason = concat(to_string(r.status), " without a reason");
+    set_status(r, r.status, concat(to_string(r.status), " without a reason"));
     return false;
   }
   const auto fail = [&](PointStatus status, const std::string& reason) {
-    if (!reason.empty()) r.status = status, r.reason = reason;
+    if (!reason.empty()) set_status(r, status, reason);
     return !reason.empty();
   };
   return !(fail(PointStatus::kError, contradiction(r)) ||

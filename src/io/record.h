@@ -3,6 +3,7 @@
 // Units stand in the names. A double that was not measured is NaN here and null in JSON. `fields`
 // of each struct is the one list of its keys: result, journal and schema follow from it.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -13,6 +14,7 @@
 
 #include "core/output_summary.h"
 #include "io/point.h"
+#include "measure/statistics.h"
 
 namespace longnet {
 
@@ -84,8 +86,8 @@ struct RankRecord {
 
 struct WorkRecord {
   int64_t tokens = 0;
-  double flops =
-      kNotMeasured;  // 4 d per (query, key) pair forward, 10 d backward; may pass 2^63, hence double
+  // 4 d per (query, key) pair forward, 10 d backward; may pass 2^63, hence double.
+  double flops = kNotMeasured;
   double paper_macs = kNotMeasured;
   double flops_per_s = kNotMeasured, share_of_peak = kNotMeasured;
   double peak_flops_per_s = kNotMeasured;  // the highest that its hardware showed
@@ -205,12 +207,18 @@ struct CheckRecord {
 // Inputs and output of all ranks together. Digests do not depend on the order of rows.
 struct ContentRecord : OutputSummary {
   uint64_t input_digest = 0;
-  uint64_t dq_digest = 0, dk_digest = 0, dv_digest = 0;  // of a backward pass
+  std::array<uint64_t, 3> gradient_digests{};  // of dQ, dK and dV, of a backward pass
+  void add(const ContentRecord& o) {
+    OutputSummary::add(o);
+    input_digest += o.input_digest;
+    for (size_t i = 0; i < gradient_digests.size(); ++i)
+      gradient_digests[i] += o.gradient_digests[i];
+  }
   static void fields(auto& c, auto&& visit) {
     visit("input_digest", c.input_digest, {.omit = true});  // of all inputs: not of one head
-    visit("dq_digest", c.dq_digest, {.omit = true});
-    visit("dk_digest", c.dk_digest, {.omit = true});
-    visit("dv_digest", c.dv_digest, {.omit = true});
+    visit("dq_digest", c.gradient_digests[0], {.omit = true});
+    visit("dk_digest", c.gradient_digests[1], {.omit = true});
+    visit("dv_digest", c.gradient_digests[2], {.omit = true});
     OutputSummary::fields(c, visit);
   }
 };
@@ -271,8 +279,11 @@ struct PointRecord {
 // Id, params, status and reason of `point`; everything else not measured.
 PointRecord make_record(const Point& point, Source source = Source::kMeasured);
 
-// Fills the timing block: median, interval (default level), p95, min.
-void set_timing(PointRecord& record, const std::vector<double>& samples_s, int warmup);
+// Fills the timing block: median, interval (default level), p95, min; and the rate of the work.
+void set_timing(PointRecord& record, const std::vector<double>& samples_s, int warmup,
+                std::string_view reduction = "max");
+// The part of it that needs no samples.
+void set_interval(PointRecord& record, const MedianInterval& interval, double min_s);
 
 // Turns a record that contradicts itself into an error: ok without a median, ok with a failed check
 // or unequal byte counts, faster than the machine's peak (share_of_peak > 1.05; a measured point's

@@ -20,7 +20,7 @@ PointRecord full_record() {
   r.params.transport = "mpi";
   r.params.ranks = 2;
   r.params.threads = 3;
-  r.params.layout = "zigzag";
+  r.params.layout = LayoutKind::kZigzag;
   r.params.collective = "bruck";
   r.params.options.ulysses_degree = 4;
   r.params.options.ring_inner = 2;
@@ -120,7 +120,7 @@ TEST(Record, RoundTrips) {
   EXPECT_EQ(record_to_json(back), text);
   EXPECT_EQ(back.params.problem, r.params.problem);
   EXPECT_EQ(back.params.pattern, r.params.pattern);
-  EXPECT_EQ(back.params.layout, "zigzag");
+  EXPECT_EQ(back.params.layout, LayoutKind::kZigzag);
   EXPECT_EQ(back.params.collective, "bruck");
   EXPECT_EQ(back.params.options.ulysses_degree, 4);
   EXPECT_EQ(back.params.options.ring_inner, 2);

@@ -71,8 +71,8 @@ PointRecord& put_record(std::vector<PointRecord>& records, RecordPlaces& places,
   return records[place->second] = std::move(record);
 }
 
-// Throws UsageError when a line was changed after it was written. `strict`: also without a seal (of an
-// older build), or when its id is not that of its parameters.
+// Throws UsageError when a line was changed after it was written. `strict`: also without a seal (of
+// an older build), or when its id is not that of its parameters.
 void check_line(const std::string& line, const PointRecord& record, bool strict) {
   if (!seal_holds(line).value_or(!strict))
     throw UsageError("it was changed after it was written, or an older build wrote it");
@@ -222,8 +222,8 @@ void accept_changes(Result& then, const Result& now, bool allow_changed_machine)
 }
 
 // A fit never mixes batches: its points hold one number of sequences, or one number of tokens
-// (figure 5 of the paper), whichever makes fewer lines of a series. A line of the latter says so even
-// alone: its exponent is not that of a sequence's time.
+// (figure 5 of the paper), whichever makes fewer lines of a series. A line of the latter says so
+// even alone: its exponent is not that of a sequence's time.
 using BatchLines = std::map<std::string, std::vector<const PointRecord*>>;
 
 BatchLines lines_of(const std::string& series, const std::vector<const PointRecord*>& points) {
@@ -370,6 +370,7 @@ const PointRecord& ResultWriter::append(PointRecord record) {
 }
 
 Summary ResultWriter::finish(int64_t planned) {
+  check(places_.size() == records().size(), "a point stands twice in ", directory());
   result_.run.finished_utc = utc_rfc3339();
   result_.summary = summarize(records(), std::max(planned, result_.run.planned));
   if (const std::string timelines = timelines_to_lines(result_); !timelines.empty())

@@ -1,6 +1,6 @@
-// One run on disk: run.json first, then a sealed line of points.jsonl per point as it ends; at the end
-// timelines.jsonl, {"id": ..., "timeline": [...]} a line, and result.json, which holds the points
-// without their timelines.
+// One run on disk: run.json first, then a sealed line of points.jsonl per point as it ends; at the
+// end timelines.jsonl, {"id": ..., "timeline": [...]} a line, and result.json, which holds the
+// points without their timelines.
 //
 //   auto writer = ResultWriter::create({.run = run, .environment = env});   // rank 0 only
 //   for (const Point& p : points)
@@ -114,7 +114,7 @@ struct Result {
   std::vector<RankInfo> ranks{};
   std::vector<PointRecord> points{};
   Summary summary{};
-  static void fields(auto& r, auto&& visit) {  // of its head
+  static void fields(auto& r, auto&& visit) {  // those of the head
     visit("run", r.run);
     visit("build", r.build);
     visit("environment", r.environment);
@@ -127,8 +127,8 @@ struct Result {
 Result read_result(const std::string& path);
 std::string result_to_json(const Result& result);  // one line a point, no timelines
 
-// Holds the folder of a run for a rank that does not write, until the file is closed: nobody else may
-// resume it meanwhile. Null where this machine does not see the folder.
+// Holds the folder of a run for a rank that does not write, until the file is closed: nobody else
+// may resume it meanwhile. Null where this machine does not see the folder.
 std::unique_ptr<DurableFile> join_run(const std::string& directory);
 
 using RecordPlaces = std::unordered_map<std::string, size_t>;  // id -> index

@@ -1,5 +1,5 @@
-// The schemas of configs and results are generated from the table of axes and the lists of fields.
-// Their other parts (descriptions, patterns, $defs) are written in the files by hand and kept.
+// The schemas of configs, results and published measurements are generated from the table of axes and
+// the lists of fields. Their other parts (descriptions, patterns, $defs) are written in the files by hand and kept.
 // After a change of a table or list:
 //
 //   LONGNET_WRITE_SCHEMAS=1 build/release/bin/io_tests --gtest_filter='Schema.*'
@@ -287,6 +287,17 @@ void update_result(JsonNode& root) {
   expect_descriptions(point, "point");
 }
 
+// A setup is the parameters of a point, or an operation with its bytes, which stand there by hand.
+void update_published(JsonNode& root) {
+  JsonNode& setup = *root.find("$defs")->find("setup");
+  JsonNode own = JsonNode::object();
+  for (const char* key : {"operation", "bytes"}) own.set(key, *setup.find("properties")->find(key));
+  for (const Axis& axis : axes())
+    own.set(std::string(axis.key), described(axis_value(axis, File::kOfResult), axis.help));
+  update(setup, object({{"properties", own}}));
+  expect_descriptions(setup, "setup");
+}
+
 void expect_up_to_date(const std::string& name, void (*update_schema)(JsonNode&)) {
   const std::string path = concat(LONGNET_SOURCE_DIR, "/configs/schema/", name);
   const std::string before = read_file_text(path, "");
@@ -303,6 +314,10 @@ void expect_up_to_date(const std::string& name, void (*update_schema)(JsonNode&)
 TEST(Schema, OfConfigsFollowsTheTables) { expect_up_to_date("config.schema.json", update_config); }
 
 TEST(Schema, OfResultsFollowsTheTables) { expect_up_to_date("result.schema.json", update_result); }
+
+TEST(Schema, OfPublishedMeasurementsFollowsTheTables) {
+  expect_up_to_date("published.schema.json", update_published);
+}
 
 }  // namespace
 }  // namespace longnet

@@ -1,3 +1,4 @@
+// SHA-256 digests, and lines of JSON that carry their own (a seal).
 #pragma once
 #include <optional>
 #include <string>

@@ -13,7 +13,8 @@
 //         2   1.2 ms                                 | 2 | 1.2 ms |
 //
 // Text and Markdown take human units and the columns of highest priority that fit into 100
-// characters; CSV and JSON take all, in the units of their names. Text begins all but rows with '#'.
+// characters; CSV and JSON take all, in the units of their names. Text begins all but rows with
+// '#'.
 #pragma once
 #include <functional>
 #include <ostream>
@@ -28,16 +29,16 @@ namespace longnet {
 enum class TableFormat { kText, kCsv, kMarkdown, kJson, kJsonLines };
 constexpr auto texts_of(TableFormat) { return texts("text", "csv", "md", "json", "jsonl"); }
 
-// Kind of a value, by which it is formatted for people. A summary is cut where a line ends; a note is no
-// column of text: it stands behind its row, or below it.
+// Kind of a value, by which it is formatted for people. A summary is cut where a line ends; a note
+// is no column of text: it stands behind its row, or below it.
 enum class Shown {
   kText,
   kNumber,
   kTokens,
   kSeconds,
   kBytes,
-  kCount,    // of FLOPs, messages: "1.2 T"
-  kPercent,  // of 1
+  kCount,    // FLOPs, messages: "1.2 T"
+  kPercent,  // a share of 1
   kSummary,
   kNote
 };
@@ -57,7 +58,7 @@ struct TableStyle {
   TableFormat format = TableFormat::kText;
   bool wide = false;                    // all columns, notes on their rows
   std::ostream* out = nullptr;          // rows
-  std::ostream* notes = nullptr;        // of formats other than text
+  std::ostream* notes = nullptr;        // notes of formats other than text
   std::function<void()> before_line{};  // e.g. clears a line of progress
 };
 
@@ -65,7 +66,7 @@ class TableWriter {
  public:
   TableWriter(std::vector<ColumnHead> heads, TableStyle style);
   TableWriter(const TableWriter&) = delete;
-  ~TableWriter() {  // of a command that an error ends: what stands there is JSON all the same
+  ~TableWriter() {  // completes the JSON of a command that an error ends
     if (has_head_ && !is_finished_) finish();
   }
   void note(std::string_view text);  // no row: "# text", of text on lines of 100 characters

@@ -22,7 +22,7 @@ class Problems {
   void throw_if_any() const;  // UsageError with the first 20
 
  private:
-  static constexpr size_t kMost = 20;  // of a file that is none of the suite's, the rest is noise
+  static constexpr size_t kMost = 20;  // errors: a file of another program has many more
   std::vector<std::string> texts_;
   int64_t more_ = 0;
 };

@@ -124,9 +124,9 @@ struct AttendGrid {
 struct BackwardTask {
   QueryRun q;
   const void* grad_out = nullptr;     // dO of the first row, row_stride as of Q
-  const float* statistics = nullptr;  // of the first row: L, and delta right behind it
+  const float* statistics = nullptr;  // L of the first row, delta right behind it
   int64_t statistics_stride = 2;      // floats
-  float* grad_q = nullptr;            // of the first row, row_stride as of Q
+  float* grad_q = nullptr;            // dQ of the first row, row_stride as of Q
   KeyRuns kv;
   const void* keys = nullptr;  // the element of K or V here has its gradient at grad_keys
   float* grad_keys = nullptr;

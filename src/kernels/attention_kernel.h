@@ -120,8 +120,12 @@ inline std::string why_head_dim_unsupported(int64_t head_dim, int64_t most) {
 std::unique_ptr<AttentionKernel> make_reference_kernel();
 // Exact, tiled, fp32 arithmetic over fp32 or bf16 storage (see cpu/attend_simd.h).
 std::unique_ptr<AttentionKernel> make_cpu_kernel();
-// Names of the kernels: "reference" (double arithmetic, slow) and "cpu" (Highway, fast).
-std::vector<std::string> kernel_names();
+
+struct KernelInfo {
+  std::string_view name, about;  // one line for `lnbench list`
+  std::unique_ptr<AttentionKernel> (*make)();
+};
+std::span<const KernelInfo> kernels();
 // Throws UsageError naming the known kernels when `name` is not one of them.
 std::unique_ptr<AttentionKernel> make_kernel(std::string_view name);
 

@@ -255,7 +255,7 @@ void expect_nothing_of_absent_rows(const AttentionKernel& kernel) {
 }
 
 TEST(Backward, AnAbsentRowHasNoGradient) {
-  for (const std::string& kernel : kernel_names())
+  for (const std::string& kernel : names_of(kernels()))
     for (const std::string& target : simd_targets()) {
       SCOPED_TRACE(kernel + " " + target);
       const ScopedSimdTarget use(target);

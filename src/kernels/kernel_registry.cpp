@@ -2,30 +2,19 @@
 #include "kernels/attention_kernel.h"
 
 namespace longnet {
-namespace {
 
-struct NamedKernel {
-  std::string_view name;
-  std::unique_ptr<AttentionKernel> (*make)();
-};
-
-constexpr NamedKernel kKernels[] = {
-    {"reference", make_reference_kernel},
-    {"cpu", make_cpu_kernel},
-};
-
-}  // namespace
-
-std::vector<std::string> kernel_names() {
-  std::vector<std::string> names;
-  for (const NamedKernel& kernel : kKernels) names.emplace_back(kernel.name);
-  return names;
+std::span<const KernelInfo> kernels() {
+  static constexpr KernelInfo kKernels[] = {
+      {"reference", "the host, double precision, obvious and slow", make_reference_kernel},
+      {"cpu", "the host's cores, SIMD by Highway, OpenMP threads", make_cpu_kernel},
+  };
+  return kKernels;
 }
 
 std::unique_ptr<AttentionKernel> make_kernel(std::string_view name) {
-  for (const NamedKernel& kernel : kKernels)
+  for (const KernelInfo& kernel : kernels())
     if (kernel.name == name) return kernel.make();
-  throw UsageError("unknown kernel '", name, "': use one of ", join(kernel_names(), ", "));
+  throw UsageError("unknown kernel '", name, "': use one of ", join(names_of(kernels()), ", "));
 }
 
 }  // namespace longnet

@@ -7,8 +7,8 @@ namespace longnet {
 namespace {
 
 TEST(KernelRegistryTest, EachNameMakesTheKernelOfThatName) {
-  EXPECT_THAT(kernel_names(), testing::ElementsAre("reference", "cpu"));
-  for (const std::string& name : kernel_names()) EXPECT_EQ(make_kernel(name)->name(), name);
+  EXPECT_THAT(names_of(kernels()), testing::ElementsAre("reference", "cpu"));
+  for (const std::string& name : names_of(kernels())) EXPECT_EQ(make_kernel(name)->name(), name);
 }
 
 TEST(KernelRegistryTest, AnUnknownNameThrowsTheKnownOnes) {

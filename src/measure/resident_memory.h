@@ -1,6 +1,6 @@
 // Resident memory of this process: what the system says that its buffers take.
 //
-//   const ResidentGrowth growth;  ... allocate and use 300 MiB, free them ...   *growth.bytes(): 300 MiB
+//   const ResidentGrowth growth;  ... allocate, use and free 300 MiB ...   *growth.bytes(): 300 MiB
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -25,7 +25,7 @@ TEST(ResidentGrowth, ForgetsEarlierPeaks) {
     use(bytes);
     EXPECT_GT(*growth.bytes(), bytes - 8 * kMiB);
 #if !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)  // which hold memory of their own
+    !defined(__SANITIZE_THREAD__)  // sanitizers hold memory of their own
     EXPECT_LT(*growth.bytes(), bytes + 8 * kMiB);
 #endif
     EXPECT_GE(*peak_resident_bytes(), *resident_bytes());

@@ -40,13 +40,6 @@ size_t median_round(const std::vector<double>& seconds) {
   return size_t(std::find(seconds.begin(), seconds.end(), middle) - seconds.begin());
 }
 
-void set_phases(PointRecord& record, const RunPhases& busy, bool alone) {
-  record.phases.compute_s = busy.compute_s;
-  record.phases.merge_s = busy.merge_s;
-  record.metrics["attend_s"] = busy.attend_s;
-  if (alone) record.phases.communication_s = record.phases.exposed_communication_s = 0;
-}
-
 class ModeRuns {
  public:
   ModeRuns(PointSession& session, bool ablations, Communicator& comm)
@@ -77,7 +70,7 @@ class ModeRuns {
       const double took = session_.time(run);
       if (mode == phases_mode_) {
         busy_.push_back(busiest_rank(executor(), comm_));
-        merges_untimed_ |= merges() && !(executor().phases().merge_s > 0);
+        merges_untimed_ |= executor().times_merges() && !(executor().phases().merge_s > 0);
       }
       return took;
     });
@@ -90,8 +83,9 @@ class ModeRuns {
   bool has(AblationMode mode) const { return std::ranges::count(modes_, mode, &Mode::first) > 0; }
   bool empty() const { return modes_.empty(); }
   double median_s(AblationMode mode) const { return median(of(mode)); }
-  // Listed pairs over the program's, of all ranks: the big attend has a few more.
+  // Listed pairs over the program's, of all ranks: the big attend has a few more. NaN: not taken.
   double single_attend_s() {
+    if (!single_) return kNotMeasured;
     const double pairs = comm_.sum_of(single_->pairs), listed = comm_.sum_of(single_->listed_pairs);
     return median_s(AblationMode::kSingleAttend) * (listed > 0 ? pairs / listed : 1);
   }
@@ -100,11 +94,6 @@ class ModeRuns {
   using Mode = std::pair<AblationMode, std::function<double()>>;
 
   Executor& executor() const { return session_.executor(); }
-  // On GPUs attends may hold the merges.
-  bool merges() const {
-    const auto is_merge = [](const Op& op) { return std::holds_alternative<Merge>(op.what); };
-    return executor().times_every_run() && std::ranges::any_of(executor().program().ops, is_merge);
-  }
   void add(AblationMode mode, RunMode how) {
     modes_.emplace_back(mode, [this, how] { return executor().run(how); });
   }
@@ -129,22 +118,23 @@ int ablation_runs(double run_s, int ranks) {
 }
 
 void record_phases(PointRecord& record, PointSession& session, bool ablations, Communicator& comm) {
+  using enum AblationMode;
   const bool alone = comm.size() == 1;
   ModeRuns runs(session, ablations, comm);
-  if (runs.empty())  // the last sample's
-    return set_phases(record, busiest_rank(session.executor(), comm), alone);
-  runs.take(ablations ? worthwhile_rounds(record.timing.median_s) : 1);
-  set_phases(record, runs.busy(), alone);
+  if (!runs.empty()) runs.take(ablations ? worthwhile_rounds(record.timing.median_s) : 1);
+  // Phases of the last sample where there are no such runs.
+  const RunPhases busy = runs.empty() ? busiest_rank(session.executor(), comm) : runs.busy();
+  set_phases(record, busy.compute_s, busy.merge_s, alone ? 0 : kNotMeasured);
+  record.metrics["attend_s"] = busy.attend_s;
   if (runs.merges_took_no_time()) fail_check(record, "the program merges, and that took no time");
-  if (!runs.has(AblationMode::kFull)) return;
-  AblationsRecord& a = record.ablations.emplace();
-  a.full_s = runs.median_s(AblationMode::kFull);
-  if (runs.has(AblationMode::kSingleAttend)) a.single_attend_s = runs.single_attend_s();
-  a.compute_only_s = alone ? a.full_s : runs.median_s(AblationMode::kComputeOnly);
-  a.communication_only_s = alone ? 0 : runs.median_s(AblationMode::kCommunicationOnly);
-  a.serialised_s = alone ? a.full_s : runs.median_s(AblationMode::kSerialised);
-  record.phases.communication_s = a.communication_only_s;
-  record.phases.exposed_communication_s = a.full_s - a.compute_only_s;
+  if (!runs.has(kFull)) return;
+  const double full = runs.median_s(kFull);
+  // One rank has no communication to leave out.
+  const auto part = [&](AblationMode mode, double else_s) {
+    return runs.has(mode) ? runs.median_s(mode) : else_s;
+  };
+  set_ablations(record, {full, part(kComputeOnly, full), part(kCommunicationOnly, 0),
+                         part(kSerialised, full), runs.single_attend_s()});
 }
 
 }  // namespace longnet

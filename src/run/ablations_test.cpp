@@ -49,9 +49,14 @@ TEST(Ablations, WhatOverlapHides) {
 }
 
 TEST(Ablations, MergesThatTakeNoTimeFailThePoint) {
-  const PointRecord r = phases_of(2, true, [](FakeExecutor& fake) { fake.of_phases.merge_s = 0; });
-  EXPECT_EQ(r.status, PointStatus::kCheckFailed);
-  EXPECT_NE(r.reason.find("merges"), std::string::npos);
+  for (const bool every_run : {true, false}) {  // as on the host, as on a GPU
+    const PointRecord r = phases_of(2, true, [=](FakeExecutor& fake) {
+      fake.every_run = every_run;
+      fake.of_phases.merge_s = 0;
+    });
+    EXPECT_EQ(r.status, PointStatus::kCheckFailed);
+    EXPECT_NE(r.reason.find("merges"), std::string::npos);
+  }
 }
 
 TEST(Ablations, OneRankHasNothingToLeaveOutButFragments) {

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/tagged_memory.h"
+#include "core/transports.h"
 #include "execute/program_executor.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cpu/machine_peak.h"
@@ -44,9 +45,7 @@ class HostSession final : public PointSession {
     });
     return flops * comm_.size() / took;
   }
-  void record_machine(PointRecord& record) const override {
-    record.metrics["usable_cores"] = cores_;
-  }
+  void record_machine(PointRecord& record) const override { set_usable_cores(record, cores_); }
   void bind(const Schedule& schedule) override {
     executor_.reset();
     ledger_ = {};
@@ -65,8 +64,7 @@ class HostSession final : public PointSession {
   // Records what others used of the cores, and the growth of each process's resident memory: the
   // system's view beside the ledgers'.
   void record_conditions(PointRecord& record) override {
-    const double busy = busy_share(*load_, comm_);
-    if (busy >= 0) record.metrics["busy_share"] = busy;
+    set_busy_share(record, busy_share(*load_, comm_));
     const double mine = double(ledger_.peak_bytes()), all = comm_.sum_of(mine);
     const std::optional<int64_t> growth = resident_ ? resident_->bytes() : std::nullopt;
     std::vector<int64_t> figures;
@@ -76,7 +74,9 @@ class HostSession final : public PointSession {
   }
 
  private:
-  bool in_one_process() const { return comm_.transport() == "threads"; }
+  bool in_one_process() const {
+    return comm_.transport() == to_string(HostTransportKind::kThreads);
+  }
 
   Communicator& comm_;
   std::vector<RankPlace> places_;
@@ -99,7 +99,7 @@ double measure_attend_rate(const AttentionKernel& kernel, const AttendOptions& o
   MemoryLedger ledger;
   const TaggedBuffer q(ledger, "q", rows * row), k(ledger, "k", rows * row),
       v(ledger, "v", rows * row), o(ledger, "o", rows * (d + 1) * int64_t{sizeof(float)}),
-      workspace(ledger, "workspace", kernel.workspace_bytes(options, threads));
+      workspace(ledger, kWorkspaceTag, kernel.workspace_bytes(options, threads));
   const auto worker = make_cpu_row_worker();
   const auto fill = [&](Tensor tensor, const TaggedBuffer& into) {
     const FillRows all{.tensor = tensor, .rows = rows, .out = into.data(), .row_stride = d};
@@ -136,7 +136,9 @@ class HostBackend final : public Backend {
     return make_kernel(p.kernel)->why_unsupported(attend_options(p), p.pass);
   }
   int64_t workspace_bytes(const PointParams& p, int threads) const override {
-    return make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads, p.pass);
+    // A walk makes the output before a backward pass.
+    const Pass pass = is_virtual(p) && has_backward(p.pass) ? Pass::kForwardBackward : p.pass;
+    return make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads, pass);
   }
   double fill_s_per_value() const override { return 3e-8; }
   std::unique_ptr<PointSession> open(const PointPlan& plan, const RunnerOptions& options,
@@ -161,7 +163,7 @@ class HostBackend final : public Backend {
     return flops / (steady_seconds() - begin);
   }
   void record_walking_device(PointRecord& record) const override {
-    record.metrics["usable_cores"] = cores_here(record.params.threads);
+    set_usable_cores(record, cores_here(record.params.threads));
   }
   Tolerance walk_tolerance(double given) const override { return {.rel_l2 = given}; }
 
@@ -175,8 +177,10 @@ class HostBackend final : public Backend {
 }  // namespace
 
 std::string GpuPlanning::why_unsupported(const PointParams& p) const {
-  if (has_backward(p.pass)) return concat("the kernel ", p.kernel, " has no backward pass yet");
-  return why_device_kernel_unsupported(p.kernel, attend_options(p));
+  if (is_virtual(p) && has_backward(p.pass))
+    return concat("a walk by the kernel ", p.kernel,
+                  " has no backward pass yet: kernel cpu has one");
+  return why_device_kernel_unsupported(p.kernel, attend_options(p), p.pass);
 }
 
 std::string GpuPlanning::why_absent(const PointParams& p) const {

@@ -27,7 +27,7 @@ struct Effort {
 
 struct CalibrationBudget {
   bool quick = false;                                    // fewer and smaller shapes of attends
-  Effort kernel{}, link{.seconds = 0.4, .min_runs = 7};  // of a shape; of a size
+  Effort kernel{}, link{.seconds = 0.4, .min_runs = 7};  // for a shape of attends; a message size
   Effort overlap{.seconds = 0.5, .min_runs = 9};
   std::vector<int64_t> head_dims{32, 64, 128};
   double largest_message_s = 0.25;  // sizes end where one exchange takes longer
@@ -64,12 +64,13 @@ double quartile_seconds(Communicator& comm, const Effort& effort, const Run& run
 //
 // Blocks of queries against lists of keys, cut as the executor cuts them:
 //   1 x 2048 x 2048, 1 x 2048 x 512, 4 x 128 x 1024, 16 x 64 x 64 ...; causal: whole sequences
-// Rows lie four heads apart, as in a tensor [token][4 heads][head_dim].
+// Rows lie four heads apart, as in a tensor [token][4 heads][head_dim]. Of backward passes whole
+// tasks, which their kernel cuts by itself.
 
 struct AttendMeasurement {
   int64_t head_dim = 64;
   DType dtype = DType::kFloat32;
-  bool causal = false;
+  bool causal = false, backward = false;
   std::vector<AttendTime> times{};
   // Rows of the table: measurements with as many queries as keys.
   std::vector<KernelRow> rows{};
@@ -77,7 +78,7 @@ struct AttendMeasurement {
 
 struct KernelMeasurement {
   std::vector<AttendMeasurement> attends{};
-  double pack_bytes_per_s = 0, merge_bytes_per_s = 0;
+  double pack_bytes_per_s = 0, merge_bytes_per_s = 0, sum_bytes_per_s = 0, delta_bytes_per_s = 0;
   double launch_s = 0;  // of one op of the executor, beyond what its kernel takes
 };
 
@@ -88,6 +89,8 @@ KernelMeasurement measure_kernels(Communicator& comm, int threads, const Calibra
 double measure_one_attend(Communicator& comm, int threads, const CalibrationBudget& budget);
 
 inline constexpr int64_t kQueryBlockRows = 2048;  // most queries that the executor gives a task
+// Queries of a backward block, where there are few others (kernels/cpu/backward_schedule.h).
+inline constexpr int64_t kBackwardBlockRows = 512;
 
 // ---- messages between two ranks, alone and while ranks compute (calibrate_links.cpp) ----
 
@@ -109,7 +112,7 @@ struct OverlapMeasurement {
 
   // Too short to be told apart from the noise of compute.
   bool too_short() const { return communication_s < 0.05 * compute_s; }
-  double hidden_s() const {  // of the messages' time, behind compute
+  double hidden_s() const {  // part of the messages' time that compute hides
     return std::clamp(communication_s - (full_s - compute_in_full_s), 0.0, communication_s);
   }
   // Bytes per second that a rank's messages move, in and out, while it computes: they are in flight
@@ -153,9 +156,9 @@ ClusterSpec to_cluster(const Calibration& calibration, const World& world, const
 // ---- what GPUs have measured (calibrate_gpu.cpp) ----
 
 // `base` with the figures of `file`, what gpu_kernels_benchmark --json wrote, for `kernel` ("cuda",
-// "cudnn"), which becomes the cluster's: dense attention in bf16. Published rows of that kernel give
-// way where a head_dim and mask were measured; others stay. Throws UsageError when the file holds no
-// such figures.
+// "cudnn"), which becomes the cluster's: dense attention in bf16. Published rows of that kernel
+// give way where a head_dim and mask were measured; others stay. Throws UsageError when the file
+// holds no such figures.
 ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
                                     const std::string& kernel);
 

@@ -66,9 +66,9 @@ class ClusterWriter {
     c.inter =
         m_.has_inter() ? link(m_.inter, false) : no_link(m_.has_intra() ? &m_.intra : nullptr);
     c.topology.kind = TopologyKind::kSingleSwitch;
-    c.collectives = {.all_gather = "ring",
-                     .all_to_all = "linear",
-                     .reduce_scatter = "ring",
+    c.collectives = {.all_gather = std::string(to_string(AllGatherAlgorithm::kRing)),
+                     .all_to_all = std::string(to_string(AllToAllAlgorithm::kLinear)),
+                     .reduce_scatter = std::string(to_string(ReduceScatterAlgorithm::kRing)),
                      .source =
                          "assumed for MPI's own gathers and exchanges; on two ranks every "
                          "algorithm is one exchange"};
@@ -96,6 +96,10 @@ class ClusterWriter {
                                   "every other row of 4 heads of 64 floats packed out of 16 MB");
     d.merge_bytes_per_s = measured(m_.kernel.merge_bytes_per_s,
                                    "partials of 8192 rows of 4 heads merged (O and LSE counted)");
+    d.sum_bytes_per_s =
+        measured(m_.kernel.sum_bytes_per_s, "gradients of 8192 rows of 4 heads added to others");
+    d.delta_bytes_per_s = measured(m_.kernel.delta_bytes_per_s,
+                                   "O, LSE and dO of 8192 rows of 4 heads read by a delta");
     if (m_.alone_speed > 0)
       d.alone_speed = measured(m_.alone_speed,
                                "speed of an attend on one rank while the others rest, over that "
@@ -106,20 +110,23 @@ class ClusterWriter {
 
   void add_attend(const AttendMeasurement& a, DeviceSpec& d) const {
     for (KernelRow row : a.rows) {
-      row.source = by_ + "one of 4 heads, as many queries as keys, rows from memory";
+      row.source = concat(by_, a.backward ? "backward pass of " : "",
+                          "one of 4 heads, as many queries as keys, rows from memory");
       d.attend.push_back(row);
     }
     const AttendFit fit = fit_attend(a.times);
-    d.attend_model.push_back({.head_dim = double(a.head_dim),
-                              .dtype = a.dtype,
-                              .causal = a.causal,
-                              .block_rows = double(kQueryBlockRows),
-                              .block_s = fit.block_s,
-                              .query_s = fit.query_s,
-                              .key_s = fit.key_s,
-                              .pair_s = fit.pair_s,
-                              .source = concat(by_, "fitted to ", a.times.size(),
-                                               " shapes of 16 to 4096 rows; ", off_text(fit))});
+    d.attend_model.push_back(
+        {.head_dim = double(a.head_dim),
+         .dtype = a.dtype,
+         .causal = a.causal,
+         .backward = a.backward,
+         .block_rows = double(a.backward ? kBackwardBlockRows : kQueryBlockRows),
+         .block_s = fit.block_s,
+         .query_s = fit.query_s,
+         .key_s = fit.key_s,
+         .pair_s = fit.pair_s,
+         .source = concat(by_, a.backward ? "backward pass, " : "", "fitted to ", a.times.size(),
+                          " shapes of 16 to 4096 rows; ", off_text(fit))});
   }
 
   LinkSpec link(const LinkMeasurement& l, bool inside) const {

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <set>
 
-#include "comm/cuda/device_transport.h"
 #include "core/check.h"
+#include "core/transports.h"
 #include "io/units.h"
 #include "json/json_reader.h"
 #include "json/text.h"
@@ -59,7 +59,7 @@ ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
   std::erase_if(base.device.attend, [&](const KernelRow& old) {
     return std::any_of(measured.rows.begin(), measured.rows.end(), [&](const KernelRow& now) {
       return old.kernel == kernel && old.dtype == now.dtype && old.head_dim == now.head_dim &&
-             old.causal == now.causal;
+             old.causal == now.causal && old.backward == now.backward;
     });
   });
   base.device.attend.insert(base.device.attend.end(), measured.rows.begin(), measured.rows.end());
@@ -72,7 +72,7 @@ ClusterSpec with_measured_link(ClusterSpec base, const std::string& file) {
   const JsonNode root = parse_json(read_file_text(file, "is it a folder of results?"), file);
   const std::string_view hint = "\n  hint: lnbench comm --transport gpu --json FILE writes them";
   if (!root.is_object() || root.text("program") != "lnbench comm" ||
-      !is_device_transport(root.text("transport")))
+      std::ranges::count(device_transport_names(), root.text("transport")) == 0)
     throw UsageError(file, ": these are no times of messages between GPUs", hint);
   const JsonNode *places = root.find("places"), *rows = root.find("rows");
   std::vector<MessageTime> times;

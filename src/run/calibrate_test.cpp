@@ -83,11 +83,15 @@ TEST(Calibrate, AClusterIsWhatWasMeasured) {
                 .alone_speed = 1.5};
   c.kernel.launch_s = 1e-6;
   c.kernel.pack_bytes_per_s = 1e9, c.kernel.merge_bytes_per_s = 2e9;
+  c.kernel.sum_bytes_per_s = 3e9, c.kernel.delta_bytes_per_s = 4e9;
   AttendMeasurement& attends = c.kernel.attends.emplace_back();
   for (const double n : {16, 64, 256, 512, 1024})  // a microsecond a block, a nanosecond a pair
     attends.times.push_back(
         {{.blocks = 1, .queries = n, .key_rows = n, .pairs = n * n}, 1e-6 + 1e-9 * n * n});
   attends.rows.push_back({.rows = 512, .head_dim = 64, .flops_per_s = 1e10});
+  c.kernel.attends.push_back(attends);
+  AttendMeasurement& backward = c.kernel.attends.back();
+  backward.backward = backward.rows[0].backward = true;
   c.intra.overhead_s = 1e-6;
   for (const double bytes : {1e3, 1e4, 1e5, 1e6}) {
     c.intra.one_way.push_back({bytes, 5e-6 + bytes / 4e9});
@@ -101,7 +105,11 @@ TEST(Calibrate, AClusterIsWhatWasMeasured) {
   EXPECT_EQ(spec.num_gpus(), 2);
   EXPECT_EQ(spec.device.peak_flops.at(DType::kFloat32).value, 1e11);
   EXPECT_EQ(spec.device.alone_speed.value, 1.5);
-  ASSERT_EQ(spec.device.attend_model.size(), 1u);
+  ASSERT_EQ(spec.device.attend_model.size(), 2u);
+  EXPECT_EQ(spec.device.sum_bytes_per_s.value, 3e9);
+  EXPECT_EQ(spec.device.delta_bytes_per_s.value, 4e9);
+  EXPECT_TRUE(spec.device.attend_model[1].backward && spec.device.attend[1].backward);
+  EXPECT_EQ(spec.device.attend_model[1].block_rows, kBackwardBlockRows);
   EXPECT_NEAR(spec.device.attend_model[0].pair_s, 1e-9, 1e-12);
   EXPECT_NEAR(spec.device.attend_model[0].block_s, 1e-6, 1e-9);
   EXPECT_NEAR(spec.intra.bandwidth_bytes_per_s.value, 4e9, 1e6);
@@ -111,7 +119,9 @@ TEST(Calibrate, AClusterIsWhatWasMeasured) {
   EXPECT_DOUBLE_EQ(spec.async_bytes_per_s.value, 2 * 1e6 * 0.5 / 0.5);
   EXPECT_FALSE(spec.async_progress);
   // The written cluster can be read.
-  EXPECT_EQ(parse_cluster(cluster_to_json(spec), "here.json").device.launch_s.value, 1e-6);
+  const ClusterSpec read = parse_cluster(cluster_to_json(spec), "here.json");
+  EXPECT_EQ(read.device.launch_s.value, 1e-6);
+  EXPECT_TRUE(read.device.attend_model[1].backward);
 }
 
 class TemporaryFile {

@@ -165,7 +165,7 @@ TEST(Configs, ComplexityHasTheExponentsOfThePaper) {
       n.push_back(double(point.params.problem.seq_len));
       work.push_back(double(pairs(point)));
     }
-    EXPECT_GE(n.size(), 4u) << algorithm;  // what the claim in the report asks for
+    EXPECT_GE(n.size(), 4u) << algorithm;  // as many as the report's claim needs
     return fit_power_law(n, work).exponent;
   };
   EXPECT_NEAR(exponent("local"), 2, 1e-9);
@@ -174,8 +174,8 @@ TEST(Configs, ComplexityHasTheExponentsOfThePaper) {
   EXPECT_LT(p.seconds(), 270);
 }
 
-// What a report claims of 1B tokens holds of patterns in which every token hears from every other,
-// within the base model's 12 layers.
+// A report's claims on 1B tokens need patterns in which every token hears from every other within
+// the base model's 12 layers.
 TEST(Configs, FlagshipsReachEveryToken) {
   for (const char* name : {"one-billion-cpu.json", "one-billion-gpu.json", "sixteen-million.json",
                            "constant-latency-cpu.json", "constant-latency-shared-cpu.json",

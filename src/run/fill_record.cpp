@@ -5,6 +5,8 @@
 
 #include "core/check.h"
 #include "core/cuda/device.h"
+#include "core/memory_tags.h"
+#include "execute/program_executor.h"
 #include "io/units.h"
 #include "measure/statistics.h"
 #include "pattern/dilated_pattern.h"
@@ -23,19 +25,88 @@ std::string detail_of(const Action& what) {
   return "";
 }
 
-// Bytes of slots and of the kernel's scratch memory, but not the lists of tasks that a GPU holds.
+// Bytes of slots and of the kernel's scratch memory, but no lists: those of tasks that a GPU holds,
+// and an executor's own.
 std::pair<int64_t, int64_t> slots_and_workspace(const MemoryLedger& ledger) {
   int64_t slots = 0, workspace = 0;
   for (const auto& [tag, bytes] : ledger.peak_by_tag())
-    if (tag != "task_lists") (tag == "workspace" ? workspace : slots) += bytes;
+    if (tag != kTaskLists && tag != kProgramLists)
+      (tag == kWorkspaceTag ? workspace : slots) += bytes;
   return {slots, workspace};
+}
+
+// Counted bytes and messages of the runs against those of the rank's program for one.
+void record_communication(PointRecord& record, const CommCounters& c,
+                          const ClosedFormCounts& expected, int64_t runs, Communicator& comm) {
+  const bool equal = c.bytes_sent == runs * expected.bytes_sent &&
+                     c.messages_sent == runs * expected.messages_sent &&
+                     c.bytes_received == runs * expected.bytes_received &&
+                     c.messages_received == runs * expected.messages_received;
+  // Traffic of the rank that sends most, per run: all that it sends, and the modelled part of it.
+  const auto most = [&](int64_t sent, int64_t modelled) {
+    const double mine = double(sent) / double(runs), all = comm.max_of(mine);
+    return std::pair(all, comm.max_of(mine == all ? double(modelled) / double(runs) : 0.0));
+  };
+  const auto [most_sent, modelled_bytes] = most(c.bytes_sent, c.modelled_bytes_sent);
+  const auto [most_messages, modelled_messages] = most(c.messages_sent, c.modelled_messages_sent);
+  record.comm.counted_bytes_per_rank = std::llround(most_sent - modelled_bytes);
+  record.comm.counted_messages_per_rank = std::llround(most_messages - modelled_messages);
+  if (modelled_messages > 0) {
+    record.comm.modelled_bytes_per_rank = std::llround(modelled_bytes);
+    record.comm.modelled_messages_per_rank = std::llround(modelled_messages);
+  }
+  set_predicted_traffic(record, std::llround(comm.max_of(double(expected.bytes_sent))),
+                        std::llround(comm.max_of(double(expected.messages_sent))));
+  if (comm.max_of(equal ? 0.0 : 1.0) > 0)
+    fail_check(record, "counted bytes or messages differ from the predicted ones");
+}
+
+// Slots must take what the program says, and scratch memory what the plan says where it knows it;
+// the lists of tasks that a GPU holds beside follow from its kernel.
+void record_memory(PointRecord& record, const MemoryLedger& ledger, int64_t expected,
+                   const PointPlan& plan, Communicator& comm) {
+  const auto [slots, workspace] = slots_and_workspace(ledger);
+  const bool equal =
+      slots == expected && (plan.workspace_bytes == 0 || workspace == plan.workspace_bytes);
+  const auto all = gather(
+      comm,
+      MemoryRecord{.measured_peak_bytes = ledger.peak_bytes() - ledger.peak_bytes(kProgramLists),
+                   .by_tag = ledger.peak_by_tag()});
+  // The rank whose peak is the largest, the first of them.
+  const auto most = std::ranges::max_element(all, {}, &MemoryRecord::measured_peak_bytes);
+  set_memory(record, plan.memory_bytes(), most->by_tag, most->measured_peak_bytes);
+  if (comm.max_of(equal ? 0.0 : 1.0) > 0)
+    fail_check(record, "measured memory differs from the predicted");
+}
+
+// The closed forms of each rank's bytes, messages and slots against its program and its counts.
+// Fails the point where they differ; without a closed form the record has none.
+void record_closed_forms(PointRecord& record, const ClosedFormCounts& program,
+                         const ClosedFormCounts& counted, Communicator& comm) {
+  const PointParams& p = record.params;
+  const auto form = closed_form_counts(p.algorithm, sharded_problem(p), collective_choice(p),
+                                       comm.rank(), p.pass);
+  if (!form) return;  // on no rank
+  std::string differs;
+  if (*form != program || *form != counted)
+    differs = concat("a closed form says of rank ", comm.rank(), ": ", to_text(*form),
+                     "; its program says ", to_text(program), "; counted: ", to_text(counted));
+  for (const std::string& text : comm.all_texts(differs)) {
+    if (text.empty()) continue;
+    fail_check(record, text);
+    break;
+  }
+  const auto most = [&](int64_t count) { return std::llround(comm.max_of(double(count))); };
+  set_closed_forms(record, {.bytes_sent = most(form->bytes_sent),
+                            .messages_sent = most(form->messages_sent),
+                            .memory_bytes = most(form->memory_bytes)});
 }
 
 }  // namespace
 
 void fail_check(PointRecord& record, const std::string& reason) {
-  record.status = PointStatus::kCheckFailed;
-  record.reason += (record.reason.empty() ? "" : "; ") + reason;
+  const std::string before = record.reason.empty() ? "" : record.reason + "; ";
+  set_status(record, PointStatus::kCheckFailed, before + reason);
 }
 
 std::string out_of_memory_reason(const std::bad_alloc& error, const PointPlan& plan,
@@ -80,8 +151,8 @@ void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poi
 }
 
 void set_gradients(PointRecord& record, const std::array<CheckOutcome, 3>& outcomes,
-                   const Conservation& laws) {
-  const bool has_keys = outcomes[1].queries > 0;
+                   const Conservation& laws, int64_t sampled) {
+  const bool has_keys = std::min(outcomes[1].queries, outcomes[2].queries) > 0;
   record.check.gradients =
       GradientRecord{.dq_rel_l2_error = outcomes[0].rel_l2_error,
                      .dk_rel_l2_error = has_keys ? outcomes[1].rel_l2_error : kNotMeasured,
@@ -94,8 +165,19 @@ void set_gradients(PointRecord& record, const std::array<CheckOutcome, 3>& outco
   if (!laws.hold())
     fail_check(record, concat("a law of conservation is broken: of their terms the sum of dK is ",
                               laws.keys, ", <Q, dQ> - <K, dK> ", laws.scores,
-                              ", <V, dV> - <O, dO> ", laws.values, " (allowed ", kLawTolerance,
+                              ", <V, dV> - <O, dO> ", laws.values, " (allowed ", laws.tolerance,
                               ", ", laws.values_tolerance, " for the last)"));
+  if (outcomes[0].chosen != sampled)
+    fail_check(record, concat("dQ of ", outcomes[0].chosen, " of ", sampled,
+                              " sampled queries was compared"));
+  if (!has_keys && record.params.pattern.mix == MixRule::kLse)
+    fail_check(record, "dK and dV of no key were compared");
+}
+
+void set_check_cost(PointRecord& record, int64_t runs, double poison_s, double compare_s) {
+  record.check.runs = runs;
+  record.check.poison_s = poison_s;
+  record.check.compare_s = compare_s;
 }
 
 void set_strata(PointRecord& record, const SampleChoice& choice, int64_t compared, int64_t budget) {
@@ -109,34 +191,30 @@ void set_strata(PointRecord& record, const SampleChoice& choice, int64_t compare
     fail_check(record, concat(compared, " of ", sampled, " sampled queries were compared"));
 }
 
-void record_per_rank(PointRecord& record, const Schedule& schedule, const SampleSet& samples,
-                     Communicator& comm) {
-  const Rank rank = comm.rank();
-  record.per_rank = gather(
-      comm, RankRecord{.rank = rank,
-                       .median_s = samples.own_s.empty() ? 0 : median(samples.own_s),
-                       .pairs = account(schedule.sharded, schedule.program(rank), rank).pairs});
+void add_rank(PointRecord& record, Rank rank, double median_s, double pairs,
+              std::optional<int64_t> memory_bytes) {
+  record.per_rank.push_back({rank, median_s, pairs, memory_bytes});
 }
 
-void set_work(PointRecord& record, const WorkRecord& work) {
+void set_work(PointRecord& record, double flops, double paper_macs, double balance) {
   const PointParams& p = record.params;
-  WorkRecord& r = record.work = work;
-  r.tokens = p.problem.seq_len * p.problem.batch;
+  WorkRecord& r = record.work;
+  r.flops = flops;
+  r.paper_macs = paper_macs;
+  r.balance = balance;
   for (int b = 0; b < int(p.pattern.branches.size()); ++b)
     r.coverage.push_back(coverage(p.problem, p.pattern, b));
-  if (record.timing.median_s > 0) r.flops_per_s = r.flops / record.timing.median_s;
 }
 
-void record_work(PointRecord& record, const PointPlan& plan) {
+void record_plan(PointRecord& record, const PointPlan& plan) {
   const WorldAccount& a = plan.account;
-  set_work(record,
-           {.flops = a.flops,
-            .paper_macs = a.paper_macs,
-            .balance = a.max_rank_flops > 0 ? a.balance(record.params.ranks) : kNotMeasured});
+  set_work(record, a.flops, a.paper_macs,
+           a.max_rank_flops > 0 ? a.balance(record.params.ranks) : kNotMeasured);
+  record.comm.collectives_used = plan.collectives_used;
 }
 
 void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per_s,
-                       const std::vector<double>& peak) {
+                       const std::vector<double>& peak, double highest) {
   std::vector<double> shares, known;
   for (size_t i = 0; i < flops_per_s.size(); ++i) {
     if (!(peak[i] > 0)) continue;
@@ -145,7 +223,29 @@ void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per
   }
   if (shares.empty()) return;
   record.work.share_of_peak = median(shares);
-  record.work.peak_flops_per_s = std::ranges::max(known);
+  record.work.peak_flops_per_s = std::max(highest, std::ranges::max(known));
+}
+
+void set_busy_share(PointRecord& record, double share) {
+  if (share >= 0) record.metrics.try_emplace("busy_share", share);
+}
+
+void set_usable_cores(PointRecord& record, int cores) { record.metrics["usable_cores"] = cores; }
+
+void set_device_memory(PointRecord& record, int64_t bytes) { record.memory.device_bytes = bytes; }
+
+void set_source(PointRecord& record, Source source) { record.source = source; }
+
+void set_transport(PointRecord& record, std::string_view name) { record.params.transport = name; }
+
+void set_phases(PointRecord& record, double compute_s, double merge_s, double communication_s) {
+  record.phases = {compute_s, communication_s, communication_s, merge_s};
+}
+
+void set_ablations(PointRecord& record, const AblationsRecord& parts) {
+  record.ablations = parts;
+  record.phases.communication_s = parts.communication_only_s;
+  record.phases.exposed_communication_s = parts.full_s - parts.compute_only_s;
 }
 
 void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages) {
@@ -153,10 +253,18 @@ void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages)
   record.comm.predicted_messages_per_rank = messages;
 }
 
-void set_memory(PointRecord& record, const MemoryRecord& memory) {
-  record.memory.measured_peak_bytes = memory.measured_peak_bytes;
-  record.memory.predicted_peak_bytes = memory.predicted_peak_bytes;
-  record.memory.by_tag = memory.by_tag;
+void set_closed_forms(PointRecord& record, const ClosedFormCounts& most) {
+  record.comm.closed_form_bytes_per_rank = most.bytes_sent;
+  record.comm.closed_form_messages_per_rank = most.messages_sent;
+  if (most.memory_bytes > 0) record.memory.closed_form_bytes = most.memory_bytes;
+}
+
+void set_memory(PointRecord& record, int64_t predicted_bytes,
+                const std::map<std::string, int64_t>& by_tag,
+                std::optional<int64_t> measured_bytes) {
+  record.memory.predicted_peak_bytes = predicted_bytes;
+  record.memory.by_tag = by_tag;
+  record.memory.measured_peak_bytes = measured_bytes;
 }
 
 void set_content(PointRecord& record, const ContentRecord& content, int64_t rows) {
@@ -170,18 +278,10 @@ void record_content(PointRecord& record, const Executor& executor, const RowWork
   const AttentionProblem& problem = record.params.problem;
   ContentRecord mine, all;
   mine.input_digest = executor.digest_inputs(worker);
-  for (const OutputSummary& head : executor.summarize_output(worker)) mine.add(head);
-  if (has_backward(executor.program().pass)) {
-    const auto digests = digest_gradients(executor.bound(), worker);
-    mine.dq_digest = digests[0], mine.dk_digest = digests[1], mine.dv_digest = digests[2];
-  }
-  for (const ContentRecord& rank : gather(comm, mine)) {
-    all.add(rank);
-    all.input_digest += rank.input_digest;
-    all.dq_digest += rank.dq_digest;
-    all.dk_digest += rank.dk_digest;
-    all.dv_digest += rank.dv_digest;
-  }
+  for (const OutputSummary& head : executor.summarize_output(worker)) mine.add({head});
+  if (has_backward(executor.program().pass))
+    mine.gradient_digests = digest_gradients(executor.bound(), worker);
+  for (const ContentRecord& rank : gather(comm, mine)) all.add(rank);
   set_content(record, all, problem.seq_len * problem.num_heads * problem.batch);
 }
 
@@ -192,91 +292,32 @@ void record_timeline(PointRecord& record, const Executor& executor, Communicator
   std::vector<TimelineEntry> mine;
   for (size_t i = 0; i < ops.size(); ++i) {
     const std::string text = to_text(ops[i]);
-    mine.push_back({.rank = comm.rank(),
-                    .lane = is_communication(ops[i].what) ? "communication" : "compute",
-                    .op = text.substr(0, text.find(' ')),
-                    .begin_s = times[i].begin_s,
-                    .end_s = times[i].end_s,
-                    .detail = detail_of(ops[i].what)});
+    mine.push_back({comm.rank(), is_communication(ops[i].what) ? "communication" : "compute",
+                    text.substr(0, text.find(' ')), times[i].begin_s, times[i].end_s,
+                    detail_of(ops[i].what)});
   }
   for (const auto& entries : gather(comm, mine))
-    record.timeline.insert(record.timeline.end(), entries.begin(), entries.end());
+    for (const TimelineEntry& op : entries) add_op(record, op);
 }
 
-void record_communication(PointRecord& record, PointSession& session, const SampleSet& samples,
-                          Communicator& comm) {
-  const Executor& executor = session.executor();
-  const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
-  const CommCounters& c = session.counters();
-  const int64_t runs = samples.warmup + int64_t(samples.samples_s.size());
-  const bool equal = c.bytes_sent == runs * expected.bytes_sent &&
-                     c.messages_sent == runs * expected.messages_sent &&
-                     c.bytes_received == runs * expected.bytes_received;
-  const double sent = double(c.bytes_sent) / double(runs), most_sent = comm.max_of(sent);
-  const double messages = double(c.messages_sent) / double(runs);
-  const double most_messages = comm.max_of(messages);
-  // Modelled counts of the rank that sends most; 0 on the others.
-  const auto modelled = [&](bool most, int64_t count) {
-    return comm.max_of(most ? double(count) / double(runs) : 0.0);
-  };
-  const double modelled_bytes = modelled(sent == most_sent, c.modelled_bytes_sent);
-  const double modelled_messages = modelled(messages == most_messages, c.modelled_messages_sent);
-  record.comm.counted_bytes_per_rank = std::llround(most_sent - modelled_bytes);
-  record.comm.counted_messages_per_rank = std::llround(most_messages - modelled_messages);
-  if (modelled_messages > 0) {
-    record.comm.modelled_bytes_per_rank = std::llround(modelled_bytes);
-    record.comm.modelled_messages_per_rank = std::llround(modelled_messages);
-  }
-  set_predicted_traffic(record, std::llround(comm.max_of(double(expected.bytes_sent))),
-                        std::llround(comm.max_of(double(expected.messages_sent))));
-  if (comm.max_of(equal ? 0.0 : 1.0) > 0)
-    fail_check(record, "counted bytes or messages differ from the predicted ones");
-}
-
-void record_memory(PointRecord& record, PointSession& session, const PointPlan& plan,
-                   Communicator& comm) {
-  const Executor& executor = session.executor();
-  const auto [slots, workspace] = slots_and_workspace(session.ledger());
-  const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
-  const bool equal = slots == expected.memory_bytes() &&
-                     (plan.workspace_bytes == 0 || workspace == plan.workspace_bytes);
-  const auto all = gather(comm, MemoryRecord{.measured_peak_bytes = session.ledger().peak_bytes(),
-                                             .by_tag = session.ledger().peak_by_tag()});
-  // The rank whose peak is the largest, the first of them.
-  MemoryRecord memory = *std::ranges::max_element(all, {}, &MemoryRecord::measured_peak_bytes);
-  memory.predicted_peak_bytes = plan.memory_bytes();
-  set_memory(record, memory);
-  if (comm.max_of(equal ? 0.0 : 1.0) > 0)
-    fail_check(record, "measured memory differs from the predicted");
-}
-
-void record_closed_forms(PointRecord& record, PointSession& session, const SampleSet& samples,
-                         Communicator& comm) {
-  const PointParams& p = record.params;
-  const auto form = closed_form_counts(p.algorithm, sharded_problem(p), collective_choice(p),
-                                       comm.rank(), p.pass);
-  if (!form) return;  // on no rank
+void record_counts(PointRecord& record, PointSession& session, const PointPlan& plan,
+                   const SampleSet& samples, Communicator& comm) {
   const Executor& executor = session.executor();
   const RankAccount a = account(executor.sharded(), executor.program(), comm.rank());
   const CommCounters& c = session.counters();
   const int64_t runs = samples.warmup + int64_t(samples.samples_s.size());
-  const ClosedFormCounts program{a.bytes_sent, a.messages_sent, a.bytes_received, a.memory_bytes()};
-  const ClosedFormCounts counted{c.bytes_sent / runs, c.messages_sent / runs,
-                                 c.bytes_received / runs,
-                                 slots_and_workspace(session.ledger()).first};
-  std::string differs;
-  if (*form != program || *form != counted)
-    differs = concat("a closed form says of rank ", comm.rank(), ": ", to_text(*form),
-                     "; its program says ", to_text(program), "; counted: ", to_text(counted));
-  for (const std::string& text : comm.all_texts(differs)) {
-    if (text.empty()) continue;
-    fail_check(record, text);
-    break;
-  }
-  const auto most = [&](int64_t count) { return std::llround(comm.max_of(double(count))); };
-  record.comm.closed_form_bytes_per_rank = most(form->bytes_sent);
-  record.comm.closed_form_messages_per_rank = most(form->messages_sent);
-  record.memory.closed_form_bytes = most(form->memory_bytes);
+  const double own_s = samples.own_s.empty() ? 0 : median(samples.own_s);
+  for (Rank rank = 0; const auto& told : gather(comm, std::vector{own_s, a.pairs}))
+    add_rank(record, rank++, told[0], told[1]);
+  const ClosedFormCounts program{
+      a.bytes_sent, a.messages_sent, a.bytes_received,
+      received_messages(executor.sharded(), executor.program(), comm.rank()), a.memory_bytes()};
+  record_communication(record, c, program, runs, comm);
+  record_memory(record, session.ledger(), program.memory_bytes, plan, comm);
+  record_closed_forms(record, program,
+                      {c.bytes_sent / runs, c.messages_sent / runs, c.bytes_received / runs,
+                       c.messages_received / runs, slots_and_workspace(session.ledger()).first},
+                      comm);
 }
 
 }  // namespace longnet

@@ -10,6 +10,7 @@
 #include "measure/sampler.h"
 #include "pattern/dependency_depth.h"
 #include "run/backend.h"
+#include "schedule/closed_form_counts.h"
 
 namespace longnet {
 
@@ -18,26 +19,53 @@ namespace longnet {
 // The point is check_failed; a reason that is there stays, before this one.
 void fail_check(PointRecord& record, const std::string& reason);
 
-// `work` with tokens and coverage; after timing also its rate.
-void set_work(PointRecord& record, const WorkRecord& work);
-// Fills `work` from the prediction of a plan.
-void record_work(PointRecord& record, const PointPlan& plan);
-// The share of the peak is the median of the samples' own: `flops_per_s` of each and `peak` (FLOP/s)
-// of the hardware beside it, 0 where it is not known. Also records the highest peak.
+// With coverage; before timing, which adds the rate.
+void set_work(PointRecord& record, double flops, double paper_macs, double balance);
+// Records the work and the collectives of a plan.
+void record_plan(PointRecord& record, const PointPlan& plan);
+// The share of the peak is the median of the samples' own: `flops_per_s` of each and `peak`
+// (FLOP/s) of the hardware beside it, 0 where it is not known. Also records the highest peak,
+// `highest` if all windows were disturbed.
 void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per_s,
-                       const std::vector<double>& peak);
+                       const std::vector<double>& peak, double highest = 0);
+// The share of the cores that other programs used; below 0: not known. What was recorded first
+// stays.
+void set_busy_share(PointRecord& record, double share);
+// Cores that the ranks can use, one for each of their threads at most.
+void set_usable_cores(PointRecord& record, int cores);
+// Memory of a GPU for each rank that it serves.
+void set_device_memory(PointRecord& record, int64_t bytes);
+// What a walk has found out beyond make_record: where its figures are from.
+void set_source(PointRecord& record, Source source);
+// The transport that the point took, or would have: "auto" is decided when it runs.
+void set_transport(PointRecord& record, std::string_view name);
+inline void add_op(PointRecord& record, const TimelineEntry& op) { record.timeline.push_back(op); }
+void add_rank(PointRecord& record, Rank rank, double median_s, double pairs = kNotMeasured,
+              std::optional<int64_t> memory_bytes = {});
+// Parts of one rank, which do not overlap: all communication is exposed.
+void set_phases(PointRecord& record, double compute_s, double merge_s,
+                double communication_s = kNotMeasured);
+// Also the phases' communication: that alone, and the part of it that compute does not hide.
+void set_ablations(PointRecord& record, const AblationsRecord& parts);
 void record_depth(PointRecord& record, const PointParams& params, const DepthOptions& options = {});
 void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages);
-// Measured and predicted peak with the parts by tag; what else `record.memory` holds stays.
-void set_memory(PointRecord& record, const MemoryRecord& memory);
-// The check; a wrong output makes the point check_failed, with the figures as its reason, and so does
-// a check that passes a poisoned output, which nobody wrote.
+// Maxima over ranks; memory of 0 bytes: not known.
+void set_closed_forms(PointRecord& record, const ClosedFormCounts& most);
+// Peaks, with the parts by tag; what else `record.memory` holds stays.
+void set_memory(PointRecord& record, int64_t predicted_bytes,
+                const std::map<std::string, int64_t>& by_tag = {},
+                std::optional<int64_t> measured_bytes = {});
+// The check; a wrong output makes the point check_failed, with the figures as its reason, and so
+// does a check that passes a poisoned output, which nobody wrote.
 void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poison);
-// Records what was found of the gradients, and fails the point where a law of conservation is broken.
+// How many runs' output was checked, and what that took.
+void set_check_cost(PointRecord& record, int64_t runs, double poison_s, double compare_s);
+// Records what was found of the gradients. Fails the point where a law of conservation is broken,
+// others than the `sampled` queries were compared, or in a mixture by LSE no key was.
 void set_gradients(PointRecord& record, const std::array<CheckOutcome, 3>& outcomes,
-                   const Conservation& laws);
-// Records what the check covers. Fails the point where a stratum has no checked query although the budget
-// allowed one, or others than the chosen queries were `compared`.
+                   const Conservation& laws, int64_t sampled);
+// Records what the check covers. Fails the point where a stratum has no checked query although the
+// budget allowed one, or others than the chosen queries were `compared`.
 void set_strata(PointRecord& record, const SampleChoice& choice, int64_t compared, int64_t budget);
 // Fails the point where the output has not that many `rows`.
 void set_content(PointRecord& record, const ContentRecord& content, int64_t rows);
@@ -56,20 +84,11 @@ inline constexpr int kTimelineOps = 64, kTimelineRanks = 8;
 
 // ---- from ranks, all of which call these ----
 
-// Records each rank's seconds by its own clock (0: it has no sample) and the pairs of its program.
-void record_per_rank(PointRecord& record, const Schedule& schedule, const SampleSet& samples,
-                     Communicator& comm);
-// Counted bytes and messages of the runs so far against the prediction for one.
-void record_communication(PointRecord& record, PointSession& session, const SampleSet& samples,
-                          Communicator& comm);
-// Slots must take what the program says, and scratch memory what the plan says where it knows it;
-// the lists of tasks that a GPU holds beside follow from its kernel.
-void record_memory(PointRecord& record, PointSession& session, const PointPlan& plan,
-                   Communicator& comm);
-// The closed forms of each rank's bytes, messages and slots against its program and its counts.
-// Fails the point where they differ; without a closed form the record has none.
-void record_closed_forms(PointRecord& record, PointSession& session, const SampleSet& samples,
-                         Communicator& comm);
+// Each rank's seconds by its own clock (0: it has no sample) and the pairs of its program; bytes
+// and messages of the runs so far and the memory that they took, against the account of the
+// program, the plan and the closed forms. Fails the point where they differ.
+void record_counts(PointRecord& record, PointSession& session, const PointPlan& plan,
+                   const SampleSet& samples, Communicator& comm);
 // Sums and digests of all ranks' output and inputs.
 void record_content(PointRecord& record, const Executor& executor, const RowWorker& worker,
                     Communicator& comm);

@@ -6,6 +6,7 @@
 
 #include "comm/threads/thread_world.h"
 #include "core/cuda/device.h"
+#include "execute/program_executor.h"
 #include "run/plan_point.h"
 #include "run/testing/fake_session.h"
 #include "run/testing/points.h"
@@ -16,14 +17,12 @@ namespace {
 
 TEST(FillRecord, WorkIsTokensCoverageAndRates) {
   PointRecord record = make_record(small_point("dilated", 1));
-  set_work(record, {.flops = 8e9, .paper_macs = 1, .balance = 0.5});
+  set_work(record, 8e9, 1, 0.5);
   EXPECT_EQ(record.work.tokens, 512);
   EXPECT_EQ(record.work.coverage, (std::vector<double>{1, 0.25}));
   EXPECT_TRUE(std::isnan(record.work.flops_per_s));  // before timing
-  record.timing.median_s = 4;
-  set_work(record, {.flops = 8e9, .paper_macs = 1, .balance = 0.5});
+  set_timing(record, {4}, 0);
   EXPECT_EQ(record.work.flops_per_s, 2e9);
-  EXPECT_EQ(record.work.coverage.size(), 2u);
 }
 
 // Others halve the machine beside the second and third sample: the best peak would make 0.4 of what
@@ -57,6 +56,25 @@ TEST(FillRecord, AWrongOutputFailsThePoint) {
   record = {};
   set_check(record, {.pass = true}, /*passes_poison=*/true);
   EXPECT_EQ(record.reason, "the check passes an output that nobody wrote");
+}
+
+TEST(FillRecord, GradientsThatNobodyComparedFailThePoint) {
+  const auto reason_of = [](int64_t queries, int64_t keys, int64_t values, MixRule mix) {
+    PointRecord record = make_record(small_point("dilated", 2));
+    record.params.pattern.mix = mix;
+    set_gradients(record,
+                  {CheckOutcome{.queries = queries + 3, .chosen = queries, .pass = true},
+                   CheckOutcome{.queries = keys, .chosen = keys, .pass = true},
+                   CheckOutcome{.queries = values, .chosen = values, .pass = true}},
+                  {}, 8);
+    return record.reason;
+  };
+  EXPECT_EQ(reason_of(8, 4, 4, MixRule::kLse), "");
+  EXPECT_EQ(reason_of(8, 0, 0, MixRule::kMean), "");
+  EXPECT_EQ(reason_of(0, 4, 4, MixRule::kLse), "dQ of 0 of 8 sampled queries was compared");
+  EXPECT_EQ(reason_of(7, 0, 0, MixRule::kSum), "dQ of 7 of 8 sampled queries was compared");
+  for (const auto& [keys, values] : {std::pair{0, 0}, {0, 4}, {4, 0}})
+    EXPECT_EQ(reason_of(8, keys, values, MixRule::kLse), "dK and dV of no key were compared");
 }
 
 TEST(FillRecord, AnEmptyStratumFailsUnlessTheBudgetIsUsedUp) {
@@ -113,18 +131,20 @@ PointRecord record_of_ring(const std::function<void(FakeSession&)>& change,
     record.params = told;
     FakeSession session(comm);
     session.bind(schedule);
-    const TaggedBuffer workspace(session.own_ledger(), "workspace", plan.workspace_bytes);
+    const TaggedBuffer workspace(session.own_ledger(), kWorkspaceTag, plan.workspace_bytes);
     const RankAccount once = account(schedule.sharded, schedule.program(comm.rank()), comm.rank());
-    session.counted = {.bytes_sent = 3 * once.bytes_sent,
-                       .messages_sent = 3 * once.messages_sent,
-                       .bytes_received = 3 * once.bytes_received};
+    session.counted = {
+        .bytes_sent = 3 * once.bytes_sent,
+        .messages_sent = 3 * once.messages_sent,
+        .bytes_received = 3 * once.bytes_received,
+        .messages_received =
+            3 * received_messages(schedule.sharded, schedule.program(comm.rank()), comm.rank())};
     if (comm.rank() == 1) change(session);
     SampleSet samples;
     samples.samples_s = {1, 1};
+    samples.own_s = {1.0 + comm.rank()};
     samples.warmup = 1;
-    record_communication(record, session, samples, comm);
-    record_memory(record, session, plan, comm);
-    record_closed_forms(record, session, samples, comm);
+    record_counts(record, session, plan, samples, comm);
     if (comm.rank() == 0) root = record;
   });
   return root;
@@ -139,8 +159,12 @@ TEST(FillRecord, CountsAreHeldAgainstThePrediction) {
   EXPECT_EQ(right.comm.predicted_messages_per_rank, 1);
   EXPECT_EQ(right.comm.closed_form_messages_per_rank, 1);
   EXPECT_EQ(right.memory.measured_peak_bytes, right.memory.predicted_peak_bytes);
+  ASSERT_EQ(right.per_rank.size(), 2u);
+  EXPECT_EQ(right.per_rank[1].median_s, 2);
+  EXPECT_EQ(right.per_rank[0].pairs + right.per_rank[1].pairs, 2.0 * 4 * 256 * 256);
   for (int64_t CommCounters::*const count :
-       {&CommCounters::bytes_sent, &CommCounters::messages_sent, &CommCounters::bytes_received}) {
+       {&CommCounters::bytes_sent, &CommCounters::messages_sent, &CommCounters::bytes_received,
+        &CommCounters::messages_received}) {
     const PointRecord lost = record_of_ring([&](FakeSession& s) { s.counted.*count -= 1; });
     EXPECT_EQ(lost.status, PointStatus::kCheckFailed);
     EXPECT_THAT(lost.reason, testing::HasSubstr("bytes or messages"));
@@ -199,12 +223,16 @@ TEST(FillRecord, MemoryIsHeldAgainstThePrediction) {
       [](FakeSession& s) { const TaggedBuffer forgotten(s.own_ledger(), "forgotten", 64); });
   EXPECT_EQ(more.status, PointStatus::kCheckFailed);
   EXPECT_THAT(more.reason, testing::HasSubstr("memory"));
-  const PointRecord lists = record_of_ring(
-      [](FakeSession& s) { const TaggedBuffer of_a_gpu(s.own_ledger(), "task_lists", 64); });
-  EXPECT_EQ(lists.status, PointStatus::kOk) << lists.reason;
+  for (const char* tag : {kTaskLists, kProgramLists}) {
+    const PointRecord lists =
+        record_of_ring([&](FakeSession& s) { const TaggedBuffer some(s.own_ledger(), tag, 64); });
+    EXPECT_EQ(lists.status, PointStatus::kOk) << lists.reason;
+    EXPECT_EQ(lists.memory.measured_peak_bytes == lists.memory.predicted_peak_bytes,
+              tag == std::string_view(kProgramLists));
+  }
 }
 
-TEST(FillRecord, ContentAndRanksAreOfAllRanks) {
+TEST(FillRecord, ContentAndTimelineAreOfAllRanks) {
   const PointPlan plan = small_plan("ring", 2);
   const Schedule schedule = make_schedule(plan.point.params);
   const auto content = [&](int ranks, const Schedule& of) {
@@ -215,9 +243,6 @@ TEST(FillRecord, ContentAndRanksAreOfAllRanks) {
       session.bind(of);
       session.executor().fill_inputs();
       record_content(record, session.executor(), session.worker(), comm);
-      SampleSet samples;
-      samples.own_s = {1.0 + comm.rank()};
-      record_per_rank(record, of, samples, comm);
       record_timeline(record, session.executor(), comm);
       if (comm.rank() == 0) root = record;
     });
@@ -231,9 +256,6 @@ TEST(FillRecord, ContentAndRanksAreOfAllRanks) {
   // A layout that loses half of the tokens.
   EXPECT_EQ(content(2, make_schedule(small_point("ring", 2, 128).params)).reason,
             "the output has 1024 rows, there should be 2048");
-  ASSERT_EQ(two.per_rank.size(), 2u);
-  EXPECT_EQ(two.per_rank[1].median_s, 2);
-  EXPECT_EQ(two.per_rank[0].pairs + two.per_rank[1].pairs, 2.0 * 4 * 256 * 256);
   const size_t ops = schedule.program(0).ops.size();
   ASSERT_EQ(two.timeline.size(), 2 * ops);
   EXPECT_EQ(two.timeline.back().rank, 1);

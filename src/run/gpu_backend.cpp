@@ -11,7 +11,11 @@
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/device_timer.h"
 #include "kernels/cuda/rows.h"
+#include "measure/rank_place.h"
 #include "run/backend.h"
+#include "run/fill_record.h"
+#include "run/rank_clock.h"
+#include "run/world.h"
 #include "schedule/accounting.h"
 #include "schedule/registry.h"
 
@@ -28,6 +32,12 @@ DeviceInfo own_device() { return describe_devices().devices.at(size_t(current_de
 double device_peak_flops() {
   const DeviceInfo d = own_device();
   return tensor_flops_per_clock(d) * d.multiprocessors * d.clock_khz * 1e3;
+}
+
+// The calling thread's device, and what it has for each of `ranks` that it serves.
+void record_device(PointRecord& record, int64_t ranks) {
+  record.metrics["device_peak_flops"] = device_peak_flops();
+  set_device_memory(record, own_device().memory_bytes / ranks);
 }
 
 // Clocks, power and temperature of the calling thread's device while something is measured on it.
@@ -81,7 +91,7 @@ class GpuSession final : public PointSession {
         use_(devices_in_use(comm)),
         kernel_(make_device_kernel(plan.point.params.kernel)) {
     worker_ = make_device_row_worker();
-    ledger_.set_limit(plan.device_limit_bytes);
+    limit_ = plan.device_limit_bytes;
   }
 
   std::string_view transport() const override { return transport_->name(); }
@@ -89,12 +99,17 @@ class GpuSession final : public PointSession {
   double peak_now(double) override { return peak_flops(); }
   void record_machine(PointRecord& record) const override {
     record.metrics["devices"] = use_.devices;
-    record.metrics["device_peak_flops"] = device_peak_flops();
-    record.memory.device_bytes =
-        own_device().memory_bytes / int64_t(comm_.max_of(use_.ranks_on_mine));
+    record_device(record, int64_t(comm_.max_of(use_.ranks_on_mine)));
   }
 
   void bind(const Schedule& schedule) override {
+    if (executor_) {  // bound to the pass before: peers close what is freed here
+      transport_->close();
+      executor_.reset();
+      ledger_ = {};
+      transport_ = make_device_transport(transport_->name(), comm_);
+    }
+    ledger_.set_limit(limit_);
     flush_ = DeviceBuffer(scratch_, "flush", flush_bytes());
     executor_ = std::make_unique<DeviceExecutor>(schedule, comm_.rank(), *kernel_, transport_.get(),
                                                  DeviceExecutor::Options{}, ledger_);
@@ -121,16 +136,21 @@ class GpuSession final : public PointSession {
                   stream.fill(flush_.data(), 0x5A, flush_.size());
                   if (comm_.size() == 1) return;  // and hides the host's first launches
                   stream.synchronize();
-                  comm_.barrier();
+                  clock_.wait_for_all();
                   transport_->stream_barrier(stream);
                 },
             .run =
                 [this] {
+                  began_s_ = steady_seconds();
                   clock_s_ += replay_ ? device().replay() : executor_->run();
                   clocks_.look();  // not timed: the clock is the device's
                 },
             // Each device has a clock of its own.
-            .over_ranks = [this](const RunSpan& own) { return comm_.max_of(own.seconds()); },
+            .over_ranks =
+                [this](const RunSpan& own) {
+                  if (comm_.size() > 1) clock_.require_common_begin(began_s_);
+                  return comm_.max_of(own.seconds());
+                },
             .broadcast_from_root = [this](bool go_on) { return comm_.broadcast_flag(go_on); },
             .now = [this] { return clock_s_; }};
   }
@@ -175,10 +195,13 @@ class GpuSession final : public PointSession {
   std::unique_ptr<DeviceTransport> transport_;
   DevicesInUse use_;
   std::unique_ptr<DeviceKernel> kernel_;
-  MemoryLedger scratch_;  // of what only measuring needs
+  int64_t limit_ = 0;     // bytes that programs may take
+  MemoryLedger scratch_;  // memory that only measuring needs
   DeviceBuffer flush_;
   ClockWatch clocks_;
   bool replay_ = false;
+  RankClock clock_{comm_, gather(comm_, this_place())};  // the hosts', for their barriers
+  double began_s_ = 0;                                   // the last sample, by it
   double clock_s_ = 0;  // the sampler's: it stands still but for the runs
 };
 
@@ -203,8 +226,7 @@ class GpuBackend final : public GpuPlanning {
         problem, dense_pattern(kRows), {kRows, 1, LayoutKind::kContiguous}};
     const auto kernel = make_device_kernel(params.kernel);
     MemoryLedger ledger;
-    DeviceExecutor executor(find_algorithm("local").make(segments), 0, *kernel, nullptr, {},
-                            ledger);
+    DeviceExecutor executor(local_attention(segments), 0, *kernel, nullptr, {}, ledger);
     executor.fill_inputs();
     executor.run();
     double seconds = 0;
@@ -215,8 +237,7 @@ class GpuBackend final : public GpuPlanning {
     return device_peak_flops();
   }
   void record_walking_device(PointRecord& record) const override {
-    record.metrics["device_peak_flops"] = device_peak_flops();
-    record.memory.device_bytes = own_device().memory_bytes;
+    record_device(record, 1);
     ClockWatch clocks;
     clocks.look();
     clocks.write(record, nullptr);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/random.h"
 #include "core/stopwatch.h"
 #include "measure/sampler.h"
 #include "run/fill_record.h"
@@ -30,13 +31,12 @@ std::unique_ptr<PointSession> open_session(const PointPlan& plan, const RunnerOp
                                            PointRecord& record, Communicator& comm) {
   try {
     auto session = backend_of(plan.point.params.kernel).open(plan, options, comm);
-    record.params.transport = session->transport();
+    set_transport(record, session->transport());
     session->record_machine(record);
     return session;
   } catch (const UsageError& e) {  // all ranks get it; points of other ranks may fit
-    record.params.transport = options.device_transport;
-    record.status = PointStatus::kSkippedUnsupported;
-    record.reason = on_one_line(e.what());
+    set_transport(record, options.device_transport);
+    set_status(record, PointStatus::kSkippedUnsupported, on_one_line(e.what()));
     return nullptr;
   }
 }
@@ -54,9 +54,9 @@ bool refused(const std::function<void()>& body, const PointPlan& plan, PointReco
   }
   for (const std::string& text : comm.all_texts(mine)) {
     if (text.empty()) continue;
-    record.status = text.starts_with("oom ") ? PointStatus::kOom : PointStatus::kError;
-    record.reason = text.substr(text.find(' ') + 1);
-    set_memory(record, {.predicted_peak_bytes = plan.memory_bytes()});
+    set_status(record, text.starts_with("oom ") ? PointStatus::kOom : PointStatus::kError,
+               text.substr(text.find(' ') + 1));
+    set_memory(record, plan.memory_bytes());
     return true;
   }
   return false;
@@ -81,12 +81,12 @@ bool bind_and_fill(PointSession& session, const PointPlan& plan, const Schedule&
   const auto copy = [&] {
     for (const Kept& k : kept) {
       const auto memory = session.executor().bound().memory(k.forward);
-      rows.emplace_back(memory.begin(), memory.end());
+      session.executor().read(memory, rows.emplace_back(memory.size()).data());
     }
   };
   if (refused(copy, plan, record, comm) || !ready(schedule)) return false;
   for (size_t i = 0; i < kept.size(); ++i)
-    std::ranges::copy(rows[i], session.executor().bound().memory(kept[i].view.slot).begin());
+    session.executor().write(rows[i], session.executor().bound().memory(kept[i].view.slot));
   return true;
 }
 
@@ -102,40 +102,50 @@ struct RunErrors {
 
 // Proves every run of a point, beside the timing: what a run must write is poisoned before it, and
 // sampled rows of what it wrote are held against the definition, which recomputes them once. An
-// output that nobody wrote must fail: a check that passes it proves nothing.
+// output that nobody wrote must fail: a check that passes it proves nothing. Laws of gradients, which
+// take all rows of all ranks, are judged after the first sample, the last and one between them.
 class RunChecks {
  public:
   // Runs the program once where the check of gradients needs an output. Collective.
-  RunChecks(PointSession& session, const CheckConfig& config, Communicator& comm)
-      : executor_(session.executor()), worker_(session.worker()), config_(config) {
+  RunChecks(PointSession& session, const RunnerOptions& options, Communicator& comm)
+      : executor_(session.executor()),
+        worker_(session.worker()),
+        config_(options.check),
+        comm_(comm),
+        first_sample_(options.measure.warmup + 1) {
     const Stopwatch watch(compare_s_);
     const ShardedProblem& s = executor_.sharded();
-    choice_ = stratify(s, choose_samples(s, config.sampled_queries), config.max_queries);
+    const int64_t between = std::max<int64_t>(1, options.measure.min_samples - 2);
+    random_sample_ =
+        first_sample_ + 1 +
+        philox4x32_10({}, uint32_t(s.problem.seed), kRandomSampleKey).word[0] % between;
+    choice_ = stratify(s, choose_samples(s, config_.sampled_queries), config_.max_queries);
     expected_ = expected_rows(executor_.bound(), s.problem, choice_.queries);
     const Pass pass = executor_.program().pass;
     if (has_backward(pass) && has_forward(pass)) executor_.run();
     if (has_backward(pass)) gradients_.emplace(executor_, choice_.queries, comm);
     executor_.poison(worker_);
-    passes_poison_ = judge(errors_of_run(), executor_.count_nan(), comm).all.pass;
+    passes_poison_ = judge(errors_of_run(), executor_.count_nan()).all.pass;
   }
 
   // Before each run; a barrier must follow, since a rank that runs sends into the others' buffers.
+  // Collective.
   void prepare_run() {
-    if (runs_++ > 0) check_last_run();
+    if (runs_ > 0) check_last_run(runs_ == first_sample_ || runs_ == random_sample_);
+    ++runs_;
     const Stopwatch watch(poison_s_);
     executor_.poison(worker_);
   }
 
   // Once, after the last run. Collective.
-  void record(PointRecord& record, Communicator& comm) {
-    check_last_run();
-    const Judged judged = judge(*errors_, nan_values_, comm);
+  void record(PointRecord& record) {
+    check_last_run(/*laws=*/true);
+    const Judged judged = judge(*errors_, nan_values_);
     set_check(record, judged.all, passes_poison_);
     set_strata(record, choice_, judged.all.chosen, config_.max_queries);
-    if (gradients_) set_gradients(record, judged.gradients, conservation(executor_.bound(), comm));
-    record.check.runs = runs_;
-    record.check.poison_s = comm.max_of(poison_s_);
-    record.check.compare_s = comm.max_of(compare_s_);
+    if (gradients_)
+      set_gradients(record, judged.gradients, *laws_, int64_t(choice_.queries.size()));
+    set_check_cost(record, runs_, comm_.max_of(poison_s_), comm_.max_of(compare_s_));
   }
 
  private:
@@ -149,33 +159,34 @@ class RunChecks {
     if (gradients_) errors.gradients = gradients_->compare();
     return errors;
   }
-  Judged judge(const RunErrors& errors, int64_t nan_values, Communicator& comm) const {
-    Judged judged{judge_together(executor_, errors.output, nan_values, comm, config_.tolerance)};
+  Judged judge(const RunErrors& errors, int64_t nan_values) const {
+    Judged judged{judge_together(executor_, errors.output, nan_values, comm_, config_.tolerance)};
     if (!gradients_) return judged;
-    judged.gradients = gradients_->judge_together(errors.gradients, comm, config_.tolerance);
-    CheckOutcome& all = judged.all;
-    all.tolerance = judged.gradients[0].tolerance;
-    for (const CheckOutcome& one : judged.gradients) {
-      all.pass = all.pass && one.pass;
-      all.rel_l2_error = std::max(all.rel_l2_error, one.rel_l2_error);
-      all.max_rel_error = std::max(all.max_rel_error, one.max_rel_error);
-    }
+    judged.gradients = gradients_->judge_together(errors.gradients, comm_, config_.tolerance);
+    judged.all = worst_of(judged.all, judged.gradients);
     return judged;
   }
-  void check_last_run() {
+  void check_last_run(bool laws) {
     const Stopwatch watch(compare_s_);
     const RunErrors errors = errors_of_run();
     errors_ ? errors_->keep_worst(errors) : void(errors_ = errors);
     nan_values_ = std::max(nan_values_, executor_.count_nan());
+    if (!gradients_ || !laws) return;
+    const Conservation found = conservation(executor_, comm_);
+    laws_ ? laws_->keep_worst(found) : void(laws_ = found);
   }
 
+  static constexpr uint32_t kRandomSampleKey = 0x3C3C3C3C;
   Executor& executor_;
   const RowWorker& worker_;
   const CheckConfig& config_;
+  Communicator& comm_;
+  int64_t first_sample_, random_sample_;  // counted as runs, from 1
   SampleChoice choice_;
   ExpectedRows expected_;
   std::optional<GradientCheck> gradients_;
-  std::optional<RunErrors> errors_;  // the worst so far
+  std::optional<RunErrors> errors_;   // the worst so far
+  std::optional<Conservation> laws_;  // likewise
   bool passes_poison_ = false;
   int64_t runs_ = 0, nan_values_ = 0;
   double poison_s_ = 0, compare_s_ = 0;
@@ -198,9 +209,7 @@ class PeakWindows {
       rates.push_back(record.work.flops / samples.samples_s[i]);
       peaks.push_back((peaks_[before] + peaks_[before + 1]) / 2);
     }
-    set_share_of_peak(record, rates, peaks);
-    if (const double best = session_.peak_flops(); best > record.work.peak_flops_per_s)
-      record.work.peak_flops_per_s = best;  // the windows may all be disturbed
+    set_share_of_peak(record, rates, peaks, session_.peak_flops());
   }
 
  private:
@@ -250,8 +259,7 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
   const auto session = open_session(plan, options, record, comm);
   if (!session) return record;
   session->progress = options.progress;
-  record_work(record, plan);
-  record.comm.collectives_used = plan.collectives_used;
+  record_plan(record, plan);
   if (comm.rank() == 0) record_depth(record, p);
   const Schedule schedule = make_schedule(p);
   // Every rank checks, so that all fail together; beyond 64 ranks only the first one has the time.
@@ -261,26 +269,21 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
     session->progress();
     session->warm_up(record);
     session->progress();
-    RunChecks checks(*session, options.check, comm);
+    RunChecks checks(*session, options, comm);
     session->reset_counters();
     PeakWindows windows(*session, plan.estimated_s);
     const SampleSet samples = take_samples(*session, options.measure, checks, windows);
     session->record_conditions(record);
     if (samples.samples_s.empty()) {
-      record.status = PointStatus::kTimeout;
-      record.reason =
-          concat("no sample within measure.point_timeout_s = ", options.measure.point_timeout_s);
+      set_status(
+          record, PointStatus::kTimeout,
+          concat("no sample within measure.point_timeout_s = ", options.measure.point_timeout_s));
     } else {
-      set_timing(record, samples.samples_s, samples.warmup);
-      record.timing.reduction = session->reduction();
-      record_communication(record, *session, samples, comm);
-      record_per_rank(record, schedule, samples, comm);
-      record_memory(record, *session, plan, comm);
-      record_closed_forms(record, *session, samples, comm);
-      checks.record(record, comm);
+      set_timing(record, samples.samples_s, samples.warmup, session->reduction());
+      record_counts(record, *session, plan, samples, comm);
+      checks.record(record);
       record_last_run(record, *session, comm);
       record_phases(record, *session, options.ablations, comm);  // last: it spoils the buffers
-      record_work(record, plan);
       windows.record(record, samples);
     }
   }

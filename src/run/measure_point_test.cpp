@@ -8,6 +8,7 @@
 
 #include "comm/testing/late_communicator.h"
 #include "comm/threads/thread_world.h"
+#include "execute/gradient_check.h"
 #include "io/sha256.h"
 #include "run/testing/points.h"
 #include "run/walk_point.h"
@@ -41,6 +42,7 @@ TEST(MeasurePoint, ARecordIsComplete) {
   EXPECT_EQ(r.check.status, "pass");
   EXPECT_EQ(r.comm.counted_bytes_per_rank, r.comm.predicted_bytes_per_rank);
   EXPECT_EQ(r.memory.measured_peak_bytes, r.memory.predicted_peak_bytes);
+  EXPECT_GT(r.memory.by_tag.at("program_lists"), 0);
   EXPECT_EQ(r.content->rows, 2 * 256 * 4);
   EXPECT_EQ(r.content->nan_values, 0);
   EXPECT_EQ(r.per_rank.size(), 2u);
@@ -87,19 +89,42 @@ TEST(MeasurePoint, GradientsAreCheckedAndRecorded) {
   }
 }
 
+// A world of one rank, where the terms of the laws come wrong the first time that they are summed.
+class WrongLaws final : public LateCommunicator {
+ public:
+  explicit WrongLaws(Communicator& comm) : LateCommunicator(comm, 1 << 20) {}
+  void all_sum(std::span<double> values) override {
+    LateCommunicator::all_sum(values);
+    if (values.size() == LawTerms().products.size() && judged++ == 0) values[0] += 1e3;
+  }
+  int judged = 0;
+};
+
+TEST(MeasurePoint, LawsOfTheFirstSampleTheLastAndOneBetweenAreJudged) {
+  RunnerOptions options = quick_options();
+  options.ablations = false;
+  options.measure = {.warmup = 1, .min_samples = 5, .max_samples = 5};
+  Point point = small_point("local", 1);
+  point.params.pass = Pass::kForwardBackward;
+  run_on_threads(1, [&](Communicator& comm) {
+    WrongLaws wrong(comm);
+    const PointRecord r = measure_point(plan_point(point, {}, 1, 1), options, wrong);
+    EXPECT_EQ(wrong.judged, 3);
+    EXPECT_THAT(r.reason, testing::HasSubstr("a law of conservation is broken"));
+  });
+}
+
 TEST(MeasurePoint, GradientsHaveTheSameBitsForAnyThreadsAndInBothPasses) {
   const ContentRecord once = *measured_pass("dilated", 2, Pass::kBackward).content;
   const auto expect_same = [&](Pass pass, int threads) {
     const ContentRecord other = *measured_pass("dilated", 2, pass, threads).content;
-    EXPECT_EQ(other.dq_digest, once.dq_digest);
-    EXPECT_EQ(other.dk_digest, once.dk_digest);
-    EXPECT_EQ(other.dv_digest, once.dv_digest);
+    EXPECT_EQ(other.gradient_digests, once.gradient_digests);
     EXPECT_EQ(other.digest, once.digest);
     EXPECT_EQ(other.input_digest, once.input_digest);
   };
   for (const int threads : {2, 4}) expect_same(Pass::kBackward, threads);
   for (const int threads : {1, 2}) expect_same(Pass::kForwardBackward, threads);
-  EXPECT_NE(once.dk_digest, once.dv_digest);
+  EXPECT_NE(once.gradient_digests[1], once.gradient_digests[2]);
 }
 
 TEST(MeasurePoint, WithoutTimeThereIsNoSample) {
@@ -171,6 +196,9 @@ TEST(WalkPoint, LeavesTheContentThatRanksLeave) {
     EXPECT_EQ(walked->content->digest, real.content->digest);
     EXPECT_EQ(walked->content->rows, real.content->rows);
     EXPECT_EQ(walked->comm.predicted_bytes_per_rank, real.comm.predicted_bytes_per_rank);
+    EXPECT_GT(walked->comm.closed_form_bytes_per_rank, 0);
+    EXPECT_EQ(walked->comm.closed_form_bytes_per_rank, real.comm.closed_form_bytes_per_rank);
+    EXPECT_EQ(walked->comm.closed_form_messages_per_rank, real.comm.closed_form_messages_per_rank);
     EXPECT_EQ(walked->memory.measured_peak_bytes, walked->memory.predicted_peak_bytes);
     EXPECT_EQ(walked->timing.reduction, "sum");
     EXPECT_EQ(walked->per_rank.size(), 4u);
@@ -179,26 +207,28 @@ TEST(WalkPoint, LeavesTheContentThatRanksLeave) {
   }
 }
 
-// One walk of four units, of two ranks and two parts of the batch.
-RunnerOptions one_walk() {
+// Walks of four units, of two ranks and two parts of the batch.
+RunnerOptions some_walks(int walks) {
   RunnerOptions options = quick_options();
-  options.measure = {.warmup = 0, .min_samples = 1, .max_samples = 1};
+  options.measure = {.warmup = 0, .min_samples = walks, .max_samples = walks};
   return options;
 }
-PointPlan four_units() {
+PointPlan four_units(Pass pass) {
   Point point = small_point("ring", 2);
+  point.params.pass = pass;
   point.params.mode = Mode::kVirtual;
   PointPlan plan = plan_point(point, {}, 1, 1);
   plan.batches_at_once = 1;
   return plan;
 }
 // Stopped after some of its units, the first of which are changed in the journal.
-std::optional<PointRecord> resumed_after(int units, void (*change)(ShardLine&)) {
+std::optional<PointRecord> resumed_after(int units, void (*change)(ShardLine&),
+                                         Pass pass = Pass::kForward, int walks = 1) {
   const std::string folder = testing::TempDir() + "longnet-walk-" + std::to_string(getpid());
   std::filesystem::create_directories(folder);
   int asked = 0;
   const VirtualRun stopped{.directory = folder, .stop = [&] { return asked++ == units; }};
-  EXPECT_FALSE(walk_point(four_units(), one_walk(), stopped));
+  EXPECT_FALSE(walk_point(four_units(pass), some_walks(walks), stopped));
   const std::string path = std::filesystem::directory_iterator(folder)->path();
   std::string header, first, rest;
   std::ifstream before(path);
@@ -209,13 +239,13 @@ std::optional<PointRecord> resumed_after(int units, void (*change)(ShardLine&)) 
   read_fields(parse_json(first, path), line);
   change(line);
   std::ofstream(path) << header << "\n" << sealed(dump_json(write_fields(line))) << "\n" << rest;
-  auto record = walk_point(four_units(), one_walk(), {.directory = folder});
+  auto record = walk_point(four_units(pass), some_walks(walks), {.directory = folder});
   std::filesystem::remove_all(folder);
   return record;
 }
 
 TEST(WalkPoint, GoesOnWhereItWasStopped) {
-  const auto whole = walk_point(four_units(), one_walk(), {});
+  const auto whole = walk_point(four_units(Pass::kForward), some_walks(1), {});
   ASSERT_TRUE(whole);
   for (const int units : {1, 2, 3}) {
     const auto rest = resumed_after(units, [](ShardLine&) {});
@@ -240,6 +270,18 @@ TEST(WalkPoint, WhatOneUnitGotWrongFailsThePoint) {
     EXPECT_EQ(record->status, PointStatus::kCheckFailed) << reason;
     EXPECT_THAT(record->reason, testing::HasSubstr(reason));
   }
+}
+
+// The second of two walks is right.
+TEST(WalkPoint, GradientsOfEveryWalkAreJudged) {
+  const auto reason_with = [](void (*change)(ShardLine&)) {
+    return resumed_after(4, change, Pass::kForwardBackward, 2).value().reason;
+  };
+  EXPECT_EQ(reason_with([](ShardLine&) {}), "");
+  EXPECT_THAT(reason_with([](ShardLine& l) { l.gradients->laws.products[0] += 1e3; }),
+              testing::HasSubstr("a law of conservation is broken"));
+  EXPECT_THAT(reason_with([](ShardLine& l) { --l.gradients->errors[0].chosen; }),
+              testing::HasSubstr("sampled queries was compared"));
 }
 
 }  // namespace

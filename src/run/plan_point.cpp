@@ -13,11 +13,6 @@
 namespace longnet {
 namespace {
 
-// Not lowered yet.
-Schedule with_collectives(const PointParams& p) {
-  return make_schedule(find_algorithm(p.algorithm), sharded_problem(p), p.pass);
-}
-
 std::string why_unsupported(const PointParams& p) {
   if (p.replicas > 1)
     return concat("ranks in ", p.replicas,
@@ -31,7 +26,7 @@ std::string why_unsupported(const PointParams& p) {
       !why.empty())
     return why;
   if (const std::string why =
-          why_not_collective(with_collectives(p), p.collective, collective_choice(p));
+          why_not_collective(unlowered_schedule(p), p.collective, collective_choice(p));
       !why.empty())
     return why;
   if (is_virtual(p))
@@ -70,7 +65,8 @@ void plan_walk(PointPlan& plan, const MachineLimits& limits) {
     plan.estimated_s *= double(limits.replayed_ranks) / p.ranks;
     return;
   }
-  if (find_algorithm(p.algorithm).pattern != PatternKind::kDense) return;
+  // Gradients are walked in full: their rows are complete when all ranks have given.
+  if (find_algorithm(p.algorithm).pattern != PatternKind::kDense || has_backward(p.pass)) return;
   plan.share = limits.virtual_ranks.sample_share;
   if (const double most = limits.virtual_ranks.exact_point_s; most > 0 && plan.estimated_s > most)
     plan.share = std::min(plan.share, most / plan.estimated_s);
@@ -88,8 +84,8 @@ ShardedProblem sharded_problem(const PointParams& p) {
   problem.batch = p.group_batch();
   return {problem,
           p.pattern,
-          {p.problem.seq_len, p.group_ranks(), parse_enum<LayoutKind>(p.layout)},
-          p.gather_scope == "world" ? GatherScope::kWholeWorld : GatherScope::kSegmentGroup,
+          {p.problem.seq_len, p.group_ranks(), p.layout},
+          p.gather_scope,
           p.options};
 }
 
@@ -99,8 +95,12 @@ CollectiveChoice collective_choice(const PointParams& p) {
   return choice;
 }
 
+Schedule unlowered_schedule(const PointParams& p) {
+  return make_schedule(find_algorithm(p.algorithm), sharded_problem(p), p.pass);
+}
+
 Schedule make_schedule(const PointParams& p) {
-  return lower_collectives(with_collectives(p), collective_choice(p));
+  return lower_collectives(unlowered_schedule(p), collective_choice(p));
 }
 
 Schedule make_schedule(PointParams p, int64_t batch) {
@@ -137,7 +137,7 @@ std::string cheapest_change(const PointParams& original,
       },
       [](PointParams& p) {
         p.ranks *= 2;
-        if (p.algorithm == "local" || p.ranks > 1024) return std::string();
+        if (p.ranks > 1024) return std::string();
         return concat("ranks=", p.ranks, p.mode == Mode::kReal ? " on machines of their own" : "");
       },
       [](PointParams& p) {
@@ -159,29 +159,24 @@ std::string cheapest_change(const PointParams& original,
 
 std::map<std::string, int64_t> walk_memory_by_tag(const PointParams& params, int64_t batches,
                                                   const std::vector<Rank>& ranks) {
-  const Schedule schedule = make_schedule(params, batches);
-  std::map<std::string, int64_t> most;
-  for (const Rank r : ranks)
-    for (const auto& [tag, bytes] : walk_memory(schedule.program(r)))
-      most[tag] = std::max(most[tag], bytes);
-  return most;
+  return walk_memory(make_schedule(params, batches), ranks);
 }
 
 PointPlan plan_point(const Point& point, const MachineLimits& machine, int threads,
                      int ranks_here) {
   PointPlan plan{.point = point};
   if (plan.point.params.threads == 0) plan.point.params.threads = threads;
-  const auto skip = [&](PointStatus status, std::string reason) {
-    plan.point.status = status;
-    plan.point.reason = std::move(reason);
-  };
   if (point.status != PointStatus::kOk) return plan;
   const PointParams& p = plan.point.params;
   const Backend& backend = backend_of(p.kernel);
   std::string why = why_unsupported(p);
+  if (why.empty() && is_virtual(p) && has_backward(p.pass) && machine.replayed_ranks > 0)
+    why =
+        "gradients of rows that ranks share are complete when all ranks have been walked; leave "
+        "out --replay";
   if (why.empty() && machine.to_run) why = backend.why_absent(p);
   if (!why.empty()) {
-    skip(PointStatus::kSkippedUnsupported, why);
+    set_status(plan.point, PointStatus::kSkippedUnsupported, why);
     return plan;
   }
   const bool on_gpu = backend.on_gpu();
@@ -195,9 +190,9 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
   }
   try {
     plan.account = account(make_schedule(p), kMaxAccountedRanks);
-    plan.collectives_used = collectives_used(with_collectives(p), collective_choice(p));
+    plan.collectives_used = collectives_used(unlowered_schedule(p), collective_choice(p));
   } catch (const UsageError& e) {
-    skip(PointStatus::kSkippedUnsupported, e.what());
+    set_status(plan.point, PointStatus::kSkippedUnsupported, e.what());
     return plan;
   }
   // More threads than cores take turns.
@@ -215,14 +210,15 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
       return why_unsupported(changed).empty() &&
              predicted_memory(changed, changed.threads) <= per_rank;
     });
-    skip(PointStatus::kSkippedMemory,
-         concat("needs ", format_bytes(double(plan.memory_bytes())),
-                is_virtual(p) ? ", " : " per rank, ", format_bytes(double(per_rank)),
-                " are allowed", change.empty() ? "" : concat("; fits with ", change)));
+    set_status(plan.point, PointStatus::kSkippedMemory,
+               concat("needs ", format_bytes(double(plan.memory_bytes())),
+                      is_virtual(p) ? ", " : " per rank, ", format_bytes(double(per_rank)),
+                      " are allowed", change.empty() ? "" : concat("; fits with ", change)));
   } else if (limits.point_timeout_s > 0 && plan.estimated_s > limits.point_timeout_s) {
-    skip(PointStatus::kTimeout,
-         concat("one ", to_string(p.pass), " is estimated at ", format_seconds(plan.estimated_s),
-                ", measure.point_timeout_s is ", limits.point_timeout_s));
+    set_status(
+        plan.point, PointStatus::kTimeout,
+        concat("one ", to_string(p.pass), " is estimated at ", format_seconds(plan.estimated_s),
+               ", measure.point_timeout_s is ", limits.point_timeout_s));
   }
   return plan;
 }
@@ -231,7 +227,11 @@ double point_cost(const PointPlan& plan, const MeasureConfig& measure) {
   if (plan.point.status != PointStatus::kOk) return 0;
   const PointParams& p = plan.point.params;
   const double samples = double(measure.warmup + measure.min_samples);
-  if (is_virtual(p)) return 1.1 * plan.estimated_s * samples;  // its other work is below a tenth
+  if (is_virtual(
+          p)) {  // its other work is below a tenth; an output is made before its backward pass
+    const double passes = has_forward(p.pass) ? 1 : 1.4;
+    return 1.1 * passes * plan.estimated_s * samples;
+  }
   double keys = 0;
   for (const DilatedBranch& b : p.pattern.branches)
     keys += double(std::min(b.segment_length, p.problem.seq_len)) / double(b.dilation_rate);

@@ -26,6 +26,7 @@ inline constexpr int kMaxAccountedRanks = 64;
 // Returns the problem of one group of ranks (PointParams::replicas): their batch and shards.
 ShardedProblem sharded_problem(const PointParams& params);
 CollectiveChoice collective_choice(const PointParams& params);
+Schedule unlowered_schedule(const PointParams& params);  // with its collectives
 Schedule make_schedule(const PointParams& params);
 Schedule make_schedule(PointParams params, int64_t batch);  // with so many sequences
 inline AttendOptions attend_options(const PointParams& p) {
@@ -61,8 +62,9 @@ std::string cheapest_change(const PointParams& original,
 std::map<std::string, int64_t> walk_memory_by_tag(const PointParams& params, int64_t batches,
                                                   const std::vector<Rank>& ranks);
 
-// Seconds that a point takes to measure, by the estimate of its plan: its runs and ablations, filling
-// the inputs, and the reference for the sampled queries, which regenerates every key that they see.
+// Seconds that a point takes to measure, by the estimate of its plan: its runs and ablations,
+// filling the inputs, and the reference for the sampled queries, which regenerates every key that
+// they see.
 double point_cost(const PointPlan& plan, const MeasureConfig& measure);
 
 }  // namespace longnet

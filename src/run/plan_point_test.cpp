@@ -88,8 +88,19 @@ TEST(PlanPoint, APassIsWhatItsProgramsDo) {
   };
   EXPECT_THAT(reason([](PointParams& p) { p.kernel = "cudnn"; }),
               testing::HasSubstr("no backward pass"));
-  EXPECT_THAT(reason([](PointParams& p) { p.mode = Mode::kVirtual; }),
-              testing::HasSubstr("no backward pass"));
+}
+
+TEST(PlanPoint, AWalkOfABackwardPass) {
+  Point point = small_point("dilated", 2);
+  point.params.pass = Pass::kBackward;
+  point.params.mode = Mode::kVirtual;
+  const PointPlan plan = plan_point(point, {}, 1, 1);
+  EXPECT_EQ(plan.point.status, PointStatus::kOk) << plan.point.reason;
+  EXPECT_GT(plan.account.memory_by_tag.at("shared_gradients"), 0);
+  EXPECT_THAT(plan_point(point, {.replayed_ranks = 1}, 1, 1).point.reason,
+              testing::HasSubstr("--replay"));
+  point.params.algorithm = "ring";  // exact, but gradients are never sampled by a share
+  EXPECT_EQ(plan_point(point, {.virtual_ranks = {.sample_share = 0.5}}, 1, 1).share, 1);
 }
 
 TEST(PlanPoint, AWalkTakesWhatFits) {

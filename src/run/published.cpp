@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "io/axes.h"
 #include "json/json_reader.h"
+#include "json/text.h"
 #include "measure/statistics.h"
 #include "schedule/registry.h"
 #include "simulate/cost_model.h"
@@ -16,11 +17,18 @@ namespace longnet {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr double kApart = 1.05;  // of a pair that must be ordered
+constexpr double kApart = 1.05;  // ratio of times from which a pair must be in order
 constexpr double kLarge = 16e6;  // bytes of a message
 
-const std::vector<std::string> kOperations{"all_gather", "all_to_all", "send_recv"};
 const std::vector<std::string> kUnits{"s", "ms", "us"};
+
+// Both directions at once is the one that messages_of() has no programs for.
+std::vector<std::string> predicted_operations() {
+  std::vector<std::string> names = enum_names<CommOperation>();
+  std::erase(names, to_string(CommOperation::kExchange));
+  std::ranges::sort(names);
+  return names;
+}
 
 // The cluster of a file: beside the folder of the cases.
 SimulatePoint read_cluster(JsonReader& r, const fs::path& file) {
@@ -42,7 +50,9 @@ void read_setup(JsonReader& r, const JsonNode* common, PublishedCase& out) {
   for (const JsonNode* part : {common, r.take("setup")})
     for (size_t i = 0; part && i < part->keys.size(); ++i) all.set(part->keys[i], part->items[i]);
   JsonReader setup(&all, r.path_of("setup"), r.problems());
-  setup.field("operation", out.operation, kOperations);
+  std::string operation;
+  setup.field("operation", operation, predicted_operations());
+  if (!operation.empty()) out.operation = parse_enum<CommOperation>(operation);
   setup.field("bytes", out.bytes, {.min = 1});
   out.params = standard_params();
   out.params.problem.dtype = DType::kBFloat16;
@@ -90,7 +100,7 @@ void read_file(const fs::path& file, std::vector<PublishedCase>& out) {
 // Every rank sends to the next one, or a piece to every other one.
 ProgramSet messages_of(const PublishedCase& c) {
   std::vector<LooseProgram> programs{size_t(c.ranks)};
-  const bool ring = c.operation == "send_recv";
+  const bool ring = c.operation == CommOperation::kSendRecv;
   const double bytes = ring ? c.bytes : c.bytes / c.ranks;
   for (int p = 0; p < c.ranks; ++p)
     for (int k = 1; k < (ring ? 2 : c.ranks); ++k) {
@@ -103,7 +113,7 @@ ProgramSet messages_of(const PublishedCase& c) {
 Prediction predict_operation(const PublishedCase& c) {
   const ClusterSpec& cluster = c.how.cluster;
   std::array<double, 3> seconds{};
-  if (c.operation == "all_gather") {
+  if (c.operation == CommOperation::kAllGather) {
     const int nodes = (c.ranks + cluster.node_size() - 1) / cluster.node_size();
     seconds = gather_seconds(cluster, cluster.collectives.all_gather, {c.ranks, nodes, c.bytes});
   } else {
@@ -119,22 +129,21 @@ Prediction predict_operation(const PublishedCase& c) {
 
 double ratio(const PublishedCase& c, const Prediction& p) { return p.seconds / c.published_s; }
 
-// Everything but what the algorithms choose.
+// The cluster, and everything but what the algorithms choose.
 std::string problem_of(const PublishedCase& c) {
   PointParams p = c.params;
-  p.algorithm = p.layout = "";
+  p.algorithm = "";
+  p.layout = {};
   p.options = {};
-  return c.source + canonical_params_json(p);
+  return c.source + c.how.cluster.name + canonical_params_json(p);
 }
 
 }  // namespace
 
-std::string PublishedCase::kind() const {
-  return operation.empty() ? "attention" : "messages, " + size();
-}
+std::string PublishedCase::kind() const { return operation ? "messages, " + size() : "attention"; }
 
-std::string PublishedCase::kindred() const {
-  if (!operation.empty()) return "messages";
+std::string PublishedCase::error_group() const {
+  if (operation) return "messages";
   if (ranks == 1) return "one GPU";
   return find_algorithm(params.algorithm).collectives == CollectiveUse::kNone
              ? "rings"
@@ -142,7 +151,7 @@ std::string PublishedCase::kindred() const {
 }
 
 std::string PublishedCase::size() const {
-  if (!operation.empty()) return bytes < kLarge ? "below 16 MB" : "16 MB and more";
+  if (operation) return bytes < kLarge ? "below 16 MB" : "16 MB and more";
   const double tokens = double(params.problem.seq_len * params.problem.batch) / ranks;
   return tokens < 4096     ? "below 4K tokens a rank"
          : tokens <= 16384 ? "4K to 16K tokens a rank"
@@ -163,7 +172,7 @@ std::vector<PublishedCase> load_published(const std::string& folder) {
 }
 
 Prediction predict(const PublishedCase& c) {
-  if (!c.operation.empty()) return predict_operation(c);
+  if (c.operation) return predict_operation(c);
   Point point{.params = c.params};
   const std::vector<Point> points = on_cluster({point}, c.how);
   const PointRecord record = simulate_point(points.front(), c.how).record;
@@ -185,7 +194,7 @@ std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
       if (!predictions[i].reason.empty()) continue;
       if (pass == 0) add(c.kind(), i);
       if (pass == 1 && c.held_out) add(c.kind() + ", held out", i);
-      if (pass == 2) add(c.kindred(), i);
+      if (pass == 2) add(c.error_group(), i);
       if (pass == 3) add(c.source, i);
       if (pass == 4) add(concat(c.family(), ", ", c.size()), i);
     }
@@ -214,9 +223,9 @@ PublishedOrder order_of(const std::vector<PublishedCase>& cases,
   for (size_t a = 0; a < cases.size(); ++a)
     for (size_t b = a + 1; b < cases.size(); ++b) {
       const double apart = cases[a].published_s / cases[b].published_s;
-      if (!cases[a].operation.empty() || !cases[b].operation.empty() ||
-          std::max(apart, 1 / apart) <= kApart || !predictions[a].reason.empty() ||
-          !predictions[b].reason.empty() || problem_of(cases[a]) != problem_of(cases[b]) ||
+      if (cases[a].operation || cases[b].operation || std::max(apart, 1 / apart) <= kApart ||
+          !predictions[a].reason.empty() || !predictions[b].reason.empty() ||
+          problem_of(cases[a]) != problem_of(cases[b]) ||
           point_id(cases[a].params) == point_id(cases[b].params))
         continue;
       ++order.pairs;

@@ -2,14 +2,16 @@
 //
 //   configs/published/usp.json ─> load_published ─> predict ─> errors_of (by family and size)
 //
-// A file holds the cases of one source: setup, value, unit, tolerance, and the cluster that they ran
-// on with the software's kernel and merge as what-ifs. Nothing of a case enters the model. Where a
-// number of a cluster file comes from the same source, the file says so (`informs`), and its cases
-// are not held out. Schema: configs/schema/published.schema.json.
+// A file holds the cases of one source: setup, value, unit, tolerance, and the cluster that they
+// ran on with the software's kernel and merge as what-ifs. Nothing of a case enters the model.
+// Where a number of a cluster file comes from the same source, the file says so (`informs`), and
+// its cases are not held out. Schema: configs/schema/published.schema.json.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/comm_operations.h"
 #include "run/simulate_point.h"
 
 namespace longnet {
@@ -17,17 +19,19 @@ namespace longnet {
 struct PublishedCase {
   std::string id, source;
   SimulatePoint how{};
-  std::string operation{};  // all_gather, all_to_all or send_recv; "": attention, by `params`
+  std::optional<CommOperation> operation{};  // none: attention, by `params`
   PointParams params{};
   int ranks = 1;
   double bytes = 0;  // of an operation, as nccl-tests counts them
   double published_s = 0, tolerance = 0;
   bool held_out = true;
 
-  std::string family() const { return operation.empty() ? params.algorithm : operation; }
-  std::string size() const;     // "4K to 16K tokens a rank", "16 MB and more"
-  std::string kind() const;     // "attention", "messages, 16 MB and more"
-  std::string kindred() const;  // "rings", "gathers and all-to-alls", "one GPU"; "messages"
+  std::string family() const {
+    return operation ? std::string(to_string(*operation)) : params.algorithm;
+  }
+  std::string size() const;         // "4K to 16K tokens a rank", "16 MB and more"
+  std::string kind() const;         // "attention", "messages, 16 MB and more"
+  std::string error_group() const;  // "rings", "gathers and all-to-alls", "one GPU"; "messages"
 };
 
 struct Prediction {

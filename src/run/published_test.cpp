@@ -59,6 +59,9 @@ TEST(Published, ErrorsAreRelativeAndPairsOrderedFromFivePercentOn) {
   const PublishedOrder order = order_of(cases, predictions);
   EXPECT_EQ(order.pairs, 2);
   EXPECT_EQ(order.right, 1);
+  std::vector<PublishedCase> elsewhere = cases;
+  elsewhere[0].how.cluster.name = "another";
+  EXPECT_EQ(order_of(elsewhere, predictions).pairs, 0);
 }
 
 TEST(Published, AFileWithAnUnknownKeyIsRefused) {

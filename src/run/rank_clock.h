@@ -43,17 +43,28 @@ class RankClock {
     return seconds(own);
   }
 
+  // Waits until all ranks are there. Collective.
+  void wait_for_all() {
+    arrived_s_ = steady_seconds();
+    comm_.barrier();
+  }
+  // Throws on all ranks when one began, at `begin_s` by steady_seconds(), before all were there.
+  // Collective.
+  void require_common_begin(double begin_s) const {
+    if (!one_clock_) return;
+    double stamps[2] = {arrived_s_, -begin_s};
+    comm_.all_max(stamps);
+    check(stamps[0] <= -stamps[1], "a rank began its sample ", stamps[0] + stamps[1],
+          " s before the last one was there: the barrier does not hold");
+  }
+
   // The clock must outlive them.
   SampleHooks hooks(std::function<void()> run) {
-    return {.prepare =
-                [this] {
-                  arrived_s_ = steady_seconds();
-                  comm_.barrier();
-                },
+    return {.prepare = [this] { wait_for_all(); },
             .run = std::move(run),
             .over_ranks =
                 [this](const RunSpan& own) {
-                  require_common_begin(own);
+                  require_common_begin(own.begin_s);
                   return seconds(own);
                 },
             .broadcast_from_root = [this](bool go_on) { return comm_.broadcast_flag(go_on); },
@@ -64,18 +75,9 @@ class RankClock {
   std::string_view reduction() const { return one_clock_ ? "span" : "max"; }
 
  private:
-  // Throws when a rank began before all had come to the barrier: on all of them. Collective.
-  void require_common_begin(const RunSpan& own) const {
-    if (!one_clock_) return;
-    double stamps[2] = {arrived_s_, -own.begin_s};
-    comm_.all_max(stamps);
-    check(stamps[0] <= -stamps[1], "a rank began its sample ", stamps[0] + stamps[1],
-          " s before the last one was there: the barrier does not hold");
-  }
-
   Communicator& comm_;
   bool one_clock_;
-  double arrived_s_ = std::numeric_limits<double>::infinity();  // at the last sample's barrier
+  double arrived_s_ = std::numeric_limits<double>::infinity();  // at wait_for_all(), the last time
 };
 
 }  // namespace longnet

@@ -7,6 +7,7 @@
 #include "io/axes.h"
 #include "io/units.h"
 #include "json/json_reader.h"
+#include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
 
 namespace longnet {
@@ -15,6 +16,13 @@ namespace {
 // Differences below this are a tie on a cluster that does not say how far predictions may be off:
 // the median error on a calibrated machine (results/reference/validation.md).
 constexpr double kSure = 0.05;
+
+// The cluster's own collectives, and gathers in fewer steps. The other lowerings would add none: a
+// ring is what libraries do, bruck is what recursive doubling takes where P is no power of two, and
+// all-to-alls are the cluster's.
+const std::vector<AllGatherAlgorithm> kCollectives{AllGatherAlgorithm::kNative,
+                                                   AllGatherAlgorithm::kRecursiveDoubling,
+                                                   AllGatherAlgorithm::kHierarchical};
 
 JsonNode words(const std::vector<std::string>& list) { return to_json(list); }
 
@@ -26,16 +34,22 @@ double tie_share(const ClusterSpec& cluster) {
 
 std::string question_config(const Question& o, const ClusterSpec& cluster) {
   std::vector<std::string> names;
-  for (const AlgorithmInfo& a : algorithms())  // query_ring: forward, it is the ring
-    if (a.pattern != PatternKind::kSparse && a.name != "query_ring") names.emplace_back(a.name);
+  const auto first_of = [](const AlgorithmInfo& a) {
+    return std::ranges::find_if(algorithms(),
+                                [&](const auto& other) { return other.has_forward_of(a); });
+  };
+  for (const AlgorithmInfo& a : algorithms())
+    if (a.pattern != PatternKind::kSparse && (o.pass != "forward" || first_of(a)->name == a.name))
+      names.emplace_back(a.name);
   JsonNode sweep =
       JsonNode::object({{"algorithm", words(names)},
                         {"seq_len", o.seq_len},
                         {"ranks", o.ranks},
                         {"batch", JsonNode::object({{"rule", "fixed"}, {"size", o.batch}})},
-                        {"collective", words({"native", "recursive_doubling", "hierarchical"})},
-                        {"ulysses_degree", "divisors"}});
-  if (o.causal) sweep.set("layout", words({"contiguous", "zigzag", "striped"}));
+                        {"collective", to_json(kCollectives)},
+                        {"ulysses_degree", "divisors"},
+                        {"pass", o.pass}});
+  if (o.causal) sweep.set("layout", words(enum_names<LayoutKind>()));
   if (o.ranks % cluster.node_size() == 0 && o.ranks > cluster.node_size())
     sweep.set("ring_inner", cluster.node_size());
   JsonNode segments = JsonNode::array(), dilated = JsonNode::object();
@@ -71,7 +85,7 @@ std::string reason_text(const PointRecord& r, double fastest_s, double tie) {
     text = concat("waits ", std::lround(100 * waits), " % of the time for others");
   if (r.work.balance < 0.95)
     text += concat("; ",
-                   r.params.problem.causal && r.params.layout == "contiguous"
+                   r.params.problem.causal && r.params.layout == LayoutKind::kContiguous
                        ? "the mask"
                        : "unequal parts of tokens or heads",
                    " may leave ranks idle, balance ", std::round(100 * r.work.balance) / 100);
@@ -88,7 +102,7 @@ void Ranking::add(PointRecord record) {
   const AlgorithmInfo& algorithm = find_algorithm(record.params.algorithm);
   if (record.status == PointStatus::kOk)
     (algorithm.pattern == PatternKind::kDilated ? dilated : exact).push_back(std::move(record));
-  else if (algorithm.name != "local")  // which runs on one rank alone
+  else if (!algorithm.one_rank_only)
     stopped.push_back(std::move(record));
 }
 

@@ -1,5 +1,5 @@
-// Questions of `lnbench recommend` to a cluster, and their answers: every algorithm with its options
-// on one length and number of ranks, simulated and ranked.
+// Questions of `lnbench recommend` to a cluster, and their answers: every algorithm with its
+// options on one length and number of ranks, simulated and ranked.
 //
 //   Question ─> question_config ─> points, simulated one by one ─> Ranking::add ─> exact, dilated
 #pragma once
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "io/axes.h"
 #include "io/record.h"
 #include "simulate/cluster.h"
 
@@ -15,8 +16,10 @@ namespace longnet {
 struct Question {
   std::string seq_len, dtype = "bf16";  // "16M"
   int ranks = 0;
-  int64_t heads = 12, kv_heads = 0, head_dim = 64, batch = 1;  // kv_heads 0: as many as heads
+  int64_t heads = standard_params().problem.num_heads, kv_heads = 0;  // 0: as many as heads
+  int64_t head_dim = standard_params().problem.head_dim, batch = 1;
   bool causal = false;
+  std::string pass = "forward";
   std::vector<std::string> dilated_segments{};  // "2048", "per_rank", "sequence"; empty: default
 };
 
@@ -29,8 +32,8 @@ double tie_share(const ClusterSpec& cluster);
 
 // "usp degree=8 zigzag": the algorithm with its options.
 std::string choice_text(const PointParams& params);
-// Why a record stands where it does: "waits 20 % of the time for others; 1.3 x the first". `fastest_s`
-// is the first's time, `tie` the share that cannot be told from none.
+// Why a record stands where it does: "waits 20 % of the time for others; 1.3 x the first".
+// `fastest_s` is the first's time, `tie` the share that cannot be told from none.
 std::string reason_text(const PointRecord& record, double fastest_s, double tie);
 
 // Records by time, the fastest first, apart by what they compute; and those that cannot run.

@@ -40,6 +40,12 @@ TEST(Recommend, AsksEveryAlgorithmOnOneLengthAndNumberOfRanks) {
   EXPECT_NO_THROW(parse_config(text, "question", {.known = known_names()}));
   for (const char* part : {"\"heads\":6", "\"kv_heads\":6", "\"ring_inner\":8", "zigzag", "2048"})
     EXPECT_THAT(text, HasSubstr(part));
+  EXPECT_THAT(text, testing::Not(HasSubstr("query_ring")));
+  const std::string trained =
+      question_config({.seq_len = "64K", .ranks = 8, .pass = "forward_backward"}, nodes_of(8));
+  EXPECT_NO_THROW(parse_config(trained, "question", {.known = known_names()}));
+  for (const char* part : {"\"pass\":\"forward_backward\"", "query_ring"})
+    EXPECT_THAT(trained, HasSubstr(part));
   // Eight ranks fill one node: there is no ring of rings.
   EXPECT_THAT(question_config({.seq_len = "64K", .ranks = 8}, nodes_of(8)),
               testing::Not(HasSubstr("ring_inner")));

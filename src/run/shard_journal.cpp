@@ -2,7 +2,10 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "core/check.h"
 #include "io/sha256.h"
@@ -37,7 +40,8 @@ double ShardJournal::share_of(const std::string& path, double otherwise) {
 }
 
 ShardJournal::ShardJournal(const std::string& path, const std::string& point,
-                           const std::string& plan, double share) {
+                           const std::string& plan, double share)
+    : path_(path) {
   std::ifstream old(path, std::ios::binary);
   const std::string first = header(point, plan, share);
   int64_t good_bytes = 0, number = 0;
@@ -67,9 +71,27 @@ ShardJournal::ShardJournal(const std::string& path, const std::string& point,
   if (good_bytes == 0) file_->write_all(first);
 }
 
-void ShardJournal::append(const ShardLine& line) {
+void ShardJournal::append(ShardLine line, std::span<const std::byte> sums) {
+  if (!sums.empty()) {
+    const std::string_view bytes(reinterpret_cast<const char*>(sums.data()), sums.size());
+    line.sums_sha256 = sha256_hex(bytes);
+    DurableFile(sums_path(lines_.size()), O_WRONLY | O_CREAT | O_TRUNC).write_all(bytes);
+  }
   file_->write_all(sealed(dump_json(write_fields(line))) + "\n");
-  lines_.push_back(line);
+  if (sums.empty() && !lines_.empty() && !lines_.back().sums_sha256.empty())
+    for (const size_t last : {0, 1}) std::filesystem::remove(sums_path(last));
+  lines_.push_back(std::move(line));
+}
+
+void ShardJournal::read_sums(std::span<std::byte> sums) const {
+  if (sums.empty()) return;
+  const std::string path = sums_path(lines_.size() - 1);
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(file), {});
+  if (bytes.size() != sums.size() || sha256_hex(bytes) != lines_.back().sums_sha256)
+    throw UsageError("'", path, "' holds other sums than the last line of '", path_,
+                     "' says\n  hint: remove that file: its shards are walked again");
+  std::ranges::copy(std::as_bytes(std::span(bytes)), sums.begin());
 }
 
 }  // namespace longnet

@@ -7,10 +7,14 @@
 //
 // A line that was cut in half by a kill is dropped when the journal is opened again. Each line ends
 // with a digest of what stands before it: one that was changed is refused.
+//
+// Sums that a unit leaves to the next one lie beside it, in two files in turn: those of the last line
+// are there whatever was cut.
 #pragma once
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,7 +25,7 @@
 namespace longnet {
 
 struct ShardLine : ShardOutcome {
-  int walk = 0;  // which sample
+  int walk = 0;  // index of the sample
   std::string finished_utc{};
   std::map<std::string, double> seconds{};
   int64_t held_bytes = 0, resident_bytes = 0;  // peaks of the process so far
@@ -31,9 +35,8 @@ struct ShardLine : ShardOutcome {
   double busy_share = std::numeric_limits<double>::quiet_NaN();  // of the cores, by others
   double attended_share = 1;                                     // of the pairs of its program
   bool passes_poison = false;  // the check, of an output that nobody wrote; asked of a first unit
+  std::string sums_sha256{};   // of what it leaves to the next unit; "": nothing
   static void fields(auto& l, auto&& visit) {
-    // JSON has no infinity: an error that is null was one.
-    const Field error{.null_is = std::numeric_limits<double>::infinity()};
     visit("walk", l.walk);
     visit("rank", l.unit.rank);
     visit("first_batch", l.unit.first_batch);
@@ -51,15 +54,10 @@ struct ShardLine : ShardOutcome {
     visit("attended_share", l.attended_share);
     visit("input_digest", l.input_digest);
     visit("heads", l.heads);
-    visit("queries", l.errors.queries);
-    visit("chosen", l.errors.chosen);
-    visit("difference", l.errors.difference, error);
-    visit("norm", l.errors.norm);
-    visit("spread_difference", l.errors.spread_difference, error);
-    visit("spread_norm", l.errors.spread_norm, error);
-    visit("worst_row", l.errors.worst_row, error);
-    visit("worst_lse", l.errors.worst_lse, error);
+    SampleErrors::fields(l.errors, visit);
     visit("passes_poison", l.passes_poison);
+    visit("gradients", l.gradients, {.omit = true});
+    visit("sums_sha256", l.sums_sha256, {.omit = true});
   }
 };
 
@@ -74,9 +72,15 @@ class ShardJournal {
   ShardJournal(const std::string& path, const std::string& point, const std::string& plan,
                double share = 1);
   const std::vector<ShardLine>& lines() const { return lines_; }  // in the order of finishing
-  void append(const ShardLine& line);                             // on the disk when it returns
+  // On the disk when it returns, `sums` first: what the unit leaves to the next one.
+  void append(ShardLine line, std::span<const std::byte> sums = {});
+  // Reads what the last unit has left. Throws UsageError when it is not there.
+  void read_sums(std::span<std::byte> sums) const;
 
  private:
+  std::string sums_path(size_t line) const { return path_ + (line % 2 ? ".sums1" : ".sums0"); }
+
+  std::string path_;
   std::vector<ShardLine> lines_;
   std::unique_ptr<DurableFile> file_;
 };

@@ -63,6 +63,33 @@ TEST(ShardJournal, KeepsWhatWasWrittenWhereverItIsCut) {
   std::filesystem::remove(path);
 }
 
+// Sums of a unit are those of the last whole line, whatever was cut.
+TEST(ShardJournal, KeepsWhatAUnitLeavesToTheNext) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / "longnet-journal-sums-test").string();
+  std::filesystem::remove(path);
+  const auto sums_of = [](int rank) { return std::vector<std::byte>(24, std::byte(rank + 1)); };
+  {
+    ShardJournal journal(path, "abc", "plan");
+    for (int rank : {0, 1, 2}) journal.append(line(rank), sums_of(rank));
+  }
+  std::vector<std::byte> read(24);
+  for (const int last : {2, 1}) {
+    const ShardJournal journal(path, "abc", "plan");
+    ASSERT_EQ(journal.lines().size(), size_t(last) + 1);
+    journal.read_sums(read);
+    EXPECT_EQ(read, sums_of(last));
+    std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+  }
+  ShardJournal journal(path, "abc", "plan");  // its sums were replaced by those of the third
+  EXPECT_THROW(journal.read_sums(read), UsageError);
+  journal.append(line(1), sums_of(1));
+  journal.append(line(2));  // nothing: no sums are left
+  EXPECT_FALSE(std::filesystem::exists(path + ".sums0") ||
+               std::filesystem::exists(path + ".sums1"));
+  std::filesystem::remove(path);
+}
+
 TEST(ShardJournal, WhoGoesOnTakesTheShareThatWasBegunWith) {
   const std::string path =
       (std::filesystem::temp_directory_path() / "longnet-journal-share-test").string();

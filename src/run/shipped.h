@@ -8,10 +8,10 @@
 
 namespace longnet {
 
-std::filesystem::path program_folder();  // of the running program; "" where the system is silent
+std::filesystem::path program_folder();  // of the running program; "" where it is not known
 
-// The folder that holds `wanted`, a path such as "scripts/report/make_report.py"; LONGNET_HOME names
-// it for a build outside the source tree. Throws UsageError.
+// The folder that holds `wanted`, a path such as "scripts/report/make_report.py"; LONGNET_HOME
+// names it for a build outside the source tree. Throws UsageError.
 std::filesystem::path data_folder(const std::filesystem::path& wanted);
 
 struct ShippedFile {

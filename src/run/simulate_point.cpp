@@ -8,6 +8,7 @@
 #include "io/expand.h"
 #include "io/units.h"
 #include "json/json_tree.h"
+#include "kernels/cuda/device_kernel.h"
 #include "run/fill_record.h"
 #include "run/sweep.h"
 #include "schedule/registry.h"
@@ -42,9 +43,8 @@ std::string why_no_straggler(const Straggler& s, const PointParams& p) {
 void check_support(Point& point, const SimulatePoint& options) {
   const ClusterSpec& cluster = options.cluster;
   const PointParams& p = point.params;
-  std::string why = find_algorithm(p.algorithm).why_unsupported(sharded_problem(p));
-  if (has_backward(p.pass)) why = "the simulator has no backward pass yet";
-  if (why.empty()) why = CostModel::why_unsupported(cluster, p.problem);
+  std::string why = why_unsupported(find_algorithm(p.algorithm), sharded_problem(p), p.pass);
+  if (why.empty()) why = CostModel::why_unsupported(cluster, p.problem, p.pass);
   if (why.empty() && p.ranks > cluster.num_gpus())
     why = concat("needs ", p.ranks, " GPUs, ", cluster.name, " has ", cluster.num_gpus());
   // A native gather may be a formula too; other algorithms never come to it.
@@ -52,16 +52,9 @@ void check_support(Point& point, const SimulatePoint& options) {
     why = why_not_formula(cluster, plan_of(p, cluster).all_gather_formula);
   if (why.empty()) why = why_no_straggler(options.what_if.straggler, p);
   if (why.empty() && !is_formula(p.collective))
-    why = why_not_collective(find_algorithm(p.algorithm).make(sharded_problem(p)), p.collective,
-                             plan_of(p, cluster).lowering);
+    why = why_not_collective(unlowered_schedule(p), p.collective, plan_of(p, cluster).lowering);
   if (why.empty()) return;
-  point.status = PointStatus::kSkippedUnsupported;
-  point.reason = why;
-}
-
-Schedule schedule_of(const PointParams& p, const ClusterSpec& cluster) {
-  return lower_collectives(find_algorithm(p.algorithm).make(sharded_problem(p)),
-                           plan_of(p, cluster).lowering);
+  set_status(point, PointStatus::kSkippedUnsupported, why);
 }
 
 int period_of(const PointParams& p, const ClusterSpec& cluster) {
@@ -70,13 +63,15 @@ int period_of(const PointParams& p, const ClusterSpec& cluster) {
 }
 
 int64_t slots_of(const PointParams& p, const ClusterSpec& cluster) {
-  return predicted_slots(schedule_of(p, cluster), period_of(p, cluster));
+  return predicted_slots(lower_collectives(unlowered_schedule(p), plan_of(p, cluster).lowering),
+                         period_of(p, cluster));
 }
 
 // A program of a rank must be made to know its slots: of very many ranks that alone takes long.
 bool fits(const PointParams& p, const ClusterSpec& cluster, int64_t limit) {
   if (p.ranks % p.replicas != 0 || p.problem.batch % p.replicas != 0) return false;
-  if (!find_algorithm(p.algorithm).why_unsupported(sharded_problem(p)).empty()) return false;
+  if (!why_unsupported(find_algorithm(p.algorithm), sharded_problem(p), p.pass).empty())
+    return false;
   return p.ranks <= cluster.num_gpus() && slots_of(p, cluster) <= limit;
 }
 
@@ -89,40 +84,35 @@ void check_memory(Point& point, const SimulatePoint& options) {
   const std::string change = cheapest_change(point.params, [&](const PointParams& changed) {
     return fits(changed, options.cluster, limit);
   });
-  point.status = PointStatus::kSkippedMemory;
-  point.reason =
-      concat("needs ", format_bytes(double(needed)), " per rank, ", format_bytes(double(limit)),
-             " are allowed on ", options.cluster.device.name,
-             change.empty() ? "" : concat("; fits with ", change));
+  set_status(point, PointStatus::kSkippedMemory,
+             concat("needs ", format_bytes(double(needed)), " per rank, ",
+                    format_bytes(double(limit)), " are allowed on ", options.cluster.device.name,
+                    change.empty() ? "" : concat("; fits with ", change)));
 }
 
-void record_account(PointRecord& r, const ProgramSet& programs, const ClusterSpec& cluster) {
+void record_account(PointRecord& r, const ProgramSet& programs) {
   const PointParams& p = r.params;
-  CompactProgram const* largest = &programs.classes[0];
+  const auto largest =
+      std::ranges::max_element(programs.classes, {}, &CompactProgram::memory_bytes);
   int64_t bytes = 0, messages = 0;
   double most_pairs = 0, pairs = 0;
   for (const CompactProgram& c : programs.classes) {
-    if (c.memory_bytes > largest->memory_bytes) largest = &c;
     bytes = std::max(bytes, c.bytes_sent);
     messages = std::max(messages, c.messages_sent);
     most_pairs = std::max(most_pairs, c.pairs);
     pairs += c.pairs * (programs.ranks / programs.period);
   }
   set_predicted_traffic(r, bytes, messages);
-  set_memory(r, {.predicted_peak_bytes = largest->memory_bytes, .by_tag = largest->memory_by_tag});
-  const auto peak = cluster.device.peak_flops.find(p.problem.dtype);
-  set_work(r,
-           {.flops = p.replicas * pair_flops(pairs, p.problem.head_dim),
-            .paper_macs = paper_macs(p.problem, p.pattern),
-            .balance = most_pairs > 0 ? std::min(1.0, pairs / (most_pairs * programs.ranks)) : 1});
-  if (peak != cluster.device.peak_flops.end())
-    set_share_of_peak(r, {r.work.flops_per_s}, {peak->second.value * p.ranks});
+  set_memory(r, largest->memory_bytes, largest->memory_by_tag);
+  set_work(r, p.replicas * pair_flops(pairs, p.problem.head_dim), paper_macs(p.problem, p.pattern),
+           most_pairs > 0 ? std::min(1.0, pairs / (most_pairs * programs.ranks)) : 1);
 }
 
 // Parts of the rank that computes most: they do not overlap and add up to the makespan. Packs
 // take turns with attends where a rank has one lane; on a lane of their own they hide behind them,
-// and what does not hide is waited for like communication.
-void record_simulated_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind execution) {
+// and what does not hide is waited for like communication. `alone_s`: communication without them.
+void record_simulated_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind execution,
+                             double alone_s) {
   double busiest = -1, idle = 0;
   for (const SimulatedRank& rank : run.ranks) {
     const double compute = rank.attend_s + (execution == ExecutionKind::kInOrder ? rank.pack_s : 0);
@@ -130,14 +120,10 @@ void record_simulated_phases(PointRecord& r, const SimulatedRun& run, ExecutionK
     idle = std::max(idle, run.makespan_s - busy);
     if (busy <= busiest) continue;
     busiest = busy;
-    r.phases.compute_s = compute;
-    r.phases.merge_s = rank.merge_s;
+    set_phases(r, compute, rank.merge_s);
   }
-  r.phases.exposed_communication_s = run.makespan_s - busiest;
   r.metrics["idle_s"] = idle;  // of the rank that waits most
-  AblationsRecord& a = r.ablations.emplace();
-  a.full_s = run.makespan_s;
-  a.compute_only_s = busiest;
+  set_ablations(r, {run.makespan_s, busiest, alone_s});
 }
 
 std::string_view track_of(OpKind kind) {
@@ -153,14 +139,14 @@ std::string_view track_of(OpKind kind) {
 struct TrackedItem {
   const TimelineItem* item;
   std::string track;
-  int step = 0;  // of an attend: how many its rank did before, of the same branch
+  int step = 0;  // attends of the same branch that its rank did before
 };
 std::vector<TrackedItem> on_tracks(const SimulatedRun& run) {
   std::vector<TrackedItem> out;
   for (const TimelineItem& item : run.timeline) out.push_back({&item, {}});
   std::ranges::stable_sort(
       out, {}, [](const TrackedItem& t) { return std::pair(t.item->posted_s, t.item->end_s); });
-  std::map<std::pair<Rank, std::string_view>, std::vector<double>> ends;  // of each track
+  std::map<std::pair<Rank, std::string_view>, std::vector<double>> ends;  // lanes of each track
   std::map<std::pair<Rank, int>, int> attends;                            // by branch
   for (TrackedItem& t : out) {
     if (t.item->branch >= 0) t.step = attends[{t.item->rank, t.item->branch}]++;
@@ -184,17 +170,14 @@ void record_simulated_timeline(PointRecord& r, const SimulatedRun& run) {
     return;
   const bool branches = r.params.pattern.branches.size() > 1;
   for (const auto& [item, track, step] : on_tracks(run)) {
-    TimelineEntry entry{.rank = item->rank, .lane = track, .op = "wait"};
-    if (item->peer >= 0) entry.detail = concat("rank ", item->peer);
-    if (item->branch >= 0)
-      entry.detail = branches ? concat("branch ", item->branch) : concat("step ", step);
-    entry.begin_s = item->posted_s;
-    entry.end_s = item->begin_s;
-    if (entry.end_s > entry.begin_s) r.timeline.push_back(entry);
-    entry.op = std::string(to_string(item->kind));
-    entry.begin_s = item->begin_s;
-    entry.end_s = item->end_s;
-    r.timeline.push_back(entry);
+    const std::string detail = item->branch >= 0 && branches ? concat("branch ", item->branch)
+                               : item->branch >= 0           ? concat("step ", step)
+                               : item->peer >= 0             ? concat("rank ", item->peer)
+                                                             : "";
+    if (item->begin_s > item->posted_s)
+      add_op(r, {item->rank, track, "wait", item->posted_s, item->begin_s, detail});
+    add_op(r, {item->rank, track, std::string(to_string(item->kind)), item->begin_s, item->end_s,
+               detail});
   }
 }
 
@@ -212,10 +195,11 @@ void record_metrics(SimulatedPoint& out, const SimulatePoint& options, const Pro
   for (const auto& [name, value] : options.what_if.values()) m["what_if_" + name] = value;
 }
 
-void record_band(SimulatedPoint& out, const ProgramSet& programs, const Topology& topology,
-                 const SimulatePoint& options, SimulateOptions how) {
-  TimingRecord& t = out.record.timing;
-  t.median_s = t.ci_low_s = t.ci_high_s = t.min_s = out.run.makespan_s;
+// Returns the time of communication alone; NaN where nobody asked for it, or there is none.
+double record_band(SimulatedPoint& out, const ProgramSet& programs, const Topology& topology,
+                   const SimulatePoint& options, SimulateOptions how) {
+  const double makespan = out.run.makespan_s;
+  MedianInterval band{.low = makespan, .high = makespan, .level = kNotMeasured, .median = makespan};
   const auto also = [&](const SimulateOptions& other) {
     const SimulatedRun run = simulate(programs, topology, options.cluster, other);
     out.simulation_s += run.cpu_s;
@@ -227,19 +211,22 @@ void record_band(SimulatedPoint& out, const ProgramSet& programs, const Topology
     for (const AlphaSet set : kAlphaSets) {
       SimulateOptions other = how;
       other.alpha = set;
-      const double s = set == how.alpha ? t.median_s : also(other);
+      const double s = set == how.alpha ? makespan : also(other);
       out.record.metrics[concat("makespan_", to_string(set), "_s")] = s;
-      t.ci_low_s = std::min(t.ci_low_s, s);
-      t.ci_high_s = std::max(t.ci_high_s, s);
+      band.low = std::min(band.low, s);
+      band.high = std::max(band.high, s);
     }
   const double error = options.cluster.error.value;
-  t.ci_low_s /= 1 + error;
-  t.ci_high_s *= 1 + error;
-  if (options.communication_alone && out.record.params.group_ranks() > 1) {
-    how.without_compute = true;
-    const double alone = also(how);
-    out.record.phases.communication_s = out.record.ablations->communication_only_s = alone;
-  }
+  band.low /= 1 + error;
+  band.high *= 1 + error;
+  set_interval(out.record, band, makespan);
+  const PointParams& p = out.record.params;
+  const auto peak = options.cluster.device.peak_flops.find(p.problem.dtype);
+  if (peak != options.cluster.device.peak_flops.end())
+    set_share_of_peak(out.record, {out.record.work.flops_per_s}, {peak->second.value * p.ranks});
+  if (!options.communication_alone || p.group_ranks() == 1) return kNotMeasured;
+  how.without_compute = true;
+  return also(how);
 }
 
 }  // namespace
@@ -278,16 +265,12 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   SimulatedPoint out{.record = make_record(point, Source::kSimulated)};
   if (point.status != PointStatus::kOk) return out;
   const PointParams& p = point.params;
-  const AlgorithmInfo& info = find_algorithm(p.algorithm);
-  const ShardedProblem sharded = sharded_problem(p);
-  const CollectivePlan plan = plan_of(p, options.cluster);
   ProgramSet programs;
   try {
-    programs = compile(info.make(sharded), period_of(p, options.cluster), options.cluster, plan,
-                       options.max_program_bytes);
+    programs = compile(unlowered_schedule(p), period_of(p, options.cluster), options.cluster,
+                       plan_of(p, options.cluster), options.max_program_bytes);
   } catch (const UsageError& e) {
-    out.record.status = PointStatus::kSkippedUnsupported;
-    out.record.reason = e.what();
+    set_status(out.record, PointStatus::kSkippedUnsupported, e.what());
     return out;
   }
   const Topology topology(options.cluster, p.group_ranks());
@@ -300,12 +283,12 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   out.run = simulate(programs, topology, options.cluster, how);
   out.simulation_s = out.run.cpu_s;
   out.messages = out.run.messages;
-  record_simulated_phases(out.record, out.run, options.cluster.execution);
+  record_account(out.record, programs);
+  const double alone_s = record_band(out, programs, topology, options, how);
+  record_simulated_phases(out.record, out.run, options.cluster.execution, alone_s);
   record_simulated_timeline(out.record, out.run);
-  record_band(out, programs, topology, options, how);
-  record_account(out.record, programs, options.cluster);
   for (size_t r = 0; r < out.run.ranks.size() && p.group_ranks() <= kRanksInRecord; ++r)
-    out.record.per_rank.push_back({.rank = int(r), .median_s = out.run.ranks[r].finish_s});
+    add_rank(out.record, int(r), out.run.ranks[r].finish_s);
   record_metrics(out, options, programs);
   record_depth(out.record, p, {.max_steps = kDepthSteps});
   return out;
@@ -314,7 +297,7 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
 ClusterCost cost_on_cluster(const PointRecord& simulated, const MeasureConfig& measure) {
   PointPlan plan{.point = {simulated.id, simulated.params, simulated.status, simulated.reason},
                  .estimated_s = simulated.timing.median_s};
-  plan.point.params.kernel = "cuda";
+  plan.point.params.kernel = device_kernels().front().name;  // costs are those of any GPU
   plan.point.params.mode = Mode::kReal;
   const double seconds = point_cost(plan, measure);
   return {seconds, seconds * simulated.params.ranks / 3600};

@@ -2,17 +2,19 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
-#include "comm/cuda/device_transport.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
+#include "core/transports.h"
 #include "io/units.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cuda/device_kernel.h"
 #include "measure/sampler.h"
+#include "run/fill_record.h"
 #include "run/walk_point.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
@@ -45,8 +47,8 @@ void agree_on_refusals(std::vector<PointPlan>& plans, World& world) {
       const std::string& text = told[rank][i];
       Point& point = plans[i].point;
       if (text.empty() || point.status != PointStatus::kOk) continue;
-      point.status = parse_enum<PointStatus>(text.substr(0, text.find(' ')));
-      point.reason = concat("rank ", rank, ": ", text.substr(text.find(' ') + 1));
+      set_status(point, parse_enum<PointStatus>(text.substr(0, text.find(' '))),
+                 concat("rank ", rank, ": ", text.substr(text.find(' ') + 1)));
     }
 }
 
@@ -71,18 +73,6 @@ void require_this_machine(const Sweep& sweep, const Plan& plan, World& world) {
                        "simulate need no GPU");
 }
 
-// Walks and simulations have forward passes only: no other point may get the number of one.
-void require_known_pass(const Config& config, Mode mode) {
-  const AxisValues* asked = config.sweep.find("pass");
-  if (mode == Mode::kReal || asked == nullptr) return;
-  for (const Value& pass : asked->values)
-    if (pass != find_axis("pass")->standard)
-      throw UsageError(concat(config.path, ": sweep.pass: '", to_text(pass), "' cannot be ",
-                              mode == Mode::kVirtual ? "walked on virtual ranks" : "simulated",
-                              " yet\n  hint: lnbench run measures it on ranks; --set "
-                              "sweep.pass=forward leaves it out"));
-}
-
 }  // namespace
 
 KnownNames known_names() {
@@ -90,21 +80,15 @@ KnownNames known_names() {
   const auto add = [](std::vector<std::string>& names, const auto& more) {
     names.insert(names.end(), more.begin(), more.end());
   };
-  add(known.names["kernel"], kernel_names());
-  add(known.names["kernel"], device_kernel_names());
-  known.names["layout"] = {"contiguous", "zigzag", "striped"};
+  add(known.names["algorithm"], names_of(algorithms()));
+  add(known.names["kernel"], names_of(kernels()));
+  add(known.names["kernel"], names_of(device_kernels()));
   add(known.names["collective"], collective_names());
   add(known.names["collective"], formula_names());
   for (const AlgorithmInfo& a : algorithms()) {
-    const std::string name(a.name);
-    known.names["algorithm"].push_back(name);
-    known.patterns[name] = a.pattern;
-    auto& names = known.collectives_of[name];
-    if (a.collectives == CollectiveUse::kAllGather) {
-      names = {"ring", "recursive_doubling", "bruck", "hierarchical"};
-      add(names, formula_names());
-    }
-    if (a.collectives == CollectiveUse::kAllToAll) names = {"pairwise", "linear"};
+    KnownAlgorithm& its = known.algorithms[std::string(a.name)];
+    its = {a.pattern, a.one_rank_only, lowerings_of(a.collectives)};
+    if (a.collectives == CollectiveUse::kAllGather) add(its.collectives, formula_names());
   }
   known.why_bad_what_if = [](const std::string& text) -> std::string {
     try {
@@ -129,21 +113,33 @@ Config read_config(const SweepRequest& request) {
 }
 
 std::string transport_of(const Config& config, bool launched) {
-  if (config.run.mode != Mode::kVirtual) return launched ? "mpi" : "threads";
+  if (config.run.mode != Mode::kVirtual) return host_transport(launched);
   if (launched)
     throw UsageError("virtual ranks are walked by one process\n  hint: start it without mpirun");
   return "";
 }
 
 std::vector<Point> read_points(const Config& config, ExpandOptions options) {
-  require_known_pass(config, options.mode);
   options.known = known_names();
   options.resolve = resolve_options;
   return expand(config, options);
 }
 
+std::vector<Point> distinct_patterns(const std::vector<Point>& points) {
+  std::vector<Point> out;
+  const auto key = [](const Point& point) {
+    const AttentionProblem& problem = point.params.problem;
+    const DilatedPattern& pattern = point.params.pattern;
+    return std::tuple(problem.seq_len, problem.num_heads, problem.causal, pattern.branches,
+                      pattern.offset, pattern.phase_parts);
+  };
+  for (const Point& point : points)
+    if (std::ranges::find(out, key(point), key) == out.end()) out.push_back(point);
+  return out;
+}
+
 void require_fitting_transport(const Config& config, const std::vector<Point>& points) {
-  if (!is_device_transport(config.run.transport)) return;
+  if (config.run.transport == to_string(DeviceTransportKind::kAuto)) return;
   for (const Point& point : points)
     if (!on_gpu(point.params))
       throw UsageError("transport ", config.run.transport, " moves the memory of GPUs, and kernel ",
@@ -207,7 +203,7 @@ Sweep read_sweep(const SweepRequest& request) {
 Plan make_plan(const Sweep& sweep, World& world) {
   const std::string tokens = std::to_string(sweep.config.sweep.batch.tokens_per_batch);
   for (const std::string& other : world.all_texts(tokens))
-    if (other != tokens)  // of unequal GPUs
+    if (other != tokens)  // GPUs are unequal
       throw UsageError(
           "tokens_per_batch is \"device\", which is ", tokens, " here and ", other,
           " on another rank\n  hint: --set sweep.batch.tokens_per_batch=", "the smaller one");
@@ -251,24 +247,20 @@ std::optional<PointRecord> run_point(World& world, const PointPlan& plan,
     world.mark_load();
     PointRecord record = world.run(p.ranks, measure);
     // Where the samples alone were too short to tell.
-    if (const double busy = world.busy_share(); busy >= 0)
-      record.metrics.try_emplace("busy_share", busy);
+    set_busy_share(record, world.busy_share());
     return record;
   }
   PointRecord record = make_record(plan.point);
-  if (plan.point.status == PointStatus::kSkippedMemory)
-    set_memory(record, {.predicted_peak_bytes = plan.memory_bytes()});
+  if (plan.point.status == PointStatus::kSkippedMemory) set_memory(record, plan.memory_bytes());
   if (!is_virtual(p))
-    record.params.transport = on_gpu(p) && runner.device_transport != "auto"
-                                  ? runner.device_transport
-                                  : world.transport();
+    set_transport(record, on_gpu(p) && runner.device_transport != "auto" ? runner.device_transport
+                                                                         : world.transport());
   return record;
 }
 
 PointRecord failed_record(const PointPlan& plan, const std::string& what) {
   PointRecord record = make_record(plan.point);
-  record.status = PointStatus::kError;
-  record.reason = what;
+  set_status(record, PointStatus::kError, what);
   return record;
 }
 

@@ -28,8 +28,11 @@ KnownNames known_names();
 Config read_config(const SweepRequest& request);
 // The points of a config, by the names and the algorithms that this build knows.
 std::vector<Point> read_points(const Config& config, ExpandOptions options);
-// Returns the name of the host's transport, "mpi" or "threads"; "" in the mode virtual, which throws
-// UsageError when this process was `launched` by mpirun.
+// Returns the first point of each pattern on each problem, of those that differ only in ranks,
+// kernel or algorithm.
+std::vector<Point> distinct_patterns(const std::vector<Point>& points);
+// Returns the name of the host's transport, "mpi" or "threads"; "" in the mode virtual, which
+// throws UsageError when this process was `launched` by mpirun.
 std::string transport_of(const Config& config, bool launched);
 // Throws UsageError where run.transport moves the memory of GPUs and a kernel works on the CPU.
 void require_fitting_transport(const Config& config, const std::vector<Point>& points);
@@ -38,7 +41,7 @@ void require_fitting_transport(const Config& config, const std::vector<Point>& p
 struct Sweep {
   Config config;
   std::vector<Point> points;
-  int world_size = 1;     // what "world" means
+  int world_size = 1;     // the number that "world" stands for
   std::string transport;  // what moves bytes; "" in the mode virtual
   std::vector<Rank> replay;
   double stop_at_s = std::numeric_limits<double>::infinity();  // on the clock of steady_seconds
@@ -68,8 +71,8 @@ struct Plan {
 };
 Plan make_plan(const Sweep& sweep, World& world);
 
-// Measures or walks a point, or says why it is skipped. Collective over the world; nothing when a walk
-// over virtual ranks was stopped early.
+// Measures or walks a point, or says why it is skipped. Collective over the world; nothing when a
+// walk over virtual ranks was stopped early.
 std::optional<PointRecord> run_point(World& world, const PointPlan& plan,
                                      const RunnerOptions& runner, const VirtualRun& walk);
 // The record of a point that broke.

@@ -27,7 +27,8 @@ TEST(SweepPoints, NamesAreThoseOfTheRegistries) {
   EXPECT_THAT(known.names.at("algorithm"),
               testing::IsSupersetOf({"local", "dilated", "sparse", "ring"}));
   EXPECT_THAT(known.names.at("kernel"), testing::IsSupersetOf({"cpu", "reference", "cuda"}));
-  EXPECT_THAT(known.collectives_of.at("ulysses"), testing::ElementsAre("pairwise", "linear"));
+  EXPECT_THAT(known.algorithms.at("ulysses").collectives,
+              testing::ElementsAre("pairwise", "linear"));
   EXPECT_EQ(known.why_bad_what_if("bandwidth=0.5"), "");
   EXPECT_NE(known.why_bad_what_if("width=0.5"), "");
 }
@@ -36,9 +37,7 @@ TEST(SweepPoints, NamesAreThoseOfTheRegistries) {
 TEST(SweepPoints, ReadersOfAxesAreRegistered) {
   const KnownNames known = known_names();
   for (const Axis& axis : axes()) {
-    std::vector<std::string_view> readers = axis.readers.algorithms;
-    if (!axis.readers.except.empty()) readers.push_back(axis.readers.except);
-    for (const std::string_view reader : readers)
+    for (const std::string_view reader : axis.readers.algorithms)
       EXPECT_THAT(known.names.at("algorithm"), testing::Contains(reader)) << axis.key;
     if (!axis.use.swept || !known.names.contains(axis.key)) continue;
     EXPECT_THAT(known.values_of(axis), testing::Contains(to_text(axis.standard))) << axis.key;
@@ -61,17 +60,36 @@ TEST(SweepPoints, FilterAndWorldDecideWhatRuns) {
   EXPECT_EQ(unlimited[0].params.mode, Mode::kVirtual);
 }
 
-TEST(SweepPoints, OnlyRanksThatRunHaveABackwardPass) {
+TEST(SweepPoints, EveryModeHasABackwardPass) {
   Config config = config_of("");
   config.sweep.axes["pass"].values = {std::string("forward"), std::string("backward")};
-  EXPECT_EQ(read_points(config, {.world_size = 4}).size(), 16u);
-  for (const Mode mode : {Mode::kVirtual, Mode::kSimulated}) try {
-      read_points(config, {.world_size = 4, .mode = mode});
-      ADD_FAILURE() << to_string(mode);
-    } catch (const UsageError& e) {
-      EXPECT_THAT(e.what(), testing::HasSubstr("small.json: sweep.pass: 'backward' cannot be"));
-      EXPECT_THAT(e.what(), testing::HasSubstr("hint: "));
-    }
+  for (const Mode mode : {Mode::kReal, Mode::kVirtual, Mode::kSimulated})
+    EXPECT_EQ(read_points(config, {.world_size = 4, .mode = mode}).size(), 16u);
+}
+
+TEST(SweepPoints, RanksAndAlgorithmsShareAPattern) {
+  const auto ids = [](std::vector<Point> points) {
+    std::string text;
+    for (size_t i = 0; i < points.size(); ++i) points[i].id = std::to_string(i);
+    for (const Point& point : distinct_patterns(points)) text += point.id;
+    return text;
+  };
+  const Point dense = small_point("ring", 2), dilated = small_point("dilated", 2);
+  Point same = small_point("ulysses", 4), mean = dilated;
+  same.params.kernel = "reference";
+  mean.params.pattern.mix = MixRule::kMean;
+  EXPECT_EQ(ids({dense, same, dilated, dense, mean}), "02");
+  const auto differs = [&](auto&& change) {
+    Point other = dilated;
+    change(other.params.problem, other.params.pattern);
+    return ids({dilated, other}) == "01";
+  };
+  EXPECT_TRUE(differs([](auto& problem, auto&) { problem.seq_len *= 2; }));
+  EXPECT_TRUE(differs([](auto& problem, auto&) { problem.num_heads *= 2; }));
+  EXPECT_TRUE(differs([](auto& problem, auto&) { problem.causal = true; }));
+  EXPECT_TRUE(differs([](auto&, auto& pattern) { pattern.branches[0].dilation_rate = 2; }));
+  EXPECT_TRUE(differs([](auto&, auto& pattern) { pattern.offset = OffsetRule::kNone; }));
+  EXPECT_TRUE(differs([](auto&, auto& pattern) { pattern.phase_parts = 2; }));
 }
 
 TEST(SweepPoints, VirtualRanksNeedNoLauncher) {
@@ -136,7 +154,7 @@ TEST(PointText, OnlyWhatIsNotAsUsual) {
   p.problem.head_dim = AttentionProblem{}.head_dim;
   EXPECT_EQ(options_text(p), "");
   EXPECT_EQ(describe(p), "ring N=256 P=2 batch=2");
-  p.layout = "zigzag";
+  p.layout = LayoutKind::kZigzag;
   p.problem.causal = true;
   p.kernel = "cudnn";
   EXPECT_EQ(options_text(p), "zigzag cudnn causal");

@@ -36,20 +36,22 @@ int64_t fewest_samples(const CheckConfig& c) { return std::max(kFewestSamples, c
 constexpr double kSecondsPerRate = 30;
 constexpr int kMaxCheckedRanks = 128;  // beyond, the proof of a schedule takes longer than a point
 
-std::map<std::string, double> to_seconds(const ShardOutcome& o) {
+std::map<std::string, double> to_seconds(const ShardOutcome& o, Pass pass) {
   const WalkTimes& t = o.times;
   std::map<std::string, double> s{{"bind", t.bind_s},         {"poison", t.poison_s},
                                   {"generate", t.generate_s}, {"receive", t.receive_s},
                                   {"attend", t.attend_s},     {"pack", t.pack_s},
                                   {"merge", t.merge_s},       {"summarize", t.summarize_s},
                                   {"check", t.check_s},       {"wall", t.wall_s}};
-  s["forward"] =
-      o.share.all_pairs > 0 ? o.share.forward_s(t.attend_s, t.merge_s, t.pack_s) : t.forward_s();
+  s[std::string(to_string(pass))] =
+      o.share.all_pairs > 0 ? o.share.forward_s(t.attend_s, t.merge_s, t.pack_s) : t.pass_s();
+  if (has_backward(pass)) s["attend_backward"] = t.attend_backward_s;
+  if (!has_forward(pass)) s["output"] = t.output_s;
   return s;
 }
 
-ShardLine to_line(const ShardOutcome& o, int walk, const MemoryLedger& ledger) {
-  ShardLine line{o, walk, utc_rfc3339(), to_seconds(o)};
+ShardLine to_line(const ShardOutcome& o, int walk, Pass pass, const MemoryLedger& ledger) {
+  ShardLine line{o, walk, utc_rfc3339(), to_seconds(o, pass)};
   line.held_bytes = ledger.peak_bytes();
   line.resident_bytes = peak_resident_bytes().value_or(0);
   line.errors.rounded = false;  // the tolerance of a walk is its backend's
@@ -90,6 +92,7 @@ class Walker {
           path, plan.point.id, text_of(w_.units, w_.plan, w_.walks, options.check), w_.plan.share);
       w_.lines = journal_->lines();
       w_.resumed_units = int64_t(w_.lines.size());
+      if (!w_.lines.empty()) journal_->read_sums(sums_after(w_.lines.back().unit));
     }
   }
 
@@ -112,12 +115,12 @@ class Walker {
       if (w_.run.stop && w_.run.stop()) return false;
       const OtherLoad load(this_place().cpus);
       const double before = peak_now(i);
-      ShardLine line = to_line(run_unit(unit), w, ledger_);
+      ShardLine line = to_line(run_unit(unit), w, params().pass, ledger_);
       line.passes_poison = line.poisoned && w_.judged(*line.poisoned, 0).pass;
       line.peak_flops_per_s = (before + peak_now(i)) / 2;
       line.busy_share = load.share(load.own_s());
       line.kernel_flops_per_s = kernel_rate();
-      if (journal_) journal_->append(line);
+      if (journal_) journal_->append(line, sums_after(unit));
       w_.lines.push_back(std::move(line));
       flops -= w_.units.accounts[i].flops;
       tokens += double(w_.sharded.layout.shard(unit.rank).tokens() * unit.batches);
@@ -139,6 +142,12 @@ class Walker {
     return {walk, unit.rank, unit.first_batch};
   }
 
+  // The sums that the next unit adds to; empty where it begins anew.
+  std::span<std::byte> sums_after(const WalkUnit& unit) {
+    if (!has_backward(params().pass) || unit.rank == params().ranks - 1) return {};
+    return walk_->sums_after(unit);
+  }
+
   ShardOutcome run_unit(const WalkUnit& unit) {
     if (w_.plan.share < 1) return walk_->run_share(unit, w_.units.unit_share);
     const int64_t each = ceil_div(queries_, int64_t(w_.units.units.size()));
@@ -155,7 +164,7 @@ class Walker {
   // Beside the walk, in the same conditions: from time to time, and once at least.
   double kernel_rate() {
     const double now = steady_seconds();
-    if (now < next_rate_s_ || w_.plan.share < 1) return 0;
+    if (now < next_rate_s_ || w_.plan.share < 1 || has_backward(params().pass)) return 0;
     next_rate_s_ = now + kSecondsPerRate;
     return w_.backend.attend_rate(params());
   }
@@ -240,7 +249,7 @@ std::optional<PointRecord> walk_point(const PointPlan& plan, const RunnerOptions
                                       const VirtualRun& run) {
   const PointParams& p = plan.point.params;
   PointRecord record = make_record(plan.point);
-  record_work(record, plan);
+  record_plan(record, plan);
   record_depth(record, p);
   if (p.ranks <= kMaxCheckedRanks) require_correct(make_schedule(p));
   try {
@@ -248,8 +257,7 @@ std::optional<PointRecord> walk_point(const PointPlan& plan, const RunnerOptions
     if (!walker.walk_all()) return std::nullopt;
     fill_walk_record(walker.data(), record);
   } catch (const std::bad_alloc& e) {
-    record.status = PointStatus::kOom;
-    record.reason = out_of_memory_reason(e, plan, "");
+    set_status(record, PointStatus::kOom, out_of_memory_reason(e, plan, ""));
     return record;
   }
   backend_of(p.kernel).record_walking_device(record);

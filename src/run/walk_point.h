@@ -1,5 +1,5 @@
-// Measures and checks one point on virtual ranks: one device walks the programs of all of them, unit
-// by unit, into a journal, from which the record is made.
+// Measures and checks one point on virtual ranks: one device walks the programs of all of them,
+// unit by unit, into a journal, from which the record is made.
 #pragma once
 #include <functional>
 #include <map>
@@ -19,7 +19,7 @@ inline constexpr int64_t kFewestSamples = 256;  // rows that a walk checks, what
 // In the order of the walk.
 struct UnitPlan {
   std::vector<WalkUnit> units;
-  std::vector<RankAccount> accounts;  // of each
+  std::vector<RankAccount> accounts;  // one a unit
   double flops = 0;                   // of these units
   double all_flops = 0;               // of the whole point
   double unit_share = 1;              // of each unit's pairs that is run
@@ -67,6 +67,7 @@ struct WalkData {
   std::map<std::string, int64_t> held_by_tag{};  // peaks of this process
   int64_t held_bytes = 0;                        // the same of all tags together
   std::optional<int64_t> resident_growth_bytes{};
+  Pass pass() const { return plan.point.params.pass; }
   int warmup() const { return int(options.measure.warmup); }
   CheckOutcome judged(const SampleErrors& errors, int64_t nan_values) const {
     return judge(errors, nan_values, sharded, backend.walk_tolerance(options.check.tolerance));

@@ -20,7 +20,7 @@ Watchdog::Watchdog(int rank, std::string verdict)
     : rank_(rank),
       verdict_(std::move(verdict)),
       thread_([this, begin_s = steady_seconds()](const std::stop_token& stop) {
-        watch(stop, begin_s);  // which may run late
+        watch(stop, begin_s);  // the thread may start late
       }) {}
 
 Watchdog::~Watchdog() {
@@ -75,7 +75,8 @@ void Watchdog::watch(const std::stop_token& stop, double looked_s) {
     stopped_.wait_for(lock, stop, std::chrono::duration<double>(std::clamp(left_s, 0.0, 1.0)),
                       [] { return false; });
     if (stop.stop_requested()) return;
-    // A process that was itself stopped (SIGSTOP, a sleeping machine) accuses nobody: it was the missing one.
+    // A process that was itself stopped (SIGSTOP, a sleeping machine) reports no other rank:
+    // it was the missing one.
     if (const double slept_s = steady_seconds() - looked_s; slept_s > kStoppedSeconds)
       begin_s_ = begin_s_ + slept_s;
     looked_s = steady_seconds();

@@ -1,8 +1,8 @@
 // Ends a run that makes no progress: others would wait for ever for a rank that never arrives.
 //
 //   Watchdog watchdog(rank);                  // first thing in main
-//   watchdog.expect("the start", 90);         // a step begins, and ends or makes progress within that
-//   watchdog.join(folder + "/ranks", size);   // from now on each rank sees how far the others are
+//   watchdog.expect("the start", 90);         // a step: it ends or makes progress within 90 s
+//   watchdog.join(folder + "/ranks.alive");   // from now on each rank sees how far the others are
 //   watchdog.progress();                      // the step goes on: its time begins anew
 #pragma once
 #include <atomic>
@@ -21,8 +21,8 @@ inline constexpr double kGraceSeconds = 30;
 
 class Watchdog {
  public:
-  // When a step takes too long, prints the step, the missing ranks and `verdict`, and ends the process
-  // with exit code 3.
+  // When a step takes too long, prints the step, the missing ranks and `verdict`, and ends the
+  // process with exit code 3.
   explicit Watchdog(int rank, std::string verdict = "");
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -47,7 +47,7 @@ class Watchdog {
   std::string verdict_;
   std::atomic<double> begin_s_ = 0, within_s_ = kForever;
   std::atomic<int64_t> steps_ = 0;
-  mutable std::mutex mutex_;             // of what_ and fd_
+  mutable std::mutex mutex_;             // guards what_ and fd_
   std::condition_variable_any stopped_;  // wakes up for a stop request
   std::string what_;
   std::jthread thread_;  // last: it uses all the others

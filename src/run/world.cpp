@@ -119,7 +119,7 @@ std::set<int> cpus_here(std::span<const RankPlace> places) {
 
 double busy_share(const OtherLoad& load, Communicator& comm) {
   const std::string machine = this_place().machine;
-  std::map<std::string, double> own_s;  // of each process: ranks may be threads of one
+  std::map<std::string, double> own_s;  // by process: ranks may be threads of one
   const std::map<std::string, double> mine{{concat(machine, " ", getpid()), load.own_s()}};
   for (const auto& told : gather(comm, mine))
     if (told.begin()->first.starts_with(machine + " ")) own_s.insert(told.begin(), told.end());

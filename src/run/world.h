@@ -1,5 +1,5 @@
-// The ranks that a command runs on, processes of MPI under a launcher, else threads of this process;
-// and their machine: its limits, its measured peak, and the place of each rank.
+// The ranks that a command runs on, processes of MPI under a launcher, else threads of this
+// process; and their machine: its limits, its measured peak, and the place of each rank.
 #pragma once
 #include <functional>
 #include <map>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "core/transports.h"
 #include "io/config.h"
 #include "io/result.h"
 #include "measure/machine_load.h"
@@ -21,6 +22,10 @@
 namespace longnet {
 
 class MpiWorld;
+
+inline std::string host_transport(bool launched) {
+  return std::string(to_string(launched ? HostTransportKind::kMpi : HostTransportKind::kThreads));
+}
 
 class World {
  public:
@@ -32,7 +37,7 @@ class World {
   bool is_root() const { return rank() == 0; }
   int size() const { return mpi_ ? mpi()->size() : thread_ranks_; }  // most ranks a point may have
   bool is_one_process() const { return mpi_ == nullptr; }            // its ranks are threads
-  std::string transport() const { return mpi_ ? "mpi" : "threads"; }
+  std::string transport() const { return host_transport(/*launched=*/bool(mpi_)); }
   std::string mpi_version() const;  // "" without MPI
   int threads_per_rank() const;     // cores of this process over its ranks on this machine
 
@@ -95,7 +100,7 @@ struct MachineLimits {
   VirtualConfig virtual_ranks{};
   int replayed_ranks = 0;           // 0: all run
   int devices = 0;                  // GPUs of this machine; 0: not known
-  int64_t device_memory_bytes = 0;  // of one
+  int64_t device_memory_bytes = 0;  // memory of one GPU
   bool device_limit_given = false;  // by memory.limit_bytes: buffers beyond it are refused
   double device_flops = 0;          // attainable by one
   bool to_run = false;              // points that need a GPU are refused where there is none
@@ -109,8 +114,9 @@ int default_world_size(const Config& config);
 // ranks of the world work at once. Shares of peak are relative to it.
 double measure_peak_per_rank(World& world, int threads);
 
-// Returns the values of all ranks (of a World or a Communicator), in rank order, on every rank. They
-// travel as JSON: T is a struct with a list of fields, or a list or map of such values. Collective.
+// Returns the values of all ranks (of a World or a Communicator), in rank order, on every rank.
+// They travel as JSON: T is a struct with a list of fields, or a list or map of such values.
+// Collective.
 template <class Ranks, class T>
 std::vector<T> gather(Ranks& ranks, const T& mine) {
   std::vector<T> all;
@@ -120,8 +126,8 @@ std::vector<T> gather(Ranks& ranks, const T& mine) {
 }
 // The hardware threads of those on the caller's machine.
 std::set<int> cpus_here(std::span<const RankPlace> places);
-// Share of the cores that worked for others than the processes of `comm` since `load` was made, of all
-// machines the largest; negative: not known. Collective.
+// Share of the cores that worked for others than the processes of `comm` since `load` was made, of
+// all machines the largest; negative: not known. Collective.
 double busy_share(const OtherLoad& load, Communicator& comm);
 
 // `on_devices`: ranks go round the GPUs of their machine, and say which they have.

@@ -183,6 +183,23 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
   return a;
 }
 
+int64_t received_messages(const ShardedProblem& s, const RankProgram& program, Rank rank) {
+  int64_t count = 0;
+  const auto add = [&](const SlotView& piece) {
+    count += view_bytes(s, program.slots.at(size_t(piece.slot)).kind, piece) > 0;
+  };
+  const auto add_from_others = [&](const RankGroup& group, const SlotView& into) {
+    for (int i = 0; i < group.count; ++i)
+      if (group[i] != rank) add(into.piece(i));
+  };
+  for (const Op& op : program.ops)
+    visit_op(
+        op.what, [&](const Recv& o) { add(o.what); },
+        [&](const AllGather& o) { add_from_others(o.group, o.into); },
+        [&](const AllToAll& o) { add_from_others(o.group, o.into); }, [](const auto&) {});
+  return count;
+}
+
 std::vector<Rank> accounted_ranks(int world_size, int max_ranks) {
   const bool all = max_ranks <= 0 || world_size <= max_ranks;
   const int count = all ? world_size : 5;

@@ -37,6 +37,9 @@ void for_each_query_range(const ShardedProblem& sharded, const Attend& op, Fn fn
 // messages, the least that any algorithm must deliver. Lowered all-gathers (sends and receives)
 // count their own messages.
 RankAccount account(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
+// Non-empty messages that a rank receives. Apart from its account, because it looks at every member
+// of a gather: plans and walks over thousands of ranks do without.
+int64_t received_messages(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
 
 // Totals over ranks: sums of work, maxima of bytes, messages and memory.
 struct WorldAccount {

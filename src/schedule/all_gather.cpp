@@ -82,13 +82,11 @@ int64_t all_gather_head_slice(const ShardedProblem& sharded) {
 }
 
 Schedule all_gather_attention(const ShardedProblem& sharded) {
-  return {"all_gather", sharded,
-          [sharded](Rank r) { return all_gather_program(sharded, r, Pass::kForward); }};
+  return {sharded, [sharded](Rank r) { return all_gather_program(sharded, r, Pass::kForward); }};
 }
 
 Schedule all_gather_backward(const ShardedProblem& sharded) {
-  return {"all_gather", sharded,
-          [sharded](Rank r) { return all_gather_program(sharded, r, Pass::kBackward); }};
+  return {sharded, [sharded](Rank r) { return all_gather_program(sharded, r, Pass::kBackward); }};
 }
 
 }  // namespace longnet

@@ -90,12 +90,11 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank, Pass
 }  // namespace
 
 Schedule bidirectional_ring_attention(const ShardedProblem& sharded) {
-  return {"bidirectional_ring", sharded,
-          [sharded](Rank r) { return bidirectional_program(sharded, r, Pass::kForward); }};
+  return {sharded, [sharded](Rank r) { return bidirectional_program(sharded, r, Pass::kForward); }};
 }
 
 Schedule bidirectional_ring_backward(const ShardedProblem& sharded) {
-  return {"bidirectional_ring", sharded,
+  return {sharded,
           [sharded](Rank r) { return bidirectional_program(sharded, r, Pass::kBackward); }};
 }
 

@@ -119,9 +119,9 @@ class ClosedForms {
     costs_.hold(n_ * heads_ * summed);
     costs_.reduce_scatter(times(tokens_, heads_ * summed), me_, choice_, false);
   }
-  // Jacobs et al., Fang and Zhao: in groups of Pu ranks three all-to-alls, of Q, of K with V, of the
-  // result; around Pr = P / Pu groups a ring of K and V. Backward dO goes out, dQ, dK with dV come
-  // back, and Q, K, V and O are kept.
+  // Jacobs et al., Fang and Zhao: in groups of Pu ranks three all-to-alls, of Q, of K with V, of
+  // the result; around Pr = P / Pu groups a ring of K and V. Backward dO goes out, dQ, dK with dV
+  // come back, and Q, K, V and O are kept.
   void usp(int degree) {
     const int group = me_ / degree, place = me_ % degree, rings = world_ / degree;
     Sizes of_group(static_cast<size_t>(rings), 0);
@@ -139,8 +139,10 @@ class ClosedForms {
       costs_.send(mine_ * g_there * out_kv);
       costs_.send(theirs * h * back_q);
       costs_.send(theirs * g * grad_kv_);
-      costs_.receive(theirs * (h * q_ + g * out_kv) +
-                     mine_ * (h_there * back_q + g_there * grad_kv_));
+      costs_.receive(theirs * h * q_);
+      costs_.receive(theirs * g * out_kv);
+      costs_.receive(mine_ * h_there * back_q);
+      costs_.receive(mine_ * g_there * grad_kv_);
     }
     if (degree > 1) {
       costs_.hold((mine_ * heads_ + here * h) * (q_ + back_q) +
@@ -323,7 +325,7 @@ std::optional<ClosedForms> forms_of(std::string_view algorithm, const ShardedPro
 
 std::string to_text(const ClosedFormCounts& c) {
   return concat(c.bytes_sent, " B sent in ", c.messages_sent, " messages, ", c.bytes_received,
-                " B received, ", c.memory_bytes, " B held");
+                " B received in ", c.messages_received, ", ", c.memory_bytes, " B held");
 }
 
 std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
@@ -342,6 +344,7 @@ std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
   both.bytes_sent += then.bytes_sent;
   both.messages_sent += then.messages_sent;
   both.bytes_received += then.bytes_received;
+  both.messages_received += then.messages_received;
   both.memory_bytes += then.memory_bytes - backward->from_forward();
   return both;
 }

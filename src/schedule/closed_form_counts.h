@@ -16,11 +16,12 @@
 namespace longnet {
 
 struct ClosedFormCounts {
-  int64_t bytes_sent = 0, messages_sent = 0, bytes_received = 0;  // messages: non-empty ones
+  int64_t bytes_sent = 0, messages_sent = 0;  // messages: non-empty ones
+  int64_t bytes_received = 0, messages_received = 0;
   int64_t memory_bytes = 0;  // of its buffers, without the kernel's workspace
   bool operator==(const ClosedFormCounts&) const = default;
 };
-// "6144 B sent in 3 messages, 6144 B received, 16384 B held"
+// "6144 B sent in 3 messages, 6144 B received in 3, 16384 B held"
 std::string to_text(const ClosedFormCounts& counts);
 
 // Returns the counts of one pass, or nothing where no closed form is known: dilation that restarts

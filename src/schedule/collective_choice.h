@@ -1,20 +1,10 @@
-// Part of lower_collectives: the names of collectives' algorithms, and the one that runs in a group
-// under a choice.
+// Part of lower_collectives: the algorithm that runs in a group under a choice.
 #pragma once
-#include <array>
 #include <bit>
-#include <string_view>
 
 #include "schedule/lower_collectives.h"
 
 namespace longnet {
-
-// Names in the order of the enumerations.
-inline constexpr std::array<std::string_view, 5> kAllGathers{"native", "ring", "recursive_doubling",
-                                                             "bruck", "hierarchical"};
-inline constexpr std::array<std::string_view, 3> kAllToAlls{"native", "pairwise", "linear"};
-inline constexpr std::array<std::string_view, 3> kReduceScatters{"ring", "recursive_halving",
-                                                                 "linear"};
 
 // Ranks of a node, where `g` is made of several whole ones; else 0.
 inline int node_size_in(const RankGroup& g, const CollectiveChoice& choice) {

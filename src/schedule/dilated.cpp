@@ -57,8 +57,8 @@ class DilatedProgram {
     if (shard_.empty()) return build_.take();
 
     if (direct < 0) output_ = {build_.add(Reset{build_.output()})};
-    // Local parts run first, to hide the gathers; but a merge needs its rows in place, so the direct
-    // branch is complete before any other part is merged.
+    // Local parts run first, to hide the gathers; but a merge needs its rows in place, so the
+    // direct branch is complete before any other part is merged.
     std::ranges::stable_sort(parts, {}, [&](const Part& part) {
       return std::pair(part.branch != direct, part.group.has_value());
     });
@@ -135,9 +135,9 @@ class DilatedProgram {
     if (last_crosses && last != first) parts.push_back(crossing(b, rows.segment(last)));
   }
 
-  // The local parts that run before those that cross borders, and behind them, cut between segments.
-  // Their pairs are shared out as the bytes of the messages that they hide: 4 of a gradient for 2 or
-  // 4 of a key. What cannot be cut runs behind.
+  // The local parts that run before those that cross borders, and behind them, cut between
+  // segments. Their pairs are shared out as the bytes of the messages that they hide: 4 of a
+  // gradient for 2 or 4 of a key. What cannot be cut runs behind.
   std::array<std::vector<Part>, 2> local_halves(const std::vector<Part>& parts) const {
     const auto segment_length = [&](const Part& part) {
       return BranchRows(sharded_.pattern, part.branch, sharded_.problem).segment_length();
@@ -232,12 +232,12 @@ class DilatedProgram {
 }  // namespace
 
 Schedule dilated_attention(const ShardedProblem& sharded) {
-  return {"dilated", sharded,
+  return {sharded,
           [sharded](Rank rank) { return DilatedProgram(sharded, rank, Pass::kForward).make(); }};
 }
 
 Schedule dilated_backward(const ShardedProblem& sharded) {
-  return {"dilated", sharded, [sharded](Rank rank) {
+  return {sharded, [sharded](Rank rank) {
             return DilatedProgram(sharded, rank, Pass::kBackward).make_backward();
           }};
 }

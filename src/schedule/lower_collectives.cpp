@@ -23,13 +23,11 @@ std::vector<UsedCollective> used_by(const Schedule& schedule, const CollectiveCh
   for (int i = 0; i < looked_at; ++i)
     for (const Op& op : schedule.program(Rank(int64_t{world} * i / looked_at)).ops) {
       if (const auto* g = std::get_if<AllGather>(&op.what))
-        out.push_back(
-            {g->group.count, "all_gather", kAllGathers[size_t(gather_in(g->group, choice))]});
+        out.push_back({g->group.count, "all_gather", to_string(gather_in(g->group, choice))});
       else if (const auto* a = std::get_if<AllToAll>(&op.what))
-        out.push_back({a->group.count, "all_to_all", kAllToAlls[size_t(choice.all_to_all)]});
+        out.push_back({a->group.count, "all_to_all", to_string(choice.all_to_all)});
       else if (const auto* r = std::get_if<ReduceScatter>(&op.what))
-        out.push_back(
-            {r->group.count, "reduce_scatter", kReduceScatters[size_t(reduce_in(*r, choice))]});
+        out.push_back({r->group.count, "reduce_scatter", to_string(reduce_in(*r, choice))});
     }
   std::erase_if(out, [](const UsedCollective& used) { return used.group_size == 1; });
   return out;
@@ -47,8 +45,7 @@ class Lowering {
       return std::move(in_);
     choose_orders();
     out_.pass = in_.pass;
-    out_.slots = in_.slots;
-    out_.kept = in_.kept;
+    out_.slots = in_.slots, out_.kept = in_.kept;
     for (Op& op : in_.ops) {
       std::vector<OpId> after;
       for (OpId a : op.after) {
@@ -223,9 +220,8 @@ class Lowering {
     }
   }
 
-  // Pieces lie by place, then node, from the own node on. First Bruck among equal places, so that
-  // the many nodes cost few latencies; then a ring of whole places in the node, where links are
-  // fast.
+  // Pieces lie by place, then node, from the own node on. First Bruck among equal places, for few
+  // latencies of many nodes; then a ring of whole places in the node, where links are fast.
   void hierarchical_gather(const AllGather& op, const std::vector<OpId>& after) {
     const int size = node_size_in(op.group, choice_), nodes = op.group.count / size;
     const int me = op.group.index_of(rank_), place = me % size;
@@ -311,12 +307,12 @@ class Lowering {
     auto& merges = late_[OpId(ends_.size())];
     for (int k = 1; k < n; ++k)
       send(op.group[(me + k) % n], piece_of(op.what, op.group[(me + k) % n]), after);
-    for (int from = 0; from < n; ++from) {
+    for (int k = 0; k < n; ++k) {
+      const int from = choice_.reduce_from_own ? (me + k) % n : k;
       if (from == me || bytes(own) == 0) continue;
       const SlotView incoming = alone(op.what, own.first_piece(), 1, add_scratch(own, bytes(own)));
-      std::vector<OpId> there = after;
-      there.push_back(recv(op.group[from], incoming, {}));
-      merges.push_back({Merge{incoming, own}, std::move(there)});
+      merges.push_back({Merge{incoming, own}, after});
+      merges.back().after.push_back(recv(op.group[from], incoming, {}));
     }
   }
   void merge_late(OpId reduced) {
@@ -341,27 +337,6 @@ class Lowering {
 
 }  // namespace
 
-const std::vector<std::string>& collective_names() {
-  static const std::vector<std::string> kNames{
-      "native", "ring", "recursive_doubling", "bruck", "hierarchical", "pairwise", "linear"};
-  return kNames;
-}
-
-CollectiveChoice parse_collective(std::string_view name) {
-  CollectiveChoice c;
-  const auto gather = std::ranges::find(kAllGathers, name);
-  const auto exchange = std::ranges::find(kAllToAlls, name);
-  if (gather != kAllGathers.end())
-    c.all_gather = AllGatherAlgorithm(gather - kAllGathers.begin());
-  else if (exchange != kAllToAlls.end())
-    c.all_to_all = AllToAllAlgorithm(exchange - kAllToAlls.begin());
-  else
-    throw UsageError(concat("unknown collective '", name, "'"));
-  if (c.all_gather == AllGatherAlgorithm::kRecursiveDoubling)
-    c.reduce_scatter = ReduceScatterAlgorithm::kRecursiveHalving;
-  return c;
-}
-
 std::vector<std::string> collectives_used(const Schedule& schedule,
                                           const CollectiveChoice& choice) {
   std::set<std::string> used;
@@ -372,7 +347,7 @@ std::vector<std::string> collectives_used(const Schedule& schedule,
 
 std::string why_not_collective(const Schedule& schedule, std::string_view name,
                                const CollectiveChoice& choice) {
-  if (name == "native") return {};
+  if (name == to_string(AllGatherAlgorithm::kNative)) return {};
   std::map<int, std::string> instead;  // what runs instead, by group size
   for (const auto& [size, kind, algorithm] : used_by(schedule, choice)) {
     if (name == algorithm) return {};
@@ -390,10 +365,11 @@ RankProgram lower_collectives(const ShardedProblem& sharded, RankProgram program
 }
 
 Schedule lower_collectives(Schedule schedule, const CollectiveChoice& choice) {
-  auto make = std::move(schedule.program);
-  schedule.program = [make, choice, sharded = schedule.sharded](Rank r) {
-    return lower_collectives(sharded, make(r), r, choice);
-  };
+  for (auto* program : {&schedule.program, &schedule.forward})
+    if (*program)
+      *program = [make = std::move(*program), choice, sharded = schedule.sharded](Rank r) {
+        return lower_collectives(sharded, make(r), r, choice);
+      };
   return schedule;
 }
 

@@ -29,9 +29,17 @@
 
 namespace longnet {
 
+// The only list of their names.
 enum class AllGatherAlgorithm { kNative, kRing, kRecursiveDoubling, kBruck, kHierarchical };
+constexpr auto texts_of(AllGatherAlgorithm) {
+  return texts("native", "ring", "recursive_doubling", "bruck", "hierarchical");
+}
 enum class AllToAllAlgorithm { kNative, kPairwise, kLinear };
+constexpr auto texts_of(AllToAllAlgorithm) { return texts("native", "pairwise", "linear"); }
 enum class ReduceScatterAlgorithm { kRing, kRecursiveHalving, kLinear };
+constexpr auto texts_of(ReduceScatterAlgorithm) {
+  return texts("ring", "recursive_halving", "linear");
+}
 
 struct CollectiveChoice {
   AllGatherAlgorithm all_gather = AllGatherAlgorithm::kNative;
@@ -39,13 +47,19 @@ struct CollectiveChoice {
   ReduceScatterAlgorithm reduce_scatter = ReduceScatterAlgorithm::kRing;
   // Ranks of a node, for hierarchical; 0: the divisor of the group size nearest to its root.
   int node_size = 0;
+  // Linear reduce_scatters add in rank order. Simulations have them begin behind the own rank: all
+  // ranks do the same then, so that one stands for thousands.
+  bool reduce_from_own = false;
 };
 
-// One name for a run's choice: native, ring, recursive_doubling, bruck, hierarchical, pairwise,
-// linear. A name that belongs to another collective leaves the others native (reduce_scatter:
-// recursive_doubling means halving).
+// The lowerings that change an algorithm's programs: of all-gathers, of all-to-alls, or none.
+enum class CollectiveUse { kNone, kAllGather, kAllToAll };
+std::vector<std::string> lowerings_of(CollectiveUse use);  // their names
+
+// One name for a run's choice: native, or a lowering. A name that belongs to another collective
+// leaves the others native (reduce_scatter: recursive_doubling means halving).
 CollectiveChoice parse_collective(std::string_view name);  // throws UsageError
-const std::vector<std::string>& collective_names();
+std::vector<std::string> collective_names();
 
 // The algorithms of a schedule's collectives (not lowered yet) under this choice: "all_gather:
 // bruck", "reduce_scatter: ring", ..., each once, sorted. Groups of one rank have none. Looks at

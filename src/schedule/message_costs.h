@@ -35,7 +35,10 @@ class Costs {
     counts.bytes_sent += bytes;
     if (bytes > 0) ++counts.messages_sent;
   }
-  void receive(int64_t bytes) { counts.bytes_received += bytes; }
+  void receive(int64_t bytes) {
+    counts.bytes_received += bytes;
+    if (bytes > 0) ++counts.messages_received;
+  }
   void hold(int64_t bytes) { counts.memory_bytes += bytes; }
 
   // Once around a ring: all pieces pass by but the one that ends at the next member, and the one
@@ -63,11 +66,17 @@ class Costs {
     if (choice.all_gather == kRing || (choice.all_gather == kHierarchical && node == 0))
       return shards_around(pieces, me);
     if (choice.all_gather == kHierarchical) return hierarchical(pieces, me, node);
-    receive(sum(pieces, 0, n) - pieces[size_t(me)]);
-    if (choice.all_gather == kRecursiveDoubling)
-      for (int size = 1; size < n; size *= 2) send(sum(pieces, me / size * size, size));
-    else  // native: the least that must be delivered
-      for (int i = 1; i < n; ++i) send(pieces[size_t(me)]);
+    if (choice.all_gather == kRecursiveDoubling) {
+      for (int size = 1; size < n; size *= 2) {
+        send(sum(pieces, me / size * size, size));
+        receive(sum(pieces, (me / size ^ 1) * size, size));
+      }
+      return;
+    }
+    for (int i = 1; i < n; ++i) {  // native: the least that must be delivered
+      send(pieces[size_t(me)]);
+      receive(pieces[size_t((me + i) % n)]);
+    }
   }
 
   // Partials that are merged on their way, and a buffer for what arrives.
@@ -93,9 +102,8 @@ class Costs {
   void linear_reduce_scatter(const Sizes& pieces, int me) {
     const int64_t others = int64_t(pieces.size()) - 1;
     hold(others * pieces[size_t(me)]);
-    receive(others * pieces[size_t(me)]);
     for (size_t i = 0; i < pieces.size(); ++i)
-      if (i != size_t(me)) send(pieces[i]);
+      if (i != size_t(me)) send(pieces[i]), receive(pieces[size_t(me)]);
   }
 
  private:
@@ -110,11 +118,14 @@ class Costs {
     const bool begins = choice.node_size == 0 || first % size == 0;
     return size > 1 && size < n && n % size == 0 && begins ? size : 0;
   }
-  // Step k sends the first 2^k pieces, counted from the own one on.
+  // Step k sends the first 2^k pieces, counted from the own one on, and receives those behind them.
   void bruck(const Sizes& pieces, int me) {
     const int n = int(pieces.size());
-    receive(sum(pieces, 0, n) - pieces[size_t(me)]);
-    for (int size = 1; size < n; size *= 2) send(sum(pieces, me, std::min(size, n - size)));
+    for (int size = 1; size < n; size *= 2) {
+      const int count = std::min(size, n - size);
+      send(sum(pieces, me, count));
+      receive(sum(pieces, me + size, count));
+    }
   }
   // Bruck among equal places of all nodes, then whole places around the node.
   void hierarchical(const Sizes& pieces, int me, int node) {

@@ -56,20 +56,6 @@ struct TokenRanges {
   bool operator==(const TokenRanges&) const = default;
 };
 
-// kContiguous: rank p owns the p-th of P nearly equal parts.
-// kZigzag:     ring position i of R owns the chunks i and 2R - 1 - i of 2R, which balances a causal
-//              mask; the P / R ranks of a position share its tokens in order. (R = P in Llama 3 and
-//              in ring-flash-attention.)
-// kStriped:    rank p owns the tokens p, p + P, ... (Brandon et al., Striped Attention,
-//              arXiv 2311.09431).
-//
-//   owners of 16 tokens, P = 4:   contiguous           0000 1111 2222 3333
-//                                 zigzag, R = 4        0011 2233 3322 1100
-//                                 zigzag, R = 2        0000 2222 3333 1111
-//                                 striped              0123 0123 0123 0123
-enum class LayoutKind { kContiguous, kZigzag, kStriped };
-constexpr auto texts_of(LayoutKind) { return texts("contiguous", "zigzag", "striped"); }
-
 // Order of tokens over ranks.
 class SequenceLayout {
  public:
@@ -99,9 +85,6 @@ class SequenceLayout {
   int ring_size_;
 };
 
-// The ranks that gather a branch's rows: those that share a segment, or the whole world.
-enum class GatherScope { kSegmentGroup, kWholeWorld };
-
 // An attention problem, its pattern, and the distribution of its tokens over ranks.
 struct ShardedProblem {
   AttentionProblem problem;
@@ -130,9 +113,9 @@ struct Slice {
 };
 
 // kPartial: O and LSE, fp32. kResult: O alone, rounded to the storage type, as it is sent when
-// nothing is merged into it any more. Of a backward pass: kGradOut, dO as it is stored; kStatistics,
-// L and delta of each query row, fp32; kGradQuery and kGradKeyValue, sums of dQ and of dK and dV,
-// fp32. They lie as Q, and as K and V, row for row.
+// nothing is merged into it any more. Of a backward pass: kGradOut, dO as it is stored;
+// kStatistics, L and delta of each query row, fp32; kGradQuery and kGradKeyValue, sums of dQ and of
+// dK and dV, fp32. They lie as Q, and as K and V, row for row.
 enum class TensorKind {
   kQuery,
   kKeyValue,
@@ -340,10 +323,12 @@ struct RankProgram {
 RankProgram one_after_the_other(RankProgram forward, RankProgram backward);
 
 struct Schedule {
-  std::string algorithm;
   ShardedProblem sharded;
   // One rank's program, made when asked for: a ring over P ranks has about 4 P^2 ops in all.
   std::function<RankProgram(Rank)> program;
+  std::string algorithm{};  // its name, by make_schedule; for messages and drawings
+  // The forward pass that makes the output of a backward pass alone; empty for other passes.
+  std::function<RankProgram(Rank)> forward{};
 };
 
 // ---- programs for people: text for `lnbench plan --schedule`, Graphviz for `--dot` ----

@@ -60,7 +60,7 @@ class QueryGatherProgram {
   }
 
  private:
-  SlotView add(TensorKind kind, SlotTag tag) {  // of the queries of all ranks
+  SlotView add(TensorKind kind, SlotTag tag) {  // a slot for the queries of all ranks
     return build_.add_view(kind, tag, build_.every_row_of(everyone_, build_.own().heads));
   }
   std::pair<SlotView, OpId> gather(const SlotView& own, TensorKind kind) {
@@ -81,13 +81,13 @@ class QueryGatherProgram {
 }  // namespace
 
 Schedule query_gather_attention(const ShardedProblem& sharded) {
-  return {"query_gather", sharded, [sharded](Rank rank) {
+  return {sharded, [sharded](Rank rank) {
             return QueryGatherProgram(sharded, rank, Pass::kForward).make();
           }};
 }
 
 Schedule query_gather_backward(const ShardedProblem& sharded) {
-  return {"query_gather", sharded, [sharded](Rank rank) {
+  return {sharded, [sharded](Rank rank) {
             return QueryGatherProgram(sharded, rank, Pass::kBackward).make_backward();
           }};
 }

@@ -1,8 +1,8 @@
-// Ring Attention whose backward pass moves queries (BurstAttention, Sun et al., arXiv 2403.09347 and
-// 2509.19836): Q, dO, L and delta of each shard go around, the sums of its dQ follow, and K, V and
-// their gradients stay. With e bytes a number these are H (2e + 4) d + 8H bytes a token where K, V
-// and their gradients have 2G (e + 4) d: fewer when most heads have keys of their own. The forward
-// pass is the ring's.
+// Ring Attention whose backward pass moves queries (BurstAttention, Sun et al., arXiv 2403.09347
+// and 2509.19836): Q, dO, L and delta of each shard go around, the sums of its dQ follow, and K, V
+// and their gradients stay. With e bytes a number these are H (2e + 4) d + 8H bytes a token where
+// K, V and their gradients have 2G (e + 4) d: fewer when most heads have keys of their own. The
+// forward pass is the ring's.
 //
 //   P = 4, rank 1:   step 0   step 1       step 2          step 3           end
 //     queries of     1        0            3               2
@@ -59,14 +59,8 @@ RankProgram query_ring_program(const ShardedProblem& sharded, Rank rank) {
 
 }  // namespace
 
-Schedule query_ring_attention(const ShardedProblem& sharded) {
-  Schedule ring = ring_attention(sharded);
-  ring.algorithm = "query_ring";
-  return ring;
-}
-
 Schedule query_ring_backward(const ShardedProblem& sharded) {
-  return {"query_ring", sharded, [sharded](Rank r) { return query_ring_program(sharded, r); }};
+  return {sharded, [sharded](Rank r) { return query_ring_program(sharded, r); }};
 }
 
 }  // namespace longnet

@@ -136,7 +136,8 @@ const std::vector<AlgorithmInfo>& algorithms() {
   using enum CollectiveUse;
   static const std::vector<AlgorithmInfo> kAll{
       {"local", "exact, on one rank, no communication", kDense, kNone, local_attention,
-       why_not_one_rank, one_if_equal_shards, options_as_given, local_backward},
+       why_not_one_rank, one_if_equal_shards, options_as_given, local_backward,
+       /*one_rank_only=*/true},
       {"ring", "exact: K/V shards travel around a ring of ranks", kDense, kNone, ring_attention,
        always_supported, one_if_equal_shards, options_as_given, ring_backward},
       {"all_gather", "exact: all K/V rows on every rank", kDense, kAllGather, all_gather_attention,
@@ -155,7 +156,7 @@ const std::vector<AlgorithmInfo>& algorithms() {
        bidirectional_ring_attention, why_not_bidirectional, one_if_equal_shards, options_as_given,
        bidirectional_ring_backward},
       {"query_ring", "exact: ring; backward, queries travel with their gradients", kDense, kNone,
-       query_ring_attention, always_supported, one_if_equal_shards, options_as_given,
+       ring_attention, always_supported, one_if_equal_shards, options_as_given,
        query_ring_backward},
       {"query_gather", "exact: queries travel, partial results are reduced", kDense, kAllGather,
        query_gather_attention, always_supported, one_if_equal_shards, options_as_given,
@@ -182,22 +183,21 @@ std::string why_unsupported(const AlgorithmInfo& algorithm, const ShardedProblem
 }
 
 Schedule make_schedule(const AlgorithmInfo& algorithm, const ShardedProblem& sharded, Pass pass) {
-  if (pass == Pass::kForward) return algorithm.make(sharded);
-  Schedule backward = algorithm.make_backward(sharded);
-  if (pass == Pass::kBackward) return backward;
-  return {backward.algorithm, backward.sharded,
-          [first = algorithm.make(sharded).program, then = backward.program](Rank rank) {
-            return one_after_the_other(first(rank), then(rank));
-          }};
+  Schedule made =
+      pass == Pass::kForward ? algorithm.make(sharded) : algorithm.make_backward(sharded);
+  made.algorithm = algorithm.name;
+  if (pass == Pass::kBackward) made.forward = algorithm.make(sharded).program;
+  if (pass == Pass::kForwardBackward)
+    made.program = [first = algorithm.make(sharded).program, then = made.program](Rank rank) {
+      return one_after_the_other(first(rank), then(rank));
+    };
+  return made;
 }
 
 const AlgorithmInfo& find_algorithm(std::string_view name) {
-  std::string known;
-  for (const AlgorithmInfo& a : algorithms()) {
+  for (const AlgorithmInfo& a : algorithms())
     if (a.name == name) return a;
-    known += concat(known.empty() ? "" : ", ", a.name);
-  }
-  throw UsageError(concat("unknown algorithm '", name, "'; known: ", known));
+  throw UsageError("unknown algorithm '", name, "'; known: ", join(names_of(algorithms()), ", "));
 }
 
 }  // namespace longnet

@@ -1,16 +1,14 @@
-// The algorithms by name. To add one: a file in this folder, a line in registry.cpp, its closed
-// form in closed_form_counts.cpp; registry_test.cpp runs whatever is registered.
+// The algorithms by name. To add one: a file in this folder, its declaration here, a line in
+// registry.cpp, its closed form in closed_form_counts.cpp; registry_test.cpp runs whatever is
+// registered.
 #pragma once
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "schedule/program.h"
+#include "schedule/lower_collectives.h"
 
 namespace longnet {
-
-// The lowerings that change an algorithm's programs: of all-gathers, of all-to-alls, or none.
-enum class CollectiveUse { kNone, kAllGather, kAllToAll };
 
 struct AlgorithmInfo {
   std::string_view name;
@@ -31,15 +29,22 @@ struct AlgorithmInfo {
   };
   // The backward pass; null where there is none yet.
   Schedule (*make_backward)(const ShardedProblem&) = nullptr;
+  bool one_rank_only = false;
+
+  // Two algorithms may share a forward pass: nothing new to a question about that alone.
+  bool has_forward_of(const AlgorithmInfo& o) const {
+    return make == o.make && pattern == o.pattern;
+  }
 };
 
 const std::vector<AlgorithmInfo>& algorithms();
 // Empty when the algorithm has a backward pass of this, else the reason.
 std::string why_no_backward(const AlgorithmInfo& algorithm, const ShardedProblem& sharded);
-// The same of a pass, and its schedule: of both passes the forward program, then the backward one on
-// the same shard of Q, K, V and the output.
+// Empty when the algorithm can run this pass, else the reason.
 std::string why_unsupported(const AlgorithmInfo& algorithm, const ShardedProblem& sharded,
                             Pass pass);
+// Returns the schedule of a pass: of both passes the forward program, then the backward one on the
+// same shard of Q, K, V and the output.
 Schedule make_schedule(const AlgorithmInfo& algorithm, const ShardedProblem& sharded, Pass pass);
 // Throws UsageError that lists the known names.
 const AlgorithmInfo& find_algorithm(std::string_view name);
@@ -62,7 +67,6 @@ Schedule bidirectional_ring_backward(const ShardedProblem& sharded);
 Schedule double_ring_attention(const ShardedProblem& sharded);
 Schedule double_ring_backward(const ShardedProblem& sharded);
 int double_ring_inner(const ShardedProblem& sharded);  // Pi
-Schedule query_ring_attention(const ShardedProblem& sharded);
 Schedule query_ring_backward(const ShardedProblem& sharded);
 Schedule query_gather_attention(const ShardedProblem& sharded);
 Schedule query_gather_backward(const ShardedProblem& sharded);

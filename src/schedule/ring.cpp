@@ -40,15 +40,14 @@ RankProgram ring_program(const ShardedProblem& sharded, Rank rank, Pass pass) {
 }
 
 Schedule local_schedule(const ShardedProblem& sharded, Pass pass) {
-  return {"local", sharded, [sharded, pass](Rank rank) {
+  return {sharded, [sharded, pass](Rank rank) {
             check(sharded.layout.world_size() == 1, "local runs on one rank");
             return ring_program(sharded, rank, pass);
           }};
 }
 
 Schedule ring_schedule(const ShardedProblem& sharded, Pass pass) {
-  return {"ring", sharded,
-          [sharded, pass](Rank rank) { return ring_program(sharded, rank, pass); }};
+  return {sharded, [sharded, pass](Rank rank) { return ring_program(sharded, rank, pass); }};
 }
 
 }  // namespace

@@ -303,8 +303,8 @@ void SymbolicRank::check_branch(int slot, int b, const Report& report) {
   }
 }
 
-// True when the contributions to these rows are the pattern's keys, each once; to gradients of K and
-// V, its queries. Rows that the mask hides from all of the run may be there or not.
+// True when the contributions to these rows are the pattern's keys, each once; to gradients of K
+// and V, its queries. Rows that the mask hides from all of the run may be there or not.
 bool SymbolicRank::right_pairs(int slot, int b, int64_t head, int64_t segment,
                                const TokenRange& run) const {
   const bool own_keys = slot == kGradKvSlot;

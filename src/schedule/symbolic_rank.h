@@ -9,8 +9,8 @@
 
 namespace longnet {
 
-// "The rows of `branch` in `rows`, for `heads`, have attended to the keys of `others`"; of gradients
-// of K and V: "... have been attended to by the queries of `others`."
+// "The rows of `branch` in `rows`, for `heads`, have attended to the keys of `others`"; of
+// gradients of K and V: "... have been attended to by the queries of `others`."
 struct Contribution {
   int branch;
   TokenInterval rows;

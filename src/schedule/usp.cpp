@@ -153,12 +153,12 @@ class UspProgram {
   Ring ring_;    // of the ranks that hold the same heads
 };
 
-Schedule usp_of_degree(std::string name, const ShardedProblem& sharded, int degree, Pass pass) {
+Schedule usp_of_degree(const ShardedProblem& sharded, int degree, Pass pass) {
   const int world = sharded.layout.world_size();
   check(degree >= 1 && world % degree == 0, "Pu = ", degree, " must divide P = ", world);
   ShardedProblem mine = sharded;
   mine.layout = sharded.layout.with_ring_size(world / degree);
-  return {std::move(name), mine, [mine, degree, pass](Rank r) {
+  return {mine, [mine, degree, pass](Rank r) {
             UspProgram program(mine, r, degree, pass);
             return pass == Pass::kForward ? program.make() : program.make_backward();
           }};
@@ -167,11 +167,11 @@ Schedule usp_of_degree(std::string name, const ShardedProblem& sharded, int degr
 }  // namespace
 
 Schedule ulysses_attention(const ShardedProblem& sharded) {
-  return usp_of_degree("ulysses", sharded, sharded.layout.world_size(), Pass::kForward);
+  return usp_of_degree(sharded, sharded.layout.world_size(), Pass::kForward);
 }
 
 Schedule ulysses_backward(const ShardedProblem& sharded) {
-  return usp_of_degree("ulysses", sharded, sharded.layout.world_size(), Pass::kBackward);
+  return usp_of_degree(sharded, sharded.layout.world_size(), Pass::kBackward);
 }
 
 int usp_degree(const ShardedProblem& sharded) {
@@ -182,11 +182,11 @@ int usp_degree(const ShardedProblem& sharded) {
 }
 
 Schedule usp_attention(const ShardedProblem& sharded) {
-  return usp_of_degree("usp", sharded, usp_degree(sharded), Pass::kForward);
+  return usp_of_degree(sharded, usp_degree(sharded), Pass::kForward);
 }
 
 Schedule usp_backward(const ShardedProblem& sharded) {
-  return usp_of_degree("usp", sharded, usp_degree(sharded), Pass::kBackward);
+  return usp_of_degree(sharded, usp_degree(sharded), Pass::kBackward);
 }
 
 }  // namespace longnet

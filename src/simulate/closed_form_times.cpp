@@ -16,7 +16,8 @@ double time_of(const ProgramSet& programs, const ClusterSpec& cluster) {
 }
 
 // An algorithm on P ranks of one node, exact attention over kTokens.
-double time_of(const char* algorithm, int ranks, const char* collective, double bandwidth) {
+double time_of(const char* algorithm, int ranks, const char* collective, double bandwidth,
+               Pass pass = Pass::kForward) {
   const ClusterSpec cluster =
       plain_cluster({.gpus_per_node = ranks, .intra_alpha = kAlpha, .intra_bandwidth = bandwidth});
   const ShardedProblem s{{.seq_len = kTokens,
@@ -26,9 +27,9 @@ double time_of(const char* algorithm, int ranks, const char* collective, double 
                           .dtype = DType::kBFloat16},
                          dense_pattern(kTokens),
                          {kTokens, ranks}};
-  const AlgorithmInfo& info = find_algorithm(algorithm);
-  return time_of(
-      compile(info.make(s), ranks, cluster, plan_collectives(cluster, collective, ranks)), cluster);
+  return time_of(compile(make_schedule(find_algorithm(algorithm), s, pass), ranks, cluster,
+                         plan_collectives(cluster, collective, ranks)),
+                 cluster);
 }
 
 ClosedFormTime ring(double bandwidth, const char* what) {
@@ -53,6 +54,44 @@ ClosedFormTime all_gather() {
   return {"ring all-gather", "t_pack + (P - 1) (a + m / b) + t_attend",
           pack + (kRanks - 1) * (kAlpha + shard / kBeta) + attend,
           time_of("all_gather", kRanks, "ring", kBeta)};
+}
+
+// Seconds of a rank's backward pass over `rows` rows and `keys` keys, without messages.
+struct BackwardTimes {
+  double rows, keys;
+  double values = rows * kHeads * kDim;  // in a tensor of queries
+  double delta = (values * (4 + kBytes) + rows * kHeads * 4) / kMemory;
+  double reset_q = values * 4 / kMemory, reset_kv = 2 * reset_q;
+  double sum = 2 * values * 4 / (kMemory / 3);  // to add gradients of as many rows of K and V
+  double attend = 10.0 * kDim * rows * keys * kHeads / kSpeed;
+};
+
+// K/V travel P - 1 hops, then the sums of their gradients, each of which begins one hop further. On
+// a busy link, three latencies have nothing before them to hide behind: of the first two messages,
+// which wait for each other, and of the last sum, which waits to be made.
+ClosedFormTime ring_backward(double bandwidth, const char* what) {
+  constexpr int kRanks = 8;
+  const BackwardTimes t{.rows = double(kTokens) / kRanks, .keys = double(kTokens) / kRanks};
+  const double kv = 2 * t.values * kBytes / bandwidth, sums = 2 * t.values * 4 / bandwidth;
+  const bool hidden = kv + sums < t.attend;
+  const double expected = hidden ? t.delta + t.reset_q + kRanks * (t.reset_kv + t.attend) +
+                                       (kRanks - 1) * t.sum + kAlpha + sums
+                                 : (kRanks - 1) * (kv + sums) + 3 * kAlpha + 2 * t.sum;
+  return {std::string("ring attention backward, ") + what,
+          "t_delta + t_0q + P (t_0 + t) + (P - 1) t_sum + a + G / b where compute hides the hops, "
+          "else (P - 1) (S + G) / b + 3 a + 2 t_sum",
+          expected, time_of("ring", kRanks, "ring", bandwidth, Pass::kBackward)};
+}
+
+ClosedFormTime all_gather_backward_time() {
+  constexpr int kRanks = 8;
+  const BackwardTimes t{.rows = double(kTokens) / kRanks, .keys = kTokens};
+  const double kv = 2 * t.values * kBytes, sums = 2 * t.values * 4;
+  return {"all-gather, reduce-scatter of gradients",
+          "t_pack + (P - 1) (a + m / b) + t + (P - 1) (a + g / b + t_sum) + t_sum",
+          kv / (kMemory / 2) + (kRanks - 1) * (kAlpha + kv / kBeta) + t.attend +
+              (kRanks - 1) * (kAlpha + sums / kBeta + t.sum) + t.sum,
+          time_of("all_gather", kRanks, "ring", kBeta, Pass::kBackward)};
 }
 
 // Every rank has m for every other.
@@ -117,12 +156,14 @@ ClusterSpec plain_cluster(const PlainCluster& s) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     c.device.peak_flops[dtype] = q(1e15);
     for (const bool causal : {false, true})
-      c.device.attend.push_back({.rows = 1024,
-                                 .head_dim = 64,
-                                 .dtype = dtype,
-                                 .causal = causal,
-                                 .flops_per_s = 1e14,
-                                 .source = "chosen"});
+      for (const bool backward : {false, true})
+        c.device.attend.push_back({.rows = 1024,
+                                   .head_dim = 64,
+                                   .dtype = dtype,
+                                   .causal = causal,
+                                   .backward = backward,
+                                   .flops_per_s = 1e14,
+                                   .source = "chosen"});
   }
   c.intra = {.alpha_s = {{s.intra_alpha, s.intra_alpha, s.intra_alpha}, "chosen"},
              .bandwidth_bytes_per_s = q(s.intra_bandwidth),
@@ -144,6 +185,9 @@ std::vector<ClosedFormTime> closed_form_times() {
   return {ring(kBeta, "compute-bound"),
           ring(1e9, "link-bound"),
           all_gather(),
+          ring_backward(kBeta, "compute-bound"),
+          ring_backward(1e9, "link-bound"),
+          all_gather_backward_time(),
           all_to_all(true),
           all_to_all(false),
           two_flows(),

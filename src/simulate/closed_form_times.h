@@ -14,8 +14,8 @@ struct ClosedFormTime {
   double rel_error() const { return std::abs(simulated_s - expected_s) / expected_s; }
 };
 
-// Ring attention, ring all-gather, pairwise and linear all-to-all, two flows on one link, a tapered
-// tree.
+// Ring attention and a ring all-gather, with their backward passes, pairwise and linear all-to-all,
+// two flows on one link, a tapered tree.
 std::vector<ClosedFormTime> closed_form_times();
 
 // A small cluster of round numbers, every knob by name: for equations and tests.

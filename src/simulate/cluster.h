@@ -16,6 +16,7 @@
 
 #include "core/problem.h"
 #include "core/rank_group.h"
+#include "schedule/lower_collectives.h"
 
 namespace longnet {
 
@@ -56,22 +57,24 @@ struct KernelRow {
   double head_dim = 0;
   DType dtype = DType::kBFloat16;
   bool causal = false;
-  bool backward = false;   // data for training; no forward is priced by it
+  bool backward = false;
   double flops_per_s = 0;  // 4 head_dim per (query, key) pair, 10 backward
   std::string source{};
-  bool prices(const std::string& name, DType type) const {
-    return kernel == name && dtype == type && !backward;
+  bool prices(const std::string& name, DType type, bool of_backward) const {
+    return kernel == name && dtype == type && backward == of_backward;
   }
 };
 
 // Speed of attention on a machine that takes queries block by block, packing the keys anew for each
 // (as this suite's CPU kernel does): seconds = blocks * block_s + queries * query_s + key rows of
 // all blocks * key_s + pairs * pair_s, at one head_dim (interpolated between). Where a device has
-// it, it goes before the table.
+// it, it goes before the table. Of a backward pass alike: a block also reads and adds to its rows
+// of dO and dQ, and to dK and dV of its keys.
 struct AttendModel {
   double head_dim = 0;
   DType dtype = DType::kFloat32;
   bool causal = false;
+  bool backward = false;
   double block_rows = 0;  // most queries of a block
   double block_s = 0, query_s = 0, key_s = 0, pair_s = 0;
   std::string source{};
@@ -84,10 +87,12 @@ struct DeviceSpec {
   std::vector<KernelRow> attend{};
   std::string kernel{};  // that runs: one of those in `attend`
   std::vector<AttendModel> attend_model{};
-  Quantity launch_s{};           // of every attend, pack and merge
+  Quantity launch_s{};           // of every op that computes or copies
   Quantity fill_rows{};          // query rows (x heads x batch) that keep it busy; 0: one
   Quantity pack_bytes_per_s{};   // bytes copied; 0: half the memory bandwidth (read and write)
   Quantity merge_bytes_per_s{};  // bytes of partials folded in; 0: a third of it
+  Quantity sum_bytes_per_s{};    // bytes of gradients added; 0: a third of it
+  Quantity delta_bytes_per_s{};  // bytes of O and dO that a delta reads; 0: all of it
   // Speed of a rank that has the cluster for itself, over that of ranks that are all at work; those
   // in between lie between. 0: the same.
   Quantity alone_speed{};
@@ -117,10 +122,10 @@ struct TopologySpec {
 enum class ExecutionKind { kStreams, kInOrder };
 constexpr auto texts_of(ExecutionKind) { return texts("streams", "in_order"); }
 
-// How a partial is folded into the output. `kernel`: by one kernel, which reads both and writes one.
-// `fused`: by the attend that computes it, which reads and writes the output once more. `eager`: by
-// framework operators one at a time, each through memory: cast, difference, product with the
-// sigmoid of the LSEs, sum, 38 bytes a value; 8 more to write a slice of the output back
+// How a partial is folded into the output. `kernel`: by one kernel, which reads both and writes
+// one. `fused`: by the attend that computes it, which reads and writes the output once more.
+// `eager`: by framework operators one at a time, each through memory: cast, difference, product
+// with the sigmoid of the LSEs, sum, 38 bytes a value; 8 more to write a slice of the output back
 // (ring-flash-attention, utils.py, _update_out_and_lse and update_out_and_lse).
 enum class MergeKind { kKernel, kFused, kEager };
 constexpr auto texts_of(MergeKind) { return texts("kernel", "fused", "eager"); }
@@ -128,7 +133,9 @@ constexpr auto texts_of(MergeKind) { return texts("kernel", "fused", "eager"); }
 // The algorithms of `native` collectives: a lowering of schedule/lower_collectives.h, or a named
 // formula (simulate/cost_model.h).
 struct CollectiveNames {
-  std::string all_gather = "ring", all_to_all = "pairwise", reduce_scatter = "ring";
+  std::string all_gather{to_string(AllGatherAlgorithm::kRing)};
+  std::string all_to_all{to_string(AllToAllAlgorithm::kPairwise)};
+  std::string reduce_scatter{to_string(ReduceScatterAlgorithm::kRing)};
   std::string source{};
 };
 
@@ -150,7 +157,8 @@ struct ClusterSpec {
   // polls them from time to time; 0: none.
   Quantity async_bytes_per_s{};
   Quantity overlap_efficiency{.value = 1};  // speed of compute while messages of the rank move
-  // Seconds that the host takes to issue one operator of a framework; it never waits for the device.
+  // Seconds that the host takes to issue one operator of a framework; it never waits for the
+  // device.
   Quantity host_s{};
   Quantity error{};           // share by which predictions may be off; a point's interval holds it
   double latency_factor = 1;  // of a "what if", for latencies that no file has (NCCL's model)
@@ -189,8 +197,9 @@ struct WhatIf {
   std::string text() const;                      // "bandwidth=0.5 taper=2", "" when plain
   std::map<std::string, double> values() const;  // its numbers, by name
 };
-// "bandwidth=0.5,taper=2,kernel=fa3"; throws UsageError that lists the known names. Slow ranks: straggler=0.2
-// is rank 0, 20 % slower; straggler=0.2@17 rank 17; straggler=0.2x8 eight ranks, spread evenly.
+// "bandwidth=0.5,taper=2,kernel=fa3"; throws UsageError that lists the known names. Slow ranks:
+// straggler=0.2 is rank 0, 20 % slower; straggler=0.2@17 rank 17; straggler=0.2x8 eight ranks,
+// spread evenly.
 WhatIf parse_what_if(std::string_view text);
 ClusterSpec apply(const ClusterSpec& cluster, const WhatIf& what_if);
 

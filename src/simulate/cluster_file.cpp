@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "json/json_reader.h"
 #include "json/text.h"
+#include "schedule/lower_collectives.h"
 #include "simulate/cluster.h"
 #include "simulate/cost_model.h"
 #include "simulate/topology.h"
@@ -13,10 +14,6 @@ namespace longnet {
 namespace {
 
 using Names = std::vector<std::string>;
-const Names kAllGathers{"ring",     "recursive_doubling", "bruck", "hierarchical", "nccl_ring",
-                        "nccl_pat", "multi_channel_ring"};
-const Names kAllToAlls{"pairwise", "linear"};
-const Names kReduceScatters{"ring", "recursive_doubling"};
 
 // Beyond these a sum of a simulation is no number any more, or an int overflows.
 constexpr double kMostGpus = 1 << 24, kGreatest = 1e30;
@@ -31,8 +28,8 @@ constexpr Kind kCount{.limits = {.min = 1, .max = kMostGpus}, .whole = true};
 constexpr Kind kOptional{.required = false};
 constexpr Kind kOptionalOrZero{.limits = kNotNegative, .required = false};
 
-// An object of a file. Each field is read from it, where it is there, into the spec, and written from
-// the spec into `written`. With `writing` there is nothing to read, and nothing is missing.
+// An object of a file. Each field is read from it, where it is there, into the spec, and written
+// from the spec into `written`. With `writing` there is nothing to read, and nothing is missing.
 class FileObject : public JsonReader {
  public:
   JsonNode written = JsonNode::object();
@@ -186,6 +183,7 @@ void fields(FileObject& f, AttendModel& m) {
   f.field("head_dim", m.head_dim, kPositive);
   f.field("dtype", m.dtype);
   f.field("causal", m.causal);
+  if (f.has("backward", m.backward)) f.field("backward", m.backward);
   f.field("block_rows", m.block_rows, kCount.limits);
   f.field("block_s", m.block_s, kNotNegative);
   f.field("query_s", m.query_s, kNotNegative);
@@ -208,6 +206,8 @@ void fields(FileObject& f, DeviceSpec& d) {
   quantity(f, "fill_rows", d.fill_rows, kOptionalOrZero);
   quantity(f, "pack_bytes_per_s", d.pack_bytes_per_s, kOptional);
   quantity(f, "merge_bytes_per_s", d.merge_bytes_per_s, kOptional);
+  quantity(f, "sum_bytes_per_s", d.sum_bytes_per_s, kOptional);
+  quantity(f, "delta_bytes_per_s", d.delta_bytes_per_s, kOptional);
   quantity(f, "alone_speed", d.alone_speed, kOptional);
   f.list("attend", d.attend, "a list of { rows, head_dim, dtype, causal, flops_per_s, source }");
   f.list("attend_model", d.attend_model, "");
@@ -236,9 +236,13 @@ void fields(FileObject& f, TopologySpec& t) {
 }
 
 void fields(FileObject& f, CollectiveNames& c) {
-  f.field("all_gather", c.all_gather, kAllGathers);
-  f.field("all_to_all", c.all_to_all, kAllToAlls);
-  f.field("reduce_scatter", c.reduce_scatter, kReduceScatters);
+  using enum AllGatherAlgorithm;
+  Names gathers = lowerings_of(CollectiveUse::kAllGather);
+  for (const std::string& formula : formula_names()) gathers.push_back(formula);
+  f.field("all_gather", c.all_gather, gathers);
+  f.field("all_to_all", c.all_to_all, lowerings_of(CollectiveUse::kAllToAll));
+  f.field("reduce_scatter", c.reduce_scatter,  // those that parse_collective tells apart
+          Names{std::string(to_string(kRing)), std::string(to_string(kRecursiveDoubling))});
   f.source(c.source);
 }
 

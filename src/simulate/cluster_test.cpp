@@ -44,6 +44,20 @@ TEST(Cluster, ReadsNumbersWithTheirSources) {
   EXPECT_EQ(c.topology.kind, TopologyKind::kFatTree);
 }
 
+TEST(Cluster, SchemaListsTheCollectives) {
+  const fs::path path = clusters().parent_path() / "schema" / "cluster.schema.json";
+  const JsonNode schema = parse_json(read_file_text(path.string(), ""), "schema");
+  const JsonNode& keys = *schema.find("properties")->find("collectives")->find("properties");
+  for (const std::string key : {"all_gather", "all_to_all", "reduce_scatter"}) {
+    std::vector<std::string> words;
+    for (const JsonNode& word : keys.find(key)->find("enum")->items) words.push_back(word.string);
+    JsonNode cluster = parse_json(h100(), "h100");
+    cluster.find("collectives")->set(key, "xyzzy");
+    EXPECT_THAT(usage_error([&] { parse_cluster(dump_json(cluster), "c.json"); }),
+                HasSubstr("known: " + join(words, ", ")));
+  }
+}
+
 TEST(Cluster, ReportsEveryProblemWithItsPlace) {
   const auto error_of = [](const std::string& text) {
     return usage_error([&] { parse_cluster(text, "c.json"); });

@@ -39,7 +39,7 @@ class Packer {
     CompactOp packed{.kind = op.kind, .amount = op.amount};
     if (op.kind == OpKind::kSend) packed.peer = peer_index(op.peer, out_.out_offsets);
     if (op.kind == OpKind::kRecv) packed.peer = peer_index(op.peer, out_.in_offsets);
-    if (op.kind == OpKind::kCollective || op.kind == OpKind::kAttend) packed.peer = op.peer;
+    if (op.kind == OpKind::kCollective || is_attend(op.kind)) packed.peer = op.peer;
     for (const int before : op.after) {
       const LooseOp& other = in_.ops[size_t(before)];
       const bool same_lane = lane_of(other.kind, execution_) == lane;

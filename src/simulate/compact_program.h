@@ -5,8 +5,8 @@
 // by k around the ring of P (registry.h declares it, a test proves it). Then k programs stand for
 // all P: a ring of 4096 ranks needs one of 16 K ops instead of 67 M ops.
 //
-// Each rank has lanes that work in program order: with `streams` one for attention (attend, merge,
-// reset), one for copies (pack) and one for communication; with `in_order` a single one. A lane
+// Each rank has lanes that work in program order: with `streams` one for attention (all that
+// computes), one for copies (pack) and one for communication; with `in_order` a single one. A lane
 // starts an op when the one before has been started (communication) or is over (all else), and when
 // the ops that it waits for are over. An op is waited for at most once per lane: later waits of the
 // same lane are left out.
@@ -23,10 +23,22 @@
 
 namespace longnet {
 
-enum class OpKind : uint8_t { kAttend, kMerge, kReset, kPack, kSend, kRecv, kCollective };
+enum class OpKind : uint8_t {
+  kAttend,
+  kAttendBackward,
+  kDelta,
+  kMerge,
+  kReset,
+  kPack,
+  kSend,
+  kRecv,
+  kCollective
+};
 constexpr auto texts_of(OpKind) {
-  return texts("attend", "merge", "reset", "pack", "send", "recv", "all_gather");
+  return texts("attend", "attend_backward", "delta", "merge", "reset", "pack", "send", "recv",
+               "all_gather");
 }
+inline bool is_attend(OpKind kind) { return kind <= OpKind::kAttendBackward; }
 inline bool is_communication(OpKind kind) { return kind >= OpKind::kSend; }
 
 inline constexpr int kLanes = 3;
@@ -50,7 +62,7 @@ struct CompactCollective {
 // Totals of one run of a program.
 struct ProgramTotals {
   int64_t bytes_sent = 0, messages_sent = 0, memory_bytes = 0;
-  double pairs = 0;
+  double pairs = 0;           // of attends; one of a backward pass counts 2.5
   bool beyond_table = false;  // an attend that no row of the device's table covers
   std::map<std::string, int64_t> memory_by_tag{};
 };
@@ -99,8 +111,8 @@ struct CollectivePlan {
 // `name`: a point's collective, "native" for what the cluster uses. Throws UsageError.
 CollectivePlan plan_collectives(const ClusterSpec& cluster, std::string_view name, int ranks);
 
-// Throws UsageError with the predicted size when all compact programs take more than `max_bytes`, or
-// when the cluster cannot price the point. `period`: of the schedule (AlgorithmInfo::period).
+// Throws UsageError with the predicted size when all compact programs take more than `max_bytes`,
+// or when the cluster cannot price the point. `period`: of the schedule (AlgorithmInfo::period).
 ProgramSet compile(const Schedule& schedule, int period, const ClusterSpec& cluster,
                    const CollectivePlan& collectives, int64_t max_bytes = int64_t{4} << 30);
 // The period of `schedule` once its collectives are lowered.

@@ -72,20 +72,29 @@ class Compiler {
         [](const ReduceScatter&) {
           check(false, "a reduce_scatter is lowered before it is timed");
         },
-        [&](const Attend& o) {
-          const CostModel::AttendCost c = cost_.attend(o);
-          out.pairs += c.pairs;
-          out.beyond_table |= c.beyond_table;
-          put(OpKind::kAttend, o.branch, c.seconds);
-        },
+        [&](const Attend& o) { put(OpKind::kAttend, o.branch, attend_s(o, false, out)); },
         [&](const Merge& o) {
+          const int64_t bytes = bytes_of(o.from);
+          if (holds_gradient(program.slots[size_t(o.from.slot)].kind))
+            return put(OpKind::kMerge, -1, cost_.sum_s(bytes));
           // Striped partials lack a row: frameworks fold them into a slice and copy it back.
           const bool slice = sharded_.layout.kind() == LayoutKind::kStriped;
-          put(OpKind::kMerge, -1, cost_.merge_s(bytes_of(o.from), slice));
+          put(OpKind::kMerge, -1, cost_.merge_s(bytes, slice));
         },
         [&](const Reset& o) { put(OpKind::kReset, -1, cost_.reset_s(bytes_of(o.into))); },
-        [](const Delta&) { check(false, "no model of a backward pass"); },
-        [](const AttendBackward&) { check(false, "no model of a backward pass"); });
+        [&](const Delta& o) {
+          put(OpKind::kDelta, -1, cost_.delta_s(bytes_of(o.output) + bytes_of(o.grad_out)));
+        },
+        [&](const AttendBackward& o) {
+          put(OpKind::kAttendBackward, o.branch, attend_s(o.attend(), true, out));
+        });
+  }
+
+  double attend_s(const Attend& op, bool backward, ProgramTotals& out) const {
+    const CostModel::AttendCost c = cost_.attend(op, backward);
+    out.pairs += (backward ? 2.5 : 1) * c.pairs;
+    out.beyond_table |= c.beyond_table;
+    return c.seconds;
   }
 
   // Ranks of a node pass on the same pieces of a branch, one after the other: counts them once.
@@ -98,18 +107,25 @@ class Compiler {
     return known->second;
   }
 
-  // Number of operators that a framework issues for `op`: K and V are two tensors. An eager merge: to, transpose,
-  // unsqueeze, three of the output, five of the LSE (ring-flash-attention, utils.py,
-  // _update_out_and_lse).
+  // Number of operators that a framework issues for `op`: K and V are two tensors, as are their
+  // gradients. An eager merge: to, transpose, unsqueeze, three of the output, five of the LSE
+  // (ring-flash-attention, utils.py, _update_out_and_lse). Delta is part of the attends' own call.
   double operators_of(const RankProgram& program, const Op& op) const {
     constexpr double kEagerMerge = 11;
+    const auto kind_of = [&](const SlotView& view) {
+      return program.slots[size_t(view.slot)].kind;
+    };
     const auto tensors = [&](const SlotView& view) {
-      return program.slots[size_t(view.slot)].kind == TensorKind::kKeyValue ? 2.0 : 1.0;
+      return holds_keys(kind_of(view)) ? 2.0 : 1.0;
     };
     if (const auto* send = std::get_if<Send>(&op.what)) return tensors(send->what);
     if (const auto* recv = std::get_if<Recv>(&op.what)) return tensors(recv->what);
-    if (std::holds_alternative<Merge>(op.what) && cluster_.merge != MergeKind::kKernel)
-      return cluster_.merge == MergeKind::kEager ? kEagerMerge : 0;
+    if (const auto* merge = std::get_if<Merge>(&op.what)) {
+      if (holds_gradient(kind_of(merge->from))) return tensors(merge->from);
+      if (cluster_.merge != MergeKind::kKernel)
+        return cluster_.merge == MergeKind::kEager ? kEagerMerge : 0;
+    }
+    if (std::holds_alternative<Delta>(op.what)) return 0;
     return std::holds_alternative<Pack>(op.what) && continues_pack(program, op) ? 0 : 1;
   }
 
@@ -146,20 +162,22 @@ class Compiler {
 CollectivePlan plan_collectives(const ClusterSpec& cluster, std::string_view name, int ranks) {
   CollectivePlan plan;
   const CollectiveNames& own = cluster.collectives;
-  const std::string gather = name == "native" || name == "pairwise" || name == "linear"
-                                 ? own.all_gather
-                                 : std::string(name);
-  if (is_formula(gather))
-    plan.all_gather_formula = gather;
-  else
-    plan.lowering = parse_collective(gather);
-  const std::string exchange =
-      name == "pairwise" || name == "linear" ? std::string(name) : own.all_to_all;
-  plan.lowering.all_to_all = parse_collective(exchange).all_to_all;
-  if (name != "recursive_doubling")
-    plan.lowering.reduce_scatter = parse_collective(own.reduce_scatter).reduce_scatter;
+  CollectiveChoice& c = plan.lowering;
+  if (is_formula(name)) {
+    plan.all_gather_formula = name;
+  } else if (c = parse_collective(name); c.all_gather == AllGatherAlgorithm::kNative) {
+    if (is_formula(own.all_gather))
+      plan.all_gather_formula = own.all_gather;
+    else
+      c.all_gather = parse_collective(own.all_gather).all_gather;
+  }
+  if (c.all_to_all == AllToAllAlgorithm::kNative)
+    c.all_to_all = parse_collective(own.all_to_all).all_to_all;
+  if (c.reduce_scatter == ReduceScatterAlgorithm::kRing)
+    c.reduce_scatter = parse_collective(own.reduce_scatter).reduce_scatter;
+  c.reduce_from_own = true;
   // Inside one node there are no nodes to respect: the choice of real runs.
-  if (ranks > cluster.node_size()) plan.lowering.node_size = cluster.node_size();
+  if (ranks > cluster.node_size()) c.node_size = cluster.node_size();
   return plan;
 }
 

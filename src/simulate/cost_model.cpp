@@ -28,13 +28,13 @@ double count_runs(const ShardedProblem& s, const Attend& op) {
 }
 
 // The device's model for `p`, interpolated in head_dim and held at the ends; `masked` chooses among
-// causal ones. None when there is none for its dtype.
+// causal ones, `backward` among those of backward passes. None when there is none for its dtype.
 std::optional<AttendModel> find_attend_model(const DeviceSpec& device, const AttentionProblem& p,
-                                             bool masked) {
+                                             bool masked, bool backward) {
   const double d = double(p.head_dim);
   const AttendModel *below = nullptr, *above = nullptr;
   for (const AttendModel& m : device.attend_model) {
-    if (m.dtype != p.dtype || m.causal != masked) continue;
+    if (m.dtype != p.dtype || m.causal != masked || m.backward != backward) continue;
     if (m.head_dim <= d && (!below || m.head_dim > below->head_dim)) below = &m;
     if (m.head_dim >= d && (!above || m.head_dim < above->head_dim)) above = &m;
   }
@@ -48,7 +48,8 @@ std::optional<AttendModel> find_attend_model(const DeviceSpec& device, const Att
   return model;
 }
 
-// Seconds, of one protocol of NCCL 2.28's ring: baseLatencies and hwLatencies of src/graph/tuning.cc.
+// Seconds, of one protocol of NCCL 2.28's ring: baseLatencies and hwLatencies of
+// src/graph/tuning.cc.
 struct Protocol {
   double base, intra, inter, overhead;
   double exposed_inter;        // where each rank has a node of its own: that of its trees
@@ -74,25 +75,29 @@ double seconds(const Protocol& p, const GatherShape& s, double bandwidth, double
 
 }  // namespace
 
-AttendCounts count_attend(const ShardedProblem& s, const Attend& op, double block_rows) {
-  AttendCounts c{.queries = attended_queries(s, op), .pairs = attended_pairs(s, op)};
-  if (c.pairs == 0) return {};
-  c.most_keys = c.pairs / c.queries;
-  // Runs of all (sequence, head) pairs; heads whose offset selects nothing make this an average.
-  const double runs = count_runs(s, op) * double(op.heads.count) * double(s.problem.batch);
+void cut_into_blocks(AttendCounts& c, double runs, double block_rows) {
   const double per_run = c.queries / runs;
   c.blocks = runs * std::ceil(std::max(1.0, per_run) / block_rows);
   const double per_block = c.queries / c.blocks;
   double keys = c.pairs / c.queries;  // of a block
+  // A block needs the keys that its last query sees: half a block more than the mean.
+  if (c.masked) keys = std::min(c.most_keys, keys + (per_block - 1) / 2);
+  c.key_rows = c.blocks * keys;
+}
+
+AttendCounts count_attend(const ShardedProblem& s, const Attend& op, double block_rows) {
+  AttendCounts c{.queries = attended_queries(s, op), .pairs = attended_pairs(s, op)};
+  if (c.pairs == 0) return {};
+  c.most_keys = c.pairs / c.queries;
   if (s.problem.causal) {
     ShardedProblem unmasked = s;
     unmasked.problem.causal = false;
-    const double most = c.most_keys = attended_pairs(unmasked, op) / c.queries;
-    c.masked = c.pairs < most * c.queries;
-    // A block needs the keys that its last query sees: half a block more than the mean.
-    if (c.masked) keys = std::min(most, keys + (per_block - 1) / 2);
+    c.most_keys = attended_pairs(unmasked, op) / c.queries;
+    c.masked = c.pairs < c.most_keys * c.queries;
   }
-  c.key_rows = c.blocks * keys;
+  // Runs of all (sequence, head) pairs; heads whose offset selects nothing make this an average.
+  cut_into_blocks(c, count_runs(s, op) * double(op.heads.count) * double(s.problem.batch),
+                  block_rows);
   return c;
 }
 
@@ -126,16 +131,29 @@ double CostModel::read(const Table& table, double keys, double d) {
   return d < first.head_dim ? std::max(line, first.at(keys) * d / first.head_dim) : line;
 }
 
-std::string CostModel::why_unsupported(const ClusterSpec& c, const AttentionProblem& p) {
-  for (const KernelRow& row : c.device.attend)
-    if (row.prices(c.device.kernel, p.dtype) && row.causal == p.causal) return {};
-  return concat(c.name, " has no speed of ", p.causal ? "causal " : "", "attention in ",
-                to_string(p.dtype), "; add rows to device.attend, or take another model.dtype");
+std::string CostModel::why_unsupported(const ClusterSpec& c, const AttentionProblem& p, Pass pass) {
+  const auto has_speed = [&](bool backward) {
+    return std::ranges::any_of(c.device.attend, [&](const KernelRow& row) {
+      return row.prices(c.device.kernel, p.dtype, backward) && row.causal == p.causal;
+    });
+  };
+  const std::string attention =
+      concat(p.causal ? "causal " : "", "attention in ", to_string(p.dtype));
+  // Statistics of a branch alone (mixtures by sum and mean) are those of a forward pass.
+  if (!has_speed(false))
+    return concat(c.name, " has no speed of ", attention,
+                  "; add rows to device.attend, or take another model.dtype");
+  if (!has_backward(pass) || has_speed(true)) return {};
+  const std::string& kernel = c.device.kernel;
+  return concat(c.name, " has no speed of the backward pass of ", attention,
+                kernel.empty() ? "" : " with kernel " + kernel,
+                "; add rows with \"backward\": true to device.attend (lnbench calibrate measures a "
+                "CPU's), or leave that pass out with --set sweep.pass=forward");
 }
 
 // Longer rows than the table's are read off its line in 1 / rows, which they hardly move along.
-bool CostModel::is_beyond_table(const AttendCounts& c) const {
-  const Table& table = tables_[c.masked];
+bool CostModel::is_beyond_table(const Prices& prices, const AttendCounts& c) const {
+  const Table& table = prices.tables[c.masked];
   const double d = double(sharded_.problem.head_dim);
   const auto above = std::ranges::lower_bound(table, d, {}, &Curve::head_dim);
   if (above == table.end() || (above == table.begin() && above->head_dim > d)) return true;
@@ -146,64 +164,79 @@ bool CostModel::is_beyond_table(const AttendCounts& c) const {
 }
 
 CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
-    : cluster_(cluster),
-      sharded_(sharded),
-      models_{find_attend_model(cluster.device, sharded.problem, false),
-              find_attend_model(cluster.device, sharded.problem, true)} {
-  const AttentionProblem& p = sharded.problem;
-  for (const KernelRow& row : cluster.device.attend) {
-    if (!row.prices(cluster.device.kernel, p.dtype)) continue;
-    Table& table = tables_[row.causal];
-    auto curve = std::ranges::find(table, row.head_dim, &Curve::head_dim);
-    if (curve == table.end()) curve = table.insert(table.end(), {row.head_dim, {}});
-    curve->points.emplace_back(1 / row.rows,
-                               pair_flops(1.0, int64_t(row.head_dim)) / row.flops_per_s);
-  }
-  if (tables_[p.causal].empty()) throw UsageError(why_unsupported(cluster, p));
-  if (tables_[0].empty()) tables_[0] = tables_[1];
+    : cluster_(cluster), sharded_(sharded), prices_{read_prices(false), read_prices(true)} {
+  if (prices_[0].tables[sharded.problem.causal].empty())
+    throw UsageError(why_unsupported(cluster, sharded.problem));
   const int all = cluster.num_gpus(), busy = sharded.layout.world_size();
   if (cluster.device.alone_speed.value > 0 && all > 1)
     speed_ = interpolate(std::min(busy, all), 1, cluster.device.alone_speed.value, all, 1);
-  for (Table& table : tables_) {
+}
+
+CostModel::Prices CostModel::read_prices(bool backward) const {
+  const AttentionProblem& p = sharded_.problem;
+  const DeviceSpec& device = cluster_.device;
+  Prices out{.backward = backward,
+             .models = {find_attend_model(device, p, false, backward),
+                        find_attend_model(device, p, true, backward)}};
+  for (const KernelRow& row : device.attend) {
+    if (!row.prices(device.kernel, p.dtype, backward)) continue;
+    Table& table = out.tables[row.causal];
+    auto curve = std::ranges::find(table, row.head_dim, &Curve::head_dim);
+    if (curve == table.end()) curve = table.insert(table.end(), {row.head_dim, {}});
+    curve->points.emplace_back(
+        1 / row.rows, pair_flops(backward ? 2.5 : 1.0, int64_t(row.head_dim)) / row.flops_per_s);
+  }
+  if (out.tables[0].empty()) out.tables[0] = out.tables[1];
+  for (Table& table : out.tables) {
     for (Curve& c : table) std::sort(c.points.begin(), c.points.end());
     std::ranges::sort(table, {}, &Curve::head_dim);
   }
+  return out;
 }
 
-// For an attend that a mask cuts, the table's causal rows give the cost of the triangle (half of the
-// keys are seen); between that and all keys, in proportion.
-double CostModel::seconds_per_pair(const AttendCounts& c) const {
+// For an attend that a mask cuts, the table's causal rows give the cost of the triangle (half of
+// the keys are seen); between that and all keys, in proportion.
+double CostModel::seconds_per_pair(const Prices& prices, const AttendCounts& c) const {
   const double d = double(sharded_.problem.head_dim);
-  const double unmasked = read(tables_[0], c.most_keys, d);
+  const double unmasked = read(prices.tables[0], c.most_keys, d);
   if (!c.masked) return unmasked;
   const double seen = c.pairs / c.queries, half = std::max(0.5, seen / c.most_keys);
-  const double triangle = read(tables_[1], std::min(c.most_keys, 2 * seen), d);
+  double triangle = read(prices.tables[1], std::min(c.most_keys, 2 * seen), d);
+  if (prices.backward) triangle = std::max(triangle, unmasked);
   return interpolate(half, 0.5, triangle, 1, unmasked);
 }
 
-CostModel::AttendCost CostModel::attend(const Attend& op) const {
+// Memory is read and written at least for Q, the result and each K and V row that queries see;
+// heads that share K and V may read them together. In a backward pass: Q, dO, statistics, K and V
+// are read, and gradients in fp32 added to those that are there.
+double CostModel::memory_bytes(const Attend& op, const AttendCounts& c, bool backward) const {
+  const AttentionProblem& p = sharded_.problem;
+  const double d = double(p.head_dim), element = double(dtype_bytes(p.dtype)), row = d * element;
+  const double kv_rows = c.key_rows / double(p.num_heads / p.num_kv_heads);
+  const double kv_bytes =
+      std::min(2 * row * kv_rows, double(view_bytes(sharded_, TensorKind::kKeyValue, op.kv)));
+  if (backward) return c.queries * (2 * row + 8 + 8 * d) + kv_bytes * (1 + 8 / element);
+  return c.queries * (row + 4.0 * (d + 1)) + kv_bytes;
+}
+
+CostModel::AttendCost CostModel::attend(const Attend& op, bool backward) const {
   const AttentionProblem& p = sharded_.problem;
   const DeviceSpec& device = cluster_.device;
-  const auto& any = models_[p.causal];
+  const Prices& prices = prices_[backward];
+  if (prices.tables[p.causal].empty())
+    throw UsageError(why_unsupported(cluster_, p, Pass::kBackward));
+  const auto& any = prices.models[p.causal];
   const AttendCounts c = count_attend(sharded_, op, any ? any->block_rows : kOneBlock);
   if (any) {
-    const AttendModel& model = models_[c.masked] ? *models_[c.masked] : *any;
+    const AttendModel& model = prices.models[c.masked] ? *prices.models[c.masked] : *any;
     return {attend_seconds(model, c) / speed_ + device.launch_s.value, c.pairs, false};
   }
   if (c.pairs == 0) return {device.launch_s.value, 0, false};
   const double busy =
       device.fill_rows.value > 0 ? std::min(1.0, c.queries / device.fill_rows.value) : 1.0;
-  const double compute = c.pairs * seconds_per_pair(c) / busy;
-  // Memory is read and written at least for Q, the result and each K and V row that queries see;
-  // heads that share K and V may read them together.
-  const double row = double(p.head_dim * dtype_bytes(p.dtype));
-  const double kv_rows = c.key_rows / double(p.num_heads / p.num_kv_heads);
-  const double kv_bytes =
-      std::min(2 * row * kv_rows, double(view_bytes(sharded_, TensorKind::kKeyValue, op.kv)));
-  const double bytes = c.queries * (row + 4.0 * double(p.head_dim + 1)) + kv_bytes;
-  return {
-      std::max(compute, bytes / device.memory_bandwidth_bytes_per_s.value) + device.launch_s.value,
-      c.pairs, is_beyond_table(c)};
+  const double compute = c.pairs * seconds_per_pair(prices, c) / busy;
+  const double memory = memory_bytes(op, c, backward) / device.memory_bandwidth_bytes_per_s.value;
+  return {std::max(compute, memory) + device.launch_s.value, c.pairs, is_beyond_table(prices, c)};
 }
 
 double CostModel::copy_s(int64_t bytes, const Quantity& speed, double passes) const {
@@ -233,7 +266,13 @@ double CostModel::merge_s(int64_t bytes, bool slice) const {
   return copy_s(bytes, {}, eager_bytes / 4) +
          (kEagerOperators - 1) * cluster_.device.launch_s.value;
 }
+double CostModel::sum_s(int64_t bytes) const {
+  return copy_s(bytes, cluster_.device.sum_bytes_per_s, 3);  // two read, one written
+}
 double CostModel::reset_s(int64_t bytes) const { return copy_s(bytes, {}, 1); }
+double CostModel::delta_s(int64_t bytes) const {
+  return copy_s(bytes, cluster_.device.delta_bytes_per_s, 1);
+}
 
 double ring_bandwidth(const ClusterSpec& c, const GatherShape& s) {
   const double port = c.intra.bandwidth_bytes_per_s.value;
@@ -274,29 +313,40 @@ double nccl_pat_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {
          s.bytes / (0.75 * card);
 }
 
-const std::vector<std::string>& formula_names() {
-  static const std::vector<std::string> kNames{"nccl_ring", "nccl_pat", "multi_channel_ring"};
-  return kNames;
+namespace {
+
+struct Formula {
+  std::string_view name;
+  double (*seconds)(const ClusterSpec&, const GatherShape&, AlphaSet);
+};
+constexpr Formula kFormulas[] = {{"nccl_ring", nccl_ring_s},
+                                 {"nccl_pat", nccl_pat_s},
+                                 {"multi_channel_ring", multi_channel_ring_s}};
+
+const Formula* find_formula(std::string_view name) {
+  const auto* const at = std::ranges::find(kFormulas, name, &Formula::name);
+  return at == std::end(kFormulas) ? nullptr : at;
 }
 
-bool is_formula(std::string_view name) {
-  return std::ranges::find(formula_names(), name) != formula_names().end();
-}
+}  // namespace
+
+std::vector<std::string> formula_names() { return names_of(kFormulas); }
+
+bool is_formula(std::string_view name) { return find_formula(name) != nullptr; }
 
 std::string why_not_formula(const ClusterSpec& c, std::string_view name) {
-  if (name != "nccl_pat" || c.node_size() == 1) return {};
+  const Formula* const formula = find_formula(name);
+  if (formula == nullptr || formula->seconds != nccl_pat_s || c.node_size() == 1) return {};
   return concat("NCCL's PAT needs one GPU per node, ", c.name, " has ", c.node_size(),
                 "; --what-if gpus_per_node=1 has them so");
 }
 
 std::array<double, 3> gather_seconds(const ClusterSpec& c, std::string_view name,
                                      const GatherShape& s) {
-  check(is_formula(name), "no formula for the all-gather ", name);
+  const Formula* const formula = find_formula(name);
+  check(formula != nullptr, "no formula for the all-gather ", name);
   std::array<double, 3> out{};
-  for (const AlphaSet set : kAlphaSets)
-    out[size_t(set)] = name == "nccl_ring"  ? nccl_ring_s(c, s, set)
-                       : name == "nccl_pat" ? nccl_pat_s(c, s, set)
-                                            : multi_channel_ring_s(c, s, set);
+  for (const AlphaSet set : kAlphaSets) out[size_t(set)] = formula->seconds(c, s, set);
   return out;
 }
 

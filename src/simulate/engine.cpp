@@ -239,7 +239,7 @@ class Engine {
             .posted_s = begin,
             .begin_s = begin,
             .end_s = end,
-            .branch = op.kind == OpKind::kAttend ? op.peer : -1});
+            .branch = is_attend(op.kind) ? op.peer : -1});
     complete(lane, op, end);
   }
 

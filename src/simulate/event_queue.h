@@ -62,7 +62,7 @@ class EventQueue {
   };
   struct Place {
     double time;
-    uint64_t order;  // of making: of two lists of one time, only the later one still grows
+    uint64_t order;  // counts lists as made: of two of one time only the later one still grows
     uint32_t list;
   };
   struct Later {

@@ -16,7 +16,7 @@ namespace longnet {
 class Gatherings {
  public:
   struct Member {
-    uint32_t lane, index;  // of the op
+    uint32_t lane, index;  // where the op stands
     double posted_s;
   };
   struct Gathering {

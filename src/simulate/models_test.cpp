@@ -1,6 +1,7 @@
 // Closed forms, NCCL's ring, and costs of kernels.
 #include <gtest/gtest.h>
 
+#include "core/check.h"
 #include "simulate/closed_form_times.h"
 #include "simulate/cost_model.h"
 
@@ -182,10 +183,48 @@ TEST(CostModel, NeverFasterThanMemory) {
 TEST(CostModel, UnsupportedProblemsHaveAReason) {
   ClusterSpec c = plain_cluster();
   std::erase_if(c.device.attend, [](const KernelRow& r) { return r.causal; });
-  EXPECT_EQ(CostModel::why_unsupported(c, dense(8, 1, 64).problem), "");
+  const AttentionProblem problem = dense(8, 1, 64).problem;
+  EXPECT_EQ(CostModel::why_unsupported(c, problem), "");
+  EXPECT_EQ(CostModel::why_unsupported(c, problem, Pass::kForwardBackward), "");
   EXPECT_NE(CostModel::why_unsupported(c, dense(8, 1, 64, true).problem), "");
-  for (KernelRow& row : c.device.attend) row.backward = true;  // prices no forward
-  EXPECT_NE(CostModel::why_unsupported(c, dense(8, 1, 64).problem), "");
+  ClusterSpec no_backward = c;
+  std::erase_if(no_backward.device.attend, [](const KernelRow& r) { return r.backward; });
+  EXPECT_EQ(CostModel::why_unsupported(no_backward, problem), "");
+  const std::string why = CostModel::why_unsupported(no_backward, problem, Pass::kBackward);
+  EXPECT_NE(why.find("backward pass of attention in bf16"), std::string::npos) << why;
+  EXPECT_NE(why.find("--set sweep.pass=forward"), std::string::npos) << why;
+  const ShardedProblem s = dense(8, 1, 64);
+  EXPECT_THROW(CostModel(no_backward, s).attend(whole(s), /*backward=*/true), UsageError);
+  std::erase_if(c.device.attend, [](const KernelRow& r) { return !r.backward; });
+  EXPECT_NE(CostModel::why_unsupported(c, problem), "");  // prices no forward
+}
+
+TEST(CostModel, ABackwardPassHasRowsOfItsOwn) {
+  ClusterSpec c = plain_cluster();
+  c.device.launch_s = {5e-6, "test"};
+  for (KernelRow& row : c.device.attend)
+    if (row.backward) row.flops_per_s = row.causal ? 8e13 : 5e13;
+  const ShardedProblem s = dense(4096, 1, 64), masked = dense(4096, 1, 64, true);
+  const double flops = 10.0 * 64 * 4096 * 4096 * 4;
+  const CostModel cost(c, s);
+  EXPECT_DOUBLE_EQ(cost.attend(whole(s), true).seconds, 5e-6 + flops / 5e13);
+  EXPECT_DOUBLE_EQ(cost.attend(whole(s)).seconds, 5e-6 + 0.4 * flops / 1e14);
+  EXPECT_EQ(cost.attend(whole(s), true).pairs, cost.attend(whole(s)).pairs);
+  // A pair under a mask costs at least what it costs without one.
+  EXPECT_NEAR(CostModel(c, masked).attend(whole(masked), true).seconds,
+              5e-6 + flops * 4097 / 8192 / 5e13, 1e-15);
+  // dK and dV of as many rows as K and V: read and written in fp32.
+  const ShardedProblem small = dense(8, 1, 64);
+  for (KernelRow& row : c.device.attend) row.flops_per_s = 1e18;
+  const double rows = 8.0 * 4, queries = rows * (2 * 64 * 2 + 8 + 8 * 64);
+  const double keys = rows * 2 * 64 * (2 + 8);
+  EXPECT_DOUBLE_EQ(CostModel(c, small).attend(whole(small), true).seconds,
+                   5e-6 + (queries + keys) / 1e12);
+  EXPECT_DOUBLE_EQ(cost.sum_s(1000), 5e-6 + 3000 / 1e12);
+  EXPECT_DOUBLE_EQ(cost.delta_s(1000), 5e-6 + 1000 / 1e12);
+  c.device.sum_bytes_per_s = c.device.delta_bytes_per_s = {1e9, "test"};
+  EXPECT_DOUBLE_EQ(CostModel(c, s).sum_s(1000), 6e-6);
+  EXPECT_DOUBLE_EQ(CostModel(c, s).delta_s(1000), 6e-6);
 }
 
 }  // namespace

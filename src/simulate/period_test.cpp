@@ -50,6 +50,15 @@ std::vector<Case> cases() {
   };
 }
 
+std::vector<std::pair<Pass, const char*>> passes_and_collectives() {
+  std::vector<std::pair<Pass, const char*>> out;
+  for (const char* name :
+       {"ring", "bruck", "hierarchical", "recursive_doubling", "nccl_ring", "linear"})
+    out.emplace_back(Pass::kForward, name);
+  out.emplace_back(Pass::kBackward, "ring");
+  return out;
+}
+
 TEST(Period, RanksAPeriodApartDoTheSame) {
   const ClusterSpec cluster = plain_cluster({.nodes = 8, .gpus_per_node = 4});
   std::map<std::string, int> shorter_by_algorithm;
@@ -59,8 +68,7 @@ TEST(Period, RanksAPeriodApartDoTheSame) {
         for (const bool causal : {false, true})
           for (const LayoutKind layout :
                {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped})
-            for (const char* collective :
-                 {"ring", "bruck", "hierarchical", "recursive_doubling", "nccl_ring", "linear"}) {
+            for (const auto& [pass, collective] : passes_and_collectives()) {
               c.problem.causal = causal;
               const DilatedPattern pattern = algorithm.pattern == PatternKind::kDilated ? c.pattern
                                              : algorithm.pattern == PatternKind::kSparse
@@ -73,14 +81,14 @@ TEST(Period, RanksAPeriodApartDoTheSame) {
               ASSERT_EQ(ranks % period, 0);
               if (period == ranks) continue;
               ++shorter_by_algorithm[std::string(algorithm.name)];
-              const Schedule schedule = algorithm.make(s);
+              const Schedule schedule = make_schedule(algorithm, s, pass);
               const ProgramSet all = compile(schedule, ranks, cluster, plan);
               for (Rank p = period; p < ranks; ++p)
                 ASSERT_EQ(fingerprint(all.of(p), p, ranks),
                           fingerprint(all.of(p % period), p % period, ranks))
-                    << algorithm.name << " N=" << s.problem.seq_len << " P=" << ranks
-                    << " causal=" << causal << " " << to_string(layout) << " " << collective
-                    << " period " << period << " rank " << p;
+                    << algorithm.name << " " << to_string(pass) << " N=" << s.problem.seq_len
+                    << " P=" << ranks << " causal=" << causal << " " << to_string(layout) << " "
+                    << collective << " period " << period << " rank " << p;
             }
   // Every algorithm on several ranks has cases with twins, else nothing was tested.
   for (const AlgorithmInfo& a : algorithms())

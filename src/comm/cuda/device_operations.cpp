@@ -32,7 +32,7 @@ class DeviceOperations final : public CommOperations {
   // Returns 20, as nccl-tests do, or less: the ring of events of cuda_ipc holds 512 posts and
   // receives of a run, and mpi_host keeps a page-locked copy of each message until the run ends.
   int repeats_of(int64_t bytes) const override {
-    if (transport_->name() == "mpi_host" && bytes >= 1 << 16) return 1;
+    if (transport_->kind() == DeviceTransportKind::kMpiHost && bytes >= 1 << 16) return 1;
     return std::clamp(500 / host().size(), 1, bytes < 16 << 20 ? 20 : 5);
   }
 

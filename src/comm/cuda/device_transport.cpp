@@ -37,11 +37,17 @@ World describe(Communicator& host) {
           .no_nccl = std::move(no_nccl)};
 }
 
-std::string choose(std::string_view name, const World& world) {
-  if (name != "auto") return std::string(name);
-  if (world.ranks == 1) return "cuda_ipc";
-  if (world.own_devices && world.no_nccl.empty()) return "nccl";
-  return world.one_host ? "cuda_ipc" : "mpi_host";
+DeviceTransportKind choose(std::string_view name, const World& world) {
+  using enum DeviceTransportKind;
+  const auto names = enum_names<DeviceTransportKind>();
+  const auto at = std::ranges::find(names, name);
+  if (at == names.end())
+    throw UsageError("unknown GPU transport '", name, "': use one of ", join(names, ", "));
+  const auto kind = DeviceTransportKind(at - names.begin());
+  if (kind != kAuto) return kind;
+  if (world.ranks == 1) return kCudaIpc;
+  if (world.own_devices && world.no_nccl.empty()) return kNccl;
+  return world.one_host ? kCudaIpc : kMpiHost;
 }
 
 }  // namespace
@@ -113,32 +119,27 @@ DevicesInUse devices_in_use(Communicator& host) {
 }
 
 std::string resolve_device_transport(std::string_view name, Communicator& host) {
-  return choose(name, describe(host));
+  return std::string(to_string(choose(name, describe(host))));
 }
 
 std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Communicator& host) {
   const World world = describe(host);
-  const std::string chosen = choose(name, world);
-  if (chosen == "nccl" || chosen == "nccl_registered") {
-    if (!world.no_nccl.empty())
-      throw UsageError("transport ", chosen, ": ", world.no_nccl,
-                       "\n  hint: use cuda_ipc or mpi_host");
-    if (!world.own_devices)
-      throw UsageError("transport ", chosen, ": ", host.size(),
-                       " ranks, but some share a GPU, which NCCL refuses\n  hint: start one "
-                       "rank per GPU, or use cuda_ipc (one machine) or mpi_host");
-    return make_nccl_transport(host,
-                               chosen == "nccl" ? NcclBuffers::kPlain : NcclBuffers::kRegistered);
-  }
-  if (chosen == "cuda_ipc") {
+  const DeviceTransportKind kind = choose(name, world);
+  if (kind == DeviceTransportKind::kMpiHost) return make_staged_transport(host);
+  if (kind == DeviceTransportKind::kCudaIpc) {
     if (!world.one_host)
       throw UsageError(
           "transport cuda_ipc: the ranks are on several machines\n  hint: use nccl or mpi_host");
     return make_ipc_transport(host);
   }
-  if (chosen == "mpi_host") return make_staged_transport(host);
-  throw UsageError("unknown GPU transport '", name, "': use one of auto, ",
-                   join(kDeviceTransports, ", "));
+  if (!world.no_nccl.empty())
+    throw UsageError("transport ", to_string(kind), ": ", world.no_nccl,
+                     "\n  hint: use cuda_ipc or mpi_host");
+  if (!world.own_devices)
+    throw UsageError("transport ", to_string(kind), ": ", host.size(),
+                     " ranks, but some share a GPU, which NCCL refuses\n  hint: start one "
+                     "rank per GPU, or use cuda_ipc (one machine) or mpi_host");
+  return make_nccl_transport(kind, host);
 }
 
 }  // namespace longnet

@@ -11,8 +11,6 @@
 //
 //   ring, rank 1 of 4: post({send kv to 2, recv A from 0}, comm);  ...  complete(ticket, compute)
 #pragma once
-#include <algorithm>
-#include <array>
 #include <deque>
 #include <memory>
 #include <span>
@@ -21,6 +19,7 @@
 
 #include "comm/communicator.h"
 #include "core/cuda/device.h"
+#include "core/transports.h"
 
 namespace longnet {
 
@@ -28,7 +27,8 @@ class DeviceTransport {
  public:
   using Ticket = int;
   virtual ~DeviceTransport() = default;
-  virtual std::string_view name() const = 0;
+  DeviceTransportKind kind() const { return kind_; }
+  std::string_view name() const { return to_string(kind_); }
   // True when transfers are kernels, which need multiprocessors beside those that compute.
   virtual bool takes_multiprocessors() const { return false; }
 
@@ -79,11 +79,12 @@ class DeviceTransport {
       is_over = true;
     }
   };
-  explicit DeviceTransport(Communicator& host) : host_(host) {}
+  DeviceTransport(DeviceTransportKind kind, Communicator& host) : kind_(kind), host_(host) {}
   CommCounters counters_;
 
  private:
-  // Starts the transfers of a post (at least one), and ends it where that needs no help of the host.
+  // Starts the transfers of a post (at least one), and ends it where that needs no help of the
+  // host.
   virtual void start(Post& post, const Stream& stream) = 0;
   virtual void start_gather(Post& post, const Gather&, const Stream& stream) {
     start(post, stream);
@@ -92,6 +93,7 @@ class DeviceTransport {
   virtual void arrive(Post&) {}
   Post& next_post();
 
+  DeviceTransportKind kind_;
   Communicator& host_;
   std::deque<Post> posts_;
   int used_posts_ = 0;
@@ -107,24 +109,18 @@ struct DevicesInUse {
 };
 DevicesInUse devices_in_use(Communicator& host);
 
-inline constexpr std::array<std::string_view, 4> kDeviceTransports{"nccl", "nccl_registered",
-                                                                   "cuda_ipc", "mpi_host"};
-inline bool is_device_transport(std::string_view name) {
-  return std::ranges::count(kDeviceTransports, name) > 0;
-}
-// `name`: one of them, or "auto": nccl where every rank has a GPU of its own, cuda_ipc where all
-// share this machine, else mpi_host. Collective; the calling thread's device is its rank's. Throws
+// `name`: a DeviceTransportKind's. Collective; the calling thread's device is its rank's. Throws
 // UsageError when the machine does not fit, with the way out.
 std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Communicator& host);
 // The transport that "auto" is for these ranks; other names stay. Collective, likewise.
 std::string resolve_device_transport(std::string_view name, Communicator& host);
 
-enum class NcclBuffers { kPlain, kRegistered };
 // Empty when the library is there and fits the headers of the build, else why not.
 std::string why_nccl_absent();
 // "2.28.9 (headers 2.28.9)", or why not.
 std::string describe_nccl();
-std::unique_ptr<DeviceTransport> make_nccl_transport(Communicator& host, NcclBuffers kind);
+// kNccl or kNcclRegistered.
+std::unique_ptr<DeviceTransport> make_nccl_transport(DeviceTransportKind kind, Communicator& host);
 std::unique_ptr<DeviceTransport> make_ipc_transport(Communicator& host);
 std::unique_ptr<DeviceTransport> make_staged_transport(Communicator& host);
 

@@ -44,9 +44,9 @@ struct Peer {
 
 class IpcTransport final : public DeviceTransport {
  public:
-  explicit IpcTransport(Communicator& host) : DeviceTransport(host) {}
+  explicit IpcTransport(Communicator& host)
+      : DeviceTransport(DeviceTransportKind::kCudaIpc, host) {}
   ~IpcTransport() override { close_all(); }
-  std::string_view name() const override { return "cuda_ipc"; }
   void open_group(const RankGroup&) override {}
   void close() override {
     close_all();

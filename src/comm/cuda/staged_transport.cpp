@@ -10,8 +10,8 @@ namespace {
 
 class StagedTransport final : public DeviceTransport {
  public:
-  explicit StagedTransport(Communicator& host) : DeviceTransport(host) {}
-  std::string_view name() const override { return "mpi_host"; }
+  explicit StagedTransport(Communicator& host)
+      : DeviceTransport(DeviceTransportKind::kMpiHost, host) {}
   void open(std::span<const std::span<std::byte>>) override {}
   void open_group(const RankGroup&) override {}
 

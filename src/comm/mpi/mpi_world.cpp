@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "core/check.h"
+#include "core/transports.h"
 
 namespace longnet {
 namespace {
@@ -47,7 +48,7 @@ class MpiCommunicator final : public Communicator {
 
   Rank rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::string_view transport() const override { return "mpi"; }
+  std::string_view transport() const override { return to_string(HostTransportKind::kMpi); }
 
   Request iall_gather(const RankGroup& group, std::span<std::byte> into,
                       std::span<const int64_t> counts) override {
@@ -281,7 +282,7 @@ class MpiCommunicator final : public Communicator {
       int got = 0;
       require(MPI_Get_count(&f.statuses[i], MPI_BYTE, &got), "MPI_Get_count");
       check(got == part.bytes, "received ", got, " bytes, expected ", part.bytes);
-      counters_.received(got);
+      if (part.message_bytes > 0) counters_.received(part.message_bytes);
     }
     f.parts.clear();
     f.statuses.clear();

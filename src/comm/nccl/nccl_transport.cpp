@@ -79,15 +79,12 @@ class NcclComm {
 
 class NcclTransport final : public DeviceTransport {
  public:
-  NcclTransport(Communicator& host, NcclBuffers kind) : DeviceTransport(host), kind_(kind) {
+  NcclTransport(DeviceTransportKind kind, Communicator& host) : DeviceTransport(kind, host) {
     open_group(everyone_);
-  }
-  std::string_view name() const override {
-    return kind_ == NcclBuffers::kRegistered ? "nccl_registered" : "nccl";
   }
   bool takes_multiprocessors() const override { return true; }
   void open(std::span<const std::span<std::byte>> buffers) override {
-    if (kind_ == NcclBuffers::kPlain) return;
+    if (kind() == DeviceTransportKind::kNccl) return;
     buffers_.assign(buffers.begin(), buffers.end());
     for (const auto& [unused, comm] : comms_) comm->register_buffers(buffers_);
   }
@@ -166,7 +163,6 @@ class NcclTransport final : public DeviceTransport {
   }
 
   const RankGroup everyone_{.count = host().size()};
-  NcclBuffers kind_;
   MemoryLedger scratch_;
   DeviceBuffer barrier_bytes_;                 // a byte of each rank
   std::vector<std::span<std::byte>> buffers_;  // registered ones
@@ -193,13 +189,13 @@ std::string describe_nccl() {
                 library_version_text(NCCL_VERSION_CODE), ")");
 }
 
-std::unique_ptr<DeviceTransport> make_nccl_transport(Communicator& host, NcclBuffers kind) {
+std::unique_ptr<DeviceTransport> make_nccl_transport(DeviceTransportKind kind, Communicator& host) {
   const std::string why = why_nccl_absent();
   if (!why.empty()) throw UsageError("transport nccl: " + why);
-  if (kind == NcclBuffers::kRegistered &&
+  if (kind == DeviceTransportKind::kNcclRegistered &&
       (nccl().register_buffer == nullptr || nccl().deregister_buffer == nullptr))
     throw UsageError("transport nccl_registered needs NCCL 2.19 or newer: use nccl");
-  return std::make_unique<NcclTransport>(host, kind);
+  return std::make_unique<NcclTransport>(kind, host);
 }
 
 }  // namespace longnet

@@ -64,6 +64,11 @@ void check_gathers(Communicator& comm) {
               "gather counts ", comm.counters().bytes_sent - before.bytes_sent, " bytes");
         check(comm.counters().messages_sent - before.messages_sent == (mine > 0 ? count - 1 : 0),
               "gather counts the wrong messages");
+        const auto from =
+            std::ranges::count_if(counts, [](int64_t c) { return c > 0; }) - (mine > 0);
+        check(comm.counters().messages_received - before.messages_received == from,
+              "gather counts ", comm.counters().messages_received - before.messages_received,
+              " messages received");
       }
     }
 }

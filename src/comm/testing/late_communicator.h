@@ -1,6 +1,6 @@
 // For tests: a program that never waits for its messages, on a network where they come last.
 //
-//   irecv(0, a) ... wait()  |  attend reads a: what was there before  |  all_max: the message arrives
+//   irecv(0, a) ... wait()  |  attend reads a: what was there before  |  all_max: a arrives
 //
 // wait() returns at once. What was posted moves at the next operation outside of timed regions. The
 // runs after the first `prompt` barriers are as they should be: their messages stay in the buffers.
@@ -11,7 +11,7 @@
 
 namespace longnet {
 
-class LateCommunicator final : public Communicator {
+class LateCommunicator : public Communicator {
  public:
   LateCommunicator(Communicator& network, int prompt) : network_(network), prompt_(prompt) {}
   Rank rank() const override { return network_.rank(); }

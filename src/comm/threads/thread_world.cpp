@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/check.h"
+#include "core/transports.h"
 
 namespace longnet {
 namespace {
@@ -103,7 +104,7 @@ class ThreadCommunicator final : public Communicator {
 
   Rank rank() const override { return rank_; }
   int size() const override { return world_->ranks; }
-  std::string_view transport() const override { return "threads"; }
+  std::string_view transport() const override { return to_string(HostTransportKind::kThreads); }
 
   Request post(std::span<const Transfer> transfers) override {
     const Request id = new_request();

@@ -4,7 +4,7 @@
 //   use_device(0);                                   // this thread works on device 0
 //   DeviceBuffer x(ledger, "kv", bytes);             // throws DeviceOutOfMemory
 //   Stream compute;  Event done;
-//   compute.zero(x.data(), x.size());  done.record(compute);  other.wait(done);
+//   compute.fill(x.data(), 0, x.size());  done.record(compute);  other.wait(done);
 //
 // Builds without CUDA have the same functions: no device is found, and everything else throws.
 #pragma once

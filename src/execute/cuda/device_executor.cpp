@@ -15,7 +15,7 @@ namespace {
 // each, so that 16 tasks fill the 132 or 148 multiprocessors of a large GPU about twice.
 constexpr int kTasksAtOnce = 16;
 
-// Packs, conversions, merges and resets of an op that computes.
+// Packs, conversions, merges, sums, statistics and resets of an op that computes.
 void prepare_rows(const BoundProgram& bound, OpId id, Prepared& work, MemoryLedger& ledger) {
   const BoundOp& b = bound.op(size_t(id));
   const AttentionProblem& p = bound.sharded().problem;
@@ -30,6 +30,9 @@ void prepare_rows(const BoundProgram& bound, OpId id, Prepared& work, MemoryLedg
   pack(b.rounds, Conversion::kRound, d, element);
   pack(b.widens, Conversion::kWiden, d, element);
   if (!b.merges.empty()) work.then(prepare_merge(b.merges, bound.merge_rule(), p.head_dim, ledger));
+  if (!b.sums.empty()) work.then(prepare_add(b.sums, p.head_dim, ledger));
+  if (!b.deltas.empty())
+    work.then(prepare_delta(b.deltas, p.head_dim, DeviceElement::kBFloat16, ledger));
   const auto fill = [&](std::span<const std::span<float>> parts, float value) {
     for (const std::span<float> part : parts)
       work.then([=](const Stream& stream) {
@@ -74,7 +77,6 @@ DeviceExecutor::DeviceExecutor(const Schedule& schedule, Rank rank, const Device
 
 void DeviceExecutor::bind(const Schedule& schedule, Rank rank) {
   RankProgram program = schedule.program(rank);
-  check(program.pass == Pass::kForward, "no backward pass on a GPU yet");
   BoundProgram::Memory memory;
   const auto kind = communicates() ? DeviceBuffer::Kind::kShared : DeviceBuffer::Kind::kPrivate;
   for (const Slot& slot : program.slots) {
@@ -107,16 +109,18 @@ void DeviceExecutor::take_merges_into_attends() {
   }
 }
 
-Prepared DeviceExecutor::prepare_attend(std::span<const AttendGrid> grids, bool merge) const {
+DeviceAttendOptions DeviceExecutor::attend_options(bool merge) const {
   const AttendOptions& o = bound_->options();
   check(o.dtype == DType::kBFloat16, "GPU kernels read bf16, not ", to_string(o.dtype));
-  return kernel_.prepare(grids,
-                         {.head_dim = o.head_dim,
-                          .causal = o.causal,
-                          .output_scale = o.output_scale,
-                          .merge = merge,
-                          .concurrent = communicates() && transport_->takes_multiprocessors()},
-                         ledger_);
+  return {.head_dim = o.head_dim,
+          .causal = o.causal,
+          .output_scale = o.output_scale,
+          .merge = merge,
+          .concurrent = communicates() && transport_->takes_multiprocessors()};
+}
+
+Prepared DeviceExecutor::prepare_attend(std::span<const AttendGrid> grids, bool merge) const {
+  return kernel_.prepare(grids, attend_options(merge), ledger_);
 }
 
 void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
@@ -145,8 +149,10 @@ void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
   if (op.skipped || op.attends) return;
   const auto& attends =
       options_.share < 1 ? choice.attends[size_t(id)] : bound_->op(size_t(id)).attends;
-  op.attends = !attends.empty();
-  if (op.attends) op.work = prepare_attend(attends, /*merge=*/false);
+  const auto& backwards = bound_->op(size_t(id)).backwards;
+  op.attends = !attends.empty() || !backwards.empty();
+  if (!attends.empty()) op.work = prepare_attend(attends, /*merge=*/false);
+  if (!backwards.empty()) op.work = kernel_.prepare_backward(backwards, attend_options(), ledger_);
   prepare_rows(*bound_, id, op.work, ledger_);
 }
 
@@ -163,9 +169,14 @@ void DeviceExecutor::fill_inputs() {
   generate_inputs();
 }
 
+void DeviceExecutor::poison(const RowWorker& worker) {
+  Executor::poison(worker);
+  for (const DeviceOp& op : ops_) op.work.poison(worker);
+}
+
 void DeviceExecutor::generate_inputs() {
   const AttentionProblem& p = sharded().problem;
-  for (const TensorKind kind : {TensorKind::kQuery, TensorKind::kKeyValue}) {
+  for (const TensorKind kind : made_inputs(*bound_)) {
     MemoryLedger lists;  // freed before anything is measured
     const Prepared fill = prepare_fill(shard_rows(*bound_, kind), p.seed, p.head_dim,
                                        DeviceElement::kBFloat16, lists);
@@ -275,6 +286,12 @@ double DeviceExecutor::replay() {
   return end_.seconds_since(begin_);
 }
 
+bool DeviceExecutor::times_merges() const {
+  for (size_t i = 0; i < ops_.size(); ++i)
+    if (std::holds_alternative<Merge>(program().ops[i].what) && ops_[i].also_after < 0) return true;
+  return false;
+}
+
 void DeviceExecutor::collect_times(RunMode mode) {
   phases_ = {};
   receive_s_ = 0;
@@ -316,13 +333,28 @@ int64_t DeviceExecutor::count_nan() const {
   MemoryLedger ledger;
   DeviceBuffer total(ledger, "check", sizeof(unsigned long long));
   compute_.fill(total.data(), 0, total.size());
-  const std::span<const float> values = made_values(*bound_).front();
-  longnet::count_nan(values.data(), int64_t(values.size()),
-                     reinterpret_cast<unsigned long long*>(total.data()), compute_);
+  for (const std::span<const float> values : made_values(*bound_))
+    longnet::count_nan(values.data(), int64_t(values.size()),
+                       reinterpret_cast<unsigned long long*>(total.data()), compute_);
   unsigned long long count = 0;
   compute_.copy(&count, total.data(), sizeof count);
   compute_.synchronize();
   return int64_t(count);
+}
+
+std::shared_ptr<const BoundProgram> DeviceExecutor::on_host(std::span<const int> slots) const {
+  struct Copy {
+    std::vector<std::vector<std::byte>> slots;
+    std::optional<BoundProgram> bound;
+  };
+  const auto copy = std::make_shared<Copy>();
+  BoundProgram::Memory memory(program().slots.size());
+  for (const int slot : slots) {
+    auto& bytes = copy->slots.emplace_back(bound_->memory(slot).size());
+    read(bound_->memory(slot), bytes.data());
+    memory[size_t(slot)] = bytes;
+  }
+  return {copy, &copy->bound.emplace(*bound_, std::move(memory))};
 }
 
 // Sampled rows are copied to the host.

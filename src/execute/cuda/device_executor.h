@@ -8,8 +8,9 @@
 //   dilated, rank 1 of 4:   compute  pack | attend branch 0 ............ | attend branch 1 | merge
 //                           comm          | all_gather |
 //
-// With virtual ranks (no transport) messages are made again by the generator, as in VirtualWalk.
+// With virtual ranks (no transport) messages are made again by the generator (virtual_walk.h).
 #pragma once
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,6 +28,9 @@ namespace longnet {
 
 // Largest relative L2 error that counts as right for 16-bit storage of probabilities: 4e-3.
 inline constexpr double kDeviceTolerance = 4e-3, kDeviceLseTolerance = 1e-4;
+// The same of gradients, which are products of more factors, and of sums over the rows of a
+// sequence, whose roundings are independent: divided by the square root of their number.
+inline constexpr double kDeviceGradientTolerance = 5e-3, kDeviceLawTolerance = 1e-2;
 // Returns the largest errors that pass the check. `given`: the relative L2 error, 0 for the
 // default. `rounded`: the output was sent in bf16.
 Tolerance device_tolerance(double given, bool rounded = false);
@@ -58,6 +62,7 @@ class DeviceExecutor final : public Executor {
                  DeviceTransport* transport, const Options& options, MemoryLedger& ledger);
 
   void fill_inputs() override;
+  void poison(const RowWorker& worker) override;
   void generate_inputs();  // without what fill_inputs does beside it
   using Executor::run;
   // Returns when the device has finished: seconds between the first and the last op, by events.
@@ -75,6 +80,7 @@ class DeviceExecutor final : public Executor {
   // Events cost the host a microsecond each, which short runs show.
   void time_ops(bool on) override { timing_ = on; }
   bool times_every_run() const override { return false; }
+  bool times_merges() const override;  // those that no attend has taken in
   // Phases of the last run that noted times (a full one, or one that only computes); zeros when
   // there was none.
   RunPhases phases() const override { return phases_; }
@@ -87,6 +93,19 @@ class DeviceExecutor final : public Executor {
   int64_t count_nan() const override;
   Tolerance tolerance(double given, bool rounded) const override {
     return device_tolerance(given, rounded);
+  }
+  double gradient_tolerance() const override { return kDeviceGradientTolerance; }
+  double law_tolerance() const override {
+    return kDeviceLawTolerance / std::sqrt(double(sharded().problem.seq_len));
+  }
+  std::shared_ptr<const BoundProgram> on_host(std::span<const int> slots) const override;
+  void read(std::span<const std::byte> from, std::byte* into) const override {
+    compute_.copy(into, from.data(), int64_t(from.size()));
+    compute_.synchronize();
+  }
+  void write(std::span<const std::byte> from, std::span<std::byte> into) override {
+    compute_.copy(into.data(), from.data(), int64_t(from.size()));
+    compute_.synchronize();
   }
 
  private:
@@ -101,6 +120,7 @@ class DeviceExecutor final : public Executor {
   void make_rounds();
   void take_merges_into_attends();
   void prepare(OpId op, const ShareChoice& choice);
+  DeviceAttendOptions attend_options(bool merge = false) const;
   // The tasks of `grids` as one attend. `merge`: into its results instead of overwriting them.
   Prepared prepare_attend(std::span<const AttendGrid> grids, bool merge) const;
   void post(size_t round, RunMode mode);

@@ -4,11 +4,16 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
+#include <set>
+
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "emulation/emulated_device.h"
 #include "execute/cuda/testing/device_case.h"
 #include "execute/virtual_walk.h"
+#include "kernels/cuda/backward_plan.h"
+#include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
 
 namespace longnet {
@@ -41,6 +46,128 @@ TEST(DeviceExecutorTest, LayoutsCollectivesMixesAndKernels) {
   EXPECT_TRUE(run_device_case({.algorithm = "dilated", .ranks = 3, .merges = false}));
   EXPECT_TRUE(
       run_device_case({.algorithm = "dilated", .ranks = 3, .causal = true, .gather = true}));
+}
+
+// A kernel that keeps its first result in its scratch memory, and gives that ever after.
+class StaleKernel final : public DeviceKernel {
+ public:
+  bool merges() const override { return false; }
+  Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
+                   MemoryLedger& ledger) const override {
+    Prepared work = make_emulated_kernel(false)->prepare(grids, options, ledger);
+    for (const AttendGrid& grid : grids) {
+      const int64_t bytes = grid.task.q.rows * options.head_dim * int64_t{sizeof(float)};
+      std::byte* const kept = work.workspace(bytes, ledger);
+      work.then([=, o = grid.task.out.o, first = true](const Stream& stream) mutable {
+        std::exchange(first, false) ? stream.copy(kept, o, bytes) : stream.copy(o, kept, bytes);
+      });
+    }
+    return work;
+  }
+};
+
+TEST(DeviceExecutorTest, PoisonReachesTheKernelsOwnMemory) {
+  const AttentionProblem p{
+      .seq_len = 64, .num_heads = 1, .num_kv_heads = 1, .head_dim = 8, .dtype = DType::kBFloat16};
+  const Schedule local = find_algorithm("local").make({p, dense_pattern(64), {64, 1}});
+  const StaleKernel kernel;
+  MemoryLedger ledger;
+  DeviceExecutor executor(local, 0, kernel, nullptr, {}, ledger);
+  executor.fill_inputs();
+  for (int i = 0; i < 2; ++i) {
+    executor.run();
+    EXPECT_EQ(executor.count_nan(), 0);
+  }
+  executor.poison(*make_cpu_row_worker());
+  executor.run();
+  EXPECT_EQ(executor.count_nan(), 64 * 8);
+}
+
+// Merges that attends take in have no time of their own.
+TEST(DeviceExecutorTest, TimesMergesThatRunByThemselves) {
+  const Schedule ring =
+      find_algorithm("ring").make(device_problem({.algorithm = "ring", .ranks = 2}));
+  for (const bool merges : {true, false}) {
+    const auto kernel = make_emulated_kernel(merges);
+    MemoryLedger ledger;
+    DeviceExecutor executor(ring, 0, *kernel, nullptr, {.virtual_ranks = true}, ledger);
+    executor.fill_inputs();
+    executor.run();
+    EXPECT_EQ(executor.times_merges(), !merges);
+    EXPECT_EQ(executor.phases().merge_s > 0, !merges);
+  }
+}
+
+TEST(DeviceExecutorTest, BothPassesOfEveryAlgorithm) {
+  int ran = 0;
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (const int ranks : {1, 3})
+      ran += run_device_case({.algorithm = std::string(algorithm.name),
+                              .transport = ranks == 1 ? "cuda_ipc" : "mpi_host",
+                              .ranks = ranks,
+                              .causal = true,
+                              .pass = Pass::kForwardBackward});
+  EXPECT_GT(ran, 15);
+  EXPECT_TRUE(run_device_case({.algorithm = "ring",
+                               .ranks = 4,
+                               .causal = true,
+                               .layout = LayoutKind::kZigzag,
+                               .pass = Pass::kForwardBackward}));
+  for (const MixRule mix : {MixRule::kMean, MixRule::kSum})
+    EXPECT_TRUE(run_device_case(
+        {.algorithm = "dilated", .ranks = 2, .mix = mix, .pass = Pass::kForwardBackward}));
+}
+
+// Counts the rows of dQ, dK and dV that the blocks of a backward attend write; each once.
+int64_t rows_written_once(const BoundOp& op, bool causal, int64_t head_dim) {
+  std::set<const float*> rows;
+  int64_t count = 0;
+  const auto add = [&](const float* first, int64_t stride, int64_t of) {
+    for (int64_t i = 0; i < of; ++i, ++count) {
+      const auto at = rows.insert(first + i * stride).first;
+      const bool apart = (at == rows.begin() || *std::prev(at) + head_dim <= *at) &&
+                         (std::next(at) == rows.end() || *at + head_dim <= *std::next(at));
+      check(apart, "two rows overlap");
+    }
+  };
+  const BackwardPlan plan = plan_backward(op.backwards, causal, 64);
+  for (const BackwardRows& task : plan.tasks) add(task.grad_q, task.stride, task.rows);
+  for (const KeyGroup& group : plan.groups) {
+    const BackwardRun& run = plan.runs[size_t(plan.sources[size_t(group.first_source)].run)];
+    for (const float* const first : {run.grad_k, run.grad_v})
+      add(first, run.stride, run.limit.rows);
+  }
+  EXPECT_EQ(std::ssize(rows), count);
+  return count;
+}
+
+// Blocks run in any order and all at once: no row may belong to two of them.
+TEST(DeviceExecutorTest, NoTwoBlocksWriteARowOfGradients) {
+  int64_t rows = 0;
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (const LayoutKind layout :
+         {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped})
+      for (const int ranks : {1, 3, 4}) {
+        const ShardedProblem s = device_problem({.algorithm = std::string(algorithm.name),
+                                                 .ranks = ranks,
+                                                 .causal = true,
+                                                 .layout = layout});
+        if (!why_unsupported(algorithm, s, Pass::kBackward).empty()) continue;
+        SCOPED_TRACE(testing::Message()
+                     << algorithm.name << " " << to_string(layout) << " " << ranks);
+        const Schedule schedule =
+            lower_collectives(algorithm.make_backward(s), parse_collective("native"));
+        RankProgram program = schedule.program(ranks - 1);
+        std::vector<std::vector<std::byte>> slots;
+        BoundProgram::Memory memory;
+        for (const Slot& slot : program.slots)
+          memory.emplace_back(slots.emplace_back(size_t(slot.bytes)));
+        const BoundProgram bound(schedule, std::move(program), {.rank = ranks - 1}, memory);
+        for (size_t i = 0; i < bound.program().ops.size(); ++i)
+          if (!bound.op(i).backwards.empty())
+            rows += rows_written_once(bound.op(i), true, s.problem.head_dim);
+      }
+  EXPECT_GT(rows, 10000);
 }
 
 TEST(DeviceExecutorTest, OneDeviceInThePlaceOfFiveRanks) {

@@ -144,7 +144,8 @@ class Walk {
     bound_ = std::make_unique<BoundProgram>(schedule, std::move(program), BindOptions{},
                                             std::move(memory));
     fill_inputs(*bound_, *worker_);
-    workspace_ = TaggedBuffer(ledger_, "workspace", kernel_->workspace_bytes(bound_->options(), 1));
+    workspace_ =
+        TaggedBuffer(ledger_, kWorkspaceTag, kernel_->workspace_bytes(bound_->options(), 1));
   }
   BoundProgram& bound() { return *bound_; }
 

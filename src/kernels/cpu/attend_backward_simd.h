@@ -1,15 +1,16 @@
 // Exact gradients of a block of queries and keys on one core, for the best instruction set of the
 // machine.
 //
-// Method (FlashAttention-2's backward pass, Dao 2023, with CPU caches in the place of shared memory):
+// Method (FlashAttention-2's backward pass, Dao 2023, with CPU caches in the place of shared
+// memory):
 //   for each panel of 128 keys         K^T, V^T and K as fp32, packed once per block; dK, dV in L2
 //     for each tile of 48 query rows   Q, dO and dQ stream from L2
 //       S = Q K^T;  P = 2^(S - L);  dP = dO V^T;  dS = P (dP - delta)
 //       dQ += dS K;  dV += P^T dO;  dK += dS^T Q
 //
-// Q is copied times log2(e) / sqrt(d); dK then lacks a factor ln(2) and dQ one of 1 / sqrt(d), which
-// they get when a block's sums are added to memory. P^T and dS^T are P and dS, read by columns:
-// the register tiles broadcast single numbers of them.
+// Q is copied times log2(e) / sqrt(d); dK then lacks a factor ln(2) and dQ one of 1 / sqrt(d),
+// which they get when a block's sums are added to memory. P^T and dS^T are P and dS, read by
+// columns: the register tiles broadcast single numbers of them.
 //
 // Sums are made on three levels (tile or panel, block, all), as those of the forward pass.
 #pragma once
@@ -71,7 +72,8 @@ inline int64_t backward_block_bytes(int64_t head_dim) {
 }
 
 // Adds to dQ, dK and dV what all queries of `task`, at most kBackwardRows, and the keys of `range`
-// give. `workspace`: backward_block_bytes(options.head_dim) bytes at a multiple of 64, any contents.
+// give. `workspace`: backward_block_bytes(options.head_dim) bytes at a multiple of 64, any
+// contents.
 void backward_block(const BackwardTask& task, KeyRange range, const AttendOptions& options,
                     std::byte* workspace);
 

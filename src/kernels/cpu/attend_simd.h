@@ -30,8 +30,8 @@ inline int64_t round_up(int64_t x, int64_t multiple) {
   return (x + multiple - 1) / multiple * multiple;
 }
 
-// Hands out parts of a block of scratch memory, each at a multiple of 64 bytes. Without a block (null)
-// only the size is asked.
+// Hands out parts of a block of scratch memory, each at a multiple of 64 bytes. Without a block
+// (null) only the size is asked.
 struct ScratchFloats {
   float* start;
   int64_t floats = 0;

@@ -1,10 +1,10 @@
 // The blocks of a grid's backward pass, in an order in which threads need no atomics and every sum
 // has its terms in one order.
 //
-// A block adds to dQ of its queries and to dK, dV of its keys. Tasks that add to the same keys are a
-// group: its queries are those of all its tasks, one after another. Of n blocks of queries and of
-// keys (n: the larger number), step s runs the pairs (key block k, query block (k + s) mod n), which
-// share no row, in parallel (a Latin square; DASH's "shift", arXiv 2601.21824):
+// A block adds to dQ of its queries and to dK, dV of its keys. Tasks that add to the same keys are
+// a group: its queries are those of all its tasks, one after another. Of n blocks of queries and of
+// keys (n: the larger number), step s runs the pairs (key block k, query block (k + s) mod n),
+// which share no row, in parallel (a Latin square; DASH's "shift", arXiv 2601.21824):
 //
 //   n = 3     k: 0 1 2
 //   step 0       0 1 2   query blocks
@@ -24,7 +24,7 @@
 
 namespace longnet {
 
-// Which dimensions of a grid, one bit each.
+// A set of dimensions of a grid, one bit each.
 using Dimensions = unsigned;
 inline bool contains(Dimensions set, int d) { return (set >> d & 1) != 0; }
 
@@ -120,7 +120,7 @@ inline int64_t block_rows(int64_t rows, int64_t groups, int64_t multiple) {
 class BackwardSchedule {
  public:
   struct Block {
-    GridVector place;  // of its task
+    GridVector place;  // its task's, in the grid
     int64_t first_row, rows;
     KeyRange keys;
   };
@@ -130,7 +130,7 @@ class BackwardSchedule {
     const KeySharing sharing = key_sharing(grid, element_bytes, head_dim);
     independent_ = sharing.independent;
     for (const KvRun run : grid.task.kv) keys_ += run.rows;
-    int64_t tasks = 1;  // of a group
+    int64_t tasks = 1;  // in a group
     for (int d = 0; d < kGridDimensions; ++d)
       (contains(independent_, d) ? groups_ : tasks) *= count_[size_t(d)];
     rows_per_block_ = block_rows(rows_, groups_, kBackwardTileRows);

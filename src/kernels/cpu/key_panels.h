@@ -109,7 +109,7 @@ class KeyPanels {
   int64_t element_bytes_, last_token_;
   KeyRange range_;
   size_t run_ = 0;
-  int64_t row_ = 0, keys_before_ = 0;  // of this run; of the runs before it
+  int64_t row_ = 0, keys_before_ = 0;  // next row in this run; rows of the runs before it
 };
 
 }  // namespace longnet

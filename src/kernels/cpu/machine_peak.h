@@ -29,8 +29,8 @@ class ScopedSimdTarget {
 // best of several windows within about `seconds`, because other processes disturb some windows.
 double measure_fma_peak_flops(int threads, double seconds);
 
-// Runs about `flops` such operations on `threads` threads at once; returns those that it ran. Timed,
-// this is what the cores can do at that moment, beside whatever else runs.
+// Runs about `flops` such operations on `threads` threads at once; returns those that it ran.
+// Timed, this is what the cores can do at that moment, beside whatever else runs.
 double run_fma(int threads, double flops);
 
 // Bytes per second of a[i] += s * b[i] over arrays of `array_bytes` each, to be chosen well above

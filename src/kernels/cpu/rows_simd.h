@@ -1,5 +1,5 @@
-// Row-wise work on one core: the LSE merge, sums and copies of strided rows, and what a RowWorker does
-// with a run of rows.
+// Row-wise work on one core: the LSE merge, sums and copies of strided rows, and what a RowWorker
+// does with a run of rows.
 #pragma once
 #include <cstdint>
 

@@ -1,10 +1,11 @@
 // Register tiles, the exponential and the packing of keys, once per instruction set.
 //
-// All products of attention, forward and backward, are one shape, out[R][C vectors] (+)= a[R][depth]
-// * b[depth][C vectors], with `a` read by rows or by columns: C vectors of b are loaded and R scalars
-// of a broadcast for R * C multiply-adds. R * C accumulators hide the latency of a multiply-add (4
-// cycles, 2 per cycle at 256 bits, 1 at 512 on Zen 4): 6 x 4 with the 32 registers of AVX-512 and
-// NEON (10 loads per 24 multiply-adds), 6 x 2 with 16 registers.
+// All products of attention, forward and backward, are one shape,
+//   out[R][C vectors] (+)= a[R][depth] * b[depth][C vectors],
+// with `a` read by rows or by columns: C vectors of b are loaded and R scalars of a broadcast for
+// R * C multiply-adds. R * C accumulators hide the latency of a multiply-add (4 cycles, 2 per cycle
+// at 256 bits, 1 at 512 on Zen 4): 6 x 4 with the 32 registers of AVX-512 and NEON (10 loads per 24
+// multiply-adds), 6 x 2 with 16 registers.
 #if defined(LONGNET_KERNELS_CPU_TILE_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGNET_KERNELS_CPU_TILE_KERNELS_INL_H_
 #undef LONGNET_KERNELS_CPU_TILE_KERNELS_INL_H_
@@ -246,8 +247,8 @@ HWY_NOINLINE void pack_grouped(const PanelRows& from, int64_t keys, int64_t head
   }
 }
 
-// Each tile fetches its share of the next panel (rows [begin, end) of K and V). Worth 2 to 3 % of the
-// peak for dilated rows that come from memory.
+// Each tile fetches its share of the next panel (rows [begin, end) of K and V). Worth 2 to 3 % of
+// the peak for dilated rows that come from memory.
 HWY_INLINE void prefetch_rows(const KeyPanel& panel, int64_t begin, int64_t end,
                               int64_t row_bytes) {
   for (int64_t row = begin; row < end; ++row) {
@@ -262,9 +263,9 @@ HWY_INLINE void prefetch_rows(const KeyPanel& panel, int64_t begin, int64_t end,
 //     for each tile        work.attend_tile(panel, first row, rows, keys, masked)
 //                        work.template end_panel<Storage>(panel)
 //
-// `masked`: null where each row sees each of the first `keys` keys. Rows that see none are left out.
-// The progress hook is called behind each panel and between so many numbers of Q that a core needs
-// 0.1 to 0.3 ms for a panel's products with them: a panel of 2048 rows at d = 256 takes 3 ms.
+// `masked`: null where each row sees each of the first `keys` keys. Rows that see none are left
+// out. The progress hook is called behind each panel and between so many numbers of Q that a core
+// needs 0.1 to 0.3 ms for a panel's products with them: a panel of 2048 rows at d = 256 takes 3 ms.
 constexpr int64_t kNumbersBetweenHooks = 32768;
 
 template <class Storage, class Work>

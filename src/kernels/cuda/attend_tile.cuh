@@ -4,8 +4,6 @@
 // kKeys, double-buffered in shared memory.
 //
 //   d = 64, 300 keys, 128 x 64 tiles: 5 key tiles; the last holds 44 keys, the mask hides the rest.
-//
-// Fragments of mma.m16n8k16 and ldmatrix: PTX ISA 8.x, sections 9.7.14.5.8 and 9.7.14.5.15.
 #pragma once
 #include <cstdint>
 
@@ -13,19 +11,6 @@
 #include "kernels/cuda/tile_layout.h"
 
 namespace longnet {
-
-// Addresses that a lane gives to ldmatrix.x4. Matrices come in the order of the operands.
-//   A (16 rows x 16 dims):  rows 0-7 | rows 8-15 of the first 8 dims, then of the last 8
-//   B of P V (16 keys x 16 dims), transposed on the way: dims 0-7: keys 0-7 | 8-15, then dims 8-15
-template <class Shape>
-__device__ __forceinline__ int row_address(int lane, int row, int chunk) {
-  return chunk_offset<Shape>(row + (lane & 15), chunk + (lane >> 4));
-}
-//   B of Q K^T (16 keys x 16 dims): keys 0-7: dims 0-7 | 8-15, then keys 8-15
-template <class Shape>
-__device__ __forceinline__ int key_address(int lane, int key, int chunk) {
-  return chunk_offset<Shape>(key + (lane >> 4) * 8 + (lane & 7), chunk + (lane >> 3 & 1));
-}
 
 // Finds the run of ascending keys.
 class RunCursor {
@@ -50,7 +35,7 @@ class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Elemen
 
  public:
   using Rows::o;
-  using typename Rows::Factors, typename Rows::Fragment, typename Rows::Scores;
+  using typename Rows::Factors, typename Rows::Scores;
   static constexpr int kM = Shape::kM, kDim = Shape::kDim, kKeys = Shape::kKeys;
 
   // `shared`: address of the block's tiles.
@@ -62,7 +47,7 @@ class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Elemen
   __device__ __forceinline__ void load_queries() {
     if constexpr (Shape::kQInRegisters) {
 #pragma unroll
-      for (int k = 0; k < kDim / 16; ++k) load_query_fragments(k);
+      for (int k = 0; k < kDim / 16; ++k) load_operand<Shape>(q_[k], shared_, first_row_, k);
     }
   }
 
@@ -70,49 +55,20 @@ class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Elemen
   __device__ __forceinline__ void step(const TileInputs& in, const TileRef& tile, int stage,
                                        int64_t key, const RunCursor& cursor) {
     Scores s;
-    scores(s, stage);
+    multiply_rows<Shape, Element>(s, shared_ + uint32_t(Shape::k_offset(stage)),
+                                  [&](int k) -> const Fragment(&)[kM] {
+                                    if constexpr (!Shape::kQInRegisters)
+                                      load_operand<Shape>(q_[k], shared_, first_row_, k);
+                                    return q_[k];
+                                  });
     if (key + kKeys > tile.unmasked) mask(s, in, tile, key, cursor);
     Factors shrink;
     this->softmax(s, in.scale_log2, shrink);
     this->rescale(shrink);
-    add_values(s, stage);
+    add_weighted_rows<Shape, Element>(o, s, shared_ + uint32_t(Shape::v_offset(stage)));
   }
 
  private:
-  __device__ __forceinline__ void load_query_fragments(int k) {
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-      ldmatrix(q_[k][m],
-               shared_ + row_address<Shape>(lane_of_thread(), first_row_ + m * 16, k * 2));
-  }
-
-  // S = Q K^T
-  __device__ __forceinline__ void scores(Scores& s, int stage) {
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) s[m][n][i] = 0.0f;
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
-      if constexpr (!Shape::kQInRegisters) load_query_fragments(k);
-#pragma unroll
-      for (int n = 0; n < kKeys / 16; ++n) {
-        Fragment b;
-        ldmatrix(b, shared_ + uint32_t(Shape::k_offset(stage) +
-                                       key_address<Shape>(lane_of_thread(), n * 16, k * 2)));
-#pragma unroll
-        for (int m = 0; m < kM; ++m) {
-          mma<Element>(s[m][2 * n], q_[k][m], b[0], b[1]);
-          mma<Element>(s[m][2 * n + 1], q_[k][m], b[2], b[3]);
-        }
-      }
-    }
-  }
-
   // Run by run: a row sees the first keys of each.
   __device__ __forceinline__ void mask(Scores& s, const TileInputs& in, const TileRef& tile,
                                        int64_t key, const RunCursor& cursor) const {
@@ -130,27 +86,6 @@ class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Elemen
       begin = end;
     }
     if (begin < kKeys) this->mask_columns(s, begin, kKeys, [](int) { return 0; });
-  }
-
-  // O += P V
-  __device__ __forceinline__ void add_values(const Scores& p, int stage) {
-#pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) {
-      Fragment a[kM];
-      this->pack(a, p, k);
-#pragma unroll
-      for (int n = 0; n < kDim / 16; ++n) {
-        Fragment b;
-        ldmatrix_transposed(
-            b, shared_ + uint32_t(Shape::v_offset(stage) +
-                                  row_address<Shape>(lane_of_thread(), k * 16, n * 2)));
-#pragma unroll
-        for (int m = 0; m < kM; ++m) {
-          mma<Element>(o[m][2 * n], a[m], b[0], b[1]);
-          mma<Element>(o[m][2 * n + 1], a[m], b[2], b[3]);
-        }
-      }
-    }
   }
 
   uint32_t shared_;

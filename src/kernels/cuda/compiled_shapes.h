@@ -6,6 +6,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "kernels/cuda/backward_layout.h"
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/group_layout.h"
 #include "kernels/cuda/tile_layout.h"
@@ -33,5 +34,11 @@ constexpr CompiledShape<Inputs> compiled_shape(std::string_view name, void (*ker
 std::span<const CompiledShape<TileInputs>> tile_shapes();
 // ... and rows x keys - stages of K and V, "t" (warpgroups take turns).
 std::span<const CompiledShape<GroupInputs>> group_shapes();
+
+// A tile shape of the backward pass: the kernels of dQ, and of dK and dV.
+struct CompiledBackward {
+  CompiledShape<BackwardInputs> queries, keys;
+};
+std::span<const CompiledBackward> backward_shapes();
 
 }  // namespace longnet

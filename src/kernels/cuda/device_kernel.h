@@ -43,16 +43,27 @@ class DeviceKernel {
   // this kernel cannot run, with the reason.
   virtual Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
                            MemoryLedger& ledger) const = 0;
+  // The same of the backward pass (AttentionKernel::attend_backward). Each sum has one order: its
+  // bits are the same in every launch. Throws Error where the kernel has none.
+  virtual Prepared prepare_backward(std::span<const BackwardGrid>, const DeviceAttendOptions&,
+                                    MemoryLedger&) const {
+    throw Error("this kernel has no backward pass");
+  }
 };
 
-// Names of the kernels: "cuda" (own, mma.sync), "cudnn" (backend graph API), "gather" (pack, dense
-// attention, scatter: the ablation that shows what the strided view saves) and, in builds with
-// LONGNET_CUDA_SM90A alone, "cuda_sm90a" (own, TMA and wgmma). Builds without CUDA list the others.
-std::vector<std::string> device_kernel_names();
+struct DeviceKernelInfo {
+  std::string_view name, about;                 // one line for `lnbench list`
+  int64_t max_head_dim, max_head_dim_backward;  // 0: no backward pass
+  std::string (*why_absent)();                  // reason on this machine; empty: it is present
+  std::unique_ptr<DeviceKernel> (*make)();
+};
+// Builds without CUDA list them too; cuda_sm90a is in builds with LONGNET_CUDA_SM90A alone.
+std::span<const DeviceKernelInfo> device_kernels();
 bool is_device_kernel(std::string_view name);
-// Empty when the kernel can run such attention, else why not. Needs neither a device nor a build
-// with CUDA: `lnbench plan` asks it anywhere.
-std::string why_device_kernel_unsupported(std::string_view name, const AttendOptions& options);
+// Empty when the kernel can run such attention in this pass, else why not. Needs neither a device
+// nor a build with CUDA: `lnbench plan` asks it anywhere.
+std::string why_device_kernel_unsupported(std::string_view name, const AttendOptions& options,
+                                          Pass pass = Pass::kForward);
 // Empty when the kernel can run on this machine, else what is missing: build, driver, device,
 // library.
 std::string why_device_kernel_absent(std::string_view name);

@@ -251,13 +251,13 @@ class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys, Element> {
   __device__ __forceinline__ void rescale_output() { this->rescale(shrink_); }
   __device__ __forceinline__ void pack_weights() {
 #pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) this->pack(p_[k], s_, k);
+    for (int k = 0; k < kKeys / 16; ++k) pack_operand<Element>(p_[k], s_, k);
   }
 
  private:
   typename Rows::Scores s_;
   typename Rows::Factors shrink_;
-  typename Rows::Fragment p_[kKeys / 16][1];
+  Fragment p_[kKeys / 16][1];
 };
 
 // Named barriers 1 ... kGroups: two warpgroups, one that waits for its turn and one that passes it.

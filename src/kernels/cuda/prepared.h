@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "core/cuda/device.h"
+#include "core/memory_tags.h"
+#include "kernels/row_worker.h"
 
 namespace longnet {
 
@@ -25,24 +27,28 @@ class Prepared {
 
   // Scratch memory.
   std::byte* workspace(int64_t bytes, MemoryLedger& ledger) {
-    return memory_.emplace_back(ledger, "workspace", bytes).data();
+    return workspaces_.emplace_back(ledger, kWorkspaceTag, bytes).data();
   }
   template <class T>
   const T* upload(const std::vector<T>& list, MemoryLedger& ledger) {
-    return memory_.emplace_back(ledger, "task_lists", int64_t(list.size() * sizeof(T)))
-        .upload(list);
+    return lists_.emplace_back(ledger, kTaskLists, int64_t(list.size() * sizeof(T))).upload(list);
   }
   void then(Step step) { steps_.push_back(std::move(step)); }
   void then(Prepared next) {
-    std::ranges::move(next.memory_, std::back_inserter(memory_));
+    std::ranges::move(next.workspaces_, std::back_inserter(workspaces_));
+    std::ranges::move(next.lists_, std::back_inserter(lists_));
     std::ranges::move(next.steps_, std::back_inserter(steps_));
   }
   void launch(const Stream& stream) const {
     for (const Step& step : steps_) step(stream);
   }
+  // Makes scratch memory NaN: what an earlier launch left there cannot pass for the next one's.
+  void poison(const RowWorker& worker) const {
+    for (const DeviceBuffer& workspace : workspaces_) worker.poison(workspace.bytes(), 1);
+  }
 
  private:
-  std::vector<DeviceBuffer> memory_;
+  std::vector<DeviceBuffer> workspaces_, lists_;
   std::vector<Step> steps_;
 };
 

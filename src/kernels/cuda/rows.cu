@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "core/memory_tags.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/rows_kernels.cuh"
 
@@ -65,7 +66,7 @@ class DeviceRowWorker final : public RowWorker {
     const int64_t element_bytes = dtype_bytes(format.dtype);
     unsigned long long sum = 0;
     MemoryLedger lists;
-    const DeviceBuffer total(lists, "task_lists", sizeof sum);
+    const DeviceBuffer total(lists, kTaskLists, sizeof sum);
     stream_.fill(total.data(), 0, total.size());
     const Prepared digests = prepared(tasks, kFillRows, lists, "launch of digest", digest_kernel,
                                       int(format.head_dim * element_bytes / 8), element_bytes,
@@ -84,7 +85,7 @@ class DeviceRowWorker final : public RowWorker {
     const std::vector<RowTile> tiles = row_tiles(tasks, kFillRows);
     std::vector<OutputSummary> host(tiles.size());
     MemoryLedger lists;
-    const DeviceBuffer parts(lists, "task_lists", int64_t(tiles.size() * sizeof(OutputSummary)));
+    const DeviceBuffer parts(lists, kTaskLists, int64_t(tiles.size() * sizeof(OutputSummary)));
     const Prepared sums = prepared(tasks, kFillRows, lists, "launch of summarize", summarize_kernel,
                                    int(head_dim), reinterpret_cast<OutputSummary*>(parts.data()));
     sums.launch(stream_);
@@ -129,6 +130,21 @@ Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t
   return prepared(tasks, kMergeRows, ledger, "launch of merge",
                   wide ? merge_kernel<float4> : merge_kernel<float>, int(head_dim),
                   rule == MergeRule::kSum);
+}
+
+Prepared prepare_add(std::span<const PackTask> tasks, int64_t head_dim, MemoryLedger& ledger) {
+  bool wide = head_dim % 4 == 0;
+  for (const PackTask& t : tasks)
+    wide = wide && multiple(t.from, 16) && multiple(t.into, 16) && t.from_stride % 4 == 0 &&
+           t.into_stride % 4 == 0;
+  return prepared(tasks, kMergeRows, ledger, "launch of add",
+                  wide ? add_kernel<float4> : add_kernel<float>, int(head_dim));
+}
+
+Prepared prepare_delta(std::span<const DeltaTask> tasks, int64_t head_dim, DeviceElement stored,
+                       MemoryLedger& ledger) {
+  return prepared(tasks, kMergeRows, ledger, "launch of delta", delta_kernel, int(head_dim),
+                  stored);
 }
 
 Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, DeviceElement stored,

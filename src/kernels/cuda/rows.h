@@ -27,6 +27,13 @@ Prepared prepare_pack(std::span<const PackTask> tasks, Conversion conversion, in
 Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
                        MemoryLedger& ledger);
 
+// into += from, both fp32: sums of gradients.
+Prepared prepare_add(std::span<const PackTask> tasks, int64_t head_dim, MemoryLedger& ledger);
+
+// L and delta of rows (DeltaTask), dO of 16 bits.
+Prepared prepare_delta(std::span<const DeltaTask> tasks, int64_t head_dim, DeviceElement stored,
+                       MemoryLedger& ledger);
+
 // Dense 16-bit rows become the O of `into`, times a factor. A row whose LSE, already in its place,
 // is NaN or next to the lowest float saw no key: it becomes O = 0, LSE = -inf.
 struct WidenTask {

@@ -82,6 +82,29 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <class Unit>
+__global__ void __launch_bounds__(kThreads)
+    add_kernel(const PackTask* tasks, const RowTile* tiles, int head_dim) {
+  const RowTile tile = tiles[blockIdx.x];
+  const PackTask task = tasks[tile.task];
+  const int units = head_dim / int(sizeof(Unit) / sizeof(float));
+  for (int i = int(threadIdx.x); i < tile.count * units; i += kThreads) {
+    const int64_t row = tile.first + i / units;
+    auto* const into =
+        reinterpret_cast<Unit*>(static_cast<float*>(task.into) + row * task.into_stride) +
+        i % units;
+    *into = mix(*into,
+                reinterpret_cast<const Unit*>(static_cast<const float*>(task.from) +
+                                              row * task.from_stride)[i % units],
+                {1.0f, 1.0f});
+  }
+}
+
+__device__ float stored_value(uint16_t bits, DeviceElement stored) {
+  return stored == DeviceElement::kFloat16 ? __half2float(__ushort_as_half(bits))
+                                           : bf16_value(bits);
+}
+
 __global__ void __launch_bounds__(kThreads)
     widen_kernel(const WidenTask* tasks, const RowTile* tiles, int head_dim, DeviceElement stored,
                  float factor) {
@@ -97,9 +120,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = int(threadIdx.x); i < tile.count * head_dim; i += kThreads) {
     const int in_tile = i / head_dim, at = i % head_dim;
     const int64_t row = tile.first + in_tile;
-    const uint16_t bits = static_cast<const uint16_t*>(task.from)[row * head_dim + at];
     const float x =
-        stored == DeviceElement::kFloat16 ? __half2float(__ushort_as_half(bits)) : bf16_value(bits);
+        stored_value(static_cast<const uint16_t*>(task.from)[row * head_dim + at], stored);
     task.into.o[row * task.into.o_stride + at] = blind[in_tile] ? 0.0f : x * factor;
   }
 }
@@ -171,6 +193,25 @@ __device__ T over_warp(T x, Fold fold) {
 template <class T>
 __device__ T warp_sum(T x) {
   return over_warp(x, [](T a, T b) { return a + b; });
+}
+
+__global__ void __launch_bounds__(kThreads)
+    delta_kernel(const DeltaTask* tasks, const RowTile* tiles, int head_dim, DeviceElement stored) {
+  const RowTile tile = tiles[blockIdx.x];
+  const DeltaTask task = tasks[tile.task];
+  const int lane = int(threadIdx.x) % kWarp;
+  for (int i = int(threadIdx.x) / kWarp; i < tile.count; i += kWarps) {
+    const int64_t row = tile.first + i;
+    const float* const o = task.out.o + row * task.out.o_stride;
+    const auto* const grad_out =
+        static_cast<const uint16_t*>(task.grad_out) + row * task.grad_out_stride;
+    float sum = 0.0f;
+    for (int k = lane; k < head_dim; k += kWarp) sum += o[k] * stored_value(grad_out[k], stored);
+    sum = warp_sum(sum);
+    float* const into = task.statistics + row * task.statistics_stride;
+    if (lane == 0) into[0] = task.out.lse[row * task.out.lse_stride];
+    if (lane == 0) into[1] = sum;
+  }
 }
 
 __global__ void __launch_bounds__(kThreads)

@@ -8,18 +8,9 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/cuda/instructions.cuh"
-#include "kernels/cuda/tile_layout.h"
+#include "kernels/cuda/tile_products.cuh"
 
 namespace longnet {
-
-// Element i of a lane's accumulators (16 rows x 8 columns).
-__device__ __forceinline__ int accumulator_row(int lane, int i) {
-  return (lane >> 2) + (i >> 1) * 8;
-}
-__device__ __forceinline__ int accumulator_column(int lane, int i) {
-  return (lane & 3) * 2 + (i & 1);
-}
 
 // kM: blocks of 16 query rows per warp.
 template <int kM, int kDim, int kKeys, class Element>
@@ -27,7 +18,6 @@ class SoftmaxRows {
  public:
   using Scores = float[kM][kKeys / 8][4];
   using Factors = float[kM][2];
-  using Fragment = uint32_t[4];
 
   __device__ __forceinline__ void begin(int first_row) {
     first_row_ = first_row;
@@ -38,12 +28,8 @@ class SoftmaxRows {
         max_[m][h] = -INFINITY;
         sum_[m][h] = 0.0f;
       }
-#pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) o[m][n][i] = 0.0f;
-      }
     }
+    set_zero(o);
   }
 
   // Scores of columns [begin, end) that a row does not see become -inf: it sees those before
@@ -108,18 +94,6 @@ class SoftmaxRows {
           o[m][n][2 * h] *= shrink[m][h];
           o[m][n][2 * h + 1] *= shrink[m][h];
         }
-      }
-    }
-  }
-
-  // A operand of 16 keys: two neighbouring accumulators of S, rounded.
-  __device__ __forceinline__ void pack(Fragment (&a)[kM], const Scores& p, int k) const {
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const auto& pair = p[m][2 * k + (i >> 1)];
-        a[m][i] = pack_pair<Element>(pair[2 * (i & 1)], pair[2 * (i & 1) + 1]);
       }
     }
   }

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "kernels/cuda/attend_plan.h"
+#include "kernels/cuda/backward_plan.h"
 #include "kernels/cuda/compiled_shapes.h"
 
 namespace longnet {
@@ -76,6 +77,35 @@ Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOpt
   work.then([=, blocks = int64_t(plan.tiles.size())](const Stream& stream) {
     launch(shape, inputs, blocks, stream);
   });
+  return work;
+}
+
+// dQ by one launch, dK and dV by another.
+Prepared prepare_backward_launches(std::span<const BackwardGrid> grids,
+                                   const DeviceAttendOptions& options,
+                                   const CompiledBackward& shape, MemoryLedger& ledger) {
+  const BackwardPlan plan = plan_backward(grids, options.causal, shape.queries.rows);
+  const float scale = 1 / std::sqrt(float(options.head_dim));
+  Prepared work;
+  BackwardInputs inputs{.head_dim = int32_t(options.head_dim),
+                        .causal = options.causal,
+                        .scale = scale,
+                        .scale_log2 = attend_inputs(options).scale_log2,
+                        .output_scale = options.output_scale,
+                        .tasks = work.upload(plan.tasks, ledger),
+                        .runs = work.upload(plan.runs, ledger),
+                        .sources = work.upload(plan.sources, ledger),
+                        .groups = work.upload(plan.groups, ledger),
+                        .tiles = nullptr};
+  const auto add = [&](const CompiledShape<BackwardInputs>& kernel,
+                       const std::vector<BackwardTile>& tiles) {
+    inputs.tiles = work.upload(tiles, ledger);
+    work.then([=, in = inputs, blocks = int64_t(tiles.size())](const Stream& stream) {
+      launch(kernel, in, blocks, stream);
+    });
+  };
+  add(shape.queries, plan.query_tiles);
+  add(shape.keys, plan.key_tiles);
   return work;
 }
 
@@ -150,7 +180,7 @@ Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOpt
 }
 
 template <class Inputs>
-class ShapedKernel final : public DeviceKernel {
+class ShapedKernel : public DeviceKernel {
  public:
   // `shape`: a shape's name; empty: the default of each head_dim.
   ShapedKernel(std::string name, Shapes<Inputs> shapes, std::string_view shape)
@@ -182,6 +212,23 @@ class ShapedKernel final : public DeviceKernel {
   std::string shape_;
 };
 
+class CudaKernel final : public ShapedKernel<TileInputs> {
+ public:
+  using ShapedKernel::ShapedKernel;
+  Prepared prepare_backward(std::span<const BackwardGrid> grids, const DeviceAttendOptions& options,
+                            MemoryLedger& ledger) const override {
+    const auto shapes = backward_shapes();
+    std::string refusal = why_head_dim_unsupported(options.head_dim, shapes.back().keys.head_dim);
+    if (refusal.empty()) refusal = why_misaligned(grids);
+    check(refusal.empty(), "kernel cuda, backward pass: ", refusal);
+    const auto shape = std::ranges::find_if(shapes, [&](const CompiledBackward& s) {
+      return s.keys.element == options.element && s.keys.head_dim >= options.head_dim;
+    });
+    check(shape != shapes.end(), "kernel cuda, backward pass: rows of 16 bits, no others");
+    return prepare_backward_launches(grids, options, *shape, ledger);
+  }
+};
+
 }  // namespace
 
 std::vector<std::string> cuda_kernel_shapes(int64_t head_dim) {
@@ -189,7 +236,7 @@ std::vector<std::string> cuda_kernel_shapes(int64_t head_dim) {
 }
 
 std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view shape) {
-  return std::make_unique<ShapedKernel<TileInputs>>("cuda", tile_shapes(), shape);
+  return std::make_unique<CudaKernel>("cuda", tile_shapes(), shape);
 }
 
 std::string why_sm90a_absent() {

@@ -35,8 +35,8 @@ inline PackedAttention unread_packed(int64_t tokens, int64_t heads, int64_t kv_h
 std::vector<AttendGrid> branch_grids(const PackedAttention& packed, int64_t segment_length,
                                      int64_t dilation_rate, KvLists& lists);
 
-// The grids of its backward pass: `o` of `packed` is dQ, and `lse` stands for the statistics [tokens][heads][2].
-// dO lies as Q; V behind K, and dV as far behind dK.
+// The grids of its backward pass: `o` of `packed` is dQ, and `lse` stands for the statistics
+// [tokens][heads][2]. dO lies as Q; V behind K, and dV as far behind dK.
 std::vector<BackwardGrid> backward_grids(const PackedAttention& packed, const void* grad_out,
                                          float* grad_keys, int64_t segment_length,
                                          int64_t dilation_rate, KvLists& lists);

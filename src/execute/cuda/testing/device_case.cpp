@@ -6,6 +6,7 @@
 #include "comm/threads/thread_world.h"
 #include "emulation/emulated_device.h"
 #include "execute/cuda/device_executor.h"
+#include "execute/gradient_check.h"
 #include "kernels/cuda/device_kernel.h"
 #include "schedule/accounting.h"
 #include "schedule/lower_collectives.h"
@@ -29,14 +30,33 @@ ShardedProblem device_problem(const DeviceCase& c) {
   return {p, pattern, {p.seq_len, c.ranks, c.layout}};
 }
 
+namespace {
+
+// The CPU's kernels: as exact as on the host, but for an output that came in bf16.
+void expect_gradients(const DeviceExecutor& executor, Communicator& comm) {
+  const GradientCheck check(executor, choose_samples(executor.sharded(), 60), comm);
+  const double tolerance = executor.program().output_is_partial() ? 2e-5 : 1e-2;
+  for (const CheckOutcome& outcome : check.judge_together(check.compare(), comm, tolerance))
+    EXPECT_TRUE(outcome.pass) << "gradients: rel_l2 " << outcome.rel_l2_error << " worst "
+                              << outcome.max_rel_error;
+  const Conservation laws = conservation(executor, comm);
+  EXPECT_LE(std::max(laws.keys, laws.scores), 1e-6);
+  EXPECT_LE(laws.values, executor.program().output_is_partial() ? 1e-6 : laws.values_tolerance);
+  EXPECT_EQ(executor.count_nan(), 0);
+}
+
+}  // namespace
+
 bool run_device_case(const DeviceCase& c) {
   const ShardedProblem s = device_problem(c);
   const AlgorithmInfo& algorithm = find_algorithm(c.algorithm);
-  if (!algorithm.why_unsupported(s).empty()) return false;
+  if (!why_unsupported(algorithm, s, c.pass).empty()) return false;
   SCOPED_TRACE(testing::Message() << c.algorithm << " " << c.collective << " " << c.transport
                                   << " on " << c.ranks << " causal " << c.causal << " merges "
-                                  << c.merges << " gather " << c.gather);
-  const Schedule schedule = lower_collectives(algorithm.make(s), parse_collective(c.collective));
+                                  << c.merges << " gather " << c.gather << " "
+                                  << to_string(c.pass));
+  const Schedule schedule =
+      lower_collectives(make_schedule(algorithm, s, c.pass), parse_collective(c.collective));
   emulate_devices(c.devices);
   run_on_threads(c.ranks, [&](Communicator& comm) {
     use_device(device_of_rank(comm));
@@ -61,11 +81,14 @@ bool run_device_case(const DeviceCase& c) {
     EXPECT_TRUE(outcome.pass) << "rel_l2 " << outcome.rel_l2_error << " worst "
                               << outcome.max_rel_error << " lse " << outcome.max_lse_error
                               << " NaN " << outcome.nan_values;
+    if (has_backward(c.pass)) expect_gradients(executor, comm);
     EXPECT_LE(outcome.rel_l2_error, executor.program().output_is_partial() ? 1e-5 : 4e-3);
     const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
     EXPECT_EQ(transport->counters().bytes_sent, 3 * expected.bytes_sent);
     EXPECT_EQ(transport->counters().bytes_received, 3 * expected.bytes_received);
     EXPECT_EQ(transport->counters().messages_sent, 3 * expected.messages_sent);
+    EXPECT_EQ(transport->counters().messages_received,
+              3 * received_messages(executor.sharded(), executor.program(), comm.rank()));
     transport->close();
     comm.barrier();
   });

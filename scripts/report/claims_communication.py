@@ -1,0 +1,116 @@
+"""Claims about bytes: what a rank sends is constant, and a backward pass sums gradients by a reduce-scatter.
+
+Example: a rank that sends as many bytes at 8K as at 64K tokens, on 2 ranks: constant. On 2, 4 and 8 ranks it sends 1/2, 3/4
+and 7/8 of what is gathered, a rise of 1.75 that (P - 1) / P alone explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from .claims_pattern import rates_follow_segments
+from .evidence import (
+    COMPUTED,
+    NOT_SUPPORTED,
+    NOT_TESTED,
+    SEEN,
+    SUPPORTED,
+    Evidence,
+    Unjudged,
+    Verdict,
+    decide,
+    span_text,
+)
+from .model import BACKWARD, Point
+from .paper_lines import MIN_LENGTHS, MIN_SPAN, figure5_lines, long_fit, tokens_per_rank
+from .rows import Context
+from .units import bytes_label, plural, significant, token_label
+
+BYTES_RATIO = 1.10  # rise of the bytes at a fixed number of ranks
+BYTES_RATIO_RANKS = 2.05  # the same when ranks vary: the factor (P-1)/P alone reaches 2
+BY_PROGRAM = " by the formula (what MPI's own collectives move is not counted)"
+
+
+def bytes_per_sequence(point: Point) -> float | None:
+    """Counted bytes, with those that a library's collectives must have moved; of a modelled point without a count, the
+    predicted ones. A count that differs from the prediction is a fault of the suite, and evidence of nothing."""
+    counted, predicted = point.sent("bytes") if point.ok else None, point.value("comm.predicted_bytes_per_rank")
+    if counted and predicted and counted != predicted:
+        return None
+    if not counted and point.source != "measured":
+        counted = predicted
+    return counted / point.group_batch if counted else None
+
+
+def by_program(line: list[Point]) -> str:
+    counted = all(p.value("comm.counted_bytes_per_rank") for p in line if p.group_ranks > 1)
+    return "" if line[0].source != "measured" or counted else BY_PROGRAM
+
+
+def explained_by_ranks(points: list[Point]) -> str:
+    """A rank receives (P - 1) / P of what is gathered: from 2 to 8 ranks that alone is a rise of 1.75×."""
+    few, many = min(p.group_ranks for p in points), max(p.group_ranks for p in points)
+    factor = (1 - 1 / many) / (1 - 1 / few)
+    return "" if few == many else f", of which (P−1)/P alone explains {significant(factor)}×"
+
+
+def bytes_verdicts(
+    ctx: Context, source: str, axis: Callable[[Point], object], limit: float, what: Callable[[Point], str]
+) -> list[tuple[bool, Verdict]]:
+    """Each line with whether its rates follow its segments, without which the paper's statement is not meant."""
+    verdicts: list[tuple[bool, Verdict]] = []
+    for group in figure5_lines(ctx, source, "dilated", axis, needs_time=False):
+        able = [p for p in group if p.group_ranks >= 2 and bytes_per_sequence(p)]
+        fit = long_fit(able, bytes_per_sequence)
+        if fit:
+            most = bytes_label(max(bytes_per_sequence(p) or 0 for p in able))
+            head = f"{ctx.index.label(able[0])} {what(able[0])}: at most {most} per rank and sequence{by_program(able)}"
+            text = f"{head}, largest rise {significant(fit.y_rise)}×{explained_by_ranks(able)} ({span_text(fit)})"
+            verdicts.append((all(map(rates_follow_segments, able)), Verdict(fit.y_rise <= limit, fit.y_rise, text)))
+    return verdicts
+
+
+def communication_constant(ctx: Context, source: str) -> Evidence:
+    found = bytes_verdicts(
+        ctx, source, lambda p: p.group_ranks, BYTES_RATIO, lambda p: f"on {ctx.index.rank_label(p.group_ranks)}"
+    )
+    found += bytes_verdicts(
+        ctx,
+        source,
+        lambda p: tokens_per_rank(p) if p.group_ranks > 1 else None,
+        BYTES_RATIO_RANKS,
+        lambda p: f"at {token_label(tokens_per_rank(p))} tokens per rank",
+    )
+    return bytes_evidence(source, found, "dilated line")
+
+
+def bytes_evidence(source: str, found: list[tuple[bool, Verdict]], what: str) -> Evidence:
+    missing = f"no {what} on two or more ranks with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}"
+    others = [Unjudged("rates grow more slowly than segments, so that gathers grow with N", v.text) for follows, v in found if not follows]
+    seen = decide(source, [v for follows, v in found if follows], missing, unjudged=others)
+    uncounted = source == "measured" and seen.details and all(BY_PROGRAM in text for text in seen.details)
+    return Evidence(COMPUTED, seen.status, seen.text, seen.details) if uncounted else seen
+
+
+def backward_reduce_scatters(ctx: Context, source: str) -> Evidence:
+    """Bytes of backward passes, which gather keys as the forward pass does, and reduce and scatter their gradients."""
+    back = replace(ctx, points=[p for p in ctx.every if p.compute_pass == BACKWARD])
+    found = bytes_verdicts(back, source, lambda p: p.group_ranks, BYTES_RATIO, lambda p: f"on {ctx.index.rank_label(p.group_ranks)}")
+    seen = bytes_evidence(source, found, "backward pass of a dilated line")
+    dilated = [p for p in back.points if p.source == source and p.pattern == "dilated" and p.group_ranks > 1]
+    if wrong := [p for p in dilated if p.status == "check_failed"]:
+        why = wrong[0].text("reason") or "its check failed"
+        return Evidence(source, NOT_SUPPORTED, f"{len(wrong)} of {plural(len(dilated), 'backward point')} wrong; first {wrong[0].text('id')}: {why}", seen.details)
+    able = [p for p in dilated if p.ok and bytes_per_sequence(p)]
+    if seen.status == NOT_TESTED or not all("reduce_scatter" in p.text("comm.collectives_used") for p in able):
+        return Evidence(source, NOT_TESTED, seen.text if seen.status == NOT_TESTED else "programs without a reduce-scatter", seen.details)
+    text = f"{seen.text.removesuffix('.')}; gradients summed by reduce-scatter."
+    if seen.status == SUPPORTED and source == "simulated":
+        return Evidence(source, SEEN, f"{text} No gradient was computed or checked.", seen.details)
+    errors = [p.num(f"check.gradients.{name}_rel_l2_error") for p in able for name in ("dq", "dk", "dv")]
+    known = [e for e in errors if e is not None]
+    if seen.status == SUPPORTED and len(known) < len(errors):
+        return Evidence(source, NOT_TESTED, f"{text} Gradients were not checked on every point.", seen.details)
+    right = f" dQ, dK and dV of sampled rows off by at most {max(known):.2g}." if known else ""
+    return Evidence(seen.source, seen.status, text + right, seen.details)

@@ -1,0 +1,94 @@
+"""Tests of the claims about communication, on SYNTHETIC points: claims_test.py runs them."""
+
+from __future__ import annotations
+
+import math
+import unittest
+
+from .claims_fixture import claim, line_of, paper_line
+from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED
+from .synthetic_fixture import K, M, point
+
+
+class Communication(unittest.TestCase):
+    def test_communication_is_judged_where_rates_follow_segments(self) -> None:
+        records = line_of("dilated", 0.0)
+        for record in records:  # sqrt(w w_0) rows
+            rows = math.isqrt(record["params"]["seq_len"]) * 1000
+            record["comm"] |= {"counted_bytes_per_rank": rows, "predicted_bytes_per_rank": rows}
+        found = claim(records, "Communication")
+        self.assertEqual(found.status, NOT_TESTED)
+        self.assertIn("1 line not judged, rates grow more slowly than segments", found.evidence[0].text)
+
+    def test_communication(self) -> None:
+        records = paper_line()
+        self.assertEqual(claim(records, "Communication").status, SUPPORTED)
+        for record in records:  # grows with N, as a ring's would
+            record["comm"]["counted_bytes_per_rank"] = record["comm"]["predicted_bytes_per_rank"] = (
+                record["params"]["seq_len"] * 100
+            )
+        self.assertEqual(claim(records, "Communication").status, NOT_SUPPORTED)
+        for place, record in enumerate(records):  # falls: better than constant
+            record["comm"] |= dict.fromkeys(("counted_bytes_per_rank", "predicted_bytes_per_rank"), 8 * M >> place)
+        self.assertEqual(claim(records, "Communication").status, SUPPORTED)
+        for place, record in enumerate(records):  # moved by MPI's own collectives
+            record["comm"] |= {"counted_bytes_per_rank": 0, "modelled_bytes_per_rank": 8 * M >> place}
+        self.assertEqual(claim(records, "Communication").status, SUPPORTED)
+        for record in records[:2]:  # of four lengths
+            record["comm"]["counted_bytes_per_rank"] += 8
+        self.assertEqual(claim(records, "Communication").status, NOT_TESTED)
+        self.assertEqual(
+            claim([point("dilated", n * K, 1) for n in (8, 16, 32, 64)], "Communication").status, NOT_TESTED
+        )
+
+    def test_communication_over_ranks(self) -> None:
+        weak = [point("dilated", p * 8 * K, p) for p in (2, 4, 8, 16)]  # (P-1)/P of a constant
+        found = claim(weak, "Communication")
+        self.assertEqual(found.status, SUPPORTED)
+        self.assertIn("largest rise 1.88×, of which (P−1)/P alone explains 1.88× (16K … 128K", found.deciding.text)
+        self.assertNotIn("alone explains", claim(paper_line(), "Communication").deciding.text)
+        for record in weak:  # a ring: (P-1) shards
+            record["comm"]["counted_bytes_per_rank"] = record["comm"]["predicted_bytes_per_rank"] = (
+                record["params"]["ranks"] - 1
+            ) * M
+        self.assertEqual(claim(weak, "Communication").status, NOT_SUPPORTED)
+
+    def test_backward_passes_scatter_sums_of_constant_bytes(self) -> None:
+        def backward(record: dict) -> dict:
+            record["params"]["pass"] = "backward"
+            record["comm"]["collectives_used"] = ["all_gather: native", "reduce_scatter: linear"]
+            record["check"]["gradients"] = {"dq_rel_l2_error": 5e-7, "dk_rel_l2_error": 4e-7, "dv_rel_l2_error": 3e-7}
+            return record
+
+        def line() -> list[dict]:
+            return [backward(point("dilated", n * K, 2)) for n in (8, 16, 32, 64, 128)]
+
+        title = "Backward is a reduce-scatter"
+        found = claim(line(), title)
+        self.assertEqual((found.status, found.source), (SUPPORTED, "measured"))
+        self.assertIn("gradients summed by reduce-scatter. dQ, dK and dV of sampled rows off by at most 5e-07.", found.deciding.text)
+        self.assertEqual(claim(line(), "Communication").status, NOT_TESTED)  # of forward passes
+        for unchecked in ({}, {"dq_rel_l2_error": 5e-7, "dk_rel_l2_error": 4e-7}, None):
+            records = line()
+            records[3]["check"]["gradients"] = unchecked  # of one point among five
+            found = claim(records, title)
+            self.assertEqual(found.status, NOT_TESTED)
+            self.assertIn("Gradients were not checked on every point.", found.evidence[0].text)
+        for record in (simulated := [backward(point("dilated", n * K, 2, source="simulated")) for n in (8, 16, 32, 64, 128)]):
+            del record["check"]["gradients"]
+        found = claim(simulated, title)
+        self.assertEqual((found.status, found.source), (SEEN, "simulated"))
+        self.assertNotIn("sampled rows", found.deciding.text)
+        simulated[-1]["comm"] |= dict.fromkeys(("counted_bytes_per_rank", "predicted_bytes_per_rank"), 64 * M)
+        self.assertEqual(claim(simulated, title).status, NOT_SUPPORTED)
+        self.assertEqual(claim(paper_line(), title).status, NOT_TESTED)
+        more = line()
+        more[-1]["comm"]["counted_bytes_per_rank"] = more[-1]["comm"]["predicted_bytes_per_rank"] = 4 * more[0]["comm"]["predicted_bytes_per_rank"]
+        self.assertEqual(claim(more, title).status, NOT_SUPPORTED)
+        gathers = line()
+        gathers[0]["comm"]["collectives_used"] = ["all_gather: native"]
+        self.assertEqual(claim(gathers, title).status, NOT_TESTED)  # another algorithm than the sentence's
+        wrong = line()
+        wrong[2]["status"] = "check_failed"
+        self.assertIn("1 of 5 backward points wrong", claim(wrong, title).deciding.text)
+        self.assertEqual(claim(wrong, title).status, NOT_SUPPORTED)

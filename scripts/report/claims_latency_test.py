@@ -1,0 +1,245 @@
+"""Tests of the claims about the time per token, on SYNTHETIC points: claims_test.py runs them."""
+
+from __future__ import annotations
+
+import math
+import unittest
+from pathlib import Path
+
+from .claims import judge
+from .claims_fixture import claim, equal_work, floor_line, line_of
+from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED
+from .model import Point, Run
+from .rows import Context
+from .series import SeriesIndex
+from .synthetic_fixture import K, M, complexity_sweep, context, point
+
+
+class Latency(unittest.TestCase):
+    def test_latency_constant(self) -> None:
+        for exponent, status in (
+            (0.0, SUPPORTED),
+            (0.07, SUPPORTED),
+            (0.2, NOT_SUPPORTED),
+            (-0.3, SUPPORTED),  # better than constant
+            (1.0, NOT_SUPPORTED),
+        ):
+            with self.subTest(exponent=exponent):
+                self.assertEqual(claim(line_of("dilated", exponent), "dilated attention is nearly").status, status)
+        self.assertIn("time per token falls ~ N^-0.30", claim(line_of("dilated", -0.3), "nearly").deciding.text)
+        bumpy = line_of("dilated", -0.3)
+        bumpy[2]["timing"]["median_s"] *= 1.6  # 1.3 times the point before
+        self.assertEqual(claim(bumpy, "dilated attention is nearly").status, SUPPORTED)
+        self.assertIn("falls ~ N^-0.30, largest rise 1.3×", claim(bumpy, "nearly").deciding.text)
+
+    def test_a_line_within_a_quarter_is_constant(self) -> None:
+        records = [point("dilated", n * K, 2, time_s=1e-6 * n * K * (n / 8) ** 0.08) for n in (8, 32, 128)]  # 1.25 at most
+        records[1]["timing"]["median_s"] *= 0.95
+        self.assertEqual(claim(equal_work(records), "dilated attention is nearly").status, SUPPORTED)
+
+    def test_one_jump_refutes_a_constant_latency(self) -> None:
+        records = [
+            point("dilated", n * K, 2, time_s=1e-6 * n * K * (2.5 if n == 32 else 1)) for n in (8, 16, 32, 64, 128)
+        ]
+        self.assertEqual(claim(equal_work(records), "dilated attention is nearly").status, NOT_SUPPORTED)
+        falling = [point("dilated", n * K, 2, time_s=1e-6 * n * K * (2.5 if n == 8 else 1)) for n in (8, 16, 32, 64, 128, 256)]
+        self.assertEqual(claim(equal_work(falling), "dilated attention is nearly").status, SUPPORTED)
+
+    def test_branches_without_work_decide_no_constant_latency(self) -> None:
+        """Rates that grow as the segments: beyond 64K tokens the first segment does nearly all."""
+        for exponent, words in ((0.0, ("Constant", "as support")), (1.0, ("Not constant", "against it"))):
+            records = [point("dilated", n * K, 2, time_s=1e-6 * n * K * n**exponent) for n in (8, 16, 32, 64, 128)]
+            found = claim(records, "dilated attention is nearly")
+            self.assertEqual((found.status, found.source), (SEEN, "measured"))
+            self.assertTrue(found.deciding.text.startswith(f"{words[0]} at rates as in section 2.4: "), found)
+            self.assertIn("largest rise 1×" if exponent == 0 else "largest rise 16×", found.deciding.text)
+            self.assertIn(
+                f"Not counted {words[1]}, because branches that ranks share do 1.49 % to 14.3 % of the FLOPs. A run that counts: lnbench",
+                found.deciding.text,
+            )
+        both = records + [r | {"params": r["params"] | {"dtype": "bf16"}, "id": f"b{i}"} for i, r in enumerate(line_of("dilated", 0.0))]
+        found = claim(both, "dilated attention is nearly")
+        self.assertEqual(found.status, SUPPORTED)
+        self.assertIn("1 line not judged, long branches do less than 10 % of the FLOPs at some length (beyond the threshold)", found.deciding.text)
+
+    def test_a_branch_that_no_ranks_share_is_no_long_one(self) -> None:
+        """A dense segment as long as a rank's tokens: on two ranks it is local, on one device it is long."""
+        records = [point("dilated", n * K, 2, time_s=1e-6 * n * K) for n in (8, 16, 32, 64, 128)]
+        for record in records:
+            n = record["params"]["seq_len"]
+            widths = ((2 * K, 1), (n // 2, math.isqrt(n // 4096)), (n, n // 1024))
+            record["params"]["branches"] = [{"segment_length": w, "dilation_rate": r} for w, r in widths]
+        self.assertEqual(claim(records, "dilated attention is nearly").status, SEEN)
+        for record in records:
+            record["params"]["branches"][2]["dilation_rate"] = math.isqrt(record["params"]["seq_len"] // 2048)
+        found = claim(records, "dilated attention is nearly")
+        self.assertEqual(found.status, SUPPORTED)
+        self.assertIn("branches that ranks share do 25 % to 50 % of the FLOPs", found.deciding.text)
+        for record in records:
+            record["params"] |= {"mode": "virtual", "branches": record["params"]["branches"][:2]}
+        found = claim(records, "dilated attention is nearly")
+        self.assertEqual(found.status, SUPPORTED)
+        self.assertIn("branches beyond the first segment do 50 %", found.deciding.text)
+
+    def test_what_was_only_seen_gives_way_to_what_was_judged(self) -> None:
+        seen = [point("dilated", n * K, 2, time_s=1e-6 * n * K) for n in (8, 16, 32, 64, 128)]
+        title = "dilated attention is nearly"
+        both = claim(seen + line_of("dilated", 0.5, source="simulated"), title)
+        self.assertEqual((both.status, both.source), (NOT_SUPPORTED, "simulated"))
+        steep = [r | {"id": f"b{i}", "params": r["params"] | {"dtype": "bf16"}} for i, r in enumerate(line_of("dilated", 1.0))]
+        disturbed = claim(seen + steep, title, {r["id"]: "samples are 5 times apart" for r in steep})
+        self.assertEqual(disturbed.status, NOT_TESTED)
+        self.assertIn("not decided: machine was busy (5 points disturbed)", disturbed.evidence[0].text)
+
+    def test_long_lines_that_are_not_judged_are_listed(self) -> None:
+        lengths = [8 * 2**i for i in range(12)]
+        for name, title in (("dilated", "dilated attention is nearly"), ("ring", "vanilla attention grows"), ("ring", "Complexity")):
+            floor = [point(name, n * K, 4, time_s=1e-3 * (1 + n / 1e9)) for n in lengths]
+            evidence = claim(equal_work(floor) if name == "dilated" else floor, title).evidence[0]
+            self.assertEqual(evidence.status, NOT_TESTED)
+            self.assertRegex(evidence.text, rf"1 line not judged, latency rules at too many of its lengths: .*{name} on 4 ranks \(MPI processes, one host\) \(8K … 16M, n = 12\)")
+            self.assertTrue(evidence.details[0].startswith("not judged, latency rules"), evidence.details)
+            judged = line_of(name, 0.0 if name == "dilated" else 1.0)
+            for record in judged:
+                record["params"]["dtype"] = "bf16"
+                record["id"] = f"b{record['id']}"
+            if title != "Complexity":
+                found = claim(floor + judged, title)
+                self.assertEqual(found.status, SUPPORTED)
+                self.assertIn("1 line not judged, latency rules", found.deciding.text)
+
+    def test_only_lines_of_figure_5_are_judged(self) -> None:
+        def changed(**changes: object) -> list[dict]:
+            steep = line_of("dilated", 1.0)
+            for i, record in enumerate(steep):
+                record["id"] = f"steep{i}"
+                record["params"] |= changes.get("params", {})
+                record["metrics"] = changes.get("metrics", {})
+            return steep + line_of("dilated", 0.0)
+
+        title = "dilated attention is nearly"
+        self.assertEqual(claim(changed(params={"dtype": "bf16"}), title).status, NOT_SUPPORTED)
+        for changes in (
+            {"params": {"cluster": "x, straggler=0.2"}, "metrics": {"what_if_straggler": 0.2}},
+            {"params": {"collective": "bruck"}},
+            {"params": {"offset": "block"}},
+            {"params": {"ranks": 64}},  # 8K tokens on 64 ranks: 128 each, less than the first segment
+        ):
+            with self.subTest(changes=changes):
+                self.assertEqual(claim(changed(**changes), title).status, SUPPORTED)
+
+    def test_a_point_where_latency_rules_is_left_out_whatever_the_axis(self) -> None:
+        """At 4K tokens a rank only the ranks grow, and latency with them; at fixed ranks the same points do not grow."""
+        records = [
+            point("dilated", n * p * K, p, time_s=1e-6 * n * K + 1e-3 * p) for p in (2, 4, 8, 16, 32) for n in (4, 8, 16)
+        ]
+        weak = [r for r in equal_work(records) if r["params"]["seq_len"] == 4 * K * r["params"]["ranks"]]
+        title = "dilated attention is nearly"
+        self.assertEqual(claim(weak, title).status, NOT_SUPPORTED)
+        found = claim(records, title)
+        self.assertNotEqual(found.status, NOT_SUPPORTED, found)
+
+    def test_lines_never_mix_batches(self) -> None:
+        records = line_of("dilated", 0.0)
+        other = [point("dilated", n * K, 2, batch=4, time_s=9e-6 * 4 * n * K) for n in (8, 16)]
+        self.assertEqual(claim(records + equal_work(other), "dilated attention is nearly").status, SUPPORTED)
+        constant = [point("dilated", n * K, 2, batch=128 // n, time_s=1.0) for n in (8, 16, 32, 64, 128)]
+        found = claim(equal_work(constant), "dilated attention is nearly")
+        self.assertEqual(found.status, SUPPORTED)
+        self.assertIn("n = 5", found.deciding.text)
+
+    def test_lengths_where_latency_rules_are_left_out_and_counted(self) -> None:
+        lengths = [8 * 2**i for i in range(12)]
+        for law, title in (
+            (lambda n: 1 + n / 256, "dilated attention is nearly"),
+            (lambda n: 1 + (n / 256) ** 2, "vanilla attention grows"),
+        ):
+            name = "dilated" if "dilated" in title else "ring"
+            records = equal_work([point(name, n * K, 4, time_s=1e-3 * law(n)) for n in lengths])
+            found = claim(records, title)
+            self.assertEqual(found.status, SUPPORTED, found)
+            self.assertRegex(found.deciding.text, r"without \d lengths up to \d+[KM], where latency rules")
+        law = claim(complexity_sweep() + floor_line("ring"), "Complexity")  # the same rule in the row of table 1
+        self.assertEqual(law.status, SUPPORTED, law)
+        self.assertTrue(any("where latency rules" in d for d in law.deciding.details), law.deciding.details)
+        floor = [point("dilated", n * K, 64, time_s=1e-3 * (1 + n / 1e9)) for n in lengths]
+        self.assertEqual(claim(floor, "dilated attention is nearly").status, NOT_TESTED, "latency alone tests nothing")
+
+    def test_short_lines_test_nothing(self) -> None:
+        self.assertEqual(claim(line_of("dilated", 0.0)[:2], "dilated attention is nearly").status, NOT_TESTED)
+        self.assertEqual(claim(line_of("dilated", 0.0)[:4], "dilated attention is nearly").status, NOT_TESTED)  # a factor of 8
+        self.assertEqual(claim(line_of("ring", 1.0)[:2], "vanilla attention grows").status, NOT_TESTED)
+        self.assertEqual(claim([], "nearly").status, NOT_TESTED)
+
+    def test_vanilla_grows(self) -> None:
+        self.assertEqual(claim(line_of("ring", 1.0), "vanilla attention grows").status, SUPPORTED)
+        self.assertEqual(claim(line_of("ring", 0.3), "vanilla attention grows").status, NOT_SUPPORTED)
+        self.assertIn("N^2.00", claim(line_of("ring", 1.0), "vanilla attention grows").deciding.text)
+
+    def test_the_time_of_ranks_in_turn_is_no_rank_s_time(self) -> None:
+        records = [point("dilated", n * 8 * K, n, time_s=1e-6 * n * 8 * K) for n in (1, 2, 4, 8, 16)]
+        records = equal_work(records)
+        self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_SUPPORTED)
+        for record in records:
+            record["params"]["mode"] = "virtual"
+        self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_TESTED)
+
+    def test_walks_of_a_run_with_the_same_branches_are_one_line(self) -> None:
+        branches = [{"segment_length": 2 * K, "dilation_rate": 1}, {"segment_length": M, "dilation_rate": 4}]
+        records = [point("dilated", n, ranks, time_s=1e-6 * n) for n, ranks in ((8 * K, 1), (16 * K, 1), (M, 4))]
+        for record in records:
+            n = record["params"]["seq_len"]
+            cut = [b | {"segment_length": min(b["segment_length"], n)} for b in branches]
+            record["params"] |= {"mode": "virtual", "branches": cut, "batch": 1, "threads": 2}
+        seen = claim(records, "dilated attention is nearly")
+        self.assertEqual(seen.status, SUPPORTED)
+        self.assertIn("same branches", seen.deciding.text)
+        records[2]["timing"] |= dict.fromkeys(("median_s", "ci_low_s", "ci_high_s"), 9 * M * 1e-06)
+        self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_SUPPORTED)
+        records[2]["params"]["branches"][1]["dilation_rate"] = 8  # another model
+        self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_TESTED)
+
+    def test_walks_mix_neither_batches_nor_runs(self) -> None:
+        def walks(tokens: int, seconds_per_token: float) -> list[dict]:
+            """8K to 512K tokens in the place of 1 and of 4 ranks, all with the same branches; so many tokens a batch."""
+            records = []
+            for n in (8, 32, 128, 256, 512):
+                ranks, batch = 1 if n < 128 else 4, tokens // (n * K)
+                record = point("dilated", n * K, ranks, batch=batch, time_s=seconds_per_token * tokens)
+                branches = [{"segment_length": min(w, n * K), "dilation_rate": r} for w, r in ((2 * K, 1), (M, 4))]
+                record["params"] |= {"mode": "virtual", "branches": branches, "threads": 2}
+                records.append(record)
+            return records
+
+        title = "dilated attention is nearly"
+        slow, fast = walks(M, 9e-6), walks(8 * M, 1e-6)
+        both = claim(slow + fast, title)
+        self.assertEqual(both.status, SUPPORTED)
+        self.assertIn("2 of 2 lines", both.deciding.text)
+        self.assertTrue(all("largest rise 1× (8K … 512K, n = 5)" in d for d in both.deciding.details), both.deciding.details)
+        # Three lengths of one run and two of another: neither is a line of its own.
+        records = walks(M, 1e-6)
+        self.assertEqual(claim(records, title).status, SUPPORTED)
+        runs = [Run(Path(name), {}, []) for name in ("first", "second")]
+        points = [Point(int(i > 2), p.raw) for i, p in enumerate(context(records).points)]
+        latency = next(c for c in judge(Context(points, runs, SeriesIndex(points, runs))) if title in c.title)
+        self.assertNotIn("n = 5", str(latency))
+
+    def test_walks_begin_where_latency_no_longer_rules(self) -> None:
+        """Four numbers of ranks, the same branches: their time grows with N from 64K on alone."""
+        def walks(first: int) -> list[dict]:
+            records = [point("dilated", n * K, ranks, time_s=1e-6 * K * max(n, first)) for n, ranks in ((8, 1), (64, 1), (256, 2), (1024, 4), (4096, 8))]
+            for record in records:
+                n = record["params"]["seq_len"]
+                branches = [{"segment_length": min(w, n), "dilation_rate": r} for w, r in ((2 * K, 1), (4 * M, 4))]
+                record["params"] |= {"mode": "virtual", "branches": branches, "batch": 1, "threads": 2}
+            return records
+
+        title = "dilated attention is nearly"
+        found = claim(walks(64), title)
+        self.assertEqual(found.status, SUPPORTED)
+        self.assertIn("without 1 length up to 8K, where latency rules", found.deciding.text)
+        self.assertIn("64K … 4M, n = 4", found.deciding.text)
+        never = claim(walks(8192), title)
+        self.assertEqual(never.status, NOT_TESTED)
+        self.assertIn("1 line not judged, latency rules at too many of its lengths: dilated with the same branches", never.evidence[0].text)

@@ -1,0 +1,40 @@
+// The transports by name, between hosts and between GPUs: configs (io) and options take these words,
+// comm makes the transports.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/enum_names.h"
+
+namespace longnet {
+
+enum class HostTransportKind { kThreads, kMpi };
+constexpr auto texts_of(HostTransportKind) { return texts("threads", "mpi"); }
+
+// auto: nccl where every rank has a GPU of its own, cuda_ipc where all share a machine, else mpi_host.
+enum class DeviceTransportKind { kAuto, kNccl, kNcclRegistered, kCudaIpc, kMpiHost };
+constexpr auto texts_of(DeviceTransportKind) {
+  return texts("auto", "nccl", "nccl_registered", "cuda_ipc", "mpi_host");
+}
+// One line each for `lnbench list`.
+constexpr std::string_view about(DeviceTransportKind kind) {
+  constexpr auto kAbout =
+      texts("MPI under mpirun, else threads; between GPUs the fastest that works",
+            "NCCL, one GPU per rank", "NCCL on registered buffers, which it may use in place",
+            "copies between ranks of one machine, which may share a GPU",
+            "through page-locked host memory and MPI, between any GPUs");
+  return kAbout[size_t(kind)];
+}
+// True of NCCL's: they refuse ranks that share a GPU.
+constexpr bool needs_gpu_per_rank(std::string_view name) {
+  return name == to_string(DeviceTransportKind::kNccl) ||
+         name == to_string(DeviceTransportKind::kNcclRegistered);
+}
+// All but auto, which on hosts is one of theirs.
+inline std::vector<std::string> device_transport_names() {
+  std::vector<std::string> names = enum_names<DeviceTransportKind>();
+  names.erase(names.begin());
+  return names;
+}
+
+}  // namespace longnet

@@ -1,0 +1,79 @@
+// Runs the points of a sweep, one after another, on all ranks of the world, into a result folder.
+//
+//   point ─> run_point ─┬─ a record   rank 0 writes it
+//                       ├─ nothing    a walk was stopped: the run ends early, --resume goes on
+//                       └─ an error   the rank that threw it writes it; ranks that are threads go
+//                                     on with the next point; processes would wait for ever for
+//                                     that rank: the run ends
+//   then the points beside which something else ran, up to twice more (measure.disturbed_budget)
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/result.h"
+#include "run/sweep.h"
+#include "run/watchdog.h"
+
+namespace longnet {
+
+struct SweepTarget {
+  Result head;           // what is known before the first point
+  std::string resume{};  // the folder of an earlier run; "": a new one in head.path
+  bool allow_changed_machine = false;
+};
+
+// Called on every rank, `written` and `note` where there is something to say.
+struct SweepHooks {
+  // Measures or walks a point; nothing when that was stopped early. Collective.
+  std::function<std::optional<PointRecord>(const PointPlan&)> run_point;
+  std::function<bool()> stop = [] { return false; };  // asked before each point, on rank 0
+  std::function<void(size_t point)> started = [](size_t) {};
+  std::function<void(size_t point, const PointRecord&, double took_s)> written =
+      [](size_t, const PointRecord&, double) {};                             // on rank 0
+  std::function<void(const std::string&)> note = [](const std::string&) {};  // on rank 0
+  std::function<void(const std::string&)> error = note;  // of this rank, always to be shown
+};
+
+class SweepRun {
+ public:
+  // Creates or resumes the result on rank 0; the other ranks learn where it is and what is left to
+  // do. Throws UsageError where the folder refuses. Collective. The arguments outlive the run.
+  SweepRun(World& world, const Sweep& sweep, const Plan& plan, SweepTarget target,
+           Watchdog& watchdog);
+
+  const std::string& directory() const { return directory_; }
+  const std::vector<bool>& todo() const { return todo_; }  // of the plan's points
+
+  // Returns false when it ended early. Throws what a point threw when that is a UsageError, or the
+  // ranks are processes. Collective.
+  bool run(const SweepHooks& hooks);
+  // Writes the end of the result. On rank 0.
+  Summary finish();
+  const std::vector<PointRecord>& records() const { return writer_->records(); }  // on rank 0
+
+ private:
+  double limit_s() const;
+  void measure_disturbed_again();
+  void run_one(size_t i);
+  void write_failure(const PointPlan& point, const std::string& what);
+
+  World& world_;
+  const Sweep& sweep_;
+  const Plan& plan_;
+  SweepTarget target_;
+  Watchdog& watchdog_;
+  SweepHooks hooks_{};
+  std::optional<ResultWriter> writer_;   // rank 0's, or that of a rank that threw
+  std::unique_ptr<DurableFile> joined_;  // other ranks': the lock of the folder
+  std::string directory_;
+  std::vector<bool> todo_;
+  bool stopped_ = false;
+  int taken_ = 0;           // points that ran
+  double took_s_ = 0;       // all of them
+  int times_measured_ = 1;  // of the points that run now
+};
+
+}  // namespace longnet

@@ -1,0 +1,86 @@
+#include "run/validation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+
+namespace longnet {
+
+ValidationSection judge_closed_forms(const std::vector<ClosedFormTime>& cases) {
+  ValidationSection s;
+  double largest = 0;
+  JsonNode nodes = JsonNode::array();
+  for (const ClosedFormTime& c : cases) {
+    largest = std::max(largest, c.rel_error());
+    s.good &= c.rel_error() <= kClosedFormError;  // false of a NaN
+    nodes.push(JsonNode::object({{"name", c.name},
+                                 {"equation", c.equation},
+                                 {"expected_s", c.expected_s},
+                                 {"simulated_s", c.simulated_s},
+                                 {"rel_error", c.rel_error()}}));
+  }
+  s.node.set("max_rel_error", largest).set("cases", nodes);
+  return s;
+}
+
+ValidationSection judge_simgrid(const JsonNode& compared) {
+  ValidationSection s;
+  const JsonNode &alone = *compared.find("uncontended"), &shared = *compared.find("contended");
+  s.node.set("uncontended_max_rel_error", alone.real("max_rel_error"));
+  s.node.set("contended_max_rel_error", shared.real("max_rel_error"));
+  s.node.set("uncontended_cases", alone.whole("cases"));
+  s.node.set("contended_cases", shared.whole("cases")).set("reason", JsonNode());
+  s.node.set("cases", *compared.find("cases"));
+  s.good = alone.real("max_rel_error") <= kUncontendedError &&
+           shared.real("max_rel_error") <= kContendedError;
+  return s;
+}
+
+ValidationSection judge_real(JsonNode compared, const std::string& path) {
+  for (const char* key : {"points", "median_rel_error", "p95_rel_error", "cases"})
+    if (!compared.find(key))
+      throw UsageError(path, ": has no \"", key,
+                       "\"\n  hint: --real takes what validate_real.py compare writes");
+  const bool good = compared.real("median_rel_error") <= kRealMedianError &&
+                    compared.real("p95_rel_error") <= kRealP95Error;
+  return {std::move(compared), good};
+}
+
+JsonNode to_json(const PublishedCase& c, const Prediction& p) {
+  const auto number = [&](double v) { return p.reason.empty() ? JsonNode(v) : JsonNode(); };
+  JsonNode n = JsonNode::object({{"id", c.id},
+                                 {"source", c.source},
+                                 {"family", c.family()},
+                                 {"size", c.size()},
+                                 {"ranks", c.ranks},
+                                 {"published_s", c.published_s},
+                                 {"predicted_s", number(p.seconds)},
+                                 {"low_s", number(p.low_s)},
+                                 {"high_s", number(p.high_s)},
+                                 {"error", number(p.seconds / c.published_s - 1)},
+                                 {"tolerance", c.tolerance},
+                                 {"held_out", c.held_out}});
+  return n.set("reason", p.reason.empty() ? JsonNode() : JsonNode(p.reason));
+}
+
+ValidationSection judge_published(const std::vector<PublishedCase>& cases,
+                                  const std::vector<Prediction>& predictions) {
+  JsonNode list = JsonNode::array(), groups = JsonNode::array();
+  for (size_t i = 0; i < cases.size(); ++i) list.push(to_json(cases[i], predictions[i]));
+  const std::vector<PublishedErrors> errors = errors_of(cases, predictions);
+  for (const PublishedErrors& e : errors)
+    groups.push(JsonNode::object({{"name", e.name},
+                                  {"cases", e.cases},
+                                  {"median_rel_error", e.median},
+                                  {"p95_rel_error", e.p95},
+                                  {"bias", e.bias},
+                                  {"inside", e.inside}}));
+  const PublishedOrder order = order_of(cases, predictions);
+  ValidationSection s{.good = reach_goals(errors, order)};
+  s.node.set("cases", list).set("groups", groups);
+  s.node.set("pairs", order.pairs).set("pairs_in_order", order.right);
+  return s;
+}
+
+}  // namespace longnet

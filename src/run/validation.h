@@ -1,0 +1,36 @@
+// Verdicts of `lnbench validate`: errors of the simulator as sections of its JSON, and whether each
+// is within what is allowed. Goals of published measurements are in run/published.cpp.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "json/json_tree.h"
+#include "run/published.h"
+#include "simulate/closed_form_times.h"
+
+namespace longnet {
+
+// Largest relative errors that are allowed: against equations; against SimGrid without and with
+// contention; of the median and the 95th percentile of real runs.
+inline constexpr double kClosedFormError = 1e-9;
+inline constexpr double kUncontendedError = 1e-6, kContendedError = 0.02;
+inline constexpr double kRealMedianError = 0.05, kRealP95Error = 0.15;
+
+struct ValidationSection {
+  JsonNode node = JsonNode::object();
+  bool good = true;
+};
+
+ValidationSection judge_closed_forms(const std::vector<ClosedFormTime>& cases);
+// `compared`: what simgrid_oracle --json writes.
+ValidationSection judge_simgrid(const JsonNode& compared);
+// `compared`: what scripts/validate_real.py compare writes, read from `path`. Throws UsageError
+// when it is something else.
+ValidationSection judge_real(JsonNode compared, const std::string& path);
+// A case with its prediction; figures of one that has a reason to be absent are null.
+JsonNode to_json(const PublishedCase& published, const Prediction& prediction);
+// `predictions`: one per case.
+ValidationSection judge_published(const std::vector<PublishedCase>& cases,
+                                  const std::vector<Prediction>& predictions);
+
+}  // namespace longnet

@@ -1,0 +1,62 @@
+// Each error that is too large fails its section.
+#include "run/validation.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+TEST(Validation, ClosedFormsAllowTheLastDigitsOnly) {
+  const ClosedFormTime right{"a", "", 2, 2 * (1 + 1e-10)};
+  const ClosedFormTime wrong{"b", "", 2, 2 * (1 + 1e-8)};
+  const ClosedFormTime none{"c", "", 2, std::numeric_limits<double>::quiet_NaN()};
+  EXPECT_TRUE(judge_closed_forms({right}).good);
+  EXPECT_FALSE(judge_closed_forms({none, right}).good);
+  const ValidationSection s = judge_closed_forms({wrong, right});
+  EXPECT_FALSE(s.good);
+  EXPECT_NEAR(s.node.real("max_rel_error"), 1e-8, 1e-12);
+  EXPECT_EQ(s.node.find("cases")->items.size(), 2u);
+}
+
+TEST(Validation, SimGridAllowsMoreUnderContention) {
+  const auto section = [](double alone, double shared) {
+    return judge_simgrid(JsonNode::object(
+        {{"uncontended", JsonNode::object({{"cases", 3}, {"max_rel_error", alone}})},
+         {"contended", JsonNode::object({{"cases", 4}, {"max_rel_error", shared}})},
+         {"cases", JsonNode::array()}}));
+  };
+  EXPECT_TRUE(section(1e-7, 0.019).good);
+  EXPECT_FALSE(section(1e-5, 0.019).good);
+  EXPECT_FALSE(section(1e-7, 0.021).good);
+  EXPECT_EQ(section(1e-7, 0.019).node.whole("contended_cases"), 4);
+}
+
+TEST(Validation, RealRunsHaveTwoLimits) {
+  JsonNode compared =
+      JsonNode::object({{"points", 9}, {"median_rel_error", 0.04}, {"p95_rel_error", 0.14}});
+  EXPECT_THROW(judge_real(compared, "real.json"), UsageError);
+  compared.set("cases", JsonNode::array());
+  EXPECT_TRUE(judge_real(compared, "real.json").good);
+  EXPECT_FALSE(judge_real(JsonNode(compared).set("median_rel_error", 0.06), "").good);
+  EXPECT_FALSE(judge_real(JsonNode(compared).set("p95_rel_error", 0.16), "").good);
+}
+
+TEST(Validation, PublishedCasesWithoutAPredictionHaveNoError) {
+  const PublishedCase c{
+      .id = "a", .source = "s", .operation = CommOperation::kAllGather, .published_s = 2};
+  const ValidationSection s = judge_published({c, c}, {{.seconds = 3}, {.reason = "too large"}});
+  const std::vector<JsonNode>& cases = s.node.find("cases")->items;
+  EXPECT_EQ(cases[0].real("error"), 0.5);
+  EXPECT_EQ(cases[0].text("family"), "all_gather");
+  EXPECT_TRUE(cases[1].find("error")->is_null());
+  EXPECT_EQ(cases[1].text("reason"), "too large");
+  EXPECT_EQ(s.node.find("groups")->items[0].real("median_rel_error"), 0.5);
+  EXPECT_FALSE(s.good);  // small messages may be off by 30 %
+}
+
+}  // namespace
+}  // namespace longnet
