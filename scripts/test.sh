@@ -33,7 +33,7 @@ left_out_asan+="|execute.*TheReferenceKernel|execute.Stratify|execute.*Preset|ex
 left_out_tsan="measure.ResidentGrowth|execute.(Stratify|VirtualWalk|.*TheReferenceKernel|.*Preset|GradientCheck.Passes"
 left_out_tsan+="|Backward.(EveryLayout|SameBits))"
 declare -A left_out=([release]="^$" [asan]="^($left_out_asan)" [tsan]="^($left_out_tsan)")
-failed=() times=()
+failed=() times=() all_failed=""
 
 # take_time WHAT: notes the seconds since the call before.
 take_time() { times+=("$(printf '%5d s  %s' $((SECONDS - noted)) "$1")"); noted=$SECONDS; }
@@ -51,11 +51,20 @@ for part in "${parts[@]}"; do
   say "testing preset $part"
   # Chromium is installed above, so a report that no browser has seen is a failure. One test more than cores: many
   # wait for a scheduler, a browser or each other.
-  LONGNET_REQUIRE_BROWSER=1 ctest --test-dir "build/$part" -R "${tests[$part]}" -E "${left_out[$part]}" \
-    --output-on-failure -j $(($(nproc) + 1)) || failed+=("$part")
+  run_tests=(env LONGNET_REQUIRE_BROWSER=1 ctest --test-dir "build/$part" --output-on-failure)
+  if ! "${run_tests[@]}" -R "${tests[$part]}" -E "${left_out[$part]}" -j $(($(nproc) + 1)); then
+    failed_tests=$(sed "s/^[0-9]*:/  $part: /" "build/$part/Testing/Temporary/LastTestsFailed.log")
+    # Another program's load can pass a test's limits of time; a sanitizer's report is never to be run away from.
+    say "failed in preset $part, and run again alone if it is release:"$'\n'"$failed_tests"
+    if [ "$part" != release ] || ! "${run_tests[@]}" --rerun-failed -j 1; then
+      failed+=("$part")
+    fi
+    all_failed+="$failed_tests"$'\n'
+  fi
   take_time "$part: tests"
 done
 say "where the time went"
 printf '%s\n' "${times[@]}"
+[ -z "$all_failed" ] || say "tests that failed at least once:"$'\n'"${all_failed%$'\n'}"
 [ ${#failed[@]} -eq 0 ] || fail "failed: ${failed[*]}"
 say "all passed: ${parts[*]}"
