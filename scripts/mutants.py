@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import hashlib
 import io
 import json
@@ -62,6 +61,11 @@ class Mutant:
         if text.count(self.old) != 1:
             raise ValueError(f"{self.id}: found {text.count(self.old)} times in {self.file}: {self.old!r}")
         return text.replace(self.old, self.new)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of what is planted and of its tests: a row of the page stands for this fault and no other."""
+        return hashlib.sha256(repr((self.file, self.old, self.new, self.tests)).encode()).hexdigest()[:10]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,23 +292,9 @@ def cell(text: str) -> str:
 
 
 def known_rows(page: str) -> dict[str, list[str]]:
-    """Result and revision of the rows of a page, by id."""
+    """Result, fingerprint and revision of the rows of a page, by id."""
     rows = [line.strip("| \n").split(" | ") for line in page.splitlines() if line.startswith("| `")]
-    return {row[0].strip("`"): row[-2:] for row in rows}
-
-
-@functools.cache
-def table_at(revision: str) -> dict[str, Mutant]:
-    """The faults as they were planted then; empty where that revision is not of this history."""
-    if subprocess.run(("git", "-C", str(ROOT), "merge-base", "--is-ancestor", revision, "HEAD"), capture_output=True).returncode != 0:
-        return {}
-    shown = subprocess.run(("git", "-C", str(ROOT), "show", f"{revision}:{TABLE.relative_to(ROOT)}"), capture_output=True, text=True)
-    return {m.id: m for m in read_table(shown.stdout)[0]} if shown.returncode == 0 else {}
-
-
-def is_the_same(mutant: Mutant, revision: str) -> bool:
-    then = table_at(revision).get(mutant.id)
-    return then is not None and (then.file, then.old, then.new, then.tests) == (mutant.file, mutant.old, mutant.new, mutant.tests)
+    return {row[0].strip("`"): row[-3:] for row in rows}
 
 
 def result_of(mutant: Mutant, entry: dict) -> str:
@@ -318,8 +308,9 @@ def page_text(mutants: list[Mutant], suite: Suite | None, before: str) -> str:
     known, rows = known_rows(before), {}
     for m in mutants:
         entry = suite.results.get(suite.key(m)) if suite else None
-        row = [result_of(m, entry), entry["revision"]] if entry else known.get(m.id, [NOT_RUN, "-"])
-        rows[m.id] = row if is_the_same(m, row[1]) else [NOT_RUN, "-"]  # of another fault, or other tests, under this id
+        nothing = [NOT_RUN, "-", "-"]
+        row = [result_of(m, entry), m.fingerprint, entry["revision"]] if entry else known.get(m.id, nothing)
+        rows[m.id] = row if row[1] == m.fingerprint else nothing  # of another fault, or other tests, under this id
     count = {s: sum(r[0].startswith(s) for r in rows.values()) for s in (CAUGHT, SURVIVED, NOT_BUILT, NOT_RUN)}
     ran = len(mutants) - count[NOT_RUN]
     lines = [
@@ -327,12 +318,13 @@ def page_text(mutants: list[Mutant], suite: Suite | None, before: str) -> str:
         "Written by `scripts/mutants.sh`, which plants the faults of `scripts/mutants.toml` one at a time, builds what it must and runs",
         "the tests that should catch each: `threads`, `mpi`, `walk` and `gpu` are an `lnbench run` of two ranks (on emulated devices),",
         "`resume` one of MPI that is stopped and resumed, which must end as failed; the others are tests. A fault is caught when every",
-        "test named for it fails.", "",
+        "test named for it fails. `planted` is a digest of the fault and its tests: a row goes when they change. `revision` is that of",
+        "the sources it was planted in, or the commit into which that one was folded.", "",
         f"**{count[CAUGHT]} of {ran} planted faults are caught**" + (f" ({count[CAUGHT] / ran:.0%})" if ran else "")
         + f"; {count[SURVIVED]} survived, {count[NOT_BUILT]} did not build, {count[NOT_RUN]} of {len(mutants)} were not run yet.", "",
     ]  # fmt: skip
     for title, of_run in (("Faults of a run, which the run itself must report", True), ("Faults that tests must catch", False)):
-        lines += [f"## {title}", "", "| id | file | fault | result | revision |", "|---|---|---|---|---|"]
+        lines += [f"## {title}", "", "| id | file | fault | result | planted | revision |", "|---|---|---|---|---|---|"]
         some = [m for m in mutants if any(t.partition(" ")[0] in RUNS for t in m.tests) == of_run]
         lines += [f"| `{m.id}` | `{m.file.rpartition('/')[2]}` | {cell(m.fault)} | {' | '.join(rows[m.id])} |" for m in some] + [""]
     return "\n".join(lines)

@@ -11,13 +11,11 @@ import fnmatch
 import re
 import unittest
 
-import mutants
 from mutants import NOT_RUN, PAGE, ROOT, RUNS, Mutant, known_rows, page_text, parse_test, read_table
 
 FEWEST = 40
 TEST_NAME = re.compile(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.MULTILINE)
 MUTANTS, SETTINGS = read_table()
-TABLE_AT = mutants.table_at
 
 
 def names_of_tests() -> set[str]:
@@ -69,28 +67,20 @@ class Page(unittest.TestCase):
     def test_keeps_the_rows_of_earlier_runs(self) -> None:
         page = page_text(MUTANTS, None, "")
         self.assertEqual(page.count(NOT_RUN), len(MUTANTS) + 1)
-        first = MUTANTS[0].id
-        ran = re.sub(rf"(\| `{first}` .*) {NOT_RUN} \| - \|", r"\1 caught by `a \\| b` | 0123abcd |", page)
-        self.assertEqual(known_rows(ran)[first], [r"caught by `a \| b`", "0123abcd"])
-        try:
-            mutants.table_at = lambda revision: {first: MUTANTS[0]} if revision == "0123abcd" else {}
-            again = page_text(MUTANTS, None, ran)
-        finally:
-            mutants.table_at = TABLE_AT
+        first = MUTANTS[0]
+        ran = re.sub(rf"(\| `{first.id}` .*) {NOT_RUN} \| - \| - \|", rf"\1 caught by `a \\| b` | {first.fingerprint} | 0123abcd |", page)
+        self.assertEqual(known_rows(ran)[first.id], [r"caught by `a \| b`", first.fingerprint, "0123abcd"])
+        again = page_text(MUTANTS, None, ran)
         self.assertIn("1 of 1 planted faults", again)
         self.assertEqual(known_rows(again), known_rows(ran))
-        self.assertIn("0 of 0 planted faults", page_text(MUTANTS, None, ran), "a revision that is not of this history")
 
     def test_rows_of_another_fault_of_that_name_go(self) -> None:
         first = MUTANTS[0]
-        page = f"| `{first.id}` | x.cpp | a fault | caught by `a` | 0123abcd |"
-        try:
-            mutants.table_at = lambda revision: {first.id: dataclasses.replace(first, new="another")}
-            self.assertEqual(known_rows(page_text(MUTANTS, None, page))[first.id], [NOT_RUN, "-"])
-            mutants.table_at = lambda revision: {first.id: first}
-            self.assertEqual(known_rows(page_text(MUTANTS, None, page))[first.id][1], "0123abcd")
-        finally:
-            mutants.table_at = TABLE_AT
+        page = f"| `{first.id}` | x.cpp | a fault | caught by `a` | {first.fingerprint} | 0123abcd |"
+        others = [dataclasses.replace(first, new="another"), dataclasses.replace(first, tests=("threads exchange",))]
+        for m in others:
+            self.assertEqual(known_rows(page_text([m], None, page))[first.id], [NOT_RUN, "-", "-"])
+        self.assertEqual(known_rows(page_text([first], None, page))[first.id][1:], [first.fingerprint, "0123abcd"])
 
     def test_runs_stand_apart(self) -> None:
         self.assertTrue(any(t.partition(" ")[0] in RUNS for m in MUTANTS for t in m.tests))
