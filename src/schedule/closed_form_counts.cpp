@@ -25,7 +25,8 @@ int64_t rounded_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // delta, of dK and dV in fp32.
 class ClosedForms {
  public:
-  ClosedForms(const ShardedProblem& s, const CollectiveChoice& choice, int ring_size, Rank rank,
+  // `degree`: ranks that share an all-to-all (Pu).
+  ClosedForms(const ShardedProblem& s, const CollectiveChoice& choice, int degree, Rank rank,
               Pass pass)
       : s_(s),
         choice_(choice),
@@ -34,6 +35,7 @@ class ClosedForms {
         kv_heads_(s.problem.num_kv_heads),
         world_(s.layout.world_size()),
         me_(rank),
+        degree_(degree),
         q_(s.problem.batch * s.problem.head_dim * (s.problem.dtype == DType::kFloat32 ? 4 : 2)),
         kv_(2 * q_),
         o_(s.problem.batch * (s.problem.head_dim + 1) * 4),
@@ -41,11 +43,10 @@ class ClosedForms {
         grad_kv_(pass == Pass::kBackward ? s.problem.batch * 2 * s.problem.head_dim * 4 : 0),
         backward_(pass == Pass::kBackward) {
     const bool zigzag = s.layout.kind() == LayoutKind::kZigzag;
-    const int sharers = world_ / ring_size;
     for (int p = 0; p < world_; ++p) {
-      const int64_t chunks = 2 * int64_t{ring_size}, i = p / sharers;
+      const int64_t chunks = 2 * int64_t{world_ / degree}, i = p / degree;
       const int64_t both = size_of_part(n_, chunks, i) + size_of_part(n_, chunks, chunks - 1 - i);
-      tokens_.push_back(zigzag ? size_of_part(both, sharers, p % sharers)
+      tokens_.push_back(zigzag ? size_of_part(both, degree, p % degree)
                                : size_of_part(n_, world_, p));
     }
     largest_ = std::ranges::max(tokens_);
@@ -122,19 +123,18 @@ class ClosedForms {
   // Jacobs et al., Fang and Zhao: in groups of Pu ranks three all-to-alls, of Q, of K with V, of
   // the result; around Pr = P / Pu groups a ring of K and V. Backward dO goes out, dQ, dK with dV
   // come back, and Q, K, V and O are kept.
-  void usp(int degree) {
-    const int group = me_ / degree, place = me_ % degree, rings = world_ / degree;
+  void usp() {
+    const int group = me_ / degree_, place = me_ % degree_, rings = world_ / degree_;
     Sizes of_group(static_cast<size_t>(rings), 0);
-    for (int p = 0; p < world_; ++p) of_group[size_t(p / degree)] += tokens_[size_t(p)];
-    const int64_t here = of_group[size_t(group)], h = heads_at(degree, place),
-                  g = kv_heads_at(degree, place);
+    for (int p = 0; p < world_; ++p) of_group[size_t(p / degree_)] += tokens_[size_t(p)];
+    const int64_t here = of_group[size_t(group)], h = heads_at(place), g = kv_heads_at(place);
     int64_t packed_kv = 0;  // a K/V head that ranks share goes to each of them
-    for (int i = 0; i < degree; ++i) packed_kv += kv_heads_at(degree, i);
+    for (int i = 0; i < degree_; ++i) packed_kv += kv_heads_at(i);
     const int64_t out_kv = backward_ ? 0 : kv_, back_q = backward_ ? grad_kv_ / 2 : q_;
-    for (int i = 0; i < degree; ++i) {
+    for (int i = 0; i < degree_; ++i) {
       if (i == place) continue;
-      const int64_t theirs = tokens_[size_t(group * degree + i)];
-      const int64_t h_there = heads_at(degree, i), g_there = kv_heads_at(degree, i);
+      const int64_t theirs = tokens_[size_t(group * degree_ + i)];
+      const int64_t h_there = heads_at(i), g_there = kv_heads_at(i);
       costs_.send(mine_ * h_there * q_);
       costs_.send(mine_ * g_there * out_kv);
       costs_.send(theirs * h * back_q);
@@ -144,7 +144,7 @@ class ClosedForms {
       costs_.receive(mine_ * h_there * back_q);
       costs_.receive(mine_ * g_there * grad_kv_);
     }
-    if (degree > 1) {
+    if (degree_ > 1) {
       costs_.hold((mine_ * heads_ + here * h) * (q_ + back_q) +
                   (mine_ * packed_kv + here * g) * (out_kv + grad_kv_) + here * h * o_);
       if (backward_) costs_.hold(here * (h * (q_ + statistics_) + g * kv_));
@@ -187,9 +187,9 @@ class ClosedForms {
     costs_.hold(largest_ * kv_heads_ * (keys * kv_ + sums * grad_kv_));
     if (!backward_ && world_ > 1) costs_.hold(mine_ * heads_ * o_);
   }
-  int64_t heads_at(int degree, int place) const { return size_of_part(heads_, degree, place); }
-  int64_t kv_heads_at(int degree, int place) const {
-    const int64_t first = start_of_part(heads_, degree, place), count = heads_at(degree, place);
+  int64_t heads_at(int place) const { return size_of_part(heads_, degree_, place); }
+  int64_t kv_heads_at(int place) const {
+    const int64_t first = start_of_part(heads_, degree_, place), count = heads_at(place);
     const int64_t shared_by = heads_ / kv_heads_;
     return count == 0 ? 0 : (first + count - 1) / shared_by - first / shared_by + 1;
   }
@@ -283,41 +283,46 @@ class ClosedForms {
   const ShardedProblem& s_;
   const CollectiveChoice& choice_;
   int64_t n_, heads_, kv_heads_;
-  int world_, me_;
+  int world_, me_, degree_;
   int64_t q_, kv_, o_, statistics_, grad_kv_;
   bool backward_;
-  Sizes tokens_;  // of each rank
+  Sizes tokens_;  // by rank
   int64_t largest_ = 0, mine_ = 0, from_forward_ = 0;
   Costs costs_;
 };
 
+int all_ranks(const ShardedProblem& s) { return s.layout.world_size(); }
+int chosen_degree(const ShardedProblem& s) {
+  return s.options.ulysses_degree > 0
+             ? s.options.ulysses_degree
+             : int(std::gcd(int64_t{s.layout.world_size()}, s.problem.num_kv_heads));
+}
+
+struct AlgorithmForm {
+  std::string_view algorithm;
+  void (ClosedForms::*form)();
+  int (*degree)(const ShardedProblem&) = nullptr;  // Pu; null: 1
+};
+constexpr AlgorithmForm kForms[] = {
+    {"local", &ClosedForms::ring},
+    {"ring", &ClosedForms::ring},
+    {"query_ring", &ClosedForms::query_ring},
+    {"bidirectional_ring", &ClosedForms::bidirectional_ring},
+    {"double_ring", &ClosedForms::double_ring},
+    {"all_gather", &ClosedForms::all_gather},
+    {"query_gather", &ClosedForms::query_gather},
+    {"ulysses", &ClosedForms::usp, all_ranks},
+    {"usp", &ClosedForms::usp, chosen_degree},
+    {"dilated", &ClosedForms::dilated},
+    {"sparse", &ClosedForms::dilated},
+};
+
 std::optional<ClosedForms> forms_of(std::string_view algorithm, const ShardedProblem& s,
                                     const CollectiveChoice& choice, Rank rank, Pass pass) {
-  const int world = s.layout.world_size();
-  int degree = 1;  // Pu
-  if (algorithm == "ulysses") degree = world;
-  if (algorithm == "usp")
-    degree = s.options.ulysses_degree > 0 ? s.options.ulysses_degree
-                                          : int(std::gcd(int64_t{world}, s.problem.num_kv_heads));
-  ClosedForms forms(s, choice, world / degree, rank, pass);
-  if (algorithm == "local" || algorithm == "ring")
-    forms.ring();
-  else if (algorithm == "query_ring")
-    forms.query_ring();
-  else if (algorithm == "bidirectional_ring")
-    forms.bidirectional_ring();
-  else if (algorithm == "double_ring")
-    forms.double_ring();
-  else if (algorithm == "all_gather")
-    forms.all_gather();
-  else if (algorithm == "query_gather")
-    forms.query_gather();
-  else if (algorithm == "ulysses" || algorithm == "usp")
-    forms.usp(degree);
-  else if ((algorithm == "dilated" || algorithm == "sparse") && s.pattern.phase_parts == 1)
-    forms.dilated();
-  else
-    return std::nullopt;
+  const auto* const found = std::ranges::find(kForms, algorithm, &AlgorithmForm::algorithm);
+  if (found == std::end(kForms) || s.pattern.phase_parts > 1) return std::nullopt;
+  ClosedForms forms(s, choice, found->degree ? found->degree(s) : 1, rank, pass);
+  (forms.*found->form)();
   return forms;
 }
 
