@@ -22,7 +22,7 @@ using enum PatternKind;
 const Axis kAxes[] = {
     {"algorithm", "dilated", member<&PointParams::algorithm>(),
      "A distributed attention algorithm; `lnbench --help` lists them.",
-     {.min = 1}, {}, {.naming = kValue}},
+     {.min = 1}, {}, {.naming = kValue, .width = 12}},
     {"mode", "real", member<&PointParams::mode>(),
      "real: ranks at once; virtual: one device walks all ranks; simulated: a modelled cluster.",
      {.words = enum_names<Mode>()}, {}, {.swept = false, .naming = kNever, .in_id = false}},
@@ -31,7 +31,7 @@ const Axis kAxes[] = {
      {.null = true}, {}, {.swept = false, .naming = kNever, .in_id = false}},
     {"kernel", kPlain.kernel, member<&PointParams::kernel>(),
      "Attention on one device, as `lnbench list kernels` shows; or modelled.",
-     {.min = 1}, {}, {.section = "run", .naming = kValue, .label = ""}},
+     {.min = 1}, {}, {.section = "run", .naming = kValue, .label = "", .width = 9, .priority = 4}},
     {"layout", "contiguous", member<&PointParams::layout>(),
      "Order of tokens over the ranks of exact algorithms.",
      {.words = enum_names<LayoutKind>()}, {.pattern = kDense, .several_ranks = true},
@@ -62,7 +62,7 @@ const Axis kAxes[] = {
      {.max = kMostThreads}, {}, {.section = "run"}},
     {"ranks", 1, member<&PointParams::ranks>(),
      "Ranks that share the work; \"world\": all there are.",
-     {.min = 1, .max = kMostRanks, .words = {kWorld}}, {}, {.naming = kAlways}},
+     {.min = 1, .max = kMostRanks, .words = {kWorld}}, {}, {.naming = kAlways, .width = 5}},
     {"ulysses_degree", 0, member<&PointParams::options, &AlgorithmOptions::ulysses_degree>(),
      "usp: ranks that share an all-to-all; 0 lets the algorithm choose.",
      {.max = kMostRanks, .words = {kDivisors}}, {.algorithms = {"usp"}}, {.label = "Pu="}},
@@ -102,12 +102,13 @@ const Axis kAxes[] = {
     {"phase_parts", 1, member<&PointParams::pattern, &DilatedPattern::phase_parts>(),
      "Parts of the sequence at whose begin dilation restarts.",
      {.min = 1}, {.pattern = kDilated}, {.swept = false}},
-    {"batch", 1, member<&PointParams::problem, &AttentionProblem::batch>(),  // BatchConfig's rule
-     "Sequences.",
-     {.min = 1}, {}, {.swept = false, .naming = kNever}},
     {"seq_len", 0, member<&PointParams::problem, &AttentionProblem::seq_len>(),
      "Tokens of one sequence, over all ranks.",
-     {.min = 1, .max = kMaxSeqLen, .unit = Unit::kTokens}, {}, {.naming = kNever}},
+     {.min = 1, .max = kMaxSeqLen, .unit = Unit::kTokens}, {},
+     {.naming = kNever, .width = 7}},
+    {"batch", 1, member<&PointParams::problem, &AttentionProblem::batch>(),  // BatchConfig's rule
+     "Sequences.",
+     {.min = 1}, {}, {.swept = false, .naming = kNever, .width = 6}},
 };
 // clang-format on
 

@@ -1,6 +1,6 @@
 // The parameters of a point, one row each. From this table come keys of a config (`sweep`, `model`,
 // `dilated`, `run`), the expansion of a sweep, filters, the params of a result, names of series,
-// words in tables and parts of the JSON Schemas.
+// columns and words of tables, and parts of the JSON Schemas.
 //
 //   {"ulysses_degree", 0, member<&PointParams::options, &AlgorithmOptions::ulysses_degree>(),
 //    "Ranks that share an all-to-all.", {.words = {"divisors"}}, {.algorithms = {"usp"}},
@@ -56,6 +56,8 @@ struct AxisUse {
   bool swept = true;  // `sweep` takes a list of values
   Naming naming = Naming::kChanged;
   std::optional<std::string_view> label{};  // before a value in tables, which show no default
+  int width = 0;                            // its own column in tables has so many characters
+  int priority = 0;                         // that column's (ColumnHead)
   bool in_id = true;
 };
 

@@ -116,16 +116,11 @@ std::vector<EnvironmentDifference> environment_differences(const Result& a, cons
   return differences;
 }
 
-std::vector<Column<ComparedPoint>> columns() {
+std::vector<Column<ComparedPoint>> comparison_columns() {
   using enum Shown;
   using P = const ComparedPoint&;
-  return {
+  std::vector<Column<ComparedPoint>> columns{
       {"id", "", kText, 8, 0, [](P p) { return p.id; }},
-      {"algorithm", "", kText, 12, 0, [](P p) { return p.params.algorithm; }},
-      {"kernel", "", kText, 9, 3, [](P p) { return p.params.kernel; }},
-      {"seq_len", "", kTokens, 7, 0, [](P p) { return p.params.problem.seq_len; }},
-      {"ranks", "", kNumber, 5, 0, [](P p) { return p.params.ranks; }},
-      {"batch", "", kNumber, 6, 0, [](P p) { return p.params.problem.batch; }},
       {"base_s", "base", kSeconds, 9, 0, [](P p) { return p.base_s; }},
       {"new_s", "new", kSeconds, 9, 0, [](P p) { return p.new_s; }},
       {"ratio", "", kNumber, 6, 0, [](P p) { return p.ratio; }},
@@ -135,6 +130,8 @@ std::vector<Column<ComparedPoint>> columns() {
       {"options", "", kText, 10, 2, [](P p) { return shown_options(p.params); }},
       {"note", "", kNote, 0, 0, [](P p) { return p.note; }},
   };
+  insert_axis_columns(columns, "base_s", &ComparedPoint::params);
+  return columns;
 }
 
 }  // namespace
@@ -191,7 +188,7 @@ JsonNode comparison_json(const Comparison& c) {
 }
 
 void write_comparison(const Comparison& c, const TableStyle& style) {
-  Table<ComparedPoint> table(columns(), style);
+  Table<ComparedPoint> table(comparison_columns(), style);
   for (const EnvironmentDifference& d : c.environment)
     table.note(concat("differs: ", d.what, ": ", d.base, " -> ", d.now));
   if (c.environment.empty()) table.note("environments are alike");

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "io/axes.h"
 #include "io/units.h"
 
 namespace longnet {
@@ -42,6 +41,17 @@ void flatten(const std::string& path, const JsonNode& node, FlatRecord& out) {
 
 }  // namespace
 
+ColumnHead column_of(const Axis& axis) {
+  using enum Shown;
+  const bool is_number = std::holds_alternative<int64_t>(axis.standard);
+  return {.name = std::string(axis.key),
+          .shown = axis.field.unit == Unit::kTokens ? kTokens
+                   : is_number                      ? kNumber
+                                                    : kText,
+          .width = axis.use.width,
+          .priority = axis.use.priority};
+}
+
 std::string shown_options(const PointParams& params) {
   PointParams p = params;
   if (p.mode == Mode::kSimulated) find_axis("kernel")->member.set(p, find_axis("kernel")->standard);
@@ -54,15 +64,10 @@ std::string shown_options(const PointParams& params) {
 std::vector<Column<PointRecord>> record_columns() {
   using enum Shown;
   using R = const PointRecord&;
-  return {
+  std::vector<Column<PointRecord>> columns{
       {"id", "", kText, 8, 0, [](R r) { return r.id; }},
       {"status", "", kText, 8, 0, [](R r) { return to_string(r.status); }},
       {"source", "", kText, 12, 4, [](R r) { return to_string(r.source); }},
-      {"algorithm", "", kText, 12, 0, [](R r) { return r.params.algorithm; }},
-      {"kernel", "", kText, 9, 4, [](R r) { return r.params.kernel; }},
-      {"ranks", "", kNumber, 5, 0, [](R r) { return r.params.ranks; }},
-      {"seq_len", "", kTokens, 7, 0, [](R r) { return r.params.problem.seq_len; }},
-      {"batch", "", kNumber, 6, 0, [](R r) { return r.params.problem.batch; }},
       {"median_s", "time", kSeconds, 9, 0, [](R r) { return r.timing.median_s; }},
       {"ci_low_s", "low", kSeconds, 9, 3, [](R r) { return r.timing.ci_low_s; }},
       {"ci_high_s", "high", kSeconds, 9, 3, [](R r) { return r.timing.ci_high_s; }},
@@ -78,6 +83,8 @@ std::vector<Column<PointRecord>> record_columns() {
       {"options", "", kText, 16, 0, [](R r) { return shown_options(r.params); }},
       {"note", "", kNote, 0, 0, [](R r) { return note_of(r); }},
   };
+  insert_axis_columns(columns, "median_s", &PointRecord::params);
+  return columns;
 }
 
 std::string_view colour_of(PointStatus status) {

@@ -1,20 +1,36 @@
-// Records as rows of a table: the columns that run, check and simulate show, and all values of a
-// record under their paths, for `lnbench export`.
+// Points and records as rows of a table: the columns of the axes, which each table of points shows;
+// those of run, check and simulate; all values of a record by their paths, for `lnbench export`.
 #pragma once
+#include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "io/axes.h"
 #include "io/record.h"
 #include "io/table.h"
 
 namespace longnet {
 
+ColumnHead column_of(const Axis& axis);
+// Adds the axes that have a column of their own (AxisUse::width) before the column `next`.
+// `params`: a member or a function that gives a row's PointParams.
+template <class Row>
+void insert_axis_columns(std::vector<Column<Row>>& columns, std::string_view next, auto params) {
+  for (const Axis& axis : axes())
+    if (axis.use.width > 0)
+      columns.insert(std::ranges::find(columns, next, &Column<Row>::name),
+                     {column_of(axis), [&axis, params](const Row& row) {
+                        return to_node(axis.member.get(std::invoke(params, row)));
+                      }});
+}
+
 std::vector<Column<PointRecord>> record_columns();
 // The algorithm's options and the what-ifs of a cluster; that a simulated kernel is modelled goes
 // without saying.
 std::string shown_options(const PointParams& params);
-std::string_view colour_of(PointStatus status);  // of its row: "31" is red
+std::string_view colour_of(PointStatus status);  // colour of its row: "31" is red
 
 // {"timing": {"median_s": 0.1}, "per_rank": [...]} -> "timing.median_s": 0.1, "per_rank": [...]
 using FlatRecord = std::vector<std::pair<std::string, JsonNode>>;

@@ -122,6 +122,21 @@ TEST(Table, LinesBeginOnAClearedLine) {
   EXPECT_EQ(out.str(), "<# ranks     time options\n<      2  1.23 ms -\n<# x\n");
 }
 
+TEST(RecordTable, AxesHaveColumns) {
+  PointRecord r;
+  r.params.algorithm = "ring";
+  r.params.ranks = 4;
+  r.params.problem.seq_len = 8192;
+  std::ostringstream out;
+  Table<PointRecord> table(record_columns(), {.format = TableFormat::kCsv, .out = &out});
+  table.add(r);
+  EXPECT_EQ(out.str().substr(0, 60), "id,status,source,algorithm,kernel,ranks,seq_len,batch,median");
+  EXPECT_NE(out.str().find(",ring,cpu,4,8192,1,"), std::string::npos) << out.str();
+  const ColumnHead head = column_of(*find_axis("seq_len"));
+  EXPECT_EQ(head.shown, Shown::kTokens);
+  EXPECT_EQ(column_of(*find_axis("kernel")).priority, 4);
+}
+
 TEST(RecordTable, FitsIntoAHundredColumns) {
   PointRecord r;
   r.id = "0123abcd";
