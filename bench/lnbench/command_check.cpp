@@ -1,12 +1,9 @@
 // `lnbench check`: points on threads or under mpirun against the reference, once each.
-#include <algorithm>
-
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
-#include "run/walk_point.h"
-#include "run/watchdog.h"
+#include "run/run_sweep.h"
 
 namespace longnet {
 
@@ -22,40 +19,28 @@ int run_check(const Options& options) {
   plan.runner.measure.warmup = 0;
   plan.runner.measure.min_samples = plan.runner.measure.max_samples = 1;
   plan.runner.ablations = false;
-  const auto short_enough = [&](const PointPlan& p) {
-    return p.point.status == PointStatus::kOk &&
-           p.point.params.problem.seq_len <= sweep.config.check.max_seq_len;
-  };
-  const int64_t to_check = std::count_if(plan.points.begin(), plan.points.end(), short_enough);
-  if (to_check == 0)
+  const int64_t left_out = std::erase_if(plan.points, [&](const PointPlan& p) {
+    return p.point.status != PointStatus::kOk ||
+           p.point.params.problem.seq_len > sweep.config.check.max_seq_len;
+  });
+  if (plan.points.empty())
     throw UsageError(
         "no point can be checked: all are skipped, or longer than check.max_seq_len = ",
         format_tokens(sweep.config.check.max_seq_len), ", which --set can raise");
   int64_t wrong = 0;
-  const bool root = world.is_root(), color = use_color(options, 1);
   Table<PointRecord> table(record_columns(), table_style(options));
-  if (root) table.head();
-  for (const PointPlan& point : plan.points) {
-    if (!short_enough(point)) continue;
-    if (!sweep.is_virtual()) watchdog.expect(describe(point.point.params), limit_s);
-    PointRecord record;
-    try {
-      record = run_point(world, point, plan.runner, {}).value();
-    } catch (const UsageError&) {
-      throw;
-    } catch (const std::exception& e) {
-      if (!world.is_one_process()) throw;  // the other ranks are stuck in this point
-      record = failed_record(point, e.what());
-    }
-    if (!root) continue;
-    validate_record(record);
-    wrong += record.status != PointStatus::kOk;
-    add_record(table, record, color);
-  }
-  if (root) {
+  if (world.is_root()) table.head();
+  SweepRun(world, sweep, plan, watchdog)
+      .run({.run_point = [&](const PointPlan& p) { return run_point(world, p, plan.runner, {}); },
+            .written =
+                [&, color = use_color(options, 1)](size_t, const PointRecord& record, double) {
+                  wrong += record.status != PointStatus::kOk;
+                  add_record(table, record, color);
+                }});
+  if (world.is_root()) {
     table.finish();
-    table.note(concat(to_check, " points checked against the reference in double, ", wrong,
-                      " wrong, ", int64_t(plan.points.size()) - to_check,
+    table.note(concat(plan.points.size(), " points checked against the reference in double, ",
+                      wrong, " wrong, ", left_out,
                       " left out (skipped, or longer than check.max_seq_len = ",
                       format_tokens(sweep.config.check.max_seq_len), ")"));
   }

@@ -10,8 +10,7 @@
 #include "kernels/cpu/machine_peak.h"
 #include "lnbench/terminal.h"
 #include "run/backend.h"
-#include "run/shipped.h"
-#include "run/simulate_point.h"
+#include "run/cluster_sweep.h"
 #include "schedule/check_schedule.h"
 
 namespace longnet {
@@ -75,11 +74,6 @@ std::vector<Column<PlanRow>> plan_columns(bool on_cluster) {
       {"no", "no", kNumber, 4, 0, [](R r) { return r.number; }},
       {"id", "", kText, 8, 0, [](R r) { return r.point.id; }},
       {"status", "", kText, 6, 0, [](R r) { return to_string(r.point.status); }},
-      {"algorithm", "", kText, 12, 0, [](R r) { return r.point.params.algorithm; }},
-      {"kernel", "", kText, 9, 4, [](R r) { return r.point.params.kernel; }},
-      {"ranks", "", kNumber, 5, 0, [](R r) { return r.point.params.ranks; }},
-      {"seq_len", "", kTokens, 7, 0, [](R r) { return r.point.params.problem.seq_len; }},
-      {"batch", "", kNumber, 6, 0, [](R r) { return r.point.params.problem.batch; }},
       {"flops", "FLOP", kCount, 6, 1, [](R r) { return to_json(r.flops); }},
       {"bytes_per_rank", "sent", kBytes, 8, 1, [](R r) { return to_json(r.bytes_sent); }},
       {"messages", "", kNumber, 8, 3, [](R r) { return to_json(r.messages); }},
@@ -90,6 +84,7 @@ std::vector<Column<PlanRow>> plan_columns(bool on_cluster) {
        [](R r) { return shown_options(r.point.params); }},
       {"note", "", kNote, 0, 0, [](R r) { return r.point.reason; }},
   };
+  insert_axis_columns(columns, "flops", [](R r) -> const PointParams& { return r.point.params; });
   if (on_cluster) {
     std::erase_if(columns, [](const auto& c) { return c.name == "flops" || c.name == "balance"; });
     std::ranges::find(columns, "bytes_per_rank", &Column<PlanRow>::name)->priority = 3;
@@ -114,7 +109,7 @@ PlanRow row_of(int number, const PointPlan& plan) {
 
 // Cost of the points on a cluster: simulated times, and GPU-hours to measure each there.
 int plan_on_cluster(const Options& options, const Config& config) {
-  SimulatePoint how{.cluster = load_cluster(find_shipped("clusters", options.cluster)),
+  SimulatePoint how{.cluster = read_cluster(options, config),
                     .memory_fraction = config.memory.limit_fraction,
                     .communication_alone = false};
   const auto points = on_cluster(config, how, options.filter);
@@ -126,7 +121,7 @@ int plan_on_cluster(const Options& options, const Config& config) {
                     " on each of ", how.cluster.num_gpus(), " ", how.cluster.device.name));
   table.head();
   ClusterCost all;
-  int fitting = 0, most_ranks = 0;
+  int fitting = 0;
   for (size_t i = 0; i < points.size(); ++i) {
     progress.start(int(i) + 1, describe(points[i].params), 0);
     const PointRecord r = simulate_point(points[i], how).record;
@@ -139,9 +134,7 @@ int plan_on_cluster(const Options& options, const Config& config) {
       row.memory_bytes = r.memory.predicted_peak_bytes;
       row.seconds = r.timing.median_s;
       row.gpu_hours = cost.gpu_hours;
-      all.seconds += cost.seconds;
-      all.gpu_hours += cost.gpu_hours;
-      most_ranks = std::max(most_ranks, r.params.ranks);
+      all += cost;
       ++fitting;
     }
     table.add(row);
@@ -152,8 +145,8 @@ int plan_on_cluster(const Options& options, const Config& config) {
                     config.measure.min_samples, " runs or more, and its parts alone)"));
   table.note(concat("all of them: ", format_seconds(all.seconds), ", ",
                     human(all.gpu_hours, Shown::kNumber), " GPU-hours point by point, ",
-                    human(all.seconds * most_ranks / 3600, Shown::kNumber), " in one job of ",
-                    most_ranks, " GPUs"));
+                    human(all.gpu_hours_of_one_job(), Shown::kNumber), " in one job of ", all.ranks,
+                    " GPUs"));
   return fitting > 0 ? kOk : kFailed;
 }
 

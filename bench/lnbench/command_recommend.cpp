@@ -1,9 +1,8 @@
 // `lnbench recommend`: simulates every algorithm with its options on a cluster, and ranks them.
 #include "core/check.h"
 #include "lnbench/terminal.h"
+#include "run/cluster_sweep.h"
 #include "run/recommend.h"
-#include "run/shipped.h"
-#include "run/simulate_point.h"
 
 namespace longnet {
 namespace {
@@ -49,11 +48,7 @@ void add_ranking(Table<Choice>& table, const char* title, const char* kind,
 int run_recommend(const Options& options) {
   if (options.what_if.size() > 1)
     throw UsageError("one --what-if at a time: several changes of it with commas");
-  const WhatIf what_if = parse_what_if(options.what_if.empty() ? "" : options.what_if[0]);
-  SimulatePoint how{
-      .cluster = apply(load_cluster(find_shipped("clusters", options.cluster)), what_if),
-      .what_if = what_if};
-  if (options.alpha != "band") how.alpha = parse_enum<AlphaSet>(options.alpha);
+  SimulatePoint how = read_variants(options, {}, read_cluster(options, {})).at(0);
   how.communication_alone = false;
   how.max_program_bytes = kMaxProgramBytes;
   if (options.question.ranks > how.cluster.num_gpus())
@@ -88,7 +83,7 @@ int run_recommend(const Options& options) {
                     p.causal ? ", causal" : "",
                     options.question.pass == "forward" ? "" : ", " + options.question.pass, ", on ",
                     options.question.ranks, " GPUs of ", how.cluster.name,
-                    what_if.is_plain() ? "" : " with " + what_if.text(), " (simulated)"));
+                    how.what_if.is_plain() ? "" : " with " + how.what_if.text(), " (simulated)"));
   table.note(concat("a tie: less than ", 100 * error, " % apart, which predictions cannot tell"));
   table.head();
   add_ranking(table, "exact attention", "exact", ranking.exact, options.top, error);

@@ -1,14 +1,12 @@
 // `lnbench simulate`: the points of a config on a modelled cluster. No MPI, no GPU.
 #include <algorithm>
-#include <filesystem>
 
 #include "core/check.h"
 #include "io/sha256.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
 #include "measure/sampler.h"
-#include "run/shipped.h"
-#include "run/simulate_point.h"
+#include "run/cluster_sweep.h"
 
 namespace longnet {
 namespace {
@@ -17,40 +15,6 @@ struct Simulated {
   const SimulatePoint* how;
   Point point;
 };
-
-// The command line's cluster, else the config's: a path from here, or from the config's folder.
-ClusterSpec read_cluster(const Options& options, const Config& config) {
-  namespace fs = std::filesystem;
-  if (!options.cluster.empty()) return load_cluster(find_shipped("clusters", options.cluster));
-  if (config.cluster.file.empty())
-    throw UsageError(
-        "no cluster to simulate\n  hint: --cluster h100-ndr400 (`lnbench list clusters` has all), "
-        "or \"cluster\": {\"file\": ...} in ",
-        config.path);
-  const fs::path beside = fs::path(config.path).parent_path() / config.cluster.file;
-  return load_cluster(!fs::exists(config.cluster.file) && fs::exists(beside) ? beside.string()
-                                                                             : config.cluster.file);
-}
-
-std::vector<SimulatePoint> read_variants(const Options& options, const Config& config,
-                                         const ClusterSpec& cluster) {
-  std::vector<std::string> questions =
-      options.what_if.empty() ? config.cluster.what_if : options.what_if;
-  if (questions.empty()) questions.push_back("");
-  std::vector<SimulatePoint> variants;
-  for (const std::string& text : questions) {
-    SimulatePoint how{.cluster = cluster, .what_if = parse_what_if(text)};
-    for (const SimulatePoint& earlier : variants)
-      if (earlier.what_if.text() == how.what_if.text())
-        throw UsageError("--what-if '", text, "' is there twice\n  hint: leave one out");
-    how.cluster = apply(cluster, how.what_if);
-    how.memory_fraction = config.memory.limit_fraction;
-    how.collapse = !options.no_collapse;
-    if (options.alpha != "band") how.alpha = parse_enum<AlphaSet>(options.alpha);
-    variants.push_back(std::move(how));
-  }
-  return variants;
-}
 
 // The points of each variant, one after the other.
 std::vector<Simulated> points_of(const std::vector<SimulatePoint>& variants, const Config& config,

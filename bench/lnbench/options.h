@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "io/table.h"
+#include "run/cluster_sweep.h"
 #include "run/recommend.h"
 #include "run/sweep.h"
 
@@ -11,7 +12,7 @@ namespace longnet {
 
 enum class ProgressStyle { kAuto, kPlain, kNone };
 
-struct Options : SweepRequest {
+struct Options : SweepRequest, ClusterRequest {
   std::string command_line;  // as a user would type it again
   // Common.
   bool quiet = false;
@@ -28,11 +29,7 @@ struct Options : SweepRequest {
   std::string schedule_of;  // a point's id or number
   int schedule_rank = 0;
   bool dot = false;
-  // simulate, recommend, plan.
-  std::string cluster;
-  std::vector<std::string> what_if;
-  std::string alpha = "band";  // or ideal, nccl_ll, nccl_simple
-  bool no_collapse = false;
+  // simulate.
   std::string trace;
   // recommend.
   Question question;

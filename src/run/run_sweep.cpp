@@ -19,9 +19,9 @@ SweepRun::SweepRun(World& world, const Sweep& sweep, const Plan& plan, SweepTarg
     : world_(world), sweep_(sweep), plan_(plan), target_(std::move(target)), watchdog_(watchdog) {
   const bool root = world_.is_root();
   if (root)
-    writer_ = target_.resume.empty() ? ResultWriter::create(target_.head)
-                                     : ResultWriter::resume(target_.resume, target_.head,
-                                                            target_.allow_changed_machine);
+    writer_ = target_->resume.empty() ? ResultWriter::create(target_->head)
+                                      : ResultWriter::resume(target_->resume, target_->head,
+                                                             target_->allow_changed_machine);
   if (root && !world_.is_one_process()) {  // the others may join
     writer_->lock(/*alone=*/false);
     std::filesystem::remove(beats_file(writer_->directory()));
@@ -44,7 +44,7 @@ bool SweepRun::run(const SweepHooks& hooks) {
     stopped_ = world_.agree(hooks_.stop() || late);
     if (!stopped_ && todo_[i]) run_one(i);
   }
-  if (!stopped_ && !sweep_.is_virtual()) measure_disturbed_again();
+  if (!stopped_ && !sweep_.is_virtual() && target_) measure_disturbed_again();
   watchdog_.expect("the end of the run", limit_s());
   return !stopped_;
 }
@@ -91,15 +91,10 @@ void SweepRun::run_one(size_t i) {
     throw;
   } catch (const std::exception& e) {
     watchdog_.rest();
-    if (world_.is_one_process())
-      hooks_.note(concat("error: ", what, ": ", e.what()));
-    else
-      hooks_.error(concat("rank ", world_.rank(), ", ", what, ": ", e.what()));
-    write_failure(point, e.what());
-    if (world_.is_one_process()) return;
-    hooks_.error(concat("points that were finished are in ", directory_,
-                        "; mend this, then add --resume ", directory_));
-    throw;
+    if (target_) write_failure(point, e.what());
+    if (!world_.is_one_process()) throw;
+    if (target_) return;
+    record = failed_record(point, e.what());
   }
   if (!sweep_.is_virtual()) watchdog_.expect("the end of " + what, limit_s());
   stopped_ = !record;
@@ -108,17 +103,29 @@ void SweepRun::run_one(size_t i) {
   taken_ += point.point.status == PointStatus::kOk;
   took_s_ += took_s;
   if (times_measured_ > 1) record->metrics["times_measured"] = times_measured_;
-  if (world_.is_root()) hooks_.written(i, writer_->append(std::move(*record)), took_s);
+  if (!world_.is_root()) return;
+  if (!target_) validate_record(*record);
+  hooks_.written(i, writer_ ? writer_->append(std::move(*record)) : *record, took_s);
 }
 
-// On the rank that threw: the others may never hear of it.
-void SweepRun::write_failure(const PointPlan& point, const std::string& what) try {
-  if (!writer_)
-    writer_ = ResultWriter::resume(directory_, target_.head, /*allow_changed_machine=*/true,
-                                   /*alone=*/false);
-  writer_->append(failed_record(point, what));
-} catch (const std::exception& e) {  // a folder that only rank 0 has
-  hooks_.error(concat("it is not in the result: ", e.what()));
+// Writes the error of a point where it was thrown: other ranks may never hear of it.
+void SweepRun::write_failure(const PointPlan& point, const std::string& why) {
+  const std::string what = describe(point.point.params);
+  if (world_.is_one_process())
+    hooks_.note(concat("error: ", what, ": ", why));
+  else
+    hooks_.error(concat("rank ", world_.rank(), ", ", what, ": ", why));
+  try {
+    if (!writer_)
+      writer_ = ResultWriter::resume(directory_, target_->head, /*allow_changed_machine=*/true,
+                                     /*alone=*/false);
+    writer_->append(failed_record(point, why));
+  } catch (const std::exception& e) {  // a folder that only rank 0 has
+    hooks_.error(concat("it is not in the result: ", e.what()));
+  }
+  if (!world_.is_one_process())
+    hooks_.error(concat("points that were finished are in ", directory_,
+                        "; mend this, then add --resume ", directory_));
 }
 
 }  // namespace longnet

@@ -34,7 +34,7 @@ struct SweepHooks {
   std::function<void(size_t point, const PointRecord&, double took_s)> written =
       [](size_t, const PointRecord&, double) {};                             // on rank 0
   std::function<void(const std::string&)> note = [](const std::string&) {};  // on rank 0
-  std::function<void(const std::string&)> error = note;  // of this rank, always to be shown
+  std::function<void(const std::string&)> error = note;  // this rank's, always to be shown
 };
 
 class SweepRun {
@@ -43,9 +43,17 @@ class SweepRun {
   // do. Throws UsageError where the folder refuses. Collective. The arguments outlive the run.
   SweepRun(World& world, const Sweep& sweep, const Plan& plan, SweepTarget target,
            Watchdog& watchdog);
+  // Runs each point once and keeps no result: `written` gets all records, those of points that
+  // broke on threads included.
+  SweepRun(World& world, const Sweep& sweep, const Plan& plan, Watchdog& watchdog)
+      : world_(world),
+        sweep_(sweep),
+        plan_(plan),
+        watchdog_(watchdog),
+        todo_(plan.points.size(), true) {}
 
   const std::string& directory() const { return directory_; }
-  const std::vector<bool>& todo() const { return todo_; }  // of the plan's points
+  const std::vector<bool>& todo() const { return todo_; }  // by point of the plan
 
   // Returns false when it ended early. Throws what a point threw when that is a UsageError, or the
   // ranks are processes. Collective.
@@ -58,12 +66,12 @@ class SweepRun {
   double limit_s() const;
   void measure_disturbed_again();
   void run_one(size_t i);
-  void write_failure(const PointPlan& point, const std::string& what);
+  void write_failure(const PointPlan& point, const std::string& why);
 
   World& world_;
   const Sweep& sweep_;
   const Plan& plan_;
-  SweepTarget target_;
+  std::optional<SweepTarget> target_;  // nothing: no result is kept
   Watchdog& watchdog_;
   SweepHooks hooks_{};
   std::optional<ResultWriter> writer_;   // rank 0's, or that of a rank that threw
@@ -73,7 +81,7 @@ class SweepRun {
   bool stopped_ = false;
   int taken_ = 0;           // points that ran
   double took_s_ = 0;       // all of them
-  int times_measured_ = 1;  // of the points that run now
+  int times_measured_ = 1;  // number of times, with this one
 };
 
 }  // namespace longnet

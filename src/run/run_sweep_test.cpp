@@ -103,6 +103,25 @@ TEST_F(SweepRunTest, AnErrorIsWrittenTheNextPointRunsAndResumeTriesAgain) {
   EXPECT_EQ(summary_.verdict, "pass");
 }
 
+TEST_F(SweepRunTest, WithoutAResultBrokenPointsAreRecordsToo) {
+  std::vector<PointRecord> records;
+  hooks_.written = [&](size_t, const PointRecord& r, double) { records.push_back(r); };
+  change_ = [](char point, PointRecord& r) {
+    if (point == 'b') throw Error("broken");
+    r.metrics["busy_share"] = 0.5;  // not measured again
+    if (point == 'c') r.timing.median_s = -1;
+    return r;
+  };
+  EXPECT_TRUE(SweepRun(world_, sweep_, plan_, watchdog_).run(hooks_));
+  EXPECT_EQ(ran_, "abc");
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[0].status, PointStatus::kOk) << records[0].reason;
+  EXPECT_EQ(records[1].status, PointStatus::kError);
+  EXPECT_EQ(records[1].reason, "broken");
+  EXPECT_THAT(records[2].reason, HasSubstr("negative median"));
+  EXPECT_FALSE(std::filesystem::exists(folder_));
+}
+
 TEST_F(SweepRunTest, AUsageErrorEndsTheRun) {
   change_ = [](char, PointRecord&) -> PointRecord { throw UsageError("unfit"); };
   EXPECT_THROW(run(), UsageError);

@@ -8,7 +8,6 @@
 #include "io/expand.h"
 #include "io/units.h"
 #include "json/json_tree.h"
-#include "kernels/cuda/device_kernel.h"
 #include "run/fill_record.h"
 #include "run/sweep.h"
 #include "schedule/registry.h"
@@ -122,7 +121,7 @@ void record_simulated_phases(PointRecord& r, const SimulatedRun& run, ExecutionK
     busiest = busy;
     set_phases(r, compute, rank.merge_s);
   }
-  r.metrics["idle_s"] = idle;  // of the rank that waits most
+  r.metrics["idle_s"] = idle;  // the rank that waits most
   set_ablations(r, {run.makespan_s, busiest, alone_s});
 }
 
@@ -292,15 +291,6 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   record_metrics(out, options, programs);
   record_depth(out.record, p, {.max_steps = kDepthSteps});
   return out;
-}
-
-ClusterCost cost_on_cluster(const PointRecord& simulated, const MeasureConfig& measure) {
-  PointPlan plan{.point = {simulated.id, simulated.params, simulated.status, simulated.reason},
-                 .estimated_s = simulated.timing.median_s};
-  plan.point.params.kernel = device_kernels().front().name;  // costs are those of any GPU
-  plan.point.params.mode = Mode::kReal;
-  const double seconds = point_cost(plan, measure);
-  return {seconds, seconds * simulated.params.ranks / 3600};
 }
 
 std::string chrome_trace(const SimulatedRun& run, const std::string& title) {

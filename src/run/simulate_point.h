@@ -11,7 +11,7 @@ namespace longnet {
 struct SimulatePoint {
   ClusterSpec cluster;  // already changed by `what_if`
   WhatIf what_if{};
-  double memory_fraction = 0.9;     // of the device's memory that a point may use
+  double memory_fraction = 0.9;     // share of the device's memory that a point may use
   std::optional<AlphaSet> alpha{};  // nothing: all three, as a band
   bool collapse = true;
   bool communication_alone = true;  // simulate that too, for the phases
@@ -40,12 +40,6 @@ std::vector<Point> on_cluster(const Config& config, const SimulatePoint& options
 // `timeline`: keep it whatever its size.
 SimulatedPoint simulate_point(const Point& point, const SimulatePoint& options,
                               bool timeline = false);
-
-// Cost of measuring a simulated point for real: seconds of all its runs, and hours times ranks.
-struct ClusterCost {
-  double seconds = 0, gpu_hours = 0;
-};
-ClusterCost cost_on_cluster(const PointRecord& simulated, const MeasureConfig& measure);
 
 // Returns the run as a trace for Chrome and Perfetto: a process per rank, a thread per lane.
 std::string chrome_trace(const SimulatedRun& run, const std::string& title);

@@ -54,17 +54,6 @@ TEST(SimulatePoint, WhatTheClusterCannotDoIsSkipped) {
   EXPECT_THAT(full.reason, testing::HasSubstr("are allowed on"));
 }
 
-TEST(SimulatePoint, GpuHoursAreOfAllRunsOnAllRanks) {
-  const SimulatePoint how = on_h100();
-  const Point point = on_cluster({cluster_point("ring", 4)}, how).at(0);
-  const PointRecord r = simulate_point(point, how).record;
-  const ClusterCost few = cost_on_cluster(r, {.warmup = 1, .min_samples = 3}),
-                    many = cost_on_cluster(r, {.warmup = 1, .min_samples = 13});
-  EXPECT_GT(few.seconds, 4 * r.timing.median_s);
-  EXPECT_NEAR(many.seconds - few.seconds, 10 * r.timing.median_s, 1e-9);
-  EXPECT_DOUBLE_EQ(few.gpu_hours, few.seconds * 4 / 3600);
-}
-
 TEST(SimulatePoint, WhatIfChangesTheNameAndTheTime) {
   SimulatePoint how = on_h100();
   const Point plain = on_cluster({cluster_point("all_gather", 16)}, how).at(0);

@@ -1,0 +1,42 @@
+// The cluster on which a config's points are simulated, its what-ifs, and the cost of measuring them
+// there. The points themselves: simulate_point.h.
+//
+//   read_cluster({.cluster = "h100"}, config)                           configs/clusters/h100-ndr400.json
+//   read_variants({.what_if = {"", "bandwidth=0.5"}}, config, cluster)  as it is; half as fast
+#pragma once
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "run/simulate_point.h"
+
+namespace longnet {
+
+// Choices of a command. Empty: as the config says.
+struct ClusterRequest {
+  std::string cluster{};               // a path, or the name of a shipped file
+  std::vector<std::string> what_if{};  // one variant each
+  std::string alpha = "band";          // or ideal, nccl_ll, nccl_simple
+  bool no_collapse = false;
+};
+
+// The config's file is a path from here, or from the config's folder. Throws UsageError where
+// neither names a cluster.
+ClusterSpec read_cluster(const ClusterRequest& request, const Config& config);
+// Returns at least one. Throws UsageError for a what-if that stands there twice.
+std::vector<SimulatePoint> read_variants(const ClusterRequest& request, const Config& config,
+                                         const ClusterSpec& cluster);
+
+// Cost of measuring simulated points for real: seconds of all runs, and hours times ranks.
+struct ClusterCost {
+  double seconds = 0, gpu_hours = 0;
+  int ranks = 0;  // of the largest point
+  double gpu_hours_of_one_job() const { return seconds * ranks / 3600; }
+  ClusterCost& operator+=(const ClusterCost& o) {
+    seconds += o.seconds, gpu_hours += o.gpu_hours, ranks = std::max(ranks, o.ranks);
+    return *this;
+  }
+};
+ClusterCost cost_on_cluster(const PointRecord& simulated, const MeasureConfig& measure);
+
+}  // namespace longnet

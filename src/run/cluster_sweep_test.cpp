@@ -1,0 +1,80 @@
+#include "run/cluster_sweep.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/check.h"
+#include "run/testing/points.h"
+
+namespace longnet {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+const std::string kShipped = LONGNET_SOURCE_DIR "/configs/clusters/h100-ndr400.json";
+
+TEST(ClusterSweep, TheCommandsClusterElseTheConfigs) {
+  Config config;
+  config.path = testing::TempDir() + "a_config.json";
+  EXPECT_THAT([&] { read_cluster({}, config); },
+              ThrowsMessage<UsageError>(HasSubstr("no cluster to simulate")));
+  EXPECT_EQ(read_cluster({.cluster = kShipped}, config).name, "h100-ndr400");
+  config.cluster.file = kShipped;
+  EXPECT_EQ(read_cluster({}, config).name, "h100-ndr400");
+  // Beside the config, where there is none from here.
+  const ClusterSpec small = apply(load_cluster(kShipped), parse_what_if("nodes=2"));
+  config.cluster.file = "beside_a_config.json";
+  std::ofstream(testing::TempDir() + config.cluster.file) << cluster_to_json(small);
+  EXPECT_EQ(read_cluster({}, config).num_nodes(), 2);
+  EXPECT_GT(read_cluster({.cluster = kShipped}, config).num_nodes(), 2);
+}
+
+TEST(ClusterSweep, AVariantForEachWhatIf) {
+  const ClusterSpec cluster = load_cluster(kShipped);
+  Config config;
+  config.memory.limit_fraction = 0.5;
+  const auto plain = read_variants({}, config, cluster);
+  ASSERT_EQ(plain.size(), 1u);
+  EXPECT_TRUE(plain[0].what_if.is_plain());
+  EXPECT_TRUE(plain[0].collapse);
+  EXPECT_FALSE(plain[0].alpha);
+  EXPECT_EQ(plain[0].memory_fraction, 0.5);
+  config.cluster.what_if = {"nodes=2"};
+  EXPECT_EQ(read_variants({}, config, cluster).at(0).cluster.num_nodes(), 2);
+  const auto asked = read_variants(
+      {.what_if = {"", "nodes=3"}, .alpha = "ideal", .no_collapse = true}, config, cluster);
+  ASSERT_EQ(asked.size(), 2u);
+  EXPECT_EQ(asked[0].cluster.num_nodes(), cluster.num_nodes());
+  EXPECT_EQ(asked[1].cluster.num_nodes(), 3);
+  EXPECT_EQ(asked[1].what_if.text(), "nodes=3");
+  EXPECT_EQ(asked[1].alpha, AlphaSet::kIdeal);
+  EXPECT_FALSE(asked[1].collapse);
+  EXPECT_THAT(
+      [&] {
+        read_variants({.what_if = {"nodes=3", "nodes=3"}}, config, cluster);
+      },
+      ThrowsMessage<UsageError>(HasSubstr("is there twice")));
+}
+
+TEST(ClusterSweep, GpuHoursAreOfAllRunsOnAllRanks) {
+  PointRecord r = make_record(small_point("ring", 4));
+  r.timing.median_s = 0.25;
+  const ClusterCost few = cost_on_cluster(r, {.warmup = 1, .min_samples = 3}),
+                    many = cost_on_cluster(r, {.warmup = 1, .min_samples = 13});
+  EXPECT_GT(few.seconds, 4 * 0.25);
+  EXPECT_NEAR(many.seconds - few.seconds, 10 * 0.25, 1e-9);
+  EXPECT_DOUBLE_EQ(few.gpu_hours, few.seconds * 4 / 3600);
+  // A job for both points holds the ranks of the larger one all the time.
+  ClusterCost all = many;
+  all += {.seconds = 100, .gpu_hours = 100 * 8 / 3600.0, .ranks = 8};
+  all += few;
+  EXPECT_DOUBLE_EQ(all.seconds, few.seconds + many.seconds + 100);
+  EXPECT_DOUBLE_EQ(all.gpu_hours, few.gpu_hours + many.gpu_hours + 100 * 8 / 3600.0);
+  EXPECT_DOUBLE_EQ(all.gpu_hours_of_one_job(), all.seconds * 8 / 3600);
+}
+
+}  // namespace
+}  // namespace longnet
