@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/memory_tags.h"
+#include "core/stopwatch.h"
 
 namespace {
 
@@ -41,22 +42,24 @@ std::map<const std::byte*, Block> buffers;  // by their first byte
 thread_local int this_device = 0;
 thread_local bool recording = false;  // this thread records a graph
 
-// Does `work`, and repeats it while it throws NotYet. Not for use in work.
-void until_done(const std::function<void()>& work) {
+// Does `work`. Returns false where that throws NotYet, as soon as more is enqueued, or after `wait`;
+// throws Error where nothing was enqueued for kPatience. Not for use in work.
+bool is_done(const std::function<void()>& work, std::chrono::milliseconds wait) {
+  static thread_local size_t seen = 0;
+  static thread_local std::chrono::steady_clock::time_point since;  // of enqueued == seen
   std::unique_lock lock(world());
-  for (;;) {
-    const size_t before = enqueued;
-    try {
-      return work();
-    } catch (const longnet::NotYet& reason) {
-      if (!more_work.wait_for(lock, kPatience, [&] { return enqueued != before; }))
-        throw longnet::Error(std::string("a rank waits for ever: ") + reason.what());
-    }
+  try {
+    return work(), true;
+  } catch (const longnet::NotYet& reason) {
+    const auto now = std::chrono::steady_clock::now();
+    if (std::exchange(seen, enqueued) != enqueued) since = now;
+    longnet::check(now < since + kPatience, "a rank waits for ever: ", reason.what());
+    more_work.wait_for(lock, wait, [] { return enqueued != seen; });
+    return false;
   }
 }
-
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+void until_done(const std::function<void()>& work) {
+  while (!is_done(work, kPatience)) continue;
 }
 
 // The work queue of a stream, with a clock of its own: an item takes as long as the host needs for
@@ -76,7 +79,7 @@ Work* running = nullptr;
 double counted_until = 0;
 
 void run_on(Work* next) {
-  const double now = seconds();
+  const double now = longnet::steady_seconds();
   if (running != nullptr) running->clock += now - counted_until;
   counted_until = now;
   running = next;
@@ -121,6 +124,10 @@ struct CUevent_st {
   std::shared_ptr<Work> work;
   size_t position = 0;
   double time() const { return work->time_at(position); }
+  void run() const {
+    longnet::check(work != nullptr, "an event that was never recorded");
+    work->run_until(position);
+  }
 };
 struct CUgraphExec_st {
   std::vector<std::function<void()>> work;
@@ -254,26 +261,10 @@ void Event::record(const Stream& stream) const {
   handle_->position = stream.handle()->work->queue.size();
 }
 void Event::synchronize() const {
-  until_done([this] {
-    check(handle_->work != nullptr, "an event that was never recorded");
-    handle_->work->run_until(handle_->position);
-  });
+  until_done([this] { handle_->run(); });
 }
 bool Event::over() const {
-  std::unique_lock lock(world());
-  const size_t before = enqueued;
-  try {
-    check(handle_->work != nullptr, "an event that was never recorded");
-    handle_->work->run_until(handle_->position);
-    return true;
-  } catch (const NotYet& reason) {
-    static thread_local double since = seconds();
-    if (more_work.wait_for(lock, std::chrono::milliseconds(1), [&] { return enqueued != before; }))
-      since = seconds();
-    if (seconds() - since > std::chrono::duration<double>(kPatience).count())
-      throw Error(std::string("a rank waits for ever: ") + reason.what());
-    return false;
-  }
+  return is_done([this] { handle_->run(); }, std::chrono::milliseconds(1));
 }
 double Event::seconds_since(const Event& begin) const {
   const std::lock_guard lock(world());

@@ -30,6 +30,12 @@ void attend(AttendTask task, const DeviceAttendOptions& device) {
   if (device.merge) make_cpu_kernel()->merge({&merge, 1}, MergeRule::kLse, options, 1);
 }
 
+// Enqueues `work` at each launch, behind what `before` does.
+Prepared launches(std::function<void()> work, Prepared before = {}) {
+  before.then([work = std::move(work)](const Stream& stream) { emulate_launch(stream, work); });
+  return before;
+}
+
 class EmulatedKernel final : public DeviceKernel {
  public:
   explicit EmulatedKernel(bool merges) : merges_(merges) {}
@@ -38,28 +44,22 @@ class EmulatedKernel final : public DeviceKernel {
                    MemoryLedger&) const override {
     const auto tasks = kept(grids);
     for (AttendGrid& grid : tasks->grids) tasks->keep_keys(grid);
-    const auto do_all = [=] {
+    return launches([=] {
       for (const AttendGrid& grid : tasks->grids)
         for (int64_t i = 0; i < grid.size(); ++i) attend(grid.at(i), options);
-    };
-    Prepared work;
-    work.then([=](const Stream& stream) { emulate_launch(stream, do_all); });
-    return work;
+    });
   }
   Prepared prepare_backward(std::span<const BackwardGrid> grids, const DeviceAttendOptions& options,
                             MemoryLedger&) const override {
     const auto tasks = kept(grids);
     for (BackwardGrid& grid : tasks->grids) tasks->keep_keys(grid.attend);
-    const auto do_all = [=] {
+    return launches([=] {
       const auto kernel = make_cpu_kernel();
       const AttendOptions how = options_of(options);
       MemoryLedger ledger;
       const TaggedBuffer workspace(ledger, kWorkspaceTag, kernel->backward_workspace_bytes(how, 1));
       kernel->attend_backward(tasks->grids, how, 1, workspace.bytes());
-    };
-    Prepared work;
-    work.then([=](const Stream& stream) { emulate_launch(stream, do_all); });
-    return work;
+    });
   }
 
  private:
@@ -83,11 +83,11 @@ template <class T, class F>
 Prepared prepared(std::span<const T> tasks, MemoryLedger& ledger, F work) {
   Prepared all;
   const T* const list = all.upload(std::vector(tasks.begin(), tasks.end()), ledger);
-  const auto do_all = [=, count = tasks.size()] {
-    for (const T& task : std::span(list, count)) work(task);
-  };
-  all.then([=](const Stream& stream) { emulate_launch(stream, do_all); });
-  return all;
+  return launches(
+      [=, count = tasks.size()] {
+        for (const T& task : std::span(list, count)) work(task);
+      },
+      std::move(all));
 }
 
 DType type_of(int64_t element_bytes) {

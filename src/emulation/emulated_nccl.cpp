@@ -27,6 +27,7 @@ struct Call {
   int peer = 0;      // or root
   std::function<void()> begin{};
   bool moved = false;
+  size_t number = 0;  // in its list
 };
 using Calls = std::vector<std::shared_ptr<Call>>;
 
@@ -93,12 +94,6 @@ bool is_message(const Call& call) {
   return call.kind == Call::Kind::kSend || call.kind == Call::Kind::kRecv;
 }
 
-Calls& own_list(Shared& shared, const Call& call, int me) {
-  if (call.kind == Call::Kind::kSend) return shared.sends[{me, call.peer}];
-  if (call.kind == Call::Kind::kRecv) return shared.recvs[{call.peer, me}];
-  return shared.collectives[me];
-}
-
 // Returns lists whose calls of one number belong together: those of a message's sender and of its
 // receiver, or of all ranks.
 std::vector<Calls*> matching_lists(Shared& shared, const Call& call, int me) {
@@ -110,13 +105,16 @@ std::vector<Calls*> matching_lists(Shared& shared, const Call& call, int me) {
   return all;
 }
 
+Calls& own_list(Shared& shared, const Call& call, int me) {
+  const bool receives = call.kind == Call::Kind::kRecv;
+  return *matching_lists(shared, call, me)[is_message(call) ? size_t(receives) : size_t(me)];
+}
+
 // Returns the call and those that belong to it, when all have been made.
 Calls matching_calls(Shared& shared, const Call& call, int me) {
   const std::lock_guard lock(state());
   const auto lists = matching_lists(shared, call, me);
-  const Calls& mine = own_list(shared, call, me);
-  size_t k = 0;
-  while (mine.at(k).get() != &call) ++k;
+  const size_t k = call.number;
   Calls all;
   for (size_t i = 0; i < lists.size(); ++i) {
     if (k >= lists[i]->size())
@@ -172,7 +170,9 @@ void post_group() {
                               is_registered(*p.comm, call.into, parts * call.bytes);
       check(!is_message(call) || (call.peer != me && call.peer >= 0 && call.peer < shared.size),
             "no such peer");
-      own_list(shared, call, me).push_back(p.call);
+      Calls& list = own_list(shared, call, me);
+      call.number = list.size();
+      list.push_back(p.call);
       for (int peer = 0; peer < shared.size; ++peer) {
         if (peer == me || (is_message(call) && peer != call.peer)) continue;
         shared.connecting.insert({me, peer});

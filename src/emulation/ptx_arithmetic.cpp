@@ -20,8 +20,6 @@ using Row = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 // Calls f with a value of the type that stands for `type`.
 template <class F>
 void by_type(PtxType type, F f) {
-  if (type == PtxType{'u', 1}) return f(uint8_t{});
-  if (type == PtxType{'s', 1}) return f(int8_t{});
   if (type == PtxType{'u', 2}) return f(uint16_t{});
   if (type == PtxType{'s', 2}) return f(int16_t{});
   if (type == PtxType{'u', 4}) return f(uint32_t{});
@@ -263,6 +261,8 @@ void compare(Block&, Warp& w, In in, uint32_t m) {
       for_lanes(m, [&](int l) {
         result |= uint32_t(holds(in.words[1], bits<T>(a[l]), bits<T>(b[l]))) << l;
       });
+    } else {
+      throw Error("a comparison of other types");
     }
   });
   set_predicate(w, in.operands[0].row, m, result);
@@ -312,8 +312,7 @@ void shuffle(Block&, Warp& w, In in, uint32_t m) {
 }
 
 void vote_any(Block&, Warp& w, In in, uint32_t m) {
-  const uint32_t p = w.predicate(in.operands[1].row) & m;
-  set_predicate(w, in.operands[0].row, m, p != 0 ? kAll : 0);
+  set_predicate(w, in.operands[0].row, m, (predicate_of(w, in, 1) & m) != 0 ? kAll : 0);
 }
 
 // Wraps around: the sign does not matter.
@@ -346,12 +345,14 @@ constexpr Rule kArithmeticRules[] = {
     {"shl", shift<true>},
     {"shr", shift<false>},
     {"fma", fused},
+    {"fma.rm.f32", fused},
     {"setp", compare},
     {"selp", select},
     {"cvt", convert},
+    {"cvt.sat.f32.f32", convert},
     {"cvt.rn.bf16x2", convert_pair<to_bf16>},
     {"cvt.rn.f16x2", convert_pair<to_fp16>},
-    {"bfi", insert_bits},
+    {"bfi.b32", insert_bits},
     {"ex2.approx.ftz.f32", exponential},
     {"shfl.sync", shuffle, kWholeWarp},
     {"vote.sync.any.pred", vote_any, kWholeWarp},

@@ -64,7 +64,7 @@ void access(Block& b, Warp& w, In in, uint32_t m) {
     std::byte* place = std::bit_cast<std::byte*>(at);
     if (in.space == PtxSpace::kShared)
       place = kLoads ? b.shared.read(at, bytes, w.index) : b.shared.write(at, bytes, w.index);
-    else if (in.space != PtxSpace::kParam && in.space != PtxSpace::kLocal)
+    else if (in.space != PtxSpace::kParam)
       place = reachable<std::byte>(b, at, bytes);
     for (int i = 0; i < in.vector; ++i, place += each) {
       const PtxRow row = in.vector == 1 ? data.row : data.parts.at(size_t(i)).row;
@@ -284,15 +284,12 @@ constexpr Rule kBlockRules[] = {
     {"atom.global.add.u64", add_atomically},
     {"bra", nullptr, Rule::Kind::kBranch},
     {"ret", nullptr, Rule::Kind::kReturn},
-    {"exit", nullptr, Rule::Kind::kReturn},
     {"trap", kTrap},
-    {"fence.acq_rel", kNothing},
     {"setmaxnreg.inc.sync.aligned.u32", kNothing},
     {"setmaxnreg.dec.sync.aligned.u32", kNothing},
     {"bar.warp.sync", kNothing, kWholeWarp},
     {"bar.sync", sync, kWholeWarp},
     {"barrier.sync", sync, kWholeWarp},
-    {"bar.arrive", arrive, kWholeWarp},
     {"barrier.arrive", arrive, kWholeWarp},
     {"mma.sync.aligned.m16n8k16.row.col.f32",
      [](Block&, Warp& w, In in, uint32_t) { multiply(w, in); }, kWholeWarp},
@@ -330,13 +327,8 @@ void fill(const Block& b, Warp& warp, const PtxConstant& c, const std::byte* par
     uint64_t value = c.value;
     if (c.kind == Kind::kTidX) value = uint64_t(warp.index * kLanes + l);
     if (c.kind == Kind::kCtaidX) value = number;
-    if (c.kind == Kind::kNtidX) value = b.launch.block;
-    if (c.kind == Kind::kNctaidX) value = b.launch.grid;
     if (c.kind == Kind::kParam) value = std::bit_cast<uint64_t>(parameters + c.value);
     if (c.kind == Kind::kDynamicShared) value = uint64_t(b.dynamic_at);
-    if (c.kind == Kind::kLocal)
-      value =
-          std::bit_cast<uint64_t>(warp.local.data() + l * b.kernel.local_bytes + int64_t(c.value));
     warp.set(c.row, l, value);
   }
 }
@@ -356,7 +348,6 @@ Block::Block(const PtxKernel& of, const PtxLaunch& how, const std::byte* paramet
     warp.index = w;
     warp.registers = std::make_unique<std::byte[]>(size_t(kernel.register_bytes));
     warp.written.resize(size_t(kernel.register_bytes) / 32 + 1);
-    warp.local.resize(size_t(kernel.local_bytes) * kLanes, std::byte{0xFF});
     const int lanes = std::min(kLanes, int(launch.block) - w * kLanes);
     warp.live = lanes == kLanes ? kAll : (1u << lanes) - 1;
     for (const PtxConstant& c : kernel.constants) fill(*this, warp, c, parameters, number);

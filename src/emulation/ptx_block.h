@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/random.h"
 #include "emulation/ptx_machine.h"
 
 namespace longnet::ptx {
@@ -29,17 +30,9 @@ To bits(From from) {
   return to;
 }
 
-inline float from_bf16(uint16_t x) { return bits<float>(uint32_t(x) << 16); }
 inline float from_fp16(uint16_t x) { return float(bits<_Float16>(x)); }
-inline uint16_t to_bf16(float x) {  // to nearest, ties to even
-  const auto b = bits<uint32_t>(x);
-  if (std::isnan(x)) return 0x7FFF;
-  return uint16_t((b + 0x7FFF + (b >> 16 & 1)) >> 16);
-}
-inline uint16_t to_fp16(float x) {
-  if (std::isnan(x)) return 0x7FFF;
-  return bits<uint16_t>(_Float16(x));
-}
+inline uint16_t to_bf16(float x) { return std::isnan(x) ? 0x7FFF : bf16_bits(x); }
+inline uint16_t to_fp16(float x) { return std::isnan(x) ? 0x7FFF : bits<uint16_t>(_Float16(x)); }
 
 template <class F>
 void for_lanes(uint32_t mask, F f) {
@@ -72,7 +65,6 @@ struct Warp {
   int index = 0;
   int32_t stopped_at = 0;  // the instruction that ended its turn
   bool blocked = false;    // at a named barrier
-  std::vector<std::byte> local{};
   std::array<Asynchronous, kLanes> copies{};
   Asynchronous products{};
 
@@ -112,7 +104,7 @@ using Execute = void (*)(Block&, Warp&, const PtxInstruction&, uint32_t mask);
 struct Rule {
   enum class Kind { kEachLane, kWholeWarp, kProduct, kBranch, kReturn };
   std::string_view name;      // "mul.wide": instructions that begin with these words; longest first
-  Execute execute = nullptr;  // null: refused
+  Execute execute = nullptr;  // null: a branch or a return
   Kind kind = Kind::kEachLane;
   bool whole_warp() const { return kind == Kind::kWholeWarp || kind == Kind::kProduct; }
 };

@@ -26,13 +26,12 @@ const Rule* find_rule(const std::string& op) {
   return found;
 }
 
-// True for implemented types and modifiers, which may follow the first word of an instruction whose
-// rule names that word alone.
+// True for types and modifiers that are done wherever they follow the first word of an instruction,
+// where its rule names that word alone.
 bool is_known_word(const std::string& word) {
   static const std::vector<std::string_view> known{
-      "rn",  "rm",     "lo",     "eq",    "ne",    "lt",  "le",  "gt", "ge",
-      "to",  "equ",    "neu",    "ltu",   "leu",   "gtu", "geu", "v2", "v4",
-      "sat", "global", "shared", "param", "local", "uni", "pred"};
+      "rn",  "lo",  "eq", "ne", "lt",     "le",     "gt",    "ge",  "to",
+      "leu", "gtu", "v2", "v4", "global", "shared", "param", "uni", "pred"};
   const bool type = word.size() >= 2 && word.size() <= 4 &&
                     std::isdigit(static_cast<unsigned char>(word[1])) != 0;
   return type || std::ranges::find(known, word) != known.end();
@@ -44,18 +43,8 @@ const Rule& rule_of(const PtxInstruction& in) {
     throw Error(concat("PTX line ", in.line, ": ", what...));
   };
   const Rule* const rule = find_rule(in.op);
-  if (rule == nullptr || (rule->execute == nullptr && rule->kind == Rule::Kind::kEachLane))
-    refuse("no instruction ", in.op);
-  const auto only = [&](std::string_view word, bool fits) {
-    if (in.has(word) && !fits) refuse("'", word, "' of ", in.op, " is not done here");
-  };
-  only("rm", rule->name == "fma");
-  only("sat", in.op == "cvt.sat.f32.f32");
-  only("b64", rule->name != "bfi");
-  only("f16", rule->name != "setp");
+  if (rule == nullptr) refuse("no instruction ", in.op);
   if (in.second.at >= 0 && rule->name != "shfl.sync") refuse("a second result of ", in.op);
-  if (rule->name == "vote.sync.any.pred" && in.operands.at(1).negated)
-    refuse("a negated operand of ", in.op);
   if (rule->name.find('.') == std::string_view::npos)
     for (size_t i = 1; i < in.words.size(); ++i)
       if (!is_known_word(in.words[i]))
@@ -124,9 +113,12 @@ class BlockRun {
 
   void run(Warp& warp) {
     int32_t at = 0;
-    uint32_t group = choose(warp, at);
-    const auto leave = [&] { for_lanes(group, [&](int l) { warp.pc[size_t(l)] = at; }); };
+    uint32_t group = 0;  // lanes at `at`; none: others are to be chosen
+    const auto leave = [&] {
+      for_lanes(std::exchange(group, 0), [&](int l) { warp.pc[size_t(l)] = at; });
+    };
     for (int steps = 0; steps < kQuantum; ++steps) {
+      if (group == 0) group = choose(warp, at);
       const PtxInstruction& in = kernel_.instructions[size_t(at)];
       uint32_t active = group;
       if (in.guard.at >= 0) {
@@ -137,9 +129,8 @@ class BlockRun {
         throw Error(concat("PTX: ", kernel_.name, ", line ", in.line, " (", in.op,
                            "): lanes of a warp do not agree whether to execute it"));
       if (in.rule->whole_warp() && group != warp.live) {
-        leave();
         warp.waiting |= group;
-        group = choose(warp, at);
+        leave();
         continue;
       }
       warp.waiting &= ~group;
@@ -148,9 +139,9 @@ class BlockRun {
           at = active == 0 ? at + 1 : in.target;
           continue;
         }
-        for_lanes(group & ~active, [&](int l) { warp.pc[size_t(l)] = at + 1; });
+        ++at;
+        leave();
         for_lanes(active, [&](int l) { warp.pc[size_t(l)] = in.target; });
-        group = choose(warp, at);
         continue;
       }
       if (in.rule->kind == Rule::Kind::kReturn) {
@@ -159,7 +150,6 @@ class BlockRun {
         warp.live &= ~active;
         ++block_.events;
         if (warp.live == 0) return;
-        group = choose(warp, at);
         continue;
       }
       try {
@@ -177,10 +167,7 @@ class BlockRun {
         leave();
         return;
       }
-      if (group != warp.live) {  // others may be there already
-        leave();
-        group = choose(warp, at);
-      }
+      if (group != warp.live) leave();  // others may be there already
     }
     ++block_.events;  // still busy
     leave();

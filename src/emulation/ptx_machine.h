@@ -37,7 +37,7 @@ struct PtxType {
   bool operator==(const PtxType&) const = default;
 };
 
-enum class PtxSpace : uint8_t { kGeneric, kGlobal, kShared, kParam, kLocal };
+enum class PtxSpace : uint8_t { kGeneric, kGlobal, kShared, kParam };
 
 // A row of a warp's registers: 32 values of 4 or 8 bytes, or the 32 bits of a predicate.
 struct PtxRow {
@@ -71,8 +71,8 @@ struct PtxInstruction {
 
 // A value that is the same in all lanes of a warp, or known before the warp starts.
 struct PtxConstant {
-  enum class Kind { kValue, kTidX, kCtaidX, kNtidX, kNctaidX, kParam, kLocal, kDynamicShared } kind;
-  uint64_t value = 0;  // the value, or a byte of the parameters or of local memory
+  enum class Kind { kValue, kTidX, kCtaidX, kParam, kDynamicShared } kind;
+  uint64_t value = 0;  // the value, or a byte of the parameters
   PtxRow row{};
 };
 
@@ -86,7 +86,7 @@ struct PtxKernel {
   std::vector<PtxInstruction> instructions{};
   std::vector<PtxConstant> constants{};
   int64_t register_bytes = 0;  // per warp
-  int64_t parameter_bytes = 0, local_bytes = 0;
+  int64_t parameter_bytes = 0;
   int64_t shared_bytes = 0;  // static; dynamic shared memory begins behind it
   int64_t dynamic_alignment = 1;
   int threads = 0;  // .maxntid

@@ -52,13 +52,6 @@ std::vector<std::string_view> split_operands(std::string_view text) {
   return parts;
 }
 
-std::string without_comments(std::string_view text) {
-  std::string out(text);
-  for (size_t at = 0; (at = out.find("//", at)) != std::string::npos;)
-    for (; at < out.size() && out[at] != '\n'; ++at) out[at] = ' ';
-  return out;
-}
-
 int64_t number_behind(std::string_view text, std::string_view word, int64_t other) {
   const size_t at = text.find(word);
   return at == std::string_view::npos
@@ -97,11 +90,17 @@ class KernelParser {
     for (const std::string_view parameter :
          split_operands(header.substr(open + 1, close - open - 1))) {
       const auto [name, bytes, alignment] = variable(parameter);
-      kernel_.parameter_bytes = (kernel_.parameter_bytes + alignment - 1) / alignment * alignment;
-      kernel_.parameters.push_back({kernel_.parameter_bytes, bytes});
-      symbols_[name] = {PtxConstant::Kind::kParam, uint64_t(kernel_.parameter_bytes)};
-      kernel_.parameter_bytes += bytes;
+      const uint64_t at = reserve(kernel_.parameter_bytes, bytes, alignment);
+      kernel_.parameters.push_back({int64_t(at), bytes});
+      symbols_[name] = {PtxConstant::Kind::kParam, at};
     }
+  }
+
+  // Returns the first of `bytes` behind the `used` ones, which grow by them.
+  static uint64_t reserve(int64_t& used, int64_t bytes, int64_t alignment) {
+    const int64_t at = (used + alignment - 1) / alignment * alignment;
+    used = at + bytes;
+    return uint64_t(at);
   }
 
   // ".param .align 8 .b8 name[40]" -> name, bytes, alignment
@@ -151,21 +150,16 @@ class KernelParser {
     }
   }
   static bool is_label(std::string_view text) {
-    return !text.empty() && (text.front() == '$' || text.front() == '_' || text.front() == 'L') &&
-           std::none_of(text.begin(), text.end(), is_space);
+    return text.starts_with('$') && std::none_of(text.begin(), text.end(), is_space);
   }
 
   void read_statement(std::string_view text) {
-    if (text.empty() || text.starts_with(".pragma") || text.starts_with(".loc")) return;
+    if (text.empty() || text.starts_with(".pragma")) return;
     if (text.starts_with(".reg")) return declare_registers(text);
-    if (text.starts_with(".shared") || text.starts_with(".local")) {
+    if (text.starts_with(".shared")) {
       const auto [name, bytes, alignment] = variable(text);
-      const bool shared = text.starts_with(".shared");
-      int64_t& used = shared ? kernel_.shared_bytes : kernel_.local_bytes;
-      used = (used + alignment - 1) / alignment * alignment;
-      symbols_[name] = {shared ? PtxConstant::Kind::kValue : PtxConstant::Kind::kLocal,
-                        uint64_t(used)};
-      used += bytes;
+      const uint64_t at = reserve(kernel_.shared_bytes, bytes, alignment);
+      symbols_[name] = {PtxConstant::Kind::kValue, at};
       return;
     }
     if (text.front() == '.') refuse("unknown directive", text);
@@ -210,9 +204,8 @@ class KernelParser {
     return std::isdigit(static_cast<unsigned char>(c)) != 0;
   }
   static uint64_t number(std::string_view text) {
-    const std::string prefix(text.substr(0, 2)), s(text);
-    const bool real = prefix == "0f" || prefix == "0F" || prefix == "0d" || prefix == "0D";
-    return real ? std::strtoull(s.c_str() + 2, nullptr, 16) : std::strtoull(s.c_str(), nullptr, 0);
+    const bool real = text.starts_with("0f") || text.starts_with("0d");
+    return std::strtoull(std::string(text.substr(real ? 2 : 0)).c_str(), nullptr, real ? 16 : 0);
   }
 
   // `bytes`: of an immediate's lane; 0: a predicate.
@@ -226,8 +219,7 @@ class KernelParser {
     if (const auto found = symbols_.find(std::string(name)); found != symbols_.end()) {
       const auto [kind, value] = found->second;
       if (kind == Kind::kDynamicShared) kernel_.dynamic_alignment = int64_t(value);
-      const bool is_pointer = kind == Kind::kParam || kind == Kind::kLocal;
-      return constant(kind, value, is_pointer ? 8 : std::max(4, bytes));
+      return constant(kind, value, kind == Kind::kParam ? 8 : std::max(4, bytes));
     }
     if (name.front() == '%') {
       size_t digits = name.size();
@@ -284,7 +276,6 @@ class KernelParser {
       if (word == "global") in.space = PtxSpace::kGlobal;
       if (word.starts_with("shared")) in.space = PtxSpace::kShared;
       if (word == "param") in.space = PtxSpace::kParam;
-      if (word == "local") in.space = PtxSpace::kLocal;
       if (word == "v2") in.vector = 2;
       if (word == "v4") in.vector = 4;
     }
@@ -324,11 +315,7 @@ class KernelParser {
   int line_;
   int64_t next_row_ = 0;
   std::map<std::string, std::pair<PtxConstant::Kind, uint64_t>> symbols_{
-      {"%tid.x", {PtxConstant::Kind::kTidX, 0}},
-      {"%ctaid.x", {PtxConstant::Kind::kCtaidX, 0}},
-      {"%ntid.x", {PtxConstant::Kind::kNtidX, 0}},
-      {"%nctaid.x", {PtxConstant::Kind::kNctaidX, 0}},
-      {"WARP_SZ", {PtxConstant::Kind::kValue, kLanes}}};
+      {"%tid.x", {PtxConstant::Kind::kTidX, 0}}, {"%ctaid.x", {PtxConstant::Kind::kCtaidX, 0}}};
   std::map<std::string, int> families_;
   std::vector<std::map<std::string, PtxRow>> scopes_{1};  // the kernel's own first
   std::map<std::string, int32_t> labels_;
@@ -341,11 +328,9 @@ bool PtxInstruction::has(std::string_view word) const {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-std::map<std::string, PtxKernel> parse_ptx(std::string_view raw) {
-  const std::string text = without_comments(raw);
+std::map<std::string, PtxKernel> parse_ptx(std::string_view all) {
   std::map<std::string, PtxKernel> kernels;
   std::map<std::string, int64_t> dynamic;
-  const std::string_view all = text;
   const std::string_view kExtern = ".extern .shared", kEntry = ".entry";
   for (size_t at = 0; (at = all.find(kExtern, at)) != std::string_view::npos; ++at) {
     const std::string_view line = all.substr(at, all.find(';', at) - at);

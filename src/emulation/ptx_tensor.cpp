@@ -21,7 +21,7 @@ struct Tile {
 };
 
 float half_value(uint32_t x, bool bf16) {
-  return bf16 ? from_bf16(uint16_t(x)) : from_fp16(uint16_t(x));
+  return bf16 ? bf16_value(uint16_t(x)) : from_fp16(uint16_t(x));
 }
 
 // A row of 16-bit numbers that lies in one piece before the swizzle, 16 bytes at a time.
