@@ -35,7 +35,7 @@ class Gpu(Case):
 
     def test_every_algorithm_by_nccl_on_a_gpu_each(self):
         listed = self.expect(0, "--help").stdout.partition("Algorithms:")[2].partition("\n\n")[0]
-        algorithms = set(re.findall(r"^  ([a-z_]+) ", listed, re.MULTILINE)) - {"local"}  # of one rank
+        algorithms = set(re.findall(r"^  ([a-z_]+) ", listed, re.MULTILINE)) - {"local"}  # which runs on one rank
         self.assertGreater(len(algorithms), 8)
         result, done = self.run_config("h100-8", *MODEL, "--set", "sweep.seq_len=512", "--set", "sweep.ranks=1,2,4",
                                        "--set", f"sweep.algorithm={','.join(sorted(algorithms))}", gpus=4)
@@ -195,7 +195,7 @@ class Gpu(Case):
             self.assertEqual(len(written["environment"]["devices"]), gpus)
             self.assertEqual({row["operation"] for row in written["rows"]}, {"send_recv", "exchange", "all_gather", "all_to_all"})
             self.assertTrue(all(row["median_s"] > 0 for row in written["rows"]))
-            if gpus == 3:  # what was measured goes into a cluster
+            if gpus == 3:  # the measurements go into a cluster
                 made = self.path / "cluster.json"
                 self.expect(0, "calibrate", "--cluster", "configs/clusters/h100-ndr400.json", "--gpu-comm", str(file), "-o", str(made))
                 self.assertIn("between 0: emulated GPU and 1: emulated GPU of one host",

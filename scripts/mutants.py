@@ -64,7 +64,7 @@ class Mutant:
 
     @property
     def fingerprint(self) -> str:
-        """Of what is planted and of its tests: a row of the page stands for this fault and no other."""
+        """A digest of the fault and its tests: a row of the page stands for this fault and no other."""
         return hashlib.sha256(repr((self.file, self.old, self.new, self.tests)).encode()).hexdigest()[:10]
 
 

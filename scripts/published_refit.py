@@ -22,9 +22,9 @@ from collections.abc import Callable
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-STEP = 0.05  # of a logarithm, for sensitivities
-ERROR = 0.05  # of a case that is fitted
-PRIOR = 0.2  # of a scale: how far the shipped value may be off
+STEP = 0.05  # step of a logarithm, for sensitivities
+ERROR = 0.05  # error of a case that is fitted
+PRIOR = 0.2  # share by which the shipped value of a scale may be off
 
 Json = dict[str, Any]
 
@@ -60,7 +60,7 @@ PARAMETERS: dict[str, Callable[[Json, float], None]] = {
     "call between nodes": value("links", "inter", "call_s"),
     "overhead a message": value("links", "inter", "overhead_s"),
     "a channel": value("links", "inter", "channel_bytes_per_s"),
-    "host": value(),  # of --what-if host, in the cases
+    "host": value(),  # as --what-if host, in the cases
 }
 
 

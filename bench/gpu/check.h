@@ -24,7 +24,7 @@ std::vector<T> download(const void* from, int64_t count) {
   return host;
 }
 
-float half_value(uint16_t bits);  // of an fp16
+float half_value(uint16_t bits);  // value of an fp16
 
 // `small`: shapes for compute-sanitizer.
 void check_ipc(Outcome& out, bool small);

@@ -46,7 +46,7 @@ struct Model {
   int64_t heads, head_dim;
 };
 constexpr Model kModels[] = {{12, 64}, {8, 128}};
-constexpr int64_t kTokens = 131072;  // of the sweep: 0.8 GB of Q, K, V and O at 12 x 64
+constexpr int64_t kTokens = 131072;  // in the sweep: 0.8 GB of Q, K, V and O at 12 x 64
 
 double pairs_of(const std::vector<AttendGrid>& grids, bool causal) {
   double pairs = 0;

@@ -41,7 +41,7 @@ std::vector<Column<CommRow>> comm_columns() {
 struct CommResult {
   std::string transport{};
   std::vector<RankInfo> ranks{};
-  std::vector<std::string> gpus{};  // of ranks on GPUs
+  std::vector<std::string> gpus{};  // by rank; only where ranks are on GPUs
   std::vector<CommRow> rows{};
 };
 

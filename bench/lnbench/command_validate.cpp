@@ -76,7 +76,7 @@ Section real_section(const std::string& path) {
   return s;
 }
 
-// Of rows of a section's JSON.
+// A column of the rows of a section's JSON.
 Column<JsonNode> column(const char* key, const char* title, Shown shown, int width) {
   return {{key, title, shown, width, 0}, [key](const JsonNode& row) { return *row.find(key); }};
 }

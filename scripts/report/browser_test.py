@@ -37,7 +37,7 @@ from report.synthetic_fixture import (
 
 SKIP = 77
 LOAD_S = 3.0  # until the answer and the tables are there
-SIZE_MB = 3.0  # of the largest report, of 3,000 points
+SIZE_MB = 3.0  # the largest report, of 3,000 points
 PRINTED_PAGES = 12
 LOOKS = [(width, dark) for width in (1400, 420) for dark in (False, True)]
 # Text of a page or of its figures whose contrast with what is behind it is below 4.5: 1.

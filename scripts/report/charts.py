@@ -23,9 +23,9 @@ from .units import percent_label, plural, token_label
 VEGA_LITE = "6.4"
 ROW_MODULES = (rows_time, rows_scaling, rows_cost, rows_pattern, rows_opponents, rows_published)  # hold the row builders by name
 MAX_FIGURES = 12  # before "more"
-MAX_LINES = 12  # of one picture that can be split
+MAX_LINES = 12  # most lines of one picture that can be split
 MAX_PANELS = 4
-PANEL_WIDTH, PANEL_HEIGHT = 330, 230  # of pictures; a page is as wide as its window
+PANEL_WIDTH, PANEL_HEIGHT = 330, 230  # pictures' size; a page is as wide as its window
 # Value that a row and its point share in one panel, and the name of that panel.
 SPLITS: dict[str, tuple[Callable[[Point], Any], Callable[[int], str]]] = {
     "ranks": (lambda p: p.ranks, lambda value: plural(value, "rank")),
@@ -44,7 +44,7 @@ MARK_TEXT = {
 
 @dataclass
 class Figure:
-    name: str  # of the spec and the files
+    name: str  # name of the spec and the files
     title: str
     finding: str = ""  # what the picture shows, in its own numbers
     source_text: str = ""  # points, samples and intervals of each source

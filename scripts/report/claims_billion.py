@@ -14,7 +14,7 @@ from .rows import Context, heads_text
 from .units import bytes_label, duration_label, integer_label, number, token_label
 
 BILLION = 1 << 30
-PAPER_HEADS = 12  # of the paper's base model
+PAPER_HEADS = 12  # heads of the paper's base model
 
 
 def place(ctx: Context, point: Point) -> str:

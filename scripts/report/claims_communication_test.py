@@ -34,7 +34,7 @@ class Communication(unittest.TestCase):
         for place, record in enumerate(records):  # moved by MPI's own collectives
             record["comm"] |= {"counted_bytes_per_rank": 0, "modelled_bytes_per_rank": 8 * M >> place}
         self.assertEqual(claim(records, "Communication").status, SUPPORTED)
-        for record in records[:2]:  # of four lengths
+        for record in records[:2]:  # two of four lengths
             record["comm"]["counted_bytes_per_rank"] += 8
         self.assertEqual(claim(records, "Communication").status, NOT_TESTED)
         self.assertEqual(
@@ -67,10 +67,10 @@ class Communication(unittest.TestCase):
         found = claim(line(), title)
         self.assertEqual((found.status, found.source), (SUPPORTED, "measured"))
         self.assertIn("gradients summed by reduce-scatter. dQ, dK and dV of sampled rows off by at most 5e-07.", found.deciding.text)
-        self.assertEqual(claim(line(), "Communication").status, NOT_TESTED)  # of forward passes
+        self.assertEqual(claim(line(), "Communication").status, NOT_TESTED)  # forward passes alone
         for unchecked in ({}, {"dq_rel_l2_error": 5e-7, "dk_rel_l2_error": 4e-7}, None):
             records = line()
-            records[3]["check"]["gradients"] = unchecked  # of one point among five
+            records[3]["check"]["gradients"] = unchecked  # one point among five
             found = claim(records, title)
             self.assertEqual(found.status, NOT_TESTED)
             self.assertIn("Gradients were not checked on every point.", found.evidence[0].text)

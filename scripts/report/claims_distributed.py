@@ -13,7 +13,7 @@ from .rows import Context
 from .series import group_by
 from .units import integer_label, percent_label, plural, span_label, token_label
 
-MEMORY_SHARE = 0.5  # of the memory per rank on fewer ranks, at most
+MEMORY_SHARE = 0.5  # largest share of the memory per rank on fewer ranks
 QUADRATIC = "the work stays quadratic: each rank computes N²/P pairs"
 NO_NUMBERS = Evidence("simulated", NOT_TESTED, "a simulation computes times, no attention")
 

@@ -38,7 +38,7 @@ class Distributed(unittest.TestCase):
         )
 
     def test_a_point_whose_check_failed_never_agrees(self) -> None:
-        """What failed may be another check than that of the sampled rows, as of bytes: check.status is then "pass"."""
+        """A check other than that of the sampled rows may fail, as that of bytes: check.status is then "pass"."""
         title = "equals the reference"
         wrong = [point("dilated", n * K, 2) | {"status": "check_failed", "reason": "counted bytes differ"} for n in (8, 16)]
         found = claim(wrong, title)

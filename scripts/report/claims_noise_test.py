@@ -24,9 +24,9 @@ class Noise(unittest.TestCase):
             (busy_machine(2.1), False),
             (busy_machine(3.9, mpi="Open MPI"), True),  # ranks are bound: of all 16
             (busy_machine(4.1, mpi="Open MPI"), False),
-            ({"load_average": [9.0]}, True),  # of how many threads is not known
+            ({"load_average": [9.0]}, True),  # the number of threads is not known
             ({"load_average": []}, True),
-            (busy_machine(9.0) | {"busy_share": 0.05}, True),  # what was measured just before decides
+            (busy_machine(9.0) | {"busy_share": 0.05}, True),  # the share just before decides
             (busy_machine(0.0) | {"busy_share": 0.4}, False),
         ):
             with self.subTest(environment=environment):

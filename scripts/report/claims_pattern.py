@@ -18,11 +18,11 @@ from .rows import Context
 from .units import number, plural, significant, span_label, token_label
 
 PAPER_NAMES = {"dense": "vanilla", "sparse": "sparse", "dilated": "dilated"}
-EXPONENT_WITHIN = 0.15  # of the expected exponent
+EXPONENT_WITHIN = 0.15  # distance from the expected exponent
 EXPONENT_LENGTHS = 4
 EXPONENT_SPAN = 8.0
 EXPONENT_R_SQUARED = 0.98  # below, time follows no power law and the exponent says nothing
-RULE_WITHIN = 2.0  # of a pattern's rule: rounding of segments and rates to powers of two
+RULE_WITHIN = 2.0  # factor to a pattern's rule: segments and rates are rounded to powers of two
 SKIPS = "a dilation rate exceeds the next shorter segment, so that its branch skips some, which the paper's estimate leaves out"
 RATES_DIFFER = {
     "dilated": "its rates do not grow as its segments, by which the paper derives O(Nd)",

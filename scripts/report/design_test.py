@@ -88,7 +88,7 @@ class Design(unittest.TestCase):
 
     def test_a_line_at_constant_tokens_is_a_line(self) -> None:
         lines = {r["line"] for r in rows_of(figure(batch_sweep(), "share_of_peak")) if r["series"] == "ring"}
-        self.assertEqual(len(lines), 2)  # of two rank counts, not one for each batch
+        self.assertEqual(len(lines), 2)  # one for each rank count, not for each batch
         two = [point("ring", n * K, 2, batch=b) for n in (8, 16) for b in (1, 2)]
         self.assertEqual(len({r["line"] for r in rows_of(figure(two, "share_of_peak"))}), 2)
 

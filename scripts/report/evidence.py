@@ -31,7 +31,7 @@ class Evidence:
 @dataclass
 class Claim:
     title: str
-    quote: str  # what the paper says
+    quote: str  # the paper's words
     test: str  # how it is tested, with the thresholds
     figures: tuple[str, ...]
     about: str = ""  # COMPUTED, of a claim that takes the points of all sources together

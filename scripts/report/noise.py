@@ -14,8 +14,8 @@ from .model import Point, Run
 from .rows import Context
 from .units import number, percent_label, plural, significant, token_label
 
-BUSY_SHARE = 0.15  # of the usable hardware threads, just before the run
-BUSY_LOAD = 0.25  # of the usable hardware threads, over the minute before the run
+BUSY_SHARE = 0.15  # share of the usable hardware threads, just before the run
+BUSY_LOAD = 0.25  # share of the usable hardware threads, over the minute before the run
 MODELLED = "simulated"  # its times come from no clock
 Key = tuple[int, str, str]  # run, id, source of a point
 
@@ -102,7 +102,7 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
         gone = [p for p in ctx.points if p.source == source and key_of(p) in hit - noisy]
         reasons = "; ".join([*dict.fromkeys(noise[key[0]] for key in sorted(noisy))] + ([f"{plural(len(gone), 'point')} disturbed"] if gone else []))
         loud = gone or any(not undecided(ctx.runs[key[0]]) for key in noisy)
-        if all_seen.status == NOT_TESTED:  # what is missing is missing, noise or not
+        if all_seen.status == NOT_TESTED:  # missing points are missing, noise or not
             warned = f"{all_seen.text} Some of these times {'are of a busy machine' if loud else 'decide nothing'} ({reasons})." if all_seen.details else all_seen.text
             return Evidence(source, NOT_TESTED, warned, all_seen.details)
         seen = test(Context(kept, ctx.runs, ctx.index), source)

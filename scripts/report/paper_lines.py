@@ -24,12 +24,12 @@ from .units import number, percent_label, plural, token_label
 MIN_LENGTHS = 3  # different lengths of one line
 MIN_SPAN = 4.0  # longest over shortest
 COMPLEXITY = {"dense": 2.0, "sparse": 1.5, "dilated": 1.0}  # exponent of N in the paper's table 1
-FLOOR_SHARE = 0.5  # of that exponent, from one length to the next: a line that begins with less begins with latency
+FLOOR_SHARE = 0.5  # share of that exponent, from one length to the next: a line that begins with less begins with latency
 GROWN_SHARE = 0.8  # ... and tells of the algorithm from where it grows by this much of it
-SHARED_WORK = 0.10  # of the FLOPs, in branches that ranks share: below, a line is attention to neighbours
+SHARED_WORK = 0.10  # share of the FLOPs in branches that ranks share: below, a line is attention to neighbours
 LATENCY_RULES = "latency rules at too many of its lengths"
 BRANCH = ("segment_length", "dilation_rate", "summary_tokens")
-PUBLISHED = {"collective": "native", "offset": "paper", "mix": "lse"}  # of the paper's algorithm; older results: absent
+PUBLISHED = {"collective": "native", "offset": "paper", "mix": "lse"}  # the paper's algorithm; absent in older results
 
 RULES = {  # that several claims share
     "rates": "The paper lets segments and rates grow geometrically (section 2.2), both with one ratio (section 2.4); it states the segments of "

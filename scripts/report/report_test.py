@@ -51,7 +51,7 @@ from report.tables import columns_of, csv_text, safe_cell
 
 
 def unpacked(page: str, name: str) -> str:
-    """What the page's program reads from one of its blocks of data."""
+    """The data that the page's program reads from one of its blocks."""
     data = page.split(f'id="{name}">')[1].split("<")[0]
     return gzip.decompress(base64.b64decode(data)).decode()
 

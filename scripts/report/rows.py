@@ -27,10 +27,10 @@ class Drawing:
 
     rows: list[Row]
     points: list[Point]
-    suffix: str = ""  # of the file name and the anchor, when a figure has several pictures
+    suffix: str = ""  # appended to the file name and the anchor, when a figure has several pictures
     title: str = ""  # appended to the figure's title
     note: str = ""  # appended to the caption
-    finding: str = ""  # what it shows, where the ends of its lines do not say it
+    finding: str = ""  # the finding in words, where the ends of its lines do not say it
     params: dict[str, Any] = field(default_factory=dict)  # values of the spec's parameters
     panels: list[str] = field(default_factory=list)  # names of the panels that its rows are in
 
@@ -40,7 +40,7 @@ class Context:
     points: list[Point]
     runs: list[Run]
     index: SeriesIndex
-    validation: dict[str, Any] | None = None  # what `lnbench validate --json` wrote
+    validation: dict[str, Any] | None = None  # the file that `lnbench validate --json` wrote
     every: list[Point] = field(default_factory=list)  # also of backward passes; `points`: forward alone, as claims are
 
     def __post_init__(self) -> None:
@@ -200,11 +200,11 @@ def best_per_key(points: list[Point], key: Callable[[Point], Any]) -> list[Point
     return list(best.values())
 
 
-LABEL_CHARACTERS = 36  # of a line of a point's name
+LABEL_CHARACTERS = 36  # longest line of a point's name
 SIDE_PX = 9  # between marks that would hide each other
 EDGE_PX = 14  # beside the outermost mark
 GAP_PX = 18  # at least, between the marks of two neighbours on the axis
-MOST_SIDE_PX = 106  # of marks on one side of their place
+MOST_SIDE_PX = 106  # most room of marks on one side of their place
 PLOT_PX = 720  # width of the pictures that set marks side by side
 
 

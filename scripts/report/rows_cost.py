@@ -38,14 +38,14 @@ from .units import (
 MAX_BARS = 16
 MAX_LANE_RANKS = 4
 PHASES = ("compute", "exposed messages", "merge", "waiting")
-OVERLAP = 0.01  # of the full time: parts that pass it by more overlap
+OVERLAP = 0.01  # share of the full time: parts that pass it by more overlap
 
 
 def exact_bytes(count: float | None) -> str:
     return "none" if count is None else f"{int(count):,} B ({bytes_label(count)})"
 
 
-RESIDENT_NOTED = 0.1  # of a process's buffers: beyond, its resident memory is said to differ
+RESIDENT_NOTED = 0.1  # share of a process's buffers: beyond, its resident memory is said to differ
 
 
 def sent_text(point: Point, what: str, label: Callable[[float | None], str]) -> str:

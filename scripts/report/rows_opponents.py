@@ -26,8 +26,8 @@ from .rows import (
 from .series import DEFAULTS, group_by, scalar_params
 from .units import MISSING, duration_label, listed, percent_label, plural, ratio_label, significant, token_label
 
-MAX_POINTS = 14  # of the ablations: four bars each
-CURVE_STEPS = 24  # of the closed form
+MAX_POINTS = 14  # points with ablations: four bars each
+CURVE_STEPS = 24  # steps of the closed form's curve
 MAX_CHOICES = 24  # lines of the collective choice
 ABLATIONS = (
     ("full", "full_s"),

@@ -9,7 +9,7 @@ from .model import Point
 from .rows import Context, Drawing, Row, base_row, side_by_side, single
 from .units import MISSING, integer_label, listed, number, percent_label, plural, significant
 
-NEVER_PX = 7  # of the first cross, below the top edge
+NEVER_PX = 7  # the first cross, below the top edge
 
 
 def coverage(ctx: Context) -> list[Drawing]:
@@ -52,7 +52,7 @@ def layers_label(layers: float | None) -> str:
 def dependency_depth(ctx: Context) -> list[Drawing]:
     """A property of the pattern: also points that did not run have it; -1 is never, absent is not computed."""
     rows: list[Row] = []
-    lanes: dict[str, int] = {}  # of the crosses: one per series
+    lanes: dict[str, int] = {}  # lanes of crosses: one per series
     unknown = 0
     shown: dict[tuple[Any, ...], Point] = {}
     for point in ctx.points:

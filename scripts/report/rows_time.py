@@ -242,7 +242,7 @@ def is_tie(first: Point, second: Point) -> bool:
     """Intervals that overlap, or times that are nearer than predictions are sure of."""
     low, high = second.num("timing.ci_low_s"), first.num("timing.ci_high_s")
     overlap = first.source == "measured" and low is not None and high is not None and low <= high
-    error = first.num("metrics.error")  # of the cluster's predictions, where its file says so
+    error = first.num("metrics.error")  # the cluster's predictions have it, where its file says so
     return overlap or (second.median_s or 0.0) <= (1 + error if error else TIE) * (first.median_s or 0.0)
 
 

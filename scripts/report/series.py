@@ -46,7 +46,7 @@ STYLES = {
     "bidirectional_ring": ("#999933", STAR),
     "query_ring": ("#6A3D9A", "triangle-up"),
 }
-UNKNOWN = ("#332288", "cross")  # of an algorithm without a row above: a colour that no other has
+UNKNOWN = ("#332288", "cross")  # an algorithm without a row above: a colour that no other has
 SHAPES = [shape for _, shape in STYLES.values()]
 DASHES = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 4], [14, 3, 3, 3])
 

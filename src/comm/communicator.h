@@ -38,7 +38,7 @@ inline Transfer message_from(Rank peer, std::span<std::byte> into) {
 struct CommCounters {
   int64_t bytes_sent = 0, messages_sent = 0;  // messages: non-empty ones
   int64_t bytes_received = 0, messages_received = 0;
-  int64_t modelled_bytes_sent = 0, modelled_messages_sent = 0;  // of those above
+  int64_t modelled_bytes_sent = 0, modelled_messages_sent = 0;  // part of those above
   bool operator==(const CommCounters&) const = default;
   void sent(int64_t bytes) {
     bytes_sent += bytes;

@@ -37,7 +37,7 @@ struct SingleAttend {
   SingleAttend& operator=(SingleAttend&&) = default;
   std::vector<std::vector<KvRun>> keys;  // key runs of each task
   std::vector<AttendGrid> tasks;
-  double pairs = 0, listed_pairs = 0;  // of the program; of the tasks
+  double pairs = 0, listed_pairs = 0;  // pairs by the program, and by the tasks
 };
 
 inline constexpr double kLawTolerance = 1e-6;

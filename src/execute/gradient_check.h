@@ -18,7 +18,7 @@
 
 namespace longnet {
 
-using ExpectedGradients = std::array<ExpectedRows, 3>;  // of dQ, dK and dV
+using ExpectedGradients = std::array<ExpectedRows, 3>;  // dQ, dK, dV
 using GradientErrors = std::array<SampleErrors, 3>;
 
 // True when the token is in the rank's shard and the program has its sequence.
@@ -59,7 +59,7 @@ class GradientCheck {
   GradientCheck(const Executor& executor, const std::vector<QuerySample>& queries,
                 Communicator& comm);
 
-  GradientErrors compare() const;  // of the last run
+  GradientErrors compare() const;  // errors of the last run
   // Every rank gets the outcomes of all ranks' errors (judge_gradients).
   std::array<CheckOutcome, 3> judge_together(const GradientErrors& mine, Communicator& comm,
                                              double tolerance) const;

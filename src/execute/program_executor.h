@@ -38,7 +38,7 @@ class ProgramExecutor final : public Executor {
   std::optional<SingleAttend> single_attend() override;
   double run(const SingleAttend& single) override;
 
-  RunPhases phases() const override;  // of the last run
+  RunPhases phases() const override;  // times of the last run
   std::span<const OpTime> op_times() const override { return times_; }
   SampleErrors compare(const ExpectedRows& expected) const override {
     return compare_samples(*bound_, expected);

@@ -37,7 +37,7 @@ std::vector<FillRows> shard_rows(const BoundProgram& bound, TensorKind kind);
 // can make again, and the part of an all-to-all that a rank sends to itself.
 struct ReceivedRows {
   std::vector<FillRows> rows;
-  int64_t bytes = 0;  // of the rows, which messages would have carried
+  int64_t bytes = 0;  // size of the rows, which messages would have carried
   std::span<const std::byte> own_from;
   std::span<std::byte> own_into;
 };

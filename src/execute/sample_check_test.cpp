@@ -235,7 +235,7 @@ TEST(CompareRows, ABadRunStaysTheWorst) {
   SampleErrors worst{.queries = 2, .difference = 1, .worst_row = 0.5};
   worst.keep_worst({.queries = 2, .difference = NAN, .worst_row = INFINITY});
   worst.keep_worst({.queries = 1, .difference = 3, .norm = 4, .worst_lse = 2});
-  EXPECT_EQ(worst.queries, 1);  // of the run in which fewer were compared
+  EXPECT_EQ(worst.queries, 1);  // the smaller of both runs
   EXPECT_TRUE(std::isnan(worst.difference));
   EXPECT_EQ(worst.worst_row, INFINITY);
   EXPECT_EQ(worst.worst_lse, 2);

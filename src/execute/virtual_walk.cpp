@@ -246,7 +246,7 @@ class VirtualWalk final : public UnitWalk {
   int threads_;
   std::map<std::string, TaggedBuffer> memory_;  // by tag
   TaggedBuffer workspace_;
-  std::unique_ptr<SharedGradients> shared_;  // of a backward pass
+  std::unique_ptr<SharedGradients> shared_;  // backward passes only
   int64_t shared_batches_ = 0;
 };
 

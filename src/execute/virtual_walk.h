@@ -79,7 +79,7 @@ struct WalkTimes {
 // Digests, errors and laws of a unit's gradients: of all rows of dQ, and of those of dK and dV that
 // are complete. A sequence's last rank completes the others.
 struct GradientOutcome {
-  std::array<uint64_t, 3> digests{};  // of dQ, dK and dV
+  std::array<uint64_t, 3> digests{};  // dQ, dK, dV
   GradientErrors errors{};
   LawTerms laws{};
   static void fields(auto& g, auto&& visit) {
@@ -98,11 +98,11 @@ struct ShardOutcome {
   WalkShare share{};  // if not all: no output, hence no summary, digest or sample
   WalkTimes times{};
   int64_t received_bytes = 0;          // bytes that the program's messages would carry
-  int64_t unit_bytes = 0;              // of the unit's slots and the kernel's workspace
-  uint64_t input_digest = 0;           // of the shard's Q, K and V
+  int64_t unit_bytes = 0;              // the unit's slots and the kernel's workspace
+  uint64_t input_digest = 0;           // the shard's Q, K and V
   std::vector<OutputSummary> heads{};  // per query head
   SampleErrors errors{};
-  int64_t slot_bytes = 0;  // of the unit's slots
+  int64_t slot_bytes = 0;  // the unit's slots
   // The errors of one sample before anything wrote the output, in the walk's first unit that has
   // samples: a check that passes these proves nothing.
   std::optional<SampleErrors> poisoned{};

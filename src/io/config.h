@@ -172,7 +172,7 @@ struct CheckConfig {
 };
 
 struct MemoryConfig {
-  double limit_fraction = 0.9;           // of what the machine (or cgroup) has
+  double limit_fraction = 0.9;           // share of the machine's (or cgroup's) memory
   std::optional<int64_t> limit_bytes{};  // replaces what the machine has
   std::string on_exceed = "skip";
   static void fields(auto& m, auto&& visit) {
@@ -216,6 +216,6 @@ Config parse_config(std::string_view text, const std::string& path,
 
 // Every key, with defaults and `extends` resolved; parses back to the same points.
 std::string resolved_config_json(const Config& config, int indent = 2);
-std::string config_sha256(const Config& config);  // of the canonical resolved text
+std::string config_sha256(const Config& config);  // the canonical resolved text's
 
 }  // namespace longnet

@@ -75,7 +75,7 @@ struct RankRecord {
   int rank = 0;
   double median_s = kNotMeasured;
   double pairs = kNotMeasured;            // (query, key, head) pairs that its program attends to
-  std::optional<int64_t> memory_bytes{};  // of its buffers, where ranks were walked one by one
+  std::optional<int64_t> memory_bytes{};  // size of its buffers, where ranks were walked one by one
   static void fields(auto& r, auto&& visit) {
     visit("rank", r.rank);
     visit("median_s", r.median_s);
@@ -139,12 +139,12 @@ inline constexpr double kNotedResidentDifference = 0.1;
 
 struct MemoryRecord {
   std::optional<int64_t> measured_peak_bytes{}, predicted_peak_bytes{};
-  std::optional<int64_t> closed_form_bytes{};  // of the slots
+  std::optional<int64_t> closed_form_bytes{};  // size of the slots
   // In the process where they differ most: bytes, and bytes over its ranks' buffers, less 1.
   std::optional<int64_t> resident_growth_bytes{};
   double resident_difference = kNotMeasured;
   std::map<std::string, int64_t> by_tag{};
-  std::optional<int64_t> device_bytes{};  // of a GPU: what it has for each rank that it serves
+  std::optional<int64_t> device_bytes{};  // a GPU's memory for each rank that it serves
   static void fields(auto& m, auto&& visit) {
     visit("measured_peak_bytes", m.measured_peak_bytes);
     visit("predicted_peak_bytes", m.predicted_peak_bytes);
@@ -185,7 +185,7 @@ struct CheckRecord {
   double tolerance = kNotMeasured;
   int64_t runs = 0;  // whose output was checked: of all samples and the warm-up
   int64_t strata = 0, strata_left_out = 0;  // (branch, head), (rank, head), (rank, branch)
-  double poison_s = kNotMeasured, compare_s = kNotMeasured;  // of the slowest rank, never timed
+  double poison_s = kNotMeasured, compare_s = kNotMeasured;  // the slowest rank's, never timed
   std::optional<GradientRecord> gradients{};
   static void fields(auto& c, auto&& visit) {
     visit("status", c.status, {.words = {"pass", "fail", "not_run"}});
@@ -207,7 +207,7 @@ struct CheckRecord {
 // Inputs and output of all ranks together. Digests do not depend on the order of rows.
 struct ContentRecord : OutputSummary {
   uint64_t input_digest = 0;
-  std::array<uint64_t, 3> gradient_digests{};  // of dQ, dK and dV, of a backward pass
+  std::array<uint64_t, 3> gradient_digests{};  // dQ, dK, dV of a backward pass
   void add(const ContentRecord& o) {
     OutputSummary::add(o);
     input_digest += o.input_digest;
@@ -215,7 +215,7 @@ struct ContentRecord : OutputSummary {
       gradient_digests[i] += o.gradient_digests[i];
   }
   static void fields(auto& c, auto&& visit) {
-    visit("input_digest", c.input_digest, {.omit = true});  // of all inputs: not of one head
+    visit("input_digest", c.input_digest, {.omit = true});  // all inputs together, not one head's
     visit("dq_digest", c.gradient_digests[0], {.omit = true});
     visit("dk_digest", c.gradient_digests[1], {.omit = true});
     visit("dv_digest", c.gradient_digests[2], {.omit = true});

@@ -74,7 +74,7 @@ struct RankInfo {
   }
 };
 
-struct FitRecord : PowerFit {  // of median_s against seq_len
+struct FitRecord : PowerFit {  // median_s against seq_len
   std::string series{};        // "dilated mpi cpu ranks=2 ..."
   Source source = Source::kMeasured;
   static void fields(auto& f, auto&& visit) {
@@ -92,7 +92,7 @@ struct Summary {
   std::string verdict;                    // pass, fail, incomplete
   std::map<std::string, int64_t> counts;  // every status, also those with 0
   int64_t planned = 0;
-  std::vector<FitRecord> fits;  // of at least three ok points, never over two sources or batches
+  std::vector<FitRecord> fits;  // over three ok points or more, of one source and batch
   std::map<std::string, std::string> disturbed;  // disturbed_points()
   static void fields(auto& s, auto&& visit) {
     visit("verdict", s.verdict);
@@ -107,7 +107,7 @@ struct Summary {
 Summary summarize(const std::vector<PointRecord>& points, int64_t planned);
 
 struct Result {
-  std::string path{};  // of the folder or file read
+  std::string path{};  // folder or file that was read
   RunInfo run{};
   BuildInfo build = build_info();
   Environment environment{};

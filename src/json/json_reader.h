@@ -56,7 +56,7 @@ class JsonReader {
   void field(std::string_view key, T& out) {
     if (const JsonNode* n = take(key)) read_json(*n, path_of(key), problems_, out);
   }
-  template <class T, class Rule = Limits>  // of a number; of a text: the legal ones
+  template <class T, class Rule = Limits>  // a number's limits, or a text's legal values
   void field(std::string_view key, T& out, const Rule& rule) {
     if (const JsonNode* n = take(key)) read_json(*n, path_of(key), problems_, out, rule);
   }

@@ -248,7 +248,7 @@ void expect_nothing_of_absent_rows(const AttentionKernel& kernel) {
   kernel.attend_backward({&grid, 1}, {.head_dim = 8}, 1, workspace.bytes());
   EXPECT_EQ(std::vector<float>(grad_q.begin(), grad_q.begin() + 8), std::vector<float>(8, 0.0f));
   EXPECT_GT(grad_q[8], 0.0f);
-  const float p = std::exp(4.0f / std::sqrt(8.0f) - 0.5f);  // of the other row alone
+  const float p = std::exp(4.0f / std::sqrt(8.0f) - 0.5f);  // the other row's alone
   EXPECT_NEAR(grad_kv[16], p, 1e-6f * p);
   const float grad_k = p * (4.0f - 0.25f) / std::sqrt(8.0f);
   EXPECT_NEAR(grad_kv[0], grad_k, 1e-6f * grad_k);

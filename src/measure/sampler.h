@@ -42,7 +42,7 @@ struct SampleSet {
   std::vector<double> samples_s;  // over all ranks, in order; empty if warm-up used the budget up
   std::vector<double> own_s;      // this rank's own durations of the same samples
   int warmup = 0;                 // runs before the first sample
-  MedianInterval interval;        // of samples_s; zeros when empty
+  MedianInterval interval;        // median of samples_s; zeros when empty
 };
 
 // Collective over the ranks. Throws Error when options make no sense or a clock runs backwards;

@@ -40,7 +40,7 @@ __int128 floor_sum(int64_t n, int64_t m, int64_t a, int64_t b) {
 double summary_pairs(const BranchRows& rows, int64_t offset, const AttentionProblem& problem) {
   const int64_t all = rows.count(offset, {0, problem.seq_len});
   int64_t before = 0;
-  __int128 pairs = 0;  // of 2^40 tokens up to 2^80
+  __int128 pairs = 0;  // up to 2^80, for 2^40 tokens
   for (int64_t i = 0; i < rows.num_segments(); ++i) {
     const int64_t own = rows.count(offset, rows.segment(i));
     pairs += __int128{rows.segment(i).length()} * (problem.causal ? before : all - own);

@@ -85,7 +85,7 @@ class HostSession final : public PointSession {
   int threads_, cores_;
   double peak_flops_per_thread_;
   std::optional<OtherLoad> load_;
-  std::optional<ResidentGrowth> resident_;  // of this process, on one of its ranks
+  std::optional<ResidentGrowth> resident_;  // this process's, kept by one of its ranks
 };
 
 // FLOP/s (4 d per pair) of the kernel on segments of 2048 rows, all threads at work, as

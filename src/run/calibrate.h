@@ -79,7 +79,7 @@ struct AttendMeasurement {
 struct KernelMeasurement {
   std::vector<AttendMeasurement> attends{};
   double pack_bytes_per_s = 0, merge_bytes_per_s = 0, sum_bytes_per_s = 0, delta_bytes_per_s = 0;
-  double launch_s = 0;  // of one op of the executor, beyond what its kernel takes
+  double launch_s = 0;  // per op of the executor, beyond what its kernel takes
 };
 
 // Collective over the ranks of `comm`, all at work at the same time. `threads` of each rank.
@@ -97,7 +97,7 @@ inline constexpr int64_t kBackwardBlockRows = 512;
 struct LinkMeasurement {
   std::vector<MessageTime> one_way{};   // half a round trip
   std::vector<MessageTime> exchange{};  // both directions at once, as rings use links
-  double overhead_s = 0;                // of the rank itself, per small message posted
+  double overhead_s = 0;                // the rank's own time per small message posted
 };
 
 // Between ranks `a` and `b`; the others wait. Collective.

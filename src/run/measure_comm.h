@@ -17,7 +17,7 @@ struct CommRow {
   CommOperation operation{};
   int64_t bytes = 0;
   int repeats = 1;      // operations per sample
-  SampleSet samples{};  // of `repeats` operations; empty: none within the time budget
+  SampleSet samples{};  // `repeats` operations each; empty: none within the time budget
   double bus = 1;       // bus over algorithm bandwidth
   bool timed() const { return !samples.samples_s.empty(); }
   double seconds() const { return samples.interval.median / repeats; }

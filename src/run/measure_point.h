@@ -13,7 +13,7 @@ struct RunnerOptions {
   MeasureConfig measure;
   CheckConfig check;
   double peak_flops_per_thread = 0;  // measured FMA peak of a core, with all ranks' threads at work
-  std::string device_transport = "auto";   // of points on GPUs
+  std::string device_transport = "auto";   // for points on GPUs
   std::function<void()> progress = [] {};  // called before each run of a program, on each rank
   bool ablations = true;  // also time compute alone, communication alone, and one after the other
 };

@@ -35,9 +35,9 @@ inline AttendOptions attend_options(const PointParams& p) {
 
 struct PointPlan {
   Point point;                                  // status and reason filled in
-  WorldAccount account{};                       // of points that can run
+  WorldAccount account{};                       // zeros where the point cannot run
   std::vector<std::string> collectives_used{};  // "all_gather: bruck"
-  int64_t workspace_bytes = 0;                  // of the kernel, per rank
+  int64_t workspace_bytes = 0;                  // the kernel's, per rank
   int64_t device_limit_bytes = 0;               // that a rank on a GPU may take; 0: what there is
   int64_t memory_bytes() const { return account.max_memory_bytes + workspace_bytes; }  // per rank
   double estimated_s = 0;  // one run, from the machine's peak

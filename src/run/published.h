@@ -22,7 +22,7 @@ struct PublishedCase {
   std::optional<CommOperation> operation{};  // none: attention, by `params`
   PointParams params{};
   int ranks = 1;
-  double bytes = 0;  // of an operation, as nccl-tests counts them
+  double bytes = 0;  // moved by an operation, as nccl-tests counts them
   double published_s = 0, tolerance = 0;
   bool held_out = true;
 
@@ -42,7 +42,7 @@ struct Prediction {
 struct PublishedErrors {
   std::string name;
   int cases = 0;
-  double median = 0, p95 = 0;  // of |predicted / published - 1|
+  double median = 0, p95 = 0;  // median and 95th percentile of |predicted / published - 1|
   double bias = 0;             // geometric mean of predicted / published, less 1
   int inside = 0;              // cases in the interval of their prediction
 };

@@ -29,13 +29,12 @@ struct ShardLine : ShardOutcome {
   std::string finished_utc{};
   std::map<std::string, double> seconds{};
   int64_t held_bytes = 0, resident_bytes = 0;  // peaks of the process so far
-  double kernel_flops_per_s = 0;  // of the attend kernel alone, measured after the unit; 0: not
-  double peak_flops_per_s =
-      0;  // of the device, right before and right after the unit; 0: not known
-  double busy_share = std::numeric_limits<double>::quiet_NaN();  // of the cores, by others
-  double attended_share = 1;                                     // of the pairs of its program
+  double kernel_flops_per_s = 0;  // the attend kernel alone, after the unit; 0: not measured
+  double peak_flops_per_s = 0;  // the device's, right before and right after the unit; 0: not known
+  double busy_share = std::numeric_limits<double>::quiet_NaN();  // cores' time that others took
+  double attended_share = 1;                                     // share of its program's pairs
   bool passes_poison = false;  // the check, of an output that nobody wrote; asked of a first unit
-  std::string sums_sha256{};   // of what it leaves to the next unit; "": nothing
+  std::string sums_sha256{};   // digest of the sums that it leaves to the next unit; "": none
   static void fields(auto& l, auto&& visit) {
     visit("walk", l.walk);
     visit("rank", l.unit.rank);

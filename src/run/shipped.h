@@ -8,7 +8,7 @@
 
 namespace longnet {
 
-std::filesystem::path program_folder();  // of the running program; "" where it is not known
+std::filesystem::path program_folder();  // the running program's; "" where it is not known
 
 // The folder that holds `wanted`, a path such as "scripts/report/make_report.py"; LONGNET_HOME
 // names it for a build outside the source tree. Throws UsageError.

@@ -20,9 +20,9 @@ inline constexpr int64_t kFewestSamples = 256;  // rows that a walk checks, what
 struct UnitPlan {
   std::vector<WalkUnit> units;
   std::vector<RankAccount> accounts;  // one a unit
-  double flops = 0;                   // of these units
-  double all_flops = 0;               // of the whole point
-  double unit_share = 1;              // of each unit's pairs that is run
+  double flops = 0;                   // work of these units
+  double all_flops = 0;               // work of the whole point
+  double unit_share = 1;              // share of each unit's pairs that is run
   std::set<Rank> ranks() const;
 };
 
@@ -39,13 +39,13 @@ std::vector<Rank> parse_ranks(const std::string& text);
 
 struct WalkProgress {
   int64_t units_done = 0, units = 0;
-  double share_done = 0;    // of the point's FLOPs, in (0, 1]
-  double tokens_per_s = 0;  // of the units that this process ran
+  double share_done = 0;    // share of the point's FLOPs, in (0, 1]
+  double tokens_per_s = 0;  // over the units that this process ran
   double left_s = 0;
 };
 
 struct VirtualRun {
-  std::string directory{};     // of the result, where the journal lies; "": none is kept
+  std::string directory{};     // result folder, where the journal lies; "": none is kept
   std::vector<Rank> replay{};  // only these ranks; empty: all
   VirtualConfig config{};
   std::function<void(const WalkProgress&)> progress = {};
@@ -61,7 +61,7 @@ struct WalkData {
   int walks;
   ShardedProblem sharded;  // with the whole batch
   UnitPlan units{};
-  SampleChoice choice{};  // of the ranks that are walked
+  SampleChoice choice{};  // samples among the ranks that are walked
   std::vector<ShardLine> lines{};
   int64_t resumed_units = 0;                     // the first lines, which an earlier process wrote
   std::map<std::string, int64_t> held_by_tag{};  // peaks of this process

@@ -63,7 +63,7 @@ void fill_timing(const WalkData& w, PointRecord& record) {
 // One rank's forward pass is what a cluster of such devices would take for its compute: the slowest
 // replayed rank decides, and what its messages cost beside it comes from latency and bandwidth.
 void fill_replayed(const WalkData& w, PointRecord& record) {
-  double slowest = 0, merge = 0;  // of one rank
+  double slowest = 0, merge = 0;  // seconds of the slowest rank
   for (const RankRecord& r : record.per_rank) {
     if (r.median_s <= slowest) continue;
     slowest = r.median_s;
@@ -111,7 +111,7 @@ void add_gradients(const WalkData& w, int walk, std::optional<WalkedGradients>& 
 }
 
 void fill_content(const WalkData& w, PointRecord& record) {
-  ContentRecord content;  // of the last walk
+  ContentRecord content;  // the last walk's
   std::optional<SampleErrors> worst;
   std::optional<WalkedGradients> gradients;
   int64_t nan_values = 0;
@@ -216,12 +216,12 @@ void fill_closed_forms(const WalkData& w, PointRecord& record) {
   ClosedFormCounts most;
   for (const Rank r : accounted_ranks(p.ranks, kMaxAccountedRanks)) {
     const auto form = closed_form_counts(p.algorithm, sharded, choice, r, p.pass);
-    if (!form) return;  // of no rank
+    if (!form) return;  // then no rank has one
     most.bytes_sent = std::max(most.bytes_sent, form->bytes_sent);
     most.messages_sent = std::max(most.messages_sent, form->messages_sent);
   }
   if (w.plan.share < 1) return set_closed_forms(record, most);
-  std::map<std::pair<Rank, int64_t>, ClosedFormCounts> known;  // of a rank and a part of the batch
+  std::map<std::pair<Rank, int64_t>, ClosedFormCounts> known;  // by rank and part of the batch
   std::string wrong;                                           // the first
   for (const ShardLine& l : w.lines) {
     const auto [at, is_new] = known.try_emplace({l.unit.rank, l.unit.batches});

@@ -92,7 +92,7 @@ inline constexpr double kExpectedShareOfPeak = 0.7;
 
 // Limits of the machine that predictions use: memory, speed and time.
 struct MachineLimits {
-  int64_t memory_bytes = 0;   // of the machine, for all its ranks
+  int64_t memory_bytes = 0;   // the machine's, for all its ranks
   double flops_per_rank = 0;  // attainable by one rank
   double point_timeout_s = 0;
   // Hardware threads for the ranks of this machine together; 0: as many as they want.

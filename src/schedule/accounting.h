@@ -47,7 +47,7 @@ struct WorldAccount {
   double pairs = 0;
   double max_rank_flops = 0;  // the slowest rank's share decides the latency
   int64_t max_bytes_sent = 0, max_messages_sent = 0, max_memory_bytes = 0;
-  std::map<std::string, int64_t> memory_by_tag;  // of the rank with the largest memory
+  std::map<std::string, int64_t> memory_by_tag;  // on the rank with the largest memory
   double balance(int world_size) const {
     return max_rank_flops > 0 ? flops / (world_size * max_rank_flops) : 1.0;
   }

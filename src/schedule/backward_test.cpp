@@ -291,7 +291,7 @@ TEST(BackwardFaults, AMissingHop) {  // a sum that has come is not added
                                : "the queries whose gradients arrived are not the pattern's");
 }
 
-TEST(BackwardFaults, ASumThatIsAddedElsewhere) {  // of a node to the own, of heads to other heads
+TEST(BackwardFaults, ASumThatIsAddedElsewhere) {  // a node's to the own, some heads' to other heads
   expect_found(with_fault(backward_of("double_ring", 4), 1,
                           [](RankProgram& p) { first<Merge>(p, 1).into = first<Merge>(p).into; }),
                "which the target does not hold");

@@ -142,7 +142,7 @@ class DilatedProgram {
     const auto segment_length = [&](const Part& part) {
       return BranchRows(sharded_.pattern, part.branch, sharded_.problem).segment_length();
     };
-    const auto pairs = [&](const Part& part) {  // of a head
+    const auto pairs = [&](const Part& part) {  // one head's
       const double rate = double(sharded_.pattern.branches[size_t(part.branch)].dilation_rate);
       return double(part.queries.length()) * double(segment_length(part)) / (rate * rate);
     };

@@ -130,7 +130,7 @@ class SumRing {
  private:
   const Ring& ring_;
   Gradients* own_ = nullptr;
-  Gradients part_;  // of the shard at hand
+  Gradients part_;  // the present shard's
   std::array<ShardBuffer, 2> partials_ = {};
   int arrival_ = -1, step_ = 0;
   OpId arrived_ = -1, merged_ = -1;  // merged: the arrival buffer is free again

@@ -37,7 +37,7 @@ class RowCount {
   TensorKind kind_;
   std::optional<BranchRows> rows_;
   KvStreams streams_;
-  std::vector<int64_t> offsets_;  // of the streams, sorted
+  std::vector<int64_t> offsets_;  // one per stream, sorted
 };
 
 class RowMap {

@@ -150,7 +150,7 @@ class UspProgram {
   HeadRange heads_;
   ProgramBuilder build_;
   Slice split_;  // the own rows, one head part for each rank of the group
-  Ring ring_;    // of the ranks that hold the same heads
+  Ring ring_;    // ranks that hold the same heads
 };
 
 Schedule usp_of_degree(const ShardedProblem& sharded, int degree, Pass pass) {

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kAlpha = 1e-6, kBeta = 4e11, kInterAlpha = 2e-6, kInterBeta = 5e10;
 constexpr int64_t kTokens = 8192, kHeads = 8, kDim = 64, kBytes = 2;
-constexpr double kSpeed = 1e14, kMemory = 1e12;  // of plain_cluster's device
+constexpr double kSpeed = 1e14, kMemory = 1e12;  // plain_cluster's FLOP/s and bytes/s
 
 double time_of(const ProgramSet& programs, const ClusterSpec& cluster) {
   return simulate(programs, Topology(cluster, programs.ranks), cluster, {.collapse = false})

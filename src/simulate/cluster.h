@@ -41,12 +41,12 @@ struct AlphaBand {
 // One class of links: inside a node, or between nodes.
 struct LinkSpec {
   AlphaBand alpha_s{};
-  Quantity bandwidth_bytes_per_s{};  // of one port, each direction
+  Quantity bandwidth_bytes_per_s{};  // one port, each direction
   Quantity ports_per_node{};         // ranks of a node share them in order
   Quantity overhead_s{};             // time of the rank itself per message posted
-  Quantity call_s{};                 // of a call of send and receive, besides the latency
-  Quantity channel_bytes_per_s{};    // of one of the channels that a pair of ranks gets; 0: any
-  Quantity shared_bytes_per_s{};     // of all such traffic of a node together; 0: no such limit
+  Quantity call_s{};                 // one call of send and receive, besides the latency
+  Quantity channel_bytes_per_s{};    // one channel of a pair of ranks; 0: no limit
+  Quantity shared_bytes_per_s{};     // all such traffic of a node together; 0: no limit
   Quantity ll_bytes_per_s{};         // most that NCCL's LL protocol moves in one node; 0: any
 };
 
@@ -87,7 +87,7 @@ struct DeviceSpec {
   std::vector<KernelRow> attend{};
   std::string kernel{};  // that runs: one of those in `attend`
   std::vector<AttendModel> attend_model{};
-  Quantity launch_s{};           // of every op that computes or copies
+  Quantity launch_s{};           // before each op that computes or copies
   Quantity fill_rows{};          // query rows (x heads x batch) that keep it busy; 0: one
   Quantity pack_bytes_per_s{};   // bytes copied; 0: half the memory bandwidth (read and write)
   Quantity merge_bytes_per_s{};  // bytes of partials folded in; 0: a third of it
@@ -161,7 +161,7 @@ struct ClusterSpec {
   // device.
   Quantity host_s{};
   Quantity error{};           // share by which predictions may be off; a point's interval holds it
-  double latency_factor = 1;  // of a "what if", for latencies that no file has (NCCL's model)
+  double latency_factor = 1;  // a what-if's, for latencies that no file has (NCCL's model)
 
   int num_nodes() const { return int(nodes.value); }
   int node_size() const { return int(gpus_per_node.value); }

@@ -62,7 +62,7 @@ struct CompactCollective {
 // Totals of one run of a program.
 struct ProgramTotals {
   int64_t bytes_sent = 0, messages_sent = 0, memory_bytes = 0;
-  double pairs = 0;           // of attends; one of a backward pass counts 2.5
+  double pairs = 0;           // attended pairs; one of a backward pass counts 2.5
   bool beyond_table = false;  // an attend that no row of the device's table covers
   std::map<std::string, int64_t> memory_by_tag{};
 };
@@ -82,14 +82,14 @@ struct CompactProgram : ProgramTotals {
 
 struct ProgramSet {
   int ranks = 1, period = 1;
-  std::vector<CompactProgram> classes{};  // of the ranks 0 .. period - 1
+  std::vector<CompactProgram> classes{};  // one for each of the ranks 0 .. period - 1
   const CompactProgram& of(Rank rank) const { return classes[size_t(rank % period)]; }
 };
 
 // An op before programs are made compact.
 struct LooseOp {
   OpKind kind;
-  Rank peer = -1;     // of a message; of a collective: index into LooseProgram::collectives
+  Rank peer = -1;     // a message's other end, or an index into LooseProgram::collectives
   double amount = 0;  // seconds or bytes
   std::vector<int> after{};
   double issued_s = 0;

@@ -139,7 +139,7 @@ class Compiler {
 
   std::array<double, 3> gather_seconds(const RankGroup& group, double bytes) const {
     const int size = cluster_.node_size();
-    int64_t num_nodes = ceil_div(group.count, size);  // of all ranks
+    int64_t num_nodes = ceil_div(group.count, size);  // those of a group of all ranks
     if (group.count < sharded_.layout.world_size()) {
       std::set<int> nodes;
       for (int i = 0; i < group.count; ++i) nodes.insert(group[i] / size);

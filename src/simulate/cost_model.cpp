@@ -53,7 +53,7 @@ std::optional<AttendModel> find_attend_model(const DeviceSpec& device, const Att
 struct Protocol {
   double base, intra, inter, overhead;
   double exposed_inter;        // where each rank has a node of its own: that of its trees
-  double share;                // of the bandwidth (ncclTopoTuneModel)
+  double share;                // usable part of the bandwidth (ncclTopoTuneModel)
   std::array<double, 3> most;  // bytes per second on one, two and more nodes; 0: any
 };
 // getNetOverhead: 1 us a step with Intel's CPUs (2 with AMD's), three times that for Simple.
@@ -79,7 +79,7 @@ void cut_into_blocks(AttendCounts& c, double runs, double block_rows) {
   const double per_run = c.queries / runs;
   c.blocks = runs * std::ceil(std::max(1.0, per_run) / block_rows);
   const double per_block = c.queries / c.blocks;
-  double keys = c.pairs / c.queries;  // of a block
+  double keys = c.pairs / c.queries;  // seen by one block
   // A block needs the keys that its last query sees: half a block more than the mean.
   if (c.masked) keys = std::min(c.most_keys, keys + (per_block - 1) / 2);
   c.key_rows = c.blocks * keys;
@@ -261,7 +261,7 @@ double CostModel::merge_s(int64_t bytes, bool slice) const {
     case MergeKind::kEager:
       break;
   }
-  const double eager_bytes = slice ? 46 : 38;  // of a value of 4 bytes
+  const double eager_bytes = slice ? 46 : 38;  // bytes moved per value of 4 bytes
   constexpr double kEagerOperators = 4;
   return copy_s(bytes, {}, eager_bytes / 4) +
          (kEagerOperators - 1) * cluster_.device.launch_s.value;

@@ -79,7 +79,7 @@ class CostModel {
   };
   using Table = std::vector<Curve>;  // by head_dim
   static double read(const Table& table, double keys, double head_dim);
-  struct Prices {  // of attends without a mask and with one
+  struct Prices {  // attends without a mask and with one
     bool backward;
     std::array<Table, 2> tables{};
     std::array<std::optional<AttendModel>, 2> models{};
@@ -88,8 +88,8 @@ class CostModel {
   double seconds_per_pair(const Prices& prices, const AttendCounts& counts) const;
   bool is_beyond_table(const Prices& prices, const AttendCounts& counts) const;
   double memory_bytes(const Attend& op, const AttendCounts& counts, bool backward) const;
-  std::array<Prices, 2> prices_;  // of forward passes and of backward ones
-  double speed_ = 1;              // of compute, over that of a cluster whose ranks are all at work
+  std::array<Prices, 2> prices_;  // forward passes, backward passes
+  double speed_ = 1;  // compute speed over that of a cluster whose ranks are all at work
 };
 
 // ---- all-gathers by formula ----
@@ -120,7 +120,7 @@ class CostModel {
 
 struct GatherShape {
   int members = 1, nodes = 1;
-  double bytes = 0;  // of the gathered whole
+  double bytes = 0;  // the whole result
 };
 
 // Bytes per second at which a member receives: those of its node's cards or of its own port.

@@ -41,15 +41,15 @@ struct TimelineItem {
   // A message or gather is posted by this rank, waits for the other side or members, and then
   // travels from begin_s to end_s; other ops begin as they are posted.
   double posted_s, begin_s, end_s;
-  Rank peer = -1;    // of a message
-  double bytes = 0;  // of a message
-  int branch = -1;   // of an attend
+  Rank peer = -1;    // a message's other end
+  double bytes = 0;  // a message's size
+  int branch = -1;   // an attend's branch
 };
 
 struct SimulatedRun {
   double makespan_s = 0;
   std::vector<SimulatedRank> ranks{};  // the simulated ones: 0, 1, ...
-  int64_t messages = 0;                // of these ranks
+  int64_t messages = 0;                // sent by these ranks
   int64_t shared_messages = 0;         // those of them whose links others use
   double cpu_s = 0;                    // time of one core that the simulation took
   std::vector<TimelineItem> timeline{};

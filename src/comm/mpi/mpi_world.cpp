@@ -233,7 +233,7 @@ class MpiCommunicator final : public Communicator {
   struct Part {
     enum class Kind { kCollective, kSend, kRecv } kind = Kind::kCollective;
     int bytes = 0;
-    int64_t message_bytes = 0;  // of the message that ends here; 0: it goes on
+    int64_t message_bytes = 0;  // length of the message that ends here; 0: it goes on
   };
   // One operation of a Communicator: its MPI requests and the data that they need while they are in
   // flight. Vectors keep their capacity, so that a warm region allocates nothing.

@@ -186,8 +186,8 @@ void close_memory(void* imported) noexcept;
 void reach_device(int other);
 
 std::string device_bus_id(int device);  // "0000:1b:00.0", or "" when there is none
-int current_device();                   // of the calling thread
-int current_multiprocessors();          // of the calling thread's device
-int64_t device_free_bytes();            // of the current device, as the driver counts it
+int current_device();                   // the calling thread's
+int current_multiprocessors();          // on the calling thread's device
+int64_t device_free_bytes();            // on the current device, as the driver counts it
 
 }  // namespace longnet

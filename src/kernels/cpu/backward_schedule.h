@@ -144,7 +144,7 @@ class BackwardSchedule {
   }
 
   int64_t steps() const { return steps_; }
-  int64_t blocks() const { return groups_ * key_blocks_; }  // of a step
+  int64_t blocks() const { return groups_ * key_blocks_; }  // in one step
 
   // Block i of a step; nothing where the square has none.
   std::optional<Block> block(int64_t step, int64_t i) const {

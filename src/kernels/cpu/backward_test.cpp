@@ -306,7 +306,7 @@ TEST_F(CpuBackwardTest, LongSumsStayExact) {  // queries and keys of several blo
   expect_like_reference({.q = {.rows = 65536}, .kv = {{.rows = 3}}}, 5e-7);
 }
 
-TEST_F(CpuBackwardTest, LargeScores) {  // of +-300, whose own rounding in fp32 is 2e-5
+TEST_F(CpuBackwardTest, LargeScores) {  // scores of +-300, whose own rounding in fp32 is 2e-5
   expect_like_reference({.causal = true,
                          .q = {.rows = 50, .first_token = 100, .amplitude = 10},
                          .kv = {{.rows = 150, .amplitude = 10}, {.rows = 9}}},

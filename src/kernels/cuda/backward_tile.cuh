@@ -285,9 +285,9 @@ class BackwardWarp {
   const unsigned char* memory_;
   uint32_t shared_;
   int first_row_, tile_row_;
-  float minus_log2_[kM][2], delta_[kM][2];  // of rows that are queries
-  Sums first_;                              // of dQ or dK
-  Sums second_;                             // of dV
+  float minus_log2_[kM][2], delta_[kM][2];  // statistics of query rows
+  Sums first_;                              // sums of dQ or dK
+  Sums second_;                             // sums of dV
 };
 
 template <bool kRowsAreKeys, class Shape>

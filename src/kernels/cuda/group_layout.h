@@ -53,7 +53,7 @@ struct GroupShape {
   static constexpr int kQBytes = kSlabs * kQSlabBytes, kTileBytes = kSlabs * kSlabBytes;
   static constexpr int kBarrierOffset = kQBytes + 2 * kStages * kTileBytes;
   static constexpr int kBarriers = 2 + 4 * kStages;
-  static constexpr int kAlignment = 1024;  // of swizzled tiles
+  static constexpr int kAlignment = 1024;  // bytes, for swizzled tiles
   static constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers + kAlignment;  // any begin
   // 64 K registers per SM, in units of 8 per thread.
   static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;

@@ -37,7 +37,7 @@ class PoisonedWorkspace {
 struct RunSpec {
   int64_t rows = 0, first_token = 0, token_step = 1;
   int64_t gap = 0;         // elements between rows
-  float amplitude = 1.0f;  // of Q or K
+  float amplitude = 1.0f;  // factor on the elements of Q or K
 };
 
 struct AttendSpec {
