@@ -220,7 +220,7 @@ class Latency(unittest.TestCase):
         # Three lengths of one run and two of another: neither is a line of its own.
         records = walks(M, 1e-6)
         self.assertEqual(claim(records, title).status, SUPPORTED)
-        runs = [Run(Path(name), {}, []) for name in ("first", "second")]
+        runs = [Run(Path(name), {"summary": {"disturbed": {}}}, []) for name in ("first", "second")]
         points = [Point(int(i > 2), p.raw) for i, p in enumerate(context(records).points)]
         latency = next(c for c in judge(Context(points, runs, SeriesIndex(points, runs))) if title in c.title)
         self.assertNotIn("n = 5", str(latency))

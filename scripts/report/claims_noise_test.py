@@ -53,7 +53,7 @@ class Noise(unittest.TestCase):
 
     def test_a_quiet_run_decides_beside_a_busy_one(self) -> None:
         ctx = context(line_of("dilated", 1.0) + line_of("dilated", 0.0))
-        quiet, loud = ctx.runs[0], Run(Path("busy"), {"environment": busy_machine(7)}, [])
+        quiet, loud = ctx.runs[0], Run(Path("busy"), {"environment": busy_machine(7), "summary": {"disturbed": {}}}, [])
         points = [Point(int(i < 5), p.raw) for i, p in enumerate(ctx.points)]  # the steep line is the busy run's
         index = SeriesIndex(points, [quiet, loud])
         latency = next(c for c in judge(Context(points, [quiet, loud], index)) if "is nearly" in c.title)
@@ -101,11 +101,29 @@ class Noise(unittest.TestCase):
         self.assertEqual(claim(simulated, title, interrupted=True).status, NOT_SUPPORTED)
         ctx = context(records)
         ctx.runs[0].interrupted = True
-        self.assertTrue(any("its times decide no claim" in n for n in disturbances(ctx.runs[0])))
+        self.assertTrue(any("is not known (the run was interrupted" in n for n in disturbances(ctx.runs[0])))
         whole = Run(Path("whole"), {"summary": {"disturbed": {}}}, [])
         points = [Point(int(i >= 5), p.raw) for i, p in enumerate(context(records + line_of("dilated", 0.0)).points)]
         both = Context(points, [ctx.runs[0], whole], SeriesIndex(points, [ctx.runs[0], whole]))
         self.assertEqual(next(c for c in judge(both) if title in c.title).status, SUPPORTED)
+
+    def test_times_of_a_run_without_the_look_for_disturbed_points_decide_nothing(self) -> None:
+        """Older results have no `summary.disturbed`: that nothing disturbed their points is not known."""
+        title, before = "dilated attention is nearly", "the run was recorded before lnbench looked for disturbed points"
+        for exponent, decided in ((0.0, SUPPORTED), (1.0, NOT_SUPPORTED)):
+            records = line_of("dilated", exponent)
+            self.assertEqual(claim(records, title).status, decided)
+            ctx = context(records)
+            del ctx.runs[0].record["summary"]["disturbed"]
+            found = next(c for c in judge(ctx) if title in c.title)
+            self.assertEqual(found.status, NOT_TESTED)
+            self.assertTrue(found.evidence[0].text.startswith(f"not decided: {before}. Seen all the same: "), found)
+            self.assertEqual([before in n for n in disturbances(ctx.runs[0])], [True])
+        ctx = context(paper_line() + line_of("dilated", 0.5, source="simulated"))
+        del ctx.runs[0].record["summary"]["disturbed"]
+        judged = {c.title: c.status for c in judge(ctx)}
+        self.assertEqual(judged["Communication per rank is constant"], SUPPORTED)  # no clock decides it
+        self.assertEqual(next(s for t, s in judged.items() if title in t), NOT_SUPPORTED)  # a simulation has no clock
 
     def test_sources_are_judged_apart(self) -> None:
         records = line_of("dilated", 0.5, source="simulated") + line_of("dilated", 0.0)

@@ -33,7 +33,7 @@ RULES = (
     "full step 1.25 times slower or faster, if the same work as a single attend took more than 10 % longer than in another point, "
     "or if other programs used more than 15 % of the cores beside its samples. Such points are measured again, twice at most, "
     "within measure.disturbed_budget; the last time counts. Of a run that began on a busy machine, points beside which nobody "
-    "looked decide nothing.",
+    "looked decide nothing; likewise all points of a run that never looked for disturbed ones: an interrupted one, or an older result.",
     "Points of more threads than cores, of more ranks than GPUs, or of a GPU that had slowed its clocks down decide no claim "
     "about time.",
 )

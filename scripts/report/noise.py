@@ -41,9 +41,16 @@ def emulated(run: Run) -> str:
     return "the GPUs were emulated by a CPU" if by_cpu else ""
 
 
+def never_looked(run: Run) -> str:
+    """Why no point of the run is known to be undisturbed: lnbench looks for disturbed points as a run ends."""
+    if run.interrupted:
+        return "the run was interrupted before it looked for disturbed points"
+    return "" if isinstance(run.get("summary.disturbed"), dict) else "the run was recorded before lnbench looked for disturbed points"
+
+
 def undecided(run: Run) -> str:
-    """Why none of the run's times decides, whatever was sampled beside them. lnbench looks for disturbed points as a run ends."""
-    return emulated(run) or ("the run was interrupted before it looked for disturbed points" if run.interrupted else "")
+    """Why none of the run's times decides, whatever was sampled beside them."""
+    return emulated(run) or never_looked(run)
 
 
 def watched(point: Point) -> bool:
@@ -68,8 +75,8 @@ def disturbances(run: Run) -> list[str]:
     notes = []
     if emulated(run):
         notes.append("The GPUs of this run are emulated: its times are those of the CPU that emulates them, and decide no claim.")
-    if run.interrupted and any(p.source != MODELLED for p in run.points):
-        notes.append("This run ended before it looked for points that something disturbed: its times decide no claim.")
+    if (reason := never_looked(run)) and any(p.source != MODELLED for p in run.points):
+        notes.append(f"Whether something disturbed points of this run is not known ({reason}): its times decide no claim.")
     if (reason := busy(run)) and any(p.source != MODELLED for p in run.points):
         notes.append(f"The machine was busy when this run began: {reason}. Times without a load check beside their samples decide no claim.")
     if found := disturbed(run, run.points):

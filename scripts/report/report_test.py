@@ -335,6 +335,22 @@ class Results(unittest.TestCase):
         self.assertIn("The machine was busy when this run began: other programs used 40", page)
         self.assertIn(f"Something disturbed 1 point ({records[1]['id']}: samples are 1.9 times apart)", page)
 
+    def test_an_older_result_says_what_it_does_not_know(self) -> None:
+        """Its fits leave their batches out, and it never looked for disturbed points."""
+        directory = write_result(self.folder / "older", full_sweep()[:4])
+        result = json.loads((directory / "result.json").read_text())
+        fit = result["summary"]["fits"][0]
+        batches = {"fixed": {"size": 1}, "constant_tokens": {"tokens_per_batch": 16 * M}}
+        for rule, of in batches.items():
+            for suffix in ("", " batch=2", " tokens_per_batch=16M"):
+                result["run"]["config"]["sweep"] = {"batch": {"rule": rule} | of}
+                result["summary"] = {"verdict": "pass", "fits": [fit | {"series": f"ring{suffix}"}]}
+                (directory / "result.json").write_text(json.dumps(result))
+                page = self.page(directory)
+                added = " (by its config, batches of 16M tokens)" if rule == "constant_tokens" and not suffix else ""
+                self.assertIn(f"<td>ring{suffix}{added}</td>", page)
+                self.assertIn("is not known (the run was recorded before lnbench looked", page)
+
     def test_pictures_and_stale_pictures(self) -> None:
         directory = write_result(self.folder / "run", [point("dilated", n * K, p) for n in (8, 16) for p in (1, 2)])
         plots = directory / "plots"

@@ -386,13 +386,13 @@ def result(points: Iterable[dict[str, Any]], name: str = "synthetic", verdict: s
         counts[status] = counts.get(status, 0) + 1
     fit = {"series": "ring mpi cpu ranks=2", "source": "measured", "exponent": 2.0, "r_squared": 0.999}
     fits = [fit | {"points": 6, "seq_len_min": 8 * K, "seq_len_max": 256 * K}]
-    summary = {"verdict": verdict, "planned": len(listed), "counts": counts, "fits": fits}
+    summary = {"verdict": verdict, "planned": len(listed), "counts": counts, "fits": fits, "disturbed": {}}
     return manifest(name) | {"points": listed, "summary": summary}
 
 
 def context(records: list[dict[str, Any]]) -> Context:
     """The points as a report sees them, without a directory."""
-    run = Run(Path("synthetic"), {"run": {"name": "synthetic"}}, [])
+    run = Run(Path("synthetic"), {"run": {"name": "synthetic"}, "summary": {"disturbed": {}}}, [])
     run.points = [Point(0, with_mode_and_pattern(record)) for record in records]
     return Context(run.points, [run], SeriesIndex(run.points, [run]))
 

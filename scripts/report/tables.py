@@ -8,11 +8,12 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from .evidence import lines, span_text
 from .fits import fit_power_law
 from .markup import attribute, escape, packed, scroll_table, table_row
-from .model import PATTERNS, Point
+from .model import PATTERNS, Point, Run
 from .rows import Context, sample_count
 from .series import DEFAULTS, group_by, sources_of
 from .units import (
@@ -21,6 +22,7 @@ from .units import (
     duration_label,
     integer_label,
     listed,
+    number,
     percent_label,
     plural,
     rate_label,
@@ -267,9 +269,16 @@ def recorded_fits(ctx: Context) -> str:
         if not listed:
             continue
         keys = list(dict.fromkeys(k for f in listed for k in f))
-        body = "".join(table_row(fit_cell(f.get(k)) for k in keys) for f in listed)
+        body = "".join(table_row(series_cell(run, f) if k == "series" else fit_cell(f.get(k)) for k in keys) for f in listed)
         parts.append(f"<h3>Fits recorded by {escape(run.name)}</h3>{scroll_table('recorded fits', keys, body)}")
     return "".join(parts)
+
+
+def series_cell(run: Run, fit: dict[str, Any]) -> str:
+    """The series of a fit; its batches, which older results leave out where they hold one number of tokens, by the config."""
+    series, batch = fit_cell(fit.get("series")), run.get("run.config.sweep.batch")
+    tokens = number(batch.get("tokens_per_batch")) if isinstance(batch, dict) else None
+    return f"{series} (by its config, batches of {token_label(tokens)} tokens)" if tokens and "batch=" not in series else series
 
 
 def fit_cell(value: object) -> str:
