@@ -69,6 +69,19 @@ class BranchDefinition {
                            : first_selected(token + 1, offset, end);
     return std::min(token, end);
   }
+  // The key that a query sees nearest before its token, else after it, else of it; -1: none.
+  int64_t nearest_key(int64_t query, int64_t offset) const {
+    if (!selects_query(query, offset)) return -1;
+    const int64_t own = segment(query), end = p_.causal ? query + 1 : end_of_keys(own);
+    const auto sees = [&](int64_t t) {
+      return sees_segment(own, segment(t)) && selects_key(t, offset);
+    };
+    for (int64_t t = query - 1; t >= first_key(own); --t)
+      if (sees(t)) return t;
+    for (int64_t t = query + 1; t < end; ++t)
+      if (sees(t)) return t;
+    return sees(query) ? query : -1;
+  }
   bool sees_segment(int64_t query_segment, int64_t key_segment) const {
     return is_summary() != (query_segment == key_segment);
   }
@@ -256,6 +269,13 @@ int64_t first_seeing_query(const AttentionProblem& problem, const DilatedPattern
                            SeenKeys seen, const QuerySample& from, int64_t end) {
   const BranchDefinition b(pattern, seen.branch, problem);
   return b.first_seeing_query(from.token, b.offset(from.head), end, seen.others);
+}
+
+std::optional<int64_t> nearest_key(const AttentionProblem& problem, const DilatedPattern& pattern,
+                                   size_t branch, const QuerySample& query) {
+  const BranchDefinition b(pattern, branch, problem);
+  const int64_t key = b.nearest_key(query.token, b.offset(query.head));
+  return key < 0 ? std::nullopt : std::optional(key);
 }
 
 std::vector<ReferenceRow> reference_rows(const AttentionProblem& p, const DilatedPattern& pattern,

@@ -11,6 +11,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "core/problem.h"
@@ -53,6 +54,7 @@ std::vector<std::vector<double>> reference_query_gradients(const AttentionProble
 
 struct KeySample {
   int64_t batch, kv_head, token;
+  bool operator==(const KeySample&) const = default;
 };
 struct KeyGradient {
   std::vector<double> k, v;  // [head_dim]
@@ -89,5 +91,9 @@ struct SeenKeys {
 // head; `end` when there is none.
 int64_t first_seeing_query(const AttentionProblem& problem, const DilatedPattern& pattern,
                            SeenKeys seen, const QuerySample& from, int64_t end);
+// Returns the token of a key of the branch that the query sees: the nearest before its own, else the
+// nearest after it, else its own.
+std::optional<int64_t> nearest_key(const AttentionProblem& problem, const DilatedPattern& pattern,
+                                   size_t branch, const QuerySample& query);
 
 }  // namespace longnet

@@ -121,5 +121,22 @@ TEST(Options, SparsePatternIsAUnionOfLocalBlockAndSummaries) {
                softmax_over(causal, 1, 17, {16, 17, 4, 5, 12, 13}));
 }
 
+TEST(NearestKey, IsBeforeTheQueryElseAfterItElseItsOwn) {
+  AttentionProblem p = kSmall;
+  const DilatedPattern pattern{.branches = {{8, 3}, {8, 1, 2}}};  // head 2: 2 5 | 10 13 | 18 21
+  const auto nearest = [&](size_t branch, int64_t head, int64_t token) {
+    return nearest_key(p, pattern, branch, {0, head, token}).value_or(-1);
+  };
+  EXPECT_EQ(nearest(0, 2, 13), 10);
+  EXPECT_EQ(nearest(0, 2, 10), 13);
+  EXPECT_EQ(nearest(0, 2, 11), -1);
+  EXPECT_EQ(nearest(1, 0, 3), 14);  // of other segments the last two: 6 7 | 14 15 | 22 23
+  EXPECT_EQ(nearest(1, 0, 20), 15);
+  EXPECT_EQ(nearest(1, 1, 20), 13);  // the next head takes the two before
+  p.causal = true;
+  EXPECT_EQ(nearest(0, 2, 10), 10);
+  EXPECT_EQ(nearest(1, 0, 3), -1);
+}
+
 }  // namespace
 }  // namespace longnet

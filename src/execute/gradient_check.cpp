@@ -1,7 +1,9 @@
 #include "execute/gradient_check.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "core/random.h"
@@ -52,14 +54,56 @@ bool has_row(const BoundProgram& bound, int64_t batch, int64_t token) {
   return at >= 0 && at < bound.sharded().problem.batch && bound.shard().index_of(token) >= 0;
 }
 
-std::vector<KeySample> keys_of(const std::vector<QuerySample>& queries, const AttentionProblem& p,
-                               int64_t most) {
-  std::vector<KeySample> keys;
-  const size_t step = std::max<size_t>(1, queries.size() / size_t(most));
-  for (size_t i = 0; i < queries.size() && int64_t(keys.size()) < most; i += step)
-    keys.push_back(
-        {queries[i].batch, queries[i].head / (p.num_heads / p.num_kv_heads), queries[i].token});
-  return keys;
+KeyChoice choose_keys(const ShardedProblem& s, const std::vector<QuerySample>& queries) {
+  const AttentionProblem& p = s.problem;
+  KeyChoice out;
+  if (s.pattern.mix != MixRule::kLse) return out;  // a branch's own L and delta do not last
+  const int ranks = s.layout.world_size();
+  std::vector<TokenRanges> shards;
+  for (Rank r = 0; r < ranks; ++r) shards.push_back(s.layout.shard(r));
+  const auto has_token = [](int64_t token) {
+    return [token](const TokenRanges& shard) { return shard.index_of(token) >= 0; };
+  };
+  enum Kind { kBranch, kRank };
+  std::map<std::array<int64_t, 3>, bool> strata;  // (kind, branch or rank, K/V head): has a key
+  for (Rank r = 0; r < ranks; ++r)
+    for (int64_t h = 0; h < p.num_kv_heads && !shards[size_t(r)].empty(); ++h)
+      strata[{kRank, r, h}] = false;
+  const auto is_full = [&] { return int64_t(out.keys.size()) >= kMostKeys; };
+  const auto add = [&](const KeySample& key) {
+    if (std::ranges::count(out.keys, key) > 0) return true;
+    if (is_full()) return false;
+    out.keys.push_back(key);
+    const auto shard = std::ranges::find_if(shards, has_token(key.token));
+    strata[{kRank, shard - shards.begin(), key.kv_head}] = true;
+    return true;
+  };
+  const auto kv_head = [&](const QuerySample& q) {
+    return q.head / (p.num_heads / p.num_kv_heads);
+  };
+  for (const bool own : {false, true})
+    for (const QuerySample& q : queries)
+      for (size_t b = 0; b < s.pattern.branches.size(); ++b) {
+        const std::array<int64_t, 3> stratum{kBranch, int64_t(b), kv_head(q)};
+        const auto known = strata.find(stratum);
+        if (known != strata.end() && (known->second || is_full())) continue;
+        const auto token = nearest_key(p, s.pattern, b, q);
+        if (token && (own || *token != q.token))
+          strata[stratum] = add({q.batch, kv_head(q), *token});
+      }
+  for (const QuerySample& q : queries) {
+    const auto shard = std::ranges::find_if(shards, has_token(q.token));
+    if (!strata[{kRank, shard - shards.begin(), kv_head(q)}])
+      add({q.batch, kv_head(q), q.token});
+  }
+  const int64_t wanted = std::clamp<int64_t>(kKeysPerRank * ranks, kFewestKeys, kMostKeys);
+  const size_t step = std::max<size_t>(1, queries.size() / size_t(wanted));
+  for (size_t i = 0; i < queries.size() && int64_t(out.keys.size()) < wanted; i += step)
+    add({queries[i].batch, kv_head(queries[i]), queries[i].token});
+  out.strata = int64_t(strata.size());
+  out.strata_left_out =
+      std::ranges::count_if(strata, [](const auto& stratum) { return !stratum.second; });
+  return out;
 }
 
 std::vector<KeyGradient> gradients_of_own_queries(const BoundProgram& bound,
@@ -167,15 +211,13 @@ GradientCheck::GradientCheck(const Executor& executor, const std::vector<QuerySa
   const auto on_host = executor.on_host(outputs);
   const BoundProgram& bound = *on_host;
   const ShardedProblem& s = bound.sharded();
-  std::vector<KeySample> keys;
-  if (s.pattern.mix == MixRule::kLse)  // else a branch's own L and delta do not last
-    keys = keys_of(queries, s.problem, kMostKeys);
-  std::vector<KeyGradient> sums = gradients_of_own_queries(bound, s.problem, keys);
+  keys_ = choose_keys(s, queries);
+  std::vector<KeyGradient> sums = gradients_of_own_queries(bound, s.problem, keys_.keys);
   for (KeyGradient& sum : sums) {  // each query is on one rank
     comm.all_sum(sum.k);
     comm.all_sum(sum.v);
   }
-  expected_ = expected_gradients(bound, s.problem, queries, keys, sums);
+  expected_ = expected_gradients(bound, s.problem, queries, keys_.keys, sums);
 }
 
 GradientErrors GradientCheck::compare() const {

@@ -23,9 +23,22 @@ using GradientErrors = std::array<SampleErrors, 3>;
 
 // True when the token is in the rank's shard and the program has its sequence.
 bool has_row(const BoundProgram& bound, int64_t batch, int64_t token);
-// K/V heads and tokens of some of these queries, `most` at most.
-std::vector<KeySample> keys_of(const std::vector<QuerySample>& queries, const AttentionProblem& p,
-                               int64_t most);
+
+// Keys, and what they cover: the pairs (branch, K/V head) of which a sampled query sees a key, and
+// the pairs (rank, K/V head). With a branch it is a key of another token than the query's, where
+// there is one.
+struct KeyChoice {
+  std::vector<KeySample> keys;
+  int64_t strata = 0, strata_left_out = 0;  // left out: kMostKeys were chosen before
+};
+inline constexpr int64_t kFewestKeys = 32, kKeysPerRank = 8, kMostKeys = 256;
+// Chooses one key of each stratum and, spread over the queries, so many more that there are
+// kFewestKeys, or kKeysPerRank of each rank: a rank adds what its own queries give to each key. None
+// in a mixture by sum or mean.
+//
+//   4 K/V heads on 2 ranks, 3 branches: 12 + 8 strata, and 32 keys
+KeyChoice choose_keys(const ShardedProblem& sharded, const std::vector<QuerySample>& queries);
+
 // Returns the part of the keys' dK and dV that the rank's own queries add, from O and L of the rows
 // whose delta the program takes. `problem`: the program's, or one whose batch contains its batch.
 std::vector<KeyGradient> gradients_of_own_queries(const BoundProgram& bound,
@@ -52,13 +65,12 @@ CheckOutcome worst_of(CheckOutcome output, const std::array<CheckOutcome, 3>& gr
 
 class GradientCheck {
  public:
-  static constexpr int64_t kMostKeys = 32;
-
-  // Takes some of the queries, and the keys of their tokens. The output of the forward pass must be
+  // Takes the queries, and keys that they see (choose_keys). The output of the forward pass must be
   // there. The executor must outlive it. Collective.
   GradientCheck(const Executor& executor, const std::vector<QuerySample>& queries,
                 Communicator& comm);
 
+  const KeyChoice& keys() const { return keys_; }
   GradientErrors compare() const;  // errors of the last run
   // Every rank gets the outcomes of all ranks' errors (judge_gradients).
   std::array<CheckOutcome, 3> judge_together(const GradientErrors& mine, Communicator& comm,
@@ -66,6 +78,7 @@ class GradientCheck {
 
  private:
   const Executor& executor_;
+  KeyChoice keys_;
   ExpectedGradients expected_;
 };
 

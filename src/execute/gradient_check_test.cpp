@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "core/testing/test_support.h"
 #include "execute/testing/executor_case.h"
 #include "schedule/testing/planted_fault.h"
@@ -99,6 +101,83 @@ TEST(GradientCheck, FindsFaults) {
   expect_found("ring", 2, [](RankProgram& p) { first<Delta>(p).grad_out.slot = kQuerySlot; });
 }
 
+KeyChoice keys_of_samples(const ShardedProblem& s) {
+  return choose_keys(s, stratify(s, choose_samples(s, 40), 2048).queries);
+}
+
+// 12 heads of which three share a K/V head, 8 ranks, and every key of the third branch on two.
+TEST(ChooseKeys, EveryBranchAndEveryRankHaveAKeyOfEachHead) {
+  const AttentionProblem p{.seq_len = 192, .num_heads = 12, .num_kv_heads = 4, .batch = 2};
+  ShardedProblem s{p, {.branches = {{24, 1}, {48, 3}, {192, 6}}}, {p.seq_len, 8}};
+  for (const bool causal : {false, true}) {
+    s.problem.causal = causal;
+    const KeyChoice choice = keys_of_samples(s);
+    EXPECT_EQ(choice.strata, 3 * 4 + 8 * 4);
+    EXPECT_EQ(choice.strata_left_out, 0);
+    EXPECT_EQ(choice.keys.size(), 64u);
+    for (int64_t kv_head = 0; kv_head < 4; ++kv_head) {
+      const auto some = [&](auto is) {
+        return std::ranges::any_of(choice.keys, [&](const KeySample& key) {
+          return key.kv_head == kv_head && is(key.token);
+        });
+      };
+      for (const DilatedBranch& b : s.pattern.branches)
+        EXPECT_TRUE(some([&](int64_t token) {  // of a token that another one's query sees
+          const int64_t in_segment = token % b.segment_length, next = token + b.dilation_rate;
+          const int64_t offset = in_segment % b.dilation_rate;
+          const bool selected = offset / 3 == kv_head % std::max<int64_t>(1, b.dilation_rate / 3);
+          return selected && next / b.segment_length == token / b.segment_length;
+        })) << b.dilation_rate;
+      for (Rank r = 0; r < 8; ++r)
+        EXPECT_TRUE(some([&](int64_t t) { return s.layout.shard(r).index_of(t) >= 0; })) << r;
+    }
+  }
+}
+
+TEST(ChooseKeys, APairWithoutKeysIsNoStratum) {  // heads 4 to 7 select nothing of four tokens
+  const AttentionProblem p{.seq_len = 96, .num_heads = 8, .num_kv_heads = 8};
+  const KeyChoice choice = keys_of_samples({p, {.branches = {{96, 1}, {4, 8}}}, {p.seq_len, 2}});
+  EXPECT_EQ(choice.strata, 8 + 4 + 2 * 8);
+  EXPECT_EQ(choice.strata_left_out, 0);
+}
+
+TEST(ChooseKeys, WhatIsBeyondTheBudgetIsCounted) {
+  const AttentionProblem p{.seq_len = 1024, .num_heads = 12, .num_kv_heads = 12};
+  ShardedProblem s{p, {.branches = {{128, 1}, {1024, 8}}}, {p.seq_len, 32}};
+  const KeyChoice choice = keys_of_samples(s);
+  EXPECT_EQ(int64_t(choice.keys.size()), kMostKeys);
+  EXPECT_EQ(choice.strata, 2 * 12 + 32 * 12);
+  EXPECT_GE(choice.strata_left_out, 32 * 12 - kMostKeys);
+  EXPECT_LT(choice.strata_left_out, 32 * 12);
+  s.pattern.mix = MixRule::kMean;
+  EXPECT_TRUE(keys_of_samples(s).keys.empty());
+}
+
+TEST(Conservation, EachLawFailsAlone) {
+  for (double Conservation::*const law :
+       {&Conservation::keys, &Conservation::scores, &Conservation::values})
+    for (const double wrong : {2e-6, std::numeric_limits<double>::quiet_NaN()}) {
+      Conservation laws, worst;
+      EXPECT_TRUE(laws.hold());
+      laws.*law = wrong;
+      EXPECT_FALSE(laws.hold());
+      worst.keep_worst(laws);
+      EXPECT_FALSE(worst.hold());
+      worst.keep_worst({});
+      EXPECT_FALSE(worst.hold());
+    }
+  const ShardedProblem s{kGradientProblem, kGradientPattern, {kGradientProblem.seq_len, 1}};
+  const auto laws_of = [&](LawTerms terms) { return conservation(terms, s, true); };
+  LawTerms right;
+  right.keys.resize(2 * 2 * 2 * 16);  // two sequences of two K/V heads
+  EXPECT_TRUE(laws_of(right).hold());
+  for (const size_t at : {size_t(0), right.keys.size() - 32}) {
+    LawTerms wrong = right;
+    wrong.keys[at] = std::numeric_limits<double>::quiet_NaN();
+    EXPECT_FALSE(laws_of(wrong).hold());
+  }
+}
+
 // Laws alone find a row that is no sample.
 TEST(GradientCheck, LawsSeeEveryRow) {
   const Schedule schedule = both_passes(
@@ -113,18 +192,20 @@ TEST(GradientCheck, LawsSeeEveryRow) {
     const auto row = [&](Tensor tensor) {
       return gradient_row(executor.bound(), tensor, 1, 1, token);
     };
-    const auto broken_without = [&](Tensor tensor) {
+    const auto broken_by = [&](Tensor tensor, float factor) {
       auto* const at = const_cast<float*>(row(tensor).data());
       std::vector<float> kept(at, at + kGradientProblem.head_dim);
-      std::fill_n(at, kGradientProblem.head_dim, 0.0f);
+      std::ranges::transform(kept, at, [&](float x) { return factor * x; });
       const Conservation laws = conservation(executor, comm);
       std::ranges::copy(kept, at);
       return laws;
     };
-    EXPECT_GT(broken_without(Tensor::kQuery).scores, kLawTolerance);
-    EXPECT_GT(broken_without(Tensor::kKey).keys, kLawTolerance);
-    EXPECT_GT(broken_without(Tensor::kKey).scores, kLawTolerance);
-    EXPECT_GT(broken_without(Tensor::kValue).values, kLawTolerance);
+    for (const float factor : {0.0f, 0.99f}) {
+      EXPECT_GT(broken_by(Tensor::kQuery, factor).scores, kLawTolerance);
+      EXPECT_GT(broken_by(Tensor::kKey, factor).keys, kLawTolerance);
+      EXPECT_GT(broken_by(Tensor::kKey, factor).scores, kLawTolerance);
+      EXPECT_GT(broken_by(Tensor::kValue, factor).values, kLawTolerance);
+    }
     const Conservation right = conservation(executor, comm);
     EXPECT_LE(std::max({right.keys, right.scores, right.values}), kLawTolerance);
   });

@@ -50,8 +50,7 @@ SharedGradients::SharedGradients(const Schedule& schedule, Tokens tokens)
     rows_per_sequence_ += int64_t(of_head.size());
   }
   if (schedule.sharded.pattern.mix == MixRule::kLse)  // else a branch's own L and delta do not last
-    num_keys_ =
-        std::min(rows(), std::clamp<int64_t>(schedule.sharded.layout.world_size(), 32, 256));
+    num_keys_ = std::min(rows(), kMostKeys);
 }
 
 SharedGradients::SharedGradients(const Schedule& schedule, MemoryLedger& ledger)
@@ -113,20 +112,10 @@ std::vector<FillRows> SharedGradients::rows_of(const BoundProgram& bound) const 
   return rows;
 }
 
-std::vector<KeySample> SharedGradients::keys() const {
-  std::vector<KeySample> keys;
-  for (int64_t i = 0; i < num_keys_; ++i) {
-    const int64_t row = (2 * i + 1) * rows() / (2 * num_keys_);
-    const int64_t at = row % rows_per_sequence_;
-    const auto head = std::ranges::upper_bound(first_row_, at) - first_row_.begin() - 1;
-    keys.push_back({first_batch_ + row / rows_per_sequence_, int64_t(head),
-                    tokens_[size_t(head)][size_t(at - first_row_[size_t(head)])]});
-  }
-  return keys;
-}
-
-void SharedGradients::add_expected(const BoundProgram& bound, const AttentionProblem& problem) {
-  const std::vector<KeyGradient> given = gradients_of_own_queries(bound, problem, keys());
+void SharedGradients::add_expected(const BoundProgram& bound, const AttentionProblem& problem,
+                                   const std::vector<KeySample>& keys) {
+  check(int64_t(keys.size()) <= num_keys_, "shared keys: ", keys.size(), " of at most ", num_keys_);
+  const std::vector<KeyGradient> given = gradients_of_own_queries(bound, problem, keys);
   for (size_t i = 0; i < given.size(); ++i)
     for (const auto& [tensor, row] :
          {std::pair(Tensor::kKey, &given[i].k), std::pair(Tensor::kValue, &given[i].v)})
@@ -155,13 +144,12 @@ void SharedGradients::for_each_rounded(
   if (!some.empty()) pass_on();
 }
 
-std::array<SampleErrors, 2> SharedGradients::compare() const {
+std::array<SampleErrors, 2> SharedGradients::compare(const std::vector<KeySample>& keys) const {
   const auto d = static_cast<size_t>(problem_.head_dim);
-  const std::vector<KeySample> samples = keys();
   std::vector<KeyGradient> sums;
-  for (int64_t i = 0; i < num_keys_; ++i) {
+  for (size_t i = 0; i < keys.size(); ++i) {
     const auto sum = [&](Tensor tensor) {
-      const double* const first = sum_of(rows() + i, tensor);
+      const double* const first = sum_of(rows() + int64_t(i), tensor);
       return std::vector<double>(first, first + d);
     };
     sums.push_back({sum(Tensor::kKey), sum(Tensor::kValue)});
@@ -170,8 +158,8 @@ std::array<SampleErrors, 2> SharedGradients::compare() const {
   std::vector<float> row(d);
   for (const Tensor tensor : {Tensor::kKey, Tensor::kValue})
     errors[tensor == Tensor::kValue] =
-        compare_rows(expected_keys(samples, sums, tensor), [&](size_t i) {
-          const auto& [batch, head, token] = samples[i];
+        compare_rows(expected_keys(keys, sums, tensor), [&](size_t i) {
+          const auto& [batch, head, token] = keys[i];
           std::copy_n(sum_of(index_of(head, batch * problem_.seq_len + token), tensor), d,
                       row.begin());
           return OutputRow{row, {}};

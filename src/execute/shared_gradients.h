@@ -43,27 +43,28 @@ class SharedGradients {
   void add(std::span<const FillRows> gradients);
   // The rank's shared rows of dK and dV, one by one.
   std::vector<FillRows> rows_of(const BoundProgram& bound) const;
-  // Adds what the rank's queries give to the sampled keys, by the definition.
-  void add_expected(const BoundProgram& bound, const AttentionProblem& problem);
+  // Adds what the rank's queries give to these keys, by the definition: the same ones, kMostKeys at
+  // most, of each rank.
+  void add_expected(const BoundProgram& bound, const AttentionProblem& problem,
+                    const std::vector<KeySample>& keys);
 
   // Calls visit(rows) with the rows of dK and dV, some at a time, rounded to fp32.
   void for_each_rounded(const std::function<void(std::vector<FillRows> rows)>& visit) const;
-  // Errors of dK and dV of the sampled keys.
-  std::array<SampleErrors, 2> compare() const;
+  // Errors of dK and dV of these keys.
+  std::array<SampleErrors, 2> compare(const std::vector<KeySample>& keys) const;
 
  private:
   SharedGradients(const Schedule& schedule, Tokens tokens);
   int64_t rows() const { return problem_.batch * rows_per_sequence_; }
   int64_t doubles() const { return 2 * problem_.head_dim * (rows() + num_keys_); }
   int64_t index_of(int64_t kv_head, int64_t token) const;  // `token` counts through the batch
-  std::vector<KeySample> keys() const;
   double* sum_of(int64_t index, Tensor tensor) const;
 
   AttentionProblem problem_;  // its batch: the sequences held at once
   Tokens tokens_;
   std::vector<int64_t> first_row_;  // index of each head's first row in a sequence
   int64_t rows_per_sequence_ = 0, num_keys_ = 0, first_batch_ = 0;
-  TaggedBuffer memory_;  // [row, then sampled key][dK, dV][head_dim]
+  TaggedBuffer memory_;  // [row, then key][dK, dV][head_dim]
 };
 
 }  // namespace longnet

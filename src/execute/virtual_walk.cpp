@@ -1,6 +1,7 @@
 #include "execute/virtual_walk.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/check.h"
@@ -183,17 +184,13 @@ class VirtualWalk final : public UnitWalk {
     GradientOutcome& g = out.gradients.emplace();
     {
       Stopwatch watch(out.times.check_s);
-      const ShardedProblem& s = bound.sharded();
-      Samples local;  // whose keys no other rank adds to
-      for (const QuerySample& q : samples)
-        if (s.pattern.mix == MixRule::kLse && has_row(bound, q.batch, q.token) &&
-            !shared_->has(s.problem.kv_head_of(q.head), q.token))
-          local.push_back(q);
-      const std::vector<KeySample> keys = keys_of(local, s.problem, kKeysPerUnit);
+      const std::vector<KeySample> local = keys_where([&](const KeySample& key) {
+        return has_row(bound, key.batch, key.token) && !shared_->has(key.kv_head, key.token);
+      });
       g.errors = compare_gradients(
-          bound, expected_gradients(bound, problem(), samples, keys,
-                                    gradients_of_own_queries(bound, problem(), keys)));
-      shared_->add_expected(bound, problem());
+          bound, expected_gradients(bound, problem(), samples, local,
+                                    gradients_of_own_queries(bound, problem(), local)));
+      shared_->add_expected(bound, problem(), shared_keys(out.unit));
     }
     LawSums laws(bound.sharded().problem, bound.first_batch());
     {
@@ -210,6 +207,20 @@ class VirtualWalk final : public UnitWalk {
     g.laws = laws.terms();
   }
 
+  template <class Where>
+  std::vector<KeySample> keys_where(Where where) const {
+    std::vector<KeySample> some;
+    std::ranges::copy_if(keys(), std::back_inserter(some), where);
+    return some;
+  }
+  // Those of the unit's sequences to which other ranks add as well.
+  std::vector<KeySample> shared_keys(const WalkUnit& unit) const {
+    return keys_where([&](const KeySample& key) {
+      return key.batch >= unit.first_batch && key.batch < unit.first_batch + unit.batches &&
+             shared_->has(key.kv_head, key.token);
+    });
+  }
+
   // Adds `times` the digests of rows of dK and dV.
   void add_digests(const std::vector<FillRows>& rows, uint64_t times, GradientOutcome& g) const {
     std::array<std::vector<FillRows>, 3> of;
@@ -224,7 +235,7 @@ class VirtualWalk final : public UnitWalk {
     GradientOutcome& g = *out.gradients;
     {
       Stopwatch watch(out.times.check_s);
-      const auto errors = shared_->compare();
+      const auto errors = shared_->compare(shared_keys(out.unit));
       g.errors[1].add(errors[0]);
       g.errors[2].add(errors[1]);
     }
@@ -241,7 +252,6 @@ class VirtualWalk final : public UnitWalk {
     });
   }
 
-  static constexpr int64_t kKeysPerUnit = 8;
   std::shared_ptr<const AttentionKernel> kernel_;
   int threads_;
   std::map<std::string, TaggedBuffer> memory_;  // by tag

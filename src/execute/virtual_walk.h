@@ -133,6 +133,8 @@ class UnitWalk {
   ShardOutcome run(const WalkUnit& unit, const std::vector<QuerySample>& samples) {
     return walk(unit, &samples, 1);
   }
+  // Compares dK and dV of these keys, each in the unit that completes its row.
+  void compare_keys(std::vector<KeySample> keys) { keys_ = std::move(keys); }
   // Runs about this share of the unit's pairs (choose_share). Only what these read is received.
   ShardOutcome run_share(const WalkUnit& unit, double share) { return walk(unit, nullptr, share); }
   // The sums to which units of one part of the batch add, from the first rank to the last. They must
@@ -147,6 +149,7 @@ class UnitWalk {
   virtual void execute(const Samples* samples, double share, ShardOutcome& out) = 0;
   const Schedule& schedule_for(const WalkUnit& unit);
   const AttentionProblem& problem() const { return problem_; }
+  const std::vector<KeySample>& keys() const { return keys_; }
   // Between poisoning and running the unit, and after it.
   void inspect_poisoned(const Samples& samples, const Compare& compare, ShardOutcome& out);
   void inspect(const BoundProgram& bound, const Samples& samples, const Compare& compare,
@@ -159,6 +162,7 @@ class UnitWalk {
   ShardOutcome walk(const WalkUnit& unit, const Samples* samples, double share);
 
   AttentionProblem problem_;
+  std::vector<KeySample> keys_;
   MakeSchedule make_schedule_;
   std::map<int64_t, Schedule> schedules_;  // by number of sequences
   bool poisoned_inspected_ = false;

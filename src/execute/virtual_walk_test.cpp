@@ -217,6 +217,8 @@ WalkedGradients walk_gradients(const Case& c, int ranks, Pass pass, int64_t batc
   auto walk = make_virtual_walk(p, make, make_kernel("cpu"), threads, ledger);
   const ShardedProblem whole = backward_problem(c, ranks, p.batch);
   const auto samples = choose_samples(whole, 60);
+  const KeyChoice keys = choose_keys(whole, samples);
+  walk->compare_keys(keys.keys);
   WalkedGradients found;
   GradientErrors errors;
   std::vector<Rank> all(static_cast<size_t>(ranks));
@@ -239,6 +241,7 @@ WalkedGradients walk_gradients(const Case& c, int ranks, Pass pass, int64_t batc
       const auto left = walk->sums_after(unit);
       const std::vector<std::byte> sums(left.begin(), left.end());
       walk = make_virtual_walk(p, make, make_kernel("cpu"), threads, ledger);
+      walk->compare_keys(keys.keys);
       std::ranges::copy(sums, walk->sums_after(unit).begin());
     }
   if (!cut && batches_at_once == p.batch) {
@@ -247,6 +250,8 @@ WalkedGradients walk_gradients(const Case& c, int ranks, Pass pass, int64_t batc
                                                                    threads, Pass::kForwardBackward);
     EXPECT_EQ(ledger.peak_by_tag(), predicted) << c.algorithm;
   }
+  for (const size_t tensor : {1, 2})  // each key once, whichever unit completes it
+    EXPECT_EQ(errors[tensor].chosen, int64_t(keys.keys.size())) << c.algorithm;
   found.outcomes = judge_gradients(errors, whole, 0);
   found.conserved = conservation(found.laws, whole, true);
   return found;

@@ -161,6 +161,7 @@ struct GradientRecord {
   double dq_rel_l2_error = kNotMeasured, dk_rel_l2_error = kNotMeasured;
   double dv_rel_l2_error = kNotMeasured;
   int64_t keys = 0;  // whose dK and dV are compared
+  int64_t strata = 0, strata_left_out = 0;  // (branch, K/V head), (rank, K/V head)
   double sum_dk = kNotMeasured, q_dq_k_dk = kNotMeasured, v_dv_o_do = kNotMeasured;
   double law_tolerance = kNotMeasured;
   static void fields(auto& g, auto&& visit) {
@@ -168,6 +169,8 @@ struct GradientRecord {
     visit("dk_rel_l2_error", g.dk_rel_l2_error, {.min = 0});
     visit("dv_rel_l2_error", g.dv_rel_l2_error, {.min = 0});
     visit("keys", g.keys);
+    visit("strata", g.strata, {.later = true});
+    visit("strata_left_out", g.strata_left_out, {.later = true});
     visit("sum_dk", g.sum_dk, {.min = 0});
     visit("q_dq_k_dk", g.q_dq_k_dk, {.min = 0});
     visit("v_dv_o_do", g.v_dv_o_do, {.min = 0});

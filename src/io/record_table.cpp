@@ -20,6 +20,9 @@ std::string note_of(const PointRecord& r) {
   if (r.check.strata_left_out > 0)
     notes.push_back(concat(r.check.strata_left_out, " of ", r.check.strata,
                            " strata beyond check.max_queries"));
+  if (r.check.gradients && r.check.gradients->strata_left_out > 0)
+    notes.push_back(concat(r.check.gradients->strata_left_out, " of ", r.check.gradients->strata,
+                           " strata of gradients beyond 256 keys"));
   if (const double more = r.memory.resident_difference; std::abs(more) > kNotedResidentDifference)
     notes.push_back(concat("resident memory grew by ",
                            format_bytes(double(r.memory.resident_growth_bytes.value_or(0))), ", ",

@@ -151,13 +151,16 @@ void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poi
 }
 
 void set_gradients(PointRecord& record, const std::array<CheckOutcome, 3>& outcomes,
-                   const Conservation& laws, int64_t sampled) {
-  const bool has_keys = std::min(outcomes[1].queries, outcomes[2].queries) > 0;
+                   const Conservation& laws, const GradientChoice& chosen) {
+  const KeyChoice& keys = chosen.keys;
+  const bool has_keys = !keys.keys.empty();
   record.check.gradients =
       GradientRecord{.dq_rel_l2_error = outcomes[0].rel_l2_error,
                      .dk_rel_l2_error = has_keys ? outcomes[1].rel_l2_error : kNotMeasured,
                      .dv_rel_l2_error = has_keys ? outcomes[2].rel_l2_error : kNotMeasured,
                      .keys = outcomes[1].queries,
+                     .strata = keys.strata,
+                     .strata_left_out = keys.strata_left_out,
                      .sum_dk = laws.keys,
                      .q_dq_k_dk = laws.scores,
                      .v_dv_o_do = laws.values,
@@ -167,11 +170,17 @@ void set_gradients(PointRecord& record, const std::array<CheckOutcome, 3>& outco
                               laws.keys, ", <Q, dQ> - <K, dK> ", laws.scores,
                               ", <V, dV> - <O, dO> ", laws.values, " (allowed ", laws.tolerance,
                               ", ", laws.values_tolerance, " for the last)"));
-  if (outcomes[0].chosen != sampled)
-    fail_check(record, concat("dQ of ", outcomes[0].chosen, " of ", sampled,
-                              " sampled queries was compared"));
+  constexpr std::array kNames{"dQ", "dK", "dV"};
+  for (size_t i = 0; i < outcomes.size(); ++i)
+    if (const size_t all = i == 0 ? chosen.queries.queries.size() : keys.keys.size();
+        outcomes[i].chosen != int64_t(all))
+      fail_check(record, concat(kNames[i], " of ", outcomes[i].chosen, " of ", all, " sampled ",
+                                i == 0 ? "queries" : "keys", " was compared"));
   if (!has_keys && record.params.pattern.mix == MixRule::kLse)
     fail_check(record, "dK and dV of no key were compared");
+  if (keys.strata_left_out > 0 && int64_t(keys.keys.size()) < kMostKeys)
+    fail_check(record, concat(keys.strata_left_out, " of ", keys.strata,
+                              " strata (branch, K/V head, rank) have no checked key"));
 }
 
 void set_check_cost(PointRecord& record, int64_t runs, double poison_s, double compare_s) {

@@ -60,10 +60,16 @@ void set_memory(PointRecord& record, int64_t predicted_bytes,
 void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poison);
 // How many runs' output was checked, and what that took.
 void set_check_cost(PointRecord& record, int64_t runs, double poison_s, double compare_s);
+// Whose gradients a point compares.
+struct GradientChoice {
+  const SampleChoice& queries;
+  const KeyChoice& keys;
+};
 // Records what was found of the gradients. Fails the point where a law of conservation is broken,
-// others than the `sampled` queries were compared, or in a mixture by LSE no key was.
+// others than the chosen queries and keys were compared, a stratum has no key although kMostKeys
+// allowed one, or in a mixture by LSE no key was chosen.
 void set_gradients(PointRecord& record, const std::array<CheckOutcome, 3>& outcomes,
-                   const Conservation& laws, int64_t sampled);
+                   const Conservation& laws, const GradientChoice& chosen);
 // Records what the check covers. Fails the point where a stratum has no checked query although the
 // budget allowed one, or others than the chosen queries were `compared`.
 void set_strata(PointRecord& record, const SampleChoice& choice, int64_t compared, int64_t budget);

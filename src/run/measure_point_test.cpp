@@ -229,7 +229,7 @@ std::optional<PointRecord> resumed_after(int units, void (*change)(ShardLine&),
   int asked = 0;
   const VirtualRun stopped{.directory = folder, .stop = [&] { return asked++ == units; }};
   EXPECT_FALSE(walk_point(four_units(pass), some_walks(walks), stopped));
-  const std::string path = std::filesystem::directory_iterator(folder)->path();
+  const std::string path = concat(folder, "/shards-", four_units(pass).point.id, ".jsonl");
   std::string header, first, rest;
   std::ifstream before(path);
   std::getline(before, header);
@@ -245,15 +245,19 @@ std::optional<PointRecord> resumed_after(int units, void (*change)(ShardLine&),
 }
 
 TEST(WalkPoint, GoesOnWhereItWasStopped) {
-  const auto whole = walk_point(four_units(Pass::kForward), some_walks(1), {});
-  ASSERT_TRUE(whole);
-  for (const int units : {1, 2, 3}) {
-    const auto rest = resumed_after(units, [](ShardLine&) {});
-    ASSERT_TRUE(rest);
-    EXPECT_EQ(rest->status, PointStatus::kOk) << rest->reason;
-    EXPECT_EQ(rest->metrics.at("walk_resumed_units"), units);
-    EXPECT_EQ(rest->content->digest, whole->content->digest);
-    EXPECT_EQ(rest->content->rows, whole->content->rows);
+  for (const Pass pass : {Pass::kForward, Pass::kForwardBackward}) {
+    const auto whole = walk_point(four_units(pass), some_walks(1), {});
+    ASSERT_TRUE(whole);
+    EXPECT_EQ(whole->status, PointStatus::kOk) << whole->reason;
+    for (const int units : {1, 2, 3}) {
+      const auto rest = resumed_after(units, [](ShardLine&) {}, pass);
+      ASSERT_TRUE(rest);
+      EXPECT_EQ(rest->status, PointStatus::kOk) << rest->reason;
+      EXPECT_EQ(rest->metrics.at("walk_resumed_units"), units);
+      EXPECT_EQ(rest->content->digest, whole->content->digest);
+      EXPECT_EQ(rest->content->gradient_digests, whole->content->gradient_digests);
+      EXPECT_EQ(rest->content->rows, whole->content->rows);
+    }
   }
 }
 
@@ -282,6 +286,10 @@ TEST(WalkPoint, GradientsOfEveryWalkAreJudged) {
               testing::HasSubstr("a law of conservation is broken"));
   EXPECT_THAT(reason_with([](ShardLine& l) { --l.gradients->errors[0].chosen; }),
               testing::HasSubstr("sampled queries was compared"));
+  EXPECT_THAT(reason_with([](ShardLine& l) { l.gradients->errors[1].difference += 1e3; }),
+              testing::HasSubstr("the output is wrong"));
+  EXPECT_THAT(reason_with([](ShardLine& l) { l.gradients->errors[2].difference += 1e3; }),
+              testing::HasSubstr("the output is wrong"));
 }
 
 }  // namespace

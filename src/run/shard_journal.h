@@ -2,7 +2,7 @@
 // be cut at any moment and loses at most the unit in work.
 //
 //   <result>/shards-9c41d07b.jsonl
-//     {"journal":4,"point":"9c41d07b","plan":"128 ranks, 1 sequences at once, ...","share":1}
+//     {"journal":5,"point":"9c41d07b","plan":"128 ranks, 1 sequences at once, ...","share":1}
 //     {"walk":0,"rank":0,"first_batch":0,"batches":1,"seconds":{"attend":19.8},"heads":[...],...}
 //
 // A line that was cut in half by a kill is dropped when the journal is opened again. Each line ends

@@ -87,6 +87,10 @@ class Walker {
     const PointParams& p = params();
     walk_ = w_.backend.make_walk(
         p, [&p](int64_t batches) { return make_schedule(p, batches); }, ledger_);
+    if (has_backward(p.pass)) {
+      w_.keys = choose_keys(w_.sharded, w_.choice.queries);
+      walk_->compare_keys(w_.keys.keys);
+    }
     if (const std::string path = journal_path(plan, run); !path.empty()) {
       journal_ = std::make_unique<ShardJournal>(
           path, plan.point.id, text_of(w_.units, w_.plan, w_.walks, options.check), w_.plan.share);
