@@ -105,33 +105,43 @@ KeyChoice keys_of_samples(const ShardedProblem& s) {
   return choose_keys(s, stratify(s, choose_samples(s, 40), 2048).queries);
 }
 
-// 12 heads of which three share a K/V head, 8 ranks, and every key of the third branch on two.
-TEST(ChooseKeys, EveryBranchAndEveryRankHaveAKeyOfEachHead) {
-  const AttentionProblem p{.seq_len = 192, .num_heads = 12, .num_kv_heads = 4, .batch = 2};
-  ShardedProblem s{p, {.branches = {{24, 1}, {48, 3}, {192, 6}}}, {p.seq_len, 8}};
-  for (const bool causal : {false, true}) {
-    s.problem.causal = causal;
-    const KeyChoice choice = keys_of_samples(s);
-    EXPECT_EQ(choice.strata, 3 * 4 + 8 * 4);
-    EXPECT_EQ(choice.strata_left_out, 0);
-    EXPECT_EQ(choice.keys.size(), 64u);
-    for (int64_t kv_head = 0; kv_head < 4; ++kv_head) {
-      const auto some = [&](auto is) {
-        return std::ranges::any_of(choice.keys, [&](const KeySample& key) {
-          return key.kv_head == kv_head && is(key.token);
-        });
-      };
-      for (const DilatedBranch& b : s.pattern.branches)
-        EXPECT_TRUE(some([&](int64_t token) {  // of a token that another one's query sees
-          const int64_t in_segment = token % b.segment_length, next = token + b.dilation_rate;
-          const int64_t offset = in_segment % b.dilation_rate;
-          const bool selected = offset / 3 == kv_head % std::max<int64_t>(1, b.dilation_rate / 3);
-          return selected && next / b.segment_length == token / b.segment_length;
-        })) << b.dilation_rate;
-      for (Rank r = 0; r < 8; ++r)
-        EXPECT_TRUE(some([&](int64_t t) { return s.layout.shard(r).index_of(t) >= 0; })) << r;
-    }
+void expect_every_stratum(const ShardedProblem& s, int64_t keys) {
+  const AttentionProblem& p = s.problem;
+  const int64_t shared_by = p.num_heads / p.num_kv_heads, ranks = s.layout.world_size();
+  const KeyChoice choice = keys_of_samples(s);
+  EXPECT_EQ(choice.strata, (int64_t(s.pattern.branches.size()) + ranks) * p.num_kv_heads);
+  EXPECT_EQ(choice.strata_left_out, 0);
+  EXPECT_EQ(int64_t(choice.keys.size()), keys);
+  for (int64_t kv_head = 0; kv_head < p.num_kv_heads; ++kv_head) {
+    const auto some = [&](auto is) {
+      return std::ranges::any_of(choice.keys, [&](const KeySample& key) {
+        return key.kv_head == kv_head && is(key.token);
+      });
+    };
+    for (const DilatedBranch& b : s.pattern.branches)
+      EXPECT_TRUE(some([&](int64_t token) {  // which the query of the next selected token sees
+        const int64_t next = token + b.dilation_rate;
+        bool selected = false;
+        for (int64_t head = kv_head * shared_by; head < (kv_head + 1) * shared_by; ++head)
+          selected |= token % b.segment_length % b.dilation_rate == head % b.dilation_rate;
+        return selected && next / b.segment_length == token / b.segment_length;
+      })) << "rate "
+          << b.dilation_rate << " K/V head " << kv_head;
+    for (Rank r = 0; r < ranks; ++r)
+      EXPECT_TRUE(some([&](int64_t t) { return s.layout.shard(r).index_of(t) >= 0; })) << r;
   }
+}
+
+TEST(ChooseKeys, EveryBranchAndEveryRankHaveAKeyOfEachHead) {
+  AttentionProblem p{.seq_len = 192, .num_heads = 12, .num_kv_heads = 4, .batch = 2};
+  for (const bool causal : {false, true}) {
+    p.causal = causal;
+    expect_every_stratum({p, {.branches = {{24, 1}, {48, 3}, {192, 6}}}, {p.seq_len, 8}}, 64);
+  }
+  // 72 strata of one rank: 32 keys would miss most.
+  p = {.seq_len = 2048, .num_heads = 12, .num_kv_heads = 12};
+  expect_every_stratum(
+      {p, {.branches = {{128, 1}, {256, 2}, {512, 4}, {1024, 6}, {2048, 12}}}, {p.seq_len, 1}}, 60);
 }
 
 TEST(ChooseKeys, APairWithoutKeysIsNoStratum) {  // heads 4 to 7 select nothing of four tokens
