@@ -93,8 +93,7 @@ KeyChoice choose_keys(const ShardedProblem& s, const std::vector<QuerySample>& q
       }
   for (const QuerySample& q : queries) {
     const auto shard = std::ranges::find_if(shards, has_token(q.token));
-    if (!strata[{kRank, shard - shards.begin(), kv_head(q)}])
-      add({q.batch, kv_head(q), q.token});
+    if (!strata[{kRank, shard - shards.begin(), kv_head(q)}]) add({q.batch, kv_head(q), q.token});
   }
   const int64_t wanted = std::clamp<int64_t>(kKeysPerRank * ranks, kFewestKeys, kMostKeys);
   const size_t step = std::max<size_t>(1, queries.size() / size_t(wanted));

@@ -160,7 +160,7 @@ struct MemoryRecord {
 struct GradientRecord {
   double dq_rel_l2_error = kNotMeasured, dk_rel_l2_error = kNotMeasured;
   double dv_rel_l2_error = kNotMeasured;
-  int64_t keys = 0;  // whose dK and dV are compared
+  int64_t keys = 0;                         // whose dK and dV are compared
   int64_t strata = 0, strata_left_out = 0;  // (branch, K/V head), (rank, K/V head)
   double sum_dk = kNotMeasured, q_dq_k_dk = kNotMeasured, v_dv_o_do = kNotMeasured;
   double law_tolerance = kNotMeasured;

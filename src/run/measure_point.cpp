@@ -143,8 +143,7 @@ class RunChecks {
     const Judged judged = judge(*errors_, nan_values_);
     set_check(record, judged.all, passes_poison_);
     set_strata(record, choice_, judged.all.chosen, config_.max_queries);
-    if (gradients_)
-      set_gradients(record, judged.gradients, *laws_, {choice_, gradients_->keys()});
+    if (gradients_) set_gradients(record, judged.gradients, *laws_, {choice_, gradients_->keys()});
     set_check_cost(record, runs_, comm_.max_of(poison_s_), comm_.max_of(compare_s_));
   }
 

@@ -250,7 +250,8 @@ TEST(WalkPoint, GoesOnWhereItWasStopped) {
     ASSERT_TRUE(whole);
     EXPECT_EQ(whole->status, PointStatus::kOk) << whole->reason;
     for (const int units : {1, 2, 3}) {
-      const auto rest = resumed_after(units, [](ShardLine&) {}, pass);
+      const auto rest = resumed_after(
+          units, [](ShardLine&) {}, pass);
       ASSERT_TRUE(rest);
       EXPECT_EQ(rest->status, PointStatus::kOk) << rest->reason;
       EXPECT_EQ(rest->metrics.at("walk_resumed_units"), units);

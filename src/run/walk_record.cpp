@@ -144,8 +144,7 @@ void fill_content(const WalkData& w, PointRecord& record) {
   }
   set_content(record, content, tokens * record.params.problem.num_heads);
   set_check(record, outcome, std::ranges::any_of(w.lines, &ShardLine::passes_poison));
-  if (gradients)
-    set_gradients(record, of_gradients, gradients->laws, {w.choice, w.keys});
+  if (gradients) set_gradients(record, of_gradients, gradients->laws, {w.choice, w.keys});
   set_strata(record, w.choice, worst->chosen, w.options.check.max_queries);
   double poison = 0, compare = 0;
   for (int walk = 0; walk < w.walks; ++walk) {
