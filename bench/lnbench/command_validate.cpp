@@ -111,8 +111,8 @@ Section published_section(const std::string& folder) {
 }  // namespace
 
 int run_validate(const Options& options) {
-  const Section closed = closed_form_section(), simgrid = simgrid_section(),
-                real = real_section(options.real);
+  const Section closed = closed_form_section(), real = real_section(options.real),
+                simgrid = simgrid_section();  // last: it takes a minute
   JsonNode root = JsonNode::object({{"schema_version", 1},
                                     {"closed_form", closed.node},
                                     {"simgrid", simgrid.node},

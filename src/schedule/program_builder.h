@@ -22,7 +22,7 @@ struct BackwardRows {
 
 class ProgramBuilder {
  public:
-  static constexpr size_t kMostOps = size_t{6} << 20;  // per rank: more than a GiB of them
+  static constexpr size_t kMostOps = (size_t{1} << 29) / sizeof(Op);  // of one rank: half a GiB
 
   // Starts with the slots that every program of the pass has.
   ProgramBuilder(const ShardedProblem& sharded, Rank rank, Pass pass = Pass::kForward)

@@ -8,6 +8,7 @@
 #include "schedule/accounting.h"
 #include "schedule/check_schedule.h"
 #include "schedule/lower_collectives.h"
+#include "schedule/program_builder.h"
 
 namespace longnet {
 namespace {
@@ -196,6 +197,13 @@ TEST(Registry, NamesOfTheSuite) {
   } catch (const UsageError& e) {
     EXPECT_NE(std::string(e.what()).find("known: local, ring, all_gather"), std::string::npos);
   }
+}
+
+TEST(Ring, RefusesAProgramThatNoMemoryHolds) {
+  constexpr int kRanks = 1 << 24;
+  const ShardedProblem s{{.seq_len = kRanks}, dense_pattern(kRanks), {kRanks, kRanks}};
+  EXPECT_THROW(ring_attention(s).program(0), UsageError);
+  EXPECT_LE(ProgramBuilder::kMostOps * sizeof(Op), size_t{1} << 30);
 }
 
 TEST(Local, RefusesSeveralRanks) {
