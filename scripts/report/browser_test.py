@@ -71,6 +71,13 @@ OVERLAPS = """(() => [...document.querySelectorAll('.chart')].flatMap((chart) =>
     .filter(([, b]) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3)
     .map(([other]) => `${chart.dataset.figure}: ${text} / ${other}`));
 }).slice(0, 10))()"""
+# Texts of a figure that reach beyond its picture, which cuts them off.
+CUT = """(() => [...document.querySelectorAll('.chart')].flatMap((chart) => {
+  const { left, right } = chart.querySelector('svg').getBoundingClientRect();
+  return [...chart.querySelectorAll('svg text')].filter((t) => t.checkVisibility() && t.textContent.trim())
+    .filter((t) => { const b = t.getBoundingClientRect(); return b.right > right + 1 || b.left < left - 1; })
+    .map((t) => `${chart.dataset.figure}: ${t.textContent}`);
+}).slice(0, 10))()"""
 MARKS = "path, rect, line, text"  # elements of Vega's SVG inside mark groups
 
 
@@ -168,6 +175,7 @@ class ReportInBrowser(unittest.TestCase):
                     self.assertLessEqual(self.js("document.documentElement.scrollWidth"), width)
                     outside = "[...document.querySelectorAll('.chart')].filter(c => c.querySelector('svg').getBoundingClientRect().right > c.getBoundingClientRect().right + 1).map(c => c.dataset.figure)"
                     self.assertEqual(self.js(outside), [])
+                    self.assertEqual(self.js(CUT), [])
         boxes = self.js(
             """[...document.querySelectorAll('[data-figure=causal_balance] .measured_marks path')].map(p => { const b = p.getBoundingClientRect();
             return Math.round(b.x + b.width / 2) + ' ' + Math.round(b.y + b.height / 2); })"""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -19,7 +20,7 @@ from report.compare import compare_section, load_comparison
 from report.model import ResultError
 from report.opponents_test import figure, rows_of
 from report.series import STYLES, colour_of
-from report.specs import algorithm_scale, encodings, log_ticks
+from report.specs import PHASE_COLOURS, PLOTS, algorithm_scale, encodings, log_ticks
 from report.synthetic_fixture import (
     K,
     M,
@@ -70,6 +71,12 @@ class Design(unittest.TestCase):
         for low, high in ((1, 10), (0.3, 3), (1e-9, 1e9), (7, 71)):
             self.assertTrue(3 <= len(log_ticks(low, high, False)) <= 9)
         self.assertEqual(log_ticks(1, 8, True), [1, 2, 4, 8])
+
+    def test_a_rule_at_a_value_lies_inside_the_picture(self) -> None:
+        records = [point(a, n * K, 1, time_s=t * n) for n in (8, 16, 32) for a, t in (("dilated", 1e-3), ("local", 40e-3))]
+        low, high = y_axis(figure(records, "speedup"))["scale"]["domain"]
+        self.assertLess(low, 1.0)  # where both take the same time
+        self.assertGreater(high, 40)
 
     def test_points_without_a_result_have_a_strip_of_their_own(self) -> None:
         some = [point("dilated", n * K, 1, time_s=1e-3 * n) for n in (8, 16, 32)]
@@ -131,6 +138,20 @@ class Design(unittest.TestCase):
         names, shown = algorithm_scale(["ring", "ring zigzag", "usp"])
         self.assertEqual(len(set(shown)), len(names))
         self.assertEqual(shown[0], colours["ring"])
+
+    def test_parts_of_a_step_can_be_told_apart(self) -> None:
+        style = json.loads((PLOTS / "style.json").read_text())
+        for theme in style["themes"].values():
+            for names in (("full", "compute only", "communication only", "serialised"), ("compute", "exposed messages", "merge", "waiting")):
+                shown = [theme.get(PHASE_COLOURS[name], PHASE_COLOURS[name]) for name in names]
+                channels = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in shown]
+                for one, other in itertools.combinations(channels, 2):
+                    self.assertGreater(sum(abs(a - b) for a, b in zip(one, other)), 60, names)
+
+    def test_parts_of_one_rank_say_what_small_attends_cost(self) -> None:
+        record = opponent(8 * K, 1, algorithm="local")
+        record["ablations"] |= {"compute_only_s": 0.5, "single_attend_s": 0.4, "communication_only_s": None}
+        self.assertEqual(figure([record], "ablations").finding, "One big attend takes 80 % of compute only (measured).")
 
     def test_no_number_mixes_sources(self) -> None:
         records = opponents_sweep()[:60] + [point("dilated", n * M, 64, source="simulated") for n in (1, 2, 4)]

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import itertools
 
 from report.charts import Figure, build_figures
-from report.rows import PLOT_PX, side_by_side
+from report.rows import PLOT_PX, point_label, point_name, side_by_side
 from report.synthetic_fixture import K, context, full_sweep, opponent, opponents_sweep, point
 from report.tables import COLUMNS
 
@@ -220,6 +220,16 @@ class Opponents(unittest.TestCase):
         self.assertTrue(figure([native, other], "collectives").absent)
         bruck["params"]["seq_len"] *= 2  # another problem
         self.assertTrue(figure([native, bruck], "collectives").absent)
+
+    def test_lines_of_a_label_end_between_its_parts(self) -> None:
+        records = [opponent(8 * K, 4, algorithm=a, collective=c, heads=h, kv_heads=h, dtype=d)
+                   for a in ("all_gather", "usp") for c in ("native", "ring", "bruck") for h, d in ((2, "bf16"), (16, "fp32"))]  # fmt: skip
+        ctx = context(records)
+        for p in ctx.points:
+            label = point_label(ctx, p)
+            self.assertEqual(label.replace("\n", " · "), f"{point_name(p)} · {ctx.index.label(p)}")
+        labels = {(r["order"], r["label"]) for r in rows_of(figure(records, "collectives"))}
+        self.assertEqual(len(labels), 4)  # whatever the name of the collective that each leaves out
 
     def test_labels_name_layout_degree_and_collective_unless_they_are_the_default(self) -> None:
         records = [

@@ -27,7 +27,7 @@
     const spec = JSON.parse(text.replace(/"(@\w+|#[0-9A-Fa-f]{6})"/g, (found, name) => JSON.stringify(colours[name] ?? name)));
     const config = JSON.parse(JSON.stringify(style.config).replace(/@\w+/g, (name) => colours[name]));
     const phone = width < 560;
-    const columns = phone ? (spec.config.legend.columns < 4 ? 1 : 2) : spec.config.legend.columns;
+    const columns = phone ? 1 : spec.config.legend.columns; // a legend begins where the axis does, behind its labels
     spec.config = { ...config, legend: { ...config.legend, columns } };
     spec.title = { ...spec.title, text: wrapped(spec.title.subtitle, width / 6.6), subtitle: null, fontSize: 12, fontWeight: "normal", color: colours["@soft"] };
     if (spec.facet) {

@@ -252,12 +252,22 @@ def per_source(points: list[Point], text: Callable[[list[Point]], str]) -> str:
     return "; ".join(said) + "." if said else ""
 
 
-def point_label(ctx: Context, point: Point) -> str:
-    """Lines of text: what tells points apart first, then the series, wrapped."""
+def point_name(point: Point) -> str:
+    """What tells points of one series apart."""
     batch = f" · batch {point.batch}" if point.batch > 1 else ""
     mark = "" if point.source == "measured" else f" · {point.source}"
-    name = textwrap.wrap(ctx.index.label(point), LABEL_CHARACTERS, break_long_words=False)
-    return "\n".join([f"{token_label(point.seq_len)} · P = {point.ranks}{batch}{mark}", *name])
+    return f"{token_label(point.seq_len)} · P = {point.ranks}{batch}{mark}"
+
+
+def point_label(ctx: Context, point: Point, without: str = "") -> str:
+    """Lines of text: the point's name, then its series without that part of it; lines end between parts."""
+    lines: list[str] = []
+    for part in ctx.index.label(point).replace(without, "").split(" · "):
+        if lines and len(f"{lines[-1]} · {part}") <= LABEL_CHARACTERS:
+            lines[-1] += f" · {part}"
+        else:
+            lines += textwrap.wrap(part, LABEL_CHARACTERS, break_long_words=False)
+    return "\n".join([point_name(point), *lines])
 
 
 def point_order(ctx: Context, point: Point) -> tuple[Any, ...]:

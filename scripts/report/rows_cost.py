@@ -14,6 +14,7 @@ from .rows import (
     fairly,
     per_source,
     point_label,
+    point_name,
     point_order,
     range_of,
     side_by_side,
@@ -269,7 +270,7 @@ def timeline(ctx: Context) -> list[Drawing]:
         if rows:
             hidden = point.group_ranks - MAX_LANE_RANKS
             note = f"The first {MAX_LANE_RANKS} of {point.group_ranks} ranks." if hidden > 0 else ""
-            title = point_label(ctx, point).replace("\n", " · ")
+            title = f"{point_name(point)} · {ctx.index.label(point)}"
             last = max(row["end_s"] for row in rows)
             busy = sum(row["end_s"] - row["begin_s"] for row in rows if row["phase"] == "compute" and row["order"] < 100)
             finding = f"The step ends after {duration_label(last)}; rank 0 computes for {percent_label(busy / (last or 1.0))} of it ({point.source})."

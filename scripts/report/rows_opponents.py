@@ -104,7 +104,11 @@ def ablations(ctx: Context) -> list[Drawing]:
 
     def exposed(some: list[Point]) -> str:
         shares = [p.exposed_s / p.full_s for p in some if p.exposed_s is not None and p.full_s and p.ranks > 1]
-        return f"exposed messages take {range_of(shares, percent_label)} of the full time on several ranks" if shares else ""
+        if shares:
+            return f"exposed messages take {range_of(shares, percent_label)} of the full time on several ranks"
+        parts = [(p.value("ablations.single_attend_s"), p.value("ablations.compute_only_s")) for p in some]
+        attends = [attend / compute for attend, compute in parts if attend and compute]
+        return f"one big attend takes {range_of(attends, percent_label)} of compute only" if attends else ""
 
     return single(rows, shown, note=note, finding=per_source(shown, exposed))
 
@@ -202,10 +206,6 @@ def collectives(ctx: Context) -> list[Drawing]:
     return single(rows, [p for g in chosen for p in g], note=note, finding=finding, params=params)
 
 
-def choice_label(ctx: Context, point: Point) -> str:
-    return point_label(ctx, point).replace(f" · via {collective_of(point)}", "")
-
-
 def choice_order(ctx: Context, point: Point) -> tuple[Any, ...]:
     source, label, *rest = point_order(ctx, point)
     return (source, label.replace(f" · via {collective_of(point)}", ""), *rest)
@@ -215,7 +215,7 @@ def choice_row(ctx: Context, point: Point, base: Point, order: int) -> Row:
     scale = 1.0 / (base.median_s or 1.0)
     low, high = point.num("timing.ci_low_s"), point.num("timing.ci_high_s")
     row: Row = {
-        "label": choice_label(ctx, point),
+        "label": point_label(ctx, point, without=f" · via {collective_of(point)}"),
         "order": order,
         "source": point.source,
         "algorithm": point.algorithm,

@@ -25,7 +25,7 @@ PAD_PX = 12  # between the outermost values and the ends of a log axis
 PHASE_COLOURS = {
     **{"full": "@soft", "compute": "#77AADD", "compute only": "#77AADD"},
     **dict.fromkeys(("exposed messages", "messages", "communication only"), "#EE8866"),
-    **{"merge": "#BBCC33", "waiting": "#B8BEC6", "serialised": "#B8BEC6"},
+    **{"merge": "#BBCC33", "waiting": "#B8BEC6", "serialised": "#EEDD88"},
 }
 
 
@@ -187,10 +187,12 @@ def set_ticks(definition: dict[str, Any], values: list[Any], label: Callable[[An
 
 def fill_log_axis(spec: dict[str, Any], kind: Kind, drawing: Drawing) -> None:
     """Domain and ticks of y: all values, room for the strip of points without a result above them, and the least span."""
-    fields = {d["field"] for c, d in encodings(spec) if c in ("y", "y2") and "field" in d} - {"slot", "never_px"}
+    upright = [d for c, d in encodings(spec) if c in ("y", "y2")]
+    fields = {d["field"] for d in upright if "field" in d} - {"slot", "never_px"}
     values = [row[name] for row in drawing.rows for name in fields if isinstance(row.get(name), (int, float)) and row[name] > 0]
     if not values:
         return
+    values += [d["datum"] for d in upright if "datum" in d]
     low, high = min(values), max(values)
     widen = math.sqrt(max(1.0, kind.least_span / (high / low)))
     low, high = low / widen, high * widen
