@@ -4,11 +4,12 @@
 //
 // Each run takes an input of the target's corpus, changes it in one to eight places, and hands it
 // over. Fine: UsageError, or a value that survives being written and read again. Everything else
-// ends the program with exit code 1: a crash, another exception, ten seconds without an end, more
-// than 2 GiB of memory. The input then stands in fuzz-TARGET.input, and `fuzz TARGET --input FILE`
-// runs it again.
+// ends the program with exit code 1: a crash, another exception, ten seconds of work without an end
+// (a hundred on the clock: it may wait), more than 2 GiB of memory. The input then stands in
+// fuzz-TARGET.input, and `fuzz TARGET --input FILE` runs it again.
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <array>
@@ -302,7 +303,7 @@ void set_limits() {
   struct sigaction action {};
   action.sa_handler = die;
   action.sa_flags = SA_ONSTACK;
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM})
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM, SIGPROF})
     ::sigaction(signal, &action, nullptr);
 #if !defined(__SANITIZE_ADDRESS__)
   const rlimit memory{rlim_t{2} << 30, rlim_t{2} << 30};
@@ -310,9 +311,17 @@ void set_limits() {
 #endif
 }
 
+// Signals after so many seconds of the program's own work, while others may have the cores, and
+// after so many on the clock; 0: none.
+void set_alarms(int work_s, unsigned clock_s) {
+  const itimerval work{.it_interval = {}, .it_value = {.tv_sec = work_s, .tv_usec = 0}};
+  ::setitimer(ITIMER_PROF, &work, nullptr);
+  ::alarm(clock_s);
+}
+
 // False: neither refused nor understood.
 bool survives(const Target& target, int64_t run, int64_t& accepted) {
-  ::alarm(10);
+  set_alarms(10, 100);
   try {
     target.parse(input_at_work, run);
     ++accepted;
@@ -322,7 +331,7 @@ bool survives(const Target& target, int64_t run, int64_t& accepted) {
     keep_input();
     return false;
   }
-  ::alarm(0);
+  set_alarms(0, 0);
   return true;
 }
 
