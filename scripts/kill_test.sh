@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/mpi_env.sh"
 lnbench=$(realpath "${LNBENCH:-build/release/bin/lnbench}") && [ -x "$lnbench" ] || exit 2
 kills=${1:-100} RANDOM=${2:-1} mpirun=${MPIRUN:-mpirun}
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'umount "$work/disk" 2>/dev/null; rm -rf "$work"' EXIT
 export OMP_NUM_THREADS=1
 failures=0
 
@@ -105,15 +105,37 @@ for kind in threads mpi walk; do
   row "kill -9, $kind" "$kills"
 done
 
+# no_room KIND FOLDER: what a run says that could not write, and the lines that stand.
+no_room() {
+  grep -q 'cannot write' "$work/err" || { echo "$1, no room: not said, but: $(tail -1 "$work/err")" >&2; failures=$((failures + 1)); }
+  whole "$2" >"$work/before"
+}
+
 some=$(((kills + 9) / 10))
-for i in $(seq $some); do # a file that may not grow, as on a full disk
-  : >"$work/before"
+for i in $(seq $some); do
   (trap '' XFSZ; ulimit -f $((8 + RANDOM % 24)); start threads "$work/full-$i") >/dev/null 2>"$work/err" </dev/null
-  grep -q 'cannot write' "$work/err" || { echo "full disk: not said" >&2; failures=$((failures + 1)); }
-  whole "$work/full-$i" >"$work/before"
+  no_room threads "$work/full-$i"
   finish threads "$work/full-$i"
 done
-row "a full disk" "$some"
+row "a file that may not grow (ulimit -f)" "$some"
+
+mkdir "$work/disk" # of 1 MiB, on which another file leaves 16 to 76 KiB until the run has ended
+if mount -t tmpfs -o size=1m kill_test "$work/disk" 2>/dev/null; then
+  for kind in threads walk; do
+    for i in $(seq $some); do
+      folder=$work/disk/$kind-$i
+      head -c $(((252 - RANDOM % 16) * 4096)) /dev/zero >"$work/disk/other"
+      (start $kind "$folder") >/dev/null 2>"$work/err" </dev/null
+      no_room $kind "$folder"
+      rm "$work/disk/other"
+      finish $kind "$folder"
+      rm -rf "$folder"
+    done
+    row "a full disk (ENOSPC), $kind" "$some"
+  done
+else
+  echo "no full disk: only root may mount a small one" >&2
+fi
 
 for i in $(seq $some); do # cut at any byte: the line that was hit is measured again
   journal=$work/full-$i/points.jsonl
