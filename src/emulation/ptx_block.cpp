@@ -327,6 +327,7 @@ void fill(const Block& b, Warp& warp, const PtxConstant& c, const std::byte* par
     uint64_t value = c.value;
     if (c.kind == Kind::kTidX) value = uint64_t(warp.index * kLanes + l);
     if (c.kind == Kind::kCtaidX) value = number;
+    if (c.kind == Kind::kNctaidX) value = b.launch.grid;
     if (c.kind == Kind::kParam) value = std::bit_cast<uint64_t>(parameters + c.value);
     if (c.kind == Kind::kDynamicShared) value = uint64_t(b.dynamic_at);
     warp.set(c.row, l, value);

@@ -71,7 +71,7 @@ struct PtxInstruction {
 
 // A value that is the same in all lanes of a warp, or known before the warp starts.
 struct PtxConstant {
-  enum class Kind { kValue, kTidX, kCtaidX, kParam, kDynamicShared } kind;
+  enum class Kind { kValue, kTidX, kCtaidX, kNctaidX, kParam, kDynamicShared } kind;
   uint64_t value = 0;  // the value, or a byte of the parameters
   PtxRow row{};
 };

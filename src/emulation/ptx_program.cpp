@@ -315,7 +315,9 @@ class KernelParser {
   int line_;
   int64_t next_row_ = 0;
   std::map<std::string, std::pair<PtxConstant::Kind, uint64_t>> symbols_{
-      {"%tid.x", {PtxConstant::Kind::kTidX, 0}}, {"%ctaid.x", {PtxConstant::Kind::kCtaidX, 0}}};
+      {"%tid.x", {PtxConstant::Kind::kTidX, 0}},
+      {"%ctaid.x", {PtxConstant::Kind::kCtaidX, 0}},
+      {"%nctaid.x", {PtxConstant::Kind::kNctaidX, 0}}};
   std::map<std::string, int> families_;
   std::vector<std::map<std::string, PtxRow>> scopes_{1};  // the kernel's own first
   std::map<std::string, int32_t> labels_;
