@@ -222,12 +222,12 @@ TEST(Backward, EveryShapeOnOneToNineRanks) {
   ran.expect_some_of_each();
 }
 
-TEST(Backward, MixturesBySumAndMean) {
+TEST(Backward, MixturesThatNeedEachBranchAlone) {
   std::map<std::string, ReferenceGradients> known;
   for (const std::string& kernel : backward_kernels())
     for (auto [problem, pattern] : small_shapes())
       for (const int ranks : some_of<int>({1, 2, 3, 5, 8}))
-        for (const MixRule mix : {MixRule::kMean, MixRule::kSum}) {
+        for (const MixRule mix : {MixRule::kMean, MixRule::kSum, MixRule::kLseDetached}) {
           problem.causal = ranks % 2 == 0;
           problem.dtype = ranks % 3 == 0 ? DType::kBFloat16 : DType::kFloat32;
           pattern.mix = mix;

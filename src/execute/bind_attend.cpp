@@ -234,6 +234,7 @@ void BoundProgram::bind_backward(const AttendBackward& op, BoundOp& bound) const
 
 void BoundProgram::bind_delta(const Delta& op, BoundOp& bound) const {
   const RowMap partials(sharded_, TensorKind::kPartial, op.output.rows),
+      lses(sharded_, TensorKind::kPartial, op.lse.rows),
       grad_out(sharded_, TensorKind::kGradOut, op.grad_out.rows),
       statistics(sharded_, TensorKind::kStatistics, op.into.rows);
   const int64_t d = options_.head_dim;
@@ -241,15 +242,19 @@ void BoundProgram::bind_delta(const Delta& op, BoundOp& bound) const {
     const auto piece_at = [&](const RowMap& map, const SlotView& view) -> const RowMap::Piece& {
       return map.pieces()[size_t(view.first_piece() + i)];
     };
-    const RowMap::Piece &from = piece_at(partials, op.output),
+    const RowMap::Piece &from = piece_at(partials, op.output), &lse = piece_at(lses, op.lse),
                         &gradients = piece_at(grad_out, op.grad_out),
                         &into = piece_at(statistics, op.into);
     std::byte* const first_gradient =
         memory_[size_t(op.grad_out.slot)].data() + gradients.byte_offset;
     auto* const first_statistics =
         reinterpret_cast<float*>(memory_[size_t(op.into.slot)].data() + into.byte_offset);
-    const auto add = [&](RowMap::Place o, RowMap::Place g, RowMap::Place s, int64_t rows) {
-      bound.deltas.push_back({.out = partial_at(op.output, from, o),
+    const auto add = [&](RowMap::Place o, RowMap::Place l, RowMap::Place g, RowMap::Place s,
+                         int64_t rows) {
+      PartialRun out = partial_at(op.output, from, o);
+      const PartialRun with_lse = partial_at(op.lse, lse, l);
+      out.lse = with_lse.lse, out.lse_stride = with_lse.lse_stride;
+      bound.deltas.push_back({.out = out,
                               .grad_out = first_gradient + g.row * d * dtype_bytes(options_.dtype),
                               .statistics = first_statistics + 2 * s.row,
                               .grad_out_stride = g.step * d,
@@ -257,13 +262,14 @@ void BoundProgram::bind_delta(const Delta& op, BoundOp& bound) const {
                               .rows = rows});
     };
     if (op.output.rows.branch == op.into.rows.branch) {
-      add({0, 1}, {0, 1}, {0, 1}, from.rows);
+      add({0, 1}, {0, 1}, {0, 1}, {0, 1}, from.rows);
       continue;
     }
     for (int64_t batch = 0; batch < sharded_.problem.batch; ++batch)
       for (int64_t head = from.heads.first; head < from.heads.end(); ++head)
         partials.for_each_run(from, head, [&](const TokenRange& run) {
-          add(partials.locate(from, batch, head, run), grad_out.locate(gradients, batch, head, run),
+          add(partials.locate(from, batch, head, run), lses.locate(lse, batch, head, run),
+              grad_out.locate(gradients, batch, head, run),
               statistics.locate(into, batch, head, run), run.count);
         });
   }

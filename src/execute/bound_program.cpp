@@ -16,7 +16,7 @@ BoundProgram::BoundProgram(const Schedule& schedule, RankProgram program, const 
   const MixRule mix = sharded_.pattern.mix;
   options_ = {.head_dim = p.head_dim, .dtype = p.dtype, .causal = p.causal};
   if (mix == MixRule::kMean) options_.output_scale = 1.0f / float(sharded_.pattern.branches.size());
-  merge_rule_ = mix == MixRule::kLse ? MergeRule::kLse : MergeRule::kSum;
+  merge_rule_ = mixes_by_lse(mix) ? MergeRule::kLse : MergeRule::kSum;
   check(memory_.size() == program_.slots.size(), "blocks of memory: ", memory_.size(),
         ", slots: ", program_.slots.size());
   for (size_t i = 0; i < memory_.size(); ++i) {

@@ -195,6 +195,10 @@ void for_each_pair(const AttentionProblem& p, const BranchDefinition& branch, co
   }
 }
 
+bool is_by_lse(const DilatedPattern& pattern) {
+  return pattern.mix == MixRule::kLse || pattern.mix == MixRule::kLseDetached;
+}
+
 ReferenceRow mix(const std::vector<RowOracle::Row>& branches, const DilatedPattern& pattern,
                  size_t head_dim) {
   ReferenceRow out{std::vector<double>(head_dim, 0.0), kMinusInfinity};
@@ -204,38 +208,39 @@ ReferenceRow mix(const std::vector<RowOracle::Row>& branches, const DilatedPatte
   for (const auto& b : branches) sum += std::exp(b.lse - top);
   out.lse = top + std::log(sum);
   for (const auto& b : branches) {
-    double weight = std::exp(b.lse - out.lse);
-    if (pattern.mix != MixRule::kLse) weight = b.lse == kMinusInfinity ? 0 : 1;
+    double weight = b.lse == kMinusInfinity ? 0 : 1;
     if (pattern.mix == MixRule::kMean) weight /= double(pattern.branches.size());
+    if (is_by_lse(pattern)) weight = std::exp(b.lse - out.lse);
     for (size_t i = 0; i < head_dim; ++i) out.o[i] += weight * b.o[i];
   }
   return out;
 }
 
-// Calls add(branch alone, its share) for each branch of a mixture by sum or mean, whose branches
-// have softmaxes of their own: gradients are the sum of theirs.
-template <class Add>
-void for_each_branch_alone(const DilatedPattern& pattern, Add add) {
+// Branches with one softmax, whose gradients are a summand of the mixture's; and O and L of queries.
+struct SoftmaxPart {
+  DilatedPattern pattern;
+  double share;
+  std::vector<ReferenceRow> rows;
+};
+
+// Of a mixture by LSE all branches are one part; else each is one. Where the weights w of branches
+// are constants, the gradient is w times that of the branch alone: with O of the branch and L of
+// all, as exp(score - L) = w exp(score - L of the branch).
+std::vector<SoftmaxPart> softmax_parts(const AttentionProblem& p, const DilatedPattern& pattern,
+                                       const std::vector<QuerySample>& queries) {
+  std::vector<ReferenceRow> all;
+  if (is_by_lse(pattern)) all = reference_rows(p, pattern, queries);
+  if (pattern.mix == MixRule::kLse) return {{pattern, 1, std::move(all)}};
   const double share = pattern.mix == MixRule::kMean ? 1.0 / double(pattern.branches.size()) : 1.0;
   DilatedPattern alone = pattern;
   alone.mix = MixRule::kLse;
+  std::vector<SoftmaxPart> parts;
   for (const DilatedBranch& branch : pattern.branches) {
     alone.branches = {branch};
-    add(std::as_const(alone), share);
+    parts.push_back({alone, share, reference_rows(p, alone, queries)});
+    for (size_t i = 0; i < all.size(); ++i) parts.back().rows[i].lse = all[i].lse;
   }
-}
-
-ReferenceGradients sum_of_branches(const AttentionProblem& p, const DilatedPattern& pattern) {
-  ReferenceGradients out;
-  for_each_branch_alone(pattern, [&](const DilatedPattern& alone, double share) {
-    const ReferenceGradients more = reference_gradients(p, alone);
-    for (auto tensor : {&ReferenceGradients::q, &ReferenceGradients::k, &ReferenceGradients::v}) {
-      std::vector<double>& sum = out.*tensor;
-      sum.resize((more.*tensor).size());
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += share * (more.*tensor)[i];
-    }
-  });
-  return out;
+  return parts;
 }
 
 template <class A, class B>
@@ -304,28 +309,21 @@ std::vector<std::vector<double>> reference_query_gradients(
     const AttentionProblem& p, const DilatedPattern& pattern,
     const std::vector<QuerySample>& queries) {
   std::vector<std::vector<double>> out(queries.size(), std::vector<double>(size_t(p.head_dim)));
-  if (pattern.mix != MixRule::kLse) {
-    for_each_branch_alone(pattern, [&](const DilatedPattern& alone, double share) {
-      const auto rows = reference_query_gradients(p, alone, queries);
-      for (size_t i = 0; i < rows.size(); ++i)
-        for (size_t c = 0; c < rows[i].size(); ++c) out[i][c] += share * rows[i][c];
-    });
-    return out;
-  }
-  const std::vector<ReferenceRow> rows = reference_rows(p, pattern, queries);
-  const std::vector<BranchDefinition> branches = branch_definitions(p, pattern);
-  for (const auto& [group, readers] : key_groups(p, branches, queries)) {
-    std::vector<BackwardRow> backward;
-    for (const size_t query : readers) {
-      backward.emplace_back(p, queries[query]);
-      const std::vector<float>& grad_out = backward.back().grad_out;
-      backward.back().statistics = {rows[query].lse, dot(grad_out, rows[query].o)};
+  for (const auto& [pattern_of_part, share, rows] : softmax_parts(p, pattern, queries)) {
+    const std::vector<BranchDefinition> branches = branch_definitions(p, pattern_of_part);
+    for (const auto& [group, readers] : key_groups(p, branches, queries)) {
+      std::vector<BackwardRow> backward;
+      for (const size_t query : readers) {
+        backward.emplace_back(p, queries[query]);
+        const std::vector<float>& grad_out = backward.back().grad_out;
+        backward.back().statistics = {rows[query].lse, dot(grad_out, rows[query].o)};
+      }
+      for_each_pair(p, branches[group.branch], group, readers, queries,
+                    [&](size_t i, const std::vector<float>& k, const std::vector<float>& v) {
+                      const auto [weight, slope] = backward[i].pair(k, v);
+                      add_scaled(share * slope, k, out[readers[i]]);
+                    });
     }
-    for_each_pair(p, branches[group.branch], group, readers, queries,
-                  [&](size_t i, const std::vector<float>& k, const std::vector<float>& v) {
-                    const auto [weight, slope] = backward[i].pair(k, v);
-                    add_scaled(slope, k, out[readers[i]]);
-                  });
   }
   return out;
 }
@@ -367,7 +365,6 @@ void add_key_gradients(const AttentionProblem& p, const DilatedPattern& pattern,
 }
 
 ReferenceGradients reference_gradients(const AttentionProblem& p, const DilatedPattern& pattern) {
-  if (pattern.mix != MixRule::kLse) return sum_of_branches(p, pattern);
   const size_t d = size_t(p.head_dim);
   ReferenceGradients out;
   std::vector<QuerySample> queries;
@@ -379,17 +376,20 @@ ReferenceGradients reference_gradients(const AttentionProblem& p, const DilatedP
     }
   for (const std::vector<double>& row : reference_query_gradients(p, pattern, queries))
     out.q.insert(out.q.end(), row.begin(), row.end());
-  const std::vector<ReferenceRow> rows = reference_rows(p, pattern, queries);
-  std::vector<KeyGradient> sums(keys.size(), {std::vector<double>(d), std::vector<double>(d)});
-  const auto statistics = [&](const QuerySample& query, const std::vector<float>& grad_out) {
-    const ReferenceRow& row =
-        rows[size_t((query.batch * p.seq_len + query.token) * p.num_heads + query.head)];
-    return RowStatistics{row.lse, dot(grad_out, row.o)};
-  };
-  add_key_gradients(p, pattern, {0, p.num_heads, 0, 1, p.seq_len, statistics}, keys, sums);
-  for (const KeyGradient& sum : sums) {
-    out.k.insert(out.k.end(), sum.k.begin(), sum.k.end());
-    out.v.insert(out.v.end(), sum.v.begin(), sum.v.end());
+  out.k.resize(keys.size() * d);
+  out.v.resize(keys.size() * d);
+  for (const SoftmaxPart& part : softmax_parts(p, pattern, queries)) {
+    std::vector<KeyGradient> sums(keys.size(), {std::vector<double>(d), std::vector<double>(d)});
+    const auto statistics = [&](const QuerySample& query, const std::vector<float>& grad_out) {
+      const ReferenceRow& row =
+          part.rows[size_t((query.batch * p.seq_len + query.token) * p.num_heads + query.head)];
+      return RowStatistics{row.lse, dot(grad_out, row.o)};
+    };
+    add_key_gradients(p, part.pattern, {0, p.num_heads, 0, 1, p.seq_len, statistics}, keys, sums);
+    for (size_t i = 0; i < out.k.size(); ++i) {
+      out.k[i] += part.share * sums[i / d].k[i % d];
+      out.v[i] += part.share * sums[i / d].v[i % d];
+    }
   }
   return out;
 }

@@ -69,7 +69,7 @@ struct QueryRows {
   int64_t first_token, token_step, count;
   std::function<RowStatistics(const QuerySample&, const std::vector<float>& grad_out)> statistics;
 };
-// Adds what these queries give to dK and dV of each key, in a mixture by LSE.
+// Adds what these queries give to dK and dV of each key, all branches with the same statistics.
 void add_key_gradients(const AttentionProblem& problem, const DilatedPattern& pattern,
                        const QueryRows& queries, const std::vector<KeySample>& keys,
                        std::vector<KeyGradient>& sums);

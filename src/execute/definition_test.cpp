@@ -108,6 +108,31 @@ TEST(Options, MeanAndSumAddBranchesAndPhaseRestarts) {
                softmax_over(kSmall, 0, 15, {0, 4, 8, 11, 15, 19}));
 }
 
+// Of a query the gradient of each branch alone, by its weight in the mixture.
+TEST(Options, DetachedWeightsAreConstants) {
+  const DilatedPattern all{.branches = {{4, 1}, {22, 4}}, .mix = MixRule::kLseDetached};
+  const QuerySample query{0, 0, 4};
+  const auto output = reference_row(kSmall, all, query);
+  std::vector<double> sum(8);
+  for (const DilatedBranch& branch : all.branches) {
+    const DilatedPattern alone{.branches = {branch}};
+    const double weight = std::exp(reference_row(kSmall, alone, query).lse - output.lse);
+    const std::vector<double> row = reference_query_gradients(kSmall, alone, {query}).front();
+    for (size_t i = 0; i < 8; ++i) sum[i] += weight * row[i];
+  }
+  const std::vector<double> detached = reference_query_gradients(kSmall, all, {query}).front();
+  DilatedPattern exact = all;
+  exact.mix = MixRule::kLse;
+  expect_equal(output, reference_row(kSmall, exact, query));
+  const std::vector<double> whole = reference_query_gradients(kSmall, exact, {query}).front();
+  double missing = 0;
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_NEAR(detached[i], sum[i], 1e-12);
+    missing = std::max(missing, std::fabs(whole[i] - detached[i]));
+  }
+  EXPECT_GT(missing, 1e-3);  // the gradient through the weights
+}
+
 TEST(Options, SparsePatternIsAUnionOfLocalBlockAndSummaries) {
   // Blocks of 8, 2 summary tokens: head 0 sees 6 7, 14 15 (and not 22 23: N = 22), head 1 sees 4 5,
   // 12 13, 20 21.

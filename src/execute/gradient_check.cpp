@@ -57,7 +57,7 @@ bool has_row(const BoundProgram& bound, int64_t batch, int64_t token) {
 KeyChoice choose_keys(const ShardedProblem& s, const std::vector<QuerySample>& queries) {
   const AttentionProblem& p = s.problem;
   KeyChoice out;
-  if (s.pattern.mix != MixRule::kLse) return out;  // a branch's own L and delta do not last
+  if (s.pattern.mix != MixRule::kLse) return out;  // a branch's own delta does not last
   const int ranks = s.layout.world_size();
   std::vector<TokenRanges> shards;
   for (Rank r = 0; r < ranks; ++r) shards.push_back(s.layout.shard(r));

@@ -3,8 +3,8 @@
 //
 // A row of dQ is computed from all keys of its query. A row of dK and dV is a sum over queries
 // whose LSE would each take all keys again, so it takes O and L of the run, of which the rows of dQ
-// are samples; each rank adds what its own queries give. In a mixture by sum or mean, whose
-// branches have each their own O and L, dK and dV have the laws alone.
+// are samples; each rank adds what its own queries give. In any other mixture than the exact one by
+// LSE, which needs O of each branch alone, dK and dV have the laws alone.
 #pragma once
 #include <array>
 #include <functional>

@@ -49,7 +49,7 @@ SharedGradients::SharedGradients(const Schedule& schedule, Tokens tokens)
     first_row_.push_back(rows_per_sequence_);
     rows_per_sequence_ += int64_t(of_head.size());
   }
-  if (schedule.sharded.pattern.mix == MixRule::kLse)  // else a branch's own L and delta do not last
+  if (schedule.sharded.pattern.mix == MixRule::kLse)  // else a branch's own delta does not last
     num_keys_ = std::min(rows(), kMostKeys);
 }
 

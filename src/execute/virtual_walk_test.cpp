@@ -297,7 +297,7 @@ TEST(VirtualWalk, GradientsOfAnyNumberOfRanks) {
   }
   c.problem.dtype = DType::kBFloat16;
   c.problem.causal = false;
-  for (const MixRule mix : {MixRule::kMean, MixRule::kSum}) {
+  for (const MixRule mix : {MixRule::kMean, MixRule::kSum, MixRule::kLseDetached}) {
     c.pattern.mix = mix;
     expect_gradients_right(c, 4, Pass::kBackward, 2);
   }

@@ -92,7 +92,8 @@ const Axis kAxes[] = {
      {.words = enum_names<OffsetRule>()}, {.pattern = kDilated},
      {.section = "dilated", .swept = false}},
     {"mix", "lse", member<&PointParams::pattern, &DilatedPattern::mix>(),
-     "Branches mix by LSE (one softmax over all their keys), by mean, or by sum.",
+     "Branches mix by LSE (one softmax over all their keys), by mean, or by sum; lse_detached: by "
+     "LSE, the backward pass takes the weights of branches as constants.",
      {.words = enum_names<MixRule>()}, {.pattern = kDilated},
      {.section = "dilated", .swept = false}},
     {"pattern", "dilated", member<&PointParams::pattern, &DilatedPattern::kind>(),

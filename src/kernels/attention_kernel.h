@@ -76,7 +76,8 @@ class AttentionKernel {
   // The backward pass of all tasks of all grids, with P = exp(q . k / sqrt(d) - L) for each pair:
   //   dV += P dO      dS = P (dO . V - delta)      dQ += dS K / sqrt(d)      dK += dS Q / sqrt(d)
   // With L and delta of the merged rows it is one branch's part of the exact gradient of a mixture
-  // by LSE; with those of the branch itself, of a mixture by sum or mean. L = -inf counts as +inf.
+  // by LSE; with those of the branch itself, of a mixture by sum or mean; with the merged L and the
+  // branch's delta, of one by LSE with detached weights. L = -inf counts as +inf.
   // The result does not depend on `threads`. Allocates nothing.
   virtual void attend_backward(std::span<const BackwardGrid>, const AttendOptions&, int,
                                std::span<std::byte>) const {
@@ -86,7 +87,7 @@ class AttentionKernel {
   virtual std::string why_backward_unsupported(const AttendOptions&) const {
     return concat("the kernel ", name(), " has no backward pass");
   }
-  // Enough for attend() too: mixtures by sum and mean attend once more.
+  // Enough for attend() too: all mixtures but the exact one by LSE attend once more.
   virtual int64_t backward_workspace_bytes(const AttendOptions&, int) const { return 0; }
   // The same of a pass.
   std::string why_unsupported(const AttendOptions& options, Pass pass) const {

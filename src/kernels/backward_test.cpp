@@ -15,7 +15,8 @@ namespace {
 
 constexpr double kAbsent = -std::numeric_limits<double>::infinity();
 
-enum class Mixture { kLse, kMean, kSum };
+// kLseDetached: the weights of branches are constants.
+enum class Mixture { kLse, kMean, kSum, kLseDetached };
 
 struct Branch {
   int64_t w, r;
@@ -69,28 +70,31 @@ Output branch_output(const Attention& a, const Branch& b, const Tensors& x) {
   return out;
 }
 
-Output mixed_output(const Attention& a, const Tensors& x) {
+// The output at `x`; the branches' weights are those at `weighed`.
+Output mixed_output(const Attention& a, const Tensors& x, const Tensors& weighed) {
   Output sum{std::vector<double>(x.q.size(), 0.0), std::vector<double>(x.q.size() / size_t(a.d))};
   std::vector<double> norm(sum.lse.size(), 0.0);
+  const bool by_lse = a.mixture == Mixture::kLse || a.mixture == Mixture::kLseDetached;
   for (const Branch& b : a.branches) {
     const Output part = branch_output(a, b, x);
+    const std::vector<double> lse = &weighed == &x ? part.lse : branch_output(a, b, weighed).lse;
     for (size_t i = 0; i < norm.size(); ++i) {
-      norm[i] += std::exp(part.lse[i]);
-      const double weight = a.mixture == Mixture::kLse ? std::exp(part.lse[i]) : a.scale();
+      norm[i] += std::exp(lse[i]);
+      const double weight = by_lse ? std::exp(lse[i]) : a.scale();
       for (size_t c = i * size_t(a.d); c < (i + 1) * size_t(a.d); ++c)
         sum.o[c] += weight * part.o[c];
     }
   }
   for (size_t i = 0; i < norm.size(); ++i) {
     sum.lse[i] = std::log(norm[i]);
-    if (a.mixture != Mixture::kLse || norm[i] == 0) continue;
+    if (!by_lse || norm[i] == 0) continue;
     for (size_t c = i * size_t(a.d); c < (i + 1) * size_t(a.d); ++c) sum.o[c] /= norm[i];
   }
   return sum;
 }
 
-double loss(const Attention& a, const Tensors& x) {
-  const Output out = mixed_output(a, x);
+double loss(const Attention& a, const Tensors& x, const Tensors& weighed) {
+  const Output out = mixed_output(a, x, a.mixture == Mixture::kLseDetached ? weighed : x);
   double sum = 0;
   for (size_t i = 0; i < out.o.size(); ++i) sum += x.grad_out[i] * out.o[i];
   return sum;
@@ -99,13 +103,14 @@ double loss(const Attention& a, const Tensors& x) {
 std::vector<double> central_differences(const Attention& a, Tensors x,
                                         std::vector<double> Tensors::*of) {
   constexpr double kStep = 1e-5;
+  const Tensors weighed = x;
   std::vector<double> gradient;
   for (double& value : x.*of) {
     const double at = value;
     value = at + kStep;
-    const double more = loss(a, x);
+    const double more = loss(a, x, weighed);
     value = at - kStep;
-    gradient.push_back((more - loss(a, x)) / (2 * kStep));
+    gradient.push_back((more - loss(a, x, weighed)) / (2 * kStep));
     value = at;
   }
   return gradient;
@@ -152,7 +157,9 @@ Gradients by_kernel(const Attention& a, const Tensors& x, const Stored& q, const
       .head_dim = a.d, .dtype = a.dtype, .causal = a.causal, .output_scale = float(a.scale())};
   Gradients out{std::vector<float>(x.q.size()), std::vector<float>(x.kv.size())};
   for (const Branch& b : a.branches) {
-    Output from = a.mixture == Mixture::kLse ? mixed_output(a, x) : branch_output(a, b, x);
+    const Output merged = mixed_output(a, x, x);
+    Output from = a.mixture == Mixture::kLse ? merged : branch_output(a, b, x);
+    if (a.mixture == Mixture::kLseDetached) from.lse = merged.lse;
     std::vector<float> o, lse(from.lse.begin(), from.lse.end()), statistics(2 * lse.size());
     for (const double value : from.o) o.push_back(float(value * a.scale()));
     const DeltaTask rows{.out = {o.data(), lse.data(), a.d, 1},
@@ -209,7 +216,8 @@ TEST(Backward, EveryMixtureAgainstCentralDifferences) {
   for (const std::vector<Branch>& branches :
        {std::vector<Branch>{{4, 1}, {12, 3}}, {{6, 3}, {12, 4}}, {{12, 1}}})
     for (const bool causal : {false, true})
-      for (const Mixture mixture : {Mixture::kLse, Mixture::kMean, Mixture::kSum})
+      for (const Mixture mixture :
+           {Mixture::kLse, Mixture::kMean, Mixture::kSum, Mixture::kLseDetached})
         for (const int64_t kv_heads : {4, 2, 1})
           for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
             expect_exact({.kv_heads = kv_heads,

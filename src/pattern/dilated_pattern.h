@@ -38,12 +38,16 @@ enum class PatternKind { kDense, kDilated, kSparse };
 enum class OffsetRule { kPaper, kBlock, kNone };
 // Mixture of branches: by LSE (one softmax over the multiset union of keys), by mean over the
 // number of branches, or by plain sum; a branch that does not select a row contributes 0 to mean
-// and sum.
-enum class MixRule { kLse, kMean, kSum };
+// and sum. kLseDetached: by LSE, with a backward pass that takes the branches' weights
+// exp(LSE of the branch - LSE of all) as constants, as torchscale does: no exact gradient.
+enum class MixRule { kLse, kMean, kSum, kLseDetached };
+inline bool mixes_by_lse(MixRule mix) {
+  return mix == MixRule::kLse || mix == MixRule::kLseDetached;
+}
 
 constexpr auto texts_of(PatternKind) { return texts("dense", "dilated", "sparse"); }
 constexpr auto texts_of(OffsetRule) { return texts("paper", "block", "none"); }
-constexpr auto texts_of(MixRule) { return texts("lse", "mean", "sum"); }
+constexpr auto texts_of(MixRule) { return texts("lse", "mean", "sum", "lse_detached"); }
 
 struct DilatedPattern {
   std::vector<DilatedBranch> branches;

@@ -134,10 +134,10 @@ TEST(BackwardPrograms, OfEveryCollectiveAndOption) {
   ran.expect_some_of_each();
 }
 
-TEST(BackwardPrograms, OfMixturesBySumAndMean) {
+TEST(BackwardPrograms, OfMixturesThatNeedEachBranchAlone) {
   for (auto [problem, pattern] : backward_shapes())
     for (int ranks = 1; ranks <= 9; ++ranks)
-      for (const MixRule mix : {MixRule::kMean, MixRule::kSum}) {
+      for (const MixRule mix : {MixRule::kMean, MixRule::kSum, MixRule::kLseDetached}) {
         problem.causal = ranks % 2 == 0;
         pattern.mix = mix;
         EXPECT_TRUE(expect_backward(find_algorithm("dilated"),
@@ -458,12 +458,40 @@ TEST(BackwardFaults, StatisticsOfAnotherBranch) {
     expect_found(with_fault(dilated_backward(s), 1,
                             [i](RankProgram& p) {
                               Delta& delta = first<Delta>(p, i);
-                              delta.output = {kOutputSlot, delta.into.rows};
+                              delta.output = delta.lse = {kOutputSlot, delta.into.rows};
                             }),
                  "the statistics are those of other keys");
   expect_found(
       with_fault(dilated_backward(s), 1, [](RankProgram& p) { remove_first<Delta>(p, 1); }),
       "the statistics are those of other keys");
+}
+
+// Detached weights: delta of the branch alone, L of all. Each of the other three is another mixture's.
+TEST(BackwardFaults, StatisticsOfAnotherMixture) {
+  for (const auto& [mix, output, lse] : {std::tuple{MixRule::kLseDetached, false, false},
+                                         {MixRule::kLseDetached, true, true},
+                                         {MixRule::kSum, false, true},
+                                         {MixRule::kSum, true, true}}) {
+    const ShardedProblem s{{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2},
+                           {.branches = {{16, 1}, {64, 2}}, .mix = mix},
+                           {64, 4}};
+    expect_found(with_fault(dilated_backward(s), 1,
+                            [of_all = std::pair{output, lse}](RankProgram& p) {
+                              Delta& delta = first<Delta>(p, 1);
+                              const SlotView merged{kOutputSlot, delta.into.rows};
+                              const SlotView alone = delta.output;
+                              delta.output = of_all.first ? merged : alone;
+                              delta.lse = of_all.second ? merged : alone;
+                            }),
+                 "the statistics are those of other keys");
+    expect_found(with_fault(dilated_backward(s), 1,
+                            [](RankProgram& p) {
+                              Delta& delta = first<Delta>(p, 1);
+                              delta.lse = delta.output;
+                              delta.output = {kOutputSlot, delta.into.rows};
+                            }),
+                 "statistics, outputs and gradients do not belong together");
+  }
 }
 
 TEST(BackwardFaults, AnInputIsOverwritten) {

@@ -103,8 +103,8 @@ void check_kinds(const RankProgram& p, Rank rank, OpId id, Faults& faults) {
       [&](const Merge& o) { return sums(o.from) && kind(o.from) == kind(o.into); },
       [&](const Reset& o) { return sums(o.into); },
       [&](const Delta& o) {
-        return kind(o.output) == kPartial && kind(o.grad_out) == kGradOut &&
-               kind(o.into) == kStatistics;
+        return kind(o.output) == kPartial && kind(o.lse) == kPartial &&
+               kind(o.grad_out) == kGradOut && kind(o.into) == kStatistics;
       },
       [&](const AttendBackward& o) {
         return kind(o.q) == kQuery && kind(o.kv) == kKeyValue && kind(o.grad_out) == kGradOut &&

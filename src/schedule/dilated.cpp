@@ -20,8 +20,8 @@
 // borders are summed and scattered in its group (reduce_scatter): a rank gets back as many rows as
 // it has given. Some local segments run before the parts that cross, and hide the gathers; the
 // others behind them, and hide the reduce_scatters.
-// A mixture by sum or mean needs L and delta of each branch alone: its part attends once more, into
-// the scratch of the forward pass, before its gradients are computed.
+// A mixture by sum or mean needs L and delta of each branch alone, a detached one delta alone: its
+// part attends once more, into the scratch of the forward pass, before its gradients are computed.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -199,7 +199,8 @@ class DilatedProgram {
   void add_gradients(GradientSum& sum, const Part& part, Gradients& into) {
     if (by_branch()) {
       const SlotView alone = scratch_for(part);
-      freed_ = sum.use_statistics_of(alone, attend(part, alone, freed_));
+      const SlotView lse = mixes_by_lse(sharded_.pattern.mix) ? build_.output() : alone;
+      freed_ = sum.use_statistics_of(alone, lse, attend(part, alone, freed_));
     }
     sum.add(attend_of(part, {}), into, part.ready);
   }

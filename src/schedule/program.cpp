@@ -179,7 +179,8 @@ std::string to_text(const Op& op) {
       [](const Merge& o) { return "merge      " + moved(o.from, o.into); },
       [](const Reset& o) { return "reset      " + view_text(o.into); },
       [](const Delta& o) {
-        return concat("delta      ", view_text(o.grad_out), " x ", moved(o.output, o.into));
+        return concat("delta      ", view_text(o.grad_out), " x ", moved(o.output, o.into),
+                      o.lse.slot == o.output.slot ? "" : ", LSE of " + view_text(o.lse));
       },
       [](const AttendBackward& o) {
         return concat("attend_backward ", attend_text(o.attend()), " -> ", view_text(o.into_q),

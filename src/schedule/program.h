@@ -234,9 +234,9 @@ struct Merge {
 struct Reset {
   SlotView into;
 };
-// L and delta = dO . O of each row.
+// L and delta = dO . O of each row: O of `output`, L of `lse`, the same or the merged output.
 struct Delta {
-  SlotView output, grad_out, into;
+  SlotView output, lse, grad_out, into;
 };
 // The backward pass of the attend with these queries and keys: adds to the same rows of `into_q`,
 // and to those of `into_kv` that they see. What belongs to Q has the layout of `q`, what belongs to
@@ -281,7 +281,7 @@ void for_each_view(MaybeConstAction& what, Fn fn) {
     if constexpr (requires { op.q; }) fn(op.q, false);
     if constexpr (requires { op.kv; }) fn(op.kv, false);
     if constexpr (requires { op.from.slot; }) fn(op.from, false);
-    if constexpr (requires { op.output; }) fn(op.output, false);
+    if constexpr (requires { op.output; }) fn(op.output, false), fn(op.lse, false);
     if constexpr (requires { op.grad_out; }) fn(op.grad_out, false);
     if constexpr (requires { op.statistics; }) fn(op.statistics, false);
     if constexpr (requires { op.what; })

@@ -151,7 +151,7 @@ class GradientSum {
   // Adds the gradients of `attend`, whose target they have no use for. Before the first come the
   // statistics of the rows, and dQ, dK and dV of 0: messages posted so far need not wait.
   OpId add(const Attend& attend, Gradients& into, OpId ready = -1) {
-    if (ready_.empty()) begin(rows_.output, grad_out_ready_);
+    if (ready_.empty()) begin(rows_.output, rows_.output, grad_out_ready_);
     std::vector<OpId> after = ready_;
     after.insert(after.end(), {ready, into.last});
     into.last =
@@ -161,15 +161,15 @@ class GradientSum {
     ready_ = {into.last};
     return into.last;
   }
-  // Makes the statistics of the next attends those of `alone`, complete after `ready`, instead of
-  // the output's. Returns the op that reads it.
-  OpId use_statistics_of(const SlotView& alone, OpId ready) {
+  // Makes the delta of the next attends that of `alone`, complete after `ready`, instead of the
+  // output's, and their L that of `lse`. Returns the op that reads `alone`.
+  OpId use_statistics_of(const SlotView& alone, const SlotView& lse, OpId ready) {
     if (ready_.empty()) {
-      begin(alone, ready);
+      begin(alone, lse, ready);
       return ready_[0];
     }
     ready_.push_back(ready);
-    const OpId delta = build_.add(Delta{alone, rows_.grad_out, rows_.statistics}, ready_);
+    const OpId delta = build_.add(Delta{alone, lse, rows_.grad_out, rows_.statistics}, ready_);
     ready_ = {delta};
     return delta;
   }
@@ -181,8 +181,8 @@ class GradientSum {
   bool sees(const RankGroup& keys) const { return build_.sees(rows_.q.rows.owners, keys); }
 
  private:
-  void begin(const SlotView& output, OpId ready) {
-    const OpId delta = build_.add(Delta{output, rows_.grad_out, rows_.statistics}, {ready});
+  void begin(const SlotView& output, const SlotView& lse, OpId ready) {
+    const OpId delta = build_.add(Delta{output, lse, rows_.grad_out, rows_.statistics}, {ready});
     ready_ = {delta, build_.add(Reset{rows_.grad_q})};
     own_keys_.last = build_.add(Reset{own_keys_.rows});
   }

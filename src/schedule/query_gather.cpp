@@ -46,7 +46,8 @@ class QueryGatherProgram {
     const auto [queries, q_ready] = gather(own.q, TensorKind::kQuery);
     const auto [grad_out, ready] = gather(own.grad_out, TensorKind::kGradOut);
     const SlotView statistics = add(TensorKind::kStatistics, SlotTag::kGathered);
-    const OpId delta = build_.add(Delta{own.output, own.grad_out, statistics.piece(rank_)});
+    const OpId delta =
+        build_.add(Delta{own.output, own.output, own.grad_out, statistics.piece(rank_)});
     const OpId known = build_.add(AllGather{everyone_, statistics}, {delta});
     const SlotView sums = add(TensorKind::kGradQuery, SlotTag::kPartial);
     const OpId zero = build_.add(Reset{sums}), keys_zero = build_.add(Reset{own.grad_kv});

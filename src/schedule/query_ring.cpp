@@ -37,7 +37,8 @@ RankProgram query_ring_program(const ShardedProblem& sharded, Rank rank) {
     const bool begins = step == 0 && !build.is_empty(build.own());
     for (size_t i = 0; i < 3; ++i) {
       if (begins && i == 2)  // Q and dO are on their way
-        here[i].ready = build.add(Delta{build.output(), here[1].shard, here[i].shard});
+        here[i].ready =
+            build.add(Delta{build.output(), build.output(), here[1].shard, here[i].shard});
       if (step + 1 < world) next[i] = pass_on(build, rings[i], here[i], step);
     }
     if (begins)

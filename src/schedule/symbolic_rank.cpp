@@ -178,28 +178,34 @@ void SymbolicRank::apply(const Attend& op, const Report& report) {
 }
 
 void SymbolicRank::apply(const Delta& op, const Report& report) {
-  read(op.output, report);
-  read(op.grad_out, report);
-  if (has_forward(pass_) && op.output.slot == kOutputSlot)
-    check_rows(kOutputSlot, report);  // complete, so early
-  SlotView output = op.output;        // rows of a branch go to their places among all
-  if (op.into.rows.branch == kEveryRow)
-    output.rows.branch = kEveryRow, output.rows.within = op.into.rows.within;
-  if (!same_rows(output, op.into) || !same_rows(op.grad_out, op.into))
+  for (const SlotView& view : {op.output, op.lse, op.grad_out}) read(view, report);
+  if (has_forward(pass_) && op.lse.slot == kOutputSlot)  // complete, so early
+    check_rows(kOutputSlot, report);
+  const auto belongs = [&](SlotView output) {  // rows of a branch go to their places among all
+    if (op.into.rows.branch == kEveryRow)
+      output.rows.branch = kEveryRow, output.rows.within = op.into.rows.within;
+    return same_rows(output, op.into);
+  };
+  const bool lse_alone = op.lse.rows.branch != kEveryRow;
+  if (!belongs(op.output) || !belongs(op.lse) || !same_rows(op.grad_out, op.into) ||
+      (lse_alone && op.lse.slot != op.output.slot))
     return report("statistics, outputs and gradients do not belong together");
   std::vector<PieceState> states(size_t(op.into.num_pieces()));
-  for (size_t i = 0; i < states.size() && op.output.rows.branch != kEveryRow; ++i)
+  for (size_t i = 0; i < states.size() && op.output.rows.branch != kEveryRow; ++i) {
     states[i].sum = laid_out_for(op.output).pieces.at(size_t(op.output.first_piece()) + i).sum;
+    states[i].lse_alone = lse_alone;
+  }
   write(op.into, std::move(states), report);
 }
 
 void SymbolicRank::apply(const AttendBackward& op, const Report& report) {
   for (const SlotView& view : {op.q, op.kv, op.grad_out}) read(view, report);
+  const MixRule mix = sharded_.pattern.mix;
   std::vector<Contribution> attended;  // none: merged
-  if (sharded_.pattern.mix != MixRule::kLse)
-    attended = {{op.branch, op.queries, op.heads, op.kv.rows}};
+  if (mix != MixRule::kLse) attended = {{op.branch, op.queries, op.heads, op.kv.rows}};
   for (const PieceState& piece : read(op.statistics, report))
-    if (piece.sum != attended) report("the statistics are those of other keys");
+    if (piece.sum != attended || piece.lse_alone == mixes_by_lse(mix))
+      report("the statistics are those of other keys");
   for (const SlotView& view : {op.grad_out, op.statistics, op.into_q})
     if (view.rows != op.q.rows) report("rows of queries do not belong together");
   if (op.into_kv.rows != op.kv.rows) report("keys and their gradients do not belong together");

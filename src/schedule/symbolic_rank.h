@@ -25,11 +25,12 @@ struct Region {
   HeadRange heads;
 };
 
-// Content of a piece; the lists are for partials and gradients only. Statistics of a branch alone
-// have the `sum` of the partial that they were made of.
+// Content of a piece; the lists are for partials and gradients only. Statistics with delta of a
+// branch alone have the `sum` of the partial that they were made of.
 struct PieceState {
   bool valid = false;
-  bool has_lse = true;  // partials: false when made from a result
+  bool has_lse = true;     // partials: false when made from a result
+  bool lse_alone = false;  // statistics: L is that of a branch alone
   std::vector<Contribution> sum;
   std::vector<Region> initialised;
   void add(const std::vector<Contribution>& more) {

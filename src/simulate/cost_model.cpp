@@ -139,7 +139,7 @@ std::string CostModel::why_unsupported(const ClusterSpec& c, const AttentionProb
   };
   const std::string attention =
       concat(p.causal ? "causal " : "", "attention in ", to_string(p.dtype));
-  // Statistics of a branch alone (mixtures by sum and mean) are those of a forward pass.
+  // Statistics of a branch alone are those of a forward pass.
   if (!has_speed(false))
     return concat(c.name, " has no speed of ", attention,
                   "; add rows to device.attend, or take another model.dtype");

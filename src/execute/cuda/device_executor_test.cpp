@@ -113,7 +113,7 @@ TEST(DeviceExecutorTest, BothPassesOfEveryAlgorithm) {
                                .causal = true,
                                .layout = LayoutKind::kZigzag,
                                .pass = Pass::kForwardBackward}));
-  for (const MixRule mix : {MixRule::kMean, MixRule::kSum})
+  for (const MixRule mix : {MixRule::kMean, MixRule::kSum, MixRule::kLseDetached})
     EXPECT_TRUE(run_device_case(
         {.algorithm = "dilated", .ranks = 2, .mix = mix, .pass = Pass::kForwardBackward}));
 }
