@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,12 @@ def complete(spec: dict[str, Any], parts: dict[str, Any], ctx: Context, drawing:
     return full
 
 
+def naming_its_pass(meta: dict[str, Any], drawing: Drawing) -> Drawing:
+    """A figure of passes whose rows are of one alone has no panel that would name it: its title does."""
+    found = {row["pass"] for row in drawing.rows if meta.get("split") == "pass" and "pass" in row}
+    return replace(drawing, title=f"{SPLITS['pass'][1](*found)} alone") if len(found) == 1 else drawing
+
+
 def in_panels(meta: dict[str, Any], drawing: Drawing, several_runs: bool) -> Drawing:
     """Its rows with the panel that each belongs to, where one picture would hold too many lines, or two runs are compared."""
     axis = "run" if several_runs else meta.get("split")
@@ -222,7 +228,7 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
             figures.append(Figure(name, meta["title"], absent=meta["absent"]))
         wanted = all(swept[axis] >= least for axis, least in meta["asks"].items())
         for whole in drawings:
-            drawing = in_panels(meta, whole, compared)
+            drawing = in_panels(meta, naming_its_pass(meta, whole), compared)
             title = f"{meta['title']}: {drawing.title}" if drawing.title else meta["title"]
             full = complete(spec, parts, ctx, drawing)
             full["title"] = {"text": title, "subtitle": key_of_marks(spec, drawing)}

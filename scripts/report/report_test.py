@@ -128,7 +128,14 @@ class Figures(unittest.TestCase):
         self.assertEqual((len(ctx.points), len(ctx.every)), (forward, 14))
         self.assertEqual([c.status for c in judge(ctx)], [c.status for c in judge(context(records[:forward]))])
         self.assertTrue(figure(records[:forward], "passes").absent)
+        self.assertNotIn("alone", drawn.title)
         only = [r for r in records if r["params"].get("pass") == "backward"]
+        for name in ("passes", "passes_bytes"):
+            alone = figure(only, name)
+            self.assertTrue(alone.title.endswith(": backward alone"), alone.title)
+            self.assertEqual(alone.spec["title"]["text"], alone.title)
+            both = figure([r for r in records if r["params"].get("pass") != "backward"], name)
+            self.assertEqual({r["panel"] for r in rows_of(both)}, {"forward", "forward and backward"})
         page = render_page(context(only), build_figures(context(only)), judge(context(only)))
         self.assertRegex(page, "16K tokens with .* attention, backward, takes .*measured")
 
