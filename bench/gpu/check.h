@@ -2,9 +2,8 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <vector>
 
-#include "core/cuda/device.h"
+#include "gpu/support.h"
 
 namespace longnet::gpu {
 
@@ -14,15 +13,6 @@ struct Outcome {
   double worst = 0;                               // relative L2 error
   void expect(bool ok, const std::string& what);  // prints what failed
 };
-
-template <class T>
-std::vector<T> download(const void* from, int64_t count) {
-  std::vector<T> host(static_cast<size_t>(count));
-  const Stream stream;
-  stream.copy(host.data(), from, count * int64_t(sizeof(T)));
-  stream.synchronize();
-  return host;
-}
 
 float half_value(uint16_t bits);  // value of an fp16
 
@@ -34,8 +24,10 @@ void check_rows(Outcome& out, bool small);
 void check_summaries(Outcome& out, bool small);
 void check_attend(Outcome& out, bool small);
 void check_backward(Outcome& out, bool small);
+void check_branches(Outcome& out, bool small);
 void check_sm90a(Outcome& out, bool small);
 void check_cudnn(Outcome& out, bool small);
+void check_cudnn_backward(Outcome& out, bool small);
 void check_programs(Outcome& out, bool small);
 void check_programs_backward(Outcome& out, bool small);
 void check_programs_sm90a(Outcome& out, bool small);

@@ -1,6 +1,7 @@
 // gpu_check: the backward pass of attention, and the statistics of its rows.
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <deque>
 #include <utility>
 
@@ -281,6 +282,15 @@ std::vector<BackwardSpec> backward_specs(bool small) {
                               {.rows = 70, .first_token = 105, .token_step = 2}},
                        .causal = causal,
                        .output_scale = 0.5f});
+      // Keys of two ranks at the queries' distances: triangles that cuDNN has.
+      specs.push_back({.head_dim = d,
+                       .rows = 37,
+                       .first_token = 5,
+                       .token_step = 4,
+                       .kv = {{.rows = 33, .first_token = 5, .token_step = 4},
+                              {.rows = 70, .first_token = 137, .token_step = 4}},
+                       .causal = causal,
+                       .output_scale = 0.5f});
       if (small) continue;
       for (const int64_t rows : {1, 64, 129, 2048})
         specs.push_back({.head_dim = d,
@@ -296,7 +306,79 @@ std::vector<BackwardSpec> backward_specs(bool small) {
   return specs;
 }
 
+// Rows that are made for cuDNN: dO as it is, O whose product with dO is delta.
+void check_sdpa_rows(Outcome& out) {
+  constexpr int64_t kRows = 70, kDims = 24, kStride = 40;
+  constexpr float kFactor = 0.5f;
+  for (const DeviceElement stored : {DeviceElement::kBFloat16, DeviceElement::kFloat16}) {
+    const auto value = [&](uint16_t bits) {
+      return stored == DeviceElement::kFloat16 ? half_value(bits) : bf16_value(bits);
+    };
+    MemoryLedger ledger;
+    const Stream stream;
+    std::vector<uint16_t> from;
+    std::vector<float> statistics;
+    for (int64_t i = 0; i < kRows * kStride; ++i)
+      from.push_back(uint16_t(0x3C00 + i * 37 % 1024 + (i % 3 == 0 ? 0x8000 : 0)));
+    for (int64_t row = 0; row < kRows; ++row) {
+      statistics.push_back(row == 4 ? -INFINITY : float(row));
+      statistics.push_back(row % 9 == 5 ? 0.0f : float(std::sin(double(row))));
+    }
+    std::fill_n(from.begin() + 5 * kStride, kDims, uint16_t{0});  // dO = 0: delta is 0
+    std::fill_n(from.begin() + 7 * kStride + 1, kDims - 1, uint16_t{0});
+    DeviceBuffer dense(ledger, "rows", 2 * kRows * kDims * 2), lse(ledger, "lse", kRows * 4);
+    DeviceBuffer from_buffer(ledger, "rows", int64_t(from.size()) * 2);
+    DeviceBuffer statistics_buffer(ledger, "rows", int64_t(statistics.size()) * 4);
+    const SdpaRowsTask task{.grad_out = from_buffer.upload(from),
+                            .statistics = statistics_buffer.upload(statistics),
+                            .grad_out_stride = kStride,
+                            .statistics_stride = 2,
+                            .into_grad_out = dense.data(),
+                            .into_o = dense.data() + kRows * kDims * 2,
+                            .into_lse = reinterpret_cast<float*>(lse.data()),
+                            .rows = kRows};
+    const Prepared work = prepare_sdpa_rows({&task, 1}, kDims, stored, kFactor, ledger);
+    work.launch(stream);
+    stream.synchronize();
+    const auto got = download<uint16_t>(dense.data(), 2 * kRows * kDims);
+    const auto got_lse = download<float>(lse.data(), kRows);
+    bool same = true;
+    double worst = 0;
+    for (int64_t row = 0; row < kRows; ++row) {
+      double sum = 0;
+      for (int64_t c = 0; c < kDims; ++c) {
+        const uint16_t bits = from[size_t(row * kStride + c)];
+        same = same && got[size_t(row * kDims + c)] == bits;
+        sum += double(value(bits)) * double(value(got[size_t((kRows + row) * kDims + c)]));
+      }
+      const double delta = double(statistics[size_t(2 * row + 1)]) * kFactor;
+      const double least = row == 7 ? 1.0 / 256 : 1.0 / 32768;  // one column, or two
+      worst = std::max(worst, std::abs(sum - delta) / (std::abs(delta) * least + 1e-12));
+      same = same && got_lse[size_t(row)] == (row == 4 ? INFINITY : float(row));
+    }
+    out.expect(same && worst <= 1, concat("rows for cuDNN stored ", int(stored), ": dO . O is ",
+                                          worst, " of its tolerance from delta"));
+  }
+}
+
 }  // namespace
+
+void check_cudnn_backward(Outcome& out, bool small) {
+  check_sdpa_rows(out);
+  const std::string why = why_cudnn_absent();
+  if (!why.empty()) {
+    std::printf("  left out: %s\n", why.c_str());
+    return;
+  }
+  for (const BackwardSpec& spec : backward_specs(small)) {
+    // The library has triangles as masks, and no backward pass of one row or key.
+    const bool one = spec.rows == 1 || std::ranges::count(spec.kv, 1, &Keys::rows) > 0;
+    const bool triangles = std::ranges::all_of(
+        spec.kv, [&](const Keys& run) { return run.token_step == spec.token_step; });
+    if (one || (spec.causal && !triangles)) continue;
+    BackwardSetup(spec).expect(*make_cudnn_kernel(), out, "cudnn");
+  }
+}
 
 void check_backward(Outcome& out, bool small) {
   for (BackwardSpec spec : backward_specs(small)) {

@@ -35,8 +35,8 @@ constexpr const char* kUsage =
 
   gpu_check [--json FILE] [--small] [--only SECTION,SECTION...]
 
-  --only   of: ipc, generator, rows, summaries, attend, backward, sm90a, cudnn, programs,
-           programs_backward, programs_sm90a, virtual, refusals
+  --only   of: ipc, generator, rows, summaries, attend, backward, sm90a, cudnn, cudnn_backward,
+           branches, programs, programs_backward, programs_sm90a, virtual, refusals
   --small  shapes for compute-sanitizer, which slows a kernel down a hundredfold
   --json   what was checked and how far off it was, renewed after every section
 
@@ -56,6 +56,8 @@ constexpr Section kSections[] = {
     {"backward", check_backward},
     {"sm90a", check_sm90a},
     {"cudnn", check_cudnn},
+    {"cudnn_backward", check_cudnn_backward},
+    {"branches", check_branches},
     {"programs", check_programs},
     {"programs_backward", check_programs_backward},
     {"programs_sm90a", check_programs_sm90a},

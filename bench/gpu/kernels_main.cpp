@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "core/check.h"
+#include "execute/cuda/device_executor.h"
 #include "gpu/support.h"
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/rows.h"
@@ -12,30 +13,27 @@
 namespace longnet::gpu {
 namespace {
 
-// Most that attention of head_dim d can reach when tensor cores and exponentials take turns:
-// 4 d / (4 d / F + 1 / 16) FLOP per clock and SM, with F = 4096 (sm_90; 2048 for sm_80) 16-bit FLOP
-// of the tensor cores and 16 exponentials per clock. Fits FlashAttention-3's published figures
-// within 5 %.
-double attention_ceiling_flops(const DeviceInfo& device, int64_t head_dim, double sm_hz) {
-  const double per_clock = device.major >= 9 ? 4096 : 2048, flops = 4.0 * double(head_dim);
-  return flops / (flops / per_clock + 1.0 / 16) * device.multiprocessors * sm_hz;
-}
-
 constexpr const char* kUsage =
     R"(gpu_kernels_benchmark: attention kernels on one GPU, beside a ceiling model and cuDNN.
 
-  gpu_kernels_benchmark [--json FILE] [--seconds 120] [--quick] [--sm90a]
+  gpu_kernels_benchmark [--json FILE] [--seconds 120] [--quick] [--sm90a] [--rows N] [--shape NAME]
+                        [--tokens N]
 
   sweep     head_dim x rows per segment x mask x kernel (every compiled tile shape of cuda), dense
             segments of one packed [tokens][heads][head_dim] tensor. TFLOP/s count 4 d per visible
             pair. cuDNN is timed as the library runs, 16-bit results included, without our widening.
   dilation  The same rows per segment at r = 1, 4, 16: what a strided view costs (share of the dense
             rate of the same kernel), and what gather + dense + scatter costs instead.
+  backward  The backward pass at r = 1 and 4, TFLOP/s of 10 d per visible pair. cuDNN as the library
+            runs, its sums of dQ in one order ("cudnn") and in any ("cudnn any order").
   merge     A dilated branch folded into the output by the kernel, or by a launch of its own.
 
   --seconds  What the program may take; what it leaves out is counted.
   --quick    The main points of each section.
   --sm90a    Only cuda_sm90a (every compiled tile shape) beside the default of cuda and cuDNN.
+  --tokens   Tokens of the tensors at r = 1 (131072); longer segments are left out.
+  --rows     Only points of so many rows per segment.
+  --shape    Only this tile shape of the own kernels; cuDNN stays, to compare with.
   --json     Every point, renewed after each; lnbench calibrate --gpu-kernels reads it.
 
 Inputs are several times the L2 cache. The goals that were reached end the output.
@@ -48,22 +46,16 @@ struct Model {
 constexpr Model kModels[] = {{12, 64}, {8, 128}};
 constexpr int64_t kTokens = 131072;  // in the sweep: 0.8 GB of Q, K, V and O at 12 x 64
 
-double pairs_of(const std::vector<AttendGrid>& grids, bool causal) {
-  double pairs = 0;
-  for (const AttendGrid& grid : grids) {
-    const double n = double(grid.task.q.rows);
-    pairs += double(grid.size()) * (causal ? n * (n + 1) / 2 : n * n);
-  }
-  return pairs;
-}
-
 class Benchmark {
  public:
-  Benchmark(std::string path, double seconds, bool quick, bool sm90a)
-      : path_(std::move(path)),
-        seconds_(seconds),
-        quick_(quick),
-        sm90a_(sm90a),
+  explicit Benchmark(const Arguments& arguments)
+      : path_(arguments.text("--json", "")),
+        only_shape_(arguments.text("--shape", "")),
+        only_rows_(int64_t(arguments.number("--rows", 0))),
+        tokens_(int64_t(arguments.number("--tokens", kTokens))),
+        seconds_(arguments.number("--seconds", 120)),
+        quick_(arguments.has("--quick")),
+        sm90a_(arguments.has("--sm90a")),
         report_(devices()) {}
 
   int run() {
@@ -72,8 +64,10 @@ class Benchmark {
                 "TFLOP/s", "ceiling", "to_cudnn");
     for (const Model& model : kModels) dilation(model);
     for (const Model& model : kModels) sweep(model);
-    if (!sm90a_)
+    if (!sm90a_) {
+      for (const Model& model : kModels) backward(model);
       for (const Model& model : kModels) merge(model);
+    }
     judge();
     write();
     std::printf("# %zu points, %zu left out for lack of time, %zu failed\n", points_.size(),
@@ -91,6 +85,8 @@ class Benchmark {
     std::string label() const {
       return shape.empty() ? kernel : kernel + (standard ? " " : "/") + shape;
     }
+    std::string pass() const { return section == "backward" ? section : "forward"; }
+    auto place() const { return std::tuple(pass(), head_dim, rows, dilation_rate, causal); }
     auto key() const {
       return std::tuple(section, standard ? kernel : label(), head_dim, rows, dilation_rate,
                         causal);
@@ -103,10 +99,46 @@ class Benchmark {
     return out_of_time;
   }
 
+  bool wanted(const Point& p) const {
+    const int64_t tokens = p.section == "dilation" ? tokens_ * p.dilation_rate : tokens_;
+    return (only_rows_ == 0 || p.rows == only_rows_) && p.rows * p.dilation_rate <= tokens &&
+           (only_shape_.empty() || p.shape.empty() || p.shape == only_shape_);
+  }
+
   // FLOP/s, or 0 when the kernel refused; `extra` runs after the attend, inside the region.
   double measure(const Point& p, const DeviceKernel& kernel, const std::vector<AttendGrid>& tasks,
                  DeviceAttendOptions options,
                  const std::function<void(const Stream&)>& extra = {}) {
+    options.head_dim = p.head_dim;
+    options.causal = p.causal;
+    const bool shows = !options.merge && !options.keep_16_bits;
+    return measure(
+        p, 4.0 * double(p.head_dim), pairs_of(tasks, p.causal),
+        [&](MemoryLedger& ledger) {
+          Prepared work = kernel.prepare(tasks, options, ledger);
+          if (extra) work.then(extra);
+          return work;
+        },
+        [&](const Prepared&) {
+          if (!shows) return;
+          const AttendTask last = tasks.back().at(tasks.back().size() - 1);
+          require_as_before(p, dense_rows(last.out.o, last.out.o_stride, last.q.rows, p.head_dim));
+        });
+  }
+
+  // Throws Error where rows differ from those that the first kernel of this point has computed.
+  void require_as_before(const Point& p, const std::vector<float>& rows) {
+    const auto [known, is_new] = rows_.try_emplace({p.section, p.place()}, rows);
+    const double off = distance(rows, known->second);
+    check(off <= 2 * kDeviceGradientTolerance, "wrong: its last rows are ", off,
+          " from those of cuda");
+  }
+
+  // `verify`: throws Error where the results are wrong.
+  double measure(const Point& p, double flops_per_pair, double pairs,
+                 const std::function<Prepared(MemoryLedger&)>& prepare,
+                 const std::function<void(const Prepared&)>& verify) {
+    if (!wanted(p)) return 0;
     Json json = Json()
                     .set("section", p.section)
                     .set("kernel", p.kernel)
@@ -121,21 +153,17 @@ class Benchmark {
                      p.dilation_rate, " causal ", p.causal));
     try {
       MemoryLedger ledger;
-      options.head_dim = p.head_dim;
-      options.causal = p.causal;
-      const auto attend = kernel.prepare(tasks, options, ledger);
+      const Prepared work = prepare(ledger);
       const Stream stream;
-      const DeviceTiming timing =
-          time_on_device(stream, {.samples = quick_ ? 5 : 10, .budget_s = 1.5}, [&] {
-            attend.launch(stream);
-            if (extra) extra(stream);
-          });
+      const DeviceTiming timing = time_on_device(
+          stream, {.samples = quick_ ? 5 : 10, .budget_s = 1.5}, [&] { work.launch(stream); });
       stream.synchronize();
-      rate = 4.0 * double(p.head_dim) * pairs_of(tasks, p.causal) / timing.median_s;
+      verify(work);
+      rate = flops_per_pair * pairs / timing.median_s;
       const DeviceInfo& device = report_.devices.at(0);
-      const double hz = timing.after.known ? timing.after.sm_mhz * 1e6 : device.clock_khz * 1e3;
-      const double ceiling = attention_ceiling_flops(device, p.head_dim, hz);
-      const double cudnn = cudnn_rate_[{p.head_dim, p.rows, p.dilation_rate, p.causal}];
+      const double hz = timing.during.known ? timing.during.sm_mhz * 1e6 : device.clock_khz * 1e3;
+      const double ceiling = attention_ceiling_flops(device, flops_per_pair, hz);
+      const double cudnn = cudnn_rate_[p.place()];
       json.set("flops_per_s", rate)
           .set("share_of_ceiling", rate / ceiling)
           .set("ratio_to_cudnn", cudnn > 0 ? rate / cudnn : NAN)
@@ -162,8 +190,7 @@ class Benchmark {
   void all_kernels(Point p, const std::vector<AttendGrid>& tasks, bool variants) {
     if (why_cudnn_absent().empty()) {
       p.kernel = "cudnn";
-      cudnn_rate_[{p.head_dim, p.rows, p.dilation_rate, p.causal}] =
-          measure(p, *make_cudnn_kernel(), tasks, {.keep_16_bits = true});
+      cudnn_rate_[p.place()] = measure(p, *make_cudnn_kernel(), tasks, {.keep_16_bits = true});
     }
     const auto shapes = cuda_kernel_shapes(p.head_dim);
     for (size_t i = 0; i < (variants && !sm90a_ ? shapes.size() : 1); ++i) {
@@ -184,7 +211,7 @@ class Benchmark {
 
   void sweep(const Model& model) {
     MemoryLedger ledger;
-    PackedTensors tensors(kTokens, model.heads, model.head_dim, ledger);
+    PackedTensors tensors(tokens_, model.heads, model.head_dim, ledger);
     for (const bool causal : {false, true})
       for (const int64_t rows : {2048, 16384, 8192, 4096, 1024, 512}) {
         if (late()) continue;
@@ -200,7 +227,7 @@ class Benchmark {
       if (late()) continue;
       MemoryLedger ledger;
       // As many tasks at each rate: rates of unequal numbers of waves would not compare.
-      PackedTensors tensors(kTokens * r, model.heads, model.head_dim, ledger);
+      PackedTensors tensors(tokens_ * r, model.heads, model.head_dim, ledger);
       const auto tasks = tensors.branch(kRows * r, r);
       Point p{"dilation", "", model.head_dim, kRows, r};
       all_kernels(p, tasks, false);
@@ -208,6 +235,53 @@ class Benchmark {
       p.kernel = "gather";
       measure(p, *make_gather_kernel(make_cuda_kernel()), tasks, {});
     }
+  }
+
+  void backward(const Model& model) {
+    for (const int64_t r : {1, 4}) {
+      MemoryLedger ledger;
+      PackedTensors tensors(tokens_, model.heads, model.head_dim, ledger);
+      for (const bool causal : {false, true})
+        for (const int64_t rows : {2048, 16384}) {
+          if (late()) continue;
+          backward({"backward", "", model.head_dim, rows, r, causal}, tensors);
+        }
+    }
+  }
+  void backward(Point p, PackedTensors& tensors) {
+    if (!wanted(p)) return;
+    const auto grids = tensors.backward(p.rows * p.dilation_rate, p.dilation_rate, p.causal);
+    std::vector<AttendGrid> attends;
+    for (const BackwardGrid& grid : grids) attends.push_back(grid.attend);
+    const auto timed = [&](const std::string& name, const DeviceKernel& kernel,
+                           DeviceAttendOptions options) {
+      p.kernel = name;
+      options.head_dim = p.head_dim;
+      options.causal = p.causal;
+      return measure(
+          p, 10.0 * double(p.head_dim), pairs_of(attends, p.causal),
+          [&](MemoryLedger& ledger) { return kernel.prepare_backward(grids, options, ledger); },
+          [&](const Prepared& work) {
+            if (!options.keep_16_bits) verify_backward(p, tensors, grids.back(), work);
+          });
+    };
+    if (why_cudnn_absent().empty()) {
+      const auto cudnn = make_cudnn_kernel();
+      cudnn_rate_[p.place()] = timed("cudnn", *cudnn, {.keep_16_bits = true});
+      timed("cudnn any order", *cudnn, {.keep_16_bits = true, .any_order = true});
+    }
+    timed("cuda", *make_cuda_kernel(), {});
+  }
+
+  // Timed launches have each added to the gradients.
+  void verify_backward(const Point& p, const PackedTensors& tensors, const BackwardGrid& grid,
+                       const Prepared& work) {
+    const Stream stream;
+    stream.fill(tensors.gradients().data(), 0, tensors.gradients().size());
+    work.launch(stream);
+    stream.synchronize();
+    const BackwardTask last = grid.at(grid.size() - 1, 2);
+    require_as_before(p, dense_rows(last.grad_q, last.q.row_stride, last.q.rows, p.head_dim));
   }
 
   void merge(const Model& model) {
@@ -257,6 +331,10 @@ class Benchmark {
                          .set("verdict", verdict));
   }
   void judge() {
+    const double sm90a = rate("sweep", "cuda_sm90a", 64, 1);
+    if (sm90a > 0)  // gpu_validate.sh takes the kernel of its sweeps from this line
+      std::printf("# fastest own kernel, d = 64, 2048 rows: %s\n",
+                  sm90a > rate("sweep", "cuda", 64, 1) ? "cuda_sm90a" : "cuda");
     for (const Model& model : kModels) {
       const int64_t d = model.head_dim;
       const std::string at = concat(", d = ", d, ", 2048 rows");
@@ -270,6 +348,12 @@ class Benchmark {
       for (const int64_t r : {4, 16})
         say(concat("view / gather and scatter, cuda, r = ", r, at),
             rate("dilation", "cuda", d, r) / rate("dilation", "gather", d, r), 0);
+      const double own_backward = rate("backward", "cuda", d, 1);
+      say("TFLOP/s of cuda, backward" + at, own_backward * 1e-12, 0);
+      say("cuda / cudnn, backward, both in one order" + at,
+          own_backward / rate("backward", "cudnn", d, 1), 0.9);
+      say("cuda / cudnn, backward, cudnn in any order" + at,
+          own_backward / rate("backward", "cudnn any order", d, 1), 0);
       say("merge in the kernel / by a launch" + at,
           rate("merge", "cuda fused", d, 4) / rate("merge", "cuda + merge", d, 4), 0);
       say("rate of a merging attend / of a bare one" + at,
@@ -290,13 +374,16 @@ class Benchmark {
                           .text());
   }
 
-  std::string path_;
+  std::string path_, only_shape_;
+  int64_t only_rows_, tokens_;
   double seconds_, begin_s_ = steady_seconds();
   bool quick_, sm90a_;
   DeviceReport report_;
   std::vector<Json> points_, goals_;
   std::map<std::tuple<std::string, std::string, int64_t, int64_t, int64_t, bool>, double> rates_;
-  std::map<std::tuple<int64_t, int64_t, int64_t, bool>, double> cudnn_rate_;
+  using Place = std::tuple<std::string, int64_t, int64_t, int64_t, bool>;
+  std::map<Place, double> cudnn_rate_;
+  std::map<std::pair<std::string, Place>, std::vector<float>> rows_;
   size_t left_out_ = 0, failed_ = 0;
 };
 
@@ -306,10 +393,8 @@ class Benchmark {
 int main(int argc, char** argv) {
   using namespace longnet::gpu;
   return run_program(
-      {"gpu_kernels_benchmark", kUsage, {"--json", "--seconds", "--quick", "--sm90a"}}, argc, argv,
-      [](const Arguments& arguments) {
-        return Benchmark(arguments.text("--json", ""), arguments.number("--seconds", 120),
-                         arguments.has("--quick"), arguments.has("--sm90a"))
-            .run();
-      });
+      {"gpu_kernels_benchmark",
+       kUsage,
+       {"--json", "--seconds", "--quick", "--sm90a", "--rows", "--shape", "--tokens"}},
+      argc, argv, [](const Arguments& arguments) { return Benchmark(arguments).run(); });
 }

@@ -133,9 +133,9 @@ Json timing_json(const DeviceTiming& t) {
       .set("samples_s", t.samples_s)
       .set("launches_per_sample", t.launches_per_sample)
       .set("graph", t.graph)
-      .set("sm_mhz", t.after.sm_mhz)
-      .set("power_w", t.after.power_w)
-      .set("throttle", t.after.known ? t.after.limits_text() : "unknown");
+      .set("sm_mhz", t.during.sm_mhz)
+      .set("power_w", t.during.power_w)
+      .set("throttle", t.during.known ? t.during.limits_text() : "unknown");
 }
 
 void write_file(const std::string& path, const std::string& text) {
@@ -147,44 +147,109 @@ void write_file(const std::string& path, const std::string& text) {
   std::filesystem::rename(half, path);
 }
 
+double attention_ceiling_flops(const DeviceInfo& device, double flops, double sm_hz) {
+  const double per_clock = device.major >= 9 ? 4096 : 2048;
+  return flops / (flops / per_clock + 1.0 / 16) * device.multiprocessors * sm_hz;
+}
+
+double pairs_of(const std::vector<AttendGrid>& grids, bool causal) {
+  double pairs = 0;
+  for (const AttendGrid& grid : grids) {
+    const double n = double(grid.task.q.rows);
+    pairs += double(grid.size()) * (causal ? n * (n + 1) / 2 : n * n);
+  }
+  return pairs;
+}
+
+std::vector<float> dense_rows(const float* from, int64_t stride, int64_t rows, int64_t dims) {
+  MemoryLedger ledger;
+  const DeviceBuffer dense(ledger, "check", rows * dims * int64_t{sizeof(float)});
+  const PackTask task{from, dense.data(), stride, dims, rows};
+  const Prepared pack = prepare_pack({&task, 1}, Conversion::kNone, dims, sizeof(float), ledger);
+  const Stream stream;
+  pack.launch(stream);
+  stream.synchronize();
+  return download<float>(dense.data(), rows * dims);
+}
+
+double distance(std::span<const float> got, std::span<const float> expected) {
+  double off = 0, norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (std::isnan(got[i]) != std::isnan(expected[i])) return INFINITY;
+    if (std::isnan(expected[i])) continue;
+    off += std::pow(double(got[i]) - expected[i], 2);
+    norm += std::pow(double(expected[i]), 2);
+  }
+  return std::sqrt(off / std::max(norm, 1e-30));
+}
+
 PackedTensors::PackedTensors(int64_t tokens, int64_t heads, int64_t head_dim, MemoryLedger& ledger)
     : tokens_(tokens), heads_(heads), head_dim_(head_dim), ledger_(ledger) {
-  const int64_t elements = tokens * heads * head_dim;
-  q_ = DeviceBuffer(ledger, "query", 2 * elements);
-  k_ = DeviceBuffer(ledger, "kv", 2 * elements);
-  v_ = DeviceBuffer(ledger, "kv", 2 * elements);
-  o_ = DeviceBuffer(ledger, "output", 4 * elements);
+  q_ = DeviceBuffer(ledger, "query", 2 * elements());
+  kv_ = DeviceBuffer(ledger, "kv", 4 * elements());
+  o_ = DeviceBuffer(ledger, "output", 4 * elements());
   lse_ = DeviceBuffer(ledger, "output", 4 * tokens * heads);
-  std::vector<FillRows> fills;
-  const auto fill = [&](Tensor tensor, const DeviceBuffer& into) {
-    for (int64_t head = 0; head < heads; ++head)
-      fills.push_back({.tensor = tensor,
-                       .head = head,
-                       .rows = tokens,
-                       .out = into.data() + 2 * head * head_dim,
-                       .row_stride = heads * head_dim});
-  };
-  fill(Tensor::kQuery, q_);
-  fill(Tensor::kKey, k_);
-  fill(Tensor::kValue, v_);
+  fill(Tensor::kQuery, q_.data());
+  fill(Tensor::kKey, kv_.data());
+  fill(Tensor::kValue, kv_.data() + 2 * elements());
   const Stream stream;
-  const Prepared generator = prepare_fill(fills, 1, head_dim, DeviceElement::kBFloat16, ledger);
-  generator.launch(stream);
   stream.fill(o_.data(), 0xFF, o_.size());
   stream.fill(lse_.data(), 0xFF, lse_.size());
   stream.synchronize();
 }
 
+void PackedTensors::fill(Tensor tensor, std::byte* into) {
+  std::vector<FillRows> rows;
+  for (int64_t head = 0; head < heads_; ++head)
+    rows.push_back({.tensor = tensor,
+                    .head = head,
+                    .rows = tokens_,
+                    .out = into + 2 * head * head_dim_,
+                    .row_stride = heads_ * head_dim_});
+  const Stream stream;
+  const Prepared generator = prepare_fill(rows, 1, head_dim_, DeviceElement::kBFloat16, ledger_);
+  generator.launch(stream);
+  stream.synchronize();
+}
+
 PackedAttention PackedTensors::packed() const {
   return {.q = q_.data(),
-          .k = k_.data(),
-          .v = v_.data(),
+          .k = kv_.data(),
+          .v = kv_.data() + 2 * elements(),
           .o = o(),
           .lse = lse(),
           .tokens = tokens_,
           .heads = heads_,
           .kv_heads = heads_,
           .head_dim = head_dim_};
+}
+
+std::vector<BackwardGrid> PackedTensors::backward(int64_t w, int64_t r, bool causal) {
+  const int64_t rows = tokens_ * heads_;
+  if (grad_out_.size() == 0) {
+    grad_out_ = DeviceBuffer(ledger_, "grad_out", 2 * elements());
+    statistics_ = DeviceBuffer(ledger_, "statistics", 8 * rows);
+    gradients_ = DeviceBuffer(ledger_, "gradients", 12 * elements());
+    fill(Tensor::kGradOut, grad_out_.data());
+  }
+  auto* const statistics = reinterpret_cast<float*>(statistics_.data());
+  auto* const gradients = reinterpret_cast<float*>(gradients_.data());
+  const DeltaTask delta{.out = {o(), lse(), head_dim_, 1},
+                        .grad_out = grad_out_.data(),
+                        .statistics = statistics,
+                        .grad_out_stride = head_dim_,
+                        .rows = rows};
+  const Stream stream;
+  Prepared forward =
+      make_cuda_kernel()->prepare(branch(w, r), {.head_dim = head_dim_, .causal = causal}, ledger_);
+  forward.then(prepare_delta({&delta, 1}, head_dim_, DeviceElement::kBFloat16, ledger_));
+  forward.launch(stream);
+  stream.fill(gradients_.data(), 0, gradients_.size());
+  stream.synchronize();
+  PackedAttention of_gradients = packed();
+  of_gradients.o = gradients;
+  of_gradients.lse = statistics;
+  return backward_grids(of_gradients, grad_out_.data(), gradients + elements(), w, r, lists_);
 }
 
 std::vector<AttendGrid> PackedTensors::branch(int64_t w, int64_t r) {

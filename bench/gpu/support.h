@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/cuda/device.h"
+#include "core/random.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cuda/device_timer.h"
 #include "kernels/testing/packed_branch.h"
@@ -58,6 +60,29 @@ Json timing_json(const DeviceTiming& timing);
 // Writes the file atomically: to a temporary name, then renamed.
 void write_file(const std::string& path, const std::string& text);
 
+template <class T>
+std::vector<T> download(const void* from, int64_t count) {
+  std::vector<T> host(static_cast<size_t>(count));
+  const Stream stream;
+  stream.copy(host.data(), from, count * int64_t(sizeof(T)));
+  stream.synchronize();
+  return host;
+}
+
+// Most that attention can reach when tensor cores and exponentials take turns: f FLOP per pair take
+// f / F + 1 / 16 clocks of an SM, with F = 4096 (sm_90; 2048 for sm_80) 16-bit FLOP of the tensor
+// cores and 16 exponentials per clock. Fits FlashAttention-3's published figures of the forward pass
+// (f = 4 d) within 5 %; those of its backward pass (f = 10 d) reach 0.7 of it.
+double attention_ceiling_flops(const DeviceInfo& device, double flops_per_pair, double sm_hz);
+// Visible (query, key) pairs of dense segments.
+double pairs_of(const std::vector<AttendGrid>& grids, bool causal);
+
+// Rows of `dims` floats that lie `stride` apart on the device, behind each other.
+std::vector<float> dense_rows(const float* from, int64_t stride, int64_t rows, int64_t dims);
+// The relative L2 distance; infinite where only one of two values is NaN: rows that a branch does
+// not select are NaN in both.
+double distance(std::span<const float> got, std::span<const float> expected);
+
 // Q, K, V as packed [tokens][heads][head_dim] in device memory, from the generator; O and LSE as
 // [tokens][heads]...; and the tasks of a branch over it.
 class PackedTensors {
@@ -67,13 +92,20 @@ class PackedTensors {
   std::vector<AttendGrid> branch(int64_t segment_length, int64_t dilation_rate);
   // The same with compact results: [head][segment][row].
   std::vector<AttendGrid> compact_branch(int64_t segment_length, int64_t dilation_rate);
+  // The branch's backward pass. Attends to it, for its O and LSE, and makes dO and the statistics.
+  std::vector<BackwardGrid> backward(int64_t segment_length, int64_t dilation_rate, bool causal);
   float* o() const { return reinterpret_cast<float*>(o_.data()); }
   float* lse() const { return reinterpret_cast<float*>(lse_.data()); }
+  // dQ, dK and dV of a backward pass behind each other, [tokens][heads][head_dim] each.
+  const DeviceBuffer& gradients() const { return gradients_; }
+  int64_t elements() const { return tokens_ * heads_ * head_dim_; }  // of Q
 
  private:
   PackedAttention packed() const;
+  void fill(Tensor tensor, std::byte* into);
   int64_t tokens_, heads_, head_dim_;
-  DeviceBuffer q_, k_, v_, o_, lse_, partial_o_, partial_lse_;
+  DeviceBuffer q_, kv_, o_, lse_, partial_o_, partial_lse_;
+  DeviceBuffer grad_out_, statistics_, gradients_;
   KvLists lists_;  // that the grids refer to
   MemoryLedger& ledger_;
 };

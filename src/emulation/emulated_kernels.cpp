@@ -1,8 +1,11 @@
 // This project's kernels and row functions on the emulated device, computed by the CPU's kernels:
 // for programs that run whole sweeps, where executing the kernels' PTX would take too long.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -98,6 +101,15 @@ DType type_of(DeviceElement stored) {
   return stored == DeviceElement::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
 }
 
+// Columns of the two largest numbers of a row by size.
+std::array<int64_t, 2> largest_two(const uint16_t* row, int64_t head_dim) {
+  std::vector<int64_t> columns(static_cast<size_t>(head_dim));
+  std::iota(columns.begin(), columns.end(), 0);
+  std::ranges::partial_sort(columns, columns.begin() + 2, std::ranges::greater(),
+                            [&](int64_t c) { return std::abs(bf16_value(row[c])); });
+  return {columns[0], columns[1]};
+}
+
 }  // namespace
 
 std::unique_ptr<DeviceKernel> make_emulated_kernel(bool merges) {
@@ -155,6 +167,40 @@ Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, Devic
       for (int64_t c = 0; c < head_dim; ++c)
         t.into.o[row * t.into.o_stride + c] = blind ? 0.0f : bf16_value(from[c]) * factor;
     }
+  });
+}
+
+Prepared prepare_sdpa_rows(std::span<const SdpaRowsTask> tasks, int64_t head_dim,
+                           DeviceElement stored, float factor, MemoryLedger& ledger) {
+  type_of(stored);
+  return prepared(tasks, ledger, [=](const SdpaRowsTask& t) {
+    const float inf = std::numeric_limits<float>::infinity();
+    for (int64_t row = 0; row < t.rows; ++row) {
+      const auto* const from = static_cast<const uint16_t*>(t.grad_out) + row * t.grad_out_stride;
+      const float* const statistics = t.statistics + row * t.statistics_stride;
+      auto* const o = static_cast<uint16_t*>(t.into_o) + row * head_dim;
+      std::copy_n(from, head_dim, static_cast<uint16_t*>(t.into_grad_out) + row * head_dim);
+      std::fill_n(o, head_dim, uint16_t{0});
+      float rest = statistics[1] * factor;
+      for (const int64_t c : largest_two(from, head_dim)) {
+        const float x = bf16_value(from[c]);
+        if (x == 0) break;
+        o[c] = bf16_bits(rest / x);
+        rest -= x * bf16_value(o[c]);
+      }
+      t.into_lse[row] = statistics[0] == -inf ? inf : statistics[0];
+    }
+  });
+}
+
+Prepared prepare_add_widened(std::span<const PackTask> tasks, int64_t head_dim,
+                             DeviceElement stored, float factor, MemoryLedger& ledger) {
+  type_of(stored);
+  return prepared(tasks, ledger, [=](const PackTask& t) {
+    for (int64_t row = 0; row < t.rows; ++row)
+      for (int64_t c = 0; c < head_dim; ++c)
+        static_cast<float*>(t.into)[row * t.into_stride + c] +=
+            factor * bf16_value(static_cast<const uint16_t*>(t.from)[row * t.from_stride + c]);
   });
 }
 

@@ -23,7 +23,9 @@ Measured read_rows(const JsonNode& root, const std::string& kernel, const std::s
   if (!points) return out;
   for (const JsonNode& p : points->items) {
     const double rate = p.real("flops_per_s");
-    if (p.text("section") != "sweep" || !(rate > 0)) continue;
+    const bool backward = p.text("section") == "backward";
+    if (!(backward || p.text("section") == "sweep") || !(rate > 0)) continue;
+    if (p.whole("dilation_rate", 1) != 1) continue;
     const JsonNode* standard = p.find("default");
     if (standard && !standard->boolean) continue;  // a tile shape that no run would take
     out.kernels.insert(p.text("kernel"));
@@ -34,6 +36,7 @@ Measured read_rows(const JsonNode& root, const std::string& kernel, const std::s
          .head_dim = double(p.whole("head_dim")),
          .dtype = DType::kBFloat16,
          .causal = p.flag("causal"),
+         .backward = backward,
          .flops_per_s = rate,
          .source = concat("measured on ", device, " by gpu_kernels_benchmark, kernel ", kernel)});
   }

@@ -146,19 +146,23 @@ TEST(Calibrate, MeasuredAttentionReplacesPublishedRows) {
                 "causal": false, "flops_per_s": 5e14},
                {"section": "sweep", "kernel": "cuda", "default": false, "rows": 1, "head_dim": 64,
                 "flops_per_s": 1},
+               {"section": "backward", "kernel": "cuda", "rows": 2048, "head_dim": 64,
+                "dilation_rate": 1, "flops_per_s": 3e14},
+               {"section": "backward", "kernel": "cuda", "rows": 2048, "head_dim": 64,
+                "dilation_rate": 4, "flops_per_s": 1},
                {"section": "other", "kernel": "cuda", "rows": 1, "head_dim": 64,
                 "flops_per_s": 1}]})");
   const ClusterSpec now = with_measured_attention(h100(), file.path(), "cuda");
   int rows = 0;
   for (const KernelRow& row : now.device.attend)
     if (row.kernel == now.device.kernel && row.head_dim == 64 && !row.causal) {
-      EXPECT_EQ(row.flops_per_s, 5e14);
-      EXPECT_EQ(row.rows, 4096);
+      EXPECT_EQ(row.flops_per_s, row.backward ? 3e14 : 5e14);
+      EXPECT_EQ(row.rows, row.backward ? 2048 : 4096);
       ++rows;
     }
-  EXPECT_EQ(rows, 1);
+  EXPECT_EQ(rows, 2);
   EXPECT_EQ(now.device.kernel, "cuda");
-  EXPECT_EQ(now.device.attend.size(), h100().device.attend.size() + 1);
+  EXPECT_EQ(now.device.attend.size(), h100().device.attend.size() + 2);
   EXPECT_NE(now.description.find("GPU X"), std::string::npos);
   EXPECT_THROW(with_measured_attention(h100(), file.path(), "cudnn"), UsageError);
   EXPECT_THROW(with_measured_link(h100(), file.path()), UsageError);

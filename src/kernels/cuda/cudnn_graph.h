@@ -1,8 +1,6 @@
 // cuDNN's backend graph API, opened at run time: plans for attention on strided views.
 //
-// The composite graph: matmul, scale, [index, compare, select], max, sub, exp, sum, log, add (LSE),
-// div, matmul. cuDNN recognises it as flash attention. Source: the cuDNN 9 backend API reference;
-// K is given with its last two dimensions swapped. The header-only frontend is not needed.
+// The graphs are those of cudnn_sdpa.h. The header-only frontend is not needed.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,10 +15,13 @@ namespace longnet {
 // Error when the library is missing or refuses the graph.
 int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_json);
 
+// A backward pass reads O and LSE.
 struct SdpaPointers {
   const void *q, *k, *v;
   void* o;
   float* lse;
+  const void* grad_out = nullptr;
+  void *grad_q = nullptr, *grad_k = nullptr, *grad_v = nullptr;
 };
 
 // One compiled plan for the device that was current when it was made.

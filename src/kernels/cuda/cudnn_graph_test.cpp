@@ -63,6 +63,35 @@ TEST_F(CudnnSupportTest, EveryDilatedViewHasAnEngine) {
   }
 }
 
+// The backward pass of a shape, its statistics and results dense.
+SdpaShape backward_of(SdpaShape shape, bool any_order) {
+  shape.backward = true;
+  shape.any_order = any_order;
+  shape.o = {shape.inner * shape.rows * shape.head_dim, shape.rows * shape.head_dim,
+             shape.head_dim};
+  shape.lse = {shape.inner * shape.rows, shape.rows, 1};
+  return shape;
+}
+
+TEST_F(CudnnSupportTest, EveryDilatedViewHasAnEngineForItsBackwardPass) {
+  for (const char* device : {"h200", "a100"}) {
+    const std::string json = description(device);
+    for (const auto& [heads, d] : {std::pair<int64_t, int64_t>{12, 64}, {16, 128}, {4, 8}, {4, 24}})
+      for (const ViewMask mask : {ViewMask::kNone, ViewMask::kUpToOwn, ViewMask::kBeforeOwn})
+        for (const auto& [w, r] :
+             {std::pair<int64_t, int64_t>{2048, 1}, {8192, 4}, {int64_t{1} << 20, 512}, {211, 7}})
+          for (const bool any_order : {false, true})
+            for (const DeviceElement element :
+                 {DeviceElement::kBFloat16, DeviceElement::kFloat16}) {
+              SdpaShape shape = backward_of(dilated(w, r, heads, d, mask), any_order);
+              shape.element = element;
+              EXPECT_GT(cudnn_configurations(shape, json), 0)
+                  << device << " w " << w << " r " << r << " d " << d << " mask " << int(mask)
+                  << " any order " << any_order << " element " << int(element);
+            }
+  }
+}
+
 PackedAttention packed(int64_t heads, int64_t kv_heads, int64_t d, bool compact_results = false) {
   PackedAttention p = unread_packed(0, heads, kv_heads);
   p.head_dim = d;
@@ -85,9 +114,13 @@ struct Branch {
 
 void expect_engines(const std::vector<StridedView>& views, int64_t d, DeviceElement element,
                     const std::string& what) {
+  std::vector<SdpaShape> shapes;
+  for (const StridedView& view : views) {
+    shapes.push_back(sdpa_shape(view, d, element));
+    shapes.push_back(sdpa_backward_shape(view, d, element));
+  }
   for (const char* device : {"h200", "a100"})
-    for (const StridedView& view : views) {
-      const SdpaShape shape = sdpa_shape(view, d, element);
+    for (const SdpaShape& shape : shapes) {
       static std::set<std::pair<std::string, SdpaShape>> asked;  // offsets share a shape
       if (!asked.insert({device, shape}).second) continue;
       int64_t engines = 0;
@@ -97,7 +130,8 @@ void expect_engines(const std::vector<StridedView>& views, int64_t d, DeviceElem
         ADD_FAILURE() << device << " " << what << ": " << e.what();
       }
       EXPECT_GT(engines, 0) << device << " " << what << ": " << shape.outer << " x " << shape.inner
-                            << " x " << shape.rows << " rows, " << shape.keys << " keys";
+                            << " x " << shape.rows << " rows, " << shape.keys << " keys, backward "
+                            << shape.backward;
     }
 }
 

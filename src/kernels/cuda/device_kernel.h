@@ -32,6 +32,8 @@ struct DeviceAttendOptions {
   bool concurrent = false;
   // cudnn: results stay in scratch memory as the library writes them, to time it alone.
   bool keep_16_bits = false;
+  // cudnn's backward pass: sums of dQ in any order, with less scratch memory, to time it so.
+  bool any_order = false;
 };
 
 class DeviceKernel {
@@ -82,7 +84,8 @@ std::string why_sm90a_absent();
 std::vector<std::string> sm90a_kernel_shapes(int64_t head_dim);
 std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view shape = {});
 
-// `cudnn`: scaled-dot-product attention of cuDNN on strided views, to compare with. Empty when the
+// `cudnn`: scaled-dot-product attention of cuDNN on strided views, to compare with. Its gradients
+// are rounded to 16 bits before they are added to those in fp32. Empty when the
 // library is there, of the headers' major version and 9.8 or newer, else why not and what to do.
 std::string why_cudnn_absent();
 // "9.14.0 (headers 9.14.0)", or why not.

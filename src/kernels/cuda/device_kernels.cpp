@@ -12,7 +12,7 @@ std::string always_present() { return ""; }
 constexpr DeviceKernelInfo kKernels[] = {
     {"cuda", "a GPU from compute capability 8.0, own kernel on strided views", 256, 128,
      always_present, [] { return make_cuda_kernel(); }},
-    {"cudnn", "cuDNN's attention on strided views, as a yardstick", 128, 0, why_cudnn_absent,
+    {"cudnn", "cuDNN's attention on strided views, as a yardstick", 128, 128, why_cudnn_absent,
      make_cudnn_kernel},
     {"gather", "pack, dense attention, scatter: what strided views save", 256, 0, always_present,
      [] { return make_gather_kernel(make_cuda_kernel()); }},

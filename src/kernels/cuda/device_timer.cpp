@@ -17,18 +17,19 @@ DeviceTiming time_on_device(const Stream& stream, const TimerOptions& options,
   MemoryLedger ledger;
   const DeviceBuffer flush(ledger, "flush", flush_bytes());
   const Event begin(Event::Kind::kTiming), end(Event::Kind::kTiming);
+  DeviceTiming timing;
   const auto region = [&](const std::function<void()>& body) {
     stream.fill(flush.data(), 0x5A, flush.size());
     begin.record(stream);
     body();
     end.record(stream);
+    timing.during = read_device_clocks(current_device());
     end.synchronize();
     return end.seconds_since(begin);
   };
   double once = 0;
   for (int i = 0; i < std::max(1, options.warmup); ++i) once = region(launch);
 
-  DeviceTiming timing;
   timing.launches_per_sample =
       std::clamp(int(std::ceil(options.min_region_s / std::max(once, 1e-6))), 1, 1000);
   const auto repeat = [&] {
@@ -48,12 +49,10 @@ DeviceTiming time_on_device(const Stream& stream, const TimerOptions& options,
   const double expected = once * timing.launches_per_sample;
   const int samples = std::clamp(int(options.budget_s / std::max(expected, 1e-6)),
                                  std::min(3, options.samples), options.samples);
-  timing.before = read_device_clocks(current_device());
   for (int i = 0; i < samples; ++i) {
     const double took = graph ? region([&] { graph->launch(stream); }) : region(repeat);
     timing.samples_s.push_back(took / timing.launches_per_sample);
   }
-  timing.after = read_device_clocks(current_device());
   std::vector<double> sorted = timing.samples_s;
   std::sort(sorted.begin(), sorted.end());
   const size_t n = sorted.size();

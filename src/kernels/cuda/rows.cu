@@ -153,6 +153,18 @@ Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, Devic
                   factor);
 }
 
+Prepared prepare_sdpa_rows(std::span<const SdpaRowsTask> tasks, int64_t head_dim,
+                           DeviceElement stored, float factor, MemoryLedger& ledger) {
+  return prepared(tasks, kMergeRows, ledger, "launch of sdpa_rows", sdpa_rows_kernel, int(head_dim),
+                  stored, factor);
+}
+
+Prepared prepare_add_widened(std::span<const PackTask> tasks, int64_t head_dim,
+                             DeviceElement stored, float factor, MemoryLedger& ledger) {
+  return prepared(tasks, kMergeRows, ledger, "launch of add_widened", add_widened_kernel,
+                  int(head_dim), stored, factor);
+}
+
 Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
                       DeviceElement stored, MemoryLedger& ledger) {
   check(head_dim % 4 == 0, "head_dim must be a multiple of 4, is ", head_dim);

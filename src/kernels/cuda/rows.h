@@ -44,6 +44,25 @@ struct WidenTask {
 Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, DeviceElement stored,
                        float factor, MemoryLedger& ledger);
 
+// What cuDNN's backward pass reads of rows, in dense rows: dO; O with dO . O = delta times a factor;
+// L, +inf where it is -inf. cuDNN makes delta of O again, and programs hand delta on without O. Two
+// numbers of a row suffice, in the columns of the largest dO, the second for what the first one's
+// rounding leaves: the sum is right to 2^-16.
+//
+struct SdpaRowsTask {
+  const void* grad_out;
+  const float* statistics;  // L, delta right behind it
+  int64_t grad_out_stride, statistics_stride;
+  void *into_grad_out, *into_o;
+  float* into_lse;
+  int64_t rows;
+};
+Prepared prepare_sdpa_rows(std::span<const SdpaRowsTask> tasks, int64_t head_dim,
+                           DeviceElement stored, float factor, MemoryLedger& ledger);
+// into += factor * from, from 16-bit rows to fp32 ones.
+Prepared prepare_add_widened(std::span<const PackTask> tasks, int64_t head_dim,
+                             DeviceElement stored, float factor, MemoryLedger& ledger);
+
 // Rows of Q, K and V from the counter-based generator (core/random.h): the same bits as
 // generate_row() for fp32 and bf16. Addresses are the device's.
 Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,

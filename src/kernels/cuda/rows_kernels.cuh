@@ -126,6 +126,20 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+__global__ void __launch_bounds__(kThreads)
+    add_widened_kernel(const PackTask* tasks, const RowTile* tiles, int head_dim,
+                       DeviceElement stored, float factor) {
+  const RowTile tile = tiles[blockIdx.x];
+  const PackTask task = tasks[tile.task];
+  for (int i = int(threadIdx.x); i < tile.count * head_dim; i += kThreads) {
+    const int64_t row = tile.first + i / head_dim;
+    const uint16_t bits =
+        static_cast<const uint16_t*>(task.from)[row * task.from_stride + i % head_dim];
+    float& into = static_cast<float*>(task.into)[row * task.into_stride + i % head_dim];
+    into += factor * stored_value(bits, stored);
+  }
+}
+
 template <class Store>
 __device__ void generate(const FillRows& task, const RowTile& tile, int head_dim, uint64_t seed,
                          Store store) {
@@ -211,6 +225,55 @@ __global__ void __launch_bounds__(kThreads)
     float* const into = task.statistics + row * task.statistics_stride;
     if (lane == 0) into[0] = task.out.lse[row * task.out.lse_stride];
     if (lane == 0) into[1] = sum;
+  }
+}
+
+__device__ uint16_t stored_bits(float x, DeviceElement stored) {
+  return stored == DeviceElement::kFloat16 ? __half_as_ushort(__float2half_rn(x)) : bf16_bits(x);
+}
+
+// The column of a row's largest number by size, but for `except`; the first one of equals. Known to
+// all lanes. 16 bits without their sign are in the order of the sizes that they stand for.
+__device__ int largest_column(const uint16_t* row, int head_dim, int except) {
+  uint32_t best = 0;  // size and column
+  for (int k = int(threadIdx.x) % kWarp; k < head_dim; k += kWarp) {
+    const uint32_t key = uint32_t(row[k] & 0x7FFF) << 16 | uint32_t(0xFFFF - k);
+    if (k != except && key > best) best = key;
+  }
+  best = over_warp(best, [](uint32_t a, uint32_t b) { return a > b ? a : b; });
+  return int(0xFFFF - (__shfl_sync(0xFFFFFFFFu, best, 0) & 0xFFFF));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    sdpa_rows_kernel(const SdpaRowsTask* tasks, const RowTile* tiles, int head_dim,
+                     DeviceElement stored, float factor) {
+  // The second column takes no part where its dO is so small that O could overflow.
+  constexpr float kLeastShare = 1.0f / 256;
+  const RowTile tile = tiles[blockIdx.x];
+  const SdpaRowsTask task = tasks[tile.task];
+  const int lane = int(threadIdx.x) % kWarp;
+  for (int i = int(threadIdx.x) / kWarp; i < tile.count; i += kWarps) {
+    const int64_t row = tile.first + i;
+    const auto* const from =
+        static_cast<const uint16_t*>(task.grad_out) + row * task.grad_out_stride;
+    const float* const statistics = task.statistics + row * task.statistics_stride;
+    const int first = largest_column(from, head_dim, -1);
+    const int second = largest_column(from, head_dim, first);
+    const float x = stored_value(from[first], stored), y = stored_value(from[second], stored);
+    const float delta = statistics[1] * factor;
+    const uint16_t at_first = stored_bits(x == 0 ? 0.0f : delta / x, stored);
+    const float rest = fmaf(-x, stored_value(at_first, stored), delta);
+    const bool use_second = x != 0 && fabsf(y) >= fabsf(x) * kLeastShare;
+    const uint16_t at_second = stored_bits(use_second ? rest / y : 0.0f, stored);
+    const auto o_at = [=](int k) {
+      if (k == first) return at_first;
+      return k == second ? at_second : uint16_t{0};
+    };
+    for (int k = lane; k < head_dim; k += kWarp) {
+      static_cast<uint16_t*>(task.into_grad_out)[row * head_dim + k] = from[k];
+      static_cast<uint16_t*>(task.into_o)[row * head_dim + k] = o_at(k);
+    }
+    if (lane == 0) task.into_lse[row] = statistics[0] == -INFINITY ? INFINITY : statistics[0];
   }
 }
 

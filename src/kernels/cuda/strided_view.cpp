@@ -63,6 +63,21 @@ std::vector<StridedView> strided_views(const AttendGrid& grid, const KvRun& kv, 
   return views;
 }
 
+std::vector<StridedView> parts_of(const StridedView& view, int64_t most) {
+  const auto& [count0, count1, none2, none3] = view.grid.count;
+  const int64_t inner = std::min(count0, most);
+  const int64_t outer = std::clamp<int64_t>(most / count0, 1, count1);
+  std::vector<StridedView> parts;
+  for (int64_t j = 0; j < count1; j += outer)
+    for (int64_t i = 0; i < count0; i += inner) {
+      StridedView& part = parts.emplace_back(view);
+      part.grid.task = view.grid.at({i, j, 0, 0});
+      part.grid.count = {std::min(inner, count0 - i), std::min(outer, count1 - j), 1, 1};
+      part.kv = KeyRuns(&view.kv, 1).moved({i, j, 0, 0})[0];
+    }
+  return parts;
+}
+
 SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim, DeviceElement element) {
   const AttendGrid& g = view.grid;
   const AttendTask& t = g.task;
@@ -87,6 +102,13 @@ SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim, DeviceElement el
     if (inner == 0) inner = row * std::max(rows, s.keys);
     if (outer == 0) outer = inner * s.inner;
   }
+  return s;
+}
+
+SdpaShape sdpa_backward_shape(const StridedView& view, int64_t head_dim, DeviceElement element) {
+  SdpaShape s = sdpa_shape(view, head_dim, element);
+  s.backward = true;
+  s.lse = {s.inner * s.rows, s.rows, 1};
   return s;
 }
 

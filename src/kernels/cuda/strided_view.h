@@ -30,6 +30,9 @@ struct StridedView {
 // The tasks of `grid` against the keys of `kv` alone.
 std::vector<StridedView> strided_views(const AttendGrid& grid, const KvRun& kv, ViewMask mask);
 
+// Parts of a view, of `most` tasks at most.
+std::vector<StridedView> parts_of(const StridedView& view, int64_t most);
+
 // Scaled-dot-product attention that a cuDNN plan is made for: [outer][inner][rows][head_dim];
 // strides of the first three dimensions in elements. Lane stride 1.
 struct SdpaShape {
@@ -37,12 +40,18 @@ struct SdpaShape {
   std::array<int64_t, 3> q{}, k{}, o{}, lse{};       // V: as K
   DeviceElement element = DeviceElement::kBFloat16;  // type of Q, K, V and O; LSE is fp32
   ViewMask mask = ViewMask::kNone;
+  // Its backward pass: O, dO and dQ lie as `o`, dK and dV dense as [outer][inner][keys][head_dim],
+  // in 16 bits.
+  bool backward = false;
+  bool any_order = false;  // of the sums of dQ, which then have other bits in each launch
   auto operator<=>(const SdpaShape&) const = default;
 };
 
 // Returns the shape of the launch that computes a view's tasks, with contiguous 16-bit results. The
 // stride of a dimension of one element does not matter, but cuDNN requires a positive one.
 SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim, DeviceElement element);
+// The same of the backward pass, where LSE is dense as well.
+SdpaShape sdpa_backward_shape(const StridedView& view, int64_t head_dim, DeviceElement element);
 
 // Empty when every address that the strides reach is 16-byte aligned, given aligned pointers: cuDNN
 // builds plans for others without an error.

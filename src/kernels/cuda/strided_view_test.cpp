@@ -17,6 +17,13 @@ Addresses addresses(const AttendTask& task, const KvRun& kv) {
   return {task.q.q, kv.k, kv.v, task.out.o, task.out.lse};
 }
 
+void add_tasks(const StridedView& view, std::multiset<Addresses>& all) {
+  AttendGrid with_keys = view.grid;
+  with_keys.task.kv = {&view.kv, 1};
+  for (int64_t i = 0; i < with_keys.size(); ++i)
+    all.insert(addresses(with_keys.at(i), with_keys.at(i).kv[0]));
+}
+
 struct Case {
   int64_t w, r, heads, kv_heads, segments;
   size_t views;
@@ -37,10 +44,7 @@ void expect_views(const Case& c) {
       ++views;
       EXPECT_EQ(view.grid.count[2] * view.grid.count[3], 1);
       for (size_t d : {0u, 1u}) EXPECT_TRUE(view.grid.count[d] == 1 || view.kv.step_bytes[d] > 0);
-      AttendGrid with_keys = view.grid;
-      with_keys.task.kv = {&view.kv, 1};
-      for (int64_t i = 0; i < with_keys.size(); ++i)
-        found.insert(addresses(with_keys.at(i), with_keys.at(i).kv[0]));
+      add_tasks(view, found);
     }
   }
   EXPECT_EQ(found, wanted);
@@ -70,6 +74,24 @@ TEST(StridedViewTest, SequencesOfABatchAreViewsOfTheirOwn) {
   const AttendGrid batch = repeated(grids[0], 3, 5, {1 << 30, 1 << 30, 1 << 24, {1 << 30}}, lists);
   const auto views = strided_views(batch, batch.task.kv[0], ViewMask::kNone);
   EXPECT_EQ(views.size(), 4u * 3u);  // 8 segments x 5 sequences for each offset and head
+}
+
+TEST(StridedViewTest, PartsHaveTheTasksOfTheirView) {
+  KvLists lists;
+  const auto grids = branch_grids(unread_packed(8 * 8192, 12, 12), 8192, 4, lists);
+  const StridedView view = strided_views(grids[0], grids[0].task.kv[0], ViewMask::kNone).at(1);
+  ASSERT_EQ(view.grid.size(), 8 * 4);
+  std::multiset<Addresses> wanted;
+  add_tasks(view, wanted);
+  for (const int64_t most : {1, 3, 4, 5, 8, 11, 24, 31, 32, 100}) {
+    std::multiset<Addresses> found;
+    for (const StridedView& part : parts_of(view, most)) {
+      EXPECT_LE(part.grid.size(), most);
+      add_tasks(part, found);
+    }
+    EXPECT_EQ(found, wanted) << most;
+  }
+  EXPECT_EQ(parts_of(view, 32).size(), 1u);
 }
 
 TEST(CausalMaskTest, WhatTheViewSees) {

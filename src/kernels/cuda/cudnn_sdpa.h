@@ -1,0 +1,37 @@
+// Scaled-dot-product attention and its backward pass as cuDNN's operation graphs.
+//
+// The composite graphs, which cuDNN recognises as flash attention. Source: the cuDNN 9 backend API
+// reference, and for the backward pass the graph that its frontend makes. K is given with its last
+// two dimensions swapped.
+//
+//   forward   S = scale Q K^T [mask], O = softmax(S) V, LSE = max + log(sum)
+//   backward  delta = sum(dO * O), P = exp(scale Q K^T - LSE [mask]), dV = P^T dO,
+//             dS = scale P * (dO V^T - delta), dK = dS^T Q, dQ = dS K
+#pragma once
+#include "kernels/cuda/cudnn_operations.h"
+#include "kernels/cuda/strided_view.h"
+
+namespace longnet {
+
+enum SdpaUid : int64_t {
+  kQ = 1,
+  kK,
+  kV,
+  kO,
+  kLse,
+  kScale,
+  kHidden,  // the score of keys that a row may not see
+  // Of the backward pass.
+  kOne,
+  kGradOut,
+  kGradQ,
+  kGradK,
+  kGradV,
+  kDelta,    // scratch memory: a float per row
+  kGradQSum  // scratch memory where sums may have any order: dQ in fp32
+};
+
+// `lse_alignment`: bytes. A graph without a handle is for a device description.
+OperationGraph sdpa_graph(const SdpaShape& shape, int64_t lse_alignment, cudnnHandle_t handle);
+
+}  // namespace longnet
