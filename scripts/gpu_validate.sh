@@ -5,7 +5,7 @@
 #
 # Needs nvcc, CMake and a C++20 compiler; everything else is used when it is there, and named when it
 # is not. Each stage has a time limit and writes its result at once, the most valuable ones first, so
-# that a stage that fails or hangs loses nothing but itself. DIR (default: results/<utc>-<gpu>) gets
+# that a stage that fails or hangs loses nothing but itself; the limits sum to the time given. DIR (default: results/<utc>-<gpu>) gets
 # one log and one JSON per stage, result.json with all of them, and summary.txt. --archive: DIR as one
 # file, written again after every stage, for machines that give back only a few files, or end without
 # a warning.
@@ -95,24 +95,43 @@ keep() {
   [ -n "$archive" ] || return 0
   tar czf "$archive.part" -C "$out" . && mv "$archive.part" "$archive"
 }
-# Seconds that a program may plan with: the stage's limit, or what is left, less 12 to start and end.
-plan() {
-  local left
-  left=$(remaining)
-  echo $((($1 < left ? $1 : left) - 12))
+# Shares of the time: a stage's limit is its share of what is left, among the stages that are left. What
+# one does not need goes to those after it, and together they take no more than the time given. The build
+# may take nearly half.
+declare -A share=([build]=500
+  [check_kernels]=50 [kernels]=80 [check_sm90a]=25 [kernels_sm90a]=45 [programs_sm90a]=20
+  [check_programs]=40 [check_cudnn]=30 [check_branches]=40 [lnbench_walk]=90 [lnbench_figure5]=40
+  [lnbench]=25 [lnbench_backward]=25 [lnbench_ranks]=15 [check_ipc]=10 [comm]=10
+  [sanitizer_attend_memcheck]=20 [sanitizer_attend_racecheck]=20 [sanitizer_rows_memcheck]=15
+  [sanitizer_backward_memcheck]=20 [sanitizer_sm90a_memcheck]=20)
+limit_of() {  # NAME
+  local all=0 other
+  for other in "${!share[@]}"; do all=$((all + share[$other])); done
+  echo $(($(remaining) * ${share[$1]:-0} / (all > 0 ? all : 1)))
 }
-# stage NAME LIMIT_S COMMAND...: runs within the limit and the time that is left.
+# Seconds that a program may plan with: the stage's limit, less 12 to start and end.
+plan() {
+  local limit
+  limit=$(limit_of "$1")
+  echo $((limit > 16 ? limit - 12 : 4))
+}
+# Stages that will not run leave their time to the others.
+drop() {
+  local name
+  for name in "$@"; do unset "share[$name]"; done
+}
+# stage NAME COMMAND...: runs within its limit.
 stage() {
-  local name=$1 limit=$2
-  shift 2
+  local name=$1 limit
+  shift
+  limit=$(limit_of "$name")
+  drop "$name"
   case "$skip" in *",$name,"*) left_out+=("$name: skipped on request"); return 1 ;; esac
-  local left
-  left=$(remaining)
-  if [ "$left" -lt 10 ]; then
+  if [ "$(remaining)" -lt 10 ]; then
     left_out+=("$name: no time left")
     return 1
   fi
-  [ "$limit" -le "$left" ] || limit=$left
+  [ "$limit" -ge 1 ] || limit=1
   say "== $name (at most $limit s)"
   local at=$SECONDS code
   timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>&1
@@ -123,6 +142,9 @@ stage() {
   keep
   return $code
 }
+
+passed() { [[ " ${status[*]} " == *" $1=0 "* ]]; }
+hung() { [[ " ${status[*]} " =~ " $1="(124|137)" " ]]; }
 
 # forgive NAME REASON: the last stage's exit code is not a failure, but is said.
 forgive() {
@@ -149,7 +171,8 @@ export -f configure_and_build
 export build
 
 bin=$build/bin
-if ! stage build 240 bash -c configure_and_build; then
+for name in ${skip//,/ }; do [ "$name" = build ] || drop "$name"; done
+if ! stage build bash -c configure_and_build; then
   say "gpu_validate: the build failed; see $out/build.log"
   grep -m 20 -iE 'error|fatal' "$out/build.log"
   exit 1
@@ -166,7 +189,7 @@ done
 sanitize() {  # SECTION TOOL
   command -v compute-sanitizer >/dev/null || return 0
   case " ${left_out[*]} " in *"compute-sanitizer: it"*) return 0 ;; esac
-  stage "sanitizer_$1_$2" 40 compute-sanitizer --tool "$2" --error-exitcode 9 \
+  stage "sanitizer_$1_$2" compute-sanitizer --tool "$2" --error-exitcode 9 \
     $bin/gpu_check --small --only "$1" --json "$out/sanitizer_$1_$2.json" && return 0
   if grep -qiE 'device not supported|not supported on this|cannot attach' "$out/sanitizer_$1_$2.log"; then
     forgive "sanitizer_$1_$2" "compute-sanitizer: it refuses this device (sanitizer_$1_$2.log)"
@@ -176,23 +199,13 @@ sanitize() {  # SECTION TOOL
 }
 compute_capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1)
 
-stage check_kernels 80 $bin/gpu_check --only generator,rows,summaries,attend,backward --json "$out/check_kernels.json"
-stage kernels 110 $bin/gpu_kernels_benchmark --seconds "$(plan 110)" --json "$out/kernels.json"
-# The kernel that no GPU has run yet: in processes of its own, so that a hang costs its time alone.
-if [ "$compute_capability" = 9.0 ]; then
-  if stage check_sm90a 40 $bin/gpu_check --only sm90a --json "$out/check_sm90a.json" ||
-    [[ $skip == *,check_sm90a,* ]]; then
-    stage kernels_sm90a 60 $bin/gpu_kernels_benchmark --sm90a --seconds "$(plan 60)" \
-      --json "$out/kernels_sm90a.json"
-    stage programs_sm90a 40 $bin/gpu_check --only programs_sm90a --json "$out/programs_sm90a.json"
-  fi
-else
+if [ "$compute_capability" != 9.0 ]; then
   left_out+=("cuda_sm90a: needs compute capability 9.0, this GPU has ${compute_capability:-an unknown one}")
+  drop check_sm90a kernels_sm90a programs_sm90a sanitizer_sm90a_memcheck
 fi
-stage check_programs 90 $bin/gpu_check --only programs,virtual,refusals,programs_backward --json "$out/check_programs.json"
-sanitize attend memcheck
-stage check_ipc 20 $bin/gpu_check --only ipc --json "$out/check_ipc.json"
-stage check_cudnn 90 $bin/gpu_check --only cudnn --json "$out/check_cudnn.json"
+command -v compute-sanitizer >/dev/null || for name in "${!share[@]}"; do
+  case $name in sanitizer_*) drop "$name" ;; esac
+done
 # lnbench needs libraries that a GPU machine may lack: scripts/gpu_bundle.sh brings them.
 bundle=build/gpu_deps
 lnbench=(env "LD_LIBRARY_PATH=$PWD/$bundle/lib:${LD_LIBRARY_PATH:-}" "$bundle/bin/lnbench")
@@ -203,26 +216,56 @@ elif ! "${lnbench[@]}" --version >"$out/lnbench_version.log" 2>&1; then
   left_out+=("lnbench: it does not start here (lnbench_version.log)")
   lnbench=()
 fi
-run_config() {  # NAME LIMIT_S CONFIG OPTIONS...; exit 4: stopped in time, with what it has
+[ ${#lnbench[@]} -gt 0 ] || drop lnbench lnbench_backward lnbench_figure5 lnbench_ranks lnbench_walk comm
+run_config() {  # NAME CONFIG OPTIONS...; exit 4: stopped in time, with what it has
   [ ${#lnbench[@]} -gt 0 ] || return 0
-  local name=$1 limit=$2 config=$3
-  shift 3
-  stage "$name" "$limit" "${lnbench[@]}" run "configs/$config.json" --max-time "$(plan "$limit")s" --progress plain \
+  local name=$1 config=$2
+  shift 2
+  stage "$name" "${lnbench[@]}" run "configs/$config.json" --max-time "$(plan "$name")s" --progress plain \
     -o "$out/$name" "$@" ||
     { [ "${status[-1]}" = "$name=4" ] && forgive "$name" "$name: it was stopped in time"; }
   [ -f "$out/$name/result.json" ] && cp "$out/$name/result.json" "$out/$name.json"
 }
-run_config lnbench 50 kernels-gpu --ranks 1 --filter 'algorithm == dilated && seq_len <= 64K'
-run_config lnbench_figure5 90 figure5-gpu --ranks 1
+
+stage check_kernels $bin/gpu_check --only generator,rows,summaries,attend,backward --json "$out/check_kernels.json"
+stage kernels $bin/gpu_kernels_benchmark --seconds "$(plan kernels)" --json "$out/kernels.json"
+# The kernel that no GPU has run yet: in processes of its own, so that a hang costs its time alone. One
+# that computes something wrong is timed all the same.
+fastest=cuda
+if [ "$compute_capability" = 9.0 ]; then
+  stage check_sm90a $bin/gpu_check --only sm90a --json "$out/check_sm90a.json"
+  if hung check_sm90a; then
+    drop kernels_sm90a programs_sm90a
+  else
+    stage kernels_sm90a $bin/gpu_kernels_benchmark --sm90a --seconds "$(plan kernels_sm90a)" \
+      --json "$out/kernels_sm90a.json"
+    stage programs_sm90a $bin/gpu_check --only programs_sm90a --json "$out/programs_sm90a.json"
+    if passed check_sm90a && passed kernels_sm90a && passed programs_sm90a; then
+      faster=$(sed -n 's/^# fastest own kernel[^:]*: //p' "$out/kernels_sm90a.log")
+      fastest=${faster:-cuda}
+    fi
+  fi
+fi
+stage check_programs $bin/gpu_check --only programs,virtual,refusals,programs_backward --json "$out/check_programs.json"
+stage check_cudnn $bin/gpu_check --only cudnn,cudnn_backward --json "$out/check_cudnn.json"
+stage check_branches $bin/gpu_check --only branches --json "$out/check_branches.json"
+# The record, by the fastest kernel that is right: a billion tokens, shard by shard, as far as the time
+# goes, and figure 5.
+run_config lnbench_walk one-billion-gpu --set "run.kernel=$fastest"
+run_config lnbench_figure5 figure5-gpu --ranks 1 --set "run.kernel=$fastest"
+run_config lnbench kernels-gpu --ranks 1 --filter 'algorithm == dilated && seq_len <= 64K'
+run_config lnbench_backward kernels-gpu --ranks 1 --set sweep.pass=forward_backward --set sweep.kernel=cuda,cudnn \
+  --filter 'algorithm == dilated && seq_len <= 64K'
 # Two ranks that share the GPU: what every transport's program does, and what sharing costs.
-run_config lnbench_ranks 40 h100-8 --ranks 2 --filter 'ranks == 2 && seq_len <= 256K'
+run_config lnbench_ranks h100-8 --ranks 2 --filter 'ranks == 2 && seq_len <= 256K'
+stage check_ipc $bin/gpu_check --only ipc --json "$out/check_ipc.json"
 # Where there are several GPUs, lnbench calibrate --gpu-comm takes the link between them from this.
-[ ${#lnbench[@]} -gt 0 ] && stage comm 30 "${lnbench[@]}" comm --transport gpu --max-bytes 64MiB --json "$out/comm.json"
+[ ${#lnbench[@]} -gt 0 ] && stage comm "${lnbench[@]}" comm --transport gpu --max-bytes 64MiB --json "$out/comm.json"
+sanitize attend memcheck
+sanitize backward memcheck
 sanitize attend racecheck
 sanitize rows memcheck
 [ "$compute_capability" = 9.0 ] && sanitize sm90a memcheck
-# Last, because it takes what is left: a billion tokens, shard by shard, as far as the time goes.
-run_config lnbench_walk 600 one-billion-gpu
 
 # ---- all in one ------------------------------------------------------------------------------------
 {
@@ -243,7 +286,8 @@ run_config lnbench_walk 600 one-billion-gpu
   say "# GPU validation: $gpu_name, $(head -1 "$out/environment.txt")"
   say "# stages (exit codes): ${status[*]}"
   for line in "${left_out[@]}"; do say "# left out: $line"; done
-  for log in check_kernels check_sm90a check_programs check_ipc check_cudnn kernels kernels_sm90a programs_sm90a lnbench lnbench_ranks lnbench_figure5 comm lnbench_walk; do
+  for log in check_kernels check_sm90a check_programs check_ipc check_cudnn check_branches kernels kernels_sm90a programs_sm90a \
+    lnbench lnbench_backward lnbench_ranks lnbench_figure5 comm lnbench_walk; do
     [ -f "$out/$log.log" ] && { say; say "## $log"; grep -v FAILED "$out/$log.log"; grep -m 10 FAILED "$out/$log.log"; }
   done
   say

@@ -26,6 +26,7 @@ for ((i = 1; i <= $#; i++)); do
   [ "${!i}" = --json ] && { j=$((i + 1)); echo '{ "program": "'"$name"'" }' >"${!j}"; }
 done
 [ $name = gpu_kernels_benchmark ] && echo "# TFLOP/s of cuda, d = 64   280.000  goal 270.000 met"
+case "$*" in *--sm90a*) echo "# fastest own kernel, d = 64, 2048 rows: cuda_sm90a" ;; esac
 for rule in $PLAYED; do
   case "$name $*" in *"${rule%=*}"*)
     [ "${rule#*=}" = hangs ] && exec sleep 1000
@@ -46,7 +47,7 @@ class GpuValidateTest(unittest.TestCase):
         self.tools = self.path / "tools"
         self.tools.mkdir()
         for name, text in (("nvidia-smi", NVIDIA_SMI), ("cmake", CMAKE), ("nvcc", "#!/bin/sh\n"), ("program", PROGRAM),
-                           ("timeout", f"#!/usr/bin/env bash\nshift 3\nexec {shutil.which('timeout')} -k 1 1 \"$@\"\n"),  # 1 s, not 40
+                           ("timeout", f"#!/usr/bin/env bash\necho \"$3\" >>'{self.path}/limits'\nshift 3\nexec {shutil.which('timeout')} -k 1 1 \"$@\"\n"),  # 1 s, not 40
                            ("compute-sanitizer", "#!/bin/sh\necho 'Device not supported'\nexit 1\n")):
             (self.tools / name).write_text(text)
             (self.tools / name).chmod(0o755)
@@ -64,7 +65,7 @@ class GpuValidateTest(unittest.TestCase):
     def lnbench(self, version_code, run_code):
         bundle = self.path / "build/gpu_deps/bin"
         bundle.mkdir(parents=True)
-        (bundle / "lnbench").write_text(f"#!/bin/sh\n[ $1 = --version ] && exit {version_code}\n[ $1 = comm ] && exit 0\nexit {run_code}\n")
+        (bundle / "lnbench").write_text(f"#!/bin/sh\n[ $1 = --version ] && exit {version_code}\n[ $1 = comm ] && exit 0\necho $*\nexit {run_code}\n")
         (bundle / "lnbench").chmod(0o755)
 
     def test_all_passes(self):
@@ -73,12 +74,32 @@ class GpuValidateTest(unittest.TestCase):
         done = self.validate("--archive", str(archive))
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual(set(self.stages().values()), {0})
-        for stage in ("check_kernels", "check_sm90a", "kernels_sm90a", "programs_sm90a", "lnbench_figure5", "lnbench_walk"):
+        for stage in ("check_kernels", "check_sm90a", "kernels_sm90a", "programs_sm90a", "check_branches", "lnbench_figure5",
+                      "lnbench_walk", "lnbench_backward"):
             self.assertIn(stage, self.stages())
+        self.assertLess(list(self.stages()).index("lnbench_walk"), list(self.stages()).index("lnbench_ranks"))
+        for stage in ("lnbench_figure5", "lnbench_walk"):
+            self.assertIn("run.kernel=cuda_sm90a", (self.out / f"{stage}.log").read_text())
         self.assertTrue(archive.stat().st_size > 0)
         summary = (self.out / "summary.txt").read_text()
         self.assertIn("## goals\n# TFLOP/s of cuda", summary)
         self.assertIn("left out: compute-sanitizer: it refuses this device", summary)
+
+    def test_limits_share_the_time(self):
+        self.lnbench(version_code=0, run_code=0)
+        sanitizers = ("attend_memcheck", "backward_memcheck", "attend_racecheck", "rows_memcheck", "sm90a_memcheck")
+        self.validate("--skip", ",".join(f"sanitizer_{s}" for s in sanitizers), minutes="9")
+        limits = [int(line) for line in (self.path / "limits").read_text().split()]
+        self.assertGreater(limits[0], 200, "the build")
+        self.assertLess(max(limits[1:5]), 120)
+        self.assertGreater(limits[-1], 480, "the last stage may take all that is left")
+        self.assertLess(limits[-1], 521)
+
+    def test_a_wrong_kernel_is_timed_and_not_taken(self):
+        self.lnbench(version_code=0, run_code=0)
+        self.assertEqual(self.validate(PLAYED="check_sm90a.json=1").returncode, 1)
+        self.assertEqual((self.stages()["check_sm90a"], self.stages()["kernels_sm90a"]), (1, 0))
+        self.assertIn("run.kernel=cuda\n", (self.out / "lnbench_walk.log").read_text())
 
     def test_a_failure_is_one(self):
         self.assertEqual(self.validate(PLAYED="programs,virtual=1").returncode, 1)
