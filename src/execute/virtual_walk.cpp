@@ -1,14 +1,13 @@
 #include "execute/virtual_walk.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "core/check.h"
 #include "core/stopwatch.h"
 #include "execute/program_executor.h"
 #include "execute/program_rows.h"
-#include "execute/shared_gradients.h"
+#include "execute/walk_gradients.h"
 
 namespace longnet {
 namespace {
@@ -27,19 +26,11 @@ std::map<std::string, int64_t> slot_memory(const Schedule& schedule, Rank rank) 
   return most;
 }
 
-// Sends or receives sums of dK and dV.
-bool moves_gradients(const RankProgram& program, const Action& what) {
-  const SlotView* view = nullptr;
-  if (const auto* send = std::get_if<Send>(&what)) view = &send->what;
-  if (const auto* recv = std::get_if<Recv>(&what)) view = &recv->what;
-  return view && program.slots[size_t(view->slot)].kind == TensorKind::kGradKeyValue;
-}
-
 class VirtualWalk final : public UnitWalk {
  public:
   VirtualWalk(const AttentionProblem& problem, MakeSchedule make_schedule,
               std::shared_ptr<const AttentionKernel> kernel, int threads, MemoryLedger& ledger)
-      : UnitWalk(problem, std::move(make_schedule), make_cpu_row_worker(), ledger),
+      : UnitWalk(problem, std::move(make_schedule), make_cpu_row_worker(), threads, ledger),
         kernel_(std::move(kernel)),
         threads_(threads) {}
 
@@ -69,7 +60,7 @@ class VirtualWalk final : public UnitWalk {
       else if (choice.runs[i])
         run_op(*bound, i, choice.attends[i], out);
     if (samples) inspect(*bound, *samples, compare, out);
-    if (samples && shared_) inspect_gradients(*bound, *samples, out);
+    if (samples && has_backward(bound->program().pass)) gradients_->inspect(*bound, *samples, keys(), out);
   }
 
   Programs prepare(ShardOutcome& out) {
@@ -91,8 +82,7 @@ class VirtualWalk final : public UnitWalk {
                                               std::move(memory));
       };
       const Pass pass = program.pass;
-      if (has_backward(pass)) sums_after(out.unit);
-      if (out.unit.rank == 0 && shared_) shared_->clear();
+      if (has_backward(pass)) gradients_->begin(schedule, out.unit);
       programs.bound = bind(std::move(program));
       if (schedule.forward) programs.forward = bind(schedule.forward(out.unit.rank));
       require_supported(*kernel_, *programs.bound);
@@ -142,23 +132,14 @@ class VirtualWalk final : public UnitWalk {
     return memory;
   }
 
-  std::span<std::byte> sums_after(const WalkUnit& unit) override {
-    if (!shared_ || shared_batches_ != unit.batches) {
-      shared_.reset();  // first, as above
-      shared_ = std::make_unique<SharedGradients>(schedule_for(unit), ledger_);
-      shared_batches_ = unit.batches;
-    }
-    shared_->set_first_batch(unit.first_batch);
-    return shared_->memory();
-  }
-
   // `attends`: those of its tasks that run.
   void run_op(const BoundProgram& bound, size_t op, std::span<const AttendGrid> attends,
               ShardOutcome& out) {
     const Action& what = bound.program().ops[op].what;
     if (moves_gradients(bound.program(), what)) {
       Stopwatch watch(out.times.receive_s);
-      if (const auto* send = std::get_if<Send>(&what)) shared_->add(view_rows(bound, send->what));
+      if (const auto* send = std::get_if<Send>(&what))
+        gradients_->add(view_rows(bound, send->what));
       std::ranges::fill(bound.op(op).into, std::byte{0});  // nothing comes from other ranks
       out.received_bytes += int64_t(bound.op(op).into.size());
     } else if (is_communication(what)) {
@@ -180,84 +161,10 @@ class VirtualWalk final : public UnitWalk {
     }
   }
 
-  void inspect_gradients(const BoundProgram& bound, const Samples& samples, ShardOutcome& out) {
-    GradientOutcome& g = out.gradients.emplace();
-    {
-      Stopwatch watch(out.times.check_s);
-      const std::vector<KeySample> local = keys_where([&](const KeySample& key) {
-        return has_row(bound, key.batch, key.token) && !shared_->has(key.kv_head, key.token);
-      });
-      g.errors = compare_gradients(
-          bound, expected_gradients(bound, problem(), samples, local,
-                                    gradients_of_own_queries(bound, problem(), local)));
-      shared_->add_expected(bound, problem(), shared_keys(out.unit));
-    }
-    LawSums laws(bound.sharded().problem, bound.first_batch());
-    {
-      Stopwatch watch(out.times.summarize_s);
-      g.digests = digest_gradients(bound, *worker_);
-      const std::vector<FillRows> moved = shared_->rows_of(bound);
-      add_digests(moved, ~uint64_t{0}, g);
-      shared_->add(moved);
-      for (const FillRows& row : moved)
-        std::fill_n(static_cast<float*>(row.out), problem().head_dim, 0.0f);
-      laws.add(bound);
-    }
-    if (out.unit.rank == bound.sharded().layout.world_size() - 1) complete(laws, out);
-    g.laws = laws.terms();
-  }
-
-  template <class Where>
-  std::vector<KeySample> keys_where(Where where) const {
-    std::vector<KeySample> some;
-    std::ranges::copy_if(keys(), std::back_inserter(some), where);
-    return some;
-  }
-  // Those of the unit's sequences to which other ranks add as well.
-  std::vector<KeySample> shared_keys(const WalkUnit& unit) const {
-    return keys_where([&](const KeySample& key) {
-      return key.batch >= unit.first_batch && key.batch < unit.first_batch + unit.batches &&
-             shared_->has(key.kv_head, key.token);
-    });
-  }
-
-  // Adds `times` the digests of rows of dK and dV.
-  void add_digests(const std::vector<FillRows>& rows, uint64_t times, GradientOutcome& g) const {
-    std::array<std::vector<FillRows>, 3> of;
-    for (const FillRows& row : rows) of[size_t(row.tensor)].push_back(row);
-    for (const Tensor tensor : {Tensor::kKey, Tensor::kValue})
-      g.digests[size_t(tensor)] +=
-          times * worker_->digest(of[size_t(tensor)], {.head_dim = problem().head_dim}, threads_);
-  }
-
-  // The rows that all ranks have added to.
-  void complete(LawSums& laws, ShardOutcome& out) const {
-    GradientOutcome& g = *out.gradients;
-    {
-      Stopwatch watch(out.times.check_s);
-      const auto errors = shared_->compare(shared_keys(out.unit));
-      g.errors[1].add(errors[0]);
-      g.errors[2].add(errors[1]);
-    }
-    Stopwatch watch(out.times.summarize_s);
-    std::vector<std::byte> inputs;
-    shared_->for_each_rounded([&](const std::vector<FillRows>& gradients) {
-      add_digests(gradients, 1, g);
-      const int64_t row_bytes = problem().head_dim * dtype_bytes(problem().dtype);
-      inputs.resize(gradients.size() * size_t(row_bytes));
-      std::vector<FillRows> rows = gradients;
-      for (size_t i = 0; i < rows.size(); ++i) rows[i].out = &inputs[i * size_t(row_bytes)];
-      worker_->fill(rows, row_format(problem()), threads_);
-      laws.add_keys(rows, gradients);
-    });
-  }
-
   std::shared_ptr<const AttentionKernel> kernel_;
   int threads_;
   std::map<std::string, TaggedBuffer> memory_;  // by tag
   TaggedBuffer workspace_;
-  std::unique_ptr<SharedGradients> shared_;  // backward passes only
-  int64_t shared_batches_ = 0;
 };
 
 }  // namespace
@@ -270,6 +177,13 @@ std::map<std::string, int64_t> walk_memory(const Schedule& schedule,
     if (const int64_t bytes = SharedGradients::bytes(schedule); bytes > 0)
       most[SharedGradients::kTag] = bytes;
   return most;
+}
+
+bool moves_gradients(const RankProgram& program, const Action& what) {
+  const SlotView* view = nullptr;
+  if (const auto* send = std::get_if<Send>(&what)) view = &send->what;
+  if (const auto* recv = std::get_if<Recv>(&what)) view = &recv->what;
+  return view && program.slots[size_t(view->slot)].kind == TensorKind::kGradKeyValue;
 }
 
 std::string why_not_virtual(const RankProgram& program) {
@@ -285,6 +199,19 @@ std::string why_not_virtual(const RankProgram& program) {
   return "its ranks exchange results, which one device that walks them in turn would have to keep "
          "for all ranks; ring, all_gather and dilated exchange only keys and values, which are "
          "generated again";
+}
+
+UnitWalk::UnitWalk(const AttentionProblem& problem, MakeSchedule make_schedule,
+                   std::shared_ptr<const RowWorker> worker, int threads, MemoryLedger& ledger)
+    : worker_(std::move(worker)),
+      ledger_(ledger),
+      gradients_(std::make_unique<WalkGradients>(problem, threads, ledger)),
+      problem_(problem),
+      make_schedule_(std::move(make_schedule)) {}
+UnitWalk::~UnitWalk() = default;
+
+std::span<std::byte> UnitWalk::sums_after(const WalkUnit& unit) {
+  return gradients_->sums_of(schedule_for(unit), unit);
 }
 
 ShardOutcome UnitWalk::walk(const WalkUnit& unit, const Samples* samples, double share) {

@@ -114,8 +114,13 @@ struct ShardOutcome {
 std::map<std::string, int64_t> walk_memory(const Schedule& schedule,
                                            const std::vector<Rank>& ranks);
 
+// True for an op that sends or receives sums of dK and dV.
+bool moves_gradients(const RankProgram& program, const Action& what);
+
 // Empty when one device can walk this rank's program.
 std::string why_not_virtual(const RankProgram& program);
+
+class WalkGradients;
 
 class UnitWalk {
  public:
@@ -123,12 +128,8 @@ class UnitWalk {
   using MakeSchedule = std::function<Schedule(int64_t batches)>;
   // `problem`: with the whole batch. The ledger must outlive the walk.
   UnitWalk(const AttentionProblem& problem, MakeSchedule make_schedule,
-           std::shared_ptr<const RowWorker> worker, MemoryLedger& ledger)
-      : worker_(std::move(worker)),
-        ledger_(ledger),
-        problem_(problem),
-        make_schedule_(std::move(make_schedule)) {}
-  virtual ~UnitWalk() = default;
+           std::shared_ptr<const RowWorker> worker, int threads, MemoryLedger& ledger);
+  virtual ~UnitWalk();
   // Throws std::bad_alloc when the device has too little memory.
   ShardOutcome run(const WalkUnit& unit, const std::vector<QuerySample>& samples) {
     return walk(unit, &samples, 1);
@@ -139,7 +140,8 @@ class UnitWalk {
   ShardOutcome run_share(const WalkUnit& unit, double share) { return walk(unit, nullptr, share); }
   // The sums to which units of one part of the batch add, from the first rank to the last. They must
   // be there when the rank after `unit` runs: another process that goes on restores them first.
-  virtual std::span<std::byte> sums_after(const WalkUnit&) { return {}; }
+  // Of a backward pass.
+  std::span<std::byte> sums_after(const WalkUnit& unit);
 
  protected:
   using Samples = std::vector<QuerySample>;
@@ -157,6 +159,7 @@ class UnitWalk {
 
   std::shared_ptr<const RowWorker> worker_;
   MemoryLedger& ledger_;
+  std::unique_ptr<WalkGradients> gradients_;  // used in backward passes
 
  private:
   ShardOutcome walk(const WalkUnit& unit, const Samples* samples, double share);

@@ -166,6 +166,10 @@ class HostBackend final : public Backend {
     set_usable_cores(record, cores_here(record.params.threads));
   }
   Tolerance walk_tolerance(double given) const override { return {.rel_l2 = given}; }
+  double walk_gradient_tolerance(const ShardedProblem& sharded, double given) const override {
+    return given > 0 ? given : 2 * check_tolerance(sharded);
+  }
+  double walk_law_tolerance(const ShardedProblem&) const override { return kLawTolerance; }
 
  private:
   static int cores_here(int threads) {
@@ -177,9 +181,6 @@ class HostBackend final : public Backend {
 }  // namespace
 
 std::string GpuPlanning::why_unsupported(const PointParams& p) const {
-  if (is_virtual(p) && has_backward(p.pass))
-    return concat("a walk by the kernel ", p.kernel,
-                  " has no backward pass yet: kernel cpu has one");
   return why_device_kernel_unsupported(p.kernel, attend_options(p), p.pass);
 }
 

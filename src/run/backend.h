@@ -92,6 +92,9 @@ class Backend {
   virtual void record_walking_device(PointRecord& record) const = 0;
   // Tolerance of the check in a walk. `given`: check.tolerance, 0 for the default.
   virtual Tolerance walk_tolerance(double given) const = 0;
+  // The same of gradients, and of laws of conservation.
+  virtual double walk_gradient_tolerance(const ShardedProblem& sharded, double given) const = 0;
+  virtual double walk_law_tolerance(const ShardedProblem& sharded) const = 0;
 };
 
 // The backend of a kernel's name. Nothing else decides by names where a kernel runs.

@@ -243,6 +243,12 @@ class GpuBackend final : public GpuPlanning {
     clocks.write(record, nullptr);
   }
   Tolerance walk_tolerance(double given) const override { return device_tolerance(given); }
+  double walk_gradient_tolerance(const ShardedProblem&, double given) const override {
+    return given > 0 ? given : kDeviceGradientTolerance;
+  }
+  double walk_law_tolerance(const ShardedProblem& sharded) const override {
+    return device_law_tolerance(sharded);
+  }
 };
 
 }  // namespace

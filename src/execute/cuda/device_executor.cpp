@@ -134,16 +134,7 @@ void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
   if (is_communication(what.what)) {
     for (const OpId a : what.after)
       if (!is_communication(program().ops[size_t(a)].what)) ops_[size_t(a)].done.emplace();
-    if (options_.virtual_ranks) {  // the rows that it would receive are generated in place
-      const ReceivedRows received = received_rows(*bound_, size_t(id));
-      const AttentionProblem& p = sharded().problem;
-      op.work = prepare_fill(received.rows, p.seed, p.head_dim, DeviceElement::kBFloat16, ledger_);
-      if (!received.own_from.empty())  // a rank's part for itself of an all-to-all
-        op.work.then([from = received.own_from, into = received.own_into](const Stream& stream) {
-          stream.copy(into.data(), from.data(), int64_t(from.size()));
-        });
-      received_bytes_ += received.bytes;
-    }
+    if (options_.virtual_ranks) op.work = prepare_virtual_message(id);
     return;
   }
   if (op.skipped || op.attends) return;

@@ -11,6 +11,7 @@
 // With virtual ranks (no transport) messages are made again by the generator (virtual_walk.h).
 #pragma once
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,6 +32,9 @@ inline constexpr double kDeviceTolerance = 4e-3, kDeviceLseTolerance = 1e-4;
 // The same of gradients, which are products of more factors, and of sums over the rows of a
 // sequence, whose roundings are independent: divided by the square root of their number.
 inline constexpr double kDeviceGradientTolerance = 5e-3, kDeviceLawTolerance = 1e-2;
+inline double device_law_tolerance(const ShardedProblem& sharded) {
+  return kDeviceLawTolerance / std::sqrt(double(sharded.problem.seq_len));
+}
 // Returns the largest errors that pass the check. `given`: the relative L2 error, 0 for the
 // default. `rounded`: the output was sent in bf16.
 Tolerance device_tolerance(double given, bool rounded = false);
@@ -55,6 +59,8 @@ class DeviceExecutor final : public Executor {
     // Below 1, with virtual ranks: only this share of the pairs (choose_share). Merges are not
     // fused then, so that they can be scaled by themselves.
     double share = 1;
+    // With virtual ranks: gets the rows of dK and dV, on the host, that the rank would send.
+    std::function<void(std::span<const FillRows>)> take_gradients = {};
   };
   // Allocates and binds on the calling thread's device; sends nothing. Throws DeviceOutOfMemory.
   // `transport` may be null for one rank or virtual ranks; it, kernel and ledger outlive this.
@@ -95,9 +101,7 @@ class DeviceExecutor final : public Executor {
     return device_tolerance(given, rounded);
   }
   double gradient_tolerance() const override { return kDeviceGradientTolerance; }
-  double law_tolerance() const override {
-    return kDeviceLawTolerance / std::sqrt(double(sharded().problem.seq_len));
-  }
+  double law_tolerance() const override { return device_law_tolerance(sharded()); }
   std::shared_ptr<const BoundProgram> on_host(std::span<const int> slots) const override;
   void read(std::span<const std::byte> from, std::byte* into) const override {
     compute_.copy(into, from.data(), int64_t(from.size()));
@@ -121,6 +125,7 @@ class DeviceExecutor final : public Executor {
   void take_merges_into_attends();
   void prepare(OpId op, const ShareChoice& choice);
   DeviceAttendOptions attend_options(bool merge = false) const;
+  Prepared prepare_virtual_message(OpId op);  // device_walk.cpp
   // The tasks of `grids` as one attend. `merge`: into its results instead of overwriting them.
   Prepared prepare_attend(std::span<const AttendGrid> grids, bool merge) const;
   void post(size_t round, RunMode mode);
