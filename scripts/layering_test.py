@@ -96,6 +96,8 @@ def faults_of(path, text):
         other = header.split("/")[0]
         if other == "emulation" and is_test(path):
             continue
+        if other == "emulation" and path.startswith("bench/"):
+            found.append(f"{path}: programs may not include the test machinery ({header})")
         if room in MAY_INCLUDE and other in MAY_INCLUDE and other != room and other not in MAY_INCLUDE[room]:
             found.append(f"{path}: room {room} may not include {other} ({header})")
     if BACKEND_SWITCH.search(text):
@@ -138,6 +140,7 @@ def self_test(judged):
         ("src/io/x.cpp", '#include "run/plan_point.h"'),
         ("src/io/x.cpp", "\n" * (LONGEST_FILE + 1)),
         ("bench/gpu/check_main.cpp", "#include <cudnn.h>"),
+        ("bench/gpu/check_main.cpp", '#include "emulation/ptx_machine.h"'),
         ("src/comm/cuda/device_transport.cpp", "#include <nccl.h>"),
         ("src/comm/cuda/x.cpp", '#include "kernels/cuda/rows.h"'),
         ("src/execute/cuda/x.cpp", '#include "emulation/emulated_device.h"'),

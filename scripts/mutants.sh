@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Plants the faults of scripts/mutants.toml, one at a time, and runs the tests that should catch each; writes
 # docs/mutants.md. Takes hours on two cores and goes on where it was stopped; not part of the tests.
-#   scripts/mutants.sh [--list] [--only REGEX] [--jobs N] [--minutes M]
+# Faults are planted in the committed sources.
+#   scripts/mutants.sh [--list] [--page] [--only REGEX] [--jobs N] [--minutes M]
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 install_packages "${build_packages[@]}"

@@ -62,7 +62,7 @@ class Table(unittest.TestCase):
 
 class Page(unittest.TestCase):
     def test_hides_no_fault(self) -> None:
-        self.assertEqual(set(known_rows(PAGE.read_text(encoding="utf-8"))), {m.id for m in MUTANTS}, "run scripts/mutants.sh --page")
+        self.assertEqual(set(known_rows(PAGE.read_text(encoding="utf-8"))), {m.id for m in MUTANTS}, "run python3 scripts/mutants.py --page")
 
     def test_keeps_the_rows_of_earlier_runs(self) -> None:
         page = page_text(MUTANTS, None, "")

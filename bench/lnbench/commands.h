@@ -13,8 +13,9 @@ struct Command {
   const char* name;
   const char* summary;
   void (*add_options)(CLI::App& command, Options& options);
-  int (*run)(const Options&);  // null: of the command line itself
-  bool on_all_ranks = false;   // else, under a launcher, only the first rank speaks
+  int (*run)(const Options&);     // null: of the command line itself
+  bool on_all_ranks = false;      // else, under a launcher, only the first rank speaks
+  bool lists_algorithms = false;  // at the end of its help
 };
 
 std::span<const Command> commands();

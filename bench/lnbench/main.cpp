@@ -54,11 +54,12 @@ int dispatch(int argc, char** argv) {
   app.require_subcommand(1);
   const BuildInfo build = build_info();
   app.set_version_flag("--version", concat("lnbench ", build.version, " (", build.revision, ")"));
-  for (const Command& command : commands())
-    command.add_options(*app.add_subcommand(command.name, command.summary), o);
+  for (const Command& command : commands()) {
+    CLI::App& added = *app.add_subcommand(command.name, command.summary);
+    command.add_options(added, o);
+    if (command.lists_algorithms) added.footer(concat(algorithm_list(), "\n", kNotes));
+  }
   app.footer(concat(algorithm_list(), "\n", kNotes, "\n", kExamples));
-  for (const char* sweeping : {"plan", "run", "check", "simulate"})
-    app.get_subcommand(sweeping)->footer(concat(algorithm_list(), "\n", kNotes));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -60,7 +60,8 @@ class VirtualWalk final : public UnitWalk {
       else if (choice.runs[i])
         run_op(*bound, i, choice.attends[i], out);
     if (samples) inspect(*bound, *samples, compare, out);
-    if (samples && has_backward(bound->program().pass)) gradients_->inspect(*bound, *samples, keys(), out);
+    if (samples && has_backward(bound->program().pass))
+      gradients_->inspect(*bound, *samples, keys(), out);
   }
 
   Programs prepare(ShardOutcome& out) {

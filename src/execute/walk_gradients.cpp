@@ -39,9 +39,8 @@ void WalkGradients::inspect(const BoundProgram& bound, const std::vector<QuerySa
   });
   {
     Stopwatch watch(out.times.check_s);
-    const std::vector<KeySample> local = keys_where([&](const KeySample& key) {
-      return has_row(bound, key.batch, key.token) && !shares(key);
-    });
+    const std::vector<KeySample> local = keys_where(
+        [&](const KeySample& key) { return has_row(bound, key.batch, key.token) && !shares(key); });
     g.errors = compare_gradients(
         bound, expected_gradients(bound, problem_, samples, local,
                                   gradients_of_own_queries(bound, problem_, local)));

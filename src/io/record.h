@@ -228,7 +228,8 @@ struct ContentRecord : OutputSummary {
 
 struct TimelineEntry {
   int rank = 0;
-  std::string lane;  // "compute", "communication"
+  std::string
+      lane;  // compute, communication; simulated: compute, copy, gather, send, "send 2", ...
   std::string op;
   double begin_s = 0, end_s = 0;
   std::string detail{};  // "branch 2", "step 7", "rank 3"; may be empty
@@ -257,7 +258,7 @@ struct PointRecord {
   CheckRecord check;
   std::optional<AblationsRecord> ablations;
   std::optional<ContentRecord> content;
-  std::map<std::string, double> metrics;  // tag -> value, e.g. "measured_share"
+  std::map<std::string, double> metrics;  // name -> value, e.g. "measured_share"
   std::vector<TimelineEntry> timeline;    // one step
   static void fields(auto& r, auto&& visit) {
     visit("id", r.id, {.schema = "id"});

@@ -69,7 +69,7 @@ PointRecord full_record() {
   return r;
 }
 
-TEST(Record, HasTheKeysThatToolsRelyOn) {
+TEST(Record, HasExactlyTheseKeys) {
   const JsonNode n = parse_json(record_to_json(full_record()), "r");
   const auto keys = [&](const char* section) { return n.find(section)->keys; };
   using testing::ElementsAre;

@@ -130,7 +130,8 @@ TEST(RecordTable, AxesHaveColumns) {
   std::ostringstream out;
   Table<PointRecord> table(record_columns(), {.format = TableFormat::kCsv, .out = &out});
   table.add(r);
-  EXPECT_EQ(out.str().substr(0, 60), "id,status,source,algorithm,kernel,ranks,seq_len,batch,median");
+  EXPECT_EQ(out.str().substr(0, 60),
+            "id,status,source,algorithm,kernel,ranks,seq_len,batch,median");
   EXPECT_NE(out.str().find(",ring,cpu,4,8192,1,"), std::string::npos) << out.str();
   const ColumnHead head = column_of(*find_axis("seq_len"));
   EXPECT_EQ(head.shown, Shown::kTokens);

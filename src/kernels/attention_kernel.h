@@ -83,13 +83,13 @@ class AttentionKernel {
                                std::span<std::byte>) const {
     check(false, "", why_backward_unsupported({}));
   }
-  // The same as of attend().
+  // Why attend_backward() cannot run with these options; empty: it can.
   virtual std::string why_backward_unsupported(const AttendOptions&) const {
     return concat("the kernel ", name(), " has no backward pass");
   }
   // Enough for attend() too: all mixtures but the exact one by LSE attend once more.
   virtual int64_t backward_workspace_bytes(const AttendOptions&, int) const { return 0; }
-  // The same of a pass.
+  // Why this pass cannot run with these options; empty: it can.
   std::string why_unsupported(const AttendOptions& options, Pass pass) const {
     const std::string why = has_forward(pass) ? why_unsupported(options) : "";
     return why.empty() && has_backward(pass) ? why_backward_unsupported(options) : why;

@@ -1,4 +1,4 @@
-// The kernels by name. To add one: a file that defines its make function, and one line of kKernels.
+// The kernels of the host by name. README.md says how to add one.
 #include "kernels/attention_kernel.h"
 
 namespace longnet {

@@ -35,7 +35,7 @@ void set_busy_share(PointRecord& record, double share);
 void set_usable_cores(PointRecord& record, int cores);
 // Memory of a GPU for each rank that it serves.
 void set_device_memory(PointRecord& record, int64_t bytes);
-// Figures of a walk beyond those of make_record, and their sources.
+// Where the figures come from: measured, simulated, replayed or extrapolated.
 void set_source(PointRecord& record, Source source);
 // The transport that the point took, or would have: "auto" is decided when it runs.
 void set_transport(PointRecord& record, std::string_view name);

@@ -52,14 +52,15 @@ constexpr LayoutKind kLayouts[] = {LayoutKind::kContiguous, LayoutKind::kZigzag,
 
 TEST(Formulas, ExactAlgorithms) {
   CasesRun ran;
-  for (const char* name : {"local", "ring", "bidirectional_ring", "double_ring", "query_ring",
-                           "all_gather", "ulysses", "usp", "query_gather"})
+  for (const AlgorithmInfo& algorithm : algorithms()) {
+    if (algorithm.pattern != PatternKind::kDense) continue;
     for (const int ranks : {1, 2, 4, 8, 16})
       for (const int64_t g : {16, 4, 2, 1})
         for (const bool causal : {false, true})
           for (const LayoutKind layout : kLayouts)
-            ran.add(name,
-                    expect_closed_form(find_algorithm(name), problem(ranks, g, layout, causal)));
+            ran.add(std::string(algorithm.name),
+                    expect_closed_form(algorithm, problem(ranks, g, layout, causal)));
+  }
   ran.expect_some_of_each();
 }
 

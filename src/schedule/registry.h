@@ -1,6 +1,4 @@
-// The algorithms by name. To add one: a file in this folder, its declaration here, a line in
-// registry.cpp, its closed form in closed_form_counts.cpp; registry_test.cpp runs whatever is
-// registered.
+// The algorithms by name. README.md says how to add one.
 #pragma once
 #include <string>
 #include <string_view>

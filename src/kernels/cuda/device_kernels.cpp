@@ -1,5 +1,4 @@
-// Registry of the GPU kernels. To add one: a file that defines its make function, and one line of
-// kKernels.
+// The kernels of a GPU by name. ../README.md says how to add one.
 #include <algorithm>
 
 #include "kernels/cuda/device_kernel.h"
