@@ -177,7 +177,7 @@ TEST(Conservation, EachLawFailsAlone) {
       EXPECT_FALSE(worst.hold());
     }
   const ShardedProblem s{kGradientProblem, kGradientPattern, {kGradientProblem.seq_len, 1}};
-  const auto laws_of = [&](LawTerms terms) { return conservation(terms, s, true); };
+  const auto laws_of = [&](const LawTerms& terms) { return conservation(terms, s, true); };
   LawTerms right;
   right.keys.resize(2 * 2 * 2 * 16);  // two sequences of two K/V heads
   EXPECT_TRUE(laws_of(right).hold());
