@@ -109,8 +109,8 @@ int run(const std::string& json, bool quick) {
   for (const Case& c : cases(quick)) {
     const int ranks = c.sharded.layout.world_size();
     const Schedule schedule = find_algorithm(c.algorithm).make(c.sharded);
-    const ProgramSet programs =
-        compile(schedule, ranks, c.cluster, plan_collectives(c.cluster, c.collective, ranks));
+    const ProgramSet programs = compile(schedule, Twins{ranks, ranks}, c.cluster,
+                                        plan_collectives(c.cluster, c.collective, ranks));
     const Topology topology(c.cluster, ranks);
     const SimulatedRun ours =
         simulate(programs, topology, c.cluster, {.alpha = AlphaSet::kIdeal, .collapse = false});

@@ -61,7 +61,7 @@ class Replay {
                           ->seal());
     for (Rank p = 0; p < programs_.ranks; ++p)
       for (const int offset : programs_.of(p).out_offsets) {
-        const Rank to = (p + offset) % programs_.ranks;
+        const Rank to = programs_.at(p, offset);
         const Route route = topology_.route(p, to);
         std::vector<sg4::LinkInRoute> path;
         for (const int link : route) path.emplace_back(links[size_t(link)]);
@@ -98,7 +98,7 @@ class Replay {
   Rank peer_of(Rank p, const CompactOp& op) const {
     const CompactProgram& program = programs_.of(p);
     const auto& offsets = op.kind == OpKind::kSend ? program.out_offsets : program.in_offsets;
-    return (p + offsets[size_t(op.peer)]) % programs_.ranks;
+    return programs_.at(p, offsets[size_t(op.peer)]);
   }
 
   void run_lane(Rank p, int lane) {

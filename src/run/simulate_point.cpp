@@ -56,14 +56,15 @@ void check_support(Point& point, const SimulatePoint& options) {
   set_status(point, PointStatus::kSkippedUnsupported, why);
 }
 
-int period_of(const PointParams& p, const ClusterSpec& cluster) {
-  return lowered_period(find_algorithm(p.algorithm).period(sharded_problem(p)), plan_of(p, cluster),
-                        cluster, p.group_ranks());
+Twins twins_of(const PointParams& p, const ClusterSpec& cluster) {
+  return lowered_twins(unlowered_schedule(p),
+                       find_algorithm(p.algorithm).period(sharded_problem(p)), plan_of(p, cluster),
+                       cluster);
 }
 
 int64_t slots_of(const PointParams& p, const ClusterSpec& cluster) {
   return predicted_slots(lower_collectives(unlowered_schedule(p), plan_of(p, cluster).lowering),
-                         period_of(p, cluster));
+                         twins_of(p, cluster).period);
 }
 
 // A program of a rank must be made to know its slots: of very many ranks that alone takes long.
@@ -266,7 +267,7 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   const PointParams& p = point.params;
   ProgramSet programs;
   try {
-    programs = compile(unlowered_schedule(p), period_of(p, options.cluster), options.cluster,
+    programs = compile(unlowered_schedule(p), twins_of(p, options.cluster), options.cluster,
                        plan_of(p, options.cluster), options.max_program_bytes);
   } catch (const UsageError& e) {
     set_status(out.record, PointStatus::kSkippedUnsupported, e.what());

@@ -27,8 +27,8 @@ double time_of(const char* algorithm, int ranks, const char* collective, double 
                           .dtype = DType::kBFloat16},
                          dense_pattern(kTokens),
                          {kTokens, ranks}};
-  return time_of(compile(make_schedule(find_algorithm(algorithm), s, pass), ranks, cluster,
-                         plan_collectives(cluster, collective, ranks)),
+  return time_of(compile(make_schedule(find_algorithm(algorithm), s, pass), Twins{ranks, ranks},
+                         cluster, plan_collectives(cluster, collective, ranks)),
                  cluster);
 }
 

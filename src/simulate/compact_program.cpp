@@ -15,8 +15,8 @@ int lane_of(OpKind kind, ExecutionKind execution) {
 
 class Packer {
  public:
-  Packer(const LooseProgram& in, Rank rank, int ranks, ExecutionKind execution)
-      : in_(in), rank_(rank), ranks_(ranks), execution_(execution) {}
+  Packer(const LooseProgram& in, Rank rank, const Twins& twins, ExecutionKind execution)
+      : in_(in), rank_(rank), twins_(twins), execution_(execution) {}
 
   CompactProgram run() {
     static_cast<ProgramTotals&>(out_) = in_;
@@ -55,7 +55,7 @@ class Packer {
   }
 
   int peer_index(Rank peer, std::vector<int>& offsets) const {
-    const int offset = (peer - rank_ % ranks_ + ranks_) % ranks_;
+    const int offset = twins_.offset(rank_, peer);
     check(offset != 0, "rank ", rank_, " sends to itself");
     for (size_t i = offsets.size(); i-- > 0;)
       if (offsets[i] == offset) return int(i);
@@ -78,7 +78,7 @@ class Packer {
 
   const LooseProgram& in_;
   Rank rank_;
-  int ranks_;
+  const Twins& twins_;
   ExecutionKind execution_;
   CompactProgram out_;
   std::vector<uint8_t> waited_;  // by op, the lanes that wait for it, as bits
@@ -105,15 +105,16 @@ int LooseProgram::add(OpKind kind, Rank peer, double amount, std::vector<int> af
   return int(ops.size()) - 1;
 }
 
-CompactProgram pack(const LooseProgram& program, Rank rank, int ranks, ExecutionKind execution) {
-  return Packer(program, rank, ranks, execution).run();
+CompactProgram pack(const LooseProgram& program, Rank rank, const Twins& twins,
+                    ExecutionKind execution) {
+  return Packer(program, rank, twins, execution).run();
 }
 
 ProgramSet pack_all(const std::vector<LooseProgram>& programs, ExecutionKind execution) {
   const int ranks = int(programs.size());
-  ProgramSet set{.ranks = ranks, .period = ranks};
+  ProgramSet set{{.ranks = ranks, .period = ranks}, {}};
   for (int p = 0; p < ranks; ++p)
-    set.classes.push_back(pack(programs[size_t(p)], p, ranks, execution));
+    set.classes.push_back(pack(programs[size_t(p)], p, set, execution));
   return set;
 }
 

@@ -3,7 +3,8 @@
 //
 // A schedule has a period k when the program of rank p + k is that of rank p with every rank moved
 // by k around the ring of P (registry.h declares it, a test proves it). Then k programs stand for
-// all P: a ring of 4096 ranks needs one of 16 K ops instead of 67 M ops.
+// all P: a ring of 4096 ranks needs one of 16 K ops instead of 67 M ops. Recursive doubling turns
+// the ring into a hypercube (Twins::exclusive_or): there too, k programs stand for all.
 //
 // Each rank has lanes that work in program order: with `streams` one for attention (all that
 // computes), one for copies (pack) and one for communication; with `in_order` a single one. A lane
@@ -70,7 +71,7 @@ struct ProgramTotals {
 struct CompactProgram : ProgramTotals {
   std::array<std::vector<CompactOp>, kLanes> lanes{};
   std::vector<uint32_t> next{};  // lane << kLaneShift | index in the lane
-  // Ranks that messages go to and come from, as distances around the ring: (peer - own) mod P.
+  // Ranks that messages go to and come from, as Twins::offset from the own one.
   std::vector<int> out_offsets{}, in_offsets{};
   std::vector<CompactCollective> collectives{};
   // When the host has issued each op, where it takes time to (ClusterSpec::host_s); else empty.
@@ -80,8 +81,23 @@ struct CompactProgram : ProgramTotals {
   int64_t storage_bytes() const;
 };
 
-struct ProgramSet {
+// Which ranks do the same: rank p and p + k, for every multiple k of the period, with each rank
+// that its program names k further around the ring. With `exclusive_or` p and p ^ k, and each rank
+// r at r ^ k: the partners of recursive doubling, p ^ 1, p ^ 2, p ^ 4, lie on either side. The
+// numbers of ranks and of the period are powers of two then.
+struct Twins {
   int ranks = 1, period = 1;
+  bool exclusive_or = false;
+  // The rank that lies at `offset` from p, and the offset that `other` lies at.
+  Rank at(Rank p, int offset) const { return exclusive_or ? p ^ offset : (p + offset) % ranks; }
+  int offset(Rank p, Rank other) const {
+    return exclusive_or ? p ^ other : (other - p % ranks + ranks) % ranks;
+  }
+  // The offset of p from the rank that lies at `offset` from p.
+  int back(int there) const { return offset(there, 0); }
+};
+
+struct ProgramSet : Twins {
   std::vector<CompactProgram> classes{};  // one for each of the ranks 0 .. period - 1
   const CompactProgram& of(Rank rank) const { return classes[size_t(rank % period)]; }
 };
@@ -99,7 +115,8 @@ struct LooseProgram : ProgramTotals {
   std::vector<CompactCollective> collectives{};
   int add(OpKind kind, Rank peer, double amount, std::vector<int> after = {});
 };
-CompactProgram pack(const LooseProgram& program, Rank rank, int ranks, ExecutionKind execution);
+CompactProgram pack(const LooseProgram& program, Rank rank, const Twins& twins,
+                    ExecutionKind execution);
 // One program per rank, without a period: for hand-written ones.
 ProgramSet pack_all(const std::vector<LooseProgram>& programs, ExecutionKind execution);
 
@@ -112,11 +129,12 @@ struct CollectivePlan {
 CollectivePlan plan_collectives(const ClusterSpec& cluster, std::string_view name, int ranks);
 
 // Throws UsageError with the predicted size when all compact programs take more than `max_bytes`,
-// or when the cluster cannot price the point. `period`: of the schedule (AlgorithmInfo::period).
-ProgramSet compile(const Schedule& schedule, int period, const ClusterSpec& cluster,
+// or when the cluster cannot price the point. `twins`: see lowered_twins.
+ProgramSet compile(const Schedule& schedule, const Twins& twins, const ClusterSpec& cluster,
                    const CollectivePlan& collectives, int64_t max_bytes = int64_t{4} << 30);
-// The period of `schedule` once its collectives are lowered.
-int lowered_period(int period, const CollectivePlan& collectives, const ClusterSpec& cluster,
-                   int ranks);
+// The ranks of `schedule`, of this period (AlgorithmInfo::period), that do the same once its
+// collectives are lowered.
+Twins lowered_twins(const Schedule& schedule, int period, const CollectivePlan& collectives,
+                    const ClusterSpec& cluster);
 
 }  // namespace longnet

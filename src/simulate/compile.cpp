@@ -1,5 +1,6 @@
 // Compiles a schedule to compact programs: lowers its collectives and prices its ops.
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <numeric>
 #include <set>
@@ -15,9 +16,11 @@ namespace {
 
 class Compiler {
  public:
-  Compiler(const Schedule& schedule, const ClusterSpec& cluster, const CollectivePlan& plan)
+  Compiler(const Schedule& schedule, const Twins& twins, const ClusterSpec& cluster,
+           const CollectivePlan& plan)
       : sharded_(schedule.sharded),
         schedule_(schedule),
+        twins_(twins),
         cluster_(cluster),
         plan_(plan),
         cost_(cluster, schedule.sharded) {}
@@ -34,7 +37,7 @@ class Compiler {
       add(program, op, loose);
       loose.ops.back().issued_s = cluster_.host_s.value * (operators += operators_of(program, op));
     }
-    return pack(loose, rank, sharded_.layout.world_size(), cluster_.execution);
+    return pack(loose, rank, twins_, cluster_.execution);
   }
 
  private:
@@ -151,11 +154,34 @@ class Compiler {
 
   const ShardedProblem& sharded_;
   const Schedule& schedule_;
+  const Twins& twins_;
   const ClusterSpec& cluster_;
   const CollectivePlan& plan_;
   CostModel cost_;
   std::map<std::tuple<TensorKind, Slice, PieceRange>, int64_t> bytes_of_pieces_;
 };
+
+// The twins of a schedule whose gathers and reduce_scatters double: those of an exclusive or where
+// they alone carry messages and each group is a block of 2^n ranks that begins at a multiple of 2^n,
+// for then such a block moves onto another as by a shift, and partners onto partners.
+Twins doubling_twins(const Schedule& schedule, const Twins& twins) {
+  bool doubles = false, in_blocks = std::has_single_bit(unsigned(twins.ranks));
+  for (Rank p = 0; p < twins.period && twins.period < twins.ranks; ++p)
+    for (const Op& op : schedule.program(p).ops) {
+      const auto* gather = std::get_if<AllGather>(&op.what);
+      const auto* reduce = std::get_if<ReduceScatter>(&op.what);
+      if (gather || reduce) {
+        const RankGroup& g = gather ? gather->group : reduce->group;
+        const RankGroup block{.first = g.first / g.count * g.count, .count = g.count};
+        doubles = true;
+        in_blocks = in_blocks && g == block && std::has_single_bit(unsigned(g.count));
+      } else if (is_communication(op.what)) {
+        in_blocks = false;
+      }
+    }
+  if (!doubles) return twins;
+  return {twins.ranks, in_blocks ? twins.period : twins.ranks, in_blocks};
+}
 
 }  // namespace
 
@@ -181,27 +207,29 @@ CollectivePlan plan_collectives(const ClusterSpec& cluster, std::string_view nam
   return plan;
 }
 
-int lowered_period(int period, const CollectivePlan& plan, const ClusterSpec& cluster, int ranks) {
+Twins lowered_twins(const Schedule& schedule, int period, const CollectivePlan& plan,
+                    const ClusterSpec& cluster) {
   const CollectiveChoice& c = plan.lowering;
+  const int ranks = schedule.sharded.layout.world_size();
   int64_t all = period;
   // A formula counts the nodes that a group lies in.
   if (!plan.all_gather_formula.empty() && ranks > cluster.node_size())
     all = std::lcm(all, int64_t{cluster.node_size()});
   if (c.all_gather == AllGatherAlgorithm::kHierarchical)
     all = c.node_size > 0 ? std::lcm(all, int64_t{c.node_size}) : ranks;
-  // Partners of a doubling step lie on either side.
-  if (c.all_gather == AllGatherAlgorithm::kRecursiveDoubling ||
-      c.reduce_scatter == ReduceScatterAlgorithm::kRecursiveHalving)
-    all = ranks;
-  return all < ranks && ranks % all == 0 ? int(all) : ranks;
+  const Twins twins{ranks, all < ranks && ranks % all == 0 ? int(all) : ranks};
+  if (c.all_gather == AllGatherAlgorithm::kRecursiveDoubling)
+    return doubling_twins(schedule, twins);
+  if (c.reduce_scatter == ReduceScatterAlgorithm::kRecursiveHalving) return {ranks, ranks};
+  return twins;
 }
 
-ProgramSet compile(const Schedule& schedule, int period, const ClusterSpec& cluster,
+ProgramSet compile(const Schedule& schedule, const Twins& twins, const ClusterSpec& cluster,
                    const CollectivePlan& plan, int64_t max_bytes) {
-  const int ranks = schedule.sharded.layout.world_size();
-  ProgramSet set{.ranks = ranks, .period = period};
+  const auto [ranks, period, exclusive_or] = twins;
+  ProgramSet set{twins, {}};
   check(period >= 1 && ranks % period == 0, "a period of ", period, " on ", ranks, " ranks");
-  Compiler compiler(schedule, cluster, plan);
+  Compiler compiler(schedule, twins, cluster, plan);
   for (int p = 0; p < period; ++p) {
     set.classes.push_back(compiler.compile(p));
     if (p != 0) continue;

@@ -104,15 +104,15 @@ class Engine {
     for (Rank p = 0; p < ranks_; ++p) {
       out_base_.push_back(channels);
       for (const int offset : programs_.of(p).out_offsets)
-        channels = network_.add_channel(p, (p + offset) % programs_.ranks) + 1;
+        channels = network_.add_channel(p, programs_.at(p, offset)) + 1;
     }
     network_.seal();
     for (Rank p = 0; p < ranks_; ++p) {
       in_base_.push_back(uint32_t(in_channels_.size()));
       for (const int offset : programs_.of(p).in_offsets) {
-        const Rank sender = (p + offset) % programs_.ranks % ranks_;
+        const Rank sender = programs_.at(p, offset) % ranks_;
         const auto& outs = programs_.of(sender).out_offsets;
-        const auto at = std::ranges::find(outs, (programs_.ranks - offset) % programs_.ranks);
+        const auto at = std::ranges::find(outs, programs_.back(offset));
         check(at != outs.end(), "rank ", p, " receives from rank ", sender,
               ", which never sends to it");
         in_channels_.push_back(out_base_[size_t(sender)] + uint32_t(at - outs.begin()));
@@ -358,7 +358,7 @@ class Engine {
 
 int simulated_ranks(const ProgramSet& programs, const Topology& topology,
                     const SimulateOptions& options) {
-  if (!options.collapse) return programs.ranks;
+  if (!options.collapse || (programs.exclusive_or && topology.is_torus())) return programs.ranks;
   const int64_t slow = options.straggler.period(programs.ranks);
   const int64_t block =
       std::lcm(std::lcm(int64_t{programs.period}, int64_t{topology.period()}), slow);

@@ -9,7 +9,7 @@
 // links nobody else uses cannot be slowed: its messages are timed the moment both sides are known,
 // without events, which is most of the speed.
 //
-// When ranks p and p + k do the same (ProgramSet::period, Topology::period), only k of them are
+// When ranks p and p + k do the same (Twins, Topology::period), only k of them are
 // simulated: a message to another block of k ranks arrives when that of the block's twin does.
 //
 // Equal inputs give equal outputs, bit for bit: events of one time keep the order of their making.

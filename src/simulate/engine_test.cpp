@@ -198,8 +198,9 @@ Simulated simulate_algorithm(const char* name, const ShardedProblem& s, const Cl
   const AlgorithmInfo& info = find_algorithm(name);
   const int ranks = s.layout.world_size();
   const CollectivePlan plan = plan_collectives(cluster, collective, ranks);
-  const int period = lowered_period(info.period(s), plan, cluster, ranks);
-  Simulated out{compile(info.make(s), period, cluster, plan), {}};
+  const Schedule schedule = info.make(s);
+  const Twins twins = lowered_twins(schedule, info.period(s), plan, cluster);
+  Simulated out{compile(schedule, twins, cluster, plan), {}};
   out.run = simulate(out.programs, Topology(cluster, ranks), cluster, options);
   return out;
 }
@@ -234,7 +235,8 @@ TEST(Engine, CollapsedIsTheSameAsFull) {
   for (const TopologySpec& topology : {TopologySpec{}, tree, torus})
     for (const AlgorithmInfo& algorithm : algorithms()) {
       if (algorithm.name == "local") continue;
-      for (const char* collective : {"ring", "bruck", "hierarchical", "nccl_ring", "linear"}) {
+      for (const char* collective :
+           {"ring", "bruck", "hierarchical", "recursive_doubling", "nccl_ring", "linear"}) {
         const ClusterSpec c =
             plain_cluster({.nodes = 8, .gpus_per_node = 4, .cards = 2, .topology = topology});
         const int64_t n = 1 << 13;

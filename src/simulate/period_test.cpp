@@ -56,12 +56,13 @@ std::vector<std::pair<Pass, const char*>> passes_and_collectives() {
        {"ring", "bruck", "hierarchical", "recursive_doubling", "nccl_ring", "linear"})
     out.emplace_back(Pass::kForward, name);
   out.emplace_back(Pass::kBackward, "ring");
+  out.emplace_back(Pass::kBackward, "recursive_doubling");
   return out;
 }
 
 TEST(Period, RanksAPeriodApartDoTheSame) {
   const ClusterSpec cluster = plain_cluster({.nodes = 8, .gpus_per_node = 4});
-  std::map<std::string, int> shorter_by_algorithm;
+  std::map<std::string, int> shorter_by_algorithm, mirrored_by_algorithm;
   for (const AlgorithmInfo& algorithm : algorithms())
     for (Case c : cases())
       for (const int ranks : {1, 2, 3, 4, 6, 8, 12, 16, 32})
@@ -77,12 +78,15 @@ TEST(Period, RanksAPeriodApartDoTheSame) {
               const ShardedProblem s{c.problem, pattern, {c.problem.seq_len, ranks, layout}};
               if (!algorithm.why_unsupported(s).empty()) continue;
               const CollectivePlan plan = plan_collectives(cluster, collective, ranks);
-              const int period = lowered_period(algorithm.period(s), plan, cluster, ranks);
+              const Schedule schedule = make_schedule(algorithm, s, pass);
+              const Twins twins = lowered_twins(schedule, algorithm.period(s), plan, cluster);
+              const int period = twins.period;
               ASSERT_EQ(ranks % period, 0);
               if (period == ranks) continue;
               ++shorter_by_algorithm[std::string(algorithm.name)];
-              const Schedule schedule = make_schedule(algorithm, s, pass);
-              const ProgramSet all = compile(schedule, ranks, cluster, plan);
+              mirrored_by_algorithm[std::string(algorithm.name)] += twins.exclusive_or;
+              const ProgramSet all =
+                  compile(schedule, {ranks, ranks, twins.exclusive_or}, cluster, plan);
               for (Rank p = period; p < ranks; ++p)
                 ASSERT_EQ(fingerprint(all.of(p), p, ranks),
                           fingerprint(all.of(p % period), p % period, ranks))
@@ -94,6 +98,9 @@ TEST(Period, RanksAPeriodApartDoTheSame) {
   for (const AlgorithmInfo& a : algorithms())
     if (a.name != "local" && a.name != "sparse") {
       EXPECT_GT(shorter_by_algorithm[std::string(a.name)], 3) << a.name;
+      if (a.collectives == CollectiveUse::kAllGather) {
+        EXPECT_GT(mirrored_by_algorithm[std::string(a.name)], 3) << a.name;
+      }
     }
 }
 

@@ -53,6 +53,8 @@ class Topology {
   // Ranks p and p + period() have the same view of the machine, in the whole ring of ranks: a shift
   // by it maps links onto links. ranks() when no shift does.
   int period() const { return period_; }
+  // Only here an exclusive or with a multiple of the period, both powers of two, does not.
+  bool is_torus() const { return torus_.exists(); }
   // The link of the first `period` ranks' part that a shift takes `link` to; `period` is a multiple
   // of period() that divides ranks().
   int representative(int link, int period) const;
