@@ -152,13 +152,6 @@ std::function<void()> emulate_all_before(CUstream_st* stream) {
       [work = stream->work, position = stream->work->queue.size()] { work->run_until(position); };
 }
 void emulate_devices(int count) { device_count = count; }
-void attend_on_cpu(const AttendTask& task, const AttendOptions& options) {
-  const auto kernel = make_kernel("cpu");
-  MemoryLedger ledger;
-  const TaggedBuffer workspace(ledger, kWorkspaceTag, kernel->workspace_bytes(options, 1));
-  const AttendGrid grid{task};
-  kernel->attend({&grid, 1}, options, 1, workspace.bytes());
-}
 std::pair<const std::byte*, const std::byte*> emulated_buffer(const void* at) {
   const std::lock_guard lock(world());
   auto found = buffers.upper_bound(static_cast<const std::byte*>(at));

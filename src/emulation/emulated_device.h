@@ -36,8 +36,6 @@ struct NotYet : std::runtime_error {
 // The result does all work on `stream` so far, and what that waits for. For use in work.
 std::function<void()> emulate_all_before(CUstream_st* stream);
 
-// Attends to all rows of a task now, by the CPU's kernel.
-void attend_on_cpu(const AttendTask& task, const AttendOptions& options);
 // The CPU's attention kernel behind the device's interface, for bf16. `merges`: takes
 // DeviceAttendOptions::merge.
 std::unique_ptr<DeviceKernel> make_emulated_kernel(bool merges);

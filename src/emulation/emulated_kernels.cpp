@@ -1,11 +1,10 @@
 // This project's kernels and row functions on the emulated device, computed by the CPU's kernels:
 // for programs that run whole sweeps, where executing the kernels' PTX would take too long.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <numeric>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -21,6 +20,14 @@ AttendOptions options_of(const DeviceAttendOptions& device) {
           .dtype = DType::kBFloat16,
           .causal = device.causal,
           .output_scale = device.output_scale};
+}
+
+void attend_on_cpu(const AttendTask& task, const AttendOptions& options) {
+  const auto kernel = make_cpu_kernel();
+  MemoryLedger ledger;
+  const TaggedBuffer workspace(ledger, kWorkspaceTag, kernel->workspace_bytes(options, 1));
+  const AttendGrid grid{task};
+  kernel->attend({&grid, 1}, options, 1, workspace.bytes());
 }
 
 void attend(AttendTask task, const DeviceAttendOptions& device) {
@@ -101,15 +108,6 @@ DType type_of(DeviceElement stored) {
   return stored == DeviceElement::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
 }
 
-// Columns of the two largest numbers of a row by size.
-std::array<int64_t, 2> largest_two(const uint16_t* row, int64_t head_dim) {
-  std::vector<int64_t> columns(static_cast<size_t>(head_dim));
-  std::iota(columns.begin(), columns.end(), 0);
-  std::ranges::partial_sort(columns, columns.begin() + 2, std::ranges::greater(),
-                            [&](int64_t c) { return std::abs(bf16_value(row[c])); });
-  return {columns[0], columns[1]};
-}
-
 }  // namespace
 
 std::unique_ptr<DeviceKernel> make_emulated_kernel(bool merges) {
@@ -182,7 +180,9 @@ Prepared prepare_sdpa_rows(std::span<const SdpaRowsTask> tasks, int64_t head_dim
       std::copy_n(from, head_dim, static_cast<uint16_t*>(t.into_grad_out) + row * head_dim);
       std::fill_n(o, head_dim, uint16_t{0});
       float rest = statistics[1] * factor;
-      for (const int64_t c : largest_two(from, head_dim)) {
+      const auto size = [&](int64_t c) { return o[c] != 0 ? -1 : std::abs(bf16_value(from[c])); };
+      for (int n = 0; n < 2; ++n) {  // in the columns of the two largest
+        const int64_t c = std::ranges::max(std::views::iota(int64_t{0}, head_dim), {}, size);
         const float x = bf16_value(from[c]);
         if (x == 0) break;
         o[c] = bf16_bits(rest / x);
