@@ -139,6 +139,12 @@ class Design(unittest.TestCase):
         self.assertEqual(len(set(shown)), len(names))
         self.assertEqual(shown[0], colours["ring"])
 
+    def test_cells_too_narrow_for_their_text_have_none(self) -> None:
+        for drawn in build_figures(context(crossover_sweep()[:600])):
+            if drawn.name.startswith(("crossover", "winners")) and not drawn.absent:
+                (text,) = [layer for layer in drawn.spec["layer"] if layer["name"] == "text"]
+                self.assertIn("bandwidth('x')", text["encoding"]["opacity"]["condition"]["test"])
+
     def test_parts_of_a_step_can_be_told_apart(self) -> None:
         style = json.loads((PLOTS / "style.json").read_text())
         for theme in style["themes"].values():

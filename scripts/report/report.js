@@ -33,6 +33,8 @@
     if (spec.facet) {
       spec.columns = phone ? 1 : spec.columns;
       spec.spec.width = Math.floor((width - 100) / spec.columns) - 20;
+    } else if (phone && spec.datasets.rows.some((row) => 6 * (row.series ?? "").length + 90 > width)) {
+      spec.width = width - 90; // the legend is wider: the picture is scaled, and nothing is cut
     } else {
       Object.assign(spec, { width: "container", autosize: { type: "fit-x", contains: "padding", resize: true } });
     }
