@@ -11,7 +11,6 @@
 #include <mutex>
 #include <utility>
 
-#include "core/memory_tags.h"
 #include "core/stopwatch.h"
 
 namespace {
