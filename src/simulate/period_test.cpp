@@ -45,6 +45,9 @@ std::vector<Case> cases() {
        {.branches = {{8, 1}, {24, 2}, {64, 8}}}},
       {P{.seq_len = 96, .num_heads = 8, .num_kv_heads = 2, .dtype = DType::kBFloat16},
        {.branches = {{12, 1}, {96, 6}, {96, 8}}}},
+      // On 16 ranks groups of two, of which every second one begins at an odd rank.
+      {P{.seq_len = 96, .num_heads = 8, .num_kv_heads = 2, .dtype = DType::kBFloat16},
+       {.branches = {{8, 1}, {96, 6}}}},
       {P{.seq_len = 60, .num_heads = 6, .num_kv_heads = 3, .dtype = DType::kBFloat16},
        {.branches = {{10, 1}, {60, 7}}}},
   };
