@@ -30,8 +30,8 @@ const Rule* find_rule(const std::string& op) {
 // where its rule names that word alone.
 bool is_known_word(const std::string& word) {
   static const std::vector<std::string_view> known{
-      "rn",  "lo",  "eq", "ne", "lt",     "le",     "gt",    "ge",  "to",
-      "leu", "gtu", "v2", "v4", "global", "shared", "param", "uni", "pred"};
+      "rn",  "lo",  "eq",  "ne",  "lt", "le", "gt",     "ge",     "to",    "equ", "neu",
+      "ltu", "leu", "gtu", "geu", "v2", "v4", "global", "shared", "param", "uni", "pred"};
   const bool type = word.size() >= 2 && word.size() <= 4 &&
                     std::isdigit(static_cast<unsigned char>(word[1])) != 0;
   return type || std::ranges::find(known, word) != known.end();
