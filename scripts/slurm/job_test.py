@@ -98,7 +98,7 @@ class Slurm(JobCase):
             self.assertLess(time.monotonic(), deadline, job)
             time.sleep(0.5)
         said = output.read_text()
-        self.assertEqual(job["JobState"], "COMPLETED", said)
+        self.assertEqual(job["JobState"], "COMPLETED", said + pathlib.Path(f"{self.result}.job.txt").read_text())
         for key, value in {"Account": "physics", "Partition": "debug", "NumTasks": "2", "CPUs/Task": "1",
                            "OverSubscribe": "NO", "TimeLimit": "00:01:00"}.items():  # not shared: exclusive
             self.assertEqual(job[key], value, key)
