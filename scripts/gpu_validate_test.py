@@ -47,7 +47,7 @@ class GpuValidateTest(unittest.TestCase):
         self.tools = self.path / "tools"
         self.tools.mkdir()
         for name, text in (("nvidia-smi", NVIDIA_SMI), ("cmake", CMAKE), ("nvcc", "#!/bin/sh\n"), ("program", PROGRAM),
-                           ("timeout", f"#!/usr/bin/env bash\necho \"$3\" >>'{self.path}/limits'\nshift 3\nexec {shutil.which('timeout')} -k 1 1 \"$@\"\n"),  # 1 s, not 40
+                           ("timeout", f"#!/usr/bin/env bash\necho \"$3\" >>'{self.path}/limits'\nshift 3\nexec {shutil.which('timeout')} -k 1 5 \"$@\"\n"),  # 5 s, not 40
                            ("compute-sanitizer", "#!/bin/sh\necho 'Device not supported'\nexit 1\n")):
             (self.tools / name).write_text(text)
             (self.tools / name).chmod(0o755)

@@ -105,7 +105,7 @@ void SweepRun::run_one(size_t i) {
   if (times_measured_ > 1) record->metrics["times_measured"] = times_measured_;
   if (!world_.is_root()) return;
   if (!target_) validate_record(*record);
-  hooks_.written(i, writer_ ? writer_->append(std::move(*record)) : *record, took_s);
+  hooks_.written(i, writer_ ? writer_->append(*record) : *record, took_s);
 }
 
 // Writes the error of a point where it was thrown: other ranks may never hear of it.
