@@ -166,7 +166,7 @@ class Block {
     const FloatTag df;
     const FloatVec lse = hn::Set(df, ws_.lse[row]), delta = hn::Set(df, ws_.delta[row]);
     for (int64_t c = 0; c < vectors; ++c, p += kLanes, ds += kLanes) {
-      const FloatVec power = exp2_below_127(hn::Sub(hn::Load(df, p), lse));
+      const FloatVec power = exp2_below_127(df, hn::Sub(hn::Load(df, p), lse));
       hn::Store(power, df, p);
       hn::Store(hn::Mul(power, hn::Sub(hn::Load(df, ds), delta)), df, ds);
     }

@@ -171,7 +171,7 @@ class ChunkRows {
     const FloatVec m = hn::Set(df, ws_.m[row]);
     FloatVec sum = hn::Zero(df);
     for (int64_t c = 0; c < count; ++c) {
-      const FloatVec p = exp2_below_127(hn::Sub(hn::Load(df, s + c * kLanes), m));
+      const FloatVec p = exp2_below_127(df, hn::Sub(hn::Load(df, s + c * kLanes), m));
       hn::Store(p, df, s + c * kLanes);
       sum = hn::Add(sum, p);
     }
@@ -181,7 +181,7 @@ class ChunkRows {
 
   HWY_NOINLINE void move_maximum(int64_t row, float max) {
     const FloatTag df;
-    const float factor = hn::GetLane(exp2_below_127(hn::Set(df, ws_.m[row] - max)));
+    const float factor = hn::GetLane(exp2_below_127(df, hn::Set(df, ws_.m[row] - max)));
     scale_floats(ws_.o + row * ws_.padded, ws_.padded, factor);
     scale_floats(ws_.o_outer + row * ws_.padded, ws_.padded, factor);
     scale_floats(ws_.l + row * kLanes, kLanes, factor);

@@ -11,6 +11,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/rows_simd.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "kernels/cpu/vectors-inl.h"
 
 #ifndef LONGNET_ROWS_SIMD_ONCE
 #define LONGNET_ROWS_SIMD_ONCE
@@ -30,7 +31,6 @@ inline const WordKeys kWordKeys;
 HWY_BEFORE_NAMESPACE();
 namespace longnet {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 using EightFloats = hn::CappedTag<float, 8>;  // at most: rows are multiples of 8
 constexpr int64_t kFloats = int64_t(hn::MaxLanes(EightFloats()));
@@ -84,13 +84,6 @@ void add_on_target(const PackTask& task, int64_t head_dim) {
   }
 }
 
-// bf16_bits of core/random.h, of floats given as their bits, in the low 16 bits of each lane.
-template <class D>
-HWY_INLINE hn::Vec<D> rounded(D du, hn::Vec<D> bits) {
-  const auto tie = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
-  return hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFu)), tie));
-}
-
 template <class From, class Into, class Convert>
 HWY_INLINE void convert_rows(const PackTask& task, int64_t head_dim, const Convert& convert) {
   for (int64_t i = 0; i < task.rows; ++i) {
@@ -116,23 +109,19 @@ void copy_rows(const PackTask& task, int64_t row_bytes, int64_t element_bytes) {
 void pack_on_target(const PackTask& task, Conversion conversion, int64_t head_dim,
                     int64_t element_bytes) {
   const EightFloats d8;
-  const hn::Rebind<uint16_t, EightFloats> d16;
-  const hn::RebindToUnsigned<EightFloats> du;
   switch (conversion) {
     case Conversion::kNone:
       return copy_rows(task, head_dim * element_bytes, element_bytes);
     case Conversion::kRound:
-      return convert_rows<float, uint16_t>(
-          task, head_dim, [&](const float* from, uint16_t* into) HWY_ATTR {
-            const auto bits = hn::BitCast(du, hn::LoadU(d8, from));
-            hn::StoreU(hn::TruncateTo(d16, rounded(du, bits)), d16, into);
-          });
+      return convert_rows<float, uint16_t>(task, head_dim,
+                                           [&](const float* from, uint16_t* into) HWY_ATTR {
+                                             store_floats(hn::LoadU(d8, from), d8, into);
+                                           });
     case Conversion::kWiden:
-      return convert_rows<uint16_t, float>(
-          task, head_dim, [&](const uint16_t* from, float* into) HWY_ATTR {
-            const auto bits = hn::PromoteTo(du, hn::LoadU(d16, from));
-            hn::StoreU(hn::BitCast(d8, hn::ShiftLeft<16>(bits)), d8, into);
-          });
+      return convert_rows<uint16_t, float>(task, head_dim,
+                                           [&](const uint16_t* from, float* into) HWY_ATTR {
+                                             hn::StoreU(load_floats(d8, from), d8, into);
+                                           });
   }
 }
 

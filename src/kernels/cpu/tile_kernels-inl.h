@@ -1,4 +1,4 @@
-// Register tiles, the exponential and the packing of keys, once per instruction set.
+// Register tiles and the packing of keys, once per instruction set.
 //
 // All products of attention, forward and backward, are one shape,
 //   out[R][C vectors] (+)= a[R][depth] * b[depth][C vectors],
@@ -24,38 +24,15 @@
 #include "kernels/cpu/attend_simd.h"
 #include "kernels/cpu/key_panels.h"
 #include "kernels/cpu/prefetch.h"
+#include "kernels/cpu/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longnet {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
-using FloatTag = hn::ScalableTag<float>;
-using FloatVec = hn::Vec<FloatTag>;
-constexpr int kLanes = int(hn::MaxLanes(FloatTag()));
 constexpr int kTileHeight = 6;
 constexpr int kTileVectors = (HWY_MAX_BYTES == 64 || HWY_ARCH_ARM_A64) ? 4 : 2;
 constexpr int kTileWidth = kTileVectors * kLanes;  // floats
-
-// 2^x for x <= 127 as 2^n 2^f, |f| <= 1/2: a minimax polynomial in f with relative error 9e-8 that
-// is exactly 1 at 0. 0 for x <= -127, -inf included. Adding `magic` rounds x to an integer n and
-// leaves n + 127, the exponent bits of 2^n, in the low byte.
-HWY_INLINE FloatVec exp2_below_127(FloatVec x) {
-  const FloatTag df;
-  const hn::RebindToUnsigned<FloatTag> du;
-  const FloatVec magic = hn::Set(df, 12582912.0f + 127.0f);  // 1.5 * 2^23 + 127
-  x = hn::Max(x, hn::Set(df, -127.0f));
-  const FloatVec shifted = hn::Add(x, magic);
-  const FloatVec f = hn::Sub(x, hn::Sub(shifted, magic));
-  const FloatVec power = hn::BitCast(df, hn::ShiftLeft<23>(hn::BitCast(du, shifted)));
-  FloatVec p = hn::Set(df, 1.326472731e-03f);
-  p = hn::MulAdd(p, f, hn::Set(df, 9.671512991e-03f));
-  p = hn::MulAdd(p, f, hn::Set(df, 5.550733581e-02f));
-  p = hn::MulAdd(p, f, hn::Set(df, 2.402224243e-01f));
-  p = hn::MulAdd(p, f, hn::Set(df, 6.931470037e-01f));
-  p = hn::MulAdd(p, f, hn::Set(df, 1.0f));
-  return hn::Mul(p, power);
-}
 
 struct TileArgs {
   const float* a;  // element (r, i) at r * a_pitch + i * a_step: a transposed `a` has a_pitch 1
@@ -63,7 +40,7 @@ struct TileArgs {
   const float* b;  // [depth][kTileWidth or narrower], row pitch b_pitch, aligned to vectors
   int64_t b_pitch;
   int64_t depth;
-  float* out;  // [rows][columns], row pitch out_pitch, aligned to vectors
+  float* out;  // [rows][columns], row pitch out_pitch
   int64_t out_pitch;
 };
 
@@ -101,7 +78,7 @@ HWY_NOINLINE void multiply_tile(const TileArgs& args) {
 #pragma GCC unroll 8
     for (int c = 0; c < kVectors; ++c) {
       float* at = out + r * out_pitch + c * kLanes;
-      hn::Store(kAddToOut ? hn::Add(sum[r][c], hn::Load(df, at)) : sum[r][c], df, at);
+      hn::StoreU(kAddToOut ? hn::Add(sum[r][c], hn::LoadU(df, at)) : sum[r][c], df, at);
     }
   }
 }
@@ -150,19 +127,6 @@ inline void mask_row(const KeyPanel& panel, int64_t token, int64_t width, float*
 // K is transposed, so that a vector holds one coordinate of kLanes keys; columns lie in groups of
 // kTileWidth: k[group][head_dim][kTileWidth]. V keeps its rows: v[group][kPanelKeys][group width].
 // The cost is that of about 4 query rows per panel.
-
-using Bf16Bits = uint16_t;
-
-template <class D>
-HWY_INLINE hn::Vec<D> load_floats(D df, const float* from) {
-  return hn::LoadU(df, from);
-}
-template <class D>
-HWY_INLINE hn::Vec<D> load_floats(D df, const Bf16Bits* from) {
-  const hn::RebindToUnsigned<D> du;
-  const hn::Rebind<uint16_t, D> d16;
-  return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, from))));
-}
 
 // The columns of V and O are cut into groups of at most kTileVectors vectors, as equal as possible:
 // 5 vectors make 3 + 2 (not 4 + 1, whose last group would have too few sums to hide latency).
