@@ -1,0 +1,236 @@
+// ModelKernel on CPU cores: cut into pieces for threads. A sum over rows is cut where the shapes
+// alone say, so that its bits do not depend on the number of threads.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "kernels/cpu/attend_simd.h"
+#include "kernels/cpu/gemm_simd.h"
+#include "kernels/cpu/model_rows_simd.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/model_checks.h"
+
+namespace longnet {
+namespace {
+
+constexpr int64_t kPieceNumbers = 32768;  // of a matrix or vector whose numbers are independent
+constexpr int64_t kSumRows = 64;          // rows whose gradients of gain and bias are one sum
+constexpr int64_t kMostSums = 64;         // such sums that are held at a time
+constexpr int64_t kTurnedRows = 64;       // rows of one call of rotate_rows
+constexpr int64_t kPartialSums = 256;     // of losses or squares
+
+// body(begin, rows) for runs of the rows of a matrix.
+template <class Body>
+void for_rows(const Matrix& x, int64_t piece_rows, int threads, const Body& body) {
+  parallel_for(ceil_div(x.rows, piece_rows), threads, [&](int64_t i, int) {
+    const int64_t begin = i * piece_rows;
+    body(begin, std::min(piece_rows, x.rows - begin));
+  });
+}
+template <class Body>
+void for_rows(const Matrix& x, int threads, const Body& body) {
+  for_rows(x, std::max(int64_t{1}, kPieceNumbers / std::max(x.cols, int64_t{1})), threads, body);
+}
+
+// body(begin, columns) for a range of whole vectors of columns per thread.
+template <class Body>
+void for_columns(int64_t cols, int threads, const Body& body) {
+  const int64_t part = round_up(ceil_div(cols, int64_t{threads}), kMaxLanes);
+  parallel_for(part == 0 ? 0 : ceil_div(cols, part), threads,
+               [&](int64_t i, int) { body(i * part, std::min(part, cols - i * part)); });
+}
+
+// Adds body(begin, length) over at most kPartialSums pieces of [0, count), in order.
+template <class Body>
+double sum_of_pieces(int64_t count, int64_t fewest, int threads, const Body& body) {
+  std::array<double, kPartialSums> sums;
+  const int64_t piece = std::max(fewest, ceil_div(count, kPartialSums));
+  const int64_t pieces = ceil_div(count, piece);
+  parallel_for(pieces, threads, [&](int64_t i, int) {
+    sums[size_t(i)] = body(i * piece, std::min(piece, count - i * piece));
+  });
+  double total = 0;
+  for (int64_t i = 0; i < pieces; ++i) total += sums[size_t(i)];
+  return total;
+}
+
+// Length of the pieces when `length` is cut into pieces of at most `most`, as equal as multiples of
+// `step` can be.
+int64_t equal_pieces(int64_t length, int64_t most, int64_t step) {
+  return round_up(ceil_div(length, ceil_div(length, most)), step);
+}
+
+class CpuModelKernel final : public ModelKernel {
+ public:
+  std::string_view name() const override { return "cpu"; }
+
+  int64_t workspace_bytes(int threads) const override {
+    return gemm_workspace_bytes() * std::max(threads, 1);
+  }
+
+  void gemm(const GemmTask& task, int threads, std::span<std::byte> workspace) const override {
+    check_task(task);
+    check_workspace(threads, workspace);
+    const int64_t m = task.m(), n = task.n(), per_thread = gemm_workspace_bytes();
+    if (m == 0 || n == 0) return;
+    const int64_t columns = equal_pieces(n, kGemmColumns, 64);
+    const int64_t column_blocks = ceil_div(n, columns);
+    int64_t rows = equal_pieces(m, kGemmRows, kGemmRowStep);
+    while (threads > 1 && rows > 2 * kGemmRowStep &&
+           ceil_div(m, rows) * column_blocks < 4 * threads)
+      rows = equal_pieces(m, rows / 2, kGemmRowStep);
+    parallel_for(ceil_div(m, rows) * column_blocks, threads, [&](int64_t i, int thread) {
+      const int64_t row = i / column_blocks * rows, column = i % column_blocks * columns;
+      gemm_block(task, {row, std::min(rows, m - row), column, std::min(columns, n - column)},
+                 workspace.data() + thread * per_thread);
+    });
+  }
+
+  void add_columns(const Matrix& x, float* into, int threads, std::span<std::byte>) const override {
+    check_fp32("x", x);
+    for_columns(x.cols, threads, [&](int64_t begin, int64_t columns) {
+      add_columns_of(x.columns_from(begin, columns), into + begin);
+    });
+  }
+
+  void layer_norm(const LayerNormTask& task, int threads) const override {
+    check_task(task);
+    for_rows(task.x, threads, [&](int64_t begin, int64_t rows) {
+      LayerNormTask piece = task;
+      piece.x = task.x.rows_from(begin, rows);
+      piece.y = task.y.rows_from(begin, rows);
+      layer_norm_rows(piece);
+    });
+  }
+
+  // Gradients of gain and bias: sums over kSumRows rows each, some of them at a time, are added
+  // column by column.
+  void layer_norm_backward(const LayerNormBackwardTask& task, int threads,
+                           std::span<std::byte> workspace) const override {
+    check_task(task);
+    check_workspace(threads, workspace);
+    const int64_t cols = task.x.cols, pitch = 2 * round_up(cols, kMaxLanes);
+    const int64_t held = std::min(
+        kMostSums, gemm_workspace_bytes() / int64_t(sizeof(float)) / std::max(pitch, int64_t{1}));
+    check(held > 0, "layer_norm_backward: no room for sums of ", cols, " columns");
+    float* const sums = reinterpret_cast<float*>(workspace.data());
+    for (int64_t first = 0; first < task.x.rows; first += held * kSumRows) {
+      const Matrix some = task.x.rows_from(first, std::min(held * kSumRows, task.x.rows - first));
+      for_rows(some, kSumRows, threads, [&](int64_t begin, int64_t rows) {
+        LayerNormBackwardTask piece = task;
+        piece.x = some.rows_from(begin, rows);
+        piece.grad_y = task.grad_y.rows_from(first + begin, rows);
+        piece.grad_x = task.grad_x.rows_from(first + begin, rows);
+        piece.grad_gain = sums + begin / kSumRows * pitch;
+        piece.grad_bias = piece.grad_gain + pitch / 2;
+        std::fill_n(piece.grad_gain, pitch, 0.0f);
+        layer_norm_backward_rows(piece);
+      });
+      const Matrix partial{sums, ceil_div(some.rows, kSumRows), cols, pitch};
+      add_columns(partial, task.grad_gain, threads, {});
+      add_columns({sums + pitch / 2, partial.rows, cols, pitch}, task.grad_bias, threads, {});
+    }
+  }
+
+  void gelu(const Matrix& x, const Matrix& y, int threads) const override {
+    check_fp32("x", x);
+    check_fp32("y", y, x.rows, x.cols);
+    for_rows(x, threads, [&](int64_t begin, int64_t rows) {
+      gelu_rows(x.rows_from(begin, rows), y.rows_from(begin, rows));
+    });
+  }
+
+  void gelu_backward(const Matrix& x, const Matrix& grad_y, const Matrix& grad_x,
+                     int threads) const override {
+    check_fp32("x", x);
+    check_fp32("grad_y", grad_y, x.rows, x.cols);
+    check_fp32("grad_x", grad_x, x.rows, x.cols);
+    for_rows(x, threads, [&](int64_t begin, int64_t rows) {
+      gelu_backward_rows(x.rows_from(begin, rows), grad_y.rows_from(begin, rows),
+                         grad_x.rows_from(begin, rows));
+    });
+  }
+
+  void rotate(const RotateTask& task, int threads) const override {
+    check_task(task);
+    for_rows(task.x, kTurnedRows, threads, [&](int64_t begin, int64_t rows) {
+      RotateTask piece = task;
+      piece.x = task.x.rows_from(begin, rows);
+      piece.positions = {task.positions[begin], task.positions.stride, rows};
+      rotate_rows(piece);
+    });
+  }
+
+  void add(const Matrix& x, const Matrix& y, int threads) const override {
+    check_fp32("x", x);
+    check_fp32("y", y, x.rows, x.cols);
+    for_rows(x, threads, [&](int64_t begin, int64_t rows) {
+      add_matrix(x.rows_from(begin, rows), y.rows_from(begin, rows));
+    });
+  }
+
+  void embed(const int32_t* tokens, const Matrix& table, const Matrix& y,
+             int threads) const override {
+    check_fp32("table", table, table.rows, y.cols);
+    check_fp32("y", y);
+    check_tokens(tokens, y.rows, table.rows);
+    for_rows(y, threads, [&](int64_t begin, int64_t rows) {
+      for (int64_t i = begin; i < begin + rows; ++i)
+        std::memcpy(y.row(i), table.row(tokens[i]), size_t(y.cols) * sizeof(float));
+    });
+  }
+
+  // A thread has some columns of all rows: rows of the table may recur.
+  void embed_backward(const int32_t* tokens, const Matrix& grad_y, const Matrix& grad_table,
+                      int threads) const override {
+    check_fp32("grad_y", grad_y);
+    check_fp32("grad_table", grad_table, grad_table.rows, grad_y.cols);
+    check_tokens(tokens, grad_y.rows, grad_table.rows);
+    for_columns(grad_y.cols, threads, [&](int64_t begin, int64_t columns) {
+      add_to_rows(tokens, grad_y.columns_from(begin, columns),
+                  grad_table.columns_from(begin, columns));
+    });
+  }
+
+  double cross_entropy(const CrossEntropyTask& task, int threads) const override {
+    check_task(task);
+    return sum_of_pieces(task.logits.rows, 1, threads, [&](int64_t begin, int64_t rows) {
+      return cross_entropy_rows(
+          {task.logits.rows_from(begin, rows), task.targets + begin, task.scale});
+    });
+  }
+
+  void update(const UpdateTask& task, int threads) const override {
+    parallel_for(ceil_div(task.count, kPieceNumbers), threads, [&](int64_t i, int) {
+      const int64_t begin = i * kPieceNumbers;
+      UpdateTask piece = task;
+      piece.weights += begin;
+      piece.first_moment += begin;
+      piece.second_moment += begin;
+      piece.gradient += begin;
+      piece.count = std::min(kPieceNumbers, task.count - begin);
+      update_weights(piece);
+    });
+  }
+
+  double sum_of_squares(std::span<const float> x, int threads) const override {
+    return sum_of_pieces(std::ssize(x), kPieceNumbers, threads, [&](int64_t begin, int64_t count) {
+      return sum_squares(x.data() + begin, count);
+    });
+  }
+
+ private:
+  void check_workspace(int threads, std::span<const std::byte> workspace) const {
+    const int64_t needed = workspace_bytes(threads);
+    check(std::ssize(workspace) >= needed, "workspace of ", workspace.size(),
+          " bytes is too small for ", threads, " threads, needed: ", needed);
+    check(reinterpret_cast<uintptr_t>(workspace.data()) % 64 == 0, "workspace at ",
+          static_cast<const void*>(workspace.data()), " is not 64-byte aligned");
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<ModelKernel> make_cpu_model_kernel() { return std::make_unique<CpuModelKernel>(); }
+
+}  // namespace longnet

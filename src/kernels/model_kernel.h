@@ -1,0 +1,142 @@
+// Kernels of a model's layers on one device, beside attention: products of matrices, row-wise
+// functions, loss, update. As those of attention_kernel.h they know rows, strides and positions, and
+// nothing of layers or ranks.
+//
+// Activations and weights are row-major matrices, stored in fp32; those of a product also in bf16.
+// Arithmetic is fp32. Results do not depend on the number of threads. Nothing is allocated.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "core/problem.h"
+#include "core/token_range.h"
+
+namespace longnet {
+
+// Row i begins at data + i * stride elements.
+struct Matrix {
+  void* data = nullptr;
+  int64_t rows = 0, cols = 0, stride = 0;
+  DType dtype = DType::kFloat32;
+
+  float* row(int64_t i) const { return static_cast<float*>(data) + i * stride; }  // fp32 only
+  Matrix rows_from(int64_t begin, int64_t count) const {
+    return {static_cast<std::byte*>(data) + begin * stride * dtype_bytes(dtype), count, cols,
+            stride, dtype};
+  }
+  Matrix columns_from(int64_t begin, int64_t count) const {
+    return {static_cast<std::byte*>(data) + begin * dtype_bytes(dtype), rows, count, stride, dtype};
+  }
+};
+
+// c = op(a) op(b) + bias, or c += op(a) op(b); op transposes a stored matrix where asked.
+// op(a) is m x k, op(b) k x n, c m x n. Each may be fp32 or bf16 (c is rounded to nearest, ties to
+// even), but only fp32 can be accumulated into. c may not overlap a or b.
+struct GemmTask {
+  Matrix a, b, c;
+  bool transpose_a = false, transpose_b = false;
+  bool accumulate = false;
+  const float* bias = nullptr;  // [n], added to each row; null: none, as where c is added to
+
+  int64_t m() const { return c.rows; }
+  int64_t n() const { return c.cols; }
+  int64_t k() const { return transpose_a ? a.rows : a.cols; }
+};
+
+// Layer normalisation (Ba et al., 2016): y = (x - mean) / sqrt(variance + epsilon) * gain + bias.
+// y may be x.
+struct LayerNormTask {
+  Matrix x, y;
+  const float *gain = nullptr, *bias = nullptr;  // [cols]
+  double epsilon = 1e-5;
+};
+// grad_x = or += ; grad_gain and grad_bias are added to. grad_x may be grad_y or x, where it is not
+// accumulated.
+struct LayerNormBackwardTask {
+  Matrix x, grad_y, grad_x;
+  const float* gain = nullptr;                       // [cols]
+  float *grad_gain = nullptr, *grad_bias = nullptr;  // [cols]
+  double epsilon = 1e-5;
+  bool accumulate = false;  // into grad_x
+};
+
+// Rotary positions (Su et al., 2021), in place, on rows of heads side by side: the pair (2i, 2i + 1)
+// of each head turns by position * 10000^(-2i / head_dim). With xPos (Sun et al., 2022) it is also
+// multiplied by ((2i / head_dim + 0.4) / 1.4)^(+-(position - xpos_centre) / xpos_scale).
+// `inverse_angle` turns back: with the same factor it is the transpose, which gradients need. Angles
+// and factors are computed in double.
+struct RotateTask {
+  Matrix x;              // cols = heads * head_dim
+  TokenRange positions;  // of the rows
+  int64_t head_dim = 64;
+  double xpos_scale = 0;  // 0: no factor
+  double xpos_centre = 0;
+  bool negative_power = false;  // of keys
+  bool inverse_angle = false;
+};
+
+// Softmax cross-entropy of rows of logits, which become their gradients:
+// logits = (softmax(logits) - onehot(target)) * scale. A row with a negative target has loss and
+// gradient 0.
+struct CrossEntropyTask {
+  Matrix logits;
+  const int32_t* targets = nullptr;  // [rows], each below cols
+  float scale = 1;
+};
+
+// AdamW (Loshchilov and Hutter, 2019), with g = gradient * gradient_scale (clipping):
+//   first_moment = beta1 * first_moment + (1 - beta1) * g
+//   second_moment = beta2 * second_moment + (1 - beta2) * g^2
+//   weights -= learning_rate * (m / (sqrt(v) + epsilon) + decay * weights)
+// where m and v are the moments divided by 1 - beta^step.
+struct UpdateTask {
+  float *weights = nullptr, *first_moment = nullptr, *second_moment = nullptr;  // [count]
+  const float* gradient = nullptr;                                              // [count]
+  int64_t count = 0;
+  double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, decay = 0;
+  double gradient_scale = 1;
+  int64_t step = 1;  // counts from 1
+};
+
+class ModelKernel {
+ public:
+  virtual ~ModelKernel() = default;
+  virtual std::string_view name() const = 0;
+  // Bytes of scratch memory that any of the functions needs on `threads` threads; 64-byte aligned.
+  virtual int64_t workspace_bytes(int threads) const = 0;
+  virtual void gemm(const GemmTask& task, int threads, std::span<std::byte> workspace) const = 0;
+  // into[j] += sum over rows of x[i][j]: gradients of a bias.
+  virtual void add_columns(const Matrix& x, float* into, int threads,
+                           std::span<std::byte> workspace) const = 0;
+  virtual void layer_norm(const LayerNormTask& task, int threads) const = 0;
+  virtual void layer_norm_backward(const LayerNormBackwardTask& task, int threads,
+                                   std::span<std::byte> workspace) const = 0;
+  // GELU, exact by erf: y = x * Phi(x). y may be x.
+  virtual void gelu(const Matrix& x, const Matrix& y, int threads) const = 0;
+  // grad_x = grad_y * gelu'(x). grad_x may be grad_y or x.
+  virtual void gelu_backward(const Matrix& x, const Matrix& grad_y, const Matrix& grad_x,
+                             int threads) const = 0;
+  virtual void rotate(const RotateTask& task, int threads) const = 0;
+  // y += x, same shapes.
+  virtual void add(const Matrix& x, const Matrix& y, int threads) const = 0;
+  // Row i of y = row tokens[i] of table.
+  virtual void embed(const int32_t* tokens, const Matrix& table, const Matrix& y,
+                     int threads) const = 0;
+  // Row tokens[i] of grad_table += row i of grad_y.
+  virtual void embed_backward(const int32_t* tokens, const Matrix& grad_y, const Matrix& grad_table,
+                              int threads) const = 0;
+  // Returns the sum of the rows' losses in nats.
+  virtual double cross_entropy(const CrossEntropyTask& task, int threads) const = 0;
+  virtual void update(const UpdateTask& task, int threads) const = 0;
+  virtual double sum_of_squares(std::span<const float> x, int threads) const = 0;
+};
+
+// Plain loops in double precision: what kernels are tested against. Allocates.
+std::unique_ptr<ModelKernel> make_reference_model_kernel();
+// Register tiles, vectors; see cpu/gemm_simd.h and cpu/model_rows_simd.h.
+std::unique_ptr<ModelKernel> make_cpu_model_kernel();
+
+}  // namespace longnet

@@ -1,0 +1,225 @@
+// ModelKernel in plain loops: every value is computed in double and rounded once, when it is stored.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/random.h"
+#include "kernels/model_checks.h"
+#include "kernels/model_kernel.h"
+
+namespace longnet {
+namespace {
+
+double value_at(const Matrix& x, int64_t i, int64_t j) {
+  const int64_t at = i * x.stride + j;
+  return x.dtype == DType::kFloat32 ? double(static_cast<const float*>(x.data)[at])
+                                    : double(bf16_value(static_cast<const uint16_t*>(x.data)[at]));
+}
+
+void store(const Matrix& x, int64_t i, int64_t j, double value) {
+  const int64_t at = i * x.stride + j;
+  if (x.dtype == DType::kFloat32)
+    static_cast<float*>(x.data)[at] = float(value);
+  else
+    static_cast<uint16_t*>(x.data)[at] = bf16_bits(float(value));
+}
+
+// Calls body(i, j) for each element of x.
+template <class Body>
+void for_each(const Matrix& x, const Body& body) {
+  for (int64_t i = 0; i < x.rows; ++i)
+    for (int64_t j = 0; j < x.cols; ++j) body(i, j);
+}
+
+// Row i of x, normalised but for gain and bias; returns 1 / sqrt(variance + epsilon).
+double normalise(const Matrix& x, int64_t i, double epsilon, std::vector<double>& normal) {
+  const double n = double(x.cols);
+  double mean = 0, variance = 0;
+  for (int64_t j = 0; j < x.cols; ++j) mean += value_at(x, i, j) / n;
+  for (int64_t j = 0; j < x.cols; ++j) variance += std::pow(value_at(x, i, j) - mean, 2) / n;
+  const double factor = 1 / std::sqrt(variance + epsilon);
+  normal.resize(size_t(x.cols));
+  for (int64_t j = 0; j < x.cols; ++j) normal[size_t(j)] = (value_at(x, i, j) - mean) * factor;
+  return factor;
+}
+
+double normal_below(double x) { return 0.5 * std::erfc(-x * std::sqrt(0.5)); }  // Phi
+double normal_density(double x) { return std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI); }
+
+class ReferenceModelKernel final : public ModelKernel {
+ public:
+  std::string_view name() const override { return "reference"; }
+  int64_t workspace_bytes(int) const override { return 0; }
+
+  void gemm(const GemmTask& task, int, std::span<std::byte>) const override {
+    check_task(task);
+    for_each(task.c, [&](int64_t i, int64_t j) {
+      double sum = task.accumulate ? value_at(task.c, i, j) : 0;
+      if (task.bias != nullptr) sum += double(task.bias[j]);
+      for (int64_t l = 0; l < task.k(); ++l)
+        sum += (task.transpose_a ? value_at(task.a, l, i) : value_at(task.a, i, l)) *
+               (task.transpose_b ? value_at(task.b, j, l) : value_at(task.b, l, j));
+      store(task.c, i, j, sum);
+    });
+  }
+
+  void add_columns(const Matrix& x, float* into, int, std::span<std::byte>) const override {
+    check_fp32("x", x);
+    for (int64_t j = 0; j < x.cols; ++j) {
+      double sum = double(into[j]);
+      for (int64_t i = 0; i < x.rows; ++i) sum += value_at(x, i, j);
+      into[j] = float(sum);
+    }
+  }
+
+  void layer_norm(const LayerNormTask& task, int) const override {
+    check_task(task);
+    std::vector<double> normal;
+    for (int64_t i = 0; i < task.x.rows; ++i) {
+      normalise(task.x, i, task.epsilon, normal);
+      for (int64_t j = 0; j < task.x.cols; ++j)
+        store(task.y, i, j, normal[size_t(j)] * double(task.gain[j]) + double(task.bias[j]));
+    }
+  }
+
+  void layer_norm_backward(const LayerNormBackwardTask& task, int,
+                           std::span<std::byte>) const override {
+    check_task(task);
+    const size_t n = size_t(task.x.cols);
+    std::vector<double> normal, grad(n), gain_sum(n), bias_sum(n);
+    for (int64_t i = 0; i < task.x.rows; ++i) {
+      const double factor = normalise(task.x, i, task.epsilon, normal);
+      double mean = 0, mean_normal = 0;  // of grad, and of grad * normal
+      for (size_t j = 0; j < n; ++j) {
+        const double grad_y = value_at(task.grad_y, i, int64_t(j));
+        gain_sum[j] += grad_y * normal[j];
+        bias_sum[j] += grad_y;
+        grad[j] = grad_y * double(task.gain[j]);
+        mean += grad[j] / double(n);
+        mean_normal += grad[j] * normal[j] / double(n);
+      }
+      for (size_t j = 0; j < n; ++j) {
+        const double before = task.accumulate ? value_at(task.grad_x, i, int64_t(j)) : 0;
+        store(task.grad_x, i, int64_t(j),
+              before + factor * (grad[j] - mean - normal[j] * mean_normal));
+      }
+    }
+    for (size_t j = 0; j < n; ++j) {
+      task.grad_gain[j] = float(double(task.grad_gain[j]) + gain_sum[j]);
+      task.grad_bias[j] = float(double(task.grad_bias[j]) + bias_sum[j]);
+    }
+  }
+
+  void gelu(const Matrix& x, const Matrix& y, int) const override {
+    check_fp32("x", x);
+    check_fp32("y", y, x.rows, x.cols);
+    for_each(x, [&](int64_t i, int64_t j) {
+      const double v = value_at(x, i, j);
+      store(y, i, j, v * normal_below(v));
+    });
+  }
+
+  void gelu_backward(const Matrix& x, const Matrix& grad_y, const Matrix& grad_x,
+                     int) const override {
+    check_fp32("x", x);
+    check_fp32("grad_y", grad_y, x.rows, x.cols);
+    check_fp32("grad_x", grad_x, x.rows, x.cols);
+    for_each(x, [&](int64_t i, int64_t j) {
+      const double v = value_at(x, i, j);
+      store(grad_x, i, j, value_at(grad_y, i, j) * (normal_below(v) + v * normal_density(v)));
+    });
+  }
+
+  void rotate(const RotateTask& task, int) const override {
+    check_task(task);
+    const double d = double(task.head_dim);
+    for_each(task.x, [&](int64_t i, int64_t j) {
+      const int64_t pair = j % task.head_dim;  // 2i of the formulas, where even
+      if (pair % 2 != 0) return;
+      const double position = double(task.positions[i]);
+      const double angle =
+          (task.inverse_angle ? -1 : 1) * position * std::pow(1e4, -double(pair) / d);
+      const double power = (task.negative_power ? -1 : 1) * (position - task.xpos_centre);
+      const double factor = task.xpos_scale == 0
+                                ? 1
+                                : std::pow((double(pair) / d + 0.4) / 1.4, power / task.xpos_scale);
+      const double even = value_at(task.x, i, j), odd = value_at(task.x, i, j + 1);
+      store(task.x, i, j, factor * (even * std::cos(angle) - odd * std::sin(angle)));
+      store(task.x, i, j + 1, factor * (even * std::sin(angle) + odd * std::cos(angle)));
+    });
+  }
+
+  void add(const Matrix& x, const Matrix& y, int) const override {
+    check_fp32("x", x);
+    check_fp32("y", y, x.rows, x.cols);
+    for_each(x,
+             [&](int64_t i, int64_t j) { store(y, i, j, value_at(y, i, j) + value_at(x, i, j)); });
+  }
+
+  void embed(const int32_t* tokens, const Matrix& table, const Matrix& y, int) const override {
+    check_fp32("table", table, table.rows, y.cols);
+    check_fp32("y", y);
+    check_tokens(tokens, y.rows, table.rows);
+    for_each(y, [&](int64_t i, int64_t j) { store(y, i, j, value_at(table, tokens[i], j)); });
+  }
+
+  void embed_backward(const int32_t* tokens, const Matrix& grad_y, const Matrix& grad_table,
+                      int) const override {
+    check_fp32("grad_y", grad_y);
+    check_fp32("grad_table", grad_table, grad_table.rows, grad_y.cols);
+    check_tokens(tokens, grad_y.rows, grad_table.rows);
+    for (int64_t token = 0; token < grad_table.rows; ++token)
+      for (int64_t j = 0; j < grad_y.cols; ++j) {
+        double sum = value_at(grad_table, token, j);
+        for (int64_t i = 0; i < grad_y.rows; ++i)
+          if (tokens[i] == token) sum += value_at(grad_y, i, j);
+        store(grad_table, token, j, sum);
+      }
+  }
+
+  double cross_entropy(const CrossEntropyTask& task, int) const override {
+    check_task(task);
+    const Matrix& x = task.logits;
+    double loss = 0;
+    for (int64_t i = 0; i < x.rows; ++i) {
+      const int32_t target = task.targets[i];
+      double max = value_at(x, i, 0), sum = 0;
+      for (int64_t j = 1; j < x.cols; ++j) max = std::max(max, value_at(x, i, j));
+      for (int64_t j = 0; j < x.cols; ++j) sum += std::exp(value_at(x, i, j) - max);
+      if (target >= 0) loss += std::log(sum) + max - value_at(x, i, target);
+      for (int64_t j = 0; j < x.cols; ++j) {
+        const double share = std::exp(value_at(x, i, j) - max) / sum;
+        store(x, i, j, target < 0 ? 0 : (share - (j == target ? 1 : 0)) * double(task.scale));
+      }
+    }
+    return loss;
+  }
+
+  void update(const UpdateTask& task, int) const override {
+    const double correction1 = 1 - std::pow(task.beta1, double(task.step));
+    const double correction2 = 1 - std::pow(task.beta2, double(task.step));
+    for (int64_t i = 0; i < task.count; ++i) {
+      const double g = double(task.gradient[i]) * task.gradient_scale, w = double(task.weights[i]);
+      const double m = task.beta1 * double(task.first_moment[i]) + (1 - task.beta1) * g;
+      const double v = task.beta2 * double(task.second_moment[i]) + (1 - task.beta2) * g * g;
+      const double direction = m / correction1 / (std::sqrt(v / correction2) + task.epsilon);
+      task.first_moment[i] = float(m);
+      task.second_moment[i] = float(v);
+      task.weights[i] = float(w - task.learning_rate * (direction + task.decay * w));
+    }
+  }
+
+  double sum_of_squares(std::span<const float> x, int) const override {
+    double sum = 0;
+    for (const float v : x) sum += double(v) * double(v);
+    return sum;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<ModelKernel> make_reference_model_kernel() {
+  return std::make_unique<ReferenceModelKernel>();
+}
+
+}  // namespace longnet
