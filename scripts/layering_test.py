@@ -16,10 +16,11 @@ MAY_INCLUDE = {
     "kernels": {"core"},
     "comm": {"core"},
     "execute": {"core", "pattern", "schedule", "kernels", "comm"},
+    "model": {"core", "pattern", "schedule", "kernels", "comm", "execute"},
     "simulate": {"core", "json", "pattern", "schedule"},
     "measure": {"core"},
     "io": {"core", "json", "pattern", "measure"},
-    "run": {"core", "json", "pattern", "schedule", "kernels", "comm", "execute", "simulate", "measure", "io"},
+    "run": {"core", "json", "pattern", "schedule", "kernels", "comm", "execute", "model", "simulate", "measure", "io"},
     "emulation": {"core", "kernels", "comm"},  # test machinery: only tests may include it
 }
 # A library's header belongs to one place.

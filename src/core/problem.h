@@ -13,6 +13,10 @@ constexpr auto texts_of(Pass) { return texts("forward", "backward", "forward_bac
 constexpr bool has_forward(Pass p) { return p != Pass::kBackward; }
 constexpr bool has_backward(Pass p) { return p != Pass::kForward; }
 
+// Attention alone, or a model's training step around it.
+enum class Scope { kAttention, kModel };
+constexpr auto texts_of(Scope) { return texts("attention", "model"); }
+
 enum class DType { kFloat32, kBFloat16 };
 constexpr auto texts_of(DType) { return texts("fp32", "bf16"); }
 inline int64_t dtype_bytes(DType t) { return t == DType::kFloat32 ? 4 : 2; }

@@ -62,7 +62,8 @@ void BoundProgram::bind(const Op& op, BoundOp& bound) {
       [&](const Attend& o) { bind_attend(o, bound); },
       [&](const AttendBackward& o) { bind_backward(o, bound); },
       [&](const Delta& o) { bind_delta(o, bound); }, [&](const Merge& o) { bind_merge(o, bound); },
-      [&](const Reset& o) { bind_reset(o, bound); });
+      [&](const Reset& o) { bind_reset(o, bound); },
+      [&](const ModelOp& o) { bind_model(o, bound); });
 }
 
 int64_t BoundProgram::list_bytes() const {
@@ -73,7 +74,8 @@ int64_t BoundProgram::list_bytes() const {
   for (const Op& op : program_.ops) bytes += of(op.after);
   for (const BoundOp& b : ops_) {
     bytes += of(b.attends, b.backwards, b.deltas, b.merges, b.packs, b.float_packs, b.rounds,
-                b.widens, b.lse_packs, b.sums, b.zeros, b.absent, b.from_counts, b.into_counts);
+                b.widens, b.lse_packs, b.sums, b.zeros, b.absent, b.from_matrices, b.into_matrices,
+                b.from_counts, b.into_counts);
     for (const std::vector<KvRun>& runs : b.kv_runs)
       bytes += int64_t(sizeof(std::vector<KvRun>)) + of(runs);
   }
@@ -103,10 +105,11 @@ const RowMap::Piece& piece_of(const RowMap& map, const SlotView& view, Rank owne
 
 void BoundProgram::bind_merge(const Merge& op, BoundOp& bound) {
   const TensorKind kind = program_.slots[size_t(op.from.slot)].kind;
+  if (kind == TensorKind::kValues) return bind_values_merge(op, bound);
   const RowMap from(sharded_, kind, op.from.rows), into(sharded_, kind, op.into.rows);
   const auto add = [&](const RowMap::Piece& a, const RowMap::Piece& b, RowMap::Place x,
                        RowMap::Place y, int64_t rows) {
-    if (!holds_gradient(kind)) {
+    if (!holds_sum(kind)) {
       bound.merges.push_back(
           {.from = partial_at(op.from, a, x), .into = partial_at(op.into, b, y), .rows = rows});
       return;
@@ -131,6 +134,41 @@ void BoundProgram::bind_merge(const Merge& op, BoundOp& bound) {
   }
 }
 
+// Values are added as rows of head_dim, of which a part holds a whole number.
+void BoundProgram::bind_values_merge(const Merge& op, BoundOp& bound) {
+  const auto first_of = [&](const SlotView& view) {
+    const RowMap map(sharded_, TensorKind::kValues, view.rows);
+    return memory_[size_t(view.slot)].data() + map.begin_byte(view);
+  };
+  const int64_t values = values_of(op.from).length(), row = options_.head_dim;
+  check(values_of(op.into).length() == values && values % row == 0, "a merge of ", values,
+        " values, which are no rows of ", row);
+  bound.sums.push_back({.from = first_of(op.from),
+                        .into = first_of(op.into),
+                        .from_stride = row,
+                        .into_stride = row,
+                        .rows = values / row});
+}
+
+void BoundProgram::bind_model(const ModelOp& op, BoundOp& bound) const {
+  const auto matrix = [&](const MatrixView& m) {
+    const Slot& slot = program_.slots[size_t(m.view.slot)];
+    const bool stored = slot.kind == TensorKind::kQuery || slot.kind == TensorKind::kKeyValue ||
+                        slot.kind == TensorKind::kGradOut;
+    const DType dtype = stored ? sharded_.problem.dtype : DType::kFloat32;
+    const int64_t size = dtype_bytes(dtype), end = m.first + m.rows * m.cols;
+    check(m.first >= 0 && end * size <= slot.bytes, "a matrix of ", m.rows, " x ", m.cols,
+          " from value ", m.first, " on ends outside of slot ", m.view.slot);
+    return Matrix{.data = memory_[size_t(m.view.slot)].data() + m.first * size,
+                  .rows = m.rows,
+                  .cols = m.cols,
+                  .stride = m.cols,
+                  .dtype = dtype};
+  };
+  for (const MatrixView& m : op.from) bound.from_matrices.push_back(matrix(m));
+  for (const MatrixView& m : op.into) bound.into_matrices.push_back(matrix(m));
+}
+
 void BoundProgram::bind_pack(const Pack& op, BoundOp& bound) {
   const AttentionProblem& p = sharded_.problem;
   const TensorKind kind = program_.slots[size_t(op.from.slot)].kind;
@@ -140,9 +178,7 @@ void BoundProgram::bind_pack(const Pack& op, BoundOp& bound) {
              &b = into.pieces()[size_t(op.into.first_piece())];
   std::byte* const source = memory_[size_t(op.from.slot)].data() + a.byte_offset;
   std::byte* const target = memory_[size_t(op.into.slot)].data() + b.byte_offset;
-  const auto in_floats = [](TensorKind k) {
-    return k == TensorKind::kPartial || holds_gradient(k);
-  };
+  const auto in_floats = [](TensorKind k) { return k == TensorKind::kPartial || holds_sum(k); };
   const auto row_of = [&](TensorKind k) {
     return p.head_dim * (in_floats(k) ? int64_t{sizeof(float)} : dtype_bytes(p.dtype));
   };
@@ -176,7 +212,7 @@ void BoundProgram::bind_pack(const Pack& op, BoundOp& bound) {
 void BoundProgram::bind_reset(const Reset& op, BoundOp& bound) {
   const TensorKind kind = program_.slots[size_t(op.into.slot)].kind;
   const RowMap map(sharded_, kind, op.into.rows);
-  if (holds_gradient(kind)) {
+  if (holds_sum(kind)) {
     auto* const first =
         reinterpret_cast<float*>(memory_[size_t(op.into.slot)].data() + map.begin_byte(op.into));
     bound.zeros.push_back({first, size_t(map.num_bytes(op.into)) / sizeof(float)});

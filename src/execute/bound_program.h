@@ -12,6 +12,7 @@
 
 #include "core/rank_group.h"
 #include "kernels/attention_kernel.h"
+#include "kernels/model_kernel.h"
 #include "schedule/program.h"
 #include "schedule/row_map.h"
 
@@ -29,6 +30,7 @@ struct BoundOp {
   std::vector<PackTask> lse_packs;              // copies of LSEs, which are single floats
   std::vector<PackTask> sums;                   // gradients that are added to others
   std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills
+  std::vector<Matrix> from_matrices, into_matrices;  // of a model's op
   // Communications.
   Rank peer = -1;
   RankGroup group;
@@ -89,8 +91,10 @@ class BoundProgram {
   void bind_backward(const AttendBackward& op, BoundOp& bound) const;
   void bind_delta(const Delta& op, BoundOp& bound) const;
   void bind_merge(const Merge& op, BoundOp& bound);
+  void bind_values_merge(const Merge& op, BoundOp& bound);
   void bind_pack(const Pack& op, BoundOp& bound);
   void bind_reset(const Reset& op, BoundOp& bound);
+  void bind_model(const ModelOp& op, BoundOp& bound) const;
   // Row `row` of a piece of O, or of gradients.
   float* row_at(const SlotView& view, const RowMap::Piece& piece, int64_t row) const;
   PartialRun partial_at(const SlotView& view, const RowMap::Piece& piece,

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/check.h"
+#include "execute/model_ops.h"
 #include "schedule/accounting.h"
 
 namespace longnet {
@@ -36,8 +37,9 @@ void execute_rows(const AttentionKernel& kernel, const BoundProgram& bound, size
 }
 
 ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel& kernel,
-                                 int threads, Communicator& comm, MemoryLedger& ledger)
-    : kernel_(kernel), comm_(comm) {
+                                 int threads, Communicator& comm, MemoryLedger& ledger,
+                                 const ModelKernel* model)
+    : kernel_(kernel), model_(model), comm_(comm) {
   check(comm.size() == schedule.sharded.layout.world_size(), "the schedule is for ",
         schedule.sharded.layout.world_size(), " ranks, the communicator has ", comm.size());
   RankProgram program = schedule.program(comm.rank());
@@ -45,36 +47,60 @@ ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel
   for (const Slot& slot : program.slots)
     memory.push_back(
         slots_.emplace_back(ledger, std::string(to_string(slot.tag)), slot.bytes).bytes());
-  bound_ = std::make_unique<BoundProgram>(schedule, std::move(program),
-                                          BindOptions{.rank = comm.rank(), .threads = threads},
-                                          std::move(memory));
-  require_supported(kernel, *bound_);
-  workspace_ =
-      TaggedBuffer(ledger, kWorkspaceTag,
-                   kernel.workspace_bytes(bound_->options(), threads, this->program().pass));
-  const auto& ops = this->program().ops;
-  times_.resize(ops.size());
-  in_flight_.reserve(ops.size());
-  passed_.resize(ops.size());
-  const auto beside = int64_t(ops.size() * (sizeof(OpTime) + sizeof(size_t)) + ops.size() / 8);
+  bind(schedule, std::move(program), threads, std::move(memory));
+  const bool of_model = this->program().scope == Scope::kModel;
+  check(!of_model || model != nullptr, "a program of a model needs kernels for its layers");
+  own_workspace_ = TaggedBuffer(
+      ledger, kWorkspaceTag,
+      std::max(kernel.workspace_bytes(bound_->options(), threads, this->program().pass),
+               of_model ? model->workspace_bytes(threads) : 0));
+  workspace_ = own_workspace_.bytes();
+  const auto beside =
+      int64_t(times_.size() * (sizeof(OpTime) + sizeof(size_t)) + times_.size() / 8);
   lists_ = CountedBytes(ledger, kProgramLists, bound_->list_bytes() + beside, this);
+}
+
+ProgramExecutor::ProgramExecutor(const Schedule& schedule, const ProgramExecutor& memory_of)
+    : kernel_(memory_of.kernel_), model_(memory_of.model_), comm_(memory_of.comm_) {
+  BoundProgram::Memory memory;
+  for (size_t i = 0; i < memory_of.program().slots.size(); ++i)
+    memory.push_back(memory_of.bound().memory(int(i)));
+  bind(schedule, schedule.program(comm_.rank()), memory_of.bound().threads(), std::move(memory));
+  workspace_ = memory_of.workspace_;
+}
+
+void ProgramExecutor::bind(const Schedule& schedule, RankProgram program, int threads,
+                           BoundProgram::Memory memory) {
+  memory.resize(program.slots.size());
+  bound_ = std::make_unique<BoundProgram>(schedule, std::move(program),
+                                          BindOptions{.rank = comm_.rank(), .threads = threads},
+                                          std::move(memory));
+  require_supported(kernel_, *bound_);
+  const size_t ops = this->program().ops.size();
+  times_.resize(ops);
+  in_flight_.reserve(ops);
+  passed_.resize(ops);
 }
 
 ProgramExecutor::~ProgramExecutor() {
   if (!in_flight_.empty()) comm_.abandon();
 }
 
-void ProgramExecutor::fill_inputs() {
+void ProgramExecutor::open() {
   for (size_t i = 0; i < program().ops.size(); ++i)
     if (const BoundOp& op = bound_->op(i); !op.into_counts.empty()) comm_.open_group(op.group);
   for (TaggedBuffer& slot : slots_)  // NaN in fp32 and bf16
     std::fill_n(slot.data(), slot.size(), std::byte{0xFF});
+}
+
+void ProgramExecutor::fill_inputs() {
+  open();
   longnet::fill_inputs(*bound_, *make_cpu_row_worker());
 }
 
 void ProgramExecutor::poison(const RowWorker& worker) {
   Executor::poison(worker);
-  worker.poison(workspace_.bytes(), bound_->threads());
+  worker.poison(workspace_, bound_->threads());
 }
 
 double ProgramExecutor::elapsed() const {
@@ -162,14 +188,15 @@ void ProgramExecutor::test_in_flight() {
 
 void ProgramExecutor::execute(size_t op) {
   test_in_flight();
+  if (model_) execute_model_op(*model_, *bound_, op, workspace_);
   execute_rows(kernel_, *bound_, op);
   AttendOptions options = bound_->options();
   options.progress_hook = &test_in_flight_;
   const auto& attends = bound_->op(op).attends;
-  if (!attends.empty()) kernel_.attend(attends, options, bound_->threads(), workspace_.bytes());
+  if (!attends.empty()) kernel_.attend(attends, options, bound_->threads(), workspace_);
   const auto& backwards = bound_->op(op).backwards;
   if (!backwards.empty())
-    kernel_.attend_backward(backwards, options, bound_->threads(), workspace_.bytes());
+    kernel_.attend_backward(backwards, options, bound_->threads(), workspace_);
 }
 
 std::optional<SingleAttend> ProgramExecutor::single_attend() {
@@ -206,7 +233,7 @@ double ProgramExecutor::run(const SingleAttend& single) {
   if (single.tasks.empty()) return 0;
   AttendOptions unmasked = bound_->options();
   unmasked.causal = false;
-  kernel_.attend(single.tasks, unmasked, bound_->threads(), workspace_.bytes());
+  kernel_.attend(single.tasks, unmasked, bound_->threads(), workspace_);
   return elapsed();
 }
 

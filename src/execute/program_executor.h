@@ -27,11 +27,16 @@ class ProgramExecutor final : public Executor {
  public:
   // Allocates and binds the program of comm.rank(); does not communicate, so that a rank with
   // too little memory can report it. The kernel, communicator and ledger must outlive the executor.
+  // `model`: for programs of models.
   ProgramExecutor(const Schedule& schedule, const AttentionKernel& kernel, int threads,
-                  Communicator& comm, MemoryLedger& ledger);
+                  Communicator& comm, MemoryLedger& ledger, const ModelKernel* model = nullptr);
+  // The same in the memory of another one, whose slots it has.
+  ProgramExecutor(const Schedule& schedule, const ProgramExecutor& memory_of);
   ~ProgramExecutor() override;
 
   void fill_inputs() override;
+  // The part of fill_inputs that opens what communicates and makes every buffer NaN.
+  void open();
   void poison(const RowWorker& worker) override;
   using Executor::run;
   double run(RunMode mode) override;
@@ -47,6 +52,8 @@ class ProgramExecutor final : public Executor {
   Tolerance tolerance(double given, bool) const override { return {.rel_l2 = given}; }
 
  private:
+  void bind(const Schedule& schedule, RankProgram program, int threads,
+            BoundProgram::Memory memory);
   void execute(size_t op);
   void post(size_t op);
   void wait_for(size_t op);
@@ -57,9 +64,11 @@ class ProgramExecutor final : public Executor {
   double elapsed() const;
 
   const AttentionKernel& kernel_;
+  const ModelKernel* model_;
   Communicator& comm_;
   std::vector<TaggedBuffer> slots_;
-  TaggedBuffer workspace_;
+  TaggedBuffer own_workspace_;
+  std::span<std::byte> workspace_;
   std::vector<OpTime> times_;
   struct Posted {
     size_t op;

@@ -120,7 +120,7 @@ ReceivedRows received_rows(const BoundProgram& bound, size_t op) {
   const AttentionProblem& p = bound.sharded().problem;
   const BoundOp& b = bound.op(op);
   const auto make = [&](const SlotView& view) {
-    check(!holds_gradient(bound.program().slots[size_t(view.slot)].kind),
+    check(!holds_sum(bound.program().slots[size_t(view.slot)].kind),
           "the generator makes Q, K, V and dO, no results");
     const auto rows = view_rows(bound, view);
     for (const FillRows& r : rows) out.bytes += r.rows * p.head_dim * dtype_bytes(p.dtype);

@@ -132,6 +132,11 @@ double pass_flops(const ShardedProblem& s, Pass pass, double pairs) {
 
 }  // namespace
 
+double gemm_flops(const Gemm& op) {
+  const MatrixView &a = op.from[0], &into = op.into[0];
+  return 2.0 * double(into.rows) * double(into.cols) * double(op.transpose_a ? a.rows : a.cols);
+}
+
 int64_t RankAccount::memory_bytes() const {
   int64_t sum = 0;
   for (const auto& [tag, bytes] : memory_by_tag) sum += bytes;
@@ -177,7 +182,8 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
         },
         [&](const Attend& o) { attended += attended_pairs(s, o); },
         [&](const AttendBackward& o) { differentiated += attended_pairs(s, o.attend()); },
-        [&](const Merge&) { a.merges += 1; }, [](const Reset&) {}, [](const Delta&) {});
+        [&](const Merge&) { a.merges += 1; }, [&](const Gemm& o) { a.gemm_flops += gemm_flops(o); },
+        [](const auto&) {});
   a.pairs = has_backward(program.pass) ? differentiated : attended;
   a.flops = pair_flops(attended + 2.5 * differentiated, s.problem.head_dim);
   return a;

@@ -9,8 +9,9 @@
 namespace longnet {
 
 struct RankAccount {
-  double pairs = 0;  // (query, key, head) pairs, whole batch
-  double flops = 0;  // 4 head_dim per pair, 10 head_dim in a backward pass
+  double pairs = 0;       // (query, key, head) pairs, whole batch
+  double flops = 0;       // 4 head_dim per pair, 10 head_dim in a backward pass
+  double gemm_flops = 0;  // 2 per multiply-add of a model's products
   int64_t bytes_sent = 0, bytes_received = 0;
   int64_t messages_sent = 0;  // non-empty ones
   int64_t packed_bytes = 0;   // copied by Pack
@@ -32,6 +33,8 @@ void for_each_query_range(const ShardedProblem& sharded, const Attend& op, Fn fn
     for (const TokenRange& all : owned_tokens(sharded, op.q.rows.owners[i], op.q.rows.within))
       if (const TokenRange range = clip(all, op.queries); !range.empty()) fn(range);
 }
+
+double gemm_flops(const Gemm& op);
 
 // An all-gather counts as each member sending its own rows to every other member: group size - 1
 // messages, the least that any algorithm must deliver. Lowered all-gathers (sends and receives)

@@ -87,7 +87,7 @@ void check_kinds(const RankProgram& p, Rank rank, OpId id, Faults& faults) {
   using enum TensorKind;
   const auto kind = [&](const SlotView& view) { return p.slots[size_t(view.slot)].kind; };
   const auto sums = [&](const SlotView& view) {
-    return kind(view) == kPartial || holds_gradient(kind(view));
+    return kind(view) == kPartial || holds_sum(kind(view));
   };
   const bool fit = visit_op(
       p.ops[size_t(id)].what,

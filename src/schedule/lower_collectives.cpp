@@ -44,7 +44,7 @@ class Lowering {
     if (std::ranges::none_of(in_.ops, [](const Op& op) { return is_collective(op.what); }))
       return std::move(in_);
     choose_orders();
-    out_.pass = in_.pass;
+    out_.pass = in_.pass, out_.scope = in_.scope;
     out_.slots = in_.slots, out_.kept = in_.kept;
     for (Op& op : in_.ops) {
       std::vector<OpId> after;
@@ -260,6 +260,7 @@ class Lowering {
   // The same pieces, laid out alone.
   static SlotView alone(const SlotView& whole, int first, int count, int slot) {
     SlotView h{slot, whole.rows};
+    if (h.rows.branch == kAllValues) h.rows.within = values_of(whole.range(first, count));
     h.rows.owners = {
         .first = whole.rows.owners[first], .stride = whole.rows.owners.stride, .count = count};
     return h;

@@ -9,7 +9,7 @@
 //
 // Nothing here includes MPI, NCCL, CUDA or the simulator; all of them include this.
 #pragma once
-#include <array>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -18,90 +18,22 @@
 #include <variant>
 #include <vector>
 
-#include "core/problem.h"
-#include "core/rank_group.h"
-#include "core/token_range.h"
-#include "pattern/dilated_pattern.h"
+#include "schedule/sharded_problem.h"
 
 namespace longnet {
 
 using OpId = int;  // index into RankProgram::ops
 
-struct HeadRange {
-  int64_t first = 0, count = 0;  // query heads
-  int64_t end() const { return first + count; }
-  bool contains(int64_t head) const { return first <= head && head < end(); }
-  bool contains(const HeadRange& o) const {
-    return o.count == 0 || (first <= o.first && o.end() <= end());
-  }
-  auto operator<=>(const HeadRange&) const = default;
-};
-HeadRange intersect(const HeadRange& a, const HeadRange& b);
-
-// A shard's tokens: at most two ranges, ascending.
-struct TokenRanges {
-  std::array<TokenRange, 2> range{};
-  int count = 0;
-  void add(const TokenRange& r) {
-    if (!r.empty()) range[size_t(count++)] = r;
-  }
-  const TokenRange* begin() const { return range.data(); }
-  const TokenRange* end() const { return range.data() + count; }
-  bool empty() const { return count == 0; }
-  int64_t tokens() const;
-  int64_t first() const { return range[0].first; }                  // when not empty
-  int64_t last() const { return range[size_t(count) - 1].last(); }  // when not empty
-  // Position of `token` in the shard; -1 when it is not there.
-  int64_t index_of(int64_t token) const;
-  bool operator==(const TokenRanges&) const = default;
-};
-
-// Order of tokens over ranks.
-class SequenceLayout {
- public:
-  SequenceLayout(int64_t seq_len, int world_size, LayoutKind kind = LayoutKind::kContiguous,
-                 int ring_size = 0)
-      : seq_len_(seq_len),
-        world_size_(world_size),
-        kind_(kind),
-        ring_size_(ring_size > 0 ? ring_size : world_size) {}
-  int world_size() const { return world_size_; }
-  int64_t seq_len() const { return seq_len_; }
-  LayoutKind kind() const { return kind_; }
-  // The same order with R ring positions for the zigzag.
-  SequenceLayout with_ring_size(int ring_size) const {
-    return {seq_len_, world_size_, kind_, ring_size};
-  }
-
-  TokenRanges shard(Rank p) const;
-  // The one interval of a contiguous shard; throws for other layouts.
-  TokenInterval interval(Rank p) const;
-  Rank owner(int64_t token) const;  // contiguous only
-
- private:
-  int64_t seq_len_;
-  int world_size_;
-  LayoutKind kind_;
-  int ring_size_;
-};
-
-// An attention problem, its pattern, and the distribution of its tokens over ranks.
-struct ShardedProblem {
-  AttentionProblem problem;
-  DilatedPattern pattern;
-  SequenceLayout layout;
-  GatherScope gather_scope = GatherScope::kSegmentGroup;
-  AlgorithmOptions options = {};
-  HeadRange all_heads() const { return {0, problem.num_heads}; }
-  TokenInterval all_tokens() const { return {0, problem.seq_len}; }
-};
-
-inline constexpr int kEveryRow = -1;
+// In the place of a slice's branch: all rows; values that are no rows of tokens.
+inline constexpr int kEveryRow = -1, kAllValues = -2;
 
 // A set of rows in closed form: of the tokens that `owners` own inside `within`, those that
 // `branch` selects for each head (kEveryRow: all). In memory it is one piece per owner, in the
 // order of `owners`, and within an owner one per head part, when the heads are split in nearly
 // equal parts (part_begin); see RowMap.
+//
+// A slice of kAllValues is the values `within` of a vector (weights, activations), one nearly equal
+// part (part_begin) per owner.
 struct Slice {
   int branch = kEveryRow;
   RankGroup owners;
@@ -115,7 +47,8 @@ struct Slice {
 // kPartial: O and LSE, fp32. kResult: O alone, rounded to the storage type, as it is sent when
 // nothing is merged into it any more. Of a backward pass: kGradOut, dO as it is stored;
 // kStatistics, L and delta of each query row, fp32; kGradQuery and kGradKeyValue, sums of dQ and of
-// dK and dV, fp32. They lie as Q, and as K and V, row for row.
+// dK and dV, fp32. They lie as Q, and as K and V, row for row. kValues: fp32 values of a model, in
+// slices of kAllValues.
 enum class TensorKind {
   kQuery,
   kKeyValue,
@@ -124,7 +57,8 @@ enum class TensorKind {
   kGradOut,
   kStatistics,
   kGradQuery,
-  kGradKeyValue
+  kGradKeyValue,
+  kValues
 };
 inline bool holds_o(TensorKind kind) {
   return kind == TensorKind::kPartial || kind == TensorKind::kResult;
@@ -132,8 +66,9 @@ inline bool holds_o(TensorKind kind) {
 inline bool holds_keys(TensorKind kind) {  // rows of K/V heads, of two tensors
   return kind == TensorKind::kKeyValue || kind == TensorKind::kGradKeyValue;
 }
-inline bool holds_gradient(TensorKind kind) {  // sums
-  return kind == TensorKind::kGradQuery || kind == TensorKind::kGradKeyValue;
+inline bool holds_sum(TensorKind kind) {  // what a merge adds up
+  return kind == TensorKind::kGradQuery || kind == TensorKind::kGradKeyValue ||
+         kind == TensorKind::kValues;
 }
 
 // Purpose of a slot; memory is measured and predicted by these tags.
@@ -149,11 +84,18 @@ enum class SlotTag {
   kGradOut,
   kStatistics,
   kGradQuery,
-  kGradKeyValue
+  kGradKeyValue,
+  kTokens,
+  kWeights,
+  kWeightGradients,
+  kOptimizer,
+  kActivations,
+  kLogits
 };
 constexpr auto texts_of(SlotTag) {
   return texts("query", "key_value", "output", "kv_buffer", "packed", "gathered", "partial",
-               "exchange", "grad_out", "statistics", "grad_query", "grad_key_value");
+               "exchange", "grad_out", "statistics", "grad_query", "grad_key_value", "tokens",
+               "weights", "weight_gradients", "optimizer", "activations", "logits");
 }
 
 struct Slot {
@@ -249,8 +191,61 @@ struct AttendBackward {
   Attend attend() const { return {branch, queries, heads, q, kv, into_q}; }
 };
 
+// ---- ops of a model's layers, see src/model ----
+
+// A row-major matrix in a slot of one piece a rank, or in all pieces of it: from its value `first`.
+struct MatrixView {
+  SlotView view;
+  int64_t first = 0, rows = 0, cols = 0;
+};
+// What an op reads, in the order that it says, and what it writes.
+struct ModelOp {
+  std::vector<MatrixView> from, into;
+  bool accumulate = false;  // adds to the last of `into`, which holds a value
+};
+// from: a, b, and perhaps a bias of one row. into = op(a) op(b) + bias; op transposes where asked.
+struct Gemm : ModelOp {
+  bool transpose_a = false, transpose_b = false;
+};
+enum class RowFunction {
+  kEmbed,              // from: tokens, table
+  kEmbedBackward,      // from: tokens, dy; adds to the table's gradient
+  kLayerNorm,          // from: x, gain, bias
+  kLayerNormBackward,  // from: x, dy, gain; adds to the gradients of gain and bias; last: dx
+  kGelu,               // from: x
+  kGeluBackward,       // from: x, dy
+  kRotate,             // from: x, which it overwrites: rotary positions or xPos
+  kRotateBackward,     // the same, of gradients
+  kAdd,                // from: x; adds
+  kAddColumns,         // from: x; adds the sum of its rows
+  kSumOfSquares        // from: x; into: one double
+};
+constexpr auto texts_of(RowFunction) {
+  return texts("embed", "embed_backward", "layer_norm", "layer_norm_backward", "gelu",
+               "gelu_backward", "rotate", "rotate_backward", "add", "add_columns",
+               "sum_of_squares");
+}
+// A function of each row alone, or a sum over rows.
+struct RowWise : ModelOp {
+  RowFunction function = RowFunction::kAdd;
+  // kRotate: keys have the inverse of the factors of queries, zeta^((position - centre) / scale);
+  // scale 0: rotary positions, without factors.
+  bool keys = false;
+  double xpos_scale = 0, xpos_centre = 0;
+};
+// from: targets, one a row. into: logits, which become their gradients times `scale`, and the sum
+// of losses, one double, which it adds to.
+struct CrossEntropy : ModelOp {
+  double scale = 1;
+};
+// AdamW with clipping to a norm. from: gradients, squared norms of all pieces of them (every other
+// double), {step, learning rate}. into: weights, first and second moments.
+struct Update : ModelOp {
+  double decay = 0, clip_norm = 1;
+};
+
 using Action = std::variant<Pack, Send, Recv, AllGather, AllToAll, ReduceScatter, Attend, Merge,
-                            Reset, Delta, AttendBackward>;
+                            Reset, Delta, AttendBackward, Gemm, RowWise, CrossEntropy, Update>;
 
 inline bool is_collective(const Action& a) {
   return std::holds_alternative<AllGather>(a) || std::holds_alternative<AllToAll>(a) ||
@@ -287,7 +282,11 @@ void for_each_view(MaybeConstAction& what, Fn fn) {
     if constexpr (requires { op.what; })
       fn(
           op.what, !requires { op.to; });
-    if constexpr (requires { op.into; }) fn(op.into, true);
+    if constexpr (requires { op.into.slot; }) fn(op.into, true);
+    if constexpr (std::derived_from<std::remove_cvref_t<decltype(op)>, ModelOp>) {
+      for (auto& matrix : op.from) fn(matrix.view, false);
+      for (auto& matrix : op.into) fn(matrix.view, true);
+    }
     if constexpr (requires { op.into_q; }) fn(op.into_q, true), fn(op.into_kv, true);
   };
   std::visit(visit_views, what);
@@ -307,6 +306,7 @@ struct Kept {
 
 struct RankProgram {
   Pass pass = Pass::kForward;
+  Scope scope = Scope::kAttention;
   std::vector<Slot> slots;
   std::vector<Op> ops;
   std::vector<Kept> kept = {};

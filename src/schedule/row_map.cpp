@@ -21,6 +21,8 @@ int64_t row_bytes(const AttentionProblem& problem, TensorKind kind) {
       return problem.head_dim * int64_t{sizeof(float)};
     case TensorKind::kGradKeyValue:
       return 2 * problem.head_dim * int64_t{sizeof(float)};
+    case TensorKind::kValues:
+      return sizeof(float);
     default:
       return (problem.head_dim + 1) * int64_t{sizeof(float)};
   }
@@ -58,8 +60,18 @@ std::vector<TokenRange> tokens_of(const ShardedProblem& s, const SlotView& view)
   return out;
 }
 
+TokenInterval values_of(const SlotView& view) {
+  const TokenInterval all = view.rows.within;
+  const auto begin_of = [&](int piece) {
+    return all.begin + part_begin(all.length(), view.rows.owners.count, piece);
+  };
+  return {begin_of(view.first_piece()), begin_of(view.first_piece() + view.num_pieces())};
+}
+
 int64_t view_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotView& view) {
   const Slice& slice = view.rows;
+  if (slice.branch == kAllValues)
+    return values_of(view).length() * row_bytes(sharded.problem, kind);
   const RowCount rows(sharded, kind, slice);
   int64_t count = 0;
   if (slice.head_parts == 1)
@@ -83,9 +95,9 @@ HeadRange head_part(const Slice& s, int part) {
 }
 
 bool same_rows(const SlotView& a, const SlotView& b) {
-  if (a.num_pieces() != b.num_pieces() || a.rows.branch != b.rows.branch ||
-      a.rows.within != b.rows.within)
-    return false;
+  if (a.num_pieces() != b.num_pieces() || a.rows.branch != b.rows.branch) return false;
+  if (a.rows.branch == kAllValues) return values_of(a) == values_of(b);
+  if (a.rows.within != b.rows.within) return false;
   for (int i = 0; i < a.num_pieces(); ++i)
     if (owner_of(a, i) != owner_of(b, i) || heads_of(a, i) != heads_of(b, i)) return false;
   return true;
@@ -93,7 +105,7 @@ bool same_rows(const SlotView& a, const SlotView& b) {
 
 RowCount::RowCount(const ShardedProblem& sharded, TensorKind kind, const Slice& slice)
     : problem_(sharded.problem), kind_(kind) {
-  if (slice.branch == kEveryRow) return;
+  if (slice.branch < 0) return;
   check(slice.head_parts == 1, "a branch's rows are not split by heads");
   rows_ = branch_rows(sharded, kind, slice.branch);
   const HeadRange& heads = slice.heads;
@@ -141,6 +153,13 @@ RowMap::RowMap(const ShardedProblem& sharded, TensorKind kind, const Slice& slic
   pieces_.reserve(size_t(slice.num_pieces()));
   for (int i = 0; i < slice.num_pieces(); ++i) {
     const Rank owner = slice.owners[i / slice.head_parts];
+    if (slice.branch == kAllValues) {
+      const int64_t values = values_of({.rows = slice, .pieces = {i, 1}}).length();
+      pieces_.push_back(
+          {.owner = owner, .heads = slice.heads, .byte_offset = bytes_, .rows = values});
+      bytes_ += piece_bytes(pieces_.back());
+      continue;
+    }
     Piece piece{.owner = owner,
                 .heads = head_part(slice, i % slice.head_parts),
                 .tokens = owned_tokens(sharded, owner, slice.within),

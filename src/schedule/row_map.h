@@ -47,7 +47,7 @@ class RowMap {
   struct Piece {
     Rank owner;
     HeadRange heads;
-    TokenRanges tokens;
+    TokenRanges tokens = {};
     int64_t byte_offset = 0;    // offset in the slot
     int64_t rows = 0;           // rows of one tensor: the whole batch, all heads or streams
     int64_t rows_per_item = 0;  // rows of one sequence
@@ -124,6 +124,8 @@ void RowMap::for_each_run(const Piece& piece, int branch, int64_t head, TokenInt
 int64_t row_bytes(const AttentionProblem& problem, TensorKind kind);
 // Bytes of the pieces that an op touches, without a map of all others.
 int64_t view_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotView& view);
+// The values of the pieces of a slice of kAllValues.
+TokenInterval values_of(const SlotView& view);
 // The tokens of the pieces of `view`, whose heads are not split, as ranges: few where shards follow
 // each other, however many they are.
 std::vector<TokenRange> tokens_of(const ShardedProblem& sharded, const SlotView& view);

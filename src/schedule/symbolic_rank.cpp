@@ -56,8 +56,9 @@ SymbolicRank::SymbolicRank(const ShardedProblem& sharded, const RankProgram& pro
     : sharded_(sharded),
       rank_(rank),
       slots_(std::max(program.slots.size(), size_t{kGradKvSlot + 1})),
-      pass_(program.pass) {
-  for (const Slot& slot : program.slots) kinds_.push_back(slot.kind);
+      pass_(program.pass),
+      scope_(program.scope) {
+  for (const Slot& slot : program.slots) kinds_.push_back(slot.kind), tags_.push_back(slot.tag);
   const Slice own{kEveryRow, {.first = rank}, sharded.all_tokens(), sharded.all_heads()};
   const auto begin_with = [&](int slot, const Slice& rows) {
     slots_[size_t(slot)] = {rows, std::vector<PieceState>(size_t(rows.num_pieces()))};
@@ -66,7 +67,13 @@ SymbolicRank::SymbolicRank(const ShardedProblem& sharded, const RankProgram& pro
   const int last = has_backward(pass_) ? kGradKvSlot : kOutputSlot;
   for (int slot = kQuerySlot; slot <= last; ++slot) begin_with(slot, own);
   for (const auto& [forward, view] : program.kept) begin_with(view.slot, view.rows);
-  for (size_t i = 0; i < kinds_.size(); ++i) inputs_.push_back(program.is_input(int(i)));
+  for (const Op& op : program.ops)
+    for_each_view(op.what, [&](const SlotView& view, bool) {
+      if (scope_ == Scope::kModel && program.is_input(view.slot)) begin_with(view.slot, view.rows);
+    });
+  for (size_t i = 0; i < kinds_.size(); ++i)
+    inputs_.push_back(program.is_input(int(i)) &&
+                      (scope_ == Scope::kAttention || tags_[i] == SlotTag::kTokens));
 }
 
 // The slot laid out for `view`; what another layout held is gone.
@@ -236,7 +243,7 @@ void SymbolicRank::add_gradient(const SlotView& into, const Region& region,
 
 void SymbolicRank::apply(const Merge& op, const Report& report) {
   const std::vector<PieceState> from = read(op.from, report);
-  const bool gradient = holds_gradient(kinds_.at(size_t(op.from.slot)));
+  const bool gradient = holds_sum(kinds_.at(size_t(op.from.slot)));
   SlotState& into = laid_out_for(op.into);
   for (int i = 0; i < op.from.num_pieces(); ++i) {
     const PieceState& part = from[size_t(i)];
@@ -270,6 +277,7 @@ void SymbolicRank::apply(const Reset& op, const Report&) {
 }
 
 void SymbolicRank::check_output(const Report& report) {
+  if (scope_ == Scope::kModel) return check_model(report);
   if (has_forward(pass_)) check_rows(kOutputSlot, report);
   if (!has_backward(pass_)) return;
   check_rows(kGradQuerySlot, report);

@@ -11,6 +11,8 @@ namespace longnet {
 
 // "The rows of `branch` in `rows`, for `heads`, have attended to the keys of `others`"; of
 // gradients of K and V: "... have been attended to by the queries of `others`."
+// Of gradients of weights (branch kAllValues): "the rows `rows` of the batch, counted over all ranks,
+// have added to the values `heads`", from a matrix in the slot `others.branch`.
 struct Contribution {
   int branch;
   TokenInterval rows;
@@ -31,8 +33,9 @@ struct PieceState {
   bool valid = false;
   bool has_lse = true;     // partials: false when made from a result
   bool lse_alone = false;  // statistics: L is that of a branch alone
-  std::vector<Contribution> sum;
-  std::vector<Region> initialised;
+  bool of_model = false;   // written by a model's op, not a sum of an attention's any more
+  std::vector<Contribution> sum = {};
+  std::vector<Region> initialised = {};
   void add(const std::vector<Contribution>& more) {
     sum.insert(sum.end(), more.begin(), more.end());
   }
@@ -51,6 +54,8 @@ class SymbolicRank {
   void apply(const Reset& op, const Report& report);
   void apply(const Delta& op, const Report& report);
   void apply(const AttendBackward& op, const Report& report);
+  void apply(const ModelOp& op, const Report& report);
+  void apply(const Update& op, const Report& report);
 
   // The content that a message carries (reports pieces that are not there), and its arrival.
   std::vector<PieceState> read(const SlotView& view, const Report& report);
@@ -69,6 +74,9 @@ class SymbolicRank {
   void add_gradient(const SlotView& into, const Region& region, const Contribution& what,
                     const Report& report);
   void check_rows(int slot, const Report& report);
+  void check_model(const Report& report);
+  void check_gradients(const MatrixView& gradients, const Report& report);
+  void add_weight_gradient(const ModelOp& op, const MatrixView& into);
   void check_branch(int slot, int branch, const Report& report);
   bool right_pairs(int slot, int branch, int64_t head, int64_t segment,
                    const TokenRange& run) const;
@@ -79,6 +87,8 @@ class SymbolicRank {
   std::vector<TensorKind> kinds_;  // kinds of the slots
   std::vector<bool> inputs_;       // the slots that are inputs
   Pass pass_;
+  std::vector<SlotTag> tags_;
+  Scope scope_;
 };
 
 }  // namespace longnet

@@ -78,7 +78,7 @@ class Compiler {
         [&](const Attend& o) { put(OpKind::kAttend, o.branch, attend_s(o, false, out)); },
         [&](const Merge& o) {
           const int64_t bytes = bytes_of(o.from);
-          if (holds_gradient(program.slots[size_t(o.from.slot)].kind))
+          if (holds_sum(program.slots[size_t(o.from.slot)].kind))
             return put(OpKind::kMerge, -1, cost_.sum_s(bytes));
           // Striped partials lack a row: frameworks fold them into a slice and copy it back.
           const bool slice = sharded_.layout.kind() == LayoutKind::kStriped;
@@ -90,7 +90,8 @@ class Compiler {
         },
         [&](const AttendBackward& o) {
           put(OpKind::kAttendBackward, o.branch, attend_s(o.attend(), true, out));
-        });
+        },
+        [](const ModelOp&) { check(false, "models are not simulated"); });
   }
 
   double attend_s(const Attend& op, bool backward, ProgramTotals& out) const {
@@ -124,7 +125,7 @@ class Compiler {
     if (const auto* send = std::get_if<Send>(&op.what)) return tensors(send->what);
     if (const auto* recv = std::get_if<Recv>(&op.what)) return tensors(recv->what);
     if (const auto* merge = std::get_if<Merge>(&op.what)) {
-      if (holds_gradient(kind_of(merge->from))) return tensors(merge->from);
+      if (holds_sum(kind_of(merge->from))) return tensors(merge->from);
       if (cluster_.merge != MergeKind::kKernel)
         return cluster_.merge == MergeKind::kEager ? kEagerMerge : 0;
     }

@@ -77,7 +77,7 @@ class CpuModelKernel final : public ModelKernel {
     const int64_t column_blocks = ceil_div(n, columns);
     int64_t rows = equal_pieces(m, kGemmRows, kGemmRowStep);
     while (threads > 1 && rows > 2 * kGemmRowStep &&
-           ceil_div(m, rows) * column_blocks < 4 * threads)
+           ceil_div(m, rows) * column_blocks < int64_t{4} * threads)
       rows = equal_pieces(m, rows / 2, kGemmRowStep);
     parallel_for(ceil_div(m, rows) * column_blocks, threads, [&](int64_t i, int thread) {
       const int64_t row = i / column_blocks * rows, column = i % column_blocks * columns;

@@ -1,0 +1,49 @@
+// A Transformer decoder as LongNet trains it (arXiv 2307.02486, section 3; Magneto, arXiv
+// 2210.06423; xPos, arXiv 2212.10554): its shape and its parameters.
+//
+//   x = embedding[tokens]
+//   layer:  x += out(sub_norm(attention(rotate(q(norm(x))), rotate(k(norm(x))), v(norm(x)))))
+//           x += fc2(sub_norm(gelu(fc1(norm(x)))))
+//   loss:   cross entropy of norm(x) embedding^T
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/model_shape.h"
+#include "schedule/sharded_problem.h"
+
+namespace longnet {
+
+// A weight matrix, stored [in][out], or a vector of one row: values first, first + 1, ... of all.
+struct Parameter {
+  std::string name;
+  int64_t rows = 1, cols = 0, first = 0;
+  // Of its initial values: the standard deviation of a normal distribution, or all equal.
+  double deviation = 0, value = 0;
+  int64_t count() const { return rows * cols; }
+};
+
+// Parameters, one behind the other: first matrices, which decay, then vectors.
+class Parameters {
+ public:
+  Parameters(const ModelShape& shape, const AttentionProblem& problem);
+  std::span<const Parameter> all() const { return all_; }
+  // "embedding", "final_norm.gain", "layers.0.query.weight", "layers.0.query.bias", ...
+  const Parameter& find(std::string_view name) const;
+  const Parameter& find(int64_t layer, std::string_view name) const;
+  int64_t count() const { return count_; }
+  int64_t matrices() const { return matrices_; }  // values of matrices
+  // The initial values, the same on every rank: a standard normal from core/random.h times the
+  // deviation of Xavier (Glorot and Bengio, 2010), of Magneto times sqrt(ln(2 layers)) for v, out,
+  // fc1 and fc2.
+  void initialise(std::span<float> values, uint64_t seed) const;
+
+ private:
+  std::vector<Parameter> all_;
+  int64_t count_ = 0, matrices_ = 0;
+};
+
+}  // namespace longnet

@@ -1,0 +1,217 @@
+// Training steps against the definition in double, and the same numbers for any number of ranks,
+// algorithm and option.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "comm/threads/thread_world.h"
+#include "core/random.h"
+#include "model/testing/model_definition.h"
+#include "model/trainer.h"
+#include "schedule/check_schedule.h"
+#include "schedule/lower_collectives.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+struct ModelCase {
+  std::string algorithm = "dilated";
+  int ranks = 1;
+  AttentionProblem problem = {
+      .seq_len = 24, .num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .batch = 2, .causal = true};
+  std::vector<DilatedBranch> branches = {{8, 1}, {24, 2}};
+  ModelShape shape = {.layers = 2, .ffn_width = 40, .vocabulary = 19};
+  StepOptions options = {.logits_values = 19 * 11};
+  LayoutKind layout = LayoutKind::kContiguous;
+  std::string kernel = "reference";
+  int threads = 1;
+};
+
+std::string describe(const ModelCase& c) {
+  return concat(c.algorithm, " P=", c.ranks, " ", to_string(c.options.recompute), " ",
+                to_string(c.layout), c.options.shard_optimizer ? " sharded " : " ", c.kernel);
+}
+
+DilatedPattern pattern_of(const ModelCase& c) {
+  return find_algorithm(c.algorithm).pattern == PatternKind::kDilated
+             ? DilatedPattern{.branches = c.branches}
+             : dense_pattern(c.problem.seq_len);
+}
+
+LayerAttention attention_of(const ModelCase& c) {
+  const AlgorithmInfo& algorithm = find_algorithm(c.algorithm);
+  const ShardedProblem s{c.problem, pattern_of(c), {c.problem.seq_len, c.ranks, c.layout}};
+  const auto made = [&](Pass pass) {
+    return lower_collectives(make_schedule(algorithm, s, pass), {});
+  };
+  return {made(Pass::kForward), made(Pass::kBackward)};
+}
+
+std::vector<int32_t> tokens_of(const ModelCase& c) {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < c.problem.batch * (c.problem.seq_len + 1); ++i) {
+    const PhiloxBlock block = row_words({7, Tensor::kKey, i, 0}, 0);
+    tokens.push_back(int32_t(block.word[0] % uint32_t(c.shape.vocabulary)));
+  }
+  return tokens;
+}
+
+struct Trained {
+  std::vector<double> losses = {};
+  std::vector<float> gradients = {}, weights = {};  // after the first step, and after the last
+};
+
+Trained train(const ModelCase& c, int steps, bool check_program = false) {
+  const LayerAttention attention = attention_of(c);
+  const auto kernel = make_kernel(c.kernel);
+  const auto model_kernel =
+      c.kernel == "reference" ? make_reference_model_kernel() : make_cpu_model_kernel();
+  if (check_program) {
+    require_correct(training_step(c.shape, attention.forward, attention.backward, c.options));
+  }
+  Trained out;
+  run_on_threads(c.ranks, [&](Communicator& comm) {
+    MemoryLedger ledger;
+    Trainer trainer(c.shape, attention, c.options, *kernel, *model_kernel, c.threads, comm, ledger);
+    trainer.initialise(3);
+    Trained own{.losses = {trainer.evaluate(tokens_of(c))}};
+    const auto count = trainer.parameters().count();
+    for (int i = 1; i <= steps; ++i) {
+      own.losses.push_back(trainer.step(tokens_of(c), i, 1e-2).loss);
+      const std::span<const float> g = trainer.weight_gradients();
+      if (i == 1) own.gradients.assign(g.begin(), g.begin() + count);
+    }
+    own.weights.assign(trainer.weights().begin(), trainer.weights().begin() + count);
+    if (comm.rank() == 0) out = own;
+  });
+  return out;
+}
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, all = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(double(a[i]) - double(b[i]), 2);
+    all += std::pow(double(b[i]), 2);
+  }
+  return std::sqrt(difference / all);
+}
+
+TEST(Model, GradientsAreThoseOfTheDefinition) {
+  for (const Positions positions : {Positions::kNone, Positions::kRotary, Positions::kXpos}) {
+    ModelCase c{.ranks = 2};
+    c.shape.positions = positions;
+    const Trained trained = train(c, 1);
+    const Parameters parameters(c.shape, c.problem);
+    std::vector<float> initial(size_t(parameters.count()));
+    parameters.initialise(initial, 3);
+    std::vector<double> weights(initial.begin(), initial.end());
+    const auto loss = [&] {
+      return defined_loss(c.shape, c.problem, pattern_of(c), weights, tokens_of(c));
+    };
+    EXPECT_NEAR(trained.losses[0], loss(), 1e-6);
+    EXPECT_NEAR(trained.losses[1], loss(), 1e-6);
+    for (const Parameter& p : parameters.all())
+      for (int64_t k = 0; k < std::min<int64_t>(p.count(), 3); ++k) {
+        const auto at = size_t(p.first + k * (p.count() / 3));
+        const double step = 1e-4, before = weights[at];
+        weights[at] = before + step;
+        const double above = loss();
+        weights[at] = before - step;
+        const double below = loss();
+        weights[at] = before;
+        EXPECT_NEAR(trained.gradients[at], (above - below) / (2 * step), 2e-6)
+            << p.name << " " << at - size_t(p.first) << ", positions " << to_string(positions);
+      }
+  }
+}
+
+// The gradients of a step, the losses of four and the weights after them are those of one rank.
+void expect_same(const Trained& one, const ModelCase& c) {
+  const Trained other = train(c, 4, /*check_program=*/true);
+  for (size_t i = 0; i < one.losses.size(); ++i)
+    EXPECT_NEAR(other.losses[i] / one.losses[i], 1, 1e-6) << describe(c) << " step " << i;
+  if (!c.options.shard_optimizer) {
+    EXPECT_LT(distance(other.gradients, one.gradients), 1e-6) << describe(c);
+  }
+  EXPECT_LT(distance(other.weights, one.weights), 1e-4) << describe(c);
+}
+
+TEST(Model, TheSameOnAnyNumberOfRanks) {
+  for (const std::string kernel : {"reference", "cpu"}) {
+    ModelCase c{.kernel = kernel};
+    const Trained one = train(c, 4);
+    EXPECT_LT(one.losses.back(), one.losses.front());
+    for (c.ranks = 1; c.ranks <= 4; ++c.ranks)
+      for (const bool sharded : {false, true}) {
+        c.options.shard_optimizer = sharded;
+        expect_same(one, c);
+      }
+  }
+}
+
+TEST(Model, TheSameByEveryExactAlgorithm) {
+  ModelCase c{.algorithm = "local", .kernel = "cpu"};
+  const Trained one = train(c, 4);
+  for (const AlgorithmInfo& algorithm : algorithms()) {
+    if (algorithm.pattern != PatternKind::kDense || algorithm.one_rank_only) continue;
+    for (const LayoutKind layout :
+         {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped})
+      for (c.ranks = 2; c.ranks <= 4; ++c.ranks) {
+        c.algorithm = algorithm.name, c.layout = layout;
+        const ShardedProblem s{c.problem, pattern_of(c), {c.problem.seq_len, c.ranks, layout}};
+        if (why_unsupported(algorithm, s, Pass::kForwardBackward).empty()) expect_same(one, c);
+      }
+  }
+}
+
+TEST(Model, TheSameBitsWhateverIsComputedAgainAndOnAnyThreads) {
+  ModelCase c{.ranks = 2, .kernel = "cpu"};
+  const Trained one = train(c, 3);
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kKeepAttention})
+    for (const int threads : {1, 3}) {
+      c.options.recompute = recompute, c.threads = threads;
+      EXPECT_EQ(train(c, 3).weights, one.weights) << describe(c) << " threads " << threads;
+    }
+}
+
+TEST(Model, PlantedFaultsOfAProgramAreFound) {
+  ModelCase c{.ranks = 2};
+  const LayerAttention attention = attention_of(c);
+  const auto faults_with = [&](const std::function<void(RankProgram&)>& plant) {
+    Schedule step = training_step(c.shape, attention.forward, attention.backward, c.options);
+    step.program = [make = step.program, plant](Rank rank) {
+      RankProgram program = make(rank);
+      if (rank == 1) plant(program);
+      return program;
+    };
+    return check_schedule(step);
+  };
+  EXPECT_THAT(faults_with([](RankProgram&) {}), testing::IsEmpty());
+  const auto weight_gradient = [](const Op& op) {
+    const auto* gemm = std::get_if<Gemm>(&op.what);
+    return gemm && gemm->transpose_a;
+  };
+  // A gradient that a rank never adds, or adds twice; the sum of one layer's input.
+  const std::string lacks = "do not hold every row of the batch once";
+  EXPECT_THAT(faults_with([&](RankProgram& p) {
+                const auto op = std::ranges::find_if(p.ops, weight_gradient);
+                op->what = RowWise{{{}, {}, false}, RowFunction::kAdd};
+              }),
+              testing::Contains(testing::HasSubstr(lacks)));
+  EXPECT_THAT(faults_with([&](RankProgram& p) {
+                auto& gemm = std::get<Gemm>(std::ranges::find_if(p.ops, weight_gradient)->what);
+                gemm.from.push_back(gemm.from[1]);
+                gemm.into.push_back(gemm.into[0]);
+              }),
+              testing::Contains(testing::HasSubstr(lacks)));
+  EXPECT_THAT(faults_with([&](RankProgram& p) {
+                std::ranges::find_if(p.ops, weight_gradient)->after.clear();
+              }),
+              testing::Contains(testing::HasSubstr("races")));
+}
+
+}  // namespace
+}  // namespace longnet

@@ -1,0 +1,112 @@
+// Part of check_schedule: ops of a model's layers.
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "core/check.h"
+#include "schedule/row_map.h"
+#include "schedule/symbolic_rank.h"
+
+namespace longnet {
+namespace {
+
+int64_t rows_of(const ShardedProblem& s, Rank rank) {
+  return s.layout.shard(rank).tokens() * s.problem.batch;
+}
+
+// True when the intervals lie one behind the other, from 0 to `end`.
+bool tile(std::vector<TokenInterval> intervals, int64_t end) {
+  std::ranges::sort(intervals);
+  int64_t at = 0;
+  for (const TokenInterval& i : intervals) {
+    if (i.begin != at) return false;
+    at = i.end;
+  }
+  return at == end;
+}
+
+}  // namespace
+
+void SymbolicRank::apply(const ModelOp& op, const Report& report) {
+  const auto tag_of = [&](const MatrixView& m) { return tags_.at(size_t(m.view.slot)); };
+  for (const MatrixView& m : op.from) {
+    const TensorKind kind = kinds_.at(size_t(m.view.slot));
+    const std::vector<PieceState> states = read(m.view, report);
+    const bool of_attention = kind == TensorKind::kPartial || kind == TensorKind::kGradQuery ||
+                              kind == TensorKind::kGradKeyValue;
+    if (of_attention && !states.at(0).of_model) check_rows(m.view.slot, report);
+  }
+  for (size_t i = 0; i < op.into.size(); ++i) {
+    const MatrixView& into = op.into[i];
+    if (tag_of(into) == SlotTag::kWeightGradients) {
+      read(into.view, report);
+      add_weight_gradient(op, into);
+      continue;
+    }
+    if (op.accumulate && i + 1 == op.into.size()) read(into.view, report);
+    write(into.view, std::vector<PieceState>(size_t(into.view.num_pieces()), {.of_model = true}),
+          report);
+  }
+}
+
+void SymbolicRank::add_weight_gradient(const ModelOp& op, const MatrixView& into) {
+  const int64_t own = rows_of(sharded_, rank_);
+  if (own == 0) return;
+  int64_t before = 0, first = 0;  // rows of earlier ranks, and own ones that come in other ops
+  for (Rank r = 0; r < rank_; ++r) before += rows_of(sharded_, r);
+  for (const MatrixView& m : op.from)
+    if (tags_.at(size_t(m.view.slot)) != SlotTag::kWeights)
+      first = std::max(first, m.first / m.cols % own);
+  const MatrixView& rows = op.from.front();
+  const TokenInterval added{before + first, before + first + rows.rows};
+  const HeadRange values{into.first, into.rows * into.cols};
+  Slice source;
+  source.branch = rows.view.slot;
+  for (PieceState& piece : laid_out_for(into.view).pieces)
+    piece.add({{kAllValues, added, values, source}});
+}
+
+// Each value has got a part from every row of the batch, once.
+void SymbolicRank::check_gradients(const MatrixView& gradients, const Report& report) {
+  int64_t total = 0;
+  for (Rank r = 0; r < sharded_.layout.world_size(); ++r) total += rows_of(sharded_, r);
+  const TokenInterval all{gradients.first, gradients.first + gradients.rows * gradients.cols};
+  const SlotState& slot = slots_.at(size_t(gradients.view.slot));
+  for (int i = 0; i < gradients.view.num_pieces(); ++i) {
+    const int piece = gradients.view.first_piece() + i;
+    const TokenInterval own = intersect(all, values_of({.rows = slot.rows, .pieces = {piece, 1}}));
+    std::map<std::pair<HeadRange, int>, std::vector<TokenInterval>> rows;
+    for (const Contribution& c : slot.pieces.at(size_t(piece)).sum)
+      if (!intersect(own, {c.heads.first, c.heads.end()}).empty())
+        rows[{c.heads, c.others.branch}].push_back(c.rows);
+    int64_t reached = own.begin;
+    for (const auto& [key, intervals] : rows) {
+      const HeadRange& values = key.first;
+      if (!tile(intervals, total))
+        report(concat("gradients ", values.first, "..", values.end(),
+                      " do not hold every row of the batch once"));
+      if (values.first <= reached) reached = std::max(reached, values.end());
+    }
+    if (reached < own.end) report(concat("nothing adds to the gradient of value ", reached));
+  }
+}
+
+void SymbolicRank::apply(const Update& op, const Report& report) {
+  for (const MatrixView& m : op.from) read(m.view, report);
+  check_gradients(op.from.front(), report);
+  const SlotView& weights = op.into.front().view;
+  SlotState& slot = slots_.at(size_t(weights.slot));
+  for (int i = 0; i < slot.rows.num_pieces(); ++i)
+    slot.pieces.at(size_t(i)).valid =
+        weights.first_piece() <= i && i < weights.first_piece() + weights.num_pieces();
+}
+
+// Every rank ends with all weights.
+void SymbolicRank::check_model(const Report& report) {
+  for (size_t i = 0; i < tags_.size(); ++i)
+    if (tags_[i] == SlotTag::kWeights)
+      for (const PieceState& piece : slots_[i].pieces)
+        if (!piece.valid) report("ends without the weights of another rank");
+}
+
+}  // namespace longnet
