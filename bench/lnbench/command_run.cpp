@@ -1,8 +1,5 @@
 // `lnbench run`: points for real, on threads or under mpirun.
-#include <unistd.h>
-
 #include <algorithm>
-#include <csignal>
 #include <iomanip>
 #include <iostream>
 #include <set>
@@ -18,35 +15,6 @@
 
 namespace longnet {
 namespace {
-
-volatile std::sig_atomic_t stop_requested = 0;
-
-// Says so, since what is at work may take minutes; pressed again, the default: the end, now.
-// Launchers may pass one SIGTERM on twice at once: the second counts a second later.
-// (steady_seconds() is clock_gettime(), which a handler may call.)
-void request_stop(int signal) {
-  static volatile double first_term_s = 0;
-  if (signal == SIGTERM) {
-    if (first_term_s > 0 && steady_seconds() > first_term_s + 1) {
-      std::signal(SIGTERM, SIG_DFL);
-      raise(SIGTERM);
-    }
-    if (!(first_term_s > 0)) first_term_s = steady_seconds();
-  }
-  if (signal == SIGINT) {
-    static constexpr char kText[] =
-        "\nstopping when the point or shard at work is finished; Ctrl-C again: now (what is "
-        "finished stays)\n";
-    if (stop_requested == 0 && write(STDERR_FILENO, kText, sizeof kText - 1) < 0) return;
-    std::signal(SIGINT, SIG_DFL);
-  }
-  stop_requested = 1;
-}
-
-// The point at hand is finished, then the run ends with exit code 4 and can be resumed.
-void stop_gently_on_signals() {
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, request_stop);
-}
 
 Result head_of(const Options& options, const Sweep& sweep, const Plan& plan, World& world) {
   RunInfo run = run_info(sweep.config, options, sweep.points.size());
@@ -159,7 +127,7 @@ int run_points(const Options& options) {
       .replay = sweep.replay,
       .config = sweep.config.virtual_ranks,
       .progress = [&](const WalkProgress& w) { progress.step(to_text(w)); },
-      .stop = [&] { return stop_requested != 0 || steady_seconds() > sweep.stop_at_s; }};
+      .stop = [&] { return stop_requested() || steady_seconds() > sweep.stop_at_s; }};
   const auto started = [&](size_t i) {
     progress.start(int(i) + 1, describe(plan.points[i].point.params), plan.cost(i));
   };
@@ -173,7 +141,7 @@ int run_points(const Options& options) {
   };
   const bool complete = run.run(
       {.run_point = [&](const PointPlan& p) { return run_point(world, p, plan.runner, walk); },
-       .stop = [] { return stop_requested != 0; },
+       .stop = [] { return stop_requested(); },
        .started = started,
        .written = written,
        .note = [&](const std::string& line) { progress.note(line); },

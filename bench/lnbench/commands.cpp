@@ -150,6 +150,18 @@ void add_run_options(CLI::App& command, Options& o) {
   command.add_option("--replay", o.replay, "With --mode virtual: only these ranks, e.g. 0,17,4095");
 }
 
+void add_train_options(CLI::App& command, Options& o) {
+  add_points(command, o);
+  add_ranks(command, o);
+  add_progress(command, o);
+  auto* output = command.add_option("-o,--output", o.output,
+                                    "Folder of the result (default: results/<utc>-<name>-<rev>)");
+  command.add_option("--resume", o.resume, "Go on with an interrupted training, to the same bits")
+      ->excludes(output);
+  command.add_option("--max-time", o.max_time,
+                     "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
+}
+
 void add_simulate_options(CLI::App& command, Options& o) {
   add_points(command, o);
   add_progress(command, o);
@@ -300,6 +312,8 @@ constexpr Command kCommands[] = {
      add_validate_options, run_validate},
     {"check", "Correctness only: every point up to check.max_seq_len against the reference",
      add_check_options, run_check, true, true},
+    {"train", "Train a byte-level language model around the attention of a config's one point",
+     add_train_options, run_train, true, true},
     {"depth", "Layers until every token has heard from every other, from the pattern alone",
      add_depth_options, run_depth},
     {"comm", "What moves bytes between ranks, alone: latency, bandwidth, collectives",

@@ -70,6 +70,7 @@ int run_env(const Options& options);
 int run_plan(const Options& options);
 int run_points(const Options& options);  // `run`
 int run_check(const Options& options);
+int run_train(const Options& options);
 int run_recommend(const Options& options);
 int run_validate(const Options& options);
 int run_simulate(const Options& options);

@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -14,6 +15,30 @@
 
 namespace longnet {
 namespace {
+
+volatile std::sig_atomic_t stop_wanted = 0;
+
+// Says so, since what is at work may take minutes; pressed again, the default: the end, now.
+// Launchers may pass one SIGTERM on twice at once: the second counts a second later.
+// (steady_seconds() is clock_gettime(), which a handler may call.)
+void request_stop(int signal) {
+  static volatile double first_term_s = 0;
+  if (signal == SIGTERM) {
+    if (first_term_s > 0 && steady_seconds() > first_term_s + 1) {
+      std::signal(SIGTERM, SIG_DFL);
+      raise(SIGTERM);
+    }
+    if (!(first_term_s > 0)) first_term_s = steady_seconds();
+  }
+  if (signal == SIGINT) {
+    static constexpr char kText[] =
+        "\nstopping when the point, shard or step at work is finished; Ctrl-C again: now (what is "
+        "finished stays)\n";
+    if (stop_wanted == 0 && write(STDERR_FILENO, kText, sizeof kText - 1) < 0) return;
+    std::signal(SIGINT, SIG_DFL);
+  }
+  stop_wanted = 1;
+}
 
 // Open MPI gives its processes a pseudo-terminal even when mpirun's own output goes to a file.
 bool is_terminal(int file_descriptor) {
@@ -29,6 +54,12 @@ size_t terminal_columns() {
 }
 
 }  // namespace
+
+void stop_gently_on_signals() {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, request_stop);
+}
+
+bool stop_requested() { return stop_wanted != 0; }
 
 void write_file(const std::filesystem::path& path, const std::string& text, std::string_view hint) {
   std::ofstream file(path);

@@ -13,6 +13,11 @@ namespace longnet {
 void write_file(const std::filesystem::path& path, const std::string& text,
                 std::string_view hint = "");
 
+// From now on SIGINT, SIGTERM and SIGUSR1 ask for an end after the point, shard or step at hand: the
+// command then ends with exit code 4 and can be resumed.
+void stop_gently_on_signals();
+bool stop_requested();
+
 // True on a terminal without NO_COLOR, or with --color always.
 bool use_color(const Options& options, int file_descriptor);
 

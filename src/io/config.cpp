@@ -143,6 +143,7 @@ JsonNode config_node(const Config& c) {
   section("virtual", &c.virtual_ranks);
   // Only where there is one: configs without keep their hash.
   if (!c.cluster.file.empty() || !c.cluster.what_if.empty()) section("cluster", &c.cluster);
+  if (c.train) section("train", &*c.train);
   return root;
 }
 
@@ -219,6 +220,7 @@ Config parse_config(std::string_view text, const std::string& path, const LoadOp
   section("memory", &c.memory);
   section("virtual", &c.virtual_ranks);
   section("cluster", &c.cluster);
+  if (root.find("train")) section("train", &c.train.emplace());
   r.unknown_keys();
   check_what_if(root, options.known, problems);
   check_config(c, root, problems);

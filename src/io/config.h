@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/model_shape.h"
 #include "core/transports.h"
 #include "io/axes.h"
 
@@ -129,6 +130,42 @@ struct ClusterConfig {
   }
 };
 
+// For `lnbench train`, which trains a model around the attention of the config's one point; every
+// other command ignores it.
+struct TrainConfig {
+  std::vector<std::string> text{};  // files, or folders of text files; none: what Debian has
+  ModelShape model{};
+  Recompute recompute = Recompute::kKeepAttention;
+  bool shard_optimizer = false;
+  int64_t steps = 1000, warmup_steps = 50;
+  double learning_rate = 2e-3;
+  double final_learning_rate = 0.1;  // share of learning_rate that the last step has
+  double decay = 0.1, clip_norm = 1;
+  double held_out = 0.05;       // share of the text, at its end
+  int64_t evaluate_every = 50;  // steps
+  int64_t evaluate_batches = 4;
+  int64_t checkpoint_every = 50;
+  static void fields(auto& t, auto&& visit) {
+    constexpr double kMost = 1 << 24;
+    visit("text", t.text, {.omit = true});
+    visit("layers", t.model.layers, {.min = 1, .max = 4096});
+    visit("ffn_width", t.model.ffn_width, {.min = 8, .max = kMost, .multiple_of = 8});
+    visit("positions", t.model.positions);
+    visit("recompute", t.recompute);
+    visit("shard_optimizer", t.shard_optimizer);
+    visit("steps", t.steps, {.min = 1, .max = kMost});
+    visit("warmup_steps", t.warmup_steps, {.max = kMost});
+    visit("learning_rate", t.learning_rate, {.min = 0, .max = 1});
+    visit("final_learning_rate", t.final_learning_rate, {.min = 0, .max = 1});
+    visit("decay", t.decay, {.min = 0, .max = 1});
+    visit("clip_norm", t.clip_norm, {.min = 0, .min_excluded = true});
+    visit("held_out", t.held_out, {.min = 0, .max = 0.5});
+    visit("evaluate_every", t.evaluate_every, {.min = 1, .max = kMost});
+    visit("evaluate_batches", t.evaluate_batches, {.min = 1, .max = kMost});
+    visit("checkpoint_every", t.checkpoint_every, {.min = 1, .max = kMost});
+  }
+};
+
 struct ExcludeRule {
   std::string where{};   // a filter expression (io/filter.h)
   std::string reason{};  // shown in place of a number
@@ -198,6 +235,7 @@ struct Config {
   MemoryConfig memory;
   VirtualConfig virtual_ranks;  // "virtual"
   ClusterConfig cluster;
+  std::optional<TrainConfig> train;
   std::string path;  // as the user gave it
 
   // Distinct values of an axis, ascending for ranges and divisors; kMostReplicas is 0.

@@ -263,6 +263,7 @@ void update_config(JsonNode& root) {
   section("memory", static_cast<MemoryConfig*>(nullptr));
   section("virtual", static_cast<VirtualConfig*>(nullptr));
   section("cluster", static_cast<ClusterConfig*>(nullptr));
+  section("train", static_cast<TrainConfig*>(nullptr));
   JsonNode sweep = JsonNode::object();
   for (const Axis& axis : axes()) {
     if (!axis.use.swept) continue;

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""lnbench train: losses fall, any ranks train the same model, a stopped run goes on to the same bits. LNBENCH=path of the program."""
+import json
+import pathlib
+import signal
+import subprocess
+import time
+import unittest
+
+from cli_case import LNBENCH, MPIRUN, ROOT, Case
+
+TRAIN = {
+    "schema_version": 1,
+    "name": "tiny",
+    "model": {"heads": 2, "head_dim": 8, "causal": True},
+    "dilated": {"segments": [16, 64], "ratio_rule": "list", "ratios": [1, 2]},
+    "sweep": {"algorithm": "dilated", "seq_len": 64, "ranks": "world", "batch": {"rule": "fixed", "size": 2}},
+    "run": {"threads": 1},
+    "train": {"layers": 2, "ffn_width": 32, "steps": 12, "warmup_steps": 3, "learning_rate": 0.02, "evaluate_every": 4, "checkpoint_every": 4},
+}
+
+
+class Train(Case):
+    def setUp(self):
+        super().setUp()
+        text = self.write("text.txt", "".join(f"{i} times {i % 7} is {i * (i % 7)}.\n" for i in range(900)))
+        self.config = self.write("tiny.json", TRAIN | {"train": TRAIN["train"] | {"text": [text]}})
+
+    def steps(self, folder):
+        return [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+
+    def train(self, name, *more, ranks=0, code=0):
+        folder = self.path / name
+        self.expect(code, "train", self.config, "-o", str(folder), *more, ranks=ranks)
+        return self.steps(folder), (folder / "checkpoint.bin").read_bytes()
+
+    def test_the_same_losses_on_any_ranks(self):
+        one, _ = self.train("one", "--ranks", "1")
+        self.assertEqual([s["step"] for s in one], list(range(1, 13)))
+        self.assertLess(one[-1]["held_out_bits"], one[3]["held_out_bits"] - 0.5)
+        self.assertLess(max(abs(s["seconds"] - sum(s["seconds_by"].values())) / s["seconds"] for s in one[1:]), 0.2)
+        runs = {
+            "two": self.train("two", "--ranks", "2"),
+            "again": self.train("again", "--ranks", "1", "--set", "train.recompute=none"),
+            "sharded": self.train("sharded", "--ranks", "3", "--set", "train.shard_optimizer=true"),
+        }
+        if MPIRUN:
+            runs["mpi"] = self.train("mpi", ranks=2)
+        for name, (steps, _) in runs.items():
+            for mine, other in zip(one, steps, strict=True):
+                self.assertAlmostEqual(mine["bits_per_byte"], other["bits_per_byte"], delta=1e-4, msg=name)
+
+    def test_a_stopped_run_goes_on_to_the_same_bits(self):
+        for ranks, more in ("2", ()), ("3", ("--set", "train.shard_optimizer=true")):
+            whole, weights = self.train(f"whole{ranks}", "--ranks", ranks, *more)
+            folder = self.path / f"parts{ranks}"
+            self.train(folder.name, "--ranks", ranks, *more, "--max-time", "1ms", code=4)
+            self.assertLess(len(self.steps(folder)), len(whole))
+            with (folder / "train.jsonl").open("a") as lines:  # as a kill leaves it: steps behind the checkpoint, half a line
+                lines.write(json.dumps(whole[-1]) + '\n{"step": 3')
+            self.expect(0, "train", self.config, "--ranks", ranks, *more, "--resume", str(folder))
+            self.assertEqual((folder / "checkpoint.bin").read_bytes(), weights)
+            losses = [s["bits_per_byte"] for s in self.steps(folder)]
+            self.assertEqual(losses, [s["bits_per_byte"] for s in whole])
+
+    def test_a_signal_ends_after_a_step(self):
+        folder = self.path / "signal"
+        options = ["train", self.config, "-o", str(folder), "--ranks", "1", "--set", "train.steps=1000000"]
+        process = subprocess.Popen([LNBENCH, *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        lines = pathlib.Path(folder / "train.jsonl")
+        for _ in range(600):
+            if lines.exists() and lines.read_text().count("\n") >= 3:
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=60), 4)
+        self.assertIn("--resume", process.communicate()[1])
+        self.assertTrue((folder / "checkpoint.bin").exists())
+
+    def test_mistakes(self):
+        for more, hint in (
+            (["--set", "sweep.seq_len=64,128"], "a model trains with one"),
+            (["--set", "train.text=/nowhere/at.txt"], "name a text file"),
+            (["--set", "sweep.seq_len=1M"], "more text"),
+            (["--set", "model.dtype=bf16"], "fp32"),
+            (["--set", "train.recompute=some"], "did you mean"),
+            (["--set", "train.learning_rate=1", "--set", "train.clip_norm=1e30", "--set", "train.warmup_steps=0"], "train.learning_rate"),
+            (["--set", "memory.limit_bytes=1000"], "sweep.batch"),
+        ):
+            done = self.expect(2, "train", self.config, "--ranks", "1", "-o", str(self.path / "wrong"), *more)
+            self.assertIn(hint, done.stderr)
+            self.assertIn("hint:", done.stderr)
+        done = self.expect(2, "train", self.write("none.json", {k: v for k, v in TRAIN.items() if k != "train"}))
+        self.assertIn("train: is missing", done.stderr)
+
+    def test_a_damaged_checkpoint_is_refused(self):
+        folder = self.path / "damaged"
+        self.train(folder.name, "--ranks", "1", "--max-time", "1ms", code=4)
+        file = folder / "checkpoint.bin"
+        whole = file.read_bytes()
+        for bad in whole[:-3], whole[:-1] + bytes([whole[-1] ^ 1]), b"nonsense", b"":
+            file.write_bytes(bad)
+            done = self.expect(2, "train", self.config, "--ranks", "1", "--resume", str(folder))
+            self.assertIn("checkpoint.bin", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,286 @@
+#include "run/train.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numbers>
+
+#include "core/check.h"
+#include "io/sha256.h"
+#include "io/units.h"
+#include "json/json_reader.h"
+#include "kernels/attention_kernel.h"
+#include "kernels/model_kernel.h"
+#include "model/trainer.h"
+#include "run/checkpoint.h"
+#include "run/plan_point.h"
+#include "run/train_text.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+ModelShape shape_of(const TrainPlan& plan) { return plan.train.model; }
+
+StepOptions step_options(const TrainPlan& plan) {
+  return {.recompute = plan.train.recompute,
+          .shard_optimizer = plan.train.shard_optimizer,
+          .decay = plan.train.decay,
+          .clip_norm = plan.train.clip_norm};
+}
+
+LayerAttention attention_of(const PointParams& params) {
+  const auto of = [&](Pass pass) {
+    PointParams one = params;
+    one.pass = pass;
+    return make_schedule(one);
+  };
+  return {of(Pass::kForward), of(Pass::kBackward)};
+}
+
+Schedule program_of(const TrainPlan& plan) {
+  const LayerAttention attention = attention_of(plan.point.params);
+  return training_step(shape_of(plan), attention.forward, attention.backward, step_options(plan));
+}
+
+// Seconds of a step by kinds of ops; messages where they are waited for.
+std::map<std::string, double> seconds_by(const ProgramExecutor& executor) {
+  std::map<std::string, double> seconds;
+  for (size_t i = 0; i < executor.op_times().size(); ++i) {
+    const Action& what = executor.program().ops[i].what;
+    if (is_communication(what)) continue;
+    const std::string kind = std::holds_alternative<Gemm>(what)           ? "gemm"
+                             : std::holds_alternative<CrossEntropy>(what) ? "row_wise"
+                             : std::holds_alternative<RowWise>(what)      ? "row_wise"
+                             : std::holds_alternative<Update>(what)       ? "update"
+                                                                          : "attention";
+    seconds[kind] += executor.op_times()[i].end_s - executor.op_times()[i].begin_s;
+  }
+  seconds["exposed_messages"] = executor.phases().exposed_communication_s;
+  return seconds;
+}
+
+// One rank's part of a training run.
+class RankTraining {
+ public:
+  RankTraining(Communicator& comm, const TrainPlan& plan, TrainText& text, bool is_first,
+               const AttentionKernel& kernel, const ModelKernel& model_kernel)
+      : comm_(comm),
+        plan_(plan),
+        text_(text),
+        is_first_(is_first),
+        trainer_(shape_of(plan), attention_of(plan.point.params), step_options(plan), kernel,
+                 model_kernel, plan.point.params.threads, comm, ledger_),
+        account_(
+            account(trainer_.executor().sharded(), trainer_.executor().program(), comm.rank())) {}
+
+  int64_t begin(const std::optional<Checkpoint>& checkpoint) {
+    trainer_.initialise(plan_.point.params.problem.seed);
+    if (!comm_.broadcast_flag(checkpoint.has_value())) return 1;
+    double step = 0;
+    if (checkpoint) {
+      step = double(checkpoint->step);
+      std::ranges::copy(checkpoint->weights, trainer_.weights().begin());
+      std::ranges::copy(checkpoint->first_moments, trainer_.first_moments().begin());
+      std::ranges::copy(checkpoint->second_moments, trainer_.second_moments().begin());
+    }
+    for (const auto values :
+         {trainer_.weights(), trainer_.first_moments(), trainer_.second_moments()})
+      comm_.broadcast(std::as_writable_bytes(values), 0);
+    return int64_t(comm_.max_of(step)) + 1;
+  }
+
+  TrainStep step(int64_t number) {
+    const TrainConfig& t = plan_.train;
+    const AttentionProblem& p = plan_.point.params.problem;
+    text_.batch_of_step(p.seed, number, p.batch, batch_);
+    comm_.reset_counters();
+    const double begin_s = steady_seconds();
+    const StepResult result = trainer_.step(batch_, number, learning_rate_of(t, number));
+    const double seconds = steady_seconds() - begin_s;
+    check(comm_.counters().bytes_sent == account_.bytes_sent, "a step sent ",
+          comm_.counters().bytes_sent, " bytes, predicted ", account_.bytes_sent);
+    if (!std::isfinite(result.loss))
+      throw UsageError("the loss of step ", number,
+                       " is not a number\n  hint: a smaller train.learning_rate, more "
+                       "train.warmup_steps");
+    TrainStep out{.step = number,
+                  .bits_per_byte = result.loss / std::numbers::ln2,
+                  .gradient_norm = result.gradient_norm,
+                  .learning_rate = learning_rate_of(t, number),
+                  .seconds = seconds,
+                  .seconds_by = seconds_by(trainer_.executor())};
+    if (t.held_out > 0 && (number % t.evaluate_every == 0 || number == t.steps))
+      out.held_out_bits = held_out_bits();
+    return out;
+  }
+
+  // Of the whole model, on rank 0.
+  Checkpoint checkpoint(int64_t step) {
+    if (plan_.train.shard_optimizer) gather_moments();
+    const auto copy = [](std::span<const float> values) {
+      return std::vector<float>(values.begin(), values.end());
+    };
+    if (!is_first_) return {};
+    return {step, copy(trainer_.weights()), copy(trainer_.first_moments()),
+            copy(trainer_.second_moments())};
+  }
+
+ private:
+  double held_out_bits() {
+    double sum = 0;
+    for (int64_t i = 0; i < plan_.train.evaluate_batches; ++i) {
+      text_.held_out_batch(i, plan_.point.params.problem.batch, batch_);
+      sum += trainer_.evaluate(batch_);
+    }
+    return sum / double(plan_.train.evaluate_batches) / std::numbers::ln2;
+  }
+  void gather_moments() {
+    for (const auto values : {trainer_.first_moments(), trainer_.second_moments()})
+      for (Rank r = 0; r < comm_.size(); ++r) {
+        const int64_t begin = part_begin(std::ssize(values), comm_.size(), r),
+                      end = part_begin(std::ssize(values), comm_.size(), r + 1);
+        comm_.broadcast(std::as_writable_bytes(values.subspan(size_t(begin), size_t(end - begin))),
+                        r);
+      }
+  }
+
+  Communicator& comm_;
+  const TrainPlan& plan_;
+  TrainText& text_;
+  bool is_first_;
+  MemoryLedger ledger_;
+  Trainer trainer_;
+  RankAccount account_;  // of a step: what its messages are held against
+  std::vector<int32_t> batch_;
+};
+
+// train.jsonl: a sealed line a step. Lines behind the checkpoint, of steps that will be made again,
+// are cut off.
+class StepLines {
+ public:
+  StepLines(const std::string& directory, int64_t last_step)
+      : path_(directory + "/train.jsonl"), file_(path_, O_WRONLY | O_CREAT) {
+    std::string text;
+    if (std::filesystem::file_size(path_) > 0) text = read_file_text(path_, "start a new run");
+    size_t kept = 0;
+    for (size_t end; (end = text.find('\n', kept)) != std::string::npos; kept = end + 1) {
+      const std::string line = text.substr(kept, end - kept);
+      if (seal_holds(line) != true) break;
+      TrainStep step;
+      read_fields(parse_json(line, path_), step);
+      if (step.step > last_step) break;
+    }
+    file_.truncate(int64_t(kept));
+  }
+  void append(const TrainStep& step) {
+    file_.write_all(sealed(dump_json(write_fields(step))) + "\n");
+  }
+
+ private:
+  std::string path_;
+  DurableFile file_;
+};
+
+std::vector<uint8_t> bytes_on_all(Communicator& comm, std::vector<uint8_t> bytes) {
+  const double size = comm.max_of(double(bytes.size()));
+  bytes.resize(size_t(size));
+  comm.broadcast(std::as_writable_bytes(std::span(bytes)), 0);
+  return bytes;
+}
+
+}  // namespace
+
+double learning_rate_of(const TrainConfig& t, int64_t step) {
+  if (step <= t.warmup_steps) return t.learning_rate * double(step) / double(t.warmup_steps);
+  const double left = double(std::max<int64_t>(1, t.steps - t.warmup_steps));
+  const double share = std::min(1.0, double(step - t.warmup_steps) / left);
+  const double cosine = 0.5 * (1 + std::cos(std::numbers::pi * share));
+  return t.learning_rate * (t.final_learning_rate + (1 - t.final_learning_rate) * cosine);
+}
+
+TrainPlan plan_training(const Sweep& sweep, const MachineLimits& limits, int ranks_here) {
+  const std::string& path = sweep.config.path;
+  if (!sweep.config.train)
+    throw UsageError(path, ": train: is missing\n  hint: configs/train-bytes.json has one");
+  if (sweep.points.size() != 1)
+    throw UsageError(path, ": sweep: has ", sweep.points.size(),
+                     " points, a model trains with one\n  hint: one value for each axis, or "
+                     "--filter");
+  TrainPlan plan{.config = sweep.config, .train = *sweep.config.train, .point = sweep.points[0]};
+  plan.train.model.vocabulary = 256;
+  const PointParams& params = plan.point.params;
+  const std::string refusal = why_unsupported(find_algorithm(params.algorithm),
+                                              sharded_problem(params), Pass::kForwardBackward);
+  if (plan.point.status != PointStatus::kOk || !refusal.empty())
+    throw UsageError(path, ": sweep: ", describe(params),
+                     " cannot train: ", refusal.empty() ? plan.point.reason : refusal);
+  if (params.problem.dtype != DType::kFloat32)
+    throw UsageError(path, ": model.dtype: models train in fp32\n  hint: leave the key out");
+  plan.parameters = Parameters(shape_of(plan), params.problem).count();
+  const auto kernel = make_kernel(params.kernel);
+  const auto model_kernel = make_cpu_model_kernel();
+  const Schedule program = program_of(plan);
+  for (Rank r = 0; r < params.ranks; ++r) {
+    auto by_tag = program.program(r).memory_by_tag();
+    by_tag["workspace"] = std::max(
+        kernel->workspace_bytes(attend_options(params), params.threads, Pass::kForwardBackward),
+        model_kernel->workspace_bytes(params.threads));
+    int64_t bytes = 0;
+    for (const auto& [tag, size] : by_tag) bytes += size;
+    if (bytes > plan.memory_bytes) plan.memory_bytes = bytes, plan.memory_by_tag = by_tag;
+  }
+  const double needed = double(plan.memory_bytes) * std::min(params.ranks, ranks_here);
+  if (limits.memory_bytes > 0 && needed > double(limits.memory_bytes))
+    throw UsageError(path, ": a step needs ", format_bytes(needed), ", this machine has ",
+                     format_bytes(double(limits.memory_bytes)),
+                     "\n  hint: a smaller sweep.batch or sweep.seq_len, or train.recompute "
+                     "keep_attention");
+  return plan;
+}
+
+Trained train(World& world, const TrainPlan& plan, const TrainTarget& target,
+              const TrainHooks& hooks, Watchdog& watchdog) {
+  const TrainConfig& t = plan.train;
+  std::optional<ResultWriter> folder;
+  std::optional<Checkpoint> checkpoint;
+  std::vector<uint8_t> text;
+  if (world.is_root()) {
+    text = read_text_bytes(t.text);
+    [[maybe_unused]] const TrainText refuses_one_too_short(text, t.held_out,
+                                                           plan.point.params.problem.seq_len);
+    folder = target.resume.empty() ? ResultWriter::create(target.head)
+                                   : ResultWriter::resume(target.resume, target.head, false);
+    if (!target.resume.empty()) checkpoint = read_checkpoint(folder->directory());
+  }
+  const auto kernel = make_kernel(plan.point.params.kernel);
+  const auto model_kernel = make_cpu_model_kernel();
+  const double limit_s = plan.config.measure.point_timeout_s + kGraceSeconds;
+  return world.run(plan.point.params.ranks, [&](Communicator& comm) {
+    const bool root = comm.rank() == 0, of_process = comm.rank() == world.rank();
+    TrainText own_text(bytes_on_all(comm, root ? text : std::vector<uint8_t>{}), t.held_out,
+                       plan.point.params.problem.seq_len);
+    RankTraining rank(comm, plan, own_text, root, *kernel, *model_kernel);
+    Trained out;
+    out.first_step = rank.begin(root ? checkpoint : std::nullopt);
+    std::optional<StepLines> lines;
+    if (root) out.directory = folder->directory(), lines.emplace(out.directory, out.first_step - 1);
+    bool stopped = false;
+    for (int64_t number = out.first_step; number <= t.steps && !stopped; ++number) {
+      if (of_process) watchdog.expect(concat("step ", number), limit_s);
+      out.last = rank.step(number);
+      if (std::isfinite(out.last->held_out_bits)) out.held_out_bits = out.last->held_out_bits;
+      if (root) lines->append(*out.last), hooks.stepped(*out.last);
+      stopped = comm.broadcast_flag(root && hooks.stop());
+      if (number % t.checkpoint_every == 0 || number == t.steps || stopped)
+        if (const Checkpoint now = rank.checkpoint(number); root)
+          write_checkpoint(out.directory, now);
+    }
+    out.complete = !stopped;
+    return out;
+  });
+}
+
+}  // namespace longnet

@@ -1,0 +1,35 @@
+// The text that a model trains on: bytes, of which the last are held out.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace longnet {
+
+class TrainText {
+ public:
+  // `bytes`: of which the share `held_out` at the end is never trained on. Throws UsageError where
+  // either part is shorter than a sequence of seq_len + 1.
+  TrainText(std::vector<uint8_t> bytes, double held_out, int64_t seq_len);
+
+  // `batch` sequences of seq_len + 1 bytes from places that follow from seed and step alone.
+  void batch_of_step(uint64_t seed, int64_t step, int64_t batch, std::vector<int32_t>& out) const;
+  // The i-th batch of the held-out part, whose sequences lie one after another, and from its begin
+  // again after its end.
+  void held_out_batch(int64_t i, int64_t batch, std::vector<int32_t>& out) const;
+  int64_t trained() const { return trained_; }  // bytes
+  int64_t held_out() const { return int64_t(bytes_.size()) - trained_; }
+
+ private:
+  void append(int64_t begin, std::vector<int32_t>& out) const;
+  std::vector<uint8_t> bytes_;
+  int64_t trained_, seq_len_;
+};
+
+// The files, and in folders all files below whose name ends as text of a program or a page does, in
+// the order of their paths, one behind the other. No paths: Perl's own modules, which every Debian
+// has. Throws UsageError for what cannot be read.
+std::vector<uint8_t> read_text_bytes(const std::vector<std::string>& paths);
+
+}  // namespace longnet
