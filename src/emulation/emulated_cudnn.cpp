@@ -85,7 +85,7 @@ class EmulatedPlan final : public SdpaPlan {
   int64_t workspace_bytes() const override { return 64; }
   void launch(const SdpaPointers& pointers, void* workspace, const Stream& stream) const override {
     check(workspace != nullptr, "cuDNN: no workspace");
-    emulate_launch(stream, [shape = shape_, pointers] { compute(shape, pointers); });
+    emulate_launch(stream.handle(), [shape = shape_, pointers] { compute(shape, pointers); });
   }
 
  private:

@@ -142,9 +142,6 @@ void emulate_launch(CUstream_st* stream, std::function<void()> kernel) {
   ++enqueued;
   more_work.notify_all();
 }
-void emulate_launch(const Stream& stream, std::function<void()> kernel) {
-  emulate_launch(stream.handle(), std::move(kernel));
-}
 std::function<void()> emulate_all_before(CUstream_st* stream) {
   const std::lock_guard lock(world());
   return
@@ -227,15 +224,15 @@ void Stream::wait(const Event& event) const {
   check(!handle_->recorded || event.handle()->work == handle_->work,
         "a graph that waits for an event outside of it");
   const CUevent_st now = *event.handle();  // the latest record, as on CUDA
-  if (now.work) emulate_launch(*this, [now] { now.work->run_until(now.position); });
+  if (now.work) emulate_launch(handle(), [now] { now.work->run_until(now.position); });
 }
 void Stream::copy(void* into, const void* from, int64_t bytes) const {
-  emulate_launch(*this, [=] {
+  emulate_launch(handle(), [=] {
     if (bytes > 0) std::memcpy(into, from, size_t(bytes));
   });
 }
 void Stream::fill(void* at, int byte, int64_t bytes) const {
-  emulate_launch(*this, [=] {
+  emulate_launch(handle(), [=] {
     if (bytes > 0) std::memset(at, byte, size_t(bytes));
   });
 }
@@ -287,7 +284,7 @@ Graph::Graph(const Stream& stream, const std::function<void()>& record) {
   end();
 }
 void Graph::launch(const Stream& stream) const {
-  for (const auto& work : handle_->work) emulate_launch(stream, work);
+  for (const auto& work : handle_->work) emulate_launch(stream.handle(), work);
 }
 
 namespace {

@@ -18,7 +18,6 @@
 namespace longnet {
 
 // Enqueues `kernel`, a function on the host, as a kernel launch on `stream`.
-void emulate_launch(const Stream& stream, std::function<void()> kernel);
 void emulate_launch(CUstream_st* stream, std::function<void()> kernel);
 
 // The number of devices from now on.

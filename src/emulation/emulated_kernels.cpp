@@ -42,7 +42,7 @@ void attend(AttendTask task, const DeviceAttendOptions& device) {
 
 // Enqueues `work` at each launch, behind what `before` does.
 Prepared launches(std::function<void()> work, Prepared before = {}) {
-  before.then([work = std::move(work)](const Stream& stream) { emulate_launch(stream, work); });
+  before.then([work = std::move(work)](const Stream& on) { emulate_launch(on.handle(), work); });
   return before;
 }
 
@@ -215,10 +215,10 @@ Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t he
 std::unique_ptr<RowWorker> make_device_row_worker() { return make_cpu_row_worker(); }
 
 void fill_floats(float* at, int64_t count, float value, const Stream& stream) {
-  emulate_launch(stream, [=] { std::fill_n(at, count, value); });
+  emulate_launch(stream.handle(), [=] { std::fill_n(at, count, value); });
 }
 void count_nan(const float* at, int64_t count, unsigned long long* total, const Stream& stream) {
-  emulate_launch(stream, [=] {
+  emulate_launch(stream.handle(), [=] {
     *total += uint64_t(std::count_if(at, at + count, [](float x) { return std::isnan(x); }));
   });
 }

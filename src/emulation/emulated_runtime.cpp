@@ -39,11 +39,10 @@ constexpr uint32_t kWrapperMagic = 0x466243B1, kFatMagic = 0xBA55ED50;
 
 struct Module {
   const Wrapper* wrapper = nullptr;
-  bool loaded = false;
   std::map<std::string, longnet::PtxKernel> kernels{};
 
   void load() {
-    if (std::exchange(loaded, true)) return;
+    if (!kernels.empty()) return;
     FatHeader header{};
     check(uint32_t(wrapper->magic) == kWrapperMagic, "not a fat binary");
     std::memcpy(&header, wrapper->data, sizeof header);

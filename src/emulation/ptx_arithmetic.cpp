@@ -1,5 +1,7 @@
+// Instructions that touch nothing but a warp's registers.
 #include <algorithm>
 #include <cfenv>
+#include <concepts>
 #include <functional>
 #include <tuple>
 #include <type_traits>
@@ -8,7 +10,6 @@
 #include "core/check.h"
 #include "emulation/ptx_block.h"
 
-// Instructions that touch nothing but a warp's registers.
 namespace longnet::ptx {
 namespace {
 
@@ -17,37 +18,39 @@ using In = const PtxInstruction&;
 template <class T>
 using Row = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
-// Calls f with a value of the type that stands for `type`.
+// Calls f with a value of the type that stands for `type`. Throws Error where f takes no such value.
 template <class F>
 void by_type(PtxType type, F f) {
-  if (type == PtxType{'u', 2}) return f(uint16_t{});
-  if (type == PtxType{'s', 2}) return f(int16_t{});
-  if (type == PtxType{'u', 4}) return f(uint32_t{});
-  if (type == PtxType{'s', 4}) return f(int32_t{});
-  if (type == PtxType{'u', 8}) return f(uint64_t{});
-  if (type == PtxType{'s', 8}) return f(int64_t{});
-  if (type == PtxType{'f', 2}) return f(_Float16{});
-  if (type == PtxType{'f', 4}) return f(float{});
-  if (type == PtxType{'f', 8}) return f(double{});
+  const auto call = [&](auto value) {
+    if constexpr (std::invocable<F, decltype(value)>)
+      f(value);
+    else
+      throw Error("not done here for this type");
+  };
+  if (type == PtxType{'u', 2}) return call(uint16_t{});
+  if (type == PtxType{'s', 2}) return call(int16_t{});
+  if (type == PtxType{'u', 4}) return call(uint32_t{});
+  if (type == PtxType{'s', 4}) return call(int32_t{});
+  if (type == PtxType{'u', 8}) return call(uint64_t{});
+  if (type == PtxType{'s', 8}) return call(int64_t{});
+  if (type == PtxType{'f', 2}) return call(_Float16{});
+  if (type == PtxType{'f', 4}) return call(float{});
+  if (type == PtxType{'f', 8}) return call(double{});
   throw Error("a type that is not done here");
 }
 
 template <class T>
-const Row<T>* in_row(Warp& w, const PtxOperand& o) {
+Row<T>* row_of(Warp& w, const PtxOperand& o) {
   if (o.row.bytes != sizeof(Row<T>)) throw Error("an operand of another width");
-  return reinterpret_cast<const Row<T>*>(w.registers.get() + o.row.at);
-}
-template <class T>
-Row<T>* out_row(Warp& w, const PtxOperand& o) {
-  return const_cast<Row<T>*>(in_row<T>(w, o));
+  return reinterpret_cast<Row<T>*>(w.registers.get() + o.row.at);
 }
 
 // Applies f to the operands behind the first one, which gets the result.
 template <class R, class... T, class F>
 void apply(Warp& w, In in, uint32_t m, F f) {
-  auto* const d = out_row<R>(w, in.operands[0]);
+  auto* const d = row_of<R>(w, in.operands[0]);
   const auto from = [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    return std::tuple(in_row<T>(w, in.operands.at(kIndex + 1))...);
+    return std::tuple(row_of<T>(w, in.operands.at(kIndex + 1))...);
   }
   (std::index_sequence_for<T...>());
   for_lanes(m, [&](int l) {
@@ -55,24 +58,10 @@ void apply(Warp& w, In in, uint32_t m, F f) {
         R(std::apply([&](const auto*... row) { return f(bits<T>(row[l])...); }, from)));
   });
 }
-template <class T, class F>
-void unary(Warp& w, In in, uint32_t m, F f) {
-  apply<T, T>(w, in, m, f);
-}
-template <class T, class R = T, class F>
-void binary(Warp& w, In in, uint32_t m, F f) {
-  apply<R, T, T>(w, in, m, f);
-}
-// Applies f to the operand as a conversion reads it: the low bits of a wider register.
-template <class T, class R, class F>
-void converted(Warp& w, In in, uint32_t m, F f) {
-  auto* const d = out_row<R>(w, in.operands[0]);
-  for_lanes(m, [&](int l) { d[l] = bits<Row<R>>(R(f(bits<T>(w.value(in.operands[1].row, l))))); });
-}
 template <class T>
 bool holds(std::string_view how, T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    const bool unordered = std::isnan(a) || std::isnan(b);
+  if constexpr (!std::is_integral_v<T>) {
+    const bool unordered = a != a || b != b;
     if (how.size() == 3 && how[2] == 'u') return unordered || holds(how.substr(0, 2), a, b);
     if (unordered) return false;
   }
@@ -108,20 +97,18 @@ struct Extreme {  // NaN only if both are NaN
 
 template <class Op>
 void typed(Block&, Warp& w, In in, uint32_t m) {
-  by_type(in.type, [&](auto t) { binary<decltype(t)>(w, in, m, Op{}); });
+  by_type(in.type, [&]<class T>(T) { apply<T, T, T>(w, in, m, Op{}); });
 }
 
 // Sums and products, which wrap around.
 template <class Op>
 void wrapping(Block&, Warp& w, In in, uint32_t m) {
-  by_type(in.type, [&](auto t) {
-    using T = decltype(t);
+  by_type(in.type, [&]<class T>(T) {
     if constexpr (!std::is_integral_v<T>) {
-      binary<T>(w, in, m, Op{});
+      apply<T, T, T>(w, in, m, Op{});
     } else {
-      using U = std::make_unsigned_t<T>;
-      using Wide = std::common_type_t<U, unsigned>;
-      binary<T>(w, in, m, [](T a, T b) { return T(U(Op{}(Wide(U(a)), Wide(U(b))))); });
+      using Wide = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+      apply<T, Wide, Wide>(w, in, m, Op{});
     }
   });
 }
@@ -130,19 +117,13 @@ template <class Op>
 void bitwise(Block&, Warp& w, In in, uint32_t m) {
   if (in.type.kind == 'p')
     set_predicate(w, in.operands[0].row, m, Op{}(predicate_of(w, in, 1), predicate_of(w, in, 2)));
-  else if (in.type.bytes == 8)
-    binary<uint64_t>(w, in, m, Op{});
   else
-    binary<uint32_t>(w, in, m, Op{});
+    by_type(in.type, [&]<std::integral T>(T) { apply<T, T, T>(w, in, m, Op{}); });
 }
 
 void invert(Block&, Warp& w, In in, uint32_t m) {
-  if (in.type.kind == 'p')
-    set_predicate(w, in.operands[0].row, m, ~predicate_of(w, in, 1));
-  else if (in.type.bytes == 8)
-    unary<uint64_t>(w, in, m, std::bit_not<>{});
-  else
-    unary<uint32_t>(w, in, m, std::bit_not<>{});
+  if (in.type.kind == 'p') return set_predicate(w, in.operands[0].row, m, ~predicate_of(w, in, 1));
+  by_type(in.type, [&]<std::integral T>(T) { apply<T, T>(w, in, m, std::bit_not<>{}); });
 }
 
 // {a, b, ...} into one register, and back.
@@ -171,76 +152,58 @@ void move(Block&, Warp& w, In in, uint32_t m) {
   if (!in.operands.at(0).parts.empty()) return unpack(w, in, m);
   if (!in.operands.at(1).parts.empty()) return pack(w, in, m);
   if (in.type.kind == 'p') return set_predicate(w, in.operands[0].row, m, predicate_of(w, in, 1));
-  by_type(in.type, [&](auto t) { unary<decltype(t)>(w, in, m, std::identity{}); });
+  by_type(in.type, [&]<class T>(T) { apply<T, T>(w, in, m, std::identity{}); });
 }
 
 void multiply_high(Block&, Warp& w, In in, uint32_t m) {
   __extension__ using Wide = unsigned __int128;
-  binary<uint64_t>(w, in, m, [](uint64_t a, uint64_t b) { return uint64_t(Wide(a) * b >> 64); });
+  apply<uint64_t, uint64_t, uint64_t>(w, in, m, [](Wide a, Wide b) { return a * b >> 64; });
 }
 
 template <class T, class Wide>
 void multiply_wide(Block&, Warp& w, In in, uint32_t m) {
-  binary<T, Wide>(w, in, m, [](Wide a, Wide b) { return a * b; });
+  apply<Wide, T, T>(w, in, m, [](Wide a, Wide b) { return a * b; });
 }
 
 // A count of the width or more leaves nothing (or the sign).
 template <bool kLeft>
 void shift(Block&, Warp& w, In in, uint32_t m) {
-  by_type(in.type, [&](auto t) {
-    using T = decltype(t);
-    if constexpr (std::is_integral_v<T>) {
+  by_type(in.type, [&]<std::integral T>(T) {
+    apply<T, T, uint32_t>(w, in, m, [](T x, uint32_t by) {
       constexpr uint32_t kBits = 8 * sizeof(T);
-      auto* const d = out_row<T>(w, in.operands[0]);
-      const auto* const a = in_row<T>(w, in.operands[1]);
-      const uint32_t* const by = in_row<uint32_t>(w, in.operands[2]);
-      for_lanes(m, [&](int l) {
-        const T x = bits<T>(a[l]), out = kLeft ? T{} : T(x < T{} ? -1 : 0);
-        const T in_range =
-            kLeft ? T(std::make_unsigned_t<T>(x) << (by[l] % kBits)) : T(x >> (by[l] % kBits));
-        d[l] = bits<Row<T>>(by[l] < kBits ? in_range : out);
-      });
-    } else {
-      throw Error("a shift of other types");
-    }
+      if (by >= kBits) return T(!kLeft && x < T{} ? -1 : 0);
+      return kLeft ? T(std::make_unsigned_t<T>(x) << by) : T(x >> by);
+    });
   });
 }
 
 void fused(Block&, Warp& w, In in, uint32_t m) {
   const int before = std::fegetround();
   if (in.has("rm")) std::fesetround(FE_DOWNWARD);
-  by_type(in.type, [&](auto t) {
-    using T = decltype(t);
-    if constexpr (std::is_floating_point_v<T>)
-      apply<T, T, T, T>(w, in, m, [](T a, T b, T c) { return std::fma(a, b, c); });
-    else
-      throw Error("fma of other types");
+  by_type(in.type, [&]<std::floating_point T>(T) {
+    apply<T, T, T, T>(w, in, m, [](T a, T b, T c) { return std::fma(a, b, c); });
   });
   std::fesetround(before);
 }
 
+// fp16 is made of, and becomes, fp32 alone; nothing is rounded to an integer.
+template <class T>
+constexpr bool kHalf = std::is_same_v<T, _Float16>;
+template <class To, class From>
+concept MadeOf = (kHalf<To> && std::same_as<From, float>) ||
+                 (kHalf<From> && std::same_as<To, float>) ||
+                 (!kHalf<To> && !kHalf<From> && (std::integral<From> || !std::integral<To>));
 void convert(Block&, Warp& w, In in, uint32_t m) {
-  by_type(in.from, [&](auto from) {
-    using From = decltype(from);
-    by_type(in.type, [&](auto to) {
-      using To = decltype(to);
-      constexpr bool kHalf = std::is_same_v<To, _Float16> || std::is_same_v<From, _Float16>;
-      if constexpr (std::is_same_v<To, _Float16> && std::is_same_v<From, float>) {
-        converted<float, uint16_t>(w, in, m, to_fp16);
-      } else if constexpr (std::is_same_v<From, _Float16> && std::is_same_v<To, float>) {
-        converted<uint16_t, float>(w, in, m, from_fp16);
-      } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, float>) {
-        converted<float, float>(w, in, m, [saturates = in.has("sat")](float x) {
-          return !saturates ? x : std::isnan(x) ? 0.0f : std::clamp(x, 0.0f, 1.0f);
-        });
-      } else if constexpr (!kHalf && (std::is_integral_v<From> || !std::is_integral_v<To>)) {
-        converted<From, To>(w, in, m, [](From x) { return To(x); });
-      } else {
-        throw Error("a conversion that is not done here");
-      }
+  by_type(in.from, [&]<class From>(From) {
+    by_type(in.type, [&]<MadeOf<From> To>(To) {
+      apply<To, From>(w, in, m, [](From x) {
+        if constexpr (kHalf<To>) return bits<To>(to_fp16(x));
+        return To(x);
+      });
     });
   });
 }
+float saturated(float x) { return std::isnan(x) ? 0.0f : std::clamp(x, 0.0f, 1.0f); }
 
 // The second operand is the low half.
 template <uint16_t (*kRound)(float)>
@@ -253,17 +216,12 @@ void convert_pair(Block&, Warp& w, In in, uint32_t m) {
 
 void compare(Block&, Warp& w, In in, uint32_t m) {
   uint32_t result = 0;
-  by_type(in.type, [&](auto t) {
-    using T = decltype(t);
-    if constexpr (!std::is_same_v<T, _Float16>) {
-      const auto* const a = in_row<T>(w, in.operands[1]);
-      const auto* const b = in_row<T>(w, in.operands[2]);
-      for_lanes(m, [&](int l) {
-        result |= uint32_t(holds(in.words[1], bits<T>(a[l]), bits<T>(b[l]))) << l;
-      });
-    } else {
-      throw Error("a comparison of other types");
-    }
+  by_type(in.type, [&]<class T>(T) {
+    const auto* const a = row_of<T>(w, in.operands[1]);
+    const auto* const b = row_of<T>(w, in.operands[2]);
+    for_lanes(m, [&](int l) {
+      result |= uint32_t(holds(in.words[1], bits<T>(a[l]), bits<T>(b[l]))) << l;
+    });
   });
   set_predicate(w, in.operands[0].row, m, result);
 }
@@ -284,8 +242,11 @@ void insert_bits(Block&, Warp& w, In in, uint32_t m) {
 }
 
 float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
-void exponential(Block&, Warp& w, In in, uint32_t m) {
-  unary<float>(w, in, m, [](float x) { return flushed(std::exp2(flushed(x))); });
+float exponential(float x) { return flushed(std::exp2(flushed(x))); }
+
+template <auto kFunction>
+void of_float(Block&, Warp& w, In in, uint32_t m) {
+  apply<float, float>(w, in, m, kFunction);
 }
 
 // PTX ISA, shfl.sync.
@@ -334,10 +295,8 @@ constexpr Rule kArithmeticRules[] = {
     {"div", typed<Divide>},
     {"min", typed<Extreme<false>>},
     {"max", typed<Extreme<true>>},
-    {"abs.f32", [](Block&, Warp& w, In in,
-                   uint32_t m) { unary<float>(w, in, m, [](float x) { return std::fabs(x); }); }},
-    {"neg.f32",
-     [](Block&, Warp& w, In in, uint32_t m) { unary<float>(w, in, m, std::negate<>{}); }},
+    {"abs.f32", of_float<[](float x) { return std::fabs(x); }>},
+    {"neg.f32", of_float<std::negate<>{}>},
     {"and", bitwise<std::bit_and<>>},
     {"or", bitwise<std::bit_or<>>},
     {"xor", bitwise<std::bit_xor<>>},
@@ -349,11 +308,11 @@ constexpr Rule kArithmeticRules[] = {
     {"setp", compare},
     {"selp", select},
     {"cvt", convert},
-    {"cvt.sat.f32.f32", convert},
+    {"cvt.sat.f32.f32", of_float<saturated>},
     {"cvt.rn.bf16x2", convert_pair<to_bf16>},
     {"cvt.rn.f16x2", convert_pair<to_fp16>},
     {"bfi.b32", insert_bits},
-    {"ex2.approx.ftz.f32", exponential},
+    {"ex2.approx.ftz.f32", of_float<exponential>},
     {"shfl.sync", shuffle, kWholeWarp},
     {"vote.sync.any.pred", vote_any, kWholeWarp},
 };

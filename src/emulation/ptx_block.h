@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <ranges>
 #include <set>
 #include <span>
 #include <utility>
@@ -159,8 +160,10 @@ class SharedMemory {
     uint32_t written = 0;
   };
   std::byte* place(uint64_t at, int64_t bytes);
-  template <class F>
-  void for_cells(uint64_t at, int64_t bytes, F f) const;
+  auto cells_of(uint64_t at, int64_t bytes) const {
+    const auto grain = uint64_t(grain_);
+    return std::views::iota(at / grain, (at + uint64_t(bytes) - 1) / grain + 1);
+  }
   [[noreturn]] void race(uint64_t at, int agent, const char* does, int other,
                          const char* did) const;
   std::byte* write(uint64_t at, int64_t bytes, int agent, uint32_t now, const VectorClock& known);

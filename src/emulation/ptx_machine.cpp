@@ -101,9 +101,8 @@ class BlockRun {
       for_lanes(warp.live, [&](int l) { same |= uint32_t(warp.pc[size_t(l)] == first) << l; });
       if (same == warp.live) free = warp.live;
     }
-    if (free == 0)
-      throw Error(concat("PTX: ", kernel_.name, ": lanes of warp ", warp.index,
-                         " wait for each other at different instructions"));
+    check(free != 0, "PTX: ", kernel_.name, ": lanes of warp ", warp.index,
+          " wait for each other at different instructions");
     at = std::numeric_limits<int32_t>::max();
     for_lanes(free, [&](int l) { at = std::min(at, warp.pc[size_t(l)]); });
     uint32_t group = 0;

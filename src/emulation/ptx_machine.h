@@ -13,6 +13,7 @@
 // Not seen here: races within a warp and in global memory, register budgets (setmaxnreg), whether
 // all four warps of a group take part in a wgmma, and how fast anything is.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -66,7 +67,7 @@ struct PtxInstruction {
   int line = 0;
   const ptx::Rule* rule = nullptr;  // how to execute it
 
-  bool has(std::string_view word) const;
+  bool has(std::string_view word) const { return std::ranges::find(words, word) != words.end(); }
 };
 
 // A value that is the same in all lanes of a warp, or known before the warp starts.

@@ -23,11 +23,10 @@ std::optional<PtxType> type_of(std::string_view word) {
   return {};
 }
 
-bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
-
+constexpr std::string_view kSpaces = " \t\r\n";
 std::string_view trim(std::string_view s) {
-  const size_t first = std::min(s.find_first_not_of(" \t\r\n"), s.size());
-  return s.substr(first, s.find_last_not_of(" \t\r\n") + 1 - first);
+  const size_t first = std::min(s.find_first_not_of(kSpaces), s.size());
+  return s.substr(first, s.find_last_not_of(kSpaces) + 1 - first);
 }
 
 std::vector<std::string> split(std::string_view text, char at) {
@@ -139,8 +138,7 @@ class KernelParser {
       } else if (c == ';') {
         read_statement(statement(i));
         begin = i + 1;
-      } else if (c == ':' && is_label(statement(i)) &&
-                 (i + 1 == body.size() || body[i + 1] != ':')) {
+      } else if (c == ':' && is_label(statement(i))) {
         const bool fresh =
             labels_.insert({std::string(statement(i)), int32_t(kernel_.instructions.size())})
                 .second;
@@ -150,7 +148,7 @@ class KernelParser {
     }
   }
   static bool is_label(std::string_view text) {
-    return text.starts_with('$') && std::none_of(text.begin(), text.end(), is_space);
+    return text.starts_with('$') && text.find_first_of(kSpaces) == text.npos;
   }
 
   void read_statement(std::string_view text) {
@@ -325,10 +323,6 @@ class KernelParser {
 };
 
 }  // namespace
-
-bool PtxInstruction::has(std::string_view word) const {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
 
 std::map<std::string, PtxKernel> parse_ptx(std::string_view all) {
   std::map<std::string, PtxKernel> kernels;

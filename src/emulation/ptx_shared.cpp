@@ -42,30 +42,23 @@ std::byte* SharedMemory::place(uint64_t at, int64_t bytes) {
   return memory_.data() + at;
 }
 
-template <class F>
-void SharedMemory::for_cells(uint64_t at, int64_t bytes, F f) const {
-  for (size_t cell = size_t(at) / size_t(grain_);
-       cell <= (size_t(at) + size_t(bytes) - 1) / size_t(grain_); ++cell)
-    f(cell);
-}
-
 std::byte* SharedMemory::read(uint64_t at, int64_t bytes, int warp) {
   std::byte* const here = place(at, bytes);
   const VectorClock& known = clocks_[size_t(warp)];
   const uint32_t now = known.of(warp);
-  for_cells(at, bytes, [&](size_t cell) {
+  for (const size_t cell : cells_of(at, bytes)) {
     const Cell& c = cells_[cell];
     if (c.writer >= 0 && c.writer != warp && c.written > known.of(c.writer))
       race(at, warp, "reads", c.writer, "writes");
     reads_[cell * size_t(warps_) + size_t(warp)] = now;
-  });
+  }
   return here;
 }
 
 std::byte* SharedMemory::write(uint64_t at, int64_t bytes, int agent, uint32_t now,
                                const VectorClock& known) {
   std::byte* const here = place(at, bytes);
-  for_cells(at, bytes, [&](size_t cell) {
+  for (const size_t cell : cells_of(at, bytes)) {
     Cell& c = cells_[cell];
     if (c.writer >= 0 && c.writer != agent && c.written > known.of(c.writer))
       race(at, agent, "overwrites", c.writer, "writes");
@@ -74,7 +67,7 @@ std::byte* SharedMemory::write(uint64_t at, int64_t bytes, int agent, uint32_t n
       if (reads[reader] > known.of(reader) && reader != agent)
         race(at, agent, "overwrites", reader, "reads");
     c = {agent, now};
-  });
+  }
   return here;
 }
 
