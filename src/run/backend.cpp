@@ -45,7 +45,9 @@ class HostSession final : public PointSession {
     });
     return flops * comm_.size() / took;
   }
-  void record_machine(PointRecord& record) const override { set_usable_cores(record, cores_); }
+  void record_machine(PointRecord& record) const override {
+    record.metrics["usable_cores"] = cores_;
+  }
   void bind(const Schedule& schedule) override {
     executor_.reset();
     ledger_ = {};
@@ -64,7 +66,8 @@ class HostSession final : public PointSession {
   // Records what others used of the cores, and the growth of each process's resident memory: the
   // system's view beside the ledgers'.
   void record_conditions(PointRecord& record) override {
-    set_busy_share(record, busy_share(*load_, comm_));
+    if (const double busy = busy_share(*load_, comm_); busy >= 0)
+      record.metrics["busy_share"] = busy;
     const double mine = double(ledger_.peak_bytes()), all = comm_.sum_of(mine);
     const std::optional<int64_t> growth = resident_ ? resident_->bytes() : std::nullopt;
     std::vector<int64_t> figures;
@@ -163,7 +166,7 @@ class HostBackend final : public Backend {
     return flops / (steady_seconds() - begin);
   }
   void record_walking_device(PointRecord& record) const override {
-    set_usable_cores(record, cores_here(record.params.threads));
+    record.metrics["usable_cores"] = cores_here(record.params.threads);
   }
   Tolerance walk_tolerance(double given) const override { return {.rel_l2 = given}; }
   double walk_gradient_tolerance(const ShardedProblem& sharded, double given) const override {

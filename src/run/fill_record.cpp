@@ -124,7 +124,7 @@ void set_resident_memory(PointRecord& record, int64_t growth, int64_t held) {
   m.resident_difference = difference;
 }
 
-void record_depth(PointRecord& record, const PointParams& p, const DepthOptions& options) {
+void set_depth(PointRecord& record, const PointParams& p, const DepthOptions& options) {
   const DependencyDepth depth = dependency_depth(p.problem, p.pattern, options);
   const double estimate = paper_depth_bound(p.pattern, p.problem.seq_len);
   if (depth.layers != DependencyDepth::kUnknown)
@@ -215,7 +215,7 @@ void set_work(PointRecord& record, double flops, double paper_macs, double balan
     r.coverage.push_back(coverage(p.problem, p.pattern, b));
 }
 
-void record_plan(PointRecord& record, const PointPlan& plan) {
+void set_plan(PointRecord& record, const PointPlan& plan) {
   const WorldAccount& a = plan.account;
   set_work(record, a.flops, a.paper_macs,
            a.max_rank_flops > 0 ? a.balance(record.params.ranks) : kNotMeasured);
@@ -234,12 +234,6 @@ void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per
   record.work.share_of_peak = median(shares);
   record.work.peak_flops_per_s = std::max(highest, std::ranges::max(known));
 }
-
-void set_busy_share(PointRecord& record, double share) {
-  if (share >= 0) record.metrics.try_emplace("busy_share", share);
-}
-
-void set_usable_cores(PointRecord& record, int cores) { record.metrics["usable_cores"] = cores; }
 
 void set_device_memory(PointRecord& record, int64_t bytes) { record.memory.device_bytes = bytes; }
 

@@ -1,5 +1,6 @@
-// The parts of a record, each filled in one place: from plain figures, whoever has them (ranks of a
-// run, a walk, a simulation), or from the ranks of a run, which first agree on the figures.
+// The parts of a record, each filled in one place. set_… and add_… take plain figures, whoever has
+// them (ranks of a run, a walk, a simulation); all ranks of a run call record_…, which first agree
+// on the figures. Metrics have no setters: record.metrics["name_unit"] = value.
 #pragma once
 #include <array>
 #include <new>
@@ -21,18 +22,13 @@ void fail_check(PointRecord& record, const std::string& reason);
 
 // With coverage; before timing, which adds the rate.
 void set_work(PointRecord& record, double flops, double paper_macs, double balance);
-// Records the work and the collectives of a plan.
-void record_plan(PointRecord& record, const PointPlan& plan);
+// The work and the collectives of a plan.
+void set_plan(PointRecord& record, const PointPlan& plan);
 // The share of the peak is the median of the samples' own: `flops_per_s` of each and `peak`
 // (FLOP/s) of the hardware beside it, 0 where it is not known. Also records the highest peak,
 // `highest` if all windows were disturbed.
 void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per_s,
                        const std::vector<double>& peak, double highest = 0);
-// The share of the cores that other programs used; below 0: not known. What was recorded first
-// stays.
-void set_busy_share(PointRecord& record, double share);
-// Cores that the ranks can use, one for each of their threads at most.
-void set_usable_cores(PointRecord& record, int cores);
 // Memory of a GPU for each rank that it serves.
 void set_device_memory(PointRecord& record, int64_t bytes);
 // Where the figures come from: measured, simulated, replayed or extrapolated.
@@ -47,7 +43,8 @@ void set_phases(PointRecord& record, double compute_s, double merge_s,
                 double communication_s = kNotMeasured);
 // Also the phases' communication: that alone, and the part of it that compute does not hide.
 void set_ablations(PointRecord& record, const AblationsRecord& parts);
-void record_depth(PointRecord& record, const PointParams& params, const DepthOptions& options = {});
+// Metrics of the pattern alone: layers until every token has heard from every other.
+void set_depth(PointRecord& record, const PointParams& params, const DepthOptions& options = {});
 void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages);
 // Maxima over ranks; memory of 0 bytes: not known.
 void set_closed_forms(PointRecord& record, const ClosedFormCounts& most);

@@ -258,8 +258,8 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
   const auto session = open_session(plan, options, record, comm);
   if (!session) return record;
   session->progress = options.progress;
-  record_plan(record, plan);
-  if (comm.rank() == 0) record_depth(record, p);
+  set_plan(record, plan);
+  if (comm.rank() == 0) set_depth(record, p);
   const Schedule schedule = make_schedule(p);
   // Every rank checks, so that all fail together; beyond 64 ranks only the first one has the time.
   if (comm.size() <= 64 || comm.rank() == 0) require_correct(schedule);

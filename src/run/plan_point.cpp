@@ -157,6 +157,15 @@ std::string cheapest_change(const PointParams& original,
   return "";
 }
 
+void skip_for_memory(Point& point, int64_t needed, int64_t allowed, std::string_view where,
+                     const std::function<bool(const PointParams&)>& fits) {
+  const std::string change = cheapest_change(point.params, fits);
+  set_status(point, PointStatus::kSkippedMemory,
+             concat("needs ", format_bytes(double(needed)),
+                    is_virtual(point.params) ? ", " : " per rank, ", format_bytes(double(allowed)),
+                    " are allowed", where, change.empty() ? "" : "; fits with ", change));
+}
+
 std::map<std::string, int64_t> walk_memory_by_tag(const PointParams& params, int64_t batches,
                                                   const std::vector<Rank>& ranks) {
   return walk_memory(make_schedule(params, batches), ranks);
@@ -206,14 +215,10 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
   else if (limits.flops_per_rank > 0)
     plan.estimated_s = plan.account.max_rank_flops / limits.flops_per_rank;
   if (limits.memory_bytes > 0 && plan.memory_bytes() > per_rank) {
-    const std::string change = cheapest_change(p, [&](const PointParams& changed) {
+    skip_for_memory(plan.point, plan.memory_bytes(), per_rank, "", [&](const PointParams& changed) {
       return why_unsupported(changed).empty() &&
              predicted_memory(changed, changed.threads) <= per_rank;
     });
-    set_status(plan.point, PointStatus::kSkippedMemory,
-               concat("needs ", format_bytes(double(plan.memory_bytes())),
-                      is_virtual(p) ? ", " : " per rank, ", format_bytes(double(per_rank)),
-                      " are allowed", change.empty() ? "" : concat("; fits with ", change)));
   } else if (limits.point_timeout_s > 0 && plan.estimated_s > limits.point_timeout_s) {
     set_status(
         plan.point, PointStatus::kTimeout,

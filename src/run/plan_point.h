@@ -57,6 +57,10 @@ int64_t predicted_slots(const Schedule& schedule, int period = 0);
 // The cheapest halving or doubling of one thing that makes a point fit: "batch=2"; "" if none.
 std::string cheapest_change(const PointParams& original,
                             const std::function<bool(const PointParams&)>& fits);
+// Skips a point that needs more bytes of memory than are allowed (`where`: " on H100", or ""), and
+// names the cheapest change that `fits`.
+void skip_for_memory(Point& point, int64_t needed, int64_t allowed, std::string_view where,
+                     const std::function<bool(const PointParams&)>& fits);
 
 // Bytes of the slots by tag that a walk over `ranks` holds, `batches` sequences at a time.
 std::map<std::string, int64_t> walk_memory_by_tag(const PointParams& params, int64_t batches,

@@ -46,6 +46,18 @@ TEST(PlanPoint, ChangesAreTriedFromTheCheapest) {
   EXPECT_EQ(fits_with([](const PointParams&) { return false; }), "");
 }
 
+TEST(PlanPoint, ARefusalOfMemorySaysWhatIsNeededAndWhatWouldFit) {
+  Point point = small_point("ring", 2);
+  const auto never = [](const PointParams&) { return false; };
+  skip_for_memory(point, int64_t{3} << 30, int64_t{2} << 30, " on H100", never);
+  EXPECT_EQ(point.status, PointStatus::kSkippedMemory);
+  EXPECT_EQ(point.reason, "needs 3 GiB per rank, 2 GiB are allowed on H100");
+  point.params.mode = Mode::kVirtual;  // one device for all ranks
+  skip_for_memory(point, int64_t{3} << 30, int64_t{2} << 30, "",
+                  [](const PointParams& p) { return p.problem.dtype == DType::kBFloat16; });
+  EXPECT_EQ(point.reason, "needs 3 GiB, 2 GiB are allowed; fits with dtype=bf16");
+}
+
 TEST(PlanPoint, TimeAndSupportAreLimits) {
   MachineLimits slow;
   slow.flops_per_rank = 1e3;

@@ -81,16 +81,12 @@ void check_memory(Point& point, const SimulatePoint& options) {
       int64_t(options.cluster.device.memory_bytes.value * options.memory_fraction);
   const int64_t needed = slots_of(point.params, options.cluster);
   if (needed <= limit) return;
-  const std::string change = cheapest_change(point.params, [&](const PointParams& changed) {
-    return fits(changed, options.cluster, limit);
-  });
-  set_status(point, PointStatus::kSkippedMemory,
-             concat("needs ", format_bytes(double(needed)), " per rank, ",
-                    format_bytes(double(limit)), " are allowed on ", options.cluster.device.name,
-                    change.empty() ? "" : concat("; fits with ", change)));
+  skip_for_memory(
+      point, needed, limit, concat(" on ", options.cluster.device.name),
+      [&](const PointParams& changed) { return fits(changed, options.cluster, limit); });
 }
 
-void record_account(PointRecord& r, const ProgramSet& programs) {
+void set_account(PointRecord& r, const ProgramSet& programs) {
   const PointParams& p = r.params;
   const auto largest =
       std::ranges::max_element(programs.classes, {}, &CompactProgram::memory_bytes);
@@ -111,8 +107,8 @@ void record_account(PointRecord& r, const ProgramSet& programs) {
 // Parts of the rank that computes most: they do not overlap and add up to the makespan. Packs
 // take turns with attends where a rank has one lane; on a lane of their own they hide behind them,
 // and what does not hide is waited for like communication. `alone_s`: communication without them.
-void record_simulated_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind execution,
-                             double alone_s) {
+void set_simulated_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind execution,
+                          double alone_s) {
   double busiest = -1, idle = 0;
   for (const SimulatedRank& rank : run.ranks) {
     const double compute = rank.attend_s + (execution == ExecutionKind::kInOrder ? rank.pack_s : 0);
@@ -164,7 +160,7 @@ std::vector<TrackedItem> on_tracks(const SimulatedRun& run) {
   return out;
 }
 
-void record_simulated_timeline(PointRecord& r, const SimulatedRun& run) {
+void set_simulated_timeline(PointRecord& r, const SimulatedRun& run) {
   if (r.params.group_ranks() > kTimelineRanks ||
       run.timeline.size() > size_t(kTimelineOps) * run.ranks.size())
     return;
@@ -181,7 +177,7 @@ void record_simulated_timeline(PointRecord& r, const SimulatedRun& run) {
   }
 }
 
-void record_metrics(SimulatedPoint& out, const SimulatePoint& options, const ProgramSet& programs) {
+void set_metrics(SimulatedPoint& out, const SimulatePoint& options, const ProgramSet& programs) {
   auto& m = out.record.metrics;
   if (std::ranges::any_of(programs.classes, &CompactProgram::beyond_table))
     m["beyond_kernel_table"] = 1;
@@ -196,8 +192,8 @@ void record_metrics(SimulatedPoint& out, const SimulatePoint& options, const Pro
 }
 
 // Returns the time of communication alone; NaN where nobody asked for it, or there is none.
-double record_band(SimulatedPoint& out, const ProgramSet& programs, const Topology& topology,
-                   const SimulatePoint& options, SimulateOptions how) {
+double set_band(SimulatedPoint& out, const ProgramSet& programs, const Topology& topology,
+                const SimulatePoint& options, SimulateOptions how) {
   const double makespan = out.run.makespan_s;
   MedianInterval band{.low = makespan, .high = makespan, .level = kNotMeasured, .median = makespan};
   const auto also = [&](const SimulateOptions& other) {
@@ -283,14 +279,14 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   out.run = simulate(programs, topology, options.cluster, how);
   out.simulation_s = out.run.cpu_s;
   out.messages = out.run.messages;
-  record_account(out.record, programs);
-  const double alone_s = record_band(out, programs, topology, options, how);
-  record_simulated_phases(out.record, out.run, options.cluster.execution, alone_s);
-  record_simulated_timeline(out.record, out.run);
+  set_account(out.record, programs);
+  const double alone_s = set_band(out, programs, topology, options, how);
+  set_simulated_phases(out.record, out.run, options.cluster.execution, alone_s);
+  set_simulated_timeline(out.record, out.run);
   for (size_t r = 0; r < out.run.ranks.size() && p.group_ranks() <= kRanksInRecord; ++r)
     add_rank(out.record, int(r), out.run.ranks[r].finish_s);
-  record_metrics(out, options, programs);
-  record_depth(out.record, p, {.max_steps = kDepthSteps});
+  set_metrics(out, options, programs);
+  set_depth(out.record, p, {.max_steps = kDepthSteps});
   return out;
 }
 

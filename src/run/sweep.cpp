@@ -246,8 +246,8 @@ std::optional<PointRecord> run_point(World& world, const PointPlan& plan,
     if (on_gpu(p)) return world.run(p.ranks, measure);
     world.mark_load();
     PointRecord record = world.run(p.ranks, measure);
-    // Where the samples alone were too short to tell.
-    set_busy_share(record, world.busy_share());
+    if (const double busy = world.busy_share(); busy >= 0)
+      record.metrics.try_emplace("busy_share", busy);  // else the samples were long enough to tell
     return record;
   }
   PointRecord record = make_record(plan.point);

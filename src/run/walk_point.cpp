@@ -253,8 +253,8 @@ std::optional<PointRecord> walk_point(const PointPlan& plan, const RunnerOptions
                                       const VirtualRun& run) {
   const PointParams& p = plan.point.params;
   PointRecord record = make_record(plan.point);
-  record_plan(record, plan);
-  record_depth(record, p);
+  set_plan(record, plan);
+  set_depth(record, p);
   if (p.ranks <= kMaxCheckedRanks) require_correct(make_schedule(p));
   try {
     Walker walker(plan, options, run);

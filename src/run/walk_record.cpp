@@ -206,7 +206,7 @@ void fill_conditions(const WalkData& w, PointRecord& record) {
   }
   set_share_of_peak(record, rates, peaks);
   if (!(wall_s > 0)) return;
-  set_busy_share(record, busy_s / wall_s);
+  record.metrics["busy_share"] = busy_s / wall_s;
   record.metrics["busy_units"] = double(busy_units);
 }
 
