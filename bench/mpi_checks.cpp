@@ -56,7 +56,7 @@ int check_forward(const AlgorithmInfo& algorithm, ShardedProblem s, const std::s
                   Communicator& comm) {
   if (algorithm.pattern == PatternKind::kDense) s.pattern = dense_pattern(s.problem.seq_len);
   if (algorithm.pattern == PatternKind::kSparse) s.pattern = sparse_pattern(30, 4);
-  if (!algorithm.why_unsupported(s).empty()) return 0;
+  if (!algorithm.why_no_program(s).empty()) return 0;
   const Schedule schedule = lower_collectives(algorithm.make(s), parse_collective(collective));
   require_correct(schedule);
   const auto kernel = make_kernel("cpu");

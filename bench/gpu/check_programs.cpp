@@ -54,7 +54,7 @@ std::string why_gradients_wrong(const Executor& executor, Communicator& comm, do
 void run_program_case(const ProgramCase& c, Outcome& out) {
   const ShardedProblem s{c.problem, c.pattern, {c.problem.seq_len, c.ranks, c.layout}};
   const AlgorithmInfo& algorithm = find_algorithm(c.algorithm);
-  if (!why_unsupported(algorithm, s, c.pass).empty()) return;
+  if (!why_no_program(algorithm, s, c.pass).empty()) return;
   const Schedule schedule =
       lower_collectives(make_schedule(algorithm, s, c.pass), parse_collective(c.collective));
   note_work(to_string(c));

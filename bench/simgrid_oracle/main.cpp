@@ -86,7 +86,7 @@ std::vector<Case> cases(bool quick) {
         for (const std::string& collective : collectives_of(a)) {
           if (ranks > 16 && cluster.execution == ExecutionKind::kInOrder) continue;
           const ShardedProblem s = problem_of(a, ranks);
-          if (!a.why_unsupported(s).empty()) continue;
+          if (!a.why_no_program(s).empty()) continue;
           if (ranks == 512 && (machine != "switch" || a.collectives != CollectiveUse::kAllGather ||
                                !has_few_messages(a.make(s), parse_collective(collective))))
             continue;

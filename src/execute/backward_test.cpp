@@ -156,7 +156,7 @@ void expect_conserved(const Case& c, const BackwardRun& run) {
 // False when the algorithm has no backward pass of this, or the kernel none at all.
 bool expect_backward_right(const Case& c, std::map<std::string, ReferenceGradients>& known) {
   const ShardedProblem s = sharded(c);
-  if (!why_no_backward(find_algorithm(c.algorithm), s).empty()) return false;
+  if (!why_no_program(find_algorithm(c.algorithm), s, Pass::kBackward).empty()) return false;
   const std::string name = concat(describe({.algorithm = "", .problem = c.problem}),
                                   to_string(find_algorithm(c.algorithm).pattern),
                                   s.pattern.phase_parts, to_string(s.pattern.mix));
@@ -236,26 +236,16 @@ TEST(Backward, MixturesThatNeedEachBranchAlone) {
         }
 }
 
-// True for native and for what changes the algorithm's programs.
-bool carries(const AlgorithmInfo& algorithm, const std::string& collective) {
-  const CollectiveChoice choice = parse_collective(collective);
-  if (collective == "native") return true;
-  return choice.all_to_all == AllToAllAlgorithm::kNative
-             ? algorithm.collectives == CollectiveUse::kAllGather
-             : algorithm.collectives == CollectiveUse::kAllToAll;
-}
-
 TEST(Backward, EveryLayoutCollectiveAndOption) {
   CasesRun ran;
   std::map<std::string, ReferenceGradients> known;
   for (auto [problem, pattern] : small_shapes())
     for (const AlgorithmInfo& algorithm : algorithms())
       for (const int ranks : some_of<int>({2, 3, 4, 6, 8}))
-        for (const std::string& collective : collective_names())
+        for (const std::string& collective : collectives_of(algorithm))
           for (const LayoutKind layout :
                {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped}) {
             const bool exchanges = algorithm.collectives == CollectiveUse::kAllToAll;
-            if (!carries(algorithm, collective)) continue;
             if (exchanges && layout == LayoutKind::kStriped) continue;  // takes none
             Case c{.algorithm = std::string(algorithm.name),
                    .problem = problem,
@@ -272,7 +262,7 @@ TEST(Backward, EveryLayoutCollectiveAndOption) {
             if (ranks == 3) c.pattern.phase_parts = ranks;
             const bool right = expect_backward_right(c, known);
             if (algorithm.make_backward && algorithm.pattern == PatternKind::kDense &&
-                algorithm.name != "local")
+                !algorithm.one_rank_only)
               ran.add(concat(algorithm.name, " ", collective, " ", to_string(layout)), right);
           }
   ran.expect_some_of_each();
@@ -284,11 +274,11 @@ void expect_same_bits(const AttentionProblem& problem, const DilatedPattern& pat
     const Case c{.algorithm = std::string(algorithm.name),
                  .problem = problem,
                  .pattern = pattern,
-                 .ranks = algorithm.name == "local" ? 1
-                          : problem.num_heads == 4  ? 4
-                                                    : 2,
+                 .ranks = algorithm.one_rank_only  ? 1
+                          : problem.num_heads == 4 ? 4
+                                                   : 2,
                  .kernel = kernel};
-    if (!why_no_backward(algorithm, sharded(c)).empty()) continue;
+    if (!why_no_program(algorithm, sharded(c), Pass::kBackward).empty()) continue;
     const BackwardRun once = run_backward(c);
     for (const int threads : {1, 2, 4}) EXPECT_EQ(run_backward(c, threads), once) << describe(c);
   }

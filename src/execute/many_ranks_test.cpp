@@ -48,7 +48,7 @@ TEST(ManyRanks, EveryAlgorithmHoldsLittleBesideItsSlotsAndCountsIt) {
   for (const int ranks : rank_counts)
     for (const AlgorithmInfo& algorithm : algorithms()) {
       const Case c = case_of(algorithm, ranks);
-      if (!algorithm.why_unsupported(sharded(c)).empty()) continue;
+      if (!algorithm.why_no_program(sharded(c)).empty()) continue;
       ++ran;
       run_bounded(c);
     }

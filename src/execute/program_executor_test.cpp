@@ -41,8 +41,8 @@ TEST(Executor, EveryLayout) {
           c.layout = layout;
           const bool right = expect_right_if_supported(c);
           // The others take no such layout at all, or one rank.
-          const bool exchanges = c.algorithm == "ulysses" || c.algorithm == "usp";
-          if (algorithm.pattern == PatternKind::kDense && c.algorithm != "local" &&
+          const bool exchanges = algorithm.collectives == CollectiveUse::kAllToAll;
+          if (algorithm.pattern == PatternKind::kDense && !algorithm.one_rank_only &&
               !(exchanges && layout == LayoutKind::kStriped))
             ran.add(concat(c.algorithm, " ", to_string(layout)), right);
         }
@@ -53,20 +53,17 @@ TEST(Executor, EveryLayout) {
 TEST(Executor, EveryCollective) {
   CasesRun ran;
   for (const auto& [problem, pattern] : shapes())
-    for (const char* algorithm :
-         {"dilated", "sparse", "all_gather", "ulysses", "usp", "query_gather"})
-      for (const std::string& collective : collective_names())
+    for (const AlgorithmInfo& algorithm : algorithms())
+      for (const std::string& collective : collectives_of(algorithm))
         for (const int ranks : some_of<int>({3, 4, 6}))
           for (const bool causal : {false, true}) {  // with the layout that balances a mask
-            Case c{algorithm, problem, pattern, ranks};
+            if (algorithm.collectives == CollectiveUse::kNone) continue;
+            Case c{std::string(algorithm.name), problem, pattern, ranks};
             c.collective = collective;
             c.problem.causal = causal;
-            const bool dense = find_algorithm(algorithm).pattern == PatternKind::kDense;
+            const bool dense = algorithm.pattern == PatternKind::kDense;
             c.layout = causal && dense ? LayoutKind::kZigzag : LayoutKind::kContiguous;
-            const bool gathers = find_algorithm(algorithm).collectives == CollectiveUse::kAllGather;
-            const bool exchange = collective == "pairwise" || collective == "linear";
-            if (collective != "native" && gathers == exchange) continue;
-            ran.add(concat(algorithm, " ", collective, causal ? " causal" : ""),
+            ran.add(concat(algorithm.name, " ", collective, causal ? " causal" : ""),
                     expect_right_if_supported(c));
           }
   ran.expect_some_of_each();
@@ -77,10 +74,11 @@ TEST(Executor, EveryDegree) {
   for (const int ranks : {4, 6, 8})
     for (const int degree : {1, 2, 3, 4, 6, 8})
       for (const LayoutKind layout : {LayoutKind::kContiguous, LayoutKind::kZigzag})
-        for (const char* algorithm : {"usp", "double_ring", "all_gather"})
+        for (const AlgorithmInfo& algorithm : algorithms())
           for (const int64_t n : {150, 5})  // 5: ranks without tokens
             for (const int64_t kv_heads : {3, 1}) {
-              Case c{algorithm,
+              if (!algorithm.effective_options) continue;
+              Case c{std::string(algorithm.name),
                      {.seq_len = n,
                       .num_heads = 6,
                       .num_kv_heads = kv_heads,
@@ -157,8 +155,8 @@ TEST(Executor, ResultsDoNotDependOnTheNumberOfRanks) {
     for (int ranks = 1; ranks <= 9; ++ranks) {
       std::vector<float> out(301 * 3 * 32);
       const Case c{std::string(algorithm.name), problem, pattern, ranks};
-      const bool runs = algorithm.why_unsupported(sharded(c)).empty();
-      if (algorithm.name != "local" || ranks == 1)  // on one rank: nothing to compare
+      const bool runs = algorithm.why_no_program(sharded(c)).empty();
+      if (!algorithm.one_rank_only || ranks == 1)  // on one rank: nothing to compare
         ran.add(concat(algorithm.name, ranks == 1 ? " alone" : " on several"), runs);
       if (!runs) continue;
       const Schedule schedule = schedule_of(c);
@@ -190,7 +188,7 @@ TEST(Executor, AllocatesNothingOnceWarm) {
     const Case c{std::string(algorithm.name),
                  {.seq_len = 600, .num_heads = 4, .num_kv_heads = 4, .head_dim = 16},
                  {.branches = {{100, 2}, {600, 4}}},
-                 algorithm.name == "local" ? 1 : 4};
+                 algorithm.one_rank_only ? 1 : 4};
     const Schedule schedule = schedule_of(c);
     const auto kernel = make_kernel("cpu");
     for (const int threads : {1, 2})

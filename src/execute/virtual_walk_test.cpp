@@ -46,7 +46,7 @@ Schedule schedule_of(const Case& c, int ranks, int64_t batches) {
 }
 
 bool runs(const Case& c, int ranks) {
-  return find_algorithm(c.algorithm).why_unsupported(sharded_of(c, ranks, 1)).empty();
+  return find_algorithm(c.algorithm).why_no_program(sharded_of(c, ranks, 1)).empty();
 }
 
 struct Total {

@@ -135,7 +135,7 @@ double measure_attend_rate(const AttentionKernel& kernel, const AttendOptions& o
 class HostBackend final : public Backend {
  public:
   bool on_gpu() const override { return false; }
-  std::string why_unsupported(const PointParams& p) const override {
+  std::string why_kernel_unsupported(const PointParams& p) const override {
     return make_kernel(p.kernel)->why_unsupported(attend_options(p), p.pass);
   }
   int64_t workspace_bytes(const PointParams& p, int threads) const override {
@@ -183,11 +183,11 @@ class HostBackend final : public Backend {
 
 }  // namespace
 
-std::string GpuPlanning::why_unsupported(const PointParams& p) const {
+std::string GpuPlanning::why_kernel_unsupported(const PointParams& p) const {
   return why_device_kernel_unsupported(p.kernel, attend_options(p), p.pass);
 }
 
-std::string GpuPlanning::why_absent(const PointParams& p) const {
+std::string GpuPlanning::why_kernel_absent(const PointParams& p) const {
   return why_device_kernel_absent(p.kernel);
 }
 

@@ -66,9 +66,9 @@ class Backend {
   virtual bool on_gpu() const = 0;
 
   // For plans, on any machine and in any build. Empty, or why the kernel cannot do this point.
-  virtual std::string why_unsupported(const PointParams& params) const = 0;
+  virtual std::string why_kernel_unsupported(const PointParams& params) const = 0;
   // Empty when the kernel can run on this machine, else what is missing.
-  virtual std::string why_absent(const PointParams&) const { return {}; }
+  virtual std::string why_kernel_absent(const PointParams&) const { return {}; }
   // Scratch memory of one rank as far as it is known before tasks are.
   virtual int64_t workspace_bytes(const PointParams& params, int threads) const = 0;
   // Seconds that the generator takes for a value of Q, K or V.
@@ -107,8 +107,8 @@ const Backend& gpu_backend();
 class GpuPlanning : public Backend {
  public:
   bool on_gpu() const override { return true; }
-  std::string why_unsupported(const PointParams& params) const override;
-  std::string why_absent(const PointParams& params) const override;
+  std::string why_kernel_unsupported(const PointParams& params) const override;
+  std::string why_kernel_absent(const PointParams& params) const override;
   int64_t workspace_bytes(const PointParams&, int) const override { return 0; }
   double fill_s_per_value() const override { return 0; }  // a GPU generates in no time
 };

@@ -13,7 +13,7 @@
 namespace longnet {
 namespace {
 
-std::string why_unsupported(const PointParams& p) {
+std::string why_cannot_run(const PointParams& p) {
   if (p.replicas > 1)
     return concat("ranks in ", p.replicas,
                   " groups (sweep.replicas): only `lnbench simulate` has "
@@ -22,7 +22,7 @@ std::string why_unsupported(const PointParams& p) {
   if (is_formula(p.collective))
     return concat(p.collective, " is a model of NCCL: `lnbench simulate` knows its time");
   if (const std::string why =
-          why_unsupported(find_algorithm(p.algorithm), sharded_problem(p), p.pass);
+          why_no_program(find_algorithm(p.algorithm), sharded_problem(p), p.pass);
       !why.empty())
     return why;
   if (const std::string why =
@@ -33,7 +33,7 @@ std::string why_unsupported(const PointParams& p) {
     if (const std::string why = why_not_virtual(make_schedule(p).program(p.ranks / 2));
         !why.empty())
       return "no virtual ranks: " + why;
-  return backend_of(p.kernel).why_unsupported(p);
+  return backend_of(p.kernel).why_kernel_unsupported(p);
 }
 
 // Bytes of the rank with the most memory, or of a walk of one sequence at a time. Computed from the
@@ -76,7 +76,8 @@ void plan_walk(PointPlan& plan, const MachineLimits& limits) {
 }  // namespace
 
 void resolve_options(PointParams& p) {
-  p.options = find_algorithm(p.algorithm).effective_options(sharded_problem(p));
+  if (const auto effective_options = find_algorithm(p.algorithm).effective_options)
+    p.options = effective_options(sharded_problem(p));
 }
 
 ShardedProblem sharded_problem(const PointParams& p) {
@@ -178,12 +179,12 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
   if (point.status != PointStatus::kOk) return plan;
   const PointParams& p = plan.point.params;
   const Backend& backend = backend_of(p.kernel);
-  std::string why = why_unsupported(p);
+  std::string why = why_cannot_run(p);
   if (why.empty() && is_virtual(p) && has_backward(p.pass) && machine.replayed_ranks > 0)
     why =
         "gradients of rows that ranks share are complete when all ranks have been walked; leave "
         "out --replay";
-  if (why.empty() && machine.to_run) why = backend.why_absent(p);
+  if (why.empty() && machine.to_run) why = backend.why_kernel_absent(p);
   if (!why.empty()) {
     set_status(plan.point, PointStatus::kSkippedUnsupported, why);
     return plan;
@@ -216,7 +217,7 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
     plan.estimated_s = plan.account.max_rank_flops / limits.flops_per_rank;
   if (limits.memory_bytes > 0 && plan.memory_bytes() > per_rank) {
     skip_for_memory(plan.point, plan.memory_bytes(), per_rank, "", [&](const PointParams& changed) {
-      return why_unsupported(changed).empty() &&
+      return why_cannot_run(changed).empty() &&
              predicted_memory(changed, changed.threads) <= per_rank;
     });
   } else if (limits.point_timeout_s > 0 && plan.estimated_s > limits.point_timeout_s) {

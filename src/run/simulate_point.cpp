@@ -42,8 +42,8 @@ std::string why_no_straggler(const Straggler& s, const PointParams& p) {
 void check_support(Point& point, const SimulatePoint& options) {
   const ClusterSpec& cluster = options.cluster;
   const PointParams& p = point.params;
-  std::string why = why_unsupported(find_algorithm(p.algorithm), sharded_problem(p), p.pass);
-  if (why.empty()) why = CostModel::why_unsupported(cluster, p.problem, p.pass);
+  std::string why = why_no_program(find_algorithm(p.algorithm), sharded_problem(p), p.pass);
+  if (why.empty()) why = CostModel::why_no_speed(cluster, p.problem, p.pass);
   if (why.empty() && p.ranks > cluster.num_gpus())
     why = concat("needs ", p.ranks, " GPUs, ", cluster.name, " has ", cluster.num_gpus());
   // A native gather may be a formula too; other algorithms never come to it.
@@ -70,7 +70,7 @@ int64_t slots_of(const PointParams& p, const ClusterSpec& cluster) {
 // A program of a rank must be made to know its slots: of very many ranks that alone takes long.
 bool fits(const PointParams& p, const ClusterSpec& cluster, int64_t limit) {
   if (p.ranks % p.replicas != 0 || p.problem.batch % p.replicas != 0) return false;
-  if (!why_unsupported(find_algorithm(p.algorithm), sharded_problem(p), p.pass).empty())
+  if (!why_no_program(find_algorithm(p.algorithm), sharded_problem(p), p.pass).empty())
     return false;
   return p.ranks <= cluster.num_gpus() && slots_of(p, cluster) <= limit;
 }

@@ -126,9 +126,9 @@ TEST(Backend, KernelsRunOnHostOrGpu) {
   for (const char* kernel : {"cuda", "cudnn", "gather"}) EXPECT_TRUE(backend_of(kernel).on_gpu());
   PointParams p = small_point("local", 1).params;
   EXPECT_GT(backend_of("cpu").workspace_bytes(p, 2), 0);
-  EXPECT_EQ(backend_of("cpu").why_unsupported(p), "");
+  EXPECT_EQ(backend_of("cpu").why_kernel_unsupported(p), "");
   p.kernel = "cuda";
-  EXPECT_NE(backend_of("cuda").why_unsupported(p), "");  // fp32
+  EXPECT_NE(backend_of("cuda").why_kernel_unsupported(p), "");  // fp32
   EXPECT_EQ(backend_of("cuda").workspace_bytes(p, 2), 0);
   EXPECT_EQ(backend_of("cpu").walk_tolerance(1e-3).rel_l2, 1e-3);
 }

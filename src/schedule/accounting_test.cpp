@@ -45,7 +45,7 @@ void for_each_case(Fn fn) {
             const ShardedProblem s{shape.problem,
                                    pattern_for(algorithm, shape),
                                    {shape.problem.seq_len, ranks, layout}};
-            if (algorithm.why_unsupported(s).empty()) fn(algorithm, s);
+            if (algorithm.why_no_program(s).empty()) fn(algorithm, s);
           }
 }
 

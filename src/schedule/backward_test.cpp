@@ -64,7 +64,7 @@ bool expect_pass(const AlgorithmInfo& algorithm, ShardedProblem s, const std::st
                  Pass pass) {
   if (algorithm.pattern == PatternKind::kDense) s.pattern = dense_pattern(s.problem.seq_len);
   if (algorithm.pattern == PatternKind::kSparse) s.pattern = sparse_pattern(11, 3);
-  if (!why_no_backward(algorithm, s).empty()) return false;
+  if (!why_no_program(algorithm, s, Pass::kBackward).empty()) return false;
   const CollectiveChoice choice = parse_collective(collective);
   const Schedule schedule = lower_collectives(make_schedule(algorithm, s, pass), choice);
   const auto where = [&] {
@@ -120,16 +120,17 @@ TEST(BackwardPrograms, AreCorrectForEveryShape) {
 
 TEST(BackwardPrograms, OfEveryCollectiveAndOption) {
   CasesRun ran;
-  for (const char* name : {"dilated", "sparse", "all_gather", "query_gather", "ulysses", "usp"})
+  for (const AlgorithmInfo& algorithm : algorithms())
     for (auto [problem, pattern] : backward_shapes())
       for (const int ranks : {2, 3, 4, 6, 8})
         for (const std::string& collective : collective_names())
           for (const GatherScope scope : {GatherScope::kSegmentGroup, GatherScope::kWholeWorld}) {
+            if (algorithm.collectives == CollectiveUse::kNone) continue;
             pattern.phase_parts = ranks % 2 == 0 ? ranks : 1;
             ShardedProblem s{problem, pattern, {problem.seq_len, ranks}, scope};
             s.options = {.ulysses_degree = ranks % 4 == 0 ? 2 : 0, .head_slice = ranks % 3};
-            ran.add(concat(name, " ", collective),
-                    expect_backward(find_algorithm(name), s, collective));
+            ran.add(concat(algorithm.name, " ", collective),
+                    expect_backward(algorithm, s, collective));
           }
   ran.expect_some_of_each();
 }
@@ -160,12 +161,12 @@ TEST(BackwardPrograms, OfEveryInnerRing) {
 
 // A message that is posted after a kernel waits for it.
 TEST(BackwardPrograms, TheFirstMessageStartsBeforeAnyKernel) {
-  for (const char* name : {"ring", "bidirectional_ring", "double_ring", "query_ring", "all_gather",
-                           "dilated", "sparse", "query_gather"}) {
-    const RankProgram program = backward_of(name, 4).program(1);
+  for (const AlgorithmInfo& algorithm : algorithms()) {
+    if (algorithm.one_rank_only) continue;
+    const RankProgram program = backward_of(algorithm.name, 4).program(1);
     const Op& first = *std::ranges::find_if_not(
         program.ops, [](const Op& op) { return std::holds_alternative<Pack>(op.what); });
-    EXPECT_TRUE(is_communication(first.what)) << name << ": " << to_text(first);
+    EXPECT_TRUE(is_communication(first.what)) << algorithm.name << ": " << to_text(first);
   }
 }
 
@@ -173,7 +174,8 @@ TEST(BackwardPrograms, AnAlgorithmWithoutOneSaysWhy) {
   const ShardedProblem s{{.seq_len = 64}, dense_pattern(64), {64, 2}};
   AlgorithmInfo forward_only = find_algorithm("ring");
   forward_only.make_backward = nullptr;
-  EXPECT_NE(why_no_backward(forward_only, s).find("no backward pass yet"), std::string::npos);
+  EXPECT_NE(why_no_program(forward_only, s, Pass::kBackward).find("no backward pass yet"),
+            std::string::npos);
 }
 
 // P = 8, c = 512 tokens a rank, H = 16, G = 4, d = 64, fp32: a token has 4096 bytes of Q, dO or dQ,

@@ -29,7 +29,7 @@ ClosedFormCounts counts_of(const ShardedProblem& s, const RankProgram& program, 
 // False when the algorithm cannot run this.
 bool expect_closed_form(const AlgorithmInfo& algorithm, const ShardedProblem& s,
                         const std::string& collective = "native", int node_size = 0) {
-  if (!algorithm.why_unsupported(s).empty()) return false;
+  if (!algorithm.why_no_program(s).empty()) return false;
   CollectiveChoice choice = parse_collective(collective);
   choice.node_size = node_size;
   const Schedule schedule = lower_collectives(algorithm.make(s), choice);
@@ -96,8 +96,9 @@ TEST(Formulas, OptionsOfAlgorithms) {
       for (const int option : {1, 2, 4, 8}) {
         ShardedProblem s = problem(8, g, layout);
         s.options = {.ulysses_degree = option, .ring_inner = option, .head_slice = option};
-        for (const char* name : {"usp", "double_ring", "all_gather"})
-          ran.add(name, expect_closed_form(find_algorithm(name), s));
+        for (const AlgorithmInfo& algorithm : algorithms())
+          if (algorithm.effective_options)
+            ran.add(std::string(algorithm.name), expect_closed_form(algorithm, s));
       }
   ran.expect_some_of_each();
 }
@@ -106,9 +107,11 @@ TEST(Formulas, Collectives) {
   for (const int ranks : {2, 3, 4, 6, 8, 12, 16})
     for (const int node_size : {0, 2, 4})
       for (const std::string& collective : collective_names())
-        for (const char* name : {"all_gather", "query_gather", "usp"})
-          EXPECT_TRUE(
-              expect_closed_form(find_algorithm(name), problem(ranks, 4), collective, node_size));
+        for (const AlgorithmInfo& algorithm : algorithms())
+          if (algorithm.pattern == PatternKind::kDense &&
+              algorithm.collectives != CollectiveUse::kNone) {
+            EXPECT_TRUE(expect_closed_form(algorithm, problem(ranks, 4), collective, node_size));
+          }
 }
 
 // Segments inside and across shards, whatever divides what; every rule of offsets.

@@ -28,8 +28,6 @@ int one_if_equal_shards(const ShardedProblem& s) {
   return equal_shards(s, s.layout.world_size()) ? 1 : s.layout.world_size();
 }
 
-int no_period(const ShardedProblem& s) { return s.layout.world_size(); }
-
 // Inside a group each rank has its own heads: equal programs only when all have as many.
 int heads_period(const ShardedProblem& s, int degree) {
   const int world = s.layout.world_size();
@@ -72,8 +70,6 @@ int dilated_period(const ShardedProblem& s) {
 
 // ---- options ----
 
-AlgorithmOptions options_as_given(const ShardedProblem& s) { return s.options; }
-
 // The options of `s`, one of them with the value that the algorithm uses.
 template <auto kOption, auto kUsed>
 AlgorithmOptions options_with(const ShardedProblem& s) {
@@ -82,9 +78,7 @@ AlgorithmOptions options_with(const ShardedProblem& s) {
   return o;
 }
 
-// ---- reasons why an algorithm cannot run ----
-
-std::string always_supported(const ShardedProblem&) { return {}; }
+// ---- reasons why an algorithm has no program ----
 
 std::string why_not_one_rank(const ShardedProblem& s) {
   if (s.layout.world_size() == 1) return {};
@@ -129,57 +123,94 @@ std::string why_not_double_ring(const ShardedProblem& s) {
   return concat("ring_inner = ", inner, " does not divide ", s.layout.world_size(), " ranks");
 }
 
+// ---- the algorithms ----
+
+using Options = AlgorithmOptions;
+constexpr AlgorithmInfo kAlgorithms[] = {
+    {.name = "local",
+     .summary = "exact, on one rank, no communication",
+     .one_rank_only = true,
+     .make = local_attention,
+     .make_backward = local_backward,
+     .why_no_program = why_not_one_rank,
+     .period = one_if_equal_shards},
+    {.name = "ring",
+     .summary = "exact: K/V shards travel around a ring of ranks",
+     .make = ring_attention,
+     .make_backward = ring_backward,
+     .period = one_if_equal_shards},
+    {.name = "all_gather",
+     .summary = "exact: all K/V rows on every rank",
+     .collectives = CollectiveUse::kAllGather,
+     .make = all_gather_attention,
+     .make_backward = all_gather_backward,
+     .period = one_if_equal_shards,
+     .effective_options = options_with<&Options::head_slice, all_gather_head_slice>},
+    {.name = "ulysses",
+     .summary = "exact: an all-to-all gives each rank some heads of all tokens",
+     .collectives = CollectiveUse::kAllToAll,
+     .make = ulysses_attention,
+     .make_backward = ulysses_backward,
+     .why_no_program = why_not_ulysses,
+     .period = ulysses_period},
+    {.name = "usp",
+     .summary = "exact: Ulysses inside groups, a ring over the groups",
+     .collectives = CollectiveUse::kAllToAll,
+     .make = usp_attention,
+     .make_backward = usp_backward,
+     .why_no_program = why_not_usp,
+     .period = usp_period,
+     .effective_options = options_with<&Options::ulysses_degree, usp_degree>},
+    {.name = "double_ring",
+     .summary = "exact: rings inside nodes, a ring over the nodes",
+     .make = double_ring_attention,
+     .make_backward = double_ring_backward,
+     .why_no_program = why_not_double_ring,
+     .period = double_ring_period,
+     .effective_options = options_with<&Options::ring_inner, double_ring_inner>},
+    {.name = "bidirectional_ring",
+     .summary = "exact: half of the K/V heads travel each way around",
+     .make = bidirectional_ring_attention,
+     .make_backward = bidirectional_ring_backward,
+     .why_no_program = why_not_bidirectional,
+     .period = one_if_equal_shards},
+    {.name = "query_ring",
+     .summary = "exact: ring; backward, queries travel with their gradients",
+     .make = ring_attention,
+     .make_backward = query_ring_backward,
+     .period = one_if_equal_shards},
+    {.name = "query_gather",
+     .summary = "exact: queries travel, partial results are reduced",
+     .collectives = CollectiveUse::kAllGather,
+     .make = query_gather_attention,
+     .make_backward = query_gather_backward,
+     .period = one_if_equal_shards},
+    {.name = "dilated",
+     .summary = "LongNet: sparse rows gathered inside each segment's ranks",
+     .pattern = PatternKind::kDilated,
+     .collectives = CollectiveUse::kAllGather,
+     .make = dilated_attention,
+     .make_backward = dilated_backward,
+     .why_no_program = why_not_contiguous,
+     .period = dilated_period},
+    {.name = "sparse",
+     .summary = "Sparse Transformer's fixed pattern: local blocks and summary tokens",
+     .pattern = PatternKind::kSparse,
+     .collectives = CollectiveUse::kAllGather,
+     .make = dilated_attention,
+     .make_backward = dilated_backward,
+     .why_no_program = why_not_contiguous},
+};
+
 }  // namespace
 
-const std::vector<AlgorithmInfo>& algorithms() {
-  using enum PatternKind;
-  using enum CollectiveUse;
-  static const std::vector<AlgorithmInfo> kAll{
-      {"local", "exact, on one rank, no communication", kDense, kNone, local_attention,
-       why_not_one_rank, one_if_equal_shards, options_as_given, local_backward,
-       /*one_rank_only=*/true},
-      {"ring", "exact: K/V shards travel around a ring of ranks", kDense, kNone, ring_attention,
-       always_supported, one_if_equal_shards, options_as_given, ring_backward},
-      {"all_gather", "exact: all K/V rows on every rank", kDense, kAllGather, all_gather_attention,
-       always_supported, one_if_equal_shards,
-       options_with<&AlgorithmOptions::head_slice, all_gather_head_slice>, all_gather_backward},
-      {"ulysses", "exact: an all-to-all gives each rank some heads of all tokens", kDense,
-       kAllToAll, ulysses_attention, why_not_ulysses, ulysses_period, options_as_given,
-       ulysses_backward},
-      {"usp", "exact: Ulysses inside groups, a ring over the groups", kDense, kAllToAll,
-       usp_attention, why_not_usp, usp_period,
-       options_with<&AlgorithmOptions::ulysses_degree, usp_degree>, usp_backward},
-      {"double_ring", "exact: rings inside nodes, a ring over the nodes", kDense, kNone,
-       double_ring_attention, why_not_double_ring, double_ring_period,
-       options_with<&AlgorithmOptions::ring_inner, double_ring_inner>, double_ring_backward},
-      {"bidirectional_ring", "exact: half of the K/V heads travel each way around", kDense, kNone,
-       bidirectional_ring_attention, why_not_bidirectional, one_if_equal_shards, options_as_given,
-       bidirectional_ring_backward},
-      {"query_ring", "exact: ring; backward, queries travel with their gradients", kDense, kNone,
-       ring_attention, always_supported, one_if_equal_shards, options_as_given,
-       query_ring_backward},
-      {"query_gather", "exact: queries travel, partial results are reduced", kDense, kAllGather,
-       query_gather_attention, always_supported, one_if_equal_shards, options_as_given,
-       query_gather_backward},
-      {"dilated", "LongNet: sparse rows gathered inside each segment's ranks", kDilated, kAllGather,
-       dilated_attention, why_not_contiguous, dilated_period, options_as_given, dilated_backward},
-      {"sparse", "Sparse Transformer's fixed pattern: local blocks and summary tokens", kSparse,
-       kAllGather, dilated_attention, why_not_contiguous, no_period, options_as_given,
-       dilated_backward},
-  };
-  return kAll;
-}
+std::span<const AlgorithmInfo> algorithms() { return kAlgorithms; }
 
-std::string why_no_backward(const AlgorithmInfo& algorithm, const ShardedProblem& s) {
-  if (algorithm.make_backward == nullptr)
+std::string why_no_program(const AlgorithmInfo& algorithm, const ShardedProblem& sharded,
+                           Pass pass) {
+  if (has_backward(pass) && algorithm.make_backward == nullptr)
     return concat(algorithm.name, " has no backward pass yet");
-  return algorithm.why_unsupported(s);
-}
-
-std::string why_unsupported(const AlgorithmInfo& algorithm, const ShardedProblem& sharded,
-                            Pass pass) {
-  return has_backward(pass) ? why_no_backward(algorithm, sharded)
-                            : algorithm.why_unsupported(sharded);
+  return algorithm.why_no_program(sharded);
 }
 
 Schedule make_schedule(const AlgorithmInfo& algorithm, const ShardedProblem& sharded, Pass pass) {

@@ -1,8 +1,8 @@
 // The algorithms by name. README.md says how to add one.
 #pragma once
+#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "schedule/lower_collectives.h"
 
@@ -10,24 +10,25 @@ namespace longnet {
 
 struct AlgorithmInfo {
   std::string_view name;
-  std::string_view summary;  // one line for --help
-  PatternKind pattern;       // kind of pattern that it computes
-  CollectiveUse collectives;
-  Schedule (*make)(const ShardedProblem&);
-  // Empty when the algorithm can run this, else the reason.
-  std::string (*why_unsupported)(const ShardedProblem&);
+  std::string_view summary;                   // one line for --help
+  PatternKind pattern = PatternKind::kDense;  // kind of pattern that it computes
+  CollectiveUse collectives = CollectiveUse::kNone;
+  bool one_rank_only = false;
+  Schedule (*make)(const ShardedProblem&) = nullptr;
+  Schedule (*make_backward)(const ShardedProblem&) = nullptr;  // null where there is none yet
+  // Empty when the algorithm has programs for this, else the reason.
+  std::string (*why_no_program)(const ShardedProblem&) = [](const ShardedProblem&) {
+    return std::string();
+  };
   // The smallest known k, a divisor of P, such that rank p + k does what rank p does, with every
   // rank moved by k around the ring of P: same ops, bytes and pairs. P when no two ranks are alike.
   // A test holds it against the programs (simulate/period_test.cpp).
-  int (*period)(const ShardedProblem&);
-  // Returns the options with the values really used in place of 0 ("the algorithm chooses") and of
-  // values that change nothing; as given where they are not supported.
-  AlgorithmOptions (*effective_options)(const ShardedProblem&) = [](const ShardedProblem& s) {
-    return s.options;
+  int (*period)(const ShardedProblem&) = [](const ShardedProblem& s) {
+    return s.layout.world_size();
   };
-  // The backward pass; null where there is none yet.
-  Schedule (*make_backward)(const ShardedProblem&) = nullptr;
-  bool one_rank_only = false;
+  // Returns the options with the values really used in place of 0 ("the algorithm chooses") and of
+  // values that change nothing; as given where they are not supported. Null: it reads none.
+  AlgorithmOptions (*effective_options)(const ShardedProblem&) = nullptr;
 
   // Two algorithms may share a forward pass: nothing new to a question about that alone.
   bool has_forward_of(const AlgorithmInfo& o) const {
@@ -35,12 +36,10 @@ struct AlgorithmInfo {
   }
 };
 
-const std::vector<AlgorithmInfo>& algorithms();
-// Empty when the algorithm has a backward pass of this, else the reason.
-std::string why_no_backward(const AlgorithmInfo& algorithm, const ShardedProblem& sharded);
-// Empty when the algorithm can run this pass, else the reason.
-std::string why_unsupported(const AlgorithmInfo& algorithm, const ShardedProblem& sharded,
-                            Pass pass);
+std::span<const AlgorithmInfo> algorithms();
+// Empty when the algorithm has programs for this pass, else the reason.
+std::string why_no_program(const AlgorithmInfo& algorithm, const ShardedProblem& sharded,
+                           Pass pass);
 // Returns the schedule of a pass: of both passes the forward program, then the backward one on the
 // same shard of Q, K, V and the output.
 Schedule make_schedule(const AlgorithmInfo& algorithm, const ShardedProblem& sharded, Pass pass);

@@ -54,7 +54,7 @@ DilatedPattern pattern_for(const AlgorithmInfo& algorithm, const Shape& shape) {
 // False when the algorithm cannot run this.
 bool expect_correct(const AlgorithmInfo& algorithm, const ShardedProblem& s,
                     const CollectiveChoice& choice) {
-  if (!algorithm.why_unsupported(s).empty()) return false;
+  if (!algorithm.why_no_program(s).empty()) return false;
   const Schedule schedule = lower_collectives(algorithm.make(s), choice);
   const auto faults = check_schedule(schedule);
   EXPECT_TRUE(faults.empty()) << algorithm.name << " N=" << s.problem.seq_len
@@ -104,7 +104,7 @@ TEST(Registry, DilatedOptions) {
 TEST(Registry, EveryCollectiveOfEveryAlgorithm) {
   CasesRun ran;
   for (const AlgorithmInfo& algorithm : algorithms()) {
-    if (algorithm.name == "local") continue;  // has no second rank
+    if (algorithm.one_rank_only) continue;
     for (const Shape& shape : shapes())
       for (int ranks : {2, 3, 4, 6, 8, 9})
         for (const std::string& name : collective_names()) {
@@ -129,9 +129,10 @@ TEST(Registry, EveryDegreeOfUspAndDoubleRing) {
             ShardedProblem s{p, dense_pattern(n), {n, ranks, layout}};
             s.options.ulysses_degree = s.options.ring_inner = degree;
             s.options.head_slice = degree;
-            for (const char* name : {"usp", "double_ring", "all_gather"})
-              ran.add(concat(name, " ", to_string(layout), " ", ranks),
-                      expect_correct(find_algorithm(name), s, {}));
+            for (const AlgorithmInfo& algorithm : algorithms())
+              if (algorithm.effective_options)
+                ran.add(concat(algorithm.name, " ", to_string(layout), " ", ranks),
+                        expect_correct(algorithm, s, {}));
           }
   ran.expect_some_of_each();
 }
@@ -176,9 +177,10 @@ TEST(Registry, EffectiveOptionsChangeNoProgram) {
                            dense_pattern(60),
                            {60, ranks}};
           s.options = {.ulysses_degree = value, .ring_inner = value, .head_slice = value};
-          if (!algorithm.why_unsupported(s).empty()) continue;
+          if (!algorithm.why_no_program(s).empty()) continue;
           ShardedProblem resolved = s;
-          resolved.options = algorithm.effective_options(s);
+          resolved.options = {};  // of an algorithm that reads none
+          if (algorithm.effective_options) resolved.options = algorithm.effective_options(s);
           for (Rank r = 0; r < ranks; ++r, ++compared)
             ASSERT_EQ(to_text(s, algorithm.make(s).program(r), r),
                       to_text(s, algorithm.make(resolved).program(r), r))
@@ -208,7 +210,7 @@ TEST(Ring, RefusesAProgramThatNoMemoryHolds) {
 
 TEST(Local, RefusesSeveralRanks) {
   const ShardedProblem s{{.seq_len = 8}, dense_pattern(8), {8, 2}};
-  EXPECT_NE(find_algorithm("local").why_unsupported(s), "");
+  EXPECT_NE(find_algorithm("local").why_no_program(s), "");
 }
 
 TEST(Ring, SendsToTheNextRankOnlyAndReusesTwoBuffers) {

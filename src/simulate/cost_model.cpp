@@ -131,7 +131,7 @@ double CostModel::read(const Table& table, double keys, double d) {
   return d < first.head_dim ? std::max(line, first.at(keys) * d / first.head_dim) : line;
 }
 
-std::string CostModel::why_unsupported(const ClusterSpec& c, const AttentionProblem& p, Pass pass) {
+std::string CostModel::why_no_speed(const ClusterSpec& c, const AttentionProblem& p, Pass pass) {
   const auto has_speed = [&](bool backward) {
     return std::ranges::any_of(c.device.attend, [&](const KernelRow& row) {
       return row.prices(c.device.kernel, p.dtype, backward) && row.causal == p.causal;
@@ -166,7 +166,7 @@ bool CostModel::is_beyond_table(const Prices& prices, const AttendCounts& c) con
 CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
     : cluster_(cluster), sharded_(sharded), prices_{read_prices(false), read_prices(true)} {
   if (prices_[0].tables[sharded.problem.causal].empty())
-    throw UsageError(why_unsupported(cluster, sharded.problem));
+    throw UsageError(why_no_speed(cluster, sharded.problem));
   const int all = cluster.num_gpus(), busy = sharded.layout.world_size();
   if (cluster.device.alone_speed.value > 0 && all > 1)
     speed_ = interpolate(std::min(busy, all), 1, cluster.device.alone_speed.value, all, 1);
@@ -223,8 +223,7 @@ CostModel::AttendCost CostModel::attend(const Attend& op, bool backward) const {
   const AttentionProblem& p = sharded_.problem;
   const DeviceSpec& device = cluster_.device;
   const Prices& prices = prices_[backward];
-  if (prices.tables[p.causal].empty())
-    throw UsageError(why_unsupported(cluster_, p, Pass::kBackward));
+  if (prices.tables[p.causal].empty()) throw UsageError(why_no_speed(cluster_, p, Pass::kBackward));
   const auto& any = prices.models[p.causal];
   const AttendCounts c = count_attend(sharded_, op, any ? any->block_rows : kOneBlock);
   if (any) {

@@ -50,8 +50,8 @@ class CostModel {
  public:
   CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded);
   // Reason why the device has no speed for such attention; empty when it has one.
-  static std::string why_unsupported(const ClusterSpec& cluster, const AttentionProblem& problem,
-                                     Pass pass = Pass::kForward);
+  static std::string why_no_speed(const ClusterSpec& cluster, const AttentionProblem& problem,
+                                  Pass pass = Pass::kForward);
 
   struct AttendCost {
     double seconds, pairs;

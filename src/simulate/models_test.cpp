@@ -184,19 +184,19 @@ TEST(CostModel, UnsupportedProblemsHaveAReason) {
   ClusterSpec c = plain_cluster();
   std::erase_if(c.device.attend, [](const KernelRow& r) { return r.causal; });
   const AttentionProblem problem = dense(8, 1, 64).problem;
-  EXPECT_EQ(CostModel::why_unsupported(c, problem), "");
-  EXPECT_EQ(CostModel::why_unsupported(c, problem, Pass::kForwardBackward), "");
-  EXPECT_NE(CostModel::why_unsupported(c, dense(8, 1, 64, true).problem), "");
+  EXPECT_EQ(CostModel::why_no_speed(c, problem), "");
+  EXPECT_EQ(CostModel::why_no_speed(c, problem, Pass::kForwardBackward), "");
+  EXPECT_NE(CostModel::why_no_speed(c, dense(8, 1, 64, true).problem), "");
   ClusterSpec no_backward = c;
   std::erase_if(no_backward.device.attend, [](const KernelRow& r) { return r.backward; });
-  EXPECT_EQ(CostModel::why_unsupported(no_backward, problem), "");
-  const std::string why = CostModel::why_unsupported(no_backward, problem, Pass::kBackward);
+  EXPECT_EQ(CostModel::why_no_speed(no_backward, problem), "");
+  const std::string why = CostModel::why_no_speed(no_backward, problem, Pass::kBackward);
   EXPECT_NE(why.find("backward pass of attention in bf16"), std::string::npos) << why;
   EXPECT_NE(why.find("--set sweep.pass=forward"), std::string::npos) << why;
   const ShardedProblem s = dense(8, 1, 64);
   EXPECT_THROW(CostModel(no_backward, s).attend(whole(s), /*backward=*/true), UsageError);
   std::erase_if(c.device.attend, [](const KernelRow& r) { return !r.backward; });
-  EXPECT_NE(CostModel::why_unsupported(c, problem), "");  // prices no forward
+  EXPECT_NE(CostModel::why_no_speed(c, problem), "");  // prices no forward
 }
 
 TEST(CostModel, ABackwardPassHasRowsOfItsOwn) {

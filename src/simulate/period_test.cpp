@@ -79,7 +79,7 @@ TEST(Period, RanksAPeriodApartDoTheSame) {
                                                  ? sparse_pattern(8, 2)
                                                  : dense_pattern(c.problem.seq_len);
               const ShardedProblem s{c.problem, pattern, {c.problem.seq_len, ranks, layout}};
-              if (!algorithm.why_unsupported(s).empty()) continue;
+              if (!algorithm.why_no_program(s).empty()) continue;
               const CollectivePlan plan = plan_collectives(cluster, collective, ranks);
               const Schedule schedule = make_schedule(algorithm, s, pass);
               const Twins twins = lowered_twins(schedule, algorithm.period(s), plan, cluster);

@@ -68,6 +68,13 @@ inline Schedule schedule_of(const Case& c) {
                            parse_collective(c.collective));
 }
 
+// Native, and the lowerings that change the algorithm's programs.
+inline std::vector<std::string> collectives_of(const AlgorithmInfo& algorithm) {
+  std::vector<std::string> names = lowerings_of(algorithm.collectives);
+  names.emplace_back("native");
+  return names;
+}
+
 inline CheckOutcome run_case(const Case& c) {
   const ShardedProblem s = sharded(c);
   const Schedule schedule = schedule_of(c);
@@ -147,7 +154,7 @@ inline std::vector<std::pair<AttentionProblem, DilatedPattern>> shapes() {
 
 // False when the algorithm cannot run this.
 inline bool expect_right_if_supported(const Case& c) {
-  if (!find_algorithm(c.algorithm).why_unsupported(sharded(c)).empty()) return false;
+  if (!find_algorithm(c.algorithm).why_no_program(sharded(c)).empty()) return false;
   expect_right(c);
   return true;
 }

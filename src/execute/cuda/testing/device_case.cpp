@@ -50,7 +50,7 @@ void expect_gradients(const DeviceExecutor& executor, Communicator& comm) {
 bool run_device_case(const DeviceCase& c) {
   const ShardedProblem s = device_problem(c);
   const AlgorithmInfo& algorithm = find_algorithm(c.algorithm);
-  if (!why_unsupported(algorithm, s, c.pass).empty()) return false;
+  if (!why_no_program(algorithm, s, c.pass).empty()) return false;
   SCOPED_TRACE(testing::Message() << c.algorithm << " " << c.collective << " " << c.transport
                                   << " on " << c.ranks << " causal " << c.causal << " merges "
                                   << c.merges << " gather " << c.gather << " "
