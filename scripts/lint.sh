@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks sources with tools of fixed versions (scripts/lint_requirements.txt) and fails on any finding:
 #   scripts/lint.sh [format|ruff|shellcheck|hadolint|tidy ...]     (default: all five)
-# format: C++ and CUDA files are as clang-format leaves them. ruff: Python. shellcheck: shell scripts. hadolint: the Dockerfile.
+# format: C++ and CUDA files are as clang-format leaves them, and comments, which it does not break, have 100 columns at
+# most. ruff: Python. shellcheck: shell scripts. hadolint: the Dockerfile.
 # tidy: clang-tidy over the product's C++ and its headers, not over tests, test machinery and .cu files.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -9,7 +10,8 @@ parts=("$@")
 [ $# -eq 0 ] && parts=(format ruff shellcheck hadolint tidy)
 
 lint_format() {
-  git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -P "$(nproc)" -n 100 "$tools/clang-format" --dry-run --Werror
+  git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -P "$(nproc)" -n 100 "$tools/clang-format" --dry-run --Werror &&
+    ! LC_ALL=C.UTF-8 git grep -nE -e '.{101}' --and -e '^ *//' -- '*.h' '*.cpp' '*.cu' '*.cuh'
 }
 
 lint_ruff() { "$tools/ruff" check --quiet .; }

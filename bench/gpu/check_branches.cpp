@@ -1,5 +1,5 @@
-// gpu_check: whole branches (2048 r, r) of packed tensors, every row of every kernel against those of
-// `cuda`, which check_attend and check_backward compare with the reference. Here tiles outnumber
+// gpu_check: whole branches (2048 r, r) of packed tensors, every row of every kernel against those
+// of `cuda`, which check_attend and check_backward compare with the reference. Here tiles outnumber
 // blocks, tensor maps have coordinates beyond 0, and cuDNN's views have folded strides.
 #include <array>
 #include <cmath>

@@ -71,8 +71,8 @@ std::vector<T> download(const void* from, int64_t count) {
 
 // Most that attention can reach when tensor cores and exponentials take turns: f FLOP per pair take
 // f / F + 1 / 16 clocks of an SM, with F = 4096 (sm_90; 2048 for sm_80) 16-bit FLOP of the tensor
-// cores and 16 exponentials per clock. Fits FlashAttention-3's published figures of the forward pass
-// (f = 4 d) within 5 %; those of its backward pass (f = 10 d) reach 0.7 of it.
+// cores and 16 exponentials per clock. Fits FlashAttention-3's published figures of the forward
+// pass (f = 4 d) within 5 %; those of its backward pass (f = 10 d) reach 0.7 of it.
 double attention_ceiling_flops(const DeviceInfo& device, double flops_per_pair, double sm_hz);
 // Visible (query, key) pairs of dense segments.
 double pairs_of(const std::vector<AttendGrid>& grids, bool causal);

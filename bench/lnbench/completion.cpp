@@ -1,3 +1,5 @@
+// `lnbench completion`: the commands, options and their words as a script for bash; and, of a
+// mistyped word, the one that may have been meant.
 #include "core/check.h"
 #include "json/text.h"
 #include "lnbench/commands.h"

@@ -1,5 +1,5 @@
-// Tags of buffers that more than one room books or tells apart (tagged_memory.h); those of slots are
-// schedule's.
+// Tags of buffers that more than one room books or tells apart (tagged_memory.h); those of slots
+// are schedule's.
 #pragma once
 
 namespace longnet {

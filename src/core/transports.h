@@ -1,5 +1,5 @@
-// The transports by name, between hosts and between GPUs: configs (io) and options take these words,
-// comm makes the transports.
+// The transports by name, between hosts and between GPUs: configs (io) and options take these
+// words, comm makes the transports.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,7 +11,8 @@ namespace longnet {
 enum class HostTransportKind { kThreads, kMpi };
 constexpr auto texts_of(HostTransportKind) { return texts("threads", "mpi"); }
 
-// auto: nccl where every rank has a GPU of its own, cuda_ipc where all share a machine, else mpi_host.
+// auto: nccl where every rank has a GPU of its own, cuda_ipc where all share a machine, else
+// mpi_host.
 enum class DeviceTransportKind { kAuto, kNccl, kNcclRegistered, kCudaIpc, kMpiHost };
 constexpr auto texts_of(DeviceTransportKind) {
   return texts("auto", "nccl", "nccl_registered", "cuda_ipc", "mpi_host");

@@ -41,8 +41,8 @@ std::map<const std::byte*, Block> buffers;  // by their first byte
 thread_local int this_device = 0;
 thread_local bool recording = false;  // this thread records a graph
 
-// Does `work`. Returns false where that throws NotYet, as soon as more is enqueued, or after `wait`;
-// throws Error where nothing was enqueued for kPatience. Not for use in work.
+// Does `work`. Returns false where that throws NotYet, as soon as more is enqueued, or after
+// `wait`; throws Error where nothing was enqueued for kPatience. Not for use in work.
 bool is_done(const std::function<void()>& work, std::chrono::milliseconds wait) {
   static thread_local size_t seen = 0;
   static thread_local std::chrono::steady_clock::time_point since;  // of enqueued == seen

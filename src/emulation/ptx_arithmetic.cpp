@@ -18,7 +18,7 @@ using In = const PtxInstruction&;
 template <class T>
 using Row = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
-// Calls f with a value of the type that stands for `type`. Throws Error where f takes no such value.
+// Calls f with a value of the type that stands for `type`. Throws Error where f takes none such.
 template <class F>
 void by_type(PtxType type, F f) {
   const auto call = [&](auto value) {

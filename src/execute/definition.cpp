@@ -216,7 +216,8 @@ ReferenceRow mix(const std::vector<RowOracle::Row>& branches, const DilatedPatte
   return out;
 }
 
-// Branches with one softmax, whose gradients are a summand of the mixture's; and O and L of queries.
+// Branches with one softmax, whose gradients are a summand of the mixture's; and O and L of
+// queries.
 struct SoftmaxPart {
   DilatedPattern pattern;
   double share;

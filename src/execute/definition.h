@@ -91,8 +91,8 @@ struct SeenKeys {
 // head; `end` when there is none.
 int64_t first_seeing_query(const AttentionProblem& problem, const DilatedPattern& pattern,
                            SeenKeys seen, const QuerySample& from, int64_t end);
-// Returns the token of a key of the branch that the query sees: the nearest before its own, else the
-// nearest after it, else its own.
+// Returns the token of a key of the branch that the query sees: the nearest before its own, else
+// the nearest after it, else its own.
 std::optional<int64_t> nearest_key(const AttentionProblem& problem, const DilatedPattern& pattern,
                                    size_t branch, const QuerySample& query);
 

@@ -33,8 +33,8 @@ struct KeyChoice {
 };
 inline constexpr int64_t kFewestKeys = 32, kKeysPerRank = 8, kMostKeys = 256;
 // Chooses one key of each stratum and, spread over the queries, so many more that there are
-// kFewestKeys, or kKeysPerRank of each rank: a rank adds what its own queries give to each key. None
-// in a mixture by sum or mean.
+// kFewestKeys, or kKeysPerRank of each rank: a rank adds what its own queries give to each key.
+// None in a mixture by sum or mean.
 //
 //   4 K/V heads on 2 ranks, 3 branches: 12 + 8 strata, and 32 keys
 KeyChoice choose_keys(const ShardedProblem& sharded, const std::vector<QuerySample>& queries);
@@ -47,7 +47,8 @@ std::vector<KeyGradient> gradients_of_own_queries(const BoundProgram& bound,
 // Gradients of keys as rows to compare, `tensor` kKey or kValue.
 ExpectedRows expected_keys(const std::vector<KeySample>& keys,
                            const std::vector<KeyGradient>& gradients, Tensor tensor);
-// dQ of the queries, and dK and dV of the keys, which have these gradients: those that the rank has.
+// dQ of the queries, and dK and dV of the keys, which have these gradients: those that the rank
+// has.
 ExpectedGradients expected_gradients(const BoundProgram& bound, const AttentionProblem& problem,
                                      const std::vector<QuerySample>& queries,
                                      const std::vector<KeySample>& keys,
@@ -56,8 +57,8 @@ ExpectedGradients expected_gradients(const BoundProgram& bound, const AttentionP
 using FetchRow = std::function<std::span<const float>(std::span<const float>)>;
 GradientErrors compare_gradients(const BoundProgram& bound, const ExpectedGradients& expected,
                                  const FetchRow& fetch = {});
-// Outcomes of gradients, whose tolerance is twice that of an output where it is not given: a gradient
-// is a product of more factors.
+// Outcomes of gradients, whose tolerance is twice that of an output where it is not given: a
+// gradient is a product of more factors.
 std::array<CheckOutcome, 3> judge_gradients(const GradientErrors& errors,
                                             const ShardedProblem& sharded, double tolerance);
 // The outcome of an output together with those of its gradients: the worst of each figure.

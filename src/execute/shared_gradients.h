@@ -1,9 +1,9 @@
 // Gradients of the K/V rows that ranks exchange: all that a walk of a backward pass keeps beyond a
 // rank's shard.
 //
-//   N = 16, P = 4, branch {16, 4}: the keys 0 4 8 12 are shared. Rank 1 sends what its query 4 gives
-//   to the keys 0, 8 and 12; a walk adds it to the sums of these rows here, and when the rank is
-//   done, its dK and dV of key 4. After rank 3 the four rows are complete.
+//   N = 16, P = 4, branch {16, 4}: the keys 0 4 8 12 are shared. Rank 1 sends what its query 4
+//   gives to the keys 0, 8 and 12; a walk adds it to the sums of these rows here, and when the rank
+//   is done, its dK and dV of key 4. After rank 3 the four rows are complete.
 //
 // It does not matter how a collective sends: each message begins as a sum of nothing (a receive
 // fills zeros), so it carries what this rank alone gives. Sums are in double and in the order of

@@ -4,8 +4,8 @@
 // The programs, their binding and the kernels are those of real ranks. What another rank would send
 // is made again by the generator, in the very place where the message would have arrived, so every
 // attend sees every row that it sees on a cluster. Partial results cannot be made again: an
-// algorithm whose ranks exchange them is refused (why_not_virtual). Of gradients the rows that ranks
-// exchange are kept until all have been walked (shared_gradients.h).
+// algorithm whose ranks exchange them is refused (why_not_virtual). Of gradients the rows that
+// ranks exchange are kept until all have been walked (shared_gradients.h).
 //
 //   N = 2^30, one head of 64, P = 128: shards of 2^23 tokens, 5 GiB with K, V and O; rank 5 gathers
 //   the 2048 rows of the branch w = N from all ranks' tokens: 2032 of them are generated here.
@@ -109,8 +109,8 @@ struct ShardOutcome {
   std::optional<GradientOutcome> gradients{};
 };
 
-// Bytes that a walk of these ranks holds for one rank's slots and for gradients that ranks share, by
-// tag: each slot is rounded up to 64.
+// Bytes that a walk of these ranks holds for one rank's slots and for gradients that ranks share,
+// by tag: each slot is rounded up to 64.
 std::map<std::string, int64_t> walk_memory(const Schedule& schedule,
                                            const std::vector<Rank>& ranks);
 
@@ -138,9 +138,9 @@ class UnitWalk {
   void compare_keys(std::vector<KeySample> keys) { keys_ = std::move(keys); }
   // Runs about this share of the unit's pairs (choose_share). Only what these read is received.
   ShardOutcome run_share(const WalkUnit& unit, double share) { return walk(unit, nullptr, share); }
-  // The sums to which units of one part of the batch add, from the first rank to the last. They must
-  // be there when the rank after `unit` runs: another process that goes on restores them first.
-  // Of a backward pass.
+  // The sums to which units of one part of the batch add, from the first rank to the last. They
+  // must be there when the rank after `unit` runs: another process that goes on restores them
+  // first. Of a backward pass.
   std::span<std::byte> sums_after(const WalkUnit& unit);
 
  protected:

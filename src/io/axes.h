@@ -32,8 +32,8 @@ inline const std::string kWorld = "world", kDivisors = "divisors", kMostReplicas
 // Longer sequences overflow what counts their bytes and pairs.
 inline constexpr int64_t kMaxSeqLen = int64_t{1} << 40;
 
-// The algorithms that read a parameter: those of a pattern, those named, or those that run on several
-// ranks; all where nothing is said. For the others it keeps its default.
+// The algorithms that read a parameter: those of a pattern, those named, or those that run on
+// several ranks; all where nothing is said. For the others it keeps its default.
 struct Readers {
   std::optional<PatternKind> pattern{};
   std::vector<std::string_view> algorithms{};

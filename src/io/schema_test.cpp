@@ -1,6 +1,6 @@
-// The schemas of configs, results and published measurements are generated from the table of axes and
-// the lists of fields. Their other parts (descriptions, patterns, $defs) are written in the files by hand and kept.
-// After a change of a table or list:
+// The schemas of configs, results and published measurements are generated from the table of axes
+// and the lists of fields. Their other parts (descriptions, patterns, $defs) are written in the
+// files by hand and kept. After a change of a table or list:
 //
 //   LONGNET_WRITE_SCHEMAS=1 build/release/bin/io_tests --gtest_filter='Schema.*'
 #include <gtest/gtest.h>

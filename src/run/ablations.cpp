@@ -1,3 +1,5 @@
+// Ablations of a point: rounds in which it runs in full, without communication, without compute and
+// serialised; and the phases of its ranks (measure_point.h).
 #include <algorithm>
 #include <optional>
 #include <vector>

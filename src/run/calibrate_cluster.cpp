@@ -1,3 +1,5 @@
+// From the measurements of this machine (calibrate.h) to its cluster file: kernel rows, links, the
+// model fitted to them, how much faster a rank is alone, and how far the fits are off.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

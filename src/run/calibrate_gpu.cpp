@@ -1,3 +1,5 @@
+// Takes measured rows of a GPU's kernel, and times of messages between GPUs, from result files into
+// a cluster (calibrate.h). Needs no GPU.
 #include <algorithm>
 #include <set>
 

@@ -1,3 +1,5 @@
+// Times the host's kernels for a cluster file (calibrate.h): attends of both passes, packs, merges,
+// sums and deltas.
 #include <algorithm>
 
 #include "core/stopwatch.h"

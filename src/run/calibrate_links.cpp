@@ -1,3 +1,4 @@
+// Times messages between two ranks, and those of a ring beside its attends (calibrate.h).
 #include <algorithm>
 #include <span>
 

@@ -1,8 +1,8 @@
-// The cluster on which a config's points are simulated, its what-ifs, and the cost of measuring them
-// there. The points themselves: simulate_point.h.
+// The cluster on which a config's points are simulated, its what-ifs, and the cost of measuring
+// them there. The points themselves: simulate_point.h.
 //
-//   read_cluster({.cluster = "h100"}, config)                           configs/clusters/h100-ndr400.json
-//   read_variants({.what_if = {"", "bandwidth=0.5"}}, config, cluster)  as it is; half as fast
+//   read_cluster({.cluster = "h100"}, config)           configs/clusters/h100-ndr400.json
+//   read_variants({.what_if = {"", "bandwidth=0.5"}}, config, cluster)   as it is; half as fast
 #pragma once
 #include <algorithm>
 #include <string>

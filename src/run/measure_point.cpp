@@ -102,8 +102,9 @@ struct RunErrors {
 
 // Proves every run of a point, beside the timing: what a run must write is poisoned before it, and
 // sampled rows of what it wrote are held against the definition, which recomputes them once. An
-// output that nobody wrote must fail: a check that passes it proves nothing. Laws of gradients, which
-// take all rows of all ranks, are judged after the first sample, the last and one between them.
+// output that nobody wrote must fail: a check that passes it proves nothing. Laws of gradients,
+// which take all rows of all ranks, are judged after the first sample, the last and one between
+// them.
 class RunChecks {
  public:
   // Runs the program once where the check of gradients needs an output. Collective.

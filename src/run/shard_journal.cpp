@@ -15,8 +15,8 @@ namespace longnet {
 namespace {
 
 // The first had other names for the digests of heads, the second a header without a seal, the third
-// no samples of the point apart from those of a unit, no slots and no poisoned unit, the fourth keys of
-// each unit's own choice.
+// no samples of the point apart from those of a unit, no slots and no poisoned unit, the fourth
+// keys of each unit's own choice.
 constexpr int kVersion = 5;
 
 std::string header(const std::string& point, const std::string& plan, double share) {

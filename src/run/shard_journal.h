@@ -8,8 +8,8 @@
 // A line that was cut in half by a kill is dropped when the journal is opened again. Each line ends
 // with a digest of what stands before it: one that was changed is refused.
 //
-// Sums that a unit leaves to the next one lie beside it, in two files in turn: those of the last line
-// are there whatever was cut.
+// Sums that a unit leaves to the next one lie beside it, in two files in turn: those of the last
+// line are there whatever was cut.
 #pragma once
 #include <cstdint>
 #include <map>

@@ -1,3 +1,4 @@
+// From the lines of a walk's journal to the record of its point (walk_point.h).
 #include <algorithm>
 #include <array>
 #include <cmath>

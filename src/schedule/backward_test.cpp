@@ -468,7 +468,8 @@ TEST(BackwardFaults, StatisticsOfAnotherBranch) {
       "the statistics are those of other keys");
 }
 
-// Detached weights: delta of the branch alone, L of all. Each of the other three is another mixture's.
+// Detached weights: delta of the branch alone, L of all. Each of the other three is another
+// mixture's.
 TEST(BackwardFaults, StatisticsOfAnotherMixture) {
   for (const auto& [mix, output, lse] : {std::tuple{MixRule::kLseDetached, false, false},
                                          {MixRule::kLseDetached, true, true},

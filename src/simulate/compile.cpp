@@ -163,8 +163,8 @@ class Compiler {
 };
 
 // The twins of a schedule whose gathers and reduce_scatters double: those of an exclusive or where
-// they alone carry messages and each group is a block of 2^n ranks that begins at a multiple of 2^n,
-// for then such a block moves onto another as by a shift, and partners onto partners.
+// they alone carry messages and each group is a block of 2^n ranks that begins at a multiple of
+// 2^n, for then such a block moves onto another as by a shift, and partners onto partners.
 Twins doubling_twins(const Schedule& schedule, const Twins& twins) {
   bool doubles = false, in_blocks = std::has_single_bit(unsigned(twins.ranks));
   for (Rank p = 0; p < twins.period && twins.period < twins.ranks; ++p)

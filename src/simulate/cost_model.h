@@ -38,8 +38,8 @@ struct AttendCounts {
   bool masked = false;   // by causality: not all queries see all keys
   double most_keys = 0;  // keys per query, were there no mask
 };
-// Sets blocks and key rows of counts whose queries are `runs` equally long ones, each cut into blocks
-// of at most `block_rows`.
+// Sets blocks and key rows of counts whose queries are `runs` equally long ones, each cut into
+// blocks of at most `block_rows`.
 void cut_into_blocks(AttendCounts& counts, double runs, double block_rows);
 // From averages in closed form: exact where all runs of queries of the op are equally long.
 AttendCounts count_attend(const ShardedProblem& sharded, const Attend& op, double block_rows);

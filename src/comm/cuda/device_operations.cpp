@@ -1,3 +1,4 @@
+// The operations of `lnbench comm` between GPUs: messages and collectives of a device transport.
 #include <algorithm>
 #include <array>
 #include <exception>

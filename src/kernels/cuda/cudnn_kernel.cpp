@@ -1,3 +1,5 @@
+// The `cudnn` kernel: plans of cuDNN's attention (cudnn_graph.h) over strided views of the rows of
+// whole branches, forward and backward; nothing is packed for the forward pass.
 #include <algorithm>
 #include <utility>
 

@@ -1,3 +1,5 @@
+// The `gather` kernel: packs the strided keys of each task into dense rows, as frameworks do, and
+// has another kernel attend to these.
 #include <map>
 
 #include "kernels/cuda/device_kernel.h"

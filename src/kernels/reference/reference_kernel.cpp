@@ -1,3 +1,5 @@
+// The `reference` kernel: attention by the definition, row by row in double. Other kernels are
+// tested against it.
 #include <algorithm>
 #include <cmath>
 #include <limits>
