@@ -162,26 +162,28 @@ class Compiler {
   std::map<std::tuple<TensorKind, Slice, PieceRange>, int64_t> bytes_of_pieces_;
 };
 
-// The twins of a schedule whose gathers and reduce_scatters double: those of an exclusive or where
-// they alone carry messages and each group is a block of 2^n ranks that begins at a multiple of
-// 2^n, for then such a block moves onto another as by a shift, and partners onto partners.
+// The twins of a schedule whose gathers and reduce_scatters double. A shift moves groups onto groups
+// and partners onto partners, but for those of all ranks: p ^ 1, p ^ 2 and p ^ 4 lie on either side.
+// An exclusive or moves these, if there are no other messages than those of such collectives, and
+// the smaller groups lie in a block of the period, which it moves as a shift does. Where the number
+// of all ranks is no power of two, a ring runs in their group.
 Twins doubling_twins(const Schedule& schedule, const Twins& twins) {
-  bool doubles = false, in_blocks = std::has_single_bit(unsigned(twins.ranks));
+  bool all_double = false, moves = true;
   for (Rank p = 0; p < twins.period && twins.period < twins.ranks; ++p)
     for (const Op& op : schedule.program(p).ops) {
       const auto* gather = std::get_if<AllGather>(&op.what);
       const auto* reduce = std::get_if<ReduceScatter>(&op.what);
-      if (gather || reduce) {
-        const RankGroup& g = gather ? gather->group : reduce->group;
-        const RankGroup block{.first = g.first / g.count * g.count, .count = g.count};
-        doubles = true;
-        in_blocks = in_blocks && g == block && std::has_single_bit(unsigned(g.count));
-      } else if (is_communication(op.what)) {
-        in_blocks = false;
+      if (!gather && !reduce) {
+        moves = moves && !is_communication(op.what);
+        continue;
       }
+      const RankGroup& g = gather ? gather->group : reduce->group;
+      const bool all = g == RankGroup{.count = twins.ranks};
+      all_double = all_double || all;
+      for (int i = 0; i < g.count; ++i) moves = moves && (all || g[i] < twins.period);
     }
-  if (!doubles) return twins;
-  return {twins.ranks, in_blocks ? twins.period : twins.ranks, in_blocks};
+  if (!all_double || !std::has_single_bit(unsigned(twins.ranks))) return twins;
+  return {twins.ranks, moves ? twins.period : twins.ranks, moves};
 }
 
 }  // namespace

@@ -107,5 +107,45 @@ TEST(Period, RanksAPeriodApartDoTheSame) {
     }
 }
 
+// Returns the period and the kind of twins of 8 ranks, whose gathers of all ranks double, and which
+// do `more` beside each of them.
+std::pair<int, bool> twins_with(int period, Action (*more)(AllGather all, Rank p)) {
+  const ClusterSpec cluster = plain_cluster({.nodes = 8});
+  const ShardedProblem s{{.seq_len = 64}, dense_pattern(64), {64, 8}};
+  Schedule schedule = all_gather_attention(s);
+  schedule.program = [make = schedule.program, more](Rank p) {
+    RankProgram program = make(p);
+    for (const Op& op : std::vector(program.ops))
+      if (const auto* all = std::get_if<AllGather>(&op.what))
+        program.ops.push_back({more(*all, p)});
+    return program;
+  };
+  const Twins twins =
+      lowered_twins(schedule, period, plan_collectives(cluster, "recursive_doubling", 8), cluster);
+  return {twins.period, twins.exclusive_or};
+}
+
+Action with_group(AllGather gather, const RankGroup& group) {
+  gather.group = group;
+  return gather;
+}
+
+TEST(Period, AnExclusiveOrMovesGathersOfAllAndGroupsInABlockOfThePeriod) {
+  const std::pair by_exclusive_or(2, true), none(8, false);
+  EXPECT_EQ(twins_with(2, [](AllGather all, Rank) -> Action { return all; }), by_exclusive_or);
+  EXPECT_EQ(twins_with(2,
+                       [](AllGather a, Rank p) {
+                         return with_group(a, {p / 2 * 2, 1, 2});
+                       }),
+            by_exclusive_or);
+  // Each rank and the next one: a shift moves them, but the pair 1 2 ^ 2 is 3 0.
+  EXPECT_EQ(twins_with(2, [](AllGather a, Rank p) { return with_group(a, {p, 1, 2}); }), none);
+  EXPECT_EQ(twins_with(2, [](AllGather a, Rank p) -> Action { return Send{p + 1, a.into}; }), none);
+  // In the order 1 2 3 4 5 6 7 0 the partners are 1 and 2, 3 and 4.
+  EXPECT_EQ(
+      twins_with(2, [](AllGather a, Rank) { return with_group(a, {.count = 8, .rotation = 1}); }),
+      none);
+}
+
 }  // namespace
 }  // namespace longnet
