@@ -85,8 +85,9 @@ class Compiler {
           put(OpKind::kMerge, -1, cost_.merge_s(bytes, slice));
         },
         [&](const Reset& o) { put(OpKind::kReset, -1, cost_.reset_s(bytes_of(o.into))); },
-        [&](const Delta& o) {
-          put(OpKind::kDelta, -1, cost_.delta_s(bytes_of(o.output) + bytes_of(o.grad_out)));
+        [&](const Delta& o) {  // of dO, which lies as Q, it reads the rows of the output
+          const int64_t grad_out = known_bytes(TensorKind::kGradOut, o.output);
+          put(OpKind::kDelta, -1, cost_.delta_s(bytes_of(o.output) + grad_out));
         },
         [&](const AttendBackward& o) {
           put(OpKind::kAttendBackward, o.branch, attend_s(o.attend(), true, out));

@@ -1,8 +1,11 @@
 // Closed forms, NCCL's ring, and costs of kernels.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/check.h"
+#include "schedule/registry.h"
 #include "simulate/closed_form_times.h"
+#include "simulate/compact_program.h"
 #include "simulate/cost_model.h"
 
 namespace longnet {
@@ -225,6 +228,25 @@ TEST(CostModel, ABackwardPassHasRowsOfItsOwn) {
   c.device.sum_bytes_per_s = c.device.delta_bytes_per_s = {1e9, "test"};
   EXPECT_DOUBLE_EQ(CostModel(c, s).sum_s(1000), 6e-6);
   EXPECT_DOUBLE_EQ(CostModel(c, s).delta_s(1000), 6e-6);
+}
+
+// 2 ranks of 32 tokens, 4 heads, bf16: with each branch alone there are deltas of its 32 and 8 rows
+// of a head.
+TEST(CostModel, ADeltaOfABranchReadsTheRowsOfTheBranch) {
+  const ClusterSpec c = plain_cluster();
+  ShardedProblem s = dense(64, 2, 64);
+  s.pattern = {.branches = {{16, 1}, {64, 4}}, .mix = MixRule::kMean};
+  const ProgramSet programs =
+      compile(dilated_backward(s), {2, 1}, c, plan_collectives(c, "ring", 2));
+  std::vector<double> deltas;
+  for (const auto& lane : programs.of(0).lanes)
+    for (const CompactOp& op : lane)
+      if (op.kind == OpKind::kDelta) deltas.push_back(op.amount);
+  constexpr double kRow = 4 * (64 + 1) + 2 * 64;  // O and L in fp32, dO
+  const double launch = c.device.launch_s.value;
+  EXPECT_THAT(deltas, testing::UnorderedElementsAre(
+                          testing::DoubleNear(launch + 4 * 32 * kRow / 1e12, 1e-15),
+                          testing::DoubleNear(launch + 4 * 8 * kRow / 1e12, 1e-15)));
 }
 
 }  // namespace
