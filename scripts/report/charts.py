@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import rows_cost, rows_opponents, rows_pattern, rows_published, rows_scaling, rows_time
+from .evidence import COMPUTED
 from .model import PASSES, Point
 from .rows import PLOT_PX, Builder, Context, Drawing, Row, asked, main_points, sample_count, spread
 from .series import group_by, sources_of
@@ -56,9 +57,13 @@ class Figure:
     more: bool = False  # not what the run asked for
 
 
+def sources_in(meta: dict[str, Any], drawing: Drawing) -> list[str]:
+    return [COMPUTED] if meta.get("computed") else sources_of(drawing.points)
+
+
 def key_of_marks(spec: dict[str, Any], drawing: Drawing) -> str:
     """Says in the picture itself which source it shows, and how."""
-    sources = sources_of(drawing.points)
+    sources = sources_in(spec["usermeta"]["figure"], drawing)
     marks = "points" in spec["layer"] or not sources
     parts = [MARK_TEXT.get(s, s) for s in sources] if marks else ["source: " + ", ".join(sources)]
     if stated := spec["usermeta"]["figure"].get("key"):
@@ -99,6 +104,8 @@ def statistics_of(source: str, points: list[Point], banded: bool) -> str:
 
 
 def source_text(meta: dict[str, Any], drawing: Drawing) -> str:
+    if meta.get("computed"):
+        return f"Source: {COMPUTED} from the patterns of {plural(len(drawing.points), 'point')}; nothing was timed or counted."
     banded = any("band_colour" in row for row in drawing.rows)
     texts = [
         statistics_of(source, points, banded) if meta.get("statistics") else f"{source}, {plural(len(points), 'point')}"
@@ -176,27 +183,34 @@ def naming_its_pass(meta: dict[str, Any], drawing: Drawing) -> Drawing:
 
 
 def in_panels(meta: dict[str, Any], drawing: Drawing, several_runs: bool) -> Drawing:
-    """Its rows with the panel that each belongs to, where one picture would hold too many lines, or two runs are compared."""
-    axis = "run" if several_runs else meta.get("split")
-    if not axis or "split" not in meta:
+    """Its rows with the panel that each belongs to, where one picture would hold too many lines, or two runs are compared:
+    then a panel is a run, or one pass of a run."""
+    split = meta.get("split")
+    if not split:
         return drawing
-    values = sorted({row[axis] for row in drawing.rows if "series" in row and row.get(axis) is not None})
-    lines = {(row["series"], row["source"], row["run"], row.get(axis)) for row in drawing.rows if "series" in row}
-    apart = several_runs or axis != "ranks"  # a line over ranks has no dash that could tell its length
-    if len(values) < 2 or (len(lines) <= MAX_LINES and not apart):
+    series = [row for row in drawing.rows if "series" in row]
+    axes = ["pass", "run"] if several_runs and split == "pass" else ["run" if several_runs else split]
+    axes = [a for a in axes if len({row[a] for row in series if row.get(a) is not None}) > 1]
+    lines = {(row["series"], row["source"], row["run"], *(row.get(a) for a in axes)) for row in series}
+    apart = several_runs or split != "ranks"  # a line over ranks has no dash that could tell its length
+    if not axes or (len(lines) <= MAX_LINES and not apart):
         return drawing
-    of_point, name = SPLITS[axis]
-    kept = spread(values, MAX_PANELS)
-    left = "" if kept == values else f"Panels: {', '.join(map(name, kept))}; the others are in the table."
+
+    def name(values: tuple[int, ...]) -> str:
+        return " · ".join(SPLITS[a][1](value) for a, value in zip(axes, values))
+
+    places = sorted({tuple(row[a] for a in axes) for row in series if all(row.get(a) is not None for a in axes)})
+    kept = spread(places, MAX_PANELS if len(axes) == 1 else len(places))
+    left = "" if kept == places else f"Panels: {', '.join(map(name, kept))}; the others are in the table."
     rows = [
-        row | {"panel": name(value)}
-        for value in kept
+        row | {"panel": name(values)}
+        for values in kept
         for row in drawing.rows
-        if row.get(axis, value) == value or "series" not in row
+        if "series" not in row or all(row.get(a, value) == value for a, value in zip(axes, values))
     ]
-    points = [p for p in drawing.points if of_point(p) in kept]
+    points = [p for p in drawing.points if tuple(SPLITS[a][0](p) for a in axes) in kept]
     note = f"{drawing.note} {left}".strip()
-    return Drawing(rows, points, drawing.suffix, drawing.title, note, drawing.finding, drawing.params, [name(v) for v in kept])
+    return replace(drawing, rows=rows, points=points, note=note, panels=[name(values) for values in kept])
 
 
 def builder_of(name: str) -> Builder:
@@ -240,7 +254,7 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
                     finding_of(KINDS.get(encoded["y"].get("use")), encoded.get("x", {}).get("use"), drawing),
                     source_text(meta, drawing),
                     f"{meta['caption']} {drawing.note}".strip(),
-                    sources=sources_of(drawing.points),
+                    sources=sources_in(meta, drawing),
                     spec=full,
                     count=len(drawing.points),
                     more=not wanted,

@@ -136,6 +136,12 @@ class Figures(unittest.TestCase):
             self.assertEqual(alone.spec["title"]["text"], alone.title)
             both = figure([r for r in records if r["params"].get("pass") != "backward"], name)
             self.assertEqual({r["panel"] for r in rows_of(both)}, {"forward", "forward and backward"})
+        for name in ("passes", "passes_bytes", "latency"):
+            compared = next(f for f in build_figures(context(records, records), compared=True) if f.name == name)
+            panels = list(dict.fromkeys(r["panel"] for r in rows_of(compared)))
+            both = [f"{p} · run {r}" for p in ("forward", "backward", "forward and backward") for r in (1, 2)]
+            self.assertEqual(panels, ["run 1", "run 2"] if name == "latency" else both)
+            self.assertTrue(all(len({r["pass"] for r in rows_of(compared) if r["panel"] == panel}) == 1 for panel in panels))
         page = render_page(context(only), build_figures(context(only)), judge(context(only)))
         self.assertRegex(page, "16K tokens with .* attention, backward, takes .*measured")
 
@@ -216,6 +222,11 @@ class Figures(unittest.TestCase):
         self.assertEqual([r["layers"] for r in rows_of(drawn)], ["2", "3", "never"])
         self.assertEqual([layer["name"] for layer in drawn.spec["layer"]], ["line", "bound", "depth", "never"])
         self.assertIn("paper's estimate", drawn.spec["title"]["subtitle"])
+        self.assertTrue(drawn.spec["title"]["subtitle"].startswith("source: computed"))
+        self.assertEqual((drawn.sources, {r["source"] for r in rows_of(drawn)}), (["computed"], {"computed"}))
+        self.assertIn("Source: computed from the patterns of 3 points", drawn.source_text)
+        simulated = [{**r, "id": f"5{r['id'][1:]}", "source": "simulated"} for r in records]
+        self.assertEqual(len(rows_of(figure([*records, *simulated], "dependency_depth"))), 3)
 
     def test_axis_names_the_ends_of_the_sweep(self) -> None:
         drawn = figure([point("dilated", 8 * K << i, 1) for i in range(8)], "latency")

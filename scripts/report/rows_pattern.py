@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .evidence import COMPUTED
 from .model import Point
 from .rows import Context, Drawing, Row, base_row, side_by_side, single
 from .units import MISSING, integer_label, listed, number, percent_label, plural, significant
@@ -50,7 +51,8 @@ def layers_label(layers: float | None) -> str:
 
 
 def dependency_depth(ctx: Context) -> list[Drawing]:
-    """A property of the pattern: also points that did not run have it; -1 is never, absent is not computed."""
+    """A property of the pattern, whatever the source of its point: also points that did not run have it; -1 is never, absent
+    is not computed."""
     rows: list[Row] = []
     lanes: dict[str, int] = {}  # lanes of crosses: one per series
     unknown = 0
@@ -58,7 +60,7 @@ def dependency_depth(ctx: Context) -> list[Drawing]:
     for point in ctx.points:
         layers = point.num("metrics.dependency_depth_layers")
         if layers is not None and point.seq_len and point.pattern != "dense":
-            shown.setdefault((ctx.index.key(point), point.source, point.ranks, point.seq_len), point)
+            shown.setdefault((ctx.index.key(point), point.run, point.ranks, point.seq_len), point)
         elif point.pattern != "dense" and point.num("metrics.dependency_depth_bound_layers") is not None:
             unknown += 1
     for point in shown.values():
@@ -66,6 +68,8 @@ def dependency_depth(ctx: Context) -> list[Drawing]:
             point.num(f"metrics.dependency_depth_{key}layers") for key in ("", "reachable_", "bound_")
         )
         row = base_row(ctx, point) | {
+            "source": COMPUTED,
+            "line": f"{point.run} {point.ranks}",
             "layers": layers_label(layers),
             "reachable": layers_label(reachable),
             "bound_text": MISSING if bound is None else significant(bound),
@@ -83,7 +87,7 @@ def dependency_depth(ctx: Context) -> list[Drawing]:
         rows.append(row)
     marks: dict[tuple[Any, ...], Row] = {}  # one for all ranks with the same depth
     for row in rows:
-        first = marks.setdefault(tuple(row.get(k) for k in ("series", "source", "run", "seq_len", "value")), row)
+        first = marks.setdefault(tuple(row.get(k) for k in ("series", "run", "seq_len", "value")), row)
         first["marked_ranks"] = ", ".join(dict.fromkeys([*filter(None, [first.get("marked_ranks")]), row["ranks_label"]]))
     params = side_by_side(
         [r for r in marks.values() if r.get("value") is not None], "seq_len", close=lambda a, b: a == b

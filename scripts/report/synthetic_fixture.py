@@ -390,11 +390,15 @@ def result(points: Iterable[dict[str, Any]], name: str = "synthetic", verdict: s
     return manifest(name) | {"points": listed, "summary": summary}
 
 
-def context(records: list[dict[str, Any]]) -> Context:
-    """The points as a report sees them, without a directory."""
-    run = Run(Path("synthetic"), {"run": {"name": "synthetic"}, "summary": {"disturbed": {}}}, [])
-    run.points = [Point(0, with_mode_and_pattern(record)) for record in records]
-    return Context(run.points, [run], SeriesIndex(run.points, [run]))
+def context(*records: list[dict[str, Any]]) -> Context:
+    """The points of one run or of several as a report sees them, without a directory."""
+    runs = []
+    for number, some in enumerate(records):
+        run = Run(Path("synthetic"), {"run": {"name": "synthetic"}, "summary": {"disturbed": {}}}, [])
+        run.points = [Point(number, with_mode_and_pattern(record)) for record in some]
+        runs.append(run)
+    points = [p for run in runs for p in run.points]
+    return Context(points, runs, SeriesIndex(points, runs))
 
 
 def write_result(directory: Path, points: Iterable[dict[str, Any]], **options: str) -> Path:
