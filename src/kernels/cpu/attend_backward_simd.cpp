@@ -35,8 +35,8 @@ class Block {
   template <class Storage>
   void begin_panel(const KeyPanel& panel) {
     if (!loaded_) load_queries<Storage>();  // causal blocks may see no key
-    pack_transposed<Storage>(panel.k, panel.keys, ws_.head_dim, ws_.k_columns);
-    pack_transposed<Storage>(panel.v, panel.keys, ws_.head_dim, ws_.v_columns);
+    pack_keys<Storage>(panel.k, panel.keys, ws_.head_dim, ws_.k_columns);
+    pack_keys<Storage>(panel.v, panel.keys, ws_.head_dim, ws_.v_columns);
     pack_grouped<Storage>(panel.k, panel.keys, ws_.head_dim, ws_.k);
     std::fill_n(ws_.grad_k, panel.keys * ws_.pitch, 0.0f);
     std::fill_n(ws_.grad_v, panel.keys * ws_.pitch, 0.0f);
@@ -145,7 +145,7 @@ class Block {
       hn::StoreU(hn::MulAdd(scale, hn::Load(d8, from + c), hn::LoadU(d8, to + c)), d8, to + c);
   }
 
-  // out[rows][vectors] = a b, for the columns of keys that pack_transposed made.
+  // out[rows][vectors] = a b, for the columns of keys that pack_keys made.
   HWY_INLINE void multiply_by_columns(const float* a, const float* b, int64_t rows, int64_t vectors,
                                       float* out) {
     for (int64_t c = 0; c < vectors; c += kTileVectors)

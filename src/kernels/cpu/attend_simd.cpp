@@ -65,7 +65,7 @@ class ChunkRows {
 
   template <class Storage>
   void begin_panel(const KeyPanel& panel) {
-    pack_transposed<Storage>(panel.k, panel.keys, ws_.head_dim, ws_.k);
+    pack_keys<Storage>(panel.k, panel.keys, ws_.head_dim, ws_.k);
     pack_grouped<Storage>(panel.v, panel.keys, ws_.head_dim, ws_.v);
   }
 

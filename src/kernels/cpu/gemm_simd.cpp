@@ -53,31 +53,28 @@ HWY_INLINE void widen_row(const Storage* from, int64_t count, float* to) {
       count, [&](auto d, int64_t i) HWY_ATTR { hn::StoreU(load_floats(d, from + i), d, to + i); });
 }
 
-// Columns in groups of a tile's: element (i, j) is at j / kTileWidth * depth * kTileWidth +
-// i * kTileWidth + j % kTileWidth. The last vector of a row is filled up with zeros.
+// Columns as pack_transposed packs them, of a matrix that is stored as it is multiplied. The last
+// vector of a row is filled up with zeros.
 template <class Storage>
 HWY_NOINLINE void pack_columns(const Storage* from, int64_t stride, int64_t depth, int64_t columns,
                                float* b) {
+  constexpr int64_t kAhead = 4;  // rows, of up to 4 KB each
   for (int64_t i = 0; i < depth; ++i, from += stride, b += kTileWidth) {
+    if (i + kAhead < depth)
+      prefetch_row(from + kAhead * stride, columns * int64_t(sizeof(Storage)));
     for (int64_t j = 0; j < columns; j += kTileWidth) {
       const int64_t width = HWY_MIN(columns - j, int64_t{kTileWidth});
-      float* to = b + j * depth;
+      float* const to = packed_column(b, depth, j);
       widen_row(from + j, width, to);
       std::fill(to + width, to + round_up(width, kLanes), 0.0f);
     }
   }
 }
 
-// The same of a matrix that is stored transposed, whose rows are columns of B.
 template <class Storage>
-HWY_NOINLINE void pack_columns_transposed(const Storage* from, int64_t stride, int64_t depth,
-                                          int64_t columns, float* b) {
-  for (int64_t j = 0; j < round_up(columns, kLanes); ++j) {
-    float* to = b + j / kTileWidth * kTileWidth * depth + j % kTileWidth;
-    for (int64_t i = 0; i < depth; ++i)
-      to[i * kTileWidth] =
-          j < columns ? hn::GetLane(load_floats(OneFloat(), from + j * stride + i)) : 0.0f;
-  }
+HWY_NOINLINE void pack_rows_as_columns(const Storage* from, int64_t stride, int64_t depth,
+                                       int64_t columns, float* b) {
+  pack_transposed([&](int64_t column) { return from + column * stride; }, columns, depth, b);
 }
 
 // One block of C.
@@ -112,8 +109,8 @@ class BlockProduct {
   template <class Storage>
   void pack_b(int64_t begin, int64_t depth) {
     if (task_.transpose_b)
-      pack_columns_transposed(element<Storage>(task_.b, block_.column, begin), task_.b.stride,
-                              depth, block_.columns, ws_.b);
+      pack_rows_as_columns(element<Storage>(task_.b, block_.column, begin), task_.b.stride, depth,
+                           block_.columns, ws_.b);
     else
       pack_columns(element<Storage>(task_.b, begin, block_.column), task_.b.stride, depth,
                    block_.columns, ws_.b);
@@ -153,6 +150,8 @@ class BlockProduct {
                             .out = whole ? c : ws_.tile,
                             .out_pitch = whole ? c_pitch_ : kTileWidth};
         const int64_t vectors = ceil_div(width, int64_t{kLanes});
+        for (int64_t i = 0; i < height; ++i)  // C is read when the sums are complete
+          prefetch_row(c + i * c_pitch_, width * int64_t(sizeof(float)));
         if (add && whole)
           tile_function<true>(height, vectors)(args);
         else

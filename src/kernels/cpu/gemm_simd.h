@@ -4,7 +4,7 @@
 // of C is the work of one thread.
 //   for each panel of 256 of the depth k
 //     pack B's panel as fp32, in groups of the tile's columns     it stays in L2
-//     for each 48 rows of the block
+//     for each 96 rows of the block
 //       pack them of A's panel as fp32                            a tile's 6 rows stay in L1
 //       for each tile: C += A B                                   multiply_tile of attention
 //
@@ -18,8 +18,9 @@
 
 namespace longnet {
 
-inline constexpr int64_t kGemmRows = 960, kGemmColumns = 512;  // of a block, at most
-inline constexpr int64_t kGemmRowStep = 48;                    // rows that are packed at a time
+// Of a block, at most: a panel of B takes 1 MB.
+inline constexpr int64_t kGemmRows = 960, kGemmColumns = 1024;
+inline constexpr int64_t kGemmRowStep = 96;  // rows that are packed at a time
 
 struct GemmBlock {
   int64_t row, rows, column, columns;  // of C

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 
 #include "kernels/cpu/attend_simd.h"
 #include "kernels/cpu/gemm_simd.h"
@@ -54,10 +55,28 @@ double sum_of_pieces(int64_t count, int64_t fewest, int threads, const Body& bod
   return total;
 }
 
-// Length of the pieces when `length` is cut into pieces of at most `most`, as equal as multiples of
-// `step` can be.
-int64_t equal_pieces(int64_t length, int64_t most, int64_t step) {
-  return round_up(ceil_div(length, ceil_div(length, most)), step);
+// Rows and columns of C's blocks: those by which the thread with the most blocks is done first. A
+// packed number costs as much as kPackCost multiply-adds of a block.
+struct GemmCut {
+  int64_t rows, columns;
+};
+
+GemmCut cut_for(int64_t m, int64_t n, int64_t threads) {
+  constexpr int64_t kPackCost = 40, kColumnStep = 64, kMoreCuts = 8;
+  GemmCut best{};
+  int64_t least = std::numeric_limits<int64_t>::max();
+  const int64_t fewest_rows = ceil_div(m, kGemmRows), fewest_columns = ceil_div(n, kGemmColumns);
+  for (int64_t i = fewest_rows; i < fewest_rows + kMoreCuts; ++i) {
+    for (int64_t j = fewest_columns; j < fewest_columns + kMoreCuts; ++j) {
+      const GemmCut cut{round_up(ceil_div(m, i), kGemmRowStep),
+                        round_up(ceil_div(n, j), kColumnStep)};
+      const int64_t blocks = ceil_div(m, cut.rows) * ceil_div(n, cut.columns);
+      const int64_t cost = ceil_div(blocks, threads) *
+                           (cut.rows * cut.columns + kPackCost * (cut.rows + cut.columns));
+      if (cost < least) least = cost, best = cut;
+    }
+  }
+  return best;
 }
 
 class CpuModelKernel final : public ModelKernel {
@@ -73,15 +92,12 @@ class CpuModelKernel final : public ModelKernel {
     check_workspace(threads, workspace);
     const int64_t m = task.m(), n = task.n(), per_thread = gemm_workspace_bytes();
     if (m == 0 || n == 0) return;
-    const int64_t columns = equal_pieces(n, kGemmColumns, 64);
-    const int64_t column_blocks = ceil_div(n, columns);
-    int64_t rows = equal_pieces(m, kGemmRows, kGemmRowStep);
-    while (threads > 1 && rows > 2 * kGemmRowStep &&
-           ceil_div(m, rows) * column_blocks < int64_t{4} * threads)
-      rows = equal_pieces(m, rows / 2, kGemmRowStep);
-    parallel_for(ceil_div(m, rows) * column_blocks, threads, [&](int64_t i, int thread) {
-      const int64_t row = i / column_blocks * rows, column = i % column_blocks * columns;
-      gemm_block(task, {row, std::min(rows, m - row), column, std::min(columns, n - column)},
+    const GemmCut cut = cut_for(m, n, threads);
+    const int64_t across = ceil_div(n, cut.columns);
+    parallel_for(ceil_div(m, cut.rows) * across, threads, [&](int64_t i, int thread) {
+      const int64_t row = i / across * cut.rows, column = i % across * cut.columns;
+      gemm_block(task,
+                 {row, std::min(cut.rows, m - row), column, std::min(cut.columns, n - column)},
                  workspace.data() + thread * per_thread);
     });
   }

@@ -1,6 +1,6 @@
-// Register tiles and the packing of keys, once per instruction set.
+// Register tiles and what is packed for them, once per instruction set.
 //
-// All products of attention, forward and backward, are one shape,
+// All products of attention, forward and backward, and of matrices are one shape,
 //   out[R][C vectors] (+)= a[R][depth] * b[depth][C vectors],
 // with `a` read by rows or by columns: C vectors of b are loaded and R scalars of a broadcast for
 // R * C multiply-adds. R * C accumulators hide the latency of a multiply-add (4 cycles, 2 per cycle
@@ -109,6 +109,54 @@ HWY_INLINE void multiply_rows(TileArgs args, int64_t rows, int64_t vectors) {
   }
 }
 
+// ---- columns packed as fp32 for the register tiles ----
+//
+// A matrix b[depth][columns] lies in groups of a tile's columns: b[group][depth][kTileWidth].
+HWY_INLINE float* packed_column(float* b, int64_t depth, int64_t column) {
+  return b + column / kTileWidth * depth * kTileWidth + column % kTileWidth;
+}
+
+// Packs a matrix whose columns are rows in memory: row_of(column) is where the numbers of one begin.
+// Tiles read whole vectors, which must hold numbers: the last column replaces those that are absent.
+#if HWY_TARGET == HWY_SCALAR
+template <class RowOf>
+HWY_INLINE void pack_transposed(const RowOf& row_of, int64_t columns, int64_t depth, float* b) {
+  for (int64_t column = 0; column < columns; ++column) {
+    const auto* const row = row_of(column);
+    float* to = packed_column(b, depth, column);
+    for (int64_t i = 0; i < depth; ++i, to += kTileWidth)
+      *to = hn::GetLane(load_floats(FloatTag(), row + i));
+  }
+}
+#else
+// 4 columns x 4 numbers at a time; vectors have a multiple of 4.
+template <class RowOf>
+HWY_INLINE void pack_transposed(const RowOf& row_of, int64_t columns, int64_t depth, float* b) {
+  const hn::FixedTag<float, 4> d4;
+  const hn::RepartitionToWide<decltype(d4)> d2;
+  for (int64_t column = 0; column < round_up(columns, kLanes); column += 4) {
+    decltype(row_of(0)) rows[4];
+    for (int64_t j = 0; j < 4; ++j) rows[j] = row_of(HWY_MIN(column + j, columns - 1));
+    float* to = packed_column(b, depth, column);
+    int64_t i = 0;
+    for (; i + 4 <= depth; i += 4, to += 4 * kTileWidth) {
+      const auto r0 = load_floats(d4, rows[0] + i), r1 = load_floats(d4, rows[1] + i);
+      const auto r2 = load_floats(d4, rows[2] + i), r3 = load_floats(d4, rows[3] + i);
+      const auto lo01 = hn::BitCast(d2, hn::InterleaveLower(d4, r0, r1));
+      const auto lo23 = hn::BitCast(d2, hn::InterleaveLower(d4, r2, r3));
+      const auto hi01 = hn::BitCast(d2, hn::InterleaveUpper(d4, r0, r1));
+      const auto hi23 = hn::BitCast(d2, hn::InterleaveUpper(d4, r2, r3));
+      hn::Store(hn::BitCast(d4, hn::InterleaveLower(d2, lo01, lo23)), d4, to);
+      hn::Store(hn::BitCast(d4, hn::InterleaveUpper(d2, lo01, lo23)), d4, to + kTileWidth);
+      hn::Store(hn::BitCast(d4, hn::InterleaveLower(d2, hi01, hi23)), d4, to + 2 * kTileWidth);
+      hn::Store(hn::BitCast(d4, hn::InterleaveUpper(d2, hi01, hi23)), d4, to + 3 * kTileWidth);
+    }
+    for (; i < depth; ++i, to += kTileWidth)
+      for (int64_t j = 0; j < 4; ++j) to[j] = hn::GetLane(load_floats(OneFloat(), rows[j] + i));
+  }
+}
+#endif
+
 HWY_INLINE void hide(float* scores, int64_t begin, int64_t end) {
   std::fill(scores + begin, scores + end, -std::numeric_limits<float>::infinity());
 }
@@ -122,11 +170,11 @@ inline void mask_row(const KeyPanel& panel, int64_t token, int64_t width, float*
   hide(scores, HWY_MIN(panel.keys, width), width);
 }
 
-// ---- keys of a panel, packed as fp32 for the register tiles ----
+// ---- keys of a panel, packed ----
 //
-// K is transposed, so that a vector holds one coordinate of kLanes keys; columns lie in groups of
-// kTileWidth: k[group][head_dim][kTileWidth]. V keeps its rows: v[group][kPanelKeys][group width].
-// The cost is that of about 4 query rows per panel.
+// K is transposed, so that a vector holds one coordinate of kLanes keys: k[group][head_dim][kTileWidth].
+// V keeps its rows: v[group][kPanelKeys][group width]. The cost is that of about 4 query rows per
+// panel.
 
 // The columns of V and O are cut into groups of at most kTileVectors vectors, as equal as possible:
 // 5 vectors make 3 + 2 (not 4 + 1, whose last group would have too few sums to hide latency).
@@ -141,55 +189,13 @@ struct ColumnGroups {
   int64_t width(int64_t g) const { return begin(g + 1) - begin(g); }
 };
 
-// Tiles read whole vectors of keys, which must hold numbers: the last key replaces those that a
-// panel lacks.
 template <class Storage>
-HWY_INLINE const Storage* key_row(const PanelRows& rows, int64_t keys, int64_t key) {
-  return reinterpret_cast<const Storage*>(rows[size_t(HWY_MIN(key, keys - 1))]);
+HWY_NOINLINE void pack_keys(const PanelRows& from, int64_t keys, int64_t head_dim, float* k) {
+  const auto row_of = [&](int64_t key) {
+    return reinterpret_cast<const Storage*>(from[size_t(key)]);
+  };
+  pack_transposed(row_of, keys, head_dim, k);
 }
-
-HWY_INLINE float* key_column(float* k, int64_t head_dim, int64_t key) {
-  return k + key / kTileWidth * head_dim * kTileWidth + key % kTileWidth;
-}
-
-#if HWY_TARGET == HWY_SCALAR
-template <class Storage>
-HWY_NOINLINE void pack_transposed(const PanelRows& from, int64_t keys, int64_t head_dim,
-                                  float* HWY_RESTRICT k) {
-  for (int64_t key = 0; key < keys; ++key) {
-    float* to = key_column(k, head_dim, key);
-    for (int64_t c = 0; c < head_dim; ++c) {
-      to[c * kTileWidth] =
-          hn::GetLane(load_floats(FloatTag(), key_row<Storage>(from, keys, key) + c));
-    }
-  }
-}
-#else
-// 4 keys x 4 coordinates at a time; vectors have a multiple of 4.
-template <class Storage>
-HWY_NOINLINE void pack_transposed(const PanelRows& from, int64_t keys, int64_t head_dim,
-                                  float* HWY_RESTRICT k) {
-  const hn::FixedTag<float, 4> d4;
-  const hn::RepartitionToWide<decltype(d4)> d2;
-  for (int64_t key = 0; key < round_up(keys, kLanes); key += 4) {
-    const Storage* rows[4];
-    for (int64_t i = 0; i < 4; ++i) rows[i] = key_row<Storage>(from, keys, key + i);
-    float* to = key_column(k, head_dim, key);
-    for (int64_t c = 0; c < head_dim; c += 4, to += 4 * kTileWidth) {
-      const auto r0 = load_floats(d4, rows[0] + c), r1 = load_floats(d4, rows[1] + c);
-      const auto r2 = load_floats(d4, rows[2] + c), r3 = load_floats(d4, rows[3] + c);
-      const auto lo01 = hn::BitCast(d2, hn::InterleaveLower(d4, r0, r1));
-      const auto lo23 = hn::BitCast(d2, hn::InterleaveLower(d4, r2, r3));
-      const auto hi01 = hn::BitCast(d2, hn::InterleaveUpper(d4, r0, r1));
-      const auto hi23 = hn::BitCast(d2, hn::InterleaveUpper(d4, r2, r3));
-      hn::Store(hn::BitCast(d4, hn::InterleaveLower(d2, lo01, lo23)), d4, to);
-      hn::Store(hn::BitCast(d4, hn::InterleaveUpper(d2, lo01, lo23)), d4, to + kTileWidth);
-      hn::Store(hn::BitCast(d4, hn::InterleaveLower(d2, hi01, hi23)), d4, to + 2 * kTileWidth);
-      hn::Store(hn::BitCast(d4, hn::InterleaveUpper(d2, hi01, hi23)), d4, to + 3 * kTileWidth);
-    }
-  }
-}
-#endif
 
 template <class Storage>
 HWY_NOINLINE void pack_grouped(const PanelRows& from, int64_t keys, int64_t head_dim,
