@@ -15,20 +15,23 @@ HWY_BEFORE_NAMESPACE();
 namespace longnet {
 namespace HWY_NAMESPACE {
 
-// Sum of term(tag, i) over the vectors of a row, whose lanes are added in the end.
-template <class Term>
-HWY_INLINE float sum_over(int64_t count, const Term& term) {
-  const FloatTag df;
-  FloatVec even = hn::Zero(df), odd = hn::Zero(df);
-  int64_t i = 0;
-  for (; i + 2 * kLanes <= count; i += 2 * kLanes) {
-    even = hn::Add(even, term(df, i));
-    odd = hn::Add(odd, term(df, i + kLanes));
+// A sum over a row, vector by vector; the lanes are added in the end.
+class RowSum {
+ public:
+  HWY_INLINE RowSum() : whole_(hn::Zero(FloatTag())) {}
+  template <class D>
+  HWY_INLINE void add(D, hn::Vec<D> x) {
+    if constexpr (hn::MaxLanes(D()) == size_t(kLanes))
+      whole_ = hn::Add(whole_, x);
+    else
+      rest_ += hn::GetLane(x);
   }
-  float rest = 0.0f;
-  for (; i < count; ++i) rest += hn::GetLane(term(OneFloat(), i));
-  return hn::GetLane(hn::SumOfLanes(df, hn::Add(even, odd))) + rest;
-}
+  HWY_INLINE float total() const { return hn::GetLane(hn::SumOfLanes(FloatTag(), whole_)) + rest_; }
+
+ private:
+  FloatVec whole_;
+  float rest_ = 0.0f;
+};
 
 // ---- layer normalisation ----
 
@@ -37,13 +40,14 @@ struct Moments {
 };
 
 HWY_INLINE Moments moments_of(const float* x, int64_t cols, double epsilon) {
-  const float mean =
-      sum_over(cols, [&](auto d, int64_t j) HWY_ATTR { return hn::LoadU(d, x + j); }) / float(cols);
-  const float squares = sum_over(cols, [&](auto d, int64_t j) HWY_ATTR {
+  RowSum sum, squares;
+  for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR { sum.add(d, hn::LoadU(d, x + j)); });
+  const float mean = sum.total() / float(cols);
+  for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR {
     const auto centred = hn::Sub(hn::LoadU(d, x + j), hn::Set(d, mean));
-    return hn::Mul(centred, centred);
+    squares.add(d, hn::Mul(centred, centred));
   });
-  return {mean, float(1.0 / std::sqrt(double(squares) / double(cols) + epsilon))};
+  return {mean, float(1.0 / std::sqrt(double(squares.total()) / double(cols) + epsilon))};
 }
 
 void layer_norm_on_target(const LayerNormTask& task) {
@@ -74,11 +78,13 @@ void layer_norm_backward_on_target(const LayerNormBackwardTask& task) {
     const auto grad = [&](auto d, int64_t j) HWY_ATTR {
       return hn::Mul(hn::LoadU(d, grad_y + j), hn::LoadU(d, task.gain + j));
     };
-    const float mean = sum_over(cols, grad) / float(cols);
-    const float mean_normal =
-        sum_over(cols,
-                 [&](auto d, int64_t j) HWY_ATTR { return hn::Mul(grad(d, j), normal(d, j)); }) /
-        float(cols);
+    RowSum sum, sum_normal;
+    for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR {
+      const auto g = grad(d, j);
+      sum.add(d, g);
+      sum_normal.add(d, hn::Mul(g, normal(d, j)));
+    });
+    const float mean = sum.total() / float(cols), mean_normal = sum_normal.total() / float(cols);
     for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR {
       const auto dy = hn::LoadU(d, grad_y + j), z = normal(d, j);
       hn::StoreU(hn::MulAdd(dy, z, hn::LoadU(d, task.grad_gain + j)), d, task.grad_gain + j);
@@ -213,21 +219,32 @@ void add_matrix_on_target(const Matrix& x, const Matrix& y) {
   }
 }
 
+// into += rows [first, first + kRows) of x, one after the other.
+template <int kRows>
+HWY_INLINE void add_rows_of(const Matrix& x, int64_t first, float* into) {
+  for_each_vector(x.cols, [&](auto d, int64_t j) HWY_ATTR {
+    auto sum = hn::LoadU(d, into + j);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) sum = hn::Add(sum, hn::LoadU(d, x.row(first + r) + j));
+    hn::StoreU(sum, d, into + j);
+  });
+}
+
+// Hardware prefetchers follow four rows at a time where rows lie in different pages, and only one
+// where they do not.
 void add_columns_on_target(const Matrix& x, float* into) {
-  constexpr int64_t kGroupRows = 64, kSums = 1024;
+  constexpr int64_t kGroupRows = 64, kSums = 4096, kPage = 4096;
+  const bool far_apart = x.stride * int64_t(sizeof(float)) >= kPage;
   alignas(64) float sums[kSums];
   for (int64_t begin = 0; begin < x.cols; begin += kSums) {
-    const int64_t cols = HWY_MIN(x.cols - begin, kSums);
+    const Matrix columns = x.columns_from(begin, HWY_MIN(x.cols - begin, kSums));
     for (int64_t first = 0; first < x.rows; first += kGroupRows) {
-      std::fill(sums, sums + cols, 0.0f);
-      const Matrix group = x.rows_from(first, HWY_MIN(x.rows - first, kGroupRows));
-      const auto add_row = [&](const float* row, float* to) HWY_ATTR {
-        for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR {
-          hn::StoreU(hn::Add(hn::LoadU(d, to + j), hn::LoadU(d, row + j)), d, to + j);
-        });
-      };
-      for (int64_t i = 0; i < group.rows; ++i) add_row(group.row(i) + begin, sums);
-      add_row(sums, into + begin);
+      std::fill(sums, sums + columns.cols, 0.0f);
+      const int64_t end = HWY_MIN(first + kGroupRows, x.rows);
+      int64_t i = first;
+      for (; far_apart && i + 4 <= end; i += 4) add_rows_of<4>(columns, i, sums);
+      for (; i < end; ++i) add_rows_of<1>(columns, i, sums);
+      add_rows_of<1>({sums, 1, columns.cols, columns.cols}, 0, into + begin);
     }
   }
 }
@@ -265,16 +282,18 @@ double cross_entropy_row(float* x, int64_t cols, int32_t target, float scale) {
   for (int64_t j = whole; j < cols; ++j) max = HWY_MAX(max, x[j]);
   max = HWY_MAX(max, hn::GetLane(hn::MaxOfLanes(df, most)));
   const float at_target = x[target];
-  constexpr int64_t kBlock = 4096;  // floats whose powers are added in fp32
+  constexpr int64_t kBlock = 512;  // floats whose powers are added in fp32
   double sum = 0;
   for (int64_t begin = 0; begin < cols; begin += kBlock) {
     float* const block = x + begin;
-    sum += double(sum_over(HWY_MIN(cols - begin, kBlock), [&](auto d, int64_t j) HWY_ATTR {
+    RowSum powers;
+    for_each_vector(HWY_MIN(cols - begin, kBlock), [&](auto d, int64_t j) HWY_ATTR {
       const auto above = hn::Sub(hn::LoadU(d, block + j), hn::Set(d, max));
       const auto power = exp2_below_127(d, hn::Mul(above, hn::Set(d, 1.44269504f)));
       hn::StoreU(power, d, block + j);
-      return power;
-    }));
+      powers.add(d, power);
+    });
+    sum += double(powers.total());
   }
   const float factor = float(double(scale) / sum);
   for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR {
