@@ -35,8 +35,8 @@ std::vector<Column<TrainStep>> step_columns(int64_t tokens_per_step) {
 std::string what_trains(const TrainPlan& plan, const World& world) {
   const PointParams& p = plan.point.params;
   return concat(plan.config.name, ": ", format_si(double(plan.parameters), "parameters"), ", ",
-                plan.train.model.layers, " layers of ", p.problem.num_heads, " heads x ",
-                p.problem.head_dim, ", ", describe(p), " (", world.transport(), "), ",
+                p.model.layers, " layers of ", p.problem.num_heads, " heads x ", p.problem.head_dim,
+                ", ", describe(p), " (", world.transport(), "), ",
                 format_si(double(plan.tokens_per_step()), "tokens"), " a step, ",
                 format_bytes(double(plan.memory_bytes)), " a rank");
 }

@@ -13,8 +13,8 @@ namespace longnet {
 void write_file(const std::filesystem::path& path, const std::string& text,
                 std::string_view hint = "");
 
-// From now on SIGINT, SIGTERM and SIGUSR1 ask for an end after the point, shard or step at hand: the
-// command then ends with exit code 4 and can be resumed.
+// From now on SIGINT, SIGTERM and SIGUSR1 ask for an end after the point, shard or step at hand:
+// the command then ends with exit code 4 and can be resumed.
 void stop_gently_on_signals();
 bool stop_requested();
 

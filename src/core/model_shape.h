@@ -1,4 +1,5 @@
-// The shape of a model around attention, and how its training step works: what every room agrees on.
+// The shape of a model around attention, and how its training step works: what every room agrees
+// on.
 #pragma once
 #include <cstdint>
 
@@ -6,18 +7,28 @@
 
 namespace longnet {
 
+// Attention alone, or a model's training step around it.
+enum class Scope { kAttention, kModel };
+constexpr auto texts_of(Scope) { return texts("attention", "model"); }
+
 enum class Positions { kNone, kRotary, kXpos };
 constexpr auto texts_of(Positions) { return texts("none", "rotary", "xpos"); }
 
 // Activations of a layer that its backward pass finds again, in place of computing them once more:
-// all of them; its input and those of attention (x, Q, K, V, O); x alone.
-enum class Recompute { kNone, kKeepAttention };
-constexpr auto texts_of(Recompute) { return texts("none", "keep_attention"); }
+// all of them; its input and those of attention (x, Q, K, V, O); x alone, so that attention runs
+// once more, with its messages.
+enum class Recompute { kNone, kKeepAttention, kFull };
+constexpr auto texts_of(Recompute) { return texts("none", "keep_attention", "full"); }
 
 // Of a decoder around an attention problem, num_heads * head_dim wide.
 struct ModelShape {
   int64_t layers = 6, ffn_width = 768, vocabulary = 256;
   Positions positions = Positions::kXpos;
+  Recompute recompute = Recompute::kKeepAttention;
+  // Every rank updates the weights whose gradients it has summed up, and sends them to the others
+  // (ZeRO-1): in place of gradients, and with moments of its own part alone.
+  bool shard_optimizer = false;
+  bool operator==(const ModelShape&) const = default;
 };
 
 }  // namespace longnet

@@ -7,15 +7,12 @@
 
 namespace longnet {
 
-// The result of a point or a program: O; dQ, dK and dV from O and dO; or one after the other.
-enum class Pass { kForward, kBackward, kForwardBackward };
-constexpr auto texts_of(Pass) { return texts("forward", "backward", "forward_backward"); }
+// The result of a point or a program: O; dQ, dK and dV from O and dO; or one after the other. Of a
+// model: losses; losses and gradients of weights; or a step, which also updates the weights.
+enum class Pass { kForward, kBackward, kForwardBackward, kStep };
+constexpr auto texts_of(Pass) { return texts("forward", "backward", "forward_backward", "step"); }
 constexpr bool has_forward(Pass p) { return p != Pass::kBackward; }
 constexpr bool has_backward(Pass p) { return p != Pass::kForward; }
-
-// Attention alone, or a model's training step around it.
-enum class Scope { kAttention, kModel };
-constexpr auto texts_of(Scope) { return texts("attention", "model"); }
 
 enum class DType { kFloat32, kBFloat16 };
 constexpr auto texts_of(DType) { return texts("fp32", "bf16"); }

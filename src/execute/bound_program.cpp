@@ -153,9 +153,7 @@ void BoundProgram::bind_values_merge(const Merge& op, BoundOp& bound) {
 void BoundProgram::bind_model(const ModelOp& op, BoundOp& bound) const {
   const auto matrix = [&](const MatrixView& m) {
     const Slot& slot = program_.slots[size_t(m.view.slot)];
-    const bool stored = slot.kind == TensorKind::kQuery || slot.kind == TensorKind::kKeyValue ||
-                        slot.kind == TensorKind::kGradOut;
-    const DType dtype = stored ? sharded_.problem.dtype : DType::kFloat32;
+    const DType dtype = holds_stored(slot.kind) ? sharded_.problem.dtype : DType::kFloat32;
     const int64_t size = dtype_bytes(dtype), end = m.first + m.rows * m.cols;
     check(m.first >= 0 && end * size <= slot.bytes, "a matrix of ", m.rows, " x ", m.cols,
           " from value ", m.first, " on ends outside of slot ", m.view.slot);

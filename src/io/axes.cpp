@@ -11,6 +11,7 @@ namespace {
 constexpr double kMostHeads = 16384;  // a schedule lists what each one selects
 constexpr double kMostRanks = 1 << 24;
 constexpr double kMostThreads = 4096;
+constexpr double kMostWidth = 1 << 24;
 
 const PointParams kPlain{};  // has the defaults of texts
 
@@ -83,6 +84,32 @@ const Axis kAxes[] = {
     {"pass", "forward", member<&PointParams::pass>(),
      "What is timed: forward; backward, from an output that is made before; or both in turn.",
      {.words = enum_names<Pass>(), .omit = true}, {}, {.label = ""}},
+    {"scope", "attention", member<&PointParams::scope>(),
+     "Attention alone, or a training step of a model around it.",
+     {.words = enum_names<Scope>(), .omit = true}, {}, {.label = ""}},
+    {"layers", 6, member<&PointParams::model, &ModelShape::layers>(),
+     "Layers of a model.",
+     {.min = 1, .max = 4096, .omit = true}, {.models = true}, {.section = "model", .label = "L="}},
+    {"ffn_width", 768, member<&PointParams::model, &ModelShape::ffn_width>(),
+     "Width between fc1 and fc2 of a model's layers.",
+     {.min = 8, .max = kMostWidth, .multiple_of = 8, .omit = true}, {.models = true},
+     {.section = "model", .label = "F="}},
+    {"vocabulary", 256, member<&PointParams::model, &ModelShape::vocabulary>(),
+     "Tokens that a model knows; 256: bytes.",
+     {.min = 2, .max = kMostWidth, .omit = true}, {.models = true},
+     {.section = "model", .label = "V="}},
+    {"positions", "xpos", member<&PointParams::model, &ModelShape::positions>(),
+     "What turns queries and keys of a model: xPos, rotary positions, or nothing.",
+     {.words = enum_names<Positions>(), .omit = true}, {.models = true},
+     {.section = "model", .label = "positions="}},
+    {"recompute", "keep_attention", member<&PointParams::model, &ModelShape::recompute>(),
+     "What a layer computes again in its backward pass: nothing (none), all but attention "
+     "(keep_attention), or all, with attention's messages (full).",
+     {.words = enum_names<Recompute>(), .omit = true}, {.models = true},
+     {.section = "model", .label = "recompute="}},
+    {"shard_optimizer", false, member<&PointParams::model, &ModelShape::shard_optimizer>(),
+     "Each rank keeps the moments of its part of the weights alone (ZeRO-1).",
+     {.omit = true}, {.models = true}, {.section = "model", .label = "ZeRO-1"}},
     {"gather_scope", "segment_group", member<&PointParams::gather_scope>(),
      "Ranks that gather a branch's rows: those that share a segment, or all.",
      {.words = enum_names<GatherScope>()}, {.pattern = kDilated},
@@ -150,8 +177,10 @@ bool reads(const Axis& axis, const Value& value, const PointParams& p, const Kno
   if ((r.pattern && *r.pattern != algorithm.pattern) ||
       (!r.algorithms.empty() && std::ranges::count(r.algorithms, p.algorithm) == 0) ||
       (r.several_ranks && algorithm.one_rank_only) ||
-      (!r.collective.empty() && r.collective != p.collective))
+      (!r.collective.empty() && r.collective != p.collective) ||
+      (r.models && p.scope != Scope::kModel))
     return false;
+  if (p.scope == Scope::kModel) return true;  // gradients of weights are summed by collectives
   return axis.key != "collective" || known.algorithms.empty() || value == axis.standard ||
          std::ranges::count(algorithm.collectives, to_text(value)) > 0;
 }

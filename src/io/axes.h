@@ -39,6 +39,7 @@ struct Readers {
   std::vector<std::string_view> algorithms{};
   bool several_ranks = false;
   std::string_view collective{};  // and only with this one
+  bool models = false;            // points of scope `model`
 };
 
 // In the name of a series: absent, its value, key=value, or key=value where it is not the default.

@@ -127,7 +127,9 @@ JsonNode config_node(const Config& c) {
     JsonNode n = JsonNode::object();
     ((n = write_fields(*parts, std::move(n))), ...);
     for (const Axis& axis : axes())
-      if (axis.use.section == key && (axis.key != "kv_heads" || defaults.problem.num_kv_heads > 0))
+      if (axis.use.section == key &&
+          (axis.key != "kv_heads" || defaults.problem.num_kv_heads > 0) &&
+          !(axis.readers.models && axis.is_standard(defaults)))  // such configs keep their hash
         n.set(std::string(axis.key), to_node(axis.member.get(defaults)));
     root.set(key, n);
   };

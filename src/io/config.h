@@ -16,7 +16,6 @@
 #include <string_view>
 #include <vector>
 
-#include "core/model_shape.h"
 #include "core/transports.h"
 #include "io/axes.h"
 
@@ -134,9 +133,6 @@ struct ClusterConfig {
 // other command ignores it.
 struct TrainConfig {
   std::vector<std::string> text{};  // files, or folders of text files; none: what Debian has
-  ModelShape model{};
-  Recompute recompute = Recompute::kKeepAttention;
-  bool shard_optimizer = false;
   int64_t steps = 1000, warmup_steps = 50;
   double learning_rate = 2e-3;
   double final_learning_rate = 0.1;  // share of learning_rate that the last step has
@@ -148,11 +144,6 @@ struct TrainConfig {
   static void fields(auto& t, auto&& visit) {
     constexpr double kMost = 1 << 24;
     visit("text", t.text, {.omit = true});
-    visit("layers", t.model.layers, {.min = 1, .max = 4096});
-    visit("ffn_width", t.model.ffn_width, {.min = 8, .max = kMost, .multiple_of = 8});
-    visit("positions", t.model.positions);
-    visit("recompute", t.recompute);
-    visit("shard_optimizer", t.shard_optimizer);
     visit("steps", t.steps, {.min = 1, .max = kMost});
     visit("warmup_steps", t.warmup_steps, {.max = kMost});
     visit("learning_rate", t.learning_rate, {.min = 0, .max = 1});

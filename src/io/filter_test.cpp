@@ -180,7 +180,7 @@ TEST(Filter, EveryKeyIsUsable) {
   for (const std::string& key : filter_keys()) {
     bool parsed = false;
     for (const char* value : {"x", "1", "true", "real", "world", "fp32", "paper", "lse", "dense",
-                              "forward", "zigzag"}) {
+                              "forward", "zigzag", "attention", "xpos", "none"}) {
       try {
         parse_filter(concat(key, " == ", value));
         parsed = true;

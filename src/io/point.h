@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/model_shape.h"
 #include "core/problem.h"
 #include "core/rank_group.h"
 #include "io/field.h"
@@ -50,6 +51,8 @@ struct PointParams {
   // Groups of ranks, each with its share of the batch; they do the same and exchange nothing.
   int replicas = 1;
   Pass pass = Pass::kForward;
+  Scope scope = Scope::kAttention;
+  ModelShape model;
   int threads = 1;        // OpenMP threads per rank
   std::string cluster{};  // simulated: its name and what was changed, "h100-ndr400 bandwidth=0.5"
 

@@ -1,6 +1,6 @@
 // Kernels of a model's layers on one device, beside attention: products of matrices, row-wise
-// functions, loss, update. As those of attention_kernel.h they know rows, strides and positions, and
-// nothing of layers or ranks.
+// functions, loss, update. As those of attention_kernel.h they know rows, strides and positions,
+// and nothing of layers or ranks.
 //
 // Activations and weights are row-major matrices, stored in fp32; those of a product also in bf16.
 // Arithmetic is fp32. Results do not depend on the number of threads. Nothing is allocated.
@@ -63,11 +63,11 @@ struct LayerNormBackwardTask {
   bool accumulate = false;  // into grad_x
 };
 
-// Rotary positions (Su et al., 2021), in place, on rows of heads side by side: the pair (2i, 2i + 1)
-// of each head turns by position * 10000^(-2i / head_dim). With xPos (Sun et al., 2022) it is also
-// multiplied by ((2i / head_dim + 0.4) / 1.4)^(+-(position - xpos_centre) / xpos_scale).
-// `inverse_angle` turns back: with the same factor it is the transpose, which gradients need. Angles
-// and factors are computed in double.
+// Rotary positions (Su et al., 2021), in place, on rows of heads side by side: the pair (2i, 2i +
+// 1) of each head turns by position * 10000^(-2i / head_dim). With xPos (Sun et al., 2022) it is
+// also multiplied by ((2i / head_dim + 0.4) / 1.4)^(+-(position - xpos_centre) / xpos_scale).
+// `inverse_angle` turns back: with the same factor it is the transpose, which gradients need.
+// Angles and factors are computed in double.
 struct RotateTask {
   Matrix x;              // cols = heads * head_dim
   TokenRange positions;  // of the rows

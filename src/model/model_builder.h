@@ -14,9 +14,10 @@ using AttentionSlots = std::vector<int>;
 
 class ModelBuilder {
  public:
-  ModelBuilder(const ShardedProblem& sharded, Rank rank) : sharded_(sharded), rank_(rank) {
+  ModelBuilder(const ShardedProblem& sharded, Rank rank, Pass pass)
+      : sharded_(sharded), rank_(rank) {
     program_.scope = Scope::kModel;
-    program_.pass = Pass::kForwardBackward;
+    program_.pass = pass;
   }
 
   int add_slot(TensorKind kind, SlotTag tag, int64_t bytes) {
@@ -29,12 +30,13 @@ class ModelBuilder {
     return {add_slot(TensorKind::kValues, tag, count * int64_t{sizeof(float)}),
             {kAllValues, all, {0, count}, {0, 1}}};
   }
-  SlotView add_values(SlotTag tag, int64_t count) {
-    return {add_slot(TensorKind::kValues, tag, count * int64_t{sizeof(float)}),
+  SlotView add_values(SlotTag tag, int64_t count, TensorKind kind = TensorKind::kValues) {
+    return {add_slot(kind, tag, count * row_bytes(sharded_.problem, kind)),
             {kAllValues, {.first = rank_}, {0, count}, {0, 1}}};
   }
+  // Activations, as Q is stored.
   MatrixView add_matrix(int64_t rows, int64_t cols, SlotTag tag = SlotTag::kActivations) {
-    return {add_values(tag, rows * cols), 0, rows, cols};
+    return {add_values(tag, rows * cols, TensorKind::kStored), 0, rows, cols};
   }
   Slice own() const {
     return {kEveryRow, {.first = rank_}, sharded_.all_tokens(), sharded_.all_heads()};

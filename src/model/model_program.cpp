@@ -29,7 +29,7 @@ class Step {
         rank_(rank),
         forward_(attention.program(rank)),
         backward_(backward.program(rank)),
-        build_(sharded_, rank),
+        build_(sharded_, rank, options.pass),
         rows_(sharded_.layout.shard(rank).tokens() * sharded_.problem.batch),
         width_(sharded_.problem.num_heads * sharded_.problem.head_dim),
         key_width_(sharded_.problem.num_kv_heads * sharded_.problem.head_dim) {}
@@ -48,7 +48,7 @@ class Step {
     }
     for (size_t l = layers_.size(); l-- > 0;) backward(l);
     build_.rows(RowFunction::kEmbedBackward, {tokens(), grad_x_}, {gradient("embedding")});
-    update();
+    if (options_.pass == Pass::kStep) update();
     return build_.take();
   }
 
@@ -96,7 +96,8 @@ class Step {
     grad_q_ = {{kGradQuerySlot, build_.own()}, 0, rows_, width_};
     grad_k_ = {{kGradKvSlot, build_.own()}, 0, rows_, key_width_};
     grad_v_ = {{kGradKvSlot, build_.own()}, rows_ * key_width_, rows_, key_width_};
-    logit_rows_ = std::clamp<int64_t>(options_.logits_values / shape_.vocabulary, 1,
+    const int64_t fit = options_.logits_values / shape_.vocabulary;
+    logit_rows_ = std::clamp<int64_t>(std::max(fit, ceil_div(rows_, int64_t{256})), 1,
                                       std::max<int64_t>(rows_, 1));
     logits_ = build_.add_matrix(logit_rows_, shape_.vocabulary, SlotTag::kLogits);
     for (int64_t l = 0; l < shape_.layers; ++l) add_layer(l);
@@ -105,12 +106,12 @@ class Step {
   void add_layer(int64_t l) {
     Layer layer = scratch_;
     layer.x = activations(width_);
-    if (options_.recompute == Recompute::kNone)
+    if (shape_.recompute == Recompute::kNone)
       for (MatrixView* kept : {&layer.norm, &layer.sub_norm, &layer.sum, &layer.ffn_norm,
                                &layer.fc1, &layer.gelu, &layer.ffn_sub_norm})
         *kept = activations(kept->cols);
     layer.slots = {kQuerySlot, kKvSlot, kOutputSlot};
-    if (l > 0)
+    if (l > 0 && shape_.recompute != Recompute::kFull)
       layer.slots = {add_attention_slot(TensorKind::kQuery, SlotTag::kQuery),
                      add_attention_slot(TensorKind::kKeyValue, SlotTag::kKeyValue),
                      add_attention_slot(TensorKind::kPartial, SlotTag::kOutput)};
@@ -119,6 +120,8 @@ class Step {
       layer.backward_slots.push_back(slot);
     layer.slots.resize(forward_.slots.size(), -1);
     layer.backward_slots.resize(backward_.slots.size(), -1);
+    if (l > 0 && shape_.recompute == Recompute::kFull)
+      layer.slots = layers_[0].slots, layer.backward_slots = layers_[0].backward_slots;
     for (const Kept& kept : backward_.kept) {
       const Slot& slot = backward_.slots[size_t(kept.view.slot)];
       int& place = layer.slots[size_t(kept.forward)];
@@ -179,6 +182,15 @@ class Step {
 
   void forward(size_t l) {
     const Layer& y = layers_[l];
+    attend(l);
+    after_attention(l);
+    const MatrixView& next = l + 1 < layers_.size() ? layers_[l + 1].x : last_x_;
+    linear(prefix(l) + "fc2", y.ffn_sub_norm, next);
+    build_.rows(RowFunction::kAdd, {y.sum}, {next}, true);
+  }
+  // From the layer's input to attention's output.
+  void attend(size_t l) {
+    const Layer& y = layers_[l];
     const std::string name = prefix(l);
     norm(name + "norm", y.x, y.norm);
     linear(name + "query", y.norm, y.q);
@@ -187,10 +199,6 @@ class Step {
     rotate(y.q, false, RowFunction::kRotate);
     rotate(y.k, true, RowFunction::kRotate);
     build_.append(forward_, y.slots, forward_scratch_);
-    after_attention(l);
-    const MatrixView& next = l + 1 < layers_.size() ? layers_[l + 1].x : last_x_;
-    linear(name + "fc2", y.ffn_sub_norm, next);
-    build_.rows(RowFunction::kAdd, {y.sum}, {next}, true);
   }
   // From attention's output to the input of fc2.
   void after_attention(size_t l) {
@@ -230,7 +238,8 @@ class Step {
   void backward(size_t l) {
     const Layer& y = layers_[l];
     const std::string name = prefix(l);
-    if (options_.recompute != Recompute::kNone) after_attention(l);
+    if (shape_.recompute == Recompute::kFull) attend(l);
+    if (shape_.recompute != Recompute::kNone) after_attention(l);
     weight_gradients(name + "fc2", y.ffn_sub_norm, grad_x_);
     linear_backward(name + "fc2", grad_x_, grad_ffn_);
     norm_backward(name + "ffn_sub_norm", y.gelu, grad_ffn_, grad_ffn_);
@@ -246,7 +255,7 @@ class Step {
     rotate(grad_q_, false, RowFunction::kRotateBackward);
     rotate(grad_k_, true, RowFunction::kRotateBackward);
 
-    if (options_.recompute != Recompute::kNone) norm(name + "norm", y.x, y.norm);
+    if (shape_.recompute == Recompute::kKeepAttention) norm(name + "norm", y.x, y.norm);
     weight_gradients(name + "query", y.norm, grad_q_);
     weight_gradients(name + "key", y.norm, grad_k_);
     weight_gradients(name + "value", y.norm, grad_v_);
@@ -275,10 +284,10 @@ class Step {
     const TokenInterval part = values_of(own);
     build_.rows(RowFunction::kSumOfSquares, {{own, part.begin, 1, part.length()}}, {own_sum(0)});
     gather_sums();
-    if (world > 1 && !options_.shard_optimizer) build_.add(AllGather{all, gradients_});
+    if (world > 1 && !shape_.shard_optimizer) build_.add(AllGather{all, gradients_});
     const auto update = [&](TokenInterval values, double decay) {
       const auto in = [&](SlotView slot) {
-        if (options_.shard_optimizer) {
+        if (shape_.shard_optimizer) {
           slot = slot.piece(rank_);
           values = intersect(values, part);
         }
@@ -293,7 +302,7 @@ class Step {
     };
     update({0, parameters_.matrices()}, options_.decay);
     update({parameters_.matrices(), parameters_.count()}, 0);
-    if (world > 1 && options_.shard_optimizer) build_.add(AllGather{all, weights_});
+    if (world > 1 && shape_.shard_optimizer) build_.add(AllGather{all, weights_});
   }
 
   const ModelShape& shape_;
@@ -318,8 +327,7 @@ Schedule training_step(const ModelShape& shape, const Schedule& attention,
   const auto program = [=, parameters = Parameters(shape, attention.sharded.problem)](Rank rank) {
     return Step(shape, parameters, attention, attention_backward, options, rank).make();
   };
-  return lower_collectives({attention.sharded, program, attention.algorithm, {}},
-                           options.collectives);
+  return {attention.sharded, program, attention.algorithm, {}};
 }
 
 }  // namespace longnet

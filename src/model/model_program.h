@@ -9,21 +9,15 @@
 // what a layer does not keep are shared by all layers.
 #pragma once
 #include "model/model.h"
-#include "schedule/lower_collectives.h"
 #include "schedule/program.h"
 
 namespace longnet {
 
 struct StepOptions {
-  // kForward: the losses alone. Its slots are those of the whole step: it runs in their memory.
-  Pass pass = Pass::kForwardBackward;
-  Recompute recompute = Recompute::kKeepAttention;
-  // Every rank updates the weights whose gradients it has summed up, and sends them to the others
-  // (ZeRO-1): in place of gradients, and with moments of its own part alone.
-  bool shard_optimizer = false;
+  // kForward: its slots are the first of those of a step, in whose memory it can run.
+  Pass pass = Pass::kStep;
   double decay = 0.1, clip_norm = 1;
-  int64_t logits_values = int64_t{1} << 20;  // of one part of the rows
-  CollectiveChoice collectives = {};         // of gradients and weights
+  int64_t logits_values = int64_t{1} << 26;  // of a part of the rows; 256 parts at most
 };
 
 // Slots of a step's program that a training loop reads and writes, after those of layer 0's
@@ -35,8 +29,7 @@ inline constexpr int kFirstMomentSlot = kTokenSlot + 3, kSecondMomentSlot = kTok
 inline constexpr int kWeightGradientSlot = kTokenSlot + 5;
 inline constexpr int kSumsSlot = kTokenSlot + 6;  // doubles: squared norm and loss of each rank
 
-// `attention` and its backward pass are those of one layer, for the same problem and layout. The
-// program is lowered.
+// `attention` and its backward pass are those of one layer, for the same problem and layout.
 Schedule training_step(const ModelShape& shape, const Schedule& attention,
                        const Schedule& attention_backward, const StepOptions& options);
 

@@ -31,8 +31,8 @@ struct ModelCase {
 };
 
 std::string describe(const ModelCase& c) {
-  return concat(c.algorithm, " P=", c.ranks, " ", to_string(c.options.recompute), " ",
-                to_string(c.layout), c.options.shard_optimizer ? " sharded " : " ", c.kernel);
+  return concat(c.algorithm, " P=", c.ranks, " ", to_string(c.shape.recompute), " ",
+                to_string(c.layout), c.shape.shard_optimizer ? " sharded " : " ", c.kernel);
 }
 
 DilatedPattern pattern_of(const ModelCase& c) {
@@ -41,13 +41,14 @@ DilatedPattern pattern_of(const ModelCase& c) {
              : dense_pattern(c.problem.seq_len);
 }
 
-LayerAttention attention_of(const ModelCase& c) {
+Schedule program_of(const ModelCase& c, Pass pass = Pass::kStep) {
   const AlgorithmInfo& algorithm = find_algorithm(c.algorithm);
   const ShardedProblem s{c.problem, pattern_of(c), {c.problem.seq_len, c.ranks, c.layout}};
-  const auto made = [&](Pass pass) {
-    return lower_collectives(make_schedule(algorithm, s, pass), {});
-  };
-  return {made(Pass::kForward), made(Pass::kBackward)};
+  StepOptions options = c.options;
+  options.pass = pass;
+  return lower_collectives(training_step(c.shape, make_schedule(algorithm, s, Pass::kForward),
+                                         make_schedule(algorithm, s, Pass::kBackward), options),
+                           {});
 }
 
 std::vector<int32_t> tokens_of(const ModelCase& c) {
@@ -65,17 +66,15 @@ struct Trained {
 };
 
 Trained train(const ModelCase& c, int steps, bool check_program = false) {
-  const LayerAttention attention = attention_of(c);
+  const Schedule step = program_of(c), losses = program_of(c, Pass::kForward);
   const auto kernel = make_kernel(c.kernel);
   const auto model_kernel =
       c.kernel == "reference" ? make_reference_model_kernel() : make_cpu_model_kernel();
-  if (check_program) {
-    require_correct(training_step(c.shape, attention.forward, attention.backward, c.options));
-  }
+  if (check_program) require_correct(step);
   Trained out;
   run_on_threads(c.ranks, [&](Communicator& comm) {
     MemoryLedger ledger;
-    Trainer trainer(c.shape, attention, c.options, *kernel, *model_kernel, c.threads, comm, ledger);
+    Trainer trainer(c.shape, step, losses, *kernel, *model_kernel, c.threads, comm, ledger);
     trainer.initialise(3);
     Trained own{.losses = {trainer.evaluate(tokens_of(c))}};
     const auto count = trainer.parameters().count();
@@ -133,7 +132,7 @@ void expect_same(const Trained& one, const ModelCase& c) {
   const Trained other = train(c, 4, /*check_program=*/true);
   for (size_t i = 0; i < one.losses.size(); ++i)
     EXPECT_NEAR(other.losses[i] / one.losses[i], 1, 1e-6) << describe(c) << " step " << i;
-  if (!c.options.shard_optimizer) {
+  if (!c.shape.shard_optimizer) {
     EXPECT_LT(distance(other.gradients, one.gradients), 1e-6) << describe(c);
   }
   EXPECT_LT(distance(other.weights, one.weights), 1e-4) << describe(c);
@@ -146,7 +145,7 @@ TEST(Model, TheSameOnAnyNumberOfRanks) {
     EXPECT_LT(one.losses.back(), one.losses.front());
     for (c.ranks = 1; c.ranks <= 4; ++c.ranks)
       for (const bool sharded : {false, true}) {
-        c.options.shard_optimizer = sharded;
+        c.shape.shard_optimizer = sharded;
         expect_same(one, c);
       }
   }
@@ -162,7 +161,7 @@ TEST(Model, TheSameByEveryExactAlgorithm) {
       for (c.ranks = 2; c.ranks <= 4; ++c.ranks) {
         c.algorithm = algorithm.name, c.layout = layout;
         const ShardedProblem s{c.problem, pattern_of(c), {c.problem.seq_len, c.ranks, layout}};
-        if (why_unsupported(algorithm, s, Pass::kForwardBackward).empty()) expect_same(one, c);
+        if (why_no_program(algorithm, s, Pass::kForwardBackward).empty()) expect_same(one, c);
       }
   }
 }
@@ -170,18 +169,17 @@ TEST(Model, TheSameByEveryExactAlgorithm) {
 TEST(Model, TheSameBitsWhateverIsComputedAgainAndOnAnyThreads) {
   ModelCase c{.ranks = 2, .kernel = "cpu"};
   const Trained one = train(c, 3);
-  for (const Recompute recompute : {Recompute::kNone, Recompute::kKeepAttention})
+  for (const Recompute recompute : enum_values<Recompute>())
     for (const int threads : {1, 3}) {
-      c.options.recompute = recompute, c.threads = threads;
+      c.shape.recompute = recompute, c.threads = threads;
       EXPECT_EQ(train(c, 3).weights, one.weights) << describe(c) << " threads " << threads;
     }
 }
 
 TEST(Model, PlantedFaultsOfAProgramAreFound) {
   ModelCase c{.ranks = 2};
-  const LayerAttention attention = attention_of(c);
   const auto faults_with = [&](const std::function<void(RankProgram&)>& plant) {
-    Schedule step = training_step(c.shape, attention.forward, attention.backward, c.options);
+    Schedule step = program_of(c);
     step.program = [make = step.program, plant](Rank rank) {
       RankProgram program = make(rank);
       if (rank == 1) plant(program);

@@ -6,25 +6,13 @@
 #include "core/check.h"
 
 namespace longnet {
-namespace {
-
-Schedule schedule(const ModelShape& shape, const LayerAttention& attention, StepOptions options,
-                  Pass pass) {
-  options.pass = pass;
-  return training_step(shape, attention.forward, attention.backward, options);
-}
-
-}  // namespace
-
-Trainer::Trainer(const ModelShape& shape, const LayerAttention& attention,
-                 const StepOptions& options, const AttentionKernel& kernel,
-                 const ModelKernel& model_kernel, int threads, Communicator& comm,
-                 MemoryLedger& ledger)
-    : parameters_(shape, attention.forward.sharded.problem),
+Trainer::Trainer(const ModelShape& shape, const Schedule& step, const Schedule& losses,
+                 const AttentionKernel& kernel, const ModelKernel& model_kernel, int threads,
+                 Communicator& comm, MemoryLedger& ledger)
+    : parameters_(shape, step.sharded.problem),
       comm_(comm),
-      step_(schedule(shape, attention, options, Pass::kForwardBackward), kernel, threads, comm,
-            ledger, &model_kernel),
-      losses_(schedule(shape, attention, options, Pass::kForward), step_) {
+      step_(step, kernel, threads, comm, ledger, &model_kernel),
+      losses_(losses, step_) {
   step_.open();
 }
 

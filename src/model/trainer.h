@@ -11,11 +11,6 @@
 
 namespace longnet {
 
-// One layer's attention of a model: both passes, lowered.
-struct LayerAttention {
-  Schedule forward, backward;
-};
-
 struct StepResult {
   double loss = 0;           // nats a token, mean over the batch
   double gradient_norm = 0;  // before clipping
@@ -24,7 +19,8 @@ struct StepResult {
 class Trainer {
  public:
   // Collective. The kernels, communicator and ledger must outlive the trainer.
-  Trainer(const ModelShape& shape, const LayerAttention& attention, const StepOptions& options,
+  // `step` and `losses`: training_step of the shape, lowered, with the passes kStep and kForward.
+  Trainer(const ModelShape& shape, const Schedule& step, const Schedule& losses,
           const AttentionKernel& kernel, const ModelKernel& model_kernel, int threads,
           Communicator& comm, MemoryLedger& ledger);
 

@@ -1,6 +1,7 @@
 // Weights and moments of a training run on disk: a line of JSON, then the values.
 //
-//   {"format": 1, "step": 200, "values": 2700000, "sha256": "..."}\n  weights, first, second moments
+//   {"format": 1, "step": 200, "values": 2700000, "sha256": "..."}\n
+//   weights, first moments, second moments
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -21,10 +21,10 @@ std::string why_cannot_run(const PointParams& p) {
                   p.group_ranks(), ", batch ", p.group_batch());
   if (is_formula(p.collective))
     return concat(p.collective, " is a model of NCCL: `lnbench simulate` knows its time");
-  if (const std::string why =
-          why_no_program(find_algorithm(p.algorithm), sharded_problem(p), p.pass);
-      !why.empty())
-    return why;
+  if (const std::string why = why_no_program(p); !why.empty()) return why;
+  if (p.scope == Scope::kModel)
+    return "models are simulated (`lnbench simulate`) and trained (`lnbench train`); this measures "
+           "attention";
   if (const std::string why =
           why_not_collective(unlowered_schedule(p), p.collective, collective_choice(p));
       !why.empty())
@@ -96,12 +96,26 @@ CollectiveChoice collective_choice(const PointParams& p) {
   return choice;
 }
 
-Schedule unlowered_schedule(const PointParams& p) {
-  return make_schedule(find_algorithm(p.algorithm), sharded_problem(p), p.pass);
+std::string why_no_program(const PointParams& p) {
+  if (p.scope == Scope::kAttention && p.pass == Pass::kStep)
+    return "attention alone has no weights to update: a step is one of sweep.scope model";
+  if (p.scope == Scope::kModel && p.pass == Pass::kBackward)
+    return "a model's backward pass follows its forward pass: use sweep.pass forward_backward";
+  const Pass pass = p.scope == Scope::kModel ? Pass::kForwardBackward : p.pass;
+  return why_no_program(find_algorithm(p.algorithm), sharded_problem(p), pass);
 }
 
-Schedule make_schedule(const PointParams& p) {
-  return lower_collectives(unlowered_schedule(p), collective_choice(p));
+Schedule unlowered_schedule(const PointParams& p, StepOptions step) {
+  const AlgorithmInfo& algorithm = find_algorithm(p.algorithm);
+  const ShardedProblem sharded = sharded_problem(p);
+  if (p.scope == Scope::kAttention) return make_schedule(algorithm, sharded, p.pass);
+  step.pass = p.pass;
+  return training_step(p.model, make_schedule(algorithm, sharded, Pass::kForward),
+                       make_schedule(algorithm, sharded, Pass::kBackward), step);
+}
+
+Schedule make_schedule(const PointParams& p, const StepOptions& step) {
+  return lower_collectives(unlowered_schedule(p, step), collective_choice(p));
 }
 
 Schedule make_schedule(PointParams p, int64_t batch) {

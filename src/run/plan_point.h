@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/attention_kernel.h"
+#include "model/model_program.h"
 #include "run/world.h"
 #include "schedule/accounting.h"
 #include "schedule/lower_collectives.h"
@@ -26,8 +27,11 @@ inline constexpr int kMaxAccountedRanks = 64;
 // Returns the problem of one group of ranks (PointParams::replicas): their batch and shards.
 ShardedProblem sharded_problem(const PointParams& params);
 CollectiveChoice collective_choice(const PointParams& params);
-Schedule unlowered_schedule(const PointParams& params);  // with its collectives
-Schedule make_schedule(const PointParams& params);
+Schedule unlowered_schedule(const PointParams& params, StepOptions step = {});  // with collectives
+// Why such a point has no program, whatever runs it; empty: it has one.
+std::string why_no_program(const PointParams& params);
+// `step`: how a model's weights are updated.
+Schedule make_schedule(const PointParams& params, const StepOptions& step = {});
 Schedule make_schedule(PointParams params, int64_t batch);  // with so many sequences
 inline AttendOptions attend_options(const PointParams& p) {
   return {.head_dim = p.problem.head_dim, .dtype = p.problem.dtype, .causal = p.problem.causal};

@@ -22,7 +22,8 @@ constexpr int64_t kDepthSteps = int64_t{1} << 24;  // 0.1 s: simulations have ma
 CollectivePlan plan_of(const PointParams& p, const ClusterSpec& cluster) {
   CollectivePlan plan = plan_collectives(cluster, p.collective, p.group_ranks());
   // Programs without gathers need not know in which nodes a gather lies: more ranks are alike.
-  if (find_algorithm(p.algorithm).collectives != CollectiveUse::kAllGather)
+  if (find_algorithm(p.algorithm).collectives != CollectiveUse::kAllGather &&
+      p.scope == Scope::kAttention)  // models gather sums and weights
     plan.all_gather_formula.clear();
   if (p.node_size > 0) plan.lowering.node_size = p.node_size;
   return plan;
@@ -42,8 +43,8 @@ std::string why_no_straggler(const Straggler& s, const PointParams& p) {
 void check_support(Point& point, const SimulatePoint& options) {
   const ClusterSpec& cluster = options.cluster;
   const PointParams& p = point.params;
-  std::string why = why_no_program(find_algorithm(p.algorithm), sharded_problem(p), p.pass);
-  if (why.empty()) why = CostModel::why_no_speed(cluster, p.problem, p.pass);
+  std::string why = why_no_program(p);
+  if (why.empty()) why = CostModel::why_no_speed(cluster, p.problem, p.pass, p.scope);
   if (why.empty() && p.ranks > cluster.num_gpus())
     why = concat("needs ", p.ranks, " GPUs, ", cluster.name, " has ", cluster.num_gpus());
   // A native gather may be a formula too; other algorithms never come to it.
@@ -70,8 +71,7 @@ int64_t slots_of(const PointParams& p, const ClusterSpec& cluster) {
 // A program of a rank must be made to know its slots: of very many ranks that alone takes long.
 bool fits(const PointParams& p, const ClusterSpec& cluster, int64_t limit) {
   if (p.ranks % p.replicas != 0 || p.problem.batch % p.replicas != 0) return false;
-  if (!why_no_program(find_algorithm(p.algorithm), sharded_problem(p), p.pass).empty())
-    return false;
+  if (!why_no_program(p).empty()) return false;
   return p.ranks <= cluster.num_gpus() && slots_of(p, cluster) <= limit;
 }
 
@@ -91,8 +91,9 @@ void set_account(PointRecord& r, const ProgramSet& programs) {
   const auto largest =
       std::ranges::max_element(programs.classes, {}, &CompactProgram::memory_bytes);
   int64_t bytes = 0, messages = 0;
-  double most_pairs = 0, pairs = 0;
+  double most_pairs = 0, pairs = 0, gemm_flops = 0;
   for (const CompactProgram& c : programs.classes) {
+    gemm_flops += c.gemm_flops * (programs.ranks / programs.period);
     bytes = std::max(bytes, c.bytes_sent);
     messages = std::max(messages, c.messages_sent);
     most_pairs = std::max(most_pairs, c.pairs);
@@ -100,7 +101,8 @@ void set_account(PointRecord& r, const ProgramSet& programs) {
   }
   set_predicted_traffic(r, bytes, messages);
   set_memory(r, largest->memory_bytes, largest->memory_by_tag);
-  set_work(r, p.replicas * pair_flops(pairs, p.problem.head_dim), paper_macs(p.problem, p.pattern),
+  set_work(r, p.replicas * (pair_flops(pairs, p.problem.head_dim) + gemm_flops),
+           paper_macs(p.problem, p.pattern),
            most_pairs > 0 ? std::min(1.0, pairs / (most_pairs * programs.ranks)) : 1);
 }
 
@@ -111,12 +113,18 @@ void set_simulated_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind
                           double alone_s) {
   double busiest = -1, idle = 0;
   for (const SimulatedRank& rank : run.ranks) {
-    const double compute = rank.attend_s + (execution == ExecutionKind::kInOrder ? rank.pack_s : 0);
+    const double compute =
+        rank.compute_s() + (execution == ExecutionKind::kInOrder ? rank.pack_s : 0);
     const double busy = compute + rank.merge_s;
     idle = std::max(idle, run.makespan_s - busy);
     if (busy <= busiest) continue;
     busiest = busy;
     set_phases(r, compute, rank.merge_s);
+    if (r.params.scope == Scope::kModel) {
+      r.metrics["gemm_s"] = rank.gemm_s;
+      r.metrics["row_wise_s"] = rank.row_wise_s;
+      r.metrics["update_s"] = rank.update_s;
+    }
   }
   r.metrics["idle_s"] = idle;  // the rank that waits most
   set_ablations(r, {run.makespan_s, busiest, alone_s});

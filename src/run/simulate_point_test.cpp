@@ -42,6 +42,45 @@ TEST(SimulatePoint, ARecordHasWhatWasPredicted) {
   EXPECT_THAT(chrome_trace(done.run, "ring"), testing::HasSubstr("traceEvents"));
 }
 
+Point model_point(const std::string& algorithm, int ranks) {
+  Point point = cluster_point(algorithm, ranks);
+  point.params.scope = Scope::kModel, point.params.pass = Pass::kStep;
+  point.params.model = {.layers = 3, .ffn_width = 1024, .vocabulary = 512};
+  return point;
+}
+
+TEST(SimulatePoint, AModelsStepIsTheSumOfItsParts) {
+  const SimulatePoint how = on_h100();
+  const PointRecord one =
+      simulate_point(on_cluster({model_point("local", 1)}, how).at(0), how).record;
+  EXPECT_EQ(one.status, PointStatus::kOk) << one.reason;
+  const auto& m = one.metrics;
+  EXPECT_GT(m.at("gemm_s"), 0);
+  EXPECT_NEAR(one.phases.compute_s, one.timing.median_s, 1e-12);  // no messages
+  EXPECT_LT(m.at("gemm_s") + m.at("row_wise_s") + m.at("update_s"), one.phases.compute_s);
+  // Products: 6 FLOP per weight and token; those of a layer but fc2, once more. Attention: forward
+  // and backward.
+  const double d = 4 * 64, tokens = 2 * 8192, layer = 4 * d * d + 2 * d * 1024;
+  EXPECT_DOUBLE_EQ(one.work.flops,
+                   tokens * (6 * (3 * layer + 512 * d) + 2 * 3 * (d * d + d * 1024)) +
+                       3 * 3.5 * 4.0 * 64 * 2 * 4 * 8192 * 8192);
+  // On more ranks: less memory, the same work, and messages.
+  const PointRecord four =
+      simulate_point(on_cluster({model_point("ring", 4)}, how).at(0), how).record;
+  EXPECT_DOUBLE_EQ(four.work.flops, one.work.flops);
+  EXPECT_LT(*four.memory.predicted_peak_bytes, *one.memory.predicted_peak_bytes);
+  EXPECT_GT(four.comm.predicted_bytes_per_rank, 3 * 2 * 3 * 2 * 2 * 2048 * 4 * 64 * 2);
+}
+
+TEST(SimulatePoint, PassesAndScopesThatHaveNoProgramSaySo) {
+  const SimulatePoint how = on_h100();
+  Point point = model_point("ring", 4);
+  point.params.pass = Pass::kBackward;
+  EXPECT_THAT(on_cluster({point}, how).at(0).reason, testing::HasSubstr("forward_backward"));
+  point.params.pass = Pass::kStep, point.params.scope = Scope::kAttention;
+  EXPECT_THAT(on_cluster({point}, how).at(0).reason, testing::HasSubstr("sweep.scope model"));
+}
+
 TEST(SimulatePoint, WhatTheClusterCannotDoIsSkipped) {
   SimulatePoint how = on_h100();
   const int gpus = how.cluster.num_gpus();

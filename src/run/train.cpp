@@ -22,27 +22,11 @@
 namespace longnet {
 namespace {
 
-ModelShape shape_of(const TrainPlan& plan) { return plan.train.model; }
-
-StepOptions step_options(const TrainPlan& plan) {
-  return {.recompute = plan.train.recompute,
-          .shard_optimizer = plan.train.shard_optimizer,
-          .decay = plan.train.decay,
-          .clip_norm = plan.train.clip_norm};
-}
-
-LayerAttention attention_of(const PointParams& params) {
-  const auto of = [&](Pass pass) {
-    PointParams one = params;
-    one.pass = pass;
-    return make_schedule(one);
-  };
-  return {of(Pass::kForward), of(Pass::kBackward)};
-}
-
-Schedule program_of(const TrainPlan& plan) {
-  const LayerAttention attention = attention_of(plan.point.params);
-  return training_step(shape_of(plan), attention.forward, attention.backward, step_options(plan));
+// The update's own options are those of the config.
+Schedule program_of(const TrainPlan& plan, Pass pass) {
+  PointParams params = plan.point.params;
+  params.pass = pass;
+  return make_schedule(params, {.decay = plan.train.decay, .clip_norm = plan.train.clip_norm});
 }
 
 // Seconds of a step by kinds of ops; messages where they are waited for.
@@ -71,8 +55,9 @@ class RankTraining {
         plan_(plan),
         text_(text),
         is_first_(is_first),
-        trainer_(shape_of(plan), attention_of(plan.point.params), step_options(plan), kernel,
-                 model_kernel, plan.point.params.threads, comm, ledger_),
+        trainer_(plan.point.params.model, program_of(plan, Pass::kStep),
+                 program_of(plan, Pass::kForward), kernel, model_kernel, plan.point.params.threads,
+                 comm, ledger_),
         account_(
             account(trainer_.executor().sharded(), trainer_.executor().program(), comm.rank())) {}
 
@@ -119,7 +104,7 @@ class RankTraining {
 
   // Of the whole model, on rank 0.
   Checkpoint checkpoint(int64_t step) {
-    if (plan_.train.shard_optimizer) gather_moments();
+    if (plan_.point.params.model.shard_optimizer) gather_moments();
     const auto copy = [](std::span<const float> values) {
       return std::vector<float>(values.begin(), values.end());
     };
@@ -210,19 +195,21 @@ TrainPlan plan_training(const Sweep& sweep, const MachineLimits& limits, int ran
                      " points, a model trains with one\n  hint: one value for each axis, or "
                      "--filter");
   TrainPlan plan{.config = sweep.config, .train = *sweep.config.train, .point = sweep.points[0]};
-  plan.train.model.vocabulary = 256;
+  plan.point.params.scope = Scope::kModel, plan.point.params.pass = Pass::kStep;
   const PointParams& params = plan.point.params;
-  const std::string refusal = why_unsupported(find_algorithm(params.algorithm),
-                                              sharded_problem(params), Pass::kForwardBackward);
+  const std::string refusal = why_no_program(find_algorithm(params.algorithm),
+                                             sharded_problem(params), Pass::kForwardBackward);
   if (plan.point.status != PointStatus::kOk || !refusal.empty())
     throw UsageError(path, ": sweep: ", describe(params),
                      " cannot train: ", refusal.empty() ? plan.point.reason : refusal);
+  if (params.model.vocabulary < 256)
+    throw UsageError(path, ": model.vocabulary: text is bytes\n  hint: leave the key out: 256");
   if (params.problem.dtype != DType::kFloat32)
     throw UsageError(path, ": model.dtype: models train in fp32\n  hint: leave the key out");
-  plan.parameters = Parameters(shape_of(plan), params.problem).count();
+  plan.parameters = Parameters(plan.point.params.model, params.problem).count();
   const auto kernel = make_kernel(params.kernel);
   const auto model_kernel = make_cpu_model_kernel();
-  const Schedule program = program_of(plan);
+  const Schedule program = program_of(plan, Pass::kStep);
   for (Rank r = 0; r < params.ranks; ++r) {
     auto by_tag = program.program(r).memory_by_tag();
     by_tag["workspace"] = std::max(
@@ -236,8 +223,8 @@ TrainPlan plan_training(const Sweep& sweep, const MachineLimits& limits, int ran
   if (limits.memory_bytes > 0 && needed > double(limits.memory_bytes))
     throw UsageError(path, ": a step needs ", format_bytes(needed), ", this machine has ",
                      format_bytes(double(limits.memory_bytes)),
-                     "\n  hint: a smaller sweep.batch or sweep.seq_len, or train.recompute "
-                     "keep_attention");
+                     "\n  hint: a smaller sweep.batch or sweep.seq_len, or model.recompute "
+                     "full");
   return plan;
 }
 

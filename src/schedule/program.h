@@ -18,6 +18,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/model_shape.h"
 #include "schedule/sharded_problem.h"
 
 namespace longnet {
@@ -48,7 +49,7 @@ struct Slice {
 // nothing is merged into it any more. Of a backward pass: kGradOut, dO as it is stored;
 // kStatistics, L and delta of each query row, fp32; kGradQuery and kGradKeyValue, sums of dQ and of
 // dK and dV, fp32. They lie as Q, and as K and V, row for row. kValues: fp32 values of a model, in
-// slices of kAllValues.
+// slices of kAllValues; kStored: activations, as Q is stored.
 enum class TensorKind {
   kQuery,
   kKeyValue,
@@ -58,13 +59,18 @@ enum class TensorKind {
   kStatistics,
   kGradQuery,
   kGradKeyValue,
-  kValues
+  kValues,
+  kStored
 };
 inline bool holds_o(TensorKind kind) {
   return kind == TensorKind::kPartial || kind == TensorKind::kResult;
 }
 inline bool holds_keys(TensorKind kind) {  // rows of K/V heads, of two tensors
   return kind == TensorKind::kKeyValue || kind == TensorKind::kGradKeyValue;
+}
+inline bool holds_stored(TensorKind kind) {  // rows in the storage type
+  return kind == TensorKind::kQuery || kind == TensorKind::kKeyValue ||
+         kind == TensorKind::kGradOut || kind == TensorKind::kStored;
 }
 inline bool holds_sum(TensorKind kind) {  // what a merge adds up
   return kind == TensorKind::kGradQuery || kind == TensorKind::kGradKeyValue ||

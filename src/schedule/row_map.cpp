@@ -23,6 +23,8 @@ int64_t row_bytes(const AttentionProblem& problem, TensorKind kind) {
       return 2 * problem.head_dim * int64_t{sizeof(float)};
     case TensorKind::kValues:
       return sizeof(float);
+    case TensorKind::kStored:
+      return dtype_bytes(problem.dtype);
     default:
       return (problem.head_dim + 1) * int64_t{sizeof(float)};
   }

@@ -44,6 +44,8 @@ void SymbolicRank::apply(const ModelOp& op, const Report& report) {
       continue;
     }
     if (op.accumulate && i + 1 == op.into.size()) read(into.view, report);
+    // The output of other queries is gone.
+    if (into.view.slot == kQuerySlot) slots_[kOutputSlot].pieces.assign(1, {});
     write(into.view, std::vector<PieceState>(size_t(into.view.num_pieces()), {.of_model = true}),
           report);
   }

@@ -11,8 +11,8 @@ namespace longnet {
 
 // "The rows of `branch` in `rows`, for `heads`, have attended to the keys of `others`"; of
 // gradients of K and V: "... have been attended to by the queries of `others`."
-// Of gradients of weights (branch kAllValues): "the rows `rows` of the batch, counted over all ranks,
-// have added to the values `heads`", from a matrix in the slot `others.branch`.
+// Of gradients of weights (branch kAllValues): "the rows `rows` of the batch, counted over all
+// ranks, have added to the values `heads`", from a matrix in the slot `others.branch`.
 struct Contribution {
   int branch;
   TokenInterval rows;

@@ -83,6 +83,7 @@ struct AttendModel {
 struct DeviceSpec {
   std::string name{};
   std::map<DType, Quantity> peak_flops{};
+  std::map<DType, Quantity> gemm_flops{};  // per second, of large products; models need it
   Quantity memory_bytes{}, memory_bandwidth_bytes_per_s{};
   std::vector<KernelRow> attend{};
   std::string kernel{};  // that runs: one of those in `attend`

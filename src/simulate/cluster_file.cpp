@@ -194,10 +194,15 @@ void fields(FileObject& f, AttendModel& m) {
 
 void fields(FileObject& f, DeviceSpec& d) {
   f.field("name", d.name);
-  f.object("peak_flops", [&](FileObject& peaks) {
+  const auto by_dtype = [](FileObject& speeds, std::map<DType, Quantity>& out) {
     for (const DType dtype : enum_values<DType>())
-      if (peaks.has(to_string(dtype), d.peak_flops.contains(dtype)))
-        quantity(peaks, to_string(dtype), d.peak_flops[dtype], {});
+      if (speeds.has(to_string(dtype), out.contains(dtype)))
+        quantity(speeds, to_string(dtype), out[dtype], {});
+  };
+  if (f.has("gemm_flops", !d.gemm_flops.empty()))
+    f.object("gemm_flops", [&](FileObject& speeds) { by_dtype(speeds, d.gemm_flops); });
+  f.object("peak_flops", [&](FileObject& peaks) {
+    by_dtype(peaks, d.peak_flops);
     if (d.peak_flops.empty()) f.missing("peak_flops", "{ \"bf16\": { \"value\": ... } }");
   });
   quantity(f, "memory_bytes", d.memory_bytes, {});

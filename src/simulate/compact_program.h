@@ -30,14 +30,17 @@ enum class OpKind : uint8_t {
   kDelta,
   kMerge,
   kReset,
+  kGemm,
+  kRowWise,
+  kUpdate,
   kPack,
   kSend,
   kRecv,
   kCollective
 };
 constexpr auto texts_of(OpKind) {
-  return texts("attend", "attend_backward", "delta", "merge", "reset", "pack", "send", "recv",
-               "all_gather");
+  return texts("attend", "attend_backward", "delta", "merge", "reset", "gemm", "row_wise", "update",
+               "pack", "send", "recv", "all_gather");
 }
 inline bool is_attend(OpKind kind) { return kind <= OpKind::kAttendBackward; }
 inline bool is_communication(OpKind kind) { return kind >= OpKind::kSend; }
@@ -64,6 +67,7 @@ struct CompactCollective {
 struct ProgramTotals {
   int64_t bytes_sent = 0, messages_sent = 0, memory_bytes = 0;
   double pairs = 0;           // attended pairs; one of a backward pass counts 2.5
+  double gemm_flops = 0;      // of a model's products
   bool beyond_table = false;  // an attend that no row of the device's table covers
   std::map<std::string, int64_t> memory_by_tag{};
 };

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "core/check.h"
+#include "schedule/accounting.h"
 #include "schedule/row_map.h"
 #include "simulate/compact_program.h"
 #include "simulate/cost_model.h"
@@ -92,7 +93,36 @@ class Compiler {
         [&](const AttendBackward& o) {
           put(OpKind::kAttendBackward, o.branch, attend_s(o.attend(), true, out));
         },
-        [](const ModelOp&) { check(false, "models are not simulated"); });
+        [&](const Gemm& o) {
+          out.gemm_flops += gemm_flops(o);
+          put(OpKind::kGemm, -1, cost_.gemm_s(o, matrix_bytes(program, o)));
+        },
+        [&](const Update& o) {
+          put(OpKind::kUpdate, -1, cost_.row_wise_s(matrix_bytes(program, o)));
+        },
+        [&](const ModelOp& o) {
+          put(OpKind::kRowWise, -1, cost_.row_wise_s(matrix_bytes(program, o)));
+        });
+  }
+
+  // Bytes that a model's op reads and writes, each matrix once; what it adds to, or a function
+  // overwrites, twice.
+  int64_t matrix_bytes(const RankProgram& program, const ModelOp& op) const {
+    const auto bytes_of = [&](const MatrixView& m) {
+      const TensorKind kind = program.slots[size_t(m.view.slot)].kind;
+      const DType dtype = holds_stored(kind) ? sharded_.problem.dtype : DType::kFloat32;
+      return m.rows * m.cols * dtype_bytes(dtype);
+    };
+    int64_t bytes = 0;
+    for (const MatrixView& m : op.from) bytes += bytes_of(m);
+    for (const MatrixView& m : op.into) {
+      const SlotTag tag = program.slots[size_t(m.view.slot)].tag;
+      const bool adds = tag == SlotTag::kWeightGradients || tag == SlotTag::kOptimizer ||
+                        tag == SlotTag::kWeights || tag == SlotTag::kLogits ||
+                        (op.accumulate && &m == &op.into.back());
+      bytes += bytes_of(m) * (adds ? 2 : 1);
+    }
+    return bytes;
   }
 
   double attend_s(const Attend& op, bool backward, ProgramTotals& out) const {
@@ -163,11 +193,11 @@ class Compiler {
   std::map<std::tuple<TensorKind, Slice, PieceRange>, int64_t> bytes_of_pieces_;
 };
 
-// The twins of a schedule whose gathers and reduce_scatters double. A shift moves groups onto groups
-// and partners onto partners, but for those of all ranks: p ^ 1, p ^ 2 and p ^ 4 lie on either side.
-// An exclusive or moves these, if there are no other messages than those of such collectives, and
-// the smaller groups lie in a block of the period, which it moves as a shift does. Where the number
-// of all ranks is no power of two, a ring runs in their group.
+// The twins of a schedule whose gathers and reduce_scatters double. A shift moves groups onto
+// groups and partners onto partners, but for those of all ranks: p ^ 1, p ^ 2 and p ^ 4 lie on
+// either side. An exclusive or moves these, if there are no other messages than those of such
+// collectives, and the smaller groups lie in a block of the period, which it moves as a shift does.
+// Where the number of all ranks is no power of two, a ring runs in their group.
 Twins doubling_twins(const Schedule& schedule, const Twins& twins) {
   bool all_double = false, moves = true;
   for (Rank p = 0; p < twins.period && twins.period < twins.ranks; ++p)

@@ -131,7 +131,11 @@ double CostModel::read(const Table& table, double keys, double d) {
   return d < first.head_dim ? std::max(line, first.at(keys) * d / first.head_dim) : line;
 }
 
-std::string CostModel::why_no_speed(const ClusterSpec& c, const AttentionProblem& p, Pass pass) {
+std::string CostModel::why_no_speed(const ClusterSpec& c, const AttentionProblem& p, Pass pass,
+                                    Scope scope) {
+  if (scope == Scope::kModel && !c.device.gemm_flops.contains(p.dtype))
+    return concat(c.name, " has no speed of products in ", to_string(p.dtype),
+                  "; add device.gemm_flops.", to_string(p.dtype), ", or take another model.dtype");
   const auto has_speed = [&](bool backward) {
     return std::ranges::any_of(c.device.attend, [&](const KernelRow& row) {
       return row.prices(c.device.kernel, p.dtype, backward) && row.causal == p.causal;
@@ -272,6 +276,20 @@ double CostModel::reset_s(int64_t bytes) const { return copy_s(bytes, {}, 1); }
 double CostModel::delta_s(int64_t bytes) const {
   return copy_s(bytes, cluster_.device.delta_bytes_per_s, 1);
 }
+
+double CostModel::gemm_s(const Gemm& op, int64_t bytes) const {
+  constexpr double kTile = 128;
+  const DeviceSpec& d = cluster_.device;
+  const auto speed = d.gemm_flops.find(sharded_.problem.dtype);
+  if (speed == d.gemm_flops.end())
+    throw UsageError(why_no_speed(cluster_, sharded_.problem, Pass::kForward, Scope::kModel));
+  const MatrixView& into = op.into[0];
+  const double tiles = std::ceil(double(into.rows) / kTile) * std::ceil(double(into.cols) / kTile);
+  const double busy = std::min(1.0, tiles / std::max(1.0, d.fill_rows.value / kTile));
+  const double compute = gemm_flops(op) / (speed->second.value * busy * speed_);
+  return d.launch_s.value + std::max(compute, double(bytes) / d.memory_bandwidth_bytes_per_s.value);
+}
+double CostModel::row_wise_s(int64_t bytes) const { return copy_s(bytes, {}, 1); }
 
 double ring_bandwidth(const ClusterSpec& c, const GatherShape& s) {
   const double port = c.intra.bandwidth_bytes_per_s.value;

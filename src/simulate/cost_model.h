@@ -51,7 +51,7 @@ class CostModel {
   CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded);
   // Reason why the device has no speed for such attention; empty when it has one.
   static std::string why_no_speed(const ClusterSpec& cluster, const AttentionProblem& problem,
-                                  Pass pass = Pass::kForward);
+                                  Pass pass = Pass::kForward, Scope scope = Scope::kAttention);
 
   struct AttendCost {
     double seconds, pairs;
@@ -66,6 +66,10 @@ class CostModel {
   double sum_s(int64_t bytes) const;  // to add gradients of `bytes` to others
   double reset_s(int64_t bytes) const;
   double delta_s(int64_t bytes) const;  // `bytes` of O and dO
+  // A product of a model: at the speed of large ones, less where its result has fewer tiles of
+  // 128 x 128 than the device has multiprocessors, and never faster than memory.
+  double gemm_s(const Gemm& op, int64_t bytes) const;
+  double row_wise_s(int64_t bytes) const;  // that are read and written
 
  private:
   // A launch and `bytes` at `speed`; unknown: at the memory's bandwidth over `passes`.

@@ -231,9 +231,12 @@ class Engine {
   void compute_done(const Lane& lane, uint32_t index, double begin, double end) {
     const CompactOp& op = lane.ops[index];
     SimulatedRank& rank = run_.ranks[lane.rank];
-    (op.kind == OpKind::kMerge  ? rank.merge_s
-     : op.kind == OpKind::kPack ? rank.pack_s
-                                : rank.attend_s) += end - begin;
+    (op.kind == OpKind::kMerge     ? rank.merge_s
+     : op.kind == OpKind::kPack    ? rank.pack_s
+     : op.kind == OpKind::kGemm    ? rank.gemm_s
+     : op.kind == OpKind::kRowWise ? rank.row_wise_s
+     : op.kind == OpKind::kUpdate  ? rank.update_s
+                                   : rank.attend_s) += end - begin;
     record({.rank = Rank(lane.rank),
             .kind = op.kind,
             .posted_s = begin,

@@ -183,6 +183,24 @@ TEST(CostModel, NeverFasterThanMemory) {
   EXPECT_DOUBLE_EQ(CostModel(c, s).merge_s(1000), 3000 / 1e12);
 }
 
+TEST(CostModel, AProductTakesItsFlopsItsTilesOrItsMemory) {
+  ClusterSpec c = plain_cluster();
+  const ShardedProblem s = dense(4096, 1, 64);
+  EXPECT_NE(CostModel::why_no_speed(c, s.problem, Pass::kStep, Scope::kModel), "");
+  c.device.gemm_flops[DType::kBFloat16] = {2e14, "test"};
+  c.device.fill_rows = {128 * 100, "test"};
+  EXPECT_EQ(CostModel::why_no_speed(c, s.problem, Pass::kStep, Scope::kModel), "");
+  const auto product = [](int64_t m, int64_t k, int64_t n) {
+    return Gemm{{{{{}, 0, m, k}, {{}, 0, k, n}}, {{{}, 0, m, n}}}};
+  };
+  const CostModel cost(c, s);
+  EXPECT_DOUBLE_EQ(cost.gemm_s(product(2048, 4096, 1024), 0), 2.0 * 2048 * 4096 * 1024 / 2e14);
+  EXPECT_DOUBLE_EQ(cost.gemm_s(product(128 * 25, 4096, 128), 0),
+                   4 * 2.0 * 128 * 25 * 4096 * 128 / 2e14);  // a quarter of the device
+  EXPECT_DOUBLE_EQ(cost.gemm_s(product(2048, 1, 2048), 1000000000), 1e9 / 1e12);
+  EXPECT_DOUBLE_EQ(cost.row_wise_s(3000), 3000 / 1e12);
+}
+
 TEST(CostModel, UnsupportedProblemsHaveAReason) {
   ClusterSpec c = plain_cluster();
   std::erase_if(c.device.attend, [](const KernelRow& r) { return r.causal; });

@@ -1,7 +1,7 @@
 // Products of matrices on one core, for the best instruction set of the machine.
 //
-// Method (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008): a block
-// of C is the work of one thread.
+// Method (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008): a
+// block of C is the work of one thread.
 //   for each panel of 256 of the depth k
 //     pack B's panel as fp32, in groups of the tile's columns     it stays in L2
 //     for each 96 rows of the block

@@ -106,8 +106,8 @@ HWY_INLINE hn::Vec<D> exp_of_half_square(D d, hn::Vec<D> x) {
   return exp2_below_127(d, hn::Mul(hn::Mul(x, x), half_log2e));
 }
 
-// Phi(x), the standard normal distribution, where e = exp(-x^2 / 2). The polynomial is a minimax fit
-// of Phi(-z) exp(z^2 / 2) for z in [0, 13.5] with relative error 3e-8.
+// Phi(x), the standard normal distribution, where e = exp(-x^2 / 2). The polynomial is a minimax
+// fit of Phi(-z) exp(z^2 / 2) for z in [0, 13.5] with relative error 3e-8.
 template <class D>
 HWY_INLINE hn::Vec<D> normal_below(D d, hn::Vec<D> x, hn::Vec<D> e) {
   const auto z = hn::Abs(x), one = hn::Set(d, 1.0f);

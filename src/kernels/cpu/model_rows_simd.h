@@ -1,5 +1,5 @@
-// Row-wise functions of a model's layers on one core (see model_kernel.h), on a run of rows that one
-// thread works on. All matrices are fp32.
+// Row-wise functions of a model's layers on one core (see model_kernel.h), on a run of rows that
+// one thread works on. All matrices are fp32.
 #pragma once
 #include <cstdint>
 

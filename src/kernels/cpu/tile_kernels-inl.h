@@ -116,8 +116,9 @@ HWY_INLINE float* packed_column(float* b, int64_t depth, int64_t column) {
   return b + column / kTileWidth * depth * kTileWidth + column % kTileWidth;
 }
 
-// Packs a matrix whose columns are rows in memory: row_of(column) is where the numbers of one begin.
-// Tiles read whole vectors, which must hold numbers: the last column replaces those that are absent.
+// Packs a matrix whose columns are rows in memory: row_of(column) is where the numbers of one
+// begin. Tiles read whole vectors, which must hold numbers: the last column replaces those that are
+// absent.
 #if HWY_TARGET == HWY_SCALAR
 template <class RowOf>
 HWY_INLINE void pack_transposed(const RowOf& row_of, int64_t columns, int64_t depth, float* b) {
@@ -172,9 +173,9 @@ inline void mask_row(const KeyPanel& panel, int64_t token, int64_t width, float*
 
 // ---- keys of a panel, packed ----
 //
-// K is transposed, so that a vector holds one coordinate of kLanes keys: k[group][head_dim][kTileWidth].
-// V keeps its rows: v[group][kPanelKeys][group width]. The cost is that of about 4 query rows per
-// panel.
+// K is transposed, so that a vector holds one coordinate of kLanes keys:
+// k[group][head_dim][kTileWidth]. V keeps its rows: v[group][kPanelKeys][group width]. The cost is
+// that of about 4 query rows per panel.
 
 // The columns of V and O are cut into groups of at most kTileVectors vectors, as equal as possible:
 // 5 vectors make 3 + 2 (not 4 + 1, whose last group would have too few sums to hide latency).

@@ -1,5 +1,5 @@
-// Vectors of floats, once per instruction set: loads and stores of fp32 and bf16, loops over rows of
-// any length, the exponential.
+// Vectors of floats, once per instruction set: loads and stores of fp32 and bf16, loops over rows
+// of any length, the exponential.
 #if defined(LONGNET_KERNELS_CPU_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGNET_KERNELS_CPU_VECTORS_INL_H_
 #undef LONGNET_KERNELS_CPU_VECTORS_INL_H_

@@ -1,4 +1,5 @@
-// ModelKernel in plain loops: every value is computed in double and rounded once, when it is stored.
+// ModelKernel in plain loops: every value is computed in double and rounded once, when it is
+// stored.
 #include <algorithm>
 #include <cmath>
 #include <vector>
