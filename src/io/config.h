@@ -132,12 +132,12 @@ struct ClusterConfig {
 // For `lnbench train`, which trains a model around the attention of the config's one point; every
 // other command ignores it.
 struct TrainConfig {
-  std::vector<std::string> text{};  // files, or folders of text files; none: what Debian has
+  std::vector<std::string> text{};  // files, or folders of text files; none: see run/train_text.h
   int64_t steps = 1000, warmup_steps = 50;
   double learning_rate = 2e-3;
   double final_learning_rate = 0.1;  // share of learning_rate that the last step has
   double decay = 0.1, clip_norm = 1;
-  double held_out = 0.05;       // share of the text, at its end
+  double held_out = 0.05;       // share of the text
   int64_t evaluate_every = 50;  // steps
   int64_t evaluate_batches = 4;
   int64_t checkpoint_every = 50;

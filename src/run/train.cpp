@@ -97,7 +97,7 @@ class RankTraining {
                   .learning_rate = learning_rate_of(t, number),
                   .seconds = seconds,
                   .seconds_by = seconds_by(trainer_.executor())};
-    if (t.held_out > 0 && (number % t.evaluate_every == 0 || number == t.steps))
+    if (text_.held_out() > 0 && (number % t.evaluate_every == 0 || number == t.steps))
       out.held_out_bits = held_out_bits();
     return out;
   }
@@ -169,11 +169,11 @@ class StepLines {
   DurableFile file_;
 };
 
-std::vector<uint8_t> bytes_on_all(Communicator& comm, std::vector<uint8_t> bytes) {
-  const double size = comm.max_of(double(bytes.size()));
-  bytes.resize(size_t(size));
-  comm.broadcast(std::as_writable_bytes(std::span(bytes)), 0);
-  return bytes;
+TextBytes on_all(Communicator& comm, TextBytes text) {
+  text.bytes.resize(size_t(comm.max_of(double(text.bytes.size()))));
+  text.trained = int64_t(comm.max_of(double(text.trained)));
+  comm.broadcast(std::as_writable_bytes(std::span(text.bytes)), 0);
+  return text;
 }
 
 }  // namespace
@@ -233,11 +233,10 @@ Trained train(World& world, const TrainPlan& plan, const TrainTarget& target,
   const TrainConfig& t = plan.train;
   std::optional<ResultWriter> folder;
   std::optional<Checkpoint> checkpoint;
-  std::vector<uint8_t> text;
+  TextBytes text;
   if (world.is_root()) {
-    text = read_text_bytes(t.text);
-    [[maybe_unused]] const TrainText refuses_one_too_short(text, t.held_out,
-                                                           plan.point.params.problem.seq_len);
+    text = read_text(t.text, t.held_out);
+    [[maybe_unused]] const TrainText refuses_one_too_short(text, plan.point.params.problem.seq_len);
     folder = target.resume.empty() ? ResultWriter::create(target.head)
                                    : ResultWriter::resume(target.resume, target.head, false);
     if (!target.resume.empty()) checkpoint = read_checkpoint(folder->directory());
@@ -247,8 +246,7 @@ Trained train(World& world, const TrainPlan& plan, const TrainTarget& target,
   const double limit_s = plan.config.measure.point_timeout_s + kGraceSeconds;
   return world.run(plan.point.params.ranks, [&](Communicator& comm) {
     const bool root = comm.rank() == 0, of_process = comm.rank() == world.rank();
-    TrainText own_text(bytes_on_all(comm, root ? text : std::vector<uint8_t>{}), t.held_out,
-                       plan.point.params.problem.seq_len);
+    TrainText own_text(on_all(comm, root ? text : TextBytes{}), plan.point.params.problem.seq_len);
     RankTraining rank(comm, plan, own_text, root, *kernel, *model_kernel);
     Trained out;
     out.first_step = rank.begin(root ? checkpoint : std::nullopt);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <set>
 
@@ -28,7 +30,7 @@ std::vector<uint8_t> counting(size_t bytes) {
 }
 
 TEST(Train, BatchesFollowFromTheStepAndLeaveOutWhatIsHeldOut) {
-  const TrainText text(counting(200), 0.25, 10);  // 150 bytes to train on
+  const TrainText text({counting(200), 150}, 10);  // 150 bytes to train on
   EXPECT_EQ(text.held_out(), 50);
   std::vector<int32_t> batch, again;
   std::set<int32_t> seen;
@@ -49,15 +51,37 @@ TEST(Train, BatchesFollowFromTheStepAndLeaveOutWhatIsHeldOut) {
 }
 
 TEST(Train, HeldOutBatchesLieOneBehindAnother) {
-  const TrainText text(counting(200), 0.25, 10);
+  const TrainText text({counting(200), 150}, 10);
   std::vector<int32_t> batch;
   text.held_out_batch(0, 2, batch);
   EXPECT_EQ(batch[0], 150);
   EXPECT_EQ(batch[11], 160);
   text.held_out_batch(2, 2, batch);  // four sequences fit: from the begin again
   EXPECT_EQ(batch[0], 150);
-  EXPECT_THROW(TrainText(counting(40), 0.5, 20), UsageError);
-  EXPECT_THROW(read_text_bytes({"/nowhere"}), UsageError);
+  EXPECT_THROW(TrainText({counting(40), 20}, 20), UsageError);
+  EXPECT_THROW(TrainText({counting(40), 25}, 20), UsageError);
+}
+
+TEST(Train, WholeFilesAreHeldOutWhereThereAreEnough) {
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / "longnet_train_text";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder / "below");
+  for (const char letter : {'a', 'b', 'c', 'd'})
+    std::ofstream(folder / "below" / concat(letter, ".md")) << std::string(10, letter);
+  std::ofstream(folder / "image.png") << "no text";
+  const auto text_of = [&](const std::string& path, double held_out) {
+    const TextBytes text = read_text({path}, held_out);
+    return concat(std::string(text.bytes.begin(), text.bytes.end()), " ", text.trained);
+  };
+  const std::string a(10, 'a'), b(10, 'b'), c(10, 'c'), d(10, 'd');
+  EXPECT_EQ(text_of(folder.string(), 0), a + b + c + d + " 40");
+  EXPECT_EQ(text_of(folder.string(), 0.25), a + b + d + c + " 30");
+  EXPECT_EQ(text_of(folder.string(), 0.1), a + b + c + d + " 36");  // too few files
+  EXPECT_EQ(text_of((folder / "below" / "a.md").string(), 0.5), a + " 5");
+  EXPECT_THROW(read_text({"/nowhere"}, 0), UsageError);
+  std::filesystem::create_directories(folder / "empty");
+  EXPECT_THROW(read_text({(folder / "empty").string()}, 0), UsageError);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -15,28 +16,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 16> kTextEndings = {
-    ".txt", ".md", ".rst", ".tex", ".pm",  ".pl", ".pod", ".py",
-    ".c",   ".h",  ".cc",  ".cpp", ".hpp", ".rs", ".go",  ".java"};
+constexpr std::array<std::string_view, 17> kTextEndings = {
+    ".txt", ".md", ".rst", ".tex", ".pm",  ".pl", ".pod", ".py",  ".c",
+    ".tcc", ".h",  ".cc",  ".cpp", ".hpp", ".rs", ".go",  ".java"};
 constexpr int64_t kMostBytes = int64_t{1} << 31;
 
 bool is_text(const fs::path& path) {
   return std::ranges::count(kTextEndings, path.extension().string()) > 0;
 }
 
-// Every Debian has these: perl-base is essential.
-std::vector<std::string> shipped_text() {
+// A machine that has built this program has the first; every Debian has the second.
+std::string shipped_text() {
   std::error_code error;
-  std::vector<std::string> found;
+  if (fs::is_directory("/usr/include/c++", error)) return "/usr/include/c++";
   for (const fs::directory_entry& entry : fs::directory_iterator("/usr/lib", error))
     if (fs::is_directory(entry.path() / "perl-base", error))
-      found.push_back((entry.path() / "perl-base").string());
-  if (found.empty())
-    throw UsageError(
-        "train.text: this system has no /usr/lib/*/perl-base\n  hint: name a text file, or a "
-        "folder of them: --set train.text=FILE");
-  std::ranges::sort(found);
-  return found;
+      return (entry.path() / "perl-base").string();
+  throw UsageError(
+      "train.text: this system has neither /usr/include/c++ nor /usr/lib/*/perl-base\n  hint: name "
+      "a "
+      "text file, or a folder of them: --set train.text=FILE");
 }
 
 std::vector<fs::path> files_of(const std::string& path) {
@@ -53,31 +52,41 @@ std::vector<fs::path> files_of(const std::string& path) {
   return files;
 }
 
-}  // namespace
-
-std::vector<uint8_t> read_text_bytes(const std::vector<std::string>& paths) {
-  std::vector<uint8_t> bytes;
-  for (const std::string& path : paths.empty() ? shipped_text() : paths)
-    for (const fs::path& file : files_of(path)) {
-      std::error_code error;
-      if (!fs::is_regular_file(file, error))
-        throw UsageError("train.text: ", file.string(), " is no file\n  hint: name a text file");
-      std::ifstream in(file, std::ios::binary);
-      bytes.insert(bytes.end(), std::istreambuf_iterator<char>(in), {});
-      if (!in.is_open() || in.bad())
-        throw UsageError("train.text: cannot read ", file.string(), "\n  hint: check its rights");
-      if (int64_t(bytes.size()) > kMostBytes)
-        throw UsageError("train.text: more than ", kMostBytes, " bytes\n  hint: name fewer files");
-    }
-  return bytes;
+void append_file(const fs::path& file, std::vector<uint8_t>& bytes) {
+  std::error_code error;
+  if (!fs::is_regular_file(file, error))
+    throw UsageError("train.text: ", file.string(), " is no file\n  hint: name a text file");
+  std::ifstream in(file, std::ios::binary);
+  bytes.insert(bytes.end(), std::istreambuf_iterator<char>(in), {});
+  if (!in.is_open() || in.bad())
+    throw UsageError("train.text: cannot read ", file.string(), "\n  hint: check its rights");
+  if (int64_t(bytes.size()) > kMostBytes)
+    throw UsageError("train.text: more than ", kMostBytes, " bytes\n  hint: name fewer files");
 }
 
-TrainText::TrainText(std::vector<uint8_t> bytes, double held_out, int64_t seq_len)
-    : bytes_(std::move(bytes)), seq_len_(seq_len) {
-  trained_ = int64_t(double(bytes_.size()) * (1 - held_out));
-  const bool long_enough = trained_ > seq_len && (held_out <= 0 || this->held_out() > seq_len);
-  if (!long_enough)
-    throw UsageError("train.text: ", trained_, " bytes to train on and ", this->held_out(),
+}  // namespace
+
+TextBytes read_text(const std::vector<std::string>& paths, double held_out) {
+  std::vector<fs::path> files;
+  for (const std::string& path : paths.empty() ? std::vector{shipped_text()} : paths)
+    for (fs::path& file : files_of(path)) files.push_back(std::move(file));
+  const auto every = held_out > 0 ? std::llround(1 / held_out) : 0;
+  const bool by_files = every > 1 && std::ssize(files) >= every;
+  const auto is_held_out = [&](size_t i) { return int64_t(i) % every == every / 2; };
+  TextBytes text;
+  for (const bool held : {false, true}) {
+    for (size_t i = 0; i < files.size(); ++i)
+      if (by_files ? is_held_out(i) == held : !held) append_file(files[i], text.bytes);
+    if (!held) text.trained = std::ssize(text.bytes);
+  }
+  if (!by_files) text.trained = int64_t(double(text.bytes.size()) * (1 - held_out));
+  return text;
+}
+
+TrainText::TrainText(TextBytes text, int64_t seq_len)
+    : bytes_(std::move(text.bytes)), trained_(text.trained), seq_len_(seq_len) {
+  if (trained_ <= seq_len || (held_out() > 0 && held_out() <= seq_len))
+    throw UsageError("train.text: ", trained_, " bytes to train on and ", held_out(),
                      " held out, but a sequence has ", seq_len + 1,
                      "\n  hint: more text, or a smaller sweep.seq_len");
 }

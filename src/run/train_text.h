@@ -1,4 +1,4 @@
-// The text that a model trains on: bytes, of which the last are held out.
+// The text that a model trains on: bytes, of which some are held out.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -7,11 +7,15 @@
 
 namespace longnet {
 
+struct TextBytes {
+  std::vector<uint8_t> bytes;
+  int64_t trained = 0;  // the first of them; the others are held out
+};
+
 class TrainText {
  public:
-  // `bytes`: of which the share `held_out` at the end is never trained on. Throws UsageError where
-  // either part is shorter than a sequence of seq_len + 1.
-  TrainText(std::vector<uint8_t> bytes, double held_out, int64_t seq_len);
+  // Throws UsageError where either part is shorter than a sequence of seq_len + 1.
+  TrainText(TextBytes text, int64_t seq_len);
 
   // `batch` sequences of seq_len + 1 bytes from places that follow from seed and step alone.
   void batch_of_step(uint64_t seed, int64_t step, int64_t batch, std::vector<int32_t>& out) const;
@@ -28,8 +32,9 @@ class TrainText {
 };
 
 // The files, and in folders all files below whose name ends as text of a program or a page does, in
-// the order of their paths, one behind the other. No paths: Perl's own modules, which every Debian
-// has. Throws UsageError for what cannot be read.
-std::vector<uint8_t> read_text_bytes(const std::vector<std::string>& paths);
+// the order of their paths, one behind the other. Of the share `held_out`, whole files are held
+// out, at even distances; the end of the text, where there are too few. No paths: the headers of
+// C++'s library, else Perl's modules. Throws UsageError for what cannot be read.
+TextBytes read_text(const std::vector<std::string>& paths, double held_out);
 
 }  // namespace longnet
