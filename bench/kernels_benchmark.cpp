@@ -132,7 +132,7 @@ void run_add(benchmark::State& state, int64_t rows, int threads, const Machine& 
   constexpr int64_t kDim = 64;
   const auto kernel = make_kernel("cpu");
   std::vector<float> from(size_t(rows * kDim), 1.0f), into = from;
-  const PackTask task{from.data(), into.data(), kDim, kDim, rows};
+  const SumTask task{{from.data(), into.data(), kDim, kDim, rows}};
   for (auto _ : state) kernel->add({&task, 1}, {.head_dim = kDim}, threads);
   count_bytes(state, rows * 3 * kDim * int64_t(sizeof(float)), machine);  // 2 read, 1 written
 }

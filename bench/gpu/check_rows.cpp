@@ -147,17 +147,16 @@ void check_sums(Outcome& out) {
   for (const int64_t d : {8, 66})
     for (const int64_t gap : {0, 1}) {  // rows at addresses of 16 bytes, or not
       MemoryLedger ledger;
-      const int64_t rows = 70, stride = d + gap;
-      std::vector<float> from = numbers(size_t(rows * stride), 1),
+      const int64_t rows = 70, stride = d + gap, pieces = 3, piece = rows * stride;
+      std::vector<float> from = numbers(size_t(pieces * piece), 1),
                          into = numbers(size_t(rows * stride), 2);
-      DeviceBuffer a(ledger, "a", 4 * rows * stride), b(ledger, "b", 4 * rows * stride);
-      const PackTask task{a.upload(from), b.upload(into), stride, stride, rows};
+      DeviceBuffer a(ledger, "a", 4 * pieces * piece), b(ledger, "b", 4 * rows * stride);
+      const SumTask task{{a.upload(from), b.upload(into), stride, stride, rows}, pieces, piece};
       const Prepared add = prepare_add({&task, 1}, d, ledger);
       add.launch(stream);
       stream.synchronize();
-      for (int64_t i = 0; i < rows; ++i)
-        for (int64_t c = 0; c < d; ++c)
-          into[size_t(i * stride + c)] += from[size_t(i * stride + c)];
+      for (int64_t at = 0; at < pieces * piece; ++at)
+        if (at % stride < d) into[size_t(at % piece)] += from[size_t(at)];
       out.expect(download<float>(b.data(), rows * stride) == into,
                  concat("sums of rows of ", d, " gap ", gap));
     }

@@ -28,10 +28,11 @@ constexpr auto texts_of(GatherScope) { return texts("segment_group", "world"); }
 
 // The ranks first, first + stride, ..., count of them. With inner_count > 0 they form a table of
 // rows of inner_count ranks, outer_stride apart, and each row begins at its member inner_rotation.
-// The list begins at its member `rotation`.
+// The list begins at its member `rotation`. A stride of 0 names one rank, `count` times.
 //
 //   {.first = 8, .count = 4}                                                     8 9 10 11
 //   {.first = 8, .count = 4, .rotation = 1}                                      9 10 11 8
+//   {.first = 8, .stride = 0, .count = 4}                                        8 8 8 8
 //   {.first = 0, .stride = 2, .count = 4, .inner_count = 2, .outer_stride = 1}   0 2 1 3
 //   ... and .inner_rotation = 1                                                  2 0 3 1
 struct RankGroup {
@@ -45,8 +46,9 @@ struct RankGroup {
     if (inner_count == 0) return first + j * stride;
     return first + ((j + inner_rotation) % inner_count) * stride + (j / inner_count) * outer_stride;
   }
-  // Position of r, -1 when it is no member.
+  // Position of r, its first one; -1 when it is no member.
   int index_of(Rank r) const {
+    if (stride == 0) return r == first ? 0 : -1;
     const int table = inner_count == 0 ? 1 : count / inner_count;
     const int row = inner_count == 0 ? count : inner_count;
     for (int outer = 0; outer < table; ++outer) {

@@ -25,6 +25,10 @@ TEST(RankGroup, OrdersOfTheHeader) {
                   .outer_stride = 1,
                   .inner_rotation = 1}),
             (std::vector<Rank>{2, 0, 3, 1}));
+  const RankGroup same{.first = 8, .stride = 0, .count = 4};
+  EXPECT_EQ(list(same), (std::vector<Rank>{8, 8, 8, 8}));
+  EXPECT_EQ(same.index_of(8), 0);
+  EXPECT_EQ(same.index_of(9), -1);
 }
 
 TEST(RankGroup, IndexIsTheInverse) {

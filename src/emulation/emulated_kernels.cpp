@@ -139,8 +139,8 @@ Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t
   });
 }
 
-Prepared prepare_add(std::span<const PackTask> tasks, int64_t head_dim, MemoryLedger& ledger) {
-  return prepared(tasks, ledger, [=](const PackTask& task) {
+Prepared prepare_add(std::span<const SumTask> tasks, int64_t head_dim, MemoryLedger& ledger) {
+  return prepared(tasks, ledger, [=](const SumTask& task) {
     make_reference_kernel()->add({&task, 1}, {.head_dim = head_dim}, 1);
   });
 }

@@ -107,6 +107,7 @@ void BoundProgram::bind_merge(const Merge& op, BoundOp& bound) {
   const TensorKind kind = program_.slots[size_t(op.from.slot)].kind;
   if (kind == TensorKind::kValues) return bind_values_merge(op, bound);
   const RowMap from(sharded_, kind, op.from.rows), into(sharded_, kind, op.into.rows);
+  const int pieces = op.from.pieces_of_a_row();
   const auto add = [&](const RowMap::Piece& a, const RowMap::Piece& b, RowMap::Place x,
                        RowMap::Place y, int64_t rows) {
     if (!holds_sum(kind)) {
@@ -116,14 +117,16 @@ void BoundProgram::bind_merge(const Merge& op, BoundOp& bound) {
     }
     for (const int tensor : {0, 1}) {  // gradients of V lie behind those of K
       if (tensor == 1 && !holds_keys(kind)) continue;
-      bound.sums.push_back({.from = row_at(op.from, a, x.row + tensor * a.rows),
-                            .into = row_at(op.into, b, y.row + tensor * b.rows),
-                            .from_stride = x.step * options_.head_dim,
-                            .into_stride = y.step * options_.head_dim,
-                            .rows = rows});
+      bound.sums.push_back({{.from = row_at(op.from, a, x.row + tensor * a.rows),
+                             .into = row_at(op.into, b, y.row + tensor * b.rows),
+                             .from_stride = x.step * options_.head_dim,
+                             .into_stride = y.step * options_.head_dim,
+                             .rows = rows},
+                            pieces,
+                            from.piece_bytes(a) / int64_t{sizeof(float)}});
     }
   };
-  for (int i = 0; i < op.from.num_pieces(); ++i) {
+  for (int i = 0; i < op.from.num_pieces(); i += pieces) {
     const auto& a = from.pieces()[size_t(op.from.first_piece() + i)];
     const auto& b = piece_of(into, op.into, a.owner, a.heads.first);
     for (int64_t batch = 0; batch < sharded_.problem.batch; ++batch)
@@ -143,11 +146,11 @@ void BoundProgram::bind_values_merge(const Merge& op, BoundOp& bound) {
   const int64_t values = values_of(op.from).length(), row = options_.head_dim;
   check(values_of(op.into).length() == values && values % row == 0, "a merge of ", values,
         " values, which are no rows of ", row);
-  bound.sums.push_back({.from = first_of(op.from),
-                        .into = first_of(op.into),
-                        .from_stride = row,
-                        .into_stride = row,
-                        .rows = values / row});
+  bound.sums.push_back({{.from = first_of(op.from),
+                         .into = first_of(op.into),
+                         .from_stride = row,
+                         .into_stride = row,
+                         .rows = values / row}});
 }
 
 void BoundProgram::bind_model(const ModelOp& op, BoundOp& bound) const {

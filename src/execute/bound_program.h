@@ -28,7 +28,7 @@ struct BoundOp {
   std::vector<PackTask> packs, float_packs;     // copies of inputs and results; of O and gradients
   std::vector<PackTask> rounds, widens;         // copies of O into results, and back
   std::vector<PackTask> lse_packs;              // copies of LSEs, which are single floats
-  std::vector<PackTask> sums;                   // gradients that are added to others
+  std::vector<SumTask> sums;                    // gradients that are added to others
   std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills
   std::vector<Matrix> from_matrices, into_matrices;  // of a model's op
   // Communications.

@@ -42,6 +42,12 @@ struct PackTask {
   void* into = nullptr;
   int64_t from_stride = 0, into_stride = 0, rows = 0;  // strides in elements of each side
 };
+
+// Adds rows of fp32 to others, and then those that lie `piece_stride` elements further on, and so
+// on: `pieces` in all.
+struct SumTask : PackTask {
+  int64_t pieces = 1, piece_stride = 0;
+};
 // kNone: both sides have the storage dtype. kRound, kWiden: rows of O in fp32 become the storage
 // dtype (to nearest, ties to even), or the other way.
 enum class Conversion { kNone, kRound, kWiden };
@@ -103,8 +109,8 @@ class AttentionKernel {
   }
   virtual void merge(std::span<const MergeTask> tasks, MergeRule rule, const AttendOptions& options,
                      int threads) const = 0;
-  // into += from, both fp32: sums of gradients.
-  virtual void add(std::span<const PackTask> tasks, const AttendOptions& options,
+  // Sums of gradients.
+  virtual void add(std::span<const SumTask> tasks, const AttendOptions& options,
                    int threads) const = 0;
   virtual void pack(std::span<const PackTask> tasks, Conversion conversion,
                     const AttendOptions& options, int threads) const = 0;

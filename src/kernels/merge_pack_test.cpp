@@ -123,21 +123,24 @@ TEST_P(MergePackTest, StridedMergeTouchesItsRowsOnly) {
   }
 }
 
-// Strided rows, element by element in fp32, whatever the storage type.
+// Strided rows, element by element in fp32, whatever the storage type, and piece after piece.
 TEST_P(MergePackTest, AddsRowsOnAnyThreads) {
-  constexpr int64_t kDim = 24, kRows = 1030, kFrom = 29, kInto = 26;
-  std::vector<float> from(kRows * kFrom), before(kRows * kInto);
+  constexpr int64_t kDim = 24, kRows = 1030, kFrom = 29, kInto = 26, kPieces = 3;
+  constexpr int64_t kPiece = kRows * kFrom + 7;
+  std::vector<float> from(kPieces * kPiece), before(kRows * kInto);
   for (size_t i = 0; i < from.size(); ++i) from[i] = float(i % 1000) * 0.1f;
   for (size_t i = 0; i < before.size(); ++i) before[i] = float(i % 777) * 1e-3f;
   for (const int threads : {1, 2, 3}) {
     std::vector<float> into = before;
-    const PackTask tasks[] = {{from.data(), into.data(), kFrom, kInto, 0},
-                              {from.data(), into.data(), kFrom, kInto, kRows}};
+    const SumTask tasks[] = {{{from.data(), into.data(), kFrom, kInto, 0}},
+                             {{from.data(), into.data(), kFrom, kInto, kRows}, kPieces, kPiece}};
     kernel_->add(tasks, {.head_dim = kDim, .dtype = DType::kBFloat16}, threads);
     for (int64_t i = 0; i < kRows; ++i)
       for (int64_t c = 0; c < kInto; ++c) {
-        const float added = c < kDim ? from[size_t(i * kFrom + c)] : 0.0f;
-        ASSERT_EQ(into[size_t(i * kInto + c)], before[size_t(i * kInto + c)] + added) << i;
+        float sum = before[size_t(i * kInto + c)];
+        for (int64_t piece = 0; piece < kPieces && c < kDim; ++piece)
+          sum += from[size_t(piece * kPiece + i * kFrom + c)];
+        ASSERT_EQ(into[size_t(i * kInto + c)], sum) << i;
       }
   }
 }

@@ -262,7 +262,8 @@ void measure_moves(KernelMeasurement& result, Communicator& comm, int threads,
   auto* const from = reinterpret_cast<float*>(a.data());
   auto* const into = reinterpret_cast<float*>(b.data());
   const AttendOptions options{.head_dim = kDim};
-  std::vector<PackTask> packs, sums;
+  std::vector<PackTask> packs;
+  std::vector<SumTask> sums;
   std::vector<MergeTask> merges;
   std::vector<DeltaTask> deltas;
   for (int64_t head = 0; head < kHeads; ++head) {
@@ -275,11 +276,11 @@ void measure_moves(KernelMeasurement& result, Communicator& comm, int threads,
       return PartialRun{base + head * kDim, base + rows * kRow + head, kRow, kHeads};
     };
     merges.push_back({.from = partial(from), .into = partial(into), .rows = rows});
-    sums.push_back({.from = from + head * kDim,
-                    .into = into + head * kDim,
-                    .from_stride = kRow,
-                    .into_stride = kRow,
-                    .rows = rows});
+    sums.push_back({{.from = from + head * kDim,
+                     .into = into + head * kDim,
+                     .from_stride = kRow,
+                     .into_stride = kRow,
+                     .rows = rows}});
     deltas.push_back({.out = partial(from),
                       .grad_out = into + head * kDim,
                       .statistics = from + rows * (kRow + kHeads) + 2 * head,

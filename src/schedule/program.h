@@ -31,7 +31,8 @@ inline constexpr int kEveryRow = -1, kAllValues = -2;
 // A set of rows in closed form: of the tokens that `owners` own inside `within`, those that
 // `branch` selects for each head (kEveryRow: all). In memory it is one piece per owner, in the
 // order of `owners`, and within an owner one per head part, when the heads are split in nearly
-// equal parts (part_begin); see RowMap.
+// equal parts (part_begin); see RowMap. Owners of stride 0: pieces of one rank's rows, as several
+// ranks have them.
 //
 // A slice of kAllValues is the values `within` of a vector (weights, activations), one nearly equal
 // part (part_begin) per owner.
@@ -134,6 +135,8 @@ struct SlotView {
   int num_pieces() const {
     return pieces.count < 0 ? rows.num_pieces() - pieces.first : pieces.count;
   }
+  // Pieces that hold the same rows: all where they have one owner, else one.
+  int pieces_of_a_row() const { return rows.owners.stride == 0 ? num_pieces() : 1; }
 };
 
 // Copies the rows of `into` (one piece) out of `from`: packs a branch's rows or some heads, or
@@ -174,7 +177,8 @@ struct Attend {
   HeadRange heads;
   SlotView q, kv, into;
 };
-// Folds all rows of `from` into the same rows of `into`: partials by LSE, gradients as a sum.
+// Folds all rows of `from` into the same rows of `into`: partials by LSE, gradients as a sum. Pieces
+// of one owner's gradients (RankGroup of stride 0) are added in their order.
 struct Merge {
   SlotView from, into;
 };

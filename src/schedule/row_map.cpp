@@ -40,7 +40,8 @@ std::vector<TokenRange> tokens_of(const ShardedProblem& s, const SlotView& view)
     else
       out.push_back(r);
   };
-  if (owners.count == s.layout.world_size() && view.num_pieces() == owners.count) {
+  if (owners.stride != 0 && owners.count == s.layout.world_size() &&
+      view.num_pieces() == owners.count) {
     add(clip({0, 1, s.problem.seq_len}, view.rows.within));
   } else if (s.layout.kind() == LayoutKind::kContiguous && owners.inner_count == 0 &&
              owners.stride == 1) {
@@ -74,6 +75,8 @@ int64_t view_bytes(const ShardedProblem& sharded, TensorKind kind, const SlotVie
   const Slice& slice = view.rows;
   if (slice.branch == kAllValues)
     return values_of(view).length() * row_bytes(sharded.problem, kind);
+  if (const int same = view.pieces_of_a_row(); same > 1)
+    return same * view_bytes(sharded, kind, view.piece(0));
   const RowCount rows(sharded, kind, slice);
   int64_t count = 0;
   if (slice.head_parts == 1)

@@ -125,12 +125,17 @@ class CpuKernel final : public AttentionKernel {
                         });
   }
 
-  void add(std::span<const PackTask> tasks, const AttendOptions& options,
+  // Piece after piece, on rows that stay in the cache.
+  void add(std::span<const SumTask> tasks, const AttendOptions& options,
            int threads) const override {
-    parallel_for_pieces(
-        tasks, kPieceRows, threads, [&](const PackTask& task, int64_t begin, int64_t rows) {
-          add_rows(part_of(task, begin, rows, sizeof(float), sizeof(float)), options.head_dim);
-        });
+    parallel_for_pieces(tasks, kPieceRows, threads,
+                        [&](const SumTask& task, int64_t begin, int64_t rows) {
+                          PackTask part = part_of(task, begin, rows, sizeof(float), sizeof(float));
+                          for (int64_t piece = 0; piece < task.pieces; ++piece) {
+                            add_rows(part, options.head_dim);
+                            part.from = static_cast<const float*>(part.from) + task.piece_stride;
+                          }
+                        });
   }
 
   void pack(std::span<const PackTask> tasks, Conversion conversion, const AttendOptions& options,

@@ -132,11 +132,11 @@ Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t
                   rule == MergeRule::kSum);
 }
 
-Prepared prepare_add(std::span<const PackTask> tasks, int64_t head_dim, MemoryLedger& ledger) {
+Prepared prepare_add(std::span<const SumTask> tasks, int64_t head_dim, MemoryLedger& ledger) {
   bool wide = head_dim % 4 == 0;
-  for (const PackTask& t : tasks)
+  for (const SumTask& t : tasks)
     wide = wide && multiple(t.from, 16) && multiple(t.into, 16) && t.from_stride % 4 == 0 &&
-           t.into_stride % 4 == 0;
+           t.into_stride % 4 == 0 && t.piece_stride % 4 == 0;
   return prepared(tasks, kMergeRows, ledger, "launch of add",
                   wide ? add_kernel<float4> : add_kernel<float>, int(head_dim));
 }

@@ -27,8 +27,8 @@ Prepared prepare_pack(std::span<const PackTask> tasks, Conversion conversion, in
 Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
                        MemoryLedger& ledger);
 
-// into += from, both fp32: sums of gradients.
-Prepared prepare_add(std::span<const PackTask> tasks, int64_t head_dim, MemoryLedger& ledger);
+// Sums of gradients.
+Prepared prepare_add(std::span<const SumTask> tasks, int64_t head_dim, MemoryLedger& ledger);
 
 // L and delta of rows (DeltaTask), dO of 16 bits.
 Prepared prepare_delta(std::span<const DeltaTask> tasks, int64_t head_dim, DeviceElement stored,

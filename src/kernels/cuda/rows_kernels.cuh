@@ -84,19 +84,20 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Unit>
 __global__ void __launch_bounds__(kThreads)
-    add_kernel(const PackTask* tasks, const RowTile* tiles, int head_dim) {
+    add_kernel(const SumTask* tasks, const RowTile* tiles, int head_dim) {
   const RowTile tile = tiles[blockIdx.x];
-  const PackTask task = tasks[tile.task];
+  const SumTask task = tasks[tile.task];
   const int units = head_dim / int(sizeof(Unit) / sizeof(float));
   for (int i = int(threadIdx.x); i < tile.count * units; i += kThreads) {
     const int64_t row = tile.first + i / units;
     auto* const into =
         reinterpret_cast<Unit*>(static_cast<float*>(task.into) + row * task.into_stride) +
         i % units;
-    *into = mix(*into,
-                reinterpret_cast<const Unit*>(static_cast<const float*>(task.from) +
-                                              row * task.from_stride)[i % units],
-                {1.0f, 1.0f});
+    const float* from = static_cast<const float*>(task.from) + row * task.from_stride;
+    Unit sum = *into;
+    for (int64_t piece = 0; piece < task.pieces; ++piece, from += task.piece_stride)
+      sum = mix(sum, reinterpret_cast<const Unit*>(from)[i % units], {1.0f, 1.0f});
+    *into = sum;
   }
 }
 

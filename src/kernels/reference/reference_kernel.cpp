@@ -150,8 +150,14 @@ class ReferenceKernel final : public AttentionKernel {
     }
   }
 
-  void add(std::span<const PackTask> tasks, const AttendOptions& options, int) const override {
-    for_each<float, float>(tasks, options.head_dim, [](float from, float& into) { into += from; });
+  void add(std::span<const SumTask> tasks, const AttendOptions& options, int) const override {
+    for (const SumTask& sum : tasks)
+      for (int64_t piece = 0; piece < sum.pieces; ++piece) {
+        PackTask task = sum;
+        task.from = static_cast<const float*>(sum.from) + piece * sum.piece_stride;
+        for_each<float, float>({&task, 1}, options.head_dim,
+                               [](float from, float& into) { into += from; });
+      }
   }
 
   void pack(std::span<const PackTask> tasks, Conversion conversion, const AttendOptions& options,
