@@ -71,6 +71,16 @@ TEST(CheckSchedule, MergeWithoutLse) {  // Ulysses' output came as a result: not
                "needs the LSE of rows that came as a result");
 }
 
+TEST(CheckSchedule, PartialsOfTheSameRowsInOneMerge) {
+  expect_fault(with_fault(ring_attention(ring_problem()), 0,
+                          [](RankProgram& p) {
+                            SlotView& from = first<Merge>(p).from;
+                            from.rows.owners.stride = 0, from.rows.owners.count = 2;
+                            p.slots[size_t(from.slot)].bytes *= 2;
+                          }),
+               "partials of the same rows are merged by one op");
+}
+
 // Rows of the gathered slot, wherever the program names them.
 void gather_only(RankProgram& p, TokenInterval within) {
   const int slot = first<AllGather>(p).into.slot;

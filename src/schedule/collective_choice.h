@@ -29,7 +29,7 @@ inline ReduceScatterAlgorithm reduce_in(const ReduceScatter& op, const Collectiv
   using enum ReduceScatterAlgorithm;
   if (choice.reduce_scatter == kRecursiveHalving && std::has_single_bit(unsigned(op.group.count)))
     return kRecursiveHalving;
-  return op.what.rows.branch == kEveryRow ? kRing : kLinear;
+  return op.what.rows.branch < 0 ? kRing : kLinear;  // rows of a branch are few
 }
 
 }  // namespace longnet

@@ -301,39 +301,37 @@ class Lowering {
     }
   }
 
-  // Each piece goes straight to its owner. What comes is merged when an op needs it.
+  // Each piece goes straight to its owner. What comes is added when an op needs it. Receives have the
+  // order of the sends, so that all ranks do the same.
   void linear_reduce(const ReduceScatter& op, const std::vector<OpId>& after) {
     const int n = op.group.count, me = op.group.index_of(rank_);
     const SlotView own = piece_of(op.what, rank_);
-    auto& merges = late_[OpId(ends_.size())];
     for (int k = 1; k < n; ++k)
       send(op.group[(me + k) % n], piece_of(op.what, op.group[(me + k) % n]), after);
-    for (int k = 0; k < n; ++k) {
-      const int from = choice_.reduce_from_own ? (me + k) % n : k;
-      if (from == me || bytes(own) == 0) continue;
-      const SlotView incoming = alone(op.what, own.first_piece(), 1, add_scratch(own, bytes(own)));
-      merges.push_back({Merge{incoming, own}, after});
-      merges.back().after.push_back(recv(op.group[from], incoming, {}));
+    if (bytes(own) == 0) return;
+    SlotView pieces{add_scratch(own, (n - 1) * bytes(own)), own.rows};
+    pieces.rows.owners = {.first = rank_, .stride = 0, .count = n - 1};
+    std::vector<OpId> ready = after;
+    for (int k = 1; k < n; ++k) {
+      const int from = (me + n - k) % n;
+      ready.push_back(recv(op.group[from], pieces.piece(from < me ? from : from - 1), {}));
     }
+    late_[OpId(ends_.size())] = {Merge{pieces, own}, std::move(ready)};
   }
   void merge_late(OpId reduced) {
-    const auto late = late_.extract(reduced);
+    auto late = late_.extract(reduced);
     if (late.empty()) return;
-    OpId merged = -1;
-    for (Op& op : late.mapped()) {
-      op.after.push_back(merged);
-      merged = add(std::move(op.what), std::move(op.after));
-    }
-    if (merged >= 0) ends_[size_t(reduced)].push_back(merged);
+    Op& merge = late.mapped();
+    ends_[size_t(reduced)].push_back(add(std::move(merge.what), std::move(merge.after)));
   }
 
   const ShardedProblem& sharded_;
   RankProgram in_, out_;
   Rank rank_;
   CollectiveChoice choice_;
-  std::vector<std::vector<OpId>> ends_;   // last ops of each op of the input
-  std::vector<OpId> current_;             // last ops of the op that is being lowered
-  std::map<OpId, std::vector<Op>> late_;  // merges of linear reduce_scatters that are still to come
+  std::vector<std::vector<OpId>> ends_;  // last ops of each op of the input
+  std::vector<OpId> current_;            // last ops of the op that is being lowered
+  std::map<OpId, Op> late_;              // merges of linear reduce_scatters that are still to come
 };
 
 }  // namespace

@@ -11,11 +11,11 @@
 //   reduce_scatter  ring                 P - 1 steps; merges partials by LSE, so that it is always
 //                                        lowered
 //                   recursive_halving    log2 P exchanges; P a power of two
-//                   linear               all at once, merged at the end, in rank order
+//                   linear               all at once, added at the end by one op, in rank order
 //
 // Rows of a branch are few. Their reduce_scatter is linear, at the price of P - 1 pieces of memory:
-// no message waits for a merge, and merges come where the program needs the sum, so that the ops
-// between hide them all.
+// no message waits for a merge, and the merge comes where the program needs the sum, so that the
+// ops between hide all messages.
 //
 // A gather whose group does not suit the algorithm (its size is no power of two, or it is not made
 // of whole nodes) takes another, as libraries do: recursive doubling falls back to bruck,
@@ -47,9 +47,6 @@ struct CollectiveChoice {
   ReduceScatterAlgorithm reduce_scatter = ReduceScatterAlgorithm::kRing;
   // Ranks of a node, for hierarchical; 0: the divisor of the group size nearest to its root.
   int node_size = 0;
-  // Linear reduce_scatters add in rank order. Simulations have them begin behind the own rank: all
-  // ranks do the same then, so that one stands for thousands.
-  bool reduce_from_own = false;
 };
 
 // The lowerings that change an algorithm's programs: of all-gathers, of all-to-alls, or none.

@@ -1,5 +1,5 @@
-// The algorithms that a choice of collective really runs. (registry_test checks that lowered
-// programs are right, formulas_test the bytes that they send.)
+// The algorithms that a choice of collective really runs, and the ops of a linear reduce_scatter.
+// (registry_test checks that lowered programs are right, formulas_test the bytes that they send.)
 #include "schedule/lower_collectives.h"
 
 #include <gmock/gmock.h>
@@ -39,6 +39,27 @@ TEST(CollectivesUsed, NamesTheAlgorithmThatRunsInstead) {
               ElementsAre("all_gather: bruck", "reduce_scatter: linear"));
   EXPECT_THAT(collectives_used(schedule("ring", 4), doubling), IsEmpty());
   EXPECT_THAT(collectives_used(schedule("all_gather", 1), doubling), IsEmpty());
+}
+
+// 24 rows of a segment over four ranks: six are each rank's own.
+TEST(LinearReduceScatter, AddsThePiecesOfAllOthersAtOnceInRankOrder) {
+  const ShardedProblem s{
+      {.seq_len = 96, .num_heads = 1, .num_kv_heads = 1}, {.branches = {{96, 4}}}, {96, 4}};
+  const RankProgram program = lower_collectives(dilated_backward(s), {}).program(1);
+  std::vector<Merge> merges;
+  std::vector<std::pair<Rank, int>> received;  // from whom, into which piece
+  for (const Op& op : program.ops) {
+    if (const auto* merge = std::get_if<Merge>(&op.what)) merges.push_back(*merge);
+    const auto* recv = std::get_if<Recv>(&op.what);
+    if (recv && recv->what.rows.owners.stride == 0)
+      received.emplace_back(recv->from, recv->what.first_piece());
+  }
+  ASSERT_EQ(merges.size(), 2);  // pieces to the own one, and that to dK and dV
+  EXPECT_EQ(merges[0].from.rows.owners, (RankGroup{.first = 1, .stride = 0, .count = 3}));
+  EXPECT_EQ(merges[0].from.num_pieces(), 3);
+  EXPECT_EQ(program.slots[size_t(merges[0].from.slot)].bytes, 3 * 6 * 2 * 64 * 4);
+  EXPECT_THAT(received,
+              testing::UnorderedElementsAre(std::pair(0, 0), std::pair(2, 1), std::pair(3, 2)));
 }
 
 TEST(CollectivesUsed, AChoiceThatSuitsNoGroupHasAReason) {

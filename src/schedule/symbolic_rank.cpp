@@ -244,6 +244,8 @@ void SymbolicRank::add_gradient(const SlotView& into, const Region& region,
 void SymbolicRank::apply(const Merge& op, const Report& report) {
   const std::vector<PieceState> from = read(op.from, report);
   const bool gradient = holds_sum(kinds_.at(size_t(op.from.slot)));
+  if (!gradient && op.from.pieces_of_a_row() > 1)
+    return report("partials of the same rows are merged by one op");
   SlotState& into = laid_out_for(op.into);
   for (int i = 0; i < op.from.num_pieces(); ++i) {
     const PieceState& part = from[size_t(i)];

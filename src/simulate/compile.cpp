@@ -80,7 +80,7 @@ class Compiler {
         [&](const Merge& o) {
           const int64_t bytes = bytes_of(o.from);
           if (holds_sum(program.slots[size_t(o.from.slot)].kind))
-            return put(OpKind::kMerge, -1, cost_.sum_s(bytes));
+            return put(OpKind::kMerge, -1, cost_.sum_s(bytes, o.from.pieces_of_a_row()));
           // Striped partials lack a row: frameworks fold them into a slice and copy it back.
           const bool slice = sharded_.layout.kind() == LayoutKind::kStriped;
           put(OpKind::kMerge, -1, cost_.merge_s(bytes, slice));
@@ -235,7 +235,6 @@ CollectivePlan plan_collectives(const ClusterSpec& cluster, std::string_view nam
     c.all_to_all = parse_collective(own.all_to_all).all_to_all;
   if (c.reduce_scatter == ReduceScatterAlgorithm::kRing)
     c.reduce_scatter = parse_collective(own.reduce_scatter).reduce_scatter;
-  c.reduce_from_own = true;
   // Inside one node there are no nodes to respect: the choice of real runs.
   if (ranks > cluster.node_size()) c.node_size = cluster.node_size();
   return plan;

@@ -269,8 +269,11 @@ double CostModel::merge_s(int64_t bytes, bool slice) const {
   return copy_s(bytes, {}, eager_bytes / 4) +
          (kEagerOperators - 1) * cluster_.device.launch_s.value;
 }
-double CostModel::sum_s(int64_t bytes) const {
-  return copy_s(bytes, cluster_.device.sum_bytes_per_s, 3);  // two read, one written
+double CostModel::sum_s(int64_t bytes, int64_t pieces) const {
+  const double launch = cluster_.device.launch_s.value;
+  const double one_by_one = copy_s(bytes, cluster_.device.sum_bytes_per_s, 3) - launch;
+  // Each piece is read; the sum is read and written once, not with each piece.
+  return launch + one_by_one * double(pieces + 2) / double(3 * pieces);
 }
 double CostModel::reset_s(int64_t bytes) const { return copy_s(bytes, {}, 1); }
 double CostModel::delta_s(int64_t bytes) const {

@@ -63,7 +63,8 @@ class CostModel {
   double pack_bytes_s(int64_t bytes) const;  // for a further piece that a launched pack moves
   // Seconds to merge a partial of `bytes`; `slice`: into a part of the output.
   double merge_s(int64_t bytes, bool slice = false) const;
-  double sum_s(int64_t bytes) const;  // to add gradients of `bytes` to others
+  // To add gradients of `bytes`, which are `pieces` of the same rows, to others.
+  double sum_s(int64_t bytes, int64_t pieces = 1) const;
   double reset_s(int64_t bytes) const;
   double delta_s(int64_t bytes) const;  // `bytes` of O and dO
   // A product of a model: at the speed of large ones, less where its result has fewer tiles of

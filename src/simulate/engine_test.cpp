@@ -194,11 +194,12 @@ struct Simulated {
 };
 
 Simulated simulate_algorithm(const char* name, const ShardedProblem& s, const ClusterSpec& cluster,
-                             const char* collective, const SimulateOptions& options = {}) {
+                             const char* collective, const SimulateOptions& options = {},
+                             Pass pass = Pass::kForward) {
   const AlgorithmInfo& info = find_algorithm(name);
   const int ranks = s.layout.world_size();
   const CollectivePlan plan = plan_collectives(cluster, collective, ranks);
-  const Schedule schedule = info.make(s);
+  const Schedule schedule = make_schedule(info, s, pass);
   const Twins twins = lowered_twins(schedule, info.period(s), plan, cluster);
   Simulated out{compile(schedule, twins, cluster, plan), {}};
   out.run = simulate(out.programs, Topology(cluster, ranks), cluster, options);
@@ -224,6 +225,18 @@ TEST(Engine, RingAttention) {
                 hop < block ? block + 7 * (block + merge) : 7 * hop + block + merge);
     EXPECT_EQ(s.programs.period, 1);
   }
+}
+
+// Of a rank's sums of gradients: 255 pieces and the own one are read and that is written, then it is
+// added to dK and dV.
+TEST(Engine, PiecesOfAllRanksAreOneSum) {
+  ShardedProblem s = dense(1 << 14, 256);
+  s.pattern = {.branches = {{1 << 14, 4}}};
+  const ClusterSpec c = plain_cluster({.nodes = 64});
+  const Simulated linear = simulate_algorithm("dilated", s, c, "ring", {}, Pass::kBackward);
+  const double piece = (1 << 14) / 256 / 4 * 8 * 2 * 64 * 4;
+  expect_near(linear.run.ranks[0].merge_s, (257 + 3) * piece / 1e12);
+  EXPECT_EQ(linear.run.ranks.size(), 4);  // one of each node's
 }
 
 TEST(Engine, CollapsedIsTheSameAsFull) {

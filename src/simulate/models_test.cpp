@@ -242,6 +242,7 @@ TEST(CostModel, ABackwardPassHasRowsOfItsOwn) {
   EXPECT_DOUBLE_EQ(CostModel(c, small).attend(whole(small), true).seconds,
                    5e-6 + (queries + keys) / 1e12);
   EXPECT_DOUBLE_EQ(cost.sum_s(1000), 5e-6 + 3000 / 1e12);
+  EXPECT_DOUBLE_EQ(cost.sum_s(7000, 7), 5e-6 + 9000 / 1e12);
   EXPECT_DOUBLE_EQ(cost.delta_s(1000), 5e-6 + 1000 / 1e12);
   c.device.sum_bytes_per_s = c.device.delta_bytes_per_s = {1e9, "test"};
   EXPECT_DOUBLE_EQ(CostModel(c, s).sum_s(1000), 6e-6);
