@@ -21,6 +21,8 @@ class Packer {
   CompactProgram run() {
     static_cast<ProgramTotals&>(out_) = in_;
     out_.collectives = in_.collectives;
+    out_.out_offsets = offsets_of(OpKind::kSend);
+    out_.in_offsets = offsets_of(OpKind::kRecv);
     waited_.resize(in_.ops.size());
     place_.resize(in_.ops.size());
     for (size_t i = 0; i < in_.ops.size(); ++i) add(int(i));
@@ -37,8 +39,8 @@ class Packer {
     const uint32_t place = uint32_t(lane) << kLaneShift | uint32_t(ops.size());
     place_[size_t(id)] = place;
     CompactOp packed{.kind = op.kind, .amount = op.amount};
-    if (op.kind == OpKind::kSend) packed.peer = peer_index(op.peer, out_.out_offsets);
-    if (op.kind == OpKind::kRecv) packed.peer = peer_index(op.peer, out_.in_offsets);
+    if (op.kind == OpKind::kSend) packed.peer = index_in(out_.out_offsets, offset_of(op));
+    if (op.kind == OpKind::kRecv) packed.peer = index_in(out_.in_offsets, offset_of(op));
     if (op.kind == OpKind::kCollective || is_attend(op.kind)) packed.peer = op.peer;
     for (const int before : op.after) {
       const LooseOp& other = in_.ops[size_t(before)];
@@ -54,13 +56,21 @@ class Packer {
     if (op.issued_s > 0) out_.issued_s[size_t(lane)].push_back(op.issued_s);
   }
 
-  int peer_index(Rank peer, std::vector<int>& offsets) const {
-    const int offset = twins_.offset(rank_, peer);
+  int offset_of(const LooseOp& op) const {
+    const int offset = twins_.offset(rank_, op.peer);
     check(offset != 0, "rank ", rank_, " sends to itself");
-    for (size_t i = offsets.size(); i-- > 0;)
-      if (offsets[i] == offset) return int(i);
-    offsets.push_back(offset);
-    return int(offsets.size()) - 1;
+    return offset;
+  }
+  std::vector<int> offsets_of(OpKind kind) const {
+    std::vector<int> offsets;
+    for (const LooseOp& op : in_.ops)
+      if (op.kind == kind && (offsets.empty() || offsets.back() != offset_of(op)))
+        offsets.push_back(offset_of(op));
+    std::ranges::sort(offsets);
+    const auto repeated = std::ranges::unique(offsets);
+    offsets.erase(repeated.begin(), repeated.end());
+    offsets.shrink_to_fit();
+    return offsets;
   }
 
   void link() {
@@ -87,6 +97,11 @@ class Packer {
 };
 
 }  // namespace
+
+int index_in(const std::vector<int>& offsets, int offset) {
+  const auto at = std::ranges::lower_bound(offsets, offset);
+  return at != offsets.end() && *at == offset ? int(at - offsets.begin()) : -1;
+}
 
 int64_t CompactProgram::num_ops() const {
   int64_t n = 0;

@@ -75,7 +75,7 @@ struct ProgramTotals {
 struct CompactProgram : ProgramTotals {
   std::array<std::vector<CompactOp>, kLanes> lanes{};
   std::vector<uint32_t> next{};  // lane << kLaneShift | index in the lane
-  // Ranks that messages go to and come from, as Twins::offset from the own one.
+  // Ranks that messages go to and come from, as Twins::offset from the own one, ascending.
   std::vector<int> out_offsets{}, in_offsets{};
   std::vector<CompactCollective> collectives{};
   // When the host has issued each op, where it takes time to (ClusterSpec::host_s); else empty.
@@ -84,6 +84,8 @@ struct CompactProgram : ProgramTotals {
   int64_t num_ops() const;
   int64_t storage_bytes() const;
 };
+// Position of `offset` in an ascending list; -1 when it is not there.
+int index_in(const std::vector<int>& offsets, int offset);
 
 // Which ranks do the same: rank p and p + k, for every multiple k of the period, with each rank
 // that its program names k further around the ring. With `exclusive_or` p and p ^ k, and each rank

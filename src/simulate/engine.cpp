@@ -111,11 +111,9 @@ class Engine {
       in_base_.push_back(uint32_t(in_channels_.size()));
       for (const int offset : programs_.of(p).in_offsets) {
         const Rank sender = programs_.at(p, offset) % ranks_;
-        const auto& outs = programs_.of(sender).out_offsets;
-        const auto at = std::ranges::find(outs, programs_.back(offset));
-        check(at != outs.end(), "rank ", p, " receives from rank ", sender,
-              ", which never sends to it");
-        in_channels_.push_back(out_base_[size_t(sender)] + uint32_t(at - outs.begin()));
+        const int at = index_in(programs_.of(sender).out_offsets, programs_.back(offset));
+        check(at >= 0, "rank ", p, " receives from rank ", sender, ", which never sends to it");
+        in_channels_.push_back(out_base_[size_t(sender)] + uint32_t(at));
       }
     }
   }
