@@ -177,8 +177,8 @@ struct Attend {
   HeadRange heads;
   SlotView q, kv, into;
 };
-// Folds all rows of `from` into the same rows of `into`: partials by LSE, gradients as a sum. Pieces
-// of one owner's gradients (RankGroup of stride 0) are added in their order.
+// Folds all rows of `from` into the same rows of `into`: partials by LSE, gradients as a sum.
+// Pieces of one owner's gradients (RankGroup of stride 0) are added in their order.
 struct Merge {
   SlotView from, into;
 };

@@ -227,8 +227,8 @@ TEST(Engine, RingAttention) {
   }
 }
 
-// Of a rank's sums of gradients: 255 pieces and the own one are read and that is written, then it is
-// added to dK and dV.
+// Of a rank's sums of gradients: 255 pieces and the own one are read and that is written, then it
+// is added to dK and dV.
 TEST(Engine, PiecesOfAllRanksAreOneSum) {
   ShardedProblem s = dense(1 << 14, 256);
   s.pattern = {.branches = {{1 << 14, 4}}};
