@@ -1,5 +1,5 @@
-// Speed of the cpu kernel (attend, its backward pass, merge, add, reset, pack) and of the row
-// worker beside the machine's peaks.
+// Speed of the cpu kernels (attention, its backward pass, merge, add, reset, pack; those of a model's
+// layers) and of the row worker beside the machine's peaks.
 //
 //   kernels_benchmark --benchmark_filter=attend/fp32 --benchmark_out=kernels.json
 //
@@ -14,6 +14,7 @@
 // merge, add, reset, pack
 //                   bytes_per_second: every byte read once and written once. share_of_bandwidth: of
 //                   the memory bandwidth on one thread; above 1 for sizes that stay in caches.
+// gemm, rows         of a model's layers, see model_kernels_benchmark.cpp.
 // fill, fill_and_digest, summarize
 //                   work of a virtual walk beside attending; items_per_second counts values.
 //
@@ -21,15 +22,12 @@
 // one: other processes cost only the caches that they take. Repetitions report median, min and max:
 // on a shared machine read the min of times and the max of shares.
 #include <benchmark/benchmark.h>
-#include <time.h>
 
-#include <algorithm>
-#include <map>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "attend_setup.h"
+#include "benchmark_machine.h"
 #include "core/check.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cpu/machine_peak.h"
@@ -37,25 +35,6 @@
 
 namespace longnet {
 namespace {
-
-struct Machine {
-  int cores = 1;
-  std::map<std::string, double> flops_per_core;  // by instruction set, one thread
-  double flops_all = 0;                          // best instruction set, all cores
-  double bandwidth_per_core = 0;                 // bytes per second, one thread
-};
-
-Machine measure_machine() {
-  Machine machine;
-  machine.cores = std::max(1, int(std::thread::hardware_concurrency()));
-  for (const std::string& target : simd_targets()) {
-    const ScopedSimdTarget use(target);
-    machine.flops_per_core[target] = measure_fma_peak_flops(1, 0.3);
-  }
-  machine.flops_all = measure_fma_peak_flops(machine.cores, 0.5);
-  machine.bandwidth_per_core = measure_memory_bandwidth(1);
-  return machine;
-}
 
 std::string name_of(const AttendPoint& p) {
   std::string name =
@@ -71,49 +50,13 @@ double flops_of(const AttendPoint& p) {
   return (p.backward ? 10.0 : 4.0) * double(p.head_dim) * pairs * double(p.segments);
 }
 
-// CPU time of this thread: a wall clock would count other processes into either side of the ratio.
-template <class Body>
-double seconds_of(const Body& body) {
-  const auto now = [] {
-    timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-  };
-  const double start = now();
-  body();
-  return now() - start;
-}
-
 void run_attend(benchmark::State& state, const AttendPoint& p, const Machine& machine) {
   const std::string target = p.target.empty() ? simd_target() : p.target;
   const ScopedSimdTarget use(target);
   AttendSetup setup(p);
-  std::vector<double> shares;
-  for (auto _ : state) {
-    const double seconds = seconds_of([&] { setup.run(); });
-    if (p.threads > 1) continue;
-    state.PauseTiming();
-    double flops = 0;
-    const double fma_seconds = seconds_of([&] { flops = run_fma(1, flops_of(p) / 2); });
-    shares.push_back(flops_of(p) / seconds / (flops / fma_seconds));
-    state.ResumeTiming();
-  }
-  std::sort(shares.begin(), shares.end());
-  if (!shares.empty()) {
-    state.counters["interleaved_p50"] = shares[shares.size() / 2];
-    state.counters["interleaved_p90"] = shares[shares.size() * 9 / 10];
-  }
   const double peak = p.threads == 1 ? machine.flops_per_core.at(target) : machine.flops_all;
-  using Counter = benchmark::Counter;
-  state.counters["gflops"] = Counter(flops_of(p) * 1e-9, Counter::kIsIterationInvariantRate);
-  state.counters["share_of_peak"] = Counter(flops_of(p) / peak, Counter::kIsIterationInvariantRate);
+  run_beside_fma(state, flops_of(p), p.threads, peak, [&] { setup.run(); });
   state.SetComplexityN(p.rows * p.segments);
-}
-
-void count_bytes(benchmark::State& state, int64_t bytes, const Machine& machine) {
-  state.SetBytesProcessed(bytes * state.iterations());
-  state.counters["share_of_bandwidth"] = benchmark::Counter(
-      double(bytes) / machine.bandwidth_per_core, benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void run_merge(benchmark::State& state, int64_t rows, MergeRule rule, const Machine& machine) {
@@ -189,17 +132,6 @@ void run_summarize(benchmark::State& state) {
   state.SetItemsProcessed(kRows * kDim * state.iterations());
 }
 
-double smallest(const std::vector<double>& x) { return *std::min_element(x.begin(), x.end()); }
-double largest(const std::vector<double>& x) { return *std::max_element(x.begin(), x.end()); }
-
-template <class Body>
-benchmark::internal::Benchmark* add(const std::string& name, const Body& body) {
-  return benchmark::RegisterBenchmark(name.c_str(), body)
-      ->Unit(benchmark::kMicrosecond)
-      ->ComputeStatistics("min", smallest)
-      ->ComputeStatistics("max", largest);
-}
-
 std::vector<AttendPoint> attend_points(const Machine& machine) {
   std::vector<AttendPoint> points;
   const DType fp32 = DType::kFloat32, bf16 = DType::kBFloat16;
@@ -228,18 +160,20 @@ std::vector<AttendPoint> attend_points(const Machine& machine) {
 }
 
 void register_complexity(const Machine& machine) {
-  add("attend/vanilla",
+  add_benchmark(
+      "attend/vanilla",
       [&machine](benchmark::State& state) { run_attend(state, {.rows = state.range(0)}, machine); })
       ->ArgName("seq_len")
       ->RangeMultiplier(2)
       ->Range(1024, 8192)
       ->Complexity(benchmark::oNSquared);
   // Segments of 2048 tokens at dilation rate 4: 512 rows each, 4 rows apart.
-  add("attend/dilated/w:2048/r:4",
-      [&machine](benchmark::State& state) {
-        run_attend(state, {.rows = 512, .stride = 4, .segments = state.range(0) / 2048}, machine);
-        state.SetComplexityN(state.range(0));
-      })
+  add_benchmark("attend/dilated/w:2048/r:4",
+                [&machine](benchmark::State& state) {
+                  run_attend(state, {.rows = 512, .stride = 4, .segments = state.range(0) / 2048},
+                             machine);
+                  state.SetComplexityN(state.range(0));
+                })
       ->ArgName("seq_len")
       ->RangeMultiplier(2)
       ->Range(8192, 131072)
@@ -249,24 +183,27 @@ void register_complexity(const Machine& machine) {
 void register_rows(const Machine& machine) {
   for (const int64_t rows : {2048, 262144}) {
     for (const MergeRule rule : {MergeRule::kLse, MergeRule::kSum}) {
-      add(concat("merge/", rule == MergeRule::kLse ? "lse" : "sum", "/d:64/rows:", rows),
+      add_benchmark(
+          concat("merge/", rule == MergeRule::kLse ? "lse" : "sum", "/d:64/rows:", rows),
           [=, &machine](benchmark::State& state) { run_merge(state, rows, rule, machine); });
     }
   }
   for (const int threads : {1, machine.cores}) {
     constexpr int64_t kRows = 262144;
-    add(concat("add/d:64/rows:", kRows, "/threads:", threads),
+    add_benchmark(
+        concat("add/d:64/rows:", kRows, "/threads:", threads),
         [=, &machine](benchmark::State& state) { run_add(state, kRows, threads, machine); });
-    add(concat("reset/floats:", kRows * 64, "/threads:", threads),
+    add_benchmark(
+        concat("reset/floats:", kRows * 64, "/threads:", threads),
         [=, &machine](benchmark::State& state) { run_reset(state, kRows * 64, threads, machine); });
   }
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const int64_t stride : {1, 12, 48}) {
       constexpr int64_t kRows = 65536;
-      add(concat("pack/", to_string(dtype), "/d:64/rows:", kRows, "/stride:", stride),
-          [=, &machine](benchmark::State& state) {
-            run_pack(state, kRows, stride, dtype, machine);
-          });
+      add_benchmark(concat("pack/", to_string(dtype), "/d:64/rows:", kRows, "/stride:", stride),
+                    [=, &machine](benchmark::State& state) {
+                      run_pack(state, kRows, stride, dtype, machine);
+                    });
     }
   }
 }
@@ -274,32 +211,39 @@ void register_rows(const Machine& machine) {
 void register_walk() {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
     for (const bool digest : {false, true})
-      add(concat(digest ? "fill_and_digest/" : "fill/", to_string(dtype), "/d:64"),
-          [=](benchmark::State& state) { run_fill(state, dtype, digest); });
-  add("summarize/d:64", run_summarize);
+      add_benchmark(concat(digest ? "fill_and_digest/" : "fill/", to_string(dtype), "/d:64"),
+                    [=](benchmark::State& state) { run_fill(state, dtype, digest); });
+  add_benchmark("summarize/d:64", run_summarize);
 }
 
 void register_all(const Machine& machine) {
   for (const auto& [target, flops] : machine.flops_per_core) {
-    add(concat("machine/fma_peak/simd:", target, "/threads:1"), [&machine,
-                                                                 target](benchmark::State& state) {
-      const ScopedSimdTarget use(target);
-      for (auto _ : state) state.counters["gflops"] = measure_fma_peak_flops(1, 0.2) * 1e-9;
-      state.counters["share_of_peak"] =
-          state.counters["gflops"] / machine.flops_per_core.at(target) * 1e9;
-    })->Iterations(1);
+    add_benchmark(concat("machine/fma_peak/simd:", target, "/threads:1"),
+                  [&machine, target](benchmark::State& state) {
+                    const ScopedSimdTarget use(target);
+                    for (auto _ : state)
+                      state.counters["gflops"] = measure_fma_peak_flops(1, 0.2) * 1e-9;
+                    state.counters["share_of_peak"] =
+                        state.counters["gflops"] / machine.flops_per_core.at(target) * 1e9;
+                  })
+        ->Iterations(1);
   }
   for (const int threads : {1, machine.cores}) {
-    add(concat("machine/memory_bandwidth/threads:", threads), [threads](benchmark::State& state) {
-      for (auto _ : state) state.counters["bytes_per_second"] = measure_memory_bandwidth(threads);
-    })->Iterations(1);
+    add_benchmark(concat("machine/memory_bandwidth/threads:", threads),
+                  [threads](benchmark::State& state) {
+                    for (auto _ : state)
+                      state.counters["bytes_per_second"] = measure_memory_bandwidth(threads);
+                  })
+        ->Iterations(1);
   }
   for (const AttendPoint& p : attend_points(machine)) {
-    add(name_of(p), [p, &machine](benchmark::State& state) { run_attend(state, p, machine); });
+    add_benchmark(name_of(p),
+                  [p, &machine](benchmark::State& state) { run_attend(state, p, machine); });
   }
   register_complexity(machine);
   register_rows(machine);
   register_walk();
+  register_model_kernels(machine);
 }
 
 }  // namespace
