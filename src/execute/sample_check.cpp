@@ -270,9 +270,10 @@ void SampleErrors::keep_worst(const SampleErrors& o) {
 }
 
 ExpectedRows expected_rows(const AttentionProblem& problem, const DilatedPattern& pattern,
-                           std::vector<QuerySample> samples, bool rounded) {
+                           std::vector<QuerySample> samples, bool rounded,
+                           const Definition& definition) {
   ExpectedRows out{std::move(samples), {}, rounded};
-  out.rows = reference_rows(problem, pattern, out.samples);
+  out.rows = definition(problem, pattern, out.samples);
   if (rounded)
     for (ReferenceRow& row : out.rows)
       for (double& x : row.o) x = double(bf16_value(bf16_bits(float(x))));
@@ -280,7 +281,7 @@ ExpectedRows expected_rows(const AttentionProblem& problem, const DilatedPattern
 }
 
 ExpectedRows expected_rows(const BoundProgram& bound, const AttentionProblem& problem,
-                           const std::vector<QuerySample>& samples) {
+                           const std::vector<QuerySample>& samples, const Definition& definition) {
   const int64_t first = bound.first_batch(), end = first + bound.sharded().problem.batch;
   std::vector<QuerySample> mine;
   for (const QuerySample& q : samples)
@@ -288,7 +289,7 @@ ExpectedRows expected_rows(const BoundProgram& bound, const AttentionProblem& pr
       mine.push_back(q);
   const bool rounded =
       !bound.program().output_is_partial() && bound.sharded().problem.dtype == DType::kBFloat16;
-  return expected_rows(problem, bound.sharded().pattern, std::move(mine), rounded);
+  return expected_rows(problem, bound.sharded().pattern, std::move(mine), rounded, definition);
 }
 
 SampleErrors compare_samples(const BoundProgram& bound, const ExpectedRows& expected) {
@@ -358,8 +359,9 @@ CheckOutcome judge_together(const Executor& executor, const SampleErrors& mine, 
 }
 
 CheckOutcome check_samples(const Executor& executor, const std::vector<QuerySample>& samples,
-                           Communicator& comm, double tolerance) {
-  const auto expected = expected_rows(executor.bound(), executor.sharded().problem, samples);
+                           Communicator& comm, double tolerance, const Definition& definition) {
+  const auto expected =
+      expected_rows(executor.bound(), executor.sharded().problem, samples, definition);
   return judge_together(executor, executor.compare(expected), executor.count_nan(), comm,
                         tolerance);
 }

@@ -78,12 +78,17 @@ struct ExpectedRows {
   // rounded.
   double least_norm = 0;
 };
+// Computes rows by the definition: reference_rows, or what knows them already.
+using Definition = std::function<std::vector<ReferenceRow>(
+    const AttentionProblem&, const DilatedPattern&, const std::vector<QuerySample>&)>;
 ExpectedRows expected_rows(const AttentionProblem& problem, const DilatedPattern& pattern,
-                           std::vector<QuerySample> samples, bool rounded);
+                           std::vector<QuerySample> samples, bool rounded,
+                           const Definition& definition = reference_rows);
 // Returns the rows of the samples in the shard and the sequences of `bound`. `problem`: the
 // program's, or one whose batch contains the program's batch.
 ExpectedRows expected_rows(const BoundProgram& bound, const AttentionProblem& problem,
-                           const std::vector<QuerySample>& samples);
+                           const std::vector<QuerySample>& samples,
+                           const Definition& definition = reference_rows);
 
 // A row computed for a sample; compare_rows takes one for each sample.
 struct OutputRow {
@@ -127,6 +132,7 @@ CheckOutcome judge_together(const Executor& executor, const SampleErrors& mine, 
                             Communicator& comm, double tolerance = 0);
 // Each rank checks the samples that it owns in the output of the last run.
 CheckOutcome check_samples(const Executor& executor, const std::vector<QuerySample>& samples,
-                           Communicator& comm, double tolerance = 0);
+                           Communicator& comm, double tolerance = 0,
+                           const Definition& definition = reference_rows);
 
 }  // namespace longnet

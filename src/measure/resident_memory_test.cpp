@@ -19,7 +19,7 @@ void use(int64_t bytes) {
 // A smaller buffer after a larger one grows the peak by its own size, not by nothing.
 TEST(ResidentGrowth, ForgetsEarlierPeaks) {
   if (!ResidentGrowth().bytes()) GTEST_SKIP() << "the system does not tell";
-  for (const int64_t bytes : {256 * kMiB, 64 * kMiB, 128 * kMiB}) {
+  for (const int64_t bytes : {96 * kMiB, 32 * kMiB, 64 * kMiB}) {
     const ResidentGrowth growth;
     EXPECT_LT(*growth.bytes(), 8 * kMiB);
     use(bytes);

@@ -43,7 +43,10 @@ struct Channel {
 class ThreadState {
  public:
   explicit ThreadState(int size)
-      : ranks(size), channels(size_t(size) * size_t(size)), being_copied(size_t(size), 0) {}
+      : ranks(size),
+        moved(size_t(size)),
+        channels(size_t(size) * size_t(size)),
+        being_copied(size_t(size), 0) {}
 
   Channel& channel(Rank from, Rank to) {
     return channels[size_t(from) * size_t(ranks) + size_t(to)];
@@ -63,16 +66,17 @@ class ThreadState {
       if (last) last();
       arrived = 0;
       ++generation;
-      changed.notify_all();
+      met.notify_all();
       return;
     }
-    changed.wait(lock, [&] { return generation != mine || !abort_reason.empty(); });
+    met.wait(lock, [&] { return generation != mine || !abort_reason.empty(); });
     throw_if_aborted();
   }
 
   const int ranks;
   std::mutex mutex;
-  std::condition_variable changed;
+  std::condition_variable met;                 // all ranks have arrived
+  std::vector<std::condition_variable> moved;  // by rank: a message to or from it has moved
   std::vector<Channel> channels;
   std::vector<int> being_copied;  // per sender: copies from its buffers that are going on
   std::string abort_reason;
@@ -88,7 +92,8 @@ void abort_world(ThreadState& world, const std::string& reason) {
   if (world.abort_reason.empty()) world.abort_reason = reason;
   for (const auto& part : world.parts)
     if (const auto alive = part.lock()) abort_world(*alive, reason);
-  world.changed.notify_all();
+  world.met.notify_all();
+  for (std::condition_variable& moved : world.moved) moved.notify_all();
 }
 
 class ThreadCommunicator final : public Communicator {
@@ -118,7 +123,7 @@ class ThreadCommunicator final : public Communicator {
       messages_of(id).push_back(
           {t, sends ? world_->channel(rank_, t.peer).post({t.data, size_t(t.bytes)})
                     : world_->channel(t.peer, rank_).received++});
-      if (sends) world_->changed.notify_all();
+      if (sends) world_->moved[size_t(t.peer)].notify_one();
     }
     return id;
   }
@@ -132,7 +137,7 @@ class ThreadCommunicator final : public Communicator {
     for (;;) {
       if (test(request)) return;
       std::unique_lock lock(world_->mutex);
-      world_->changed.wait(lock, [&] {
+      own_moves().wait(lock, [&] {
         return done_locked(request) || !world_->abort_reason.empty() ||
                std::ranges::any_of(receives_,
                                    [&](const Receive& r) { return can_copy(message(r)); });
@@ -144,7 +149,7 @@ class ThreadCommunicator final : public Communicator {
   void abandon() override {
     abort_world(*world_, concat("rank ", rank_, " gave up"));
     std::unique_lock lock(world_->mutex);
-    world_->changed.wait(lock, [&] { return world_->being_copied[size_t(rank_)] == 0; });
+    own_moves().wait(lock, [&] { return world_->being_copied[size_t(rank_)] == 0; });
   }
 
   void barrier() override { world_->rendezvous({}); }
@@ -210,6 +215,7 @@ class ThreadCommunicator final : public Communicator {
     size_t message;  // index in the request
   };
 
+  std::condition_variable& own_moves() { return world_->moved[size_t(rank_)]; }
   InFlight& add_request(int messages) {
     requests_.emplace_back().messages.reserve(size_t(messages));
     return requests_.back();
@@ -254,7 +260,7 @@ class ThreadCommunicator final : public Communicator {
         std::lock_guard lock(world_->mutex);
         ++world_->channel(peer, rank_).copied;
         --world_->being_copied[size_t(peer)];
-        world_->changed.notify_all();
+        world_->moved[size_t(peer)].notify_one();
       }
       check(fits, "rank ", peer, " sent ", send.size(), " bytes, expected ", m.what.bytes);
       counters_.received(int64_t(send.size()));
