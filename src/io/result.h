@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -24,6 +25,21 @@
 #include "measure/statistics.h"
 
 namespace longnet {
+
+// What `lnbench train` trains; its steps stand in train.jsonl.
+struct TrainingInfo {
+  PointParams point{};
+  int64_t parameters = 0;
+  int64_t trained_bytes = 0, held_out_bytes = 0;   // of the text
+  std::map<std::string, int64_t> memory_by_tag{};  // of the rank with the most
+  static void fields(auto& t, auto&& visit) {
+    visit("point", t.point);
+    visit("parameters", t.parameters);
+    visit("trained_bytes", t.trained_bytes);
+    visit("held_out_bytes", t.held_out_bytes);
+    visit("memory_by_tag", t.memory_by_tag);
+  }
+};
 
 struct RunInfo {
   std::string name{};  // the config's
@@ -41,6 +57,7 @@ struct RunInfo {
   std::string started_utc{}, finished_utc{};  // RFC 3339, set by create and by finish
   JsonNode config{};                          // resolved
   JsonNode cluster{};  // that was simulated, before any what-if; null for real runs
+  std::optional<TrainingInfo> training{};
   static void fields(auto& r, auto&& visit) {
     visit("name", r.name);
     visit("description", r.description);
@@ -58,6 +75,7 @@ struct RunInfo {
     visit("finished_utc", r.finished_utc, {.null = true});
     visit("config", r.config);
     visit("cluster", r.cluster, {.omit = true});
+    visit("training", r.training, {.omit = true});
   }
 };
 

@@ -288,11 +288,10 @@ void record_content(PointRecord& record, const Executor& executor, const RowWork
   set_content(record, all, problem.seq_len * problem.num_heads * problem.batch);
 }
 
-void record_timeline(PointRecord& record, const Executor& executor, Communicator& comm) {
+std::vector<TimelineEntry> timeline_of(const Executor& executor, Communicator& comm) {
   const auto& ops = executor.program().ops;
   const auto times = executor.op_times();
-  if (comm.max_of(double(ops.size())) > kTimelineOps || comm.size() > kTimelineRanks) return;
-  std::vector<TimelineEntry> mine;
+  std::vector<TimelineEntry> mine, all;
   for (size_t i = 0; i < ops.size(); ++i) {
     const std::string text = to_text(ops[i]);
     mine.push_back({comm.rank(), is_communication(ops[i].what) ? "communication" : "compute",
@@ -300,7 +299,14 @@ void record_timeline(PointRecord& record, const Executor& executor, Communicator
                     detail_of(ops[i].what)});
   }
   for (const auto& entries : gather(comm, mine))
-    for (const TimelineEntry& op : entries) add_op(record, op);
+    all.insert(all.end(), entries.begin(), entries.end());
+  return all;
+}
+
+void record_timeline(PointRecord& record, const Executor& executor, Communicator& comm) {
+  const auto ops = double(executor.program().ops.size());
+  if (comm.max_of(ops) <= kTimelineOps && comm.size() <= kTimelineRanks)
+    record.timeline = timeline_of(executor, comm);
 }
 
 void record_counts(PointRecord& record, PointSession& session, const PointPlan& plan,

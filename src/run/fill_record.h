@@ -95,7 +95,9 @@ void record_counts(PointRecord& record, PointSession& session, const PointPlan& 
 // Sums and digests of all ranks' output and inputs.
 void record_content(PointRecord& record, const Executor& executor, const RowWorker& worker,
                     Communicator& comm);
-// Records the times of the last run's ops, within kTimelineOps and kTimelineRanks.
+// Times of the last run's ops on all ranks.
+std::vector<TimelineEntry> timeline_of(const Executor& executor, Communicator& comm);
+// Records them, within kTimelineOps and kTimelineRanks.
 void record_timeline(PointRecord& record, const Executor& executor, Communicator& comm);
 
 }  // namespace longnet

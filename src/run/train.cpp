@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "core/check.h"
+#include "core/memory_tags.h"
 #include "io/sha256.h"
 #include "io/units.h"
 #include "json/json_reader.h"
@@ -15,6 +16,7 @@
 #include "kernels/model_kernel.h"
 #include "model/trainer.h"
 #include "run/checkpoint.h"
+#include "run/fill_record.h"
 #include "run/plan_point.h"
 #include "run/train_text.h"
 #include "schedule/registry.h"
@@ -36,7 +38,7 @@ std::map<std::string, double> seconds_by(const ProgramExecutor& executor) {
     const Action& what = executor.program().ops[i].what;
     if (is_communication(what)) continue;
     const std::string kind = std::holds_alternative<Gemm>(what)           ? "gemm"
-                             : std::holds_alternative<CrossEntropy>(what) ? "row_wise"
+                             : std::holds_alternative<CrossEntropy>(what) ? "cross_entropy"
                              : std::holds_alternative<RowWise>(what)      ? "row_wise"
                              : std::holds_alternative<Update>(what)       ? "update"
                                                                           : "attention";
@@ -44,6 +46,17 @@ std::map<std::string, double> seconds_by(const ProgramExecutor& executor) {
   }
   seconds["exposed_messages"] = executor.phases().exposed_communication_s;
   return seconds;
+}
+
+// Bytes of a rank by tag: its program's slots, and the kernels' scratch memory.
+std::map<std::string, int64_t> memory_by_tag(const RankProgram& program, const PointParams& params,
+                                             const AttentionKernel& kernel,
+                                             const ModelKernel& model_kernel) {
+  auto bytes = program.memory_by_tag();
+  bytes[kWorkspaceTag] = std::max(
+      kernel.workspace_bytes(attend_options(params), params.threads, Pass::kForwardBackward),
+      model_kernel.workspace_bytes(params.threads));
+  return bytes;
 }
 
 // One rank's part of a training run.
@@ -59,7 +72,9 @@ class RankTraining {
                  program_of(plan, Pass::kForward), kernel, model_kernel, plan.point.params.threads,
                  comm, ledger_),
         account_(
-            account(trainer_.executor().sharded(), trainer_.executor().program(), comm.rank())) {}
+            account(trainer_.executor().sharded(), trainer_.executor().program(), comm.rank())),
+        memory_(memory_by_tag(trainer_.executor().program(), plan.point.params, kernel,
+                              model_kernel)) {}
 
   int64_t begin(const std::optional<Checkpoint>& checkpoint) {
     trainer_.initialise(plan_.point.params.problem.seed);
@@ -87,6 +102,9 @@ class RankTraining {
     const double seconds = steady_seconds() - begin_s;
     check(comm_.counters().bytes_sent == account_.bytes_sent, "a step sent ",
           comm_.counters().bytes_sent, " bytes, predicted ", account_.bytes_sent);
+    for (const auto& [tag, bytes] : memory_)
+      check(ledger_.peak_bytes(tag) == bytes, "a step took ", ledger_.peak_bytes(tag), " bytes of ",
+            tag, ", predicted ", bytes);
     if (!std::isfinite(result.loss))
       throw UsageError("the loss of step ", number,
                        " is not a number\n  hint: a smaller train.learning_rate, more "
@@ -102,6 +120,11 @@ class RankTraining {
     return out;
   }
 
+  // Of the last step, all ranks' ops; {} of more ranks than a picture can hold.
+  std::vector<TimelineEntry> timeline() {
+    if (comm_.size() > kTimelineRanks) return {};
+    return timeline_of(trainer_.executor(), comm_);
+  }
   // Of the whole model, on rank 0.
   Checkpoint checkpoint(int64_t step) {
     if (plan_.point.params.model.shard_optimizer) gather_moments();
@@ -138,7 +161,8 @@ class RankTraining {
   bool is_first_;
   MemoryLedger ledger_;
   Trainer trainer_;
-  RankAccount account_;  // of a step: what its messages are held against
+  RankAccount account_;                    // of a step: what its messages are held against
+  std::map<std::string, int64_t> memory_;  // what its buffers are held against
   std::vector<int32_t> batch_;
 };
 
@@ -168,6 +192,15 @@ class StepLines {
   std::string path_;
   DurableFile file_;
 };
+
+// As a run of points has them.
+void write_timeline(const std::string& directory, const std::string& point_id,
+                    const std::vector<TimelineEntry>& timeline) {
+  if (timeline.empty()) return;
+  const JsonNode line = JsonNode::object({{"id", point_id}, {"timeline", to_json(timeline)}});
+  DurableFile(directory + "/timelines.jsonl", O_WRONLY | O_CREAT | O_TRUNC)
+      .write_all(dump_json(line) + "\n");
+}
 
 TextBytes on_all(Communicator& comm, TextBytes text) {
   text.bytes.resize(size_t(comm.max_of(double(text.bytes.size()))));
@@ -211,10 +244,7 @@ TrainPlan plan_training(const Sweep& sweep, const MachineLimits& limits, int ran
   const auto model_kernel = make_cpu_model_kernel();
   const Schedule program = program_of(plan, Pass::kStep);
   for (Rank r = 0; r < params.ranks; ++r) {
-    auto by_tag = program.program(r).memory_by_tag();
-    by_tag["workspace"] = std::max(
-        kernel->workspace_bytes(attend_options(params), params.threads, Pass::kForwardBackward),
-        model_kernel->workspace_bytes(params.threads));
+    const auto by_tag = memory_by_tag(program.program(r), params, *kernel, *model_kernel);
     int64_t bytes = 0;
     for (const auto& [tag, size] : by_tag) bytes += size;
     if (bytes > plan.memory_bytes) plan.memory_bytes = bytes, plan.memory_by_tag = by_tag;
@@ -237,8 +267,14 @@ Trained train(World& world, const TrainPlan& plan, const TrainTarget& target,
   if (world.is_root()) {
     text = read_text(t.text, t.held_out);
     [[maybe_unused]] const TrainText refuses_one_too_short(text, plan.point.params.problem.seq_len);
-    folder = target.resume.empty() ? ResultWriter::create(target.head)
-                                   : ResultWriter::resume(target.resume, target.head, false);
+    Result head = target.head;
+    head.run.training = {.point = plan.point.params,
+                         .parameters = plan.parameters,
+                         .trained_bytes = text.trained,
+                         .held_out_bytes = int64_t(text.bytes.size()) - text.trained,
+                         .memory_by_tag = plan.memory_by_tag};
+    folder = target.resume.empty() ? ResultWriter::create(head)
+                                   : ResultWriter::resume(target.resume, head, false);
     if (!target.resume.empty()) checkpoint = read_checkpoint(folder->directory());
   }
   const auto kernel = make_kernel(plan.point.params.kernel);
@@ -263,6 +299,8 @@ Trained train(World& world, const TrainPlan& plan, const TrainTarget& target,
         if (const Checkpoint now = rank.checkpoint(number); root)
           write_checkpoint(out.directory, now);
     }
+    if (out.last)
+      if (const auto ops = rank.timeline(); root) write_timeline(out.directory, plan.point.id, ops);
     out.complete = !stopped;
     return out;
   });

@@ -2,6 +2,7 @@
 //
 //   run.json         config, environment, ranks, as of every run
 //   train.jsonl      a line a step: loss, held-out loss, norm, learning rate, seconds by kind of op
+//   timelines.jsonl  the ops of the last step
 //   checkpoint.bin   weights and moments; --resume goes on from it to the same bits
 #pragma once
 #include <functional>
