@@ -34,6 +34,18 @@ class Train(Case):
         self.expect(code, "train", self.config, "-o", str(folder), *more, ranks=ranks)
         return self.steps(folder), (folder / "checkpoint.bin").read_bytes()
 
+    def trained(self, folder):
+        return json.loads((folder / "run.json").read_text())["run"]["training"]
+
+    def test_the_model_is_that_of_the_config(self):
+        self.train("tiny", "--ranks", "2", "--set", "train.steps=1", "--set", "model.positions=none")
+        trained = self.trained(self.path / "tiny")
+        point = {key: trained["point"][key] for key in ("scope", "pass", "layers", "ffn_width", "positions")}
+        self.assertEqual(point, {"scope": "model", "pass": "step", "layers": 2, "ffn_width": 32, "positions": "none"})
+        layer = 4 * 16 * 16 + 2 * 16 * 32  # q, k, v, out, fc1, fc2; norms, biases and the table of 256 bytes beside them
+        self.assertLess(abs(trained["parameters"] - 2 * layer - 256 * 16), 1000)
+        self.assertEqual(trained["memory_by_tag"]["weights"], 4 * trained["parameters"])
+
     def test_the_same_losses_on_any_ranks(self):
         one, _ = self.train("one", "--ranks", "1")
         self.assertEqual([s["step"] for s in one], list(range(1, 13)))

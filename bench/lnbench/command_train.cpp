@@ -44,7 +44,9 @@ std::string what_trains(const TrainPlan& plan, const World& world) {
 }  // namespace
 
 int run_train(const Options& options) {
-  Sweep sweep = read_sweep(options);
+  SweepRequest request = options;
+  for (const char* set : {"sweep.scope=model", "sweep.pass=step"}) request.sets.emplace_back(set);
+  Sweep sweep = read_sweep(request);  // a point of attention alone would drop the model's shape
   sweep.busy_share = measure_busy_share();
   Watchdog watchdog(launched_rank(), "; a rank did not arrive. Giving up");
   watchdog.expect("the start", sweep.config.measure.point_timeout_s + kGraceSeconds);

@@ -228,8 +228,8 @@ TrainPlan plan_training(const Sweep& sweep, const MachineLimits& limits, int ran
                      " points, a model trains with one\n  hint: one value for each axis, or "
                      "--filter");
   TrainPlan plan{.config = sweep.config, .train = *sweep.config.train, .point = sweep.points[0]};
-  plan.point.params.scope = Scope::kModel, plan.point.params.pass = Pass::kStep;
   const PointParams& params = plan.point.params;
+  check(params.scope == Scope::kModel && params.pass == Pass::kStep, "a model trains in steps");
   const std::string refusal = why_no_program(find_algorithm(params.algorithm),
                                              sharded_problem(params), Pass::kForwardBackward);
   if (plan.point.status != PointStatus::kOk || !refusal.empty())
