@@ -34,6 +34,7 @@ from report.synthetic_fixture import (
     write_interrupted,
     write_result,
 )
+from report.training_fixture import write_training
 
 SKIP = 77
 LOAD_S = 3.0  # until the answer and the tables are there
@@ -101,10 +102,13 @@ class ReportInBrowser(unittest.TestCase):
         cls.opponents = opponents_sweep()
         opponents = write_result(root / "opponents", cls.opponents)
         crossover = write_result(root / "crossover", crossover_sweep())
-        for directory in (full, batch, cut, opponents, crossover):
-            if make_report.main([str(directory)]) != 0:
-                raise AssertionError(f"no report of {directory}")
-        cls.pages = {d.name: (d / "report.html") for d in (full, batch, cut, opponents, crossover)}
+        training, one = (write_training(root / name, ranks, steps=600, planned=600) for name, ranks in (("training", 2), ("one", 1)))
+        both = root / "trainings" / "report.html"
+        for arguments in ([full], [batch], [cut], [opponents], [crossover], [training], [one, training, "-o", both]):
+            if make_report.main([*map(str, arguments)]) != 0:
+                raise AssertionError(f"no report of {arguments}")
+        cls.pages = {d.name: (d / "report.html") for d in (full, batch, cut, opponents, crossover, training)}
+        cls.pages["trainings"] = both
         cls.browser = Browser()
         cls.addClassCleanup(cls.browser.close)
 
@@ -132,7 +136,7 @@ class ReportInBrowser(unittest.TestCase):
                     " rows: longnetReport.views[c.dataset.figure] ? 1 : 0}; })"
                 )
                 self.assertEqual(self.drawn, len(charts))
-                self.assertGreaterEqual(len(charts), 10)
+                self.assertGreaterEqual(len(charts), 8 if name == "training" else 10)
                 for chart in charts:
                     self.assertGreater(min(chart["width"], chart["height"]), 60, chart)
                     self.assertGreater(min(chart["marks"], chart["rows"]), 0, chart)
@@ -167,7 +171,7 @@ class ReportInBrowser(unittest.TestCase):
 
     def test_no_text_overlaps_and_all_of_it_can_be_read(self) -> None:
         for width, dark in LOOKS:
-            for name in ("full", "batch", "opponents"):
+            for name in ("full", "batch", "opponents", "training", "trainings"):
                 with self.subTest(report=name, width=width, dark=dark):
                     self.visit_all(name, width=width, dark=dark)
                     self.assertEqual(self.js(OVERLAPS), [])
@@ -205,6 +209,10 @@ class ReportInBrowser(unittest.TestCase):
             said, figure, strip = self.js(bottom)
             self.assertLess(said, 450, name)
             self.assertLess(min(figure, strip), 900, name)
+        self.visit("training", width=1400)
+        said, figure = self.js("[...document.querySelectorAll('.said, #answer .chart svg.marks')].map(e => e.getBoundingClientRect().bottom)")
+        self.assertLess(said, 300)
+        self.assertLess(figure, 900)
 
     def test_figures_behind_more_are_drawn_when_scrolled_to(self) -> None:
         self.visit("opponents")

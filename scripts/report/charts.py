@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import rows_cost, rows_opponents, rows_pattern, rows_published, rows_scaling, rows_time
+from . import rows_cost, rows_opponents, rows_pattern, rows_published, rows_scaling, rows_time, rows_training
 from .evidence import COMPUTED
 from .model import PASSES, Point
 from .rows import PLOT_PX, Builder, Context, Drawing, Row, asked, main_points, sample_count, spread
@@ -22,7 +22,8 @@ from .specs import KINDS, PLOTS, Kind, encodings, expand, fill_log_axis, fill_sc
 from .units import percent_label, plural, token_label
 
 VEGA_LITE = "6.4"
-ROW_MODULES = (rows_time, rows_scaling, rows_cost, rows_pattern, rows_opponents, rows_published)  # hold the row builders by name
+# They hold the row builders by name.
+ROW_MODULES = (rows_time, rows_scaling, rows_cost, rows_pattern, rows_opponents, rows_published, rows_training)
 MAX_FIGURES = 12  # before "more"
 MAX_LINES = 12  # most lines of one picture that can be split
 MAX_PANELS = 4
@@ -84,6 +85,11 @@ SAMPLE_TEXT = {  # timing.reduction: what a sample is, of several ranks
 }
 
 
+def shown_in(meta: dict[str, Any], ctx: Context) -> bool:
+    """Whether the figure is one of the runs' kind: `of` is "points" (the default), "training" or "any"."""
+    return meta.get("of", "points") in ("training" if ctx.trainings else "points", "any")
+
+
 def statistics_of(source: str, points: list[Point], banded: bool) -> str:
     """ "measured, 24 points, n = 5 to 8 samples each, median with its exact binomial interval (at least 93.8 %)"."""
     parts = [source, plural(len(points), "point")]
@@ -106,6 +112,8 @@ def statistics_of(source: str, points: list[Point], banded: bool) -> str:
 def source_text(meta: dict[str, Any], drawing: Drawing) -> str:
     if meta.get("computed"):
         return f"Source: {COMPUTED} from the patterns of {plural(len(drawing.points), 'point')}; nothing was timed or counted."
+    if drawing.counted:
+        return f"Source: {', '.join(sources_of(drawing.points))}, {drawing.counted}."
     banded = any("band_colour" in row for row in drawing.rows)
     texts = [
         statistics_of(source, points, banded) if meta.get("statistics") else f"{source}, {plural(len(points), 'point')}"
@@ -237,10 +245,12 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
     for name, spec in load_specs(folder):
         meta = spec["usermeta"]["figure"]
         check_figure(name, meta, swept)
+        if not shown_in(meta, ctx):
+            continue
         drawings = builder_of(meta["rows"])(ctx if meta.get("collectives") == "all" else main)
         if not drawings:
             figures.append(Figure(name, meta["title"], absent=meta["absent"]))
-        wanted = all(swept[axis] >= least for axis, least in meta["asks"].items())
+        wanted = bool(ctx.trainings) or all(swept[axis] >= least for axis, least in meta["asks"].items())
         for whole in drawings:
             drawing = in_panels(meta, naming_its_pass(meta, whole), compared)
             title = f"{meta['title']}: {drawing.title}" if drawing.title else meta["title"]

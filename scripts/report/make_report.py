@@ -23,10 +23,11 @@ if __package__ in (None, ""):
 from report.charts import build_figures, write_pictures  # noqa: E402
 from report.claims import judge  # noqa: E402
 from report.compare import load_comparison  # noqa: E402
-from report.model import ResultError, load_run  # noqa: E402
-from report.page import render_page  # noqa: E402
+from report.model import ResultError, Run, load_run  # noqa: E402
+from report.page import render_page, render_training  # noqa: E402
 from report.rows import Context  # noqa: E402
 from report.series import SeriesIndex  # noqa: E402
+from report.training import STEPS_FILE, Training, load_training  # noqa: E402
 from report.validation import load_validation  # noqa: E402
 
 EXIT_USAGE = 2
@@ -55,7 +56,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         nargs="+",
         type=Path,
         metavar="RESULT_DIR",
-        help="directory with result.json, or run.json and points.jsonl",
+        help="directory with result.json, or run.json and points.jsonl or train.jsonl",
     )
     parser.add_argument(
         "-o",
@@ -77,7 +78,11 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def make_context(directories: list[Path]) -> Context:
-    runs = [load_run(directory, index) for index, directory in enumerate(directories)]
+    loaders = [load_training if (directory / STEPS_FILE).is_file() else load_run for directory in directories]
+    runs: list[Run] = [load(directory, index) for index, (load, directory) in enumerate(zip(loaders, directories))]
+    if len({isinstance(run, Training) for run in runs}) > 1:
+        of_training = next(run.directory for run in runs if isinstance(run, Training))
+        raise ResultError(f"{of_training}: a training run, and the others are sweeps\n  hint: one report holds runs of one kind")
     points = [point for run in runs for point in run.points]
     return Context(points, runs, SeriesIndex(points, runs))
 
@@ -102,7 +107,8 @@ def main(argv: list[str] | None = None) -> int:
         comparison = load_comparison(arguments.comparison) if arguments.comparison else None
         figures = build_figures(ctx, compared=comparison is not None)
         pictures = write_pictures(figures, plots)
-        write_text(output, render_page(ctx, figures, judge(ctx), comparison))
+        page = render_training(ctx, figures) if ctx.trainings else render_page(ctx, figures, judge(ctx), comparison)
+        write_text(output, page)
     except (ResultError, OSError) as error:
         print(f"make_report.py: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -117,8 +123,9 @@ def main(argv: list[str] | None = None) -> int:
         )
         return EXIT_USAGE
     absent = sum(1 for f in figures if f.absent)
+    extent = "; ".join(run.extent for run in ctx.runs)
     print(
-        f"{output}: {len(ctx.every)} points, {len(figures) - absent} figures ({absent} without data); {len(pictures)} pictures in {plots}"
+        f"{output}: {extent}, {len(figures) - absent} figures ({absent} without data); {len(pictures)} pictures in {plots}"
     )
     return 0
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .units import number
+from .units import number, plural
 
+MODEL = "model"  # params.scope of a training step around attention
 SOURCES = ("measured", "replayed", "extrapolated", "simulated")  # strongest evidence first
 FORWARD, BACKWARD, BOTH = PASSES = ("forward", "backward", "forward_backward")
 PATTERNS = ("dilated", "dense", "sparse")  # in the order of legends and tables
@@ -97,6 +98,11 @@ class Point:
     def compute_pass(self) -> str:
         """One of PASSES: most points, and all older ones, are forward."""
         return self.text("params.pass") or FORWARD
+
+    @property
+    def of_model(self) -> bool:
+        """A training step of a model, or a pass of one, and not attention alone."""
+        return self.text("params.scope") == MODEL
 
     @property
     def pass_order(self) -> int:
@@ -207,6 +213,17 @@ class Run:
         return dict(sorted(counts.items(), key=lambda item: (item[0] != "ok", item[0])))
 
     @property
+    def facts(self) -> list[tuple[str, object]]:
+        """What the run's card says beside what every run has."""
+        return []
+
+    @property
+    def extent(self) -> str:
+        """ "24 of 30 planned points"."""
+        planned = number(self.get("summary.planned")) or number(self.get("run.planned"))
+        return f"{len(self.points):,} of {planned:,} planned points" if planned else plural(len(self.points), "point")
+
+    @property
     def verdict(self) -> str:
         """The run's own verdict; else that of its points."""
         if self.interrupted:
@@ -294,25 +311,31 @@ def load_result(directory: Path, index: int) -> Run:
     return Run(directory, record, points, notes=notes)
 
 
-def load_run(directory: Path, index: int) -> Run:
-    """Reads one result directory; falls back to run.json + points.jsonl of an interrupted run."""
-    if (directory / "result.json").is_file():
-        return load_result(directory, index)
-    notes: list[str] = []
-    manifest, lines = directory / "run.json", directory / "points.jsonl"
-    if not manifest.is_file() and not lines.is_file():
-        raise ResultError(
-            f"{directory}: no result.json, and no run.json or points.jsonl either; is it a result directory?"
-        )
-    record = {}
+def read_manifest(directory: Path, notes: list[str]) -> dict[str, Any]:
+    """run.json, whose `run` is an object whatever the file holds."""
+    manifest, record = directory / "run.json", {}
     if manifest.is_file():
         try:
             parsed = parse_json(manifest.read_text(encoding="utf-8"))
             record = parsed if isinstance(parsed, dict) else {}
         except ValueError:  # no JSON, or no UTF-8
             notes.append("run.json is torn; the header is incomplete.")
-    if "run" not in record:  # a manifest may hold the fields of `run` directly
-        record = {**record, "run": {k: v for k, v in record.items() if k not in ("build", "environment", "ranks")}}
+    if not isinstance(record.get("run"), dict):  # a manifest may hold the fields of `run` directly
+        record = {**record, "run": {k: v for k, v in record.items() if k not in ("run", "build", "environment", "ranks")}}
+    return record
+
+
+def load_run(directory: Path, index: int) -> Run:
+    """Reads one result directory; falls back to run.json + points.jsonl of an interrupted run."""
+    if (directory / "result.json").is_file():
+        return load_result(directory, index)
+    notes: list[str] = []
+    lines = directory / "points.jsonl"
+    if not (directory / "run.json").is_file() and not lines.is_file():
+        raise ResultError(
+            f"{directory}: no result.json, and no run.json or points.jsonl either; is it a result directory?"
+        )
+    record = read_manifest(directory, notes)
     points = read_points(read_lines(lines, notes) if lines.is_file() else [], index, notes)
     notes.insert(
         0,

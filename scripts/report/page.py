@@ -38,6 +38,7 @@ from .rows import Context
 from .rows_cost import host_memory
 from .specs import load_json
 from .tables import full_table, skipped_table
+from .training_page import training_answer, training_method, training_table
 from .units import bytes_label, integer_label, number, plural
 from .validation import validation_section
 
@@ -48,7 +49,7 @@ SOURCE_MEANING = {
     "extrapolated": "a stated share measured, the rest scaled up",
     "simulated": "the same programs on a modelled cluster",
 }
-GOOD_VERDICTS = ("ok", "pass", "passed", "success")
+GOOD_VERDICTS = ("ok", "pass", "passed", "success", "complete")
 
 
 @functools.cache
@@ -90,11 +91,6 @@ def machine_of(run: Run) -> str:
     return ", ".join(str(p) for p in parts if p) or "not recorded"
 
 
-def points_of(run: Run) -> str:
-    planned = number(run.get("summary.planned")) or number(run.get("run.planned"))
-    return f"{len(run.points):,}" + (f" of {planned:,} planned" if planned else "")
-
-
 def run_title(ctx: Context, place: int) -> str:
     name = ctx.runs[place - 1].name
     return f"Run {place}: {name}" if len(ctx.runs) > 1 else name
@@ -102,7 +98,7 @@ def run_title(ctx: Context, place: int) -> str:
 
 def verdict_chip(run: Run) -> str:
     verdict = run.verdict
-    warning = verdict in ("interrupted", "incomplete", "no results")
+    warning = verdict in ("interrupted", "incomplete", "stopped early", "no results")
     tone = "good" if verdict.lower() in GOOD_VERDICTS else "warn" if warning else "bad"
     return f'<span class="verdict {tone}">verdict: <strong>{escape(verdict)}</strong></span>'
 
@@ -112,7 +108,7 @@ def header(ctx: Context) -> str:
     runs, notes = "", []
     for place, run in enumerate(ctx.runs, 1):
         name = run_title(ctx, place)
-        runs += f'<p class="run-line"><a href="#run-{place}">{escape(name)}</a> {verdict_chip(run)} {points_of(run)} points</p>'
+        runs += f'<p class="run-line"><a href="#run-{place}">{escape(name)}</a> {verdict_chip(run)} {run.extent}</p>'
         which = f"Run {place}: " if len(ctx.runs) > 1 else ""
         notes += [f'<p class="notice">{which}{escape(note)}</p>' for note in [*run.notes, *disturbances(run)]]
     said = "".join(notes)
@@ -132,7 +128,8 @@ def run_card(ctx: Context, place: int) -> str:
             ("finished", run.get("run.finished_utc") or ("not finished" if run.interrupted else None)),
             ("revision", run.get("build.revision") or run.get("run.revision")),
             ("machine", machine_of(run)),
-            ("points", points_of(run)),
+            ("extent", run.extent),
+            *run.facts,
             ("config", run.get("run.config_path")),
             ("SHA-256 of the resolved config", run.get("run.config_sha256")),
             ("cluster", run.get("run.cluster.name")),
@@ -261,21 +258,11 @@ def render_page(
     claims: list[Claim],
     comparison: dict[str, Any] | None = None,
 ) -> str:
-    styles = (ASSETS / "report.css").read_text(encoding="utf-8")
-    program = script_safe((ASSETS / "report.js").read_text(encoding="utf-8"))
     drawn = [f for f in figures if not f.absent]
-    library = chart_library() if drawn else ""
-    policy = (
-        f"default-src 'none'; script-src {script_hash(library)} {script_hash(program)} 'unsafe-eval'; style-src 'unsafe-inline'; "
-        "img-src data: blob:; connect-src 'none'; base-uri 'none'; form-action 'none'"
-    )
-    names = " · ".join(r.name for r in ctx.runs)
     first = figure_html(drawn[0]) if drawn else ""
     answer = compare_section(ctx, comparison) if comparison else answer_section(ctx, claims, first)
     others = figures if comparison else [f for f in figures if not drawn or f is not drawn[0]]
-    noscript = '<noscript><p class="notice">The figures need JavaScript; the same pictures are the SVG and PNG files written with this report.</p></noscript>'
     sections = [
-        noscript,
         answer,
         figures_section(others),
         claims_section(claims, figures),
@@ -286,8 +273,28 @@ def render_page(
         clusters_section(ctx),
         method_section(ctx),
     ]
+    return whole_page(ctx, sections, bool(drawn))
+
+
+def render_training(ctx: Context, figures: list[Figure]) -> str:
+    """The page of runs of `lnbench train`, whose first figure is the loss curve."""
+    first = figure_html(figures[0])
+    sections = [training_answer(ctx, first), figures_section(figures[1:]), training_table(ctx), runs_section(ctx), training_method()]
+    return whole_page(ctx, sections, drawn=True)
+
+
+def whole_page(ctx: Context, sections: list[str], drawn: bool) -> str:
+    styles = (ASSETS / "report.css").read_text(encoding="utf-8")
+    program = script_safe((ASSETS / "report.js").read_text(encoding="utf-8"))
+    library = chart_library() if drawn else ""
+    policy = (
+        f"default-src 'none'; script-src {script_hash(library)} {script_hash(program)} 'unsafe-eval'; style-src 'unsafe-inline'; "
+        "img-src data: blob:; connect-src 'none'; base-uri 'none'; form-action 'none'"
+    )
+    names = " · ".join(r.name for r in ctx.runs)
+    noscript = '<noscript><p class="notice">The figures need JavaScript; the same pictures are the SVG and PNG files written with this report.</p></noscript>'
     anchors = ("answer", "figures", "claims", "table", "skipped", "validation", "runs", "clusters", "method")
-    body = "\n".join(sections)
+    body = "\n".join([noscript, *sections])
     nav = "".join(f'<a href="#{a}">{a.capitalize()}</a>' for a in anchors if f'<section id="{a}">' in body)
     return f"""<!doctype html>
 <html lang="en">

@@ -48,6 +48,7 @@ from report.synthetic_fixture import (
     write_result,
 )
 from report.tables import columns_of, csv_text, safe_cell
+from report.training_test import TrainingReport  # noqa: F401  (runs it too)
 
 
 def unpacked(page: str, name: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from .model import FORWARD, Point, Run
 from .series import DEFAULTS, SeriesIndex, collective_name, group_by, sources_of
+from .training import Training
 from .units import MISSING, duration_label, percent_label, plural, token_label
 
 Row = dict[str, Any]
@@ -33,6 +34,7 @@ class Drawing:
     finding: str = ""  # the finding in words, where the ends of its lines do not say it
     params: dict[str, Any] = field(default_factory=dict)  # values of the spec's parameters
     panels: list[str] = field(default_factory=list)  # names of the panels that its rows are in
+    counted: str = ""  # what its numbers are taken from, where that is not its points: "1,000 steps"
 
 
 @dataclass
@@ -41,12 +43,22 @@ class Context:
     runs: list[Run]
     index: SeriesIndex
     validation: dict[str, Any] | None = None  # the file that `lnbench validate --json` wrote
-    every: list[Point] = field(default_factory=list)  # also of backward passes; `points`: forward alone, as claims are
+    every: list[Point] = field(default_factory=list)  # also of backward passes and models; `points`: attention forward, as claims are
 
     def __post_init__(self) -> None:
         if not self.every:
             self.every = self.points
-            self.points = [p for p in self.every if p.compute_pass == FORWARD]
+            self.points = [p for p in self.every if p.compute_pass == FORWARD and not p.of_model]
+
+    @property
+    def trainings(self) -> list[Training]:
+        """The runs, where they are those of `lnbench train`."""
+        return [run for run in self.runs if isinstance(run, Training)]
+
+    @cached_property
+    def models(self) -> list[Point]:
+        """Points of training steps, of whatever status."""
+        return [p for p in self.every if p.of_model and p.seq_len]
 
     @cached_property
     def one_batch(self) -> set[tuple[Any, ...]]:
@@ -133,7 +145,8 @@ def asked(ctx: Context) -> dict[str, int]:
             "constant_tokens": max(([p.seq_len for p in g] for g in constant.values()), key=lambda g: len(set(g)), default=[]),
         }
         most |= {name: max(most.get(name, 0), len(set(values))) for name, values in found.items()}
-    most["passes"] = len({p.compute_pass for p in ctx.every if p.ok})
+    most["passes"] = len({p.compute_pass for p in ctx.every if p.ok and not p.of_model})
+    most["models"] = sum(p.ok for p in ctx.models)
     most["published"] = len(((ctx.validation or {}).get("published") or {}).get("cases", []))
     return most
 
@@ -153,8 +166,9 @@ def trained_points(ctx: Context) -> list[Point]:
     def trained(point: Point) -> tuple[Any, ...]:
         return (point.run, point.source, point.algorithm, point.text("params.kernel"))
 
-    able = {trained(p) for p in ctx.every if p.ok and p.compute_pass != FORWARD}
-    return [p for p in ctx.every if p.ok and trained(p) in able]
+    attention = [p for p in ctx.every if p.ok and not p.of_model]
+    able = {trained(p) for p in attention if p.compute_pass != FORWARD}
+    return [p for p in attention if trained(p) in able]
 
 
 def collective_of(point: Point) -> str:

@@ -262,7 +262,7 @@ def phases(ctx: Context) -> list[Drawing]:
 
 def timeline(ctx: Context) -> list[Drawing]:
     """One picture per algorithm and source: the longest point that carries a timeline."""
-    able = [p for p in ctx.points if p.ok and isinstance(p.get("timeline"), list) and p.get("timeline")]
+    able = [p for p in [*ctx.points, *ctx.models] if p.ok and isinstance(p.get("timeline"), list) and p.get("timeline")]
     drawings: list[Drawing] = []
     for members in group_by(able, ctx.index.key, lambda p: p.source).values():
         point = max(members, key=lambda p: (p.ranks, p.seq_len or 0))
@@ -272,7 +272,8 @@ def timeline(ctx: Context) -> list[Drawing]:
             note = f"The first {MAX_LANE_RANKS} of {point.group_ranks} ranks." if hidden > 0 else ""
             title = f"{point_name(point)} · {ctx.index.label(point)}"
             last = max(row["end_s"] for row in rows)
-            busy = sum(row["end_s"] - row["begin_s"] for row in rows if row["phase"] == "compute" and row["order"] < 100)
+            own = [row for row in rows if row["order"] < 100 and row["phase"] not in ("messages", "waiting", "merge")]
+            busy = sum(row["end_s"] - row["begin_s"] for row in own)
             finding = f"The step ends after {duration_label(last)}; rank 0 computes for {percent_label(busy / (last or 1.0))} of it ({point.source})."
             drawings.append(Drawing(rows, [point], str(len(drawings) + 1), title, note, finding))
     return drawings
@@ -286,11 +287,16 @@ def lane_order(lane: str) -> int:
     return kind * 10 + min(9, int(number_text) if number_text.isdigit() else 0)
 
 
-def phase_of(op: str) -> str:
-    """One of the report's four colours, by operation."""
-    if op in ("attend", "attend_backward", "delta", "pack", "select", "reset", "copy"):
-        return "compute"
-    return {"merge": "merge", "wait": "waiting"}.get(op, "messages")
+ATTENTION_OPS = ("attend", "attend_backward", "delta", "pack", "select", "reset", "copy")
+MESSAGES = ("send", "recv", "receive", "gather", "collective", "all_gather", "all_to_all", "reduce_scatter")
+NAMED_PHASES = {"merge": "merge", "wait": "waiting", "gemm": "GEMM", "cross_entropy": "cross-entropy", "update": "update"}
+
+
+def phase_of(op: str, of_model: bool) -> str:
+    """One of the report's colours, by operation; whatever has no row above is a row-wise function of a model."""
+    if op in ATTENTION_OPS:
+        return "attention" if of_model else "compute"
+    return "messages" if op in MESSAGES else NAMED_PHASES.get(op, "row-wise")
 
 
 def timeline_rows(point: Point) -> list[Row]:
@@ -307,7 +313,7 @@ def timeline_rows(point: Point) -> list[Row]:
                 "lane": f"rank {int(rank)} · {lane}",
                 "order": int(rank) * 100 + lane_order(lane),
                 "op": str(op.get("op") or "op"),
-                "phase": phase_of(str(op.get("op"))),
+                "phase": phase_of(str(op.get("op")), point.of_model),
                 "detail": str(op.get("detail") or MISSING),
                 "begin_s": begin,
                 "end_s": end,

@@ -29,7 +29,7 @@ def option_defaults() -> dict[str, Any]:
 
 
 DEFAULTS = option_defaults()
-LABELLED_APART = {"layout", "collective", "node_size", "pass"}  # the last one by panels; every other option shows in a label
+LABELLED_APART = {"layout", "collective", "node_size", "pass", "scope"}  # the last two by panels and figures; every other option shows in a label
 STAR = "M0,-1L0.23,-0.31L0.95,-0.31L0.36,0.12L0.59,0.81L0,0.38L-0.59,0.81L-0.36,0.12L-0.95,-0.31L-0.23,-0.31Z"
 HOURGLASS = "M-0.9,-0.9L0.9,-0.9L-0.9,0.9L0.9,0.9Z"
 # Okabe and Ito (2008); the yellow is left out, too pale on white, and Tol's wine stands in for it, and his olive follows.

@@ -23,12 +23,12 @@ PLOTS = Path(__file__).resolve().parents[2] / "plots"
 PAD_PX = 12  # between the outermost values and the ends of a log axis
 # One colour each in every figure, and none of an algorithm (Tol's light scheme).
 PHASE_COLOURS = {
-    **{"full": "@soft", "compute": "#77AADD", "compute only": "#77AADD"},
+    **{"full": "@soft", "GEMM": "#44BB99"},
+    **dict.fromkeys(("compute", "compute only", "attention"), "#77AADD"),
+    **{"row-wise": "#FFAABB", "cross-entropy": "#AAAA00", "update": "#99DDFF"},
     **dict.fromkeys(("exposed messages", "messages", "communication only"), "#EE8866"),
-    **{"merge": "#BBCC33", "waiting": "#B8BEC6", "serialised": "#EEDD88"},
+    **{"merge": "#BBCC33", "waiting": "#B8BEC6", "other": "#B8BEC6", "serialised": "#EEDD88"},
 }
-
-
 
 
 def error_label(value: float) -> str:
