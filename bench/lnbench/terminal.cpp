@@ -101,6 +101,8 @@ void print_summary(TableWriter& table, const Summary& summary, std::string_view 
   table.note(concat(counts, remark, "; verdict: ", summary.verdict));
   for (const auto& [id, why] : summary.disturbed)
     table.note(concat("disturbed, decides no claim about time: ", id, ": ", why));
+  for (const auto& [id, why] : summary.disagreeing)
+    table.note(concat("disagrees with another point: ", id, ": ", why));
   table.note("result: " + directory);
 }
 

@@ -23,10 +23,13 @@ struct OpTime {  // seconds since run() began; a communication ends when it is k
 };
 
 struct RunPhases {
-  double compute_s = 0;  // attends, packs, resets
+  double compute_s = 0;  // all that computes, but for merges
   double merge_s = 0;
   double exposed_communication_s = 0;  // posting and waiting
-  double attend_s = 0;                 // part of compute_s; with merges that attends include
+  // Parts of compute_s. Attends include the merges that they take in; row-wise functions of models
+  // the cross entropy.
+  double attend_s = 0, gemm_s = 0, row_wise_s = 0, cross_entropy_s = 0, update_s = 0;
+  double all_s() const { return compute_s + merge_s + exposed_communication_s; }
 };
 
 // One big attend with as many (query, key) pairs as a rank's program, or a few more. Belongs to the
@@ -49,6 +52,8 @@ class Executor {
   // Collective. Fills Q, K and V from the generator and opens what communicates; every other buffer
   // becomes NaN, so that a row that is read before it is written, or never written, shows.
   virtual void fill_inputs() = 0;
+  // Makes those inputs again that a run changes: none of attention.
+  virtual void restore_inputs() {}
   // Makes every buffer but the inputs NaN again: rows of an earlier run cannot pass for the next's.
   virtual void poison(const RowWorker& worker) { longnet::poison(*bound_, worker); }
   // Returns when the run is over: its seconds by the clock of the device that runs it.

@@ -200,7 +200,8 @@ void ProgramExecutor::execute(size_t op) {
 }
 
 std::optional<SingleAttend> ProgramExecutor::single_attend() {
-  if (has_backward(program().pass)) return {};  // it takes the kernel of the forward pass
+  // It takes the kernel of one forward pass.
+  if (has_backward(program().pass) || program().scope == Scope::kModel) return {};
   const AttentionProblem& p = sharded().problem;
   const double pairs = account(sharded(), program(), comm_.rank()).pairs;
   const double rows = double(shard().tokens());
@@ -244,8 +245,16 @@ RunPhases ProgramExecutor::phases() const {
     if (is_communication(what)) continue;
     const double took = times_[i].end_s - times_[i].begin_s;
     (std::holds_alternative<Merge>(what) ? phases.merge_s : phases.compute_s) += took;
-    if (std::holds_alternative<Attend>(what) || std::holds_alternative<AttendBackward>(what))
-      phases.attend_s += took;
+    visit_op(
+        what, [&](const Attend&) { phases.attend_s += took; },
+        [&](const AttendBackward&) { phases.attend_s += took; },
+        [&](const Gemm&) { phases.gemm_s += took; },
+        [&](const RowWise&) { phases.row_wise_s += took; },
+        [&](const CrossEntropy&) {
+          phases.row_wise_s += took;
+          phases.cross_entropy_s += took;
+        },
+        [&](const Update&) { phases.update_s += took; }, [](const auto&) {});
   }
   return phases;
 }

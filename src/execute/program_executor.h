@@ -23,7 +23,7 @@ void require_supported(const AttentionKernel& kernel, const BoundProgram& bound)
 // Runs an op that computes, in the host's memory, on all its tasks but those of attends.
 void execute_rows(const AttentionKernel& kernel, const BoundProgram& bound, size_t op);
 
-class ProgramExecutor final : public Executor {
+class ProgramExecutor : public Executor {
  public:
   // Allocates and binds the program of comm.rank(); does not communicate, so that a rank with
   // too little memory can report it. The kernel, communicator and ledger must outlive the executor.

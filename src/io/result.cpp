@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "core/check.h"
+#include "io/agreement.h"
 #include "io/axes.h"
 #include "io/disturbed.h"
 #include "io/sha256.h"
@@ -266,6 +267,8 @@ Summary summarize(const std::vector<PointRecord>& points, int64_t planned) {
       all[{series_name(r.params), r.source}].push_back(&r);
   }
   s.disturbed = disturbed_points(points);
+  s.disagreeing = disagreeing_points(points);
+  failed = failed || !s.disagreeing.empty();
   for (const auto& [key, line] : all) add_fits(s, key.first, key.second, line);
   // A run that has no result is no success, whatever the reasons for its skipped points.
   const bool nothing = s.counts["ok"] == 0 && planned > 0;

@@ -111,17 +111,19 @@ struct Summary {
   std::map<std::string, int64_t> counts;  // every status, also those with 0
   int64_t planned = 0;
   std::vector<FitRecord> fits;  // over three ok points or more, of one source and batch
-  std::map<std::string, std::string> disturbed;  // disturbed_points()
+  std::map<std::string, std::string> disturbed;    // disturbed_points()
+  std::map<std::string, std::string> disagreeing;  // disagreeing_points()
   static void fields(auto& s, auto&& visit) {
     visit("verdict", s.verdict);
     visit("planned", s.planned);
     visit("counts", s.counts);
     visit("fits", s.fits);
     visit("disturbed", s.disturbed, {.later = true});
+    visit("disagreeing", s.disagreeing, {.omit = true});
   }
 };
 
-// Fail: a point was wrong or broke (is_failure). Incomplete: fewer records than planned.
+// Fail: a point was wrong or broke (is_failure), or points disagree. Incomplete: fewer records than planned.
 Summary summarize(const std::vector<PointRecord>& points, int64_t planned);
 
 struct Result {

@@ -42,13 +42,14 @@ class Step {
     for (size_t l = 0; l < layers_.size(); ++l) forward(l);
     if (has_backward(options_.pass)) build_.add(Reset{gradients_});
     loss();
-    if (!has_backward(options_.pass)) {
-      gather_sums();
-      return build_.take();
+    if (has_backward(options_.pass)) {
+      for (size_t l = layers_.size(); l-- > 0;) backward(l);
+      build_.rows(RowFunction::kEmbedBackward, {tokens(), grad_x_}, {gradient("embedding")});
     }
-    for (size_t l = layers_.size(); l-- > 0;) backward(l);
-    build_.rows(RowFunction::kEmbedBackward, {tokens(), grad_x_}, {gradient("embedding")});
-    if (options_.pass == Pass::kStep) update();
+    if (options_.pass == Pass::kStep)
+      update();
+    else
+      gather_sums();
     return build_.take();
   }
 

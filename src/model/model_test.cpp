@@ -8,6 +8,7 @@
 
 #include "comm/threads/thread_world.h"
 #include "core/random.h"
+#include "execute/testing/allocation_counter.h"
 #include "model/testing/model_definition.h"
 #include "model/trainer.h"
 #include "schedule/check_schedule.h"
@@ -173,6 +174,30 @@ TEST(Model, TheSameBitsWhateverIsComputedAgainAndOnAnyThreads) {
     for (const int threads : {1, 3}) {
       c.shape.recompute = recompute, c.threads = threads;
       EXPECT_EQ(train(c, 3).weights, one.weights) << describe(c) << " threads " << threads;
+    }
+}
+
+TEST(Model, AStepAllocatesNothingOnceWarm) {
+  for (const char* algorithm : {"dilated", "ring", "ulysses"})
+    for (const int threads : {1, 2}) {
+      const ModelCase c{.algorithm = algorithm, .ranks = 2, .kernel = "cpu"};
+      const Schedule step = program_of(c);
+      const auto kernel = make_kernel(c.kernel);
+      const auto model_kernel = make_cpu_model_kernel();
+      run_on_threads(c.ranks, [&](Communicator& comm) {
+        MemoryLedger ledger;
+        ModelExecutor executor(c.shape, step, *kernel, *model_kernel, threads, comm, ledger);
+        executor.fill_inputs();
+        for (int i = 0; i < 3; ++i) executor.run();
+        comm.barrier();
+        const int64_t before = allocations_so_far();
+        comm.barrier();
+        executor.run();
+        comm.barrier();
+        const int64_t during = allocations_so_far() - before;
+        comm.barrier();
+        EXPECT_EQ(during, 0) << algorithm << " threads " << threads;
+      });
     }
 }
 

@@ -28,9 +28,17 @@ enum class AblationMode {
 RunPhases busiest_rank(const Executor& executor, Communicator& comm) {
   const RunPhases own = executor.phases();
   RunPhases most;
-  for (const auto& s : gather(comm, std::vector{own.compute_s, own.merge_s, own.attend_s}))
+  const std::vector seconds{own.compute_s,  own.merge_s,         own.attend_s, own.gemm_s,
+                            own.row_wise_s, own.cross_entropy_s, own.update_s};
+  for (const auto& s : gather(comm, seconds))
     if (s[0] + s[1] > most.compute_s + most.merge_s)
-      most = {.compute_s = s[0], .merge_s = s[1], .attend_s = s[2]};
+      most = {.compute_s = s[0],
+              .merge_s = s[1],
+              .attend_s = s[2],
+              .gemm_s = s[3],
+              .row_wise_s = s[4],
+              .cross_entropy_s = s[5],
+              .update_s = s[6]};
   return most;
 }
 
@@ -68,6 +76,7 @@ class ModeRuns {
     seconds_ = take_rounds(int(modes_.size()), rounds, [&](int i) {
       const auto& [mode, run] = modes_[size_t(i)];
       session_.progress();
+      executor().restore_inputs();
       executor().time_ops(mode == AblationMode::kTimedOps);
       const double took = session_.time(run);
       if (mode == phases_mode_) {
@@ -128,6 +137,10 @@ void record_phases(PointRecord& record, PointSession& session, bool ablations, C
   const RunPhases busy = runs.empty() ? busiest_rank(session.executor(), comm) : runs.busy();
   set_phases(record, busy.compute_s, busy.merge_s, alone ? 0 : kNotMeasured);
   record.metrics["attend_s"] = busy.attend_s;
+  if (record.params.scope == Scope::kModel) {
+    set_model_phases(record, busy.gemm_s, busy.row_wise_s, busy.update_s);
+    record.metrics["cross_entropy_s"] = busy.cross_entropy_s;
+  }
   if (runs.merges_took_no_time()) fail_check(record, "the program merges, and that took no time");
   if (!runs.has(kFull)) return;
   const double full = runs.median_s(kFull);

@@ -12,6 +12,7 @@
 #include "measure/machine_load.h"
 #include "measure/rank_place.h"
 #include "measure/resident_memory.h"
+#include "model/model_executor.h"
 #include "run/fill_record.h"
 #include "run/rank_clock.h"
 
@@ -26,6 +27,8 @@ class HostSession final : public PointSession {
         places_(gather(comm, this_place())),
         clock_(comm, places_),
         kernel_(make_kernel(p.kernel)),
+        model_kernel_(make_cpu_model_kernel()),
+        params_(p),
         threads_(p.threads),
         cores_(usable_cores(places_, p.threads)),
         peak_flops_per_thread_(peak_flops_per_thread) {
@@ -51,7 +54,11 @@ class HostSession final : public PointSession {
   void bind(const Schedule& schedule) override {
     executor_.reset();
     ledger_ = {};
-    executor_ = std::make_unique<ProgramExecutor>(schedule, *kernel_, threads_, comm_, ledger_);
+    if (params_.scope == Scope::kModel)
+      executor_ = std::make_unique<ModelExecutor>(params_.model, schedule, *kernel_, *model_kernel_,
+                                                  threads_, comm_, ledger_);
+    else
+      executor_ = std::make_unique<ProgramExecutor>(schedule, *kernel_, threads_, comm_, ledger_);
   }
   const CommCounters& counters() const override { return comm_.counters(); }
   void reset_counters() override { comm_.reset_counters(); }
@@ -85,6 +92,8 @@ class HostSession final : public PointSession {
   std::vector<RankPlace> places_;
   RankClock clock_;
   std::unique_ptr<AttentionKernel> kernel_;
+  std::unique_ptr<ModelKernel> model_kernel_;
+  PointParams params_;
   int threads_, cores_;
   double peak_flops_per_thread_;
   std::optional<OtherLoad> load_;
@@ -136,12 +145,17 @@ class HostBackend final : public Backend {
  public:
   bool on_gpu() const override { return false; }
   std::string why_kernel_unsupported(const PointParams& p) const override {
+    if (p.scope == Scope::kModel && p.problem.dtype != DType::kFloat32)
+      return "on the cores a model's layers are computed in fp32: leave model.dtype out";
     return make_kernel(p.kernel)->why_unsupported(attend_options(p), p.pass);
   }
   int64_t workspace_bytes(const PointParams& p, int threads) const override {
     // A walk makes the output before a backward pass.
     const Pass pass = is_virtual(p) && has_backward(p.pass) ? Pass::kForwardBackward : p.pass;
-    return make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads, pass);
+    const int64_t bytes = make_kernel(p.kernel)->workspace_bytes(attend_options(p), threads, pass);
+    return p.scope == Scope::kAttention
+               ? bytes
+               : std::max(bytes, make_cpu_model_kernel()->workspace_bytes(threads));
   }
   double fill_s_per_value() const override { return 3e-8; }
   std::unique_ptr<PointSession> open(const PointPlan& plan, const RunnerOptions& options,
@@ -184,6 +198,8 @@ class HostBackend final : public Backend {
 }  // namespace
 
 std::string GpuPlanning::why_kernel_unsupported(const PointParams& p) const {
+  if (p.scope == Scope::kModel)
+    return "a model's layers are computed on the cores alone: run.kernel cpu";
   return why_device_kernel_unsupported(p.kernel, attend_options(p), p.pass);
 }
 

@@ -84,6 +84,7 @@ void record_memory(PointRecord& record, const MemoryLedger& ledger, int64_t expe
 void record_closed_forms(PointRecord& record, const ClosedFormCounts& program,
                          const ClosedFormCounts& counted, Communicator& comm) {
   const PointParams& p = record.params;
+  if (p.scope == Scope::kModel) return;  // they are those of attention
   const auto form = closed_form_counts(p.algorithm, sharded_problem(p), collective_choice(p),
                                        comm.rank(), p.pass);
   if (!form) return;  // on no rank
@@ -148,6 +149,37 @@ void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poi
              concat("the output is wrong: relative L2 error ", outcome.rel_l2_error, ", worst row ",
                     outcome.max_rel_error, ", LSE ", outcome.max_lse_error, " (allowed ",
                     outcome.tolerance, "), ", outcome.nan_values, " values never written"));
+}
+
+void set_model_check(PointRecord& record, const ModelOutcome& o, bool passes_poison) {
+  constexpr double kNormTolerance = 1e-6;  // sums of the same squares in another order, in double
+  const double tolerance = o.tolerance > 0 ? o.tolerance : kSlopeTolerance;
+  const bool has_gradient = !std::isnan(o.gradient_norm);
+  record.metrics["loss_nats"] = o.lowest_loss;
+  record.check.status = "pass";
+  if (has_gradient) {
+    record.metrics["gradient_norm"] = o.gradient_norm;
+    record.check.reference = "central_difference";
+    record.check.rel_l2_error = record.check.max_rel_error = std::abs(o.slope - 1);
+    record.check.tolerance = tolerance;
+  }
+  const auto fail_unless = [&](bool holds, const std::string& reason) {
+    if (holds) return;
+    record.check.status = "fail";
+    fail_check(record, reason);
+  };
+  if (passes_poison) fail_check(record, "the check passes an output that nobody wrote");
+  fail_unless(o.nan_values == 0,
+              concat(o.nan_values, " values of loss, gradients and weights are NaN"));
+  fail_unless(o.lowest_loss == o.highest_loss,
+              concat("the loss of the same step is ", o.lowest_loss, " and ", o.highest_loss));
+  fail_unless(!has_gradient || std::abs(o.slope - 1) <= tolerance,
+              concat("along its gradient the loss rises by ", o.slope,
+                     " of what that says (allowed ", tolerance, " from 1)"));
+  fail_unless(std::isnan(o.norm_of_step) ||
+                  std::abs(o.norm_of_step - o.gradient_norm) <= kNormTolerance * o.gradient_norm,
+              concat("the step clips by a norm of ", o.norm_of_step, ", its gradients have ",
+                     o.gradient_norm));
 }
 
 void set_gradients(PointRecord& record, const std::array<CheckOutcome, 3>& outcomes,
@@ -243,6 +275,12 @@ void set_transport(PointRecord& record, std::string_view name) { record.params.t
 
 void set_phases(PointRecord& record, double compute_s, double merge_s, double communication_s) {
   record.phases = {compute_s, communication_s, communication_s, merge_s};
+}
+
+void set_model_phases(PointRecord& record, double gemm_s, double row_wise_s, double update_s) {
+  record.metrics["gemm_s"] = gemm_s;
+  record.metrics["row_wise_s"] = row_wise_s;
+  record.metrics["update_s"] = update_s;
 }
 
 void set_ablations(PointRecord& record, const AblationsRecord& parts) {

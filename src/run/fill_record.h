@@ -41,6 +41,8 @@ void add_rank(PointRecord& record, Rank rank, double median_s, double pairs = kN
 // Parts of one rank, which do not overlap: all communication is exposed.
 void set_phases(PointRecord& record, double compute_s, double merge_s,
                 double communication_s = kNotMeasured);
+// Parts of a model's compute; the rest of it is attention's.
+void set_model_phases(PointRecord& record, double gemm_s, double row_wise_s, double update_s);
 // Also the phases' communication: that alone, and the part of it that compute does not hide.
 void set_ablations(PointRecord& record, const AblationsRecord& parts);
 // Metrics of the pattern alone: layers until every token has heard from every other.
@@ -55,6 +57,19 @@ void set_memory(PointRecord& record, int64_t predicted_bytes,
 // The check; a wrong output makes the point check_failed, with the figures as its reason, and so
 // does a check that passes a poisoned output, which nobody wrote.
 void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poison);
+// What the runs of a model have shown.
+struct ModelOutcome {
+  // Over all runs and ranks, nats a token: they are equal.
+  double lowest_loss = std::numeric_limits<double>::infinity(), highest_loss = -lowest_loss;
+  int64_t nan_values = 0;
+  // Of a pass with gradients: their norm, the same as a step gives it, and the slope of the loss
+  // along them by a central difference, over the one that they say.
+  double gradient_norm = kNotMeasured, norm_of_step = kNotMeasured, slope = kNotMeasured;
+  double tolerance = 0;  // of the slope; 0: kSlopeTolerance
+};
+// A gradient that is wrong by e across the true one's direction changes the slope by e^2: 2 % show.
+inline constexpr double kSlopeTolerance = 5e-4;
+void set_model_check(PointRecord& record, const ModelOutcome& outcome, bool passes_poison);
 // How many runs' output was checked, and what that took.
 void set_check_cost(PointRecord& record, int64_t runs, double poison_s, double compare_s);
 // Whose gradients a point compares.

@@ -1,7 +1,6 @@
 #include "run/measure_point.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <new>
 #include <optional>
@@ -9,10 +8,9 @@
 #include <vector>
 
 #include "core/check.h"
-#include "core/random.h"
-#include "core/stopwatch.h"
 #include "measure/sampler.h"
 #include "run/fill_record.h"
+#include "run/run_checks.h"
 #include "schedule/check_schedule.h"
 
 namespace longnet {
@@ -90,108 +88,6 @@ bool bind_and_fill(PointSession& session, const PointPlan& plan, const Schedule&
   return true;
 }
 
-// Errors of a run's output, and of its gradients in a backward pass.
-struct RunErrors {
-  SampleErrors output;
-  GradientErrors gradients{};
-  void keep_worst(const RunErrors& other) {
-    output.keep_worst(other.output);
-    for (size_t i = 0; i < gradients.size(); ++i) gradients[i].keep_worst(other.gradients[i]);
-  }
-};
-
-// Proves every run of a point, beside the timing: what a run must write is poisoned before it, and
-// sampled rows of what it wrote are held against the definition, which recomputes them once. An
-// output that nobody wrote must fail: a check that passes it proves nothing. Laws of gradients,
-// which take all rows of all ranks, are judged after the first sample, the last and one between
-// them.
-class RunChecks {
- public:
-  // Runs the program once where the check of gradients needs an output. Collective.
-  RunChecks(PointSession& session, const RunnerOptions& options, Communicator& comm)
-      : executor_(session.executor()),
-        worker_(session.worker()),
-        config_(options.check),
-        comm_(comm),
-        first_sample_(options.measure.warmup + 1) {
-    const Stopwatch watch(compare_s_);
-    const ShardedProblem& s = executor_.sharded();
-    const int64_t between = std::max<int64_t>(1, options.measure.min_samples - 2);
-    random_sample_ =
-        first_sample_ + 1 +
-        philox4x32_10({}, uint32_t(s.problem.seed), kRandomSampleKey).word[0] % between;
-    choice_ = stratify(s, choose_samples(s, config_.sampled_queries), config_.max_queries);
-    expected_ = expected_rows(executor_.bound(), s.problem, choice_.queries);
-    const Pass pass = executor_.program().pass;
-    if (has_backward(pass) && has_forward(pass)) executor_.run();
-    if (has_backward(pass)) gradients_.emplace(executor_, choice_.queries, comm);
-    executor_.poison(worker_);
-    passes_poison_ = judge(errors_of_run(), executor_.count_nan()).all.pass;
-  }
-
-  // Before each run; a barrier must follow, since a rank that runs sends into the others' buffers.
-  // Collective.
-  void prepare_run() {
-    if (runs_ > 0) check_last_run(runs_ == first_sample_ || runs_ == random_sample_);
-    ++runs_;
-    const Stopwatch watch(poison_s_);
-    executor_.poison(worker_);
-  }
-
-  // Once, after the last run. Collective.
-  void record(PointRecord& record) {
-    check_last_run(/*laws=*/true);
-    const Judged judged = judge(*errors_, nan_values_);
-    set_check(record, judged.all, passes_poison_);
-    set_strata(record, choice_, judged.all.chosen, config_.max_queries);
-    if (gradients_) set_gradients(record, judged.gradients, *laws_, {choice_, gradients_->keys()});
-    set_check_cost(record, runs_, comm_.max_of(poison_s_), comm_.max_of(compare_s_));
-  }
-
- private:
-  struct Judged {
-    CheckOutcome all;  // the worst of the output and the gradients
-    std::array<CheckOutcome, 3> gradients{};
-  };
-
-  RunErrors errors_of_run() const {
-    RunErrors errors{executor_.compare(expected_)};
-    if (gradients_) errors.gradients = gradients_->compare();
-    return errors;
-  }
-  Judged judge(const RunErrors& errors, int64_t nan_values) const {
-    Judged judged{judge_together(executor_, errors.output, nan_values, comm_, config_.tolerance)};
-    if (!gradients_) return judged;
-    judged.gradients = gradients_->judge_together(errors.gradients, comm_, config_.tolerance);
-    judged.all = worst_of(judged.all, judged.gradients);
-    return judged;
-  }
-  void check_last_run(bool laws) {
-    const Stopwatch watch(compare_s_);
-    const RunErrors errors = errors_of_run();
-    errors_ ? errors_->keep_worst(errors) : void(errors_ = errors);
-    nan_values_ = std::max(nan_values_, executor_.count_nan());
-    if (!gradients_ || !laws) return;
-    const Conservation found = conservation(executor_, comm_);
-    laws_ ? laws_->keep_worst(found) : void(laws_ = found);
-  }
-
-  static constexpr uint32_t kRandomSampleKey = 0x3C3C3C3C;
-  Executor& executor_;
-  const RowWorker& worker_;
-  const CheckConfig& config_;
-  Communicator& comm_;
-  int64_t first_sample_, random_sample_;  // counted as runs, from 1
-  SampleChoice choice_;
-  ExpectedRows expected_;
-  std::optional<GradientCheck> gradients_;
-  std::optional<RunErrors> errors_;   // the worst so far
-  std::optional<Conservation> laws_;  // likewise
-  bool passes_poison_ = false;
-  int64_t runs_ = 0, nan_values_ = 0;
-  double poison_s_ = 0, compare_s_ = 0;
-};
-
 // Windows in which the hardware shows its peak, right before and right after each run: others may
 // slow both down, and do not change the share of the peak.
 class PeakWindows {
@@ -239,10 +135,13 @@ SampleSet take_samples(PointSession& session, const MeasureConfig& measure, RunC
   return samples;
 }
 
-// Records the last sample: its output, its inputs and the times of its ops.
-void record_last_run(PointRecord& record, PointSession& session, Communicator& comm) {
+// Records the times of the last sample's ops.
+void record_last_run(PointRecord& record, PointSession& session, const SampleSet& samples,
+                     Communicator& comm) {
   Executor& executor = session.executor();
-  record_content(record, executor, session.worker(), comm);
+  if (executor.program().scope == Scope::kModel)
+    record.metrics["op_time_share"] =
+        -comm.max_of(-executor.phases().all_s() / samples.own_s.back());
   if (!executor.times_every_run()) {
     executor.time_ops(true);
     executor.run();
@@ -269,10 +168,10 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
     session->progress();
     session->warm_up(record);
     session->progress();
-    RunChecks checks(*session, options, comm);
+    const auto checks = make_run_checks(*session, plan, options, comm);
     session->reset_counters();
     PeakWindows windows(*session, plan.estimated_s);
-    const SampleSet samples = take_samples(*session, options.measure, checks, windows);
+    const SampleSet samples = take_samples(*session, options.measure, *checks, windows);
     session->record_conditions(record);
     if (samples.samples_s.empty()) {
       set_status(
@@ -281,8 +180,8 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
     } else {
       set_timing(record, samples.samples_s, samples.warmup, session->reduction());
       record_counts(record, *session, plan, samples, comm);
-      checks.record(record);
-      record_last_run(record, *session, comm);
+      checks->record(record);
+      record_last_run(record, *session, samples, comm);
       record_phases(record, *session, options.ablations, comm);  // last: it spoils the buffers
       windows.record(record, samples);
     }

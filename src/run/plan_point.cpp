@@ -22,9 +22,8 @@ std::string why_cannot_run(const PointParams& p) {
   if (is_formula(p.collective))
     return concat(p.collective, " is a model of NCCL: `lnbench simulate` knows its time");
   if (const std::string why = why_no_program(p); !why.empty()) return why;
-  if (p.scope == Scope::kModel)
-    return "models are simulated (`lnbench simulate`) and trained (`lnbench train`); this measures "
-           "attention";
+  if (p.scope == Scope::kModel && is_virtual(p))
+    return "no virtual ranks: a walk is one of attention alone";
   if (const std::string why =
           why_not_collective(unlowered_schedule(p), p.collective, collective_choice(p));
       !why.empty())
@@ -146,6 +145,11 @@ std::string cheapest_change(const PointParams& original,
         p.problem.dtype = DType::kBFloat16;
         return changes ? "dtype=bf16" : "";
       },
+      [](PointParams& p) -> std::string {
+        if (p.scope != Scope::kModel || p.model.recompute == Recompute::kFull) return "";
+        p.model.recompute = Recompute(int(p.model.recompute) + 1);
+        return concat("recompute=", to_string(p.model.recompute));
+      },
       [](PointParams& p) {
         p.problem.batch /= 2;
         return p.problem.batch >= 1 ? concat("batch=", p.problem.batch) : "";
@@ -260,6 +264,8 @@ double point_cost(const PointPlan& plan, const MeasureConfig& measure) {
       double(p.problem.seq_len * p.problem.batch * p.problem.num_heads * p.problem.head_dim) /
       p.ranks;
   double runs = samples + ablation_runs(plan.estimated_s, p.ranks), references = 1;
+  if (p.scope == Scope::kModel)  // two forward passes; no rows of attention are recomputed
+    return plan.estimated_s * (runs + 2) + fill;
   if (has_backward(p.pass)) {  // the output is made once before; dQ takes the keys twice more
     runs += has_forward(p.pass) ? 1 : 0.4;
     references = 3;

@@ -120,11 +120,8 @@ void set_simulated_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind
     if (busy <= busiest) continue;
     busiest = busy;
     set_phases(r, compute, rank.merge_s);
-    if (r.params.scope == Scope::kModel) {
-      r.metrics["gemm_s"] = rank.gemm_s;
-      r.metrics["row_wise_s"] = rank.row_wise_s;
-      r.metrics["update_s"] = rank.update_s;
-    }
+    if (r.params.scope == Scope::kModel)
+      set_model_phases(r, rank.gemm_s, rank.row_wise_s, rank.update_s);
   }
   r.metrics["idle_s"] = idle;  // the rank that waits most
   set_ablations(r, {run.makespan_s, busiest, alone_s});

@@ -15,6 +15,7 @@
 #include "kernels/attention_kernel.h"
 #include "kernels/model_kernel.h"
 #include "model/trainer.h"
+#include "run/backend.h"
 #include "run/checkpoint.h"
 #include "run/fill_record.h"
 #include "run/plan_point.h"
@@ -33,29 +34,20 @@ Schedule program_of(const TrainPlan& plan, Pass pass) {
 
 // Seconds of a step by kinds of ops; messages where they are waited for.
 std::map<std::string, double> seconds_by(const ProgramExecutor& executor) {
-  std::map<std::string, double> seconds;
-  for (size_t i = 0; i < executor.op_times().size(); ++i) {
-    const Action& what = executor.program().ops[i].what;
-    if (is_communication(what)) continue;
-    const std::string kind = std::holds_alternative<Gemm>(what)           ? "gemm"
-                             : std::holds_alternative<CrossEntropy>(what) ? "cross_entropy"
-                             : std::holds_alternative<RowWise>(what)      ? "row_wise"
-                             : std::holds_alternative<Update>(what)       ? "update"
-                                                                          : "attention";
-    seconds[kind] += executor.op_times()[i].end_s - executor.op_times()[i].begin_s;
-  }
-  seconds["exposed_messages"] = executor.phases().exposed_communication_s;
-  return seconds;
+  const RunPhases p = executor.phases();
+  return {{"gemm", p.gemm_s},
+          {"row_wise", p.row_wise_s - p.cross_entropy_s},
+          {"cross_entropy", p.cross_entropy_s},
+          {"update", p.update_s},
+          {"attention", p.compute_s + p.merge_s - p.gemm_s - p.row_wise_s - p.update_s},
+          {"exposed_messages", p.exposed_communication_s}};
 }
 
 // Bytes of a rank by tag: its program's slots, and the kernels' scratch memory.
-std::map<std::string, int64_t> memory_by_tag(const RankProgram& program, const PointParams& params,
-                                             const AttentionKernel& kernel,
-                                             const ModelKernel& model_kernel) {
+std::map<std::string, int64_t> memory_by_tag(const RankProgram& program,
+                                             const PointParams& params) {
   auto bytes = program.memory_by_tag();
-  bytes[kWorkspaceTag] = std::max(
-      kernel.workspace_bytes(attend_options(params), params.threads, Pass::kForwardBackward),
-      model_kernel.workspace_bytes(params.threads));
+  bytes[kWorkspaceTag] = backend_of(params.kernel).workspace_bytes(params, params.threads);
   return bytes;
 }
 
@@ -71,10 +63,8 @@ class RankTraining {
         trainer_(plan.point.params.model, program_of(plan, Pass::kStep),
                  program_of(plan, Pass::kForward), kernel, model_kernel, plan.point.params.threads,
                  comm, ledger_),
-        account_(
-            account(trainer_.executor().sharded(), trainer_.executor().program(), comm.rank())),
-        memory_(memory_by_tag(trainer_.executor().program(), plan.point.params, kernel,
-                              model_kernel)) {}
+        account_(account(trainer_.sharded(), trainer_.program(), comm.rank())),
+        memory_(memory_by_tag(trainer_.program(), plan.point.params)) {}
 
   int64_t begin(const std::optional<Checkpoint>& checkpoint) {
     trainer_.initialise(plan_.point.params.problem.seed);
@@ -114,7 +104,7 @@ class RankTraining {
                   .gradient_norm = result.gradient_norm,
                   .learning_rate = learning_rate_of(t, number),
                   .seconds = seconds,
-                  .seconds_by = seconds_by(trainer_.executor())};
+                  .seconds_by = seconds_by(trainer_)};
     if (text_.held_out() > 0 && (number % t.evaluate_every == 0 || number == t.steps))
       out.held_out_bits = held_out_bits();
     return out;
@@ -123,7 +113,7 @@ class RankTraining {
   // Of the last step, all ranks' ops; {} of more ranks than a picture can hold.
   std::vector<TimelineEntry> timeline() {
     if (comm_.size() > kTimelineRanks) return {};
-    return timeline_of(trainer_.executor(), comm_);
+    return timeline_of(trainer_, comm_);
   }
   // Of the whole model, on rank 0.
   Checkpoint checkpoint(int64_t step) {
@@ -240,11 +230,9 @@ TrainPlan plan_training(const Sweep& sweep, const MachineLimits& limits, int ran
   if (params.problem.dtype != DType::kFloat32)
     throw UsageError(path, ": model.dtype: models train in fp32\n  hint: leave the key out");
   plan.parameters = Parameters(plan.point.params.model, params.problem).count();
-  const auto kernel = make_kernel(params.kernel);
-  const auto model_kernel = make_cpu_model_kernel();
   const Schedule program = program_of(plan, Pass::kStep);
   for (Rank r = 0; r < params.ranks; ++r) {
-    const auto by_tag = memory_by_tag(program.program(r), params, *kernel, *model_kernel);
+    const auto by_tag = memory_by_tag(program.program(r), params);
     int64_t bytes = 0;
     for (const auto& [tag, size] : by_tag) bytes += size;
     if (bytes > plan.memory_bytes) plan.memory_bytes = bytes, plan.memory_by_tag = by_tag;

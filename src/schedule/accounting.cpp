@@ -185,7 +185,7 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
         [&](const Merge&) { a.merges += 1; }, [&](const Gemm& o) { a.gemm_flops += gemm_flops(o); },
         [](const auto&) {});
   a.pairs = has_backward(program.pass) ? differentiated : attended;
-  a.flops = pair_flops(attended + 2.5 * differentiated, s.problem.head_dim);
+  a.flops = pair_flops(attended + 2.5 * differentiated, s.problem.head_dim) + a.gemm_flops;
   return a;
 }
 
@@ -220,11 +220,10 @@ WorldAccount account(const Schedule& schedule, int max_ranks) {
   const int world = s.layout.world_size();
   const std::vector<Rank> ranks = accounted_ranks(world, max_ranks);
   WorldAccount w;
-  Pass pass = Pass::kForward;
+  RankProgram program;
   for (const Rank p : ranks) {
-    const RankProgram program = schedule.program(p);
+    program = schedule.program(p);
     const RankAccount a = account(s, program, p);
-    pass = program.pass;
     w.flops += a.flops;
     w.pairs += a.pairs;
     w.max_rank_flops = std::max(w.max_rank_flops, a.flops);
@@ -235,11 +234,15 @@ WorldAccount account(const Schedule& schedule, int max_ranks) {
       w.memory_by_tag = a.memory_by_tag;
     }
   }
-  if (int(ranks.size()) < world) {
+  const bool all = int(ranks.size()) == world;
+  if (!all && program.scope == Scope::kModel) {
+    const double share = double(ranks.size()) / world;
+    w.pairs /= share, w.flops /= share;
+  } else if (!all) {
     w.pairs = 0;
     for (int b = 0; b < int(s.pattern.branches.size()); ++b)
       w.pairs += branch_pairs(s.problem, s.pattern, b) * double(s.problem.batch);
-    w.flops = pass_flops(s, pass, w.pairs);
+    w.flops = pass_flops(s, program.pass, w.pairs);
   }
   w.paper_macs = paper_macs(s.problem, s.pattern);
   return w;

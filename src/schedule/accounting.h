@@ -10,7 +10,7 @@ namespace longnet {
 
 struct RankAccount {
   double pairs = 0;       // (query, key, head) pairs, whole batch
-  double flops = 0;       // 4 head_dim per pair, 10 head_dim in a backward pass
+  double flops = 0;       // 4 head_dim per pair, 10 head_dim in a backward pass; and gemm_flops
   double gemm_flops = 0;  // 2 per multiply-add of a model's products
   int64_t bytes_sent = 0, bytes_received = 0;
   int64_t messages_sent = 0;  // non-empty ones
@@ -60,7 +60,7 @@ struct WorldAccount {
 std::vector<Rank> accounted_ranks(int world_size, int max_ranks);
 
 // Accounts at most `max_ranks` ranks spread over the world (0: all). If ranks are left out, maxima
-// are over the others, and work is computed from the pattern.
+// are over the others, and work is computed from the pattern, of models from these ranks' mean.
 WorldAccount account(const Schedule& schedule, int max_ranks = 0);
 
 }  // namespace longnet

@@ -1,0 +1,42 @@
+#include "io/agreement.h"
+
+#include <cmath>
+
+#include "core/check.h"
+#include "io/axes.h"
+
+namespace longnet {
+namespace {
+
+// What decides the loss: the parameters without those of how it is computed.
+std::string function_of(PointParams p) {
+  const PointParams standard;
+  p.algorithm = "", p.kernel = "";
+  p.layout = standard.layout, p.gather_scope = standard.gather_scope;
+  p.collective = standard.collective, p.options = {}, p.node_size = 0;
+  p.ranks = p.replicas = p.threads = 1;
+  p.pass = standard.pass;
+  p.model.recompute = standard.model.recompute, p.model.shard_optimizer = false;
+  return canonical_params_json(p);
+}
+
+}  // namespace
+
+std::map<std::string, std::string> disagreeing_points(const std::vector<PointRecord>& points) {
+  std::map<std::string, std::string> found;
+  std::map<std::string, const PointRecord*> firsts;  // by function
+  for (const PointRecord& r : points) {
+    const auto loss = r.metrics.find("loss_nats");
+    if (r.status != PointStatus::kOk || loss == r.metrics.end()) continue;
+    const auto [place, is_new] = firsts.try_emplace(function_of(r.params), &r);
+    if (is_new) continue;
+    const PointRecord& first = *place->second;
+    const double difference = std::abs(loss->second / first.metrics.at("loss_nats") - 1);
+    if (difference > kLossTolerance)
+      found[r.id] = concat("its loss ", loss->second, " is ", difference, " away from that of ",
+                           first.id, " (", describe(first.params), ")");
+  }
+  return found;
+}
+
+}  // namespace longnet

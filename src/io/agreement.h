@@ -1,0 +1,20 @@
+// Points of one run that should have computed the same, and did not.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "io/record.h"
+
+namespace longnet {
+
+// Largest relative difference between losses of the same model: sums in fp32 round in another order
+// where attention's algorithm, ranks or layout are others.
+inline constexpr double kLossTolerance = 1e-6;
+
+// Id -> "its loss 5.54517 is 2.1e-05 away from that of ef99170a (ring N=4K P=2)", of measured
+// models: those with the same problem, pattern, shape and seed have the same loss, by any
+// algorithm, on any ranks and in any pass.
+std::map<std::string, std::string> disagreeing_points(const std::vector<PointRecord>& points);
+
+}  // namespace longnet

@@ -1,0 +1,63 @@
+// A model's program on one rank of the host, with its inputs: weights, moments and tokens.
+#pragma once
+#include <span>
+
+#include "comm/communicator.h"
+#include "execute/program_executor.h"
+#include "kernels/model_kernel.h"
+#include "model/model_program.h"
+
+namespace longnet {
+
+struct StepResult {
+  double loss = 0;           // nats a token, mean over the batch
+  double gradient_norm = 0;  // before clipping; 0 unless the program is a whole step
+};
+
+class ModelExecutor : public ProgramExecutor {
+ public:
+  // The kernels, communicator and ledger must outlive it. `schedule`: training_step of the shape,
+  // lowered.
+  ModelExecutor(const ModelShape& shape, const Schedule& schedule, const AttentionKernel& kernel,
+                const ModelKernel& model_kernel, int threads, Communicator& comm,
+                MemoryLedger& ledger);
+
+  // Initial weights by the problem's seed and tokens by the generator, the same for any number of
+  // ranks; moments of 0; the first step.
+  void fill_inputs() override;
+  // Weights and moments, which a step changes: two runs after this do the same work.
+  void restore_inputs() override;
+  void poison(const RowWorker& worker) override;
+  // Of gradients, weights, moments and the loss.
+  int64_t count_nan() const override;
+
+  // Initial weights, the same for any number of ranks; moments of 0.
+  void initialise(uint64_t seed);
+  // `tokens`: batch sequences of seq_len + 1, the same on every rank; each token but the first is
+  // the target of the one before.
+  void set_tokens(std::span<const int32_t> tokens);
+  // `number` counts from 1.
+  void set_step(int64_t number, double learning_rate);
+  StepResult result() const;  // of the last run of this program, or of another one in its memory
+
+  const Parameters& parameters() const { return parameters_; }
+  // As Parameters lays them out; of a sharded optimizer, moments outside of the own part are 0.
+  std::span<float> weights() { return values(kWeightSlot); }
+  std::span<float> first_moments() { return values(kFirstMomentSlot); }
+  std::span<float> second_moments() { return values(kSecondMomentSlot); }
+  // Of a step the sums over all ranks, with a sharded optimizer in the own part alone; of a program
+  // that makes no step those of own rows.
+  std::span<float> weight_gradients() { return values(kWeightGradientSlot); }
+
+ private:
+  template <typename T = float>
+  std::span<T> values(int slot) const {
+    const std::span<std::byte> bytes = bound().memory(slot);
+    return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+
+  Parameters parameters_;
+  int64_t vocabulary_;
+};
+
+}  // namespace longnet

@@ -1,0 +1,158 @@
+// Points of scope model: measured, checked, planned.
+#include <gmock/gmock.h>
+
+#include "comm/testing/late_communicator.h"
+#include "comm/threads/thread_world.h"
+#include "run/measure_point.h"
+#include "run/testing/points.h"
+
+namespace longnet {
+namespace {
+
+Point model_point(const std::string& algorithm, int ranks, Pass pass = Pass::kStep) {
+  Point point = small_point(algorithm, ranks);
+  PointParams& p = point.params;
+  p.scope = Scope::kModel;
+  p.pass = pass;
+  p.problem.causal = true;
+  p.model = {.layers = 2, .ffn_width = 96, .vocabulary = 61};
+  return point;
+}
+
+PointRecord measured_model(const Point& point, double tolerance = 0, bool late_messages = false) {
+  RunnerOptions options;
+  options.measure = {.warmup = 1, .min_samples = 2, .max_samples = 2};
+  options.check.tolerance = tolerance;
+  options.peak_flops_per_thread = 1e9;
+  const PointPlan plan = plan_point(point, {}, 1, point.params.ranks);
+  PointRecord root;
+  run_on_threads(point.params.ranks, [&](Communicator& comm) {
+    LateCommunicator late(comm, /*prompt=*/1);
+    PointRecord mine = measure_point(plan, options, late_messages ? late : comm);
+    if (comm.rank() == 0) root = std::move(mine);
+  });
+  return root;
+}
+
+TEST(ModelPoint, ARecordIsComplete) {
+  const PointRecord r = measured_model(model_point("dilated", 2));
+  EXPECT_EQ(r.status, PointStatus::kOk) << r.reason;
+  EXPECT_EQ(r.timing.samples_s.size(), 2u);
+  EXPECT_EQ(r.check.status, "pass");
+  EXPECT_EQ(r.check.reference, "central_difference");
+  EXPECT_EQ(r.check.runs, 3);
+  EXPECT_GT(r.check.rel_l2_error, 0);
+  EXPECT_LT(r.check.rel_l2_error, r.check.tolerance);
+  EXPECT_EQ(r.comm.counted_bytes_per_rank, r.comm.predicted_bytes_per_rank);
+  EXPECT_GT(r.comm.counted_bytes_per_rank, 0);
+  EXPECT_EQ(r.memory.measured_peak_bytes, r.memory.predicted_peak_bytes);
+  for (const char* tag : {"weights", "weight_gradients", "optimizer", "activations", "logits"})
+    EXPECT_GT(r.memory.by_tag.at(tag), 0) << tag;
+  EXPECT_FALSE(r.content);
+  EXPECT_GT(r.metrics.at("gradient_norm"), 0);
+  EXPECT_LE(r.metrics.at("op_time_share"), 1);
+  EXPECT_GT(r.metrics.at("op_time_share"), 0.5);
+  ASSERT_TRUE(r.ablations);
+  const double parts = r.metrics.at("gemm_s") + r.metrics.at("row_wise_s") +
+                       r.metrics.at("update_s") + r.metrics.at("attend_s");
+  EXPECT_LE(parts, r.phases.compute_s);
+  EXPECT_GT(parts, 0.8 * r.phases.compute_s);
+  EXPECT_LT(0, r.metrics.at("cross_entropy_s"));
+  EXPECT_LE(r.metrics.at("cross_entropy_s"), r.metrics.at("row_wise_s"));
+  PointRecord again = record_from_json(record_to_json(r));
+  EXPECT_TRUE(validate_record(again)) << again.reason;
+  EXPECT_EQ(record_to_json(again), record_to_json(r));
+}
+
+TEST(ModelPoint, EveryPassHasTheSameLossAndGradient) {
+  const auto first = measured_model(model_point("dilated", 1)).metrics;
+  EXPECT_NEAR(first.at("loss_nats"), std::log(61.0), 1.5);  // of random tokens
+  for (const Pass pass : {Pass::kForward, Pass::kForwardBackward, Pass::kStep})
+    for (const int ranks : {1, 2, 3}) {
+      Point point = model_point("dilated", ranks, pass);
+      point.params.model.shard_optimizer = ranks == 3;
+      const PointRecord r = measured_model(point);
+      EXPECT_EQ(r.status, PointStatus::kOk) << r.reason;
+      EXPECT_NEAR(r.metrics.at("loss_nats") / first.at("loss_nats"), 1, 1e-6);
+      EXPECT_EQ(r.metrics.contains("gradient_norm"), has_backward(pass));
+      EXPECT_EQ(std::isnan(r.check.rel_l2_error), !has_backward(pass));
+      if (!has_backward(pass)) continue;
+      EXPECT_NEAR(r.metrics.at("gradient_norm") / first.at("gradient_norm"), 1, 1e-5);
+    }
+}
+
+TEST(ModelPoint, ExactAlgorithmsHaveTheSameLoss) {
+  const double loss = measured_model(model_point("local", 1)).metrics.at("loss_nats");
+  for (const char* algorithm : {"ring", "ulysses", "all_gather", "query_gather"})
+    for (const Recompute recompute : enum_values<Recompute>()) {
+      Point point = model_point(algorithm, 2);
+      point.params.model.recompute = recompute;
+      const PointRecord r = measured_model(point);
+      EXPECT_EQ(r.status, PointStatus::kOk) << algorithm << ": " << r.reason;
+      EXPECT_NEAR(r.metrics.at("loss_nats") / loss, 1, 1e-6) << algorithm;
+    }
+}
+
+TEST(ModelPoint, AWrongGradientFails) {
+  const PointRecord r = measured_model(model_point("local", 1), /*tolerance=*/1e-15);
+  EXPECT_EQ(r.status, PointStatus::kCheckFailed);
+  EXPECT_EQ(r.check.status, "fail");
+  EXPECT_THAT(r.reason, testing::HasSubstr("along its gradient the loss rises by"));
+}
+
+// As MeasurePoint.RowsOfAnEarlierRunDoNotPass: messages of all runs but the first come too late.
+TEST(ModelPoint, ValuesOfAnEarlierRunDoNotPass) {
+  for (const Pass pass : {Pass::kForward, Pass::kStep}) {
+    const PointRecord r = measured_model(model_point("ring", 2, pass), 0, /*late_messages=*/true);
+    EXPECT_EQ(r.status, PointStatus::kCheckFailed);
+    EXPECT_THAT(r.reason, testing::HasSubstr("are NaN"));
+  }
+}
+
+TEST(ModelPoint, RefusalsSayWhatToDo) {
+  const auto reason_with = [](auto change) {
+    Point point = model_point("dilated", 2);
+    change(point.params);
+    const PointPlan plan = plan_point(point, {}, 1, 2);
+    EXPECT_EQ(plan.point.status, PointStatus::kSkippedUnsupported);
+    return plan.point.reason;
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(reason_with([](PointParams& p) { p.problem.dtype = DType::kBFloat16; }),
+              HasSubstr("model.dtype"));
+  EXPECT_THAT(reason_with([](PointParams& p) { p.kernel = "cuda"; }), HasSubstr("run.kernel cpu"));
+  EXPECT_THAT(reason_with([](PointParams& p) { p.mode = Mode::kVirtual; }), HasSubstr("virtual"));
+  EXPECT_THAT(reason_with([](PointParams& p) { p.pass = Pass::kBackward; }),
+              HasSubstr("forward_backward"));
+}
+
+TEST(ModelPoint, RecomputingIsTheCheapestChangeOfMemory) {
+  const Point point = model_point("dilated", 1);
+  Point full = point;
+  full.params.model.recompute = Recompute::kFull;
+  const auto needed = [](const Point& p) { return plan_point(p, {}, 1, 1).memory_bytes(); };
+  ASSERT_LT(needed(full), needed(point));
+  MachineLimits limits;
+  limits.memory_bytes = needed(full);
+  const PointPlan plan = plan_point(point, limits, 1, 1);
+  EXPECT_EQ(plan.point.status, PointStatus::kSkippedMemory);
+  EXPECT_TRUE(plan.point.reason.ends_with("; fits with recompute=full")) << plan.point.reason;
+}
+
+TEST(ModelPoint, WorkIsThatOfProductsAndAttention) {
+  const Point point = model_point("dilated", 2, Pass::kForward);
+  const PointPlan plan = plan_point(point, {}, 1, 2);
+  const auto of_rank = [&](Rank rank) {
+    return account(sharded_problem(point.params), make_schedule(point.params).program(rank), rank);
+  };
+  const RankAccount a = of_rank(0), b = of_rank(1);
+  // Of each token 4 width^2 + 2 width ffn_width multiply-adds a layer, and the logits.
+  const double width = 64, of_layer = 4 * width * width + 2 * width * 96;
+  EXPECT_EQ(a.gemm_flops + b.gemm_flops, 2 * 2 * 256 * (2 * of_layer + 61 * width));
+  EXPECT_EQ(a.flops, a.gemm_flops + 4 * 16 * a.pairs);
+  EXPECT_EQ(plan.account.max_rank_flops, std::max(a.flops, b.flops));
+  EXPECT_EQ(plan.account.flops, a.flops + b.flops);
+}
+
+}  // namespace
+}  // namespace longnet

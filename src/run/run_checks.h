@@ -1,0 +1,53 @@
+// Checks of every run of a point, beside the timing: buffers are poisoned before a run, and what it
+// made is judged after it. The one place where measuring attention and measuring a model differ.
+#pragma once
+#include <memory>
+
+#include "run/backend.h"
+
+namespace longnet {
+
+class RunChecks {
+ public:
+  RunChecks(PointSession& session, Communicator& comm)
+      : comm_(comm), executor_(session.executor()), worker_(session.worker()) {}
+  virtual ~RunChecks() = default;
+
+  // Before each run; a barrier must follow, since a rank that runs sends into the others' buffers.
+  // Collective.
+  void prepare_run();
+  // Once, after the last run. Collective.
+  void record(PointRecord& record);
+
+ protected:
+  // After run `run`, counted from 1. Collective.
+  virtual void check_run(int64_t run, bool is_last) = 0;
+  virtual void record_findings(PointRecord& record) = 0;
+
+  Communicator& comm_;
+  double compare_s_ = 0;
+
+ private:
+  Executor& executor_;
+  const RowWorker& worker_;
+  int64_t runs_ = 0;
+  double poison_s_ = 0;
+};
+
+// Of attention: sampled rows of what a run wrote are held against the definition, which recomputes
+// them once, and laws of conservation, which take all rows of all ranks, judged after the first
+// sample, the last and one between them. Runs the program once where gradients need an output.
+// Collective.
+std::unique_ptr<RunChecks> make_attention_checks(PointSession& session,
+                                                 const RunnerOptions& options, Communicator& comm);
+
+// Of a model: every run gives the same loss, no value is NaN, and the last run's gradient g is that
+// of the program of the loss alone: from the weights w - t g to w + t g it rises by 2 t <g, g>.
+// Collective.
+std::unique_ptr<RunChecks> make_model_checks(PointSession& session, const PointPlan& plan,
+                                             const RunnerOptions& options, Communicator& comm);
+
+std::unique_ptr<RunChecks> make_run_checks(PointSession& session, const PointPlan& plan,
+                                           const RunnerOptions& options, Communicator& comm);
+
+}  // namespace longnet
