@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""lnbench train: losses fall, any ranks train the same model, a stopped run goes on to the same bits. LNBENCH=path of the program."""
+"""Models. lnbench train: losses fall, any ranks train the same model, a stopped run goes on to the same bits; lnbench run: steps are measured. LNBENCH=path of the program."""
 import json
 import pathlib
 import signal
@@ -61,6 +61,44 @@ class Train(Case):
         for name, (steps, _) in runs.items():
             for mine, other in zip(one, steps, strict=True):
                 self.assertAlmostEqual(mine["bits_per_byte"], other["bits_per_byte"], delta=1e-4, msg=name)
+
+    def test_steps_are_measured(self):
+        """lnbench run: every pass and algorithm on threads and under mpirun; journal, resume, export and report."""
+        config = self.write("steps.json", {k: v for k, v in TRAIN.items() if k != "train"} | {
+            "dilated": {"segments": [16, "sequence"], "ratio_rule": "list", "ratios": [1, 2]},
+            "sweep": {"scope": "model", "pass": ["forward", "forward_backward", "step"], "algorithm": ["dilated", "ring"],
+                      "seq_len": 256, "ranks": [1, 2], "batch": {"rule": "fixed", "size": 2}},
+            "measure": {"warmup": 1, "min_samples": 2, "max_samples": 2, "disturbed_budget": 0},
+        })
+        losses = {}
+        for name, ranks, options in ("threads", 0, ["--ranks", "2"]), ("mpi", 2, []):
+            if ranks and not MPIRUN:
+                continue
+            folder = str(self.path / name)
+            self.expect(4, "run", config, *options, "-o", folder, "--max-time", "0s", ranks=ranks)
+            self.expect(0, "run", config, *options, "--resume", folder, ranks=ranks)
+            points = self.result(folder)["points"]
+            self.assertEqual(len(points), 12)
+            for p in points:
+                self.assertEqual(p["status"], "ok", p["reason"])
+                comm = p["comm"]
+                moved = comm["counted_bytes_per_rank"] + comm.get("modelled_bytes_per_rank", 0)  # by MPI's own gathers
+                self.assertEqual(moved, comm["predicted_bytes_per_rank"])
+                self.assertEqual(p["memory"]["measured_peak_bytes"], p["memory"]["predicted_peak_bytes"])
+                losses.setdefault(p["params"]["algorithm"], []).append(p["metrics"]["loss_nats"])
+                if p["params"].get("pass", "forward") != "forward":
+                    self.assertLess(p["check"]["rel_l2_error"], 5e-4)
+            self.assert_valid(folder)
+            self.assertEqual(len(self.rows("export", folder)), 12)
+        for of_algorithm in losses.values():
+            self.assertLess(max(of_algorithm) / min(of_algorithm) - 1, 1e-6)
+        planned = self.rows("plan", config, "--ranks", "2")
+        self.assertEqual({p["status"] for p in planned}, {"ok"})
+        needed = max(int(p["memory_bytes"]) for p in planned if p["ranks"] == "1")
+        tight = self.rows("plan", config, "--ranks", "1", "--set", f"memory.limit_bytes={needed - 1}", "--set", "memory.limit_fraction=1")
+        self.assertIn("recompute=", " ".join(p["note"] for p in tight))
+        refused = self.rows("plan", config, "--ranks", "1", "--set", "model.dtype=bf16")
+        self.assertIn("fp32", refused[0]["note"])
 
     def test_a_stopped_run_goes_on_to_the_same_bits(self):
         for ranks, more in ("2", ()), ("3", ("--set", "model.shard_optimizer=true")):

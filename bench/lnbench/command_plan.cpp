@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/check.h"
+#include "core/memory_tags.h"
 #include "core/transports.h"
 #include "io/expand.h"
 #include "io/units.h"
@@ -57,6 +58,19 @@ void note_branches(TableWriter& table, const PointPlan& plan) {
                       " r=", rows.dilation_rate(), " coverage=", coverage(s.problem, s.pattern, b),
                       " rows/segment=", rows.count(0, rows.segment(0))));
   }
+}
+
+// The largest rank's memory, from the largest part of it.
+void note_memory(TableWriter& table, const PointPlan& plan) {
+  auto by_tag = plan.account.memory_by_tag;
+  by_tag[kWorkspaceTag] = plan.workspace_bytes;
+  std::vector<std::pair<int64_t, std::string>> parts;
+  for (const auto& [tag, bytes] : by_tag)
+    if (bytes > 0) parts.emplace_back(-bytes, concat(tag, " ", format_bytes(double(bytes))));
+  std::ranges::sort(parts);
+  std::string text;
+  for (const auto& [bytes, part] : parts) text += concat(text.empty() ? "" : ", ", part);
+  table.note("     memory: " + text);
 }
 
 struct PlanRow {
@@ -192,7 +206,10 @@ int run_plan(const Options& options) {
     progress.start(int(i) + 1, describe(points[i].params), 0);
     const PointPlan plan = plan_point(points[i], limits, threads, points[i].params.ranks);
     table.add(row_of(int(i) + 1, plan));
-    if (options.verbose > 0 && plan.account.pairs > 0) note_branches(table, plan);
+    if (options.verbose > 0 && plan.account.pairs > 0) {
+      note_branches(table, plan);
+      note_memory(table, plan);
+    }
     if (plan.point.status != PointStatus::kOk) continue;
     ++runnable;
     seconds += point_cost(plan, config.measure);
@@ -209,7 +226,7 @@ int run_plan(const Options& options) {
       unknown > 0
           ? concat(", without the forwards of ", unknown, " points: no GPU here tells its speed")
           : "",
-      "; time: of one forward; above 64 ranks, maxima are over 5 of them"));
+      "; time: of one run; above 64 ranks, maxima are over 5 of them"));
   if (crowded > 0)
     table.note(concat(crowded, " points have more ranks than this machine's ", limits.devices,
                       " GPU(s): on this machine alone, ranks share GPUs, which ",

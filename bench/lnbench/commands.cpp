@@ -123,7 +123,7 @@ void add_env_options(CLI::App& command, Options& o) {
 void add_plan_options(CLI::App& command, Options& o) {
   add_sweep(command, o);
   add_progress(command, o);
-  command.add_flag("-v,--verbose", o.verbose, "The branches of each point");
+  command.add_flag("-v,--verbose", o.verbose, "The branches of each point, its memory by tag");
   command.add_option("--cluster", o.cluster,
                      "Plan for a cluster, a file or a shipped one's name: simulated time, "
                      "GPU-hours, memory, what does not fit");
