@@ -250,11 +250,11 @@ class Lowering {
     out_.slots.push_back({out_.slots[size_t(like.slot)].kind, SlotTag::kPartial, size});
     return int(out_.slots.size()) - 1;
   }
-  // A slot that takes the partials of `count` members, the largest such range.
-  int add_largest_scratch(const SlotView& like, int count) {
+  // A slot that takes the partials of any one member.
+  int add_largest_scratch(const SlotView& like) {
     int64_t largest = 0;
-    for (int first = 0; first + count <= like.rows.num_pieces(); ++first)
-      largest = std::max(largest, bytes(like.range(first, count)));
+    for (int i = 0; i < like.rows.num_pieces(); ++i)
+      largest = std::max(largest, bytes(like.piece(i)));
     return add_scratch(like, largest);
   }
   // The same pieces, laid out alone.
@@ -270,7 +270,7 @@ class Lowering {
   // last are the own.
   void ring_reduce(const ReduceScatter& op, const std::vector<OpId>& after) {
     const int n = op.group.count, me = op.group.index_of(rank_);
-    const int scratch = add_largest_scratch(op.what, 1);
+    const int scratch = add_largest_scratch(op.what);
     std::vector<OpId> have = after;
     OpId merged = -1;
     for (int s = 0; s + 1 < n; ++s) {
@@ -287,7 +287,8 @@ class Lowering {
   // The range that still concerns this member halves: the other half goes to the partner across it.
   void halving_reduce(const ReduceScatter& op, const std::vector<OpId>& after) {
     const int n = op.group.count, me = op.group.index_of(rank_);
-    const int scratch = add_largest_scratch(op.what, n / 2);
+    // What comes later is a part of the own half.
+    const int scratch = add_scratch(op.what, bytes(op.what.range(me & ~(n / 2 - 1), n / 2)));
     std::vector<OpId> have = after;
     OpId merged = -1;
     for (int size = n / 2; size >= 1; size /= 2) {

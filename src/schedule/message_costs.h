@@ -86,10 +86,7 @@ class Costs {
     const bool halves =
         choice.reduce_scatter == ReduceScatterAlgorithm::kRecursiveHalving && (n & (n - 1)) == 0;
     if (few && !halves) return linear_reduce_scatter(pieces, me);
-    const int width = halves ? n / 2 : 1;
-    int64_t scratch = 0;
-    for (int i = 0; i + width <= n; ++i) scratch = std::max(scratch, sum(pieces, i, width));
-    hold(scratch);
+    hold(halves ? sum(pieces, me < n / 2 ? 0 : n / 2, n / 2) : std::ranges::max(pieces));
     if (!halves) return around(pieces, me, me - 1);
     for (int size = n / 2; size >= 1; size /= 2) {
       const int mine = me / size * size;
