@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from .evidence import Claim
 from .markup import css_class, escape
-from .model import Point
+from .model import BOTH, Point
 from .rows import Context, heads_text, timed_points
 from .rows_time import matched
-from .series import sources_of
+from .series import group_by, sources_of
 from .units import percent_label, plural, ratio_label, spoken_duration, token_label
 
 
@@ -84,9 +84,37 @@ def claims_strip(claims: list[Claim]) -> str:
     return f'<div class="strip"><h2>The paper’s claims</h2><ul>{items}</ul></div>'
 
 
+def model_sentences(ctx: Context) -> list[str]:
+    """A step at the longest sequence that dilated and exact attention both held, and the longest one of all."""
+    timed = [p for p in ctx.models if p.ok and p.median_s]
+    places = group_by(timed, lambda p: p.run, lambda p: p.source, lambda p: p.compute_pass, lambda p: p.seq_len, lambda p: p.ranks)
+    both = [some for some in places.values() if {"dilated", "dense"} <= {p.pattern for p in some}]
+    said = []
+    if both:
+        longest = max(both, key=lambda some: (some[0].seq_len or 0, some[0].ranks))
+        dilated, exact = (min((p for p in longest if p.pattern == kind), key=lambda p: p.median_s or 0) for kind in ("dilated", "dense"))
+        said.append(
+            f"{model_problem(ctx, dilated)} takes <strong>{spoken_duration(dilated.median_s)}</strong> with dilated attention, "
+            f"<strong>{spoken_duration(exact.median_s)}</strong> with the fastest exact attention ({escape(exact.algorithm)}): "
+            f"{ratio_label((exact.median_s or 0) / (dilated.median_s or 1))}."
+        )
+    if timed:
+        longest = max(timed, key=lambda p: (p.seq_len or 0, -(p.median_s or 0)))
+        if not both or (longest.seq_len or 0) > (dilated.seq_len or 0):
+            said.append(f"{model_problem(ctx, longest)} takes <strong>{spoken_duration(longest.median_s)}</strong> with {escape(longest.algorithm)} attention.")
+    return said
+
+
+def model_problem(ctx: Context, point: Point) -> str:
+    name = {"step": "training step", BOTH: "forward and backward pass"}.get(point.compute_pass, f"{point.compute_pass} pass")
+    layers = int(point.num("params.layers") or 6)  # the schema's default
+    batch = f"{point.batch} sequences of " if point.batch > 1 else ""
+    return f"A {escape(name)} of a model of {plural(layers, 'layer')} over {batch}{token_label(point.seq_len)} tokens {place_of(ctx, point)}"
+
+
 def sentence_of_other_passes(ctx: Context) -> list[str]:
     """The longest sequence of a run without forward passes alone."""
-    timed = [p for p in ctx.every if p.ok and p.median_s is not None and p.seq_len]
+    timed = [p for p in ctx.every if p.ok and p.median_s is not None and p.seq_len and not p.of_model]
     if not timed:
         return ["No point of this run has a time."]
     longest = max(timed, key=lambda p: (p.seq_len or 0, -(p.median_s or 0.0)))
@@ -95,6 +123,7 @@ def sentence_of_other_passes(ctx: Context) -> list[str]:
 
 
 def answer_section(ctx: Context, claims: list[Claim], figure: str) -> str:
-    said = sentences(ctx) or sentence_of_other_passes(ctx)
+    said = [*sentences(ctx), *model_sentences(ctx)] or sentence_of_other_passes(ctx)
     text = "".join(f"<p>{sentence}</p>" for sentence in said[:3])
-    return f'<section id="answer"><div class="said">{text}</div><div class="first">{figure}{claims_strip(claims)}</div></section>'
+    first = f'<div class="first">{figure}{claims_strip(claims)}</div>' if claims else figure
+    return f'<section id="answer"><div class="said">{text}</div>{first}</section>'

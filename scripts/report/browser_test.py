@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import make_report
 from report.browser_fixture import Browser, chromium, wait_for
+from report.models_test import models_sweep
 from report.synthetic_fixture import (
     HOSTILE,
     batch_sweep,
@@ -103,11 +104,12 @@ class ReportInBrowser(unittest.TestCase):
         opponents = write_result(root / "opponents", cls.opponents)
         crossover = write_result(root / "crossover", crossover_sweep())
         training, one = (write_training(root / name, ranks, steps=600, planned=600) for name, ranks in (("training", 2), ("one", 1)))
+        models = write_result(root / "models", models_sweep())
         both = root / "trainings" / "report.html"
-        for arguments in ([full], [batch], [cut], [opponents], [crossover], [training], [one, training, "-o", both]):
+        for arguments in ([full], [batch], [cut], [opponents], [crossover], [models], [training], [one, training, "-o", both]):
             if make_report.main([*map(str, arguments)]) != 0:
                 raise AssertionError(f"no report of {arguments}")
-        cls.pages = {d.name: (d / "report.html") for d in (full, batch, cut, opponents, crossover, training)}
+        cls.pages = {d.name: (d / "report.html") for d in (full, batch, cut, opponents, crossover, models, training)}
         cls.pages["trainings"] = both
         cls.browser = Browser()
         cls.addClassCleanup(cls.browser.close)
@@ -136,7 +138,7 @@ class ReportInBrowser(unittest.TestCase):
                     " rows: longnetReport.views[c.dataset.figure] ? 1 : 0}; })"
                 )
                 self.assertEqual(self.drawn, len(charts))
-                self.assertGreaterEqual(len(charts), 8 if name == "training" else 10)
+                self.assertGreaterEqual(len(charts), {"training": 8, "models": 2}.get(name, 10))
                 for chart in charts:
                     self.assertGreater(min(chart["width"], chart["height"]), 60, chart)
                     self.assertGreater(min(chart["marks"], chart["rows"]), 0, chart)
@@ -171,7 +173,7 @@ class ReportInBrowser(unittest.TestCase):
 
     def test_no_text_overlaps_and_all_of_it_can_be_read(self) -> None:
         for width, dark in LOOKS:
-            for name in ("full", "batch", "opponents", "training", "trainings"):
+            for name in ("full", "batch", "opponents", "models", "training", "trainings"):
                 with self.subTest(report=name, width=width, dark=dark):
                     self.visit_all(name, width=width, dark=dark)
                     self.assertEqual(self.js(OVERLAPS), [])

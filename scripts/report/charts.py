@@ -13,7 +13,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import rows_cost, rows_opponents, rows_pattern, rows_published, rows_scaling, rows_time, rows_training
+from . import (
+    rows_cost,
+    rows_model,
+    rows_opponents,
+    rows_pattern,
+    rows_published,
+    rows_scaling,
+    rows_time,
+    rows_training,
+)
 from .evidence import COMPUTED
 from .model import PASSES, Point
 from .rows import PLOT_PX, Builder, Context, Drawing, Row, asked, main_points, sample_count, spread
@@ -23,7 +32,7 @@ from .units import percent_label, plural, token_label
 
 VEGA_LITE = "6.4"
 # They hold the row builders by name.
-ROW_MODULES = (rows_time, rows_scaling, rows_cost, rows_pattern, rows_opponents, rows_published, rows_training)
+ROW_MODULES = (rows_time, rows_scaling, rows_cost, rows_pattern, rows_opponents, rows_published, rows_model, rows_training)
 MAX_FIGURES = 12  # before "more"
 MAX_LINES = 12  # most lines of one picture that can be split
 MAX_PANELS = 4

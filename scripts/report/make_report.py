@@ -107,7 +107,9 @@ def main(argv: list[str] | None = None) -> int:
         comparison = load_comparison(arguments.comparison) if arguments.comparison else None
         figures = build_figures(ctx, compared=comparison is not None)
         pictures = write_pictures(figures, plots)
-        page = render_training(ctx, figures) if ctx.trainings else render_page(ctx, figures, judge(ctx), comparison)
+        attention = ctx.points or not ctx.models  # the paper's claims are about attention
+        claims = judge(ctx) if attention and not ctx.trainings else []
+        page = render_training(ctx, figures) if ctx.trainings else render_page(ctx, figures, claims, comparison)
         write_text(output, page)
     except (ResultError, OSError) as error:
         print(f"make_report.py: {error}", file=sys.stderr)

@@ -265,7 +265,7 @@ def render_page(
     sections = [
         answer,
         figures_section(others),
-        claims_section(claims, figures),
+        claims_section(claims, figures) if claims else "",
         section("table", "All points", full_table(ctx)),
         section("skipped", "Points without a result", skipped_table(ctx)),
         validation_section(ctx.validation) if ctx.validation else "",

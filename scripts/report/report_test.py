@@ -27,6 +27,7 @@ from report.claims import judge
 from report.design_test import Design  # noqa: F401  (runs it too)
 from report.markup import script_json
 from report.model import load_run
+from report.models_test import Models  # noqa: F401  (runs it too)
 from report.opponents_test import Opponents, figure, rows_of  # noqa: F401  (runs them too)
 from report.page import render_page
 from report.series import DEFAULTS, sources_of

@@ -147,6 +147,7 @@ def asked(ctx: Context) -> dict[str, int]:
         most |= {name: max(most.get(name, 0), len(set(values))) for name, values in found.items()}
     most["passes"] = len({p.compute_pass for p in ctx.every if p.ok and not p.of_model})
     most["models"] = sum(p.ok for p in ctx.models)
+    most["memory_bound"] = sum(p.status == "skipped_memory" for p in ctx.models)
     most["published"] = len(((ctx.validation or {}).get("published") or {}).get("cases", []))
     return most
 
@@ -286,7 +287,7 @@ def point_label(ctx: Context, point: Point, without: str = "") -> str:
 
 def point_order(ctx: Context, point: Point) -> tuple[Any, ...]:
     return (
-        sources_of(ctx.points).index(point.source),
+        sources_of(ctx.every).index(point.source),
         ctx.index.label(point),
         point.ranks,
         point.seq_len or 0,

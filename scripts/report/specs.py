@@ -51,6 +51,7 @@ KINDS = {
     "factor": Kind(ratio_label, True, 8),
     "error": Kind(error_label, False, 10),
     "coverage": Kind(percent_label, False, 10),
+    "length": Kind(token_label, True, 8),
 }
 
 

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Tests of the figures about training steps of models, on SYNTHETIC points: report_test.py runs them too."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from report.answer import sentences
+from report.charts import build_figures
+from report.claims import judge
+from report.opponents_test import figure, rows_of
+from report.page import render_page
+from report.synthetic_fixture import M, context, full_sweep, point, refused
+
+
+def of_model(record: dict[str, Any]) -> dict[str, Any]:
+    record = json.loads(json.dumps(record))
+    record["id"] = f"{record['id'][:-1]}m"
+    record["source"] = "simulated"
+    record["params"] |= {"scope": "model", "pass": "step", "cluster": "synthetic", "mode": "simulated", "layers": 12}
+    time_s = record["timing"].get("median_s") if record["status"] == "ok" else None
+    if time_s:
+        record["phases"] = {"compute_s": 0.8 * time_s, "merge_s": 0.0}
+        record["metrics"] = {"gemm_s": 0.3 * time_s, "row_wise_s": 0.1 * time_s, "update_s": 0.05 * time_s}
+    return record
+
+
+def step(algorithm: str, seq_len: int, ranks: int, time_s: float) -> dict[str, Any]:
+    return of_model(point(algorithm, seq_len, ranks, time_s=time_s))
+
+
+def models_sweep() -> list[dict[str, Any]]:
+    """Memory ends both at 4M tokens on 8 ranks, the sweep at 16M on 32; ring takes over 10 s beyond 1M and 2M."""
+    records = []
+    for ranks, lengths in ((8, (1, 2, 4)), (32, (2, 4, 8, 16))):
+        for n in lengths:
+            records.append(step("dilated", n * M, ranks, 0.1 * n * 8 / ranks))
+            records.append(step("ring", n * M, ranks, 9.0 * n * n * 8 / ranks))
+    return records + [of_model(refused(a, 8 * M, 8, "skipped_memory", "too large")) for a in ("dilated", "ring")]
+
+
+class Models(unittest.TestCase):
+    def test_parts_add_up_to_the_step(self) -> None:
+        rows = rows_of(figure(models_sweep(), "model_parts"))
+        shares: dict[str, dict[str, float]] = {}
+        for row in rows:
+            shares.setdefault(row["label"], {})[row["phase"]] = row["share"]
+        self.assertEqual(len(shares), 14)
+        for parts in shares.values():
+            self.assertAlmostEqual(sum(parts.values()), 1)
+            for name, share in {"GEMM": 0.3, "attention": 0.35, "row-wise": 0.1, "update": 0.05, "exposed messages": 0.2}.items():
+                self.assertAlmostEqual(parts[name], share)
+
+    def test_the_longest_sequence_by_memory_and_by_time(self) -> None:
+        drawn = figure(models_sweep(), "longest_sequence")
+        found = {(r["panel"][:8], r["series"].split()[0], r["ranks"]): (r["value"] // M, "open" in r) for r in rows_of(drawn)}
+        self.assertEqual(
+            found,
+            {
+                ("whatever", "dilated", 8): (4, False),
+                ("whatever", "ring", 8): (4, False),
+                ("whatever", "dilated", 32): (16, True),
+                ("whatever", "ring", 32): (16, True),
+                ("steps of", "dilated", 8): (4, False),
+                ("steps of", "ring", 8): (1, False),
+                ("steps of", "dilated", 32): (16, True),
+                ("steps of", "ring", 32): (2, False),
+            },
+        )
+        self.assertIn("On 32 ranks memory holds dilated 16M", drawn.finding)
+        self.assertIn("hollow marks: simulated", drawn.spec["title"]["subtitle"])
+        self.assertTrue(figure(models_sweep()[:14], "longest_sequence").absent)
+
+    def test_steps_do_not_stand_among_attention(self) -> None:
+        attention = full_sweep()
+        alone = {f.name: f for f in build_figures(context(attention))}
+        both = {f.name: f for f in build_figures(context(attention + models_sweep()))}
+        for name, drawn in alone.items():
+            if not drawn.absent:
+                self.assertEqual(len(rows_of(drawn)), len(rows_of(both[name])), name)
+        self.assertEqual([c.status for c in judge(context(attention))], [c.status for c in judge(context(attention + models_sweep()))])
+        self.assertEqual(sentences(context(models_sweep())), [])
+
+    def test_the_answer_names_both(self) -> None:
+        ctx = context(models_sweep())
+        page = render_page(ctx, build_figures(ctx), [])
+        self.assertRegex(page, r"A training step of a model of 12 layers over 16M tokens on 32 ranks.*0\.4|400 ms")
+        self.assertRegex(page, r"fastest exact attention \(ring\): 1440×")
+        self.assertNotIn('id="claims"', page)
+
+
+if __name__ == "__main__":
+    unittest.main()
