@@ -1,5 +1,5 @@
-// What the benchmarks of kernels share: the machine's peaks, times of one thread, ratios to work that
-// runs in turn with what is measured.
+// Shared by the benchmarks of kernels: the machine's peaks, times of one thread, ratios to work
+// that runs in turn with what is measured.
 #pragma once
 #include <benchmark/benchmark.h>
 #include <time.h>

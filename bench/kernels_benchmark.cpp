@@ -1,5 +1,5 @@
-// Speed of the cpu kernels (attention, its backward pass, merge, add, reset, pack; those of a model's
-// layers) and of the row worker beside the machine's peaks.
+// Speed of the cpu kernels (attention, its backward pass, merge, add, reset, pack; those of a
+// model's layers) and of the row worker beside the machine's peaks.
 //
 //   kernels_benchmark --benchmark_filter=attend/fp32 --benchmark_out=kernels.json
 //

@@ -2,9 +2,9 @@
 //
 // gemm   gflops, share_of_peak, interleaved_p50 and _p90 as of attend. Transpositions are those of
 //        training: NN forward, NT gradients of the input, TN gradients of weights, which are added.
-// rows   row-wise functions of `rows` x `cols` numbers that come from memory. bytes_per_second: each
-//        number of a matrix that a function needs is read once, and each that it changes is written
-//        once; a table of 256 rows stays in a cache.
+// rows   row-wise functions of `rows` x `cols` numbers that come from memory. bytes_per_second:
+//        each number of a matrix that a function needs is read once, and each that it changes is
+//        written once; a table of 256 rows stays in a cache.
 //        copy_p50, _p90: percentiles of the ratio to the bytes per second of a copy (memcpy of the
 //        same array) by the same thread right after each iteration.
 #include <algorithm>

@@ -123,7 +123,8 @@ struct Summary {
   }
 };
 
-// Fail: a point was wrong or broke (is_failure), or points disagree. Incomplete: fewer records than planned.
+// Fail: a point was wrong or broke (is_failure), or points disagree. Incomplete: fewer records
+// than planned.
 Summary summarize(const std::vector<PointRecord>& points, int64_t planned);
 
 struct Result {
