@@ -276,7 +276,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "The sentence is of July 2023; section 3 cites sequence parallelism, which came before, and Ring Attention (arXiv 2310.01889) came later. "
             "We read the limit as memory. An exact algorithm speaks against the sentence if it ran on several ranks with messages between them "
             "and was checked at a length that fewer ranks refused for memory. Half of the memory per rank is seen, not judged. "
-            "Memory over all ranks does not fall, and no algorithm lifts the quadratic work.",
+            "Memory over all ranks does not fall, and no exact algorithm lifts the quadratic work.",
             ("memory", "latency", "error_ranks", "communication_ranks", "table"),
         ),
         exact_distributed,

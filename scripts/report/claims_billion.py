@@ -23,7 +23,7 @@ def place(ctx: Context, point: Point) -> str:
 
 
 def memory_text(ctx: Context, point: Point) -> str:
-    """ ", predicted peak memory 10 GiB per rank (12 heads: about 121 GiB; the device has 74.5 GiB)"."""
+    """ ", predicted peak memory 10 GiB per rank (12 heads: about 121 GiB; the device has 74.5 GiB, and more ranks hold less each)"."""
     peak = point.num("memory.measured_peak_bytes") or point.num("memory.predicted_peak_bytes")
     if not peak:
         return ""
@@ -31,7 +31,7 @@ def memory_text(ctx: Context, point: Point) -> str:
     of = ", of one rank's shard at a time (whose output is checked, then dropped)" if point.in_turn else " per rank"
     heads = point.num("params.heads") or PAPER_HEADS
     has = number(ctx.runs[point.run].get("run.cluster.device.memory_bytes.value"))
-    device = f"; the device has {bytes_label(has)}" if has else ""
+    device = f"; the device has {bytes_label(has)}, and more ranks hold less each" if has else ""
     all_heads = "" if heads >= PAPER_HEADS else f" ({PAPER_HEADS} heads: about {bytes_label(peak * PAPER_HEADS / heads)}{device})"
     return f", {kind} {bytes_label(peak)}{of}{all_heads}"
 

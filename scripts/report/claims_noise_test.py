@@ -34,7 +34,7 @@ class Noise(unittest.TestCase):
                 self.assertEqual(claim(steep, title, **environment).status, NOT_SUPPORTED if quiet else NOT_TESTED)
         noisy = claim(steep, title, **busy_machine(7.5))
         self.assertIn("not decided: machine was busy (load average 7.5 on 8 usable", noisy.evidence[0].text)
-        self.assertIn("Seen all the same: ", noisy.evidence[0].text)
+        self.assertIn("These times alone would say: ", noisy.evidence[0].text)
         self.assertEqual(claim(line_of("ring", 1.0), "vanilla attention grows", **busy_machine(7)).status, NOT_TESTED)
         table = complexity_sweep()
         self.assertNotEqual(claim(table, "Complexity").status, NOT_TESTED)
@@ -117,7 +117,7 @@ class Noise(unittest.TestCase):
             del ctx.runs[0].record["summary"]["disturbed"]
             found = next(c for c in judge(ctx) if title in c.title)
             self.assertEqual(found.status, NOT_TESTED)
-            self.assertTrue(found.evidence[0].text.startswith(f"not decided: {before}. Seen all the same: "), found)
+            self.assertTrue(found.evidence[0].text.startswith(f"not decided: {before}. These times alone would say: "), found)
             self.assertEqual([before in n for n in disturbances(ctx.runs[0])], [True])
         ctx = context(paper_line() + line_of("dilated", 0.5, source="simulated"))
         del ctx.runs[0].record["summary"]["disturbed"]

@@ -23,9 +23,9 @@ EXPONENT_LENGTHS = 4
 EXPONENT_SPAN = 8.0
 EXPONENT_R_SQUARED = 0.98  # below, time follows no power law and the exponent says nothing
 RULE_WITHIN = 2.0  # factor to a pattern's rule: segments and rates are rounded to powers of two
-SKIPS = "a dilation rate exceeds the next shorter segment, so that its branch skips some, which the paper's estimate leaves out"
+SKIPS = "a dilation rate exceeds the next shorter segment as N cuts it, so that its branch skips some, which the paper's estimate leaves out"
 RATES_DIFFER = {
-    "dilated": "its rates do not grow as its segments, by which the paper derives O(Nd)",
+    "dilated": "its rates do not grow as its segments, which N cuts, by which the paper derives O(Nd)",
     "sparse": "its segments and keys per query do not grow as √N",
 }
 DEPTH_EXTRA = 2  # layers: a local hop before and after the long way that the paper counts
@@ -164,10 +164,10 @@ class Depth:
 
 
 def judged_text(judged: list[Depth]) -> str:
-    """ " 3 layers beside estimates of 2 to 9: an upper bound that holds; growth was not seen." """
+    """ " 3 layers beside estimates of 2 to 9: up to 2 more are allowed; growth was not seen." """
     layers, estimates = ([getattr(d, name) for d in judged] for name in ("layers", "estimate"))
     grown = "" if len(set(layers)) > 1 else "; growth was not seen"
-    return f" {span_label(layers)} layers beside estimates of {span_label(estimates)}, an upper bound{grown}." if judged else ""
+    return f" {span_label(layers)} layers beside estimates of {span_label(estimates)}, up to {DEPTH_EXTRA} more are allowed{grown}." if judged else ""
 
 
 def near_text(near: list[Depth]) -> str:

@@ -118,7 +118,7 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
             names = ", ".join(named[:4]) + (", …" if named[4:] else "")
             without = f" Without {plural(len(gone), 'point')} that something disturbed ({names})." if gone else ""
             return Evidence(source, seen.status, seen.text + without, seen.details)
-        text = f"not decided: {f'machine was busy ({reasons})' if loud else reasons}. Seen all the same: {all_seen.text}"
+        text = f"not decided: {f'machine was busy ({reasons})' if loud else reasons}. These times alone would say: {all_seen.text}"
         return Evidence(source, NOT_TESTED, text, all_seen.details)
 
     return quiet
