@@ -17,11 +17,13 @@ ORDER = ("slower", "faster", "ambiguous", "undecided", "missing", "same")
 
 def load_comparison(path: Path) -> dict[str, Any]:
     try:
+        if not path.is_file():  # a pipe would be waited for
+            raise ValueError("no regular file")
         data = json.loads(path.read_text(encoding="utf-8"))
         if not all(isinstance(p["verdict"], str) for p in data["points"]):
             raise TypeError("a verdict is no text")
         data["summary"], data["threshold"], data["environment"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ResultError(f"{path}: no comparison as `lnbench report --compare` writes it: {error!r}") from error
     return data
 

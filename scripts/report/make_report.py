@@ -102,6 +102,8 @@ def main(argv: list[str] | None = None) -> int:
     output = arguments.output or arguments.results[0] / ("report.html" if alone else "together/report.html")
     plots = arguments.plots_dir or output.parent / "plots"
     try:
+        if output.exists() and not output.is_file():  # a device would be replaced by a page
+            raise ResultError(f"{output} exists and is no regular file: name another one with -o")
         ctx = make_context(arguments.results)
         ctx.validation = load_validation(arguments.validation) if arguments.validation else None
         comparison = load_comparison(arguments.comparison) if arguments.comparison else None

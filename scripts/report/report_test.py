@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import gzip
 import io
@@ -385,6 +386,17 @@ class Results(unittest.TestCase):
             self.assertIn(label, svg)
         self.assertEqual((plots / "latency.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
         self.assertTrue((directory / "report.html").is_file())
+
+    def test_only_regular_files_are_read_and_replaced(self) -> None:
+        directory = write_result(self.folder / "run", full_sweep()[:12])
+        pipe, deep = self.folder / "pipe", self.folder / "deep.json"
+        os.mkfifo(pipe)
+        deep.write_text("[" * 100_000)
+        for options in (["-o", str(pipe)], ["--validation", str(pipe)], ["--validation", str(deep)], ["--comparison", str(pipe)]):
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                self.assertEqual(make_report.main([str(directory), *options]), 2, options)
+            self.assertIn(options[1], said.getvalue())
+        self.assertTrue(pipe.is_fifo())
 
     def test_csv_has_all_rows_and_exact_numbers(self) -> None:
         ctx = context(full_sweep())

@@ -22,9 +22,11 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 440, 70, 50, 12
 
 def load_validation(path: Path) -> dict[str, Any]:
     try:
+        if not path.is_file():  # a pipe would be waited for
+            raise ValueError("no regular file")
         data = json.loads(path.read_text(encoding="utf-8"))
         data["closed_form"]["max_rel_error"], data["simgrid"], data["real"]["points"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ResultError(f"{path}: no validation as `lnbench validate --json` writes it: {error!r}") from error
     return data
 
