@@ -49,10 +49,10 @@ for part in "${parts[@]}"; do
   build_preset "$part" ${targets[$part]} || { failed+=("$part (build)"); continue; }
   take_time "$part: build"
   say "testing preset $part"
-  # Chromium is installed above, so a report that no browser has seen is a failure. One test more than cores: many
-  # wait for a scheduler, a browser or each other.
+  # Chromium is installed above, so a report that no browser has seen is a failure. More tests than cores: many wait
+  # for a scheduler, a browser or each other.
   run_tests=(env LONGNET_REQUIRE_BROWSER=1 ctest --test-dir "build/$part" --output-on-failure)
-  if ! "${run_tests[@]}" -R "${tests[$part]}" -E "${left_out[$part]}" -j $(($(nproc) + 1)); then
+  if ! "${run_tests[@]}" -R "${tests[$part]}" -E "${left_out[$part]}" -j $((2 * $(nproc))); then
     failed_tests=$(sed "s/^[0-9]*:/  $part: /" "build/$part/Testing/Temporary/LastTestsFailed.log")
     # Another program's load can pass a test's limits of time; a sanitizer's report is never to be run away from.
     say "failed in preset $part, and run again alone if it is release:"$'\n'"$failed_tests"

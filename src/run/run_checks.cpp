@@ -19,8 +19,8 @@ void RunChecks::record(PointRecord& record) {
   {
     const Stopwatch watch(compare_s_);
     check_run(runs_, /*is_last=*/true);
+    record_findings(record);
   }
-  record_findings(record);
   set_check_cost(record, runs_, comm_.max_of(poison_s_), comm_.max_of(compare_s_));
 }
 
