@@ -203,8 +203,6 @@ class Gpu(Case):
             self.assertEqual((metrics["device_sm_mhz"], metrics["device_power_w"], metrics["device_temperature_c"]), (mhz, 612.5, 41))
             self.assertEqual(metrics["device_throttled"], name == "hot")
             self.assertEqual(metrics["device_slowed_s"] > 0, name == "hot")
-        self.expect(0, "report", str(self.path / "hot"))
-        self.assertIn("slowed its clocks down", (self.path / "hot/report.html").read_text())
 
     def test_transports_alone(self):
         file = self.path / "comm.json"
@@ -230,8 +228,8 @@ class Gpu(Case):
         self.assertIn("--max-bytes 8 GiB", refused)
 
     def test_a_walk_is_the_cpus_walk(self):
-        walk = ("--set", "sweep.seq_len=4K", "--set", "sweep.ranks=8", "--set", "model.heads=2",
-                "--set", "dilated.segments=64,512,sequence", "--set", "check.sampled_queries=64")
+        walk = ("--set", "sweep.seq_len=2K", "--set", "sweep.ranks=8", "--set", "model.heads=2",
+                "--set", "dilated.segments=64,256,sequence", "--set", "check.sampled_queries=64")
         on_gpu = self.run_config("one-billion-gpu", *walk)[0]["points"][0]
         on_cpu = self.run_config("one-billion-gpu", *walk, "--set", "run.kernel=cpu", out="cpu")[0]["points"][0]
         self.assertEqual(on_gpu["status"], "ok")
@@ -244,20 +242,21 @@ class Gpu(Case):
 
     def test_a_walk_goes_on_after_a_kill(self):
         folder = self.path / "killed"
-        args = ("run", "configs/one-billion-gpu.json", "--set", "sweep.seq_len=256K", "--set", "sweep.ranks=64", "--set", "model.heads=2",
-                "--set", "dilated.segments=2K,8K,sequence", "--set", "check.sampled_queries=64", "--progress", "none")
+        args = ("run", "configs/one-billion-gpu.json", "--set", "sweep.seq_len=64K", "--set", "sweep.ranks=64", "--set", "model.heads=2",
+                "--set", "dilated.segments=512,2K,sequence", "--set", "check.sampled_queries=64", "--progress", "none")
         with subprocess.Popen([LNBENCH, *args, "-o", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                               cwd=pathlib.Path(__file__).resolve().parent.parent) as process:
-            for _ in range(600):
+            for _ in range(3000):
                 if any(p.read_text().count("\n") >= 4 for p in folder.glob("shards-*.jsonl")):
                     break
-                time.sleep(0.05)
+                time.sleep(0.01)
             process.send_signal(signal.SIGKILL)
         kept = next(folder.glob("shards-*.jsonl")).read_text().count("\n")
         self.assertGreaterEqual(kept, 4)
+        self.assertLess(kept, 64)
         self.expect(0, *args, "--resume", str(folder))
         point = self.result(folder)["points"][0]
-        self.assertEqual((point["status"], point["content"]["rows"]), ("ok", 2 * (256 << 10)))
+        self.assertEqual((point["status"], point["content"]["rows"]), ("ok", 2 * (64 << 10)))
         self.assertEqual(point["content"]["nan_values"], 0)
 
     def test_ranks_as_processes(self):

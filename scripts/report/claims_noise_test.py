@@ -68,6 +68,15 @@ class Noise(unittest.TestCase):
             del record["metrics"]["busy_share"]
         self.assertEqual(claim(records, "dilated attention is nearly", **busy_machine(7)).status, NOT_TESTED)
 
+    def test_a_gpu_that_slowed_its_clocks_down_decides_nothing(self) -> None:
+        records = line_of("dilated", 0.0)
+        self.assertEqual(claim(records, "dilated attention is nearly").status, SUPPORTED)
+        self.assertNotIn("clocks", str(disturbances(context(records).runs[0])))
+        for record in records:
+            record.setdefault("metrics", {})["device_throttled"] = 1
+        self.assertEqual(claim(records, "dilated attention is nearly").status, NOT_TESTED)
+        self.assertIn("slowed its clocks down", str(disturbances(context(records).runs[0])))
+
     def test_disturbed_points_decide_nothing(self) -> None:
         """One point of a line is five times too slow, and its run says that something disturbed it."""
         title = "dilated attention is nearly"
