@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
 from .evidence import Claim
 from .markup import css_class, escape
 from .model import BOTH, Point
+from .noise import why_undecided
 from .rows import Context, heads_text, timed_points
 from .rows_time import matched
 from .series import group_by, sources_of
 from .units import percent_label, plural, ratio_label, spoken_duration, token_label
+
+
+@dataclass(frozen=True)
+class Said:
+    text: str  # HTML
+    points: tuple[Point, ...]  # those whose times it names
+
+    @property
+    def length(self) -> int:
+        return self.points[0].seq_len or 0
+
+
+def deciding_first(ctx: Context, points: list[Point], say: Callable[[Context], list[Said]]) -> list[Said]:
+    """What those points say whose times may decide a claim; of others only where no such point speaks, with the reason."""
+
+    def said_of(some: list[Point]) -> list[Said]:
+        return say(Context(some, ctx.runs, ctx.index))
+
+    if said := said_of([p for p in points if not why_undecided(ctx, p)]):
+        return said
+    return [replace(one, text=f"{one.text} {decides_nothing(ctx, one.points)}") for one in said_of(points)]
+
+
+def decides_nothing(ctx: Context, points: Iterable[Point]) -> str:
+    reasons = dict.fromkeys(filter(None, (why_undecided(ctx, p) for p in points)))
+    return f"Such times decide no claim: {escape('; '.join(reasons))}."
 
 
 def place_of(ctx: Context, point: Point) -> str:
@@ -33,11 +63,11 @@ def pairs_text(exact: Point, dilated: Point) -> str:
     return f"{share}, which is another function"
 
 
-def comparison(ctx: Context, source: str) -> tuple[int, str] | None:
-    """The longest sequence that dilated and exact attention both computed: its length, and what each took."""
-    pairs = [pair for pair in matched(ctx) if pair[0].source == source]
+def comparison(ctx: Context) -> list[Said]:
+    """The longest sequence that dilated and exact attention both computed, and what each took."""
+    pairs = matched(ctx)
     if not pairs:
-        return None
+        return []
     longest = max((p.seq_len or 0, p.ranks) for p, _ in pairs)
     exact, dilated = min((pair for pair in pairs if ((pair[0].seq_len or 0), pair[0].ranks) == longest), key=lambda pair: pair[0].median_s or 0)
     ratio = (exact.median_s or 0) / (dilated.median_s or 1)
@@ -45,34 +75,33 @@ def comparison(ctx: Context, source: str) -> tuple[int, str] | None:
         f"{problem_of(exact)} {place_of(ctx, exact)} dilated attention takes <strong>{spoken_duration(dilated.median_s)}</strong>, "
         f"exact attention ({escape(exact.algorithm)}) <strong>{spoken_duration(exact.median_s)}</strong>: {ratio_label(ratio)}, {pairs_text(exact, dilated)}."
     )
-    return exact.seq_len or 0, text
+    return [Said(text, (exact, dilated))]
 
 
-def longest_run(ctx: Context, source: str) -> tuple[int, str] | None:
+def longest_run(ctx: Context) -> list[Said]:
     """The longest sequence that one algorithm computed alone."""
-    able = [p for p in timed_points(ctx) if p.source == source]
+    able = timed_points(ctx)
     if not able:
-        return None
+        return []
     point = max(able, key=lambda p: (p.pattern == "dilated", p.seq_len or 0, p.ranks))
     per_token = spoken_duration((point.median_s or 0) / ((point.seq_len or 1) * point.batch))
     text = (
         f"{problem_of(point)} {place_of(ctx, point)} {escape(point.algorithm)} attention takes "
         f"<strong>{spoken_duration(point.median_s)}</strong>, {per_token} per token."
     )
-    return point.seq_len or 0, text
+    return [Said(text, (point,))]
+
+
+def of_attention(ctx: Context) -> list[Said]:
+    """What both computed, and the longest run alone only where that is far longer."""
+    pair, alone = comparison(ctx), longest_run(ctx)
+    return pair + [one for one in alone if not pair or one.length >= 16 * pair[0].length]
 
 
 def sentences(ctx: Context) -> list[str]:
-    """HTML, the longest sequence first; every source speaks for itself. A source adds its longest run alone only where
-    that is longer than what it compared."""
-    found: list[tuple[int, str]] = []
-    for source in sources_of(ctx.points):
-        pair, alone = comparison(ctx, source), longest_run(ctx, source)
-        if pair:
-            found.append(pair)
-        if alone and (pair is None or alone[0] >= 16 * pair[0]):
-            found.append(alone)
-    return [text for _, text in sorted(found, key=lambda item: -item[0])]
+    """HTML, the longest sequence first; every source speaks for itself."""
+    found = [one for source in sources_of(ctx.points) for one in deciding_first(ctx, [p for p in ctx.points if p.source == source], of_attention)]
+    return [one.text for one in sorted(found, key=lambda one: -one.length)]
 
 
 def claims_strip(claims: list[Claim]) -> str:
@@ -84,7 +113,7 @@ def claims_strip(claims: list[Claim]) -> str:
     return f'<div class="strip"><h2>The paper’s claims</h2><ul>{items}</ul></div>'
 
 
-def model_sentences(ctx: Context) -> list[str]:
+def of_models(ctx: Context) -> list[Said]:
     """A step at the longest sequence that dilated and exact attention both held, and the longest one of all."""
     timed = [p for p in ctx.models if p.ok and p.median_s]
     places = group_by(timed, lambda p: p.run, lambda p: p.source, lambda p: p.compute_pass, lambda p: p.seq_len, lambda p: p.ranks)
@@ -93,16 +122,22 @@ def model_sentences(ctx: Context) -> list[str]:
     if both:
         longest = max(both, key=lambda some: (some[0].seq_len or 0, some[0].ranks))
         dilated, exact = (min((p for p in longest if p.pattern == kind), key=lambda p: p.median_s or 0) for kind in ("dilated", "dense"))
-        said.append(
+        text = (
             f"{model_problem(ctx, dilated)} takes <strong>{spoken_duration(dilated.median_s)}</strong> with dilated attention, "
             f"<strong>{spoken_duration(exact.median_s)}</strong> with the fastest exact attention ({escape(exact.algorithm)}): "
             f"{ratio_label((exact.median_s or 0) / (dilated.median_s or 1))}."
         )
+        said.append(Said(text, (dilated, exact)))
     if timed:
         longest = max(timed, key=lambda p: (p.seq_len or 0, -(p.median_s or 0)))
-        if not both or (longest.seq_len or 0) > (dilated.seq_len or 0):
-            said.append(f"{model_problem(ctx, longest)} takes <strong>{spoken_duration(longest.median_s)}</strong> with {escape(longest.algorithm)} attention.")
+        if not both or (longest.seq_len or 0) > said[0].length:
+            text = f"{model_problem(ctx, longest)} takes <strong>{spoken_duration(longest.median_s)}</strong> with {escape(longest.algorithm)} attention."
+            said.append(Said(text, (longest,)))
     return said
+
+
+def model_sentences(ctx: Context) -> list[str]:
+    return [one.text for one in deciding_first(ctx, ctx.models, of_models)]
 
 
 def model_problem(ctx: Context, point: Point) -> str:
@@ -112,14 +147,18 @@ def model_problem(ctx: Context, point: Point) -> str:
     return f"A {escape(name)} of a model of {plural(layers, 'layer')} over {batch}{token_label(point.seq_len)} tokens {place_of(ctx, point)}"
 
 
-def sentence_of_other_passes(ctx: Context) -> list[str]:
+def of_other_passes(ctx: Context) -> list[Said]:
     """The longest sequence of a run without forward passes alone."""
     timed = [p for p in ctx.every if p.ok and p.median_s is not None and p.seq_len and not p.of_model]
     if not timed:
-        return ["No point of this run has a time."]
+        return []
     longest = max(timed, key=lambda p: (p.seq_len or 0, -(p.median_s or 0.0)))
     name = f"{longest.algorithm} attention, {longest.compute_pass.replace('_', ' and ')},"
-    return [f"{problem_of(longest)} {escape(name)} takes {spoken_duration(longest.median_s or 0.0)} {place_of(ctx, longest)}."]
+    return [Said(f"{problem_of(longest)} {escape(name)} takes {spoken_duration(longest.median_s or 0.0)} {place_of(ctx, longest)}.", (longest,))]
+
+
+def sentence_of_other_passes(ctx: Context) -> list[str]:
+    return [one.text for one in deciding_first(ctx, ctx.every, of_other_passes)] or ["No point of this run has a time."]
 
 
 def answer_section(ctx: Context, claims: list[Claim], figure: str) -> str:

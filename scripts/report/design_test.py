@@ -209,6 +209,27 @@ class Design(unittest.TestCase):
         self.assertIn("For 32K tokens in sequences of 8K with 12 heads on 2 ranks", sentences(context(records))[0])
         self.assertEqual(sentences(context([])), [])
 
+    def test_points_that_decide_no_claim_do_not_speak_first(self) -> None:
+        shared = [point(a, 64 * K, 8, time_s=t) for a, t in (("dilated", 0.25), ("ring", 2.0))]
+        for record in shared:
+            record["metrics"] = {"usable_cores": 2}
+        able = [point(a, 8 * K, 2, time_s=t) for a, t in (("dilated", 0.1), ("ring", 0.3))]
+        (said,) = sentences(context(shared + able))
+        self.assertIn("At 8K tokens with 12 heads on 2 ranks", said)
+        self.assertNotIn("decide no claim", said)
+        (said,) = sentences(context(shared))
+        self.assertTrue(said.endswith("Such times decide no claim: 8 threads of its ranks shared 2 cores."), said)
+        throttled = [r | {"metrics": {"device_throttled": 1}} for r in able]
+        for words, records, changes in (
+            ("1.9 times apart", able, {"summary": {"disturbed": {r["id"]: "samples are 1.9 times apart" for r in able}}}),
+            ("machine was busy", able, {"environment": {"busy_share": 0.4}}),
+            ("before lnbench looked for disturbed points", able, {"summary": {}}),
+            ("slowed its clocks", throttled, {}),
+        ):
+            ctx = context(records)
+            ctx.runs[0].record |= changes
+            self.assertIn(words, sentences(ctx)[0].split("Such times decide no claim")[1])
+
     def test_numbers_as_people_read_them(self) -> None:
         self.assertEqual([percent_label(v) for v in (4.66e-10, 0.5, 0, 5.9e-17)], ["4.7e-08 %", "50 %", "0 %", "0 %"])
         self.assertEqual([number_label(v) for v in (989.4e12, 8, 0.5, 1e-7)], ["989.4e12", "8", "0.5", "100e-9"])

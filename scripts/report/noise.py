@@ -70,6 +70,23 @@ def disturbed(run: Run, points: list[Point]) -> dict[Key, str]:
     return {key_of(p): str(reasons[p.text("id")]) for p in points if p.time_decides and p.text("id") in reasons}
 
 
+def why_undecided(ctx: Context, point: Point) -> str:
+    """Why the time of a point decides no claim; empty where it may."""
+    run = ctx.runs[point.run]
+    if point.shares_cores:
+        threads = int(point.ranks * (point.num("params.threads") or 1))
+        return f"{plural(threads, 'thread')} of its ranks shared {plural(int(point.num('metrics.usable_cores') or 0), 'core')}"
+    if point.shares_gpu:
+        return "its ranks shared GPUs"
+    if point.throttled:
+        return "a GPU had slowed its clocks down"
+    if point.source == MODELLED:
+        return ""
+    if reason := busy(run):
+        reason = "" if watched(point) else f"the machine was busy ({reason})"
+    return undecided(run) or reason or disturbed(run, [point]).get(key_of(point), "")
+
+
 def disturbances(run: Run) -> list[str]:
     """Warnings that a reader needs before looking at a time of this run."""
     notes = []
