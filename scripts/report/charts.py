@@ -36,12 +36,15 @@ ROW_MODULES = (rows_time, rows_scaling, rows_cost, rows_pattern, rows_opponents,
 MAX_FIGURES = 12  # before "more"
 MAX_LINES = 12  # most lines of one picture that can be split
 MAX_PANELS = 4
+MAX_PANELS_OF_TWO = 6  # of two axes
+APART = ("pass", "batch_tokens")  # axes whose values never share a panel
 PANEL_WIDTH, PANEL_HEIGHT = 330, 230  # pictures' size; a page is as wide as its window
 # Value that a row and its point share in one panel, and the name of that panel.
 SPLITS: dict[str, tuple[Callable[[Point], Any], Callable[[int], str]]] = {
     "ranks": (lambda p: p.ranks, lambda value: plural(value, "rank")),
     "seq_len": (lambda p: p.seq_len, lambda value: f"{token_label(value)} tokens"),
     "per_rank": (lambda p: (p.seq_len or 0) // p.ranks, lambda value: f"{token_label(value)} tokens per rank"),
+    "batch_tokens": (lambda p: p.batch * (p.seq_len or 0), lambda value: f"batches of {token_label(value)} tokens"),
     "pass": (lambda p: p.pass_order, lambda value: (*PASSES, "unknown pass")[value].replace("_", " and ")),
     "run": (lambda p: p.run, lambda value: f"run {value + 1}"),
 }
@@ -139,7 +142,8 @@ def finding_of(kind: Kind | None, axis: str | None, drawing: Drawing) -> str:
     lines: dict[tuple[Any, ...], list[Row]] = {}
     for row in drawing.rows:
         if row.get("value") and row.get(x) and "series" in row:
-            lines.setdefault((row["series"], row["source"], row["ranks"] if x != "ranks" else row.get("seq_len")), []).append(row)
+            held = row["ranks"] if x != "ranks" else row.get("seq_len")
+            lines.setdefault((row["series"], row["source"], held, row.get("panel")), []).append(row)
     longest = sorted(lines.values(), key=lambda line: (-len({r[x] for r in line}), -max(r[x] for r in line)))
     first_of: dict[str, list[Row]] = {}
     for line in longest:
@@ -150,8 +154,10 @@ def finding_of(kind: Kind | None, axis: str | None, drawing: Drawing) -> str:
         where = [r["length_label"] if x == "seq_len" else r["ranks_label"] for r in ends]
         values = [f"{kind.label(r['value'])} at {place}" for r, place in zip(ends, where)]
         held = ends[0]["ranks_label"] if x == "seq_len" else f"{ends[0]['length_label']} tokens"
+        panel = ends[0].get("panel", "")
+        known = dict.fromkeys((ends[0]["source"], held, *([panel] if panel and panel not in ends[0]["series"] else [])))
         reach = " to ".join(dict.fromkeys(values))
-        texts.append(f"{ends[0]['series']}: {reach} ({ends[0]['source']}, {held})")
+        texts.append(f"{ends[0]['series']}: {reach} ({', '.join(known)})")
     text = "; ".join(texts)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
@@ -195,29 +201,33 @@ def complete(spec: dict[str, Any], parts: dict[str, Any], ctx: Context, drawing:
 
 def naming_its_pass(meta: dict[str, Any], drawing: Drawing) -> Drawing:
     """A figure of passes whose rows are of one alone has no panel that would name it: its title does."""
-    found = {row["pass"] for row in drawing.rows if meta.get("split") == "pass" and "pass" in row}
+    found = {row["pass"] for row in drawing.rows if "pass" in meta.get("split", []) and "pass" in row}
     return replace(drawing, title=f"{SPLITS['pass'][1](*found)} alone") if len(found) == 1 else drawing
 
 
-def in_panels(meta: dict[str, Any], drawing: Drawing, several_runs: bool) -> Drawing:
-    """Its rows with the panel that each belongs to, where one picture would hold too many lines, or two runs are compared:
-    then a panel is a run, or one pass of a run."""
-    split = meta.get("split")
-    if not split:
-        return drawing
-    series = [row for row in drawing.rows if "series" in row]
-    axes = ["pass", "run"] if several_runs and split == "pass" else ["run" if several_runs else split]
+def panel_axes(split: list[str], series: list[Row], several_runs: bool) -> list[str]:
+    """Axes of which each value gets a panel: always those of APART, and runs that are compared; ranks where one picture would
+    hold too many lines (a line over ranks has no dash that could tell its length: the other axes always split)."""
+    axes = [a for a in split if a in APART] + (["run"] if several_runs else [a for a in split if a not in APART])
     axes = [a for a in axes if len({row[a] for row in series if row.get(a) is not None}) > 1]
     lines = {(row["series"], row["source"], row["run"], *(row.get(a) for a in axes)) for row in series}
-    apart = several_runs or split != "ranks"  # a line over ranks has no dash that could tell its length
-    if not axes or (len(lines) <= MAX_LINES and not apart):
+    return [a for a in axes if a != "ranks" or len(lines) > MAX_LINES]
+
+
+def in_panels(meta: dict[str, Any], drawing: Drawing, several_runs: bool) -> Drawing:
+    """Its rows with the panel that each belongs to, where they need more than one."""
+    if "split" not in meta:
+        return drawing
+    series = [row for row in drawing.rows if "series" in row]
+    axes = panel_axes(meta["split"], series, several_runs)
+    if not axes:
         return drawing
 
     def name(values: tuple[int, ...]) -> str:
         return " · ".join(SPLITS[a][1](value) for a, value in zip(axes, values))
 
     places = sorted({tuple(row[a] for a in axes) for row in series if all(row.get(a) is not None for a in axes)})
-    kept = spread(places, MAX_PANELS if len(axes) == 1 else len(places))
+    kept = spread(places, MAX_PANELS if len(axes) == 1 else MAX_PANELS_OF_TWO)
     left = "" if kept == places else f"Panels: {', '.join(map(name, kept))}; the others are in the table."
     rows = [
         row | {"panel": name(values)}

@@ -95,6 +95,16 @@ class Figures(unittest.TestCase):
         crosses = [r for r in rows_of(figure([*batch_sweep(), stopped, other], "batch_runtime")) if "slot" in r]
         self.assertEqual([(r["ranks"], r["reason"]) for r in crosses], [(2, "too large")])
 
+    def test_batches_of_different_tokens_have_panels_of_their_own(self) -> None:
+        smaller = [point("dilated", 1 << e, ranks, batch=M // 4 >> e) for ranks in (1, 2) for e in range(13, 17)]
+        for records in ([batch_sweep(), smaller], [batch_sweep() + smaller]):  # two runs, or one
+            drawn = next(f for f in build_figures(context(*records)) if f.name == "batch_runtime")
+            self.assertEqual(drawn.spec["facet"]["sort"], ["batches of 256K tokens", "batches of 1M tokens"])
+            for panel, tokens in zip(drawn.spec["facet"]["sort"], (M // 4, M)):
+                self.assertEqual({r["batch_tokens"] for r in rows_of(drawn) if r["panel"] == panel}, {tokens})
+            self.assertEqual(len({r["line"] for r in rows_of(drawn) if r["series"].startswith("dilated")}), 4)
+            self.assertIn("batches of 1M tokens", drawn.finding)
+
     def test_simulated_points_have_a_band(self) -> None:
         records = [point("dilated", n * K, 2, source=s) for n in (8, 16) for s in ("measured", "simulated")]
         for record in records:

@@ -106,6 +106,7 @@ def base_row(ctx: Context, point: Point) -> Row:
         "line": f"{point.source} {point.run} {point.ranks}{batch}",
         "rank_line": f"{point.source} {point.run} {point.seq_len}{batch}",
         "batch_text": batch_text(point),
+        "batch_tokens": point.batch * (point.seq_len or 0),
         "median": duration_label(point.median_s, 6),
         "interval": interval_text(point),
         "samples": str(count) if count else "none",

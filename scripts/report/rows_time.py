@@ -103,7 +103,10 @@ def batch_runtime(ctx: Context) -> list[Drawing]:
     held = {(p.run, p.batch * (p.seq_len or 0)) for p in shown}
     missing = [p for p in ctx.points if not p.ok and p.seq_len and (p.run, p.batch * p.seq_len) in held]
     stopped, params = stopped_rows(ctx, missing)
-    return single([timed_row(ctx, p) for p in shown] + stopped, shown, note=note, params=params)
+    rows = [timed_row(ctx, p) for p in shown]
+    for row in rows:
+        row["line"] = f"{row['source']} {row['run']} {row['ranks']} {row['batch_tokens']}"
+    return single(rows + stopped, shown, note=note, params=params)
 
 
 def time_per_token(ctx: Context) -> list[Drawing]:
