@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from .markup import escape, scroll_table
-from .model import Point, ResultError
+from .model import Point, parse_json
 from .rows import Context
+from .shape import ResultError, check_with, compiled
 from .units import MISSING, duration_label, number, plural, significant, token_label
 
 ORDER = ("slower", "faster", "ambiguous", "undecided", "missing", "same")
+TEXT, NUMBER = {"type": "string"}, {"type": ["number", "null"]}
+SHAPE = {  # as src/io/compare.cpp writes it
+    "type": "object",
+    "required": ["threshold", "summary", "environment", "points"],
+    "properties": {
+        "threshold": {"type": "number"},
+        "summary": TEXT,
+        "environment": {"type": "array", "items": {"type": "object", "required": ["what"], "properties": {"what": TEXT}}},
+        "points": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["id", "verdict"],
+                "properties": {"id": TEXT, "verdict": TEXT, "note": TEXT, "base_s": NUMBER, "new_s": NUMBER, "ratio": NUMBER},
+            },
+        },
+    },
+}
 
 
 def load_comparison(path: Path) -> dict[str, Any]:
     try:
         if not path.is_file():  # a pipe would be waited for
             raise ValueError("no regular file")
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if not all(isinstance(p["verdict"], str) for p in data["points"]):
-            raise TypeError("a verdict is no text")
-        data["summary"], data["threshold"], data["environment"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        data = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ResultError(f"{path}: no comparison as `lnbench report --compare` writes it: {error!r}") from error
+    check_with(compiled(SHAPE), data, path)
     return data
 
 

@@ -31,18 +31,20 @@ from report.training import STEPS_FILE, Training, load_training  # noqa: E402
 from report.validation import load_validation  # noqa: E402
 
 EXIT_USAGE = 2
+PACKAGES = {"vl_convert": "vl-convert-python"}  # by module, where the names differ
 
 
-def need_vl_convert() -> None:
-    """Continues under the project's environment when this interpreter lacks vl-convert."""
+def need_packages() -> None:
+    """Continues under the project's environment when this interpreter lacks a package."""
     try:
+        import fastjsonschema  # noqa: F401
         import vl_convert  # noqa: F401
-    except ImportError:
+    except ImportError as error:
         python = ROOT / ".venv" / "bin" / "python"
         if python.is_file() and Path(sys.prefix).resolve() != (ROOT / ".venv").resolve():
             os.execv(python, [str(python), str(Path(__file__).resolve()), *sys.argv[1:]])
         raise SystemExit(
-            f"make_report.py: {sys.executable} lacks the package vl-convert-python\n  hint: run "
+            f"make_report.py: {sys.executable} lacks the package {PACKAGES.get(str(error.name), error.name)}\n  hint: run "
             f"{ROOT}/scripts/python_env.sh, which makes {ROOT}/.venv, or name an interpreter that has it in LONGNET_PYTHON"
         ) from None
 
@@ -97,7 +99,7 @@ def write_text(path: Path, text: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
-    need_vl_convert()
+    need_packages()
     alone = len(arguments.results) == 1
     output = arguments.output or arguments.results[0] / ("report.html" if alone else "together/report.html")
     plots = arguments.plots_dir or output.parent / "plots"

@@ -1,7 +1,7 @@
 """Result directories as typed, forgiving views.
 
 A directory holds result.json with timelines.jsonl beside it, or, after an interruption, run.json and points.jsonl. Fields
-that are missing, of another type or not finite read as None; nothing here raises on the content of a point.
+that are missing or not finite read as None; a wrong type is an error with its place (shape.py), a torn line is left out.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .shape import ResultError, check
 from .units import number, plural
 
 MODEL = "model"  # params.scope of a training step around attention
@@ -19,15 +20,15 @@ FORWARD, BACKWARD, BOTH = PASSES = ("forward", "backward", "forward_backward")
 PATTERNS = ("dilated", "dense", "sparse")  # in the order of legends and tables
 
 
-class ResultError(Exception):
-    """A directory that holds no readable result; the text says what to do."""
-
-
 def parse_json(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=lambda _: None)  # NaN and Infinity are null
     except RecursionError:
         raise json.JSONDecodeError("nested too deeply", text, 0) from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        raise json.JSONDecodeError("an integer of too many digits", text, 0) from None
 
 
 @dataclass(frozen=True)
@@ -257,14 +258,11 @@ def with_mode_and_pattern(record: dict[str, Any]) -> dict[str, Any]:
     return record | {"params": kept | {"mode": mode, "pattern": pattern}}
 
 
-def read_points(records: list[Any], run: int, notes: list[str]) -> list[Point]:
+def read_points(records: list[dict[str, Any]], run: int, notes: list[str]) -> list[Point]:
     """The last record of an id counts: a resumed run appends the repeated point."""
     by_id: dict[str, Point] = {}
     unnamed = 0
     for record in records:
-        if not isinstance(record, dict):
-            notes.append("One record is not an object and was left out.")
-            continue
         identity = record.get("id")
         if identity is None:
             unnamed += 1
@@ -276,22 +274,26 @@ def read_points(records: list[Any], run: int, notes: list[str]) -> list[Point]:
     return list(by_id.values())
 
 
-def read_lines(path: Path, notes: list[str]) -> list[Any]:
-    records: list[Any] = []
+def read_lines(path: Path, part: str, notes: list[str]) -> list[dict[str, Any]]:
+    """Lines that are whole, each as `part` of the schema of results."""
+    records: list[dict[str, Any]] = []
     for line_number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if not line.strip():
             continue
         try:
-            records.append(parse_json(line))
+            record = parse_json(line)
         except json.JSONDecodeError:
             notes.append(f"Line {line_number} of {path.name} is torn and was left out.")
+            continue
+        check(record, f"{path}:{line_number}", "result", part)
+        records.append(record)
     return records
 
 
 def read_timelines(path: Path, notes: list[str]) -> dict[str, Any]:
     """Id -> timeline; none where there is no such file."""
-    lines = read_lines(path, notes) if path.is_file() else []
-    return {str(line.get("id")): line.get("timeline") for line in lines if isinstance(line, dict)}
+    lines = read_lines(path, "$defs/timeline_line", notes) if path.is_file() else []
+    return {str(line.get("id")): line.get("timeline") for line in lines}
 
 
 def load_result(directory: Path, index: int) -> Run:
@@ -300,10 +302,8 @@ def load_result(directory: Path, index: int) -> Run:
         record = parse_json(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ResultError(f"{path}: not valid JSON ({error}); delete it to read points.jsonl instead") from error
-    if not isinstance(record, dict):
-        raise ResultError(f"{path}: expected an object, found {type(record).__name__}")
-    records = record.get("points")
-    points = read_points(records if isinstance(records, list) else [], index, notes)
+    check(record, path, "result")
+    points = read_points(record["points"], index, notes)
     timelines = read_timelines(directory / "timelines.jsonl", notes)
     for point in points:
         if point.text("id") in timelines:
@@ -312,14 +312,14 @@ def load_result(directory: Path, index: int) -> Run:
 
 
 def read_manifest(directory: Path, notes: list[str]) -> dict[str, Any]:
-    """run.json, whose `run` is an object whatever the file holds."""
+    """run.json, whose `run` is an object though the file be torn."""
     manifest, record = directory / "run.json", {}
     if manifest.is_file():
         try:
-            parsed = parse_json(manifest.read_text(encoding="utf-8"))
-            record = parsed if isinstance(parsed, dict) else {}
+            record = parse_json(manifest.read_text(encoding="utf-8"))
         except ValueError:  # no JSON, or no UTF-8
             notes.append("run.json is torn; the header is incomplete.")
+        check(record, manifest, "result", "$defs/manifest")
     if not isinstance(record.get("run"), dict):  # a manifest may hold the fields of `run` directly
         record = {**record, "run": {k: v for k, v in record.items() if k not in ("run", "build", "environment", "ranks")}}
     return record
@@ -336,7 +336,9 @@ def load_run(directory: Path, index: int) -> Run:
             f"{directory}: no result.json, and no run.json or points.jsonl either; is it a result directory?"
         )
     record = read_manifest(directory, notes)
-    points = read_points(read_lines(lines, notes) if lines.is_file() else [], index, notes)
+    points = read_points(read_lines(lines, "$defs/point", notes) if lines.is_file() else [], index, notes)
+    if not points and not record["run"]:
+        raise ResultError(f"{directory}: nothing can be read: {' '.join(notes) or 'its files are empty'}")
     notes.insert(
         0,
         f"The run was interrupted: result.json is missing, {len(points)} recorded points were read from points.jsonl.",

@@ -302,16 +302,8 @@ class Results(unittest.TestCase):
         odd = [
             {},
             {"id": "a", "status": "ok"},
-            {"id": "b", "params": 3, "timing": []},
-            {
-                "id": "c",
-                "status": "ok",
-                "source": "measured",
-                "params": {"algorithm": "dilated", "seq_len": "8K", "ranks": None, "branches": [1]},
-                "timing": {"median_s": "fast", "samples_s": [None, "x"]},
-                "timeline": [1, {"rank": "x"}],
-                "work": {"coverage": [None]},
-            },
+            {"id": "b", "status": "of a later version", "params": {"new": [1]}, "timing": {"median_s": None}, "later": {"x": 1}},
+            {"id": "c", "status": "ok", "source": "measured", "params": {"algorithm": "dilated", "ranks": None}, "timing": {"samples_s": [None, 1]}},
         ]
         directory = write_result(self.folder / "run", odd)
         self.assertIn("not tested", self.page(directory))
@@ -320,6 +312,48 @@ class Results(unittest.TestCase):
         )
         self.assertIsNone(load_run(directory, 0).points[0].median_s)
         self.page(directory)
+
+    def test_wrong_types_are_named_with_their_place(self) -> None:
+        def said(*options: str) -> str:
+            with contextlib.redirect_stderr(io.StringIO()) as errors:
+                self.assertEqual(make_report.main([*map(str, options)]), 2, options)
+            return errors.getvalue()
+
+        run = self.folder / "run"
+        for changes, place in (
+            ({"points": {}}, "result.json: points must be array"),
+            ({"points": None}, "result.json: points must be array"),
+            ({"points": [{}, {"params": {"seq_len": "8K"}}]}, "points[1].params.seq_len must be integer"),
+            ({"points": [{"params": {"ranks": 0}}]}, "points[0].params.ranks must be bigger"),
+            ({"points": [{"timing": {"samples_s": [1, True]}}]}, "points[0].timing.samples_s[1] must be null or number\n  hint: "),
+            ({"run": 3}, "result.json: run must be object"),
+            ({"points": [{"source": 1}]}, "points[0].source must be null or string"),
+        ):
+            record = result([]) | changes
+            write_result(run, [])
+            (run / "result.json").write_text(json.dumps(record))
+            self.assertIn(place, said(run))
+        (run / "result.json").write_text("{}")
+        self.assertIn("result.json: it must contain ['points']", said(run))
+        (run / "result.json").write_text("9" * 5000)
+        self.assertIn("result.json: not valid JSON", said(run))
+        write_result(run, [{"id": "a"}])
+        (run / "timelines.jsonl").write_text('{"id": "a", "timeline": {"rank": 1}}')
+        self.assertIn("timelines.jsonl:1: timeline must be", said(run))
+        cut = write_interrupted(self.folder / "cut", [{"id": "a"}, {"timing": []}], torn=False)
+        self.assertIn("points.jsonl:2: timing must be object", said(cut))
+        (cut / "points.jsonl").write_text("garbage")
+        (cut / "run.json").write_text("garbage")
+        self.assertIn("nothing can be read", said(cut))
+        (cut / "run.json").write_text('{"run": [1]}')
+        self.assertIn("run.json: run must be object", said(cut))
+        write_result(run, full_sweep()[:2])
+        for option, text, place in (
+            ("--validation", '{"closed_form": 1}', "must contain"),
+            ("--comparison", '{"threshold": 1, "summary": "", "environment": [], "points": [{"id": "a", "verdict": 3}]}', "points[0].verdict must be string"),
+        ):
+            (self.folder / "other.json").write_text(text)
+            self.assertIn(place, said(run, option, self.folder / "other.json"))
 
     def test_hostile_strings_stay_text(self) -> None:
         records = full_sweep()
@@ -350,9 +384,6 @@ class Results(unittest.TestCase):
         self.assertIn('<th scope="row">nodes</th><td>2</td><td class="long">chosen', page)
         self.assertIn('<th scope="row">device attend 1</th><td>rows 64, flops per s 1e12</td>', page)
         self.assertNotIn("<script>alert", page)
-        result["run"]["cluster"] = 3
-        (plain / "result.json").write_text(json.dumps(result))
-        self.assertNotIn('id="clusters"><h2>', self.page(plain))
 
     def test_a_disturbed_run_says_so_at_the_top(self) -> None:
         records = full_sweep()[:4]

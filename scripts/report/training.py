@@ -10,17 +10,29 @@ from __future__ import annotations
 import hashlib
 import itertools
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .model import Point, ResultError, Run, parse_json, read_manifest, read_timelines, with_mode_and_pattern
+from .model import Point, Run, parse_json, read_manifest, read_timelines, with_mode_and_pattern
+from .shape import ResultError, check, compiled
 from .units import bytes_label, integer_label, number, plural, significant
 
 STEPS_FILE = "train.jsonl"
 SEAL = ',"sha256":"'
 NAMED = ("bits_per_byte", "gradient_norm", "learning_rate")
+SHAPE = {  # of a step's line
+    "type": "object",
+    "required": ["step", "seconds"],
+    "properties": {
+        "step": {"type": "integer", "minimum": 1, "maximum": 1 << 53},
+        "seconds": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e12},
+        "seconds_by": {"type": "object", "additionalProperties": {"type": "number"}},
+        **{name: {"type": ["number", "null"]} for name in (*NAMED, "held_out_bits")},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -135,34 +147,30 @@ def seal_holds(line: str) -> bool:
     return bool(found) and seal == hashlib.sha256(body.encode()).hexdigest()[:16] + '"}'
 
 
-def read_step(line: str) -> tuple[int, float, dict[str, Any]] | None:
-    """Number, seconds and fields of a line that is whole."""
+def read_step(line: str, checks: Callable[[Any], Any]) -> dict[str, Any] | None:
+    """The record of a line that is whole."""
     try:
         record = parse_json(line) if seal_holds(line) else None
-    except ValueError:
+        checks(record)
+    except ValueError:  # no JSON, or not of that shape
         return None
-    if not isinstance(record, dict):
-        return None
-    step, seconds = number(record.get("step")), number(record.get("seconds"))
-    return None if step is None or step < 1 or seconds is None or seconds <= 0 else (int(step), seconds, record)
+    return record
 
 
 def read_steps(path: Path, notes: list[str]) -> list[Step]:
     steps: list[Step] = []
     damaged: list[int] = []
+    checks = compiled(SHAPE)
     for line_number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
         if not line.strip():
             continue
-        found = read_step(line)
-        if found is None or (steps and found[0] <= steps[-1].number):
+        record = read_step(line, checks)
+        if record is None or (steps and record["step"] <= steps[-1].number):
             damaged.append(line_number)
             continue
-        step, seconds, record = found
         known = {name: value for name in NAMED if (value := number(record.get(name))) is not None}
-        parts = record.get("seconds_by")
-        by_kind = {str(k): v for k, v in parts.items() if number(v) is not None} if isinstance(parts, dict) else {}
-        end_s = seconds + (steps[-1].end_s if steps else 0.0)
-        steps.append(Step(step, seconds, end_s, known, number(record.get("held_out_bits")), by_kind))
+        end_s = record["seconds"] + (steps[-1].end_s if steps else 0.0)
+        steps.append(Step(int(record["step"]), record["seconds"], end_s, known, number(record.get("held_out_bits")), record.get("seconds_by", {})))
     if damaged:
         few = ", ".join(map(str, damaged[:3])) + (", …" if damaged[3:] else "")
         notes.append(f"{plural(len(damaged), 'line')} of {path.name} torn, damaged or out of order (line {few}): left out.")
@@ -177,6 +185,7 @@ def load_training(directory: Path, index: int) -> Training:
     params = trained.get("point") if isinstance(trained, dict) else None
     if not isinstance(params, dict):
         raise ResultError(f"{directory}/run.json says nothing of what was trained (run.training)\n  hint: it is damaged, or an older lnbench wrote it: train again")
+    check(params, f"{directory}/run.json: run.training.point", "result", "$defs/point/properties/params")
     steps = read_steps(directory / STEPS_FILE, notes)
     if not steps:
         why = "; ".join(notes) or "the file is empty"

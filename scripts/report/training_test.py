@@ -122,10 +122,14 @@ class TrainingReport(unittest.TestCase):
         self.assertIn("1 step before step 99 missing", run.notes[1])
         self.assertTrue(self.figures(folder)["training_loss"].spec)
 
-    def test_values_of_other_types_are_left_out(self) -> None:
+    def test_values_that_are_missing_or_of_other_types_are_left_out(self) -> None:
         folder = write_training(self.root / "a", 1)
-        bad = sealed(training_step(100, 1) | {"bits_per_byte": "two", "seconds_by": [1], "gradient_norm": None, "held_out_bits": True})
-        (folder / "train.jsonl").write_text(bad + "\n")
+        step = training_step(1, 1)
+        bare = sealed({k: step[k] for k in ("step", "seconds", "learning_rate")} | {"gradient_norm": None})
+        wrong = ({"bits_per_byte": "two"}, {"seconds_by": [1]}, {"held_out_bits": True}, {"step": "2"}, {"seconds": -1})
+        lines = [bare, *(sealed(training_step(n, 1) | change) for n, change in enumerate(wrong, 2))]
+        (folder / "train.jsonl").write_text("\n".join(lines))
+        self.assertIn("5 lines of train.jsonl torn, damaged", load_training(folder, 0).notes[0])
         drawn = self.figures(folder)
         self.assertEqual([name for name, f in drawn.items() if f.absent], ["training_loss", "training_loss_time", "training_parts", "training_gradient"])
         ctx = make_report.make_context([folder])
@@ -138,9 +142,16 @@ class TrainingReport(unittest.TestCase):
             (folder / "train.jsonl").write_bytes(damage)
             self.assertIn("train.jsonl: no step to show", self.failure(folder))
         (folder / "train.jsonl").write_bytes(good[0])
-        for damage in "", "[]", '{"run": 7}', json.dumps({"run": {"training": {"point": 1}}}):
+        bad_params = {"run": {"training": {"point": {"seq_len": "1K"}}}}
+        for damage, said in (
+            ("", "run.training"),
+            ("[]", "run.json: it must be object"),
+            ('{"run": 7}', "run.json: run must be object"),
+            (json.dumps({"run": {"training": {"point": 1}}}), "run.training.point must be object"),
+            (json.dumps(bad_params), "run.training.point: seq_len must be integer"),
+        ):
             (folder / "run.json").write_text(damage)
-            self.assertIn("run.training", self.failure(folder))
+            self.assertIn(said, self.failure(folder))
         (folder / "run.json").write_text(good[1])
         self.assertIn("runs of one kind", self.failure(folder, write_result(self.root / "sweep", full_sweep()[:3])))
 

@@ -5,13 +5,13 @@ figure of predicted against measured seconds. Present when the report is given a
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from .markup import escape, scroll_table, section, table_row
-from .model import ResultError
+from .model import parse_json
+from .shape import ResultError, check
 from .strata import HEADS, domain_text, program_of, stratum_rows
 from .units import duration_label, plural
 
@@ -24,10 +24,10 @@ def load_validation(path: Path) -> dict[str, Any]:
     try:
         if not path.is_file():  # a pipe would be waited for
             raise ValueError("no regular file")
-        data = json.loads(path.read_text(encoding="utf-8"))
-        data["closed_form"]["max_rel_error"], data["simgrid"], data["real"]["points"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        data = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ResultError(f"{path}: no validation as `lnbench validate --json` writes it: {error!r}") from error
+    check(data, path, "validation")
     return data
 
 
