@@ -10,6 +10,7 @@ import re
 import select
 import struct
 import subprocess
+import tempfile
 import termios
 import unittest
 
@@ -89,8 +90,19 @@ class Measured(SmallRun):
 
 
 class Run(SmallRun):
+    @classmethod
+    def setUpClass(cls):
+        """One run of the small sweep, for every test that reads one and changes nothing in it."""
+        super().setUpClass()
+        kept = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(kept.cleanup)
+        config, cls.finished = pathlib.Path(kept.name) / "small.json", pathlib.Path(kept.name) / "out"
+        config.write_text(json.dumps(SMALL))
+        cls.done = lnbench("run", str(config), "-o", str(cls.finished), "--ranks", "2")
+
     def test_a_sweep_on_threads(self):
-        folder, done = self.run_small()
+        folder, done = self.finished, self.done
+        self.assertEqual(done.returncode, 0, done.stderr)
         result = self.result(folder)
         self.assertEqual(result["summary"]["verdict"], "pass")
         ok = [p for p in result["points"] if p["status"] == "ok"]
@@ -210,7 +222,7 @@ class Run(SmallRun):
         self.assertIn("names the cluster", self.expect(0, "check", config, "--ranks", "2").stderr)
 
     def test_export(self):
-        folder, _ = self.run_small()
+        folder = str(self.finished)
         points = self.result(folder)["points"]
         rows = list(csv.DictReader(self.expect(0, "export", folder).stdout.splitlines()))
         self.assertEqual([row["id"] for row in rows], [p["id"] for p in points])
@@ -232,7 +244,7 @@ class Run(SmallRun):
         self.expect(2, "check", self.config, "--ranks", "2", "--set", "check.max_seq_len=16")
 
     def test_compare(self):
-        folder, _ = self.run_small()
+        folder = str(self.finished)
         self.assertIn("cannot decide", self.expect(1, "compare", folder, folder).stdout)  # three samples a point
         slower = self.result(folder)
         for p in slower["points"]:

@@ -2,11 +2,10 @@
 # One room of src/: every *.cpp of its folder and below becomes the library
 # longnet_NAME, every *_test.cpp one test program NAME_tests, and what stands in testing/ the library
 # longnet_NAME_testing, for tests and bench. The link graph is the layering.
-# Tests are compiled eight files at a time, and the library too: most of the time goes into the same
-# headers. Files that match SEPARATE, because their unnamed namespaces hold the same names or they include
-# themselves, are compiled alone. HOT: what is timed, or computes for long, is here; such a library is
-# compiled file by file (but where LONGNET_UNITY is on) and optimised under the sanitizers, too. COLD: reads, writes and
-# arranges; the compiler's best takes longer than it ever saves. ROWS: holds rows of bytes, by pointers.
+# Libraries and tests are compiled eight files at a time: most of the time goes into the same headers. Files that match
+# SEPARATE are compiled alone: their unnamed namespaces hold the same names, they include themselves, or they hold inner
+# loops. HOT: what is timed, or computes for long, is here; such a library is optimised under the sanitizers, too. COLD:
+# reads, writes and arranges; the compiler's best takes longer than it ever saves. ROWS: holds rows of bytes, by pointers.
 add_library(longnet_options INTERFACE)
 target_compile_options(longnet_options INTERFACE
                        $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor>)
@@ -46,9 +45,8 @@ function(longnet_room name)
   list(FILTER sources EXCLUDE REGEX "/testing/[^/]+$")
   list(FILTER testing INCLUDE REGEX "/testing/[^/]+$")
   list(TRANSFORM ARG_DEPS PREPEND longnet_)
-  if(NOT LONGNET_HAS_CUDA)  # programs leave in the libraries what would need a device
-    list(APPEND ARG_SEPARATE cuda/.*)
-  endif()
+  # Programs leave in the libraries what would need a device, or have an emulated one in its place.
+  list(APPEND ARG_SEPARATE cuda/.* nccl/.*)
   foreach(regex IN LISTS ARG_SEPARATE)
     set(separate ${sources} ${tests})
     list(FILTER separate INCLUDE REGEX "/${regex}$")
@@ -56,14 +54,12 @@ function(longnet_room name)
   endforeach()
 
   add_library(longnet_${name} STATIC ${sources})
-  set_target_properties(longnet_${name} PROPERTIES LONGNET_ROWS ${ARG_ROWS})
+  set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ON LONGNET_ROWS ${ARG_ROWS})
   target_link_libraries(longnet_${name} PUBLIC longnet_options ${ARG_DEPS} PRIVATE ${ARG_LIBS})
   if(ARG_HOT)
-    set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ${LONGNET_UNITY})
     target_compile_options(longnet_${name} PRIVATE $<$<CONFIG:Sanitizer>:-O1>)
     set(tests_optimised -O1)  # they run for seconds and take minutes to compile
   else()
-    set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ON)
     if(ARG_COLD)
       target_compile_options(longnet_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
     endif()
