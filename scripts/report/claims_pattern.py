@@ -190,7 +190,8 @@ def depth_logarithmic(ctx: Context, source: str) -> Evidence:
     skipping: dict[tuple[object, ...], Unjudged] = {}
     for point in ctx.points:
         layers, bound = (point.num(f"metrics.dependency_depth_{key}layers") for key in ("", "bound_"))
-        if point.pattern != "dilated" or layers is None or not point.seq_len or (bound is None and layers >= 0):
+        known = layers is not None and point.seq_len and widths_and_rates(point)
+        if point.pattern != "dilated" or not known or (bound is None and layers >= 0):
             continue
         same = tuple(point.text(f"params.{k}") for k in ("heads", "causal", "offset", "phase_parts"))
         mask = " under a causal mask" if point.get("params.causal") is True else ""

@@ -39,7 +39,7 @@ def load_comparison(path: Path) -> dict[str, Any]:
             raise ValueError("no regular file")
         data = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ResultError(f"{path}: no comparison as `lnbench report --compare` writes it: {error!r}") from error
+        raise ResultError(f"{path}: no comparison: {error}\n  hint: lnbench report --compare A B writes one") from error
     check_with(compiled(SHAPE), data, path)
     return data
 

@@ -97,6 +97,11 @@ def write_text(path: Path, text: str) -> None:
     partial.replace(path)
 
 
+def failure(text: str) -> int:
+    print(f"make_report.py: {text}", file=sys.stderr)
+    return EXIT_USAGE
+
+
 def main(argv: list[str] | None = None) -> int:
     arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
     need_packages()
@@ -105,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
     plots = arguments.plots_dir or output.parent / "plots"
     try:
         if output.exists() and not output.is_file():  # a device would be replaced by a page
-            raise ResultError(f"{output} exists and is no regular file: name another one with -o")
+            raise ResultError(f"{output}: it exists and is no regular file\n  hint: name another one with -o")
         ctx = make_context(arguments.results)
         ctx.validation = load_validation(arguments.validation) if arguments.validation else None
         comparison = load_comparison(arguments.comparison) if arguments.comparison else None
@@ -115,19 +120,18 @@ def main(argv: list[str] | None = None) -> int:
         claims = judge(ctx) if attention and not ctx.trainings else []
         page = render_training(ctx, figures) if ctx.trainings else render_page(ctx, figures, claims, comparison)
         write_text(output, page)
-    except (ResultError, OSError) as error:
-        print(f"make_report.py: {error}", file=sys.stderr)
-        return EXIT_USAGE
+    except ResultError as error:
+        return failure(str(error))
+    except OSError as error:
+        return failure(f"{error.filename or 'a file'}: {error.strerror or error}\n  hint: is it there, and may it be read or written?")
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
         if os.environ.get("LONGNET_TRACEBACK"):
             raise
-        print(
-            f"make_report.py: a value of the results is not what it should be ({type(error).__name__}: {error})\n"
+        return failure(
+            f"a value of the results is not what it should be ({type(error).__name__}: {error})\n"
             f"  hint: scripts/validate_json.py {' '.join(map(str, arguments.results))} names it; "
-            "LONGNET_TRACEBACK=1 shows where it broke the report",
-            file=sys.stderr,
+            "LONGNET_TRACEBACK=1 shows where it broke the report"
         )
-        return EXIT_USAGE
     absent = sum(1 for f in figures if f.absent)
     extent = "; ".join(run.extent for run in ctx.runs)
     print(

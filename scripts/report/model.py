@@ -14,6 +14,7 @@ from typing import Any
 from .shape import ResultError, check
 from .units import number, plural
 
+LARGEST = 1e30  # of numbers that mean anything
 MODEL = "model"  # params.scope of a training step around attention
 SOURCES = ("measured", "replayed", "extrapolated", "simulated")  # strongest evidence first
 FORWARD, BACKWARD, BOTH = PASSES = ("forward", "backward", "forward_backward")
@@ -21,14 +22,24 @@ PATTERNS = ("dilated", "dense", "sparse")  # in the order of legends and tables
 
 
 def parse_json(text: str) -> Any:
+    """NaN, infinities and numbers beyond 1e30 read as null, those below 1e-30 as 0, halves of characters as "?": arithmetic
+    and pictures have room for the rest."""
     try:
-        return json.loads(text, parse_constant=lambda _: None)  # NaN and Infinity are null
+        value = json.loads(text, parse_constant=lambda _: None, parse_float=float_of, parse_int=int_of)
+        if "\\ud" in text.lower():
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     except RecursionError:
         raise json.JSONDecodeError("nested too deeply", text, 0) from None
-    except json.JSONDecodeError:
-        raise
-    except ValueError:
-        raise json.JSONDecodeError("an integer of too many digits", text, 0) from None
+    return value
+
+
+def float_of(digits: str) -> float | None:
+    value = float(digits)
+    return None if abs(value) > LARGEST else value if abs(value) * LARGEST >= 1 else 0.0
+
+
+def int_of(digits: str) -> int | None:
+    return int(digits) if len(digits) <= len(str(int(LARGEST))) else None
 
 
 @dataclass(frozen=True)
@@ -301,7 +312,7 @@ def load_result(directory: Path, index: int) -> Run:
     try:
         record = parse_json(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ResultError(f"{path}: not valid JSON ({error}); delete it to read points.jsonl instead") from error
+        raise ResultError(f"{path}: not valid JSON ({error})\n  hint: delete it to read points.jsonl instead") from error
     check(record, path, "result")
     points = read_points(record["points"], index, notes)
     timelines = read_timelines(directory / "timelines.jsonl", notes)
@@ -333,12 +344,12 @@ def load_run(directory: Path, index: int) -> Run:
     lines = directory / "points.jsonl"
     if not (directory / "run.json").is_file() and not lines.is_file():
         raise ResultError(
-            f"{directory}: no result.json, and no run.json or points.jsonl either; is it a result directory?"
+            f"{directory}: no result.json, and no run.json or points.jsonl either\n  hint: name the folder that `lnbench run` wrote"
         )
     record = read_manifest(directory, notes)
     points = read_points(read_lines(lines, "$defs/point", notes) if lines.is_file() else [], index, notes)
     if not points and not record["run"]:
-        raise ResultError(f"{directory}: nothing can be read: {' '.join(notes) or 'its files are empty'}")
+        raise ResultError(f"{directory}/run.json: nothing can be read: {' '.join(notes) or 'it is empty'}\n  hint: run again, nothing of this run is left")
     notes.insert(
         0,
         f"The run was interrupted: result.json is missing, {len(points)} recorded points were read from points.jsonl.",

@@ -336,7 +336,7 @@ class Results(unittest.TestCase):
         (run / "result.json").write_text("{}")
         self.assertIn("result.json: it must contain ['points']", said(run))
         (run / "result.json").write_text("9" * 5000)
-        self.assertIn("result.json: not valid JSON", said(run))
+        self.assertIn("result.json: it must be object", said(run))
         write_result(run, [{"id": "a"}])
         (run / "timelines.jsonl").write_text('{"id": "a", "timeline": {"rank": 1}}')
         self.assertIn("timelines.jsonl:1: timeline must be", said(run))

@@ -9,7 +9,7 @@ from .units import duration_label
 def published(ctx: Context) -> list[Drawing]:
     """One mark a case: published seconds across, predicted over published up."""
     found = (ctx.validation or {}).get("published")
-    cases = [c for c in found["cases"] if c["predicted_s"]] if found else []
+    cases = [c for c in found["cases"] if (c["predicted_s"] or 0) > 0] if found else []
     rows: list[Row] = [
         {
             "label": case["id"],
@@ -21,8 +21,8 @@ def published(ctx: Context) -> list[Drawing]:
             "value": case["predicted_s"] / case["published_s"],
             "published_text": duration_label(case["published_s"], 4),
             "predicted_text": duration_label(case["predicted_s"], 4),
-            "error_text": f"{100 * case['error']:+.1f} %",
-            "held_out": "held out" if case["held_out"] else "informs the model",
+            "error_text": f"{100 * (case['predicted_s'] / case['published_s'] - 1):+.1f} %",
+            "held_out": "held out" if case.get("held_out") else "informs the model",
         }
         for case in cases
     ]

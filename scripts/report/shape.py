@@ -57,16 +57,17 @@ def checker(kind: str, part: str) -> Callable[[Any], Any]:
     return compiled({**node, "$defs": root.get("$defs", {})})
 
 
-def check(value: Any, where: object, kind: str, part: str = "") -> None:
-    """`kind`: a schema of configs/schema; `part`: a place in it, such as $defs/point, else all of it."""
-    check_with(checker(kind, part), value, where)
+def check(value: Any, where: object, kind: str, part: str = "", path: str = "") -> None:
+    """`kind`: a schema of configs/schema; `part`: a place in it, such as $defs/point, else all of it; `path`: that of the
+    value in its file."""
+    check_with(checker(kind, part), value, where, path)
 
 
-def check_with(checks: Callable[[Any], Any], value: Any, where: object) -> None:
+def check_with(checks: Callable[[Any], Any], value: Any, where: object, path: str = "") -> None:
     import fastjsonschema
 
     try:
         checks(value)
     except fastjsonschema.JsonSchemaValueException as error:
-        message = error.message.removeprefix("data").removeprefix(".")
+        message = f"{path}{error.message.removeprefix('data')}".removeprefix(".")
         raise ResultError(f"{where}: {f'it{message}' if message[:1] == ' ' else message}\n  hint: {HINT}") from None

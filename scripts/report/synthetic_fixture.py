@@ -325,6 +325,19 @@ def with_depth(record: dict[str, Any], layers: int | None, bound: float | None) 
     return record | {"metrics": {"dependency_depth_layers": layers, "dependency_depth_bound_layers": bound}}
 
 
+def published() -> dict[str, Any]:
+    """What `lnbench validate --published` adds to a validation."""
+    rng = random.Random(1)
+    cases = []
+    for number, (family, origin) in enumerate((f, o) for f in ("ring", "ulysses", "all_gather") for o in ("Someone et al.", "an issue") for _ in range(6)):
+        seconds, ratio = 10 ** rng.uniform(-4, 0), rng.lognormvariate(0, 0.1)
+        of = {"id": f"case-{number}", "source": origin, "family": family, "size": "4K to 16K tokens a rank", "ranks": 8}
+        times = {"published_s": seconds, "predicted_s": ratio * seconds, "error": ratio - 1, "reason": None}
+        cases.append(of | times | {"held_out": number % 3 > 0})
+    group = {"name": "attention", "cases": len(cases), "median_rel_error": 0.08, "p95_rel_error": 0.2, "bias": 0.01, "inside": 30}
+    return {"cases": cases, "groups": [group], "pairs": 9, "pairs_in_order": 8}
+
+
 STATUSES = (
     "ok",
     "skipped_memory",

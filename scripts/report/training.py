@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .model import Point, Run, parse_json, read_manifest, read_timelines, with_mode_and_pattern
-from .shape import ResultError, check, compiled
+from .shape import HINT, ResultError, check, compiled
 from .units import bytes_label, integer_label, number, plural, significant
 
 STEPS_FILE = "train.jsonl"
@@ -184,8 +184,10 @@ def load_training(directory: Path, index: int) -> Training:
     trained = record["run"].get("training")
     params = trained.get("point") if isinstance(trained, dict) else None
     if not isinstance(params, dict):
-        raise ResultError(f"{directory}/run.json says nothing of what was trained (run.training)\n  hint: it is damaged, or an older lnbench wrote it: train again")
-    check(params, f"{directory}/run.json: run.training.point", "result", "$defs/point/properties/params")
+        raise ResultError(f"{directory}/run.json: it says nothing of what was trained (run.training)\n  hint: it is damaged, or an older lnbench wrote it: train again")
+    check(params, f"{directory}/run.json", "result", "$defs/point/properties/params", "run.training.point")
+    if not number(params.get("seq_len")):
+        raise ResultError(f"{directory}/run.json: run.training.point must contain seq_len\n  hint: {HINT}")
     steps = read_steps(directory / STEPS_FILE, notes)
     if not steps:
         why = "; ".join(notes) or "the file is empty"

@@ -148,7 +148,8 @@ class TrainingReport(unittest.TestCase):
             ("[]", "run.json: it must be object"),
             ('{"run": 7}', "run.json: run must be object"),
             (json.dumps({"run": {"training": {"point": 1}}}), "run.training.point must be object"),
-            (json.dumps(bad_params), "run.training.point: seq_len must be integer"),
+            (json.dumps({"run": {"training": {"point": {}}}}), "run.training.point must contain seq_len"),
+            (json.dumps(bad_params), "run.training.point.seq_len must be integer"),
         ):
             (folder / "run.json").write_text(damage)
             self.assertIn(said, self.failure(folder))

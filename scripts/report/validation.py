@@ -26,7 +26,7 @@ def load_validation(path: Path) -> dict[str, Any]:
             raise ValueError("no regular file")
         data = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ResultError(f"{path}: no validation as `lnbench validate --json` writes it: {error!r}") from error
+        raise ResultError(f"{path}: no validation: {error}\n  hint: lnbench validate --json FILE writes one") from error
     check(data, path, "validation")
     return data
 
