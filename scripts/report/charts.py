@@ -97,11 +97,6 @@ SAMPLE_TEXT = {  # timing.reduction: what a sample is, of several ranks
 }
 
 
-def shown_in(meta: dict[str, Any], ctx: Context) -> bool:
-    """Whether the figure is one of the runs' kind: `of` is "points" (the default), "training" or "any"."""
-    return meta.get("of", "points") in ("training" if ctx.trainings else "points", "any")
-
-
 def statistics_of(source: str, points: list[Point], banded: bool) -> str:
     """ "measured, 24 points, n = 5 to 8 samples each, median with its exact binomial interval (at least 93.8 %)"."""
     parts = [source, plural(len(points), "point")]
@@ -264,10 +259,8 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
     for name, spec in load_specs(folder):
         meta = spec["usermeta"]["figure"]
         check_figure(name, meta, swept)
-        if not shown_in(meta, ctx):
-            continue
         drawings = builder_of(meta["rows"])(ctx if meta.get("collectives") == "all" else main)
-        if not drawings:
+        if not drawings and meta.get("of", "attention") in ctx.kinds:
             figures.append(Figure(name, meta["title"], absent=meta["absent"]))
         wanted = bool(ctx.trainings) or all(swept[axis] >= least for axis, least in meta["asks"].items())
         for whole in drawings:

@@ -17,6 +17,7 @@ from report.charts import build_figures
 from report.claims import judge
 from report.opponents_test import figure, rows_of
 from report.page import render_page
+from report.rows import Context
 from report.synthetic_fixture import M, context, full_sweep, point, refused
 
 
@@ -87,6 +88,21 @@ class Models(unittest.TestCase):
                 self.assertEqual(len(rows_of(drawn)), len(rows_of(both[name])), name)
         self.assertEqual([c.status for c in judge(context(attention))], [c.status for c in judge(context(attention + models_sweep()))])
         self.assertEqual(sentences(context(models_sweep())), [])
+
+    def test_a_report_lists_the_absent_figures_of_its_points_alone(self) -> None:
+        models, attention = models_sweep(), full_sweep()
+
+        def absent(ctx: Context) -> set[str]:
+            return {f.name for f in build_figures(ctx) if f.absent}
+
+        self.assertEqual(absent(context(models)), set())
+        self.assertEqual(absent(context(models[:14])), {"longest_sequence"})  # memory ends nothing
+        self.assertIn("passes", absent(context(attention)))
+        self.assertFalse({"model_parts", "longest_sequence", "training_loss", "published"} & absent(context(attention)))
+        self.assertEqual(absent(context(attention + models)), absent(context(attention)))
+        ctx = context(attention)
+        ctx.validation = {"published": None}
+        self.assertIn("published", absent(ctx))
 
     def test_the_answer_names_both(self) -> None:
         ctx = context(models_sweep())

@@ -61,6 +61,14 @@ class Context:
         return [p for p in self.every if p.of_model and p.seq_len]
 
     @cached_property
+    def kinds(self) -> set[str]:
+        """Kinds of figures of which the report says what they need where it has no data for them."""
+        if self.trainings:
+            return {"training"}
+        attention = len(self.models) < len(self.every) or not self.models
+        return {name for name, there in (("attention", attention), ("models", self.models), ("validation", self.validation)) if there}
+
+    @cached_property
     def one_batch(self) -> set[tuple[Any, ...]]:
         """Lines whose batch follows from the length, as with constant tokens: elsewhere each batch is a line."""
         lines = group_by(self.every, lambda p: line_key(self, p))
