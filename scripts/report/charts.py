@@ -6,8 +6,6 @@ Those figures that the run asked for come first, the others stand behind "more".
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +28,6 @@ from .series import group_by, sources_of
 from .specs import KINDS, PLOTS, Kind, encodings, expand, fill_log_axis, fill_scales, load_json, load_specs
 from .units import percent_label, plural, token_label
 
-VEGA_LITE = "6.4"
 # They hold the row builders by name.
 ROW_MODULES = (rows_time, rows_scaling, rows_cost, rows_pattern, rows_opponents, rows_published, rows_model, rows_training)
 MAX_FIGURES = 12  # before "more"
@@ -287,34 +284,3 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
     for figure in drawn:
         figure.more = all(figure is not f for f in first)
     return sorted(figures, key=lambda f: (bool(f.absent), f.more))
-
-
-def themed(spec: dict[str, Any], theme: str = "light", folder: Path = PLOTS) -> dict[str, Any]:
-    """The spec with the fonts and colours of plots/style.json; "@ink" and its like are names of a theme's colours."""
-    style = load_json("style.json", folder)
-    config = {k: v | spec["config"].get(k, {}) if isinstance(v, dict) else v for k, v in style["config"].items()}
-    colours = style["themes"][theme]
-    text = re.sub(r"@\w+|#[0-9A-Fa-f]{6}", lambda m: colours.get(m[0], m[0]), json.dumps(spec | {"config": config}))
-    return json.loads(text)
-
-
-def write_pictures(figures: list[Figure], folder: Path) -> list[Path]:
-    """SVG and PNG of every drawn figure; pictures of figures that are gone are removed."""
-    import vl_convert
-
-    folder.mkdir(parents=True, exist_ok=True)
-    names = {name for name, _ in load_specs()}
-    for old in [*folder.glob("*.svg"), *folder.glob("*.png")]:
-        if old.stem in names or old.stem.split("-")[0] in names:
-            old.unlink()
-    written = []
-    for figure in figures:
-        if figure.absent:
-            continue
-        svg = vl_convert.vegalite_to_svg(themed(figure.spec), vl_version=VEGA_LITE, allowed_base_urls=[])
-        png = vl_convert.svg_to_png(svg, scale=2.0)
-        for suffix, content in ((".svg", svg.encode()), (".png", png)):
-            path = folder / f"{figure.name}{suffix}"
-            path.write_bytes(content)
-            written.append(path)
-    return written

@@ -135,7 +135,7 @@ class Fuzz(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.enterContext(unittest.mock.patch.dict(os.environ, {"LONGNET_TRACEBACK": "1"}))
-        self.enterContext(unittest.mock.patch("report.make_report.write_pictures", return_value=[]))  # the browser's libraries
+        self.enterContext(unittest.mock.patch("report.make_report.write_pictures", return_value=0))  # the browser's libraries
         self.enterContext(unittest.mock.patch("report.page.chart_library", return_value=""))  # read no result
 
     def report(self) -> tuple[int, str]:

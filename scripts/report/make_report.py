@@ -5,7 +5,7 @@
 
 With one directory the report is RESULT_DIR/report.html and the pictures stand in RESULT_DIR/plots; with
 several, both stand in the folder `together` of the first, or beside FILE.html. Exit codes: 0 written · 2 usage, or no
-readable result. Example: make_report.py results/20260102T030405Z-figure5-0123abc
+readable result · 3 what could be written is, and the pictures, or the page's figures as well, could not be drawn. Example: make_report.py results/20260102T030405Z-figure5-0123abc
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 if __package__ in (None, ""):
     sys.path.insert(0, str(ROOT / "scripts"))
     sys.path = [p for p in sys.path if Path(p or ".").resolve() != Path(__file__).resolve().parent]
 
-from report.charts import build_figures, write_pictures  # noqa: E402
+from report.charts import Figure, build_figures  # noqa: E402
 from report.claims import judge  # noqa: E402
 from report.compare import load_comparison  # noqa: E402
 from report.model import ResultError, Run, load_run  # noqa: E402
 from report.page import render_page, render_training  # noqa: E402
+from report.pictures import EngineError, write_pictures  # noqa: E402
 from report.rows import Context  # noqa: E402
 from report.series import SeriesIndex  # noqa: E402
 from report.training import STEPS_FILE, Training, load_training  # noqa: E402
 from report.validation import load_validation  # noqa: E402
 
-EXIT_USAGE = 2
+EXIT_USAGE, EXIT_DRAWING = 2, 3
 PACKAGES = {"vl_convert": "vl-convert-python"}  # by module, where the names differ
 
 
@@ -97,9 +99,29 @@ def write_text(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def failure(text: str) -> int:
+def failure(text: str, code: int = EXIT_USAGE) -> int:
     print(f"make_report.py: {text}", file=sys.stderr)
-    return EXIT_USAGE
+    return code
+
+
+def write_report(ctx: Context, comparison: dict[str, Any] | None, output: Path, plots: Path) -> None:
+    """The page first, then the pictures. A page whose charts cannot be drawn is written without them: raises EngineError."""
+    figures = build_figures(ctx, compared=comparison is not None)
+    claims = judge(ctx) if "attention" in ctx.kinds else []  # the paper's are about attention
+
+    def write_page(drawn: list[Figure]) -> None:
+        write_text(output, render_training(ctx, drawn) if ctx.trainings else render_page(ctx, drawn, claims, comparison))
+
+    try:
+        write_page(figures)
+    except EngineError as error:
+        ctx.notes.append(f"Without figures, which could not be drawn: {error}")
+        write_page([])
+        raise EngineError(f"{output}: written without figures: {error}") from None
+    pictures = write_pictures(figures, plots)
+    absent = sum(1 for f in figures if f.absent)
+    extent = "; ".join(run.extent for run in ctx.runs)
+    print(f"{output}: {extent}, {len(figures) - absent} figures ({absent} without data); {pictures} pictures in {plots}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -114,12 +136,9 @@ def main(argv: list[str] | None = None) -> int:
         ctx = make_context(arguments.results)
         ctx.validation = load_validation(arguments.validation) if arguments.validation else None
         comparison = load_comparison(arguments.comparison) if arguments.comparison else None
-        figures = build_figures(ctx, compared=comparison is not None)
-        pictures = write_pictures(figures, plots)
-        attention = ctx.points or not ctx.models  # the paper's claims are about attention
-        claims = judge(ctx) if attention and not ctx.trainings else []
-        page = render_training(ctx, figures) if ctx.trainings else render_page(ctx, figures, claims, comparison)
-        write_text(output, page)
+        write_report(ctx, comparison, output, plots)
+    except EngineError as error:
+        return failure(str(error), EXIT_DRAWING)
     except ResultError as error:
         return failure(str(error))
     except OSError as error:
@@ -132,11 +151,6 @@ def main(argv: list[str] | None = None) -> int:
             f"  hint: scripts/validate_json.py {' '.join(map(str, arguments.results))} names it; "
             "LONGNET_TRACEBACK=1 shows where it broke the report"
         )
-    absent = sum(1 for f in figures if f.absent)
-    extent = "; ".join(run.extent for run in ctx.runs)
-    print(
-        f"{output}: {extent}, {len(figures) - absent} figures ({absent} without data); {len(pictures)} pictures in {plots}"
-    )
     return 0
 
 

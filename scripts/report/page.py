@@ -6,14 +6,13 @@ name or reason in a result can neither run code nor call out.
 
 from __future__ import annotations
 
-import functools
 import json
 import shlex
 from pathlib import Path
 from typing import Any
 
 from .answer import answer_section
-from .charts import VEGA_LITE, Figure
+from .charts import Figure
 from .clusters import clusters_section
 from .compare import compare_section
 from .evidence import NOT_TESTED, Claim, Evidence
@@ -34,6 +33,7 @@ from .method import method_section
 from .model import Run
 from .noise import disturbances
 from .paper_lines import RULES
+from .pictures import chart_library
 from .rows import Context
 from .rows_cost import host_memory
 from .specs import load_json
@@ -50,14 +50,6 @@ SOURCE_MEANING = {
     "simulated": "the same programs on a modelled cluster",
 }
 GOOD_VERDICTS = ("ok", "pass", "passed", "success", "complete")
-
-
-@functools.cache
-def chart_library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script that needs nothing from outside."""
-    import vl_convert
-
-    return script_safe(vl_convert.javascript_bundle(vl_version=VEGA_LITE))
 
 
 def command_of(run: Run) -> str:
@@ -105,7 +97,7 @@ def verdict_chip(run: Run) -> str:
 
 def header(ctx: Context) -> str:
     """The runs, and what a reader must know of them before any number."""
-    runs, notes = "", []
+    runs, notes = "", [f'<p class="notice">{escape(note)}</p>' for note in ctx.notes]
     for place, run in enumerate(ctx.runs, 1):
         name = run_title(ctx, place)
         runs += f'<p class="run-line"><a href="#run-{place}">{escape(name)}</a> {verdict_chip(run)} {run.extent}</p>'
@@ -264,7 +256,7 @@ def render_page(
     others = figures if comparison else [f for f in figures if not drawn or f is not drawn[0]]
     sections = [
         answer,
-        figures_section(others),
+        figures_section(others) if figures else "",
         claims_section(claims, figures) if claims else "",
         section("table", "All points", full_table(ctx)),
         section("skipped", "Points without a result", skipped_table(ctx)),
@@ -278,9 +270,9 @@ def render_page(
 
 def render_training(ctx: Context, figures: list[Figure]) -> str:
     """The page of runs of `lnbench train`, whose first figure is the loss curve."""
-    first = figure_html(figures[0])
-    sections = [training_answer(ctx, first), figures_section(figures[1:]), training_table(ctx), runs_section(ctx), training_method()]
-    return whole_page(ctx, sections, drawn=True)
+    first, others = (figure_html(figures[0]), figures_section(figures[1:])) if figures else ("", "")
+    sections = [training_answer(ctx, first), others, training_table(ctx), runs_section(ctx), training_method()]
+    return whole_page(ctx, sections, drawn=bool(figures))
 
 
 def whole_page(ctx: Context, sections: list[str], drawn: bool) -> str:

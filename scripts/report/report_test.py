@@ -10,6 +10,8 @@ import gzip
 import io
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,6 +52,7 @@ from report.synthetic_fixture import (
     write_result,
 )
 from report.tables import columns_of, csv_text, safe_cell
+from report.training_fixture import write_training
 from report.training_test import TrainingReport  # noqa: F401  (runs it too)
 
 
@@ -427,6 +430,44 @@ class Results(unittest.TestCase):
             self.assertIn(label, svg)
         self.assertEqual((plots / "latency.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
         self.assertTrue((directory / "report.html").is_file())
+
+    def test_an_engine_without_memory_leaves_a_page_and_an_error(self) -> None:
+        directory = write_result(self.folder / "run", full_sweep()[:12])
+        training = write_training(self.folder / "train", 1)
+        script = ROOT / "scripts" / "report" / "make_report.py"
+        for folder in (directory, training):
+            done = subprocess.run(
+                [sys.executable, str(script), str(folder)],
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)),
+                capture_output=True,
+                text=True,
+            )
+            self.assertEqual((done.returncode, done.stdout), (3, ""))
+            self.assertRegex(done.stderr, r"^make_report.py: \S+/report.html: written without figures: vl-convert ended with SIGTRAP \(Fatal .*\)\n  hint: .*2,097,152 KiB.*\n$")
+            page = (folder / "report.html").read_text()
+            self.assertIn("Without figures, which could not be drawn: vl-convert ended with SIGTRAP", page)
+            self.assertIn('id="table"', page)
+            self.assertNotIn('class="chart"', page)
+
+    def test_pictures_that_are_finished_stay(self) -> None:
+        directory = write_result(self.folder / "run", full_sweep()[:12])
+
+        def png(*_: object, **__: object) -> bytes:
+            if png.left == 0:
+                os.kill(os.getpid(), signal.SIGTRAP)
+            png.left -= 1
+            return b"PNG"
+
+        for left, words in ((2, "5 of "), (1, "3 of ")):
+            png.left = left
+            with unittest.mock.patch("vl_convert.svg_to_png", png), contextlib.redirect_stderr(io.StringIO()) as said:
+                self.assertEqual(make_report.main([str(directory)]), 3)
+            self.assertRegex(said.getvalue(), rf"^make_report.py: \S+/plots: {words}\d+ pictures are written: vl-convert ended with SIGTRAP \(no message\)\n  hint: ")
+            self.assertEqual(len(list((directory / "plots").iterdir())), 2 * left + 1)
+            self.assertIn('class="chart"', (directory / "report.html").read_text())
+        with unittest.mock.patch("vl_convert.vegalite_to_svg", side_effect=ValueError("no such mark")), contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(make_report.main([str(directory)]), 3)
+        self.assertIn("vl-convert failed (ValueError: no such mark)", said.getvalue())
 
     def test_only_regular_files_are_read_and_replaced(self) -> None:
         directory = write_result(self.folder / "run", full_sweep()[:12])

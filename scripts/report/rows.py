@@ -44,6 +44,7 @@ class Context:
     index: SeriesIndex
     validation: dict[str, Any] | None = None  # the file that `lnbench validate --json` wrote
     every: list[Point] = field(default_factory=list)  # also of backward passes and models; `points`: attention forward, as claims are
+    notes: list[str] = field(default_factory=list)  # what the page says at its top, besides the runs' own notes
 
     def __post_init__(self) -> None:
         if not self.every:

@@ -1,0 +1,114 @@
+"""Pictures of figures, and the program of the page's charts, made by vl-convert in a process of its own.
+
+Its engine, V8, reserves over 60 GB of addresses and ends its process where it gets none, as below `ulimit -v`. What was made
+before then stays.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import multiprocessing
+import os
+import re
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from .charts import Figure
+from .markup import script_safe
+from .specs import PLOTS, load_json, load_specs
+
+VEGA_LITE = "6.4"
+
+
+class EngineError(Exception):
+    """The engine failed; the text says how, and what to do."""
+
+
+def apart(work: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a call in a process of its own, whose messages are kept from the terminal."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    with tempfile.TemporaryFile() as said:
+        child = context.Process(target=answer_of, args=(sender, said.fileno(), work, arguments))
+        child.start()
+        sender.close()
+        try:
+            return receiver.recv()
+        except EOFError:
+            child.join()
+            said.seek(0)
+            raise EngineError(failure_text(child.exitcode or 0, said.read().decode(errors="replace"))) from None
+        finally:
+            child.join()
+            receiver.close()
+
+
+def answer_of(sender: Connection, messages: int, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.dup2(messages, 2)
+    sys.stderr = os.fdopen(2, "w", closefd=False)
+    sender.send(work(*arguments))
+
+
+def failure_text(code: int, said: str) -> str:
+    """ "vl-convert ended with SIGTRAP (Fatal process out of memory: …)", with a hint."""
+    lines = [line.strip("# ") for line in said.splitlines() if line.strip("# ")]
+    reason = next((line for line in lines if line.startswith("Fatal")), lines[-1] if lines else "no message")
+    ended = f"ended with {signal.Signals(-code).name}" if code < 0 else "failed"
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    limited = f"it reserves over 60 GB of addresses, and `ulimit -v` allows {limit >> 10:,} KiB: raise that limit"
+    hint = "give it more memory" if limit == resource.RLIM_INFINITY else limited
+    return f"vl-convert {ended} ({reason})\n  hint: {hint}, or make the report on another machine: it needs the result's folder alone"
+
+
+def bundle() -> str:
+    import vl_convert
+
+    return vl_convert.javascript_bundle(vl_version=VEGA_LITE)
+
+
+@functools.cache
+def chart_library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script that needs nothing from outside."""
+    return script_safe(apart(bundle))
+
+
+def themed(spec: dict[str, Any], theme: str = "light", folder: Path = PLOTS) -> dict[str, Any]:
+    """The spec with the fonts and colours of plots/style.json; "@ink" and its like are names of a theme's colours."""
+    style = load_json("style.json", folder)
+    config = {k: v | spec["config"].get(k, {}) if isinstance(v, dict) else v for k, v in style["config"].items()}
+    colours = style["themes"][theme]
+    text = re.sub(r"@\w+|#[0-9A-Fa-f]{6}", lambda m: colours.get(m[0], m[0]), json.dumps(spec | {"config": config}))
+    return json.loads(text)
+
+
+def draw(figures: list[Figure], folder: Path) -> None:
+    import vl_convert
+
+    for figure in figures:
+        svg = vl_convert.vegalite_to_svg(themed(figure.spec), vl_version=VEGA_LITE, allowed_base_urls=[])
+        (folder / f"{figure.name}.svg").write_text(svg, encoding="utf-8")
+        (folder / f"{figure.name}.png").write_bytes(vl_convert.svg_to_png(svg, scale=2.0))
+
+
+def write_pictures(figures: list[Figure], folder: Path) -> int:
+    """SVG and PNG of every drawn figure, and their number; pictures of figures that are gone are removed."""
+    drawn = [f for f in figures if not f.absent]
+    folder.mkdir(parents=True, exist_ok=True)
+    names = {name for name, _ in load_specs()}
+    for old in [*folder.glob("*.svg"), *folder.glob("*.png")]:
+        if old.stem in names or old.stem.split("-")[0] in names:
+            old.unlink()
+    files = [folder / f"{figure.name}{suffix}" for figure in drawn for suffix in (".svg", ".png")]
+    try:
+        apart(draw, drawn, folder)
+    except EngineError as error:
+        raise EngineError(f"{folder}: {sum(file.is_file() for file in files)} of {len(files)} pictures are written: {error}") from None
+    return len(files)
