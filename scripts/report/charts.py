@@ -23,7 +23,8 @@ from . import (
 )
 from .evidence import COMPUTED
 from .model import PASSES, Point
-from .rows import PLOT_PX, Builder, Context, Drawing, Row, asked, main_points, sample_count, spread
+from .noise import disturbed, key_of
+from .rows import PLOT_PX, Builder, Context, Drawing, Row, asked, few_named, main_points, sample_count, spread
 from .series import group_by, sources_of
 from .specs import KINDS, PLOTS, Kind, encodings, expand, fill_log_axis, fill_scales, load_json, load_specs
 from .units import percent_label, plural, token_label
@@ -94,9 +95,9 @@ SAMPLE_TEXT = {  # timing.reduction: what a sample is, of several ranks
 }
 
 
-def statistics_of(source: str, points: list[Point], banded: bool) -> str:
+def statistics_of(ctx: Context, source: str, points: list[Point], banded: bool) -> str:
     """ "measured, 24 points, n = 5 to 8 samples each, median with its exact binomial interval (at least 93.8 %)"."""
-    parts = [source, plural(len(points), "point")]
+    parts = [source, *filter(None, (plural(len(points), "point"), disturbed_text(ctx, points)))]
     samples = sorted(n for n in map(sample_count, points) if n)
     if samples:
         fewest, most = samples[0], samples[-1]
@@ -113,14 +114,21 @@ def statistics_of(source: str, points: list[Point], banded: bool) -> str:
     return ", ".join(parts)
 
 
-def source_text(meta: dict[str, Any], drawing: Drawing) -> str:
+def disturbed_text(ctx: Context, points: list[Point]) -> str:
+    """ "1 of them disturbed (ring at 4K on 2 ranks)": a reader who takes a range from the picture must know."""
+    found = {key for place, run in enumerate(ctx.runs) for key in disturbed(run, [p for p in points if p.run == place])}
+    hit = [p for p in points if key_of(p) in found]
+    return f"{len(hit)} of them disturbed ({few_named(ctx, hit)})" if hit else ""
+
+
+def source_text(ctx: Context, meta: dict[str, Any], drawing: Drawing) -> str:
     if meta.get("computed"):
         return f"Source: {COMPUTED} from the patterns of {plural(len(drawing.points), 'point')}; nothing was timed or counted."
     if drawing.counted:
         return f"Source: {', '.join(sources_of(drawing.points))}, {drawing.counted}."
     banded = any("band_colour" in row for row in drawing.rows)
     texts = [
-        statistics_of(source, points, banded) if meta.get("statistics") else f"{source}, {plural(len(points), 'point')}"
+        statistics_of(ctx, source, points, banded) if meta.get("statistics") else f"{source}, {plural(len(points), 'point')}"
         for (source,), points in group_by(drawing.points, lambda p: p.source).items()
     ]
     return f"Source: {'; '.join(texts) or 'simulated and published, ' + plural(len(drawing.rows), 'case')}."
@@ -271,7 +279,7 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
                     f"{name}-{drawing.suffix}" if drawing.suffix else name,
                     title,
                     finding_of(KINDS.get(encoded["y"].get("use")), encoded.get("x", {}).get("use"), drawing),
-                    source_text(meta, drawing),
+                    source_text(ctx, meta, drawing),
                     f"{meta['caption']} {drawing.note}".strip(),
                     sources=sources_in(meta, drawing),
                     spec=full,

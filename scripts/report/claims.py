@@ -36,7 +36,19 @@ from .claims_pattern import (
     depth_text,
     rates_follow_segments,
 )
-from .evidence import COMPUTED, SEEN, Claim, Evidence, Unjudged, Verdict, decide, left_out_text, power, span_text
+from .evidence import (
+    ASSUMED_LAW,
+    COMPUTED,
+    SEEN,
+    Claim,
+    Evidence,
+    Unjudged,
+    Verdict,
+    decide,
+    left_out_text,
+    power,
+    span_text,
+)
 from .fits import PowerLaw
 from .model import Point
 from .noise import busy, quiet_only
@@ -73,14 +85,14 @@ def time_per_sequence(point: Point) -> float | None:
     return point.median_s / point.group_batch if point.median_s else None
 
 
-def flat(fit: PowerLaw, what: str, where: str, note: str = "") -> Verdict:
+def flat(fit: PowerLaw, what: str, where: str, line: TimedLine) -> Verdict:
     """Only growth counts: what falls with N is better than constant."""
     gentle = fit.exponent <= CONSTANT_EXPONENT and fit.y_rise <= CONSTANT_RATIO
     good = gentle or fit.y_rise <= CONSTANT_WITHIN
     steep = "rises" if fit.exponent > CONSTANT_EXPONENT else "jumps,"
     trend = f" {steep}" if not good else " falls" if fit.exponent < -CONSTANT_EXPONENT else ""
-    text = f"{where}: {what}{trend} ~ {power(fit.exponent)}, largest rise {significant(fit.y_rise)}× ({span_text(fit)}{note})"
-    return Verdict(good, fit.exponent, text)
+    text = f"{where}: {what}{trend} ~ {power(fit.exponent)}, largest rise {significant(fit.y_rise)}× ({span_text(fit)}{line.note})"
+    return Verdict(good, fit.exponent, text, tuple(line.whole))
 
 
 def latency_lines(ctx: Context, source: str, unjudged: list[Unjudged]) -> list[tuple[list[Point], Verdict]]:
@@ -90,7 +102,7 @@ def latency_lines(ctx: Context, source: str, unjudged: list[Unjudged]) -> list[t
     def add(line: TimedLine, law: Callable[[list[Point]], PowerLaw | None], what: str, where: str) -> None:
         fit = line.fit(law, where, unjudged)
         if fit:
-            found.append((line.kept, flat(fit, what, where, line.note)))
+            found.append((line.kept, flat(fit, what, where, line)))
 
     def over_tokens(points: list[Point]) -> PowerLaw | None:
         return long_fit(points, time_per_token, CONSTANT_SPAN)
@@ -124,16 +136,20 @@ def latency_constant(ctx: Context, source: str) -> Evidence:
     for line, verdict in latency_lines(ctx, source, floor):
         if min(map(shared_work, line)) >= SHARED_WORK:
             text = f"{verdict.text}; {branches_text(line)}; {shared_work_text(line)}{gathers_text(line)}; {depth_of(line)}"
-            judged.append(Verdict(verdict.good, verdict.badness, text))
+            judged.append(replace(verdict, text=text))
         else:
             local.append((line, verdict))
     local.sort(key=lambda found: (found[1].good, -found[1].badness))
     aside = [
-        Unjudged(f"{LITTLE_SHARED} ({'within' if v.good else 'beyond'} the threshold)", f"{v.text}; {shared_work_text(line)}; {depth_of(line)}")
+        Unjudged(
+            f"{LITTLE_SHARED} ({'within' if v.good else 'beyond'} the threshold)",
+            f"{v.text}; {shared_work_text(line)}; {depth_of(line)}",
+            () if judged else v.points,
+        )
         for line, v in local
     ] + floor
     seen = decide(source, judged, f"no dilated line with {MIN_LENGTHS} lengths over a factor of {CONSTANT_SPAN:g}", unjudged=aside)
-    return Evidence(source, SEEN, local_text(local) + left_out_text(floor), seen.details) if local and not judged else seen
+    return replace(seen, status=SEEN, text=local_text(local) + left_out_text(floor)) if local and not judged else seen
 
 
 def gathers_text(line: list[Point]) -> str:
@@ -177,10 +193,11 @@ def vanilla_grows(ctx: Context, source: str) -> Evidence:
         if fit:
             laws = f"time per token ~ {power(fit.exponent)}, so time of one sequence ~ {power(fit.exponent + 1)}"
             text = f"{where}: {laws} ({span_text(fit)}{line.note})"
-            verdicts.append(Verdict(fit.exponent >= GROWING_EXPONENT, -fit.exponent, text))
+            verdicts.append(Verdict(fit.exponent >= GROWING_EXPONENT, -fit.exponent, text, tuple(line.whole)))
             judged += line.kept
     nothing = f"no exact algorithm with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}"
-    return decide(source, verdicts, nothing, unjudged=floor, within=f"the threshold{on_ranks(judged)}")
+    seen = decide(source, verdicts, nothing, unjudged=floor, within=f"the threshold{on_ranks(judged)}")
+    return replace(seen, text=seen.text + ASSUMED_LAW) if verdicts and source == "simulated" else seen
 
 
 CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (

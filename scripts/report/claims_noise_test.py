@@ -93,6 +93,19 @@ class Noise(unittest.TestCase):
         ctx.runs[0].record["summary"] = {"disturbed": {records[2]["id"]: why}}
         self.assertTrue(any(f"{records[2]['id']}: {why}" in n for n in disturbances(ctx.runs[0])))
 
+    def test_a_claim_names_the_disturbed_points_of_its_own_lines_alone(self) -> None:
+        """Those of other algorithms, and of lengths that make no line, took no part in it."""
+        dilated, ring, short = line_of("dilated", 0.0), line_of("ring", 1.0), [point("dilated", 8 * K, 4)]
+        local = [point("dilated", n * K, 8, time_s=n) for n in (16, 32, 64, 128, 256)]  # long branches without work: listed alone
+        why = {r["id"]: "samples are 5 times apart" for r in (dilated[2], ring[0], ring[1], *short, local[1])}
+        records = dilated + ring + short + local
+        texts = {title: claim(records, title, why).deciding.text for title in ("dilated attention is nearly", "vanilla attention grows")}
+        self.assertIn("Without 1 point that something disturbed (dilated at 32K on 2 ranks).", texts["dilated attention is nearly"])
+        self.assertIn("Without 2 points that something disturbed (ring at 8K on 2 ranks, ring at 16K on 2 ranks).", texts["vanilla attention grows"])
+        self.assertIn("(dilated at 32K on 8 ranks)", claim(local, "dilated attention is nearly", why).deciding.text)
+        alone = claim(records, "dilated attention is nearly", {ring[0]["id"]: "samples are 5 times apart"})
+        self.assertNotIn("disturbed", alone.deciding.text)
+
     def test_times_of_an_interrupted_run_decide_nothing(self) -> None:
         """Without result.json no point is known to be disturbed: neither the five times too slow one, nor the others."""
         title = "dilated attention is nearly"
@@ -143,6 +156,16 @@ class Noise(unittest.TestCase):
         self.assertEqual((latency.status, latency.source), (SUPPORTED, "measured"))
         simulated = claim(line_of("dilated", 0.5, source="simulated"), "dilated attention is nearly")
         self.assertEqual((simulated.status, simulated.source), (NOT_SUPPORTED, "simulated"))
+
+    def test_a_simulation_says_where_its_square_comes_from(self) -> None:
+        for title, records in (("vanilla attention grows", line_of("ring", 1.0)), ("Complexity", complexity_sweep())):
+            measured = claim(records, title).deciding
+            simulated = claim([r | {"source": "simulated"} for r in records], title).deciding
+            self.assertEqual((measured.status, simulated.status), (SUPPORTED, SUPPORTED))
+            self.assertIn("N² follows from the simulator’s cost model", simulated.text)
+            self.assertNotIn("cost model", measured.text)
+        alone = claim([r | {"source": "simulated"} for r in complexity_sweep() if r["params"]["algorithm"] == "dilated"], "Complexity").deciding
+        self.assertNotIn("cost model", alone.text)
 
     def test_wrong_points_support_nothing(self) -> None:
         records = line_of("dilated", 0.0)

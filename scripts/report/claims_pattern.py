@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .evidence import SEEN, SUPPORTED, Evidence, Unjudged, Verdict, decide, power, span_text
+from .evidence import ASSUMED_LAW, SEEN, SUPPORTED, Evidence, Unjudged, Verdict, decide, power, span_text
 from .fits import PowerLaw, fit_power_law
 from .model import Point
 from .paper_lines import COMPLEXITY, TimedLine, ranks_of, shared_work_text, timed_lines, widths_and_rates
@@ -73,17 +73,17 @@ def complexity_fit(points: list[Point]) -> PowerLaw | None:
 
 
 def complexity_verdict(ctx: Context, line: TimedLine, unjudged: list[Unjudged]) -> Verdict | None:
-    first, points = line.whole[0], line.kept
+    first, points, whole = line.whole[0], line.kept, tuple(line.whole)
     pattern = first.pattern
     where = f"{PAPER_NAMES[pattern]}, {ctx.index.label(first)} on {ranks_of(ctx, line.whole)}"
     fit = line.fit(complexity_fit, where, unjudged)
     if fit is None:
         return None
     if not follows_its_rule(points):
-        unjudged.append(Unjudged(RATES_DIFFER[pattern], f"{where} ({span_text(fit)}): time ~ {power(fit.exponent)}"))
+        unjudged.append(Unjudged(RATES_DIFFER[pattern], f"{where} ({span_text(fit)}): time ~ {power(fit.exponent)}", whole))
         return None
     if fit.r_squared < EXPONENT_R_SQUARED:
-        unjudged.append(Unjudged("times follow no power law", f"{where} (R² {fit.r_squared:.4f}; {span_text(fit)})"))
+        unjudged.append(Unjudged("times follow no power law", f"{where} (R² {fit.r_squared:.4f}; {span_text(fit)})", whole))
         return None
     expected = COMPLEXITY[pattern]
     away = fit.exponent - expected
@@ -94,7 +94,7 @@ def complexity_verdict(ctx: Context, line: TimedLine, unjudged: list[Unjudged]) 
     text = (
         f"{where}: time ~ {power(fit.exponent)} (expected {power(expected)}; R² {fit.r_squared:.4f}{counted}; {span_text(fit)}{line.note}){work}"
     )
-    return Verdict(round(away, 9) <= EXPONENT_WITHIN, away, text)
+    return Verdict(round(away, 9) <= EXPONENT_WITHIN, away, text, whole)
 
 
 def complexity_table(ctx: Context, source: str) -> Evidence:
@@ -110,11 +110,13 @@ def complexity_table(ctx: Context, source: str) -> Evidence:
                 tested.add(pattern)
     nothing = f"no line with {EXPONENT_LENGTHS} lengths over a factor of {EXPONENT_SPAN:g} that follows a power law"
     seen = decide(source, verdicts, nothing, unjudged=unjudged)
+    if "dense" in tested and source == "simulated":
+        seen = replace(seen, text=seen.text + ASSUMED_LAW)
     missing = ", ".join(PAPER_NAMES[pattern] for pattern in COMPLEXITY if pattern not in tested)
     if not verdicts or not missing:
         return seen
     status = SEEN if seen.status == SUPPORTED else seen.status
-    return Evidence(source, status, f"{seen.text} The table is not judged without: {missing}.", seen.details)
+    return replace(seen, status=status, text=f"{seen.text} The table is not judged without: {missing}.")
 
 
 def depth_text(point: Point) -> str:

@@ -230,6 +230,16 @@ class Design(unittest.TestCase):
             ctx.runs[0].record |= changes
             self.assertIn(words, sentences(ctx)[0].split("Such times decide no claim")[1])
 
+    def test_a_figure_names_its_disturbed_points(self) -> None:
+        """A range such as 98 to 101 ms, which a reader takes from it, may hold one."""
+        records = [point(a, n * K, 2) for a in ("dilated", "ring") for n in (8, 16)]
+        ctx = context(records)
+        self.assertNotIn("disturbed", " ".join(f.source_text for f in build_figures(ctx)))
+        ctx.runs[0].record |= {"summary": {"disturbed": {records[3]["id"]: "samples are 1.9 times apart"}}}
+        texts = {f.name: f.source_text for f in build_figures(ctx)}
+        self.assertIn("measured, 4 points, 1 of them disturbed (ring at 16K on 2 ranks), 10 samples", texts["latency"])
+        self.assertNotIn("disturbed", texts["memory"])
+
     def test_numbers_as_people_read_them(self) -> None:
         self.assertEqual([percent_label(v) for v in (4.66e-10, 0.5, 0, 5.9e-17)], ["4.7e-08 %", "50 %", "0 %", "0 %"])
         self.assertEqual([number_label(v) for v in (989.4e12, 8, 0.5, 1e-7)], ["989.4e12", "8", "0.5", "100e-9"])

@@ -19,6 +19,7 @@ from .units import number, plural, token_label
 SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "not supported", "not tested"
 SEEN = "seen, not judged"
 COMPUTED = "computed"  # from patterns and programs: nothing was timed or counted
+ASSUMED_LAW = " N² follows from the simulator’s cost model, which charges every pair of query and key, and not from a measurement."
 
 @dataclass(frozen=True)
 class Evidence:
@@ -26,6 +27,7 @@ class Evidence:
     status: str
     text: str
     details: tuple[str, ...] = ()  # every line, worst first
+    points: tuple[Point, ...] = ()  # those of the lines
 
 
 @dataclass
@@ -61,6 +63,7 @@ class Verdict:
     good: bool
     badness: float  # orders the lines: the worst is shown
     text: str
+    points: tuple[Point, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Unjudged:
 
     why: str  # the same words for all lines of one reason
     text: str
+    points: tuple[Point, ...] = ()
 
 
 def left_out_text(unjudged: Sequence[Unjudged], noun: str = "line") -> str:
@@ -92,13 +96,14 @@ def decide(
     """One line that fails decides; the text shows the worst line, and how many are not judged."""
     left_out = left_out_text(unjudged, noun)
     listed = tuple(f"not judged, {u.why}: {u.text}" for u in unjudged)
+    points = tuple(p for line in (*verdicts, *unjudged) for p in line.points)
     if not verdicts:
-        return Evidence(source, NOT_TESTED, f"{nothing}.{left_out}" if left_out else nothing, listed)
+        return Evidence(source, NOT_TESTED, f"{nothing}.{left_out}" if left_out else nothing, listed, points)
     ordered = sorted(verdicts, key=lambda v: (v.good, -v.badness))
     passed = sum(1 for v in verdicts if v.good)
     status = SUPPORTED if passed == len(verdicts) else NOT_SUPPORTED
     head = f"{passed} of {plural(len(verdicts), noun)} within {within}; the worst: " if len(verdicts) > 1 else ""
-    return Evidence(source, status, f"{head}{ordered[0].text}.{left_out}", (*(v.text for v in ordered), *listed))
+    return Evidence(source, status, f"{head}{ordered[0].text}.{left_out}", (*(v.text for v in ordered), *listed), points)
 
 
 def lines(

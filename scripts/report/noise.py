@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from .evidence import NOT_TESTED, SEEN, Evidence
 from .model import Point, Run
-from .rows import Context
-from .units import number, percent_label, plural, significant, token_label
+from .rows import Context, few_named
+from .units import number, percent_label, plural, significant
 
 BUSY_SHARE = 0.15  # share of the usable hardware threads, just before the run
 BUSY_LOAD = 0.25  # share of the usable hardware threads, over the minute before the run
@@ -123,17 +123,19 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
         all_seen = test(ctx, source)
         if source == MODELLED or len(kept) == len(ctx.points):
             return all_seen
-        gone = [p for p in ctx.points if p.source == source and key_of(p) in hit - noisy]
+        own = {key_of(p) for p in all_seen.points}  # of the lines that the claim is about
+        noisy &= own
+        gone = [p for p in ctx.points if key_of(p) in (hit & own) - noisy]
         reasons = "; ".join([*dict.fromkeys(noise[key[0]] for key in sorted(noisy))] + ([f"{plural(len(gone), 'point')} disturbed"] if gone else []))
         loud = gone or any(not undecided(ctx.runs[key[0]]) for key in noisy)
+        seen = test(Context(kept, ctx.runs, ctx.index), source)
+        if not (gone or noisy):
+            return seen
         if all_seen.status == NOT_TESTED:  # missing points are missing, noise or not
             warned = f"{all_seen.text} Some of these times {'are of a busy machine' if loud else 'decide nothing'} ({reasons})." if all_seen.details else all_seen.text
             return Evidence(source, NOT_TESTED, warned, all_seen.details)
-        seen = test(Context(kept, ctx.runs, ctx.index), source)
         if seen.status == all_seen.status or seen.status not in (NOT_TESTED, SEEN):
-            named = sorted({f"{p.algorithm} at {token_label(p.seq_len)} on {ctx.index.rank_label(p.ranks)}" for p in gone})
-            names = ", ".join(named[:4]) + (", …" if named[4:] else "")
-            without = f" Without {plural(len(gone), 'point')} that something disturbed ({names})." if gone else ""
+            without = f" Without {plural(len(gone), 'point')} that something disturbed ({few_named(ctx, sorted(gone, key=lambda p: p.algorithm))})." if gone else ""
             return Evidence(source, seen.status, seen.text + without, seen.details)
         text = f"not decided: {f'machine was busy ({reasons})' if loud else reasons}. These times alone would say: {all_seen.text}"
         return Evidence(source, NOT_TESTED, text, all_seen.details)

@@ -149,7 +149,7 @@ class TimedLine:
         """The law of what is kept; a line that is long enough only as a whole is added to those not judged."""
         fit, whole = law(self.kept), law(self.whole)
         if fit is None and whole:
-            unjudged.append(Unjudged(LATENCY_RULES, f"{where} ({span_text(whole)})"))
+            unjudged.append(Unjudged(LATENCY_RULES, f"{where} ({span_text(whole)})", tuple(self.whole)))
         return fit
 
 

@@ -284,6 +284,12 @@ def point_name(point: Point) -> str:
     return f"{token_label(point.seq_len)} · P = {point.ranks}{batch}{mark}"
 
 
+def few_named(ctx: Context, points: list[Point], limit: int = 4) -> str:
+    """ "ring at 4K on 2 ranks, ulysses at 1K on 2 ranks, …": points as a sentence names them."""
+    names = list(dict.fromkeys(f"{p.algorithm} at {token_label(p.seq_len)} on {ctx.index.rank_label(p.ranks)}" for p in points))
+    return ", ".join(names[:limit]) + (", …" if names[limit:] else "")
+
+
 def point_label(ctx: Context, point: Point, without: str = "") -> str:
     """Lines of text: the point's name, then its series without that part of it; lines end between parts."""
     lines: list[str] = []
