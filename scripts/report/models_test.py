@@ -59,6 +59,22 @@ class Models(unittest.TestCase):
             for name, share in {"GEMM": 0.3, "attention": 0.35, "row-wise": 0.1, "update": 0.05, "exposed messages": 0.2}.items():
                 self.assertAlmostEqual(parts[name], share)
 
+    def test_points_without_a_bar_are_named_with_the_reason(self) -> None:
+        records = models_sweep()
+        self.assertNotIn("Left out", figure(records, "model_parts").caption)
+        del records[0]["metrics"]["gemm_s"]
+        records[3]["phases"]["compute_s"] *= 1.5
+        records += [step("dilated", n * M >> 6, ranks, 0.1) for n in (1, 2, 4, 8) for ranks in (8, 32)]
+        drawn = figure(records, "model_parts")
+        self.assertEqual(len({r["label"] for r in rows_of(drawn)}), 16)
+        for text in (
+            "16 of 22 points have a bar. Left out: ",
+            "without parts in the record, 1 point (dilated at 1M on 8 ranks)",
+            "with parts that take longer than the step, so that they overlap, 1 point (ring at 2M on 8 ranks)",
+            "for lack of room, 4 points of shorter sequences (dilated at 16K, 32K on 8 ranks, dilated at 16K, 32K on 32 ranks).",
+        ):
+            self.assertIn(text, drawn.caption)
+
     def test_the_longest_sequence_by_memory_and_by_time(self) -> None:
         drawn = figure(models_sweep(), "longest_sequence")
         found = {(r["panel"][:8], r["series"].split()[0], r["ranks"]): (r["value"] // M, "open" in r) for r in rows_of(drawn)}

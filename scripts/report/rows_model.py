@@ -5,9 +5,21 @@ from __future__ import annotations
 import statistics
 
 from .model import Point
-from .rows import Context, Drawing, Row, base_row, collective_of, fairly, per_source, point_label, point_order, single
+from .rows import (
+    Context,
+    Drawing,
+    Row,
+    base_row,
+    collective_of,
+    fairly,
+    few_named,
+    per_source,
+    point_label,
+    point_order,
+    single,
+)
 from .series import group_by
-from .units import bytes_label, duration_label, percent_label, plural, spoken_duration
+from .units import bytes_label, duration_label, listed, percent_label, plural, spoken_duration, token_label
 
 MAX_BARS = 16
 SHORT_STEP_S = 10.0
@@ -24,28 +36,58 @@ def shared_collective(ctx: Context) -> str:
     return f" · via {found.pop()}" if len(found) == 1 else ""
 
 
-def step_parts(point: Point) -> dict[str, float] | None:
-    """Seconds of the rank that computes most, which add up to the step's; None where the record has no parts."""
+NO_PARTS = "without parts in the record"
+OVERLAPPING = "with parts that take longer than the step, so that they overlap"
+
+
+def recorded_parts(point: Point) -> dict[str, float] | None:
+    """Seconds of the rank that computes most, as they follow from the record; None where it has no parts."""
     full, compute, merge = (point.num(path) for path in ("timing.median_s", "phases.compute_s", "phases.merge_s"))
     gemm, row_wise, update = (point.num(f"metrics.{name}_s") for name in ("gemm", "row_wise", "update"))
     if None in (full, compute, gemm, row_wise):
         return None
     attention = compute - gemm - row_wise - (update or 0.0) + (merge or 0.0)
     parts = {"GEMM": gemm, "attention": attention, "row-wise": row_wise, "update": update or 0.0}
-    exposed = full - sum(parts.values())
-    return None if min(*parts.values(), exposed) < -0.01 * full else parts | {"exposed messages": max(0.0, exposed)}
+    return parts | {"exposed messages": full - sum(parts.values())}
+
+
+def why_without_bar(point: Point) -> str:
+    parts = recorded_parts(point)
+    overlap = parts is not None and min(parts.values()) < -0.01 * (point.median_s or 0.0)
+    return NO_PARTS if parts is None else OVERLAPPING if overlap else ""
+
+
+def step_parts(point: Point) -> dict[str, float]:
+    """Seconds that add up to the step's."""
+    return {name: max(0.0, seconds) for name, seconds in (recorded_parts(point) or {}).items()}
+
+
+def left_out_text(ctx: Context, able: list[Point], shown: list[Point]) -> str:
+    """Which points have no bar, and why."""
+    timed = timed_models(ctx)
+    texts = []
+    for why in (NO_PARTS, OVERLAPPING):
+        if some := [p for p in timed if why_without_bar(p) == why]:
+            texts.append(f"{why}, {plural(len(some), 'point')} ({few_named(ctx, some)})")
+    if crowded := [p for p in able if p not in shown]:
+        places = [
+            f"{algorithm} at {listed([p.seq_len or 0 for p in some], token_label)} on {ctx.index.rank_label(ranks)}"
+            for (algorithm, ranks), some in group_by(crowded, lambda p: p.algorithm, lambda p: p.ranks).items()
+        ]
+        texts.append(f"for lack of room, {plural(len(crowded), 'point')} of shorter sequences ({', '.join(places)})")
+    return f"{len(shown)} of {plural(len(timed), 'point')} have a bar. Left out: {'; '.join(texts)}." if texts else ""
 
 
 def model_parts(ctx: Context) -> list[Drawing]:
     """A bar for each point: shares of the step, with its time in its name."""
-    able = [p for p in timed_models(ctx) if step_parts(p)]
+    able = [p for p in timed_models(ctx) if not why_without_bar(p)]
     lengths = {ranks: sorted({p.seq_len or 0 for p in some}, reverse=True) for (ranks,), some in group_by(able, lambda p: p.ranks).items()}
     longest = sorted(able, key=lambda p: (lengths[p.ranks].index(p.seq_len or 0), -p.ranks))
     shown = sorted(fairly(longest, MAX_BARS), key=lambda p: (p.ranks, p.seq_len or 0, *point_order(ctx, p)))
     rows: list[Row] = []
     for order, point in enumerate(shown):
         full = point.median_s or 1.0
-        for part_order, (name, seconds) in enumerate((step_parts(point) or {}).items()):
+        for part_order, (name, seconds) in enumerate(step_parts(point).items()):
             rows.append(
                 {
                     "label": f"{point_label(ctx, point, shared_collective(ctx))}: {spoken_duration(full)}",
@@ -63,12 +105,11 @@ def model_parts(ctx: Context) -> list[Drawing]:
     def typical(some: list[Point]) -> str:
         texts = []
         for (algorithm,), points in group_by(some, lambda p: p.algorithm).items():
-            shares = [(step_parts(p) or {})["attention"] / (p.median_s or 1.0) for p in points]
+            shares = [step_parts(p)["attention"] / (p.median_s or 1.0) for p in points]
             texts.append(f"{algorithm}: attention is {percent_label(round(statistics.median(shares), 3))} of the median step")
         return ", ".join(texts)
 
-    note = f"Shown are {len(shown)} of {plural(len(able), 'point')}, the longest on each number of ranks." if len(shown) < len(able) else ""
-    return single(rows, shown, note=note, finding=per_source(shown, typical))
+    return single(rows, shown, note=left_out_text(ctx, able, shown), finding=per_source(shown, typical))
 
 
 def longest_of(points: list[Point], limit_s: float) -> dict[int, tuple[Point, bool]]:
