@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from .evidence import Claim
+from .evidence import MEANING, Claim
 from .markup import css_class, escape
 from .model import BOTH, Point
 from .noise import why_undecided
@@ -110,7 +110,9 @@ def claims_strip(claims: list[Claim]) -> str:
         f'{escape(claim.title)}{f" <span class=by>{escape(claim.source)}</span>" if claim.source else ""}</a></li>'
         for number, claim in enumerate(claims, 1)
     )
-    return f'<div class="strip"><h2>The paper’s claims</h2><ul>{items}</ul></div>'
+    found = {claim.status for claim in claims}
+    key = "".join(f"<li><b>{escape(status)}</b>: {escape(text)}</li>" for status, text in MEANING.items() if status in found)
+    return f'<div class="strip"><h2>The paper’s claims</h2><ul>{items}</ul><ul class="words">{key}</ul></div>'
 
 
 def of_models(ctx: Context) -> list[Said]:

@@ -14,9 +14,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report.answer import sentences
+from report.answer import claims_strip, sentences
 from report.charts import MAX_FIGURES, build_figures
+from report.claims import judge
 from report.compare import compare_section, load_comparison
+from report.evidence import MEANING
 from report.model import ResultError
 from report.opponents_test import figure, rows_of
 from report.series import STYLES, colour_of
@@ -239,6 +241,15 @@ class Design(unittest.TestCase):
         texts = {f.name: f.source_text for f in build_figures(ctx)}
         self.assertIn("measured, 4 points, 1 of them disturbed (ring at 16K on 2 ranks), 10 samples", texts["latency"])
         self.assertNotIn("disturbed", texts["memory"])
+
+    def test_the_strip_says_what_its_words_mean(self) -> None:
+        for records in (full_sweep(), opponents_sweep(), [point("dilated", 8 * K, 1)]):
+            claims = judge(context(records))
+            strip = claims_strip(claims)
+            found = {c.status for c in claims}
+            for status, text in MEANING.items():
+                self.assertEqual(f"<b>{status}</b>: {text}" in strip, status in found, status)
+            self.assertTrue(found <= set(MEANING))
 
     def test_numbers_as_people_read_them(self) -> None:
         self.assertEqual([percent_label(v) for v in (4.66e-10, 0.5, 0, 5.9e-17)], ["4.7e-08 %", "50 %", "0 %", "0 %"])

@@ -19,6 +19,12 @@ from .units import number, plural, token_label
 SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "not supported", "not tested"
 SEEN = "seen, not judged"
 COMPUTED = "computed"  # from patterns and programs: nothing was timed or counted
+MEANING = {
+    SUPPORTED: "the points that test the sentence agree with it, within the stated thresholds",
+    NOT_SUPPORTED: "some of the points that test the sentence speak against it",
+    SEEN: "there are points, but they are not, or not enough of, what the sentence is about",
+    NOT_TESTED: "there are no such points, too few of them, or their times decide nothing",
+}
 ASSUMED_LAW = " N² follows from the simulator’s cost model, which charges every pair of query and key, and not from a measurement."
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from .answer import answer_section
 from .charts import Figure
 from .clusters import clusters_section
 from .compare import compare_section
-from .evidence import NOT_TESTED, Claim, Evidence
+from .evidence import MEANING, NOT_TESTED, Claim, Evidence
 from .markup import (
     attribute,
     css_class,
@@ -193,7 +193,8 @@ def claims_section(claims: list[Claim], figures: list[Figure]) -> str:
         "claims",
         "The paper’s claims",
         "<p>Each status is computed from the points of this report, one source at a time. The badge is that of the strongest "
-        'source that tested the claim: measured before replayed, extrapolated and simulated. “Seen, not judged”: the points are there, but are not, or not enough of, what the sentence is about; “computed”: nothing is timed.</p><div class="scroll" tabindex="0" role="region" aria-label="claims">'
+        'source that tested the claim: measured before replayed, extrapolated and simulated; “computed”: nothing is timed. '
+        f'{"; ".join(f"“{status.capitalize()}”: {text}" for status, text in MEANING.items())}.</p><div class="scroll" tabindex="0" role="region" aria-label="claims">'
         f'<table class="claims"><caption>the claims, and what this report’s points say of them</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
         f"<ul>{''.join(f'<li><b>{escape(name)}</b>: {escape(text)}</li>' for name, text in RULES.items())}</ul>",
     )
