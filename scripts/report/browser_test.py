@@ -41,6 +41,7 @@ SKIP = 77
 LOAD_S = 3.0  # until the answer and the tables are there
 SIZE_MB = 3.0  # the largest report, of 3,000 points
 PRINTED_PAGES = 12
+PAPER_PX = 703  # what a portrait page of A4 is wide, without its margins
 LOOKS = [(width, dark) for width in (1400, 420) for dark in (False, True)]
 # Text of a page or of its figures whose contrast with what is behind it is below 4.5: 1.
 FAINT = """(() => {
@@ -246,6 +247,28 @@ class ReportInBrowser(unittest.TestCase):
         pages = len(re.findall(rb"/Type\s*/Page\b", printed))
         self.assertGreater(pages, 2)
         self.assertLessEqual(pages, PRINTED_PAGES)
+
+    def test_paper_says_what_it_leaves_out(self) -> None:
+        tables = """[...document.querySelectorAll('table')].filter(t => t.checkVisibility()).map(t => {
+            const rows = [...t.tBodies].flatMap(b => [...b.rows]), note = t.closest('.scroll').nextElementSibling;
+            return [t.caption.textContent, rows.length, rows.filter(r => r.checkVisibility()).length,
+                    note?.matches('.on-paper') && note.checkVisibility() ? note.textContent : '', t.getBoundingClientRect().right]; })"""
+        for words, total in (("", 2940), ("ring fast", 280), ("ring fast 64k", 20)):  # double_ring is one, too
+            self.visit("crossover", width=PAPER_PX)
+            self.assertEqual(self.js("[...document.querySelectorAll('.on-paper')].filter(p => p.checkVisibility()).length"), 0)
+            self.js(f"(() => {{ const f = document.getElementById('filter'); f.value = '{words}'; f.dispatchEvent(new Event('input')); }})()")
+            self.browser.call("Emulation.setEmulatedMedia", media="print")
+            printed = self.js(tables)
+            more = self.js("document.querySelector('#more + .on-paper').checkVisibility()")
+            self.browser.call("Emulation.setEmulatedMedia", media="")
+            self.assertTrue(more)
+            self.assertGreaterEqual(len(printed), 3)
+            for name, rows, visible, note, right in printed:
+                said = re.match(r"([\d,]+) of ([\d,]+) rows are not printed: ", note)
+                hidden, whole = (int(n.replace(",", "")) for n in said.groups()) if said else (0, rows)
+                self.assertEqual(visible, whole - hidden, (name, note))
+                self.assertEqual(whole, total if name == "simulated points" else rows, name)
+                self.assertLessEqual(right, PAPER_PX, name)
 
     def test_nothing_leaves_the_file(self) -> None:
         for name in self.pages:

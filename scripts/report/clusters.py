@@ -37,10 +37,10 @@ def clusters_section(ctx: Context) -> str:
         if not isinstance(cluster, dict):
             continue
         name = f"Run {place}: {cluster.get('name')}" if len(ctx.runs) > 1 else str(cluster.get("name"))
-        rows = "".join(
+        rows = [
             f'<tr><th scope="row">{escape(what)}</th><td>{escape(value)}</td><td class="long">{escape(source)}</td></tr>'
             for what, value, source in quantities(cluster)
-        )
+        ]
         table = scroll_table(f"figures of {name}", ("figure", "value", "source"), rows)
         parts.append(
             f"<h3>{escape(name)}</h3><p>{escape(str(cluster.get('description') or ''))}</p>{table}"

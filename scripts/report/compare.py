@@ -75,7 +75,7 @@ def compare_section(ctx: Context, comparison: dict[str, Any]) -> str:
         f"<li>{escape(d.get('what'))}: {escape(d.get('base'))} → {escape(d.get('now'))}</li>" for d in comparison["environment"]
     )
     heads = ("verdict", "series", "tokens", "ranks", "run 1", "run 2", "run 2 ÷ run 1", "note")
-    table = scroll_table("medians of both runs", heads, "".join(compare_row(ctx, p, named) for p in points))
+    table = scroll_table("medians of both runs", heads, [compare_row(ctx, p, named) for p in points])
     return (
         f'<section id="answer"><div class="said"><p>From run 1 to run 2, of {plural(len(points), "point")}: {said}. Verdict: <strong>{escape(comparison["summary"])}</strong>.</p></div>'
         f"<p>Slower or faster is a ratio of medians beyond {threshold} % that the Mann-Whitney test with Holm's correction confirms; "

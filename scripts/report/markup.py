@@ -61,11 +61,15 @@ def section(anchor: str, title: str, content: str) -> str:
     return f'<section id="{attribute(anchor)}">{heading(2, f"{anchor}-title", escape(title))}{content}</section>'
 
 
-def scroll_table(label: str, heads: Iterable[str], body: str) -> str:
-    """A table that scrolls inside its box; `body` is HTML."""
+def scroll_table(label: str, heads: Iterable[str], rows: Iterable[str], printed: int | None = None) -> str:
+    """A table that scrolls inside its box; `rows` are HTML. Where only the first ones are printed, paper says so."""
     head = "".join(f'<th scope="col">{escape(h)}</th>' for h in heads)
+    listed = list(rows)
+    hidden = listed[printed:] if printed else []
     box = f'<div class="scroll" tabindex="0" role="region" aria-label="{attribute(label)}">'
-    return f"{box}<table><caption>{escape(label)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    bodies = f"<tbody>{''.join(listed[:printed])}</tbody>" + (f'<tbody class="unprinted">{"".join(hidden)}</tbody>' if hidden else "")
+    table = f"{box}<table><caption>{escape(label)}</caption><thead><tr>{head}</tr></thead>{bodies}</table></div>"
+    return table + (f'<p class="on-paper">{len(hidden):,} of {len(listed):,} rows are not printed: they are on the page itself.</p>' if hidden else "")
 
 
 def table_row(cells: Iterable[str]) -> str:

@@ -226,7 +226,8 @@ def figures_section(figures: list[Figure]) -> str:
     )
     shown = "".join(figure_html(f) for f in figures if not f.more and not f.absent)
     rest = "".join(map(figure_html, more))
-    behind = f'<details id="more"><summary>{plural(len(more), "more figure")}</summary>{rest}</details>' if more else ""
+    paper = f'<p class="on-paper">{plural(len(more), "more figure")} on the page itself, not printed.</p>'
+    behind = f'<details id="more"><summary>{plural(len(more), "more figure")}</summary>{rest}</details>{paper}' if more else ""
     return section(
         "figures",
         "Figures",

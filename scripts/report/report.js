@@ -76,6 +76,7 @@
   function makeTable(section) {
     const table = section.querySelector("table");
     const groups = section.querySelector(".groups");
+    const printed = Number(section.dataset.printed);
     let data, shown, sorting = { column: -1, direction: 1 }, all = false;
 
     function visible(column) {
@@ -100,8 +101,9 @@
     }
 
     function body() {
-      const rows = shown.slice(0, all ? undefined : PAGE).map((place) => {
+      const rows = shown.slice(0, all ? undefined : PAGE).map((place, order) => {
         const row = document.createElement("tr");
+        row.className = order < printed ? "" : "unprinted";
         data.columns.forEach((column, c) => {
           const cell = document.createElement(c === 0 ? "th" : "td");
           if (c === 0) cell.scope = "row";
@@ -119,6 +121,9 @@
       const rest = section.querySelector(".rest");
       rest.hidden = all || shown.length <= PAGE;
       rest.textContent = `Show all ${shown.length} rows`;
+      const paper = section.querySelector(".on-paper");
+      paper.hidden = shown.length <= printed;
+      paper.textContent = `${shown.length - printed} of ${shown.length} rows are not printed: they are on the page itself, in the CSV that it saves, and in the files of the run.`;
     }
 
     // Empty cells stay last in either direction; equal rows keep their order.

@@ -31,6 +31,7 @@ from .units import (
 )
 
 Cell = str | float | int | None
+PRINTED_POINTS, PRINTED_GROUPS, PRINTED_FITS = 28, 15, 8  # rows of a table on paper
 
 
 @dataclass(frozen=True)
@@ -211,12 +212,12 @@ def source_table(points: list[Point], source: str, several_runs: bool) -> str:
     )
     label = attribute(f"{source} points")
     return (
-        f'<section class="points" data-source="{attribute(source)}">'
+        f'<section class="points" data-source="{attribute(source)}" data-printed="{PRINTED_POINTS}">'
         f'<div class="bar"><h3>{escape(source.capitalize())}: {plural(len(points), "point")}</h3>'
         f'<button type="button" class="button csv">CSV of {plural(len(points), "row")}, all columns</button></div>'
         f'<fieldset class="groups"><legend>more columns</legend>{groups}</fieldset>'
         f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table class="sortable"><caption>{label}</caption><thead></thead><tbody></tbody></table></div>'
-        f'<button type="button" class="button rest" hidden></button></section>{packed(f"points-{source}", table_data(points, columns))}'
+        f'<p class="on-paper" hidden></p><button type="button" class="button rest" hidden></button></section>{packed(f"points-{source}", table_data(points, columns))}'
     )
 
 
@@ -257,7 +258,7 @@ def fit_table(ctx: Context) -> str:
     if not rows:
         return "<p>No line has three points: nothing was fitted.</p>"
     heads = ("series", "source", "ranks", "time of a sequence ~ N^b: b", "time per token: b − 1", "R²", "range")
-    return scroll_table("fits", heads, "".join(map(table_row, rows)))
+    return scroll_table("fits", heads, map(table_row, rows), PRINTED_FITS)
 
 
 def recorded_fits(ctx: Context) -> str:
@@ -269,8 +270,8 @@ def recorded_fits(ctx: Context) -> str:
         if not listed:
             continue
         keys = list(dict.fromkeys(k for f in listed for k in f))
-        body = "".join(table_row(series_cell(run, f) if k == "series" else fit_cell(f.get(k)) for k in keys) for f in listed)
-        parts.append(f"<h3>Fits recorded by {escape(run.name)}</h3>{scroll_table('recorded fits', keys, body)}")
+        rows = [table_row(series_cell(run, f) if k == "series" else fit_cell(f.get(k)) for k in keys) for f in listed]
+        parts.append(f"<h3>Fits recorded by {escape(run.name)}</h3>{scroll_table('recorded fits', keys, rows, PRINTED_FITS)}")
     return "".join(parts)
 
 
@@ -297,7 +298,7 @@ def skipped_table(ctx: Context) -> str:
     missing.sort(key=lambda p: (p.status, ctx.index.label(p), p.ranks, p.seq_len or 0))
     groups = group_by(missing, lambda p: (p.status, ctx.index.label(p), p.source), lambda p: re.sub(r"[\d.,]+", "0", p.text("reason")))
     heads = ("status", "series", "points", "tokens", "ranks", "source", "reason, of the first")
-    return scroll_table("points without a result", heads, "".join(skipped_row(ctx, some) for some in groups.values()))
+    return scroll_table("points without a result", heads, [skipped_row(ctx, some) for some in groups.values()], PRINTED_GROUPS)
 
 
 def skipped_row(ctx: Context, points: list[Point]) -> str:

@@ -65,7 +65,8 @@ def steps_table(ctx: Context, run: Training) -> str:
     """The steps after which held-out text was evaluated, the first and the last one."""
     evaluated = [place for place, step in enumerate(run.steps) if step.held_out is not None]
     shown = sorted({0, len(run.steps) - 1, *spread(evaluated, MAX_ROWS)})
-    rows, before = "", 0
+    rows: list[str] = []
+    before = 0
     for place in shown:
         since = run.steps[before if place else 0 : place + 1]
         before = place + 1
@@ -83,7 +84,7 @@ def steps_table(ctx: Context, run: Training) -> str:
             duration_label(seconds),
             significant(run.tokens_per_step / seconds),
         )
-        rows += table_row(cells)
+        rows.append(table_row(cells))
     heads = ("step", "training time", "bits per byte of batches", "held out", "gradient norm", "learning rate", "time of a step", "tokens/s")
     return scroll_table(f"steps of {run.name}, {ctx.index.label(run.point)}: losses of batches and times are means since the row before", heads, rows)
 

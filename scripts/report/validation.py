@@ -102,7 +102,7 @@ def real_part(real: dict[str, Any]) -> str:
         return f"<p>Real runs: {escape(real['reason'])}.</p>"
     goal = real.get("goal_p95_rel_error", 0.15)
     heads = ("where", "algorithm", "ranks", "tokens", "head_dim", "dtype", "causal", "measured", "predicted", "error")
-    rows = "".join(
+    rows = [
         table_row(
             (
                 c["where"],
@@ -115,15 +115,14 @@ def real_part(real: dict[str, Any]) -> str:
             )
         )
         for c in real["cases"]
-    )
-    strata = "".join(table_row(row) for row in stratum_rows(real["cases"]))
+    ]
     left_out = "".join(f"<li>{escape(c['where'])}, {escape(program_of(c))}: {escape(c['reason'])}</li>" for c in real["left_out"])
     return (
         f"<figure><h3>Predicted against measured</h3><div class=\"card\">{scatter(real['cases'], goal)}</div><figcaption>"
         f"{plural(real['points'], 'point')} that no calibration has seen; each mark is the median of its samples against the simulated "
         f"time. Dashed: equal; grey: within {percent(goal)}.</figcaption></figure>"
         f"<p>{escape(domain_text(real['cases']))} Signed errors: predicted ÷ measured − 1, positive where the simulator is too slow.</p>"
-        f"{scroll_table('errors by strata', HEADS, strata)}"
+        f"{scroll_table('errors by strata', HEADS, map(table_row, stratum_rows(real['cases'])))}"
         f"{scroll_table('predicted against measured', heads, rows)}{f'<ul>{left_out}</ul>' if left_out else ''}"
     )
 
@@ -136,15 +135,15 @@ def validation_section(data: dict[str, Any]) -> str:
         and real["p95_rel_error"] <= real.get("goal_p95_rel_error", 0.15)
     )
     verdict = "not compared" if real["points"] is None else "goals met" if met else "goals missed"
-    rows = "".join(
-        table_row(line)
-        for line in (
+    rows = map(
+        table_row,
+        (
             ("equations", tiny(closed["max_rel_error"]), "largest error, allowed 1e-9"),
             ("SimGrid, uncontended", tiny(simgrid["uncontended_max_rel_error"]), "largest error, allowed 1e-6"),
             ("SimGrid, contended", tiny(simgrid["contended_max_rel_error"]), "largest error, allowed 2 %"),
             ("real runs", percent(real["median_rel_error"]), "median error, goal 5 %"),
             ("real runs", percent(real["p95_rel_error"]), f"95th percentile of the errors, goal 15 %: {verdict}"),
-        )
+        ),
     )
     table = scroll_table("errors of the simulator", ("against", "error", "of which"), rows)
     return section("validation", "How right the simulator is", f"{table}{real_part(real)}")
