@@ -29,9 +29,11 @@ from report.models_test import models_sweep
 from report.synthetic_fixture import (
     HOSTILE,
     batch_sweep,
+    comparison,
     crossover_sweep,
     full_sweep,
     opponents_sweep,
+    published,
     write_interrupted,
     write_result,
 )
@@ -67,20 +69,30 @@ FAINT = """(() => {
   return [...new Set(found)].slice(0, 10);
 })()"""
 # Texts of a figure whose boxes share more than a pixel in both directions.
-OVERLAPS = """(() => [...document.querySelectorAll('.chart')].flatMap((chart) => {
+OVERLAPS = """(() => [...document.querySelectorAll('.card')].flatMap((chart) => {
   const boxes = [...chart.querySelectorAll('svg text')].filter((t) => t.textContent.trim() && t.checkVisibility({opacityProperty: true}) && t.getAttribute('opacity') !== '0')
     .map((t) => [t.textContent, t.getBoundingClientRect()]);
   return boxes.flatMap(([text, a], i) => boxes.slice(i + 1)
     .filter(([, b]) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3)
-    .map(([other]) => `${chart.dataset.figure}: ${text} / ${other}`));
+    .map(([other]) => `${chart.parentElement.innerText.slice(0, 30)}: ${text} / ${other}`));
 }).slice(0, 10))()"""
 # Texts of a figure that reach beyond its picture, which cuts them off.
-CUT = """(() => [...document.querySelectorAll('.chart')].flatMap((chart) => {
+CUT = """(() => [...document.querySelectorAll('.card')].flatMap((chart) => {
   const { left, right } = chart.querySelector('svg').getBoundingClientRect();
   return [...chart.querySelectorAll('svg text')].filter((t) => t.checkVisibility() && t.textContent.trim())
     .filter((t) => { const b = t.getBoundingClientRect(); return b.right > right + 1 || b.left < left - 1; })
-    .map((t) => `${chart.dataset.figure}: ${t.textContent}`);
+    .map((t) => `${chart.parentElement.innerText.slice(0, 30)}: ${t.textContent}`);
 }).slice(0, 10))()"""
+# Pictures that reach beyond their box.
+OUTSIDE = """[...document.querySelectorAll('.card')].filter((card) => card.querySelector('svg').getBoundingClientRect().right > card.getBoundingClientRect().right + 1)
+  .map((card) => card.parentElement.innerText.slice(0, 30))"""
+# Cells of maps whose text is hidden, or reaches beyond them.
+CELLS = """[...document.querySelectorAll('.chart')].flatMap((chart) => {
+  const texts = [...chart.querySelectorAll('.text_marks text')];
+  return [...chart.querySelectorAll('.cell_marks path')].map((path, place) => [texts[place], path.getBoundingClientRect(), texts[place].getBoundingClientRect()])
+    .filter(([text, cell, box]) => text.getAttribute('opacity') === '0' || box.width > cell.width + 1 || box.height > cell.height + 1)
+    .map(([text]) => `${chart.dataset.figure}: ${text.textContent}`);
+}).slice(0, 10)"""
 MARKS = "path, rect, line, text"  # elements of Vega's SVG inside mark groups
 
 
@@ -106,12 +118,20 @@ class ReportInBrowser(unittest.TestCase):
         crossover = write_result(root / "crossover", crossover_sweep())
         training, one = (write_training(root / name, ranks, steps=600, planned=600) for name, ranks in (("training", 2), ("one", 1)))
         models = write_result(root / "models", models_sweep())
-        both = root / "trainings" / "report.html"
-        for arguments in ([full], [batch], [cut], [opponents], [crossover], [models], [training], [one, training, "-o", both]):
-            if make_report.main([*map(str, arguments)]) != 0:
+        verdicts, errors = root / "comparison.json", root / "validation.json"
+        verdicts.write_text(json.dumps(comparison(cls.records)))
+        measured = json.loads((ROOT / "results" / "reference" / "validation.json").read_text())
+        errors.write_text(json.dumps(measured | {"published": published()}))
+        options = {
+            **{d.name: [d] for d in (full, batch, cut, opponents, crossover, models, training)},
+            "trainings": [one, training],
+            "compared": [full, write_result(root / "later", full_sweep()), "--comparison", verdicts],
+            "validated": [batch, "--validation", errors],
+        }
+        cls.pages = {name: root / name / "report.html" for name in options}
+        for name, arguments in options.items():
+            if make_report.main([*map(str, arguments), "-o", str(cls.pages[name])]) != 0:
                 raise AssertionError(f"no report of {arguments}")
-        cls.pages = {d.name: (d / "report.html") for d in (full, batch, cut, opponents, crossover, models, training)}
-        cls.pages["trainings"] = both
         cls.browser = Browser()
         cls.addClassCleanup(cls.browser.close)
 
@@ -174,15 +194,13 @@ class ReportInBrowser(unittest.TestCase):
 
     def test_no_text_overlaps_and_all_of_it_can_be_read(self) -> None:
         for width, dark in LOOKS:
-            for name in ("full", "batch", "opponents", "models", "training", "trainings"):
+            for name in self.pages:
                 with self.subTest(report=name, width=width, dark=dark):
                     self.visit_all(name, width=width, dark=dark)
-                    self.assertEqual(self.js(OVERLAPS), [])
-                    self.assertEqual(self.js(FAINT), [])
+                    for faults in (OVERLAPS, FAINT, OUTSIDE, CUT, CELLS):
+                        self.assertEqual(self.js(faults), [])
                     self.assertLessEqual(self.js("document.documentElement.scrollWidth"), width)
-                    outside = "[...document.querySelectorAll('.chart')].filter(c => c.querySelector('svg').getBoundingClientRect().right > c.getBoundingClientRect().right + 1).map(c => c.dataset.figure)"
-                    self.assertEqual(self.js(outside), [])
-                    self.assertEqual(self.js(CUT), [])
+        self.visit_all("opponents", width=420)
         boxes = self.js(
             """[...document.querySelectorAll('[data-figure=causal_balance] .measured_marks path')].map(p => { const b = p.getBoundingClientRect();
             return Math.round(b.x + b.width / 2) + ' ' + Math.round(b.y + b.height / 2); })"""

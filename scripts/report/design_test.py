@@ -146,6 +146,8 @@ class Design(unittest.TestCase):
             if drawn.name.startswith(("crossover", "winners")) and not drawn.absent:
                 (text,) = [layer for layer in drawn.spec["layer"] if layer["name"] == "text"]
                 self.assertIn("bandwidth('x')", text["encoding"]["opacity"]["condition"]["test"])
+                (characters,) = [p["value"] for p in drawn.spec["params"] if p["name"] == "cell_text"]
+                self.assertEqual(characters, max(len(row["value_text"]) for row in rows_of(drawn)))
 
     def test_parts_of_a_step_can_be_told_apart(self) -> None:
         style = json.loads((PLOTS / "style.json").read_text())

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import make_report
-from report.synthetic_fixture import published
+from report.synthetic_fixture import comparison, published
 from report.training import SEAL
 from report.training_fixture import sealed, write_training
 
@@ -122,11 +122,6 @@ def validation() -> dict[str, Any]:
     for part in ("closed_form", "simgrid"):
         record[part]["cases"] = record[part]["cases"][:1]
     return record | {"published": published()}
-
-
-def comparison(points: list[dict[str, Any]]) -> dict[str, Any]:
-    verdicts = [{"id": p["id"], "verdict": v, "base_s": 1.0, "new_s": 1.5, "ratio": 1.5, "note": ""} for p, v in zip(points, ("same", "slower"))]
-    return {"threshold": 0.05, "summary": "REGRESSION", "environment": [{"what": "cpu", "base": "a", "now": "b"}], "points": verdicts}
 
 
 class Fuzz(unittest.TestCase):

@@ -38,6 +38,8 @@
     } else {
       Object.assign(spec, { width: "container", autosize: { type: "fit-x", contains: "padding", resize: true } });
     }
+    const cells = spec.params.find((p) => p.name === "cell_text");
+    if (phone && cells) spec.height = Math.max(spec.height, new Set(spec.datasets.rows.map((row) => row.ranks)).size * (6 * cells.value + 2));
     if (phone) spec.params.forEach((p) => Object.assign(p, { mark_size: { value: 36 }, side_scale: { value: 0.45 } }[p.name]));
     return spec;
   }

@@ -197,8 +197,13 @@ def crossover(ctx: Context) -> list[Drawing]:
         best_row = max(rows, key=lambda row: row["value"])
         finding = f"Dilated attention is faster than the fastest exact algorithm in {faster} of {plural(len(rows), 'cell')}"
         finding += f", by {ratio_label(best_row['value'])} at {best_row['length_label']} on {best_row['ranks_label']} ({source})."
-        drawings.append(Drawing(rows, points, map_suffix(source, run, number), title, finding=finding))
+        drawings.append(Drawing(rows, points, map_suffix(source, run, number), title, finding=finding, params=cell_text(rows)))
     return drawings
+
+
+def cell_text(rows: list[Row]) -> dict[str, Any]:
+    """Characters of the longest text of a cell: a map has all of them, upright where its cells are narrow, or none."""
+    return {"cell_text": max(len(row["value_text"]) for row in rows)}
 
 
 def short_name(point: Point) -> str:
@@ -237,7 +242,7 @@ def winners(ctx: Context) -> list[Drawing]:
                 title = ", ".join(filter(None, [title, "causal"]))
             wins = Counter(row["winner"] for row in rows).most_common()
             finding = f"Of {plural(len(rows), 'cell')}: " + ", ".join(f"{name} is fastest in {n}" for name, n in wins)
-            drawings.append(Drawing(rows, points, map_suffix(source, run, number), title, finding=f"{finding} ({source})."))
+            drawings.append(Drawing(rows, points, map_suffix(source, run, number), title, finding=f"{finding} ({source}).", params=cell_text(rows)))
     return drawings
 
 

@@ -338,6 +338,19 @@ def published() -> dict[str, Any]:
     return {"cases": cases, "groups": [group], "pairs": 9, "pairs_in_order": 8}
 
 
+def comparison(points: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """As `lnbench report --compare` writes it, of two runs that differ in every way."""
+    listed = [p for p in points if p["status"] == "ok"]
+    verdicts = (("slower", 1.2), ("faster", 0.8), ("ambiguous", 1.1), ("undecided", 0.9), ("same", 1.0))
+    compared: list[dict[str, Any]] = []
+    for place, p in enumerate(listed):
+        base, (verdict, ratio) = p["timing"]["median_s"], verdicts[place % 5]
+        compared.append({"id": p["id"], "verdict": verdict, "base_s": base, "new_s": ratio * base, "ratio": ratio, "note": ""})
+    compared[-1] |= {"verdict": "missing", "new_s": None, "ratio": None, "note": "no such point in the new result"}
+    environment = [{"what": "cpu", "base": "Synthetic CPU", "now": f"Another {HOSTILE}"}]
+    return {"threshold": 0.05, "summary": "REGRESSION", "environment": environment, "points": compared}
+
+
 STATUSES = (
     "ok",
     "skipped_memory",

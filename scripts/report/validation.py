@@ -17,7 +17,7 @@ from .units import duration_label, plural
 
 # Okabe-Ito, with a shape each, so that no place is told by colour alone.
 STYLES = (("#0072B2", "circle"), ("#D55E00", "square"), ("#009E73", "triangle"), ("#CC79A7", "diamond"), ("#E69F00", "cross"))
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 440, 70, 50, 12
+SIDE, LEFT, RIGHT, TOP, BOTTOM, LINE = 360, 70, 24, 12, 66, 20  # of the plot, beside, above and below it, of a line of the legend
 
 
 def load_validation(path: Path) -> dict[str, Any]:
@@ -58,23 +58,26 @@ def scatter(cases: list[dict[str, Any]], goal: float) -> str:
     seconds = [c[k] for c in cases for k in ("measured_s", "predicted_s")]
     low, high = math.floor(math.log10(min(seconds))), math.ceil(math.log10(max(seconds)))
     high = max(high, low + 1)
-    across, up = WIDTH - LEFT - 190, HEIGHT - BOTTOM - TOP
+    bottom = TOP + SIDE
+
+    def along(value: float) -> float:
+        return SIDE * (math.log10(value) - low) / (high - low)
 
     def x_of(value: float) -> float:
-        return LEFT + across * (math.log10(value) - low) / (high - low)
+        return LEFT + along(value)
 
     def y_of(value: float) -> float:
-        return TOP + up * (1 - (math.log10(value) - low) / (high - low))
+        return bottom - along(value)
 
     first, last = 10.0**low, 10.0**high
     parts = []
     for decade in range(low, high + 1):
         value = 10.0**decade
         label = escape(duration_label(value, 3))
-        parts.append(f'<path d="M{x_of(value):.1f},{TOP}V{TOP + up}M{LEFT},{y_of(value):.1f}h{across}" stroke="currentColor" stroke-opacity="0.15"/>')
-        parts.append(f'<text x="{x_of(value):.1f}" y="{TOP + up + 18}" text-anchor="middle">{label}</text>')
+        parts.append(f'<path d="M{x_of(value):.1f},{TOP}V{bottom}M{LEFT},{y_of(value):.1f}h{SIDE}" stroke="currentColor" stroke-opacity="0.15"/>')
+        parts.append(f'<text x="{x_of(value):.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>')
         parts.append(f'<text x="{LEFT - 8}" y="{y_of(value) + 4:.1f}" text-anchor="end">{label}</text>')
-    shift = up * math.log10(1 + goal) / (high - low), up * math.log10(1 - goal) / (high - low)
+    shift = along(first * (1 + goal)), along(first * (1 - goal))
     parts.append(
         f'<path d="M{x_of(first):.1f},{y_of(first) - shift[0]:.1f}L{x_of(last):.1f},{y_of(last) - shift[0]:.1f}V{y_of(last) - shift[1]:.1f}'
         f'L{x_of(first):.1f},{y_of(first) - shift[1]:.1f}z" fill="currentColor" fill-opacity="0.08"/>'
@@ -83,16 +86,17 @@ def scatter(cases: list[dict[str, Any]], goal: float) -> str:
     places = list(dict.fromkeys(c["where"] for c in cases))
     for i, place in enumerate(places):
         colour, shape = STYLES[i % len(STYLES)]
-        at_y = TOP + 16 + 20 * i
-        parts.append(marker(shape, LEFT + across + 20, at_y - 4, colour))
-        parts.append(f'<text x="{LEFT + across + 32}" y="{at_y}">{escape(place)}</text>')
+        at_y = bottom + BOTTOM + LINE * i
+        parts.append(marker(shape, LEFT + 6, at_y - 4, colour))
+        parts.append(f'<text x="{LEFT + 18}" y="{at_y}">{escape(place)}</text>')
         for c in (c for c in cases if c["where"] == place):
             name = f"{program_of(c)}, {c['ranks']} ranks, {c['seq_len']} tokens, {c['dtype']}: {100 * c['error']:+.1f} %"
             parts.append(f"<g><title>{escape(name)}</title>{marker(shape, x_of(c['measured_s']), y_of(c['predicted_s']), colour)}</g>")
-    parts.append(f'<text x="{LEFT + across / 2:.0f}" y="{HEIGHT - 8}" text-anchor="middle">measured time</text>')
-    parts.append(f'<text transform="translate(14,{TOP + up / 2:.0f}) rotate(-90)" text-anchor="middle">predicted time</text>')
+    parts.append(f'<text x="{LEFT + SIDE / 2:.0f}" y="{bottom + 40}" text-anchor="middle">measured time</text>')
+    parts.append(f'<text transform="translate(14,{TOP + SIDE / 2:.0f}) rotate(-90)" text-anchor="middle">predicted time</text>')
+    width, height = LEFT + SIDE + RIGHT, bottom + BOTTOM + LINE * len(places)
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="predicted against measured time" '
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="predicted against measured time" '
         f'font-size="12" fill="currentColor">{"".join(parts)}</svg>'
     )
 
