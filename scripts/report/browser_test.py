@@ -125,6 +125,7 @@ class ReportInBrowser(unittest.TestCase):
         options = {
             **{d.name: [d] for d in (full, batch, cut, opponents, crossover, models, training)},
             "trainings": [one, training],
+            "measured": [ROOT / "results" / "reference" / "opponents-cpu"],  # not synthetic
             "compared": [full, write_result(root / "later", full_sweep()), "--comparison", verdicts],
             "validated": [batch, "--validation", errors],
         }
@@ -206,6 +207,12 @@ class ReportInBrowser(unittest.TestCase):
             return Math.round(b.x + b.width / 2) + ' ' + Math.round(b.y + b.height / 2); })"""
         )
         self.assertEqual(len(set(boxes)), len(boxes))
+
+    def test_no_label_is_cut_at_other_widths(self) -> None:
+        for width in (1000, 700, 600, 360):
+            self.visit_all("measured", width=width)
+            for faults in (OVERLAPS, OUTSIDE, CUT, CELLS):
+                self.assertEqual(self.js(faults), [], width)
 
     def test_overlap_and_contrast_would_be_seen(self) -> None:
         self.visit("full")

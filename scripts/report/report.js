@@ -26,20 +26,26 @@
     const colours = style.themes[dark.matches ? "dark" : "light"];
     const spec = JSON.parse(text.replace(/"(@\w+|#[0-9A-Fa-f]{6})"/g, (found, name) => JSON.stringify(colours[name] ?? name)));
     const config = JSON.parse(JSON.stringify(style.config).replace(/@\w+/g, (name) => colours[name]));
+    const rows = spec.datasets.rows;
+    const pixels = (texts) => 6.2 * texts.reduce((most, text) => Math.max(most, text.length), 0);
+    const named = ["label", "lane"].find((field) => field === spec.encoding?.y.field);
+    const left = Math.max(70, named ? pixels(rows.flatMap((row) => row[named].split("\n"))) : 0); // a legend begins behind these
+    const legend = 40 + pixels(rows.map((row) => row.winner ?? row.series ?? row.phase ?? row.part ?? ""));
     const phone = width < 560;
-    const columns = phone ? 1 : spec.config.legend.columns; // a legend begins where the axis does, behind its labels
+    const columns = phone ? 1 : Math.max(1, Math.min(spec.config.legend.columns, Math.floor((width - left) / legend)));
     spec.config = { ...config, legend: { ...config.legend, columns } };
     spec.title = { ...spec.title, text: wrapped(spec.title.subtitle, width / 6.6), subtitle: null, fontSize: 12, fontWeight: "normal", color: colours["@soft"] };
     if (spec.facet) {
       spec.columns = phone ? 1 : spec.columns;
       spec.spec.width = Math.floor((width - 100) / spec.columns) - 20;
-    } else if (phone && spec.datasets.rows.some((row) => 6 * (row.series ?? "").length + 90 > width)) {
+    } else if (left + legend > width) {
       spec.width = width - 90; // the legend is wider: the picture is scaled, and nothing is cut
     } else {
       Object.assign(spec, { width: "container", autosize: { type: "fit-x", contains: "padding", resize: true } });
     }
-    const cells = spec.params.find((p) => p.name === "cell_text");
-    if (phone && cells) spec.height = Math.max(spec.height, new Set(spec.datasets.rows.map((row) => row.ranks)).size * (6 * cells.value + 2));
+    const longest = 6 * (spec.params.find((p) => p.name === "cell_text")?.value ?? 0);
+    const [across, up] = ["tokens", "ranks"].map((name) => new Set(rows.map((row) => row[name])).size);
+    if (longest > (width - 90) / across) spec.height = Math.max(spec.height, up * (longest + 2)); // upright in narrow cells
     if (phone) spec.params.forEach((p) => Object.assign(p, { mark_size: { value: 36 }, side_scale: { value: 0.45 } }[p.name]));
     return spec;
   }
