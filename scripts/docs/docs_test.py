@@ -117,6 +117,15 @@ class Documents(unittest.TestCase):
     def test_readme_is_short(self) -> None:
         self.assertLessEqual(len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()), README_LINES)
 
+    def test_the_version_is_the_same_everywhere(self) -> None:
+        places = {
+            "CMakeLists.txt": r"^project\(longnet_bench VERSION ([0-9.]+)",
+            "CITATION.cff": r"^version: (.*)$",
+            "CHANGELOG.md": r"^## \[([0-9.]+)\]",
+        }
+        found = {f: re.findall(r, (ROOT / f).read_text(), re.M) for f, r in places.items()}
+        self.assertEqual(len({versions[0] for versions in found.values()}), 1, found)
+
     def test_every_config_is_listed(self) -> None:
         listed = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
         for config in sorted((ROOT / "configs").glob("*.json")):

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,8 +12,17 @@
 
 namespace longnet {
 
+// O_NONBLOCK: else a pipe in the place of a file waits for its other end.
 DurableFile::DurableFile(const std::string& path, int flags)
-    : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0644)) {
+    : path_(path), fd_(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644)) {
+  struct stat file {};
+  const bool other = fd_ < 0 ? errno == ELOOP || errno == ENXIO
+                             : ::fstat(fd_, &file) != 0 || !S_ISREG(file.st_mode);
+  if (other) {
+    if (fd_ >= 0) ::close(fd_);
+    throw UsageError("cannot open ", path,
+                     ": it is no regular file\n  hint: move it away, or start a new run");
+  }
   check(fd_ >= 0, "cannot open ", path, ": ", std::strerror(errno));
 }
 

@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
+#include <filesystem>
 
 #include "core/testing/test_support.h"
 #include "json/json_reader.h"
@@ -27,6 +29,17 @@ TEST(DurableFile, AFullDiskLeavesNoHalfLine) {
   setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(read_file_text(path, ""), "first\n");
+}
+
+TEST(DurableFile, APipeOrALinkInItsPlaceIsAnErrorAtOnce) {
+  const TemporaryFolder folder;
+  const std::string pipe = folder.path("pipe"), link = folder.path("link");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::create_symlink(folder.path("elsewhere"), link);
+  for (const std::string& path : {pipe, link, folder.path("")})
+    for (const int flags : {O_WRONLY | O_CREAT | O_APPEND, O_RDONLY})
+      EXPECT_THROW(DurableFile(path, flags), Error) << path << flags;
+  EXPECT_FALSE(std::filesystem::exists(folder.path("elsewhere")));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 // Visitors: FieldReader (io/config_reader.h) reads configs strictly, write_fields and read_fields
 // (below) write and read results, journals and resolved configs; schema_test.cpp makes the Schemas.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -18,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/check.h"
 #include "json/json_tree.h"
 #include "json/text.h"
 
@@ -173,14 +175,39 @@ JsonNode write_fields(const T& value, JsonNode node) {
   return node;
 }
 
-// A key that is absent leaves the member as it is.
+// Null stands for a missing value of any kind.
+template <class T>
+bool has_kind(const JsonNode& n) {
+  if (n.is_null() || std::is_same_v<T, JsonNode>) return true;
+  if constexpr (std::is_same_v<T, uint64_t>)
+    return n.is_string() || n.is_number();
+  else if constexpr (std::is_enum_v<T> || std::is_same_v<T, std::string>)
+    return n.is_string();
+  else if constexpr (std::is_same_v<T, bool>)
+    return n.kind == JsonNode::Kind::kBool;
+  else if constexpr (std::is_arithmetic_v<T>)
+    return n.is_number();
+  else if constexpr (IsOptional<T>)
+    return has_kind<typename T::value_type>(n);
+  else if constexpr (IsList<T>)
+    return n.is_array() && std::ranges::all_of(n.items, has_kind<typename T::value_type>);
+  else
+    return n.is_object();
+}
+
+// A key that is absent leaves the member as it is; a value of another kind is a UsageError.
 template <class T>
 void read_fields(const JsonNode& node, T& out) {
   T::fields(out, [&](std::string_view key, auto& member, const Field& field = {}) {
     const size_t dot = key.find('.');
     const JsonNode* n = node.find(key.substr(0, dot));
     if (n && dot != std::string_view::npos) n = n->find(key.substr(dot + 1));
-    if (n) from_json(*n, member, field);
+    if (!n) return;
+    if (!has_kind<std::decay_t<decltype(member)>>(*n))
+      throw UsageError(
+          n->where(), ": ", key, ": ", n->kind_name(),
+          " cannot stand here\n  hint: the file is damaged; docs/results.md lists its fields");
+    from_json(*n, member, field);
   });
 }
 

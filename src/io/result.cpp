@@ -127,18 +127,28 @@ std::map<std::string, JsonNode> read_timelines(const std::string& path) {
   return timelines;
 }
 
+constexpr std::string_view kDamaged =
+    "\n  hint: the file is damaged; without it, its folder is read from points.jsonl";
+
 // A result.json and the timelines beside it. Older results hold the timelines themselves.
 Result read_result_file(const std::string& path) {
   JsonNode n = parse_json(read_text(path), path);
   Result r = head_from(n);
   const auto timelines =
       read_timelines(fs::path(path).replace_filename("timelines.jsonl").string());
-  for (JsonNode& point : n.take("points").items) {
+  JsonNode points = n.take("points");
+  if (!has_kind<std::vector<PointRecord>>(points))
+    throw UsageError(path, ": points: must be a list of objects", kDamaged);
+  for (JsonNode& point : points.items) {
     const auto timeline = timelines.find(point.text("id"));
     if (timeline != timelines.end()) point.set("timeline", timeline->second);
     r.points.push_back(record_from(point));
   }
-  if (const JsonNode* summary = n.find("summary")) from_json(*summary, r.summary);
+  if (const JsonNode* summary = n.find("summary")) {
+    if (!has_kind<Summary>(*summary))
+      throw UsageError(path, ": summary: must be an object", kDamaged);
+    from_json(*summary, r.summary);
+  }
   return r;
 }
 

@@ -174,6 +174,34 @@ TEST(ResultWriter, ValidatesWhatItIsGiven) {
   EXPECT_EQ(read_result(writer.directory()).points[0].status, PointStatus::kError);
 }
 
+TEST(ReadResult, RefusesValuesOfAnotherKind) {
+  const TemporaryFolder folder;
+  auto writer = ResultWriter::create(head(), folder.path("results"));
+  for (const Point& p : points()) writer.append(ok_record(p, 1));
+  writer.finish(6);
+  const std::string path = writer.directory() + "/result.json";
+  const JsonNode whole = parse_json(read_file_text(path, ""), path);
+  const auto refusal = [&](const JsonNode& changed) -> std::string {
+    std::ofstream(path) << dump_json(changed);
+    try {
+      read_result(path);
+    } catch (const UsageError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  for (const std::string& key : whole.keys) {
+    if (key == "schema_version") continue;
+    JsonNode changed = whole;
+    changed.set(key, 7);
+    EXPECT_THAT(refusal(changed), testing::AllOf(HasSubstr(key), HasSubstr("damaged"))) << key;
+  }
+  JsonNode changed = whole;
+  changed.find("points")->items[0].find("timing")->set("median_s", "fast");
+  EXPECT_THAT(refusal(changed), HasSubstr("median_s: a string cannot stand here"));
+  EXPECT_EQ(refusal(whole), "");
+}
+
 TEST(ReadResult, RefusesForeignFilesAndDamage) {
   const TemporaryFolder folder;
   EXPECT_THAT(usage_error([&] { read_result(folder.path("none")); }), HasSubstr("cannot read"));

@@ -91,8 +91,11 @@ TableWriter::TableWriter(std::vector<ColumnHead> heads, TableStyle style)
   const bool all =
       style_.wide || style_.format == TableFormat::kCsv || style_.format >= TableFormat::kJson;
   const auto width = [&] {
-    return std::transform_reduce(columns_.begin(), columns_.end(), size_t{0}, std::plus<>(),
-                                 [&](size_t i) { return size_t(heads_[i].width) + 1; });
+    return std::transform_reduce(
+        columns_.begin(), columns_.end(), size_t{0}, std::plus<>(), [&](size_t i) {
+          const bool note = heads_[i].shown == Shown::kNote;  // of any length
+          return note ? 0 : size_t(heads_[i].width) + 1;
+        });
   };
   while (!all && width() > kWidth + 1) {  // the last one of lowest priority
     const auto last = std::ranges::max_element(

@@ -21,7 +21,7 @@ std::vector<Column<TableRow>> test_columns() {
           {"median_s", "time", Shown::kSeconds, 8, 0, [](const TableRow& r) { return r.seconds; }},
           {"ci_low_s", "low", Shown::kSeconds, 80, 3, [](const TableRow&) { return 0.5; }},
           {"options", "", Shown::kText, 10, 0, [](const TableRow& r) { return r.options; }},
-          {"note", "", Shown::kNote, 0, 0, [](const TableRow& r) { return r.note; }}};
+          {"note", "", Shown::kNote, 80, 0, [](const TableRow& r) { return r.note; }}};
 }
 
 const std::vector<TableRow> kRows{
