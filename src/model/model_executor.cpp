@@ -19,7 +19,7 @@ ModelExecutor::ModelExecutor(const ModelShape& shape, const Schedule& schedule,
 void ModelExecutor::fill_inputs() {
   open();
   restore_inputs();
-  set_step(1, 1e-3);
+  set_step(1, kFirstLearningRate);
   const AttentionProblem& p = sharded().problem;
   std::vector<int32_t> tokens(size_t(p.batch * (p.seq_len + 1)));
   for (size_t i = 0; i < tokens.size(); ++i) {

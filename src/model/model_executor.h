@@ -14,6 +14,8 @@ struct StepResult {
   double gradient_norm = 0;  // before clipping; 0 unless the program is a whole step
 };
 
+inline constexpr double kFirstLearningRate = 1e-3;  // as fill_inputs sets it
+
 class ModelExecutor : public ProgramExecutor {
  public:
   // The kernels, communicator and ledger must outlive it. `schedule`: training_step of the shape,
@@ -47,7 +49,7 @@ class ModelExecutor : public ProgramExecutor {
   std::span<float> second_moments() { return values(kSecondMomentSlot); }
   // Of a step the sums over all ranks, with a sharded optimizer in the own part alone; of a program
   // that makes no step those of own rows.
-  std::span<float> weight_gradients() { return values(kWeightGradientSlot); }
+  std::span<float> weight_gradients() const { return values(kWeightGradientSlot); }
 
  private:
   template <typename T = float>

@@ -40,8 +40,6 @@ class AttentionChecks final : public RunChecks {
     const Pass pass = executor_.program().pass;
     if (has_backward(pass) && has_forward(pass)) executor_.run();
     if (has_backward(pass)) gradients_.emplace(executor_, choice_.queries, comm);
-    executor_.poison(worker_);
-    passes_poison_ = judge(errors_of_run(), executor_.count_nan()).all.pass;
   }
 
  private:
@@ -56,10 +54,12 @@ class AttentionChecks final : public RunChecks {
   }
   void record_findings(PointRecord& record) override {
     const Judged judged = judge(*errors_, nan_values_);
-    set_check(record, judged.all, passes_poison_);
+    record_content(record, executor_, worker_, comm_);
+    executor_.poison(worker_);  // a right output was there: does it fail now?
+    const bool passes_poison = judge(errors_of_run(), executor_.count_nan()).all.pass;
+    set_check(record, judged.all, passes_poison);
     set_strata(record, choice_, judged.all.chosen, config_.max_queries);
     if (gradients_) set_gradients(record, judged.gradients, *laws_, {choice_, gradients_->keys()});
-    record_content(record, executor_, worker_, comm_);
   }
 
   struct Judged {
@@ -90,7 +90,6 @@ class AttentionChecks final : public RunChecks {
   std::optional<GradientCheck> gradients_;
   std::optional<RunErrors> errors_;   // the worst so far
   std::optional<Conservation> laws_;  // likewise
-  bool passes_poison_ = false;
   int64_t nan_values_ = 0;
 };
 

@@ -176,6 +176,16 @@ void set_model_check(PointRecord& record, const ModelOutcome& o, bool passes_poi
   fail_unless(!has_gradient || std::abs(o.slope - 1) <= tolerance,
               concat("along its gradient the loss rises by ", o.slope,
                      " of what that says (allowed ", tolerance, " from 1)"));
+  fail_unless(!has_gradient || o.random_error <= kRandomTolerance,
+              concat("in a random direction the loss rises by something else than its gradient "
+                     "says: ",
+                     o.random_error, " of what is usual (allowed ", kRandomTolerance, ")"));
+  fail_unless(std::isnan(o.update_error) || o.update_error <= kUpdateTolerance,
+              concat("weights or moments after the step are off from AdamW by ", o.update_error,
+                     " of its rate (allowed ", kUpdateTolerance, ")"));
+  fail_unless(has_gradient || std::abs(o.loss_without_weights - 1) <= kNormTolerance,
+              concat("without weights the loss is ", o.loss_without_weights,
+                     " of ln(vocabulary): it is not that of every row once"));
   fail_unless(std::isnan(o.norm_of_step) ||
                   std::abs(o.norm_of_step - o.gradient_norm) <= kNormTolerance * o.gradient_norm,
               concat("the step clips by a norm of ", o.norm_of_step, ", its gradients have ",

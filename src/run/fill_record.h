@@ -65,10 +65,18 @@ struct ModelOutcome {
   // Of a pass with gradients: their norm, the same as a step gives it, and the slope of the loss
   // along them by a central difference, over the one that they say.
   double gradient_norm = kNotMeasured, norm_of_step = kNotMeasured, slope = kNotMeasured;
-  double tolerance = 0;  // of the slope; 0: kSlopeTolerance
+  // By what the loss rises in a random direction less what the gradient says, as a share of what it
+  // rises by in a usual one.
+  double random_error = kNotMeasured;
+  double update_error = kNotMeasured;          // of a step: from AdamW, as a share of its rate
+  double loss_without_weights = kNotMeasured;  // of a forward pass alone: over ln(vocabulary)
+  double tolerance = 0;                        // of the slope; 0: kSlopeTolerance
 };
 // A gradient that is wrong by e across the true one's direction changes the slope by e^2: 2 % show.
 inline constexpr double kSlopeTolerance = 5e-4;
+// What it lacks changes no slope along it, but that in a random direction by as much as it lacks.
+inline constexpr double kRandomTolerance = 1e-2;
+inline constexpr double kUpdateTolerance = 1e-3;
 void set_model_check(PointRecord& record, const ModelOutcome& outcome, bool passes_poison);
 // How many runs' output was checked, and what that took.
 void set_check_cost(PointRecord& record, int64_t runs, double poison_s, double compare_s);

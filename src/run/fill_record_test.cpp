@@ -218,6 +218,40 @@ TEST(FillRecord, ClosedFormsAreHeldAgainstProgramAndCounts) {
                none.memory.closed_form_bytes);
 }
 
+TEST(FillRecord, EachCheckOfAModelFailsAlone) {
+  const ModelOutcome step{.lowest_loss = 4,
+                          .highest_loss = 4,
+                          .gradient_norm = 2,
+                          .norm_of_step = 2,
+                          .slope = 1,
+                          .random_error = 1e-3,
+                          .update_error = 1e-4};
+  const ModelOutcome forward{.lowest_loss = 4, .highest_loss = 4, .loss_without_weights = 1};
+  const auto reason_of = [](const ModelOutcome& outcome, bool passes_poison = false) {
+    PointRecord record = make_record(small_point("dilated", 1));
+    set_model_check(record, outcome, passes_poison);
+    return record.reason;
+  };
+  EXPECT_EQ(reason_of(step), "");
+  EXPECT_EQ(reason_of(forward), "");
+  const auto expect_fails = [&](ModelOutcome outcome, const char* why, const auto& change) {
+    change(outcome);
+    EXPECT_THAT(reason_of(outcome), testing::HasSubstr(why));
+  };
+  using M = ModelOutcome;
+  expect_fails(step, "are NaN", [](M& o) { o.nan_values = 1; });
+  expect_fails(step, "loss of the same step", [](M& o) { o.highest_loss = 4.0000001; });
+  expect_fails(step, "along its gradient", [](M& o) { o.slope = 0.999; });
+  expect_fails(step, "in a random direction", [](M& o) { o.random_error = 0.02; });
+  expect_fails(step, "in a random direction", [](M& o) { o.random_error = kNotMeasured; });
+  expect_fails(step, "off from AdamW", [](M& o) { o.update_error = 1; });
+  expect_fails(step, "clips by a norm", [](M& o) { o.norm_of_step = 1.9; });
+  expect_fails(forward, "not that of every row", [](M& o) { o.loss_without_weights = 0.5; });
+  expect_fails(forward, "not that of every row",
+               [](M& o) { o.loss_without_weights = kNotMeasured; });
+  EXPECT_THAT(reason_of(step, /*passes_poison=*/true), testing::HasSubstr("nobody wrote"));
+}
+
 TEST(FillRecord, ResidentMemoryIsOfTheProcessThatDiffersMost) {
   constexpr int64_t kGiB = 1 << 30;
   PointRecord record;

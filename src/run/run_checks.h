@@ -41,9 +41,9 @@ class RunChecks {
 std::unique_ptr<RunChecks> make_attention_checks(PointSession& session,
                                                  const RunnerOptions& options, Communicator& comm);
 
-// Of a model: every run gives the same loss, no value is NaN, and the last run's gradient g is that
-// of the program of the loss alone: from the weights w - t g to w + t g it rises by 2 t <g, g>.
-// Collective.
+// Of a model: every run gives the same loss, no value is NaN, the last step has made AdamW's
+// weights, and its gradient g is that of the program of the loss alone: from the weights w - d to
+// w + d it rises by 2 <g, d>, in the direction of g and in one of random signs. Collective.
 std::unique_ptr<RunChecks> make_model_checks(PointSession& session, const PointPlan& plan,
                                              const RunnerOptions& options, Communicator& comm);
 
