@@ -20,6 +20,7 @@ from .evidence import (
     Unjudged,
     Verdict,
     decide,
+    machine_text,
     span_text,
 )
 from .model import BACKWARD, Point
@@ -65,7 +66,8 @@ def bytes_verdicts(
         fit = long_fit(able, bytes_per_sequence)
         if fit:
             most = bytes_label(max(bytes_per_sequence(p) or 0 for p in able))
-            head = f"{ctx.index.label(able[0])} {what(able[0])}: at most {most} per rank and sequence{by_program(able)}"
+            on = f" ({machine_text(ctx, able)})" if source == "measured" else ""
+            head = f"{ctx.index.label(able[0])} {what(able[0])}{on}: at most {most} per rank and sequence{by_program(able)}"
             text = f"{head}, largest rise {significant(fit.y_rise)}×{explained_by_ranks(able)} ({span_text(fit)})"
             verdicts.append((all(map(rates_follow_segments, able)), Verdict(fit.y_rise <= limit, fit.y_rise, text)))
     return verdicts

@@ -22,7 +22,9 @@ class Communication(unittest.TestCase):
 
     def test_communication(self) -> None:
         records = paper_line()
-        self.assertEqual(claim(records, "Communication").status, SUPPORTED)
+        found = claim(records, "Communication")
+        self.assertEqual(found.status, SUPPORTED)
+        self.assertIn("on 2 ranks (MPI processes, one host", found.deciding.text)
         for record in records:  # grows with N, as a ring's would
             record["comm"]["counted_bytes_per_rank"] = record["comm"]["predicted_bytes_per_rank"] = (
                 record["params"]["seq_len"] * 100
