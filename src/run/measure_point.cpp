@@ -135,6 +135,20 @@ SampleSet take_samples(PointSession& session, const MeasureConfig& measure, RunC
   return samples;
 }
 
+// Fails the point where a sample is shorter than what it is made of: a rank's own time and, of the
+// last one, that of its ops where each run times them.
+void require_whole_samples(PointRecord& record, const Executor& executor, const SampleSet& samples,
+                           Communicator& comm) {
+  double share = executor.times_every_run() ? executor.phases().all_s() / samples.own_s.back() : 0;
+  for (size_t i = 0; i < samples.samples_s.size(); ++i)
+    share = std::max(share, samples.own_s[i] / samples.samples_s[i]);
+  share = comm.max_of(share);
+  constexpr double kRounding = 1e-9;
+  if (!(share <= 1 + kRounding))
+    fail_check(record, concat("a sample is shorter than what a rank ran in it, of which it has ",
+                              1 / share));
+}
+
 // Records the times of the last sample's ops.
 void record_last_run(PointRecord& record, PointSession& session, const SampleSet& samples,
                      Communicator& comm) {
@@ -142,6 +156,7 @@ void record_last_run(PointRecord& record, PointSession& session, const SampleSet
   if (executor.program().scope == Scope::kModel)
     record.metrics["op_time_share"] =
         -comm.max_of(-executor.phases().all_s() / samples.own_s.back());
+  require_whole_samples(record, executor, samples, comm);
   if (!executor.times_every_run()) {
     executor.time_ops(true);
     executor.run();

@@ -59,9 +59,10 @@ class ModelChecks final : public RunChecks {
 
   // A forward pass has no gradient to hold its loss against. Weights of 0 make all logits 0.
   void check_rows() {
+    ProgramExecutor losses(make_schedule(params_), executor_);
     std::ranges::fill(executor_.weights(), 0.0f);
     comm_.barrier();
-    executor_.run();
+    losses.run();
     outcome_.loss_without_weights =
         comm_.max_of(executor_.result().loss) / std::log(double(params_.model.vocabulary));
   }
