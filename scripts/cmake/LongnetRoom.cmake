@@ -3,8 +3,8 @@
 # longnet_NAME, every *_test.cpp one test program NAME_tests, and what stands in testing/ the library
 # longnet_NAME_testing, for tests and bench. The link graph is the layering.
 # Libraries and tests are compiled eight files at a time: most of the time goes into the same headers. Files that match
-# SEPARATE are compiled alone: their unnamed namespaces hold the same names, they include themselves, or they hold inner
-# loops. HOT: what is timed, or computes for long, is here; such a library is optimised under the sanitizers, too. COLD:
+# SEPARATE are compiled alone: their unnamed namespaces hold the same names, they include themselves, they hold inner
+# loops, or they need a device: programs leave such objects in the libraries, or have emulated ones in their place. HOT: what is timed, or computes for long, is here; such a library is optimised under the sanitizers, too. COLD:
 # reads, writes and arranges; the compiler's best takes longer than it ever saves. ROWS: holds rows of bytes, by pointers.
 add_library(longnet_options INTERFACE)
 target_compile_options(longnet_options INTERFACE
@@ -45,8 +45,6 @@ function(longnet_room name)
   list(FILTER sources EXCLUDE REGEX "/testing/[^/]+$")
   list(FILTER testing INCLUDE REGEX "/testing/[^/]+$")
   list(TRANSFORM ARG_DEPS PREPEND longnet_)
-  # Programs leave in the libraries what would need a device, or have an emulated one in its place.
-  list(APPEND ARG_SEPARATE cuda/.* nccl/.*)
   foreach(regex IN LISTS ARG_SEPARATE)
     set(separate ${sources} ${tests})
     list(FILTER separate INCLUDE REGEX "/${regex}$")

@@ -80,7 +80,7 @@ TEST(RowWorker, InputDigestDependsOnRowsAndNotOnTheirOrder) {
   EXPECT_NE(worker->digest({&task, 1}, f, 1), whole);
 }
 
-struct Output {
+struct WorkerOutput {
   std::vector<float> o, lse;
   OutputSummary summary(int64_t d, int threads) const {
     const OutputRows rows{.o = o.data(),
@@ -96,7 +96,7 @@ struct Output {
 
 TEST(RowWorker, SummarizesAnOutput) {
   const int64_t d = 24, n = 2500;
-  Output out{std::vector<float>(size_t(n * d)), std::vector<float>(size_t(n), 0.5f)};
+  WorkerOutput out{std::vector<float>(size_t(n * d)), std::vector<float>(size_t(n), 0.5f)};
   double sum = 0, squares = 0;
   for (size_t i = 0; i < out.o.size(); ++i) {
     out.o[i] = float(std::sin(double(i)));
@@ -122,7 +122,7 @@ TEST(RowWorker, SummarizesAnOutput) {
     const ScopedSimdTarget use(target);
     EXPECT_EQ(out.summary(d, 1).digest, s.digest) << target;
   }
-  Output other = out;
+  WorkerOutput other = out;
   other.lse[5] = std::nextafter(0.5f, 1.0f);
   EXPECT_NE(other.summary(d, 1).digest, s.digest);
   other = out;
@@ -132,7 +132,7 @@ TEST(RowWorker, SummarizesAnOutput) {
 
 TEST(RowWorker, PoisonIsNaNAndIsCounted) {
   const int64_t d = 16, n = 300;
-  Output out{std::vector<float>(size_t(n * d)), std::vector<float>(size_t(n))};
+  WorkerOutput out{std::vector<float>(size_t(n * d)), std::vector<float>(size_t(n))};
   const auto worker = make_cpu_row_worker();
   for (auto* values : {&out.o, &out.lse})
     worker->poison(std::as_writable_bytes(std::span(*values)), 2);

@@ -15,7 +15,7 @@ namespace longnet {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kGuard = 12345.0f;
+constexpr float kGuarded = 12345.0f;
 constexpr int64_t kOffset = 3;  // rows start at an odd multiple of the element
 constexpr int64_t kOutGap = 5, kLseStride = 3;
 
@@ -27,8 +27,8 @@ struct GuardedOutput {
       : rows(r),
         head_dim(d),
         o_stride(d + kOutGap),
-        o(size_t((r + 2) * o_stride), kGuard),
-        lse(size_t((r + 2) * kLseStride), kGuard) {}
+        o(size_t((r + 2) * o_stride), kGuarded),
+        lse(size_t((r + 2) * kLseStride), kGuarded) {}
 
   PartialRun run() {
     return {.o = o.data() + o_stride + 1,
@@ -43,12 +43,12 @@ struct GuardedOutput {
     for (int64_t i = 0; i < rows; ++i) {
       float* row = at.o + i * o_stride;
       result.o.insert(result.o.end(), row, row + head_dim);
-      std::fill(row, row + head_dim, kGuard);
+      std::fill(row, row + head_dim, kGuarded);
       result.lse.push_back(at.lse[i * kLseStride]);
-      at.lse[i * kLseStride] = kGuard;
+      at.lse[i * kLseStride] = kGuarded;
     }
-    EXPECT_TRUE(std::all_of(o.begin(), o.end(), [](float x) { return x == kGuard; }));
-    EXPECT_TRUE(std::all_of(lse.begin(), lse.end(), [](float x) { return x == kGuard; }));
+    EXPECT_TRUE(std::all_of(o.begin(), o.end(), [](float x) { return x == kGuarded; }));
+    EXPECT_TRUE(std::all_of(lse.begin(), lse.end(), [](float x) { return x == kGuarded; }));
     return result;
   }
 };
