@@ -19,7 +19,7 @@ cat >"$work/points.json" <<'JSON'
 JSON
 cat >"$work/walk.json" <<'JSON'
 {"schema_version": 1, "model": {"heads": 2, "head_dim": 16}, "dilated": {"segments": [64, "sequence"]}, "run": {"mode": "virtual"},
- "sweep": {"algorithm": ["dilated"], "seq_len": ["64K", "128K"], "ranks": [32]}, "measure": {"warmup": 0, "min_samples": 3, "max_samples": 3}}
+ "sweep": {"algorithm": ["dilated"], "seq_len": ["32K", "64K"], "ranks": [32]}, "measure": {"warmup": 0, "min_samples": 3, "max_samples": 3}}
 JSON
 
 # start KIND FOLDER: the run, or its continuation.
