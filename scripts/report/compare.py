@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from .markup import escape, scroll_table
-from .model import Point, parse_json
+from .model import Point, load_json
 from .rows import Context
-from .shape import ResultError, check_with, compiled
+from .shape import check_with, compiled
 from .units import MISSING, duration_label, number, plural, significant, token_label
 
 ORDER = ("slower", "faster", "ambiguous", "undecided", "missing", "same")
@@ -34,12 +34,7 @@ SHAPE = {  # as src/io/compare.cpp writes it
 
 
 def load_comparison(path: Path) -> dict[str, Any]:
-    try:
-        if not path.is_file():  # a pipe would be waited for
-            raise ValueError("no regular file")
-        data = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ResultError(f"{path}: no comparison: {error}\n  hint: lnbench report --compare A B writes one") from error
+    data = load_json(path, "comparison", "lnbench report --compare A B")
     check_with(compiled(SHAPE), data, path)
     return data
 

@@ -33,6 +33,16 @@ def parse_json(text: str) -> Any:
     return value
 
 
+def load_json(path: Path, what: str, command: str) -> Any:
+    """A file that the command has written; an error says what it is not."""
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            raise ValueError("no regular file")
+        return parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ResultError(f"{path}: no {what}: {error}\n  hint: {command} writes one") from error
+
+
 def float_of(digits: str) -> float | None:
     value = float(digits)
     return None if abs(value) > LARGEST else value if abs(value) * LARGEST >= 1 else 0.0

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .markup import escape, scroll_table, section, table_row
-from .model import parse_json
-from .shape import ResultError, check
+from .model import load_json
+from .shape import check
 from .strata import HEADS, domain_text, program_of, stratum_rows
 from .units import duration_label, plural
 
@@ -21,12 +21,7 @@ SIDE, LEFT, RIGHT, TOP, BOTTOM, LINE = 360, 70, 24, 12, 66, 20  # of the plot, b
 
 
 def load_validation(path: Path) -> dict[str, Any]:
-    try:
-        if not path.is_file():  # a pipe would be waited for
-            raise ValueError("no regular file")
-        data = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ResultError(f"{path}: no validation: {error}\n  hint: lnbench validate --json FILE writes one") from error
+    data = load_json(path, "validation", "lnbench validate --json FILE")
     check(data, path, "validation")
     return data
 
