@@ -1,6 +1,11 @@
 # shellcheck shell=bash disable=SC2034  # variables are for the scripts that source this
 # Sourced by the other scripts: where the project is, what it needs, how its ranks start.
-# After sourcing: $root, say, fail, install_packages, build_preset, and the variables that Open MPI wants.
+# After sourcing: $root, say, fail, no_options, install_packages, build_preset, and the variables that Open MPI wants.
+# A script that is asked for --help prints the comment at its top and ends here.
+
+case ${1:-} in
+  -h | --help) awk 'NR > 1 { if (!sub(/^# ?/, "")) exit; print }' "$0"; exit ;;
+esac
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit
@@ -14,6 +19,13 @@ test_packages=(chromium fonts-dejavu-core libsimgrid-dev)
 
 say() { printf '\n== %s\n' "$*"; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+# no_options MOST ARGUMENT...: fails on an option, and on more than MOST arguments.
+no_options() {
+  local most=$1 argument
+  shift
+  for argument in "$@"; do [[ $argument != -* ]] || fail "unknown option '$argument': see $0 --help"; done
+  [ $# -le "$most" ] || fail "$most arguments at most, not $#: see $0 --help"
+}
 
 # Debian packages that are missing; apt runs only when there are any.
 install_packages() {

@@ -5,6 +5,7 @@
 #   scripts/goals.sh [FOLDER]      (default: build/goals/REVISION; finished runs in it are used again, and named)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+no_options 1 "$@"
 folder=${1:-build/goals/$(git describe --always --dirty --exclude '*')}
 mkdir -p "$folder"
 for kept in "$folder"/*.json "$folder"/*/result.json; do

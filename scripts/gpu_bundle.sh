@@ -8,6 +8,7 @@
 # The machine needs a C library at least as new as this one's.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+no_options 1 "$@"
 arch=${1:-90-real}
 deps=build/gpu_deps
 cmake -S . -B build/bundle -G Ninja -DCMAKE_BUILD_TYPE=Release -DLONGNET_MPI=OFF \

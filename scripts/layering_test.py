@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Fails when a file includes what its room may not know (see src/README.md), when CMake compiles another room's source, or
-when no page names a header.
+"""Fails when a file includes what its room may not know (see src/README.md), when CMake compiles another room's source,
+when no page names a header, or when a file or a function of the product is too long.
 
 Run by ctest; `layering_test.py --self-test` shows that it finds planted faults.
 """
@@ -55,7 +55,7 @@ GRADIENT_CHECK_MAY_INCLUDE = {
     "kernels/row_worker.h", "schedule/row_map.h", "core/random.h", "comm/communicator.h",
 }  # fmt: skip
 MAY_USE = {f"src/execute/gradient_check.{end}": {"RowMap", "shard"} for end in ("h", "cpp")}
-LONGEST_FILE = 400  # lines of a file of the product
+LONGEST_FILE, LONGEST_FUNCTION = 400, 80  # lines, of the product
 STANDS_ALONE = {f"src/execute/definition.{end}": DEFINITION_MAY_INCLUDE for end in ("h", "cpp")}
 STANDS_ALONE |= dict.fromkeys(MAY_USE, GRADIENT_CHECK_MAY_INCLUDE)
 STANDS_ALONE |= dict.fromkeys(CLOSED_FORMS, CLOSED_FORMS_MAY_INCLUDE)
@@ -86,6 +86,18 @@ def is_test(path):
     return path.startswith("src/") and (path.endswith("_test.cpp") or "/testing/" in path)
 
 
+def longest_function(text):
+    """Lines of the longest function, from the last line that clang-format has indented as its closing brace."""
+    begin, longest = {}, 0
+    for number, line in enumerate(text.splitlines()):
+        indent, code = len(line) - len(line.lstrip()), line.strip()
+        if code == "}":
+            longest = max(longest, number + 1 - begin.get(indent, number))
+        elif code and code[0] != "#":
+            begin[indent] = number
+    return longest
+
+
 def faults_of(path, text):
     """path: relative to the repository, with slashes."""
     found = []
@@ -103,8 +115,11 @@ def faults_of(path, text):
             found.append(f"{path}: room {room} may not include {other} ({header})")
     if BACKEND_SWITCH.search(text):
         found.append(f"{path}: a switch on a backend belongs into CMake or a registry")
-    if not is_test(path) and room != "emulation" and (lines := text.count("\n")) > LONGEST_FILE:
-        found.append(f"{path}: {lines} lines; more than {LONGEST_FILE} are two files")
+    if not is_test(path) and room != "emulation":
+        if (lines := text.count("\n")) > LONGEST_FILE:
+            found.append(f"{path}: {lines} lines; more than {LONGEST_FILE} are two files")
+        if (lines := longest_function(text)) > LONGEST_FUNCTION:
+            found.append(f"{path}: a function of {lines} lines; more than {LONGEST_FUNCTION} are two functions")
     return found
 
 
@@ -140,6 +155,7 @@ def self_test(judged):
         ("src/execute/x.cpp", "#include <cuda_runtime.h>"),
         ("src/io/x.cpp", '#include "run/plan_point.h"'),
         ("src/io/x.cpp", "\n" * (LONGEST_FILE + 1)),
+        ("src/io/x.cpp", "void f(int a,\n       int b) {\n" + "  g();\n" * (LONGEST_FUNCTION - 2) + "}\n"),
         ("bench/gpu/check_main.cpp", "#include <cudnn.h>"),
         ("bench/gpu/check_main.cpp", '#include "emulation/ptx_machine.h"'),
         ("src/comm/cuda/device_transport.cpp", "#include <nccl.h>"),
@@ -150,6 +166,7 @@ def self_test(judged):
     for path, text in planted:
         assert faults_of(path, text), f"missed: {path}: {text}"
     assert not faults_of("src/execute/x.cpp", '#include "comm/communicator.h"\n#include <vector>\n')
+    assert longest_function("int f() {\n  if (a) {\n    g();\n  }\n}\n\nint h() {\n}\n") == 5
     assert not faults_of("src/comm/mpi/mpi_world.cpp", "#include <mpi.h>")
     assert not faults_of("src/execute/cuda/x_test.cpp", '#include "emulation/emulated_device.h"')
     assert not faults_of("src/kernels/cuda/rows.cu", "#include <cuda_runtime.h>")

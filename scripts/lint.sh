@@ -8,6 +8,10 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 parts=("$@")
 [ $# -eq 0 ] && parts=(format ruff shellcheck hadolint tidy)
+for part in "${parts[@]}"; do
+  [[ $part =~ ^(format|ruff|shellcheck|hadolint|tidy)$ ]] ||
+    fail "unknown part '$part': use format, ruff, shellcheck, hadolint or tidy"
+done
 
 lint_format() {
   git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -P "$(nproc)" -n 100 "$tools/clang-format" --dry-run --Werror &&
@@ -36,9 +40,6 @@ tools=$root/build/lint-env/bin
 failed=()
 for part in "${parts[@]}"; do
   say "checking: $part"
-  case $part in
-    format | ruff | shellcheck | hadolint | tidy) "lint_$part" || failed+=("$part") ;;
-    *) fail "unknown part '$part': use format, ruff, shellcheck, hadolint or tidy" ;;
-  esac
+  "lint_$part" || failed+=("$part")
 done
 [ ${#failed[@]} -eq 0 ] || fail "findings of: ${failed[*]}"

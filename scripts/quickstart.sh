@@ -5,6 +5,7 @@
 #   scripts/quickstart.sh [CONFIG]        (default: configs/quick.json)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+no_options 1 "$@"
 config=${1:-configs/quick.json}
 ranks=${RANKS:-2}
 

@@ -175,6 +175,19 @@ class Documents(unittest.TestCase):
         self.assertEqual(shown, resolved)
 
 
+class Scripts(unittest.TestCase):
+    def test_help_prints_the_comment_at_the_top_and_options_are_not_ignored(self) -> None:
+        found = [p for p in (ROOT / "scripts").glob("*.sh") if '/common.sh"\n' in p.read_text(encoding="utf-8")]
+        self.assertGreaterEqual(len(found), 8)
+        for script in found:
+            comment = script.read_text(encoding="utf-8").split("\n")[1].removeprefix("# ")
+            for option, code, said in (("--help", 0, comment), ("--no-such-option", 1, "--no-such-option")):
+                if (script.name, code) != ("mutants.sh", 1):  # prepares an environment first
+                    done = subprocess.run([script, option], capture_output=True, text=True, timeout=30, check=False)
+                    self.assertEqual(done.returncode, code, script)
+                    self.assertIn(said, done.stdout + done.stderr)
+
+
 class PlantedFaults(unittest.TestCase):
     """The checks above find what they are there for."""
 
