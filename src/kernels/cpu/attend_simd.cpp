@@ -125,36 +125,30 @@ class ChunkRows {
   static void clear(float* x, int64_t count) { std::fill(x, x + count, 0.0f); }
 
   void multiply_by_keys(int64_t begin, int64_t rows, int64_t vectors) {
-    for (int64_t r = 0; r < rows; r += kTileHeight) {
-      for (int64_t c = 0; c < vectors; c += kTileVectors) {
-        const TileArgs args{.a = ws_.q + (begin + r) * ws_.head_dim,
+    for (int64_t c = 0; c < vectors; c += kTileVectors)
+      multiply_rows<false>({.a = ws_.q + begin * ws_.head_dim,
                             .a_pitch = ws_.head_dim,
                             .a_step = 1,
                             .b = ws_.k + c * kLanes * ws_.head_dim,
                             .b_pitch = kTileWidth,
                             .depth = ws_.head_dim,
-                            .out = ws_.s + r * kPanelKeys + c * kLanes,
-                            .out_pitch = kPanelKeys};
-        tile_function<false>(HWY_MIN(rows - r, kTileHeight),
-                             HWY_MIN(vectors - c, kTileVectors))(args);
-      }
-    }
+                            .out = ws_.s + c * kLanes,
+                            .out_pitch = kPanelKeys},
+                           rows, HWY_MIN(vectors - c, kTileVectors));
   }
 
   void multiply_by_values(int64_t begin, int64_t rows, int64_t keys) {
-    for (int64_t r = 0; r < rows; r += kTileHeight) {
-      for (int64_t g = 0; g < columns_.groups; ++g) {
-        const int64_t column = columns_.begin(g) * kLanes;
-        const TileArgs args{.a = ws_.s + r * kPanelKeys,
-                            .a_pitch = kPanelKeys,
-                            .a_step = 1,
-                            .b = ws_.v + column * kPanelKeys,
-                            .b_pitch = columns_.width(g) * kLanes,
-                            .depth = keys,
-                            .out = ws_.o + (begin + r) * ws_.padded + column,
-                            .out_pitch = ws_.padded};
-        tile_function<true>(HWY_MIN(rows - r, kTileHeight), columns_.width(g))(args);
-      }
+    for (int64_t g = 0; g < columns_.groups; ++g) {
+      const int64_t column = columns_.begin(g) * kLanes, width = columns_.width(g);
+      multiply_rows<true>({.a = ws_.s,
+                           .a_pitch = kPanelKeys,
+                           .a_step = 1,
+                           .b = ws_.v + column * kPanelKeys,
+                           .b_pitch = width * kLanes,
+                           .depth = keys,
+                           .out = ws_.o + begin * ws_.padded + column,
+                           .out_pitch = ws_.padded},
+                          rows, width);
     }
   }
 

@@ -3,7 +3,7 @@
 // Method (FlashAttention-2, Dao 2023, with CPU caches in the place of shared memory):
 //   for each chunk of 2064 query rows       Q, O and the sums of a chunk stream from L2 or L3
 //     for each panel of 128 keys            K transposed, V, both as fp32, packed once per chunk
-//       for each tile of 12 query rows
+//       for each tile of 24 query rows      K and V come from L2 once a tile
 //         S = Q K^T;  P = 2^(S - m);  l += sum P;  O += P V
 //
 // m follows the row maximum lazily: it moves only when a score exceeds it by more than kLazyMargin,
@@ -21,7 +21,7 @@
 namespace longnet {
 
 inline constexpr int64_t kMaxHeadDim = 256;
-inline constexpr int64_t kTileRows = 12;     // their scores take 6 KB of L1
+inline constexpr int64_t kTileRows = 24;     // their scores take 12 KB of L1
 inline constexpr int64_t kChunkRows = 2064;  // share one packing of K and V
 inline constexpr int64_t kMaxLanes = 16;     // floats of the widest vector
 static_assert(kChunkRows % kTileRows == 0);

