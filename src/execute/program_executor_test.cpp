@@ -183,30 +183,39 @@ TEST(Executor, ResultsDoNotDependOnTheNumberOfRanks) {
   ran.expect_some_of_each();
 }
 
+void expect_no_allocation_once_warm(const Schedule& schedule, int ranks, int threads,
+                                    const std::string& what) {
+  const auto kernel = make_kernel("cpu");
+  run_on_threads(ranks, [&](Communicator& comm) {
+    MemoryLedger ledger;
+    ProgramExecutor executor(schedule, *kernel, threads, comm, ledger);
+    executor.fill_inputs();
+    for (int i = 0; i < 3; ++i) executor.run();
+    comm.barrier();
+    const int64_t before = allocations_so_far();
+    comm.barrier();
+    executor.run();
+    comm.barrier();
+    const int64_t during = allocations_so_far() - before;
+    comm.barrier();
+    EXPECT_EQ(during, 0) << what << " threads " << threads;
+  });
+}
+
 TEST(Executor, AllocatesNothingOnceWarm) {
-  for (const AlgorithmInfo& algorithm : algorithms()) {
-    const Case c{std::string(algorithm.name),
-                 {.seq_len = 600, .num_heads = 4, .num_kv_heads = 4, .head_dim = 16},
-                 {.branches = {{100, 2}, {600, 4}}},
-                 algorithm.one_rank_only ? 1 : 4};
-    const Schedule schedule = schedule_of(c);
-    const auto kernel = make_kernel("cpu");
-    for (const int threads : {1, 2})
-      run_on_threads(c.ranks, [&](Communicator& comm) {
-        MemoryLedger ledger;
-        ProgramExecutor executor(schedule, *kernel, threads, comm, ledger);
-        executor.fill_inputs();
-        for (int i = 0; i < 3; ++i) executor.run();
-        comm.barrier();
-        const int64_t before = allocations_so_far();
-        comm.barrier();
-        executor.run();
-        comm.barrier();
-        const int64_t during = allocations_so_far() - before;
-        comm.barrier();
-        EXPECT_EQ(during, 0) << algorithm.name << " threads " << threads;
-      });
-  }
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (const Pass pass : {Pass::kForward, Pass::kForwardBackward}) {
+      const Case c{std::string(algorithm.name),
+                   {.seq_len = 600, .num_heads = 4, .num_kv_heads = 4, .head_dim = 16},
+                   {.branches = {{100, 2}, {600, 4}}},
+                   algorithm.one_rank_only ? 1 : 4};
+      ASSERT_EQ(why_no_program(algorithm, sharded(c), pass), "");
+      const Schedule schedule = lower_collectives(make_schedule(algorithm, sharded(c), pass),
+                                                  parse_collective(c.collective));
+      for (const int threads : {1, 2})
+        expect_no_allocation_once_warm(schedule, c.ranks, threads,
+                                       concat(c.algorithm, ' ', to_string(pass)));
+    }
 }
 
 TEST(Executor, CommunicationAloneKeepsTheOrderOfItsBuffers) {
