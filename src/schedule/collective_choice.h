@@ -17,12 +17,17 @@ inline int node_size_in(const RankGroup& g, const CollectiveChoice& choice) {
   return whole_nodes ? size : 0;
 }
 
-inline AllGatherAlgorithm gather_in(const RankGroup& g, const CollectiveChoice& choice) {
+// Bruck's and hierarchical gathers leave pieces in orders of their own: values, which ops read as
+// matrices, go around a ring.
+inline AllGatherAlgorithm gather_in(const AllGather& op, const CollectiveChoice& choice) {
   using enum AllGatherAlgorithm;
-  if (choice.all_gather == kRecursiveDoubling && !std::has_single_bit(unsigned(g.count)))
-    return kBruck;
-  if (choice.all_gather == kHierarchical && node_size_in(g, choice) == 0) return kRing;
-  return choice.all_gather;
+  AllGatherAlgorithm algorithm = choice.all_gather;
+  if (algorithm == kRecursiveDoubling && !std::has_single_bit(unsigned(op.group.count)))
+    algorithm = kBruck;
+  const bool reorders = algorithm == kBruck || algorithm == kHierarchical;
+  if (reorders && op.into.rows.branch == kAllValues) return kRing;
+  if (algorithm == kHierarchical && node_size_in(op.group, choice) == 0) return kRing;
+  return algorithm;
 }
 
 inline ReduceScatterAlgorithm reduce_in(const ReduceScatter& op, const CollectiveChoice& choice) {

@@ -23,7 +23,7 @@ std::vector<UsedCollective> used_by(const Schedule& schedule, const CollectiveCh
   for (int i = 0; i < looked_at; ++i)
     for (const Op& op : schedule.program(Rank(int64_t{world} * i / looked_at)).ops) {
       if (const auto* g = std::get_if<AllGather>(&op.what))
-        out.push_back({g->group.count, "all_gather", to_string(gather_in(g->group, choice))});
+        out.push_back({g->group.count, "all_gather", to_string(gather_in(*g, choice))});
       else if (const auto* a = std::get_if<AllToAll>(&op.what))
         out.push_back({a->group.count, "all_to_all", to_string(choice.all_to_all)});
       else if (const auto* r = std::get_if<ReduceScatter>(&op.what))
@@ -63,8 +63,9 @@ class Lowering {
  private:
   // ---- orders of the gathered pieces: Bruck and hierarchical need their own ----
 
-  RankGroup ordered(const RankGroup& g) const {
-    const AllGatherAlgorithm algorithm = gather_in(g, choice_);
+  RankGroup ordered(const AllGather& op) const {
+    const RankGroup& g = op.group;
+    const AllGatherAlgorithm algorithm = gather_in(op, choice_);
     RankGroup o = g;
     if (algorithm == AllGatherAlgorithm::kBruck) o.rotation = g.index_of(rank_);
     if (algorithm != AllGatherAlgorithm::kHierarchical) return o;
@@ -83,7 +84,7 @@ class Lowering {
     std::vector<std::pair<SlotView, RankGroup>> orders;
     for (const Op& op : in_.ops)
       if (const auto* g = std::get_if<AllGather>(&op.what))
-        orders.push_back({g->into, ordered(g->group)});
+        orders.push_back({g->into, ordered(*g)});
     const size_t gathers = orders.size();
     for (const Op& op : in_.ops)  // gradients lie as their keys and queries do
       if (const auto* b = std::get_if<AttendBackward>(&op.what))
@@ -111,7 +112,7 @@ class Lowering {
 
   void lower(const Action& what, const std::vector<OpId>& after) {
     if (const auto* g = std::get_if<AllGather>(&what)) {
-      switch (g->group.count == 1 ? AllGatherAlgorithm::kRing : gather_in(g->group, choice_)) {
+      switch (g->group.count == 1 ? AllGatherAlgorithm::kRing : gather_in(*g, choice_)) {
         case AllGatherAlgorithm::kRing:
           return ring_gather(
               g->group, [&](int member) { return piece_of(g->into, g->group[member]); }, after,
