@@ -118,7 +118,7 @@ def claims_strip(claims: list[Claim]) -> str:
 def of_models(ctx: Context) -> list[Said]:
     """A step at the longest sequence that dilated and exact attention both held, and the longest one of all."""
     timed = [p for p in ctx.models if p.ok and p.median_s]
-    places = group_by(timed, lambda p: p.run, lambda p: p.source, lambda p: p.compute_pass, lambda p: p.seq_len, lambda p: p.ranks)
+    places = group_by(timed, lambda p: p.run, lambda p: p.source, lambda p: p.compute_pass, lambda p: p.seq_len, lambda p: p.ranks, lambda p: p.of_layer)
     both = [some for some in places.values() if {"dilated", "dense"} <= {p.pattern for p in some}]
     said = []
     if both:
@@ -145,8 +145,9 @@ def model_sentences(ctx: Context) -> list[str]:
 def model_problem(ctx: Context, point: Point) -> str:
     name = {"step": "training step", BOTH: "forward and backward pass"}.get(point.compute_pass, f"{point.compute_pass} pass")
     layers = int(point.num("params.layers") or 6)  # the schema's default
+    whole = "one layer" if point.of_layer else f"a model of {plural(layers, 'layer')}"
     batch = f"{point.batch} sequences of " if point.batch > 1 else ""
-    return f"A {escape(name)} of a model of {plural(layers, 'layer')} over {batch}{token_label(point.seq_len)} tokens {place_of(ctx, point)}"
+    return f"A {escape(name)} of {whole} over {batch}{token_label(point.seq_len)} tokens {place_of(ctx, point)}"
 
 
 def of_other_passes(ctx: Context) -> list[Said]:

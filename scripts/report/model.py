@@ -15,7 +15,7 @@ from .shape import ResultError, check
 from .units import number, plural
 
 LARGEST = 1e30  # of numbers that mean anything
-MODEL = "model"  # params.scope of a training step around attention
+LAYER, MODEL = "layer", "model"  # params.scope of one layer around attention, and of a training step
 SOURCES = ("measured", "replayed", "extrapolated", "simulated")  # strongest evidence first
 FORWARD, BACKWARD, BOTH = PASSES = ("forward", "backward", "forward_backward")
 PATTERNS = ("dilated", "dense", "sparse")  # in the order of legends and tables
@@ -123,8 +123,12 @@ class Point:
 
     @property
     def of_model(self) -> bool:
-        """A training step of a model, or a pass of one, and not attention alone."""
-        return self.text("params.scope") == MODEL
+        """A training step of a model, or a pass of one or of a layer of it, and not attention alone."""
+        return self.text("params.scope") in (LAYER, MODEL)
+
+    @property
+    def of_layer(self) -> bool:
+        return self.text("params.scope") == LAYER
 
     @property
     def pass_order(self) -> int:

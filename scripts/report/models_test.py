@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report.answer import sentences
+from report.answer import model_sentences, sentences
 from report.charts import build_figures
 from report.claims import judge
 from report.opponents_test import figure, rows_of
@@ -47,7 +47,24 @@ def models_sweep() -> list[dict[str, Any]]:
     return records + [of_model(refused(a, 8 * M, 8, "skipped_memory", "too large")) for a in ("dilated", "ring")]
 
 
+def layer(algorithm: str, ranks: int, replicas: int = 1) -> dict[str, Any]:
+    record = step(algorithm, 4 * M, ranks, 0.5)
+    record["params"] |= {"scope": "layer", "pass": "forward_backward", "replicas": replicas, "batch": replicas}
+    del record["params"]["layers"], record["metrics"]["update_s"]
+    record["id"] = f"{record['id'][:-2]}{ranks % 10}{replicas}"
+    return record
+
+
 class Models(unittest.TestCase):
+    def test_a_layer_alone_is_named_so_and_stands_beside_steps(self) -> None:
+        records = [layer("dilated", 8), layer("ring", 8), layer("dilated", 16, replicas=2)]
+        rows = rows_of(figure([*models_sweep(), *records], "model_parts"))
+        labels = {row["label"] for row in rows if "one layer" in row["label"]}
+        self.assertEqual(len(labels), 3)
+        self.assertEqual(sum("2 replicas" in label for label in labels), 1)
+        said = " ".join(model_sentences(context(records)))
+        self.assertIn("forward and backward pass of one layer over 4M tokens", said)
+
     def test_parts_add_up_to_the_step(self) -> None:
         rows = rows_of(figure(models_sweep(), "model_parts"))
         shares: dict[str, dict[str, float]] = {}

@@ -279,7 +279,7 @@ def per_source(points: list[Point], text: Callable[[list[Point]], str]) -> str:
 
 def point_name(point: Point) -> str:
     """What tells points of one series apart."""
-    batch = f" · batch {point.batch}" if point.batch > 1 else ""
+    batch = f" · batch {batch_text(point)}" if point.batch > 1 else ""
     mark = "" if point.source == "measured" else f" · {point.source}"
     return f"{token_label(point.seq_len)} · P = {point.ranks}{batch}{mark}"
 

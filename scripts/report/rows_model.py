@@ -1,4 +1,4 @@
-"""Rows of the figures about training steps of models (points of scope model): where a step's time goes, what memory holds."""
+"""Rows of the figures about training steps of models and layers of them (points of scope model and layer): where a step's time goes, what memory holds."""
 
 from __future__ import annotations
 

@@ -149,6 +149,8 @@ class SeriesIndex:
             parts.append(f"via {collective_name(params)}")
         if point.in_turn:
             parts.append("one device")
+        if point.of_layer:
+            parts.append("one layer")
         for name in self.varying:
             value = params.get(name)
             if value is None or value is False or (name == "mode" and (value == "real" or point.in_turn)):
