@@ -55,6 +55,7 @@ class Train(Case):
             "two": self.train("two", "--ranks", "2"),
             "again": self.train("again", "--ranks", "1", "--set", "model.recompute=none"),
             "sharded": self.train("sharded", "--ranks", "3", "--set", "model.shard_optimizer=true"),
+            "replicas": self.train("replicas", "--ranks", "2", "--set", "sweep.replicas=2", "--set", "model.shard_optimizer=true"),
         }
         if MPIRUN:
             runs["mpi"] = self.train("mpi", ranks=2)
@@ -63,11 +64,12 @@ class Train(Case):
                 self.assertAlmostEqual(mine["bits_per_byte"], other["bits_per_byte"], delta=1e-4, msg=name)
 
     def test_steps_are_measured(self):
-        """lnbench run: every pass and algorithm on threads and under mpirun; journal, resume, export and report."""
+        """lnbench run: every scope, pass and algorithm, in replicas too, on threads and under mpirun; journal, resume, export and report."""
         config = self.write("steps.json", {k: v for k, v in TRAIN.items() if k != "train"} | {
             "dilated": {"segments": [16, "sequence"], "ratio_rule": "list", "ratios": [1, 2]},
-            "sweep": {"scope": "model", "pass": ["forward", "forward_backward", "step"], "algorithm": ["dilated", "ring"],
-                      "seq_len": 256, "ranks": [1, 2], "batch": {"rule": "fixed", "size": 2}},
+            "sweep": {"scope": ["model", "layer"], "pass": ["forward", "forward_backward", "step"], "algorithm": ["dilated", "ring"],
+                      "seq_len": 256, "ranks": [1, 2], "replicas": [1, 2], "batch": {"rule": "fixed", "size": 2}},
+            "exclude": [{"where": "ranks == 1 && replicas == 2 || scope == layer && pass == step", "reason": "none", "omit": True}],
             "measure": {"warmup": 1, "min_samples": 2, "max_samples": 2, "disturbed_budget": 0},
         })
         losses = {}
@@ -78,20 +80,24 @@ class Train(Case):
             self.expect(4, "run", config, *options, "-o", folder, "--max-time", "0s", ranks=ranks)
             self.expect(0, "run", config, *options, "--resume", folder, ranks=ranks)
             points = self.result(folder)["points"]
-            self.assertEqual(len(points), 12)
+            self.assertEqual(len(points), 18 + 12)
             for p in points:
                 self.assertEqual(p["status"], "ok", p["reason"])
                 comm = p["comm"]
                 moved = comm["counted_bytes_per_rank"] + comm.get("modelled_bytes_per_rank", 0)  # by MPI's own gathers
                 self.assertEqual(moved, comm["predicted_bytes_per_rank"])
                 self.assertEqual(p["memory"]["measured_peak_bytes"], p["memory"]["predicted_peak_bytes"])
-                losses.setdefault(p["params"]["algorithm"], []).append(p["metrics"]["loss_nats"])
+                self.assertEqual(comm["closed_form_bytes_per_rank"], comm["predicted_bytes_per_rank"])
+                scope, metrics = p["params"].get("scope"), p["metrics"]
+                said = metrics["loss_nats" if scope == "model" else "output_product"]
+                losses.setdefault((scope, p["params"]["algorithm"]), []).append(said)
                 if p["params"].get("pass", "forward") != "forward":
                     self.assertLess(p["check"]["rel_l2_error"], 5e-4)
             self.assert_valid(folder)
-            self.assertEqual(len(self.rows("export", folder)), 12)
-        for of_algorithm in losses.values():
-            self.assertLess(max(of_algorithm) / min(of_algorithm) - 1, 1e-6)
+            self.assertEqual(len(self.rows("export", folder)), 18 + 12)
+        self.assertEqual(len(losses), 4)
+        for same in losses.values():
+            self.assertLess((max(same) - min(same)) / max(1, abs(min(same))), 1e-6)
         planned = self.rows("plan", config, "--ranks", "2")
         self.assertEqual({p["status"] for p in planned}, {"ok"})
         needed = max(int(p["memory_bytes"]) for p in planned if p["ranks"] == "1")

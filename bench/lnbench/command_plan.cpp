@@ -116,7 +116,7 @@ PlanRow row_of(int number, const PointPlan& plan) {
   row.bytes_sent = a.max_bytes_sent;
   row.messages = a.max_messages_sent;
   row.memory_bytes = plan.memory_bytes();
-  row.balance = a.balance(plan.point.params.group_ranks());
+  row.balance = a.balance(plan.point.params.program_ranks());
   if (plan.estimated_s > 0) row.seconds = plan.estimated_s;
   return row;
 }

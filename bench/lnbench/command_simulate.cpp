@@ -56,8 +56,9 @@ int run_simulate(const Options& options) {
   run.world_size = cluster.num_gpus();
   ResultWriter writer = ResultWriter::create(
       {.path = options.output, .run = run, .environment = capture_environment()});
-  const bool replicas =
-      std::ranges::any_of(points, [](const Simulated& s) { return s.point.params.replicas > 1; });
+  const bool replicas = std::ranges::any_of(points, [](const Simulated& s) {
+    return s.point.params.program_ranks() < s.point.params.ranks;
+  });
   Progress progress(options, true, int(points.size()));
   Table<PointRecord> table(record_columns(), table_style(options, &progress));
   table.note(concat(config.name, ": ", points.size(), " points simulated on ", cluster.name, " (",

@@ -7,9 +7,11 @@
 
 namespace longnet {
 
-// Attention alone, or a model's training step around it.
-enum class Scope { kAttention, kModel };
-constexpr auto texts_of(Scope) { return texts("attention", "model"); }
+// Attention alone; one layer of a model around it, from given rows and to given gradients of its
+// output; or a model's training step. Each holds the one before.
+enum class Scope { kAttention, kLayer, kModel };
+constexpr auto texts_of(Scope) { return texts("attention", "layer", "model"); }
+constexpr bool has_layers(Scope s) { return s != Scope::kAttention; }
 
 enum class Positions { kNone, kRotary, kXpos };
 constexpr auto texts_of(Positions) { return texts("none", "rotary", "xpos"); }

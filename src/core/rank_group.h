@@ -62,4 +62,14 @@ struct RankGroup {
   auto operator<=>(const RankGroup&) const = default;
 };
 
+// All ranks of a program: replicas, one after the other, of ranks that share a sequence. 6 ranks,
+// sequence 3, replicas 2: the sequence groups are 0 1 2 and 3 4 5.
+struct RankGrid {
+  int sequence = 1, replicas = 1;
+  int count() const { return sequence * replicas; }
+  int position(Rank r) const { return r % sequence; }  // in its sequence
+  int replica(Rank r) const { return r / sequence; }
+  RankGroup everyone() const { return {.count = count()}; }
+};
+
 }  // namespace longnet

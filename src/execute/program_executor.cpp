@@ -48,7 +48,7 @@ ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel
     memory.push_back(
         slots_.emplace_back(ledger, std::string(to_string(slot.tag)), slot.bytes).bytes());
   bind(schedule, std::move(program), threads, std::move(memory));
-  const bool of_model = this->program().scope == Scope::kModel;
+  const bool of_model = has_layers(this->program().scope);
   check(!of_model || model != nullptr, "a program of a model needs kernels for its layers");
   own_workspace_ = TaggedBuffer(
       ledger, kWorkspaceTag,
@@ -201,7 +201,7 @@ void ProgramExecutor::execute(size_t op) {
 
 std::optional<SingleAttend> ProgramExecutor::single_attend() {
   // It takes the kernel of one forward pass.
-  if (has_backward(program().pass) || program().scope == Scope::kModel) return {};
+  if (has_backward(program().pass) || has_layers(program().scope)) return {};
   const AttentionProblem& p = sharded().problem;
   const double pairs = account(sharded(), program(), comm_.rank()).pairs;
   const double rows = double(shard().tokens());

@@ -1,5 +1,6 @@
 #include "io/agreement.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/check.h"
@@ -26,15 +27,18 @@ std::map<std::string, std::string> disagreeing_points(const std::vector<PointRec
   std::map<std::string, std::string> found;
   std::map<std::string, const PointRecord*> firsts;  // by function
   for (const PointRecord& r : points) {
-    const auto loss = r.metrics.find("loss_nats");
+    auto loss = r.metrics.find(kLossNats);
+    if (loss == r.metrics.end()) loss = r.metrics.find(kOutputProduct);
     if (r.status != PointStatus::kOk || loss == r.metrics.end()) continue;
     const auto [place, is_new] = firsts.try_emplace(function_of(r.params), &r);
     if (is_new) continue;
     const PointRecord& first = *place->second;
-    const double difference = std::abs(loss->second / first.metrics.at("loss_nats") - 1);
+    const double other = first.metrics.at(loss->first);
+    const double difference = std::abs(loss->second - other) / std::max(1.0, std::abs(other));
     if (difference > kLossTolerance)
-      found[r.id] = concat("its loss ", loss->second, " is ", difference, " away from that of ",
-                           first.id, " (", describe(first.params), ")");
+      found[r.id] =
+          concat("its ", loss->first == kLossNats ? "loss " : "<y, dO> ", loss->second, " is ",
+                 difference, " away from that of ", first.id, " (", describe(first.params), ")");
   }
   return found;
 }

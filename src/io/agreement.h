@@ -8,13 +8,16 @@
 
 namespace longnet {
 
-// Largest relative difference between losses of the same model: sums in fp32 round in another order
-// where attention's algorithm, ranks or layout are others.
+// What the runs of a model, or of a layer alone, say of the function that they computed: nats a
+// token; and <y, dO> of the output and given gradients, in units of what such a sum of chance has.
+inline const std::string kLossNats = "loss_nats", kOutputProduct = "output_product";
+// Largest difference between those of the same function, relative where they are beyond 1: sums in
+// fp32 round in another order where attention's algorithm, ranks or layout are others.
 inline constexpr double kLossTolerance = 1e-6;
 
 // Id -> "its loss 5.54517 is 2.1e-05 away from that of ef99170a (ring N=4K P=2)", of measured
-// models: those with the same problem, pattern, shape and seed have the same loss, by any
-// algorithm, on any ranks and in any pass.
+// models and layers: those with the same problem, pattern, shape and seed have the same loss, by
+// any algorithm, on any ranks and in any pass.
 std::map<std::string, std::string> disagreeing_points(const std::vector<PointRecord>& points);
 
 }  // namespace longnet

@@ -77,39 +77,39 @@ const Axis kAxes[] = {
      "Hierarchical collective: ranks of a node; 0: the divisor next to the group's root.",
      {.max = kMostRanks}, {.collective = "hierarchical"}, {.label = "nodes of "}},
     {"replicas", 1, member<&PointParams::replicas>(),
-     "Simulated points only: groups of ranks that share the batch (data parallelism); \"auto\": as "
-     "many as divide both batch and ranks.",
+     "Groups of ranks that share the batch (data parallelism), of models real, of attention alone "
+     "simulated; \"auto\": as many as divide both batch and ranks.",
      {.min = 1, .max = kMostRanks, .words = {kMostReplicas}, .omit = true}, {},
      {.label = "replicas="}},
     {"pass", "forward", member<&PointParams::pass>(),
      "What is timed: forward; backward, from an output that is made before; or both in turn.",
      {.words = enum_names<Pass>(), .omit = true}, {}, {.label = ""}},
     {"scope", "attention", member<&PointParams::scope>(),
-     "Attention alone, or a training step of a model around it.",
+     "Attention alone; one layer of a model around it; or a training step of the model.",
      {.words = enum_names<Scope>(), .omit = true}, {}, {.label = ""}},
     {"layers", 6, member<&PointParams::model, &ModelShape::layers>(),
      "Layers of a model.",
-     {.min = 1, .max = 4096, .omit = true}, {.models = true}, {.section = "model", .label = "L="}},
+     {.min = 1, .max = 4096, .omit = true}, {.scope = Scope::kModel}, {.section = "model", .label = "L="}},
     {"ffn_width", 768, member<&PointParams::model, &ModelShape::ffn_width>(),
      "Width between fc1 and fc2 of a model's layers.",
-     {.min = 8, .max = kMostWidth, .multiple_of = 8, .omit = true}, {.models = true},
+     {.min = 8, .max = kMostWidth, .multiple_of = 8, .omit = true}, {.scope = Scope::kLayer},
      {.section = "model", .label = "F="}},
     {"vocabulary", 256, member<&PointParams::model, &ModelShape::vocabulary>(),
      "Tokens that a model knows; 256: bytes.",
-     {.min = 2, .max = kMostWidth, .omit = true}, {.models = true},
+     {.min = 2, .max = kMostWidth, .omit = true}, {.scope = Scope::kModel},
      {.section = "model", .label = "V="}},
     {"positions", "xpos", member<&PointParams::model, &ModelShape::positions>(),
      "What turns queries and keys of a model: xPos, rotary positions, or nothing.",
-     {.words = enum_names<Positions>(), .omit = true}, {.models = true},
+     {.words = enum_names<Positions>(), .omit = true}, {.scope = Scope::kLayer},
      {.section = "model", .label = "positions="}},
     {"recompute", "keep_attention", member<&PointParams::model, &ModelShape::recompute>(),
      "What a layer computes again in its backward pass: nothing (none), all but attention "
      "(keep_attention), or all, with attention's messages (full).",
-     {.words = enum_names<Recompute>(), .omit = true}, {.models = true},
+     {.words = enum_names<Recompute>(), .omit = true}, {.scope = Scope::kLayer},
      {.section = "model", .label = "recompute="}},
     {"shard_optimizer", false, member<&PointParams::model, &ModelShape::shard_optimizer>(),
      "Each rank keeps the moments of its part of the weights alone (ZeRO-1).",
-     {.omit = true}, {.models = true}, {.section = "model", .label = "ZeRO-1"}},
+     {.omit = true}, {.scope = Scope::kModel}, {.section = "model", .label = "ZeRO-1"}},
     {"gather_scope", "segment_group", member<&PointParams::gather_scope>(),
      "Ranks that gather a branch's rows: those that share a segment, or all.",
      {.words = enum_names<GatherScope>()}, {.pattern = kDilated},
@@ -177,8 +177,7 @@ bool reads(const Axis& axis, const Value& value, const PointParams& p, const Kno
   if ((r.pattern && *r.pattern != algorithm.pattern) ||
       (!r.algorithms.empty() && std::ranges::count(r.algorithms, p.algorithm) == 0) ||
       (r.several_ranks && algorithm.one_rank_only) ||
-      (!r.collective.empty() && r.collective != p.collective) ||
-      (r.models && p.scope != Scope::kModel))
+      (!r.collective.empty() && r.collective != p.collective) || p.scope < r.scope)
     return false;
   if (p.scope == Scope::kModel) return true;  // gradients of weights are summed by collectives
   return axis.key != "collective" || known.algorithms.empty() || value == axis.standard ||

@@ -38,8 +38,8 @@ struct Readers {
   std::optional<PatternKind> pattern{};
   std::vector<std::string_view> algorithms{};
   bool several_ranks = false;
-  std::string_view collective{};  // and only with this one
-  bool models = false;            // points of scope `model`
+  std::string_view collective{};    // and only with this one
+  Scope scope = Scope::kAttention;  // points of this scope, and of those that hold it
 };
 
 // In the name of a series: absent, its value, key=value, or key=value where it is not the default.

@@ -129,7 +129,8 @@ JsonNode config_node(const Config& c) {
     for (const Axis& axis : axes())
       if (axis.use.section == key &&
           (axis.key != "kv_heads" || defaults.problem.num_kv_heads > 0) &&
-          !(axis.readers.models && axis.is_standard(defaults)))  // such configs keep their hash
+          !(has_layers(axis.readers.scope) &&
+            axis.is_standard(defaults)))  // such configs keep their hash
         n.set(std::string(axis.key), to_node(axis.member.get(defaults)));
     root.set(key, n);
   };

@@ -152,7 +152,8 @@ struct Tally {
   throw UsageError(text + "\n  hint: `lnbench plan` without --filter lists every point");
 }
 
-// "" when every group gets as many ranks and sequences as the others.
+}  // namespace
+
 std::string why_uneven(const PointParams& p) {
   if (p.ranks % p.replicas != 0)
     return concat("the replicas must divide the ranks: ", p.ranks, " ranks make no ", p.replicas,
@@ -162,8 +163,6 @@ std::string why_uneven(const PointParams& p) {
                   p.problem.batch, p.problem.batch == 1 ? " sequence" : " sequences");
   return "";
 }
-
-}  // namespace
 
 std::vector<std::string> replaced_choices(const Config& c, const KnownNames& known) {
   std::vector<std::string> notes;

@@ -36,6 +36,9 @@ struct ExpandOptions {
 // gets the default: "no collective linear for all_gather, ring: native instead".
 std::vector<std::string> replaced_choices(const Config& config, const KnownNames& known);
 
+// "" when every replica gets as many ranks and sequences as the others.
+std::string why_uneven(const PointParams& params);
+
 // Throws UsageError when no runnable point remains, saying what removed them. `threads` stays 0, in
 // the id too, where the config leaves it to the launcher: a point has one id on every machine.
 std::vector<Point> expand(const Config& config, const ExpandOptions& options = {});

@@ -48,7 +48,8 @@ struct PointParams {
   std::string collective = "native";  // or a lowering
   AlgorithmOptions options;
   int node_size = 0;  // collective hierarchical: ranks of a node; 0: near the root of the group
-  // Groups of ranks, each with its share of the batch; they do the same and exchange nothing.
+  // Groups of ranks, each with its share of the batch, which do the same; of models they exchange
+  // gradients of weights, else nothing.
   int replicas = 1;
   Pass pass = Pass::kForward;
   Scope scope = Scope::kAttention;
@@ -60,6 +61,8 @@ struct PointParams {
   // At least 1, whether or not `replicas` divides (expand() reports where it does not).
   int group_ranks() const { return std::max(1, ranks / replicas); }
   int64_t group_batch() const { return std::max<int64_t>(1, problem.batch / replicas); }
+  // Ranks that exchange messages: all of a model, one group of attention alone.
+  int program_ranks() const { return has_layers(scope) ? ranks : group_ranks(); }
   // Name for display: the transport of a real run, else the mode.
   std::string way() const { return mode == Mode::kReal ? transport : std::string(to_string(mode)); }
 };

@@ -13,7 +13,7 @@ double xavier(int64_t in, int64_t out) { return std::sqrt(2.0 / double(in + out)
 
 }  // namespace
 
-Parameters::Parameters(const ModelShape& shape, const AttentionProblem& p) {
+Parameters::Parameters(const ModelShape& shape, const AttentionProblem& p, Scope scope) {
   const int64_t attended = p.num_heads * p.head_dim, keys = p.num_kv_heads * p.head_dim;
   const int64_t width = attended;
   const double magneto = std::sqrt(std::log(2.0 * double(shape.layers)));
@@ -27,10 +27,11 @@ Parameters::Parameters(const ModelShape& shape, const AttentionProblem& p) {
     vectors.push_back({.name = name + ".gain", .cols = cols, .value = 1});
     vectors.push_back({.name = name + ".bias", .cols = cols});
   };
-  all_.push_back({.name = "embedding",
-                  .rows = shape.vocabulary,
-                  .cols = width,
-                  .deviation = 1 / std::sqrt(double(width))});
+  if (scope == Scope::kModel)
+    all_.push_back({.name = "embedding",
+                    .rows = shape.vocabulary,
+                    .cols = width,
+                    .deviation = 1 / std::sqrt(double(width))});
   for (int64_t l = 0; l < shape.layers; ++l) {
     const std::string layer = concat("layers.", l, ".");
     norm(layer + "norm", width);
@@ -44,7 +45,7 @@ Parameters::Parameters(const ModelShape& shape, const AttentionProblem& p) {
     norm(layer + "ffn_sub_norm", shape.ffn_width);
     matrix(layer + "fc2", shape.ffn_width, width, magneto);
   }
-  norm("final_norm", width);
+  if (scope == Scope::kModel) norm("final_norm", width);
   const size_t matrices = all_.size();
   all_.insert(all_.end(), vectors.begin(), vectors.end());
   for (size_t i = 0; i < all_.size(); ++i) {

@@ -26,10 +26,11 @@ struct Parameter {
   int64_t count() const { return rows * cols; }
 };
 
-// Parameters, one behind the other: first matrices, which decay, then vectors.
+// Parameters, one behind the other: first matrices, which decay, then vectors. Of one layer alone
+// those of "layers.0".
 class Parameters {
  public:
-  Parameters(const ModelShape& shape, const AttentionProblem& problem);
+  Parameters(const ModelShape& shape, const AttentionProblem& problem, Scope scope = Scope::kModel);
   std::span<const Parameter> all() const { return all_; }
   // "embedding", "final_norm.gain", "layers.0.query.weight", "layers.0.query.bias", ...
   const Parameter& find(std::string_view name) const;

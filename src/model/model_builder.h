@@ -1,61 +1,67 @@
-// ModelBuilder: a rank's program of a model, op by op.
+// ModelBuilder: a rank's program of a layer or a model, op by op.
+//
+// Its first slots are those of one layer's attention, kQuerySlot to kGradKvSlot, then those of the
+// weights and of their gradients, as Parameters lays them out.
 #pragma once
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "model/model_program.h"
+#include "model/model.h"
+#include "schedule/program.h"
 #include "schedule/row_map.h"
 
 namespace longnet {
 
-// The slots of one layer's attention, in the order of its fixed slots (kQuerySlot to kGradKvSlot).
-using AttentionSlots = std::vector<int>;
-
 class ModelBuilder {
  public:
-  ModelBuilder(const ShardedProblem& sharded, Rank rank, Pass pass)
-      : sharded_(sharded), rank_(rank) {
-    program_.scope = Scope::kModel;
-    program_.pass = pass;
-  }
+  ModelBuilder(const Parameters& parameters, const ShardedProblem& sharded, Rank rank, Scope scope,
+               Pass pass);
 
-  int add_slot(TensorKind kind, SlotTag tag, int64_t bytes) {
-    program_.slots.push_back({kind, tag, bytes});
-    return int(program_.slots.size()) - 1;
-  }
+  const ShardedProblem& sharded() const { return sharded_; }
+  const RankGrid& grid() const { return sharded_.layout.grid(); }
+  Rank rank() const { return rank_; }
+  Scope scope() const { return program_.scope; }
+  const Parameters& parameters() const { return parameters_; }
+  int64_t num_rows() const { return sharded_.layout.shard(rank_).tokens() * problem().batch; }
+  int64_t width() const { return problem().num_heads * problem().head_dim; }
+  int64_t key_width() const { return problem().num_kv_heads * problem().head_dim; }
+
+  // ---- slots ----
+
+  int add_slot(TensorKind kind, SlotTag tag, int64_t bytes);
+  int add_attention_slot(TensorKind kind, SlotTag tag);
   // A slot of values, in one part a rank, or of this rank alone.
-  SlotView add_shared_values(SlotTag tag, int64_t count) {
-    const RankGroup all{.count = sharded_.layout.world_size()};
-    return {add_slot(TensorKind::kValues, tag, count * int64_t{sizeof(float)}),
-            {kAllValues, all, {0, count}, {0, 1}}};
-  }
-  SlotView add_values(SlotTag tag, int64_t count, TensorKind kind = TensorKind::kValues) {
-    return {add_slot(kind, tag, count * row_bytes(sharded_.problem, kind)),
-            {kAllValues, {.first = rank_}, {0, count}, {0, 1}}};
-  }
+  SlotView add_shared_values(SlotTag tag, int64_t count);
+  SlotView add_values(SlotTag tag, int64_t count, TensorKind kind = TensorKind::kValues);
+  // One value a parameter, in equal parts, each a whole number of rows of attention (BoundProgram
+  // adds these).
+  SlotView add_parameter_values(SlotTag tag);
   // Activations, as Q is stored.
   MatrixView add_matrix(int64_t rows, int64_t cols, SlotTag tag = SlotTag::kActivations) {
     return {add_values(tag, rows * cols, TensorKind::kStored), 0, rows, cols};
   }
-  Slice own() const {
-    return {kEveryRow, {.first = rank_}, sharded_.all_tokens(), sharded_.all_heads()};
+  // Of the rank's rows.
+  MatrixView add_activations(int64_t cols) { return add_matrix(num_rows(), cols); }
+  MatrixView attention_rows(int slot, int64_t cols, int64_t first = 0) const {
+    return {{slot, own()}, first, num_rows(), cols};
   }
 
+  const SlotView& weights() const { return weights_; }
+  const SlotView& gradients() const { return gradients_; }
+  MatrixView weight(std::string_view name) const { return of(weights_, name); }
+  MatrixView gradient(std::string_view name) const { return of(gradients_, name); }
+
+  // ---- ops ----
+
   // An op after all that came before it.
-  void add(Action what) {
-    program_.ops.push_back({std::move(what), last_});
-    last_ = {OpId(program_.ops.size()) - 1};
-  }
+  void add(Action what);
   void rows(RowFunction function, std::vector<MatrixView> from, std::vector<MatrixView> into,
             bool accumulate = false) {
     add(RowWise{{std::move(from), std::move(into), accumulate}, function});
   }
-  // into = a b + bias; into += a^T b; into = or += a b^T.
-  void multiply(const MatrixView& a, const MatrixView& b, const MatrixView& bias,
-                const MatrixView& into) {
-    add(Gemm{{{a, b, bias}, {into}}});
-  }
+  // into += a^T b; into = or += a b^T.
   void add_product_of_transposed(const MatrixView& a, const MatrixView& b, const MatrixView& into) {
     add(Gemm{{{a, b}, {into}, true}, true, false});
   }
@@ -64,40 +70,37 @@ class ModelBuilder {
     add(Gemm{{{a, b}, {into}, accumulate}, false, true});
   }
 
-  // The ops of `section`, whose slots are these, and `scratch` from its first other slot on, which
-  // grows where it has too few: those without dependencies after all that came before, and what
-  // comes next after those that none of them waits for.
-  void append(const RankProgram& section, std::vector<int> slots, std::vector<int>& scratch) {
-    size_t used = 0;
-    for (size_t i = 0; i < section.slots.size(); ++i) {
-      if (i < slots.size() && slots[i] >= 0) continue;
-      if (used == scratch.size())
-        scratch.push_back(
-            add_slot(section.slots[i].kind, section.slots[i].tag, section.slots[i].bytes));
-      if (i >= slots.size()) slots.resize(i + 1, -1);
-      slots[i] = scratch[used++];
-    }
-    const auto base = OpId(program_.ops.size());
-    std::vector<bool> awaited(section.ops.size());
-    for (Op op : section.ops) {
-      for (OpId& a : op.after) awaited[size_t(a)] = true, a += base;
-      if (op.after.empty()) op.after = last_;
-      for_each_view(op.what, [&](SlotView& view, bool) { view.slot = slots[size_t(view.slot)]; });
-      program_.ops.push_back(std::move(op));
-    }
-    if (section.ops.empty()) return;
-    last_.clear();
-    for (size_t i = 0; i < awaited.size(); ++i)
-      if (!awaited[i]) last_.push_back(base + OpId(i));
-  }
+  // Of the layer normalisation, or the linear function, whose parameters have this name.
+  void norm(const std::string& name, const MatrixView& x, const MatrixView& into);
+  void norm_backward(const std::string& name, const MatrixView& x, const MatrixView& grad_y,
+                     const MatrixView& grad_x, bool accumulate = false);
+  void linear(const std::string& name, const MatrixView& x, const MatrixView& into);
+  // The gradients of weights and bias, which need x and dy.
+  void weight_gradients(const std::string& name, const MatrixView& x, const MatrixView& grad_y);
+  void linear_backward(const std::string& name, const MatrixView& grad_y, const MatrixView& grad_x,
+                       bool accumulate = false);
+
+  // The ops of an attention's program on the rank's sequence group, whose slots are these, and
+  // `scratch` from its first other slot on, which grows where it has too few: those without
+  // dependencies after all that came before, and what comes next after those that none of them
+  // waits for.
+  void append(const RankProgram& section, std::vector<int> slots, std::vector<int>& scratch);
 
   RankProgram take() { return std::move(program_); }
 
  private:
+  const AttentionProblem& problem() const { return sharded_.problem; }
+  Slice own() const {
+    return {kEveryRow, {.first = rank_}, sharded_.all_tokens(), sharded_.all_heads()};
+  }
+  MatrixView of(const SlotView& values, std::string_view name) const;
+
+  const Parameters& parameters_;
   const ShardedProblem& sharded_;
   Rank rank_;
   RankProgram program_;
   std::vector<OpId> last_;  // ops that the next one waits for
+  SlotView weights_, gradients_;
 };
 
 }  // namespace longnet

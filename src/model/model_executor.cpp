@@ -13,15 +13,16 @@ ModelExecutor::ModelExecutor(const ModelShape& shape, const Schedule& schedule,
                              const AttentionKernel& kernel, const ModelKernel& model_kernel,
                              int threads, Communicator& comm, MemoryLedger& ledger)
     : ProgramExecutor(schedule, kernel, threads, comm, ledger, &model_kernel),
-      parameters_(shape, schedule.sharded.problem),
+      parameters_(shape, schedule.sharded.problem, program().scope),
       vocabulary_(shape.vocabulary) {}
 
 void ModelExecutor::fill_inputs() {
   open();
   restore_inputs();
+  if (of_layer()) return;
   set_step(1, kFirstLearningRate);
   const AttentionProblem& p = sharded().problem;
-  std::vector<int32_t> tokens(size_t(p.batch * (p.seq_len + 1)));
+  std::vector<int32_t> tokens(size_t(grid().replicas * p.batch * (p.seq_len + 1)));
   for (size_t i = 0; i < tokens.size(); ++i) {
     const uint32_t word = row_words({p.seed, Tensor::kKey, int64_t(i), 0}, 0).word[0];
     tokens[i] = int32_t(int64_t{word} % vocabulary_);
@@ -29,7 +30,41 @@ void ModelExecutor::fill_inputs() {
   set_tokens(tokens);
 }
 
-void ModelExecutor::restore_inputs() { initialise(sharded().problem.seed); }
+void ModelExecutor::restore_inputs() {
+  initialise(sharded().problem.seed);
+  if (!of_layer()) return;
+  make_rows(kInputRowsSlot, Tensor::kQuery);
+  make_rows(kGradRowsSlot, Tensor::kGradOut);
+}
+
+template <class Fn>
+void ModelExecutor::for_each_range(Fn fn) const {
+  const int64_t batch = sharded().problem.batch, first = grid().replica(bound().rank()) * batch;
+  int64_t row = 0;
+  for (int64_t b = 0; b < batch; ++b)
+    for (const TokenRange& range : shard()) {
+      fn(first + b, range, row);
+      row += range.count;
+    }
+}
+
+// Rows of the generator, head by head, as those of Q.
+void ModelExecutor::make_rows(int slot, Tensor tensor) {
+  const AttentionProblem& p = sharded().problem;
+  const int64_t width = p.num_heads * p.head_dim;
+  std::vector<FillRows> tasks;
+  for_each_range([&](int64_t sequence, const TokenRange& range, int64_t row) {
+    for (int64_t head = 0; head < p.num_heads; ++head)
+      tasks.push_back({.tensor = tensor,
+                       .head = head,
+                       .first_token = sequence * p.seq_len + range.first,
+                       .token_step = range.stride,
+                       .rows = range.count,
+                       .out = &values(slot)[size_t(row * width + head * p.head_dim)],
+                       .row_stride = width});
+  });
+  make_cpu_row_worker()->fill(tasks, row_format(p), bound().threads());
+}
 
 void ModelExecutor::poison(const RowWorker& worker) {
   ProgramExecutor::poison(worker);
@@ -37,8 +72,15 @@ void ModelExecutor::poison(const RowWorker& worker) {
 }
 
 int64_t ModelExecutor::count_nan() const {
-  int64_t count = std::isnan(result().loss);
-  std::vector<int> slots{kWeightSlot, kFirstMomentSlot, kSecondMomentSlot};
+  int64_t count = 0;
+  std::vector<int> slots{kWeightSlot};
+  if (of_layer()) {
+    slots.push_back(kOutputRowsSlot);
+    if (has_backward(program().pass)) slots.push_back(kGradRowsSlot);
+  } else {
+    count = std::isnan(result().loss);
+    slots.insert(slots.end(), {kFirstMomentSlot, kSecondMomentSlot});
+  }
   if (has_backward(program().pass)) slots.push_back(kWeightGradientSlot);
   for (const int slot : slots)
     count += std::ranges::count_if(values(slot), [](float x) { return std::isnan(x); });
@@ -46,24 +88,25 @@ int64_t ModelExecutor::count_nan() const {
 }
 
 void ModelExecutor::initialise(uint64_t seed) {
-  for (const std::span<float> all : {weights(), first_moments(), second_moments()})
-    std::ranges::fill(all, 0.0f);
+  std::vector<int> slots{kWeightSlot};
+  if (!of_layer()) slots.insert(slots.end(), {kFirstMomentSlot, kSecondMomentSlot});
+  for (const int slot : slots) std::ranges::fill(values(slot), 0.0f);
   parameters_.initialise(weights(), seed);
 }
 
 void ModelExecutor::set_tokens(std::span<const int32_t> tokens) {
   const AttentionProblem& p = sharded().problem;
-  check(int64_t(tokens.size()) == p.batch * (p.seq_len + 1), "a batch of ", tokens.size(),
-        " tokens, not of ", p.batch, " x ", p.seq_len + 1);
+  const int64_t sequences = grid().replicas * p.batch;
+  check(int64_t(tokens.size()) == sequences * (p.seq_len + 1), "a batch of ", tokens.size(),
+        " tokens, not of ", sequences, " x ", p.seq_len + 1);
   const std::span<int32_t> own = values<int32_t>(kTokenSlot);
   const size_t rows = own.size() / 2;
-  size_t row = 0;
-  for (int64_t b = 0; b < p.batch; ++b)
-    for (const TokenRange& range : shard())
-      for (int64_t i = 0; i < range.count; ++i, ++row) {
-        const auto at = size_t(b * (p.seq_len + 1) + range[i]);
-        own[row] = tokens[at], own[rows + row] = tokens[at + 1];
-      }
+  for_each_range([&](int64_t sequence, const TokenRange& range, int64_t row) {
+    for (int64_t i = 0; i < range.count; ++i) {
+      const auto at = size_t(sequence * (p.seq_len + 1) + range[i]), to = size_t(row + i);
+      own[to] = tokens[at], own[rows + to] = tokens[at + 1];
+    }
+  });
 }
 
 void ModelExecutor::set_step(int64_t number, double learning_rate) {
@@ -77,7 +120,24 @@ StepResult ModelExecutor::result() const {
   StepResult all;
   for (size_t i = 0; i + 1 < sums.size(); i += 2)
     all.gradient_norm += sums[i], all.loss += sums[i + 1];
-  return {all.loss / double(p.batch * p.seq_len), std::sqrt(all.gradient_norm)};
+  const double tokens = double(p.batch * p.seq_len) * grid().replicas;
+  return {all.loss / tokens, std::sqrt(all.gradient_norm)};
+}
+
+double ModelExecutor::product_with_gradients(std::span<const float> rows) const {
+  const AttentionProblem& p = sharded().problem;
+  std::vector<float> grad(size_t(p.head_dim));
+  double sum = 0;
+  size_t at = 0;
+  for_each_range([&](int64_t sequence, const TokenRange& range, int64_t) {
+    for (int64_t i = 0; i < range.count; ++i)
+      for (int64_t head = 0; head < p.num_heads; ++head) {
+        const int64_t token = sequence * p.seq_len + range[i];
+        generate_row({p.seed, Tensor::kGradOut, token, head}, p.head_dim, grad.data());
+        for (const float g : grad) sum += double(g) * double(rows[at++]);
+      }
+  });
+  return sum;
 }
 
 }  // namespace longnet

@@ -1,4 +1,5 @@
-// A model's program on one rank of the host, with its inputs: weights, moments and tokens.
+// The program of a model, or of a layer alone, on one rank of the host, with its inputs: weights, and
+// moments and tokens; or rows and gradients of the layer's output.
 #pragma once
 #include <span>
 
@@ -24,23 +25,27 @@ class ModelExecutor : public ProgramExecutor {
                 const ModelKernel& model_kernel, int threads, Communicator& comm,
                 MemoryLedger& ledger);
 
-  // Initial weights by the problem's seed and tokens by the generator, the same for any number of
-  // ranks; moments of 0; the first step.
+  // Initial weights by the problem's seed and tokens, or rows and their gradients, by the generator,
+  // the same for any number of ranks; moments of 0; the first step.
   void fill_inputs() override;
-  // Weights and moments, which a step changes: two runs after this do the same work.
+  // What a run changes, weights, moments and gradients of rows, and rows: two runs after this do the
+  // same work.
   void restore_inputs() override;
   void poison(const RowWorker& worker) override;
-  // Of gradients, weights, moments and the loss.
+  // Of gradients, weights, moments and the loss; or the layer's output and gradients of its input.
   int64_t count_nan() const override;
 
   // Initial weights, the same for any number of ranks; moments of 0.
   void initialise(uint64_t seed);
-  // `tokens`: batch sequences of seq_len + 1, the same on every rank; each token but the first is
-  // the target of the one before.
+  // `tokens`: sequences of seq_len + 1 of all replicas, the same on every rank; each token but the
+  // first is the target of the one before.
   void set_tokens(std::span<const int32_t> tokens);
   // `number` counts from 1.
   void set_step(int64_t number, double learning_rate);
   StepResult result() const;  // of the last run of this program, or of another one in its memory
+  // Of a layer alone: the sum over own rows of their products with the gradients of the output that
+  // are given.
+  double product_with_gradients(std::span<const float> rows) const;
 
   const Parameters& parameters() const { return parameters_; }
   // As Parameters lays them out; of a sharded optimizer, moments outside of the own part are 0.
@@ -50,8 +55,20 @@ class ModelExecutor : public ProgramExecutor {
   // Of a step the sums over all ranks, with a sharded optimizer in the own part alone; of a program
   // that makes no step those of own rows.
   std::span<float> weight_gradients() const { return values(kWeightGradientSlot); }
+  // Of a layer alone: its input and output, and gradients of its output before a backward pass, of
+  // its input after it.
+  std::span<float> input_rows() { return values(kInputRowsSlot); }
+  std::span<float> output_rows() { return values(kOutputRowsSlot); }
+  std::span<float> row_gradients() { return values(kGradRowsSlot); }
 
  private:
+  bool of_layer() const { return program().scope == Scope::kLayer; }
+  const RankGrid& grid() const { return sharded().layout.grid(); }
+  // Calls fn(sequence of all, range, row) for the rank's rows, which begin at its row `row`.
+  template <class Fn>
+  void for_each_range(Fn fn) const;
+  void make_rows(int slot, Tensor tensor);
+
   template <typename T = float>
   std::span<T> values(int slot) const {
     const std::span<std::byte> bytes = bound().memory(slot);

@@ -20,7 +20,8 @@ namespace {
 
 struct ModelCase {
   std::string algorithm = "dilated";
-  int ranks = 1;
+  int ranks = 1;  // of a sequence
+  int replicas = 1;
   AttentionProblem problem = {
       .seq_len = 24, .num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .batch = 2, .causal = true};
   std::vector<DilatedBranch> branches = {{8, 1}, {24, 2}};
@@ -32,8 +33,9 @@ struct ModelCase {
 };
 
 std::string describe(const ModelCase& c) {
-  return concat(c.algorithm, " P=", c.ranks, " ", to_string(c.shape.recompute), " ",
-                to_string(c.layout), c.shape.shard_optimizer ? " sharded " : " ", c.kernel);
+  return concat(c.algorithm, " P=", c.ranks, " replicas=", c.replicas, " ",
+                to_string(c.shape.recompute), " ", to_string(c.layout),
+                c.shape.shard_optimizer ? " sharded " : " ", c.kernel);
 }
 
 DilatedPattern pattern_of(const ModelCase& c) {
@@ -44,9 +46,10 @@ DilatedPattern pattern_of(const ModelCase& c) {
 
 Schedule program_of(const ModelCase& c, Pass pass = Pass::kStep) {
   const AlgorithmInfo& algorithm = find_algorithm(c.algorithm);
-  const ShardedProblem s{c.problem, pattern_of(c), {c.problem.seq_len, c.ranks, c.layout}};
+  ShardedProblem s{c.problem, pattern_of(c), {c.problem.seq_len, c.ranks, c.layout}};
+  s.problem.batch /= c.replicas;
   StepOptions options = c.options;
-  options.pass = pass;
+  options.pass = pass, options.replicas = c.replicas;
   return lower_collectives(training_step(c.shape, make_schedule(algorithm, s, Pass::kForward),
                                          make_schedule(algorithm, s, Pass::kBackward), options),
                            {});
@@ -73,7 +76,7 @@ Trained train(const ModelCase& c, int steps, bool check_program = false) {
       c.kernel == "reference" ? make_reference_model_kernel() : make_cpu_model_kernel();
   if (check_program) require_correct(step);
   Trained out;
-  run_on_threads(c.ranks, [&](Communicator& comm) {
+  run_on_threads(c.ranks * c.replicas, [&](Communicator& comm) {
     MemoryLedger ledger;
     Trainer trainer(c.shape, step, losses, *kernel, *model_kernel, c.threads, comm, ledger);
     trainer.initialise(3);
@@ -152,6 +155,21 @@ TEST(Model, TheSameOnAnyNumberOfRanks) {
   }
 }
 
+TEST(Model, TheSameInReplicas) {
+  ModelCase c{.kernel = "cpu"};
+  c.problem.batch = 6;
+  const Trained one = train(c, 4);
+  for (c.replicas = 2; c.replicas <= 3; ++c.replicas)
+    for (const char* algorithm : {"dilated", "ring", "ulysses"})
+      for (c.ranks = 1; c.ranks <= 2; ++c.ranks) {
+        c.algorithm = algorithm;
+        c.branches = {{8, 1}, {24, 2}};
+        c.shape.shard_optimizer = c.ranks == 2;
+        if (c.algorithm == "dilated") expect_same(one, c);
+        EXPECT_THAT(check_schedule(program_of(c)), testing::IsEmpty()) << describe(c);
+      }
+}
+
 TEST(Model, TheSameByEveryExactAlgorithm) {
   ModelCase c{.algorithm = "local", .kernel = "cpu"};
   const Trained one = train(c, 4);
@@ -203,8 +221,9 @@ TEST(Model, AStepAllocatesNothingOnceWarm) {
 
 TEST(Model, PlantedFaultsOfAProgramAreFound) {
   ModelCase c{.ranks = 2};
+  Pass pass = Pass::kStep;
   const auto faults_with = [&](const std::function<void(RankProgram&)>& plant) {
-    Schedule step = program_of(c);
+    Schedule step = program_of(c, pass);
     step.program = [make = step.program, plant](Rank rank) {
       RankProgram program = make(rank);
       if (rank == 1) plant(program);
@@ -234,6 +253,26 @@ TEST(Model, PlantedFaultsOfAProgramAreFound) {
                 std::ranges::find_if(p.ops, weight_gradient)->after.clear();
               }),
               testing::Contains(testing::HasSubstr("races")));
+  // Sums that come from the other replica and are never added.
+  c.ranks = 1, c.replicas = 2;
+  EXPECT_THAT(faults_with([](RankProgram&) {}), testing::IsEmpty());
+  EXPECT_THAT(faults_with([](RankProgram& p) {
+                const auto merge = std::ranges::find_if(p.ops, [&](const Op& op) {
+                  const auto* m = std::get_if<Merge>(&op.what);
+                  return m && p.slots[size_t(m->from.slot)].kind == TensorKind::kValues;
+                });
+                merge->what = RowWise{{{}, {}, false}, RowFunction::kAdd};
+              }),
+              testing::Contains(testing::HasSubstr(lacks)));
+  // Without an update, a gradient that the own rows add to twice.
+  pass = Pass::kForwardBackward;
+  EXPECT_THAT(faults_with([](RankProgram&) {}), testing::IsEmpty());
+  EXPECT_THAT(faults_with([&](RankProgram& p) {
+                auto& gemm = std::get<Gemm>(std::ranges::find_if(p.ops, weight_gradient)->what);
+                gemm.from.push_back(gemm.from[1]);
+                gemm.into.push_back(gemm.into[0]);
+              }),
+              testing::Contains(testing::HasSubstr(lacks)));
 }
 
 }  // namespace

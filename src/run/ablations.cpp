@@ -137,7 +137,7 @@ void record_phases(PointRecord& record, PointSession& session, bool ablations, C
   const RunPhases busy = runs.empty() ? busiest_rank(session.executor(), comm) : runs.busy();
   set_phases(record, busy.compute_s, busy.merge_s, alone ? 0 : kNotMeasured);
   record.metrics["attend_s"] = busy.attend_s;
-  if (record.params.scope == Scope::kModel) {
+  if (has_layers(record.params.scope)) {
     set_model_phases(record, busy.gemm_s, busy.row_wise_s, busy.update_s);
     record.metrics["cross_entropy_s"] = busy.cross_entropy_s;
   }

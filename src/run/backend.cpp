@@ -54,9 +54,9 @@ class HostSession final : public PointSession {
   void bind(const Schedule& schedule) override {
     executor_.reset();
     ledger_ = {};
-    if (params_.scope == Scope::kModel)
-      executor_ = std::make_unique<ModelExecutor>(params_.model, schedule, *kernel_, *model_kernel_,
-                                                  threads_, comm_, ledger_);
+    if (has_layers(params_.scope))
+      executor_ = std::make_unique<ModelExecutor>(model_shape(params_), schedule, *kernel_,
+                                                  *model_kernel_, threads_, comm_, ledger_);
     else
       executor_ = std::make_unique<ProgramExecutor>(schedule, *kernel_, threads_, comm_, ledger_);
   }
@@ -145,7 +145,7 @@ class HostBackend final : public Backend {
  public:
   bool on_gpu() const override { return false; }
   std::string why_kernel_unsupported(const PointParams& p) const override {
-    if (p.scope == Scope::kModel && p.problem.dtype != DType::kFloat32)
+    if (has_layers(p.scope) && p.problem.dtype != DType::kFloat32)
       return "on the cores a model's layers are computed in fp32: leave model.dtype out";
     return make_kernel(p.kernel)->why_unsupported(attend_options(p), p.pass);
   }
@@ -198,7 +198,7 @@ class HostBackend final : public Backend {
 }  // namespace
 
 std::string GpuPlanning::why_kernel_unsupported(const PointParams& p) const {
-  if (p.scope == Scope::kModel)
+  if (has_layers(p.scope))
     return "a model's layers are computed on the cores alone: run.kernel cpu";
   return why_device_kernel_unsupported(p.kernel, attend_options(p), p.pass);
 }

@@ -7,8 +7,10 @@
 #include "core/cuda/device.h"
 #include "core/memory_tags.h"
 #include "execute/program_executor.h"
+#include "io/agreement.h"
 #include "io/units.h"
 #include "measure/statistics.h"
+#include "model/closed_form_step.h"
 #include "pattern/dilated_pattern.h"
 #include "run/plan_point.h"
 #include "schedule/accounting.h"
@@ -79,15 +81,22 @@ void record_memory(PointRecord& record, const MemoryLedger& ledger, int64_t expe
     fail_check(record, "measured memory differs from the predicted");
 }
 
-// The closed forms of each rank's bytes, messages and slots against its program and its counts.
+std::optional<ClosedFormCounts> closed_form_of(const PointParams& p, Rank rank) {
+  const ShardedProblem sharded = sharded_problem(p);
+  const CollectiveChoice choice = collective_choice(p);
+  if (!has_layers(p.scope)) return closed_form_counts(p.algorithm, sharded, choice, rank, p.pass);
+  return closed_form_step(model_shape(p), p.algorithm, sharded, step_options(p), choice, rank);
+}
+
+// The closed forms of each rank's bytes, messages and, of attention, slots against its program and its counts.
 // Fails the point where they differ; without a closed form the record has none.
 void record_closed_forms(PointRecord& record, const ClosedFormCounts& program,
                          const ClosedFormCounts& counted, Communicator& comm) {
   const PointParams& p = record.params;
-  if (p.scope == Scope::kModel) return;  // they are those of attention
-  const auto form = closed_form_counts(p.algorithm, sharded_problem(p), collective_choice(p),
-                                       comm.rank(), p.pass);
+  auto form = closed_form_of(p, comm.rank());
   if (!form) return;  // on no rank
+  const bool knows_memory = !has_layers(p.scope);
+  if (!knows_memory) form->memory_bytes = program.memory_bytes;
   std::string differs;
   if (*form != program || *form != counted)
     differs = concat("a closed form says of rank ", comm.rank(), ": ", to_text(*form),
@@ -100,7 +109,7 @@ void record_closed_forms(PointRecord& record, const ClosedFormCounts& program,
   const auto most = [&](int64_t count) { return std::llround(comm.max_of(double(count))); };
   set_closed_forms(record, {.bytes_sent = most(form->bytes_sent),
                             .messages_sent = most(form->messages_sent),
-                            .memory_bytes = most(form->memory_bytes)});
+                            .memory_bytes = knows_memory ? most(form->memory_bytes) : 0});
 }
 
 }  // namespace
@@ -155,7 +164,9 @@ void set_model_check(PointRecord& record, const ModelOutcome& o, bool passes_poi
   constexpr double kNormTolerance = 1e-6;  // sums of the same squares in another order, in double
   const double tolerance = o.tolerance > 0 ? o.tolerance : kSlopeTolerance;
   const bool has_gradient = !std::isnan(o.gradient_norm);
-  record.metrics["loss_nats"] = o.lowest_loss;
+  const bool of_layer = record.params.scope == Scope::kLayer;
+  const std::string what = of_layer ? "<y, dO>" : "the loss";
+  record.metrics[of_layer ? kOutputProduct : kLossNats] = o.lowest_loss;
   record.check.status = "pass";
   if (has_gradient) {
     record.metrics["gradient_norm"] = o.gradient_norm;
@@ -172,20 +183,21 @@ void set_model_check(PointRecord& record, const ModelOutcome& o, bool passes_poi
   fail_unless(o.nan_values == 0,
               concat(o.nan_values, " values of loss, gradients and weights are NaN"));
   fail_unless(o.lowest_loss == o.highest_loss,
-              concat("the loss of the same step is ", o.lowest_loss, " and ", o.highest_loss));
+              concat(what, " of the same ", of_layer ? "pass" : "step", " is ", o.lowest_loss,
+                     " and ", o.highest_loss));
   fail_unless(!has_gradient || std::abs(o.slope - 1) <= tolerance,
-              concat("along its gradient the loss rises by ", o.slope,
+              concat("along its gradient ", what, " rises by ", o.slope,
                      " of what that says (allowed ", tolerance, " from 1)"));
   fail_unless(!has_gradient || o.random_error <= kRandomTolerance,
-              concat("in a random direction the loss rises by something else than its gradient "
-                     "says: ",
-                     o.random_error, " of what is usual (allowed ", kRandomTolerance, ")"));
+              concat("in a random direction ", what,
+                     " rises by something else than its gradient says: ", o.random_error,
+                     " of what is usual (allowed ", kRandomTolerance, ")"));
   fail_unless(std::isnan(o.update_error) || o.update_error <= kUpdateTolerance,
               concat("weights or moments after the step are off from AdamW by ", o.update_error,
                      " of its rate (allowed ", kUpdateTolerance, ")"));
   fail_unless(has_gradient || std::abs(o.loss_without_weights - 1) <= kNormTolerance,
-              concat("without weights the loss is ", o.loss_without_weights,
-                     " of ln(vocabulary): it is not that of every row once"));
+              concat("without weights ", what, " is off by ", o.loss_without_weights - 1,
+                     ": it is not that of every row once"));
   fail_unless(std::isnan(o.norm_of_step) ||
                   std::abs(o.norm_of_step - o.gradient_norm) <= kNormTolerance * o.gradient_norm,
               concat("the step clips by a norm of ", o.norm_of_step, ", its gradients have ",

@@ -59,7 +59,7 @@ void set_memory(PointRecord& record, int64_t predicted_bytes,
 void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poison);
 // What the runs of a model have shown.
 struct ModelOutcome {
-  // Over all runs and ranks, nats a token: they are equal.
+  // Over all runs and ranks, nats a token, of a layer <y, dO>: they are equal.
   double lowest_loss = std::numeric_limits<double>::infinity(), highest_loss = -lowest_loss;
   int64_t nan_values = 0;
   // Of a pass with gradients: their norm, the same as a step gives it, and the slope of the loss

@@ -153,7 +153,7 @@ void require_whole_samples(PointRecord& record, const Executor& executor, const 
 void record_last_run(PointRecord& record, PointSession& session, const SampleSet& samples,
                      Communicator& comm) {
   Executor& executor = session.executor();
-  if (executor.program().scope == Scope::kModel)
+  if (has_layers(executor.program().scope))
     record.metrics["op_time_share"] =
         -comm.max_of(-executor.phases().all_s() / samples.own_s.back());
   require_whole_samples(record, executor, samples, comm);

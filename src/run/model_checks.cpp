@@ -10,10 +10,13 @@
 namespace longnet {
 namespace {
 
-// The loss shall rise by twice this share of itself from w - t g to w + t g. Curvature puts the
-// slope off by the square of it, rounding of the loss in fp32 by its inverse: of 0.8 M parameters
-// and 4K tokens by 1.6e-3 at 1e-5, 2e-5 at 3e-4, 2.8e-4 at 1e-3 and 2.5e-3 at 3e-3.
+// The loss of a model shall rise by twice this share of itself from w - t g to w + t g. Curvature
+// puts the slope off by the square of it, rounding of the loss in fp32 by its inverse: of 0.8 M
+// parameters and 4K tokens by 1.6e-3 at 1e-5, 2e-5 at 3e-4, 2.8e-4 at 1e-3 and 2.5e-3 at 3e-3.
 constexpr double kRise = 3e-4;
+// The weights of a layer alone shall move by this share of their norm along their gradient: of
+// width 128 and 16K tokens curvature puts the slope off by 2.3e-3 at 1e-3.
+constexpr double kMove = 1e-4;
 // Of a random direction: no parameter's values move by more than this share of their own scale.
 constexpr double kMostMoved = 0.05;
 constexpr uint32_t kSignKey = 0xC3C3C3C3;
@@ -22,11 +25,17 @@ constexpr double kTiny = 1e-12;  // a gradient whose square fp32 does not hold
 // A standard deviation as parameters have it; of vectors, which begin equal, some of the same size.
 double scale_of(const Parameter& p) { return p.deviation > 0 ? p.deviation : 0.02; }
 
-// +1 or -1 for each weight, the same on all ranks.
-double sign_of(size_t weight, uint64_t seed) {
+// +1 or -1 for each weight, the same on all ranks; and for each value of a rank's rows, `rank` + 1.
+double sign_of(size_t value, uint64_t seed, uint32_t whose = 0) {
   const PhiloxBlock x =
-      philox4x32_10({{uint32_t(weight / 128), 0, 0, 4}}, uint32_t(seed), kSignKey);
-  return (x.word[weight / 32 % 4] >> weight % 32 & 1) != 0 ? 1 : -1;
+      philox4x32_10({{uint32_t(value / 128), whose, 0, 4}}, uint32_t(seed), kSignKey);
+  return (x.word[value / 32 % 4] >> value % 32 & 1) != 0 ? 1 : -1;
+}
+
+double squares_of(std::span<const float> values) {
+  double sum = 0;
+  for (const float v : values) sum += double(v) * double(v);
+  return sum;
 }
 
 class ModelChecks final : public RunChecks {
@@ -37,13 +46,14 @@ class ModelChecks final : public RunChecks {
         executor_(dynamic_cast<ModelExecutor&>(session.executor())),
         worker_(session.worker()),
         params_(plan.point.params),
+        of_layer_(params_.scope == Scope::kLayer),
         outcome_{.tolerance = options.check.tolerance} {}
 
  private:
   void check_run(int64_t, bool) override {
-    const double loss = executor_.result().loss;
-    outcome_.lowest_loss = std::min(outcome_.lowest_loss, loss);
-    outcome_.highest_loss = std::max(outcome_.highest_loss, loss);
+    const double value = objective() * unit();
+    outcome_.lowest_loss = std::min(outcome_.lowest_loss, value);
+    outcome_.highest_loss = std::max(outcome_.highest_loss, value);
     outcome_.nan_values = std::max(outcome_.nan_values, executor_.count_nan());
   }
 
@@ -57,46 +67,81 @@ class ModelChecks final : public RunChecks {
     set_model_check(record, outcome_, passes_poison);
   }
 
-  // A forward pass has no gradient to hold its loss against. Weights of 0 make all logits 0.
+  // What the gradients are those of: the loss; of a layer <y, dO>, of its output and the gradients
+  // that were given.
+  double objective() {
+    return of_layer_ ? comm_.sum_of(executor_.product_with_gradients(executor_.output_rows()))
+                     : executor_.result().loss;
+  }
+  // <y, dO> is recorded in units of what such sums of chance have.
+  double unit() const {
+    const AttentionProblem& p = params_.problem;
+    return of_layer_ ? 1 / std::sqrt(double(p.batch * p.seq_len * p.num_heads * p.head_dim)) : 1;
+  }
+
+  // A forward pass has no gradient to hold its output against. Weights of 0 make all logits 0, and
+  // leave a layer's rows as they come.
   void check_rows() {
     ProgramExecutor losses(make_schedule(params_), executor_);
+    executor_.restore_inputs();
     std::ranges::fill(executor_.weights(), 0.0f);
     comm_.barrier();
     losses.run();
+    const double is = comm_.max_of(objective()) * unit();
     outcome_.loss_without_weights =
-        comm_.max_of(executor_.result().loss) / std::log(double(params_.model.vocabulary));
+        of_layer_
+            ? 1 + is -
+                  unit() * comm_.sum_of(executor_.product_with_gradients(executor_.input_rows()))
+            : is / std::log(double(params_.model.vocabulary));
   }
 
   void check_gradient() {
-    const double norm_of_step = executor_.result().gradient_norm;
+    const double norm_of_step = params_.pass == Pass::kStep ? executor_.result().gradient_norm : 0;
     sum_gradients();
     const std::span<const float> g = executor_.weight_gradients();
-    double squares = 0;
-    for (const float x : g) squares += double(x) * double(x);
+    const double squares = squares_of(g);
     outcome_.gradient_norm = std::sqrt(squares);
     if (params_.pass == Pass::kStep) {
       outcome_.norm_of_step = norm_of_step;
       outcome_.update_error = comm_.max_of(error_of_update());
     }
+    double all_squares = squares, rise = kRise * outcome_.lowest_loss;
+    if (of_layer_) {
+      const std::span<const float> rows = executor_.row_gradients();
+      row_gradients_.assign(rows.begin(), rows.end());
+      all_squares += comm_.sum_of(squares_of(row_gradients_));
+      rise = kMove * std::sqrt(squares_of(executor_.weights()) / squares) * all_squares;
+    }
     PointParams forward = params_;
     forward.pass = Pass::kForward;
     ProgramExecutor losses(make_schedule(forward), executor_);
-    const double rise = kRise * outcome_.lowest_loss;
-    // Half of the loss at w + d less that at w - d.
-    const auto rises_by = [&](const auto& direction) {
-      const double above = loss_at(losses, direction, 1), below = loss_at(losses, direction, -1);
-      return (above - below) / 2;
+    // Half of the objective at d from the weights, and rows, less that at -d.
+    const auto rises_by = [&](const auto& weights, const auto& rows) {
+      const double above = objective_at(losses, weights, rows, 1);
+      return (above - objective_at(losses, weights, rows, -1)) / 2;
     };
-    outcome_.slope = rises_by([&](size_t i) { return rise / squares * double(g[i]); }) / rise;
+    const double distance = rise / all_squares;
+    outcome_.slope = rises_by([&](size_t i) { return distance * double(g[i]); },
+                              [&](size_t i) { return distance * double(row_gradients_[i]); }) /
+                     rise;
 
     const std::vector<double> steps = random_steps(rise);
-    const auto random = [&](size_t i) { return steps[i] * sign_of(i, params_.problem.seed); };
-    double expected = 0, usual = 0;
+    const uint64_t seed = params_.problem.seed;
+    const double row_step =
+        of_layer_ ? std::min(rise / std::sqrt(all_squares - squares), kMostMoved) : 0;
+    const auto random = [&](size_t i) { return steps[i] * sign_of(i, seed); };
+    const auto random_rows = [&](size_t i) {
+      return row_step * sign_of(i, seed, uint32_t(comm_.rank()) + 1);
+    };
+    double expected = 0, usual = row_step * row_step * (all_squares - squares);
+    for (size_t i = 0; i < row_gradients_.size(); ++i)
+      expected += random_rows(i) * double(row_gradients_[i]);
+    expected = comm_.sum_of(expected);
     for (size_t i = 0; i < steps.size(); ++i) {
       expected += random(i) * double(g[i]);
       usual += steps[i] * steps[i] * double(g[i]) * double(g[i]);
     }
-    outcome_.random_error = std::abs(rises_by(random) - expected) / std::sqrt(usual);
+    outcome_.random_error = std::abs(rises_by(random, random_rows) - expected) / std::sqrt(usual);
   }
 
   // How far each weight goes in a random direction: those of one parameter alike, and each
@@ -106,22 +151,24 @@ class ModelChecks final : public RunChecks {
     std::vector<double> steps(g.size());
     const std::span<const Parameter> all = executor_.parameters().all();
     for (const Parameter& p : all) {
-      double squares = 0;
-      for (const float x : g.subspan(size_t(p.first), size_t(p.count())))
-        squares += double(x) * double(x);
+      const double squares = squares_of(g.subspan(size_t(p.first), size_t(p.count())));
       const double even = rise / std::sqrt(double(all.size()) * squares);
       std::fill_n(steps.begin() + p.first, p.count(), std::min(even, kMostMoved * scale_of(p)));
     }
     return steps;
   }
 
-  double loss_at(ProgramExecutor& losses, const auto& direction, double sign) {
+  double objective_at(ProgramExecutor& losses, const auto& weights, const auto& rows, double sign) {
     executor_.restore_inputs();
-    const std::span<float> w = executor_.weights();
-    for (size_t i = 0; i < w.size(); ++i) w[i] = float(double(w[i]) + sign * direction(i));
+    const auto move = [&](std::span<float> values, const auto& direction) {
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = float(double(values[i]) + sign * direction(i));
+    };
+    move(executor_.weights(), weights);
+    if (of_layer_) move(executor_.input_rows(), rows);
     comm_.barrier();
     losses.run();
-    return comm_.max_of(executor_.result().loss);
+    return comm_.max_of(objective());
   }
 
   // The largest difference of weights and moments after the step from AdamW (kernels/
@@ -190,6 +237,8 @@ class ModelChecks final : public RunChecks {
   ModelExecutor& executor_;
   const RowWorker& worker_;
   const PointParams& params_;
+  bool of_layer_;
+  std::vector<float> row_gradients_;  // of a layer's input
   ModelOutcome outcome_;
 };
 

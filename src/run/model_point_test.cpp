@@ -81,6 +81,73 @@ TEST(ModelPoint, EveryPassHasTheSameLossAndGradient) {
     }
 }
 
+TEST(ModelPoint, ReplicasHaveTheSameLossAndGradient) {
+  const auto with = [](int ranks, int replicas, Pass pass) {
+    Point point = model_point("dilated", ranks, pass);
+    point.params.replicas = replicas;
+    return measured_model(point);
+  };
+  const auto first = with(1, 1, Pass::kStep).metrics;
+  for (const Pass pass : {Pass::kForward, Pass::kForwardBackward, Pass::kStep})
+    for (const int ranks : {2, 4}) {
+      const PointRecord r = with(ranks, 2, pass);
+      EXPECT_EQ(r.status, PointStatus::kOk) << r.reason;
+      EXPECT_NEAR(r.metrics.at("loss_nats") / first.at("loss_nats"), 1, 1e-6);
+      EXPECT_TRUE(r.comm.closed_form_bytes_per_rank);
+      EXPECT_EQ(r.comm.closed_form_bytes_per_rank, r.comm.counted_bytes_per_rank);
+      if (!has_backward(pass)) continue;
+      EXPECT_NEAR(r.metrics.at("gradient_norm") / first.at("gradient_norm"), 1, 1e-5);
+    }
+}
+
+TEST(ModelPoint, CollectivesOfAnyOrderGiveTheSameLossAndGradient) {
+  const auto first = measured_model(model_point("dilated", 1)).metrics;
+  for (const char* collective : {"ring", "bruck", "recursive_doubling", "hierarchical"})
+    for (const int ranks : {3, 4}) {
+      if (ranks == 3 && std::string(collective) == "hierarchical") continue;  // no two nodes
+      Point point = model_point("dilated", ranks);
+      point.params.collective = collective;
+      const PointRecord r = measured_model(point);
+      EXPECT_EQ(r.status, PointStatus::kOk) << collective << " " << ranks << ": " << r.reason;
+      EXPECT_EQ(r.comm.closed_form_bytes_per_rank, r.comm.counted_bytes_per_rank) << collective;
+      EXPECT_NEAR(r.metrics.at("loss_nats") / first.at("loss_nats"), 1, 1e-6) << collective;
+    }
+}
+
+TEST(ModelPoint, ALayerAloneHasGradientsOfItsRowsAndWeights) {
+  const auto layer = [](const std::string& algorithm, int ranks, Pass pass, int replicas = 1) {
+    Point point = model_point(algorithm, ranks, pass);
+    point.params.scope = Scope::kLayer;
+    point.params.replicas = replicas;
+    return point;
+  };
+  std::map<std::string, double> products;  // by the function that is computed
+  for (const char* algorithm : {"dilated", "local", "ring", "ulysses"})
+    for (const Pass pass : {Pass::kForward, Pass::kForwardBackward})
+      for (const int ranks : {1, 2, 4}) {
+        if (std::string(algorithm) == "local" && ranks > 1) continue;
+        const PointRecord r = measured_model(layer(algorithm, ranks, pass, ranks == 4 ? 2 : 1));
+        EXPECT_EQ(r.status, PointStatus::kOk) << algorithm << " " << ranks << ": " << r.reason;
+        EXPECT_EQ(r.comm.counted_bytes_per_rank, r.comm.predicted_bytes_per_rank);
+        EXPECT_EQ(r.memory.measured_peak_bytes, r.memory.predicted_peak_bytes);
+        EXPECT_FALSE(r.memory.by_tag.contains("optimizer"));
+        EXPECT_EQ(r.comm.closed_form_bytes_per_rank, r.comm.counted_bytes_per_rank);
+        const std::string function = std::string(algorithm) == "dilated" ? "dilated" : "dense";
+        const double product = r.metrics.at("output_product");
+        EXPECT_NEAR(products.try_emplace(function, product).first->second, product, 1e-6);
+        if (!has_backward(pass)) continue;
+        EXPECT_GT(r.metrics.at("gradient_norm"), 0);
+        EXPECT_LT(r.check.rel_l2_error, r.check.tolerance);
+      }
+  const PointRecord wrong =
+      measured_model(layer("ring", 2, Pass::kForwardBackward), /*tolerance=*/1e-15);
+  EXPECT_THAT(wrong.reason, testing::HasSubstr("along its gradient <y, dO> rises by"));
+  EXPECT_EQ(measured_model(layer("ring", 2, Pass::kForward), 0, /*late_messages=*/true).status,
+            PointStatus::kCheckFailed);
+  const PointPlan step = plan_point(layer("ring", 2, Pass::kStep), {}, 1, 2);
+  EXPECT_THAT(step.point.reason, testing::HasSubstr("sweep.scope model"));
+}
+
 TEST(ModelPoint, ExactAlgorithmsHaveTheSameLoss) {
   const double loss = measured_model(model_point("local", 1)).metrics.at("loss_nats");
   for (const char* algorithm : {"ring", "ulysses", "all_gather", "query_gather"})

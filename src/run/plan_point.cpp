@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "execute/virtual_walk.h"
+#include "io/expand.h"
 #include "io/units.h"
 #include "run/backend.h"
 #include "schedule/registry.h"
@@ -14,15 +15,15 @@ namespace longnet {
 namespace {
 
 std::string why_cannot_run(const PointParams& p) {
-  if (p.replicas > 1)
-    return concat("ranks in ", p.replicas,
-                  " groups (sweep.replicas): only `lnbench simulate` has "
-                  "them; one group runs as ranks ",
-                  p.group_ranks(), ", batch ", p.group_batch());
+  if (p.replicas > 1 && p.scope == Scope::kAttention)
+    return concat(
+        "replicas of attention alone exchange nothing: only `lnbench simulate` has them "
+        "(sweep.replicas = ",
+        p.replicas, "); one group runs as ranks ", p.group_ranks(), ", batch ", p.group_batch());
   if (is_formula(p.collective))
     return concat(p.collective, " is a model of NCCL: `lnbench simulate` knows its time");
   if (const std::string why = why_no_program(p); !why.empty()) return why;
-  if (p.scope == Scope::kModel && is_virtual(p))
+  if (has_layers(p.scope) && is_virtual(p))
     return "no virtual ranks: a walk is one of attention alone";
   if (const std::string why =
           why_not_collective(unlowered_schedule(p), p.collective, collective_choice(p));
@@ -89,6 +90,17 @@ ShardedProblem sharded_problem(const PointParams& p) {
           p.options};
 }
 
+ModelShape model_shape(const PointParams& p) {
+  ModelShape shape = p.model;
+  if (p.scope == Scope::kLayer) shape.layers = 1;
+  return shape;
+}
+
+StepOptions step_options(const PointParams& p, StepOptions others) {
+  others.scope = p.scope, others.pass = p.pass, others.replicas = p.replicas;
+  return others;
+}
+
 CollectiveChoice collective_choice(const PointParams& p) {
   CollectiveChoice choice = parse_collective(p.collective);
   choice.node_size = p.node_size;
@@ -96,21 +108,24 @@ CollectiveChoice collective_choice(const PointParams& p) {
 }
 
 std::string why_no_program(const PointParams& p) {
-  if (p.scope == Scope::kAttention && p.pass == Pass::kStep)
-    return "attention alone has no weights to update: a step is one of sweep.scope model";
-  if (p.scope == Scope::kModel && p.pass == Pass::kBackward)
-    return "a model's backward pass follows its forward pass: use sweep.pass forward_backward";
-  const Pass pass = p.scope == Scope::kModel ? Pass::kForwardBackward : p.pass;
+  if (std::string why = why_uneven(p); !why.empty()) return why;
+  if (p.scope != Scope::kModel && p.pass == Pass::kStep)
+    return concat(p.scope == Scope::kLayer ? "one layer alone is not trained"
+                                           : "attention alone has no weights to update",
+                  ": a step is one of sweep.scope model");
+  if (has_layers(p.scope) && p.pass == Pass::kBackward)
+    return concat("the backward pass of a ", to_string(p.scope),
+                  " follows its forward pass: use sweep.pass forward_backward");
+  const Pass pass = has_layers(p.scope) ? Pass::kForwardBackward : p.pass;
   return why_no_program(find_algorithm(p.algorithm), sharded_problem(p), pass);
 }
 
-Schedule unlowered_schedule(const PointParams& p, StepOptions step) {
+Schedule unlowered_schedule(const PointParams& p, const StepOptions& step) {
   const AlgorithmInfo& algorithm = find_algorithm(p.algorithm);
   const ShardedProblem sharded = sharded_problem(p);
   if (p.scope == Scope::kAttention) return make_schedule(algorithm, sharded, p.pass);
-  step.pass = p.pass;
-  return training_step(p.model, make_schedule(algorithm, sharded, Pass::kForward),
-                       make_schedule(algorithm, sharded, Pass::kBackward), step);
+  return training_step(model_shape(p), make_schedule(algorithm, sharded, Pass::kForward),
+                       make_schedule(algorithm, sharded, Pass::kBackward), step_options(p, step));
 }
 
 Schedule make_schedule(const PointParams& p, const StepOptions& step) {
@@ -146,7 +161,7 @@ std::string cheapest_change(const PointParams& original,
         return changes ? "dtype=bf16" : "";
       },
       [](PointParams& p) -> std::string {
-        if (p.scope != Scope::kModel || p.model.recompute == Recompute::kFull) return "";
+        if (!has_layers(p.scope) || p.model.recompute == Recompute::kFull) return "";
         p.model.recompute = Recompute(int(p.model.recompute) + 1);
         return concat("recompute=", to_string(p.model.recompute));
       },
@@ -264,7 +279,7 @@ double point_cost(const PointPlan& plan, const MeasureConfig& measure) {
       double(p.problem.seq_len * p.problem.batch * p.problem.num_heads * p.problem.head_dim) /
       p.ranks;
   double runs = samples + ablation_runs(plan.estimated_s, p.ranks), references = 1;
-  if (p.scope == Scope::kModel)  // two forward passes; no rows of attention are recomputed
+  if (has_layers(p.scope))  // two forward passes; no rows of attention are recomputed
     return plan.estimated_s * (runs + 2) + fill;
   if (has_backward(p.pass)) {  // the output is made once before; dQ takes the keys twice more
     runs += has_forward(p.pass) ? 1 : 0.4;

@@ -26,8 +26,13 @@ inline constexpr int kMaxAccountedRanks = 64;
 
 // Returns the problem of one group of ranks (PointParams::replicas): their batch and shards.
 ShardedProblem sharded_problem(const PointParams& params);
+// Of scope layer: one.
+ModelShape model_shape(const PointParams& params);
+// Those of the parameters, and `others` where these say nothing.
+StepOptions step_options(const PointParams& params, StepOptions others = {});
 CollectiveChoice collective_choice(const PointParams& params);
-Schedule unlowered_schedule(const PointParams& params, StepOptions step = {});  // with collectives
+Schedule unlowered_schedule(const PointParams& params,
+                            const StepOptions& step = {});  // with collectives
 // Why such a point has no program, whatever runs it; empty: it has one.
 std::string why_no_program(const PointParams& params);
 // `step`: how a model's weights are updated.

@@ -26,8 +26,8 @@ void RunChecks::record(PointRecord& record) {
 
 std::unique_ptr<RunChecks> make_run_checks(PointSession& session, const PointPlan& plan,
                                            const RunnerOptions& options, Communicator& comm) {
-  return plan.point.params.scope == Scope::kModel ? make_model_checks(session, plan, options, comm)
-                                                  : make_attention_checks(session, options, comm);
+  return has_layers(plan.point.params.scope) ? make_model_checks(session, plan, options, comm)
+                                             : make_attention_checks(session, options, comm);
 }
 
 }  // namespace longnet

@@ -43,7 +43,8 @@ std::unique_ptr<RunChecks> make_attention_checks(PointSession& session,
 
 // Of a model: every run gives the same loss, no value is NaN, the last step has made AdamW's
 // weights, and its gradient g is that of the program of the loss alone: from the weights w - d to
-// w + d it rises by 2 <g, d>, in the direction of g and in one of random signs. Collective.
+// w + d it rises by 2 <g, d>, in the direction of g and in one of random signs. Of a layer the same
+// of <y, dO>, of its output y, with its input beside the weights. Collective.
 std::unique_ptr<RunChecks> make_model_checks(PointSession& session, const PointPlan& plan,
                                              const RunnerOptions& options, Communicator& comm);
 

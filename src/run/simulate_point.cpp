@@ -20,10 +20,10 @@ constexpr int kRanksInRecord = 64;
 constexpr int64_t kDepthSteps = int64_t{1} << 24;  // 0.1 s: simulations have many points
 
 CollectivePlan plan_of(const PointParams& p, const ClusterSpec& cluster) {
-  CollectivePlan plan = plan_collectives(cluster, p.collective, p.group_ranks());
+  CollectivePlan plan = plan_collectives(cluster, p.collective, p.program_ranks());
   // Programs without gathers need not know in which nodes a gather lies: more ranks are alike.
   if (find_algorithm(p.algorithm).collectives != CollectiveUse::kAllGather &&
-      p.scope == Scope::kAttention)  // models gather sums and weights
+      !has_layers(p.scope))  // models gather sums and weights
     plan.all_gather_formula.clear();
   if (p.node_size > 0) plan.lowering.node_size = p.node_size;
   return plan;
@@ -33,7 +33,8 @@ std::string why_no_straggler(const Straggler& s, const PointParams& p) {
   if (s.rank >= p.ranks)
     return concat("what if straggler: there is no rank ", s.rank, " of ", p.ranks);
   if (s.count > p.ranks) return concat("what if straggler: ", s.count, " slow ranks of ", p.ranks);
-  if (p.replicas == 1 || !s.exists() || (s.count == 1 && s.rank < p.group_ranks())) return "";
+  if (p.program_ranks() == p.ranks || !s.exists() || (s.count == 1 && s.rank < p.group_ranks()))
+    return "";
   return concat("what if straggler: of ", p.replicas,
                 " replicas the first is simulated, ranks 0 to ", p.group_ranks() - 1,
                 ": name one of them");
@@ -57,10 +58,13 @@ void check_support(Point& point, const SimulatePoint& options) {
   set_status(point, PointStatus::kSkippedUnsupported, why);
 }
 
+// Groups of ranks that share a sequence are closed rings: with several of them no rank has a twin
+// in its own.
 Twins twins_of(const PointParams& p, const ClusterSpec& cluster) {
-  return lowered_twins(unlowered_schedule(p),
-                       find_algorithm(p.algorithm).period(sharded_problem(p)), plan_of(p, cluster),
-                       cluster);
+  const bool one_group = p.program_ranks() == p.group_ranks();
+  const int period =
+      one_group ? find_algorithm(p.algorithm).period(sharded_problem(p)) : p.group_ranks();
+  return lowered_twins(unlowered_schedule(p), period, plan_of(p, cluster), cluster);
 }
 
 int64_t slots_of(const PointParams& p, const ClusterSpec& cluster) {
@@ -70,7 +74,6 @@ int64_t slots_of(const PointParams& p, const ClusterSpec& cluster) {
 
 // A program of a rank must be made to know its slots: of very many ranks that alone takes long.
 bool fits(const PointParams& p, const ClusterSpec& cluster, int64_t limit) {
-  if (p.ranks % p.replicas != 0 || p.problem.batch % p.replicas != 0) return false;
   if (!why_no_program(p).empty()) return false;
   return p.ranks <= cluster.num_gpus() && slots_of(p, cluster) <= limit;
 }
@@ -101,9 +104,10 @@ void set_account(PointRecord& r, const ProgramSet& programs) {
   }
   set_predicted_traffic(r, bytes, messages);
   set_memory(r, largest->memory_bytes, largest->memory_by_tag);
-  set_work(r, p.replicas * (pair_flops(pairs, p.problem.head_dim) + gemm_flops),
-           paper_macs(p.problem, p.pattern),
-           most_pairs > 0 ? std::min(1.0, pairs / (most_pairs * programs.ranks)) : 1);
+  set_work(
+      r, double(p.ranks) / p.program_ranks() * (pair_flops(pairs, p.problem.head_dim) + gemm_flops),
+      paper_macs(p.problem, p.pattern),
+      most_pairs > 0 ? std::min(1.0, pairs / (most_pairs * programs.ranks)) : 1);
 }
 
 // Parts of the rank that computes most: they do not overlap and add up to the makespan. Packs
@@ -120,7 +124,7 @@ void set_simulated_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind
     if (busy <= busiest) continue;
     busiest = busy;
     set_phases(r, compute, rank.merge_s);
-    if (r.params.scope == Scope::kModel)
+    if (has_layers(r.params.scope))
       set_model_phases(r, rank.gemm_s, rank.row_wise_s, rank.update_s);
   }
   r.metrics["idle_s"] = idle;  // the rank that waits most
@@ -166,7 +170,7 @@ std::vector<TrackedItem> on_tracks(const SimulatedRun& run) {
 }
 
 void set_simulated_timeline(PointRecord& r, const SimulatedRun& run) {
-  if (r.params.group_ranks() > kTimelineRanks ||
+  if (r.params.program_ranks() > kTimelineRanks ||
       run.timeline.size() > size_t(kTimelineOps) * run.ranks.size())
     return;
   const bool branches = r.params.pattern.branches.size() > 1;
@@ -225,7 +229,7 @@ double set_band(SimulatedPoint& out, const ProgramSet& programs, const Topology&
   const auto peak = options.cluster.device.peak_flops.find(p.problem.dtype);
   if (peak != options.cluster.device.peak_flops.end())
     set_share_of_peak(out.record, {out.record.work.flops_per_s}, {peak->second.value * p.ranks});
-  if (!options.communication_alone || p.group_ranks() == 1) return kNotMeasured;
+  if (!options.communication_alone || p.program_ranks() == 1) return kNotMeasured;
   how.without_compute = true;
   return also(how);
 }
@@ -274,9 +278,9 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
     set_status(out.record, PointStatus::kSkippedUnsupported, e.what());
     return out;
   }
-  const Topology topology(options.cluster, p.group_ranks());
+  const Topology topology(options.cluster, p.program_ranks());
   const bool small =
-      p.group_ranks() <= kTimelineRanks && programs.classes[0].num_ops() <= kTimelineOps;
+      p.program_ranks() <= kTimelineRanks && programs.classes[0].num_ops() <= kTimelineOps;
   SimulateOptions how{.alpha = options.alpha.value_or(AlphaSet::kNcclLl),
                       .collapse = options.collapse && !timeline && !small,
                       .straggler = options.what_if.straggler,
@@ -288,7 +292,7 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   const double alone_s = set_band(out, programs, topology, options, how);
   set_simulated_phases(out.record, out.run, options.cluster.execution, alone_s);
   set_simulated_timeline(out.record, out.run);
-  for (size_t r = 0; r < out.run.ranks.size() && p.group_ranks() <= kRanksInRecord; ++r)
+  for (size_t r = 0; r < out.run.ranks.size() && p.program_ranks() <= kRanksInRecord; ++r)
     add_rank(out.record, int(r), out.run.ranks[r].finish_s);
   set_metrics(out, options, programs);
   set_depth(out.record, p, {.max_steps = kDepthSteps});

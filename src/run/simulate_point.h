@@ -31,8 +31,8 @@ std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePo
 std::vector<Point> on_cluster(const Config& config, const SimulatePoint& options,
                               const std::string& filter = "");
 
-// Simulates one of the replicas (PointParams), as ranks 0, 1, ... of the cluster: replicas do the
-// same work and exchange nothing. FLOPs, their rate and share of the peak are of all ranks
+// Simulates one of the replicas of attention (PointParams), as ranks 0, 1, ... of the cluster: they
+// do the same work and exchange nothing; and all ranks of a model or a layer. FLOPs, their rate and share of the peak are of all ranks
 // together; seconds, bytes, messages and memory are those of one group. Contention between groups
 // of one node on shared links is not modelled.
 //

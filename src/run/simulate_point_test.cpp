@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "run/plan_point.h"
 #include "run/testing/points.h"
 
 namespace longnet {
@@ -70,6 +71,47 @@ TEST(SimulatePoint, AModelsStepIsTheSumOfItsParts) {
   EXPECT_DOUBLE_EQ(four.work.flops, one.work.flops);
   EXPECT_LT(*four.memory.predicted_peak_bytes, *one.memory.predicted_peak_bytes);
   EXPECT_GT(four.comm.predicted_bytes_per_rank, 3 * 2 * 3 * 2 * 2 * 2048 * 4 * 64 * 2);
+}
+
+TEST(SimulatePoint, ReplicasOfAModelExchangeGradients) {
+  const SimulatePoint how = on_h100();
+  const PointRecord one =
+      simulate_point(on_cluster({model_point("local", 1)}, how).at(0), how).record;
+  for (const char* algorithm : {"ring", "dilated"})
+    for (const char* collective : {"native", "ring", "recursive_doubling"}) {
+      Point point = model_point(algorithm, 8);
+      point.params.replicas = 2, point.params.collective = collective;
+      point = on_cluster({point}, how).at(0);
+      const SimulatedPoint done = simulate_point(point, how);
+      const PointRecord& r = done.record;
+      EXPECT_EQ(r.status, PointStatus::kOk) << r.reason;
+      if (std::string(algorithm) == "ring") {
+        EXPECT_NEAR(r.work.flops / one.work.flops, 1, 1e-12);
+      }
+      // Ranks that do the same as others have their times.
+      const ProgramSet all = compile(unlowered_schedule(point.params), {8, 8}, how.cluster,
+                                     plan_collectives(how.cluster, collective, 8));
+      const Topology topology(how.cluster, 8);
+      EXPECT_DOUBLE_EQ(
+          simulate(all, topology, how.cluster, {.alpha = AlphaSet::kNcclLl}).makespan_s,
+          done.run.makespan_s)
+          << algorithm << " " << collective;
+      // A step beside a pass without an update: gradients are summed and gathered over all ranks.
+      point.params.pass = Pass::kForwardBackward;
+      const PointRecord without = simulate_point(point, how).record;
+      const double weights =
+          3 * (4 * 256 * 256 + 2 * 256 * 1024 + 9 * 256 + 3 * 1024 + 2 * 256) + 514 * 256;
+      EXPECT_NEAR(double(*r.comm.predicted_bytes_per_rank - *without.comm.predicted_bytes_per_rank),
+                  2 * 7.0 / 8 * 4 * weights, 0.01 * weights)
+          << algorithm << " " << collective;
+    }
+  Point layer = model_point("ring", 8);
+  layer.params.scope = Scope::kLayer, layer.params.pass = Pass::kForwardBackward;
+  layer.params.replicas = 2;
+  const PointRecord alone = simulate_point(on_cluster({layer}, how).at(0), how).record;
+  EXPECT_EQ(alone.status, PointStatus::kOk) << alone.reason;
+  EXPECT_GT(alone.metrics.at("gemm_s"), 0);
+  EXPECT_LT(3 * alone.timing.median_s, 1.2 * one.timing.median_s);
 }
 
 TEST(SimulatePoint, PassesAndScopesThatHaveNoProgramSaySo) {

@@ -235,7 +235,7 @@ WorldAccount account(const Schedule& schedule, int max_ranks) {
     }
   }
   const bool all = int(ranks.size()) == world;
-  if (!all && program.scope == Scope::kModel) {
+  if (!all && has_layers(program.scope)) {
     const double share = double(ranks.size()) / world;
     w.pairs /= share, w.flops /= share;
   } else if (!all) {

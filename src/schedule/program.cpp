@@ -12,9 +12,10 @@
 namespace longnet {
 
 bool RankProgram::is_input(int slot) const {
-  if (scope == Scope::kModel) {
+  if (has_layers(scope)) {
     const SlotTag tag = slots[size_t(slot)].tag;
-    return tag == SlotTag::kTokens || tag == SlotTag::kWeights || tag == SlotTag::kOptimizer;
+    return tag == SlotTag::kTokens || tag == SlotTag::kWeights || tag == SlotTag::kOptimizer ||
+           tag == SlotTag::kLayerInput;
   }
   return slot == kQuerySlot || slot == kKvSlot || (slot == kOutputSlot && !has_forward(pass)) ||
          (slot == kGradOutSlot && has_backward(pass)) ||

@@ -92,6 +92,7 @@ enum class SlotTag {
   kStatistics,
   kGradQuery,
   kGradKeyValue,
+  kLayerInput,
   kTokens,
   kWeights,
   kWeightGradients,
@@ -101,8 +102,8 @@ enum class SlotTag {
 };
 constexpr auto texts_of(SlotTag) {
   return texts("query", "key_value", "output", "kv_buffer", "packed", "gathered", "partial",
-               "exchange", "grad_out", "statistics", "grad_query", "grad_key_value", "tokens",
-               "weights", "weight_gradients", "optimizer", "activations", "logits");
+               "exchange", "grad_out", "statistics", "grad_query", "grad_key_value", "layer_input",
+               "tokens", "weights", "weight_gradients", "optimizer", "activations", "logits");
 }
 
 struct Slot {

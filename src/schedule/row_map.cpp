@@ -40,7 +40,7 @@ std::vector<TokenRange> tokens_of(const ShardedProblem& s, const SlotView& view)
     else
       out.push_back(r);
   };
-  if (owners.stride != 0 && owners.count == s.layout.world_size() &&
+  if (owners.stride != 0 && owners.count == s.layout.grid().sequence &&
       view.num_pieces() == owners.count) {
     add(clip({0, 1, s.problem.seq_len}, view.rows.within));
   } else if (s.layout.kind() == LayoutKind::kContiguous && owners.inner_count == 0 &&

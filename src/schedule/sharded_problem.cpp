@@ -38,16 +38,17 @@ TokenInterval part(int64_t length, int64_t parts, int64_t i) {
 
 }  // namespace
 
-TokenRanges SequenceLayout::shard(Rank p) const {
+TokenRanges SequenceLayout::shard(Rank rank) const {
+  const int p = grid_.position(rank), sharing = grid_.sequence;
   TokenRanges out;
   if (kind_ == LayoutKind::kContiguous) {
-    out.add(as_range(part(seq_len_, world_size_, p)));
+    out.add(as_range(part(seq_len_, sharing, p)));
   } else if (kind_ == LayoutKind::kStriped) {
-    out.add({p, world_size_, p < seq_len_ ? ceil_div(seq_len_ - p, world_size_) : 0});
+    out.add({p, sharing, p < seq_len_ ? ceil_div(seq_len_ - p, sharing) : 0});
   } else {
-    check(world_size_ % ring_size_ == 0, "a zigzag of ", ring_size_, " positions on ", world_size_,
+    check(sharing % ring_size_ == 0, "a zigzag of ", ring_size_, " positions on ", sharing,
           " ranks");
-    const int sharers = world_size_ / ring_size_, position = p / sharers;
+    const int sharers = sharing / ring_size_, position = p / sharers;
     const int64_t chunks = 2 * int64_t{ring_size_};
     const TokenInterval early = part(seq_len_, chunks, position);
     const TokenInterval late = part(seq_len_, chunks, chunks - 1 - position);
@@ -63,13 +64,13 @@ TokenRanges SequenceLayout::shard(Rank p) const {
 TokenInterval SequenceLayout::interval(Rank p) const {
   check(kind_ == LayoutKind::kContiguous, "shards of the layout ", to_string(kind_),
         " are no intervals");
-  return part(seq_len_, world_size_, p);
+  return part(seq_len_, grid_.sequence, grid_.position(p));
 }
 
 Rank SequenceLayout::owner(int64_t token) const {
   check(token >= 0 && token < seq_len_, "token ", token, " outside [0, ", seq_len_, ")");
   check(kind_ == LayoutKind::kContiguous, "owner() knows contiguous shards only");
-  return Rank(part_index(seq_len_, world_size_, token));
+  return Rank(part_index(seq_len_, grid_.sequence, token));
 }
 
 }  // namespace longnet

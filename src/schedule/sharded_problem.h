@@ -45,25 +45,32 @@ class SequenceLayout {
   SequenceLayout(int64_t seq_len, int world_size, LayoutKind kind = LayoutKind::kContiguous,
                  int ring_size = 0)
       : seq_len_(seq_len),
-        world_size_(world_size),
+        grid_{.sequence = world_size},
         kind_(kind),
         ring_size_(ring_size > 0 ? ring_size : world_size) {}
-  int world_size() const { return world_size_; }
+  int world_size() const { return grid_.count(); }
+  const RankGrid& grid() const { return grid_; }
   int64_t seq_len() const { return seq_len_; }
   LayoutKind kind() const { return kind_; }
   // The same order with R ring positions for the zigzag.
   SequenceLayout with_ring_size(int ring_size) const {
-    return {seq_len_, world_size_, kind_, ring_size};
+    return {seq_len_, grid_.sequence, kind_, ring_size};
+  }
+  // The same order in each of so many groups of ranks.
+  SequenceLayout replicated(int replicas) const {
+    SequenceLayout out = *this;
+    out.grid_.replicas = replicas;
+    return out;
   }
 
-  TokenRanges shard(Rank p) const;
+  TokenRanges shard(Rank rank) const;
   // The one interval of a contiguous shard; throws for other layouts.
   TokenInterval interval(Rank p) const;
-  Rank owner(int64_t token) const;  // contiguous only
+  Rank owner(int64_t token) const;  // contiguous only, of one group
 
  private:
   int64_t seq_len_;
-  int world_size_;
+  RankGrid grid_;
   LayoutKind kind_;
   int ring_size_;
 };

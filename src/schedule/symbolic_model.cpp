@@ -14,15 +14,14 @@ int64_t rows_of(const ShardedProblem& s, Rank rank) {
   return s.layout.shard(rank).tokens() * s.problem.batch;
 }
 
-// True when the intervals lie one behind the other, from 0 to `end`.
-bool tile(std::vector<TokenInterval> intervals, int64_t end) {
+// True when the intervals lie one behind the other and fill `all`.
+bool tile(std::vector<TokenInterval> intervals, TokenInterval all) {
   std::ranges::sort(intervals);
-  int64_t at = 0;
   for (const TokenInterval& i : intervals) {
-    if (i.begin != at) return false;
-    at = i.end;
+    if (i.begin != all.begin) return false;
+    all.begin = i.end;
   }
-  return at == end;
+  return all.empty();
 }
 
 }  // namespace
@@ -32,6 +31,8 @@ void SymbolicRank::apply(const ModelOp& op, const Report& report) {
   for (const MatrixView& m : op.from) {
     const TensorKind kind = kinds_.at(size_t(m.view.slot));
     const std::vector<PieceState> states = read(m.view, report);
+    if (tag_of(m) == SlotTag::kWeights)
+      weights_end_ = std::max(weights_end_, m.first + m.rows * m.cols);
     const bool of_attention = kind == TensorKind::kPartial || kind == TensorKind::kGradQuery ||
                               kind == TensorKind::kGradKeyValue;
     if (of_attention && !states.at(0).of_model) check_rows(m.view.slot, report);
@@ -51,16 +52,22 @@ void SymbolicRank::apply(const ModelOp& op, const Report& report) {
   }
 }
 
-void SymbolicRank::add_weight_gradient(const ModelOp& op, const MatrixView& into) {
-  const int64_t own = rows_of(sharded_, rank_);
-  if (own == 0) return;
-  int64_t before = 0, first = 0;  // rows of earlier ranks, and own ones that come in other ops
+// Rows of the batch that this rank has, counted over all ranks.
+TokenInterval SymbolicRank::own_batch_rows() const {
+  int64_t before = 0;
   for (Rank r = 0; r < rank_; ++r) before += rows_of(sharded_, r);
+  return {before, before + rows_of(sharded_, rank_)};
+}
+
+void SymbolicRank::add_weight_gradient(const ModelOp& op, const MatrixView& into) {
+  const TokenInterval own = own_batch_rows();
+  if (own.empty()) return;
+  int64_t first = 0;  // own rows that come in other ops
   for (const MatrixView& m : op.from)
     if (tags_.at(size_t(m.view.slot)) != SlotTag::kWeights)
-      first = std::max(first, m.first / m.cols % own);
+      first = std::max(first, m.first / m.cols % own.length());
   const MatrixView& rows = op.from.front();
-  const TokenInterval added{before + first, before + first + rows.rows};
+  const TokenInterval added{own.begin + first, own.begin + first + rows.rows};
   const HeadRange values{into.first, into.rows * into.cols};
   Slice source;
   source.branch = rows.view.slot;
@@ -68,23 +75,21 @@ void SymbolicRank::add_weight_gradient(const ModelOp& op, const MatrixView& into
     piece.add({{kAllValues, added, values, source}});
 }
 
-// Each value has got a part from every row of the batch, once.
-void SymbolicRank::check_gradients(const MatrixView& gradients, const Report& report) {
-  int64_t total = 0;
-  for (Rank r = 0; r < sharded_.layout.world_size(); ++r) total += rows_of(sharded_, r);
-  const TokenInterval all{gradients.first, gradients.first + gradients.rows * gradients.cols};
-  const SlotState& slot = slots_.at(size_t(gradients.view.slot));
-  for (int i = 0; i < gradients.view.num_pieces(); ++i) {
-    const int piece = gradients.view.first_piece() + i;
+// Each value of the views has got a part from each of these rows of the batch, once.
+void SymbolicRank::check_gradients(const SlotView& view, TokenInterval all, TokenInterval rows,
+                                   const Report& report) {
+  const SlotState& slot = slots_.at(size_t(view.slot));
+  for (int i = 0; i < view.num_pieces(); ++i) {
+    const int piece = view.first_piece() + i;
     const TokenInterval own = intersect(all, values_of({.rows = slot.rows, .pieces = {piece, 1}}));
-    std::map<std::pair<HeadRange, int>, std::vector<TokenInterval>> rows;
+    std::map<std::pair<HeadRange, int>, std::vector<TokenInterval>> added;
     for (const Contribution& c : slot.pieces.at(size_t(piece)).sum)
       if (!intersect(own, {c.heads.first, c.heads.end()}).empty())
-        rows[{c.heads, c.others.branch}].push_back(c.rows);
+        added[{c.heads, c.others.branch}].push_back(c.rows);
     int64_t reached = own.begin;
-    for (const auto& [key, intervals] : rows) {
+    for (const auto& [key, intervals] : added) {
       const HeadRange& values = key.first;
-      if (!tile(intervals, total))
+      if (!tile(intervals, rows))
         report(concat("gradients ", values.first, "..", values.end(),
                       " do not hold every row of the batch once"));
       if (values.first <= reached) reached = std::max(reached, values.end());
@@ -95,7 +100,12 @@ void SymbolicRank::check_gradients(const MatrixView& gradients, const Report& re
 
 void SymbolicRank::apply(const Update& op, const Report& report) {
   for (const MatrixView& m : op.from) read(m.view, report);
-  check_gradients(op.from.front(), report);
+  const MatrixView& gradients = op.from.front();
+  int64_t rows = 0;
+  for (Rank r = 0; r < sharded_.layout.world_size(); ++r) rows += rows_of(sharded_, r);
+  check_gradients(gradients.view,
+                  {gradients.first, gradients.first + gradients.rows * gradients.cols}, {0, rows},
+                  report);
   const SlotView& weights = op.into.front().view;
   SlotState& slot = slots_.at(size_t(weights.slot));
   for (int i = 0; i < slot.rows.num_pieces(); ++i)
@@ -103,12 +113,18 @@ void SymbolicRank::apply(const Update& op, const Report& report) {
         weights.first_piece() <= i && i < weights.first_piece() + weights.num_pieces();
 }
 
-// Every rank ends with all weights.
+// Every rank ends with all weights; without an update, with gradients that its own rows have added
+// to.
 void SymbolicRank::check_model(const Report& report) {
-  for (size_t i = 0; i < tags_.size(); ++i)
+  for (size_t i = 0; i < tags_.size(); ++i) {
+    const SlotState& slot = slots_[i];
     if (tags_[i] == SlotTag::kWeights)
-      for (const PieceState& piece : slots_[i].pieces)
+      for (const PieceState& piece : slot.pieces)
         if (!piece.valid) report("ends without the weights of another rank");
+    const TokenInterval own = own_batch_rows();
+    if (tags_[i] == SlotTag::kWeightGradients && pass_ == Pass::kForwardBackward && !own.empty())
+      check_gradients({int(i), slot.rows}, {0, weights_end_}, own, report);
+  }
 }
 
 }  // namespace longnet

@@ -69,7 +69,7 @@ SymbolicRank::SymbolicRank(const ShardedProblem& sharded, const RankProgram& pro
   for (const auto& [forward, view] : program.kept) begin_with(view.slot, view.rows);
   for (const Op& op : program.ops)
     for_each_view(op.what, [&](const SlotView& view, bool) {
-      if (scope_ == Scope::kModel && program.is_input(view.slot)) begin_with(view.slot, view.rows);
+      if (has_layers(scope_) && program.is_input(view.slot)) begin_with(view.slot, view.rows);
     });
   for (size_t i = 0; i < kinds_.size(); ++i)
     inputs_.push_back(program.is_input(int(i)) &&
@@ -279,7 +279,7 @@ void SymbolicRank::apply(const Reset& op, const Report&) {
 }
 
 void SymbolicRank::check_output(const Report& report) {
-  if (scope_ == Scope::kModel) return check_model(report);
+  if (has_layers(scope_)) return check_model(report);
   if (has_forward(pass_)) check_rows(kOutputSlot, report);
   if (!has_backward(pass_)) return;
   check_rows(kGradQuerySlot, report);

@@ -75,7 +75,9 @@ class SymbolicRank {
                     const Report& report);
   void check_rows(int slot, const Report& report);
   void check_model(const Report& report);
-  void check_gradients(const MatrixView& gradients, const Report& report);
+  TokenInterval own_batch_rows() const;
+  void check_gradients(const SlotView& view, TokenInterval all, TokenInterval rows,
+                       const Report& report);
   void add_weight_gradient(const ModelOp& op, const MatrixView& into);
   void check_branch(int slot, int branch, const Report& report);
   bool right_pairs(int slot, int branch, int64_t head, int64_t segment,
@@ -89,6 +91,7 @@ class SymbolicRank {
   Pass pass_;
   std::vector<SlotTag> tags_;
   Scope scope_;
+  int64_t weights_end_ = 0;  // of the values of weights that ops have read
 };
 
 }  // namespace longnet

@@ -193,10 +193,20 @@ class Compiler {
   std::map<std::tuple<TensorKind, Slice, PieceRange>, int64_t> bytes_of_pieces_;
 };
 
+// True when the op sends to no rank from `end` on, and receives from none.
+bool stays_below(const Action& what, Rank end) {
+  const auto* exchange = std::get_if<AllToAll>(&what);
+  for (int i = 0; exchange && i < exchange->group.count; ++i)
+    if (exchange->group[i] >= end) return false;
+  const auto* send = std::get_if<Send>(&what);
+  const auto* recv = std::get_if<Recv>(&what);
+  return (!send || send->to < end) && (!recv || recv->from < end);
+}
+
 // The twins of a schedule whose gathers and reduce_scatters double. A shift moves groups onto
 // groups and partners onto partners, but for those of all ranks: p ^ 1, p ^ 2 and p ^ 4 lie on
-// either side. An exclusive or moves these, if there are no other messages than those of such
-// collectives, and the smaller groups lie in a block of the period, which it moves as a shift does.
+// either side. An exclusive or moves these, if all other messages and smaller groups stay in a block
+// of the period, which it moves as a shift does.
 // Where the number of all ranks is no power of two, a ring runs in their group.
 Twins doubling_twins(const Schedule& schedule, const Twins& twins) {
   bool all_double = false, moves = true;
@@ -205,7 +215,7 @@ Twins doubling_twins(const Schedule& schedule, const Twins& twins) {
       const auto* gather = std::get_if<AllGather>(&op.what);
       const auto* reduce = std::get_if<ReduceScatter>(&op.what);
       if (!gather && !reduce) {
-        moves = moves && !is_communication(op.what);
+        moves = moves && stays_below(op.what, twins.period);
         continue;
       }
       const RankGroup& g = gather ? gather->group : reduce->group;

@@ -133,7 +133,7 @@ double CostModel::read(const Table& table, double keys, double d) {
 
 std::string CostModel::why_no_speed(const ClusterSpec& c, const AttentionProblem& p, Pass pass,
                                     Scope scope) {
-  if (scope == Scope::kModel && !c.device.gemm_flops.contains(p.dtype))
+  if (has_layers(scope) && !c.device.gemm_flops.contains(p.dtype))
     return concat(c.name, " has no speed of products in ", to_string(p.dtype),
                   "; add device.gemm_flops.", to_string(p.dtype), ", or take another model.dtype");
   const auto has_speed = [&](bool backward) {

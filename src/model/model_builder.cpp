@@ -1,0 +1,128 @@
+#include "model/model_builder.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/check.h"
+
+namespace longnet {
+namespace {
+
+// Names the ranks of a sequence as those of its group, which begins at rank `first`.
+void place(Action& what, Rank first) {
+  for_each_view(what, [&](SlotView& view, bool) { view.rows.owners.first += first; });
+  if (auto* send = std::get_if<Send>(&what)) send->to += first;
+  if (auto* recv = std::get_if<Recv>(&what)) recv->from += first;
+  if (auto* gather = std::get_if<AllGather>(&what)) gather->group.first += first;
+  if (auto* exchange = std::get_if<AllToAll>(&what)) exchange->group.first += first;
+  if (auto* reduce = std::get_if<ReduceScatter>(&what)) reduce->group.first += first;
+}
+
+}  // namespace
+
+ModelBuilder::ModelBuilder(const Parameters& parameters, const ShardedProblem& sharded, Rank rank,
+                           Scope scope, Pass pass)
+    : parameters_(parameters), sharded_(sharded), rank_(rank) {
+  program_.scope = scope;
+  program_.pass = pass;
+  using enum TensorKind;
+  const std::pair<TensorKind, SlotTag> of_attention[] = {{kQuery, SlotTag::kQuery},
+                                                         {kKeyValue, SlotTag::kKeyValue},
+                                                         {kPartial, SlotTag::kOutput},
+                                                         {kGradOut, SlotTag::kGradOut},
+                                                         {kStatistics, SlotTag::kStatistics},
+                                                         {kGradQuery, SlotTag::kGradQuery},
+                                                         {kGradKeyValue, SlotTag::kGradKeyValue}};
+  for (const auto& [kind, tag] : of_attention) add_attention_slot(kind, tag);
+  weights_ = add_parameter_values(SlotTag::kWeights);
+  gradients_ = add_parameter_values(SlotTag::kWeightGradients);
+}
+
+int ModelBuilder::add_slot(TensorKind kind, SlotTag tag, int64_t bytes) {
+  program_.slots.push_back({kind, tag, bytes});
+  return int(program_.slots.size()) - 1;
+}
+
+int ModelBuilder::add_attention_slot(TensorKind kind, SlotTag tag) {
+  return add_slot(kind, tag, view_bytes(sharded_, kind, {.rows = own()}));
+}
+
+SlotView ModelBuilder::add_shared_values(SlotTag tag, int64_t count) {
+  return {add_slot(TensorKind::kValues, tag, count * int64_t{sizeof(float)}),
+          {kAllValues, grid().everyone(), {0, count}, {0, 1}}};
+}
+
+SlotView ModelBuilder::add_values(SlotTag tag, int64_t count, TensorKind kind) {
+  return {add_slot(kind, tag, count * row_bytes(problem(), kind)),
+          {kAllValues, {.first = rank_}, {0, count}, {0, 1}}};
+}
+
+SlotView ModelBuilder::add_parameter_values(SlotTag tag) {
+  const int64_t unit = grid().count() * std::lcm(problem().head_dim, 16);
+  return add_shared_values(tag, ceil_div(parameters_.count(), unit) * unit);
+}
+
+MatrixView ModelBuilder::of(const SlotView& values, std::string_view name) const {
+  const Parameter& p = parameters_.find(name);
+  return {values, p.first, p.rows, p.cols};
+}
+
+void ModelBuilder::add(Action what) {
+  program_.ops.push_back({std::move(what), last_});
+  last_ = {OpId(program_.ops.size()) - 1};
+}
+
+void ModelBuilder::norm(const std::string& name, const MatrixView& x, const MatrixView& into) {
+  rows(RowFunction::kLayerNorm, {x, weight(name + ".gain"), weight(name + ".bias")}, {into});
+}
+
+void ModelBuilder::norm_backward(const std::string& name, const MatrixView& x,
+                                 const MatrixView& grad_y, const MatrixView& grad_x,
+                                 bool accumulate) {
+  rows(RowFunction::kLayerNormBackward, {x, grad_y, weight(name + ".gain")},
+       {gradient(name + ".gain"), gradient(name + ".bias"), grad_x}, accumulate);
+}
+
+void ModelBuilder::linear(const std::string& name, const MatrixView& x, const MatrixView& into) {
+  add(Gemm{{{x, weight(name + ".weight"), weight(name + ".bias")}, {into}}});
+}
+
+void ModelBuilder::weight_gradients(const std::string& name, const MatrixView& x,
+                                    const MatrixView& grad_y) {
+  add_product_of_transposed(x, grad_y, gradient(name + ".weight"));
+  rows(RowFunction::kAddColumns, {grad_y}, {gradient(name + ".bias")});
+}
+
+void ModelBuilder::linear_backward(const std::string& name, const MatrixView& grad_y,
+                                   const MatrixView& grad_x, bool accumulate) {
+  multiply_transposed(grad_y, weight(name + ".weight"), grad_x, accumulate);
+}
+
+void ModelBuilder::append(const RankProgram& section, std::vector<int> slots,
+                          std::vector<int>& scratch) {
+  size_t used = 0;
+  for (size_t i = 0; i < section.slots.size(); ++i) {
+    if (i < slots.size() && slots[i] >= 0) continue;
+    if (used == scratch.size())
+      scratch.push_back(
+          add_slot(section.slots[i].kind, section.slots[i].tag, section.slots[i].bytes));
+    if (i >= slots.size()) slots.resize(i + 1, -1);
+    slots[i] = scratch[used++];
+  }
+  const auto base = OpId(program_.ops.size());
+  const Rank first = grid().replica(rank_) * grid().sequence;
+  std::vector<bool> awaited(section.ops.size());
+  for (Op op : section.ops) {
+    for (OpId& a : op.after) awaited[size_t(a)] = true, a += base;
+    if (op.after.empty()) op.after = last_;
+    for_each_view(op.what, [&](SlotView& view, bool) { view.slot = slots[size_t(view.slot)]; });
+    place(op.what, first);
+    program_.ops.push_back(std::move(op));
+  }
+  if (section.ops.empty()) return;
+  last_.clear();
+  for (size_t i = 0; i < awaited.size(); ++i)
+    if (!awaited[i]) last_.push_back(base + OpId(i));
+}
+
+}  // namespace longnet
