@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Prepares what a GPU machine without network may lack: lnbench, built here without MPI, with the
-# libraries that it needs, in build/gpu_deps (ignored by git). Carry that folder with the sources;
-# gpu_validate.sh runs a short sweep with it after its own programs, when it starts there.
+# Prepares what a GPU machine without network may lack: lnbench, gpu_check and gpu_kernels_benchmark,
+# built here without MPI and with every tile shape, with the libraries that they need, in build/gpu_deps
+# (ignored by git). Carry that folder with the sources; gpu_validate.sh takes its programs where they
+# start, and then builds nothing.
 #
 #   scripts/gpu_bundle.sh [CUDA_ARCH]      (default: 90-real, an H100 or H200; 80-real: an A100)
 #
@@ -12,15 +13,19 @@ no_options 1 "$@"
 arch=${1:-90-real}
 deps=build/gpu_deps
 cmake -S . -B build/bundle -G Ninja -DCMAKE_BUILD_TYPE=Release -DLONGNET_MPI=OFF \
-  -DLONGNET_BENCHMARKS=OFF -DLONGNET_CUDA=ON -DLONGNET_CUDA_SM90A=ON \
+  -DLONGNET_BENCHMARKS=OFF -DLONGNET_CUDA=ON -DLONGNET_CUDA_SM90A=ON -DLONGNET_CUDA_VARIANTS=ON \
   -DCMAKE_CUDA_ARCHITECTURES="$arch" >build/bundle.log
-cmake --build build/bundle --target lnbench
+programs=(lnbench gpu_check gpu_kernels_benchmark)
+cmake --build build/bundle --target "${programs[@]}"
 rm -rf "$deps"
 mkdir -p "$deps/bin" "$deps/lib"
-cp build/bundle/bin/lnbench "$deps/bin/"
-strip "$deps/bin/lnbench"
+for program in "${programs[@]}"; do
+  cp "build/bundle/bin/$program" "$deps/bin/"
+  strip "$deps/bin/$program"
+done
+echo "programs: from $(git describe --always --dirty) for $arch, by $(nvcc --version | tail -1)" >"$deps/built.txt"
 # All but the C library's own parts, which belong to the machine.
-ldd build/bundle/bin/lnbench | awk '$2 == "=>" { print $3 }' |
+ldd "${programs[@]/#/build/bundle/bin/}" | awk '$2 == "=>" { print $3 }' |
   grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' | xargs -I{} cp -L {} "$deps/lib/"
 LD_LIBRARY_PATH="$deps/lib" "$deps/bin/lnbench" --version
 say "carry $deps ($(du -sh "$deps" | cut -f1)) along with the sources"

@@ -2,9 +2,14 @@
 # Builds and proves the GPU backends on a machine with a GPU and no network, in under nine minutes.
 #
 #   scripts/gpu_validate.sh [-o DIR] [--archive FILE.tar.gz] [--minutes 9] [--build-only] [--skip STAGES]
+#                           [--part 1|2|3]
 #
-# Needs nvcc, CMake and a C++20 compiler; everything else is used when it is there, and named when it
-# is not. Each stage has a time limit and writes its result at once, the most valuable ones first, so
+# A machine that is lent for half an hour, ten minutes a call: the three parts one after the other with
+# one DIR. 1: all checks, and the baseline; 2: every tile shape, a billion tokens, figure 5; 3: sweeps,
+# ranks that share the GPU, sanitizers. Without --part: all stages.
+#
+# Programs come from scripts/gpu_bundle.sh where they start, else they are built: with nvcc, CMake and a
+# C++20 compiler. Everything else is used when it is there, and named when it is not. Each stage has a time limit and writes its result at once, the most valuable ones first, so
 # that a stage that fails or hangs loses nothing but itself; the limits sum to the time given. DIR (default: results/<utc>-<gpu>) gets
 # one log and one JSON per stage, result.json with all of them, and summary.txt. --archive: DIR as one
 # file, written again after every stage, for machines that give back only a few files, or end without
@@ -19,6 +24,7 @@ out=""
 archive=""
 build_only=0
 skip=","
+part=""
 while [ $# -gt 0 ]; do
   case "$1" in
     -o) out=$2; shift 2 ;;
@@ -26,11 +32,15 @@ while [ $# -gt 0 ]; do
     --minutes) minutes=$2; shift 2 ;;
     --build-only) build_only=1; shift ;;
     --skip) skip=",$2,"; shift 2 ;;
-    *) sed -n '2,16p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
+    --part) part=$2; shift 2 ;;
+    *) sed -n '2,21p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
   esac
 done
+[ -z "$part" ] || [ -n "$out" ] || { echo "gpu_validate: --part needs -o DIR, the same for all parts" >&2; exit 2; }
+[[ $part =~ ^[123]?$ ]] || { echo "gpu_validate: --part $part: there are 1, 2 and 3" >&2; exit 2; }
 deadline=$((begin + minutes * 60 - 20))
 build=build/gpu
+bundle=build/gpu_deps
 
 say() { printf '%s\n' "$*"; }
 remaining() { echo $((deadline - SECONDS)); }
@@ -55,8 +65,14 @@ status=()
 for dir in ${CUDA_HOME:+"$CUDA_HOME/bin"} /usr/local/cuda/bin /usr/local/cuda-*/bin /opt/cuda/bin; do
   case ":$PATH:" in *":$dir:"*) ;; *) [ -d "$dir" ] && PATH="$PATH:$dir" ;; esac
 done
-command -v nvcc >/dev/null || { say "gpu_validate: nvcc was not found: set PATH or CUDA_HOME"; exit 2; }
-command -v cmake >/dev/null || { say "gpu_validate: cmake was not found"; exit 2; }
+built=0  # the bundle's programs run here: nothing is to be built
+if [ "$build_only" = 0 ] && LD_LIBRARY_PATH=$PWD/$bundle/lib:${LD_LIBRARY_PATH:-} $bundle/bin/gpu_check --help >/dev/null 2>&1; then
+  built=1
+  export LD_LIBRARY_PATH="$PWD/$bundle/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+else
+  command -v nvcc >/dev/null || { say "gpu_validate: nvcc was not found: set PATH or CUDA_HOME"; exit 2; }
+  command -v cmake >/dev/null || { say "gpu_validate: cmake was not found"; exit 2; }
+fi
 # Python's wheels bring cuDNN and NCCL to machines that have no packages of them.
 for library in cudnn nccl; do
   upper=${library^^}
@@ -77,7 +93,8 @@ PY
     wheels=$(dirname "$home")
   fi
 done
-for dir in "$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")/lib64" $driver/lib64 $driver/lib \
+nvcc=$(command -v nvcc)
+for dir in ${nvcc:+"$(dirname "$(dirname "$(readlink -f "$nvcc")")")/lib64"} $driver/lib64 $driver/lib \
   ${wheels:+"$wheels"/cu1*/lib "$wheels/cuda_nvrtc/lib" "$wheels/cublas/lib"}; do
   [ -d "$dir" ] && export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$dir"
 done
@@ -87,6 +104,7 @@ left_out+=("ranks as processes: the programs here are built without MPI, ranks a
   date -u +%Y-%m-%dT%H:%M:%SZ
   git rev-parse HEAD 2>/dev/null
   uname -srm; nproc; nvcc --version | tail -2; cmake --version | head -1; c++ --version | head -1
+  [ "$built" = 0 ] || cat $bundle/built.txt
   nvidia-smi 2>/dev/null
 } >"$out/environment.txt" 2>&1
 
@@ -104,6 +122,13 @@ declare -A share=([build]=500
   [lnbench]=25 [lnbench_backward]=25 [lnbench_ranks]=15 [check_ipc]=10 [comm]=10
   [sanitizer_attend_memcheck]=20 [sanitizer_attend_racecheck]=20 [sanitizer_rows_memcheck]=15
   [sanitizer_backward_memcheck]=20 [sanitizer_sm90a_memcheck]=20)
+# The stages of each part; all of them, where no part was asked for.
+declare -A stages_of=(
+  [1]="check_kernels check_sm90a programs_sm90a check_programs check_cudnn check_branches kernels"
+  [2]="kernels_sm90a lnbench_walk lnbench_figure5"
+  [3]="lnbench lnbench_backward lnbench_ranks check_ipc comm sanitizer_attend_memcheck sanitizer_attend_racecheck
+    sanitizer_rows_memcheck sanitizer_backward_memcheck sanitizer_sm90a_memcheck")
+wanted() { [ -z "$part" ] || [ "$1" = build ] || [[ " ${stages_of[$part]//$'\n'/ } " == *" $1 "* ]]; }
 limit_of() {  # NAME
   local all=0 other
   for other in "${!share[@]}"; do all=$((all + share[$other])); done
@@ -126,6 +151,7 @@ stage() {
   shift
   limit=$(limit_of "$name")
   drop "$name"
+  wanted "$name" || return 1
   case "$skip" in *",$name,"*) left_out+=("$name: skipped on request"); return 1 ;; esac
   if [ "$(remaining)" -lt 10 ]; then
     left_out+=("$name: no time left")
@@ -143,6 +169,11 @@ stage() {
   return $code
 }
 
+# Stages of earlier parts, in the order in which they ran.
+if [ -n "$part" ] && [ -f "$out/stages.txt" ]; then
+  read -ra earlier <"$out/stages.txt"
+  for s in "${earlier[@]}"; do wanted "${s%%=*}" || status+=("$s"); done
+fi
 passed() { [[ " ${status[*]} " == *" $1=0 "* ]]; }
 hung() { [[ " ${status[*]} " =~ " $1="(124|137)" " ]]; }
 
@@ -171,8 +202,12 @@ export -f configure_and_build
 export build
 
 bin=$build/bin
+for name in "${!share[@]}"; do wanted "$name" || drop "$name"; done
 for name in ${skip//,/ }; do [ "$name" = build ] || drop "$name"; done
-if ! stage build bash -c configure_and_build; then
+if [ "$built" = 1 ]; then
+  bin=$bundle/bin
+  drop build
+elif ! stage build bash -c configure_and_build; then
   say "gpu_validate: the build failed; see $out/build.log"
   grep -m 20 -iE 'error|fatal' "$out/build.log"
   exit 1
@@ -183,11 +218,12 @@ if [ "$build_only" = 1 ]; then
   exit 0
 fi
 for library in cudnn nccl; do
-  grep -qi "$library ON" "$out/build.log" || left_out+=("$library: its header was not found")
+  [ "$built" = 1 ] || grep -qi "$library ON" "$out/build.log" || left_out+=("$library: its header was not found")
 done
 
 sanitize() {  # SECTION TOOL
   command -v compute-sanitizer >/dev/null || return 0
+  wanted "sanitizer_$1_$2" || return 0
   case " ${left_out[*]} " in *"compute-sanitizer: it"*) return 0 ;; esac
   stage "sanitizer_$1_$2" compute-sanitizer --tool "$2" --error-exitcode 9 \
     $bin/gpu_check --small --only "$1" --json "$out/sanitizer_$1_$2.json" && return 0
@@ -207,7 +243,6 @@ command -v compute-sanitizer >/dev/null || for name in "${!share[@]}"; do
   case $name in sanitizer_*) drop "$name" ;; esac
 done
 # lnbench needs libraries that a GPU machine may lack: scripts/gpu_bundle.sh brings them.
-bundle=build/gpu_deps
 lnbench=(env "LD_LIBRARY_PATH=$PWD/$bundle/lib:${LD_LIBRARY_PATH:-}" "$bundle/bin/lnbench")
 if [ ! -x $bundle/bin/lnbench ]; then
   left_out+=("lnbench: no $bundle (scripts/gpu_bundle.sh makes it)")
@@ -221,6 +256,7 @@ run_config() {  # NAME CONFIG OPTIONS...; exit 4: stopped in time, with what it 
   [ ${#lnbench[@]} -gt 0 ] || return 0
   local name=$1 config=$2
   shift 2
+  wanted "$name" || return 0
   stage "$name" "${lnbench[@]}" run "configs/$config.json" --max-time "$(plan "$name")s" --progress plain \
     -o "$out/$name" "$@" ||
     { [ "${status[-1]}" = "$name=4" ] && forgive "$name" "$name: it was stopped in time"; }
@@ -266,6 +302,8 @@ sanitize backward memcheck
 sanitize attend racecheck
 sanitize rows memcheck
 [ "$compute_capability" = 9.0 ] && sanitize sm90a memcheck
+
+echo "${status[*]}" >"$out/stages.txt"
 
 # ---- all in one ------------------------------------------------------------------------------------
 {

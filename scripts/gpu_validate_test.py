@@ -95,6 +95,35 @@ class GpuValidateTest(unittest.TestCase):
         self.assertGreater(limits[-1], 480, "the last stage may take all that is left")
         self.assertLess(limits[-1], 521)
 
+    def test_three_parts_run_every_stage_once(self):
+        self.lnbench(version_code=0, run_code=0)
+        self.assertEqual(self.validate().returncode, 0)
+        whole = set(self.stages())
+        shutil.rmtree(self.out)
+        seen = []
+        for part in "123":
+            done = self.validate("--part", part)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            seen += [line.split()[1] for line in done.stdout.splitlines() if line.startswith("== ")]
+        self.assertEqual(sorted(s for s in seen if s != "build"), sorted(whole - {"build"}))
+        self.assertEqual(set(self.stages()), whole)
+        self.assertIn("run.kernel=cuda_sm90a", (self.out / "lnbench_walk.log").read_text())
+
+    def test_a_wrong_kernel_of_an_earlier_part_is_not_taken(self):
+        self.lnbench(version_code=0, run_code=0)
+        self.assertEqual(self.validate("--part", "1", PLAYED="check_sm90a.json=1").returncode, 1)
+        self.assertEqual(self.validate("--part", "2").returncode, 1)
+        self.assertIn("run.kernel=cuda\n", (self.out / "lnbench_walk.log").read_text())
+
+    def test_programs_of_the_bundle_are_not_built_again(self):
+        self.lnbench(version_code=0, run_code=0)
+        for name in ("gpu_check", "gpu_kernels_benchmark"):
+            shutil.copy(self.tools / "program", self.path / "build/gpu_deps/bin" / name)
+        (self.path / "build/gpu_deps/built.txt").write_text("programs: from 1234\n")
+        self.assertEqual(self.validate(PLAYED_BUILD="fails").returncode, 0)
+        self.assertNotIn("build", self.stages())
+        self.assertEqual(self.stages()["check_kernels"], 0)
+
     def test_a_wrong_kernel_is_timed_and_not_taken(self):
         self.lnbench(version_code=0, run_code=0)
         self.assertEqual(self.validate(PLAYED="check_sm90a.json=1").returncode, 1)
